@@ -1,0 +1,40 @@
+//! Numbers of the helper functions that programs call.
+//!
+//! Source: `include/uapi/linux/bpf.h`, except [`NAME_TEXT`], which only the tracer's engine has.
+
+pub const MAP_LOOKUP_ELEM: i32 = 1;
+pub const MAP_UPDATE_ELEM: i32 = 2;
+pub const MAP_DELETE_ELEM: i32 = 3;
+pub const KTIME_GET_NS: i32 = 5;
+pub const GET_SMP_PROCESSOR_ID: i32 = 8;
+pub const GET_CURRENT_PID_TGID: i32 = 14;
+pub const GET_CURRENT_UID_GID: i32 = 15;
+pub const GET_CURRENT_COMM: i32 = 16;
+pub const GET_STACKID: i32 = 27;
+pub const GET_CURRENT_TASK: i32 = 35;
+pub const GET_CURRENT_CGROUP_ID: i32 = 80;
+pub const PROBE_READ_USER: i32 = 112;
+pub const PROBE_READ_KERNEL: i32 = 113;
+pub const PROBE_READ_USER_STR: i32 = 114;
+pub const PROBE_READ_KERNEL_STR: i32 = 115;
+pub const GET_NS_CURRENT_PID_TGID: i32 = 120;
+pub const RINGBUF_OUTPUT: i32 = 130;
+pub const RINGBUF_RESERVE: i32 = 131;
+pub const RINGBUF_SUBMIT: i32 = 132;
+pub const RINGBUF_DISCARD: i32 = 133;
+pub const GET_FUNC_IP: i32 = 173;
+pub const GET_ATTACH_COOKIE: i32 = 174;
+pub const MAP_LOOKUP_PERCPU_ELEM: i32 = 195;
+
+/// `u64 name_text(u64 string_id, void *dst, u32 size)`: copies at most `size - 1` bytes of a
+/// string of the run's string table and pads with NULs; returns the string's whole length.
+/// Only in the tracer's engine: programs that call it are not loaded into the kernel.
+pub const NAME_TEXT: i32 = 9001;
+
+/// `flags` of `map_update_elem`.
+pub const UPDATE_ANY: i32 = 0;
+pub const UPDATE_NOEXIST: i32 = 1;
+pub const UPDATE_EXIST: i32 = 2;
+
+/// `flags` of `get_stackid`: take the user stack.
+pub const STACK_USER: i32 = 1 << 8;

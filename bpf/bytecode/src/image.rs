@@ -1,0 +1,105 @@
+//! Programs and maps before they are loaded anywhere.
+
+use crate::insn::Insn;
+
+/// A unit of programs and the maps they share.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Image {
+    pub maps: Vec<MapSpec>,
+    pub programs: Vec<Program>,
+    /// Name and text of each source file, for line information: the verifier's log and
+    /// `bpftool prog dump xlated linum` then show the script's lines.
+    pub sources: Vec<(String, String)>,
+}
+
+/// Which engine a map lives in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Home {
+    /// A BPF map of the kernel; programs of the tracer reach it by system call.
+    Kernel,
+    /// A map of the tracer's engine.
+    Tracer,
+}
+
+/// Kinds of map, numbered as in `enum bpf_map_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum MapKind {
+    Hash = 1,
+    Array = 2,
+    PercpuHash = 5,
+    PercpuArray = 6,
+    StackTrace = 7,
+    LruHash = 9,
+    LruPercpuHash = 10,
+    ArrayOfMaps = 12,
+    HashOfMaps = 13,
+    Ringbuf = 27,
+}
+
+/// `BPF_F_NO_PREALLOC`: hash elements are allocated as they come.
+pub const NO_PREALLOC: u32 = 1;
+/// `BPF_F_MMAPABLE`: an array whose pages can be mapped.
+pub const MMAPABLE: u32 = 1 << 10;
+
+/// A map to be created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapSpec {
+    /// A C identifier of at most 15 characters.
+    pub name: String,
+    pub kind: MapKind,
+    pub key_size: u32,
+    pub value_size: u32,
+    pub max_entries: u32,
+    pub flags: u32,
+    pub home: Home,
+    /// Shape of the inner maps of [`MapKind::ArrayOfMaps`] and [`MapKind::HashOfMaps`].
+    pub inner: Option<Box<MapSpec>>,
+}
+
+/// What a program is attached to; decides its section, its context and its helpers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ProgramKind {
+    /// `uprobe.multi`; context is `struct pt_regs`.
+    Uprobe,
+    /// `uretprobe.multi`; context is `struct pt_regs`.
+    Uretprobe,
+    /// `tracepoint/CATEGORY/NAME`; context is the tracepoint's record.
+    Tracepoint { category: String, name: String },
+    /// `perf_event`; context is `struct bpf_perf_event_data`, which begins with `pt_regs`.
+    PerfEvent,
+    /// `syscall`: run by the tracer over an array of 64-bit words; never attached.
+    Syscall,
+}
+
+/// One handler's bytecode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// A C identifier, unique in the image, at most 15 characters.
+    pub name: String,
+    pub kind: ProgramKind,
+    pub insns: Vec<Insn>,
+    /// Slots of `ld_imm64` whose immediate is a map: (slot, index into [`Image::maps`]).
+    pub map_refs: Vec<(usize, usize)>,
+    /// Line information in order of `insn`; each entry holds until the next.
+    pub lines: Vec<Line>,
+}
+
+/// The script's place that an instruction came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line {
+    pub insn: usize,
+    /// Index into [`Image::sources`].
+    pub file: usize,
+    /// 1-based.
+    pub line: u32,
+    /// 1-based.
+    pub column: u32,
+}
+
+impl Program {
+    /// The line that instruction `insn` came from.
+    pub fn line_of(&self, insn: usize) -> Option<Line> {
+        self.lines.iter().take_while(|it| it.insn <= insn).last().copied()
+    }
+}

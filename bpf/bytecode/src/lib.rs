@@ -1,0 +1,18 @@
+//! eBPF, the one bytecode of xputrace: instructions, an assembler, the ELF object with BTF that
+//! libbpf, bpftool and aya load, and an engine that runs the same programs in user space.
+//!
+//! ```text
+//! compiler ──Assembler──▶ Image ─┬─ object ──▶ ELF ──▶ kernel (libbpf)
+//!                                └─ vm ──────▶ the tracer's engine
+//! ```
+//!
+//! This crate knows nothing of scripts, events or processes, and does no IO.
+
+pub mod asm;
+pub mod helper;
+pub mod image;
+pub mod insn;
+
+pub use asm::{Assembler, Label};
+pub use image::{Home, Image, Line, MapKind, MapSpec, Program, ProgramKind};
+pub use insn::{Insn, Reg};

@@ -1,0 +1,150 @@
+// Prints what the collector and the software GPU rely on: sizes and offsets of the CUPTI and
+// call-parameter structures, callback ids by name, and a few raw activity buffers with the
+// same records as the headers decode them.
+//
+//   nvcc -w -O1 -arch=native -o dump dump.cu -I$CUPTI/include -L$CUPTI/lib -lcupti -lcuda
+//   ./dump OUTDIR      writes OUTDIR/layouts.txt, OUTDIR/activity-N.bin and OUTDIR/activity-N.txt
+//
+// One line a fact, so that a diff between two CUPTI versions reads well.
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <cupti.h>
+
+static FILE *out;
+static std::string dir;
+static int n_buffers = 0;
+
+#define STRUCT(T) fprintf(out, "struct %s %zu\n", #T, sizeof(T))
+#define FIELD(T, f) fprintf(out, "field %s.%s %zu %zu\n", #T, #f, offsetof(T, f), sizeof(((T *)0)->f))
+#define VALUE(x) fprintf(out, "value %s %lld\n", #x, (long long)(x))
+
+static void layouts() {
+  uint32_t version = 0;
+  cuptiGetVersion(&version);
+  fprintf(out, "cupti %u\n", version);
+  int driver = 0, runtime = 0;
+  cuDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  fprintf(out, "driver_api %d\nruntime_api %d\n", driver, runtime);
+
+  STRUCT(CUpti_CallbackData);
+  FIELD(CUpti_CallbackData, callbackSite); FIELD(CUpti_CallbackData, functionName); FIELD(CUpti_CallbackData, functionParams);
+  FIELD(CUpti_CallbackData, functionReturnValue); FIELD(CUpti_CallbackData, symbolName); FIELD(CUpti_CallbackData, context);
+  FIELD(CUpti_CallbackData, contextUid); FIELD(CUpti_CallbackData, correlationData); FIELD(CUpti_CallbackData, correlationId);
+  STRUCT(CUpti_ResourceData);
+  FIELD(CUpti_ResourceData, context); FIELD(CUpti_ResourceData, resourceHandle); FIELD(CUpti_ResourceData, resourceDescriptor);
+
+  STRUCT(CUpti_Activity); FIELD(CUpti_Activity, kind);
+  typedef CUpti_ActivityKernel10 Kernel;
+  STRUCT(Kernel);
+  FIELD(Kernel, kind); FIELD(Kernel, registersPerThread); FIELD(Kernel, start); FIELD(Kernel, end); FIELD(Kernel, completed);
+  FIELD(Kernel, deviceId); FIELD(Kernel, contextId); FIELD(Kernel, streamId); FIELD(Kernel, gridX); FIELD(Kernel, gridY); FIELD(Kernel, gridZ);
+  FIELD(Kernel, blockX); FIELD(Kernel, blockY); FIELD(Kernel, blockZ); FIELD(Kernel, staticSharedMemory); FIELD(Kernel, dynamicSharedMemory);
+  FIELD(Kernel, localMemoryPerThread); FIELD(Kernel, localMemoryTotal); FIELD(Kernel, correlationId); FIELD(Kernel, gridId); FIELD(Kernel, name);
+  FIELD(Kernel, queued); FIELD(Kernel, submitted); FIELD(Kernel, launchType); FIELD(Kernel, graphNodeId); FIELD(Kernel, graphId); FIELD(Kernel, channelID);
+
+  STRUCT(cuLaunchKernel_params);
+  FIELD(cuLaunchKernel_params, f); FIELD(cuLaunchKernel_params, gridDimX); FIELD(cuLaunchKernel_params, gridDimY); FIELD(cuLaunchKernel_params, gridDimZ);
+  FIELD(cuLaunchKernel_params, blockDimX); FIELD(cuLaunchKernel_params, blockDimY); FIELD(cuLaunchKernel_params, blockDimZ);
+  FIELD(cuLaunchKernel_params, sharedMemBytes); FIELD(cuLaunchKernel_params, hStream); FIELD(cuLaunchKernel_params, kernelParams); FIELD(cuLaunchKernel_params, extra);
+  STRUCT(cuLaunchKernelEx_params);
+  FIELD(cuLaunchKernelEx_params, config); FIELD(cuLaunchKernelEx_params, f); FIELD(cuLaunchKernelEx_params, kernelParams); FIELD(cuLaunchKernelEx_params, extra);
+  STRUCT(CUlaunchConfig);
+  FIELD(CUlaunchConfig, gridDimX); FIELD(CUlaunchConfig, blockDimX); FIELD(CUlaunchConfig, sharedMemBytes); FIELD(CUlaunchConfig, hStream);
+  FIELD(CUlaunchConfig, attrs); FIELD(CUlaunchConfig, numAttrs);
+  STRUCT(cuLaunchCooperativeKernel_params);
+  FIELD(cuLaunchCooperativeKernel_params, f); FIELD(cuLaunchCooperativeKernel_params, gridDimX); FIELD(cuLaunchCooperativeKernel_params, blockDimX);
+  FIELD(cuLaunchCooperativeKernel_params, sharedMemBytes); FIELD(cuLaunchCooperativeKernel_params, hStream); FIELD(cuLaunchCooperativeKernel_params, kernelParams);
+  STRUCT(cuLaunchCooperativeKernelMultiDevice_params);
+  FIELD(cuLaunchCooperativeKernelMultiDevice_params, launchParamsList); FIELD(cuLaunchCooperativeKernelMultiDevice_params, numDevices);
+  STRUCT(cuGraphLaunch_params); FIELD(cuGraphLaunch_params, hGraph); FIELD(cuGraphLaunch_params, hStream);
+  STRUCT(cudaLaunchKernel_v7000_params);
+  FIELD(cudaLaunchKernel_v7000_params, func); FIELD(cudaLaunchKernel_v7000_params, gridDim); FIELD(cudaLaunchKernel_v7000_params, blockDim);
+  FIELD(cudaLaunchKernel_v7000_params, args); FIELD(cudaLaunchKernel_v7000_params, sharedMem); FIELD(cudaLaunchKernel_v7000_params, stream);
+  STRUCT(cudaGraphLaunch_v10000_params); FIELD(cudaGraphLaunch_v10000_params, graphExec); FIELD(cudaGraphLaunch_v10000_params, stream);
+
+  VALUE(CUPTI_CB_DOMAIN_DRIVER_API); VALUE(CUPTI_CB_DOMAIN_RUNTIME_API); VALUE(CUPTI_CB_DOMAIN_RESOURCE); VALUE(CUPTI_CB_DOMAIN_STATE);
+  VALUE(CUPTI_API_ENTER); VALUE(CUPTI_API_EXIT);
+  VALUE(CUPTI_ACTIVITY_KIND_KERNEL); VALUE(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL); VALUE(CUPTI_ACTIVITY_KIND_OVERHEAD);
+  VALUE(CUPTI_ACTIVITY_ATTR_DEVICE_BUFFER_SIZE); VALUE(CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER); VALUE(CUPTI_ACTIVITY_ATTR_PER_THREAD_ACTIVITY_BUFFER);
+  VALUE(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED); VALUE(CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
+  VALUE(CUPTI_ERROR_MAX_LIMIT_REACHED); VALUE(CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED); VALUE(CUPTI_ERROR_NOT_INITIALIZED);
+  VALUE(CUPTI_ERROR_INSUFFICIENT_PRIVILEGES); VALUE(CUPTI_ERROR_INVALID_PARAMETER); VALUE(CUPTI_ERROR_HARDWARE_BUSY);
+  for (int r = 0; r < 60; r++) { const char *s = 0; if (cuptiGetResultString((CUptiResult)r, &s) == CUPTI_SUCCESS && s) fprintf(out, "result %d %s\n", r, s); }
+  for (int d = 1; d <= 2; d++)
+    for (uint32_t id = 1; id < 1200; id++) {
+      const char *name = 0;
+      if (cuptiGetCallbackName((CUpti_CallbackDomain)d, id, &name) == CUPTI_SUCCESS && name && *name && strncmp(name, "INVALID", 7))
+        fprintf(out, "cbid %s %u %s\n", d == 1 ? "driver" : "runtime", id, name);
+    }
+}
+
+static void request(uint8_t **b, size_t *size, size_t *max) { *size = 64 << 10; *b = (uint8_t *)aligned_alloc(4096, *size); memset(*b, 0, *size); *max = 0; }
+static void complete(CUcontext, uint32_t, uint8_t *b, size_t, size_t valid) {
+  if (!valid) { free(b); return; }
+  int n = n_buffers++;
+  FILE *bin = fopen((dir + "/activity-" + std::to_string(n) + ".bin").c_str(), "wb");
+  fwrite(b, 1, valid, bin);
+  fclose(bin);
+  FILE *txt = fopen((dir + "/activity-" + std::to_string(n) + ".txt").c_str(), "w");
+  CUpti_Activity *r = 0;
+  while (cuptiActivityGetNextRecord(b, valid, &r) == CUPTI_SUCCESS) {
+    fprintf(txt, "at %td kind %d", (uint8_t *)r - b, (int)r->kind);
+    if (r->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
+      auto k = (CUpti_ActivityKernel10 *)r;
+      fprintf(txt, " start %llu end %llu device %u context %u stream %u grid %d %d %d block %d %d %d registers %u static %d dynamic %d local %u correlation %u graph %u node %llu name %s",
+              (unsigned long long)k->start, (unsigned long long)k->end, k->deviceId, k->contextId, k->streamId, k->gridX, k->gridY, k->gridZ, k->blockX, k->blockY, k->blockZ,
+              k->registersPerThread, k->staticSharedMemory, k->dynamicSharedMemory, k->localMemoryPerThread, k->correlationId, k->graphId, (unsigned long long)k->graphNodeId, k->name);
+    }
+    fprintf(txt, "\n");
+  }
+  fclose(txt);
+  free(b);
+}
+
+template <typename T> __global__ void scale(T *p, T by) { __shared__ T s[64]; s[threadIdx.x & 63] = by; __syncthreads(); p[blockIdx.x * blockDim.x + threadIdx.x] *= s[threadIdx.x & 63]; }
+__global__ void nop() {}
+
+static CUpti_SubscriberHandle subscriber;
+static void seen(void *, CUpti_CallbackDomain d, CUpti_CallbackId id, const CUpti_CallbackData *i) {
+  if (i->callbackSite == CUPTI_API_ENTER) fprintf(out, "call %s %u %s correlation %u symbol %s\n", d == CUPTI_CB_DOMAIN_DRIVER_API ? "driver" : "runtime", id, i->functionName, i->correlationId, i->symbolName ? i->symbolName : "-");
+}
+
+int main(int argc, char **argv) {
+  dir = argc > 1 ? argv[1] : ".";
+  out = fopen((dir + "/layouts.txt").c_str(), "w");
+  cuptiActivityRegisterCallbacks(request, complete);
+  cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+  cudaFree(0);
+  layouts();
+  float *p; cudaMalloc(&p, 1 << 20);
+  nop<<<1, 1>>>(); cudaDeviceSynchronize();
+  cuptiSubscribe(&subscriber, (CUpti_CallbackFunc)seen, 0);
+  cuptiEnableDomain(1, subscriber, CUPTI_CB_DOMAIN_DRIVER_API);
+  cuptiEnableDomain(1, subscriber, CUPTI_CB_DOMAIN_RUNTIME_API);
+  nop<<<1, 1>>>();
+  scale<float><<<dim3(4, 2, 1), dim3(64, 1, 1), 128>>>(p, 2.f);
+  scale<int><<<3, 32>>>((int *)p, 2);
+  cudaLaunchConfig_t c = {}; c.gridDim = dim3(2); c.blockDim = dim3(32);
+  cudaLaunchKernelEx(&c, nop);
+  void *args[] = {};
+  cudaLaunchCooperativeKernel((void *)nop, dim3(1), dim3(32), args, 0, 0);
+  cudaStream_t s; cudaStreamCreate(&s);
+  cudaGraph_t g; cudaGraphExec_t ge;
+  cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal);
+  nop<<<1, 32, 0, s>>>(); scale<float><<<2, 64, 0, s>>>(p, 1.f); nop<<<1, 64, 0, s>>>();
+  cudaStreamEndCapture(s, &g); cudaGraphInstantiate(&ge, g, 0);
+  cudaGraphLaunch(ge, s); cudaGraphLaunch(ge, s);
+  cudaDeviceSynchronize();
+  cuptiEnableDomain(0, subscriber, CUPTI_CB_DOMAIN_DRIVER_API);
+  cuptiEnableDomain(0, subscriber, CUPTI_CB_DOMAIN_RUNTIME_API);
+  cuptiActivityFlushAll(0);
+  fclose(out);
+  printf("%d buffers\n", n_buffers);
+  return 0;
+}

@@ -1,0 +1,25 @@
+//! The bytes that the collector in the target and the tracer share.
+//!
+//! ```text
+//! target                                            tracer
+//! callback ──record──▶ ring of its thread ──bytes──▶ decode
+//!          region: one sealed memfd a process, control page first, then the rings
+//! collector ◀──────── message on a socket ─────────▶ rendezvous
+//! ```
+//!
+//! Knows nothing of CUPTI, scripts or eBPF. What the tracer reads from here is untrusted: it
+//! copies bytes out before it looks at them, and every decoder accepts any bytes.
+
+pub mod message;
+pub mod record;
+pub mod region;
+pub mod ring;
+
+/// Changes whenever a layout in this crate does; both sides refuse another one.
+pub const VERSION: u32 = 1;
+
+/// Environment variable that names the tracer's socket: `@NAME` in the abstract namespace, or a path.
+pub const SOCKET_VARIABLE: &str = "XPUTRACE_SOCKET";
+
+/// Environment variable with an earlier value of `CUDA_INJECTION64_PATH`, to be chained.
+pub const CHAIN_VARIABLE: &str = "XPUTRACE_CHAINED_INJECTION";

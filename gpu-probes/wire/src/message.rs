@@ -1,0 +1,102 @@
+//! What collector and tracer say to each other on their socket (SOCK_SEQPACKET, one message a
+//! packet; descriptors travel beside it).
+//!
+//! ```text
+//! collector                         tracer
+//!   HELLO  ───────────────────────▶
+//!          ◀───────────────────────  ARM (+ region, + tag array where asked)   or  DORMANT
+//!   ARMED or REFUSED ─────────────▶
+//!   … records in the rings …
+//!          ◀───────────────────────  DISARM      (or the socket closes)
+//!   BYE (after the last flush) ───▶
+//! ```
+
+/// A message: a kind, up to eight numbers, a text.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Message {
+    pub kind: u32,
+    pub words: [u64; 8],
+    pub text: String,
+}
+
+/// Words: [`crate::VERSION`], pid as the target sees it, CUPTI's version (0: none found),
+/// whether launch stacks can be walked (0 or 1). Text: path of libcupti, or why there is none.
+pub const HELLO: u32 = 1;
+/// Words: demand bits ([`demand`]), number of rings, bytes a ring, milliseconds between
+/// flushes, index of this process in the run. Descriptors: the region, then, when the demand
+/// has [`demand::MARKER`], the tag array. Text: empty.
+pub const ARM: u32 = 2;
+/// Nothing is wanted of this process. Words and text: empty.
+pub const DORMANT: u32 = 3;
+/// Words: microseconds that arming took. Text: notes for the user, one a line.
+pub const ARMED: u32 = 4;
+/// Words: CUPTI's result code, 0 where it was not CUPTI. Text: what was attempted and the answer.
+pub const REFUSED: u32 = 5;
+/// Stop recording, flush, let go of CUPTI.
+pub const DISARM: u32 = 6;
+/// The last flush is done. Text: notes, such as what was left behind in the target.
+pub const BYE: u32 = 7;
+
+/// Bits of the demand.
+pub mod demand {
+    pub const LAUNCHES: u64 = 1;
+    pub const KERNELS: u64 = 2;
+    /// Take a stack at each launch.
+    pub const STACKS: u64 = 4;
+    /// Ask CUPTI for the stream id of each launch.
+    pub const STREAMS: u64 = 8;
+    /// Call the marker function at each launch, with a slot of the tag array.
+    pub const MARKER: u64 = 16;
+    /// Send the list of executable mappings (perf could not be opened).
+    pub const MAPPINGS: u64 = 32;
+}
+
+/// Most bytes of an encoded message.
+pub const MAX_SIZE: usize = 4 + 64 + MAX_TEXT;
+const MAX_TEXT: usize = 3500;
+
+impl Message {
+    /// A message of this kind with these words, the rest 0.
+    pub fn new(kind: u32, words: &[u64], text: impl Into<String>) -> Self {
+        let mut all = [0; 8];
+        for (to, from) in all.iter_mut().zip(words) {
+            *to = *from;
+        }
+        Message { kind, words: all, text: text.into() }
+    }
+
+    /// The packet; a text that is too long is cut at a character.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = self.kind.to_le_bytes().to_vec();
+        for word in self.words {
+            out.extend(word.to_le_bytes());
+        }
+        let cut = (0..=self.text.len().min(MAX_TEXT)).rev().find(|&i| self.text.is_char_boundary(i)).unwrap_or(0);
+        out.extend(&self.text.as_bytes()[..cut]);
+        out
+    }
+
+    /// The message in a packet; `None` when it is too short.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let kind = u32::from_le_bytes(bytes.get(..4)?.try_into().ok()?);
+        let mut words = [0; 8];
+        for (word, chunk) in words.iter_mut().zip(bytes.get(4..68)?.chunks_exact(8)) {
+            *word = u64::from_le_bytes(chunk.try_into().ok()?);
+        }
+        Some(Message { kind, words, text: String::from_utf8_lossy(&bytes[68..]).into_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_round_trip_and_short_ones_are_refused() {
+        let message = Message::new(HELLO, &[1, 2, 3], "libcupti.so.13 ä");
+        assert_eq!(Message::decode(&message.encode()), Some(message));
+        assert_eq!(Message::decode(&[1, 0, 0]), None);
+        let long = Message::new(BYE, &[], "ä".repeat(4000)).encode();
+        assert!(long.len() <= MAX_SIZE && Message::decode(&long).is_some());
+    }
+}

@@ -1,0 +1,77 @@
+//! The one log-linear bucketing that `hist`, its sub-buckets and `quantiles` share.
+//!
+//! With `2^bits` sub-buckets an octave, a positive value `v` with leading bit `e` falls into
+//! sub-bucket `(v >> (e - bits)) - 2^bits` of octave `e`; values below `2^bits` are exact.
+//! The same arithmetic is emitted as eBPF by the compiler; `index` is its meaning.
+
+/// Sub-bucket bits of `hist(x)`: one bucket a power of two, as bpftrace draws it.
+pub const HIST_BITS: u32 = 0;
+/// Sub-bucket bits of `quantiles(x)`: 32 buckets an octave, relative error at most 1/32.
+pub const QUANTILE_BITS: u32 = 5;
+
+/// Bucket of `value`. Negative values share bucket −1; 0 has its own.
+///
+/// For `bits == 0`: 0 → 0, 1 → 1, 2..=3 → 2, 4..=7 → 3, and so on.
+pub fn index(value: i64, bits: u32) -> i64 {
+    if value < 0 {
+        return -1;
+    }
+    let v = value as u64;
+    if v < (1 << bits) {
+        return v as i64;
+    }
+    let exponent = 63 - v.leading_zeros();
+    let sub = (v >> (exponent - bits)) - (1 << bits);
+    ((u64::from(exponent - bits + 1) << bits) + sub) as i64
+}
+
+/// The values that fall into bucket `index`: lowest and highest, both inclusive.
+pub fn bounds(index: i64, bits: u32) -> (i64, i64) {
+    if index < 0 {
+        return (i64::MIN, -1);
+    }
+    let i = index as u64;
+    if i < (1 << bits) {
+        return (index, index);
+    }
+    let shift = (i >> bits) - 1;
+    let low = ((i & ((1 << bits) - 1)) + (1 << bits)) << shift;
+    (low as i64, (low + ((1 << shift) - 1)) as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn powers_of_two_start_buckets() {
+        assert_eq!(
+            [-1, 0, 1, 2, 3, 4, 7, 8, 1023, 1024].map(|v| index(v, 0)),
+            [-1, 0, 1, 2, 2, 3, 3, 4, 10, 11]
+        );
+    }
+
+    #[test]
+    fn every_value_lies_within_the_bounds_of_its_bucket() {
+        for bits in [0, 1, 5] {
+            for shift in 0..63 {
+                for delta in [-1i64, 0, 1] {
+                    let v = (1i64 << shift) + delta;
+                    let (low, high) = bounds(index(v, bits), bits);
+                    assert!(low <= v && v <= high, "{v} bits {bits}: {low}..={high}");
+                }
+            }
+            let (low, high) = bounds(index(i64::MAX, bits), bits);
+            assert!(low < high && high == i64::MAX);
+        }
+    }
+
+    #[test]
+    fn buckets_are_contiguous() {
+        for bits in [0, 5] {
+            for i in 0..(58 << bits) {
+                assert_eq!(bounds(i, bits).1 + 1, bounds(i + 1, bits).0);
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Script mistakes as data: where, what, why, and what to write instead.
+//!
+//! Compilation returns its best result together with these; rendering happens elsewhere.
+
+use std::ops::Range;
+
+/// How bad it is: an error stops the run before anything is attached, a warning is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Severity {
+    Error,
+    Warning,
+}
+
+/// One mistake, or one thing to know, about a script.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    pub severity: Severity,
+    /// Stable, kebab-case, one a kind of mistake: `unknown-field`, `mixed-keys`, …
+    pub code: &'static str,
+    /// What is wrong, in a sentence without a final dot.
+    pub message: String,
+    /// The place that the caret points at.
+    pub primary: Label,
+    /// Other places that explain it, such as the first use of the same map.
+    pub secondary: Vec<Label>,
+    /// What to write instead, or why it is so.
+    pub help: Vec<String>,
+}
+
+/// A byte range of one source file of the script, with an optional note of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label {
+    pub file: FileId,
+    /// Byte offsets into the text as the user wrote it.
+    pub span: Range<usize>,
+    pub note: Option<String>,
+}
+
+/// Index into [`Sources`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct FileId(pub u32);
+
+/// A place in a script, precise enough to print `script.rhai:3`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Site {
+    pub file: FileId,
+    /// Byte offset into the text as the user wrote it.
+    pub offset: u32,
+    /// 1-based line.
+    pub line: u32,
+}
+
+/// The texts that a script consists of: itself, then what it imports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sources {
+    pub files: Vec<SourceFile>,
+}
+
+/// One source text and the name that messages give it (`-e` for a one-liner).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceFile {
+    pub name: String,
+    pub text: String,
+}
+
+impl Diagnostic {
+    /// An error at one place; add to `secondary` and `help` as needed.
+    pub fn error(code: &'static str, message: impl Into<String>, primary: Label) -> Self {
+        Diagnostic {
+            severity: Severity::Error,
+            code,
+            message: message.into(),
+            primary,
+            secondary: Vec::new(),
+            help: Vec::new(),
+        }
+    }
+
+    /// A warning at one place.
+    pub fn warning(code: &'static str, message: impl Into<String>, primary: Label) -> Self {
+        Diagnostic { severity: Severity::Warning, ..Diagnostic::error(code, message, primary) }
+    }
+
+    /// The same with one more line of help.
+    #[must_use]
+    pub fn help(mut self, text: impl Into<String>) -> Self {
+        self.help.push(text.into());
+        self
+    }
+
+    /// The same with one more labelled place.
+    #[must_use]
+    pub fn also(mut self, mut label: Label, note: impl Into<String>) -> Self {
+        label.note = Some(note.into());
+        self.secondary.push(label);
+        self
+    }
+}
+
+/// The candidate nearest to `word`, if one is near enough to suggest (a third of its length).
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    candidates
+        .into_iter()
+        .map(|it| (edit_distance(word, it), it))
+        .filter(|(distance, it)| *distance <= it.len().max(word.len()).div_ceil(3))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, it)| it)
+}
+
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, cb) in b.iter().enumerate() {
+            let substituted = diagonal + usize::from(ca != *cb);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_names_are_suggested_and_far_ones_are_not() {
+        let fields = ["name", "duration", "start", "launch"];
+        assert_eq!(nearest("durations", fields), Some("duration"));
+        assert_eq!(nearest("nmae", fields), Some("name"));
+        assert_eq!(nearest("zebra", fields), None);
+    }
+}

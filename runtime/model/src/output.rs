@@ -1,0 +1,33 @@
+//! What a run says, as data: the render crate turns these into text or JSON.
+
+use crate::loss::{Account, Losses};
+use crate::table::Table;
+use crate::stack::{Frames, StackKey};
+use std::sync::Arc;
+
+/// One thing to print, in the order in which it happened.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// All probes are in place.
+    Attached { probes: usize },
+    /// A `print` of a string.
+    Text(String),
+    /// A map, or part of it.
+    Table(View),
+    /// The end of the run: losses last, always.
+    End { losses: Losses, account: Option<Account> },
+}
+
+/// A map as it is to be shown.
+#[derive(Clone, Debug)]
+pub struct View {
+    pub table: Arc<Table>,
+    /// Only this many of the largest.
+    pub top: Option<usize>,
+}
+
+/// Names for stacks: implemented by the session over live processes, or over a recording.
+pub trait StackNames {
+    /// The frames of a stack, innermost first; `None` when it was lost.
+    fn frames(&mut self, stack: StackKey) -> Option<Frames>;
+}

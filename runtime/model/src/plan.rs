@@ -1,0 +1,169 @@
+//! A compiled script: what to attach where, the bytecode, and how to read what it stores.
+
+use crate::diagnostic::{Site, Sources};
+use crate::loss::Loss;
+use crate::schema::{Event, Unit};
+use crate::table::{TableDef, TableId};
+use std::sync::Arc;
+pub use xputrace_bytecode::Image;
+
+/// Id of a string in the run's string table. Ids below [`Plan::strings`]`.len()` are those
+/// strings (0 is the empty one); the tracer appends what it meets while running.
+pub type StringId = u32;
+
+/// Everything a run needs of a script.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    pub sources: Sources,
+    pub probes: Vec<Probe>,
+    pub tables: Vec<Arc<TableDef>>,
+    pub image: Image,
+    /// The string table that the bytecode's ids refer to; entry 0 is empty.
+    pub strings: Vec<String>,
+    /// What the ids in print records mean.
+    pub prints: Vec<Print>,
+    /// What the slots of the loss maps count.
+    pub loss_sites: Vec<LossSite>,
+    /// Index in [`Image::maps`] of the kernel's and the tracer's loss maps: arrays of one `u64`
+    /// a slot of `loss_sites`; the kernel's is per CPU.
+    pub kernel_losses: Option<usize>,
+    pub tracer_losses: Option<usize>,
+    /// Index of the ring buffer through which the kernel's handlers print.
+    pub kernel_ring: Option<usize>,
+    /// Index of the kernel's stack map.
+    pub kernel_stacks: Option<usize>,
+    /// Index of the hash of process ids (`u32` → `u32` 1) that tracepoints and samples are
+    /// limited to, where any probe is.
+    pub targets: Option<usize>,
+    /// Index of the hash of maps, process id (`u32`) → array of [`TAG_SLOTS`] × 16 bytes
+    /// (`u64` set, `u64` tag), through which launch handlers in the kernel leave their tag.
+    pub tags: Option<usize>,
+    pub demand: Demand,
+    /// Maps that an `end` handler prints, draws or clears itself.
+    pub shown_by_end: Vec<TableId>,
+}
+
+/// Slots of the array through which a process's threads receive launch tags.
+pub const TAG_SLOTS: u32 = 1024;
+
+/// What the collector has to be armed for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Demand {
+    pub launches: bool,
+    pub kernels: bool,
+    pub launch_stacks: bool,
+    /// `launch.stream` is read where no kernel record can tell it.
+    pub launch_streams: bool,
+    /// A launch handler runs in the kernel, at the collector's marker function.
+    pub launch_marker: bool,
+}
+
+impl Demand {
+    /// Whether the program has to be injected at all.
+    pub fn gpu(&self) -> bool {
+        self.launches || self.kernels
+    }
+}
+
+/// One declared handler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    pub event: Event,
+    pub target: Target,
+    /// As bpftrace would write it: `uprobe:libc:malloc`; what `e.probe` is.
+    pub name: String,
+    pub place: Place,
+    /// Index in [`Image::programs`], for compiled handlers.
+    pub program: Option<usize>,
+    /// The program at the function's entry, for return probes that need one.
+    pub entry_program: Option<usize>,
+    /// Index of the interpreter's closure, for interpreted handlers.
+    pub closure: Option<usize>,
+    /// `#{scope: "system"}`: not limited to the target's processes.
+    pub system_wide: bool,
+    /// Whether the handler sees kernels whose launch is not known.
+    pub sees_unjoined: bool,
+    pub site: Site,
+    /// Why it runs where it runs, for `explain`; sentences without a final dot.
+    pub why: Vec<String>,
+}
+
+/// What a probe is attached to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Functions of an executable or library; both parts as the user wrote them.
+    Function { object: String, function: String },
+    Tracepoint { category: String, name: String },
+    /// A sample a so many times a second on each CPU.
+    Profile { hz: u64 },
+    Interval { nanos: u64 },
+    /// Events of the GPU side, `begin` and `end`.
+    None,
+}
+
+/// Where a handler runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
+    /// As eBPF in the kernel.
+    Linux,
+    /// As eBPF in the tracer, on joined events.
+    Tracer,
+    /// In the Rhai interpreter.
+    Interpreter,
+}
+
+impl Place {
+    /// What `explain` calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Place::Linux => "linux",
+            Place::Tracer => "tracer",
+            Place::Interpreter => "interpreter",
+        }
+    }
+}
+
+/// A slot of the loss maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LossSite {
+    pub loss: Loss,
+    pub site: Site,
+    /// The map that was full, where one was.
+    pub table: Option<TableId>,
+}
+
+/// First 4 bytes of every record that a handler writes: what follows.
+pub mod record {
+    /// A print: `u32` index into [`super::Plan::prints`], then its arguments.
+    pub const PRINT: u32 = 1;
+    /// `exit(code)`: `u32` 0, then the code as `i64`.
+    pub const EXIT: u32 = 2;
+    /// A recorded hit of a CPU probe: `u32` index into [`super::Plan::probes`], then the hit.
+    pub const HIT: u32 = 3;
+}
+
+/// A compiled `print`: its text with arguments from the record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Print {
+    pub pieces: Vec<Piece>,
+    /// Bytes of the record, header included.
+    pub size: usize,
+}
+
+/// A piece of a printed line. Offsets are bytes from the start of the record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    Text(String),
+    Arg(Arg),
+}
+
+/// An argument in a print record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arg {
+    pub at: usize,
+    pub kind: crate::table::Scalar,
+    /// Offset of a `u64` that is 0 when the value is missing.
+    pub present_at: Option<usize>,
+    /// `Some` where the script wrote `.human`.
+    pub human: Option<Unit>,
+}

@@ -1,0 +1,87 @@
+//! A stack as one 64-bit word, so that it can be part of a map key in every engine.
+//!
+//! ```text
+//! 63..62 source   61..32 owner   31..0 id
+//! ```
+//! Stacks of different sources are different keys; tables merge them by their named frames
+//! when they are printed.
+
+/// Who took the stack, and so where its frames are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum StackKey {
+    /// User frames from the kernel's stack map: process id, low bits of its exec generation, map id.
+    KernelUser { pid: u32, exec: u8, id: u32 },
+    /// Kernel frames from the kernel's stack map.
+    KernelKernel { id: u32 },
+    /// Frames the collector interned: index of the process within this run, and its stack id.
+    Collector { process: u32, id: u32 },
+    /// No stack could be taken; counted where it happened.
+    Lost,
+}
+
+/// Source bits of [`StackKey::KernelUser`], in place.
+pub const SOURCE_KERNEL_USER: u64 = 1 << 62;
+/// Source bits of [`StackKey::KernelKernel`], in place.
+pub const SOURCE_KERNEL_KERNEL: u64 = 2 << 62;
+/// Source bits of [`StackKey::Collector`], in place.
+pub const SOURCE_COLLECTOR: u64 = 3 << 62;
+
+impl StackKey {
+    /// The word that stands for this stack in keys and values; 0 is [`StackKey::Lost`].
+    pub fn to_word(self) -> u64 {
+        match self {
+            StackKey::KernelUser { pid, exec, id } => {
+                SOURCE_KERNEL_USER | (u64::from(exec) << 54) | (u64::from(pid & 0x3f_ffff) << 32) | u64::from(id)
+            }
+            StackKey::KernelKernel { id } => SOURCE_KERNEL_KERNEL | u64::from(id),
+            StackKey::Collector { process, id } => {
+                SOURCE_COLLECTOR | (u64::from(process & 0x3fff_ffff) << 32) | u64::from(id)
+            }
+            StackKey::Lost => 0,
+        }
+    }
+
+    /// The inverse of [`StackKey::to_word`]; words of no known source are [`StackKey::Lost`].
+    pub fn from_word(word: u64) -> Self {
+        let id = word as u32;
+        match word & (3 << 62) {
+            SOURCE_KERNEL_USER => {
+                StackKey::KernelUser { pid: (word >> 32) as u32 & 0x3f_ffff, exec: (word >> 54) as u8, id }
+            }
+            SOURCE_KERNEL_KERNEL => StackKey::KernelKernel { id },
+            SOURCE_COLLECTOR => StackKey::Collector { process: (word >> 32) as u32 & 0x3fff_ffff, id },
+            _ => StackKey::Lost,
+        }
+    }
+}
+
+/// One frame of a stack that has been given names, outermost last.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Frame {
+    /// Function name without parameters, or the address in hexadecimal where there is none.
+    pub function: String,
+    /// File name of the mapped object, empty where unknown.
+    pub module: String,
+    /// Distance from the function's start in bytes.
+    pub offset: u64,
+}
+
+/// A stack's frames, innermost first.
+pub type Frames = std::sync::Arc<[Frame]>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_round_trip() {
+        for key in [
+            StackKey::KernelUser { pid: 4_194_303, exec: 255, id: u32::MAX },
+            StackKey::KernelKernel { id: 7 },
+            StackKey::Collector { process: 3, id: 9 },
+            StackKey::Lost,
+        ] {
+            assert_eq!(StackKey::from_word(key.to_word()), key);
+        }
+    }
+}

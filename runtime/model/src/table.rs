@@ -1,0 +1,237 @@
+//! A script's maps: their declared shape, the bytes of their keys and values, and what is read
+//! out of them.
+//!
+//! Keys are made of parts of fixed size, one after another, each a multiple of 8 bytes:
+//!
+//! | part | bytes |
+//! |---|---|
+//! | integer, boolean, name, stack | 8 |
+//! | text of capacity n | n rounded up to 8, NUL padded |
+//! | optional part | 8 (0 or 1), then the part (zeros when missing) |
+//!
+//! Histograms and quantiles are sparse: their keys end in one more 8-byte part, the bucket.
+//! A map without a key and without buckets has an empty key here (the BPF map behind it is an
+//! array of one element).
+
+use crate::schema::Unit;
+use crate::stack::StackKey;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Elements a map holds unless it is declared with another size.
+pub const DEFAULT_CAPACITY: u32 = 65_536;
+
+/// Index of a map of the script in [`crate::plan::Plan::tables`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TableId(pub u32);
+
+/// A map of the script.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableDef {
+    /// As the user writes it, with its `@`; `@` alone is a name too.
+    pub name: String,
+    pub keys: Vec<KeyPart>,
+    pub kind: TableKind,
+    /// What its values measure.
+    pub unit: Unit,
+    /// Elements it can hold; in a histogram, buckets of elements count.
+    pub capacity: u32,
+    /// Whether the oldest element makes room for a new one.
+    pub evict: bool,
+    /// The BPF map the kernel's handlers update, as an index into [`crate::plan::Image::maps`].
+    pub kernel_map: Option<usize>,
+    /// The map the tracer's handlers update, likewise. Equal to `kernel_map` for a plain value
+    /// that both engines use: it lives in the kernel and the tracer reaches it by system call.
+    pub tracer_map: Option<usize>,
+}
+
+/// One part of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KeyPart {
+    pub kind: Scalar,
+    /// Whether `()` can be this part; prints as `-`.
+    pub optional: bool,
+    pub unit: Unit,
+}
+
+/// The type of a key part or of a plain value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scalar {
+    Int,
+    Bool,
+    /// A string of the run's string table, by id.
+    Name,
+    /// Text of at most this many bytes, in place.
+    Text(u32),
+    Stack,
+}
+
+impl Scalar {
+    /// Bytes it takes in a key or value.
+    pub fn size(self) -> usize {
+        match self {
+            Scalar::Text(n) => (n as usize).next_multiple_of(8),
+            _ => 8,
+        }
+    }
+}
+
+impl KeyPart {
+    /// Bytes it takes in a key.
+    pub fn size(self) -> usize {
+        self.kind.size() + if self.optional { 8 } else { 0 }
+    }
+}
+
+/// What a map holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TableKind {
+    /// Assigned values. An optional value is never stored: assigning `()` removes the element.
+    Plain(Scalar),
+    /// 8 bytes: the count.
+    Count,
+    /// 8 bytes: the wrapping sum.
+    Sum,
+    /// 8 bytes: the minimum XOR `i64::MAX`, so that zeroed memory is the identity.
+    Min,
+    /// 8 bytes: the maximum XOR `i64::MIN`, likewise.
+    Max,
+    /// 16 bytes: count, total.
+    Avg,
+    /// 32 bytes: count, total, minimum and maximum coded as in `Min` and `Max`.
+    Stats,
+    /// 8 bytes a bucket: count. Buckets are [`crate::bucket::index`] with `bits`.
+    Hist { bits: u32 },
+    /// 8 bytes a bucket: count. Bucket −1 is below `min`, bucket `n` is `min + n·step`,
+    /// the last is all from `max` on.
+    Lhist { min: i64, max: i64, step: i64 },
+    /// As `Hist` with [`crate::bucket::QUANTILE_BITS`], printed as quantiles.
+    Quantiles,
+}
+
+impl TableKind {
+    /// The method that makes it, for messages: `count()`, `=`.
+    pub fn verb(self) -> &'static str {
+        match self {
+            TableKind::Plain(_) => "=",
+            TableKind::Count => "count()",
+            TableKind::Sum => "sum()",
+            TableKind::Min => "min()",
+            TableKind::Max => "max()",
+            TableKind::Avg => "avg()",
+            TableKind::Stats => "stats()",
+            TableKind::Hist { .. } => "hist()",
+            TableKind::Lhist { .. } => "lhist()",
+            TableKind::Quantiles => "quantiles()",
+        }
+    }
+
+    /// Whether its BPF keys end in a bucket number.
+    pub fn is_bucketed(self) -> bool {
+        matches!(self, TableKind::Hist { .. } | TableKind::Lhist { .. } | TableKind::Quantiles)
+    }
+
+    /// Whether it is kept in parts, one an engine and CPU, and merged when read.
+    pub fn is_aggregation(self) -> bool {
+        !matches!(self, TableKind::Plain(_))
+    }
+
+    /// Bytes of one stored value (of one bucket, where there are buckets).
+    pub fn value_size(self) -> usize {
+        match self {
+            TableKind::Plain(scalar) => scalar.size(),
+            TableKind::Avg => 16,
+            TableKind::Stats => 32,
+            _ => 8,
+        }
+    }
+}
+
+impl TableDef {
+    /// Bytes of the script's key, the bucket apart.
+    pub fn key_size(&self) -> usize {
+        self.keys.iter().map(|it| it.size()).sum()
+    }
+
+    /// Bytes of the stored key: with the bucket, 0 for a map that is a single element.
+    pub fn stored_key_size(&self) -> usize {
+        self.key_size() + if self.kind.is_bucketed() { 8 } else { 0 }
+    }
+}
+
+/// A key as it is read out: its parts in order.
+pub type Key = Vec<Value>;
+
+/// A value that a script can see.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Value {
+    /// `()`, printed as `-`.
+    Missing,
+    Bool(bool),
+    Int(i64),
+    Str(Arc<str>),
+    Stack(StackKey),
+}
+
+/// What one element of a map holds, merged over engines and CPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cell {
+    Plain(Value),
+    /// Count, sum, minimum or maximum.
+    Number(i64),
+    Avg { count: i64, total: i64 },
+    Stats { count: i64, total: i64, min: i64, max: i64 },
+    /// Counts by bucket number, of `Hist`, `Lhist` and `Quantiles`.
+    Buckets(BTreeMap<i64, u64>),
+}
+
+impl Cell {
+    /// What tables are sorted by: the number, the average's total, the histogram's count.
+    pub fn weight(&self) -> i64 {
+        match self {
+            Cell::Plain(Value::Int(n)) | Cell::Number(n) => *n,
+            Cell::Plain(_) => 0,
+            Cell::Avg { count, total } => total.checked_div(*count).unwrap_or(0),
+            Cell::Stats { total, .. } => *total,
+            Cell::Buckets(buckets) => buckets.values().sum::<u64>() as i64,
+        }
+    }
+
+    /// Adds another part of the same element. Parts of a plain value replace each other.
+    pub fn merge(&mut self, kind: TableKind, other: Cell) {
+        match (self, other) {
+            (Cell::Number(a), Cell::Number(b)) => match kind {
+                TableKind::Min => *a = (*a).min(b),
+                TableKind::Max => *a = (*a).max(b),
+                _ => *a = a.wrapping_add(b),
+            },
+            (Cell::Avg { count, total }, Cell::Avg { count: c, total: t }) => {
+                *count = count.wrapping_add(c);
+                *total = total.wrapping_add(t);
+            }
+            (
+                Cell::Stats { count, total, min, max },
+                Cell::Stats { count: c, total: t, min: lo, max: hi },
+            ) => {
+                *count = count.wrapping_add(c);
+                *total = total.wrapping_add(t);
+                *min = (*min).min(lo);
+                *max = (*max).max(hi);
+            }
+            (Cell::Buckets(a), Cell::Buckets(b)) => {
+                for (bucket, n) in b {
+                    *a.entry(bucket).or_default() += n;
+                }
+            }
+            (this, other) => *this = other,
+        }
+    }
+}
+
+/// A map's contents at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    pub def: Arc<TableDef>,
+    /// Unsorted; every key once.
+    pub rows: Vec<(Key, Cell)>,
+}

@@ -1,0 +1,122 @@
+//! What staging hands to compilation: each declared handler as syntax, with its captured values.
+
+use rhai::{Position, Stmt};
+use std::ops::Range;
+use xputrace_model::diagnostic::{FileId, Label, Site, Sources};
+use xputrace_model::plan::Target;
+use xputrace_model::schema::Event;
+
+/// A handler as the script declared it.
+#[derive(Clone, Debug)]
+pub struct Handler {
+    pub event: Event,
+    pub target: Target,
+    /// As bpftrace would write it: `uprobe:libc:malloc`, `kernel`.
+    pub name: String,
+    pub options: Options,
+    /// Name of the closure's event parameter; empty when it takes none.
+    pub parameter: String,
+    pub body: Vec<Stmt>,
+    /// Values captured from the script's top level, as of registration.
+    pub captured: Vec<(String, Captured)>,
+    /// Source file of the body, for [`Positions`].
+    pub file: FileId,
+    /// Where the declaration stands.
+    pub site: Site,
+    pub declared_at: Label,
+    /// Set for handlers that must run in the interpreter: `interval`, `begin`, `end`, and those
+    /// wrapped in `interpret(…)`; the index of their closure.
+    pub interpreted: Option<usize>,
+}
+
+/// `#{…}` in front of the handler.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// `scope: "system"`.
+    pub system_wide: bool,
+    /// `every: n`: only each n-th event.
+    pub every: Option<u64>,
+}
+
+/// A constant of the compiled handler.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Captured {
+    Int(i64),
+    Bool(bool),
+    Str(String),
+    Unit,
+    /// A value that has no meaning in compiled code; the text names its type.
+    Other(String),
+}
+
+/// A map declared with `map(#{name: …, size: …, evict: …})`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MapDeclaration {
+    /// With its `@`.
+    pub name: String,
+    pub size: Option<u32>,
+    pub evict: bool,
+    pub declared_at: Label,
+}
+
+/// All that staging found; what `compile` takes.
+#[derive(Clone, Debug, Default)]
+pub struct Staged {
+    pub sources: Sources,
+    pub handlers: Vec<Handler>,
+    pub maps: Vec<MapDeclaration>,
+    /// For each source file, from positions in the rewritten text to the user's text.
+    pub positions: Vec<Positions>,
+}
+
+/// From positions in the text that Rhai parsed to byte offsets in the text that the user wrote.
+#[derive(Clone, Debug, Default)]
+pub struct Positions {
+    /// Byte offset of each line of the rewritten text.
+    pub lines: Vec<usize>,
+    /// (offset in the rewritten text, offset in the user's text), ascending; between two
+    /// entries both advance together.
+    pub anchors: Vec<(usize, usize)>,
+}
+
+impl Positions {
+    /// Byte offset in the user's text of a position that Rhai reported.
+    pub fn offset(&self, position: Position) -> usize {
+        let (Some(line), column) = (position.line(), position.position().unwrap_or(1)) else { return 0 };
+        let rewritten = self.lines.get(line - 1).copied().unwrap_or(0) + column - 1;
+        let at = self.anchors.partition_point(|(from, _)| *from <= rewritten);
+        match at.checked_sub(1).map(|i| self.anchors[i]) {
+            Some((from, to)) => to + (rewritten - from),
+            None => rewritten,
+        }
+    }
+}
+
+impl Staged {
+    /// A label at a Rhai position in `file`, as long as the word or token that stands there.
+    pub fn label(&self, file: FileId, position: Position) -> Label {
+        let offset = self.positions[file.0 as usize].offset(position);
+        Label { file, span: self.token_at(file, offset), note: None }
+    }
+
+    /// The same as a line for counters and `explain`.
+    pub fn site(&self, file: FileId, position: Position) -> Site {
+        let offset = self.positions[file.0 as usize].offset(position);
+        let text = &self.sources.files[file.0 as usize].text;
+        let line = 1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|&&b| b == b'\n').count() as u32;
+        Site { file, offset: offset as u32, line }
+    }
+
+    fn token_at(&self, file: FileId, offset: usize) -> Range<usize> {
+        let text = &self.sources.files[file.0 as usize].text;
+        let offset = offset.min(text.len());
+        let rest = &text[offset..];
+        let word = |c: char| c.is_alphanumeric() || c == '_' || c == '@';
+        let len = match rest.chars().next() {
+            Some(c) if word(c) => rest.find(|c| !word(c)).unwrap_or(rest.len()),
+            Some(c) => c.len_utf8(),
+            None => 0,
+        };
+        offset..offset + len
+    }
+}
