@@ -75,6 +75,12 @@ impl Assembler {
         self.push(class::ALU64 | insn::SRC_REG | op as u8, dst, src, 0, 0);
     }
 
+    /// `dst op= src` for `Div` and `Mod` of signed 64-bit integers: the encoding of version 4 of
+    /// the instruction set, offset 1 (RFC 9669, section 4.1; Linux 6.6 and later).
+    pub fn alu_signed(&mut self, op: Alu, dst: Reg, src: Reg) {
+        self.push(class::ALU64 | insn::SRC_REG | op as u8, dst, src, 1, 0);
+    }
+
     /// `dst op= imm`, 64 bits; the immediate is sign-extended.
     pub fn alu_imm(&mut self, op: Alu, dst: Reg, imm: i32) {
         self.push(class::ALU64 | op as u8, dst, Reg::R0, 0, imm);

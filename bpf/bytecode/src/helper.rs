@@ -38,3 +38,34 @@ pub const UPDATE_EXIST: i32 = 2;
 
 /// `flags` of `get_stackid`: take the user stack.
 pub const STACK_USER: i32 = 1 << 8;
+
+/// A helper's name without its `bpf_`; none for numbers that this module does not know.
+pub fn name(helper: i32) -> Option<&'static str> {
+    Some(match helper {
+        MAP_LOOKUP_ELEM => "map_lookup_elem",
+        MAP_UPDATE_ELEM => "map_update_elem",
+        MAP_DELETE_ELEM => "map_delete_elem",
+        KTIME_GET_NS => "ktime_get_ns",
+        GET_SMP_PROCESSOR_ID => "get_smp_processor_id",
+        GET_CURRENT_PID_TGID => "get_current_pid_tgid",
+        GET_CURRENT_UID_GID => "get_current_uid_gid",
+        GET_CURRENT_COMM => "get_current_comm",
+        GET_STACKID => "get_stackid",
+        GET_CURRENT_TASK => "get_current_task",
+        GET_CURRENT_CGROUP_ID => "get_current_cgroup_id",
+        PROBE_READ_USER => "probe_read_user",
+        PROBE_READ_KERNEL => "probe_read_kernel",
+        PROBE_READ_USER_STR => "probe_read_user_str",
+        PROBE_READ_KERNEL_STR => "probe_read_kernel_str",
+        GET_NS_CURRENT_PID_TGID => "get_ns_current_pid_tgid",
+        RINGBUF_OUTPUT => "ringbuf_output",
+        RINGBUF_RESERVE => "ringbuf_reserve",
+        RINGBUF_SUBMIT => "ringbuf_submit",
+        RINGBUF_DISCARD => "ringbuf_discard",
+        GET_FUNC_IP => "get_func_ip",
+        GET_ATTACH_COOKIE => "get_attach_cookie",
+        MAP_LOOKUP_PERCPU_ELEM => "map_lookup_percpu_elem",
+        NAME_TEXT => "name_text",
+        _ => return None,
+    })
+}

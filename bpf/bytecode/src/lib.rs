@@ -9,9 +9,12 @@
 //! This crate knows nothing of scripts, events or processes, and does no IO.
 
 pub mod asm;
+pub mod disasm;
 pub mod helper;
 pub mod image;
 pub mod insn;
+pub mod object;
+pub mod vm;
 
 pub use asm::{Assembler, Label};
 pub use image::{Home, Image, Line, MapKind, MapSpec, Program, ProgramKind};

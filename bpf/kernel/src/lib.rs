@@ -1,1 +1,45 @@
+//! A [`Plan`](xputrace_model::plan::Plan)'s kernel side: programs and maps into the kernel,
+//! probes attached within a scope, and everything out again on drop.
+//!
+//! ```text
+//! Plan ──load──▶ Kernel ──attach(scope)──▶ links ──▶ poll: ring buffer, new children, new files
+//!                   └── map, swap, stack_addresses, loss_counts
+//! ```
+//!
+//! All that the kernel holds for us hangs on file descriptors of [`Kernel`]: dropping it, or being
+//! killed, detaches and frees everything.
+//!
+//! The only crate that knows libbpf and perf. It decides nothing about scripts: what is attached
+//! where comes from the plan.
 
+mod attach;
+mod btf;
+mod catalog;
+mod elf;
+mod error;
+mod facts;
+mod first_insn;
+mod follow;
+mod kernel;
+mod list;
+mod load;
+mod map;
+mod proc_maps;
+mod report;
+mod resolve;
+mod ring;
+mod scope;
+mod sideband;
+mod spawn;
+mod sys;
+
+pub use catalog::LiveCatalog;
+pub use error::{AttachError, Error};
+pub use facts::{Fact, Standing, facts};
+pub use kernel::Kernel;
+pub use list::list;
+pub use map::{Element, MapHandle};
+pub use report::{AttachReport, News, Outcome, ProbeReport, Unprobed, Warning};
+pub use scope::{CommandScope, Scope};
+pub use sideband::ProcessEvent;
+pub use spawn::{Identity, StoppedChild};

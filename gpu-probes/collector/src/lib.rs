@@ -1,1 +1,283 @@
+//! The library inside the traced program: CUPTI callbacks → records in shared memory.
+//!
+//! ```text
+//! cuInit ─▶ InitializeInjection ─▶ socket named in the environment ─▶ HELLO
+//!                                   DORMANT or nobody there: nothing more happens
+//!                                   ARM: map the region, subscribe, ARMED
+//! launch ─▶ CUPTI ─▶ entry ─▶ launch ───────────▶ ring of the launching thread
+//! buffer ─▶ CUPTI ─▶ entry ─▶ session::complete ─▶ ring of CUPTI's thread
+//! thread "xputrace": flush, DISARM or tracer gone ─▶ leave;   exit ─▶ last flush
+//! ```
+//!
+//! It lives in other people's processes: it never runs user code, holds no lock over a CUPTI
+//! call, allocates nothing at a launch after a thread's first, lets no panic out, and drops with
+//! a counter where something is full. Whatever goes wrong, the program runs on.
+//!
+//! Of a launch stack it keeps the API function's frame and everything outside it ([`stack`]).
+//!
+//! The built library needs no symbol newer than glibc 2.28 (`compat`; `tests/symbols.rs` checks
+//! the file), libgcc_s, and neither CUDA nor CUPTI to load. It is never unloaded.
+//!
+//! Of CUPTI's launch calls, two kinds are recorded without parameters: those of CUDA 4 and
+//! before, and multi-device cooperative launches (one record, the kernels of all devices).
 
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+pub mod activity;
+pub mod calls;
+mod compat;
+pub mod control;
+pub mod cupti;
+mod entry;
+mod intern;
+mod launch;
+mod locate;
+mod mappings;
+mod output;
+pub mod region;
+pub mod rendezvous;
+pub mod session;
+pub mod stack;
+mod zeroed;
+
+use cupti::Cupti;
+use locate::Found;
+use rendezvous::{Received, Socket};
+use session::{Driver, Refusal, Session, Setup};
+use std::ffi::{CStr, c_char, c_int};
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::catch_unwind;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use xputrace_wire::message::{ARM, ARMED, DORMANT, HELLO, Message, REFUSED, demand};
+use xputrace_wire::region::Shape;
+use xputrace_wire::{CHAIN_VARIABLE, SOCKET_VARIABLE, VERSION};
+
+/// What the CUDA driver reads as success. Failing would be of no use to the program.
+const SUCCESS: c_int = 1;
+
+/// How long the program waits for a tracer at its first CUDA call.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+/// Called by the CUDA driver in `cuInit` when `CUDA_INJECTION64_PATH` names this library.
+/// Returns when this process is armed, or dormant.
+#[unsafe(no_mangle)]
+pub extern "C" fn InitializeInjection() -> c_int {
+    let _ = catch_unwind(|| {
+        quiet_panics();
+        let chained = run_chained();
+        if let Ok(address) = std::env::var(SOCKET_VARIABLE) {
+            let _ = arm_from_system(&address, chained);
+        }
+    });
+    SUCCESS
+}
+
+/// Arms for the tracer at `socket`, as [`InitializeInjection`] does for the one in the
+/// environment: for a tracer that attaches to a running program. 1 when armed, else 0.
+///
+/// # Safety
+/// `socket` is a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xputrace_arm(socket: *const c_char) -> c_int {
+    let armed = catch_unwind(|| {
+        quiet_panics();
+        // SAFETY: the caller's promise.
+        let address = unsafe { CStr::from_ptr(socket) }.to_str().ok()?;
+        arm_from_system(address, None).ok()
+    });
+    c_int::from(matches!(armed, Ok(Some(()))))
+}
+
+/// Where the kernel's eBPF handlers of `launch` sit: a uprobe on its first instruction, a nop of
+/// five bytes, reads the words and sets the slot's tag. Does nothing by itself.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub extern "C" fn xputrace_launch_marker(words: *const u64, slot: u64) {
+    core::arch::naked_asm!(".byte 0x0f, 0x1f, 0x44, 0x00, 0x00", "ret")
+}
+
+/// Why this process stays dormant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Dormant {
+    /// A run is armed in this process already.
+    AlreadyArmed,
+    /// Nobody is at the socket, or not the right user: the text says which.
+    NoTracer(String),
+    /// The tracer wants nothing of this process, or did not answer in time.
+    NotWanted,
+    /// The tracer was told.
+    Refused(Refusal),
+}
+
+/// What arming works with; tests bring their own.
+#[derive(Debug, Default)]
+pub struct World {
+    /// The CUPTI to use and its path, or why there is none.
+    pub cupti: Option<Cupti>,
+    pub cupti_text: String,
+    pub driver: Driver,
+    /// What became of an earlier injection library.
+    pub chained: Option<String>,
+}
+
+/// One armed run at a time, and one caller that arms.
+static ARMING: AtomicBool = AtomicBool::new(false);
+
+fn arm_from_system(address: &str, chained: Option<String>) -> Result<(), Dormant> {
+    arm(address, || {
+        let (cupti, cupti_text) = match locate::find() {
+            Ok(Found { cupti, path }) => (Some(cupti), path),
+            Err(text) => (None, text),
+        };
+        World { cupti, cupti_text, driver: session::find_driver(), chained }
+    })
+}
+
+/// Meets the tracer at `address`, and arms what it asks for. `world` is called only when there
+/// is a tracer.
+///
+/// # Errors
+/// Why the process stays dormant.
+pub fn arm(address: &str, world: impl FnOnce() -> World) -> Result<(), Dormant> {
+    if ARMING.swap(true, Ordering::Acquire) {
+        return Err(Dormant::AlreadyArmed);
+    }
+    let armed = if session::current().is_some() { Err(Dormant::AlreadyArmed) } else { meet(address, world) };
+    ARMING.store(false, Ordering::Release);
+    armed
+}
+
+fn meet(address: &str, world: impl FnOnce() -> World) -> Result<(), Dormant> {
+    let socket =
+        Socket::connect(address, ANSWER_WITHIN).map_err(|error| Dormant::NoTracer(format!("{address}: {error}")))?;
+    let world = world();
+    let hello = [u64::from(VERSION), u64::from(std::process::id()), u64::from(version(&world)), 1];
+    socket.send(&Message::new(HELLO, &hello, world.cupti_text.clone()));
+    let (order, descriptors) = wait_for_order(&socket)?;
+    let began = Instant::now();
+    let notes = world.chained.clone().unwrap_or_default();
+    match prepare(&order, descriptors, world, socket) {
+        Ok(setup) => start(setup, began, &notes),
+        Err((refusal, socket)) => Err(refuse(&socket, refusal, &notes)),
+    }
+}
+
+fn version(world: &World) -> u32 {
+    world.cupti.as_ref().map_or(0, Cupti::version)
+}
+
+fn wait_for_order(socket: &Socket) -> Result<(Message, Vec<OwnedFd>), Dormant> {
+    let until = Instant::now() + ANSWER_WITHIN;
+    loop {
+        match socket.receive(until.saturating_duration_since(Instant::now())) {
+            Received::Message(order, descriptors) if order.kind == ARM => return Ok((order, descriptors)),
+            Received::Message(order, _) if order.kind == DORMANT => return Err(Dormant::NotWanted),
+            Received::Closed => return Err(Dormant::NotWanted),
+            Received::Nothing if Instant::now() >= until => return Err(Dormant::NotWanted),
+            Received::Message(..) | Received::Nothing => {}
+        }
+    }
+}
+
+/// The order, checked, and its memory, mapped.
+fn prepare(
+    order: &Message,
+    descriptors: Vec<OwnedFd>,
+    world: World,
+    socket: Socket,
+) -> Result<Setup, (Refusal, Socket)> {
+    let [demand, rings, ring_bytes, flush_millis, ..] = order.words;
+    let checked = || {
+        let cupti = world.cupti.ok_or_else(|| world.cupti_text.clone())?;
+        let shape = Shape {
+            rings: u32::try_from(rings).unwrap_or(0),
+            ring_bytes: u32::try_from(ring_bytes).unwrap_or(0),
+        };
+        let memory = descriptors.first().ok_or("the tracer sent no region")?;
+        let region = region::Region::map(memory.as_fd(), shape)?;
+        let tags = if demand & demand::MARKER != 0 {
+            let array = descriptors.get(1).ok_or("the tracer sent no tag array")?;
+            Some(region::Tags::map(array.as_fd(), shape.rings)?)
+        } else {
+            None
+        };
+        Ok((cupti, region, tags))
+    };
+    match checked().map_err(|text: String| Refusal::from(text)) {
+        Ok((cupti, region, tags)) => Ok(Setup {
+            cupti,
+            driver: world.driver,
+            demand,
+            flush_period: Duration::from_millis(flush_millis.clamp(1, 60_000)),
+            region,
+            tags,
+            socket,
+            chained: world.chained.is_some(),
+        }),
+        Err(refusal) => Err((refusal, socket)),
+    }
+}
+
+fn start(setup: Setup, began: Instant, notes: &str) -> Result<(), Dormant> {
+    register_fork_handler();
+    let socket = setup.socket.try_clone();
+    let session = match Session::arm(setup) {
+        Ok(session) => session,
+        Err(refusal) => return Err(refuse_by(socket.as_ref(), refusal, notes)),
+    };
+    if let Err(error) = control::start(session) {
+        session.abandon();
+        let refusal = Refusal::from(format!("starting the thread \"{}\": {error}", control::THREAD_NAME));
+        return Err(refuse(&session.socket, refusal, notes));
+    }
+    // Behind CUPTI's own handlers, so that it runs before them.
+    register_exit_handler();
+    let micros = began.elapsed().as_micros() as u64;
+    session.socket.send(&Message::new(ARMED, &[micros], notes));
+    Ok(())
+}
+
+fn refuse_by(socket: Option<&Socket>, refusal: Refusal, notes: &str) -> Dormant {
+    match socket {
+        Some(socket) => refuse(socket, refusal, notes),
+        None => Dormant::Refused(refusal),
+    }
+}
+
+fn refuse(socket: &Socket, refusal: Refusal, notes: &str) -> Dormant {
+    let text = if notes.is_empty() { refusal.text.clone() } else { format!("{}\n{notes}", refusal.text) };
+    socket.send(&Message::new(REFUSED, &[u64::from(refusal.result)], text));
+    Dormant::Refused(refusal)
+}
+
+/// Runs the injection library whose place we took, once.
+fn run_chained() -> Option<String> {
+    static RAN: AtomicBool = AtomicBool::new(false);
+    let path = std::env::var(CHAIN_VARIABLE).ok().filter(|it| !it.is_empty())?;
+    (!RAN.swap(true, Ordering::AcqRel)).then(|| locate::run_chained(&path))
+}
+
+fn register_fork_handler() {
+    static ONCE: Once = Once::new();
+    // SAFETY: a function of this library, which is never unloaded.
+    ONCE.call_once(|| unsafe {
+        libc::pthread_atfork(None, None, Some(session::in_forked_child));
+    });
+}
+
+fn register_exit_handler() {
+    static ONCE: Once = Once::new();
+    // SAFETY: as above.
+    ONCE.call_once(|| unsafe {
+        libc::atexit(session::at_process_exit);
+    });
+}
+
+/// Panics are caught and counted; their text is not for the program's terminal. Touches this
+/// library's copy of the standard library only.
+fn quiet_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| std::panic::set_hook(Box::new(|_| ())));
+}

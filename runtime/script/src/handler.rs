@@ -77,18 +77,48 @@ pub struct Positions {
     /// (offset in the rewritten text, offset in the user's text), ascending; between two
     /// entries both advance together.
     pub anchors: Vec<(usize, usize)>,
+    /// Characters of the rewritten text that take more than a byte: (offset, bytes beyond one),
+    /// ascending. Rhai's columns count characters.
+    pub wide: Vec<(usize, usize)>,
+}
+
+/// The variable that stands for `@` alone. No other map's variable can be called so: names of
+/// maps begin with a letter.
+pub const BARE_MAP: &str = "__map";
+
+/// The map that a variable of the rewritten text stands for, with its `@`; `None` for the
+/// user's own variables, which never begin with `_`.
+pub fn map_name(variable: &str) -> Option<String> {
+    match variable {
+        BARE_MAP => Some("@".to_owned()),
+        _ => variable.strip_prefix('_').map(|name| format!("@{name}")),
+    }
 }
 
 impl Positions {
     /// Byte offset in the user's text of a position that Rhai reported.
     pub fn offset(&self, position: Position) -> usize {
         let (Some(line), column) = (position.line(), position.position().unwrap_or(1)) else { return 0 };
-        let rewritten = self.lines.get(line - 1).copied().unwrap_or(0) + column - 1;
+        let rewritten = self.rewritten_offset(line, column);
         let at = self.anchors.partition_point(|(from, _)| *from <= rewritten);
         match at.checked_sub(1).map(|i| self.anchors[i]) {
             Some((from, to)) => to + (rewritten - from),
             None => rewritten,
         }
+    }
+
+    /// Byte offset in the rewritten text of a 1-based line and column.
+    fn rewritten_offset(&self, line: usize, column: usize) -> usize {
+        let start = self.lines.get(line - 1).copied().unwrap_or(0);
+        let mut offset = start + column.saturating_sub(1);
+        let first = self.wide.partition_point(|(at, _)| *at < start);
+        for (at, extra) in &self.wide[first..] {
+            if *at >= offset {
+                break;
+            }
+            offset += extra;
+        }
+        offset
     }
 }
 
@@ -96,7 +126,7 @@ impl Staged {
     /// A label at a Rhai position in `file`, as long as the word or token that stands there.
     pub fn label(&self, file: FileId, position: Position) -> Label {
         let offset = self.positions[file.0 as usize].offset(position);
-        Label { file, span: self.token_at(file, offset), note: None }
+        Label { file, span: token_at(&self.sources.files[file.0 as usize].text, offset), note: None }
     }
 
     /// The same as a line for counters and `explain`.
@@ -106,17 +136,17 @@ impl Staged {
         let line = 1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|&&b| b == b'\n').count() as u32;
         Site { file, offset: offset as u32, line }
     }
+}
 
-    fn token_at(&self, file: FileId, offset: usize) -> Range<usize> {
-        let text = &self.sources.files[file.0 as usize].text;
-        let offset = offset.min(text.len());
-        let rest = &text[offset..];
-        let word = |c: char| c.is_alphanumeric() || c == '_' || c == '@';
-        let len = match rest.chars().next() {
-            Some(c) if word(c) => rest.find(|c| !word(c)).unwrap_or(rest.len()),
-            Some(c) => c.len_utf8(),
-            None => 0,
-        };
-        offset..offset + len
-    }
+/// The word or symbol that begins at `offset`.
+pub(crate) fn token_at(text: &str, offset: usize) -> Range<usize> {
+    let offset = (0..=offset.min(text.len())).rev().find(|it| text.is_char_boundary(*it)).unwrap_or(0);
+    let rest = &text[offset..];
+    let word = |c: char| c.is_alphanumeric() || c == '_' || c == '@';
+    let len = match rest.chars().next() {
+        Some(c) if word(c) => rest.find(|c| !word(c)).unwrap_or(rest.len()),
+        Some(c) => c.len_utf8(),
+        None => 0,
+    };
+    offset..offset + len
 }

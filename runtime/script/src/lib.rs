@@ -5,8 +5,33 @@
 //!                                          └────▶ Interpreter (interval, end, interpret(…))
 //! ```
 //!
-//! The only crate that knows Rhai. It does no IO: sources come through a `Loader`, the machine
-//! through a `Catalog`, and interpreted handlers see maps and output through a `Host`.
+//! The only crate that knows Rhai. It does no IO: sources come through a [`Loader`], the machine
+//! through a `Catalog`, and interpreted handlers see maps and output through a [`Host`].
+//!
+//! Every text is parsed twice, by one lexer with two settings: what compiled handlers are made
+//! of is free of the interpreter's needs (see [`lexer::Dialect`]).
 #![forbid(unsafe_code)]
 
+mod arguments;
+mod bundle;
+pub mod compile;
+mod declare;
+mod errors;
+mod event;
 pub mod handler;
+mod host;
+mod interpreter;
+pub mod lexer;
+mod maps;
+mod session;
+mod source;
+mod stage;
+mod static_check;
+mod units;
+
+pub use arguments::help as argument_help;
+pub use bundle::{Bundled, BundledKind, bundled, scripts, stdlib};
+pub use host::{EventView, Host};
+pub use interpreter::Interpreter;
+pub use source::{BundledLoader, Loader};
+pub use stage::{ArgumentSpec, ArgumentValue, Loaded, load};

@@ -1,1 +1,29 @@
+//! From the bytes of the rings to handled events and tables.
+//!
+//! ```text
+//! rendezvous ─┐                                       ┌─▶ Sink (prints, interpreted handlers)
+//!             ├─ bytes ─▶ decode ─▶ join ─▶ order ─▶ handlers ─▶ tables
+//! recording ──┘             └─ clock: everything behind it is CLOCK_MONOTONIC
+//! ```
+//!
+//! Live rings and recordings look alike to [`Pipeline`]: both are bytes in the wire format.
+//! Only [`rendezvous`] touches sockets and shared memory, and only it contains `unsafe`.
+#![deny(unsafe_code)]
 
+mod busy;
+mod clock;
+mod context;
+mod join;
+pub mod names;
+pub mod pipeline;
+mod prints;
+pub mod recording;
+pub mod rendezvous;
+pub mod replay;
+pub mod state;
+pub mod tables;
+
+pub use names::{Demangle, Names};
+pub use pipeline::{CollectorTotals, Error, Limits, Pipeline, ProcessIndex, ProcessInfo, Sink, Waiting};
+pub use state::{MappingInfo, State};
+pub use xputrace_bytecode::vm::RemoteMap;

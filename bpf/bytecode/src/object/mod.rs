@@ -1,0 +1,419 @@
+//! `Image` → ELF object that libbpf, bpftool and aya load.
+//!
+//! ```text
+//! one section a program type   all its programs, one after the other, with relocations to maps
+//! .maps + .BTF                 a struct a map, whose members' types spell its definition
+//! .BTF.ext                     functions, and the script's lines for the verifier's log
+//! license                      "Dual BSD/GPL"
+//! ```
+//!
+//! Maps of both homes are included, so the object stands alone. The slots of maps of maps are
+//! empty: whoever loads the object fills them. Programs that call a helper of the tracer's engine
+//! alone are in sections whose name begins with `?`, which libbpf does not load.
+//!
+//! Source: libbpf's documentation of `SEC()` names and BTF-defined maps.
+
+mod btf;
+
+use std::collections::HashSet;
+
+use object::write::{Object, Relocation, SectionId, Symbol, SymbolId, SymbolSection};
+use object::{
+    Architecture, BinaryFormat, Endianness, RelocationFlags, SectionKind, SymbolFlags, SymbolKind,
+    SymbolScope, elf,
+};
+
+use self::btf::{Btf, SectionInfo, TypeId};
+use crate::image::{Image, MapKind, MapSpec, Program, ProgramKind};
+use crate::insn::{self, class};
+
+const LICENSE: &[u8] = b"Dual BSD/GPL\0";
+/// Longest name of maps and programs in the kernel, its NUL not counted.
+const MAX_NAME_BYTES: usize = 15;
+/// Helpers from here on exist only in the tracer's engine.
+const FIRST_OWN_HELPER: i32 = 9000;
+const INSN_BYTES: usize = 8;
+/// Bits of a line record that hold the column.
+const COLUMN_BITS: u32 = 10;
+
+/// Why no object could be written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ObjectError {
+    #[error(
+        "program `{program}`: instruction {insn} refers to map {map}, which it does not load or the image does not have"
+    )]
+    MapRef { program: String, insn: usize, map: usize },
+    #[error("program `{program}` has no instructions")]
+    NoInstructions { program: String },
+    #[error("program `{program}`: `{category}:{name}` is no tracepoint's name")]
+    Tracepoint { program: String, category: String, name: String },
+    #[error("map `{map}` is a map of maps, but says nothing of its inner maps")]
+    NoInner { map: String },
+    #[error("cannot write the ELF object: {0}")]
+    Elf(String),
+}
+
+/// The names that maps and programs have in the object, in the image's order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names {
+    pub maps: Vec<String>,
+    pub programs: Vec<String>,
+}
+
+/// The names under which [`write()`] puts each map and program: the image's own where they are
+/// C identifiers of at most 15 characters and unique, else made so.
+pub fn names(image: &Image) -> Names {
+    let maps = image.maps.iter().map(|it| it.name.as_str());
+    let wanted: Vec<&str> = maps.chain(image.programs.iter().map(|it| it.name.as_str())).collect();
+    let mut taken = HashSet::new();
+    let mut names: Vec<Option<String>> = wanted
+        .iter()
+        .map(|it| (*it == identifier(it) && taken.insert(it.to_string())).then(|| it.to_string()))
+        .collect();
+    for (name, wanted) in names.iter_mut().zip(&wanted).filter(|(it, _)| it.is_none()) {
+        *name = Some(unique(&identifier(wanted), &mut taken));
+    }
+    let mut names = names.into_iter().flatten();
+    let maps = names.by_ref().take(image.maps.len()).collect();
+    Names { maps, programs: names.collect() }
+}
+
+fn identifier(name: &str) -> String {
+    let valid = |it: char| if it.is_ascii_alphanumeric() { it } else { '_' };
+    let mut name: String = name.chars().map(valid).take(MAX_NAME_BYTES).collect();
+    if !name.starts_with(|it: char| it.is_ascii_alphabetic() || it == '_') {
+        name.insert(0, '_');
+        name.truncate(MAX_NAME_BYTES);
+    }
+    name
+}
+
+fn unique(name: &str, taken: &mut HashSet<String>) -> String {
+    let numbered = (2..).map(|n: usize| {
+        let number = format!("_{n}");
+        let kept = name.len().min(MAX_NAME_BYTES - number.len());
+        format!("{}{number}", &name[..kept])
+    });
+    let mut candidates = std::iter::once(name.to_owned()).chain(numbered);
+    candidates.find(|it| taken.insert(it.clone())).unwrap_or_default()
+}
+
+/// The image as an ELF object.
+///
+/// # Errors
+/// The image contradicts itself (see [`ObjectError`]).
+pub fn write(image: &Image) -> Result<Vec<u8>, ObjectError> {
+    let mut writer = Writer::new(image);
+    writer.license();
+    writer.maps()?;
+    for section in sections(image)? {
+        writer.section(&section)?;
+    }
+    writer.finish()
+}
+
+/// A section and its programs, as indices into the image.
+struct Section {
+    name: String,
+    programs: Vec<usize>,
+}
+
+/// Programs by section, in order of first appearance.
+fn sections(image: &Image) -> Result<Vec<Section>, ObjectError> {
+    let mut sections: Vec<Section> = Vec::new();
+    for (at, program) in image.programs.iter().enumerate() {
+        let name = section_name(program)?;
+        match sections.iter_mut().find(|it| it.name == name) {
+            Some(section) => section.programs.push(at),
+            None => sections.push(Section { name, programs: vec![at] }),
+        }
+    }
+    Ok(sections)
+}
+
+fn section_name(program: &Program) -> Result<String, ObjectError> {
+    let name = match &program.kind {
+        ProgramKind::Uprobe => "uprobe.multi".into(),
+        ProgramKind::Uretprobe => "uretprobe.multi".into(),
+        ProgramKind::Tracepoint { category, name } => {
+            let valid = |it: &str| !it.is_empty() && !it.contains(['/', '\0']);
+            if !valid(category) || !valid(name) {
+                let (category, name) = (category.clone(), name.clone());
+                return Err(ObjectError::Tracepoint {
+                    program: program.name.clone(),
+                    category,
+                    name,
+                });
+            }
+            format!("tracepoint/{category}/{name}")
+        }
+        ProgramKind::PerfEvent => "perf_event".into(),
+        ProgramKind::Syscall => "syscall".into(),
+    };
+    Ok(if for_engine_only(program) { format!("?{name}") } else { name })
+}
+
+fn for_engine_only(program: &Program) -> bool {
+    let call = class::JMP | insn::CALL;
+    program.insns.iter().any(|it| it.code == call && it.src == 0 && it.imm >= FIRST_OWN_HELPER)
+}
+
+struct Writer<'a> {
+    image: &'a Image,
+    names: Names,
+    object: Object<'a>,
+    btf: Btf,
+    types: Types,
+    /// The image's sources by line.
+    lines: Vec<Vec<&'a str>>,
+    maps: Vec<SymbolId>,
+    infos: Vec<SectionInfo>,
+}
+
+/// Types that descriptions are made of.
+struct Types {
+    int: TypeId,
+    u8: TypeId,
+    u32: TypeId,
+    u64: TypeId,
+    ctx: TypeId,
+}
+
+impl<'a> Writer<'a> {
+    fn new(image: &'a Image) -> Self {
+        let mut btf = Btf::new();
+        let types = Types {
+            int: btf.int("int", 4, true),
+            u8: btf.int("unsigned char", 1, false),
+            u32: btf.int("unsigned int", 4, false),
+            u64: btf.int("unsigned long long", 8, false),
+            ctx: btf.pointer(btf::VOID),
+        };
+        Writer {
+            image,
+            names: names(image),
+            object: Object::new(BinaryFormat::Elf, Architecture::Bpf, Endianness::Little),
+            btf,
+            types,
+            lines: image.sources.iter().map(|(_, text)| text.lines().collect()).collect(),
+            maps: Vec::new(),
+            infos: Vec::new(),
+        }
+    }
+
+    fn license(&mut self) {
+        let section = self.add_section("license", SectionKind::Data, LICENSE.to_vec(), 1);
+        self.add_symbol("_license", SymbolKind::Data, section, 0, LICENSE.len() as u64);
+    }
+
+    fn add_section(
+        &mut self,
+        name: &str,
+        kind: SectionKind,
+        data: Vec<u8>,
+        align: u64,
+    ) -> SectionId {
+        let section = self.object.add_section(Vec::new(), name.into(), kind);
+        self.object.set_section_data(section, data, align);
+        section
+    }
+
+    fn add_symbol(
+        &mut self,
+        name: &str,
+        kind: SymbolKind,
+        section: SectionId,
+        value: u64,
+        size: u64,
+    ) -> SymbolId {
+        self.object.add_symbol(Symbol {
+            name: name.into(),
+            value,
+            size,
+            kind,
+            scope: SymbolScope::Dynamic,
+            weak: false,
+            section: SymbolSection::Section(section),
+            flags: SymbolFlags::None,
+        })
+    }
+
+    fn maps(&mut self) -> Result<(), ObjectError> {
+        let image = self.image;
+        if image.maps.is_empty() {
+            return Ok(()); // libbpf refuses an empty `.maps`.
+        }
+        let mut variables = Vec::new();
+        let mut offset = 0;
+        for (at, spec) in image.maps.iter().enumerate() {
+            let (definition, bytes) = self.map(spec, false)?;
+            let name = self.names.maps[at].clone();
+            variables.push((self.btf.variable(&name, definition), offset, bytes));
+            offset += bytes;
+        }
+        let section = self.add_section(".maps", SectionKind::Data, vec![0; offset as usize], 8);
+        self.btf.section(".maps", offset, &variables);
+        for (at, (_, offset, bytes)) in variables.iter().enumerate() {
+            let (offset, bytes) = (u64::from(*offset), u64::from(*bytes));
+            let name = self.names.maps[at].clone();
+            let symbol = self.add_symbol(&name, SymbolKind::Data, section, offset, bytes);
+            self.maps.push(symbol);
+        }
+        Ok(())
+    }
+
+    /// The struct that defines a map, and its size in bytes.
+    fn map(&mut self, spec: &MapSpec, is_inner: bool) -> Result<(TypeId, u32), ObjectError> {
+        let mut members = vec![
+            ("type", self.number(spec.kind as u32)),
+            ("max_entries", self.number(spec.max_entries)),
+        ];
+        if spec.flags != 0 {
+            members.push(("map_flags", self.number(spec.flags)));
+        }
+        match spec.kind {
+            MapKind::Ringbuf => {}
+            MapKind::StackTrace | MapKind::ArrayOfMaps | MapKind::HashOfMaps => {
+                members.push(("key_size", self.number(spec.key_size)));
+                members.push(("value_size", self.number(spec.value_size)));
+            }
+            _ => {
+                let key = self.bytes_type(spec.key_size);
+                let value = self.bytes_type(spec.value_size);
+                members.push(("key", self.btf.pointer(key)));
+                members.push(("value", self.btf.pointer(value)));
+            }
+        }
+        let bytes = members.len() as u32 * 8;
+        if matches!(spec.kind, MapKind::ArrayOfMaps | MapKind::HashOfMaps) {
+            let no_inner = || ObjectError::NoInner { map: spec.name.clone() };
+            let inner = spec.inner.as_deref().filter(|_| !is_inner).ok_or_else(no_inner)?;
+            let (definition, _) = self.map(inner, true)?;
+            let pointer = self.btf.pointer(definition);
+            members.push(("values", self.btf.array(pointer, self.types.u32, 0)));
+        }
+        Ok((self.btf.struct_of_pointers(&members, bytes), bytes))
+    }
+
+    /// A number as libbpf reads it: a pointer to an array of that length.
+    fn number(&mut self, number: u32) -> TypeId {
+        let array = self.btf.array(self.types.int, self.types.u32, number);
+        self.btf.pointer(array)
+    }
+
+    /// A type of that size which dumps readably: an integer, words, or bytes.
+    fn bytes_type(&mut self, bytes: u32) -> TypeId {
+        let Types { u8, u32, u64, .. } = self.types;
+        match bytes {
+            4 => u32,
+            8 => u64,
+            _ if bytes.is_multiple_of(8) => self.btf.array(u64, u32, bytes / 8),
+            _ => self.btf.array(u8, u32, bytes),
+        }
+    }
+
+    fn section(&mut self, section: &Section) -> Result<(), ObjectError> {
+        let image = self.image;
+        let insns = section.programs.iter().flat_map(|it| &image.programs[*it].insns);
+        let code: Vec<u8> = insns.flat_map(|it| it.to_bytes()).collect();
+        let id = self.add_section(&section.name, SectionKind::Text, code, INSN_BYTES as u64);
+
+        let name = self.btf.string(&section.name);
+        let mut info = SectionInfo { name, functions: Vec::new(), lines: Vec::new() };
+        let mut first_insn = 0;
+        for at in &section.programs {
+            self.program(*at, id, first_insn, &mut info)?;
+            self.program_lines(&image.programs[*at], first_insn, &mut info);
+            first_insn += image.programs[*at].insns.len();
+        }
+        self.infos.push(info);
+        Ok(())
+    }
+
+    fn program(
+        &mut self,
+        at: usize,
+        section: SectionId,
+        first_insn: usize,
+        info: &mut SectionInfo,
+    ) -> Result<(), ObjectError> {
+        let program = &self.image.programs[at];
+        if program.insns.is_empty() {
+            return Err(ObjectError::NoInstructions { program: program.name.clone() });
+        }
+        let name = self.names.programs[at].clone();
+        let start = (first_insn * INSN_BYTES) as u64;
+        let bytes = (program.insns.len() * INSN_BYTES) as u64;
+        self.add_symbol(&name, SymbolKind::Text, section, start, bytes);
+        let function = self.btf.function(&name, self.types.int, self.types.ctx);
+        info.functions.push((start as u32, function));
+        for (insn, map) in &program.map_refs {
+            self.relocation(program, section, start, *insn, *map)?;
+        }
+        Ok(())
+    }
+
+    fn relocation(
+        &mut self,
+        program: &Program,
+        section: SectionId,
+        start: u64,
+        insn: usize,
+        map: usize,
+    ) -> Result<(), ObjectError> {
+        let ld_imm64 = class::LD | insn::mode::IMM | insn::Size::Dw as u8;
+        let loads = program.insns.get(insn).is_some_and(|it| it.code == ld_imm64);
+        let symbol = self.maps.get(map).filter(|_| loads).ok_or_else(|| ObjectError::MapRef {
+            program: program.name.clone(),
+            insn,
+            map,
+        })?;
+        let relocation = Relocation {
+            offset: start + (insn * INSN_BYTES) as u64,
+            symbol: *symbol,
+            addend: 0,
+            flags: RelocationFlags::Elf { r_type: elf::R_BPF_64_64 },
+        };
+        self.object
+            .add_relocation(section, relocation)
+            .map_err(|it| ObjectError::Elf(it.to_string()))
+    }
+
+    /// The kernel wants a record at a program's first instruction and none inside of a `ld_imm64`;
+    /// libbpf complains of programs that have none.
+    fn program_lines(&mut self, program: &Program, first_insn: usize, info: &mut SectionInfo) {
+        let offset = |insn: usize| ((first_insn + insn) * INSN_BYTES) as u32;
+        if program.lines.first().is_none_or(|it| it.insn != 0) {
+            info.lines.push([offset(0), 0, 0, 0]);
+        }
+        let mut next = 0;
+        for line in &program.lines {
+            let starts = program.insns.get(line.insn).is_some_and(|it| it.code != 0);
+            if !starts || line.insn < next {
+                continue;
+            }
+            next = line.insn + 1;
+            let file = self.image.sources.get(line.file).map_or("", |(name, _)| name);
+            let texts = self.lines.get(line.file);
+            let text = texts.and_then(|it| it.get(line.line.checked_sub(1)? as usize));
+            let column = line.column.min((1 << COLUMN_BITS) - 1);
+            info.lines.push([
+                offset(line.insn),
+                self.btf.string(file),
+                self.btf.string(text.copied().unwrap_or_default()),
+                line.line << COLUMN_BITS | column,
+            ]);
+        }
+    }
+
+    fn finish(mut self) -> Result<Vec<u8>, ObjectError> {
+        let ext = btf::ext(&self.infos);
+        let btf = std::mem::replace(&mut self.btf, Btf::new()).finish();
+        self.add_section(".BTF", SectionKind::Metadata, btf, 4);
+        if !self.infos.is_empty() {
+            self.add_section(".BTF.ext", SectionKind::Metadata, ext, 4);
+        }
+        self.object.write().map_err(|it| ObjectError::Elf(it.to_string()))
+    }
+}

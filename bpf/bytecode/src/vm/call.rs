@@ -1,0 +1,255 @@
+//! The helper functions. Answers and their order of checks are the kernel's.
+
+use super::FaultReason;
+use super::env::{EAGAIN, EFAULT, EINVAL, Env};
+use super::map::{Found, Map, Store};
+use super::memory::Memory;
+use super::pointer::{self, MAPS, VALUES};
+use crate::helper as id;
+
+/// Helpers of the engine, apart from `map_lookup_elem`, which has an instruction of its own.
+pub(super) const KNOWN: [i32; 23] = [
+    id::MAP_UPDATE_ELEM,
+    id::MAP_DELETE_ELEM,
+    id::KTIME_GET_NS,
+    id::GET_SMP_PROCESSOR_ID,
+    id::GET_CURRENT_PID_TGID,
+    id::GET_CURRENT_UID_GID,
+    id::GET_CURRENT_COMM,
+    id::GET_STACKID,
+    id::GET_CURRENT_TASK,
+    id::GET_CURRENT_CGROUP_ID,
+    id::PROBE_READ_USER,
+    id::PROBE_READ_KERNEL,
+    id::PROBE_READ_USER_STR,
+    id::PROBE_READ_KERNEL_STR,
+    id::GET_NS_CURRENT_PID_TGID,
+    id::RINGBUF_OUTPUT,
+    id::RINGBUF_RESERVE,
+    id::RINGBUF_SUBMIT,
+    id::RINGBUF_DISCARD,
+    id::GET_FUNC_IP,
+    id::GET_ATTACH_COOKIE,
+    id::MAP_LOOKUP_PERCPU_ELEM,
+    id::NAME_TEXT,
+];
+
+/// Records larger than this are refused, whatever the ring buffer's size.
+const MAX_RECORD_BYTES: u64 = 1 << 24;
+/// Header that the kernel puts before each record.
+const RECORD_HEADER_BYTES: u64 = 8;
+/// `BPF_RB_NO_WAKEUP | BPF_RB_FORCE_WAKEUP`.
+const RINGBUF_FLAGS: u64 = 3;
+/// Size of `struct bpf_pidns_info`.
+const PIDNS_INFO_BYTES: u64 = 8;
+
+/// What calls need beside their arguments; kept between runs for its allocations.
+#[derive(Default)]
+pub(super) struct Scratch {
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+type Answer = Result<u64, FaultReason>;
+
+/// A call under way.
+pub(super) struct Call<'c, 'm, E> {
+    pub(super) memory: &'c mut Memory<'m>,
+    pub(super) scratch: &'c mut Scratch,
+    pub(super) env: &'c mut E,
+    /// R1 to R5.
+    pub(super) args: [u64; 5],
+}
+
+impl<E: Env> Call<'_, '_, E> {
+    /// Runs the helper; the value of R0.
+    #[inline(never)]
+    pub(super) fn run(&mut self, helper: i32) -> Answer {
+        match helper {
+            id::MAP_LOOKUP_ELEM | id::MAP_LOOKUP_PERCPU_ELEM => self.lookup(),
+            id::MAP_UPDATE_ELEM => self.update(),
+            id::MAP_DELETE_ELEM => self.delete(),
+            id::KTIME_GET_NS => Ok(self.env.ktime_ns()),
+            id::GET_SMP_PROCESSOR_ID => Ok(self.env.cpu().into()),
+            id::GET_CURRENT_PID_TGID => Ok(self.env.pid_tgid()),
+            id::GET_CURRENT_UID_GID => Ok(self.env.uid_gid()),
+            id::GET_CURRENT_COMM => self.comm(),
+            id::GET_STACKID => Ok(self.env.stack_id(self.args[2]) as u64),
+            id::GET_CURRENT_TASK => Ok(0),
+            id::GET_CURRENT_CGROUP_ID => Ok(self.env.cgroup_id()),
+            id::PROBE_READ_USER => self.read_memory(true),
+            id::PROBE_READ_KERNEL => self.read_memory(false),
+            id::PROBE_READ_USER_STR => self.read_str(true),
+            id::PROBE_READ_KERNEL_STR => self.read_str(false),
+            id::GET_NS_CURRENT_PID_TGID => self.ns_pid_tgid(),
+            id::RINGBUF_OUTPUT => self.ringbuf_output(),
+            id::RINGBUF_RESERVE => self.ringbuf_reserve(),
+            id::RINGBUF_SUBMIT => self.ringbuf_end(true),
+            id::RINGBUF_DISCARD => self.ringbuf_end(false),
+            id::GET_FUNC_IP => Ok(self.env.func_ip()),
+            id::GET_ATTACH_COOKIE => Ok(self.env.attach_cookie()),
+            id::NAME_TEXT => self.name_text(),
+            _ => Err(FaultReason::NoHelper(helper)),
+        }
+    }
+
+    /// The map that R1 names.
+    fn map(&self) -> Result<usize, FaultReason> {
+        let address = self.args[0];
+        let at = pointer::offset(address) as usize;
+        if pointer::region(address) != MAPS || at >= self.memory.maps.len() {
+            return Err(FaultReason::NoMap { address });
+        }
+        Ok(at)
+    }
+
+    #[inline(always)]
+    pub(super) fn lookup(&mut self) -> Answer {
+        let at = self.map()?;
+        let (map, key) = self.map_and_key(at)?;
+        match map.find(key) {
+            Found::Value(slot) => {
+                let offset = u64::from(slot) << map.shift;
+                Ok(pointer::make(VALUES + at as u64, offset))
+            }
+            Found::Map(inner) => Ok(pointer::make(MAPS, inner as u64)),
+            Found::Nothing => Ok(0),
+            Found::TooMany => Err(FaultReason::TooManyRemoteValues),
+        }
+    }
+
+    #[inline(always)]
+    fn map_and_key(&mut self, at: usize) -> Result<(&mut Map, &[u8]), FaultReason> {
+        let (address, len) = (self.args[1], self.memory.maps[at].key_size);
+        let Memory { local, maps } = &mut *self.memory;
+        let key = local.argument(maps, &mut self.scratch.key, address, len);
+        let key = key.ok_or(FaultReason::BadAccess { address, len, write: false })?;
+        Ok((&mut maps[at], key))
+    }
+
+    fn update(&mut self) -> Answer {
+        let at = self.map()?;
+        let [_, key_at, value_at, flags, _] = self.args;
+        let Memory { local, maps } = &mut *self.memory;
+        let (key_len, value_len) = (maps[at].key_size, maps[at].value_size);
+        let bad = |address, len| FaultReason::BadAccess { address, len, write: false };
+        let key = local.argument(maps, &mut self.scratch.key, key_at, key_len);
+        let key = key.ok_or(bad(key_at, key_len))?;
+        let value = local.argument(maps, &mut self.scratch.value, value_at, value_len);
+        let value = value.ok_or(bad(value_at, value_len))?;
+        Ok(maps[at].update(key, value, flags) as u64)
+    }
+
+    fn delete(&mut self) -> Answer {
+        let at = self.map()?;
+        let (map, key) = self.map_and_key(at)?;
+        Ok(map.delete(key) as u64)
+    }
+
+    fn comm(&mut self) -> Answer {
+        let [address, len, ..] = self.args;
+        if len == 0 {
+            return Ok(EINVAL as u64);
+        }
+        let out = writable(self.memory, address, len)?;
+        out.fill(0);
+        self.env.comm(out);
+        if let Some(last) = out.last_mut() {
+            *last = 0;
+        }
+        Ok(0)
+    }
+
+    fn read_memory(&mut self, user: bool) -> Answer {
+        let [to, len, from, ..] = self.args;
+        let out = writable(self.memory, to, len)?;
+        if self.env.read_memory(user, from, out) {
+            return Ok(0);
+        }
+        out.fill(0);
+        Ok(EFAULT as u64)
+    }
+
+    fn read_str(&mut self, user: bool) -> Answer {
+        let [to, len, from, ..] = self.args;
+        let out = writable(self.memory, to, len)?;
+        let answer = self.env.read_str(user, from, out);
+        if answer < 0 {
+            out.fill(0);
+        }
+        Ok(answer as u64)
+    }
+
+    fn ns_pid_tgid(&mut self) -> Answer {
+        let [_, _, to, len, _] = self.args;
+        let out = writable(self.memory, to, len)?;
+        if len != PIDNS_INFO_BYTES {
+            out.fill(0);
+            return Ok(EINVAL as u64);
+        }
+        // struct bpf_pidns_info { u32 pid; u32 tgid; }, which is the word's own order.
+        out.copy_from_slice(&self.env.pid_tgid().to_le_bytes());
+        Ok(0)
+    }
+
+    fn ringbuf(&self) -> Result<usize, FaultReason> {
+        let at = self.map()?;
+        match self.memory.maps[at].store {
+            Store::Outside => Ok(at),
+            _ => Err(FaultReason::NoMap { address: self.args[0] }),
+        }
+    }
+
+    fn ringbuf_output(&mut self) -> Answer {
+        let at = self.ringbuf()?;
+        let [_, address, len, flags, _] = self.args;
+        if flags & !RINGBUF_FLAGS != 0 {
+            return Ok(EINVAL as u64);
+        }
+        let size = usize::try_from(len).unwrap_or(usize::MAX);
+        let data = self.memory.bytes(address, size);
+        let data = data.ok_or(FaultReason::BadAccess { address, len: size, write: false })?;
+        Ok(if self.env.output(at, data) { 0 } else { EAGAIN as u64 })
+    }
+
+    fn ringbuf_reserve(&mut self) -> Answer {
+        let at = self.ringbuf()?;
+        let [_, len, flags, ..] = self.args;
+        let room = u64::from(self.memory.maps[at].max_entries).saturating_sub(RECORD_HEADER_BYTES);
+        if flags != 0 || len > room.min(MAX_RECORD_BYTES) {
+            return Ok(0);
+        }
+        let record = self.memory.local.records.reserve(at, len as usize);
+        record.ok_or(FaultReason::TooManyRecords)
+    }
+
+    fn ringbuf_end(&mut self, submit: bool) -> Answer {
+        let address = self.args[0];
+        let taken = self.memory.local.records.take(address);
+        let (map, data) = taken.ok_or(FaultReason::NoRecord { address })?;
+        if submit {
+            self.env.output(map, data);
+        }
+        Ok(0)
+    }
+
+    fn name_text(&mut self) -> Answer {
+        let [string_id, to, len, ..] = self.args;
+        let out = writable(self.memory, to, len)?;
+        out.fill(0);
+        let text = self.env.name(string_id);
+        let n_bytes = text.len().min(out.len().saturating_sub(1));
+        out[..n_bytes].copy_from_slice(&text[..n_bytes]);
+        Ok(text.len() as u64)
+    }
+}
+
+/// Bytes that a helper fills. Sizes are 32-bit, as the kernel's helpers take them.
+fn writable<'m>(
+    memory: &'m mut Memory<'_>,
+    address: u64,
+    len: u64,
+) -> Result<&'m mut [u8], FaultReason> {
+    let len = len as u32 as usize;
+    memory.bytes_mut(address, len).ok_or(FaultReason::BadAccess { address, len, write: true })
+}

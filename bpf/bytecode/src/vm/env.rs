@@ -1,0 +1,90 @@
+//! What the engine asks of others: the surroundings of a run, and maps that live elsewhere.
+
+/// What a program may ask of its surroundings. The defaults know nothing: they answer 0, an
+/// empty text or a refusal, so that an implementation names only what it can tell.
+pub trait Env {
+    /// Nanoseconds of CLOCK_MONOTONIC (`ktime_get_ns`).
+    fn ktime_ns(&mut self) -> u64 {
+        0
+    }
+    /// Process id in the upper half, thread id in the lower (`get_current_pid_tgid`).
+    fn pid_tgid(&mut self) -> u64 {
+        0
+    }
+    /// Group id in the upper half, user id in the lower (`get_current_uid_gid`).
+    fn uid_gid(&mut self) -> u64 {
+        0
+    }
+    /// The thread's name; `out` comes zeroed, its last byte stays NUL whatever is written.
+    fn comm(&mut self, out: &mut [u8]) {
+        let _ = out;
+    }
+    /// The processor's number (`get_smp_processor_id`).
+    fn cpu(&mut self) -> u32 {
+        0
+    }
+    /// `get_current_cgroup_id`.
+    fn cgroup_id(&mut self) -> u64 {
+        0
+    }
+    /// Id of the stack, or a negative errno (`get_stackid`).
+    fn stack_id(&mut self, flags: u64) -> i64 {
+        let _ = flags;
+        EINVAL
+    }
+    /// `get_attach_cookie`.
+    fn attach_cookie(&mut self) -> u64 {
+        0
+    }
+    /// `get_func_ip`.
+    fn func_ip(&mut self) -> u64 {
+        0
+    }
+    /// Fills `out` from an address of the traced program (`user`) or of the kernel; false when
+    /// it cannot be read (the program then sees zeros and `-EFAULT`).
+    fn read_memory(&mut self, user: bool, address: u64, out: &mut [u8]) -> bool {
+        let _ = (user, address, out);
+        false
+    }
+    /// Copies a NUL-terminated string; returns the bytes written, the NUL included, or a
+    /// negative errno (the program then sees zeros).
+    fn read_str(&mut self, user: bool, address: u64, out: &mut [u8]) -> i64 {
+        let _ = (user, address, out);
+        EINVAL
+    }
+    /// Takes a record of the ring buffer `map` (its index in the image); false when it is full.
+    fn output(&mut self, map: usize, data: &[u8]) -> bool {
+        let _ = (map, data);
+        false
+    }
+    /// Text of a string id; empty when the id is unknown.
+    fn name(&mut self, id: u64) -> &[u8] {
+        let _ = id;
+        &[]
+    }
+}
+
+/// Surroundings that know nothing.
+impl Env for () {}
+
+/// A map that the engine does not hold itself, such as a kernel's map reached by system call.
+///
+/// A looked-up value is a copy. What a program stores into it is written back with
+/// [`RemoteMap::update`] before the next helper call on that map and at the end of the run; a
+/// change made by others in between is overwritten.
+pub trait RemoteMap {
+    /// Copies the element's value; false when there is none.
+    fn lookup(&mut self, key: &[u8], value: &mut [u8]) -> bool;
+    /// 0 or a negative errno; flags as of `bpf_map_update_elem`.
+    fn update(&mut self, key: &[u8], value: &[u8], flags: u64) -> i64;
+    /// 0 or a negative errno.
+    fn delete(&mut self, key: &[u8]) -> i64;
+}
+
+// Source of the numbers: include/uapi/asm-generic/errno-base.h.
+pub(crate) const ENOENT: i64 = -2;
+pub(crate) const E2BIG: i64 = -7;
+pub(crate) const EAGAIN: i64 = -11;
+pub(crate) const EFAULT: i64 = -14;
+pub(crate) const EEXIST: i64 = -17;
+pub(crate) const EINVAL: i64 = -22;

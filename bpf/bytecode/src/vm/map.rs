@@ -1,0 +1,584 @@
+//! The engine's own maps.
+//!
+//! Values lie in one arena a map, each at a multiple of 8 bytes; a hash finds the value's slot
+//! through an open-addressing index. An element keeps its slot while it lives, so a pointer that a
+//! program holds stays good when the arena grows; after a delete it points at bytes that the next
+//! element may use, as it may in the kernel.
+
+use std::hash::Hasher as _;
+use std::ops::Range;
+
+use rustc_hash::FxHasher;
+
+use super::env::{E2BIG, EEXIST, EINVAL, ENOENT, RemoteMap};
+use super::pointer::OFFSET_BITS;
+use crate::helper::{UPDATE_EXIST, UPDATE_NOEXIST};
+use crate::image::{MapKind, MapSpec};
+
+/// Bytes that one native map may hold when full.
+const MAX_MAP_BYTES: u64 = 1 << 30;
+/// Values of one remote map that a run may have in hand.
+const MAX_REMOTE_VALUES: usize = 1024;
+/// Longest key, which is the kernel's own bound for a program's stack.
+const MAX_KEY_BYTES: u32 = 512;
+
+/// A map as programs of the engine see it.
+pub(super) struct Map {
+    pub(super) key_size: usize,
+    pub(super) value_size: usize,
+    pub(super) max_entries: u32,
+    /// Bytes from one value to the next in `values`.
+    stride: usize,
+    /// Log2 of the distance between values in the programs' address space: more than twice the
+    /// value, so that running off either end of one never reaches another.
+    pub(super) shift: u32,
+    values: Vec<u8>,
+    pub(super) store: Store,
+}
+
+/// How a map finds its values.
+pub(super) enum Store {
+    Array,
+    Hash(HashIndex),
+    /// Positions of the inner maps among all maps.
+    Maps(Range<usize>),
+    /// Position of the inner map that every key finds.
+    OneMap(usize),
+    Remote(Remote),
+    /// Ring buffers and stack traces: the surroundings hold what they hold.
+    Outside,
+    /// No program of the engine touches it.
+    Unused,
+}
+
+/// What a program gets from a lookup.
+pub(super) enum Found {
+    /// The slot of a value.
+    Value(u32),
+    /// Position of an inner map.
+    Map(usize),
+    Nothing,
+    /// More values of a remote map than a run may hold.
+    TooMany,
+}
+
+impl Map {
+    /// A map that stands elsewhere.
+    pub(super) fn remote(spec: &MapSpec, handle: Box<dyn RemoteMap>) -> Result<Map, String> {
+        Map::empty(spec, Store::Remote(Remote::new(handle)))
+    }
+
+    /// A map that no program uses.
+    pub(super) fn unused(spec: &MapSpec) -> Map {
+        Map {
+            key_size: spec.key_size as usize,
+            value_size: 0,
+            max_entries: 0,
+            stride: 8,
+            shift: 4,
+            values: Vec::new(),
+            store: Store::Unused,
+        }
+    }
+
+    /// A map of the engine; `inner` says where its inner maps stand when it is an array of maps.
+    pub(super) fn native(spec: &MapSpec, inner: Range<usize>) -> Result<Map, String> {
+        match spec.kind {
+            MapKind::Array | MapKind::PercpuArray => Map::array(spec),
+            MapKind::Hash | MapKind::PercpuHash => {
+                Map::empty(spec, Store::Hash(HashIndex::new(false)))
+            }
+            MapKind::LruHash | MapKind::LruPercpuHash => {
+                Map::empty(spec, Store::Hash(HashIndex::new(true)))
+            }
+            MapKind::ArrayOfMaps => {
+                Ok(Map { store: Store::Maps(inner), ..Map::array_shape(spec)? })
+            }
+            MapKind::StackTrace | MapKind::Ringbuf => Ok(Map {
+                max_entries: spec.max_entries,
+                store: Store::Outside,
+                ..Map::unused(spec)
+            }),
+            // Which maps a hash holds is decided while it runs, by others: here every key
+            // finds the same one, and whoever needs them apart gives the engine a handle.
+            MapKind::HashOfMaps => {
+                Ok(Map { max_entries: 1, store: Store::OneMap(inner.start), ..Map::unused(spec) })
+            }
+        }
+    }
+
+    fn array(spec: &MapSpec) -> Result<Map, String> {
+        let mut map = Map::array_shape(spec)?;
+        map.values = vec![0; map.stride * spec.max_entries as usize];
+        Ok(map)
+    }
+
+    fn array_shape(spec: &MapSpec) -> Result<Map, String> {
+        if spec.key_size != 4 {
+            return Err(format!("an array's key has 4 bytes, not {}", spec.key_size));
+        }
+        Map::empty(spec, Store::Array)
+    }
+
+    fn empty(spec: &MapSpec, store: Store) -> Result<Map, String> {
+        if spec.key_size == 0 || spec.value_size == 0 || spec.max_entries == 0 {
+            return Err("key size, value size and capacity must be larger than 0".into());
+        }
+        if spec.key_size > MAX_KEY_BYTES {
+            return Err(format!("a key of {} bytes is longer than {MAX_KEY_BYTES}", spec.key_size));
+        }
+        let stride = u64::from(spec.value_size).next_multiple_of(8);
+        let bytes = (stride + u64::from(spec.key_size)) * u64::from(spec.max_entries);
+        let shift = stride.next_power_of_two().trailing_zeros() + 1;
+        let slots = u64::from(spec.max_entries).max(MAX_REMOTE_VALUES as u64);
+        if bytes > MAX_MAP_BYTES || slots.saturating_mul(1 << shift) > 1 << OFFSET_BITS {
+            return Err(format!("{bytes} bytes when full are more than {MAX_MAP_BYTES}"));
+        }
+        Ok(Map {
+            key_size: spec.key_size as usize,
+            value_size: spec.value_size as usize,
+            max_entries: spec.max_entries,
+            stride: stride as usize,
+            shift,
+            values: Vec::new(),
+            store,
+        })
+    }
+
+    /// Where `len` bytes at an offset of the programs' address space lie in the arena.
+    #[inline(always)]
+    fn range(&self, offset: u64, len: usize) -> Option<Range<usize>> {
+        let slot = (offset >> self.shift) as usize;
+        let within = (offset & ((1 << self.shift) - 1)) as usize;
+        if within.checked_add(len)? > self.value_size {
+            return None;
+        }
+        let start = slot * self.stride + within;
+        Some(start..start + len)
+    }
+
+    #[inline(always)]
+    pub(super) fn bytes(&self, offset: u64, len: usize) -> Option<&[u8]> {
+        self.values.get(self.range(offset, len)?)
+    }
+
+    /// Bytes that the caller is about to change.
+    #[inline(always)]
+    pub(super) fn bytes_mut(&mut self, offset: u64, len: usize) -> Option<&mut [u8]> {
+        let range = self.range(offset, len)?;
+        if let Store::Remote(remote) = &mut self.store {
+            *remote.dirty.get_mut((offset >> self.shift) as usize)? = true;
+        }
+        self.values.get_mut(range)
+    }
+
+    fn value(&self, slot: u32) -> Range<usize> {
+        let start = slot as usize * self.stride;
+        start..start + self.value_size
+    }
+
+    /// Lookup by a program. The key has the map's key size.
+    #[inline]
+    pub(super) fn find(&mut self, key: &[u8]) -> Found {
+        let found = match &mut self.store {
+            Store::Hash(index) => index.touch(key),
+            Store::Array => array_slot(key, self.max_entries),
+            Store::Maps(inner) => {
+                return match array_slot(key, self.max_entries) {
+                    Some(at) => Found::Map(inner.start + at as usize),
+                    None => Found::Nothing,
+                };
+            }
+            Store::OneMap(inner) => return Found::Map(*inner),
+            Store::Remote(_) => return self.fetch(key),
+            Store::Outside | Store::Unused => None,
+        };
+        found.map_or(Found::Nothing, Found::Value)
+    }
+
+    fn fetch(&mut self, key: &[u8]) -> Found {
+        self.write_back();
+        let (stride, size) = (self.stride, self.value_size);
+        let Store::Remote(remote) = &mut self.store else { return Found::Nothing };
+        let slot = remote.slot_of(key).unwrap_or(remote.dirty.len());
+        if slot >= MAX_REMOTE_VALUES {
+            return Found::TooMany;
+        }
+        let start = slot * stride;
+        if self.values.len() < start + stride {
+            self.values.resize(start + stride, 0);
+        }
+        if !remote.handle.lookup(key, &mut self.values[start..start + size]) {
+            return Found::Nothing;
+        }
+        if slot == remote.dirty.len() {
+            remote.keys.extend_from_slice(key);
+            remote.dirty.push(false);
+        }
+        Found::Value(slot as u32)
+    }
+
+    /// Sends changed copies of remote values home. An element that was deleted meanwhile stays so.
+    pub(super) fn write_back(&mut self) {
+        let (stride, size) = (self.stride, self.value_size);
+        let Store::Remote(remote) = &mut self.store else { return };
+        let keys = remote.keys.chunks_exact(self.key_size);
+        for (slot, (key, dirty)) in keys.zip(&mut remote.dirty).enumerate() {
+            if std::mem::take(dirty) {
+                let value = &self.values[slot * stride..][..size];
+                remote.handle.update(key, value, UPDATE_EXIST as u64);
+            }
+        }
+    }
+
+    /// Before a run: remote values of the last one are forgotten.
+    pub(super) fn forget_remote_values(&mut self) {
+        if let Store::Remote(remote) = &mut self.store {
+            remote.keys.clear();
+            remote.dirty.clear();
+        }
+    }
+
+    /// 0 or a negative errno, in the kernel's order of checks.
+    pub(super) fn update(&mut self, key: &[u8], value: &[u8], flags: u64) -> i64 {
+        if key.len() != self.key_size || value.len() != self.value_size {
+            return EINVAL;
+        }
+        let slot = match &mut self.store {
+            Store::Remote(_) => return self.update_remote(key, value, flags),
+            Store::Maps(_) | Store::OneMap(_) | Store::Outside | Store::Unused => return EINVAL,
+            _ if flags > UPDATE_EXIST as u64 => return EINVAL,
+            Store::Array => match array_slot(key, self.max_entries) {
+                None => return E2BIG,
+                Some(_) if flags == UPDATE_NOEXIST as u64 => return EEXIST,
+                Some(slot) => slot,
+            },
+            Store::Hash(index) => match index.slot_to_write(key, flags, self.max_entries) {
+                Ok(slot) => slot,
+                Err(errno) => return errno,
+            },
+        };
+        let range = self.value(slot);
+        let end = range.start + self.stride;
+        if self.values.len() < end {
+            self.values.resize(end, 0);
+        }
+        self.values[range].copy_from_slice(value);
+        0
+    }
+
+    fn update_remote(&mut self, key: &[u8], value: &[u8], flags: u64) -> i64 {
+        self.write_back();
+        let Store::Remote(remote) = &mut self.store else { return EINVAL };
+        let answer = remote.handle.update(key, value, flags);
+        if let (0, Some(slot)) = (answer, remote.slot_of(key)) {
+            let range = self.value(slot as u32);
+            self.values[range].copy_from_slice(value);
+        }
+        answer
+    }
+
+    /// 0 or a negative errno.
+    pub(super) fn delete(&mut self, key: &[u8]) -> i64 {
+        if key.len() != self.key_size {
+            return EINVAL;
+        }
+        self.write_back();
+        match &mut self.store {
+            Store::Hash(index) => match index.remove(key) {
+                Some(_) => 0,
+                None => ENOENT,
+            },
+            Store::Remote(remote) => remote.handle.delete(key),
+            Store::Array | Store::Maps(_) | Store::OneMap(_) | Store::Outside | Store::Unused => {
+                EINVAL
+            }
+        }
+    }
+
+    /// A value by key, for the engine's owner.
+    pub(super) fn peek(&self, key: &[u8]) -> Option<&[u8]> {
+        if key.len() != self.key_size {
+            return None;
+        }
+        let slot = match &self.store {
+            Store::Hash(index) => index.find(key)?,
+            Store::Array => array_slot(key, self.max_entries)?,
+            _ => return None,
+        };
+        self.values.get(self.value(slot))
+    }
+
+    pub(super) fn for_each(&self, f: &mut dyn FnMut(&[u8], &[u8])) {
+        match &self.store {
+            Store::Hash(index) => {
+                for (slot, key) in index.elements(self.key_size) {
+                    f(key, &self.values[self.value(slot)]);
+                }
+            }
+            Store::Array => {
+                for slot in 0..self.max_entries {
+                    f(&slot.to_le_bytes(), &self.values[self.value(slot)]);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A hash loses its elements, an array's values become zero.
+    pub(super) fn clear(&mut self) {
+        match &mut self.store {
+            Store::Hash(index) => {
+                index.clear();
+                self.values.clear();
+            }
+            Store::Array => self.values.fill(0),
+            _ => {}
+        }
+    }
+
+    /// Elements of a hash, entries of an array.
+    pub(super) fn len(&self) -> usize {
+        match &self.store {
+            Store::Hash(index) => index.live,
+            Store::Array | Store::Maps(_) => self.max_entries as usize,
+            _ => 0,
+        }
+    }
+}
+
+fn array_slot(key: &[u8], max_entries: u32) -> Option<u32> {
+    let index = u32::from_le_bytes(key.try_into().ok()?);
+    (index < max_entries).then_some(index)
+}
+
+/// Copies of elements that stand elsewhere: slot `i` has the `i`-th key.
+pub(super) struct Remote {
+    handle: Box<dyn RemoteMap>,
+    keys: Vec<u8>,
+    dirty: Vec<bool>,
+}
+
+impl Remote {
+    fn new(handle: Box<dyn RemoteMap>) -> Self {
+        Remote { handle, keys: Vec::new(), dirty: Vec::new() }
+    }
+
+    fn slot_of(&self, key: &[u8]) -> Option<usize> {
+        self.keys.chunks_exact(key.len()).position(|it| it == key)
+    }
+}
+
+/// Keys to slots: linear probing over `(hash, slot + 1)` pairs, at most half full; deletion moves
+/// the followers back, so there are no tombstones.
+pub(super) struct HashIndex {
+    buckets: Vec<u64>,
+    /// Key of each slot, one after the other.
+    keys: Vec<u8>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    live: usize,
+    evicts: bool,
+    /// Where the search for something to evict goes on (second chance).
+    hand: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Slot {
+    Free,
+    Live,
+    /// Live and used since the hand last passed.
+    Used,
+}
+
+impl HashIndex {
+    fn new(evicts: bool) -> Self {
+        HashIndex {
+            buckets: vec![0; 16],
+            keys: Vec::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            live: 0,
+            evicts,
+            hand: 0,
+        }
+    }
+
+    fn clear(&mut self) {
+        self.buckets.fill(0);
+        self.keys.clear();
+        self.slots.clear();
+        self.free.clear();
+        self.live = 0;
+        self.hand = 0;
+    }
+
+    fn mask(&self) -> usize {
+        self.buckets.len() - 1
+    }
+
+    fn key(&self, slot: u32, len: usize) -> &[u8] {
+        &self.keys[slot as usize * len..][..len]
+    }
+
+    /// The bucket that holds the key, or the empty one where it would go.
+    #[inline(always)]
+    fn bucket(&self, key: &[u8], hash: u32) -> (usize, Option<u32>) {
+        let mut at = hash as usize & self.mask();
+        loop {
+            let entry = self.buckets[at];
+            if entry == 0 {
+                return (at, None);
+            }
+            let slot = (entry as u32).wrapping_sub(1);
+            if (entry >> 32) as u32 == hash && same(self.key(slot, key.len()), key) {
+                return (at, Some(slot));
+            }
+            at = (at + 1) & self.mask();
+        }
+    }
+
+    #[inline]
+    fn find(&self, key: &[u8]) -> Option<u32> {
+        self.bucket(key, hash(key)).1
+    }
+
+    #[inline]
+    fn touch(&mut self, key: &[u8]) -> Option<u32> {
+        let slot = self.find(key)?;
+        if self.evicts {
+            self.slots[slot as usize] = Slot::Used;
+        }
+        Some(slot)
+    }
+
+    fn slot_to_write(&mut self, key: &[u8], flags: u64, max_entries: u32) -> Result<u32, i64> {
+        match self.touch(key) {
+            Some(_) if flags == UPDATE_NOEXIST as u64 => Err(EEXIST),
+            Some(slot) => Ok(slot),
+            None if flags == UPDATE_EXIST as u64 => Err(ENOENT),
+            None => self.insert(key, max_entries),
+        }
+    }
+
+    fn insert(&mut self, key: &[u8], max_entries: u32) -> Result<u32, i64> {
+        if self.live >= max_entries as usize {
+            if !self.evicts {
+                return Err(E2BIG);
+            }
+            self.evict(key.len());
+        }
+        if (self.live + 1) * 2 > self.buckets.len() {
+            self.grow();
+        }
+        let slot = self.take_slot(key);
+        let hash = hash(key);
+        let (at, _) = self.bucket(key, hash);
+        self.buckets[at] = entry(hash, slot);
+        self.live += 1;
+        Ok(slot)
+    }
+
+    fn take_slot(&mut self, key: &[u8]) -> u32 {
+        if let Some(slot) = self.free.pop() {
+            self.keys[slot as usize * key.len()..][..key.len()].copy_from_slice(key);
+            self.slots[slot as usize] = Slot::Live;
+            return slot;
+        }
+        self.keys.extend_from_slice(key);
+        self.slots.push(Slot::Live);
+        self.slots.len() as u32 - 1
+    }
+
+    fn grow(&mut self) {
+        let old = std::mem::take(&mut self.buckets);
+        self.buckets = vec![0; old.len() * 2];
+        for entry in old.into_iter().filter(|it| *it != 0) {
+            let mut at = (entry >> 32) as usize & self.mask();
+            while self.buckets[at] != 0 {
+                at = (at + 1) & self.mask();
+            }
+            self.buckets[at] = entry;
+        }
+    }
+
+    fn remove(&mut self, key: &[u8]) -> Option<u32> {
+        let (at, slot) = self.bucket(key, hash(key));
+        let slot = slot?;
+        self.close_gap(at);
+        self.slots[slot as usize] = Slot::Free;
+        self.free.push(slot);
+        self.live -= 1;
+        Some(slot)
+    }
+
+    /// Moves back every follower that would no longer be reached over the gap.
+    fn close_gap(&mut self, mut gap: usize) {
+        let mask = self.mask();
+        let mut at = gap;
+        loop {
+            at = (at + 1) & mask;
+            let entry = self.buckets[at];
+            if entry == 0 {
+                self.buckets[gap] = 0;
+                return;
+            }
+            let home = (entry >> 32) as usize & mask;
+            if at.wrapping_sub(home) & mask >= at.wrapping_sub(gap) & mask {
+                self.buckets[gap] = entry;
+                gap = at;
+            }
+        }
+    }
+
+    /// Drops an element that was not used since the hand last passed it.
+    fn evict(&mut self, key_len: usize) {
+        for _ in 0..=2 * self.slots.len() {
+            let at = self.hand % self.slots.len().max(1);
+            self.hand = at + 1;
+            match self.slots[at] {
+                Slot::Free => {}
+                Slot::Used => self.slots[at] = Slot::Live,
+                Slot::Live => {
+                    let key = self.key(at as u32, key_len).to_vec();
+                    self.remove(&key);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Live slots with their keys, oldest slot first.
+    fn elements(&self, key_len: usize) -> impl Iterator<Item = (u32, &[u8])> {
+        let slots = self.slots.iter().enumerate().filter(|(_, it)| **it != Slot::Free);
+        slots.map(move |(slot, _)| (slot as u32, self.key(slot as u32, key_len)))
+    }
+}
+
+fn entry(hash: u32, slot: u32) -> u64 {
+    u64::from(hash) << 32 | (u64::from(slot) + 1)
+}
+
+/// Keys are short and of one length: comparing words beats a call.
+#[inline(always)]
+fn same(a: &[u8], b: &[u8]) -> bool {
+    let ((a_words, a_rest), (b_words, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
+    let words = a_words.iter().zip(b_words);
+    words.fold(true, |all, (a, b)| all & (a == b)) && a_rest.iter().eq(b_rest)
+}
+
+#[inline(always)]
+fn hash(key: &[u8]) -> u32 {
+    let mut hasher = FxHasher::default();
+    let (words, rest) = key.as_chunks::<8>();
+    for word in words {
+        hasher.write_u64(u64::from_le_bytes(*word));
+    }
+    if !rest.is_empty() {
+        let mut word = [0; 8];
+        word[..rest.len()].copy_from_slice(rest);
+        hasher.write_u64(u64::from_le_bytes(word));
+    }
+    let hash = hasher.finish();
+    (hash ^ (hash >> 32)) as u32
+}

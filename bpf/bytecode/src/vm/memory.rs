@@ -1,0 +1,154 @@
+//! Everything that a program can reach by pointer, and the checks before it does.
+
+use super::map::Map;
+use super::pointer::{self, CTX, RECORDS, STACK, VALUES};
+
+/// Bytes of a program's stack.
+pub(super) const STACK_BYTES: usize = 512;
+
+/// A run's memory.
+pub(super) struct Memory<'a> {
+    pub(super) local: Local<'a>,
+    pub(super) maps: &'a mut [Map],
+}
+
+/// The part that is not in maps: apart, so that it can be read while a map is changed.
+pub(super) struct Local<'a> {
+    pub(super) stack: [u8; STACK_BYTES],
+    pub(super) ctx: &'a [u8],
+    pub(super) records: &'a mut Records,
+}
+
+impl Memory<'_> {
+    #[inline(always)]
+    pub(super) fn load<const N: usize>(&self, address: u64) -> Option<[u8; N]> {
+        self.bytes(address, N)?.first_chunk().copied()
+    }
+
+    #[inline(always)]
+    pub(super) fn store<const N: usize>(&mut self, address: u64, value: [u8; N]) -> Option<()> {
+        *self.bytes_mut(address, N)?.first_chunk_mut()? = value;
+        Some(())
+    }
+
+    #[inline(always)]
+    pub(super) fn bytes(&self, address: u64, len: usize) -> Option<&[u8]> {
+        match map_of(address) {
+            Some(map) => self.maps.get(map)?.bytes(pointer::offset(address), len),
+            None => self.local.bytes(address, len),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn bytes_mut(&mut self, address: u64, len: usize) -> Option<&mut [u8]> {
+        match map_of(address) {
+            Some(map) => self.maps.get_mut(map)?.bytes_mut(pointer::offset(address), len),
+            None => self.local.bytes_mut(address, len),
+        }
+    }
+}
+
+#[inline(always)]
+fn map_of(address: u64) -> Option<usize> {
+    pointer::region(address).checked_sub(VALUES).map(|it| it as usize)
+}
+
+impl Local<'_> {
+    #[inline(always)]
+    fn bytes(&self, address: u64, len: usize) -> Option<&[u8]> {
+        let offset = pointer::offset(address) as usize;
+        match pointer::region(address) {
+            STACK => self.stack.get(offset..offset.checked_add(len)?),
+            CTX => self.ctx.get(offset..offset.checked_add(len)?),
+            RECORDS => self.records.range(offset, len).map(|(data, range)| &data[range]),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    fn bytes_mut(&mut self, address: u64, len: usize) -> Option<&mut [u8]> {
+        let offset = pointer::offset(address) as usize;
+        match pointer::region(address) {
+            STACK => self.stack.get_mut(offset..offset.checked_add(len)?),
+            RECORDS => self.records.bytes_mut(offset, len),
+            _ => None,
+        }
+    }
+
+    /// Bytes that stay readable while the maps change: those of a map are copied to `copy`.
+    #[inline(always)]
+    pub(super) fn argument<'s>(
+        &'s self,
+        maps: &[Map],
+        copy: &'s mut Vec<u8>,
+        address: u64,
+        len: usize,
+    ) -> Option<&'s [u8]> {
+        let Some(map) = map_of(address) else { return self.bytes(address, len) };
+        copy.clear();
+        copy.extend_from_slice(maps.get(map)?.bytes(pointer::offset(address), len)?);
+        Some(copy)
+    }
+}
+
+/// Records of ring buffers that a run has reserved and not yet given away.
+#[derive(Default)]
+pub(super) struct Records {
+    list: Vec<Record>,
+}
+
+struct Record {
+    /// Number of the ring buffer; none once the record is given away.
+    map: Option<usize>,
+    data: Vec<u8>,
+}
+
+impl Records {
+    pub(super) fn forget(&mut self) {
+        self.list.iter_mut().for_each(|it| it.map = None);
+    }
+
+    /// Address of a new, zeroed record; none when too many are reserved.
+    pub(super) fn reserve(&mut self, map: usize, len: usize) -> Option<u64> {
+        let at = match self.list.iter().position(|it| it.map.is_none()) {
+            Some(at) => at,
+            None if self.list.len() == pointer::MAX_RECORDS => return None,
+            None => {
+                self.list.push(Record { map: None, data: Vec::new() });
+                self.list.len() - 1
+            }
+        };
+        let record = &mut self.list[at];
+        record.map = Some(map);
+        record.data.clear();
+        record.data.resize(len, 0);
+        Some(pointer::make(RECORDS, (at as u64) << pointer::RECORD_SHIFT))
+    }
+
+    /// Ends the reservation at `address`; its ring buffer and bytes.
+    pub(super) fn take(&mut self, address: u64) -> Option<(usize, &[u8])> {
+        let (at, within) = split(pointer::offset(address) as usize);
+        let record = self.list.get_mut(at)?;
+        if pointer::region(address) != RECORDS || within != 0 {
+            return None;
+        }
+        Some((record.map.take()?, &record.data))
+    }
+
+    fn range(&self, offset: usize, len: usize) -> Option<(&[u8], std::ops::Range<usize>)> {
+        let (at, within) = split(offset);
+        let record = self.list.get(at).filter(|it| it.map.is_some())?;
+        let range = within..within.checked_add(len)?;
+        (range.end <= record.data.len()).then_some((&record.data, range))
+    }
+
+    fn bytes_mut(&mut self, offset: usize, len: usize) -> Option<&mut [u8]> {
+        let (at, within) = split(offset);
+        let record = self.list.get_mut(at).filter(|it| it.map.is_some())?;
+        record.data.get_mut(within..within.checked_add(len)?)
+    }
+}
+
+fn split(offset: usize) -> (usize, usize) {
+    (offset >> pointer::RECORD_SHIFT, offset & ((1 << pointer::RECORD_SHIFT) - 1))
+}

@@ -1,0 +1,300 @@
+//! The user-space engine: runs the same programs that the kernel runs, over events that the
+//! kernel never sees.
+//!
+//! ```text
+//! Program ──decode (checks once)──▶ Decoded ──run (checks every access)──▶ R0, maps, records
+//! ```
+//!
+//! It is safe on any input: programs are checked when loaded as far as that is possible without
+//! following values (instructions, registers, jumps, helpers, maps), and every memory access is
+//! checked when it happens. Pointers are virtual; no host address is visible. The module has no
+//! `unsafe`. What the kernel's verifier accepts runs here; much that it refuses runs here too.
+//!
+//! Differences from the kernel: registers and stack begin as zeros instead of being refused;
+//! maps per CPU have one copy (`map_lookup_percpu_elem` gives it for every CPU); an LRU map
+//! holds exactly its capacity; `get_current_task` is 0; a reserved record of a ring buffer meets
+//! [`Env::output`] when it is submitted.
+
+#![forbid(unsafe_code)]
+
+mod call;
+mod decode;
+mod env;
+mod map;
+mod memory;
+mod pointer;
+mod run;
+
+use zerocopy::IntoBytes as _;
+
+use self::call::Scratch;
+use self::decode::Decoded;
+use self::map::{Map, Store};
+use self::memory::{Local, Memory, Records, STACK_BYTES};
+pub use env::{Env, RemoteMap};
+
+use crate::image::{Home, Image, MapSpec};
+
+/// Instructions that a run may take unless [`Engine::set_instruction_limit`] says otherwise.
+pub const DEFAULT_INSTRUCTION_LIMIT: u64 = 1_000_000;
+
+/// Why the engine refuses a program or a map.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {what}")]
+pub struct LoadError {
+    /// The program and instruction, or the map.
+    pub place: String,
+    /// What is wrong there.
+    pub what: String,
+}
+
+/// Why a run ended before its `exit`. What it changed until then stays changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("instruction {insn}: {reason}")]
+pub struct Fault {
+    /// The instruction's index in the program; [`crate::Program::line_of`] has its line.
+    pub insn: usize,
+    pub reason: FaultReason,
+}
+
+/// What went wrong in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FaultReason {
+    #[error("no such program is loaded")]
+    NoProgram,
+    #[error("{} {len} bytes at {address:#x} is not allowed", if *write { "writing" } else { "reading" })]
+    BadAccess { address: u64, len: usize, write: bool },
+    #[error("the program runs longer than its instruction limit")]
+    InstructionLimit,
+    #[error("the first argument, {address:#x}, is no map that this helper takes")]
+    NoMap { address: u64 },
+    #[error("the first argument, {address:#x}, is no reserved record")]
+    NoRecord { address: u64 },
+    #[error("more than {} records are reserved at one time", pointer::MAX_RECORDS)]
+    TooManyRecords,
+    #[error("too many values of a map outside of the engine are looked up in one run")]
+    TooManyRemoteValues,
+    #[error("the engine has no helper {0}")]
+    NoHelper(i32),
+}
+
+/// Gives the handle of a map (its index in the image) that stands elsewhere, or none.
+pub type FindRemote<'a> = dyn FnMut(usize, &MapSpec) -> Option<Box<dyn RemoteMap>> + 'a;
+
+/// Programs of an image ready to run, with the maps they share.
+///
+/// Programs and maps go by their indices in the image. Asking about a map that the engine does
+/// not hold (a remote one, one that only the kernel's programs use, an index out of range) gives
+/// nothing: no elements, `-EINVAL`.
+pub struct Engine {
+    /// By index in the image; empty where not loaded.
+    programs: Vec<Vec<Decoded>>,
+    /// The image's maps, then the inner maps.
+    maps: Vec<Map>,
+    /// Maps whose values are copies, to be brought home after each run.
+    remote: Vec<usize>,
+    records: Records,
+    scratch: Scratch,
+    instruction_limit: u64,
+}
+
+impl Engine {
+    /// Checks and decodes the given programs of the image (indices into [`Image::programs`]).
+    ///
+    /// `remote` is asked once for each map that those programs use or whose home is the tracer;
+    /// where it has no handle the engine creates the map itself.
+    ///
+    /// # Errors
+    /// A program that breaks the rules of the instruction set or calls a helper that the engine
+    /// lacks; a map that the engine cannot hold.
+    pub fn new(
+        image: &Image,
+        programs: &[usize],
+        remote: &mut FindRemote<'_>,
+    ) -> Result<Engine, LoadError> {
+        let mut engine = Engine {
+            programs: vec![Vec::new(); image.programs.len()],
+            maps: Vec::with_capacity(image.maps.len()),
+            remote: Vec::new(),
+            records: Records::default(),
+            scratch: Scratch::default(),
+            instruction_limit: DEFAULT_INSTRUCTION_LIMIT,
+        };
+        engine.load(image, programs)?;
+        engine.create_maps(image, programs, remote)?;
+        Ok(engine)
+    }
+
+    fn load(&mut self, image: &Image, programs: &[usize]) -> Result<(), LoadError> {
+        for at in programs {
+            let program = image.programs.get(*at).ok_or_else(|| LoadError {
+                place: format!("program {at}"),
+                what: format!("the image has {} programs", image.programs.len()),
+            })?;
+            self.programs[*at] = decode::decode(program, image.maps.len())?;
+        }
+        Ok(())
+    }
+
+    fn create_maps(
+        &mut self,
+        image: &Image,
+        programs: &[usize],
+        remote: &mut FindRemote<'_>,
+    ) -> Result<(), LoadError> {
+        let mut used: Vec<bool> = image.maps.iter().map(|it| it.home == Home::Tracer).collect();
+        let refs = programs.iter().flat_map(|it| &image.programs[*it].map_refs);
+        refs.for_each(|(_, map)| used[*map] = true);
+
+        let mut inner_maps = Vec::new();
+        for (at, spec) in image.maps.iter().enumerate() {
+            let handle = if used[at] { remote(at, spec) } else { None };
+            let first = image.maps.len() + inner_maps.len();
+            let map = match handle {
+                _ if !used[at] => Ok(Map::unused(spec)),
+                Some(handle) => {
+                    self.remote.push(at);
+                    Map::remote(spec, handle)
+                }
+                None => inner_maps_of(spec, first).and_then(|mut inner| {
+                    let range = first..first + inner.len();
+                    inner_maps.append(&mut inner);
+                    Map::native(spec, range)
+                }),
+            };
+            let place = || format!("map `{}`", spec.name);
+            self.maps.push(map.map_err(|what| LoadError { place: place(), what })?);
+        }
+        self.maps.append(&mut inner_maps);
+        match self.maps.len() {
+            n if n > pointer::MAX_MAPS => Err(LoadError {
+                place: "the image".into(),
+                what: format!("{n} maps, inner ones included, are more than {}", pointer::MAX_MAPS),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Changes how many instructions a run may take. Runs may overstep it by one pass through
+    /// their program.
+    pub fn set_instruction_limit(&mut self, n_instructions: u64) {
+        self.instruction_limit = n_instructions;
+    }
+
+    /// Runs a program over a read-only context; returns R0.
+    ///
+    /// # Errors
+    /// The program did what it must not do; see [`FaultReason`].
+    #[inline]
+    pub fn run<E: Env>(&mut self, program: usize, ctx: &[u8], env: &mut E) -> Result<u64, Fault> {
+        let code = self.programs.get(program).map_or(&[][..], Vec::as_slice);
+        for at in &self.remote {
+            self.maps[*at].forget_remote_values();
+        }
+        self.records.forget();
+        // In one piece: a stack built apart would be copied.
+        let mut memory = Memory {
+            local: Local { stack: [0; STACK_BYTES], ctx, records: &mut self.records },
+            maps: &mut self.maps,
+        };
+        let answer = run::run(code, &mut memory, &mut self.scratch, env, self.instruction_limit);
+        for at in &self.remote {
+            self.maps[*at].write_back();
+        }
+        answer
+    }
+
+    /// [`Engine::run`] over words, without copying them.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    #[inline]
+    pub fn run_words<E: Env>(
+        &mut self,
+        program: usize,
+        ctx: &[u64],
+        env: &mut E,
+    ) -> Result<u64, Fault> {
+        self.run(program, ctx.as_bytes(), env)
+    }
+
+    /// Each element's key and value; of an array all entries, with their index as the key; of
+    /// an array of maps the elements of its inner maps.
+    pub fn for_each(&self, map: usize, f: &mut dyn FnMut(&[u8], &[u8])) {
+        for at in self.parts(map) {
+            self.maps[at].for_each(f);
+        }
+    }
+
+    /// The value of an element.
+    pub fn lookup(&self, map: usize, key: &[u8]) -> Option<&[u8]> {
+        self.image_map(map)?.peek(key)
+    }
+
+    /// Creates or changes an element; 0 or a negative errno. Flags as in [`crate::helper`].
+    pub fn update(&mut self, map: usize, key: &[u8], value: &[u8], flags: u64) -> i64 {
+        self.native_mut(map).map_or(env::EINVAL, |it| it.update(key, value, flags))
+    }
+
+    /// Removes an element; 0 or a negative errno.
+    pub fn delete(&mut self, map: usize, key: &[u8]) -> i64 {
+        self.native_mut(map).map_or(env::EINVAL, |it| it.delete(key))
+    }
+
+    /// Removes all elements; the entries of an array become zero. Inner maps likewise.
+    pub fn clear(&mut self, map: usize) {
+        for at in self.parts(map) {
+            self.maps[at].clear();
+        }
+    }
+
+    /// Elements of a hash, entries of an array.
+    pub fn len(&self, map: usize) -> usize {
+        self.image_map(map).map_or(0, Map::len)
+    }
+
+    /// Hands all elements to `f`, then removes them as [`Engine::clear`] does. Of an array of
+    /// maps these are the elements of its inner maps.
+    pub fn drain(&mut self, map: usize, f: &mut dyn FnMut(&[u8], &[u8])) {
+        for at in self.parts(map) {
+            self.maps[at].for_each(f);
+            self.maps[at].clear();
+        }
+    }
+
+    /// The maps that hold a map's elements: itself, or its inner maps.
+    fn parts(&self, map: usize) -> std::ops::Range<usize> {
+        match self.image_map(map).map(|it| &it.store) {
+            Some(Store::Maps(inner)) => inner.clone(),
+            Some(Store::OneMap(inner)) => *inner..*inner + 1,
+            Some(_) => map..map + 1,
+            None => 0..0,
+        }
+    }
+
+    fn image_map(&self, map: usize) -> Option<&Map> {
+        self.maps.get(map)
+    }
+
+    fn native_mut(&mut self, map: usize) -> Option<&mut Map> {
+        self.maps.get_mut(map).filter(|it| !matches!(it.store, Store::Remote(_)))
+    }
+}
+
+/// The inner maps of a map of maps, all empty; they will stand at `first` and on.
+fn inner_maps_of(spec: &MapSpec, first: usize) -> Result<Vec<Map>, String> {
+    let n_inner = match spec.kind {
+        crate::MapKind::ArrayOfMaps => spec.max_entries,
+        crate::MapKind::HashOfMaps => 1,
+        _ => return Ok(Vec::new()),
+    };
+    let inner = spec.inner.as_deref().ok_or("a map of maps does not say what its maps are")?;
+    if inner.inner.is_some() {
+        return Err("inner maps cannot have inner maps".into());
+    }
+    if first + n_inner as usize > pointer::MAX_MAPS {
+        return Err(format!("an array of {n_inner} maps is too large for the engine"));
+    }
+    (0..n_inner).map(|_| Map::native(inner, 0..0)).collect()
+}

@@ -1,0 +1,387 @@
+//! The inner loop.
+
+use super::call::{Call, Scratch};
+use super::decode::{Decoded, Op};
+use super::env::Env;
+use super::memory::{Memory, STACK_BYTES};
+use super::pointer::{self, CTX, STACK};
+use super::{Fault, FaultReason};
+use crate::insn::atomic;
+
+/// Registers; five more than there are, so that no index of four bits needs a check.
+type Registers = [u64; 16];
+
+/// Runs a decoded program to its `exit`; returns R0.
+#[expect(clippy::redundant_closure_call, reason = "the macros take each operation as a closure")]
+pub(super) fn run<E: Env>(
+    code: &[Decoded],
+    memory: &mut Memory<'_>,
+    scratch: &mut Scratch,
+    env: &mut E,
+    instruction_limit: u64,
+) -> Result<u64, Fault> {
+    let mut r: Registers = [0; 16];
+    r[1] = pointer::make(CTX, 0);
+    r[10] = pointer::make(STACK, STACK_BYTES as u64);
+    let mut pc = 0;
+    // Between two jumps backward a program can only run forward, so it is enough to charge those.
+    let mut budget = instruction_limit;
+
+    macro_rules! fail {
+        ($reason:expr) => {
+            return Err(Fault { insn: pc - 1, reason: $reason })
+        };
+    }
+    macro_rules! jump {
+        ($target:expr) => {{
+            let target = $target as usize;
+            if target < pc {
+                budget = match budget.checked_sub((pc - target) as u64) {
+                    Some(rest) => rest,
+                    None => fail!(FaultReason::InstructionLimit),
+                };
+            }
+            pc = target;
+        }};
+    }
+
+    loop {
+        let Some(&Decoded { op, dst, src, off, imm }) = code.get(pc) else {
+            return Err(Fault { insn: pc, reason: FaultReason::NoProgram });
+        };
+        pc += 1;
+        let (dst, src) = (usize::from(dst & 15), usize::from(src & 15));
+
+        macro_rules! wide {
+            ($rhs:expr, $f:expr) => {{
+                let f: fn(u64, u64) -> u64 = $f;
+                r[dst] = f(r[dst], $rhs);
+            }};
+        }
+        macro_rules! narrow {
+            ($rhs:expr, $f:expr) => {{
+                let f: fn(u32, u32) -> u32 = $f;
+                r[dst] = u64::from(f(r[dst] as u32, $rhs as u32));
+            }};
+        }
+        macro_rules! branch {
+            ($rhs:expr, $type:ty, $test:expr) => {{
+                let test: fn($type, $type) -> bool = $test;
+                if test(r[dst] as $type, $rhs as $type) {
+                    jump!(off);
+                }
+            }};
+        }
+        macro_rules! load {
+            ($type:ty, $wider:ty) => {{
+                let address = r[src].wrapping_add(imm);
+                match memory.load(address) {
+                    Some(bytes) => r[dst] = <$type>::from_le_bytes(bytes) as $wider as u64,
+                    None => {
+                        let len = size_of::<$type>();
+                        fail!(FaultReason::BadAccess { address, len, write: false })
+                    }
+                }
+            }};
+        }
+        macro_rules! store {
+            ($type:ty, $value:expr) => {{
+                let address = r[dst].wrapping_add(off as i64 as u64);
+                if memory.store(address, ($value as $type).to_le_bytes()).is_none() {
+                    let len = size_of::<$type>();
+                    fail!(FaultReason::BadAccess { address, len, write: true })
+                }
+            }};
+        }
+        macro_rules! stack {
+            ($type:ty) => {
+                memory
+                    .local
+                    .stack
+                    .get_mut(off as usize..)
+                    .and_then(|it| it.first_chunk_mut::<{ size_of::<$type>() }>())
+            };
+        }
+        macro_rules! stack_load {
+            ($type:ty) => {
+                match stack!($type) {
+                    Some(bytes) => r[dst] = u64::from(<$type>::from_le_bytes(*bytes)),
+                    None => fail!(bad_stack(off, false)),
+                }
+            };
+        }
+        macro_rules! stack_store {
+            ($type:ty, $value:expr) => {
+                match stack!($type) {
+                    Some(bytes) => *bytes = ($value as $type).to_le_bytes(),
+                    None => fail!(bad_stack(off, true)),
+                }
+            };
+        }
+        macro_rules! call {
+            ($method:ident $(, $helper:expr)?) => {{
+                let args = [r[1], r[2], r[3], r[4], r[5]];
+                let mut call = Call { memory: &mut *memory, scratch: &mut *scratch, env: &mut *env, args };
+                match call.$method($($helper)?) {
+                    Ok(answer) => r[0] = answer,
+                    Err(reason) => fail!(reason),
+                }
+            }};
+        }
+
+        match op {
+            Op::Add64I => wide!(imm, |a, b| a.wrapping_add(b)),
+            Op::Add64R => wide!(r[src], |a, b| a.wrapping_add(b)),
+            Op::Sub64I => wide!(imm, |a, b| a.wrapping_sub(b)),
+            Op::Sub64R => wide!(r[src], |a, b| a.wrapping_sub(b)),
+            Op::Mul64I => wide!(imm, |a, b| a.wrapping_mul(b)),
+            Op::Mul64R => wide!(r[src], |a, b| a.wrapping_mul(b)),
+            Op::Div64I => wide!(imm, |a, b| a.checked_div(b).unwrap_or(0)),
+            Op::Div64R => wide!(r[src], |a, b| a.checked_div(b).unwrap_or(0)),
+            Op::SDiv64I => wide!(imm, signed_div),
+            Op::SDiv64R => wide!(r[src], signed_div),
+            Op::Mod64I => wide!(imm, |a, b| a.checked_rem(b).unwrap_or(a)),
+            Op::Mod64R => wide!(r[src], |a, b| a.checked_rem(b).unwrap_or(a)),
+            Op::SMod64I => wide!(imm, signed_mod),
+            Op::SMod64R => wide!(r[src], signed_mod),
+            Op::Or64I => wide!(imm, |a, b| a | b),
+            Op::Or64R => wide!(r[src], |a, b| a | b),
+            Op::And64I => wide!(imm, |a, b| a & b),
+            Op::And64R => wide!(r[src], |a, b| a & b),
+            Op::Xor64I => wide!(imm, |a, b| a ^ b),
+            Op::Xor64R => wide!(r[src], |a, b| a ^ b),
+            Op::Lsh64I => wide!(imm, |a, b| a.wrapping_shl(b as u32)),
+            Op::Lsh64R => wide!(r[src], |a, b| a.wrapping_shl(b as u32)),
+            Op::Rsh64I => wide!(imm, |a, b| a.wrapping_shr(b as u32)),
+            Op::Rsh64R => wide!(r[src], |a, b| a.wrapping_shr(b as u32)),
+            Op::Arsh64I => wide!(imm, |a, b| (a as i64).wrapping_shr(b as u32) as u64),
+            Op::Arsh64R => wide!(r[src], |a, b| (a as i64).wrapping_shr(b as u32) as u64),
+            Op::Mov64I | Op::Mov32I => r[dst] = imm,
+            Op::Mov64R => r[dst] = r[src],
+            Op::Neg64 => r[dst] = r[dst].wrapping_neg(),
+
+            Op::Add32I => narrow!(imm, |a, b| a.wrapping_add(b)),
+            Op::Add32R => narrow!(r[src], |a, b| a.wrapping_add(b)),
+            Op::Sub32I => narrow!(imm, |a, b| a.wrapping_sub(b)),
+            Op::Sub32R => narrow!(r[src], |a, b| a.wrapping_sub(b)),
+            Op::Mul32I => narrow!(imm, |a, b| a.wrapping_mul(b)),
+            Op::Mul32R => narrow!(r[src], |a, b| a.wrapping_mul(b)),
+            Op::Div32I => narrow!(imm, |a, b| a.checked_div(b).unwrap_or(0)),
+            Op::Div32R => narrow!(r[src], |a, b| a.checked_div(b).unwrap_or(0)),
+            Op::SDiv32I => narrow!(imm, signed_div_32),
+            Op::SDiv32R => narrow!(r[src], signed_div_32),
+            Op::Mod32I => narrow!(imm, |a, b| a.checked_rem(b).unwrap_or(a)),
+            Op::Mod32R => narrow!(r[src], |a, b| a.checked_rem(b).unwrap_or(a)),
+            Op::SMod32I => narrow!(imm, signed_mod_32),
+            Op::SMod32R => narrow!(r[src], signed_mod_32),
+            Op::Or32I => narrow!(imm, |a, b| a | b),
+            Op::Or32R => narrow!(r[src], |a, b| a | b),
+            Op::And32I => narrow!(imm, |a, b| a & b),
+            Op::And32R => narrow!(r[src], |a, b| a & b),
+            Op::Xor32I => narrow!(imm, |a, b| a ^ b),
+            Op::Xor32R => narrow!(r[src], |a, b| a ^ b),
+            Op::Lsh32I => narrow!(imm, |a, b| a.wrapping_shl(b)),
+            Op::Lsh32R => narrow!(r[src], |a, b| a.wrapping_shl(b)),
+            Op::Rsh32I => narrow!(imm, |a, b| a.wrapping_shr(b)),
+            Op::Rsh32R => narrow!(r[src], |a, b| a.wrapping_shr(b)),
+            Op::Arsh32I => narrow!(imm, |a, b| (a as i32).wrapping_shr(b) as u32),
+            Op::Arsh32R => narrow!(r[src], |a, b| (a as i32).wrapping_shr(b) as u32),
+            Op::Mov32R => r[dst] = u64::from(r[src] as u32),
+            Op::Neg32 => r[dst] = u64::from((r[dst] as u32).wrapping_neg()),
+
+            Op::MovS8To64 => r[dst] = r[src] as i8 as u64,
+            Op::MovS16To64 => r[dst] = r[src] as i16 as u64,
+            Op::MovS32To64 => r[dst] = r[src] as i32 as u64,
+            Op::MovS8To32 => r[dst] = u64::from(r[src] as i8 as u32),
+            Op::MovS16To32 => r[dst] = u64::from(r[src] as i16 as u32),
+            Op::Low16 => r[dst] = u64::from(r[dst] as u16),
+            Op::Low32 => r[dst] = u64::from(r[dst] as u32),
+            Op::Low64 => {}
+            Op::Swap16 => r[dst] = u64::from((r[dst] as u16).swap_bytes()),
+            Op::Swap32 => r[dst] = u64::from((r[dst] as u32).swap_bytes()),
+            Op::Swap64 => r[dst] = r[dst].swap_bytes(),
+
+            Op::Ja => jump!(off),
+            Op::Jeq64I => branch!(imm, u64, |a, b| a == b),
+            Op::Jeq64R => branch!(r[src], u64, |a, b| a == b),
+            Op::Jne64I => branch!(imm, u64, |a, b| a != b),
+            Op::Jne64R => branch!(r[src], u64, |a, b| a != b),
+            Op::Jgt64I => branch!(imm, u64, |a, b| a > b),
+            Op::Jgt64R => branch!(r[src], u64, |a, b| a > b),
+            Op::Jge64I => branch!(imm, u64, |a, b| a >= b),
+            Op::Jge64R => branch!(r[src], u64, |a, b| a >= b),
+            Op::Jlt64I => branch!(imm, u64, |a, b| a < b),
+            Op::Jlt64R => branch!(r[src], u64, |a, b| a < b),
+            Op::Jle64I => branch!(imm, u64, |a, b| a <= b),
+            Op::Jle64R => branch!(r[src], u64, |a, b| a <= b),
+            Op::Jset64I => branch!(imm, u64, |a, b| a & b != 0),
+            Op::Jset64R => branch!(r[src], u64, |a, b| a & b != 0),
+            Op::Jsgt64I => branch!(imm, i64, |a, b| a > b),
+            Op::Jsgt64R => branch!(r[src], i64, |a, b| a > b),
+            Op::Jsge64I => branch!(imm, i64, |a, b| a >= b),
+            Op::Jsge64R => branch!(r[src], i64, |a, b| a >= b),
+            Op::Jslt64I => branch!(imm, i64, |a, b| a < b),
+            Op::Jslt64R => branch!(r[src], i64, |a, b| a < b),
+            Op::Jsle64I => branch!(imm, i64, |a, b| a <= b),
+            Op::Jsle64R => branch!(r[src], i64, |a, b| a <= b),
+            Op::Jeq32I => branch!(imm, u32, |a, b| a == b),
+            Op::Jeq32R => branch!(r[src], u32, |a, b| a == b),
+            Op::Jne32I => branch!(imm, u32, |a, b| a != b),
+            Op::Jne32R => branch!(r[src], u32, |a, b| a != b),
+            Op::Jgt32I => branch!(imm, u32, |a, b| a > b),
+            Op::Jgt32R => branch!(r[src], u32, |a, b| a > b),
+            Op::Jge32I => branch!(imm, u32, |a, b| a >= b),
+            Op::Jge32R => branch!(r[src], u32, |a, b| a >= b),
+            Op::Jlt32I => branch!(imm, u32, |a, b| a < b),
+            Op::Jlt32R => branch!(r[src], u32, |a, b| a < b),
+            Op::Jle32I => branch!(imm, u32, |a, b| a <= b),
+            Op::Jle32R => branch!(r[src], u32, |a, b| a <= b),
+            Op::Jset32I => branch!(imm, u32, |a, b| a & b != 0),
+            Op::Jset32R => branch!(r[src], u32, |a, b| a & b != 0),
+            Op::Jsgt32I => branch!(imm, i32, |a, b| a > b),
+            Op::Jsgt32R => branch!(r[src], i32, |a, b| a > b),
+            Op::Jsge32I => branch!(imm, i32, |a, b| a >= b),
+            Op::Jsge32R => branch!(r[src], i32, |a, b| a >= b),
+            Op::Jslt32I => branch!(imm, i32, |a, b| a < b),
+            Op::Jslt32R => branch!(r[src], i32, |a, b| a < b),
+            Op::Jsle32I => branch!(imm, i32, |a, b| a <= b),
+            Op::Jsle32R => branch!(r[src], i32, |a, b| a <= b),
+
+            Op::Load8 => load!(u8, u8),
+            Op::Load16 => load!(u16, u16),
+            Op::Load32 => load!(u32, u32),
+            Op::Load64 => load!(u64, u64),
+            Op::LoadS8 => load!(i8, i64),
+            Op::LoadS16 => load!(i16, i64),
+            Op::LoadS32 => load!(i32, i64),
+            Op::StackLoad8 => stack_load!(u8),
+            Op::StackLoad16 => stack_load!(u16),
+            Op::StackLoad32 => stack_load!(u32),
+            Op::StackLoad64 => stack_load!(u64),
+            Op::Store8I => store!(u8, imm),
+            Op::Store16I => store!(u16, imm),
+            Op::Store32I => store!(u32, imm),
+            Op::Store64I => store!(u64, imm),
+            Op::Store8R => store!(u8, r[src]),
+            Op::Store16R => store!(u16, r[src]),
+            Op::Store32R => store!(u32, r[src]),
+            Op::Store64R => store!(u64, r[src]),
+            Op::StackStore8I => stack_store!(u8, imm),
+            Op::StackStore16I => stack_store!(u16, imm),
+            Op::StackStore32I => stack_store!(u32, imm),
+            Op::StackStore64I => stack_store!(u64, imm),
+            Op::StackStore8R => stack_store!(u8, r[src]),
+            Op::StackStore16R => stack_store!(u16, r[src]),
+            Op::StackStore32R => stack_store!(u32, r[src]),
+            Op::StackStore64R => stack_store!(u64, r[src]),
+
+            Op::Atomic64 | Op::Atomic32 => {
+                let address = r[dst].wrapping_add(off as i64 as u64);
+                let done = match op {
+                    Op::Atomic64 => atomic_64(memory, address, imm as i32, &mut r, src),
+                    _ => atomic_32(memory, address, imm as i32, &mut r, src),
+                };
+                if done.is_none() {
+                    let len = if op == Op::Atomic64 { 8 } else { 4 };
+                    fail!(FaultReason::BadAccess { address, len, write: true })
+                }
+            }
+            Op::LdImm64 => {
+                r[dst] = imm;
+                pc += 1;
+            }
+            Op::Lookup => call!(lookup),
+            Op::Call => call!(run, imm as i32),
+            Op::Exit => return Ok(r[0]),
+            Op::Half => fail!(FaultReason::NoProgram),
+        }
+    }
+}
+
+fn bad_stack(place: i32, write: bool) -> FaultReason {
+    FaultReason::BadAccess { address: pointer::make(STACK, place as u64), len: 0, write }
+}
+
+/// The kernel's answers: 0 for a division by zero, and the smallest number over -1 is itself.
+fn signed_div(a: u64, b: u64) -> u64 {
+    match b {
+        0 => 0,
+        _ => (a as i64).wrapping_div(b as i64) as u64,
+    }
+}
+
+/// The dividend for a division by zero, and 0 for -1.
+fn signed_mod(a: u64, b: u64) -> u64 {
+    match b {
+        0 => a,
+        _ => (a as i64).wrapping_rem(b as i64) as u64,
+    }
+}
+
+fn signed_div_32(a: u32, b: u32) -> u32 {
+    match b {
+        0 => 0,
+        _ => (a as i32).wrapping_div(b as i32) as u32,
+    }
+}
+
+fn signed_mod_32(a: u32, b: u32) -> u32 {
+    match b {
+        0 => a,
+        _ => (a as i32).wrapping_rem(b as i32) as u32,
+    }
+}
+
+/// One thread runs the engine, so plain memory access is atomic enough.
+fn atomic_64(
+    memory: &mut Memory<'_>,
+    address: u64,
+    op: i32,
+    r: &mut Registers,
+    src: usize,
+) -> Option<()> {
+    let old = u64::from_le_bytes(memory.load(address)?);
+    let new = changed(op, old, r[src], r[0])?;
+    memory.store(address, new.to_le_bytes())?;
+    give_back(op, old, r, src);
+    Some(())
+}
+
+fn atomic_32(
+    memory: &mut Memory<'_>,
+    address: u64,
+    op: i32,
+    r: &mut Registers,
+    src: usize,
+) -> Option<()> {
+    let old = u32::from_le_bytes(memory.load(address)?);
+    let new = changed(op, old.into(), u64::from(r[src] as u32), u64::from(r[0] as u32))?;
+    memory.store(address, (new as u32).to_le_bytes())?;
+    give_back(op, old.into(), r, src);
+    Some(())
+}
+
+#[inline(always)]
+fn changed(op: i32, old: u64, operand: u64, expected: u64) -> Option<u64> {
+    Some(match op {
+        atomic::XCHG => operand,
+        atomic::CMPXCHG if old == expected => operand,
+        atomic::CMPXCHG => old,
+        _ => match op & !atomic::FETCH {
+            atomic::ADD => old.wrapping_add(operand),
+            atomic::OR => old | operand,
+            atomic::AND => old & operand,
+            atomic::XOR => old ^ operand,
+            _ => return None,
+        },
+    })
+}
+
+#[inline(always)]
+fn give_back(op: i32, old: u64, r: &mut Registers, src: usize) {
+    match op {
+        atomic::CMPXCHG => r[0] = old,
+        _ if op & atomic::FETCH != 0 => r[src & 15] = old,
+        _ => {}
+    }
+}

@@ -1,0 +1,270 @@
+//! The object loads: into the kernel through libbpf, and with bpftool.
+
+mod common;
+
+use std::process::Command;
+use std::sync::Mutex;
+
+use common::{can_load, image, map, program};
+use libbpf_rs::{MapCore as _, ObjectBuilder, PrintLevel};
+use xputrace_bytecode::image::{Image, MapKind, MapSpec, NO_PREALLOC, ProgramKind};
+use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
+use xputrace_bytecode::object::{self, ObjectError, names};
+use xputrace_bytecode::{Assembler, helper};
+
+const SCRIPT: &str = "// counts\nuprobe(\"libc:malloc\", |e| @calls[e.tid].count());\n";
+
+/// `lookup(map, &key)`, and one more where it is found.
+fn count(asm: &mut Assembler, map: usize, key_bytes: i16) {
+    asm.line(0, 2, 28);
+    let missing = asm.label();
+    for off in (0..key_bytes).step_by(8) {
+        asm.st_imm(Size::Dw, Reg::FP, off - key_bytes, 0);
+    }
+    asm.ld_map(Reg::R1, map);
+    asm.mov(Reg::R2, Reg::FP);
+    asm.alu_imm(Alu::Add, Reg::R2, -i32::from(key_bytes));
+    asm.call(helper::MAP_LOOKUP_ELEM);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, missing);
+    asm.mov_imm(Reg::R1, 1);
+    asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
+    asm.place(missing);
+    asm.mov_imm(Reg::R0, 0);
+    asm.exit();
+}
+
+/// `lookup(lookup(map, 0), 0)`.
+fn count_in_inner(asm: &mut Assembler, map: usize) {
+    asm.line(0, 1, 1);
+    let missing = asm.label();
+    asm.st_imm(Size::Dw, Reg::FP, -8, 0);
+    asm.st_imm(Size::Dw, Reg::FP, -16, 0);
+    asm.ld_map(Reg::R1, map);
+    asm.mov(Reg::R2, Reg::FP);
+    asm.alu_imm(Alu::Add, Reg::R2, -16);
+    asm.call(helper::MAP_LOOKUP_ELEM);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, missing);
+    asm.mov(Reg::R1, Reg::R0);
+    asm.mov(Reg::R2, Reg::FP);
+    asm.alu_imm(Alu::Add, Reg::R2, -16);
+    asm.call(helper::MAP_LOOKUP_ELEM);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, missing);
+    asm.mov_imm(Reg::R1, 1);
+    asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
+    asm.place(missing);
+    asm.mov_imm(Reg::R0, 0);
+    asm.exit();
+}
+
+fn stack_and_record(asm: &mut Assembler, stacks: usize, ring: usize) {
+    asm.ld_map(Reg::R2, stacks);
+    asm.mov_imm(Reg::R3, helper::STACK_USER.into());
+    asm.call(helper::GET_STACKID);
+    asm.stx(Size::Dw, Reg::FP, -8, Reg::R0);
+    asm.ld_map(Reg::R1, ring);
+    asm.mov(Reg::R2, Reg::FP);
+    asm.alu_imm(Alu::Add, Reg::R2, -8);
+    asm.mov_imm(Reg::R3, 8);
+    asm.mov_imm(Reg::R4, 0);
+    asm.call(helper::RINGBUF_OUTPUT);
+    asm.mov_imm(Reg::R0, 0);
+    asm.exit();
+}
+
+fn of_maps(name: &str, kind: MapKind, inner: MapSpec) -> MapSpec {
+    MapSpec { inner: Some(Box::new(inner)), ..map(name, kind, 4, 4, 1) }
+}
+
+fn all_maps() -> Vec<MapSpec> {
+    let hash = MapSpec { flags: NO_PREALLOC, ..map("calls", MapKind::PercpuHash, 16, 8, 1024) };
+    vec![
+        hash.clone(),
+        map("slots", MapKind::Array, 4, 24, 16),
+        map("stacks", MapKind::StackTrace, 4, 127 * 8, 512),
+        map("events", MapKind::Ringbuf, 0, 0, 4096),
+        of_maps("gens", MapKind::ArrayOfMaps, MapSpec { name: "gen".into(), ..hash }),
+        of_maps("procs", MapKind::HashOfMaps, map("proc", MapKind::Array, 4, 8, 8)),
+        map("recent", MapKind::LruHash, 8, 12, 64),
+        map("part", MapKind::PercpuArray, 4, 8, 4),
+        map("odd", MapKind::Hash, 7, 3, 4),
+    ]
+}
+
+fn tracepoint() -> ProgramKind {
+    ProgramKind::Tracepoint { category: "sched".into(), name: "sched_switch".into() }
+}
+
+fn with_sources(mut image: Image) -> Image {
+    image.sources = vec![("calls.rhai".into(), SCRIPT.into())];
+    image
+}
+
+fn all_kinds() -> Image {
+    with_sources(image(
+        all_maps(),
+        vec![
+            program("one", ProgramKind::Uprobe, |asm| count(asm, 0, 16)),
+            program("two", ProgramKind::Uprobe, |asm| count(asm, 1, 8)),
+            program("unlined", ProgramKind::Uprobe, |asm| stack_and_record(asm, 2, 3)),
+            program("back", ProgramKind::Uretprobe, |asm| count_in_inner(asm, 4)),
+            program("switch", tracepoint(), |asm| count_in_inner(asm, 5)),
+            program("sample", ProgramKind::PerfEvent, |asm| count(asm, 6, 8)),
+            program("kernel", ProgramKind::Syscall, |asm| count(asm, 7, 8)),
+            program("named", ProgramKind::Syscall, |asm| {
+                asm.mov_imm(Reg::R0, 0);
+                asm.call(helper::NAME_TEXT);
+                asm.exit();
+            }),
+        ],
+    ))
+}
+
+static LIBBPF_SAYS: Mutex<String> = Mutex::new(String::new());
+
+fn keep(_: PrintLevel, text: String) {
+    said().push_str(&text);
+}
+
+/// Never panics: libbpf calls it.
+fn said() -> std::sync::MutexGuard<'static, String> {
+    LIBBPF_SAYS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn load(bytes: &[u8]) -> libbpf_rs::Object {
+    libbpf_rs::set_print(Some((PrintLevel::Warn, keep)));
+    let open = ObjectBuilder::default().open_memory(bytes).expect("opens");
+    open.load().unwrap_or_else(|it| panic!("{it:#}\n{}", said()))
+}
+
+#[test]
+fn libbpf_loads_every_kind_of_program_and_map() {
+    if !can_load("libbpf_loads_every_kind_of_program_and_map") {
+        return;
+    }
+    let image = all_kinds();
+    let object = load(&object::write(&image).expect("writes"));
+    let maps: Vec<String> =
+        object.maps().map(|it| it.name().to_string_lossy().into_owned()).collect();
+    let expected: Vec<&str> = image.maps.iter().map(|it| it.name.as_str()).collect();
+    assert_eq!(maps, expected);
+    for (map, spec) in object.maps().zip(&image.maps) {
+        assert_eq!(map.map_type() as u32, spec.kind as u32, "{}", spec.name);
+        assert_eq!(map.max_entries(), spec.max_entries, "{}", spec.name);
+        assert_eq!((map.key_size(), map.value_size()), (spec.key_size, spec.value_size));
+    }
+    let said = said().clone();
+    assert_eq!(said, "");
+}
+
+/// Line information of the kernel's copy, for both programs of one section.
+#[test]
+fn the_kernel_knows_the_scripts_lines() {
+    use std::os::fd::{AsFd as _, AsRawFd as _};
+    if !can_load("the_kernel_knows_the_scripts_lines") {
+        return;
+    }
+    let object = load(&object::write(&all_kinds()).expect("writes"));
+    for program in object.progs().filter(|it| it.autoload()) {
+        let mut info = libbpf_sys::bpf_prog_info::default();
+        let mut len = size_of_val(&info) as u32;
+        // SAFETY: the descriptor is a program's, `info` has `len` bytes and asks for no arrays.
+        let answer = unsafe {
+            libbpf_sys::bpf_prog_get_info_by_fd(program.as_fd().as_raw_fd(), &mut info, &mut len)
+        };
+        assert_eq!(answer, 0);
+        let name = program.name().to_string_lossy();
+        assert_eq!((info.nr_func_info, info.nr_line_info), (1, 1), "{name}");
+    }
+}
+
+#[test]
+fn the_engines_own_programs_are_not_loaded() {
+    if !can_load("the_engines_own_programs_are_not_loaded") {
+        return;
+    }
+    let object = load(&object::write(&all_kinds()).expect("writes"));
+    let skipped: Vec<String> = object
+        .progs()
+        .filter(|it| !it.autoload())
+        .map(|it| it.name().to_string_lossy().into_owned())
+        .collect();
+    assert_eq!(skipped, ["named"]);
+}
+
+#[test]
+fn an_image_without_maps_loads() {
+    if !can_load("an_image_without_maps_loads") {
+        return;
+    }
+    let write = |asm: &mut Assembler| {
+        asm.mov_imm(Reg::R0, 0);
+        asm.exit();
+    };
+    let image = image(vec![], vec![program("empty", ProgramKind::Syscall, write)]);
+    assert_eq!(load(&object::write(&image).expect("writes")).progs().count(), 1);
+}
+
+/// bpftool may be built with a libbpf that does not know `uprobe.multi` yet, so without those.
+#[test]
+fn bpftool_loads_it_and_shows_the_scripts_lines() {
+    if !can_load("bpftool_loads_it_and_shows_the_scripts_lines") {
+        return;
+    }
+    if Command::new("bpftool").arg("version").output().is_err() {
+        eprintln!("skipped bpftool_loads_it_and_shows_the_scripts_lines: there is no bpftool");
+        return;
+    }
+    let mut image = all_kinds();
+    image.programs.retain(|it| ["switch", "sample", "kernel"].contains(&it.name.as_str()));
+    let dir = tempfile::tempdir().expect("creates");
+    let file = dir.path().join("x.bpf.o");
+    std::fs::write(&file, object::write(&image).expect("writes")).expect("writes");
+    let pins = format!("/sys/fs/bpf/xputrace-test-{}", std::process::id());
+    let loaded = bpftool(&["prog", "loadall", &file.to_string_lossy(), &pins]);
+    let shown = bpftool(&["prog", "dump", "xlated", "pinned", &format!("{pins}/sample"), "linum"]);
+    let _ = std::fs::remove_dir_all(&pins);
+    assert!(loaded.0, "{}", loaded.1);
+    assert!(shown.1.contains("@calls[e.tid].count()); [file:calls.rhai line_num:2"), "{}", shown.1);
+}
+
+fn bpftool(args: &[&str]) -> (bool, String) {
+    let output = Command::new("bpftool").args(args).output().expect("runs");
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+}
+
+#[test]
+fn names_are_made_valid_and_unique() {
+    let empty = |name: &str| program(name, ProgramKind::Syscall, |asm| asm.exit());
+    let image = image(
+        vec![
+            map("a-b", MapKind::Array, 4, 8, 1),
+            map("a_b", MapKind::Array, 4, 8, 1),
+            map("1", MapKind::Array, 4, 8, 1),
+            map("", MapKind::Array, 4, 8, 1),
+        ],
+        vec![empty("a_b"), empty("a_name_much_too_long"), empty("a_name_much_too_late")],
+    );
+    let names = names(&image);
+    assert_eq!(names.maps, ["a_b_2", "a_b", "_1", "_"]);
+    assert_eq!(names.programs, ["a_b_3", "a_name_much_too", "a_name_much_t_2"]);
+}
+
+#[test]
+fn contradictions_are_errors() {
+    let mut bad_map = all_kinds();
+    bad_map.programs[0].map_refs[0].1 = 99;
+    assert!(matches!(object::write(&bad_map), Err(ObjectError::MapRef { map: 99, .. })));
+
+    let mut no_inner = all_kinds();
+    no_inner.maps[4].inner = None;
+    assert_eq!(object::write(&no_inner), Err(ObjectError::NoInner { map: "gens".into() }));
+
+    let mut no_code = all_kinds();
+    no_code.programs[0].insns.clear();
+    assert_eq!(object::write(&no_code), Err(ObjectError::NoInstructions { program: "one".into() }));
+
+    let mut odd = all_kinds();
+    odd.programs[0].kind = ProgramKind::Tracepoint { category: "a/b".into(), name: "c".into() };
+    assert!(matches!(object::write(&odd), Err(ObjectError::Tracepoint { .. })));
+}

@@ -1,0 +1,410 @@
+//! The engine alone: its checks, its maps, its helpers, and that nothing makes it panic.
+
+mod common;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use common::{image, map, program};
+use proptest::prelude::*;
+use xputrace_bytecode::image::{Home, Image, MapKind, MapSpec, Program, ProgramKind};
+use xputrace_bytecode::insn::{Alu, Cond, Insn, Reg, Size, atomic};
+use xputrace_bytecode::vm::{Engine, Env, Fault, FaultReason, RemoteMap};
+use xputrace_bytecode::{Assembler, helper};
+
+fn engine(image: &Image) -> Engine {
+    let all: Vec<usize> = (0..image.programs.len()).collect();
+    Engine::new(image, &all, &mut |_, _| None).expect("loads")
+}
+
+fn one(maps: Vec<MapSpec>, write: impl FnOnce(&mut Assembler)) -> Image {
+    image(maps, vec![program("it", ProgramKind::Syscall, write)])
+}
+
+fn raw(insns: &[(u8, u8, u8, i16, i32)]) -> Image {
+    let insns = insns.iter().map(|&(code, dst, src, off, imm)| Insn { code, dst, src, off, imm });
+    let kind = ProgramKind::Syscall;
+    let (map_refs, lines) = (vec![], vec![]);
+    image(
+        vec![],
+        vec![Program { name: "it".into(), kind, insns: insns.collect(), map_refs, lines }],
+    )
+}
+
+fn refusal(image: &Image) -> String {
+    Engine::new(image, &[0], &mut |_, _| None).err().expect("is refused").to_string()
+}
+
+fn fault(image: &Image) -> Fault {
+    engine(image).run_words(0, &[1, 2], &mut ()).expect_err("fails")
+}
+
+/// Adds one to the element with the key of context word 0.
+fn count(asm: &mut Assembler) {
+    let (missing, end) = (asm.label(), asm.label());
+    asm.ldx(Size::Dw, Reg::R2, Reg::R1, 0);
+    asm.stx(Size::Dw, Reg::FP, -8, Reg::R2);
+    asm.st_imm(Size::Dw, Reg::FP, -16, 1);
+    asm.ld_map(Reg::R1, 0);
+    asm.mov(Reg::R2, Reg::FP);
+    asm.alu_imm(Alu::Add, Reg::R2, -8);
+    asm.call(helper::MAP_LOOKUP_ELEM);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, missing);
+    asm.mov_imm(Reg::R1, 1);
+    asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
+    asm.mov_imm(Reg::R0, 0);
+    asm.jump(end);
+    asm.place(missing);
+    asm.ld_map(Reg::R1, 0);
+    asm.mov(Reg::R2, Reg::FP);
+    asm.alu_imm(Alu::Add, Reg::R2, -8);
+    asm.mov(Reg::R3, Reg::FP);
+    asm.alu_imm(Alu::Add, Reg::R3, -16);
+    asm.mov_imm(Reg::R4, helper::UPDATE_NOEXIST.into());
+    asm.call(helper::MAP_UPDATE_ELEM);
+    asm.place(end);
+    asm.exit();
+}
+
+fn counts(engine: &Engine) -> BTreeMap<u64, u64> {
+    let mut all = BTreeMap::new();
+    engine.for_each(0, &mut |key, value| {
+        all.insert(word(key), word(value));
+    });
+    all
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().expect("is a word"))
+}
+
+#[test]
+fn a_hash_counts_and_refuses_when_full() {
+    let mut engine = engine(&one(vec![map("calls", MapKind::Hash, 8, 8, 2)], count));
+    let answers: Vec<u64> = [7, 7, 8, 9, 7]
+        .iter()
+        .map(|it| engine.run_words(0, &[*it], &mut ()).expect("runs"))
+        .collect();
+    assert_eq!(answers, [0, 0, 0, -7i64 as u64, 0]);
+    assert_eq!(counts(&engine), BTreeMap::from([(7, 3), (8, 1)]));
+    assert_eq!(engine.lookup(0, &7u64.to_le_bytes()).map(word), Some(3));
+    assert_eq!(engine.delete(0, &7u64.to_le_bytes()), 0);
+    assert_eq!(engine.delete(0, &7u64.to_le_bytes()), -2);
+    assert_eq!(engine.len(0), 1);
+    engine.clear(0);
+    assert_eq!((engine.len(0), counts(&engine).len()), (0, 0));
+}
+
+#[test]
+fn an_lru_map_evicts_what_was_not_used() {
+    let mut engine = engine(&one(vec![map("calls", MapKind::LruHash, 8, 8, 4)], count));
+    for key in [1, 2, 3, 4, 1, 2, 1, 5, 1, 6, 1] {
+        assert_eq!(engine.run_words(0, &[key], &mut ()), Ok(0));
+    }
+    assert_eq!(engine.len(0), 4);
+    assert_eq!(counts(&engine).get(&1), Some(&5));
+}
+
+#[test]
+fn two_generations_drain() {
+    let inner = map("gen", MapKind::PercpuHash, 8, 8, 16);
+    let outer =
+        MapSpec { inner: Some(Box::new(inner)), ..map("gens", MapKind::ArrayOfMaps, 4, 4, 1) };
+    let image = one(vec![outer], |asm| {
+        asm.st_imm(Size::Dw, Reg::FP, -8, 0);
+        asm.st_imm(Size::Dw, Reg::FP, -16, 41);
+        asm.ld_map(Reg::R1, 0);
+        asm.mov(Reg::R2, Reg::FP);
+        asm.alu_imm(Alu::Add, Reg::R2, -8);
+        asm.call(helper::MAP_LOOKUP_ELEM);
+        asm.mov(Reg::R1, Reg::R0);
+        asm.mov(Reg::R2, Reg::FP);
+        asm.alu_imm(Alu::Add, Reg::R2, -8);
+        asm.mov(Reg::R3, Reg::FP);
+        asm.alu_imm(Alu::Add, Reg::R3, -16);
+        asm.mov_imm(Reg::R4, 0);
+        asm.call(helper::MAP_UPDATE_ELEM);
+        asm.exit();
+    });
+    let mut engine = engine(&image);
+    assert_eq!(engine.run_words(0, &[], &mut ()), Ok(0));
+    let mut drained = Vec::new();
+    engine.drain(0, &mut |key, value| drained.push((word(key), word(value))));
+    assert_eq!(drained, [(0, 41)]);
+    drained.clear();
+    engine.drain(0, &mut |key, value| drained.push((word(key), word(value))));
+    assert_eq!(drained, []);
+}
+
+/// Elements that stand elsewhere, as the kernel's do.
+#[derive(Clone, Default)]
+struct Elsewhere(Rc<RefCell<BTreeMap<Vec<u8>, Vec<u8>>>>);
+
+impl RemoteMap for Elsewhere {
+    fn lookup(&mut self, key: &[u8], value: &mut [u8]) -> bool {
+        let map = self.0.borrow();
+        let found = map.get(key);
+        found.inspect(|it| value.copy_from_slice(it)).is_some()
+    }
+    fn update(&mut self, key: &[u8], value: &[u8], flags: u64) -> i64 {
+        let exists = self.0.borrow().contains_key(key);
+        match flags {
+            1 if exists => -17,
+            2 if !exists => -2,
+            _ => {
+                self.0.borrow_mut().insert(key.into(), value.into());
+                0
+            }
+        }
+    }
+    fn delete(&mut self, key: &[u8]) -> i64 {
+        self.0.borrow_mut().remove(key).map_or(-2, |_| 0)
+    }
+}
+
+#[test]
+fn a_remote_map_gets_what_programs_store() {
+    let image = one(vec![map("calls", MapKind::Hash, 8, 8, 16)], count);
+    let map = Elsewhere::default();
+    let handle = map.clone();
+    let mut remote = |_: usize, _: &MapSpec| Some(Box::new(handle.clone()) as Box<dyn RemoteMap>);
+    let mut engine = Engine::new(&image, &[0], &mut remote).expect("loads");
+    for key in [3, 3, 4, 3] {
+        assert_eq!(engine.run_words(0, &[key], &mut ()), Ok(0));
+    }
+    let found: Vec<(u64, u64)> = map.0.borrow().iter().map(|(k, v)| (word(k), word(v))).collect();
+    assert_eq!(found, [(3, 3), (4, 1)]);
+}
+
+#[test]
+fn accesses_are_checked() {
+    use FaultReason::BadAccess;
+    let at = |write: fn(&mut Assembler)| {
+        let image = one(vec![map("slots", MapKind::Array, 4, 24, 4)], |asm| {
+            write(asm);
+            asm.exit();
+        });
+        match fault(&image).reason {
+            BadAccess { len, write, .. } => (len, write),
+            other => panic!("{other}"),
+        }
+    };
+    fn slot(asm: &mut Assembler) {
+        asm.st_imm(Size::W, Reg::FP, -4, 1);
+        asm.ld_map(Reg::R1, 0);
+        asm.mov(Reg::R2, Reg::FP);
+        asm.alu_imm(Alu::Add, Reg::R2, -4);
+        asm.call(helper::MAP_LOOKUP_ELEM);
+    }
+    assert_eq!(at(|asm| asm.ldx(Size::Dw, Reg::R0, Reg::R1, 16)), (8, false), "past the context");
+    assert_eq!(at(|asm| asm.ldx(Size::B, Reg::R0, Reg::R1, -1)), (1, false), "before the context");
+    assert_eq!(at(|asm| asm.stx(Size::W, Reg::R1, 0, Reg::R1)), (4, true), "into the context");
+    assert_eq!(at(|asm| asm.ldx(Size::H, Reg::R0, Reg::R5, 0)), (2, false), "at null");
+    assert_eq!(
+        at(|asm| {
+            asm.mov(Reg::R2, Reg::FP);
+            asm.stx(Size::Dw, Reg::R2, -4, Reg::R1)
+        }),
+        (8, true)
+    );
+    assert_eq!(
+        at(|asm| {
+            slot(asm);
+            asm.ldx(Size::Dw, Reg::R0, Reg::R0, 17)
+        }),
+        (8, false),
+        "past a value"
+    );
+    assert_eq!(
+        at(|asm| {
+            slot(asm);
+            asm.ldx(Size::Dw, Reg::R0, Reg::R0, -8)
+        }),
+        (8, false),
+        "before a value"
+    );
+    assert_eq!(
+        at(|asm| {
+            asm.ld_map(Reg::R1, 0);
+            asm.ldx(Size::Dw, Reg::R0, Reg::R1, 0)
+        }),
+        (8, false),
+        "a map itself"
+    );
+    assert_eq!(
+        at(|asm| {
+            asm.ld_map(Reg::R1, 0);
+            asm.call(helper::MAP_LOOKUP_ELEM)
+        }),
+        (4, false),
+        "a key"
+    );
+}
+
+#[test]
+fn endless_loops_end() {
+    let endless = raw(&[(0x05, 0, 0, -1, 0), (0x95, 0, 0, 0, 0)]);
+    assert_eq!(fault(&endless), Fault { insn: 0, reason: FaultReason::InstructionLimit });
+}
+
+#[test]
+fn bad_programs_are_refused() {
+    const EXIT: (u8, u8, u8, i16, i32) = (0x95, 0, 0, 0, 0);
+    let refused = |insns: &[(u8, u8, u8, i16, i32)], why: &str| {
+        let text = refusal(&raw(insns));
+        assert!(text.contains(why), "{text}");
+    };
+    refused(&[], "past its end");
+    refused(&[(0xb7, 0, 0, 0, 0)], "past its end");
+    refused(&[(0x15, 0, 0, 0, 0)], "past its end");
+    refused(&[(0xb7, 10, 0, 0, 0), EXIT], "writes to r10");
+    refused(&[(0xb7, 11, 0, 0, 0), EXIT], "above r10");
+    refused(&[(0x05, 0, 0, 1, 0), EXIT], "out of the program");
+    refused(&[(0x05, 0, 0, -2, 0), EXIT], "out of the program");
+    refused(&[(0x05, 0, 0, 1, 0), (0x18, 0, 0, 0, 0), (0, 0, 0, 0, 0), EXIT], "middle");
+    refused(&[(0x18, 0, 0, 0, 0), EXIT], "second half");
+    refused(&[(0x18, 1, 1, 0, 0), (0, 0, 0, 0, 0), EXIT], "does not say which");
+    refused(&[(0x85, 0, 0, 0, 9999), EXIT], "no helper 9999");
+    refused(&[(0x85, 0, 1, 0, 0), EXIT], "not of functions");
+    refused(&[(0x7a, 10, 0, -4, 0), EXIT], "outside of the stack");
+    refused(&[(0xff, 0, 0, 0, 0), EXIT], "no instruction 0xff");
+}
+
+#[test]
+fn an_image_that_the_engine_cannot_hold_is_refused() {
+    let huge = one(vec![map("huge", MapKind::Array, 4, 4096, 1 << 30)], |asm| asm.exit());
+    let huge = Image { maps: vec![MapSpec { home: Home::Tracer, ..huge.maps[0].clone() }], ..huge };
+    assert!(refusal(&huge).starts_with("map `huge`"));
+    assert!(Engine::new(&huge, &[5], &mut |_, _| None).is_err());
+}
+
+/// Surroundings that answer.
+struct Answers(Vec<Vec<u8>>);
+
+impl Env for Answers {
+    fn ktime_ns(&mut self) -> u64 {
+        5
+    }
+    fn cpu(&mut self) -> u32 {
+        3
+    }
+    fn output(&mut self, map: usize, data: &[u8]) -> bool {
+        assert_eq!(map, 0);
+        self.0.push(data.to_vec());
+        true
+    }
+    fn name(&mut self, id: u64) -> &[u8] {
+        if id == 2 { b"vectorAdd" } else { b"" }
+    }
+}
+
+#[test]
+fn helpers_ask_the_surroundings() {
+    let image = one(vec![map("ring", MapKind::Ringbuf, 0, 0, 4096)], |asm| {
+        asm.mov_imm(Reg::R1, 2);
+        asm.mov(Reg::R2, Reg::FP);
+        asm.alu_imm(Alu::Add, Reg::R2, -8);
+        asm.mov_imm(Reg::R3, 8);
+        asm.call(helper::NAME_TEXT);
+        asm.mov(Reg::R6, Reg::R0);
+        asm.ld_map(Reg::R1, 0);
+        asm.mov(Reg::R2, Reg::FP);
+        asm.alu_imm(Alu::Add, Reg::R2, -8);
+        asm.mov_imm(Reg::R3, 8);
+        asm.mov_imm(Reg::R4, 0);
+        asm.call(helper::RINGBUF_OUTPUT);
+        asm.call(helper::KTIME_GET_NS);
+        asm.alu(Alu::Add, Reg::R6, Reg::R0);
+        asm.call(helper::GET_SMP_PROCESSOR_ID);
+        asm.alu(Alu::Add, Reg::R0, Reg::R6);
+        asm.exit();
+    });
+    let mut answers = Answers(Vec::new());
+    assert_eq!(engine(&image).run_words(0, &[], &mut answers), Ok(9 + 5 + 3));
+    assert_eq!(answers.0, [b"vectorA\0"]);
+}
+
+fn any_insn() -> impl Strategy<Value = Insn> {
+    let helper = prop_oneof![Just(1), Just(2), Just(3), 0..200i32, Just(helper::NAME_TEXT)];
+    let imm = prop_oneof![4 => -20..20i32, 1 => any::<i32>(), 1 => Just(0)];
+    prop_oneof![
+        4 => (any::<u8>(), 0u8..11, 0u8..11, -20..20i16, imm)
+            .prop_map(|(code, dst, src, off, imm)| Insn { code, dst, src, off, imm }),
+        1 => any::<[u8; 8]>().prop_map(Insn::from_bytes),
+        1 => helper.prop_map(|imm| Insn { code: 0x85, imm, ..Insn::default() }),
+        3 => (prop::sample::select(vec![0x79u8, 0x7b, 0xbf, 0xb7, 0x0f, 0x07, 0x71, 0x63]), 0u8..10, 0u8..11, -32..32i16)
+            .prop_map(|(code, dst, src, off)| {
+                let off = if code & 7 == 7 { 0 } else { off };
+                let imm = if code & 15 == 7 { -8 } else { 0 };
+                let src = if code & 15 == 7 { 0 } else { src };
+                Insn { code, dst, src, off, imm }
+            }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_makes_it_panic(
+        insns in prop::collection::vec(any_insn(), 0..40),
+        refs in prop::collection::vec((0..40usize, 0..4usize), 0..2),
+    ) {
+        let maps = vec![
+            map("hash", MapKind::Hash, 8, 16, 4),
+            map("array", MapKind::Array, 4, 16, 4),
+            map("ring", MapKind::Ringbuf, 0, 0, 4096),
+        ];
+        let kind = ProgramKind::Syscall;
+        let mut program = Program { name: "it".into(), kind, insns, map_refs: refs, lines: vec![] };
+        program.insns.push(Insn { code: 0x95, ..Insn::default() });
+        let image = image(maps, vec![program]);
+        let _ = xputrace_bytecode::disasm::text(&image.programs[0], &image);
+        let _ = xputrace_bytecode::object::write(&image);
+        if let Ok(mut engine) = Engine::new(&image, &[0], &mut |_, _| None) {
+            engine.set_instruction_limit(10_000);
+            let _ = engine.run(0, &[1; 13], &mut ());
+        }
+    }
+
+    /// One after the other, so that most programs get past the loader.
+    #[test]
+    fn a_single_instruction_never_panics(insn in any_insn()) {
+        let program = Program {
+            name: "it".into(),
+            kind: ProgramKind::Syscall,
+            insns: vec![insn, Insn { code: 0x95, ..Insn::default() }],
+            map_refs: vec![],
+            lines: vec![],
+        };
+        if let Ok(mut engine) = Engine::new(&image(vec![], vec![program]), &[0], &mut |_, _| None) {
+            engine.set_instruction_limit(100);
+            let _ = engine.run(0, &[1; 13], &mut ());
+        }
+    }
+
+    /// The engine's hash against the standard library's.
+    #[test]
+    fn a_hash_is_a_map(ops in prop::collection::vec((0..3u8, 0..40u64, any::<u64>(), 0..3u64), 0..300)) {
+        let spec = MapSpec { home: Home::Tracer, ..map("m", MapKind::Hash, 8, 8, 16) };
+        let mut engine = Engine::new(&image(vec![spec], vec![]), &[], &mut |_, _| None).expect("loads");
+        let mut model = BTreeMap::new();
+        for (op, key, value, flags) in ops {
+            if op == 0 {
+                let gone = model.remove(&key).map_or(-2, |_| 0);
+                prop_assert_eq!(engine.delete(0, &key.to_le_bytes()), gone);
+                continue;
+            }
+            let answer = match (flags, model.contains_key(&key)) {
+                (1, true) => -17,
+                (2, false) => -2,
+                (_, false) if model.len() == 16 => -7,
+                _ => { model.insert(key, value); 0 }
+            };
+            prop_assert_eq!(engine.update(0, &key.to_le_bytes(), &value.to_le_bytes(), flags), answer);
+        }
+        prop_assert_eq!(engine.len(0), model.len());
+        prop_assert_eq!(counts(&engine), model);
+    }
+}

@@ -1,0 +1,348 @@
+//! Links: which program sits where, for which process, and what belongs to a process that is gone.
+//!
+//! A uprobe program has one link for each file and process: places of a file are attached all at
+//! once, and each process of the scope has links of its own, so that nobody else pays.
+
+use crate::error::AttachError;
+use crate::first_insn::Step;
+use crate::report::{Outcome, Warning};
+use crate::resolve::{self, Candidate, FileId, Place};
+use crate::scope::Scope;
+use crate::sideband;
+use crate::sys::{self, UprobeMulti};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Sender};
+use std::thread::JoinHandle;
+use xputrace_model::plan::StringId;
+
+/// Functions that a warning names.
+const NAMED_FUNCTIONS: usize = 3;
+/// Links that are closed at the same time: each waits for the kernel's readers, not for us.
+const CLOSERS: usize = 8;
+
+/// A probe on functions, and the files it was found in.
+#[derive(Debug)]
+pub(crate) struct FunctionProbe {
+    pub(crate) probe: usize,
+    pub(crate) program: usize,
+    /// Runs at the entry; attached before `program`, which then runs at the return.
+    pub(crate) entry_program: Option<usize>,
+    pub(crate) at_return: bool,
+    pub(crate) object: String,
+    pub(crate) function: String,
+    /// In every process, whatever the scope is.
+    pub(crate) every_process: bool,
+    pub(crate) files: Vec<ProbedFile>,
+    /// Files that were looked into.
+    pub(crate) seen: HashSet<FileId>,
+}
+
+/// Places of one file.
+#[derive(Debug)]
+pub(crate) struct ProbedFile {
+    pub(crate) path: PathBuf,
+    offsets: Vec<u64>,
+    cookies: Vec<u64>,
+}
+
+/// Loaded programs by their index in the image.
+pub(crate) type Programs = [Option<OwnedFd>];
+
+impl FunctionProbe {
+    /// Finds the functions in a file that was not looked into yet. `Ok(None)`: it was.
+    pub(crate) fn look_into(
+        &mut self,
+        file: &Candidate,
+        intern: &mut dyn FnMut(&str) -> StringId,
+    ) -> Result<Option<(usize, Option<Warning>)>, AttachError> {
+        if !self.seen.insert(file.id) {
+            return Ok(None);
+        }
+        let places = resolve::places(&file.path, &self.function)?;
+        let warning = self.stepped(&places, &file.path);
+        let cookies = places.iter().map(|it| u64::from(intern(&it.function))).collect();
+        let offsets: Vec<u64> = places.iter().map(|it| it.file_offset).collect();
+        self.files.push(ProbedFile { path: file.path.clone(), offsets, cookies });
+        Ok(Some((self.files.len() - 1, warning)))
+    }
+
+    fn stepped(&self, places: &[Place], file: &Path) -> Option<Warning> {
+        let stepped: Vec<_> = places.iter().filter(|it| it.step == Step::SingleStepped).collect();
+        if stepped.is_empty() {
+            return None;
+        }
+        let names: Vec<_> = stepped.iter().take(NAMED_FUNCTIONS).map(|it| it.function.as_str()).collect();
+        let more = match stepped.len() - names.len() {
+            0 => String::new(),
+            n => format!(" and {n} more"),
+        };
+        let text = format!(
+            "{}{more} in {}: the kernel has to single-step the first instruction, so a hit costs \
+             about 10 µs in a virtual machine instead of 0.5 µs",
+            names.join(", "),
+            file.display(),
+        );
+        Some(Warning { probe: self.probe, text })
+    }
+
+    /// Links one of its files in a process, or in all.
+    pub(crate) fn link(
+        &self,
+        file: usize,
+        pid: Option<u32>,
+        programs: &Programs,
+    ) -> Result<Vec<OwnedFd>, AttachError> {
+        let file = &self.files[file];
+        let entry = self.entry_program.map(|it| (it, false));
+        let mut links = Vec::new();
+        for (index, at_return) in entry.into_iter().chain([(self.program, self.at_return)]) {
+            let places = UprobeMulti {
+                path: &file.path,
+                offsets: &file.offsets,
+                cookies: &file.cookies,
+                pid,
+                at_return,
+            };
+            let program = program(programs, index)?;
+            links.push(sys::link_uprobe_multi(program, &places).map_err(|it| refused_uprobe(&file.path, pid, it))?);
+        }
+        Ok(links)
+    }
+
+    /// Links all its files in one process.
+    pub(crate) fn link_all(&self, pid: u32, programs: &Programs) -> Result<Vec<OwnedFd>, AttachError> {
+        let mut links = Vec::new();
+        for file in 0..self.files.len() {
+            links.extend(self.link(file, Some(pid), programs)?);
+        }
+        Ok(links)
+    }
+
+    pub(crate) fn attached(&self) -> Outcome {
+        Outcome::Attached {
+            functions: self.files.iter().map(|it| it.offsets.len()).sum(),
+            files: self.files.iter().map(|it| it.path.clone()).collect(),
+        }
+    }
+
+    /// The candidates of the scope. That a statically linked library may be in the executable is
+    /// a guess, so a miss there is no failure.
+    pub(crate) fn candidates(&self, scope: &Scope) -> Vec<Candidate> {
+        resolve::candidates(&self.object, scope)
+    }
+}
+
+/// One place in one process, as the launch marker has.
+pub(crate) fn link_place(
+    programs: &Programs,
+    index: usize,
+    pid: u32,
+    path: &Path,
+    file_offset: u64,
+) -> Result<OwnedFd, AttachError> {
+    let places =
+        UprobeMulti { path, offsets: &[file_offset], cookies: &[0], pid: Some(pid), at_return: false };
+    sys::link_uprobe_multi(program(programs, index)?, &places).map_err(|it| refused_uprobe(path, Some(pid), it))
+}
+
+pub(crate) fn link_tracepoint(
+    programs: &Programs,
+    index: usize,
+    category: &str,
+    name: &str,
+) -> Result<Vec<OwnedFd>, AttachError> {
+    const ANY_PROCESS: i32 = -1;
+    let what = || format!("the tracepoint {category}:{name}");
+    let id = crate::catalog::tracepoint_id(category, name)?;
+    let attr = libbpf_sys::perf_event_attr {
+        type_: libbpf_sys::PERF_TYPE_TRACEPOINT,
+        size: size_of::<libbpf_sys::perf_event_attr>() as u32,
+        config: id,
+        ..Default::default()
+    };
+    // A program on a tracepoint runs on every CPU, whichever CPU the event names.
+    let event = sys::perf_event_open(&attr, ANY_PROCESS, 0).map_err(|it| refused_perf(what(), it))?;
+    let link = sys::link_perf_event(program(programs, index)?, event.as_fd()).map_err(|it| refused_perf(what(), it))?;
+    Ok(vec![link, event])
+}
+
+/// A timer on every CPU; returns the descriptors and the number of CPUs.
+pub(crate) fn link_profile(programs: &Programs, index: usize, hz: u64) -> Result<(Vec<OwnedFd>, usize), AttachError> {
+    const ANY_PROCESS: i32 = -1;
+    let what = || format!("samples at {hz} Hz");
+    let mut attr = libbpf_sys::perf_event_attr {
+        type_: libbpf_sys::PERF_TYPE_SOFTWARE,
+        size: size_of::<libbpf_sys::perf_event_attr>() as u32,
+        config: u64::from(libbpf_sys::PERF_COUNT_SW_CPU_CLOCK),
+        ..Default::default()
+    };
+    attr.set_freq(1);
+    attr.__bindgen_anon_1.sample_freq = hz;
+    let mut held = Vec::new();
+    let cpus = sideband::online_cpus();
+    for cpu in &cpus {
+        let event = sys::perf_event_open(&attr, ANY_PROCESS, *cpu).map_err(|it| refused_sample(what(), hz, it))?;
+        let link =
+            sys::link_perf_event(program(programs, index)?, event.as_fd()).map_err(|it| refused_perf(what(), it))?;
+        held.extend([link, event]);
+    }
+    Ok((held, cpus.len()))
+}
+
+/// Links by the process they belong to; `None` is all processes.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    by_process: HashMap<Option<u32>, Vec<OwnedFd>>,
+    closer: Option<Closer>,
+}
+
+impl Links {
+    pub(crate) fn add(&mut self, pid: Option<u32>, links: Vec<OwnedFd>) {
+        self.by_process.entry(pid).or_default().extend(links);
+    }
+
+    /// Takes out what belongs to a process that has ended. Closing a uprobe link waits for the
+    /// kernel for milliseconds, so another thread does it.
+    pub(crate) fn remove(&mut self, pid: u32) {
+        if let Some(links) = self.by_process.remove(&Some(pid)) {
+            self.closer.get_or_insert_with(Closer::start).close(links);
+        }
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        let mut all: Vec<OwnedFd> = self.by_process.drain().flat_map(|(_, it)| it).collect();
+        let each = all.len().div_ceil(CLOSERS).max(1);
+        std::thread::scope(|scope| {
+            while !all.is_empty() {
+                let part = all.split_off(all.len().saturating_sub(each));
+                scope.spawn(move || drop(part));
+            }
+        });
+    }
+}
+
+#[derive(Debug)]
+struct Closer {
+    sender: Option<Sender<Vec<OwnedFd>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Closer {
+    fn start() -> Closer {
+        let (sender, receiver) = mpsc::channel::<Vec<OwnedFd>>();
+        let thread = std::thread::spawn(move || receiver.into_iter().for_each(drop));
+        Closer { sender: Some(sender), thread: Some(thread) }
+    }
+
+    fn close(&self, links: Vec<OwnedFd>) {
+        if let Some(sender) = &self.sender {
+            // A closer that is gone has dropped its receiver; the links then close right here.
+            let _ = sender.send(links);
+        }
+    }
+}
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        self.sender = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn program(programs: &Programs, index: usize) -> Result<BorrowedFd<'_>, AttachError> {
+    programs.get(index).and_then(Option::as_ref).map(AsFd::as_fd).ok_or_else(|| AttachError::Refused {
+        what: format!("program number {index}"),
+        answer: "it is not loaded in the kernel".into(),
+        hint: "; this is a bug in xputrace".into(),
+    })
+}
+
+fn refused_uprobe(file: &Path, pid: Option<u32>, error: io::Error) -> AttachError {
+    match (error.raw_os_error(), pid) {
+        (Some(libc::ESRCH), Some(pid)) => AttachError::NoSuchProcess(pid),
+        (Some(libc::EINVAL), _) if !has_uprobe_multi() => AttachError::OldKernel { release: kernel_release() },
+        (errno, _) => AttachError::Refused {
+            what: format!("uprobes in {}", file.display()),
+            answer: error.to_string(),
+            hint: hint(errno).into(),
+        },
+    }
+}
+
+fn refused_perf(what: String, error: io::Error) -> AttachError {
+    let hint = hint(error.raw_os_error()).into();
+    AttachError::Refused { what, answer: error.to_string(), hint }
+}
+
+fn refused_sample(what: String, hz: u64, error: io::Error) -> AttachError {
+    let limit = std::fs::read_to_string("/proc/sys/kernel/perf_event_max_sample_rate").unwrap_or_default();
+    match limit.trim().parse::<u64>() {
+        Ok(limit) if hz > limit => AttachError::Refused {
+            what,
+            answer: format!("the kernel allows {limit} a second"),
+            hint: format!("; sysctl kernel.perf_event_max_sample_rate={hz}"),
+        },
+        _ => refused_perf(what, error),
+    }
+}
+
+fn hint(errno: Option<i32>) -> &'static str {
+    match errno {
+        Some(libc::EPERM | libc::EACCES) => "; run as root, and see `xputrace doctor`",
+        Some(libc::EMFILE | libc::ENFILE) => "; raise the limit of open files: ulimit -n",
+        _ => "",
+    }
+}
+
+/// `6.18.44-generic`.
+pub(crate) fn kernel_release() -> String {
+    let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    text.trim().to_owned()
+}
+
+/// Whether the kernel is 6.6 or later.
+pub(crate) fn has_uprobe_multi() -> bool {
+    version(&kernel_release()).is_none_or(|it| it >= (6, 6))
+}
+
+/// Major and minor number of a release.
+pub(crate) fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|it: char| !it.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// Names of the failures of several files, the most telling one first: a file that has no such
+/// function says more than one that could not be read.
+pub(crate) fn most_telling(mut errors: Vec<AttachError>) -> Option<AttachError> {
+    let rank = |it: &AttachError| match it {
+        AttachError::OldKernel { .. } => 0,
+        AttachError::Refused { .. } => 1,
+        AttachError::Indirect { .. } => 2,
+        AttachError::NoSuchFunction { near, .. } => 4 - near.len().min(1),
+        _ => 5,
+    };
+    errors.sort_by_key(rank);
+    errors.into_iter().next()
+}
+
+/// Processes that links belong to now.
+pub(crate) type Alive = BTreeSet<u32>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions() {
+        assert_eq!(version("6.18.44-generic"), Some((6, 18)));
+        assert_eq!(version("5.4"), Some((5, 4)));
+        assert_eq!(version(""), None);
+    }
+}

@@ -1,0 +1,184 @@
+//! The live machine as the compiler's catalog.
+//!
+//! Tracepoints come from tracefs, the pid namespace from /proc, and the offset of one field of
+//! `task_struct` from the kernel's own type information (BTF).
+
+use crate::error::AttachError;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use xputrace_model::catalog::{Catalog, TracepointField, TracepointFieldType, TracepointFormat};
+use xputrace_model::diagnostic;
+
+/// Inode of the initial pid namespace. Source: `PROC_PID_INIT_INO` in `include/linux/proc_ns.h`.
+const INITIAL_PID_NAMESPACE: u64 = 4_026_531_836;
+const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+const NEAR_NAMES: usize = 3;
+
+/// Tracepoints from tracefs, the pid namespace from /proc, structure offsets from BTF.
+#[derive(Clone, Debug, Default)]
+pub struct LiveCatalog {
+    exec_id: OnceLock<Option<u32>>,
+}
+
+impl LiveCatalog {
+    /// Reads nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl Catalog for LiveCatalog {
+    fn tracepoint(&self, category: &str, name: &str) -> Result<TracepointFormat, String> {
+        read(category, name, "format").map(|it| parse_format(&it)).map_err(|it| it.to_string())
+    }
+
+    fn pid_namespace(&self) -> Option<(u64, u64)> {
+        let namespace = std::fs::metadata("/proc/self/ns/pid").ok()?;
+        (namespace.ino() != INITIAL_PID_NAMESPACE).then_some((namespace.dev(), namespace.ino()))
+    }
+
+    fn exec_id_offset(&self) -> Option<u32> {
+        *self.exec_id.get_or_init(|| crate::btf::member_offset("task_struct", "self_exec_id"))
+    }
+}
+
+/// The number by which perf knows a tracepoint.
+pub(crate) fn tracepoint_id(category: &str, name: &str) -> Result<u64, AttachError> {
+    let text = read(category, name, "id")?;
+    text.trim().parse().map_err(|_| AttachError::Tracefs(format!("the id of the tracepoint {category}:{name} is {text:?}")))
+}
+
+/// `CATEGORY:NAME` of every tracepoint, sorted.
+pub(crate) fn tracepoints() -> Result<Vec<String>, String> {
+    let events = tracefs()?.join("events");
+    let mut found = Vec::new();
+    for category in entries(&events).map_err(|it| unreadable(&events, &it))? {
+        for name in entries(&events.join(&category)).unwrap_or_default() {
+            if events.join(&category).join(&name).join("id").exists() {
+                found.push(format!("{category}:{name}"));
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Where tracefs is mounted.
+pub(crate) fn tracefs() -> Result<PathBuf, String> {
+    if let Some(found) = TRACEFS.iter().find(|it| Path::new(it).join("events").exists()) {
+        return Ok(PathBuf::from(found));
+    }
+    match std::fs::read_dir(TRACEFS[0]) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(unreadable(Path::new(TRACEFS[0]), &error)),
+        _ => Err(format!("tracefs is not mounted: mount -t tracefs tracefs {}", TRACEFS[0])),
+    }
+}
+
+fn read(category: &str, name: &str, file: &str) -> Result<String, AttachError> {
+    let root = tracefs().map_err(AttachError::Tracefs)?;
+    let plain = |it: &str| !it.is_empty() && !it.contains('/') && !it.starts_with('.');
+    let path = root.join("events").join(category).join(name).join(file);
+    match std::fs::read_to_string(&path) {
+        Ok(text) if plain(category) && plain(name) => Ok(text),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Err(AttachError::Tracefs(unreadable(&path, &error)))
+        }
+        _ => Err(AttachError::NoSuchTracepoint { name: format!("{category}:{name}"), near: near(category, name) }),
+    }
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> String {
+    format!("cannot read {}: {error}; run as root", path.display())
+}
+
+/// Similar tracepoints: of the same category first, then the same name elsewhere.
+fn near(category: &str, name: &str) -> Vec<String> {
+    let all = tracepoints().unwrap_or_default();
+    let split = || all.iter().filter_map(|it| Some((it, it.split_once(':')?)));
+    let siblings: Vec<&str> = split().filter(|(_, it)| it.0 == category).map(|(_, it)| it.1).collect();
+    let sibling = diagnostic::nearest(name, siblings.iter().copied()).map(|it| format!("{category}:{it}"));
+    let elsewhere = split().filter(|(_, it)| it.1 == name).map(|(full, _)| full.clone());
+    let wanted = format!("{category}:{name}");
+    let anywhere = diagnostic::nearest(&wanted, all.iter().map(String::as_str)).map(str::to_owned);
+    let mut found: Vec<String> = sibling.into_iter().chain(elsewhere).chain(anywhere).collect();
+    found.dedup();
+    found.truncate(NEAR_NAMES);
+    found
+}
+
+fn entries(directory: &Path) -> io::Result<Vec<String>> {
+    Ok(std::fs::read_dir(directory)?.flatten().filter_map(|it| it.file_name().into_string().ok()).collect())
+}
+
+/// Lines such as `field:pid_t prev_pid;	offset:24;	size:4;	signed:1;`. The fields that all
+/// tracepoints share (`common_…`) are not the event's own.
+fn parse_format(text: &str) -> TracepointFormat {
+    let fields = text.lines().filter_map(parse_field).filter(|it| !it.name.starts_with("common_")).collect();
+    TracepointFormat { fields }
+}
+
+fn parse_field(line: &str) -> Option<TracepointField> {
+    let mut parts = line.trim().split(';').map(str::trim);
+    let declaration = parts.next()?.strip_prefix("field:")?;
+    let mut number = |key: &str| parts.next()?.strip_prefix(key)?.parse::<u32>().ok();
+    let (offset, size, signed) = (number("offset:")?, number("size:")?, number("signed:")? != 0);
+    let (kind, name) = declaration.rsplit_once([' ', '*'])?;
+    let (name, array) = match name.split_once('[') {
+        Some((name, _)) => (name, true),
+        None => (name, false),
+    };
+    let kind = field_type(kind.trim(), declaration.contains('*'), array, size, signed);
+    Some(TracepointField { name: name.to_owned(), offset, kind })
+}
+
+fn field_type(kind: &str, pointer: bool, array: bool, size: u32, signed: bool) -> TracepointFieldType {
+    match size {
+        _ if kind.starts_with("__data_loc") => match kind.contains("char") && size == 4 {
+            true => TracepointFieldType::DataLoc,
+            false => TracepointFieldType::Other,
+        },
+        _ if kind.starts_with("__rel_loc") => TracepointFieldType::Other,
+        _ if array && kind == "char" => TracepointFieldType::Chars(size),
+        _ if array || kind.starts_with("struct ") && !pointer => TracepointFieldType::Other,
+        1 | 2 | 4 | 8 => TracepointFieldType::Int { size, signed },
+        _ => TracepointFieldType::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use TracepointFieldType::{Chars, DataLoc, Int, Other};
+
+    const FORMAT: &str = "name: x\nID: 1\nformat:\n\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\n\
+        \tfield:char prev_comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\
+        \tfield:pid_t prev_pid;\toffset:24;\tsize:4;\tsigned:1;\n\
+        \tfield:__data_loc char[] name;\toffset:28;\tsize:4;\tsigned:0;\n\
+        \tfield:const char * buf;\toffset:32;\tsize:8;\tsigned:0;\n\
+        \tfield:u32 words[2];\toffset:40;\tsize:8;\tsigned:0;\n\
+        \tfield:bool dead;\toffset:48;\tsize:1;\tsigned:0;\nprint fmt: \"field:x\"\n";
+
+    #[test]
+    fn a_format_file_is_read() {
+        let format = parse_format(FORMAT);
+        let fields: Vec<_> = format.fields.iter().map(|it| (it.name.as_str(), it.offset, it.kind)).collect();
+        assert_eq!(
+            fields,
+            [
+                ("prev_comm", 8, Chars(16)),
+                ("prev_pid", 24, Int { size: 4, signed: true }),
+                ("name", 28, DataLoc),
+                ("buf", 32, Int { size: 8, signed: false }),
+                ("words", 40, Other),
+                ("dead", 48, Int { size: 1, signed: false }),
+            ]
+        );
+    }
+
+    #[test]
+    fn names_cannot_leave_tracefs() {
+        assert!(LiveCatalog::new().tracepoint("..", "..").is_err());
+    }
+}

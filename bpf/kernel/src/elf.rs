@@ -1,0 +1,155 @@
+//! Executables and libraries: their functions, where in the file those are, and what they need.
+
+use memmap2::Mmap;
+use object::read::elf::{Dyn, ElfFile64, FileHeader, SectionHeader};
+use object::{Endianness, Object, ObjectSegment, ObjectSymbol, SymbolFlags};
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// Source: the ELF gABI, `st_info`.
+const STT_FUNC: u8 = 2;
+const STT_GNU_IFUNC: u8 = 10;
+
+/// A mapped file.
+pub(crate) struct Elf {
+    path: PathBuf,
+    bytes: Mmap,
+}
+
+/// A function symbol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Function {
+    /// Without a version.
+    pub(crate) name: String,
+    /// Offset of its first byte in the file.
+    pub(crate) file_offset: u64,
+    pub(crate) size: u64,
+    /// It only chooses the function that runs.
+    pub(crate) indirect: bool,
+}
+
+/// What an executable asks the dynamic linker for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Needs {
+    pub(crate) libraries: Vec<String>,
+    /// Of RPATH and RUNPATH, `$ORIGIN` replaced.
+    pub(crate) directories: Vec<PathBuf>,
+}
+
+impl Elf {
+    pub(crate) fn open(path: &Path) -> Result<Elf, String> {
+        let file = File::open(path).map_err(|it| it.to_string())?;
+        // SAFETY: the bytes are only read; a file that another process truncates meanwhile ends
+        // us with SIGBUS, as it would end its own users.
+        let bytes = unsafe { Mmap::map(&file) }.map_err(|it| it.to_string())?;
+        let elf = Elf { path: path.to_path_buf(), bytes };
+        elf.parse()?;
+        Ok(elf)
+    }
+
+    fn parse(&self) -> Result<ElfFile64<'_, Endianness>, String> {
+        ElfFile64::parse(&*self.bytes).map_err(|_| "it is not a 64-bit ELF file".to_owned())
+    }
+
+    /// Defined functions whose name (as it stands in the file, without a version) passes.
+    pub(crate) fn functions(&self, passes: &mut dyn FnMut(&str) -> bool) -> Vec<Function> {
+        let Ok(file) = self.parse() else { return Vec::new() };
+        let segments: Vec<_> = file.segments().map(|it| (it.address(), it.file_range())).collect();
+        let mut found: HashMap<(String, u64), Function> = HashMap::new();
+        for symbol in file.symbols().chain(file.dynamic_symbols()) {
+            let Some(kind) = function_kind(&symbol.flags()) else { continue };
+            let Ok(name) = symbol.name() else { continue };
+            let name = name.split('@').next().unwrap_or(name);
+            if symbol.is_undefined() || name.is_empty() || !passes(name) {
+                continue;
+            }
+            let Some(file_offset) = offset_of(&segments, symbol.address()) else { continue };
+            let indirect = kind == STT_GNU_IFUNC;
+            let function = Function { name: name.to_owned(), file_offset, size: symbol.size(), indirect };
+            found.entry((function.name.clone(), file_offset)).or_insert(function);
+        }
+        let mut found: Vec<_> = found.into_values().collect();
+        found.sort_by(|a, b| (&a.name, a.file_offset).cmp(&(&b.name, b.file_offset)));
+        found
+    }
+
+    /// The offset in the file of an address of its own address space.
+    pub(crate) fn file_offset(&self, address: u64) -> Option<u64> {
+        let file = self.parse().ok()?;
+        let segments: Vec<_> = file.segments().map(|it| (it.address(), it.file_range())).collect();
+        offset_of(&segments, address)
+    }
+
+    /// Whether a function is used here but defined elsewhere.
+    pub(crate) fn imports(&self, function: &str) -> bool {
+        self.parse().is_ok_and(|file| {
+            file.dynamic_symbols().any(|it| it.is_undefined() && it.name() == Ok(function))
+        })
+    }
+
+    /// Whether it has no symbol table but the dynamic linker's.
+    pub(crate) fn is_stripped(&self) -> bool {
+        self.parse().is_ok_and(|file| file.symbol_table().is_none())
+    }
+
+    /// The code at an offset, empty beyond the end.
+    pub(crate) fn code(&self, file_offset: u64) -> &[u8] {
+        usize::try_from(file_offset).ok().and_then(|it| self.bytes.get(it..)).unwrap_or(&[])
+    }
+
+    pub(crate) fn is_x86_64(&self) -> bool {
+        self.parse().is_ok_and(|file| file.elf_header().e_machine(file.endian()) == object::elf::EM_X86_64)
+    }
+
+    pub(crate) fn build_id(&self) -> Vec<u8> {
+        self.parse().ok().and_then(|it| it.build_id().ok().flatten().map(<[u8]>::to_vec)).unwrap_or_default()
+    }
+
+    /// The libraries it is linked with, and where it wants them searched.
+    pub(crate) fn needs(&self) -> Needs {
+        self.parse().ok().and_then(|file| self.read_needs(&file)).unwrap_or_default()
+    }
+
+    fn read_needs(&self, file: &ElfFile64<'_, Endianness>) -> Option<Needs> {
+        let (endian, data) = (file.endian(), &*self.bytes);
+        let sections = file.elf_header().sections(endian, data).ok()?;
+        let (dynamic, strings) =
+            sections.iter().find_map(|it| it.dynamic(endian, data).ok().flatten())?;
+        let strings = sections.strings(endian, data, strings).ok()?;
+        let text = |it: &object::elf::Dyn64<Endianness>| {
+            let at = u32::try_from(it.d_val(endian)).ok()?;
+            String::from_utf8(strings.get(at).ok()?.to_vec()).ok()
+        };
+        let mut needs = Needs::default();
+        for entry in dynamic {
+            let (Some(text), tag) = (text(entry), entry.d_tag(endian)) else { continue };
+            if tag == object::elf::DT_NEEDED {
+                needs.libraries.push(text);
+            } else if tag == object::elf::DT_RPATH || tag == object::elf::DT_RUNPATH {
+                let origin = self.path.parent().unwrap_or(Path::new("/")).to_string_lossy().into_owned();
+                let expand = |it: &str| PathBuf::from(it.replace("$ORIGIN", &origin).replace("${ORIGIN}", &origin));
+                needs.directories.extend(text.split(':').filter(|it| !it.is_empty()).map(expand));
+            }
+        }
+        Some(needs)
+    }
+}
+
+fn function_kind(flags: &SymbolFlags<object::SectionIndex, object::SymbolIndex>) -> Option<u8> {
+    match flags {
+        SymbolFlags::Elf { st_info, .. } => {
+            let kind = st_info.0 & 0xf;
+            (kind == STT_FUNC || kind == STT_GNU_IFUNC).then_some(kind)
+        }
+        _ => None,
+    }
+}
+
+/// Segments are (address, (offset, size) in the file).
+fn offset_of(segments: &[(u64, (u64, u64))], address: u64) -> Option<u64> {
+    segments.iter().find_map(|(start, (offset, size))| {
+        let inside = address.checked_sub(*start)?;
+        (inside < *size).then(|| offset.checked_add(inside)).flatten()
+    })
+}

@@ -1,0 +1,71 @@
+//! What can go wrong with the kernel, in sentences that say what was attempted and what to do.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A failure that stops the run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kernel's verifier refused a program that we made.
+    #[error("the kernel refused the program {program} of {place}: {reason}\n{log}\nthis is a bug in xputrace: the compiler must not make such a program")]
+    Refused {
+        program: String,
+        /// `script.rhai:3`, the line that the refused instruction came from.
+        place: String,
+        reason: io::Error,
+        /// The last lines of the verifier's log.
+        log: String,
+    },
+    #[error("cannot create the map {map} ({kind}, {entries} entries): {source}{hint}")]
+    CreateMap { map: String, kind: String, entries: u32, source: io::Error, hint: &'static str },
+    #[error("cannot write the program object: {0}")]
+    Object(#[from] xputrace_bytecode::object::ObjectError),
+    #[error("cannot {operation} the map {map}: {source}")]
+    Map { operation: &'static str, map: String, source: io::Error },
+    #[error("the plan has no map number {0} in the kernel")]
+    NoSuchMap(usize),
+    #[error("the map {0} has no generations to swap: it is not an array of maps")]
+    NotSwappable(String),
+    #[error("not permitted to load programs into the kernel: run as root, or grant CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN{0}")]
+    NotPermitted(&'static str),
+    #[error("cannot {what}: {source}")]
+    System { what: String, source: io::Error },
+}
+
+/// Why one probe could not be attached; the others are not affected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    #[error("there is no function `{function}` in {file}{why}{}", near_names(.near))]
+    NoSuchFunction { file: PathBuf, function: String, near: Vec<String>, why: String },
+    #[error("there is no file {0}")]
+    NoSuchFile(PathBuf),
+    #[error("cannot read the functions of {file}: {reason}")]
+    UnreadableFile { file: PathBuf, reason: String },
+    #[error("`{function}` in {file} is chosen when the program starts (an indirect function): probe one of its versions{}", near_names(.near))]
+    Indirect { file: PathBuf, function: String, near: Vec<String> },
+    #[error("`{function}`: the offset {offset:#x} is not inside the function, which has {size:#x} bytes")]
+    OffsetOutside { function: String, offset: u64, size: u64 },
+    #[error("uprobes need uprobe_multi links, which Linux has from 6.6 on; this is {release}. scripts with GPU hooks, tracepoints and samples alone work here")]
+    OldKernel { release: String },
+    #[error("there is no tracepoint `{name}`{}", near_names(.near))]
+    NoSuchTracepoint { name: String, near: Vec<String> },
+    #[error("{0}")]
+    Tracefs(String),
+    #[error("cannot attach {what}: {answer}{hint}")]
+    Refused { what: String, answer: String, hint: String },
+    #[error("the process {0} has ended")]
+    NoSuchProcess(u32),
+}
+
+fn near_names(near: &[String]) -> String {
+    if near.is_empty() { String::new() } else { format!("; similar: {}", near.join(", ")) }
+}
+
+impl Error {
+    /// The operating system's last answer, as an error about `what`.
+    pub(crate) fn last(what: impl Into<String>) -> Error {
+        Error::System { what: what.into(), source: io::Error::last_os_error() }
+    }
+}

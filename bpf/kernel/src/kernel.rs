@@ -1,0 +1,554 @@
+//! [`Kernel`]: what a run holds in the kernel.
+
+use crate::attach::{self, Alive, FunctionProbe, Links};
+use crate::catalog::LiveCatalog;
+use crate::elf::Elf;
+use crate::error::{AttachError, Error};
+use crate::follow;
+use crate::load::{self, Loaded};
+use crate::map::MapHandle;
+use crate::proc_maps;
+use crate::report::{AttachReport, News, Outcome, ProbeReport, Unprobed, Warning};
+use crate::resolve::{self, Candidate};
+use crate::ring::Ring;
+use crate::scope::{self, Scope};
+use crate::sideband::{ProcessEvent, Sideband};
+use crate::sys;
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use xputrace_bytecode::{Image, ProgramKind};
+use xputrace_model::catalog::Catalog;
+use xputrace_model::plan::{Place, Plan, Probe, StringId, Target};
+use xputrace_model::schema::Event;
+use xputrace_model::stack::StackKey;
+
+/// A plan's programs, maps and links in the kernel; dropping it takes all of them out.
+pub struct Kernel {
+    // Dropped in this order: links first, then what they refer to.
+    links: Links,
+    image: Image,
+    loaded: Loaded,
+    roles: Roles,
+    /// Indices of the programs that keep the target map right, or why there are none.
+    followers: Result<Vec<usize>, String>,
+    ring: Option<Ring>,
+    names: FunctionNames,
+    functions: Vec<FunctionProbe>,
+    scope: Option<Scope>,
+    alive: Alive,
+    sideband: Sideband,
+    perf_refused: Option<String>,
+    events: Vec<ProcessEvent>,
+    news: Vec<News>,
+}
+
+/// Which of the image's maps serves what.
+#[derive(Clone, Copy, Debug, Default)]
+struct Roles {
+    losses: Option<usize>,
+    stacks: Option<usize>,
+    targets: Option<usize>,
+    tags: Option<usize>,
+}
+
+impl Kernel {
+    /// Loads the plan's programs for Linux and the maps that live in the kernel. A program that
+    /// the verifier refuses is a bug of the compiler; the error names the script's line.
+    pub fn load(plan: &Plan) -> Result<Kernel, Error> {
+        let mut image = plan.image.clone();
+        let followers = add_followers(&mut image, plan.targets);
+        let loaded = load::load(&image)?;
+        let ring = plan.kernel_ring.map(|it| open_ring(&loaded, it)).transpose()?;
+        let roles = Roles {
+            losses: plan.kernel_losses,
+            stacks: plan.kernel_stacks,
+            targets: plan.targets,
+            tags: plan.tags,
+        };
+        Ok(Kernel {
+            links: Links::default(),
+            image,
+            loaded,
+            roles,
+            followers,
+            ring,
+            names: FunctionNames::new(&plan.strings),
+            functions: Vec::new(),
+            scope: None,
+            alive: Alive::new(),
+            sideband: Sideband::default(),
+            perf_refused: None,
+            events: Vec::new(),
+            news: Vec::new(),
+        })
+    }
+
+    /// Lets `intern` give out the ids of function names that are not among `Plan::strings`, so
+    /// that they share the run's string table. Call it before [`Kernel::attach`].
+    pub fn intern_with(&mut self, intern: impl FnMut(&str) -> StringId + 'static) {
+        self.names.intern = Some(Box::new(intern));
+    }
+
+    /// Names of functions that patterns matched and that are not among `Plan::strings`; without
+    /// [`Kernel::intern_with`], entry `i` has the id `Plan::strings.len() + i`. A hit's cookie is
+    /// the id of its function's name.
+    pub fn functions(&self) -> &[String] {
+        &self.names.appended
+    }
+
+    /// Attaches every probe that can be attached now; one that cannot does not affect the others.
+    /// Process events are watched from before the first link, so nothing falls in between.
+    pub fn attach(&mut self, plan: &Plan, scope: &Scope) -> AttachReport {
+        let mut report = AttachReport::default();
+        self.watch_processes(scope);
+        self.follow_targets(scope, &mut report);
+        self.alive = scope::with_descendants(&scope.pids()).into_iter().collect();
+        self.scope = Some(scope.clone());
+        for (index, probe) in plan.probes.iter().enumerate().filter(|(_, it)| runs_here(it)) {
+            let outcome = self.attach_probe(index, probe, &mut report.warnings);
+            report.probes.push(ProbeReport { probe: index, outcome });
+        }
+        self.report_existing_mappings();
+        report
+    }
+
+    /// Waits until the ring buffer has records or a process did something, at most `timeout`;
+    /// hands out the records, and attaches to new children and newly mapped files. Records come
+    /// in the order in which handlers wrote them; what is written meanwhile is for the next call.
+    pub fn poll(&mut self, timeout: Duration, on_record: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
+        let ring = self.ring.as_ref().map(|it| it.fd().as_raw_fd());
+        let wait = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut fds: Vec<_> = self.sideband.fds().chain(ring).map(wait).collect();
+        let millis = timeout.as_micros().div_ceil(1000).try_into().unwrap_or(i32::MAX);
+        sys::wait_readable(&mut fds, millis)
+            .map_err(|source| Error::System { what: "wait for events of the kernel".into(), source })?;
+        // Children first: every microsecond counts for them.
+        self.handle_process_events();
+        if let Some(ring) = &mut self.ring {
+            ring.drain(on_record);
+        }
+        Ok(())
+    }
+
+    /// The map with this index in `Plan::image`, where it lives in the kernel. Of a map with two
+    /// generations it is the current one.
+    pub fn map(&self, index: usize) -> Option<&MapHandle> {
+        self.loaded.maps.get(index)?.as_ref().map(|it| &it.current)
+    }
+
+    /// Puts an empty generation in place of the current one, waits (in the kernel) until no
+    /// program uses the old one any more, and hands out everything that it holds: each key, and
+    /// its value once a CPU.
+    pub fn swap(&mut self, index: usize, f: &mut dyn FnMut(&[u8], &[&[u8]])) -> Result<(), Error> {
+        let map = self.loaded.maps.get(index).and_then(Option::as_ref).ok_or(Error::NoSuchMap(index))?;
+        let spec = &self.image.maps[index];
+        let outer = map.outer.as_ref().ok_or_else(|| Error::NotSwappable(spec.name.clone()))?;
+        let (_, fresh) = load::create_inner(spec)?;
+        load::put_generation(outer, &fresh).map_err(|it| map.current.error("swap the generations of", it))?;
+        map.current.replace(fresh).for_each(f)
+    }
+
+    /// Addresses of a stack that the kernel took, innermost first; `None` when it is not (or no
+    /// longer) there.
+    pub fn stack_addresses(&self, stack: StackKey) -> Option<Vec<u64>> {
+        let id = match stack {
+            StackKey::KernelUser { id, .. } | StackKey::KernelKernel { id } => id,
+            StackKey::Collector { .. } | StackKey::Lost => return None,
+        };
+        let stored = self.map(self.roles.stacks?)?.lookup(&id.to_ne_bytes()).ok()??;
+        let words = stored.first()?.as_chunks::<8>().0.iter().map(|it| u64::from_ne_bytes(*it));
+        Some(words.take_while(|it| *it != 0).collect())
+    }
+
+    /// Counts of `Plan::loss_sites` in the kernel, summed over CPUs; empty where the plan has
+    /// no loss map in the kernel.
+    pub fn loss_counts(&self) -> Vec<u64> {
+        let Some(map) = self.roles.losses.and_then(|it| self.map(it)) else { return Vec::new() };
+        let mut counts = vec![0u64; map.spec().max_entries as usize];
+        let read = map.for_each(&mut |key, cpus| {
+            let index = key.first_chunk().map(|it| u32::from_ne_bytes(*it) as usize);
+            if let Some(count) = index.and_then(|it| counts.get_mut(it)) {
+                let words = cpus.iter().filter_map(|it| it.first_chunk()).map(|it| u64::from_ne_bytes(*it));
+                *count = words.fold(*count, u64::wrapping_add);
+            }
+        });
+        if read.is_err() { Vec::new() } else { counts }
+    }
+
+    /// Hits that the kernel skipped because the same program was already running on that CPU.
+    pub fn missed_hits(&self) -> u64 {
+        self.loaded.programs.iter().flatten().filter_map(|it| sys::prog_misses(it.as_fd()).ok()).sum()
+    }
+
+    /// What the scope's processes did since last asked, in order of time. Looks for new events
+    /// first, so that it can be called without [`Kernel::poll`].
+    pub fn processes(&mut self) -> Vec<ProcessEvent> {
+        self.handle_process_events();
+        std::mem::take(&mut self.events)
+    }
+
+    /// What was attached, or could not be, since last asked.
+    pub fn news(&mut self) -> Vec<News> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Why process events are not available, where they are not: children and files that are
+    /// mapped later then have no uprobes.
+    pub fn perf_refused(&self) -> Option<String> {
+        self.perf_refused.clone()
+    }
+
+    /// Process events that the kernel could not store.
+    pub fn lost_process_events(&self) -> u64 {
+        self.sideband.lost
+    }
+
+    /// Attaches the probes that name functions in a file which a process has just mapped. `file`
+    /// is its path as the process sees it. Called for every mapping of the process events; only
+    /// needed where those are refused.
+    pub fn on_mapping(&mut self, pid: u32, file: &Path) {
+        let wanted = self.functions.iter().any(|it| resolve::is_candidate(&it.object, file));
+        let may_be_static = self.functions.iter().any(|it| resolve::may_be_static(&it.object));
+        if !wanted && !may_be_static {
+            return;
+        }
+        let path = mapped_path(pid, file);
+        let Some(id) = resolve::file_id(&path) else { return };
+        let is_executable = || std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|it| it == file);
+        let executable = may_be_static && is_executable();
+        for index in 0..self.functions.len() {
+            let probe = &self.functions[index];
+            let named = resolve::is_candidate(&probe.object, file);
+            let guessed = executable && resolve::may_be_static(&probe.object);
+            if (named || guessed) && !probe.seen.contains(&id) {
+                self.attach_late(index, &Candidate { id, path: path.clone() }, named);
+            }
+        }
+    }
+
+    /// The array through which the launch handlers in the kernel leave tags for this process: it
+    /// can be mapped, and belongs to this process alone.
+    pub fn add_tag_array(&mut self, pid: u32) -> Result<OwnedFd, Error> {
+        let index = self.roles.tags.ok_or(Error::NoSuchMap(usize::MAX))?;
+        let map = self.map(index).ok_or(Error::NoSuchMap(index))?;
+        let (_, array) = load::create_inner(&self.image.maps[index])?;
+        sys::map_update(map.fd().as_fd(), &pid.to_ne_bytes(), &array.as_raw_fd().to_ne_bytes(), 0)
+            .map_err(|it| map.error("register a process in", it))?;
+        Ok(array)
+    }
+
+    /// Attaches the launch handlers that run in Linux at the collector's marker function in one
+    /// process; returns how many there are. `file` is a path that we can open.
+    pub fn attach_marker(
+        &mut self,
+        plan: &Plan,
+        pid: u32,
+        file: &Path,
+        file_offset: u64,
+    ) -> Result<usize, AttachError> {
+        let handlers = plan.probes.iter().filter(|it| it.event == Event::Launch && it.place == Place::Linux);
+        let programs: Vec<usize> = handlers.filter_map(|it| it.program).collect();
+        for program in &programs {
+            let link = attach::link_place(&self.loaded.programs, *program, pid, file, file_offset)?;
+            self.links.add(Some(pid), vec![link]);
+        }
+        Ok(programs.len())
+    }
+
+    /// Forgets a process that has ended, where process events are refused and cannot tell.
+    pub fn forget(&mut self, pid: u32) {
+        self.links.remove(pid);
+        self.alive.remove(&pid);
+        if let Some(tags) = self.roles.tags.and_then(|it| self.map(it)) {
+            // Most processes have no tag array.
+            let _ = tags.delete(&pid.to_ne_bytes());
+        }
+    }
+
+    fn watch_processes(&mut self, scope: &Scope) {
+        let pids = match scope {
+            Scope::System => None,
+            _ => Some(scope::with_descendants(&scope.pids())),
+        };
+        match Sideband::open(pids.as_deref()) {
+            Ok(sideband) => self.sideband = sideband,
+            Err(error) => {
+                self.perf_refused = Some(format!(
+                    "cannot watch processes by perf events: {error}; run as root or set \
+                     sysctl kernel.perf_event_paranoid=1. children and files mapped later have no uprobes"
+                ));
+            }
+        }
+    }
+
+    /// First the programs that follow, then the processes that there are: a fork in between is
+    /// seen by one of the two.
+    fn follow_targets(&mut self, scope: &Scope, report: &mut AttachReport) {
+        if self.roles.targets.is_none() {
+            return;
+        }
+        if let Err(why) = self.attach_followers() {
+            // Children are followed by process events instead.
+            self.followers = Err(why.clone());
+            let text = format!("children are followed a moment late: {why}");
+            report.warnings.push(Warning { probe: 0, text });
+        }
+        let seeds = match scope {
+            Scope::System => scope::all_processes(),
+            _ => scope.pids(),
+        };
+        seeds.iter().for_each(|it| self.add_target(*it));
+        scope::with_descendants(&seeds).iter().for_each(|it| self.add_target(*it));
+    }
+
+    fn attach_followers(&mut self) -> Result<(), String> {
+        for index in self.followers.clone()? {
+            if let ProgramKind::Tracepoint { category, name } = &self.image.programs[index].kind {
+                let links = attach::link_tracepoint(&self.loaded.programs, index, category, name)
+                    .map_err(|it| it.to_string())?;
+                self.links.add(None, links);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_target(&self, pid: u32) {
+        if let Some(targets) = self.roles.targets.and_then(|it| self.map(it)) {
+            // A full map is seen by the handlers too: they count what they refuse.
+            let _ = targets.update(&pid.to_ne_bytes(), &1u32.to_ne_bytes(), 0);
+        }
+    }
+
+    fn attach_probe(&mut self, index: usize, probe: &Probe, warnings: &mut Vec<Warning>) -> Outcome {
+        let Some(program) = probe.program else {
+            return Outcome::Failed(not_compiled(&probe.name));
+        };
+        match &probe.target {
+            Target::Function { object, function } => {
+                self.functions.push(FunctionProbe {
+                    probe: index,
+                    program,
+                    entry_program: probe.entry_program,
+                    at_return: probe.event == Event::Uretprobe,
+                    object: object.clone(),
+                    function: function.clone(),
+                    every_process: probe.system_wide || matches!(self.scope, Some(Scope::System)),
+                    files: Vec::new(),
+                    seen: HashSet::new(),
+                });
+                self.attach_function(self.functions.len() - 1, warnings)
+            }
+            Target::Tracepoint { category, name } => {
+                match attach::link_tracepoint(&self.loaded.programs, program, category, name) {
+                    Ok(links) => self.hold(links, 1),
+                    Err(error) => Outcome::Failed(error),
+                }
+            }
+            Target::Profile { hz } => match attach::link_profile(&self.loaded.programs, program, *hz) {
+                Ok((links, cpus)) => self.hold(links, cpus),
+                Err(error) => Outcome::Failed(error),
+            },
+            Target::Interval { .. } | Target::None => Outcome::Failed(not_compiled(&probe.name)),
+        }
+    }
+
+    fn hold(&mut self, links: Vec<OwnedFd>, functions: usize) -> Outcome {
+        self.links.add(None, links);
+        Outcome::Attached { functions, files: Vec::new() }
+    }
+
+    fn attach_function(&mut self, index: usize, warnings: &mut Vec<Warning>) -> Outcome {
+        let scope = match (&self.scope, self.functions[index].every_process) {
+            (Some(Scope::Command(command)), _) => Scope::Command(command.clone()),
+            (_, true) => Scope::System,
+            _ => Scope::Processes(self.alive.iter().copied().collect()),
+        };
+        let object = self.functions[index].object.clone();
+        let candidates = self.functions[index].candidates(&scope);
+        if candidates.is_empty() && object.contains('/') && !object.contains(['*', '?']) {
+            return Outcome::Failed(AttachError::NoSuchFile(PathBuf::from(object)));
+        }
+        let mut errors = Vec::new();
+        for file in &candidates {
+            match self.attach_file(index, file) {
+                Ok(warning) => warnings.extend(warning),
+                // The executable was only a guess for a library that may be linked statically.
+                Err(AttachError::NoSuchFunction { file, .. }) if !resolve::is_candidate(&object, &file) => {}
+                Err(error) => errors.push(error),
+            }
+        }
+        match (self.functions[index].files.is_empty(), attach::most_telling(errors)) {
+            (false, _) => self.functions[index].attached(),
+            (true, Some(error)) => Outcome::Failed(error),
+            (true, None) => Outcome::Pending,
+        }
+    }
+
+    /// Looks into a file and links what it found, in all processes of the scope.
+    fn attach_file(&mut self, index: usize, file: &Candidate) -> Result<Option<Warning>, AttachError> {
+        let names = &mut self.names;
+        let probe = &mut self.functions[index];
+        let Some((file, warning)) = probe.look_into(file, &mut |it| names.id(it))? else { return Ok(None) };
+        let pids: Vec<Option<u32>> = match probe.every_process {
+            true => vec![None],
+            false => self.alive.iter().copied().map(Some).collect(),
+        };
+        for pid in pids {
+            match self.functions[index].link(file, pid, &self.loaded.programs) {
+                Ok(links) => self.links.add(pid, links),
+                Err(AttachError::NoSuchProcess(_)) => {}
+                Err(error) => {
+                    self.functions[index].files.pop();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(warning)
+    }
+
+    fn attach_late(&mut self, index: usize, file: &Candidate, named: bool) {
+        let probe = self.functions[index].probe;
+        match self.attach_file(index, file) {
+            Ok(warning) => {
+                self.news.extend(warning.map(News::Warning));
+                let outcome = self.functions[index].attached();
+                self.news.push(News::Probe(ProbeReport { probe, outcome }));
+            }
+            // Another file has it, or the executable was only a guess.
+            Err(AttachError::NoSuchFunction { .. }) if !named || !self.functions[index].files.is_empty() => {}
+            Err(error) => self.news.push(News::Probe(ProbeReport { probe, outcome: Outcome::Failed(error) })),
+        }
+    }
+
+    fn handle_process_events(&mut self) {
+        for event in self.sideband.drain() {
+            match &event {
+                ProcessEvent::Fork { time_nanos, parent, pid } => self.on_fork(*parent, *pid, *time_nanos),
+                ProcessEvent::Mmap { pid, path, .. } => self.on_mapping(*pid, path),
+                ProcessEvent::Exit { pid, .. } => self.forget(*pid),
+                ProcessEvent::Exec { .. } => {}
+            }
+            self.events.push(event);
+        }
+    }
+
+    /// Gives a new process of the scope its own links.
+    fn on_fork(&mut self, parent: u32, pid: u32, time_nanos: u64) {
+        if self.followers.is_err() && (self.alive.contains(&parent) || matches!(self.scope, Some(Scope::System))) {
+            self.add_target(pid);
+        }
+        if !self.alive.contains(&parent) || !self.alive.insert(pid) {
+            return;
+        }
+        let mut failed = None;
+        let mut linked = 0;
+        for probe in self.functions.iter().filter(|it| !it.every_process && !it.files.is_empty()) {
+            match probe.link_all(pid, &self.loaded.programs) {
+                Ok(links) => self.links.add(Some(pid), links),
+                Err(error) => failed = Some(error),
+            }
+            linked += 1;
+        }
+        if linked > 0 {
+            let micros = sys::monotonic_nanos().saturating_sub(time_nanos) / 1000;
+            self.news.push(News::Child(Unprobed { pid, micros, failed }));
+        }
+    }
+
+    /// What the scope's processes have mapped already, as if they had just done so.
+    fn report_existing_mappings(&mut self) {
+        if !matches!(self.scope, Some(Scope::Processes(_))) {
+            return;
+        }
+        let time_nanos = sys::monotonic_nanos();
+        let mut build_ids: HashMap<PathBuf, Vec<u8>> = HashMap::new();
+        for pid in self.alive.clone() {
+            for mapping in proc_maps::of(pid).unwrap_or_default() {
+                let path = proc_maps::reachable(pid, &mapping);
+                let build_id = build_ids
+                    .entry(path)
+                    .or_insert_with_key(|it| Elf::open(it).map(|it| it.build_id()).unwrap_or_default())
+                    .clone();
+                let proc_maps::FileMapping { start, len, pgoff, path, .. } = mapping;
+                self.events.push(ProcessEvent::Mmap { time_nanos, pid, start, len, pgoff, path, build_id });
+            }
+        }
+    }
+}
+
+/// Ids of function names: those of the plan, then appended ones.
+struct FunctionNames {
+    ids: HashMap<String, StringId>,
+    appended: Vec<String>,
+    next: StringId,
+    intern: Option<Box<dyn FnMut(&str) -> StringId>>,
+}
+
+impl FunctionNames {
+    fn new(strings: &[String]) -> Self {
+        let mut ids = HashMap::new();
+        for (id, text) in strings.iter().enumerate() {
+            ids.entry(text.clone()).or_insert(id as StringId);
+        }
+        FunctionNames { ids, appended: Vec::new(), next: strings.len() as StringId, intern: None }
+    }
+
+    fn id(&mut self, name: &str) -> StringId {
+        if let Some(id) = self.ids.get(name) {
+            return *id;
+        }
+        let id = match &mut self.intern {
+            Some(intern) => intern(name),
+            None => self.next,
+        };
+        self.next += 1;
+        self.ids.insert(name.to_owned(), id);
+        self.appended.push(name.to_owned());
+        id
+    }
+}
+
+/// Whether a probe is attached by [`Kernel::attach`].
+fn runs_here(probe: &Probe) -> bool {
+    probe.place == Place::Linux && probe.event != Event::Launch
+}
+
+fn not_compiled(name: &str) -> AttachError {
+    AttachError::Refused {
+        what: name.to_owned(),
+        answer: "it has nothing that could be attached in the kernel".into(),
+        hint: "; this is a bug in xputrace".into(),
+    }
+}
+
+/// Appends the programs that keep the map of target processes right.
+fn add_followers(image: &mut Image, targets: Option<usize>) -> Result<Vec<usize>, String> {
+    let Some(targets) = targets else { return Ok(Vec::new()) };
+    let catalog = LiveCatalog::new();
+    if catalog.pid_namespace().is_some() {
+        // Tracepoints name processes by their ids in the initial namespace, the map by ours.
+        return Err("process ids here are those of a namespace, which the kernel's own events do not know".into());
+    }
+    let programs = follow::programs(targets, &catalog)?;
+    let first = image.programs.len();
+    image.programs.extend(programs);
+    Ok((first..image.programs.len()).collect())
+}
+
+fn open_ring(loaded: &Loaded, index: usize) -> Result<Ring, Error> {
+    let map = loaded.maps.get(index).and_then(Option::as_ref).ok_or(Error::NoSuchMap(index))?;
+    let fd = map.current.try_clone_fd()?;
+    Ring::new(fd, map.current.spec().max_entries).map_err(|it| map.current.error("map the ring of", it))
+}
+
+/// A path that we can open for a file that a process has mapped under `file`.
+fn mapped_path(pid: u32, file: &Path) -> PathBuf {
+    let direct = proc_maps::in_root_of(pid, file);
+    if direct.exists() {
+        return direct;
+    }
+    let mappings = proc_maps::of(pid).unwrap_or_default();
+    mappings.iter().find(|it| it.path == file).map_or(direct, |it| proc_maps::reachable(pid, it))
+}

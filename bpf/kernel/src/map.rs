@@ -1,0 +1,233 @@
+//! A BPF map by its file descriptor: single elements, and all of them in batches.
+
+use crate::error::Error;
+use crate::sys;
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use xputrace_bytecode::image::{MapKind, MapSpec};
+use xputrace_bytecode::vm::RemoteMap;
+
+/// One element for [`MapHandle::for_each`]: the key, and its value once a CPU (once in all for
+/// maps that are not per CPU).
+pub type Element<'a> = (&'a [u8], &'a [&'a [u8]]);
+
+/// Elements that one call reads at first.
+const BATCH: usize = 1024;
+
+/// A map in the kernel. Where a map has two generations, the handle is of the current one,
+/// also after a swap. Clones are the same map.
+#[derive(Clone, Debug)]
+pub struct MapHandle {
+    spec: Rc<MapSpec>,
+    fd: Rc<RefCell<Rc<OwnedFd>>>,
+}
+
+impl MapHandle {
+    pub(crate) fn new(spec: MapSpec, fd: OwnedFd) -> MapHandle {
+        MapHandle { spec: Rc::new(spec), fd: Rc::new(RefCell::new(Rc::new(fd))) }
+    }
+
+    /// What the map was made from.
+    pub fn spec(&self) -> &MapSpec {
+        &self.spec
+    }
+
+    /// Another descriptor of the same map.
+    pub fn try_clone_fd(&self) -> Result<OwnedFd, Error> {
+        self.fd().try_clone().map_err(|source| self.error("duplicate the descriptor of", source))
+    }
+
+    /// The value, or of a per-CPU map each CPU's value.
+    pub fn lookup(&self, key: &[u8]) -> Result<Option<Vec<Vec<u8>>>, Error> {
+        self.check("look up a key in", key.len(), self.spec.key_size)?;
+        let mut value = vec![0; self.stored_size()];
+        match sys::map_lookup(self.fd().as_fd(), key, &mut value) {
+            Ok(()) => Ok(Some(self.split(&value).into_iter().map(<[u8]>::to_vec).collect())),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+            Err(error) => Err(self.error("look up a key in", error)),
+        }
+    }
+
+    /// Stores a value; `flags` as of `bpf_map_update_elem`. In a per-CPU map every CPU's value
+    /// becomes this one.
+    pub fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), Error> {
+        self.check("update", key.len(), self.spec.key_size)?;
+        self.check("update", value.len(), self.spec.value_size)?;
+        self.store(key, value, flags).map_err(|source| self.error("update", source))
+    }
+
+    /// Removes an element; whether it was there.
+    pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
+        self.check("delete a key of", key.len(), self.spec.key_size)?;
+        match sys::map_delete(self.fd().as_fd(), key) {
+            Ok(()) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(error) => Err(self.error("delete a key of", error)),
+        }
+    }
+
+    /// Every element: its key, and its value once a CPU (once in all for maps that are not per
+    /// CPU). What changes meanwhile may or may not be seen.
+    pub fn for_each(&self, f: &mut dyn FnMut(&[u8], &[&[u8]])) -> Result<(), Error> {
+        let fd = self.fd();
+        match self.read_batches(fd.as_fd(), f) {
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => self.read_one_by_one(fd.as_fd(), f),
+            answer => answer,
+        }
+        .map_err(|source| self.error("read", source))
+    }
+
+    /// Removes every element; elements of arrays become zero.
+    pub fn clear(&self) -> Result<(), Error> {
+        let mut keys = Vec::new();
+        self.for_each(&mut |key, _| keys.push(key.to_vec()))?;
+        let zero = vec![0; self.spec.value_size as usize];
+        for key in keys {
+            match self.spec.kind {
+                MapKind::Array | MapKind::PercpuArray => self.update(&key, &zero, 0)?,
+                _ => {
+                    self.delete(&key)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn fd(&self) -> Rc<OwnedFd> {
+        self.fd.borrow().clone()
+    }
+
+    /// Puts another map of the same shape behind the handle and returns the one before.
+    pub(crate) fn replace(&self, fd: OwnedFd) -> MapHandle {
+        let old = self.fd.replace(Rc::new(fd));
+        MapHandle { spec: self.spec.clone(), fd: Rc::new(RefCell::new(old)) }
+    }
+
+    pub(crate) fn error(&self, operation: &'static str, source: io::Error) -> Error {
+        Error::Map { operation, map: self.spec.name.clone(), source }
+    }
+
+    fn check(&self, operation: &'static str, len: usize, expected: u32) -> Result<(), Error> {
+        if len == expected as usize {
+            return Ok(());
+        }
+        let text = format!("{len} bytes where the map has {expected}");
+        Err(self.error(operation, io::Error::new(io::ErrorKind::InvalidInput, text)))
+    }
+
+    fn is_per_cpu(&self) -> bool {
+        matches!(self.spec.kind, MapKind::PercpuHash | MapKind::PercpuArray | MapKind::LruPercpuHash)
+    }
+
+    /// Bytes of one CPU's value as the kernel copies it.
+    fn stride(&self) -> usize {
+        if self.is_per_cpu() {
+            (self.spec.value_size as usize).next_multiple_of(8)
+        } else {
+            self.spec.value_size as usize
+        }
+    }
+
+    /// Bytes of an element's value over all CPUs.
+    fn stored_size(&self) -> usize {
+        self.stride() * if self.is_per_cpu() { sys::possible_cpus() } else { 1 }
+    }
+
+    fn split<'a>(&self, stored: &'a [u8]) -> Vec<&'a [u8]> {
+        let len = self.spec.value_size as usize;
+        stored.chunks_exact(self.stride().max(1)).map(|it| &it[..len]).collect()
+    }
+
+    fn store(&self, key: &[u8], value: &[u8], flags: u64) -> io::Result<()> {
+        if !self.is_per_cpu() {
+            return sys::map_update(self.fd().as_fd(), key, value, flags);
+        }
+        let mut stored = vec![0; self.stored_size()];
+        for slot in stored.chunks_exact_mut(self.stride().max(1)) {
+            slot[..value.len()].copy_from_slice(value);
+        }
+        sys::map_update(self.fd().as_fd(), key, &stored, flags)
+    }
+
+    fn read_batches(&self, fd: BorrowedFd<'_>, f: &mut dyn FnMut(&[u8], &[&[u8]])) -> io::Result<()> {
+        let (key_size, value_size) = (self.spec.key_size as usize, self.stored_size());
+        let mut room = BATCH.min(self.spec.max_entries.max(1) as usize);
+        let mut from: Option<Vec<u8>> = None;
+        let mut to = vec![0; key_size.max(4)];
+        loop {
+            let (mut keys, mut values) = (vec![0; room * key_size], vec![0; room * value_size]);
+            let read =
+                sys::map_lookup_batch(fd, from.as_deref_mut(), &mut to, &mut keys, &mut values, room as u32);
+            let (n, last) = match read {
+                // A bucket has more elements than there is room for.
+                Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
+                    room *= 2;
+                    continue;
+                }
+                other => other?,
+            };
+            let elements = keys.chunks_exact(key_size).zip(values.chunks_exact(value_size.max(1)));
+            for (key, value) in elements.take(n) {
+                f(key, &self.split(value));
+            }
+            if last {
+                return Ok(());
+            }
+            from = Some(to.clone());
+        }
+    }
+
+    fn read_one_by_one(&self, fd: BorrowedFd<'_>, f: &mut dyn FnMut(&[u8], &[&[u8]])) -> io::Result<()> {
+        let mut key = vec![0; self.spec.key_size as usize];
+        let mut value = vec![0; self.stored_size()];
+        let mut next = sys::map_next_key(fd, None, &mut key);
+        while next.is_ok() {
+            match sys::map_lookup(fd, &key, &mut value) {
+                Ok(()) => f(&key, &self.split(&value)),
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+                Err(error) => return Err(error),
+            }
+            let current = key.clone();
+            next = sys::map_next_key(fd, Some(&current), &mut key);
+        }
+        match next {
+            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The engine's view: one value an element. Per-CPU maps cannot be reached this way (a lookup
+/// finds nothing, an update is refused), as programs never share them between engines.
+impl RemoteMap for MapHandle {
+    fn lookup(&mut self, key: &[u8], value: &mut [u8]) -> bool {
+        key.len() == self.spec.key_size as usize
+            && value.len() == self.spec.value_size as usize
+            && !self.is_per_cpu()
+            && sys::map_lookup(self.fd().as_fd(), key, value).is_ok()
+    }
+
+    fn update(&mut self, key: &[u8], value: &[u8], flags: u64) -> i64 {
+        let fits = key.len() == self.spec.key_size as usize && value.len() == self.spec.value_size as usize;
+        if !fits || self.is_per_cpu() {
+            return -i64::from(libc::EINVAL);
+        }
+        as_errno(self.store(key, value, flags))
+    }
+
+    fn delete(&mut self, key: &[u8]) -> i64 {
+        if key.len() != self.spec.key_size as usize {
+            return -i64::from(libc::EINVAL);
+        }
+        as_errno(sys::map_delete(self.fd().as_fd(), key))
+    }
+}
+
+fn as_errno(answer: io::Result<()>) -> i64 {
+    match answer {
+        Ok(()) => 0,
+        Err(error) => -i64::from(error.raw_os_error().unwrap_or(libc::EIO)),
+    }
+}

@@ -1,0 +1,72 @@
+//! What became of each probe.
+
+use crate::error::AttachError;
+use std::path::PathBuf;
+
+/// What [`crate::Kernel::attach`] did.
+#[derive(Clone, Debug, Default)]
+pub struct AttachReport {
+    /// One for each probe that runs in the kernel, the launch marker's apart.
+    pub probes: Vec<ProbeReport>,
+    pub warnings: Vec<Warning>,
+}
+
+/// One probe of the plan.
+#[derive(Clone, Debug)]
+pub struct ProbeReport {
+    /// Index into `Plan::probes`.
+    pub probe: usize,
+    pub outcome: Outcome,
+}
+
+/// What became of a probe.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// `functions` places in `files`. A tracepoint has one function and no file, a profile one a CPU.
+    Attached { functions: usize, files: Vec<PathBuf> },
+    /// No file of that name was seen yet; it is attached when one is mapped.
+    Pending,
+    Failed(AttachError),
+}
+
+/// A thing to know about an attached probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// Index into `Plan::probes`.
+    pub probe: usize,
+    /// A sentence without a final dot.
+    pub text: String,
+}
+
+/// What happened after [`crate::Kernel::attach`].
+#[derive(Clone, Debug)]
+pub enum News {
+    /// A pending probe found its file, or a probe found a further one.
+    Probe(ProbeReport),
+    Warning(Warning),
+    /// A child got its own links.
+    Child(Unprobed),
+}
+
+/// The time in which a child ran without uprobes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unprobed {
+    pub pid: u32,
+    /// From its fork until all its uprobes were attached.
+    pub micros: u64,
+    /// Why its probes could not be attached; it may have ended by then.
+    pub failed: Option<AttachError>,
+}
+
+impl AttachReport {
+    /// How many places were attached, over all probes.
+    pub fn places(&self) -> usize {
+        self.probes
+            .iter()
+            .map(|it| match &it.outcome {
+                Outcome::Attached { functions, .. } => *functions,
+                _ => 0,
+            })
+            .sum()
+    }
+}

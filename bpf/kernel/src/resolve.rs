@@ -1,0 +1,523 @@
+//! From what the user wrote, `libc:malloc`, to files and places in them.
+//!
+//! ```text
+//! object + scope ──candidates──▶ files      file + function ──places──▶ names and file offsets
+//! ```
+
+use crate::elf::{Elf, Function};
+use crate::error::AttachError;
+use crate::first_insn::{self, Step};
+use crate::proc_maps;
+use crate::scope::{CommandScope, Scope};
+use std::collections::{HashSet, VecDeque};
+use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use xputrace_model::diagnostic;
+
+/// Directories that dynamic linkers search, and where CUDA installs itself.
+const STANDARD_DIRECTORIES: &[&str] = &[
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+    "/usr/local/lib",
+    "/usr/local/cuda/lib64",
+    "/opt/cuda/lib64",
+];
+const LD_SO_CACHE: &str = "/etc/ld.so.cache";
+const NEAR_NAMES: usize = 3;
+
+/// Device and inode: one file however it is named.
+pub(crate) type FileId = (u64, u64);
+
+/// A file that may have the probed functions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) id: FileId,
+    /// A path that we can open.
+    pub(crate) path: PathBuf,
+}
+
+/// A place to attach to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// What `func` is there.
+    pub(crate) function: String,
+    pub(crate) file_offset: u64,
+    pub(crate) step: Step,
+}
+
+/// The files that `object` names within the scope, each once.
+pub(crate) fn candidates(object: &str, scope: &Scope) -> Vec<Candidate> {
+    let mut files = Files::default();
+    if object.contains('/') {
+        return files.by_path(object, scope);
+    }
+    match scope {
+        Scope::Processes(pids) => {
+            pids.iter().for_each(|pid| files.add_mapped(object, *pid));
+            if files.found.is_empty() {
+                files.add_installed(object);
+            }
+        }
+        Scope::Command(command) => files.add_foretold(object, command),
+        Scope::System => {
+            crate::scope::all_processes().iter().for_each(|pid| files.add_mapped(object, *pid));
+            files.add_installed(object);
+        }
+    }
+    files.found
+}
+
+/// Whether a newly mapped file is one that `object` names.
+pub(crate) fn is_candidate(object: &str, file: &Path) -> bool {
+    if object.contains('/') {
+        let wanted = Path::new(object);
+        return glob(object, &file.to_string_lossy()) || (file_id(wanted).is_some() && file_id(wanted) == file_id(file));
+    }
+    file.file_name().is_some_and(|it| library_matches(object, &it.to_string_lossy()))
+}
+
+/// Whether the executable itself can hold this library, linked statically.
+pub(crate) fn may_be_static(object: &str) -> bool {
+    object.starts_with("libcudart") || object == "cudart"
+}
+
+pub(crate) fn file_id(path: &Path) -> Option<FileId> {
+    std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|it| (it.dev(), it.ino()))
+}
+
+/// The places in a file that `function` names; never an empty list.
+pub(crate) fn places(file: &Path, function: &str) -> Result<Vec<Place>, AttachError> {
+    let elf = Elf::open(file)
+        .map_err(|reason| AttachError::UnreadableFile { file: file.to_path_buf(), reason })?;
+    let wanted = Wanted::parse(function);
+    if let Some(address) = wanted.address {
+        return place_at(&elf, file, function, address);
+    }
+    let found = wanted.find(&elf);
+    if found.is_empty() {
+        return Err(missing(&elf, file, &wanted));
+    }
+    let (indirect, direct): (Vec<_>, Vec<_>) = found.into_iter().partition(|it| it.indirect);
+    if direct.is_empty() {
+        return Err(chosen_at_start(&elf, file, &indirect[0].name));
+    }
+    let mut seen = HashSet::new();
+    let places = direct.iter().map(|it| wanted.place(&elf, it)).collect::<Result<Vec<_>, _>>()?;
+    Ok(places.into_iter().filter(|it| seen.insert(it.file_offset)).collect())
+}
+
+/// Names of functions in a file that match a pattern, sorted, each once.
+pub(crate) fn function_names(file: &Path, pattern: &str) -> Vec<String> {
+    let Ok(elf) = Elf::open(file) else { return Vec::new() };
+    let mut names: Vec<_> =
+        Wanted::parse(pattern).find(&elf).into_iter().filter(|it| !it.indirect).map(|it| it.name).collect();
+    names.dedup();
+    names
+}
+
+/// A function as the user wrote it.
+struct Wanted<'a> {
+    name: &'a str,
+    /// From `name+offset`: exactly there, no landing pad skipped.
+    offset: Option<u64>,
+    /// From `0x…` alone.
+    address: Option<u64>,
+}
+
+impl<'a> Wanted<'a> {
+    fn parse(text: &'a str) -> Self {
+        let address = text.strip_prefix("0x").and_then(|it| u64::from_str_radix(it, 16).ok());
+        let split = text.rsplit_once('+').and_then(|(name, offset)| Some((name, number(offset)?)));
+        match split {
+            Some((name, offset)) if !name.is_empty() => Wanted { name, offset: Some(offset), address: None },
+            _ => Wanted { name: text, offset: None, address },
+        }
+    }
+
+    /// By the name in the file; where that finds nothing, or the name is qualified, by the
+    /// readable names of C++ and Rust functions.
+    fn find(&self, elf: &Elf) -> Vec<Function> {
+        let found = elf.functions(&mut |it| glob(self.name, it));
+        if !found.is_empty() || (is_glob(self.name) && !self.name.contains("::")) {
+            return found;
+        }
+        let hint = last_word(self.name);
+        let mut found = elf.functions(&mut |it| {
+            it.contains(hint) && readable(it).is_some_and(|it| glob(self.name, &it))
+        });
+        for function in &mut found {
+            function.name = readable(&function.name).unwrap_or_default();
+        }
+        found
+    }
+
+    fn place(&self, elf: &Elf, function: &Function) -> Result<Place, AttachError> {
+        let file_offset = match self.offset {
+            None => function.file_offset + first_insn::landing_pad(elf.code(function.file_offset)),
+            Some(offset) if offset < function.size.max(1) => function.file_offset + offset,
+            Some(offset) => {
+                let function = function.name.clone();
+                return Err(AttachError::OffsetOutside { size: self.size_of(elf), function, offset });
+            }
+        };
+        Ok(Place { function: function.name.clone(), file_offset, step: step_at(elf, file_offset) })
+    }
+
+    fn size_of(&self, elf: &Elf) -> u64 {
+        self.find(elf).first().map_or(0, |it| it.size)
+    }
+}
+
+fn place_at(elf: &Elf, file: &Path, text: &str, address: u64) -> Result<Vec<Place>, AttachError> {
+    let file_offset = elf.file_offset(address).ok_or_else(|| AttachError::NoSuchFunction {
+        file: file.to_path_buf(),
+        function: text.into(),
+        near: Vec::new(),
+        why: ": no part of the file is loaded at this address".into(),
+    })?;
+    Ok(vec![Place { function: text.into(), file_offset, step: step_at(elf, file_offset) }])
+}
+
+fn step_at(elf: &Elf, file_offset: u64) -> Step {
+    if elf.is_x86_64() { first_insn::step(elf.code(file_offset)) } else { Step::Emulated }
+}
+
+/// Why there is no such function, and what there is.
+fn missing(elf: &Elf, file: &Path, wanted: &Wanted<'_>) -> AttachError {
+    let why = if elf.imports(wanted.name) {
+        ": it is only used there, another library defines it"
+    } else if elf.is_stripped() {
+        ": the file is stripped, so only the functions it exports have names; others can be given by address, `0x…`"
+    } else {
+        ""
+    };
+    AttachError::NoSuchFunction {
+        file: file.to_path_buf(),
+        function: wanted.name.into(),
+        near: near(elf, wanted.name),
+        why: why.into(),
+    }
+}
+
+fn chosen_at_start(elf: &Elf, file: &Path, function: &str) -> AttachError {
+    let versions = elf.functions(&mut |it| it.contains(function) && it != function);
+    let mut near: Vec<_> = versions.into_iter().filter(|it| !it.indirect).map(|it| it.name).collect();
+    near.dedup();
+    near.truncate(NEAR_NAMES);
+    AttachError::Indirect { file: file.to_path_buf(), function: function.into(), near }
+}
+
+fn near(elf: &Elf, name: &str) -> Vec<String> {
+    let all: Vec<_> = elf.functions(&mut |_| true).into_iter().map(|it| it.name).collect();
+    let lower = name.trim_matches('*').to_lowercase();
+    let mut near: Vec<String> =
+        diagnostic::nearest(name, all.iter().map(String::as_str)).map(str::to_owned).into_iter().collect();
+    if lower.len() >= 3 {
+        near.extend(all.iter().filter(|it| it.to_lowercase().contains(&lower)).take(NEAR_NAMES).cloned());
+    }
+    let mut seen = HashSet::new();
+    near.retain(|it| seen.insert(it.clone()));
+    near.truncate(NEAR_NAMES);
+    near
+}
+
+/// The name of a C++ or Rust function without parameters and hash.
+fn readable(mangled: &str) -> Option<String> {
+    if let Ok(rust) = rustc_demangle::try_demangle(mangled) {
+        return Some(format!("{rust:#}"));
+    }
+    if !mangled.starts_with("_Z") {
+        return None;
+    }
+    let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
+    cpp_demangle::Symbol::new(mangled).ok()?.demangle_with_options(&options).ok()
+}
+
+/// The last identifier of a name: it stands in the mangled name as it is. Operators do not.
+fn last_word(name: &str) -> &str {
+    if name.contains("operator") || name.contains('<') {
+        return "";
+    }
+    name.split(|it: char| !it.is_alphanumeric() && it != '_').rfind(|it| !it.is_empty()).unwrap_or("")
+}
+
+fn number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+fn is_glob(pattern: &str) -> bool {
+    pattern.contains(['*', '?'])
+}
+
+/// Whether `text` matches a pattern with `*` (any text) and `?` (any one character).
+pub(crate) fn glob(pattern: &str, text: &str) -> bool {
+    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
+    let (mut p, mut t) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, t));
+                p += 1;
+            }
+            Some(it) if *it == b'?' || *it == text[t] => {
+                p += 1;
+                t += 1;
+            }
+            _ => match &mut star {
+                Some((after, taken)) => {
+                    *taken += 1;
+                    (p, t) = (*after + 1, *taken);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|it| *it == b'*')
+}
+
+/// Whether a file name belongs to a library: `libc` is `libc.so.6` and `libc-2.31.so`, `cudart`
+/// and `libcudart` are `libcudart.so.12` and bundled copies such as `libcudart-9335f6a2.so.12`.
+pub(crate) fn library_matches(library: &str, file_name: &str) -> bool {
+    if is_glob(library) {
+        return glob(library, file_name);
+    }
+    let prefixed = format!("lib{library}");
+    file_name == library
+        || [library, &prefixed].iter().any(|it| file_name.strip_prefix(*it).is_some_and(is_library_suffix))
+}
+
+fn is_library_suffix(rest: &str) -> bool {
+    let rest = match rest.strip_prefix('-') {
+        Some(tagged) => match tagged.find(".so") {
+            Some(end) if tagged[..end].bytes().all(|it| it.is_ascii_hexdigit() || it == b'.') => &tagged[end..],
+            _ => return false,
+        },
+        None => rest,
+    };
+    rest == ".so" || rest.starts_with(".so.")
+}
+
+/// Files found so far, each once.
+#[derive(Default)]
+struct Files {
+    found: Vec<Candidate>,
+    seen: HashSet<FileId>,
+}
+
+impl Files {
+    fn add(&mut self, path: PathBuf) {
+        if let Some(id) = file_id(&path)
+            && self.seen.insert(id)
+        {
+            self.found.push(Candidate { id, path });
+        }
+    }
+
+    fn by_path(mut self, object: &str, scope: &Scope) -> Vec<Candidate> {
+        let path = Path::new(object);
+        if path.is_absolute() {
+            scope.pids().iter().for_each(|pid| self.add(proc_maps::in_root_of(*pid, path)));
+        }
+        if is_glob(object) {
+            self.add_matching(path.parent().unwrap_or(Path::new(".")), path.file_name().unwrap_or_default());
+        } else {
+            self.add(path.to_path_buf());
+        }
+        self.found
+    }
+
+    fn add_matching(&mut self, directory: &Path, pattern: &OsStr) {
+        let pattern = pattern.to_string_lossy();
+        self.add_from(directory, &|it| glob(&pattern, it));
+    }
+
+    fn add_mapped(&mut self, library: &str, pid: u32) {
+        for mapping in proc_maps::of(pid).unwrap_or_default() {
+            if is_candidate(library, &mapping.path) {
+                self.add(proc_maps::reachable(pid, &mapping));
+            }
+        }
+        if may_be_static(library) {
+            self.add(PathBuf::from(format!("/proc/{pid}/exe")));
+        }
+    }
+
+    /// What the command will load when it starts, and what it may load later.
+    fn add_foretold(&mut self, library: &str, command: &CommandScope) {
+        let matches = |it: &Path| it.file_name().is_some_and(|it| library_matches(library, &it.to_string_lossy()));
+        let linked = linked_files(command);
+        linked.iter().filter(|it| matches(it)).for_each(|it| self.add(it.clone()));
+        if may_be_static(library) {
+            self.add(command.executable.clone());
+        }
+        for directory in command.library_path.iter().chain(&python_directories(&command.executable)) {
+            self.add_from(directory, &|it| library_matches(library, it));
+        }
+        self.add_installed(library);
+    }
+
+    fn add_installed(&mut self, library: &str) {
+        let matches = |it: &Path| it.file_name().is_some_and(|it| library_matches(library, &it.to_string_lossy()));
+        ld_so_cache().into_iter().filter(|(_, path)| matches(path)).for_each(|(_, path)| self.add(path));
+        for directory in STANDARD_DIRECTORIES {
+            self.add_from(Path::new(directory), &|it| library_matches(library, it));
+        }
+    }
+
+    /// Files of a directory by name, sorted. Only ELF files count: linker scripts have the names
+    /// of libraries too.
+    fn add_from(&mut self, directory: &Path, matches: &dyn Fn(&str) -> bool) {
+        let Ok(entries) = std::fs::read_dir(directory) else { return };
+        let mut paths: Vec<_> = entries
+            .flatten()
+            .filter(|it| it.file_name().to_str().is_some_and(matches))
+            .map(|it| it.path())
+            .filter(|it| Elf::open(it).is_ok())
+            .collect();
+        paths.sort();
+        paths.into_iter().for_each(|it| self.add(it));
+    }
+}
+
+/// The executable and everything it is linked with, directly or not.
+fn linked_files(command: &CommandScope) -> Vec<PathBuf> {
+    let cache = ld_so_cache();
+    let mut queue = VecDeque::from([command.executable.clone()]);
+    let mut found: Vec<PathBuf> = Vec::new();
+    while let Some(path) = queue.pop_front() {
+        if found.contains(&path) {
+            continue;
+        }
+        let needs = Elf::open(&path).map(|it| it.needs()).unwrap_or_default();
+        found.push(path);
+        for library in &needs.libraries {
+            let directories = needs.directories.iter().chain(&command.library_path);
+            let near = directories.map(|it| it.join(library)).find(|it| it.is_file());
+            let cached = || cache.iter().find(|(name, _)| name == library).map(|(_, path)| path.clone());
+            let standard = || STANDARD_DIRECTORIES.iter().map(|it| Path::new(it).join(library)).find(|it| it.is_file());
+            queue.extend(near.or_else(cached).or_else(standard));
+        }
+    }
+    found
+}
+
+/// Where Python packages keep CUDA libraries, below the prefix of a Python executable.
+fn python_directories(executable: &Path) -> Vec<PathBuf> {
+    let is_python = executable.file_name().is_some_and(|it| it.to_string_lossy().starts_with("python"));
+    let prefixes = [Some(executable.to_path_buf()), executable.canonicalize().ok()];
+    let mut found = Vec::new();
+    for prefix in prefixes.iter().flatten().filter(|_| is_python).filter_map(|it| it.parent()?.parent()) {
+        for python in children(&prefix.join("lib"), "python3*") {
+            let packages = python.join("site-packages");
+            found.push(packages.join("torch/lib"));
+            found.extend(children(&packages.join("nvidia"), "*").into_iter().map(|it| it.join("lib")));
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn children(directory: &Path, pattern: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter(|it| it.file_name().to_str().is_some_and(|it| glob(pattern, it))).map(|it| it.path()).collect()
+}
+
+/// Library names and paths that the dynamic linker has cached.
+fn ld_so_cache() -> Vec<(String, PathBuf)> {
+    std::fs::read(LD_SO_CACHE).map(|it| parse_cache(&it)).unwrap_or_default()
+}
+
+/// Source: glibc, `sysdeps/generic/dl-cache.h`: a 48-byte header whose fifth word counts the
+/// entries of 24 bytes, which hold offsets of two strings at bytes 4 and 8.
+fn parse_cache(bytes: &[u8]) -> Vec<(String, PathBuf)> {
+    const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
+    const HEADER: usize = 48;
+    const ENTRY: usize = 24;
+    let Some(start) = bytes.windows(MAGIC.len()).position(|it| it == MAGIC) else { return Vec::new() };
+    let bytes = &bytes[start..];
+    let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize);
+    let text = |at: usize| {
+        let rest = bytes.get(at..)?;
+        String::from_utf8(rest[..rest.iter().position(|it| *it == 0)?].to_vec()).ok()
+    };
+    let entries = bytes.get(HEADER..).unwrap_or(&[]).chunks_exact(ENTRY).take(word(20).unwrap_or(0));
+    let entry = |(i, _): (usize, &[u8])| {
+        let at = HEADER + i * ENTRY;
+        Some((text(word(at + 4)?)?, PathBuf::from(text(word(at + 8)?)?)))
+    };
+    entries.enumerate().filter_map(entry).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn globs() {
+        for (pattern, text) in [("*", ""), ("a*c", "abbc"), ("cuda?alloc*", "cudaMallocHost"), ("*b*b", "abab")] {
+            assert!(glob(pattern, text), "{pattern} {text}");
+        }
+        for (pattern, text) in [("a*c", "abcd"), ("?", ""), ("malloc", "mallocx"), ("*b*b", "aba")] {
+            assert!(!glob(pattern, text), "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn libraries_by_name() {
+        for (library, file) in [
+            ("libc", "libc.so.6"),
+            ("libc", "libc-2.31.so"),
+            ("c", "libc.so.6"),
+            ("libcudart", "libcudart-9335f6a2.so.12"),
+            ("libcudart", "libcudart.so.12.4.127"),
+            ("libssl.so.3", "libssl.so.3"),
+            ("libcudart*", "libcudart.so.12"),
+        ] {
+            assert!(library_matches(library, file), "{library} {file}");
+        }
+        for (library, file) in
+            [("libc", "libcap.so.2"), ("libc", "libc-client.so"), ("libc", "libc.sources"), ("libc", "libc.a")]
+        {
+            assert!(!library_matches(library, file), "{library} {file}");
+        }
+    }
+
+    #[test]
+    fn functions_with_offsets_and_addresses() {
+        let parse = |it| {
+            let wanted = Wanted::parse(it);
+            (wanted.name.to_owned(), wanted.offset, wanted.address)
+        };
+        assert_eq!(parse("f+0x10"), ("f".into(), Some(16), None));
+        assert_eq!(parse("f+4"), ("f".into(), Some(4), None));
+        assert_eq!(parse("operator+"), ("operator+".into(), None, None));
+        assert_eq!(parse("0x401000"), ("0x401000".into(), None, Some(0x401000)));
+    }
+
+    #[test]
+    fn a_broken_cache_is_harmless() {
+        let mut bytes = b"glibc-ld.so.cache1.1".to_vec();
+        bytes.extend([0xff; 64]);
+        assert!(parse_cache(&bytes).is_empty());
+        assert!(parse_cache(b"").is_empty());
+    }
+
+    #[test]
+    fn readable_names_have_no_parameters_and_no_hash() {
+        assert_eq!(readable("_ZN1A1fEi").as_deref(), Some("A::f"));
+        assert_eq!(readable("_ZN4core3fmt5write17h0123456789abcdefE").as_deref(), Some("core::fmt::write"));
+        assert_eq!(readable("main"), None);
+    }
+}

@@ -1,0 +1,82 @@
+//! Reading the BPF ring buffer.
+//!
+//! ```text
+//! page 0: consumer position (ours)   page 1: producer position   then the data, mapped twice
+//! ```
+//! Records are an 8-byte header (length with two flag bits), then the bytes, rounded up to 8.
+//! Because the data are mapped twice, a record is contiguous even where it wraps.
+//! Source: `kernel/bpf/ringbuf.c`.
+
+use crate::sys::{self, Mapping};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+const BUSY: u32 = 1 << 31;
+const DISCARDED: u32 = 1 << 30;
+const HEADER_BYTES: u64 = 8;
+
+/// The reading end of a ring buffer map.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    fd: OwnedFd,
+    consumer: Mapping,
+    producer: Mapping,
+    data_at: usize,
+    mask: u64,
+}
+
+impl Ring {
+    /// `bytes` is the map's `max_entries`, a power of two.
+    pub(crate) fn new(fd: OwnedFd, bytes: u32) -> io::Result<Ring> {
+        let page = sys::page_size();
+        let consumer = Mapping::new(fd.as_fd(), page, 0, true)?;
+        let producer = Mapping::new(fd.as_fd(), page + 2 * bytes as usize, page, false)?;
+        Ok(Ring { fd, consumer, producer, data_at: page, mask: u64::from(bytes) - 1 })
+    }
+
+    /// The descriptor to wait on.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Hands out every complete record that is there when it is called, in order.
+    pub(crate) fn drain(&mut self, on_record: &mut dyn FnMut(&[u8])) {
+        // Producers may be faster than we are: what comes meanwhile is for the next call, so
+        // that a flood cannot keep the caller from looking at anything else.
+        let end = self.position(&self.producer).load(Ordering::Acquire);
+        let mut at = self.position(&self.consumer).load(Ordering::Relaxed);
+        while at < end {
+            let header = self.header(at).load(Ordering::Acquire);
+            if header & BUSY != 0 {
+                break;
+            }
+            let len = header & !(BUSY | DISCARDED);
+            if header & DISCARDED == 0 {
+                on_record(self.record(at, len));
+            }
+            at += (u64::from(len) + HEADER_BYTES).next_multiple_of(8);
+            self.position(&self.consumer).store(at, Ordering::Release);
+        }
+    }
+
+    fn position<'a>(&self, page: &'a Mapping) -> &'a AtomicU64 {
+        // SAFETY: the first 8 bytes of both pages are a position that the kernel accesses
+        // atomically, and the mapping outlives the reference.
+        unsafe { AtomicU64::from_ptr(page.at(0).cast()) }
+    }
+
+    fn header(&self, at: u64) -> &AtomicU32 {
+        // SAFETY: the masked position is inside the data and 8-byte aligned.
+        unsafe { AtomicU32::from_ptr(self.producer.at(self.data_at + (at & self.mask) as usize).cast()) }
+    }
+
+    fn record(&self, at: u64, len: u32) -> &[u8] {
+        let len = u64::from(len).min(self.mask) as usize;
+        let start = self.producer.at(self.data_at + ((at + HEADER_BYTES) & self.mask) as usize);
+        // SAFETY: a record is at most as long as the ring, and the data are mapped twice in a
+        // row, so the bytes are inside the mapping; the kernel does not write to a record that
+        // is complete before the consumer position has passed it.
+        unsafe { std::slice::from_raw_parts(start, len) }
+    }
+}

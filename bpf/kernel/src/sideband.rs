@@ -1,0 +1,360 @@
+//! What processes do, from the kernel's perf records: forks, execs, exits and mappings.
+//!
+//! One ring a CPU; the events of all watched threads on a CPU write into its ring, and what
+//! those threads start is watched too.
+//! Source of the record layouts: `include/uapi/linux/perf_event.h`, `enum perf_event_type`.
+
+use crate::sys::{self, Mapping};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Something a process of the scope did. Times are CLOCK_MONOTONIC nanoseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProcessEvent {
+    Fork { time_nanos: u64, parent: u32, pid: u32 },
+    Exec { time_nanos: u64, pid: u32, comm: String },
+    Exit { time_nanos: u64, pid: u32 },
+    /// An executable mapping. `build_id` is empty where the kernel could not read it. What was
+    /// mapped before attaching comes as such events too, with the time of attaching.
+    Mmap { time_nanos: u64, pid: u32, start: u64, len: u64, pgoff: u64, path: PathBuf, build_id: Vec<u8> },
+}
+
+impl ProcessEvent {
+    /// When it happened.
+    pub fn time_nanos(&self) -> u64 {
+        match self {
+            ProcessEvent::Fork { time_nanos, .. }
+            | ProcessEvent::Exec { time_nanos, .. }
+            | ProcessEvent::Exit { time_nanos, .. }
+            | ProcessEvent::Mmap { time_nanos, .. } => *time_nanos,
+        }
+    }
+}
+
+/// Pages of each CPU's ring, a power of two.
+const RING_PAGES: usize = 64;
+
+const RECORD_LOST: u32 = 2;
+const RECORD_COMM: u32 = 3;
+const RECORD_EXIT: u32 = 4;
+const RECORD_FORK: u32 = 7;
+const RECORD_MMAP2: u32 = 10;
+const MISC_COMM_EXEC: u16 = 1 << 13;
+const MISC_MMAP_BUILD_ID: u16 = 1 << 14;
+const HEADER_BYTES: usize = 8;
+/// Thread and time at the end of every record (`sample_id_all` with TID and TIME).
+const TRAILER_BYTES: usize = 16;
+/// Bytes of an MMAP2 record between `pgoff` and `prot`: device, inode and generation, or the
+/// build id with its length.
+const MMAP2_IDENTITY_BYTES: usize = 24;
+
+/// The open rings.
+#[derive(Debug, Default)]
+pub(crate) struct Sideband {
+    rings: Vec<PerfRing>,
+    /// Events that write into those rings.
+    events: Vec<OwnedFd>,
+    pub(crate) lost: u64,
+}
+
+impl Sideband {
+    /// Watches every thread of the processes, or with `None` every process.
+    pub(crate) fn open(pids: Option<&[u32]>) -> io::Result<Sideband> {
+        let threads = match pids {
+            Some(pids) => pids.iter().flat_map(|it| threads_of(*it)).collect(),
+            None => vec![-1],
+        };
+        let mut sideband = Sideband::default();
+        for cpu in online_cpus() {
+            sideband.open_cpu(cpu, &threads)?;
+        }
+        Ok(sideband)
+    }
+
+    fn open_cpu(&mut self, cpu: i32, threads: &[i32]) -> io::Result<()> {
+        let mut ring: Option<usize> = None;
+        for thread in threads {
+            let event = match sys::perf_event_open(&attributes(), *thread, cpu) {
+                Ok(event) => event,
+                // The thread has ended meanwhile.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
+                Err(error) => return Err(error),
+            };
+            match ring {
+                None => {
+                    ring = Some(self.rings.len());
+                    self.rings.push(PerfRing::new(event)?);
+                }
+                Some(ring) => {
+                    sys::perf_redirect(event.as_fd(), self.rings[ring].fd.as_fd())?;
+                    self.events.push(event);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What to wait on.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = i32> + '_ {
+        self.rings.iter().map(|it| it.fd.as_raw_fd())
+    }
+
+    /// Everything since the last call, over all CPUs in order of time.
+    pub(crate) fn drain(&mut self) -> Vec<ProcessEvent> {
+        let mut events = Vec::new();
+        for ring in &mut self.rings {
+            ring.drain(&mut |record| match parse(record) {
+                Some(Record::Event(event)) => events.push(event),
+                Some(Record::Lost(n)) => self.lost += n,
+                None => {}
+            });
+        }
+        events.sort_by_key(ProcessEvent::time_nanos);
+        events
+    }
+}
+
+fn attributes() -> libbpf_sys::perf_event_attr {
+    let mut attr = libbpf_sys::perf_event_attr {
+        type_: libbpf_sys::PERF_TYPE_SOFTWARE,
+        size: size_of::<libbpf_sys::perf_event_attr>() as u32,
+        config: u64::from(libbpf_sys::PERF_COUNT_SW_DUMMY),
+        sample_type: u64::from(libbpf_sys::PERF_SAMPLE_TID | libbpf_sys::PERF_SAMPLE_TIME),
+        clockid: libc::CLOCK_MONOTONIC,
+        ..Default::default()
+    };
+    attr.set_inherit(1);
+    attr.set_mmap(1);
+    attr.set_mmap2(1);
+    attr.set_build_id(1);
+    attr.set_comm(1);
+    attr.set_comm_exec(1);
+    attr.set_task(1);
+    attr.set_sample_id_all(1);
+    attr.set_use_clockid(1);
+    attr.set_watermark(1);
+    attr.__bindgen_anon_2.wakeup_watermark = 1;
+    attr
+}
+
+fn threads_of(pid: u32) -> Vec<i32> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    entries.filter_map(|it| it.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// CPUs that run now, from text such as `0-3,8`.
+pub(crate) fn online_cpus() -> Vec<i32> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_else(|_| "0".into());
+    let range = |it: &str| {
+        let (first, last) = it.split_once('-').unwrap_or((it, it));
+        Some(first.parse::<i32>().ok()?..=last.parse().ok()?)
+    };
+    text.trim().split(',').filter_map(range).flatten().collect()
+}
+
+/// One CPU's ring: a page of positions, then the data.
+#[derive(Debug)]
+struct PerfRing {
+    fd: OwnedFd,
+    pages: Mapping,
+    /// A record that wraps around the end is put together here.
+    record: Vec<u8>,
+}
+
+impl PerfRing {
+    fn new(fd: OwnedFd) -> io::Result<PerfRing> {
+        let pages = Mapping::new(fd.as_fd(), (1 + RING_PAGES) * sys::page_size(), 0, true)?;
+        Ok(PerfRing { fd, pages, record: Vec::new() })
+    }
+
+    fn drain(&mut self, f: &mut dyn FnMut(&[u8])) {
+        let head = self.position(std::mem::offset_of!(libbpf_sys::perf_event_mmap_page, data_head));
+        let end = head.load(Ordering::Acquire);
+        let tail = std::mem::offset_of!(libbpf_sys::perf_event_mmap_page, data_tail);
+        let mut at = self.position(tail).load(Ordering::Relaxed);
+        while at < end {
+            let mut header = [0; HEADER_BYTES];
+            self.copy(at, &mut header);
+            let len = usize::from(u16::from_le_bytes([header[6], header[7]]));
+            if len < HEADER_BYTES {
+                at = end;
+                break;
+            }
+            let mut record = std::mem::take(&mut self.record);
+            record.resize(len, 0);
+            self.copy(at, &mut record);
+            f(&record);
+            self.record = record;
+            at += len as u64;
+        }
+        self.position(tail).store(at, Ordering::Release);
+    }
+
+    fn position(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: an aligned 64-bit word of the first page, which the kernel accesses
+        // atomically; the mapping lives as long as `self`.
+        unsafe { AtomicU64::from_ptr(self.pages.at(offset).cast()) }
+    }
+
+    fn copy(&self, at: u64, out: &mut [u8]) {
+        let size = RING_PAGES * sys::page_size();
+        for (i, byte) in out.iter_mut().enumerate() {
+            let offset = (at as usize + i) % size;
+            // SAFETY: inside the data pages; the kernel does not write between tail and head.
+            *byte = unsafe { self.pages.at(sys::page_size() + offset).read_volatile() };
+        }
+    }
+}
+
+/// What a record says.
+#[derive(Debug, PartialEq, Eq)]
+enum Record {
+    Event(ProcessEvent),
+    /// So many records did not fit.
+    Lost(u64),
+}
+
+/// Reads one whole record; `None` for those of no interest and for broken ones.
+fn parse(record: &[u8]) -> Option<Record> {
+    let body = Body(record);
+    let (kind, misc) = (body.u32(0)?, body.u16(4)?);
+    let time_nanos = body.u64(record.len().checked_sub(8)?)?;
+    let event = match kind {
+        RECORD_LOST => return Some(Record::Lost(body.u64(16)?)),
+        RECORD_COMM if misc & MISC_COMM_EXEC != 0 => {
+            let comm = String::from_utf8_lossy(body.text(16)?).into_owned();
+            ProcessEvent::Exec { time_nanos, pid: body.u32(8)?, comm }
+        }
+        RECORD_FORK => {
+            let (pid, parent) = (body.u32(8)?, body.u32(12)?);
+            (pid != parent).then_some(ProcessEvent::Fork { time_nanos: body.u64(24)?, parent, pid })?
+        }
+        RECORD_EXIT => {
+            let (pid, thread) = (body.u32(8)?, body.u32(16)?);
+            (pid == thread).then_some(ProcessEvent::Exit { time_nanos: body.u64(24)?, pid })?
+        }
+        RECORD_MMAP2 => mapping(&body, misc, time_nanos)?,
+        _ => return None,
+    };
+    Some(Record::Event(event))
+}
+
+fn mapping(body: &Body<'_>, misc: u16, time_nanos: u64) -> Option<ProcessEvent> {
+    const IDENTITY: usize = 40;
+    let build_id = match misc & MISC_MMAP_BUILD_ID {
+        0 => Vec::new(),
+        _ => {
+            let len = usize::from(*body.0.get(IDENTITY)?).min(20);
+            body.0.get(IDENTITY + 4..IDENTITY + 4 + len)?.to_vec()
+        }
+    };
+    let path = body.text(IDENTITY + MMAP2_IDENTITY_BYTES + 8)?;
+    // Anonymous memory and the kernel's own pages have names such as `//anon` and `[vdso]`.
+    if !path.starts_with(b"/") || path.starts_with(b"//") {
+        return None;
+    }
+    Some(ProcessEvent::Mmap {
+        time_nanos,
+        pid: body.u32(8)?,
+        start: body.u64(16)?,
+        len: body.u64(24)?,
+        pgoff: body.u64(32)?,
+        path: PathBuf::from(OsString::from_vec(path.to_vec())),
+        build_id,
+    })
+}
+
+/// A record with its header, read by byte offset.
+struct Body<'a>(&'a [u8]);
+
+impl<'a> Body<'a> {
+    fn u16(&self, at: usize) -> Option<u16> {
+        Some(u16::from_le_bytes(self.0.get(at..at.checked_add(2)?)?.try_into().ok()?))
+    }
+
+    fn u32(&self, at: usize) -> Option<u32> {
+        Some(u32::from_le_bytes(self.0.get(at..at.checked_add(4)?)?.try_into().ok()?))
+    }
+
+    fn u64(&self, at: usize) -> Option<u64> {
+        Some(u64::from_le_bytes(self.0.get(at..at.checked_add(8)?)?.try_into().ok()?))
+    }
+
+    /// NUL-terminated text in front of the trailer.
+    fn text(&self, at: usize) -> Option<&'a [u8]> {
+        let text = self.0.get(at..self.0.len().checked_sub(TRAILER_BYTES)?)?;
+        Some(&text[..text.iter().position(|it| *it == 0)?])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn record(kind: u32, misc: u16, body: &[u8], time: u64) -> Vec<u8> {
+        let mut bytes = kind.to_le_bytes().to_vec();
+        bytes.extend(misc.to_le_bytes());
+        bytes.extend(((HEADER_BYTES + body.len() + TRAILER_BYTES) as u16).to_le_bytes());
+        bytes.extend(body);
+        bytes.extend([7, 0, 0, 0, 7, 0, 0, 0]);
+        bytes.extend(time.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_mapping_with_a_build_id() {
+        let mut body: Vec<u8> = [7u32, 8].iter().flat_map(|it| it.to_le_bytes()).collect();
+        body.extend([0x1000u64, 0x2000, 0x3000].iter().flat_map(|it| it.to_le_bytes()));
+        body.extend([2, 0, 0, 0, 0xab, 0xcd]);
+        body.extend([0; 18]);
+        body.extend([0; 8]);
+        body.extend(b"/lib/x\0\0");
+        let expected = ProcessEvent::Mmap {
+            time_nanos: 99,
+            pid: 7,
+            start: 0x1000,
+            len: 0x2000,
+            pgoff: 0x3000,
+            path: "/lib/x".into(),
+            build_id: vec![0xab, 0xcd],
+        };
+        assert_eq!(parse(&record(RECORD_MMAP2, MISC_MMAP_BUILD_ID, &body, 99)), Some(Record::Event(expected)));
+    }
+
+    #[test]
+    fn a_new_thread_is_no_fork() {
+        let body = |pid: u32, parent: u32| {
+            let mut body: Vec<u8> = [pid, parent, 8, 7].iter().flat_map(|it| it.to_le_bytes()).collect();
+            body.extend(5u64.to_le_bytes());
+            body
+        };
+        let fork = ProcessEvent::Fork { time_nanos: 5, parent: 7, pid: 8 };
+        assert_eq!(parse(&record(RECORD_FORK, 0, &body(8, 7), 9)), Some(Record::Event(fork)));
+        assert_eq!(parse(&record(RECORD_FORK, 0, &body(7, 7), 9)), None);
+    }
+
+    #[test]
+    fn only_an_exec_renames_a_process() {
+        let mut body: Vec<u8> = [7u32, 7].iter().flat_map(|it| it.to_le_bytes()).collect();
+        body.extend(b"python\0\0");
+        let exec = ProcessEvent::Exec { time_nanos: 1, pid: 7, comm: "python".into() };
+        assert_eq!(parse(&record(RECORD_COMM, MISC_COMM_EXEC, &body, 1)), Some(Record::Event(exec)));
+        assert_eq!(parse(&record(RECORD_COMM, 0, &body, 1)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(kind in 0u32..12, misc: u16, body in proptest::collection::vec(any::<u8>(), 0..120)) {
+            let _ = parse(&body);
+            let mut bytes = kind.to_le_bytes().to_vec();
+            bytes.extend(misc.to_le_bytes());
+            bytes.extend(body);
+            let _ = parse(&bytes);
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! System calls as functions over owned descriptors: the room where most of the `unsafe` is.
+//!
+//! Nothing here decides anything; each function makes one call and turns its answer into a
+//! `Result`.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr::{self, NonNull};
+use xputrace_bytecode::image::MapSpec;
+
+/// Source: `include/uapi/linux/bpf.h`, `enum bpf_attach_type`.
+const BPF_PERF_EVENT: u32 = 41;
+const BPF_TRACE_UPROBE_MULTI: u32 = 48;
+/// `BPF_F_UPROBE_MULTI_RETURN`: at the functions' returns.
+const UPROBE_MULTI_RETURN: u32 = 1;
+
+/// A descriptor from a call that answers with one, or with a negative errno.
+fn owned(answer: i32) -> io::Result<OwnedFd> {
+    if answer < 0 {
+        return Err(io::Error::from_raw_os_error(-answer));
+    }
+    // SAFETY: the call has just made this descriptor and nobody else knows its number.
+    Ok(unsafe { OwnedFd::from_raw_fd(answer) })
+}
+
+fn done(answer: i32) -> io::Result<()> {
+    if answer < 0 { Err(io::Error::from_raw_os_error(-answer)) } else { Ok(()) }
+}
+
+fn c_string(bytes: &[u8]) -> io::Result<CString> {
+    CString::new(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
+}
+
+/// CPUs that can ever be there: the number of values a per-CPU element has.
+pub(crate) fn possible_cpus() -> usize {
+    // SAFETY: takes no arguments, only reads a file.
+    usize::try_from(unsafe { libbpf_sys::libbpf_num_possible_cpus() }).unwrap_or(1).max(1)
+}
+
+/// Creates a map; `inner` is an example of the inner maps of an array or hash of maps.
+pub(crate) fn map_create(spec: &MapSpec, inner: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
+    let name = c_string(spec.name.as_bytes())?;
+    let opts = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+        map_flags: spec.flags,
+        inner_map_fd: inner.map_or(0, |it| it.as_raw_fd() as u32),
+        ..Default::default()
+    };
+    // SAFETY: name and options live through the call.
+    owned(unsafe {
+        libbpf_sys::bpf_map_create(
+            spec.kind as u32,
+            name.as_ptr(),
+            spec.key_size,
+            spec.value_size,
+            spec.max_entries,
+            &opts,
+        )
+    })
+}
+
+/// Reads an element into `value`, which must be as long as the map's (rounded, per-CPU) value.
+pub(crate) fn map_lookup(map: BorrowedFd<'_>, key: &[u8], value: &mut [u8]) -> io::Result<()> {
+    // SAFETY: the caller, `map.rs`, has checked both lengths against the map's sizes.
+    done(unsafe {
+        libbpf_sys::bpf_map_lookup_elem(map.as_raw_fd(), key.as_ptr().cast(), value.as_mut_ptr().cast())
+    })
+}
+
+/// Stores an element; lengths as in [`map_lookup`].
+pub(crate) fn map_update(map: BorrowedFd<'_>, key: &[u8], value: &[u8], flags: u64) -> io::Result<()> {
+    // SAFETY: as in `map_lookup`.
+    done(unsafe {
+        libbpf_sys::bpf_map_update_elem(map.as_raw_fd(), key.as_ptr().cast(), value.as_ptr().cast(), flags)
+    })
+}
+
+pub(crate) fn map_delete(map: BorrowedFd<'_>, key: &[u8]) -> io::Result<()> {
+    // SAFETY: as in `map_lookup`.
+    done(unsafe { libbpf_sys::bpf_map_delete_elem(map.as_raw_fd(), key.as_ptr().cast()) })
+}
+
+/// The key after `key`, or the first one.
+pub(crate) fn map_next_key(map: BorrowedFd<'_>, key: Option<&[u8]>, next: &mut [u8]) -> io::Result<()> {
+    let key = key.map_or(ptr::null(), <[u8]>::as_ptr);
+    // SAFETY: as in `map_lookup`; a null key asks for the first.
+    done(unsafe { libbpf_sys::bpf_map_get_next_key(map.as_raw_fd(), key.cast(), next.as_mut_ptr().cast()) })
+}
+
+/// Reads up to `count` elements after the position `from` and leaves the new position in `to`.
+/// Returns how many were read, and whether those were the last; the error `ENOSPC` asks for more room.
+pub(crate) fn map_lookup_batch(
+    map: BorrowedFd<'_>,
+    from: Option<&mut [u8]>,
+    to: &mut [u8],
+    keys: &mut [u8],
+    values: &mut [u8],
+    count: u32,
+) -> io::Result<(usize, bool)> {
+    let mut count = count;
+    let from = from.map_or(ptr::null_mut(), <[u8]>::as_mut_ptr);
+    // SAFETY: the caller, `map.rs`, sizes `keys` and `values` for `count` elements and both
+    // positions for the larger of a key and 4 bytes.
+    let answer = unsafe {
+        libbpf_sys::bpf_map_lookup_batch(
+            map.as_raw_fd(),
+            from.cast(),
+            to.as_mut_ptr().cast(),
+            keys.as_mut_ptr().cast(),
+            values.as_mut_ptr().cast(),
+            &mut count,
+            ptr::null(),
+        )
+    };
+    match -answer {
+        libc::ENOENT => Ok((count as usize, true)),
+        _ => done(answer).map(|()| (count as usize, false)),
+    }
+}
+
+/// What a program is loaded as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProgramType {
+    UprobeMulti,
+    Tracepoint,
+    PerfEvent,
+}
+
+/// Loads instructions whose map references are patched; `log` receives the verifier's words.
+pub(crate) fn prog_load(
+    kind: ProgramType,
+    name: &str,
+    insns: &[[u8; 8]],
+    log: Option<&mut [u8]>,
+) -> io::Result<OwnedFd> {
+    let name = c_string(name.as_bytes())?;
+    // Source: `enum bpf_prog_type`: KPROBE 2, TRACEPOINT 5, PERF_EVENT 7.
+    let (kind, expected) = match kind {
+        ProgramType::UprobeMulti => (2, BPF_TRACE_UPROBE_MULTI),
+        ProgramType::Tracepoint => (5, 0),
+        ProgramType::PerfEvent => (7, 0),
+    };
+    let mut opts = libbpf_sys::bpf_prog_load_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as _,
+        expected_attach_type: expected,
+        ..Default::default()
+    };
+    if let Some(log) = log {
+        opts.log_level = 1;
+        opts.log_size = u32::try_from(log.len()).unwrap_or(u32::MAX);
+        opts.log_buf = log.as_mut_ptr().cast();
+    }
+    // SAFETY: `[u8; 8]` is the layout of `struct bpf_insn`, which libbpf passes on without
+    // looking into; name, options and log live through the call.
+    owned(unsafe {
+        libbpf_sys::bpf_prog_load(
+            kind,
+            name.as_ptr(),
+            c"GPL".as_ptr(),
+            insns.as_ptr().cast(),
+            insns.len() as _,
+            &mut opts,
+        )
+    })
+}
+
+/// How often the kernel skipped the program because it was already running there.
+pub(crate) fn prog_misses(program: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut len = size_of_val(&info) as u32;
+    // SAFETY: `len` is the size of the structure, whose pointers are all null.
+    done(unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut len) })?;
+    Ok(info.recursion_misses)
+}
+
+/// Places in one file for one program.
+pub(crate) struct UprobeMulti<'a> {
+    pub(crate) path: &'a Path,
+    /// File offsets, and the cookie that each place's hits carry.
+    pub(crate) offsets: &'a [u64],
+    pub(crate) cookies: &'a [u64],
+    /// `None` for every process.
+    pub(crate) pid: Option<u32>,
+    pub(crate) at_return: bool,
+}
+
+pub(crate) fn link_uprobe_multi(program: BorrowedFd<'_>, places: &UprobeMulti<'_>) -> io::Result<OwnedFd> {
+    assert_eq!(places.offsets.len(), places.cookies.len(), "a cookie for each place");
+    let path = c_string(places.path.as_os_str().as_bytes())?;
+    let mut opts = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
+        ..Default::default()
+    };
+    opts.__bindgen_anon_1.uprobe_multi = libbpf_sys::bpf_link_create_opts__bindgen_ty_1__bindgen_ty_3 {
+        flags: if places.at_return { UPROBE_MULTI_RETURN } else { 0 },
+        cnt: u32::try_from(places.offsets.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
+        path: path.as_ptr(),
+        offsets: places.offsets.as_ptr().cast(),
+        ref_ctr_offsets: ptr::null(),
+        cookies: places.cookies.as_ptr(),
+        pid: places.pid.unwrap_or(0),
+        ..Default::default()
+    };
+    // SAFETY: path and arrays live through the call and have `cnt` elements.
+    owned(unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), 0, BPF_TRACE_UPROBE_MULTI, &opts) })
+}
+
+/// Runs the program at every hit of a perf event (a tracepoint or a timer).
+pub(crate) fn link_perf_event(program: BorrowedFd<'_>, event: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let opts = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
+        ..Default::default()
+    };
+    // SAFETY: the options live through the call.
+    owned(unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), event.as_raw_fd(), BPF_PERF_EVENT, &opts) })
+}
+
+/// `pid` −1 is every process, `cpu` −1 every CPU.
+pub(crate) fn perf_event_open(attr: &libbpf_sys::perf_event_attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
+    const NO_GROUP: i32 = -1;
+    /// `PERF_FLAG_FD_CLOEXEC`.
+    const CLOEXEC: u64 = 1 << 3;
+    // SAFETY: `attr` is a whole structure whose `size` field says how long it is.
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, ptr::from_ref(attr), pid, cpu, NO_GROUP, CLOEXEC) };
+    match i32::try_from(fd) {
+        Ok(fd) if fd >= 0 => owned(fd),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Records of `event` go into the ring of `into`.
+pub(crate) fn perf_redirect(event: BorrowedFd<'_>, into: BorrowedFd<'_>) -> io::Result<()> {
+    /// `PERF_EVENT_IOC_SET_OUTPUT`, `_IO('$', 5)`.
+    const SET_OUTPUT: libc::c_ulong = 0x2405;
+    // SAFETY: both are descriptors of perf events, and the call takes no pointers.
+    let answer = unsafe { libc::ioctl(event.as_raw_fd(), SET_OUTPUT as _, into.as_raw_fd()) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Waits until one of the descriptors can be read; how long at most in milliseconds.
+pub(crate) fn wait_readable(fds: &mut [libc::pollfd], timeout_millis: i32) -> io::Result<()> {
+    // SAFETY: pointer and length are of one slice.
+    let answer = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as _, timeout_millis) };
+    match answer {
+        -1 => match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            error => Err(error),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// CLOCK_MONOTONIC in nanoseconds.
+pub(crate) fn monotonic_nanos() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a whole timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Bytes of a page.
+pub(crate) fn page_size() -> usize {
+    // SAFETY: takes no pointers.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+/// Pages of a ring that the kernel shares with us; unmapped on drop.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the pages belong to the process, not to a thread; `Mapping` hands out raw pointers only.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    pub(crate) fn new(fd: BorrowedFd<'_>, len: usize, offset: usize, writable: bool) -> io::Result<Mapping> {
+        let access = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let base = unsafe {
+            libc::mmap(ptr::null_mut(), len, access, libc::MAP_SHARED, fd.as_raw_fd(), offset as libc::off_t)
+        };
+        match NonNull::new(base.cast::<u8>()) {
+            Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => Ok(Mapping { base, len }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// The address of byte `at`.
+    pub(crate) fn at(&self, at: usize) -> *mut u8 {
+        assert!(at < self.len, "inside the mapping");
+        // SAFETY: checked to be inside the mapping.
+        unsafe { self.base.as_ptr().add(at) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: made by `mmap` with this length, and nobody has a reference into it.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}

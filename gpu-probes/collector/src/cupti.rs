@@ -1,0 +1,168 @@
+//! CUPTI as the collector sees it: a table of optional functions, filled by name from whatever
+//! libcupti the program has, and the few constants and structures that they need.
+//!
+//! Numbers are those of CUPTI 11.8 to 13.5; `layouts/cupti-13.0/layouts.txt`, printed by a
+//! program that was compiled against the real headers, is what the tests hold them to.
+
+use std::ffi::{CStr, c_char, c_void};
+
+/// `CUptiResult`.
+pub type CuptiResult = u32;
+/// `CUcontext`, `CUstream` and `CUpti_SubscriberHandle` are opaque pointers.
+pub type Handle = *mut c_void;
+/// `CUpti_CallbackFunc`.
+pub type CallbackFunction = unsafe extern "C" fn(*mut c_void, u32, u32, *const CallbackData);
+/// `CUpti_BuffersCallbackRequestFunc`.
+pub type RequestFunction = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
+/// `CUpti_BuffersCallbackCompleteFunc`.
+pub type CompleteFunction = unsafe extern "C" fn(Handle, u32, *mut u8, usize, usize);
+
+pub const SUCCESS: CuptiResult = 0;
+pub const ERROR_NOT_INITIALIZED: CuptiResult = 15;
+pub const ERROR_HARDWARE_BUSY: CuptiResult = 26;
+pub const ERROR_VIRTUALIZED_DEVICE: CuptiResult = 33;
+pub const ERROR_INSUFFICIENT_PRIVILEGES: CuptiResult = 35;
+pub const ERROR_MULTIPLE_SUBSCRIBERS: CuptiResult = 39;
+
+/// `CUpti_CallbackDomain`.
+pub mod domain {
+    pub const DRIVER: u32 = 1;
+    pub const RUNTIME: u32 = 2;
+    pub const RESOURCE: u32 = 3;
+}
+
+/// `CUpti_CallbackIdResource`: a stream was created.
+pub const RESOURCE_STREAM_CREATED: u32 = 3;
+
+/// `CUpti_ApiCallbackSite`.
+pub const SITE_ENTER: u32 = 0;
+pub const SITE_EXIT: u32 = 1;
+
+/// `CUpti_ActivityKind`.
+pub const KIND_KERNEL: u32 = 3;
+pub const KIND_CONCURRENT_KERNEL: u32 = 10;
+
+/// `CUpti_ActivityAttribute`; both values are one byte.
+pub const ATTRIBUTE_ZEROED_BUFFERS: u32 = 5;
+pub const ATTRIBUTE_PER_THREAD_BUFFER: u32 = 9;
+
+/// `CUPTI_ACTIVITY_FLAG_FLUSH_FORCED`.
+pub const FLUSH_FORCED: u32 = 1;
+
+/// Versions after whose `cuptiFinalize` launches were measured to be as fast as before, and
+/// subscribing again to work.
+pub const FINALIZE_TESTED: std::ops::RangeInclusive<u32> = 130_000..=130_001;
+
+/// `CUpti_CallbackData`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct CallbackData {
+    pub site: u32,
+    pub function_name: *const c_char,
+    pub function_params: *const c_void,
+    /// Points at the call's result; meaningful at EXIT only.
+    pub return_value: *const c_void,
+    /// Mangled name of the kernel, null for other calls.
+    pub symbol_name: *const c_char,
+    pub context: Handle,
+    pub context_uid: u32,
+    pub correlation_data: *mut u64,
+    pub correlation_id: u32,
+}
+
+macro_rules! table {
+    ($($(#[$doc:meta])* $field:ident = $symbol:literal ($($argument:ty),*);)*) => {
+        /// The functions of one libcupti; a missing one is `None`.
+        #[derive(Clone, Copy, Debug, Default)]
+        pub struct Cupti {
+            $($(#[$doc])* pub $field: Option<unsafe extern "C" fn($($argument),*) -> CuptiResult>,)*
+        }
+
+        impl Cupti {
+            /// Fills the table; `find` answers null for a name that is not there.
+            ///
+            /// # Safety
+            /// What `find` answers are functions of these names with CUPTI's signatures, and
+            /// they stay loaded.
+            pub unsafe fn from_symbols(mut find: impl FnMut(&CStr) -> *mut c_void) -> Self {
+                Cupti {
+                    $($field: {
+                        let address = find($symbol);
+                        // SAFETY: the caller's promise; null becomes `None`.
+                        unsafe {
+                            std::mem::transmute::<
+                                *mut c_void,
+                                Option<unsafe extern "C" fn($($argument),*) -> CuptiResult>,
+                            >(address)
+                        }
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+table! {
+    get_version = c"cuptiGetVersion" (*mut u32);
+    get_result_string = c"cuptiGetResultString" (CuptiResult, *mut *const c_char);
+    subscribe = c"cuptiSubscribe" (*mut Handle, CallbackFunction, *mut c_void);
+    unsubscribe = c"cuptiUnsubscribe" (Handle);
+    enable_callback = c"cuptiEnableCallback" (u32, Handle, u32, u32);
+    register_callbacks = c"cuptiActivityRegisterCallbacks" (RequestFunction, CompleteFunction);
+    enable = c"cuptiActivityEnable" (u32);
+    disable = c"cuptiActivityDisable" (u32);
+    flush_all = c"cuptiActivityFlushAll" (u32);
+    next_record = c"cuptiActivityGetNextRecord" (*mut u8, usize, *mut *mut u8);
+    dropped_records = c"cuptiActivityGetNumDroppedRecords" (Handle, u32, *mut usize);
+    set_attribute = c"cuptiActivitySetAttribute" (u32, *mut usize, *mut c_void);
+    get_device_id = c"cuptiGetDeviceId" (Handle, *mut u32);
+    /// The third argument says whether the stream is one of the per-thread default kind.
+    get_stream_id = c"cuptiGetStreamIdEx" (Handle, Handle, u8, *mut u32);
+    finalize = c"cuptiFinalize" ();
+}
+
+impl Cupti {
+    /// `cuptiGetVersion`, 0 where it does not answer.
+    pub fn version(&self) -> u32 {
+        let mut version = 0;
+        match self.get_version {
+            // SAFETY: the pointer is to a live u32.
+            Some(get) if unsafe { get(&mut version) } == SUCCESS => version,
+            _ => 0,
+        }
+    }
+
+    /// CUPTI's own name of a result, followed by what usually causes it and what to do.
+    pub fn explain(&self, result: CuptiResult) -> String {
+        let mut name = std::ptr::null();
+        let named = self
+            .get_result_string
+            // SAFETY: the pointer is to a live pointer.
+            .is_some_and(|get| unsafe { get(result, &mut name) } == SUCCESS && !name.is_null());
+        let name = if named {
+            // SAFETY: CUPTI answered with a static C string.
+            unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+        } else {
+            format!("CUPTI result {result}")
+        };
+        match advice(result) {
+            Some(advice) => format!("{name} ({advice})"),
+            None => name,
+        }
+    }
+}
+
+fn advice(result: CuptiResult) -> Option<&'static str> {
+    Some(match result {
+        ERROR_MULTIPLE_SUBSCRIBERS => {
+            "another tool in this process holds CUPTI, such as Nsight, torch.profiler or cuda-gdb; run without it"
+        }
+        ERROR_NOT_INITIALIZED => "this libcupti is newer than the driver; use the libcupti of the driver's CUDA version",
+        ERROR_INSUFFICIENT_PRIVILEGES => {
+            "the driver lets only administrators profile; run as root or set NVreg_RestrictProfilingToAdminUsers=0"
+        }
+        ERROR_HARDWARE_BUSY => "another process holds the profiling hardware",
+        ERROR_VIRTUALIZED_DEVICE => "the virtual GPU does not allow profiling; ask for it in the vGPU's settings",
+        _ => return None,
+    })
+}

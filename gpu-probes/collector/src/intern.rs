@@ -1,0 +1,426 @@
+//! Names and stacks → small ids, from any number of launching threads at once.
+//!
+//! Fixed capacity, no lock, no allocation. An id is the number of a slot, so two threads that
+//! meet the same new text or stack agree on the id before either has told the tracer; whoever
+//! finds a slot not yet told tells it (again): the record repeats, its meaning does not change.
+
+use crate::zeroed::{ZeroIsValid, Zeroed};
+use std::ffi::{CStr, c_char};
+use std::io;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use xputrace_wire::record::MAX_NAME;
+
+/// Most names of a process.
+pub(crate) const NAMES: usize = 16 << 10;
+/// Most different launch stacks of a process.
+pub(crate) const STACKS: usize = 64 << 10;
+const TEXT_BYTES: usize = 4 << 20;
+const POINTERS: usize = 16 << 10;
+const PROBES: usize = 64;
+
+/// Why there is no id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoId {
+    TableFull,
+    /// The record that explains the id did not fit the ring.
+    NotTold,
+}
+
+/// What kind of text a pointer leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Text {
+    /// A kernel's mangled name.
+    Symbol,
+    /// An API call's name; a suffix such as `_v7000` is not part of it.
+    Call,
+}
+
+/// The table of names. A name is looked up by its pointer first; as CUDA may reuse the memory of
+/// an unloaded module, the text behind the pointer is compared each time.
+#[derive(Debug)]
+pub(crate) struct Names {
+    /// Address in the low 48 bits, id above: a cache in front of `entries`.
+    pointers: Zeroed<AtomicU64>,
+    entries: Zeroed<NameEntry>,
+    text: Zeroed<AtomicU8>,
+    text_used: AtomicUsize,
+}
+
+#[derive(Debug)]
+#[repr(C)]
+struct NameEntry {
+    /// Of the text; 0 while the slot is free.
+    hash: AtomicU64,
+    /// `offset << 16 | len + 1` in `text`; 0 while the text is being copied.
+    place: AtomicU64,
+    told: AtomicU32,
+    _reserved: u32,
+}
+
+// SAFETY: atomics and an integer.
+unsafe impl ZeroIsValid for NameEntry {}
+
+const ADDRESS_BITS: u32 = 48;
+const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
+/// The text did not fit.
+const NO_PLACE: u64 = u64::MAX;
+
+impl Names {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Names {
+            pointers: Zeroed::new(POINTERS)?,
+            entries: Zeroed::new(NAMES)?,
+            text: Zeroed::new(TEXT_BYTES)?,
+            text_used: AtomicUsize::new(0),
+        })
+    }
+
+    /// The id of the text at `pointer`, which `tell` has been given before if it answered true.
+    ///
+    /// # Safety
+    /// `pointer` is a C string.
+    #[inline]
+    pub(crate) unsafe fn intern(
+        &self,
+        pointer: *const c_char,
+        text: Text,
+        tell: impl FnMut(u32, &[u8]) -> bool,
+    ) -> Result<u32, NoId> {
+        let address = pointer as u64 & ADDRESS_MASK;
+        let cached = &self.pointers[spread(address) as usize % POINTERS];
+        let word = cached.load(Ordering::Relaxed);
+        let id = (word >> ADDRESS_BITS) as u32;
+        // SAFETY: the caller's promise.
+        if id != 0 && word & ADDRESS_MASK == address && unsafe { self.is_text(id, pointer, text) } {
+            return self.told(id, tell);
+        }
+        // SAFETY: the caller's promise.
+        let id = self.find(unsafe { bytes(pointer, text) })?;
+        cached.store(address | u64::from(id) << ADDRESS_BITS, Ordering::Relaxed);
+        self.told_text(id, tell, || {
+            // SAFETY: the caller's promise.
+            unsafe { bytes(pointer, text) }
+        })
+    }
+
+    #[inline]
+    fn told(&self, id: u32, tell: impl FnMut(u32, &[u8]) -> bool) -> Result<u32, NoId> {
+        if self.entry(id).told.load(Ordering::Acquire) != 0 {
+            return Ok(id);
+        }
+        self.told_text(id, tell, || self.text_of(id).unwrap_or_default())
+    }
+
+    fn told_text<'a>(
+        &self,
+        id: u32,
+        mut tell: impl FnMut(u32, &[u8]) -> bool,
+        text: impl FnOnce() -> &'a [u8],
+    ) -> Result<u32, NoId> {
+        let told = &self.entry(id).told;
+        if told.load(Ordering::Acquire) == 0 {
+            if !tell(id, text()) {
+                return Err(NoId::NotTold);
+            }
+            told.store(1, Ordering::Release);
+        }
+        Ok(id)
+    }
+
+    fn find(&self, text: &[u8]) -> Result<u32, NoId> {
+        let hash = hash_bytes(text);
+        for probe in 0..PROBES {
+            let slot = (hash as usize + probe) % NAMES;
+            let entry = &self.entries[slot];
+            let id = slot as u32 + 1;
+            match entry.hash.compare_exchange(0, hash, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return self.place(entry, text).map(|()| id),
+                Err(seen) if seen != hash => {}
+                // Another thread is copying the text of this very hash: its id will be this one.
+                Err(_) if entry.place.load(Ordering::Acquire) == 0 => return Ok(id),
+                Err(_) if entry.place.load(Ordering::Acquire) == NO_PLACE => return Err(NoId::TableFull),
+                Err(_) if self.text_of(id) == Some(text) => return Ok(id),
+                Err(_) => {}
+            }
+        }
+        Err(NoId::TableFull)
+    }
+
+    fn place(&self, entry: &NameEntry, text: &[u8]) -> Result<(), NoId> {
+        let offset = self.text_used.fetch_add(text.len() + 1, Ordering::Relaxed);
+        let Some(room) = self.text.get(offset..offset + text.len() + 1) else {
+            self.text_used.fetch_sub(text.len() + 1, Ordering::Relaxed);
+            entry.place.store(NO_PLACE, Ordering::Release);
+            return Err(NoId::TableFull);
+        };
+        for (to, from) in room.iter().zip(text) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        entry.place.store((offset as u64) << 16 | (text.len() as u64 + 1), Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether the C string at `pointer` is the text of `id`.
+    ///
+    /// # Safety
+    /// `pointer` is a C string.
+    #[inline]
+    unsafe fn is_text(&self, id: u32, pointer: *const c_char, text: Text) -> bool {
+        let Some(ours) = self.text_of(id) else { return false };
+        // With the NUL that ends ours, unless it was cut or may go on with a suffix.
+        let with_end = text == Text::Symbol && ours.len() < MAX_NAME;
+        let len = ours.len() + usize::from(with_end);
+        // SAFETY: `len` bytes are in `self.text` (a NUL follows each text), and strncmp stops at
+        // the end of the caller's string.
+        let same = unsafe { libc::strncmp(pointer, ours.as_ptr().cast(), len) } == 0;
+        // SAFETY: equal over `ours.len()` bytes that are not NUL, so the next one is in the string.
+        same && (text == Text::Symbol || unsafe { bytes(pointer, text) }.len() == ours.len())
+    }
+
+    #[inline]
+    fn text_of(&self, id: u32) -> Option<&[u8]> {
+        let place = self.entry(id).place.load(Ordering::Acquire);
+        if place == 0 || place == NO_PLACE {
+            return None;
+        }
+        let (offset, len) = ((place >> 16) as usize, (place & 0xffff) as usize - 1);
+        let text = self.text.get(offset..offset + len)?;
+        // SAFETY: same size and alignment; the bytes were written before `place` was stored and
+        // never change after.
+        Some(unsafe { std::slice::from_raw_parts(text.as_ptr().cast(), len) })
+    }
+
+    #[inline]
+    fn entry(&self, id: u32) -> &NameEntry {
+        &self.entries[(id as usize).wrapping_sub(1) % NAMES]
+    }
+}
+
+/// The text at `pointer`, cut at [`MAX_NAME`], without a call's version suffix.
+///
+/// # Safety
+/// `pointer` is a C string that lives as long as the result is used.
+unsafe fn bytes<'a>(pointer: *const c_char, text: Text) -> &'a [u8] {
+    // SAFETY: the caller's promise.
+    let all = unsafe { CStr::from_ptr(pointer) }.to_bytes();
+    let all = &all[..all.len().min(MAX_NAME)];
+    match text {
+        Text::Symbol => all,
+        Text::Call => without_version(all),
+    }
+}
+
+fn without_version(name: &[u8]) -> &[u8] {
+    let digits = name.iter().rev().take_while(|it| it.is_ascii_digit()).count();
+    let stem = &name[..name.len() - digits];
+    match stem.strip_suffix(b"_v") {
+        Some(stem) if digits >= 4 => stem,
+        _ => name,
+    }
+}
+
+/// The table of stacks, known by a fingerprint of 128 bits: with 65,536 different stacks the
+/// chance that any two are taken for one is below 1e-28.
+#[derive(Debug)]
+pub(crate) struct Stacks {
+    entries: Zeroed<StackEntry>,
+}
+
+#[derive(Debug)]
+#[repr(C)]
+struct StackEntry {
+    key: AtomicU64,
+    /// The second half of the fingerprint; 0 for a moment after `key` was set.
+    check: AtomicU64,
+    told: AtomicU64,
+}
+
+// SAFETY: atomics.
+unsafe impl ZeroIsValid for StackEntry {}
+
+impl Stacks {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Stacks { entries: Zeroed::new(STACKS)? })
+    }
+
+    /// The id of a stack, which `tell` has been given before if it answered true.
+    #[inline]
+    pub(crate) fn intern(&self, frames: &[u64], mut tell: impl FnMut(u32, &[u64]) -> bool) -> Result<u32, NoId> {
+        let (key, check) = fingerprint(frames);
+        for probe in 0..PROBES {
+            let slot = (key as usize).wrapping_add(probe) % STACKS;
+            let entry = &self.entries[slot];
+            if !entry.is(key, check) {
+                continue;
+            }
+            let id = slot as u32 + 1;
+            if entry.told.load(Ordering::Acquire) == 0 {
+                if !tell(id, frames) {
+                    return Err(NoId::NotTold);
+                }
+                entry.told.store(1, Ordering::Release);
+            }
+            return Ok(id);
+        }
+        Err(NoId::TableFull)
+    }
+}
+
+impl StackEntry {
+    /// Whether this slot is, or hereby becomes, that of the fingerprint.
+    #[inline]
+    fn is(&self, key: u64, check: u64) -> bool {
+        let mut seen = self.key.load(Ordering::Acquire);
+        if seen == 0 {
+            seen = match self.key.compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => key,
+                Err(seen) => seen,
+            };
+        }
+        if seen != key {
+            return false;
+        }
+        match self.check.load(Ordering::Acquire) {
+            0 => match self.check.compare_exchange(0, check, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => true,
+                Err(seen) => seen == check,
+            },
+            seen => seen == check,
+        }
+    }
+}
+
+#[inline]
+fn fingerprint(frames: &[u64]) -> (u64, u64) {
+    let (mut key, mut check) = (frames.len() as u64 ^ 0x9e37_79b9_7f4a_7c15, 0x2545_f491_4f6c_dd1d_u64);
+    for &frame in frames {
+        key = (key ^ frame).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29);
+        check = (check.rotate_left(23) ^ frame).wrapping_mul(0x9fb2_1c65_1e98_df25);
+    }
+    (spread(key) | 1, spread(check) | 1)
+}
+
+fn hash_bytes(text: &[u8]) -> u64 {
+    let mut hash = 0x9e37_79b9_7f4a_7c15 ^ text.len() as u64;
+    for chunk in text.chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        hash = (hash ^ u64::from_le_bytes(word)).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29);
+    }
+    spread(hash) | 1
+}
+
+#[inline]
+fn spread(mut it: u64) -> u64 {
+    it ^= it >> 33;
+    it = it.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    it ^ (it >> 29)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(names: &Names, text: &CStr, kind: Text, told: &mut Vec<(u32, String)>) -> Result<u32, NoId> {
+        // SAFETY: a C string.
+        unsafe {
+            names.intern(text.as_ptr(), kind, |id, text| {
+                told.push((id, String::from_utf8_lossy(text).into_owned()));
+                true
+            })
+        }
+    }
+
+    #[test]
+    fn equal_texts_have_one_id_and_are_told_once() {
+        let (names, mut told) = (Names::new().unwrap(), Vec::new());
+        let copy = c"_Z3nopv".to_owned();
+        let first = name(&names, c"_Z3nopv", Text::Symbol, &mut told).unwrap();
+        assert_eq!(name(&names, &copy, Text::Symbol, &mut told), Ok(first));
+        assert_eq!(name(&names, c"_Z3nopv", Text::Symbol, &mut told), Ok(first));
+        assert_eq!(told, [(first, "_Z3nopv".to_string())]);
+    }
+
+    #[test]
+    fn a_pointer_whose_text_changed_is_a_new_name() {
+        let (names, mut told) = (Names::new().unwrap(), Vec::new());
+        let mut buffer = *b"first\0";
+        let id = |names: &Names, buffer: &[u8], told: &mut Vec<_>| {
+            name(names, CStr::from_bytes_with_nul(buffer).unwrap(), Text::Symbol, told).unwrap()
+        };
+        let first = id(&names, &buffer, &mut told);
+        buffer.copy_from_slice(b"other\0");
+        let other = id(&names, &buffer, &mut told);
+        buffer.copy_from_slice(b"oth\0\0\0");
+        let shorter = id(&names, &buffer[..4], &mut told);
+        assert!(first != other && other != shorter && first != shorter);
+        assert_eq!(told.len(), 3);
+    }
+
+    #[test]
+    fn a_call_has_no_version_suffix() {
+        let (names, mut told) = (Names::new().unwrap(), Vec::new());
+        let plain = name(&names, c"cudaLaunchKernel", Text::Call, &mut told);
+        for _ in 0..2 {
+            assert_eq!(name(&names, c"cudaLaunchKernel_v7000", Text::Call, &mut told), plain);
+        }
+        assert_ne!(name(&names, c"cuMemFree_v2", Text::Call, &mut told), plain);
+        let texts: Vec<_> = told.iter().map(|(_, text)| text.as_str()).collect();
+        assert_eq!(texts, ["cudaLaunchKernel", "cuMemFree_v2"]);
+    }
+
+    #[test]
+    fn long_names_are_cut_and_still_equal() {
+        let (names, mut told) = (Names::new().unwrap(), Vec::new());
+        let long = std::ffi::CString::new("x".repeat(MAX_NAME + 50)).unwrap();
+        let first = name(&names, &long, Text::Symbol, &mut told);
+        assert_eq!(name(&names, &long, Text::Symbol, &mut told), first);
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].1.len(), MAX_NAME);
+    }
+
+    #[test]
+    fn what_could_not_be_told_is_told_later() {
+        let names = Names::new().unwrap();
+        // SAFETY: a C string.
+        let intern = |room| unsafe { names.intern(c"f".as_ptr(), Text::Symbol, |_, _| room) };
+        assert_eq!(intern(false), Err(NoId::NotTold));
+        assert!(intern(true).is_ok());
+        assert!(intern(false).is_ok());
+        let stacks = Stacks::new().unwrap();
+        assert_eq!(stacks.intern(&[1, 2], |_, _| false), Err(NoId::NotTold));
+        assert!(stacks.intern(&[1, 2], |_, _| true).is_ok());
+        assert!(stacks.intern(&[1, 2], |_, _| false).is_ok());
+    }
+
+    #[test]
+    fn full_tables_say_so() {
+        let (names, stacks) = (Names::new().unwrap(), Stacks::new().unwrap());
+        let mut full = 0;
+        for n in 0..NAMES + 100 {
+            let text = std::ffi::CString::new(format!("name {n}")).unwrap();
+            full += usize::from(name(&names, &text, Text::Symbol, &mut Vec::new()).is_err());
+        }
+        assert!(full >= 100, "{full}");
+        let full = (0..STACKS as u64 + 100).filter(|&n| stacks.intern(&[n], |_, _| true).is_err()).count();
+        assert!(full >= 100, "{full}");
+    }
+
+    #[test]
+    fn threads_agree_on_ids() {
+        let names = std::sync::Arc::new(Names::new().unwrap());
+        let texts: Vec<_> = (0..500).map(|n| std::ffi::CString::new(format!("kernel{n}")).unwrap()).collect();
+        let run = |names: &Names| -> Vec<u32> {
+            texts.iter().map(|it| name(names, it, Text::Symbol, &mut Vec::new()).unwrap()).collect()
+        };
+        let all: Vec<Vec<u32>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| run(&names))).collect();
+            threads.into_iter().map(|it| it.join().unwrap()).collect()
+        });
+        assert!(all.iter().all(|ids| *ids == all[0]));
+        let mut unique = all[0].clone();
+        unique.sort_unstable();
+        unique.dedup();
+        assert_eq!(unique.len(), texts.len());
+    }
+}

@@ -1,0 +1,92 @@
+//! The program's executable mappings, for a tracer that cannot get them from perf.
+
+use crate::stack::for_each_library;
+use std::sync::atomic::{AtomicU64, Ordering};
+use xputrace_wire::record::Mapping;
+
+/// Remembers which libraries were mapped when the list was last looked at.
+#[derive(Debug, Default)]
+pub(crate) struct Mappings {
+    changes: AtomicU64,
+}
+
+impl Mappings {
+    /// Whether a library was added or removed since the last call.
+    pub(crate) fn changed(&self) -> bool {
+        let (added, removed) = for_each_library(|_| ());
+        let changes = added.wrapping_mul(1 << 32).wrapping_add(removed).wrapping_add(1);
+        self.changes.swap(changes, Ordering::AcqRel) != changes
+    }
+
+    /// Hands the whole list to `write`.
+    pub(crate) fn send(&self, mut write: impl FnMut(&Mapping, &[u8])) {
+        let Ok(text) = std::fs::read("/proc/self/maps") else { return };
+        for (mapping, path) in text.split(|&it| it == b'\n').filter_map(parse) {
+            write(&mapping, path);
+        }
+    }
+}
+
+/// A line of `/proc/PID/maps`, where it is executable code of a file (or the vdso).
+fn parse(line: &[u8]) -> Option<(Mapping, &[u8])> {
+    let mut rest = line;
+    let mut field = || {
+        let start = rest.iter().position(|&it| it != b' ')?;
+        let trimmed = &rest[start..];
+        let end = trimmed.iter().position(|&it| it == b' ').unwrap_or(trimmed.len());
+        rest = &trimmed[end..];
+        std::str::from_utf8(&trimmed[..end]).ok()
+    };
+    let (start, end) = field()?.split_once('-')?;
+    let rights = field()?;
+    let file_offset = u64::from_str_radix(field()?, 16).ok()?;
+    let (major, minor) = field()?.split_once(':')?;
+    let inode = field()?.parse().ok()?;
+    if rights.as_bytes().get(2) != Some(&b'x') {
+        return None;
+    }
+    let path = &rest[rest.iter().position(|&it| it != b' ')?..];
+    let device = libc::makedev(u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
+    let mapping = Mapping {
+        start: u64::from_str_radix(start, 16).ok()?,
+        end: u64::from_str_radix(end, 16).ok()?,
+        file_offset,
+        inode,
+        device,
+        path_len: path.len() as u64,
+    };
+    Some((mapping, path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn executable_files_are_listed() {
+        let line = b"7f0000001000-7f0000002000 r-xp 00001000 fe:01 42                 /usr/lib/a b.so";
+        let (mapping, path) = parse(line).unwrap();
+        assert_eq!(path, b"/usr/lib/a b.so");
+        assert_eq!((mapping.start, mapping.end, mapping.file_offset), (0x7f0000001000, 0x7f0000002000, 0x1000));
+        assert_eq!((mapping.inode, mapping.device), (42, libc::makedev(0xfe, 1)));
+        assert_eq!(mapping.path_len, path.len() as u64);
+    }
+
+    #[test]
+    fn data_anonymous_memory_and_nonsense_are_not() {
+        assert!(parse(b"7f0000001000-7f0000002000 rw-p 00001000 fe:01 42 /usr/lib/a.so").is_none());
+        assert!(parse(b"7f0000001000-7f0000002000 r-xp 00000000 00:00 0 ").is_none());
+        assert!(parse(b"").is_none());
+        assert!(parse(b"nonsense").is_none());
+    }
+
+    #[test]
+    fn this_program_is_in_its_own_list() {
+        let mappings = Mappings::default();
+        let here = this_program_is_in_its_own_list as fn() as usize as u64;
+        let mut found = false;
+        mappings.send(|mapping, path| found |= (mapping.start..mapping.end).contains(&here) && !path.is_empty());
+        assert!(found);
+        assert!(mappings.changed(), "the first look is a change");
+    }
+}

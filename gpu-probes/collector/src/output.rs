@@ -1,0 +1,231 @@
+//! The ring of the calling thread: claimed at its first record, given back when it ends.
+//!
+//! Unread records stay in a ring that was given back; the next owner writes behind them.
+
+use crate::session::Session;
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use xputrace_wire::record::{self, Thread, encode, kind, size_of_record};
+use xputrace_wire::region::Lost;
+use xputrace_wire::ring::Writer;
+use zerocopy::{Immutable, IntoBytes};
+
+/// Rings that launching threads leave for the threads that write kernels and flushes.
+const RESERVED_RINGS: u32 = 2;
+
+/// Who wants a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Launch,
+    /// CUPTI's worker, the control thread, a thread at exit.
+    Service,
+}
+
+/// The calling thread's end of its ring.
+#[derive(Debug)]
+pub(crate) struct Output {
+    session: *const Session,
+    writer: Option<Writer>,
+    ring: u32,
+    tid: u32,
+    /// [`Session::released`] when no ring was left.
+    released_seen: Option<u64>,
+}
+
+thread_local! {
+    /// Without a destructor, so that it can be used at any time; `GUARD` gives the ring back.
+    static OUTPUT: RefCell<Output> = const {
+        RefCell::new(Output { session: std::ptr::null(), writer: None, ring: 0, tid: 0, released_seen: None })
+    };
+    static GUARD: Guard = const { Guard };
+    static TID: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The calling thread's id.
+#[inline]
+pub(crate) fn tid() -> u32 {
+    let known = TID.get();
+    if known != 0 && !crate::session::is_forked() {
+        return known;
+    }
+    // SAFETY: no arguments, no effects.
+    let tid = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+    TID.set(tid);
+    tid
+}
+
+/// Runs `with` on the calling thread's ring; `None` when there is none, or when it is in use
+/// further up the stack.
+#[inline]
+pub(crate) fn with<R>(session: &'static Session, role: Role, with: impl FnOnce(&mut Output) -> R) -> Option<R> {
+    OUTPUT.with(|output| {
+        let mut output = output.try_borrow_mut().ok()?;
+        output.attach(session, role).then(|| with(&mut output))
+    })
+}
+
+impl Output {
+    #[inline]
+    fn attach(&mut self, session: &'static Session, role: Role) -> bool {
+        if std::ptr::eq(self.session, session) && self.writer.is_some() {
+            return session.is_ours();
+        }
+        self.claim(session, role)
+    }
+
+    #[cold]
+    fn claim(&mut self, session: &'static Session, role: Role) -> bool {
+        if !session.is_ours() {
+            return false;
+        }
+        if !std::ptr::eq(self.session, session) {
+            self.release();
+            *self = Output { session, writer: None, ring: 0, tid: tid(), released_seen: None };
+        }
+        let released = session.released.load(Ordering::Acquire);
+        let ending = GUARD.try_with(|_| ()).is_err();
+        // A ring that is claimed by then is never given back: only the last flush may.
+        let refused = ending && role == Role::Launch && self.tid != session.pid;
+        if self.released_seen == Some(released) || refused {
+            return false;
+        }
+        match claim_ring(session, role, self.tid) {
+            Some(ring) => {
+                self.ring = ring;
+                // SAFETY: this thread owns the ring from now on, and has one writer of it.
+                self.writer = Some(unsafe { session.region.writer(ring) });
+                self.write_comm();
+                true
+            }
+            None => {
+                self.released_seen = Some(released);
+                false
+            }
+        }
+    }
+
+    /// Index of the ring, which is also the slot in the tag array.
+    pub(crate) fn ring(&self) -> u32 {
+        self.ring
+    }
+
+    /// Writes a record, or nothing where it does not fit.
+    #[inline]
+    pub(crate) fn write<T: IntoBytes + Immutable>(&mut self, kind: u16, body: &T, tail: &[u8]) -> bool {
+        let Some(writer) = &mut self.writer else { return false };
+        writer.write(size_of_record::<T>(tail.len()), |out| encode(kind, body, tail, out))
+    }
+
+    /// The same, waiting for the tracer to make room. Never on the launch path.
+    pub(crate) fn write_waiting<T: IntoBytes + Immutable>(
+        &mut self,
+        patience: &mut Patience,
+        kind: u16,
+        body: &T,
+        tail: &[u8],
+    ) -> bool {
+        loop {
+            if self.write(kind, body, tail) {
+                return true;
+            }
+            if !patience.wait() {
+                return false;
+            }
+        }
+    }
+
+    pub(crate) fn write_name(&mut self, id: u32, text: &[u8]) -> bool {
+        self.write(kind::NAME, &record::Name { id, len: text.len() as u32 }, text)
+    }
+
+    pub(crate) fn write_stack(&mut self, id: u32, frames: &[u64]) -> bool {
+        // SAFETY: the same memory as bytes; x86-64 is little endian, as the record is.
+        let tail = unsafe { std::slice::from_raw_parts(frames.as_ptr().cast(), size_of_val(frames)) };
+        self.write(kind::STACK, &record::Stack { id, len: frames.len() as u32 }, tail)
+    }
+
+    fn write_comm(&mut self) {
+        let mut comm = [0u8; 16];
+        // SAFETY: the kernel writes at most 16 bytes.
+        unsafe { libc::prctl(libc::PR_GET_NAME, comm.as_mut_ptr()) };
+        self.write(kind::THREAD, &Thread { tid: self.tid, reserved: 0, comm }, &[]);
+    }
+
+    fn release(&mut self) {
+        // SAFETY: null, or a session: they are never freed.
+        let Some(session) = (unsafe { self.session.as_ref() }) else { return };
+        if self.writer.take().is_some() && session.is_ours() {
+            session.region.ring(self.ring).owner.store(0, Ordering::Release);
+            session.released.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+fn claim_ring(session: &Session, role: Role, tid: u32) -> Option<u32> {
+    let rings = session.region.shape().rings;
+    let fresh = match role {
+        Role::Launch if rings > RESERVED_RINGS => rings - RESERVED_RINGS,
+        _ => rings,
+    };
+    let claimed = &session.region.control().rings_claimed;
+    let take = |ring: u32| {
+        let owner = &session.region.ring(ring).owner;
+        owner.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    let known = claimed.load(Ordering::Acquire).min(rings);
+    if let Some(ring) = (0..known).find(|&ring| take(ring)) {
+        return Some(ring);
+    }
+    loop {
+        let next = claimed
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |it| (it < fresh).then_some(it + 1))
+            .ok()?;
+        // Another thread may have found it free between the two steps.
+        if take(next) {
+            return Some(next);
+        }
+    }
+}
+
+/// Gives the thread's ring back when the thread ends.
+struct Guard;
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = OUTPUT.try_with(|output| {
+            if let Ok(mut output) = output.try_borrow_mut() {
+                output.release();
+            }
+        });
+    }
+}
+
+/// How long a writer off the launch path may wait for room, in all.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    session: &'static Session,
+    until: Instant,
+}
+
+impl Patience {
+    pub(crate) fn new(session: &'static Session, at_most: Duration) -> Self {
+        Patience { session, until: Instant::now() + at_most }
+    }
+
+    /// Sleeps a little; false when the time is over or nobody reads.
+    fn wait(&mut self) -> bool {
+        if self.session.tracer_gone.load(Ordering::Relaxed) || Instant::now() >= self.until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+        true
+    }
+}
+
+/// Counts `n` records that found no ring.
+pub(crate) fn count_no_ring(session: &Session, n: u64) {
+    if session.is_ours() {
+        session.region.count_lost(Lost::NoRing, n);
+    }
+}

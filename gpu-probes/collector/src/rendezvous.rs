@@ -1,0 +1,228 @@
+//! The socket to the tracer: finding it, checking who is there, messages with descriptors.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+use xputrace_wire::message::{MAX_SIZE, Message};
+
+/// A connection, one message a packet.
+#[derive(Debug)]
+pub struct Socket {
+    socket: OwnedFd,
+}
+
+/// What came.
+#[derive(Debug)]
+pub enum Received {
+    Message(Message, Vec<OwnedFd>),
+    /// Nothing within the time.
+    Nothing,
+    /// The tracer is gone.
+    Closed,
+}
+
+const MAX_DESCRIPTORS: usize = 4;
+
+impl Socket {
+    /// Connects to `@NAME` in the abstract namespace, or to a path.
+    ///
+    /// # Errors
+    /// Nobody listens, or not within `within`, or who listens is neither root nor the same user.
+    pub fn connect(address: &str, within: Duration) -> io::Result<Self> {
+        // SAFETY: no pointers.
+        let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a fresh descriptor of ours.
+        let socket = Socket { socket: unsafe { OwnedFd::from_raw_fd(fd) } };
+        // Connecting and sending wait this long at most.
+        socket.set_send_timeout(within)?;
+        let (name, len) = socket_address(address)?;
+        // SAFETY: an address of `len` bytes.
+        while unsafe { libc::connect(fd, (&raw const name).cast(), len) } != 0 {
+            let error = io::Error::last_os_error();
+            // A signal of the program's, while the tracer's queue is full.
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+        socket.check_peer()?;
+        Ok(socket)
+    }
+
+    /// A socket that is connected already.
+    pub fn from_connected(socket: OwnedFd) -> Self {
+        Socket { socket }
+    }
+
+    /// The descriptor, for calls that this type does not have.
+    pub fn raw(&self) -> i32 {
+        self.socket.as_raw_fd()
+    }
+
+    /// A second handle of the same connection.
+    pub fn try_clone(&self) -> Option<Self> {
+        Some(Socket { socket: self.socket.try_clone().ok()? })
+    }
+
+    fn set_send_timeout(&self, timeout: Duration) -> io::Result<()> {
+        let time = libc::timeval {
+            tv_sec: timeout.as_secs() as libc::time_t,
+            tv_usec: libc::suseconds_t::from(timeout.subsec_micros()),
+        };
+        let size = size_of_val(&time) as libc::socklen_t;
+        // SAFETY: a live timeval of that size.
+        let answer = unsafe {
+            libc::setsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_SNDTIMEO,
+                (&raw const time).cast(),
+                size,
+            )
+        };
+        if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    fn check_peer(&self) -> io::Result<()> {
+        let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+        let mut size = size_of_val(&peer) as libc::socklen_t;
+        // SAFETY: a live ucred of that size.
+        let answer = unsafe {
+            libc::getsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut peer).cast(),
+                &mut size,
+            )
+        };
+        if answer != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: no arguments.
+        if peer.uid != 0 && peer.uid != unsafe { libc::getuid() } {
+            let text = format!("the socket belongs to user {}, neither root nor this program's", peer.uid);
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        Ok(())
+    }
+
+    /// Ends the conversation; the tracer still reads what was sent.
+    pub fn shut_down(&self) {
+        // SAFETY: a descriptor of ours.
+        unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+
+    /// Sends a message; one that the tracer does not take at once is dropped, for the program
+    /// must not wait for it.
+    pub fn send(&self, message: &Message) -> bool {
+        let bytes = message.encode();
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        // SAFETY: a live buffer.
+        let sent = unsafe { libc::send(self.socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+        sent == bytes.len() as isize
+    }
+
+    /// Waits for a message.
+    pub fn receive(&self, within: Duration) -> Received {
+        if !self.wait_readable(within) {
+            return Received::Nothing;
+        }
+        let mut bytes = [0u8; MAX_SIZE];
+        match self.receive_packet(&mut bytes) {
+            Ok((0, _)) => Received::Closed,
+            Ok((len, descriptors)) => match Message::decode(&bytes[..len]) {
+                Some(message) => Received::Message(message, descriptors),
+                None => Received::Nothing,
+            },
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Received::Nothing,
+                _ => Received::Closed,
+            },
+        }
+    }
+
+    fn wait_readable(&self, within: Duration) -> bool {
+        let until = Instant::now() + within;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let mut poll = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            let millis = left.as_millis().min(i32::MAX as u128) as i32 + i32::from(!left.is_zero());
+            // SAFETY: one live pollfd.
+            match unsafe { libc::poll(&mut poll, 1, millis) } {
+                0 => return false,
+                n if n > 0 => return true,
+                _ if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted => return true,
+                _ => {}
+            }
+        }
+    }
+
+    fn receive_packet(&self, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+        let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let mut control = [0u64; 16];
+        // SAFETY: zeroes are a message header; its pointers are set below.
+        let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+        header.msg_iov = &mut vector;
+        header.msg_iovlen = 1;
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = size_of_val(&control) as _;
+        let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
+        // SAFETY: the header's pointers are to live buffers of the sizes given.
+        let len = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &mut header, flags) };
+        if len < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel filled the control buffer.
+        Ok((len as usize, unsafe { descriptors(&header) }))
+    }
+}
+
+/// # Safety
+/// `header` was filled by recvmsg and its control buffer lives.
+unsafe fn descriptors(header: &libc::msghdr) -> Vec<OwnedFd> {
+    let mut all = Vec::new();
+    // SAFETY: walking the control messages by the macros made for it; each descriptor in them is
+    // a new one of ours.
+    unsafe {
+        let mut message = libc::CMSG_FIRSTHDR(header);
+        while let Some(it) = message.as_ref() {
+            if it.cmsg_level == libc::SOL_SOCKET && it.cmsg_type == libc::SCM_RIGHTS {
+                let data = libc::CMSG_DATA(message).cast::<i32>();
+                let n = (it.cmsg_len - libc::CMSG_LEN(0) as usize) / size_of::<i32>();
+                for index in 0..n {
+                    let fd = OwnedFd::from_raw_fd(data.add(index).read_unaligned());
+                    if all.len() < MAX_DESCRIPTORS {
+                        all.push(fd);
+                    }
+                }
+            }
+            message = libc::CMSG_NXTHDR(header, message);
+        }
+    }
+    all
+}
+
+fn socket_address(address: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    // SAFETY: zeroes are an address.
+    let mut name: libc::sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
+    name.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let text = address.as_bytes();
+    if text.is_empty() || text.len() >= name.sun_path.len() {
+        let text = format!("cannot connect to \"{address}\": a socket's name has 1 to {} bytes", name.sun_path.len() - 1);
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    for (to, from) in name.sun_path.iter_mut().zip(text) {
+        *to = *from as libc::c_char;
+    }
+    let is_abstract = text[0] == b'@';
+    if is_abstract {
+        name.sun_path[0] = 0;
+    }
+    // A path ends with its NUL, an abstract name with its last byte.
+    let len = size_of::<libc::sa_family_t>() + text.len() + usize::from(!is_abstract);
+    Ok((name, len as libc::socklen_t))
+}

@@ -1,0 +1,307 @@
+//! The caller's stack at a launch, by frame pointers.
+//!
+//! libcupti, libcuda and libcudart keep frame pointers, so the chain from the callback reaches
+//! the application. It reads aligned, increasing addresses within the thread's own stack only:
+//! in code without frame pointers rbp is any number, and there the walk ends.
+//!
+//! Kept: the API function that was called, which is the outermost frame in libcudart for a
+//! runtime call and in libcuda for a driver call, and everything outside it. Dropped: the
+//! collector, libcupti, and the CUDA libraries' inner functions. Where cudart is linked
+//! statically its inner functions cannot be told from the program's and stay.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use xputrace_wire::record::MAX_FRAMES;
+
+/// The addresses of a thread's stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    pub low: usize,
+    pub high: usize,
+}
+
+/// Registers at the moment CUPTI called us.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame {
+    /// The caller's frame pointer.
+    pub rbp: usize,
+    /// Address of the return address.
+    pub rsp: usize,
+}
+
+/// Return addresses, innermost first, written to `out`; how many there are.
+///
+/// # Safety
+/// The addresses from `frame.rsp` to `bounds.high` are readable whenever `frame.rsp` lies within
+/// `bounds`.
+#[inline]
+pub unsafe fn walk(frame: Frame, bounds: Bounds, out: &mut [u64]) -> usize {
+    let word = size_of::<usize>();
+    let readable = |at: usize, len: usize| at.is_multiple_of(word) && at <= bounds.high - len;
+    if frame.rsp < bounds.low || bounds.high < 2 * word || !readable(frame.rsp, word) || out.is_empty() {
+        return 0;
+    }
+    // SAFETY: within the stack, at or above the stack pointer.
+    out[0] = unsafe { *(frame.rsp as *const usize) } as u64;
+    let (mut n, mut last, mut rbp) = (1, frame.rsp, frame.rbp);
+    while n < out.len() && rbp > last && readable(rbp, 2 * word) {
+        // SAFETY: above an address that was within the stack, and below its end.
+        let (next, back) = unsafe { (*(rbp as *const usize), *((rbp + word) as *const usize)) };
+        if !is_code(back) {
+            break;
+        }
+        out[n] = back as u64;
+        n += 1;
+        last = rbp;
+        rbp = next;
+    }
+    n
+}
+
+/// Whether code can lie there: not in the first page, nor in the kernel's half.
+#[inline]
+fn is_code(address: usize) -> bool {
+    (4096..1 << 47).contains(&address)
+}
+
+/// The stack of the calling thread. May allocate: called once a thread.
+pub fn bounds() -> Option<Bounds> {
+    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+    let (mut low, mut size) = (std::ptr::null_mut::<c_void>(), 0);
+    // SAFETY: the attributes are initialised by the first call, read by the second, and
+    // destroyed by the third.
+    unsafe {
+        if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
+            return None;
+        }
+        let answer = libc::pthread_attr_getstack(attributes.as_ptr(), &mut low, &mut size);
+        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        if answer != 0 {
+            return None;
+        }
+    }
+    let low = low as usize;
+    Some(Bounds { low, high: low.checked_add(size)? })
+}
+
+const MODULES: usize = 16;
+
+/// Where libcupti and the CUDA libraries lie. Written by the control thread, read at launches.
+#[derive(Debug)]
+pub struct Modules {
+    cupti: Ranges,
+    driver: Ranges,
+    runtime: Ranges,
+}
+
+#[derive(Debug)]
+struct Ranges {
+    ends: [[AtomicUsize; 2]; MODULES],
+    len: AtomicUsize,
+}
+
+impl Ranges {
+    const fn new() -> Self {
+        Ranges { ends: [const { [const { AtomicUsize::new(0) }; 2] }; MODULES], len: AtomicUsize::new(0) }
+    }
+
+    #[inline]
+    fn contain(&self, address: u64) -> bool {
+        let address = address as usize;
+        let len = self.len.load(Ordering::Acquire).min(MODULES);
+        self.ends[..len].iter().any(|[start, end]| {
+            (start.load(Ordering::Relaxed)..end.load(Ordering::Relaxed)).contains(&address)
+        })
+    }
+
+    /// Adds a range that is not there yet. One writer at a time.
+    fn add(&self, start: usize, end: usize) {
+        let len = self.len.load(Ordering::Relaxed);
+        if len == MODULES || self.contain(start as u64) {
+            return;
+        }
+        self.ends[len][0].store(start, Ordering::Relaxed);
+        self.ends[len][1].store(end, Ordering::Relaxed);
+        self.len.store(len + 1, Ordering::Release);
+    }
+}
+
+impl Default for Modules {
+    fn default() -> Self {
+        Modules { cupti: Ranges::new(), driver: Ranges::new(), runtime: Ranges::new() }
+    }
+}
+
+impl Modules {
+    /// Looks at the libraries that are mapped now and adds those that matter.
+    pub fn refresh(&self) {
+        for_each_library(|library| {
+            let name = library.path.rsplit(|&it| it == b'/').next().unwrap_or_default();
+            let ranges = match name {
+                it if it.starts_with(b"libcupti.so") => &self.cupti,
+                it if it.starts_with(b"libcuda.so") => &self.driver,
+                it if it.starts_with(b"libcudart") => &self.runtime,
+                _ => return,
+            };
+            ranges.add(library.start, library.end);
+        });
+    }
+
+    /// Frames from the API function outward, of a runtime or of a driver call.
+    #[inline]
+    pub fn from_api<'a>(&self, frames: &'a [u64], is_runtime_call: bool) -> &'a [u64] {
+        let run = |frames: &[u64], of: &Ranges| frames.iter().take_while(|&&it| of.contain(it)).count();
+        let frames = &frames[run(frames, &self.cupti)..];
+        let driver = run(frames, &self.driver);
+        if !is_runtime_call {
+            return &frames[driver.saturating_sub(1)..];
+        }
+        // The driver only passes the runtime's callbacks on.
+        let frames = &frames[driver..];
+        &frames[run(frames, &self.runtime).saturating_sub(1)..]
+    }
+
+    #[cfg(test)]
+    fn with(cupti: (usize, usize), driver: (usize, usize), runtime: (usize, usize)) -> Self {
+        let modules = Modules::default();
+        modules.cupti.add(cupti.0, cupti.1);
+        modules.driver.add(driver.0, driver.1);
+        modules.runtime.add(runtime.0, runtime.1);
+        modules
+    }
+}
+
+/// A mapped library.
+#[derive(Debug)]
+pub struct Library<'a> {
+    pub path: &'a [u8],
+    /// Addresses that its segments span.
+    pub start: usize,
+    pub end: usize,
+}
+
+/// Calls `each` for every library that the dynamic loader has mapped, the program first (with
+/// an empty path). Returns how often libraries were added and removed so far.
+pub fn for_each_library(mut each: impl FnMut(Library<'_>)) -> (u64, u64) {
+    struct State<'a> {
+        each: &'a mut dyn FnMut(Library<'_>),
+        changes: (u64, u64),
+    }
+
+    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, state: *mut c_void) -> c_int {
+        // SAFETY: the loader's entry, and the state below.
+        let (info, state) = unsafe { (&*info, &mut *state.cast::<State<'_>>()) };
+        state.changes = (info.dlpi_adds, info.dlpi_subs);
+        let path = if info.dlpi_name.is_null() {
+            b"".as_slice()
+        } else {
+            // SAFETY: the loader's C string.
+            unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes()
+        };
+        let headers = if info.dlpi_phdr.is_null() {
+            &[]
+        } else {
+            // SAFETY: the library's own program headers.
+            unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) }
+        };
+        let base = info.dlpi_addr as usize;
+        let segments = headers.iter().filter(|it| it.p_type == libc::PT_LOAD);
+        let (mut start, mut end) = (usize::MAX, 0);
+        for segment in segments {
+            start = start.min(base.wrapping_add(segment.p_vaddr as usize));
+            end = end.max(base.wrapping_add(segment.p_vaddr.wrapping_add(segment.p_memsz) as usize));
+        }
+        let library = Library { path, start, end };
+        if start < end {
+            let each = std::panic::AssertUnwindSafe(|| (state.each)(library));
+            if std::panic::catch_unwind(each).is_err() {
+                return 1;
+            }
+        }
+        0
+    }
+
+    let mut state = State { each: &mut each, changes: (0, 0) };
+    // SAFETY: `visit` and its state live through the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut state).cast()) };
+    state.changes
+}
+
+/// Frames of one walk, more than are kept so that inner ones can be dropped.
+pub const WALK_FRAMES: usize = MAX_FRAMES;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A made-up stack: 64 words, with frames at the word numbers given.
+    fn walked(words: &[usize; 64], rsp: usize, rbp: usize) -> Vec<u64> {
+        let base = words.as_ptr() as usize;
+        let bounds = Bounds { low: base, high: base + size_of_val(words) };
+        let mut out = [0; 16];
+        let frame = Frame { rbp: base.wrapping_add(rbp * 8), rsp: base.wrapping_add(rsp * 8) };
+        // SAFETY: the bounds are those of `words`.
+        let n = unsafe { walk(frame, bounds, &mut out) };
+        out[..n].to_vec()
+    }
+
+    fn stack(frames: &[(usize, usize, usize)]) -> Box<[usize; 64]> {
+        let mut words = Box::new([0; 64]);
+        let base = words.as_ptr() as usize;
+        for &(at, next, back) in frames {
+            words[at] = base + next * 8;
+            words[at + 1] = back;
+        }
+        words
+    }
+
+    #[test]
+    fn frames_come_innermost_first() {
+        let mut words = stack(&[(4, 10, 0x5000), (10, 20, 0x6000), (20, 0, 0x7000)]);
+        words[2] = 0x4000;
+        assert_eq!(walked(&words, 2, 4), [0x4000, 0x5000, 0x6000, 0x7000]);
+    }
+
+    #[test]
+    fn the_walk_ends_where_rbp_is_not_a_frame() {
+        let mut words = stack(&[(4, 10, 0x5000), (10, 4, 0x6000)]);
+        words[2] = 0x4000;
+        assert_eq!(walked(&words, 2, 4), [0x4000, 0x5000, 0x6000], "backwards");
+        words[10] += 1;
+        assert_eq!(walked(&words, 2, 4), [0x4000, 0x5000, 0x6000], "unaligned");
+        assert_eq!(walked(&words, 2, 63), [0x4000], "past the end");
+        assert_eq!(walked(&words, 2, 64), [0x4000], "past the end");
+        assert_eq!(walked(&words, 2, usize::MAX / 8), [0x4000], "any number");
+        words[5] = 7;
+        assert_eq!(walked(&words, 2, 4), [0x4000], "no code there");
+        assert_eq!(walked(&words, 64, 4), [0; 0], "on another stack");
+    }
+
+    #[test]
+    fn frames_inside_cupti_and_cuda_are_dropped_but_the_outermost() {
+        let modules = Modules::with((0x1000, 0x2000), (0x3000, 0x4000), (0x5000, 0x6000));
+        let runtime = |frames: &[u64]| modules.from_api(frames, true).to_vec();
+        let driver = |frames: &[u64]| modules.from_api(frames, false).to_vec();
+        assert_eq!(runtime(&[0x1001, 0x1002, 0x3001, 0x5001, 0x5002, 0x9000]), [0x5002, 0x9000]);
+        assert_eq!(runtime(&[0x1001, 0x3001, 0x9000, 0x9001]), [0x9000, 0x9001], "static cudart");
+        assert_eq!(driver(&[0x1001, 0x3001, 0x3002, 0x5001, 0x9000]), [0x3002, 0x5001, 0x9000]);
+        assert_eq!(driver(&[0x1001, 0x9000, 0x3000]), [0x9000, 0x3000]);
+        assert_eq!(runtime(&[0x9000]), [0x9000]);
+        assert_eq!(runtime(&[]), [0; 0]);
+        assert_eq!(runtime(&[0x1001]), [0; 0]);
+    }
+
+    #[test]
+    fn a_thread_knows_its_own_stack() {
+        let local = 0u8;
+        let check = |at: usize| bounds().is_some_and(|it| it.low <= at && at < it.high);
+        assert!(check(&raw const local as usize));
+        std::thread::spawn(move || {
+            let local = 0u8;
+            assert!(check(&raw const local as usize));
+        })
+        .join()
+        .unwrap();
+    }
+}

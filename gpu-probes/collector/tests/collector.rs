@@ -1,0 +1,617 @@
+//! The collector in this process, between a made-up CUPTI and a made-up tracer.
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    unsafe_op_in_unsafe_fn,
+    unreachable_pub,
+    reason = "tests play CUPTI and the tracer with the same raw calls"
+)]
+
+#[path = "fake/cupti.rs"]
+mod cupti;
+#[path = "fake/tracer.rs"]
+mod tracer;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+use tracer::{Listener, Tracer, listen, memory, message};
+use xputrace_collector::session::Driver;
+use xputrace_collector::{Dormant, World};
+use xputrace_wire::marker::{WORDS, word};
+use xputrace_wire::message::{ARMED, BYE, DISARM, DORMANT, HELLO, Message, REFUSED, demand};
+use xputrace_wire::record::{Launch, Record, UNKNOWN};
+use xputrace_wire::region::{Lost, Shape};
+
+struct Counting;
+thread_local!(static ALLOCATIONS: Cell<usize> = const { Cell::new(0) });
+
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        System.alloc(layout)
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        System.dealloc(at, layout);
+    }
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        System.realloc(at, layout, size)
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const ALL: u64 = demand::LAUNCHES | demand::KERNELS;
+const SHAPE: Shape = Shape { rings: 8, ring_bytes: 1 << 20 };
+
+/// One run at a time: CUPTI and the collector are the process's.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let guard = ONE.lock().unwrap_or_else(|it| it.into_inner());
+    cupti::reset();
+    guard
+}
+
+fn world() -> World {
+    World {
+        cupti: Some(cupti::table()),
+        cupti_text: "/fake/libcupti.so.13".into(),
+        driver: Driver { is_capturing: Some(cupti::is_capturing), is_capturing_ptsz: None },
+        chained: None,
+    }
+}
+
+fn arm(demand: u64, shape: Shape) -> Tracer {
+    let listener = listen();
+    let address = listener.address.clone();
+    let tracer = std::thread::spawn(move || listener.arm(demand, shape));
+    xputrace_collector::arm(&address, world).unwrap();
+    let tracer = tracer.join().unwrap();
+    let armed = tracer.message();
+    assert_eq!(armed.kind, ARMED, "{}", armed.text);
+    tracer
+}
+
+/// Disarms while CUDA calls go on, so that CUPTI can be torn down.
+fn disarm(tracer: &mut Tracer) -> Message {
+    tracer.order(DISARM);
+    tracer.until("leaving", |_| {
+        cupti::launch(c"_Z4last", 1, 0);
+        cupti::UNSUBSCRIBED.load(SeqCst) == 1
+    });
+    tracer.message()
+}
+
+fn refused(within: impl FnOnce(Listener) + Send + 'static, world: impl FnOnce() -> World) -> Dormant {
+    let listener = listen();
+    let address = listener.address.clone();
+    let thread = std::thread::spawn(move || within(listener));
+    let dormant = xputrace_collector::arm(&address, world).unwrap_err();
+    thread.join().unwrap();
+    dormant
+}
+
+#[test]
+fn a_runtime_launch_and_its_driver_call_are_one() {
+    let _alone = alone();
+    let mut tracer = arm(ALL, SHAPE);
+    assert_eq!(tracer.hello.words[..4], [u64::from(xputrace_wire::VERSION), std::process::id().into(), 130_001, 1]);
+    assert_eq!(tracer.hello.text, "/fake/libcupti.so.13");
+    let correlation = cupti::launch(c"_Z5scaleIfEvPT_S0_", 9, 0);
+    tracer.until("the kernel", |it| !it.kernels().is_empty());
+    let launches = tracer.launches();
+    let [launch] = launches[..] else { panic!("{launches:?}") };
+    assert_eq!(launch.correlation, correlation);
+    assert_eq!((launch.grid, launch.block, launch.dynamic_shared), ([4, 2, 1], [64, 1, 1], 128));
+    assert_eq!((launch.device, launch.context, launch.stream), (3, 5, UNKNOWN));
+    assert_eq!((launch.launch_kind, launch.flags, launch.result, launch.stack), (Launch::KERNEL, 0, 0, 0));
+    assert!(launch.start > 0 && launch.start <= launch.end);
+    assert_eq!(tracer.name(launch.api).unwrap(), "cudaLaunchKernel");
+    assert_eq!(tracer.name(launch.symbol).unwrap(), "_Z5scaleIfEvPT_S0_");
+    let kernel = tracer.kernels()[0];
+    assert_eq!((kernel.correlation, kernel.symbol), (correlation, launch.symbol));
+    assert_eq!((kernel.start, kernel.end), (1_000_000, 1_000_500));
+    let totals = tracer.control();
+    assert_eq!(totals.totals.kernels.load(SeqCst), 1);
+    assert_eq!(totals.totals.kernel_nanos.load(SeqCst), 500);
+    assert!(tracer.records().iter().any(|it| matches!(it, Record::Clock(it) if it.monotonic_before <= it.monotonic_after)));
+    assert_eq!(disarm(&mut tracer).kind, BYE);
+    assert_eq!(tracer.flushes().iter().filter(|it| it.last == 1).count(), 1);
+    assert_eq!(cupti::FINALIZED.load(SeqCst), 1);
+    assert!(!cupti::ACTIVITY_ON.load(SeqCst));
+}
+
+#[test]
+fn driver_calls_stand_alone_and_graphs_have_many_kernels() {
+    let _alone = alone();
+    let mut tracer = arm(ALL, SHAPE);
+    let params = cupti::launch_params(9);
+    let alone = cupti::Event {
+        domain: cupti::DRIVER,
+        id: 307,
+        name: c"cuLaunchKernel",
+        symbol: Some(c"_Z1fv"),
+        params: (&raw const params).cast(),
+        correlation: cupti::next_correlation(),
+        result: 0,
+    };
+    cupti::fire(alone, 0);
+    cupti::fire(alone, 1);
+    let graph = cupti::call(cupti::RUNTIME, 311, c"cudaGraphLaunch", 0);
+    for node in 1..4 {
+        cupti::push_kernel(graph, c"_Z1fv", node);
+    }
+    tracer.until("the kernels", |it| it.kernels().len() == 3);
+    let launches = tracer.launches();
+    assert_eq!(launches.len(), 2);
+    assert_eq!(tracer.name(launches[0].api).unwrap(), "cuLaunchKernel");
+    assert_eq!(launches[0].grid, [4, 2, 1]);
+    assert_eq!((launches[1].launch_kind, launches[1].symbol, launches[1].correlation), (Launch::GRAPH, 0, graph));
+    disarm(&mut tracer);
+    assert_eq!(tracer.control().totals.graph_launches.load(SeqCst), 1);
+}
+
+#[test]
+fn failures_and_captures_are_marked_and_counted() {
+    let _alone = alone();
+    let mut tracer = arm(ALL, SHAPE);
+    cupti::launch(c"_Z1fv", 7, 0);
+    assert_eq!(cupti::CAPTURE_QUESTIONS.load(SeqCst), 0, "no capture is open");
+    cupti::call(cupti::DRIVER, 539, c"cuStreamBeginCapture_v2", 7);
+    cupti::CAPTURING.store(7, SeqCst);
+    let captured = cupti::launch(c"_Z1fv", 7, 0);
+    let beside = cupti::launch(c"_Z1fv", 8, 0);
+    cupti::CAPTURING.store(0, SeqCst);
+    cupti::call(cupti::DRIVER, 497, c"cuStreamEndCapture", 7);
+    let failed = cupti::launch(c"_Z1fv", 7, 9);
+    assert_eq!(cupti::CAPTURE_QUESTIONS.load(SeqCst), 2, "only while it was open");
+    let launches = tracer.launches();
+    let of = |id| *launches.iter().find(|it| it.correlation == id).unwrap();
+    assert_eq!(of(captured).flags, Launch::CAPTURED);
+    assert_eq!(of(beside).flags, 0);
+    assert_eq!(of(failed).result, 9);
+    tracer.until("the totals", |it| it.control().totals.launches.load(SeqCst) == 4);
+    let totals = &tracer.control().totals;
+    assert_eq!((totals.failed_launches.load(SeqCst), totals.captured_launches.load(SeqCst)), (1, 1));
+    disarm(&mut tracer);
+}
+
+#[test]
+fn stacks_begin_at_the_caller_and_are_told_once() {
+    let _alone = alone();
+    let mut tracer = arm(ALL | demand::STACKS, SHAPE);
+    for _ in 0..10 {
+        cupti::launch(c"_Z1fv", 7, 0);
+    }
+    let launches = tracer.launches();
+    assert!(launches.iter().all(|it| it.stack == launches[0].stack && it.stack != 0), "{launches:?}");
+    let told = tracer.records().iter().filter(|it| matches!(it, Record::Stack { .. })).count();
+    assert_eq!(told, 1);
+    let frames = tracer.stack(launches[0].stack).unwrap();
+    let framed = cupti::framed as *const () as u64;
+    assert!((framed..framed + 64).contains(&frames[0]), "{frames:x?}");
+    assert!(frames.len() >= 2);
+    disarm(&mut tracer);
+}
+
+#[test]
+fn a_stack_that_is_not_the_threads_own_is_not_read() {
+    let _alone = alone();
+    let mut tracer = arm(ALL | demand::STACKS, SHAPE);
+    on_another_stack(|| {
+        cupti::launch(c"_Z1fv", 7, 0);
+    });
+    let launches = tracer.launches();
+    assert_eq!((launches[0].stack, launches[0].flags), (0, Launch::NO_STACK));
+    disarm(&mut tracer);
+}
+
+/// Runs `run` on memory that is no thread's stack, as coroutines do.
+fn on_another_stack<F: FnOnce()>(run: F) {
+    extern "C" fn enter<F: FnOnce()>(run: *mut Option<F>) {
+        unsafe { (*run).take().unwrap()() }
+    }
+    let mut memory = vec![0u128; 1 << 16];
+    let mut run = Some(run);
+    let top = unsafe { memory.as_mut_ptr().add(memory.len()) };
+    unsafe {
+        core::arch::asm!(
+            "mov r12, rsp", "mov rsp, {top}", "call {enter}", "mov rsp, r12",
+            out("r12") _, top = in(reg) top, enter = in(reg) enter::<F> as extern "C" fn(*mut Option<F>),
+            in("rdi") &raw mut run, clobber_abi("C"),
+            options(nostack),
+        );
+    }
+}
+
+#[test]
+fn stream_ids_are_asked_once_until_a_stream_is_made() {
+    let _alone = alone();
+    let mut tracer = arm(ALL | demand::STREAMS, SHAPE);
+    for _ in 0..5 {
+        cupti::launch(c"_Z1fv", 7, 0);
+    }
+    assert_eq!(cupti::STREAM_QUESTIONS.load(SeqCst), 1);
+    cupti::call(3, 3, c"", 0);
+    cupti::launch(c"_Z1fv", 7, 0);
+    assert!(cupti::STREAM_QUESTIONS.load(SeqCst) >= 2);
+    assert!(tracer.launches().iter().all(|it| it.stream == 107));
+    disarm(&mut tracer);
+}
+
+#[test]
+fn the_marker_gets_the_words_and_gives_the_tag() {
+    static SEEN: Mutex<Vec<[u64; WORDS]>> = Mutex::new(Vec::new());
+    static TAGS: Mutex<usize> = Mutex::new(0);
+    extern "C" fn handler(words: *const u64, slot: u64) {
+        let words = unsafe { words.cast::<[u64; WORDS]>().read() };
+        let mut seen = SEEN.lock().unwrap();
+        if seen.len() == 1 {
+            let slots = *TAGS.lock().unwrap() as *mut u64;
+            unsafe { slots.add(slot as usize * 2 + 1).write(42) };
+            unsafe { slots.add(slot as usize * 2).write(1) };
+        }
+        seen.push(words);
+    }
+    let _alone = alone();
+    let mut tracer = arm(ALL | demand::MARKER | demand::STREAMS, SHAPE);
+    *TAGS.lock().unwrap() = tracer.tags as usize;
+    put_jump(xputrace_collector::xputrace_launch_marker as *const () as usize, Some(handler as *const () as usize));
+    for _ in 0..3 {
+        cupti::launch(c"_Z1fv", 7, 0);
+    }
+    put_jump(xputrace_collector::xputrace_launch_marker as *const () as usize, None);
+    let launches = tracer.launches();
+    let tags: Vec<_> = launches.iter().map(|it| (it.flags & Launch::TAGGED != 0, it.tag)).collect();
+    assert_eq!(tags, [(false, 0), (true, 42), (false, 0)]);
+    let words = SEEN.lock().unwrap()[1];
+    assert_eq!(words[word::LAUNCH_START], launches[1].start);
+    assert_eq!(words[word::LAUNCH_TID], u64::from(launches[1].tid));
+    assert_eq!(words[word::LAUNCH_GRID..][..3], [4, 2, 1]);
+    assert_eq!(words[word::LAUNCH_STREAM], 107);
+    let symbol = unsafe { std::ffi::CStr::from_ptr(words[word::LAUNCH_SYMBOL] as *const _) };
+    assert_eq!(symbol, c"_Z1fv");
+    disarm(&mut tracer);
+}
+
+/// Writes a jump over the marker's nop, which is what the nop has room for, or the nop back.
+fn put_jump(marker: usize, to: Option<usize>) {
+    let mut code = [0x0f, 0x1f, 0x44, 0, 0];
+    if let Some(to) = to {
+        code[0] = 0xe9;
+        code[1..].copy_from_slice(&(to.wrapping_sub(marker + 5) as i32).to_le_bytes());
+    }
+    unsafe {
+        let page = marker & !4095;
+        let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        assert_eq!(libc::mprotect(page as *mut _, 8192, all), 0);
+        (marker as *mut [u8; 5]).write_volatile(code);
+        assert_eq!(libc::mprotect(page as *mut _, 8192, libc::PROT_READ | libc::PROT_EXEC), 0);
+    }
+}
+
+#[test]
+fn nothing_is_allocated_at_a_launch() {
+    let _alone = alone();
+    let mut tracer = arm(ALL | demand::STACKS | demand::STREAMS | demand::MARKER, SHAPE);
+    let fire = || {
+        let params = cupti::launch_params(7);
+        let event = cupti::Event {
+            domain: cupti::DRIVER,
+            id: 307,
+            name: c"cuLaunchKernel",
+            symbol: Some(c"_Z1fv"),
+            params: (&raw const params).cast(),
+            correlation: cupti::next_correlation(),
+            result: 0,
+        };
+        cupti::fire(event, 0);
+        cupti::fire(event, 1);
+    };
+    (0..100).for_each(|_| fire());
+    let before = ALLOCATIONS.get();
+    (0..1000).for_each(|_| fire());
+    assert_eq!(ALLOCATIONS.get() - before, 0);
+    assert_eq!(tracer.launches().len(), 1100);
+    disarm(&mut tracer);
+}
+
+/// For a person to read: what our callbacks cost, CUPTI's own part not included.
+#[test]
+#[ignore = "prints times, asserts nothing about them"]
+fn print_the_cost_of_a_launch() {
+    const LAUNCHES: u32 = 100_000;
+    let _alone = alone();
+    let clock = std::time::Instant::now();
+    (0..1000).for_each(|_| { std::hint::black_box(std::time::Instant::now()); });
+    println!("reading the clock: {} ns, twice a launch", clock.elapsed().as_nanos() / 1000);
+    for (what, wanted) in [
+        ("without stacks", demand::LAUNCHES),
+        ("with stacks of 18 frames", demand::LAUNCHES | demand::STACKS),
+        ("with stream ids", demand::LAUNCHES | demand::STREAMS),
+    ] {
+        cupti::reset();
+        let mut tracer = arm(wanted, Shape { rings: 4, ring_bytes: 1 << 25 });
+        let blocks = || (0..20).map(|n| (0..2).map(|armed| cupti::time_launches(LAUNCHES / 20, n * LAUNCHES, armed == 1)).collect::<Vec<_>>());
+        let extra: Vec<_> = blocks().map(|it| it[1].saturating_sub(it[0]) * 20 / u128::from(LAUNCHES)).collect();
+        let mut sorted = extra.clone();
+        sorted.sort_unstable();
+        println!("{what}: median {} ns a launch of {extra:?}", sorted[sorted.len() / 2]);
+        let launches = tracer.launches();
+        assert_eq!(launches.len(), LAUNCHES as usize);
+        println!("  frames {:?}", tracer.stack(launches[0].stack).map(|it| it.len()));
+        disarm(&mut tracer);
+    }
+}
+
+#[test]
+fn four_threads_lose_nothing() {
+    let _alone = alone();
+    let mut tracer = arm(demand::LAUNCHES | demand::STACKS, SHAPE);
+    const EACH: usize = 5000;
+    let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(|| (0..EACH).for_each(|_| { cupti::launch(c"_Z1fv", 7, 0); }))).collect();
+    let mut done = false;
+    while !done {
+        done = threads.iter().all(|it| it.is_finished());
+        tracer.drain();
+    }
+    let mut correlations: Vec<_> = tracer.launches().iter().map(|it| it.correlation).collect();
+    correlations.sort_unstable();
+    correlations.dedup();
+    assert_eq!(correlations.len(), 4 * EACH);
+    tracer.until("the totals", |it| it.control().totals.launches.load(SeqCst) == 4 * EACH as u64);
+    disarm(&mut tracer);
+    assert_eq!(Lost::COUNT, tracer.control().lost.iter().filter(|it| it.load(SeqCst) == 0).count());
+}
+
+#[test]
+fn a_ring_is_used_again_when_its_thread_ends() {
+    let _alone = alone();
+    let mut tracer = arm(demand::LAUNCHES, SHAPE);
+    for _ in 0..50 {
+        std::thread::spawn(|| cupti::launch(c"_Z1fv", 7, 0)).join().unwrap();
+    }
+    assert_eq!(tracer.launches().len(), 50);
+    assert_eq!(tracer.lost(Lost::NoRing), 0);
+    assert!(tracer.control().rings_claimed.load(SeqCst) <= 4);
+    assert!(tracer.rings_owned() <= 3);
+    disarm(&mut tracer);
+}
+
+#[test]
+fn more_threads_than_rings_are_counted_and_kernels_still_come() {
+    let _alone = alone();
+    let mut tracer = arm(ALL, Shape { rings: 4, ring_bytes: 1 << 16 });
+    let barrier = std::sync::Barrier::new(6);
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                cupti::launch(c"_Z1fv", 7, 0);
+                barrier.wait();
+            });
+        }
+    });
+    tracer.until("the kernels", |it| it.kernels().len() == 6);
+    let recorded = tracer.launches().len() as u64;
+    assert!(recorded < 6);
+    assert_eq!(recorded + tracer.lost(Lost::NoRing), 6);
+    disarm(&mut tracer);
+}
+
+#[test]
+fn a_ring_that_is_too_small_counts_what_it_loses() {
+    let _alone = alone();
+    let mut tracer = arm(demand::LAUNCHES, Shape { rings: 4, ring_bytes: 4096 });
+    for _ in 0..200 {
+        cupti::launch(c"_Z1fv", 7, 0);
+    }
+    let recorded = tracer.launches().len() as u64;
+    assert!(recorded > 0 && recorded < 200);
+    assert_eq!(recorded + tracer.lost(Lost::LaunchRingFull), 200);
+    disarm(&mut tracer);
+}
+
+#[test]
+fn what_cupti_lost_is_counted() {
+    let _alone = alone();
+    let mut tracer = arm(ALL, SHAPE);
+    cupti::DROPPED.store(17, SeqCst);
+    cupti::launch(c"_Z1fv", 7, 0);
+    cupti::spoil_last_kernel();
+    tracer.until("the kernel", |it| !it.kernels().is_empty() && it.lost(Lost::CuptiDropped) == 17);
+    assert_eq!(tracer.lost(Lost::NoTimestamps), 1);
+    assert_eq!((tracer.kernels()[0].start, tracer.kernels()[0].end), (0, 0));
+    disarm(&mut tracer);
+}
+
+#[test]
+fn many_kernels_come_through_a_small_ring_when_it_is_read() {
+    let _alone = alone();
+    let mut tracer = arm(ALL, Shape { rings: 4, ring_bytes: 1 << 16 });
+    for n in 0..20_000 {
+        cupti::push_kernel(n, c"_Z1fv", 0);
+    }
+    tracer.until("all kernels", |it| { it.drain(); it.control().totals.kernels.load(SeqCst) == 20_000 });
+    assert_eq!(tracer.lost(Lost::ActivityRingFull), 0);
+    tracer.until("all kernels", |it| it.kernels().len() == 20_000);
+    disarm(&mut tracer);
+}
+
+#[test]
+fn a_killed_tracer_disarms_and_the_next_one_arms_again() {
+    let _alone = alone();
+    let mut tracer = arm(ALL, SHAPE);
+    cupti::launch(c"_Z1fv", 7, 0);
+    tracer.until("the kernel", |it| !it.kernels().is_empty());
+    drop(tracer.socket.take());
+    tracer.until("leaving", |_| {
+        cupti::launch(c"_Z1fv", 7, 0);
+        cupti::UNSUBSCRIBED.load(SeqCst) == 1
+    });
+    assert!(!cupti::is_enabled(cupti::DRIVER, 307) && !cupti::ACTIVITY_ON.load(SeqCst));
+    assert_eq!(cupti::FINALIZED.load(SeqCst), 1);
+    let before = tracer.launches().len();
+    cupti::launch(c"_Z1fv", 7, 0);
+    assert_eq!(tracer.launches().len(), before, "nothing is recorded any more");
+    // The old run lets go of the process a moment after it unsubscribed.
+    tracer.until("letting go", |_| xputrace_collector::arm("", world) != Err(Dormant::AlreadyArmed));
+    cupti::UNSUBSCRIBED.store(0, SeqCst);
+    let mut again = arm(ALL, SHAPE);
+    cupti::launch(c"_Z1fv", 7, 0);
+    again.until("the kernel", |it| !it.kernels().is_empty());
+    assert_eq!(again.launches().len(), 1);
+    disarm(&mut again);
+}
+
+#[test]
+fn an_untested_cupti_is_not_finalized_and_that_is_said() {
+    let _alone = alone();
+    cupti::VERSION.store(130_300, SeqCst);
+    let mut tracer = arm(ALL, SHAPE);
+    cupti::launch(c"_Z1fv", 7, 0);
+    let bye = disarm(&mut tracer);
+    assert_eq!((bye.kind, cupti::FINALIZED.load(SeqCst)), (BYE, 0));
+    assert!(bye.text.contains("0.4 µs"), "{}", bye.text);
+}
+
+#[test]
+fn a_forked_child_touches_nothing() {
+    let _alone = alone();
+    let mut tracer = arm(ALL | demand::STACKS, SHAPE);
+    cupti::launch(c"_Z1fv", 7, 0);
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        cupti::launch(c"_Z1fv", 7, 0);
+        std::thread::spawn(|| cupti::launch(c"_Z1fv", 7, 0)).join().unwrap();
+        unsafe { libc::_exit(7) };
+    }
+    let mut status = 0;
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "status {status:x}");
+    cupti::launch(c"_Z1fv", 7, 0);
+    assert_eq!(tracer.launches().len(), 2);
+    disarm(&mut tracer);
+}
+
+#[test]
+fn the_last_kernels_come_at_exit() {
+    let _alone = alone();
+    let listener = listen();
+    let address = listener.address.clone();
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_program_that_exits", "--ignored", "--nocapture"])
+        .env("XPUTRACE_TEST_SOCKET", address)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut tracer = listener.arm(ALL, SHAPE);
+    assert_eq!(tracer.message().kind, ARMED);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(tracer.message().kind, BYE);
+    assert_eq!(tracer.launches().len(), 3);
+    assert_eq!(tracer.kernels().len(), 3);
+    assert_eq!(tracer.flushes().last().unwrap().last, 1);
+    assert_eq!(tracer.control().totals.launches.load(SeqCst), 3);
+}
+
+/// The program of the test above.
+#[test]
+#[ignore = "run by another test, in a process of its own"]
+fn a_program_that_exits() {
+    let Ok(address) = std::env::var("XPUTRACE_TEST_SOCKET") else { return };
+    xputrace_collector::arm(&address, world).unwrap();
+    for _ in 0..3 {
+        cupti::launch(c"_Z1fv", 7, 0);
+    }
+}
+
+#[test]
+fn threads_and_mappings_have_names() {
+    let _alone = alone();
+    let mut tracer = arm(ALL | demand::MAPPINGS, SHAPE);
+    std::thread::Builder::new().name("launcher".into()).spawn(|| cupti::launch(c"_Z1fv", 7, 0)).unwrap().join().unwrap();
+    let records = tracer.records();
+    let comm = |it: &xputrace_wire::record::Thread| String::from_utf8_lossy(&it.comm).trim_end_matches('\0').to_string();
+    let threads: Vec<_> = records.iter().filter_map(|it| if let Record::Thread(it) = it { Some((it.tid, comm(it))) } else { None }).collect();
+    assert!(threads.iter().any(|(_, comm)| comm == "launcher"), "{threads:?}");
+    let own = std::fs::read_to_string("/proc/self/comm").unwrap();
+    assert!(threads.contains(&(std::process::id(), own.trim().to_string())), "{threads:?}");
+    let here = threads_and_mappings_have_names as fn() as usize as u64;
+    let mapped = records.iter().any(|it| matches!(it, Record::Mapping { mapping, path } if (mapping.start..mapping.end).contains(&here) && !path.is_empty()));
+    assert!(mapped);
+    disarm(&mut tracer);
+}
+
+#[test]
+fn a_cupti_that_refuses_is_named_and_the_program_runs_on() {
+    let _alone = alone();
+    cupti::SUBSCRIBE_ANSWER.store(39, SeqCst);
+    let dormant = refused(
+        |listener| {
+            let tracer = listener.arm(ALL, SHAPE);
+            let refused = tracer.message();
+            assert_eq!((refused.kind, refused.words[0]), (REFUSED, 39));
+            assert!(refused.text.contains("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"), "{}", refused.text);
+        },
+        world,
+    );
+    assert!(matches!(dormant, Dormant::Refused(_)));
+    cupti::launch(c"_Z1fv", 7, 0);
+    assert!(!cupti::ACTIVITY_ON.load(SeqCst));
+}
+
+#[test]
+fn without_cupti_the_tracer_hears_why() {
+    let _alone = alone();
+    let dormant = refused(
+        |listener| {
+            let tracer = listener.arm(ALL, SHAPE);
+            assert_eq!((tracer.hello.words[2], tracer.hello.text.as_str()), (0, "nowhere to be found"));
+            assert_eq!(tracer.message().kind, REFUSED);
+        },
+        || World { cupti_text: "nowhere to be found".into(), ..World::default() },
+    );
+    assert!(matches!(dormant, Dormant::Refused(_)));
+}
+
+#[test]
+fn memory_that_could_shrink_is_refused() {
+    let _alone = alone();
+    for (size, sealed) in [(SHAPE.size(), false), (SHAPE.size() - 4096, true)] {
+        let dormant = refused(
+            move |listener| {
+                let tracer = listener.accept();
+                assert_eq!(message(&tracer).kind, HELLO);
+                drop(tracer);
+                let _ = (size, sealed);
+            },
+            world,
+        );
+        assert_eq!(dormant, Dormant::NotWanted);
+        let shape = xputrace_collector::region::Region::map(std::os::fd::AsFd::as_fd(&memory(size, sealed)), SHAPE);
+        assert!(shape.is_err());
+    }
+}
+
+#[test]
+fn a_tracer_that_wants_nothing_or_says_nothing_leaves_it_dormant() {
+    let _alone = alone();
+    let dormant = refused(
+        |listener| {
+            let socket = listener.accept();
+            assert_eq!(message(&socket).kind, HELLO);
+            socket.send(&Message::new(DORMANT, &[], ""));
+            std::thread::sleep(Duration::from_millis(50));
+        },
+        world,
+    );
+    assert_eq!(dormant, Dormant::NotWanted);
+    let silent = listen();
+    assert_eq!(xputrace_collector::arm(&silent.address, world), Err(Dormant::NotWanted));
+    let nobody = xputrace_collector::arm("@xputrace-nobody-is-there", || panic!("nothing is looked for"));
+    assert!(matches!(nobody, Err(Dormant::NoTracer(_))));
+    assert!(matches!(xputrace_collector::arm("", world), Err(Dormant::NoTracer(_))));
+}

@@ -1,0 +1,344 @@
+//! A CUPTI of one process, for tests: callbacks are fired by the test, kernels go into buffers
+//! when flushed.
+
+use std::collections::HashSet;
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use xputrace_collector::activity::offset;
+use xputrace_collector::cupti::{CallbackData, CallbackFunction, CompleteFunction, Cupti, Handle, RequestFunction};
+
+pub const RECORD_BYTES: usize = 216;
+pub const DRIVER: u32 = 1;
+pub const RUNTIME: u32 = 2;
+
+pub static SUBSCRIBE_ANSWER: AtomicU32 = AtomicU32::new(0);
+pub static VERSION: AtomicU32 = AtomicU32::new(130_001);
+pub static UNSUBSCRIBED: AtomicUsize = AtomicUsize::new(0);
+pub static FINALIZED: AtomicUsize = AtomicUsize::new(0);
+pub static DROPPED: AtomicUsize = AtomicUsize::new(0);
+pub static CAPTURING: AtomicU64 = AtomicU64::new(0);
+pub static CAPTURE_QUESTIONS: AtomicUsize = AtomicUsize::new(0);
+pub static STREAM_QUESTIONS: AtomicUsize = AtomicUsize::new(0);
+pub static ACTIVITY_ON: AtomicBool = AtomicBool::new(false);
+pub static FORCED_FLUSHES: AtomicUsize = AtomicUsize::new(0);
+static CORRELATION: AtomicU32 = AtomicU32::new(1);
+
+static STATE: Mutex<State> = Mutex::new(State { callback: None, enabled: None, buffers: None, kernels: Vec::new() });
+
+struct State {
+    callback: Option<(CallbackFunction, usize)>,
+    enabled: Option<HashSet<(u32, u32)>>,
+    buffers: Option<(RequestFunction, CompleteFunction)>,
+    kernels: Vec<[u8; RECORD_BYTES]>,
+}
+
+/// As when the process began.
+pub fn reset() {
+    *STATE.lock().unwrap() = State { callback: None, enabled: None, buffers: None, kernels: Vec::new() };
+    SUBSCRIBE_ANSWER.store(0, SeqCst);
+    VERSION.store(130_001, SeqCst);
+    for it in [&UNSUBSCRIBED, &FINALIZED, &DROPPED, &CAPTURE_QUESTIONS, &STREAM_QUESTIONS, &FORCED_FLUSHES] {
+        it.store(0, SeqCst);
+    }
+    CAPTURING.store(0, SeqCst);
+    ACTIVITY_ON.store(false, SeqCst);
+}
+
+pub fn table() -> Cupti {
+    Cupti {
+        get_version: Some(get_version),
+        get_result_string: Some(result_string),
+        subscribe: Some(subscribe),
+        unsubscribe: Some(unsubscribe),
+        enable_callback: Some(enable_callback),
+        register_callbacks: Some(register),
+        enable: Some(enable),
+        disable: Some(disable),
+        flush_all: Some(flush_all),
+        next_record: Some(next_record),
+        dropped_records: Some(dropped),
+        set_attribute: None,
+        get_device_id: Some(device_id),
+        get_stream_id: Some(stream_id),
+        finalize: Some(finalize),
+    }
+}
+
+pub unsafe extern "C" fn is_capturing(stream: Handle, status: *mut u32) -> u32 {
+    CAPTURE_QUESTIONS.fetch_add(1, SeqCst);
+    unsafe { *status = u32::from(stream as u64 == CAPTURING.load(SeqCst)) };
+    0
+}
+
+unsafe extern "C" fn get_version(version: *mut u32) -> u32 {
+    unsafe { *version = VERSION.load(SeqCst) };
+    0
+}
+
+unsafe extern "C" fn result_string(result: u32, text: *mut *const c_char) -> u32 {
+    let name = if result == 39 { c"CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED" } else { c"CUPTI_ERROR_UNKNOWN" };
+    unsafe { *text = name.as_ptr() };
+    0
+}
+
+unsafe extern "C" fn subscribe(handle: *mut Handle, callback: CallbackFunction, data: *mut c_void) -> u32 {
+    let answer = SUBSCRIBE_ANSWER.load(SeqCst);
+    if answer == 0 {
+        unsafe { *handle = 0x5ab as Handle };
+        STATE.lock().unwrap().callback = Some((callback, data as usize));
+    }
+    answer
+}
+
+unsafe extern "C" fn unsubscribe(handle: Handle) -> u32 {
+    assert_eq!(handle as usize, 0x5ab);
+    let mut state = STATE.lock().unwrap();
+    state.callback = None;
+    state.enabled = None;
+    UNSUBSCRIBED.fetch_add(1, SeqCst);
+    0
+}
+
+/// Knows no id above 504 of the runtime, as CUPTI before 13.0.
+unsafe extern "C" fn enable_callback(on: u32, _: Handle, domain: u32, id: u32) -> u32 {
+    if domain == RUNTIME && id > 504 {
+        return 1;
+    }
+    let mut state = STATE.lock().unwrap();
+    let enabled = state.enabled.get_or_insert_default();
+    if on != 0 { enabled.insert((domain, id)) } else { enabled.remove(&(domain, id)) };
+    0
+}
+
+unsafe extern "C" fn register(request: RequestFunction, complete: CompleteFunction) -> u32 {
+    STATE.lock().unwrap().buffers = Some((request, complete));
+    0
+}
+
+unsafe extern "C" fn enable(kind: u32) -> u32 {
+    assert_eq!(kind, 10);
+    ACTIVITY_ON.store(true, SeqCst);
+    0
+}
+
+unsafe extern "C" fn disable(_: u32) -> u32 {
+    ACTIVITY_ON.store(false, SeqCst);
+    0
+}
+
+unsafe extern "C" fn flush_all(flags: u32) -> u32 {
+    FORCED_FLUSHES.fetch_add(flags as usize, SeqCst);
+    let (buffers, kernels) = {
+        let mut state = STATE.lock().unwrap();
+        (state.buffers, std::mem::take(&mut state.kernels))
+    };
+    let Some((request, complete)) = buffers else { return 0 };
+    let mut rest = &kernels[..];
+    while !rest.is_empty() {
+        let (mut buffer, mut size, mut records) = (std::ptr::null_mut(), 0, 7);
+        unsafe { request(&mut buffer, &mut size, &mut records) };
+        assert!(!buffer.is_null() && records == 0);
+        let (now, later) = rest.split_at(rest.len().min(size / RECORD_BYTES));
+        for (n, record) in now.iter().enumerate() {
+            unsafe { buffer.add(n * RECORD_BYTES).copy_from(record.as_ptr(), RECORD_BYTES) };
+        }
+        unsafe { complete(std::ptr::null_mut(), 0, buffer, size, now.len() * RECORD_BYTES) };
+        rest = later;
+    }
+    0
+}
+
+unsafe extern "C" fn next_record(buffer: *mut u8, valid: usize, record: *mut *mut u8) -> u32 {
+    let next = unsafe { if (*record).is_null() { buffer } else { (*record).add(RECORD_BYTES) } };
+    if next as usize >= buffer as usize + valid {
+        return 12;
+    }
+    unsafe { *record = next };
+    0
+}
+
+unsafe extern "C" fn dropped(_: Handle, _: u32, n: *mut usize) -> u32 {
+    unsafe { *n = DROPPED.swap(0, SeqCst) };
+    0
+}
+
+unsafe extern "C" fn device_id(context: Handle, device: *mut u32) -> u32 {
+    unsafe { *device = context as u32 - 0x1000 };
+    0
+}
+
+unsafe extern "C" fn stream_id(_: Handle, stream: Handle, _: u8, id: *mut u32) -> u32 {
+    STREAM_QUESTIONS.fetch_add(1, SeqCst);
+    unsafe { *id = stream as u32 + 100 };
+    0
+}
+
+unsafe extern "C" fn finalize() -> u32 {
+    FINALIZED.fetch_add(1, SeqCst);
+    0
+}
+
+/// A call as CUPTI reports it.
+#[derive(Clone, Copy)]
+pub struct Event<'a> {
+    pub domain: u32,
+    pub id: u32,
+    pub name: &'a CStr,
+    pub symbol: Option<&'a CStr>,
+    pub params: *const c_void,
+    pub correlation: u32,
+    pub result: i32,
+}
+
+/// ENTER (0) or EXIT (1), where that id is enabled.
+pub fn fire(event: Event<'_>, site: u32) {
+    let callback = {
+        let state = STATE.lock().unwrap();
+        let on = state.enabled.as_ref().is_some_and(|it| it.contains(&(event.domain, event.id)));
+        if on { state.callback } else { None }
+    };
+    let Some((callback, user_data)) = callback else { return };
+    let mut slot = 0u64;
+    let data = CallbackData {
+        site,
+        function_name: event.name.as_ptr(),
+        function_params: event.params,
+        return_value: (&raw const event.result).cast(),
+        symbol_name: event.symbol.map_or(std::ptr::null(), CStr::as_ptr),
+        context: 0x1003 as Handle,
+        context_uid: 5,
+        correlation_data: &mut slot,
+        correlation_id: event.correlation,
+    };
+    unsafe { framed(callback, user_data, event.domain, event.id, &data) };
+}
+
+/// Calls the callback from a function with a frame pointer, as libcupti does.
+#[unsafe(naked)]
+pub unsafe extern "C" fn framed(callback: CallbackFunction, user: usize, domain: u32, id: u32, data: &CallbackData) {
+    core::arch::naked_asm!(
+        "push rbp", "mov rbp, rsp", "mov rax, rdi", "mov rdi, rsi", "mov esi, edx", "mov edx, ecx", "mov rcx, r8",
+        "call rax", "pop rbp", "ret"
+    )
+}
+
+pub fn next_correlation() -> u32 {
+    CORRELATION.fetch_add(1, SeqCst)
+}
+
+/// `cuLaunchKernel`'s parameters.
+#[repr(C)]
+pub struct LaunchParams {
+    pub function: u64,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared: u32,
+    pub stream: u64,
+    pub rest: [u64; 2],
+}
+
+pub fn launch_params(stream: u64) -> LaunchParams {
+    LaunchParams { function: 1, grid: [4, 2, 1], block: [64, 1, 1], shared: 128, stream, rest: [0; 2] }
+}
+
+/// `kernel<<<…>>>` through the runtime; its correlation id.
+pub fn launch(symbol: &CStr, stream: u64, result: i32) -> u32 {
+    let correlation = next_correlation();
+    let params = launch_params(stream);
+    let params = (&raw const params).cast();
+    let runtime = Event {
+        domain: RUNTIME,
+        id: 211,
+        name: c"cudaLaunchKernel",
+        symbol: Some(symbol),
+        params: std::ptr::null(),
+        correlation,
+        result,
+    };
+    let driver = Event { domain: DRIVER, id: 307, name: c"cuLaunchKernel", params, ..runtime };
+    fire(runtime, 0);
+    fire(driver, 0);
+    fire(driver, 1);
+    fire(runtime, 1);
+    if result == 0 && CAPTURING.load(SeqCst) != stream.max(1) {
+        push_kernel(correlation, symbol, 0);
+    }
+    correlation
+}
+
+/// Something other than a kernel launch: the call alone, both sites.
+pub fn call(domain: u32, id: u32, name: &CStr, stream: u64) -> u32 {
+    let correlation = next_correlation();
+    let params = [0u64, stream];
+    let event = Event { domain, id, name, symbol: None, params: params.as_ptr().cast(), correlation, result: 0 };
+    fire(event, 0);
+    fire(event, 1);
+    correlation
+}
+
+/// A kernel that will be delivered at the next flush.
+pub fn push_kernel(correlation: u32, symbol: &CStr, graph_node: u64) {
+    let mut record = [0u8; RECORD_BYTES];
+    let mut put = |at: usize, bytes: &[u8]| record[at..at + bytes.len()].copy_from_slice(bytes);
+    put(offset::KIND, &10u32.to_le_bytes());
+    put(offset::START, &1_000_000u64.to_le_bytes());
+    put(offset::END, &1_000_500u64.to_le_bytes());
+    put(offset::CORRELATION, &correlation.to_le_bytes());
+    put(offset::NAME, &(symbol.as_ptr() as u64).to_le_bytes());
+    put(offset::GRAPH_NODE, &graph_node.to_le_bytes());
+    if ACTIVITY_ON.load(SeqCst) {
+        STATE.lock().unwrap().kernels.push(record);
+    }
+}
+
+/// The newest kernel lost its end.
+pub fn spoil_last_kernel() {
+    let mut state = STATE.lock().unwrap();
+    state.kernels.last_mut().unwrap()[offset::END..offset::END + 8].fill(0);
+}
+
+pub fn is_enabled(domain: u32, id: u32) -> bool {
+    STATE.lock().unwrap().enabled.as_ref().is_some_and(|it| it.contains(&(domain, id)))
+}
+
+/// Calls the callback below `n` frames that keep frame pointers.
+#[unsafe(naked)]
+unsafe extern "C" fn deep(n: u64, callback: CallbackFunction, user: usize, domain: u32, id: u32, data: &CallbackData) {
+    core::arch::naked_asm!(
+        "push rbp", "mov rbp, rsp", "dec rdi", "jz 2f", "call {}", "pop rbp", "ret",
+        "2:", "mov rax, rsi", "mov rdi, rdx", "mov esi, ecx", "mov edx, r8d", "mov rcx, r9", "call rax", "pop rbp", "ret",
+        sym deep
+    )
+}
+
+unsafe extern "C" fn nothing(_: *mut c_void, _: u32, _: u32, _: *const CallbackData) {}
+
+/// Nanoseconds of so many launches through the runtime, of the collector's callback or an empty one.
+pub fn time_launches(launches: u32, correlation: u32, armed: bool) -> u128 {
+    let (callback, user) = STATE.lock().unwrap().callback.unwrap();
+    let callback = if armed { callback } else { nothing };
+    let params = launch_params(7);
+    let mut slot = 0u64;
+    let result = 0i32;
+    let mut data = CallbackData {
+        site: 0,
+        function_name: c"cudaLaunchKernel".as_ptr(),
+        function_params: (&raw const params).cast(),
+        return_value: (&raw const result).cast(),
+        symbol_name: c"_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEEEEviT0_T1_".as_ptr(),
+        context: 0x1003 as Handle,
+        context_uid: 5,
+        correlation_data: &mut slot,
+        correlation_id: correlation,
+    };
+    let began = std::time::Instant::now();
+    for _ in 0..launches {
+        data.correlation_id += 1;
+        for (site, domain, id) in [(0, RUNTIME, 211), (0, DRIVER, 307), (1, DRIVER, 307), (1, RUNTIME, 211)] {
+            data.site = site;
+            unsafe { deep(16, callback, user, domain, id, &data) };
+        }
+    }
+    began.elapsed().as_nanos()
+}

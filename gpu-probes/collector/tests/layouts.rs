@@ -1,0 +1,185 @@
+//! The numbers of this crate against those that a program printed on a real machine.
+
+use std::collections::HashMap;
+use std::mem::offset_of;
+use xputrace_collector::activity::{self, offset};
+use xputrace_collector::calls::{Call, IDS, classify, params};
+use xputrace_collector::cupti::{self, CallbackData};
+
+const LAYOUTS: &str = include_str!("../../layouts/cupti-13.0/layouts.txt");
+const BUFFER: &[u8] = include_bytes!("../../layouts/cupti-13.0/activity-0.bin");
+const RECORDS: &str = include_str!("../../layouts/cupti-13.0/activity-0.txt");
+
+/// `field NAME offset size` lines, and `struct` and `value` lines, by name.
+fn facts() -> HashMap<&'static str, usize> {
+    let lines = LAYOUTS.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    lines
+        .filter(|words| ["field", "struct", "value"].contains(&words[0]))
+        .map(|words| (words[1], words[2].parse().unwrap()))
+        .collect()
+}
+
+#[test]
+fn offsets_are_those_of_the_headers() {
+    let facts = facts();
+    let ours = [
+        ("CUpti_CallbackData", size_of::<CallbackData>()),
+        ("CUpti_CallbackData.callbackSite", offset_of!(CallbackData, site)),
+        ("CUpti_CallbackData.functionName", offset_of!(CallbackData, function_name)),
+        ("CUpti_CallbackData.functionParams", offset_of!(CallbackData, function_params)),
+        ("CUpti_CallbackData.functionReturnValue", offset_of!(CallbackData, return_value)),
+        ("CUpti_CallbackData.symbolName", offset_of!(CallbackData, symbol_name)),
+        ("CUpti_CallbackData.context", offset_of!(CallbackData, context)),
+        ("CUpti_CallbackData.contextUid", offset_of!(CallbackData, context_uid)),
+        ("CUpti_CallbackData.correlationId", offset_of!(CallbackData, correlation_id)),
+        ("Kernel.kind", offset::KIND),
+        ("Kernel.registersPerThread", offset::REGISTERS),
+        ("Kernel.start", offset::START),
+        ("Kernel.end", offset::END),
+        ("Kernel.deviceId", offset::DEVICE),
+        ("Kernel.contextId", offset::CONTEXT),
+        ("Kernel.streamId", offset::STREAM),
+        ("Kernel.gridX", offset::GRID),
+        ("Kernel.blockX", offset::BLOCK),
+        ("Kernel.staticSharedMemory", offset::STATIC_SHARED),
+        ("Kernel.dynamicSharedMemory", offset::DYNAMIC_SHARED),
+        ("Kernel.localMemoryPerThread", offset::LOCAL_MEMORY),
+        ("Kernel.correlationId", offset::CORRELATION),
+        ("Kernel.name", offset::NAME),
+        ("Kernel.graphNodeId", offset::GRAPH_NODE),
+        ("Kernel.graphId", offset::GRAPH),
+        ("CUPTI_CB_DOMAIN_DRIVER_API", cupti::domain::DRIVER as usize),
+        ("CUPTI_CB_DOMAIN_RUNTIME_API", cupti::domain::RUNTIME as usize),
+        ("CUPTI_CB_DOMAIN_RESOURCE", cupti::domain::RESOURCE as usize),
+        ("CUPTI_API_ENTER", cupti::SITE_ENTER as usize),
+        ("CUPTI_API_EXIT", cupti::SITE_EXIT as usize),
+        ("CUPTI_ACTIVITY_KIND_KERNEL", cupti::KIND_KERNEL as usize),
+        ("CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL", cupti::KIND_CONCURRENT_KERNEL as usize),
+        ("CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER", cupti::ATTRIBUTE_ZEROED_BUFFERS as usize),
+        ("CUPTI_ACTIVITY_ATTR_PER_THREAD_ACTIVITY_BUFFER", cupti::ATTRIBUTE_PER_THREAD_BUFFER as usize),
+        ("CUPTI_ACTIVITY_FLAG_FLUSH_FORCED", cupti::FLUSH_FORCED as usize),
+        ("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED", cupti::ERROR_MULTIPLE_SUBSCRIBERS as usize),
+        ("CUPTI_ERROR_NOT_INITIALIZED", cupti::ERROR_NOT_INITIALIZED as usize),
+        ("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES", cupti::ERROR_INSUFFICIENT_PRIVILEGES as usize),
+        ("CUPTI_ERROR_HARDWARE_BUSY", cupti::ERROR_HARDWARE_BUSY as usize),
+    ];
+    for (name, ours) in ours {
+        assert_eq!(facts.get(name), Some(&ours), "{name}");
+    }
+}
+
+/// Ids by domain and name.
+fn ids() -> HashMap<(&'static str, &'static str), u32> {
+    let lines = LAYOUTS.lines().filter_map(|it| it.strip_prefix("cbid "));
+    lines
+        .map(|line| {
+            let words: Vec<_> = line.split(' ').collect();
+            ((words[0], words[2]), words[1].parse().unwrap())
+        })
+        .collect()
+}
+
+fn domain_name(domain: u32) -> &'static str {
+    if domain == cupti::domain::DRIVER { "driver" } else { "runtime" }
+}
+
+#[test]
+fn callback_ids_have_the_names_of_the_headers() {
+    let ids = ids();
+    for it in IDS {
+        assert_eq!(ids.get(&(domain_name(it.domain), it.name)), Some(&it.id), "{}", it.name);
+        assert_eq!(classify(it.domain, it.id), it.call);
+    }
+    assert_eq!(classify(cupti::domain::DRIVER, 1), Call::None);
+    assert_eq!(classify(0, 307), Call::None);
+    assert_eq!(classify(7, u32::MAX), Call::None);
+}
+
+/// Host functions are no work for the GPU; all other launches are listened to.
+#[test]
+fn every_launch_of_the_headers_is_listened_to() {
+    for ((domain, name), id) in ids() {
+        let launches = name.contains("Launch") && !name.contains("HostFunc");
+        // Calls that set a launch up, or ask about one.
+        let about = ["cuLaunchGridAsync"].contains(&name) || !name.contains("Attribute");
+        if launches && about && !name.contains("SetupArgument") && !name.contains("Dim") && !name.contains("Size") {
+            let domain = if domain == "driver" { cupti::domain::DRIVER } else { cupti::domain::RUNTIME };
+            assert_ne!(classify(domain, id), Call::None, "{name} {id}");
+        }
+    }
+}
+
+#[test]
+fn every_launch_that_the_real_machine_made_is_listened_to() {
+    let mut calls = 0;
+    for line in LAYOUTS.lines().filter_map(|it| it.strip_prefix("call ")) {
+        let words: Vec<_> = line.split(' ').collect();
+        let domain = if words[0] == "driver" { cupti::domain::DRIVER } else { cupti::domain::RUNTIME };
+        let call = classify(domain, words[1].parse().unwrap());
+        let is_launch = words[2].contains("Launch");
+        assert_eq!(call != Call::None && call != Call::BeginCapture && call != Call::EndCapture, is_launch, "{line}");
+        calls += usize::from(is_launch);
+    }
+    assert_eq!(calls, 20);
+}
+
+#[test]
+fn parameters_are_read_where_the_headers_have_them() {
+    let facts = facts();
+    let put = |bytes: &mut Vec<u8>, field: &str, value: &[u8]| {
+        let at = facts[field];
+        bytes[at..at + value.len()].copy_from_slice(value);
+    };
+    let mut config = vec![0u8; facts["CUlaunchConfig"]];
+    for (call, structure) in [
+        (Call::DriverLaunch, "cuLaunchKernel_params"),
+        (Call::DriverLaunchPtsz, "cuLaunchCooperativeKernel_params"),
+        (Call::DriverLaunchEx, "CUlaunchConfig"),
+    ] {
+        let mut bytes = vec![0u8; facts[structure]];
+        put(&mut bytes, &format!("{structure}.gridDimX"), &[1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0]);
+        put(&mut bytes, &format!("{structure}.blockDimX"), &[4, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0]);
+        put(&mut bytes, &format!("{structure}.sharedMemBytes"), &7u32.to_le_bytes());
+        put(&mut bytes, &format!("{structure}.hStream"), &8u64.to_le_bytes());
+        let mut outer = vec![0u8; facts["cuLaunchKernelEx_params"]];
+        if call == Call::DriverLaunchEx {
+            config = bytes;
+            put(&mut outer, "cuLaunchKernelEx_params.config", &(config.as_ptr() as u64).to_le_bytes());
+            bytes = outer;
+        }
+        // SAFETY: structures as the headers lay them out.
+        let read = unsafe { params(call, bytes.as_ptr().cast()) }.unwrap();
+        assert_eq!((read.grid, read.block), ([1, 2, 3], [4, 5, 6]), "{structure}");
+        assert_eq!((read.dynamic_shared_bytes, read.stream), (7, 8), "{structure}");
+        assert_eq!(read.per_thread_stream, call == Call::DriverLaunchPtsz);
+    }
+    drop(config);
+    let mut graph = vec![0u8; facts["cuGraphLaunch_params"]];
+    put(&mut graph, "cuGraphLaunch_params.hStream", &8u64.to_le_bytes());
+    // SAFETY: as above.
+    assert_eq!(unsafe { params(Call::DriverGraph, graph.as_ptr().cast()) }.unwrap().stream, 8);
+    // SAFETY: null is allowed.
+    assert_eq!(unsafe { params(Call::DriverLaunch, std::ptr::null()) }, None);
+}
+
+/// The raw buffer of the real machine, decoded here, reads as the headers decoded it there.
+/// (Names are pointers into a process that is gone; all other words must agree.)
+#[test]
+fn a_real_activity_buffer_is_decoded_as_the_headers_do() {
+    let size = facts()["Kernel"];
+    assert!(size >= activity::KERNEL_RECORD_BYTES);
+    let mut text = String::new();
+    for (at, bytes) in BUFFER.chunks(size).enumerate().map(|(n, bytes)| (n * size, bytes)) {
+        // SAFETY: a whole kernel record.
+        let (kind, (k, name)) = unsafe { (activity::kind(bytes.as_ptr()), activity::kernel(bytes.as_ptr())) };
+        assert!(activity::is_kernel(kind) && !name.is_null());
+        let three = |it: [u32; 3]| format!("{} {} {}", it[0], it[1], it[2]);
+        text += &format!(
+            "at {at} kind {kind} start {} end {} device {} context {} stream {} grid {} block {} registers {} static {} dynamic {} local {} correlation {} graph {} node {}\n",
+            k.start, k.end, k.device, k.context, k.stream, three(k.grid), three(k.block), k.registers,
+            k.static_shared, k.dynamic_shared, k.local_memory, k.correlation, k.graph, k.graph_node,
+        );
+    }
+    let expected: String = RECORDS.lines().map(|it| it.split(" name ").next().unwrap().to_string() + "\n").collect();
+    assert_eq!(text, expected);
+}

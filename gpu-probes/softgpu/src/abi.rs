@@ -1,0 +1,486 @@
+//! Structures and constants of CUDA and CUPTI 13.0 on x86-64, written from their public headers.
+//! The tests compare them with a dump from a real installation.
+
+use std::ffi::{c_char, c_void};
+
+/// `CUresult` and `cudaError_t`: CUDA 10.1 and later share the numbers used here.
+pub(crate) type CuResult = i32;
+/// A call's failure, by its code.
+pub(crate) type Status = Result<(), CuResult>;
+/// `CUcontext`, `CUstream` and all others: opaque to programs, so numbers here.
+pub(crate) type Handle = usize;
+
+pub(crate) mod error {
+    pub(crate) const INVALID_VALUE: i32 = 1;
+    pub(crate) const OUT_OF_MEMORY: i32 = 2;
+    pub(crate) const NOT_INITIALIZED: i32 = 3;
+    pub(crate) const INVALID_DEVICE_FUNCTION: i32 = 98;
+    pub(crate) const INVALID_DEVICE: i32 = 101;
+    pub(crate) const INVALID_IMAGE: i32 = 200;
+    pub(crate) const INVALID_CONTEXT: i32 = 201;
+    pub(crate) const FILE_NOT_FOUND: i32 = 301;
+    pub(crate) const INVALID_HANDLE: i32 = 400;
+    pub(crate) const ILLEGAL_STATE: i32 = 401;
+    pub(crate) const NOT_FOUND: i32 = 500;
+    pub(crate) const NOT_READY: i32 = 600;
+    pub(crate) const LAUNCH_OUT_OF_RESOURCES: i32 = 701;
+    pub(crate) const NOT_SUPPORTED: i32 = 801;
+    pub(crate) const STREAM_CAPTURE_UNSUPPORTED: i32 = 900;
+
+    /// Code, `CUresult` name, text.
+    pub(crate) const TEXTS: &[(i32, &std::ffi::CStr, &std::ffi::CStr)] = &[
+        (0, c"CUDA_SUCCESS", c"no error"),
+        (
+            INVALID_VALUE,
+            c"CUDA_ERROR_INVALID_VALUE",
+            c"invalid argument",
+        ),
+        (OUT_OF_MEMORY, c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
+        (
+            NOT_INITIALIZED,
+            c"CUDA_ERROR_NOT_INITIALIZED",
+            c"initialization error",
+        ),
+        (
+            INVALID_DEVICE_FUNCTION,
+            c"CUDA_ERROR_INVALID_DEVICE_FUNCTION",
+            c"invalid device function",
+        ),
+        (
+            100,
+            c"CUDA_ERROR_NO_DEVICE",
+            c"no CUDA-capable device is detected",
+        ),
+        (
+            INVALID_DEVICE,
+            c"CUDA_ERROR_INVALID_DEVICE",
+            c"invalid device ordinal",
+        ),
+        (
+            INVALID_IMAGE,
+            c"CUDA_ERROR_INVALID_IMAGE",
+            c"device kernel image is invalid",
+        ),
+        (
+            INVALID_CONTEXT,
+            c"CUDA_ERROR_INVALID_CONTEXT",
+            c"invalid device context",
+        ),
+        (
+            FILE_NOT_FOUND,
+            c"CUDA_ERROR_FILE_NOT_FOUND",
+            c"file not found",
+        ),
+        (
+            INVALID_HANDLE,
+            c"CUDA_ERROR_INVALID_HANDLE",
+            c"invalid resource handle",
+        ),
+        (
+            ILLEGAL_STATE,
+            c"CUDA_ERROR_ILLEGAL_STATE",
+            c"the operation cannot be performed in the present state",
+        ),
+        (
+            NOT_FOUND,
+            c"CUDA_ERROR_NOT_FOUND",
+            c"named symbol not found",
+        ),
+        (NOT_READY, c"CUDA_ERROR_NOT_READY", c"device not ready"),
+        (
+            LAUNCH_OUT_OF_RESOURCES,
+            c"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+            c"too many resources requested for launch",
+        ),
+        (
+            719,
+            c"CUDA_ERROR_LAUNCH_FAILED",
+            c"unspecified launch failure",
+        ),
+        (
+            NOT_SUPPORTED,
+            c"CUDA_ERROR_NOT_SUPPORTED",
+            c"operation not supported",
+        ),
+        (
+            STREAM_CAPTURE_UNSUPPORTED,
+            c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+            c"operation not permitted when stream is capturing",
+        ),
+        (999, c"CUDA_ERROR_UNKNOWN", c"unknown error"),
+    ];
+}
+
+/// What a kernel function is told about the block it runs.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct SoftLaunch {
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y, z.
+    pub block: [u32; 3],
+    /// This block's index.
+    pub block_idx: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub shared_bytes: u32,
+    /// Dynamic shared memory, zeroed, for this block alone; null where `shared_bytes` is 0.
+    pub shared: *mut c_void,
+}
+
+impl SoftLaunch {
+    /// Threads of one block.
+    pub fn threads(&self) -> u64 {
+        self.block.iter().map(|&n| u64::from(n)).product()
+    }
+
+    /// This block's number, counted in x first.
+    pub fn block_number(&self) -> u64 {
+        let [x, y, z] = self.block_idx.map(u64::from);
+        x + u64::from(self.grid[0]) * (y + u64::from(self.grid[1]) * z)
+    }
+}
+
+/// `dim3`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Dim3 {
+    pub x: u32,
+    pub y: u32,
+    pub z: u32,
+}
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CuLaunchConfig {
+    pub grid_dim: Dim3,
+    pub block_dim: Dim3,
+    pub shared_mem_bytes: u32,
+    pub stream: Handle,
+    pub attrs: *mut c_void,
+    pub num_attrs: u32,
+}
+
+/// `cudaLaunchConfig_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CudaLaunchConfig {
+    pub grid_dim: Dim3,
+    pub block_dim: Dim3,
+    pub dynamic_smem_bytes: usize,
+    pub stream: Handle,
+    pub attrs: *mut c_void,
+    pub num_attrs: u32,
+}
+
+/// `CUpti_CallbackData`.
+#[repr(C)]
+pub(crate) struct CallbackData {
+    pub(crate) callback_site: u32,
+    pub(crate) function_name: *const c_char,
+    pub(crate) function_params: *const c_void,
+    pub(crate) function_return_value: *mut c_void,
+    pub(crate) symbol_name: *const c_char,
+    pub(crate) context: Handle,
+    pub(crate) context_uid: u32,
+    pub(crate) correlation_data: *mut u64,
+    pub(crate) correlation_id: u32,
+}
+
+/// `CUpti_ResourceData`.
+#[repr(C)]
+pub(crate) struct ResourceData {
+    pub(crate) context: Handle,
+    pub(crate) resource_handle: Handle,
+    pub(crate) resource_descriptor: *const c_void,
+}
+
+/// `CUpti_ModuleResourceData`.
+#[repr(C)]
+pub(crate) struct ModuleResourceData {
+    pub(crate) module_id: u32,
+    pub(crate) cubin_size: usize,
+    pub(crate) cubin: *const c_char,
+}
+
+/// `CUpti_GraphData`.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct GraphData {
+    pub(crate) graph: Handle,
+    pub(crate) original_graph: Handle,
+    pub(crate) node: Handle,
+    pub(crate) original_node: Handle,
+    pub(crate) node_type: u32,
+    pub(crate) dependency: Handle,
+    pub(crate) graph_exec: Handle,
+}
+
+/// `CUpti_ActivityKernel10`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Kernel10 {
+    pub(crate) kind: u32,
+    pub(crate) cache_config: u8,
+    pub(crate) shared_memory_config: u8,
+    pub(crate) registers_per_thread: u16,
+    pub(crate) partitioned_global_cache_requested: u32,
+    pub(crate) partitioned_global_cache_executed: u32,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) completed: u64,
+    pub(crate) device_id: u32,
+    pub(crate) context_id: u32,
+    pub(crate) stream_id: u32,
+    pub(crate) grid: [i32; 3],
+    pub(crate) block: [i32; 3],
+    pub(crate) static_shared_memory: i32,
+    pub(crate) dynamic_shared_memory: i32,
+    pub(crate) local_memory_per_thread: u32,
+    pub(crate) local_memory_total: u32,
+    pub(crate) correlation_id: u32,
+    pub(crate) grid_id: i64,
+    pub(crate) name: *const c_char,
+    pub(crate) reserved0: *const c_void,
+    pub(crate) queued: u64,
+    pub(crate) submitted: u64,
+    pub(crate) launch_type: u8,
+    pub(crate) is_shared_memory_carveout_requested: u8,
+    pub(crate) shared_memory_carveout_requested: u8,
+    pub(crate) padding: u8,
+    pub(crate) shared_memory_executed: u32,
+    pub(crate) graph_node_id: u64,
+    pub(crate) shmem_limit_config: u32,
+    pub(crate) graph_id: u32,
+    pub(crate) access_policy_window: *const c_void,
+    pub(crate) channel_id: u32,
+    pub(crate) channel_type: u32,
+    pub(crate) cluster: [u32; 3],
+    pub(crate) cluster_scheduling_policy: u32,
+    pub(crate) local_memory_total_v2: u64,
+    pub(crate) max_potential_cluster_size: u32,
+    pub(crate) max_active_clusters: u32,
+    pub(crate) reserved1: u64,
+}
+
+/// `CUpti_ActivityMemcpy6`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Memcpy6 {
+    pub(crate) kind: u32,
+    pub(crate) copy_kind: u8,
+    pub(crate) src_kind: u8,
+    pub(crate) dst_kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) bytes: u64,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) device_id: u32,
+    pub(crate) context_id: u32,
+    pub(crate) stream_id: u32,
+    pub(crate) correlation_id: u32,
+    pub(crate) runtime_correlation_id: u32,
+    pub(crate) pad: u32,
+    pub(crate) reserved0: *const c_void,
+    pub(crate) graph_node_id: u64,
+    pub(crate) graph_id: u32,
+    pub(crate) channel_id: u32,
+    pub(crate) channel_type: u32,
+    pub(crate) pad2: u32,
+    pub(crate) copy_count: u64,
+}
+
+/// `CUpti_ActivityMemset4`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Memset4 {
+    pub(crate) kind: u32,
+    pub(crate) value: u32,
+    pub(crate) bytes: u64,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) device_id: u32,
+    pub(crate) context_id: u32,
+    pub(crate) stream_id: u32,
+    pub(crate) correlation_id: u32,
+    pub(crate) flags: u16,
+    pub(crate) memory_kind: u16,
+    pub(crate) pad: u32,
+    pub(crate) reserved0: *const c_void,
+    pub(crate) graph_node_id: u64,
+    pub(crate) graph_id: u32,
+    pub(crate) channel_id: u32,
+    pub(crate) channel_type: u32,
+    pub(crate) pad2: u32,
+}
+
+/// `CUpti_ActivityMemory4`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Memory4 {
+    pub(crate) kind: u32,
+    pub(crate) operation: u32,
+    pub(crate) memory_kind: u32,
+    pub(crate) correlation_id: u32,
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    pub(crate) timestamp: u64,
+    pub(crate) pc: u64,
+    pub(crate) process_id: u32,
+    pub(crate) device_id: u32,
+    pub(crate) context_id: u32,
+    pub(crate) stream_id: u32,
+    pub(crate) name: *const c_char,
+    pub(crate) is_async: u32,
+    pub(crate) pad: u32,
+    pub(crate) pool: [u64; 5],
+    pub(crate) source: *const c_char,
+}
+
+/// `CUpti_ActivitySynchronization2`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Synchronization2 {
+    pub(crate) kind: u32,
+    pub(crate) sync_type: u32,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) correlation_id: u32,
+    pub(crate) context_id: u32,
+    pub(crate) stream_id: u32,
+    pub(crate) event_id: u32,
+    pub(crate) event_sync_id: u64,
+    pub(crate) return_value: u32,
+    pub(crate) pad: u32,
+}
+
+/// `CUpti_ActivityAPI`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Api {
+    pub(crate) kind: u32,
+    pub(crate) cbid: u32,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) process_id: u32,
+    pub(crate) thread_id: u32,
+    pub(crate) correlation_id: u32,
+    pub(crate) return_value: u32,
+}
+
+/// `CUpti_ActivityGraphTrace2`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct GraphTrace2 {
+    pub(crate) kind: u32,
+    pub(crate) correlation_id: u32,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) device_id: u32,
+    pub(crate) graph_id: u32,
+    pub(crate) context_id: u32,
+    pub(crate) stream_id: u32,
+    pub(crate) reserved: *const c_void,
+    pub(crate) end_device_id: u32,
+    pub(crate) end_context_id: u32,
+}
+
+/// Activity kinds that this library makes.
+pub(crate) mod kind {
+    pub(crate) const MEMCPY: u32 = 1;
+    pub(crate) const MEMSET: u32 = 2;
+    pub(crate) const KERNEL: u32 = 3;
+    pub(crate) const DRIVER: u32 = 4;
+    pub(crate) const RUNTIME: u32 = 5;
+    pub(crate) const CONCURRENT_KERNEL: u32 = 10;
+    pub(crate) const SYNCHRONIZATION: u32 = 38;
+    pub(crate) const MEMORY2: u32 = 49;
+    pub(crate) const GRAPH_TRACE: u32 = 51;
+}
+
+/// Memory kinds of copy and memory records (`CUpti_ActivityMemoryKind`).
+pub(crate) mod memory_kind {
+    pub(crate) const PAGEABLE: u8 = 1;
+    pub(crate) const PINNED: u8 = 2;
+    pub(crate) const DEVICE: u8 = 3;
+}
+
+/// Bytes of a record of this kind, or `None` for one that this library never makes.
+pub(crate) fn record_size(kind: u32) -> Option<usize> {
+    Some(match kind {
+        kind::MEMCPY => size_of::<Memcpy6>(),
+        kind::MEMSET => size_of::<Memset4>(),
+        kind::KERNEL | kind::CONCURRENT_KERNEL => size_of::<Kernel10>(),
+        kind::DRIVER | kind::RUNTIME => size_of::<Api>(),
+        kind::SYNCHRONIZATION => size_of::<Synchronization2>(),
+        kind::MEMORY2 => size_of::<Memory4>(),
+        kind::GRAPH_TRACE => size_of::<GraphTrace2>(),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::offset_of;
+
+    /// Sizes and offsets of a real CUPTI, by name.
+    fn fact(line: &str) -> Vec<usize> {
+        let found = crate::names::LAYOUTS
+            .lines()
+            .find(|l| l.starts_with(&format!("{line} ")));
+        let found = found.unwrap_or_else(|| panic!("the dump has no line {line:?}"));
+        found[line.len()..]
+            .split_whitespace()
+            .map(|word| word.parse().unwrap())
+            .collect()
+    }
+
+    macro_rules! same {
+        ($ours:ty, $theirs:literal: $($field:ident $(. $n:literal)? = $name:literal),*) => {
+            assert_eq!(fact(concat!("struct ", $theirs)), [size_of::<$ours>()], $theirs);
+            $(assert_eq!(fact(concat!("field ", $theirs, ".", $name))[0], offset_of!($ours, $field) $(+ $n)?, concat!($theirs, ".", $name));)*
+        };
+    }
+
+    #[test]
+    fn callback_structures_are_cuptis() {
+        same!(CallbackData, "CUpti_CallbackData": callback_site = "callbackSite", function_name = "functionName",
+            function_params = "functionParams", function_return_value = "functionReturnValue", symbol_name = "symbolName",
+            context = "context", context_uid = "contextUid", correlation_data = "correlationData", correlation_id = "correlationId");
+        same!(ResourceData, "CUpti_ResourceData": context = "context", resource_handle = "resourceHandle",
+            resource_descriptor = "resourceDescriptor");
+        assert_eq!(size_of::<ModuleResourceData>(), 24);
+        assert_eq!(size_of::<GraphData>(), 56);
+        assert_eq!(offset_of!(GraphData, graph_exec), 48);
+    }
+
+    #[test]
+    fn kernel_records_are_cuptis() {
+        same!(Kernel10, "Kernel": kind = "kind", registers_per_thread = "registersPerThread", start = "start", end = "end",
+            completed = "completed", device_id = "deviceId", context_id = "contextId", stream_id = "streamId",
+            grid = "gridX", grid.4 = "gridY", grid.8 = "gridZ", block = "blockX", block.4 = "blockY", block.8 = "blockZ",
+            static_shared_memory = "staticSharedMemory", dynamic_shared_memory = "dynamicSharedMemory",
+            local_memory_per_thread = "localMemoryPerThread", local_memory_total = "localMemoryTotal",
+            correlation_id = "correlationId", grid_id = "gridId", name = "name", queued = "queued", submitted = "submitted",
+            launch_type = "launchType", graph_node_id = "graphNodeId", graph_id = "graphId", channel_id = "channelID");
+    }
+
+    #[test]
+    fn launch_configuration_is_the_drivers() {
+        same!(CuLaunchConfig, "CUlaunchConfig": grid_dim = "gridDimX", block_dim = "blockDimX",
+            shared_mem_bytes = "sharedMemBytes", stream = "hStream", attrs = "attrs", num_attrs = "numAttrs");
+    }
+
+    /// These are not in the dump; the offsets are those of CUPTI 13.0's header.
+    #[test]
+    fn other_records_have_the_sizes_of_13_0() {
+        let sizes = [1, 2, 3, 4, 5, 10, 38, 49, 51].map(|kind| record_size(kind).unwrap());
+        assert_eq!(sizes, [96, 88, 216, 40, 40, 216, 56, 128, 56]);
+        assert_eq!(offset_of!(Memcpy6, graph_node_id), 64);
+        assert_eq!(offset_of!(Memset4, memory_kind), 50);
+        assert_eq!(offset_of!(Memory4, name), 64);
+        assert_eq!(offset_of!(Synchronization2, return_value), 48);
+        assert_eq!(offset_of!(GraphTrace2, stream_id), 36);
+    }
+}

@@ -1,0 +1,311 @@
+//! The path of every CUDA call: CUPTI's callbacks around it, its correlation id, its API record.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+
+use crate::abi::{Api, CallbackData, CuResult, ResourceData, Status, error, kind};
+use crate::activity;
+use crate::device;
+use crate::faults::{explain, faults};
+
+pub(crate) const DRIVER: u32 = 1;
+pub(crate) const RUNTIME: u32 = 2;
+pub(crate) const RESOURCE: u32 = 3;
+
+const ENTER: u32 = 0;
+const EXIT: u32 = 1;
+
+const DOMAINS: usize = 7;
+const IDS: usize = 1024;
+
+/// `CUpti_CallbackFunc`.
+pub(crate) type CallbackFunction =
+    unsafe extern "C" fn(user: *mut c_void, domain: u32, id: u32, data: *const c_void);
+
+static ENABLED: [[AtomicBool; IDS]; DOMAINS] =
+    [const { [const { AtomicBool::new(false) }; IDS] }; DOMAINS];
+static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
+static FUNCTION: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static USER: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static CORRELATION: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// CUDA calls that this thread is in, one within the other.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+    /// The id that they share; 0 until someone asks.
+    static CURRENT: Cell<u32> = const { Cell::new(0) };
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A function with a CUPTI callback id.
+#[cfg_attr(
+    not(test),
+    allow(
+        dead_code,
+        reason = "ids, and the runtime's table, are there to be checked"
+    )
+)]
+pub(crate) struct Entry {
+    pub(crate) name: &'static str,
+    pub(crate) id: u32,
+    pub(crate) address: *const (),
+}
+
+// SAFETY: the address is that of a function.
+unsafe impl Sync for Entry {}
+
+/// Defines exported CUDA functions, each with its callback id, and a table of them.
+///
+/// The body reads the parameters after the ENTER callback, from the structure that the callback was given:
+/// what a tool writes there is what the call does.
+macro_rules! calls {
+    ($domain:expr, $table:ident; $(
+        $(#[$meta:meta])*
+        $id:literal fn $name:ident ( $($p:ident : $t:ty),* $(,)? ) $(symbol $s:expr =>)? $body:block
+    )*) => {
+        $(
+            $(#[$meta])*
+            ///
+            /// # Safety
+            /// As CUDA's function of that name: pointers are valid for what it reads and writes.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($p: $t),*) -> i32 {
+                #[repr(C)]
+                struct Params { $($p: $t),* }
+                #[allow(unused_mut, unused_assignments, reason = "only launches have a symbol")]
+                let mut symbol: *const std::ffi::c_char = std::ptr::null();
+                $( symbol = $s; )?
+                let mut params = Params { $($p),* };
+                let at = &raw mut params;
+                $crate::callback::call($domain, $id, concat!(stringify!($name), "\0"), at.cast(), symbol, move || -> $crate::abi::Status {
+                    // SAFETY: `params` outlives the call; the callbacks that may have written it have returned.
+                    let Params { $($p),* } = unsafe { std::ptr::read_volatile(at) };
+                    #[allow(unused_unsafe, clippy::undocumented_unsafe_blocks, reason = "the caller keeps CUDA's contract")]
+                    unsafe { $body }
+                })
+            }
+        )*
+        #[cfg_attr(not(test), allow(dead_code, reason = "the runtime's is there to be checked"))]
+        pub(crate) static $table: &[$crate::callback::Entry] = &[
+            $($crate::callback::Entry { name: stringify!($name), id: $id, address: $name as *const () }),*
+        ];
+    };
+}
+pub(crate) use calls;
+
+/// Runs one CUDA call: ENTER, the body, EXIT, its API record.
+pub(crate) fn call(
+    domain: u32,
+    id: u32,
+    name_with_nul: &'static str,
+    params: *mut c_void,
+    symbol: *const c_char,
+    body: impl FnOnce() -> Status,
+) -> CuResult {
+    if device::is_forked_child() {
+        explain(|| {
+            format!(
+                "{}: this process was forked from one that uses CUDA",
+                name_with_nul.trim_end_matches('\0')
+            )
+        });
+        return error::NOT_INITIALIZED;
+    }
+    let scope = Scope::enter();
+    let mut slot = 0u64;
+    let mut result: CuResult = 0;
+    let mut event = CallbackData {
+        callback_site: ENTER,
+        function_name: name_with_nul.as_ptr().cast(),
+        function_params: params,
+        function_return_value: (&raw mut result).cast(),
+        symbol_name: symbol,
+        context: 0,
+        context_uid: 0,
+        correlation_data: &raw mut slot,
+        correlation_id: 0,
+    };
+    fire_call(domain, id, &mut event);
+    let start = activity::enabled(api_kind(domain)).then(activity::now);
+    result = run(name_with_nul, body);
+    event.callback_site = EXIT;
+    fire_call(domain, id, &mut event);
+    if let Some(start) = start {
+        activity::emit(api_kind(domain), &api_record(domain, id, start, result));
+    }
+    drop(scope);
+    result
+}
+
+fn run(name_with_nul: &str, body: impl FnOnce() -> Status) -> CuResult {
+    let name = name_with_nul.trim_end_matches('\0');
+    if let Some(code) = faults().forced(name) {
+        explain(|| format!("{name}: SOFTGPU_FAIL makes it answer {code}"));
+        return code;
+    }
+    match body() {
+        Ok(()) => 0,
+        Err(code) => {
+            if code != error::NOT_READY {
+                explain(|| format!("{name}: error {code}"));
+            }
+            code
+        }
+    }
+}
+
+fn fire_call(domain: u32, id: u32, event: &mut CallbackData) {
+    if !is_enabled(domain, id) || IN_CALLBACK.get() {
+        return;
+    }
+    (event.context, event.context_uid) = device::current_ids();
+    event.correlation_id = correlation();
+    fire(domain, id, (&raw const *event).cast());
+}
+
+/// Tells the subscriber about a resource, if it asked for this kind of news.
+pub(crate) fn resource(id: u32, resource_handle: usize, descriptor: *const c_void) {
+    if !is_enabled(RESOURCE, id) || IN_CALLBACK.get() {
+        return;
+    }
+    let (context, _) = device::current_ids();
+    let data = ResourceData {
+        context,
+        resource_handle,
+        resource_descriptor: descriptor,
+    };
+    fire(RESOURCE, id, (&raw const data).cast());
+}
+
+fn fire(domain: u32, id: u32, data: *const c_void) {
+    let function = FUNCTION.load(Ordering::Acquire);
+    if function.is_null() {
+        return;
+    }
+    // SAFETY: only `subscribe` stores it, from a function of this very type.
+    let function: CallbackFunction = unsafe { std::mem::transmute(function) };
+    IN_CALLBACK.set(true);
+    // SAFETY: the subscriber's contract; `data` is the structure that CUPTI documents for the domain.
+    unsafe { function(USER.load(Ordering::Acquire), domain, id, data) };
+    IN_CALLBACK.set(false);
+}
+
+/// The correlation id of the outermost call this thread is in; taken when first asked for.
+pub(crate) fn correlation() -> u32 {
+    if CURRENT.get() == 0 {
+        CURRENT.set(CORRELATION.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
+    }
+    CURRENT.get()
+}
+
+/// Counts nested calls; the outermost one gives its correlation id back.
+struct Scope {
+    outer: u32,
+}
+
+impl Scope {
+    fn enter() -> Self {
+        // A call that a tool makes from its callback is a call of its own.
+        let outer = if IN_CALLBACK.get() {
+            CURRENT.replace(0)
+        } else {
+            CURRENT.get()
+        };
+        DEPTH.set(DEPTH.get() + 1);
+        Self { outer }
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get() - 1);
+        if IN_CALLBACK.get() {
+            CURRENT.set(self.outer);
+        } else if DEPTH.get() == 0 {
+            CURRENT.set(0);
+        }
+    }
+}
+
+/// Takes the one place for a subscriber; false where it is taken.
+pub(crate) fn subscribe(function: CallbackFunction, user: *mut c_void) -> bool {
+    if SUBSCRIBED.swap(true, Ordering::AcqRel) {
+        return false;
+    }
+    USER.store(user, Ordering::Release);
+    FUNCTION.store(function as *mut c_void, Ordering::Release);
+    true
+}
+
+pub(crate) fn unsubscribe() {
+    FUNCTION.store(null_mut(), Ordering::Release);
+    for domain in 0..DOMAINS as u32 {
+        enable_domain(domain, false);
+    }
+    SUBSCRIBED.store(false, Ordering::Release);
+}
+
+pub(crate) fn is_subscribed() -> bool {
+    SUBSCRIBED.load(Ordering::Acquire)
+}
+
+fn flag(domain: u32, id: u32) -> Option<&'static AtomicBool> {
+    ENABLED.get(domain as usize)?.get(id as usize)
+}
+
+/// False where there is no such callback.
+pub(crate) fn enable(domain: u32, id: u32, on: bool) -> bool {
+    flag(domain, id)
+        .map(|flag| flag.store(on, Ordering::Relaxed))
+        .is_some()
+}
+
+/// False where there is no such domain.
+pub(crate) fn enable_domain(domain: u32, on: bool) -> bool {
+    let Some(flags) = ENABLED.get(domain as usize) else {
+        return false;
+    };
+    flags
+        .iter()
+        .for_each(|flag| flag.store(on, Ordering::Relaxed));
+    true
+}
+
+pub(crate) fn is_enabled(domain: u32, id: u32) -> bool {
+    flag(domain, id).is_some_and(|flag| flag.load(Ordering::Relaxed))
+}
+
+fn api_kind(domain: u32) -> u32 {
+    if domain == RUNTIME {
+        kind::RUNTIME
+    } else {
+        kind::DRIVER
+    }
+}
+
+fn api_record(domain: u32, cbid: u32, start: u64, result: CuResult) -> Api {
+    Api {
+        kind: api_kind(domain),
+        cbid,
+        start,
+        end: activity::now(),
+        process_id: std::process::id(),
+        thread_id: activity::thread_id(),
+        correlation_id: correlation(),
+        return_value: result as u32,
+    }
+}
+
+/// A C string as text; empty for null.
+///
+/// # Safety
+/// `text` is null or ends with a NUL.
+pub(crate) unsafe fn text<'a>(text: *const c_char) -> &'a str {
+    if text.is_null() {
+        return "";
+    }
+    // SAFETY: the caller's contract.
+    unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("")
+}

@@ -1,0 +1,581 @@
+//! The one device: contexts, streams, modules, events and memory, each behind the handle a program holds.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{CString, c_char, c_void};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+
+use crate::abi::{Handle, ModuleResourceData, Status, error, memory_kind};
+use crate::callback;
+use crate::faults::explain;
+use crate::graph::Capture;
+use crate::kernel::{Function, Image};
+use crate::stream::{Mark, Role, Stream};
+
+/// What `cuMemGetInfo` and `cuDeviceTotalMem` answer; allocation fails beyond it.
+pub(crate) const TOTAL_MEMORY: usize = 8 << 30;
+
+/// CUPTI's ids of streams as a real GPU gave them: the default stream 7, the first created one 13.
+const LEGACY_STREAM: u32 = 7;
+const FIRST_STREAM: u32 = 13;
+
+// `CUpti_CallbackIdResource`.
+const CONTEXT_CREATED: u32 = 1;
+const STREAM_CREATED: u32 = 3;
+const MODULE_LOADED: u32 = 6;
+
+pub(crate) static CONTEXTS: Registry<Context> = Registry::new();
+pub(crate) static STREAMS: Registry<Stream> = Registry::new();
+pub(crate) static MODULES: Registry<Module> = Registry::new();
+pub(crate) static FUNCTIONS: Registry<Function> = Registry::new();
+pub(crate) static EVENTS: Registry<Event> = Registry::new();
+pub(crate) static MEMORY: Memory = Memory {
+    device: Mutex::new(BTreeMap::new()),
+    pinned: Mutex::new(BTreeMap::new()),
+};
+
+static NEXT_HANDLE: AtomicUsize = AtomicUsize::new(1);
+static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(1);
+static NEXT_STREAM: AtomicU32 = AtomicU32::new(FIRST_STREAM);
+static NEXT_GRAPH: AtomicU32 = AtomicU32::new(1);
+static NEXT_EVENT: AtomicU32 = AtomicU32::new(1);
+static FORKED: AtomicBool = AtomicBool::new(false);
+static PRIMARY: Mutex<Primary> = Mutex::new(Primary {
+    handle: 0,
+    users: 0,
+});
+static DRIVER: Driver = Driver {
+    state: Mutex::new(InitState::Not),
+    changed: Condvar::new(),
+};
+
+thread_local! {
+    static CURRENT: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
+    static PER_THREAD: RefCell<HashMap<u32, (Handle, Arc<Stream>)>> = RefCell::new(HashMap::new());
+}
+
+/// Objects by handle. Handles are never reused, so a stale one is an error and not another object.
+pub(crate) struct Registry<T> {
+    items: Mutex<BTreeMap<Handle, Arc<T>>>,
+}
+
+impl<T> Registry<T> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            items: Mutex::new(BTreeMap::new()),
+        }
+    }
+
+    pub(crate) fn insert(&self, item: T) -> Handle {
+        self.insert_shared(Arc::new(item))
+    }
+
+    pub(crate) fn insert_shared(&self, item: Arc<T>) -> Handle {
+        let handle = 0x5000_0000_0000 | NEXT_HANDLE.fetch_add(1, Ordering::Relaxed) << 4;
+        self.lock().insert(handle, item);
+        handle
+    }
+
+    pub(crate) fn get(&self, handle: Handle) -> Option<Arc<T>> {
+        self.lock().get(&handle).cloned()
+    }
+
+    /// The object, or the driver's error for a handle that is none.
+    pub(crate) fn find(&self, handle: Handle) -> Result<Arc<T>, i32> {
+        self.get(handle).ok_or(error::INVALID_HANDLE)
+    }
+
+    pub(crate) fn remove(&self, handle: Handle) -> Result<Arc<T>, i32> {
+        self.lock().remove(&handle).ok_or(error::INVALID_HANDLE)
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<T>> {
+        self.lock().values().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Handle, Arc<T>>> {
+        self.items.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A context.
+pub(crate) struct Context {
+    pub(crate) uid: u32,
+    legacy: Arc<Stream>,
+}
+
+/// What was loaded from an image.
+pub(crate) struct Module {
+    pub(crate) image: Image,
+    /// Handles of functions already asked for, by name.
+    functions: Mutex<HashMap<CString, Handle>>,
+    globals: Mutex<HashMap<String, usize>>,
+}
+
+/// A CUDA event.
+pub(crate) struct Event {
+    pub(crate) id: u32,
+    pub(crate) timing: bool,
+    pub(crate) recorded: Mutex<Recorded>,
+}
+
+/// What an event stands for.
+#[derive(Clone, Default)]
+pub(crate) struct Recorded {
+    pub(crate) mark: Option<Mark>,
+    pub(crate) time: Arc<Mutex<Option<u64>>>,
+    pub(crate) capture: Option<Arc<Capture>>,
+}
+
+struct Primary {
+    handle: Handle,
+    users: u32,
+}
+
+struct Driver {
+    state: Mutex<InitState>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum InitState {
+    Not,
+    By(ThreadId),
+    Done,
+}
+
+/// `cuInit`: once, and with it the tool named in `CUDA_INJECTION64_PATH`, as the real driver does.
+pub(crate) fn initialize() {
+    let me = std::thread::current().id();
+    let mut state = DRIVER.state.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        match *state {
+            InitState::Done => return,
+            // The tool's own `cuInit` while it is loaded.
+            InitState::By(thread) if thread == me => return,
+            InitState::By(_) => {
+                state = DRIVER
+                    .changed
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner)
+            }
+            InitState::Not => break,
+        }
+    }
+    *state = InitState::By(me);
+    drop(state);
+    // SAFETY: the handler only stores to an atomic.
+    unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+    inject();
+    *DRIVER.state.lock().unwrap_or_else(PoisonError::into_inner) = InitState::Done;
+    DRIVER.changed.notify_all();
+}
+
+pub(crate) fn require_initialized() -> Status {
+    let state = *DRIVER.state.lock().unwrap_or_else(PoisonError::into_inner);
+    if state == InitState::Not {
+        Err(error::NOT_INITIALIZED)
+    } else {
+        Ok(())
+    }
+}
+
+/// A child of a process that uses CUDA cannot: every call fails there.
+pub(crate) fn is_forked_child() -> bool {
+    FORKED.load(Ordering::Relaxed)
+}
+
+extern "C" fn after_fork_in_child() {
+    FORKED.store(true, Ordering::Relaxed);
+}
+
+fn inject() {
+    let Some(path) = std::env::var_os("CUDA_INJECTION64_PATH").filter(|path| !path.is_empty())
+    else {
+        return;
+    };
+    let Ok(path) = CString::new(std::os::unix::ffi::OsStringExt::into_vec(path)) else {
+        return;
+    };
+    // SAFETY: `path` ends with a NUL.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+    if library.is_null() {
+        explain(|| {
+            format!(
+                "cuInit: CUDA_INJECTION64_PATH: {} cannot be loaded",
+                path.to_string_lossy()
+            )
+        });
+        return;
+    }
+    // SAFETY: `library` is a handle from dlopen.
+    let function = unsafe { libc::dlsym(library, c"InitializeInjection".as_ptr()) };
+    if function.is_null() {
+        explain(|| {
+            format!(
+                "cuInit: {} has no InitializeInjection",
+                path.to_string_lossy()
+            )
+        });
+        return;
+    }
+    // SAFETY: CUDA's contract for a function of that name.
+    let function: extern "C" fn() -> i32 = unsafe { std::mem::transmute(function) };
+    let answer = function();
+    explain(|| {
+        format!(
+            "cuInit: InitializeInjection of {} answered {answer}",
+            path.to_string_lossy()
+        )
+    });
+}
+
+pub(crate) fn next_graph_id() -> u32 {
+    NEXT_GRAPH.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A new context, not yet current.
+pub(crate) fn create_context() -> Handle {
+    let uid = NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed);
+    let legacy = Stream::new(LEGACY_STREAM, uid, Role::Legacy, 0, 0);
+    STREAMS.insert_shared(legacy.clone());
+    CONTEXTS.insert(Context { uid, legacy })
+}
+
+pub(crate) fn announce_context(handle: Handle) {
+    callback::resource(CONTEXT_CREATED, 0, std::ptr::null());
+    explain(|| format!("context {handle:#x} created"));
+}
+
+pub(crate) fn retain_primary() -> Handle {
+    let mut primary = PRIMARY.lock().unwrap_or_else(PoisonError::into_inner);
+    primary.users += 1;
+    if primary.handle == 0 {
+        primary.handle = create_context();
+        announce_context(primary.handle);
+    }
+    primary.handle
+}
+
+/// The context stays: programs go on using what they made in it, and this one costs nothing.
+pub(crate) fn release_primary() -> Status {
+    let mut primary = PRIMARY.lock().unwrap_or_else(PoisonError::into_inner);
+    primary.users = primary.users.checked_sub(1).ok_or(error::INVALID_CONTEXT)?;
+    Ok(())
+}
+
+pub(crate) fn primary_handle() -> Handle {
+    PRIMARY
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .handle
+}
+
+pub(crate) fn primary_is_active() -> bool {
+    PRIMARY.lock().unwrap_or_else(PoisonError::into_inner).users > 0
+}
+
+pub(crate) fn current_handle() -> Handle {
+    CURRENT
+        .try_with(|stack| stack.borrow().last().copied().unwrap_or(0))
+        .unwrap_or(0)
+}
+
+/// The current context's handle and CUPTI id; zeros where there is none.
+pub(crate) fn current_ids() -> (Handle, u32) {
+    let handle = current_handle();
+    (
+        handle,
+        CONTEXTS.get(handle).map_or(0, |context| context.uid),
+    )
+}
+
+pub(crate) fn current() -> Result<Arc<Context>, i32> {
+    require_initialized()?;
+    CONTEXTS.get(current_handle()).ok_or(error::INVALID_CONTEXT)
+}
+
+pub(crate) fn set_current(handle: Handle) -> Status {
+    if handle != 0 && CONTEXTS.get(handle).is_none() {
+        return Err(error::INVALID_CONTEXT);
+    }
+    CURRENT.with(|stack| {
+        let mut stack = stack.borrow_mut();
+        stack.pop();
+        if handle != 0 {
+            stack.push(handle);
+        }
+    });
+    Ok(())
+}
+
+pub(crate) fn push_current(handle: Handle) -> Status {
+    if CONTEXTS.get(handle).is_none() {
+        return Err(error::INVALID_CONTEXT);
+    }
+    CURRENT.with(|stack| stack.borrow_mut().push(handle));
+    Ok(())
+}
+
+pub(crate) fn pop_current() -> Result<Handle, i32> {
+    CURRENT
+        .with(|stack| stack.borrow_mut().pop())
+        .ok_or(error::INVALID_CONTEXT)
+}
+
+/// The stream that a program means: 0 is the default one, 1 and 2 name the legacy and the thread's own.
+pub(crate) fn stream(handle: Handle, per_thread_default: bool) -> Result<Arc<Stream>, i32> {
+    let context = current()?;
+    match (handle, per_thread_default) {
+        (0, false) | (1, _) => Ok(context.legacy.clone()),
+        (0, true) | (2, _) => Ok(per_thread_stream(context.uid)),
+        _ => STREAMS.find(handle),
+    }
+}
+
+pub(crate) fn create_stream(flags: u32, priority: i32) -> Result<Handle, i32> {
+    const NON_BLOCKING: u32 = 1;
+    let context = current()?;
+    let role = if flags & NON_BLOCKING != 0 {
+        Role::NonBlocking
+    } else {
+        Role::Blocking
+    };
+    let id = NEXT_STREAM.fetch_add(1, Ordering::Relaxed);
+    let handle = STREAMS.insert_shared(Stream::new(id, context.uid, role, flags, priority));
+    callback::resource(STREAM_CREATED, handle, std::ptr::null());
+    Ok(handle)
+}
+
+pub(crate) fn streams_of(context: u32) -> Vec<Arc<Stream>> {
+    let mut streams = STREAMS.all();
+    streams.retain(|stream| stream.context == context);
+    streams
+}
+
+/// Waits for all work of a context.
+pub(crate) fn synchronize(context: u32) -> Status {
+    let streams = streams_of(context);
+    if streams.iter().any(|stream| stream.capture().is_some()) {
+        return Err(error::STREAM_CAPTURE_UNSUPPORTED);
+    }
+    streams
+        .iter()
+        .map(Stream::mark)
+        .for_each(|mark| mark.wait());
+    Ok(())
+}
+
+fn per_thread_stream(context: u32) -> Arc<Stream> {
+    PER_THREAD.with(|streams| {
+        let mut streams = streams.borrow_mut();
+        let (_, stream) = streams.entry(context).or_insert_with(|| {
+            let id = NEXT_STREAM.fetch_add(1, Ordering::Relaxed);
+            let stream = Stream::new(id, context, Role::Blocking, 0, 0);
+            (STREAMS.insert_shared(stream.clone()), stream)
+        });
+        stream.clone()
+    })
+}
+
+pub(crate) fn create_event(flags: u32) -> Handle {
+    const DISABLE_TIMING: u32 = 2;
+    let id = NEXT_EVENT.fetch_add(1, Ordering::Relaxed);
+    EVENTS.insert(Event {
+        id,
+        timing: flags & DISABLE_TIMING == 0,
+        recorded: Mutex::default(),
+    })
+}
+
+impl Event {
+    pub(crate) fn recorded(&self) -> Recorded {
+        self.recorded
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) fn record(&self, stream: &Arc<Stream>) {
+        let mut recorded = Recorded {
+            capture: stream.capture(),
+            ..Recorded::default()
+        };
+        if recorded.capture.is_none() {
+            let time = recorded.time.clone();
+            recorded.mark = Some(stream.submit(&streams_of(stream.context), move || {
+                *time.lock().unwrap_or_else(PoisonError::into_inner) = Some(crate::activity::now());
+            }));
+        }
+        *self.recorded.lock().unwrap_or_else(PoisonError::into_inner) = recorded;
+    }
+}
+
+/// Loads an image.
+///
+/// # Safety
+/// `image` is PTX text that ends with a NUL, or any other image (of which only the first bytes are read).
+pub(crate) unsafe fn load_module(image: *const c_void) -> Result<Handle, i32> {
+    if image.is_null() {
+        return Err(error::INVALID_VALUE);
+    }
+    // SAFETY: the caller's contract.
+    let parsed = unsafe { Image::read(image.cast()) }?;
+    let (cubin_size, module_id) = (parsed.size(), NEXT_HANDLE.load(Ordering::Relaxed) as u32);
+    let handle = MODULES.insert(Module {
+        image: parsed,
+        functions: Mutex::default(),
+        globals: Mutex::default(),
+    });
+    let data = ModuleResourceData {
+        module_id,
+        cubin_size,
+        cubin: image.cast::<c_char>(),
+    };
+    callback::resource(MODULE_LOADED, handle, (&raw const data).cast());
+    Ok(handle)
+}
+
+/// A module's function by name.
+pub(crate) fn function(module: Handle, name: &str) -> Result<Handle, i32> {
+    let found = MODULES.find(module)?;
+    let parameters = found.image.entry(name).ok_or_else(|| {
+        explain(|| format!("the module has no entry {name}"));
+        error::NOT_FOUND
+    })?;
+    let c_name = CString::new(name).map_err(|_| error::INVALID_VALUE)?;
+    let mut functions = found
+        .functions
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let handle = *functions.entry(c_name.clone()).or_insert_with(|| {
+        FUNCTIONS.insert(Function {
+            name: c_name,
+            module,
+            parameters,
+        })
+    });
+    Ok(handle)
+}
+
+/// A module's variable: its address and size. Memory of `size_if_new` bytes is made where PTX says nothing.
+pub(crate) fn global(module: Handle, name: &str) -> Result<(usize, usize), i32> {
+    let found = MODULES.find(module)?;
+    let size = found.image.variable(name).ok_or(error::NOT_FOUND)?;
+    let mut globals = found.globals.lock().unwrap_or_else(PoisonError::into_inner);
+    let address = match globals.get(name) {
+        Some(&address) => address,
+        None => {
+            let address = MEMORY.allocate(size)?;
+            globals.insert(name.into(), address);
+            address
+        }
+    };
+    Ok((address, size))
+}
+
+/// Device memory, which is host memory here, and pinned host memory.
+pub(crate) struct Memory {
+    device: Mutex<BTreeMap<usize, usize>>,
+    pinned: Mutex<BTreeMap<usize, usize>>,
+}
+
+impl Memory {
+    /// `size` bytes of zeroed device memory.
+    pub(crate) fn allocate(&self, size: usize) -> Result<usize, i32> {
+        if size == 0 {
+            return Err(error::INVALID_VALUE);
+        }
+        if self.used().saturating_add(size) > TOTAL_MEMORY {
+            return Err(error::OUT_OF_MEMORY);
+        }
+        insert(&self.device, size)
+    }
+
+    pub(crate) fn free(&self, address: usize) -> Status {
+        if address == 0 {
+            Ok(())
+        } else {
+            remove(&self.device, address)
+        }
+    }
+
+    pub(crate) fn allocate_pinned(&self, size: usize) -> Result<usize, i32> {
+        insert(&self.pinned, size)
+    }
+
+    pub(crate) fn free_pinned(&self, address: usize) -> Status {
+        remove(&self.pinned, address)
+    }
+
+    /// The allocation around an address: its base and size.
+    pub(crate) fn range(&self, address: usize) -> Option<(usize, usize)> {
+        around(&self.device, address)
+    }
+
+    /// An error unless all of it lies in one allocation.
+    pub(crate) fn check(&self, address: usize, bytes: usize) -> Status {
+        let inside = self
+            .range(address)
+            .is_some_and(|(base, size)| bytes <= size - (address - base));
+        if inside || bytes == 0 {
+            Ok(())
+        } else {
+            Err(error::INVALID_VALUE)
+        }
+    }
+
+    /// `CUpti_ActivityMemoryKind` of an address.
+    pub(crate) fn kind(&self, address: usize) -> u8 {
+        if self.range(address).is_some() {
+            memory_kind::DEVICE
+        } else if around(&self.pinned, address).is_some() {
+            memory_kind::PINNED
+        } else {
+            memory_kind::PAGEABLE
+        }
+    }
+
+    pub(crate) fn used(&self) -> usize {
+        self.device
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .sum()
+    }
+}
+
+fn layout(size: usize) -> Result<std::alloc::Layout, i32> {
+    std::alloc::Layout::from_size_align(size.max(1), 256).map_err(|_| error::OUT_OF_MEMORY)
+}
+
+fn insert(map: &Mutex<BTreeMap<usize, usize>>, size: usize) -> Result<usize, i32> {
+    // SAFETY: the layout is not of size 0.
+    let address = unsafe { std::alloc::alloc_zeroed(layout(size)?) } as usize;
+    if address == 0 {
+        return Err(error::OUT_OF_MEMORY);
+    }
+    map.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .insert(address, size);
+    Ok(address)
+}
+
+fn remove(map: &Mutex<BTreeMap<usize, usize>>, address: usize) -> Status {
+    let size = map
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .remove(&address)
+        .ok_or(error::INVALID_VALUE)?;
+    // SAFETY: `insert` made it with this layout, and it left the map just now.
+    unsafe { std::alloc::dealloc(address as *mut u8, layout(size)?) };
+    Ok(())
+}
+
+fn around(map: &Mutex<BTreeMap<usize, usize>>, address: usize) -> Option<(usize, usize)> {
+    let map = map.lock().unwrap_or_else(PoisonError::into_inner);
+    let (&base, &size) = map.range(..=address).next_back()?;
+    (address - base < size).then_some((base, size))
+}

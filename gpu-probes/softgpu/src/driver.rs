@@ -1,0 +1,832 @@
+//! The driver API: every function with its CUPTI callback id.
+#![allow(non_snake_case, reason = "the names are CUDA's")]
+#![allow(clippy::too_many_arguments, reason = "the signatures are CUDA's")]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::sync::{Arc, PoisonError};
+
+use crate::abi::{
+    CuLaunchConfig, Dim3, Handle, Memory4, Status, Synchronization2, error, kind, memory_kind,
+};
+use crate::activity;
+use crate::callback::{self, DRIVER, calls, text};
+use crate::device::{self, CONTEXTS, EVENTS, FUNCTIONS, MEMORY, MODULES, STREAMS};
+use crate::graph::{self, Capture, EXECS, GRAPHS};
+use crate::kernel::{self, Request, symbol};
+use crate::operation::{self, Copy, Direction, Operation, Set, Source};
+use crate::stream::Stream;
+
+type DevicePtr = usize;
+/// `CUhostFn`.
+type HostFunction = extern "C" fn(*mut c_void);
+
+/// The version of the driver API that this library is like.
+pub(crate) const VERSION: c_int = 13_000;
+
+calls! { DRIVER, TABLE;
+
+    /// Starts the driver, and the tool named in `CUDA_INJECTION64_PATH`.
+    1 fn cuInit(Flags: c_uint) {
+        if Flags != 0 { return Err(error::INVALID_VALUE); }
+        device::initialize();
+        Ok(())
+    }
+    2 fn cuDriverGetVersion(driverVersion: *mut c_int) { put(driverVersion, VERSION) }
+
+    3 fn cuDeviceGet(device: *mut c_int, ordinal: c_int) {
+        device::require_initialized()?;
+        check_device(ordinal)?;
+        put(device, ordinal)
+    }
+    4 fn cuDeviceGetCount(count: *mut c_int) { device::require_initialized()?; put(count, 1) }
+    5 fn cuDeviceGetName(name: *mut c_char, len: c_int, dev: c_int) {
+        check_device(dev)?;
+        copy_text(name, len as usize, crate::DEVICE_NAME)
+    }
+    9 fn cuDeviceGetAttribute(pi: *mut c_int, attrib: c_int, dev: c_int) {
+        check_device(dev)?;
+        put(pi, attribute(attrib))
+    }
+    259 fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: c_int) { check_device(dev)?; put(bytes, device::TOTAL_MEMORY) }
+    482 fn cuDeviceGetUuid(uuid: *mut [u8; 16], dev: c_int) { check_device(dev)?; put(uuid, *b"xputrace-softgpu") }
+    647 fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], dev: c_int) { check_device(dev)?; put(uuid, *b"xputrace-softgpu") }
+
+    386 fn cuDevicePrimaryCtxRetain(pctx: *mut Handle, dev: c_int) {
+        device::require_initialized()?;
+        check_device(dev)?;
+        put(pctx, device::retain_primary())
+    }
+    544 fn cuDevicePrimaryCtxRelease_v2(dev: c_int) { check_device(dev)?; device::release_primary() }
+    392 fn cuDevicePrimaryCtxGetState(dev: c_int, flags: *mut c_uint, active: *mut c_int) {
+        check_device(dev)?;
+        put(flags, 0)?;
+        put(active, c_int::from(device::primary_is_active()))
+    }
+    546 fn cuDevicePrimaryCtxSetFlags_v2(dev: c_int, flags: c_uint) { let _ = flags; check_device(dev) }
+    235 fn cuCtxCreate_v2(pctx: *mut Handle, flags: c_uint, dev: c_int) { let _ = flags; create_context(pctx, dev) }
+    757 fn cuCtxCreate_v4(pctx: *mut Handle, ctxCreateParams: *mut c_void, flags: c_uint, dev: c_int) {
+        let _ = (ctxCreateParams, flags);
+        create_context(pctx, dev)
+    }
+    322 fn cuCtxDestroy_v2(ctx: Handle) {
+        let context = CONTEXTS.remove(ctx).map_err(|_| error::INVALID_CONTEXT)?;
+        if device::current_handle() == ctx { device::pop_current()?; }
+        device::streams_of(context.uid).iter().for_each(|stream| stream.close());
+        Ok(())
+    }
+    303 fn cuCtxSetCurrent(ctx: Handle) { device::require_initialized()?; device::set_current(ctx) }
+    304 fn cuCtxGetCurrent(pctx: *mut Handle) { device::require_initialized()?; put(pctx, device::current_handle()) }
+    323 fn cuCtxPushCurrent_v2(ctx: Handle) { device::push_current(ctx) }
+    324 fn cuCtxPopCurrent_v2(pctx: *mut Handle) {
+        let popped = device::pop_current()?;
+        if pctx.is_null() { Ok(()) } else { put(pctx, popped) }
+    }
+    16 fn cuCtxGetDevice(device: *mut c_int) { device::current()?; put(device, 0) }
+    296 fn cuCtxGetApiVersion(ctx: Handle, version: *mut c_uint) { let _ = ctx; put(version, VERSION as c_uint) }
+    695 fn cuCtxGetId(ctx: Handle, ctxId: *mut u64) {
+        let handle = if ctx == 0 { device::current_handle() } else { ctx };
+        put(ctxId, u64::from(CONTEXTS.find(handle).map_err(|_| error::INVALID_CONTEXT)?.uid))
+    }
+    391 fn cuCtxGetFlags(flags: *mut c_uint) { device::current()?; put(flags, 0) }
+    705 fn cuCtxSetFlags(flags: c_uint) { let _ = flags; device::current().map(drop) }
+    370 fn cuCtxGetStreamPriorityRange(leastPriority: *mut c_int, greatestPriority: *mut c_int) {
+        put(leastPriority, 0)?;
+        put(greatestPriority, -5)
+    }
+    17 fn cuCtxSynchronize() { synchronize_context(0) }
+    800 fn cuCtxSynchronize_v2(ctx: Handle) { synchronize_context(ctx) }
+
+    19 fn cuModuleLoadData(module: *mut Handle, image: *const c_void) {
+        device::current()?;
+        put(module, device::load_module(image)?)
+    }
+    20 fn cuModuleLoadDataEx(module: *mut Handle, image: *const c_void, numOptions: c_uint, options: *mut c_int, optionValues: *mut *mut c_void) {
+        let _ = (numOptions, options, optionValues);
+        device::current()?;
+        put(module, device::load_module(image)?)
+    }
+    21 fn cuModuleLoadFatBinary(module: *mut Handle, fatCubin: *const c_void) {
+        device::current()?;
+        put(module, device::load_module(fatCubin)?)
+    }
+    18 fn cuModuleLoad(module: *mut Handle, fname: *const c_char) {
+        device::current()?;
+        let bytes = std::fs::read(text(fname)).map_err(|_| error::FILE_NOT_FOUND)?;
+        let image = terminated(bytes);
+        put(module, device::load_module(image.as_ptr().cast())?)
+    }
+    22 fn cuModuleUnload(hmod: Handle) { MODULES.remove(hmod).map(drop) }
+    23 fn cuModuleGetFunction(hfunc: *mut Handle, hmod: Handle, name: *const c_char) {
+        put(hfunc, device::function(hmod, text(name))?)
+    }
+    241 fn cuModuleGetGlobal_v2(dptr: *mut DevicePtr, bytes: *mut usize, hmod: Handle, name: *const c_char) {
+        let (address, size) = device::global(hmod, text(name))?;
+        if !dptr.is_null() { put(dptr, address)?; }
+        if bytes.is_null() { Ok(()) } else { put(bytes, size) }
+    }
+    678 fn cuLibraryLoadData(library: *mut Handle, code: *const c_void, jitOptions: *mut c_int, jitOptionsValues: *mut *mut c_void, numJitOptions: c_uint, libraryOptions: *mut c_int, libraryOptionValues: *mut *mut c_void, numLibraryOptions: c_uint) {
+        let _ = (jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
+        device::require_initialized()?;
+        put(library, device::load_module(code)?)
+    }
+    680 fn cuLibraryUnload(library: Handle) { MODULES.remove(library).map(drop) }
+    681 fn cuLibraryGetKernel(pKernel: *mut Handle, library: Handle, name: *const c_char) {
+        put(pKernel, device::function(library, text(name))?)
+    }
+    682 fn cuLibraryGetModule(pMod: *mut Handle, library: Handle) { MODULES.find(library)?; put(pMod, library) }
+    683 fn cuKernelGetFunction(pFunc: *mut Handle, kernel: Handle) { FUNCTIONS.find(kernel)?; put(pFunc, kernel) }
+    754 fn cuKernelGetLibrary(pLib: *mut Handle, kernel: Handle) { put(pLib, FUNCTIONS.find(kernel)?.module) }
+    718 fn cuFuncGetName(name: *mut *const c_char, hfunc: Handle) { put(name, kernel::interned(&FUNCTIONS.find(hfunc)?.name)) }
+    719 fn cuKernelGetName(name: *mut *const c_char, hfunc: Handle) { put(name, kernel::interned(&FUNCTIONS.find(hfunc)?.name)) }
+    566 fn cuFuncGetModule(hmod: *mut Handle, hfunc: Handle) { put(hmod, FUNCTIONS.find(hfunc)?.module) }
+    85 fn cuFuncGetAttribute(pi: *mut c_int, attrib: c_int, hfunc: Handle) {
+        const MAX_THREADS_PER_BLOCK: c_int = 0;
+        const NUM_REGS: c_int = 4;
+        FUNCTIONS.find(hfunc)?;
+        put(pi, match attrib { MAX_THREADS_PER_BLOCK => 1024, NUM_REGS => 16, _ => 0 })
+    }
+    733 fn cuFuncGetParamInfo(func: Handle, paramIndex: usize, paramOffset: *mut usize, paramSize: *mut usize) {
+        parameter(func, paramIndex, paramOffset, paramSize)
+    }
+    734 fn cuKernelGetParamInfo(kernel: Handle, paramIndex: usize, paramOffset: *mut usize, paramSize: *mut usize) {
+        parameter(kernel, paramIndex, paramOffset, paramSize)
+    }
+
+    242 fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
+        device::current()?;
+        put(free, device::TOTAL_MEMORY - MEMORY.used())?;
+        put(total, device::TOTAL_MEMORY)
+    }
+    243 fn cuMemAlloc_v2(dptr: *mut DevicePtr, bytesize: usize) { device::current()?; allocate(dptr, bytesize, None) }
+    371 fn cuMemAllocManaged(dptr: *mut DevicePtr, bytesize: usize, flags: c_uint) {
+        let _ = flags;
+        device::current()?;
+        allocate(dptr, bytesize, None)
+    }
+    245 fn cuMemFree_v2(dptr: DevicePtr) {
+        device::synchronize(device::current()?.uid)?;
+        release(dptr, None)
+    }
+    598 fn cuMemAllocAsync(dptr: *mut DevicePtr, bytesize: usize, hStream: Handle) {
+        allocate(dptr, bytesize, Some(&*device::stream(hStream, false)?))
+    }
+    599 fn cuMemAllocAsync_ptsz(dptr: *mut DevicePtr, bytesize: usize, hStream: Handle) {
+        allocate(dptr, bytesize, Some(&*device::stream(hStream, true)?))
+    }
+    600 fn cuMemFreeAsync(dptr: DevicePtr, hStream: Handle) { release_later(dptr, device::stream(hStream, false)?) }
+    601 fn cuMemFreeAsync_ptsz(dptr: DevicePtr, hStream: Handle) { release_later(dptr, device::stream(hStream, true)?) }
+    246 fn cuMemGetAddressRange_v2(pbase: *mut DevicePtr, psize: *mut usize, dptr: DevicePtr) {
+        let (base, size) = MEMORY.range(dptr).ok_or(error::NOT_FOUND)?;
+        if !pbase.is_null() { put(pbase, base)?; }
+        if psize.is_null() { Ok(()) } else { put(psize, size) }
+    }
+    294 fn cuMemAllocHost_v2(pp: *mut usize, bytesize: usize) { put(pp, MEMORY.allocate_pinned(bytesize)?) }
+    39 fn cuMemHostAlloc(pp: *mut usize, bytesize: usize, Flags: c_uint) {
+        let _ = Flags;
+        put(pp, MEMORY.allocate_pinned(bytesize)?)
+    }
+    38 fn cuMemFreeHost(p: usize) { MEMORY.free_pinned(p) }
+    247 fn cuMemHostGetDevicePointer_v2(pdptr: *mut DevicePtr, p: usize, Flags: c_uint) { let _ = Flags; put(pdptr, p) }
+
+    276 fn cuMemcpyHtoD_v2(dstDevice: DevicePtr, srcHost: usize, ByteCount: usize) { copy_now(dstDevice, srcHost, ByteCount, Direction::HostToDevice, false) }
+    278 fn cuMemcpyDtoH_v2(dstHost: usize, srcDevice: DevicePtr, ByteCount: usize) { copy_now(dstHost, srcDevice, ByteCount, Direction::DeviceToHost, false) }
+    280 fn cuMemcpyDtoD_v2(dstDevice: DevicePtr, srcDevice: DevicePtr, ByteCount: usize) { copy_now(dstDevice, srcDevice, ByteCount, Direction::DeviceToDevice, false) }
+    397 fn cuMemcpyHtoD_v2_ptds(dstDevice: DevicePtr, srcHost: usize, ByteCount: usize) { copy_now(dstDevice, srcHost, ByteCount, Direction::HostToDevice, true) }
+    398 fn cuMemcpyDtoH_v2_ptds(dstHost: usize, srcDevice: DevicePtr, ByteCount: usize) { copy_now(dstHost, srcDevice, ByteCount, Direction::DeviceToHost, true) }
+    399 fn cuMemcpyDtoD_v2_ptds(dstDevice: DevicePtr, srcDevice: DevicePtr, ByteCount: usize) { copy_now(dstDevice, srcDevice, ByteCount, Direction::DeviceToDevice, true) }
+    305 fn cuMemcpy(dst: DevicePtr, src: DevicePtr, ByteCount: usize) { copy_now(dst, src, ByteCount, direction(dst, src), false) }
+    277 fn cuMemcpyHtoDAsync_v2(dstDevice: DevicePtr, srcHost: usize, ByteCount: usize, hStream: Handle) { copy_later(dstDevice, srcHost, ByteCount, Direction::HostToDevice, device::stream(hStream, false)?) }
+    279 fn cuMemcpyDtoHAsync_v2(dstHost: usize, srcDevice: DevicePtr, ByteCount: usize, hStream: Handle) { copy_later(dstHost, srcDevice, ByteCount, Direction::DeviceToHost, device::stream(hStream, false)?) }
+    281 fn cuMemcpyDtoDAsync_v2(dstDevice: DevicePtr, srcDevice: DevicePtr, ByteCount: usize, hStream: Handle) { copy_later(dstDevice, srcDevice, ByteCount, Direction::DeviceToDevice, device::stream(hStream, false)?) }
+    421 fn cuMemcpyHtoDAsync_v2_ptsz(dstDevice: DevicePtr, srcHost: usize, ByteCount: usize, hStream: Handle) { copy_later(dstDevice, srcHost, ByteCount, Direction::HostToDevice, device::stream(hStream, true)?) }
+    422 fn cuMemcpyDtoHAsync_v2_ptsz(dstHost: usize, srcDevice: DevicePtr, ByteCount: usize, hStream: Handle) { copy_later(dstHost, srcDevice, ByteCount, Direction::DeviceToHost, device::stream(hStream, true)?) }
+    423 fn cuMemcpyDtoDAsync_v2_ptsz(dstDevice: DevicePtr, srcDevice: DevicePtr, ByteCount: usize, hStream: Handle) { copy_later(dstDevice, srcDevice, ByteCount, Direction::DeviceToDevice, device::stream(hStream, true)?) }
+    306 fn cuMemcpyAsync(dst: DevicePtr, src: DevicePtr, ByteCount: usize, hStream: Handle) { copy_later(dst, src, ByteCount, direction(dst, src), device::stream(hStream, false)?) }
+    418 fn cuMemcpyAsync_ptsz(dst: DevicePtr, src: DevicePtr, ByteCount: usize, hStream: Handle) { copy_later(dst, src, ByteCount, direction(dst, src), device::stream(hStream, true)?) }
+
+    249 fn cuMemsetD8_v2(dstDevice: DevicePtr, uc: u8, N: usize) { set_now(dstDevice, u32::from(uc), 1, N, false) }
+    250 fn cuMemsetD16_v2(dstDevice: DevicePtr, us: u16, N: usize) { set_now(dstDevice, u32::from(us), 2, N, false) }
+    251 fn cuMemsetD32_v2(dstDevice: DevicePtr, ui: u32, N: usize) { set_now(dstDevice, ui, 4, N, false) }
+    411 fn cuMemsetD8_v2_ptds(dstDevice: DevicePtr, uc: u8, N: usize) { set_now(dstDevice, u32::from(uc), 1, N, true) }
+    413 fn cuMemsetD32_v2_ptds(dstDevice: DevicePtr, ui: u32, N: usize) { set_now(dstDevice, ui, 4, N, true) }
+    216 fn cuMemsetD8Async(dstDevice: DevicePtr, uc: u8, N: usize, hStream: Handle) { set_later(dstDevice, u32::from(uc), 1, N, &device::stream(hStream, false)?) }
+    218 fn cuMemsetD16Async(dstDevice: DevicePtr, us: u16, N: usize, hStream: Handle) { set_later(dstDevice, u32::from(us), 2, N, &device::stream(hStream, false)?) }
+    220 fn cuMemsetD32Async(dstDevice: DevicePtr, ui: u32, N: usize, hStream: Handle) { set_later(dstDevice, ui, 4, N, &device::stream(hStream, false)?) }
+    428 fn cuMemsetD8Async_ptsz(dstDevice: DevicePtr, uc: u8, N: usize, hStream: Handle) { set_later(dstDevice, u32::from(uc), 1, N, &device::stream(hStream, true)?) }
+    430 fn cuMemsetD32Async_ptsz(dstDevice: DevicePtr, ui: u32, N: usize, hStream: Handle) { set_later(dstDevice, ui, 4, N, &device::stream(hStream, true)?) }
+
+    124 fn cuStreamCreate(phStream: *mut Handle, Flags: c_uint) { put(phStream, device::create_stream(Flags, 0)?) }
+    367 fn cuStreamCreateWithPriority(phStream: *mut Handle, flags: c_uint, priority: c_int) {
+        put(phStream, device::create_stream(flags, priority)?)
+    }
+    326 fn cuStreamDestroy_v2(hStream: Handle) {
+        let stream = STREAMS.remove(hStream)?;
+        stream.close();
+        Ok(())
+    }
+    126 fn cuStreamSynchronize(hStream: Handle) { synchronize_stream(&device::stream(hStream, false)?) }
+    440 fn cuStreamSynchronize_ptsz(hStream: Handle) { synchronize_stream(&device::stream(hStream, true)?) }
+    125 fn cuStreamQuery(hStream: Handle) { query(&device::stream(hStream, false)?) }
+    439 fn cuStreamQuery_ptsz(hStream: Handle) { query(&device::stream(hStream, true)?) }
+    295 fn cuStreamWaitEvent(hStream: Handle, hEvent: Handle, Flags: c_uint) { let _ = Flags; wait_event(&device::stream(hStream, false)?, hEvent) }
+    436 fn cuStreamWaitEvent_ptsz(hStream: Handle, hEvent: Handle, Flags: c_uint) { let _ = Flags; wait_event(&device::stream(hStream, true)?, hEvent) }
+    368 fn cuStreamGetPriority(hStream: Handle, priority: *mut c_int) { put(priority, device::stream(hStream, false)?.priority) }
+    369 fn cuStreamGetFlags(hStream: Handle, flags: *mut c_uint) { put(flags, device::stream(hStream, false)?.flags) }
+    693 fn cuStreamGetId(hStream: Handle, streamId: *mut u64) { put(streamId, u64::from(device::stream(hStream, false)?.id)) }
+    483 fn cuStreamGetCtx(hStream: Handle, pctx: *mut Handle) { device::stream(hStream, false)?; put(pctx, device::current_handle()) }
+    527 fn cuLaunchHostFunc(hStream: Handle, f: HostFunction, userData: *mut c_void) { host(&device::stream(hStream, false)?, f, userData) }
+    528 fn cuLaunchHostFunc_ptsz(hStream: Handle, f: HostFunction, userData: *mut c_void) { host(&device::stream(hStream, true)?, f, userData) }
+
+    118 fn cuEventCreate(phEvent: *mut Handle, Flags: c_uint) { device::current()?; put(phEvent, device::create_event(Flags)) }
+    325 fn cuEventDestroy_v2(hEvent: Handle) { EVENTS.remove(hEvent).map(drop) }
+    119 fn cuEventRecord(hEvent: Handle, hStream: Handle) { EVENTS.find(hEvent)?.record(&device::stream(hStream, false)?); Ok(()) }
+    441 fn cuEventRecord_ptsz(hEvent: Handle, hStream: Handle) { EVENTS.find(hEvent)?.record(&device::stream(hStream, true)?); Ok(()) }
+    587 fn cuEventRecordWithFlags(hEvent: Handle, hStream: Handle, flags: c_uint) {
+        let _ = flags;
+        EVENTS.find(hEvent)?.record(&device::stream(hStream, false)?);
+        Ok(())
+    }
+    120 fn cuEventQuery(hEvent: Handle) {
+        let recorded = EVENTS.find(hEvent)?.recorded();
+        if recorded.mark.is_none_or(|mark| mark.is_reached()) { Ok(()) } else { Err(error::NOT_READY) }
+    }
+    121 fn cuEventSynchronize(hEvent: Handle) { synchronize_event(hEvent) }
+    123 fn cuEventElapsedTime(pMilliseconds: *mut f32, hStart: Handle, hEnd: Handle) { elapsed(pMilliseconds, hStart, hEnd) }
+    780 fn cuEventElapsedTime_v2(pMilliseconds: *mut f32, hStart: Handle, hEnd: Handle) { elapsed(pMilliseconds, hStart, hEnd) }
+
+    307 fn cuLaunchKernel(f: Handle, gridDimX: c_uint, gridDimY: c_uint, gridDimZ: c_uint, blockDimX: c_uint, blockDimY: c_uint, blockDimZ: c_uint, sharedMemBytes: c_uint, hStream: Handle, kernelParams: *mut *mut c_void, extra: *mut *mut c_void) symbol symbol(f) => {
+        let request = Request { function: f, grid: Dim3 { x: gridDimX, y: gridDimY, z: gridDimZ }, block: Dim3 { x: blockDimX, y: blockDimY, z: blockDimZ }, shared_bytes: sharedMemBytes, params: kernelParams, extra, cooperative: false };
+        launch(&request, hStream, false)
+    }
+    442 fn cuLaunchKernel_ptsz(f: Handle, gridDimX: c_uint, gridDimY: c_uint, gridDimZ: c_uint, blockDimX: c_uint, blockDimY: c_uint, blockDimZ: c_uint, sharedMemBytes: c_uint, hStream: Handle, kernelParams: *mut *mut c_void, extra: *mut *mut c_void) symbol symbol(f) => {
+        let request = Request { function: f, grid: Dim3 { x: gridDimX, y: gridDimY, z: gridDimZ }, block: Dim3 { x: blockDimX, y: blockDimY, z: blockDimZ }, shared_bytes: sharedMemBytes, params: kernelParams, extra, cooperative: false };
+        launch(&request, hStream, true)
+    }
+    652 fn cuLaunchKernelEx(config: *const CuLaunchConfig, f: Handle, kernelParams: *mut *mut c_void, extra: *mut *mut c_void) symbol symbol(f) => {
+        launch_ex(config, f, kernelParams, extra, false)
+    }
+    653 fn cuLaunchKernelEx_ptsz(config: *const CuLaunchConfig, f: Handle, kernelParams: *mut *mut c_void, extra: *mut *mut c_void) symbol symbol(f) => {
+        launch_ex(config, f, kernelParams, extra, true)
+    }
+    477 fn cuLaunchCooperativeKernel(f: Handle, gridDimX: c_uint, gridDimY: c_uint, gridDimZ: c_uint, blockDimX: c_uint, blockDimY: c_uint, blockDimZ: c_uint, sharedMemBytes: c_uint, hStream: Handle, kernelParams: *mut *mut c_void) symbol symbol(f) => {
+        let request = Request { function: f, grid: Dim3 { x: gridDimX, y: gridDimY, z: gridDimZ }, block: Dim3 { x: blockDimX, y: blockDimY, z: blockDimZ }, shared_bytes: sharedMemBytes, params: kernelParams, extra: std::ptr::null_mut(), cooperative: true };
+        launch(&request, hStream, false)
+    }
+    478 fn cuLaunchCooperativeKernel_ptsz(f: Handle, gridDimX: c_uint, gridDimY: c_uint, gridDimZ: c_uint, blockDimX: c_uint, blockDimY: c_uint, blockDimZ: c_uint, sharedMemBytes: c_uint, hStream: Handle, kernelParams: *mut *mut c_void) symbol symbol(f) => {
+        let request = Request { function: f, grid: Dim3 { x: gridDimX, y: gridDimY, z: gridDimZ }, block: Dim3 { x: blockDimX, y: blockDimY, z: blockDimZ }, shared_bytes: sharedMemBytes, params: kernelParams, extra: std::ptr::null_mut(), cooperative: true };
+        launch(&request, hStream, true)
+    }
+
+    539 fn cuStreamBeginCapture_v2(hStream: Handle, mode: c_int) { let _ = mode; begin_capture(hStream, false) }
+    540 fn cuStreamBeginCapture_v2_ptsz(hStream: Handle, mode: c_int) { let _ = mode; begin_capture(hStream, true) }
+    497 fn cuStreamEndCapture(hStream: Handle, phGraph: *mut Handle) { end_capture(hStream, false, phGraph) }
+    498 fn cuStreamEndCapture_ptsz(hStream: Handle, phGraph: *mut Handle) { end_capture(hStream, true, phGraph) }
+    499 fn cuStreamIsCapturing(hStream: Handle, captureStatus: *mut c_int) { put(captureStatus, c_int::from(device::stream(hStream, false)?.capture().is_some())) }
+    500 fn cuStreamIsCapturing_ptsz(hStream: Handle, captureStatus: *mut c_int) { put(captureStatus, c_int::from(device::stream(hStream, true)?.capture().is_some())) }
+    629 fn cuStreamGetCaptureInfo_v2(hStream: Handle, captureStatus_out: *mut c_int, id_out: *mut u64, graph_out: *mut Handle, dependencies_out: *mut *const Handle, numDependencies_out: *mut usize) {
+        let capture = device::stream(hStream, false)?.capture();
+        put(captureStatus_out, c_int::from(capture.is_some()))?;
+        let Some(capture) = capture else { return Ok(()) };
+        if !id_out.is_null() { put(id_out, capture.id)?; }
+        if !graph_out.is_null() { put(graph_out, capture.graph)?; }
+        if !dependencies_out.is_null() { put(dependencies_out, std::ptr::null())?; }
+        if numDependencies_out.is_null() { Ok(()) } else { put(numDependencies_out, 0) }
+    }
+    643 fn cuGraphInstantiateWithFlags(phGraphExec: *mut Handle, hGraph: Handle, flags: u64) {
+        let _ = flags;
+        put(phGraphExec, graph::instantiate(hGraph, &*GRAPHS.find(hGraph)?))
+    }
+    578 fn cuGraphInstantiate_v2(phGraphExec: *mut Handle, hGraph: Handle, phErrorNode: *mut Handle, logBuffer: *mut c_char, bufferSize: usize) {
+        let _ = (phErrorNode, logBuffer, bufferSize);
+        put(phGraphExec, graph::instantiate(hGraph, &*GRAPHS.find(hGraph)?))
+    }
+    514 fn cuGraphLaunch(hGraph: Handle, hStream: Handle) { launch_graph(hGraph, &device::stream(hStream, false)?) }
+    515 fn cuGraphLaunch_ptsz(hGraph: Handle, hStream: Handle) { launch_graph(hGraph, &device::stream(hStream, true)?) }
+    516 fn cuGraphExecDestroy(hGraphExec: Handle) { EXECS.remove(hGraphExec).map(drop) }
+    517 fn cuGraphDestroy(hGraph: Handle) { GRAPHS.remove(hGraph).map(drop) }
+    534 fn cuGraphGetNodes(hGraph: Handle, nodes: *mut Handle, numNodes: *mut usize) {
+        let graph = GRAPHS.find(hGraph)?;
+        let count = graph.operations.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let room = if nodes.is_null() || numNodes.is_null() { 0 } else { *numNodes };
+        for index in 0..count.min(room) { *nodes.add(index) = graph::node_handle(hGraph, index); }
+        put(numNodes, if nodes.is_null() { count } else { count.min(room) })
+    }
+
+    372 fn cuGetErrorString(error: c_int, pStr: *mut *const c_char) { put(pStr, error_text(error).ok_or(error::INVALID_VALUE)?.1.as_ptr()) }
+    373 fn cuGetErrorName(error: c_int, pStr: *mut *const c_char) { put(pStr, error_text(error).ok_or(error::INVALID_VALUE)?.0.as_ptr()) }
+    626 fn cuGetProcAddress(symbol: *const c_char, pfn: *mut *const (), cudaVersion: c_int, flags: u64) {
+        let _ = cudaVersion;
+        put(pfn, address(text(symbol), flags).ok_or(error::NOT_FOUND)?)
+    }
+    677 fn cuGetProcAddress_v2(symbol: *const c_char, pfn: *mut *const (), cudaVersion: c_int, flags: u64, symbolStatus: *mut c_int) {
+        const FOUND: c_int = 0;
+        const SYMBOL_NOT_FOUND: c_int = 1;
+        let _ = cudaVersion;
+        let found = address(text(symbol), flags);
+        if !symbolStatus.is_null() { put(symbolStatus, if found.is_some() { FOUND } else { SYMBOL_NOT_FOUND })?; }
+        put(pfn, found.unwrap_or(std::ptr::null()))?;
+        found.map(drop).ok_or(error::NOT_FOUND)
+    }
+    135 fn cuGetExportTable(ppExportTable: *mut *const c_void, pExportTableId: *const c_void) {
+        let _ = (ppExportTable, pExportTableId);
+        Err(error::NOT_SUPPORTED)
+    }
+}
+
+/// Stores an answer.
+unsafe fn put<T>(to: *mut T, value: T) -> Status {
+    if to.is_null() {
+        return Err(error::INVALID_VALUE);
+    }
+    // SAFETY: the caller of the CUDA function promises a valid pointer.
+    unsafe { to.write(value) };
+    Ok(())
+}
+
+pub(crate) unsafe fn copy_text(to: *mut c_char, len: usize, text: &str) -> Status {
+    let Some(room) = len.checked_sub(1).filter(|_| !to.is_null()) else {
+        return Err(error::INVALID_VALUE);
+    };
+    let length = text.len().min(room);
+    // SAFETY: `to` has `len` bytes by the caller's promise, of which `length + 1` are written.
+    unsafe {
+        to.cast::<u8>()
+            .copy_from_nonoverlapping(text.as_ptr(), length);
+        to.add(length).write(0);
+    }
+    Ok(())
+}
+
+/// Name and text of a result.
+pub(crate) fn error_text(code: c_int) -> Option<(&'static CStr, &'static CStr)> {
+    error::TEXTS
+        .iter()
+        .find(|(known, ..)| *known == code)
+        .map(|(_, name, text)| (*name, *text))
+}
+
+fn check_device(device: c_int) -> Status {
+    if device == 0 {
+        Ok(())
+    } else {
+        Err(error::INVALID_DEVICE)
+    }
+}
+
+/// `CUdevice_attribute`: those that programs ask before they choose a way; 0 for all others.
+pub(crate) fn attribute(attribute: c_int) -> c_int {
+    match attribute {
+        1..=3 => 1024,           // threads of a block; of its x and y
+        4 => 64,                 // its z
+        5 => c_int::MAX,         // blocks in x
+        6 | 7 => 65_535,         // in y and z
+        8 => 48 << 10,           // shared memory of a block
+        9 => 64 << 10,           // constant memory
+        10 => 32,                // warp
+        12 | 82 => 64 << 10,     // registers of a block, of a multiprocessor
+        13 | 36 => 1_000_000,    // clocks in kHz
+        16 => 4,                 // multiprocessors
+        31 | 40 | 41 => 1,       // concurrent kernels, copy engines, unified addresses
+        38 => 1 << 20,           // L2
+        39 => 2048,              // threads of a multiprocessor
+        75 => 9,                 // compute capability
+        78 | 83 | 95 | 115 => 1, // priorities, managed memory, cooperative launch, memory pools
+        81 => 228 << 10,         // shared memory of a multiprocessor
+        97 => 227 << 10,         // of a block, at most
+        106 => 32,               // blocks of a multiprocessor
+        _ => 0,
+    }
+}
+
+/// A function by the name that programs know it under: its newest version, or the one for per-thread streams.
+fn address(name: &str, flags: u64) -> Option<*const ()> {
+    const PER_THREAD_DEFAULT_STREAM: u64 = 2;
+    let find = |wanted: String| {
+        TABLE
+            .iter()
+            .find(|entry| entry.name == wanted)
+            .map(|entry| entry.address)
+    };
+    let versions = ["_v4", "_v3", "_v2", ""];
+    if flags & PER_THREAD_DEFAULT_STREAM != 0 {
+        let per_thread = versions
+            .iter()
+            .flat_map(|v| [format!("{name}{v}_ptsz"), format!("{name}{v}_ptds")]);
+        if let Some(found) = per_thread.into_iter().find_map(find) {
+            return Some(found);
+        }
+    }
+    versions
+        .iter()
+        .find_map(|version| find(format!("{name}{version}")))
+}
+
+/// A file's bytes, ended with a NUL as PTX text must be.
+fn terminated(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.resize(bytes.len() + 8, 0);
+    bytes
+}
+
+unsafe fn create_context(pctx: *mut Handle, dev: c_int) -> Status {
+    device::require_initialized()?;
+    check_device(dev)?;
+    let context = device::create_context();
+    device::push_current(context)?;
+    device::announce_context(context);
+    // SAFETY: the caller's contract.
+    unsafe { put(pctx, context) }
+}
+
+unsafe fn parameter(
+    function: Handle,
+    index: usize,
+    offset: *mut usize,
+    size: *mut usize,
+) -> Status {
+    let sizes = FUNCTIONS
+        .find(function)?
+        .sizes()
+        .ok_or(error::NOT_SUPPORTED)?;
+    let bytes = *sizes.get(index).ok_or(error::INVALID_VALUE)?;
+    // SAFETY: the caller's contract.
+    unsafe { put(offset, kernel::offsets(&sizes)[index]) }?;
+    if size.is_null() {
+        // Not wanted.
+        return Ok(());
+    }
+    // SAFETY: the caller's contract.
+    unsafe { put(size, bytes) }
+}
+
+unsafe fn launch(request: &Request, stream: Handle, per_thread: bool) -> Status {
+    let stream = device::stream(stream, per_thread)?;
+    // SAFETY: the caller's contract.
+    let launch = unsafe { request.prepare() }?;
+    operation::submit(&stream, Operation::Kernel(launch), callback::correlation());
+    Ok(())
+}
+
+unsafe fn launch_ex(
+    config: *const CuLaunchConfig,
+    function: Handle,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+    per_thread: bool,
+) -> Status {
+    if config.is_null() {
+        return Err(error::INVALID_VALUE);
+    }
+    // SAFETY: the caller's contract.
+    let config = unsafe { *config };
+    let request = Request {
+        function,
+        grid: config.grid_dim,
+        block: config.block_dim,
+        shared_bytes: config.shared_mem_bytes,
+        params,
+        extra,
+        cooperative: false,
+    };
+    // SAFETY: the caller's contract.
+    unsafe { launch(&request, config.stream, per_thread) }
+}
+
+fn launch_graph(exec: Handle, stream: &Arc<Stream>) -> Status {
+    let exec = EXECS.find(exec)?;
+    operation::submit_graph(stream, &exec, callback::correlation());
+    Ok(())
+}
+
+fn begin_capture(handle: Handle, per_thread: bool) -> Status {
+    let stream = device::stream(handle, per_thread)?;
+    let is_legacy = matches!(handle, 0 | 1) && !per_thread;
+    if is_legacy {
+        return Err(error::STREAM_CAPTURE_UNSUPPORTED);
+    }
+    if stream.capture().is_some() {
+        return Err(error::ILLEGAL_STATE);
+    }
+    stream.set_capture(Some(Capture::begin()));
+    Ok(())
+}
+
+unsafe fn end_capture(handle: Handle, per_thread: bool, graph: *mut Handle) -> Status {
+    let stream = device::stream(handle, per_thread)?;
+    let capture = stream.capture().ok_or(error::ILLEGAL_STATE)?;
+    let joined = |other: &Arc<Stream>| {
+        other
+            .capture()
+            .is_some_and(|its| Arc::ptr_eq(&its, &capture))
+    };
+    STREAMS
+        .all()
+        .into_iter()
+        .filter(joined)
+        .for_each(|other| other.set_capture(None));
+    // SAFETY: the caller's contract.
+    unsafe { put(graph, capture.end()) }
+}
+
+fn wait_event(stream: &Arc<Stream>, event: Handle) -> Status {
+    let recorded = EVENTS.find(event)?.recorded();
+    if let Some(capture) = recorded.capture {
+        // The stream joins the capture that the event belongs to.
+        stream.set_capture(Some(capture));
+    } else if let Some(mark) = recorded.mark.filter(|mark| !mark.is_reached()) {
+        stream.refuse_capture()?;
+        stream.submit(&[], move || mark.wait());
+    }
+    Ok(())
+}
+
+fn host(stream: &Arc<Stream>, function: HostFunction, data: *mut c_void) -> Status {
+    operation::submit(
+        stream,
+        Operation::Host {
+            function,
+            data: data as usize,
+        },
+        callback::correlation(),
+    );
+    Ok(())
+}
+
+fn query(stream: &Arc<Stream>) -> Status {
+    stream.refuse_capture()?;
+    if stream.mark().is_reached() {
+        Ok(())
+    } else {
+        Err(error::NOT_READY)
+    }
+}
+
+// `CUpti_ActivitySynchronizationType`.
+const EVENT_SYNCHRONIZE: u32 = 1;
+const STREAM_SYNCHRONIZE: u32 = 3;
+const CONTEXT_SYNCHRONIZE: u32 = 4;
+/// What records say where there is no stream or event.
+const NONE: u32 = u32::MAX;
+
+fn synchronize_stream(stream: &Arc<Stream>) -> Status {
+    stream.refuse_capture()?;
+    waiting(STREAM_SYNCHRONIZE, stream.context, stream.id, NONE, || {
+        stream.mark().wait();
+        Ok(())
+    })
+}
+
+fn synchronize_context(context: Handle) -> Status {
+    let context = if context == 0 {
+        device::current()?
+    } else {
+        CONTEXTS.find(context).map_err(|_| error::INVALID_CONTEXT)?
+    };
+    waiting(CONTEXT_SYNCHRONIZE, context.uid, NONE, NONE, || {
+        device::synchronize(context.uid)
+    })
+}
+
+fn synchronize_event(event: Handle) -> Status {
+    let event = EVENTS.find(event)?;
+    let (_, context) = device::current_ids();
+    waiting(EVENT_SYNCHRONIZE, context, NONE, event.id, || {
+        if let Some(mark) = event.recorded().mark {
+            mark.wait();
+        }
+        Ok(())
+    })
+}
+
+/// Waits, and records the wait.
+fn waiting(
+    sync_type: u32,
+    context_id: u32,
+    stream_id: u32,
+    event_id: u32,
+    wait: impl FnOnce() -> Status,
+) -> Status {
+    let start = activity::now();
+    let result = wait();
+    if activity::enabled(kind::SYNCHRONIZATION) {
+        let record = Synchronization2 {
+            kind: kind::SYNCHRONIZATION,
+            sync_type,
+            start,
+            end: activity::now(),
+            correlation_id: callback::correlation(),
+            context_id,
+            stream_id,
+            event_id,
+            event_sync_id: 0,
+            return_value: result.err().unwrap_or(0) as u32,
+            pad: 0,
+        };
+        activity::emit(kind::SYNCHRONIZATION, &record);
+    }
+    result
+}
+
+unsafe fn elapsed(milliseconds: *mut f32, start: Handle, end: Handle) -> Status {
+    let (start, end) = (EVENTS.find(start)?, EVENTS.find(end)?);
+    if !start.timing || !end.timing {
+        return Err(error::INVALID_HANDLE);
+    }
+    let time = |event: &device::Event| -> Result<u64, i32> {
+        let recorded = event.recorded();
+        let mark = recorded.mark.ok_or(error::INVALID_HANDLE)?;
+        if !mark.is_reached() {
+            return Err(error::NOT_READY);
+        }
+        let time = *recorded.time.lock().unwrap_or_else(PoisonError::into_inner);
+        time.ok_or(error::NOT_READY)
+    };
+    let nanoseconds = time(&end)? as i64 - time(&start)? as i64;
+    // SAFETY: the caller's contract.
+    unsafe { put(milliseconds, nanoseconds as f32 / 1e6) }
+}
+
+fn direction(to: usize, from: usize) -> Direction {
+    let on_device = |address| MEMORY.kind(address) == memory_kind::DEVICE;
+    match (on_device(to), on_device(from)) {
+        (true, true) => Direction::DeviceToDevice,
+        (true, false) => Direction::HostToDevice,
+        (false, true) => Direction::DeviceToHost,
+        (false, false) => Direction::HostToHost,
+    }
+}
+
+/// Checks a copy, as far as the device's side goes.
+fn copy(
+    to: usize,
+    from: usize,
+    bytes: usize,
+    direction: Direction,
+    is_async: bool,
+) -> Result<Copy, i32> {
+    if matches!(
+        direction,
+        Direction::HostToDevice | Direction::DeviceToDevice
+    ) {
+        MEMORY.check(to, bytes)?;
+    }
+    if matches!(
+        direction,
+        Direction::DeviceToHost | Direction::DeviceToDevice
+    ) {
+        MEMORY.check(from, bytes)?;
+    }
+    let (src_kind, dst_kind) = (MEMORY.kind(from), MEMORY.kind(to));
+    Ok(Copy {
+        to,
+        from: Source::Memory(from),
+        bytes,
+        direction,
+        src_kind,
+        dst_kind,
+        is_async,
+    })
+}
+
+fn copy_now(
+    to: usize,
+    from: usize,
+    bytes: usize,
+    direction: Direction,
+    per_thread: bool,
+) -> Status {
+    let stream = device::stream(0, per_thread)?;
+    let copy = copy(to, from, bytes, direction, false)?;
+    if let Some(mark) = operation::submit(&stream, Operation::Copy(copy), callback::correlation()) {
+        mark.wait();
+    }
+    Ok(())
+}
+
+/// Pageable memory behaves as the driver documents it: read at the call, and written before it returns.
+fn copy_later(
+    to: usize,
+    from: usize,
+    bytes: usize,
+    direction: Direction,
+    stream: Arc<Stream>,
+) -> Status {
+    let mut copy = copy(to, from, bytes, direction, true)?;
+    let capturing = stream.capture().is_some();
+    if !capturing
+        && direction == Direction::HostToDevice
+        && copy.src_kind == memory_kind::PAGEABLE
+        && bytes != 0
+    {
+        // SAFETY: the program says that so many bytes are there to be read.
+        copy.from =
+            Source::Staged(unsafe { std::slice::from_raw_parts(from as *const u8, bytes) }.into());
+    }
+    let must_wait = copy.dst_kind == memory_kind::PAGEABLE;
+    let mark = operation::submit(&stream, Operation::Copy(copy), callback::correlation());
+    if let Some(mark) = mark.filter(|_| must_wait) {
+        mark.wait();
+    }
+    Ok(())
+}
+
+fn set(
+    to: usize,
+    value: u32,
+    width: usize,
+    count: usize,
+    is_async: bool,
+) -> Result<Operation, i32> {
+    MEMORY.check(to, count.checked_mul(width).ok_or(error::INVALID_VALUE)?)?;
+    Ok(Operation::Set(Set {
+        to,
+        value,
+        width,
+        count,
+        is_async,
+    }))
+}
+
+fn set_now(to: usize, value: u32, width: usize, count: usize, per_thread: bool) -> Status {
+    let stream = device::stream(0, per_thread)?;
+    operation::submit(
+        &stream,
+        set(to, value, width, count, false)?,
+        callback::correlation(),
+    );
+    Ok(())
+}
+
+fn set_later(to: usize, value: u32, width: usize, count: usize, stream: &Arc<Stream>) -> Status {
+    operation::submit(
+        stream,
+        set(to, value, width, count, true)?,
+        callback::correlation(),
+    );
+    Ok(())
+}
+
+// `CUpti_ActivityMemoryOperationType`.
+const ALLOCATION: u32 = 1;
+const RELEASE: u32 = 2;
+
+unsafe fn allocate(to: *mut DevicePtr, bytes: usize, stream: Option<&Stream>) -> Status {
+    let address = MEMORY.allocate(bytes)?;
+    record_memory(ALLOCATION, address, bytes, stream);
+    // SAFETY: the caller's contract.
+    unsafe { put(to, address) }
+}
+
+fn release(address: usize, stream: Option<&Stream>) -> Status {
+    let bytes = MEMORY.range(address).map_or(0, |(_, size)| size);
+    MEMORY.free(address)?;
+    record_memory(RELEASE, address, bytes, stream);
+    Ok(())
+}
+
+fn release_later(address: usize, stream: Arc<Stream>) -> Status {
+    if address == 0 {
+        return Err(error::INVALID_VALUE);
+    }
+    let (_, bytes) = MEMORY
+        .range(address)
+        .filter(|(base, _)| *base == address)
+        .ok_or(error::INVALID_VALUE)?;
+    record_memory(RELEASE, address, bytes, Some(&*stream));
+    stream.submit(&device::streams_of(stream.context), move || {
+        // A second release of the same memory finds nothing, as it should.
+        let _ = MEMORY.free(address);
+    });
+    Ok(())
+}
+
+fn record_memory(operation: u32, address: usize, bytes: usize, stream: Option<&Stream>) {
+    if !activity::enabled(kind::MEMORY2) {
+        return;
+    }
+    let (_, context_id) = device::current_ids();
+    let record = Memory4 {
+        kind: kind::MEMORY2,
+        operation,
+        memory_kind: u32::from(memory_kind::DEVICE),
+        correlation_id: callback::correlation(),
+        address: address as u64,
+        bytes: bytes as u64,
+        timestamp: activity::now(),
+        pc: 0,
+        process_id: std::process::id(),
+        device_id: 0,
+        context_id,
+        stream_id: stream.map_or(NONE, |stream| stream.id),
+        name: std::ptr::null(),
+        is_async: u32::from(stream.is_some()),
+        pad: 0,
+        pool: [0; 5],
+        source: std::ptr::null(),
+    };
+    activity::emit(kind::MEMORY2, &record);
+}
+
+/// A C string for a name, or the error for one that has a NUL inside.
+pub(crate) fn c_string(name: &str) -> Result<CString, i32> {
+    CString::new(name).map_err(|_| error::INVALID_VALUE)
+}

@@ -1,0 +1,135 @@
+//! Faults that tests ask for by environment; the crate's documentation lists them.
+
+use std::collections::HashMap;
+use std::env;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The knobs, read once.
+pub(crate) struct Faults {
+    pub(crate) late_ms: u64,
+    pub(crate) cupti_version: u32,
+    pub(crate) busy_ns: u64,
+    pub(crate) verbose: bool,
+    drop: EveryNth,
+    no_times: EveryNth,
+    fail_launch: EveryNth,
+    fail: HashMap<String, i32>,
+}
+
+impl Faults {
+    /// Whether this activity record is to be lost.
+    pub(crate) fn drops_record(&self) -> bool {
+        self.drop.hit()
+    }
+
+    /// Whether this activity record is to come without times.
+    pub(crate) fn hides_times(&self) -> bool {
+        self.no_times.hit()
+    }
+
+    /// Whether this launch is to fail.
+    pub(crate) fn fails_launch(&self) -> bool {
+        self.fail_launch.hit()
+    }
+
+    /// The code that a call is to answer.
+    pub(crate) fn forced(&self, function: &str) -> Option<i32> {
+        if self.fail.is_empty() {
+            None
+        } else {
+            self.fail.get(function).copied()
+        }
+    }
+}
+
+pub(crate) fn faults() -> &'static Faults {
+    static FAULTS: OnceLock<Faults> = OnceLock::new();
+    FAULTS.get_or_init(|| Faults {
+        late_ms: number("SOFTGPU_LATE_MS").unwrap_or(0),
+        cupti_version: number("SOFTGPU_CUPTI_VERSION").unwrap_or(130_001) as u32,
+        busy_ns: number("SOFTGPU_BUSY_NS").unwrap_or(0),
+        verbose: env::var_os("SOFTGPU_VERBOSE").is_some(),
+        drop: EveryNth::from_env("SOFTGPU_DROP"),
+        no_times: EveryNth::from_env("SOFTGPU_NO_TIMES"),
+        fail_launch: EveryNth::from_env("SOFTGPU_FAIL_LAUNCH"),
+        fail: failing(&env::var("SOFTGPU_FAIL").unwrap_or_default()),
+    })
+}
+
+/// Says why a call fails, if the user asked to hear it.
+pub(crate) fn explain(text: impl FnOnce() -> String) {
+    if faults().verbose {
+        eprintln!("softgpu: {}", text());
+    }
+}
+
+/// Every n-th time; never where n is 0.
+#[derive(Default)]
+struct EveryNth {
+    n: u64,
+    seen: AtomicU64,
+}
+
+impl EveryNth {
+    fn from_env(name: &str) -> Self {
+        Self {
+            n: number(name).unwrap_or(0),
+            seen: AtomicU64::new(0),
+        }
+    }
+
+    fn hit(&self) -> bool {
+        self.n != 0 && (self.seen.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(self.n)
+    }
+}
+
+/// `7` and `1/7` are both 7.
+fn number(name: &str) -> Option<u64> {
+    let text = env::var(name).ok()?;
+    let parsed = text.strip_prefix("1/").unwrap_or(&text).trim().parse().ok();
+    if parsed.is_none() {
+        eprintln!("softgpu: {name}={text}: expected a number or 1/number; ignored");
+    }
+    parsed
+}
+
+fn failing(text: &str) -> HashMap<String, i32> {
+    let pairs = text.split(',').filter(|pair| !pair.trim().is_empty());
+    pairs
+        .filter_map(|pair| {
+            let parsed = pair
+                .trim()
+                .rsplit_once(':')
+                .and_then(|(name, code)| Some((name.to_owned(), code.parse().ok()?)));
+            if parsed.is_none() {
+                eprintln!("softgpu: SOFTGPU_FAIL={pair}: expected function:code; ignored");
+            }
+            parsed
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failing_calls_are_parsed() {
+        let map = failing("cuptiSubscribe:39, cuMemAlloc_v2:2,nonsense");
+        assert_eq!(map.get("cuptiSubscribe"), Some(&39));
+        assert_eq!(map.get("cuMemAlloc_v2"), Some(&2));
+        assert_eq!(map.len(), 2);
+    }
+
+    #[test]
+    fn every_nth() {
+        let third = EveryNth {
+            n: 3,
+            seen: AtomicU64::new(0),
+        };
+        let hits: Vec<bool> = (0..6).map(|_| third.hit()).collect();
+        assert_eq!(hits, [false, false, true, false, false, true]);
+        assert!(!EveryNth::default().hit());
+    }
+}

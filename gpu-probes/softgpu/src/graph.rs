@@ -1,0 +1,134 @@
+//! Graphs: what a stream's capture recorded, and what an instance of it launches.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::abi::{GraphData, Handle};
+use crate::callback;
+use crate::device::{self, Registry};
+use crate::operation::Operation;
+
+pub(crate) static GRAPHS: Registry<Graph> = Registry::new();
+pub(crate) static EXECS: Registry<Exec> = Registry::new();
+
+// `CUpti_CallbackIdResource`.
+const GRAPH_CREATED: u32 = 9;
+const GRAPH_NODE_CREATED: u32 = 13;
+const GRAPH_EXEC_CREATED: u32 = 18;
+
+/// A graph under construction, shared by the streams that joined the capture.
+pub(crate) struct Capture {
+    pub(crate) graph: Handle,
+    pub(crate) id: u64,
+    operations: Mutex<Vec<Operation>>,
+}
+
+/// A finished graph.
+pub(crate) struct Graph {
+    pub(crate) id: u32,
+    pub(crate) operations: Mutex<Vec<Operation>>,
+}
+
+/// A graph made ready to launch. Its id is what kernel records call the graph's.
+pub(crate) struct Exec {
+    pub(crate) id: u32,
+    pub(crate) operations: Vec<Operation>,
+}
+
+impl Exec {
+    /// CUPTI's id of a node: the graph's id above its number.
+    pub(crate) fn node_id(&self, index: usize) -> u64 {
+        u64::from(self.id) << 32 | index as u64
+    }
+}
+
+impl Capture {
+    pub(crate) fn begin() -> Arc<Self> {
+        let graph = Graph {
+            id: device::next_graph_id(),
+            operations: Mutex::default(),
+        };
+        let id = u64::from(graph.id);
+        let graph = GRAPHS.insert(graph);
+        announce(
+            GRAPH_CREATED,
+            GraphData {
+                graph,
+                ..GraphData::default()
+            },
+        );
+        Arc::new(Self {
+            graph,
+            id,
+            operations: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn add(&self, operation: Operation) {
+        let node_type = operation.node_type();
+        let index = {
+            let mut operations = self
+                .operations
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            operations.push(operation);
+            operations.len()
+        };
+        announce(
+            GRAPH_NODE_CREATED,
+            GraphData {
+                graph: self.graph,
+                node: node_handle(self.graph, index - 1),
+                node_type,
+                ..GraphData::default()
+            },
+        );
+    }
+
+    /// The graph, complete.
+    pub(crate) fn end(&self) -> Handle {
+        let operations = std::mem::take(
+            &mut *self
+                .operations
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        if let Some(graph) = GRAPHS.get(self.graph) {
+            *graph
+                .operations
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = operations;
+        }
+        self.graph
+    }
+}
+
+/// Makes a graph ready to launch.
+pub(crate) fn instantiate(handle: Handle, graph: &Graph) -> Handle {
+    let operations = graph
+        .operations
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    let exec = EXECS.insert(Exec {
+        id: device::next_graph_id(),
+        operations,
+    });
+    announce(
+        GRAPH_EXEC_CREATED,
+        GraphData {
+            graph: handle,
+            graph_exec: exec,
+            ..GraphData::default()
+        },
+    );
+    exec
+}
+
+/// `CUgraphNode` number `index` of a graph.
+pub(crate) fn node_handle(graph: Handle, index: usize) -> Handle {
+    graph << 24 | (index + 1)
+}
+
+fn announce(id: u32, data: GraphData) {
+    callback::resource(id, data.graph, (&raw const data).cast());
+}

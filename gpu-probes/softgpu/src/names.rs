@@ -1,0 +1,56 @@
+//! Names of callbacks and results, as CUPTI 13.0 gives them: read from the committed dump, not typed by hand.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::sync::OnceLock;
+
+/// The dump of a real CUPTI; see `gpu-probes/layouts/dump.cu`.
+pub(crate) const LAYOUTS: &str = include_str!("../../layouts/cupti-13.0/layouts.txt");
+
+/// CUPTI's name of a callback id, or `None` for an id that it does not have.
+pub(crate) fn callback(domain: u32, id: u32) -> Option<&'static CStr> {
+    tables().callbacks.get(&(domain, id)).map(CString::as_c_str)
+}
+
+/// CUPTI's name of a result code.
+pub(crate) fn result(code: u32) -> Option<&'static CStr> {
+    tables().results.get(&code).map(CString::as_c_str)
+}
+
+struct Tables {
+    callbacks: HashMap<(u32, u32), CString>,
+    results: HashMap<u32, CString>,
+}
+
+fn tables() -> &'static Tables {
+    static TABLES: OnceLock<Tables> = OnceLock::new();
+    TABLES.get_or_init(|| {
+        let mut tables = Tables {
+            callbacks: HashMap::new(),
+            results: HashMap::new(),
+        };
+        for line in LAYOUTS.lines() {
+            tables.read(line);
+        }
+        tables
+    })
+}
+
+impl Tables {
+    fn read(&mut self, line: &str) -> Option<()> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            ["cbid", domain, id, name] => {
+                let domain = if *domain == "driver" { 1 } else { 2 };
+                self.callbacks
+                    .insert((domain, id.parse().ok()?), CString::new(*name).ok()?);
+            }
+            ["result", code, name] => {
+                self.results
+                    .insert(code.parse().ok()?, CString::new(*name).ok()?);
+            }
+            _ => {}
+        }
+        Some(())
+    }
+}

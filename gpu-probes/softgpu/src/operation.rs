@@ -1,0 +1,282 @@
+//! Work for a stream: run now, or kept in a graph and run at each launch of it.
+
+use std::sync::Arc;
+
+use crate::abi::{GraphTrace2, Memcpy6, Memset4, kind, memory_kind};
+use crate::activity::{self, Ticket};
+use crate::device;
+use crate::graph::Exec;
+use crate::kernel::Launch;
+use crate::stream::{Mark, Stream};
+
+/// One piece of work.
+#[derive(Clone)]
+pub(crate) enum Operation {
+    Kernel(Arc<Launch>),
+    Copy(Copy),
+    Set(Set),
+    Host {
+        function: extern "C" fn(*mut std::ffi::c_void),
+        data: usize,
+    },
+}
+
+/// A copy of memory.
+#[derive(Clone)]
+pub(crate) struct Copy {
+    pub(crate) to: usize,
+    pub(crate) from: Source,
+    pub(crate) bytes: usize,
+    pub(crate) direction: Direction,
+    pub(crate) src_kind: u8,
+    pub(crate) dst_kind: u8,
+    pub(crate) is_async: bool,
+}
+
+#[derive(Clone)]
+pub(crate) enum Source {
+    Memory(usize),
+    /// Pageable host memory is copied at the call: the program may change it right after.
+    Staged(Arc<[u8]>),
+}
+
+/// `CUpti_ActivityMemcpyKind`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    HostToDevice = 1,
+    DeviceToHost = 2,
+    DeviceToDevice = 8,
+    HostToHost = 9,
+}
+
+/// Memory filled with a pattern of `width` bytes.
+#[derive(Clone)]
+pub(crate) struct Set {
+    pub(crate) to: usize,
+    pub(crate) value: u32,
+    pub(crate) width: usize,
+    pub(crate) count: usize,
+    pub(crate) is_async: bool,
+}
+
+/// Which graph an operation runs for; zeros outside of graphs.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Place {
+    graph: u32,
+    node: u64,
+}
+
+/// Queues work, or adds it to the graph that the stream records.
+pub(crate) fn submit(stream: &Arc<Stream>, operation: Operation, correlation: u32) -> Option<Mark> {
+    if let Some(capture) = stream.capture() {
+        capture.add(operation);
+        return None;
+    }
+    Some(queue(
+        stream,
+        operation,
+        correlation,
+        Place::default(),
+        true,
+    ))
+}
+
+/// Queues all of a graph, with one correlation id.
+pub(crate) fn submit_graph(stream: &Arc<Stream>, exec: &Exec, correlation: u32) {
+    if let Some(capture) = stream.capture() {
+        exec.operations
+            .iter()
+            .for_each(|operation| capture.add(operation.clone()));
+        return;
+    }
+    let whole = activity::enabled(kind::GRAPH_TRACE);
+    let mut trace = whole.then(|| GraphTrace::begin(stream, exec, correlation));
+    if let Some(first) = trace.as_mut().map(GraphTrace::first) {
+        stream.submit(&device::streams_of(stream.context), first);
+    }
+    for (index, operation) in exec.operations.iter().enumerate() {
+        let place = Place {
+            graph: exec.id,
+            node: exec.node_id(index),
+        };
+        queue(stream, operation.clone(), correlation, place, !whole);
+    }
+    if let Some(trace) = trace {
+        stream.submit(&device::streams_of(stream.context), trace.last());
+    }
+}
+
+fn queue(
+    stream: &Arc<Stream>,
+    operation: Operation,
+    correlation: u32,
+    place: Place,
+    recorded: bool,
+) -> Mark {
+    let mut ticket = if recorded {
+        operation.ticket(stream, correlation, place)
+    } else {
+        None
+    };
+    stream.submit(&device::streams_of(stream.context), move || {
+        let start = activity::now();
+        activity::started(&mut ticket, start);
+        operation.run(start);
+        activity::finish(ticket, start, activity::now().max(start + 1));
+    })
+}
+
+impl Operation {
+    /// `CUgraphNodeType`.
+    pub(crate) fn node_type(&self) -> u32 {
+        match self {
+            Self::Kernel(_) => 0,
+            Self::Copy(_) => 1,
+            Self::Set(_) => 2,
+            Self::Host { .. } => 3,
+        }
+    }
+
+    fn run(&self, start: u64) {
+        match self {
+            Self::Kernel(launch) => launch.run(start),
+            Self::Copy(copy) => copy.run(),
+            Self::Set(set) => set.run(),
+            Self::Host { function, data } => function(*data as *mut _),
+        }
+    }
+
+    fn ticket(&self, stream: &Stream, correlation: u32, place: Place) -> Option<Ticket> {
+        match self {
+            Self::Kernel(launch) => {
+                let kind = activity::kernel_kind()?;
+                activity::begin(&launch.record(kind, stream, correlation, place.graph, place.node))
+            }
+            Self::Copy(copy) if activity::enabled(kind::MEMCPY) => {
+                activity::begin(&copy.record(stream, correlation, place))
+            }
+            Self::Set(set) if activity::enabled(kind::MEMSET) => {
+                activity::begin(&set.record(stream, correlation, place))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Copy {
+    fn run(&self) {
+        let from = match &self.from {
+            Source::Memory(address) => *address as *const u8,
+            Source::Staged(bytes) => bytes.as_ptr(),
+        };
+        // SAFETY: the call checked the device side; the host side is the program's word, as with a real GPU.
+        unsafe { std::ptr::copy(from, self.to as *mut u8, self.bytes) };
+    }
+
+    fn record(&self, stream: &Stream, correlation_id: u32, place: Place) -> Memcpy6 {
+        Memcpy6 {
+            kind: kind::MEMCPY,
+            copy_kind: self.direction as u8,
+            src_kind: self.src_kind,
+            dst_kind: self.dst_kind,
+            flags: u8::from(self.is_async),
+            bytes: self.bytes as u64,
+            start: 0,
+            end: 0,
+            device_id: 0,
+            context_id: stream.context,
+            stream_id: stream.id,
+            correlation_id,
+            runtime_correlation_id: 0,
+            pad: 0,
+            reserved0: std::ptr::null(),
+            graph_node_id: place.node,
+            graph_id: place.graph,
+            channel_id: 0,
+            channel_type: 1,
+            pad2: 0,
+            copy_count: 1,
+        }
+    }
+}
+
+impl Set {
+    fn run(&self) {
+        let pattern = &self.value.to_ne_bytes()[..self.width];
+        // SAFETY: the call checked that `count * width` bytes belong to one allocation.
+        let memory =
+            unsafe { std::slice::from_raw_parts_mut(self.to as *mut u8, self.count * self.width) };
+        memory
+            .chunks_exact_mut(self.width)
+            .for_each(|chunk| chunk.copy_from_slice(pattern));
+    }
+
+    fn record(&self, stream: &Stream, correlation_id: u32, place: Place) -> Memset4 {
+        Memset4 {
+            kind: kind::MEMSET,
+            value: self.value,
+            bytes: (self.count * self.width) as u64,
+            start: 0,
+            end: 0,
+            device_id: 0,
+            context_id: stream.context,
+            stream_id: stream.id,
+            correlation_id,
+            flags: u16::from(self.is_async),
+            memory_kind: u16::from(memory_kind::DEVICE),
+            pad: 0,
+            reserved0: std::ptr::null(),
+            graph_node_id: place.node,
+            graph_id: place.graph,
+            channel_id: 0,
+            channel_type: 1,
+            pad2: 0,
+        }
+    }
+}
+
+/// One record for a whole graph launch: begun by its first task, finished by its last.
+struct GraphTrace {
+    ticket: Arc<std::sync::Mutex<(Option<Ticket>, u64)>>,
+}
+
+impl GraphTrace {
+    fn begin(stream: &Stream, exec: &Exec, correlation_id: u32) -> Self {
+        let record = GraphTrace2 {
+            kind: kind::GRAPH_TRACE,
+            correlation_id,
+            start: 0,
+            end: 0,
+            device_id: 0,
+            graph_id: exec.id,
+            context_id: stream.context,
+            stream_id: stream.id,
+            reserved: std::ptr::null(),
+            end_device_id: 0,
+            end_context_id: stream.context,
+        };
+        Self {
+            ticket: Arc::new(std::sync::Mutex::new((activity::begin(&record), 0))),
+        }
+    }
+
+    fn first(&mut self) -> impl FnOnce() + Send + 'static {
+        let shared = self.ticket.clone();
+        move || {
+            if let Ok(mut shared) = shared.lock() {
+                shared.1 = activity::now();
+                let start = shared.1;
+                activity::started(&mut shared.0, start);
+            }
+        }
+    }
+
+    fn last(self) -> impl FnOnce() + Send + 'static {
+        move || {
+            if let Ok(mut shared) = self.ticket.lock() {
+                let start = shared.1;
+                activity::finish(shared.0.take(), start, activity::now().max(start + 1));
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Streams: a queue of work each, run in order by a thread of its own.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::abi::error;
+use crate::graph::Capture;
+
+type Task = Box<dyn FnOnce() + Send>;
+
+/// One stream.
+pub(crate) struct Stream {
+    /// CUPTI's number of it.
+    pub(crate) id: u32,
+    /// CUPTI's number of its context.
+    pub(crate) context: u32,
+    pub(crate) role: Role,
+    pub(crate) flags: u32,
+    pub(crate) priority: i32,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    capture: Mutex<Option<Arc<Capture>>>,
+}
+
+/// How a stream stands to the legacy default stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Waits for all blocking streams, and they for it.
+    Legacy,
+    Blocking,
+    NonBlocking,
+}
+
+#[derive(Default)]
+struct Queue {
+    tasks: VecDeque<Task>,
+    submitted: u64,
+    completed: u64,
+    started: bool,
+    closed: bool,
+}
+
+/// A point in a stream's work.
+#[derive(Clone)]
+pub(crate) struct Mark {
+    stream: Arc<Stream>,
+    count: u64,
+}
+
+impl Mark {
+    pub(crate) fn is_reached(&self) -> bool {
+        self.stream.lock().completed >= self.count
+    }
+
+    pub(crate) fn wait(&self) {
+        let mut queue = self.stream.lock();
+        while queue.completed < self.count {
+            queue = self
+                .stream
+                .changed
+                .wait(queue)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Submissions are ordered among all streams, so that waits between them only look back: no cycles.
+static SUBMISSION: Mutex<()> = Mutex::new(());
+
+impl Stream {
+    pub(crate) fn new(id: u32, context: u32, role: Role, flags: u32, priority: i32) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            context,
+            role,
+            flags,
+            priority,
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            capture: Mutex::new(None),
+        })
+    }
+
+    /// Queues work; `others` are the streams of the same context.
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        others: &[Arc<Stream>],
+        task: impl FnOnce() + Send + 'static,
+    ) -> Mark {
+        let _order = SUBMISSION.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = self.implicit_waits(others);
+        self.push(Box::new(move || {
+            waits.iter().for_each(Mark::wait);
+            task();
+        }))
+    }
+
+    /// Work of other streams that must be done first, by the rules of the legacy default stream.
+    fn implicit_waits(self: &Arc<Self>, others: &[Arc<Stream>]) -> Vec<Mark> {
+        let bound = |other: &&Arc<Stream>| match self.role {
+            Role::Legacy => other.role == Role::Blocking,
+            Role::Blocking => other.role == Role::Legacy,
+            Role::NonBlocking => false,
+        };
+        others
+            .iter()
+            .filter(bound)
+            .map(Stream::mark)
+            .filter(|mark| !mark.is_reached())
+            .collect()
+    }
+
+    fn push(self: &Arc<Self>, task: Task) -> Mark {
+        let mut queue = self.lock();
+        queue.tasks.push_back(task);
+        queue.submitted += 1;
+        if !queue.started {
+            let stream = self.clone();
+            queue.started = spawn("softgpu-stream", move || stream.run());
+        }
+        self.changed.notify_all();
+        Mark {
+            stream: self.clone(),
+            count: queue.submitted,
+        }
+    }
+
+    /// All that was submitted so far.
+    pub(crate) fn mark(self: &Arc<Self>) -> Mark {
+        Mark {
+            stream: self.clone(),
+            count: self.lock().submitted,
+        }
+    }
+
+    /// The thread ends once the work that is queued is done.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+
+    fn run(&self) {
+        let mut queue = self.lock();
+        loop {
+            let Some(task) = queue.tasks.pop_front() else {
+                if queue.closed {
+                    return;
+                }
+                queue = self
+                    .changed
+                    .wait(queue)
+                    .unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(queue);
+            task();
+            queue = self.lock();
+            queue.completed += 1;
+            self.changed.notify_all();
+        }
+    }
+
+    pub(crate) fn capture(&self) -> Option<Arc<Capture>> {
+        self.capture
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) fn set_capture(&self, capture: Option<Arc<Capture>>) {
+        *self.capture.lock().unwrap_or_else(PoisonError::into_inner) = capture;
+    }
+
+    /// An error where the stream is being captured: its work cannot be waited for.
+    pub(crate) fn refuse_capture(&self) -> Result<(), i32> {
+        if self.capture().is_some() {
+            Err(error::STREAM_CAPTURE_UNSUPPORTED)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Starts a thread that takes none of the program's signals; false where the system has no room for it.
+pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> bool {
+    // SAFETY: an all-zero signal set is valid memory for `sigfillset` to fill.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    let mut old = all;
+    // SAFETY: both sets are valid; a new thread inherits the mask of the one that starts it.
+    unsafe {
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+    }
+    let started = std::thread::Builder::new()
+        .name(name.into())
+        .spawn(body)
+        .is_ok();
+    // SAFETY: `old` was written above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut()) };
+    if !started {
+        eprintln!("softgpu: no thread for {name}: the system refused one");
+    }
+    started
+}

@@ -1,0 +1,155 @@
+//! What was lost, and what a reader can do about it.
+
+use crate::cells::wrapped;
+use crate::{Context, human};
+use std::io::{self, Write};
+use xputrace_model::diagnostic::{Site, Sources};
+use xputrace_model::loss::{Account, Loss, Losses};
+use xputrace_model::schema::Unit;
+
+/// What a kind of loss means, then what to do about it; sentences without a final dot.
+pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
+    match loss {
+        Loss::LaunchRingFull => (
+            "launch records that did not fit into a thread's ring",
+            "ask for less with each launch (no stack), or sample with `every`",
+        ),
+        Loss::NoRingForThread => {
+            ("threads that launched while all rings were taken; their launches are not seen", "trace fewer threads at once")
+        }
+        Loss::ActivityRingFull => (
+            "kernel records that did not fit into a ring although the writer waited",
+            "give the tracer a processor of its own",
+        ),
+        Loss::CuptiDropped => ("kernel records that CUPTI itself dropped", "launch less at once, or trace a shorter time"),
+        Loss::NoTimestamps => ("kernels whose times CUPTI did not collect", "nothing; their durations are not in any sum"),
+        Loss::StackTableFull => {
+            ("launch stacks that did not fit into the collector's table", "trace a shorter time, or leave stacks out")
+        }
+        Loss::NameTableFull => ("names that did not fit into the collector's table", "trace a shorter time"),
+        Loss::Unjoined => (
+            "kernels whose launch was never seen",
+            "start the program under the tracer: launches from before attaching are not known",
+        ),
+        Loss::LostAtExit => (
+            "launches whose kernel record had not come when the process ended",
+            "let the program synchronize before it ends",
+        ),
+        Loss::Unreconciled => {
+            ("kernel records that the collector passed on and that did not arrive", "report it: this should not happen")
+        }
+        Loss::LaunchEvicted => {
+            ("launches forgotten because too many waited for their kernels", "look for a kernel that does not finish")
+        }
+        Loss::OutOfOrder => ("events handled after later ones; nothing is missing from sums", "nothing"),
+        Loss::ClockStep => {
+            ("steps of the wall clock while recording; times near them may be off", "keep the clock from being set")
+        }
+        Loss::Malformed => ("records that could not be decoded", "report it: this should not happen"),
+        Loss::MapFull => ("updates refused because a map was full", "declare it larger: `map(#{name: …, size: …})`"),
+        Loss::CasFailed => (
+            "minima or maxima not stored because others kept changing them",
+            "add a key that fewer threads share, such as `tid`",
+        ),
+        Loss::TextCut => ("texts longer than their capacity, stored cut", "give `str()` a length"),
+        Loss::KernelStack => ("stacks that the kernel could not store", "use fewer different stacks"),
+        Loss::KernelRingFull => {
+            ("printed lines and events that did not fit into the kernel's ring buffer", "print less often, or aggregate")
+        }
+        Loss::MissingValue => ("handlers that ended because they used a missing value", "test it first: `??`, `in`, `== ()`"),
+        Loss::DivisionByZero => ("handlers that ended because they divided by zero", "test the divisor first"),
+        Loss::SkippedUnjoined => (
+            "events that a handler skipped because their launch is not known",
+            "test `.launch == ()` in the handler to see them",
+        ),
+        Loss::UnreadableMemory => {
+            ("handlers that ended because they could not read the program's memory", "check the address that is read")
+        }
+        Loss::NoEntry => ("returns whose entry was not seen", "nothing: the calls had begun before the probe was there"),
+        Loss::KernelMissed => {
+            ("hits that the kernel skipped because the same program was running there", "probe something less frequent")
+        }
+        Loss::UnprobedProcess => {
+            ("processes that ran without probes or without the collector", "start them under the tracer, or attach to them by -p")
+        }
+        Loss::InstructionLimit => ("handlers stopped by the instruction limit", "make the loop shorter"),
+    }
+}
+
+/// One line when all is well, else a line for each loss and what it means.
+pub(crate) fn write_end(
+    out: &mut dyn Write,
+    losses: &Losses,
+    account: Option<&Account>,
+    context: &Context<'_>,
+) -> io::Result<()> {
+    if let Some(account) = account {
+        write_wrapped(out, &balance(account, losses), 2, context)?;
+        if let Some(line) = disagreement(account) {
+            write_wrapped(out, &line, 2, context)?;
+        }
+    } else if losses.is_empty() {
+        writeln!(out, "0 lost")?;
+    }
+    for (loss, site, n) in losses.iter() {
+        let (what, advice) = meaning(loss);
+        let place = site.map(|it| format!(" at {}", place(it, context.sources))).unwrap_or_default();
+        write_wrapped(out, &format!("{} {n}{place}: {what}", loss.name()), 2, context)?;
+        if advice != "nothing" {
+            write_advice(out, advice, context)?;
+        }
+    }
+    Ok(())
+}
+
+/// `script.rhai:3`.
+pub(crate) fn place(site: Site, sources: &Sources) -> String {
+    let file = sources.files.get(site.file.0 as usize).map_or("script", |it| it.name.as_str());
+    format!("{file}:{}", site.line)
+}
+
+/// `launches 200 = joined 198 + failed 2; 0 lost`.
+fn balance(account: &Account, losses: &Losses) -> String {
+    let Account { launches, joined, failed, lost, captured, .. } = *account;
+    let sum = joined.saturating_add(failed).saturating_add(lost);
+    let mut line = format!("launches {launches} {} joined {joined}", if sum == launches { "=" } else { "≠" });
+    for (name, n) in [("failed", failed), ("lost", lost)] {
+        if n > 0 {
+            line += &format!(" + {name} {n}");
+        }
+    }
+    if sum != launches {
+        line += &format!("; {} not accounted for", launches.abs_diff(sum));
+    } else if lost == 0 && losses.is_empty() {
+        line += "; 0 lost";
+    }
+    if captured > 0 {
+        line += &format!("; {captured} captured into graphs");
+    }
+    line
+}
+
+/// Where the kernels that arrived are not those that the collector counted.
+fn disagreement(account: &Account) -> Option<String> {
+    let Account { kernels, kernel_nanos, collector_kernels, collector_kernel_nanos, .. } = *account;
+    let agrees = kernels == collector_kernels && kernel_nanos == collector_kernel_nanos;
+    let time = |nanos: u64| human(i64::try_from(nanos).unwrap_or(i64::MAX), Unit::Nanos);
+    (!agrees).then(|| {
+        format!(
+            "kernels {kernels} ({}) ≠ collector's {collector_kernels} ({})",
+            time(kernel_nanos),
+            time(collector_kernel_nanos)
+        )
+    })
+}
+
+/// What to do, under the loss it belongs to.
+fn write_advice(out: &mut dyn Write, advice: &str, context: &Context<'_>) -> io::Result<()> {
+    let indent = 4.min(context.width / 2);
+    let text = wrapped(&format!("help: {advice}"), context.width - indent, 2);
+    text.lines().try_for_each(|it| writeln!(out, "{}{it}", " ".repeat(indent)))
+}
+
+fn write_wrapped(out: &mut dyn Write, text: &str, indent: usize, context: &Context<'_>) -> io::Result<()> {
+    writeln!(out, "{}", wrapped(text, context.width, indent))
+}

@@ -1,0 +1,198 @@
+//! Fitting text into columns, and reading single cells of maps.
+
+use std::collections::BTreeMap;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use xputrace_model::bucket;
+use xputrace_model::table::TableKind;
+
+/// `text` in at most `width` columns, its middle replaced by `…` where it is longer. Control
+/// characters, which would break a line, print as `?`.
+pub fn shorten(text: &str, width: usize) -> String {
+    let text = printable(text);
+    if columns(&text) <= width {
+        return text;
+    }
+    if width == 0 {
+        return String::new();
+    }
+    let head = take_columns(text.chars(), width / 2);
+    let room = width - 1 - columns(&head);
+    let tail: String = take_columns(text.chars().rev(), room).chars().rev().collect();
+    format!("{head}…{tail}")
+}
+
+/// The same text on one line.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|it| if it.is_control() { '?' } else { it }).collect()
+}
+
+/// Columns that a terminal gives the text.
+pub(crate) fn columns(text: &str) -> usize {
+    text.width()
+}
+
+/// `text` followed by spaces up to `width` columns.
+pub(crate) fn padded(text: &str, width: usize) -> String {
+    format!("{text}{}", " ".repeat(width.saturating_sub(columns(text))))
+}
+
+/// `text` broken at spaces into lines of at most `width` columns, all but the first indented.
+pub(crate) fn wrapped(text: &str, width: usize, indent: usize) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        let word = shorten(word, width.saturating_sub(indent).max(1));
+        match lines.last_mut() {
+            None => lines.push(word),
+            Some(last) if columns(last) + 1 + columns(&word) <= width => {
+                last.push(' ');
+                last.push_str(&word);
+            }
+            Some(_) => lines.push(format!("{}{word}", " ".repeat(indent.min(width / 2)))),
+        }
+    }
+    lines.join("\n")
+}
+
+fn take_columns(chars: impl Iterator<Item = char>, width: usize) -> String {
+    let mut used = 0;
+    chars
+        .take_while(|it| {
+            used += it.width().unwrap_or(0);
+            used <= width
+        })
+        .collect()
+}
+
+/// The values a bucket stands for, both inclusive; `None` where it is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    pub min: Option<i64>,
+    pub max: Option<i64>,
+}
+
+/// Bounds of bucket `index` of a bucketed map.
+pub(crate) fn bounds(kind: TableKind, index: i64) -> Bounds {
+    match kind {
+        TableKind::Lhist { min, max, step } => linear_bounds(min, max, step.max(1), index),
+        _ => log_bounds(bits(kind), index),
+    }
+}
+
+/// Sub-bucket bits of a map's logarithmic histogram.
+pub(crate) fn bits(kind: TableKind) -> u32 {
+    match kind {
+        // Keys hold five at most; more would only come from damaged data.
+        TableKind::Hist { bits } => bits.min(16),
+        TableKind::Quantiles => bucket::QUANTILE_BITS,
+        _ => bucket::HIST_BITS,
+    }
+}
+
+fn linear_bounds(min: i64, max: i64, step: i64, index: i64) -> Bounds {
+    if index < 0 {
+        return Bounds { min: None, max: Some(min.saturating_sub(1)) };
+    }
+    let low = min.saturating_add(index.saturating_mul(step));
+    if low >= max {
+        return Bounds { min: Some(max), max: None };
+    }
+    Bounds { min: Some(low), max: Some(low.saturating_add(step).min(max).saturating_sub(1)) }
+}
+
+fn log_bounds(bits: u32, index: i64) -> Bounds {
+    if index < 0 {
+        return Bounds { min: None, max: Some(-1) };
+    }
+    let (min, max) = bucket::bounds(index.min(bucket::index(i64::MAX, bits)), bits);
+    Bounds { min: Some(min), max: Some(max) }
+}
+
+/// The rows of a histogram: from the first used bucket to the last, unused ones between them
+/// with 0. A damaged map with buckets far apart shows only those in use.
+pub(crate) fn filled(buckets: &BTreeMap<i64, u64>) -> Vec<(i64, u64)> {
+    const MOST: i64 = 4096;
+    let used: Vec<i64> = buckets.iter().filter(|(_, n)| **n > 0).map(|(index, _)| *index).collect();
+    let (Some(first), Some(last)) = (used.first(), used.last()) else { return Vec::new() };
+    if last.saturating_sub(*first) > MOST {
+        return used.iter().map(|it| (*it, buckets[it])).collect();
+    }
+    (*first..=*last).map(|it| (it, buckets.get(&it).copied().unwrap_or(0))).collect()
+}
+
+/// What `quantiles` prints. Each is the upper bound of the bucket it falls into: at least that
+/// share of the values is not larger, and it is at most 1/32 too high.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Quantiles {
+    pub count: u64,
+    pub p50: i64,
+    pub p90: i64,
+    pub p99: i64,
+    pub max: i64,
+}
+
+/// Quantiles of a map made by `quantiles(x)`; `None` where nothing was counted.
+pub(crate) fn quantiles(buckets: &BTreeMap<i64, u64>) -> Option<Quantiles> {
+    let count = buckets.values().fold(0u64, |sum, n| sum.saturating_add(*n));
+    let upper = |index: i64| bounds(TableKind::Quantiles, index).max.unwrap_or(i64::MAX);
+    let last = buckets.iter().rev().find(|(_, n)| **n > 0)?.0;
+    let at = |percent: u128| {
+        let rank = (u128::from(count) * percent).div_ceil(100);
+        let mut seen = 0u128;
+        let found = buckets.iter().find(|(_, n)| {
+            seen += u128::from(**n);
+            seen >= rank && **n > 0
+        });
+        upper(found.map_or(*last, |(index, _)| *index))
+    };
+    Some(Quantiles { count, p50: at(50), p90: at(90), p99: at(99), max: upper(*last) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_middle_goes_first() {
+        assert_eq!(shorten("vectorized_elementwise_kernel", 11), "vecto…ernel");
+        assert_eq!(shorten("short", 5), "short");
+        assert_eq!(shorten("a\nb", 9), "a?b");
+        assert_eq!(shorten("语言语言", 5), "语…言");
+        assert_eq!(shorten("abc", 0), "");
+    }
+
+    #[test]
+    fn words_wrap_and_hang() {
+        assert_eq!(wrapped("one two three four", 9, 2), "one two\n  three\n  four");
+    }
+
+    #[test]
+    fn linear_buckets_as_bpftrace_draws_them() {
+        let kind = TableKind::Lhist { min: 0, max: 10, step: 4 };
+        let all: Vec<_> = (-1..4).map(|it| (bounds(kind, it).min, bounds(kind, it).max)).collect();
+        assert_eq!(
+            all,
+            [(None, Some(-1)), (Some(0), Some(3)), (Some(4), Some(7)), (Some(8), Some(9)), (Some(10), None)]
+        );
+    }
+
+    #[test]
+    fn quantiles_are_upper_bounds_within_a_32nd() {
+        let mut buckets = BTreeMap::new();
+        for value in 1..=1000 {
+            *buckets.entry(bucket::index(value, bucket::QUANTILE_BITS)).or_default() += 1;
+        }
+        let q = quantiles(&buckets).unwrap();
+        for (got, exact) in [(q.p50, 500), (q.p90, 900), (q.p99, 990), (q.max, 1000)] {
+            assert!(got >= exact && got - exact <= exact / 32, "{got} for {exact}");
+        }
+        assert_eq!(quantiles(&BTreeMap::new()), None);
+    }
+
+    proptest! {
+        #[test]
+        fn shortened_text_fits(text in any::<String>(), width in 0usize..60) {
+            prop_assert!(columns(&shorten(&text, width)) <= width);
+        }
+    }
+}

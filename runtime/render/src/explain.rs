@@ -1,0 +1,142 @@
+//! Where each handler will run and why, where maps live, and who pays for it.
+
+use crate::account::place;
+use crate::cells::{padded, wrapped};
+use crate::DEFAULT_WIDTH;
+use std::fmt::Write;
+use xputrace_model::plan::{Demand, Place, Plan, Probe};
+use xputrace_model::schema::Unit;
+use xputrace_model::table::{KeyPart, Scalar, TableDef, TableKind};
+
+/// The plan in words, in at most 80 columns.
+pub fn explain(plan: &Plan) -> String {
+    let mut text = String::new();
+    handlers(plan, &mut text);
+    maps(plan, &mut text);
+    payers(plan, &mut text);
+    text
+}
+
+fn handlers(plan: &Plan, text: &mut String) {
+    let rows: Vec<[String; 3]> = plan.probes.iter().map(|it| handler_row(it, plan)).collect();
+    let widths = [0, 1].map(|column| rows.iter().map(|it| it[column].chars().count()).max().unwrap_or(0).min(40));
+    line(text, 0, "handlers");
+    for (row, probe) in rows.iter().zip(&plan.probes) {
+        let row = format!("  {}  {}  {}", padded(&row[0], widths[0]), padded(&row[1], widths[1]), row[2]);
+        line(text, 4, &row);
+        for why in &probe.why {
+            line(text, 6, &format!("      {why}"));
+        }
+    }
+}
+
+fn handler_row(probe: &Probe, plan: &Plan) -> [String; 3] {
+    let name = if probe.name.is_empty() { probe.event.name().to_string() } else { probe.name.clone() };
+    [place(probe.site, &plan.sources), name, probe.place.name().to_string()]
+}
+
+fn maps(plan: &Plan, text: &mut String) {
+    if plan.tables.is_empty() {
+        return;
+    }
+    line(text, 0, "");
+    line(text, 0, "maps");
+    for def in &plan.tables {
+        line(text, 4, &format!("  {}{}: {}", def.name, keys(&def.keys), contents(def)));
+        line(text, 6, &format!("      {}", home(def)));
+    }
+}
+
+fn keys(keys: &[KeyPart]) -> String {
+    if keys.is_empty() {
+        return String::new();
+    }
+    let key = |it: &KeyPart| format!("{}{}", scalar(it.kind), if it.optional { " or ()" } else { "" });
+    format!("[{}]", keys.iter().map(key).collect::<Vec<_>>().join(", "))
+}
+
+fn scalar(kind: Scalar) -> String {
+    match kind {
+        Scalar::Int => "integer".into(),
+        Scalar::Bool => "boolean".into(),
+        Scalar::Name => "name".into(),
+        Scalar::Text(n) => format!("text of {n} bytes"),
+        Scalar::Stack => "stack".into(),
+    }
+}
+
+fn contents(def: &TableDef) -> String {
+    let what = match def.kind {
+        TableKind::Plain(it) => scalar(it),
+        kind => kind.verb().to_string(),
+    };
+    let unit = match def.unit {
+        Unit::None => "",
+        Unit::Nanos => " in nanoseconds",
+        Unit::Bytes => " in bytes",
+    };
+    let full = if def.evict { ", the oldest makes room" } else { "" };
+    format!("{what}{unit}; holds {}{full}", def.capacity)
+}
+
+fn home(def: &TableDef) -> &'static str {
+    match (def.kind.is_aggregation(), def.kernel_map, def.tracer_map) {
+        (true, Some(_), Some(_)) => "in parts in linux (one a processor) and in the tracer, merged when read",
+        (true, Some(_), None) => "in parts in linux, one a processor, merged when read",
+        (false, Some(kernel), Some(tracer)) if kernel == tracer => {
+            "in linux; the tracer makes a system call, about 0.7 us, for each access"
+        }
+        (false, Some(_), _) => "in linux",
+        (_, None, Some(_)) => "in the tracer",
+        (_, None, None) => "in the interpreter",
+    }
+}
+
+fn payers(plan: &Plan, text: &mut String) {
+    line(text, 0, "");
+    line(text, 0, "who pays");
+    let mut all = Vec::new();
+    if plan.demand.gpu() {
+        all.push(format!("the program: the collector in it records {}", demanded(plan.demand)));
+    }
+    if plan.demand.launch_marker {
+        all.push("each launch: a handler in linux at a marker function, about 1 us".into());
+    }
+    if plan.probes.iter().any(|it| it.place == Place::Linux && !it.system_wide) {
+        all.push("the program and its children: each hit of a probe in linux".into());
+    }
+    for probe in plan.probes.iter().filter(|it| it.system_wide) {
+        all.push(format!("every process that comes by {}: it is system-wide", probe.name));
+    }
+    if plan.probes.iter().any(|it| it.place != Place::Linux) {
+        all.push("the tracer: handlers that do not run in linux, outside the program".into());
+    }
+    if all.is_empty() {
+        all.push("nobody: nothing is attached".into());
+    }
+    for payer in all {
+        line(text, 4, &format!("  {payer}"));
+    }
+}
+
+fn demanded(demand: Demand) -> String {
+    let parts = [
+        (demand.launches, "launches"),
+        (demand.kernels, "kernels"),
+        (demand.launch_stacks, "a stack at each launch"),
+        (demand.launch_streams, "the stream of each launch"),
+    ];
+    let parts: Vec<&str> = parts.iter().filter(|(wanted, _)| *wanted).map(|(_, name)| *name).collect();
+    parts.join(", ")
+}
+
+fn line(text: &mut String, indent: usize, content: &str) {
+    writeln!(text, "{}", hanging(content, indent)).expect("writing to a string does not fail");
+}
+
+/// Wraps, keeping the content's own leading spaces.
+fn hanging(content: &str, indent: usize) -> String {
+    let lead = content.len() - content.trim_start().len();
+    let body = wrapped(content.trim_start(), DEFAULT_WIDTH - lead, indent.saturating_sub(lead));
+    body.lines().map(|it| format!("{}{it}", " ".repeat(lead)).trim_end().to_string()).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,160 @@
+//! One JSON object a line, in the shapes that bpftrace's users parse.
+//!
+//! | type | data |
+//! |---|---|
+//! | `attached_probes` | `{"probes":2}` |
+//! | `print` | the text |
+//! | `map` | `{"@x":{"KEY":3}}`; a map without a key is the value itself: `{"@n":3}` |
+//! | `hist` | `{"@us":{"KEY":[{"min":0,"max":1,"count":4}]}}`, bounds inclusive; the open ends of a histogram have no `min` or no `max` |
+//! | `stats` | `{"@s":{"KEY":{"count":1,"average":5,"total":5,"min":5,"max":5}}}`; for `avg()`, as in bpftrace, the average alone |
+//! | `quantiles` | `{"@q":{"KEY":{"count":9,"p50":1,"p90":2,"p99":3,"max":3}}}`, each at most 1/32 too high |
+//! | `losses` | a number for every loss by name; by line under `"lines"`; the account of launches under `"account"` (null without a GPU) |
+//!
+//! Times are integers in nanoseconds, sizes in bytes, names whole. Several keys are joined with
+//! a comma, a missing one is `-`, a stack is one line a frame, as bpftrace has it.
+
+use crate::account::place;
+use crate::cells::{bounds, filled, quantiles};
+use crate::rows::{NamedStack, Part, Row, named, rows};
+use crate::Context;
+use serde_json::{Map, Value as Json, json};
+use std::io::{self, Write};
+use xputrace_model::loss::{Account, Loss, Losses};
+use xputrace_model::output::{Output, View};
+use xputrace_model::table::{Cell, TableKind, Value};
+
+/// Writes one output as one line.
+///
+/// # Errors
+/// Those of `out`.
+pub fn json(out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> io::Result<()> {
+    let (name, data) = match output {
+        Output::Attached { probes } => ("attached_probes", json!({ "probes": probes })),
+        Output::Text(text) => ("print", json!(text)),
+        Output::Table(view) => (type_name(view.table.def.kind), table(view, context)),
+        Output::End { losses, account } => ("losses", end(losses, account.as_ref(), context)),
+    };
+    writeln!(out, "{}", json!({ "type": name, "data": data }))
+}
+
+fn type_name(kind: TableKind) -> &'static str {
+    match kind {
+        TableKind::Hist { .. } | TableKind::Lhist { .. } => "hist",
+        TableKind::Stats | TableKind::Avg => "stats",
+        TableKind::Quantiles => "quantiles",
+        _ => "map",
+    }
+}
+
+fn table(view: &View, context: &mut Context<'_>) -> Json {
+    let def = &view.table.def;
+    let rows = rows(view, context.names);
+    let contents = match rows.first() {
+        Some(row) if def.keys.is_empty() => cell(&row.cell, def.kind, context),
+        _ => Json::Object(keyed(&rows, def.kind, context)),
+    };
+    let mut data = Map::new();
+    data.insert(def.name.clone(), contents);
+    Json::Object(data)
+}
+
+fn keyed(rows: &[Row], kind: TableKind, context: &mut Context<'_>) -> Map<String, Json> {
+    let mut all = Map::new();
+    for row in rows {
+        let text = row.key.iter().map(key_text).collect::<Vec<_>>().join(",");
+        all.insert(unused(&all, text), cell(&row.cell, kind, context));
+    }
+    all
+}
+
+/// Keys that only differ in where their commas stand must not replace each other.
+fn unused(all: &Map<String, Json>, text: String) -> String {
+    if !all.contains_key(&text) {
+        return text;
+    }
+    (2u64..).map(|n| format!("{text} ({n})")).find(|it| !all.contains_key(it)).unwrap_or(text)
+}
+
+fn key_text(part: &Part) -> String {
+    match part {
+        Part::Missing => "-".into(),
+        Part::Int(it, _) => it.to_string(),
+        Part::Bool(it) => it.to_string(),
+        Part::Text(it) => it.clone(),
+        Part::Stack(it) => stack_text(it),
+    }
+}
+
+fn stack_text(stack: &NamedStack) -> String {
+    let lines: String = stack.0.iter().map(|it| format!("\n    {}", it.text())).collect();
+    lines + "\n"
+}
+
+fn cell(cell: &Cell, kind: TableKind, context: &mut Context<'_>) -> Json {
+    match cell {
+        Cell::Plain(it) => plain(it, context),
+        Cell::Number(it) => json!(it),
+        Cell::Avg { .. } => json!(cell.weight()),
+        Cell::Stats { count, total, min, max } => json!({
+            "count": count,
+            "average": total.checked_div(*count).unwrap_or(0),
+            "total": total,
+            "min": min,
+            "max": max,
+        }),
+        Cell::Buckets(buckets) if kind == TableKind::Quantiles => match quantiles(buckets) {
+            Some(q) => json!({ "count": q.count, "p50": q.p50, "p90": q.p90, "p99": q.p99, "max": q.max }),
+            None => json!({ "count": 0 }),
+        },
+        Cell::Buckets(buckets) => filled(buckets).iter().map(|(index, n)| bucket(kind, *index, *n)).collect(),
+    }
+}
+
+fn bucket(kind: TableKind, index: i64, count: u64) -> Json {
+    let bounds = bounds(kind, index);
+    let mut object = Map::new();
+    for (name, bound) in [("min", bounds.min), ("max", bounds.max)] {
+        if let Some(bound) = bound {
+            object.insert(name.into(), json!(bound));
+        }
+    }
+    object.insert("count".into(), json!(count));
+    Json::Object(object)
+}
+
+fn plain(value: &Value, context: &mut Context<'_>) -> Json {
+    match value {
+        Value::Missing => Json::Null,
+        Value::Bool(it) => json!(it),
+        Value::Int(it) => json!(it),
+        Value::Str(it) => json!(&**it),
+        Value::Stack(it) => json!(stack_text(&named(*it, context.names))),
+    }
+}
+
+fn end(losses: &Losses, account: Option<&Account>, context: &Context<'_>) -> Json {
+    let mut data = Map::new();
+    for loss in Loss::ALL {
+        data.insert(loss.name().into(), json!(losses.of(*loss)));
+    }
+    let at_line = |(loss, site, n): (Loss, Option<_>, u64)| {
+        site.map(|it| json!({ "loss": loss.name(), "at": place(it, context.sources), "count": n }))
+    };
+    data.insert("lines".into(), losses.iter().filter_map(at_line).collect());
+    data.insert("account".into(), account.map_or(Json::Null, account_json));
+    Json::Object(data)
+}
+
+fn account_json(account: &Account) -> Json {
+    json!({
+        "launches": account.launches,
+        "joined": account.joined,
+        "failed": account.failed,
+        "lost": account.lost,
+        "captured": account.captured,
+        "kernels": account.kernels,
+        "kernel_nanos": account.kernel_nanos,
+        "collector_kernels": account.collector_kernels,
+        "collector_kernel_nanos": account.collector_kernel_nanos,
+    })
+}

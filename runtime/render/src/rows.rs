@@ -1,0 +1,92 @@
+//! A map's rows in the order and under the names in which they are shown.
+//!
+//! Stacks of different sources are different keys of a map; once their frames have names, rows
+//! whose keys read the same become one.
+
+use std::collections::BTreeMap;
+use xputrace_model::output::{StackNames, View};
+use xputrace_model::schema::Unit;
+use xputrace_model::stack::StackKey;
+use xputrace_model::table::{Cell, Table, Value};
+
+/// One row, ready to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub key: Vec<Part>,
+    pub cell: Cell,
+}
+
+/// One part of a row's key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    Missing,
+    Int(i64, Unit),
+    Bool(bool),
+    Text(String),
+    Stack(NamedStack),
+}
+
+/// A stack as readers compare it: by names alone. Innermost first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct NamedStack(pub Vec<NamedFrame>);
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct NamedFrame {
+    pub function: String,
+    pub module: String,
+}
+
+impl NamedFrame {
+    /// `function (module)`, or the function alone where the module is not known.
+    pub(crate) fn text(&self) -> String {
+        if self.module.is_empty() { self.function.clone() } else { format!("{} ({})", self.function, self.module) }
+    }
+}
+
+/// What stands for a stack that could not be taken or stored.
+pub(crate) const LOST_STACK: &str = "[lost stack]";
+
+/// The rows of a view: merged by name, ascending by value (ties by key), the largest `top`.
+pub(crate) fn rows(view: &View, names: &mut dyn StackNames) -> Vec<Row> {
+    let mut rows = merged(&view.table, names);
+    let keep = view.top.unwrap_or(usize::MAX);
+    rows.drain(..rows.len().saturating_sub(keep));
+    rows
+}
+
+/// All rows of a table, merged by name, ascending by value (ties by key).
+pub(crate) fn merged(table: &Table, names: &mut dyn StackNames) -> Vec<Row> {
+    let mut by_key: BTreeMap<Vec<Part>, Cell> = BTreeMap::new();
+    for (key, cell) in &table.rows {
+        let units = table.def.keys.iter().map(|it| it.unit).chain(std::iter::repeat(Unit::None));
+        let key = key.iter().zip(units).map(|(value, unit)| part(value, unit, names)).collect();
+        match by_key.get_mut(&key) {
+            Some(existing) => existing.merge(table.def.kind, cell.clone()),
+            None => {
+                by_key.insert(key, cell.clone());
+            }
+        }
+    }
+    let mut rows: Vec<Row> = by_key.into_iter().map(|(key, cell)| Row { key, cell }).collect();
+    rows.sort_by_key(|it| it.cell.weight());
+    rows
+}
+
+fn part(value: &Value, unit: Unit, names: &mut dyn StackNames) -> Part {
+    match value {
+        Value::Missing => Part::Missing,
+        Value::Bool(it) => Part::Bool(*it),
+        Value::Int(it) => Part::Int(*it, unit),
+        Value::Str(it) => Part::Text(it.to_string()),
+        Value::Stack(it) => Part::Stack(named(*it, names)),
+    }
+}
+
+/// A stack's frames by name; one made-up frame where it was lost.
+pub(crate) fn named(stack: StackKey, names: &mut dyn StackNames) -> NamedStack {
+    let Some(frames) = names.frames(stack).filter(|it| !it.is_empty()) else {
+        return NamedStack(vec![NamedFrame { function: LOST_STACK.into(), module: String::new() }]);
+    };
+    let named = |it: &xputrace_model::stack::Frame| NamedFrame { function: it.function.clone(), module: it.module.clone() };
+    NamedStack(frames.iter().map(named).collect())
+}

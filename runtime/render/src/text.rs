@@ -1,0 +1,242 @@
+//! Outputs as bpftrace's users know them, in a terminal's width.
+//!
+//! ```text
+//! @time[matmul]: 3.10 ms
+//!
+//! @latency:
+//! [8.19 us, 16.4 us)      12 |@@@@@@@@                                           |
+//! ```
+//! Bounds of a histogram of times are rounded to three digits (`[8.19 us, 16.4 us)`), those of
+//! sizes and plain numbers are exact (`[4 KiB, 8 KiB)`, `[4K, 8K)`), those of a linear one too,
+//! and so are keys. Values are rounded to three digits where they have a unit.
+
+use crate::account::write_end;
+use crate::cells::{Bounds, bits, bounds, columns, filled, padded, printable, quantiles, shorten};
+use crate::human::{binary, exact};
+use crate::rows::{NamedStack, Part, Row, named, rows};
+use crate::{Context, human};
+use std::io::{self, Write};
+use xputrace_model::output::{Output, View};
+use xputrace_model::schema::Unit;
+use xputrace_model::table::{Cell, TableDef, TableKind, Value};
+
+/// Writes one output. Lines fit the context's width; a script's own prints are left as they are.
+///
+/// # Errors
+/// Those of `out`.
+pub fn text(out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> io::Result<()> {
+    match output {
+        Output::Attached { probes: 1 } => writeln!(out, "Attached 1 probe"),
+        Output::Attached { probes } => writeln!(out, "Attached {probes} probes"),
+        Output::Text(text) => writeln!(out, "{text}"),
+        Output::Table(view) => table(out, view, context),
+        Output::End { losses, account } => write_end(out, losses, account.as_ref(), context),
+    }
+}
+
+/// A map: its rows ascending; an empty line after a map that took several lines.
+fn table(out: &mut dyn Write, view: &View, context: &mut Context<'_>) -> io::Result<()> {
+    let def = &*view.table.def;
+    let rows = rows(view, context.names);
+    if rows.is_empty() {
+        return writeln!(out, "{}", shorten(&format!("{}: empty", def.name), context.width));
+    }
+    let mut lines = Vec::new();
+    for (i, row) in rows.iter().enumerate() {
+        if i > 0 && is_histogram(def.kind) {
+            lines.push(String::new());
+        }
+        lines.extend(element(def, row, context));
+    }
+    if def.kind == TableKind::Quantiles {
+        lines.push(shorten(&format!("    (quantiles of {}: error ≤ 1/32)", def.name), context.width));
+    }
+    if lines.len() > 1 {
+        lines.push(String::new());
+    }
+    lines.iter().try_for_each(|it| writeln!(out, "{it}"))
+}
+
+fn is_histogram(kind: TableKind) -> bool {
+    matches!(kind, TableKind::Hist { .. } | TableKind::Lhist { .. })
+}
+
+/// One element: its key, then its value on the same line or below.
+fn element(def: &TableDef, row: &Row, context: &mut Context<'_>) -> Vec<String> {
+    let width = context.width;
+    match &row.cell {
+        Cell::Buckets(buckets) if def.kind != TableKind::Quantiles => {
+            let mut lines = headed(def, row, ":", width);
+            lines.extend(histogram(def, &filled(buckets), width));
+            lines
+        }
+        Cell::Plain(Value::Stack(stack)) => {
+            let stack = named(*stack, context.names);
+            let mut lines = headed(def, row, ":", width);
+            lines.extend(frame_lines(&stack, width));
+            lines
+        }
+        cell => with_value(def, row, &value(cell, def), width),
+    }
+}
+
+/// `@x[key]: value`; what does not fit stands on the next line, indented.
+fn with_value(def: &TableDef, row: &Row, value: &str, width: usize) -> Vec<String> {
+    const LEAST_KEY: usize = 24;
+    let needed = columns(value) + 2;
+    if needed + LEAST_KEY.min(columns(&def.name) + key_columns(row)) <= width {
+        return headed(def, row, &format!(": {value}"), width);
+    }
+    let mut lines = headed(def, row, ":", width);
+    lines.push(shorten(&format!("    {value}"), width));
+    lines
+}
+
+/// The element's name with `suffix` behind it; keys give way to the width, the suffix does not.
+/// A stack among the keys takes a line for each frame.
+fn headed(def: &TableDef, row: &Row, suffix: &str, width: usize) -> Vec<String> {
+    if row.key.is_empty() {
+        return vec![shorten(&format!("{}{suffix}", def.name), width)];
+    }
+    let mut lines = vec![format!("{}[", shorten(&def.name, width.saturating_sub(1)))];
+    let words = word_widths(row, width.saturating_sub(columns(&def.name) + 2 + columns(suffix)));
+    for (i, (part, room)) in row.key.iter().zip(words).enumerate() {
+        let separator = if i > 0 { ", " } else { "" };
+        match part {
+            Part::Stack(stack) => {
+                lines.last_mut().expect("never empty").push_str(separator.trim_end());
+                lines.extend(frame_lines(stack, width));
+                lines.push(String::new());
+            }
+            word => lines.last_mut().expect("never empty").push_str(&format!("{separator}{}", shorten(&word_text(word), room))),
+        }
+    }
+    lines.last_mut().expect("never empty").push_str(&format!("]{suffix}"));
+    // Only a very narrow terminal, or very many keys, come to this.
+    lines.iter().map(|it| shorten(it, width)).collect()
+}
+
+/// Columns for each word of the key, so that together with separators they take `room`: long
+/// words give way first.
+fn word_widths(row: &Row, room: usize) -> Vec<usize> {
+    const SHORTEST: usize = 8;
+    let mut widths: Vec<usize> = row.key.iter().map(|it| columns(&word_text(it))).collect();
+    let room = room.saturating_sub(2 * widths.len().saturating_sub(1));
+    while widths.iter().sum::<usize>() > room {
+        let Some(longest) = (0..widths.len()).max_by_key(|it| widths[*it]) else { break };
+        if widths[longest] <= SHORTEST {
+            break;
+        }
+        let excess = widths.iter().sum::<usize>() - room;
+        let second = widths.iter().copied().filter(|it| *it < widths[longest]).max().unwrap_or(0);
+        let target = widths[longest].saturating_sub(excess).max(second).max(SHORTEST);
+        widths[longest] = target.min(widths[longest] - 1);
+    }
+    widths
+}
+
+fn key_columns(row: &Row) -> usize {
+    if row.key.is_empty() {
+        return 0;
+    }
+    row.key.iter().map(|it| columns(&word_text(it)) + 2).sum()
+}
+
+fn word_text(part: &Part) -> String {
+    match part {
+        Part::Missing => "-".into(),
+        // Rounded, two different keys could read the same.
+        Part::Int(it, unit) => exact(*it, *unit),
+        Part::Bool(it) => it.to_string(),
+        Part::Text(it) => printable(it),
+        Part::Stack(_) => String::new(),
+    }
+}
+
+fn frame_lines(stack: &NamedStack, width: usize) -> Vec<String> {
+    let indent = " ".repeat(4.min(width / 2));
+    let room = width - indent.len();
+    stack.0.iter().map(|it| format!("{indent}{}", shorten(&it.text(), room))).collect()
+}
+
+/// A value that fits on a line, with its unit.
+fn value(cell: &Cell, def: &TableDef) -> String {
+    let unit = |n: i64| human(n, def.unit);
+    match cell {
+        Cell::Plain(Value::Missing) => "-".into(),
+        Cell::Plain(Value::Bool(it)) => it.to_string(),
+        Cell::Plain(Value::Int(it)) => unit(*it),
+        Cell::Plain(Value::Str(it)) => printable(it),
+        Cell::Plain(Value::Stack(_)) => String::new(),
+        Cell::Number(it) if def.kind == TableKind::Count => it.to_string(),
+        Cell::Number(it) => unit(*it),
+        Cell::Avg { .. } => unit(cell.weight()),
+        Cell::Stats { count, total, min, max } => format!(
+            "count {count}, average {}, total {}, min {}, max {}",
+            unit(total.checked_div(*count).unwrap_or(0)),
+            unit(*total),
+            unit(*min),
+            unit(*max)
+        ),
+        Cell::Buckets(buckets) => match quantiles(buckets) {
+            Some(q) => format!(
+                "count {}, p50 {}, p90 {}, p99 {}, max {}",
+                q.count,
+                unit(q.p50),
+                unit(q.p90),
+                unit(q.p99),
+                unit(q.max)
+            ),
+            None => "count 0".into(),
+        },
+    }
+}
+
+/// Columns of bpftrace's histograms: bounds, count, bar.
+const BOUNDS_WIDTH: usize = 16;
+const COUNT_WIDTH: usize = 8;
+const BAR_WIDTH: usize = 52;
+
+fn histogram(def: &TableDef, rows: &[(i64, u64)], width: usize) -> Vec<String> {
+    let labels: Vec<String> = rows.iter().map(|(index, _)| label(def, *index)).collect();
+    let counts: Vec<String> = rows.iter().map(|(_, n)| n.to_string()).collect();
+    let longest = |texts: &[String], least: usize| texts.iter().map(|it| columns(it)).max().unwrap_or(0).max(least);
+    let label_width = longest(&labels, BOUNDS_WIDTH);
+    let count_width = longest(&counts, COUNT_WIDTH - 1) + 1;
+    let bar_width = width.saturating_sub(label_width + count_width + 3).min(BAR_WIDTH);
+    let largest = rows.iter().map(|(_, n)| *n).max().unwrap_or(0);
+    let mut lines = Vec::with_capacity(rows.len());
+    for (((_, n), label), count) in rows.iter().zip(&labels).zip(&counts) {
+        let bar = "@".repeat(bar_columns(*n, largest, bar_width));
+        let line = format!("{}{count:>count_width$} |{}|", padded(label, label_width), padded(&bar, bar_width));
+        lines.push(shorten(&line, width));
+    }
+    lines
+}
+
+fn bar_columns(n: u64, largest: u64, width: usize) -> usize {
+    let scaled = (u128::from(n) * width as u128).checked_div(u128::from(largest)).unwrap_or(0);
+    usize::try_from(scaled).unwrap_or(width).min(width)
+}
+
+/// `[2, 4)`, `[0]`, `(..., 0)`, `[10, ...)`.
+fn label(def: &TableDef, index: i64) -> String {
+    let number = |n: i64| bound_text(n, def);
+    match bounds(def.kind, index) {
+        Bounds { min: None, max } => format!("(..., {})", number(max.unwrap_or(i64::MAX).saturating_add(1))),
+        Bounds { min: Some(min), max: None } => format!("[{}, ...)", number(min)),
+        Bounds { min: Some(min), max: Some(max) } if min == max => format!("[{}]", number(min)),
+        Bounds { min: Some(min), max: Some(i64::MAX) } => format!("[{}, ...)", number(min)),
+        Bounds { min: Some(min), max: Some(max) } => format!("[{}, {})", number(min), number(max + 1)),
+    }
+}
+
+fn bound_text(n: i64, def: &TableDef) -> String {
+    let logarithmic = !matches!(def.kind, TableKind::Lhist { .. });
+    match def.unit {
+        // With more sub-buckets than three digits can tell apart, bounds must be exact.
+        Unit::Nanos if logarithmic && bits(def.kind) <= 5 => human(n, Unit::Nanos),
+        Unit::None if logarithmic => binary(n),
+        unit => exact(n, unit),
+    }
+}

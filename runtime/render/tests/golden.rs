@@ -1,0 +1,319 @@
+//! What users see, as text beside the tests; `BLESS=1` writes the files anew.
+
+mod common;
+
+use common::*;
+use std::collections::BTreeMap;
+use std::path::Path;
+use xputrace_model::bucket;
+use xputrace_model::diagnostic::{Diagnostic, FileId, Label, Site, SourceFile, Sources};
+use xputrace_model::loss::{Account, Loss, Losses};
+use xputrace_model::output::{Output, View};
+use xputrace_model::plan::{Demand, Place, Plan, Probe, Target};
+use xputrace_model::schema::{Event, Unit};
+use xputrace_model::table::{Cell, Scalar, Table, TableKind, Value};
+use xputrace_render::{Context, Format, diagnostics, explain, flamegraph, folded, json, text, widest_paths};
+
+fn golden(name: &str, actual: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, actual).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(expected == actual, "{name} differs (BLESS=1 accepts it)\n--- expected\n{expected}\n--- actual\n{actual}");
+}
+
+/// The outputs as text, then as JSON.
+fn both(outputs: &[Output]) -> String {
+    let sources = sources();
+    let mut names = Names;
+    let mut out = Vec::new();
+    let mut context = Context { names: &mut names, sources: &sources, width: 80 };
+    for output in outputs {
+        text(&mut out, output, &mut context).unwrap();
+    }
+    out.extend(b"----\n");
+    for output in outputs {
+        json(&mut out, output, &mut context).unwrap();
+    }
+    String::from_utf8(out).unwrap()
+}
+
+fn sources() -> Sources {
+    let file = |name: &str, text: &str| SourceFile { name: name.into(), text: text.into() };
+    Sources {
+        files: vec![
+            file("slow.rhai", "kernel(|k| @time[k.nmae].sum(k.duration));\nbegin(|| print(\"ä tracing\"));\n"),
+            file("lib.rhai", "fn helper(x) {\n    @time[x] = 1\n}\n"),
+        ],
+    }
+}
+
+fn buckets(values: &[i64], bits: u32) -> Cell {
+    let mut counts = BTreeMap::new();
+    for value in values {
+        *counts.entry(bucket::index(*value, bits)).or_default() += 1;
+    }
+    Cell::Buckets(counts)
+}
+
+#[test]
+fn plain_maps() {
+    let name = Scalar::Name;
+    golden(
+        "maps.txt",
+        &both(&[
+            Output::Attached { probes: 1 },
+            Output::Attached { probes: 12 },
+            Output::Text("any text\nof the script".into()),
+            view(table("@n", &[], TableKind::Count, Unit::None, vec![(vec![], Cell::Number(3))])),
+            view(table("@", &[], TableKind::Min, Unit::Nanos, vec![(vec![], Cell::Number(-3))])),
+            view(table("@none", &[name], TableKind::Count, Unit::None, vec![])),
+            view(table(
+                "@time",
+                &[name],
+                TableKind::Sum,
+                Unit::Nanos,
+                vec![
+                    (vec![string("matmul")], Cell::Number(3_100_000)),
+                    (vec![string("relu")], Cell::Number(412)),
+                    (vec![Value::Missing], Cell::Number(99_000)),
+                    (
+                        vec![string("at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, (unsigned long)3> >")],
+                        Cell::Number(1_500_000_000),
+                    ),
+                ],
+            )),
+            view(table(
+                "@calls",
+                &[Scalar::Int, name, Scalar::Bool],
+                TableKind::Count,
+                Unit::None,
+                vec![
+                    (vec![Value::Int(-3), string("two"), Value::Bool(true)], Cell::Number(4)),
+                    (vec![Value::Int(1), string("b"), Value::Bool(false)], Cell::Number(4)),
+                    (vec![Value::Int(1), string("a"), Value::Bool(false)], Cell::Number(4)),
+                ],
+            )),
+            view(table(
+                "@last",
+                &[Scalar::Int],
+                TableKind::Plain(Scalar::Text(128)),
+                Unit::None,
+                vec![(vec![Value::Int(7)], Cell::Plain(string("tock\n")))],
+            )),
+            view(table(
+                "@bytes",
+                &[name],
+                TableKind::Avg,
+                Unit::Bytes,
+                vec![(vec![string("malloc")], Cell::Avg { count: 2, total: 131_072 })],
+            )),
+            view(table(
+                "@s",
+                &[name],
+                TableKind::Stats,
+                Unit::Nanos,
+                vec![(vec![string("k")], Cell::Stats { count: 2, total: 9_000, min: 4_000, max: 5_000 })],
+            )),
+        ]),
+    );
+}
+
+#[test]
+fn keys_with_a_unit_are_exact() {
+    let mut def = def("@at", &[Scalar::Int], TableKind::Count, Unit::None);
+    def.keys[0].unit = Unit::Nanos;
+    let rows = [1_020_000, 1_020_001].map(|it| (vec![Value::Int(it)], Cell::Number(1))).to_vec();
+    let table = Table { def: def.into(), rows }.into();
+    assert!(both(&[view(table)]).starts_with("@at[1.02 ms]: 1\n@at[1.020001 ms]: 1\n"));
+}
+
+#[test]
+fn only_the_largest() {
+    let rows = (1..=5).map(|n| (vec![Value::Int(n)], Cell::Number(n * 100))).collect();
+    let table = table("@", &[Scalar::Int], TableKind::Sum, Unit::None, rows);
+    golden("top.txt", &both(&[Output::Table(View { table, top: Some(2) })]));
+}
+
+#[test]
+fn histograms() {
+    let hist = TableKind::Hist { bits: 0 };
+    let linear = TableKind::Lhist { min: 0, max: 10, step: 2 };
+    let linear_cell = Cell::Buckets(BTreeMap::from([(-1, 1), (0, 1), (4, 1), (5, 1)]));
+    golden(
+        "histograms.txt",
+        &both(&[
+            view(table("@", &[], hist, Unit::None, vec![(vec![], buckets(&[-1, 0, 1, 2, 3, 7, 20], 0))])),
+            view(table("@k", &[], hist, Unit::None, vec![(vec![], buckets(&[1023, 1024, 1 << 20], 0))])),
+            view(table("@latency", &[], hist, Unit::Nanos, vec![(vec![], buckets(&[1500, 5000, 5001, 70_000], 0))])),
+            view(table(
+                "@size",
+                &[Scalar::Text(16)],
+                hist,
+                Unit::Bytes,
+                vec![
+                    (vec![string("python3")], buckets(&[65_536, 100], 0)),
+                    (vec![string("sh")], buckets(&[5000], 0)),
+                ],
+            )),
+            view(table("@linear", &[], linear, Unit::None, vec![(vec![], linear_cell.clone())])),
+            view(table("@ms", &[], TableKind::Lhist { min: 0, max: 10_000_000, step: 2_500_000 }, Unit::Nanos, vec![(vec![], linear_cell)])),
+            view(table("@fine", &[], TableKind::Hist { bits: 1 }, Unit::None, vec![(vec![], buckets(&[1536, 2048], 1))])),
+            view(table(
+                "@q",
+                &[Scalar::Name],
+                TableKind::Quantiles,
+                Unit::Nanos,
+                vec![
+                    (vec![string("matmul")], buckets(&(1..=1000).map(|it| it * 1000).collect::<Vec<_>>(), 5)),
+                    (vec![string("a_very_long_kernel_name_that_leaves_no_room")], buckets(&[5], 5)),
+                ],
+            )),
+        ]),
+    );
+}
+
+#[test]
+fn stacks() {
+    let rows = vec![
+        (vec![stack(1), string("matmul")], Cell::Number(1000)),
+        (vec![stack(2), string("matmul")], Cell::Number(200)),
+        (vec![stack(3), string("a;b")], Cell::Number(30)),
+        (vec![stack(99), string("matmul")], Cell::Number(4)),
+    ];
+    let gpu = table("@gpu", &[Scalar::Stack, Scalar::Name], TableKind::Sum, Unit::Nanos, rows);
+    let lines = folded(&gpu, &mut Names).unwrap();
+    let widest: String = widest_paths(&lines, 2)
+        .iter()
+        .map(|it| format!("{:.1} % {} {}\n", it.share * 100.0, it.weight, it.frames.join(" > ")))
+        .collect();
+    let rows = vec![(vec![stack(1)], Cell::Number(5))];
+    let alone = table("@cpu", &[Scalar::Stack], TableKind::Count, Unit::None, rows);
+    let outputs = both(&[view(gpu), view(alone)]);
+    golden("stacks.txt", &format!("{outputs}----\n{lines}----\n{widest}"));
+}
+
+#[test]
+fn flame_graphs_are_labelled_and_the_same_each_time() {
+    let lines = "main;forward;matmul 1200\nmain;forward;relu 30\n";
+    let svg = String::from_utf8(flamegraph(lines, "GPU time <x>", Unit::Nanos).unwrap()).unwrap();
+    assert!(svg.contains("GPU time &lt;x&gt;") && svg.contains("matmul (1,200 ns, 97.56%)"), "{svg}");
+    assert_eq!(svg.as_bytes(), flamegraph(lines, "GPU time <x>", Unit::Nanos).unwrap());
+    let no_stack = table("@x", &[Scalar::Int], TableKind::Count, Unit::None, vec![]);
+    let histogram = table("@h", &[Scalar::Stack], TableKind::Hist { bits: 0 }, Unit::None, vec![(vec![stack(1)], buckets(&[1], 0))]);
+    golden(
+        "fold-errors.txt",
+        &format!(
+            "{}\n{}\n{}\n",
+            flamegraph("\n", "t", Unit::None).unwrap_err(),
+            folded(&no_stack, &mut Names).unwrap_err(),
+            folded(&histogram, &mut Names).unwrap_err()
+        ),
+    );
+}
+
+#[test]
+fn losses() {
+    let account = Account {
+        launches: 200,
+        joined: 200,
+        kernels: 200,
+        kernel_nanos: 5_000_000,
+        collector_kernels: 200,
+        collector_kernel_nanos: 5_000_000,
+        ..Account::default()
+    };
+    let mut lost = Losses::default();
+    lost.add(Loss::LostAtExit, 2);
+    lost.add_at(Loss::MissingValue, Site { file: FileId(0), offset: 3, line: 2 }, 17);
+    let end = |losses: &Losses, account| Output::End { losses: losses.clone(), account };
+    let failing = Account { joined: 195, failed: 3, lost: 2, captured: 7, kernels: 195, ..account };
+    let unbalanced = Account { joined: 195, ..account };
+    golden(
+        "losses.txt",
+        &both(&[
+            end(&Losses::default(), Some(account)),
+            end(&Losses::default(), None),
+            end(&lost, Some(failing)),
+            end(&Losses::default(), Some(unbalanced)),
+        ]),
+    );
+}
+
+#[test]
+fn every_loss_fits_and_ends_without_a_dot() {
+    for loss in Loss::ALL {
+        let (what, advice) = xputrace_render::meaning(*loss);
+        assert!(!what.ends_with('.') && !advice.ends_with('.') && !what.is_empty() && !advice.is_empty());
+    }
+}
+
+#[test]
+fn formats_have_names() {
+    assert_eq!("json".parse(), Ok(Format::Json));
+    let errors = ["csv", "xml"].map(|it| it.parse::<Format>().unwrap_err().to_string());
+    assert_eq!(
+        errors,
+        ["csv output is not offered yet; use `-f json`", "there is no output format `xml`; use `text` or `json`"]
+    );
+}
+
+#[test]
+fn mistakes_in_scripts() {
+    let label = |file, span, note: Option<&str>| Label { file: FileId(file), span, note: note.map(str::to_string) };
+    let all = [
+        Diagnostic::error("unknown-field", "a kernel has no field `nmae`", label(0, 19..23, Some("not a field")))
+            .also(label(0, 7..8, None), "`k` is a kernel")
+            .help("did you mean `name`?"),
+        Diagnostic::error("mixed-kinds", "`@time` is used in two ways", label(1, 19..31, Some("assigned here")))
+            .also(label(0, 11..41, None), "summed up here")
+            .help("use another map")
+            .help("a map is one thing, whoever touches it"),
+        Diagnostic::warning("odd-place", "a span that lies within a character and past the end", label(0, 60..9000, None)),
+        Diagnostic::error("no-file", "a file that is not there", label(9, 0..1, None)),
+    ];
+    let colored = diagnostics(&all[..1], &sources(), true);
+    assert!(colored.contains("\u{1b}["));
+    assert_eq!(diagnostics(&[], &sources(), false), "");
+    golden("diagnostics.txt", &diagnostics(&all, &sources(), false));
+}
+
+#[test]
+fn plans() {
+    let probe = |event, name: &str, place, line, why: &[&str]| Probe {
+        event,
+        target: Target::None,
+        name: name.into(),
+        place,
+        program: None,
+        entry_program: None,
+        closure: None,
+        system_wide: false,
+        sees_unjoined: false,
+        site: Site { file: FileId(0), offset: 0, line },
+        why: why.iter().map(|it| it.to_string()).collect(),
+    };
+    let mut time = def("@time", &[Scalar::Name, Scalar::Int], TableKind::Sum, Unit::Nanos);
+    time.tracer_map = Some(0);
+    let mut request = def("@request", &[Scalar::Int], TableKind::Plain(Scalar::Int), Unit::None);
+    (request.kernel_map, request.tracer_map) = (Some(1), Some(1));
+    let plan = Plan {
+        sources: sources(),
+        probes: vec![
+            probe(Event::Kernel, "kernel", Place::Tracer, 1, &["reads only fields of the joined kernel"]),
+            Probe { system_wide: true, ..probe(Event::Uprobe, "uprobe:./server:handle_request", Place::Linux, 2, &[]) },
+            probe(
+                Event::Interval,
+                "interval:s:1",
+                Place::Interpreter,
+                3,
+                &["prints a map, which needs all of Rhai, and this sentence is long enough to be broken over lines"],
+            ),
+        ],
+        tables: vec![time.into(), request.into()],
+        demand: Demand { launches: true, kernels: true, launch_stacks: true, launch_marker: true, ..Demand::default() },
+        ..Plan::default()
+    };
+    golden("explain.txt", &format!("{}====\n{}", explain(&plan), explain(&Plan::default())));
+}

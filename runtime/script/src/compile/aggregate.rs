@@ -1,0 +1,192 @@
+//! Aggregations: find or create this engine's part of an element, then change it atomically.
+
+use super::build::Engine;
+use super::emit::{Emitter, SCRATCH};
+use super::typed::{Expr, MapId};
+use rhai::Position;
+use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
+use xputrace_bytecode::{Label, helper};
+use xputrace_model::bucket::QUANTILE_BITS;
+use xputrace_model::loss::Loss;
+use xputrace_model::table::TableKind;
+
+/// Tries of a compare-and-swap before it is given up and counted.
+const CAS_TRIES: usize = 8;
+
+impl Emitter<'_, '_> {
+    /// `@m[key].sum(value)` and the others.
+    pub(super) fn aggregate(&mut self, map: MapId, keys: &[Expr], value: Option<&Expr>, at: Position) {
+        let def = self.build.shapes.def(map);
+        let slot = self.alloc(8);
+        match value {
+            Some(value) => {
+                self.eval_strict(value);
+                self.store(slot, Reg::R0);
+            }
+            None => self.store_imm(slot, 1),
+        }
+        let key = self.key(map, keys);
+        if def.kind.is_bucketed() {
+            self.load(Reg::R1, slot);
+            self.bucket(def.kind);
+            self.store(key + def.key_size() as i16, Reg::R0);
+            self.store_imm(slot, 1);
+        }
+        let done = self.asm.label();
+        self.element(map, key, def.kind.value_size(), at, done);
+        self.apply(def.kind, slot, at, done);
+        self.asm.place(done);
+    }
+
+    /// R0 = the element's address; goes to `done` when the map is full, counted.
+    fn element(&mut self, map: MapId, key: i16, value_size: usize, at: Position, done: Label) {
+        let full = self.counts(Loss::MapFull, at, Some(map), done);
+        let hit = self.asm.label();
+        let outer = self.table(map);
+        let generations = self.engine == Engine::Kernel && self.build.has_generations(map);
+        let inner = generations.then(|| self.alloc(8));
+        if let Some(inner) = inner {
+            self.asm.st_imm(Size::W, Reg::FP, SCRATCH, 0);
+            self.lookup(outer, SCRATCH);
+            self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, full);
+            self.store(inner, Reg::R0);
+        }
+        self.lookup_in(outer, inner, key);
+        self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, hit);
+        if self.build.is_single(map) {
+            // An array always has its element.
+            self.asm.jump(full);
+            self.asm.place(hit);
+            return;
+        }
+        let zero = self.alloc(value_size);
+        self.zero(zero, value_size);
+        self.map_into_r1(outer, inner);
+        self.address(Reg::R2, key);
+        self.address(Reg::R3, zero);
+        self.asm.mov_imm(Reg::R4, i64::from(helper::UPDATE_NOEXIST));
+        self.asm.call(helper::MAP_UPDATE_ELEM);
+        self.lookup_in(outer, inner, key);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, full);
+        self.asm.place(hit);
+    }
+
+    fn lookup_in(&mut self, outer: usize, inner: Option<i16>, key: i16) {
+        self.map_into_r1(outer, inner);
+        self.address(Reg::R2, key);
+        self.asm.call(helper::MAP_LOOKUP_ELEM);
+    }
+
+    fn map_into_r1(&mut self, outer: usize, inner: Option<i16>) {
+        match inner {
+            Some(inner) => self.load(Reg::R1, inner),
+            None => self.asm.ld_map(Reg::R1, outer),
+        }
+    }
+
+    /// Changes the value at R0 by what is in `slot`.
+    fn apply(&mut self, kind: TableKind, slot: i16, at: Position, done: Label) {
+        self.load(Reg::R1, slot);
+        match kind {
+            TableKind::Min => self.extreme(false, 0, slot, at, done),
+            TableKind::Max => self.extreme(true, 0, slot, at, done),
+            TableKind::Avg => self.count_and_total(),
+            TableKind::Stats => {
+                self.count_and_total();
+                // Counting a failure loses all registers, so the address waits on the stack.
+                let (address, next) = (self.alloc(8), self.asm.label());
+                self.store(address, Reg::R0);
+                self.extreme(false, 16, slot, at, next);
+                self.asm.place(next);
+                self.load(Reg::R0, address);
+                self.extreme(true, 24, slot, at, done);
+            }
+            _ => self.asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1),
+        }
+    }
+
+    fn count_and_total(&mut self) {
+        self.asm.mov_imm(Reg::R2, 1);
+        self.asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R2);
+        self.asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 8, Reg::R1);
+    }
+
+    /// Bounded compare-and-swap on a coded minimum or maximum of the value at R0. R5 holds its
+    /// address; R0 is what was there, R1 the value, R2 the code, R3 the value coded, R4 what was
+    /// there decoded.
+    fn extreme(&mut self, larger: bool, offset: i16, slot: i16, at: Position, done: Label) {
+        let base = Reg::R5;
+        self.asm.mov(base, Reg::R0);
+        let failed = self.counts(Loss::CasFailed, at, None, done);
+        let (identity, keeps) = if larger { (i64::MIN, Cond::Sge) } else { (i64::MAX, Cond::Sle) };
+        self.load(Reg::R1, slot);
+        self.asm.mov_imm(Reg::R2, identity);
+        self.asm.mov(Reg::R3, Reg::R1);
+        self.asm.alu(Alu::Xor, Reg::R3, Reg::R2);
+        self.asm.ldx(Size::Dw, Reg::R0, base, offset);
+        for _ in 0..CAS_TRIES {
+            self.asm.mov(Reg::R4, Reg::R0);
+            self.asm.alu(Alu::Xor, Reg::R4, Reg::R2);
+            self.asm.jump_if(keeps, Reg::R4, Reg::R1, done);
+            // R0 becomes what was there, whether it was swapped or not; R4 remembers the guess.
+            self.asm.mov(Reg::R4, Reg::R0);
+            self.asm.atomic(atomic::CMPXCHG, Size::Dw, base, offset, Reg::R3);
+            self.asm.jump_if(Cond::Eq, Reg::R0, Reg::R4, done);
+        }
+        self.asm.jump(failed);
+    }
+
+    /// R0 = the bucket of the value in R1.
+    fn bucket(&mut self, kind: TableKind) {
+        match kind {
+            TableKind::Lhist { min, max, step } => self.linear_bucket(min, max, step),
+            TableKind::Hist { bits } => self.log_bucket(bits),
+            _ => self.log_bucket(QUANTILE_BITS),
+        }
+    }
+
+    /// [`xputrace_model::bucket::index`]. The exponent is found without branches, so that the
+    /// verifier has one path to follow: each step shifts by half as much when that leaves a bit.
+    fn log_bucket(&mut self, bits: u32) {
+        let (negative, done) = (self.asm.label(), self.asm.label());
+        self.asm.jump_if_imm(Cond::Slt, Reg::R1, 0, negative);
+        self.asm.mov(Reg::R0, Reg::R1);
+        self.asm.jump_if_imm(Cond::Slt, Reg::R1, 1 << bits, done);
+        self.asm.mov(Reg::R2, Reg::R1);
+        self.asm.mov_imm(Reg::R0, 0);
+        for step in (0..6).rev() {
+            // R3 = 1 << step when R2 needs more than 1 << step bits, else 0.
+            self.asm.mov_imm(Reg::R3, (1i64 << (1 << step)) - 1);
+            self.asm.alu(Alu::Sub, Reg::R3, Reg::R2);
+            self.asm.alu_imm(Alu::Rsh, Reg::R3, 63);
+            self.asm.alu_imm(Alu::Lsh, Reg::R3, step);
+            self.asm.alu(Alu::Rsh, Reg::R2, Reg::R3);
+            self.asm.alu(Alu::Add, Reg::R0, Reg::R3);
+        }
+        // R0 is the exponent: ((R0 - bits + 1) << bits) + (R1 >> (R0 - bits)) - (1 << bits).
+        self.asm.alu_imm(Alu::Sub, Reg::R0, bits as i32);
+        self.asm.alu(Alu::Rsh, Reg::R1, Reg::R0);
+        self.asm.alu_imm(Alu::Lsh, Reg::R0, bits as i32);
+        self.asm.alu(Alu::Add, Reg::R0, Reg::R1);
+        self.asm.jump(done);
+        self.asm.place(negative);
+        self.asm.mov_imm(Reg::R0, -1);
+        self.asm.place(done);
+    }
+
+    fn linear_bucket(&mut self, min: i64, max: i64, step: i64) {
+        let done = self.asm.label();
+        let last = (i128::from(max) - i128::from(min) + i128::from(step) - 1) / i128::from(step);
+        self.asm.mov_imm(Reg::R0, -1);
+        self.asm.mov_imm(Reg::R2, min);
+        self.asm.jump_if(Cond::Slt, Reg::R1, Reg::R2, done);
+        self.asm.mov_imm(Reg::R0, last as i64);
+        self.asm.mov_imm(Reg::R3, max);
+        self.asm.jump_if(Cond::Sge, Reg::R1, Reg::R3, done);
+        self.asm.mov(Reg::R0, Reg::R1);
+        self.asm.alu(Alu::Sub, Reg::R0, Reg::R2);
+        self.asm.mov_imm(Reg::R2, step);
+        self.asm.alu(Alu::Div, Reg::R0, Reg::R2);
+        self.asm.place(done);
+    }
+}

@@ -1,0 +1,382 @@
+//! The plan while it is being made: maps, strings and loss slots are made when first asked for.
+
+use super::emit::Emitter;
+use super::placement::Placed;
+use super::tables::Shapes;
+use super::typed::{Checked, MapId};
+use crate::handler::{Handler, Staged};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use xputrace_bytecode::image::{MMAPABLE, NO_PREALLOC};
+use xputrace_bytecode::{Home, Image, MapKind, MapSpec, ProgramKind};
+use xputrace_model::catalog::Catalog;
+use xputrace_model::diagnostic::{Diagnostic, FileId, Site};
+use xputrace_model::loss::Loss;
+use xputrace_model::plan::{LossSite, Place, Plan, Probe, StringId, TAG_SLOTS, Target};
+use xputrace_model::schema::Event;
+use xputrace_model::table::{TableDef, TableId, TableKind};
+
+/// Bytes of the ring buffers through which handlers print.
+const RING_BYTES: u32 = 1 << 20;
+/// Stacks of CPU probes that are kept, and frames of each.
+const STACKS: u32 = 16_384;
+const STACK_FRAMES: u32 = 127;
+/// Calls under return probes at one time; beyond it the oldest entries are forgotten.
+const ENTRIES: u32 = 16_384;
+/// An entry: its time and six arguments.
+pub(super) const ENTRY_BYTES: usize = 56;
+/// Processes that samples and tracepoints are limited to, and that receive tags.
+const PROCESSES: u32 = 16_384;
+
+/// Which engine a program runs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Engine {
+    Kernel,
+    Tracer,
+}
+
+impl Engine {
+    fn home(self) -> Home {
+        match self {
+            Engine::Kernel => Home::Kernel,
+            Engine::Tracer => Home::Tracer,
+        }
+    }
+
+    fn letter(self) -> &'static str {
+        match self {
+            Engine::Kernel => "k",
+            Engine::Tracer => "t",
+        }
+    }
+}
+
+pub(super) struct Build<'a> {
+    pub(super) staged: &'a Staged,
+    pub(super) catalog: &'a dyn Catalog,
+    pub(super) shapes: &'a Shapes,
+    pub(super) diagnostics: Vec<Diagnostic>,
+    pub(super) plan: Plan,
+    tables: Vec<TableDef>,
+    strings: FxHashMap<String, StringId>,
+    losses: FxHashMap<(Loss, FileId, u32, Option<TableId>), usize>,
+    entries: Option<usize>,
+    every: FxHashMap<Engine, (usize, u32)>,
+    tracer_ring: Option<usize>,
+}
+
+impl<'a> Build<'a> {
+    pub(super) fn new(staged: &'a Staged, catalog: &'a dyn Catalog, shapes: &'a Shapes) -> Self {
+        let sources = staged.sources.files.iter().map(|it| (it.name.clone(), it.text.clone())).collect();
+        let plan = Plan {
+            sources: staged.sources.clone(),
+            image: Image { sources, ..Image::default() },
+            strings: vec![String::new()],
+            ..Plan::default()
+        };
+        let mut build = Build {
+            staged,
+            catalog,
+            shapes,
+            diagnostics: Vec::new(),
+            plan,
+            tables: Vec::new(),
+            strings: FxHashMap::from_iter([(String::new(), 0)]),
+            losses: FxHashMap::default(),
+            entries: None,
+            every: FxHashMap::default(),
+            tracer_ring: None,
+        };
+        for map in 0..shapes.list.len() {
+            let table = build.table_with_maps(map);
+            build.tables.push(table);
+        }
+        build
+    }
+
+    /// Adds a handler's probe, and its programs where it is compiled.
+    pub(super) fn handler(&mut self, handler: &Handler, placed: &Placed, checked: Option<&Checked>) {
+        let index = self.plan.probes.len();
+        let mut probe = Probe {
+            event: handler.event,
+            target: handler.target.clone(),
+            name: handler.name.clone(),
+            place: placed.place,
+            program: None,
+            entry_program: None,
+            closure: handler.interpreted,
+            system_wide: handler.options.system_wide,
+            sees_unjoined: placed.sees_unjoined,
+            site: handler.site,
+            why: placed.why.clone(),
+        };
+        if let Some(checked) = checked {
+            probe.program = self.program(handler, placed.place, checked, index);
+            if checked.entry_args.is_some() {
+                probe.entry_program = self.entry_program(handler, checked, index);
+            }
+        }
+        self.plan.probes.push(probe);
+    }
+
+    fn program(&mut self, handler: &Handler, place: Place, checked: &Checked, probe: usize) -> Option<usize> {
+        let (engine, kind) = match (place, handler.event, &handler.target) {
+            (Place::Tracer | Place::Interpreter, ..) => (Engine::Tracer, ProgramKind::Syscall),
+            (_, Event::Uretprobe, _) => (Engine::Kernel, ProgramKind::Uretprobe),
+            (_, Event::Tracepoint, Target::Tracepoint { category, name }) => {
+                (Engine::Kernel, ProgramKind::Tracepoint { category: category.clone(), name: name.clone() })
+            }
+            (_, Event::Profile, _) => (Engine::Kernel, ProgramKind::PerfEvent),
+            _ => (Engine::Kernel, ProgramKind::Uprobe),
+        };
+        let name = format!("{}_{probe}", handler.event.name());
+        let mut emitter = Emitter::new(self, handler, checked, engine, probe);
+        emitter.prologue();
+        emitter.block(&checked.body);
+        let program = emitter.finish(name, kind)?;
+        self.plan.image.programs.push(program);
+        Some(self.plan.image.programs.len() - 1)
+    }
+
+    fn entry_program(&mut self, handler: &Handler, checked: &Checked, probe: usize) -> Option<usize> {
+        let mut emitter = Emitter::new(self, handler, checked, Engine::Kernel, probe);
+        emitter.leave_entry();
+        let program = emitter.finish(format!("entry_{probe}"), ProgramKind::Uprobe)?;
+        self.plan.image.programs.push(program);
+        Some(self.plan.image.programs.len() - 1)
+    }
+
+    /// The finished plan, its growing maps at their final size.
+    pub(super) fn finish(mut self) -> (Plan, Vec<Diagnostic>) {
+        let slots = self.plan.loss_sites.len().max(1) as u32;
+        for map in [self.plan.kernel_losses, self.plan.tracer_losses].into_iter().flatten() {
+            self.plan.image.maps[map].max_entries = slots;
+        }
+        for (map, slots) in self.every.values() {
+            self.plan.image.maps[*map].max_entries = *slots;
+        }
+        self.plan.tables = self.tables.into_iter().map(Arc::new).collect();
+        (self.plan, self.diagnostics)
+    }
+
+    /// The id of a string known while compiling.
+    pub(super) fn string(&mut self, text: &str) -> StringId {
+        if let Some(id) = self.strings.get(text) {
+            return *id;
+        }
+        let id = self.plan.strings.len() as StringId;
+        self.plan.strings.push(text.into());
+        self.strings.insert(text.into(), id);
+        id
+    }
+
+    /// The slot that counts a loss at a line, one for both engines.
+    pub(super) fn loss_slot(&mut self, loss: Loss, site: Site, table: Option<TableId>, engine: Engine) -> usize {
+        self.loss_map(engine);
+        let sites = &mut self.plan.loss_sites;
+        *self.losses.entry((loss, site.file, site.line, table)).or_insert_with(|| {
+            sites.push(LossSite { loss, site, table });
+            sites.len() - 1
+        })
+    }
+
+    pub(super) fn loss_map(&mut self, engine: Engine) -> usize {
+        let known = match engine {
+            Engine::Kernel => self.plan.kernel_losses,
+            Engine::Tracer => self.plan.tracer_losses,
+        };
+        if let Some(map) = known {
+            return map;
+        }
+        let (name, kind) = match engine {
+            Engine::Kernel => ("losses_k", MapKind::PercpuArray),
+            Engine::Tracer => ("losses_t", MapKind::Array),
+        };
+        let map = self.map(spec(name, kind, 4, 8, 1, 0, engine.home()));
+        match engine {
+            Engine::Kernel => self.plan.kernel_losses = Some(map),
+            Engine::Tracer => self.plan.tracer_losses = Some(map),
+        }
+        map
+    }
+
+    pub(super) fn ring_map(&mut self, engine: Engine) -> usize {
+        let known = match engine {
+            Engine::Kernel => self.plan.kernel_ring,
+            Engine::Tracer => self.tracer_ring,
+        };
+        if let Some(map) = known {
+            return map;
+        }
+        let name = format!("prints_{}", engine.letter());
+        let map = self.map(spec(&name, MapKind::Ringbuf, 0, 0, RING_BYTES, 0, engine.home()));
+        match engine {
+            Engine::Kernel => self.plan.kernel_ring = Some(map),
+            Engine::Tracer => self.tracer_ring = Some(map),
+        }
+        map
+    }
+
+    pub(super) fn stack_map(&mut self) -> usize {
+        if let Some(map) = self.plan.kernel_stacks {
+            return map;
+        }
+        let map = self.map(spec("stacks", MapKind::StackTrace, 4, STACK_FRAMES * 8, STACKS, 0, Home::Kernel));
+        self.plan.kernel_stacks = Some(map);
+        map
+    }
+
+    pub(super) fn targets_map(&mut self) -> usize {
+        if let Some(map) = self.plan.targets {
+            return map;
+        }
+        let map = self.map(spec("targets", MapKind::Hash, 4, 4, PROCESSES, NO_PREALLOC, Home::Kernel));
+        self.plan.targets = Some(map);
+        map
+    }
+
+    pub(super) fn tags_map(&mut self) -> usize {
+        if let Some(map) = self.plan.tags {
+            return map;
+        }
+        let slots = spec("tag_slots", MapKind::Array, 4, 16, TAG_SLOTS, MMAPABLE, Home::Kernel);
+        let outer = MapSpec {
+            inner: Some(Box::new(slots)),
+            ..spec("tags", MapKind::HashOfMaps, 4, 4, PROCESSES, NO_PREALLOC, Home::Kernel)
+        };
+        let map = self.map(outer);
+        self.plan.tags = Some(map);
+        map
+    }
+
+    pub(super) fn entries_map(&mut self) -> usize {
+        if let Some(map) = self.entries {
+            return map;
+        }
+        let map = self.map(spec("entries", MapKind::LruHash, 24, ENTRY_BYTES as u32, ENTRIES, 0, Home::Kernel));
+        self.entries = Some(map);
+        map
+    }
+
+    /// A counter for `every: n`: the map and the slot in it.
+    pub(super) fn every_slot(&mut self, engine: Engine) -> (usize, u32) {
+        let (map, next) = match self.every.get(&engine) {
+            Some(known) => *known,
+            None => {
+                let name = format!("every_{}", engine.letter());
+                (self.map(spec(&name, MapKind::Array, 4, 8, 1, 0, engine.home())), 0)
+            }
+        };
+        self.every.insert(engine, (map, next + 1));
+        (map, next)
+    }
+
+    /// The BPF map behind a script's map, for programs of an engine.
+    pub(super) fn table_map(&self, map: MapId, engine: Engine) -> usize {
+        let table = &self.tables[map];
+        let found = match engine {
+            Engine::Kernel => table.kernel_map,
+            Engine::Tracer => table.tracer_map,
+        };
+        found.expect("inference notes every engine whose handlers use a map")
+    }
+
+    /// Whether the kernel part is an array of one map, which is swapped when it is read.
+    pub(super) fn has_generations(&self, map: MapId) -> bool {
+        self.shapes.list[map].read_live && self.tables[map].kind.is_aggregation()
+    }
+
+    /// Whether the map is one element.
+    pub(super) fn is_single(&self, map: MapId) -> bool {
+        self.tables[map].stored_key_size() == 0
+    }
+
+    fn table_with_maps(&mut self, map: MapId) -> TableDef {
+        let mut table = self.shapes.def(map);
+        let shape = &self.shapes.list[map];
+        let (in_kernel, in_tracer) = (shape.in_kernel, shape.in_tracer);
+        match table.kind {
+            TableKind::Plain(_) => {
+                if in_kernel || in_tracer {
+                    let engine = if in_kernel { Engine::Kernel } else { Engine::Tracer };
+                    let bpf_map = self.map(plain_spec(map, &table, engine));
+                    table.kernel_map = in_kernel.then_some(bpf_map);
+                    table.tracer_map = in_tracer.then_some(bpf_map);
+                }
+            }
+            _ => {
+                let generations = shape.read_live;
+                table.kernel_map = in_kernel.then(|| self.map(kernel_part(map, &table, generations)));
+                table.tracer_map = in_tracer.then(|| self.map(tracer_part(map, &table)));
+            }
+        }
+        table
+    }
+
+    fn map(&mut self, spec: MapSpec) -> usize {
+        self.plan.image.maps.push(spec);
+        self.plan.image.maps.len() - 1
+    }
+}
+
+fn spec(name: &str, kind: MapKind, key: u32, value: u32, entries: u32, flags: u32, home: Home) -> MapSpec {
+    MapSpec {
+        name: name.into(),
+        kind,
+        key_size: key,
+        value_size: value,
+        max_entries: entries,
+        flags,
+        home,
+        inner: None,
+    }
+}
+
+/// A plain value's only home. A map without a key is a hash of one element, under a key of four
+/// zeros: unlike an array's, its element can be missing.
+fn plain_spec(id: MapId, table: &TableDef, engine: Engine) -> MapSpec {
+    let (kind, flags) = if table.evict { (MapKind::LruHash, 0) } else { (MapKind::Hash, NO_PREALLOC) };
+    let (key, entries) = match table.stored_key_size() {
+        0 => (4, 1),
+        n => (n as u32, table.capacity),
+    };
+    let name = map_name(id, table, engine.letter());
+    spec(&name, kind, key, table.kind.value_size() as u32, entries, flags, engine.home())
+}
+
+/// An aggregation's part in the kernel, one value a processor.
+fn kernel_part(id: MapId, table: &TableDef, generations: bool) -> MapSpec {
+    let value = table.kind.value_size() as u32;
+    let name = map_name(id, table, "k");
+    let part = match (table.stored_key_size() as u32, table.evict) {
+        (0, _) => spec(&name, MapKind::PercpuArray, 4, value, 1, 0, Home::Kernel),
+        (key, true) => spec(&name, MapKind::LruPercpuHash, key, value, table.capacity, 0, Home::Kernel),
+        (key, false) => spec(&name, MapKind::PercpuHash, key, value, table.capacity, NO_PREALLOC, Home::Kernel),
+    };
+    if !generations {
+        return part;
+    }
+    let outer = spec(&map_name(id, table, "g"), MapKind::ArrayOfMaps, 4, 4, 1, 0, Home::Kernel);
+    MapSpec { inner: Some(Box::new(part)), ..outer }
+}
+
+fn tracer_part(id: MapId, table: &TableDef) -> MapSpec {
+    let value = table.kind.value_size() as u32;
+    let name = map_name(id, table, "t");
+    match (table.stored_key_size() as u32, table.evict) {
+        (0, _) => spec(&name, MapKind::Array, 4, value, 1, 0, Home::Tracer),
+        (key, true) => spec(&name, MapKind::LruHash, key, value, table.capacity, 0, Home::Tracer),
+        (key, false) => spec(&name, MapKind::Hash, key, value, table.capacity, NO_PREALLOC, Home::Tracer),
+    }
+}
+
+/// At most 15 characters of a C identifier, told apart by the map's number.
+fn map_name(id: MapId, table: &TableDef, engine: &str) -> String {
+    let plain: String =
+        table.name.chars().map(|it| if it.is_ascii_alphanumeric() { it } else { '_' }).skip(1).collect();
+    let suffix = format!("_{id}{engine}");
+    let room = 15 - suffix.len().min(14);
+    let first = if plain.starts_with(|it: char| it.is_ascii_alphabetic()) { "" } else { "m" };
+    let head: String = first.chars().chain(plain.chars()).take(room).collect();
+    format!("{head}{suffix}")
+}

@@ -1,0 +1,117 @@
+//! Rhai nests `a.b[c].d()` to the right, with an index's own chain in the middle; here it is a
+//! head and a list of links.
+
+use crate::handler;
+use rhai::{ASTFlags, Expr, FnCallExpr, Position, Stmt};
+
+/// `head`, then what is applied to it, in the order in which it is written.
+pub(super) struct Chain<'a> {
+    pub(super) head: &'a Expr,
+    pub(super) links: Vec<Link<'a>>,
+    /// Whether any of its dots is `?.`.
+    pub(super) safe: bool,
+}
+
+/// One step of a chain.
+#[derive(Clone, Copy)]
+pub(super) enum Link<'a> {
+    Property(&'a str, Position),
+    Index(&'a Expr, Position),
+    Method(&'a FnCallExpr, Position),
+}
+
+impl<'a> Chain<'a> {
+    pub(super) fn of(expr: &'a Expr) -> Self {
+        let mut links = Vec::new();
+        let head = match expr {
+            Expr::Dot(pair, ..) => {
+                follow_dot(&pair.rhs, &mut links);
+                &pair.lhs
+            }
+            Expr::Index(pair, flags, at) => {
+                follow_index(&pair.rhs, *flags, *at, &mut links);
+                &pair.lhs
+            }
+            other => other,
+        };
+        Chain { head, links, safe: is_safe(expr) }
+    }
+}
+
+fn is_safe(expr: &Expr) -> bool {
+    match expr {
+        Expr::Dot(pair, flags, _) | Expr::Index(pair, flags, _) => {
+            flags.contains(ASTFlags::NEGATED) || is_safe(&pair.rhs)
+        }
+        _ => false,
+    }
+}
+
+/// The right side of a dot: the rest of the chain.
+fn follow_dot<'a>(rest: &'a Expr, links: &mut Vec<Link<'a>>) {
+    match rest {
+        Expr::Dot(pair, ..) => {
+            one(&pair.lhs, links);
+            follow_dot(&pair.rhs, links);
+        }
+        Expr::Index(pair, flags, at) => {
+            one(&pair.lhs, links);
+            follow_index(&pair.rhs, *flags, *at, links);
+        }
+        last => one(last, links),
+    }
+}
+
+/// The right side of an index: the index alone when the chain breaks here, else index and rest.
+fn follow_index<'a>(rest: &'a Expr, flags: ASTFlags, at: Position, links: &mut Vec<Link<'a>>) {
+    if flags.contains(ASTFlags::BREAK) {
+        links.push(Link::Index(rest, at));
+        return;
+    }
+    match rest {
+        Expr::Dot(pair, ..) => {
+            links.push(Link::Index(&pair.lhs, at));
+            follow_dot(&pair.rhs, links);
+        }
+        Expr::Index(pair, flags, inner) => {
+            links.push(Link::Index(&pair.lhs, at));
+            follow_index(&pair.rhs, *flags, *inner, links);
+        }
+        last => links.push(Link::Index(last, at)),
+    }
+}
+
+fn one<'a>(expr: &'a Expr, links: &mut Vec<Link<'a>>) {
+    match expr {
+        Expr::Property(name, at) => links.push(Link::Property(&name.2, *at)),
+        Expr::MethodCall(call, at) => links.push(Link::Method(call, *at)),
+        other => links.push(Link::Index(other, other.position())),
+    }
+}
+
+/// An expression without the `{ }` that interpolation and single-expression blocks put around it.
+pub(super) fn unwrapped(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::Stmt(block) => match block.statements() {
+            [Stmt::Expr(inner)] => unwrapped(inner),
+            _ => expr,
+        },
+        _ => expr,
+    }
+}
+
+/// The map that a variable of the rewritten text stands for, with its `@`.
+pub(super) fn map_name(expr: &Expr) -> Option<String> {
+    match expr {
+        Expr::Variable(variable, _, _) => handler::map_name(&variable.1),
+        _ => None,
+    }
+}
+
+/// The parts of `[a, b]`, or the one part that is no list.
+pub(super) fn key_parts(index: &Expr) -> Vec<&Expr> {
+    match unwrapped(index) {
+        Expr::Array(parts, _) => parts.iter().collect(),
+        one => vec![one],
+    }
+}

@@ -1,0 +1,695 @@
+//! Syntax to typed statements: names are resolved, types found, constants folded, and all that
+//! cannot be compiled is answered with what to write instead.
+//!
+//! The same walk infers the shapes of maps: it is repeated until they no longer change, and only
+//! the last round's diagnostics are kept.
+
+use super::chain::{Chain, Link, key_parts, map_name, unwrapped};
+use super::tables::{MAX_KEY_PARTS, Purpose, Shapes, Stored};
+use super::typed::{Base, Block, Checked, Expr, Kind, LocalId, MapId, Part, Stmt, StmtKind, Type};
+use crate::handler::{Captured, Handler, Staged};
+use rhai::{Expr as Syntax, FnCallExpr, Position, Stmt as SyntaxStmt};
+use xputrace_bytecode::insn::Alu;
+use xputrace_model::bucket::HIST_BITS;
+use xputrace_model::catalog::Catalog;
+use xputrace_model::diagnostic::{Diagnostic, Label, nearest};
+use xputrace_model::plan::Place;
+use xputrace_model::schema::{Event, Unit};
+use xputrace_model::table::TableKind;
+
+/// Most iterations of a `for`, which is unrolled.
+const MAX_ITERATIONS: i64 = 64;
+/// Most buckets of a linear histogram.
+const MAX_LINEAR_BUCKETS: i128 = 10_000;
+
+/// Methods that aggregate, and how many values each takes.
+const AGGREGATIONS: &[&str] = &["count", "sum", "min", "max", "avg", "stats", "hist", "lhist", "quantiles"];
+
+pub(super) struct Checker<'a> {
+    pub(super) staged: &'a Staged,
+    pub(super) catalog: &'a dyn Catalog,
+    pub(super) handler: &'a Handler,
+    pub(super) place: Place,
+    pub(super) tests_launch: bool,
+    pub(super) shapes: &'a mut Shapes,
+    pub(super) diagnostics: &'a mut Vec<Diagnostic>,
+    pub(super) checked: Checked,
+    scopes: Vec<Vec<(String, Binding)>>,
+    loops: usize,
+}
+
+#[derive(Clone)]
+enum Binding {
+    Local(LocalId),
+    Constant(Captured),
+    Event,
+}
+
+/// Checks one handler at the place that was chosen for it.
+pub(super) fn check(
+    staged: &Staged,
+    catalog: &dyn Catalog,
+    handler: &Handler,
+    place: Place,
+    tests_launch: bool,
+    shapes: &mut Shapes,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> Checked {
+    let mut outer: Vec<(String, Binding)> =
+        handler.captured.iter().map(|(name, value)| (name.clone(), Binding::Constant(value.clone()))).collect();
+    if !handler.parameter.is_empty() {
+        outer.push((handler.parameter.clone(), Binding::Event));
+    }
+    let mut checker = Checker {
+        staged,
+        catalog,
+        handler,
+        place,
+        tests_launch,
+        shapes,
+        diagnostics,
+        checked: Checked::default(),
+        scopes: vec![outer],
+        loops: 0,
+    };
+    checker.checked.body = checker.block(&handler.body, false);
+    checker.checked
+}
+
+impl Checker<'_> {
+    pub(super) fn label(&self, at: Position) -> Label {
+        self.staged.label(self.handler.file, at)
+    }
+
+    pub(super) fn error(&mut self, diagnostic: Diagnostic) {
+        self.diagnostics.push(diagnostic);
+    }
+
+    /// Reports a mistake and stands in for the value, of a type that fits anywhere.
+    pub(super) fn poison(&mut self, diagnostic: Diagnostic, at: Position) -> Expr {
+        self.error(diagnostic);
+        Expr { kind: Kind::Const(0), ty: Type::of(Base::Unknown), at }
+    }
+
+    pub(super) fn literal(&mut self, text: &str, at: Position) -> Expr {
+        Expr { kind: Kind::Literal(text.into()), ty: Type::of(Base::Name), at }
+    }
+
+    /// The statements of a block in a scope of their own; the last expression is its value.
+    pub(super) fn block(&mut self, stmts: &[SyntaxStmt], with_value: bool) -> Block {
+        self.scopes.push(Vec::new());
+        let mut block = Block::default();
+        let (last, front) = match stmts.split_last() {
+            Some((last, front)) if with_value => (Some(last), front),
+            _ => (None, stmts),
+        };
+        for stmt in front {
+            block.stmts.extend(self.stmt(stmt));
+        }
+        match last {
+            Some(SyntaxStmt::Expr(expr)) if !self.is_action(expr) => block.value = Some(self.expr(expr)),
+            Some(SyntaxStmt::If(flow, at)) => block.value = Some(self.if_value(flow, *at)),
+            Some(SyntaxStmt::Block(inner)) => {
+                let at = inner.position();
+                block.value = Some(self.block_value(inner.statements(), at));
+            }
+            Some(other) => block.stmts.extend(self.stmt(other)),
+            None => {}
+        }
+        self.scopes.pop();
+        block
+    }
+
+    fn stmt(&mut self, stmt: &SyntaxStmt) -> Option<Stmt> {
+        let at = stmt.position();
+        let kind = match stmt {
+            SyntaxStmt::Noop(_) | SyntaxStmt::Share(_) => return None,
+            SyntaxStmt::Expr(expr) => return self.expr_stmt(expr),
+            SyntaxStmt::FnCall(call, at) => return self.call_stmt(call, *at),
+            SyntaxStmt::Assignment(it) => {
+                let op = it.0.get_op_assignment_info().map(|info| info.5);
+                return self.assignment(&it.1.lhs, op, &it.1.rhs, it.0.position());
+            }
+            SyntaxStmt::Var(it, ..) => return self.declaration(&it.0.name, &it.1, at),
+            SyntaxStmt::If(flow, _) => {
+                let condition = self.condition(&flow.expr);
+                let then = self.block(flow.body.statements(), false);
+                StmtKind::If(condition, then, self.block(flow.branch.statements(), false))
+            }
+            SyntaxStmt::Block(block) => StmtKind::Block(self.block(block.statements(), false)),
+            SyntaxStmt::For(it, _) => StmtKind::Loop(self.iterations(&it.0.name, it.1.is_some(), &it.2, at)?),
+            SyntaxStmt::BreakLoop(None, flags, _) if self.loops > 0 => {
+                if flags.contains(rhai::ASTFlags::BREAK) { StmtKind::Break } else { StmtKind::Continue }
+            }
+            SyntaxStmt::Return(value, flags, _) => {
+                if flags.contains(rhai::ASTFlags::BREAK) {
+                    self.unsupported("throw", at, "end the handler with `return`");
+                } else if let Some(value) = value {
+                    self.expr(value);
+                }
+                StmtKind::Return
+            }
+            SyntaxStmt::While(..) | SyntaxStmt::Do(..) => {
+                self.unsupported("a loop without a bound", at, "write `for i in 0..n` with a constant `n` of at most 64");
+                return None;
+            }
+            SyntaxStmt::Switch(..) => {
+                self.unsupported("switch", at, "write `if … else if …`");
+                return None;
+            }
+            SyntaxStmt::TryCatch(..) => {
+                self.unsupported("try", at, "compiled handlers throw nothing; test for `()` instead");
+                return None;
+            }
+            _ => {
+                self.unsupported("this statement", at, "wrap the handler in `interpret(…)` if it needs all of Rhai");
+                return None;
+            }
+        };
+        Some(Stmt { kind, at })
+    }
+
+    pub(super) fn unsupported(&mut self, what: &str, at: Position, instead: &str) {
+        let label = self.label(at);
+        self.error(
+            Diagnostic::error("unsupported", format!("{what} cannot be compiled in a handler"), label).help(instead),
+        );
+    }
+
+    fn declaration(&mut self, name: &str, value: &Syntax, at: Position) -> Option<Stmt> {
+        if name.starts_with('_') {
+            self.unsupported("a variable whose name begins with `_`", at, "choose another name");
+            return None;
+        }
+        let value = self.expr(value);
+        let local = self.checked.locals.len();
+        self.checked.locals.push(value.ty);
+        self.scopes.last_mut()?.push((name.into(), Binding::Local(local)));
+        Some(Stmt { kind: StmtKind::Set(local, value), at })
+    }
+
+    fn iterations(
+        &mut self,
+        name: &str,
+        counted: bool,
+        flow: &rhai::FlowControl,
+        at: Position,
+    ) -> Option<Vec<Block>> {
+        if counted {
+            self.unsupported("a `for` with a counter", at, "write `for i in 0..n`");
+            return None;
+        }
+        let values = self.loop_values(&flow.expr)?;
+        self.loops += 1;
+        let mut blocks = Vec::new();
+        for value in values {
+            self.scopes.push(vec![(name.into(), Binding::Constant(value))]);
+            blocks.push(self.block(flow.body.statements(), false));
+            self.scopes.pop();
+        }
+        self.loops -= 1;
+        Some(blocks)
+    }
+
+    fn loop_values(&mut self, over: &Syntax) -> Option<Vec<Captured>> {
+        let at = over.position();
+        let values = match unwrapped(over) {
+            Syntax::FnCall(call, _) if matches!(&*call.name, ".." | "..=") && call.args.len() == 2 => {
+                let (from, to) = (self.constant(&call.args[0])?, self.constant(&call.args[1])?);
+                let to = if call.name == "..=" { to.saturating_add(1) } else { to };
+                if to.saturating_sub(from) > MAX_ITERATIONS {
+                    let label = self.label(at);
+                    self.error(
+                        Diagnostic::error(
+                            "loop-too-long",
+                            format!("this loop would run {} times; it is unrolled, so at most {MAX_ITERATIONS}", to.saturating_sub(from)),
+                            label,
+                        )
+                        .help("loop less, or do it in an `interval` or `end` handler"),
+                    );
+                    return None;
+                }
+                (from..to).map(Captured::Int).collect()
+            }
+            Syntax::Array(items, _) if items.len() <= MAX_ITERATIONS as usize => {
+                let mut values = Vec::new();
+                for item in items {
+                    match self.expr(item).kind {
+                        Kind::Literal(text) => values.push(Captured::Str(text)),
+                        Kind::Const(n) => values.push(Captured::Int(n)),
+                        _ => {
+                            self.unsupported("a loop over values that are not constant", at, "loop over a constant range");
+                            return None;
+                        }
+                    }
+                }
+                values
+            }
+            _ => {
+                self.unsupported("this loop", at, "write `for i in 0..n` with a constant `n` of at most 64");
+                return None;
+            }
+        };
+        Some(values)
+    }
+
+    /// A value that must be known while compiling.
+    fn constant(&mut self, expr: &Syntax) -> Option<i64> {
+        let value = self.expr(expr);
+        if let Kind::Const(n) = value.kind {
+            return Some(n);
+        }
+        let label = self.label(value.at);
+        self.error(
+            Diagnostic::error("not-constant", "this must be known when the script is compiled", label)
+                .help("use a number, or a variable of the script's top level"),
+        );
+        None
+    }
+
+    fn assignment(&mut self, lhs: &Syntax, op: Option<&str>, rhs: &Syntax, at: Position) -> Option<Stmt> {
+        let chain = Chain::of(lhs);
+        if let Some(name) = map_name(chain.head) {
+            return self.map_assignment(&name, &chain, op, rhs, at);
+        }
+        let Syntax::Variable(variable, _, head_at) = chain.head else {
+            self.unsupported("assigning to this", at, "assign to a variable, a map, or `l.tag`");
+            return None;
+        };
+        let name = variable.1.to_string();
+        let kind = match (self.lookup(&name), &chain.links[..]) {
+            (Some(Binding::Local(local)), []) => StmtKind::Set(local, self.assigned_local(local, op, rhs, at)?),
+            (Some(Binding::Constant(_)), []) => {
+                let label = self.label(*head_at);
+                self.error(
+                    Diagnostic::error("assign-captured", format!("`{name}` is a constant in this handler"), label)
+                        .help("a variable of the script's top level is taken by value when the handler is declared")
+                        .help(format!("to change it from handlers use a map: `@{name} = …`")),
+                );
+                return None;
+            }
+            (Some(Binding::Event), [Link::Property("tag", _)])
+                if self.handler.event == Event::Launch && op.is_none() =>
+            {
+                StmtKind::Tag(self.integer(rhs))
+            }
+            (Some(Binding::Event), _) => {
+                let label = self.label(*head_at);
+                self.error(
+                    Diagnostic::error("read-only", "an event's fields cannot be assigned to", label)
+                        .help("only the `tag` of a `launch` event can be set, with `=`"),
+                );
+                return None;
+            }
+            (None, _) => {
+                self.unknown_variable(&name, *head_at);
+                return None;
+            }
+            _ => {
+                self.unsupported("assigning to part of a variable", at, "assign to the variable, or use a map");
+                return None;
+            }
+        };
+        Some(Stmt { kind, at })
+    }
+
+    fn assigned_local(&mut self, local: LocalId, op: Option<&str>, rhs: &Syntax, at: Position) -> Option<Expr> {
+        let rhs = self.expr(rhs);
+        let ty = self.checked.locals[local];
+        let value = match op {
+            None => rhs,
+            Some(op) => {
+                let current = Expr { kind: Kind::Local(local), ty, at };
+                self.binary(op, current, rhs, at)
+            }
+        };
+        match super::tables::join_base(ty.base, value.ty.base) {
+            Some(base) if ty.base == Base::Unknown || base == ty.base => {
+                let slot = &mut self.checked.locals[local];
+                slot.base = base;
+                slot.optional |= value.ty.optional;
+                Some(value)
+            }
+            // A longer text does not fit, and a name is no text: the first value decides.
+            _ => {
+                let label = self.label(value.at);
+                self.error(
+                    Diagnostic::error(
+                        "changed-type",
+                        format!("this variable holds {}, not {}", ty.base.noun(), value.ty.base.noun()),
+                        label,
+                    )
+                    .help("use another variable"),
+                );
+                None
+            }
+        }
+    }
+
+    fn map_assignment(
+        &mut self,
+        name: &str,
+        chain: &Chain,
+        op: Option<&str>,
+        rhs: &Syntax,
+        at: Position,
+    ) -> Option<Stmt> {
+        let element = self.element(name, chain)?;
+        let (map, keys, label) = (element.map, element.keys, element.label);
+        if !element.rest.is_empty() {
+            self.unsupported("assigning to part of an element", at, "use one map for each value");
+            return None;
+        }
+        let value = self.expr(rhs);
+        self.shapes.use_as(map, Purpose::Plain, &label, self.diagnostics);
+        let atomic = op.and_then(|op| match op {
+            "+" => Some(Alu::Add),
+            "-" => Some(Alu::Sub),
+            "&" => Some(Alu::And),
+            "|" => Some(Alu::Or),
+            "^" => Some(Alu::Xor),
+            _ => None,
+        });
+        if matches!(value.kind, Kind::Literal(_)) && op.is_some() || value.ty.base.is_string() && op.is_some() {
+            self.unsupported("joining strings", at, "print the parts, or use them as parts of a key");
+            return None;
+        }
+        let literal = literal_of(&value);
+        let stored = Stored::new(value.ty.maybe(false), literal);
+        self.shapes.use_value(map, stored, &label, self.diagnostics);
+        let kind = match (op, atomic) {
+            (None, _) => StmtKind::Store(map, keys, value),
+            (Some(_), Some(alu)) => StmtKind::Change(map, keys, alu, value),
+            (Some(op), None) => {
+                let ty = self.shapes.value(map);
+                let current = Expr { kind: Kind::Read(map, keys.clone()), ty, at };
+                let value = self.binary(op, current, value, at);
+                StmtKind::Store(map, keys, value)
+            }
+        };
+        Some(Stmt { kind, at })
+    }
+
+    /// Whether an expression is done for its effect and has no value.
+    fn is_action(&self, expr: &Syntax) -> bool {
+        let expr = unwrapped(expr);
+        if let Syntax::FnCall(call, _) = expr {
+            return matches!(&*call.name, "print" | "exit");
+        }
+        let chain = Chain::of(expr);
+        map_name(chain.head).is_some()
+            && matches!(chain.links.last(), Some(Link::Method(call, _)) if is_map_action(&call.name, chain.links.len()))
+    }
+
+    fn expr_stmt(&mut self, expr: &Syntax) -> Option<Stmt> {
+        let expr = unwrapped(expr);
+        let at = expr.position();
+        match expr {
+            Syntax::FnCall(call, at) => return self.call_stmt(call, *at),
+            Syntax::Stmt(block) => {
+                return Some(Stmt { kind: StmtKind::Block(self.block(block.statements(), false)), at });
+            }
+            _ => {}
+        }
+        let chain = Chain::of(expr);
+        if let (Some(name), Some(Link::Method(call, at))) = (map_name(chain.head), chain.links.last())
+            && is_map_action(&call.name, chain.links.len())
+        {
+            return self.map_method(&name, &chain, call, *at);
+        }
+        let value = self.expr(expr);
+        Some(Stmt { kind: StmtKind::Eval(value), at })
+    }
+
+    fn call_stmt(&mut self, call: &FnCallExpr, at: Position) -> Option<Stmt> {
+        let kind = match (&*call.name, &call.args[..]) {
+            ("print", [argument]) => StmtKind::Print(self.printed(argument)),
+            ("print", _) => {
+                self.unsupported("print of several values", at, "write one string: print(`${a} ${b}`)");
+                return None;
+            }
+            ("exit", []) => StmtKind::Exit(None),
+            ("exit", [code]) => StmtKind::Exit(Some(self.integer(code))),
+            _ => StmtKind::Eval(self.call(call, at)),
+        };
+        Some(Stmt { kind, at })
+    }
+
+    /// The pieces of what is printed: text, and values with `.human` or without.
+    fn printed(&mut self, argument: &Syntax) -> Vec<Part> {
+        let argument = unwrapped(argument);
+        if let Some(name) = map_name(argument) {
+            let label = self.label(argument.position());
+            let id = self.shapes.get(&name);
+            if id.is_none_or(|id| matches!(self.shapes.purpose(id), Some(Purpose::Aggregate(_)) | None)) {
+                self.error(
+                    Diagnostic::error("print-map", format!("`{name}` cannot be printed in a compiled handler"), label)
+                        .help(format!("print it in `interval(1.s, || print({name}))` or in an `end` handler")),
+                );
+                return Vec::new();
+            }
+        }
+        match argument {
+            Syntax::InterpolatedString(pieces, _) => pieces.iter().map(|it| self.printed_part(it)).collect(),
+            one => vec![self.printed_part(one)],
+        }
+    }
+
+    fn printed_part(&mut self, piece: &Syntax) -> Part {
+        let piece = unwrapped(piece);
+        let mut chain = Chain::of(piece);
+        if let Some(Link::Property("human", _)) = chain.links.last() {
+            chain.links.pop();
+            return Part::Value { expr: self.chain(&chain, piece.position()), human: true };
+        }
+        let expr = self.expr(piece);
+        match expr.kind {
+            Kind::Literal(text) => Part::Text(text),
+            _ => Part::Value { expr, human: false },
+        }
+    }
+
+    fn map_method(&mut self, name: &str, chain: &Chain, call: &FnCallExpr, at: Position) -> Option<Stmt> {
+        let method = &*call.name;
+        let without_call =
+            Chain { head: chain.head, links: chain.links[..chain.links.len() - 1].to_vec(), safe: chain.safe };
+        match method {
+            "clear" | "top" | "len" | "keys" | "values" => {
+                let label = self.label(at);
+                self.error(
+                    Diagnostic::error("interpreter-only", format!("`{name}.{method}` is not for compiled handlers"), label)
+                        .help("use it in an `interval`, `begin` or `end` handler")
+                        .help("a compiled handler can remove one element: `@m[key].remove()`"),
+                );
+                return None;
+            }
+            "remove" => {
+                let element = self.element(name, &without_call)?;
+                self.shapes.use_as(element.map, Purpose::Plain, &element.label, self.diagnostics);
+                return Some(Stmt { kind: StmtKind::Remove(element.map, element.keys), at });
+            }
+            _ => {}
+        }
+        if !AGGREGATIONS.contains(&method) {
+            let label = self.label(at);
+            let mut diagnostic =
+                Diagnostic::error("unknown-method", format!("a map has no method `{method}`"), label);
+            if let Some(near) = nearest(method, AGGREGATIONS.iter().copied().chain(["remove"])) {
+                diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
+            }
+            self.error(diagnostic.help(format!("it has: {} remove", AGGREGATIONS.join(" "))));
+            return None;
+        }
+        let element = self.element(name, &without_call)?;
+        let (kind, value) = self.aggregation(call, at)?;
+        self.shapes.use_as(element.map, Purpose::Aggregate(kind), &element.label, self.diagnostics);
+        if let Some(value) = &value {
+            let stored = Stored::new(value.ty.maybe(false), None);
+            self.shapes.use_value(element.map, stored, &element.label, self.diagnostics);
+        }
+        Some(Stmt { kind: StmtKind::Aggregate(element.map, element.keys, value), at })
+    }
+
+    /// The kind of an aggregation and the value it takes, from its call.
+    pub(super) fn aggregation(&mut self, call: &FnCallExpr, at: Position) -> Option<(TableKind, Option<Expr>)> {
+        let kind = match (&*call.name, call.args.len()) {
+            ("count", 0) => return Some((TableKind::Count, None)),
+            ("sum", 1) => TableKind::Sum,
+            ("min", 1) => TableKind::Min,
+            ("max", 1) => TableKind::Max,
+            ("avg", 1) => TableKind::Avg,
+            ("stats", 1) => TableKind::Stats,
+            ("hist", 1) => TableKind::Hist { bits: HIST_BITS },
+            ("hist", 2) => TableKind::Hist { bits: self.sub_bits(&call.args[1])? },
+            ("quantiles", 1) => TableKind::Quantiles,
+            ("lhist", 4) => self.linear(call, at)?,
+            (name, _) => {
+                let form = match name {
+                    "count" => "count()",
+                    "lhist" => "lhist(x, min, max, step)",
+                    "hist" => "hist(x)",
+                    _ => "one value",
+                };
+                let label = self.label(at);
+                self.error(Diagnostic::error("arguments", format!("`{name}` takes {form}"), label));
+                return None;
+            }
+        };
+        Some((kind, Some(self.integer(&call.args[0]))))
+    }
+
+    fn sub_bits(&mut self, bits: &Syntax) -> Option<u32> {
+        let n = self.constant(bits)?;
+        if (0..=5).contains(&n) {
+            return Some(n as u32);
+        }
+        let label = self.label(bits.position());
+        self.error(Diagnostic::error("arguments", "sub-bucket bits are 0 to 5", label));
+        None
+    }
+
+    fn linear(&mut self, call: &FnCallExpr, at: Position) -> Option<TableKind> {
+        let (min, max, step) =
+            (self.constant(&call.args[1])?, self.constant(&call.args[2])?, self.constant(&call.args[3])?);
+        let buckets = (i128::from(max) - i128::from(min)) / i128::from(step.max(1));
+        if step < 1 || max <= min || buckets > MAX_LINEAR_BUCKETS {
+            let label = self.label(at);
+            self.error(
+                Diagnostic::error("arguments", "these are no bounds of a linear histogram", label).help(format!(
+                    "lhist(x, min, max, step): min below max, step at least 1, at most {MAX_LINEAR_BUCKETS} buckets"
+                )),
+            );
+            return None;
+        }
+        Some(TableKind::Lhist { min, max, step })
+    }
+
+    /// The map and key of `@m[…]`, and what follows the key.
+    pub(super) fn element<'c>(&mut self, name: &str, chain: &Chain<'c>) -> Option<Element<'c>> {
+        let label = self.label(chain.head.position());
+        let map = self.shapes.id(name, &label);
+        match self.place {
+            Place::Linux => self.shapes.list[map].in_kernel = true,
+            _ => self.shapes.list[map].in_tracer = true,
+        }
+        let (keys, rest) = match chain.links.split_first() {
+            Some((Link::Index(index, _), rest)) => (self.key(index, &label)?, rest),
+            _ => (Vec::new(), &chain.links[..]),
+        };
+        if let Some(Link::Index(_, at)) = rest.first() {
+            self.unsupported("indexing an element again", *at, &format!("write `{name}[a, b]` for a key of two parts"));
+            return None;
+        }
+        let rest = match rest.split_first() {
+            Some((Link::Property("value", _), rest)) => rest.to_vec(),
+            _ => rest.to_vec(),
+        };
+        self.use_key(map, &keys, &label);
+        Some(Element { map, keys, rest, label })
+    }
+
+    pub(super) fn use_key(&mut self, map: MapId, keys: &[Expr], label: &Label) {
+        let stored = keys.iter().map(|it| Stored::new(it.ty, literal_of(it))).collect();
+        self.shapes.use_key(map, stored, label, self.diagnostics);
+    }
+
+    pub(super) fn key(&mut self, index: &Syntax, label: &Label) -> Option<Vec<Expr>> {
+        let parts = key_parts(index);
+        if parts.len() > MAX_KEY_PARTS {
+            self.error(Diagnostic::error(
+                "too-many-keys",
+                format!("a key has at most {MAX_KEY_PARTS} parts, this one {}", parts.len()),
+                label.clone(),
+            ));
+            return None;
+        }
+        Some(parts.into_iter().map(|it| self.expr(it)).collect())
+    }
+
+    pub(super) fn lookup_value(&mut self, name: &str, at: Position) -> Expr {
+        match self.lookup(name) {
+            Some(Binding::Local(local)) => Expr { kind: Kind::Local(local), ty: self.checked.locals[local], at },
+            Some(Binding::Constant(value)) => self.captured(name, &value, at),
+            Some(Binding::Event) => {
+                let diagnostic = Diagnostic::error("event-value", "the event is no value of its own", self.label(at))
+                    .help(format!("read one of its fields, such as `{name}.time`"));
+                self.poison(diagnostic, at)
+            }
+            None => self.unknown_variable(name, at),
+        }
+    }
+
+    pub(super) fn is_event(&self, name: &str) -> bool {
+        matches!(self.lookup(name), Some(Binding::Event))
+    }
+
+    fn lookup(&self, name: &str) -> Option<Binding> {
+        let bindings = self.scopes.iter().rev().flat_map(|scope| scope.iter().rev());
+        bindings.into_iter().find(|it| it.0 == name).map(|it| it.1.clone())
+    }
+
+    fn captured(&mut self, name: &str, value: &Captured, at: Position) -> Expr {
+        let of = |base, n| Expr { kind: Kind::Const(n), ty: Type::of(base), at };
+        match value {
+            Captured::Int(n) => of(Base::Int, *n),
+            Captured::Bool(b) => of(Base::Bool, i64::from(*b)),
+            Captured::Str(text) => self.literal(text, at),
+            Captured::Unit => missing(at),
+            Captured::Other(ty) => {
+                let diagnostic = Diagnostic::error(
+                    "captured-type",
+                    format!("`{name}` is of type {ty}, which has no meaning in a compiled handler"),
+                    self.label(at),
+                )
+                .help("integers, booleans and strings can be used; wrap the handler in `interpret(…)` for others");
+                self.poison(diagnostic, at)
+            }
+        }
+    }
+
+    fn unknown_variable(&mut self, name: &str, at: Position) -> Expr {
+        let known: Vec<String> = self.scopes.iter().flatten().map(|it| it.0.clone()).collect();
+        let mut diagnostic =
+            Diagnostic::error("unknown-variable", format!("there is no variable `{name}`"), self.label(at));
+        if let Some(near) = nearest(name, known.iter().map(String::as_str)) {
+            diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
+        }
+        let diagnostic = diagnostic.help(format!("a map is written `@{name}`"));
+        self.poison(diagnostic, at)
+    }
+
+    pub(super) fn unit_getter(name: &str) -> Option<(i64, Unit)> {
+        Some(match name {
+            "ns" => (1, Unit::Nanos),
+            "us" => (1_000, Unit::Nanos),
+            "ms" => (1_000_000, Unit::Nanos),
+            "s" => (1_000_000_000, Unit::Nanos),
+            "hz" => (1, Unit::None),
+            _ => return None,
+        })
+    }
+}
+
+/// A map's element as a handler names it.
+pub(super) struct Element<'a> {
+    pub(super) map: MapId,
+    pub(super) keys: Vec<Expr>,
+    pub(super) rest: Vec<Link<'a>>,
+    pub(super) label: Label,
+}
+
+pub(super) fn missing(at: Position) -> Expr {
+    Expr { kind: Kind::Missing, ty: Type::of(Base::Unknown).maybe(true), at }
+}
+
+pub(super) fn literal_of(expr: &Expr) -> Option<&str> {
+    match &expr.kind {
+        Kind::Literal(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// Whether a method after a map, or after its element, changes it. `@a.max(…)` aggregates.
+fn is_map_action(_method: &str, links: usize) -> bool {
+    links <= 2
+}

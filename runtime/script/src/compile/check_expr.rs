@@ -1,0 +1,534 @@
+//! Expressions: chains, operators and functions, typed.
+
+use super::chain::{Chain, Link, map_name, unwrapped};
+use super::check::{Checker, missing};
+use super::tables::{Purpose, join_base, join_unit};
+use super::typed::{Base, Block, Expr, Kind, Source, Type};
+use rhai::{Expr as Syntax, FlowControl, FnCallExpr, Position, Stmt as SyntaxStmt};
+use xputrace_bytecode::insn::{Alu, Cond};
+use xputrace_model::context::word;
+use xputrace_model::diagnostic::{Diagnostic, nearest};
+use xputrace_model::plan::Place;
+use xputrace_model::schema::Unit;
+
+/// Bytes of `str()` unless a length is given, and at most.
+const TEXT_BYTES: u32 = 128;
+const MAX_TEXT_BYTES: i64 = 240;
+
+/// The functions of compiled handlers.
+const FUNCTIONS: &[&str] = &["print", "exit", "str", "min", "max", "abs"];
+
+impl Checker<'_> {
+    pub(super) fn expr(&mut self, expr: &Syntax) -> Expr {
+        let expr = unwrapped(expr);
+        let at = match expr {
+            Syntax::Dot(..) | Syntax::Index(..) => expr.start_position(),
+            _ => expr.position(),
+        };
+        match expr {
+            Syntax::IntegerConstant(n, _) => int(*n, at),
+            Syntax::BoolConstant(b, _) => Expr { kind: Kind::Const(i64::from(*b)), ty: Type::of(Base::Bool), at },
+            Syntax::StringConstant(text, _) => self.literal(text, at),
+            Syntax::CharConstant(c, _) => self.literal(&c.to_string(), at),
+            Syntax::Unit(_) => missing(at),
+            Syntax::Stmt(block) => self.block_value(block.statements(), at),
+            Syntax::FnCall(call, at) => self.call(call, *at),
+            Syntax::And(parts, _) => self.all(parts.iter(), at, Kind::And),
+            Syntax::Or(parts, _) => self.all(parts.iter(), at, Kind::Or),
+            Syntax::Coalesce(parts, _) => self.coalesce(parts, at),
+            Syntax::Variable(..) | Syntax::Dot(..) | Syntax::Index(..) => self.chain(&Chain::of(expr), at),
+            Syntax::FloatConstant(..) => {
+                let diagnostic = Diagnostic::error("float", "handlers compute with integers", self.label(at))
+                    .help("use a smaller unit: `1.5.ms` is 1500000 nanoseconds, 3 / 2 is 1");
+                self.poison(diagnostic, at)
+            }
+            Syntax::InterpolatedString(..) => {
+                self.no_value("a string put together in a handler", at, "print it, or use its parts as parts of a key: `@m[a, b]`")
+            }
+            Syntax::Array(..) => self.no_value("a list", at, "lists are keys only: `@m[a, b]`, `[a, b] in @m`"),
+            Syntax::Map(..) => self.no_value("an object map", at, "use several maps, or several parts of a key"),
+            _ => self.no_value("this expression", at, "wrap the handler in `interpret(…)` if it needs all of Rhai"),
+        }
+    }
+
+    pub(super) fn no_value(&mut self, what: &str, at: Position, instead: &str) -> Expr {
+        self.unsupported(what, at, instead);
+        Expr { kind: Kind::Const(0), ty: Type::of(Base::Unknown), at }
+    }
+
+    /// A head and what is applied to it.
+    pub(super) fn chain(&mut self, chain: &Chain, at: Position) -> Expr {
+        if let Some(name) = map_name(chain.head) {
+            return self.map_value(&name, chain);
+        }
+        if let Syntax::Variable(variable, _, _) = chain.head
+            && self.is_event(&variable.1)
+            && !chain.links.is_empty()
+        {
+            return self.event_value(&chain.links);
+        }
+        if let (Syntax::FloatConstant(number, _), Some((Link::Property(name, _), rest))) =
+            (chain.head, chain.links.split_first())
+            && let Some((scale, unit)) = Self::unit_getter(name)
+        {
+            let nanos = (**number * scale as f64).round() as i64;
+            let value = Expr { kind: Kind::Const(nanos), ty: Type::with(Base::Int, unit), at };
+            return self.links(value, rest);
+        }
+        let head = match chain.head {
+            Syntax::Variable(variable, _, at) => self.lookup_value(&variable.1, *at),
+            other => self.expr(other),
+        };
+        self.links(head, &chain.links)
+    }
+
+    fn event_value(&mut self, links: &[Link]) -> Expr {
+        let mut path = Vec::new();
+        for link in links {
+            match link {
+                Link::Property(name, at) => path.push((*name, *at)),
+                Link::Index(index, at) => match unwrapped(index) {
+                    Syntax::StringConstant(name, _) => path.push((name.as_str(), *at)),
+                    _ => break,
+                },
+                Link::Method(..) => break,
+            }
+        }
+        if path.is_empty() {
+            let at = match links[0] {
+                Link::Property(_, at) | Link::Index(_, at) | Link::Method(_, at) => at,
+            };
+            return self.no_value("this use of the event", at, "read one of its fields");
+        }
+        let resolved = self.field(&path);
+        if matches!(resolved.expr.ty.base, Base::Unknown) {
+            return resolved.expr;
+        }
+        self.links(resolved.expr, &links[resolved.used..])
+    }
+
+    fn links(&mut self, mut value: Expr, links: &[Link]) -> Expr {
+        for link in links {
+            value = match link {
+                Link::Property(name, at) => match Self::unit_getter(name) {
+                    Some((scale, unit)) => {
+                        let scale = Expr { ty: Type::with(Base::Int, unit), ..int(scale, *at) };
+                        let ty_unit = unit;
+                        let product = self.arithmetic(Alu::Mul, value, Expr { ty: Type::of(Base::Int), ..scale }, *at);
+                        Expr { ty: Type { unit: ty_unit, ..product.ty }, ..product }
+                    }
+                    None if *name == "human" => {
+                        self.no_value("`.human` outside a print", *at, "write it inside the string: `${x.human}`")
+                    }
+                    None => {
+                        let noun = value.ty.base.noun();
+                        let diagnostic = Diagnostic::error(
+                            "unknown-field",
+                            format!("{noun} has no field `{name}`"),
+                            self.label(*at),
+                        )
+                        .help("a number has the units `.ns .us .ms .s .hz`");
+                        self.poison(diagnostic, *at)
+                    }
+                },
+                Link::Method(call, at) => self.number_method(value, call, *at),
+                Link::Index(_, at) => self.no_value("indexing this value", *at, "only maps have elements"),
+            };
+        }
+        value
+    }
+
+    fn number_method(&mut self, value: Expr, call: &FnCallExpr, at: Position) -> Expr {
+        match (&*call.name, call.args.len()) {
+            ("min" | "max", 1) => {
+                let other = self.integer(&call.args[0]);
+                self.pick(call.name == "max", value, other, at)
+            }
+            ("abs", 0) => self.absolute(value, at),
+            (name, _) => {
+                let diagnostic =
+                    Diagnostic::error("unknown-method", format!("{} has no method `{name}`", value.ty.base.noun()), self.label(at))
+                        .help("a number has `min(x)`, `max(x)` and `abs()`");
+                self.poison(diagnostic, at)
+            }
+        }
+    }
+
+    fn map_value(&mut self, name: &str, chain: &Chain) -> Expr {
+        let at = chain.head.position();
+        let Some(element) = self.element(name, chain) else { return missing(at) };
+        if let Some(Purpose::Aggregate(kind)) = self.shapes.purpose(element.map) {
+            let diagnostic = Diagnostic::error(
+                "aggregation-read",
+                format!("`{name}` is an aggregation ({}) and cannot be read in a compiled handler", kind.verb()),
+                element.label,
+            )
+            .help("aggregations are kept in parts and merged when an `interval` or `end` handler reads them")
+            .help(format!("to read it here, keep a plain value: `{name} += …`"));
+            return self.poison(diagnostic, at);
+        }
+        let ty = self.shapes.value(element.map);
+        let read = Expr { kind: Kind::Read(element.map, element.keys), ty, at };
+        self.links(read, &element.rest)
+    }
+
+    /// An integer; other types are answered.
+    pub(super) fn integer(&mut self, expr: &Syntax) -> Expr {
+        let value = self.expr(expr);
+        self.expect(value, Base::Int)
+    }
+
+    pub(super) fn condition(&mut self, expr: &Syntax) -> Expr {
+        let value = self.expr(expr);
+        self.expect(value, Base::Bool)
+    }
+
+    fn expect(&mut self, value: Expr, base: Base) -> Expr {
+        if value.ty.base == base || value.ty.base == Base::Unknown {
+            return value;
+        }
+        let mut diagnostic = Diagnostic::error(
+            "type",
+            format!("this is {}, and {} is needed here", value.ty.base.noun(), base.noun()),
+            self.label(value.at),
+        );
+        if base == Base::Bool && value.ty.base == Base::Int {
+            diagnostic = diagnostic.help("compare it: `x != 0`");
+        }
+        let at = value.at;
+        self.poison(diagnostic, at)
+    }
+
+    fn all<'s>(&mut self, parts: impl Iterator<Item = &'s Syntax>, at: Position, kind: fn(Vec<Expr>) -> Kind) -> Expr {
+        let parts: Vec<Expr> = parts.map(|it| self.condition(it)).collect();
+        Expr { kind: kind(parts), ty: Type::of(Base::Bool), at }
+    }
+
+    fn coalesce(&mut self, parts: &[Syntax], at: Position) -> Expr {
+        let parts: Vec<Expr> = parts.iter().map(|it| self.expr(it)).collect();
+        let mut ty = Type::of(Base::Unknown).maybe(true);
+        for part in &parts {
+            ty = Type { optional: part.ty.optional, ..self.unified(ty, part) };
+        }
+        Expr { kind: Kind::Coalesce(parts), ty, at }
+    }
+
+    /// The type of either of two values.
+    fn unified(&mut self, ty: Type, value: &Expr) -> Type {
+        let width = |base: Base| match (base, &value.kind) {
+            (Base::Text(n), Kind::Literal(text)) => Base::Text(n.max(text.len() as u32)),
+            (base, _) => base,
+        };
+        match join_base(ty.base, value.ty.base) {
+            Some(base) => Type {
+                base: width(base),
+                optional: ty.optional || value.ty.optional,
+                unit: join_unit(ty.unit, value.ty.unit),
+            },
+            None => {
+                let label = self.label(value.at);
+                self.error(Diagnostic::error(
+                    "type",
+                    format!("this is {}, and the other value {}", value.ty.base.noun(), ty.base.noun()),
+                    label,
+                ));
+                ty
+            }
+        }
+    }
+
+    pub(super) fn if_value(&mut self, flow: &FlowControl, at: Position) -> Expr {
+        let condition = self.condition(&flow.expr);
+        let then = self.block(flow.body.statements(), true);
+        let otherwise = self.block(flow.branch.statements(), true);
+        let mut ty = match &then.value {
+            Some(value) => value.ty,
+            None => Type::of(Base::Unknown).maybe(true),
+        };
+        ty = match &otherwise.value {
+            Some(value) => self.unified(ty, value),
+            None => ty.maybe(true),
+        };
+        Expr { kind: Kind::If(Box::new(condition), Box::new(then), Box::new(otherwise)), ty, at }
+    }
+
+    pub(super) fn block_value(&mut self, stmts: &[SyntaxStmt], at: Position) -> Expr {
+        let block: Block = self.block(stmts, true);
+        let ty = block.value.as_ref().map_or(Type::of(Base::Unknown).maybe(true), |it| it.ty);
+        Expr { kind: Kind::Block(Box::new(block)), ty, at }
+    }
+
+    pub(super) fn call(&mut self, call: &FnCallExpr, at: Position) -> Expr {
+        if call.op_token.is_some() {
+            return self.operator(call, at);
+        }
+        match (&*call.name, &call.args[..]) {
+            ("contains", [map, key]) => self.contains(map, key, at),
+            ("!", [value]) => {
+                let value = self.condition(value);
+                negated(value, at)
+            }
+            ("min" | "max", [a, b]) => {
+                let (a, b) = (self.integer(a), self.integer(b));
+                self.pick(call.name == "max", a, b, at)
+            }
+            ("abs", [value]) => {
+                let value = self.integer(value);
+                self.absolute(value, at)
+            }
+            ("str", [address]) => self.user_text(address, None, at),
+            ("str", [address, bytes]) => self.user_text(address, Some(bytes), at),
+            ("print" | "exit", _) => self.no_value("the value of this call", at, "call it as a statement of its own"),
+            (name, _) if FUNCTIONS.contains(&name) => {
+                let diagnostic =
+                    Diagnostic::error("arguments", format!("`{name}` is not called with {} values", call.args.len()), self.label(at));
+                self.poison(diagnostic, at)
+            }
+            (name, _) => {
+                let mut diagnostic = Diagnostic::error(
+                    "unknown-function",
+                    format!("`{name}` is no function of compiled handlers"),
+                    self.label(at),
+                );
+                if let Some(near) = nearest(name, FUNCTIONS.iter().copied()) {
+                    diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
+                }
+                let diagnostic = diagnostic
+                    .help(format!("there are: {}", FUNCTIONS.join(" ")))
+                    .help("for functions of your own wrap the handler in `interpret(…)`");
+                self.poison(diagnostic, at)
+            }
+        }
+    }
+
+    fn contains(&mut self, map: &Syntax, key: &Syntax, at: Position) -> Expr {
+        let Some(name) = map_name(map) else {
+            return self.no_value("`in` something that is no map", at, "write `key in @map`");
+        };
+        let label = self.label(map.position());
+        let id = self.shapes.id(&name, &label);
+        match self.place {
+            Place::Linux => self.shapes.list[id].in_kernel = true,
+            _ => self.shapes.list[id].in_tracer = true,
+        }
+        let Some(keys) = self.key(key, &label) else { return missing(at) };
+        self.use_key(id, &keys, &label);
+        if let Some(Purpose::Aggregate(_)) = self.shapes.purpose(id) {
+            let diagnostic = Diagnostic::error(
+                "aggregation-read",
+                format!("`{name}` is an aggregation and cannot be looked into in a compiled handler"),
+                label,
+            )
+            .help("keep a plain value beside it: `@seen[key] = true`");
+            return self.poison(diagnostic, at);
+        }
+        Expr { kind: Kind::Contains(id, keys), ty: Type::of(Base::Bool), at }
+    }
+
+    fn user_text(&mut self, address: &Syntax, bytes: Option<&Syntax>, at: Position) -> Expr {
+        let address = self.integer(address);
+        if self.place != Place::Linux {
+            let diagnostic = Diagnostic::error(
+                "no-memory",
+                "`str()` reads the target's memory, which only a CPU probe can",
+                self.label(at),
+            )
+            .help("read it in a `uprobe` and pass it on in a map");
+            return self.poison(diagnostic, at);
+        }
+        let bytes = match bytes.map(|it| self.expr(it)) {
+            None => TEXT_BYTES,
+            Some(Expr { kind: Kind::Const(n), .. }) if (1..=MAX_TEXT_BYTES).contains(&n) => n as u32,
+            Some(other) => {
+                let diagnostic = Diagnostic::error("arguments", "the length of a string is a constant", self.label(other.at))
+                    .help(format!("from 1 to {MAX_TEXT_BYTES} bytes: `str(e.arg0, 64)`"));
+                return self.poison(diagnostic, at);
+            }
+        };
+        Expr { kind: Kind::UserText(Box::new(address), bytes), ty: Type::of(Base::Text(bytes)), at }
+    }
+
+    fn operator(&mut self, call: &FnCallExpr, at: Position) -> Expr {
+        match &call.args[..] {
+            [value] => match &*call.name {
+                "!" => {
+                    let value = self.condition(value);
+                    negated(value, at)
+                }
+                "-" => {
+                    let value = self.integer(value);
+                    match value.kind {
+                        Kind::Const(n) => Expr { ty: value.ty, ..int(n.wrapping_neg(), at) },
+                        _ => Expr { ty: value.ty.maybe(false), kind: Kind::Neg(Box::new(value)), at },
+                    }
+                }
+                "+" => self.integer(value),
+                name => self.no_value(&format!("the operator `{name}`"), at, "use + - * / % & | ^ << >>"),
+            },
+            [a, b] => {
+                if matches!(&*call.name, "==" | "!=")
+                    && let Some(tested) = self.launch_test(a, b, at)
+                {
+                    return if call.name == "==" { tested } else { negated(tested, at) };
+                }
+                let (a, b) = (self.expr(a), self.expr(b));
+                self.binary(&call.name, a, b, at)
+            }
+            _ => self.no_value("this operator", at, "use + - * / % & | ^ << >>"),
+        }
+    }
+
+    /// `k.launch == ()`: whether the kernel was joined.
+    fn launch_test(&mut self, a: &Syntax, b: &Syntax, at: Position) -> Option<Expr> {
+        let launch = match (unwrapped(a), unwrapped(b)) {
+            (launch, Syntax::Unit(_)) | (Syntax::Unit(_), launch) => launch,
+            _ => return None,
+        };
+        let chain = Chain::of(launch);
+        let Syntax::Variable(variable, _, _) = chain.head else { return None };
+        let [Link::Property("launch", _)] = chain.links[..] else { return None };
+        if !self.is_event(&variable.1) {
+            return None;
+        }
+        let joined = Expr { kind: Kind::Source(Source::Word(word::JOINED)), ty: Type::of(Base::Int), at };
+        Some(Expr {
+            kind: Kind::Compare(Cond::Eq, Box::new(joined), Box::new(int(0, at))),
+            ty: Type::of(Base::Bool),
+            at,
+        })
+    }
+
+    pub(super) fn binary(&mut self, op: &str, a: Expr, b: Expr, at: Position) -> Expr {
+        let alu = match op {
+            "+" => Alu::Add,
+            "-" => Alu::Sub,
+            "*" => Alu::Mul,
+            "/" => Alu::Div,
+            "%" => Alu::Mod,
+            "&" => Alu::And,
+            "|" => Alu::Or,
+            "^" => Alu::Xor,
+            "<<" => Alu::Lsh,
+            ">>" => Alu::Arsh,
+            "==" | "!=" => return self.equality(op == "!=", a, b, at),
+            "<" => return self.comparison(Cond::Slt, a, b, at),
+            "<=" => return self.comparison(Cond::Sle, a, b, at),
+            ">" => return self.comparison(Cond::Sgt, a, b, at),
+            ">=" => return self.comparison(Cond::Sge, a, b, at),
+            ".." | "..=" => return self.no_value("a range", at, "ranges are for `for i in 0..n`"),
+            other => return self.no_value(&format!("the operator `{other}`"), at, "use + - * / % & | ^ << >>"),
+        };
+        if matches!(op, "&" | "|") && a.ty.base == Base::Bool && b.ty.base == Base::Bool {
+            let parts = vec![a, b];
+            let kind = if op == "&" { Kind::And(parts) } else { Kind::Or(parts) };
+            return Expr { kind, ty: Type::of(Base::Bool), at };
+        }
+        self.arithmetic(alu, a, b, at)
+    }
+
+    fn arithmetic(&mut self, op: Alu, a: Expr, b: Expr, at: Position) -> Expr {
+        let (a, b) = (self.expect(a, Base::Int), self.expect(b, Base::Int));
+        let unit = unit_of(op, a.ty.unit, b.ty.unit);
+        let ty = Type::with(Base::Int, unit);
+        if matches!((op, &b.kind), (Alu::Div | Alu::Mod, Kind::Const(0))) && b.ty.base == Base::Int {
+            let diagnostic = Diagnostic::error("division-by-zero", "this divides by zero", self.label(at));
+            return self.poison(diagnostic, at);
+        }
+        match (&a.kind, &b.kind) {
+            (Kind::Const(x), Kind::Const(y)) => Expr { ty, ..int(fold(op, *x, *y), at) },
+            _ => Expr { kind: Kind::Binary(op, Box::new(a), Box::new(b)), ty, at },
+        }
+    }
+
+    fn comparison(&mut self, cond: Cond, a: Expr, b: Expr, at: Position) -> Expr {
+        let (a, b) = (self.expect(a, Base::Int), self.expect(b, Base::Int));
+        Expr { kind: Kind::Compare(cond, Box::new(a), Box::new(b)), ty: Type::of(Base::Bool), at }
+    }
+
+    fn equality(&mut self, not: bool, a: Expr, b: Expr, at: Position) -> Expr {
+        let of = |kind| Expr { kind, ty: Type::of(Base::Bool), at };
+        let equal = match (&a.kind, &b.kind) {
+            (_, Kind::Missing) => of(Kind::IsMissing(Box::new(a))),
+            (Kind::Missing, _) => of(Kind::IsMissing(Box::new(b))),
+            _ if a.ty.base.is_string() || b.ty.base.is_string() => self.same_text(a, b, at),
+            _ => {
+                let _ = self.unified(a.ty, &b);
+                of(Kind::Compare(Cond::Eq, Box::new(a), Box::new(b)))
+            }
+        };
+        if not { negated(equal, at) } else { equal }
+    }
+
+    /// Equality of strings; a kernel's name is equal to its mangled form as well.
+    fn same_text(&mut self, a: Expr, b: Expr, at: Position) -> Expr {
+        let of = |kind| Expr { kind, ty: Type::of(Base::Bool), at };
+        if join_base(a.ty.base, b.ty.base).is_none() {
+            let _ = self.unified(a.ty, &b);
+        }
+        let symbol = symbol_beside(&a).map(|it| (it, b.clone())).or_else(|| symbol_beside(&b).map(|it| (it, a.clone())));
+        let same = of(Kind::Same(Box::new(a), Box::new(b)));
+        match symbol {
+            Some((symbol, other)) => of(Kind::Or(vec![same, of(Kind::Same(Box::new(symbol), Box::new(other)))])),
+            None => same,
+        }
+    }
+
+    fn pick(&mut self, larger: bool, a: Expr, b: Expr, at: Position) -> Expr {
+        let (a, b) = (self.expect(a, Base::Int), self.expect(b, Base::Int));
+        let ty = Type::with(Base::Int, join_unit(a.ty.unit, b.ty.unit));
+        Expr { kind: Kind::Pick(larger, Box::new(a), Box::new(b)), ty, at }
+    }
+
+    fn absolute(&mut self, value: Expr, at: Position) -> Expr {
+        let value = self.expect(value, Base::Int);
+        Expr { ty: value.ty.maybe(false), kind: Kind::Abs(Box::new(value)), at }
+    }
+}
+
+pub(super) fn int(n: i64, at: Position) -> Expr {
+    Expr { kind: Kind::Const(n), ty: Type::of(Base::Int), at }
+}
+
+fn negated(value: Expr, at: Position) -> Expr {
+    Expr { kind: Kind::Not(Box::new(value)), ty: Type::of(Base::Bool), at }
+}
+
+/// The symbol field that belongs to a name field, of the kernel or of its launch.
+fn symbol_beside(expr: &Expr) -> Option<Expr> {
+    let source = |at_word| Expr { kind: Kind::Source(Source::Word(at_word)), ..expr.clone() };
+    match &expr.kind {
+        Kind::Source(Source::Word(word::NAME)) => Some(source(word::SYMBOL)),
+        Kind::Source(Source::Word(word::LAUNCH_NAME)) => Some(source(word::LAUNCH_SYMBOL)),
+        Kind::Joined(inner) => {
+            symbol_beside(inner).map(|it| Expr { kind: Kind::Joined(Box::new(it)), ..expr.clone() })
+        }
+        _ => None,
+    }
+}
+
+/// What a result measures: sums keep the unit, a time divided by a time has none.
+fn unit_of(op: Alu, a: Unit, b: Unit) -> Unit {
+    match (op, a, b) {
+        (Alu::Add | Alu::Sub | Alu::And | Alu::Or | Alu::Xor, a, b) => join_unit(a, b),
+        (Alu::Mul, Unit::None, unit) | (Alu::Mul, unit, Unit::None) => unit,
+        (Alu::Mul, ..) => Unit::None,
+        (Alu::Div, unit, Unit::None) => unit,
+        (Alu::Div, ..) => Unit::None,
+        (_, unit, _) => unit,
+    }
+}
+
+fn fold(op: Alu, a: i64, b: i64) -> i64 {
+    match op {
+        Alu::Add => a.wrapping_add(b),
+        Alu::Sub => a.wrapping_sub(b),
+        Alu::Mul => a.wrapping_mul(b),
+        Alu::Div => if b == 0 { 0 } else { a.wrapping_div(b) },
+        Alu::Mod => if b == 0 { 0 } else { a.wrapping_rem(b) },
+        Alu::And => a & b,
+        Alu::Or => a | b,
+        Alu::Xor => a ^ b,
+        Alu::Lsh => a.wrapping_shl(b as u32),
+        _ => a.wrapping_shr(b as u32),
+    }
+}

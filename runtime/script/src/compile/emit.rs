@@ -1,0 +1,364 @@
+//! The frame of a program: registers, stack slots, losses, and the map of a table for the engine
+//! that the program runs in.
+//!
+//! R6 holds the context. A value of 8 bytes is computed into R0; while another is computed it
+//! waits in R7, R8, R9 or, when those are taken, on the stack. Texts are computed into stack
+//! slots. A value that may be missing is computed with a label to go to when it is.
+
+use super::build::{Build, Engine};
+use super::typed::{Checked, LocalId, MapId};
+use crate::handler::Handler;
+use rhai::Position;
+use rustc_hash::FxHashMap;
+use xputrace_bytecode::insn::{Alu, Cond, Insn, Reg, Size, atomic, class};
+use xputrace_bytecode::{Assembler, Label, Line, Program, ProgramKind, helper};
+use xputrace_model::diagnostic::{Diagnostic, Site};
+use xputrace_model::loss::Loss;
+use xputrace_model::table::TableId;
+
+/// Bytes of stack that the kernel gives a program.
+const STACK_BYTES: i32 = 512;
+/// A slot of 8 bytes for keys of arrays, used between two instructions that belong together.
+pub(super) const SCRATCH: i16 = -8;
+const TEMPORARIES: [Reg; 3] = [Reg::R7, Reg::R8, Reg::R9];
+
+/// A program being written.
+pub(super) struct Emitter<'a, 'b> {
+    pub(super) asm: Assembler,
+    pub(super) build: &'a mut Build<'b>,
+    pub(super) handler: &'a Handler,
+    pub(super) checked: &'a Checked,
+    pub(super) engine: Engine,
+    /// Index of the handler's probe in the plan.
+    pub(super) probe: usize,
+    pub(super) locals: FxHashMap<LocalId, i16>,
+    /// Where the entry's time and arguments were put, at a return probe.
+    pub(super) entry: Option<i16>,
+    /// Labels for `break` and `continue`.
+    pub(super) loops: Vec<(Label, Label)>,
+    /// Ends the program.
+    pub(super) end: Label,
+    depth: usize,
+    used: i32,
+    deepest: i32,
+    ending: FxHashMap<usize, Label>,
+    counted: Vec<Counted>,
+}
+
+/// Code that counts a loss, put behind the program's own.
+struct Counted {
+    label: Label,
+    slot: usize,
+    back: Label,
+}
+
+/// Where a value waits.
+#[derive(Clone, Copy)]
+pub(super) enum Temporary {
+    Register(Reg),
+    Slot(i16),
+}
+
+impl<'a, 'b> Emitter<'a, 'b> {
+    pub(super) fn new(
+        build: &'a mut Build<'b>,
+        handler: &'a Handler,
+        checked: &'a Checked,
+        engine: Engine,
+        probe: usize,
+    ) -> Self {
+        let mut asm = Assembler::new();
+        let end = asm.label();
+        Emitter {
+            asm,
+            build,
+            handler,
+            checked,
+            engine,
+            probe,
+            locals: FxHashMap::default(),
+            entry: None,
+            loops: Vec::new(),
+            end,
+            depth: 0,
+            used: 8,
+            deepest: 8,
+            ending: FxHashMap::default(),
+            counted: Vec::new(),
+        }
+    }
+
+    /// Writes the ends and returns the program; mistakes become diagnostics at the handler.
+    pub(super) fn finish(mut self, name: String, kind: ProgramKind) -> Option<Program> {
+        self.asm.place(self.end);
+        self.asm.mov_imm(Reg::R0, 0);
+        self.asm.exit();
+        self.write_losses();
+        let at = self.handler.declared_at.clone();
+        if self.deepest > STACK_BYTES {
+            self.build.diagnostics.push(
+                Diagnostic::error(
+                    "stack-too-large",
+                    format!("this handler needs {} bytes of stack, and a program has {STACK_BYTES}", self.deepest),
+                    at,
+                )
+                .help("read shorter strings, `str(ptr, 32)`, or use fewer of them in one statement"),
+            );
+            return None;
+        }
+        match self.asm.finish() {
+            Ok(assembled) => Some(without_dead_code(Program {
+                name,
+                kind,
+                insns: assembled.insns,
+                map_refs: assembled.map_refs,
+                lines: assembled.lines,
+            })),
+            Err(error) => {
+                self.build.diagnostics.push(
+                    Diagnostic::error("too-large", format!("this handler is too large to compile: {error}"), at)
+                        .help("split it into several handlers of the same event"),
+                );
+                None
+            }
+        }
+    }
+
+    pub(super) fn site(&self, at: Position) -> Site {
+        self.build.staged.site(self.handler.file, at)
+    }
+
+    /// The instructions from here on come from this place.
+    pub(super) fn line(&mut self, at: Position) {
+        if at.is_none() {
+            return;
+        }
+        let site = self.site(at);
+        let text = &self.build.staged.sources.files[site.file.0 as usize].text;
+        let offset = (site.offset as usize).min(text.len());
+        let start = text.as_bytes()[..offset].iter().rposition(|&it| it == b'\n').map_or(0, |it| it + 1);
+        self.asm.line(site.file.0 as usize, site.line, (offset - start) as u32 + 1);
+    }
+
+    /// Reserves stack, in whole words; the result is an offset from the frame pointer.
+    pub(super) fn alloc(&mut self, bytes: usize) -> i16 {
+        self.used += bytes.next_multiple_of(8) as i32;
+        self.deepest = self.deepest.max(self.used);
+        // Beyond the limit the program is refused; the offset only has to be a number.
+        -(self.used.min(i32::from(i16::MAX)) as i16)
+    }
+
+    pub(super) fn mark(&self) -> i32 {
+        self.used
+    }
+
+    pub(super) fn release(&mut self, mark: i32) {
+        self.used = mark;
+    }
+
+    /// Puts R0 where it outlives the next computation.
+    pub(super) fn push(&mut self) -> Temporary {
+        let temporary = match TEMPORARIES.get(self.depth) {
+            Some(register) => {
+                self.asm.mov(*register, Reg::R0);
+                Temporary::Register(*register)
+            }
+            None => {
+                let slot = self.alloc(8);
+                self.store(slot, Reg::R0);
+                Temporary::Slot(slot)
+            }
+        };
+        self.depth += 1;
+        temporary
+    }
+
+    /// Gets back what [`Emitter::push`] put away.
+    pub(super) fn pop(&mut self, temporary: Temporary, into: Reg) {
+        self.depth -= 1;
+        match temporary {
+            Temporary::Register(register) => self.asm.mov(into, register),
+            Temporary::Slot(slot) => self.load(into, slot),
+        }
+    }
+
+    pub(super) fn load(&mut self, into: Reg, slot: i16) {
+        self.asm.ldx(Size::Dw, into, Reg::FP, slot);
+    }
+
+    pub(super) fn store(&mut self, slot: i16, from: Reg) {
+        self.asm.stx(Size::Dw, Reg::FP, slot, from);
+    }
+
+    pub(super) fn store_imm(&mut self, slot: i16, value: i64) {
+        match i32::try_from(value) {
+            Ok(small) => self.asm.st_imm(Size::Dw, Reg::FP, slot, small),
+            Err(_) => {
+                self.asm.mov_imm(Reg::R1, value);
+                self.store(slot, Reg::R1);
+            }
+        }
+    }
+
+    pub(super) fn zero(&mut self, slot: i16, bytes: usize) {
+        for at in (0..bytes).step_by(8) {
+            self.asm.st_imm(Size::Dw, Reg::FP, slot + at as i16, 0);
+        }
+    }
+
+    /// `into = frame pointer + slot`.
+    pub(super) fn address(&mut self, into: Reg, slot: i16) {
+        self.asm.mov(into, Reg::FP);
+        self.asm.alu_imm(Alu::Add, into, i32::from(slot));
+    }
+
+    /// The BPF map behind a table for this program's engine.
+    pub(super) fn table(&self, map: MapId) -> usize {
+        self.build.table_map(map, self.engine)
+    }
+
+    /// Where to go when a loss ends the handler.
+    pub(super) fn ends_with(&mut self, loss: Loss, at: Position) -> Label {
+        let slot = self.build.loss_slot(loss, self.site(at), None, self.engine);
+        *self.ending.entry(slot).or_insert_with(|| self.asm.label())
+    }
+
+    /// Where to go when a value is missing that must be there.
+    pub(super) fn strict(&mut self, at: Position) -> Label {
+        self.ends_with(Loss::MissingValue, at)
+    }
+
+    /// Where to go when a loss is counted and the handler goes on at `back`, with R0 zero.
+    pub(super) fn counts(&mut self, loss: Loss, at: Position, table: Option<MapId>, back: Label) -> Label {
+        let table = table.map(|it| TableId(it as u32));
+        let slot = self.build.loss_slot(loss, self.site(at), table, self.engine);
+        let label = self.asm.label();
+        self.counted.push(Counted { label, slot, back });
+        label
+    }
+
+    fn write_losses(&mut self) {
+        for Counted { label, slot, back } in std::mem::take(&mut self.counted) {
+            self.asm.place(label);
+            self.asm.st_imm(Size::W, Reg::FP, SCRATCH, slot as i32);
+            self.count_loss(back);
+        }
+        let mut ending: Vec<(usize, Label)> = std::mem::take(&mut self.ending).into_iter().collect();
+        if ending.is_empty() {
+            return;
+        }
+        ending.sort_by_key(|it| it.0);
+        let tail = self.asm.label();
+        for (slot, label) in ending {
+            self.asm.place(label);
+            self.asm.st_imm(Size::W, Reg::FP, SCRATCH, slot as i32);
+            self.asm.jump(tail);
+        }
+        self.asm.place(tail);
+        self.count_loss(self.end);
+    }
+
+    /// Adds 1 to the loss whose slot is in the scratch word, then goes to `back` with R0 zero.
+    fn count_loss(&mut self, back: Label) {
+        let none = self.asm.label();
+        let map = self.build.loss_map(self.engine);
+        self.lookup(map, SCRATCH);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, none);
+        self.asm.mov_imm(Reg::R1, 1);
+        self.asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
+        self.asm.place(none);
+        self.asm.mov_imm(Reg::R0, 0);
+        self.asm.jump(back);
+    }
+
+    /// R0 = the address of the element whose key is in `key`, or 0.
+    pub(super) fn lookup(&mut self, map: usize, key: i16) {
+        self.asm.ld_map(Reg::R1, map);
+        self.address(Reg::R2, key);
+        self.asm.call(helper::MAP_LOOKUP_ELEM);
+    }
+
+    /// R0 = 0, or a negative error, from storing the bytes in `value`.
+    pub(super) fn update(&mut self, map: usize, key: i16, value: i16, flags: i32) {
+        self.asm.ld_map(Reg::R1, map);
+        self.address(Reg::R2, key);
+        self.address(Reg::R3, value);
+        self.asm.mov_imm(Reg::R4, i64::from(flags));
+        self.asm.call(helper::MAP_UPDATE_ELEM);
+    }
+}
+
+/// The program without instructions that no path reaches, which the verifier refuses.
+fn without_dead_code(program: Program) -> Program {
+    let reached = reached(&program.insns);
+    if reached.iter().all(|it| *it) {
+        return program;
+    }
+    let mut moved = Vec::with_capacity(reached.len() + 1);
+    let mut kept = 0;
+    for live in &reached {
+        moved.push(kept);
+        kept += usize::from(*live);
+    }
+    moved.push(kept);
+    let insns = program
+        .insns
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| reached[*at])
+        .map(|(at, insn)| match target(&program.insns, at) {
+            Some(to) => Insn { off: (moved[to] as i64 - moved[at] as i64 - 1) as i16, ..*insn },
+            None => *insn,
+        })
+        .collect();
+    let map_refs = program.map_refs.iter().filter(|it| reached[it.0]).map(|it| (moved[it.0], it.1)).collect();
+    let mut lines: Vec<Line> = Vec::new();
+    for line in &program.lines {
+        let line = Line { insn: moved[line.insn.min(reached.len())], ..*line };
+        if lines.last().is_some_and(|it| it.insn == line.insn) {
+            lines.pop();
+        }
+        lines.push(line);
+    }
+    lines.retain(|it| it.insn < kept);
+    Program { insns, map_refs, lines, ..program }
+}
+
+fn reached(insns: &[Insn]) -> Vec<bool> {
+    let mut reached = vec![false; insns.len()];
+    let mut open = vec![0];
+    while let Some(at) = open.pop() {
+        if at >= insns.len() || reached[at] {
+            continue;
+        }
+        reached[at] = true;
+        let insn = insns[at];
+        if insn.code == class::LD | 0x18 {
+            if let Some(second) = reached.get_mut(at + 1) {
+                *second = true;
+            }
+            open.push(at + 2);
+            continue;
+        }
+        let exits = insn.code == class::JMP | xputrace_bytecode::insn::EXIT;
+        let always = insn.code == class::JMP | xputrace_bytecode::insn::JA;
+        if let Some(to) = target(insns, at) {
+            open.push(to);
+        }
+        if !exits && !always {
+            open.push(at + 1);
+        }
+    }
+    reached
+}
+
+/// Where a jump goes.
+fn target(insns: &[Insn], at: usize) -> Option<usize> {
+    let insn = insns[at];
+    let op = insn.code & 0xf0;
+    let jumps = insn.code & 7 == class::JMP
+        && op != xputrace_bytecode::insn::CALL
+        && op != xputrace_bytecode::insn::EXIT;
+    // The second slot of `ld_imm64` has code 0 and is no jump.
+    jumps.then(|| (at as i64 + 1 + i64::from(insn.off)) as usize)
+}

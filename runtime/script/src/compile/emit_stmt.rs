@@ -1,0 +1,286 @@
+//! Statements.
+
+use super::build::Engine;
+use super::emit::{Emitter, SCRATCH};
+use super::probe_ctx::MARKER_SLOT;
+use super::typed::{Base, Block, Expr, Kind, MapId, Part, Stmt, StmtKind};
+use rhai::Position;
+use xputrace_bytecode::helper;
+use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
+use xputrace_model::diagnostic::Diagnostic;
+use xputrace_model::loss::Loss;
+use xputrace_model::plan::{Arg, Piece, Print, TAG_SLOTS, record};
+use xputrace_model::table::Scalar;
+
+/// Bytes of a print record: more would not fit beside what else is on the stack.
+const MAX_RECORD_BYTES: usize = 440;
+
+impl Emitter<'_, '_> {
+    pub(super) fn block(&mut self, block: &Block) {
+        let mark = self.mark();
+        for stmt in &block.stmts {
+            self.stmt(stmt);
+        }
+        if let Some(value) = &block.value {
+            let on = self.asm.label();
+            self.discard(value, on);
+            self.asm.place(on);
+        }
+        self.release(mark);
+    }
+
+    pub(super) fn stmt(&mut self, stmt: &Stmt) {
+        self.line(stmt.at);
+        if let StmtKind::Set(local, value) = &stmt.kind {
+            let slot = self.local(*local);
+            let mark = self.mark();
+            self.set_local(*local, slot, value);
+            self.release(mark);
+            return;
+        }
+        let mark = self.mark();
+        match &stmt.kind {
+            StmtKind::Set(..) => {}
+            StmtKind::Store(map, keys, value) => self.store_element(*map, keys, value, stmt.at),
+            StmtKind::Change(map, keys, op, value) => self.change_element(*map, keys, *op, value, stmt.at),
+            StmtKind::Remove(map, keys) => self.remove_element(*map, keys),
+            StmtKind::Aggregate(map, keys, value) => self.aggregate(*map, keys, value.as_ref(), stmt.at),
+            StmtKind::Print(parts) => self.print(parts, stmt.at),
+            StmtKind::Exit(code) => self.exit_run(code.as_ref(), stmt.at),
+            StmtKind::Tag(value) => self.tag(value),
+            StmtKind::If(condition, then, otherwise) => self.if_stmt(condition, then, otherwise),
+            StmtKind::Block(block) => self.block(block),
+            StmtKind::Loop(iterations) => self.unrolled(iterations),
+            StmtKind::Break => {
+                if let Some((out, _)) = self.loops.last().copied() {
+                    self.asm.jump(out);
+                }
+            }
+            StmtKind::Continue => {
+                if let Some((_, next)) = self.loops.last().copied() {
+                    self.asm.jump(next);
+                }
+            }
+            StmtKind::Return => self.asm.jump(self.end),
+            StmtKind::Eval(value) => {
+                let on = self.asm.label();
+                self.discard(value, on);
+                self.asm.place(on);
+            }
+        }
+        self.release(mark);
+    }
+
+    fn set_local(&mut self, local: usize, slot: i16, value: &Expr) {
+        let ty = self.checked.locals[local];
+        let kind = ty.base.scalar();
+        // A text is computed aside: it may be made from the variable it goes into.
+        match (ty.optional, kind) {
+            (false, _) => {
+                let missing = self.strict(value.at);
+                self.store_value(value, kind, slot, missing);
+            }
+            (true, _) => self.optional_part(value, kind, slot),
+        }
+    }
+
+    fn if_stmt(&mut self, condition: &Expr, then: &Block, otherwise: &Block) {
+        let (otherwise_at, done) = (self.asm.label(), self.asm.label());
+        self.branch(condition, false, otherwise_at);
+        self.block(then);
+        if !otherwise.stmts.is_empty() || otherwise.value.is_some() {
+            self.asm.jump(done);
+            self.asm.place(otherwise_at);
+            self.block(otherwise);
+        } else {
+            self.asm.place(otherwise_at);
+        }
+        self.asm.place(done);
+    }
+
+    fn unrolled(&mut self, iterations: &[Block]) {
+        let out = self.asm.label();
+        for block in iterations {
+            let next = self.asm.label();
+            self.loops.push((out, next));
+            self.block(block);
+            self.loops.pop();
+            self.asm.place(next);
+        }
+        self.asm.place(out);
+    }
+
+    /// `@m[key] = value`; assigning `()` removes the element.
+    fn store_element(&mut self, map: MapId, keys: &[Expr], value: &Expr, at: Position) {
+        let kind = self.build.shapes.value(map).base.scalar();
+        let done = self.asm.label();
+        let slot = self.alloc(kind.size() + 8);
+        let remove = self.asm.label();
+        self.store_value(value, kind, slot, remove);
+        let full = self.counts(Loss::MapFull, at, Some(map), done);
+        let key = self.key(map, keys);
+        let bpf_map = self.table(map);
+        self.update(bpf_map, key, slot, helper::UPDATE_ANY);
+        self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, full);
+        if value.ty.optional {
+            self.asm.jump(done);
+        }
+        self.asm.place(remove);
+        if value.ty.optional {
+            self.remove_element(map, keys);
+        }
+        self.asm.place(done);
+    }
+
+    fn remove_element(&mut self, map: MapId, keys: &[Expr]) {
+        let key = self.key(map, keys);
+        let bpf_map = self.table(map);
+        self.asm.ld_map(Reg::R1, bpf_map);
+        self.address(Reg::R2, key);
+        self.asm.call(helper::MAP_DELETE_ELEM);
+    }
+
+    /// `@m[key] += value` and its like: atomic, and from 0 where there is no element.
+    fn change_element(&mut self, map: MapId, keys: &[Expr], op: Alu, value: &Expr, at: Position) {
+        let slot = self.alloc(8);
+        self.eval_strict(value);
+        if op == Alu::Sub {
+            self.asm.alu_imm(Alu::Neg, Reg::R0, 0);
+        }
+        self.store(slot, Reg::R0);
+        let key = self.key(map, keys);
+        let bpf_map = self.table(map);
+        let (hit, done) = (self.asm.label(), self.asm.label());
+        let full = self.counts(Loss::MapFull, at, Some(map), done);
+        self.lookup(bpf_map, key);
+        self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, hit);
+        let first = match op {
+            Alu::And => {
+                let zero = self.alloc(8);
+                self.zero(zero, 8);
+                zero
+            }
+            _ => slot,
+        };
+        self.update(bpf_map, key, first, helper::UPDATE_NOEXIST);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
+        self.lookup(bpf_map, key);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, full);
+        self.asm.place(hit);
+        self.load(Reg::R1, slot);
+        let op = match op {
+            Alu::And => atomic::AND,
+            Alu::Or => atomic::OR,
+            Alu::Xor => atomic::XOR,
+            _ => atomic::ADD,
+        };
+        self.asm.atomic(op, Size::Dw, Reg::R0, 0, Reg::R1);
+        self.asm.place(done);
+    }
+
+    fn print(&mut self, parts: &[Part], at: Position) {
+        let mut print = Print { pieces: Vec::new(), size: 8 };
+        let mut values = Vec::new();
+        for part in parts {
+            match part {
+                Part::Text(text) => print.pieces.push(Piece::Text(text.clone())),
+                Part::Value { expr, .. } if matches!(expr.kind, Kind::Missing) => {
+                    print.pieces.push(Piece::Text("-".into()));
+                }
+                Part::Value { expr, human } => {
+                    let kind = match expr.ty.base {
+                        Base::Unknown => Scalar::Int,
+                        base => base.scalar(),
+                    };
+                    let present_at = expr.ty.optional.then_some(print.size);
+                    let at = print.size + if expr.ty.optional { 8 } else { 0 };
+                    print.pieces.push(Piece::Arg(Arg { at, kind, present_at, human: human.then_some(expr.ty.unit) }));
+                    values.push((expr, kind, print.size));
+                    print.size = at + kind.size();
+                }
+            }
+        }
+        let size = print.size;
+        if size > MAX_RECORD_BYTES {
+            let label = self.build.staged.label(self.handler.file, at);
+            self.build.diagnostics.push(
+                Diagnostic::error(
+                    "print-too-large",
+                    format!("this line needs {size} bytes of values, and a print takes {MAX_RECORD_BYTES}"),
+                    label,
+                )
+                .help("print shorter strings, `str(ptr, 32)`, or several lines"),
+            );
+            return;
+        }
+        let index = self.build.plan.prints.len();
+        self.build.plan.prints.push(print);
+        let buffer = self.alloc(size + 8);
+        self.asm.st_imm(Size::W, Reg::FP, buffer, record::PRINT as i32);
+        self.asm.st_imm(Size::W, Reg::FP, buffer + 4, index as i32);
+        for (expr, kind, offset) in values {
+            let slot = buffer + offset as i16;
+            if expr.ty.optional {
+                self.optional_part(expr, kind, slot);
+            } else {
+                let missing = self.strict(expr.at);
+                self.store_value(expr, kind, slot, missing);
+            }
+        }
+        self.output(buffer, size, at);
+    }
+
+    fn exit_run(&mut self, code: Option<&Expr>, at: Position) {
+        let buffer = self.alloc(16);
+        match code {
+            Some(code) => {
+                self.eval_strict(code);
+                self.store(buffer + 8, Reg::R0);
+            }
+            None => self.zero(buffer + 8, 8),
+        }
+        self.asm.st_imm(Size::W, Reg::FP, buffer, record::EXIT as i32);
+        self.asm.st_imm(Size::W, Reg::FP, buffer + 4, 0);
+        self.output(buffer, 16, at);
+        self.asm.jump(self.end);
+    }
+
+    /// Hands a record to the engine's ring buffer.
+    fn output(&mut self, buffer: i16, size: usize, at: Position) {
+        let on = self.asm.label();
+        let full = self.counts(Loss::KernelRingFull, at, None, on);
+        let ring = self.build.ring_map(self.engine);
+        self.asm.ld_map(Reg::R1, ring);
+        self.address(Reg::R2, buffer);
+        self.asm.mov_imm(Reg::R3, size as i64);
+        self.asm.mov_imm(Reg::R4, 0);
+        self.asm.call(helper::RINGBUF_OUTPUT);
+        self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, full);
+        self.asm.place(on);
+    }
+
+    /// `l.tag = value` at the marker: into the launching process's array, at the slot that the
+    /// collector passed.
+    fn tag(&mut self, value: &Expr) {
+        debug_assert!(self.engine == Engine::Kernel, "placement puts handlers that set tags into the kernel");
+        let (tag, index, done) = (self.alloc(16), self.alloc(8), self.asm.label());
+        self.optional_part(value, Scalar::Int, tag);
+        let tags = self.build.tags_map();
+        self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, MARKER_SLOT);
+        self.asm.jump_if_imm(Cond::Ge, Reg::R0, TAG_SLOTS as i32, done);
+        self.asm.stx(Size::W, Reg::FP, index, Reg::R0);
+        self.process_or_thread(true);
+        self.asm.stx(Size::W, Reg::FP, SCRATCH, Reg::R0);
+        self.lookup(tags, SCRATCH);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
+        self.asm.mov(Reg::R1, Reg::R0);
+        self.address(Reg::R2, index);
+        self.asm.call(helper::MAP_LOOKUP_ELEM);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
+        self.load(Reg::R1, tag + 8);
+        self.asm.stx(Size::Dw, Reg::R0, 8, Reg::R1);
+        self.load(Reg::R1, tag);
+        self.asm.stx(Size::Dw, Reg::R0, 0, Reg::R1);
+        self.asm.place(done);
+    }
+}

@@ -1,0 +1,288 @@
+//! The fields of an event value: which there are at a probe, and where their values are found.
+
+use super::check::Checker;
+use super::typed::{Base, Expr, Kind, Source, Type};
+use rhai::Position;
+use xputrace_bytecode::insn::Alu;
+use xputrace_model::catalog::TracepointFieldType;
+use xputrace_model::context::word;
+use xputrace_model::diagnostic::{Diagnostic, nearest};
+use xputrace_model::plan::{Place, Target};
+use xputrace_model::schema::{self, Event, Field, FieldType, From, Unit};
+
+/// Offsets in x86-64's `struct pt_regs` (`arch/x86/include/uapi/asm/ptrace.h`).
+pub(super) mod regs {
+    /// `rdi rsi rdx rcx r8 r9`: the integer arguments, in order.
+    pub(crate) const ARGUMENTS: [i16; 6] = [112, 104, 96, 88, 72, 64];
+    pub(crate) const RETURN_VALUE: i16 = 80;
+    pub(crate) const STACK_POINTER: i16 = 152;
+}
+
+/// Bytes of text read from a `__data_loc` field.
+const DATA_LOC_BYTES: u32 = 128;
+
+/// A path of property names on the event, and how many of them a field used up.
+pub(super) struct Resolved {
+    pub(super) expr: Expr,
+    pub(super) used: usize,
+}
+
+impl Checker<'_> {
+    /// The value of `e.a.b.c`, from as many of the names as belong to the field.
+    pub(super) fn field(&mut self, path: &[(&str, Position)]) -> Resolved {
+        match path {
+            [] => unreachable!("callers pass at least one name"),
+            [first, rest @ ..] if self.handler.event.is_gpu() => self.gpu_field(*first, rest),
+            [("entry", at), rest @ ..] if self.handler.event == Event::Uretprobe => self.entry_field(*at, rest),
+            [("args", _), name, ..] if self.handler.event == Event::Tracepoint => {
+                Resolved { expr: self.record_field(name.0, name.1), used: 2 }
+            }
+            [first, ..] => Resolved { expr: self.cpu_field(first.0, first.1), used: 1 },
+        }
+    }
+
+    fn gpu_field(&mut self, (name, at): (&str, Position), rest: &[(&str, Position)]) -> Resolved {
+        let fields = self.handler.event.fields();
+        let Some(field) = fields.iter().find(|it| it.name == name) else {
+            return Resolved { expr: self.unknown_field(name, at, fields), used: 1 };
+        };
+        if field.kind == FieldType::Launch {
+            return self.launch_field(at, rest);
+        }
+        if self.handler.event == Event::Launch && self.place == Place::Linux {
+            return self.marker_field(field, at, rest);
+        }
+        let (expr, used) = self.word_field(field, at, rest);
+        Resolved { expr, used: 1 + used }
+    }
+
+    /// `k.launch.FIELD`.
+    fn launch_field(&mut self, at: Position, rest: &[(&str, Position)]) -> Resolved {
+        let Some((name, name_at)) = rest.first().copied() else {
+            let diagnostic = Diagnostic::error("launch-value", "`.launch` is no value of its own", self.label(at))
+                .help("read one of its fields, such as `.launch.time`, or test it with `.launch == ()`");
+            return Resolved { expr: self.poison(diagnostic, at), used: 1 };
+        };
+        let Some(field) = schema::LAUNCH.iter().find(|it| it.name == name) else {
+            return Resolved { expr: self.unknown_field(name, name_at, schema::LAUNCH), used: 2 };
+        };
+        let (expr, used) = self.word_field(field, name_at, &rest[1..]);
+        let expr = if self.tests_launch {
+            let ty = expr.ty.maybe(true);
+            Expr { kind: Kind::Joined(Box::new(expr)), ty, at }
+        } else {
+            self.checked.needs_launch = true;
+            expr
+        };
+        Resolved { expr, used: 2 + used }
+    }
+
+    /// A field that is found in the GPU context; the number says how many of `rest` it took.
+    fn word_field(&mut self, field: &Field, at: Position, rest: &[(&str, Position)]) -> (Expr, usize) {
+        let of = |base, source| Expr { kind: Kind::Source(source), ty: Type::with(base, field.unit), at };
+        match (field.kind, field.from) {
+            (FieldType::Dim3, From::Word(at_word)) => self.dim3(field, at_word, at, rest),
+            (FieldType::Comm, From::Word(at_word)) => (of(Base::Text(16), Source::WordText(at_word)), 0),
+            (FieldType::Name, From::Word(at_word)) => (of(Base::Name, Source::Word(at_word)), 0),
+            (FieldType::Stack, From::Word(at_word)) => (of(Base::Stack, Source::Word(at_word)), 0),
+            (_, From::Optional { flag, value }) => {
+                let expr = of(Base::Int, Source::Flagged(flag, value));
+                (Expr { ty: expr.ty.maybe(true), ..expr }, 0)
+            }
+            (_, From::Word(at_word)) => (of(Base::Int, Source::Word(at_word)), 0),
+            (_, From::Probe) => (self.unknown_field(field.name, at, self.handler.event.fields()), 0),
+        }
+    }
+
+    fn dim3(&mut self, field: &Field, word: usize, at: Position, rest: &[(&str, Position)]) -> (Expr, usize) {
+        let int = |kind| Expr { kind, ty: Type::of(Base::Int), at };
+        let part = |n| int(Kind::Source(Source::Word(word + n)));
+        let times = |a, b| int(Kind::Binary(Alu::Mul, Box::new(a), Box::new(b)));
+        let expr = match rest.first() {
+            Some(("x", _)) => part(0),
+            Some(("y", _)) => part(1),
+            Some(("z", _)) => part(2),
+            Some(("size", _)) => times(times(part(0), part(1)), part(2)),
+            _ => {
+                let diagnostic =
+                    Diagnostic::error("dim3-value", format!("`{}` has three parts", field.name), self.label(at))
+                        .help(format!("write `.{0}.x`, `.{0}.y`, `.{0}.z`, or `.{0}.size` for their product", field.name));
+                return (self.poison(diagnostic, at), 0);
+            }
+        };
+        (expr, 1)
+    }
+
+    /// A field at the collector's marker function, where the call has only begun.
+    fn marker_field(&mut self, field: &Field, at: Position, rest: &[(&str, Position)]) -> Resolved {
+        let of = |base, source| Expr { kind: Kind::Source(source), ty: Type::with(base, field.unit), at };
+        let expr = match field.name {
+            "pid" => of(Base::Int, Source::Pid),
+            "tid" => of(Base::Int, Source::Tid),
+            "comm" => of(Base::Text(16), Source::Comm),
+            "symbol" => of(Base::Text(128), Source::MarkerText(word::LAUNCH_SYMBOL)),
+            "time" | "start" | "grid" | "block" | "dynamic_shared" | "device" | "context" | "stream" => {
+                let (expr, used) = self.word_field(field, at, rest);
+                return Resolved { expr, used: 1 + used };
+            }
+            name => {
+                let reason = match name {
+                    "duration" | "end" | "result" => "the call has not returned yet",
+                    "name" => "only the mangled name is known when the call begins",
+                    "tag" => "it is only set there",
+                    _ => "the tracer adds it when the call has returned",
+                };
+                let help = match name {
+                    "name" => "use `symbol`".to_string(),
+                    _ => format!("read it in a `kernel` handler: `k.launch.{name}`"),
+                };
+                let diagnostic = Diagnostic::error(
+                    "not-at-launch",
+                    format!("`{name}` cannot be read in a launch handler that runs in the kernel: {reason}"),
+                    self.label(at),
+                )
+                .help(help)
+                .help("a `launch` handler runs in the kernel when it sets `.tag` or reads a map that a CPU probe writes");
+                self.poison(diagnostic, at)
+            }
+        };
+        Resolved { expr, used: 1 }
+    }
+
+    fn entry_field(&mut self, at: Position, rest: &[(&str, Position)]) -> Resolved {
+        let Some((name, name_at)) = rest.first().copied() else {
+            let diagnostic = Diagnostic::error("entry-value", "`.entry` is no value of its own", self.label(at))
+                .help("read one of its fields: `e.entry.arg0` … `e.entry.arg5`, `e.entry.time`");
+            return Resolved { expr: self.poison(diagnostic, at), used: 1 };
+        };
+        let argument = schema::UPROBE.iter().filter(|it| it.name.starts_with("arg")).position(|it| it.name == name);
+        let expr = match (name, argument) {
+            ("time", _) => self.entry_time(name_at),
+            (_, Some(n)) => {
+                let args = self.checked.entry_args.get_or_insert(0);
+                *args = (*args).max(n + 1);
+                Expr { kind: Kind::Source(Source::EntryArg(n)), ty: Type::of(Base::Int), at: name_at }
+            }
+            _ => {
+                let diagnostic = Diagnostic::error(
+                    "unknown-field",
+                    format!("`{name}` of the entry is not kept until the return"),
+                    self.label(name_at),
+                )
+                .help("kept are `arg0` … `arg5` and `time`; all else is the same at the return: read it from the event");
+                self.poison(diagnostic, name_at)
+            }
+        };
+        Resolved { expr, used: 2 }
+    }
+
+    fn entry_time(&mut self, at: Position) -> Expr {
+        self.checked.entry_args.get_or_insert(0);
+        Expr { kind: Kind::Source(Source::EntryTime), ty: Type::with(Base::Int, Unit::Nanos), at }
+    }
+
+    fn cpu_field(&mut self, name: &str, at: Position) -> Expr {
+        if self.handler.event == Event::Tracepoint && !schema::CPU.iter().any(|it| it.name == name) {
+            return self.record_field(name, at);
+        }
+        let fields = self.handler.event.fields();
+        let Some(field) = fields.iter().find(|it| it.name == name) else {
+            return self.unknown_field(name, at, fields);
+        };
+        let of = |base, source| Expr { kind: Kind::Source(source), ty: Type::with(base, field.unit), at };
+        match name {
+            "time" => of(Base::Int, Source::Time),
+            "pid" => of(Base::Int, Source::Pid),
+            "tid" => of(Base::Int, Source::Tid),
+            "comm" => of(Base::Text(16), Source::Comm),
+            "cpu" => of(Base::Int, Source::Cpu),
+            "uid" => of(Base::Int, Source::Uid),
+            "gid" => of(Base::Int, Source::Gid),
+            "cgroup" => of(Base::Int, Source::Cgroup),
+            "ustack" => of(Base::Stack, Source::UserStack),
+            "kstack" => of(Base::Stack, Source::KernelStack),
+            "probe" => self.literal(&self.handler.name.clone(), at),
+            "func" => self.function_name(at),
+            "retval" => of(Base::Int, Source::Register(regs::RETURN_VALUE)),
+            "duration" => {
+                let (now, then) = (of(Base::Int, Source::Time), self.entry_time(at));
+                let ty = now.ty;
+                Expr { kind: Kind::Binary(Alu::Sub, Box::new(now), Box::new(then)), ty, at }
+            }
+            _ => {
+                let n = name.strip_prefix("arg").and_then(|it| it.parse::<usize>().ok()).unwrap_or(0);
+                of(Base::Int, Source::Register(regs::ARGUMENTS[n.min(5)]))
+            }
+        }
+    }
+
+    /// `e.func`: known now where the probe names one function, else told by the attach cookie.
+    fn function_name(&mut self, at: Position) -> Expr {
+        match &self.handler.target {
+            Target::Function { function, .. } if function.contains(['*', '?', '[', '{']) => {
+                Expr { kind: Kind::Source(Source::Cookie), ty: Type::of(Base::Name), at }
+            }
+            Target::Function { function, .. } => self.literal(&function.clone(), at),
+            Target::Tracepoint { name, .. } => self.literal(&name.clone(), at),
+            _ => {
+                let diagnostic = Diagnostic::error("no-function", "this probe is at no function", self.label(at))
+                    .help("`.ustack` and `.kstack` tell where the sample was taken");
+                self.poison(diagnostic, at)
+            }
+        }
+    }
+
+    fn record_field(&mut self, name: &str, at: Position) -> Expr {
+        let Target::Tracepoint { category, name: tracepoint } = &self.handler.target else {
+            return self.unknown_field(name, at, schema::CPU);
+        };
+        let (category, tracepoint) = (category.clone(), tracepoint.clone());
+        let format = match self.catalog.tracepoint(&category, &tracepoint) {
+            Ok(format) => format,
+            Err(why) => {
+                let mut diagnostic = Diagnostic::error("unknown-tracepoint", why, self.handler.declared_at.clone());
+                diagnostic.help.push(format!("`xputrace list 'tracepoint:{category}:*'` shows those of this machine"));
+                return self.poison(diagnostic, at);
+            }
+        };
+        let Some(field) = format.fields.iter().find(|it| it.name == name) else {
+            let known: Vec<&str> =
+                format.fields.iter().map(|it| it.name.as_str()).chain(schema::CPU.iter().map(|it| it.name)).collect();
+            return self.unknown_name(name, at, &known);
+        };
+        let offset = field.offset;
+        let of = |base, source| Expr { kind: Kind::Source(source), ty: Type::of(base), at };
+        match field.kind {
+            TracepointFieldType::Int { size: size @ (1 | 2 | 4 | 8), signed } => {
+                of(Base::Int, Source::Record { offset, size, signed })
+            }
+            TracepointFieldType::Chars(len) => of(Base::Text(len.min(128)), Source::RecordChars { offset, len: len.min(128) }),
+            TracepointFieldType::DataLoc => of(Base::Text(DATA_LOC_BYTES), Source::RecordLoc { offset }),
+            TracepointFieldType::Int { .. } | TracepointFieldType::Other => {
+                let diagnostic = Diagnostic::error(
+                    "unreadable-field",
+                    format!("`{name}` of `{category}:{tracepoint}` is of a kind that cannot be read"),
+                    self.label(at),
+                )
+                .help("integers of 1, 2, 4 and 8 bytes, `char[n]` and `__data_loc char[]` can be");
+                self.poison(diagnostic, at)
+            }
+        }
+    }
+
+    fn unknown_field(&mut self, name: &str, at: Position, fields: &[Field]) -> Expr {
+        let known: Vec<&str> = fields.iter().map(|it| it.name).collect();
+        self.unknown_name(name, at, &known)
+    }
+
+    fn unknown_name(&mut self, name: &str, at: Position, known: &[&str]) -> Expr {
+        let event = self.handler.event.name();
+        let mut diagnostic =
+            Diagnostic::error("unknown-field", format!("a `{event}` event has no field `{name}`"), self.label(at));
+        if let Some(near) = nearest(name, known.iter().copied()) {
+            diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
+        }
+        let diagnostic = diagnostic.help(format!("it has: {}", known.join(" ")));
+        self.poison(diagnostic, at)
+    }
+}

@@ -1,0 +1,137 @@
+//! What handlers that are not compiled tell about maps: their shape where nothing else does, and
+//! which aggregations are read while the script runs.
+
+use super::chain::{Chain, Link, unwrapped};
+use super::check::Checker;
+use super::scan::{How, Scan};
+use super::tables::{MAX_KEY_PARTS, Purpose, Shapes, Stored};
+use super::typed::{Base, Type};
+use crate::handler::{Handler, Staged};
+use rhai::{Expr, FnCallExpr};
+use xputrace_model::bucket::HIST_BITS;
+use xputrace_model::diagnostic::Diagnostic;
+use xputrace_model::schema::{Event, Unit};
+use xputrace_model::table::{TableId, TableKind};
+
+/// Functions that reach maps only through their arguments.
+const HARMLESS: &[&str] = &["print", "exit", "contains", "flamegraph", "folded", "perfetto", "debug", "arg", "min", "max", "abs"];
+
+/// Joins one handler's uses into the shapes.
+pub(super) fn note(
+    staged: &Staged,
+    handler: &Handler,
+    scan: &Scan,
+    shapes: &mut Shapes,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
+    for each in &scan.uses {
+        let label = staged.label(handler.file, each.at);
+        let map = shapes.id(&each.map, &label);
+        let purpose = match &each.how {
+            How::Assign(_) => Some(Purpose::Plain),
+            How::Method(call) => aggregation(call).map(Purpose::Aggregate),
+            _ => None,
+        };
+        let indexed = each.keys.as_ref().is_some_and(|it| it.len() <= MAX_KEY_PARTS);
+        if indexed || (purpose.is_some() && each.keys.is_none()) {
+            let keys = each.keys.iter().flatten().map(|it| loose(it)).collect();
+            shapes.use_key(map, keys, &label, diagnostics);
+        }
+        if let Some(purpose) = purpose {
+            shapes.use_as(map, purpose, &label, diagnostics);
+        }
+        match &each.how {
+            How::Assign(value) => shapes.use_value(map, loose(value), &label, diagnostics),
+            How::Method(call) if purpose.is_some() && !call.args.is_empty() => {
+                shapes.use_value(map, loose(&call.args[0]), &label, diagnostics);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Marks the aggregations that an interpreted handler reads or clears while the script runs.
+pub(super) fn mark_live_reads(handler: &Handler, scan: &Scan, shapes: &mut Shapes) {
+    if handler.event == Event::End {
+        return;
+    }
+    for each in scan.uses.iter().filter(|it| is_read(&it.how)) {
+        if let Some(map) = shapes.get(&each.map) {
+            shapes.list[map].read_live = true;
+        }
+    }
+    // A function of the script may read any map.
+    let calls_others = scan.calls.iter().any(|it| {
+        it.starts_with(|c: char| c.is_alphabetic()) && !HARMLESS.contains(it)
+    });
+    if calls_others {
+        for shape in &mut shapes.list {
+            shape.read_live = true;
+        }
+    }
+}
+
+/// Maps that an `end` handler prints, draws or clears as a whole.
+pub(super) fn shown(scan: &Scan, shapes: &Shapes) -> Vec<TableId> {
+    let whole = scan.uses.iter().filter(|it| it.keys.is_none() && is_read(&it.how));
+    whole.filter_map(|it| shapes.get(&it.map)).map(|it| TableId(it as u32)).collect()
+}
+
+fn is_read(how: &How) -> bool {
+    match how {
+        How::Read | How::Contains | How::Passed => true,
+        How::Method(call) => aggregation(call).is_none(),
+        How::Assign(_) => false,
+    }
+}
+
+/// The aggregation that a method call makes, as far as its parameters are written out.
+fn aggregation(call: &FnCallExpr) -> Option<TableKind> {
+    Some(match (&*call.name, call.args.len()) {
+        ("count", 0) => TableKind::Count,
+        ("sum", 1) => TableKind::Sum,
+        ("min", 1) => TableKind::Min,
+        ("max", 1) => TableKind::Max,
+        ("avg", 1) => TableKind::Avg,
+        ("stats", 1) => TableKind::Stats,
+        ("hist", 1) => TableKind::Hist { bits: HIST_BITS },
+        ("quantiles", 1) => TableKind::Quantiles,
+        ("lhist", 4) => TableKind::Lhist {
+            min: constant(&call.args[1])?,
+            max: constant(&call.args[2])?,
+            step: constant(&call.args[3])?,
+        },
+        _ => return None,
+    })
+}
+
+fn constant(expr: &Expr) -> Option<i64> {
+    let chain = Chain::of(unwrapped(expr));
+    match (chain.head, &chain.links[..]) {
+        (Expr::IntegerConstant(n, _), []) => Some(*n),
+        (Expr::IntegerConstant(n, _), [Link::Property(unit, _)]) => {
+            Checker::unit_getter(unit).map(|(scale, _)| n.wrapping_mul(scale))
+        }
+        _ => None,
+    }
+}
+
+/// The type of an expression that is not compiled, where its form tells.
+fn loose(expr: &Expr) -> Stored {
+    let expr = unwrapped(expr);
+    match expr {
+        Expr::StringConstant(text, _) => Stored::new(Type::of(Base::Name), Some(text)),
+        Expr::BoolConstant(..) => Stored::new(Type::of(Base::Bool), None),
+        Expr::Unit(_) => Stored::new(Type::of(Base::Unknown).maybe(true), None),
+        _ => match Chain::of(expr) {
+            Chain { head: Expr::IntegerConstant(..), links, .. } => {
+                let unit = match links.last() {
+                    Some(Link::Property(unit, _)) => Checker::unit_getter(unit).map_or(Unit::None, |it| it.1),
+                    _ => Unit::None,
+                };
+                Stored::new(Type::with(Base::Int, unit), None)
+            }
+            _ => Stored::new(Type::of(Base::Unknown), None),
+        },
+    }
+}

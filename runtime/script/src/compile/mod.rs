@@ -1,0 +1,168 @@
+//! Staged handlers to a `Plan`: a pure function, Rhai syntax in, eBPF out.
+//!
+//! ```text
+//! Handlers ─scan─▶ uses ─placement─▶ places
+//!     └────check, until the maps' shapes hold still─▶ typed handlers ─emit─▶ programs
+//! ```
+//!
+//! What the loader has to know beyond the [`Plan`]: a probe whose function is a pattern reads its
+//! function's name from the attach cookie, which is the name's id in the run's string table; a
+//! probe with an entry program attaches both programs to the same function, the entry first.
+
+mod aggregate;
+mod build;
+mod chain;
+mod check;
+mod check_expr;
+mod emit;
+mod emit_expr;
+mod emit_stmt;
+mod fields;
+mod interpreted;
+mod placement;
+mod probe_ctx;
+mod scan;
+mod tables;
+mod typed;
+
+use crate::handler::Staged;
+use build::Build;
+use placement::Placed;
+use scan::Scan;
+use tables::Shapes;
+use typed::Checked;
+use xputrace_model::catalog::Catalog;
+use xputrace_model::diagnostic::{Diagnostic, Severity};
+use xputrace_model::plan::{Place, Plan};
+use xputrace_model::schema::Event;
+use xputrace_model::table::TableId;
+
+/// Rounds of inference; each can only widen a type, so few are needed.
+const MAX_ROUNDS: usize = 8;
+
+/// Compiles all handlers of a script.
+///
+/// Returns the best plan it could make together with everything it has to say; when any
+/// diagnostic is an error, the plan has no programs and must not be run.
+pub fn compile(staged: &Staged, catalog: &dyn Catalog) -> (Plan, Vec<Diagnostic>) {
+    let scans: Vec<Scan> = staged.handlers.iter().map(scan::scan).collect();
+    let cpu_maps = placement::written_by_cpu_probes(staged, &scans);
+    let mut placed: Vec<Placed> =
+        staged.handlers.iter().zip(&scans).map(|(handler, scan)| placement::place(handler, scan, &cpu_maps)).collect();
+
+    let mut diagnostics = Vec::new();
+    let mut shapes = declared(staged);
+    let checked = infer(staged, catalog, &scans, &placed, &mut shapes, &mut diagnostics);
+    check_maps(&shapes, &mut diagnostics);
+    mark_live_reads(staged, &scans, &placed, &mut shapes);
+
+    for ((handler, placed), scan) in staged.handlers.iter().zip(&mut placed).zip(&scans) {
+        diagnostics.extend(placement::warn_of_late_reads(staged, handler, placed, scan, &cpu_maps));
+        placement::explain_maps(placed, scan, &shapes);
+    }
+
+    let fit = !has_errors(&diagnostics);
+    let mut build = Build::new(staged, catalog, &shapes);
+    for ((handler, placed), checked) in staged.handlers.iter().zip(&placed).zip(&checked) {
+        build.handler(handler, placed, checked.as_ref().filter(|_| fit));
+    }
+    let (mut plan, from_build) = build.finish();
+    diagnostics.extend(from_build);
+    plan.demand = placement::demand(staged, &placed, &scans);
+    plan.shown_by_end = shown_by_end(staged, &scans, &shapes);
+    diagnostics.sort_by_key(|it| (it.primary.file, it.primary.span.start, it.code));
+    diagnostics.dedup();
+    (plan, diagnostics)
+}
+
+fn has_errors(diagnostics: &[Diagnostic]) -> bool {
+    diagnostics.iter().any(|it| it.severity == Severity::Error)
+}
+
+/// The maps that the script declares itself, with their sizes.
+fn declared(staged: &Staged) -> Shapes {
+    let mut shapes = Shapes::default();
+    for map in &staged.maps {
+        let id = shapes.id(&map.name, &map.declared_at);
+        let shape = &mut shapes.list[id];
+        shape.capacity = map.size.unwrap_or(shape.capacity);
+        shape.evict = map.evict;
+    }
+    shapes
+}
+
+/// Checks all handlers until the maps' shapes no longer change; the last round's diagnostics hold.
+fn infer(
+    staged: &Staged,
+    catalog: &dyn Catalog,
+    scans: &[Scan],
+    placed: &[Placed],
+    shapes: &mut Shapes,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> Vec<Option<Checked>> {
+    let mut checked = Vec::new();
+    for _ in 0..MAX_ROUNDS {
+        let before = shapes.fingerprint();
+        diagnostics.clear();
+        checked = round(staged, catalog, scans, placed, shapes, diagnostics);
+        if shapes.fingerprint() == before {
+            break;
+        }
+    }
+    checked
+}
+
+fn round(
+    staged: &Staged,
+    catalog: &dyn Catalog,
+    scans: &[Scan],
+    placed: &[Placed],
+    shapes: &mut Shapes,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> Vec<Option<Checked>> {
+    let handlers = || staged.handlers.iter().zip(placed).zip(scans);
+    let checked = handlers()
+        .map(|((handler, placed), scan)| {
+            let compiled = placed.place != Place::Interpreter;
+            compiled.then(|| {
+                check::check(staged, catalog, handler, placed.place, scan.tests_launch, shapes, diagnostics)
+            })
+        })
+        .collect();
+    for ((handler, _), scan) in handlers().filter(|it| it.0.1.place == Place::Interpreter) {
+        interpreted::note(staged, handler, scan, shapes, diagnostics);
+    }
+    checked
+}
+
+/// Maps that no handler ever stores into are mistakes of spelling, mostly.
+fn check_maps(shapes: &Shapes, diagnostics: &mut Vec<Diagnostic>) {
+    for shape in shapes.list.iter().filter(|it| !it.written && (it.in_kernel || it.in_tracer)) {
+        let written = shapes.list.iter().filter(|it| it.written).map(|it| it.name.as_str());
+        let mut diagnostic = Diagnostic::error(
+            "never-assigned",
+            format!("`{}` is read here and never assigned", shape.name),
+            shape.seen_at.clone(),
+        );
+        if let Some(near) = xputrace_model::diagnostic::nearest(&shape.name, written) {
+            diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
+        }
+        diagnostics.push(diagnostic);
+    }
+}
+
+fn mark_live_reads(staged: &Staged, scans: &[Scan], placed: &[Placed], shapes: &mut Shapes) {
+    for ((handler, placed), scan) in staged.handlers.iter().zip(placed).zip(scans) {
+        if placed.place == Place::Interpreter {
+            interpreted::mark_live_reads(handler, scan, shapes);
+        }
+    }
+}
+
+fn shown_by_end(staged: &Staged, scans: &[Scan], shapes: &Shapes) -> Vec<TableId> {
+    let ends = staged.handlers.iter().zip(scans).filter(|it| it.0.event == Event::End);
+    let mut shown: Vec<TableId> = ends.flat_map(|it| interpreted::shown(it.1, shapes)).collect();
+    shown.sort();
+    shown.dedup();
+    shown
+}

@@ -1,0 +1,320 @@
+//! Where an event's fields come from: the registers and helpers of a CPU probe, the record of a
+//! tracepoint, the words of a GPU event.
+
+use super::build::Engine;
+use super::emit::{Emitter, SCRATCH};
+use super::fields::regs;
+use super::typed::Source;
+use rhai::Position;
+use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
+use xputrace_bytecode::{Label, helper};
+use xputrace_model::loss::Loss;
+use xputrace_model::schema::Event;
+use xputrace_model::stack;
+
+/// Registers of the collector's marker function: the context's words, and the tag's slot.
+const MARKER_CONTEXT: i16 = regs::ARGUMENTS[0];
+pub(super) const MARKER_SLOT: i16 = regs::ARGUMENTS[1];
+
+impl Emitter<'_, '_> {
+    /// R0 = a field of 8 bytes.
+    pub(super) fn source(&mut self, source: Source, at: Position, missing: Label) {
+        match source {
+            Source::Word(n) => self.word(n, at),
+            Source::Flagged(flag, value) => {
+                self.word(flag, at);
+                self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, missing);
+                self.word(value, at);
+            }
+            Source::Register(offset) => self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, offset),
+            Source::Time => self.asm.call(helper::KTIME_GET_NS),
+            Source::Pid => self.process_or_thread(true),
+            Source::Tid => self.process_or_thread(false),
+            Source::Cpu => self.asm.call(helper::GET_SMP_PROCESSOR_ID),
+            Source::Uid => {
+                self.asm.call(helper::GET_CURRENT_UID_GID);
+                self.asm.alu32(Alu::Mov, Reg::R0, Reg::R0);
+            }
+            Source::Gid => {
+                self.asm.call(helper::GET_CURRENT_UID_GID);
+                self.asm.alu_imm(Alu::Rsh, Reg::R0, 32);
+            }
+            Source::Cgroup => self.asm.call(helper::GET_CURRENT_CGROUP_ID),
+            Source::Cookie => {
+                self.asm.mov(Reg::R1, Reg::R6);
+                self.asm.call(helper::GET_ATTACH_COOKIE);
+            }
+            Source::UserStack => self.user_stack(at),
+            Source::KernelStack => self.kernel_stack(at),
+            Source::EntryTime => self.entry_word(0),
+            Source::EntryArg(n) => self.entry_word(1 + n),
+            Source::Record { offset, size, signed } => self.record_integer(offset, size, signed),
+            // These are texts.
+            Source::Comm
+            | Source::WordText(_)
+            | Source::RecordChars { .. }
+            | Source::RecordLoc { .. }
+            | Source::MarkerText(_) => self.asm.mov_imm(Reg::R0, 0),
+        }
+    }
+
+    /// A field that is text, into words of the stack.
+    pub(super) fn source_text(&mut self, source: Source, slot: i16, capacity: u32, at: Position) {
+        let bytes = capacity.next_multiple_of(8) as usize;
+        match source {
+            Source::WordText(n) => {
+                for word in 0..2 {
+                    self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, ((n + word) * 8) as i16);
+                    self.store(slot + word as i16 * 8, Reg::R0);
+                }
+                self.zero_from(slot, 16, bytes);
+            }
+            Source::Comm => {
+                self.address(Reg::R1, slot);
+                self.asm.mov_imm(Reg::R2, 16);
+                self.asm.call(helper::GET_CURRENT_COMM);
+                self.zero_from(slot, 16, bytes);
+            }
+            Source::RecordChars { offset, len } => {
+                // Through the helper, which stops at the NUL: what the kernel left behind it is
+                // no part of the text.
+                self.zero(slot, bytes);
+                self.address(Reg::R1, slot);
+                self.asm.mov_imm(Reg::R2, i64::from(len));
+                self.asm.mov(Reg::R3, Reg::R6);
+                self.asm.alu_imm(Alu::Add, Reg::R3, offset as i32);
+                self.asm.call(helper::PROBE_READ_KERNEL_STR);
+            }
+            Source::RecordLoc { offset } => {
+                self.zero(slot, bytes);
+                self.asm.ldx(Size::W, Reg::R1, Reg::R6, offset as i16);
+                self.asm.alu_imm(Alu::And, Reg::R1, 0xffff);
+                self.asm.mov(Reg::R0, Reg::R6);
+                self.asm.alu(Alu::Add, Reg::R0, Reg::R1);
+                self.read_text(helper::PROBE_READ_KERNEL_STR, capacity, slot, at);
+            }
+            Source::MarkerText(word) => {
+                self.zero(slot, bytes);
+                self.word(word, at);
+                self.read_text(helper::PROBE_READ_USER_STR, capacity, slot, at);
+            }
+            _ => self.zero(slot, bytes),
+        }
+    }
+
+    /// R0 = a word of the GPU context; at the marker it lies in the target's memory.
+    fn word(&mut self, n: usize, at: Position) {
+        if self.engine == Engine::Tracer {
+            self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, (n * 8) as i16);
+            return;
+        }
+        let unreadable = self.ends_with(Loss::UnreadableMemory, at);
+        self.address(Reg::R1, SCRATCH);
+        self.asm.mov_imm(Reg::R2, 8);
+        self.asm.ldx(Size::Dw, Reg::R3, Reg::R6, MARKER_CONTEXT);
+        self.asm.alu_imm(Alu::Add, Reg::R3, (n * 8) as i32);
+        self.asm.call(helper::PROBE_READ_USER);
+        self.asm.jump_if_imm(Cond::Slt, Reg::R0, 0, unreadable);
+        self.load(Reg::R0, SCRATCH);
+    }
+
+    /// R0 = process or thread id in the tracer's namespace; 0 where the task has none there.
+    pub(super) fn process_or_thread(&mut self, process: bool) {
+        match self.build.catalog.pid_namespace() {
+            None => {
+                self.asm.call(helper::GET_CURRENT_PID_TGID);
+                if process {
+                    self.asm.alu_imm(Alu::Rsh, Reg::R0, 32);
+                } else {
+                    self.asm.alu32(Alu::Mov, Reg::R0, Reg::R0);
+                }
+            }
+            Some((device, inode)) => {
+                // `struct bpf_pidns_info { u32 pid; u32 tgid; }`: the thread, then the process.
+                self.asm.mov_imm(Reg::R1, device as i64);
+                self.asm.mov_imm(Reg::R2, inode as i64);
+                self.address(Reg::R3, SCRATCH);
+                self.asm.mov_imm(Reg::R4, 8);
+                self.asm.call(helper::GET_NS_CURRENT_PID_TGID);
+                self.asm.ldx(Size::W, Reg::R0, Reg::FP, SCRATCH + if process { 4 } else { 0 });
+            }
+        }
+    }
+
+    fn user_stack(&mut self, at: Position) {
+        let mark = self.mark();
+        let (id, exec) = (self.alloc(8), self.alloc(8));
+        let done = self.asm.label();
+        self.stack_id(helper::STACK_USER, at, done);
+        self.asm.alu32(Alu::Mov, Reg::R0, Reg::R0);
+        self.store(id, Reg::R0);
+        self.asm.st_imm(Size::Dw, Reg::FP, exec, 0);
+        if let Some(offset) = self.build.catalog.exec_id_offset() {
+            self.asm.call(helper::GET_CURRENT_TASK);
+            self.asm.mov(Reg::R3, Reg::R0);
+            self.asm.alu_imm(Alu::Add, Reg::R3, offset as i32);
+            self.address(Reg::R1, exec);
+            self.asm.mov_imm(Reg::R2, 4);
+            self.asm.call(helper::PROBE_READ_KERNEL);
+        }
+        self.process_or_thread(true);
+        self.asm.alu_imm(Alu::And, Reg::R0, 0x3f_ffff);
+        self.asm.alu_imm(Alu::Lsh, Reg::R0, 32);
+        self.load(Reg::R1, exec);
+        self.asm.alu_imm(Alu::And, Reg::R1, 0xff);
+        self.asm.alu_imm(Alu::Lsh, Reg::R1, 54);
+        self.asm.alu(Alu::Or, Reg::R0, Reg::R1);
+        self.load(Reg::R1, id);
+        self.asm.alu(Alu::Or, Reg::R0, Reg::R1);
+        self.asm.mov_imm(Reg::R1, stack::SOURCE_KERNEL_USER as i64);
+        self.asm.alu(Alu::Or, Reg::R0, Reg::R1);
+        self.asm.place(done);
+        self.release(mark);
+    }
+
+    fn kernel_stack(&mut self, at: Position) {
+        let done = self.asm.label();
+        self.stack_id(0, at, done);
+        self.asm.alu32(Alu::Mov, Reg::R0, Reg::R0);
+        self.asm.mov_imm(Reg::R1, stack::SOURCE_KERNEL_KERNEL as i64);
+        self.asm.alu(Alu::Or, Reg::R0, Reg::R1);
+        self.asm.place(done);
+    }
+
+    /// R0 = id of the stack; a lost one is counted and is 0 at `lost`, the word of no stack.
+    fn stack_id(&mut self, flags: i32, at: Position, lost: Label) {
+        let counted = self.counts(Loss::KernelStack, at, None, lost);
+        let stacks = self.build.stack_map();
+        self.asm.mov(Reg::R1, Reg::R6);
+        self.asm.ld_map(Reg::R2, stacks);
+        self.asm.mov_imm(Reg::R3, i64::from(flags));
+        self.asm.call(helper::GET_STACKID);
+        self.asm.jump_if_imm(Cond::Slt, Reg::R0, 0, counted);
+    }
+
+    fn record_integer(&mut self, offset: u32, size: u32, signed: bool) {
+        let width = match size {
+            1 => Size::B,
+            2 => Size::H,
+            4 => Size::W,
+            _ => Size::Dw,
+        };
+        self.asm.ldx(width, Reg::R0, Reg::R6, offset as i16);
+        if signed && size < 8 {
+            let bits = 64 - 8 * size as i32;
+            self.asm.alu_imm(Alu::Lsh, Reg::R0, bits);
+            self.asm.alu_imm(Alu::Arsh, Reg::R0, bits);
+        }
+    }
+
+    fn entry_word(&mut self, n: usize) {
+        match self.entry {
+            Some(slot) => self.load(Reg::R0, slot + n as i16 * 8),
+            None => self.asm.mov_imm(Reg::R0, 0),
+        }
+    }
+
+    /// What stands before a handler's own statements.
+    pub(super) fn prologue(&mut self) {
+        self.asm.mov(Reg::R6, Reg::R1);
+        self.line(self.handler.body.first().map_or(Position::NONE, |it| it.position()));
+        let sampled = matches!(self.handler.event, Event::Tracepoint | Event::Profile);
+        if sampled && !self.handler.options.system_wide {
+            self.only_targets();
+        }
+        if let Some(every) = self.handler.options.every.filter(|it| *it > 1) {
+            self.only_every(every);
+        }
+        if self.checked.needs_launch {
+            let at = self.handler.body.first().map_or(Position::NONE, |it| it.position());
+            let skipped = self.ends_with(Loss::SkippedUnjoined, at);
+            self.word(xputrace_model::context::word::JOINED, at);
+            self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, skipped);
+        }
+        if self.checked.entry_args.is_some() {
+            self.fetch_entry();
+        }
+    }
+
+    fn only_targets(&mut self) {
+        let targets = self.build.targets_map();
+        self.process_or_thread(true);
+        self.asm.stx(Size::W, Reg::FP, SCRATCH, Reg::R0);
+        self.lookup(targets, SCRATCH);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, self.end);
+    }
+
+    /// Lets the first event through, and each `every`-th after it.
+    fn only_every(&mut self, every: u64) {
+        let (map, slot) = self.build.every_slot(self.engine);
+        self.asm.st_imm(Size::W, Reg::FP, SCRATCH, slot as i32);
+        self.lookup(map, SCRATCH);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, self.end);
+        self.asm.mov_imm(Reg::R1, 1);
+        self.asm.atomic(
+            xputrace_bytecode::insn::atomic::ADD | xputrace_bytecode::insn::atomic::FETCH,
+            Size::Dw,
+            Reg::R0,
+            0,
+            Reg::R1,
+        );
+        self.asm.mov_imm(Reg::R2, every as i64);
+        self.asm.alu(Alu::Mod, Reg::R1, Reg::R2);
+        self.asm.jump_if_imm(Cond::Ne, Reg::R1, 0, self.end);
+    }
+
+    /// The key that an entry and its return share: thread, stack pointer at entry, probe.
+    fn entry_key(&mut self, popped: i32) -> i16 {
+        let key = self.alloc(24);
+        self.asm.call(helper::GET_CURRENT_PID_TGID);
+        self.store(key, Reg::R0);
+        self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, regs::STACK_POINTER);
+        self.asm.alu_imm(Alu::Add, Reg::R0, -popped);
+        self.store(key + 8, Reg::R0);
+        self.store_imm(key + 16, self.probe as i64);
+        key
+    }
+
+    /// At the return: takes what the entry left. The return address is popped by then.
+    fn fetch_entry(&mut self) {
+        let words = 1 + self.checked.entry_args.unwrap_or(0);
+        let kept = self.alloc(words * 8);
+        let mark = self.mark();
+        let none = self.ends_with(Loss::NoEntry, self.handler.body.first().map_or(Position::NONE, |it| it.position()));
+        let entries = self.build.entries_map();
+        let key = self.entry_key(8);
+        self.lookup(entries, key);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, none);
+        for word in 0..words as i16 {
+            self.asm.ldx(Size::Dw, Reg::R1, Reg::R0, word * 8);
+            self.store(kept + word * 8, Reg::R1);
+        }
+        self.asm.ld_map(Reg::R1, entries);
+        self.address(Reg::R2, key);
+        self.asm.call(helper::MAP_DELETE_ELEM);
+        self.release(mark);
+        self.entry = Some(kept);
+    }
+
+    /// The whole program at a function's entry that its return handler needs.
+    pub(super) fn leave_entry(&mut self) {
+        self.asm.mov(Reg::R6, Reg::R1);
+        self.line(self.handler.body.first().map_or(Position::NONE, |it| it.position()));
+        let entries = self.build.entries_map();
+        let key = self.entry_key(0);
+        let value = self.alloc(super::build::ENTRY_BYTES);
+        self.asm.call(helper::KTIME_GET_NS);
+        self.store(value, Reg::R0);
+        let args = self.checked.entry_args.unwrap_or(0);
+        for (n, offset) in regs::ARGUMENTS.iter().enumerate() {
+            let slot = value + 8 + n as i16 * 8;
+            if n < args {
+                self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, *offset);
+                self.store(slot, Reg::R0);
+            } else {
+                self.asm.st_imm(Size::Dw, Reg::FP, slot, 0);
+            }
+        }
+        self.update(entries, key, value, helper::UPDATE_ANY);
+    }
+}

@@ -1,0 +1,306 @@
+//! What each map of the script holds, worked out from all handlers together.
+//!
+//! Every use of a map tells something about its keys, its kind and its values. Uses are joined
+//! as they come; one that contradicts an earlier one is a diagnostic that shows both places.
+
+use super::typed::{Base, MapId, Type};
+use rustc_hash::FxHashMap;
+use xputrace_model::diagnostic::{Diagnostic, Label};
+use xputrace_model::schema::Unit;
+use xputrace_model::table::{DEFAULT_CAPACITY, KeyPart, TableDef, TableKind};
+
+/// Most parts that a key can have.
+pub(super) const MAX_KEY_PARTS: usize = 4;
+/// Bytes that a name takes where it must be text, unless a longer text shares its place.
+pub(super) const NAME_TEXT_BYTES: u32 = 128;
+
+/// All maps of the script.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shapes {
+    pub(super) list: Vec<Shape>,
+    by_name: FxHashMap<String, MapId>,
+}
+
+/// What is known of one map.
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    pub(super) name: String,
+    keys: Option<(Vec<Stored>, Label)>,
+    kind: Option<(Purpose, Label)>,
+    value: Stored,
+    value_at: Option<Label>,
+    pub(super) capacity: u32,
+    pub(super) evict: bool,
+    /// Used by a compiled handler in the kernel, and in the tracer.
+    pub(super) in_kernel: bool,
+    pub(super) in_tracer: bool,
+    /// Read or cleared while the script runs, by an interpreted handler.
+    pub(super) read_live: bool,
+    /// The first place it was seen.
+    pub(super) seen_at: Label,
+    /// Whether any handler stores into it.
+    pub(super) written: bool,
+}
+
+/// What a map is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Plain,
+    Aggregate(TableKind),
+}
+
+/// A key part or value, joined over its uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stored {
+    pub(super) ty: Type,
+    /// Bytes its names need where the others are text.
+    name_bytes: u32,
+}
+
+impl Stored {
+    pub(super) fn new(ty: Type, literal: Option<&str>) -> Self {
+        let name_bytes = match (ty.base, literal) {
+            (_, Some(text)) => text.len() as u32,
+            (Base::Name, None) => NAME_TEXT_BYTES,
+            _ => 0,
+        };
+        Stored { ty, name_bytes }
+    }
+
+    fn unknown() -> Self {
+        Stored { ty: Type::of(Base::Unknown), name_bytes: 0 }
+    }
+
+    fn join(self, other: Stored) -> Option<Stored> {
+        Some(Stored {
+            ty: Type {
+                base: join_base(self.ty.base, other.ty.base)?,
+                optional: self.ty.optional || other.ty.optional,
+                unit: join_unit(self.ty.unit, other.ty.unit),
+            },
+            name_bytes: self.name_bytes.max(other.name_bytes),
+        })
+    }
+
+    fn resolved(self) -> Type {
+        match self.ty.base {
+            Base::Text(n) => Type { base: Base::Text(n.max(self.name_bytes)), ..self.ty },
+            _ => self.ty,
+        }
+    }
+}
+
+/// The type that holds values of both, if one does.
+pub(super) fn join_base(a: Base, b: Base) -> Option<Base> {
+    match (a, b) {
+        (Base::Unknown, other) | (other, Base::Unknown) => Some(other),
+        (Base::Text(n), Base::Text(m)) => Some(Base::Text(n.max(m))),
+        (Base::Text(n), Base::Name) | (Base::Name, Base::Text(n)) => Some(Base::Text(n)),
+        (a, b) if a == b => Some(a),
+        _ => None,
+    }
+}
+
+/// The unit of values that come from both; a number without a unit takes the other's.
+pub(super) fn join_unit(a: Unit, b: Unit) -> Unit {
+    match (a, b) {
+        (Unit::None, other) | (other, Unit::None) => other,
+        (a, b) if a == b => a,
+        _ => Unit::None,
+    }
+}
+
+impl Shapes {
+    pub(super) fn id(&mut self, name: &str, seen_at: &Label) -> MapId {
+        if let Some(id) = self.by_name.get(name) {
+            return *id;
+        }
+        let id = self.list.len();
+        self.by_name.insert(name.into(), id);
+        self.list.push(Shape {
+            name: name.into(),
+            keys: None,
+            kind: None,
+            value: Stored::unknown(),
+            value_at: None,
+            capacity: DEFAULT_CAPACITY,
+            evict: false,
+            in_kernel: false,
+            in_tracer: false,
+            read_live: false,
+            seen_at: seen_at.clone(),
+            written: false,
+        });
+        id
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<MapId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// All that inference can still change, to see whether another round is needed.
+    pub(super) fn fingerprint(&self) -> Vec<(Vec<Type>, Type, Option<Purpose>)> {
+        (0..self.list.len())
+            .map(|id| {
+                (
+                    self.keys(id).iter().map(|it| it.resolved()).collect(),
+                    self.list[id].value.resolved(),
+                    self.purpose(id),
+                )
+            })
+            .collect()
+    }
+
+    pub(super) fn purpose(&self, id: MapId) -> Option<Purpose> {
+        self.list[id].kind.as_ref().map(|it| it.0)
+    }
+
+    fn keys(&self, id: MapId) -> &[Stored] {
+        self.list[id].keys.as_ref().map_or(&[], |it| &it.0)
+    }
+
+    /// The parts of a map's key as they are stored.
+    pub(super) fn key_parts(&self, id: MapId) -> Vec<KeyPart> {
+        self.keys(id)
+            .iter()
+            .map(|it| it.resolved())
+            .map(|ty| KeyPart { kind: ty.base.scalar(), optional: ty.optional, unit: ty.unit })
+            .collect()
+    }
+
+    /// The type of an element's value when it is read: it may always be missing.
+    pub(super) fn value(&self, id: MapId) -> Type {
+        self.list[id].value.resolved().maybe(true)
+    }
+
+    /// Joins a use's key into the map's.
+    pub(super) fn use_key(&mut self, id: MapId, key: Vec<Stored>, at: &Label, diagnostics: &mut Vec<Diagnostic>) {
+        let shape = &mut self.list[id];
+        let name = shape.name.clone();
+        let Some((known, first)) = &mut shape.keys else {
+            shape.keys = Some((key, at.clone()));
+            return;
+        };
+        if known.len() != key.len() {
+            diagnostics.push(
+                Diagnostic::error(
+                    "mixed-keys",
+                    format!("`{name}` is used with {} here and with {} elsewhere", parts(key.len()), parts(known.len())),
+                    at.clone(),
+                )
+                .also(first.clone(), "first used here")
+                .help("a map has the same number of key parts everywhere; use two maps"),
+            );
+            return;
+        }
+        for (index, (known, new)) in known.iter_mut().zip(key).enumerate() {
+            match known.join(new) {
+                Some(joined) => *known = joined,
+                None => diagnostics.push(
+                    Diagnostic::error(
+                        "mixed-keys",
+                        format!(
+                            "part {} of the key of `{name}` is {} here and {} elsewhere",
+                            index + 1,
+                            new.ty.base.noun(),
+                            known.ty.base.noun()
+                        ),
+                        at.clone(),
+                    )
+                    .also(first.clone(), "first used here"),
+                ),
+            }
+        }
+    }
+
+    /// Notes what a map is used for; a contradiction is reported and the first use holds.
+    pub(super) fn use_as(&mut self, id: MapId, purpose: Purpose, at: &Label, diagnostics: &mut Vec<Diagnostic>) {
+        let shape = &mut self.list[id];
+        shape.written = true;
+        let Some((known, first)) = &shape.kind else {
+            shape.kind = Some((purpose, at.clone()));
+            return;
+        };
+        if *known == purpose {
+            return;
+        }
+        let (name, known, first) = (shape.name.clone(), *known, first.clone());
+        let message = match (known, purpose) {
+            (Purpose::Aggregate(a), Purpose::Aggregate(b)) if a.verb() == b.verb() => {
+                format!("`{name}.{}` has other parameters here than elsewhere", a.verb().trim_end_matches("()"))
+            }
+            _ => format!("`{name}` is changed by `{}` here and by `{}` elsewhere", purpose.verb(), known.verb()),
+        };
+        diagnostics.push(
+            Diagnostic::error("mixed-kinds", message, at.clone())
+                .also(first, "first used here")
+                .help("one map holds one kind of value; use two maps"),
+        );
+    }
+
+    /// Joins an assigned value into the map's type.
+    pub(super) fn use_value(&mut self, id: MapId, value: Stored, at: &Label, diagnostics: &mut Vec<Diagnostic>) {
+        let shape = &mut self.list[id];
+        match shape.value.join(value) {
+            Some(joined) => {
+                shape.value = joined;
+                if value.ty.base != Base::Unknown {
+                    shape.value_at.get_or_insert_with(|| at.clone());
+                }
+            }
+            None => {
+                let mut diagnostic = Diagnostic::error(
+                    "mixed-values",
+                    format!(
+                        "`{}` is given {} here and {} elsewhere",
+                        shape.name,
+                        value.ty.base.noun(),
+                        shape.value.ty.base.noun()
+                    ),
+                    at.clone(),
+                );
+                if let Some(first) = &shape.value_at {
+                    diagnostic = diagnostic.also(first.clone(), "first assigned here");
+                }
+                diagnostics.push(diagnostic);
+            }
+        }
+    }
+
+    /// The map as the plan describes it, without the BPF maps behind it.
+    pub(super) fn def(&self, id: MapId) -> TableDef {
+        let shape = &self.list[id];
+        let value = shape.value.resolved();
+        let kind = match self.purpose(id) {
+            Some(Purpose::Aggregate(kind)) => kind,
+            Some(Purpose::Plain) | None => TableKind::Plain(value.base.scalar()),
+        };
+        TableDef {
+            name: shape.name.clone(),
+            keys: self.key_parts(id),
+            kind,
+            unit: if kind == TableKind::Count { Unit::None } else { value.unit },
+            capacity: shape.capacity,
+            evict: shape.evict,
+            kernel_map: None,
+            tracer_map: None,
+        }
+    }
+}
+
+impl Purpose {
+    fn verb(self) -> &'static str {
+        match self {
+            Purpose::Plain => "=",
+            Purpose::Aggregate(kind) => kind.verb(),
+        }
+    }
+}
+
+fn parts(n: usize) -> String {
+    match n {
+        0 => "no key".into(),
+        1 => "1 key part".into(),
+        n => format!("{n} key parts"),
+    }
+}

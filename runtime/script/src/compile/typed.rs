@@ -1,0 +1,205 @@
+//! Handlers with every name resolved and every value typed: what the checker makes of Rhai's
+//! syntax and the emitter turns into instructions. Nothing is optimized in between.
+
+use rhai::Position;
+use xputrace_bytecode::insn::{Alu, Cond};
+use xputrace_model::schema::Unit;
+use xputrace_model::table::Scalar;
+
+/// The type of a value. Every value may in addition be missing, `()`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Type {
+    pub(super) base: Base,
+    pub(super) optional: bool,
+    pub(super) unit: Unit,
+}
+
+/// What a value is when it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Base {
+    /// Of a map that nothing was assigned to yet, or of `()`.
+    Unknown,
+    Int,
+    Bool,
+    /// A string known by its id; literals are of this type.
+    Name,
+    /// Bytes in place, at most so many.
+    Text(u32),
+    Stack,
+}
+
+impl Base {
+    /// What the script's author calls it.
+    pub(super) fn noun(self) -> &'static str {
+        match self {
+            Base::Unknown => "an unknown value",
+            Base::Int => "an integer",
+            Base::Bool => "a boolean",
+            Base::Name | Base::Text(_) => "a string",
+            Base::Stack => "a stack",
+        }
+    }
+
+    pub(super) fn is_string(self) -> bool {
+        matches!(self, Base::Name | Base::Text(_))
+    }
+
+    /// How it is stored; what is not known is stored as an integer.
+    pub(super) fn scalar(self) -> Scalar {
+        match self {
+            Base::Unknown | Base::Int => Scalar::Int,
+            Base::Bool => Scalar::Bool,
+            Base::Name => Scalar::Name,
+            Base::Text(n) => Scalar::Text(n),
+            Base::Stack => Scalar::Stack,
+        }
+    }
+}
+
+impl Type {
+    pub(super) const fn of(base: Base) -> Self {
+        Type { base, optional: false, unit: Unit::None }
+    }
+
+    pub(super) const fn with(base: Base, unit: Unit) -> Self {
+        Type { base, optional: false, unit }
+    }
+
+    /// The same, possibly missing.
+    pub(super) const fn maybe(self, optional: bool) -> Self {
+        Type { optional, ..self }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Expr {
+    pub(super) kind: Kind,
+    pub(super) ty: Type,
+    pub(super) at: Position,
+}
+
+/// A local variable of the handler, numbered in order of declaration.
+pub(super) type LocalId = usize;
+/// A map of the script, in order of first appearance.
+pub(super) type MapId = usize;
+
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    /// Integers and booleans.
+    Const(i64),
+    /// A string known while compiling.
+    Literal(String),
+    Missing,
+    Local(LocalId),
+    Source(Source),
+    /// A field of a kernel's launch in a handler that tests `.launch`: missing when not joined.
+    Joined(Box<Expr>),
+    Read(MapId, Vec<Expr>),
+    Contains(MapId, Vec<Expr>),
+    Neg(Box<Expr>),
+    Not(Box<Expr>),
+    Binary(Alu, Box<Expr>, Box<Expr>),
+    Compare(Cond, Box<Expr>, Box<Expr>),
+    /// Equality of two strings.
+    Same(Box<Expr>, Box<Expr>),
+    IsMissing(Box<Expr>),
+    And(Vec<Expr>),
+    Or(Vec<Expr>),
+    Coalesce(Vec<Expr>),
+    If(Box<Expr>, Box<Block>, Box<Block>),
+    Block(Box<Block>),
+    /// The smaller (or, with `true`, the larger) of two.
+    Pick(bool, Box<Expr>, Box<Expr>),
+    Abs(Box<Expr>),
+    /// The string at an address of the target, of at most so many bytes.
+    UserText(Box<Expr>, u32),
+}
+
+/// Where a field's value is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// A word of the GPU context.
+    Word(usize),
+    /// The second word when the first is not 0.
+    Flagged(usize, usize),
+    /// 16 bytes of text at a word of the GPU context.
+    WordText(usize),
+    /// A register in `pt_regs`, by offset.
+    Register(i16),
+    Time,
+    Pid,
+    Tid,
+    Comm,
+    Cpu,
+    Uid,
+    Gid,
+    Cgroup,
+    /// The function's name as the loader passes it: the attach cookie is its string id.
+    Cookie,
+    UserStack,
+    KernelStack,
+    EntryTime,
+    EntryArg(usize),
+    /// An integer of a tracepoint's record.
+    Record { offset: u32, size: u32, signed: bool },
+    /// `char[n]` of a tracepoint's record.
+    RecordChars { offset: u32, len: u32 },
+    /// `__data_loc` of a tracepoint's record.
+    RecordLoc { offset: u32 },
+    /// The C string a word of the marker's context points to.
+    MarkerText(usize),
+}
+
+/// Statements, then the value of the block when it has one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Block {
+    pub(super) stmts: Vec<Stmt>,
+    pub(super) value: Option<Expr>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Stmt {
+    pub(super) kind: StmtKind,
+    pub(super) at: Position,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum StmtKind {
+    Set(LocalId, Expr),
+    Store(MapId, Vec<Expr>, Expr),
+    /// `+=`, `-=`, `|=`, `^=`, `&=`: atomic, from 0.
+    Change(MapId, Vec<Expr>, Alu, Expr),
+    Remove(MapId, Vec<Expr>),
+    /// The values an aggregation method was given.
+    Aggregate(MapId, Vec<Expr>, Option<Expr>),
+    Print(Vec<Part>),
+    Exit(Option<Expr>),
+    Tag(Expr),
+    If(Expr, Block, Block),
+    Block(Block),
+    /// The unrolled iterations of a `for`.
+    Loop(Vec<Block>),
+    Break,
+    Continue,
+    Return,
+    /// Evaluated for the losses it may count.
+    Eval(Expr),
+}
+
+/// A piece of a printed line.
+#[derive(Clone, Debug)]
+pub(super) enum Part {
+    Text(String),
+    Value { expr: Expr, human: bool },
+}
+
+/// A handler, checked.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Checked {
+    pub(super) body: Block,
+    pub(super) locals: Vec<Type>,
+    /// Whether it reads a kernel's launch without testing for it.
+    pub(super) needs_launch: bool,
+    /// Highest argument number read at the entry, plus one; `None` when no entry is needed.
+    pub(super) entry_args: Option<usize>,
+}

@@ -1,0 +1,549 @@
+//! The functions that declare: `kernel(…)`, `uprobe(…)`, `map(…)`, `arg(…)` and so on.
+//!
+//! Each takes values of any type and any number, so that a mistake is answered in our own words
+//! and the rest of the script is still looked at.
+
+use crate::handler::{Captured, Handler, MapDeclaration, Options, map_name};
+use crate::maps::MapRef;
+use crate::session::{Body, Closure, Shared};
+use crate::stage::{ArgumentSpec, ArgumentValue};
+use crate::{arguments, units};
+use rhai::{Dynamic, Engine, FnPtr, ImmutableString, Map, NativeCallContext};
+use std::any::TypeId;
+use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
+use xputrace_model::plan::Target;
+use xputrace_model::schema::{Event, NOT_YET};
+
+/// Most arguments that any declaring function is registered for; beyond it Rhai answers.
+const MOST_ARGUMENTS: usize = 6;
+/// Samples a second beyond which a rate is surely meant differently.
+const MOST_SAMPLES: i64 = 20_000;
+/// Shortest interval, in nanoseconds.
+const SHORTEST_INTERVAL: i64 = 1_000_000;
+
+const EVENTS: &[Event] = &[
+    Event::Kernel,
+    Event::Launch,
+    Event::Uprobe,
+    Event::Uretprobe,
+    Event::Tracepoint,
+    Event::Profile,
+    Event::Interval,
+    Event::Begin,
+    Event::End,
+];
+
+/// Names of all functions registered here.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    EVENTS.iter().map(|it| it.name()).chain(NOT_YET.iter().copied()).chain(["map", "arg", "interpret"])
+}
+
+pub(crate) fn register(engine: &mut Engine, session: &Shared) {
+    for event in EVENTS.iter().copied() {
+        each_arity(engine, session, event.name(), move |call| Dynamic::from(declare(call, event)));
+    }
+    for name in NOT_YET {
+        each_arity(engine, session, name, move |call| {
+            let message = format!("`{name}` events are not supported yet");
+            call.error("not-yet", message).help(format!("this version has {}", event_names())).report(call);
+            Dynamic::from(ProbeRef { name: (*name).into() })
+        });
+    }
+    each_arity(engine, session, "map", declare_map);
+    each_arity(engine, session, "arg", argument);
+    each_arity(engine, session, "interpret", interpret);
+    register_probe(engine, session);
+}
+
+fn event_names() -> String {
+    let names: Vec<&str> = EVENTS.iter().map(|it| it.name()).collect();
+    names.join(", ")
+}
+
+/// A declared probe, as scripts hold it; with several targets its name is the first one's.
+#[derive(Clone, Debug)]
+pub(crate) struct ProbeRef {
+    name: ImmutableString,
+}
+
+/// What `interpret` gives back when it was misused; that has been said.
+#[derive(Clone, Debug)]
+struct Reported;
+
+/// A handler wrapped in `interpret(…)`.
+#[derive(Clone, Debug)]
+struct Interpreted(FnPtr);
+
+/// One call of a declaring function.
+struct Call<'a> {
+    session: &'a Shared,
+    at: Label,
+    caller: FileId,
+    arguments: Vec<Dynamic>,
+}
+
+fn each_arity(
+    engine: &mut Engine,
+    session: &Shared,
+    name: &str,
+    declare: impl Fn(&Call) -> Dynamic + Clone + 'static,
+) {
+    for arity in 0..=MOST_ARGUMENTS {
+        let (session, declare) = (session.clone(), declare.clone());
+        let types = vec![TypeId::of::<Dynamic>(); arity];
+        engine.register_raw_fn(name, types, move |ctx: NativeCallContext, arguments| {
+            let call = Call {
+                session: &session,
+                at: session.borrow().call_label(&ctx),
+                caller: session.borrow().caller(&ctx),
+                // Captured variables are shared: this is the moment whose value counts.
+                arguments: arguments.iter_mut().map(|it| it.flatten_clone()).collect(),
+            };
+            Ok(declare(&call))
+        });
+    }
+}
+
+/// Finishes and files a diagnostic.
+trait Report {
+    fn report(self, call: &Call);
+}
+
+impl Report for Diagnostic {
+    fn report(self, call: &Call) {
+        call.session.borrow_mut().diagnostics.push(self);
+    }
+}
+
+impl Call<'_> {
+    fn error(&self, code: &'static str, message: impl Into<String>) -> Diagnostic {
+        Diagnostic::error(code, message, self.at.clone())
+    }
+
+    /// How the function is used.
+    fn usage(&self, event: Event) -> &'static str {
+        match event {
+            Event::Kernel => "kernel(|k| …)",
+            Event::Launch => "launch(|l| …)",
+            Event::Uprobe => "uprobe(\"libc:malloc\", |e| …)",
+            Event::Uretprobe => "uretprobe(\"libc:malloc\", |e| …)",
+            Event::Tracepoint => "tracepoint(\"sched:sched_switch\", |e| …)",
+            Event::Profile => "profile(99.hz, |e| …)",
+            Event::Interval => "interval(1.s, || …)",
+            Event::Begin => "begin(|| …)",
+            Event::End => "end(|| …)",
+        }
+    }
+}
+
+/// Declares the handler or handlers of one call. Whatever is wrong, a probe value comes back.
+fn declare(call: &Call, event: Event) -> ProbeRef {
+    let mut arguments = call.arguments.clone();
+    let handler = take_handler(call, event, &mut arguments);
+    if handler.is_none() {
+        return ProbeRef { name: event.name().into() };
+    }
+    let targets = take_targets(call, event, &mut arguments);
+    let options = take_options(call, event, &mut arguments);
+    if !arguments.is_empty() && targets.is_some() {
+        let message = format!("`{}` does not take {}", event.name(), kind_of(&arguments[0]));
+        call.error("wrong-arguments", message).help(format!("write `{}`", call.usage(event))).report(call);
+    }
+    let name = targets.as_ref().and_then(|it| it.first()).map_or(event.name(), |it| &*it.1);
+    let probe = ProbeRef { name: name.into() };
+    let (Some((function, wrapped)), Some(targets), Some(options)) = (handler, targets, options) else { return probe };
+    let Some(body) = body_of(call, event, &function, wrapped) else { return probe };
+    let interpreted = (wrapped || is_interpreted(event)).then(|| {
+        let mut session = call.session.borrow_mut();
+        session.closures.push(Closure {
+            function: function.clone(),
+            file: body.file,
+            declared_at: call.at.clone(),
+            takes_event: !body.parameters.is_empty(),
+        });
+        session.closures.len() - 1
+    });
+    let mut session = call.session.borrow_mut();
+    let site = session.site(&call.at);
+    let captured = captured(&body, &function);
+    for (target, name) in targets {
+        session.handlers.push(Handler {
+            event,
+            target,
+            name,
+            options: options.clone(),
+            parameter: body.parameters.first().cloned().unwrap_or_default(),
+            body: body.statements.clone(),
+            captured: captured.clone(),
+            file: body.file,
+            site,
+            declared_at: call.at.clone(),
+            interpreted,
+        });
+    }
+    probe
+}
+
+fn is_interpreted(event: Event) -> bool {
+    matches!(event, Event::Interval | Event::Begin | Event::End)
+}
+
+/// The last argument: a closure, or one in `interpret(…)`.
+fn take_handler(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Option<(FnPtr, bool)> {
+    let last = arguments.pop();
+    let found = match last {
+        Some(ref value) if value.is_fnptr() => value.clone().try_cast::<FnPtr>().map(|it| (it, false)),
+        Some(ref value) => value.clone().try_cast::<Interpreted>().map(|it| (it.0, true)),
+        None => None,
+    };
+    if found.is_none() && !last.as_ref().is_some_and(|it| it.is::<Reported>()) {
+        let got = match &last {
+            Some(value) => format!(", not {}", kind_of(value)),
+            None => String::new(),
+        };
+        let message = format!("`{}` takes a handler as its last argument{got}", event.name());
+        call.error("missing-handler", message).help(format!("write `{}`", call.usage(event))).report(call);
+    }
+    found
+}
+
+/// The handler's syntax, when its parameters fit.
+fn body_of(call: &Call, event: Event, function: &FnPtr, wrapped: bool) -> Option<Body> {
+    let body = call.session.borrow().body(function, call.caller);
+    let Some(body) = body else {
+        let message = format!("`{}` cannot be a handler", function.fn_name());
+        call.error("handler-function", message).help(format!("write `{}`", call.usage(event))).report(call);
+        return None;
+    };
+    let most = usize::from(!is_interpreted(event));
+    if body.parameters.len() > most {
+        let takes = if most == 0 { "no parameter" } else { "one parameter" };
+        let message = format!("a handler of `{}` takes {takes}, not {}", event.name(), body.parameters.len());
+        call.error("handler-parameters", message).help(format!("write `{}`", call.usage(event))).report(call);
+        return None;
+    }
+    if wrapped && !event.is_gpu() && !is_interpreted(event) {
+        let message = format!("interpreted handlers of `{}` are not supported yet", event.name());
+        call.error("not-yet", message).help("collect into a map here, and do the rest in `interval` or `end`").report(call);
+        return None;
+    }
+    Some(body)
+}
+
+fn captured(body: &Body, function: &FnPtr) -> Vec<(String, Captured)> {
+    let values = body.captures.iter().zip(function.curry());
+    values.filter(|(name, _)| map_name(name).is_none()).map(|(name, value)| (name.clone(), constant(value))).collect()
+}
+
+fn constant(value: &Dynamic) -> Captured {
+    let value = value.flatten_clone();
+    if let Ok(n) = value.as_int() {
+        Captured::Int(n)
+    } else if let Ok(on) = value.as_bool() {
+        Captured::Bool(on)
+    } else if let Ok(text) = value.as_immutable_string_ref() {
+        Captured::Str(text.to_string())
+    } else if let Ok(c) = value.as_char() {
+        Captured::Str(c.to_string())
+    } else if value.is_unit() {
+        Captured::Unit
+    } else {
+        Captured::Other(kind_of(&value).to_owned())
+    }
+}
+
+/// What is probed, as the first argument says: each target with its full name. Taken out of
+/// `arguments` where there is one.
+fn take_targets(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Option<Vec<(Target, String)>> {
+    match event {
+        Event::Uprobe | Event::Uretprobe | Event::Tracepoint => take_patterns(call, event, arguments),
+        Event::Profile | Event::Interval => take_rate(call, event, arguments).map(|it| vec![it]),
+        _ => Some(vec![(Target::None, event.name().to_owned())]),
+    }
+}
+
+fn take_patterns(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Option<Vec<(Target, String)>> {
+    let first = if arguments.is_empty() { Dynamic::UNIT } else { arguments.remove(0) };
+    let texts: Option<Vec<String>> = if let Some(text) = text_of(&first) {
+        Some(vec![text])
+    } else {
+        let list = first.as_array_ref().ok();
+        list.and_then(|list| list.iter().map(text_of).collect())
+    };
+    match texts {
+        Some(texts) if !texts.is_empty() => texts.iter().map(|it| target(call, event, it)).collect(),
+        _ => {
+            let message = format!("`{}` takes what to probe as text, or a list of texts", event.name());
+            call.error("pattern", message).help(format!("write `{}`", call.usage(event))).report(call);
+            None
+        }
+    }
+}
+
+/// `libc:malloc` or `sched:sched_switch`; wild cards stay in it.
+fn target(call: &Call, event: Event, pattern: &str) -> Option<(Target, String)> {
+    let name = format!("{}:{pattern}", event.name());
+    let (first, second) = match pattern.split_once(':') {
+        Some((first, second)) if !first.is_empty() && !second.is_empty() => (first.to_owned(), second.to_owned()),
+        _ => {
+            let what = if event == Event::Tracepoint { "category and name" } else { "library and function" };
+            let message = format!("`{pattern}` is not {what} with a colon between them");
+            call.error("pattern", message).help(format!("write `{}`", call.usage(event))).report(call);
+            return None;
+        }
+    };
+    if let Some(event) = EVENTS.iter().find(|it| it.name() == first) {
+        let message = format!("`{pattern}` repeats the kind of probe");
+        call.error("pattern", message).help(format!("write `{}(\"{second}\", …)`", event.name())).report(call);
+        return None;
+    }
+    let target = match event {
+        Event::Tracepoint => Target::Tracepoint { category: first, name: second },
+        _ => Target::Function { object: first, function: second },
+    };
+    Some((target, name))
+}
+
+fn take_rate(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Option<(Target, String)> {
+    let first = if arguments.is_empty() { Dynamic::UNIT } else { arguments.remove(0) };
+    let example = if event == Event::Profile { "99.hz" } else { "1.s" };
+    let Ok(nanos) = first.as_int() else {
+        let message = format!("`{}` takes a rate or a duration first, not {}", event.name(), kind_of(&first));
+        call.error("rate", message).help(format!("such as `{example}`")).report(call);
+        return None;
+    };
+    let shortest = if event == Event::Profile { units::SECOND / MOST_SAMPLES } else { SHORTEST_INTERVAL };
+    if nanos < shortest || (event == Event::Profile && nanos > units::SECOND) {
+        let message = match event {
+            Event::Profile => format!("{nanos} ns between samples is not from 1 to {MOST_SAMPLES} a second"),
+            _ => format!("an interval of {nanos} ns is shorter than 1 ms"),
+        };
+        call.error("rate", message).help(format!("a rate or duration has a unit: `{example}`")).report(call);
+        return None;
+    }
+    Some(match event {
+        Event::Profile => {
+            let hz = (units::SECOND + nanos / 2) / nanos;
+            (Target::Profile { hz: hz as u64 }, format!("profile:hz:{hz}"))
+        }
+        _ => (Target::Interval { nanos: nanos as u64 }, interval_name(nanos)),
+    })
+}
+
+/// `interval:ms:100`: in the largest unit that divides it.
+fn interval_name(nanos: i64) -> String {
+    let units = [("s", units::SECOND), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
+    let (unit, one) = units.into_iter().find(|(_, one)| nanos % one == 0).unwrap_or(("ns", 1));
+    format!("interval:{unit}:{}", nanos / one)
+}
+
+fn take_options(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Option<Options> {
+    let Some(at) = arguments.iter().position(|it| it.is_map()) else { return Some(Options::default()) };
+    let map = arguments.remove(at).cast::<Map>();
+    let allowed: &[&str] = match event {
+        Event::Kernel | Event::Launch => &["every"],
+        Event::Begin | Event::End | Event::Interval => &[],
+        _ => &["scope", "every"],
+    };
+    let mut options = Options::default();
+    for (name, value) in &map {
+        option(call, event, allowed, name, value, &mut options)?;
+    }
+    Some(options)
+}
+
+fn option(
+    call: &Call,
+    event: Event,
+    allowed: &[&str],
+    name: &str,
+    value: &Dynamic,
+    options: &mut Options,
+) -> Option<()> {
+    let wrong = |message: String, help: String| {
+        call.error("option", message).help(help).report(call);
+        None
+    };
+    match name {
+        _ if !allowed.contains(&name) => {
+            let help = match (nearest(name, allowed.iter().copied()), allowed) {
+                (Some(near), _) => format!("did you mean `{near}`?"),
+                (None, []) => "it takes none".to_owned(),
+                (None, _) => format!("it has {}", allowed.join(", ")),
+            };
+            wrong(format!("`{}` has no option `{name}`", event.name()), help)
+        }
+        "every" => match value.as_int() {
+            Ok(n) if n > 0 => {
+                options.every = Some(n as u64);
+                Some(())
+            }
+            _ => wrong("`every` takes a positive integer".to_owned(), "`every: 100` is one in a hundred".to_owned()),
+        },
+        _ => match text_of(value).as_deref() {
+            Some("system") => {
+                options.system_wide = true;
+                Some(())
+            }
+            Some("target") => Some(()),
+            _ => wrong("`scope` is \"system\" or \"target\"".to_owned(), "\"target\" is the default".to_owned()),
+        },
+    }
+}
+
+/// `map(#{name: "calls", size: 1000, evict: true})`.
+fn declare_map(call: &Call) -> Dynamic {
+    let help = "write `map(#{name: \"calls\", size: 100_000, evict: true})`";
+    let declared = match call.arguments.as_slice() {
+        [only] if only.is_map() => map_declaration(call, &only.clone().cast::<Map>()),
+        _ => Err("`map` takes one `#{…}`".to_owned()),
+    };
+    match declared {
+        Ok(declaration) => {
+            let reference = MapRef::new(&declaration.name, call.session);
+            call.session.borrow_mut().maps.push(declaration);
+            Dynamic::from(reference)
+        }
+        Err(message) => {
+            call.error("map-declaration", message).help(help).report(call);
+            Dynamic::UNIT
+        }
+    }
+}
+
+fn map_declaration(call: &Call, map: &Map) -> Result<MapDeclaration, String> {
+    let known = ["name", "size", "evict"];
+    if let Some(unknown) = map.keys().find(|it| !known.contains(&it.as_str())) {
+        return Err(format!("a map has no `{unknown}`; it has name, size and evict"));
+    }
+    let name = map.get("name").and_then(text_of).ok_or("a declared map needs `name: \"…\"`")?;
+    let bare = name.trim_start_matches('@');
+    let letters = bare.chars().all(|c| c == '_' || c.is_ascii_alphanumeric());
+    if !letters || bare.starts_with(|c: char| c == '_' || c.is_ascii_digit()) {
+        return Err(format!("`{name}` is no name of a map: letters, digits and `_`, a letter first"));
+    }
+    let size = match map.get("size").map(|it| it.as_int()) {
+        None => None,
+        Some(Ok(n)) if (1..=1 << 24).contains(&n) => Some(n as u32),
+        Some(_) => return Err("`size` is a number of elements from 1 to 16,777,216".to_owned()),
+    };
+    let evict = match map.get("evict").map(|it| it.as_bool()) {
+        None => false,
+        Some(Ok(on)) => on,
+        Some(Err(_)) => return Err("`evict` is true or false".to_owned()),
+    };
+    let name = format!("@{bare}");
+    if call.session.borrow().maps.iter().any(|it| it.name == name) {
+        return Err(format!("`{name}` is declared twice"));
+    }
+    Ok(MapDeclaration { name, size, evict, declared_at: call.at.clone() })
+}
+
+/// `arg("ms", 100, "kernels longer than this")`: the default, or what the command line says.
+fn argument(call: &Call) -> Dynamic {
+    let (name, default, help) = match call.arguments.as_slice() {
+        [name, default] => (text_of(name), value_of(default), Some(String::new())),
+        [name, default, help] => (text_of(name), value_of(default), text_of(help)),
+        _ => (None, None, None),
+    };
+    let (Some(name), Some(default), Some(help)) = (name, default, help) else {
+        call.error("argument", "`arg` takes a name, a default (integer, text or boolean) and a help text")
+            .help("write `arg(\"ms\", 100, \"kernels longer than this\")`")
+            .report(call);
+        return call.arguments.get(1).cloned().unwrap_or(Dynamic::UNIT);
+    };
+    if let Some(problem) = argument_problem(call, &name) {
+        call.error("argument-clash", problem).help("give it another name").report(call);
+        return dynamic(&default);
+    }
+    let given = call.session.borrow_mut().arguments.take(&name, &default);
+    let spec = ArgumentSpec { name, default: default.clone(), help, declared_at: call.at.clone() };
+    call.session.borrow_mut().declared_arguments.push(spec);
+    match given {
+        Ok(given) => dynamic(&given.unwrap_or(default)),
+        Err(message) => {
+            call.error("argument-value", message).report(call);
+            dynamic(&default)
+        }
+    }
+}
+
+fn argument_problem(call: &Call, name: &str) -> Option<String> {
+    let letters = name.chars().all(|c| c == '-' || c == '_' || c.is_ascii_alphanumeric());
+    if name.is_empty() || !letters || name.starts_with('-') {
+        return Some(format!("`{name}` is no name of an argument: letters, digits, `-` and `_`, no dashes in front"));
+    }
+    if arguments::TAKEN.contains(&name) {
+        return Some(format!("`--{name}` is an option of xputrace itself"));
+    }
+    let twice = call.session.borrow().declared_arguments.iter().any(|it| it.name == name);
+    twice.then(|| format!("the argument `{name}` is declared twice"))
+}
+
+fn value_of(value: &Dynamic) -> Option<ArgumentValue> {
+    if let Ok(n) = value.as_int() {
+        Some(ArgumentValue::Int(n))
+    } else if let Ok(on) = value.as_bool() {
+        Some(ArgumentValue::Bool(on))
+    } else {
+        text_of(value).map(ArgumentValue::Str)
+    }
+}
+
+fn dynamic(value: &ArgumentValue) -> Dynamic {
+    match value {
+        ArgumentValue::Int(n) => Dynamic::from_int(*n),
+        ArgumentValue::Bool(on) => Dynamic::from_bool(*on),
+        ArgumentValue::Str(text) => Dynamic::from(text.clone()),
+    }
+}
+
+fn interpret(call: &Call) -> Dynamic {
+    match call.arguments.as_slice() {
+        [only] if only.is_fnptr() => Dynamic::from(Interpreted(only.clone().cast::<FnPtr>())),
+        _ => {
+            call.error("interpret", "`interpret` takes a handler and nothing else")
+                .help("write `kernel(interpret(|k| …))`")
+                .report(call);
+            Dynamic::from(Reported)
+        }
+    }
+}
+
+fn register_probe(engine: &mut Engine, session: &Shared) {
+    engine.register_type_with_name::<ProbeRef>("probe");
+    engine.register_get("name", |probe: &mut ProbeRef| probe.name.clone());
+    for name in ["disable", "enable"] {
+        let session = session.clone();
+        engine.register_fn(name, move |ctx: NativeCallContext, probe: &mut ProbeRef| {
+            let mut session = session.borrow_mut();
+            let message = format!("switching a `{}` probe off and on is not supported yet", probe.name);
+            let diagnostic = Diagnostic::error("not-yet", message, session.call_label(&ctx));
+            session.diagnostics.push(diagnostic.help("test a map in the handler: `if @on == 1 { … }`"));
+        });
+    }
+}
+
+fn text_of(value: &Dynamic) -> Option<String> {
+    value.as_immutable_string_ref().ok().map(|it| it.to_string())
+}
+
+/// What a value is, as messages say it.
+pub(crate) fn kind_of(value: &Dynamic) -> &'static str {
+    match value.type_name() {
+        "()" => "`()`",
+        "i64" => "an integer",
+        "f64" => "a fraction",
+        "bool" => "a boolean",
+        "char" => "a character",
+        "string" => "text",
+        "array" => "a list",
+        "map" => "a `#{…}`",
+        "Fn" => "a function",
+        "range" | "range=" => "a range",
+        _ if value.is::<ProbeRef>() => "a probe",
+        _ if value.is::<MapRef>() => "a map",
+        _ if value.is::<Interpreted>() => "an interpreted handler",
+        _ => "a value of another type",
+    }
+}

@@ -1,0 +1,227 @@
+//! What Rhai answers, as our own diagnostics: a place in the user's text, our words, advice.
+
+use crate::handler::{Positions, token_at};
+use crate::session::{Session, file_id};
+use crate::static_check;
+use rhai::{Dynamic, EvalAltResult, LexError, ParseError, ParseErrorType, Position};
+use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
+
+/// A failure that a native function of ours raises; Rhai adds the position.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: &'static str,
+    pub(crate) message: String,
+    pub(crate) help: Option<String>,
+}
+
+impl Failure {
+    /// The failure as Rhai's error, ready to return.
+    pub(crate) fn raise<T>(
+        code: &'static str,
+        message: impl Into<String>,
+        help: Option<&str>,
+    ) -> Result<T, Box<EvalAltResult>> {
+        let failure = Failure { code, message: message.into(), help: help.map(str::to_owned) };
+        Err(Box::new(EvalAltResult::ErrorRuntime(Dynamic::from(failure), Position::NONE)))
+    }
+}
+
+/// An error of running code. `file` is where it ran, unless the error knows better.
+pub(crate) fn diagnostic(session: &Session, file: FileId, error: EvalAltResult) -> Diagnostic {
+    match error {
+        EvalAltResult::ErrorInFunctionCall(_, source, inner, position) => {
+            let inside = if source.is_empty() { file } else { file_id(Some(&source)) };
+            match inner.position().is_none() {
+                // The function is one of ours: the call is the place.
+                true => at(session, file, *inner, position),
+                false => diagnostic(session, inside, *inner),
+            }
+        }
+        EvalAltResult::ErrorInModule(source, inner, _) => diagnostic(session, file_id(Some(&source)), *inner),
+        other => {
+            let position = other.position();
+            at(session, file, other, position)
+        }
+    }
+}
+
+fn at(session: &Session, file: FileId, error: EvalAltResult, position: Position) -> Diagnostic {
+    let label = session.label(file, position);
+    match error {
+        EvalAltResult::ErrorRuntime(value, _) => thrown(value, label),
+        EvalAltResult::ErrorFunctionNotFound(signature, _) => function_not_found(session, file, &signature, label),
+        EvalAltResult::ErrorVariableNotFound(name, _) => unknown_name(&name, label),
+        EvalAltResult::ErrorDotExpr(text, _) => unknown_field(&text, label),
+        EvalAltResult::ErrorPropertyNotFound(name, _) => {
+            Diagnostic::error("unknown-field", format!("there is no field `{name}` here"), label)
+        }
+        EvalAltResult::ErrorIndexingType(..) => Diagnostic::error("type", "this has no elements or fields", label),
+        EvalAltResult::ErrorArithmetic(text, _) => {
+            let code = if text.contains("zero") { "division-by-zero" } else { "arithmetic" };
+            Diagnostic::error(code, plain(&text), label)
+        }
+        EvalAltResult::ErrorTooManyOperations(_) => {
+            Diagnostic::error("too-long", "this runs for too long: an endless loop?", label)
+        }
+        EvalAltResult::ErrorStackOverflow(_) => Diagnostic::error("too-deep", "functions call each other too deeply", label),
+        EvalAltResult::ErrorMismatchDataType(wanted, got, _) => {
+            Diagnostic::error("type", format!("this has to be {}, not {}", kind(&wanted), kind(&got)), label)
+        }
+        EvalAltResult::ErrorAssignmentToConstant(name, _) => {
+            Diagnostic::error("constant", format!("`{name}` is a constant and cannot be assigned"), label)
+        }
+        EvalAltResult::ErrorFor(_) => Diagnostic::error("type", "`for` goes over lists, ranges and maps, not this", label),
+        other => Diagnostic::error("script", plain(&other.to_string()), label),
+    }
+}
+
+/// Our own failures, and what a script throws.
+fn thrown(value: Dynamic, label: Label) -> Diagnostic {
+    match value.clone().try_cast::<Failure>() {
+        Some(failure) => {
+            let diagnostic = Diagnostic::error(failure.code, failure.message, label);
+            failure.help.into_iter().fold(diagnostic, Diagnostic::help)
+        }
+        None => Diagnostic::error("thrown", value.to_string(), label),
+    }
+}
+
+/// Rhai names the function with the types of its arguments: `+ (i64, ())`.
+fn function_not_found(session: &Session, file: FileId, signature: &str, label: Label) -> Diagnostic {
+    let (name, types) = signature.split_once(" (").unwrap_or((signature, ""));
+    let types: Vec<&str> = types.trim_end_matches(')').split(", ").filter(|it| !it.is_empty()).map(strip).collect();
+    if !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+        return operator(name, &types, label);
+    }
+    let defined = session.files.get(file.0 as usize).is_some_and(|it| it.interpreted.defines(name));
+    if !defined && !static_check::is_known(name) {
+        return static_check::unknown_function(name, label);
+    }
+    let got: Vec<&str> = types.iter().map(|it| kind(it)).collect();
+    let got = if got.is_empty() { "no argument".to_owned() } else { got.join(", ") };
+    Diagnostic::error("wrong-arguments", format!("`{name}` does not take {got}"), label)
+}
+
+/// `()` is written with its parentheses, which the signature's own end swallows.
+fn strip(text: &str) -> &str {
+    if text == "(" { "()" } else { text }
+}
+
+fn operator(name: &str, types: &[&str], label: Label) -> Diagnostic {
+    if types.contains(&"()") {
+        return Diagnostic::error("missing-value", format!("`{name}` meets a value that is missing"), label)
+            .help("test it first: `if key in @map { … }`, or give a default: `@map[key] ?? 0`");
+    }
+    let kinds: Vec<&str> = types.iter().map(|it| kind(it)).collect();
+    Diagnostic::error("type", format!("`{name}` does not work on {}", kinds.join(" and ")), label)
+}
+
+fn kind(name: &str) -> &str {
+    match name {
+        "i64" => "an integer",
+        "f64" => "a fraction",
+        "bool" => "a boolean",
+        "()" => "a missing value",
+        "array" => "a list",
+        "Fn" => "a function",
+        "&str | ImmutableString | String" | "string" => "text",
+        "map handle" => "a map",
+        "map element" => "an element of a map",
+        other => other,
+    }
+}
+
+fn unknown_name(name: &str, label: Label) -> Diagnostic {
+    let diagnostic = Diagnostic::error("unknown-name", format!("there is no `{name}` here"), label);
+    let bare = ["pid", "tid", "comm", "nsecs", "arg0", "arg1", "args", "retval", "ustack", "kstack", "cpu", "func"];
+    match name {
+        _ if bare.contains(&name) => {
+            let field = if name == "nsecs" { "time" } else { name };
+            diagnostic.help(format!("what is known of an event is a field of it: `|e| … e.{field}`"))
+        }
+        _ => match nearest(name, static_check::declaring_names()) {
+            Some(near) => diagnostic.help(format!("did you mean `{near}`?")),
+            None => diagnostic.help(format!("`let {name} = …;` declares a variable, `@{name}` is a map")),
+        },
+    }
+}
+
+/// `Unknown property 'x' - a getter is not registered for type 'i64'`.
+fn unknown_field(text: &str, label: Label) -> Diagnostic {
+    let mut quoted = text.split('\'').skip(1).step_by(2);
+    match (quoted.next(), quoted.next()) {
+        (Some(field), Some("()")) => {
+            Diagnostic::error("missing-value", format!("a missing value has no field `{field}`"), label)
+                .help("test it first with `== ()`, or use `?.`")
+        }
+        (Some(field), Some("i64")) => {
+            let units = crate::units::NANOS.iter().map(|it| it.0).chain(["hz"]);
+            let diagnostic = Diagnostic::error("unknown-field", format!("an integer has no unit `{field}`"), label);
+            let names: Vec<&str> = units.collect();
+            diagnostic.help(format!("there are {}", names.join(", ")))
+        }
+        (Some(field), Some(of)) => {
+            Diagnostic::error("unknown-field", format!("{} has no field `{field}`", kind(of)), label)
+        }
+        _ => Diagnostic::error("unknown-field", plain(text), label),
+    }
+}
+
+/// An error of parsing, where the tokens alone showed none.
+pub(crate) fn parse(
+    file: FileId,
+    text: &str,
+    positions: &Positions,
+    error: &ParseError,
+) -> Diagnostic {
+    let offset = match error.position() {
+        position if position.is_none() => text.trim_end().len(),
+        position => positions.offset(position),
+    };
+    let label = Label { file, span: token_at(text, offset), note: None };
+    match error.err_type() {
+        ParseErrorType::VariableUndefined(name) => unknown_name(name, label),
+        ParseErrorType::ModuleUndefined(name) => {
+            let known = crate::bundle::stdlib().iter().find(|it| it.name == name).map_or("…", |it| it.name);
+            let help = format!("`import \"{known}\" as {name};` at the top makes it known");
+            Diagnostic::error("unknown-module", format!("there is no module `{name}` here"), label).help(help)
+        }
+        ParseErrorType::MissingToken(token, purpose) => {
+            Diagnostic::error("syntax", format!("`{token}` is missing {}", plain(&user_names(purpose))), label)
+        }
+        ParseErrorType::Reserved(word) => {
+            Diagnostic::error("reserved-word", format!("`{word}` is a reserved word"), label).help("use another name")
+        }
+        ParseErrorType::AssignmentToConstant(name) => {
+            Diagnostic::error("constant", format!("`{name}` is a constant and cannot be assigned"), label)
+        }
+        ParseErrorType::AssignmentToInvalidLHS(_) => {
+            Diagnostic::error("assignment", "this cannot be assigned to", label)
+                .help("variables, `@maps`, their elements and `l.tag` can")
+        }
+        ParseErrorType::UnexpectedEOF => Diagnostic::error("syntax", "the script ends in the middle of something", label),
+        ParseErrorType::FnDuplicatedDefinition(name, _) => {
+            Diagnostic::error("defined-twice", format!("the function `{name}` is defined twice"), label)
+        }
+        ParseErrorType::BadInput(LexError::ImproperSymbol(symbol, hint)) if !symbol.is_empty() => {
+            let diagnostic = Diagnostic::error("syntax", format!("`{symbol}` cannot stand here"), label);
+            if hint.is_empty() { diagnostic } else { diagnostic.help(plain(hint)) }
+        }
+        other => Diagnostic::error("syntax", plain(&user_names(&other.to_string())), label),
+    }
+}
+
+/// The names of maps as the user wrote them.
+fn user_names(text: &str) -> String {
+    text.replace(crate::handler::BARE_MAP, "@").replace("'_", "'@")
+}
+
+/// A sentence of Rhai's as one of ours: lower-case, without position and final dot.
+fn plain(text: &str) -> String {
+    let text = text.split(" (line ").next().unwrap_or(text).trim_end_matches('.').replace('\'', "`");
+    let mut chars = text.chars();
+    match chars.next() {
+        Some(first) => first.to_lowercase().chain(chars).collect(),
+        None => text,
+    }
+}

@@ -1,0 +1,112 @@
+//! A GPU event as a value of the interpreter, for `interpret(|k| …)`: its fields by the schema.
+
+use crate::errors::Failure;
+use crate::host::EventView;
+use crate::maps::{Stack, to_dynamic};
+use rhai::{Dynamic, Engine, EvalAltResult, FuncRegistration, ImmutableString, Module};
+use rustc_hash::FxHashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use xputrace_model::context::{GpuContext, word};
+use xputrace_model::diagnostic::nearest;
+use xputrace_model::schema::{Event, Field, FieldType, From};
+use xputrace_model::stack::StackKey;
+use xputrace_model::table::Value;
+
+/// An event, or the launch of one. Cheap to copy.
+#[derive(Clone)]
+pub(crate) struct EventValue {
+    /// The fields it has: those of a kernel, or of a launch.
+    fields: &'static [Field],
+    data: Rc<Data>,
+}
+
+struct Data {
+    words: GpuContext,
+    /// The texts of the ids in `words`.
+    names: FxHashMap<u64, Arc<str>>,
+}
+
+/// `k.grid`: three sizes.
+#[derive(Clone, Copy)]
+struct Dim3([i64; 3]);
+
+impl EventValue {
+    /// Copies an event out of the run's buffers.
+    pub(crate) fn of(view: &EventView) -> Self {
+        let mut names = FxHashMap::default();
+        let all = Event::Kernel.fields().iter().chain(Event::Launch.fields());
+        for field in all.filter(|it| it.kind == FieldType::Name) {
+            if let From::Word(at) = field.from
+                && let Some(text) = (view.strings)(view.words[at])
+            {
+                names.insert(view.words[at], text);
+            }
+        }
+        EventValue { fields: view.event.fields(), data: Rc::new(Data { words: *view.words, names }) }
+    }
+
+    fn get(&self, name: &str) -> Result<Dynamic, Box<EvalAltResult>> {
+        match self.fields.iter().find(|it| it.name == name) {
+            Some(field) => Ok(self.field(field)),
+            None => {
+                let near = nearest(name, self.fields.iter().map(|it| it.name));
+                let help = match near {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None => format!("there are {}", self.fields.iter().map(|it| it.name).collect::<Vec<_>>().join(", ")),
+                };
+                Failure::raise("unknown-field", format!("this event has no field `{name}`"), Some(&help))
+            }
+        }
+    }
+
+    fn field(&self, field: &Field) -> Dynamic {
+        let words = &self.data.words;
+        let at = match field.from {
+            From::Word(at) => at,
+            From::Optional { flag, value } if words[flag] != 0 => value,
+            _ => return Dynamic::UNIT,
+        };
+        match field.kind {
+            FieldType::Int | FieldType::OptionalInt => Dynamic::from_int(words[at] as i64),
+            FieldType::Name => match self.data.names.get(&words[at]) {
+                Some(text) => Dynamic::from(ImmutableString::from(&**text)),
+                None => Dynamic::UNIT,
+            },
+            FieldType::Comm => Dynamic::from(comm(words[at], words[at + 1])),
+            FieldType::Stack => Dynamic::from(Stack(StackKey::from_word(words[at]))),
+            FieldType::Dim3 => Dynamic::from(Dim3([words[at] as i64, words[at + 1] as i64, words[at + 2] as i64])),
+            FieldType::Launch if words[word::JOINED] != 0 => {
+                Dynamic::from(EventValue { fields: Event::Launch.fields(), data: self.data.clone() })
+            }
+            FieldType::Launch | FieldType::Entry => Dynamic::UNIT,
+        }
+    }
+}
+
+/// 16 bytes, NUL padded.
+fn comm(low: u64, high: u64) -> String {
+    let bytes: Vec<u8> = [low, high].iter().flat_map(|it| it.to_le_bytes()).take_while(|b| *b != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+pub(crate) fn register(engine: &mut Engine) {
+    engine.register_type_with_name::<EventValue>("event");
+    engine.register_type_with_name::<Dim3>("size");
+    let mut module = Module::new();
+    // Rhai asks the index getter for properties that no getter is registered for.
+    FuncRegistration::new_index_getter()
+        .set_into_module(&mut module, |event: &mut EventValue, name: ImmutableString| event.get(&name));
+    engine.register_global_module(module.into());
+    // Every value of Rhai has a `tag` of its own.
+    engine.register_get("tag", |event: &mut EventValue| event.get("tag"));
+    for (i, name) in ["x", "y", "z"].into_iter().enumerate() {
+        engine.register_get(name, move |size: &mut Dim3| size.0[i]);
+    }
+    engine.register_get("size", |size: &mut Dim3| size.0.iter().fold(1i64, |a, b| a.wrapping_mul(*b)));
+    engine.register_fn("to_string", |size: &mut Dim3| format!("({}, {}, {})", size.0[0], size.0[1], size.0[2]));
+    engine.register_fn("to_string", |event: &mut EventValue| match event.get("name") {
+        Ok(name) => name.to_string(),
+        Err(_) => to_dynamic(Value::Missing).to_string(),
+    });
+}

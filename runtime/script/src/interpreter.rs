@@ -1,0 +1,208 @@
+//! Runs the handlers that need all of Rhai, and sets up the engine that also runs the top level.
+
+use crate::errors::{self, Failure};
+use crate::handler::map_name;
+use crate::host::{EventView, Host};
+use crate::maps::{self, MapRef, Top};
+use crate::session::Shared;
+use crate::{declare, event, static_check, units};
+use rhai::{Dynamic, Engine, EvalAltResult, OptimizationLevel, Position, Scope};
+use std::cell::RefCell;
+use std::rc::Rc;
+use xputrace_model::diagnostic::{Diagnostic, Label};
+use xputrace_model::output::{Output, View};
+use xputrace_model::schema::Unit;
+use xputrace_model::table::Value;
+
+/// Steps that the top level may take: a second or so.
+const STAGING_OPERATIONS: u64 = 5_000_000;
+/// Steps that one run of a handler may take.
+const HANDLER_OPERATIONS: u64 = 50_000_000;
+
+/// What `print` returns where it has printed already; no text of a script begins with NUL.
+const PRINTED: &str = "\0printed";
+
+/// The interpreted handlers of a script, ready to run.
+pub struct Interpreter {
+    engine: Engine,
+    session: Shared,
+}
+
+impl Interpreter {
+    pub(crate) fn new(mut engine: Engine, session: Shared) -> Self {
+        engine.set_max_operations(HANDLER_OPERATIONS);
+        Interpreter { engine, session }
+    }
+
+    /// Gives the handlers the run that they read and change. What the top level printed is
+    /// output now.
+    pub fn bind(&mut self, host: Rc<RefCell<dyn Host>>) {
+        let early = std::mem::take(&mut self.session.borrow_mut().early);
+        early.into_iter().for_each(|it| host.borrow_mut().output(it));
+        self.session.borrow_mut().host = Some(host);
+    }
+
+    /// Runs handler number `closure` (`Handler::interpreted`, `Probe::closure`), which a host has
+    /// been bound for. `event` is what a handler with a parameter is given.
+    ///
+    /// The error is what ended the handler, at its line; the handler can be run again.
+    pub fn run(&mut self, closure: usize, event: Option<&EventView>) -> Result<(), Diagnostic> {
+        let Some(closure) = self.session.borrow().closures.get(closure).cloned() else {
+            let label = Label { file: Default::default(), span: 0..0, note: None };
+            return Err(Diagnostic::error("handler", format!("there is no interpreted handler {closure}"), label));
+        };
+        let ast = self.session.borrow().files[closure.file.0 as usize].interpreted.ast.clone();
+        let arguments: Vec<Dynamic> = match event {
+            Some(event) if closure.takes_event => vec![Dynamic::from(event::EventValue::of(event))],
+            _ => Vec::new(),
+        };
+        match closure.function.call::<Dynamic>(&self.engine, &ast, arguments) {
+            Ok(_) => Ok(()),
+            Err(error) if ended_itself(&error) => Ok(()),
+            Err(error) => {
+                let mut diagnostic = errors::diagnostic(&self.session.borrow(), closure.file, *error);
+                if diagnostic.primary.span.is_empty() {
+                    diagnostic.primary = closure.declared_at;
+                }
+                Err(diagnostic)
+            }
+        }
+    }
+}
+
+/// Whether the handler called `exit`.
+fn ended_itself(error: &EvalAltResult) -> bool {
+    match error {
+        EvalAltResult::ErrorInFunctionCall(_, _, inner, _) => ended_itself(inner),
+        EvalAltResult::ErrorTerminated(..) | EvalAltResult::Exit(..) => true,
+        _ => false,
+    }
+}
+
+/// An engine that knows everything scripts can name.
+pub(crate) fn engine(session: &Shared) -> Engine {
+    let mut engine = Engine::new();
+    engine.set_optimization_level(OptimizationLevel::None);
+    engine.set_strict_variables(true);
+    engine.set_max_operations(STAGING_OPERATIONS);
+    engine.set_max_call_levels(64);
+    engine.set_max_expr_depths(128, 128);
+    engine.set_max_string_size(1 << 20);
+    engine.set_max_array_size(1 << 20);
+    engine.set_max_map_size(1 << 16);
+    for name in ["eval", "sleep", "timestamp", "mixin"] {
+        engine.disable_symbol(name);
+    }
+    resolve_maps(&mut engine, session);
+    declare::register(&mut engine, session);
+    maps::register(&mut engine, session);
+    event::register(&mut engine);
+    register_units(&mut engine, session);
+    register_output(&mut engine, session);
+    engine
+}
+
+/// The variables of a text's maps. Closures can only capture what is in the scope.
+pub(crate) fn scope(session: &Shared, variables: &[String]) -> Scope<'static> {
+    let mut scope = Scope::new();
+    for variable in variables {
+        if let Some(name) = map_name(variable) {
+            scope.push(variable.clone(), MapRef::new(&name, session));
+        }
+    }
+    scope
+}
+
+/// Function bodies and imported modules do not see the scope: there, names are looked up here.
+fn resolve_maps(engine: &mut Engine, session: &Shared) {
+    let session = session.clone();
+    #[expect(deprecated, reason = "not deprecated: Rhai marks what may change so, and its version is pinned")]
+    engine.on_var(move |name, _, _| Ok(map_name(name).map(|name| Dynamic::from(MapRef::new(&name, &session)))));
+}
+
+/// `100.ms`, `x / 1.us`, `99.hz`, `x.human`.
+fn register_units(engine: &mut Engine, session: &Shared) {
+    for (name, nanos) in units::NANOS {
+        engine.register_get(*name, move |n: &mut i64| n.wrapping_mul(*nanos));
+        engine.register_get(*name, move |n: &mut f64| (*n * *nanos as f64).round() as i64);
+    }
+    engine.register_get("hz", |n: &mut i64| match units::whole(*n, "hz") {
+        Some(nanos) => Ok(nanos),
+        None => Failure::raise("rate", format!("{n} times a second is no rate"), None),
+    });
+    let session = session.clone();
+    engine.register_get("human", move |n: &mut i64| {
+        maps::host(&session).map(|host| host.borrow_mut().text(&Value::Int(*n), Unit::Nanos, true))
+    });
+}
+
+fn register_output(engine: &mut Engine, session: &Shared) {
+    // Rhai sends what `print` returns to `on_print`, and knows `print` of its own types already.
+    let shared = session.clone();
+    engine.on_print(move |text| {
+        if text != PRINTED {
+            output(&shared, Output::Text(text.to_owned()));
+        }
+    });
+    let shared = session.clone();
+    engine.register_fn("print", move |value: Dynamic| print(&shared, &value));
+    for name in ["print", "to_string"] {
+        engine.register_fn(name, |(): ()| "-".to_owned());
+    }
+    engine.register_fn("print", |_: Dynamic, _: Dynamic| -> Result<(), Box<EvalAltResult>> {
+        let help = "write `print(`…${x}…`)`, or `print(@map.top(5))`";
+        Failure::raise("wrong-arguments", "`print` takes one value", Some(help))
+    });
+    let shared = session.clone();
+    engine.register_fn("flamegraph", move |path: &str, map: MapRef| {
+        let drawn = maps::host(&shared)?.borrow_mut().flamegraph(path, &map.name);
+        drawn.or_else(|it| Failure::raise("flamegraph", it, None))
+    });
+    engine.register_fn("flamegraph", |_: Dynamic, _: Dynamic| -> Result<(), Box<EvalAltResult>> {
+        let help = "write `flamegraph(\"gpu.svg\", @gpu)`";
+        Failure::raise("wrong-arguments", "`flamegraph` takes a file name and a map", Some(help))
+    });
+    engine.register_fn("str", |value: Dynamic| value);
+    let shared = session.clone();
+    engine.register_fn("exit", move |code: i64| exit(&shared, code));
+    let shared = session.clone();
+    engine.register_fn("exit", move || exit(&shared, 0));
+    for name in static_check::BUILTINS {
+        let shared = session.clone();
+        engine.register_fn(*name, move || {
+            let value = maps::host(&shared)?.borrow_mut().builtin(name).unwrap_or(Value::Missing);
+            Ok::<_, Box<EvalAltResult>>(maps::to_dynamic(value))
+        });
+    }
+}
+
+/// Prints a map as a table; gives back the text of anything else, for `on_print`.
+fn print(session: &Shared, value: &Dynamic) -> Result<String, Box<EvalAltResult>> {
+    let (map, top) = match (value.clone().try_cast::<MapRef>(), value.clone().try_cast::<Top>()) {
+        (Some(map), _) => (Some(map), None),
+        (_, Some(top)) => (Some(top.map), Some(top.n)),
+        _ => (None, None),
+    };
+    let Some(map) = map else { return maps::text(session, value) };
+    let shown = match map.table()? {
+        Some(table) if !table.rows.is_empty() => Output::Table(View { table, top }),
+        _ => Output::Text(format!("{}: empty", map.name)),
+    };
+    output(session, shown);
+    Ok(PRINTED.to_owned())
+}
+
+/// Hands one thing to the host, or keeps it until there is one.
+fn output(session: &Shared, out: Output) {
+    let host = session.borrow().host.clone();
+    match host {
+        Some(host) => host.borrow_mut().output(out),
+        None => session.borrow_mut().early.push(out),
+    }
+}
+
+/// Asks for the end of the run, and ends the handler.
+fn exit(session: &Shared, code: i64) -> Result<(), Box<EvalAltResult>> {
+    maps::host(session)?.borrow_mut().exit(code);
+    Err(Box::new(EvalAltResult::ErrorTerminated(Dynamic::UNIT, Position::NONE)))
+}

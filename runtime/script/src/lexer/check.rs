@@ -1,0 +1,363 @@
+//! Mistakes that show in the tokens: what users of other languages write, and what Rhai's
+//! parser would explain badly. All of them are found, where a parser stops at the first.
+
+use super::token::{Kind, Token};
+use std::ops::Range;
+use xputrace_model::diagnostic::{Diagnostic, FileId, Label};
+
+pub(super) fn check(file: FileId, text: &str, tokens: &[Token]) -> Vec<Diagnostic> {
+    let mut checker = Checker { file, text, tokens, open: Vec::new(), found: Vec::new() };
+    for at in 0..tokens.len() {
+        checker.token(at);
+    }
+    checker.unclosed();
+    checker.found.sort_by_key(|it| it.primary.span.start);
+    checker.found
+}
+
+struct Checker<'a> {
+    file: FileId,
+    text: &'a str,
+    tokens: &'a [Token],
+    /// Brackets that are open here, by token.
+    open: Vec<usize>,
+    found: Vec<Diagnostic>,
+}
+
+impl Checker<'_> {
+    fn token(&mut self, at: usize) {
+        match self.tokens[at].kind {
+            Kind::OpenText | Kind::OpenTemplate | Kind::OpenComment => self.open_text(at),
+            Kind::Identifier => self.identifier(at),
+            Kind::Map => self.map_name(at),
+            Kind::Float => self.fraction(at),
+            Kind::Text => self.character(at),
+            Kind::Symbol => self.symbol(at),
+            _ => {}
+        }
+        self.missing_separator(at);
+        self.brackets(at);
+    }
+
+    fn symbol(&mut self, at: usize) {
+        match self.slice(at) {
+            "?" => self.ternary(at),
+            "++" | "--" => self.increment(at),
+            "|" if self.word(at + 1) == "_" && matches!(self.slice(at + 2), "|" | ",") => self.unnamed_parameter(at + 1),
+            "===" | "!==" => {
+                let right = &self.slice(at)[..2];
+                self.say(at, "equality", format!("`{}` is no operator", self.slice(at)), &[&format!("write `{right}`")]);
+            }
+            "$" => self.dollar(at),
+            "=" => self.assignment_in_condition(at),
+            "/" => self.predicate(at),
+            _ => {}
+        }
+    }
+
+    fn ternary(&mut self, at: usize) {
+        self.say(at, "ternary", "there is no `? :` operator", &["write `if condition { a } else { b }`, which has a value"]);
+    }
+
+    fn increment(&mut self, at: usize) {
+        let operator = self.slice(at);
+        let name = match at.checked_sub(1).map(|before| self.tokens[before].kind) {
+            Some(Kind::Identifier | Kind::Map) => self.slice(at - 1),
+            _ => "x",
+        };
+        let help = format!("write `{name} {}= 1`", &operator[..1]);
+        self.say(at, "increment", format!("there is no `{operator}` operator"), &[&help]);
+    }
+
+    fn unnamed_parameter(&mut self, at: usize) {
+        self.say(at, "unnamed-parameter", "a parameter needs a name", &["write `|e|`; it need not be used"]);
+    }
+
+    fn dollar(&mut self, at: usize) {
+        let name = match self.word(at + 1) {
+            "" => "x",
+            name => name,
+        };
+        let help = format!("write `let {name} = …;` once, then `{name}`; `@{name}` is a map");
+        self.say(at, "dollar-variable", "variables are written without `$`", &[&help]);
+    }
+
+    /// `if a = b {`: the first token since the start of the condition that is an assignment.
+    fn assignment_in_condition(&mut self, at: usize) {
+        let mut depth = 0i32;
+        for before in (0..at).rev() {
+            match self.slice(before) {
+                ")" | "]" => depth += 1,
+                "(" | "[" => depth -= 1,
+                "{" | "}" | ";" | "|" | "||" | "#{" => return,
+                "if" | "while" if depth <= 0 && self.tokens[before].kind == Kind::Identifier => {
+                    let help = ["write `==` to compare"];
+                    return self.say(at, "assignment-in-condition", "a condition cannot assign", &help);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// bpftrace's `probe /condition/ { … }`.
+    fn predicate(&mut self, at: usize) {
+        let follows = at.checked_sub(1).is_some_and(|before| matches!(self.slice(before), ")" | ":"));
+        let line_end = self.text[self.tokens[at].span.end..].find('\n').unwrap_or(usize::MAX);
+        let closing = (at + 1..self.tokens.len())
+            .take_while(|it| self.tokens[*it].span.start - self.tokens[at].span.end < line_end)
+            .find(|it| self.slice(*it) == "/" && self.slice(it + 1) == "{");
+        if follows && closing.is_some() {
+            let help = ["write `if condition { … }` inside the handler"];
+            self.say(at, "predicate", "there are no `/…/` conditions", &help);
+        }
+    }
+
+    fn identifier(&mut self, at: usize) {
+        let name = self.slice(at);
+        if name == "import" && !(at > 0 && matches!(self.slice(at - 1), "." | "?.")) {
+            return self.import(at);
+        }
+        if name == "_" || !name.starts_with('_') {
+            return;
+        }
+        let help = format!("`{}` would do; `@{}` is a map", name.trim_start_matches('_'), name.trim_start_matches('_'));
+        self.say(at, "underscore-name", format!("names that begin with `_` are reserved: `{name}`"), &[&help]);
+    }
+
+    fn import(&mut self, at: usize) {
+        let literal = self.tokens.get(at + 1).is_some_and(|it| it.kind == Kind::Text);
+        let help = "write `import \"latency\" as l;` outside of all braces";
+        if !self.open.is_empty() {
+            self.say(at, "import-place", "imports stand at the top level", &[help]);
+        } else if !literal {
+            self.say(at, "import-name", "an import takes its name as plain text in double quotes", &[help]);
+        }
+    }
+
+    fn map_name(&mut self, at: usize) {
+        let name = &self.slice(at)[1..];
+        let touching = self.tokens.get(at + 1).is_some_and(|it| it.span.start == self.tokens[at].span.end);
+        let digit = name.starts_with(|c: char| c.is_ascii_digit());
+        if digit || name.starts_with('_') {
+            let help = "`@calls`, or `@` alone, is a map";
+            self.say(at, "map-name", format!("the name of a map begins with a letter: `@{name}`"), &[help]);
+        } else if name.is_empty() && touching && matches!(self.tokens[at + 1].kind, Kind::Text) {
+            self.say(at, "map-name", "the name of a map is written without quotes", &["write `@calls`"]);
+        } else {
+            self.map_property(at);
+        }
+    }
+
+    /// `@x.foo`: Rhai would look for an element of the name.
+    fn map_property(&mut self, at: usize) {
+        let property = self.word(at + 2);
+        let is_method = self.slice(at + 3) == "(";
+        if property.is_empty() || is_method || !matches!(self.slice(at + 1), "." | "?.") || MAP_PROPERTIES.contains(&property) {
+            return;
+        }
+        let percentile = property.strip_prefix('p').is_some_and(|it| it.parse::<u8>().is_ok());
+        if !percentile {
+            let help = format!("write `{}[\"{property}\"]` for an element; methods have parentheses", self.slice(at));
+            self.say(at + 2, "map-property", format!("a map has no field `{property}`"), &[&help]);
+        }
+    }
+
+    /// `1.5.ms` has to be whole nanoseconds; a fraction of anything else is no integer.
+    fn fraction(&mut self, at: usize) {
+        let unit = self.word(at + 2);
+        if self.slice(at + 1) != "." || crate::units::whole(1, unit).is_none() {
+            return;
+        }
+        let number = self.slice(at);
+        if crate::units::fraction(number, unit).is_none() {
+            let message = format!("`{number}.{unit}` is not a whole number of nanoseconds");
+            self.say(at, "fraction", message, &["times are integers, in nanoseconds"]);
+        }
+    }
+
+    /// Single quotes are for one character.
+    fn character(&mut self, at: usize) {
+        let text = self.slice(at);
+        let inner = text.trim_matches('\'');
+        if text.starts_with('\'') && !inner.starts_with('\\') && inner.chars().count() > 1 {
+            let help = format!("write `\"{inner}\"`");
+            self.say(at, "quotes", "text is written in double quotes", &[&help]);
+        }
+    }
+
+    fn open_text(&mut self, at: usize) {
+        let (what, end) = match (self.tokens[at].kind, self.slice(at).chars().next()) {
+            (Kind::OpenComment, _) => ("comment", "*/"),
+            (Kind::OpenTemplate, _) => ("template", "`"),
+            (_, Some('\'')) => ("character", "'"),
+            (_, Some('#')) => ("raw string", "\"#"),
+            _ => ("string", "\""),
+        };
+        let start = self.tokens[at].span.start;
+        let help = match what {
+            "string" => "close it on the same line, or write text of several lines in backticks".to_owned(),
+            "template" => "close it with a backtick".to_owned(),
+            _ => format!("close it with `{end}`"),
+        };
+        let span = start..start + 1;
+        self.found.push(Diagnostic::error("unclosed-text", format!("this {what} does not end"), self.label(span)).help(help));
+    }
+
+    /// What ends an operand, directly followed by what begins one.
+    fn missing_separator(&mut self, at: usize) {
+        let Some(before) = at.checked_sub(1) else { return };
+        let quoted_map = self.tokens[before].kind == Kind::Map && self.slice(before) == "@";
+        if !self.ends_operand(before) || !self.begins_operand(at) || quoted_map {
+            return;
+        }
+        let gap = self.tokens[before].span.end..self.tokens[at].span.start;
+        let place = self.label(gap.start..gap.start + usize::from(!gap.is_empty()));
+        let diagnostic = if self.is_bare_unit(before, at) {
+            let help = format!("write `{}.{}`", self.slice(before), self.slice(at));
+            Diagnostic::error("unit", "a number and its unit are joined by a dot", self.label_of(at)).help(help)
+        } else if self.in_list() {
+            Diagnostic::error("missing-comma", "a `,` or an operator is missing here", place)
+                .also(self.label_of(at), "this begins another value")
+        } else {
+            Diagnostic::error("missing-semicolon", "two statements without a `;` between them", place)
+                .also(self.label_of(at), "this begins the second")
+                .help("end the first statement with `;`")
+        };
+        self.found.push(diagnostic);
+    }
+
+    /// Whether the innermost open bracket separates by commas.
+    fn in_list(&self) -> bool {
+        self.open.last().is_some_and(|open| matches!(self.slice(*open), "(" | "[" | "?[" | "#{"))
+    }
+
+    fn is_bare_unit(&self, before: usize, at: usize) -> bool {
+        let touching = self.tokens[before].span.end == self.tokens[at].span.start;
+        let number = matches!(self.tokens[before].kind, Kind::Integer | Kind::Float);
+        number && touching && crate::units::whole(1, self.word(at)).is_some()
+    }
+
+    fn ends_operand(&self, at: usize) -> bool {
+        match self.tokens[at].kind {
+            Kind::Identifier => !is_keyword(self.slice(at)) || (at > 0 && matches!(self.slice(at - 1), "." | "?.")),
+            Kind::Map | Kind::Integer | Kind::Float | Kind::Text | Kind::Template | Kind::TemplateEnd => true,
+            Kind::Symbol => match self.slice(at) {
+                "]" => true,
+                ")" => !self.closes_condition(at),
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    fn begins_operand(&self, at: usize) -> bool {
+        match self.tokens[at].kind {
+            Kind::Identifier => !matches!(self.slice(at), "in" | "as" | "else" | "is" | "until" | "while" | "catch" | "if" | "and" | "or")
+                || (self.slice(at) == "if" && self.on_new_line(at)),
+            Kind::Map | Kind::Integer | Kind::Float | Kind::Text | Kind::Template | Kind::TemplateStart => true,
+            _ => false,
+        }
+    }
+
+    fn on_new_line(&self, at: usize) -> bool {
+        self.text[self.tokens[at - 1].span.end..self.tokens[at].span.start].contains('\n')
+    }
+
+    /// Whether the `)` at `at` ends `if (…)` and the like, behind which anything may stand.
+    fn closes_condition(&self, at: usize) -> bool {
+        let mut depth = 0usize;
+        for before in (0..=at).rev() {
+            match self.slice(before) {
+                ")" => depth += 1,
+                "(" if depth == 1 => return before > 0 && is_keyword(self.word(before - 1)),
+                "(" => depth -= 1,
+                _ => {}
+            }
+        }
+        false
+    }
+
+    fn brackets(&mut self, at: usize) {
+        match self.tokens[at].kind {
+            Kind::TemplateStart => self.open.push(at),
+            Kind::TemplateEnd => self.close(at, "${"),
+            Kind::Symbol => match self.slice(at) {
+                "(" | "[" | "{" | "#{" | "?[" => self.open.push(at),
+                ")" => self.close(at, "("),
+                "]" => self.close(at, "["),
+                "}" => self.close(at, "{"),
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+
+    fn close(&mut self, at: usize, opener: &str) {
+        match self.open.pop() {
+            Some(open) if self.slice(open).ends_with(opener) => {}
+            Some(open) => {
+                let message = format!("`{}` does not close `{}`", self.slice(at).chars().next().unwrap_or('}'), self.bracket(open));
+                let diagnostic = Diagnostic::error("bracket", message, self.label_of(at)).also(self.label_of(open), "this is open");
+                self.found.push(diagnostic);
+                // One wrong bracket is one mistake.
+                self.open.clear();
+                self.open.shrink_to(0);
+            }
+            None if !self.found.iter().any(|it| it.code == "bracket") => {
+                self.say(at, "bracket", format!("there is nothing that `{}` closes", self.slice(at)), &[]);
+            }
+            None => {}
+        }
+    }
+
+    fn unclosed(&mut self) {
+        let text_is_open = self.found.iter().any(|it| matches!(it.code, "bracket" | "unclosed-text"));
+        if let (Some(open), false) = (self.open.last().copied(), text_is_open) {
+            self.say(open, "bracket", format!("this `{}` is not closed", self.bracket(open)), &[]);
+        }
+    }
+
+    fn bracket(&self, open: usize) -> &str {
+        match self.tokens[open].kind {
+            Kind::Symbol => self.slice(open),
+            _ => "${",
+        }
+    }
+
+    fn say(&mut self, at: usize, code: &'static str, message: impl Into<String>, help: &[&str]) {
+        let mut diagnostic = Diagnostic::error(code, message, self.label_of(at));
+        diagnostic.help = help.iter().map(|it| (*it).to_owned()).collect();
+        self.found.push(diagnostic);
+    }
+
+    fn slice(&self, at: usize) -> &str {
+        self.tokens.get(at).map_or("", |it| &self.text[it.span.clone()])
+    }
+
+    fn word(&self, at: usize) -> &str {
+        match self.tokens.get(at) {
+            Some(token) if token.kind == Kind::Identifier => &self.text[token.span.clone()],
+            _ => "",
+        }
+    }
+
+    fn label_of(&self, at: usize) -> Label {
+        self.label(self.tokens[at].span.clone())
+    }
+
+    fn label(&self, span: Range<usize>) -> Label {
+        Label { file: self.file, span, note: None }
+    }
+}
+
+/// What can be read of a map without a key.
+const MAP_PROPERTIES: &[&str] = &["value", "human", "name", "count", "sum", "total", "min", "max", "avg", "average"];
+
+/// Words behind which an operand may stand.
+fn is_keyword(word: &str) -> bool {
+    matches!(
+        word,
+        "let" | "const" | "if" | "else" | "switch" | "do" | "while" | "until" | "loop" | "for" | "in" | "continue"
+            | "break" | "return" | "throw" | "fn" | "private" | "import" | "export" | "as" | "try" | "catch"
+    )
+}

@@ -1,0 +1,275 @@
+//! The rewriting itself: tokens in, text and positions out.
+
+use super::token::{Kind, Token};
+use super::{Dialect, Lexed};
+use crate::handler::BARE_MAP;
+use crate::units;
+use std::collections::BTreeMap;
+
+/// Words that Rhai reserves and that are fine names of fields.
+const RESERVED: &[&str] = &[
+    "as", "async", "await", "break", "call", "case", "catch", "const", "continue", "curry", "debug", "default", "do",
+    "else", "eval", "exit", "export", "false", "fn", "Fn", "for", "global", "go", "goto", "if", "import", "in", "is",
+    "is_def_fn", "is_def_var", "is_shared", "let", "loop", "match", "module", "new", "nil", "null", "package",
+    "print", "private", "protected", "public", "return", "shared", "spawn", "static", "super", "switch", "sync",
+    "this", "thread", "throw", "true", "try", "type_of", "until", "use", "var", "void", "while", "with", "yield",
+];
+
+pub(super) fn rewrite(text: &str, tokens: &[Token], dialect: Dialect) -> Lexed {
+    let mut plan = Plan { text, tokens, edits: BTreeMap::new() };
+    // Backwards: where two insertions meet, that of the inner expression comes first.
+    for at in (0..tokens.len()).rev() {
+        plan.token(at, dialect);
+    }
+    for import in super::imports_of(text, tokens) {
+        plan.remove(import.span);
+    }
+    let mut out = Writer::default();
+    let mut done = 0;
+    for ((start, _), edit) in &plan.edits {
+        out.copy(text, done..*start);
+        out.insert(&edit.text, edit.stands_for);
+        done = start + edit.removed;
+    }
+    out.copy(text, done..text.len());
+    out.finish(map_variables(text, tokens))
+}
+
+/// The variable that stands for a map.
+fn variable(map: &str) -> String {
+    match &map[1..] {
+        "" => BARE_MAP.to_owned(),
+        name => format!("_{name}"),
+    }
+}
+
+fn map_variables(text: &str, tokens: &[Token]) -> Vec<String> {
+    let mut found = Vec::new();
+    for token in tokens.iter().filter(|it| it.kind == Kind::Map) {
+        let variable = variable(&text[token.span.clone()]);
+        if !found.contains(&variable) {
+            found.push(variable);
+        }
+    }
+    found
+}
+
+/// What is to be changed, by place.
+struct Plan<'a> {
+    text: &'a str,
+    tokens: &'a [Token],
+    /// By (offset, order among edits of that offset).
+    edits: BTreeMap<(usize, usize), Edit>,
+}
+
+struct Edit {
+    /// Bytes of the user's text that it replaces.
+    removed: usize,
+    text: String,
+    /// The user's offset that positions inside it mean.
+    stands_for: usize,
+}
+
+impl Plan<'_> {
+    fn token(&mut self, at: usize, dialect: Dialect) {
+        match self.tokens[at].kind {
+            Kind::Map => self.map(at, dialect),
+            Kind::Identifier => self.reserved_field(at),
+            Kind::Float => self.fractional_duration(at),
+            _ => {}
+        }
+    }
+
+    /// `@x[a, b]` and what stands behind it.
+    fn map(&mut self, at: usize, dialect: Dialect) {
+        let span = self.tokens[at].span.clone();
+        self.replace(span.clone(), &variable(&self.text[span.clone()]), span.start);
+        let last = match self.key_end(at) {
+            Some((close, several)) => {
+                if several {
+                    self.insert(self.tokens[at + 1].span.end, "[", self.tokens[at + 1].span.start);
+                    self.insert(self.tokens[close].span.start, "]", self.tokens[close].span.start);
+                }
+                close
+            }
+            None => at,
+        };
+        if dialect == Dialect::Interpreted {
+            self.value(at, last);
+        }
+    }
+
+    /// The bracket that closes a map's key, and whether the key has several parts.
+    fn key_end(&self, map: usize) -> Option<(usize, bool)> {
+        if self.symbol(map + 1) != "[" {
+            return None;
+        }
+        let mut depth = 0usize;
+        let mut several = false;
+        for at in map + 1..self.tokens.len() {
+            match (self.tokens[at].kind, self.symbol(at)) {
+                (Kind::TemplateStart, _) | (_, "[" | "(" | "{" | "#{" | "?[") => depth += 1,
+                (Kind::TemplateEnd, _) | (_, "]" | ")" | "}") => depth -= 1,
+                (_, ",") if depth == 1 => several = true,
+                _ => {}
+            }
+            if depth == 0 {
+                return Some((at, several));
+            }
+        }
+        None
+    }
+
+    /// `.value` behind a map or element whose value is meant.
+    fn value(&mut self, first: usize, last: usize) {
+        let (start, end) = (self.tokens[first].span.start, self.tokens[last].span.end);
+        match self.symbol(last + 1) {
+            "." | "?." | "[" | "?[" => {}
+            "+=" => self.accumulate(last, ".added", start),
+            "-=" => self.accumulate(last, ".subtracted", start),
+            _ if first > 0 && self.word(first - 1) == "in" => {}
+            "," | ")" if self.is_whole_argument(first) => {}
+            _ => self.insert(end, ".value", start),
+        }
+    }
+
+    /// `x += n` to an assignment of a property that adds.
+    fn accumulate(&mut self, last: usize, property: &str, start: usize) {
+        self.insert(self.tokens[last].span.end, property, start);
+        let operator = self.tokens[last + 1].span.clone();
+        self.replace(operator.clone(), "=", operator.start);
+    }
+
+    /// Whether what begins at token `first` begins an argument of a call.
+    fn is_whole_argument(&self, first: usize) -> bool {
+        let mut depth = 0usize;
+        for at in (0..first).rev() {
+            match (self.tokens[at].kind, self.symbol(at)) {
+                (Kind::TemplateEnd, _) | (_, "]" | ")" | "}") => depth += 1,
+                (Kind::TemplateStart, _) => match depth.checked_sub(1) {
+                    Some(less) => depth = less,
+                    None => return false,
+                },
+                (_, open @ ("[" | "(" | "{" | "#{" | "?[")) => match depth.checked_sub(1) {
+                    Some(less) => depth = less,
+                    None => return open == "(" && self.is_call(at) && self.begins_argument(first),
+                },
+                _ => {}
+            }
+        }
+        false
+    }
+
+    fn begins_argument(&self, first: usize) -> bool {
+        matches!(self.symbol(first - 1), "(" | ",")
+    }
+
+    /// Whether the parenthesis at `open` belongs to a call.
+    fn is_call(&self, open: usize) -> bool {
+        let Some(before) = open.checked_sub(1) else { return false };
+        let word = self.word(before);
+        !word.is_empty() && !matches!(word, "if" | "while" | "for" | "in" | "return" | "switch" | "throw" | "until")
+    }
+
+    /// `.new` to `["new"]`, unless it is a method call.
+    fn reserved_field(&mut self, at: usize) {
+        let span = self.tokens[at].span.clone();
+        let word = &self.text[span.clone()];
+        if at == 0 || !RESERVED.contains(&word) || self.symbol(at + 1) == "(" {
+            return;
+        }
+        let bracket = match self.symbol(at - 1) {
+            "." => "[",
+            "?." => "?[",
+            _ => return,
+        };
+        let dot = self.tokens[at - 1].span.clone();
+        self.replace(dot.clone(), bracket, dot.start);
+        let quoted = format!("\"{word}\"]");
+        self.replace(span.clone(), &quoted, span.start);
+    }
+
+    /// `1.5.ms` to whole nanoseconds.
+    fn fractional_duration(&mut self, at: usize) {
+        if self.symbol(at + 1) != "." {
+            return;
+        }
+        let number = self.tokens[at].span.clone();
+        let unit = self.word(at + 2);
+        if let Some(nanos) = units::fraction(&self.text[number.clone()], unit) {
+            let end = self.tokens[at + 2].span.end;
+            self.replace(number.start..end, &format!("{nanos}.ns"), number.start);
+        }
+    }
+
+    fn symbol(&self, at: usize) -> &str {
+        match self.tokens.get(at) {
+            Some(token) if token.kind == Kind::Symbol => &self.text[token.span.clone()],
+            _ => "",
+        }
+    }
+
+    fn word(&self, at: usize) -> &str {
+        match self.tokens.get(at) {
+            Some(token) if token.kind == Kind::Identifier => &self.text[token.span.clone()],
+            _ => "",
+        }
+    }
+
+    fn insert(&mut self, at: usize, text: &str, stands_for: usize) {
+        let order = self.edits.range((at, 0)..(at + 1, 0)).count();
+        self.edits.insert((at, order), Edit { removed: 0, text: text.to_owned(), stands_for });
+    }
+
+    /// Takes out the tokens of `span` one by one, so that line breaks between them stay.
+    fn remove(&mut self, span: std::ops::Range<usize>) {
+        let tokens = self.tokens;
+        for token in tokens.iter().filter(|it| span.contains(&it.span.start)) {
+            self.replace(token.span.clone(), "", span.start);
+        }
+    }
+
+    fn replace(&mut self, span: std::ops::Range<usize>, text: &str, stands_for: usize) {
+        // Replacements come behind all insertions at their place.
+        let edit = Edit { removed: span.len(), text: text.to_owned(), stands_for };
+        self.edits.insert((span.start, usize::MAX), edit);
+    }
+}
+
+/// Writes the new text and notes how it belongs to the old one.
+#[derive(Default)]
+struct Writer {
+    text: String,
+    anchors: Vec<(usize, usize)>,
+}
+
+impl Writer {
+    fn copy(&mut self, from: &str, span: std::ops::Range<usize>) {
+        if span.start < span.end {
+            self.anchors.push((self.text.len(), span.start));
+            self.text.push_str(&from[span]);
+        }
+    }
+
+    /// Every character of `text` means the same place.
+    fn insert(&mut self, text: &str, stands_for: usize) {
+        let start = self.text.len();
+        self.anchors.extend((0..text.len()).map(|i| (start + i, stands_for)));
+        self.text.push_str(text);
+    }
+
+    fn finish(self, map_variables: Vec<String>) -> Lexed {
+        let mut lexed = Lexed { text: self.text, map_variables, ..Lexed::default() };
+        lexed.positions.anchors = self.anchors;
+        lexed.positions.lines.push(0);
+        for (at, c) in lexed.text.char_indices() {
+            if c == '\n' {
+                lexed.positions.lines.push(at + 1);
+            }
+            if c.len_utf8() > 1 {
+                lexed.positions.wide.push((at, c.len_utf8() - 1));
+            }
+        }
+        lexed
+    }
+}

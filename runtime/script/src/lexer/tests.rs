@@ -1,0 +1,137 @@
+//! The rewriting as pairs of text, and what holds for every text.
+
+use super::{Dialect, check, rewrite};
+use proptest::prelude::*;
+use xputrace_model::diagnostic::FileId;
+
+fn compiled(text: &str) -> String {
+    rewrite(text, Dialect::Compiled).text
+}
+
+fn interpreted(text: &str) -> String {
+    rewrite(text, Dialect::Interpreted).text
+}
+
+#[test]
+fn maps_become_variables() {
+    assert_eq!(compiled("@x[k.name].sum(1)"), "_x[k.name].sum(1)");
+    assert_eq!(compiled("@x[a, b] += 1"), "_x[[a, b]] += 1");
+    assert_eq!(compiled("@ = 1; @[2] = 3"), "__map = 1; __map[2] = 3");
+    assert_eq!(compiled("@x[f(a, b)]"), "_x[f(a, b)]");
+    assert_eq!(compiled("@x[1, @y[2, 3]]"), "_x[[1, _y[[2, 3]]]]");
+    assert_eq!(compiled("`${@x[1, 2]}` \"@x\" '@' // @x"), "`${_x[[1, 2]]}` \"@x\" '@' // @x");
+}
+
+#[test]
+fn values_are_read_where_they_are_meant() {
+    for (text, expected) in [
+        ("@x + 1", "_x.value + 1"),
+        ("@x[1, @y[2]] + 1", "_x[[1, _y[2].value]].value + 1"),
+        ("@x[1] = @y", "_x[1].value = _y.value"),
+        ("@x[1] += 2", "_x[1].added = 2"),
+        ("@x -= 2", "_x.subtracted = 2"),
+        ("@x[1].hist(@y)", "_x[1].hist(_y)"),
+        ("print(@x)", "print(_x)"),
+        ("print(@x, @y[1])", "print(_x, _y[1])"),
+        ("print(@x + 1)", "print(_x.value + 1)"),
+        ("if (@x) { }", "if (_x.value) { }"),
+        ("print((@x))", "print((_x.value))"),
+        ("k in @x", "k in _x"),
+        ("for r in @x { }", "for r in _x { }"),
+        ("f([@x])", "f([_x.value])"),
+        ("`${@x}`", "`${_x.value}`"),
+        ("return @x;", "return _x.value;"),
+        ("|e| @r[e.tid] = e.arg0", "|e| _r[e.tid].value = e.arg0"),
+    ] {
+        assert_eq!(interpreted(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn reserved_words_are_fields() {
+    assert_eq!(compiled("e.sync == k.launch.new"), "e[\"sync\"] == k.launch[\"new\"]");
+    assert_eq!(compiled("e?.default"), "e?[\"default\"]");
+    assert_eq!(compiled("m.call(1); t.in"), "m.call(1); t[\"in\"]");
+}
+
+#[test]
+fn fractions_of_units_are_integers() {
+    assert_eq!(compiled("1.5.ms + 100.ms + 2.25"), "1500000.ns + 100.ms + 2.25");
+}
+
+#[test]
+fn imports_are_taken_out_and_lines_stay() {
+    let text = "import \"a\"\n as b;\nx";
+    assert_eq!(compiled(text).lines().count(), text.lines().count());
+    assert!(!compiled(text).contains("import"));
+}
+
+/// Every position is mapped to a place in the text.
+fn positions_stay_inside(text: &str, dialect: Dialect) {
+    let lexed = rewrite(text, dialect);
+    let (mut line, mut column) = (1u16, 0u16);
+    for c in lexed.text.chars() {
+        if c == '\n' {
+            (line, column) = (line + 1, 0);
+            continue;
+        }
+        column += 1;
+        let offset = lexed.positions.offset(rhai::Position::new(line, column));
+        assert!(offset <= text.len(), "{offset} in {text:?}");
+    }
+}
+
+#[test]
+fn columns_count_characters() {
+    let text = "let s = \"größe\"; @x[1, 2] = ü";
+    let lexed = rewrite(text, Dialect::Compiled);
+    let column = lexed.text.chars().position(|c| c == 'x').map_or(0, |it| it + 1) as u16;
+    let offset = lexed.positions.offset(rhai::Position::new(1, column - 1));
+    assert_eq!(&text[offset..offset + 2], "@x");
+    let last = lexed.text.chars().count() as u16;
+    assert_eq!(&text[lexed.positions.offset(rhai::Position::new(1, last))..], "ü");
+}
+
+/// Pieces that scripts are made of, whole and broken.
+fn piece() -> impl Strategy<Value = String> {
+    prop_oneof![
+        proptest::sample::select(vec![
+            "@", "@x", "@x[", "@yy[1, 2]", "]", "[", "(", ")", "{", "}", "${", "`", "\"", "'", "#\"", "\"#", "#{", "//",
+            "/*", "*/", "\n", " ", ".", ",", ";", "|e|", "|_|", "+=", "-=", "=", "?", "?.", "++", "in", "import \"a\" as b",
+            ".sync", ".new", "1.5.ms", "99.hz", "1.", "0x", "1e", "é", "漢", "𝕏", "\\", "_x", "if", "print", "r.e", "\r\n",
+        ])
+        .prop_map(str::to_owned),
+        "[ -~]{0,6}",
+        ".{0,4}",
+    ]
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_accepted(pieces in proptest::collection::vec(piece(), 0..40)) {
+        let text = pieces.concat();
+        check(FileId(0), &text);
+        for dialect in [Dialect::Compiled, Dialect::Interpreted] {
+            let lexed = rewrite(&text, dialect);
+            prop_assert_eq!(lexed.text.matches('\n').count(), text.matches('\n').count());
+            positions_stay_inside(&text, dialect);
+        }
+    }
+
+    /// A word that is not touched by any rule is found at its own place, whatever surrounds it.
+    #[test]
+    fn words_keep_their_place(pieces in proptest::collection::vec(
+        proptest::sample::select(vec!["@x", "@yy[1, 2]", "@z[@x, `é${@x}`]", "e.sync", "1.5.ms", "\"é@x\"", "漢 ", "\n", "@q += 1;"]), 0..20)
+    ) {
+        let text = pieces.join(" ") + " WORD";
+        for dialect in [Dialect::Compiled, Dialect::Interpreted] {
+            let lexed = rewrite(&text, dialect);
+            let at = lexed.text.find("WORD").expect("copied");
+            let line = lexed.text[..at].matches('\n').count() + 1;
+            let start = lexed.text[..at].rfind('\n').map_or(0, |it| it + 1);
+            let column = lexed.text[start..at].chars().count() + 1;
+            let offset = lexed.positions.offset(rhai::Position::new(line as u16, column as u16));
+            prop_assert_eq!(&text[offset..], "WORD");
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Cuts a script into tokens by Rhai's own rules, comments and white space left out.
+//!
+//! A template is a run of tokens: its text up to `${`, the code inside, the text behind `}`,
+//! and so on; so `@x` inside `${…}` is a token like any other.
+
+use std::ops::Range;
+
+/// A token and where it stands, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Token {
+    pub(super) kind: Kind,
+    pub(super) span: Range<usize>,
+}
+
+/// What a token is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Identifier,
+    /// `@name`, or `@` alone.
+    Map,
+    Integer,
+    Float,
+    /// A string, raw string or character, quotes included.
+    Text,
+    /// The same without its end.
+    OpenText,
+    /// Template text from the backtick to the closing backtick.
+    Template,
+    /// From the backtick to `${`.
+    TemplateStart,
+    /// From `}` to the next `${`.
+    TemplateMiddle,
+    /// From `}` to the closing backtick.
+    TemplateEnd,
+    /// A template, or a part of one, whose closing backtick is missing.
+    OpenTemplate,
+    /// `/*` without its end.
+    OpenComment,
+    Symbol,
+}
+
+/// Symbols of more than one character, longest first.
+const SYMBOLS: &[&str] = &[
+    "**=", "<<=", ">>=", "..=", "...", "===", "!==", "??=", "++", "--", "+=", "-=", "*=", "/=", "%=", "&=", "|=",
+    "^=", "==", "!=", "<=", ">=", "<<", ">>", "&&", "||", "**", "..", "::", "=>", "->", "??", "?.", "?[", "#{",
+];
+
+/// All tokens of `text`.
+pub(super) fn tokens(text: &str) -> Vec<Token> {
+    let mut scanner = Scanner { text, at: 0, tokens: Vec::new(), braces: Vec::new() };
+    if text.starts_with("#!") {
+        scanner.skip_line();
+    }
+    while scanner.at < text.len() {
+        scanner.token();
+    }
+    scanner.tokens
+}
+
+struct Scanner<'a> {
+    text: &'a str,
+    at: usize,
+    tokens: Vec<Token>,
+    /// For each open brace, whether it is a template's `${`.
+    braces: Vec<bool>,
+}
+
+impl Scanner<'_> {
+    fn token(&mut self) {
+        let rest = self.rest();
+        let Some(first) = rest.chars().next() else { return };
+        match first {
+            c if c.is_whitespace() => self.at += c.len_utf8(),
+            '/' if rest.starts_with("//") => self.skip_line(),
+            '/' if rest.starts_with("/*") => self.block_comment(),
+            '"' => self.string(1, '"'),
+            '\'' => self.string(1, '\''),
+            '#' if raw_hashes(rest).is_some() => self.raw_string(),
+            '`' => self.template(Kind::Template, Kind::TemplateStart, 1),
+            '@' => {
+                let name = identifier_len(&rest[1..]);
+                self.push(Kind::Map, 1 + name);
+            }
+            c if c.is_ascii_digit() => self.number(),
+            c if starts_identifier(c) => self.push(Kind::Identifier, identifier_len(rest)),
+            '}' if self.braces.last() == Some(&true) => {
+                self.braces.pop();
+                self.template(Kind::TemplateEnd, Kind::TemplateMiddle, 1);
+            }
+            _ => self.symbol(first),
+        }
+    }
+
+    fn rest(&self) -> &str {
+        &self.text[self.at..]
+    }
+
+    fn push(&mut self, kind: Kind, len: usize) {
+        self.tokens.push(Token { kind, span: self.at..self.at + len });
+        self.at += len;
+    }
+
+    fn skip_line(&mut self) {
+        self.at += self.rest().find('\n').unwrap_or(self.rest().len());
+    }
+
+    /// Block comments nest.
+    fn block_comment(&mut self) {
+        let bytes = self.rest().as_bytes();
+        let mut depth = 0usize;
+        let mut i = 0;
+        while i < bytes.len() {
+            match &bytes[i..] {
+                [b'/', b'*', ..] => (depth, i) = (depth + 1, i + 2),
+                [b'*', b'/', ..] => (depth, i) = (depth - 1, i + 2),
+                _ => i += 1,
+            }
+            if depth == 0 {
+                self.at += i;
+                return;
+            }
+        }
+        self.push(Kind::OpenComment, bytes.len());
+    }
+
+    /// A string or character: a backslash takes the next character along (a line break too), a
+    /// doubled quote is one in the text. It ends at its line's end when it is not closed.
+    fn string(&mut self, skip: usize, quote: char) {
+        let rest = self.rest();
+        let mut chars = rest[skip..].char_indices().peekable();
+        while let Some((i, c)) = chars.next() {
+            match c {
+                '\\' => {
+                    if chars.next().is_some_and(|(_, c)| c == '\r') {
+                        chars.next_if(|(_, c)| *c == '\n');
+                    }
+                }
+                '\n' => return self.push(Kind::OpenText, skip + i),
+                c if c == quote && chars.next_if(|(_, c)| *c == quote).is_none() => {
+                    return self.push(Kind::Text, skip + i + c.len_utf8());
+                }
+                _ => {}
+            }
+        }
+        self.push(Kind::OpenText, rest.len());
+    }
+
+    fn raw_string(&mut self) {
+        let rest = self.rest();
+        let hashes = raw_hashes(rest).unwrap_or(1);
+        let end = format!("\"{}", "#".repeat(hashes));
+        match rest[hashes + 1..].find(&end) {
+            Some(i) => self.push(Kind::Text, hashes + 1 + i + end.len()),
+            None => self.push(Kind::OpenText, rest.len()),
+        }
+    }
+
+    /// Template text from here: to the closing backtick, or to the next `${`.
+    fn template(&mut self, closed: Kind, interpolated: Kind, skip: usize) {
+        let bytes = self.rest().as_bytes();
+        let mut i = skip;
+        while i < bytes.len() {
+            match &bytes[i..] {
+                [b'`', b'`', ..] => i += 2,
+                [b'`', ..] => return self.push(closed, i + 1),
+                [b'$', b'{', ..] => {
+                    self.braces.push(true);
+                    return self.push(interpolated, i + 2);
+                }
+                _ => i += 1,
+            }
+        }
+        self.push(Kind::OpenTemplate, bytes.len());
+    }
+
+    fn number(&mut self) {
+        let rest = self.rest();
+        let (kind, len) = number_len(rest);
+        self.push(kind, len);
+    }
+
+    fn symbol(&mut self, first: char) {
+        let symbol = SYMBOLS.iter().find(|it| self.rest().starts_with(**it));
+        let len = symbol.map_or(first.len_utf8(), |it| it.len());
+        match first {
+            '{' => self.braces.push(false),
+            '#' if symbol.is_some() => self.braces.push(false),
+            '}' => {
+                self.braces.pop();
+            }
+            _ => {}
+        }
+        self.push(Kind::Symbol, len);
+    }
+}
+
+/// The hashes of `##"`, or `None` where no raw string begins.
+fn raw_hashes(rest: &str) -> Option<usize> {
+    let hashes = rest.bytes().take_while(|b| *b == b'#').count();
+    (hashes > 0 && rest[hashes..].starts_with('"')).then_some(hashes)
+}
+
+fn starts_identifier(c: char) -> bool {
+    c == '_' || c.is_ascii_alphabetic()
+}
+
+fn identifier_len(rest: &str) -> usize {
+    rest.bytes().take_while(|b| *b == b'_' || b.is_ascii_alphanumeric()).count()
+}
+
+/// Rhai's numbers: `1..2` and `1.ms` end before the dot, `1.5` and `1.` do not.
+fn number_len(rest: &str) -> (Kind, usize) {
+    let bytes = rest.as_bytes();
+    if let [b'0', b'x' | b'X' | b'o' | b'O' | b'b' | b'B', ..] = bytes {
+        let digits = bytes[2..].iter().take_while(|b| b.is_ascii_hexdigit() || **b == b'_').count();
+        return (Kind::Integer, 2 + digits);
+    }
+    let digits = |from: usize| bytes[from..].iter().take_while(|b| b.is_ascii_digit() || **b == b'_').count();
+    let mut len = digits(0);
+    let mut kind = Kind::Integer;
+    if bytes.get(len) == Some(&b'.') && bytes.get(len + 1).is_some_and(u8::is_ascii_digit) {
+        kind = Kind::Float;
+        len += 1 + digits(len + 1);
+    }
+    if let Some(b'e' | b'E') = bytes.get(len) {
+        let sign = usize::from(matches!(bytes.get(len + 1), Some(b'+' | b'-')));
+        if bytes.get(len + 1 + sign).is_some_and(u8::is_ascii_digit) {
+            kind = Kind::Float;
+            len += 1 + sign + digits(len + 1 + sign);
+        }
+    }
+    (kind, len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(text: &str) -> Vec<(Kind, &str)> {
+        tokens(text).into_iter().map(|it| (it.kind, &text[it.span])).collect()
+    }
+
+    #[test]
+    fn numbers_end_before_ranges_and_units() {
+        use Kind::*;
+        assert_eq!(cut("0..4"), [(Integer, "0"), (Symbol, ".."), (Integer, "4")]);
+        assert_eq!(cut("100.ms"), [(Integer, "100"), (Symbol, "."), (Identifier, "ms")]);
+        assert_eq!(cut("1.5.ms"), [(Float, "1.5"), (Symbol, "."), (Identifier, "ms")]);
+        assert_eq!(cut("0xff_ff 1e3"), [(Integer, "0xff_ff"), (Float, "1e3")]);
+    }
+
+    #[test]
+    fn templates_are_descended_into() {
+        use Kind::*;
+        assert_eq!(
+            cut("`a ${ #{x: `${@y}`} } b` c"),
+            [
+                (TemplateStart, "`a ${"),
+                (Symbol, "#{"),
+                (Identifier, "x"),
+                (Symbol, ":"),
+                (TemplateStart, "`${"),
+                (Map, "@y"),
+                (TemplateEnd, "}`"),
+                (Symbol, "}"),
+                (TemplateEnd, "} b`"),
+                (Identifier, "c"),
+            ]
+        );
+        assert_eq!(cut("`a``b` x"), [(Template, "`a``b`"), (Identifier, "x")]);
+    }
+
+    #[test]
+    fn strings_and_comments_hide_what_is_in_them() {
+        use Kind::*;
+        assert_eq!(cut(r##"#"@x"y"# "\"@z" /* @a /* */ @b */ @c // @d"##).len(), 3);
+        assert_eq!(cut("'\\''"), [(Text, "'\\''")]);
+        assert_eq!(cut("\"open\n@x"), [(OpenText, "\"open"), (Map, "@x")]);
+        assert_eq!(cut("/* open"), [(OpenComment, "/* open")]);
+    }
+}

@@ -1,0 +1,507 @@
+//! Maps as interpreted handlers see them: handles that ask the host for everything.
+//!
+//! `@x` is a [`MapRef`], `@x[k]` an [`ElementRef`]; the lexer puts `.value` behind them where a
+//! value is meant. Rhai writes an element that it called a method on back through the map's
+//! index setter, which therefore takes anything and does nothing.
+
+use crate::errors::Failure;
+use crate::host::Host;
+use crate::session::Shared;
+use rhai::{Array, Dynamic, Engine, EvalAltResult, FuncRegistration, ImmutableString, Module};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use xputrace_model::bucket;
+use xputrace_model::schema::Unit;
+use xputrace_model::stack::StackKey;
+use xputrace_model::table::{Cell, Key, Table, TableKind, Value};
+
+type Answer<T> = Result<T, Box<EvalAltResult>>;
+
+/// A map of the script.
+#[derive(Clone)]
+pub(crate) struct MapRef {
+    /// With its `@`.
+    pub(crate) name: Rc<str>,
+    session: Shared,
+}
+
+/// One element of a map, there or not; without a key, the map's only element.
+#[derive(Clone)]
+pub(crate) struct ElementRef {
+    map: MapRef,
+    key: Vec<Value>,
+}
+
+/// The largest elements of a map: `@m.top(5)`.
+#[derive(Clone)]
+pub(crate) struct Top {
+    pub(crate) map: MapRef,
+    pub(crate) n: usize,
+}
+
+/// An element as iteration gives it: part of a snapshot.
+#[derive(Clone)]
+pub(crate) struct Row {
+    table: Arc<Table>,
+    at: usize,
+}
+
+/// A stack, as a value.
+#[derive(Clone, PartialEq)]
+pub(crate) struct Stack(pub(crate) StackKey);
+
+/// What an aggregation holds, where that is more than a number.
+#[derive(Clone)]
+pub(crate) struct Aggregate {
+    cell: Cell,
+    kind: TableKind,
+}
+
+impl MapRef {
+    pub(crate) fn new(name: &str, session: &Shared) -> Self {
+        MapRef { name: name.into(), session: session.clone() }
+    }
+
+    pub(crate) fn host(&self) -> Answer<Rc<RefCell<dyn Host>>> {
+        host(&self.session)
+    }
+
+    pub(crate) fn table(&self) -> Answer<Option<Arc<Table>>> {
+        Ok(self.host()?.borrow_mut().table(&self.name))
+    }
+
+    fn only(&self) -> ElementRef {
+        ElementRef { map: self.clone(), key: Vec::new() }
+    }
+
+    /// Its value; a map with keys is itself, so that `let m = @m;` works.
+    fn value(&self) -> Answer<Dynamic> {
+        let value = self.only().value()?;
+        let keyed = value.is_unit() && self.table()?.is_some_and(|it| !it.def.keys.is_empty());
+        Ok(if keyed { Dynamic::from(self.clone()) } else { value })
+    }
+
+    fn len(&self) -> Answer<i64> {
+        Ok(self.table()?.map_or(0, |it| it.rows.len() as i64))
+    }
+
+    /// All elements, the largest first, at most `n`.
+    fn rows(&self, n: usize) -> Answer<Array> {
+        let Some(table) = self.table()? else { return Ok(Array::new()) };
+        let mut order: Vec<usize> = (0..table.rows.len()).collect();
+        order.sort_by(|a, b| {
+            let (a, b) = (&table.rows[*a], &table.rows[*b]);
+            b.1.weight().cmp(&a.1.weight()).then_with(|| a.0.cmp(&b.0))
+        });
+        order.truncate(n);
+        Ok(order.into_iter().map(|at| Dynamic::from(Row { table: table.clone(), at })).collect())
+    }
+}
+
+/// The host that handlers run against; there is none at the top level.
+pub(crate) fn host(session: &Shared) -> Answer<Rc<RefCell<dyn Host>>> {
+    match &session.borrow().host {
+        Some(host) => Ok(host.clone()),
+        None => Failure::raise(
+            "top-level",
+            "the top level of a script runs before anything is measured: it cannot read or change maps",
+            Some("do it in `begin(|| …)`, `interval(1.s, || …)` or `end(|| …)`"),
+        ),
+    }
+}
+
+impl ElementRef {
+    fn value(&self) -> Answer<Dynamic> {
+        let host = self.map.host()?;
+        let plain = host.borrow_mut().get(&self.map.name, &self.key);
+        if plain != Value::Missing {
+            return Ok(to_dynamic(plain));
+        }
+        Ok(self.cell()?.map_or(Dynamic::UNIT, |(cell, kind)| cell_value(cell, kind)))
+    }
+
+    fn cell(&self) -> Answer<Option<(Cell, TableKind)>> {
+        let Some(table) = self.map.table()? else { return Ok(None) };
+        let found = table.rows.iter().find(|(key, _)| *key == self.key);
+        Ok(found.map(|(_, cell)| (cell.clone(), table.def.kind)))
+    }
+
+    fn unit(&self) -> Answer<Unit> {
+        Ok(self.map.table()?.map_or(Unit::None, |it| it.def.unit))
+    }
+
+    fn set(&self, value: Dynamic) -> Answer<()> {
+        let value = from_dynamic(&value)?;
+        let host = self.map.host()?;
+        let done = host.borrow_mut().set(&self.map.name, &self.key, value);
+        done.or_else(|it| Failure::raise("map", it, None))
+    }
+
+    /// `+=`, from 0 where nothing is there; text is put behind text.
+    fn add(&self, delta: Dynamic, sign: i64) -> Answer<()> {
+        if let Ok(n) = delta.as_int() {
+            let host = self.map.host()?;
+            let done = host.borrow_mut().add(&self.map.name, &self.key, n.wrapping_mul(sign));
+            return done.or_else(|it| Failure::raise("map", it, None));
+        }
+        match (delta.as_immutable_string_ref(), self.value()?) {
+            (Ok(text), old) if sign > 0 && (old.is_unit() || old.is_string()) => {
+                let old = if old.is_unit() { String::new() } else { old.to_string() };
+                self.set(Dynamic::from(format!("{old}{}", &*text)))
+            }
+            _ if delta.is_unit() => Failure::raise(
+                "missing-value",
+                "`+=` meets a value that is missing",
+                Some("test it first, or give a default: `x ?? 0`"),
+            ),
+            _ => Failure::raise("type", format!("`+=` does not take {}", crate::declare::kind_of(&delta)), None),
+        }
+    }
+
+    fn update(&self, kind: TableKind, value: Dynamic) -> Answer<()> {
+        let Ok(n) = value.as_int() else {
+            let message = format!("`{}` takes an integer, not {}", kind.verb(), crate::declare::kind_of(&value));
+            return Failure::raise(if value.is_unit() { "missing-value" } else { "type" }, message, None);
+        };
+        let host = self.map.host()?;
+        let done = host.borrow_mut().update(&self.map.name, &self.key, kind, n);
+        done.or_else(|it| Failure::raise("map", it, None))
+    }
+
+    fn remove(&self) -> Answer<()> {
+        self.map.host()?.borrow_mut().remove(&self.map.name, &self.key);
+        Ok(())
+    }
+}
+
+impl Row {
+    fn key(&self) -> &Key {
+        &self.table.rows[self.at].0
+    }
+
+    fn cell(&self) -> &Cell {
+        &self.table.rows[self.at].1
+    }
+}
+
+/// The largest first. A failure to read is the one element.
+impl IntoIterator for MapRef {
+    type Item = Dynamic;
+    type IntoIter = std::vec::IntoIter<Dynamic>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.rows(usize::MAX).unwrap_or_default().into_iter()
+    }
+}
+
+impl IntoIterator for Top {
+    type Item = Dynamic;
+    type IntoIter = std::vec::IntoIter<Dynamic>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.map.rows(self.n).unwrap_or_default().into_iter()
+    }
+}
+
+/// A cell as a script's value: a number where it is one.
+fn cell_value(cell: Cell, kind: TableKind) -> Dynamic {
+    match cell {
+        Cell::Plain(value) => to_dynamic(value),
+        Cell::Number(n) => Dynamic::from_int(n),
+        Cell::Avg { .. } => Dynamic::from_int(cell.weight()),
+        cell => Dynamic::from(Aggregate { cell, kind }),
+    }
+}
+
+/// A named part of what an aggregation holds.
+fn part(cell: &Cell, kind: TableKind, name: &str) -> Option<i64> {
+    match (cell, name) {
+        (Cell::Plain(Value::Int(n)) | Cell::Number(n), "count" | "sum" | "total" | "min" | "max") => Some(*n),
+        (Cell::Avg { count, .. } | Cell::Stats { count, .. }, "count") => Some(*count),
+        (Cell::Avg { total, .. } | Cell::Stats { total, .. }, "total" | "sum") => Some(*total),
+        (Cell::Avg { count, total } | Cell::Stats { count, total, .. }, "avg" | "average") => total.checked_div(*count),
+        (Cell::Stats { min, .. }, "min") => Some(*min),
+        (Cell::Stats { max, .. }, "max") => Some(*max),
+        (Cell::Buckets(_), "count") => Some(cell.weight()),
+        (Cell::Buckets(_), "min") => percentile(cell, kind, 0.0),
+        (Cell::Buckets(_), "max") => percentile(cell, kind, 100.0),
+        (Cell::Buckets(_), _) => percentile(cell, kind, name.strip_prefix('p')?.parse().ok()?),
+        _ => None,
+    }
+}
+
+/// The upper end of the bucket that the percentile falls into; of the last bucket of `lhist`,
+/// its lower end.
+fn percentile(cell: &Cell, kind: TableKind, percent: f64) -> Option<i64> {
+    let Cell::Buckets(buckets) = cell else { return None };
+    let total: u64 = buckets.values().sum();
+    let rank = ((total as f64 * percent.clamp(0.0, 100.0) / 100.0).ceil() as u64).max(1);
+    let mut seen = 0;
+    for (index, count) in buckets {
+        seen += count;
+        if seen >= rank {
+            let (low, high) = bounds(*index, kind);
+            return Some(if percent == 0.0 { low } else { high });
+        }
+    }
+    None
+}
+
+fn bounds(index: i64, kind: TableKind) -> (i64, i64) {
+    match kind {
+        TableKind::Lhist { min, max, step } => match index {
+            _ if index < 0 => (i64::MIN, min.wrapping_sub(1)),
+            _ if min.wrapping_add(index.wrapping_mul(step)) >= max => (max, max),
+            _ => (min + index * step, min + (index + 1) * step - 1),
+        },
+        TableKind::Hist { bits } => bucket::bounds(index, bits),
+        _ => bucket::bounds(index, bucket::QUANTILE_BITS),
+    }
+}
+
+/// A host's value as Rhai's.
+pub(crate) fn to_dynamic(value: Value) -> Dynamic {
+    match value {
+        Value::Missing => Dynamic::UNIT,
+        Value::Bool(on) => Dynamic::from_bool(on),
+        Value::Int(n) => Dynamic::from_int(n),
+        Value::Str(text) => Dynamic::from(ImmutableString::from(&*text)),
+        Value::Stack(key) => Dynamic::from(Stack(key)),
+    }
+}
+
+/// A script's value as the host's.
+pub(crate) fn from_dynamic(value: &Dynamic) -> Answer<Value> {
+    if value.is_unit() {
+        return Ok(Value::Missing);
+    }
+    if let Ok(n) = value.as_int() {
+        return Ok(Value::Int(n));
+    }
+    if let Ok(on) = value.as_bool() {
+        return Ok(Value::Bool(on));
+    }
+    if let Ok(c) = value.as_char() {
+        return Ok(Value::Str(c.to_string().into()));
+    }
+    if let Ok(text) = value.as_immutable_string_ref() {
+        return Ok(Value::Str(text.as_str().into()));
+    }
+    if let Some(stack) = value.clone().try_cast::<Stack>() {
+        return Ok(Value::Stack(stack.0));
+    }
+    if let Some(element) = value.clone().try_cast::<ElementRef>() {
+        return from_dynamic(&element.value()?);
+    }
+    let message = format!("a map holds integers, texts, booleans and stacks, not {}", crate::declare::kind_of(value));
+    Failure::raise("type", message, None)
+}
+
+/// The parts of a key: a list's elements, or the one value.
+fn key_of(key: &Dynamic) -> Answer<Vec<Value>> {
+    match key.as_array_ref() {
+        Ok(parts) => parts.iter().map(from_dynamic).collect(),
+        Err(_) => Ok(vec![from_dynamic(key)?]),
+    }
+}
+
+fn key_value(key: &Key) -> Dynamic {
+    match key.as_slice() {
+        [only] => to_dynamic(only.clone()),
+        parts => Dynamic::from_array(parts.iter().cloned().map(to_dynamic).collect()),
+    }
+}
+
+/// The text of a value inside a string: stacks have names, numbers are bare.
+pub(crate) fn text(session: &Shared, value: &Dynamic) -> Answer<String> {
+    if let Some(element) = value.clone().try_cast::<ElementRef>() {
+        return text(session, &element.value()?);
+    }
+    if let Some(map) = value.clone().try_cast::<MapRef>() {
+        return text(session, &map.value()?);
+    }
+    if let Some(aggregate) = value.clone().try_cast::<Aggregate>() {
+        return Ok(aggregate_text(&aggregate));
+    }
+    match value.clone().try_cast::<Stack>() {
+        Some(stack) => Ok(host(session)?.borrow_mut().text(&Value::Stack(stack.0), Unit::None, false)),
+        None if value.is_unit() => Ok("-".to_owned()),
+        None => Ok(value.to_string()),
+    }
+}
+
+fn aggregate_text(aggregate: &Aggregate) -> String {
+    let names: &[&str] = match aggregate.cell {
+        Cell::Stats { .. } => &["count", "avg", "total", "min", "max"],
+        _ => &["count", "p50", "p90", "p99"],
+    };
+    let parts = names.iter().filter_map(|it| Some(format!("{it} {}", part(&aggregate.cell, aggregate.kind, it)?)));
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+/// Registers maps, elements, rows and stacks.
+pub(crate) fn register(engine: &mut Engine, session: &Shared) {
+    engine.register_type_with_name::<MapRef>("map handle");
+    engine.register_type_with_name::<ElementRef>("map element");
+    engine.register_type_with_name::<Stack>("stack");
+    engine.register_type_with_name::<Row>("row");
+    engine.register_type_with_name::<Aggregate>("aggregation");
+    let mut module = Module::new();
+    values(&mut module);
+    engine.register_global_module(module.into());
+    updates(engine);
+    reads(engine);
+    rows(engine);
+    texts(engine, session);
+}
+
+/// Reading and assigning. Everything is pure: a handle never changes, what it stands for does.
+fn values(module: &mut Module) {
+    let pure_setter = |name: &str| FuncRegistration::new_setter(name).with_purity(true);
+    FuncRegistration::new_index_getter().set_into_module(module, |map: &mut MapRef, key: Dynamic| -> Answer<ElementRef> {
+        Ok(ElementRef { map: map.clone(), key: key_of(&key)? })
+    });
+    FuncRegistration::new_index_setter()
+        .with_purity(true)
+        .set_into_module(module, |_: &mut MapRef, _: Dynamic, _: Dynamic| {});
+    FuncRegistration::new_getter("value").set_into_module(module, |map: &mut MapRef| map.value());
+    FuncRegistration::new_getter("value").set_into_module(module, |it: &mut ElementRef| it.value());
+    pure_setter("value").set_into_module(module, |map: &mut MapRef, value: Dynamic| map.only().set(value));
+    pure_setter("value").set_into_module(module, |it: &mut ElementRef, value: Dynamic| it.set(value));
+    for (name, sign) in [("added", 1), ("subtracted", -1)] {
+        pure_setter(name).set_into_module(module, move |map: &mut MapRef, by: Dynamic| map.only().add(by, sign));
+        pure_setter(name).set_into_module(module, move |it: &mut ElementRef, by: Dynamic| it.add(by, sign));
+    }
+}
+
+/// The aggregations, on maps and elements.
+fn updates(engine: &mut Engine) {
+    let kinds = [
+        ("sum", TableKind::Sum),
+        ("min", TableKind::Min),
+        ("max", TableKind::Max),
+        ("avg", TableKind::Avg),
+        ("stats", TableKind::Stats),
+        ("hist", TableKind::Hist { bits: bucket::HIST_BITS }),
+        ("quantiles", TableKind::Quantiles),
+    ];
+    for (name, kind) in kinds {
+        engine.register_fn(name, move |map: &mut MapRef, x: Dynamic| map.only().update(kind, x));
+        engine.register_fn(name, move |it: &mut ElementRef, x: Dynamic| it.update(kind, x));
+    }
+    engine.register_fn("count", |map: &mut MapRef| map.only().update(TableKind::Count, Dynamic::ONE));
+    engine.register_fn("count", |it: &mut ElementRef| it.update(TableKind::Count, Dynamic::ONE));
+    engine.register_fn("lhist", |map: &mut MapRef, x: Dynamic, min: i64, max: i64, step: i64| {
+        map.only().update(lhist(min, max, step)?, x)
+    });
+    engine.register_fn("lhist", |it: &mut ElementRef, x: Dynamic, min: i64, max: i64, step: i64| {
+        it.update(lhist(min, max, step)?, x)
+    });
+    engine.register_fn("remove", |it: &mut ElementRef| it.remove());
+    engine.register_fn("remove", |map: &mut MapRef| map.only().remove());
+    engine.register_fn("clear", |map: &mut MapRef| -> Answer<()> {
+        map.host()?.borrow_mut().clear(&map.name);
+        Ok(())
+    });
+}
+
+fn lhist(min: i64, max: i64, step: i64) -> Answer<TableKind> {
+    if step <= 0 || min >= max {
+        return Failure::raise("lhist", "`lhist(x, min, max, step)` needs `min < max` and a positive step", None);
+    }
+    Ok(TableKind::Lhist { min, max, step })
+}
+
+/// What is asked of maps and elements.
+fn reads(engine: &mut Engine) {
+    engine.register_fn("len", |map: &mut MapRef| map.len());
+    engine.register_fn("is_empty", |map: &mut MapRef| Ok::<_, Box<EvalAltResult>>(map.len()? == 0));
+    engine.register_get("name", |map: &mut MapRef| map.name.to_string());
+    engine.register_fn("top", |map: &mut MapRef, n: i64| Top { map: map.clone(), n: n.max(0) as usize });
+    engine.register_fn("contains", |map: &mut MapRef, key: Dynamic| -> Answer<bool> {
+        let key = key_of(&key)?;
+        Ok(map.host()?.borrow_mut().contains(&map.name, &key))
+    });
+    engine.register_get("human", |it: &mut ElementRef| -> Answer<String> {
+        let (value, unit) = (from_dynamic(&it.value()?)?, it.unit()?);
+        Ok(it.map.host()?.borrow_mut().text(&value, unit, true))
+    });
+    engine.register_get("human", |map: &mut MapRef| -> Answer<String> {
+        let it = map.only();
+        let (value, unit) = (from_dynamic(&it.value()?)?, it.unit()?);
+        Ok(map.host()?.borrow_mut().text(&value, unit, true))
+    });
+    for name in PARTS {
+        engine.register_get(*name, move |map: &mut MapRef| element_part(&map.only(), name));
+        engine.register_get(*name, move |it: &mut ElementRef| element_part(it, name));
+        engine.register_get(*name, move |it: &mut Aggregate| optional(part(&it.cell, it.kind, name)));
+        engine.register_get(*name, move |row: &mut Row| optional(part(row.cell(), row.table.def.kind, name)));
+    }
+    engine.register_fn("percentile", |map: &mut MapRef, p: Dynamic| element_percentile(&map.only(), &p));
+    engine.register_fn("percentile", |it: &mut ElementRef, p: Dynamic| element_percentile(it, &p));
+    engine.register_fn("percentile", |it: &mut Aggregate, p: Dynamic| {
+        optional(percent(&p).and_then(|p| percentile(&it.cell, it.kind, p)))
+    });
+}
+
+/// The parts of aggregations that can be read as properties.
+const PARTS: &[&str] =
+    &["count", "sum", "total", "min", "max", "avg", "average", "p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99"];
+
+fn element_part(it: &ElementRef, name: &str) -> Answer<Dynamic> {
+    Ok(optional(it.cell()?.and_then(|(cell, kind)| part(&cell, kind, name))))
+}
+
+fn element_percentile(it: &ElementRef, p: &Dynamic) -> Answer<Dynamic> {
+    let cell = it.cell()?;
+    Ok(optional(percent(p).zip(cell).and_then(|(p, (cell, kind))| percentile(&cell, kind, p))))
+}
+
+fn percent(p: &Dynamic) -> Option<f64> {
+    p.as_int().map(|n| n as f64).or_else(|_| p.as_float()).ok()
+}
+
+fn optional(n: Option<i64>) -> Dynamic {
+    n.map_or(Dynamic::UNIT, Dynamic::from_int)
+}
+
+/// `for row in @m`, `@m.keys()`, and what rows have.
+fn rows(engine: &mut Engine) {
+    engine.register_fn("keys", |map: &mut MapRef| -> Answer<Array> {
+        let Some(table) = map.table()? else { return Ok(Array::new()) };
+        let mut keys: Vec<&Key> = table.rows.iter().map(|it| &it.0).collect();
+        keys.sort();
+        Ok(keys.into_iter().map(key_value).collect())
+    });
+    engine.register_fn("values", |map: &mut MapRef| -> Answer<Array> {
+        let rows = map.rows(usize::MAX)?;
+        Ok(rows.into_iter().filter_map(|it| it.try_cast::<Row>()).map(|it| row_value(&it)).collect())
+    });
+    engine.register_iterator::<MapRef>();
+    engine.register_iterator::<Top>();
+    engine.register_fn("rows", |map: &mut MapRef| map.rows(usize::MAX));
+    engine.register_fn("rows", |top: &mut Top| top.map.rows(top.n));
+    engine.register_get("key", |row: &mut Row| key_value(row.key()));
+    engine.register_get("keys", |row: &mut Row| -> Array { row.key().iter().cloned().map(to_dynamic).collect() });
+    engine.register_get("value", |row: &mut Row| row_value(row));
+}
+
+fn row_value(row: &Row) -> Dynamic {
+    cell_value(row.cell().clone(), row.table.def.kind)
+}
+
+/// How they read inside strings.
+fn texts(engine: &mut Engine, session: &Shared) {
+    macro_rules! text_of {
+        ($($type:ty),*) => {$(
+            for name in ["to_string", "to_debug"] {
+                let session = session.clone();
+                engine.register_fn(name, move |it: &mut $type| text(&session, &Dynamic::from(it.clone())));
+            }
+        )*};
+    }
+    text_of!(MapRef, ElementRef, Stack, Aggregate);
+    engine.register_fn("==", |a: Stack, b: Stack| a == b);
+    engine.register_fn("!=", |a: Stack, b: Stack| a != b);
+}

@@ -1,0 +1,195 @@
+//! What staging collects and the interpreter later uses: texts, syntax, handlers, mistakes.
+//!
+//! All native functions of the engine hold this one value; none of them calls back into Rhai
+//! while it is borrowed.
+
+use crate::arguments::Arguments;
+use crate::handler::{Handler, MapDeclaration, Positions, token_at};
+use crate::host::Host;
+use crate::stage::ArgumentSpec;
+use rhai::{AST, ASTNode, Expr, FnPtr, Module, NativeCallContext, Position, Stmt};
+use rustc_hash::FxHashMap;
+use std::cell::RefCell;
+use std::rc::Rc;
+use xputrace_model::diagnostic::{Diagnostic, FileId, Label, Site, Sources};
+use xputrace_model::output::Output;
+
+/// The session as native functions hold it.
+pub(crate) type Shared = Rc<RefCell<Session>>;
+
+#[derive(Default)]
+pub(crate) struct Session {
+    pub(crate) sources: Sources,
+    pub(crate) files: Vec<File>,
+    pub(crate) handlers: Vec<Handler>,
+    pub(crate) maps: Vec<MapDeclaration>,
+    pub(crate) closures: Vec<Closure>,
+    pub(crate) arguments: Arguments,
+    pub(crate) declared_arguments: Vec<ArgumentSpec>,
+    pub(crate) diagnostics: Vec<Diagnostic>,
+    /// What the top level printed, before there was a host.
+    pub(crate) early: Vec<Output>,
+    pub(crate) host: Option<Rc<RefCell<dyn Host>>>,
+}
+
+/// One source file, in both dialects.
+#[derive(Default)]
+pub(crate) struct File {
+    pub(crate) compiled: Syntax,
+    pub(crate) interpreted: Syntax,
+}
+
+/// A parsed text and what is found in it.
+#[derive(Default)]
+pub(crate) struct Syntax {
+    pub(crate) ast: Rc<AST>,
+    pub(crate) positions: Positions,
+    /// Parameters of every function and closure, captured ones first.
+    parameters: FxHashMap<String, Vec<String>>,
+    /// Byte offset in the user's text of every closure, by its made-up name.
+    offsets: FxHashMap<String, usize>,
+}
+
+/// An interpreted handler.
+#[derive(Clone)]
+pub(crate) struct Closure {
+    pub(crate) function: FnPtr,
+    pub(crate) file: FileId,
+    pub(crate) declared_at: Label,
+    /// Whether it has a parameter for the event.
+    pub(crate) takes_event: bool,
+}
+
+/// A handler's function as the compiler wants it.
+pub(crate) struct Body {
+    pub(crate) file: FileId,
+    /// The parameters that captured values are given to.
+    pub(crate) captures: Vec<String>,
+    /// The parameters that are left for the event.
+    pub(crate) parameters: Vec<String>,
+    pub(crate) statements: Vec<Stmt>,
+}
+
+impl Session {
+    /// The file whose code made this call; the script itself where that is unknown.
+    pub(crate) fn caller(&self, ctx: &NativeCallContext) -> FileId {
+        file_id(ctx.call_source())
+    }
+
+    /// Where a native function was called.
+    pub(crate) fn call_label(&self, ctx: &NativeCallContext) -> Label {
+        self.label(self.caller(ctx), ctx.call_position())
+    }
+
+    /// The token at a position of the interpreter's text, a field rather than its dot; empty
+    /// where there is no position.
+    pub(crate) fn label(&self, file: FileId, position: Position) -> Label {
+        let (Some(parsed), Some(source)) = (self.files.get(file.0 as usize), self.sources.files.get(file.0 as usize))
+        else {
+            return Label { file, span: 0..0, note: None };
+        };
+        if position.is_none() {
+            return Label { file, span: 0..0, note: None };
+        }
+        let offset = parsed.interpreted.positions.offset(position);
+        let mut span = token_at(&source.text, offset);
+        while matches!(&source.text[span.clone()], "." | "?") {
+            span = token_at(&source.text, span.end);
+        }
+        Label { file, span, note: None }
+    }
+
+    /// The line of a label.
+    pub(crate) fn site(&self, label: &Label) -> Site {
+        let text = self.sources.files.get(label.file.0 as usize).map_or("", |it| &it.text);
+        let before = &text.as_bytes()[..label.span.start.min(text.len())];
+        let line = 1 + before.iter().filter(|b| **b == b'\n').count() as u32;
+        Site { file: label.file, offset: label.span.start as u32, line }
+    }
+
+    /// The compiler's version of a function that the interpreter passed as a value.
+    pub(crate) fn body(&self, function: &FnPtr, caller: FileId) -> Option<Body> {
+        let name = function.fn_name();
+        let others = (0..self.files.len() as u32).map(FileId).filter(|it| *it != caller);
+        let file = std::iter::once(caller)
+            .chain(others)
+            .find(|it| self.files.get(it.0 as usize).is_some_and(|file| file.interpreted.parameters.contains_key(name)))?;
+        let parsed = &self.files[file.0 as usize];
+        let all = &parsed.interpreted.parameters[name];
+        let captured = function.curry().len().min(all.len());
+        Some(Body {
+            file,
+            captures: all[..captured].to_vec(),
+            parameters: all[captured..].to_vec(),
+            statements: parsed.compiled_twin(name)?,
+        })
+    }
+}
+
+impl File {
+    /// The statements, in the compiler's dialect, of a function of the interpreter's dialect.
+    fn compiled_twin(&self, name: &str) -> Option<Vec<Stmt>> {
+        let twin = match self.interpreted.offsets.get(name) {
+            Some(offset) => self.compiled.offsets.iter().find(|(_, at)| *at == offset)?.0,
+            None => name,
+        };
+        self.compiled.statements(twin)
+    }
+}
+
+impl Syntax {
+    pub(crate) fn new(ast: AST, positions: Positions) -> Self {
+        let parameters = ast
+            .iter_functions()
+            .map(|it| (it.name.to_owned(), it.params.iter().map(|it| (*it).to_owned()).collect()))
+            .collect();
+        let mut syntax = Syntax { parameters, offsets: FxHashMap::default(), positions, ast: ast.into() };
+        syntax.find_closures();
+        syntax
+    }
+
+    fn find_closures(&mut self) {
+        let mut offsets = FxHashMap::default();
+        self.ast.walk(&mut |path: &[ASTNode]| {
+            if let Some(ASTNode::Expr(Expr::DynamicConstant(value, position))) = path.last()
+                && let Some(function) = value.read_lock::<FnPtr>()
+            {
+                offsets.insert(function.fn_name().to_owned(), self.positions.offset(*position));
+            }
+            true
+        });
+        self.offsets = offsets;
+    }
+
+    /// A function's statements. Rhai gives out no body of a function, so it is put alone into a
+    /// module and that is walked.
+    pub(crate) fn statements(&self, name: &str) -> Option<Vec<Stmt>> {
+        let parameters = self.parameters.get(name)?.len();
+        let function = self.ast.shared_lib().get_script_fn(name, parameters)?.clone();
+        let mut module = Module::new();
+        module.set_script_fn(function);
+        let mut statements = Vec::new();
+        AST::new_from_module(module).walk(&mut |path: &[ASTNode]| {
+            if let [ASTNode::Stmt(statement)] = path {
+                statements.push((*statement).clone());
+            }
+            true
+        });
+        Some(statements)
+    }
+
+    /// Whether the text defines a function of this name.
+    pub(crate) fn defines(&self, name: &str) -> bool {
+        self.parameters.contains_key(name)
+    }
+}
+
+/// The name under which Rhai knows a file.
+pub(crate) fn source_name(file: FileId) -> String {
+    file.0.to_string()
+}
+
+/// The inverse of [`source_name`].
+pub(crate) fn file_id(source: Option<&str>) -> FileId {
+    FileId(source.and_then(|it| it.parse().ok()).unwrap_or(0))
+}

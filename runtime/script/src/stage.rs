@@ -1,0 +1,212 @@
+//! Runs the top level of a script once and collects the handlers it declares.
+
+use crate::arguments::Arguments;
+use crate::errors;
+use crate::handler::Staged;
+use crate::interpreter::{self, Interpreter};
+use crate::lexer::{self, Dialect};
+use crate::session::{File, Session, Shared, Syntax, source_name};
+use crate::source::Loader;
+use crate::{bundle, static_check};
+use rhai::{AST, Engine, Module, Scope};
+use rustc_hash::FxHashMap;
+use std::cell::RefCell;
+use std::rc::Rc;
+use xputrace_model::diagnostic::{Diagnostic, FileId, Label, Severity, SourceFile};
+
+/// A script after its top level ran.
+pub struct Loaded {
+    pub staged: Staged,
+    pub interpreter: Interpreter,
+    /// All mistakes; with an error among them nothing may be attached.
+    pub diagnostics: Vec<Diagnostic>,
+    /// What the script's `arg(…)` calls declare, in order, for `--help`.
+    pub arguments: Vec<ArgumentSpec>,
+}
+
+/// A script argument, as `arg(name, default, help)` declares it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ArgumentSpec {
+    /// Without its dashes.
+    pub name: String,
+    /// Decides the type of what the command line says.
+    pub default: ArgumentValue,
+    pub help: String,
+    pub declared_at: Label,
+}
+
+/// A script argument's value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ArgumentValue {
+    Int(i64),
+    Bool(bool),
+    Str(String),
+}
+
+/// Runs the top level of `main` with the script's own arguments (`--name=value`, `--name value`).
+///
+/// Nothing is attached and nothing is printed; mistakes, all that can be found, are in the
+/// result. The word `--help` among the arguments is left to the caller.
+pub fn load(main: SourceFile, args: &[String], loader: Rc<dyn Loader>) -> Loaded {
+    let session: Shared = Rc::new(RefCell::new(Session { arguments: Arguments::new(args), ..Session::default() }));
+    let engine = interpreter::engine(&session);
+    let mut stage = Stage { engine, session: session.clone(), loader, modules: FxHashMap::default() };
+    stage.run_main(main);
+    stage.unknown_arguments();
+    stage.finish()
+}
+
+struct Stage {
+    engine: Engine,
+    session: Shared,
+    loader: Rc<dyn Loader>,
+    /// By the name that `import` gives; `None` while a module is being loaded.
+    modules: FxHashMap<String, Option<(FileId, rhai::Shared<Module>)>>,
+}
+
+impl Stage {
+    fn run_main(&mut self, main: SourceFile) {
+        let Some((file, mut scope, ast)) = self.parse(main) else { return };
+        if let Err(error) = self.engine.run_ast_with_scope(&mut scope, &ast) {
+            let diagnostic = errors::diagnostic(&self.session.borrow(), file, *error);
+            self.report(diagnostic);
+        }
+        let found = static_check::interpreted(&self.session.borrow());
+        found.into_iter().for_each(|it| self.report(it));
+    }
+
+    /// Adds a text to the sources, loads what it imports, and parses it for both readers.
+    fn parse(&mut self, source: SourceFile) -> Option<(FileId, Scope<'static>, Rc<AST>)> {
+        let text = source.text.clone();
+        let file = self.add(source);
+        let mut found = lexer::check(file, &text);
+        let imported = self.import_all(file, &text);
+        let mut parsed = Vec::new();
+        for dialect in [Dialect::Compiled, Dialect::Interpreted] {
+            let lexed = lexer::rewrite(&text, dialect);
+            let scope = interpreter::scope(&self.session, &lexed.map_variables);
+            match self.engine.compile_with_scope(&scope, &lexed.text) {
+                Ok(mut ast) => {
+                    ast.set_source(source_name(file));
+                    parsed.push((Syntax::new(ast, lexed.positions), scope));
+                }
+                Err(error) => {
+                    // What the tokens showed explains it better.
+                    if imported && !found.iter().any(|it| it.severity == Severity::Error) {
+                        found.push(errors::parse(file, &text, &lexed.positions, &error));
+                    }
+                    break;
+                }
+            }
+        }
+        let failed = found.iter().any(|it| it.severity == Severity::Error);
+        found.into_iter().for_each(|it| self.report(it));
+        let (interpreted, scope) = parsed.pop()?;
+        let (compiled, _) = parsed.pop()?;
+        let ast = interpreted.ast.clone();
+        self.session.borrow_mut().files[file.0 as usize] = File { compiled, interpreted };
+        (!failed).then_some((file, scope, ast))
+    }
+
+    fn add(&mut self, source: SourceFile) -> FileId {
+        let mut session = self.session.borrow_mut();
+        session.sources.files.push(source);
+        session.files.push(File::default());
+        FileId(session.sources.files.len() as u32 - 1)
+    }
+
+    /// Makes the modules of all `import "name" as alias;` known under their alias; false where
+    /// one could not be loaded, which is reported.
+    fn import_all(&mut self, file: FileId, text: &str) -> bool {
+        let mut complete = true;
+        for import in lexer::imports(text) {
+            let label = Label { file, span: import.name_span.clone(), note: None };
+            match self.module(&import.name) {
+                Ok(Some((_, module))) => {
+                    if let Some(alias) = import.alias {
+                        self.engine.register_static_module(alias, module);
+                    }
+                }
+                // Its own mistakes are reported already.
+                Ok(None) => complete = false,
+                Err((code, message)) => {
+                    complete = false;
+                    self.report(Diagnostic::error(code, message, label));
+                }
+            }
+        }
+        complete
+    }
+
+    fn module(&mut self, name: &str) -> Result<Option<(FileId, rhai::Shared<Module>)>, (&'static str, String)> {
+        match self.modules.get(name) {
+            Some(Some(known)) => return Ok(Some(known.clone())),
+            Some(None) => return Err(("import-cycle", format!("`{name}` imports itself, directly or through others"))),
+            None => {}
+        }
+        let source = match bundle::stdlib().iter().find(|it| it.name == name) {
+            Some(bundled) => bundled.source(),
+            None => self.loader.load(name).map_err(|it| ("import", it))?,
+        };
+        self.modules.insert(name.to_owned(), None);
+        let loaded = self.evaluate(source);
+        match &loaded {
+            Some(module) => self.modules.insert(name.to_owned(), Some(module.clone())),
+            None => self.modules.remove(name),
+        };
+        Ok(loaded)
+    }
+
+    /// Runs the top level of an imported text.
+    fn evaluate(&mut self, source: SourceFile) -> Option<(FileId, rhai::Shared<Module>)> {
+        let (file, scope, ast) = self.parse(source)?;
+        match Module::eval_ast_as_new(scope, &ast, &self.engine) {
+            Ok(module) => Some((file, module.into())),
+            Err(error) => {
+                let diagnostic = errors::diagnostic(&self.session.borrow(), file, *error);
+                self.report(diagnostic);
+                None
+            }
+        }
+    }
+
+    fn unknown_arguments(&self) {
+        let unknown = {
+            let session = self.session.borrow();
+            // A script that stopped half-way has not declared all of its arguments.
+            if session.diagnostics.iter().any(|it| it.severity == Severity::Error) {
+                return;
+            }
+            session.arguments.unknown(&session.declared_arguments)
+        };
+        for (word, advice) in unknown {
+            let label = Label { file: FileId(0), span: 0..0, note: None };
+            let message = format!("the script does not know the argument `{word}`");
+            self.report(Diagnostic::error("unknown-argument", message, label).help(advice));
+        }
+    }
+
+    /// The same mistake at the same place is said once.
+    fn report(&self, diagnostic: Diagnostic) {
+        let known = &mut self.session.borrow_mut().diagnostics;
+        if !known.iter().any(|it| it.primary == diagnostic.primary && it.code == diagnostic.code) {
+            known.push(diagnostic);
+        }
+    }
+
+    fn finish(self) -> Loaded {
+        let mut session = self.session.borrow_mut();
+        let staged = Staged {
+            sources: session.sources.clone(),
+            handlers: std::mem::take(&mut session.handlers),
+            maps: std::mem::take(&mut session.maps),
+            positions: session.files.iter().map(|it| it.compiled.positions.clone()).collect(),
+        };
+        let mut diagnostics = std::mem::take(&mut session.diagnostics);
+        diagnostics.sort_by_key(|it| (it.primary.file, it.primary.span.start));
+        let arguments = session.declared_arguments.clone();
+        drop(session);
+        let interpreter = Interpreter::new(self.engine, self.session);
+        Loaded { staged, interpreter, diagnostics, arguments }
+    }
+}

@@ -1,0 +1,132 @@
+//! Unknown functions, found before anything runs: Rhai itself would notice at the first call,
+//! which for an `end` handler is after the measurement.
+
+use crate::declare;
+use crate::session::Session;
+use rhai::{ASTNode, Expr, FnCallExpr, FnPtr, Position, Stmt};
+use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
+
+/// Functions of the interpreter that are ours, those that declare apart.
+pub(crate) const OWN: &[&str] = &["print", "flamegraph", "exit", "str"];
+
+/// Numbers of the run itself, as functions without arguments.
+pub(crate) const BUILTINS: &[&str] =
+    &["launches", "joined", "failed", "lost", "kernels", "losses", "gpu_busy_share", "gpu_time_ns", "own_cost_ns", "elapsed_ns"];
+
+/// Every function of Rhai 1.27's standard packages, and those that its parser knows.
+const RHAI: &str = " E PI abs acos acosh all append as_string asin asinh assert atan atanh bits blob bytes call ceiling \
+    chars chop clear contains cos cosh crop curry debug dedup drain elapsed end ends_with eval exit exp extract Fn \
+    fill_with filter find find_map floor for_each fraction get get_bit get_bits hypot index_of insert int is_anonymous \
+    is_def_fn is_def_var is_empty is_even is_exclusive is_finite is_inclusive is_infinite is_nan is_odd is_shared \
+    is_zero keys len ln log make_lower make_upper map max min mixin name order order_by order_desc pad parse_be_float \
+    parse_be_int parse_float parse_int parse_json parse_le_float parse_le_int pop print push range reduce reduce_rev \
+    remove replace retain reverse round set set_bit set_bits set_tag shift sign sin sinh some sort sort_by sort_desc \
+    splice split split_rev sqrt start starts_with sub_string tag take tan tanh to_array to_binary to_blob to_chars \
+    to_debug to_degrees to_float to_hex to_int to_json to_lower to_octal to_radians to_string to_upper trim truncate \
+    type_of values zip ";
+
+/// What users of other tracers write, and what it is here.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("printf", "write `print(`…${x}…`)`"),
+    ("println", "write `print(…)`"),
+    ("kprobe", "kernel function probes are not supported yet; `tracepoint` is"),
+    ("kretprobe", "kernel function probes are not supported yet; `tracepoint` is"),
+    ("fentry", "kernel function probes are not supported yet; `tracepoint` is"),
+    ("fexit", "kernel function probes are not supported yet; `tracepoint` is"),
+    ("BEGIN", "write `begin(|| …)`"),
+    ("END", "write `end(|| …)`"),
+    ("count", "write `@calls.count()`"),
+    ("sum", "write `@bytes.sum(x)`"),
+    ("avg", "write `@mean.avg(x)`"),
+    ("stats", "write `@time.stats(x)`"),
+    ("hist", "write `@time.hist(x)`"),
+    ("lhist", "write `@time.lhist(x, min, max, step)`"),
+    ("quantiles", "write `@time.quantiles(x)`"),
+    ("delete", "write `@map[key].remove()`"),
+    ("nsecs", "write `e.time`"),
+];
+
+/// Names that a declaration may begin with, for suggestions.
+pub(crate) fn declaring_names() -> impl Iterator<Item = &'static str> {
+    declare::names().chain(OWN.iter().copied())
+}
+
+/// Whether a function of this name exists, whatever it takes.
+pub(crate) fn is_known(name: &str) -> bool {
+    declare::names().any(|it| it == name)
+        || OWN.contains(&name)
+        || BUILTINS.contains(&name)
+        || RHAI.split_whitespace().any(|it| it == name)
+}
+
+/// The diagnostic for a call of a function that does not exist.
+pub(crate) fn unknown_function(name: &str, label: Label) -> Diagnostic {
+    let diagnostic = Diagnostic::error("unknown-function", format!("there is no function `{name}`"), label);
+    if let Some((_, help)) = ELSEWHERE.iter().find(|(other, _)| *other == name) {
+        return diagnostic.help(*help);
+    }
+    match nearest(name, declaring_names().chain(BUILTINS.iter().copied())) {
+        Some(near) => diagnostic.help(format!("did you mean `{near}`?")),
+        None => diagnostic,
+    }
+}
+
+/// The functions whose closures the interpreter runs.
+const INTERPRETING: &[&str] = &["interval", "begin", "end", "interpret"];
+
+/// Unknown functions in the top level of every file and in interpreted handlers. Compiled
+/// handlers know other functions; the compiler checks them.
+pub(crate) fn interpreted(session: &Session) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    for file in 0..session.files.len() {
+        let mut check = Check { session, file, found: &mut found };
+        session.files[file].interpreted.ast.statements().iter().for_each(|it| check.statement(it));
+    }
+    found
+}
+
+struct Check<'a> {
+    session: &'a Session,
+    file: usize,
+    found: &'a mut Vec<Diagnostic>,
+}
+
+impl Check<'_> {
+    fn statement(&mut self, statement: &Stmt) {
+        let mut closures = Vec::new();
+        statement.walk(&mut Vec::new(), &mut |path: &[ASTNode]| {
+            match path.last() {
+                Some(ASTNode::Expr(Expr::FnCall(call, position))) => self.call(call, *position),
+                Some(ASTNode::Stmt(Stmt::FnCall(call, position))) => self.call(call, *position),
+                Some(ASTNode::Expr(Expr::DynamicConstant(value, _))) if path.iter().any(interprets) => {
+                    closures.extend(value.read_lock::<FnPtr>().map(|it| it.fn_name().to_owned()));
+                }
+                _ => {}
+            }
+            true
+        });
+        for closure in closures {
+            let body = self.session.files[self.file].interpreted.statements(&closure).unwrap_or_default();
+            body.iter().for_each(|it| self.statement(it));
+        }
+    }
+
+    fn call(&mut self, call: &FnCallExpr, position: Position) {
+        let name = call.name.as_str();
+        let defined = self.session.files.iter().any(|it| it.interpreted.defines(name));
+        if call.op_token.is_some() || !call.namespace.is_empty() || defined || is_known(name) {
+            return;
+        }
+        let label = self.session.label(FileId(self.file as u32), position);
+        self.found.push(unknown_function(name, label));
+    }
+}
+
+/// Whether a node is a call whose closures the interpreter runs.
+fn interprets(node: &ASTNode) -> bool {
+    match node {
+        ASTNode::Expr(Expr::FnCall(call, _)) => INTERPRETING.contains(&call.name.as_str()),
+        ASTNode::Stmt(Stmt::FnCall(call, _)) => INTERPRETING.contains(&call.name.as_str()),
+        _ => false,
+    }
+}

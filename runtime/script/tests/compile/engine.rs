@@ -1,0 +1,567 @@
+//! What compiled handlers compute: scripts run in the tracer's engine over events made here, and
+//! their tables are read back as values.
+
+use crate::support::plan;
+use std::collections::{BTreeMap, HashMap};
+use xputrace_bytecode::vm::{Engine, Env};
+use xputrace_model::bucket;
+use xputrace_model::context::{GpuContext, WORDS, word};
+use xputrace_model::loss::Loss;
+use xputrace_model::plan::{Piece, Plan, record};
+use xputrace_model::table::{Scalar, TableDef, TableKind};
+
+/// A script with its engine, fed with kernels.
+struct Run {
+    plan: Plan,
+    engine: Engine,
+    world: World,
+}
+
+#[derive(Default)]
+struct World {
+    names: Vec<String>,
+    records: Vec<Vec<u8>>,
+}
+
+impl Env for World {
+    fn output(&mut self, _map: usize, data: &[u8]) -> bool {
+        self.records.push(data.to_vec());
+        true
+    }
+
+    fn name(&mut self, id: u64) -> &[u8] {
+        self.names.get(id as usize).map_or(&[], |it| it.as_bytes())
+    }
+}
+
+/// A kernel event, field by field.
+#[derive(Clone)]
+struct Kernel<'a> {
+    name: &'a str,
+    symbol: &'a str,
+    words: Vec<(usize, i64)>,
+    joined: bool,
+}
+
+fn kernel(name: &str, duration: i64) -> Kernel<'_> {
+    Kernel { name, symbol: "", words: vec![(word::DURATION, duration)], joined: true }
+}
+
+impl<'a> Kernel<'a> {
+    fn with(mut self, at: usize, value: i64) -> Self {
+        self.words.push((at, value));
+        self
+    }
+
+    fn symbol(self, symbol: &'a str) -> Self {
+        Kernel { symbol, ..self }
+    }
+
+    fn unjoined(self) -> Self {
+        Kernel { joined: false, ..self }
+    }
+}
+
+impl Run {
+    fn new(script: &str) -> Self {
+        let plan = plan(script);
+        let programs: Vec<usize> = plan.probes.iter().filter_map(|it| it.program).collect();
+        let engine = Engine::new(&plan.image, &programs, &mut |_, _| None).expect("the engine takes the programs");
+        let world = World { names: plan.strings.clone(), records: Vec::new() };
+        Run { plan, engine, world }
+    }
+
+    fn id(&mut self, name: &str) -> u64 {
+        let known = self.world.names.iter().position(|it| it == name);
+        known.unwrap_or_else(|| {
+            self.world.names.push(name.into());
+            self.world.names.len() - 1
+        }) as u64
+    }
+
+    fn feed(&mut self, kernels: &[Kernel]) -> &mut Self {
+        for kernel in kernels {
+            let mut ctx: GpuContext = [0; WORDS];
+            ctx[word::NAME] = self.id(kernel.name);
+            ctx[word::SYMBOL] = self.id(kernel.symbol);
+            ctx[word::JOINED] = u64::from(kernel.joined);
+            ctx[word::COMM..word::COMM + 2].copy_from_slice(&words(b"python3"));
+            for (at, value) in &kernel.words {
+                ctx[*at] = *value as u64;
+            }
+            for probe in self.plan.probes.iter().filter_map(|it| it.program) {
+                self.engine.run_words(probe, &ctx, &mut self.world).expect("no faults");
+            }
+        }
+        self
+    }
+
+    /// A table's rows as text: key parts, a colon, the value's words decoded.
+    fn rows(&self, name: &str) -> BTreeMap<String, Vec<i64>> {
+        let table = self.plan.tables.iter().find(|it| it.name == name).expect("the map exists").clone();
+        let mut rows = BTreeMap::new();
+        let map = table.tracer_map.expect("the tracer uses the map");
+        self.engine.for_each(map, &mut |key, value| {
+            rows.insert(self.key(&table, key), decoded(table.kind, value));
+        });
+        rows
+    }
+
+    fn key(&self, table: &TableDef, bytes: &[u8]) -> String {
+        let (mut at, mut parts) = (0, Vec::new());
+        for part in &table.keys {
+            let present = !part.optional || u64_at(bytes, at) == 1;
+            at += if part.optional { 8 } else { 0 };
+            parts.push(if present { self.scalar(part.kind, &bytes[at..]) } else { "-".into() });
+            at += part.kind.size();
+        }
+        if table.kind.is_bucketed() {
+            parts.push(format!("#{}", u64_at(bytes, at) as i64));
+        }
+        parts.join(",")
+    }
+
+    fn scalar(&self, kind: Scalar, bytes: &[u8]) -> String {
+        match kind {
+            Scalar::Text(n) => {
+                let text = &bytes[..n as usize];
+                let end = text.iter().position(|it| *it == 0).unwrap_or(text.len());
+                assert!(text[end..].iter().all(|it| *it == 0), "texts are NUL padded");
+                String::from_utf8_lossy(&text[..end]).into_owned()
+            }
+            Scalar::Name => self.world.names[u64_at(bytes, 0) as usize].clone(),
+            _ => (u64_at(bytes, 0) as i64).to_string(),
+        }
+    }
+
+    fn one(&self, name: &str) -> Option<Vec<i64>> {
+        self.rows(name).into_values().next()
+    }
+
+    fn losses(&self) -> HashMap<Loss, u64> {
+        let mut counts = HashMap::new();
+        if let Some(map) = self.plan.tracer_losses {
+            self.engine.for_each(map, &mut |key, value| {
+                let slot = u32::from_le_bytes(key[..4].try_into().expect("4 bytes")) as usize;
+                let n = u64_at(value, 0);
+                if n > 0 {
+                    *counts.entry(self.plan.loss_sites[slot].loss).or_default() += n;
+                }
+            });
+        }
+        counts
+    }
+
+    /// The printed lines, as the tracer would put them together.
+    fn printed(&self) -> Vec<String> {
+        self.world.records.iter().map(|it| self.line(it)).collect()
+    }
+
+    fn line(&self, bytes: &[u8]) -> String {
+        let head = u64_at(bytes, 0);
+        if head as u32 == record::EXIT {
+            return format!("exit {}", u64_at(bytes, 8) as i64);
+        }
+        let print = &self.plan.prints[(head >> 32) as usize];
+        assert_eq!(print.size, bytes.len());
+        let piece = |it: &Piece| match it {
+            Piece::Text(text) => text.clone(),
+            Piece::Arg(arg) if arg.present_at.is_some_and(|it| u64_at(bytes, it) == 0) => "-".into(),
+            Piece::Arg(arg) => {
+                let text = self.scalar(arg.kind, &bytes[arg.at..]);
+                arg.human.map_or(text.clone(), |unit| format!("{text} {unit:?}"))
+            }
+        };
+        print.pieces.iter().map(piece).collect()
+    }
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+}
+
+fn words(text: &[u8]) -> [u64; 2] {
+    let mut bytes = [0; 16];
+    bytes[..text.len()].copy_from_slice(text);
+    [u64_at(&bytes, 0), u64_at(&bytes, 8)]
+}
+
+fn decoded(kind: TableKind, value: &[u8]) -> Vec<i64> {
+    let words: Vec<i64> = value.chunks_exact(8).map(|it| u64_at(it, 0) as i64).collect();
+    match kind {
+        TableKind::Min => vec![words[0] ^ i64::MAX],
+        TableKind::Max => vec![words[0] ^ i64::MIN],
+        TableKind::Stats => vec![words[0], words[1], words[2] ^ i64::MAX, words[3] ^ i64::MIN],
+        _ => words,
+    }
+}
+
+/// `@r = EXPRESSION` over one kernel: the value, or none when the handler ended.
+fn value_of(expression: &str, kernel: Kernel) -> Option<i64> {
+    let mut run = Run::new(&format!("kernel(|k| {{ @r = {expression}; }});"));
+    run.feed(&[kernel]).one("@r").map(|it| it[0])
+}
+
+fn check_values(cases: &[(&str, i64)]) {
+    for (expression, expected) in cases {
+        let event = kernel("gemm", 1000).with(word::START, -7).with(word::END, 3).with(word::GRID, 2)
+            .with(word::GRID + 1, 3).with(word::GRID + 2, 4);
+        assert_eq!(value_of(expression, event), Some(*expected), "{expression}");
+    }
+}
+
+#[test]
+fn arithmetic_is_that_of_wrapping_64_bit_integers() {
+    check_values(&[
+        ("k.duration + 1", 1001),
+        ("k.duration - k.start * 2", 1014),
+        ("-k.start", 7),
+        ("k.start / 2", -3),
+        ("k.start % 3", -1),
+        ("k.start / k.end", -2),
+        ("k.start % k.end", -1),
+        ("k.start / (k.end - 4)", 7),
+        ("k.start % (k.end - 4)", 0),
+        ("(k.duration & 0xff) | 1", 233),
+        ("k.duration ^ k.duration", 0),
+        ("k.end << 4", 48),
+        ("k.start >> 1", -4),
+        ("k.end << k.end", 24),
+        ("9223372036854775807 + k.end", i64::MIN + 2),
+        ("k.duration * 9223372036854775807", -1000),
+        ("k.grid.size", 24),
+        ("k.grid.x + k.grid.y * k.grid.z", 14),
+        ("100.ms / 1.us", 100_000),
+        ("1.5.ms + k.end.us", 1_503_000),
+        ("min(k.start, k.end) + max(k.start, k.end)", -4),
+        ("k.end.max(10)", 10),
+        ("abs(k.start) + (k.start).abs()", 14),
+        ("((k.end + 1) * (k.end + 2)) - ((k.end + 3) * ((k.end + 4) - ((k.end + 5) * (k.end + (k.end * k.end)))))", 20 - 6 * (7 - 8 * 12)),
+        ("if k.end > 2 { 5 } else { 6 }", 5),
+        ("if k.end > 3 { 5 } else if k.end == 3 { 6 } else { 7 }", 6),
+        ("{ let a = k.end; a += 4; a *= 2; a }", 14),
+    ]);
+}
+
+#[test]
+fn conditions() {
+    let cases = [
+        ("k.end == 3", true),
+        ("k.end != 3", false),
+        ("k.start < 0", true),
+        ("k.start >= k.end", false),
+        ("k.start <= -7 && k.end > 2", true),
+        ("k.start > 0 || k.end < 2", false),
+        ("!(k.start > 0) && (k.end == 1 || k.end == 3)", true),
+        ("!(k.end == 3 && k.start == -7)", false),
+        ("k.end > 5_000_000_000", false),
+        ("k.name == \"gemm\"", true),
+        ("k.name == \"_Z4gemm\"", true),
+        ("k.name != \"other\"", true),
+        ("k.name == \"other\"", false),
+        ("k.comm == \"python3\"", true),
+        ("k.comm == \"python\"", false),
+        ("k.comm == \"python3.11\"", false),
+        ("k.comm == \"a name that is longer than sixteen\"", false),
+        ("k.comm == k.launch.comm", false),
+        ("k.graph == ()", true),
+        ("k.graph == 0", false),
+        ("k.graph != 7", true),
+        ("k.graph == k.graph_node", true),
+        ("true", true),
+    ];
+    for (condition, expected) in cases {
+        let event = kernel("gemm", 1).symbol("_Z4gemm").with(word::START, -7).with(word::END, 3);
+        let value = value_of(&format!("if {condition} {{ 1 }} else {{ 0 }}"), event.clone());
+        assert_eq!(value, Some(i64::from(expected)), "{condition}");
+        let mut run = Run::new(&format!("kernel(|k| {{ @r = {condition}; }});"));
+        assert_eq!(run.feed(&[event]).one("@r"), Some(vec![i64::from(expected)]), "stored: {condition}");
+    }
+}
+
+#[test]
+fn keys_of_names_texts_and_several_parts() {
+    let mut run = Run::new("kernel(|k| @t[k.name, k.comm, k.device].sum(k.duration));");
+    run.feed(&[kernel("a", 1), kernel("b", 2), kernel("a", 4).with(word::DEVICE, 1), kernel("a", 8)]);
+    let expected = [("a,python3,0", 9), ("b,python3,0", 2), ("a,python3,1", 4)];
+    assert_eq!(run.rows("@t"), expected.map(|(key, n)| (key.to_string(), vec![n])).into());
+}
+
+#[test]
+fn a_name_beside_a_text_becomes_text() {
+    let mut run = Run::new("kernel(|k| { @t[k.name].count(); @t[k.comm].count(); @t[\"lit\"].count(); });");
+    run.feed(&[kernel("python3", 1), kernel("gemm", 1)]);
+    let expected = [("python3", 3), ("gemm", 1), ("lit", 2)];
+    assert_eq!(run.rows("@t"), expected.map(|(key, n)| (key.to_string(), vec![n])).into());
+}
+
+#[test]
+fn a_name_that_is_too_long_as_text_is_cut_and_counted() {
+    let long = "x".repeat(200);
+    let mut run = Run::new("kernel(|k| { @t[k.name].count(); @t[k.comm].count(); });");
+    run.feed(&[kernel(&long, 1)]);
+    assert_eq!(run.rows("@t").get(&"x".repeat(128)), Some(&vec![1]));
+    assert_eq!(run.losses(), [(Loss::TextCut, 1)].into());
+}
+
+#[test]
+fn aggregations() {
+    let values = [5, -3, 12, 0, 5];
+    let events: Vec<Kernel> = values.iter().map(|it| kernel("k", *it)).collect();
+    let cases: [(&str, Vec<i64>); 6] = [
+        ("count()", vec![5]),
+        ("sum(k.duration)", vec![19]),
+        ("min(k.duration)", vec![-3]),
+        ("max(k.duration)", vec![12]),
+        ("avg(k.duration)", vec![5, 19]),
+        ("stats(k.duration)", vec![5, 19, -3, 12]),
+    ];
+    for (call, expected) in cases {
+        for map in ["@r", "@r[k.name]", "@r[k.name, 1]"] {
+            let mut run = Run::new(&format!("kernel(|k| {map}.{call});"));
+            assert_eq!(run.feed(&events).one("@r"), Some(expected.clone()), "{map}.{call}");
+        }
+    }
+}
+
+#[test]
+fn extremes_of_the_integers_are_kept() {
+    for n in [i64::MIN, -1, 0, 1, i64::MAX] {
+        let mut run = Run::new("kernel(|k| { @lo.min(k.duration); @hi.max(k.duration); });");
+        run.feed(&[kernel("k", n)]);
+        assert_eq!((run.one("@lo"), run.one("@hi")), (Some(vec![n]), Some(vec![n])));
+    }
+}
+
+#[test]
+fn buckets_are_those_of_the_model() {
+    let mut values: Vec<i64> = (0..63).flat_map(|it| [(1i64 << it) - 1, 1 << it, (1 << it) + 1]).collect();
+    values.extend([-1, i64::MIN, i64::MAX]);
+    for (call, bits) in [("hist(k.duration)", 0), ("hist(k.duration, 3)", 3), ("quantiles(k.duration)", 5)] {
+        let mut run = Run::new(&format!("kernel(|k| @h.{call});"));
+        let events: Vec<Kernel> = values.iter().map(|it| kernel("k", *it)).collect();
+        run.feed(&events);
+        let mut expected: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+        for value in &values {
+            expected.entry(format!("#{}", bucket::index(*value, bits))).or_insert_with(|| vec![0])[0] += 1;
+        }
+        assert_eq!(run.rows("@h"), expected, "{call}");
+    }
+}
+
+#[test]
+fn linear_buckets() {
+    let mut run = Run::new("kernel(|k| @h[k.name].lhist(k.duration, 0, 10, 3));");
+    let values = [-5, -1, 0, 2, 3, 8, 9, 10, 11, i64::MAX];
+    run.feed(&values.map(|it| kernel("k", it)));
+    let expected = [("k,#-1", 2), ("k,#0", 2), ("k,#1", 1), ("k,#2", 1), ("k,#3", 1), ("k,#4", 3)];
+    assert_eq!(run.rows("@h"), expected.map(|(key, n)| (key.to_string(), vec![n])).into());
+}
+
+#[test]
+fn plain_values() {
+    let mut run = Run::new(
+        "kernel(|k| {
+            @n += 1; @d -= k.duration; @or[k.name] |= k.duration; @x ^= 3; @and[1] &= 7;
+            @last[k.name] = k.duration; @who[k.device] = k.comm; @name[0] = k.name; @flag = k.duration > 2;
+            @twice = @n * 2; @n2 *= 1;
+        });
+        kernel(|k| @n2 = 5);",
+    );
+    run.feed(&[kernel("a", 1), kernel("a", 6)]);
+    assert_eq!(run.one("@n"), Some(vec![2]));
+    assert_eq!(run.one("@d"), Some(vec![-7]));
+    assert_eq!(run.one("@or"), Some(vec![7]));
+    assert_eq!(run.one("@x"), Some(vec![0]));
+    assert_eq!(run.one("@and"), Some(vec![0]));
+    assert_eq!(run.one("@last"), Some(vec![6]));
+    assert_eq!(run.one("@flag"), Some(vec![1]));
+    assert_eq!(run.one("@twice"), Some(vec![4]));
+    assert_eq!(run.one("@who").map(|it| it[0] as u64), Some(words(b"python3")[0]));
+    assert_eq!(run.losses(), [(Loss::MissingValue, 1)].into(), "`*=` has no value to start from");
+}
+
+#[test]
+fn missing_values_are_tested_and_never_computed_with() {
+    let script = "kernel(|k| {
+        if k.device in @seen { @again += 1; }
+        if [k.device, k.name] in @pairs { @pair += 1; }
+        @or_else = @seen[k.device] ?? -1;
+        if @seen[k.device] == () { @absent += 1; } else { @present += 1; }
+        @seen[k.device] = k.duration;
+        @pairs[k.device, k.name] = 1;
+        let x = @never[9];
+        if x != () { @never[8] = 1; }
+        @by[@never[9], k.graph ?? 77].count();
+        @never[10] = @never[9];
+        @after += @never[9] + 1;
+        @unreached += 1;
+    });
+    kernel(|k| { @never[1] = 5; });";
+    let mut run = Run::new(script);
+    run.feed(&[kernel("a", 4), kernel("a", 5)]);
+    assert_eq!(run.one("@again"), Some(vec![1]));
+    assert_eq!(run.one("@pair"), Some(vec![1]));
+    assert_eq!(run.one("@or_else"), Some(vec![4]));
+    assert_eq!((run.one("@absent"), run.one("@present")), (Some(vec![1]), Some(vec![1])));
+    assert_eq!(run.rows("@by"), [("-,77".to_string(), vec![2])].into());
+    assert_eq!(run.rows("@never"), [("1".to_string(), vec![5])].into());
+    assert_eq!((run.one("@after"), run.one("@unreached")), (None, None));
+    assert_eq!(run.losses(), [(Loss::MissingValue, 2)].into());
+}
+
+#[test]
+fn removing_and_assigning_nothing() {
+    let mut run = Run::new(
+        "kernel(|k| { @a[1] = 1; @a[2] = 2; @a[3] = 3; @a[1].remove(); @a[9].remove(); @a[2] = (); @b = 1; @b.remove(); });",
+    );
+    run.feed(&[kernel("k", 1)]);
+    assert_eq!(run.rows("@a"), [("3".to_string(), vec![3])].into());
+    assert_eq!(run.one("@b"), None);
+}
+
+#[test]
+fn division_by_zero_ends_the_handler_and_is_counted() {
+    let mut run = Run::new("kernel(|k| { @a = 10 / k.device; @b += 1; @c = 10 % (k.device - 1); });");
+    run.feed(&[kernel("k", 1), kernel("k", 1).with(word::DEVICE, 1), kernel("k", 1).with(word::DEVICE, 2)]);
+    assert_eq!((run.one("@a"), run.one("@b"), run.one("@c")), (Some(vec![5]), Some(vec![2]), Some(vec![0])));
+    assert_eq!(run.losses(), [(Loss::DivisionByZero, 2)].into());
+}
+
+#[test]
+fn unjoined_kernels_are_skipped_unless_the_handler_tests() {
+    let events = [kernel("a", 1).with(word::LAUNCH_START, 40), kernel("a", 1).unjoined()];
+    let mut skips = Run::new("kernel(|k| { @n += 1; @t = k.launch.time; });");
+    skips.feed(&events);
+    assert_eq!((skips.one("@n"), skips.one("@t")), (Some(vec![1]), Some(vec![40])));
+    assert_eq!(skips.losses(), [(Loss::SkippedUnjoined, 1)].into());
+    assert!(!skips.plan.probes[0].sees_unjoined);
+
+    let mut tests = Run::new("kernel(|k| { if k.launch == () { @lost += 1; } @by[k.launch.time].count(); });");
+    tests.feed(&events);
+    assert_eq!(tests.one("@lost"), Some(vec![1]));
+    assert_eq!(tests.rows("@by"), [("40".to_string(), vec![1]), ("-".to_string(), vec![1])].into());
+    assert!(tests.losses().is_empty() && tests.plan.probes[0].sees_unjoined);
+}
+
+#[test]
+fn tags_are_optional() {
+    let mut run = Run::new("kernel(|k| @by[k.launch.tag].sum(k.duration));");
+    run.feed(&[kernel("a", 3).with(word::LAUNCH_TAGGED, 1).with(word::LAUNCH_TAG, 0), kernel("a", 4)]);
+    assert_eq!(run.rows("@by"), [("0".to_string(), vec![3]), ("-".to_string(), vec![4])].into());
+}
+
+#[test]
+fn prints() {
+    let mut run = Run::new(
+        "let who = \"me\";
+        kernel(|k| {
+            print(\"plain\");
+            print(`${who}: ${k.name} took ${k.duration.human} on ${k.comm}, graph ${k.graph}, ${k.duration > 5}, ${k.start + 1}`);
+            print(k.duration);
+            @v = 4; print(`${@v} ${@w[1]} ${(@v + 1).human}`);
+        });
+        kernel(|k| @w[2] = 1);",
+    );
+    run.feed(&[kernel("gemm", 7)]);
+    assert_eq!(
+        run.printed(),
+        ["plain", "me: gemm took 7 Nanos on python3, graph -, 1, 1", "7", "4 - 5 None"]
+    );
+}
+
+#[test]
+fn exit_ends_the_handler() {
+    let mut run = Run::new("kernel(|k| { print(\"one\"); if k.duration > 1 { exit(k.duration); } else { exit(); } print(\"never\"); });");
+    run.feed(&[kernel("k", 3), kernel("k", 1)]);
+    assert_eq!(run.printed(), ["one", "exit 3", "one", "exit 0"]);
+}
+
+#[test]
+fn loops_are_unrolled() {
+    let mut run = Run::new(
+        "let n = 4;
+        kernel(|k| {
+            let total = 0;
+            for i in 0..n { if i == 1 { continue; } total += i; @i[i].count(); }
+            for i in 1..=3 { total += 100; if i == 2 { break; } }
+            for f in [\"x\", \"y\"] { @f[f].count(); }
+            @total = total;
+            return;
+            @never = 1;
+        });",
+    );
+    run.feed(&[kernel("k", 1)]);
+    assert_eq!(run.one("@total"), Some(vec![205]));
+    assert_eq!(run.rows("@i").len(), 3);
+    assert_eq!(run.rows("@f").into_keys().collect::<Vec<_>>(), ["x", "y"]);
+    assert_eq!(run.one("@never"), None);
+}
+
+#[test]
+fn every_nth_event() {
+    let mut run = Run::new("kernel(#{every: 3}, |k| @n.count());");
+    run.feed(&vec![kernel("k", 1); 7]);
+    assert_eq!(run.one("@n"), Some(vec![3]), "the first, the fourth and the seventh");
+}
+
+#[test]
+fn full_maps_are_counted_by_map() {
+    let mut run = Run::new(
+        "map(#{name: \"@small\", size: 2}); map(#{name: \"@plain\", size: 1});
+        kernel(|k| { @small[k.duration].count(); @plain[k.duration] = 1; @after += 1; });",
+    );
+    run.feed(&[kernel("k", 1), kernel("k", 2), kernel("k", 3), kernel("k", 1)]);
+    assert_eq!((run.rows("@small").len(), run.rows("@plain").len()), (2, 1));
+    assert_eq!(run.losses(), [(Loss::MapFull, 3)].into());
+    assert_eq!(run.one("@after"), Some(vec![4]));
+}
+
+#[test]
+fn locals_hold_texts_and_missing_values() {
+    let mut run = Run::new(
+        "kernel(|k| {
+            let who = if k.duration > 1 { k.comm } else { \"nobody in particular\" };
+            @who[who].count();
+            if who == \"nobody in particular\" { @nobody += 1; }
+            let g = k.graph;
+            let h = g ?? 5;
+            { let g = 9; @inner = g; }
+            @h = h; @g[g].count();
+            let s = k.name; @s[s].count();
+        });",
+    );
+    run.feed(&[kernel("a", 1), kernel("a", 2)]);
+    assert_eq!(run.rows("@who").into_keys().collect::<Vec<_>>(), ["nobody in particular", "python3"]);
+    assert_eq!(run.one("@nobody"), Some(vec![1]));
+    assert_eq!((run.one("@inner"), run.one("@h")), (Some(vec![9]), Some(vec![5])));
+    assert_eq!(run.rows("@g").into_keys().collect::<Vec<_>>(), ["-"]);
+    assert_eq!(run.rows("@s").into_keys().collect::<Vec<_>>(), ["a"]);
+}
+
+#[test]
+fn arithmetic_inside_an_alternative_still_ends_the_handler() {
+    let mut run = Run::new("kernel(|k| { @r = (@m[1] + 1) ?? 7; @after = 1; }); kernel(|k| @m[2] = 1);");
+    run.feed(&[kernel("k", 1)]);
+    assert_eq!((run.one("@r"), run.one("@after")), (None, None));
+    assert_eq!(run.losses(), [(Loss::MissingValue, 1)].into());
+}
+
+#[test]
+fn units_follow_values() {
+    use xputrace_model::schema::Unit;
+    let plan = plan(
+        "kernel(|k| {
+            @t[k.start].sum(k.end - k.start); @half = k.duration / 2; @us.hist(k.duration / 1.us);
+            @b.sum(k.dynamic_shared + k.static_shared); @n.count(); @more.avg(k.duration * 2); @later = @half + 1;
+        });",
+    );
+    let unit = |name: &str| plan.tables.iter().find(|it| it.name == name).map(|it| it.unit);
+    assert_eq!(unit("@t"), Some(Unit::Nanos));
+    assert_eq!(unit("@half"), Some(Unit::Nanos));
+    assert_eq!(unit("@us"), Some(Unit::None));
+    assert_eq!(unit("@b"), Some(Unit::Bytes));
+    assert_eq!(unit("@n"), Some(Unit::None));
+    assert_eq!(unit("@more"), Some(Unit::Nanos));
+    assert_eq!(unit("@later"), Some(Unit::Nanos));
+}

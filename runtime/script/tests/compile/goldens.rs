@@ -1,0 +1,79 @@
+//! Text in, text out: each script under `tests/compile/handlers` has beside it what the compiler
+//! makes of it: diagnostics, probes, maps and bytecode. `BLESS=1` writes the answers anew.
+
+use crate::support::{compiled, described};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use xputrace_bytecode::disasm;
+use xputrace_model::plan::Plan;
+
+#[test]
+fn answers_are_as_written() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/compile/handlers");
+    let mut scripts: Vec<PathBuf> = std::fs::read_dir(&folder)
+        .expect("the scripts are in the repository")
+        .map(|it| it.expect("readable").path())
+        .filter(|it| it.extension().is_some_and(|it| it == "rhai"))
+        .collect();
+    scripts.sort();
+    assert!(!scripts.is_empty());
+    let bless = std::env::var_os("BLESS").is_some();
+    let mut wrong = Vec::new();
+    for path in scripts {
+        let script = std::fs::read_to_string(&path).expect("readable");
+        let answer = answer(&script);
+        let expected = path.with_extension("txt");
+        if bless {
+            std::fs::write(&expected, &answer).expect("writable");
+        } else if std::fs::read_to_string(&expected).unwrap_or_default() != answer {
+            wrong.push(format!("{}:\n{answer}", expected.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "run with BLESS=1 if these are right:\n{}", wrong.join("\n"));
+}
+
+fn answer(script: &str) -> String {
+    let (plan, diagnostics) = compiled(script);
+    let mut out = described(script, &diagnostics);
+    if diagnostics.iter().all(|it| it.severity != xputrace_model::diagnostic::Severity::Error) {
+        describe(&plan, &mut out);
+    }
+    out
+}
+
+fn describe(plan: &Plan, out: &mut String) {
+    for probe in &plan.probes {
+        let _ = writeln!(out, "{} runs as {}: {}", probe.name, probe.place.name(), probe.why.join("; "));
+    }
+    let _ = writeln!(out, "demand {:?}", plan.demand);
+    for table in &plan.tables {
+        let keys: Vec<String> = table
+            .keys
+            .iter()
+            .map(|it| format!("{:?}{}", it.kind, if it.optional { "?" } else { "" }))
+            .collect();
+        let map = |it: Option<usize>| {
+            it.map_or("-".into(), |it| {
+                let spec = &plan.image.maps[it];
+                let inner = spec.inner.as_ref().map_or(String::new(), |it| format!(" of {:?}", it.kind));
+                format!("{:?}{inner} {}", spec.kind, spec.name)
+            })
+        };
+        let _ = writeln!(
+            out,
+            "{}[{}] {:?} {:?}, kernel {}, tracer {}",
+            table.name,
+            keys.join(", "),
+            table.kind,
+            table.unit,
+            map(table.kernel_map),
+            map(table.tracer_map)
+        );
+    }
+    if !plan.shown_by_end.is_empty() {
+        let _ = writeln!(out, "shown by end {:?}", plan.shown_by_end);
+    }
+    for program in &plan.image.programs {
+        let _ = writeln!(out, "\n{} {:?}\n{}", program.name, program.kind, disasm::text(program, &plan.image).trim_end());
+    }
+}

@@ -1,0 +1,355 @@
+//! The kernel's verifier over compiled programs: the examples of the language, and random
+//! scripts that use every construct. Needs root; says so and passes where there is none.
+
+use crate::support::plan;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use xputrace_bytecode::{Image, MapKind, MapSpec, Program, ProgramKind, helper};
+use xputrace_model::plan::Plan;
+
+/// Scripts every one of whose handlers must be taken.
+const EXAMPLES: &[&str] = &[
+    "kernel(|k| @time[k.name].sum(k.duration));",
+    "kernel(|k| if k.duration > 100.ms { print(`${k.name} took ${k.duration} ns\\n${k.launch.ustack}`) });",
+    "kernel(|k| @latency.hist(k.start - k.launch.time));",
+    "kernel(|k| @gpu[k.launch.ustack, k.name].sum(k.duration)); end(|| print(@gpu));",
+    "uprobe(\"./server:handle_request\", |e| @request[e.tid] = e.arg0);
+     launch(|l| l.tag = @request[l.tid]);
+     kernel(|k| @gpu_ns[k.launch.tag].sum(k.duration));",
+    "uprobe(\"libc:malloc\", |e| @bytes[e.comm].hist(e.arg0));",
+    "uretprobe(\"libc:read\", |e| @us.hist(e.duration / 1.us));",
+    "uprobe(\"libc:write\", |e| @start[e.tid] = e.time);
+     uretprobe(\"libc:write\", |e| { if e.tid in @start { @us2.hist((e.time - @start[e.tid]) / 1.us); @start[e.tid].remove(); } });",
+    "tracepoint(\"sched:sched_switch\", |e| @switches[e.prev_comm].count());",
+    "profile(99.hz, |e| @cpu[e.ustack].count());",
+    "for f in [\"cudaMalloc\", \"cudaFree\"] { uprobe(`libcudart:${f}`, |e| @calls[f].count()); }",
+    "uprobe(\"libc:read\", |e| @time.sum(e.arg2)); interval(1.s, || { print(@time.top(5)); @time.clear(); });",
+    "uprobe(\"libc:read\", |e| @n[e.pid].quantiles(e.arg2)); interval(1.s, || print(@n));",
+    "uprobe(\"libc:open\", |e| { print(`${str(e.arg0)} by ${e.comm} ${e.pid}`); @f[str(e.arg0, 64)].count(); if str(e.arg1) == \"x\" { exit(3); } });",
+    "uretprobe(\"libc:read\", |e| { @bytes[e.entry.arg0].sum(e.retval); @when = e.entry.time; });",
+    "uprobe(\"libc:mem*\", |e| @f[e.func, e.probe].count());",
+    "launch(|l| { if l.symbol == \"_Z3foo\" { l.tag = l.grid.size + l.stream; } });",
+    "tracepoint(\"syscalls:sys_enter_write\", #{scope: \"system\", every: 10}, |e| { @fd[e.fd, e.cpu, e.uid, e.gid].stats(e.count); @c[e.cgroup].lhist(e.count, 0, 4096, 64); });",
+    "profile(99.hz, |e| { @k[e.kstack].count(); @best[e.comm].max(e.time); @worst.min(e.time); @mean[e.cpu].avg(e.time); });",
+];
+
+#[test]
+fn the_kernel_takes_the_examples() {
+    if !can_load() {
+        return;
+    }
+    for script in EXAMPLES {
+        load_all(script, &plan(script)).unwrap_or_else(|log| panic!("{script}\n{log}"));
+    }
+}
+
+#[test]
+fn the_kernel_takes_random_scripts_of_every_construct() {
+    if !can_load() {
+        return;
+    }
+    let seen = RefCell::new(Coverage::default());
+    let mut runner = TestRunner::new_with_rng(
+        Config { cases: 150, failure_persistence: None, ..Config::default() },
+        proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha),
+    );
+    runner
+        .run(&script(), |script| {
+            let plan = plan(&script);
+            seen.borrow_mut().note(&script, &plan);
+            load_all(&script, &plan).map_err(|log| TestCaseError::fail(format!("{script}\n{log}")))
+        })
+        .unwrap_or_else(|error| panic!("{error}"));
+    let seen = seen.into_inner();
+    println!("{seen}");
+    let missing: Vec<String> = constructs().into_iter().filter(|it| !seen.constructs.contains_key(it)).collect();
+    assert!(missing.is_empty(), "never generated: {missing:?}");
+}
+
+/// The constructs of the table in `docs/LANGUAGE.md`: the code in its second column.
+fn constructs() -> Vec<String> {
+    let text = include_str!("../../../../docs/LANGUAGE.md");
+    let table = text.split("<!-- constructs -->").nth(1).expect("the table is marked").replace("\\|", "\u{1}");
+    let code = |row: &str| Some(row.split('|').nth(2)?.trim().strip_prefix('`')?.strip_suffix('`')?.replace('\u{1}', "|"));
+    table.lines().filter_map(code).collect()
+}
+
+#[derive(Default)]
+struct Coverage {
+    constructs: BTreeMap<String, usize>,
+    helpers: BTreeSet<i32>,
+    programs: usize,
+    insns: usize,
+    largest: usize,
+}
+
+impl Coverage {
+    fn note(&mut self, script: &str, plan: &Plan) {
+        for construct in constructs() {
+            if script.contains(&construct) {
+                *self.constructs.entry(construct).or_default() += 1;
+            }
+        }
+        for program in &plan.image.programs {
+            self.programs += 1;
+            self.insns += program.insns.len();
+            self.largest = self.largest.max(program.insns.len());
+            self.helpers.extend(program.insns.iter().filter(|it| it.code == 0x85).map(|it| it.imm));
+        }
+    }
+}
+
+impl std::fmt::Display for Coverage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "{} programs, {} instructions, largest {}", self.programs, self.insns, self.largest)?;
+        writeln!(f, "helpers: {:?}", self.helpers)?;
+        self.constructs.iter().try_for_each(|(construct, n)| writeln!(f, "{n:5} {construct}"))
+    }
+}
+
+// ---- random scripts -------------------------------------------------------------------------
+
+fn script() -> impl Strategy<Value = String> {
+    let probe = prop_oneof![
+        Just(("uprobe(\"libc:read\", |e| {", "e", &["e.arg0", "e.arg5", "e.uid", "e.gid", "e.cpu", "e.cgroup"][..])),
+        Just(("uprobe(\"libc:mem*\", #{every: 10}, |e| {", "e", &["e.arg1", "e.arg2", "e.arg3", "e.arg4"][..])),
+        Just(("uretprobe(\"libc:read\", |e| {", "e", &["e.retval", "e.duration", "e.entry.arg2", "e.entry.time"][..])),
+        Just(("tracepoint(\"sched:sched_switch\", |e| {", "e", &["e.prev_pid", "e.prev_state", "e.args.next_pid"][..])),
+        Just(("profile(99.hz, |e| {", "e", &["e.cpu", "e.uid"][..])),
+        Just(("kernel(|k| {", "k", &["k.duration", "k.grid.size", "k.launch.time", "k.launch.block.x", "k.registers"][..])),
+        Just(("launch(|l| { l.tag = 1;", "l", &["l.grid.x", "l.block.size", "l.stream", "l.dynamic_shared"][..])),
+    ];
+    proptest::collection::vec(
+        (probe, proptest::collection::vec(any::<[u8; 24]>(), 1..5)).prop_map(|((open, event, fields), bytes)| {
+            let mut body = String::new();
+            for bytes in bytes {
+                let mut choice = Choice { bytes, at: 0, event, fields };
+                body += &choice.statement(2);
+                body.push('\n');
+            }
+            format!("{open}\n{body}}});")
+        }),
+        1..4,
+    )
+    .prop_map(|handlers| format!("let n = 3;\n{}\n{REST}", handlers.join("\n")))
+}
+
+/// What every random script ends in: maps that are only read would be mistakes.
+const REST: &str = "uprobe(\"libc:free\", |e| { @plain[1] = e.arg0; @pair[1, 1] = 1; });
+interval(1.s, || { print(@live); @live.clear(); });";
+
+/// Bytes that decide what is generated: shrinking them makes the script simpler.
+struct Choice<'a> {
+    bytes: [u8; 24],
+    at: usize,
+    event: &'a str,
+    fields: &'a [&'a str],
+}
+
+impl Choice<'_> {
+    fn of(&mut self, n: usize) -> usize {
+        let byte = self.bytes.get(self.at).copied().unwrap_or(0);
+        self.at += 1;
+        byte as usize % n
+    }
+
+    fn number(&mut self, depth: usize) -> String {
+        let simple = depth == 0;
+        match self.of(if simple { 4 } else { 16 }) {
+            0 => "7".into(),
+            1 => self.fields[self.of(self.fields.len())].into(),
+            2 => format!("{}.time", self.event),
+            3 => "n".into(),
+            4 => format!("({} {} {})", self.number(depth - 1), ["+", "-", "*"][self.of(3)], self.number(depth - 1)),
+            5 => format!("({} / ({} | 1))", self.number(depth - 1), self.number(depth - 1)),
+            6 => format!("({} % ({} | 1))", self.number(depth - 1), self.number(depth - 1)),
+            7 => format!("({} {} {})", self.number(depth - 1), ["&", "|", "^"][self.of(3)], self.number(depth - 1)),
+            8 => format!("({} {} {})", self.number(depth - 1), ["<<", ">>"][self.of(2)], self.number(depth - 1)),
+            9 => format!("(@plain[{}] ?? {})", self.number(depth - 1), self.number(depth - 1)),
+            10 => format!("(if {} {{ {} }} else {{ {} }})", self.truth(depth - 1), self.number(depth - 1), self.number(depth - 1)),
+            11 => format!("{}({}, {})", ["min", "max"][self.of(2)], self.number(depth - 1), self.number(depth - 1)),
+            12 => format!("abs({})", self.number(depth - 1)),
+            13 => "-7".into(),
+            14 => "100.ms".into(),
+            _ => format!("@plain[{}]", self.number(depth - 1)),
+        }
+    }
+
+    fn truth(&mut self, depth: usize) -> String {
+        if depth == 0 {
+            return format!("{} > 3", self.number(0));
+        }
+        match self.of(9) {
+            0 => format!("{} {} {}", self.number(depth - 1), ["==", "!=", "<", "<=", ">", ">="][self.of(6)], self.number(depth - 1)),
+            1 => format!("({} && {})", self.truth(depth - 1), self.truth(depth - 1)),
+            2 => format!("({} || {})", self.truth(depth - 1), self.truth(depth - 1)),
+            3 => format!("!({})", self.truth(depth - 1)),
+            4 => format!("{}.comm == \"python3\"", self.event),
+            5 => format!("{} in @plain", self.number(depth - 1)),
+            6 => format!("[{}, {}] in @pair", self.number(depth - 1), self.number(depth - 1)),
+            7 => format!("@plain[{}] == ()", self.number(depth - 1)),
+            _ if self.event == "k" => "k.name != \"gemm\"".into(),
+            _ => "true".into(),
+        }
+    }
+
+    fn statement(&mut self, depth: usize) -> String {
+        let event = self.event;
+        match self.of(24) {
+            0 => format!("@count[{}.comm].count();", event),
+            1 => format!("@sum.sum({});", self.number(depth)),
+            2 => format!("@min[{}].min({});", self.number(1), self.number(depth)),
+            3 => format!("@max.max({});", self.number(depth)),
+            4 => format!("@avg[{}.pid].avg({});", event, self.number(depth)),
+            5 => format!("@stats[{}.tid].stats({});", event, self.number(depth)),
+            6 => format!("@hist[{}].hist({});", self.number(1), self.number(depth)),
+            7 => format!("@lin.lhist({}, 0, 1000, 10);", self.number(depth)),
+            8 => format!("@quant.quantiles({});", self.number(depth)),
+            9 => format!("@live[{}].stats({});", self.number(1), self.number(depth)),
+            10 => format!("@plain[{}] = {};", self.number(1), self.number(depth)),
+            11 => format!("@plain[{}] += {};", self.number(1), self.number(depth)),
+            12 => format!("@pair[{}, {}] -= 1;", self.number(1), self.number(0)),
+            13 => format!("@plain[{}].remove();", self.number(1)),
+            14 => format!("@plain[{}] = ();", self.number(1)),
+            15 => format!("if {} {{ {} }} else {{ {} }}", self.truth(depth), self.inner(depth), self.inner(depth)),
+            16 => format!("let x = {}; x += {}; @plain[x] = x;", self.number(depth), self.number(1)),
+            17 => format!("for i in 0..n {{ if {} {{ break; }} @count[{}.comm].count(); }}", self.truth(1), event),
+            18 => format!("for i in 0..n {{ if {} {{ continue; }} @sum.sum(i); }}", self.truth(1)),
+            19 => format!("print(`v ${{{}}} of ${{{}.comm}}, ${{({}).human}}`);", self.number(depth), event, self.number(1)),
+            20 => format!("if {} {{ exit({}); }}", self.truth(depth), self.number(1)),
+            21 => format!("if {} {{ return; }}", self.truth(depth)),
+            22 => match event {
+                "k" => "@stack[k.launch.ustack, k.name].count(); @who[0] = k.comm;".into(),
+                "l" => "@where[l.symbol].count(); @tag_seen = l.pid;".into(),
+                _ => "@ustack[e.ustack].count(); @kstack[e.kstack].count(); @who[0] = e.comm;".into(),
+            },
+            _ => match event {
+                "e" => "let s = str(e.time, 32); if s != \"x\" { @text[s].count(); } @func[e.probe].count();".into(),
+                _ => "@x |= 1; @x &= 3; @x ^= 1; @y *= 2; @y = 1;".into(),
+            },
+        }
+    }
+
+    fn inner(&mut self, depth: usize) -> String {
+        if depth == 0 { "@n.count();".into() } else { self.statement(depth - 1) }
+    }
+}
+
+// ---- loading, by the system call itself -----------------------------------------------------
+
+const BPF_MAP_CREATE: libc::c_int = 0;
+const BPF_PROG_LOAD: libc::c_int = 5;
+
+fn can_load() -> bool {
+    // SAFETY: geteuid has no preconditions.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        println!("skipped: loading programs into the kernel needs root");
+    }
+    root
+}
+
+/// Loads every program of a plan, but those that call what only the tracer's engine has.
+fn load_all(_script: &str, plan: &Plan) -> Result<(), String> {
+    let maps = plan.image.maps.iter().map(create_map).collect::<Result<Vec<_>, _>>()?;
+    for program in &plan.image.programs {
+        let engine_only = program.insns.iter().any(|it| it.code == 0x85 && it.imm == helper::NAME_TEXT);
+        if !engine_only {
+            load(program, &plan.image, &maps)?;
+        }
+    }
+    Ok(())
+}
+
+fn create_map(spec: &MapSpec) -> Result<OwnedFd, String> {
+    let inner = spec.inner.as_ref().map(|it| create_map(it)).transpose()?;
+    let mut attr = Attr::new();
+    // The many tests' maps would not fit at once; the verifier does not look at their size.
+    let entries = if matches!(spec.kind, MapKind::Hash | MapKind::PercpuHash | MapKind::LruHash) {
+        spec.max_entries.min(64)
+    } else {
+        spec.max_entries
+    };
+    for (at, value) in [
+        (0, spec.kind as u32),
+        (4, spec.key_size),
+        (8, spec.value_size),
+        (12, entries),
+        (16, spec.flags),
+        (20, inner.as_ref().map_or(0, |it| it.as_raw_fd() as u32)),
+    ] {
+        attr.u32(at, value);
+    }
+    attr.call(BPF_MAP_CREATE).map_err(|error| format!("creating the map {spec:?}: {error}"))
+}
+
+fn load(program: &Program, image: &Image, maps: &[OwnedFd]) -> Result<OwnedFd, String> {
+    let mut insns = program.insns.clone();
+    for (at, map) in &program.map_refs {
+        insns[*at].imm = maps[*map].as_raw_fd();
+    }
+    let code: Vec<u8> = insns.iter().flat_map(|it| it.to_bytes()).collect();
+    let mut log = vec![0u8; 1 << 22];
+    let license = c"GPL";
+    let mut attr = Attr::new();
+    let (kind, flags) = match program.kind {
+        ProgramKind::Uprobe | ProgramKind::Uretprobe => (2, 0),
+        ProgramKind::Tracepoint { .. } => (5, 0),
+        ProgramKind::PerfEvent => (7, 0),
+        ProgramKind::Syscall => (31, 1 << 4),
+    };
+    attr.u32(0, kind);
+    attr.u32(4, insns.len() as u32);
+    attr.u64(8, code.as_ptr() as u64);
+    attr.u64(16, license.as_ptr() as u64);
+    attr.u32(24, 1);
+    attr.u32(28, log.len() as u32);
+    attr.u64(32, log.as_mut_ptr() as u64);
+    attr.u32(44, flags);
+    attr.call(BPF_PROG_LOAD).map_err(|error| {
+        let end = log.iter().position(|it| *it == 0).unwrap_or(0);
+        let text = String::from_utf8_lossy(&log[..end]).into_owned();
+        let tail: Vec<&str> = text.lines().rev().take(60).collect();
+        let tail: Vec<&str> = tail.into_iter().rev().collect();
+        format!(
+            "{}: {error}\n{}\n{}",
+            program.name,
+            tail.join("\n"),
+            xputrace_bytecode::disasm::text(program, image)
+        )
+    })
+}
+
+/// `union bpf_attr`, by offset (`include/uapi/linux/bpf.h`).
+struct Attr([u64; 18]);
+
+impl Attr {
+    fn new() -> Self {
+        Attr([0; 18])
+    }
+
+    fn u32(&mut self, at: usize, value: u32) {
+        let shift = (at % 8) * 8;
+        self.0[at / 8] |= u64::from(value) << shift;
+    }
+
+    fn u64(&mut self, at: usize, value: u64) {
+        self.0[at / 8] = value;
+    }
+
+    fn call(&self, command: libc::c_int) -> Result<OwnedFd, std::io::Error> {
+        // SAFETY: the attribute outlives the call, and the addresses in it belong to buffers of
+        // the caller that do too.
+        let fd = unsafe {
+            libc::syscall(libc::SYS_bpf, command, self.0.as_ptr(), std::mem::size_of_val(&self.0) as u32)
+        };
+        if fd < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        // SAFETY: the kernel just made this descriptor for us alone.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    }
+}

@@ -1,0 +1,133 @@
+//! A host whose maps are in memory.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use xputrace_model::bucket;
+use xputrace_model::output::Output;
+use xputrace_model::schema::Unit;
+use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Table, TableDef, TableKind, Value};
+use xputrace_script::Host;
+
+#[derive(Default)]
+pub(crate) struct FakeHost {
+    maps: BTreeMap<String, (Kind, BTreeMap<Key, Cell>)>,
+    pub(crate) printed: Vec<String>,
+    pub(crate) exit: Option<i64>,
+}
+
+/// What it aggregates; `None` while it holds plain values.
+type Kind = Option<TableKind>;
+
+impl FakeHost {
+    fn map(&mut self, name: &str) -> &mut (Kind, BTreeMap<Key, Cell>) {
+        self.maps.entry(name.to_owned()).or_default()
+    }
+
+    fn def(name: &str, kind: TableKind, key: Option<&Key>) -> TableDef {
+        let part = KeyPart { kind: Scalar::Int, optional: false, unit: Unit::None };
+        TableDef {
+            name: name.to_owned(),
+            keys: vec![part; key.map_or(0, Vec::len)],
+            kind,
+            unit: Unit::None,
+            capacity: 100,
+            evict: false,
+            kernel_map: None,
+            tracer_map: None,
+        }
+    }
+}
+
+impl Host for FakeHost {
+    fn table(&mut self, name: &str) -> Option<Arc<Table>> {
+        let (kind, rows) = self.maps.get(name)?;
+        let kind = kind.unwrap_or(TableKind::Plain(Scalar::Int));
+        let def = Arc::new(FakeHost::def(name, kind, rows.keys().next()));
+        Some(Arc::new(Table { def, rows: rows.iter().map(|(k, v)| (k.clone(), v.clone())).collect() }))
+    }
+
+    fn get(&mut self, name: &str, key: &[Value]) -> Value {
+        match self.map(name).1.get(key) {
+            Some(Cell::Plain(value)) => value.clone(),
+            _ => Value::Missing,
+        }
+    }
+
+    fn contains(&mut self, name: &str, key: &[Value]) -> bool {
+        self.map(name).1.contains_key(key)
+    }
+
+    fn set(&mut self, name: &str, key: &[Value], value: Value) -> Result<(), String> {
+        self.map(name).1.insert(key.to_vec(), Cell::Plain(value));
+        Ok(())
+    }
+
+    fn add(&mut self, name: &str, key: &[Value], delta: i64) -> Result<(), String> {
+        let old = match self.get(name, key) {
+            Value::Int(n) => n,
+            _ => 0,
+        };
+        self.set(name, key, Value::Int(old.wrapping_add(delta)))
+    }
+
+    fn update(&mut self, name: &str, key: &[Value], kind: TableKind, x: i64) -> Result<(), String> {
+        let cell = match kind {
+            TableKind::Avg => Cell::Avg { count: 1, total: x },
+            TableKind::Stats => Cell::Stats { count: 1, total: x, min: x, max: x },
+            TableKind::Hist { bits } => Cell::Buckets(BTreeMap::from([(bucket::index(x, bits), 1)])),
+            TableKind::Quantiles => Cell::Buckets(BTreeMap::from([(bucket::index(x, bucket::QUANTILE_BITS), 1)])),
+            _ => Cell::Number(x),
+        };
+        let (known, rows) = self.map(name);
+        *known = Some(kind);
+        match rows.get_mut(key) {
+            Some(old) => old.merge(kind, cell),
+            None => drop(rows.insert(key.to_vec(), cell)),
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, name: &str, key: &[Value]) {
+        self.map(name).1.remove(key);
+    }
+
+    fn clear(&mut self, name: &str) {
+        self.map(name).1.clear();
+    }
+
+    fn output(&mut self, out: Output) {
+        match out {
+            Output::Text(text) => self.printed.push(text),
+            Output::Table(view) => {
+                let name = &view.table.def.name;
+                let text = match (view.top, view.table.rows.as_slice()) {
+                    (Some(n), rows) => format!("{name} top {n}: {}", rows.len()),
+                    (None, [(key, cell)]) if key.is_empty() => match cell {
+                        Cell::Plain(Value::Int(n)) => format!("{name}: {n}"),
+                        cell => format!("{name}: {}", cell.weight()),
+                    },
+                    (None, rows) => format!("{name}: {} rows", rows.len()),
+                };
+                self.printed.push(text);
+            }
+            other => self.printed.push(format!("{other:?}")),
+        }
+    }
+
+    fn text(&mut self, value: &Value, unit: Unit, human: bool) -> String {
+        format!("{value:?} {unit:?} {human}")
+    }
+
+    fn flamegraph(&mut self, path: &str, name: &str) -> Result<(), String> {
+        self.printed.push(format!("{name} in {path}"));
+        Ok(())
+    }
+
+    fn builtin(&mut self, name: &str) -> Option<Value> {
+        (name == "launches").then_some(Value::Int(12))
+    }
+
+    fn exit(&mut self, code: i64) {
+        self.exit = Some(code);
+    }
+}

@@ -1,0 +1,257 @@
+//! Executable files that processes have mapped, opened when they are first seen, so that they
+//! can be read after the process has ended or its mount namespace is gone.
+
+use crate::demangle::demangle;
+use crate::process::{Mapping, ProcessKey};
+use blazesym::symbolize::source::{Elf, Source};
+use blazesym::symbolize::{Input, Symbolized, Symbolizer};
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, ReadCache, elf};
+use rustc_hash::FxHashMap;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Index of a file in [`Files`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FileIndex(usize);
+
+/// A function found in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Symbol {
+    pub function: String,
+    /// Distance from the function's start in bytes.
+    pub offset: u64,
+}
+
+/// All files seen, each once.
+pub(crate) struct Files {
+    symbolizer: Symbolizer,
+    files: Vec<ExecutableFile>,
+    /// What a mapping says of its file → the file, `None` where it could not be opened.
+    by_mapping: FxHashMap<Claim, Option<FileIndex>>,
+    by_identity: FxHashMap<Identity, FileIndex>,
+    symbols: FxHashMap<(FileIndex, u64), Option<Symbol>>,
+}
+
+/// What tells files apart, as the mapping told it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Claim {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+    build_id: Option<Vec<u8>>,
+    /// Mappings without an inode could be anything: they are claims of their process alone.
+    process: Option<ProcessKey>,
+}
+
+/// What tells open files apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+}
+
+struct ExecutableFile {
+    handle: Handle,
+    segments: Vec<Segment>,
+    /// A file with this file's symbols, where a distribution keeps it apart.
+    debug_file: Option<PathBuf>,
+}
+
+/// How a file is found again when an address in it is first looked up.
+enum Handle {
+    /// Its path below `/proc/self/fd` stays good whatever becomes of the name.
+    Open(File),
+    /// Good while the name still leads to the same file.
+    Named(PathBuf, Option<Identity>),
+}
+
+/// Files that are kept open at most, so that descriptors are left for everything else.
+const MOST_OPEN: usize = 400;
+
+/// A loaded part of the file: `bytes` at `file_offset` are at `address` in the file's own terms.
+struct Segment {
+    file_offset: u64,
+    bytes: u64,
+    address: u64,
+}
+
+impl Files {
+    pub(crate) fn new() -> Self {
+        let symbolizer = Symbolizer::builder()
+            .enable_code_info(false)
+            .enable_inlined_fns(false)
+            .enable_demangling(false)
+            .build();
+        Files {
+            symbolizer,
+            files: Vec::new(),
+            by_mapping: FxHashMap::default(),
+            by_identity: FxHashMap::default(),
+            symbols: FxHashMap::default(),
+        }
+    }
+
+    /// The file behind a mapping, opened if it has not been before; `None` where it cannot be
+    /// opened or is another one by now.
+    pub(crate) fn open(&mut self, process: ProcessKey, mapping: &Mapping) -> Option<FileIndex> {
+        let claim = Claim {
+            path: mapping.path.clone(),
+            device: mapping.device,
+            inode: mapping.inode,
+            build_id: mapping.build_id.clone(),
+            process: (mapping.inode == 0 && mapping.build_id.is_none()).then_some(process),
+        };
+        if let Some(known) = self.by_mapping.get(&claim) {
+            return *known;
+        }
+        let opened = find(process.pid, mapping).map(|(path, file)| self.keep(path, file));
+        self.by_mapping.insert(claim, opened);
+        opened
+    }
+
+    /// The function at a file offset.
+    pub(crate) fn symbol(&mut self, index: FileIndex, file_offset: u64) -> Option<Symbol> {
+        if let Some(known) = self.symbols.get(&(index, file_offset)) {
+            return known.clone();
+        }
+        let found = self.look_up(index, file_offset);
+        self.symbols.insert((index, file_offset), found.clone());
+        found
+    }
+
+    /// The address that the file's own symbol table would use, for frames without a name.
+    pub(crate) fn address(&self, index: FileIndex, file_offset: u64) -> u64 {
+        self.files[index.0].address(file_offset).unwrap_or(file_offset)
+    }
+
+    fn keep(&mut self, path: PathBuf, file: File) -> FileIndex {
+        let identity = identity(&file);
+        if let Some(known) = identity.and_then(|it| self.by_identity.get(&it)) {
+            return *known;
+        }
+        let index = FileIndex(self.files.len());
+        let (segments, build_id) = layout(&file).unwrap_or_default();
+        let debug_file = build_id.as_deref().and_then(debug_file);
+        let may_stay_open = index.0 < MOST_OPEN;
+        let handle = if may_stay_open { Handle::Open(file) } else { Handle::Named(path, identity) };
+        self.files.push(ExecutableFile { handle, segments, debug_file });
+        if let Some(identity) = identity {
+            self.by_identity.insert(identity, index);
+        }
+        index
+    }
+
+    fn look_up(&self, index: FileIndex, file_offset: u64) -> Option<Symbol> {
+        let file = &self.files[index.0];
+        let address = file.address(file_offset)?;
+        let places = [file.path(), file.debug_file.clone()];
+        places.into_iter().flatten().find_map(|path| self.look_up_in(&path, address))
+    }
+
+    fn look_up_in(&self, path: &Path, address: u64) -> Option<Symbol> {
+        let mut elf = Elf::new(path);
+        // Names come from symbol tables: debug information is large, slow and adds only lines.
+        elf.debug_syms = false;
+        match self.symbolizer.symbolize_single(&Source::Elf(elf), Input::VirtOffset(address)) {
+            Ok(Symbolized::Sym(sym)) => {
+                Some(Symbol { function: demangle(&sym.name).name, offset: sym.offset as u64 })
+            }
+            Ok(Symbolized::Unknown(_)) | Err(_) => None,
+        }
+    }
+}
+
+impl ExecutableFile {
+    fn path(&self) -> Option<PathBuf> {
+        match &self.handle {
+            Handle::Open(file) => Some(PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))),
+            Handle::Named(path, was) => {
+                let is = open_regular(path).as_ref().and_then(identity);
+                (is.is_some() && is == *was).then(|| path.clone())
+            }
+        }
+    }
+
+    fn address(&self, file_offset: u64) -> Option<u64> {
+        let segment = self.segments.iter().find(|it| {
+            file_offset.checked_sub(it.file_offset).is_some_and(|distance| distance < it.bytes)
+        })?;
+        Some(segment.address.wrapping_add(file_offset - segment.file_offset))
+    }
+}
+
+/// The mapped file itself: by the kernel's own link to it where we may follow that, else by
+/// its path in the process's root, else by its path in ours.
+fn find(pid: u32, mapping: &Mapping) -> Option<(PathBuf, File)> {
+    let exact = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+    let relative = mapping.path.strip_prefix("/").ok()?;
+    let inside = PathBuf::from(format!("/proc/{pid}/root")).join(relative);
+    let candidates = [PathBuf::from(exact), inside, mapping.path.clone()];
+    candidates.into_iter().find_map(|path| {
+        let file = open_regular(&path).filter(|it| is_the_mapped_one(it, mapping))?;
+        // The first two end with the process.
+        Some((mapping.path.clone(), file))
+    })
+}
+
+/// Opens a path for reading if it is an ordinary file.
+pub(crate) fn open_regular(path: &Path) -> Option<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    // Not blocking: what a path names need not be a file, and opening a pipe waits for its other end.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path).ok()?;
+    file.metadata().ok()?.is_file().then_some(file)
+}
+
+/// Whether an opened file can be the one that was mapped, as far as that is known.
+fn is_the_mapped_one(file: &File, mapping: &Mapping) -> bool {
+    if let Some(expected) = &mapping.build_id {
+        return layout(file).is_some_and(|(_, found)| found.as_ref() == Some(expected));
+    }
+    let Ok(metadata) = file.metadata() else { return false };
+    // Overlay and btrfs show a mapping another device than the file: only on one device do
+    // inode numbers tell files apart.
+    mapping.inode == 0 || metadata.ino() == mapping.inode || metadata.dev() != mapping.device
+}
+
+fn identity(file: &File) -> Option<Identity> {
+    let it = file.metadata().ok()?;
+    Some(Identity { device: it.dev(), inode: it.ino(), bytes: it.len(), modified: (it.mtime(), it.mtime_nsec()) })
+}
+
+/// Loaded segments and build id of an ELF file. Reads headers and notes alone: libraries of
+/// gigabytes are ordinary here.
+fn layout(file: &File) -> Option<(Vec<Segment>, Option<Vec<u8>>)> {
+    let data = ReadCache::new(file);
+    let header = elf::FileHeader64::<Endianness>::parse(&data).ok()?;
+    let endian = header.endian().ok()?;
+    let parts = header.program_headers(endian, &data).ok()?;
+    let segment = |it: &elf::ProgramHeader64<Endianness>| Segment {
+        file_offset: it.p_offset(endian),
+        bytes: it.p_filesz(endian),
+        address: it.p_vaddr(endian),
+    };
+    let segments = parts.iter().filter(|it| it.p_type(endian) == elf::PT_LOAD).map(segment).collect();
+    let build_id = parts.iter().find_map(|it| {
+        let mut notes = it.notes(endian, &data).ok()??;
+        while let Ok(Some(note)) = notes.next() {
+            if note.name() == elf::ELF_NOTE_GNU && note.n_type(endian) == elf::NT_GNU_BUILD_ID {
+                return Some(note.desc().to_vec());
+            }
+        }
+        None
+    });
+    Some((segments, build_id))
+}
+
+/// Where distributions install the symbols of a stripped file.
+fn debug_file(build_id: &[u8]) -> Option<PathBuf> {
+    let (first, rest) = build_id.split_first()?;
+    let rest: String = rest.iter().map(|it| format!("{it:02x}")).collect();
+    let path = PathBuf::from(format!("/usr/lib/debug/.build-id/{first:02x}/{rest}.debug"));
+    path.is_file().then_some(path)
+}

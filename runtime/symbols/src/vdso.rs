@@ -1,0 +1,63 @@
+//! The kernel's own page of functions in every process. All 64-bit processes of a running
+//! kernel share one image, so the tracer's own copy names the addresses of any of them.
+
+use object::{Object, ObjectSymbol};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+/// Functions of the vDSO: offset, size, name, sorted by offset.
+#[derive(Debug, Default)]
+pub(crate) struct Vdso {
+    functions: Vec<(u64, u64, String)>,
+}
+
+impl Vdso {
+    /// Reads this process's own; without one, no function is found.
+    pub(crate) fn read() -> Self {
+        let functions = image().and_then(|it| functions(&it)).unwrap_or_default();
+        Vdso { functions }
+    }
+
+    /// Name and start of the function at `offset` bytes into the mapping.
+    pub(crate) fn find(&self, offset: u64) -> Option<(&str, u64)> {
+        let after = self.functions.partition_point(|(start, _, _)| *start <= offset);
+        let (start, size, name) = self.functions.get(after.checked_sub(1)?)?;
+        (offset - start < *size).then_some((name.as_str(), *start))
+    }
+}
+
+fn image() -> Option<Vec<u8>> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let line = maps.lines().find(|it| it.ends_with("[vdso]"))?;
+    let (start, end) = line.split_whitespace().next()?.split_once('-')?;
+    let start = u64::from_str_radix(start, 16).ok()?;
+    let end = u64::from_str_radix(end, 16).ok()?;
+    let mut bytes = vec![0; usize::try_from(end.checked_sub(start)?).ok()?];
+    File::open("/proc/self/mem").ok()?.read_exact_at(&mut bytes, start).ok()?;
+    Some(bytes)
+}
+
+fn functions(image: &[u8]) -> Option<Vec<(u64, u64, String)>> {
+    let elf = object::File::parse(image).ok()?;
+    let named = elf.dynamic_symbols().filter(|it| it.is_definition() && it.size() > 0);
+    let mut all: Vec<_> =
+        named.filter_map(|it| Some((it.address(), it.size(), it.name().ok()?.to_string()))).collect();
+    // Of `__vdso_gettimeofday` and its alias `gettimeofday` the longer says more.
+    all.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| b.2.len().cmp(&a.2.len())));
+    all.dedup_by_key(|it| it.0);
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_are_found_where_there_is_a_vdso() {
+        let vdso = Vdso::read();
+        if let Some((start, size, name)) = vdso.functions.first().cloned() {
+            assert_eq!(vdso.find(start + size - 1), Some((name.as_str(), start)));
+        }
+        assert_eq!(vdso.find(u64::MAX), None);
+    }
+}

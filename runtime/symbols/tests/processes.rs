@@ -1,0 +1,293 @@
+//! Names of real processes: this one, and a C program that is gone when its stack is named.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use xputrace_symbols::{Innermost, Mapping, ProcessKey, Processes};
+
+/// Prints where it returns to at each level, innermost first, then waits for its input to close.
+const PROGRAM: &str = r#"
+#include <stdio.h>
+#include <unistd.h>
+static void *stack[3];
+__attribute__((noinline)) void leaf(void) {
+    stack[0] = __builtin_extract_return_addr(__builtin_return_address(0));
+    asm volatile("");
+}
+__attribute__((noinline)) static void middle(void) {
+    leaf();
+    stack[1] = __builtin_extract_return_addr(__builtin_return_address(0));
+    asm volatile("");
+}
+/* Nothing follows the call: the return address is the next function's first byte. */
+__attribute__((noinline, noreturn)) void last_call(void) {
+    printf("%p %p %p\n", stack[0], stack[1], __builtin_return_address(0));
+    fflush(stdout);
+    char c;
+    while (read(0, &c, 1) > 0) {}
+    _exit(0);
+}
+__attribute__((noinline)) void outer(void) {
+    middle();
+    last_call();
+}
+int main(void) { outer(); return 0; }
+"#;
+
+fn compile(folder: &Path) -> PathBuf {
+    compile_with(folder, &[])
+}
+
+fn compile_with(folder: &Path, flags: &[&str]) -> PathBuf {
+    let (source, program) = (folder.join("sample.c"), folder.join("sample"));
+    fs::write(&source, PROGRAM).unwrap();
+    let status = Command::new("cc")
+        .args(["-O1", "-fno-omit-frame-pointer", "-fno-inline", "-o"])
+        .args([&program, &source])
+        .args(flags)
+        .status()
+        .unwrap();
+    assert!(status.success());
+    program
+}
+
+/// Starts the program and reads its stack.
+fn start(program: &Path) -> (Child, Vec<u64>) {
+    start_command(&mut Command::new(program))
+}
+
+fn start_command(command: &mut Command) -> (Child, Vec<u64>) {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let address = |it: &str| u64::from_str_radix(it.trim_start_matches("0x"), 16).unwrap();
+    let stack = line.split_whitespace().map(address).collect();
+    (child, stack)
+}
+
+fn end(mut child: Child) {
+    drop(child.stdin.take());
+    child.wait().unwrap();
+}
+
+fn key(child: &Child) -> ProcessKey {
+    ProcessKey { pid: child.id(), generation: 0 }
+}
+
+fn names(frames: &[xputrace_model::stack::Frame]) -> Vec<String> {
+    frames.iter().map(|it| format!("{} {}", it.function, it.module)).collect()
+}
+
+#[test]
+fn a_program_that_has_ended_and_was_deleted_still_has_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(folder.path());
+    let (child, stack) = start(&program);
+    let key = key(&child);
+    let mut processes = Processes::new();
+    assert!(processes.map_running(key).unwrap() >= 2);
+    end(child);
+    fs::remove_file(&program).unwrap();
+    let frames = processes.resolve(&stack, key, Innermost::ReturnAddress);
+    assert_eq!(names(&frames), ["middle sample", "outer sample", "outer sample"]);
+    assert!(frames.iter().all(|it| it.offset > 0));
+    // The second time they come from the cache.
+    assert_eq!(processes.resolve(&stack, key, Innermost::ReturnAddress), frames);
+}
+
+#[test]
+fn a_file_of_another_mount_namespace_is_read_while_the_process_lives() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(folder.path());
+    let allowed = Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|it| it.success());
+    if !allowed {
+        return;
+    }
+    let inside = folder.path().join("inside");
+    fs::create_dir(&inside).unwrap();
+    let script = "mount -t tmpfs none \"$2\" && cp \"$1\" \"$2/hidden\" && exec \"$2/hidden\"";
+    let (child, stack) =
+        start_command(Command::new("unshare").args(["-m", "sh", "-c", script, "sh"]).args([&program, &inside]));
+    let key = key(&child);
+    assert!(!inside.join("hidden").exists());
+    let mut processes = Processes::new();
+    processes.map_running(key).unwrap();
+    end(child);
+    let frames = processes.resolve(&stack, key, Innermost::ReturnAddress);
+    assert_eq!(names(&frames), ["middle hidden", "outer hidden", "outer hidden"]);
+}
+
+#[test]
+fn a_stripped_function_has_its_address_and_not_its_neighbours_name() {
+    let folder = tempfile::tempdir().unwrap();
+    // Exported functions keep their names; `middle` is static.
+    let (child, stack) = start(&compile_with(folder.path(), &["-rdynamic", "-s"]));
+    let key = key(&child);
+    let mut processes = Processes::new();
+    processes.map_running(key).unwrap();
+    end(child);
+    let frames = processes.resolve(&stack, key, Innermost::ReturnAddress);
+    assert!(frames[0].function.starts_with("0x") && frames[0].module == "sample", "{frames:?}");
+    assert_eq!(names(&frames[1..]), ["outer sample", "outer sample"]);
+    // In the file's own terms: the same in each run, whatever the load address.
+    let (child, stack) = start(&folder.path().join("sample"));
+    let again = ProcessKey { pid: child.id(), generation: 7 };
+    processes.map_running(again).unwrap();
+    assert_eq!(processes.resolve(&stack, again, Innermost::ReturnAddress), frames);
+    end(child);
+}
+
+#[test]
+fn a_child_has_its_parents_names_and_a_forgotten_process_has_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let (child, stack) = start(&compile(folder.path()));
+    let parent = key(&child);
+    let forked = ProcessKey { pid: u32::MAX, generation: 0 };
+    let mut processes = Processes::new();
+    processes.map_running(parent).unwrap();
+    processes.fork(parent, forked);
+    processes.forget(parent);
+    end(child);
+    assert_eq!(processes.resolve(&stack, forked, Innermost::ReturnAddress)[0].function, "middle");
+    assert!(!processes.knows(parent));
+    assert_eq!(processes.resolve(&stack[..1], parent, Innermost::ReturnAddress)[0].function, format!("{:#x}", stack[0]));
+}
+
+#[test]
+fn a_file_that_was_replaced_gives_no_wrong_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(folder.path());
+    let mapping = Mapping {
+        start: 0x1000,
+        end: 0x2000,
+        file_offset: 0x1000,
+        path: program,
+        build_id: Some(vec![1; 20]),
+        device: 0,
+        inode: 0,
+    };
+    let key = ProcessKey { pid: u32::MAX, generation: 1 };
+    let mut processes = Processes::new();
+    processes.map(key, &mapping);
+    let frames = processes.resolve(&[0x1150], key, Innermost::Instruction);
+    assert_eq!(names(&frames), ["0x1150 sample"]);
+}
+
+#[test]
+fn a_file_is_known_again_by_its_build_id() {
+    use object::{Object, ObjectSymbol};
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile_with(folder.path(), &["-Wl,--build-id"]);
+    let bytes = fs::read(&program).unwrap();
+    let elf = object::File::parse(&*bytes).unwrap();
+    let outer = elf.symbols().find(|it| it.name() == Ok("outer")).unwrap();
+    // Small programs have their text at the same place in file and memory.
+    let mapping = Mapping {
+        start: 0x7000_0000,
+        end: 0x7000_0000 + bytes.len() as u64,
+        file_offset: 0,
+        path: program,
+        build_id: elf.build_id().unwrap().map(<[u8]>::to_vec),
+        device: 0,
+        inode: 0,
+    };
+    let key = ProcessKey { pid: u32::MAX, generation: 2 };
+    let mut processes = Processes::new();
+    processes.map(key, &mapping);
+    let frames = processes.resolve(&[0x7000_0000 + outer.address() + 3], key, Innermost::Instruction);
+    assert_eq!((names(&frames), frames[0].offset), (vec!["outer sample".to_string()], 3));
+}
+
+#[test]
+fn this_process_is_named() {
+    #[inline(never)]
+    fn here() -> u64 {
+        here as fn() -> u64 as usize as u64
+    }
+    let key = ProcessKey { pid: std::process::id(), generation: 0 };
+    let mut processes = Processes::new();
+    processes.map_running(key).unwrap();
+    let frame = processes.resolve(&[here()], key, Innermost::Instruction)[0].clone();
+    assert!(frame.function.ends_with("this_process_is_named::here"), "{frame:?}");
+    assert_eq!(frame.offset, 0);
+    // The same address as a return address belongs to the function before it.
+    let before = processes.resolve(&[here()], key, Innermost::ReturnAddress)[0].clone();
+    assert_ne!(before.function, frame.function);
+    let libc_function = libc_address();
+    let frame = processes.resolve(&[libc_function], key, Innermost::Instruction)[0].clone();
+    assert!(frame.function.contains("malloc") && frame.module.starts_with("libc"), "{frame:?}");
+}
+
+fn libc_address() -> u64 {
+    // SAFETY: the name is NUL terminated.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) as u64 }
+}
+
+#[test]
+fn code_without_a_file_has_names_from_its_perf_map() {
+    let folder = tempfile::tempdir().unwrap();
+    let (child, _) = start(&compile(folder.path()));
+    let key = key(&child);
+    let path = format!("/tmp/perf-{}.map", child.id());
+    writeln!(fs::File::create(&path).unwrap(), "10000 20 py::forward:/app/model.py").unwrap();
+    let mut processes = Processes::new();
+    let anonymous = Mapping {
+        start: 0x10000,
+        end: 0x11000,
+        file_offset: 0,
+        path: "//anon".into(),
+        build_id: None,
+        device: 0,
+        inode: 0,
+    };
+    processes.map(key, &anonymous);
+    end(child);
+    fs::remove_file(&path).unwrap();
+    let frames = processes.resolve(&[0x10010, 0x10020, 0x10800], key, Innermost::Instruction);
+    assert_eq!(
+        names(&frames),
+        ["py::forward:/app/model.py [jit]", "py::forward:/app/model.py [jit]", "0x10800 [anonymous]"]
+    );
+    assert_eq!(frames[1].offset, 0x20);
+}
+
+#[test]
+fn a_later_mapping_replaces_what_it_covers() {
+    let key = ProcessKey { pid: u32::MAX, generation: 0 };
+    let mapping = |start, end, path: &str| Mapping {
+        start,
+        end,
+        file_offset: 0,
+        path: path.into(),
+        build_id: None,
+        device: 0,
+        inode: 0,
+    };
+    let mut processes = Processes::new();
+    processes.map(key, &mapping(0x1000, 0x9000, "/none/old.so"));
+    processes.map(key, &mapping(0x3000, 0x4000, "/none/new.so"));
+    processes.map(key, &mapping(0x5000, 0x5000, "/none/empty.so"));
+    let frames = processes.resolve(&[0x2fff, 0x3001, 0x4001, 0x9001], key, Innermost::Instruction);
+    assert_eq!(names(&frames), ["0x1fff old.so", "0x1 new.so", "0x3001 old.so", "0x9001 "]);
+    assert!(processes.resolve(&[], key, Innermost::Instruction).is_empty());
+}
+
+#[test]
+fn kernel_addresses_have_names_where_the_kernel_shows_them() {
+    let symbols = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+    let shown = symbols.lines().find_map(|line| {
+        let mut parts = line.split_whitespace();
+        let address = u64::from_str_radix(parts.next()?, 16).ok()?;
+        (parts.nth(1)? == "ksys_read").then_some(address)
+    });
+    let mut processes = Processes::new();
+    match shown {
+        Some(address) if address != 0 => {
+            let frames = processes.resolve_kernel(&[address + 4, address + 5]);
+            assert_eq!(names(&frames), ["ksys_read [kernel]", "ksys_read [kernel]"]);
+            assert_eq!((frames[0].offset, frames[1].offset), (4, 5));
+        }
+        _ => assert_eq!(names(&processes.resolve_kernel(&[u64::MAX - 1])), ["0xfffffffffffffffe [kernel]"]),
+    }
+}

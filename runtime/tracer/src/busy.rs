@@ -1,0 +1,78 @@
+//! How long a GPU was busy: the length of the union of its kernels' times.
+//!
+//! Kernels come mostly in order of their end, so the union is a short list of disjoint spans of
+//! which only the last few can still grow; older ones are summed up.
+
+/// Spans kept apart; a kernel that began before all of them counts from the oldest one's start.
+const OPEN_SPANS: usize = 256;
+
+/// The union of the times of one GPU's kernels.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BusyTime {
+    /// Disjoint, ascending.
+    open: std::collections::VecDeque<(u64, u64)>,
+    closed_nanos: u64,
+    /// End of the last span that was summed up.
+    closed_until: u64,
+}
+
+impl BusyTime {
+    /// Adds a kernel that ran from `start` to `end`.
+    pub(crate) fn add(&mut self, start: u64, end: u64) {
+        let (mut start, mut end) = (start.max(self.closed_until), end);
+        let mut later = Vec::new();
+        while let Some(&(s, e)) = self.open.back().filter(|(_, e)| *e >= start) {
+            self.open.pop_back();
+            if s > end {
+                later.push((s, e));
+            } else {
+                start = start.min(s);
+                end = end.max(e);
+            }
+        }
+        if start < end {
+            self.open.push_back((start, end));
+        }
+        self.open.extend(later.into_iter().rev());
+        while self.open.len() > OPEN_SPANS {
+            self.close_oldest();
+        }
+    }
+
+    fn close_oldest(&mut self) {
+        if let Some((start, end)) = self.open.pop_front() {
+            self.closed_nanos += end - start;
+            self.closed_until = end;
+        }
+    }
+
+    /// Length of the union so far.
+    pub(crate) fn nanos(&self) -> u64 {
+        self.closed_nanos + self.open.iter().map(|(start, end)| end - start).sum::<u64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn union(kernels: &[(u64, u64)]) -> u64 {
+        let mut busy = BusyTime::default();
+        kernels.iter().for_each(|(start, end)| busy.add(*start, *end));
+        busy.nanos()
+    }
+
+    #[test]
+    fn overlaps_count_once_in_any_order() {
+        assert_eq!(union(&[(0, 10), (5, 20), (30, 31)]), 21);
+        assert_eq!(union(&[(0, 1), (5, 6), (2, 7)]), 6);
+        assert_eq!(union(&[(10, 20), (0, 5), (12, 13)]), 15);
+        assert_eq!(union(&[(0, 0)]), 0);
+    }
+
+    #[test]
+    fn many_spans_are_summed_up() {
+        let kernels: Vec<_> = (0..10_000).map(|i| (i * 10, i * 10 + 3)).collect();
+        assert_eq!(union(&kernels), 30_000);
+    }
+}

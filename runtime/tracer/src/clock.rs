@@ -1,0 +1,73 @@
+//! CUPTI's clock (CLOCK_REALTIME) to the one clock behind the pipeline (CLOCK_MONOTONIC).
+//!
+//! Both clocks are slewed together, so their difference is constant but for steps. Each
+//! bracketed pair bounds it from both sides; bounds of consecutive pairs are intersected, so a
+//! badly preempted pair costs nothing. A pair that contradicts them is a step: it starts anew.
+
+use xputrace_wire::record::Clock;
+
+/// The difference REALTIME − MONOTONIC as far as it is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ClockOffset {
+    bounds: Option<(i64, i64)>,
+}
+
+impl ClockOffset {
+    /// Takes the newest pair; true when the wall clock was stepped since the one before.
+    pub(crate) fn update(&mut self, pair: &Clock) -> bool {
+        let difference = |monotonic: u64| pair.realtime.wrapping_sub(monotonic) as i64;
+        let (low, high) = (difference(pair.monotonic_after), difference(pair.monotonic_before));
+        if low > high {
+            return false;
+        }
+        let before = self.bounds.replace((low, high));
+        let Some((old_low, old_high)) = before else { return false };
+        let (both_low, both_high) = (low.max(old_low), high.min(old_high));
+        let stepped = both_low > both_high;
+        if !stepped {
+            self.bounds = Some((both_low, both_high));
+        }
+        stepped
+    }
+
+    /// A time on CUPTI's clock as CLOCK_MONOTONIC nanoseconds; unchanged while no pair is known.
+    #[inline]
+    pub(crate) fn to_monotonic(self, realtime_nanos: u64) -> u64 {
+        let (low, high) = self.bounds.unwrap_or((0, 0));
+        let offset = low.wrapping_add(high.wrapping_sub(low) / 2);
+        realtime_nanos.wrapping_sub(offset as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(before: u64, realtime: u64, after: u64) -> Clock {
+        Clock { monotonic_before: before, realtime, monotonic_after: after }
+    }
+
+    #[test]
+    fn a_wide_bracket_does_not_spoil_a_narrow_one() {
+        let mut offset = ClockOffset::default();
+        assert!(!offset.update(&pair(1_000, 51_010, 1_020)));
+        assert_eq!(offset.to_monotonic(60_000), 10_000);
+        assert!(!offset.update(&pair(2_000, 52_900, 3_000)));
+        assert_eq!(offset.to_monotonic(60_000), 10_000);
+    }
+
+    #[test]
+    fn a_step_starts_anew_and_is_reported() {
+        let mut offset = ClockOffset::default();
+        offset.update(&pair(1_000, 51_000, 1_000));
+        assert!(offset.update(&pair(2_000, 1_052_000, 2_000)));
+        assert_eq!(offset.to_monotonic(1_060_000), 10_000);
+    }
+
+    #[test]
+    fn impossible_pairs_are_ignored() {
+        let mut offset = ClockOffset::default();
+        assert!(!offset.update(&pair(2_000, 1, 1_000)));
+        assert_eq!(offset, ClockOffset::default());
+    }
+}

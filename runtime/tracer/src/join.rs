@@ -1,0 +1,235 @@
+//! Launches that wait for their kernels, found by correlation id.
+//!
+//! Correlation ids of a process grow with gaps, so a launch lies in the slot of its id modulo
+//! the table's size and is found without hashing; collisions go to a map beside it. A kernel's
+//! launch is consumed by its kernel; a graph's stays for the other kernels of the graph.
+
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use xputrace_wire::record::Launch;
+
+/// Slab entries in which nothing withholds the watermark have this start.
+const NOT_WAITING: u64 = u64::MAX;
+const FIRST_SLOTS: usize = 1 << 10;
+const MOST_SLOTS: usize = 1 << 22;
+const EMPTY: u32 = u32::MAX;
+
+/// Launches by correlation id.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    /// Slab index by correlation id modulo the length, [`EMPTY`] where none is.
+    slots: Vec<u32>,
+    overflow: FxHashMap<u32, Vec<u32>>,
+    slab: Vec<Launch>,
+    /// Start of each slab entry that waits for its first kernel, else [`NOT_WAITING`].
+    waiting_since: Vec<u64>,
+    free: Vec<u32>,
+    /// Graph launches whose first kernel has come, oldest first: slab index and start.
+    graphs: VecDeque<(u32, u64)>,
+    graph_limit: usize,
+    n_waiting: usize,
+}
+
+impl Pending {
+    pub(crate) fn new(graph_limit: usize) -> Self {
+        Pending {
+            slots: vec![EMPTY; FIRST_SLOTS],
+            overflow: FxHashMap::default(),
+            slab: Vec::new(),
+            waiting_since: Vec::new(),
+            free: Vec::new(),
+            graphs: VecDeque::new(),
+            graph_limit,
+            n_waiting: 0,
+        }
+    }
+
+    /// Launches whose first kernel has not come.
+    pub(crate) fn n_waiting(&self) -> usize {
+        self.n_waiting
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, launch: &Launch) {
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.slab[index as usize] = *launch;
+                self.waiting_since[index as usize] = launch.start.min(NOT_WAITING - 1);
+                index
+            }
+            None => {
+                self.slab.push(*launch);
+                self.waiting_since.push(launch.start.min(NOT_WAITING - 1));
+                self.slab.len() as u32 - 1
+            }
+        };
+        self.n_waiting += 1;
+        self.place(launch.correlation, index);
+        if self.overflow.len() * 8 > self.slots.len() && self.slots.len() < MOST_SLOTS {
+            self.grow();
+        }
+    }
+
+    /// The launch that caused a kernel, and whether this is its first kernel.
+    #[inline]
+    pub(crate) fn join(&mut self, correlation: u32, context: u32) -> Option<(Launch, bool)> {
+        let index = self.find(correlation, context)?;
+        let launch = self.slab[index as usize];
+        let first = self.waiting_since[index as usize] != NOT_WAITING;
+        if launch.launch_kind != Launch::GRAPH {
+            self.remove(index);
+        } else if first {
+            self.retain_graph(index, launch.start);
+        }
+        Some((launch, first))
+    }
+
+    /// Start and contents of the oldest launch that waits and that `withholds` accepts.
+    pub(crate) fn oldest(&self, mut withholds: impl FnMut(&Launch) -> bool) -> Option<&Launch> {
+        let mut best = (NOT_WAITING, EMPTY);
+        for (index, start) in self.waiting_since.iter().enumerate() {
+            if *start < best.0 && withholds(&self.slab[index]) {
+                best = (*start, index as u32);
+            }
+        }
+        self.slab.get(best.1 as usize)
+    }
+
+    /// Takes out the `n` oldest of those that wait.
+    pub(crate) fn evict(&mut self, n: usize) -> Vec<Launch> {
+        let mut starts: Vec<(u64, u32)> = self
+            .waiting_since
+            .iter()
+            .enumerate()
+            .filter(|(_, start)| **start != NOT_WAITING)
+            .map(|(index, start)| (*start, index as u32))
+            .collect();
+        starts.sort_unstable();
+        starts[..n.min(starts.len())].iter().map(|(_, index)| self.take(*index)).collect()
+    }
+
+    fn take(&mut self, index: u32) -> Launch {
+        let launch = self.slab[index as usize];
+        self.remove(index);
+        launch
+    }
+
+    fn place(&mut self, correlation: u32, index: u32) {
+        let mask = self.slots.len() - 1;
+        let slot = &mut self.slots[correlation as usize & mask];
+        if *slot == EMPTY {
+            *slot = index;
+        } else {
+            self.overflow.entry(correlation).or_default().push(index);
+        }
+    }
+
+    #[inline]
+    fn find(&self, correlation: u32, context: u32) -> Option<u32> {
+        let index = self.slots[correlation as usize & (self.slots.len() - 1)];
+        let direct = self.slab.get(index as usize).filter(|it| it.correlation == correlation);
+        if self.overflow.is_empty() {
+            return direct.map(|_| index);
+        }
+        let others = self.overflow.get(&correlation).map(Vec::as_slice).unwrap_or_default();
+        let mut all = direct.map(|_| index).into_iter().chain(others.iter().copied());
+        let same = all.clone().find(|it| self.slab[*it as usize].context == context);
+        same.or_else(|| all.next())
+    }
+
+    fn remove(&mut self, index: u32) {
+        let correlation = self.slab[index as usize].correlation;
+        let mask = self.slots.len() - 1;
+        let slot = &mut self.slots[correlation as usize & mask];
+        if *slot == index {
+            *slot = EMPTY;
+        } else if let Some(others) = self.overflow.get_mut(&correlation) {
+            others.retain(|it| *it != index);
+            if others.is_empty() {
+                self.overflow.remove(&correlation);
+            }
+        }
+        if self.waiting_since[index as usize] != NOT_WAITING {
+            self.n_waiting -= 1;
+        }
+        self.waiting_since[index as usize] = NOT_WAITING;
+        self.free.push(index);
+    }
+
+    fn retain_graph(&mut self, index: u32, start: u64) {
+        self.waiting_since[index as usize] = NOT_WAITING;
+        self.n_waiting -= 1;
+        self.graphs.push_back((index, start));
+        if self.graphs.len() > self.graph_limit
+            && let Some((oldest, _)) = self.graphs.pop_front()
+        {
+            self.remove(oldest);
+        }
+    }
+
+    fn grow(&mut self) {
+        let slots = self.slots.len() * 4;
+        let mut live: Vec<u32> = self.slots.iter().copied().filter(|it| *it != EMPTY).collect();
+        live.extend(self.overflow.drain().flat_map(|(_, indices)| indices));
+        live.sort_unstable_by_key(|it| self.slab[*it as usize].start);
+        self.slots = vec![EMPTY; slots];
+        for index in live {
+            self.place(self.slab[index as usize].correlation, index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launch(correlation: u32, context: u32, start: u64) -> Launch {
+        Launch { correlation, context, start, launch_kind: Launch::KERNEL, ..Default::default() }
+    }
+
+    #[test]
+    fn the_context_decides_between_equal_ids() {
+        let mut pending = Pending::new(8);
+        pending.insert(&launch(7, 1, 10));
+        pending.insert(&launch(7, 2, 20));
+        assert_eq!(pending.join(7, 2).map(|(it, _)| it.start), Some(20));
+        assert_eq!(pending.join(7, 9).map(|(it, _)| it.start), Some(10), "one candidate: no context needed");
+        assert_eq!(pending.join(7, 1), None);
+    }
+
+    #[test]
+    fn colliding_slots_are_told_apart_and_the_table_grows() {
+        let mut pending = Pending::new(8);
+        let ids: Vec<u32> = (0..3000).map(|n| n * FIRST_SLOTS as u32).collect();
+        ids.iter().for_each(|id| pending.insert(&launch(*id, 1, u64::from(*id))));
+        assert_eq!(pending.n_waiting(), 3000);
+        for id in ids.iter().rev() {
+            assert_eq!(pending.join(*id, 1).map(|(it, first)| (it.correlation, first)), Some((*id, true)));
+        }
+        assert_eq!(pending.n_waiting(), 0);
+    }
+
+    #[test]
+    fn graphs_stay_until_newer_ones_need_their_room() {
+        let mut pending = Pending::new(2);
+        for id in 1..=3 {
+            pending.insert(&Launch { launch_kind: Launch::GRAPH, ..launch(id, 1, u64::from(id)) });
+        }
+        assert_eq!(pending.join(1, 1).map(|it| it.1), Some(true));
+        assert_eq!(pending.join(1, 1).map(|it| it.1), Some(false));
+        pending.join(2, 1);
+        pending.join(3, 1);
+        assert_eq!(pending.join(1, 1), None);
+        assert_eq!(pending.join(3, 1).map(|it| it.1), Some(false));
+    }
+
+    #[test]
+    fn the_oldest_are_evicted_first() {
+        let mut pending = Pending::new(8);
+        (1..=10).for_each(|id| pending.insert(&launch(id, 1, 100 - u64::from(id))));
+        assert_eq!(pending.oldest(|_| true).map(|it| it.correlation), Some(10));
+        let gone: Vec<u32> = pending.evict(3).iter().map(|it| it.correlation).collect();
+        assert_eq!(gone, [10, 9, 8]);
+        assert_eq!(pending.n_waiting(), 7);
+    }
+}

@@ -1,0 +1,136 @@
+//! What a recording holds, entry by entry, in the order in which it was written.
+
+use crate::pipeline::CollectorTotals;
+use serde::{Deserialize, Serialize};
+use xputrace_model::stack::StackKey;
+
+/// What the whole recording is about; the file's header.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Meta {
+    /// The command line that was recorded.
+    pub command: Vec<String>,
+    /// `uname -a`, or what else names the machine.
+    pub machine: String,
+    /// Seconds since 1970 at the start.
+    pub unix_seconds: u64,
+    /// CLOCK_MONOTONIC nanoseconds at the start.
+    pub monotonic_nanos: u64,
+    pub gpu: GpuKind,
+    /// Name and version of the program that wrote it.
+    pub program: String,
+    /// CPU probes whose hits are in the file; [`Hit::probe`] is an index into this.
+    pub probes: Vec<ProbeInfo>,
+    /// Whether the collector was asked for launch stacks.
+    pub launch_stacks: bool,
+}
+
+/// Whether the numbers come from a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GpuKind {
+    /// No process was armed.
+    #[default]
+    None,
+    Real,
+    /// The stand-in: its times mean nothing.
+    Software,
+}
+
+/// A recorded CPU probe.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProbeInfo {
+    /// As in [`xputrace_model::plan::Probe::name`].
+    pub name: String,
+    /// Fields of a tracepoint's record, so that a script can be compiled without the machine.
+    pub fields: Vec<TracepointFieldInfo>,
+    /// Whether each hit carries the user stack, the kernel stack.
+    pub ustack: bool,
+    pub kstack: bool,
+}
+
+/// A field of a recorded tracepoint: as `model::catalog::TracepointField`, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TracepointFieldInfo {
+    pub name: String,
+    pub offset: u32,
+    /// `i4`, `u8`, `chars16`, `data_loc`, `other`.
+    pub kind: String,
+}
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A process was armed.
+    ProcessStart { process: u32, pid: u32, pid_in_target: u32, comm: String, generation: u32, time_nanos: u64 },
+    /// One drain of a process's rings, taken at this time.
+    Wire { process: u32, time_nanos: u64, rings: Vec<Vec<u8>> },
+    /// A CPU probe was hit.
+    Hit(Hit),
+    /// A process ended or was disarmed.
+    ProcessEnd { process: u32, time_nanos: u64, totals: CollectorTotals },
+    /// Executable mappings, as perf or the collector reported them.
+    Mappings(Vec<ProcessMapping>),
+    /// Names of frames; written at the end.
+    Symbols(Vec<(StackKey, Vec<FrameInfo>)>),
+}
+
+/// A hit of a recorded CPU probe, with everything a handler at that probe may read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hit {
+    /// Index into [`Meta::probes`].
+    pub probe: u32,
+    /// Of a return probe: the hit at the function's entry.
+    pub entry: bool,
+    /// CLOCK_MONOTONIC.
+    pub time_nanos: u64,
+    pub pid: u32,
+    pub tid: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub cpu: u32,
+    /// NUL padded.
+    pub comm: [u8; 16],
+    pub cgroup: u64,
+    pub cookie: u64,
+    pub func_ip: u64,
+    /// Words of [`StackKey`]; 0 where the stack was not asked for or was lost.
+    pub ustack: u64,
+    pub kstack: u64,
+    /// The program's context: `pt_regs`, or the tracepoint's record.
+    pub context: Vec<u8>,
+    /// Texts of the target that the recorded handlers read.
+    pub strings: Vec<UserString>,
+}
+
+/// Text at an address, as it was when the probe was hit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UserString {
+    pub address: u64,
+    pub text: Vec<u8>,
+}
+
+/// An executable mapping of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProcessMapping {
+    pub pid: u32,
+    pub generation: u32,
+    pub start: u64,
+    pub end: u64,
+    pub file_offset: u64,
+    pub path: String,
+    /// Hexadecimal, empty where unknown.
+    pub build_id: String,
+}
+
+/// One named frame.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FrameInfo {
+    pub function: String,
+    pub module: String,
+    pub offset: u64,
+}

@@ -1,0 +1,365 @@
+//! Recording CPU probes: programs that write each hit with everything a handler may read of it,
+//! and the layout of what they write.
+//!
+//! ```text
+//! Plan ──recorder──▶ Plan whose programs write Hit records ──ring──▶ Layouts::decode ──▶ Hit
+//! ```
+//! The handlers themselves do not run while recording; they run over the hits in a replay.
+
+use crate::recording::entry::{Hit, ProbeInfo, TracepointFieldInfo};
+use xputrace_bytecode::asm::AsmError;
+use xputrace_bytecode::insn::{Alu, Cond};
+use xputrace_bytecode::{Assembler, Home, Image, MapKind, MapSpec, Program, ProgramKind, Reg, helper, insn::Size};
+use xputrace_model::catalog::{Catalog, TracepointFieldType, TracepointFormat};
+use xputrace_model::plan::{Demand, Place, Plan, Probe, Target, record};
+use xputrace_model::schema::Event;
+use xputrace_model::stack::{SOURCE_KERNEL_KERNEL, SOURCE_KERNEL_USER};
+
+/// Bytes of `struct pt_regs` on x86-64, with which uprobe and sample contexts begin.
+const REGISTERS: usize = 168;
+/// Most bytes of a tracepoint's record that are kept.
+const LONGEST_RECORD: usize = 1024;
+/// Bytes of the kernel's ring buffer while recording.
+const RING_BYTES: u32 = 8 << 20;
+/// Frames of a kernel-taken stack.
+const STACK_FRAMES: u32 = 127;
+const STACKS: u32 = 16_384;
+
+/// What a recording always asks of the collector.
+const EVERYTHING: Demand =
+    Demand { launches: true, kernels: true, launch_stacks: true, launch_streams: false, launch_marker: false };
+/// Set in a record's probe number where the hit is at the entry of a return probe's function.
+const ENTRY: u32 = 1 << 31;
+/// Address under which [`Hit::strings`] holds the name of the probed function: the cookie of a
+/// hit is an id of the recording run's string table, which later runs do not have.
+pub const FUNCTION_NAME: u64 = u64::MAX;
+
+/// Offsets in a hit record; the context follows at [`at::CONTEXT`].
+mod at {
+    pub(super) const PROBE: i16 = 4;
+    pub(super) const TIME: i16 = 8;
+    pub(super) const PID_TGID: i16 = 16;
+    pub(super) const UID_GID: i16 = 24;
+    pub(super) const CPU: i16 = 32;
+    pub(super) const COMM: i16 = 40;
+    pub(super) const CGROUP: i16 = 56;
+    pub(super) const COOKIE: i16 = 64;
+    pub(super) const FUNC_IP: i16 = 72;
+    pub(super) const USTACK: i16 = 80;
+    pub(super) const KSTACK: i16 = 88;
+    pub(super) const CONTEXT: usize = 96;
+}
+
+/// A plan that records, and what its records mean.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    pub plan: Plan,
+    /// For the header of the recording, in the order of [`Hit::probe`].
+    pub probes: Vec<ProbeInfo>,
+    pub layouts: Layouts,
+}
+
+/// Sizes of the context in each probe's hits.
+#[derive(Clone, Debug, Default)]
+pub struct Layouts {
+    context_sizes: Vec<usize>,
+}
+
+/// Why the probes cannot be recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum RecorderError {
+    #[error("cannot record {probe}: {reason}")]
+    Tracepoint { probe: String, reason: String },
+    #[error("cannot make the recording program: {0}")]
+    Assemble(#[from] AsmError),
+}
+
+/// The plan that records the CPU probes of `plan`, and everything of the GPU side.
+///
+/// # Errors
+/// When a tracepoint's format cannot be read.
+pub fn recorder(plan: &Plan, catalog: &dyn Catalog) -> Result<Recorder, RecorderError> {
+    let mut builder = Builder::new(plan, catalog);
+    for probe in plan.probes.iter().filter(|it| it.place == Place::Linux && !it.event.is_gpu()) {
+        builder.add(probe)?;
+    }
+    Ok(builder.finish())
+}
+
+impl Layouts {
+    /// The hit in a record of the kernel's ring; `None` when it is not one.
+    pub fn decode(&self, bytes: &[u8]) -> Option<Hit> {
+        let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        let head = word(0)?;
+        if head as u32 != record::HIT {
+            return None;
+        }
+        let (probe, entry) = ((head >> 32) as u32 & !ENTRY, (head >> 32) as u32 & ENTRY != 0);
+        let size = *self.context_sizes.get(probe as usize)?;
+        let field = |at: i16| word(at as usize);
+        let (pid_tgid, uid_gid) = (field(at::PID_TGID)?, field(at::UID_GID)?);
+        let comm = at::COMM as usize;
+        Some(Hit {
+            probe,
+            entry,
+            time_nanos: field(at::TIME)?,
+            pid: (pid_tgid >> 32) as u32,
+            tid: pid_tgid as u32,
+            uid: uid_gid as u32,
+            gid: (uid_gid >> 32) as u32,
+            cpu: field(at::CPU)? as u32,
+            comm: bytes.get(comm..comm + 16)?.try_into().ok()?,
+            cgroup: field(at::CGROUP)?,
+            cookie: field(at::COOKIE)?,
+            func_ip: field(at::FUNC_IP)?,
+            ustack: field(at::USTACK)?,
+            kstack: field(at::KSTACK)?,
+            context: bytes.get(at::CONTEXT..at::CONTEXT + size)?.to_vec(),
+            strings: Vec::new(),
+        })
+    }
+}
+
+struct Builder<'a> {
+    catalog: &'a dyn Catalog,
+    plan: Plan,
+    probes: Vec<ProbeInfo>,
+    layouts: Layouts,
+    ring: usize,
+    stacks: usize,
+}
+
+impl<'a> Builder<'a> {
+    fn new(plan: &Plan, catalog: &'a dyn Catalog) -> Self {
+        let mut image = Image { sources: plan.image.sources.clone(), ..Image::default() };
+        let mut map = |name: &str, kind, key_size, value_size, max_entries| {
+            image.maps.push(MapSpec {
+                name: name.into(),
+                kind,
+                key_size,
+                value_size,
+                max_entries,
+                flags: 0,
+                home: Home::Kernel,
+                inner: None,
+            });
+            image.maps.len() - 1
+        };
+        let ring = map("xpu_ring", MapKind::Ringbuf, 0, 0, RING_BYTES);
+        let stacks = map("xpu_stacks", MapKind::StackTrace, 4, STACK_FRAMES * 8, STACKS);
+        let targets = map("xpu_targets", MapKind::Hash, 4, 4, 65_536);
+        let recording = Plan {
+            sources: plan.sources.clone(),
+            strings: plan.strings.clone(),
+            image,
+            kernel_ring: Some(ring),
+            kernel_stacks: Some(stacks),
+            targets: Some(targets),
+            demand: EVERYTHING,
+            ..Plan::default()
+        };
+        Builder { catalog, plan: recording, probes: Vec::new(), layouts: Layouts::default(), ring, stacks }
+    }
+
+    fn add(&mut self, probe: &Probe) -> Result<(), RecorderError> {
+        let number = self.probes.len() as u32;
+        let (kind, size, format) = self.context(probe)?;
+        let entry_program = match probe.entry_program {
+            Some(_) => Some(self.program(probe, number | ENTRY, ProgramKind::Uprobe, size)?),
+            None => None,
+        };
+        let program = self.program(probe, number, kind, size)?;
+        self.probes.push(ProbeInfo {
+            name: probe.name.clone(),
+            fields: format.map(|it| fields(&it)).unwrap_or_default(),
+            ustack: true,
+            kstack: true,
+        });
+        self.layouts.context_sizes.push(size);
+        self.plan.probes.push(Probe { program: Some(program), entry_program, closure: None, ..probe.clone() });
+        Ok(())
+    }
+
+    fn context(&self, probe: &Probe) -> Result<(ProgramKind, usize, Option<TracepointFormat>), RecorderError> {
+        Ok(match (&probe.target, probe.event) {
+            (Target::Tracepoint { category, name }, _) => {
+                let format = self.catalog.tracepoint(category, name).map_err(|reason| {
+                    RecorderError::Tracepoint { probe: probe.name.clone(), reason }
+                })?;
+                let size = record_size(&format);
+                let kind = ProgramKind::Tracepoint { category: category.clone(), name: name.clone() };
+                (kind, size, Some(format))
+            }
+            (_, Event::Profile) => (ProgramKind::PerfEvent, REGISTERS, None),
+            (_, Event::Uretprobe) => (ProgramKind::Uretprobe, REGISTERS, None),
+            _ => (ProgramKind::Uprobe, REGISTERS, None),
+        })
+    }
+
+    fn program(&mut self, probe: &Probe, number: u32, kind: ProgramKind, size: usize) -> Result<usize, RecorderError> {
+        let is_function = matches!(kind, ProgramKind::Uprobe | ProgramKind::Uretprobe);
+        let scoped = !is_function && !probe.system_wide;
+        let assembled = self.write_program(number, size, is_function, scoped, probe).finish()?;
+        self.plan.image.programs.push(Program {
+            name: format!("record_{}", self.plan.image.programs.len()),
+            kind,
+            insns: assembled.insns,
+            map_refs: assembled.map_refs,
+            lines: assembled.lines,
+        });
+        Ok(self.plan.image.programs.len() - 1)
+    }
+
+    /// R6 the context, R7 the record, R8 the process and thread ids.
+    fn write_program(&self, number: u32, size: usize, is_function: bool, scoped: bool, probe: &Probe) -> Assembler {
+        let mut asm = Assembler::new();
+        let out = asm.label();
+        asm.line(probe.site.file.0 as usize, probe.site.line, 1);
+        asm.mov(Reg(6), Reg::R1);
+        self.process_ids(&mut asm, out);
+        if scoped {
+            asm.mov(Reg::R1, Reg(8));
+            asm.alu_imm(Alu::Rsh, Reg::R1, 32);
+            asm.stx(Size::W, Reg::FP, -4, Reg::R1);
+            asm.ld_map(Reg::R1, self.plan.targets.unwrap_or_default());
+            asm.mov(Reg::R2, Reg::FP);
+            asm.alu_imm(Alu::Add, Reg::R2, -4);
+            asm.call(helper::MAP_LOOKUP_ELEM);
+            asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+        }
+        asm.ld_map(Reg::R1, self.ring);
+        asm.mov_imm(Reg::R2, (at::CONTEXT + size) as i64);
+        asm.mov_imm(Reg::R3, 0);
+        asm.call(helper::RINGBUF_RESERVE);
+        asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+        asm.mov(Reg(7), Reg::R0);
+        asm.st_imm(Size::W, Reg(7), 0, record::HIT as i32);
+        asm.st_imm(Size::W, Reg(7), at::PROBE, number as i32);
+        asm.stx(Size::Dw, Reg(7), at::PID_TGID, Reg(8));
+        self.facts(&mut asm, is_function);
+        self.stack(&mut asm, helper::STACK_USER, at::USTACK);
+        self.stack(&mut asm, 0, at::KSTACK);
+        for offset in (0..size).step_by(8) {
+            asm.ldx(Size::Dw, Reg::R1, Reg(6), offset as i16);
+            asm.stx(Size::Dw, Reg(7), (at::CONTEXT + offset) as i16, Reg::R1);
+        }
+        asm.mov(Reg::R1, Reg(7));
+        asm.mov_imm(Reg::R2, 0);
+        asm.call(helper::RINGBUF_SUBMIT);
+        asm.place(out);
+        asm.mov_imm(Reg::R0, 0);
+        asm.exit();
+        asm
+    }
+
+    /// R8 = tgid << 32 | tid, in the tracer's pid namespace.
+    fn process_ids(&self, asm: &mut Assembler, out: xputrace_bytecode::Label) {
+        match self.catalog.pid_namespace() {
+            None => {
+                asm.call(helper::GET_CURRENT_PID_TGID);
+                asm.mov(Reg(8), Reg::R0);
+            }
+            Some((device, inode)) => {
+                asm.mov_imm(Reg::R1, device as i64);
+                asm.mov_imm(Reg::R2, inode as i64);
+                asm.mov(Reg::R3, Reg::FP);
+                asm.alu_imm(Alu::Add, Reg::R3, -16);
+                asm.mov_imm(Reg::R4, 8);
+                asm.call(helper::GET_NS_CURRENT_PID_TGID);
+                asm.jump_if_imm(Cond::Ne, Reg::R0, 0, out);
+                // struct bpf_pidns_info: u32 pid (a thread), u32 tgid.
+                asm.ldx(Size::W, Reg(8), Reg::FP, -12);
+                asm.alu_imm(Alu::Lsh, Reg(8), 32);
+                asm.ldx(Size::W, Reg::R1, Reg::FP, -16);
+                asm.alu(Alu::Or, Reg(8), Reg::R1);
+            }
+        }
+    }
+
+    fn facts(&self, asm: &mut Assembler, is_function: bool) {
+        for (call, offset) in [
+            (helper::KTIME_GET_NS, at::TIME),
+            (helper::GET_CURRENT_UID_GID, at::UID_GID),
+            (helper::GET_SMP_PROCESSOR_ID, at::CPU),
+            (helper::GET_CURRENT_CGROUP_ID, at::CGROUP),
+        ] {
+            asm.call(call);
+            asm.stx(Size::Dw, Reg(7), offset, Reg::R0);
+        }
+        asm.mov(Reg::R1, Reg(7));
+        asm.alu_imm(Alu::Add, Reg::R1, at::COMM.into());
+        asm.mov_imm(Reg::R2, 16);
+        asm.call(helper::GET_CURRENT_COMM);
+        for (call, offset) in [(helper::GET_ATTACH_COOKIE, at::COOKIE), (helper::GET_FUNC_IP, at::FUNC_IP)] {
+            match is_function {
+                true => {
+                    asm.mov(Reg::R1, Reg(6));
+                    asm.call(call);
+                    asm.stx(Size::Dw, Reg(7), offset, Reg::R0);
+                }
+                false => asm.st_imm(Size::Dw, Reg(7), offset, 0),
+            }
+        }
+    }
+
+    /// Stores a stack's word; 0 where the kernel could not store it.
+    fn stack(&self, asm: &mut Assembler, flags: i32, offset: i16) {
+        let lost = asm.label();
+        asm.st_imm(Size::Dw, Reg(7), offset, 0);
+        asm.mov(Reg::R1, Reg(6));
+        asm.ld_map(Reg::R2, self.stacks);
+        asm.mov_imm(Reg::R3, flags.into());
+        asm.call(helper::GET_STACKID);
+        asm.jump_if_imm(Cond::Slt, Reg::R0, 0, lost);
+        let source = match flags & helper::STACK_USER {
+            0 => SOURCE_KERNEL_KERNEL,
+            _ => {
+                // The owner: bits 32 to 53 are the process id.
+                asm.mov(Reg::R1, Reg(8));
+                asm.alu_imm(Alu::Rsh, Reg::R1, 32);
+                asm.alu_imm(Alu::And, Reg::R1, 0x3f_ffff);
+                asm.alu_imm(Alu::Lsh, Reg::R1, 32);
+                asm.alu(Alu::Or, Reg::R0, Reg::R1);
+                SOURCE_KERNEL_USER
+            }
+        };
+        asm.mov_imm(Reg::R1, source as i64);
+        asm.alu(Alu::Or, Reg::R0, Reg::R1);
+        asm.stx(Size::Dw, Reg(7), offset, Reg::R0);
+        asm.place(lost);
+    }
+
+    fn finish(self) -> Recorder {
+        Recorder { plan: self.plan, probes: self.probes, layouts: self.layouts }
+    }
+}
+
+/// Bytes of a tracepoint's record, up to the end of its last fixed field, in whole words that
+/// the verifier lets a program read.
+fn record_size(format: &TracepointFormat) -> usize {
+    let end = |it: &xputrace_model::catalog::TracepointField| {
+        let size = match it.kind {
+            TracepointFieldType::Int { size, .. } => size,
+            TracepointFieldType::Chars(n) => n,
+            TracepointFieldType::DataLoc => 4,
+            TracepointFieldType::Other => 0,
+        };
+        (it.offset + size) as usize
+    };
+    format.fields.iter().map(end).max().unwrap_or(8).next_multiple_of(8).min(LONGEST_RECORD)
+}
+
+fn fields(format: &TracepointFormat) -> Vec<TracepointFieldInfo> {
+    let kind = |kind| match kind {
+        TracepointFieldType::Int { size, signed } => format!("{}{size}", if signed { 'i' } else { 'u' }),
+        TracepointFieldType::Chars(n) => format!("chars{n}"),
+        TracepointFieldType::DataLoc => "data_loc".into(),
+        TracepointFieldType::Other => "other".into(),
+    };
+    let field = |it: &xputrace_model::catalog::TracepointField| TracepointFieldInfo {
+        name: it.name.clone(),
+        offset: it.offset,
+        kind: kind(it.kind),
+    };
+    format.fields.iter().map(field).collect()
+}

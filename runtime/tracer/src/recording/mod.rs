@@ -1,0 +1,43 @@
+//! The `.xpt` format: what a run saw, so that scripts can run over it later (docs/RECORDING.md).
+//!
+//! ```text
+//! file    magic, version, length and crc of the header, header (JSON)
+//! block   magic, kind, lengths, crc of this head, crc of the payload, payload (zstd)
+//! block   …
+//! ```
+//! Each block can be read without the others. A damaged or cut file yields what is readable.
+
+mod block;
+mod columns;
+mod entry;
+pub mod hits;
+mod reader;
+mod writer;
+
+pub use entry::{Entry, FrameInfo, GpuKind, Hit, Meta, ProbeInfo, ProcessMapping, TracepointFieldInfo, UserString};
+pub use reader::{Damage, Reader};
+pub use writer::Writer;
+
+/// First bytes of a recording.
+pub const MAGIC: &[u8; 8] = b"XPUTRACE";
+/// Version of the format; readers refuse others.
+pub const VERSION: u32 = 1;
+
+/// Why a recording cannot be used at all.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("not a recording: it does not begin with {:?}", String::from_utf8_lossy(MAGIC))]
+    NotARecording,
+    #[error("the recording has version {0} of the format, this program reads version {VERSION}")]
+    Version(u32),
+    #[error("the header of the recording is damaged at byte {0}")]
+    Header(usize),
+    #[error("cannot {attempted} the recording: {answer}")]
+    Io {
+        attempted: &'static str,
+        #[source]
+        answer: std::io::Error,
+    },
+    #[error("cannot encode the recording: {0}")]
+    Encode(#[from] serde_json::Error),
+}

@@ -1,0 +1,533 @@
+//! Runs a plan over a recording, as if it were happening.
+//!
+//! ```text
+//! hits, launch starts ─by time─▶ programs of the kernel ─tags─┐
+//! drains, in their order ────────────────────────────────────▶ pipeline
+//! ```
+//! GPU events go through the same pipeline as live ones. Hits of CPU probes run the programs
+//! that the kernel would run, in the engine, over what was recorded of each hit; launch
+//! handlers of the kernel run at the start of their launch, and leave their tag in it before
+//! it is joined. All maps are the engine's.
+
+use crate::names::{Demangle, Names};
+use crate::pipeline::{self, CollectorTotals, Pipeline, ProcessIndex, ProcessInfo, Sink, scan};
+use crate::prints;
+use crate::recording::{Damage, Entry, FrameInfo, GpuKind, Hit, Meta, ProcessMapping, Reader, hits};
+use crate::state::Target;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use xputrace_bytecode::helper;
+use xputrace_bytecode::vm::Env;
+use xputrace_model::context::{GpuContext, WORDS, word};
+use xputrace_model::plan::{Place, Plan, Probe, record as plan_record};
+use xputrace_model::schema::Event;
+use xputrace_model::stack::StackKey;
+use xputrace_wire::record::{Header, Launch, Record, kind, records};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Why a plan cannot run over a recording.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the recording has no hits of {}; it has {}", missing.join(", "), listed(recorded))]
+    NotRecorded { missing: Vec<String>, recorded: Vec<String> },
+    #[error("the script reads launch stacks, and the recording has none: record it with a script that reads them")]
+    NoLaunchStacks,
+    #[error(transparent)]
+    Pipeline(#[from] pipeline::Error),
+}
+
+fn listed(names: &[String]) -> String {
+    if names.is_empty() { "no CPU probes".into() } else { names.join(", ") }
+}
+
+/// What is left after a replay.
+pub struct Replayed {
+    /// With all events handled; its parts are whole tables.
+    pub pipeline: Pipeline,
+    /// The collectors' own totals.
+    pub totals: Vec<CollectorTotals>,
+    /// From the start of the recording to the last thing that happened in it.
+    pub span_nanos: u64,
+    pub meta: Meta,
+    /// Names of frames, by stack.
+    pub frames: FxHashMap<StackKey, Vec<FrameInfo>>,
+    pub mappings: Vec<ProcessMapping>,
+    /// What of the recording could not be read.
+    pub damage: Option<Damage>,
+}
+
+/// Runs a plan over everything in a recording. `begin` and `end` are the caller's business.
+///
+/// # Errors
+/// When the plan needs a probe that was not recorded, or cannot be loaded into the engine.
+pub fn replay(plan: Arc<Plan>, recording: Reader, demangle: Demangle, sink: &mut dyn Sink) -> Result<Replayed, Error> {
+    let meta = recording.meta().clone();
+    check(&plan, &meta)?;
+    let pipeline = Pipeline::all_native(plan.clone(), demangle)?;
+    let mut tape = Tape::load(recording);
+    let mut replay = Replay { handlers: KernelHandlers::of(&plan, &meta), pipeline, now: 0, totals: Vec::new() };
+    let mut causes = tape.causes(replay.handlers.launch.is_empty());
+    for at in 0..tape.entries.len() {
+        let until = tape.time_of(at);
+        while let Some(cause) = causes.pop_if(|it| it.time <= until) {
+            replay.run(&cause, &mut tape, sink);
+        }
+        replay.take(&tape.entries[at], sink);
+    }
+    while let Some(cause) = causes.pop() {
+        replay.run(&cause, &mut tape, sink);
+    }
+    replay.pipeline.finish(sink);
+    let span_nanos = replay.now.saturating_sub(meta.monotonic_nanos);
+    let totals = replay.totals;
+    Ok(Replayed { pipeline: replay.pipeline, totals, span_nanos, meta, frames: tape.frames, mappings: tape.mappings, damage: tape.damage })
+}
+
+/// Every CPU probe of the plan must have been recorded.
+fn check(plan: &Plan, meta: &Meta) -> Result<(), Error> {
+    let is_cpu = |it: &&Probe| {
+        matches!(it.event, Event::Uprobe | Event::Uretprobe | Event::Tracepoint | Event::Profile)
+    };
+    let recorded: Vec<String> = meta.probes.iter().map(|it| it.name.clone()).collect();
+    let wanted = plan.probes.iter().filter(is_cpu).map(|it| it.name.clone());
+    let mut missing: Vec<String> = wanted.filter(|it| !recorded.contains(it)).collect();
+    missing.dedup();
+    if !missing.is_empty() {
+        return Err(Error::NotRecorded { missing, recorded });
+    }
+    if plan.demand.launch_stacks && !meta.launch_stacks && meta.gpu != GpuKind::None {
+        return Err(Error::NoLaunchStacks);
+    }
+    Ok(())
+}
+
+/// A recording in memory.
+struct Tape {
+    entries: Vec<Entry>,
+    hits: Vec<Hit>,
+    names: FxHashMap<(u32, u32), Vec<u8>>,
+    comms: FxHashMap<(u32, u32), [u8; 16]>,
+    pids: FxHashMap<u32, u32>,
+    frames: FxHashMap<StackKey, Vec<FrameInfo>>,
+    mappings: Vec<ProcessMapping>,
+    damage: Option<Damage>,
+}
+
+/// Something that happened on a CPU, at a time.
+struct Cause {
+    time: u64,
+    what: What,
+}
+
+enum What {
+    /// Index into [`Tape::hits`].
+    Hit(usize),
+    /// A launch, by where it lies in the entries.
+    Launch { entry: usize, ring: usize, offset: usize },
+}
+
+impl Tape {
+    fn load(mut recording: Reader) -> Self {
+        let mut tape = Tape {
+            entries: Vec::new(),
+            hits: Vec::new(),
+            names: FxHashMap::default(),
+            comms: FxHashMap::default(),
+            pids: FxHashMap::default(),
+            frames: FxHashMap::default(),
+            mappings: Vec::new(),
+            damage: None,
+        };
+        for entry in &mut recording {
+            tape.add(entry);
+        }
+        tape.damage = recording.damage();
+        tape
+    }
+
+    fn add(&mut self, entry: Entry) {
+        match entry {
+            Entry::Hit(hit) => self.hits.push(hit),
+            Entry::Mappings(mappings) => self.mappings.extend(mappings),
+            Entry::Symbols(symbols) => symbols.into_iter().for_each(|(key, frames)| self.add_frames(key, frames)),
+            Entry::ProcessStart { process, pid, ref comm, pid_in_target, .. } => {
+                self.pids.insert(process, pid);
+                let mut padded = [0; 16];
+                let n = comm.len().min(15);
+                padded[..n].copy_from_slice(&comm.as_bytes()[..n]);
+                self.comms.insert((process, if pid_in_target == 0 { pid } else { pid_in_target }), padded);
+                self.entries.push(entry);
+            }
+            Entry::Wire { process, time_nanos, mut rings } => {
+                rings.iter_mut().for_each(|ring| self.prepare(process, ring));
+                self.entries.push(Entry::Wire { process, time_nanos, rings });
+            }
+            Entry::ProcessEnd { .. } => self.entries.push(entry),
+        }
+    }
+
+    /// Stack keys of a replay have no exec generation: what a program knows of it is the kernel's.
+    fn add_frames(&mut self, key: StackKey, frames: Vec<FrameInfo>) {
+        if let StackKey::KernelUser { pid, id, .. } = key {
+            self.frames.entry(StackKey::KernelUser { pid, exec: 0, id }).or_insert_with(|| frames.clone());
+        }
+        self.frames.insert(key, frames);
+    }
+
+    /// Learns names, and takes out the tags that the recorded script set: they are not this one's.
+    fn prepare(&mut self, process: u32, ring: &mut [u8]) {
+        for record in records(ring).map_while(Result::ok) {
+            match record {
+                Record::Name { id, text } => drop(self.names.insert((process, id), text.to_vec())),
+                Record::Thread(it) => drop(self.comms.insert((process, it.tid), it.comm)),
+                _ => {}
+            }
+        }
+        for offset in launches_in(ring) {
+            set_tag(ring, offset, None);
+        }
+    }
+
+    /// Everything that runs a program of the kernel, latest first.
+    fn causes(&self, hits_only: bool) -> Vec<Cause> {
+        let hit = |(at, it): (usize, &Hit)| Cause { time: it.time_nanos, what: What::Hit(at) };
+        let mut causes: Vec<Cause> = self.hits.iter().enumerate().map(hit).collect();
+        for (entry, it) in self.entries.iter().enumerate().filter(|_| !hits_only) {
+            let Entry::Wire { rings, .. } = it else { continue };
+            for (ring, bytes) in rings.iter().enumerate() {
+                for offset in launches_in(bytes) {
+                    if let Some(launch) = launch_at(bytes, offset) {
+                        causes.push(Cause { time: launch.start, what: What::Launch { entry, ring, offset } });
+                    }
+                }
+            }
+        }
+        causes.sort_by_key(|it| std::cmp::Reverse(it.time));
+        causes
+    }
+
+    /// How far the CPU side must have come before an entry is handled: a drain holds launches
+    /// that had begun before it was taken.
+    fn time_of(&self, at: usize) -> u64 {
+        match &self.entries[at] {
+            Entry::Wire { time_nanos, rings, .. } => {
+                let starts = rings.iter().flat_map(|ring| launches_in(ring).into_iter().map(move |it| (ring, it)));
+                let starts = starts.filter_map(|(ring, at)| launch_at(ring, at)).map(|it| it.start);
+                starts.max().unwrap_or(0).max(*time_nanos)
+            }
+            Entry::ProcessEnd { time_nanos, .. } => *time_nanos,
+            _ => 0,
+        }
+    }
+}
+
+struct Replay {
+    handlers: KernelHandlers,
+    pipeline: Pipeline,
+    now: u64,
+    totals: Vec<CollectorTotals>,
+}
+
+/// Programs of the kernel: by recorded probe, and at the launch marker.
+struct KernelHandlers {
+    hits: Vec<Vec<KernelHandler>>,
+    launch: Vec<(usize, usize)>,
+}
+
+struct KernelHandler {
+    probe: usize,
+    program: Option<usize>,
+    entry_program: Option<usize>,
+}
+
+impl KernelHandlers {
+    fn of(plan: &Plan, meta: &Meta) -> Self {
+        let kernel = || plan.probes.iter().enumerate().filter(|(_, it)| it.place == Place::Linux);
+        let of_name = |name: &str| {
+            let handler = |(probe, it): (usize, &Probe)| KernelHandler {
+                probe,
+                program: it.program,
+                entry_program: it.entry_program,
+            };
+            kernel().filter(|(_, it)| it.name == name && it.event != Event::Launch).map(handler).collect()
+        };
+        let launch = kernel().filter(|(_, it)| it.event == Event::Launch);
+        KernelHandlers {
+            hits: meta.probes.iter().map(|it| of_name(&it.name)).collect(),
+            launch: launch.filter_map(|(probe, it)| Some((probe, it.program?))).collect(),
+        }
+    }
+}
+
+impl Replay {
+    fn run(&mut self, cause: &Cause, tape: &mut Tape, sink: &mut dyn Sink) {
+        self.advance(cause.time, sink);
+        match cause.what {
+            What::Hit(at) => self.run_hit(&tape.hits[at], sink),
+            What::Launch { entry, ring, offset } => {
+                let Entry::Wire { process, rings, .. } = &tape.entries[entry] else { return };
+                let (process, Some(launch)) = (*process, launch_at(&rings[ring], offset)) else { return };
+                let tag = self.run_marker(process, &launch, tape, sink);
+                if let (Some(_), Entry::Wire { rings, .. }) = (tag, &mut tape.entries[entry]) {
+                    set_tag(&mut rings[ring], offset, tag);
+                }
+            }
+        }
+    }
+
+    fn run_hit(&mut self, hit: &Hit, sink: &mut dyn Sink) {
+        let Some(handlers) = self.handlers.hits.get(hit.probe as usize) else { return };
+        let state = self.pipeline.state_mut();
+        if let Some(targets) = state.plan.targets {
+            state.engine.update(targets, &hit.pid.to_le_bytes(), &1u32.to_le_bytes(), 0);
+        }
+        let cookie = function_id(hit, &mut state.names);
+        for it in handlers {
+            let Some(program) = (if hit.entry { it.entry_program } else { it.program }) else { continue };
+            let memory = Memory::of_hit(hit);
+            let mut env =
+                CpuEnv { plan: &state.plan, names: &state.names, targets: &state.targets, hit, cookie, memory, sink };
+            if let Err(fault) = state.engine.run(program, &hit.context, &mut env) {
+                state.count_fault(it.probe, fault);
+            }
+        }
+    }
+
+    /// Runs the launch handlers of the kernel as the collector's marker would; the tag they left.
+    fn run_marker(&mut self, process: u32, launch: &Launch, tape: &Tape, sink: &mut dyn Sink) -> Option<i64> {
+        let pid = tape.pids.get(&process).copied().unwrap_or(0);
+        let symbol = tape.names.get(&(process, launch.symbol)).filter(|_| launch.symbol != 0);
+        let words = marker_words(pid, launch, symbol.is_some());
+        let comm = tape.comms.get(&(process, launch.tid)).copied().unwrap_or_default();
+        let hit = Hit { time_nanos: launch.start, pid, tid: launch.tid, comm, context: marker_regs(), ..Hit::default() };
+        let state = self.pipeline.state_mut();
+        for (probe, program) in &self.handlers.launch {
+            let memory = Memory { parts: vec![(WORDS_AT, words.as_bytes()), (SYMBOL_AT, symbol.map_or(&[], |it| it))] };
+            let mut env =
+                CpuEnv { plan: &state.plan, names: &state.names, targets: &state.targets, hit: &hit, cookie: 0, memory, sink };
+            if let Err(fault) = state.engine.run(*program, &hit.context, &mut env) {
+                state.count_fault(*probe, fault);
+            }
+        }
+        let mut tag = None;
+        state.engine.drain(state.plan.tags?, &mut |_, slot| {
+            let half = |at: usize| crate::tables::word(slot, at);
+            if half(0) != 0 {
+                tag = Some(half(8) as i64);
+            }
+        });
+        tag
+    }
+
+    fn take(&mut self, entry: &Entry, sink: &mut dyn Sink) {
+        match entry {
+            Entry::ProcessStart { process, pid, pid_in_target, comm, generation, time_nanos } => {
+                self.fill_up_to(*process);
+                self.pipeline.add_process(ProcessInfo {
+                    pid: *pid,
+                    pid_in_target: *pid_in_target,
+                    comm: comm.clone(),
+                    generation: *generation,
+                });
+                self.advance(*time_nanos, sink);
+            }
+            Entry::Wire { process, time_nanos, rings } => {
+                self.fill_up_to(process.saturating_add(1));
+                self.pipeline.feed(ProcessIndex(*process), rings, sink);
+                self.advance(*time_nanos, sink);
+            }
+            Entry::ProcessEnd { process, time_nanos, totals } => {
+                self.pipeline.end_process(ProcessIndex(*process), *totals, sink);
+                self.totals.push(*totals);
+                self.advance(*time_nanos, sink);
+            }
+            Entry::Hit(_) | Entry::Mappings(_) | Entry::Symbols(_) => {}
+        }
+    }
+
+    /// Processes whose start was lost with a damaged block: their stacks keep their numbers.
+    fn fill_up_to(&mut self, n: u32) {
+        while self.pipeline.n_processes() < (n as usize).min(MOST_PROCESSES) {
+            self.pipeline.add_process(ProcessInfo { comm: "?".into(), ..ProcessInfo::default() });
+        }
+    }
+
+    fn advance(&mut self, time: u64, sink: &mut dyn Sink) {
+        if time > self.now {
+            self.now = time;
+            sink.advance(time, self.pipeline.state_mut());
+        }
+    }
+}
+
+/// Process numbers beyond this can only come from a damaged file.
+const MOST_PROCESSES: usize = 1 << 16;
+
+/// Where a handler at the marker finds its words and the kernel's name; the addresses are made up.
+const WORDS_AT: u64 = 0x1000_0000;
+const SYMBOL_AT: u64 = 0x2000_0000;
+/// `struct pt_regs` of x86-64, from arch/x86/include/uapi/asm/ptrace.h: its size, and where the
+/// first two arguments lie.
+const PT_REGS: usize = 168;
+const PT_REGS_SI: usize = 104;
+const PT_REGS_DI: usize = 112;
+
+fn marker_regs() -> Vec<u8> {
+    let mut regs = vec![0; PT_REGS];
+    regs[PT_REGS_DI..PT_REGS_DI + 8].copy_from_slice(&WORDS_AT.to_le_bytes());
+    regs[PT_REGS_SI..PT_REGS_SI + 8].copy_from_slice(&0u64.to_le_bytes());
+    regs
+}
+
+/// The words that `wire::marker` lists.
+fn marker_words(pid: u32, launch: &Launch, named: bool) -> GpuContext {
+    let mut words = [0; WORDS];
+    for (at, value) in [
+        (word::TIME, launch.start),
+        (word::PID, pid.into()),
+        (word::TID, launch.tid.into()),
+        (word::LAUNCH_START, launch.start),
+        (word::LAUNCH_KIND, launch.launch_kind.into()),
+        (word::LAUNCH_SYMBOL, if named { SYMBOL_AT } else { 0 }),
+        (word::LAUNCH_DYNAMIC_SHARED, launch.dynamic_shared.into()),
+        (word::LAUNCH_DEVICE, launch.device.into()),
+        (word::LAUNCH_CONTEXT, launch.context.into()),
+        (word::LAUNCH_STREAM, launch.stream.into()),
+        (word::LAUNCH_PID, pid.into()),
+        (word::LAUNCH_TID, launch.tid.into()),
+    ] {
+        words[at] = value;
+    }
+    for i in 0..3 {
+        words[word::LAUNCH_GRID + i] = launch.grid[i].into();
+        words[word::LAUNCH_BLOCK + i] = launch.block[i].into();
+    }
+    words
+}
+
+/// Offsets of the launch records in a ring's bytes.
+fn launches_in(ring: &[u8]) -> Vec<usize> {
+    let mut launches = Vec::new();
+    scan(ring, |header, whole| {
+        let offset = whole.as_ptr().addr() - ring.as_ptr().addr();
+        if header.kind == kind::LAUNCH && whole.len() >= size_of::<Header>() + size_of::<Launch>() {
+            launches.push(offset);
+        }
+        true
+    });
+    launches
+}
+
+fn launch_at(ring: &[u8], offset: usize) -> Option<Launch> {
+    Launch::read_from_prefix(ring.get(offset + size_of::<Header>()..)?).ok().map(|it| it.0)
+}
+
+fn set_tag(ring: &mut [u8], offset: usize, tag: Option<i64>) {
+    let Some(mut launch) = launch_at(ring, offset) else { return };
+    launch.flags = (launch.flags & !Launch::TAGGED) | if tag.is_some() { Launch::TAGGED } else { 0 };
+    launch.tag = tag.unwrap_or(0);
+    let from = offset + size_of::<Header>();
+    ring[from..from + size_of::<Launch>()].copy_from_slice(launch.as_bytes());
+}
+
+/// What a hit's cookie is in this run: the id of the function's name, which was recorded.
+fn function_id(hit: &Hit, names: &mut Names) -> u64 {
+    let name = hit.strings.iter().find(|it| it.address == hits::FUNCTION_NAME);
+    name.map_or(hit.cookie, |it| names.intern(&String::from_utf8_lossy(&it.text)).into())
+}
+
+/// What a handler may read of the target's memory.
+struct Memory<'a> {
+    parts: Vec<(u64, &'a [u8])>,
+}
+
+impl<'a> Memory<'a> {
+    fn of_hit(hit: &'a Hit) -> Self {
+        Memory { parts: hit.strings.iter().map(|it| (it.address, it.text.as_slice())).collect() }
+    }
+
+    /// The bytes from an address to the end of what was recorded there.
+    fn at(&self, address: u64) -> Option<&'a [u8]> {
+        let from = |(start, bytes): &(u64, &'a [u8])| {
+            let skip = usize::try_from(address.checked_sub(*start)?).ok()?;
+            bytes.get(skip..).filter(|it| !it.is_empty() || skip == 0)
+        };
+        self.parts.iter().find_map(from)
+    }
+}
+
+/// The surroundings of a recorded hit.
+struct CpuEnv<'a> {
+    plan: &'a Plan,
+    names: &'a Names,
+    targets: &'a [Target],
+    hit: &'a Hit,
+    /// Id of the probed function's name in this run.
+    cookie: u64,
+    memory: Memory<'a>,
+    sink: &'a mut dyn Sink,
+}
+
+const EFAULT: i64 = -14;
+
+impl Env for CpuEnv<'_> {
+    fn ktime_ns(&mut self) -> u64 {
+        self.hit.time_nanos
+    }
+
+    fn pid_tgid(&mut self) -> u64 {
+        u64::from(self.hit.pid) << 32 | u64::from(self.hit.tid)
+    }
+
+    fn uid_gid(&mut self) -> u64 {
+        u64::from(self.hit.gid) << 32 | u64::from(self.hit.uid)
+    }
+
+    fn comm(&mut self, out: &mut [u8]) {
+        let n = out.len().min(16);
+        out[..n].copy_from_slice(&self.hit.comm[..n]);
+    }
+
+    fn cpu(&mut self) -> u32 {
+        self.hit.cpu
+    }
+
+    fn cgroup_id(&mut self) -> u64 {
+        self.hit.cgroup
+    }
+
+    fn stack_id(&mut self, flags: u64) -> i64 {
+        let word = if flags & helper::STACK_USER as u64 != 0 { self.hit.ustack } else { self.hit.kstack };
+        if word == 0 { EFAULT } else { i64::from(word as u32) }
+    }
+
+    fn attach_cookie(&mut self) -> u64 {
+        self.cookie
+    }
+
+    fn func_ip(&mut self) -> u64 {
+        self.hit.func_ip
+    }
+
+    fn read_memory(&mut self, user: bool, address: u64, out: &mut [u8]) -> bool {
+        let bytes = self.memory.at(address).filter(|_| user).and_then(|it| it.get(..out.len()));
+        bytes.map(|it| out.copy_from_slice(it)).is_some()
+    }
+
+    fn read_str(&mut self, user: bool, address: u64, out: &mut [u8]) -> i64 {
+        let Some(bytes) = self.memory.at(address).filter(|_| user && !out.is_empty()) else { return EFAULT };
+        let end = bytes.iter().position(|it| *it == 0).unwrap_or(bytes.len()).min(out.len() - 1);
+        out[..end].copy_from_slice(&bytes[..end]);
+        out[end] = 0;
+        end as i64 + 1
+    }
+
+    fn output(&mut self, _map: usize, data: &[u8]) -> bool {
+        let is_hit = data.first_chunk::<4>().is_some_and(|it| u32::from_le_bytes(*it) == plan_record::HIT);
+        is_hit || prints::record(self.plan, self.names, self.targets, data, self.sink)
+    }
+
+    fn name(&mut self, id: u64) -> &[u8] {
+        self.names.get(id).map(|it| it.as_bytes()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,319 @@
+//! What handlers work on: the engine with its maps, the string table, and what is known of
+//! each process. Interpreted handlers get it while the pipeline runs.
+
+use crate::names::Names;
+use crate::pipeline::{ProcessIndex, ProcessInfo, Sink};
+use crate::prints;
+use crate::tables::{self, Collector};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use xputrace_bytecode::image::{Home, MapKind};
+use xputrace_bytecode::vm::{Engine, Env, Fault};
+use xputrace_model::context::GpuContext;
+use xputrace_model::loss::{Loss, Losses};
+use xputrace_model::plan::Plan;
+use xputrace_model::stack::StackKey;
+use xputrace_model::table::{Cell, Key, TableDef, TableId, Value};
+
+/// Most frames, names, stacks and mappings kept of one process: a target cannot make the
+/// tracer's memory grow further.
+const MOST_IDS: usize = 1 << 20;
+
+/// The engine, the string table and the processes of a run.
+pub struct State {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) engine: Engine,
+    pub(crate) names: Names,
+    pub(crate) targets: Vec<Target>,
+    /// Handler runs that ended in a fault, by probe; the first fault is kept for messages.
+    pub(crate) faults: FxHashMap<usize, (u64, Fault)>,
+    /// Whether maps whose home is the kernel are here too, as in a replay.
+    pub(crate) all_native: bool,
+}
+
+/// An executable mapping that a collector reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappingInfo {
+    pub start: u64,
+    pub end: u64,
+    pub file_offset: u64,
+    pub inode: u64,
+    pub device: u64,
+    pub path: String,
+}
+
+/// What is known of one process.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) info: ProcessInfo,
+    pub(crate) stacks: IdMap<Box<[u64]>>,
+    pub(crate) mappings: Vec<MappingInfo>,
+}
+
+impl Target {
+    pub(crate) fn new(info: ProcessInfo) -> Self {
+        Target { info, stacks: IdMap::default(), mappings: Vec::new() }
+    }
+
+    /// False when there are too many already.
+    pub(crate) fn add_mapping(&mut self, mapping: MappingInfo) -> bool {
+        let room = self.mappings.len() < MOST_IDS / 16;
+        if room {
+            self.mappings.push(mapping);
+        }
+        room
+    }
+}
+
+impl State {
+    /// The string table.
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// The string table, for interning.
+    pub fn names_mut(&mut self) -> &mut Names {
+        &mut self.names
+    }
+
+    /// The script that runs.
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// What was said of a process when it was added.
+    pub fn process(&self, process: ProcessIndex) -> Option<&ProcessInfo> {
+        self.targets.get(process.0 as usize).map(|it| &it.info)
+    }
+
+    /// Executable mappings that the process's collector sent.
+    pub fn mappings(&self, process: ProcessIndex) -> &[MappingInfo] {
+        self.targets.get(process.0 as usize).map(|it| it.mappings.as_slice()).unwrap_or_default()
+    }
+
+    /// Return addresses, innermost first, of a stack that a collector took.
+    pub fn stack(&self, stack: StackKey) -> Option<(ProcessIndex, &[u64])> {
+        frames_of(&self.targets, stack)
+    }
+
+    /// The engine's part of a map. Empty for maps that live in the kernel.
+    pub fn part(&self, table: TableId) -> Vec<(Key, Cell)> {
+        let Some(def) = self.plan.tables.get(table.0 as usize) else { return Vec::new() };
+        let mut collector = Collector::new(def, &self.names);
+        for map in self.maps_of(def) {
+            let size = stored_key_size(def);
+            self.engine.for_each(map, &mut |key, value| add(&mut collector, &self.plan, map, &key[..size.min(key.len())], value));
+        }
+        collector.finish()
+    }
+
+    /// The same, and leaves the part empty.
+    pub fn drain_part(&mut self, table: TableId) -> Vec<(Key, Cell)> {
+        let part = self.part(table);
+        self.clear_part(table);
+        part
+    }
+
+    /// Empties the engine's part of a map.
+    pub fn clear_part(&mut self, table: TableId) {
+        let Some(def) = self.plan.tables.get(table.0 as usize).cloned() else { return };
+        for map in self.maps_of(&def) {
+            self.engine.clear(map);
+        }
+    }
+
+    /// A plain value that lives in the engine; `None` where there is none, or it lives elsewhere.
+    pub fn get_plain(&mut self, table: TableId, key: &[Value]) -> Option<Value> {
+        let (def, map, key) = self.element(table, key)?;
+        let value = self.engine.lookup(map, &key)?;
+        match tables::decode_value(&def, &key, value, &self.names) {
+            Cell::Plain(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// Assigns a plain value in the engine; `()` removes the element. False where the map is
+    /// full, lives elsewhere, or holds another type.
+    pub fn set_plain(&mut self, table: TableId, key: &[Value], value: &Value) -> bool {
+        if *value == Value::Missing {
+            return self.remove(table, key);
+        }
+        let Some((def, map, key)) = self.element(table, key) else { return false };
+        let xputrace_model::table::TableKind::Plain(kind) = def.kind else { return false };
+        let Some(bytes) = tables::encode_plain(kind, value, &mut self.names) else { return false };
+        self.engine.update(map, &key, &bytes, 0) == 0
+    }
+
+    /// Removes an element from the engine's part; of a bucketed map, all its buckets.
+    pub fn remove(&mut self, table: TableId, key: &[Value]) -> bool {
+        let Some(def) = self.plan.tables.get(table.0 as usize).cloned() else { return false };
+        let Some(prefix) = tables::encode_key(&def, key, &mut self.names) else { return false };
+        let mut removed = false;
+        for map in self.maps_of(&def) {
+            let mut stored = Vec::new();
+            self.engine.for_each(map, &mut |key, _| {
+                if key.starts_with(&prefix) {
+                    stored.push(key.to_vec());
+                }
+            });
+            for key in stored {
+                removed |= self.engine.delete(map, &key) == 0;
+            }
+        }
+        removed
+    }
+
+    /// Handles a record that a handler of the kernel wrote: a print or `exit`. Recorded hits
+    /// and unknown kinds are left alone: returns false.
+    pub fn record(&self, record: &[u8], sink: &mut dyn Sink) -> bool {
+        prints::record(&self.plan, &self.names, &self.targets, record, sink)
+    }
+
+    /// Losses that handlers of the engine counted, by line, and runs that ended in a fault.
+    pub fn handler_losses(&self) -> Losses {
+        let mut losses = Losses::default();
+        let kernel = self.plan.kernel_losses.filter(|_| self.all_native);
+        for map in self.plan.tracer_losses.into_iter().chain(kernel) {
+            self.add_loss_map(map, &mut losses);
+        }
+        for (probe, (n, _)) in &self.faults {
+            match self.plan.probes.get(*probe) {
+                Some(it) => losses.add_at(Loss::InstructionLimit, it.site, *n),
+                None => losses.add(Loss::InstructionLimit, *n),
+            }
+        }
+        losses
+    }
+
+    /// The first fault of each probe's handler, for messages: a fault is a mistake of the
+    /// compiler or an endless loop, never of the data.
+    pub fn faults(&self) -> impl Iterator<Item = (usize, Fault)> + '_ {
+        self.faults.iter().map(|(probe, (_, fault))| (*probe, *fault))
+    }
+
+    fn add_loss_map(&self, map: usize, losses: &mut Losses) {
+        for (slot, site) in self.plan.loss_sites.iter().enumerate() {
+            let key = (slot as u32).to_le_bytes();
+            if let Some(value) = self.engine.lookup(map, &key) {
+                losses.add_at(site.loss, site.site, tables::word(value, 0));
+            }
+        }
+    }
+
+    fn element(&mut self, table: TableId, key: &[Value]) -> Option<(Arc<TableDef>, usize, Vec<u8>)> {
+        let def = self.plan.tables.get(table.0 as usize)?.clone();
+        let map = self.maps_of(&def).into_iter().next()?;
+        let mut key = tables::encode_key(&def, key, &mut self.names)?;
+        if key.is_empty() {
+            key = vec![0; self.plan.image.maps.get(map)?.key_size as usize];
+        }
+        Some((def, map, key))
+    }
+
+    /// The maps of the image that hold parts of a table here.
+    fn maps_of(&self, def: &TableDef) -> Vec<usize> {
+        let mut maps: Vec<usize> = def.tracer_map.into_iter().chain(def.kernel_map).collect();
+        maps.dedup();
+        let here = |map: &usize| {
+            self.plan.image.maps.get(*map).is_some_and(|it| self.all_native || it.home == Home::Tracer)
+        };
+        maps.retain(here);
+        maps
+    }
+
+    /// Runs a compiled GPU handler over an event.
+    #[inline]
+    pub(crate) fn run_gpu(&mut self, probe: usize, program: usize, ctx: &GpuContext, sink: &mut dyn Sink) {
+        let mut env = GpuEnv { plan: &self.plan, names: &self.names, targets: &self.targets, ctx, sink };
+        if let Err(fault) = self.engine.run_words(program, ctx, &mut env) {
+            self.count_fault(probe, fault);
+        }
+    }
+
+    pub(crate) fn count_fault(&mut self, probe: usize, fault: Fault) {
+        self.faults.entry(probe).or_insert((0, fault)).0 += 1;
+    }
+}
+
+/// Adds a stored element, whichever way its map keeps parts.
+fn add(collector: &mut Collector<'_>, plan: &Plan, map: usize, key: &[u8], value: &[u8]) {
+    let per_cpu = plan.image.maps.get(map).is_some_and(|it| {
+        matches!(it.kind, MapKind::PercpuArray | MapKind::PercpuHash | MapKind::LruPercpuHash)
+            && value.len() > it.value_size as usize
+    });
+    match per_cpu {
+        true => collector.add_per_cpu(key, value),
+        false => collector.add(key, value),
+    }
+}
+
+/// Bytes of a BPF key that belong to the script's key: 0 for arrays of one element.
+fn stored_key_size(def: &TableDef) -> usize {
+    def.stored_key_size()
+}
+
+pub(crate) fn frames_of(targets: &[Target], stack: StackKey) -> Option<(ProcessIndex, &[u64])> {
+    let StackKey::Collector { process, id } = stack else { return None };
+    let frames = targets.get(process as usize)?.stacks.get(id)?;
+    Some((ProcessIndex(process), frames))
+}
+
+/// What GPU handlers may ask: names and printing; the time is the event's own.
+struct GpuEnv<'a> {
+    plan: &'a Plan,
+    names: &'a Names,
+    targets: &'a [Target],
+    ctx: &'a GpuContext,
+    sink: &'a mut dyn Sink,
+}
+
+impl Env for GpuEnv<'_> {
+    fn ktime_ns(&mut self) -> u64 {
+        self.ctx[xputrace_model::context::word::TIME]
+    }
+
+    fn pid_tgid(&mut self) -> u64 {
+        use xputrace_model::context::word;
+        (self.ctx[word::PID] << 32) | (self.ctx[word::TID] & 0xffff_ffff)
+    }
+
+    fn output(&mut self, _map: usize, data: &[u8]) -> bool {
+        prints::record(self.plan, self.names, self.targets, data, self.sink)
+    }
+
+    fn name(&mut self, id: u64) -> &[u8] {
+        self.names.get(id).map(|it| it.as_bytes()).unwrap_or_default()
+    }
+}
+
+/// Values by small ids that another process chose.
+#[derive(Debug)]
+pub(crate) struct IdMap<T> {
+    values: Vec<Option<T>>,
+}
+
+impl<T> Default for IdMap<T> {
+    fn default() -> Self {
+        IdMap { values: Vec::new() }
+    }
+}
+
+impl<T> IdMap<T> {
+    /// False when the id is beyond what is kept.
+    pub(crate) fn insert(&mut self, id: u32, value: T) -> bool {
+        let at = id as usize;
+        if at >= MOST_IDS {
+            return false;
+        }
+        if at >= self.values.len() {
+            self.values.resize_with(at + 1, || None);
+        }
+        self.values[at] = Some(value);
+        true
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: u32) -> Option<&T> {
+        self.values.get(id as usize)?.as_ref()
+    }
+}

@@ -1,0 +1,322 @@
+//! Keys and values of a script's maps, from the bytes that BPF maps hold and back.
+//!
+//! The kernel's maps and the engine's have the same layout (`model::table`), so both are read
+//! here; the parts that engines and processors keep are merged into one [`Table`].
+
+use crate::names::Names;
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use xputrace_model::stack::StackKey;
+use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Table, TableDef, TableKind, Value};
+
+/// Decodes a stored key, its bucket apart. Bytes that are too short read as zeros.
+pub fn decode_key(def: &TableDef, bytes: &[u8], names: &Names) -> Key {
+    let mut at = 0;
+    def.keys
+        .iter()
+        .map(|part| {
+            let value = decode_part(part, bytes, at, names);
+            at += part.size();
+            value
+        })
+        .collect()
+}
+
+/// The bucket that ends a stored key; `None` for maps without buckets.
+pub fn decode_bucket(def: &TableDef, key: &[u8]) -> Option<i64> {
+    def.kind.is_bucketed().then(|| word(key, def.key_size()) as i64)
+}
+
+/// Decodes one stored value: of a bucketed map, the count of the bucket that ends `key`.
+pub fn decode_value(def: &TableDef, key: &[u8], value: &[u8], names: &Names) -> Cell {
+    let number = |at| word(value, at) as i64;
+    match def.kind {
+        TableKind::Plain(kind) => Cell::Plain(decode_scalar(kind, value, 0, names)),
+        TableKind::Count | TableKind::Sum => Cell::Number(number(0)),
+        TableKind::Min => Cell::Number(number(0) ^ i64::MAX),
+        TableKind::Max => Cell::Number(number(0) ^ i64::MIN),
+        TableKind::Avg => Cell::Avg { count: number(0), total: number(8) },
+        TableKind::Stats => Cell::Stats {
+            count: number(0),
+            total: number(8),
+            min: number(16) ^ i64::MAX,
+            max: number(24) ^ i64::MIN,
+        },
+        TableKind::Hist { .. } | TableKind::Lhist { .. } | TableKind::Quantiles => {
+            let bucket = decode_bucket(def, key).unwrap_or(0);
+            Cell::Buckets(BTreeMap::from([(bucket, word(value, 0))]))
+        }
+    }
+}
+
+/// Whether a stored value was never updated: what an array of one element and other
+/// processors' parts of an element hold before their first update. A sum of 0 counts as an
+/// element where its key shows that there was an update.
+pub fn is_untouched(def: &TableDef, value: &[u8]) -> bool {
+    match def.kind {
+        TableKind::Plain(_) => false,
+        TableKind::Sum if def.stored_key_size() > 0 => false,
+        _ => value.iter().all(|byte| *byte == 0),
+    }
+}
+
+/// Collects the elements of one map, stored key by stored key, part by part.
+///
+/// Sums, minima and buckets of the same key are merged; a count of parts of 0 is no element.
+#[derive(Debug)]
+pub struct Collector<'a> {
+    def: &'a TableDef,
+    names: &'a Names,
+    rows: FxHashMap<Key, Cell>,
+}
+
+impl<'a> Collector<'a> {
+    /// Starts with nothing.
+    pub fn new(def: &'a TableDef, names: &'a Names) -> Self {
+        Collector { def, names, rows: FxHashMap::default() }
+    }
+
+    /// Adds a stored element of an engine, or of one processor.
+    pub fn add(&mut self, key: &[u8], value: &[u8]) {
+        if is_untouched(self.def, value) {
+            return;
+        }
+        let decoded = decode_key(self.def, key, self.names);
+        let cell = decode_value(self.def, key, value, self.names);
+        self.merge(decoded, cell);
+    }
+
+    /// Adds a stored element of a per-CPU map: the values of all processors one after another,
+    /// each padded to 8 bytes, as `bpf_map_lookup_elem` returns them.
+    pub fn add_per_cpu(&mut self, key: &[u8], values: &[u8]) {
+        let size = self.def.kind.value_size().next_multiple_of(8).max(8);
+        values.chunks_exact(size).for_each(|value| self.add(key, value));
+    }
+
+    fn merge(&mut self, key: Key, cell: Cell) {
+        match self.rows.get_mut(&key) {
+            Some(row) => row.merge(self.def.kind, cell),
+            None => {
+                self.rows.insert(key, cell);
+            }
+        }
+    }
+
+    /// Every key once, in no order.
+    pub fn finish(self) -> Vec<(Key, Cell)> {
+        self.rows.into_iter().collect()
+    }
+}
+
+/// One table out of the parts that engines keep.
+pub fn merge(def: &Arc<TableDef>, parts: impl IntoIterator<Item = Vec<(Key, Cell)>>) -> Table {
+    let mut rows: FxHashMap<Key, Cell> = FxHashMap::default();
+    for (key, cell) in parts.into_iter().flatten() {
+        match rows.get_mut(&key) {
+            Some(row) => row.merge(def.kind, cell),
+            None => {
+                rows.insert(key, cell);
+            }
+        }
+    }
+    Table { def: def.clone(), rows: rows.into_iter().collect() }
+}
+
+/// The stored key of an element, its bucket apart; `None` where a value does not fit the
+/// declared parts. Texts longer than their part are cut.
+pub fn encode_key(def: &TableDef, key: &[Value], names: &mut Names) -> Option<Vec<u8>> {
+    if key.len() != def.keys.len() {
+        return None;
+    }
+    let mut out = Vec::with_capacity(def.key_size());
+    for (part, value) in def.keys.iter().zip(key) {
+        encode_part(part, value, names, &mut out)?;
+    }
+    Some(out)
+}
+
+/// The stored form of a plain value; `None` where it is of another type.
+pub fn encode_plain(kind: Scalar, value: &Value, names: &mut Names) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(kind.size());
+    encode_scalar(kind, value, names, &mut out)?;
+    Some(out)
+}
+
+fn decode_part(part: &KeyPart, bytes: &[u8], at: usize, names: &Names) -> Value {
+    match part.optional {
+        true if word(bytes, at) == 0 => Value::Missing,
+        true => decode_scalar(part.kind, bytes, at + 8, names),
+        false => decode_scalar(part.kind, bytes, at, names),
+    }
+}
+
+/// Decodes a value at a byte offset of a key, a value or a print record.
+pub fn decode_scalar(kind: Scalar, bytes: &[u8], at: usize, names: &Names) -> Value {
+    let number = word(bytes, at);
+    match kind {
+        Scalar::Int => Value::Int(number as i64),
+        Scalar::Bool => Value::Bool(number != 0),
+        Scalar::Name => Value::Str(names.get(number).cloned().unwrap_or_else(|| Arc::from(""))),
+        Scalar::Text(_) => Value::Str(text(bytes.get(at..).unwrap_or_default(), kind.size())),
+        Scalar::Stack => Value::Stack(StackKey::from_word(number)),
+    }
+}
+
+fn encode_part(part: &KeyPart, value: &Value, names: &mut Names, out: &mut Vec<u8>) -> Option<()> {
+    match (part.optional, value) {
+        (true, Value::Missing) => {
+            out.resize(out.len() + part.size(), 0);
+            return Some(());
+        }
+        (true, _) => out.extend(1u64.to_le_bytes()),
+        (false, _) => {}
+    }
+    encode_scalar(part.kind, value, names, out)
+}
+
+fn encode_scalar(kind: Scalar, value: &Value, names: &mut Names, out: &mut Vec<u8>) -> Option<()> {
+    let number = match (kind, value) {
+        (Scalar::Int, Value::Int(n)) => *n as u64,
+        (Scalar::Bool, Value::Bool(b)) => u64::from(*b),
+        (Scalar::Name, Value::Str(s)) => u64::from(names.intern(s)),
+        (Scalar::Stack, Value::Stack(key)) => key.to_word(),
+        (Scalar::Text(_), Value::Str(s)) => {
+            let end = out.len() + kind.size();
+            let cut = (0..=s.len().min(kind.size())).rev().find(|&i| s.is_char_boundary(i)).unwrap_or(0);
+            out.extend(&s.as_bytes()[..cut]);
+            out.resize(end, 0);
+            return Some(());
+        }
+        _ => return None,
+    };
+    out.extend(number.to_le_bytes());
+    Some(())
+}
+
+fn text(bytes: &[u8], capacity: usize) -> Arc<str> {
+    let bytes = &bytes[..bytes.len().min(capacity)];
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into()
+}
+
+pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    let rest = bytes.get(at..).unwrap_or_default();
+    let n = rest.len().min(8);
+    word[..n].copy_from_slice(&rest[..n]);
+    u64::from_le_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use xputrace_model::schema::Unit;
+
+    fn def(keys: &[(Scalar, bool)], kind: TableKind) -> Arc<TableDef> {
+        let part = |(kind, optional): &(Scalar, bool)| KeyPart { kind: *kind, optional: *optional, unit: Unit::None };
+        Arc::new(TableDef {
+            name: "@t".into(),
+            keys: keys.iter().map(part).collect(),
+            kind,
+            unit: Unit::None,
+            capacity: 8,
+            evict: false,
+            kernel_map: None,
+            tracer_map: Some(0),
+        })
+    }
+
+    fn bytes(words: &[u64]) -> Vec<u8> {
+        words.iter().flat_map(|it| it.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn parts_of_processors_and_engines_are_merged() {
+        let names = Names::new(&[]);
+        let def = def(&[(Scalar::Int, false)], TableKind::Stats);
+        let stats = |count: u64, total: i64, min: i64, max: i64| {
+            [count, total as u64, (min ^ i64::MAX) as u64, (max ^ i64::MIN) as u64]
+        };
+        let mut kernel = Collector::new(&def, &names);
+        kernel.add_per_cpu(&bytes(&[7]), &bytes(&[stats(2, 5, -1, 6), [0; 4], stats(1, 9, 9, 9)].concat()));
+        let mut tracer = Collector::new(&def, &names);
+        tracer.add(&bytes(&[7]), &bytes(&stats(1, -20, -20, -20)));
+        let table = merge(&def, [kernel.finish(), tracer.finish()]);
+        assert_eq!(table.rows, [(vec![Value::Int(7)], Cell::Stats { count: 4, total: -6, min: -20, max: 9 })]);
+    }
+
+    #[test]
+    fn buckets_of_a_key_are_one_cell() {
+        let names = Names::new(&[]);
+        let def = def(&[], TableKind::Hist { bits: 0 });
+        let mut it = Collector::new(&def, &names);
+        it.add(&bytes(&[3]), &bytes(&[2]));
+        it.add(&bytes(&[-1i64 as u64]), &bytes(&[1]));
+        it.add(&bytes(&[3]), &bytes(&[4]));
+        assert_eq!(it.finish(), [(vec![], Cell::Buckets(BTreeMap::from([(-1, 1), (3, 6)])))]);
+    }
+
+    #[test]
+    fn an_array_that_was_never_updated_is_empty_and_a_sum_of_0_is_not() {
+        let names = Names::new(&[]);
+        let mut single = Collector::new(&def(&[], TableKind::Sum), &names).finish().len();
+        let one = def(&[], TableKind::Sum);
+        let mut it = Collector::new(&one, &names);
+        it.add(&[], &bytes(&[0]));
+        single += it.finish().len();
+        assert_eq!(single, 0);
+        let keyed = def(&[(Scalar::Int, false)], TableKind::Sum);
+        let mut it = Collector::new(&keyed, &names);
+        it.add(&bytes(&[1]), &bytes(&[0]));
+        assert_eq!(it.finish().len(), 1);
+    }
+
+    fn value(kind: Scalar) -> BoxedStrategy<Value> {
+        match kind {
+            Scalar::Int => any::<i64>().prop_map(Value::Int).boxed(),
+            Scalar::Bool => any::<bool>().prop_map(Value::Bool).boxed(),
+            Scalar::Name | Scalar::Text(_) => "[a-zä]{0,8}".prop_map(|it| Value::Str(it.into())).boxed(),
+            Scalar::Stack => any::<u32>().prop_map(|id| Value::Stack(StackKey::KernelKernel { id })).boxed(),
+        }
+    }
+
+    fn scalar() -> impl Strategy<Value = Scalar> {
+        prop_oneof![
+            Just(Scalar::Int), Just(Scalar::Bool), Just(Scalar::Name), Just(Scalar::Text(16)), Just(Scalar::Stack)
+        ]
+    }
+
+    fn key() -> impl Strategy<Value = Vec<(Scalar, bool, Value)>> {
+        let part = (scalar(), any::<bool>(), any::<bool>()).prop_flat_map(|(kind, optional, missing)| {
+            let value = if optional && missing { Just(Value::Missing).boxed() } else { value(kind) };
+            (Just(kind), Just(optional), value)
+        });
+        proptest::collection::vec(part, 0..4)
+    }
+
+    proptest! {
+        #[test]
+        fn keys_round_trip(parts in key()) {
+            let mut names = Names::new(&[]);
+            let kinds: Vec<_> = parts.iter().map(|it| (it.0, it.1)).collect();
+            let def = def(&kinds, TableKind::Count);
+            let key: Key = parts.into_iter().map(|it| it.2).collect();
+            let stored = encode_key(&def, &key, &mut names).unwrap();
+            prop_assert_eq!(stored.len(), def.key_size());
+            prop_assert_eq!(decode_key(&def, &stored, &names), key);
+        }
+
+        #[test]
+        fn any_bytes_decode(parts in key(), key in proptest::collection::vec(any::<u8>(), 0..40), value in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let names = Names::new(&[]);
+            let kinds: Vec<_> = parts.iter().map(|it| (it.0, it.1)).collect();
+            for kind in [TableKind::Plain(Scalar::Text(16)), TableKind::Stats, TableKind::Quantiles, TableKind::Min] {
+                let def = def(&kinds, kind);
+                prop_assert_eq!(decode_key(&def, &key, &names).len(), kinds.len());
+                let _ = decode_value(&def, &key, &value, &names);
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! A small plan, and rings to feed it.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+
+use std::sync::Arc;
+use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
+use xputrace_bytecode::{Assembler, Home, Image, MapKind, MapSpec, Program, ProgramKind, helper};
+use xputrace_model::context::{GpuContext, word};
+use xputrace_model::diagnostic::Site;
+use xputrace_model::output::Output;
+use xputrace_model::plan::{Demand, Place, Plan, Probe, Target};
+use xputrace_model::schema::{Event, Unit};
+use xputrace_model::table::{KeyPart, Scalar, TableDef, TableKind};
+use xputrace_tracer::{Pipeline, ProcessInfo, Sink, State};
+use xputrace_wire::record::{self, Clock, Flush, Kernel, Launch, Name, kind};
+
+/// REALTIME − MONOTONIC in all rings made here.
+pub const OFFSET: u64 = 1_000_000_000_000;
+/// Name ids: two kernels, a call.
+pub const KERNEL_A: u32 = 1;
+pub const KERNEL_B: u32 = 2;
+pub const API: u32 = 3;
+
+/// `map[ctx[keys]…] += ctx[value]`, or 1 where there is no value.
+pub fn add_to_map(name: &str, map: usize, keys: &[usize], value: Option<usize>) -> Program {
+    let mut asm = Assembler::new();
+    let key_at = -8 * keys.len() as i16;
+    let zero_at = key_at - 8;
+    asm.mov(Reg::R6, Reg::R1);
+    for (i, key) in keys.iter().enumerate() {
+        asm.ldx(Size::Dw, Reg::R2, Reg::R6, (*key * 8) as i16);
+        asm.stx(Size::Dw, Reg::FP, key_at + 8 * i as i16, Reg::R2);
+    }
+    let (have, out) = (asm.label(), asm.label());
+    let lookup = |asm: &mut Assembler| {
+        asm.ld_map(Reg::R1, map);
+        asm.mov(Reg::R2, Reg::FP);
+        asm.alu_imm(Alu::Add, Reg::R2, key_at.into());
+        asm.call(helper::MAP_LOOKUP_ELEM);
+    };
+    lookup(&mut asm);
+    asm.jump_if_imm(Cond::Ne, Reg::R0, 0, have);
+    asm.st_imm(Size::Dw, Reg::FP, zero_at, 0);
+    asm.ld_map(Reg::R1, map);
+    asm.mov(Reg::R2, Reg::FP);
+    asm.alu_imm(Alu::Add, Reg::R2, key_at.into());
+    asm.mov(Reg::R3, Reg::FP);
+    asm.alu_imm(Alu::Add, Reg::R3, zero_at.into());
+    asm.mov_imm(Reg::R4, helper::UPDATE_NOEXIST.into());
+    asm.call(helper::MAP_UPDATE_ELEM);
+    lookup(&mut asm);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+    asm.place(have);
+    match value {
+        Some(at) => asm.ldx(Size::Dw, Reg::R1, Reg::R6, (at * 8) as i16),
+        None => asm.mov_imm(Reg::R1, 1),
+    }
+    asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
+    asm.place(out);
+    asm.mov_imm(Reg::R0, 0);
+    asm.exit();
+    program(name, ProgramKind::Syscall, asm)
+}
+
+pub fn program(name: &str, kind: ProgramKind, asm: Assembler) -> Program {
+    let it = asm.finish().unwrap();
+    Program { name: name.into(), kind, insns: it.insns, map_refs: it.map_refs, lines: it.lines }
+}
+
+pub fn hash(name: &str, key_size: u32, home: Home) -> MapSpec {
+    MapSpec {
+        name: name.into(),
+        kind: MapKind::Hash,
+        key_size,
+        value_size: 8,
+        max_entries: 65_536,
+        flags: 0,
+        home,
+        inner: None,
+    }
+}
+
+pub fn key(kind: Scalar) -> KeyPart {
+    KeyPart { kind, optional: false, unit: Unit::None }
+}
+
+pub fn table(name: &str, keys: Vec<KeyPart>, kind: TableKind, map: usize) -> Arc<TableDef> {
+    Arc::new(TableDef {
+        name: name.into(),
+        keys,
+        kind,
+        unit: Unit::Nanos,
+        capacity: 65_536,
+        evict: false,
+        kernel_map: None,
+        tracer_map: Some(map),
+    })
+}
+
+pub fn probe(event: Event, place: Place, program: Option<usize>) -> Probe {
+    Probe {
+        event,
+        target: Target::None,
+        name: event.name().into(),
+        place,
+        program,
+        entry_program: None,
+        closure: None,
+        system_wide: false,
+        sees_unjoined: true,
+        site: Site::default(),
+        why: Vec::new(),
+    }
+}
+
+/// `kernel(|k| @time[k.name, k.launch.tid, joined].sum(k.duration))`, `kernel(interpret(…))`.
+pub fn kernel_plan() -> Plan {
+    let keys = [word::NAME, word::LAUNCH_TID, word::JOINED];
+    Plan {
+        image: Image {
+            maps: vec![hash("time", 24, Home::Tracer)],
+            programs: vec![add_to_map("time", 0, &keys, Some(word::DURATION))],
+            sources: Vec::new(),
+        },
+        tables: vec![table("@time", vec![key(Scalar::Name), key(Scalar::Int), key(Scalar::Int)], TableKind::Sum, 0)],
+        probes: vec![probe(Event::Kernel, Place::Tracer, Some(0)), probe(Event::Kernel, Place::Interpreter, None)],
+        strings: vec!["".into()],
+        demand: Demand { launches: true, kernels: true, ..Default::default() },
+        ..Default::default()
+    }
+}
+
+/// A stand-in: without what stands behind `<`.
+pub fn demangle(symbol: &str) -> (String, String) {
+    let short = symbol.split('<').next().unwrap_or(symbol);
+    (symbol.to_owned(), short.to_owned())
+}
+
+pub fn pipeline(plan: Plan) -> Pipeline {
+    let mut it = Pipeline::new(Arc::new(plan), demangle, &mut |_, _| None).unwrap();
+    it.add_process(ProcessInfo { pid: 100, comm: "app".into(), ..Default::default() });
+    it
+}
+
+/// Keeps what happened.
+#[derive(Default)]
+pub struct Recorder {
+    pub lines: Vec<String>,
+    pub events: Vec<GpuContext>,
+    pub exits: Vec<i64>,
+}
+
+impl Recorder {
+    pub fn ends(&self) -> Vec<u64> {
+        self.events.iter().map(|it| it[word::END]).collect()
+    }
+}
+
+impl Sink for Recorder {
+    fn output(&mut self, output: Output) {
+        if let Output::Text(line) = output {
+            self.lines.push(line);
+        }
+    }
+
+    fn interpret(&mut self, _probe: usize, event: &GpuContext, _state: &mut State) {
+        self.events.push(*event);
+    }
+
+    fn exit(&mut self, code: i64) {
+        self.exits.push(code);
+    }
+}
+
+/// One ring's bytes.
+#[derive(Clone, Default)]
+pub struct Ring(pub Vec<u8>);
+
+impl Ring {
+    pub fn name(mut self, id: u32, text: &str) -> Self {
+        record::push(&mut self.0, kind::NAME, &Name { id, len: text.len() as u32 }, text.as_bytes());
+        self
+    }
+
+    pub fn names(self) -> Self {
+        self.name(KERNEL_A, "a<int>").name(KERNEL_B, "b").name(API, "cudaLaunchKernel")
+    }
+
+    pub fn launch(mut self, launch: Launch) -> Self {
+        record::push(&mut self.0, kind::LAUNCH, &launch, &[]);
+        self
+    }
+
+    pub fn kernel(mut self, kernel: Kernel) -> Self {
+        record::push(&mut self.0, kind::KERNEL, &kernel, &[]);
+        self
+    }
+
+    /// At this monotonic time, with [`OFFSET`].
+    pub fn clock(self, at: u64) -> Self {
+        self.clock_pair(Clock { monotonic_before: at, realtime: at + OFFSET, monotonic_after: at })
+    }
+
+    pub fn clock_pair(mut self, clock: Clock) -> Self {
+        record::push(&mut self.0, kind::CLOCK, &clock, &[]);
+        self
+    }
+
+    pub fn flush(mut self, began: u64) -> Self {
+        record::push(&mut self.0, kind::FLUSH, &Flush { began, last: 0 }, &[]);
+        self
+    }
+}
+
+/// A kernel launch of `KERNEL_A` by thread 7.
+pub fn launch(correlation: u32, start: u64) -> Launch {
+    Launch {
+        start,
+        end: start + 5,
+        correlation,
+        tid: 7,
+        api: API,
+        symbol: KERNEL_A,
+        context: 1,
+        launch_kind: Launch::KERNEL,
+        ..Default::default()
+    }
+}
+
+/// A kernel of `KERNEL_A`; times are monotonic.
+pub fn kernel(correlation: u32, start: u64, end: u64) -> Kernel {
+    Kernel { start: start + OFFSET, end: end + OFFSET, correlation, context: 1, symbol: KERNEL_A, ..Default::default() }
+}

@@ -1,0 +1,369 @@
+//! Joins, order, losses: synthetic rings in, tables and counts out.
+
+mod common;
+
+use common::*;
+use proptest::prelude::*;
+use xputrace_model::context::word;
+use xputrace_model::loss::Loss;
+use xputrace_model::plan::Demand;
+use xputrace_model::plan::Place;
+use xputrace_model::schema::Event;
+use xputrace_model::table::{Cell, Key, TableId, Value};
+use xputrace_tracer::{CollectorTotals, Limits, Pipeline, ProcessIndex};
+use xputrace_wire::record::{Clock, Kernel, Launch};
+
+const P: ProcessIndex = ProcessIndex(0);
+
+fn feed(pipeline: &mut Pipeline, sink: &mut Recorder, rings: &[Ring]) {
+    let rings: Vec<Vec<u8>> = rings.iter().map(|it| it.0.clone()).collect();
+    pipeline.feed(P, &rings, sink);
+}
+
+fn end(pipeline: &mut Pipeline, sink: &mut Recorder) {
+    pipeline.end_process(P, CollectorTotals::default(), sink);
+}
+
+fn rows(pipeline: &Pipeline) -> Vec<(Key, Cell)> {
+    let mut rows = pipeline.part(TableId(0));
+    rows.sort_by(|a, b| a.0.cmp(&b.0));
+    rows
+}
+
+fn row(name: &str, tid: i64, joined: i64, sum: i64) -> (Key, Cell) {
+    (vec![Value::Str(name.into()), Value::Int(tid), Value::Int(joined)], Cell::Number(sum))
+}
+
+/// The worked example of docs/JOIN.md.
+#[test]
+fn the_documented_example() {
+    let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
+    let launches = Ring::default().names().launch(launch(11, 1_000)).launch(launch(14, 1_100)).launch(launch(19, 1_200));
+    let activity = Ring::default()
+        .clock(2_000)
+        .kernel(kernel(14, 1_120, 1_320))
+        .kernel(kernel(11, 1_020, 1_420))
+        .kernel(kernel(7, 900, 1_010))
+        .flush(2_000);
+    feed(&mut pipeline, &mut sink, &[launches, activity]);
+    assert_eq!(sink.ends(), [] as [u64; 0], "the kernel of unknown launch 7 waits, and it ended first");
+
+    feed(&mut pipeline, &mut sink, &[Ring::default(), Ring::default().flush(2_100)]);
+    assert_eq!(sink.ends(), [1_010], "after two flushes 7 is unjoined; 19 was launched at 1200 and withholds the rest");
+    assert_eq!(pipeline.waiting().map(|it| (it.name.to_string(), it.since_nanos, it.events)), Some(("a<int>".into(), 1_200, 2)));
+
+    let late = Ring::default().clock(3_000).kernel(kernel(19, 1_430, 2_430)).flush(3_000);
+    feed(&mut pipeline, &mut sink, &[Ring::default(), late]);
+    assert_eq!(sink.ends(), [1_010, 1_320, 1_420, 2_430]);
+    assert_eq!(rows(&pipeline), [row("a<int>", 0, 0, 110), row("a<int>", 7, 1, 1_600)]);
+    end(&mut pipeline, &mut sink);
+    let account = pipeline.account();
+    assert_eq!((account.launches, account.joined, account.failed, account.lost), (3, 3, 0, 0));
+    assert_eq!((account.kernels, account.kernel_nanos), (4, 1_710));
+    assert_eq!(pipeline.losses().iter().collect::<Vec<_>>(), [(Loss::Unjoined, None, 1)]);
+}
+
+#[test]
+fn every_field_reaches_the_handler() {
+    let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
+    let mut launch = launch(5, 1_000);
+    (launch.tag, launch.flags, launch.stack, launch.grid, launch.dynamic_shared) = (-3, Launch::TAGGED, 9, [1, 2, 3], 64);
+    launch.stream = xputrace_wire::record::UNKNOWN;
+    let kernel = Kernel { grid: [4, 5, 6], block: [7, 8, 9], registers: 32, stream: 13, device: 2, ..kernel(5, 1_500, 1_700) };
+    feed(&mut pipeline, &mut sink, &[Ring::default().names().launch(launch), Ring::default().clock(1).kernel(kernel)]);
+    end(&mut pipeline, &mut sink);
+    let it = sink.events[0];
+    let text = |at: usize| pipeline.names().get(it[at]).unwrap().to_string();
+    assert_eq!(["a<int>", "a", "a<int>", "cudaLaunchKernel", "kernel", "a<int>", "a"].map(String::from), [
+        word::NAME, word::SHORT_NAME, word::SYMBOL, word::LAUNCH_API, word::LAUNCH_KIND, word::LAUNCH_NAME, word::LAUNCH_SHORT_NAME,
+    ].map(text));
+    let numbers = |from: usize, n: usize| it[from..from + n].to_vec();
+    assert_eq!(numbers(word::START, 3), [1_500, 1_700, 200]);
+    assert_eq!(numbers(word::GRID, 7), [4, 5, 6, 7, 8, 9, 32]);
+    assert_eq!(numbers(word::LAUNCH_START, 3), [1_000, 1_005, 5]);
+    assert_eq!(numbers(word::LAUNCH_GRID, 3), [1, 2, 3]);
+    assert_eq!((it[word::TIME], it[word::PID], it[word::TID]), (1_500, 100, 7));
+    assert_eq!((it[word::LAUNCH_TAGGED], it[word::LAUNCH_TAG] as i64), (1, -3));
+    assert_eq!((it[word::STREAM], it[word::LAUNCH_STREAM], it[word::DEVICE]), (13, 13, 2));
+    assert_eq!(it[word::COMM].to_le_bytes(), *b"app\0\0\0\0\0");
+    assert_eq!(it[word::LAUNCH_USTACK], xputrace_model::stack::StackKey::Collector { process: 0, id: 9 }.to_word());
+}
+
+#[test]
+fn a_graph_launch_has_many_kernels() {
+    let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
+    let graph = Launch { launch_kind: Launch::GRAPH, symbol: 0, ..launch(5, 1_000) };
+    let of_graph = |node, end| Kernel { graph: 1, graph_node: node, ..kernel(5, end - 10, end) };
+    let first = Ring::default().clock(1).kernel(of_graph(1, 1_100)).kernel(of_graph(2, 1_200)).flush(2_000);
+    let second = Ring::default().kernel(of_graph(1, 3_100)).flush(4_000);
+    feed(&mut pipeline, &mut sink, &[Ring::default().names().launch(graph), first]);
+    feed(&mut pipeline, &mut sink, &[Ring::default(), second]);
+    end(&mut pipeline, &mut sink);
+    assert_eq!(rows(&pipeline), [row("a<int>", 7, 1, 30)]);
+    assert_eq!((pipeline.account().launches, pipeline.account().joined, pipeline.account().kernels), (1, 1, 3));
+    assert_eq!(sink.events[0][word::LAUNCH_NAME], sink.events[0][word::LAUNCH_API], "a graph is named by its call");
+    assert!(pipeline.losses().is_empty());
+}
+
+#[test]
+fn launches_are_joined_failed_captured_or_lost() {
+    let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
+    let launches = Ring::default()
+        .names()
+        .launch(launch(1, 100))
+        .launch(Launch { result: 700, ..launch(2, 200) })
+        .launch(Launch { flags: Launch::CAPTURED, ..launch(3, 300) })
+        .launch(Launch { symbol: KERNEL_B, ..launch(4, 400) });
+    feed(&mut pipeline, &mut sink, &[launches, Ring::default().clock(1).kernel(kernel(1, 150, 160)).flush(1_000)]);
+    let mut totals = CollectorTotals { launches: 6, captured_launches: 1, kernels: 4, kernel_nanos: 99, ..Default::default() };
+    totals.lost[xputrace_wire::region::Lost::LaunchRingFull as usize] = 2;
+    totals.lost[xputrace_wire::region::Lost::ActivityRingFull as usize] = 1;
+    pipeline.end_process(P, totals, &mut sink);
+    let it = pipeline.account();
+    assert_eq!((it.launches, it.joined, it.failed, it.lost, it.captured), (5, 1, 1, 3, 1));
+    assert_eq!(it.launches, it.joined + it.failed + it.lost);
+    assert_eq!((it.collector_kernels, it.collector_kernel_nanos), (4, 99));
+    let losses = pipeline.losses();
+    let of = |it| losses.of(it);
+    assert_eq!((of(Loss::LostAtExit), of(Loss::Unreconciled), of(Loss::LaunchRingFull), of(Loss::ActivityRingFull)), (1, 2, 2, 1));
+    let lost: Vec<_> = pipeline.lost_by_name().into_iter().map(|(name, n)| (name.to_string(), n)).collect();
+    assert_eq!(lost, [("(launch record lost)".into(), 2), ("b".into(), 1)]);
+    pipeline.end_process(P, totals, &mut sink);
+    assert_eq!(pipeline.account(), it, "a process ends once");
+}
+
+#[test]
+fn a_long_kernel_withholds_what_ends_later_until_it_comes() {
+    let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
+    let launches = Ring::default().names().launch(launch(1, 1_000)).launch(launch(2, 1_010));
+    feed(&mut pipeline, &mut sink, &[launches, Ring::default().clock(1).kernel(kernel(2, 1_050, 1_060)).flush(1_500)]);
+    assert!(sink.events.is_empty());
+    feed(&mut pipeline, &mut sink, &[Ring::default(), Ring::default().kernel(kernel(1, 1_020, 9_000)).flush(9_500)]);
+    assert_eq!(sink.ends(), [1_060, 9_000]);
+    assert_eq!(pipeline.losses().of(Loss::OutOfOrder), 0);
+}
+
+#[test]
+fn a_launch_whose_kernel_was_lost_withholds_no_longer_than_two_flushes() {
+    let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
+    let launches = Ring::default().names().launch(launch(1, 1_000)).launch(launch(2, 1_010));
+    feed(&mut pipeline, &mut sink, &[launches, Ring::default().clock(1).kernel(kernel(2, 1_050, 1_060)).flush(1_500)]);
+    feed(&mut pipeline, &mut sink, &[Ring::default().flush(1_600)]);
+    assert_eq!(sink.ends(), [1_060]);
+    feed(&mut pipeline, &mut sink, &[Ring::default().kernel(kernel(1, 1_020, 1_040)).flush(1_700)]);
+    assert_eq!(sink.ends(), [1_060, 1_040]);
+    assert_eq!(pipeline.losses().of(Loss::OutOfOrder), 1);
+}
+
+#[test]
+fn a_stepped_wall_clock_is_counted_and_followed() {
+    let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
+    let pair = |at: u64, offset: u64| Clock { monotonic_before: at - 1, realtime: at + offset, monotonic_after: at + 1 };
+    let raw = |id, start: u64, end: u64| Kernel { start, end, ..kernel(id, 0, 0) };
+    let activity = Ring::default()
+        .clock_pair(pair(1_000, 50_000))
+        .kernel(raw(1, 50_900, 50_950))
+        .clock_pair(pair(2_000, 90_000))
+        .kernel(raw(2, 91_900, 91_980))
+        .flush(3_000);
+    feed(&mut pipeline, &mut sink, &[Ring::default().names().launch(launch(1, 800)).launch(launch(2, 1_800)), activity]);
+    assert_eq!(sink.ends(), [950, 1_980]);
+    assert_eq!(pipeline.losses().iter().collect::<Vec<_>>(), [(Loss::ClockStep, None, 1)]);
+}
+
+#[test]
+fn a_kernel_without_times_is_joined_and_not_handled() {
+    let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
+    let untimed = Kernel { start: 0, end: 0, ..kernel(1, 0, 0) };
+    feed(&mut pipeline, &mut sink, &[Ring::default().names().launch(launch(1, 100)), Ring::default().clock(1).kernel(untimed)]);
+    let mut totals = CollectorTotals { launches: 1, kernels: 1, ..Default::default() };
+    totals.lost[xputrace_wire::region::Lost::NoTimestamps as usize] = 1;
+    pipeline.end_process(P, totals, &mut sink);
+    assert!(sink.events.is_empty());
+    assert_eq!((pipeline.account().joined, pipeline.losses().of(Loss::NoTimestamps)), (1, 1));
+}
+
+#[test]
+fn an_event_waits_for_a_name_from_another_ring() {
+    let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
+    feed(&mut pipeline, &mut sink, &[Ring::default().launch(launch(1, 100)), Ring::default().clock(1).kernel(kernel(1, 150, 160)).flush(500)]);
+    assert!(sink.events.is_empty());
+    feed(&mut pipeline, &mut sink, &[Ring::default().names()]);
+    assert_eq!(rows(&pipeline), [row("a<int>", 7, 1, 10)]);
+}
+
+#[test]
+fn memory_is_bounded_and_what_falls_out_is_counted() {
+    let limits = Limits { pending_launches: 64, buffered_events: 64, graph_launches: 4, orphan_kernels: 16 };
+    let mut pipeline = pipeline(kernel_plan()).with_limits(limits);
+    let mut sink = Recorder::default();
+    let many = (0..1_000u32).fold(Ring::default().names(), |ring, n| ring.launch(launch(n, u64::from(n))));
+    feed(&mut pipeline, &mut sink, &[many]);
+    assert!(pipeline.in_flight() <= 64);
+    let orphans = (2_000..3_000u32).fold(Ring::default().clock(1), |ring, n| ring.kernel(kernel(n, n.into(), u64::from(n) + 1)));
+    feed(&mut pipeline, &mut sink, &[orphans]);
+    assert!(sink.events.len() > 900, "{}", sink.events.len());
+    end(&mut pipeline, &mut sink);
+    let losses = pipeline.losses();
+    assert_eq!((losses.of(Loss::LaunchEvicted) + losses.of(Loss::LostAtExit), losses.of(Loss::Unjoined)), (1_000, 1_000));
+    assert_eq!((pipeline.account().lost, sink.events.len()), (1_000, 1_000));
+}
+
+#[test]
+fn launch_handlers_run_on_completed_records_even_without_kernels() {
+    let mut plan = kernel_plan();
+    plan.demand = Demand { launches: true, ..Default::default() };
+    plan.image.programs[0] = add_to_map("n", 0, &[word::LAUNCH_NAME, word::TID, word::JOINED], None);
+    plan.probes = vec![probe(Event::Launch, Place::Tracer, Some(0)), probe(Event::Launch, Place::Interpreter, None)];
+    let (mut pipeline, mut sink) = (pipeline(plan), Recorder::default());
+    let failed = Launch { result: 1, ..launch(2, 200) };
+    let captured = Launch { flags: Launch::CAPTURED, ..launch(3, 300) };
+    feed(&mut pipeline, &mut sink, &[Ring::default().names().launch(failed).launch(launch(1, 100)).launch(captured)]);
+    feed(&mut pipeline, &mut sink, &[]);
+    assert_eq!(rows(&pipeline), [row("a<int>", 7, 1, 2)]);
+    let starts: Vec<u64> = sink.events.iter().map(|it| it[word::TIME]).collect();
+    assert_eq!(starts, [100, 200]);
+    end(&mut pipeline, &mut sink);
+    assert_eq!((pipeline.account().launches, pipeline.account().failed, pipeline.account().lost), (2, 1, 0));
+}
+
+#[test]
+fn what_the_script_did_not_ask_for_is_left_out() {
+    let rings = || {
+        let launches = Ring::default().names().launch(launch(1, 100)).launch(launch(2, 200));
+        [launches, Ring::default().clock(1).kernel(kernel(1, 150, 160)).flush(500)]
+    };
+    let totals = CollectorTotals { launches: 2, kernels: 1, kernel_nanos: 10, ..Default::default() };
+    for (launches, kernels, expected) in [(true, false, (2, 0, 0)), (false, true, (0, 0, 1))] {
+        let mut plan = kernel_plan();
+        plan.demand = Demand { launches, kernels, ..Default::default() };
+        let (mut pipeline, mut sink) = (pipeline(plan), Recorder::default());
+        feed(&mut pipeline, &mut sink, &rings());
+        pipeline.end_process(P, totals, &mut sink);
+        let it = pipeline.account();
+        assert_eq!((it.launches, it.joined, it.kernels), expected);
+        assert_eq!(sink.events.len(), usize::from(kernels));
+        assert!(pipeline.losses().is_empty());
+    }
+}
+
+#[test]
+fn damaged_bytes_are_counted_once_and_the_rest_is_handled() {
+    let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
+    let mut broken = Ring::default().names().launch(launch(1, 100));
+    broken.0.extend([1, 0, 0, 0, 3, 0, 0, 0]);
+    feed(&mut pipeline, &mut sink, &[broken, Ring::default().clock(1).kernel(kernel(1, 150, 160)).flush(500)]);
+    assert_eq!(rows(&pipeline), [row("a<int>", 7, 1, 10)]);
+    assert_eq!(pipeline.losses().iter().collect::<Vec<_>>(), [(Loss::Malformed, None, 1)]);
+}
+
+/// What a random program did: launches on a few threads, their kernels in any order.
+#[derive(Clone, Debug)]
+struct Step {
+    thread: usize,
+    kind: u8,
+    nanos: u64,
+    shuffle: u64,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = (0usize..3, 0u8..12, 1u64..500, any::<u64>());
+    proptest::collection::vec(step.prop_map(|(thread, kind, nanos, shuffle)| Step { thread, kind, nanos, shuffle }), 0..60)
+}
+
+/// Records of three threads' rings, and of the ring of kernels.
+fn play(steps: &[Step]) -> Vec<Vec<Vec<u8>>> {
+    let mut rings: Vec<Vec<Vec<u8>>> = vec![Vec::new(); 3];
+    let mut kernels: Vec<(u64, Vec<u8>)> = Vec::new();
+    for (n, step) in steps.iter().enumerate() {
+        let (id, start) = (10 + 3 * n as u32, 1_000 * n as u64 + 1_000);
+        let mut it = Launch { tid: 70 + step.thread as u32, symbol: 1 + (n as u32 & 1), ..launch(id, start) };
+        let mut n_kernels = 1;
+        match step.kind {
+            0 => (it.result, n_kernels) = (1, 0),
+            1 => (it.flags, n_kernels) = (Launch::CAPTURED, 0),
+            2 | 3 => (it.launch_kind, it.symbol, n_kernels) = (Launch::GRAPH, 0, 3),
+            4 => n_kernels = 0,
+            _ => {}
+        }
+        if step.kind != 5 {
+            rings[step.thread].push(Ring::default().launch(it).0);
+        }
+        for k in 0..n_kernels {
+            let end = start + step.nanos * (k + 1);
+            let kernel = Kernel { graph_node: k, symbol: 1 + (n as u32 & 1), ..kernel(id, end - step.nanos, end) };
+            kernels.push((step.shuffle.rotate_left(k as u32 * 7), Ring::default().kernel(kernel).0));
+        }
+    }
+    kernels.sort();
+    let mut activity: Vec<Vec<u8>> = kernels.into_iter().map(|it| it.1).collect();
+    activity.push(Ring::default().flush(1 << 40).0);
+    rings.push(activity);
+    rings
+}
+
+/// Feeds the rings cut into drains, in the given order of rings.
+fn run(rings: &[Vec<Vec<u8>>], cuts: &[usize], order: &[usize]) -> (Vec<(Key, Cell)>, Vec<u64>, xputrace_model::loss::Account) {
+    let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
+    feed(&mut pipeline, &mut sink, &[Ring::default().names().clock(1)]);
+    let n_drains = cuts.len() / rings.len() + 1;
+    for drain in 0..n_drains {
+        let piece = |ring: usize| {
+            let bound = |d: usize| match d {
+                0 => 0,
+                d if d >= n_drains => rings[ring].len(),
+                d => {
+                    let mut at: Vec<usize> = (0..n_drains - 1).map(|i| cuts[i * rings.len() + ring] % (rings[ring].len() + 1)).collect();
+                    at.sort_unstable();
+                    at[d - 1]
+                }
+            };
+            Ring(rings[ring][bound(drain)..bound(drain + 1)].concat())
+        };
+        let pieces: Vec<Ring> = order.iter().map(|ring| piece(*ring)).collect();
+        feed(&mut pipeline, &mut sink, &pieces);
+    }
+    end(&mut pipeline, &mut sink);
+    let mut ends = sink.ends();
+    ends.sort_unstable();
+    (rows(&pipeline), ends, pipeline.account())
+}
+
+proptest! {
+    #[test]
+    fn neither_the_order_of_rings_nor_the_cuts_between_drains_change_the_tables(
+        steps in steps(),
+        cuts in proptest::collection::vec(any::<usize>(), 0..12),
+        order in Just(vec![0usize, 1, 2, 3]).prop_shuffle(),
+    ) {
+        let rings = play(&steps);
+        let whole = run(&rings, &[], &[0, 1, 2, 3]);
+        prop_assert_eq!(whole.2.launches, whole.2.joined + whole.2.failed + whole.2.lost);
+        prop_assert_eq!(&run(&rings, &cuts, &order), &whole);
+    }
+
+    #[test]
+    fn any_bytes_are_survived(rings in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..300), 0..4)) {
+        let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
+        pipeline.feed(P, &rings, &mut sink);
+        end(&mut pipeline, &mut sink);
+    }
+
+    #[test]
+    fn damaged_records_are_survived(steps in steps(), damage in proptest::collection::vec((any::<usize>(), any::<u8>()), 0..20)) {
+        let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
+        let mut rings: Vec<Vec<u8>> = play(&steps).into_iter().map(|it| it.concat()).collect();
+        for (at, value) in damage {
+            let ring = &mut rings[at % 4];
+            if !ring.is_empty() {
+                let at = at / 4 % ring.len();
+                ring[at] = value;
+            }
+        }
+        pipeline.feed(P, &rings, &mut sink);
+        pipeline.feed(P, &rings, &mut sink);
+        end(&mut pipeline, &mut sink);
+        let it = pipeline.account();
+        prop_assert_eq!(it.launches, it.joined + it.failed + it.lost);
+    }
+}

@@ -1,0 +1,289 @@
+//! Recordings: what is written comes back; what is damaged is told; scripts run over them.
+
+mod common;
+
+use common::*;
+use proptest::prelude::*;
+use std::sync::Arc;
+use xputrace_bytecode::insn::{Reg, Size};
+use xputrace_bytecode::{Assembler, Home, ProgramKind, helper};
+use xputrace_model::context::word;
+use xputrace_model::plan::{Demand, Place, Plan};
+use xputrace_model::schema::Event;
+use xputrace_model::stack::StackKey;
+use xputrace_model::table::{Cell, Scalar, TableId, TableKind, Value};
+use xputrace_tracer::recording::{self, Entry, FrameInfo, GpuKind, Hit, Meta, ProbeInfo, ProcessMapping, Reader, UserString, Writer};
+use xputrace_tracer::{CollectorTotals, replay};
+use xputrace_wire::record::{Kernel, Launch};
+
+fn meta() -> Meta {
+    Meta {
+        command: vec!["./app".into()],
+        gpu: GpuKind::Software,
+        probes: vec![ProbeInfo { name: "uprobe:app:f".into(), ..Default::default() }],
+        ..Default::default()
+    }
+}
+
+fn hit(time_nanos: u64, arg0: u64) -> Hit {
+    let mut context = vec![0; 168];
+    context[112..120].copy_from_slice(&arg0.to_le_bytes());
+    Hit {
+        time_nanos,
+        pid: 100,
+        tid: 7,
+        comm: *b"app\0\0\0\0\0\0\0\0\0\0\0\0\0",
+        ustack: StackKey::KernelUser { pid: 100, exec: 3, id: 5 }.to_word(),
+        context,
+        strings: vec![UserString { address: 0x1000, text: b"text".to_vec() }],
+        ..Default::default()
+    }
+}
+
+fn entries() -> Vec<Entry> {
+    let stack = StackKey::KernelUser { pid: 100, exec: 3, id: 5 };
+    let frame = FrameInfo { function: "main".into(), module: "app".into(), offset: 4 };
+    let launches = Ring::default().names().launch(launch(1, 1_000)).launch(launch(2, 3_000));
+    let activity = Ring::default().clock(1).kernel(kernel(1, 1_100, 1_200)).kernel(kernel(2, 3_100, 3_300)).flush(4_000);
+    vec![
+        Entry::ProcessStart { process: 0, pid: 100, pid_in_target: 0, comm: "app".into(), generation: 1, time_nanos: 1 },
+        Entry::Hit(hit(500, 42)),
+        Entry::Hit(hit(2_000, 43)),
+        Entry::Wire { process: 0, time_nanos: 4_100, rings: vec![launches.0, vec![], activity.0] },
+        Entry::ProcessEnd { process: 0, time_nanos: 5_000, totals: CollectorTotals { launches: 2, kernels: 2, ..Default::default() } },
+        Entry::Mappings(vec![ProcessMapping { pid: 100, path: "/app".into(), ..Default::default() }]),
+        Entry::Symbols(vec![(stack, vec![frame])]),
+    ]
+}
+
+fn written(entries: &[Entry]) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), &meta()).unwrap();
+    entries.iter().for_each(|it| writer.write(it).unwrap());
+    writer.finish().unwrap()
+}
+
+#[test]
+fn what_is_written_comes_back() {
+    let mut reader = Reader::new(written(&entries())).unwrap();
+    assert_eq!(reader.meta(), &meta());
+    assert_eq!((&mut reader).collect::<Vec<_>>(), entries());
+    assert_eq!(reader.damage(), None);
+}
+
+#[test]
+fn a_file_cut_anywhere_yields_its_beginning_and_says_so() {
+    let (whole, entries) = (written(&entries()), entries());
+    let mut most = 0;
+    for len in 0..whole.len() {
+        let Ok(mut reader) = Reader::new(whole[..len].to_vec()) else { continue };
+        let read: Vec<Entry> = (&mut reader).collect();
+        assert_eq!(read, entries[..read.len()], "cut at {len}");
+        let damage = reader.damage().unwrap();
+        assert!(damage.cut && damage.offset <= len && damage.blocks <= 1, "{damage:?}");
+        assert!(read.len() >= most);
+        most = read.len();
+    }
+    assert_eq!(most, entries.len(), "only the end mark is missing at last");
+}
+
+#[test]
+fn a_damaged_block_is_skipped_and_the_others_are_read() {
+    let whole = written(&entries());
+    let blocks: Vec<usize> = (0..whole.len()).filter(|at| whole[*at..].starts_with(b"XBLK")).collect();
+    for (n, at) in blocks.iter().enumerate() {
+        for distance in [0, 8, 33] {
+            let mut bytes = whole.clone();
+            let Some(byte) = bytes.get_mut(at + distance) else { continue };
+            *byte ^= 0x55;
+            let mut reader = Reader::new(bytes).unwrap();
+            let read = (&mut reader).count();
+            let damage = reader.damage().unwrap();
+            assert_eq!((damage.offset, damage.blocks), (*at, 1), "block {n} at {distance}");
+            assert!(read >= entries().len() - 2, "{read}");
+        }
+    }
+}
+
+#[test]
+fn other_files_are_refused() {
+    assert!(matches!(Reader::new(b"ELF".to_vec()), Err(recording::Error::NotARecording)));
+    let mut bytes = written(&[]);
+    bytes[8] = 9;
+    assert!(matches!(Reader::new(bytes), Err(recording::Error::Version(9))));
+}
+
+/// `uprobe("app:f", |e| @seen[e.tid] = e.arg0)` or `launch(|l| l.tag = @seen[l.tid])`,
+/// `kernel(|k| @time[k.launch.tag].sum(k.duration))`.
+fn tagging_plan() -> Plan {
+    let mut plan = kernel_plan();
+    plan.image.maps[0] = hash("by_tag", 16, Home::Tracer);
+    plan.image.programs[0] = add_to_map("by_tag", 0, &[word::LAUNCH_TAGGED, word::LAUNCH_TAG], Some(word::DURATION));
+    let mut tag = key(Scalar::Int);
+    tag.optional = true;
+    plan.tables = vec![table("@time", vec![tag], TableKind::Sum, 0)];
+    plan.image.maps.push(hash("seen", 8, Home::Kernel));
+    let mut tags = hash("tags", 4, Home::Kernel);
+    let slots = xputrace_bytecode::MapSpec {
+        kind: xputrace_bytecode::MapKind::Array,
+        key_size: 4,
+        value_size: 16,
+        max_entries: xputrace_model::plan::TAG_SLOTS,
+        ..hash("slots", 4, Home::Kernel)
+    };
+    tags.kind = xputrace_bytecode::MapKind::HashOfMaps;
+    tags.value_size = 4;
+    tags.inner = Some(Box::new(slots));
+    plan.image.maps.push(tags);
+    plan.tags = Some(2);
+    plan.image.programs.push(store_argument());
+    plan.image.programs.push(tag_from_map());
+    plan.probes.truncate(1);
+    let mut f = probe(Event::Uprobe, Place::Linux, Some(1));
+    f.name = "uprobe:app:f".into();
+    plan.probes.push(f);
+    plan.probes.push(probe(Event::Launch, Place::Linux, Some(2)));
+    plan.demand = Demand { launches: true, kernels: true, launch_marker: true, ..Default::default() };
+    plan
+}
+
+/// `@seen[tid] = arg0`.
+fn store_argument() -> xputrace_bytecode::Program {
+    let mut asm = Assembler::new();
+    asm.ldx(Size::Dw, Reg::R2, Reg::R1, 112);
+    asm.stx(Size::Dw, Reg::FP, -16, Reg::R2);
+    tid_at_8(&mut asm);
+    asm.ld_map(Reg::R1, 1);
+    pointer(&mut asm, Reg::R2, -8);
+    pointer(&mut asm, Reg::R3, -16);
+    asm.mov_imm(Reg::R4, 0);
+    asm.call(helper::MAP_UPDATE_ELEM);
+    asm.mov_imm(Reg::R0, 0);
+    asm.exit();
+    program("store", ProgramKind::Uprobe, asm)
+}
+
+/// `slot = { 1, @seen[tid] }`, the slot's number being the second argument.
+fn tag_from_map() -> xputrace_bytecode::Program {
+    use xputrace_bytecode::insn::Cond;
+    let mut asm = Assembler::new();
+    let out = asm.label();
+    asm.ldx(Size::Dw, Reg::R6, Reg::R1, 104);
+    tid_at_8(&mut asm);
+    asm.ld_map(Reg::R1, 1);
+    pointer(&mut asm, Reg::R2, -8);
+    asm.call(helper::MAP_LOOKUP_ELEM);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+    asm.ldx(Size::Dw, Reg::R7, Reg::R0, 0);
+    asm.st_imm(Size::W, Reg::FP, -12, 100);
+    asm.ld_map(Reg::R1, 2);
+    pointer(&mut asm, Reg::R2, -12);
+    asm.call(helper::MAP_LOOKUP_ELEM);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+    asm.stx(Size::W, Reg::FP, -12, Reg::R6);
+    asm.mov(Reg::R1, Reg::R0);
+    pointer(&mut asm, Reg::R2, -12);
+    asm.call(helper::MAP_LOOKUP_ELEM);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+    asm.st_imm(Size::Dw, Reg::R0, 0, 1);
+    asm.stx(Size::Dw, Reg::R0, 8, Reg::R7);
+    asm.place(out);
+    asm.mov_imm(Reg::R0, 0);
+    asm.exit();
+    program("tag", ProgramKind::Uprobe, asm)
+}
+
+fn tid_at_8(asm: &mut Assembler) {
+    asm.call(helper::GET_CURRENT_PID_TGID);
+    asm.alu32(xputrace_bytecode::insn::Alu::Mov, Reg::R0, Reg::R0);
+    asm.stx(Size::Dw, Reg::FP, -8, Reg::R0);
+}
+
+fn pointer(asm: &mut Assembler, to: Reg, offset: i32) {
+    asm.mov(to, Reg::FP);
+    asm.alu_imm(xputrace_bytecode::insn::Alu::Add, to, offset);
+}
+
+#[test]
+fn tags_come_from_the_probe_that_was_hit_before_the_launch() {
+    let mut sink = Recorder::default();
+    let reader = Reader::new(written(&entries())).unwrap();
+    let replayed = replay::replay(Arc::new(tagging_plan()), reader, demangle, &mut sink).unwrap_or_else(|it| panic!("{it}"));
+    let mut rows = replayed.pipeline.part(TableId(0));
+    rows.sort_by(|a, b| a.0.cmp(&b.0));
+    let row = |tag, nanos| (vec![Value::Int(tag)], Cell::Number(nanos));
+    assert_eq!(rows, [row(42, 100), row(43, 200)]);
+    assert_eq!(replayed.pipeline.state().faults().count(), 0);
+    let stack = StackKey::KernelUser { pid: 100, exec: 0, id: 5 };
+    assert_eq!(replayed.frames[&stack][0].function, "main");
+}
+
+#[test]
+fn a_probe_that_was_not_recorded_is_an_error_that_lists_those_that_were() {
+    let mut plan = tagging_plan();
+    plan.probes[1].name = "uprobe:app:g".into();
+    let reader = Reader::new(written(&entries())).unwrap();
+    let error = replay::replay(Arc::new(plan), reader, demangle, &mut Recorder::default()).err().unwrap();
+    assert_eq!(error.to_string(), "the recording has no hits of uprobe:app:g; it has uprobe:app:f");
+}
+
+#[test]
+fn ninety_thousand_launches_and_kernels_are_small() {
+    let mut writer = Writer::new(Vec::new(), &meta()).unwrap();
+    let mut noise = 88_172_645_463_325_252u64;
+    let mut random = |below: u64| {
+        noise ^= noise << 13;
+        noise ^= noise >> 7;
+        noise ^= noise << 17;
+        noise % below
+    };
+    let (mut now, mut gpu, mut id) = (1_000_000u64, 1_000_000u64, 1u32);
+    for drain in 0..90u64 {
+        let (mut launches, mut activity) = (Ring::default(), Ring::default().clock(now));
+        for n in 0..1_000u32 {
+            now += 6_000 + random(1_500);
+            id += 1 + u32::from(n % 5 == 0);
+            let shape = n % 13;
+            let end = now + 3_000 + random(800);
+            let grid = [128 * (1 + shape), 1, 1];
+            launches = launches.launch(Launch { end, symbol: 1 + shape, stack: 10 + shape, grid, block: [256, 1, 1], ..launch(id, now) });
+            gpu = gpu.max(now + 2_000) + 1_000 + random(300);
+            let end = gpu + 2_000 + 1_000 * u64::from(shape) + random(256) * 32;
+            activity = activity.kernel(Kernel { symbol: 1 + shape, grid, block: [256, 1, 1], registers: 32 + shape, ..kernel(id, gpu, end) });
+            gpu = end;
+        }
+        writer.gather(0, drain, vec![launches.0, activity.0]).unwrap();
+    }
+    let bytes = writer.finish().unwrap();
+    println!("{} bytes for 90,000 launches and kernels", bytes.len());
+    assert!(bytes.len() <= 1_500_000, "{} bytes", bytes.len());
+    assert_eq!(Reader::new(bytes).unwrap().count(), 90);
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..200), at in any::<usize>(), keep in any::<bool>()) {
+        let mut file = written(&entries());
+        if keep {
+            let at = at % file.len();
+            let end = (at + bytes.len()).min(file.len());
+            let n = end - at;
+            file[at..end].copy_from_slice(&bytes[..n]);
+        } else {
+            file.splice(at % file.len().., bytes);
+        }
+        if let Ok(mut reader) = Reader::new(file) {
+            let _ = (&mut reader).count();
+            let _ = reader.damage();
+        }
+    }
+
+    #[test]
+    fn damaged_recordings_are_replayed_as_far_as_they_go(at in any::<usize>(), value in any::<u8>()) {
+        let mut file = written(&entries());
+        let at = at % file.len();
+        file[at] = value;
+        if let Ok(reader) = Reader::new(file) {
+            let _ = replay::replay(Arc::new(tagging_plan()), reader, demangle, &mut Recorder::default());
+        }
+    }
+}

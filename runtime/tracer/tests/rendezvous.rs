@@ -1,0 +1,133 @@
+//! A collector in miniature connects, is armed, writes, and is read.
+
+mod common;
+
+use common::*;
+use std::os::fd::{FromRawFd, OwnedFd, AsRawFd};
+use xputrace_model::plan::Demand;
+use xputrace_tracer::ProcessIndex;
+use xputrace_tracer::rendezvous::{Listener, Notice};
+use xputrace_wire::message::{self, Message, demand};
+use xputrace_wire::record::{self, Launch, kind, size_of_record};
+use xputrace_wire::region::{Control, PAGE, Shape};
+use xputrace_wire::ring::{RingHeader, Writer};
+use std::sync::atomic::Ordering;
+
+const SHAPE: Shape = Shape { rings: 2, ring_bytes: 65_536 };
+
+/// Connects as a collector does.
+fn connect(value: &str) -> OwnedFd {
+    let name = value.strip_prefix('@').expect("an abstract name");
+    // SAFETY: plain system calls on an address that lives through them.
+    unsafe {
+        let fd = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0);
+        let mut address: libc::sockaddr_un = std::mem::zeroed();
+        address.sun_family = libc::AF_UNIX as u16;
+        for (to, from) in address.sun_path[1..].iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        let len = (size_of::<u16>() + 1 + name.len()) as u32;
+        assert_eq!(libc::connect(fd, (&raw const address).cast(), len), 0);
+        OwnedFd::from_raw_fd(fd)
+    }
+}
+
+fn say(socket: &OwnedFd, message: &Message) {
+    let bytes = message.encode();
+    // SAFETY: the buffer lives through the call.
+    let n = unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
+    assert_eq!(n as usize, bytes.len());
+}
+
+/// The next message, and the first descriptor that came with it.
+fn hear(socket: &OwnedFd) -> (Message, Option<OwnedFd>) {
+    let mut bytes = [0u8; message::MAX_SIZE];
+    let mut control = [0u64; 8];
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: all buffers live through the call; the control data is read by the kernel's own macros.
+    unsafe {
+        let mut header: libc::msghdr = std::mem::zeroed();
+        (header.msg_iov, header.msg_iovlen) = (&mut part, 1);
+        (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), size_of_val(&control));
+        let n = libc::recvmsg(socket.as_raw_fd(), &mut header, 0);
+        let first = libc::CMSG_FIRSTHDR(&header);
+        let fd = (!first.is_null()).then(|| OwnedFd::from_raw_fd(libc::CMSG_DATA(first).cast::<i32>().read_unaligned()));
+        (Message::decode(&bytes[..n as usize]).unwrap(), fd)
+    }
+}
+
+fn hello() -> Message {
+    Message::new(message::HELLO, &[xputrace_wire::VERSION.into(), std::process::id().into(), 130_001, 1], "libcupti.so.13")
+}
+
+#[test]
+fn a_collector_is_armed_and_its_records_are_read() {
+    let listener = Listener::new(None).unwrap();
+    assert!(listener.accept().is_none());
+    let collector = connect(listener.value());
+    say(&collector, &hello());
+    let mut target = listener.accept().unwrap();
+    assert_eq!((target.pid, target.cupti_version, target.cupti.as_str()), (std::process::id(), 130_001, "libcupti.so.13"));
+    assert!(target.can_walk_stacks && target.refusal.is_none() && target.poll().is_none());
+
+    let wanted = Demand { launches: true, kernels: true, launch_marker: true, ..Default::default() };
+    let mut region = target.arm(&wanted, true, SHAPE, 3, None).unwrap();
+    let (arm, memory) = hear(&collector);
+    let bits = demand::LAUNCHES | demand::KERNELS | demand::MAPPINGS;
+    assert_eq!((arm.kind, arm.words), (message::ARM, [bits, 2, 65_536, 100, 3, 0, 0, 0]), "no marker without a tag array");
+
+    say(&collector, &Message::new(message::ARMED, &[250], "a note"));
+    assert_eq!(target.poll(), Some(Notice::Armed { micros: 250, notes: vec!["a note".into()] }));
+
+    let memory = memory.unwrap();
+    // SAFETY: the region has this size; the test maps it once and never unmaps it.
+    let (control, mut writer) = unsafe {
+        let at = libc::mmap(std::ptr::null_mut(), SHAPE.size(), 3, libc::MAP_SHARED, memory.as_raw_fd(), 0).cast::<u8>();
+        let header = at.add(SHAPE.ring_offset(0));
+        (&*at.cast::<Control>(), Writer::new(header.cast::<RingHeader>(), header.add(PAGE), SHAPE.ring_bytes))
+    };
+    assert_eq!(control.armed.load(Ordering::Relaxed), 1);
+    control.rings_claimed.store(1, Ordering::Relaxed);
+    control.totals.launches.store(1, Ordering::Relaxed);
+    control.lost[0].store(4, Ordering::Relaxed);
+    assert!(writer.write(size_of_record::<Launch>(0), |out| record::encode(kind::LAUNCH, &launch(1, 5), &[], out)));
+    let marks = region.marks();
+    let rings = region.take(&marks);
+    assert_eq!(rings.len(), 1);
+    let totals = region.totals();
+    assert_eq!((totals.launches, totals.lost[0], totals.broken_rings), (1, 4, 0));
+    let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
+    pipeline.feed(ProcessIndex(0), &rings, &mut sink);
+    assert_eq!(pipeline.in_flight(), 1);
+
+    // A target that writes nonsense loses its own data and nothing else.
+    control.rings_claimed.store(u32::MAX, Ordering::Relaxed);
+    // SAFETY: within the mapping of the second ring.
+    let second = unsafe { &*((control as *const Control).cast::<u8>().add(SHAPE.ring_offset(1)).cast::<RingHeader>()) };
+    second.written.store(u64::MAX - 7, Ordering::Relaxed);
+    let marks = region.marks();
+    assert_eq!(region.take(&marks).iter().map(Vec::len).sum::<usize>(), 0);
+    assert_eq!(region.totals().broken_rings, 1);
+
+    target.disarm();
+    assert_eq!(hear(&collector).0.kind, message::DISARM);
+    say(&collector, &Message::new(message::BYE, &[], ""));
+    assert_eq!(target.poll(), Some(Notice::Bye { notes: vec![] }));
+    drop(collector);
+    assert_eq!((target.poll(), target.poll()), (Some(Notice::Closed), None));
+    drop(region);
+    assert_eq!(control.armed.load(Ordering::Relaxed), 0, "whoever still looks sees that nobody reads");
+}
+
+#[test]
+fn a_collector_of_another_version_is_named_and_strangers_are_dropped() {
+    let listener = Listener::new(None).unwrap();
+    let silent = connect(listener.value());
+    drop(silent);
+    let other = connect(listener.value());
+    say(&other, &Message::new(message::HELLO, &[99, 5], ""));
+    let target = listener.accept().unwrap();
+    assert!(target.refusal.as_ref().unwrap().ends_with("speaks version 99 of the wire format"));
+    target.leave_dormant();
+    assert_eq!(hear(&other).0.kind, message::DORMANT);
+}

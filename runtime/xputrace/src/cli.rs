@@ -1,0 +1,373 @@
+//! The command line: what was typed (`Typed`, clap's table) and what it means (`Invocation`).
+//!
+//! A script's own arguments stand among ours: every `--name=value` before `--` that is not in our
+//! table is the script's, and the script refuses those it does not declare.
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// bpftrace for programs that use a CPU and a GPU.
+#[derive(Parser, Debug)]
+#[command(name = "xputrace", version, disable_help_subcommand = true, args_conflicts_with_subcommands = false)]
+#[command(after_help = "Examples:\n  \
+    xputrace -- ./train                            where the time goes (the script `summary`)\n  \
+    xputrace -e 'kernel(|k| @time[k.name].sum(k.duration))' -- ./train\n  \
+    xputrace over100ms --ms=50 -- ./train          a bundled script with an argument\n  \
+    xputrace scripts                               the bundled scripts, a line each\n  \
+    xputrace demo                                  the main job, on any machine")]
+pub struct Typed {
+    #[command(subcommand)]
+    pub verb: Option<Verb>,
+    #[command(flatten)]
+    pub options: Options,
+    /// A script file, or the name of a bundled script
+    #[arg(value_name = "SCRIPT")]
+    pub script: Option<String>,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Verb {
+    /// Run a script (the default)
+    Run {
+        /// A script file, or the name of a bundled script
+        script: Option<String>,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Record all GPU events, and what SCRIPT's CPU probes read, into a file
+    Record {
+        script: Option<String>,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// What can be probed here: xputrace list 'uprobe:libc:mem*'
+    List {
+        pattern: Option<String>,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// A script's errors and warnings, and nothing else
+    Check {
+        script: Option<String>,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Where each handler will run, and why
+    Explain {
+        script: Option<String>,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Write the compiled script as an eBPF object (-o x.bpf.o)
+    Build {
+        script: Option<String>,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// What works on this machine, and the exact fix for what does not
+    Doctor {
+        #[command(flatten)]
+        options: Options,
+    },
+    /// The bundled scripts, a line each
+    Scripts,
+    /// The main job, on any machine
+    Demo,
+}
+
+#[derive(clap::Args, Debug, Default, Clone)]
+pub struct Options {
+    /// A script on the command line
+    #[arg(short = 'e', value_name = "TEXT")]
+    pub one_liner: Option<String>,
+    /// Attach to a running process (several -p allowed; CPU probes only so far)
+    #[arg(short = 'p', value_name = "PID")]
+    pub pids: Vec<u32>,
+    /// Every process that has the probed code (CPU probes only so far)
+    #[arg(short = 'a', long = "all-processes")]
+    pub all_processes: bool,
+    /// Run the script over a recording: no root, no GPU
+    #[arg(long, value_name = "FILE")]
+    pub replay: Option<PathBuf>,
+    /// Output format
+    #[arg(short = 'f', value_name = "FORMAT", value_parser = ["text", "json", "csv"], default_value = "text")]
+    pub format: String,
+    /// Write the output (of record and build: the file) here
+    #[arg(short = 'o', value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Write folded stacks: FILE, or @name=FILE where several maps begin with a stack
+    #[arg(long, value_name = "FILE")]
+    pub folded: Vec<String>,
+    /// Write a flame graph: FILE.svg, or @name=FILE.svg
+    #[arg(long, value_name = "FILE")]
+    pub flamegraph: Vec<String>,
+    /// Write a time line for Perfetto (not yet)
+    #[arg(long, value_name = "FILE")]
+    pub perfetto: Option<PathBuf>,
+    /// Stop after this long, such as 10s or 500ms
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub run_for: Option<Duration>,
+    /// Begin after this long (not yet)
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub after: Option<Duration>,
+    /// Only this GPU (not yet)
+    #[arg(long, value_name = "ID")]
+    pub device: Option<u32>,
+    /// Only processes of this name (not yet)
+    #[arg(long, value_name = "NAME")]
+    pub comm: Option<String>,
+    /// End with status 3 when a condition holds (not yet)
+    #[arg(long, value_name = "CONDITION")]
+    pub fail_if: Option<String>,
+    /// Under sudo, run CMD as root instead of as the invoking user
+    #[arg(long)]
+    pub as_root: bool,
+    /// Only the results: no notes
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
+    /// Say more (the bytecode in explain, the verifier's log in errors)
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
+}
+
+/// What was asked for.
+#[derive(Debug)]
+pub enum Invocation {
+    Run(Run),
+    Record(Run),
+    List { pattern: Option<String>, options: Options },
+    Check(Run),
+    Explain(Run),
+    Build(Run),
+    Doctor(Options),
+    Scripts,
+    Demo,
+}
+
+/// A script, its arguments, and what to run it on.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// `None`: no script was given.
+    pub script: Option<Script>,
+    pub script_arguments: Vec<String>,
+    pub command: Vec<OsString>,
+    pub options: Options,
+    /// `--help` stood behind a script: its arguments are asked for.
+    pub help: bool,
+}
+
+/// Where a script's text comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Script {
+    Inline(String),
+    /// A path, or the name of a bundled script.
+    Named(String),
+}
+
+/// Why the command line was not understood; printed by clap with usage and hint.
+pub type UsageError = clap::Error;
+
+/// Reads a command line, program name first.
+pub fn parse(arguments: Vec<OsString>) -> Result<Invocation, UsageError> {
+    let (ours, command) = split_command(arguments);
+    let (ours, script_arguments, help) = split_script_arguments(ours);
+    let mut typed = Typed::from_arg_matches(&Typed::command().try_get_matches_from(ours)?)?;
+    let verb = typed.verb.take();
+    let outer = typed.options.clone();
+    let run = |script: Option<String>, options: Options| -> Result<Run, UsageError> {
+        let options = options.over(&outer);
+        let (script, help) = choose_script(script.or(typed.script.clone()), &options, help)?;
+        Ok(Run { script, script_arguments: script_arguments.clone(), command: command.clone(), options, help })
+    };
+    Ok(match verb {
+        None => Invocation::Run(run(None, Options::default())?),
+        Some(Verb::Run { script, options }) => Invocation::Run(run(script, options)?),
+        Some(Verb::Record { script, options }) => Invocation::Record(run(script, options)?),
+        Some(Verb::Check { script, options }) => Invocation::Check(run(script, options)?),
+        Some(Verb::Explain { script, options }) => Invocation::Explain(run(script, options)?),
+        Some(Verb::Build { script, options }) => Invocation::Build(run(script, options)?),
+        Some(Verb::List { pattern, options }) => Invocation::List { pattern, options: options.over(&outer) },
+        Some(Verb::Doctor { options }) => Invocation::Doctor(options.over(&outer)),
+        Some(Verb::Scripts) => Invocation::Scripts,
+        Some(Verb::Demo) => Invocation::Demo,
+    })
+}
+
+fn choose_script(
+    named: Option<String>,
+    options: &Options,
+    help: bool,
+) -> Result<(Option<Script>, bool), UsageError> {
+    match (named, &options.one_liner) {
+        (Some(name), Some(_)) => Err(usage(format!("a script was given twice: -e and `{name}`"))),
+        (Some(name), None) => Ok((Some(Script::Named(name)), help)),
+        (None, Some(text)) => Ok((Some(Script::Inline(text.clone())), help)),
+        (None, None) => Ok((None, help)),
+    }
+}
+
+/// A mistake in the command line that clap itself cannot see.
+pub fn usage(message: String) -> UsageError {
+    Typed::command().error(clap::error::ErrorKind::ArgumentConflict, message)
+}
+
+fn split_command(mut arguments: Vec<OsString>) -> (Vec<OsString>, Vec<OsString>) {
+    match arguments.iter().position(|it| it == "--") {
+        Some(at) => {
+            let command = arguments.split_off(at + 1);
+            arguments.pop();
+            (arguments, command)
+        }
+        None => (arguments, Vec::new()),
+    }
+}
+
+/// Takes out what is the script's: long options that are not ours, each with the word behind it
+/// when it has no `=` and a script stands before it. `--help` behind a script is the script's too.
+fn split_script_arguments(arguments: Vec<OsString>) -> (Vec<OsString>, Vec<String>, bool) {
+    let known = known_long_options();
+    let takes_value = options_with_value();
+    let (mut ours, mut scripts, mut help, mut have_script) = (Vec::new(), Vec::new(), false, false);
+    let mut words = arguments.into_iter().enumerate().peekable();
+    while let Some((index, word)) = words.next() {
+        let text = word.to_string_lossy().into_owned();
+        let name = text.strip_prefix("--").map(|it| it.split('=').next().unwrap_or(it).to_string());
+        match name {
+            Some(name) if name == "help" && have_script => help = true,
+            Some(name) if name != "help" && name != "version" && !known.contains(&name) => {
+                scripts.push(text.clone());
+                let detached = !text.contains('=') && have_script;
+                if let Some((_, value)) = words.next_if(|(_, next)| detached && !next.to_string_lossy().starts_with('-')) {
+                    scripts.push(value.to_string_lossy().into_owned());
+                }
+            }
+            _ => {
+                let is_option = text.starts_with('-');
+                have_script |= index > 0 && !is_option && !is_verb(&text) || text.starts_with("-e");
+                let wants_value = takes_value.contains(&text);
+                ours.push(word);
+                if wants_value && let Some((_, value)) = words.next() {
+                    ours.push(value);
+                }
+            }
+        }
+    }
+    (ours, scripts, help)
+}
+
+fn known_long_options() -> Vec<String> {
+    Typed::command().get_arguments().filter_map(|it| it.get_long().map(str::to_string)).collect()
+}
+
+fn options_with_value() -> Vec<String> {
+    let command = Typed::command();
+    let valued = command.get_arguments().filter(|it| it.get_action().takes_values());
+    valued
+        .flat_map(|it| [it.get_long().map(|l| format!("--{l}")), it.get_short().map(|s| format!("-{s}"))])
+        .flatten()
+        .collect()
+}
+
+fn is_verb(word: &str) -> bool {
+    Typed::command().get_subcommands().any(|it| it.get_name() == word)
+}
+
+impl Options {
+    /// These options, and where they say nothing, those that stood before the verb.
+    fn over(mut self, outer: &Options) -> Options {
+        let format_is_default = self.format.is_empty() || self.format == "text";
+        self.one_liner = self.one_liner.or_else(|| outer.one_liner.clone());
+        self.pids.extend(&outer.pids);
+        self.replay = self.replay.or_else(|| outer.replay.clone());
+        self.output = self.output.or_else(|| outer.output.clone());
+        self.folded.extend(outer.folded.iter().cloned());
+        self.flamegraph.extend(outer.flamegraph.iter().cloned());
+        self.perfetto = self.perfetto.or_else(|| outer.perfetto.clone());
+        self.run_for = self.run_for.or(outer.run_for);
+        self.after = self.after.or(outer.after);
+        self.device = self.device.or(outer.device);
+        self.comm = self.comm.or_else(|| outer.comm.clone());
+        self.fail_if = self.fail_if.or_else(|| outer.fail_if.clone());
+        self.all_processes |= outer.all_processes;
+        self.as_root |= outer.as_root;
+        self.quiet |= outer.quiet;
+        self.verbose |= outer.verbose;
+        if format_is_default && !outer.format.is_empty() {
+            self.format.clone_from(&outer.format);
+        }
+        self
+    }
+
+    /// The first option given that this version only names; a sentence for the user.
+    pub fn not_yet(&self) -> Option<String> {
+        let given = [
+            (self.perfetto.is_some(), "--perfetto"),
+            (self.after.is_some(), "--after"),
+            (self.device.is_some(), "--device"),
+            (self.comm.is_some(), "--comm"),
+            (self.fail_if.is_some(), "--fail-if"),
+            (self.format == "csv", "-f csv"),
+        ];
+        let (_, name) = given.into_iter().find(|(given, _)| *given)?;
+        Some(format!("{name} is not there yet: it is planned, and this version does not have it"))
+    }
+}
+
+/// `10s`, `500ms`, `100us`, `2m`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let number: f64 = text[..digits].parse().map_err(|_| format!("`{text}` is not a time: write 10s or 500ms"))?;
+    let unit = match &text[digits..] {
+        "s" => 1.0,
+        "ms" => 1e-3,
+        "us" => 1e-6,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(format!("`{text}` has no unit: write 10s, 500ms or 2m")),
+    };
+    Duration::try_from_secs_f64(number * unit).map_err(|e| format!("`{text}`: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(line: &str) -> Run {
+        let words = line.split_whitespace().map(OsString::from).collect();
+        match parse(words).expect(line) {
+            Invocation::Run(run) => run,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn script_arguments_stand_among_ours() {
+        let it = run("xputrace -f json over100ms --ms=50 --for 2s -o out --name x -- ./train --ms=7");
+        assert_eq!(it.script, Some(Script::Named("over100ms".into())));
+        assert_eq!(it.script_arguments, ["--ms=50", "--name", "x"]);
+        assert_eq!(it.command, ["./train", "--ms=7"]);
+        assert_eq!((it.options.format.as_str(), it.options.run_for), ("json", Some(Duration::from_secs(2))));
+    }
+
+    #[test]
+    fn verbs_win_over_script_names_and_no_script_is_fine() {
+        assert_eq!(run("xputrace -- ./train").script, None);
+        assert_eq!(run("xputrace run x.rhai -p 7 -p 8").options.pids, [7, 8]);
+        let words = ["xputrace", "check", "-e", "kernel(1)"].map(OsString::from).to_vec();
+        assert!(matches!(parse(words), Ok(Invocation::Check(Run { script: Some(Script::Inline(_)), .. }))));
+    }
+
+    #[test]
+    fn help_behind_a_script_is_the_scripts() {
+        assert!(run("xputrace over100ms --help").help);
+        assert!(parse(vec!["xputrace".into(), "--help".into()]).is_err());
+    }
+
+    #[test]
+    fn times_need_a_unit() {
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert!(duration("10").is_err());
+    }
+}

@@ -1,0 +1,172 @@
+//! The collectors of a run: found as their processes start CUDA, armed, drained, let go.
+
+use crate::recording::Tape;
+use crate::running::{Queue, Running};
+use crate::target::Launch;
+use anyhow::Result;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::PathBuf;
+use xputrace_tracer::rendezvous::{DEFAULT_SHAPE, Listener, Notice, Region, Target};
+use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
+
+/// Everything between this run and the collectors in its targets.
+pub struct Collectors {
+    listener: Listener,
+    /// The collector's file, as the targets load it.
+    file: PathBuf,
+    targets: Vec<Traced>,
+    /// Of processes that are gone.
+    totals: Vec<CollectorTotals>,
+    rings: Vec<Vec<u8>>,
+}
+
+/// A process whose collector connected and was armed.
+struct Traced {
+    target: Target,
+    /// `None` once the process is gone and all of it was read.
+    region: Option<Region>,
+    process: ProcessIndex,
+}
+
+impl Collectors {
+    /// Listens, and has the command load the collector.
+    pub fn new(launch: &mut Launch) -> Result<Self> {
+        let listener = Listener::new(launch.identity.as_ref().map(|it| it.uid))?;
+        let file = launch.inject(listener.value())?;
+        Ok(Collectors { listener, file, targets: Vec::new(), totals: Vec::new(), rings: Vec::new() })
+    }
+
+    /// Whether any process records, or has left something to be read.
+    pub fn is_recording(&self) -> bool {
+        self.targets.iter().any(|it| it.region.is_some())
+    }
+
+    /// Readable when there is something to do.
+    pub fn fds(&self) -> impl Iterator<Item = RawFd> + '_ {
+        let targets = self.targets.iter().filter(|it| it.region.is_some()).map(|it| it.target.fd());
+        std::iter::once(self.listener.fd()).chain(targets)
+    }
+
+    /// The collectors' own totals, of processes past and present.
+    pub fn totals(&self) -> Vec<CollectorTotals> {
+        let present = self.targets.iter().filter_map(|it| it.region.as_ref()).map(Region::totals);
+        self.totals.iter().copied().chain(present).collect()
+    }
+
+    /// Arms new collectors, hears what they say, and drains every ring; whether there was anything.
+    pub fn step(&mut self, running: &mut Running, tape: &mut Option<Tape>) -> bool {
+        while let Some(target) = self.listener.accept() {
+            let pid = target.pid;
+            if let Err(error) = self.arm(target, running, tape) {
+                running.report.note(&format!("process {pid} is not traced: {error:#}"));
+            }
+        }
+        let mut busy = false;
+        for at in 0..self.targets.len() {
+            busy |= self.drain(at, running, tape);
+            while let Some(notice) = self.targets[at].target.poll() {
+                self.heard(at, notice, running, tape);
+            }
+        }
+        busy
+    }
+
+    /// Arms a collector before its process goes on.
+    fn arm(&mut self, mut target: Target, running: &mut Running, tape: &mut Option<Tape>) -> Result<()> {
+        running.report.connected += 1;
+        let no_cupti = (target.cupti_version == 0).then(|| format!("process {} has no CUPTI: {}", target.pid, target.cupti));
+        if let Some(refusal) = target.refusal.clone().or(no_cupti) {
+            running.report.note(&refusal);
+            running.report.refusals.push(refusal);
+            target.leave_dormant();
+            return Ok(());
+        }
+        let plan = running.plan.clone();
+        let mut results = running.results.borrow_mut();
+        let info = self.describe(&target);
+        let process = results.pipeline.add_process(info.clone());
+        let mut tags = None;
+        if let (true, Some(kernel)) = (plan.demand.launch_marker, &mut results.kernel) {
+            tags = Some(kernel.add_tag_array(target.pid)?);
+            kernel.attach_marker(&plan, target.pid, &self.file, crate::run::marker_offset(&self.file)?)?;
+        }
+        let tags = tags.as_ref().map(|it| it.as_raw_fd());
+        let region = target.arm(&plan.demand, plan.demand.launch_stacks, DEFAULT_SHAPE, process.0, tags)?;
+        results.pipeline.translate_threads(process, target.thread_ids());
+        if let Some(tape) = tape {
+            running.report.tape_result(tape.process(process, &info));
+        }
+        self.targets.push(Traced { target, region: Some(region), process });
+        Ok(())
+    }
+
+    fn describe(&self, target: &Target) -> ProcessInfo {
+        let comm = std::fs::read_to_string(format!("/proc/{}/comm", target.pid)).unwrap_or_default();
+        let before = self.targets.iter().filter(|it| it.target.pid == target.pid).count();
+        ProcessInfo {
+            pid: target.pid,
+            pid_in_target: if target.pid_in_target == target.pid { 0 } else { target.pid_in_target },
+            comm: comm.trim().into(),
+            generation: before as u32,
+        }
+    }
+
+    fn heard(&mut self, at: usize, notice: Notice, running: &mut Running, tape: &mut Option<Tape>) {
+        match notice {
+            Notice::Armed { notes, .. } => notes.iter().for_each(|it| running.report.note(it)),
+            Notice::Refused { reason, .. } => {
+                running.report.note(&reason);
+                running.report.refusals.push(reason);
+            }
+            Notice::Bye { notes } => {
+                notes.iter().for_each(|it| running.report.note(it));
+                self.part_with(at, running, tape);
+            }
+            Notice::Closed => self.part_with(at, running, tape),
+        }
+    }
+
+    /// One drain of a process's rings; whether there was anything.
+    fn drain(&mut self, at: usize, running: &mut Running, tape: &mut Option<Tape>) -> bool {
+        let traced = &mut self.targets[at];
+        let Some(region) = &mut traced.region else { return false };
+        let marks = region.marks();
+        region.take_into(&marks, &mut self.rings);
+        if self.rings.iter().all(Vec::is_empty) {
+            return false;
+        }
+        if let Some(tape) = tape {
+            running.report.tape_result(tape.rings(traced.process, &self.rings));
+        }
+        let mut queue = Queue::default();
+        running.results.borrow_mut().pipeline.feed(traced.process, &self.rings, &mut queue);
+        running.settle(queue);
+        true
+    }
+
+    /// Reads what a process left behind, and closes its account.
+    fn part_with(&mut self, at: usize, running: &mut Running, tape: &mut Option<Tape>) {
+        while self.drain(at, running, tape) {}
+        let Some(region) = self.targets[at].region.take() else { return };
+        let (process, totals) = (self.targets[at].process, region.totals());
+        self.totals.push(totals);
+        if let Some(tape) = tape {
+            running.report.tape_result(tape.end_process(process, &totals));
+        }
+        let mut queue = Queue::default();
+        running.results.borrow_mut().pipeline.end_process(process, totals, &mut queue);
+        running.settle(queue);
+    }
+
+    /// Asks every collector for its last flush; they answer with a bye.
+    pub fn disarm(&mut self) {
+        self.targets.iter_mut().filter(|it| it.region.is_some()).for_each(|it| it.target.disarm());
+    }
+
+    /// Closes every account, whether its collector has said bye or not.
+    pub fn part_with_all(&mut self, running: &mut Running, tape: &mut Option<Tape>) {
+        for at in 0..self.targets.len() {
+            self.part_with(at, running, tape);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! From the script that was named to a plan, and the commands that need no more than that.
+
+use crate::cli::{Run, Script};
+use crate::{MISTAKE, machine};
+use anyhow::{Context, Result, bail};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::rc::Rc;
+use xputrace_bytecode::{disasm, object};
+use xputrace_model::catalog::Catalog;
+use xputrace_model::diagnostic::{Diagnostic, Severity, SourceFile, Sources};
+use xputrace_model::plan::Plan;
+use xputrace_script::{ArgumentSpec, ArgumentValue, BundledLoader, Interpreter, Loader, compile};
+
+/// A script without errors: ready to run.
+pub struct Compiled {
+    pub plan: Plan,
+    pub interpreter: Interpreter,
+}
+
+/// What compiling a script came to.
+pub enum Outcome {
+    Ready(Compiled),
+    /// Mistakes were printed; nothing may run.
+    Mistakes,
+    /// The script's `--help` was asked for and printed.
+    Helped,
+}
+
+/// Compiles the script of an invocation (`summary` where none is given) for this machine, and
+/// prints its diagnostics.
+pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
+    let (source, directory) = source_of(run.script.as_ref())?;
+    let name = source.name.clone();
+    let loader = Rc::new(FileLoader { directory });
+    let loaded = xputrace_script::load(source, &run.script_arguments, loader);
+    if run.help {
+        print!("{}", help(&name, &loaded.staged.sources, &loaded.arguments));
+        return Ok(Outcome::Helped);
+    }
+    let (plan, compiled) = compile::compile(&loaded.staged, catalog);
+    let diagnostics: Vec<Diagnostic> = loaded.diagnostics.into_iter().chain(compiled).collect();
+    report(&diagnostics, &loaded.staged.sources, run.options.quiet);
+    if diagnostics.iter().any(|it| it.severity == Severity::Error) {
+        return Ok(Outcome::Mistakes);
+    }
+    Ok(Outcome::Ready(Compiled { plan, interpreter: loaded.interpreter }))
+}
+
+/// Prints diagnostics to standard error, warnings only where they are wanted.
+pub fn report(diagnostics: &[Diagnostic], sources: &Sources, errors_only: bool) {
+    let shown: Vec<Diagnostic> =
+        diagnostics.iter().filter(|it| !errors_only || it.severity == Severity::Error).cloned().collect();
+    if !shown.is_empty() {
+        let color = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        eprint!("{}", xputrace_render::diagnostics(&shown, sources, color));
+    }
+}
+
+/// `xputrace check`: errors and warnings, nothing else.
+pub fn check(run: &Run) -> Result<ExitCode> {
+    Ok(match compile_named(run)? {
+        Outcome::Mistakes => ExitCode::from(MISTAKE),
+        Outcome::Ready(_) | Outcome::Helped => ExitCode::SUCCESS,
+    })
+}
+
+/// `xputrace explain`: where each handler runs, and why; with -v the bytecode.
+pub fn explain(run: &Run) -> Result<ExitCode> {
+    let compiled = match compile_named(run)? {
+        Outcome::Ready(compiled) => compiled,
+        Outcome::Mistakes => return Ok(ExitCode::from(MISTAKE)),
+        Outcome::Helped => return Ok(ExitCode::SUCCESS),
+    };
+    print!("{}", xputrace_render::explain(&compiled.plan));
+    if run.options.verbose {
+        for program in &compiled.plan.image.programs {
+            println!("\n{}", disasm::text(program, &compiled.plan.image));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `xputrace build -o x.bpf.o`: the compiled script as an object for libbpf, bpftool and aya.
+pub fn build(run: &Run) -> Result<ExitCode> {
+    let compiled = match compile_named(run)? {
+        Outcome::Ready(compiled) => compiled,
+        Outcome::Mistakes => return Ok(ExitCode::from(MISTAKE)),
+        Outcome::Helped => return Ok(ExitCode::SUCCESS),
+    };
+    let path = run.options.output.clone().unwrap_or_else(|| default_object(run.script.as_ref()));
+    let bytes = object::write(&compiled.plan.image).context("writing the object")?;
+    std::fs::write(&path, bytes).with_context(|| format!("writing {}", path.display()))?;
+    println!("{}: {} programs, {} maps", path.display(), compiled.plan.image.programs.len(), compiled.plan.image.maps.len());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `xputrace scripts`: the bundled scripts, a line each.
+pub fn scripts() -> Result<ExitCode> {
+    for script in xputrace_script::scripts() {
+        println!("{:<12} {}", script.name, script.summary());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn compile_named(run: &Run) -> Result<Outcome> {
+    if run.script.is_none() {
+        bail!("no script was given: name a file, a bundled script, or use -e 'TEXT'");
+    }
+    compile_script(run, &machine::catalog())
+}
+
+fn default_object(script: Option<&Script>) -> PathBuf {
+    match script {
+        Some(Script::Named(name)) => PathBuf::from(Path::new(name).file_stem().unwrap_or_default()).with_extension("bpf.o"),
+        _ => PathBuf::from("script.bpf.o"),
+    }
+}
+
+/// The text of a script and the directory that its imports are relative to.
+fn source_of(script: Option<&Script>) -> Result<(SourceFile, PathBuf)> {
+    let here = PathBuf::from(".");
+    match script {
+        None => Ok((bundled("summary").context("the script summary is bundled")?, here)),
+        Some(Script::Inline(text)) => Ok((SourceFile { name: "-e".into(), text: text.clone() }, here)),
+        Some(Script::Named(name)) => named(name),
+    }
+}
+
+fn named(name: &str) -> Result<(SourceFile, PathBuf)> {
+    let path = Path::new(name);
+    if path.extension().is_some_and(|it| it == "o") {
+        bail!("{name}: running compiled objects is not there yet: it is planned, and this version does not have it");
+    }
+    match std::fs::read(path) {
+        Ok(bytes) => {
+            let text = String::from_utf8(bytes).map_err(|e| anyhow::anyhow!("{name} is not UTF-8 text: {e}"))?;
+            let directory = path.parent().unwrap_or(Path::new(".")).to_path_buf();
+            Ok((SourceFile { name: name.into(), text }, directory))
+        }
+        Err(error) => match bundled(name) {
+            Some(source) => Ok((source, PathBuf::from("."))),
+            None => bail!("cannot read the script {name}: {error}{}", similar(name)),
+        },
+    }
+}
+
+fn bundled(name: &str) -> Option<SourceFile> {
+    xputrace_script::scripts().iter().find(|it| it.name == name).map(|it| it.source())
+}
+
+fn similar(name: &str) -> String {
+    let names: Vec<&str> = xputrace_script::scripts().iter().map(|it| it.name).collect();
+    match xputrace_model::diagnostic::nearest(name, names.iter().copied()) {
+        Some(near) => format!("; a bundled script is called `{near}`"),
+        None => format!("; the bundled scripts are {}", names.join(", ")),
+    }
+}
+
+fn help(name: &str, sources: &Sources, arguments: &[ArgumentSpec]) -> String {
+    let mut out = manual(sources);
+    out.push_str(&format!("\nUsage: xputrace {name} [ARGUMENTS] -- CMD …\n"));
+    if arguments.is_empty() {
+        out.push_str("\nIt takes no arguments of its own.\n");
+    } else {
+        out.push_str("\nArguments:\n");
+    }
+    for argument in arguments {
+        let default = match &argument.default {
+            ArgumentValue::Int(n) => n.to_string(),
+            ArgumentValue::Bool(b) => b.to_string(),
+            ArgumentValue::Str(s) => format!("{s:?}"),
+        };
+        out.push_str(&format!("  --{:<24} {} [default: {default}]\n", format!("{}=…", argument.name), argument.help));
+    }
+    out
+}
+
+/// The script's first comment, which is its manual.
+fn manual(sources: &Sources) -> String {
+    let text = sources.files.first().map_or("", |it| it.text.as_str());
+    let lines = text.lines().take_while(|it| it.starts_with("//"));
+    lines.map(|it| format!("{}\n", it.trim_start_matches('/').strip_prefix(' ').unwrap_or(it.trim_start_matches('/')))).collect()
+}
+
+/// Finds imports beside the script, then leaves the standard library to the bundle.
+struct FileLoader {
+    directory: PathBuf,
+}
+
+impl Loader for FileLoader {
+    fn load(&self, name: &str) -> Result<SourceFile, String> {
+        let path = self.directory.join(name).with_extension("rhai");
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Ok(SourceFile { name: path.display().to_string(), text }),
+            Err(error) => BundledLoader.load(name).map_err(|known| format!("{known}; {}: {error}", path.display())),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! `xputrace doctor`: what works on this machine, and the exact fix for what does not.
+
+use crate::cli::Options;
+use anyhow::Result;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use xputrace_kernel::{Fact, Standing};
+
+/// Facts of the kernel's side that the GPU side does not need: a script without CPU probes works
+/// without root.
+const GPU_SIDE: &[&str] = &["driver", "CUPTI", "GPU"];
+
+/// Prints a line a fact; status 0 when the main job (GPU scripts, or CPU ones) can run.
+pub fn doctor(options: &Options) -> Result<ExitCode> {
+    let mut facts = xputrace_kernel::facts();
+    facts.extend(gpu_facts());
+    for fact in &facts {
+        match options.format.as_str() {
+            "json" => println!("{}", as_json(fact)),
+            _ => print!("{}", as_text(fact)),
+        }
+    }
+    let side = |gpu: bool| {
+        let mut side = facts.iter().filter(|it| GPU_SIDE.contains(&it.name) == gpu);
+        side.all(|it| it.standing != Standing::Missing)
+    };
+    let (cpu, gpu) = (side(false), side(true));
+    if options.format != "json" {
+        println!("\nCPU probes: {}\nGPU hooks:  {}", verdict(cpu), verdict(gpu));
+    }
+    Ok(if cpu || gpu { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn verdict(works: bool) -> &'static str {
+    if works { "can run here" } else { "cannot run here; see the lines marked missing" }
+}
+
+fn word(standing: Standing) -> &'static str {
+    match standing {
+        Standing::Works => "works",
+        Standing::Limited => "limited",
+        Standing::Missing => "missing",
+    }
+}
+
+fn as_text(fact: &Fact) -> String {
+    let mut text = format!("{:<8} {:<22} {}\n", word(fact.standing), fact.name, fact.found);
+    if let Some(fix) = &fact.fix {
+        text.push_str(&format!("{:31} fix: {fix}\n", ""));
+    }
+    text
+}
+
+fn as_json(fact: &Fact) -> String {
+    let data = json!({"name": fact.name, "standing": word(fact.standing), "found": fact.found, "fix": fact.fix});
+    json!({"type": "fact", "data": data}).to_string()
+}
+
+/// Driver, CUPTI, restrictions and GPUs, as files and the driver's own library show them.
+fn gpu_facts() -> Vec<Fact> {
+    vec![driver(), cupti(), counters(), gpus()]
+}
+
+fn fact(name: &'static str, standing: Standing, found: impl Into<String>, fix: Option<&str>) -> Fact {
+    Fact { name, standing, found: found.into(), fix: fix.map(str::to_string) }
+}
+
+fn driver() -> Fact {
+    let version = std::fs::read_to_string("/proc/driver/nvidia/version");
+    match version.ok().and_then(|it| it.split_whitespace().find(|it| it.contains('.') && it.starts_with(|c: char| c.is_ascii_digit())).map(str::to_string)) {
+        Some(version) => fact("driver", Standing::Works, format!("NVIDIA {version}"), None),
+        None => fact(
+            "driver",
+            Standing::Missing,
+            "no NVIDIA driver is loaded",
+            Some("install NVIDIA's driver; without a GPU, `xputrace demo` uses a software one"),
+        ),
+    }
+}
+
+fn cupti() -> Fact {
+    match find_cupti() {
+        Some(path) => {
+            let version = path.canonicalize().unwrap_or(path.clone());
+            let name = version.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            fact("CUPTI", Standing::Works, format!("{} ({name}); a program's own copy is preferred", path.display()), None)
+        }
+        None => fact(
+            "CUPTI",
+            Standing::Missing,
+            "no libcupti.so was found (a program that brings its own still works)",
+            Some("install the CUDA toolkit's CUPTI (package cuda-cupti-13-0 or the wheel nvidia-cuda-cupti) or add its directory to LD_LIBRARY_PATH"),
+        ),
+    }
+}
+
+/// The places that the collector looks in too, a running program's own copy apart.
+fn find_cupti() -> Option<PathBuf> {
+    let mut directories: Vec<PathBuf> = Vec::new();
+    directories.extend(std::env::split_paths(&std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default()));
+    let mut toolkits: Vec<PathBuf> = std::fs::read_dir("/usr/local")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|it| it.path())
+        .filter(|it| it.file_name().is_some_and(|it| it.to_string_lossy().starts_with("cuda")))
+        .collect();
+    toolkits.sort();
+    for toolkit in toolkits.iter().rev() {
+        directories.push(toolkit.join("targets/x86_64-linux/lib"));
+        directories.push(toolkit.join("extras/CUPTI/lib64"));
+    }
+    directories.push("/usr/lib/x86_64-linux-gnu".into());
+    directories.iter().find_map(|it| cupti_in(it))
+}
+
+fn cupti_in(directory: &Path) -> Option<PathBuf> {
+    let mut found: Vec<PathBuf> = std::fs::read_dir(directory)
+        .ok()?
+        .flatten()
+        .map(|it| it.path())
+        .filter(|it| it.file_name().is_some_and(|it| it.to_string_lossy().starts_with("libcupti.so")))
+        .collect();
+    found.sort();
+    found.pop()
+}
+
+fn counters() -> Fact {
+    let params = std::fs::read_to_string("/proc/driver/nvidia/params").unwrap_or_default();
+    let restricted = params.lines().any(|it| it.replace(' ', "") == "RmProfilingAdminOnly:1");
+    match (params.is_empty(), restricted) {
+        (true, _) => fact("GPU counters", Standing::Limited, "unknown without the driver; tracing does not need them", None),
+        (_, false) => fact("GPU counters", Standing::Works, "open to all users", None),
+        (_, true) => fact(
+            "GPU counters",
+            Standing::Limited,
+            "only for administrators; tracing does not need them",
+            Some("echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' > /etc/modprobe.d/nvidia-counters.conf, then reload the driver"),
+        ),
+    }
+}
+
+fn gpus() -> Fact {
+    let entries = std::fs::read_dir("/proc/driver/nvidia/gpus").into_iter().flatten().flatten();
+    let models: Vec<String> = entries
+        .filter_map(|it| std::fs::read_to_string(it.path().join("information")).ok())
+        .filter_map(|it| it.lines().find_map(|line| line.strip_prefix("Model:").map(|m| m.trim().to_string())))
+        .collect();
+    if models.is_empty() {
+        return fact("GPU", Standing::Missing, "no NVIDIA GPU", Some("recordings and the software GPU work without one: xputrace demo"));
+    }
+    fact("GPU", Standing::Works, format!("{} × {}", models.len(), models.join(", ")), None)
+}

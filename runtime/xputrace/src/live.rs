@@ -1,0 +1,386 @@
+//! A live run: the script onto a command, processes, or the whole machine, until it ends.
+//!
+//! ```text
+//! compile ─▶ load ─▶ begin ─▶ spawn stopped ─▶ attach ─▶ resume ─▶ loop ─▶ detach ─▶ end ─▶ results
+//! ```
+
+use crate::cli::Run;
+use crate::collectors::Collectors;
+use crate::compiled::{Compiled, Outcome, compile_script};
+use crate::recording::Tape;
+use crate::results::{Printer, Results};
+use crate::run::{Interrupts, Report, deadline};
+use crate::running::{Queue, Running};
+use crate::stacks::Stacks;
+use crate::target::Launch;
+use crate::{REFUSED, machine};
+use anyhow::{Result, anyhow, bail};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, ExitStatus};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use xputrace_bytecode::vm::RemoteMap;
+use xputrace_kernel::{Kernel, News, Outcome as Attachment, ProbeReport, Scope, StoppedChild};
+use xputrace_model::loss::Loss;
+use xputrace_model::output::Output;
+use xputrace_model::plan::{Place, Plan, Target as ProbeTarget};
+use xputrace_model::schema::Event;
+use xputrace_tracer::Pipeline;
+
+/// How often the rings are read while a target records.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
+/// How long an idle loop sleeps at most.
+const IDLE_INTERVAL: Duration = Duration::from_millis(20);
+/// How long collectors have for their last flush.
+const FAREWELL: Duration = Duration::from_millis(1500);
+
+/// `xputrace [run] SCRIPT -- CMD`.
+pub fn run(run: &Run) -> Result<ExitCode> {
+    let compiled = match compile_script(run, &machine::catalog())? {
+        Outcome::Ready(compiled) => compiled,
+        Outcome::Mistakes => return Ok(ExitCode::from(REFUSED)),
+        Outcome::Helped => return Ok(ExitCode::SUCCESS),
+    };
+    trace(run, compiled, None)
+}
+
+/// Runs a compiled script, and records what happens where a tape is given.
+pub fn trace(run: &Run, compiled: Compiled, tape: Option<Tape>) -> Result<ExitCode> {
+    if let Some(sentence) = run.options.not_yet() {
+        bail!(sentence);
+    }
+    refuse_impossible(run, &compiled.plan)?;
+    let interrupts = Interrupts::install()?;
+    let mut session = Session::start(run, compiled, tape)?;
+    session.watch(&interrupts)?;
+    session.end(&interrupts)
+}
+
+/// What this version cannot do is said before anything is attached.
+fn refuse_impossible(run: &Run, plan: &Plan) -> Result<()> {
+    let elsewhere = run.options.all_processes || !run.options.pids.is_empty();
+    if elsewhere && !run.command.is_empty() {
+        bail!("-p and -a trace processes that run already; they do not go together with a command");
+    }
+    if elsewhere && plan.demand.gpu() {
+        bail!(
+            "GPU hooks on a running process are not there yet (CPU probes are): start the program under xputrace, with -- CMD"
+        );
+    }
+    let needs_target = |it: &xputrace_model::plan::Probe| {
+        it.event.is_gpu() || (it.place == Place::Linux && !it.system_wide)
+    };
+    if plan.probes.iter().any(needs_target) && !elsewhere && run.command.is_empty() {
+        bail!("nothing to trace: give a command (-- CMD), a process (-p PID), or -a for all processes");
+    }
+    Ok(())
+}
+
+/// A run in progress.
+struct Session {
+    running: Running,
+    collectors: Option<Collectors>,
+    child: Option<StoppedChild>,
+    status: Option<ExitStatus>,
+    timers: Vec<Timer>,
+    began: Instant,
+    stop_at: Option<Instant>,
+    tape: Option<Tape>,
+    folded: Vec<String>,
+    flamegraphs: Vec<String>,
+}
+
+/// An `interval` handler.
+struct Timer {
+    closure: usize,
+    every: Duration,
+    next: Instant,
+}
+
+impl Session {
+    /// Everything up to the moment in which the command runs.
+    fn start(run: &Run, compiled: Compiled, tape: Option<Tape>) -> Result<Session> {
+        let plan = Arc::new(compiled.plan);
+        let mut launch = Launch::new(run.options.as_root);
+        let collectors = match plan.demand.gpu() && !run.command.is_empty() {
+            true => Some(Collectors::new(&mut launch)?),
+            false => None,
+        };
+        let kernel = load_kernel(&plan)?;
+        let pipeline = pipeline(&plan, kernel.as_ref())?;
+        let results = Results::new(plan, kernel, pipeline, Stacks::new(), Printer::new(&run.options)?);
+        let mut report = Report::new(run.options.quiet);
+        launch.notes.iter().for_each(|it| report.note(it));
+        let child = match run.command.is_empty() {
+            true => None,
+            false => Some(StoppedChild::spawn(&run.command, &launch.environment, launch.identity.as_ref())?),
+        };
+        let mut session = Session {
+            running: Running::new(results, compiled.interpreter, report),
+            collectors,
+            child,
+            status: None,
+            timers: Vec::new(),
+            began: Instant::now(),
+            stop_at: None,
+            tape,
+            folded: run.options.folded.clone(),
+            flamegraphs: run.options.flamegraph.clone(),
+        };
+        session.running.run_handlers(Event::Begin);
+        session.attach(&scope(run, session.child.as_ref()))?;
+        session.timers = timers(&session.running.plan);
+        session.stop_at = run.options.run_for.map(deadline);
+        if let Some(child) = &mut session.child {
+            child.resume().map_err(|error| anyhow!(error))?;
+        }
+        Ok(session)
+    }
+
+    fn attach(&mut self, scope: &Scope) -> Result<()> {
+        let plan = self.running.plan.clone();
+        let mut results = self.running.results.borrow_mut();
+        let results = &mut *results;
+        let mut attached = plan.probes.iter().filter(|it| it.place != Place::Linux || it.event.is_gpu()).count();
+        if let Some(kernel) = &mut results.kernel {
+            scope.pids().into_iter().for_each(|pid| results.stacks.add_process(pid));
+            let outcome = kernel.attach(&plan, scope);
+            attached += outcome.places();
+            outcome.warnings.iter().for_each(|it| self.running.report.note(&it.text));
+            let failures: Vec<String> = outcome.probes.iter().filter_map(|it| failure(&plan, it)).collect();
+            if !failures.is_empty() {
+                bail!(failures.join("\n"));
+            }
+            kernel.functions().iter().for_each(|it| {
+                results.pipeline.state_mut().names_mut().intern(it);
+            });
+        }
+        if !self.running.report.is_quiet() {
+            results.emit(&Output::Attached { probes: attached });
+            results.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Until the command ends, time is up, a handler exits, or the user interrupts.
+    fn watch(&mut self, interrupts: &Interrupts) -> Result<()> {
+        loop {
+            let busy = self.step()?;
+            self.running.results.borrow_mut().flush()?;
+            let over = self.stop_at.is_some_and(|it| Instant::now() >= it);
+            let exits = self.running.results.borrow().exit.is_some();
+            if interrupts.count() > 0 || over || exits || (self.status.is_some() && !busy) {
+                return Ok(());
+            }
+            if self.child.is_none() && self.nothing_left_to_happen() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sleeps until something may have happened, and takes what has; whether targets were busy.
+    fn step(&mut self) -> Result<bool> {
+        self.wait();
+        let busy = match &mut self.collectors {
+            Some(collectors) => collectors.step(&mut self.running, &mut self.tape),
+            None => false,
+        };
+        self.take_kernel_records()?;
+        self.follow_processes();
+        self.fire_timers();
+        if let Some(child) = &mut self.child
+            && self.status.is_none()
+        {
+            self.status = child.try_wait()?;
+        }
+        Ok(busy)
+    }
+
+    /// Without a command, a script of `begin` and `end` alone has nothing to wait for.
+    fn nothing_left_to_happen(&self) -> bool {
+        self.running.plan.probes.iter().all(|it| matches!(it.event, Event::Begin | Event::End))
+    }
+
+    fn wait(&self) {
+        let records = self.collectors.as_ref().is_some_and(Collectors::is_recording);
+        let mut limit = if records { DRAIN_INTERVAL } else { IDLE_INTERVAL };
+        let now = Instant::now();
+        for timer in &self.timers {
+            limit = limit.min(timer.next.saturating_duration_since(now));
+        }
+        let mut fds: Vec<libc::pollfd> = Vec::new();
+        let ours = self.collectors.iter().flat_map(Collectors::fds);
+        fds.extend(ours.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }));
+        let millis = limit.as_millis().clamp(1, 1000) as libc::c_int;
+        // SAFETY: the array outlives the call and its length is given.
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, millis) };
+    }
+
+    /// Prints and other records of handlers in the kernel.
+    fn take_kernel_records(&mut self) -> Result<()> {
+        let mut records: Vec<Vec<u8>> = Vec::new();
+        if let Some(kernel) = &mut self.running.results.borrow_mut().kernel {
+            kernel.poll(Duration::ZERO, &mut |it| records.push(it.to_vec()))?;
+        }
+        let mut queue = Queue::default();
+        for record in &records {
+            let handled = self.running.results.borrow().pipeline.state().record(record, &mut queue);
+            if let (false, Some(tape)) = (handled, &mut self.tape) {
+                let written = tape.hit(record, &self.running.results.borrow());
+                self.running.report.tape_result(written);
+            }
+        }
+        self.running.settle(queue);
+        Ok(())
+    }
+
+    /// Children, mappings, and files that were seen only now.
+    fn follow_processes(&mut self) {
+        let mut results = self.running.results.borrow_mut();
+        let results = &mut *results;
+        let Some(kernel) = &mut results.kernel else { return };
+        for event in kernel.processes() {
+            results.stacks.heard(&event);
+        }
+        for news in kernel.news() {
+            match news {
+                News::Warning(it) => self.running.report.note(&it.text),
+                News::Probe(it) => {
+                    failure(&self.running.plan, &it).iter().for_each(|it| self.running.report.note(it));
+                }
+                News::Child(it) => {
+                    self.running.report.children += 1;
+                    self.running.report.unprobed_micros += it.micros;
+                    if let Some(reason) = it.failed {
+                        results.losses.add(Loss::UnprobedProcess, 1);
+                        self.running.report.note(&format!("process {} ran without uprobes: {reason}", it.pid));
+                    }
+                }
+            }
+        }
+    }
+
+    fn fire_timers(&mut self) {
+        let now = Instant::now();
+        let mut due = Vec::new();
+        for timer in self.timers.iter_mut().filter(|it| it.next <= now) {
+            timer.next += timer.every;
+            // A late timer does not catch up: it fires once and goes on from now.
+            if timer.next <= now {
+                timer.next = now + timer.every;
+            }
+            due.push(timer.closure);
+        }
+        if !due.is_empty() {
+            self.refresh_builtins();
+        }
+        due.into_iter().for_each(|it| self.running.run_closure(it));
+    }
+
+    fn refresh_builtins(&self) {
+        let totals = self.collectors.as_ref().map(Collectors::totals).unwrap_or_default();
+        self.running.refresh_builtins(&totals, self.began.elapsed());
+    }
+
+    /// Disarms, reads what is left, lets `end` handlers speak, prints, and gives the status.
+    fn end(mut self, interrupts: &Interrupts) -> Result<ExitCode> {
+        self.farewell(interrupts)?;
+        self.take_kernel_records()?;
+        self.follow_processes();
+        let mut queue = Queue::default();
+        self.running.results.borrow_mut().pipeline.finish(&mut queue);
+        self.running.settle(queue);
+        self.refresh_builtins();
+        if let Some(tape) = self.tape.take() {
+            tape.finish(&mut self.running.results.borrow_mut())?;
+        } else {
+            self.running.finish(&self.folded, &self.flamegraphs)?;
+        }
+        self.running.report.print_end();
+        let exit = self.running.results.borrow().exit;
+        Ok(self.exit_code(exit))
+    }
+
+    /// Asks the collectors for their last flush and waits for it, within bounds.
+    fn farewell(&mut self, interrupts: &Interrupts) -> Result<()> {
+        let asked = interrupts.count();
+        if let Some(collectors) = &mut self.collectors {
+            collectors.disarm();
+        }
+        let until = deadline(FAREWELL);
+        while self.collectors.as_ref().is_some_and(Collectors::is_recording)
+            && Instant::now() < until
+            && interrupts.count() == asked
+        {
+            self.step()?;
+        }
+        if let Some(collectors) = &mut self.collectors {
+            collectors.part_with_all(&mut self.running, &mut self.tape);
+        }
+        if let Some(child) = &mut self.child
+            && self.status.is_none()
+        {
+            self.status = child.try_wait()?;
+            if self.status.is_none() {
+                let text = format!("the command goes on (process {}); it is no longer traced", child.pid());
+                self.running.report.note(&text);
+            }
+        }
+        Ok(())
+    }
+
+    /// The command's own status; what `exit(code)` said where a handler ended the run.
+    fn exit_code(&self, exit: Option<i64>) -> ExitCode {
+        if let Some(code) = exit {
+            return ExitCode::from(code as u8);
+        }
+        match self.status.map(|it| (it.code(), it.signal())) {
+            Some((Some(code), _)) => ExitCode::from(code as u8),
+            Some((None, Some(signal))) => ExitCode::from(128u8.wrapping_add(signal as u8)),
+            _ => ExitCode::SUCCESS,
+        }
+    }
+}
+
+fn timers(plan: &Plan) -> Vec<Timer> {
+    let now = Instant::now();
+    let timer = |it: &xputrace_model::plan::Probe| match (&it.target, it.closure) {
+        (ProbeTarget::Interval { nanos }, Some(closure)) => {
+            let every = Duration::from_nanos((*nanos).max(1_000));
+            Some(Timer { closure, every, next: now + every })
+        }
+        _ => None,
+    };
+    plan.probes.iter().filter_map(timer).collect()
+}
+
+fn load_kernel(plan: &Plan) -> Result<Option<Kernel>> {
+    match plan.probes.iter().any(|it| it.place == Place::Linux) {
+        true => Ok(Some(Kernel::load(plan)?)),
+        false => Ok(None),
+    }
+}
+
+fn pipeline(plan: &Arc<Plan>, kernel: Option<&Kernel>) -> Result<Pipeline> {
+    let mut remote = |index: usize, _: &xputrace_bytecode::MapSpec| {
+        let handle = kernel?.map(index)?.clone();
+        Some(Box::new(handle) as Box<dyn RemoteMap>)
+    };
+    Ok(Pipeline::new(plan.clone(), crate::run::demangle, &mut remote)?)
+}
+
+fn scope(run: &Run, child: Option<&StoppedChild>) -> Scope {
+    match child {
+        Some(child) => child.scope(),
+        None if run.options.pids.is_empty() => Scope::System,
+        None => Scope::Processes(run.options.pids.clone()),
+    }
+}
+
+/// Why a probe could not be attached, with its place in the script.
+fn failure(plan: &Plan, report: &ProbeReport) -> Option<String> {
+    let Attachment::Failed(error) = &report.outcome else { return None };
+    let probe = plan.probes.get(report.probe)?;
+    let file = plan.sources.files.get(probe.site.file.0 as usize).map_or("", |it| it.name.as_str());
+    Some(format!("{file}:{}: cannot attach {}: {error}", probe.site.line, probe.name))
+}

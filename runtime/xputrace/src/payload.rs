@@ -1,0 +1,114 @@
+//! The files inside the binary that other processes must load: the collector, and for the demo
+//! the software GPU and its program. They are laid down under the hash of their contents, in a
+//! directory of the user who loads them, and stay there: children of a target load them later.
+
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+/// A file that the binary carries.
+#[derive(Clone, Copy, Debug)]
+pub struct Payload {
+    name: &'static str,
+    extension: &'static str,
+    bytes: &'static [u8],
+}
+
+pub const COLLECTOR: Payload =
+    Payload { name: "collector", extension: ".so", bytes: include_bytes!(concat!(env!("OUT_DIR"), "/collector.so")) };
+pub const SOFTGPU: Payload =
+    Payload { name: "softgpu", extension: ".so", bytes: include_bytes!(concat!(env!("OUT_DIR"), "/softgpu.so")) };
+pub const SERVER: Payload =
+    Payload { name: "server", extension: "", bytes: include_bytes!(concat!(env!("OUT_DIR"), "/server")) };
+
+/// The user who will load the files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pub uid: u32,
+    pub gid: u32,
+    pub home: Option<PathBuf>,
+}
+
+impl Owner {
+    /// The user this process runs as.
+    pub fn current() -> Self {
+        // SAFETY: both calls only return numbers.
+        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+        Owner { uid, gid, home: std::env::var_os("HOME").map(PathBuf::from) }
+    }
+}
+
+impl Payload {
+    /// Makes sure that the file lies in a directory from which `owner` can load it; its path.
+    pub fn lay_down(self, owner: &Owner) -> Result<PathBuf> {
+        let directory = directory(owner)?;
+        let path = directory.join(format!("{}-{:016x}{}", self.name, hash(self.bytes), self.extension));
+        if fs::read(&path).is_ok_and(|it| it == self.bytes) {
+            return Ok(path);
+        }
+        let draft = directory.join(format!(".{}-{}", self.name, std::process::id()));
+        let write = || -> std::io::Result<()> {
+            let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o755).open(&draft)?;
+            file.write_all(self.bytes)?;
+            file.set_permissions(fs::Permissions::from_mode(0o755))?;
+            chown(&draft, Some(owner.uid), Some(owner.gid))?;
+            fs::rename(&draft, &path)
+        };
+        write().with_context(|| format!("writing {} to {}", self.name, path.display()))?;
+        Ok(path)
+    }
+}
+
+/// A directory that belongs to the user alone and may hold code.
+fn directory(owner: &Owner) -> Result<PathBuf> {
+    let mut candidates = Vec::new();
+    candidates.extend(owner.home.as_ref().map(|home| home.join(".cache/xputrace")));
+    candidates.push(PathBuf::from(format!("/var/tmp/xputrace-{}", owner.uid)));
+    candidates.push(PathBuf::from(format!("/tmp/xputrace-{}", owner.uid)));
+    let mut refusals = Vec::new();
+    for candidate in candidates {
+        match prepare(&candidate, owner) {
+            Ok(()) => return Ok(candidate),
+            Err(reason) => refusals.push(format!("{}: {reason:#}", candidate.display())),
+        }
+    }
+    bail!("found no directory for the collector that user {} owns and may execute from: {}", owner.uid, refusals.join("; "))
+}
+
+fn prepare(directory: &Path, owner: &Owner) -> Result<()> {
+    if !directory.exists() {
+        if let Some(parent) = directory.parent().filter(|it| !it.exists()) {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+            chown(parent, Some(owner.uid), Some(owner.gid))?;
+        }
+        fs::DirBuilder::new().mode(0o700).create(directory)?;
+        chown(directory, Some(owner.uid), Some(owner.gid))?;
+    }
+    let found = fs::symlink_metadata(directory)?;
+    if !found.is_dir() || found.uid() != owner.uid || found.mode() & 0o022 != 0 {
+        bail!("it is not a directory that only user {} can write", owner.uid);
+    }
+    if is_noexec(directory)? {
+        bail!("its file system is mounted noexec");
+    }
+    Ok(())
+}
+
+fn is_noexec(directory: &Path) -> Result<bool> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(directory.as_os_str().as_bytes())?;
+    // SAFETY: a zeroed statvfs is valid, and the call fills it or fails.
+    let mut info: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is NUL-terminated and `info` outlives the call.
+    if unsafe { libc::statvfs(path.as_ptr(), &mut info) } != 0 {
+        return Err(std::io::Error::last_os_error()).context("asking for its mount flags");
+    }
+    Ok(info.f_flag & libc::ST_NOEXEC != 0)
+}
+
+/// FNV-1a: names contents, protects nothing (the contents are compared too).
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |acc, byte| (acc ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}

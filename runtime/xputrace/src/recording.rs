@@ -1,0 +1,233 @@
+//! `xputrace record` and `--replay`.
+
+use crate::cli::Run;
+use crate::compiled::{Compiled, Outcome, compile_script};
+use crate::results::{Printer, Results};
+use crate::run::Report;
+use crate::running::{Queue, Running};
+use crate::stacks::Stacks;
+use crate::{REFUSED, live, machine};
+use anyhow::{Context, Result, anyhow, bail};
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use xputrace_model::catalog::{Catalog, TracepointField, TracepointFieldType, TracepointFormat};
+use xputrace_model::plan::Plan;
+use xputrace_model::schema::Event;
+use xputrace_model::stack::{Frame, StackKey};
+use xputrace_tracer::recording::{Damage, Entry, FrameInfo, GpuKind, Meta, Reader, TracepointFieldInfo, UserString, Writer, hits};
+use xputrace_tracer::replay::replay as replay_plan;
+use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
+
+/// `xputrace record [SCRIPT] -o T.xpt -- CMD`: everything of the GPU side, and the hits of the
+/// script's CPU probes.
+pub fn record(run: &Run) -> Result<ExitCode> {
+    let path = run.options.output.clone().unwrap_or_else(|| PathBuf::from("recording.xpt"));
+    if run.command.is_empty() {
+        bail!("nothing to record: give a command, as in `xputrace record -o {} -- CMD`", path.display());
+    }
+    let script = run.script.clone().or(Some(crate::cli::Script::Inline(String::new())));
+    let run = Run { script, options: crate::cli::Options { output: None, ..run.options.clone() }, ..run.clone() };
+    let compiled = match compile_script(&run, &machine::catalog())? {
+        Outcome::Ready(compiled) => compiled,
+        Outcome::Mistakes => return Ok(ExitCode::from(REFUSED)),
+        Outcome::Helped => return Ok(ExitCode::SUCCESS),
+    };
+    let plan = hits::recorder(&compiled.plan, &machine::catalog())?;
+    let tape = Tape::create(&path, &run, &plan)?;
+    live::trace(&run, Compiled { plan: plan.plan, interpreter: compiled.interpreter }, Some(tape))
+}
+
+/// A recording being written.
+pub struct Tape {
+    writer: Writer<BufWriter<File>>,
+    path: PathBuf,
+    stacks: Vec<StackKey>,
+    layouts: hits::Layouts,
+}
+
+impl Tape {
+    fn create(path: &std::path::Path, run: &Run, recorder: &hits::Recorder) -> Result<Self> {
+        let file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
+        let software = run.command.iter().any(|it| it.to_string_lossy().contains("softgpu"))
+            || std::env::var_os("LD_LIBRARY_PATH").is_some_and(|it| it.to_string_lossy().contains("softgpu"));
+        let meta = Meta {
+            command: run.command.iter().map(|it| it.to_string_lossy().into_owned()).collect(),
+            machine: crate::run::machine_name(),
+            unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            monotonic_nanos: crate::run::monotonic_nanos(),
+            gpu: if software { GpuKind::Software } else { GpuKind::Real },
+            program: concat!("xputrace ", env!("CARGO_PKG_VERSION")).into(),
+            probes: recorder.probes.clone(),
+            launch_stacks: true,
+        };
+        let writer = Writer::new(BufWriter::new(file), &meta)?;
+        Ok(Tape { writer, path: path.into(), stacks: Vec::new(), layouts: recorder.layouts.clone() })
+    }
+
+    pub fn process(&mut self, process: ProcessIndex, info: &ProcessInfo) -> Result<()> {
+        let entry = Entry::ProcessStart {
+            process: process.0,
+            pid: info.pid,
+            pid_in_target: info.pid_in_target,
+            comm: info.comm.clone(),
+            generation: info.generation,
+            time_nanos: crate::run::monotonic_nanos(),
+        };
+        Ok(self.writer.write(&entry)?)
+    }
+
+    pub fn rings(&mut self, process: ProcessIndex, rings: &[Vec<u8>]) -> Result<()> {
+        for record in rings.iter().flat_map(|it| xputrace_wire::record::records(it)) {
+            if let Ok(xputrace_wire::record::Record::Stack { id, .. }) = record {
+                self.stacks.push(StackKey::Collector { process: process.0, id });
+            }
+        }
+        Ok(self.writer.gather(process.0, crate::run::monotonic_nanos(), rings.to_vec())?)
+    }
+
+    pub fn end_process(&mut self, process: ProcessIndex, totals: &CollectorTotals) -> Result<()> {
+        let entry =
+            Entry::ProcessEnd { process: process.0, time_nanos: crate::run::monotonic_nanos(), totals: *totals };
+        Ok(self.writer.write(&entry)?)
+    }
+
+    /// A record of the kernel's ring that is not a print: a hit. Its cookie, which is an id of
+    /// this run's string table, is recorded as the function's name.
+    pub fn hit(&mut self, record: &[u8], results: &Results) -> Result<()> {
+        let Some(mut hit) = self.layouts.decode(record) else { return Ok(()) };
+        self.stacks.extend([hit.ustack, hit.kstack].map(StackKey::from_word));
+        if let Some(name) = results.pipeline.names().get(hit.cookie) {
+            hit.strings.push(UserString { address: hits::FUNCTION_NAME, text: name.as_bytes().to_vec() });
+        }
+        Ok(self.writer.write(&Entry::Hit(hit))?)
+    }
+
+    /// Names every stack while its process's files are still known, and closes the file.
+    pub fn finish(mut self, results: &mut Results) -> Result<()> {
+        self.stacks.sort_unstable();
+        self.stacks.dedup();
+        let mut symbols = Vec::new();
+        for stack in self.stacks.iter().copied() {
+            if let Some(frames) = results.frames(stack) {
+                symbols.push((stack, frames.iter().map(info).collect()));
+            }
+        }
+        self.writer.write(&Entry::Symbols(symbols))?;
+        self.writer.finish()?.into_inner().map_err(|it| anyhow!("writing {}: {}", self.path.display(), it.error()))?;
+        let size = std::fs::metadata(&self.path).map(|it| it.len()).unwrap_or(0);
+        eprintln!("xputrace: wrote {} ({})", self.path.display(), xputrace_render::human(size as i64, xputrace_model::schema::Unit::Bytes));
+        Ok(())
+    }
+}
+
+fn info(frame: &Frame) -> FrameInfo {
+    FrameInfo { function: frame.function.clone(), module: frame.module.clone(), offset: frame.offset }
+}
+
+/// `xputrace run SCRIPT --replay T.xpt`: the script over a recording; no root, no GPU.
+pub fn replay(run: &Run) -> Result<ExitCode> {
+    if let Some(sentence) = run.options.not_yet() {
+        bail!(sentence);
+    }
+    let path = run.options.replay.as_ref().context("no recording was named")?;
+    if !run.command.is_empty() {
+        bail!("--replay runs over {}; a command would not be run", path.display());
+    }
+    let reader = Reader::open(path).with_context(|| format!("reading {}", path.display()))?;
+    let catalog = RecordedMachine(reader.meta().clone());
+    let compiled = match compile_script(run, &catalog)? {
+        Outcome::Ready(compiled) => compiled,
+        Outcome::Mistakes => return Ok(ExitCode::from(REFUSED)),
+        Outcome::Helped => return Ok(ExitCode::SUCCESS),
+    };
+    replay_compiled(run, compiled, reader)
+}
+
+fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<ExitCode> {
+    let plan = Arc::new(compiled.plan);
+    let mut report = Report::new(run.options.quiet);
+    note_intervals(&plan, &mut report);
+    if reader.meta().gpu == GpuKind::Software && run.options.format != "json" {
+        println!("This recording comes from the software GPU: its times mean nothing.");
+    }
+    let mut queue = Queue::default();
+    let replayed = replay_plan(plan.clone(), reader, crate::run::demangle, &mut queue)?;
+    let mut stacks = Stacks::new();
+    for (key, frames) in &replayed.frames {
+        stacks.know(*key, frames.iter().map(frame).collect());
+    }
+    if let Some(damage) = &replayed.damage {
+        eprintln!("xputrace: {}", describe(damage));
+    }
+    let results = Results::new(plan, None, replayed.pipeline, stacks, Printer::new(&run.options)?);
+    let mut running = Running::new(results, compiled.interpreter, report);
+    running.run_handlers(Event::Begin);
+    running.settle(queue);
+    running.refresh_builtins(&replayed.totals, Duration::from_nanos(replayed.span_nanos));
+    running.finish(&run.options.folded, &run.options.flamegraph)?;
+    let exit = running.results.borrow().exit.unwrap_or(0);
+    Ok(ExitCode::from(exit as u8))
+}
+
+fn describe(damage: &Damage) -> String {
+    let end = if damage.cut { ", the end is missing" } else { "" };
+    format!(
+        "the recording is damaged from byte {} on ({} blocks lost{end}); what could be read follows",
+        damage.offset, damage.blocks
+    )
+}
+
+/// Timers do not fire over a recording: there is no passing time to fire them by.
+fn note_intervals(plan: &Plan, report: &mut Report) {
+    if plan.probes.iter().any(|it| it.event == Event::Interval) {
+        report.note("interval handlers do not run over a recording; its maps are shown as they are at the end");
+    }
+}
+
+fn frame(info: &FrameInfo) -> Frame {
+    Frame { function: info.function.clone(), module: info.module.clone(), offset: info.offset }
+}
+
+/// The machine that was recorded, as far as its recording tells: the tracepoints in it.
+struct RecordedMachine(Meta);
+
+impl Catalog for RecordedMachine {
+    fn tracepoint(&self, category: &str, name: &str) -> std::result::Result<TracepointFormat, String> {
+        let wanted = format!("tracepoint:{category}:{name}");
+        match self.0.probes.iter().find(|it| it.name == wanted) {
+            Some(probe) => Ok(TracepointFormat { fields: probe.fields.iter().filter_map(field).collect() }),
+            None => {
+                let recorded: Vec<&str> = self.0.probes.iter().map(|it| it.name.as_str()).collect();
+                let recorded = if recorded.is_empty() { "no CPU probes".into() } else { recorded.join(", ") };
+                Err(format!("the recording has no hits of `{wanted}`; it has {recorded}"))
+            }
+        }
+    }
+
+    fn pid_namespace(&self) -> Option<(u64, u64)> {
+        None
+    }
+
+    fn exec_id_offset(&self) -> Option<u32> {
+        None
+    }
+}
+
+fn field(info: &TracepointFieldInfo) -> Option<TracepointField> {
+    let size = |text: &str| text.parse::<u32>().ok();
+    let kind = match info.kind.as_str() {
+        "data_loc" => TracepointFieldType::DataLoc,
+        "other" => TracepointFieldType::Other,
+        text => match (text.strip_prefix("chars"), text.strip_prefix('i'), text.strip_prefix('u')) {
+            (Some(n), _, _) => TracepointFieldType::Chars(size(n)?),
+            (_, Some(n), _) => TracepointFieldType::Int { size: size(n)?, signed: true },
+            (_, _, Some(n)) => TracepointFieldType::Int { size: size(n)?, signed: false },
+            _ => return None,
+        },
+    };
+    Some(TracepointField { name: info.name.clone(), offset: info.offset, kind })
+}

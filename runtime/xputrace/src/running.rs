@@ -1,0 +1,172 @@
+//! A script while it runs, live or over a recording: its results, its interpreted handlers, and
+//! what engines queued for it.
+//!
+//! Engines must not be re-entered from their own events, so what handlers do there is queued and
+//! carried out when the engines are free: prints, then interpreted handlers, in order.
+
+use crate::compiled::report;
+use crate::results::Results;
+use crate::run::{PrintedPiece, Report, split_stacks, stack_placeholder};
+use anyhow::{Context, Result, anyhow};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use xputrace_model::context::GpuContext;
+use xputrace_model::diagnostic::Diagnostic;
+use xputrace_model::output::Output;
+use xputrace_model::plan::Plan;
+use xputrace_model::schema::Event;
+use xputrace_model::stack::StackKey;
+use xputrace_script::{EventView, Host, Interpreter};
+use xputrace_tracer::{CollectorTotals, ProcessIndex, Sink, State};
+
+/// A script that runs.
+pub struct Running {
+    pub results: Rc<RefCell<Results>>,
+    pub plan: Arc<Plan>,
+    pub report: Report,
+    interpreter: Interpreter,
+}
+
+/// What handlers did while an engine was busy, in order.
+#[derive(Default)]
+pub struct Queue {
+    done: Vec<Done>,
+}
+
+enum Done {
+    Output(Output),
+    /// A line with stacks in it, which are named later.
+    Stacks(Vec<PrintedPiece>),
+    Interpret(usize, Box<GpuContext>),
+    Exit(i64),
+}
+
+impl Running {
+    pub fn new(results: Results, mut interpreter: Interpreter, report: Report) -> Self {
+        let plan = results.plan.clone();
+        let results = Rc::new(RefCell::new(results));
+        interpreter.bind(results.clone());
+        Running { results, plan, report, interpreter }
+    }
+
+    /// Carries out what handlers queued.
+    pub fn settle(&mut self, queue: Queue) {
+        for done in queue.done {
+            match done {
+                Done::Output(output) => self.results.borrow_mut().emit(&output),
+                Done::Stacks(pieces) => {
+                    let mut results = self.results.borrow_mut();
+                    let text = pieces.iter().map(|it| it.text(&mut results)).collect();
+                    results.emit(&Output::Text(text));
+                }
+                Done::Exit(code) => self.results.borrow_mut().exit(code),
+                Done::Interpret(probe, words) => self.interpret(probe, &words),
+            }
+        }
+    }
+
+    fn interpret(&mut self, probe: usize, words: &GpuContext) {
+        let probe = self.plan.probes.get(probe);
+        let Some((event, closure)) = probe.and_then(|it| Some((it.event, it.closure?))) else { return };
+        let results = self.results.clone();
+        // The interpreter borrows the results itself: texts are looked up between its borrows.
+        let strings = move |id: u64| results.try_borrow().ok()?.pipeline.names().get(id).cloned();
+        let outcome = self.interpreter.run(closure, Some(&EventView { event, words, strings: &strings }));
+        self.note_failure(outcome);
+    }
+
+    /// Runs an interpreted handler that has no event.
+    pub fn run_closure(&mut self, closure: usize) {
+        let outcome = self.interpreter.run(closure, None);
+        self.note_failure(outcome);
+    }
+
+    /// Runs all interpreted handlers of `begin` or `end`.
+    pub fn run_handlers(&mut self, event: Event) {
+        let plan = self.plan.clone();
+        for closure in plan.probes.iter().filter(|it| it.event == event).filter_map(|it| it.closure) {
+            self.run_closure(closure);
+        }
+    }
+
+    /// Numbers of the run itself, as scripts may read them.
+    pub fn refresh_builtins(&self, totals: &[CollectorTotals], elapsed: Duration) {
+        crate::run::refresh_builtins(&mut self.results.borrow_mut(), totals, elapsed);
+    }
+
+    fn note_failure(&mut self, outcome: Result<(), Diagnostic>) {
+        if let Err(diagnostic) = outcome
+            && self.report.is_new(&diagnostic)
+        {
+            report(&[diagnostic], &self.plan.sources, true);
+        }
+    }
+
+    /// The end: `end` handlers, files of stacks, every map that was not shown, losses.
+    pub fn finish(&mut self, folded: &[String], flamegraphs: &[String]) -> Result<()> {
+        self.run_handlers(Event::End);
+        if self.plan.demand.gpu() {
+            self.explain_silence();
+        }
+        let mut results = self.results.borrow_mut();
+        write_stack_files(&mut results, folded, flamegraphs)?;
+        let account = self.plan.demand.gpu().then(|| results.pipeline.account());
+        results.finish(account);
+        results.flush()
+    }
+
+    /// When no kernel was seen: which step was missing, and what to do.
+    fn explain_silence(&mut self) {
+        let account = self.results.borrow().pipeline.account();
+        if account.kernels > 0 {
+            return;
+        }
+        let Some(text) = self.report.silence(&account) else { return };
+        if self.results.borrow().is_json() {
+            self.report.note(&text);
+        } else {
+            self.results.borrow_mut().emit(&Output::Text(text));
+        }
+    }
+}
+
+fn write_stack_files(results: &mut Results, folded: &[String], flamegraphs: &[String]) -> Result<()> {
+    for wish in folded {
+        let (id, path) = results.stack_file(wish, "--folded")?;
+        let folded = results.folded(id)?;
+        std::fs::write(&path, folded).with_context(|| format!("writing {path}"))?;
+    }
+    for wish in flamegraphs {
+        let (id, path) = results.stack_file(wish, "--flamegraph")?;
+        let name = results.plan.tables[id.0 as usize].name.clone();
+        results.flamegraph(&path, &name).map_err(|it| anyhow!(it))?;
+    }
+    Ok(())
+}
+
+impl Sink for Queue {
+    fn output(&mut self, output: Output) {
+        let stacks = match &output {
+            Output::Text(text) => split_stacks(text),
+            _ => None,
+        };
+        self.done.push(match stacks {
+            Some(pieces) => Done::Stacks(pieces),
+            None => Done::Output(output),
+        });
+    }
+
+    fn interpret(&mut self, probe: usize, event: &GpuContext, _state: &mut State) {
+        self.done.push(Done::Interpret(probe, Box::new(*event)));
+    }
+
+    fn exit(&mut self, code: i64) {
+        self.done.push(Done::Exit(code));
+    }
+
+    fn stack_text(&mut self, stack: StackKey, _frames: Option<(ProcessIndex, &[u64])>) -> String {
+        stack_placeholder(stack)
+    }
+}

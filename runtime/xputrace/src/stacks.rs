@@ -1,0 +1,166 @@
+//! Names for the stacks of a run: the addresses come from the kernel's stack map or from a
+//! collector, the mappings from perf's records, /proc, or the collector's own list.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use xputrace_kernel::{Kernel, ProcessEvent};
+use xputrace_model::output::StackNames;
+use xputrace_model::stack::{Frame, Frames, StackKey};
+use xputrace_symbols::{Innermost, Mapping, ProcessKey, Processes};
+use xputrace_tracer::{ProcessIndex, State};
+
+/// Generations of processes that collectors described are counted from here, apart from those
+/// that perf's records describe.
+const COLLECTOR_GENERATIONS: u32 = 1 << 24;
+
+/// What is known of every process of the run, and the stacks named so far.
+#[derive(Default)]
+pub struct Stacks {
+    processes: Processes,
+    images: HashMap<u32, Images>,
+    /// How many of a collector's mappings have been taken.
+    mappings_taken: HashMap<ProcessIndex, usize>,
+    known: HashMap<StackKey, Frames>,
+}
+
+/// The programs that one process id ran, one after another.
+#[derive(Clone, Copy, Debug, Default)]
+struct Images {
+    generation: u32,
+    /// Highest exec id seen in a stack: it belongs to the newest image.
+    newest_exec: u8,
+}
+
+impl Stacks {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A process that runs already.
+    pub fn add_process(&mut self, pid: u32) {
+        let generation = self.images.entry(pid).or_default().generation;
+        // A process that has just ended has no mappings to read; its frames stay addresses.
+        let _ = self.processes.map_running(ProcessKey { pid, generation });
+    }
+
+    /// Takes note of what a process did.
+    pub fn heard(&mut self, event: &ProcessEvent) {
+        match event {
+            ProcessEvent::Fork { parent, pid, .. } => {
+                let from = self.current(*parent);
+                self.images.insert(*pid, Images::default());
+                self.processes.fork(from, ProcessKey { pid: *pid, generation: 0 });
+            }
+            ProcessEvent::Exec { pid, .. } => self.images.entry(*pid).or_default().generation += 1,
+            ProcessEvent::Exit { .. } => {}
+            ProcessEvent::Mmap { pid, start, len, pgoff, path, build_id, .. } => {
+                let mapping = Mapping {
+                    start: *start,
+                    end: start.saturating_add(*len),
+                    file_offset: *pgoff,
+                    path: path.clone(),
+                    build_id: (!build_id.is_empty()).then(|| build_id.clone()),
+                    device: 0,
+                    inode: 0,
+                };
+                let key = self.current(*pid);
+                self.processes.map(key, &mapping);
+            }
+        }
+    }
+
+    fn current(&mut self, pid: u32) -> ProcessKey {
+        ProcessKey { pid, generation: self.images.entry(pid).or_default().generation }
+    }
+
+    /// Frames that a recording brought along.
+    pub fn know(&mut self, stack: StackKey, frames: Frames) {
+        self.known.insert(stack, frames);
+    }
+
+    /// Names over these engines.
+    pub fn names<'a>(&'a mut self, kernel: Option<&'a Kernel>, state: &'a State) -> Names<'a> {
+        Names { stacks: self, kernel, state }
+    }
+}
+
+/// [`StackNames`] of a run at one moment.
+pub struct Names<'a> {
+    stacks: &'a mut Stacks,
+    kernel: Option<&'a Kernel>,
+    state: &'a State,
+}
+
+impl StackNames for Names<'_> {
+    fn frames(&mut self, stack: StackKey) -> Option<Frames> {
+        if let Some(frames) = self.stacks.known.get(&stack) {
+            return Some(frames.clone());
+        }
+        let frames = match stack {
+            StackKey::Lost => return None,
+            StackKey::KernelKernel { .. } => {
+                let addresses = self.kernel?.stack_addresses(stack)?;
+                self.stacks.processes.resolve_kernel(&addresses)
+            }
+            StackKey::KernelUser { pid, exec, .. } => {
+                let addresses = self.kernel?.stack_addresses(stack)?;
+                let key = self.image(pid, exec);
+                self.stacks.processes.resolve(&addresses, key, Innermost::Instruction)
+            }
+            StackKey::Collector { .. } => self.collector_frames(stack)?,
+        };
+        self.stacks.known.insert(stack, frames.clone());
+        Some(frames)
+    }
+}
+
+impl Names<'_> {
+    /// Which of the programs that a process id ran: counted back from the newest.
+    fn image(&mut self, pid: u32, exec: u8) -> ProcessKey {
+        let images = self.stacks.images.entry(pid).or_default();
+        images.newest_exec = images.newest_exec.max(exec);
+        let back = u32::from(images.newest_exec - exec);
+        let key = ProcessKey { pid, generation: images.generation.saturating_sub(back) };
+        if !self.stacks.processes.knows(key) {
+            let _ = self.stacks.processes.map_running(key);
+        }
+        key
+    }
+
+    fn collector_frames(&mut self, stack: StackKey) -> Option<Frames> {
+        let (process, addresses) = self.state.stack(stack)?;
+        let info = self.state.process(process)?;
+        let key = ProcessKey { pid: info.pid, generation: COLLECTOR_GENERATIONS + process.0 };
+        let mappings = self.state.mappings(process);
+        let taken = self.stacks.mappings_taken.entry(process).or_default();
+        for it in mappings.iter().skip(*taken) {
+            let mapping = Mapping {
+                start: it.start,
+                end: it.end,
+                file_offset: it.file_offset,
+                path: PathBuf::from(&it.path),
+                build_id: None,
+                device: it.device,
+                inode: it.inode,
+            };
+            self.stacks.processes.map(key, &mapping);
+        }
+        *taken = mappings.len();
+        Some(self.stacks.processes.resolve(addresses, key, Innermost::ReturnAddress))
+    }
+}
+
+/// A stack as indented lines, innermost first; `-` where it was lost.
+pub fn lines(names: &mut dyn StackNames, stack: StackKey) -> String {
+    match names.frames(stack) {
+        None => "-".into(),
+        Some(frames) => frames.iter().map(line).collect::<Vec<_>>().join("\n"),
+    }
+}
+
+fn line(frame: &Frame) -> String {
+    match frame.module.is_empty() {
+        true => format!("    {}", frame.function),
+        false => format!("    {} ({})", frame.function, frame.module),
+    }
+}

@@ -1,0 +1,144 @@
+//! The command as it is to be started: as which user, with which environment.
+
+use crate::payload::{COLLECTOR, Owner};
+use anyhow::Result;
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString, OsString};
+use std::path::PathBuf;
+use xputrace_kernel::Identity;
+
+/// CUDA loads the library that this variable names at the first call.
+const INJECTION_VARIABLE: &str = "CUDA_INJECTION64_PATH";
+/// What sudo commonly takes away and GPU programs need.
+const OFTEN_LOST: &[&str] =
+    &["PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES"];
+
+/// How the command is started.
+pub struct Launch {
+    /// Added to our environment; `None` removes.
+    pub environment: Vec<(OsString, Option<OsString>)>,
+    /// The user it runs as, where that is not ours.
+    pub identity: Option<Identity>,
+    /// Who will load the collector.
+    pub owner: Owner,
+    /// Things the user should know.
+    pub notes: Vec<String>,
+}
+
+impl Launch {
+    /// As ourselves, or under sudo as the user who called it.
+    pub fn new(as_root: bool) -> Self {
+        let mut launch =
+            Launch { environment: Vec::new(), identity: None, owner: Owner::current(), notes: Vec::new() };
+        if launch.owner.uid == 0 && !as_root && let Some(user) = Invoker::of_sudo() {
+            launch.become_user(user);
+        }
+        launch
+    }
+
+    fn become_user(&mut self, user: Invoker) {
+        self.notes.extend(lost_to_sudo());
+        for (name, value) in [("HOME", user.home.clone().into_os_string()), ("USER", user.name.clone().into()), ("LOGNAME", user.name.clone().into())] {
+            self.environment.push((name.into(), Some(value)));
+        }
+        self.owner = Owner { uid: user.uid, gid: user.gid, home: Some(user.home) };
+        self.identity = Some(Identity { uid: user.uid, gid: user.gid, groups: user.groups });
+    }
+
+    /// Has CUDA load the collector, which will find the tracer at `socket`; its path.
+    pub fn inject(&mut self, socket: &str) -> Result<PathBuf> {
+        let collector = COLLECTOR.lay_down(&self.owner)?;
+        if let Some(earlier) = std::env::var_os(INJECTION_VARIABLE).filter(|it| !it.is_empty() && *it != *collector.as_os_str()) {
+            self.notes.push(format!(
+                "{INJECTION_VARIABLE} already named {}: it is loaded too, behind the collector",
+                earlier.to_string_lossy()
+            ));
+            self.environment.push((xputrace_wire::CHAIN_VARIABLE.into(), Some(earlier)));
+        }
+        self.environment.push((INJECTION_VARIABLE.into(), Some(collector.clone().into_os_string())));
+        self.environment.push((xputrace_wire::SOCKET_VARIABLE.into(), Some(socket.into())));
+        Ok(collector)
+    }
+}
+
+/// The user who called sudo.
+struct Invoker {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+    name: String,
+    home: PathBuf,
+}
+
+impl Invoker {
+    fn of_sudo() -> Option<Self> {
+        let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
+        let (uid, gid) = (number("SUDO_UID")?, number("SUDO_GID")?);
+        if uid == 0 {
+            return None;
+        }
+        let (name, home) = password_entry(uid)?;
+        let groups = groups_of(&name, gid);
+        Some(Invoker { uid, gid, groups, name, home })
+    }
+}
+
+fn password_entry(uid: u32) -> Option<(String, PathBuf)> {
+    // SAFETY: getpwuid returns null or a record that stays valid until the next call; this
+    // program has one thread here and copies it at once.
+    unsafe {
+        let entry = libc::getpwuid(uid).as_ref()?;
+        let text = |at: *const libc::c_char| CStr::from_ptr(at).to_string_lossy().into_owned();
+        Some((text(entry.pw_name), PathBuf::from(text(entry.pw_dir))))
+    }
+}
+
+fn groups_of(name: &str, gid: u32) -> Vec<u32> {
+    let Ok(name) = CString::new(name) else { return vec![gid] };
+    let mut groups = vec![0u32; 256];
+    let mut n = groups.len() as libc::c_int;
+    // SAFETY: `groups` has room for `n` entries, and the call stores at most that many.
+    let found = unsafe { libc::getgrouplist(name.as_ptr(), gid, groups.as_mut_ptr(), &mut n) };
+    if found < 0 {
+        return vec![gid];
+    }
+    groups.truncate(n.max(0) as usize);
+    groups
+}
+
+/// What sudo changed in the environment that the command may miss.
+fn lost_to_sudo() -> Option<String> {
+    let before = std::fs::read(format!("/proc/{}/environ", sudo_process()?)).ok()?;
+    let before: Vec<(String, String)> = before
+        .split(|it| *it == 0)
+        .filter_map(|it| String::from_utf8_lossy(it).split_once('=').map(|(a, b)| (a.into(), b.into())))
+        .collect();
+    let changed: BTreeSet<&str> = before
+        .iter()
+        .filter(|(name, value)| OFTEN_LOST.contains(&name.as_str()) && std::env::var(name).ok().as_ref() != Some(value))
+        .map(|(name, _)| name.as_str())
+        .collect();
+    if changed.is_empty() {
+        return None;
+    }
+    let keep: Vec<String> = changed.iter().map(|it| format!("{it}=\"${it}\"")).collect();
+    let names: Vec<&str> = changed.iter().copied().collect();
+    Some(format!(
+        "sudo took or changed {} of the environment; to keep them: sudo {} xputrace …",
+        names.join(", "),
+        keep.join(" ")
+    ))
+}
+
+/// The sudo above us: its own environment is still the invoking user's.
+fn sudo_process() -> Option<u32> {
+    let mut pid = std::process::id();
+    for _ in 0..4 {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        pid = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+        if std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|it| it.trim() == "sudo") {
+            return Some(pid);
+        }
+    }
+    None
+}

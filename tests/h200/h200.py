@@ -1,0 +1,316 @@
+"""Checks and measurements of xputrace on a real GPU; see README.md. Called by run.sh."""
+
+import json
+import os
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+XPUTRACE = os.environ["XPUTRACE"]
+BIN = Path(os.environ["BIN"])
+OUT = Path(os.environ["OUT"])
+PYTHON = "python3"
+
+EXACT = """
+kernel(|k| { @n[k.name].count(); @ns.sum(k.duration); @joined.count(); if k.launch == () { @unjoined.count() } });
+launch(|l| @launches[l.api].count());
+"""
+
+
+def trace(script, command, *options, env=None, check=True, timeout=120):
+    """Runs a script over a command; the JSON objects that came out, and the command's own output."""
+    out = OUT / "trace.json"
+    line = [XPUTRACE, "-f", "json", "-o", str(out), *options, "-e", script, "--", *map(str, command)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=timeout, env=env)
+    if check and done.returncode != 0:
+        raise AssertionError(f"status {done.returncode}: {' '.join(line)}\n{done.stderr[-3000:]}")
+    lines = out.read_text().splitlines() if out.exists() else []
+    return [json.loads(it) for it in lines], done
+
+
+def maps(objects):
+    merged = {}
+    for it in objects:
+        if it["type"] == "map":
+            merged.update(it["data"])
+    return merged
+
+
+def losses(objects):
+    return objects[-1]["data"]
+
+
+def account(done):
+    """The program's own account: the last JSON line that it printed."""
+    return json.loads([it for it in done.stdout.splitlines() if it.startswith("{")][-1])
+
+
+RESULTS = []
+
+
+def case(name, needs=None):
+    def wrap(function):
+        RESULTS.append((name, needs, function))
+        return function
+
+    return wrap
+
+
+def expect(what, got, wanted):
+    assert got == wanted, f"{what}: got {got}, expected {wanted}"
+
+
+def exact(command, launches=None, kernels=None, **more):
+    objects, done = trace(EXACT, command, **more)
+    found, lost, own = maps(objects), losses(objects), account(done)
+    launches = own["launches"] if launches is None else launches
+    kernels = own.get("kernels", launches) if kernels is None else kernels
+    expect("launches", lost["launches"], launches)
+    expect("joined", lost["joined"], launches)
+    expect("kernels", sum(found["@n"].values()), kernels)
+    expect("kernel nanoseconds against CUPTI's", found["@ns"], lost["collector_kernel_nanos"])
+    expect("kernel records against CUPTI's", kernels, lost["collector_kernels"])
+    bad = {k: v for k, v in lost.items() if v and k not in GOOD}
+    expect("losses", bad, {})
+    return f"{launches} launches, {kernels} kernels, {found['@ns']} ns", found, lost, own
+
+
+GOOD = {"launches", "joined", "captured", "kernels", "kernel_nanos", "collector_kernels", "collector_kernel_nanos"}
+
+
+@case("C++, shared cudart")
+def shared():
+    return exact([BIN / "requests", 4, 250, 4])[0]
+
+
+@case("C++, static cudart")
+def static():
+    return exact([BIN / "requests_static", 4, 250, 4])[0]
+
+
+@case("driver API only")
+def driver():
+    return exact([BIN / "driver", 2000])[0]
+
+
+@case("CUDA graph, 1:N")
+def graph():
+    return exact([BIN / "graphs", 2000, 8])[0]
+
+
+@case("LLM, 92,000 launches")
+def llm():
+    return exact([BIN / "llm"])[0]
+
+
+@case("two processes")
+def two():
+    objects, done = trace(EXACT, ["sh", "-c", f"{BIN}/requests 2 100 4 & {BIN}/graphs 500 4; wait"])
+    own = [json.loads(it) for it in done.stdout.splitlines() if it.startswith("{")]
+    lost = losses(objects)
+    expect("launches", lost["launches"], sum(it["launches"] for it in own))
+    expect("joined", lost["joined"], lost["launches"])
+    return f"{lost['launches']} launches of two processes"
+
+
+@case("nothing lost at the rate of four threads")
+def rate():
+    text, _, _, own = exact([BIN / "requests_static", 4, 50000, 8, 0])
+    return f"{text}; {own['launches_per_second']} launches/s while traced"
+
+
+@case("with stacks, four threads")
+def stacks():
+    script = EXACT + "kernel(|k| @s[k.launch.ustack].count());"
+    objects, done = trace(script, [BIN / "requests_static", 4, 50000, 8, 0])
+    lost = losses(objects)
+    expect("joined", lost["joined"], account(done)["launches"])
+    expect("stacks", sum(maps(objects)["@s"].values()), lost["joined"])
+    return f"{lost['joined']} launches; {account(done)['launches_per_second']} launches/s while traced"
+
+
+@case("self-timed kernels against globaltimer")
+def globaltimer():
+    script = 'kernel(|k| if k.short_name == "self_timed" { @ns.sum(k.duration); @n.count() });'
+    objects, done = trace(script, [BIN / "requests", 4, 250, 4])
+    found, own = maps(objects), account(done)["self_timed_ns"]
+    ratio = found["@ns"] / own
+    assert 1.0 <= ratio < 1.01, f"ratio {ratio}"
+    return f"CUPTI {found['@ns']} ns, globaltimer {own} ns, ratio {ratio:.5f} (a kernel's own timer starts later and ends earlier)"
+
+
+@case("PyTorch, forward and backward")
+def pytorch():
+    objects, done = trace(EXACT, [PYTHON, BIN / "transformer.py", "train", 10])
+    lost = losses(objects)
+    expect("joined", lost["joined"], lost["launches"])
+    expect("ns", maps(objects)["@ns"], lost["collector_kernel_nanos"])
+    return f"{lost['launches']} launches joined"
+
+
+@case("a uprobe's value as launch tag")
+def tag():
+    script = f"""
+    uprobe("{BIN}/requests:handle_request", |e| @request[e.tid] = e.arg0);
+    launch(|l| l.tag = @request[l.tid]);
+    kernel(|k| @gpu[k.launch.tag].count());
+    """
+    objects, done = trace(script, [BIN / "requests", 4, 250, 4])
+    found = maps(objects)["@gpu"]
+    expect("tags", found, {str(i): 5000 // 8 for i in range(1, 9)})
+    return f"{found}"
+
+
+@case("CPU probe counts")
+def cpu():
+    script = f'uprobe("{BIN}/requests:handle_request", |e| @n.count()); uprobe("libcudart:cudaLaunchKernel", |e| @launch.count());'
+    objects, done = trace(script, [BIN / "requests", 4, 250, 4])
+    found = maps(objects)
+    expect("requests", found["@n"], 1000)
+    expect("cudaLaunchKernel", found["@launch"], 5000)
+    return f"{found}"
+
+
+@case("kill -9 of the tracer: the target finishes")
+def kill():
+    marker = OUT / "finished"
+    marker.unlink(missing_ok=True)
+    tracer = subprocess.Popen([XPUTRACE, "-e", EXACT, "--", "sh", "-c", f"{BIN}/requests 4 20000 8 0 > {marker}"])
+    time.sleep(2.0)
+    tracer.send_signal(signal.SIGKILL)
+    tracer.wait()
+    for _ in range(300):
+        if marker.exists() and marker.read_text().strip().endswith("}"):
+            return f"target went on and finished: {marker.read_text().strip()}"
+        time.sleep(0.1)
+    raise AssertionError("the target did not finish within 30 s")
+
+
+@case("a script without root", needs="setpriv")
+def rootless():
+    line = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all",
+            "env", "HOME=/tmp/nobody", XPUTRACE, "-f", "json", "-e", EXACT, "--", str(BIN / "requests"), "2", "50", "4"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-2000:]
+    objects = [json.loads(it) for it in done.stdout.splitlines() if it.startswith('{"type"')]
+    expect("joined", losses(objects)["joined"], losses(objects)["launches"])
+    return f"{losses(objects)['launches']} launches as nobody"
+
+
+def run_checks():
+    report, failed = [], 0
+    for name, needs, function in RESULTS:
+        if needs and not any((Path(d) / needs).exists() for d in os.environ["PATH"].split(":")):
+            report.append(f"skipped  {name}: no {needs} here")
+            continue
+        began = time.time()
+        try:
+            report.append(f"passed   {name}: {function()} [{time.time() - began:.1f} s]")
+        except Exception as error:  # one bad case must not hide the others
+            failed += 1
+            report.append(f"FAILED   {name}: {error}")
+        print(report[-1], flush=True)
+    (OUT / "check.txt").write_text("\n".join(report) + "\n")
+    return failed
+
+
+# ---- measurements: interleaved, paired, ratio of medians -------------------------------------
+
+NO_STACKS = "kernel(|k| @time[k.name].sum(k.duration));"
+STACKS = "kernel(|k| @time[k.launch.ustack, k.name].sum(k.duration));"
+
+
+def figures(command, how):
+    env = dict(os.environ)
+    line = list(map(str, command))
+    if how == "floor":
+        env["CUDA_INJECTION64_PATH"] = str(BIN / "libfloor.so")
+    elif how == "dormant":
+        # Loaded with no tracer to answer: the collector stays asleep.
+        env["CUDA_INJECTION64_PATH"] = collector()
+        env["XPUTRACE_SOCKET"] = "@xputrace-nobody-listens"
+    elif how in ("no stacks", "stacks"):
+        line = [XPUTRACE, "-q", "-o", "/dev/null", "-e", NO_STACKS if how == "no stacks" else STACKS, "--", *line]
+    done = subprocess.run(line, capture_output=True, text=True, env=env, timeout=300)
+    values = [float(it) for it in re.findall(r"^\d+\.\d+$", done.stdout, re.M)]
+    assert values, f"{how}: no figures\n{done.stderr[-2000:]}"
+    return statistics.median(values)
+
+
+def collector():
+    found = sorted(Path(os.environ.get("HOME", "/root"), ".cache/xputrace").glob("collector-*.so"))
+    return str(found[-1])
+
+
+def interval(differences):
+    """95 % bootstrap interval of the median of paired differences."""
+    pick = random.Random(1)
+    medians = sorted(statistics.median(pick.choices(differences, k=len(differences))) for _ in range(4000))
+    return medians[100], medians[3899]
+
+
+def measure():
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 9
+    workloads = [("launch loop, ns a launch", [BIN / "loop", 5, 60000]), ("PyTorch forward, ms", [PYTHON, BIN / "transformer.py", "time", 4])]
+    result = {}
+    trace("kernel(|k| @n.count());", [BIN / "requests", 1, 1, 1])
+    for title, command in workloads:
+        hows = ["bare", "dormant", "floor", "no stacks", "stacks"]
+        samples = {how: [] for how in hows}
+        for r in range(rounds if "loop" in title else max(3, rounds // 2)):
+            order = hows[r % len(hows):] + hows[:r % len(hows)]
+            for how in order:
+                samples[how].append(figures(command, how))
+        result[title] = samples
+        print(title)
+        for how in hows:
+            print(f"  {how:10} median {statistics.median(samples[how]):.4f}  all {[round(x, 3) for x in samples[how]]}")
+        for how, base in (("dormant", "bare"), ("no stacks", "floor"), ("stacks", "floor")):
+            differences = [a - b for a, b in zip(samples[how], samples[base])]
+            low, high = interval(differences)
+            ratio = statistics.median(samples[how]) / statistics.median(samples[base])
+            print(f"  {how} - {base}: median {statistics.median(differences):.4f}  95 % [{low:.4f}, {high:.4f}]  ratio {ratio:.4f}", flush=True)
+    (OUT / "measure.json").write_text(json.dumps(result))
+    return 0
+
+
+# ---- recordings ---------------------------------------------------------------------------------
+
+REQUEST = """
+uprobe("{bin}/requests:handle_request", |e| @request[e.tid] = e.arg0);
+launch(|l| l.tag = @request[l.tid]);
+kernel(|k| @gpu_ns[k.launch.tag].sum(k.duration));
+"""
+
+
+def record():
+    failed = 0
+    for name, script, command in [
+        ("llm", None, [BIN / "llm"]),
+        ("pytorch", None, [PYTHON, BIN / "transformer.py", "train", 6]),
+        ("requests", REQUEST.format(bin=BIN), [BIN / "requests", 4, 250, 4]),
+        ("graphs", None, [BIN / "graphs", 1000, 8]),
+    ]:
+        path = OUT / f"{name}.xpt"
+        line = [XPUTRACE, "record", "-o", str(path), *(["-e", script] if script else []), "--", *map(str, command)]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=200)
+        size = path.stat().st_size if path.exists() else 0
+        print(f"{name}: status {done.returncode}, {size} bytes {done.stdout[-300:]} {done.stderr[-600:]}", flush=True)
+        failed += done.returncode != 0
+    return failed
+
+
+def report():
+    for name in ("check.txt", "measure.json"):
+        path = OUT / name
+        print(path.read_text() if path.exists() else f"{name}: not run")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit({"check": run_checks, "measure": measure, "record": record, "report": report}[sys.argv[1]]())

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# The checks and measurements on a real GPU, in parts; see README.md.
+set -u
+cd "$(dirname "$0")"
+OUT=${OUT:-/tmp/xputrace-h200}
+BIN=${BIN:-/tmp/xputrace-h200-bin}
+export XPUTRACE=${XPUTRACE:-$PWD/../../target/release/xputrace}
+CUDA=${CUDA:-/usr/local/cuda}
+mkdir -p "$OUT" "$BIN"
+for dir in "$CUDA"/targets/x86_64-linux "$CUDA"/extras/CUPTI; do [ -e "$dir/include/cupti.h" ] && CUPTI=$dir; done
+mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf
+mountpoint -q /sys/kernel/tracing || mount -t tracefs tracefs /sys/kernel/tracing
+export LD_LIBRARY_PATH=$CUDA/targets/x86_64-linux/lib:${LD_LIBRARY_PATH:-}
+
+build() {
+    local host=-fno-omit-frame-pointer,-fno-optimize-sibling-calls,-pthread
+    local nvcc="nvcc -O2 -arch=native -w -Xcompiler $host"
+    $nvcc -cudart shared -o "$BIN/llm" llm.cu &
+    $nvcc -cudart shared -o "$BIN/requests" requests.cu &
+    $nvcc -cudart static -o "$BIN/requests_static" requests.cu &
+    $nvcc -cudart shared -o "$BIN/graphs" graphs.cu &
+    $nvcc -cudart shared -o "$BIN/loop" loop.cu &
+    g++ -O2 -fno-omit-frame-pointer -I"$CUDA/include" -o "$BIN/driver" driver.cpp -L"$CUDA/lib64/stubs" -lcuda &
+    g++ -O2 -shared -fPIC -o "$BIN/libfloor.so" floor.cpp -I"$CUPTI/include" -I"$CUDA/include" -L"$CUPTI/lib" -lcupti &
+    wait
+    cp transformer.py "$BIN/"
+    ls "$BIN"
+}
+
+part=${1:-all}
+[ -x "$BIN/llm" ] || build >"$OUT/build.log" 2>&1 || { cat "$OUT/build.log"; exit 1; }
+export OUT BIN
+case $part in
+    build) ls "$BIN" ;;
+    check | measure | record | report) python3 h200.py "$part" "${@:2}" ;;
+    *) echo "usage: run.sh build|check|measure|record|report" >&2; exit 2 ;;
+esac

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Runs every test that can run here, and ends with how many passed, failed, and were skipped, by
+# reason. A test that cannot run prints `skipped: REASON` and nothing else happens in it.
+set -u
+cd "$(dirname "$0")/.."
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+# Root alone can mount these; where they are missing, live tests skip and say so.
+if [ "$(id -u)" -eq 0 ]; then
+    mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf
+    mountpoint -q /sys/kernel/tracing || mount -t tracefs tracefs /sys/kernel/tracing
+fi
+export PATH=$PATH:/usr/sbin
+
+echo "building"
+cargo build --release -q -p xputrace || exit 1
+cargo test --workspace --no-run -q 2>&1 | grep -E '^(warning: unused|error)' -A5
+echo "testing"
+# One test at a time where tests probe the same machine; each package says so itself.
+cargo test --workspace --no-fail-fast -- --show-output >"$log" 2>&1
+status=$?
+grep -E '^(test .* FAILED|---- .* stdout ----|thread .* panicked|error(\[|:))' -A12 "$log" | grep -vE '^(test .* ok|running)' | head -200
+
+passed=$(grep -cE '^test .* \.\.\. ok$' "$log")
+failed=$(grep -cE '^test .* \.\.\. FAILED$' "$log")
+skipped=$(grep -cE '^skipped: ' "$log")
+echo
+if [ "$skipped" -gt 0 ]; then
+    echo "skipped, by reason:"
+    grep -E '^skipped: ' "$log" | sort | uniq -c | sed 's/^/  /'
+fi
+if [ "${CI:-}" = true ] && grep -E '^skipped: ' "$log" | grep -qv 'no GPU'; then
+    echo "in CI, \"no GPU\" is the only reason to skip"
+    status=1
+fi
+echo "$((passed - skipped)) passed, $failed failed, $skipped skipped"
+[ "$status" -eq 0 ] && [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -1,0 +1,107 @@
+//! Requests, each with its kernels: who asks for GPU time per request asks this program.
+//!
+//! `server [--requests=100] [--pause-us=0] [--hold]`
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::{CudaSlice, CudaStream};
+use xputrace_workloads::{Account, ELEMENTS, FILL, Gpu, NOP, Result, SCALE, hold_if_asked, option};
+
+/// Launches of one request: one `fill`, two `scale`, one `nop`.
+const LAUNCHES_PER_REQUEST: u64 = 4;
+
+struct Server {
+    gpu: Gpu,
+    stream: Arc<CudaStream>,
+    buffer: CudaSlice<f32>,
+    failures: u64,
+}
+
+fn main() -> Result<()> {
+    let (requests, pause) = (option("requests", 100)?, option("pause-us", 0)?);
+    let gpu = Gpu::open()?;
+    let stream = gpu.stream()?;
+    let buffer = gpu.buffer(&stream)?;
+    let mut server = Server {
+        gpu,
+        stream,
+        buffer,
+        failures: 0,
+    };
+    hold_if_asked()?;
+    for id in 0..requests {
+        handle_request(id, &mut server);
+        std::thread::sleep(Duration::from_micros(pause));
+    }
+    server.report(requests)
+}
+
+/// One request: the function that tests put their probe on.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn handle_request(id: u64, server: &mut Server) {
+    let answered = prepare_batch(id, server)
+        .and_then(|()| run_layers(server))
+        .and_then(|()| finish_request(server));
+    if let Err(error) = answered {
+        eprintln!("server: answer request {id}: {error}");
+        server.failures += 1;
+    }
+    black_box(id);
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+fn prepare_batch(id: u64, server: &mut Server) -> Result<()> {
+    black_box(
+        server
+            .gpu
+            .fill(&server.stream, &mut server.buffer, (id % 100) as f32),
+    )
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+fn run_layers(server: &mut Server) -> Result<()> {
+    black_box(run_layer(server, 2.0))?;
+    black_box(run_layer(server, 3.0))
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+fn run_layer(server: &mut Server, by: f32) -> Result<()> {
+    black_box(server.gpu.scale(&server.stream, &mut server.buffer, by))
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+fn finish_request(server: &mut Server) -> Result<()> {
+    black_box(server.gpu.nop(&server.stream))?;
+    server.stream.synchronize()?;
+    Ok(())
+}
+
+impl Server {
+    fn report(self, requests: u64) -> Result<()> {
+        let values = self.stream.clone_dtoh(&self.buffer)?;
+        let expected = if requests == 0 {
+            0.0
+        } else {
+            ((requests - 1) % 100) as f32 * 6.0
+        };
+        let mut account = Account::new("server");
+        account.launched(FILL, requests);
+        account.launched(SCALE, 2 * requests);
+        account.launched(NOP, requests);
+        account.note("requests", requests);
+        account.note("launches_per_request", LAUNCHES_PER_REQUEST);
+        account.note("failures", self.failures);
+        account.note(
+            "verified",
+            values.len() == ELEMENTS as usize && values.iter().all(|&value| value == expected),
+        );
+        account.print(&self.gpu)
+    }
+}

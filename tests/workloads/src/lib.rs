@@ -1,0 +1,239 @@
+//! What the workloads share: a device, four kernels, options and the account that each prints.
+//!
+//! The same programs run on a GPU and on the software GPU. The kernels are PTX; where the driver is the software one
+//! (it has `softgpu_register_kernel`), the same kernels are registered as host functions.
+//!
+//! Every workload prints one JSON object when it is done: what it launched, so that a test can compare a trace
+//! with it. `--hold` makes it say `ready PID` and wait for a line on standard input before it begins, for
+//! tests that attach to it.
+//!
+//! Cargo has no stable setting for frame pointers in a manifest: build with
+//! `RUSTFLAGS="-C force-frame-pointers=yes"` for stacks that a frame-pointer walk can follow.
+
+mod kernels;
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::io::{BufRead, Write};
+use std::sync::Arc;
+
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig, PushKernelArg,
+};
+use serde_json::{Map, Value, json};
+
+pub use kernels::{FILL, NOP, SCALE, SPIN};
+
+/// Any failure ends a workload with its text.
+pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Elements of a buffer.
+pub const ELEMENTS: u32 = 1024;
+const THREADS: u32 = 128;
+
+/// The device with the kernels loaded.
+#[derive(Clone)]
+pub struct Gpu {
+    pub context: Arc<CudaContext>,
+    pub nop: CudaFunction,
+    pub fill: CudaFunction,
+    pub scale: CudaFunction,
+    pub spin: CudaFunction,
+    software: bool,
+}
+
+impl Gpu {
+    /// Opens the first device.
+    ///
+    /// # Errors
+    /// There is no driver or no device, or it refuses the kernels.
+    pub fn open() -> Result<Self> {
+        let context = CudaContext::new(0)?;
+        // SAFETY: every buffer of a workload is used by one stream only; its events would be launches' noise.
+        unsafe { context.disable_event_tracking() };
+        let software = kernels::register();
+        let module = context.load_module(cudarc::nvrtc::Ptx::from_src(kernels::PTX))?;
+        Ok(Self {
+            nop: module.load_function(NOP)?,
+            fill: module.load_function(FILL)?,
+            scale: module.load_function(SCALE)?,
+            spin: module.load_function(SPIN)?,
+            context,
+            software,
+        })
+    }
+
+    /// A stream of its own.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn stream(&self) -> Result<Arc<CudaStream>> {
+        Ok(self.context.new_stream()?)
+    }
+
+    /// Launches `nop`.
+    ///
+    /// # Errors
+    /// The launch fails.
+    #[inline(never)]
+    pub fn nop(&self, stream: &Arc<CudaStream>) -> Result<()> {
+        // SAFETY: it has no parameters.
+        unsafe { stream.launch_builder(&self.nop).launch(config(1, 1)) }?;
+        Ok(())
+    }
+
+    /// Launches `fill`: every element becomes `value`.
+    ///
+    /// # Errors
+    /// The launch fails.
+    #[inline(never)]
+    pub fn fill(
+        &self,
+        stream: &Arc<CudaStream>,
+        buffer: &mut CudaSlice<f32>,
+        value: f32,
+    ) -> Result<()> {
+        let (bits, count) = (value.to_bits(), ELEMENTS);
+        let mut launch = stream.launch_builder(&self.fill);
+        launch.arg(buffer).arg(&bits).arg(&count);
+        // SAFETY: the parameters are the kernel's, and `count` elements are there.
+        unsafe { launch.launch(config(ELEMENTS / THREADS, THREADS)) }?;
+        Ok(())
+    }
+
+    /// Launches `scale`: every element is multiplied by `by`.
+    ///
+    /// # Errors
+    /// The launch fails.
+    #[inline(never)]
+    pub fn scale(
+        &self,
+        stream: &Arc<CudaStream>,
+        buffer: &mut CudaSlice<f32>,
+        by: f32,
+    ) -> Result<()> {
+        let count = ELEMENTS;
+        let mut launch = stream.launch_builder(&self.scale);
+        launch.arg(buffer).arg(&by).arg(&count);
+        // SAFETY: the parameters are the kernel's, and `count` elements are there.
+        unsafe { launch.launch(config(ELEMENTS / THREADS, THREADS)) }?;
+        Ok(())
+    }
+
+    /// Launches `spin`: one thread, busy for so many nanoseconds.
+    ///
+    /// # Errors
+    /// The launch fails.
+    #[inline(never)]
+    pub fn spin(&self, stream: &Arc<CudaStream>, nanoseconds: u64) -> Result<()> {
+        let mut launch = stream.launch_builder(&self.spin);
+        launch.arg(&nanoseconds);
+        // SAFETY: the parameter is the kernel's.
+        unsafe { launch.launch(config(1, 1)) }?;
+        Ok(())
+    }
+
+    /// A buffer of [`ELEMENTS`] zeros.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn buffer(&self, stream: &Arc<CudaStream>) -> Result<CudaSlice<f32>> {
+        Ok(stream.alloc_zeros::<f32>(ELEMENTS as usize)?)
+    }
+}
+
+/// A launch of `blocks` blocks of `threads` threads.
+pub fn config(blocks: u32, threads: u32) -> LaunchConfig {
+    LaunchConfig {
+        grid_dim: (blocks, 1, 1),
+        block_dim: (threads, 1, 1),
+        shared_mem_bytes: 0,
+    }
+}
+
+/// What a workload did.
+pub struct Account {
+    name: &'static str,
+    launches: u64,
+    kernels: BTreeMap<&'static str, u64>,
+    more: Map<String, Value>,
+}
+
+impl Account {
+    pub fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            launches: 0,
+            kernels: BTreeMap::new(),
+            more: Map::new(),
+        }
+    }
+
+    /// So many calls that launched one kernel each.
+    pub fn launched(&mut self, kernel: &'static str, count: u64) {
+        self.launches += count;
+        self.ran(kernel, count);
+    }
+
+    /// So many kernels that ran without a call of their own, as in a graph.
+    pub fn ran(&mut self, kernel: &'static str, count: u64) {
+        *self.kernels.entry(kernel).or_default() += count;
+    }
+
+    /// One more fact.
+    pub fn note(&mut self, name: &str, value: impl Into<Value>) {
+        self.more.insert(name.into(), value.into());
+    }
+
+    /// Prints it as one line of JSON.
+    ///
+    /// # Errors
+    /// Standard output is closed.
+    pub fn print(self, gpu: &Gpu) -> Result<()> {
+        let mut account = json!({
+            "workload": self.name,
+            "pid": std::process::id(),
+            "device": gpu.context.name()?,
+            "software": gpu.software,
+            "launches": self.launches,
+            "kernels": self.kernels,
+        });
+        if let Some(fields) = account.as_object_mut() {
+            fields.extend(self.more);
+        }
+        writeln!(std::io::stdout(), "{account}")?;
+        Ok(())
+    }
+}
+
+/// `--name=VALUE` of the command line.
+///
+/// # Errors
+/// The value is not a number.
+pub fn option(name: &str, default: u64) -> Result<u64> {
+    let prefix = format!("--{name}=");
+    match std::env::args().find_map(|arg| arg.strip_prefix(&prefix).map(str::to_owned)) {
+        Some(text) => text
+            .parse()
+            .map_err(|_| format!("read --{name}={text}: expected a number").into()),
+        None => Ok(default),
+    }
+}
+
+/// Whether the command line has `--name`.
+pub fn flag(name: &str) -> bool {
+    std::env::args().any(|arg| arg.strip_prefix("--") == Some(name))
+}
+
+/// With `--hold`: says `ready PID` and waits for a line.
+///
+/// # Errors
+/// Standard input or output is closed.
+pub fn hold_if_asked() -> Result<()> {
+    if flag("hold") {
+        writeln!(std::io::stdout(), "ready {}", std::process::id())?;
+        std::io::stdout().flush()?;
+        std::io::stdin().lock().read_line(&mut String::new())?;
+    }
+    Ok(())
+}
