@@ -187,25 +187,50 @@ pub(crate) struct UprobeMulti<'a> {
     pub(crate) at_return: bool,
 }
 
+/// `bpf_attr.link_create` with `uprobe_multi`. Passed by hand: libbpf 1.7's `bpf_link_create`
+/// refuses these options before it asks the kernel.
+#[repr(C)]
+struct LinkUprobeMulti {
+    prog_fd: u32,
+    target_fd: u32,
+    attach_type: u32,
+    flags: u32,
+    path: u64,
+    offsets: u64,
+    ref_ctr_offsets: u64,
+    cookies: u64,
+    cnt: u32,
+    multi_flags: u32,
+    pid: u32,
+    padding: u32,
+}
+
 pub(crate) fn link_uprobe_multi(program: BorrowedFd<'_>, places: &UprobeMulti<'_>) -> io::Result<OwnedFd> {
+    /// Source: `enum bpf_cmd`.
+    const BPF_LINK_CREATE: libc::c_long = 28;
     assert_eq!(places.offsets.len(), places.cookies.len(), "a cookie for each place");
     let path = c_string(places.path.as_os_str().as_bytes())?;
-    let mut opts = libbpf_sys::bpf_link_create_opts {
-        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
-        ..Default::default()
-    };
-    opts.__bindgen_anon_1.uprobe_multi = libbpf_sys::bpf_link_create_opts__bindgen_ty_1__bindgen_ty_3 {
-        flags: if places.at_return { UPROBE_MULTI_RETURN } else { 0 },
+    let attr = LinkUprobeMulti {
+        prog_fd: program.as_raw_fd() as u32,
+        target_fd: 0,
+        attach_type: BPF_TRACE_UPROBE_MULTI,
+        flags: 0,
+        path: path.as_ptr() as u64,
+        offsets: places.offsets.as_ptr() as u64,
+        ref_ctr_offsets: 0,
+        cookies: places.cookies.as_ptr() as u64,
         cnt: u32::try_from(places.offsets.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
-        path: path.as_ptr(),
-        offsets: places.offsets.as_ptr().cast(),
-        ref_ctr_offsets: ptr::null(),
-        cookies: places.cookies.as_ptr(),
+        multi_flags: if places.at_return { UPROBE_MULTI_RETURN } else { 0 },
         pid: places.pid.unwrap_or(0),
-        ..Default::default()
+        padding: 0,
     };
-    // SAFETY: path and arrays live through the call and have `cnt` elements.
-    owned(unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), 0, BPF_TRACE_UPROBE_MULTI, &opts) })
+    // SAFETY: path and arrays live through the call and have `cnt` elements; descriptors are
+    // made close-on-exec.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, BPF_LINK_CREATE, ptr::from_ref(&attr), size_of_val(&attr)) };
+    match i32::try_from(fd) {
+        Ok(fd) if fd >= 0 => owned(fd),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Runs the program at every hit of a perf event (a tracepoint or a timer).

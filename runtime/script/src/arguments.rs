@@ -6,8 +6,23 @@ use xputrace_model::diagnostic::nearest;
 
 /// Options of the command line itself: a script cannot have arguments of these names.
 pub(crate) const TAKEN: &[&str] = &[
-    "after", "all-processes", "as-root", "comm", "device", "fail-if", "flamegraph", "folded", "for", "format", "help",
-    "output", "perfetto", "pid", "quiet", "replay", "version",
+    "after",
+    "all-processes",
+    "as-root",
+    "comm",
+    "device",
+    "fail-if",
+    "flamegraph",
+    "folded",
+    "for",
+    "format",
+    "help",
+    "output",
+    "perfetto",
+    "pid",
+    "quiet",
+    "replay",
+    "version",
 ];
 
 /// What the command line gave, and what of it was asked for.

@@ -82,12 +82,7 @@ struct Call<'a> {
     arguments: Vec<Dynamic>,
 }
 
-fn each_arity(
-    engine: &mut Engine,
-    session: &Shared,
-    name: &str,
-    declare: impl Fn(&Call) -> Dynamic + Clone + 'static,
-) {
+fn each_arity(engine: &mut Engine, session: &Shared, name: &str, declare: impl Fn(&Call) -> Dynamic + Clone + 'static) {
     for arity in 0..=MOST_ARGUMENTS {
         let (session, declare) = (session.clone(), declare.clone());
         let types = vec![TypeId::of::<Dynamic>(); arity];
@@ -224,7 +219,9 @@ fn body_of(call: &Call, event: Event, function: &FnPtr, wrapped: bool) -> Option
     }
     if wrapped && !event.is_gpu() && !is_interpreted(event) {
         let message = format!("interpreted handlers of `{}` are not supported yet", event.name());
-        call.error("not-yet", message).help("collect into a map here, and do the rest in `interval` or `end`").report(call);
+        call.error("not-yet", message)
+            .help("collect into a map here, and do the rest in `interval` or `end`")
+            .report(call);
         return None;
     }
     Some(body)

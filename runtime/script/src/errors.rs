@@ -63,14 +63,18 @@ fn at(session: &Session, file: FileId, error: EvalAltResult, position: Position)
         EvalAltResult::ErrorTooManyOperations(_) => {
             Diagnostic::error("too-long", "this runs for too long: an endless loop?", label)
         }
-        EvalAltResult::ErrorStackOverflow(_) => Diagnostic::error("too-deep", "functions call each other too deeply", label),
+        EvalAltResult::ErrorStackOverflow(_) => {
+            Diagnostic::error("too-deep", "functions call each other too deeply", label)
+        }
         EvalAltResult::ErrorMismatchDataType(wanted, got, _) => {
             Diagnostic::error("type", format!("this has to be {}, not {}", kind(&wanted), kind(&got)), label)
         }
         EvalAltResult::ErrorAssignmentToConstant(name, _) => {
             Diagnostic::error("constant", format!("`{name}` is a constant and cannot be assigned"), label)
         }
-        EvalAltResult::ErrorFor(_) => Diagnostic::error("type", "`for` goes over lists, ranges and maps, not this", label),
+        EvalAltResult::ErrorFor(_) => {
+            Diagnostic::error("type", "`for` goes over lists, ranges and maps, not this", label)
+        }
         other => Diagnostic::error("script", plain(&other.to_string()), label),
     }
 }
@@ -168,12 +172,7 @@ fn unknown_field(text: &str, label: Label) -> Diagnostic {
 }
 
 /// An error of parsing, where the tokens alone showed none.
-pub(crate) fn parse(
-    file: FileId,
-    text: &str,
-    positions: &Positions,
-    error: &ParseError,
-) -> Diagnostic {
+pub(crate) fn parse(file: FileId, text: &str, positions: &Positions, error: &ParseError) -> Diagnostic {
     let offset = match error.position() {
         position if position.is_none() => text.trim_end().len(),
         position => positions.offset(position),
@@ -199,7 +198,9 @@ pub(crate) fn parse(
             Diagnostic::error("assignment", "this cannot be assigned to", label)
                 .help("variables, `@maps`, their elements and `l.tag` can")
         }
-        ParseErrorType::UnexpectedEOF => Diagnostic::error("syntax", "the script ends in the middle of something", label),
+        ParseErrorType::UnexpectedEOF => {
+            Diagnostic::error("syntax", "the script ends in the middle of something", label)
+        }
         ParseErrorType::FnDuplicatedDefinition(name, _) => {
             Diagnostic::error("defined-twice", format!("the function `{name}` is defined twice"), label)
         }

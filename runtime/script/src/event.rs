@@ -53,7 +53,9 @@ impl EventValue {
                 let near = nearest(name, self.fields.iter().map(|it| it.name));
                 let help = match near {
                     Some(near) => format!("did you mean `{near}`?"),
-                    None => format!("there are {}", self.fields.iter().map(|it| it.name).collect::<Vec<_>>().join(", ")),
+                    None => {
+                        format!("there are {}", self.fields.iter().map(|it| it.name).collect::<Vec<_>>().join(", "))
+                    }
                 };
                 Failure::raise("unknown-field", format!("this event has no field `{name}`"), Some(&help))
             }

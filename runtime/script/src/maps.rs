@@ -359,9 +359,12 @@ pub(crate) fn register(engine: &mut Engine, session: &Shared) {
 /// Reading and assigning. Everything is pure: a handle never changes, what it stands for does.
 fn values(module: &mut Module) {
     let pure_setter = |name: &str| FuncRegistration::new_setter(name).with_purity(true);
-    FuncRegistration::new_index_getter().set_into_module(module, |map: &mut MapRef, key: Dynamic| -> Answer<ElementRef> {
-        Ok(ElementRef { map: map.clone(), key: key_of(&key)? })
-    });
+    FuncRegistration::new_index_getter().set_into_module(
+        module,
+        |map: &mut MapRef, key: Dynamic| -> Answer<ElementRef> {
+            Ok(ElementRef { map: map.clone(), key: key_of(&key)? })
+        },
+    );
     FuncRegistration::new_index_setter()
         .with_purity(true)
         .set_into_module(module, |_: &mut MapRef, _: Dynamic, _: Dynamic| {});
@@ -446,8 +449,10 @@ fn reads(engine: &mut Engine) {
 }
 
 /// The parts of aggregations that can be read as properties.
-const PARTS: &[&str] =
-    &["count", "sum", "total", "min", "max", "avg", "average", "p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99"];
+const PARTS: &[&str] = &[
+    "count", "sum", "total", "min", "max", "avg", "average", "p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95",
+    "p99",
+];
 
 fn element_part(it: &ElementRef, name: &str) -> Answer<Dynamic> {
     Ok(optional(it.cell()?.and_then(|(cell, kind)| part(&cell, kind, name))))

@@ -111,9 +111,9 @@ impl Session {
     pub(crate) fn body(&self, function: &FnPtr, caller: FileId) -> Option<Body> {
         let name = function.fn_name();
         let others = (0..self.files.len() as u32).map(FileId).filter(|it| *it != caller);
-        let file = std::iter::once(caller)
-            .chain(others)
-            .find(|it| self.files.get(it.0 as usize).is_some_and(|file| file.interpreted.parameters.contains_key(name)))?;
+        let file = std::iter::once(caller).chain(others).find(|it| {
+            self.files.get(it.0 as usize).is_some_and(|file| file.interpreted.parameters.contains_key(name))
+        })?;
         let parsed = &self.files[file.0 as usize];
         let all = &parsed.interpreted.parameters[name];
         let captured = function.curry().len().min(all.len());

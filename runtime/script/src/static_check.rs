@@ -10,8 +10,18 @@ use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
 pub(crate) const OWN: &[&str] = &["print", "flamegraph", "exit", "str"];
 
 /// Numbers of the run itself, as functions without arguments.
-pub(crate) const BUILTINS: &[&str] =
-    &["launches", "joined", "failed", "lost", "kernels", "losses", "gpu_busy_share", "gpu_time_ns", "own_cost_ns", "elapsed_ns"];
+pub(crate) const BUILTINS: &[&str] = &[
+    "launches",
+    "joined",
+    "failed",
+    "lost",
+    "kernels",
+    "losses",
+    "gpu_busy_share",
+    "gpu_time_ns",
+    "own_cost_ns",
+    "elapsed_ns",
+];
 
 /// Every function of Rhai 1.27's standard packages, and those that its parser knows.
 const RHAI: &str = " E PI abs acos acosh all append as_string asin asinh assert atan atanh bits blob bytes call ceiling \

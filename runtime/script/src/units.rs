@@ -7,14 +7,8 @@
 pub(crate) const SECOND: i64 = 1_000_000_000;
 
 /// The names of units and the nanoseconds of one; `hz` is apart.
-pub(crate) const NANOS: &[(&str, i64)] = &[
-    ("ns", 1),
-    ("us", 1_000),
-    ("ms", 1_000_000),
-    ("s", SECOND),
-    ("minutes", 60 * SECOND),
-    ("hours", 3600 * SECOND),
-];
+pub(crate) const NANOS: &[(&str, i64)] =
+    &[("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", SECOND), ("minutes", 60 * SECOND), ("hours", 3600 * SECOND)];
 
 /// `n` of `unit` in nanoseconds; wraps as all integers of scripts do. `None` for no unit.
 pub(crate) fn whole(n: i64, unit: &str) -> Option<i64> {

@@ -109,7 +109,8 @@ fn functions_and_options_and_lists() {
 
 #[test]
 fn rates_and_durations() {
-    let loaded = clean("profile(99.hz, |e| @n.count()); interval(1.5.s, || print(@n)); profile(10.ms, |e| @n.count());");
+    let loaded =
+        clean("profile(99.hz, |e| @n.count()); interval(1.5.s, || print(@n)); profile(10.ms, |e| @n.count());");
     let targets: Vec<_> = loaded.staged.handlers.iter().map(|it| it.target.clone()).collect();
     assert_eq!(
         targets,
@@ -156,7 +157,8 @@ fn wrong_arguments_of_the_command_line() {
 
 #[test]
 fn declared_maps_are_passed_on() {
-    let loaded = clean("map(#{name: \"calls\", size: 1000, evict: true});\nuprobe(\"libc:malloc\", |e| @calls[e.tid].count());");
+    let loaded =
+        clean("map(#{name: \"calls\", size: 1000, evict: true});\nuprobe(\"libc:malloc\", |e| @calls[e.tid].count());");
     let map = &loaded.staged.maps[0];
     assert_eq!((&*map.name, map.size, map.evict), ("@calls", Some(1000), true));
 }

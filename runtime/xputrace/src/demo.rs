@@ -1,1 +1,213 @@
-use anyhow::{Result, bail}; pub fn demo() -> Result<std::process::ExitCode> { bail!("not written") }
+//! `xputrace demo`: the main job on any machine, each step with the command a user would type.
+//!
+//! What it shows is real (traced now), recorded (on an H200, replayed here) or software (traced
+//! now, on the software GPU, whose times mean nothing); each step says which.
+
+use crate::payload::{Owner, Payload, SERVER, SOFTGPU};
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+/// A small LLM's inference on an H200; see tests/h200/llm.cu.
+const LLM: &[u8] = include_bytes!("../../../tests/replay/llm.xpt");
+/// The program of step 5, recorded on an H200, for machines that may not load eBPF.
+const REQUESTS: &[u8] = include_bytes!("../../../tests/replay/requests.xpt");
+
+/// Names under which programs look for CUDA's libraries.
+const LIBRARY_NAMES: &[&str] =
+    &["libcuda.so.1", "libcuda.so", "libcudart.so.13", "libcudart.so", "libcupti.so.13", "libcupti.so"];
+
+const TAGS: &str = r#"// A CPU probe, a launch tag and a GPU hook that share a map: GPU time by request.
+uprobe("SERVER:handle_request", |e| @request[e.tid] = e.arg0);
+launch(|l| l.tag = @request[l.tid]);
+kernel(|k| { @kernels[k.launch.tag].count(); @gpu_time[k.launch.tag].sum(k.duration) });
+"#;
+const TYPO: &str = "kernel(|k| if k.duraton > 100.ms { print(k.name) })";
+
+/// Shows all steps; fails when one of them does.
+pub fn demo() -> Result<ExitCode> {
+    let stage = Stage::set()?;
+    let mut failed = Vec::new();
+    for (number, step) in STEPS.iter().enumerate() {
+        if let Err(error) = step(&stage, number + 1) {
+            println!("this step failed: {error:#}");
+            failed.push(number + 1);
+        }
+    }
+    match failed.is_empty() {
+        true => Ok(ExitCode::SUCCESS),
+        false => bail!("steps {failed:?} of the demo failed"),
+    }
+}
+
+type Step = fn(&Stage, usize) -> Result<()>;
+
+const STEPS: &[Step] = &[top_kernels, long_kernels, latency, flame, tags, typo, explain, next];
+
+/// Where the demo's files lie, and what this machine can do.
+struct Stage {
+    directory: PathBuf,
+    has_gpu: bool,
+    has_bpf: Result<(), String>,
+}
+
+impl Stage {
+    fn set() -> Result<Self> {
+        let directory = std::env::current_dir()?.join("xputrace-demo");
+        fs::create_dir_all(&directory).with_context(|| format!("creating {}", directory.display()))?;
+        let stage = Stage {
+            has_gpu: Path::new("/proc/driver/nvidia/version").exists(),
+            has_bpf: can_load_bpf(),
+            directory,
+        };
+        fs::write(stage.path("llm.xpt"), LLM)?;
+        fs::write(stage.path("requests.xpt"), REQUESTS)?;
+        println!("xputrace demo: eight steps; its files are in {}", stage.directory.display());
+        Ok(stage)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// Runs this program as a user would, in the demo's directory, and shows what it prints:
+    /// of long outputs the first lines.
+    fn xputrace(&self, arguments: &[&str], environment: &[(&str, &Path)], lines: usize) -> Result<bool> {
+        println!("$ xputrace {}", arguments.iter().map(|it| quoted(it)).collect::<Vec<_>>().join(" "));
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(arguments).current_dir(&self.directory).stdin(Stdio::null());
+        for (name, value) in environment {
+            command.env(name, value);
+        }
+        let done = command.output().context("running xputrace")?;
+        let text = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        let all: Vec<&str> = text.lines().collect();
+        all.iter().take(lines).for_each(|it| println!("{it}"));
+        if all.len() > lines {
+            println!("… and {} more lines", all.len() - lines);
+        }
+        Ok(done.status.success())
+    }
+
+    /// The same for steps that must succeed.
+    fn show(&self, arguments: &[&str], lines: usize) -> Result<()> {
+        match self.xputrace(arguments, &[], lines)? {
+            true => Ok(()),
+            false => bail!("xputrace ended with an error"),
+        }
+    }
+}
+
+fn title(number: usize, text: &str, kind: &str) {
+    println!("\n── {number}. {text} [{kind}]");
+}
+
+const RECORDED: &str = "recorded on an H200";
+
+fn top_kernels(stage: &Stage, number: usize) -> Result<()> {
+    title(number, "A small LLM: its kernels by GPU time, every launch joined", RECORDED);
+    stage.show(&["-q", "kerneltop", "--replay", "llm.xpt"], 24)
+}
+
+fn long_kernels(stage: &Stage, number: usize) -> Result<()> {
+    title(number, "Only kernels over 100 ms, with the code that launched them", RECORDED);
+    stage.show(&["-q", "over100ms", "--replay", "llm.xpt"], 24)
+}
+
+fn latency(stage: &Stage, number: usize) -> Result<()> {
+    title(number, "From the launch call to the first instruction on the GPU", RECORDED);
+    stage.show(&["-q", "launchlat", "--replay", "llm.xpt"], 40)
+}
+
+fn flame(stage: &Stage, number: usize) -> Result<()> {
+    title(number, "The CPU+GPU flame graph, weighted by GPU nanoseconds", RECORDED);
+    stage.show(&["-q", "flame", "--svg=llm.svg", "--folded", "llm.folded", "--replay", "llm.xpt"], 6)?;
+    let folded = fs::read_to_string(stage.path("llm.folded"))?;
+    println!("{}\nthe five widest paths:", stage.path("llm.svg").display());
+    for path in xputrace_render::widest_paths(&folded, 5) {
+        println!("{:5.1} %  {}", path.share * 100.0, path.frames.join(";"));
+    }
+    Ok(())
+}
+
+fn tags(stage: &Stage, number: usize) -> Result<()> {
+    let text = "A uprobe, a launch tag and a kernel handler share a map: GPU work by request";
+    if let Err(reason) = &stage.has_bpf {
+        title(number, text, RECORDED);
+        println!("(eBPF cannot be loaded here: {reason}; so this step is its recording)");
+        let script = TAGS.replace("SERVER", "./requests");
+        fs::write(stage.path("request.rhai"), script)?;
+        return stage.show(&["-q", "request.rhai", "--replay", "requests.xpt"], 30);
+    }
+    let owner = Owner::current();
+    let server = link(stage, SERVER, "server", &owner)?;
+    fs::write(stage.path("request.rhai"), TAGS.replace("SERVER", &server.display().to_string()))?;
+    let libraries = match stage.has_gpu {
+        true => None,
+        false => Some(software_gpu(stage, &owner)?),
+    };
+    title(number, text, if stage.has_gpu { "live, real GPU" } else { "live, software GPU: its times mean nothing" });
+    print!("{}", fs::read_to_string(stage.path("request.rhai"))?);
+    let environment: Vec<(&str, &Path)> = libraries.iter().map(|it| ("LD_LIBRARY_PATH", it.as_path())).collect();
+    let done = stage.xputrace(&["-q", "request.rhai", "--", "./server", "--requests=8"], &environment, 40)?;
+    println!("(the line in braces is the program's own account)");
+    if done { Ok(()) } else { bail!("xputrace ended with an error") }
+}
+
+fn typo(stage: &Stage, number: usize) -> Result<()> {
+    title(number, "A typo, before anything is attached", "real");
+    match stage.xputrace(&["check", "-e", TYPO], &[], 20)? {
+        false => Ok(()),
+        true => bail!("the mistake was not noticed"),
+    }
+}
+
+fn explain(stage: &Stage, number: usize) -> Result<()> {
+    title(number, "Where each handler of step 5 runs, and why", "real");
+    stage.show(&["explain", "request.rhai"], 40)
+}
+
+fn next(stage: &Stage, number: usize) -> Result<()> {
+    title(number, "Your turn", "real");
+    println!("Edit {} and run it on your own program:", stage.path("request.rhai").display());
+    println!("  xputrace {} -- ./your-program", stage.path("request.rhai").display());
+    println!("or begin with a look at where the time goes:\n  xputrace -- ./your-program");
+    Ok(())
+}
+
+/// A file that the binary carries, under a readable name in the demo's directory.
+fn link(stage: &Stage, payload: Payload, name: &str, owner: &Owner) -> Result<PathBuf> {
+    let at = stage.path(name);
+    let _ = fs::remove_file(&at);
+    fs::copy(payload.lay_down(owner)?, &at).with_context(|| format!("copying to {}", at.display()))?;
+    Ok(at)
+}
+
+/// The software GPU under the names of CUDA's libraries; the directory to search them in.
+fn software_gpu(stage: &Stage, owner: &Owner) -> Result<PathBuf> {
+    let directory = stage.path("softgpu");
+    fs::create_dir_all(&directory)?;
+    let library = SOFTGPU.lay_down(owner)?;
+    for name in LIBRARY_NAMES {
+        let at = directory.join(name);
+        let _ = fs::remove_file(&at);
+        symlink(&library, &at).with_context(|| format!("linking {}", at.display()))?;
+    }
+    Ok(directory)
+}
+
+/// Why the kernel would not take programs from us, where it would not.
+fn can_load_bpf() -> Result<(), String> {
+    let missing = xputrace_kernel::facts().into_iter().find(|it| it.standing == xputrace_kernel::Standing::Missing);
+    match missing {
+        None => Ok(()),
+        Some(fact) => Err(format!("{}: {}", fact.name, fact.found)),
+    }
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:".contains(c);
+    if word.chars().all(plain) { word.into() } else { format!("'{word}'") }
+}

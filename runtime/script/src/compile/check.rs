@@ -5,7 +5,7 @@
 //! the last round's diagnostics are kept.
 
 use super::chain::{Chain, Link, key_parts, map_name, unwrapped};
-use super::tables::{MAX_KEY_PARTS, Purpose, Shapes, Stored};
+use super::tables::{MAX_KEY_PARTS, NAME_TEXT_BYTES, Purpose, Shapes, Stored, join_base};
 use super::typed::{Base, Block, Checked, Expr, Kind, LocalId, MapId, Part, Stmt, StmtKind, Type};
 use crate::handler::{Captured, Handler, Staged};
 use rhai::{Expr as Syntax, FnCallExpr, Position, Stmt as SyntaxStmt};
@@ -13,7 +13,7 @@ use xputrace_bytecode::insn::Alu;
 use xputrace_model::bucket::HIST_BITS;
 use xputrace_model::catalog::Catalog;
 use xputrace_model::diagnostic::{Diagnostic, Label, nearest};
-use xputrace_model::plan::Place;
+use xputrace_model::plan::{Place, Target};
 use xputrace_model::schema::{Event, Unit};
 use xputrace_model::table::TableKind;
 
@@ -72,6 +72,7 @@ pub(super) fn check(
         scopes: vec![outer],
         loops: 0,
     };
+    checker.check_target();
     checker.checked.body = checker.block(&handler.body, false);
     checker.checked
 }
@@ -93,6 +94,15 @@ impl Checker<'_> {
 
     pub(super) fn literal(&mut self, text: &str, at: Position) -> Expr {
         Expr { kind: Kind::Literal(text.into()), ty: Type::of(Base::Name), at }
+    }
+
+    /// Whether the tracepoint exists on this machine.
+    fn check_target(&mut self) {
+        let Target::Tracepoint { category, name } = &self.handler.target else { return };
+        if let Err(why) = self.catalog.tracepoint(category, name) {
+            let help = format!("`xputrace list 'tracepoint:{category}:*'` shows those of this machine");
+            self.error(Diagnostic::error("unknown-tracepoint", why, self.handler.declared_at.clone()).help(help));
+        }
     }
 
     /// The statements of a block in a scope of their own; the last expression is its value.
@@ -323,27 +333,29 @@ impl Checker<'_> {
                 self.binary(op, current, rhs, at)
             }
         };
-        match super::tables::join_base(ty.base, value.ty.base) {
-            Some(base) if ty.base == Base::Unknown || base == ty.base => {
-                let slot = &mut self.checked.locals[local];
-                slot.base = base;
-                slot.optional |= value.ty.optional;
-                Some(value)
+        let base = match (ty.base, value.ty.base) {
+            // Space for the longest of its texts.
+            (Base::Text(n), other) if other.is_string() => Some(Base::Text(n.max(text_bytes(&value)))),
+            // A name is held by its id, and only the tracer knows the id of a text: never.
+            (Base::Name, Base::Text(_)) => None,
+            (known, other) => join_base(known, other),
+        };
+        let Some(base) = base else {
+            let mut diagnostic = Diagnostic::error(
+                "changed-type",
+                format!("this variable holds {}, not {}", ty.base.noun(), value.ty.base.noun()),
+                self.label(value.at),
+            );
+            if ty.base == Base::Name && value.ty.base.is_string() {
+                diagnostic.message = "this variable holds a name, and this is text read from memory".into();
             }
-            // A longer text does not fit, and a name is no text: the first value decides.
-            _ => {
-                let label = self.label(value.at);
-                self.error(
-                    Diagnostic::error(
-                        "changed-type",
-                        format!("this variable holds {}, not {}", ty.base.noun(), value.ty.base.noun()),
-                        label,
-                    )
-                    .help("use another variable"),
-                );
-                None
-            }
-        }
+            self.error(diagnostic.help("use another variable"));
+            return None;
+        };
+        let slot = &mut self.checked.locals[local];
+        slot.base = base;
+        slot.optional |= value.ty.optional;
+        Some(value)
     }
 
     fn map_assignment(
@@ -398,7 +410,7 @@ impl Checker<'_> {
         }
         let chain = Chain::of(expr);
         map_name(chain.head).is_some()
-            && matches!(chain.links.last(), Some(Link::Method(call, _)) if is_map_action(&call.name, chain.links.len()))
+            && matches!(chain.links.last(), Some(Link::Method(..)) if is_map_action(chain.links.len()))
     }
 
     fn expr_stmt(&mut self, expr: &Syntax) -> Option<Stmt> {
@@ -413,7 +425,7 @@ impl Checker<'_> {
         }
         let chain = Chain::of(expr);
         if let (Some(name), Some(Link::Method(call, at))) = (map_name(chain.head), chain.links.last())
-            && is_map_action(&call.name, chain.links.len())
+            && is_map_action(chain.links.len())
         {
             return self.map_method(&name, &chain, call, *at);
         }
@@ -501,6 +513,7 @@ impl Checker<'_> {
             return None;
         }
         let element = self.element(name, &without_call)?;
+        self.shapes.list[element.map].written = true;
         let (kind, value) = self.aggregation(call, at)?;
         self.shapes.use_as(element.map, Purpose::Aggregate(kind), &element.label, self.diagnostics);
         if let Some(value) = &value {
@@ -573,7 +586,14 @@ impl Checker<'_> {
             _ => self.shapes.list[map].in_tracer = true,
         }
         let (keys, rest) = match chain.links.split_first() {
-            Some((Link::Index(index, _), rest)) => (self.key(index, &label)?, rest),
+            Some((Link::Index(index, _), rest)) => match self.key(index, &label) {
+                Some(keys) => (keys, rest),
+                None => {
+                    // One mistake is enough: the map is not also called unassigned.
+                    self.shapes.list[map].written = true;
+                    return None;
+                }
+            },
             _ => (Vec::new(), &chain.links[..]),
         };
         if let Some(Link::Index(_, at)) = rest.first() {
@@ -689,7 +709,16 @@ pub(super) fn literal_of(expr: &Expr) -> Option<&str> {
     }
 }
 
-/// Whether a method after a map, or after its element, changes it. `@a.max(…)` aggregates.
-fn is_map_action(_method: &str, links: usize) -> bool {
+/// Whether a method that ends a chain belongs to the map or its element, not to a value in it.
+fn is_map_action(links: usize) -> bool {
     links <= 2
+}
+
+/// Bytes that a string takes as text.
+fn text_bytes(value: &Expr) -> u32 {
+    match (&value.kind, value.ty.base) {
+        (Kind::Literal(text), _) => text.len() as u32,
+        (_, Base::Text(n)) => n,
+        _ => NAME_TEXT_BYTES,
+    }
 }

@@ -43,7 +43,7 @@ impl Checker<'_> {
                 self.poison(diagnostic, at)
             }
             Syntax::InterpolatedString(..) => {
-                self.no_value("a string put together in a handler", at, "print it, or use its parts as parts of a key: `@m[a, b]`")
+                self.no_value("a string put together from parts", at, "print it, or use its parts as parts of a key: `@m[a, b]`")
             }
             Syntax::Array(..) => self.no_value("a list", at, "lists are keys only: `@m[a, b]`, `[a, b] in @m`"),
             Syntax::Map(..) => self.no_value("an object map", at, "use several maps, or several parts of a key"),

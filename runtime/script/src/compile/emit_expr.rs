@@ -438,7 +438,7 @@ impl Emitter<'_, '_> {
             }
             Kind::Missing => self.asm.jump(missing),
             Kind::Local(local) if matches!(expr.ty.base, Base::Text(_)) => {
-                self.local_text(*local, expr.ty.base, slot, capacity, missing);
+                self.local_text(*local, slot, capacity, missing);
             }
             Kind::Joined(inner) => {
                 self.joined(missing);
@@ -476,14 +476,15 @@ impl Emitter<'_, '_> {
         }
     }
 
-    fn local_text(&mut self, local: usize, base: Base, slot: i16, capacity: u32, missing: Label) {
+    fn local_text(&mut self, local: usize, slot: i16, capacity: u32, missing: Label) {
         let mut from = self.local(local);
         if self.checked.locals[local].optional {
             self.load(Reg::R0, from);
             self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, missing);
             from += 8;
         }
-        let (held, wanted) = (base.scalar().size(), capacity.next_multiple_of(8) as usize);
+        let held = self.checked.locals[local].base.scalar().size();
+        let wanted = capacity.next_multiple_of(8) as usize;
         for at in (0..held.min(wanted) as i16).step_by(8) {
             self.load(Reg::R0, from + at);
             self.store(slot + at, Reg::R0);

@@ -74,7 +74,6 @@ impl Emitter<'_, '_> {
     fn set_local(&mut self, local: usize, slot: i16, value: &Expr) {
         let ty = self.checked.locals[local];
         let kind = ty.base.scalar();
-        // A text is computed aside: it may be made from the variable it goes into.
         match (ty.optional, kind) {
             (false, _) => {
                 let missing = self.strict(value.at);

@@ -1,6 +1,6 @@
 //! The fields of an event value: which there are at a probe, and where their values are found.
 
-use super::check::Checker;
+use super::check::{Checker, missing};
 use super::typed::{Base, Expr, Kind, Source, Type};
 use rhai::Position;
 use xputrace_bytecode::insn::Alu;
@@ -237,14 +237,8 @@ impl Checker<'_> {
             return self.unknown_field(name, at, schema::CPU);
         };
         let (category, tracepoint) = (category.clone(), tracepoint.clone());
-        let format = match self.catalog.tracepoint(&category, &tracepoint) {
-            Ok(format) => format,
-            Err(why) => {
-                let mut diagnostic = Diagnostic::error("unknown-tracepoint", why, self.handler.declared_at.clone());
-                diagnostic.help.push(format!("`xputrace list 'tracepoint:{category}:*'` shows those of this machine"));
-                return self.poison(diagnostic, at);
-            }
-        };
+        // That it does not exist is said once, where the probe is declared.
+        let Ok(format) = self.catalog.tracepoint(&category, &tracepoint) else { return missing(at) };
         let Some(field) = format.fields.iter().find(|it| it.name == name) else {
             let known: Vec<&str> =
                 format.fields.iter().map(|it| it.name.as_str()).chain(schema::CPU.iter().map(|it| it.name)).collect();

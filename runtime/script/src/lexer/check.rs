@@ -43,10 +43,17 @@ impl Checker<'_> {
         match self.slice(at) {
             "?" => self.ternary(at),
             "++" | "--" => self.increment(at),
-            "|" if self.word(at + 1) == "_" && matches!(self.slice(at + 2), "|" | ",") => self.unnamed_parameter(at + 1),
+            "|" if self.word(at + 1) == "_" && matches!(self.slice(at + 2), "|" | ",") => {
+                self.unnamed_parameter(at + 1)
+            }
             "===" | "!==" => {
                 let right = &self.slice(at)[..2];
-                self.say(at, "equality", format!("`{}` is no operator", self.slice(at)), &[&format!("write `{right}`")]);
+                self.say(
+                    at,
+                    "equality",
+                    format!("`{}` is no operator", self.slice(at)),
+                    &[&format!("write `{right}`")],
+                );
             }
             "$" => self.dollar(at),
             "=" => self.assignment_in_condition(at),
@@ -56,7 +63,12 @@ impl Checker<'_> {
     }
 
     fn ternary(&mut self, at: usize) {
-        self.say(at, "ternary", "there is no `? :` operator", &["write `if condition { a } else { b }`, which has a value"]);
+        self.say(
+            at,
+            "ternary",
+            "there is no `? :` operator",
+            &["write `if condition { a } else { b }`, which has a value"],
+        );
     }
 
     fn increment(&mut self, at: usize) {
@@ -152,7 +164,11 @@ impl Checker<'_> {
     fn map_property(&mut self, at: usize) {
         let property = self.word(at + 2);
         let is_method = self.slice(at + 3) == "(";
-        if property.is_empty() || is_method || !matches!(self.slice(at + 1), "." | "?.") || MAP_PROPERTIES.contains(&property) {
+        if property.is_empty()
+            || is_method
+            || !matches!(self.slice(at + 1), "." | "?.")
+            || MAP_PROPERTIES.contains(&property)
+        {
             return;
         }
         let percentile = property.strip_prefix('p').is_some_and(|it| it.parse::<u8>().is_ok());
@@ -200,7 +216,8 @@ impl Checker<'_> {
             _ => format!("close it with `{end}`"),
         };
         let span = start..start + 1;
-        self.found.push(Diagnostic::error("unclosed-text", format!("this {what} does not end"), self.label(span)).help(help));
+        self.found
+            .push(Diagnostic::error("unclosed-text", format!("this {what} does not end"), self.label(span)).help(help));
     }
 
     /// What ends an operand, directly followed by what begins one.
@@ -252,8 +269,12 @@ impl Checker<'_> {
 
     fn begins_operand(&self, at: usize) -> bool {
         match self.tokens[at].kind {
-            Kind::Identifier => !matches!(self.slice(at), "in" | "as" | "else" | "is" | "until" | "while" | "catch" | "if" | "and" | "or")
-                || (self.slice(at) == "if" && self.on_new_line(at)),
+            Kind::Identifier => {
+                !matches!(
+                    self.slice(at),
+                    "in" | "as" | "else" | "is" | "until" | "while" | "catch" | "if" | "and" | "or"
+                ) || (self.slice(at) == "if" && self.on_new_line(at))
+            }
             Kind::Map | Kind::Integer | Kind::Float | Kind::Text | Kind::Template | Kind::TemplateStart => true,
             _ => false,
         }
@@ -296,8 +317,13 @@ impl Checker<'_> {
         match self.open.pop() {
             Some(open) if self.slice(open).ends_with(opener) => {}
             Some(open) => {
-                let message = format!("`{}` does not close `{}`", self.slice(at).chars().next().unwrap_or('}'), self.bracket(open));
-                let diagnostic = Diagnostic::error("bracket", message, self.label_of(at)).also(self.label_of(open), "this is open");
+                let message = format!(
+                    "`{}` does not close `{}`",
+                    self.slice(at).chars().next().unwrap_or('}'),
+                    self.bracket(open)
+                );
+                let diagnostic =
+                    Diagnostic::error("bracket", message, self.label_of(at)).also(self.label_of(open), "this is open");
                 self.found.push(diagnostic);
                 // One wrong bracket is one mistake.
                 self.open.clear();
@@ -357,7 +383,27 @@ const MAP_PROPERTIES: &[&str] = &["value", "human", "name", "count", "sum", "tot
 fn is_keyword(word: &str) -> bool {
     matches!(
         word,
-        "let" | "const" | "if" | "else" | "switch" | "do" | "while" | "until" | "loop" | "for" | "in" | "continue"
-            | "break" | "return" | "throw" | "fn" | "private" | "import" | "export" | "as" | "try" | "catch"
+        "let"
+            | "const"
+            | "if"
+            | "else"
+            | "switch"
+            | "do"
+            | "while"
+            | "until"
+            | "loop"
+            | "for"
+            | "in"
+            | "continue"
+            | "break"
+            | "return"
+            | "throw"
+            | "fn"
+            | "private"
+            | "import"
+            | "export"
+            | "as"
+            | "try"
+            | "catch"
     )
 }

@@ -10,7 +10,7 @@
 //! | `@x[a, b]` | `_x[[a, b]]` | the same, `.value` likewise |
 //! | `@x[k] += n` | `_x[k] += n` | `_x[k].added = n` (so that it starts from 0) |
 //! | `e.new` | `e["new"]` | the same |
-//! | `1.5.ms` | `1500000.ns` | the same |
+//! | `1.5.ms`, `100.hz` | `1500000.ns`, `10000000.ns` | the same |
 //!
 //! Lines are never added or removed.
 

@@ -8,11 +8,69 @@ use std::collections::BTreeMap;
 
 /// Words that Rhai reserves and that are fine names of fields.
 const RESERVED: &[&str] = &[
-    "as", "async", "await", "break", "call", "case", "catch", "const", "continue", "curry", "debug", "default", "do",
-    "else", "eval", "exit", "export", "false", "fn", "Fn", "for", "global", "go", "goto", "if", "import", "in", "is",
-    "is_def_fn", "is_def_var", "is_shared", "let", "loop", "match", "module", "new", "nil", "null", "package",
-    "print", "private", "protected", "public", "return", "shared", "spawn", "static", "super", "switch", "sync",
-    "this", "thread", "throw", "true", "try", "type_of", "until", "use", "var", "void", "while", "with", "yield",
+    "as",
+    "async",
+    "await",
+    "break",
+    "call",
+    "case",
+    "catch",
+    "const",
+    "continue",
+    "curry",
+    "debug",
+    "default",
+    "do",
+    "else",
+    "eval",
+    "exit",
+    "export",
+    "false",
+    "fn",
+    "Fn",
+    "for",
+    "global",
+    "go",
+    "goto",
+    "if",
+    "import",
+    "in",
+    "is",
+    "is_def_fn",
+    "is_def_var",
+    "is_shared",
+    "let",
+    "loop",
+    "match",
+    "module",
+    "new",
+    "nil",
+    "null",
+    "package",
+    "print",
+    "private",
+    "protected",
+    "public",
+    "return",
+    "shared",
+    "spawn",
+    "static",
+    "super",
+    "switch",
+    "sync",
+    "this",
+    "thread",
+    "throw",
+    "true",
+    "try",
+    "type_of",
+    "until",
+    "use",
+    "var",
+    "void",
+    "while",
+    "with",
+    "yield",
 ];
 
 pub(super) fn rewrite(text: &str, tokens: &[Token], dialect: Dialect) -> Lexed {
@@ -76,6 +134,7 @@ impl Plan<'_> {
             Kind::Map => self.map(at, dialect),
             Kind::Identifier => self.reserved_field(at),
             Kind::Float => self.fractional_duration(at),
+            Kind::Integer => self.rate(at),
             _ => {}
         }
     }
@@ -197,6 +256,20 @@ impl Plan<'_> {
         let number = self.tokens[at].span.clone();
         let unit = self.word(at + 2);
         if let Some(nanos) = units::fraction(&self.text[number.clone()], unit) {
+            let end = self.tokens[at + 2].span.end;
+            self.replace(number.start..end, &format!("{nanos}.ns"), number.start);
+        }
+    }
+
+    /// `99.hz`, `2.minutes` to nanoseconds: compiled handlers know the short units alone.
+    fn rate(&mut self, at: usize) {
+        let number = self.tokens[at].span.clone();
+        let unit = self.word(at + 2);
+        if self.symbol(at + 1) != "." || !matches!(unit, "hz" | "minutes" | "hours") {
+            return;
+        }
+        let written = self.text[number.clone()].replace('_', "").parse().ok();
+        if let Some(nanos) = written.and_then(|n| units::whole(n, unit)) {
             let end = self.tokens[at + 2].span.end;
             self.replace(number.start..end, &format!("{nanos}.ns"), number.start);
         }

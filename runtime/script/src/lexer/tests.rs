@@ -57,6 +57,7 @@ fn reserved_words_are_fields() {
 #[test]
 fn fractions_of_units_are_integers() {
     assert_eq!(compiled("1.5.ms + 100.ms + 2.25"), "1500000.ns + 100.ms + 2.25");
+    assert_eq!(compiled("99.hz + 2.minutes"), "10101010.ns + 120000000000.ns");
 }
 
 #[test]
@@ -96,9 +97,57 @@ fn columns_count_characters() {
 fn piece() -> impl Strategy<Value = String> {
     prop_oneof![
         proptest::sample::select(vec![
-            "@", "@x", "@x[", "@yy[1, 2]", "]", "[", "(", ")", "{", "}", "${", "`", "\"", "'", "#\"", "\"#", "#{", "//",
-            "/*", "*/", "\n", " ", ".", ",", ";", "|e|", "|_|", "+=", "-=", "=", "?", "?.", "++", "in", "import \"a\" as b",
-            ".sync", ".new", "1.5.ms", "99.hz", "1.", "0x", "1e", "é", "漢", "𝕏", "\\", "_x", "if", "print", "r.e", "\r\n",
+            "@",
+            "@x",
+            "@x[",
+            "@yy[1, 2]",
+            "]",
+            "[",
+            "(",
+            ")",
+            "{",
+            "}",
+            "${",
+            "`",
+            "\"",
+            "'",
+            "#\"",
+            "\"#",
+            "#{",
+            "//",
+            "/*",
+            "*/",
+            "\n",
+            " ",
+            ".",
+            ",",
+            ";",
+            "|e|",
+            "|_|",
+            "+=",
+            "-=",
+            "=",
+            "?",
+            "?.",
+            "++",
+            "in",
+            "import \"a\" as b",
+            ".sync",
+            ".new",
+            "1.5.ms",
+            "99.hz",
+            "1.",
+            "0x",
+            "1e",
+            "é",
+            "漢",
+            "𝕏",
+            "\\",
+            "_x",
+            "if",
+            "print",
+            "r.e",
+            "\r\n",
         ])
         .prop_map(str::to_owned),
         "[ -~]{0,6}",

@@ -540,6 +540,22 @@ fn locals_hold_texts_and_missing_values() {
 }
 
 #[test]
+fn a_variable_has_room_for_its_longest_text() {
+    let mut run = Run::new(
+        "kernel(|k| {
+            let w = k.comm;
+            if k.duration > 1 { w = \"a text of more than sixteen bytes\"; } else if k.duration == 1 { w = k.name; }
+            @w[w].count();
+        });",
+    );
+    run.feed(&[kernel("a name of more than sixteen bytes", 1), kernel("b", 2), kernel("c", 0)]);
+    assert_eq!(
+        run.rows("@w").into_keys().collect::<Vec<_>>(),
+        ["a name of more than sixteen bytes", "a text of more than sixteen bytes", "python3"]
+    );
+}
+
+#[test]
 fn arithmetic_inside_an_alternative_still_ends_the_handler() {
     let mut run = Run::new("kernel(|k| { @r = (@m[1] + 1) ?? 7; @after = 1; }); kernel(|k| @m[2] = 1);");
     run.feed(&[kernel("k", 1)]);

@@ -4,7 +4,7 @@
 use rhai::{AST, ASTNode, Dynamic, Engine, EvalAltResult, FnPtr, Module, NativeCallContext, Scope};
 use std::cell::RefCell;
 use std::rc::Rc;
-use xputrace_model::catalog::MiniCatalog;
+use xputrace_model::catalog::{Catalog, MiniCatalog};
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, Severity, Site, SourceFile, Sources};
 use xputrace_model::plan::{Plan, Target};
 use xputrace_model::schema::Event;
@@ -18,7 +18,12 @@ pub(crate) fn compiled(script: &str) -> (Plan, Vec<Diagnostic>) {
 
 /// The plan of a script without mistakes.
 pub(crate) fn plan(script: &str) -> Plan {
-    let (plan, diagnostics) = compiled(script);
+    plan_on(script, &MiniCatalog)
+}
+
+/// The same on another machine.
+pub(crate) fn plan_on(script: &str, catalog: &dyn Catalog) -> Plan {
+    let (plan, diagnostics) = compile(&staged(script), catalog);
     let errors: Vec<_> = diagnostics.iter().filter(|it| it.severity == Severity::Error).collect();
     assert!(errors.is_empty(), "{script}\n{}", described(script, &diagnostics));
     plan
@@ -69,7 +74,6 @@ pub(crate) fn staged(script: &str) -> Staged {
         handlers,
         maps,
         positions: vec![positions],
-        ..Staged::default()
     }
 }
 

@@ -1,13 +1,16 @@
 //! The kernel's verifier over compiled programs: the examples of the language, and random
 //! scripts that use every construct. Needs root; says so and passes where there is none.
 
-use crate::support::plan;
+use crate::support::{plan, plan_on};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use xputrace_bytecode::vm::{Engine, Env};
 use xputrace_bytecode::{Image, MapKind, MapSpec, Program, ProgramKind, helper};
+use xputrace_model::catalog::{Catalog, MiniCatalog, TracepointFormat};
+use xputrace_model::context::{GpuContext, WORDS};
 use xputrace_model::plan::Plan;
 
 /// Scripts every one of whose handlers must be taken.
@@ -42,7 +45,34 @@ fn the_kernel_takes_the_examples() {
         return;
     }
     for script in EXAMPLES {
-        load_all(script, &plan(script)).unwrap_or_else(|log| panic!("{script}\n{log}"));
+        load_all(&plan(script)).unwrap_or_else(|log| panic!("{script}\n{log}"));
+    }
+}
+
+/// A machine where ids are asked for in a namespace, and images of a process told apart.
+struct Namespaced;
+
+impl Catalog for Namespaced {
+    fn tracepoint(&self, category: &str, name: &str) -> Result<TracepointFormat, String> {
+        MiniCatalog.tracepoint(category, name)
+    }
+
+    fn pid_namespace(&self) -> Option<(u64, u64)> {
+        Some((4, 4_026_531_836))
+    }
+
+    fn exec_id_offset(&self) -> Option<u32> {
+        Some(2000)
+    }
+}
+
+#[test]
+fn the_kernel_takes_the_examples_of_a_container() {
+    if !can_load() {
+        return;
+    }
+    for script in EXAMPLES {
+        load_all(&plan_on(script, &Namespaced)).unwrap_or_else(|log| panic!("{script}\n{log}"));
     }
 }
 
@@ -53,20 +83,112 @@ fn the_kernel_takes_random_scripts_of_every_construct() {
     }
     let seen = RefCell::new(Coverage::default());
     let mut runner = TestRunner::new_with_rng(
-        Config { cases: 150, failure_persistence: None, ..Config::default() },
+        Config { cases: 400, failure_persistence: None, ..Config::default() },
         proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha),
     );
     runner
         .run(&script(), |script| {
             let plan = plan(&script);
             seen.borrow_mut().note(&script, &plan);
-            load_all(&script, &plan).map_err(|log| TestCaseError::fail(format!("{script}\n{log}")))
+            load_all(&plan).map_err(|log| TestCaseError::fail(format!("{script}\n{log}")))
         })
         .unwrap_or_else(|error| panic!("{error}"));
     let seen = seen.into_inner();
     println!("{seen}");
     let missing: Vec<String> = constructs().into_iter().filter(|it| !seen.constructs.contains_key(it)).collect();
     assert!(missing.is_empty(), "never generated: {missing:?}");
+}
+
+#[test]
+fn the_kernel_and_the_engine_compute_the_same() {
+    if !can_load() {
+        return;
+    }
+    let mut runner = TestRunner::new_with_rng(
+        Config { cases: 200, failure_persistence: None, ..Config::default() },
+        proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha),
+    );
+    let compared = RefCell::new(0);
+    let event = proptest::collection::vec(prop_oneof![0i64..8, any::<i64>()], WORDS);
+    runner
+        .run(&(script(), proptest::collection::vec(event, 1..6)), |(script, events)| {
+            let plan = plan(&script);
+            let programs: Vec<usize> = (0..plan.image.programs.len())
+                .filter(|it| plan.image.programs[*it].kind == ProgramKind::Syscall)
+                .filter(|it| !calls_engine(&plan.image.programs[*it]))
+                .collect();
+            let mut engine = Engine::new(&plan.image, &programs, &mut |_, _| None).expect("the engine takes it");
+            let maps: Vec<OwnedFd> = plan.image.maps.iter().map(|it| create_map(it).expect("created")).collect();
+            let loaded: Vec<OwnedFd> =
+                programs.iter().map(|it| load(&plan.image.programs[*it], &plan.image, &maps).expect("loads")).collect();
+            for event in &events {
+                let words: Vec<u64> = event.iter().map(|it| *it as u64).collect();
+                let words: GpuContext = words.try_into().expect("64 words");
+                for (index, fd) in programs.iter().zip(&loaded) {
+                    engine.run_words(*index, &words, &mut Silent).expect("no fault");
+                    run_in_kernel(fd, &words);
+                }
+            }
+            for (index, spec) in plan.image.maps.iter().enumerate() {
+                if matches!(spec.kind, MapKind::Hash | MapKind::Array) {
+                    let mut expected = BTreeMap::new();
+                    engine.for_each(index, &mut |key, value| {
+                        expected.insert(key.to_vec(), value.to_vec());
+                    });
+                    if !expected.is_empty() {
+                        *compared.borrow_mut() += expected.len();
+                        prop_assert_eq!(&dump(&maps[index], spec), &expected, "{}\n{}", spec.name, script);
+                    }
+                }
+            }
+            Ok(())
+        })
+        .unwrap_or_else(|error| panic!("{error}"));
+    println!("{} elements compared", compared.borrow());
+    assert!(compared.into_inner() > 100);
+}
+
+/// Takes every record, as a ring buffer of the kernel with room does.
+struct Silent;
+
+impl Env for Silent {
+    fn output(&mut self, _map: usize, _data: &[u8]) -> bool {
+        true
+    }
+}
+
+fn calls_engine(program: &Program) -> bool {
+    program.insns.iter().any(|it| it.code == 0x85 && it.imm == helper::NAME_TEXT)
+}
+
+fn run_in_kernel(program: &OwnedFd, words: &GpuContext) {
+    let mut attr = Attr::new();
+    attr.u32(0, program.as_raw_fd() as u32);
+    attr.u32(40, std::mem::size_of_val(words) as u32);
+    attr.u64(48, words.as_ptr() as u64);
+    assert_eq!(attr.raw(BPF_PROG_TEST_RUN), 0, "{}", std::io::Error::last_os_error());
+}
+
+fn dump(map: &OwnedFd, spec: &MapSpec) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut key: Option<Vec<u8>> = None;
+    loop {
+        let (mut next, mut value) = (vec![0u8; spec.key_size as usize], vec![0u8; spec.value_size as usize]);
+        let mut attr = Attr::new();
+        attr.u32(0, map.as_raw_fd() as u32);
+        attr.u64(8, key.as_ref().map_or(0, |it| it.as_ptr() as u64));
+        attr.u64(16, next.as_mut_ptr() as u64);
+        if attr.raw(BPF_MAP_GET_NEXT_KEY) != 0 {
+            return found;
+        }
+        let mut attr = Attr::new();
+        attr.u32(0, map.as_raw_fd() as u32);
+        attr.u64(8, next.as_ptr() as u64);
+        attr.u64(16, value.as_mut_ptr() as u64);
+        assert_eq!(attr.raw(BPF_MAP_LOOKUP_ELEM), 0);
+        found.insert(next.clone(), value);
+        key = Some(next);
+    }
 }
 
 /// The constructs of the table in `docs/LANGUAGE.md`: the code in its second column.
@@ -241,7 +363,10 @@ impl Choice<'_> {
 // ---- loading, by the system call itself -----------------------------------------------------
 
 const BPF_MAP_CREATE: libc::c_int = 0;
+const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
+const BPF_MAP_GET_NEXT_KEY: libc::c_int = 4;
 const BPF_PROG_LOAD: libc::c_int = 5;
+const BPF_PROG_TEST_RUN: libc::c_int = 10;
 
 fn can_load() -> bool {
     // SAFETY: geteuid has no preconditions.
@@ -253,11 +378,10 @@ fn can_load() -> bool {
 }
 
 /// Loads every program of a plan, but those that call what only the tracer's engine has.
-fn load_all(_script: &str, plan: &Plan) -> Result<(), String> {
+fn load_all(plan: &Plan) -> Result<(), String> {
     let maps = plan.image.maps.iter().map(create_map).collect::<Result<Vec<_>, _>>()?;
     for program in &plan.image.programs {
-        let engine_only = program.insns.iter().any(|it| it.code == 0x85 && it.imm == helper::NAME_TEXT);
-        if !engine_only {
+        if !calls_engine(program) {
             load(program, &plan.image, &maps)?;
         }
     }
@@ -341,15 +465,17 @@ impl Attr {
     }
 
     fn call(&self, command: libc::c_int) -> Result<OwnedFd, std::io::Error> {
-        // SAFETY: the attribute outlives the call, and the addresses in it belong to buffers of
-        // the caller that do too.
-        let fd = unsafe {
-            libc::syscall(libc::SYS_bpf, command, self.0.as_ptr(), std::mem::size_of_val(&self.0) as u32)
-        };
+        let fd = self.raw(command);
         if fd < 0 {
             return Err(std::io::Error::last_os_error());
         }
         // SAFETY: the kernel just made this descriptor for us alone.
         Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    }
+
+    fn raw(&self, command: libc::c_int) -> libc::c_long {
+        // SAFETY: the attribute outlives the call, and the addresses in it belong to buffers of
+        // the caller that do too.
+        unsafe { libc::syscall(libc::SYS_bpf, command, self.0.as_ptr(), std::mem::size_of_val(&self.0) as u32) }
     }
 }
