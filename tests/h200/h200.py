@@ -42,7 +42,10 @@ def maps(objects):
 
 
 def losses(objects):
-    return objects[-1]["data"]
+    """The account and the losses of a run, flat; losses by line apart."""
+    data = dict(objects[-1]["data"])
+    data.pop("lines")
+    return {**data, **(data.pop("account") or {})}
 
 
 def account(done):
@@ -80,7 +83,7 @@ def exact(command, launches=None, kernels=None, **more):
     return f"{launches} launches, {kernels} kernels, {found['@ns']} ns", found, lost, own
 
 
-GOOD = {"launches", "joined", "captured", "kernels", "kernel_nanos", "collector_kernels", "collector_kernel_nanos"}
+GOOD = {"launches", "joined", "captured", "kernels", "kernel_nanos", "collector_kernels", "collector_kernel_nanos", "account"}
 
 
 @case("C++, shared cudart")
@@ -180,7 +183,7 @@ def cpu():
 def kill():
     marker = OUT / "finished"
     marker.unlink(missing_ok=True)
-    tracer = subprocess.Popen([XPUTRACE, "-e", EXACT, "--", "sh", "-c", f"{BIN}/requests 4 20000 8 0 > {marker}"])
+    tracer = subprocess.Popen([XPUTRACE, "-e", EXACT, "--", "sh", "-c", f"{BIN}/requests 4 200000 8 0 > {marker}"])
     time.sleep(2.0)
     tracer.send_signal(signal.SIGKILL)
     tracer.wait()
@@ -282,7 +285,7 @@ def measure():
 # ---- recordings ---------------------------------------------------------------------------------
 
 REQUEST = """
-uprobe("{bin}/requests:handle_request", |e| @request[e.tid] = e.arg0);
+uprobe("./requests:handle_request", |e| @request[e.tid] = e.arg0);
 launch(|l| l.tag = @request[l.tid]);
 kernel(|k| @gpu_ns[k.launch.tag].sum(k.duration));
 """
@@ -293,12 +296,12 @@ def record():
     for name, script, command in [
         ("llm", None, [BIN / "llm"]),
         ("pytorch", None, [PYTHON, BIN / "transformer.py", "train", 6]),
-        ("requests", REQUEST.format(bin=BIN), [BIN / "requests", 4, 250, 4]),
+        ("requests", REQUEST, ["./requests", 4, 250, 4]),
         ("graphs", None, [BIN / "graphs", 1000, 8]),
     ]:
         path = OUT / f"{name}.xpt"
         line = [XPUTRACE, "record", "-o", str(path), *(["-e", script] if script else []), "--", *map(str, command)]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=200)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=200, cwd=BIN)
         size = path.stat().st_size if path.exists() else 0
         print(f"{name}: status {done.returncode}, {size} bytes {done.stdout[-300:]} {done.stderr[-600:]}", flush=True)
         failed += done.returncode != 0

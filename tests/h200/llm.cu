@@ -15,7 +15,7 @@
 #define NOINLINE __attribute__((noinline))
 #define CHECK(x) do { cudaError_t e_ = (x); if (e_ != cudaSuccess) { fprintf(stderr, "%s: %s\n", #x, cudaGetErrorString(e_)); exit(1); } } while (0)
 
-constexpr int DIM = 512, HEADS = 8, HEAD = DIM / HEADS, HIDDEN = 1408, LAYERS = 12, VOCAB = 8192;
+constexpr int DIM = 512, HEADS = 8, HEAD = DIM / HEADS, HIDDEN = 1408, LAYERS = 12, VOCAB = 8192, WINDOW = 1024;
 static long n_launches = 0;
 #define LAUNCH(kernel, grid, block, ...) do { kernel<<<grid, block>>>(__VA_ARGS__); n_launches++; } while (0)
 
@@ -108,7 +108,9 @@ NOINLINE void attention(Model &m, Layer &l, int position, int tokens) {
   LAUNCH(rope_kernel, tokens, DIM / 2, m.q, m.k, position);
   LAUNCH(store_kv_kernel, tokens, DIM, l.kc, l.vc, m.k, m.v, position);
   if (tokens > 1) { LAUNCH(naive_prefill_attention, dim3((tokens + 63) / 64, HEADS), 64, m.xb, m.q, l.kc, l.vc, tokens); return; }
-  attention_kernel<<<HEADS, 256, (position + 1) * sizeof(float)>>>(m.xb, m.q, l.kc, l.vc, position + 1); n_launches++;
+  // Decoding attends over the last WINDOW tokens only.
+  int length = position + 1 < WINDOW ? position + 1 : WINDOW; size_t first = (size_t)(position + 1 - length) * DIM;
+  attention_kernel<<<HEADS, 256, length * sizeof(float)>>>(m.xb, m.q, l.kc + first, l.vc + first, length); n_launches++;
 }
 NOINLINE void feed_forward(Model &m, Layer &l, int tokens) {
   rmsnorm(m.xb, m.x, l.norm2, tokens);
@@ -136,8 +138,7 @@ NOINLINE int chat(Model &m, int prompt, int tokens) {
   CHECK(cudaDeviceSynchronize()); return token;
 }
 int main(int argc, char **argv) {
-  int tokens = argc > 1 ? atoi(argv[1]) : 500, prompt = argc > 2 ? atoi(argv[2]) : 8192; Model m;
-  CHECK(cudaFuncSetAttribute(attention_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024));
+  int tokens = argc > 1 ? atoi(argv[1]) : 500, prompt = argc > 2 ? atoi(argv[2]) : 22528; Model m;
   load_model(m, prompt + tokens); int last = chat(m, prompt, tokens); float logit; CHECK(cudaMemcpy(&logit, m.logits, 4, cudaMemcpyDeviceToHost)); CHECK(cudaGetLastError());
   if (!std::isfinite(logit)) { fprintf(stderr, "logits are not finite\n"); return 1; }
   printf("{\"launches\": %ld, \"tokens\": %d, \"last_token\": %d}\n", n_launches, tokens, last); return 0;

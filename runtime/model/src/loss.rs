@@ -186,6 +186,8 @@ pub struct Account {
     pub lost: u64,
     /// Launches recorded into a graph under stream capture: they submit no work.
     pub captured: u64,
+    /// The script asked for kernels and not for their launches: there is nothing to join.
+    pub kernels_only: bool,
     /// Kernel records that arrived, and their nanoseconds.
     pub kernels: u64,
     pub kernel_nanos: u64,

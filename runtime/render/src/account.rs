@@ -110,6 +110,10 @@ pub(crate) fn place(site: Site, sources: &Sources) -> String {
 
 /// `launches 200 = joined 198 + failed 2; 0 lost`.
 fn balance(account: &Account, losses: &Losses) -> String {
+    if account.kernels_only {
+        let well = if losses.is_empty() { "; 0 lost" } else { "" };
+        return format!("kernels {} (launches not asked for){well}", account.kernels);
+    }
     let Account { launches, joined, failed, lost, captured, .. } = *account;
     let sum = joined.saturating_add(failed).saturating_add(lost);
     let mut line = format!("launches {launches} {} joined {joined}", if sum == launches { "=" } else { "≠" });

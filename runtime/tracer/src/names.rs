@@ -13,12 +13,18 @@ pub type Demangle = fn(&str) -> (String, String);
 pub struct Names {
     texts: Vec<Arc<str>>,
     ids: FxHashMap<Arc<str>, StringId>,
+    /// Probed functions that patterns found, with ids from [`FUNCTION_IDS`] on.
+    functions: Vec<Arc<str>>,
 }
+
+/// First id of functions that patterns found while attaching: whoever attaches gives these ids
+/// out while this table grows elsewhere.
+pub const FUNCTION_IDS: StringId = 1 << 30;
 
 impl Names {
     /// The plan's strings keep their ids; where a text stands there twice, the first id is its id.
     pub fn new(strings: &[String]) -> Self {
-        let mut names = Names { texts: Vec::new(), ids: FxHashMap::default() };
+        let mut names = Names { texts: Vec::new(), ids: FxHashMap::default(), functions: Vec::new() };
         if strings.is_empty() {
             names.push(Arc::from(""));
         }
@@ -38,7 +44,16 @@ impl Names {
 
     /// The text behind an id.
     pub fn get(&self, id: u64) -> Option<&Arc<str>> {
-        self.texts.get(usize::try_from(id).ok()?)
+        match id.checked_sub(FUNCTION_IDS.into()) {
+            None => self.texts.get(id as usize),
+            Some(function) => self.functions.get(usize::try_from(function).ok()?),
+        }
+    }
+
+    /// The functions that patterns found, in the order of their ids from [`FUNCTION_IDS`] on.
+    pub fn set_functions(&mut self, names: &[String]) {
+        let new = names.get(self.functions.len()..).unwrap_or_default();
+        self.functions.extend(new.iter().map(|it| Arc::from(it.as_str())));
     }
 
     /// How many there are.

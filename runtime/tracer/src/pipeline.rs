@@ -113,6 +113,9 @@ pub enum Error {
     Load(#[from] LoadError),
 }
 
+/// GPUs whose busy time is kept: device ids come from the target.
+const MOST_DEVICES: usize = 64;
+
 /// What the output waits for: the oldest launch whose kernel has not come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
@@ -631,7 +634,9 @@ impl Pipeline {
             JoinedKind::Kernel | JoinedKind::Unjoined => {
                 process.fill_kernel_event(ctx, event, &self.strings);
                 let device = ctx[word::DEVICE] as u32;
-                self.busy.entry(device).or_default().add(ctx[word::START], ctx[word::END]);
+                if self.busy.len() < MOST_DEVICES || self.busy.contains_key(&device) {
+                    self.busy.entry(device).or_default().add(ctx[word::START], ctx[word::END]);
+                }
                 &self.handlers.kernel
             }
         };

@@ -43,11 +43,7 @@ pub enum Verb {
         options: Options,
     },
     /// What can be probed here: xputrace list 'uprobe:libc:mem*'
-    List {
-        pattern: Option<String>,
-        #[command(flatten)]
-        options: Options,
-    },
+    List { pattern: Option<String> },
     /// A script's errors and warnings, and nothing else
     Check {
         script: Option<String>,
@@ -137,7 +133,7 @@ pub struct Options {
 pub enum Invocation {
     Run(Run),
     Record(Run),
-    List { pattern: Option<String>, options: Options },
+    List { pattern: Option<String> },
     Check(Run),
     Explain(Run),
     Build(Run),
@@ -188,7 +184,7 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Invocation, UsageError> {
         Some(Verb::Check { script, options }) => Invocation::Check(run(script, options)?),
         Some(Verb::Explain { script, options }) => Invocation::Explain(run(script, options)?),
         Some(Verb::Build { script, options }) => Invocation::Build(run(script, options)?),
-        Some(Verb::List { pattern, options }) => Invocation::List { pattern, options: options.over(&outer) },
+        Some(Verb::List { pattern }) => Invocation::List { pattern },
         Some(Verb::Doctor { options }) => Invocation::Doctor(options.over(&outer)),
         Some(Verb::Scripts) => Invocation::Scripts,
         Some(Verb::Demo) => Invocation::Demo,

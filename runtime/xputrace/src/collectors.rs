@@ -139,7 +139,11 @@ impl Collectors {
             running.report.tape_result(tape.rings(traced.process, &self.rings));
         }
         let mut queue = Queue::default();
-        running.results.borrow_mut().pipeline.feed(traced.process, &self.rings, &mut queue);
+        let mut results = running.results.borrow_mut();
+        let results_now = &mut *results;
+        results_now.pipeline.feed(traced.process, &self.rings, &mut queue);
+        results_now.stacks.take_mappings(results_now.pipeline.state(), traced.process);
+        drop(results);
         running.settle(queue);
         true
     }

@@ -34,7 +34,10 @@ pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
     let (source, directory) = source_of(run.script.as_ref())?;
     let name = source.name.clone();
     let loader = Rc::new(FileLoader { directory });
-    let loaded = xputrace_script::load(source, &run.script_arguments, loader);
+    let mut loaded = xputrace_script::load(source, &run.script_arguments, loader);
+    if run.options.all_processes {
+        loaded.staged.handlers.iter_mut().for_each(|it| it.options.system_wide = true);
+    }
     if run.help {
         print!("{}", help(&name, &loaded.staged.sources, &loaded.arguments));
         return Ok(Outcome::Helped);

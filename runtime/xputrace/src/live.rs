@@ -26,6 +26,7 @@ use xputrace_model::output::Output;
 use xputrace_model::plan::{Place, Plan, Target as ProbeTarget};
 use xputrace_model::schema::Event;
 use xputrace_tracer::Pipeline;
+use xputrace_tracer::names::FUNCTION_IDS;
 
 /// How often the rings are read while a target records.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
@@ -151,9 +152,7 @@ impl Session {
             if !failures.is_empty() {
                 bail!(failures.join("\n"));
             }
-            kernel.functions().iter().for_each(|it| {
-                results.pipeline.state_mut().names_mut().intern(it);
-            });
+            results.pipeline.state_mut().names_mut().set_functions(kernel.functions());
         }
         if !self.running.report.is_quiet() {
             results.emit(&Output::Attached { probes: attached });
@@ -242,6 +241,7 @@ impl Session {
         for event in kernel.processes() {
             results.stacks.heard(&event);
         }
+        results.pipeline.state_mut().names_mut().set_functions(kernel.functions());
         for news in kernel.news() {
             match news {
                 News::Warning(it) => self.running.report.note(&it.text),
@@ -356,7 +356,15 @@ fn timers(plan: &Plan) -> Vec<Timer> {
 
 fn load_kernel(plan: &Plan) -> Result<Option<Kernel>> {
     match plan.probes.iter().any(|it| it.place == Place::Linux) {
-        true => Ok(Some(Kernel::load(plan)?)),
+        true => {
+            let mut kernel = Kernel::load(plan)?;
+            let mut functions = 0;
+            kernel.intern_with(move |_| {
+                functions += 1;
+                FUNCTION_IDS + functions - 1
+            });
+            Ok(Some(kernel))
+        }
         false => Ok(None),
     }
 }

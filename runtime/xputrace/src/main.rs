@@ -47,7 +47,7 @@ fn dispatch(invocation: Invocation) -> anyhow::Result<ExitCode> {
         Invocation::Run(run) if run.options.replay.is_some() => recording::replay(&run),
         Invocation::Run(run) => live::run(&run),
         Invocation::Record(run) => recording::record(&run),
-        Invocation::List { pattern, .. } => machine::list(pattern.as_deref()),
+        Invocation::List { pattern } => machine::list(pattern.as_deref()),
         Invocation::Check(run) => compiled::check(&run),
         Invocation::Explain(run) => compiled::explain(&run),
         Invocation::Build(run) => compiled::build(&run),

@@ -117,11 +117,6 @@ impl Results {
         }
     }
 
-    /// Whether the output can no longer be written: the run should end.
-    pub fn is_broken(&self) -> bool {
-        self.write_error.is_some()
-    }
-
     /// The end of the run: every map that no `end` handler showed, then the losses.
     pub fn finish(&mut self, account: Option<Account>) {
         let mut ids: Vec<TableId> = (0..self.plan.tables.len() as u32).map(TableId).collect();
@@ -162,7 +157,7 @@ impl Results {
             self.drain(id, &def);
         } else {
             parts.push(self.kernel_part(&def));
-            if def.tracer_map.is_some() && def.tracer_map != def.kernel_map {
+            if self.pipeline_has(&def) {
                 parts.push(self.pipeline.part(id));
             }
         }
@@ -172,6 +167,11 @@ impl Results {
 
     fn def(&self, id: TableId) -> Arc<TableDef> {
         self.plan.tables[id.0 as usize].clone()
+    }
+
+    /// Whether the tracer's engine holds a part: its own map, or over a recording all of them.
+    fn pipeline_has(&self, def: &TableDef) -> bool {
+        self.kernel.is_none() || (def.tracer_map.is_some() && def.tracer_map != def.kernel_map)
     }
 
     fn is_two_generations(&self, def: &TableDef) -> bool {
@@ -205,7 +205,7 @@ impl Results {
             }
             drained.extend(collector.finish());
         }
-        if def.tracer_map.is_some() && def.tracer_map != def.kernel_map {
+        if self.pipeline_has(def) {
             drained.extend(self.pipeline.drain_part(id));
         }
         for (key, cell) in drained {
@@ -242,7 +242,9 @@ impl Results {
                 _ => None,
             };
         }
-        let Some(map) = def.kernel_map else { return self.pipeline.state_mut().get_plain(id, key) };
+        let Some(map) = def.kernel_map.filter(|_| self.kernel.is_some()) else {
+            return self.pipeline.state_mut().get_plain(id, key);
+        };
         let stored = self.stored_key(&def, key)?;
         let values = self.kernel.as_ref()?.map(map)?.lookup(&stored).ok()??;
         match tables::decode_value(&def, &stored, values.first()?, self.pipeline.names()) {
@@ -262,7 +264,7 @@ impl Results {
         if Self::is_own(&def) {
             return self.set_own(id, &def, key, value);
         }
-        let Some(map) = def.kernel_map else {
+        let Some(map) = def.kernel_map.filter(|_| self.kernel.is_some()) else {
             let done = self.pipeline.state_mut().set_plain(id, key, &value);
             return if done { Ok(()) } else { Err(misfit(&def)) };
         };
@@ -300,7 +302,7 @@ impl Results {
         {
             eprintln!("xputrace: clearing {}: {error}", def.name);
         }
-        if def.tracer_map.is_some() && def.tracer_map != def.kernel_map {
+        if self.pipeline_has(&def) {
             self.pipeline.state_mut().clear_part(id);
         }
     }

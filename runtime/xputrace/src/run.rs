@@ -92,8 +92,6 @@ pub struct Report {
     tape_failed: bool,
     pub connected: u64,
     pub refusals: Vec<String>,
-    pub armed_micros: Vec<u64>,
-    pub totals: Vec<CollectorTotals>,
     pub children: u64,
     pub unprobed_micros: u64,
 }
@@ -166,6 +164,7 @@ pub fn refresh_builtins(results: &mut Results, totals: &[CollectorTotals], elaps
     let values = [
         ("elapsed_ns", elapsed_ns),
         ("gpu_busy_ns", busy),
+        ("gpu_time_ns", account.kernel_nanos as i64),
         ("gpu_busy_share", busy.saturating_mul(1000).checked_div(elapsed_ns).unwrap_or(0)),
         ("launches", account.launches as i64),
         ("joined", account.joined as i64),

@@ -112,7 +112,11 @@ impl Running {
         }
         let mut results = self.results.borrow_mut();
         write_stack_files(&mut results, folded, flamegraphs)?;
-        let account = self.plan.demand.gpu().then(|| results.pipeline.account());
+        let demand = &self.plan.demand;
+        let account = demand.gpu().then(|| xputrace_model::loss::Account {
+            kernels_only: !demand.launches,
+            ..results.pipeline.account()
+        });
         results.finish(account);
         results.flush()
     }

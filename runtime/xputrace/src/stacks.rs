@@ -73,6 +73,28 @@ impl Stacks {
         ProcessKey { pid, generation: self.images.entry(pid).or_default().generation }
     }
 
+    /// Opens the files that a collector has reported, while they are there.
+    pub fn take_mappings(&mut self, state: &State, process: ProcessIndex) -> Option<ProcessKey> {
+        let info = state.process(process)?;
+        let key = ProcessKey { pid: info.pid, generation: COLLECTOR_GENERATIONS + process.0 };
+        let mappings = state.mappings(process);
+        let taken = self.mappings_taken.entry(process).or_default();
+        for it in mappings.iter().skip(*taken) {
+            let mapping = Mapping {
+                start: it.start,
+                end: it.end,
+                file_offset: it.file_offset,
+                path: PathBuf::from(&it.path),
+                build_id: None,
+                device: it.device,
+                inode: it.inode,
+            };
+            self.processes.map(key, &mapping);
+        }
+        *taken = mappings.len();
+        Some(key)
+    }
+
     /// Frames that a recording brought along.
     pub fn know(&mut self, stack: StackKey, frames: Frames) {
         self.known.insert(stack, frames);
@@ -129,23 +151,7 @@ impl Names<'_> {
 
     fn collector_frames(&mut self, stack: StackKey) -> Option<Frames> {
         let (process, addresses) = self.state.stack(stack)?;
-        let info = self.state.process(process)?;
-        let key = ProcessKey { pid: info.pid, generation: COLLECTOR_GENERATIONS + process.0 };
-        let mappings = self.state.mappings(process);
-        let taken = self.stacks.mappings_taken.entry(process).or_default();
-        for it in mappings.iter().skip(*taken) {
-            let mapping = Mapping {
-                start: it.start,
-                end: it.end,
-                file_offset: it.file_offset,
-                path: PathBuf::from(&it.path),
-                build_id: None,
-                device: it.device,
-                inode: it.inode,
-            };
-            self.stacks.processes.map(key, &mapping);
-        }
-        *taken = mappings.len();
+        let key = self.stacks.take_mappings(self.state, process)?;
         Some(self.stacks.processes.resolve(addresses, key, Innermost::ReturnAddress))
     }
 }
