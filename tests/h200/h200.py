@@ -225,7 +225,9 @@ def run_checks():
 # ---- measurements: interleaved, paired, ratio of medians -------------------------------------
 
 NO_STACKS = "kernel(|k| @time[k.name].sum(k.duration));"
+JOINED = "kernel(|k| @latency.hist(k.start - k.launch.time));"
 STACKS = "kernel(|k| @time[k.launch.ustack, k.name].sum(k.duration));"
+SCRIPTS = {"no stacks": NO_STACKS, "joined": JOINED, "stacks": STACKS}
 
 
 def figures(command, how):
@@ -237,8 +239,8 @@ def figures(command, how):
         # Loaded with no tracer to answer: the collector stays asleep.
         env["CUDA_INJECTION64_PATH"] = collector()
         env["XPUTRACE_SOCKET"] = "@xputrace-nobody-listens"
-    elif how in ("no stacks", "stacks"):
-        line = [XPUTRACE, "-q", "-o", "/dev/null", "-e", NO_STACKS if how == "no stacks" else STACKS, "--", *line]
+    elif how in SCRIPTS:
+        line = [XPUTRACE, "-q", "-o", "/dev/null", "-e", SCRIPTS[how], "--", *line]
     done = subprocess.run(line, capture_output=True, text=True, env=env, timeout=300)
     values = [float(it) for it in re.findall(r"^\d+\.\d+$", done.stdout, re.M)]
     assert values, f"{how}: no figures\n{done.stderr[-2000:]}"
@@ -257,23 +259,33 @@ def interval(differences):
     return medians[100], medians[3899]
 
 
+EVERYTHING = ["bare", "dormant", "floor", "no stacks", "joined", "stacks"]
+PAIRS = [("dormant", "bare"), ("no stacks", "floor"), ("joined", "floor"), ("stacks", "floor")]
+
+
 def measure():
+    """Interleaved rounds of every way to run a workload; medians, and paired differences."""
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 9
-    workloads = [("launch loop, ns a launch", [BIN / "loop", 5, 60000]), ("PyTorch forward, ms", [PYTHON, BIN / "transformer.py", "time", 4])]
+    loop, torch = [BIN / "loop", 5, 60000], [PYTHON, BIN / "transformer.py", "time", 4]
+    workloads = [
+        ("launch loop, ns a launch", loop, EVERYTHING, rounds),
+        ("launch loop, dormant against bare", loop, ["bare", "dormant"], 3 * rounds),
+        ("PyTorch forward, ms", torch, EVERYTHING, max(3, rounds // 2)),
+    ]
     result = {}
     trace("kernel(|k| @n.count());", [BIN / "requests", 1, 1, 1])
-    for title, command in workloads:
-        hows = ["bare", "dormant", "floor", "no stacks", "stacks"]
+    for title, command, hows, n in workloads:
         samples = {how: [] for how in hows}
-        for r in range(rounds if "loop" in title else max(3, rounds // 2)):
-            order = hows[r % len(hows):] + hows[:r % len(hows)]
-            for how in order:
+        for r in range(n):
+            for how in hows[r % len(hows):] + hows[: r % len(hows)]:
                 samples[how].append(figures(command, how))
         result[title] = samples
-        print(title)
+        print(f"{title} ({n} rounds)")
         for how in hows:
             print(f"  {how:10} median {statistics.median(samples[how]):.4f}  all {[round(x, 3) for x in samples[how]]}")
-        for how, base in (("dormant", "bare"), ("no stacks", "floor"), ("stacks", "floor")):
+        for how, base in PAIRS:
+            if how not in hows or base not in hows:
+                continue
             differences = [a - b for a, b in zip(samples[how], samples[base])]
             low, high = interval(differences)
             ratio = statistics.median(samples[how]) / statistics.median(samples[base])

@@ -138,7 +138,7 @@ NOINLINE int chat(Model &m, int prompt, int tokens) {
   CHECK(cudaDeviceSynchronize()); return token;
 }
 int main(int argc, char **argv) {
-  int tokens = argc > 1 ? atoi(argv[1]) : 500, prompt = argc > 2 ? atoi(argv[2]) : 22528; Model m;
+  int tokens = argc > 1 ? atoi(argv[1]) : 500, prompt = argc > 2 ? atoi(argv[2]) : 26624; Model m;
   load_model(m, prompt + tokens); int last = chat(m, prompt, tokens); float logit; CHECK(cudaMemcpy(&logit, m.logits, 4, cudaMemcpyDeviceToHost)); CHECK(cudaGetLastError());
   if (!std::isfinite(logit)) { fprintf(stderr, "logits are not finite\n"); return 1; }
   printf("{\"launches\": %ld, \"tokens\": %d, \"last_token\": %d}\n", n_launches, tokens, last); return 0;

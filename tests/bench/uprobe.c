@@ -1,0 +1,140 @@
+// What a uprobe costs the program that has it, and how long its tool takes to attach it.
+//
+//   uprobe bare CALLS              nanoseconds of a call without a probe
+//   uprobe CALLS TOOL ARGUMENTS…   runs TOOL on a child that calls `probed`; `PID` among the
+//                                  arguments is the child's id. Prints, on one line:
+//     ns of processor time a call │ ms from the tool's exec to the first breakpoint │ ms from SIGINT to the
+//     tool's end │ the tool's peak memory in KiB
+//
+// `probed` begins with `push %rbp`, which the kernel emulates, and stands five calls deep.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define FUNCTION __attribute__((noinline, noclone))
+// Keeps the compiler from making a jump of the last call.
+#define STAY __asm__ volatile("")
+
+// The frame is set up although there is nothing to keep in it.
+FUNCTION long probed(long value) { __asm__ volatile("" ::"r"(__builtin_frame_address(0))); return value ^ 7; }
+FUNCTION static long third(long value) { long it = probed(value); STAY; return it + 1; }
+FUNCTION static long second(long value) { long it = third(value); STAY; return it + 1; }
+FUNCTION static long first(long value) { long it = second(value); STAY; return it + 1; }
+
+static long clock_ns(clockid_t clock) {
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return now.tv_sec * 1000000000L + now.tv_nsec;
+}
+
+static long now_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
+
+static void sleep_ms(long ms) {
+    struct timespec time = {ms / 1000, ms % 1000 * 1000000L};
+    nanosleep(&time, NULL);
+}
+
+// Of this thread's own processor time: what others take does not count.
+static double ns_per_call(long calls) {
+    volatile long sink = 0;
+    for (long i = 0; i < 1000; i++) sink = sink + first(i);
+    long start = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    for (long i = 0; i < calls; i++) sink = sink + first(i & 1023);
+    return (double)(clock_ns(CLOCK_THREAD_CPUTIME_ID) - start) / calls;
+}
+
+static int has_breakpoint(unsigned char before) { return *(volatile unsigned char *)probed != before; }
+
+// Waits for the breakpoint, lets the tool finish attaching, and measures. Alone on the last CPU.
+static void target(long calls, int ready, int out) {
+    cpu_set_t last;
+    CPU_ZERO(&last);
+    CPU_SET(sysconf(_SC_NPROCESSORS_ONLN) - 1, &last);
+    sched_setaffinity(0, sizeof last, &last);
+    unsigned char before = *(volatile unsigned char *)probed;
+    char byte = 1;
+    if (write(ready, &byte, 1) != 1) _exit(1);
+    long give_up = now_ns() + 30000000000L;
+    while (!has_breakpoint(before)) {
+        if (now_ns() > give_up) _exit(2);
+        struct timespec pause = {0, 100000};
+        nanosleep(&pause, NULL);
+    }
+    long attached = now_ns();
+    sleep_ms(500);
+    double ns = ns_per_call(calls);
+    char line[64];
+    int length = snprintf(line, sizeof line, "%ld %.2f\n", attached, ns);
+    if (write(out, line, length) != length) _exit(1);
+    pause();
+}
+
+static pid_t start_target(long calls, int *out) {
+    int ready[2], result[2];
+    char byte;
+    if (pipe2(ready, O_CLOEXEC) || pipe2(result, O_CLOEXEC)) exit(1);
+    pid_t pid = fork();
+    if (pid == 0) target(calls, ready[1], result[1]);
+    close(result[1]);
+    close(ready[1]);
+    if (read(ready[0], &byte, 1) != 1) exit(1);
+    *out = result[0];
+    return pid;
+}
+
+static pid_t start_tool(char **arguments, pid_t target) {
+    static char id[16];
+    snprintf(id, sizeof id, "%d", target);
+    for (char **it = arguments; *it; it++)
+        if (!strcmp(*it, "PID")) *it = id;
+    pid_t pid = fork();
+    if (pid == 0) {
+        const char *log = getenv("TOOL_LOG");
+        int to = open(log ? log : "/dev/null", O_WRONLY | O_CREAT | O_APPEND, 0644);
+        dup2(to, 1);
+        dup2(to, 2);
+        execvp(arguments[0], arguments);
+        _exit(127);
+    }
+    return pid;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 3) return 2;
+    if (!strcmp(argv[1], "bare")) {
+        printf("%.2f\n", ns_per_call(atol(argv[2])));
+        return 0;
+    }
+    int out;
+    pid_t child = start_target(atol(argv[1]), &out);
+    long started = now_ns();
+    pid_t tool = start_tool(argv + 2, child);
+    char line[64] = "";
+    long attached;
+    double ns;
+    if (read(out, line, sizeof line - 1) <= 0 || sscanf(line, "%ld %lf", &attached, &ns) != 2) {
+        fprintf(stderr, "the tool attached nothing: %s\n", argv[2]);
+        kill(child, SIGKILL);
+        kill(tool, SIGKILL);
+        return 1;
+    }
+    long stopped = now_ns();
+    kill(tool, SIGINT);
+    struct rusage used;
+    int status;
+    while (wait4(tool, &status, 0, &used) < 0 && errno == EINTR) {}
+    long ended = now_ns();
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    printf("%.2f %.1f %.1f %ld\n", ns, (attached - started) / 1e6, (ended - stopped) / 1e6, used.ru_maxrss);
+    return 0;
+}

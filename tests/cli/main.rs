@@ -1,0 +1,7 @@
+//! What is typed and what is answered, as transcripts: `tests/cli/*.md` are run as they stand.
+
+#[test]
+fn transcripts() {
+    let cases = trycmd::TestCases::new();
+    cases.register_bin("xputrace", xputrace_tests::xputrace()).env("NO_COLOR", "1").case("cli/*.md");
+}

@@ -1,0 +1,282 @@
+//! The rules that hold in every engine, where the kernel runs the handlers.
+
+use crate::programs::cpu;
+use serde_json::{Value as Json, json};
+use xputrace_tests::{Done, Trace, hist_count, need_root};
+
+/// A script over `work N` of one thread; `PROGRAM` in it is the program.
+fn over(script: &str, words: &[&str]) -> Done {
+    over_with(script, words, &[]).well()
+}
+
+fn over_with(script: &str, words: &[&str], options: &[&str]) -> Done {
+    let program = cpu().display().to_string();
+    let traced: Vec<&str> = std::iter::once(program.as_str()).chain(words.iter().copied()).collect();
+    Trace::script(&script.replace("PROGRAM", &program)).args(options).on(traced).run()
+}
+
+fn tids(done: &Done) -> Vec<String> {
+    let mut tids: Vec<String> = done.stdout.lines().filter_map(|it| it.strip_prefix("tid ")).map(str::to_string).collect();
+    tids.sort();
+    tids
+}
+
+fn keys(done: &Done, map: &str) -> Vec<String> {
+    let mut keys: Vec<String> = done.rows(map).keys().cloned().collect();
+    keys.sort();
+    keys
+}
+
+#[test]
+fn a_missing_value_is_a_key_of_its_own() {
+    need_root!();
+    let script = "uprobe(\"PROGRAM:other\", |e| @seen[e.tid] = e.arg0);\nuprobe(\"PROGRAM:work\", |e| @n[@seen[e.tid]].count());";
+    let done = over(script, &["work", "1", "25"]);
+    // other(10) is called after work(10), other(20) after work(20).
+    assert_eq!(done.map("@n"), &json!({"20": 5, "-": 10, "10": 10}));
+    done.nothing_lost();
+}
+
+#[test]
+fn computing_with_a_missing_value_ends_the_handler_and_is_counted_at_its_line() {
+    need_root!();
+    let script = "uprobe(\"PROGRAM:work\", |e| {\n    @before.count();\n    let x = @unset[e.tid] + 1;\n    @after.sum(x);\n});\nuprobe(\"PROGRAM:other\", |e| @unset[0] = 1);";
+    let done = over(script, &["work", "1", "40"]);
+    assert_eq!((done.map("@before"), done.maps("@after").len()), (&json!(40), 0));
+    assert_eq!(done.loss("missing_value"), 40);
+    let lines = done.line_losses();
+    assert!(lines.len() == 1 && lines[0].0 == "missing_value" && lines[0].1.ends_with("script.rhai:3") && lines[0].2 == 40, "{lines:?}");
+    let tested = over(&script.replace("@unset[e.tid] + 1", "(@unset[e.tid] ?? 0) + 1"), &["work", "1", "40"]);
+    assert_eq!(tested.map("@after"), &json!(40));
+    tested.nothing_lost();
+}
+
+#[test]
+fn adding_to_a_missing_element_starts_from_zero() {
+    need_root!();
+    let script = "uprobe(\"PROGRAM:work\", |e| { @sum += e.arg0; @each[e.arg0 % 2] += 1; @down[0] -= 2; });";
+    let done = over(script, &["work", "1", "40"]);
+    assert_eq!((done.map("@sum"), done.map("@each"), done.map("@down")), (&json!(820), &json!({"0": 20, "1": 20}), &json!({"0": -80})));
+    done.nothing_lost();
+}
+
+#[test]
+fn division_by_zero_ends_the_handler_and_is_counted_at_its_line() {
+    need_root!();
+    let script = "uprobe(\"PROGRAM:work\", |e| {\n    @q.sum(100 / (e.arg0 % 10));\n    @after.count();\n});\n\
+        uprobe(\"PROGRAM:work\", |e| @r.sum(100 % (e.arg0 % 4)));";
+    let done = over(script, &["work", "1", "100"]);
+    let quotients: i64 = (1..=9).map(|it| 100 / it).sum();
+    let remainders: i64 = (1..=3).map(|it| 100 % it).sum();
+    assert_eq!((done.map("@q"), done.map("@after")), (&json!(quotients * 10), &json!(90)));
+    assert_eq!(done.map("@r"), &json!(remainders * 25));
+    assert_eq!(done.loss("division_by_zero"), 35);
+    let lines: Vec<_> = done.line_losses().into_iter().map(|(_, at, n)| (at.rsplit(':').next().unwrap().to_string(), n)).collect();
+    assert_eq!(lines, [("2".to_string(), 10), ("5".to_string(), 25)]);
+}
+
+#[test]
+fn integers_wrap_and_keep_their_sign() {
+    need_root!();
+    let script = "uprobe(\"PROGRAM:work\", |e| {\n    @wrapped = 9223372036854775807 + e.arg0;\n    @negative = (0 - 7) / (e.arg0 + 1);\n    @rest = (0 - 7) % (e.arg0 + 1);\n    @shifted = (0 - 8) >> e.arg0;\n    @worst = (0 - 9223372036854775807 - e.arg0) / (0 - e.arg0);\n});";
+    let done = over(script, &["work", "1", "1"]);
+    assert_eq!(done.map("@wrapped"), &json!(i64::MIN));
+    assert_eq!((done.map("@negative"), done.map("@rest"), done.map("@shifted")), (&json!(-3), &json!(-1), &json!(-4)));
+    assert_eq!(done.map("@worst"), &json!(i64::MIN), "the one quotient that does not fit wraps");
+    done.nothing_lost();
+}
+
+#[test]
+fn aggregations_are_exact_whichever_thread_updates_them() {
+    need_root!();
+    let script = "uprobe(\"PROGRAM:work\", |e| {\n    @count.count(); @sum.sum(e.arg0); @min.min(e.arg0); @max.max(e.arg0); @avg.avg(e.arg0); @stats.stats(e.arg0);\n    \
+        @hist.hist(e.arg0); @lhist.lhist(e.arg0, 0, 10000, 1000); @q.quantiles(e.arg0); @total += e.arg0; @by[e.tid].count();\n});";
+    let (threads, each) = (4i64, 10_000i64);
+    let done = over(script, &["work", "4", "10000"]);
+    let (count, sum) = (threads * each, threads * each * (each + 1) / 2);
+    assert_eq!((done.map("@count"), done.map("@sum"), done.map("@total")), (&json!(count), &json!(sum), &json!(sum)));
+    assert_eq!((done.map("@min"), done.map("@max"), done.map("@avg")), (&json!(1), &json!(each), &json!(sum / count)));
+    assert_eq!(done.map("@stats"), &json!({"count": count, "average": sum / count, "total": sum, "min": 1, "max": each}));
+    let hist = done.map("@hist").as_array().unwrap();
+    assert_eq!(hist_count(done.map("@hist")), count);
+    let bucket = hist.iter().find(|it| it["min"] == 4096).unwrap();
+    assert_eq!(bucket, &json!({"min": 4096, "max": 8191, "count": 4096 * threads}));
+    let linear = done.map("@lhist").as_array().unwrap();
+    assert_eq!(linear[0], json!({"min": 0, "max": 999, "count": 999 * threads}));
+    assert_eq!(linear.last().unwrap()["count"], json!(threads), "10000 lies beyond the last bucket");
+    assert_eq!(hist_count(done.map("@lhist")), count);
+    let median = done.map("@q")["p50"].as_i64().unwrap();
+    assert!((5000..=5000 * 33 / 32).contains(&median), "{median}");
+    assert!(done.rows("@by").values().all(|it| *it == each) && done.rows("@by").len() == 4, "{:?}", done.rows("@by"));
+    done.nothing_lost();
+}
+
+#[test]
+fn intervals_that_clear_lose_nothing_under_load() {
+    need_root!();
+    let script = |clear: &str| {
+        format!("uprobe(\"PROGRAM:work\", |e| {{ @n.count(); @by[e.arg0 % 7].sum(1); }});\ninterval(20.ms, || {{ print(@n); print(@by); {clear} }});\nend(|| {{ print(@n); print(@by); }});")
+    };
+    let sum = |it: &Json| it.as_object().unwrap().values().map(|it| it.as_i64().unwrap()).sum::<i64>();
+    let done = over(&script("@n.clear(); @by.clear();"), &["work", "4", "60000"]);
+    let parts: Vec<i64> = done.maps("@n").iter().map(|it| it.as_i64().unwrap()).collect();
+    assert!(parts.len() > 3, "several intervals: {parts:?}");
+    assert_eq!(parts.iter().sum::<i64>(), 240_000);
+    assert_eq!(done.maps("@by").iter().map(|it| sum(it)).sum::<i64>(), 240_000);
+    done.nothing_lost();
+    let kept = over(&script(""), &["work", "4", "60000"]);
+    assert_eq!((kept.map("@n"), sum(kept.map("@by"))), (&json!(240_000), 240_000), "without clear the last one has everything");
+    let parts: Vec<i64> = kept.maps("@n").iter().map(|it| it.as_i64().unwrap()).collect();
+    assert!(parts.is_sorted(), "{parts:?}");
+}
+
+#[test]
+fn what_a_full_map_refuses_is_counted() {
+    need_root!();
+    let script = "map(#{name: \"small\", size: 8});\nmap(#{name: \"few\", size: 8});\nuprobe(\"PROGRAM:work\", |e| @small[e.arg0].count());\nuprobe(\"PROGRAM:work\", |e| @few[e.arg0] = 1);";
+    let done = over(script, &["work", "1", "100"]);
+    assert_eq!((done.rows("@small").len(), done.rows("@few").len()), (8, 8));
+    assert_eq!(done.loss("map_full"), 2 * 92);
+    let roomy = over(&script.replace("size: 8", "size: 100"), &["work", "1", "100"]);
+    assert_eq!(roomy.rows("@small").len(), 100);
+    roomy.nothing_lost();
+}
+
+#[test]
+fn texts_are_keys_and_are_cut_and_counted() {
+    need_root!();
+    let script = "uprobe(\"PROGRAM:say\", |e| @said[str(e.arg0)].count());\nuprobe(\"PROGRAM:say\", |e| @said[\"hello\"].count());";
+    let done = over(script, &["texts"]);
+    let cut = done.rows("@said").keys().find(|it| it.starts_with("xxx")).unwrap();
+    assert!((127..=128).contains(&cut.len()), "{}", cut.len());
+    assert_eq!(done.rows("@said")["hello"], 4, "equal text is an equal key: {:?}", done.rows("@said"));
+    assert_eq!((done.loss("text_cut"), done.loss("unreadable_memory")), (1, 1));
+    let long = over(&script.replace("str(e.arg0)", "str(e.arg0, 240)"), &["texts"]);
+    assert_eq!((long.loss("text_cut"), long.rows("@said").keys().any(|it| it.len() >= 239)), (1, true));
+}
+
+#[test]
+fn returns_know_their_entries() {
+    need_root!();
+    let script = "uretprobe(\"PROGRAM:work\", |e| {\n    if e.retval == 2 * e.entry.arg0 { @right.count(); } else { @wrong.count(); }\n    @in.sum(e.entry.arg0);\n    if e.duration == e.time - e.entry.time { @same.count(); }\n    @func[e.func].count();\n});";
+    let done = over(script, &["work", "3", "500"]);
+    assert_eq!((done.map("@right"), done.map("@same"), done.map("@in")), (&json!(1500), &json!(1500), &json!(3 * 500 * 501 / 2)));
+    assert!(done.maps("@wrong").is_empty());
+    assert_eq!(done.map("@func"), &json!({"work": 1500}));
+    done.nothing_lost();
+}
+
+#[test]
+fn pid_and_tid_are_the_programs_own() {
+    need_root!();
+    let program = cpu().display().to_string();
+    let script = format!("uprobe(\"{program}:work\", |e| {{ @n[e.pid, e.tid].count(); @comm[e.comm, e.uid].count(); }});");
+    let mut run = Trace::script(&script).with_input().on([program.as_str(), "hold", "work", "3", "10"]).start();
+    let pid = run.ready_pid();
+    run.type_in("\n");
+    let done = run.finish().well();
+    let expected: Vec<String> = tids(&done).iter().map(|it| format!("{pid},{it}")).collect();
+    assert_eq!((keys(&done, "@n"), expected.len()), (expected, 3));
+    assert_eq!(done.map("@comm"), &json!({"cpu,0": 30}));
+}
+
+#[test]
+fn children_are_followed_and_strangers_are_not() {
+    need_root!();
+    let program = cpu().display().to_string();
+    let run = |options: &str| {
+        let script = format!("uprobe(\"{program}:work\"{options}, |e| @n.count());\nuprobe(\"{program}:work\"{options}, |e| @by[e.pid].count());");
+        let mut run = Trace::script(&script).with_input().on([program.as_str(), "hold", "fork", "3", "100"]).start();
+        run.ready_pid();
+        let stranger = std::process::Command::new(&program).args(["work", "1", "1000"]).output().unwrap();
+        assert!(stranger.status.success());
+        run.type_in("\n");
+        run.finish().well()
+    };
+    let own = run("");
+    assert_eq!((own.map("@n"), own.rows("@by").len()), (&json!(300), 3), "three children, no stranger");
+    own.nothing_lost();
+    let system = run(", #{scope: \"system\"}");
+    let with = |n: i64| system.rows("@by").values().filter(|it| **it == n).count();
+    assert!(with(1000) >= 1 && with(100) >= 3, "others of this program may run too: {:?}", system.rows("@by"));
+    assert!(system.map("@n").as_i64().unwrap() >= 1300);
+}
+
+#[test]
+fn tracepoints_and_samples_stay_in_scope() {
+    need_root!();
+    let program = cpu().display().to_string();
+    let script = "tracepoint(\"syscalls:sys_enter_nanosleep\", |e| @naps[e.pid].count());\ntracepoint(\"syscalls:sys_enter_clock_nanosleep\", |e| @naps[e.pid].count());";
+    let stranger = std::process::Command::new(&program).args(["nap", "400"]).spawn().unwrap();
+    let pid = i64::from(stranger.id());
+    let done = Trace::script(script).on([program.as_str(), "nap", "50"]).run().well();
+    let mut stranger = stranger;
+    stranger.wait().unwrap();
+    assert_eq!((done.sum("@naps"), done.rows("@naps").len()), (50, 1), "{:?}", done.rows("@naps"));
+    assert!(!done.rows("@naps").contains_key(&pid.to_string()));
+    done.nothing_lost();
+}
+
+#[test]
+fn a_program_that_another_becomes_is_probed_from_its_first_call() {
+    need_root!();
+    let program = cpu().display().to_string();
+    let script = format!("uprobe(\"{program}:work\", |e| @n[e.comm].count());");
+    let done = Trace::script(&script).on(["sh", "-c", &format!("exec {program} work 2 300")]).run().well();
+    assert_eq!(done.map("@n"), &json!({"cpu": 600}), "{}", done.stderr);
+    done.nothing_lost();
+}
+
+#[test]
+fn children_too_short_to_be_probed_are_counted() {
+    need_root!();
+    let program = cpu().display().to_string();
+    let script = format!("uprobe(\"{program}:work\", |e| @n.count());");
+    let done = Trace::script(&script).on(["sh", "-c", &format!("{program} work 1 3; {program} work 1 3; true")]).run().well();
+    let seen = done.maps("@n").first().and_then(|it| it.as_i64()).unwrap_or(0);
+    assert!(done.stderr.contains("2 child processes were followed"), "{}", done.stderr);
+    assert!(seen == 6 || done.loss("unprobed_process") > 0 || done.stderr.contains("before their uprobes were in place"), "{}", done.stderr);
+}
+
+#[test]
+fn every_nth_and_several_functions_at_once() {
+    need_root!();
+    let script = "uprobe(\"PROGRAM:work\", #{every: 10}, |e| @tenth.count());\nuprobe(\"PROGRAM:*o*r*\", |e| @f[e.func].count());";
+    let done = over(script, &["work", "1", "1000"]);
+    assert_eq!(done.map("@tenth"), &json!(100));
+    assert_eq!((&done.rows("@f")["work"], &done.rows("@f")["other"]), (&json!(1000), &json!(100)), "{:?}", done.rows("@f"));
+}
+
+#[test]
+fn a_probe_can_be_switched_off_and_on() {
+    need_root!();
+    let script = "let detail = uprobe(\"PROGRAM:work\", |e| @n.count());\nuprobe(\"PROGRAM:other\", |e| { @others.count(); });\nbegin(|| detail.disable());";
+    let done = over_with(script, &["work", "1", "100"], &[]);
+    // Either it works, or it is a named error before anything is run.
+    if done.code() == 0 {
+        assert!(done.maps("@n").is_empty() && done.map("@others") == &json!(10), "{:?}", done.results);
+    } else {
+        assert_eq!(done.code(), 125);
+        assert!(done.stderr.contains("disable"), "{}", done.stderr);
+    }
+}
+
+#[test]
+fn a_handler_ends_the_run() {
+    need_root!();
+    let script = "uprobe(\"PROGRAM:work\", |e| { if e.arg0 == 50 { print(`at ${e.arg0}`); exit(3) } @n.count(); });";
+    let done = over_with(script, &["flood"], &[]);
+    assert_eq!((done.code(), done.prints()), (3, vec!["at 50"]));
+}
+
+#[test]
+fn loops_choices_and_captured_values() {
+    need_root!();
+    let script = "let limit = 30;\nlet high = \"high\";\nuprobe(\"PROGRAM:work\", |e| {\n    let size = if e.arg0 < limit { \"low\" } else { high };\n    @by[size].count();\n    let bits = 0;\n    for i in 0..8 { if ((e.arg0 >> i) & 1) == 1 { bits += 1; } }\n    @bits.sum(bits);\n    if !(e.arg0 % 2 == 0 || e.arg0 > 90) && [e.tid, 1] in @pairs { return; }\n    @pairs[e.tid, 1] = true;\n    @rest.count();\n});";
+    let done = over(script, &["work", "1", "100"]);
+    assert_eq!(done.map("@by"), &json!({"low": 29, "high": 71}));
+    assert_eq!(done.map("@bits"), &json!((1..=100u32).map(u32::count_ones).sum::<u32>()));
+    // Work 1 is the first, so it is counted; then all even ones and those above 90.
+    assert_eq!(done.map("@rest"), &json!(1 + (2..=100).filter(|it| it % 2 == 0 || *it > 90).count()));
+    assert_eq!(done.map("@pairs").as_object().unwrap().len(), 1);
+}

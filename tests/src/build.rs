@@ -1,0 +1,136 @@
+//! Finds or builds what the tests run: the binary, the workloads, the software GPU, small C programs.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, OnceLock};
+use std::time::SystemTime;
+
+/// The names under which programs look for CUDA's libraries.
+const LIBRARY_NAMES: &[&str] = &[
+    "libcuda.so.1", "libcuda.so", "libcudart.so.13", "libcudart.so", "libcupti.so.13", "libcupti.so",
+];
+/// What the binary is made of, from the root of the workspace.
+const SOURCES: &[&str] = &[
+    "runtime", "bpf", "gpu-probes", "scripts", "stdlib", "tests/workloads", "tests/replay", "Cargo.lock", "Cargo.toml",
+];
+
+/// The binary under test: `$XPUTRACE`; else the release build where it is newer than its sources;
+/// else a debug build, made now.
+pub fn xputrace() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| match std::env::var_os("XPUTRACE") {
+        Some(path) => path.into(),
+        None => {
+            let release = target_directory().join("release/xputrace");
+            if modified(&release).is_some_and(|it| it >= newest_source()) { release } else { debug_build() }
+        }
+    })
+}
+
+/// A program of `tests/workloads`, built with frame pointers.
+pub fn workload(name: &str) -> PathBuf {
+    let path = payload().join(name);
+    assert!(path.exists(), "there is no workload {}", path.display());
+    path
+}
+
+/// A directory that holds the software GPU under CUDA's names: for `LD_LIBRARY_PATH`.
+pub fn softgpu() -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(|| {
+        let directory = stage().join("softgpu");
+        fs::create_dir_all(&directory).expect("a directory for the software GPU");
+        let library = payload().join("libxputrace_softgpu.so");
+        for name in LIBRARY_NAMES {
+            let _ = fs::remove_file(directory.join(name));
+            symlink(&library, directory.join(name)).expect("a link to the software GPU");
+        }
+        directory
+    })
+}
+
+/// Compiles a C program with frame pointers, once.
+pub fn c_program(name: &str, source: &str, flags: &[&str]) -> PathBuf {
+    static BUILT: OnceLock<Mutex<HashMap<String, PathBuf>>> = OnceLock::new();
+    let mut built = BUILT.get_or_init(Mutex::default).lock().unwrap_or_else(|it| it.into_inner());
+    built.entry(name.into()).or_insert_with(|| compile(name, source, flags)).clone()
+}
+
+fn compile(name: &str, source: &str, flags: &[&str]) -> PathBuf {
+    let (input, output) = (stage().join(format!("{name}.c")), stage().join(name));
+    fs::write(&input, source).expect("writing a C program");
+    // A program that still runs cannot be written over.
+    let _ = fs::remove_file(&output);
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-g", "-w", "-fno-omit-frame-pointer", "-pthread", "-o"]).arg(&output).arg(&input).args(flags);
+    let done = cc.output().expect("running cc");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    output
+}
+
+/// Where the binary's build left the workloads and the software GPU; built here where it did not.
+fn payload() -> &'static Path {
+    static PAYLOAD: OnceLock<PathBuf> = OnceLock::new();
+    PAYLOAD.get_or_init(|| {
+        let built = ["release", "debug"].map(|it| target_directory().join(it).join("build"));
+        let outputs = built.iter().filter_map(|it| fs::read_dir(it).ok()).flatten().flatten();
+        let payloads = outputs.map(|it| it.path().join("out/payload/release")).filter(|it| it.join("server").exists());
+        let newest = payloads.max_by_key(|it| modified(&it.join("server")));
+        newest.unwrap_or_else(payload_build)
+    })
+}
+
+fn payload_build() -> PathBuf {
+    let target = stage().join("payload");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(root()).args(["build", "--release", "-q", "-p", "xputrace-softgpu", "-p", "xputrace-workloads", "--target-dir"]);
+    let flags = ("RUSTFLAGS", "-Cforce-frame-pointers=yes");
+    let status = cargo.arg(&target).env_remove("CARGO_ENCODED_RUSTFLAGS").env(flags.0, flags.1).status();
+    assert!(status.is_ok_and(|it| it.success()), "the workloads do not build");
+    target.join("release")
+}
+
+fn debug_build() -> PathBuf {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(root()).args(["build", "-q", "-p", "xputrace", "--target-dir"]).arg(target_directory());
+    assert!(cargo.status().is_ok_and(|it| it.success()), "xputrace does not build");
+    target_directory().join("debug/xputrace")
+}
+
+/// A directory of the tests' own, beside the build.
+fn stage() -> PathBuf {
+    let stage = target_directory().join("tests-stage");
+    fs::create_dir_all(&stage).expect("a directory for the tests' programs");
+    stage
+}
+
+/// `target/debug/deps/live-…` runs: three up.
+fn target_directory() -> PathBuf {
+    let exe = std::env::current_exe().expect("a test knows its own file");
+    exe.ancestors().nth(3).expect("tests lie in the target directory").to_path_buf()
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn newest_source() -> SystemTime {
+    let all = SOURCES.iter().map(|it| newest_below(&root().join(it)));
+    all.max().unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+fn newest_below(path: &Path) -> SystemTime {
+    if !path.is_dir() {
+        return modified(path).unwrap_or(SystemTime::UNIX_EPOCH);
+    }
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let inside = entries.filter(|it| it.file_name() != "target").map(|it| newest_below(&it.path()));
+    inside.max().unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path).ok()?.modified().ok()
+}
