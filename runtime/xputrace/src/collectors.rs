@@ -81,6 +81,8 @@ impl Collectors {
             target.leave_dormant();
             return Ok(());
         }
+        let software = is_software_gpu(&target);
+        running.say_if_software(software);
         let plan = running.plan.clone();
         let mut results = running.results.borrow_mut();
         let info = self.describe(&target);
@@ -94,7 +96,7 @@ impl Collectors {
         let region = target.arm(&plan.demand, plan.demand.launch_stacks, DEFAULT_SHAPE, process.0, tags)?;
         results.pipeline.translate_threads(process, target.thread_ids());
         if let Some(tape) = tape {
-            running.report.tape_result(tape.process(process, &info));
+            running.report.tape_result(tape.process(process, &info, software));
         }
         self.targets.push(Traced { target, region: Some(region), process });
         Ok(())
@@ -173,4 +175,13 @@ impl Collectors {
             self.part_with(at, running, tape);
         }
     }
+}
+
+/// Whether the CUPTI that a process found is the software GPU's: all its libraries are one file,
+/// under whatever name they were asked for.
+fn is_software_gpu(target: &Target) -> bool {
+    let seen = std::path::Path::new("/proc").join(target.pid.to_string()).join("root");
+    let path = seen.join(target.cupti.trim_start_matches('/'));
+    let file = std::fs::canonicalize(&path).unwrap_or(path);
+    file.file_name().is_some_and(|it| it.to_string_lossy().contains("softgpu"))
 }

@@ -24,6 +24,7 @@ uprobe("SERVER:handle_request", |e| @request[e.tid] = e.arg0);
 launch(|l| l.tag = @request[l.tid]);
 kernel(|k| { @kernels[k.launch.tag].count(); @gpu_time[k.launch.tag].sum(k.duration) });
 "#;
+const TOP_KERNELS: &str = "kernel(|k| @time[k.name].sum(k.duration)); launch(|l| @calls[l.api].count());";
 const TYPO: &str = "kernel(|k| if k.duraton > 100.ms { print(k.name) })";
 
 /// Shows all steps; fails when one of them does.
@@ -108,7 +109,7 @@ const RECORDED: &str = "recorded on an H200";
 
 fn top_kernels(stage: &Stage, number: usize) -> Result<()> {
     title(number, "A small LLM: its kernels by GPU time, every launch joined", RECORDED);
-    stage.show(&["-q", "kerneltop", "--replay", "llm.xpt"], 24)
+    stage.show(&["-q", "-e", TOP_KERNELS, "--replay", "llm.xpt"], 24)
 }
 
 fn long_kernels(stage: &Stage, number: usize) -> Result<()> {

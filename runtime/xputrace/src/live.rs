@@ -187,6 +187,7 @@ impl Session {
         self.take_kernel_records()?;
         self.follow_processes();
         self.fire_timers();
+        self.running.say_what_is_waited_for();
         if let Some(child) = &mut self.child
             && self.status.is_none()
         {

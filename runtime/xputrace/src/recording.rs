@@ -18,7 +18,7 @@ use xputrace_model::catalog::{Catalog, TracepointField, TracepointFieldType, Tra
 use xputrace_model::plan::Plan;
 use xputrace_model::schema::Event;
 use xputrace_model::stack::{Frame, StackKey};
-use xputrace_tracer::recording::{Damage, Entry, FrameInfo, GpuKind, Meta, Reader, TracepointFieldInfo, UserString, Writer, hits};
+use xputrace_tracer::recording::{Damage, Entry, FrameInfo, GpuKind, Hit, Meta, Reader, TracepointFieldInfo, UserString, Writer, hits};
 use xputrace_tracer::replay::replay as replay_plan;
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
 
@@ -43,32 +43,50 @@ pub fn record(run: &Run) -> Result<ExitCode> {
 
 /// A recording being written.
 pub struct Tape {
-    writer: Writer<BufWriter<File>>,
+    /// `None` until a GPU process is seen: only then it is known what kind of GPU there is.
+    writer: Option<Writer<BufWriter<File>>>,
+    file: Option<File>,
+    meta: Meta,
     path: PathBuf,
     stacks: Vec<StackKey>,
     layouts: hits::Layouts,
+    /// Hits from before the first entry of a GPU process.
+    early_hits: Vec<Hit>,
 }
+
+/// Hits that are kept back until it is known what kind of GPU there is.
+const MOST_EARLY_HITS: usize = 65_536;
 
 impl Tape {
     fn create(path: &std::path::Path, run: &Run, recorder: &hits::Recorder) -> Result<Self> {
         let file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
-        let software = run.command.iter().any(|it| it.to_string_lossy().contains("softgpu"))
-            || std::env::var_os("LD_LIBRARY_PATH").is_some_and(|it| it.to_string_lossy().contains("softgpu"));
         let meta = Meta {
             command: run.command.iter().map(|it| it.to_string_lossy().into_owned()).collect(),
             machine: crate::run::machine_name(),
             unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
             monotonic_nanos: crate::run::monotonic_nanos(),
-            gpu: if software { GpuKind::Software } else { GpuKind::Real },
+            gpu: GpuKind::None,
             program: concat!("xputrace ", env!("CARGO_PKG_VERSION")).into(),
             probes: recorder.probes.clone(),
             launch_stacks: true,
         };
-        let writer = Writer::new(BufWriter::new(file), &meta)?;
-        Ok(Tape { writer, path: path.into(), stacks: Vec::new(), layouts: recorder.layouts.clone() })
+        let layouts = recorder.layouts.clone();
+        Ok(Tape { writer: None, file: Some(file), meta, path: path.into(), stacks: Vec::new(), layouts, early_hits: Vec::new() })
     }
 
-    pub fn process(&mut self, process: ProcessIndex, info: &ProcessInfo) -> Result<()> {
+    fn writer(&mut self) -> Result<&mut Writer<BufWriter<File>>> {
+        if let Some(file) = self.file.take() {
+            let mut writer = Writer::new(BufWriter::new(file), &self.meta)?;
+            for hit in std::mem::take(&mut self.early_hits) {
+                writer.write(&Entry::Hit(hit))?;
+            }
+            self.writer = Some(writer);
+        }
+        self.writer.as_mut().context("the recording could not be begun")
+    }
+
+    pub fn process(&mut self, process: ProcessIndex, info: &ProcessInfo, software: bool) -> Result<()> {
+        self.meta.gpu = if software { GpuKind::Software } else { GpuKind::Real };
         let entry = Entry::ProcessStart {
             process: process.0,
             pid: info.pid,
@@ -77,7 +95,7 @@ impl Tape {
             generation: info.generation,
             time_nanos: crate::run::monotonic_nanos(),
         };
-        Ok(self.writer.write(&entry)?)
+        Ok(self.writer()?.write(&entry)?)
     }
 
     pub fn rings(&mut self, process: ProcessIndex, rings: &[Vec<u8>]) -> Result<()> {
@@ -86,13 +104,13 @@ impl Tape {
                 self.stacks.push(StackKey::Collector { process: process.0, id });
             }
         }
-        Ok(self.writer.gather(process.0, crate::run::monotonic_nanos(), rings.to_vec())?)
+        Ok(self.writer()?.gather(process.0, crate::run::monotonic_nanos(), rings.to_vec())?)
     }
 
     pub fn end_process(&mut self, process: ProcessIndex, totals: &CollectorTotals) -> Result<()> {
         let entry =
             Entry::ProcessEnd { process: process.0, time_nanos: crate::run::monotonic_nanos(), totals: *totals };
-        Ok(self.writer.write(&entry)?)
+        Ok(self.writer()?.write(&entry)?)
     }
 
     /// A record of the kernel's ring that is not a print: a hit. Its cookie, which is an id of
@@ -103,7 +121,11 @@ impl Tape {
         if let Some(name) = results.pipeline.names().get(hit.cookie) {
             hit.strings.push(UserString { address: hits::FUNCTION_NAME, text: name.as_bytes().to_vec() });
         }
-        Ok(self.writer.write(&Entry::Hit(hit))?)
+        if self.writer.is_none() && self.early_hits.len() < MOST_EARLY_HITS {
+            self.early_hits.push(hit);
+            return Ok(());
+        }
+        Ok(self.writer()?.write(&Entry::Hit(hit))?)
     }
 
     /// Names every stack while its process's files are still known, and closes the file.
@@ -116,8 +138,9 @@ impl Tape {
                 symbols.push((stack, frames.iter().map(info).collect()));
             }
         }
-        self.writer.write(&Entry::Symbols(symbols))?;
-        self.writer.finish()?.into_inner().map_err(|it| anyhow!("writing {}: {}", self.path.display(), it.error()))?;
+        self.writer()?.write(&Entry::Symbols(symbols))?;
+        let writer = self.writer.take().context("the recording could not be begun")?;
+        writer.finish()?.into_inner().map_err(|it| anyhow!("writing {}: {}", self.path.display(), it.error()))?;
         let size = std::fs::metadata(&self.path).map(|it| it.len()).unwrap_or(0);
         eprintln!("xputrace: wrote {} ({})", self.path.display(), xputrace_render::human(size as i64, xputrace_model::schema::Unit::Bytes));
         Ok(())

@@ -117,6 +117,12 @@ impl Results {
         }
     }
 
+    /// From here on, what handlers print, draw or clear counts as shown: `end` handlers come now, and
+    /// what `interval` handlers showed before was not the last of it.
+    pub fn begin_end(&mut self) {
+        self.shown.clear();
+    }
+
     /// The end of the run: every map that no `end` handler showed, then the losses.
     pub fn finish(&mut self, account: Option<Account>) {
         let mut ids: Vec<TableId> = (0..self.plan.tables.len() as u32).map(TableId).collect();
@@ -469,6 +475,9 @@ self.stack_lines(*it)
         if name == "losses" {
             let lost: u64 = self.all_losses().iter().map(|(_, _, n)| n).sum();
             return Some(Value::Int(lost as i64));
+        }
+        if name == "output_is_json" {
+            return Some(Value::Bool(self.printer.json));
         }
         self.builtins.get(name).map(|it| Value::Int(*it))
     }

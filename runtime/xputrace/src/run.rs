@@ -90,6 +90,7 @@ pub struct Report {
     said: HashSet<String>,
     failures: HashSet<(u32, usize)>,
     tape_failed: bool,
+    software_said: bool,
     pub connected: u64,
     pub refusals: Vec<String>,
     pub children: u64,
@@ -103,6 +104,11 @@ impl Report {
 
     pub fn is_quiet(&self) -> bool {
         self.quiet
+    }
+
+    /// Whether this is the first time that a software GPU was met.
+    pub fn is_first_software(&mut self) -> bool {
+        !std::mem::replace(&mut self.software_said, true)
     }
 
     /// Says a thing once, on standard error.

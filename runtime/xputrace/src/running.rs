@@ -29,6 +29,13 @@ pub struct Running {
     interpreter: Interpreter,
 }
 
+/// Stands above every number that comes from the software GPU.
+const SOFTWARE_GPU: &str = "GPU numbers below come from the software GPU: its times mean nothing.";
+/// Names of lost launches that are listed.
+const MOST_LOST_NAMES: usize = 10;
+/// How long a kernel may hold the output back before the user is told.
+const LONG_WAIT_NANOS: u64 = 2_000_000_000;
+
 /// What handlers did while an engine was busy, in order.
 #[derive(Default)]
 pub struct Queue {
@@ -96,6 +103,24 @@ impl Running {
         crate::run::refresh_builtins(&mut self.results.borrow_mut(), totals, elapsed);
     }
 
+    /// Numbers of the software GPU are never shown without saying so above them.
+    pub fn say_if_software(&mut self, software: bool) {
+        if software && self.report.is_first_software() {
+            self.results.borrow_mut().emit(&Output::Text(SOFTWARE_GPU.into()));
+        }
+    }
+
+    /// Says what live output waits for, once it has waited for long.
+    pub fn say_what_is_waited_for(&mut self) {
+        let Some(waiting) = self.results.borrow().pipeline.waiting() else { return };
+        if crate::run::monotonic_nanos().saturating_sub(waiting.since_nanos) > LONG_WAIT_NANOS {
+            self.report.note(&format!(
+                "waiting for the kernel {}, which was launched more than 2 s ago: CUPTI hands nothing over until it ends",
+                waiting.name
+            ));
+        }
+    }
+
     fn note_failure(&mut self, outcome: Result<(), Diagnostic>) {
         if let Err(diagnostic) = outcome
             && self.report.is_new(&diagnostic)
@@ -106,12 +131,16 @@ impl Running {
 
     /// The end: `end` handlers, files of stacks, every map that was not shown, losses.
     pub fn finish(&mut self, folded: &[String], flamegraphs: &[String]) -> Result<()> {
+        self.results.borrow_mut().begin_end();
         self.run_handlers(Event::End);
         if self.plan.demand.gpu() {
             self.explain_silence();
         }
         let mut results = self.results.borrow_mut();
         write_stack_files(&mut results, folded, flamegraphs)?;
+        for (name, n) in results.pipeline.lost_by_name().into_iter().take(MOST_LOST_NAMES) {
+            results.emit(&Output::Text(format!("lost: {n} launches of {name}")));
+        }
         let demand = &self.plan.demand;
         let account = demand.gpu().then(|| xputrace_model::loss::Account {
             kernels_only: !demand.launches,
