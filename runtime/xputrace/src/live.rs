@@ -10,7 +10,7 @@ use crate::compiled::{Compiled, Outcome, compile_script};
 use crate::recording::Tape;
 use crate::results::{Printer, Results};
 use crate::run::{Interrupts, Report, deadline};
-use crate::running::{Queue, Running};
+use crate::running::{Queue, Running, check_stack_files};
 use crate::stacks::Stacks;
 use crate::target::Launch;
 use crate::{REFUSED, machine};
@@ -110,6 +110,7 @@ impl Session {
         let kernel = load_kernel(&plan)?;
         let pipeline = pipeline(&plan, kernel.as_ref())?;
         let results = Results::new(plan, kernel, pipeline, Stacks::new(), Printer::new(&run.options)?);
+        check_stack_files(&results, &run.options)?;
         let mut report = Report::new(run.options.quiet);
         launch.notes.iter().for_each(|it| report.note(it));
         let child = match run.command.is_empty() {
@@ -294,6 +295,7 @@ impl Session {
         self.refresh_builtins();
         if let Some(tape) = self.tape.take() {
             tape.finish(&mut self.running.results.borrow_mut())?;
+            self.running.print_losses()?;
         } else {
             self.running.finish(&self.folded, &self.flamegraphs)?;
         }

@@ -64,7 +64,8 @@ impl Payload {
 /// A directory that belongs to the user alone and may hold code.
 fn directory(owner: &Owner) -> Result<PathBuf> {
     let mut candidates = Vec::new();
-    candidates.extend(owner.home.as_ref().map(|home| home.join(".cache/xputrace")));
+    // A home that is not there (as of the user nobody) must not be made: not its own would be its owner.
+    candidates.extend(owner.home.as_ref().filter(|home| home.is_dir()).map(|home| home.join(".cache/xputrace")));
     candidates.push(PathBuf::from(format!("/var/tmp/xputrace-{}", owner.uid)));
     candidates.push(PathBuf::from(format!("/tmp/xputrace-{}", owner.uid)));
     let mut refusals = Vec::new();

@@ -4,7 +4,7 @@ use crate::cli::Run;
 use crate::compiled::{Compiled, Outcome, compile_script};
 use crate::results::{Printer, Results};
 use crate::run::Report;
-use crate::running::{Queue, Running};
+use crate::running::{Queue, Running, check_stack_files};
 use crate::stacks::Stacks;
 use crate::{REFUSED, live, machine};
 use anyhow::{Context, Result, anyhow, bail};
@@ -187,6 +187,7 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
         eprintln!("xputrace: {}", describe(damage));
     }
     let results = Results::new(plan, None, replayed.pipeline, stacks, Printer::new(&run.options)?);
+    check_stack_files(&results, &run.options)?;
     let mut running = Running::new(results, compiled.interpreter, report);
     running.run_handlers(Event::Begin);
     running.settle(queue);

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use xputrace_model::context::GpuContext;
 use xputrace_model::diagnostic::Diagnostic;
+use xputrace_model::loss::Account;
 use xputrace_model::output::Output;
 use xputrace_model::plan::Plan;
 use xputrace_model::schema::Event;
@@ -141,12 +142,16 @@ impl Running {
         for (name, n) in results.pipeline.lost_by_name().into_iter().take(MOST_LOST_NAMES) {
             results.emit(&Output::Text(format!("lost: {n} launches of {name}")));
         }
-        let demand = &self.plan.demand;
-        let account = demand.gpu().then(|| xputrace_model::loss::Account {
-            kernels_only: !demand.launches,
-            ..results.pipeline.account()
-        });
+        let account = account(&results);
         results.finish(account);
+        results.flush()
+    }
+
+    /// What was lost, alone: a recording has no maps of its own.
+    pub fn print_losses(&mut self) -> Result<()> {
+        let mut results = self.results.borrow_mut();
+        let (losses, account) = (results.all_losses(), account(&results));
+        results.emit(&Output::End { losses, account });
         results.flush()
     }
 
@@ -163,6 +168,18 @@ impl Running {
             self.results.borrow_mut().emit(&Output::Text(text));
         }
     }
+}
+
+/// What became of the launches, where any were asked for.
+fn account(results: &Results) -> Option<Account> {
+    let demand = &results.plan.demand;
+    demand.gpu().then(|| Account { kernels_only: !demand.launches, ..results.pipeline.account() })
+}
+
+/// Whether every file of stacks that was asked for has a map to come from: said before anything is run.
+pub fn check_stack_files(results: &Results, options: &crate::cli::Options) -> Result<()> {
+    options.folded.iter().try_for_each(|it| results.stack_file(it, "--folded").map(drop))?;
+    options.flamegraph.iter().try_for_each(|it| results.stack_file(it, "--flamegraph").map(drop))
 }
 
 fn write_stack_files(results: &mut Results, folded: &[String], flamegraphs: &[String]) -> Result<()> {
