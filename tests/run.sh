@@ -24,13 +24,13 @@ grep -E '^(test .* FAILED|---- .* stdout ----|thread .* panicked|error(\[|:))' -
 
 passed=$(grep -cE '^test .* \.\.\. ok$' "$log")
 failed=$(grep -cE '^test .* \.\.\. FAILED$' "$log")
-skipped=$(grep -cE '^skipped: ' "$log")
+skipped=$(grep -cE '^skipped(:| [a-z_]+:) ' "$log")
 echo
 if [ "$skipped" -gt 0 ]; then
     echo "skipped, by reason:"
-    grep -E '^skipped: ' "$log" | sort | uniq -c | sed 's/^/  /'
+    grep -E '^skipped(:| [a-z_]+:) ' "$log" | sort | uniq -c | sed 's/^/  /'
 fi
-if [ "${CI:-}" = true ] && grep -E '^skipped: ' "$log" | grep -qv 'no GPU'; then
+if [ "${CI:-}" = true ] && grep -E '^skipped(:| [a-z_]+:) ' "$log" | grep -qv 'no GPU'; then
     echo "in CI, \"no GPU\" is the only reason to skip"
     status=1
 fi

@@ -1,6 +1,7 @@
 //! Numbers of the helper functions that programs call.
 //!
-//! Source: `include/uapi/linux/bpf.h`, except [`NAME_TEXT`], which only the tracer's engine has.
+//! Source: `include/uapi/linux/bpf.h`, except [`NAME_TEXT`] and [`MAP_MODIFY`], which only the
+//! tracer's engine has.
 
 pub const MAP_LOOKUP_ELEM: i32 = 1;
 pub const MAP_UPDATE_ELEM: i32 = 2;
@@ -30,6 +31,12 @@ pub const MAP_LOOKUP_PERCPU_ELEM: i32 = 195;
 /// string of the run's string table and pads with NULs; returns the string's whole length.
 /// Only in the tracer's engine: programs that call it are not loaded into the kernel.
 pub const NAME_TEXT: i32 = 9001;
+
+/// `i64 map_modify(map, const void *key, u64 operand, u64 op)`: changes the first 8 bytes of an
+/// element as one of [`crate::insn::atomic`]'s `ADD OR AND XOR` does, from 0 where there is no
+/// element yet; 0, or a negative errno where the map is full. Exact also where the map lives in
+/// the kernel and its programs change the same element. Only in the tracer's engine.
+pub const MAP_MODIFY: i32 = 9002;
 
 /// `flags` of `map_update_elem`.
 pub const UPDATE_ANY: i32 = 0;
@@ -66,6 +73,7 @@ pub fn name(helper: i32) -> Option<&'static str> {
         GET_ATTACH_COOKIE => "get_attach_cookie",
         MAP_LOOKUP_PERCPU_ELEM => "map_lookup_percpu_elem",
         NAME_TEXT => "name_text",
+        MAP_MODIFY => "map_modify",
         _ => return None,
     })
 }

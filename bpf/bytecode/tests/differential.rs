@@ -396,6 +396,11 @@ impl Emitter {
             },
             Step::Atomic { op, wide, at, src } => {
                 self.raw(if *wide { 0xdb } else { 0xc3 }, 10, *src, at * 8 - STACK, *op);
+                match *op {
+                    atomic::CMPXCHG => self.blur(0),
+                    op if op & atomic::FETCH != 0 => self.blur(*src),
+                    _ => {}
+                }
             }
             Step::Lookup { map, key, change, percpu } => self.lookup(*map, *key, *change, *percpu),
             Step::Update { map, key, value, flags } => {
@@ -473,6 +478,16 @@ impl Emitter {
             Operand::Imm(0) if matches!(op, 0x30 | 0x90) => self.raw(class | op, dst, 0, off, -1),
             Operand::Imm(imm) => self.raw(class | op, dst, 0, off, imm),
         }
+    }
+
+    /// Mixes in a number that the verifier does not know. Linux 6.18 believes that it knows what
+    /// an atomic operation fetches from the stack, without keeping apart the paths on which it
+    /// differs, and then leaves out branches that are taken: the one thing in which engine and
+    /// kernel were seen to disagree.
+    fn blur(&mut self, reg: u8) {
+        let other = if reg == 5 { 4 } else { 5 };
+        self.raw(0x79, other, CTX_REG, 0, 0);
+        self.raw(0xaf, reg, other, 0, 0);
     }
 
     fn lookup(&mut self, map: usize, key: u8, change: Option<(i32, bool)>, percpu: bool) {

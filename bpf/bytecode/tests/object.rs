@@ -145,9 +145,11 @@ fn libbpf_loads_every_kind_of_program_and_map() {
     let object = load(&object::write(&image).expect("writes"));
     let maps: Vec<String> =
         object.maps().map(|it| it.name().to_string_lossy().into_owned()).collect();
-    let expected: Vec<&str> = image.maps.iter().map(|it| it.name.as_str()).collect();
+    let mut expected: Vec<&str> = image.maps.iter().map(|it| it.name.as_str()).collect();
+    expected.insert(4, "gen"); // The first map of `gens` stands before it.
     assert_eq!(maps, expected);
-    for (map, spec) in object.maps().zip(&image.maps) {
+    let maps = object.maps().filter(|it| it.name() != "gen");
+    for (map, spec) in maps.zip(&image.maps) {
         assert_eq!(map.map_type() as u32, spec.kind as u32, "{}", spec.name);
         assert_eq!(map.max_entries(), spec.max_entries, "{}", spec.name);
         assert_eq!((map.key_size(), map.value_size()), (spec.key_size, spec.value_size));
@@ -204,6 +206,21 @@ fn an_image_without_maps_loads() {
     assert_eq!(load(&object::write(&image).expect("writes")).progs().count(), 1);
 }
 
+/// The outer array names the inner map, with no help of ours.
+#[test]
+fn an_array_of_maps_has_its_first_map() {
+    if !can_load("an_array_of_maps_has_its_first_map") {
+        return;
+    }
+    let object = load(&object::write(&all_kinds()).expect("writes"));
+    let find = |name: &str| object.maps().find(|it| it.name() == name).expect("is there");
+    let inner_id = find("gen").info().expect("tells").info.id;
+    let slot = find("gens").lookup(&[0; 4], libbpf_rs::MapFlags::ANY).expect("reads");
+    assert_eq!(slot, Some(inner_id.to_ne_bytes().to_vec()));
+    let empty = find("procs").keys().count();
+    assert_eq!(empty, 0, "hashes of maps are filled by whoever knows their keys");
+}
+
 /// bpftool may be built with a libbpf that does not know `uprobe.multi` yet, so without those.
 #[test]
 fn bpftool_loads_it_and_shows_the_scripts_lines() {
@@ -220,11 +237,16 @@ fn bpftool_loads_it_and_shows_the_scripts_lines() {
     let file = dir.path().join("x.bpf.o");
     std::fs::write(&file, object::write(&image).expect("writes")).expect("writes");
     let pins = format!("/sys/fs/bpf/xputrace-test-{}", std::process::id());
-    let loaded = bpftool(&["prog", "loadall", &file.to_string_lossy(), &pins]);
+    let maps = format!("{pins}-maps");
+    let file = file.to_string_lossy();
+    let loaded = bpftool(&["prog", "loadall", &file, &pins, "pinmaps", &maps]);
     let shown = bpftool(&["prog", "dump", "xlated", "pinned", &format!("{pins}/sample"), "linum"]);
+    let dumped = bpftool(&["map", "dump", "pinned", &format!("{pins}-maps/gens")]);
     let _ = std::fs::remove_dir_all(&pins);
+    let _ = std::fs::remove_dir_all(&maps);
     assert!(loaded.0, "{}", loaded.1);
     assert!(shown.1.contains("@calls[e.tid].count()); [file:calls.rhai line_num:2"), "{}", shown.1);
+    assert!(dumped.1.contains("Found 1 element"), "slot 0 is filled: {}", dumped.1);
 }
 
 fn bpftool(args: &[&str]) -> (bool, String) {
@@ -248,6 +270,7 @@ fn names_are_made_valid_and_unique() {
     let names = names(&image);
     assert_eq!(names.maps, ["a_b_2", "a_b", "_1", "_"]);
     assert_eq!(names.programs, ["a_b_3", "a_name_much_too", "a_name_much_t_2"]);
+    assert_eq!(names.inner_maps, [None, None, None, None]);
 }
 
 #[test]

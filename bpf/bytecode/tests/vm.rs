@@ -177,6 +177,57 @@ fn a_remote_map_gets_what_programs_store() {
     assert_eq!(found, [(3, 3), (4, 1)]);
 }
 
+/// Adds the second word of the context to the element of the first; then copies it to `copy`.
+fn modify(asm: &mut Assembler) {
+    let missing = asm.label();
+    asm.mov(Reg::R6, Reg::R1);
+    asm.ldx(Size::Dw, Reg::R1, Reg::R6, 0);
+    asm.stx(Size::Dw, Reg::FP, -8, Reg::R1);
+    asm.ld_map(Reg::R1, 0);
+    asm.mov(Reg::R2, Reg::FP);
+    asm.alu_imm(Alu::Add, Reg::R2, -8);
+    asm.call(helper::MAP_LOOKUP_ELEM);
+    asm.mov(Reg::R7, Reg::R0);
+    asm.ld_map(Reg::R1, 0);
+    asm.mov(Reg::R2, Reg::FP);
+    asm.alu_imm(Alu::Add, Reg::R2, -8);
+    asm.ldx(Size::Dw, Reg::R3, Reg::R6, 8);
+    asm.ldx(Size::Dw, Reg::R4, Reg::R6, 16);
+    asm.call(helper::MAP_MODIFY);
+    asm.jump_if_imm(Cond::Ne, Reg::R0, 0, missing);
+    asm.jump_if_imm(Cond::Eq, Reg::R7, 0, missing);
+    asm.ldx(Size::Dw, Reg::R0, Reg::R7, 0);
+    asm.place(missing);
+    asm.exit();
+}
+
+#[test]
+fn numbers_are_changed_in_place_from_zero() {
+    let image = one(vec![map("sums", MapKind::Hash, 8, 8, 2)], modify);
+    for remote in [false, true] {
+        let elsewhere = Elsewhere::default();
+        let handle = elsewhere.clone();
+        let mut find = |_: usize, _: &MapSpec| {
+            remote.then(|| Box::new(handle.clone()) as Box<dyn RemoteMap>)
+        };
+        let mut engine = Engine::new(&image, &[0], &mut find).expect("loads");
+        let mut run = |key: u64, operand: u64, op: i32| {
+            engine.run_words(0, &[key, operand, op as u64], &mut ()).expect("runs") as i64
+        };
+        assert_eq!(run(1, 40, atomic::ADD), 0, "made, where nothing was");
+        assert_eq!(run(1, 2, atomic::ADD), 42, "a pointer that was looked up sees it");
+        assert_eq!(run(1, 2u64.wrapping_neg(), atomic::ADD), 40);
+        assert_eq!(run(1, 7, atomic::OR), 47);
+        assert_eq!(run(1, 12, atomic::AND), 12);
+        assert_eq!(run(1, 5, atomic::XOR), 9);
+        assert_eq!(run(1, 5, atomic::XCHG), -22, "no such change");
+        assert_eq!(run(2, 1, atomic::AND), 0);
+        if !remote {
+            assert_eq!(run(3, 1, atomic::ADD), -7, "the map is full");
+        }
+    }
+}
+
 #[test]
 fn accesses_are_checked() {
     use FaultReason::BadAccess;

@@ -1,17 +1,24 @@
-//! An image's kernel half into the kernel: maps first, then the programs that name them.
+//! An image's kernel half into the kernel: an object of it is made in memory and loaded by libbpf.
 //!
-//! Everything ends as descriptors in the order of the image, so that nothing afterwards depends
-//! on names.
+//! ```text
+//! Image ──KernelPart──▶ Image without the tracer's half ──object::write──▶ ELF ──libbpf──▶ descriptors
+//! ```
+//!
+//! So the kernel knows the script's lines (in the verifier's log and in what bpftool shows) and the
+//! types of keys and values. Everything ends as descriptors in the order of the image: nothing
+//! afterwards depends on names.
 
 use crate::error::Error;
+use crate::libbpf::{self, Refusal};
 use crate::map::MapHandle;
-use crate::sys::{self, ProgramType};
+use crate::sys;
+use libbpf_rs::{MapCore as _, Object};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use xputrace_bytecode::{Home, Image, MapKind, MapSpec, Program, ProgramKind};
+use xputrace_bytecode::object::{self, Names};
+use xputrace_bytecode::{Home, Image, MapSpec, Program, ProgramKind};
 
-/// Room for the verifier's words; it keeps the last ones when they are more.
-const LOG_BYTES: usize = 1 << 20;
 /// Lines of it that an error shows.
 const LOG_LINES: usize = 12;
 
@@ -29,92 +36,135 @@ pub(crate) struct LoadedMap {
 
 /// Loads the maps that live in the kernel and every program that is attached there.
 pub(crate) fn load(image: &Image) -> Result<Loaded, Error> {
-    let maps = image.maps.iter().map(create).collect::<Result<Vec<_>, _>>()?;
-    let programs =
-        image.programs.iter().map(|it| load_program(it, image, &maps)).collect::<Result<Vec<_>, _>>()?;
-    Ok(Loaded { maps, programs })
+    let part = KernelPart::of(image)?;
+    if part.image.maps.is_empty() && part.image.programs.is_empty() {
+        return part.descriptors(image, Descriptors::default());
+    }
+    let names = object::names(&part.image);
+    let object = libbpf::load(&object::write(&part.image)?).map_err(|it| part.explain(&names, &it))?;
+    part.descriptors(image, Descriptors::of(&object, names)?)
 }
 
 /// A new inner map of an array or hash of maps.
 pub(crate) fn create_inner(outer: &MapSpec) -> Result<(MapSpec, OwnedFd), Error> {
     let inner = outer.inner.as_deref().ok_or_else(|| Error::NotSwappable(outer.name.clone()))?;
-    let fd = sys::map_create(inner, None).map_err(|source| refused_map(inner, source))?;
+    let fd = sys::map_create(inner).map_err(|source| refused_map(inner, source))?;
     Ok((inner.clone(), fd))
 }
 
-fn create(spec: &MapSpec) -> Result<Option<LoadedMap>, Error> {
-    if spec.home != Home::Kernel {
-        return Ok(None);
-    }
-    let map = match spec.kind {
-        MapKind::ArrayOfMaps | MapKind::HashOfMaps => create_outer(spec)?,
-        _ => {
-            let fd = sys::map_create(spec, None).map_err(|source| refused_map(spec, source))?;
-            LoadedMap { current: MapHandle::new(spec.clone(), fd), outer: None }
-        }
-    };
-    Ok(Some(map))
+/// The image without what does not live in the kernel.
+struct KernelPart {
+    image: Image,
+    /// Where each map and program stands in the whole image.
+    maps: Vec<usize>,
+    programs: Vec<usize>,
 }
 
-/// The first inner map serves as the example; in an array it is the first generation too.
-fn create_outer(spec: &MapSpec) -> Result<LoadedMap, Error> {
-    let (inner_spec, inner) = create_inner(spec)?;
-    let outer = sys::map_create(spec, Some(inner.as_fd())).map_err(|source| refused_map(spec, source))?;
-    if spec.kind == MapKind::HashOfMaps {
-        return Ok(LoadedMap { current: MapHandle::new(spec.clone(), outer), outer: None });
+impl KernelPart {
+    fn of(whole: &Image) -> Result<KernelPart, Error> {
+        let maps: Vec<usize> = positions(&whole.maps, |it| it.home == Home::Kernel);
+        let programs: Vec<usize> = positions(&whole.programs, |it| it.kind != ProgramKind::Syscall);
+        let mut image = Image { sources: whole.sources.clone(), ..Image::default() };
+        image.maps = maps.iter().map(|it| whole.maps[*it].clone()).collect();
+        for index in &programs {
+            let mut program = whole.programs[*index].clone();
+            for (_, map) in &mut program.map_refs {
+                *map = maps.binary_search(map).map_err(|_| Error::NoSuchMap(*map))?;
+            }
+            image.programs.push(program);
+        }
+        Ok(KernelPart { image, maps, programs })
     }
-    put_generation(&outer, &inner)
-        .map_err(|source| Error::Map { operation: "fill", map: spec.name.clone(), source })?;
-    Ok(LoadedMap { current: MapHandle::new(inner_spec, inner), outer: Some(outer) })
+
+    /// Brings the object's descriptors into the order of the whole image.
+    fn descriptors(&self, whole: &Image, mut found: Descriptors) -> Result<Loaded, Error> {
+        let mut loaded = Loaded {
+            maps: whole.maps.iter().map(|_| None).collect(),
+            programs: whole.programs.iter().map(|_| None).collect(),
+        };
+        for (at, index) in self.maps.iter().enumerate() {
+            loaded.maps[*index] = Some(found.map(at, &self.image.maps[at])?);
+        }
+        for (at, index) in self.programs.iter().enumerate() {
+            loaded.programs[*index] = Some(found.program(at)?);
+        }
+        Ok(loaded)
+    }
+
+    /// Which map or program it was, and which line of the script.
+    fn explain(&self, names: &Names, refusal: &Refusal) -> Error {
+        let reason = || io::Error::from_raw_os_error(refusal.errno);
+        if refusal.errno == libc::EPERM {
+            return Error::NotPermitted("");
+        }
+        let by_name = |names: &[String], name: &str| names.iter().position(|it| it == name);
+        if let Some(at) = refusal.program().and_then(|it| by_name(&names.programs, it)) {
+            let program = &self.image.programs[at];
+            let log = refusal.verifier_log();
+            let place = place(program, &self.image, log);
+            return Error::Refused { program: program.name.clone(), place, reason: reason(), log: tail(log) };
+        }
+        match refusal.map().and_then(|it| by_name(&names.maps, it)) {
+            Some(at) => refused_map(&self.image.maps[at], reason()),
+            None => Error::System { what: format!("load the programs into the kernel ({})", refusal.last_words()), source: reason() },
+        }
+    }
+}
+
+fn positions<T>(all: &[T], wanted: impl Fn(&T) -> bool) -> Vec<usize> {
+    all.iter().enumerate().filter(|(_, it)| wanted(it)).map(|(at, _)| at).collect()
+}
+
+/// Descriptors of a loaded object by the names in it, which outlive the object.
+#[derive(Default)]
+struct Descriptors {
+    names: Names,
+    maps: HashMap<String, OwnedFd>,
+    programs: HashMap<String, OwnedFd>,
+}
+
+impl Descriptors {
+    fn of(object: &Object, names: Names) -> Result<Descriptors, Error> {
+        let keep = |fd: std::os::fd::BorrowedFd<'_>| {
+            let what = || "keep what was loaded into the kernel".to_owned();
+            fd.try_clone_to_owned().map_err(|source| Error::System { what: what(), source })
+        };
+        let mut found = Descriptors { names, ..Descriptors::default() };
+        for map in object.maps() {
+            found.maps.insert(map.name().to_string_lossy().into_owned(), keep(map.as_fd())?);
+        }
+        for program in object.progs() {
+            found.programs.insert(program.name().to_string_lossy().into_owned(), keep(program.as_fd())?);
+        }
+        Ok(found)
+    }
+
+    /// Of an array of maps also the map in its slot 0, its first generation.
+    fn map(&mut self, at: usize, spec: &MapSpec) -> Result<LoadedMap, Error> {
+        let fd = take(&mut self.maps, &self.names.maps[at])?;
+        let Some(inner_name) = &self.names.inner_maps[at] else {
+            return Ok(LoadedMap { current: MapHandle::new(spec.clone(), fd), outer: None });
+        };
+        let inner = spec.inner.as_deref().ok_or_else(|| Error::NotSwappable(spec.name.clone()))?;
+        let current = MapHandle::new(inner.clone(), take(&mut self.maps, inner_name)?);
+        Ok(LoadedMap { current, outer: Some(fd) })
+    }
+
+    fn program(&mut self, at: usize) -> Result<OwnedFd, Error> {
+        take(&mut self.programs, &self.names.programs[at])
+    }
+}
+
+fn take(from: &mut HashMap<String, OwnedFd>, name: &str) -> Result<OwnedFd, Error> {
+    let source = || io::Error::new(io::ErrorKind::NotFound, "the object does not hold it");
+    let missing = || Error::System { what: format!("find `{name}` among what was loaded"), source: source() };
+    from.remove(name).ok_or_else(missing)
 }
 
 /// Makes `inner` the map that programs find. The kernel waits for programs that still have the
 /// one before (`maybe_wait_bpf_programs` in `kernel/bpf/syscall.c`).
 pub(crate) fn put_generation(outer: &OwnedFd, inner: &OwnedFd) -> io::Result<()> {
     sys::map_update(outer.as_fd(), &0u32.to_ne_bytes(), &inner.as_raw_fd().to_ne_bytes(), 0)
-}
-
-fn load_program(program: &Program, image: &Image, maps: &[Option<LoadedMap>]) -> Result<Option<OwnedFd>, Error> {
-    let kind = match program.kind {
-        ProgramKind::Uprobe | ProgramKind::Uretprobe => ProgramType::UprobeMulti,
-        ProgramKind::Tracepoint { .. } => ProgramType::Tracepoint,
-        ProgramKind::PerfEvent => ProgramType::PerfEvent,
-        ProgramKind::Syscall => return Ok(None),
-    };
-    let insns = patched(program, maps)?;
-    match sys::prog_load(kind, &program.name, &insns, None) {
-        Ok(fd) => Ok(Some(fd)),
-        Err(source) => Err(explain(kind, program, image, &insns, source)),
-    }
-}
-
-/// The instructions with the maps' descriptors in place.
-fn patched(program: &Program, maps: &[Option<LoadedMap>]) -> Result<Vec<[u8; 8]>, Error> {
-    let mut insns = program.insns.clone();
-    for (slot, map) in &program.map_refs {
-        let loaded = maps.get(*map).and_then(Option::as_ref).ok_or(Error::NoSuchMap(*map))?;
-        let fd = match &loaded.outer {
-            Some(outer) => outer.as_raw_fd(),
-            None => loaded.current.fd().as_raw_fd(),
-        };
-        insns.get_mut(*slot).ok_or(Error::NoSuchMap(*map))?.imm = fd;
-    }
-    Ok(insns.into_iter().map(|it| it.to_bytes()).collect())
-}
-
-/// Loads again with a log, to say which line was refused and why.
-fn explain(kind: ProgramType, program: &Program, image: &Image, insns: &[[u8; 8]], source: io::Error) -> Error {
-    if source.raw_os_error() == Some(libc::EPERM) {
-        return Error::NotPermitted("");
-    }
-    let mut log = vec![0; LOG_BYTES];
-    let reason = match sys::prog_load(kind, &program.name, insns, Some(&mut log)) {
-        Ok(_) => source,
-        Err(again) => again,
-    };
-    let end = log.iter().position(|it| *it == 0).unwrap_or(log.len());
-    let log = String::from_utf8_lossy(&log[..end]).into_owned();
-    Error::Refused { program: program.name.clone(), place: place(program, image, &log), reason, log: tail(&log) }
 }
 
 /// The script's line of the last instruction that the verifier looked at.

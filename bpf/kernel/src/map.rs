@@ -1,13 +1,14 @@
 //! A BPF map by its file descriptor: single elements, and all of them in batches.
 
 use crate::error::Error;
+use crate::modify::Modifier;
 use crate::sys;
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use xputrace_bytecode::image::{MapKind, MapSpec};
-use xputrace_bytecode::vm::RemoteMap;
+use xputrace_bytecode::vm::{Change, RemoteMap};
 
 /// One element for [`MapHandle::for_each`]: the key, and its value once a CPU (once in all for
 /// maps that are not per CPU).
@@ -22,11 +23,13 @@ const BATCH: usize = 1024;
 pub struct MapHandle {
     spec: Rc<MapSpec>,
     fd: Rc<RefCell<Rc<OwnedFd>>>,
+    /// Loaded when first used.
+    modifiers: Rc<RefCell<Vec<Modifier>>>,
 }
 
 impl MapHandle {
     pub(crate) fn new(spec: MapSpec, fd: OwnedFd) -> MapHandle {
-        MapHandle { spec: Rc::new(spec), fd: Rc::new(RefCell::new(Rc::new(fd))) }
+        MapHandle { spec: Rc::new(spec), fd: Rc::new(RefCell::new(Rc::new(fd))), modifiers: Rc::default() }
     }
 
     /// What the map was made from.
@@ -56,6 +59,13 @@ impl MapHandle {
         self.check("update", key.len(), self.spec.key_size)?;
         self.check("update", value.len(), self.spec.value_size)?;
         self.store(key, value, flags).map_err(|source| self.error("update", source))
+    }
+
+    /// Changes the first 8 bytes of an element's value in one step, whatever probes do to it at the
+    /// same time; an element that is not there begins with zeros.
+    pub fn modify(&self, key: &[u8], change: Change) -> Result<(), Error> {
+        self.check("change an element of", key.len(), self.spec.key_size)?;
+        self.modify_in_kernel(key, change).map_err(|source| self.error("change an element of", source))
     }
 
     /// Removes an element; whether it was there.
@@ -102,7 +112,8 @@ impl MapHandle {
     /// Puts another map of the same shape behind the handle and returns the one before.
     pub(crate) fn replace(&self, fd: OwnedFd) -> MapHandle {
         let old = self.fd.replace(Rc::new(fd));
-        MapHandle { spec: self.spec.clone(), fd: Rc::new(RefCell::new(old)) }
+        let modifiers = self.modifiers.take();
+        MapHandle { spec: self.spec.clone(), fd: Rc::new(RefCell::new(old)), modifiers: Rc::new(RefCell::new(modifiers)) }
     }
 
     pub(crate) fn error(&self, operation: &'static str, source: io::Error) -> Error {
@@ -115,6 +126,21 @@ impl MapHandle {
         }
         let text = format!("{len} bytes where the map has {expected}");
         Err(self.error(operation, io::Error::new(io::ErrorKind::InvalidInput, text)))
+    }
+
+    fn modify_in_kernel(&self, key: &[u8], change: Change) -> io::Result<()> {
+        if self.is_per_cpu() {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let mut modifiers = self.modifiers.borrow_mut();
+        let at = match modifiers.iter().position(|it| it.op() == change.op()) {
+            Some(at) => at,
+            None => {
+                modifiers.push(Modifier::new(self.fd().as_fd(), &self.spec, change.op())?);
+                modifiers.len() - 1
+            }
+        };
+        modifiers[at].run(key, change.operand())
     }
 
     fn is_per_cpu(&self) -> bool {
@@ -222,6 +248,14 @@ impl RemoteMap for MapHandle {
             return -i64::from(libc::EINVAL);
         }
         as_errno(sys::map_delete(self.fd().as_fd(), key))
+    }
+
+    fn modify(&mut self, key: &[u8], value_size: usize, change: Change) -> i64 {
+        let fits = key.len() == self.spec.key_size as usize && value_size == self.spec.value_size as usize;
+        if !fits {
+            return -i64::from(libc::EINVAL);
+        }
+        as_errno(self.modify_in_kernel(key, change))
     }
 }
 

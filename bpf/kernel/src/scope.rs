@@ -43,16 +43,52 @@ pub(crate) fn all_processes() -> Vec<u32> {
 
 /// The given processes and all that descend from them now.
 pub(crate) fn with_descendants(pids: &[u32]) -> Vec<u32> {
-    let parents: Vec<(u32, u32)> = all_processes().into_iter().filter_map(|it| Some((it, parent_of(it)?))).collect();
     let mut tree = pids.to_vec();
+    let mut everyone = None;
     let mut next = 0;
     while let Some(pid) = tree.get(next).copied() {
-        let children = parents.iter().filter(|(_, parent)| *parent == pid).map(|(child, _)| *child);
-        let new: Vec<_> = children.filter(|it| !tree.contains(it)).collect();
-        tree.extend(new);
+        let children = match listed_children(pid) {
+            Some(children) => children,
+            None => children_among(everyone.get_or_insert_with(parents), pid),
+        };
+        for child in children {
+            if !tree.contains(&child) {
+                tree.push(child);
+            }
+        }
         next += 1;
     }
     tree
+}
+
+/// Children by the kernel's own lists, one a thread; `None` where it keeps none (it needs
+/// `CONFIG_PROC_CHILDREN`). A list can leave one out when another child ends while it is read, so
+/// it counts when it reads the same twice.
+fn listed_children(pid: u32) -> Option<Vec<u32>> {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Some(Vec::new()) };
+    let mut children = Vec::new();
+    for thread in threads.flatten() {
+        let path = thread.path().join("children");
+        let mut list = std::fs::read_to_string(&path).ok()?;
+        loop {
+            let again = std::fs::read_to_string(&path).ok()?;
+            if again == list {
+                break;
+            }
+            list = again;
+        }
+        children.extend(list.split_whitespace().filter_map(|it| it.parse::<u32>().ok()));
+    }
+    Some(children)
+}
+
+/// Every process with its parent: many files, where the kernel lists no children.
+fn parents() -> Vec<(u32, u32)> {
+    all_processes().into_iter().filter_map(|it| Some((it, parent_of(it)?))).collect()
+}
+
+fn children_among(everyone: &[(u32, u32)], pid: u32) -> Vec<u32> {
+    everyone.iter().filter(|(_, parent)| *parent == pid).map(|(child, _)| *child).collect()
 }
 
 /// Fourth field of `/proc/PID/stat`; the second is a name in parentheses that may hold anything.
@@ -70,6 +106,7 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("10").spawn().unwrap();
         let tree = with_descendants(&[std::process::id()]);
         assert!(tree.contains(&child.id()) && tree[0] == std::process::id());
+        assert!(children_among(&parents(), std::process::id()).contains(&child.id()));
         child.kill().unwrap();
         child.wait().unwrap();
     }

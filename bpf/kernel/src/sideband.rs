@@ -5,6 +5,7 @@
 //! Source of the record layouts: `include/uapi/linux/perf_event.h`, `enum perf_event_type`.
 
 use crate::sys::{self, Mapping};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -58,6 +59,8 @@ pub(crate) struct Sideband {
     rings: Vec<PerfRing>,
     /// Events that write into those rings.
     events: Vec<OwnedFd>,
+    /// Processes whose main thread has ended while others went on, with the time of the last end.
+    leaderless: BTreeMap<u32, u64>,
     pub(crate) lost: u64,
 }
 
@@ -109,12 +112,26 @@ impl Sideband {
         for ring in &mut self.rings {
             ring.drain(&mut |record| match parse(record) {
                 Some(Record::Event(event)) => events.push(event),
+                Some(Record::ThreadEnd { pid, thread, time_nanos }) => {
+                    if pid == thread || self.leaderless.contains_key(&pid) {
+                        let last = self.leaderless.entry(pid).or_default();
+                        *last = time_nanos.max(*last);
+                    }
+                }
                 Some(Record::Lost(n)) => self.lost += n,
                 None => {}
             });
         }
+        events.extend(self.ended());
         events.sort_by_key(ProcessEvent::time_nanos);
         events
+    }
+
+    /// A process ends with its last thread, which need not be the main one.
+    fn ended(&mut self) -> Vec<ProcessEvent> {
+        let gone = |pid: u32| !threads_of(pid).iter().any(|it| *it != pid as i32);
+        let ended = self.leaderless.extract_if(.., |pid, _| gone(*pid));
+        ended.map(|(pid, time_nanos)| ProcessEvent::Exit { time_nanos, pid }).collect()
     }
 }
 
@@ -214,6 +231,7 @@ impl PerfRing {
 #[derive(Debug, PartialEq, Eq)]
 enum Record {
     Event(ProcessEvent),
+    ThreadEnd { pid: u32, thread: u32, time_nanos: u64 },
     /// So many records did not fit.
     Lost(u64),
 }
@@ -235,7 +253,7 @@ fn parse(record: &[u8]) -> Option<Record> {
         }
         RECORD_EXIT => {
             let (pid, thread) = (body.u32(8)?, body.u32(16)?);
-            (pid == thread).then_some(ProcessEvent::Exit { time_nanos: body.u64(24)?, pid })?
+            return Some(Record::ThreadEnd { pid, thread, time_nanos: body.u64(24)? });
         }
         RECORD_MMAP2 => mapping(&body, misc, time_nanos)?,
         _ => return None,

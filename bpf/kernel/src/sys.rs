@@ -3,7 +3,8 @@
 //! Nothing here decides anything; each function makes one call and turns its answer into a
 //! `Result`.
 
-use std::ffi::CString;
+use libbpf_rs::{AsRawLibbpf, Object, OpenObject};
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -40,13 +41,12 @@ pub(crate) fn possible_cpus() -> usize {
     usize::try_from(unsafe { libbpf_sys::libbpf_num_possible_cpus() }).unwrap_or(1).max(1)
 }
 
-/// Creates a map; `inner` is an example of the inner maps of an array or hash of maps.
-pub(crate) fn map_create(spec: &MapSpec, inner: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
+/// Creates a map.
+pub(crate) fn map_create(spec: &MapSpec) -> io::Result<OwnedFd> {
     let name = c_string(spec.name.as_bytes())?;
     let opts = libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
         map_flags: spec.flags,
-        inner_map_fd: inner.map_or(0, |it| it.as_raw_fd() as u32),
         ..Default::default()
     };
     // SAFETY: name and options live through the call.
@@ -121,50 +121,51 @@ pub(crate) fn map_lookup_batch(
     }
 }
 
-/// What a program is loaded as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ProgramType {
-    UprobeMulti,
-    Tracepoint,
-    PerfEvent,
+/// Loads all that the object holds. As [`OpenObject::load`] does, which does not tell the errno.
+pub(crate) fn load_object(object: OpenObject) -> io::Result<Object> {
+    let pointer = object.as_libbpf_object();
+    // SAFETY: the pointer is to an opened object, which `object` keeps alive.
+    done(unsafe { libbpf_sys::bpf_object__load(pointer.as_ptr()) })?;
+    // SAFETY: the object is loaded, and `take_ptr` leaves nobody else to close it.
+    Ok(unsafe { Object::from_ptr(object.take_ptr()) })
 }
 
-/// Loads instructions whose map references are patched; `log` receives the verifier's words.
-pub(crate) fn prog_load(
-    kind: ProgramType,
-    name: &str,
-    insns: &[[u8; 8]],
-    log: Option<&mut [u8]>,
-) -> io::Result<OwnedFd> {
-    let name = c_string(name.as_bytes())?;
-    // Source: `enum bpf_prog_type`: KPROBE 2, TRACEPOINT 5, PERF_EVENT 7.
-    let (kind, expected) = match kind {
-        ProgramType::UprobeMulti => (2, BPF_TRACE_UPROBE_MULTI),
-        ProgramType::Tracepoint => (5, 0),
-        ProgramType::PerfEvent => (7, 0),
-    };
-    let mut opts = libbpf_sys::bpf_prog_load_opts {
+/// Loads a program for [`run_program`], whose map references are patched.
+pub(crate) fn load_syscall_program(name: &CStr, insns: &[[u8; 8]]) -> io::Result<OwnedFd> {
+    /// Source: `enum bpf_prog_type`.
+    const BPF_PROG_TYPE_SYSCALL: u32 = 31;
+    /// `BPF_F_SLEEPABLE`, which programs of this type must have.
+    const SLEEPABLE: u32 = 1 << 4;
+    let opts = libbpf_sys::bpf_prog_load_opts {
         sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as _,
-        expected_attach_type: expected,
+        prog_flags: SLEEPABLE,
         ..Default::default()
     };
-    if let Some(log) = log {
-        opts.log_level = 1;
-        opts.log_size = u32::try_from(log.len()).unwrap_or(u32::MAX);
-        opts.log_buf = log.as_mut_ptr().cast();
-    }
     // SAFETY: `[u8; 8]` is the layout of `struct bpf_insn`, which libbpf passes on without
-    // looking into; name, options and log live through the call.
+    // looking into; name and options live through the call.
     owned(unsafe {
         libbpf_sys::bpf_prog_load(
-            kind,
+            BPF_PROG_TYPE_SYSCALL,
             name.as_ptr(),
             c"GPL".as_ptr(),
             insns.as_ptr().cast(),
             insns.len() as _,
-            &mut opts,
+            ptr::from_ref(&opts).cast_mut(),
         )
     })
+}
+
+/// Runs a program of type `syscall` over `ctx`, here and now; what it returned.
+pub(crate) fn run_program(program: BorrowedFd<'_>, ctx: &mut [u8]) -> io::Result<i32> {
+    let mut opts = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
+        ctx_in: ctx.as_mut_ptr().cast(),
+        ctx_size_in: u32::try_from(ctx.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
+        ..Default::default()
+    };
+    // SAFETY: the kernel reads the context and writes it back, within its length.
+    done(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut opts) })?;
+    Ok(opts.retval as i32)
 }
 
 /// How often the kernel skipped the program because it was already running there.
@@ -187,50 +188,25 @@ pub(crate) struct UprobeMulti<'a> {
     pub(crate) at_return: bool,
 }
 
-/// `bpf_attr.link_create` with `uprobe_multi`. Passed by hand: libbpf 1.7's `bpf_link_create`
-/// refuses these options before it asks the kernel.
-#[repr(C)]
-struct LinkUprobeMulti {
-    prog_fd: u32,
-    target_fd: u32,
-    attach_type: u32,
-    flags: u32,
-    path: u64,
-    offsets: u64,
-    ref_ctr_offsets: u64,
-    cookies: u64,
-    cnt: u32,
-    multi_flags: u32,
-    pid: u32,
-    padding: u32,
-}
-
 pub(crate) fn link_uprobe_multi(program: BorrowedFd<'_>, places: &UprobeMulti<'_>) -> io::Result<OwnedFd> {
-    /// Source: `enum bpf_cmd`.
-    const BPF_LINK_CREATE: libc::c_long = 28;
+    const NO_TARGET: i32 = 0;
     assert_eq!(places.offsets.len(), places.cookies.len(), "a cookie for each place");
     let path = c_string(places.path.as_os_str().as_bytes())?;
-    let attr = LinkUprobeMulti {
-        prog_fd: program.as_raw_fd() as u32,
-        target_fd: 0,
-        attach_type: BPF_TRACE_UPROBE_MULTI,
-        flags: 0,
-        path: path.as_ptr() as u64,
-        offsets: places.offsets.as_ptr() as u64,
-        ref_ctr_offsets: 0,
-        cookies: places.cookies.as_ptr() as u64,
-        cnt: u32::try_from(places.offsets.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
-        multi_flags: if places.at_return { UPROBE_MULTI_RETURN } else { 0 },
-        pid: places.pid.unwrap_or(0),
-        padding: 0,
+    let mut opts = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
+        ..Default::default()
     };
-    // SAFETY: path and arrays live through the call and have `cnt` elements; descriptors are
-    // made close-on-exec.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, BPF_LINK_CREATE, ptr::from_ref(&attr), size_of_val(&attr)) };
-    match i32::try_from(fd) {
-        Ok(fd) if fd >= 0 => owned(fd),
-        _ => Err(io::Error::last_os_error()),
-    }
+    opts.__bindgen_anon_1.uprobe_multi = libbpf_sys::bpf_link_create_opts__bindgen_ty_1__bindgen_ty_3 {
+        path: path.as_ptr(),
+        offsets: places.offsets.as_ptr(),
+        cookies: places.cookies.as_ptr(),
+        cnt: u32::try_from(places.offsets.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
+        flags: if places.at_return { UPROBE_MULTI_RETURN } else { 0 },
+        pid: places.pid.unwrap_or(0),
+        ..Default::default()
+    };
+    // SAFETY: path and arrays live through the call and have `cnt` elements.
+    owned(unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), NO_TARGET, BPF_TRACE_UPROBE_MULTI, &opts) })
 }
 
 /// Runs the program at every hit of a perf event (a tracepoint or a timer).

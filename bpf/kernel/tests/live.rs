@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use xputrace_bytecode::helper;
 use xputrace_bytecode::insn::{Alu, Cond, Size, atomic};
+use xputrace_bytecode::vm::Change;
 use xputrace_bytecode::{Assembler, Home, Line, MapKind, MapSpec, Program, ProgramKind, Reg};
 use xputrace_kernel::{AttachError, AttachReport, Kernel, News, Outcome, ProcessEvent, Scope, StoppedChild};
 use xputrace_model::diagnostic::Site;
@@ -170,6 +171,66 @@ fn children_get_their_own_probes() {
     poll_until(&mut kernel, |kernel| kernel.processes().iter().any(|it| matches!(it, ProcessEvent::Exit { .. })));
 }
 
+/// A process goes on when its main thread has ended, and so do its probes.
+#[test]
+fn a_process_ends_with_its_last_thread() {
+    need_root!();
+    let mut plan = Plan::default();
+    let work = counter(&mut plan, "work");
+    uprobe(&mut plan, target(), "work", work);
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = make_fifo(&directory);
+    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut child = StoppedChild::spawn(&words(&["headless", "300", fifo.to_str().unwrap()]), &[], None).unwrap();
+    let pid = child.pid();
+    kernel.attach(&plan, &child.scope());
+    child.resume().unwrap();
+    poll_until(&mut kernel, |_| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        stat.contains(") Z ") && std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().count() == 2
+    });
+    let early: Vec<_> = kernel.processes();
+    assert!(!early.iter().any(|it| matches!(it, ProcessEvent::Exit { .. })), "{early:?}");
+    let _writer = feed(&fifo, 1);
+    poll_until(&mut kernel, |kernel| {
+        kernel.processes().iter().any(|it| matches!(it, ProcessEvent::Exit { pid: ended, .. } if *ended == pid))
+    });
+    child.wait().unwrap();
+    assert_eq!(read_counter(&kernel, work), 300);
+}
+
+#[test]
+fn names_of_functions_can_come_from_the_runs_own_table() {
+    need_root!();
+    let mut plan = Plan { strings: vec![String::new(), "many_f007".into()], ..Plan::default() };
+    let work = counter(&mut plan, "work");
+    uprobe(&mut plan, target(), "many_f00?", work);
+    let mut kernel = Kernel::load(&plan).unwrap();
+    let asked = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+    let names = asked.clone();
+    kernel.intern_with(move |name| {
+        names.borrow_mut().push(name.to_owned());
+        1000 + names.borrow().len() as u32
+    });
+    let mut child = StoppedChild::spawn(&words(&["many"]), &[], None).unwrap();
+    let report = kernel.attach(&plan, &child.scope());
+    assert_eq!(places(&report), [10], "{report:?}");
+    assert!(child.wait().unwrap().success());
+    assert_eq!(read_counter(&kernel, work), 10);
+    assert_eq!(asked.borrow().len(), 9, "the plan has one of them: {:?}", asked.borrow());
+    assert_eq!(kernel.functions(), *asked.borrow());
+}
+
+#[test]
+fn what_is_here_is_listed() {
+    let functions = xputrace_kernel::list(&format!("uprobe:{}:many_f00*", target().display())).unwrap();
+    assert_eq!(functions.len(), 10);
+    assert!(functions[7].starts_with("uprobe:/") && functions[7].ends_with("/target:many_f007"), "{functions:?}");
+    need_root!();
+    let tracepoints = xputrace_kernel::list("tracepoint:sched:sched_process_*").unwrap();
+    assert!(tracepoints.contains(&"tracepoint:sched:sched_process_fork".to_owned()), "{tracepoints:?}");
+}
+
 #[test]
 fn a_thousand_functions_in_one_link_each_with_its_name() {
     need_root!();
@@ -299,6 +360,115 @@ fn a_refused_program_names_the_script_line() {
     let error = Kernel::load(&plan).err().expect("refused").to_string();
     assert!(error.contains("program bad of bad.rhai:3"), "{error}");
     assert!(error.contains("invalid bpf_context access") && error.contains("a bug in xputrace"), "{error}");
+}
+
+/// What bpftool shows comes from the object's types and lines.
+#[test]
+fn the_kernel_knows_lines_and_types() {
+    need_root!();
+    let mut plan = Plan::default();
+    plan.image.sources.push(("calls.rhai".into(), "// one\nuprobe(…, |e| @calls.count());".into()));
+    let name = format!("xtl{}", std::process::id());
+    let calls = counter(&mut plan, &name);
+    let mut asm = Assembler::new();
+    asm.line(0, 2, 1);
+    asm.mov_imm(Reg::R7, 1);
+    add_r7(&mut asm, calls);
+    add_program(&mut plan, &format!("{name}p"), ProgramKind::Uprobe, asm);
+    let _kernel = Kernel::load(&plan).unwrap();
+    let bpftool = |args: &[&str]| {
+        let output = Command::new("bpftool").args(args).output().ok()?;
+        Some(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let Some(program) = bpftool(&["prog", "dump", "xlated", "name", &format!("{name}p"), "linum"]) else {
+        eprintln!("skipped: needs bpftool");
+        return;
+    };
+    assert!(program.contains("@calls.count()); [file:calls.rhai line_num:2"), "{program}");
+    let map = bpftool(&["map", "dump", "name", &name]).unwrap();
+    assert!(map.contains("\"value\": 0"), "a number, not bytes: {map}");
+}
+
+#[test]
+fn a_map_that_cannot_be_made_is_named() {
+    need_root!();
+    let mut plan = Plan::default();
+    counter(&mut plan, "small");
+    add_map(&mut plan, "huge", MapKind::Array, 4, 1 << 20, u32::MAX);
+    let error = Kernel::load(&plan).err().expect("refused").to_string();
+    assert!(error.starts_with("cannot create the map huge (Array, 4294967295 entries): "), "{error}");
+    assert!(error.contains("declare it smaller"), "{error}");
+}
+
+/// Maps and programs of the tracer's engine stay out, and numbers of maps are those of the plan.
+#[test]
+fn only_the_kernels_half_is_loaded() {
+    need_root!();
+    let mut plan = Plan::default();
+    let ours = add_map(&mut plan, "ours", MapKind::Hash, 8, 8, 16);
+    plan.image.maps[ours].home = Home::Tracer;
+    counting(&mut plan, "handler", ProgramKind::Syscall, ours);
+    let work = counter(&mut plan, "work");
+    uprobe(&mut plan, target(), "work", work);
+    let (kernel, _) = run(&plan, &["work", "20"]);
+    assert!(kernel.map(ours).is_none());
+    assert_eq!(read_counter(&kernel, work), 20);
+}
+
+/// Several threads hit a probe that adds to the very element that we add to.
+#[test]
+fn a_number_is_changed_exactly_while_probes_change_it() {
+    need_root!();
+    let mut plan = Plan::default();
+    let sums = add_map(&mut plan, "sums", MapKind::Hash, 8, 8, 4);
+    plan.image.maps[sums].flags = xputrace_bytecode::image::NO_PREALLOC;
+    let mut asm = Assembler::new();
+    let (out, hit) = (asm.label(), asm.label());
+    asm.st_imm(Size::Dw, Reg::FP, -8, 7);
+    asm.st_imm(Size::Dw, Reg::FP, -16, 0);
+    for _ in 0..2 {
+        asm.ld_map(Reg::R1, sums);
+        frame_address(&mut asm, Reg::R2, -8);
+        asm.call(helper::MAP_LOOKUP_ELEM);
+        asm.jump_if_imm(Cond::Ne, Reg::R0, 0, hit);
+        asm.ld_map(Reg::R1, sums);
+        frame_address(&mut asm, Reg::R2, -8);
+        frame_address(&mut asm, Reg::R3, -16);
+        asm.mov_imm(Reg::R4, helper::UPDATE_NOEXIST.into());
+        asm.call(helper::MAP_UPDATE_ELEM);
+    }
+    asm.jump(out);
+    asm.place(hit);
+    asm.mov_imm(Reg::R1, 1);
+    asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
+    let program = add_program_ending_at(&mut plan, "add", ProgramKind::Uprobe, asm, out);
+    plan.probes.push(function_probe(target(), "work", program));
+
+    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut child = StoppedChild::spawn(&words(&["threads", "50000"]), &[], None).unwrap();
+    kernel.attach(&plan, &child.scope());
+    let map = kernel.map(sums).unwrap();
+    let key = 7u64.to_ne_bytes();
+    let add = Change::new(atomic::ADD, 1000).unwrap();
+    map.modify(&key, add).unwrap();
+    child.resume().unwrap();
+    let mut ours = 1000;
+    while child.try_wait().unwrap().is_none() {
+        map.modify(&key, add).unwrap();
+        ours += 1000;
+    }
+    let sum = u64::from_ne_bytes(*map.lookup(&key).unwrap().unwrap()[0].first_chunk().unwrap());
+    assert_eq!(sum, ours + 200_000);
+    assert!(ours > 20_000, "the two went on at the same time");
+
+    for (op, operand, expected) in [(atomic::XOR, 5, 5), (atomic::OR, 2, 7), (atomic::AND, 6, 6)] {
+        map.modify(&8u64.to_ne_bytes(), Change::new(op, operand).unwrap()).unwrap();
+        assert_eq!(map.lookup(&8u64.to_ne_bytes()).unwrap().unwrap()[0][0], expected);
+    }
+    map.modify(&9u64.to_ne_bytes(), add).unwrap();
+    map.modify(&10u64.to_ne_bytes(), add).unwrap();
+    let full = map.modify(&11u64.to_ne_bytes(), add).unwrap_err().to_string();
+    assert!(full.contains("Argument list too long"), "the map is full: {full}");
 }
 
 #[test]

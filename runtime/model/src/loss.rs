@@ -188,6 +188,8 @@ pub struct Account {
     pub captured: u64,
     /// The script asked for kernels and not for their launches: there is nothing to join.
     pub kernels_only: bool,
+    /// The script asked for launches and not for their kernels: what became of them is not known.
+    pub launches_only: bool,
     /// Kernel records that arrived, and their nanoseconds.
     pub kernels: u64,
     pub kernel_nanos: u64,

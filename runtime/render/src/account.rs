@@ -115,6 +115,11 @@ fn balance(account: &Account, losses: &Losses) -> String {
         return format!("kernels {} (launches not asked for){well}", account.kernels);
     }
     let Account { launches, joined, failed, lost, captured, .. } = *account;
+    if account.launches_only {
+        let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
+        let well = if losses.is_empty() { "; 0 lost" } else { "" };
+        return format!("launches {launches}{failed} (kernels not asked for){well}");
+    }
     let sum = joined.saturating_add(failed).saturating_add(lost);
     let mut line = format!("launches {launches} {} joined {joined}", if sum == launches { "=" } else { "≠" });
     for (name, n) in [("failed", failed), ("lost", lost)] {

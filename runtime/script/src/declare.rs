@@ -3,9 +3,9 @@
 //! Each takes values of any type and any number, so that a mistake is answered in our own words
 //! and the rest of the script is still looked at.
 
-use crate::handler::{Captured, Handler, MapDeclaration, Options, map_name};
+use crate::handler::{Captured, Function, Handler, MapDeclaration, Options, map_name};
 use crate::maps::MapRef;
-use crate::session::{Body, Closure, Shared};
+use crate::session::{Body, Closure, Session, Shared};
 use crate::stage::{ArgumentSpec, ArgumentValue};
 use crate::{arguments, units};
 use rhai::{Dynamic, Engine, FnPtr, ImmutableString, Map, NativeCallContext};
@@ -160,7 +160,7 @@ fn declare(call: &Call, event: Event) -> ProbeRef {
     });
     let mut session = call.session.borrow_mut();
     let site = session.site(&call.at);
-    let captured = captured(&body, &function);
+    let captured = captured(&session, &body, &function);
     for (target, name) in targets {
         session.handlers.push(Handler {
             event,
@@ -227,13 +227,27 @@ fn body_of(call: &Call, event: Event, function: &FnPtr, wrapped: bool) -> Option
     Some(body)
 }
 
-fn captured(body: &Body, function: &FnPtr) -> Vec<(String, Captured)> {
+fn captured(session: &Session, body: &Body, function: &FnPtr) -> Vec<(String, Captured)> {
     let values = body.captures.iter().zip(function.curry());
-    values.filter(|(name, _)| map_name(name).is_none()).map(|(name, value)| (name.clone(), constant(value))).collect()
+    values
+        .filter(|(name, _)| map_name(name).is_none())
+        .map(|(name, value)| (name.clone(), constant(session, body.file, value)))
+        .collect()
 }
 
-fn constant(value: &Dynamic) -> Captured {
+fn constant(session: &Session, file: FileId, value: &Dynamic) -> Captured {
     let value = value.flatten_clone();
+    if let Some(function) = value.clone().try_cast::<FnPtr>()
+        && let Some(body) = session.body(&function, file)
+    {
+        return Captured::Closure(Box::new(Function {
+            file: body.file,
+            name: function.fn_name().to_owned(),
+            captured: captured(session, &body, &function),
+            parameters: body.parameters,
+            body: body.statements,
+        }));
+    }
     if let Ok(n) = value.as_int() {
         Captured::Int(n)
     } else if let Ok(on) = value.as_bool() {

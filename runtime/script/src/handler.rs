@@ -45,8 +45,39 @@ pub enum Captured {
     Bool(bool),
     Str(String),
     Unit,
+    /// A closure that the script keeps in a variable: `f.call(x)` is compiled in its place.
+    Closure(Box<Function>),
     /// A value that has no meaning in compiled code; the text names its type.
     Other(String),
+}
+
+/// A function of the script or of a module; its calls in compiled handlers are compiled in place.
+#[derive(Clone, Debug)]
+pub struct Function {
+    /// The file whose text the body is.
+    pub file: FileId,
+    pub name: String,
+    pub parameters: Vec<String>,
+    /// What a closure captured; empty for functions with a name.
+    pub captured: Vec<(String, Captured)>,
+    pub body: Vec<Stmt>,
+}
+
+/// Two functions are the same when they stand at the same place.
+impl PartialEq for Function {
+    fn eq(&self, other: &Self) -> bool {
+        (self.file, &self.name, &self.captured) == (other.file, &other.name, &other.captured)
+    }
+}
+
+/// What `import "name" as alias;` makes known in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModuleAlias {
+    /// The file that imports.
+    pub importer: FileId,
+    pub alias: String,
+    /// The file that is imported.
+    pub module: FileId,
 }
 
 /// A map declared with `map(#{name: …, size: …, evict: …})`.
@@ -67,6 +98,9 @@ pub struct Staged {
     pub maps: Vec<MapDeclaration>,
     /// For each source file, from positions in the rewritten text to the user's text.
     pub positions: Vec<Positions>,
+    /// The functions of all files.
+    pub functions: Vec<Function>,
+    pub modules: Vec<ModuleAlias>,
 }
 
 /// From positions in the text that Rhai parsed to byte offsets in the text that the user wrote.
@@ -123,6 +157,15 @@ impl Positions {
 }
 
 impl Staged {
+    /// The function that `name(…)` or `module::name(…)` with so many arguments means in `file`.
+    pub fn function(&self, file: FileId, module: Option<&str>, name: &str, n_arguments: usize) -> Option<&Function> {
+        let file = match module {
+            None => file,
+            Some(alias) => self.modules.iter().find(|it| it.importer == file && it.alias == alias)?.module,
+        };
+        self.functions.iter().find(|it| it.file == file && it.name == name && it.parameters.len() == n_arguments)
+    }
+
     /// A label at a Rhai position in `file`, as long as the word or token that stands there.
     pub fn label(&self, file: FileId, position: Position) -> Label {
         let offset = self.positions[file.0 as usize].offset(position);

@@ -11,7 +11,6 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use xputrace_model::diagnostic::{Diagnostic, Label};
 use xputrace_model::output::{Output, View};
-use xputrace_model::schema::Unit;
 use xputrace_model::table::Value;
 
 /// Steps that the top level may take: a second or so.
@@ -46,6 +45,7 @@ impl Interpreter {
     /// been bound for. `event` is what a handler with a parameter is given.
     ///
     /// The error is what ended the handler, at its line; the handler can be run again.
+    #[expect(clippy::result_large_err, reason = "a handler's failure is rare, and is printed")]
     pub fn run(&mut self, closure: usize, event: Option<&EventView>) -> Result<(), Diagnostic> {
         let Some(closure) = self.session.borrow().closures.get(closure).cloned() else {
             let label = Label { file: Default::default(), span: 0..0, note: None };
@@ -97,7 +97,7 @@ pub(crate) fn engine(session: &Shared) -> Engine {
     declare::register(&mut engine, session);
     maps::register(&mut engine, session);
     event::register(&mut engine);
-    register_units(&mut engine, session);
+    register_units(&mut engine);
     register_output(&mut engine, session);
     engine
 }
@@ -121,7 +121,7 @@ fn resolve_maps(engine: &mut Engine, session: &Shared) {
 }
 
 /// `100.ms`, `x / 1.us`, `99.hz`, `x.human`.
-fn register_units(engine: &mut Engine, session: &Shared) {
+fn register_units(engine: &mut Engine) {
     for (name, nanos) in units::NANOS {
         engine.register_get(*name, move |n: &mut i64| n.wrapping_mul(*nanos));
         engine.register_get(*name, move |n: &mut f64| (*n * *nanos as f64).round() as i64);
@@ -130,10 +130,8 @@ fn register_units(engine: &mut Engine, session: &Shared) {
         Some(nanos) => Ok(nanos),
         None => Failure::raise("rate", format!("{n} times a second is no rate"), None),
     });
-    let session = session.clone();
-    engine.register_get("human", move |n: &mut i64| {
-        maps::host(&session).map(|host| host.borrow_mut().text(&Value::Int(*n), Unit::Nanos, true))
-    });
+    // What an integer measures is not known any more: a wrong unit would be worse than none.
+    engine.register_get("human", |n: &mut i64| n.to_string());
 }
 
 fn register_output(engine: &mut Engine, session: &Shared) {

@@ -106,7 +106,7 @@ pub(crate) fn host(session: &Shared) -> Answer<Rc<RefCell<dyn Host>>> {
         None => Failure::raise(
             "top-level",
             "the top level of a script runs before anything is measured: it cannot read or change maps",
-            Some("do it in `begin(|| …)`, `interval(1.s, || …)` or `end(|| …)`"),
+            Some("a handler is a closure: `kernel(|k| …)`, `begin(|| …)`, `interval(1.s, || …)`, `end(|| …)`"),
         ),
     }
 }
@@ -352,7 +352,7 @@ pub(crate) fn register(engine: &mut Engine, session: &Shared) {
     engine.register_global_module(module.into());
     updates(engine);
     reads(engine);
-    rows(engine);
+    rows(engine, session);
     texts(engine, session);
 }
 
@@ -472,7 +472,7 @@ fn optional(n: Option<i64>) -> Dynamic {
 }
 
 /// `for row in @m`, `@m.keys()`, and what rows have.
-fn rows(engine: &mut Engine) {
+fn rows(engine: &mut Engine, session: &Shared) {
     engine.register_fn("keys", |map: &mut MapRef| -> Answer<Array> {
         let Some(table) = map.table()? else { return Ok(Array::new()) };
         let mut keys: Vec<&Key> = table.rows.iter().map(|it| &it.0).collect();
@@ -490,6 +490,11 @@ fn rows(engine: &mut Engine) {
     engine.register_get("key", |row: &mut Row| key_value(row.key()));
     engine.register_get("keys", |row: &mut Row| -> Array { row.key().iter().cloned().map(to_dynamic).collect() });
     engine.register_get("value", |row: &mut Row| row_value(row));
+    let shared = session.clone();
+    engine.register_get("human", move |row: &mut Row| -> Answer<String> {
+        let value = from_dynamic(&row_value(row))?;
+        Ok(host(&shared)?.borrow_mut().text(&value, row.table.def.unit, true))
+    });
 }
 
 fn row_value(row: &Row) -> Dynamic {

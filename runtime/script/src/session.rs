@@ -4,7 +4,7 @@
 //! while it is borrowed.
 
 use crate::arguments::Arguments;
-use crate::handler::{Handler, MapDeclaration, Positions, token_at};
+use crate::handler::{Function, Handler, MapDeclaration, ModuleAlias, Positions, token_at};
 use crate::host::Host;
 use crate::stage::ArgumentSpec;
 use rhai::{AST, ASTNode, Expr, FnPtr, Module, NativeCallContext, Position, Stmt};
@@ -23,6 +23,7 @@ pub(crate) struct Session {
     pub(crate) files: Vec<File>,
     pub(crate) handlers: Vec<Handler>,
     pub(crate) maps: Vec<MapDeclaration>,
+    pub(crate) modules: Vec<ModuleAlias>,
     pub(crate) closures: Vec<Closure>,
     pub(crate) arguments: Arguments,
     pub(crate) declared_arguments: Vec<ArgumentSpec>,
@@ -161,11 +162,30 @@ impl Syntax {
         self.offsets = offsets;
     }
 
-    /// A function's statements. Rhai gives out no body of a function, so it is put alone into a
-    /// module and that is walked.
+    /// The functions that have a name; those of closures cannot be written.
+    pub(crate) fn functions(&self, file: FileId) -> Vec<Function> {
+        let named = self.ast.iter_functions().filter(|it| it.name.chars().all(|c| c == '_' || c.is_alphanumeric()));
+        named
+            .filter_map(|it| {
+                Some(Function {
+                    file,
+                    name: it.name.to_owned(),
+                    parameters: it.params.iter().map(|it| (*it).to_owned()).collect(),
+                    captured: Vec::new(),
+                    body: self.body(it.name, it.params.len())?,
+                })
+            })
+            .collect()
+    }
+
+    /// A function's statements.
     pub(crate) fn statements(&self, name: &str) -> Option<Vec<Stmt>> {
-        let parameters = self.parameters.get(name)?.len();
-        let function = self.ast.shared_lib().get_script_fn(name, parameters)?.clone();
+        self.body(name, self.parameters.get(name)?.len())
+    }
+
+    /// Rhai gives out no body of a function, so it is put alone into a module and that is walked.
+    fn body(&self, name: &str, n_parameters: usize) -> Option<Vec<Stmt>> {
+        let function = self.ast.shared_lib().get_script_fn(name, n_parameters)?.clone();
         let mut module = Module::new();
         module.set_script_fn(function);
         let mut statements = Vec::new();

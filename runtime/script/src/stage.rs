@@ -2,7 +2,7 @@
 
 use crate::arguments::Arguments;
 use crate::errors;
-use crate::handler::Staged;
+use crate::handler::{Function, ModuleAlias, Staged};
 use crate::interpreter::{self, Interpreter};
 use crate::lexer::{self, Dialect};
 use crate::session::{File, Session, Shared, Syntax, source_name};
@@ -61,8 +61,11 @@ struct Stage {
     session: Shared,
     loader: Rc<dyn Loader>,
     /// By the name that `import` gives; `None` while a module is being loaded.
-    modules: FxHashMap<String, Option<(FileId, rhai::Shared<Module>)>>,
+    modules: FxHashMap<String, Option<Loadable>>,
 }
+
+/// An imported file and what it defines.
+type Loadable = (FileId, rhai::Shared<Module>);
 
 impl Stage {
     fn run_main(&mut self, main: SourceFile) {
@@ -99,7 +102,8 @@ impl Stage {
                 }
             }
         }
-        let failed = found.iter().any(|it| it.severity == Severity::Error);
+        // Where the text was read as it was meant, the rest of it is looked at too.
+        let failed = found.iter().any(|it| it.severity == Severity::Error && !lexer::REPAIRED.contains(&it.code));
         found.into_iter().for_each(|it| self.report(it));
         let (interpreted, scope) = parsed.pop()?;
         let (compiled, _) = parsed.pop()?;
@@ -122,8 +126,10 @@ impl Stage {
         for import in lexer::imports(text) {
             let label = Label { file, span: import.name_span.clone(), note: None };
             match self.module(&import.name) {
-                Ok(Some((_, module))) => {
+                Ok(Some((found, module))) => {
                     if let Some(alias) = import.alias {
+                        let known = ModuleAlias { importer: file, alias: alias.clone(), module: found };
+                        self.session.borrow_mut().modules.push(known);
                         self.engine.register_static_module(alias, module);
                     }
                 }
@@ -138,7 +144,8 @@ impl Stage {
         complete
     }
 
-    fn module(&mut self, name: &str) -> Result<Option<(FileId, rhai::Shared<Module>)>, (&'static str, String)> {
+    /// The error is a diagnostic's code and message; `None` where the module has mistakes itself.
+    fn module(&mut self, name: &str) -> Result<Option<Loadable>, (&'static str, String)> {
         match self.modules.get(name) {
             Some(Some(known)) => return Ok(Some(known.clone())),
             Some(None) => return Err(("import-cycle", format!("`{name}` imports itself, directly or through others"))),
@@ -158,7 +165,7 @@ impl Stage {
     }
 
     /// Runs the top level of an imported text.
-    fn evaluate(&mut self, source: SourceFile) -> Option<(FileId, rhai::Shared<Module>)> {
+    fn evaluate(&mut self, source: SourceFile) -> Option<Loadable> {
         let (file, scope, ast) = self.parse(source)?;
         match Module::eval_ast_as_new(scope, &ast, &self.engine) {
             Ok(module) => Some((file, module.into())),
@@ -201,6 +208,8 @@ impl Stage {
             handlers: std::mem::take(&mut session.handlers),
             maps: std::mem::take(&mut session.maps),
             positions: session.files.iter().map(|it| it.compiled.positions.clone()).collect(),
+            functions: functions(&session),
+            modules: std::mem::take(&mut session.modules),
         };
         let mut diagnostics = std::mem::take(&mut session.diagnostics);
         diagnostics.sort_by_key(|it| (it.primary.file, it.primary.span.start));
@@ -209,4 +218,9 @@ impl Stage {
         let interpreter = Interpreter::new(self.engine, self.session);
         Loaded { staged, interpreter, diagnostics, arguments }
     }
+}
+
+fn functions(session: &Session) -> Vec<Function> {
+    let files = (0u32..).map(FileId).zip(&session.files);
+    files.flat_map(|(id, file)| file.compiled.functions(id)).collect()
 }

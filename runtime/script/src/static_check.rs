@@ -17,10 +17,14 @@ pub(crate) const BUILTINS: &[&str] = &[
     "lost",
     "kernels",
     "losses",
+    "gpu_busy_ns",
     "gpu_busy_share",
     "gpu_time_ns",
+    "collector_cost_ns",
+    "tracer_cost_ns",
     "own_cost_ns",
     "elapsed_ns",
+    "output_is_json",
 ];
 
 /// Every function of Rhai 1.27's standard packages, and those that its parser knows.
@@ -54,7 +58,19 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("quantiles", "write `@time.quantiles(x)`"),
     ("delete", "write `@map[key].remove()`"),
     ("nsecs", "write `e.time`"),
+    ("ustack", "write `e.ustack`, or `k.launch.ustack` for what launched a kernel"),
+    ("kstack", "write `e.kstack`"),
+    ("clear", "write `@map.clear()`, in an `interval`, `begin` or `end` handler"),
+    ("zero", "write `@map.clear()`, in an `interval`, `begin` or `end` handler"),
+    ("time", "write `e.time`"),
+    ("join", "write `print(`…${x}…`)`"),
+    ("len", "a list of strings or a map's size is for interpreted handlers: `@map.len()`"),
 ];
+
+/// What users of other tracers mean by a function, as advice.
+pub(crate) fn elsewhere(name: &str) -> Option<&'static str> {
+    ELSEWHERE.iter().find(|(other, _)| *other == name).map(|it| it.1)
+}
 
 /// Names that a declaration may begin with, for suggestions.
 pub(crate) fn declaring_names() -> impl Iterator<Item = &'static str> {
@@ -72,8 +88,8 @@ pub(crate) fn is_known(name: &str) -> bool {
 /// The diagnostic for a call of a function that does not exist.
 pub(crate) fn unknown_function(name: &str, label: Label) -> Diagnostic {
     let diagnostic = Diagnostic::error("unknown-function", format!("there is no function `{name}`"), label);
-    if let Some((_, help)) = ELSEWHERE.iter().find(|(other, _)| *other == name) {
-        return diagnostic.help(*help);
+    if let Some(help) = elsewhere(name) {
+        return diagnostic.help(help);
     }
     match nearest(name, declaring_names().chain(BUILTINS.iter().copied())) {
         Some(near) => diagnostic.help(format!("did you mean `{near}`?")),
@@ -90,7 +106,7 @@ pub(crate) fn interpreted(session: &Session) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for file in 0..session.files.len() {
         let mut check = Check { session, file, found: &mut found };
-        session.files[file].interpreted.ast.statements().iter().for_each(|it| check.statement(it));
+        session.files[file].interpreted.ast.statements().iter().for_each(|it| check.statement(it, false));
     }
     found
 }
@@ -102,12 +118,13 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    fn statement(&mut self, statement: &Stmt) {
+    fn statement(&mut self, statement: &Stmt, in_handler: bool) {
         let mut closures = Vec::new();
         statement.walk(&mut Vec::new(), &mut |path: &[ASTNode]| {
             match path.last() {
                 Some(ASTNode::Expr(Expr::FnCall(call, position))) => self.call(call, *position),
                 Some(ASTNode::Stmt(Stmt::FnCall(call, position))) => self.call(call, *position),
+                Some(ASTNode::Expr(Expr::MethodCall(call, position))) if in_handler => self.switch(call, *position),
                 Some(ASTNode::Expr(Expr::DynamicConstant(value, _))) if path.iter().any(interprets) => {
                     closures.extend(value.read_lock::<FnPtr>().map(|it| it.fn_name().to_owned()));
                 }
@@ -117,7 +134,17 @@ impl Check<'_> {
         });
         for closure in closures {
             let body = self.session.files[self.file].interpreted.statements(&closure).unwrap_or_default();
-            body.iter().for_each(|it| self.statement(it));
+            body.iter().for_each(|it| self.statement(it, true));
+        }
+    }
+
+    /// Probes cannot be switched while they run: said here, for a handler would be too late. (At the top level the
+    /// call itself says it.)
+    fn switch(&mut self, call: &FnCallExpr, position: Position) {
+        if matches!(call.name.as_str(), "disable" | "enable") {
+            let label = self.session.label(FileId(self.file as u32), position);
+            let message = format!("switching a probe off and on (`.{}()`) is not supported yet", call.name);
+            self.found.push(Diagnostic::error("not-yet", message, label).help("test a map in the handler: `if @on == 1 { … }`"));
         }
     }
 

@@ -232,3 +232,10 @@ fn flame_graphs_exits_and_numbers_of_the_run() {
     assert_eq!(host.borrow().printed, ["@gpu in a.svg", "12"]);
     assert_eq!(host.borrow().exit, Some(3));
 }
+
+#[test]
+fn an_integer_without_a_unit_prints_plainly() {
+    let (host, answers) = run("end(|| { let ns = 1500; print(`${ns.human}`); for row in @none.top(3) { print(row.human); } });");
+    assert!(answers.is_empty(), "{answers:?}");
+    assert_eq!(host.borrow().printed, ["1500"]);
+}

@@ -1,11 +1,13 @@
 //! Events a second of decode + join + order + handler + table, on one core: an event is a
 //! kernel record with its launch, the handler `@time[k.name, k.launch.tid, joined].sum(k.duration)`.
+//! Over made-up records, and over the recording of an LLM's inference on an H200.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
 
 use common::*;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use xputrace_tracer::recording::{Entry, Reader};
 use xputrace_tracer::{Pipeline, ProcessIndex};
 use xputrace_wire::record::{Kernel, Launch};
 
@@ -42,6 +44,24 @@ fn drains() -> Vec<Vec<Vec<u8>>> {
     drains
 }
 
+/// The drains of the recording, decompressed: reading from disk is not measured.
+fn recorded() -> Vec<Vec<Vec<u8>>> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/replay/llm.xpt");
+    let entries = Reader::open(&path).expect("the recording is in the repository");
+    let wire = |it| match it {
+        Entry::Wire { rings, .. } => Some(rings),
+        _ => None,
+    };
+    entries.filter_map(wire).collect()
+}
+
+fn replayed(mut pipeline: Pipeline, drains: &[Vec<Vec<u8>>]) -> Pipeline {
+    let mut sink = Recorder::default();
+    drains.iter().for_each(|it| pipeline.feed(ProcessIndex(0), it, &mut sink));
+    pipeline.finish(&mut sink);
+    pipeline
+}
+
 fn fed(mut pipeline: Pipeline, drains: &[Vec<Vec<u8>>]) -> Pipeline {
     let mut sink = Recorder::default();
     drains.iter().for_each(|it| pipeline.feed(ProcessIndex(0), it, &mut sink));
@@ -65,6 +85,16 @@ fn bench(c: &mut Criterion) {
     });
     group.bench_function("join alone", |b| {
         b.iter_batched(|| compiled_only(false), |it| fed(it, &drains), BatchSize::LargeInput);
+    });
+    group.finish();
+
+    let recorded = recorded();
+    let joined = replayed(compiled_only(true), &recorded).account().joined;
+    let mut group = c.benchmark_group("recording of an LLM");
+    group.throughput(Throughput::Elements(joined));
+    group.sample_size(30);
+    group.bench_function("join + handler + table", |b| {
+        b.iter_batched(|| compiled_only(true), |it| replayed(it, &recorded), BatchSize::LargeInput);
     });
     group.finish();
 }

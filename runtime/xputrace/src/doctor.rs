@@ -59,21 +59,34 @@ fn as_json(fact: &Fact) -> String {
 
 /// Driver, CUPTI, restrictions and GPUs, as files and the driver's own library show them.
 fn gpu_facts() -> Vec<Fact> {
-    vec![driver(), cupti(), counters(), gpus()]
+    let cuda = Cuda::ask();
+    vec![driver(&cuda), cupti(), counters(), gpus(&cuda)]
 }
 
 fn fact(name: &'static str, standing: Standing, found: impl Into<String>, fix: Option<&str>) -> Fact {
     Fact { name, standing, found: found.into(), fix: fix.map(str::to_string) }
 }
 
-fn driver() -> Fact {
-    let version = std::fs::read_to_string("/proc/driver/nvidia/version");
-    match version.ok().and_then(|it| it.split_whitespace().find(|it| it.contains('.') && it.starts_with(|c: char| c.is_ascii_digit())).map(str::to_string)) {
-        Some(version) => fact("driver", Standing::Works, format!("NVIDIA {version}"), None),
-        None => fact(
+fn driver(cuda: &Result<Cuda, String>) -> Fact {
+    let loaded = std::fs::read_to_string("/proc/driver/nvidia/version").ok();
+    let is_version = |it: &&str| it.contains('.') && it.starts_with(|c: char| c.is_ascii_digit());
+    let kernel = loaded.and_then(|it| it.split_whitespace().find(is_version).map(str::to_string));
+    match (kernel, cuda) {
+        (kernel, Ok(cuda)) => {
+            let kernel = kernel.map(|it| format!("NVIDIA {it}, ")).unwrap_or_default();
+            let (major, minor) = (cuda.version / 1000, cuda.version % 1000 / 10);
+            fact("driver", Standing::Works, format!("{kernel}CUDA {major}.{minor}"), None)
+        }
+        (Some(kernel), Err(reason)) => fact(
+            "driver",
+            Standing::Limited,
+            format!("NVIDIA {kernel} is loaded, but {reason}"),
+            Some("install the driver's libraries (libcuda.so.1), or give this container the GPU"),
+        ),
+        (None, Err(reason)) => fact(
             "driver",
             Standing::Missing,
-            "no NVIDIA driver is loaded",
+            format!("no NVIDIA driver: {reason}"),
             Some("install NVIDIA's driver; without a GPU, `xputrace demo` uses a software one"),
         ),
     }
@@ -141,14 +154,66 @@ fn counters() -> Fact {
     }
 }
 
-fn gpus() -> Fact {
-    let entries = std::fs::read_dir("/proc/driver/nvidia/gpus").into_iter().flatten().flatten();
-    let models: Vec<String> = entries
-        .filter_map(|it| std::fs::read_to_string(it.path().join("information")).ok())
-        .filter_map(|it| it.lines().find_map(|line| line.strip_prefix("Model:").map(|m| m.trim().to_string())))
-        .collect();
-    if models.is_empty() {
-        return fact("GPU", Standing::Missing, "no NVIDIA GPU", Some("recordings and the software GPU work without one: xputrace demo"));
+fn gpus(cuda: &Result<Cuda, String>) -> Fact {
+    match cuda {
+        Ok(cuda) if !cuda.devices.is_empty() => {
+            let software = cuda.devices.iter().any(|it| it.contains("software"));
+            let standing = if software { Standing::Limited } else { Standing::Works };
+            fact("GPU", standing, format!("{} × {}", cuda.devices.len(), cuda.devices.join(", ")), None)
+        }
+        _ => fact(
+            "GPU",
+            Standing::Missing,
+            "no GPU that CUDA can use",
+            Some("recordings and the software GPU work without one: xputrace demo"),
+        ),
     }
-    fact("GPU", Standing::Works, format!("{} × {}", models.len(), models.join(", ")), None)
+}
+
+/// What the driver's own library says.
+struct Cuda {
+    /// 1000 × major + 10 × minor.
+    version: i32,
+    devices: Vec<String>,
+}
+
+impl Cuda {
+    /// Loads the library as a program would; the error says which step failed.
+    fn ask() -> Result<Cuda, String> {
+        // SAFETY: loading the driver's library runs its initializers, as in every CUDA program.
+        let library = unsafe { libloading::Library::new("libcuda.so.1") }
+            .map_err(|_| "libcuda.so.1 cannot be loaded".to_string())?;
+        type Status = std::ffi::c_int;
+        // SAFETY: the types are those of cuda.h; each call's pointers outlive it.
+        unsafe {
+            let get = |name: &str| format!("libcuda.so.1 has no {name}");
+            let init = library.get::<unsafe extern "C" fn(u32) -> Status>(b"cuInit").map_err(|_| get("cuInit"))?;
+            let version = library
+                .get::<unsafe extern "C" fn(*mut i32) -> Status>(b"cuDriverGetVersion")
+                .map_err(|_| get("cuDriverGetVersion"))?;
+            let count = library
+                .get::<unsafe extern "C" fn(*mut i32) -> Status>(b"cuDeviceGetCount")
+                .map_err(|_| get("cuDeviceGetCount"))?;
+            let name = library
+                .get::<unsafe extern "C" fn(*mut u8, i32, i32) -> Status>(b"cuDeviceGetName")
+                .map_err(|_| get("cuDeviceGetName"))?;
+            let status = init(0);
+            if status != 0 {
+                return Err(format!("cuInit answers {status}"));
+            }
+            let (mut number, mut devices) = (0, 0);
+            version(&mut number);
+            count(&mut devices);
+            // The driver may have started threads: its library stays.
+            let name = *name;
+            std::mem::forget(library);
+            let name_of = |device| {
+                let mut text = [0u8; 256];
+                name(text.as_mut_ptr(), text.len() as i32, device);
+                let end = text.iter().position(|it| *it == 0).unwrap_or(0);
+                String::from_utf8_lossy(&text[..end]).into_owned()
+            };
+            Ok(Cuda { version: number, devices: (0..devices.clamp(0, 64)).map(name_of).collect() })
+        }
+    }
 }

@@ -14,6 +14,8 @@ use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::sync::Arc;
 use xputrace_bytecode::MapKind;
+use xputrace_bytecode::insn::atomic;
+use xputrace_bytecode::vm::Change;
 use xputrace_kernel::Kernel;
 use xputrace_model::bucket;
 use xputrace_model::loss::{Account, Loss, Losses};
@@ -21,7 +23,7 @@ use xputrace_model::output::{Output, StackNames, View};
 use xputrace_model::stack::{Frames, StackKey};
 use xputrace_model::plan::Plan;
 use xputrace_model::schema::Unit;
-use xputrace_model::table::{Cell, Key, Table, TableDef, TableId, TableKind, Value};
+use xputrace_model::table::{Cell, Key, Scalar, Table, TableDef, TableId, TableKind, Value};
 use xputrace_script::Host;
 use xputrace_tracer::{Pipeline, tables};
 
@@ -285,6 +287,19 @@ impl Results {
         }
     }
 
+    /// Adds to an integer that lives in the kernel, where its probes may be adding too: exactly.
+    fn add_in_kernel(&mut self, id: TableId, key: &[Value], delta: i64) -> Option<Result<(), String>> {
+        let def = self.def(id);
+        if def.kind != TableKind::Plain(Scalar::Int) {
+            return None;
+        }
+        let map = def.kernel_map?;
+        let stored = self.stored_key(&def, key)?;
+        let change = Change::new(atomic::ADD, delta as u64)?;
+        let handle = self.kernel.as_ref()?.map(map)?;
+        Some(handle.modify(&stored, change).map_err(|e| e.to_string()))
+    }
+
     fn set_own(&mut self, id: TableId, def: &TableDef, key: &[Value], value: Value) -> Result<(), String> {
         let own = &mut self.own[id.0 as usize];
         if value == Value::Missing {
@@ -322,7 +337,7 @@ impl Results {
 
     /// The maps whose first key is a stack.
     pub fn stack_tables(&self) -> Vec<(TableId, String)> {
-        let is_stack = |it: &TableDef| it.keys.first().is_some_and(|k| k.kind == xputrace_model::table::Scalar::Stack);
+        let is_stack = |it: &TableDef| it.keys.first().is_some_and(|k| k.kind == Scalar::Stack);
         let all = self.plan.tables.iter().enumerate();
         all.filter(|(_, it)| is_stack(it)).map(|(i, it)| (TableId(i as u32), it.name.clone())).collect()
     }
@@ -404,6 +419,9 @@ impl Host for Results {
 
     fn add(&mut self, name: &str, key: &[Value], delta: i64) -> Result<(), String> {
         let id = self.id(name).ok_or_else(|| format!("there is no map {name}"))?;
+        if let Some(done) = self.add_in_kernel(id, key, delta) {
+            return done;
+        }
         let old = match self.plain(id, key) {
             Some(Value::Int(n)) => n,
             None | Some(Value::Missing) => 0,

@@ -173,7 +173,11 @@ impl Running {
 /// What became of the launches, where any were asked for.
 fn account(results: &Results) -> Option<Account> {
     let demand = &results.plan.demand;
-    demand.gpu().then(|| Account { kernels_only: !demand.launches, ..results.pipeline.account() })
+    demand.gpu().then(|| Account {
+        kernels_only: !demand.launches,
+        launches_only: !demand.kernels,
+        ..results.pipeline.account()
+    })
 }
 
 /// Whether every file of stacks that was asked for has a map to come from: said before anything is run.

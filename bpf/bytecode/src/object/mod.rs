@@ -7,8 +7,9 @@
 //! license                      "Dual BSD/GPL"
 //! ```
 //!
-//! Maps of both homes are included, so the object stands alone. The slots of maps of maps are
-//! empty: whoever loads the object fills them. Programs that call a helper of the tracer's engine
+//! Maps of both homes are included, so the object stands alone. An array of maps comes with a first
+//! inner map in its slot 0 (a static initialisation, which the loader carries out); hashes of maps
+//! are empty: whoever loads the object fills them. Programs that call a helper of the tracer's engine
 //! alone are in sections whose name begins with `?`, which libbpf does not load.
 //!
 //! Source: libbpf's documentation of `SEC()` names and BTF-defined maps.
@@ -33,6 +34,8 @@ const MAX_NAME_BYTES: usize = 15;
 /// Helpers from here on exist only in the tracer's engine.
 const FIRST_OWN_HELPER: i32 = 9000;
 const INSN_BYTES: usize = 8;
+/// A slot of `values`: a pointer, which the object's relocation stands for.
+const SLOT_BYTES: u32 = 8;
 /// Bits of a line record that hold the column.
 const COLUMN_BITS: u32 = 10;
 
@@ -55,17 +58,21 @@ pub enum ObjectError {
 }
 
 /// The names that maps and programs have in the object, in the image's order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
     pub maps: Vec<String>,
     pub programs: Vec<String>,
+    /// For each map, the name of the inner map that it has in slot 0; of arrays of maps only.
+    pub inner_maps: Vec<Option<String>>,
 }
 
 /// The names under which [`write()`] puts each map and program: the image's own where they are
 /// C identifiers of at most 15 characters and unique, else made so.
 pub fn names(image: &Image) -> Names {
     let maps = image.maps.iter().map(|it| it.name.as_str());
-    let wanted: Vec<&str> = maps.chain(image.programs.iter().map(|it| it.name.as_str())).collect();
+    let programs = image.programs.iter().map(|it| it.name.as_str());
+    let inner = image.maps.iter().filter_map(first_inner).map(|it| it.name.as_str());
+    let wanted: Vec<&str> = maps.chain(programs).chain(inner).collect();
     let mut taken = HashSet::new();
     let mut names: Vec<Option<String>> = wanted
         .iter()
@@ -76,7 +83,14 @@ pub fn names(image: &Image) -> Names {
     }
     let mut names = names.into_iter().flatten();
     let maps = names.by_ref().take(image.maps.len()).collect();
-    Names { maps, programs: names.collect() }
+    let programs = names.by_ref().take(image.programs.len()).collect();
+    let inner_maps = image.maps.iter().map(|it| first_inner(it).and_then(|_| names.next()));
+    Names { maps, programs, inner_maps: inner_maps.collect() }
+}
+
+/// The map that stands in slot 0 of an array of maps.
+fn first_inner(spec: &MapSpec) -> Option<&MapSpec> {
+    spec.inner.as_deref().filter(|_| spec.kind == MapKind::ArrayOfMaps)
 }
 
 fn identifier(name: &str) -> String {
@@ -171,6 +185,26 @@ struct Writer<'a> {
     infos: Vec<SectionInfo>,
 }
 
+/// Variables of `.maps`.
+#[derive(Default)]
+struct Variables {
+    names: Vec<String>,
+    /// (variable, offset, size).
+    list: Vec<(TypeId, u32, u32)>,
+    /// Where the next one begins.
+    offset: u32,
+}
+
+impl Variables {
+    /// Its position in the list.
+    fn add(&mut self, variable: TypeId, name: String, bytes: u32) -> usize {
+        self.names.push(name);
+        self.list.push((variable, self.offset, bytes));
+        self.offset += bytes;
+        self.list.len() - 1
+    }
+}
+
 /// Types that descriptions are made of.
 struct Types {
     int: TypeId,
@@ -245,22 +279,40 @@ impl<'a> Writer<'a> {
             return Ok(()); // libbpf refuses an empty `.maps`.
         }
         let mut variables = Vec::new();
-        let mut offset = 0;
+        let mut slots = Vec::new();
+        let mut section = Variables::default();
         for (at, spec) in image.maps.iter().enumerate() {
             let (definition, bytes) = self.map(spec, false)?;
+            // Loaders create the maps in this order and fill an array as soon as it is there.
+            let inner = match (first_inner(spec), self.names.inner_maps[at].clone()) {
+                (Some(inner), Some(name)) => {
+                    let (definition, bytes) = self.map(inner, true)?;
+                    Some(section.add(self.btf.variable(&name, definition), name, bytes))
+                }
+                _ => None,
+            };
             let name = self.names.maps[at].clone();
-            variables.push((self.btf.variable(&name, definition), offset, bytes));
-            offset += bytes;
+            let room = if inner.is_some() { SLOT_BYTES } else { 0 };
+            variables.push(section.add(self.btf.variable(&name, definition), name, bytes + room));
+            slots.extend(inner.map(|it| (section.offset - SLOT_BYTES, it)));
         }
-        let section = self.add_section(".maps", SectionKind::Data, vec![0; offset as usize], 8);
-        self.btf.section(".maps", offset, &variables);
-        for (at, (_, offset, bytes)) in variables.iter().enumerate() {
-            let (offset, bytes) = (u64::from(*offset), u64::from(*bytes));
-            let name = self.names.maps[at].clone();
-            let symbol = self.add_symbol(&name, SymbolKind::Data, section, offset, bytes);
-            self.maps.push(symbol);
+        let id = self.add_section(".maps", SectionKind::Data, vec![0; section.offset as usize], 8);
+        self.btf.section(".maps", section.offset, &section.list);
+        let symbols = self.map_symbols(id, &section);
+        for (offset, inner) in slots {
+            self.add_relocation(id, offset.into(), symbols[inner])?;
         }
+        self.maps = variables.into_iter().map(|it| symbols[it]).collect();
         Ok(())
+    }
+
+    fn map_symbols(&mut self, section: SectionId, variables: &Variables) -> Vec<SymbolId> {
+        let all = variables.list.iter().zip(&variables.names);
+        all.map(|((_, offset, bytes), name)| {
+            let (offset, bytes) = (u64::from(*offset), u64::from(*bytes));
+            self.add_symbol(name, SymbolKind::Data, section, offset, bytes)
+        })
+        .collect()
     }
 
     /// The struct that defines a map, and its size in bytes.
@@ -369,12 +421,17 @@ impl<'a> Writer<'a> {
             insn,
             map,
         })?;
-        let relocation = Relocation {
-            offset: start + (insn * INSN_BYTES) as u64,
-            symbol: *symbol,
-            addend: 0,
-            flags: RelocationFlags::Elf { r_type: elf::R_BPF_64_64 },
-        };
+        self.add_relocation(section, start + (insn * INSN_BYTES) as u64, *symbol)
+    }
+
+    fn add_relocation(
+        &mut self,
+        section: SectionId,
+        offset: u64,
+        symbol: SymbolId,
+    ) -> Result<(), ObjectError> {
+        let flags = RelocationFlags::Elf { r_type: elf::R_BPF_64_64 };
+        let relocation = Relocation { offset, symbol, addend: 0, flags };
         self.object
             .add_relocation(section, relocation)
             .map_err(|it| ObjectError::Elf(it.to_string()))

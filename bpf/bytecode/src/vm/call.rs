@@ -1,14 +1,14 @@
 //! The helper functions. Answers and their order of checks are the kernel's.
 
 use super::FaultReason;
-use super::env::{EAGAIN, EFAULT, EINVAL, Env};
+use super::env::{Change, EAGAIN, EFAULT, EINVAL, Env};
 use super::map::{Found, Map, Store};
 use super::memory::Memory;
 use super::pointer::{self, MAPS, VALUES};
 use crate::helper as id;
 
 /// Helpers of the engine, apart from `map_lookup_elem`, which has an instruction of its own.
-pub(super) const KNOWN: [i32; 23] = [
+pub(super) const KNOWN: [i32; 24] = [
     id::MAP_UPDATE_ELEM,
     id::MAP_DELETE_ELEM,
     id::KTIME_GET_NS,
@@ -32,6 +32,7 @@ pub(super) const KNOWN: [i32; 23] = [
     id::GET_ATTACH_COOKIE,
     id::MAP_LOOKUP_PERCPU_ELEM,
     id::NAME_TEXT,
+    id::MAP_MODIFY,
 ];
 
 /// Records larger than this are refused, whatever the ring buffer's size.
@@ -89,6 +90,7 @@ impl<E: Env> Call<'_, '_, E> {
             id::GET_FUNC_IP => Ok(self.env.func_ip()),
             id::GET_ATTACH_COOKIE => Ok(self.env.attach_cookie()),
             id::NAME_TEXT => self.name_text(),
+            id::MAP_MODIFY => self.modify(),
             _ => Err(FaultReason::NoHelper(helper)),
         }
     }
@@ -146,6 +148,14 @@ impl<E: Env> Call<'_, '_, E> {
         Ok(map.delete(key) as u64)
     }
 
+    fn modify(&mut self) -> Answer {
+        let at = self.map()?;
+        let [_, _, operand, op, _] = self.args;
+        let (map, key) = self.map_and_key(at)?;
+        let change = i32::try_from(op).ok().and_then(|op| Change::new(op, operand));
+        Ok(change.map_or(EINVAL, |it| map.modify(key, it)) as u64)
+    }
+
     fn comm(&mut self) -> Answer {
         let [address, len, ..] = self.args;
         if len == 0 {
@@ -172,12 +182,34 @@ impl<E: Env> Call<'_, '_, E> {
 
     fn read_str(&mut self, user: bool) -> Answer {
         let [to, len, from, ..] = self.args;
+        if !user && self.memory.bytes(from, 0).is_some() {
+            return self.copy_str();
+        }
         let out = writable(self.memory, to, len)?;
         let answer = self.env.read_str(user, from, out);
         if answer < 0 {
             out.fill(0);
         }
         Ok(answer as u64)
+    }
+
+    /// `probe_read_kernel_str` of what the program itself can reach.
+    fn copy_str(&mut self) -> Answer {
+        let [to, len, from, ..] = self.args;
+        let most = (len as u32 as usize).saturating_sub(1);
+        self.scratch.value.clear();
+        for at in 0..most as u64 {
+            match self.memory.load::<1>(from.wrapping_add(at)) {
+                Some([0]) => break,
+                Some([byte]) => self.scratch.value.push(byte),
+                None => return Ok(EFAULT as u64),
+            }
+        }
+        self.scratch.value.push(0);
+        let n_bytes = self.scratch.value.len().min(len as u32 as usize);
+        let out = writable(self.memory, to, n_bytes as u64)?;
+        out.copy_from_slice(&self.scratch.value[..n_bytes]);
+        Ok(n_bytes as u64)
     }
 
     fn ns_pid_tgid(&mut self) -> Answer {

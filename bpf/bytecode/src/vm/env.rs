@@ -1,5 +1,8 @@
 //! What the engine asks of others: the surroundings of a run, and maps that live elsewhere.
 
+use crate::helper::{UPDATE_EXIST, UPDATE_NOEXIST};
+use crate::insn::atomic;
+
 /// What a program may ask of its surroundings. The defaults know nothing: they answer 0, an
 /// empty text or a refusal, so that an implementation names only what it can tell.
 pub trait Env {
@@ -79,6 +82,61 @@ pub trait RemoteMap {
     fn update(&mut self, key: &[u8], value: &[u8], flags: u64) -> i64;
     /// 0 or a negative errno.
     fn delete(&mut self, key: &[u8]) -> i64;
+    /// Changes the first 8 bytes of the element's value, of which there are `value_size`; an
+    /// element that is not there begins with zeros. 0 or a negative errno.
+    ///
+    /// This reads and writes back, which loses a change that others make in between: a map that
+    /// others write to has to do it in one step.
+    fn modify(&mut self, key: &[u8], value_size: usize, change: Change) -> i64 {
+        let mut value = vec![0; value_size];
+        let flags = match self.lookup(key, &mut value) {
+            true => UPDATE_EXIST,
+            false => UPDATE_NOEXIST,
+        };
+        change.apply_to(&mut value);
+        self.update(key, &value, flags as u64)
+    }
+}
+
+/// A change of a number by `map_modify`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    op: i32,
+    operand: u64,
+}
+
+impl Change {
+    /// None unless `op` is one of [`crate::insn::atomic`]'s `ADD OR AND XOR`.
+    pub fn new(op: i32, operand: u64) -> Option<Change> {
+        let known = [atomic::ADD, atomic::OR, atomic::AND, atomic::XOR].contains(&op);
+        known.then_some(Change { op, operand })
+    }
+
+    /// One of [`crate::insn::atomic`].
+    pub fn op(self) -> i32 {
+        self.op
+    }
+
+    pub fn operand(self) -> u64 {
+        self.operand
+    }
+
+    /// What becomes of a number.
+    pub fn apply(self, number: u64) -> u64 {
+        match self.op {
+            atomic::OR => number | self.operand,
+            atomic::AND => number & self.operand,
+            atomic::XOR => number ^ self.operand,
+            _ => number.wrapping_add(self.operand),
+        }
+    }
+
+    /// Changes the first 8 bytes; shorter values stay.
+    pub(super) fn apply_to(self, value: &mut [u8]) {
+        if let Some(number) = value.first_chunk_mut() {
+            *number = self.apply(u64::from_le_bytes(*number)).to_le_bytes();
+        }
+    }
 }
 
 // Source of the numbers: include/uapi/asm-generic/errno-base.h.

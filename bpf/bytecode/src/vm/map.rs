@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use rustc_hash::FxHasher;
 
-use super::env::{E2BIG, EEXIST, EINVAL, ENOENT, RemoteMap};
+use super::env::{Change, E2BIG, EEXIST, EINVAL, ENOENT, RemoteMap};
 use super::pointer::OFFSET_BITS;
 use crate::helper::{UPDATE_EXIST, UPDATE_NOEXIST};
 use crate::image::{MapKind, MapSpec};
@@ -274,6 +274,44 @@ impl Map {
         if let (0, Some(slot)) = (answer, remote.slot_of(key)) {
             let range = self.value(slot as u32);
             self.values[range].copy_from_slice(value);
+        }
+        answer
+    }
+
+    /// 0 or a negative errno.
+    pub(super) fn modify(&mut self, key: &[u8], change: Change) -> i64 {
+        if key.len() != self.key_size || self.value_size < size_of::<u64>() {
+            return EINVAL;
+        }
+        match &self.store {
+            Store::Remote(_) => self.modify_remote(key, change),
+            Store::Array | Store::Hash(_) => self.modify_own(key, change),
+            Store::Maps(_) | Store::OneMap(_) | Store::Outside | Store::Unused => EINVAL,
+        }
+    }
+
+    fn modify_own(&mut self, key: &[u8], change: Change) -> i64 {
+        if let Found::Nothing = self.find(key) {
+            let zeros = vec![0; self.value_size];
+            match self.update(key, &zeros, UPDATE_NOEXIST as u64) {
+                0 => {}
+                errno => return errno,
+            }
+        }
+        let Found::Value(slot) = self.find(key) else { return EINVAL };
+        let range = self.value(slot);
+        change.apply_to(&mut self.values[range]);
+        0
+    }
+
+    /// A copy that the run has in hand is read anew.
+    fn modify_remote(&mut self, key: &[u8], change: Change) -> i64 {
+        self.write_back();
+        let (stride, size) = (self.stride, self.value_size);
+        let Store::Remote(remote) = &mut self.store else { return EINVAL };
+        let answer = remote.handle.modify(key, size, change);
+        if let Some(slot) = remote.slot_of(key) {
+            remote.handle.lookup(key, &mut self.values[slot * stride..][..size]);
         }
         answer
     }

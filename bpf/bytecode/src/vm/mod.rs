@@ -31,7 +31,7 @@ use self::call::Scratch;
 use self::decode::Decoded;
 use self::map::{Map, Store};
 use self::memory::{Local, Memory, Records, STACK_BYTES};
-pub use env::{Env, RemoteMap};
+pub use env::{Change, Env, RemoteMap};
 
 use crate::image::{Home, Image, MapSpec};
 

@@ -4,6 +4,7 @@
 //! The same walk infers the shapes of maps: it is repeated until they no longer change, and only
 //! the last round's diagnostics are kept.
 
+use super::inline::Frame;
 use super::chain::{Chain, Link, key_parts, map_name, unwrapped};
 use super::tables::{MAX_KEY_PARTS, NAME_TEXT_BYTES, Purpose, Shapes, Stored, join_base};
 use super::typed::{Base, Block, Checked, Expr, Kind, LocalId, MapId, Part, Stmt, StmtKind, Type};
@@ -12,7 +13,7 @@ use rhai::{Expr as Syntax, FnCallExpr, Position, Stmt as SyntaxStmt};
 use xputrace_bytecode::insn::Alu;
 use xputrace_model::bucket::HIST_BITS;
 use xputrace_model::catalog::Catalog;
-use xputrace_model::diagnostic::{Diagnostic, Label, nearest};
+use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
 use xputrace_model::plan::{Place, Target};
 use xputrace_model::schema::{Event, Unit};
 use xputrace_model::table::TableKind;
@@ -34,12 +35,19 @@ pub(super) struct Checker<'a> {
     pub(super) shapes: &'a mut Shapes,
     pub(super) diagnostics: &'a mut Vec<Diagnostic>,
     pub(super) checked: Checked,
-    scopes: Vec<Vec<(String, Binding)>>,
-    loops: usize,
+    /// The file whose text is looked at.
+    pub(super) file: FileId,
+    pub(super) scopes: Vec<Vec<(String, Binding)>>,
+    pub(super) loops: usize,
+    /// The functions that are being compiled in place, outermost first.
+    pub(super) frames: Vec<Frame>,
+    /// Calls that were compiled in place so far.
+    pub(super) inlined: usize,
 }
 
+/// What a name of a handler stands for.
 #[derive(Clone)]
-enum Binding {
+pub(super) enum Binding {
     Local(LocalId),
     Constant(Captured),
     Event,
@@ -55,8 +63,7 @@ pub(super) fn check(
     shapes: &mut Shapes,
     diagnostics: &mut Vec<Diagnostic>,
 ) -> Checked {
-    let mut outer: Vec<(String, Binding)> =
-        handler.captured.iter().map(|(name, value)| (name.clone(), Binding::Constant(value.clone()))).collect();
+    let mut outer = constants(&handler.captured);
     if !handler.parameter.is_empty() {
         outer.push((handler.parameter.clone(), Binding::Event));
     }
@@ -69,17 +76,25 @@ pub(super) fn check(
         shapes,
         diagnostics,
         checked: Checked::default(),
+        file: handler.file,
         scopes: vec![outer],
         loops: 0,
+        frames: Vec::new(),
+        inlined: 0,
     };
     checker.check_target();
     checker.checked.body = checker.block(&handler.body, false);
     checker.checked
 }
 
+/// The variables that captured values are in a body.
+pub(super) fn constants(captured: &[(String, Captured)]) -> Vec<(String, Binding)> {
+    captured.iter().map(|(name, value)| (name.clone(), Binding::Constant(value.clone()))).collect()
+}
+
 impl Checker<'_> {
     pub(super) fn label(&self, at: Position) -> Label {
-        self.staged.label(self.handler.file, at)
+        self.staged.label(self.file, at)
     }
 
     pub(super) fn error(&mut self, diagnostic: Diagnostic) {
@@ -118,7 +133,13 @@ impl Checker<'_> {
         }
         match last {
             Some(SyntaxStmt::Expr(expr)) if !self.is_action(expr) => block.value = Some(self.expr(expr)),
+            Some(SyntaxStmt::Return(Some(value), flags, _))
+                if self.returns_at_its_end() && !flags.contains(rhai::ASTFlags::BREAK) =>
+            {
+                block.value = Some(self.expr(value));
+            }
             Some(SyntaxStmt::If(flow, at)) => block.value = Some(self.if_value(flow, *at)),
+            Some(SyntaxStmt::Switch(it, at)) => block.value = Some(self.switch(&it.0, &it.1, true, *at)),
             Some(SyntaxStmt::Block(inner)) => {
                 let at = inner.position();
                 block.value = Some(self.block_value(inner.statements(), at));
@@ -154,19 +175,15 @@ impl Checker<'_> {
             SyntaxStmt::Return(value, flags, _) => {
                 if flags.contains(rhai::ASTFlags::BREAK) {
                     self.unsupported("throw", at, "end the handler with `return`");
-                } else if let Some(value) = value {
-                    self.expr(value);
                 }
-                StmtKind::Return
+                return Some(self.leave(value.as_deref(), at));
             }
             SyntaxStmt::While(..) | SyntaxStmt::Do(..) => {
-                self.unsupported("a loop without a bound", at, "write `for i in 0..n` with a constant `n` of at most 64");
+                let instead = "write `for i in 0..16 { if !(condition) { break; } … }`: a bound of at most 64, known when the script starts";
+                self.unsupported("a loop without a bound", at, instead);
                 return None;
             }
-            SyntaxStmt::Switch(..) => {
-                self.unsupported("switch", at, "write `if … else if …`");
-                return None;
-            }
+            SyntaxStmt::Switch(it, _) => StmtKind::Eval(self.switch(&it.0, &it.1, false, at)),
             SyntaxStmt::TryCatch(..) => {
                 self.unsupported("try", at, "compiled handlers throw nothing; test for `()` instead");
                 return None;
@@ -301,7 +318,7 @@ impl Checker<'_> {
             (Some(Binding::Event), [Link::Property("tag", _)])
                 if self.handler.event == Event::Launch && op.is_none() =>
             {
-                StmtKind::Tag(self.integer(rhs))
+                StmtKind::Tag(self.tag_value(rhs))
             }
             (Some(Binding::Event), _) => {
                 let label = self.label(*head_at);
@@ -321,6 +338,17 @@ impl Checker<'_> {
             }
         };
         Some(Stmt { kind, at })
+    }
+
+    fn tag_value(&mut self, value: &Syntax) -> Expr {
+        let value = self.expr(value);
+        if !value.ty.base.is_string() {
+            return self.expect(value, Base::Int);
+        }
+        let diagnostic = Diagnostic::error("type", "a tag is an integer", self.label(value.at))
+            .help("number what you tell apart, such as a request's id, and tag with the number");
+        let at = value.at;
+        self.poison(diagnostic, at)
     }
 
     fn assigned_local(&mut self, local: LocalId, op: Option<&str>, rhs: &Syntax, at: Position) -> Option<Expr> {
@@ -347,9 +375,9 @@ impl Checker<'_> {
                 self.label(value.at),
             );
             if ty.base == Base::Name && value.ty.base.is_string() {
-                diagnostic.message = "this variable holds a name, and this is text read from memory".into();
+                diagnostic.message = "this variable holds a name or literal, and this is a string made while running".into();
             }
-            self.error(diagnostic.help("use another variable"));
+            self.error(diagnostic.help("use another variable: `let other = …;`"));
             return None;
         };
         let slot = &mut self.checked.locals[local];
@@ -372,6 +400,11 @@ impl Checker<'_> {
             self.unsupported("assigning to part of an element", at, "use one map for each value");
             return None;
         }
+        if let Some(diagnostic) = self.aggregation_assigned(name, chain, rhs) {
+            self.shapes.list[map].written = true;
+            self.error(diagnostic);
+            return None;
+        }
         let value = self.expr(rhs);
         self.shapes.use_as(map, Purpose::Plain, &label, self.diagnostics);
         let atomic = op.and_then(|op| match op {
@@ -382,8 +415,9 @@ impl Checker<'_> {
             "^" => Some(Alu::Xor),
             _ => None,
         });
-        if matches!(value.kind, Kind::Literal(_)) && op.is_some() || value.ty.base.is_string() && op.is_some() {
-            self.unsupported("joining strings", at, "print the parts, or use them as parts of a key");
+        if value.ty.base.is_string() && op.is_some() {
+            let whole = format!("store a whole string: `{name}[key] = `…${{x}}…``");
+            self.unsupported("growing a string in a map", at, &whole);
             return None;
         }
         let literal = literal_of(&value);
@@ -400,6 +434,19 @@ impl Checker<'_> {
             }
         };
         Some(Stmt { kind, at })
+    }
+
+    /// bpftrace's `@calls = count()`.
+    fn aggregation_assigned(&self, name: &str, chain: &Chain, rhs: &Syntax) -> Option<Diagnostic> {
+        let Syntax::FnCall(call, at) = unwrapped(rhs) else { return None };
+        let method = AGGREGATIONS.iter().find(|it| **it == call.name.as_str())?;
+        if matches!(*method, "min" | "max") && call.args.len() == 2 {
+            return None;
+        }
+        let element = if chain.links.is_empty() { name.to_owned() } else { format!("{name}[…]") };
+        let given = if call.args.is_empty() { "" } else { "…" };
+        let message = format!("`{method}` is a method of the map");
+        Some(Diagnostic::error("aggregation", message, self.label(*at)).help(format!("write `{element}.{method}({given})`")))
     }
 
     /// Whether an expression is done for its effect and has no value.
@@ -462,22 +509,23 @@ impl Checker<'_> {
             }
         }
         match argument {
-            Syntax::InterpolatedString(pieces, _) => pieces.iter().map(|it| self.printed_part(it)).collect(),
-            one => vec![self.printed_part(one)],
+            Syntax::InterpolatedString(pieces, _) => pieces.iter().flat_map(|it| self.printed_part(it)).collect(),
+            one => self.printed_part(one),
         }
     }
 
-    fn printed_part(&mut self, piece: &Syntax) -> Part {
+    fn printed_part(&mut self, piece: &Syntax) -> Vec<Part> {
         let piece = unwrapped(piece);
         let mut chain = Chain::of(piece);
         if let Some(Link::Property("human", _)) = chain.links.last() {
             chain.links.pop();
-            return Part::Value { expr: self.chain(&chain, piece.position()), human: true };
+            return vec![Part::Value { expr: self.chain(&chain, piece.position()), human: true }];
         }
         let expr = self.expr(piece);
         match expr.kind {
-            Kind::Literal(text) => Part::Text(text),
-            _ => Part::Value { expr, human: false },
+            // The tracer joins them: there is no limit then, and names are known there.
+            Kind::Concat(parts) => parts.into_iter().map(printed_value).collect(),
+            _ => vec![printed_value(expr)],
         }
     }
 
@@ -527,14 +575,8 @@ impl Checker<'_> {
     pub(super) fn aggregation(&mut self, call: &FnCallExpr, at: Position) -> Option<(TableKind, Option<Expr>)> {
         let kind = match (&*call.name, call.args.len()) {
             ("count", 0) => return Some((TableKind::Count, None)),
-            ("sum", 1) => TableKind::Sum,
-            ("min", 1) => TableKind::Min,
-            ("max", 1) => TableKind::Max,
-            ("avg", 1) => TableKind::Avg,
-            ("stats", 1) => TableKind::Stats,
-            ("hist", 1) => TableKind::Hist { bits: HIST_BITS },
+            (name, 1) if of_one_value(name).is_some() => of_one_value(name)?,
             ("hist", 2) => TableKind::Hist { bits: self.sub_bits(&call.args[1])? },
-            ("quantiles", 1) => TableKind::Quantiles,
             ("lhist", 4) => self.linear(call, at)?,
             (name, _) => {
                 let form = match name {
@@ -643,7 +685,7 @@ impl Checker<'_> {
         matches!(self.lookup(name), Some(Binding::Event))
     }
 
-    fn lookup(&self, name: &str) -> Option<Binding> {
+    pub(super) fn lookup(&self, name: &str) -> Option<Binding> {
         let bindings = self.scopes.iter().rev().flat_map(|scope| scope.iter().rev());
         bindings.into_iter().find(|it| it.0 == name).map(|it| it.1.clone())
     }
@@ -655,10 +697,15 @@ impl Checker<'_> {
             Captured::Bool(b) => of(Base::Bool, i64::from(*b)),
             Captured::Str(text) => self.literal(text, at),
             Captured::Unit => missing(at),
+            Captured::Closure(_) => {
+                let diagnostic = Diagnostic::error("function-value", format!("`{name}` is a function"), self.label(at))
+                    .help(format!("call it: `{name}.call(…)`"));
+                self.poison(diagnostic, at)
+            }
             Captured::Other(ty) => {
                 let diagnostic = Diagnostic::error(
                     "captured-type",
-                    format!("`{name}` is of type {ty}, which has no meaning in a compiled handler"),
+                    format!("`{name}` is {ty}, which has no meaning in a compiled handler"),
                     self.label(at),
                 )
                 .help("integers, booleans and strings can be used; wrap the handler in `interpret(…)` for others");
@@ -698,6 +745,13 @@ pub(super) struct Element<'a> {
     pub(super) label: Label,
 }
 
+fn printed_value(expr: Expr) -> Part {
+    match expr.kind {
+        Kind::Literal(text) => Part::Text(text),
+        _ => Part::Value { expr, human: false },
+    }
+}
+
 pub(super) fn missing(at: Position) -> Expr {
     Expr { kind: Kind::Missing, ty: Type::of(Base::Unknown).maybe(true), at }
 }
@@ -709,13 +763,27 @@ pub(super) fn literal_of(expr: &Expr) -> Option<&str> {
     }
 }
 
+/// The aggregations that take a value and nothing else.
+pub(super) fn of_one_value(method: &str) -> Option<TableKind> {
+    Some(match method {
+        "sum" => TableKind::Sum,
+        "min" => TableKind::Min,
+        "max" => TableKind::Max,
+        "avg" => TableKind::Avg,
+        "stats" => TableKind::Stats,
+        "hist" => TableKind::Hist { bits: HIST_BITS },
+        "quantiles" => TableKind::Quantiles,
+        _ => return None,
+    })
+}
+
 /// Whether a method that ends a chain belongs to the map or its element, not to a value in it.
 fn is_map_action(links: usize) -> bool {
     links <= 2
 }
 
 /// Bytes that a string takes as text.
-fn text_bytes(value: &Expr) -> u32 {
+pub(super) fn text_bytes(value: &Expr) -> u32 {
     match (&value.kind, value.ty.base) {
         (Kind::Literal(text), _) => text.len() as u32,
         (_, Base::Text(n)) => n,

@@ -1,7 +1,7 @@
 //! Expressions: chains, operators and functions, typed.
 
 use super::chain::{Chain, Link, map_name, unwrapped};
-use super::check::{Checker, missing};
+use super::check::{Checker, missing, text_bytes};
 use super::tables::{Purpose, join_base, join_unit};
 use super::typed::{Base, Block, Expr, Kind, Source, Type};
 use rhai::{Expr as Syntax, FlowControl, FnCallExpr, Position, Stmt as SyntaxStmt};
@@ -14,6 +14,8 @@ use xputrace_model::schema::Unit;
 /// Bytes of `str()` unless a length is given, and at most.
 const TEXT_BYTES: u32 = 128;
 const MAX_TEXT_BYTES: i64 = 240;
+/// Bytes of a string that is put together: more would not fit beside what else is on the stack.
+const MAX_CONCAT_BYTES: u32 = 256;
 
 /// The functions of compiled handlers.
 const FUNCTIONS: &[&str] = &["print", "exit", "str", "min", "max", "abs"];
@@ -42,8 +44,9 @@ impl Checker<'_> {
                     .help("use a smaller unit: `1.5.ms` is 1500000 nanoseconds, 3 / 2 is 1");
                 self.poison(diagnostic, at)
             }
-            Syntax::InterpolatedString(..) => {
-                self.no_value("a string put together from parts", at, "print it, or use its parts as parts of a key: `@m[a, b]`")
+            Syntax::InterpolatedString(pieces, _) => {
+                let pieces = pieces.iter().map(|it| self.expr(it)).collect();
+                self.concat(pieces, at)
             }
             Syntax::Array(..) => self.no_value("a list", at, "lists are keys only: `@m[a, b]`, `[a, b] in @m`"),
             Syntax::Map(..) => self.no_value("an object map", at, "use several maps, or several parts of a key"),
@@ -75,6 +78,14 @@ impl Checker<'_> {
             let value = Expr { kind: Kind::Const(nanos), ty: Type::with(Base::Int, unit), at };
             return self.links(value, rest);
         }
+        if let Syntax::Variable(variable, _, _) = chain.head
+            && let Some((Link::Method(call, at), rest)) = chain.links.split_first()
+            && call.name == "call"
+            && let Some(function) = self.closure(&variable.1)
+        {
+            let value = self.inline(&function, &call.args, *at);
+            return self.links(value, rest);
+        }
         let head = match chain.head {
             Syntax::Variable(variable, _, at) => self.lookup_value(&variable.1, *at),
             other => self.expr(other),
@@ -96,7 +107,11 @@ impl Checker<'_> {
         }
         if path.is_empty() {
             let at = match links[0] {
-                Link::Property(_, at) | Link::Index(_, at) | Link::Method(_, at) => at,
+                Link::Method(call, at) => {
+                    let instead = format!("fields are read without parentheses: `e.{}`", call.name);
+                    return self.no_value("a call on the event", at, &instead);
+                }
+                Link::Property(_, at) | Link::Index(_, at) => at,
             };
             return self.no_value("this use of the event", at, "read one of its fields");
         }
@@ -139,6 +154,10 @@ impl Checker<'_> {
     }
 
     fn number_method(&mut self, value: Expr, call: &FnCallExpr, at: Position) -> Expr {
+        if value.ty.base == Base::Unknown {
+            // What it is has been said to be a mistake already.
+            return value;
+        }
         match (&*call.name, call.args.len()) {
             ("min" | "max", 1) => {
                 let other = self.integer(&call.args[0]);
@@ -147,9 +166,15 @@ impl Checker<'_> {
             ("abs", 0) => self.absolute(value, at),
             (name, _) => {
                 let diagnostic =
-                    Diagnostic::error("unknown-method", format!("{} has no method `{name}`", value.ty.base.noun()), self.label(at))
-                        .help("a number has `min(x)`, `max(x)` and `abs()`");
-                self.poison(diagnostic, at)
+                    Diagnostic::error("unknown-method", format!("{} has no method `{name}`", value.ty.base.noun()), self.label(at));
+                let help = match value.ty.base {
+                    Base::Name | Base::Text(_) => {
+                        "strings are compared whole, `==` and `!=`, and put together: `${a}:${b}`; `interpret(|k| …)` has all methods"
+                    }
+                    Base::Stack => "a stack is a part of a key, or printed",
+                    _ => "a number has `min(x)`, `max(x)` and `abs()`",
+                };
+                self.poison(diagnostic.help(help), at)
             }
         }
     }
@@ -183,7 +208,7 @@ impl Checker<'_> {
         self.expect(value, Base::Bool)
     }
 
-    fn expect(&mut self, value: Expr, base: Base) -> Expr {
+    pub(super) fn expect(&mut self, value: Expr, base: Base) -> Expr {
         if value.ty.base == base || value.ty.base == Base::Unknown {
             return value;
         }
@@ -241,6 +266,10 @@ impl Checker<'_> {
         let condition = self.condition(&flow.expr);
         let then = self.block(flow.body.statements(), true);
         let otherwise = self.block(flow.branch.statements(), true);
+        self.choice(condition, then, otherwise, at)
+    }
+
+    pub(super) fn choice(&mut self, condition: Expr, then: Block, otherwise: Block, at: Position) -> Expr {
         let mut ty = match &then.value {
             Some(value) => value.ty,
             None => Type::of(Base::Unknown).maybe(true),
@@ -262,7 +291,11 @@ impl Checker<'_> {
         if call.op_token.is_some() {
             return self.operator(call, at);
         }
+        if let Some(value) = self.script_call(call, at) {
+            return value;
+        }
         match (&*call.name, &call.args[..]) {
+            _ if !call.namespace.is_empty() => self.unknown_module_function(call, at),
             ("contains", [map, key]) => self.contains(map, key, at),
             ("!", [value]) => {
                 let value = self.condition(value);
@@ -290,15 +323,58 @@ impl Checker<'_> {
                     format!("`{name}` is no function of compiled handlers"),
                     self.label(at),
                 );
+                if let Some(help) = crate::static_check::elsewhere(name) {
+                    return self.poison(diagnostic.help(help), at);
+                }
                 if let Some(near) = nearest(name, FUNCTIONS.iter().copied()) {
                     diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
                 }
-                let diagnostic = diagnostic
-                    .help(format!("there are: {}", FUNCTIONS.join(" ")))
-                    .help("for functions of your own wrap the handler in `interpret(…)`");
+                let diagnostic =
+                    diagnostic.help(format!("there are: {}, and functions of the script", FUNCTIONS.join(" ")));
                 self.poison(diagnostic, at)
             }
         }
+    }
+
+    fn unknown_module_function(&mut self, call: &FnCallExpr, at: Position) -> Expr {
+        let name = format!("{}::{}", call.namespace, call.name);
+        let diagnostic = Diagnostic::error(
+            "unknown-function",
+            format!("there is no function `{name}` with {} parameters", call.args.len()),
+            self.label(at),
+        );
+        self.poison(diagnostic, at)
+    }
+
+    /// Strings and numbers, one behind the other; what is known is joined now.
+    pub(super) fn concat(&mut self, pieces: Vec<Expr>, at: Position) -> Expr {
+        let mut parts: Vec<Expr> = Vec::new();
+        for piece in flattened(pieces) {
+            if piece.ty.base == Base::Stack {
+                let diagnostic = Diagnostic::error("type", "a stack cannot be put into a string", self.label(piece.at))
+                    .help("print it, or make it a part of the key of its own: `@m[k.launch.ustack, …]`");
+                return self.poison(diagnostic, at);
+            }
+            match (parts.last_mut().map(|it| &mut it.kind), known_text(&piece)) {
+                (Some(Kind::Literal(before)), Some(text)) => before.push_str(&text),
+                (_, Some(text)) => parts.push(self.literal(&text, piece.at)),
+                (_, None) => parts.push(piece),
+            }
+        }
+        match &parts[..] {
+            [] => return self.literal("", at),
+            [Expr { kind: Kind::Literal(text), .. }] => return self.literal(&text.clone(), at),
+            _ => {}
+        }
+        let bytes: u32 = parts.iter().map(piece_bytes).sum();
+        if bytes > MAX_CONCAT_BYTES {
+            let message = format!("this string can take {bytes} bytes, and a handler makes strings of {MAX_CONCAT_BYTES}");
+            let diagnostic = Diagnostic::error("string-too-long", message, self.label(at))
+                .help("use the parts as parts of a key, `@m[a, b]`, or read less: `str(ptr, 32)`")
+                .help("`print` takes longer ones");
+            return self.poison(diagnostic, at);
+        }
+        Expr { kind: Kind::Concat(parts), ty: Type::of(Base::Text(bytes)), at }
     }
 
     fn contains(&mut self, map: &Syntax, key: &Syntax, at: Position) -> Expr {
@@ -399,6 +475,11 @@ impl Checker<'_> {
     }
 
     pub(super) fn binary(&mut self, op: &str, a: Expr, b: Expr, at: Position) -> Expr {
+        if op == "+" && (a.ty.base.is_string() || b.ty.base.is_string()) {
+            // Unlike in `${…}`, both have to be there.
+            let there = |it: Expr| Expr { ty: it.ty.maybe(false), ..it };
+            return self.concat(vec![there(a), there(b)], at);
+        }
         let alu = match op {
             "+" => Alu::Add,
             "-" => Alu::Sub,
@@ -440,7 +521,7 @@ impl Checker<'_> {
         }
     }
 
-    fn comparison(&mut self, cond: Cond, a: Expr, b: Expr, at: Position) -> Expr {
+    pub(super) fn comparison(&mut self, cond: Cond, a: Expr, b: Expr, at: Position) -> Expr {
         let (a, b) = (self.expect(a, Base::Int), self.expect(b, Base::Int));
         Expr { kind: Kind::Compare(cond, Box::new(a), Box::new(b)), ty: Type::of(Base::Bool), at }
     }
@@ -450,6 +531,12 @@ impl Checker<'_> {
         let equal = match (&a.kind, &b.kind) {
             (_, Kind::Missing) => of(Kind::IsMissing(Box::new(a))),
             (Kind::Missing, _) => of(Kind::IsMissing(Box::new(b))),
+            _ if compared_twice(&a, &b) && !(a.is_simple() && b.is_simple()) => {
+                let mut stmts = Vec::new();
+                let (a, b) = (self.settled(a, &mut stmts), self.settled(b, &mut stmts));
+                let value = Some(self.equality(false, a, b, at));
+                of(Kind::Block(Box::new(Block { stmts, value })))
+            }
             _ if a.ty.base.is_string() || b.ty.base.is_string() => self.same_text(a, b, at),
             _ => {
                 let _ = self.unified(a.ty, &b);
@@ -482,6 +569,41 @@ impl Checker<'_> {
     fn absolute(&mut self, value: Expr, at: Position) -> Expr {
         let value = self.expect(value, Base::Int);
         Expr { ty: value.ty.maybe(false), kind: Kind::Abs(Box::new(value)), at }
+    }
+}
+
+/// Whether an equality computes its sides twice: to see whether both are there, or to compare
+/// with a name and with its symbol.
+fn compared_twice(a: &Expr, b: &Expr) -> bool {
+    (a.ty.optional && b.ty.optional) || symbol_beside(a).is_some() || symbol_beside(b).is_some()
+}
+
+/// Pieces of strings that are put together themselves count each.
+fn flattened(pieces: Vec<Expr>) -> Vec<Expr> {
+    let inner = |piece: Expr| match piece.kind {
+        Kind::Concat(parts) => parts,
+        _ => vec![piece],
+    };
+    pieces.into_iter().flat_map(inner).collect()
+}
+
+/// The text of a value that is known while compiling.
+fn known_text(piece: &Expr) -> Option<String> {
+    match (&piece.kind, piece.ty.base) {
+        (Kind::Literal(text), _) => Some(text.clone()),
+        (Kind::Const(n), Base::Bool) => Some((*n != 0).to_string()),
+        (Kind::Const(n), _) => Some(n.to_string()),
+        (Kind::Missing, _) => Some("-".into()),
+        _ => None,
+    }
+}
+
+/// Bytes that a value's text takes at most.
+fn piece_bytes(piece: &Expr) -> u32 {
+    match piece.ty.base {
+        Base::Int | Base::Unknown | Base::Stack => "-9223372036854775808".len() as u32,
+        Base::Bool => "false".len() as u32,
+        Base::Name | Base::Text(_) => text_bytes(piece).max(1),
     }
 }
 

@@ -12,7 +12,7 @@ use rhai::Position;
 use rustc_hash::FxHashMap;
 use xputrace_bytecode::insn::{Alu, Cond, Insn, Reg, Size, atomic, class};
 use xputrace_bytecode::{Assembler, Label, Line, Program, ProgramKind, helper};
-use xputrace_model::diagnostic::{Diagnostic, Site};
+use xputrace_model::diagnostic::{Diagnostic, FileId, Site};
 use xputrace_model::loss::Loss;
 use xputrace_model::table::TableId;
 
@@ -34,6 +34,10 @@ pub(super) struct Emitter<'a, 'b> {
     pub(super) locals: FxHashMap<LocalId, i16>,
     /// Where the entry's time and arguments were put, at a return probe.
     pub(super) entry: Option<i16>,
+    /// The file whose text the instructions come from.
+    pub(super) file: FileId,
+    /// Where `return` goes in the functions that are compiled in place.
+    pub(super) leaving: Vec<Label>,
     /// Labels for `break` and `continue`.
     pub(super) loops: Vec<(Label, Label)>,
     /// Ends the program.
@@ -78,6 +82,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
             probe,
             locals: FxHashMap::default(),
             entry: None,
+            file: handler.file,
+            leaving: Vec::new(),
             loops: Vec::new(),
             end,
             depth: 0,
@@ -125,7 +131,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 
     pub(super) fn site(&self, at: Position) -> Site {
-        self.build.staged.site(self.handler.file, at)
+        self.build.staged.site(self.file, at)
     }
 
     /// The instructions from here on come from this place.

@@ -2,12 +2,11 @@
 
 use super::build::Engine;
 use super::emit::Emitter;
-use super::typed::{Base, Block, Expr, Kind, MapId, Source};
+use super::typed::{Base, Block, Expr, Inlined, Kind, MapId, Source};
 use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
-use xputrace_bytecode::{Label, helper};
+use xputrace_bytecode::Label;
 use xputrace_model::context::word;
-use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::Loss;
 use xputrace_model::table::Scalar;
 
@@ -69,8 +68,9 @@ impl Emitter<'_, '_> {
             | Kind::IsMissing(_)
             | Kind::And(_)
             | Kind::Or(_) => self.truth(expr),
+            Kind::Inlined(call) => self.inlined(call, missing, &mut |this, value, to| this.eval(value, to)),
             // Texts are never asked for as a word; see `Emitter::text`.
-            Kind::UserText(..) => self.asm.mov_imm(Reg::R0, 0),
+            Kind::UserText(..) | Kind::Concat(_) => self.asm.mov_imm(Reg::R0, 0),
         }
     }
 
@@ -91,19 +91,20 @@ impl Emitter<'_, '_> {
             return *slot;
         }
         let ty = self.checked.locals[local];
-        let slot = self.alloc(ty.base.scalar().size() + 8 + if ty.optional { 8 } else { 0 });
+        let scribbled = if matches!(ty.base, Base::Text(_)) { 8 } else { 0 };
+        let slot = self.alloc(ty.base.scalar().size() + scribbled + if ty.optional { 8 } else { 0 });
         self.locals.insert(local, slot);
         slot
     }
 
     /// Goes to `missing` when the kernel's launch is not known.
-    fn joined(&mut self, missing: Label) {
+    pub(super) fn joined(&mut self, missing: Label) {
         self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, (word::JOINED * 8) as i16);
         self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, missing);
     }
 
     /// R0 = the address of an element's value.
-    fn find(&mut self, map: MapId, keys: &[Expr], missing: Label) {
+    pub(super) fn find(&mut self, map: MapId, keys: &[Expr], missing: Label) {
         let mark = self.mark();
         let key = self.key(map, keys);
         let bpf_map = self.table(map);
@@ -180,7 +181,7 @@ impl Emitter<'_, '_> {
         self.asm.place(done);
     }
 
-    fn coalesce(&mut self, parts: &[Expr], missing: Label, each: &mut dyn FnMut(&mut Self, &Expr, Label)) {
+    pub(super) fn coalesce(&mut self, parts: &[Expr], missing: Label, each: &mut dyn FnMut(&mut Self, &Expr, Label)) {
         let done = self.asm.label();
         let Some((last, front)) = parts.split_last() else { return };
         for part in front {
@@ -193,7 +194,7 @@ impl Emitter<'_, '_> {
         self.asm.place(done);
     }
 
-    fn if_value(
+    pub(super) fn if_value(
         &mut self,
         condition: &Expr,
         then: &Block,
@@ -210,7 +211,7 @@ impl Emitter<'_, '_> {
         self.asm.place(done);
     }
 
-    fn block_value(&mut self, block: &Block, missing: Label, each: &mut dyn FnMut(&mut Self, &Expr, Label)) {
+    pub(super) fn block_value(&mut self, block: &Block, missing: Label, each: &mut dyn FnMut(&mut Self, &Expr, Label)) {
         let mark = self.mark();
         for stmt in &block.stmts {
             self.stmt(stmt);
@@ -219,6 +220,37 @@ impl Emitter<'_, '_> {
             Some(value) => each(self, value, missing),
             None => self.asm.jump(missing),
         }
+        self.release(mark);
+    }
+
+    /// A function's body in the place of its call; `each` takes its value.
+    pub(super) fn inlined(
+        &mut self,
+        call: &Inlined,
+        missing: Label,
+        each: &mut dyn FnMut(&mut Self, &Expr, Label),
+    ) {
+        let mark = self.mark();
+        for (local, value) in &call.arguments {
+            let slot = self.local(*local);
+            self.set_local(*local, slot, value);
+        }
+        let caller = std::mem::replace(&mut self.file, call.file);
+        match call.result {
+            None => self.block_value(&call.body, missing, each),
+            Some(result) => {
+                // Every return leaves its value here, wherever in the body it stands.
+                self.local(result);
+                let out = self.asm.label();
+                self.leaving.push(out);
+                self.block(&call.body);
+                self.leaving.pop();
+                self.asm.place(out);
+                let value = Expr { kind: Kind::Local(result), ty: self.checked.locals[result], at: Position::NONE };
+                each(self, &value, missing);
+            }
+        }
+        self.file = caller;
         self.release(mark);
     }
 
@@ -347,7 +379,7 @@ impl Emitter<'_, '_> {
         self.release(mark);
     }
 
-    fn unequal_words(&mut self, a: &Expr, b: &Expr, unequal: Label) {
+    pub(super) fn unequal_words(&mut self, a: &Expr, b: &Expr, unequal: Label) {
         if let Kind::Const(n) = b.kind
             && let Ok(small) = i32::try_from(n)
         {
@@ -364,56 +396,6 @@ impl Emitter<'_, '_> {
         self.asm.jump_if(Cond::Ne, Reg::R0, Reg::R1, unequal);
     }
 
-    fn unequal_texts(&mut self, a: &Expr, b: &Expr, unequal: Label) {
-        match (a.ty.base, b.ty.base) {
-            (Base::Text(n), Base::Text(m)) => self.unequal_slots(a, b, n.max(m), unequal),
-            (Base::Text(n), _) => match &b.kind {
-                Kind::Literal(text) => self.unequal_literal(a, n, text.as_bytes(), unequal),
-                _ => self.unequal_slots(a, b, n.max(super::tables::NAME_TEXT_BYTES), unequal),
-            },
-            (_, Base::Text(_)) => self.unequal_texts(b, a, unequal),
-            _ => self.unequal_words(a, b, unequal),
-        }
-    }
-
-    fn unequal_literal(&mut self, text: &Expr, capacity: u32, literal: &[u8], unequal: Label) {
-        if literal.len() > capacity as usize {
-            self.discard(text, unequal);
-            self.asm.jump(unequal);
-            return;
-        }
-        let mark = self.mark();
-        let slot = self.alloc(capacity as usize + 16);
-        self.text(text, slot, capacity, unequal);
-        // The first word that holds the literal's end differs from every longer text.
-        let words = (literal.len() / 8 + 1).min(capacity.div_ceil(8) as usize);
-        for index in 0..words {
-            self.load(Reg::R0, slot + index as i16 * 8);
-            let expected = word_of(literal, index);
-            match i32::try_from(expected) {
-                Ok(small) => self.asm.jump_if_imm(Cond::Ne, Reg::R0, small, unequal),
-                Err(_) => {
-                    self.asm.mov_imm(Reg::R1, expected);
-                    self.asm.jump_if(Cond::Ne, Reg::R0, Reg::R1, unequal);
-                }
-            }
-        }
-        self.release(mark);
-    }
-
-    fn unequal_slots(&mut self, a: &Expr, b: &Expr, capacity: u32, unequal: Label) {
-        let mark = self.mark();
-        let (left, right) = (self.alloc(capacity as usize + 16), self.alloc(capacity as usize + 16));
-        self.text(a, left, capacity, unequal);
-        self.text(b, right, capacity, unequal);
-        for at in (0..capacity as i16).step_by(8) {
-            self.load(Reg::R0, left + at);
-            self.load(Reg::R1, right + at);
-            self.asm.jump_if(Cond::Ne, Reg::R0, Reg::R1, unequal);
-        }
-        self.release(mark);
-    }
-
     /// Stores a value as a map or a print holds it. A text may use 8 bytes behind its own.
     pub(super) fn store_value(&mut self, expr: &Expr, as_kind: Scalar, slot: i16, missing: Label) {
         match as_kind {
@@ -423,116 +405,6 @@ impl Emitter<'_, '_> {
                 self.store(slot, Reg::R0);
             }
         }
-    }
-
-    /// Writes a text of `capacity` bytes, rounded up to words and NUL padded; up to 8 bytes
-    /// behind it are scribbled on.
-    pub(super) fn text(&mut self, expr: &Expr, slot: i16, capacity: u32, missing: Label) {
-        let words = capacity.div_ceil(8) as usize;
-        match &expr.kind {
-            Kind::Literal(text) => {
-                let text = cut(text, capacity as usize);
-                for index in 0..words {
-                    self.store_imm(slot + index as i16 * 8, word_of(text, index));
-                }
-            }
-            Kind::Missing => self.asm.jump(missing),
-            Kind::Local(local) if matches!(expr.ty.base, Base::Text(_)) => {
-                self.local_text(*local, slot, capacity, missing);
-            }
-            Kind::Joined(inner) => {
-                self.joined(missing);
-                self.text(inner, slot, capacity, missing);
-            }
-            Kind::Read(map, keys) if matches!(expr.ty.base, Base::Text(_)) => {
-                self.find(*map, keys, missing);
-                let stored = expr.ty.base.scalar().size();
-                for at in (0..(words * 8).min(stored) as i16).step_by(8) {
-                    self.asm.ldx(Size::Dw, Reg::R1, Reg::R0, at);
-                    self.store(slot + at, Reg::R1);
-                }
-                self.zero_from(slot, stored, words * 8);
-            }
-            Kind::Coalesce(parts) => {
-                self.coalesce(parts, missing, &mut |this, part, to| this.text(part, slot, capacity, to));
-            }
-            Kind::If(condition, then, otherwise) => {
-                self.if_value(condition, then, otherwise, missing, &mut |this, value, to| {
-                    this.text(value, slot, capacity, to);
-                });
-            }
-            Kind::Block(block) => {
-                self.block_value(block, missing, &mut |this, value, to| this.text(value, slot, capacity, to));
-            }
-            Kind::UserText(address, n) => {
-                self.zero(slot, words * 8);
-                self.eval_strict(address);
-                self.read_text(helper::PROBE_READ_USER_STR, (*n).min(capacity), slot, expr.at);
-            }
-            Kind::Source(source) if matches!(expr.ty.base, Base::Text(_)) => {
-                self.source_text(*source, slot, capacity, expr.at);
-            }
-            _ => self.name_text(expr, slot, capacity, missing),
-        }
-    }
-
-    fn local_text(&mut self, local: usize, slot: i16, capacity: u32, missing: Label) {
-        let mut from = self.local(local);
-        if self.checked.locals[local].optional {
-            self.load(Reg::R0, from);
-            self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, missing);
-            from += 8;
-        }
-        let held = self.checked.locals[local].base.scalar().size();
-        let wanted = capacity.next_multiple_of(8) as usize;
-        for at in (0..held.min(wanted) as i16).step_by(8) {
-            self.load(Reg::R0, from + at);
-            self.store(slot + at, Reg::R0);
-        }
-        self.zero_from(slot, held, wanted);
-    }
-
-    pub(super) fn zero_from(&mut self, slot: i16, from: usize, to: usize) {
-        if from < to {
-            self.zero(slot + from as i16, to - from);
-        }
-    }
-
-    /// The string at the address in R0, of at most `n` bytes, into zeroed memory.
-    pub(super) fn read_text(&mut self, read: i32, n: u32, slot: i16, at: Position) {
-        let on = self.asm.label();
-        let cut = self.counts(Loss::TextCut, at, None, on);
-        let unreadable = self.ends_with(Loss::UnreadableMemory, at);
-        self.asm.mov(Reg::R3, Reg::R0);
-        self.address(Reg::R1, slot);
-        // One byte more than fits, and the NUL: a longer string is told from one that just fits.
-        self.asm.mov_imm(Reg::R2, i64::from(n) + 2);
-        self.asm.call(read);
-        self.asm.jump_if_imm(Cond::Slt, Reg::R0, 0, unreadable);
-        self.asm.jump_if_imm(Cond::Sgt, Reg::R0, n as i32 + 1, cut);
-        self.asm.place(on);
-        self.asm.st_imm(Size::B, Reg::FP, slot + n as i16, 0);
-    }
-
-    /// A name, which is known by its id, as text: only the tracer has the table.
-    fn name_text(&mut self, expr: &Expr, slot: i16, capacity: u32, missing: Label) {
-        if self.engine != Engine::Tracer {
-            let label = self.build.staged.label(self.handler.file, expr.at);
-            self.build.diagnostics.push(
-                Diagnostic::error("name-as-text", "the text of this name is not known in the kernel", label)
-                    .help("use it in a map of its own, where no text such as `comm` or `str()` stands in its place"),
-            );
-            return;
-        }
-        let on = self.asm.label();
-        let cut = self.counts(Loss::TextCut, expr.at, None, on);
-        self.eval(expr, missing);
-        self.asm.mov(Reg::R1, Reg::R0);
-        self.address(Reg::R2, slot);
-        self.asm.mov_imm(Reg::R3, i64::from(capacity) + 1);
-        self.asm.call(helper::NAME_TEXT);
-        self.asm.jump_if_imm(Cond::Sgt, Reg::R0, capacity as i32, cut);
-        self.asm.place(on);
     }
 
     /// Writes a map's key and returns where; the bucket's place, where there is one, is last.
@@ -582,22 +454,4 @@ fn inverse(cond: Cond) -> Cond {
         Cond::Le => Cond::Gt,
         Cond::Set => Cond::Set,
     }
-}
-
-/// The 8 bytes of a text at a word, NUL padded, as the word that memory holds.
-fn word_of(text: &[u8], index: usize) -> i64 {
-    let mut bytes = [0; 8];
-    let rest = text.get(index * 8..).unwrap_or(&[]);
-    let n = rest.len().min(8);
-    bytes[..n].copy_from_slice(&rest[..n]);
-    i64::from_le_bytes(bytes)
-}
-
-/// A text's first bytes, whole characters only.
-fn cut(text: &str, capacity: usize) -> &[u8] {
-    let mut end = text.len().min(capacity);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text.as_bytes()[..end]
 }

@@ -3,9 +3,9 @@
 use super::build::Engine;
 use super::emit::{Emitter, SCRATCH};
 use super::probe_ctx::MARKER_SLOT;
-use super::typed::{Base, Block, Expr, Kind, MapId, Part, Stmt, StmtKind};
+use super::typed::{Base, Block, Expr, Kind, LocalId, MapId, Part, Stmt, StmtKind};
 use rhai::Position;
-use xputrace_bytecode::helper;
+use xputrace_bytecode::{Home, helper};
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::Loss;
@@ -62,6 +62,10 @@ impl Emitter<'_, '_> {
                 }
             }
             StmtKind::Return => self.asm.jump(self.end),
+            StmtKind::Leave => {
+                let out = self.leaving.last().copied().unwrap_or(self.end);
+                self.asm.jump(out);
+            }
             StmtKind::Eval(value) => {
                 let on = self.asm.label();
                 self.discard(value, on);
@@ -71,9 +75,12 @@ impl Emitter<'_, '_> {
         self.release(mark);
     }
 
-    fn set_local(&mut self, local: usize, slot: i16, value: &Expr) {
+    pub(super) fn set_local(&mut self, local: usize, slot: i16, value: &Expr) {
         let ty = self.checked.locals[local];
         let kind = ty.base.scalar();
+        if let (Base::Text(n), true) = (ty.base, overwrites(value, local)) {
+            return self.set_text_of_itself(local, slot, n, value);
+        }
         match (ty.optional, kind) {
             (false, _) => {
                 let missing = self.strict(value.at);
@@ -81,6 +88,27 @@ impl Emitter<'_, '_> {
             }
             (true, _) => self.optional_part(value, kind, slot),
         }
+    }
+
+    /// `s += "x"`: put together elsewhere, then copied.
+    fn set_text_of_itself(&mut self, local: usize, slot: i16, capacity: u32, value: &Expr) {
+        let optional = self.checked.locals[local].optional;
+        let flag = if optional { 8 } else { 0 };
+        let (missing, done) = (self.asm.label(), self.asm.label());
+        let to = if optional { missing } else { self.strict(value.at) };
+        let text = self.alloc(capacity as usize + 16);
+        self.text(value, text, capacity, to);
+        for word in (0..capacity.next_multiple_of(8) as i16).step_by(8) {
+            self.load(Reg::R0, text + word);
+            self.store(slot + flag + word, Reg::R0);
+        }
+        if optional {
+            self.store_imm(slot, 1);
+            self.asm.jump(done);
+            self.asm.place(missing);
+            self.zero(slot, 8 + capacity.next_multiple_of(8) as usize);
+        }
+        self.asm.place(done);
     }
 
     fn if_stmt(&mut self, condition: &Expr, then: &Block, otherwise: &Block) {
@@ -151,6 +179,12 @@ impl Emitter<'_, '_> {
         let bpf_map = self.table(map);
         let (hit, done) = (self.asm.label(), self.asm.label());
         let full = self.counts(Loss::MapFull, at, Some(map), done);
+        if self.engine == Engine::Tracer && self.build.plan.image.maps[bpf_map].home == Home::Kernel {
+            self.change_in_kernel(bpf_map, key, slot, op);
+            self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, full);
+            self.asm.place(done);
+            return;
+        }
         self.lookup(bpf_map, key);
         self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, hit);
         let first = match op {
@@ -167,14 +201,18 @@ impl Emitter<'_, '_> {
         self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, full);
         self.asm.place(hit);
         self.load(Reg::R1, slot);
-        let op = match op {
-            Alu::And => atomic::AND,
-            Alu::Or => atomic::OR,
-            Alu::Xor => atomic::XOR,
-            _ => atomic::ADD,
-        };
-        self.asm.atomic(op, Size::Dw, Reg::R0, 0, Reg::R1);
+        self.asm.atomic(atomic_op(op), Size::Dw, Reg::R0, 0, Reg::R1);
         self.asm.place(done);
+    }
+
+    /// R0 = 0, or a negative error. One call: the tracer has but a copy of the element, which
+    /// probes may change meanwhile.
+    fn change_in_kernel(&mut self, bpf_map: usize, key: i16, operand: i16, op: Alu) {
+        self.asm.ld_map(Reg::R1, bpf_map);
+        self.address(Reg::R2, key);
+        self.load(Reg::R3, operand);
+        self.asm.mov_imm(Reg::R4, atomic_op(op).into());
+        self.asm.call(helper::MAP_MODIFY);
     }
 
     fn print(&mut self, parts: &[Part], at: Position) {
@@ -201,7 +239,7 @@ impl Emitter<'_, '_> {
         }
         let size = print.size;
         if size > MAX_RECORD_BYTES {
-            let label = self.build.staged.label(self.handler.file, at);
+            let label = self.build.staged.label(self.file, at);
             self.build.diagnostics.push(
                 Diagnostic::error(
                     "print-too-large",
@@ -281,5 +319,35 @@ impl Emitter<'_, '_> {
         self.load(Reg::R1, tag);
         self.asm.stx(Size::Dw, Reg::R0, 0, Reg::R1);
         self.asm.place(done);
+    }
+}
+
+fn atomic_op(op: Alu) -> i32 {
+    match op {
+        Alu::And => atomic::AND,
+        Alu::Or => atomic::OR,
+        Alu::Xor => atomic::XOR,
+        _ => atomic::ADD,
+    }
+}
+
+/// Whether writing the text of `value` in the place of a local would destroy what it is made of.
+fn overwrites(value: &Expr, local: LocalId) -> bool {
+    let in_block = |block: &Block| block.value.as_ref().is_some_and(|it| overwrites(it, local));
+    match &value.kind {
+        Kind::Concat(parts) => parts.iter().any(|it| may_read(it, local)),
+        Kind::Coalesce(parts) => parts.iter().any(|it| overwrites(it, local)),
+        Kind::Joined(inner) => overwrites(inner, local),
+        Kind::If(_, then, otherwise) => in_block(then) || in_block(otherwise),
+        Kind::Block(block) => in_block(block),
+        Kind::Inlined(call) => in_block(&call.body),
+        _ => false,
+    }
+}
+
+fn may_read(part: &Expr, local: LocalId) -> bool {
+    match part.kind {
+        Kind::Local(other) => other == local,
+        _ => !part.is_simple(),
     }
 }

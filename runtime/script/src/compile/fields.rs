@@ -264,6 +264,18 @@ impl Checker<'_> {
         }
     }
 
+    /// Where a field is found that this event does not have itself.
+    fn field_elsewhere(&self, name: &str) -> Option<String> {
+        let has = |fields: &[Field]| fields.iter().any(|it| it.name == name);
+        match self.handler.event {
+            Event::Kernel if has(schema::LAUNCH) => Some(format!("the launch has it: `k.launch.{name}`")),
+            Event::Uprobe if has(schema::URETPROBE) => Some(format!("it is known at the return: `uretprobe(…, |e| … e.{name})`")),
+            Event::Uretprobe if has(schema::UPROBE) => Some(format!("the entry has it: `e.entry.{name}`")),
+            event if !event.is_gpu() && has(schema::KERNEL) => Some("`kernel` events have it".into()),
+            _ => None,
+        }
+    }
+
     fn unknown_field(&mut self, name: &str, at: Position, fields: &[Field]) -> Expr {
         let known: Vec<&str> = fields.iter().map(|it| it.name).collect();
         self.unknown_name(name, at, &known)
@@ -273,6 +285,9 @@ impl Checker<'_> {
         let event = self.handler.event.name();
         let mut diagnostic =
             Diagnostic::error("unknown-field", format!("a `{event}` event has no field `{name}`"), self.label(at));
+        if let Some(elsewhere) = self.field_elsewhere(name) {
+            return self.poison(diagnostic.help(elsewhere), at);
+        }
         if let Some(near) = nearest(name, known.iter().copied()) {
             diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
         }

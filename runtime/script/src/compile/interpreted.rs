@@ -2,30 +2,26 @@
 //! which aggregations are read while the script runs.
 
 use super::chain::{Chain, Link, unwrapped};
-use super::check::Checker;
+use super::check::{Checker, of_one_value};
 use super::scan::{How, Scan};
 use super::tables::{MAX_KEY_PARTS, Purpose, Shapes, Stored};
 use super::typed::{Base, Type};
 use crate::handler::{Handler, Staged};
+use crate::static_check;
 use rhai::{Expr, FnCallExpr};
-use xputrace_model::bucket::HIST_BITS;
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::schema::{Event, Unit};
 use xputrace_model::table::{TableId, TableKind};
 
-/// Functions that reach maps only through their arguments.
-const HARMLESS: &[&str] = &["print", "exit", "contains", "flamegraph", "folded", "perfetto", "debug", "arg", "min", "max", "abs"];
-
 /// Joins one handler's uses into the shapes.
 pub(super) fn note(
     staged: &Staged,
-    handler: &Handler,
     scan: &Scan,
     shapes: &mut Shapes,
     diagnostics: &mut Vec<Diagnostic>,
 ) {
     for each in &scan.uses {
-        let label = staged.label(handler.file, each.at);
+        let label = staged.label(each.file, each.at);
         let map = shapes.id(&each.map, &label);
         let purpose = match &each.how {
             How::Assign(_) => Some(Purpose::Plain),
@@ -60,11 +56,8 @@ pub(super) fn mark_live_reads(handler: &Handler, scan: &Scan, shapes: &mut Shape
             shapes.list[map].read_live = true;
         }
     }
-    // A function of the script may read any map.
-    let calls_others = scan.calls.iter().any(|it| {
-        it.starts_with(|c: char| c.is_alphabetic()) && !HARMLESS.contains(it)
-    });
-    if calls_others {
+    // A function that was not looked into may read any map.
+    if scan.calls.iter().any(|it| it.starts_with(|c: char| c.is_alphabetic()) && !static_check::is_known(it)) {
         for shape in &mut shapes.list {
             shape.read_live = true;
         }
@@ -89,13 +82,7 @@ fn is_read(how: &How) -> bool {
 fn aggregation(call: &FnCallExpr) -> Option<TableKind> {
     Some(match (&*call.name, call.args.len()) {
         ("count", 0) => TableKind::Count,
-        ("sum", 1) => TableKind::Sum,
-        ("min", 1) => TableKind::Min,
-        ("max", 1) => TableKind::Max,
-        ("avg", 1) => TableKind::Avg,
-        ("stats", 1) => TableKind::Stats,
-        ("hist", 1) => TableKind::Hist { bits: HIST_BITS },
-        ("quantiles", 1) => TableKind::Quantiles,
+        (name, 1) => return of_one_value(name),
         ("lhist", 4) => TableKind::Lhist {
             min: constant(&call.args[1])?,
             max: constant(&call.args[2])?,

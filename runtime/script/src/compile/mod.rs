@@ -17,11 +17,14 @@ mod check_expr;
 mod emit;
 mod emit_expr;
 mod emit_stmt;
+mod emit_text;
 mod fields;
+mod inline;
 mod interpreted;
 mod placement;
 mod probe_ctx;
 mod scan;
+mod switch;
 mod tables;
 mod typed;
 
@@ -32,7 +35,7 @@ use scan::Scan;
 use tables::Shapes;
 use typed::Checked;
 use xputrace_model::catalog::Catalog;
-use xputrace_model::diagnostic::{Diagnostic, Severity};
+use xputrace_model::diagnostic::{Diagnostic, Label, Severity};
 use xputrace_model::plan::{Place, Plan};
 use xputrace_model::schema::Event;
 use xputrace_model::table::TableId;
@@ -45,14 +48,15 @@ const MAX_ROUNDS: usize = 8;
 /// Returns the best plan it could make together with everything it has to say; when any
 /// diagnostic is an error, the plan has no programs and must not be run.
 pub fn compile(staged: &Staged, catalog: &dyn Catalog) -> (Plan, Vec<Diagnostic>) {
-    let scans: Vec<Scan> = staged.handlers.iter().map(scan::scan).collect();
+    let scans: Vec<Scan> = staged.handlers.iter().map(|it| scan::scan(staged, it)).collect();
     let cpu_maps = placement::written_by_cpu_probes(staged, &scans);
     let mut placed: Vec<Placed> =
         staged.handlers.iter().zip(&scans).map(|(handler, scan)| placement::place(handler, scan, &cpu_maps)).collect();
 
     let mut diagnostics = Vec::new();
     let mut shapes = declared(staged);
-    let checked = infer(staged, catalog, &scans, &placed, &mut shapes, &mut diagnostics);
+    let inference = Inference { staged, catalog, scans: &scans, placed: &placed };
+    let checked = inference.run(&mut shapes, &mut diagnostics);
     check_maps(&shapes, &mut diagnostics);
     mark_live_reads(staged, &scans, &placed, &mut shapes);
 
@@ -91,48 +95,57 @@ fn declared(staged: &Staged) -> Shapes {
     shapes
 }
 
-/// Checks all handlers until the maps' shapes no longer change; the last round's diagnostics hold.
-fn infer(
-    staged: &Staged,
-    catalog: &dyn Catalog,
-    scans: &[Scan],
-    placed: &[Placed],
-    shapes: &mut Shapes,
-    diagnostics: &mut Vec<Diagnostic>,
-) -> Vec<Option<Checked>> {
-    let mut checked = Vec::new();
-    for _ in 0..MAX_ROUNDS {
-        let before = shapes.fingerprint();
-        diagnostics.clear();
-        checked = round(staged, catalog, scans, placed, shapes, diagnostics);
-        if shapes.fingerprint() == before {
-            break;
-        }
-    }
-    checked
+/// What inference works on.
+struct Inference<'a> {
+    staged: &'a Staged,
+    catalog: &'a dyn Catalog,
+    scans: &'a [Scan<'a>],
+    placed: &'a [Placed],
 }
 
-fn round(
-    staged: &Staged,
-    catalog: &dyn Catalog,
-    scans: &[Scan],
-    placed: &[Placed],
-    shapes: &mut Shapes,
-    diagnostics: &mut Vec<Diagnostic>,
-) -> Vec<Option<Checked>> {
-    let handlers = || staged.handlers.iter().zip(placed).zip(scans);
-    let checked = handlers()
-        .map(|((handler, placed), scan)| {
-            let compiled = placed.place != Place::Interpreter;
-            compiled.then(|| {
-                check::check(staged, catalog, handler, placed.place, scan.tests_launch, shapes, diagnostics)
-            })
-        })
-        .collect();
-    for ((handler, _), scan) in handlers().filter(|it| it.0.1.place == Place::Interpreter) {
-        interpreted::note(staged, handler, scan, shapes, diagnostics);
+impl Inference<'_> {
+    /// Checks all handlers until the maps' shapes no longer change; the last round's diagnostics
+    /// hold.
+    fn run(&self, shapes: &mut Shapes, diagnostics: &mut Vec<Diagnostic>) -> Vec<Option<Checked>> {
+        let mut before = shapes.fingerprint();
+        for _ in 0..MAX_ROUNDS {
+            diagnostics.clear();
+            let checked = self.round(shapes, diagnostics);
+            let after = shapes.fingerprint();
+            if after == before {
+                return checked;
+            }
+            before = after;
+        }
+        diagnostics.clear();
+        let checked = self.round(shapes, diagnostics);
+        let growing = shapes.list.iter().zip(before.iter().zip(shapes.fingerprint())).find(|it| *it.1.0 != it.1.1);
+        diagnostics.extend(growing.map(|it| grows(&it.0.name, it.0.seen_at.clone())));
+        checked
     }
-    checked
+
+    fn round(&self, shapes: &mut Shapes, diagnostics: &mut Vec<Diagnostic>) -> Vec<Option<Checked>> {
+        let handlers = || self.staged.handlers.iter().zip(self.placed).zip(self.scans);
+        let checked = handlers()
+            .map(|((handler, placed), scan)| {
+                let compiled = placed.place != Place::Interpreter;
+                compiled.then(|| {
+                    let tests_launch = scan.tests_launch;
+                    check::check(self.staged, self.catalog, handler, placed.place, tests_launch, shapes, diagnostics)
+                })
+            })
+            .collect();
+        for (_, scan) in handlers().filter(|it| it.0.1.place == Place::Interpreter) {
+            interpreted::note(self.staged, scan, shapes, diagnostics);
+        }
+        checked
+    }
+}
+
+/// A map whose strings are made of its own strings has no size.
+fn grows(map: &str, seen_at: Label) -> Diagnostic {
+    let message = format!("the strings in `{map}` are put together from themselves and would grow without end");
+    Diagnostic::error("growing-string", message, seen_at).help("keep the parts in maps of their own")
 }
 
 /// Maps that no handler ever stores into are mistakes of spelling, mostly.

@@ -96,7 +96,7 @@ pub(super) fn warn_of_late_reads(
             Diagnostic::warning(
                 "late-read",
                 format!("`{}` is read when the kernel's record arrives, long after its launch", it.map),
-                staged.label(handler.file, it.at),
+                staged.label(it.file, it.at),
             )
             .help(format!(
                 "to read it as of the launch: `launch(|l| l.tag = {}[…])`, and `k.launch.tag` here",

@@ -1,15 +1,19 @@
 //! What a handler does with maps and with its event, read off the syntax before any types are
 //! known: placement needs it, and handlers that are not compiled are only ever read this way.
+//! The functions that it calls are part of it.
 
 use super::chain::{Chain, Link, key_parts, map_name, unwrapped};
-use crate::handler::Handler;
-use rhai::{ASTNode, Expr, FnCallExpr, Position, Stmt};
+use crate::handler::{Captured, Function, Handler, Staged};
+use rhai::{Expr, FnCallExpr, Position, Stmt};
+use xputrace_model::diagnostic::FileId;
 
 /// One use of a map.
 pub(super) struct Use<'a> {
     pub(super) map: String,
     pub(super) keys: Option<Vec<&'a Expr>>,
     pub(super) how: How<'a>,
+    /// The file that `at` is a position of.
+    pub(super) file: FileId,
     pub(super) at: Position,
 }
 
@@ -26,8 +30,12 @@ pub(super) enum How<'a> {
 }
 
 /// All that a handler's syntax tells.
-#[derive(Default)]
 pub(super) struct Scan<'a> {
+    staged: &'a Staged,
+    /// The file whose text is looked at.
+    file: FileId,
+    /// Functions that were looked into.
+    followed: Vec<&'a Function>,
     pub(super) uses: Vec<Use<'a>>,
     /// Where `.tag` of the event is set.
     pub(super) sets_tag: Option<Position>,
@@ -35,12 +43,22 @@ pub(super) struct Scan<'a> {
     pub(super) tests_launch: bool,
     /// Names of all properties that are read.
     pub(super) properties: Vec<&'a str>,
-    /// Names of all functions that are called, methods apart.
+    /// Names of all functions that are called, methods and functions of scripts apart.
     pub(super) calls: Vec<&'a str>,
 }
 
-pub(super) fn scan(handler: &Handler) -> Scan<'_> {
-    let mut scan = Scan::default();
+pub(super) fn scan<'a>(staged: &'a Staged, handler: &'a Handler) -> Scan<'a> {
+    let mut scan = Scan {
+        staged,
+        file: handler.file,
+        followed: Vec::new(),
+        uses: Vec::new(),
+        sets_tag: None,
+        tests_launch: false,
+        properties: Vec::new(),
+        calls: Vec::new(),
+    };
+    scan.closures(&handler.captured);
     scan.stmts(&handler.body);
     scan
 }
@@ -48,6 +66,30 @@ pub(super) fn scan(handler: &Handler) -> Scan<'_> {
 impl<'a> Scan<'a> {
     pub(super) fn reads(&self, property: &str) -> bool {
         self.properties.contains(&property)
+    }
+
+    /// Those that a handler holds are there to be called.
+    fn closures(&mut self, captured: &'a [(String, Captured)]) {
+        for (_, value) in captured {
+            if let Captured::Closure(function) = value {
+                self.closures(&function.captured);
+                self.follow(function);
+            }
+        }
+    }
+
+    fn follow(&mut self, function: &'a Function) {
+        if self.followed.contains(&function) {
+            return;
+        }
+        self.followed.push(function);
+        let caller = std::mem::replace(&mut self.file, function.file);
+        self.stmts(&function.body);
+        self.file = caller;
+    }
+
+    fn found(&mut self, map: String, keys: Option<Vec<&'a Expr>>, how: How<'a>, at: Position) {
+        self.uses.push(Use { map, keys, how, file: self.file, at });
     }
 
     fn stmts(&mut self, stmts: &'a [Stmt]) {
@@ -73,21 +115,15 @@ impl<'a> Scan<'a> {
             Stmt::Block(block) => self.stmts(block.statements()),
             Stmt::Expr(expr) => self.expr(expr),
             Stmt::Return(Some(expr), ..) | Stmt::BreakLoop(Some(expr), ..) => self.expr(expr),
-            Stmt::Switch(..) => self.anywhere(stmt),
+            Stmt::Switch(it, _) => {
+                self.expr(&it.0);
+                for case in &it.1.expressions {
+                    self.expr(&case.lhs);
+                    self.expr(&case.rhs);
+                }
+            }
             _ => {}
         }
-    }
-
-    /// For statements whose inside is not looked at: every map in them counts as read.
-    fn anywhere(&mut self, stmt: &'a Stmt) {
-        stmt.walk(&mut Vec::new(), &mut |path: &[ASTNode]| {
-            if let Some(ASTNode::Expr(expr)) = path.last()
-                && let Some(map) = map_name(expr)
-            {
-                self.uses.push(Use { map, keys: None, how: How::Read, at: expr.position() });
-            }
-            true
-        });
     }
 
     fn assignment(&mut self, lhs: &'a Expr, rhs: &'a Expr) {
@@ -95,7 +131,7 @@ impl<'a> Scan<'a> {
         match map_name(chain.head) {
             Some(map) => {
                 let keys = self.keys(&chain.links);
-                self.uses.push(Use { map, keys, how: How::Assign(rhs), at: chain.head.position() });
+                self.found(map, keys, How::Assign(rhs), chain.head.position());
             }
             None => {
                 if let Some(Link::Property("tag", at)) = chain.links.last() {
@@ -156,7 +192,7 @@ impl<'a> Scan<'a> {
             }
         }
         let how = method.map_or(How::Read, How::Method);
-        self.uses.push(Use { map, keys, how, at: chain.head.position() });
+        self.found(map, keys, how, chain.head.position());
     }
 
     fn children(&mut self, expr: &'a Expr) {
@@ -189,7 +225,11 @@ impl<'a> Scan<'a> {
     }
 
     fn call(&mut self, call: &'a FnCallExpr, at: Position) {
-        self.calls.push(&call.name);
+        let module = call.namespace.path.first().map(|it| it.as_str());
+        match self.staged.function(self.file, module, &call.name, call.args.len()) {
+            Some(function) => self.follow(function),
+            None => self.calls.push(&call.name),
+        }
         let args: Vec<&'a Expr> = call.args.iter().map(unwrapped).collect();
         if call.name == "contains"
             && let [map, key] = args[..]
@@ -199,7 +239,7 @@ impl<'a> Scan<'a> {
             for part in &parts {
                 self.expr(part);
             }
-            self.uses.push(Use { map, keys: Some(parts), how: How::Contains, at });
+            self.found(map, Some(parts), How::Contains, at);
             return;
         }
         if matches!(&*call.name, "==" | "!=") && args.iter().any(|it| matches!(it, Expr::Unit(_))) {
@@ -208,7 +248,7 @@ impl<'a> Scan<'a> {
         for argument in args {
             match map_name(argument) {
                 Some(map) if call.op_token.is_none() => {
-                    self.uses.push(Use { map, keys: None, how: How::Passed, at: argument.position() });
+                    self.found(map, None, How::Passed, argument.position());
                 }
                 _ => self.expr(argument),
             }

@@ -3,6 +3,7 @@
 
 use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond};
+use xputrace_model::diagnostic::FileId;
 use xputrace_model::schema::Unit;
 use xputrace_model::table::Scalar;
 
@@ -78,6 +79,16 @@ pub(super) struct Expr {
     pub(super) at: Position,
 }
 
+impl Expr {
+    /// Whether it can be computed twice without doing anything twice, at little cost.
+    pub(super) fn is_simple(&self) -> bool {
+        match &self.kind {
+            Kind::Joined(inner) => inner.is_simple(),
+            kind => matches!(kind, Kind::Const(_) | Kind::Literal(_) | Kind::Missing | Kind::Local(_) | Kind::Source(_)),
+        }
+    }
+}
+
 /// A local variable of the handler, numbered in order of declaration.
 pub(super) type LocalId = usize;
 /// A map of the script, in order of first appearance.
@@ -113,6 +124,22 @@ pub(super) enum Kind {
     Abs(Box<Expr>),
     /// The string at an address of the target, of at most so many bytes.
     UserText(Box<Expr>, u32),
+    /// The texts of these values, one behind the other.
+    Concat(Vec<Expr>),
+    /// A call of a function of the script, compiled in its place.
+    Inlined(Box<Inlined>),
+}
+
+/// A function's body in the place of its call.
+#[derive(Clone, Debug)]
+pub(super) struct Inlined {
+    /// The file whose text the body is.
+    pub(super) file: FileId,
+    /// What the parameters are given, in the caller's terms.
+    pub(super) arguments: Vec<(LocalId, Expr)>,
+    pub(super) body: Block,
+    /// Where a `return` before the end leaves the value; the body's own end does so too then.
+    pub(super) result: Option<LocalId>,
 }
 
 /// Where a field's value is found.
@@ -181,7 +208,10 @@ pub(super) enum StmtKind {
     Loop(Vec<Block>),
     Break,
     Continue,
+    /// Ends the handler.
     Return,
+    /// Ends the innermost function that is compiled in place.
+    Leave,
     /// Evaluated for the losses it may count.
     Eval(Expr),
 }

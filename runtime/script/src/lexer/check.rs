@@ -56,6 +56,12 @@ impl Checker<'_> {
                 );
             }
             "$" => self.dollar(at),
+            "->" => self.arrow(at),
+            "~" => self.say(at, "operator", "there is no `~` operator", &["strings are compared whole: `k.short_name == \"gemm\"`"]),
+            "=>" if self.innermost() == "(" => self.arrow_function(at),
+            ";" if self.innermost() == "[" => {
+                self.say(at, "separator", "a `;` cannot stand in brackets", &["write `,` between the parts: `@m[a, b]`"]);
+            }
             "=" => self.assignment_in_condition(at),
             "/" => self.predicate(at),
             _ => {}
@@ -94,6 +100,52 @@ impl Checker<'_> {
         self.say(at, "dollar-variable", "variables are written without `$`", &[&help]);
     }
 
+    /// C's `args->name`.
+    fn arrow(&mut self, at: usize) {
+        let help = format!("write `e.{}`, where `|e|` is the handler's parameter", self.word(at + 1));
+        self.say(at, "field-arrow", "fields are read with a dot", &[&help]);
+    }
+
+    /// `k => …`, which is no closure here.
+    fn arrow_function(&mut self, at: usize) {
+        let name = at.checked_sub(1).map_or("k", |before| self.word(before));
+        let help = format!("write `|{name}| …`");
+        self.say(at, "closure", "a closure is written with bars", &[&help]);
+    }
+
+    /// bpftrace's `uprobe:libc:malloc { … }` and `BEGIN { … }`.
+    fn probe_block(&mut self, at: usize) -> bool {
+        let Some((_, instead)) = PROBE_BLOCKS.iter().find(|it| it.0 == self.slice(at)) else { return false };
+        let follows = match self.slice(at + 1) {
+            ":" => self.innermost() != "#{",
+            "{" => matches!(self.slice(at), "BEGIN" | "END"),
+            _ => false,
+        };
+        if follows {
+            self.say(at, "probe-block", "probes are declared by functions, with a closure for the handler", &[*instead]);
+        }
+        follows
+    }
+
+    /// Operators and keywords of other languages.
+    fn foreign_word(&mut self, at: usize) -> bool {
+        let after_operand = at > 0 && self.ends_operand(at - 1);
+        let instead = match self.slice(at) {
+            "and" if after_operand => "&&",
+            "or" if after_operand => "||",
+            "not" if !after_operand && matches!(self.slice(at + 1), "(") => "!",
+            "elif" | "elsif" | "elseif" if at > 0 && self.slice(at - 1) == "}" => "else if",
+            _ => return false,
+        };
+        let word = self.slice(at).to_owned();
+        self.say(at, "operator", format!("`{word}` means nothing here"), &[&format!("write `{instead}`")]);
+        true
+    }
+
+    fn innermost(&self) -> &str {
+        self.open.last().map_or("", |it| self.slice(*it))
+    }
+
     /// `if a = b {`: the first token since the start of the condition that is an assignment.
     fn assignment_in_condition(&mut self, at: usize) {
         let mut depth = 0i32;
@@ -113,7 +165,7 @@ impl Checker<'_> {
 
     /// bpftrace's `probe /condition/ { … }`.
     fn predicate(&mut self, at: usize) {
-        let follows = at.checked_sub(1).is_some_and(|before| matches!(self.slice(before), ")" | ":"));
+        let follows = at.checked_sub(1).is_some_and(|before| matches!(self.slice(before), ")" | ":" | "|"));
         let line_end = self.text[self.tokens[at].span.end..].find('\n').unwrap_or(usize::MAX);
         let closing = (at + 1..self.tokens.len())
             .take_while(|it| self.tokens[*it].span.start - self.tokens[at].span.end < line_end)
@@ -125,6 +177,12 @@ impl Checker<'_> {
     }
 
     fn identifier(&mut self, at: usize) {
+        if !self.probe_block(at) && !self.foreign_word(at) {
+            self.name(at);
+        }
+    }
+
+    fn name(&mut self, at: usize) {
         let name = self.slice(at);
         if name == "import" && !(at > 0 && matches!(self.slice(at - 1), "." | "?.")) {
             return self.import(at);
@@ -249,9 +307,8 @@ impl Checker<'_> {
     }
 
     fn is_bare_unit(&self, before: usize, at: usize) -> bool {
-        let touching = self.tokens[before].span.end == self.tokens[at].span.start;
         let number = matches!(self.tokens[before].kind, Kind::Integer | Kind::Float);
-        number && touching && crate::units::whole(1, self.word(at)).is_some()
+        number && crate::units::whole(1, self.word(at)).is_some()
     }
 
     fn ends_operand(&self, at: usize) -> bool {
@@ -272,7 +329,7 @@ impl Checker<'_> {
             Kind::Identifier => {
                 !matches!(
                     self.slice(at),
-                    "in" | "as" | "else" | "is" | "until" | "while" | "catch" | "if" | "and" | "or"
+                    "in" | "as" | "else" | "is" | "until" | "while" | "catch" | "if" | "and" | "or" | "elif" | "elsif" | "elseif"
                 ) || (self.slice(at) == "if" && self.on_new_line(at))
             }
             Kind::Map | Kind::Integer | Kind::Float | Kind::Text | Kind::Template | Kind::TemplateStart => true,
@@ -379,6 +436,23 @@ impl Checker<'_> {
 /// What can be read of a map without a key.
 const MAP_PROPERTIES: &[&str] = &["value", "human", "name", "count", "sum", "total", "min", "max", "avg", "average"];
 
+/// bpftrace's names of probes, and what is written here.
+const PROBE_BLOCKS: &[(&str, &str)] = &[
+    ("uprobe", "write `uprobe(\"libc:malloc\", |e| …)`"),
+    ("uretprobe", "write `uretprobe(\"libc:malloc\", |e| …)`"),
+    ("u", "write `uprobe(\"libc:malloc\", |e| …)`"),
+    ("tracepoint", "write `tracepoint(\"sched:sched_switch\", |e| …)`"),
+    ("t", "write `tracepoint(\"sched:sched_switch\", |e| …)`"),
+    ("profile", "write `profile(99.hz, |e| …)`"),
+    ("interval", "write `interval(1.s, || …)`"),
+    ("kprobe", "kernel function probes are not supported yet; `tracepoint(\"sched:sched_switch\", |e| …)` is"),
+    ("kretprobe", "kernel function probes are not supported yet; `tracepoint(\"sched:sched_switch\", |e| …)` is"),
+    ("fentry", "kernel function probes are not supported yet; `tracepoint(\"sched:sched_switch\", |e| …)` is"),
+    ("usdt", "`usdt` events are not supported yet"),
+    ("BEGIN", "write `begin(|| …)`"),
+    ("END", "write `end(|| …)`"),
+];
+
 /// Words behind which an operand may stand.
 fn is_keyword(word: &str) -> bool {
     matches!(
@@ -405,5 +479,10 @@ fn is_keyword(word: &str) -> bool {
             | "as"
             | "try"
             | "catch"
+            | "and"
+            | "or"
+            | "elif"
+            | "elsif"
+            | "elseif"
     )
 }

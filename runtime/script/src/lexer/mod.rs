@@ -11,8 +11,9 @@
 //! | `@x[k] += n` | `_x[k] += n` | `_x[k].added = n` (so that it starts from 0) |
 //! | `e.new` | `e["new"]` | the same |
 //! | `1.5.ms`, `100.hz` | `1500000.ns`, `10000000.ns` | the same |
+//! | `\n`, `\t`, `\\` in backticks | what they mean in quotes | the same |
 //!
-//! Lines are never added or removed.
+//! Lines are never removed, and added only by `\n` in backticks.
 
 mod check;
 mod rewrite;
@@ -52,6 +53,9 @@ pub fn check(file: FileId, text: &str) -> Vec<Diagnostic> {
     check::check(file, text, &token::tokens(text))
 }
 
+/// Codes of mistakes after which [`rewrite`] goes on with what was meant.
+pub(crate) const REPAIRED: &[&str] = &["unit", "field-arrow"];
+
 /// An `import "name" as alias` of the top level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Import {
@@ -87,5 +91,22 @@ fn imports_of(text: &str, tokens: &[token::Token]) -> Vec<Import> {
             span: tokens[at].span.start..end,
         });
     }
+    found
+}
+
+/// The integers and the strings in quotes of a text, each once, as they are written; integers
+/// with a minus in front as well.
+pub(crate) fn literals(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for token in token::tokens(text) {
+        let written = &text[token.span.clone()];
+        match token.kind {
+            token::Kind::Integer => found.extend([written.to_owned(), format!("-{written}")]),
+            token::Kind::Text => found.push(written.to_owned()),
+            _ => {}
+        }
+    }
+    found.sort();
+    found.dedup();
     found
 }

@@ -133,9 +133,43 @@ impl Plan<'_> {
         match self.tokens[at].kind {
             Kind::Map => self.map(at, dialect),
             Kind::Identifier => self.reserved_field(at),
-            Kind::Float => self.fractional_duration(at),
-            Kind::Integer => self.rate(at),
+            Kind::Float => {
+                self.fractional_duration(at);
+                self.joined_unit(at);
+            }
+            Kind::Integer => {
+                self.rate(at);
+                self.joined_unit(at);
+            }
+            Kind::Symbol if self.symbol(at) == "->" => {
+                let span = self.tokens[at].span.clone();
+                self.replace(span.clone(), ".", span.start);
+            }
+            Kind::Template | Kind::TemplateStart | Kind::TemplateMiddle | Kind::TemplateEnd => self.escapes(at),
             _ => {}
+        }
+    }
+
+    /// `\n`, `\t` and `\\` in backticks mean what they mean in quotes: Rhai itself leaves them as they are.
+    fn escapes(&mut self, at: usize) {
+        let Token { kind, span } = &self.tokens[at];
+        let opens = matches!(kind, Kind::Template | Kind::TemplateStart);
+        let bytes = self.text.as_bytes();
+        let mut i = span.start + 1;
+        while i + 1 < span.end {
+            let meant = match &bytes[i..i + 2] {
+                // Rhai drops a line break right behind the opening backtick: one for it, one for us.
+                b"\\n" if opens && i == span.start + 1 => "\n\n",
+                b"\\n" => "\n",
+                b"\\t" => "\t",
+                b"\\\\" => "\\",
+                _ => {
+                    i += 1;
+                    continue;
+                }
+            };
+            self.replace(i..i + 2, meant, i);
+            i += 2;
         }
     }
 
@@ -272,6 +306,14 @@ impl Plan<'_> {
         if let Some(nanos) = written.and_then(|n| units::whole(n, unit)) {
             let end = self.tokens[at + 2].span.end;
             self.replace(number.start..end, &format!("{nanos}.ns"), number.start);
+        }
+    }
+
+    /// `100ms`, which is a mistake that has been said, is read as `100.ms`.
+    fn joined_unit(&mut self, at: usize) {
+        if units::whole(1, self.word(at + 1)).is_some() {
+            let end = self.tokens[at].span.end;
+            self.insert(end, ".", end);
         }
     }
 

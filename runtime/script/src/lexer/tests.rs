@@ -55,6 +55,13 @@ fn reserved_words_are_fields() {
 }
 
 #[test]
+fn backticks_know_line_breaks() {
+    assert_eq!(compiled(r"`a\n${k}\t\\n`"), "`a\n${k}\t\\n`");
+    assert_eq!(compiled(r"`\na` + `\q`"), "`\n\na` + `\\q`");
+    assert_eq!(compiled(r#""a\n""#), r#""a\n""#);
+}
+
+#[test]
 fn fractions_of_units_are_integers() {
     assert_eq!(compiled("1.5.ms + 100.ms + 2.25"), "1500000.ns + 100.ms + 2.25");
     assert_eq!(compiled("99.hz + 2.minutes"), "10101010.ns + 120000000000.ns");
@@ -162,7 +169,7 @@ proptest! {
         check(FileId(0), &text);
         for dialect in [Dialect::Compiled, Dialect::Interpreted] {
             let lexed = rewrite(&text, dialect);
-            prop_assert_eq!(lexed.text.matches('\n').count(), text.matches('\n').count());
+            prop_assert!(lexed.text.matches('\n').count() >= text.matches('\n').count());
             positions_stay_inside(&text, dialect);
         }
     }
@@ -170,7 +177,7 @@ proptest! {
     /// A word that is not touched by any rule is found at its own place, whatever surrounds it.
     #[test]
     fn words_keep_their_place(pieces in proptest::collection::vec(
-        proptest::sample::select(vec!["@x", "@yy[1, 2]", "@z[@x, `é${@x}`]", "e.sync", "1.5.ms", "\"é@x\"", "漢 ", "\n", "@q += 1;"]), 0..20)
+        proptest::sample::select(vec!["@x", "@yy[1, 2]", "@z[@x, `é${@x}`]", "e.sync", "1.5.ms", "\"é@x\"", "`a\\nb\\t${@x}\\n`", "`\\n`", "漢 ", "\n", "@q += 1;"]), 0..20)
     ) {
         let text = pieces.join(" ") + " WORD";
         for dialect in [Dialect::Compiled, Dialect::Interpreted] {

@@ -131,9 +131,8 @@ impl Scanner<'_> {
         while let Some((i, c)) = chars.next() {
             match c {
                 '\\' => {
-                    if chars.next().is_some_and(|(_, c)| c == '\r') {
-                        chars.next_if(|(_, c)| *c == '\n');
-                    }
+                    let return_first = chars.next().is_some_and(|(_, c)| c == '\r');
+                    chars.next_if(|(_, c)| return_first && *c == '\n');
                 }
                 '\n' => return self.push(Kind::OpenText, skip + i),
                 c if c == quote && chars.next_if(|(_, c)| *c == quote).is_none() => {

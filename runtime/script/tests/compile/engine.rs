@@ -211,6 +211,88 @@ fn check_values(cases: &[(&str, i64)]) {
 }
 
 #[test]
+fn strings_are_put_together() {
+    let mut run = Run::new(
+        "let unit = \"ns\";
+         kernel(|k| {
+             @key[`${k.name}:${k.duration}${unit}`].count();
+             @sum[k.short_name + \"!\" + k.device].count();
+             @comm[`<${k.comm}>`].count();
+             @flag[`${k.duration > 0} ${k.graph} ${k.launch.tag}`].count();
+             let s = \"at \" + k.stream;
+             for i in 0..3 { s += `,${i}`; }
+             @local = s;
+             if s == \"at 7,0,1,2\" { @equal.count(); }
+             @choice[if k.duration > 0 { `+${k.duration}` } else { \"none\" }].count();
+         });",
+    );
+    for n in [0, 7, -1, 10, i64::MAX, i64::MIN, 1_000_000_000_000_000_000] {
+        run.feed(&[kernel("gemm<int>", n).with(word::STREAM, 7).with(word::DEVICE, 3)]);
+    }
+    let keys = |name: &str| run.rows(name).into_keys().collect::<Vec<_>>();
+    assert_eq!(
+        keys("@key"),
+        [
+            "gemm<int>:-1ns",
+            "gemm<int>:-9223372036854775808ns",
+            "gemm<int>:0ns",
+            "gemm<int>:1000000000000000000ns",
+            "gemm<int>:10ns",
+            "gemm<int>:7ns",
+            "gemm<int>:9223372036854775807ns",
+        ]
+    );
+    assert_eq!(keys("@sum"), ["!3"]);
+    assert_eq!(keys("@comm"), ["<python3>"]);
+    assert_eq!(keys("@flag"), ["false - -", "true - -"]);
+    assert_eq!(run.one("@equal"), Some(vec![7]));
+    assert_eq!(
+        keys("@choice"),
+        ["+10", "+1000000000000000000", "+7", "+9223372036854775807", "none"]
+    );
+    assert!(run.losses().is_empty(), "{:?}", run.losses());
+}
+
+#[test]
+fn functions_are_compiled_in_place() {
+    let mut run = Run::new(
+        "fn long(k, limit) { k.duration > limit }
+         fn class(ns) { if ns < 10 { return \"short\"; } if ns < 100 { return `${ns} ns`; } \"long\" }
+         fn half(n) { n = n / 2; return n; }
+         fn note(k) { if k.duration == 7 { return; } @noted.count(); }
+         fn twice(x) { half(x) * 4 }
+         fn named(k) { @calls.count(); `g${\"emm\"}${k.device}` }
+         let limit = 20;
+         let device = |k| k.device + limit;
+         kernel(|k| {
+             if long(k, limit) { @long.count(); }
+             @class[class(k.duration)].count();
+             @half.sum(half(k.duration));
+             @twice.sum(twice(k.duration));
+             note(k);
+             @device[device.call(k)].count();
+             @switch[switch k.duration { 7 => \"seven\", 8 | 9 => \"few\", 500 if k.device == 4 => \"never\", 40..=60 if k.device == 3 => \"some\", _ => \"many\" }].count();
+             if k.name == named(k) { @named.count(); }
+             switch k.name { \"gemm\" => @gemm.count(), _ => @other.count() }
+         });",
+    );
+    for n in [7, 9, 50, 500] {
+        run.feed(&[kernel("gemm", n).with(word::DEVICE, 3)]);
+    }
+    assert_eq!(run.one("@long"), Some(vec![2]));
+    assert_eq!(run.rows("@class").into_keys().collect::<Vec<_>>(), ["50 ns", "long", "short"]);
+    assert_eq!(run.one("@half"), Some(vec![3 + 4 + 25 + 250]));
+    assert_eq!(run.one("@twice"), Some(vec![4 * (3 + 4 + 25 + 250)]));
+    assert_eq!(run.one("@noted"), Some(vec![3]));
+    assert_eq!(run.one("@calls"), Some(vec![4]), "each call runs once");
+    assert_eq!(run.one("@named"), Some(vec![0]));
+    assert_eq!(run.rows("@device").into_keys().collect::<Vec<_>>(), ["23"]);
+    assert_eq!(run.rows("@switch").into_keys().collect::<Vec<_>>(), ["few", "many", "seven", "some"]);
+    assert_eq!(run.one("@gemm"), Some(vec![4]));
+    assert!(run.losses().is_empty(), "{:?}", run.losses());
+}
+
+#[test]
 fn arithmetic_is_that_of_wrapping_64_bit_integers() {
     check_values(&[
         ("k.duration + 1", 1001),

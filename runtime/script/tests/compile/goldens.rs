@@ -32,6 +32,26 @@ fn answers_are_as_written() {
     assert!(wrong.is_empty(), "run with BLESS=1 if these are right:\n{}", wrong.join("\n"));
 }
 
+/// What users of other tracers and languages write: `### name`, the script, `---`, the answer.
+#[test]
+fn habits_are_answered() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/compile/habits.txt");
+    let text = std::fs::read_to_string(&path).expect("readable");
+    let mut answered = String::new();
+    for section in text.split("### ").skip(1) {
+        let (name, rest) = section.split_once('\n').expect("a name");
+        let script = rest.split("\n---").next().unwrap_or(rest).trim_end();
+        let (_, diagnostics) = compiled(script);
+        let answer = described(script, &diagnostics);
+        let _ = write!(answered, "### {name}\n{script}\n---\n{answer}\n");
+    }
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, &answered).expect("writable");
+    } else {
+        assert_eq!(text, answered, "run with BLESS=1 if these are right");
+    }
+}
+
 fn answer(script: &str) -> String {
     let (plan, diagnostics) = compiled(script);
     let mut out = described(script, &diagnostics);

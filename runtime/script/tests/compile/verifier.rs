@@ -36,6 +36,14 @@ const EXAMPLES: &[&str] = &[
     "uprobe(\"libc:mem*\", |e| @f[e.func, e.probe].count());",
     "launch(|l| { if l.symbol == \"_Z3foo\" { l.tag = l.grid.size + l.stream; } });",
     "tracepoint(\"syscalls:sys_enter_write\", #{scope: \"system\", every: 10}, |e| { @fd[e.fd, e.cpu, e.uid, e.gid].stats(e.count); @c[e.cgroup].lhist(e.count, 0, 4096, 64); });",
+    "uprobe(\"libc:malloc\", |e| @[`${e.comm}:${e.arg0}`].count());",
+    "uprobe(\"libc:open\", |e| { @[`${str(e.arg0, 64)}:${e.arg1}/${e.arg2 > 0}:${e.comm}`].count(); @last[e.tid] = e.comm + \"!\"; });
+     uretprobe(\"libc:open\", |e| { if @last[e.tid] == `${e.comm}!` { @same[`${@last[e.tid]} ${e.retval}`].count(); } });",
+    "fn class(n) { if n < 10 { return \"small\"; } if n > 1000 { return `${n / 1000}k`; } \"big\" }
+     fn over(e, limit) { e.arg0 > limit }
+     uprobe(\"libc:malloc\", |e| { if over(e, 64) { @[class(e.arg0), e.comm].count(); } });",
+    "uprobe(\"libc:malloc\", |e| { let s = e.comm + \":\"; for i in 0..3 { s += `${e.arg0 >> i},`; } @[s].count(); });",
+    "uprobe(\"libc:malloc\", |e| @[switch e.arg0 { 0 => \"none\", 17 if e.arg1 > 3 => \"odd\", 1..=16 => \"small\", _ => e.comm }].count());",
     "profile(99.hz, |e| { @k[e.kstack].count(); @best[e.comm].max(e.time); @worst.min(e.time); @mean[e.cpu].avg(e.time); });",
 ];
 
@@ -158,7 +166,7 @@ impl Env for Silent {
 }
 
 fn calls_engine(program: &Program) -> bool {
-    program.insns.iter().any(|it| it.code == 0x85 && it.imm == helper::NAME_TEXT)
+    program.insns.iter().any(|it| it.code == 0x85 && it.imm >= helper::NAME_TEXT)
 }
 
 fn run_in_kernel(program: &OwnedFd, words: &GpuContext) {
@@ -256,7 +264,7 @@ fn script() -> impl Strategy<Value = String> {
         }),
         1..4,
     )
-    .prop_map(|handlers| format!("let n = 3;\n{}\n{REST}", handlers.join("\n")))
+    .prop_map(|handlers| format!("let n = 3;\nfn twice(x) {{ if x > 1000 {{ return x; }} x * 2 }}\n{}\n{REST}", handlers.join("\n")))
 }
 
 /// What every random script ends in: maps that are only read would be mistakes.
@@ -320,7 +328,7 @@ impl Choice<'_> {
 
     fn statement(&mut self, depth: usize) -> String {
         let event = self.event;
-        match self.of(24) {
+        match self.of(27) {
             0 => format!("@count[{}.comm].count();", event),
             1 => format!("@sum.sum({});", self.number(depth)),
             2 => format!("@min[{}].min({});", self.number(1), self.number(depth)),
@@ -343,6 +351,9 @@ impl Choice<'_> {
             19 => format!("print(`v ${{{}}} of ${{{}.comm}}, ${{({}).human}}`);", self.number(depth), event, self.number(1)),
             20 => format!("if {} {{ exit({}); }}", self.truth(depth), self.number(1)),
             21 => format!("if {} {{ return; }}", self.truth(depth)),
+            23 => format!("@joined[`${{{event}.comm}}:${{{}}}:${{{}}}`].count();", self.number(depth), self.truth(1)),
+            24 => format!("@kind[switch {} {{ 0 => \"zero\", 1..=9 => \"few\", _ => {event}.comm + \"!\" }}].count();", self.number(depth)),
+            25 => format!("@plain[1] = twice({});", self.number(depth)),
             22 => match event {
                 "k" => "@stack[k.launch.ustack, k.name].count(); @who[0] = k.comm;".into(),
                 "l" => "@where[l.symbol].count(); @tag_seen = l.pid;".into(),

@@ -1,0 +1,104 @@
+//! An object in memory into the kernel by libbpf, and what libbpf said where it failed.
+//!
+//! libbpf tells what went wrong in messages, not in values: which map could not be created, which
+//! program the verifier refused, and the verifier's log between two marks. They are collected
+//! instead of printed, and taken apart here.
+
+use crate::sys;
+use libbpf_rs::{Object, ObjectBuilder, PrintLevel};
+use std::cell::RefCell;
+use std::sync::Once;
+
+const LOG_BEGINS: &str = "-- BEGIN PROG LOAD LOG --";
+const LOG_ENDS: &str = "-- END PROG LOAD LOG --";
+
+/// An object that was not loaded. What had been loaded of it is out again.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) errno: i32,
+    /// libbpf's messages, a line each.
+    said: String,
+}
+
+/// Loads everything that the object holds.
+pub(crate) fn load(elf: &[u8]) -> Result<Object, Refusal> {
+    listen();
+    let opened = ObjectBuilder::default().open_memory(elf);
+    let answer = match opened {
+        Ok(object) => sys::load_object(object),
+        Err(_) => Err(std::io::Error::from_raw_os_error(libc::EINVAL)),
+    };
+    let said = SAID.take().unwrap_or_default();
+    answer.map_err(|it| Refusal { errno: it.raw_os_error().unwrap_or(libc::EIO), said })
+}
+
+impl Refusal {
+    /// `prog 'NAME': BPF program load failed: …`.
+    pub(crate) fn program(&self) -> Option<&str> {
+        self.subject("prog '", "': BPF program load failed")
+    }
+
+    /// `map 'NAME': failed to create: …`.
+    pub(crate) fn map(&self) -> Option<&str> {
+        self.subject("map '", "': failed to create:")
+    }
+
+    fn subject(&self, before: &str, after: &str) -> Option<&str> {
+        self.said.lines().find_map(|it| Some(it.split_once(before)?.1.split_once(after)?.0))
+    }
+
+    pub(crate) fn verifier_log(&self) -> &str {
+        let after = self.said.split_once(LOG_BEGINS).map_or("", |(_, it)| it);
+        after.split_once(LOG_ENDS).map_or(after, |(it, _)| it).trim_matches('\n')
+    }
+
+    /// What libbpf said last.
+    pub(crate) fn last_words(&self) -> &str {
+        self.said.lines().last().unwrap_or_default().trim_start_matches("libbpf: ")
+    }
+}
+
+thread_local! {
+    /// Messages of this thread's load under way.
+    static SAID: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Begins to collect. What libbpf says at other times is about calls whose answer says it too.
+fn listen() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        libbpf_rs::set_print(Some((PrintLevel::Warn, keep)));
+    });
+    SAID.set(Some(String::new()));
+}
+
+/// Never panics: libbpf calls it.
+fn keep(_: PrintLevel, text: String) {
+    SAID.with(|it| {
+        if let Ok(mut said) = it.try_borrow_mut()
+            && let Some(said) = said.as_mut()
+        {
+            said.push_str(&text);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_taken_apart() {
+        let said = "libbpf: prog 'bad': BPF program load failed: -EACCES\n\
+                    libbpf: prog 'bad': -- BEGIN PROG LOAD LOG --\n0: (95) exit\nR0 !read_ok\n\
+                    -- END PROG LOAD LOG --\nlibbpf: prog 'bad': failed to load: -EACCES\n";
+        let refusal = Refusal { errno: libc::EACCES, said: said.into() };
+        assert_eq!(refusal.program(), Some("bad"));
+        assert_eq!(refusal.map(), None);
+        assert_eq!(refusal.verifier_log(), "0: (95) exit\nR0 !read_ok");
+        assert_eq!(refusal.last_words(), "prog 'bad': failed to load: -EACCES");
+
+        let said = "libbpf: map 'big': failed to create: -ENOMEM\n".to_owned();
+        assert_eq!(Refusal { errno: libc::ENOMEM, said }.map(), Some("big"));
+    }
+}

@@ -1,0 +1,115 @@
+//! Changing a number in a map of the kernel from user space, in one step.
+//!
+//! A read and a write back would lose what a probe adds in between. So a program of a few
+//! instructions does it inside the kernel, run by `BPF_PROG_TEST_RUN`: it looks the element up,
+//! makes it where there is none, and changes it atomically, as the probes themselves do.
+//!
+//! ```text
+//! ctx:  key, padded to 8 bytes │ operand
+//! ```
+
+use crate::sys;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use xputrace_bytecode::image::MapSpec;
+use xputrace_bytecode::insn::{Alu, Cond, Size};
+use xputrace_bytecode::{Assembler, Reg, helper};
+
+/// Bytes of a program's stack.
+const STACK_BYTES: usize = 512;
+
+/// A loaded program for one map and one operation.
+#[derive(Debug)]
+pub(crate) struct Modifier {
+    op: i32,
+    program: OwnedFd,
+    ctx: Vec<u8>,
+}
+
+impl Modifier {
+    pub(crate) fn new(map: BorrowedFd<'_>, spec: &MapSpec, op: i32) -> io::Result<Modifier> {
+        let refused = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
+        let (key, value) = sizes(spec);
+        if spec.value_size < 8 || key + value > STACK_BYTES {
+            let text = format!("a key of {} and a value of {} bytes cannot be changed in place", spec.key_size, spec.value_size);
+            return Err(refused(text));
+        }
+        let insns = program(map, key, value, op).map_err(|it| refused(it.to_string()))?;
+        let program = sys::load_syscall_program(c"xt_modify", &insns)?;
+        Ok(Modifier { op, program, ctx: vec![0; key + 8] })
+    }
+
+    pub(crate) fn op(&self) -> i32 {
+        self.op
+    }
+
+    /// `key` is as long as the map's.
+    pub(crate) fn run(&mut self, key: &[u8], operand: u64) -> io::Result<()> {
+        let operand_at = self.ctx.len() - 8;
+        self.ctx[..key.len()].copy_from_slice(key);
+        self.ctx[operand_at..].copy_from_slice(&operand.to_ne_bytes());
+        match sys::run_program(self.program.as_fd(), &mut self.ctx)? {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(-errno)),
+        }
+    }
+}
+
+/// Key and value, each padded to 8 bytes.
+fn sizes(spec: &MapSpec) -> (usize, usize) {
+    let padded = |it: u32| (it as usize).next_multiple_of(8);
+    (padded(spec.key_size), padded(spec.value_size))
+}
+
+/// Returns 0, or the negative errno of a map that takes no element. An element that is deleted
+/// between two steps is as good as one that is deleted after the last.
+fn program(map: BorrowedFd<'_>, key: usize, value: usize, op: i32) -> Result<Vec<[u8; 8]>, String> {
+    let (key_at, value_at) = (-(key as i16), -((key + value) as i16));
+    let mut asm = Assembler::new();
+    let (hit, out, done) = (asm.label(), asm.label(), asm.label());
+    asm.mov(Reg::R6, Reg::R1);
+    for at in (0..key as i16).step_by(8) {
+        asm.ldx(Size::Dw, Reg::R1, Reg::R6, at);
+        asm.stx(Size::Dw, Reg::FP, key_at + at, Reg::R1);
+    }
+    asm.ldx(Size::Dw, Reg::R7, Reg::R6, key as i16);
+    lookup(&mut asm, key_at);
+    asm.jump_if_imm(Cond::Ne, Reg::R0, 0, hit);
+    for at in (0..value as i16).step_by(8) {
+        asm.st_imm(Size::Dw, Reg::FP, value_at + at, 0);
+    }
+    asm.ld_map(Reg::R1, 0);
+    address(&mut asm, Reg::R2, key_at);
+    address(&mut asm, Reg::R3, value_at);
+    asm.mov_imm(Reg::R4, helper::UPDATE_NOEXIST.into());
+    asm.call(helper::MAP_UPDATE_ELEM);
+    asm.mov(Reg::R8, Reg::R0);
+    lookup(&mut asm, key_at);
+    asm.jump_if_imm(Cond::Ne, Reg::R0, 0, hit);
+    asm.mov(Reg::R0, Reg::R8);
+    asm.jump_if_imm(Cond::Ne, Reg::R0, -libc::EEXIST, out);
+    asm.jump(done);
+    asm.place(hit);
+    asm.atomic(op, Size::Dw, Reg::R0, 0, Reg::R7);
+    asm.place(done);
+    asm.mov_imm(Reg::R0, 0);
+    asm.place(out);
+    asm.exit();
+    let done = asm.finish().map_err(|it| it.to_string())?;
+    let mut insns = done.insns;
+    for (slot, _) in done.map_refs {
+        insns[slot].imm = map.as_raw_fd();
+    }
+    Ok(insns.into_iter().map(|it| it.to_bytes()).collect())
+}
+
+fn lookup(asm: &mut Assembler, key_at: i16) {
+    asm.ld_map(Reg::R1, 0);
+    address(asm, Reg::R2, key_at);
+    asm.call(helper::MAP_LOOKUP_ELEM);
+}
+
+fn address(asm: &mut Assembler, reg: Reg, at: i16) {
+    asm.mov(reg, Reg::FP);
+    asm.alu_imm(Alu::Add, reg, at.into());
+}

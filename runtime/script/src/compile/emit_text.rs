@@ -1,0 +1,415 @@
+//! Texts: bytes in slots of the stack, compared, copied and put together there.
+
+use super::build::Engine;
+use super::emit::{Emitter, Temporary};
+use super::typed::{Base, Expr, Kind};
+use rhai::Position;
+use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
+use xputrace_bytecode::{Label, helper};
+use xputrace_model::diagnostic::Diagnostic;
+use xputrace_model::loss::Loss;
+
+/// Digits of the largest integer.
+const MAX_DIGITS: i16 = 19;
+
+/// Where the next piece of a text goes.
+enum Cursor {
+    /// So many bytes behind its start.
+    Known(i16),
+    /// As many as the temporary holds.
+    Kept(Temporary),
+}
+
+impl Emitter<'_, '_> {
+    /// Writes a text of `capacity` bytes, rounded up to words and NUL padded; up to 8 bytes
+    /// behind it are scribbled on.
+    pub(super) fn text(&mut self, expr: &Expr, slot: i16, capacity: u32, missing: Label) {
+        let words = capacity.div_ceil(8) as usize;
+        match &expr.kind {
+            Kind::Literal(text) => {
+                let text = cut(text, capacity as usize);
+                for index in 0..words {
+                    self.store_imm(slot + index as i16 * 8, word_of(text, index));
+                }
+            }
+            Kind::Missing => self.asm.jump(missing),
+            Kind::Local(local) if matches!(expr.ty.base, Base::Text(_)) => {
+                self.local_text(*local, slot, capacity, missing);
+            }
+            Kind::Joined(inner) => {
+                self.joined(missing);
+                self.text(inner, slot, capacity, missing);
+            }
+            Kind::Read(map, keys) if matches!(expr.ty.base, Base::Text(_)) => {
+                self.find(*map, keys, missing);
+                let stored = expr.ty.base.scalar().size();
+                for at in (0..(words * 8).min(stored) as i16).step_by(8) {
+                    self.asm.ldx(Size::Dw, Reg::R1, Reg::R0, at);
+                    self.store(slot + at, Reg::R1);
+                }
+                self.zero_from(slot, stored, words * 8);
+            }
+            Kind::Coalesce(parts) => {
+                self.coalesce(parts, missing, &mut |this, part, to| this.text(part, slot, capacity, to));
+            }
+            Kind::If(condition, then, otherwise) => {
+                self.if_value(condition, then, otherwise, missing, &mut |this, value, to| {
+                    this.text(value, slot, capacity, to);
+                });
+            }
+            Kind::Block(block) => {
+                self.block_value(block, missing, &mut |this, value, to| this.text(value, slot, capacity, to));
+            }
+            Kind::Inlined(call) => {
+                self.inlined(call, missing, &mut |this, value, to| this.text(value, slot, capacity, to));
+            }
+            Kind::Concat(parts) => self.concat(parts, slot, capacity, expr),
+            Kind::UserText(address, n) => {
+                self.zero(slot, words * 8);
+                self.eval_strict(address);
+                self.read_text(helper::PROBE_READ_USER_STR, (*n).min(capacity), slot, expr.at);
+            }
+            Kind::Source(source) if matches!(expr.ty.base, Base::Text(_)) => {
+                self.source_text(*source, slot, capacity, expr.at);
+            }
+            _ => self.name_text(expr, slot, capacity, missing),
+        }
+    }
+
+    fn local_text(&mut self, local: usize, slot: i16, capacity: u32, missing: Label) {
+        let mut from = self.local(local);
+        if self.checked.locals[local].optional {
+            self.load(Reg::R0, from);
+            self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, missing);
+            from += 8;
+        }
+        let held = self.checked.locals[local].base.scalar().size();
+        let wanted = capacity.next_multiple_of(8) as usize;
+        for at in (0..held.min(wanted) as i16).step_by(8) {
+            self.load(Reg::R0, from + at);
+            self.store(slot + at, Reg::R0);
+        }
+        self.zero_from(slot, held, wanted);
+    }
+
+    pub(super) fn zero_from(&mut self, slot: i16, from: usize, to: usize) {
+        if from < to {
+            self.zero(slot + from as i16, to - from);
+        }
+    }
+
+    /// The string at the address in R0, of at most `n` bytes, into zeroed memory.
+    pub(super) fn read_text(&mut self, read: i32, n: u32, slot: i16, at: Position) {
+        let on = self.asm.label();
+        let cut = self.counts(Loss::TextCut, at, None, on);
+        let unreadable = self.ends_with(Loss::UnreadableMemory, at);
+        self.asm.mov(Reg::R3, Reg::R0);
+        self.address(Reg::R1, slot);
+        // One byte more than fits, and the NUL: a longer string is told from one that just fits.
+        self.asm.mov_imm(Reg::R2, i64::from(n) + 2);
+        self.asm.call(read);
+        self.asm.jump_if_imm(Cond::Slt, Reg::R0, 0, unreadable);
+        self.asm.jump_if_imm(Cond::Sgt, Reg::R0, n as i32 + 1, cut);
+        self.asm.place(on);
+        self.asm.st_imm(Size::B, Reg::FP, slot + n as i16, 0);
+    }
+
+    /// A name, which is known by its id, as text: only the tracer has the table.
+    fn name_text(&mut self, expr: &Expr, slot: i16, capacity: u32, missing: Label) {
+        if self.engine != Engine::Tracer {
+            let label = self.build.staged.label(self.file, expr.at);
+            self.build.diagnostics.push(
+                Diagnostic::error("name-as-text", "the text of this name is not known in the kernel", label)
+                    .help("make it a part of a key of its own, `@m[e.func, e.comm]`, in a map where no text stands in its place"),
+            );
+            return;
+        }
+        let on = self.asm.label();
+        let cut = self.counts(Loss::TextCut, expr.at, None, on);
+        self.eval(expr, missing);
+        self.asm.mov(Reg::R1, Reg::R0);
+        self.address(Reg::R2, slot);
+        self.asm.mov_imm(Reg::R3, i64::from(capacity) + 1);
+        self.asm.call(helper::NAME_TEXT);
+        self.asm.jump_if_imm(Cond::Sgt, Reg::R0, capacity as i32, cut);
+        self.asm.place(on);
+    }
+
+    /// Writes the texts of values behind one another.
+    ///
+    /// Lengths are only known while running, so pieces are written at a moving place on the
+    /// stack. A piece's length comes from a helper, whose answer the verifier knows the bounds
+    /// of: no path splits by length.
+    fn concat(&mut self, parts: &[Expr], slot: i16, capacity: u32, whole: &Expr) {
+        let mark = self.mark();
+        let bytes = match whole.ty.base {
+            Base::Text(n) => n,
+            _ => capacity,
+        };
+        // Inference gives texts the space that they need, so cutting is for what it cannot see.
+        let fits = bytes <= capacity;
+        let to = if fits { slot } else { self.alloc(bytes as usize + 16) };
+        self.zero(to, bytes.max(if fits { capacity } else { 0 }).next_multiple_of(8) as usize + 8);
+        let mut cursor = Cursor::Known(0);
+        for part in parts {
+            cursor = self.piece(part, to, cursor);
+        }
+        if let Cursor::Kept(temporary) = cursor {
+            self.pop(temporary, Reg::R0);
+        }
+        if !fits {
+            self.copy_cut(to, slot, capacity, whole.at);
+        }
+        self.release(mark);
+    }
+
+    /// The first bytes of a longer text.
+    fn copy_cut(&mut self, from: i16, to: i16, capacity: u32, at: Position) {
+        let on = self.asm.label();
+        let cut = self.counts(Loss::TextCut, at, None, on);
+        self.asm.ldx(Size::B, Reg::R0, Reg::FP, from + capacity as i16);
+        for byte in capacity..capacity.next_multiple_of(8) {
+            self.asm.st_imm(Size::B, Reg::FP, from + byte as i16, 0);
+        }
+        for word in (0..capacity.next_multiple_of(8) as i16).step_by(8) {
+            self.load(Reg::R1, from + word);
+            self.store(to + word, Reg::R1);
+        }
+        self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, cut);
+        self.asm.place(on);
+    }
+
+    fn piece(&mut self, part: &Expr, slot: i16, cursor: Cursor) -> Cursor {
+        if let (Kind::Literal(text), Cursor::Known(at)) = (&part.kind, &cursor) {
+            self.bytes_at(Reg::FP, slot + at, text.as_bytes());
+            return Cursor::Known(at + text.len() as i16);
+        }
+        let (missing, done) = (self.asm.label(), self.asm.label());
+        if part.ty.optional {
+            self.piece_value(part, slot, &cursor, missing);
+            self.asm.jump(done);
+            self.asm.place(missing);
+            self.literal_piece("-", slot, &cursor);
+        } else {
+            let ends = self.strict(part.at);
+            self.piece_value(part, slot, &cursor, ends);
+        }
+        self.asm.place(done);
+        self.advance(cursor)
+    }
+
+    /// Moves the cursor on by R0.
+    fn advance(&mut self, cursor: Cursor) -> Cursor {
+        match cursor {
+            Cursor::Known(at) => self.asm.alu_imm(Alu::Add, Reg::R0, i32::from(at)),
+            Cursor::Kept(temporary) => {
+                self.pop(temporary, Reg::R1);
+                self.asm.alu(Alu::Add, Reg::R0, Reg::R1);
+            }
+        }
+        Cursor::Kept(self.push())
+    }
+
+    /// `into = the address of the next piece`; R5 is lost.
+    fn next_piece(&mut self, into: Reg, slot: i16, cursor: &Cursor) {
+        match cursor {
+            Cursor::Known(at) => self.address(into, slot + at),
+            Cursor::Kept(temporary) => {
+                self.address(into, slot);
+                match temporary {
+                    Temporary::Register(register) => self.asm.alu(Alu::Add, into, *register),
+                    Temporary::Slot(kept) => {
+                        self.load(Reg::R5, *kept);
+                        self.asm.alu(Alu::Add, into, Reg::R5);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes a value's text at the cursor; R0 = its length.
+    fn piece_value(&mut self, part: &Expr, slot: i16, cursor: &Cursor, missing: Label) {
+        match (&part.kind, part.ty.base) {
+            (Kind::Literal(text), _) => self.literal_piece(text, slot, cursor),
+            (_, Base::Bool) => {
+                let (no, done) = (self.asm.label(), self.asm.label());
+                self.eval(part, missing);
+                self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, no);
+                self.literal_piece("true", slot, cursor);
+                self.asm.jump(done);
+                self.asm.place(no);
+                self.literal_piece("false", slot, cursor);
+                self.asm.place(done);
+            }
+            (_, Base::Text(n)) => {
+                let mark = self.mark();
+                let text = self.alloc(n as usize + 16);
+                self.text(part, text, n, missing);
+                // A text that fills its bytes has no NUL behind it.
+                self.asm.st_imm(Size::B, Reg::FP, text + n as i16, 0);
+                self.address(Reg::R3, text);
+                self.copy_piece(n, slot, cursor);
+                self.release(mark);
+            }
+            (_, Base::Name) => self.name_piece(part, slot, cursor, missing),
+            _ => {
+                self.eval(part, missing);
+                self.decimal_piece(slot, cursor);
+            }
+        }
+    }
+
+    fn literal_piece(&mut self, text: &str, slot: i16, cursor: &Cursor) {
+        self.next_piece(Reg::R1, slot, cursor);
+        self.bytes_at(Reg::R1, 0, text.as_bytes());
+        self.asm.mov_imm(Reg::R0, text.len() as i64);
+    }
+
+    fn bytes_at(&mut self, base: Reg, offset: i16, bytes: &[u8]) {
+        for (index, byte) in bytes.iter().enumerate() {
+            self.asm.st_imm(Size::B, base, offset + index as i16, i32::from(*byte));
+        }
+    }
+
+    /// Copies the NUL-terminated text at R3, of at most `n` bytes, to the cursor; R0 = its length.
+    fn copy_piece(&mut self, n: u32, slot: i16, cursor: &Cursor) {
+        let there = self.asm.label();
+        self.next_piece(Reg::R1, slot, cursor);
+        self.asm.mov_imm(Reg::R2, i64::from(n) + 1);
+        self.asm.call(helper::PROBE_READ_KERNEL_STR);
+        // The program's own stack can always be read; the verifier does not know that.
+        self.asm.jump_if_imm(Cond::Sgt, Reg::R0, 0, there);
+        self.asm.mov_imm(Reg::R0, 1);
+        self.asm.place(there);
+        self.asm.alu_imm(Alu::Sub, Reg::R0, 1);
+    }
+
+    /// A name, of which the tracer alone has the text.
+    fn name_piece(&mut self, part: &Expr, slot: i16, cursor: &Cursor, missing: Label) {
+        if self.engine != Engine::Tracer {
+            // Says what is wrong with it.
+            self.name_text(part, slot, 0, missing);
+            return;
+        }
+        let capacity = super::tables::NAME_TEXT_BYTES;
+        let on = self.asm.label();
+        let cut = self.counts(Loss::TextCut, part.at, None, on);
+        self.eval(part, missing);
+        self.next_piece(Reg::R2, slot, cursor);
+        self.asm.mov(Reg::R1, Reg::R0);
+        self.asm.mov_imm(Reg::R3, i64::from(capacity) + 1);
+        self.asm.call(helper::NAME_TEXT);
+        let fits = self.asm.label();
+        self.asm.jump_if_imm(Cond::Sle, Reg::R0, capacity as i32, fits);
+        self.asm.jump(cut);
+        self.asm.place(on);
+        self.asm.mov_imm(Reg::R0, i64::from(capacity));
+        self.asm.place(fits);
+    }
+
+    /// The decimal digits of R0. All of them are computed, and counted without branches.
+    fn decimal_piece(&mut self, slot: i16, cursor: &Cursor) {
+        let mark = self.mark();
+        let digits = self.alloc(24);
+        self.zero(digits, 24);
+        // R1 = 1 when it is negative, R0 = its absolute value.
+        self.asm.mov(Reg::R1, Reg::R0);
+        self.asm.alu_imm(Alu::Arsh, Reg::R1, 63);
+        self.asm.alu(Alu::Xor, Reg::R0, Reg::R1);
+        self.asm.alu(Alu::Sub, Reg::R0, Reg::R1);
+        self.asm.alu_imm(Alu::And, Reg::R1, 1);
+        // R2 counts the digits: every quotient but 0 has another. R3 works.
+        self.asm.mov_imm(Reg::R2, 1);
+        for digit in 0..MAX_DIGITS {
+            self.asm.mov(Reg::R3, Reg::R0);
+            self.asm.alu_imm(Alu::Mod, Reg::R3, 10);
+            self.asm.alu_imm(Alu::Add, Reg::R3, i32::from(b'0'));
+            self.asm.stx(Size::B, Reg::FP, digits + MAX_DIGITS - digit, Reg::R3);
+            if digit + 1 < MAX_DIGITS {
+                self.asm.alu_imm(Alu::Div, Reg::R0, 10);
+                self.asm.mov(Reg::R3, Reg::R0);
+                self.asm.alu_imm(Alu::Neg, Reg::R3, 0);
+                self.asm.alu_imm(Alu::Rsh, Reg::R3, 63);
+                self.asm.alu(Alu::Add, Reg::R2, Reg::R3);
+            }
+        }
+        // A minus goes before the first digit, and is left out where there is none.
+        self.asm.mov_imm(Reg::R4, i64::from(MAX_DIGITS));
+        self.asm.alu(Alu::Sub, Reg::R4, Reg::R2);
+        self.address(Reg::R3, digits);
+        self.asm.alu(Alu::Add, Reg::R3, Reg::R4);
+        self.asm.st_imm(Size::B, Reg::R3, 0, i32::from(b'-'));
+        self.asm.alu_imm(Alu::Xor, Reg::R1, 1);
+        self.asm.alu(Alu::Add, Reg::R3, Reg::R1);
+        self.copy_piece(MAX_DIGITS as u32 + 1, slot, cursor);
+        self.release(mark);
+    }
+
+    pub(super) fn unequal_texts(&mut self, a: &Expr, b: &Expr, unequal: Label) {
+        match (a.ty.base, b.ty.base) {
+            (Base::Text(n), Base::Text(m)) => self.unequal_slots(a, b, n.max(m), unequal),
+            (Base::Text(n), _) => match &b.kind {
+                Kind::Literal(text) => self.unequal_literal(a, n, text.as_bytes(), unequal),
+                _ => self.unequal_slots(a, b, n.max(super::tables::NAME_TEXT_BYTES), unequal),
+            },
+            (_, Base::Text(_)) => self.unequal_texts(b, a, unequal),
+            _ => self.unequal_words(a, b, unequal),
+        }
+    }
+
+    fn unequal_literal(&mut self, text: &Expr, capacity: u32, literal: &[u8], unequal: Label) {
+        if literal.len() > capacity as usize {
+            self.discard(text, unequal);
+            self.asm.jump(unequal);
+            return;
+        }
+        let mark = self.mark();
+        let slot = self.alloc(capacity as usize + 16);
+        self.text(text, slot, capacity, unequal);
+        // The first word that holds the literal's end differs from every longer text.
+        let words = (literal.len() / 8 + 1).min(capacity.div_ceil(8) as usize);
+        for index in 0..words {
+            self.load(Reg::R0, slot + index as i16 * 8);
+            let expected = word_of(literal, index);
+            match i32::try_from(expected) {
+                Ok(small) => self.asm.jump_if_imm(Cond::Ne, Reg::R0, small, unequal),
+                Err(_) => {
+                    self.asm.mov_imm(Reg::R1, expected);
+                    self.asm.jump_if(Cond::Ne, Reg::R0, Reg::R1, unequal);
+                }
+            }
+        }
+        self.release(mark);
+    }
+
+    fn unequal_slots(&mut self, a: &Expr, b: &Expr, capacity: u32, unequal: Label) {
+        let mark = self.mark();
+        let (left, right) = (self.alloc(capacity as usize + 16), self.alloc(capacity as usize + 16));
+        self.text(a, left, capacity, unequal);
+        self.text(b, right, capacity, unequal);
+        for at in (0..capacity as i16).step_by(8) {
+            self.load(Reg::R0, left + at);
+            self.load(Reg::R1, right + at);
+            self.asm.jump_if(Cond::Ne, Reg::R0, Reg::R1, unequal);
+        }
+        self.release(mark);
+    }
+}
+
+/// The 8 bytes of a text at a word, NUL padded, as the word that memory holds.
+fn word_of(text: &[u8], index: usize) -> i64 {
+    let mut bytes = [0; 8];
+    let rest = text.get(index * 8..).unwrap_or(&[]);
+    let n = rest.len().min(8);
+    bytes[..n].copy_from_slice(&rest[..n]);
+    i64::from_le_bytes(bytes)
+}
+
+/// A text's first bytes, whole characters only.
+fn cut(text: &str, capacity: usize) -> &[u8] {
+    let mut end = text.len().min(capacity);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text.as_bytes()[..end]
+}

@@ -1,0 +1,82 @@
+//! The language reference is run: its examples compile, and its tables of fields are those of
+//! the schema. `BLESS=1` writes the tables anew.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::rc::Rc;
+use xputrace_model::catalog::MiniCatalog;
+use xputrace_model::diagnostic::{Severity, SourceFile};
+use xputrace_model::schema::{self, Field, FieldType, NOT_YET, Unit};
+use xputrace_script::{BundledLoader, compile, load};
+
+fn reference() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/LANGUAGE.md")
+}
+
+#[test]
+fn the_examples_compile() {
+    let text = std::fs::read_to_string(reference()).expect("the reference is in the repository");
+    let mut wrong = String::new();
+    let examples: Vec<&str> =
+        text.split("```rhai\n").skip(1).filter_map(|it| it.split("```").next()).collect();
+    assert!(examples.len() >= 9);
+    for example in examples {
+        let source = SourceFile { name: "example.rhai".into(), text: example.into() };
+        let loaded = load(source, &[], Rc::new(BundledLoader));
+        let (_, compiled) = compile::compile(&loaded.staged, &MiniCatalog);
+        for it in loaded.diagnostics.iter().chain(&compiled).filter(|it| it.severity == Severity::Error) {
+            let _ = writeln!(wrong, "{example}{}: {:?}\n", it.message, it.help);
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn the_tables_are_the_schema() {
+    let text = std::fs::read_to_string(reference()).expect("the reference is in the repository");
+    let tables = [
+        ("kernel", fields(schema::KERNEL)),
+        ("launch", fields(schema::LAUNCH)),
+        ("cpu", fields(schema::CPU)),
+        ("uprobe", fields(beyond_cpu(schema::UPROBE))),
+        ("uretprobe", fields(beyond_cpu(schema::URETPROBE))),
+        ("not-yet", format!("`{}`\n", NOT_YET.join("` `"))),
+    ];
+    let mut written = text.clone();
+    for (name, table) in tables {
+        let (start, end) = (format!("<!-- fields: {name} -->\n"), "<!-- end -->");
+        let from = written.find(&start).unwrap_or_else(|| panic!("the reference has no place for {name}")) + start.len();
+        let to = from + written[from..].find(end).expect("the table has an end");
+        written.replace_range(from..to, &table);
+    }
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(reference(), written).expect("writable");
+    } else {
+        assert!(text == written, "the tables of docs/LANGUAGE.md are old: run with BLESS=1");
+    }
+}
+
+/// The fields that come behind those of every CPU event.
+fn beyond_cpu(fields: &'static [Field]) -> &'static [Field] {
+    &fields[schema::CPU.len()..]
+}
+
+fn fields(fields: &[Field]) -> String {
+    let mut out = String::from("| field | type | meaning |\n|---|---|---|\n");
+    for field in fields {
+        let kind = match (field.kind, field.unit) {
+            (FieldType::Int, Unit::Nanos) => "integer, ns",
+            (FieldType::Int, Unit::Bytes) => "integer, bytes",
+            (FieldType::Int, Unit::None) => "integer",
+            (FieldType::OptionalInt, _) => "integer or `()`",
+            (FieldType::Comm, _) => "string, 16 bytes",
+            (FieldType::Name, _) => "string",
+            (FieldType::Stack, _) => "stack",
+            (FieldType::Dim3, _) => "`.x .y .z .size`",
+            (FieldType::Launch, _) => "a launch, or `()`",
+            (FieldType::Entry, _) => "an event",
+        };
+        let _ = writeln!(out, "| `{}` | {kind} | {} |", field.name, field.doc);
+    }
+    out
+}
