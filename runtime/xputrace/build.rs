@@ -25,8 +25,7 @@ fn main() {
     build(&root, &target);
     for (package, file, name) in PAYLOAD {
         let from = target.join("release").join(file);
-        fs::copy(&from, out.join(name))
-            .unwrap_or_else(|e| panic!("{package} left no {}: {e}", from.display()));
+        fs::copy(&from, out.join(name)).unwrap_or_else(|e| panic!("{package} left no {}: {e}", from.display()));
     }
 }
 

@@ -14,7 +14,10 @@ fn a_killed_tracer_leaves_the_program_running_to_its_end() {
         "uprobe(\"{server}:handle_request\", |e| @request[e.tid] = e.arg0);\nlaunch(|l| l.tag = @request[l.tid]);\n\
          kernel(|k| @n[k.launch.tag].count());\nkernel(|k| print(k.name));"
     );
-    let mut run = Trace::script(&script).with_input().on_workload("server", &["--hold", "--requests=300", "--pause-us=5000"]).start();
+    let mut run = Trace::script(&script)
+        .with_input()
+        .on_workload("server", &["--hold", "--requests=300", "--pause-us=5000"])
+        .start();
     run.ready_pid();
     run.type_in("\n");
     run.until("in the middle", |it| it.results().contains("\"print\""));
@@ -27,8 +30,11 @@ fn a_killed_tracer_leaves_the_program_running_to_its_end() {
 
 #[test]
 fn a_killed_tracer_leaves_a_fast_launching_program_running() {
-    let mut run = Trace::script("kernel(|k| @n.count());\nlaunch(|l| @l[l.ustack].count());\ninterval(5.ms, || print(@n));").with_input()
-        .on_workload("threads", &["--hold", "--threads=4", "--launches=100000"]).start();
+    let mut run =
+        Trace::script("kernel(|k| @n.count());\nlaunch(|l| @l[l.ustack].count());\ninterval(5.ms, || print(@n));")
+            .with_input()
+            .on_workload("threads", &["--hold", "--threads=4", "--launches=100000"])
+            .start();
     run.ready_pid();
     run.type_in("\n");
     run.until("in the middle", |it| it.results().contains("\"@n\""));
@@ -72,10 +78,19 @@ fn a_program_without_root_is_traced_without_root() {
     let stage = public_stage();
     let line = "exec setpriv --reuid=$0 --regid=$0 --clear-groups env HOME=/tmp/xputrace-home-$0 ./xputrace -f json -o - -e 'kernel(|k| @n[k.name].count()); launch(|l| @by[l.api].count())' -- ./server --requests=6";
     let line = line.replace("-o - ", "");
-    let done = Command::new("sh").args(["-c", &line, &uid.to_string()]).current_dir(stage.path())
-        .env("LD_LIBRARY_PATH", stage.path().join("softgpu")).env_remove("SUDO_UID").output().unwrap();
+    let done = Command::new("sh")
+        .args(["-c", &line, &uid.to_string()])
+        .current_dir(stage.path())
+        .env("LD_LIBRARY_PATH", stage.path().join("softgpu"))
+        .env_remove("SUDO_UID")
+        .output()
+        .unwrap();
     let text = String::from_utf8_lossy(&done.stdout);
-    assert!(done.status.success() && text.contains("{\"cuLaunchKernel\":24}") && text.contains("\"joined\":24"), "{text}{}", String::from_utf8_lossy(&done.stderr));
+    assert!(
+        done.status.success() && text.contains("{\"cuLaunchKernel\":24}") && text.contains("\"joined\":24"),
+        "{text}{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
 }
 
 /// The uid of a user without rights.
@@ -87,28 +102,32 @@ pub fn nobody() -> Option<u32> {
 /// A directory that every user can read, with the binary, the server and the software GPU.
 pub fn public_stage() -> tempfile::TempDir {
     use std::os::unix::fs::PermissionsExt;
-    let stage = tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o755)).tempdir_in("/tmp").unwrap();
+    let stage =
+        tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o755)).tempdir_in("/tmp").unwrap();
     let at = |name: &str| stage.path().join(name);
     std::fs::copy(xputrace_tests::xputrace(), at("xputrace")).unwrap();
     std::fs::copy(workload("server"), at("server")).unwrap();
     std::fs::create_dir(at("softgpu")).unwrap();
     std::fs::set_permissions(at("softgpu"), std::fs::Permissions::from_mode(0o755)).unwrap();
-    for name in ["libcuda.so.1", "libcuda.so", "libcupti.so.13", "libcupti.so"] {
-        std::fs::copy(xputrace_tests::softgpu().join(name), at("softgpu").join(name)).unwrap();
-    }
+    std::fs::copy(xputrace_tests::softgpu().join("libcuda.so"), at("softgpu/libxputrace_softgpu.so")).unwrap();
     // One file under several names: links, or each would be a GPU of its own.
-    for name in ["libcuda.so", "libcupti.so.13", "libcupti.so"] {
-        std::fs::remove_file(at("softgpu").join(name)).unwrap();
-        std::os::unix::fs::symlink("libcuda.so.1", at("softgpu").join(name)).unwrap();
+    for name in ["libcuda.so.1", "libcuda.so", "libcupti.so.13", "libcupti.so"] {
+        std::os::unix::fs::symlink("libxputrace_softgpu.so", at("softgpu").join(name)).unwrap();
     }
     stage
 }
 
 #[test]
 fn a_cupti_that_another_tool_holds_is_named() {
-    let done = |trace: Trace| trace.env("SOFTGPU_FAIL", "cuptiSubscribe:39").on_workload("server", &["--requests=9"]).run().well();
+    let done = |trace: Trace| {
+        trace.env("SOFTGPU_FAIL", "cuptiSubscribe:39").on_workload("server", &["--requests=9"]).run().well()
+    };
     let text = done(Trace::script(COUNT).text());
-    assert!(text.stdout.contains("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED") && text.stdout.contains("another tool"), "{}", text.stdout);
+    assert!(
+        text.stdout.contains("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED") && text.stdout.contains("another tool"),
+        "{}",
+        text.stdout
+    );
     let json = done(Trace::script(COUNT));
     assert!(json.stderr.contains("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"), "{}", json.stderr);
     assert_eq!(json.workload()["verified"], true, "the program does not notice");
@@ -116,9 +135,21 @@ fn a_cupti_that_another_tool_holds_is_named() {
 
 #[test]
 fn other_failing_calls_of_cupti_are_named() {
-    for (call, code) in [("cuptiActivityEnable", 2), ("cuptiActivityRegisterCallbacks", 999), ("cuptiEnableCallback", 1)] {
-        let done = Trace::script(COUNT).text().env("SOFTGPU_FAIL", format!("{call}:{code}")).on_workload("server", &["--requests=9"]).run().well();
-        assert!(done.stdout.contains(call) || done.stderr.contains(call), "{call} is not named:\n{}{}", done.stdout, done.stderr);
+    for (call, code) in
+        [("cuptiActivityEnable", 2), ("cuptiActivityRegisterCallbacks", 999), ("cuptiEnableCallback", 1)]
+    {
+        let done = Trace::script(COUNT)
+            .text()
+            .env("SOFTGPU_FAIL", format!("{call}:{code}"))
+            .on_workload("server", &["--requests=9"])
+            .run()
+            .well();
+        assert!(
+            done.stdout.contains(call) || done.stderr.contains(call),
+            "{call} is not named:\n{}{}",
+            done.stdout,
+            done.stderr
+        );
         assert_eq!(done.workload()["verified"], true);
     }
 }
@@ -133,7 +164,8 @@ fn when_nothing_was_seen_the_output_says_why() {
     assert!(none.stdout.contains("no process loaded the collector"), "{}", none.stdout);
     let unused = silence(Trace::script(COUNT).text().on_workload("server", &["--requests=0"]));
     assert!(unused.stdout.contains("no kernel was launched"), "{}", unused.stdout);
-    let failed = silence(Trace::script(COUNT).text().env("SOFTGPU_FAIL_LAUNCH", "1").on_workload("failing", &["--launches=2"]));
+    let failed =
+        silence(Trace::script(COUNT).text().env("SOFTGPU_FAIL_LAUNCH", "1").on_workload("failing", &["--launches=2"]));
     assert!(failed.stdout.contains("all 2 launches failed"), "{}", failed.stdout);
     let lost = silence(Trace::script(COUNT).text().env("SOFTGPU_DROP", "1/1").on_workload("server", &["--requests=2"]));
     assert!(lost.stdout.contains("lost 8") && lost.stdout.contains("cupti_dropped 8"), "{}", lost.stdout);
@@ -144,18 +176,32 @@ fn when_nothing_was_seen_the_output_says_why() {
 
 #[test]
 fn an_earlier_injection_is_loaded_too_and_reported() {
-    let tool = c_program("earlier.so", "#include <stdio.h>\nint InitializeInjection(void) { fprintf(stderr, \"earlier tool loaded\\n\"); return 1; }", &["-shared", "-fPIC"]);
-    let done = Trace::script(COUNT).env("CUDA_INJECTION64_PATH", &tool).on_workload("server", &["--requests=4"]).run().well();
+    let tool = c_program(
+        "earlier.so",
+        "#include <stdio.h>\nint InitializeInjection(void) { fprintf(stderr, \"earlier tool loaded\\n\"); return 1; }",
+        &["-shared", "-fPIC"],
+    );
+    let done =
+        Trace::script(COUNT).env("CUDA_INJECTION64_PATH", &tool).on_workload("server", &["--requests=4"]).run().well();
     assert_eq!(done.account("joined"), 16);
     assert!(done.stderr.contains("earlier tool loaded") && done.stderr.contains("already named"), "{}", done.stderr);
-    let missing = Trace::script(COUNT).env("CUDA_INJECTION64_PATH", "/no/such/tool.so").on_workload("server", &["--requests=4"]).run().well();
+    let missing = Trace::script(COUNT)
+        .env("CUDA_INJECTION64_PATH", "/no/such/tool.so")
+        .on_workload("server", &["--requests=4"])
+        .run()
+        .well();
     assert_eq!(missing.account("joined"), 16);
     assert!(missing.stderr.contains("/no/such/tool.so"), "{}", missing.stderr);
 }
 
 #[test]
 fn an_odd_version_of_cupti_is_worked_with_or_named() {
-    let done = Trace::script(COUNT).text().env("SOFTGPU_CUPTI_VERSION", "28").on_workload("server", &["--requests=4"]).run().well();
+    let done = Trace::script(COUNT)
+        .text()
+        .env("SOFTGPU_CUPTI_VERSION", "28")
+        .on_workload("server", &["--requests=4"])
+        .run()
+        .well();
     assert!(done.stdout.contains("joined 16") || done.stdout.contains("CUPTI"), "{}{}", done.stdout, done.stderr);
     assert_eq!(done.workload()["verified"], true);
 }
@@ -163,22 +209,26 @@ fn an_odd_version_of_cupti_is_worked_with_or_named() {
 #[test]
 fn numbers_of_the_software_gpu_say_what_they_are() {
     let done = Trace::script(COUNT).text().on_workload("server", &["--requests=4"]).run().well();
-    assert!(done.stdout.contains("software GPU: its times mean nothing") || done.stderr.contains("software GPU"), "{}{}", done.stdout, done.stderr);
+    assert!(done.stdout.contains("software GPU: its times mean nothing"), "{}{}", done.stdout, done.stderr);
 }
 
 #[test]
 fn a_program_that_ends_without_waiting_for_its_kernels() {
-    let done = Trace::script(COUNT).env("SOFTGPU_BUSY_NS", "3000000").on_workload("threads", &["--threads=2", "--launches=100", "--every=1000000"]).run().well();
+    let done = Trace::script(COUNT)
+        .env("SOFTGPU_BUSY_NS", "3000000")
+        .on_workload("threads", &["--threads=2", "--launches=100", "--every=1000000"])
+        .run()
+        .well();
     done.adds_up();
     assert_eq!(done.account("launches"), 200);
 }
 
 #[test]
-fn a_crashing_program_still_has_results() {
+fn a_killed_program_still_has_results() {
     let server = workload("server").display().to_string();
-    let line = format!("{server} --requests=2000 --pause-us=1000 & pid=$!; sleep 1; kill -SEGV $pid; wait $pid");
+    let line = format!("{server} --requests=2000 --pause-us=1000 & pid=$!; sleep 1; kill -KILL $pid; wait $pid");
     let done = Trace::script(COUNT).on_softgpu().on(["sh", "-c", &line]).run();
-    assert_eq!(done.code(), 128 + 11);
+    assert_eq!(done.code(), 128 + 9);
     assert!(done.sum("@n") > 0, "{:?}", done.results);
     done.adds_up();
 }

@@ -30,7 +30,10 @@ fn computing_with_a_missing_tag_is_counted_and_testing_it_is_not() {
 fn division_by_zero_is_counted_at_its_line() {
     let done = server("kernel(|k| {\n    @n += 1;\n    @q.sum(100 / (@n % 4));\n});", 10);
     // @n is 1 … 40: every fourth divides by zero.
-    assert_eq!((done.map("@n"), done.map("@q"), done.loss("division_by_zero")), (&json!(40), &json!(10 * (100 + 50 + 33)), 10));
+    assert_eq!(
+        (done.map("@n"), done.map("@q"), done.loss("division_by_zero")),
+        (&json!(40), &json!(10 * (100 + 50 + 33)), 10)
+    );
     assert!(done.line_losses()[0].1.ends_with("script.rhai:3"), "{:?}", done.line_losses());
 }
 
@@ -77,7 +80,11 @@ fn dropped_records_are_lost_launches() {
 #[test]
 fn late_buffers_are_waited_for_and_the_last_ones_counted() {
     let script = "kernel(|k| { @n.count(); @latency.hist(k.start - k.launch.time); });";
-    let done = Trace::script(script).env("SOFTGPU_LATE_MS", "150").on_workload("server", &["--requests=100", "--pause-us=10000"]).run().well();
+    let done = Trace::script(script)
+        .env("SOFTGPU_LATE_MS", "150")
+        .on_workload("server", &["--requests=100", "--pause-us=10000"])
+        .run()
+        .well();
     assert_eq!((done.account("launches"), done.map("@n").as_i64().unwrap()), (400, done.account("joined")));
     assert!(done.account("joined") > 100, "{:?}", done.results);
     assert_eq!(done.account("lost"), done.loss("lost_at_exit"), "what came after the program's end");
@@ -98,20 +105,30 @@ fn failed_launches_are_in_the_account() {
 
 #[test]
 fn kernels_without_times_are_joined_and_counted() {
-    let done = threads("kernel(|k| { @n.count(); @t.sum(k.duration); @l[k.launch.api].count(); });", 1, 500, &[("SOFTGPU_NO_TIMES", "1/10")]);
+    let done = threads(
+        "kernel(|k| { @n.count(); @t.sum(k.duration); @l[k.launch.api].count(); });",
+        1,
+        500,
+        &[("SOFTGPU_NO_TIMES", "1/10")],
+    );
     assert_eq!((done.map("@n"), done.loss("no_timestamps"), done.account("joined")), (&json!(450), 50, 500));
     done.adds_up();
 }
 
 #[test]
 fn launches_of_more_threads_than_there_are_rings_are_counted_not_guessed() {
-    let script = "kernel(|k| @all[k.launch == ()].count());\nkernel(|k| @by[k.launch.api].count());\nkernel(|k| @or[k.launch.api ?? \"none\"].count());";
-    let done = Trace::script(script).on_workload("threads", &["--threads=80", "--launches=300", "--every=50"]).run().well();
+    let script = "kernel(|k| @all[k.launch == ()].count());\nkernel(|k| @by[k.launch.api].count());\nkernel(|k| { if k.launch == () { @or[\"none\"].count(); } else { @or[k.launch.api].count(); } });";
+    let done =
+        Trace::script(script).on_workload("threads", &["--threads=80", "--launches=300", "--every=50"]).run().well();
     let count = |map: &str, key: &str| done.rows(map).get(key).and_then(Json::as_i64).unwrap_or(0);
     let (joined, unjoined) = (count("@all", "false"), count("@all", "true"));
     assert_eq!(joined + unjoined, 24_000, "every kernel is seen by a handler that tests .launch");
     assert_eq!(done.loss("unjoined"), unjoined);
-    assert_eq!((count("@by", "cuLaunchKernel"), done.loss("skipped_unjoined")), (joined, unjoined), "any other skips them, counted");
+    assert_eq!(
+        (count("@by", "cuLaunchKernel"), done.loss("skipped_unjoined")),
+        (joined, unjoined),
+        "any other skips them, counted"
+    );
     assert_eq!((count("@or", "cuLaunchKernel"), count("@or", "none")), (joined, unjoined));
     done.adds_up();
 }
@@ -128,10 +145,10 @@ fn handlers_run_in_order_of_end() {
 #[test]
 fn intervals_that_clear_lose_nothing_under_load() {
     let script = "kernel(|k| { @n.count(); @t.sum(k.duration); });\ninterval(20.ms, || { print(@n); @n.clear(); print(@t); @t.clear(); });";
-    let done = threads(script, 4, 20_000, &[]);
+    let done = threads(script, 4, 50_000, &[]);
     let sum = |name: &str| done.maps(name).iter().map(|it| it.as_i64().unwrap_or(0)).sum::<i64>();
-    assert!(done.maps("@n").len() > 2, "several intervals");
-    assert_eq!((sum("@n"), sum("@t")), (80_000, done.account("collector_kernel_nanos")));
+    assert!(done.maps("@n").len() > 1, "an interval and the end");
+    assert_eq!((sum("@n"), sum("@t")), (200_000, done.account("collector_kernel_nanos")));
     assert_eq!(done.loss("unreconciled"), 0);
 }
 
@@ -159,10 +176,22 @@ fn a_launch_fires_for_every_call_that_submits() {
 }
 
 #[test]
+fn launch_handlers_alone_have_an_account_too() {
+    let done = server("launch(|l| @n.count());", 10);
+    assert_eq!((done.map("@n"), done.account("launches")), (&json!(40), 40));
+    assert_eq!(done.losses()["lost_at_exit"], 0);
+    let text = Trace::script("launch(|l| @n.count());").text().on_workload("server", &["--requests=10"]).run().well();
+    assert!(!text.stdout.contains('≠') && text.stdout.contains("launches 40"), "{}", text.stdout);
+}
+
+#[test]
 fn launches_of_the_runtime_are_the_outermost_calls() {
     let script = "launch(|l| @api[l.api].count());\nkernel(|k| @names[k.name, k.short_name, k.symbol].count());\nkernel(|k| { if k.name == \"_Z5quickIiEvT_\" { @mangled.count(); } if k.name == \"quick<int>\" { @plain.count(); } });\nkernel(|k| @shape[k.grid.x, k.block.x, k.grid.size, k.block.size].count());";
-    let done = Trace::script(script).on_softgpu()
-        .on([cudart().as_os_str(), "1".as_ref(), "0".as_ref(), "0".as_ref(), "1".as_ref(), "40".as_ref()]).run().well();
+    let done = Trace::script(script)
+        .on_softgpu()
+        .on([cudart().as_os_str(), "1".as_ref(), "0".as_ref(), "0".as_ref(), "1".as_ref(), "40".as_ref()])
+        .run()
+        .well();
     assert_eq!(done.map("@api"), &json!({"cudaLaunchKernel": 41}));
     assert_eq!(done.rows("@names")["quick<int>,quick,_Z5quickIiEvT_"], 40, "{:?}", done.rows("@names"));
     assert_eq!((done.map("@mangled"), done.map("@plain")), (&json!(40), &json!(40)), "either name is equal");
@@ -173,18 +202,31 @@ fn launches_of_the_runtime_are_the_outermost_calls() {
 #[test]
 fn one_graph_launch_has_many_kernels() {
     let script = "kernel(|k| { @n[k.name, k.launch.api, k.launch.kind].count(); @graph[k.graph == ()].count(); @nodes[k.graph_node].count(); });\nlaunch(|l| @launches[l.kind].count());\nkernel(|k| @stacks[k.launch.ustack].count());";
-    let done = Trace::script(script).args(["--folded", "@stacks=stacks"]).on_workload("graphs", &["--launches=60"]).run().well();
+    let done = Trace::script(script)
+        .args(["--folded", "@stacks=stacks"])
+        .on_workload("graphs", &["--launches=60"])
+        .run()
+        .well();
     assert_eq!(done.map("@n"), &json!({"fill,cuGraphLaunch,graph": 60, "scale,cuGraphLaunch,graph": 120}));
     assert_eq!((done.map("@launches"), done.map("@graph")), (&json!({"graph": 60}), &json!({"false": 180})));
     assert_eq!(done.rows("@nodes").values().collect::<Vec<_>>(), [60, 60, 60]);
     assert_eq!((done.account("launches"), done.account("joined"), done.account("captured")), (60, 60, 3));
-    assert!(done.file("stacks").contains(";replay;") && done.file("stacks").trim_end().ends_with(" 180"), "{}", done.file("stacks"));
+    assert!(
+        done.file("stacks").contains(";replay;") && done.file("stacks").trim_end().ends_with(" 180"),
+        "{}",
+        done.file("stacks")
+    );
     done.nothing_lost();
 }
 
 #[test]
 fn every_thread_is_known_by_its_own_number() {
-    let done = threads("kernel(|k| { @by[k.launch.tid].count(); @comm[k.launch.comm].count(); @pid[k.pid, k.launch.pid, k.comm].count(); });", 4, 250, &[]);
+    let done = threads(
+        "kernel(|k| { @by[k.launch.tid].count(); @comm[k.launch.comm].count(); @pid[k.pid, k.launch.pid, k.comm].count(); });",
+        4,
+        250,
+        &[],
+    );
     let tids: BTreeSet<&String> = done.rows("@by").keys().collect();
     assert_eq!((tids.len(), done.rows("@by").values().all(|it| *it == 250)), (4, true), "{:?}", done.rows("@by"));
     let names: BTreeSet<&str> = done.rows("@comm").keys().map(String::as_str).collect();
@@ -198,7 +240,9 @@ fn a_tag_says_what_the_launching_thread_was_doing() {
     need_root!();
     let program = workload("threads").display().to_string();
     let script = |launch: &str| {
-        format!("uprobe(\"{program}:worker\", |e| @me[e.tid] = e.tid);\n{launch}\nkernel(|k| {{ @tag[k.launch.tag, k.launch.tid].count(); }});")
+        format!(
+            "uprobe(\"{program}:worker\", |e| @me[e.tid] = e.tid);\n{launch}\nkernel(|k| {{ @tag[k.launch.tag, k.launch.tid].count(); }});"
+        )
     };
     let words = ["--threads=3", "--launches=400"];
     let done = Trace::script(&script("launch(|l| l.tag = @me[l.tid]);")).on_workload("threads", &words).run().well();
@@ -218,7 +262,7 @@ fn a_launch_handler_that_needs_the_kernel_sees_what_is_known_at_the_call() {
     let server_path = workload("server").display().to_string();
     let script = format!(
         "uprobe(\"{server_path}:handle_request\", |e| @now[e.tid] = e.arg0);\n\
-         launch(|l| {{ if l.symbol == \"_Z3nopv\" {{ l.tag = 1000 + (@now[l.tid] ?? 0); }} @pids[l.pid, l.kind].count(); @grid.sum(l.grid.x); }});\n\
+         launch(|l| {{ if l.symbol == \"_Z3nopv\" {{ l.tag = 1000 + (@now[l.tid] ?? 0); }} @pids[l.pid].count(); @grid.sum(l.grid.x); }});\n\
          kernel(|k| @n[k.launch.tag, k.name].count());"
     );
     let done = server(&script, 3);
@@ -228,7 +272,7 @@ fn a_launch_handler_that_needs_the_kernel_sees_what_is_known_at_the_call() {
     }
     assert_eq!((&rows["-,fill"], &rows["-,scale"]), (&json!(3), &json!(6)));
     let pid = done.workload()["pid"].to_string();
-    assert_eq!((done.map("@pids"), done.map("@grid")), (&json!({format!("{pid},kernel"): 12}), &json!(3 * (1 + 3 * 8))));
+    assert_eq!((done.map("@pids"), done.map("@grid")), (&json!({pid: 12}), &json!(3 * (1 + 3 * 8))));
     done.nothing_lost();
 }
 
@@ -257,7 +301,12 @@ fn prints_come_in_order_with_text_and_units() {
     assert_eq!(prints.len(), 12);
     for (at, text) in prints.iter().enumerate() {
         let name = ["fill", "scale", "scale", "nop"][at % 4];
-        assert!(text.starts_with(&format!("{}: {name} ", at + 1)) && text.ends_with(" on 0") && (text.contains(" ns ") || text.contains(" us ")), "{text}");
+        assert!(
+            text.starts_with(&format!("{}: {name} ", at + 1))
+                && text.ends_with(" on 0")
+                && (text.contains(" ns ") || text.contains(" us ")),
+            "{text}"
+        );
     }
 }
 
@@ -272,7 +321,10 @@ fn an_end_handler_reads_what_was_counted() {
 
 #[test]
 fn each_process_is_its_own() {
-    let forker = Trace::script("kernel(|k| @n[k.pid].count());\nkernel(|k| @launch[k.launch.pid].count());").on_workload("forker", &["--launches=40"]).run().well();
+    let forker = Trace::script("kernel(|k| @n[k.pid].count());\nkernel(|k| @launch[k.launch.pid].count());")
+        .on_workload("forker", &["--launches=40"])
+        .run()
+        .well();
     let own = forker.workload();
     let (parent, child) = (own["pid"].to_string(), own["child"]["pid"].to_string());
     assert_eq!(serde_json::Value::from(forker.rows("@n").clone()), json!({child.clone(): 40, parent.clone(): 80}));

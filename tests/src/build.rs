@@ -9,12 +9,19 @@ use std::sync::{Mutex, OnceLock};
 use std::time::SystemTime;
 
 /// The names under which programs look for CUDA's libraries.
-const LIBRARY_NAMES: &[&str] = &[
-    "libcuda.so.1", "libcuda.so", "libcudart.so.13", "libcudart.so", "libcupti.so.13", "libcupti.so",
-];
+const LIBRARY_NAMES: &[&str] =
+    &["libcuda.so.1", "libcuda.so", "libcudart.so.13", "libcudart.so", "libcupti.so.13", "libcupti.so"];
 /// What the binary is made of, from the root of the workspace.
 const SOURCES: &[&str] = &[
-    "runtime", "bpf", "gpu-probes", "scripts", "stdlib", "tests/workloads", "tests/replay", "Cargo.lock", "Cargo.toml",
+    "runtime",
+    "bpf",
+    "gpu-probes",
+    "scripts",
+    "stdlib",
+    "tests/workloads",
+    "tests/replay",
+    "Cargo.lock",
+    "Cargo.toml",
 ];
 
 /// The binary under test: `$XPUTRACE`; else the release build where it is newer than its sources;
@@ -65,7 +72,7 @@ fn compile(name: &str, source: &str, flags: &[&str]) -> PathBuf {
     // A program that still runs cannot be written over.
     let _ = fs::remove_file(&output);
     let mut cc = Command::new("cc");
-    cc.args(["-O1", "-g", "-w", "-fno-omit-frame-pointer", "-pthread", "-o"]).arg(&output).arg(&input).args(flags);
+    cc.args(["-O0", "-g", "-w", "-pthread", "-o"]).arg(&output).arg(&input).args(flags);
     let done = cc.output().expect("running cc");
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     output
@@ -86,7 +93,16 @@ fn payload() -> &'static Path {
 fn payload_build() -> PathBuf {
     let target = stage().join("payload");
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(root()).args(["build", "--release", "-q", "-p", "xputrace-softgpu", "-p", "xputrace-workloads", "--target-dir"]);
+    cargo.current_dir(root()).args([
+        "build",
+        "--release",
+        "-q",
+        "-p",
+        "xputrace-softgpu",
+        "-p",
+        "xputrace-workloads",
+        "--target-dir",
+    ]);
     let flags = ("RUSTFLAGS", "-Cforce-frame-pointers=yes");
     let status = cargo.arg(&target).env_remove("CARGO_ENCODED_RUSTFLAGS").env(flags.0, flags.1).status();
     assert!(status.is_ok_and(|it| it.success()), "the workloads do not build");

@@ -12,6 +12,8 @@ use tempfile::TempDir;
 
 /// A run that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How the line begins that stands above numbers of the software GPU.
+const SOFTWARE_GPU: &str = "GPU numbers below come from the software GPU";
 const GLANCE: Duration = Duration::from_millis(5);
 
 /// A command line of xputrace, in a directory of its own. Unless [`Trace::text`] is asked for, results
@@ -146,7 +148,12 @@ impl Started {
         let give_up = Instant::now() + PATIENCE;
         while !holds(self) {
             let over = self.child.try_wait().expect("asking for a child").is_some();
-            assert!(Instant::now() < give_up && !over, "never {what} (over: {over}):\n{}\n{}", self.stdout(), self.read("stderr"));
+            assert!(
+                Instant::now() < give_up && !over,
+                "never {what} (over: {over}):\n{}\n{}",
+                self.stdout(),
+                self.read("stderr")
+            );
             std::thread::sleep(GLANCE);
         }
     }
@@ -190,7 +197,9 @@ impl Started {
         let status = loop {
             match self.child.try_wait().expect("waiting for xputrace") {
                 Some(status) => break status,
-                None if Instant::now() > give_up => panic!("still running:\n{}\n{}", self.stdout(), self.read("stderr")),
+                None if Instant::now() > give_up => {
+                    panic!("still running:\n{}\n{}", self.stdout(), self.read("stderr"))
+                }
                 None => std::thread::sleep(GLANCE),
             }
         };
@@ -254,14 +263,19 @@ impl Done {
 
     /// All that was printed of a map, in order.
     pub fn maps(&self, name: &str) -> Vec<&Json> {
-        let tables = self.results.iter().filter(|it| !matches!(it["type"].as_str(), Some("print" | "losses" | "attached_probes")));
+        let tables = self
+            .results
+            .iter()
+            .filter(|it| !matches!(it["type"].as_str(), Some("print" | "losses" | "attached_probes")));
         tables.filter_map(|it| it["data"].get(name)).collect()
     }
 
     /// The last that was printed of a map.
     #[track_caller]
     pub fn map(&self, name: &str) -> &Json {
-        self.maps(name).pop().unwrap_or_else(|| panic!("no {name} in {:?}\n{}\n{}", self.results, self.stdout, self.stderr))
+        self.maps(name)
+            .pop()
+            .unwrap_or_else(|| panic!("no {name} in {:?}\n{}\n{}", self.results, self.stdout, self.stderr))
     }
 
     /// The keys and values of a map with keys.
@@ -283,10 +297,10 @@ impl Done {
         hist_count(self.map(name))
     }
 
-    /// What was printed, in order.
+    /// What the script printed, in order.
     pub fn prints(&self) -> Vec<&str> {
         let prints = self.results.iter().filter(|it| it["type"] == "print");
-        prints.filter_map(|it| it["data"].as_str()).collect()
+        prints.filter_map(|it| it["data"].as_str()).filter(|it| !it.starts_with(SOFTWARE_GPU)).collect()
     }
 
     /// The last line: every kind of loss, by name.

@@ -174,8 +174,7 @@ impl Assembler {
         for (from, label) in &self.jumps {
             let to = self.labels[label.0 as usize].ok_or(AsmError::UnplacedLabel)?;
             let distance = to as i64 - *from as i64 - 1;
-            self.insns[*from].off =
-                i16::try_from(distance).map_err(|_| AsmError::JumpTooFar { from: *from })?;
+            self.insns[*from].off = i16::try_from(distance).map_err(|_| AsmError::JumpTooFar { from: *from })?;
         }
         Ok(Assembled { insns: self.insns, map_refs: self.map_refs, lines: self.lines })
     }

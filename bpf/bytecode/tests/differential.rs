@@ -48,97 +48,25 @@ enum Operand {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Const {
-        dst: u8,
-        value: u64,
-    },
-    Alu {
-        op: u8,
-        signed: bool,
-        wide: bool,
-        dst: u8,
-        operand: Operand,
-    },
-    Extend {
-        bits: i16,
-        wide: bool,
-        dst: u8,
-        src: u8,
-    },
-    ByteOrder {
-        bits: i32,
-        kind: u8,
-        dst: u8,
-    },
-    If {
-        cond: u8,
-        wide: bool,
-        dst: u8,
-        operand: Operand,
-        then: Vec<Step>,
-        otherwise: Vec<Step>,
-        long: bool,
-    },
-    Loop {
-        n: i32,
-        body: Vec<Step>,
-    },
-    LoadCtx {
-        size: Size,
-        signed: bool,
-        dst: u8,
-        at: i16,
-    },
-    LoadStack {
-        size: Size,
-        signed: bool,
-        dst: u8,
-        at: i16,
-    },
-    StoreStack {
-        size: Size,
-        at: i16,
-        operand: Operand,
-    },
-    Atomic {
-        op: i32,
-        wide: bool,
-        at: i16,
-        src: u8,
-    },
-    Lookup {
-        map: usize,
-        key: u8,
-        change: Option<(i32, bool)>,
-        percpu: bool,
-    },
-    Update {
-        map: usize,
-        key: u8,
-        value: u8,
-        flags: i32,
-    },
-    Delete {
-        map: usize,
-        key: u8,
-    },
-    Plain {
-        helper: i32,
-    },
+    Const { dst: u8, value: u64 },
+    Alu { op: u8, signed: bool, wide: bool, dst: u8, operand: Operand },
+    Extend { bits: i16, wide: bool, dst: u8, src: u8 },
+    ByteOrder { bits: i32, kind: u8, dst: u8 },
+    If { cond: u8, wide: bool, dst: u8, operand: Operand, then: Vec<Step>, otherwise: Vec<Step>, long: bool },
+    Loop { n: i32, body: Vec<Step> },
+    LoadCtx { size: Size, signed: bool, dst: u8, at: i16 },
+    LoadStack { size: Size, signed: bool, dst: u8, at: i16 },
+    StoreStack { size: Size, at: i16, operand: Operand },
+    Atomic { op: i32, wide: bool, at: i16, src: u8 },
+    Lookup { map: usize, key: u8, change: Option<(i32, bool)>, percpu: bool },
+    Update { map: usize, key: u8, value: u8, flags: i32 },
+    Delete { map: usize, key: u8 },
+    Plain { helper: i32 },
     Comm,
     NsPid,
-    Read {
-        helper: i32,
-        good: bool,
-        len: u8,
-    },
-    Output {
-        value: u8,
-    },
-    Record {
-        value: u8,
-        submit: bool,
-    },
+    Read { helper: i32, good: bool, len: u8 },
+    Output { value: u8 },
+    Record { value: u8, submit: bool },
 }
 
 fn number() -> impl Strategy<Value = i32> {
@@ -157,8 +85,7 @@ fn size() -> impl Strategy<Value = Size> {
     prop::sample::select(vec![Size::B, Size::H, Size::W, Size::Dw])
 }
 
-const ALU_OPS: [u8; 13] =
-    [0x00, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0x80, 0x90, 0xa0, 0xb0, 0xc0];
+const ALU_OPS: [u8; 13] = [0x00, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0x80, 0x90, 0xa0, 0xb0, 0xc0];
 const CONDS: [u8; 11] = [0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0xa0, 0xb0, 0xc0, 0xd0];
 const ATOMICS: [i32; 10] = [
     atomic::ADD,
@@ -173,12 +100,8 @@ const ATOMICS: [i32; 10] = [
     atomic::CMPXCHG,
 ];
 const PLAIN: [i32; 2] = [helper::GET_CURRENT_PID_TGID, helper::GET_CURRENT_UID_GID];
-const READS: [i32; 4] = [
-    helper::PROBE_READ_USER,
-    helper::PROBE_READ_KERNEL,
-    helper::PROBE_READ_USER_STR,
-    helper::PROBE_READ_KERNEL_STR,
-];
+const READS: [i32; 4] =
+    [helper::PROBE_READ_USER, helper::PROBE_READ_KERNEL, helper::PROBE_READ_USER_STR, helper::PROBE_READ_KERNEL_STR];
 
 fn simple() -> impl Strategy<Value = Step> {
     prop_oneof![
@@ -220,8 +143,11 @@ fn surroundings_step() -> impl Strategy<Value = Step> {
         prop::sample::select(PLAIN.to_vec()).prop_map(|helper| Step::Plain { helper }),
         Just(Step::Comm),
         Just(Step::NsPid),
-        (prop::sample::select(READS.to_vec()), any::<bool>(), 1u8..=16)
-            .prop_map(|(helper, good, len)| Step::Read { helper, good, len }),
+        (prop::sample::select(READS.to_vec()), any::<bool>(), 1u8..=16).prop_map(|(helper, good, len)| Step::Read {
+            helper,
+            good,
+            len
+        }),
         reg().prop_map(|value| Step::Output { value }),
         (reg(), any::<bool>()).prop_map(|(value, submit)| Step::Record { value, submit }),
     ]
@@ -690,8 +616,7 @@ fn everything() -> BTreeSet<String> {
     for code in CONDS.iter().flat_map(|it| [5 | it, 13 | it, 6 | it, 14 | it]).chain([5, 6]) {
         all.insert(format!("{code:02x}"));
     }
-    let accesses =
-        [0x71, 0x69, 0x61, 0x79, 0x91, 0x89, 0x81, 0x72, 0x6a, 0x62, 0x7a, 0x73, 0x6b, 0x63, 0x7b];
+    let accesses = [0x71, 0x69, 0x61, 0x79, 0x91, 0x89, 0x81, 0x72, 0x6a, 0x62, 0x7a, 0x73, 0x6b, 0x63, 0x7b];
     all.extend(accesses.map(|code| format!("{code:02x}")));
     for op in ATOMICS {
         all.extend([0xc3, 0xdb].map(|code| format!("{code:02x} op {op:02x}")));
@@ -730,10 +655,7 @@ fn build(steps: &[Step], readable: u64) -> Image {
     emitter.end();
     let Emitter { insns, map_refs, .. } = emitter;
     let name = "random".into();
-    image(
-        maps(),
-        vec![Program { name, kind: ProgramKind::Syscall, insns, map_refs, lines: vec![] }],
-    )
+    image(maps(), vec![Program { name, kind: ProgramKind::Syscall, insns, map_refs, lines: vec![] }])
 }
 
 #[test]
@@ -745,8 +667,7 @@ fn the_engine_does_what_the_kernel_does() {
     let mut thread = Box::new(Thread { text: *b"a text to read\0\0", records: Vec::new() });
     let readable = thread.text.as_ptr() as u64;
     let mut seen = BTreeSet::new();
-    let inputs =
-        (prop::collection::vec(step(), 10..40), prop::collection::vec(wide_number(), N_CTX_WORDS));
+    let inputs = (prop::collection::vec(step(), 10..40), prop::collection::vec(wide_number(), N_CTX_WORDS));
     let thread = std::cell::RefCell::new(&mut thread);
     let covered = std::cell::RefCell::new(&mut seen);
     let config = Config { cases: N_CASES, failure_persistence: None, ..Config::default() };

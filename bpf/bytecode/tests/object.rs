@@ -143,8 +143,7 @@ fn libbpf_loads_every_kind_of_program_and_map() {
     }
     let image = all_kinds();
     let object = load(&object::write(&image).expect("writes"));
-    let maps: Vec<String> =
-        object.maps().map(|it| it.name().to_string_lossy().into_owned()).collect();
+    let maps: Vec<String> = object.maps().map(|it| it.name().to_string_lossy().into_owned()).collect();
     let mut expected: Vec<&str> = image.maps.iter().map(|it| it.name.as_str()).collect();
     expected.insert(4, "gen"); // The first map of `gens` stands before it.
     assert_eq!(maps, expected);
@@ -170,9 +169,7 @@ fn the_kernel_knows_the_scripts_lines() {
         let mut info = libbpf_sys::bpf_prog_info::default();
         let mut len = size_of_val(&info) as u32;
         // SAFETY: the descriptor is a program's, `info` has `len` bytes and asks for no arrays.
-        let answer = unsafe {
-            libbpf_sys::bpf_prog_get_info_by_fd(program.as_fd().as_raw_fd(), &mut info, &mut len)
-        };
+        let answer = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_fd().as_raw_fd(), &mut info, &mut len) };
         assert_eq!(answer, 0);
         let name = program.name().to_string_lossy();
         assert_eq!((info.nr_func_info, info.nr_line_info), (1, 1), "{name}");
@@ -185,11 +182,8 @@ fn the_engines_own_programs_are_not_loaded() {
         return;
     }
     let object = load(&object::write(&all_kinds()).expect("writes"));
-    let skipped: Vec<String> = object
-        .progs()
-        .filter(|it| !it.autoload())
-        .map(|it| it.name().to_string_lossy().into_owned())
-        .collect();
+    let skipped: Vec<String> =
+        object.progs().filter(|it| !it.autoload()).map(|it| it.name().to_string_lossy().into_owned()).collect();
     assert_eq!(skipped, ["named"]);
 }
 

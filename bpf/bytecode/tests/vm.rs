@@ -26,10 +26,7 @@ fn raw(insns: &[(u8, u8, u8, i16, i32)]) -> Image {
     let insns = insns.iter().map(|&(code, dst, src, off, imm)| Insn { code, dst, src, off, imm });
     let kind = ProgramKind::Syscall;
     let (map_refs, lines) = (vec![], vec![]);
-    image(
-        vec![],
-        vec![Program { name: "it".into(), kind, insns: insns.collect(), map_refs, lines }],
-    )
+    image(vec![], vec![Program { name: "it".into(), kind, insns: insns.collect(), map_refs, lines }])
 }
 
 fn refusal(image: &Image) -> String {
@@ -82,10 +79,8 @@ fn word(bytes: &[u8]) -> u64 {
 #[test]
 fn a_hash_counts_and_refuses_when_full() {
     let mut engine = engine(&one(vec![map("calls", MapKind::Hash, 8, 8, 2)], count));
-    let answers: Vec<u64> = [7, 7, 8, 9, 7]
-        .iter()
-        .map(|it| engine.run_words(0, &[*it], &mut ()).expect("runs"))
-        .collect();
+    let answers: Vec<u64> =
+        [7, 7, 8, 9, 7].iter().map(|it| engine.run_words(0, &[*it], &mut ()).expect("runs")).collect();
     assert_eq!(answers, [0, 0, 0, -7i64 as u64, 0]);
     assert_eq!(counts(&engine), BTreeMap::from([(7, 3), (8, 1)]));
     assert_eq!(engine.lookup(0, &7u64.to_le_bytes()).map(word), Some(3));
@@ -109,8 +104,7 @@ fn an_lru_map_evicts_what_was_not_used() {
 #[test]
 fn two_generations_drain() {
     let inner = map("gen", MapKind::PercpuHash, 8, 8, 16);
-    let outer =
-        MapSpec { inner: Some(Box::new(inner)), ..map("gens", MapKind::ArrayOfMaps, 4, 4, 1) };
+    let outer = MapSpec { inner: Some(Box::new(inner)), ..map("gens", MapKind::ArrayOfMaps, 4, 4, 1) };
     let image = one(vec![outer], |asm| {
         asm.st_imm(Size::Dw, Reg::FP, -8, 0);
         asm.st_imm(Size::Dw, Reg::FP, -16, 41);
@@ -207,9 +201,7 @@ fn numbers_are_changed_in_place_from_zero() {
     for remote in [false, true] {
         let elsewhere = Elsewhere::default();
         let handle = elsewhere.clone();
-        let mut find = |_: usize, _: &MapSpec| {
-            remote.then(|| Box::new(handle.clone()) as Box<dyn RemoteMap>)
-        };
+        let mut find = |_: usize, _: &MapSpec| remote.then(|| Box::new(handle.clone()) as Box<dyn RemoteMap>);
         let mut engine = Engine::new(&image, &[0], &mut find).expect("loads");
         let mut run = |key: u64, operand: u64, op: i32| {
             engine.run_words(0, &[key, operand, op as u64], &mut ()).expect("runs") as i64

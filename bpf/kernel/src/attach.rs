@@ -89,23 +89,13 @@ impl FunctionProbe {
     }
 
     /// Links one of its files in a process, or in all.
-    pub(crate) fn link(
-        &self,
-        file: usize,
-        pid: Option<u32>,
-        programs: &Programs,
-    ) -> Result<Vec<OwnedFd>, AttachError> {
+    pub(crate) fn link(&self, file: usize, pid: Option<u32>, programs: &Programs) -> Result<Vec<OwnedFd>, AttachError> {
         let file = &self.files[file];
         let entry = self.entry_program.map(|it| (it, false));
         let mut links = Vec::new();
         for (index, at_return) in entry.into_iter().chain([(self.program, self.at_return)]) {
-            let places = UprobeMulti {
-                path: &file.path,
-                offsets: &file.offsets,
-                cookies: &file.cookies,
-                pid,
-                at_return,
-            };
+            let places =
+                UprobeMulti { path: &file.path, offsets: &file.offsets, cookies: &file.cookies, pid, at_return };
             let program = program(programs, index)?;
             links.push(sys::link_uprobe_multi(program, &places).map_err(|it| refused_uprobe(&file.path, pid, it))?);
         }
@@ -143,8 +133,7 @@ pub(crate) fn link_place(
     path: &Path,
     file_offset: u64,
 ) -> Result<OwnedFd, AttachError> {
-    let places =
-        UprobeMulti { path, offsets: &[file_offset], cookies: &[0], pid: Some(pid), at_return: false };
+    let places = UprobeMulti { path, offsets: &[file_offset], cookies: &[0], pid: Some(pid), at_return: false };
     sys::link_uprobe_multi(program(programs, index)?, &places).map_err(|it| refused_uprobe(path, Some(pid), it))
 }
 

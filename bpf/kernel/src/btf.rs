@@ -15,9 +15,10 @@ pub(crate) fn member_offset(structure: &str, member: &str) -> Option<u32> {
 
 fn find(bytes: &[u8], structure: &str, member: &str) -> Option<u32> {
     let btf = Btf::parse(bytes)?;
-    let at = btf.types.iter().copied().find(|at| {
-        btf.kind(*at) == Some(KIND_STRUCT) && btf.name(*at).is_some_and(|it| it == structure.as_bytes())
-    })?;
+    let at =
+        btf.types.iter().copied().find(|at| {
+            btf.kind(*at) == Some(KIND_STRUCT) && btf.name(*at).is_some_and(|it| it == structure.as_bytes())
+        })?;
     btf.member(at, member.as_bytes(), 0)
 }
 
@@ -52,10 +53,10 @@ impl<'a> Btf<'a> {
     fn len(&self, at: usize) -> Option<usize> {
         let count = self.info(at)? as usize & 0xffff;
         let extra = match self.kind(at)? {
-            1 | 14 | 17 => 4,                // INT, VAR, DECL_TAG
-            3 => 12,                         // ARRAY
-            4 | 5 | 15 | 19 => 12 * count,   // STRUCT, UNION, DATASEC, ENUM64
-            6 | 13 => 8 * count,             // ENUM, FUNC_PROTO
+            1 | 14 | 17 => 4,              // INT, VAR, DECL_TAG
+            3 => 12,                       // ARRAY
+            4 | 5 | 15 | 19 => 12 * count, // STRUCT, UNION, DATASEC, ENUM64
+            6 | 13 => 8 * count,           // ENUM, FUNC_PROTO
             2 | 7..=12 | 16 | 18 => 0,
             _ => return None,
         };
@@ -116,9 +117,25 @@ mod tests {
         let strings = b"\0s\0a\0b\0int\0";
         let word = |it: u32| it.to_le_bytes();
         let types: Vec<u8> = [
-            word(7), word(1 << 24), word(4), word(32),
-            word(0), word(5 << 24 | 1), word(4), word(5), word(1), word(0),
-            word(1), word(4 << 24 | 2), word(12), word(0), word(2), word(32), word(3), word(1), word(64),
+            word(7),
+            word(1 << 24),
+            word(4),
+            word(32),
+            word(0),
+            word(5 << 24 | 1),
+            word(4),
+            word(5),
+            word(1),
+            word(0),
+            word(1),
+            word(4 << 24 | 2),
+            word(12),
+            word(0),
+            word(2),
+            word(32),
+            word(3),
+            word(1),
+            word(64),
         ]
         .concat();
         let mut bytes = MAGIC.to_le_bytes().to_vec();

@@ -47,7 +47,9 @@ impl Catalog for LiveCatalog {
 /// The number by which perf knows a tracepoint.
 pub(crate) fn tracepoint_id(category: &str, name: &str) -> Result<u64, AttachError> {
     let text = read(category, name, "id")?;
-    text.trim().parse().map_err(|_| AttachError::Tracefs(format!("the id of the tracepoint {category}:{name} is {text:?}")))
+    text.trim()
+        .parse()
+        .map_err(|_| AttachError::Tracefs(format!("the id of the tracepoint {category}:{name} is {text:?}")))
 }
 
 /// `CATEGORY:NAME` of every tracepoint, sorted.

@@ -83,9 +83,7 @@ impl Elf {
 
     /// Whether a function is used here but defined elsewhere.
     pub(crate) fn imports(&self, function: &str) -> bool {
-        self.parse().is_ok_and(|file| {
-            file.dynamic_symbols().any(|it| it.is_undefined() && it.name() == Ok(function))
-        })
+        self.parse().is_ok_and(|file| file.dynamic_symbols().any(|it| it.is_undefined() && it.name() == Ok(function)))
     }
 
     /// Whether it has no symbol table but the dynamic linker's.
@@ -114,8 +112,7 @@ impl Elf {
     fn read_needs(&self, file: &ElfFile64<'_, Endianness>) -> Option<Needs> {
         let (endian, data) = (file.endian(), &*self.bytes);
         let sections = file.elf_header().sections(endian, data).ok()?;
-        let (dynamic, strings) =
-            sections.iter().find_map(|it| it.dynamic(endian, data).ok().flatten())?;
+        let (dynamic, strings) = sections.iter().find_map(|it| it.dynamic(endian, data).ok().flatten())?;
         let strings = sections.strings(endian, data, strings).ok()?;
         let text = |it: &object::elf::Dyn64<Endianness>| {
             let at = u32::try_from(it.d_val(endian)).ok()?;

@@ -8,7 +8,9 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum Error {
     /// The kernel's verifier refused a program that we made.
-    #[error("the kernel refused the program {program} of {place}: {reason}\n{log}\nthis is a bug in xputrace: the compiler must not make such a program")]
+    #[error(
+        "the kernel refused the program {program} of {place}: {reason}\n{log}\nthis is a bug in xputrace: the compiler must not make such a program"
+    )]
     Refused {
         program: String,
         /// `script.rhai:3`, the line that the refused instruction came from.
@@ -27,7 +29,9 @@ pub enum Error {
     NoSuchMap(usize),
     #[error("the map {0} has no generations to swap: it is not an array of maps")]
     NotSwappable(String),
-    #[error("not permitted to load programs into the kernel: run as root, or grant CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN{0}")]
+    #[error(
+        "not permitted to load programs into the kernel: run as root, or grant CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN{0}"
+    )]
     NotPermitted(&'static str),
     #[error("cannot {what}: {source}")]
     System { what: String, source: io::Error },
@@ -47,7 +51,9 @@ pub enum AttachError {
     Indirect { file: PathBuf, function: String, near: Vec<String> },
     #[error("`{function}`: the offset {offset:#x} is not inside the function, which has {size:#x} bytes")]
     OffsetOutside { function: String, offset: u64, size: u64 },
-    #[error("uprobes need uprobe_multi links, which Linux has from 6.6 on; this is {release}. scripts with GPU hooks, tracepoints and samples alone work here")]
+    #[error(
+        "uprobes need uprobe_multi links, which Linux has from 6.6 on; this is {release}. scripts with GPU hooks, tracepoints and samples alone work here"
+    )]
     OldKernel { release: String },
     #[error("there is no tracepoint `{name}`{}", near_names(.near))]
     NoSuchTracepoint { name: String, near: Vec<String> },

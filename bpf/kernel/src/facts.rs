@@ -58,7 +58,8 @@ fn rights() -> Fact {
         _ if has(CAP_BPF) && has(CAP_PERFMON) => Fact {
             name: "rights",
             standing: Standing::Limited,
-            found: "without CAP_SYS_ADMIN, libraries of other mount namespaces and deleted files cannot be probed".into(),
+            found: "without CAP_SYS_ADMIN, libraries of other mount namespaces and deleted files cannot be probed"
+                .into(),
             fix: Some("run with sudo".into()),
         },
         _ => Fact {
@@ -83,7 +84,9 @@ fn kernel_version() -> Fact {
     Fact {
         name: "kernel version",
         standing: Standing::Limited,
-        found: format!("Linux {release} has no uprobe_multi links: no uprobe, uretprobe and launch handlers in the kernel"),
+        found: format!(
+            "Linux {release} has no uprobe_multi links: no uprobe, uretprobe and launch handlers in the kernel"
+        ),
         fix: Some("boot a kernel of version 6.6 or later".into()),
     }
 }
@@ -138,7 +141,8 @@ fn perf_event_paranoid() -> Fact {
         None => Fact {
             name: NAME,
             standing: Standing::Missing,
-            found: "the kernel has no perf events: no samples, no tracepoints, no names for libraries loaded later".into(),
+            found: "the kernel has no perf events: no samples, no tracepoints, no names for libraries loaded later"
+                .into(),
             fix: Some("boot a kernel that is built with CONFIG_PERF_EVENTS=y".into()),
         },
         Some(value) if privileged || value <= 1 => works(NAME, format!("{value}")),
@@ -188,7 +192,9 @@ fn lockdown() -> Fact {
         mode => Fact {
             name: NAME,
             standing: Standing::Limited,
-            found: format!("{mode}: BPF programs may not read kernel memory, so kernel stacks and text from pointers fail"),
+            found: format!(
+                "{mode}: BPF programs may not read kernel memory, so kernel stacks and text from pointers fail"
+            ),
             fix: Some("boot without lockdown=confidentiality".into()),
         },
     }

@@ -61,12 +61,8 @@ impl Kernel {
         let followers = add_followers(&mut image, plan.targets);
         let loaded = load::load(&image)?;
         let ring = plan.kernel_ring.map(|it| open_ring(&loaded, it)).transpose()?;
-        let roles = Roles {
-            losses: plan.kernel_losses,
-            stacks: plan.kernel_stacks,
-            targets: plan.targets,
-            tags: plan.tags,
-        };
+        let roles =
+            Roles { losses: plan.kernel_losses, stacks: plan.kernel_stacks, targets: plan.targets, tags: plan.tags };
         Ok(Kernel {
             links: Links::default(),
             image,
@@ -112,6 +108,21 @@ impl Kernel {
         }
         self.report_existing_mappings();
         report
+    }
+
+    /// Takes all probes out for good; programs and maps stay. From here on what the maps and the
+    /// ring buffer hold belongs together.
+    pub fn detach(&mut self) {
+        // Neither a new process nor a newly mapped file is given links any more.
+        self.functions.clear();
+        self.alive.clear();
+        self.links = Links::default();
+    }
+
+    /// Readable when [`Kernel::poll`] has something to do.
+    pub fn fds(&self) -> impl Iterator<Item = std::os::fd::RawFd> + '_ {
+        let ring = self.ring.as_ref().map(|it| it.fd().as_raw_fd());
+        self.sideband.fds().chain(ring)
     }
 
     /// Waits until the ring buffer has records or a process did something, at most `timeout`;

@@ -106,7 +106,10 @@ impl KernelPart {
         }
         match refusal.map().and_then(|it| by_name(&names.maps, it)) {
             Some(at) => refused_map(&self.image.maps[at], reason()),
-            None => Error::System { what: format!("load the programs into the kernel ({})", refusal.last_words()), source: reason() },
+            None => Error::System {
+                what: format!("load the programs into the kernel ({})", refusal.last_words()),
+                source: reason(),
+            },
         }
     }
 }

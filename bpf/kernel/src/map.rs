@@ -113,7 +113,11 @@ impl MapHandle {
     pub(crate) fn replace(&self, fd: OwnedFd) -> MapHandle {
         let old = self.fd.replace(Rc::new(fd));
         let modifiers = self.modifiers.take();
-        MapHandle { spec: self.spec.clone(), fd: Rc::new(RefCell::new(old)), modifiers: Rc::new(RefCell::new(modifiers)) }
+        MapHandle {
+            spec: self.spec.clone(),
+            fd: Rc::new(RefCell::new(old)),
+            modifiers: Rc::new(RefCell::new(modifiers)),
+        }
     }
 
     pub(crate) fn error(&self, operation: &'static str, source: io::Error) -> Error {
@@ -184,8 +188,7 @@ impl MapHandle {
         let mut to = vec![0; key_size.max(4)];
         loop {
             let (mut keys, mut values) = (vec![0; room * key_size], vec![0; room * value_size]);
-            let read =
-                sys::map_lookup_batch(fd, from.as_deref_mut(), &mut to, &mut keys, &mut values, room as u32);
+            let read = sys::map_lookup_batch(fd, from.as_deref_mut(), &mut to, &mut keys, &mut values, room as u32);
             let (n, last) = match read {
                 // A bucket has more elements than there is room for.
                 Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {

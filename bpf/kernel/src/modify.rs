@@ -31,7 +31,10 @@ impl Modifier {
         let refused = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
         let (key, value) = sizes(spec);
         if spec.value_size < 8 || key + value > STACK_BYTES {
-            let text = format!("a key of {} and a value of {} bytes cannot be changed in place", spec.key_size, spec.value_size);
+            let text = format!(
+                "a key of {} and a value of {} bytes cannot be changed in place",
+                spec.key_size, spec.value_size
+            );
             return Err(refused(text));
         }
         let insns = program(map, key, value, op).map_err(|it| refused(it.to_string()))?;

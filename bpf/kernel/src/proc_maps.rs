@@ -96,19 +96,15 @@ mod tests {
     #[test]
     fn executable_file_mappings_are_read() {
         let line = b"7f01-7f05 r-xp 00001000 fe:00 1234                       /usr/lib/my lib.so (deleted)";
-        let mapping = FileMapping {
-            start: 0x7f01,
-            len: 4,
-            pgoff: 0x1000,
-            path: "/usr/lib/my lib.so".into(),
-            deleted: true,
-        };
+        let mapping =
+            FileMapping { start: 0x7f01, len: 4, pgoff: 0x1000, path: "/usr/lib/my lib.so".into(), deleted: true };
         assert_eq!(parse(line), Some(mapping));
     }
 
     #[test]
     fn other_lines_are_not() {
-        for line in ["", "x", "1-2 r--p 0 00:00 0 /a", "1-2 r-xp 0 00:00 0 [vdso]", "2-1 r-xp 0 00:00 0 /a", "1-2 r-xp"] {
+        for line in ["", "x", "1-2 r--p 0 00:00 0 /a", "1-2 r-xp 0 00:00 0 [vdso]", "2-1 r-xp 0 00:00 0 /a", "1-2 r-xp"]
+        {
             assert_eq!(parse(line.as_bytes()), None, "{line}");
         }
     }

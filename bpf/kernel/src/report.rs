@@ -23,7 +23,10 @@ pub struct ProbeReport {
 #[derive(Clone, Debug)]
 pub enum Outcome {
     /// `functions` places in `files`. A tracepoint has one function and no file, a profile one a CPU.
-    Attached { functions: usize, files: Vec<PathBuf> },
+    Attached {
+        functions: usize,
+        files: Vec<PathBuf>,
+    },
     /// No file of that name was seen yet; it is attached when one is mapped.
     Pending,
     Failed(AttachError),

@@ -78,7 +78,8 @@ pub(crate) fn candidates(object: &str, scope: &Scope) -> Vec<Candidate> {
 pub(crate) fn is_candidate(object: &str, file: &Path) -> bool {
     if object.contains('/') {
         let wanted = Path::new(object);
-        return glob(object, &file.to_string_lossy()) || (file_id(wanted).is_some() && file_id(wanted) == file_id(file));
+        return glob(object, &file.to_string_lossy())
+            || (file_id(wanted).is_some() && file_id(wanted) == file_id(file));
     }
     file.file_name().is_some_and(|it| library_matches(object, &it.to_string_lossy()))
 }
@@ -94,8 +95,7 @@ pub(crate) fn file_id(path: &Path) -> Option<FileId> {
 
 /// The places in a file that `function` names; never an empty list.
 pub(crate) fn places(file: &Path, function: &str) -> Result<Vec<Place>, AttachError> {
-    let elf = Elf::open(file)
-        .map_err(|reason| AttachError::UnreadableFile { file: file.to_path_buf(), reason })?;
+    let elf = Elf::open(file).map_err(|reason| AttachError::UnreadableFile { file: file.to_path_buf(), reason })?;
     let wanted = Wanted::parse(function);
     if let Some(address) = wanted.address {
         return place_at(&elf, file, function, address);
@@ -149,9 +149,8 @@ impl<'a> Wanted<'a> {
             return found;
         }
         let hint = last_word(self.name);
-        let mut found = elf.functions(&mut |it| {
-            it.contains(hint) && readable(it).is_some_and(|it| glob(self.name, &it))
-        });
+        let mut found =
+            elf.functions(&mut |it| it.contains(hint) && readable(it).is_some_and(|it| glob(self.name, &it)));
         for function in &mut found {
             function.name = readable(&function.name).unwrap_or_default();
         }

@@ -16,12 +16,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Something a process of the scope did. Times are CLOCK_MONOTONIC nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProcessEvent {
-    Fork { time_nanos: u64, parent: u32, pid: u32 },
-    Exec { time_nanos: u64, pid: u32, comm: String },
-    Exit { time_nanos: u64, pid: u32 },
+    Fork {
+        time_nanos: u64,
+        parent: u32,
+        pid: u32,
+    },
+    Exec {
+        time_nanos: u64,
+        pid: u32,
+        comm: String,
+    },
+    Exit {
+        time_nanos: u64,
+        pid: u32,
+    },
     /// An executable mapping. `build_id` is empty where the kernel could not read it. What was
     /// mapped before attaching comes as such events too, with the time of attaching.
-    Mmap { time_nanos: u64, pid: u32, start: u64, len: u64, pgoff: u64, path: PathBuf, build_id: Vec<u8> },
+    Mmap {
+        time_nanos: u64,
+        pid: u32,
+        start: u64,
+        len: u64,
+        pgoff: u64,
+        path: PathBuf,
+        build_id: Vec<u8>,
+    },
 }
 
 impl ProcessEvent {
@@ -231,7 +250,11 @@ impl PerfRing {
 #[derive(Debug, PartialEq, Eq)]
 enum Record {
     Event(ProcessEvent),
-    ThreadEnd { pid: u32, thread: u32, time_nanos: u64 },
+    ThreadEnd {
+        pid: u32,
+        thread: u32,
+        time_nanos: u64,
+    },
     /// So many records did not fit.
     Lost(u64),
 }

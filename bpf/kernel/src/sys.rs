@@ -65,17 +65,13 @@ pub(crate) fn map_create(spec: &MapSpec) -> io::Result<OwnedFd> {
 /// Reads an element into `value`, which must be as long as the map's (rounded, per-CPU) value.
 pub(crate) fn map_lookup(map: BorrowedFd<'_>, key: &[u8], value: &mut [u8]) -> io::Result<()> {
     // SAFETY: the caller, `map.rs`, has checked both lengths against the map's sizes.
-    done(unsafe {
-        libbpf_sys::bpf_map_lookup_elem(map.as_raw_fd(), key.as_ptr().cast(), value.as_mut_ptr().cast())
-    })
+    done(unsafe { libbpf_sys::bpf_map_lookup_elem(map.as_raw_fd(), key.as_ptr().cast(), value.as_mut_ptr().cast()) })
 }
 
 /// Stores an element; lengths as in [`map_lookup`].
 pub(crate) fn map_update(map: BorrowedFd<'_>, key: &[u8], value: &[u8], flags: u64) -> io::Result<()> {
     // SAFETY: as in `map_lookup`.
-    done(unsafe {
-        libbpf_sys::bpf_map_update_elem(map.as_raw_fd(), key.as_ptr().cast(), value.as_ptr().cast(), flags)
-    })
+    done(unsafe { libbpf_sys::bpf_map_update_elem(map.as_raw_fd(), key.as_ptr().cast(), value.as_ptr().cast(), flags) })
 }
 
 pub(crate) fn map_delete(map: BorrowedFd<'_>, key: &[u8]) -> io::Result<()> {

@@ -60,7 +60,8 @@ fn a_running_process_and_only_it_is_probed() {
     (&writer).write_all(b"x").unwrap();
     probed.wait().unwrap();
     assert_eq!(read_counter(&kernel, work), 700);
-    let mapped = kernel.processes().into_iter().any(|it| matches!(it, ProcessEvent::Mmap { path, .. } if path == target()));
+    let mapped =
+        kernel.processes().into_iter().any(|it| matches!(it, ProcessEvent::Mmap { path, .. } if path == target()));
     assert!(mapped, "what was mapped before attaching is told");
 }
 
@@ -137,7 +138,11 @@ fn samples_come_with_user_stacks() {
     assert!(places(&report)[0] >= 1, "one a CPU: {report:?}");
     assert!(read_counter(&kernel, samples) > 0);
     let mut found = Vec::new();
-    kernel.map(ids).unwrap().for_each(&mut |key, _| found.push(u32::from_ne_bytes(*key.first_chunk().unwrap()))).unwrap();
+    kernel
+        .map(ids)
+        .unwrap()
+        .for_each(&mut |key, _| found.push(u32::from_ne_bytes(*key.first_chunk().unwrap())))
+        .unwrap();
     let stack = StackKey::KernelUser { pid: 1, exec: 0, id: found[0] };
     let addresses = kernel.stack_addresses(stack).unwrap();
     assert!(!addresses.is_empty() && addresses.iter().all(|it| *it != 0), "{addresses:x?}");
@@ -338,7 +343,11 @@ fn swapping_generations_under_load_loses_nothing() {
         // The last swap comes after the end, so that nothing is left behind.
         ended = child.try_wait().unwrap().is_some();
         let before = total;
-        kernel.swap(0, &mut |_, cpus| total += cpus.iter().map(|it| u64::from_ne_bytes(*it.first_chunk().unwrap())).sum::<u64>()).unwrap();
+        kernel
+            .swap(0, &mut |_, cpus| {
+                total += cpus.iter().map(|it| u64::from_ne_bytes(*it.first_chunk().unwrap())).sum::<u64>()
+            })
+            .unwrap();
         filled += u32::from(total > before);
     }
     assert_eq!(total, 400_000);
@@ -489,7 +498,10 @@ fn a_library_that_is_opened_later_is_probed_then() {
     child.resume().unwrap();
     let mut attached = false;
     poll_until(&mut kernel, |kernel| {
-        attached |= kernel.news().iter().any(|it| matches!(it, News::Probe(it) if matches!(it.outcome, Outcome::Attached { functions: 1, .. })));
+        attached |= kernel
+            .news()
+            .iter()
+            .any(|it| matches!(it, News::Probe(it) if matches!(it.outcome, Outcome::Attached { functions: 1, .. })));
         attached
     });
     let _writer = feed(&fifo, 1);
@@ -512,7 +524,11 @@ fn records_come_through_the_ring_in_order() {
     plan.kernel_ring = Some(ring);
     let lost = add_map(&mut plan, "losses", MapKind::PercpuArray, 4, 8, 1);
     plan.kernel_losses = Some(lost);
-    plan.loss_sites.push(LossSite { loss: xputrace_model::loss::Loss::KernelRingFull, site: Site::default(), table: None });
+    plan.loss_sites.push(LossSite {
+        loss: xputrace_model::loss::Loss::KernelRingFull,
+        site: Site::default(),
+        table: None,
+    });
     let mut asm = Assembler::new();
     let out = asm.label();
     // The first argument stands in rdi, at byte 112 of pt_regs.
@@ -586,7 +602,8 @@ fn tag_arrays_are_shared_pages_of_one_process() {
     child.wait().unwrap();
     let len = 16 * xputrace_model::plan::TAG_SLOTS as usize;
     // SAFETY: a new mapping at an address of the kernel's choice.
-    let base = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, array.as_raw_fd(), 0) };
+    let base =
+        unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, array.as_raw_fd(), 0) };
     assert_ne!(base, libc::MAP_FAILED);
     // SAFETY: slot 3 is inside the mapping; the program that wrote to it has ended.
     let tag = unsafe { base.cast::<u64>().add(3 * 2 + 1).read_volatile() };
@@ -598,12 +615,21 @@ fn what_cannot_be_attached_says_why_and_the_rest_is() {
     need_root!();
     let mut plan = Plan::default();
     let work = counter(&mut plan, "work");
-    for (object, function) in
-        [(target(), "wrok"), ("/no/such/file".into(), "f"), (target(), "work+100000"), ("libnothing".into(), "f"), (target(), "work")]
-    {
+    for (object, function) in [
+        (target(), "wrok"),
+        ("/no/such/file".into(), "f"),
+        (target(), "work+100000"),
+        ("libnothing".into(), "f"),
+        (target(), "work"),
+    ] {
         uprobe(&mut plan, object, function, work);
     }
-    let program = counting(&mut plan, "tp", ProgramKind::Tracepoint { category: "sched".into(), name: "sched_swich".into() }, work);
+    let program = counting(
+        &mut plan,
+        "tp",
+        ProgramKind::Tracepoint { category: "sched".into(), name: "sched_swich".into() },
+        work,
+    );
     let target_ = Target::Tracepoint { category: "sched".into(), name: "sched_swich".into() };
     plan.probes.push(probe(Event::Tracepoint, target_, program));
     let (kernel, report) = run(&plan, &["work", "10"]);

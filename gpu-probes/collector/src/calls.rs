@@ -136,8 +136,7 @@ pub unsafe fn params(call: Call, params: *const c_void) -> Option<Params> {
     if at.is_null() {
         return None;
     }
-    let per_thread_stream =
-        matches!(call, Call::DriverLaunchPtsz | Call::DriverLaunchExPtsz | Call::DriverGraphPtsz);
+    let per_thread_stream = matches!(call, Call::DriverLaunchPtsz | Call::DriverLaunchExPtsz | Call::DriverGraphPtsz);
     // SAFETY: the caller's promise, and the offsets of `layouts.txt`.
     unsafe {
         match call {

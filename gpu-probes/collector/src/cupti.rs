@@ -157,7 +157,9 @@ fn advice(result: CuptiResult) -> Option<&'static str> {
         ERROR_MULTIPLE_SUBSCRIBERS => {
             "another tool in this process holds CUPTI, such as Nsight, torch.profiler or cuda-gdb; run without it"
         }
-        ERROR_NOT_INITIALIZED => "this libcupti is newer than the driver; use the libcupti of the driver's CUDA version",
+        ERROR_NOT_INITIALIZED => {
+            "this libcupti is newer than the driver; use the libcupti of the driver's CUDA version"
+        }
         ERROR_INSUFFICIENT_PRIVILEGES => {
             "the driver lets only administrators profile; run as root or set NVreg_RestrictProfilingToAdminUsers=0"
         }

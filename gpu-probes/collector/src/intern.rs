@@ -147,9 +147,10 @@ impl Names {
     }
 
     fn place(&self, entry: &NameEntry, text: &[u8]) -> Result<(), NoId> {
-        let offset = self.text_used.fetch_add(text.len() + 1, Ordering::Relaxed);
-        let Some(room) = self.text.get(offset..offset + text.len() + 1) else {
-            self.text_used.fetch_sub(text.len() + 1, Ordering::Relaxed);
+        // Room is taken only where it fits: taking and giving back would hand it out twice.
+        let fits = |used: usize| Some(used + text.len() + 1).filter(|end| *end <= self.text.len());
+        let taken = self.text_used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        let Some((offset, room)) = taken.ok().and_then(|at| Some((at, self.text.get(at..at + text.len() + 1)?))) else {
             entry.place.store(NO_PLACE, Ordering::Release);
             return Err(NoId::TableFull);
         };

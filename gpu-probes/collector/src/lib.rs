@@ -191,10 +191,8 @@ fn prepare(
     let [demand, rings, ring_bytes, flush_millis, ..] = order.words;
     let checked = || {
         let cupti = world.cupti.ok_or_else(|| world.cupti_text.clone())?;
-        let shape = Shape {
-            rings: u32::try_from(rings).unwrap_or(0),
-            ring_bytes: u32::try_from(ring_bytes).unwrap_or(0),
-        };
+        let shape =
+            Shape { rings: u32::try_from(rings).unwrap_or(0), ring_bytes: u32::try_from(ring_bytes).unwrap_or(0) };
         let memory = descriptors.first().ok_or("the tracer sent no region")?;
         let region = region::Region::map(memory.as_fd(), shape)?;
         let tags = if demand & demand::MARKER != 0 {

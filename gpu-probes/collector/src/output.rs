@@ -178,9 +178,8 @@ fn claim_ring(session: &Session, role: Role, tid: u32) -> Option<u32> {
         return Some(ring);
     }
     loop {
-        let next = claimed
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |it| (it < fresh).then_some(it + 1))
-            .ok()?;
+        let next =
+            claimed.fetch_update(Ordering::AcqRel, Ordering::Acquire, |it| (it < fresh).then_some(it + 1)).ok()?;
         // Another thread may have found it free between the two steps.
         if take(next) {
             return Some(next);

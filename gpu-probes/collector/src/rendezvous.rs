@@ -212,7 +212,8 @@ fn socket_address(address: &str) -> io::Result<(libc::sockaddr_un, libc::socklen
     name.sun_family = libc::AF_UNIX as libc::sa_family_t;
     let text = address.as_bytes();
     if text.is_empty() || text.len() >= name.sun_path.len() {
-        let text = format!("cannot connect to \"{address}\": a socket's name has 1 to {} bytes", name.sun_path.len() - 1);
+        let text =
+            format!("cannot connect to \"{address}\": a socket's name has 1 to {} bytes", name.sun_path.len() - 1);
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     for (to, from) in name.sun_path.iter_mut().zip(text) {

@@ -35,7 +35,8 @@ pub struct Driver {
 impl Driver {
     /// Whether a launch with these parameters would be recorded into a graph.
     pub(crate) fn is_capturing(&self, params: &Params) -> bool {
-        let ask = if params.per_thread_stream { self.is_capturing_ptsz.or(self.is_capturing) } else { self.is_capturing };
+        let ask =
+            if params.per_thread_stream { self.is_capturing_ptsz.or(self.is_capturing) } else { self.is_capturing };
         let mut status = 0;
         // SAFETY: the stream of the launch that is being made, and a live u32.
         ask.is_some_and(|ask| unsafe { ask(params.stream as Handle, &mut status) == 0 } && status != 0)
@@ -115,7 +116,8 @@ static POOL: OnceLock<Pool> = OnceLock::new();
 /// Waiting for room in a ring, for one buffer of kernels.
 const BUFFER_PATIENCE: Duration = Duration::from_millis(250);
 /// Waiting for a CUDA call from whose return CUPTI can be torn down.
-const FINALIZE_PATIENCE: Duration = Duration::from_secs(2);
+/// Shorter than the tracer waits for our last word.
+const FINALIZE_PATIENCE: Duration = Duration::from_millis(700);
 
 /// The session that is armed or leaving, if any.
 pub(crate) fn current() -> Option<&'static Session> {
@@ -131,7 +133,13 @@ pub(crate) fn is_forked() -> bool {
 /// First of all in a forked child: nothing of the parent's session is touched again.
 pub(crate) unsafe extern "C" fn in_forked_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
-    CURRENT.store(std::ptr::null_mut(), Ordering::Release);
+    let session = CURRENT.swap(std::ptr::null_mut(), Ordering::AcqRel);
+    // The parent's connection ends with the parent, not with its last child.
+    // SAFETY: null, or a leaked session; `close` may be called between fork and exec.
+    if let Some(session) = unsafe { session.as_ref() } {
+        // SAFETY: the child's copy of the descriptor, which it does not use.
+        unsafe { libc::close(session.socket.raw()) };
+    }
 }
 
 /// At exit of the process.
@@ -416,10 +424,16 @@ impl Session {
         match pool.origin(buffer) {
             Origin::Pool(n) => {
                 self.completing.fetch_add(1, Ordering::AcqRel);
-                // SAFETY: the caller's promise.
-                unsafe { self.deliver(buffer, valid) };
+                // A panic in here must not leave the flush waiting, nor the buffer lost.
+                let delivered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    // SAFETY: the caller's promise.
+                    unsafe { self.deliver(buffer, valid) };
+                }));
                 self.completing.fetch_sub(1, Ordering::AcqRel);
                 pool.give_back(n);
+                if let Err(panic) = delivered {
+                    std::panic::resume_unwind(panic);
+                }
             }
             Origin::Discard => {
                 let lost = valid / activity::KERNEL_RECORD_BYTES;
@@ -435,11 +449,15 @@ impl Session {
         let wrote = output::with(self, Role::Service, |out| {
             out.write_waiting(&mut patience, kind::CLOCK, &read_clocks(), &[]);
             // SAFETY: the caller's promise.
-            unsafe { self.for_each_record(buffer, valid, |it| self.deliver_record(it, Some(out), &mut patience, &mut tally)) };
+            unsafe {
+                self.for_each_record(buffer, valid, |it| self.deliver_record(it, Some(out), &mut patience, &mut tally))
+            };
         });
         if wrote.is_none() {
             // SAFETY: as above.
-            unsafe { self.for_each_record(buffer, valid, |it| self.deliver_record(it, None, &mut patience, &mut tally)) };
+            unsafe {
+                self.for_each_record(buffer, valid, |it| self.deliver_record(it, None, &mut patience, &mut tally))
+            };
         }
         tally.publish(self);
     }
@@ -795,9 +813,6 @@ pub(crate) fn find_driver() -> Driver {
                 name.as_ptr(),
             ))
         };
-        Driver {
-            is_capturing: find(c"cuStreamIsCapturing"),
-            is_capturing_ptsz: find(c"cuStreamIsCapturing_ptsz"),
-        }
+        Driver { is_capturing: find(c"cuStreamIsCapturing"), is_capturing_ptsz: find(c"cuStreamIsCapturing_ptsz") }
     }
 }

@@ -110,9 +110,9 @@ impl Ranges {
     fn contain(&self, address: u64) -> bool {
         let address = address as usize;
         let len = self.len.load(Ordering::Acquire).min(MODULES);
-        self.ends[..len].iter().any(|[start, end]| {
-            (start.load(Ordering::Relaxed)..end.load(Ordering::Relaxed)).contains(&address)
-        })
+        self.ends[..len]
+            .iter()
+            .any(|[start, end]| (start.load(Ordering::Relaxed)..end.load(Ordering::Relaxed)).contains(&address))
     }
 
     /// Adds a range that is not there yet. One writer at a time.

@@ -117,7 +117,9 @@ fn a_runtime_launch_and_its_driver_call_are_one() {
     let totals = tracer.control();
     assert_eq!(totals.totals.kernels.load(SeqCst), 1);
     assert_eq!(totals.totals.kernel_nanos.load(SeqCst), 500);
-    assert!(tracer.records().iter().any(|it| matches!(it, Record::Clock(it) if it.monotonic_before <= it.monotonic_after)));
+    assert!(
+        tracer.records().iter().any(|it| matches!(it, Record::Clock(it) if it.monotonic_before <= it.monotonic_after))
+    );
     assert_eq!(disarm(&mut tracer).kind, BYE);
     assert_eq!(tracer.flushes().iter().filter(|it| it.last == 1).count(), 1);
     assert_eq!(cupti::FINALIZED.load(SeqCst), 1);
@@ -326,7 +328,9 @@ fn print_the_cost_of_a_launch() {
     const LAUNCHES: u32 = 100_000;
     let _alone = alone();
     let clock = std::time::Instant::now();
-    (0..1000).for_each(|_| { std::hint::black_box(std::time::Instant::now()); });
+    (0..1000).for_each(|_| {
+        std::hint::black_box(std::time::Instant::now());
+    });
     println!("reading the clock: {} ns, twice a launch", clock.elapsed().as_nanos() / 1000);
     for (what, wanted) in [
         ("without stacks", demand::LAUNCHES),
@@ -335,7 +339,11 @@ fn print_the_cost_of_a_launch() {
     ] {
         cupti::reset();
         let mut tracer = arm(wanted, Shape { rings: 4, ring_bytes: 1 << 25 });
-        let blocks = || (0..20).map(|n| (0..2).map(|armed| cupti::time_launches(LAUNCHES / 20, n * LAUNCHES, armed == 1)).collect::<Vec<_>>());
+        let blocks = || {
+            (0..20).map(|n| {
+                (0..2).map(|armed| cupti::time_launches(LAUNCHES / 20, n * LAUNCHES, armed == 1)).collect::<Vec<_>>()
+            })
+        };
         let extra: Vec<_> = blocks().map(|it| it[1].saturating_sub(it[0]) * 20 / u128::from(LAUNCHES)).collect();
         let mut sorted = extra.clone();
         sorted.sort_unstable();
@@ -353,7 +361,15 @@ fn four_threads_lose_nothing() {
     const EACH: usize = 5000;
     // All would fit one ring: threads that follow each other share one, and nobody reads in time.
     let mut tracer = arm(demand::LAUNCHES | demand::STACKS, Shape { rings: 8, ring_bytes: 1 << 22 });
-    let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(|| (0..EACH).for_each(|_| { cupti::launch(c"_Z1fv", 7, 0); }))).collect();
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            std::thread::spawn(|| {
+                (0..EACH).for_each(|_| {
+                    cupti::launch(c"_Z1fv", 7, 0);
+                })
+            })
+        })
+        .collect();
     let mut done = false;
     while !done {
         done = threads.iter().all(|it| it.is_finished());
@@ -436,7 +452,10 @@ fn many_kernels_come_through_a_small_ring_when_it_is_read() {
     for n in 0..20_000 {
         cupti::push_kernel(n, c"_Z1fv", 0);
     }
-    tracer.until("all kernels", |it| { it.drain(); it.control().totals.kernels.load(SeqCst) == 20_000 });
+    tracer.until("all kernels", |it| {
+        it.drain();
+        it.control().totals.kernels.load(SeqCst) == 20_000
+    });
     assert_eq!(tracer.lost(Lost::ActivityRingFull), 0);
     tracer.until("all kernels", |it| it.kernels().len() == 20_000);
     disarm(&mut tracer);
@@ -534,10 +553,19 @@ fn a_program_that_exits() {
 fn threads_and_mappings_have_names() {
     let _alone = alone();
     let mut tracer = arm(ALL | demand::MAPPINGS, SHAPE);
-    std::thread::Builder::new().name("launcher".into()).spawn(|| cupti::launch(c"_Z1fv", 7, 0)).unwrap().join().unwrap();
+    std::thread::Builder::new()
+        .name("launcher".into())
+        .spawn(|| cupti::launch(c"_Z1fv", 7, 0))
+        .unwrap()
+        .join()
+        .unwrap();
     let records = tracer.records();
-    let comm = |it: &xputrace_wire::record::Thread| String::from_utf8_lossy(&it.comm).trim_end_matches('\0').to_string();
-    let threads: Vec<_> = records.iter().filter_map(|it| if let Record::Thread(it) = it { Some((it.tid, comm(it))) } else { None }).collect();
+    let comm =
+        |it: &xputrace_wire::record::Thread| String::from_utf8_lossy(&it.comm).trim_end_matches('\0').to_string();
+    let threads: Vec<_> = records
+        .iter()
+        .filter_map(|it| if let Record::Thread(it) = it { Some((it.tid, comm(it))) } else { None })
+        .collect();
     assert!(threads.iter().any(|(_, comm)| comm == "launcher"), "{threads:?}");
     let own = std::fs::read_to_string("/proc/self/comm").unwrap();
     assert!(threads.contains(&(std::process::id(), own.trim().to_string())), "{threads:?}");

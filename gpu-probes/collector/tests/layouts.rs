@@ -176,8 +176,20 @@ fn a_real_activity_buffer_is_decoded_as_the_headers_do() {
         let three = |it: [u32; 3]| format!("{} {} {}", it[0], it[1], it[2]);
         text += &format!(
             "at {at} kind {kind} start {} end {} device {} context {} stream {} grid {} block {} registers {} static {} dynamic {} local {} correlation {} graph {} node {}\n",
-            k.start, k.end, k.device, k.context, k.stream, three(k.grid), three(k.block), k.registers,
-            k.static_shared, k.dynamic_shared, k.local_memory, k.correlation, k.graph, k.graph_node,
+            k.start,
+            k.end,
+            k.device,
+            k.context,
+            k.stream,
+            three(k.grid),
+            three(k.block),
+            k.registers,
+            k.static_shared,
+            k.dynamic_shared,
+            k.local_memory,
+            k.correlation,
+            k.graph,
+            k.graph_node,
         );
     }
     let expected: String = RECORDS.lines().map(|it| it.split(" name ").next().unwrap().to_string() + "\n").collect();

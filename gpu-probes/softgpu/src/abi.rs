@@ -30,78 +30,22 @@ pub(crate) mod error {
     /// Code, `CUresult` name, text.
     pub(crate) const TEXTS: &[(i32, &std::ffi::CStr, &std::ffi::CStr)] = &[
         (0, c"CUDA_SUCCESS", c"no error"),
-        (
-            INVALID_VALUE,
-            c"CUDA_ERROR_INVALID_VALUE",
-            c"invalid argument",
-        ),
+        (INVALID_VALUE, c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),
         (OUT_OF_MEMORY, c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
-        (
-            NOT_INITIALIZED,
-            c"CUDA_ERROR_NOT_INITIALIZED",
-            c"initialization error",
-        ),
-        (
-            INVALID_DEVICE_FUNCTION,
-            c"CUDA_ERROR_INVALID_DEVICE_FUNCTION",
-            c"invalid device function",
-        ),
-        (
-            100,
-            c"CUDA_ERROR_NO_DEVICE",
-            c"no CUDA-capable device is detected",
-        ),
-        (
-            INVALID_DEVICE,
-            c"CUDA_ERROR_INVALID_DEVICE",
-            c"invalid device ordinal",
-        ),
-        (
-            INVALID_IMAGE,
-            c"CUDA_ERROR_INVALID_IMAGE",
-            c"device kernel image is invalid",
-        ),
-        (
-            INVALID_CONTEXT,
-            c"CUDA_ERROR_INVALID_CONTEXT",
-            c"invalid device context",
-        ),
-        (
-            FILE_NOT_FOUND,
-            c"CUDA_ERROR_FILE_NOT_FOUND",
-            c"file not found",
-        ),
-        (
-            INVALID_HANDLE,
-            c"CUDA_ERROR_INVALID_HANDLE",
-            c"invalid resource handle",
-        ),
-        (
-            ILLEGAL_STATE,
-            c"CUDA_ERROR_ILLEGAL_STATE",
-            c"the operation cannot be performed in the present state",
-        ),
-        (
-            NOT_FOUND,
-            c"CUDA_ERROR_NOT_FOUND",
-            c"named symbol not found",
-        ),
+        (NOT_INITIALIZED, c"CUDA_ERROR_NOT_INITIALIZED", c"initialization error"),
+        (INVALID_DEVICE_FUNCTION, c"CUDA_ERROR_INVALID_DEVICE_FUNCTION", c"invalid device function"),
+        (100, c"CUDA_ERROR_NO_DEVICE", c"no CUDA-capable device is detected"),
+        (INVALID_DEVICE, c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
+        (INVALID_IMAGE, c"CUDA_ERROR_INVALID_IMAGE", c"device kernel image is invalid"),
+        (INVALID_CONTEXT, c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
+        (FILE_NOT_FOUND, c"CUDA_ERROR_FILE_NOT_FOUND", c"file not found"),
+        (INVALID_HANDLE, c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle"),
+        (ILLEGAL_STATE, c"CUDA_ERROR_ILLEGAL_STATE", c"the operation cannot be performed in the present state"),
+        (NOT_FOUND, c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),
         (NOT_READY, c"CUDA_ERROR_NOT_READY", c"device not ready"),
-        (
-            LAUNCH_OUT_OF_RESOURCES,
-            c"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
-            c"too many resources requested for launch",
-        ),
-        (
-            719,
-            c"CUDA_ERROR_LAUNCH_FAILED",
-            c"unspecified launch failure",
-        ),
-        (
-            NOT_SUPPORTED,
-            c"CUDA_ERROR_NOT_SUPPORTED",
-            c"operation not supported",
-        ),
+        (LAUNCH_OUT_OF_RESOURCES, c"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", c"too many resources requested for launch"),
+        (719, c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"),
+        (NOT_SUPPORTED, c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported"),
         (
             STREAM_CAPTURE_UNSUPPORTED,
             c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
@@ -426,14 +370,9 @@ mod tests {
 
     /// Sizes and offsets of a real CUPTI, by name.
     fn fact(line: &str) -> Vec<usize> {
-        let found = crate::names::LAYOUTS
-            .lines()
-            .find(|l| l.starts_with(&format!("{line} ")));
+        let found = crate::names::LAYOUTS.lines().find(|l| l.starts_with(&format!("{line} ")));
         let found = found.unwrap_or_else(|| panic!("the dump has no line {line:?}"));
-        found[line.len()..]
-            .split_whitespace()
-            .map(|word| word.parse().unwrap())
-            .collect()
+        found[line.len()..].split_whitespace().map(|word| word.parse().unwrap()).collect()
     }
 
     macro_rules! same {

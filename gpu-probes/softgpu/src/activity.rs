@@ -17,16 +17,10 @@ use crate::device;
 use crate::faults::faults;
 
 /// `CUpti_BuffersCallbackRequestFunc`.
-pub(crate) type RequestFunction =
-    unsafe extern "C" fn(buffer: *mut *mut u8, size: *mut usize, max_records: *mut usize);
+pub(crate) type RequestFunction = unsafe extern "C" fn(buffer: *mut *mut u8, size: *mut usize, max_records: *mut usize);
 /// `CUpti_BuffersCallbackCompleteFunc`.
-pub(crate) type CompleteFunction = unsafe extern "C" fn(
-    context: usize,
-    stream: u32,
-    buffer: *mut u8,
-    size: usize,
-    valid_size: usize,
-);
+pub(crate) type CompleteFunction =
+    unsafe extern "C" fn(context: usize, stream: u32, buffer: *mut u8, size: usize, valid_size: usize);
 
 const KINDS: usize = 64;
 
@@ -36,18 +30,9 @@ static COMPLETE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 static SYSTEM_THREAD_IDS: AtomicBool = AtomicBool::new(false);
 static GRID: AtomicU64 = AtomicU64::new(0);
-static BUFFERS: Mutex<Buffers> = Mutex::new(Buffers {
-    list: VecDeque::new(),
-    next: 0,
-});
-static WORKER: Worker = Worker {
-    queue: Mutex::new(Queue {
-        due: VecDeque::new(),
-        busy: false,
-        started: false,
-    }),
-    changed: Condvar::new(),
-};
+static BUFFERS: Mutex<Buffers> = Mutex::new(Buffers { list: VecDeque::new(), next: 0 });
+static WORKER: Worker =
+    Worker { queue: Mutex::new(Queue { due: VecDeque::new(), busy: false, started: false }), changed: Condvar::new() };
 
 /// A place in a buffer for work that is not done yet.
 pub(crate) struct Ticket {
@@ -77,34 +62,24 @@ impl Timed for abi::GraphTrace2 {
 
 /// CUPTI's clock: CLOCK_REALTIME in nanoseconds.
 pub(crate) fn now() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for the write.
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 pub(crate) fn enabled(kind: u32) -> bool {
-    ENABLED
-        .get(kind as usize)
-        .is_some_and(|flag| flag.load(Ordering::Relaxed))
+    ENABLED.get(kind as usize).is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
 /// False where there is no such kind.
 pub(crate) fn enable(kind: u32, on: bool) -> bool {
-    ENABLED
-        .get(kind as usize)
-        .map(|flag| flag.store(on, Ordering::Relaxed))
-        .is_some()
+    ENABLED.get(kind as usize).map(|flag| flag.store(on, Ordering::Relaxed)).is_some()
 }
 
 /// The kind under which kernels are recorded now, if they are.
 pub(crate) fn kernel_kind() -> Option<u32> {
-    [kind::CONCURRENT_KERNEL, kind::KERNEL]
-        .into_iter()
-        .find(|&kind| enabled(kind))
+    [kind::CONCURRENT_KERNEL, kind::KERNEL].into_iter().find(|&kind| enabled(kind))
 }
 
 /// The next kernel's grid id.
@@ -121,12 +96,7 @@ pub(crate) fn register(request: RequestFunction, complete: CompleteFunction) {
 pub(crate) fn begin<R: Timed>(record: &R) -> Option<Ticket> {
     let bytes = bytes_of(record).to_vec();
     let (buffer, offset) = buffers().reserve(&bytes, true)?;
-    Some(Ticket {
-        buffer,
-        offset,
-        start_at: R::START_AT,
-        bytes,
-    })
+    Some(Ticket { buffer, offset, start_at: R::START_AT, bytes })
 }
 
 /// Notes that the work has begun: a forced flush shows it.
@@ -139,17 +109,8 @@ pub(crate) fn started(ticket: &mut Option<Ticket>, start: u64) {
 /// Writes the finished record into its place.
 pub(crate) fn finish(ticket: Option<Ticket>, start: u64, end: u64) {
     let Some(mut ticket) = ticket else { return };
-    let (start, end) = if faults().hides_times() {
-        (0, 0)
-    } else {
-        (start, end)
-    };
-    let kind = u32::from_ne_bytes([
-        ticket.bytes[0],
-        ticket.bytes[1],
-        ticket.bytes[2],
-        ticket.bytes[3],
-    ]);
+    let (start, end) = if faults().hides_times() { (0, 0) } else { (start, end) };
+    let kind = u32::from_ne_bytes([ticket.bytes[0], ticket.bytes[1], ticket.bytes[2], ticket.bytes[3]]);
     write_time(&mut ticket.bytes, ticket.start_at, start);
     write_time(&mut ticket.bytes, ticket.start_at + 8, end);
     if matches!(kind, kind::KERNEL | kind::CONCURRENT_KERNEL) {
@@ -243,11 +204,7 @@ unsafe impl Send for Buffer {}
 impl Buffers {
     /// A place for these bytes, written as they are; `None` where the record is lost, which is counted.
     fn reserve(&mut self, bytes: &[u8], unfinished: bool) -> Option<(u64, usize)> {
-        let place = if faults().drops_record() {
-            None
-        } else {
-            self.place(bytes.len())
-        };
+        let place = if faults().drops_record() { None } else { self.place(bytes.len()) };
         let Some((number, offset, memory)) = place else {
             DROPPED.fetch_add(1, Ordering::Relaxed);
             return None;
@@ -261,8 +218,7 @@ impl Buffers {
     }
 
     fn place(&mut self, len: usize) -> Option<(u64, usize, *mut u8)> {
-        let fits =
-            |buffer: &Buffer| !buffer.full && buffer.size - buffer.used >= len && buffer.room > 0;
+        let fits = |buffer: &Buffer| !buffer.full && buffer.size - buffer.used >= len && buffer.room > 0;
         if !self.list.back().is_some_and(fits) {
             if let Some(last) = self.list.back_mut() {
                 last.full = true;
@@ -292,38 +248,17 @@ impl Buffers {
             return None;
         }
         self.next += 1;
-        let room = if max_records == 0 {
-            usize::MAX
-        } else {
-            max_records
-        };
-        Some(Buffer {
-            number: self.next,
-            memory,
-            size,
-            used: 0,
-            room,
-            unfinished: 0,
-            full: false,
-        })
+        let room = if max_records == 0 { usize::MAX } else { max_records };
+        Some(Buffer { number: self.next, memory, size, used: 0, room, unfinished: 0, full: false })
     }
 
     /// Nothing where the buffer was handed over by force.
     fn write(&mut self, ticket: &Ticket, done: bool) {
-        let Some(buffer) = self
-            .list
-            .iter_mut()
-            .find(|buffer| buffer.number == ticket.buffer)
-        else {
+        let Some(buffer) = self.list.iter_mut().find(|buffer| buffer.number == ticket.buffer) else {
             return;
         };
         // SAFETY: `reserve` gave this place to the ticket alone, and the buffer was not handed over.
-        unsafe {
-            buffer
-                .memory
-                .add(ticket.offset)
-                .copy_from_nonoverlapping(ticket.bytes.as_ptr(), ticket.bytes.len())
-        };
+        unsafe { buffer.memory.add(ticket.offset).copy_from_nonoverlapping(ticket.bytes.as_ptr(), ticket.bytes.len()) };
         buffer.unfinished -= usize::from(done);
     }
 
@@ -338,12 +273,7 @@ impl Buffers {
     fn take(&mut self, ready: impl Fn(&Buffer) -> bool) -> Vec<Filled> {
         let count = self.list.iter().take_while(|buffer| ready(buffer)).count();
         let context = device::primary_handle();
-        let filled = |b: Buffer| Filled {
-            context,
-            memory: b.memory,
-            size: b.size,
-            used: b.used,
-        };
+        let filled = |b: Buffer| Filled { context, memory: b.memory, size: b.size, used: b.used };
         self.list.drain(..count).map(filled).collect()
     }
 }
@@ -391,9 +321,7 @@ impl Worker {
         }
         let when = Instant::now() + Duration::from_millis(faults().late_ms);
         let mut queue = self.lock();
-        queue
-            .due
-            .extend(filled.into_iter().map(|filled| (when, filled)));
+        queue.due.extend(filled.into_iter().map(|filled| (when, filled)));
         if !queue.started {
             queue.started = crate::stream::spawn("softgpu-cupti", move || self.run());
         }
@@ -403,20 +331,10 @@ impl Worker {
     fn run(&self) {
         let mut queue = self.lock();
         loop {
-            queue = match queue
-                .due
-                .front()
-                .map(|(when, _)| when.saturating_duration_since(Instant::now()))
-            {
-                None => self
-                    .changed
-                    .wait(queue)
-                    .unwrap_or_else(PoisonError::into_inner),
+            queue = match queue.due.front().map(|(when, _)| when.saturating_duration_since(Instant::now())) {
+                None => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
                 Some(early) if !early.is_zero() => {
-                    self.changed
-                        .wait_timeout(queue, early)
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .0
+                    self.changed.wait_timeout(queue, early).unwrap_or_else(PoisonError::into_inner).0
                 }
                 Some(_) => self.deliver_first(queue),
             };
@@ -440,10 +358,7 @@ impl Worker {
     fn wait_idle(&self) {
         let mut queue = self.lock();
         while queue.busy || !queue.due.is_empty() {
-            queue = self
-                .changed
-                .wait(queue)
-                .unwrap_or_else(PoisonError::into_inner);
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
     }
 

@@ -21,11 +21,9 @@ const DOMAINS: usize = 7;
 const IDS: usize = 1024;
 
 /// `CUpti_CallbackFunc`.
-pub(crate) type CallbackFunction =
-    unsafe extern "C" fn(user: *mut c_void, domain: u32, id: u32, data: *const c_void);
+pub(crate) type CallbackFunction = unsafe extern "C" fn(user: *mut c_void, domain: u32, id: u32, data: *const c_void);
 
-static ENABLED: [[AtomicBool; IDS]; DOMAINS] =
-    [const { [const { AtomicBool::new(false) }; IDS] }; DOMAINS];
+static ENABLED: [[AtomicBool; IDS]; DOMAINS] = [const { [const { AtomicBool::new(false) }; IDS] }; DOMAINS];
 static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
 static FUNCTION: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static USER: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
@@ -40,13 +38,7 @@ thread_local! {
 }
 
 /// A function with a CUPTI callback id.
-#[cfg_attr(
-    not(test),
-    allow(
-        dead_code,
-        reason = "ids, and the runtime's table, are there to be checked"
-    )
-)]
+#[cfg_attr(not(test), allow(dead_code, reason = "ids, and the runtime's table, are there to be checked"))]
 pub(crate) struct Entry {
     pub(crate) name: &'static str,
     pub(crate) id: u32,
@@ -106,10 +98,7 @@ pub(crate) fn call(
 ) -> CuResult {
     if device::is_forked_child() {
         explain(|| {
-            format!(
-                "{}: this process was forked from one that uses CUDA",
-                name_with_nul.trim_end_matches('\0')
-            )
+            format!("{}: this process was forked from one that uses CUDA", name_with_nul.trim_end_matches('\0'))
         });
         return error::NOT_INITIALIZED;
     }
@@ -171,11 +160,7 @@ pub(crate) fn resource(id: u32, resource_handle: usize, descriptor: *const c_voi
         return;
     }
     let (context, _) = device::current_ids();
-    let data = ResourceData {
-        context,
-        resource_handle,
-        resource_descriptor: descriptor,
-    };
+    let data = ResourceData { context, resource_handle, resource_descriptor: descriptor };
     fire(RESOURCE, id, (&raw const data).cast());
 }
 
@@ -208,11 +193,7 @@ struct Scope {
 impl Scope {
     fn enter() -> Self {
         // A call that a tool makes from its callback is a call of its own.
-        let outer = if IN_CALLBACK.get() {
-            CURRENT.replace(0)
-        } else {
-            CURRENT.get()
-        };
+        let outer = if IN_CALLBACK.get() { CURRENT.replace(0) } else { CURRENT.get() };
         DEPTH.set(DEPTH.get() + 1);
         Self { outer }
     }
@@ -257,9 +238,7 @@ fn flag(domain: u32, id: u32) -> Option<&'static AtomicBool> {
 
 /// False where there is no such callback.
 pub(crate) fn enable(domain: u32, id: u32, on: bool) -> bool {
-    flag(domain, id)
-        .map(|flag| flag.store(on, Ordering::Relaxed))
-        .is_some()
+    flag(domain, id).map(|flag| flag.store(on, Ordering::Relaxed)).is_some()
 }
 
 /// False where there is no such domain.
@@ -267,9 +246,7 @@ pub(crate) fn enable_domain(domain: u32, on: bool) -> bool {
     let Some(flags) = ENABLED.get(domain as usize) else {
         return false;
     };
-    flags
-        .iter()
-        .for_each(|flag| flag.store(on, Ordering::Relaxed));
+    flags.iter().for_each(|flag| flag.store(on, Ordering::Relaxed));
     true
 }
 
@@ -278,11 +255,7 @@ pub(crate) fn is_enabled(domain: u32, id: u32) -> bool {
 }
 
 fn api_kind(domain: u32) -> u32 {
-    if domain == RUNTIME {
-        kind::RUNTIME
-    } else {
-        kind::DRIVER
-    }
+    if domain == RUNTIME { kind::RUNTIME } else { kind::DRIVER }
 }
 
 fn api_record(domain: u32, cbid: u32, start: u64, result: CuResult) -> Api {

@@ -161,20 +161,12 @@ unsafe fn put<T>(to: *mut T, value: T) -> Result<(), CuptiResult> {
 }
 
 fn check(subscriber: Handle) -> Result<(), CuptiResult> {
-    if subscriber == SUBSCRIBER && callback::is_subscribed() {
-        Ok(())
-    } else {
-        Err(INVALID_PARAMETER)
-    }
+    if subscriber == SUBSCRIBER && callback::is_subscribed() { Ok(()) } else { Err(INVALID_PARAMETER) }
 }
 
 /// Null stands for the current context.
 fn known(context: Handle) -> Result<(), CuptiResult> {
-    if context == 0 || CONTEXTS.get(context).is_some() {
-        Ok(())
-    } else {
-        Err(INVALID_CONTEXT)
-    }
+    if context == 0 || CONTEXTS.get(context).is_some() { Ok(()) } else { Err(INVALID_CONTEXT) }
 }
 
 unsafe fn stream_id(stream: Handle, per_thread: bool, to: *mut u32) -> Result<(), CuptiResult> {
@@ -198,21 +190,14 @@ mod attributes {
     static VALUES: [AtomicU64; COUNT] = [const { AtomicU64::new(u64::MAX) }; COUNT];
 
     pub(super) fn set(attribute: u32, value: u64) -> Result<(), i32> {
-        VALUES
-            .get(attribute as usize)
-            .ok_or(super::INVALID_PARAMETER)?
-            .store(value, Ordering::Relaxed);
+        VALUES.get(attribute as usize).ok_or(super::INVALID_PARAMETER)?.store(value, Ordering::Relaxed);
         Ok(())
     }
 
     /// The value and its size: attributes 5 and 9 are bytes, all others `size_t`.
     pub(super) fn get(attribute: u32) -> Result<(u64, usize), i32> {
         let index = attribute as usize;
-        let value = match VALUES
-            .get(index)
-            .ok_or(super::INVALID_PARAMETER)?
-            .load(Ordering::Relaxed)
-        {
+        let value = match VALUES.get(index).ok_or(super::INVALID_PARAMETER)?.load(Ordering::Relaxed) {
             u64::MAX => DEFAULTS[index],
             set => set,
         };
@@ -232,17 +217,9 @@ mod tests {
             ("CUPTI_ERROR_INVALID_OPERATION", super::INVALID_OPERATION),
             ("CUPTI_ERROR_MAX_LIMIT_REACHED", super::MAX_LIMIT_REACHED),
             ("CUPTI_ERROR_INVALID_KIND", super::INVALID_KIND),
-            (
-                "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED",
-                super::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED,
-            ),
+            ("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED", super::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED),
         ] {
-            assert!(
-                LAYOUTS
-                    .lines()
-                    .any(|line| line == format!("result {code} {name}")),
-                "{name}"
-            );
+            assert!(LAYOUTS.lines().any(|line| line == format!("result {code} {name}")), "{name}");
         }
     }
 }

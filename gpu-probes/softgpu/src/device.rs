@@ -31,10 +31,7 @@ pub(crate) static STREAMS: Registry<Stream> = Registry::new();
 pub(crate) static MODULES: Registry<Module> = Registry::new();
 pub(crate) static FUNCTIONS: Registry<Function> = Registry::new();
 pub(crate) static EVENTS: Registry<Event> = Registry::new();
-pub(crate) static MEMORY: Memory = Memory {
-    device: Mutex::new(BTreeMap::new()),
-    pinned: Mutex::new(BTreeMap::new()),
-};
+pub(crate) static MEMORY: Memory = Memory { device: Mutex::new(BTreeMap::new()), pinned: Mutex::new(BTreeMap::new()) };
 
 static NEXT_HANDLE: AtomicUsize = AtomicUsize::new(1);
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(1);
@@ -42,14 +39,8 @@ static NEXT_STREAM: AtomicU32 = AtomicU32::new(FIRST_STREAM);
 static NEXT_GRAPH: AtomicU32 = AtomicU32::new(1);
 static NEXT_EVENT: AtomicU32 = AtomicU32::new(1);
 static FORKED: AtomicBool = AtomicBool::new(false);
-static PRIMARY: Mutex<Primary> = Mutex::new(Primary {
-    handle: 0,
-    users: 0,
-});
-static DRIVER: Driver = Driver {
-    state: Mutex::new(InitState::Not),
-    changed: Condvar::new(),
-};
+static PRIMARY: Mutex<Primary> = Mutex::new(Primary { handle: 0, users: 0 });
+static DRIVER: Driver = Driver { state: Mutex::new(InitState::Not), changed: Condvar::new() };
 
 thread_local! {
     static CURRENT: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
@@ -63,9 +54,7 @@ pub(crate) struct Registry<T> {
 
 impl<T> Registry<T> {
     pub(crate) const fn new() -> Self {
-        Self {
-            items: Mutex::new(BTreeMap::new()),
-        }
+        Self { items: Mutex::new(BTreeMap::new()) }
     }
 
     pub(crate) fn insert(&self, item: T) -> Handle {
@@ -155,12 +144,7 @@ pub(crate) fn initialize() {
             InitState::Done => return,
             // The tool's own `cuInit` while it is loaded.
             InitState::By(thread) if thread == me => return,
-            InitState::By(_) => {
-                state = DRIVER
-                    .changed
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner)
-            }
+            InitState::By(_) => state = DRIVER.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             InitState::Not => break,
         }
     }
@@ -175,11 +159,7 @@ pub(crate) fn initialize() {
 
 pub(crate) fn require_initialized() -> Status {
     let state = *DRIVER.state.lock().unwrap_or_else(PoisonError::into_inner);
-    if state == InitState::Not {
-        Err(error::NOT_INITIALIZED)
-    } else {
-        Ok(())
-    }
+    if state == InitState::Not { Err(error::NOT_INITIALIZED) } else { Ok(()) }
 }
 
 /// A child of a process that uses CUDA cannot: every call fails there.
@@ -192,8 +172,7 @@ extern "C" fn after_fork_in_child() {
 }
 
 fn inject() {
-    let Some(path) = std::env::var_os("CUDA_INJECTION64_PATH").filter(|path| !path.is_empty())
-    else {
+    let Some(path) = std::env::var_os("CUDA_INJECTION64_PATH").filter(|path| !path.is_empty()) else {
         return;
     };
     let Ok(path) = CString::new(std::os::unix::ffi::OsStringExt::into_vec(path)) else {
@@ -202,34 +181,19 @@ fn inject() {
     // SAFETY: `path` ends with a NUL.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
     if library.is_null() {
-        explain(|| {
-            format!(
-                "cuInit: CUDA_INJECTION64_PATH: {} cannot be loaded",
-                path.to_string_lossy()
-            )
-        });
+        explain(|| format!("cuInit: CUDA_INJECTION64_PATH: {} cannot be loaded", path.to_string_lossy()));
         return;
     }
     // SAFETY: `library` is a handle from dlopen.
     let function = unsafe { libc::dlsym(library, c"InitializeInjection".as_ptr()) };
     if function.is_null() {
-        explain(|| {
-            format!(
-                "cuInit: {} has no InitializeInjection",
-                path.to_string_lossy()
-            )
-        });
+        explain(|| format!("cuInit: {} has no InitializeInjection", path.to_string_lossy()));
         return;
     }
     // SAFETY: CUDA's contract for a function of that name.
     let function: extern "C" fn() -> i32 = unsafe { std::mem::transmute(function) };
     let answer = function();
-    explain(|| {
-        format!(
-            "cuInit: InitializeInjection of {} answered {answer}",
-            path.to_string_lossy()
-        )
-    });
+    explain(|| format!("cuInit: InitializeInjection of {} answered {answer}", path.to_string_lossy()));
 }
 
 pub(crate) fn next_graph_id() -> u32 {
@@ -267,10 +231,7 @@ pub(crate) fn release_primary() -> Status {
 }
 
 pub(crate) fn primary_handle() -> Handle {
-    PRIMARY
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .handle
+    PRIMARY.lock().unwrap_or_else(PoisonError::into_inner).handle
 }
 
 pub(crate) fn primary_is_active() -> bool {
@@ -278,18 +239,13 @@ pub(crate) fn primary_is_active() -> bool {
 }
 
 pub(crate) fn current_handle() -> Handle {
-    CURRENT
-        .try_with(|stack| stack.borrow().last().copied().unwrap_or(0))
-        .unwrap_or(0)
+    CURRENT.try_with(|stack| stack.borrow().last().copied().unwrap_or(0)).unwrap_or(0)
 }
 
 /// The current context's handle and CUPTI id; zeros where there is none.
 pub(crate) fn current_ids() -> (Handle, u32) {
     let handle = current_handle();
-    (
-        handle,
-        CONTEXTS.get(handle).map_or(0, |context| context.uid),
-    )
+    (handle, CONTEXTS.get(handle).map_or(0, |context| context.uid))
 }
 
 pub(crate) fn current() -> Result<Arc<Context>, i32> {
@@ -320,9 +276,7 @@ pub(crate) fn push_current(handle: Handle) -> Status {
 }
 
 pub(crate) fn pop_current() -> Result<Handle, i32> {
-    CURRENT
-        .with(|stack| stack.borrow_mut().pop())
-        .ok_or(error::INVALID_CONTEXT)
+    CURRENT.with(|stack| stack.borrow_mut().pop()).ok_or(error::INVALID_CONTEXT)
 }
 
 /// The stream that a program means: 0 is the default one, 1 and 2 name the legacy and the thread's own.
@@ -338,11 +292,7 @@ pub(crate) fn stream(handle: Handle, per_thread_default: bool) -> Result<Arc<Str
 pub(crate) fn create_stream(flags: u32, priority: i32) -> Result<Handle, i32> {
     const NON_BLOCKING: u32 = 1;
     let context = current()?;
-    let role = if flags & NON_BLOCKING != 0 {
-        Role::NonBlocking
-    } else {
-        Role::Blocking
-    };
+    let role = if flags & NON_BLOCKING != 0 { Role::NonBlocking } else { Role::Blocking };
     let id = NEXT_STREAM.fetch_add(1, Ordering::Relaxed);
     let handle = STREAMS.insert_shared(Stream::new(id, context.uid, role, flags, priority));
     callback::resource(STREAM_CREATED, handle, std::ptr::null());
@@ -361,10 +311,7 @@ pub(crate) fn synchronize(context: u32) -> Status {
     if streams.iter().any(|stream| stream.capture().is_some()) {
         return Err(error::STREAM_CAPTURE_UNSUPPORTED);
     }
-    streams
-        .iter()
-        .map(Stream::mark)
-        .for_each(|mark| mark.wait());
+    streams.iter().map(Stream::mark).for_each(|mark| mark.wait());
     Ok(())
 }
 
@@ -383,26 +330,16 @@ fn per_thread_stream(context: u32) -> Arc<Stream> {
 pub(crate) fn create_event(flags: u32) -> Handle {
     const DISABLE_TIMING: u32 = 2;
     let id = NEXT_EVENT.fetch_add(1, Ordering::Relaxed);
-    EVENTS.insert(Event {
-        id,
-        timing: flags & DISABLE_TIMING == 0,
-        recorded: Mutex::default(),
-    })
+    EVENTS.insert(Event { id, timing: flags & DISABLE_TIMING == 0, recorded: Mutex::default() })
 }
 
 impl Event {
     pub(crate) fn recorded(&self) -> Recorded {
-        self.recorded
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn record(&self, stream: &Arc<Stream>) {
-        let mut recorded = Recorded {
-            capture: stream.capture(),
-            ..Recorded::default()
-        };
+        let mut recorded = Recorded { capture: stream.capture(), ..Recorded::default() };
         if recorded.capture.is_none() {
             let time = recorded.time.clone();
             recorded.mark = Some(stream.submit(&streams_of(stream.context), move || {
@@ -424,16 +361,8 @@ pub(crate) unsafe fn load_module(image: *const c_void) -> Result<Handle, i32> {
     // SAFETY: the caller's contract.
     let parsed = unsafe { Image::read(image.cast()) }?;
     let (cubin_size, module_id) = (parsed.size(), NEXT_HANDLE.load(Ordering::Relaxed) as u32);
-    let handle = MODULES.insert(Module {
-        image: parsed,
-        functions: Mutex::default(),
-        globals: Mutex::default(),
-    });
-    let data = ModuleResourceData {
-        module_id,
-        cubin_size,
-        cubin: image.cast::<c_char>(),
-    };
+    let handle = MODULES.insert(Module { image: parsed, functions: Mutex::default(), globals: Mutex::default() });
+    let data = ModuleResourceData { module_id, cubin_size, cubin: image.cast::<c_char>() };
     callback::resource(MODULE_LOADED, handle, (&raw const data).cast());
     Ok(handle)
 }
@@ -446,17 +375,10 @@ pub(crate) fn function(module: Handle, name: &str) -> Result<Handle, i32> {
         error::NOT_FOUND
     })?;
     let c_name = CString::new(name).map_err(|_| error::INVALID_VALUE)?;
-    let mut functions = found
-        .functions
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
-    let handle = *functions.entry(c_name.clone()).or_insert_with(|| {
-        FUNCTIONS.insert(Function {
-            name: c_name,
-            module,
-            parameters,
-        })
-    });
+    let mut functions = found.functions.lock().unwrap_or_else(PoisonError::into_inner);
+    let handle = *functions
+        .entry(c_name.clone())
+        .or_insert_with(|| FUNCTIONS.insert(Function { name: c_name, module, parameters }));
     Ok(handle)
 }
 
@@ -495,11 +417,7 @@ impl Memory {
     }
 
     pub(crate) fn free(&self, address: usize) -> Status {
-        if address == 0 {
-            Ok(())
-        } else {
-            remove(&self.device, address)
-        }
+        if address == 0 { Ok(()) } else { remove(&self.device, address) }
     }
 
     pub(crate) fn allocate_pinned(&self, size: usize) -> Result<usize, i32> {
@@ -517,14 +435,8 @@ impl Memory {
 
     /// An error unless all of it lies in one allocation.
     pub(crate) fn check(&self, address: usize, bytes: usize) -> Status {
-        let inside = self
-            .range(address)
-            .is_some_and(|(base, size)| bytes <= size - (address - base));
-        if inside || bytes == 0 {
-            Ok(())
-        } else {
-            Err(error::INVALID_VALUE)
-        }
+        let inside = self.range(address).is_some_and(|(base, size)| bytes <= size - (address - base));
+        if inside || bytes == 0 { Ok(()) } else { Err(error::INVALID_VALUE) }
     }
 
     /// `CUpti_ActivityMemoryKind` of an address.
@@ -539,11 +451,7 @@ impl Memory {
     }
 
     pub(crate) fn used(&self) -> usize {
-        self.device
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .values()
-            .sum()
+        self.device.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
     }
 }
 
@@ -557,18 +465,12 @@ fn insert(map: &Mutex<BTreeMap<usize, usize>>, size: usize) -> Result<usize, i32
     if address == 0 {
         return Err(error::OUT_OF_MEMORY);
     }
-    map.lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .insert(address, size);
+    map.lock().unwrap_or_else(PoisonError::into_inner).insert(address, size);
     Ok(address)
 }
 
 fn remove(map: &Mutex<BTreeMap<usize, usize>>, address: usize) -> Status {
-    let size = map
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .remove(&address)
-        .ok_or(error::INVALID_VALUE)?;
+    let size = map.lock().unwrap_or_else(PoisonError::into_inner).remove(&address).ok_or(error::INVALID_VALUE)?;
     // SAFETY: `insert` made it with this layout, and it left the map just now.
     unsafe { std::alloc::dealloc(address as *mut u8, layout(size)?) };
     Ok(())

@@ -5,9 +5,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::{Arc, PoisonError};
 
-use crate::abi::{
-    CuLaunchConfig, Dim3, Handle, Memory4, Status, Synchronization2, error, kind, memory_kind,
-};
+use crate::abi::{CuLaunchConfig, Dim3, Handle, Memory4, Status, Synchronization2, error, kind, memory_kind};
 use crate::activity;
 use crate::callback::{self, DRIVER, calls, text};
 use crate::device::{self, CONTEXTS, EVENTS, FUNCTIONS, MEMORY, MODULES, STREAMS};
@@ -350,8 +348,7 @@ pub(crate) unsafe fn copy_text(to: *mut c_char, len: usize, text: &str) -> Statu
     let length = text.len().min(room);
     // SAFETY: `to` has `len` bytes by the caller's promise, of which `length + 1` are written.
     unsafe {
-        to.cast::<u8>()
-            .copy_from_nonoverlapping(text.as_ptr(), length);
+        to.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), length);
         to.add(length).write(0);
     }
     Ok(())
@@ -359,18 +356,11 @@ pub(crate) unsafe fn copy_text(to: *mut c_char, len: usize, text: &str) -> Statu
 
 /// Name and text of a result.
 pub(crate) fn error_text(code: c_int) -> Option<(&'static CStr, &'static CStr)> {
-    error::TEXTS
-        .iter()
-        .find(|(known, ..)| *known == code)
-        .map(|(_, name, text)| (*name, *text))
+    error::TEXTS.iter().find(|(known, ..)| *known == code).map(|(_, name, text)| (*name, *text))
 }
 
 fn check_device(device: c_int) -> Status {
-    if device == 0 {
-        Ok(())
-    } else {
-        Err(error::INVALID_DEVICE)
-    }
+    if device == 0 { Ok(()) } else { Err(error::INVALID_DEVICE) }
 }
 
 /// `CUdevice_attribute`: those that programs ask before they choose a way; 0 for all others.
@@ -401,24 +391,15 @@ pub(crate) fn attribute(attribute: c_int) -> c_int {
 /// A function by the name that programs know it under: its newest version, or the one for per-thread streams.
 fn address(name: &str, flags: u64) -> Option<*const ()> {
     const PER_THREAD_DEFAULT_STREAM: u64 = 2;
-    let find = |wanted: String| {
-        TABLE
-            .iter()
-            .find(|entry| entry.name == wanted)
-            .map(|entry| entry.address)
-    };
+    let find = |wanted: String| TABLE.iter().find(|entry| entry.name == wanted).map(|entry| entry.address);
     let versions = ["_v4", "_v3", "_v2", ""];
     if flags & PER_THREAD_DEFAULT_STREAM != 0 {
-        let per_thread = versions
-            .iter()
-            .flat_map(|v| [format!("{name}{v}_ptsz"), format!("{name}{v}_ptds")]);
+        let per_thread = versions.iter().flat_map(|v| [format!("{name}{v}_ptsz"), format!("{name}{v}_ptds")]);
         if let Some(found) = per_thread.into_iter().find_map(find) {
             return Some(found);
         }
     }
-    versions
-        .iter()
-        .find_map(|version| find(format!("{name}{version}")))
+    versions.iter().find_map(|version| find(format!("{name}{version}")))
 }
 
 /// A file's bytes, ended with a NUL as PTX text must be.
@@ -437,16 +418,8 @@ unsafe fn create_context(pctx: *mut Handle, dev: c_int) -> Status {
     unsafe { put(pctx, context) }
 }
 
-unsafe fn parameter(
-    function: Handle,
-    index: usize,
-    offset: *mut usize,
-    size: *mut usize,
-) -> Status {
-    let sizes = FUNCTIONS
-        .find(function)?
-        .sizes()
-        .ok_or(error::NOT_SUPPORTED)?;
+unsafe fn parameter(function: Handle, index: usize, offset: *mut usize, size: *mut usize) -> Status {
+    let sizes = FUNCTIONS.find(function)?.sizes().ok_or(error::NOT_SUPPORTED)?;
     let bytes = *sizes.get(index).ok_or(error::INVALID_VALUE)?;
     // SAFETY: the caller's contract.
     unsafe { put(offset, kernel::offsets(&sizes)[index]) }?;
@@ -513,16 +486,8 @@ fn begin_capture(handle: Handle, per_thread: bool) -> Status {
 unsafe fn end_capture(handle: Handle, per_thread: bool, graph: *mut Handle) -> Status {
     let stream = device::stream(handle, per_thread)?;
     let capture = stream.capture().ok_or(error::ILLEGAL_STATE)?;
-    let joined = |other: &Arc<Stream>| {
-        other
-            .capture()
-            .is_some_and(|its| Arc::ptr_eq(&its, &capture))
-    };
-    STREAMS
-        .all()
-        .into_iter()
-        .filter(joined)
-        .for_each(|other| other.set_capture(None));
+    let joined = |other: &Arc<Stream>| other.capture().is_some_and(|its| Arc::ptr_eq(&its, &capture));
+    STREAMS.all().into_iter().filter(joined).for_each(|other| other.set_capture(None));
     // SAFETY: the caller's contract.
     unsafe { put(graph, capture.end()) }
 }
@@ -540,24 +505,13 @@ fn wait_event(stream: &Arc<Stream>, event: Handle) -> Status {
 }
 
 fn host(stream: &Arc<Stream>, function: HostFunction, data: *mut c_void) -> Status {
-    operation::submit(
-        stream,
-        Operation::Host {
-            function,
-            data: data as usize,
-        },
-        callback::correlation(),
-    );
+    operation::submit(stream, Operation::Host { function, data: data as usize }, callback::correlation());
     Ok(())
 }
 
 fn query(stream: &Arc<Stream>) -> Status {
     stream.refuse_capture()?;
-    if stream.mark().is_reached() {
-        Ok(())
-    } else {
-        Err(error::NOT_READY)
-    }
+    if stream.mark().is_reached() { Ok(()) } else { Err(error::NOT_READY) }
 }
 
 // `CUpti_ActivitySynchronizationType`.
@@ -576,14 +530,9 @@ fn synchronize_stream(stream: &Arc<Stream>) -> Status {
 }
 
 fn synchronize_context(context: Handle) -> Status {
-    let context = if context == 0 {
-        device::current()?
-    } else {
-        CONTEXTS.find(context).map_err(|_| error::INVALID_CONTEXT)?
-    };
-    waiting(CONTEXT_SYNCHRONIZE, context.uid, NONE, NONE, || {
-        device::synchronize(context.uid)
-    })
+    let context =
+        if context == 0 { device::current()? } else { CONTEXTS.find(context).map_err(|_| error::INVALID_CONTEXT)? };
+    waiting(CONTEXT_SYNCHRONIZE, context.uid, NONE, NONE, || device::synchronize(context.uid))
 }
 
 fn synchronize_event(event: Handle) -> Status {
@@ -598,13 +547,7 @@ fn synchronize_event(event: Handle) -> Status {
 }
 
 /// Waits, and records the wait.
-fn waiting(
-    sync_type: u32,
-    context_id: u32,
-    stream_id: u32,
-    event_id: u32,
-    wait: impl FnOnce() -> Status,
-) -> Status {
+fn waiting(sync_type: u32, context_id: u32, stream_id: u32, event_id: u32, wait: impl FnOnce() -> Status) -> Status {
     let start = activity::now();
     let result = wait();
     if activity::enabled(kind::SYNCHRONIZATION) {
@@ -656,44 +599,18 @@ fn direction(to: usize, from: usize) -> Direction {
 }
 
 /// Checks a copy, as far as the device's side goes.
-fn copy(
-    to: usize,
-    from: usize,
-    bytes: usize,
-    direction: Direction,
-    is_async: bool,
-) -> Result<Copy, i32> {
-    if matches!(
-        direction,
-        Direction::HostToDevice | Direction::DeviceToDevice
-    ) {
+fn copy(to: usize, from: usize, bytes: usize, direction: Direction, is_async: bool) -> Result<Copy, i32> {
+    if matches!(direction, Direction::HostToDevice | Direction::DeviceToDevice) {
         MEMORY.check(to, bytes)?;
     }
-    if matches!(
-        direction,
-        Direction::DeviceToHost | Direction::DeviceToDevice
-    ) {
+    if matches!(direction, Direction::DeviceToHost | Direction::DeviceToDevice) {
         MEMORY.check(from, bytes)?;
     }
     let (src_kind, dst_kind) = (MEMORY.kind(from), MEMORY.kind(to));
-    Ok(Copy {
-        to,
-        from: Source::Memory(from),
-        bytes,
-        direction,
-        src_kind,
-        dst_kind,
-        is_async,
-    })
+    Ok(Copy { to, from: Source::Memory(from), bytes, direction, src_kind, dst_kind, is_async })
 }
 
-fn copy_now(
-    to: usize,
-    from: usize,
-    bytes: usize,
-    direction: Direction,
-    per_thread: bool,
-) -> Status {
+fn copy_now(to: usize, from: usize, bytes: usize, direction: Direction, per_thread: bool) -> Status {
     let stream = device::stream(0, per_thread)?;
     let copy = copy(to, from, bytes, direction, false)?;
     if let Some(mark) = operation::submit(&stream, Operation::Copy(copy), callback::correlation()) {
@@ -703,23 +620,12 @@ fn copy_now(
 }
 
 /// Pageable memory behaves as the driver documents it: read at the call, and written before it returns.
-fn copy_later(
-    to: usize,
-    from: usize,
-    bytes: usize,
-    direction: Direction,
-    stream: Arc<Stream>,
-) -> Status {
+fn copy_later(to: usize, from: usize, bytes: usize, direction: Direction, stream: Arc<Stream>) -> Status {
     let mut copy = copy(to, from, bytes, direction, true)?;
     let capturing = stream.capture().is_some();
-    if !capturing
-        && direction == Direction::HostToDevice
-        && copy.src_kind == memory_kind::PAGEABLE
-        && bytes != 0
-    {
+    if !capturing && direction == Direction::HostToDevice && copy.src_kind == memory_kind::PAGEABLE && bytes != 0 {
         // SAFETY: the program says that so many bytes are there to be read.
-        copy.from =
-            Source::Staged(unsafe { std::slice::from_raw_parts(from as *const u8, bytes) }.into());
+        copy.from = Source::Staged(unsafe { std::slice::from_raw_parts(from as *const u8, bytes) }.into());
     }
     let must_wait = copy.dst_kind == memory_kind::PAGEABLE;
     let mark = operation::submit(&stream, Operation::Copy(copy), callback::correlation());
@@ -729,39 +635,19 @@ fn copy_later(
     Ok(())
 }
 
-fn set(
-    to: usize,
-    value: u32,
-    width: usize,
-    count: usize,
-    is_async: bool,
-) -> Result<Operation, i32> {
+fn set(to: usize, value: u32, width: usize, count: usize, is_async: bool) -> Result<Operation, i32> {
     MEMORY.check(to, count.checked_mul(width).ok_or(error::INVALID_VALUE)?)?;
-    Ok(Operation::Set(Set {
-        to,
-        value,
-        width,
-        count,
-        is_async,
-    }))
+    Ok(Operation::Set(Set { to, value, width, count, is_async }))
 }
 
 fn set_now(to: usize, value: u32, width: usize, count: usize, per_thread: bool) -> Status {
     let stream = device::stream(0, per_thread)?;
-    operation::submit(
-        &stream,
-        set(to, value, width, count, false)?,
-        callback::correlation(),
-    );
+    operation::submit(&stream, set(to, value, width, count, false)?, callback::correlation());
     Ok(())
 }
 
 fn set_later(to: usize, value: u32, width: usize, count: usize, stream: &Arc<Stream>) -> Status {
-    operation::submit(
-        stream,
-        set(to, value, width, count, true)?,
-        callback::correlation(),
-    );
+    operation::submit(stream, set(to, value, width, count, true)?, callback::correlation());
     Ok(())
 }
 
@@ -787,10 +673,7 @@ fn release_later(address: usize, stream: Arc<Stream>) -> Status {
     if address == 0 {
         return Err(error::INVALID_VALUE);
     }
-    let (_, bytes) = MEMORY
-        .range(address)
-        .filter(|(base, _)| *base == address)
-        .ok_or(error::INVALID_VALUE)?;
+    let (_, bytes) = MEMORY.range(address).filter(|(base, _)| *base == address).ok_or(error::INVALID_VALUE)?;
     record_memory(RELEASE, address, bytes, Some(&*stream));
     stream.submit(&device::streams_of(stream.context), move || {
         // A second release of the same memory finds nothing, as it should.

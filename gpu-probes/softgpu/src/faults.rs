@@ -35,11 +35,7 @@ impl Faults {
 
     /// The code that a call is to answer.
     pub(crate) fn forced(&self, function: &str) -> Option<i32> {
-        if self.fail.is_empty() {
-            None
-        } else {
-            self.fail.get(function).copied()
-        }
+        if self.fail.is_empty() { None } else { self.fail.get(function).copied() }
     }
 }
 
@@ -73,10 +69,7 @@ struct EveryNth {
 
 impl EveryNth {
     fn from_env(name: &str) -> Self {
-        Self {
-            n: number(name).unwrap_or(0),
-            seen: AtomicU64::new(0),
-        }
+        Self { n: number(name).unwrap_or(0), seen: AtomicU64::new(0) }
     }
 
     fn hit(&self) -> bool {
@@ -98,10 +91,8 @@ fn failing(text: &str) -> HashMap<String, i32> {
     let pairs = text.split(',').filter(|pair| !pair.trim().is_empty());
     pairs
         .filter_map(|pair| {
-            let parsed = pair
-                .trim()
-                .rsplit_once(':')
-                .and_then(|(name, code)| Some((name.to_owned(), code.parse().ok()?)));
+            let parsed =
+                pair.trim().rsplit_once(':').and_then(|(name, code)| Some((name.to_owned(), code.parse().ok()?)));
             if parsed.is_none() {
                 eprintln!("softgpu: SOFTGPU_FAIL={pair}: expected function:code; ignored");
             }
@@ -124,10 +115,7 @@ mod tests {
 
     #[test]
     fn every_nth() {
-        let third = EveryNth {
-            n: 3,
-            seen: AtomicU64::new(0),
-        };
+        let third = EveryNth { n: 3, seen: AtomicU64::new(0) };
         let hits: Vec<bool> = (0..6).map(|_| third.hit()).collect();
         assert_eq!(hits, [false, false, true, false, false, true]);
         assert!(!EveryNth::default().hit());

@@ -43,33 +43,17 @@ impl Exec {
 
 impl Capture {
     pub(crate) fn begin() -> Arc<Self> {
-        let graph = Graph {
-            id: device::next_graph_id(),
-            operations: Mutex::default(),
-        };
+        let graph = Graph { id: device::next_graph_id(), operations: Mutex::default() };
         let id = u64::from(graph.id);
         let graph = GRAPHS.insert(graph);
-        announce(
-            GRAPH_CREATED,
-            GraphData {
-                graph,
-                ..GraphData::default()
-            },
-        );
-        Arc::new(Self {
-            graph,
-            id,
-            operations: Mutex::default(),
-        })
+        announce(GRAPH_CREATED, GraphData { graph, ..GraphData::default() });
+        Arc::new(Self { graph, id, operations: Mutex::default() })
     }
 
     pub(crate) fn add(&self, operation: Operation) {
         let node_type = operation.node_type();
         let index = {
-            let mut operations = self
-                .operations
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut operations = self.operations.lock().unwrap_or_else(PoisonError::into_inner);
             operations.push(operation);
             operations.len()
         };
@@ -86,17 +70,9 @@ impl Capture {
 
     /// The graph, complete.
     pub(crate) fn end(&self) -> Handle {
-        let operations = std::mem::take(
-            &mut *self
-                .operations
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        let operations = std::mem::take(&mut *self.operations.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(graph) = GRAPHS.get(self.graph) {
-            *graph
-                .operations
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner) = operations;
+            *graph.operations.lock().unwrap_or_else(PoisonError::into_inner) = operations;
         }
         self.graph
     }
@@ -104,23 +80,9 @@ impl Capture {
 
 /// Makes a graph ready to launch.
 pub(crate) fn instantiate(handle: Handle, graph: &Graph) -> Handle {
-    let operations = graph
-        .operations
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone();
-    let exec = EXECS.insert(Exec {
-        id: device::next_graph_id(),
-        operations,
-    });
-    announce(
-        GRAPH_EXEC_CREATED,
-        GraphData {
-            graph: handle,
-            graph_exec: exec,
-            ..GraphData::default()
-        },
-    );
+    let operations = graph.operations.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let exec = EXECS.insert(Exec { id: device::next_graph_id(), operations });
+    announce(GRAPH_EXEC_CREATED, GraphData { graph: handle, graph_exec: exec, ..GraphData::default() });
     exec
 }
 

@@ -51,21 +51,14 @@ impl std::fmt::Display for InstallError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::NotBuilt(searched) => {
-                let searched: Vec<_> = searched
-                    .iter()
-                    .map(|path| path.display().to_string())
-                    .collect();
+                let searched: Vec<_> = searched.iter().map(|path| path.display().to_string()).collect();
                 write!(
                     f,
                     "find the software GPU: no {FILE_NAME} in {}; build it with `cargo build -p xputrace-softgpu` or name it in XPUTRACE_SOFTGPU",
                     searched.join(", ")
                 )
             }
-            Self::Io(what, path, error) => write!(
-                f,
-                "install the software GPU: {what} {}: {error}",
-                path.display()
-            ),
+            Self::Io(what, path, error) => write!(f, "install the software GPU: {what} {}: {error}", path.display()),
         }
     }
 }
@@ -89,14 +82,9 @@ pub fn install_from(library: &Path, directory: &Path) -> Result<Installed, Insta
     let target = directory.join(FILE_NAME);
     replace(&target, |path| fs::copy(library, path).map(drop))?;
     for name in LIBRARY_NAMES {
-        replace(&directory.join(name), |path| {
-            std::os::unix::fs::symlink(FILE_NAME, path)
-        })?;
+        replace(&directory.join(name), |path| std::os::unix::fs::symlink(FILE_NAME, path))?;
     }
-    Ok(Installed {
-        directory: directory.into(),
-        library: target,
-    })
+    Ok(Installed { directory: directory.into(), library: target })
 }
 
 /// Makes `path` anew: a mapped library must not be written in place.
@@ -129,10 +117,7 @@ fn candidates() -> Vec<PathBuf> {
     let exe = env::current_exe().unwrap_or_default();
     let beside = exe.parent().unwrap_or(Path::new(".")).to_path_buf();
     let above = beside.parent().map(Path::to_path_buf).unwrap_or_default();
-    [beside.join("deps"), beside, above.join("deps"), above]
-        .iter()
-        .map(|dir| dir.join(FILE_NAME))
-        .collect()
+    [beside.join("deps"), beside, above.join("deps"), above].iter().map(|dir| dir.join(FILE_NAME)).collect()
 }
 
 /// The newest one: Cargo refreshes the copy in `deps/` alone when this crate is built as a dependency.

@@ -31,13 +31,7 @@ static REGISTERED: Mutex<Option<HashMap<String, Registered>>> = Mutex::new(None)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn softgpu_register_kernel(name: *const c_char, function: KernelFunction) {
     // SAFETY: the caller's contract.
-    register(
-        unsafe { text(name) },
-        Registered {
-            function,
-            sizes: None,
-        },
-    );
+    register(unsafe { text(name) }, Registered { function, sizes: None });
 }
 
 /// As [`softgpu_register_kernel`], with the sizes of the parameters in bytes: for modules that are not PTX.
@@ -58,29 +52,16 @@ pub unsafe extern "C" fn softgpu_register_kernel_params(
         unsafe { std::slice::from_raw_parts(sizes, count) }.to_vec()
     };
     // SAFETY: the caller's contract.
-    register(
-        unsafe { text(name) },
-        Registered {
-            function,
-            sizes: Some(sizes),
-        },
-    );
+    register(unsafe { text(name) }, Registered { function, sizes: Some(sizes) });
 }
 
 fn register(name: &str, kernel: Registered) {
     let mut table = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
-    table
-        .get_or_insert_default()
-        .insert(name.to_owned(), kernel);
+    table.get_or_insert_default().insert(name.to_owned(), kernel);
 }
 
 fn registered(name: &str) -> Option<Registered> {
-    REGISTERED
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .as_ref()?
-        .get(name)
-        .cloned()
+    REGISTERED.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.get(name).cloned()
 }
 
 /// A `CUfunction` or `CUkernel`: as with a real driver 13, launches take either.
@@ -94,9 +75,7 @@ pub(crate) struct Function {
 impl Function {
     /// Sizes of parameters from the image or the registration.
     pub(crate) fn sizes(&self) -> Option<Vec<usize>> {
-        self.parameters
-            .clone()
-            .or_else(|| registered(self.name.to_str().ok()?)?.sizes)
+        self.parameters.clone().or_else(|| registered(self.name.to_str().ok()?)?.sizes)
     }
 }
 
@@ -153,13 +132,11 @@ impl Image {
     pub(crate) fn variable(&self, name: &str) -> Option<usize> {
         let Self::Ptx(ptx) = self else { return None };
         let is_variable = |line: &&str| line.contains(".global") || line.contains(".const");
-        ptx.split([';', '{', '}'])
-            .filter(is_variable)
-            .find_map(|line| {
-                let declared = line.split('=').next()?;
-                let word = declared.split_whitespace().next_back()?;
-                (word.split('[').next()? == name).then(|| declared_size(declared))
-            })
+        ptx.split([';', '{', '}']).filter(is_variable).find_map(|line| {
+            let declared = line.split('=').next()?;
+            let word = declared.split_whitespace().next_back()?;
+            (word.split('[').next()? == name).then(|| declared_size(declared))
+        })
     }
 }
 
@@ -171,30 +148,17 @@ fn entry_parameters(ptx: &str, name: &str) -> Option<Vec<usize>> {
             return None;
         }
         let rest = rest[end..].trim_start();
-        let Some(list) = rest
-            .strip_prefix('(')
-            .and_then(|list| list.split(')').next())
-        else {
+        let Some(list) = rest.strip_prefix('(').and_then(|list| list.split(')').next()) else {
             return Some(Vec::new());
         };
-        Some(
-            list.split(',')
-                .filter(|one| one.contains(".param"))
-                .map(declared_size)
-                .collect(),
-        )
+        Some(list.split(',').filter(|one| one.contains(".param")).map(declared_size).collect())
     })
 }
 
 /// Bytes of `.param .align 8 .b8 name[16]` and its like.
 fn declared_size(declaration: &str) -> usize {
-    let element = declaration
-        .split_whitespace()
-        .find_map(type_size)
-        .unwrap_or(8);
-    let count = declaration
-        .split_once('[')
-        .and_then(|(_, rest)| rest.split(']').next()?.trim().parse().ok());
+    let element = declaration.split_whitespace().find_map(type_size).unwrap_or(8);
+    let count = declaration.split_once('[').and_then(|(_, rest)| rest.split(']').next()?.trim().parse().ok());
     element * count.unwrap_or(1)
 }
 
@@ -241,7 +205,9 @@ impl Request {
             return Err(error::LAUNCH_OUT_OF_RESOURCES);
         }
         let kernel = registered(name).ok_or_else(|| {
-            explain(|| format!("launch of {name}: no host function is registered under that name (softgpu_register_kernel)"));
+            explain(|| {
+                format!("launch of {name}: no host function is registered under that name (softgpu_register_kernel)")
+            });
             error::NOT_FOUND
         })?;
         // SAFETY: the caller's contract.
@@ -259,19 +225,10 @@ impl Request {
 
     fn check_dimensions(&self) -> Result<(), i32> {
         let Dim3 { x, y, z } = self.block;
-        let threads = [x, y, z]
-            .iter()
-            .fold(1u64, |product, &n| product.saturating_mul(u64::from(n)));
-        let blocks_ok = self.grid.x != 0
-            && (1..=65_535).contains(&self.grid.y)
-            && (1..=65_535).contains(&self.grid.z);
-        let ok =
-            blocks_ok && (1..=1024).contains(&threads) && z <= 64 && self.shared_bytes <= 227 << 10;
-        if ok {
-            Ok(())
-        } else {
-            Err(error::INVALID_VALUE)
-        }
+        let threads = [x, y, z].iter().fold(1u64, |product, &n| product.saturating_mul(u64::from(n)));
+        let blocks_ok = self.grid.x != 0 && (1..=65_535).contains(&self.grid.y) && (1..=65_535).contains(&self.grid.z);
+        let ok = blocks_ok && (1..=1024).contains(&threads) && z <= 64 && self.shared_bytes <= 227 << 10;
+        if ok { Ok(()) } else { Err(error::INVALID_VALUE) }
     }
 }
 
@@ -282,17 +239,9 @@ impl Launch {
         let mut storage = self.arguments.bytes.clone();
         let base = storage.as_mut_ptr().cast::<u8>();
         // SAFETY: the offsets lie within `storage`.
-        let mut args: Vec<*mut c_void> = self
-            .arguments
-            .offsets
-            .iter()
-            .map(|&offset| unsafe { base.add(offset) }.cast())
-            .collect();
-        let args = if args.is_empty() {
-            std::ptr::null_mut()
-        } else {
-            args.as_mut_ptr()
-        };
+        let mut args: Vec<*mut c_void> =
+            self.arguments.offsets.iter().map(|&offset| unsafe { base.add(offset) }.cast()).collect();
+        let args = if args.is_empty() { std::ptr::null_mut() } else { args.as_mut_ptr() };
         for z in 0..self.grid.z {
             for y in 0..self.grid.y {
                 for x in 0..self.grid.x {
@@ -302,11 +251,7 @@ impl Launch {
                         block: [self.block.x, self.block.y, self.block.z],
                         block_idx: [x, y, z],
                         shared_bytes: self.shared_bytes,
-                        shared: if shared.is_empty() {
-                            std::ptr::null_mut()
-                        } else {
-                            shared.as_mut_ptr().cast()
-                        },
+                        shared: if shared.is_empty() { std::ptr::null_mut() } else { shared.as_mut_ptr().cast() },
                     };
                     (self.function)(&context, args);
                 }
@@ -316,14 +261,7 @@ impl Launch {
     }
 
     /// The record, without times; other fields as a real GPU filled them.
-    pub(crate) fn record(
-        &self,
-        kind: u32,
-        stream: &Stream,
-        correlation_id: u32,
-        graph: u32,
-        node: u64,
-    ) -> Kernel10 {
+    pub(crate) fn record(&self, kind: u32, stream: &Stream, correlation_id: u32, graph: u32, node: u64) -> Kernel10 {
         const REGISTERS: u16 = 16;
         const LOCAL_MEMORY: u32 = 0x0948_0000;
         const SHARED_MEMORY: u32 = 32 << 10;
@@ -393,9 +331,7 @@ pub(crate) fn symbol(function: Handle) -> *const c_char {
         // Another thread may have held the locks when the process was copied.
         return std::ptr::null();
     }
-    FUNCTIONS
-        .get(function)
-        .map_or(std::ptr::null(), |function| interned(&function.name))
+    FUNCTIONS.get(function).map_or(std::ptr::null(), |function| interned(&function.name))
 }
 
 /// Sleeps for most of it: a busy stream must not starve the program on a small machine.
@@ -418,11 +354,7 @@ struct Arguments {
 }
 
 impl Arguments {
-    unsafe fn copy(
-        sizes: Option<Vec<usize>>,
-        params: *mut *mut c_void,
-        extra: *mut *mut c_void,
-    ) -> Result<Self, i32> {
+    unsafe fn copy(sizes: Option<Vec<usize>>, params: *mut *mut c_void, extra: *mut *mut c_void) -> Result<Self, i32> {
         let Some(sizes) = sizes.filter(|sizes| !sizes.is_empty()) else {
             return Ok(Self::default());
         };
@@ -430,12 +362,7 @@ impl Arguments {
             return Err(error::INVALID_VALUE);
         }
         let offsets = offsets(&sizes);
-        let total = offsets
-            .iter()
-            .zip(&sizes)
-            .map(|(offset, size)| offset + size)
-            .max()
-            .unwrap_or(0);
+        let total = offsets.iter().zip(&sizes).map(|(offset, size)| offset + size).max().unwrap_or(0);
         let mut bytes = vec![0u128; total.div_ceil(16)];
         let to = bytes.as_mut_ptr().cast::<u8>();
         if params.is_null() {
@@ -447,10 +374,7 @@ impl Arguments {
         }
         for (index, (&offset, &size)) in offsets.iter().zip(&sizes).enumerate() {
             // SAFETY: the kernel has that many parameters, so the program gave as many pointers.
-            unsafe {
-                to.add(offset)
-                    .copy_from_nonoverlapping((*params.add(index)).cast(), size)
-            };
+            unsafe { to.add(offset).copy_from_nonoverlapping((*params.add(index)).cast(), size) };
         }
         Ok(Self { bytes, offsets })
     }
@@ -462,11 +386,7 @@ pub(crate) fn offsets(sizes: &[usize]) -> Vec<usize> {
     sizes
         .iter()
         .map(|&size| {
-            let offset = if size == 0 {
-                at
-            } else {
-                usize::next_multiple_of(at, 1 << size.trailing_zeros().min(4))
-            };
+            let offset = if size == 0 { at } else { usize::next_multiple_of(at, 1 << size.trailing_zeros().min(4)) };
             at = offset + size;
             offset
         })
@@ -486,11 +406,7 @@ unsafe fn extra_buffer(extra: *mut *mut c_void) -> Option<(*const u8, usize)> {
             _ => break,
         }
     }
-    if buffer.is_null() {
-        None
-    } else {
-        Some((buffer, size?))
-    }
+    if buffer.is_null() { None } else { Some((buffer, size?)) }
 }
 
 #[cfg(test)]

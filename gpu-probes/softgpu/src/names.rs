@@ -25,10 +25,7 @@ struct Tables {
 fn tables() -> &'static Tables {
     static TABLES: OnceLock<Tables> = OnceLock::new();
     TABLES.get_or_init(|| {
-        let mut tables = Tables {
-            callbacks: HashMap::new(),
-            results: HashMap::new(),
-        };
+        let mut tables = Tables { callbacks: HashMap::new(), results: HashMap::new() };
         for line in LAYOUTS.lines() {
             tables.read(line);
         }
@@ -42,12 +39,10 @@ impl Tables {
         match words.as_slice() {
             ["cbid", domain, id, name] => {
                 let domain = if *domain == "driver" { 1 } else { 2 };
-                self.callbacks
-                    .insert((domain, id.parse().ok()?), CString::new(*name).ok()?);
+                self.callbacks.insert((domain, id.parse().ok()?), CString::new(*name).ok()?);
             }
             ["result", code, name] => {
-                self.results
-                    .insert(code.parse().ok()?, CString::new(*name).ok()?);
+                self.results.insert(code.parse().ok()?, CString::new(*name).ok()?);
             }
             _ => {}
         }

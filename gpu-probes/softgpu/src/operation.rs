@@ -15,10 +15,7 @@ pub(crate) enum Operation {
     Kernel(Arc<Launch>),
     Copy(Copy),
     Set(Set),
-    Host {
-        function: extern "C" fn(*mut std::ffi::c_void),
-        data: usize,
-    },
+    Host { function: extern "C" fn(*mut std::ffi::c_void), data: usize },
 }
 
 /// A copy of memory.
@@ -72,21 +69,13 @@ pub(crate) fn submit(stream: &Arc<Stream>, operation: Operation, correlation: u3
         capture.add(operation);
         return None;
     }
-    Some(queue(
-        stream,
-        operation,
-        correlation,
-        Place::default(),
-        true,
-    ))
+    Some(queue(stream, operation, correlation, Place::default(), true))
 }
 
 /// Queues all of a graph, with one correlation id.
 pub(crate) fn submit_graph(stream: &Arc<Stream>, exec: &Exec, correlation: u32) {
     if let Some(capture) = stream.capture() {
-        exec.operations
-            .iter()
-            .for_each(|operation| capture.add(operation.clone()));
+        exec.operations.iter().for_each(|operation| capture.add(operation.clone()));
         return;
     }
     let whole = activity::enabled(kind::GRAPH_TRACE);
@@ -95,10 +84,7 @@ pub(crate) fn submit_graph(stream: &Arc<Stream>, exec: &Exec, correlation: u32) 
         stream.submit(&device::streams_of(stream.context), first);
     }
     for (index, operation) in exec.operations.iter().enumerate() {
-        let place = Place {
-            graph: exec.id,
-            node: exec.node_id(index),
-        };
+        let place = Place { graph: exec.id, node: exec.node_id(index) };
         queue(stream, operation.clone(), correlation, place, !whole);
     }
     if let Some(trace) = trace {
@@ -106,18 +92,8 @@ pub(crate) fn submit_graph(stream: &Arc<Stream>, exec: &Exec, correlation: u32) 
     }
 }
 
-fn queue(
-    stream: &Arc<Stream>,
-    operation: Operation,
-    correlation: u32,
-    place: Place,
-    recorded: bool,
-) -> Mark {
-    let mut ticket = if recorded {
-        operation.ticket(stream, correlation, place)
-    } else {
-        None
-    };
+fn queue(stream: &Arc<Stream>, operation: Operation, correlation: u32, place: Place, recorded: bool) -> Mark {
+    let mut ticket = if recorded { operation.ticket(stream, correlation, place) } else { None };
     stream.submit(&device::streams_of(stream.context), move || {
         let start = activity::now();
         activity::started(&mut ticket, start);
@@ -204,11 +180,8 @@ impl Set {
     fn run(&self) {
         let pattern = &self.value.to_ne_bytes()[..self.width];
         // SAFETY: the call checked that `count * width` bytes belong to one allocation.
-        let memory =
-            unsafe { std::slice::from_raw_parts_mut(self.to as *mut u8, self.count * self.width) };
-        memory
-            .chunks_exact_mut(self.width)
-            .for_each(|chunk| chunk.copy_from_slice(pattern));
+        let memory = unsafe { std::slice::from_raw_parts_mut(self.to as *mut u8, self.count * self.width) };
+        memory.chunks_exact_mut(self.width).for_each(|chunk| chunk.copy_from_slice(pattern));
     }
 
     fn record(&self, stream: &Stream, correlation_id: u32, place: Place) -> Memset4 {
@@ -255,9 +228,7 @@ impl GraphTrace {
             end_device_id: 0,
             end_context_id: stream.context,
         };
-        Self {
-            ticket: Arc::new(std::sync::Mutex::new((activity::begin(&record), 0))),
-        }
+        Self { ticket: Arc::new(std::sync::Mutex::new((activity::begin(&record), 0))) }
     }
 
     fn first(&mut self) -> impl FnOnce() + Send + 'static {

@@ -198,17 +198,13 @@ pub extern "C" fn cudaPeekAtLastError() -> c_int {
 /// An error's text.
 #[unsafe(no_mangle)]
 pub extern "C" fn cudaGetErrorString(error: c_int) -> *const c_char {
-    driver::error_text(error)
-        .map_or(c"unrecognized error code", |(_, text)| text)
-        .as_ptr()
+    driver::error_text(error).map_or(c"unrecognized error code", |(_, text)| text).as_ptr()
 }
 
 /// An error's name, in the runtime's spelling where that differs is not attempted: the driver's.
 #[unsafe(no_mangle)]
 pub extern "C" fn cudaGetErrorName(error: c_int) -> *const c_char {
-    driver::error_text(error)
-        .map_or(c"cudaErrorUnknown", |(name, _)| name)
-        .as_ptr()
+    driver::error_text(error).map_or(c"cudaErrorUnknown", |(name, _)| name).as_ptr()
 }
 
 /// Registers a fat binary (start-up code of a program built by nvcc). Its kernels are found by name alone.
@@ -218,10 +214,7 @@ pub extern "C" fn cudaGetErrorName(error: c_int) -> *const c_char {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __cudaRegisterFatBinary(fatCubin: *mut c_void) -> *mut *mut c_void {
     let number = with_program(|program| {
-        program.binaries.push(Binary {
-            wrapper: fatCubin as usize,
-            module: 0,
-        });
+        program.binaries.push(Binary { wrapper: fatCubin as usize, module: 0 });
         program.binaries.len()
     });
     // A handle that is the binary's number: never read as a pointer.
@@ -269,11 +262,7 @@ pub unsafe extern "C" fn __cudaRegisterFunction(
     let Ok(name) = driver::c_string(unsafe { text(deviceFun) }) else {
         return;
     };
-    let stub = Stub {
-        binary: fatCubinHandle as usize,
-        name,
-        kernel: 0,
-    };
+    let stub = Stub { binary: fatCubinHandle as usize, name, kernel: 0 };
     with_program(|program| program.functions.insert(hostFun as usize, stub));
 }
 
@@ -292,20 +281,9 @@ pub unsafe extern "C" fn __cudaRegisterVar(
     constant: c_int,
     global: c_int,
 ) {
-    let _ = (
-        fatCubinHandle,
-        deviceAddress,
-        deviceName,
-        ext,
-        constant,
-        global,
-    );
+    let _ = (fatCubinHandle, deviceAddress, deviceName, ext, constant, global);
     if let Ok(address) = MEMORY.allocate(size) {
-        with_program(|program| {
-            program
-                .variables
-                .insert(hostVar as usize, Variable { address, size })
-        });
+        with_program(|program| program.variables.insert(hostVar as usize, Variable { address, size }));
     }
 }
 
@@ -317,12 +295,7 @@ pub extern "C" fn __cudaPushCallConfiguration(
     sharedMem: usize,
     stream: Handle,
 ) -> c_uint {
-    let configuration = Configuration {
-        grid: gridDim,
-        block: blockDim,
-        shared: sharedMem,
-        stream,
-    };
+    let configuration = Configuration { grid: gridDim, block: blockDim, shared: sharedMem, stream };
     CONFIGURATIONS.with(|stack| stack.borrow_mut().push(configuration));
     0
 }
@@ -419,8 +392,7 @@ fn resolve(host: usize) -> Result<Handle, c_int> {
         return Err(error::NOT_INITIALIZED);
     }
     start()?;
-    let stub = with_program(|program| program.functions.get(&host).cloned())
-        .ok_or(error::INVALID_DEVICE_FUNCTION)?;
+    let stub = with_program(|program| program.functions.get(&host).cloned()).ok_or(error::INVALID_DEVICE_FUNCTION)?;
     if stub.kernel != 0 {
         return Ok(stub.kernel);
     }
@@ -433,12 +405,7 @@ fn resolve(host: usize) -> Result<Handle, c_int> {
 }
 
 fn module_of(binary: usize) -> Result<Handle, c_int> {
-    let known = |program: &mut Program| {
-        program
-            .binaries
-            .get(binary.wrapping_sub(1))
-            .map(|b| (b.wrapper, b.module))
-    };
+    let known = |program: &mut Program| program.binaries.get(binary.wrapping_sub(1)).map(|b| (b.wrapper, b.module));
     let (wrapper, module) = with_program(known).ok_or(error::INVALID_HANDLE)?;
     if module != 0 {
         return Ok(module);
@@ -447,16 +414,7 @@ fn module_of(binary: usize) -> Result<Handle, c_int> {
     let mut module = 0;
     // SAFETY: the program registered the image and keeps it.
     succeed(unsafe {
-        driver::cuLibraryLoadData(
-            &mut module,
-            wrapper as *const c_void,
-            none,
-            nothing,
-            0,
-            none,
-            nothing,
-            0,
-        )
+        driver::cuLibraryLoadData(&mut module, wrapper as *const c_void, none, nothing, 0, none, nothing, 0)
     })?;
     with_program(|program| program.binaries[binary - 1].module = module);
     Ok(module)
@@ -475,27 +433,11 @@ unsafe fn launch(
     stream: Handle,
     per_thread: bool,
 ) -> Status {
-    let function = if per_thread {
-        driver::cuLaunchKernel_ptsz
-    } else {
-        driver::cuLaunchKernel
-    };
+    let function = if per_thread { driver::cuLaunchKernel_ptsz } else { driver::cuLaunchKernel };
     let none = std::ptr::null_mut();
     // SAFETY: the caller's contract.
     done(unsafe {
-        function(
-            kernel,
-            grid.x,
-            grid.y,
-            grid.z,
-            block.x,
-            block.y,
-            block.z,
-            shared as u32,
-            stream,
-            args,
-            none,
-        )
+        function(kernel, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared as u32, stream, args, none)
     })
 }
 
@@ -538,14 +480,7 @@ unsafe fn copy(to: usize, from: usize, bytes: usize, kind: c_int, per_thread: bo
     })
 }
 
-unsafe fn copy_async(
-    to: usize,
-    from: usize,
-    bytes: usize,
-    kind: c_int,
-    stream: Handle,
-    per_thread: bool,
-) -> Status {
+unsafe fn copy_async(to: usize, from: usize, bytes: usize, kind: c_int, stream: Handle, per_thread: bool) -> Status {
     // SAFETY: the caller's contract.
     done(unsafe {
         match (kind, per_thread) {
@@ -566,18 +501,9 @@ unsafe fn copy_async(
 unsafe fn properties(to: *mut u8, dev: c_int) -> Status {
     start()?;
     if to.is_null() || dev != 0 {
-        return fail(if to.is_null() {
-            error::INVALID_VALUE
-        } else {
-            error::INVALID_DEVICE
-        });
+        return fail(if to.is_null() { error::INVALID_VALUE } else { error::INVALID_DEVICE });
     }
-    let ints = |numbers: &[c_int]| {
-        numbers
-            .iter()
-            .flat_map(|n| n.to_ne_bytes())
-            .collect::<Vec<u8>>()
-    };
+    let ints = |numbers: &[c_int]| numbers.iter().flat_map(|n| n.to_ne_bytes()).collect::<Vec<u8>>();
     let size = |number: usize| number.to_ne_bytes().to_vec();
     let a = driver::attribute;
     let fields = [
@@ -594,8 +520,7 @@ unsafe fn properties(to: *mut u8, dev: c_int) -> Status {
     unsafe {
         driver::copy_text(to.cast(), 256, crate::DEVICE_NAME)?;
         for (offset, bytes) in fields {
-            to.add(offset)
-                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            to.add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
         }
     }
     Ok(())

@@ -55,11 +55,7 @@ impl Mark {
     pub(crate) fn wait(&self) {
         let mut queue = self.stream.lock();
         while queue.completed < self.count {
-            queue = self
-                .stream
-                .changed
-                .wait(queue)
-                .unwrap_or_else(PoisonError::into_inner);
+            queue = self.stream.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -82,11 +78,7 @@ impl Stream {
     }
 
     /// Queues work; `others` are the streams of the same context.
-    pub(crate) fn submit(
-        self: &Arc<Self>,
-        others: &[Arc<Stream>],
-        task: impl FnOnce() + Send + 'static,
-    ) -> Mark {
+    pub(crate) fn submit(self: &Arc<Self>, others: &[Arc<Stream>], task: impl FnOnce() + Send + 'static) -> Mark {
         let _order = SUBMISSION.lock().unwrap_or_else(PoisonError::into_inner);
         let waits = self.implicit_waits(others);
         self.push(Box::new(move || {
@@ -102,12 +94,7 @@ impl Stream {
             Role::Blocking => other.role == Role::Legacy,
             Role::NonBlocking => false,
         };
-        others
-            .iter()
-            .filter(bound)
-            .map(Stream::mark)
-            .filter(|mark| !mark.is_reached())
-            .collect()
+        others.iter().filter(bound).map(Stream::mark).filter(|mark| !mark.is_reached()).collect()
     }
 
     fn push(self: &Arc<Self>, task: Task) -> Mark {
@@ -119,18 +106,12 @@ impl Stream {
             queue.started = spawn("softgpu-stream", move || stream.run());
         }
         self.changed.notify_all();
-        Mark {
-            stream: self.clone(),
-            count: queue.submitted,
-        }
+        Mark { stream: self.clone(), count: queue.submitted }
     }
 
     /// All that was submitted so far.
     pub(crate) fn mark(self: &Arc<Self>) -> Mark {
-        Mark {
-            stream: self.clone(),
-            count: self.lock().submitted,
-        }
+        Mark { stream: self.clone(), count: self.lock().submitted }
     }
 
     /// The thread ends once the work that is queued is done.
@@ -146,10 +127,7 @@ impl Stream {
                 if queue.closed {
                     return;
                 }
-                queue = self
-                    .changed
-                    .wait(queue)
-                    .unwrap_or_else(PoisonError::into_inner);
+                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
             drop(queue);
@@ -161,10 +139,7 @@ impl Stream {
     }
 
     pub(crate) fn capture(&self) -> Option<Arc<Capture>> {
-        self.capture
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.capture.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn set_capture(&self, capture: Option<Arc<Capture>>) {
@@ -173,11 +148,7 @@ impl Stream {
 
     /// An error where the stream is being captured: its work cannot be waited for.
     pub(crate) fn refuse_capture(&self) -> Result<(), i32> {
-        if self.capture().is_some() {
-            Err(error::STREAM_CAPTURE_UNSUPPORTED)
-        } else {
-            Ok(())
-        }
+        if self.capture().is_some() { Err(error::STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
@@ -195,10 +166,7 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> bool {
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
     }
-    let started = std::thread::Builder::new()
-        .name(name.into())
-        .spawn(body)
-        .is_ok();
+    let started = std::thread::Builder::new().name(name.into()).spawn(body).is_ok();
     // SAFETY: `old` was written above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut()) };
     if !started {

@@ -63,58 +63,32 @@ static void seen(void *user, int domain, int id, const int *data) { if (data[0] 
 int InitializeInjection(void) { printf("tool: loaded %d", cuptiSubscribe(&subscriber, seen, 0)); printf(" %d\n", cuptiEnableCallback(1, subscriber, 1, 307)); return 1; }
 "#;
 
-fn compile(
-    directory: &Path,
-    source: &str,
-    name: &str,
-    flags: &[&str],
-) -> Option<std::path::PathBuf> {
+fn compile(directory: &Path, source: &str, name: &str, flags: &[&str]) -> Option<std::path::PathBuf> {
     let (input, output) = (directory.join(format!("{name}.c")), directory.join(name));
     std::fs::write(&input, source).unwrap();
     let mut cc = Command::new("cc");
-    cc.arg("-w")
-        .arg("-o")
-        .arg(&output)
-        .arg(&input)
-        .arg("-L")
-        .arg(directory)
-        .args(flags);
+    cc.arg("-w").arg("-o").arg(&output).arg(&input).arg("-L").arg(directory).args(flags);
     match cc.output() {
         Err(error) => {
             eprintln!("not tested: cc: {error}");
             None
         }
         Ok(done) => {
-            assert!(
-                done.status.success(),
-                "{}",
-                String::from_utf8_lossy(&done.stderr)
-            );
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
             Some(output)
         }
     }
 }
 
 fn output(program: &Path, directory: &Path, environment: &[(&str, &Path)]) -> String {
-    let Output {
-        stdout,
-        stderr,
-        status,
-    } = Command::new(program)
-        .env("LD_LIBRARY_PATH", directory)
-        .envs(environment.iter().copied())
-        .output()
-        .unwrap();
-    assert!(
-        status.success(),
-        "{}{}",
-        String::from_utf8_lossy(&stdout),
-        String::from_utf8_lossy(&stderr)
-    );
+    let Output { stdout, stderr, status } =
+        Command::new(program).env("LD_LIBRARY_PATH", directory).envs(environment.iter().copied()).output().unwrap();
+    assert!(status.success(), "{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     String::from_utf8(stdout).unwrap()
 }
 
-const EXPECTED: &str = "device xputrace software GPU count 1 first 315 last 315 ordered 1 bad pointer: invalid argument\none library: 1\n";
+const EXPECTED: &str =
+    "device xputrace software GPU count 1 first 315 last 315 ordered 1 bad pointer: invalid argument\none library: 1\n";
 
 #[test]
 fn runs_and_is_seen_by_a_tool() {
@@ -127,10 +101,7 @@ fn runs_and_is_seen_by_a_tool() {
     assert_eq!(output(&program, directory, &[]), EXPECTED);
     let tool = compile(directory, TOOL, "tool.so", &["-shared", "-fPIC", "-lcupti"]).unwrap();
     let traced = output(&program, directory, &[("CUDA_INJECTION64_PATH", &tool)]);
-    assert_eq!(
-        traced,
-        format!("tool: loaded 0 0\ntool: third launch\n{EXPECTED}")
-    );
+    assert_eq!(traced, format!("tool: loaded 0 0\ntool: third launch\n{EXPECTED}"));
 }
 
 const COUNTER: &str = r#"
@@ -173,28 +144,15 @@ fn knobs_make_the_faults_they_name() {
     let Some(program) = compile(directory, PROGRAM, "program", &["-lcudart", "-ldl"]) else {
         return;
     };
-    let tool = compile(
-        directory,
-        COUNTER,
-        "counter.so",
-        &["-shared", "-fPIC", "-lcupti"],
-    )
-    .unwrap();
+    let tool = compile(directory, COUNTER, "counter.so", &["-shared", "-fPIC", "-lcupti"]).unwrap();
     let counted = |name: &str, value: &str| {
-        let text = output(
-            &program,
-            directory,
-            &[("CUDA_INJECTION64_PATH", &tool), (name, Path::new(value))],
-        );
+        let text = output(&program, directory, &[("CUDA_INJECTION64_PATH", &tool), (name, Path::new(value))]);
         let lines: Vec<&str> = text.lines().collect();
         format!("{}; {}", lines.first().unwrap(), lines.last().unwrap())
     };
     let all = "version 130001 subscribed 0; records 3 at once 3 timeless 0 dropped 0";
     assert_eq!(counted("SOFTGPU_VERBOSE_NOT", "1"), all);
-    assert_eq!(
-        counted("SOFTGPU_DROP", "1/3"),
-        "version 130001 subscribed 0; records 2 at once 2 timeless 0 dropped 1"
-    );
+    assert_eq!(counted("SOFTGPU_DROP", "1/3"), "version 130001 subscribed 0; records 2 at once 2 timeless 0 dropped 1");
     assert_eq!(
         counted("SOFTGPU_NO_TIMES", "1/2"),
         "version 130001 subscribed 0; records 3 at once 3 timeless 1 dropped 0"
@@ -203,13 +161,7 @@ fn knobs_make_the_faults_they_name() {
         counted("SOFTGPU_LATE_MS", "700"),
         "version 130001 subscribed 0; records 3 at once 0 timeless 0 dropped 0"
     );
-    assert_eq!(
-        counted("SOFTGPU_CUPTI_VERSION", "28"),
-        all.replace("130001", "28")
-    );
-    assert_eq!(
-        counted("SOFTGPU_FAIL", "cuptiSubscribe:39"),
-        all.replace("subscribed 0", "subscribed 39")
-    );
+    assert_eq!(counted("SOFTGPU_CUPTI_VERSION", "28"), all.replace("130001", "28"));
+    assert_eq!(counted("SOFTGPU_FAIL", "cuptiSubscribe:39"), all.replace("subscribed 0", "subscribed 39"));
     assert_eq!(counted("SOFTGPU_BUSY_NS", "1000000"), all);
 }

@@ -31,10 +31,7 @@ fn turn() -> MutexGuard<'static, Program> {
     }
     GATE.store(true, Ordering::SeqCst);
     SEEN.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    RECORDS
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clear();
+    RECORDS.lock().unwrap_or_else(PoisonError::into_inner).clear();
     state
 }
 
@@ -88,18 +85,7 @@ fn start() -> usize {
         for (host, name) in [(1, c"add"), (2, c"wait"), (3, c"missing")] {
             let none = std::ptr::null_mut();
             let name = name.as_ptr().cast_mut();
-            __cudaRegisterFunction(
-                binary,
-                host as *const c_char,
-                name,
-                name,
-                -1,
-                none,
-                none,
-                none,
-                none,
-                none.cast(),
-            );
+            __cudaRegisterFunction(binary, host as *const c_char, name, name, -1, none, none, none, none, none.cast());
         }
         assert_eq!(cudaSetDevice(0), 0);
         assert_eq!(cuModuleLoadData(&mut module, PTX.as_ptr().cast()), 0);
@@ -121,21 +107,13 @@ impl Program {
 
 /// Offset of a field in the dump.
 fn offset(field: &str) -> usize {
-    let line = LAYOUTS
-        .lines()
-        .find(|line| line.starts_with(&format!("field {field} ")))
-        .unwrap();
+    let line = LAYOUTS.lines().find(|line| line.starts_with(&format!("field {field} "))).unwrap();
     line.split_whitespace().nth(2).unwrap().parse().unwrap()
 }
 
 unsafe fn read<T: Copy>(base: *const c_void, field: &str) -> T {
     // SAFETY: the caller's contract.
-    unsafe {
-        base.cast::<u8>()
-            .add(offset(field))
-            .cast::<T>()
-            .read_unaligned()
-    }
+    unsafe { base.cast::<u8>().add(offset(field)).cast::<T>().read_unaligned() }
 }
 
 unsafe fn text(text: *const c_char) -> String {
@@ -158,10 +136,7 @@ unsafe extern "C" fn seen(user: *mut c_void, domain: u32, id: u32, data: *const 
         if !exit {
             *slot = u64::from(correlation) << 8 | u64::from(domain);
             if (domain, id) == (DRIVER, 307) && TWIN.load(Ordering::SeqCst) != 0 {
-                let at = params
-                    .cast::<u8>()
-                    .add(offset("cuLaunchKernel_params.f"))
-                    .cast::<usize>();
+                let at = params.cast::<u8>().add(offset("cuLaunchKernel_params.f")).cast::<usize>();
                 *at = 0x5000_0000_0000 | TWIN.load(Ordering::SeqCst) as usize;
             }
         }
@@ -173,11 +148,7 @@ unsafe extern "C" fn seen(user: *mut c_void, domain: u32, id: u32, data: *const 
             name: text(read(data, "CUpti_CallbackData.functionName")),
             correlation,
             symbol: text(read(data, "CUpti_CallbackData.symbolName")),
-            grid_y: if is_launch {
-                read(params, "cuLaunchKernel_params.gridDimY")
-            } else {
-                0
-            },
+            grid_y: if is_launch { read(params, "cuLaunchKernel_params.gridDimY") } else { 0 },
             slot: *slot,
             result: if exit { *result } else { 0 },
         });
@@ -188,10 +159,7 @@ fn subscribe(domains: &[u32]) -> usize {
     let mut subscriber = 0;
     // SAFETY: the pointers are valid.
     unsafe {
-        assert_eq!(
-            cuptiSubscribe(&mut subscriber, Some(seen), 77 as *mut c_void),
-            0
-        );
+        assert_eq!(cuptiSubscribe(&mut subscriber, Some(seen), 77 as *mut c_void), 0);
         for &domain in domains {
             assert_eq!(cuptiEnableDomain(1, subscriber, domain), 0);
         }
@@ -219,20 +187,14 @@ unsafe extern "C" fn complete(_: usize, _: u32, buffer: *mut u8, size: usize, va
             let bytes = std::slice::from_raw_parts(record, left.min(216));
             RECORDS.lock().unwrap().push(bytes.to_vec());
         }
-        drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(
-            buffer.cast::<u64>(),
-            1024,
-        )));
+        drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(buffer.cast::<u64>(), 1024)));
     }
 }
 
 fn record_kernels() {
     // SAFETY: the functions are CUPTI's.
     unsafe {
-        assert_eq!(
-            cuptiActivityRegisterCallbacks(Some(request), Some(complete)),
-            0
-        );
+        assert_eq!(cuptiActivityRegisterCallbacks(Some(request), Some(complete)), 0);
         assert_eq!(cuptiActivityEnable(KERNELS), 0);
     }
 }
@@ -250,21 +212,7 @@ fn field<T: Copy>(record: &[u8], name: &str) -> T {
 
 fn launch(function: usize, stream: usize, args: &mut [*mut c_void]) -> i32 {
     // SAFETY: the arguments are the kernel's.
-    unsafe {
-        cuLaunchKernel(
-            function,
-            3,
-            2,
-            1,
-            4,
-            1,
-            1,
-            0,
-            stream,
-            args.as_mut_ptr(),
-            std::ptr::null_mut(),
-        )
-    }
+    unsafe { cuLaunchKernel(function, 3, 2, 1, 4, 1, 1, 0, stream, args.as_mut_ptr(), std::ptr::null_mut()) }
 }
 
 fn stream() -> usize {
@@ -319,10 +267,7 @@ fn a_runtime_launch_is_four_callbacks_with_one_id() {
         );
     }
     let calls = SEEN.lock().unwrap().clone();
-    let shape: Vec<_> = calls
-        .iter()
-        .map(|c| (c.domain, c.id, c.exit, c.name.as_str(), c.symbol.as_str()))
-        .collect();
+    let shape: Vec<_> = calls.iter().map(|c| (c.domain, c.id, c.exit, c.name.as_str(), c.symbol.as_str())).collect();
     assert_eq!(
         shape,
         [
@@ -332,17 +277,11 @@ fn a_runtime_launch_is_four_callbacks_with_one_id() {
             (RUNTIME, 211, true, "cudaLaunchKernel", "add"),
         ]
     );
-    assert!(
-        calls
-            .iter()
-            .all(|call| call.correlation == calls[0].correlation && call.correlation != 0)
-    );
-    assert!(
-        calls
-            .iter()
-            .all(|call| call.slot == u64::from(call.correlation) << 8 | u64::from(call.domain))
-    );
-    assert!(LAYOUTS.contains("call runtime 211 cudaLaunchKernel correlation 3 symbol _Z3nopv\ncall driver 307 cuLaunchKernel correlation 3"));
+    assert!(calls.iter().all(|call| call.correlation == calls[0].correlation && call.correlation != 0));
+    assert!(calls.iter().all(|call| call.slot == u64::from(call.correlation) << 8 | u64::from(call.domain)));
+    assert!(LAYOUTS.contains(
+        "call runtime 211 cudaLaunchKernel correlation 3 symbol _Z3nopv\ncall driver 307 cuLaunchKernel correlation 3"
+    ));
     assert_eq!(value(address), 20, "two launches of two blocks");
 }
 
@@ -362,23 +301,10 @@ fn every_call_of_the_dump_has_the_same_name_and_place_here() {
         cudaLaunchCooperativeKernel(2, dim(1), dim(1), std::ptr::null_mut(), 0, 0);
         cudaDeviceSynchronize();
     }
-    let enters: Vec<String> = SEEN
-        .lock()
-        .unwrap()
-        .iter()
-        .filter(|call| !call.exit)
-        .map(line)
-        .collect();
+    let enters: Vec<String> = SEEN.lock().unwrap().iter().filter(|call| !call.exit).map(line).collect();
     let theirs: Vec<String> = LAYOUTS
         .lines()
-        .filter_map(|line| {
-            Some(
-                line.strip_prefix("call ")?
-                    .split(" correlation")
-                    .next()?
-                    .to_owned(),
-            )
-        })
+        .filter_map(|line| Some(line.strip_prefix("call ")?.split(" correlation").next()?.to_owned()))
         .collect();
     let wanted = [
         "cudaStreamCreate",
@@ -394,16 +320,7 @@ fn every_call_of_the_dump_has_the_same_name_and_place_here() {
 }
 
 fn line(call: &Call) -> String {
-    format!(
-        "{} {} {}",
-        if call.domain == DRIVER {
-            "driver"
-        } else {
-            "runtime"
-        },
-        call.id,
-        call.name
-    )
+    format!("{} {} {}", if call.domain == DRIVER { "driver" } else { "runtime" }, call.id, call.name)
 }
 
 /// A runtime call with the driver calls after it.
@@ -412,17 +329,11 @@ fn nest(lines: &[String], name: &str) -> Vec<String> {
         .iter()
         .position(|line| line.ends_with(&format!(" {name}")))
         .unwrap_or_else(|| panic!("{name} in {lines:?}"));
-    let next = lines[start + 1..]
-        .iter()
-        .position(|line| line.starts_with("runtime"))
-        .map_or(lines.len(), |at| start + 1 + at);
+    let next =
+        lines[start + 1..].iter().position(|line| line.starts_with("runtime")).map_or(lines.len(), |at| start + 1 + at);
     // Modules and kernels are looked up in between: calls of their own.
     let lookups = ["cuLibraryLoadData", "cuLibraryGetKernel", "cuKernelGetName"];
-    lines[start..next]
-        .iter()
-        .filter(|line| !lookups.iter().any(|lookup| line.ends_with(lookup)))
-        .cloned()
-        .collect()
+    lines[start..next].iter().filter(|line| !lookups.iter().any(|lookup| line.ends_with(lookup))).cloned().collect()
 }
 
 #[test]
@@ -432,22 +343,11 @@ fn a_tool_can_swap_the_kernel_of_a_launch() {
     let mut args = [(&raw mut address).cast(), (&raw mut by).cast()];
     subscribe(&[DRIVER]);
     let add = program.function(c"add");
-    TWIN.store(
-        (program.function(c"twin") & 0xffff_ffff) as u32,
-        Ordering::SeqCst,
-    );
+    TWIN.store((program.function(c"twin") & 0xffff_ffff) as u32, Ordering::SeqCst);
     assert_eq!(launch(add, 0, &mut args), 0);
     TWIN.store(0, Ordering::SeqCst);
     assert_eq!(value(address), 6000, "six blocks of the twin");
-    assert_eq!(
-        SEEN.lock()
-            .unwrap()
-            .iter()
-            .find(|call| call.id == 307)
-            .unwrap()
-            .grid_y,
-        2
-    );
+    assert_eq!(SEEN.lock().unwrap().iter().find(|call| call.id == 307).unwrap().grid_y, 2);
 }
 
 #[test]
@@ -461,18 +361,7 @@ fn records_are_a_real_ones_bytes() {
     assert_eq!(flush(0), 1);
     let ours = RECORDS.lock().unwrap()[0].clone();
     let theirs = &include_bytes!("../../layouts/cupti-13.0/activity-0.bin")[..216];
-    let own = [
-        "start",
-        "end",
-        "completed",
-        "contextId",
-        "gridX",
-        "gridY",
-        "blockX",
-        "correlationId",
-        "gridId",
-        "name",
-    ];
+    let own = ["start", "end", "completed", "contextId", "gridX", "gridY", "blockX", "correlationId", "gridId", "name"];
     let mask = |record: &[u8]| {
         let mut masked = record.to_vec();
         for name in own {
@@ -491,10 +380,7 @@ fn records_are_a_real_ones_bytes() {
     };
     assert_eq!(mask(&ours), mask(theirs));
     assert_eq!(field::<[i32; 6]>(&ours, "gridX"), [3, 2, 1, 4, 1, 1]);
-    assert!(
-        field::<u64>(&ours, "start") > 0
-            && field::<u64>(&ours, "end") > field::<u64>(&ours, "start")
-    );
+    assert!(field::<u64>(&ours, "start") > 0 && field::<u64>(&ours, "end") > field::<u64>(&ours, "start"));
     // SAFETY: records keep their names.
     assert_eq!(unsafe { text(field(&ours, "name")) }, "add");
 }
@@ -548,25 +434,14 @@ fn a_graph_launch_is_one_call_and_many_kernels() {
     // SAFETY: the pointers are valid.
     unsafe {
         assert_eq!(cuStreamBeginCapture_v2(stream, 0), 0);
-        assert_eq!(
-            cuStreamSynchronize(stream),
-            900,
-            "a capturing stream cannot be waited for"
-        );
+        assert_eq!(cuStreamSynchronize(stream), 900, "a capturing stream cannot be waited for");
         for _ in 0..3 {
             assert_eq!(launch(program.function(c"add"), stream, &mut args), 0);
         }
         assert_eq!(cuStreamEndCapture(stream, &mut graph), 0);
         assert_eq!(cuGraphInstantiateWithFlags(&mut exec, graph, 0), 0);
     }
-    assert_eq!(
-        SEEN.lock()
-            .unwrap()
-            .iter()
-            .filter(|call| call.id == 307 && !call.exit)
-            .count(),
-        3
-    );
+    assert_eq!(SEEN.lock().unwrap().iter().filter(|call| call.id == 307 && !call.exit).count(), 3);
     synchronize();
     assert_eq!(flush(0), 0, "captured launches run nothing");
     // SAFETY: valid handles.
@@ -580,20 +455,10 @@ fn a_graph_launch_is_one_call_and_many_kernels() {
     for record in RECORDS.lock().unwrap().iter() {
         let node: u64 = field(record, "graphNodeId");
         assert_eq!(node >> 32, u64::from(field::<u32>(record, "graphId")));
-        by_call
-            .entry(field(record, "correlationId"))
-            .or_default()
-            .push(node & 0xffff_ffff);
+        by_call.entry(field(record, "correlationId")).or_default().push(node & 0xffff_ffff);
     }
-    assert!(
-        by_call.len() == 2 && by_call.values().all(|nodes| nodes == &[0, 1, 2]),
-        "{by_call:?}"
-    );
-    assert_eq!(
-        value(address),
-        36,
-        "two launches, three kernels, six blocks"
-    );
+    assert!(by_call.len() == 2 && by_call.values().all(|nodes| nodes == &[0, 1, 2]), "{by_call:?}");
+    assert_eq!(value(address), 36, "two launches, three kernels, six blocks");
 }
 
 #[test]
@@ -603,34 +468,15 @@ fn failures_are_answered() {
     let mut second = 0;
     // SAFETY: the pointers are valid.
     unsafe {
-        assert_eq!(
-            cuptiSubscribe(&mut second, Some(seen), std::ptr::null_mut()),
-            39
-        );
-        assert_eq!(
-            cudaLaunchKernel(99, dim(1), dim(1), std::ptr::null_mut(), 0, 0),
-            98
-        );
+        assert_eq!(cuptiSubscribe(&mut second, Some(seen), std::ptr::null_mut()), 39);
+        assert_eq!(cudaLaunchKernel(99, dim(1), dim(1), std::ptr::null_mut(), 0, 0), 98);
         assert_eq!((cudaGetLastError(), cudaGetLastError()), (98, 0));
         assert_eq!(cuMemcpyDtoH_v2(&raw mut second as usize, 16, 4), 1);
         assert_eq!(cuStreamSynchronize(4242), 400);
-        assert_eq!(
-            cuModuleGetFunction(&mut second, program.module, c"nowhere".as_ptr()),
-            500
-        );
+        assert_eq!(cuModuleGetFunction(&mut second, program.module, c"nowhere".as_ptr()), 500);
     }
-    assert_eq!(
-        launch(program.function(c"missing"), 0, &mut []),
-        500,
-        "no host function of that name"
-    );
-    let exit = SEEN
-        .lock()
-        .unwrap()
-        .iter()
-        .rfind(|call| call.id == 307 && call.exit)
-        .cloned()
-        .unwrap();
+    assert_eq!(launch(program.function(c"missing"), 0, &mut []), 500, "no host function of that name");
+    let exit = SEEN.lock().unwrap().iter().rfind(|call| call.id == 307 && call.exit).cloned().unwrap();
     assert_eq!((exit.symbol.as_str(), exit.result), ("missing", 500));
 }
 
@@ -639,13 +485,7 @@ fn names_are_cuptis() {
     let name = |domain, id| {
         let mut name = std::ptr::null();
         // SAFETY: the pointer is valid.
-        unsafe {
-            if cuptiGetCallbackName(domain, id, &mut name) == 0 {
-                text(name)
-            } else {
-                "none".into()
-            }
-        }
+        unsafe { if cuptiGetCallbackName(domain, id, &mut name) == 0 { text(name) } else { "none".into() } }
     };
     assert_eq!(name(RUNTIME, 211), "cudaLaunchKernel_v7000");
     assert_eq!(name(DRIVER, 652), "cuLaunchKernelEx");
@@ -666,39 +506,21 @@ fn copies_sets_waits_and_calls_are_recorded() {
         let (mut address, bytes) = (0, [9u8; 12]);
         assert_eq!(cudaMalloc(&mut address, 64), 0);
         assert_eq!(cudaMemsetAsync(address, 3, 64, own), 0);
-        assert_eq!(
-            cudaMemcpyAsync(address, bytes.as_ptr() as usize, 12, 1, own),
-            0
-        );
+        assert_eq!(cudaMemcpyAsync(address, bytes.as_ptr() as usize, 12, 1, own), 0);
         assert_eq!(cudaStreamSynchronize(own), 0);
     }
     flush(0);
     let records = RECORDS.lock().unwrap();
-    let of =
-        |kind: u32| -> Vec<&Vec<u8>> { records.iter().filter(|r| word(r, 0) == kind).collect() };
+    let of = |kind: u32| -> Vec<&Vec<u8>> { records.iter().filter(|r| word(r, 0) == kind).collect() };
     let calls: Vec<u32> = of(5).iter().map(|record| word(record, 4)).collect();
     assert_eq!(calls, [20, 51, 41, 131], "runtime calls by id");
     let id_of = |call: usize| word(of(5)[call], 32);
     let (alloc, set, copy, wait) = (of(49)[0], of(2)[0], of(1)[0], of(38)[0]);
-    assert_eq!(
-        (word(alloc, 4), word(alloc, 24), word(alloc, 12)),
-        (1, 64, id_of(0))
-    );
+    assert_eq!((word(alloc, 4), word(alloc, 24), word(alloc, 12)), (1, 64, id_of(0)));
     assert_eq!((word(set, 8), word(set, 44)), (64, id_of(1)));
-    assert_eq!(
-        (copy[4], copy[5], copy[6], word(copy, 8), word(copy, 44)),
-        (1, 1, 3, 12, id_of(2))
-    );
-    assert_eq!(
-        (word(wait, 4), word(wait, 24)),
-        (3, id_of(3)),
-        "a stream was waited for"
-    );
-    assert_eq!(
-        (word(set, 40), word(copy, 40)),
-        (word(wait, 32), word(wait, 32)),
-        "one stream"
-    );
+    assert_eq!((copy[4], copy[5], copy[6], word(copy, 8), word(copy, 44)), (1, 1, 3, 12, id_of(2)));
+    assert_eq!((word(wait, 4), word(wait, 24)), (3, id_of(3)), "a stream was waited for");
+    assert_eq!((word(set, 40), word(copy, 40)), (word(wait, 32), word(wait, 32)), "one stream");
 }
 
 fn word(record: &[u8], at: usize) -> u32 {

@@ -46,11 +46,7 @@ fn turn() -> Turn {
             assert_eq!(cuModuleGetFunction(function, module, name.as_ptr()), 0);
         }
     }
-    Turn {
-        wait: functions[0],
-        put: functions[1],
-        _lock: lock,
-    }
+    Turn { wait: functions[0], put: functions[1], _lock: lock }
 }
 
 impl Turn {
@@ -59,11 +55,7 @@ impl Turn {
     }
 
     fn put(&self, stream: usize, mut address: usize, mut value: u32) {
-        launch(
-            self.put,
-            stream,
-            &mut [(&raw mut address).cast(), (&raw mut value).cast()],
-        );
+        launch(self.put, stream, &mut [(&raw mut address).cast(), (&raw mut value).cast()]);
     }
 
     fn release(&self) {
@@ -73,21 +65,8 @@ impl Turn {
 
 fn launch(function: usize, stream: usize, args: &mut [*mut c_void]) {
     // SAFETY: the arguments are the kernel's.
-    let result = unsafe {
-        cuLaunchKernel(
-            function,
-            1,
-            1,
-            1,
-            1,
-            1,
-            1,
-            0,
-            stream,
-            args.as_mut_ptr(),
-            std::ptr::null_mut(),
-        )
-    };
+    let result =
+        unsafe { cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, args.as_mut_ptr(), std::ptr::null_mut()) };
     assert_eq!(result, 0);
 }
 
@@ -169,12 +148,7 @@ fn the_legacy_stream_waits_for_blocking_streams_alone() {
 #[test]
 fn an_event_orders_two_streams() {
     let turn = turn();
-    let (first, second, word, done) = (
-        stream(NON_BLOCKING),
-        stream(NON_BLOCKING),
-        memory(),
-        event(),
-    );
+    let (first, second, word, done) = (stream(NON_BLOCKING), stream(NON_BLOCKING), memory(), event());
     turn.hold(first);
     turn.put(first, word, 1);
     // SAFETY: valid handles.
@@ -228,18 +202,11 @@ fn functions_are_found_by_their_plain_names() {
     let find = |name: &CStr, flags| {
         let (mut found, mut status) = (std::ptr::null(), -1);
         // SAFETY: the pointers are valid.
-        let result =
-            unsafe { cuGetProcAddress_v2(name.as_ptr(), &mut found, 13_000, flags, &mut status) };
+        let result = unsafe { cuGetProcAddress_v2(name.as_ptr(), &mut found, 13_000, flags, &mut status) };
         (result, status, found)
     };
     assert_eq!(find(c"cuMemAlloc", 0), (0, 0, cuMemAlloc_v2 as *const ()));
-    assert_eq!(
-        find(c"cuLaunchKernel", 0),
-        (0, 0, cuLaunchKernel as *const ())
-    );
-    assert_eq!(
-        find(c"cuLaunchKernel", 2),
-        (0, 0, cuLaunchKernel_ptsz as *const ())
-    );
+    assert_eq!(find(c"cuLaunchKernel", 0), (0, 0, cuLaunchKernel as *const ()));
+    assert_eq!(find(c"cuLaunchKernel", 2), (0, 0, cuLaunchKernel_ptsz as *const ()));
     assert_eq!(find(c"cuNothing", 0), (500, 1, std::ptr::null()));
 }

@@ -170,12 +170,21 @@ pub struct Mapping {
 pub enum Record<'a> {
     Launch(Launch),
     Kernel(Kernel),
-    Name { id: u32, text: &'a [u8] },
-    Stack { id: u32, frames: Vec<u64> },
+    Name {
+        id: u32,
+        text: &'a [u8],
+    },
+    Stack {
+        id: u32,
+        frames: Vec<u64>,
+    },
     Clock(Clock),
     Flush(Flush),
     Thread(Thread),
-    Mapping { mapping: Mapping, path: &'a [u8] },
+    Mapping {
+        mapping: Mapping,
+        path: &'a [u8],
+    },
     /// A kind of a later version.
     Unknown(u16),
 }
@@ -248,11 +257,13 @@ fn decode(kind: u16, body: &[u8]) -> Option<Record<'_>> {
         kind::KERNEL => Record::Kernel(take(body)?.0),
         kind::NAME => {
             let (name, tail): (Name, _) = take(body)?;
-            Record::Name { id: name.id, text: tail.get(..name.len as usize)? }
+            let len = Some(name.len as usize).filter(|len| *len <= MAX_NAME)?;
+            Record::Name { id: name.id, text: tail.get(..len)? }
         }
         kind::STACK => {
             let (stack, tail): (Stack, _) = take(body)?;
-            let bytes = tail.get(..(stack.len as usize).checked_mul(8)?)?;
+            let len = Some(stack.len as usize).filter(|len| *len <= MAX_FRAMES)?;
+            let bytes = tail.get(..len * 8)?;
             let frames = bytes.chunks_exact(8).map(|it| u64::from_le_bytes(it.try_into().unwrap_or_default()));
             Record::Stack { id: stack.id, frames: frames.collect() }
         }
@@ -261,7 +272,7 @@ fn decode(kind: u16, body: &[u8]) -> Option<Record<'_>> {
         kind::THREAD => Record::Thread(take(body)?.0),
         kind::MAPPING => {
             let (mapping, tail): (Mapping, _) = take(body)?;
-            let len = usize::try_from(mapping.path_len).ok()?;
+            let len = usize::try_from(mapping.path_len).ok().filter(|len| *len <= MAX_NAME)?;
             Record::Mapping { mapping, path: tail.get(..len)? }
         }
         other => Record::Unknown(other),

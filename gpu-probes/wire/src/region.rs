@@ -90,7 +90,10 @@ impl Shape {
 
     /// Whether both sides can work with it.
     pub const fn is_sound(self) -> bool {
-        self.rings > 0 && self.rings <= 4096 && self.ring_bytes >= PAGE as u32 && self.ring_bytes.is_power_of_two()
+        self.rings > 0
+            && self.rings <= 4096
+            && self.ring_bytes >= PAGE as u32
+            && self.ring_bytes.is_power_of_two()
             && self.ring_bytes <= 1 << 28
     }
 }

@@ -45,10 +45,7 @@ mod tests {
 
     #[test]
     fn powers_of_two_start_buckets() {
-        assert_eq!(
-            [-1, 0, 1, 2, 3, 4, 7, 8, 1023, 1024].map(|v| index(v, 0)),
-            [-1, 0, 1, 2, 2, 3, 3, 4, 10, 11]
-        );
+        assert_eq!([-1, 0, 1, 2, 3, 4, 7, 8, 1023, 1024].map(|v| index(v, 0)), [-1, 0, 1, 2, 2, 3, 3, 4, 10, 11]);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! What a run says, as data: the render crate turns these into text or JSON.
 
 use crate::loss::{Account, Losses};
-use crate::table::Table;
 use crate::stack::{Frames, StackKey};
+use crate::table::Table;
 use std::sync::Arc;
 
 /// One thing to print, in the order in which it happened.

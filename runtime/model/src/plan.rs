@@ -92,11 +92,21 @@ pub struct Probe {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Functions of an executable or library; both parts as the user wrote them.
-    Function { object: String, function: String },
-    Tracepoint { category: String, name: String },
+    Function {
+        object: String,
+        function: String,
+    },
+    Tracepoint {
+        category: String,
+        name: String,
+    },
     /// A sample a so many times a second on each CPU.
-    Profile { hz: u64 },
-    Interval { nanos: u64 },
+    Profile {
+        hz: u64,
+    },
+    Interval {
+        nanos: u64,
+    },
     /// Events of the GPU side, `begin` and `end`.
     None,
 }

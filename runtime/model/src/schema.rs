@@ -53,8 +53,22 @@ impl Event {
 
 /// Events that the language defines and this version does not run yet: naming one is an error that says so.
 pub const NOT_YET: &[&str] = &[
-    "memcpy", "memset", "wait", "alloc", "free", "graph_launch", "nvtx", "api", "usdt", "device_entry",
-    "device_exit", "device_mem", "device_block_begin", "device_block_end", "device_barrier", "device_line",
+    "memcpy",
+    "memset",
+    "wait",
+    "alloc",
+    "free",
+    "graph_launch",
+    "nvtx",
+    "api",
+    "usdt",
+    "device_entry",
+    "device_exit",
+    "device_mem",
+    "device_block_begin",
+    "device_block_end",
+    "device_barrier",
+    "device_line",
 ];
 
 /// One field of an event value.

@@ -179,8 +179,16 @@ pub enum Cell {
     Plain(Value),
     /// Count, sum, minimum or maximum.
     Number(i64),
-    Avg { count: i64, total: i64 },
-    Stats { count: i64, total: i64, min: i64, max: i64 },
+    Avg {
+        count: i64,
+        total: i64,
+    },
+    Stats {
+        count: i64,
+        total: i64,
+        min: i64,
+        max: i64,
+    },
     /// Counts by bucket number, of `Hist`, `Lhist` and `Quantiles`.
     Buckets(BTreeMap<i64, u64>),
 }
@@ -209,10 +217,7 @@ impl Cell {
                 *count = count.wrapping_add(c);
                 *total = total.wrapping_add(t);
             }
-            (
-                Cell::Stats { count, total, min, max },
-                Cell::Stats { count: c, total: t, min: lo, max: hi },
-            ) => {
+            (Cell::Stats { count, total, min, max }, Cell::Stats { count: c, total: t, min: lo, max: hi }) => {
                 *count = count.wrapping_add(c);
                 *total = total.wrapping_add(t);
                 *min = (*min).min(lo);

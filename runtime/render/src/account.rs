@@ -14,15 +14,20 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
             "launch records that did not fit into a thread's ring",
             "ask for less with each launch (no stack), or sample with `every`",
         ),
-        Loss::NoRingForThread => {
-            ("threads that launched while all rings were taken; their launches are not seen", "trace fewer threads at once")
-        }
+        Loss::NoRingForThread => (
+            "threads that launched while all rings were taken; their launches are not seen",
+            "trace fewer threads at once",
+        ),
         Loss::ActivityRingFull => (
             "kernel records that did not fit into a ring although the writer waited",
             "give the tracer a processor of its own",
         ),
-        Loss::CuptiDropped => ("kernel records that CUPTI itself dropped", "launch less at once, or trace a shorter time"),
-        Loss::NoTimestamps => ("kernels whose times CUPTI did not collect", "nothing; their durations are not in any sum"),
+        Loss::CuptiDropped => {
+            ("kernel records that CUPTI itself dropped", "launch less at once, or trace a shorter time")
+        }
+        Loss::NoTimestamps => {
+            ("kernels whose times CUPTI did not collect", "nothing; their durations are not in any sum")
+        }
         Loss::StackTableFull => {
             ("launch stacks that did not fit into the collector's table", "trace a shorter time, or leave stacks out")
         }
@@ -53,10 +58,13 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
         ),
         Loss::TextCut => ("texts longer than their capacity, stored cut", "give `str()` a length"),
         Loss::KernelStack => ("stacks that the kernel could not store", "use fewer different stacks"),
-        Loss::KernelRingFull => {
-            ("printed lines and events that did not fit into the kernel's ring buffer", "print less often, or aggregate")
+        Loss::KernelRingFull => (
+            "printed lines and events that did not fit into the kernel's ring buffer",
+            "print less often, or aggregate",
+        ),
+        Loss::MissingValue => {
+            ("handlers that ended because they used a missing value", "test it first: `??`, `in`, `== ()`")
         }
-        Loss::MissingValue => ("handlers that ended because they used a missing value", "test it first: `??`, `in`, `== ()`"),
         Loss::DivisionByZero => ("handlers that ended because they divided by zero", "test the divisor first"),
         Loss::SkippedUnjoined => (
             "events that a handler skipped because their launch is not known",
@@ -65,13 +73,16 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
         Loss::UnreadableMemory => {
             ("handlers that ended because they could not read the program's memory", "check the address that is read")
         }
-        Loss::NoEntry => ("returns whose entry was not seen", "nothing: the calls had begun before the probe was there"),
+        Loss::NoEntry => {
+            ("returns whose entry was not seen", "nothing: the calls had begun before the probe was there")
+        }
         Loss::KernelMissed => {
             ("hits that the kernel skipped because the same program was running there", "probe something less frequent")
         }
-        Loss::UnprobedProcess => {
-            ("processes that ran without probes or without the collector", "start them under the tracer, or attach to them by -p")
-        }
+        Loss::UnprobedProcess => (
+            "processes that ran without probes or without the collector",
+            "start them under the tracer, or attach to them by -p",
+        ),
         Loss::InstructionLimit => ("handlers stopped by the instruction limit", "make the loop shorter"),
     }
 }

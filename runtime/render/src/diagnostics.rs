@@ -36,7 +36,11 @@ fn snippets<'a>(diagnostic: &'a Diagnostic, sources: &'a Sources) -> Vec<Snippet
     files.into_iter().filter_map(|it| snippet(diagnostic, it, sources.files.get(it.0 as usize)?)).collect()
 }
 
-fn snippet<'a>(diagnostic: &'a Diagnostic, file: FileId, source: &'a SourceFile) -> Option<Snippet<'a, Annotation<'a>>> {
+fn snippet<'a>(
+    diagnostic: &'a Diagnostic,
+    file: FileId,
+    source: &'a SourceFile,
+) -> Option<Snippet<'a, Annotation<'a>>> {
     let primary = std::iter::once((&diagnostic.primary, AnnotationKind::Primary));
     let secondary = diagnostic.secondary.iter().map(|it| (it, AnnotationKind::Context));
     let annotations = primary

@@ -1,8 +1,8 @@
 //! Where each handler will run and why, where maps live, and who pays for it.
 
+use crate::DEFAULT_WIDTH;
 use crate::account::place;
 use crate::cells::{padded, wrapped};
-use crate::DEFAULT_WIDTH;
 use std::fmt::Write;
 use xputrace_model::plan::{Demand, Place, Plan, Probe};
 use xputrace_model::schema::Unit;

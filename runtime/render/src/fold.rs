@@ -38,8 +38,8 @@ pub fn folded(table: &Table, names: &mut dyn StackNames) -> Result<String, FoldE
     }
     let mut weights: BTreeMap<String, i64> = BTreeMap::new();
     for row in merged(table, names) {
-        let weight = weight(&row.cell)
-            .ok_or_else(|| FoldError::NoWeight { map: def.name.clone(), verb: def.kind.verb() })?;
+        let weight =
+            weight(&row.cell).ok_or_else(|| FoldError::NoWeight { map: def.name.clone(), verb: def.kind.verb() })?;
         let sum = weights.entry(path(&row.key)).or_default();
         *sum = sum.saturating_add(weight);
     }

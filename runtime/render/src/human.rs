@@ -6,8 +6,15 @@ use xputrace_model::schema::Unit;
 type Step = (u64, &'static str);
 
 const NANOS: &[Step] = &[(1, "ns"), (1_000, "us"), (1_000_000, "ms"), (1_000_000_000, "s")];
-const BYTES: &[Step] =
-    &[(1, "B"), (1 << 10, "KiB"), (1 << 20, "MiB"), (1 << 30, "GiB"), (1 << 40, "TiB"), (1 << 50, "PiB"), (1 << 60, "EiB")];
+const BYTES: &[Step] = &[
+    (1, "B"),
+    (1 << 10, "KiB"),
+    (1 << 20, "MiB"),
+    (1 << 30, "GiB"),
+    (1 << 40, "TiB"),
+    (1 << 50, "PiB"),
+    (1 << 60, "EiB"),
+];
 
 /// `value` with its unit in three digits: `3.10 ms`, `64.0 KiB`; below the first step exact
 /// (`412 ns`, `17 B`), and an exact number where there is no unit. Whole numbers above 1000

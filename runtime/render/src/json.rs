@@ -13,10 +13,10 @@
 //! Times are integers in nanoseconds, sizes in bytes, names whole. Several keys are joined with
 //! a comma, a missing one is `-`, a stack is one line a frame, as bpftrace has it.
 
+use crate::Context;
 use crate::account::place;
 use crate::cells::{bounds, filled, quantiles};
 use crate::rows::{NamedStack, Part, Row, named, rows};
-use crate::Context;
 use serde_json::{Map, Value as Json, json};
 use std::io::{self, Write};
 use xputrace_model::loss::{Account, Loss, Losses};

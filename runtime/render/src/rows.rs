@@ -87,6 +87,7 @@ pub(crate) fn named(stack: StackKey, names: &mut dyn StackNames) -> NamedStack {
     let Some(frames) = names.frames(stack).filter(|it| !it.is_empty()) else {
         return NamedStack(vec![NamedFrame { function: LOST_STACK.into(), module: String::new() }]);
     };
-    let named = |it: &xputrace_model::stack::Frame| NamedFrame { function: it.function.clone(), module: it.module.clone() };
+    let named =
+        |it: &xputrace_model::stack::Frame| NamedFrame { function: it.function.clone(), module: it.module.clone() };
     NamedStack(frames.iter().map(named).collect())
 }

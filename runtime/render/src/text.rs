@@ -108,7 +108,10 @@ fn headed(def: &TableDef, row: &Row, suffix: &str, width: usize) -> Vec<String> 
                 lines.extend(frame_lines(stack, width));
                 lines.push(String::new());
             }
-            word => lines.last_mut().expect("never empty").push_str(&format!("{separator}{}", shorten(&word_text(word), room))),
+            word => lines
+                .last_mut()
+                .expect("never empty")
+                .push_str(&format!("{separator}{}", shorten(&word_text(word), room))),
         }
     }
     lines.last_mut().expect("never empty").push_str(&format!("]{suffix}"));

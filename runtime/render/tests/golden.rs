@@ -79,7 +79,9 @@ fn plain_maps() {
                     (vec![string("relu")], Cell::Number(412)),
                     (vec![Value::Missing], Cell::Number(99_000)),
                     (
-                        vec![string("at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, (unsigned long)3> >")],
+                        vec![string(
+                            "at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, (unsigned long)3> >",
+                        )],
                         Cell::Number(1_500_000_000),
                     ),
                 ],
@@ -152,14 +154,23 @@ fn histograms() {
                 &[Scalar::Text(16)],
                 hist,
                 Unit::Bytes,
-                vec![
-                    (vec![string("python3")], buckets(&[65_536, 100], 0)),
-                    (vec![string("sh")], buckets(&[5000], 0)),
-                ],
+                vec![(vec![string("python3")], buckets(&[65_536, 100], 0)), (vec![string("sh")], buckets(&[5000], 0))],
             )),
             view(table("@linear", &[], linear, Unit::None, vec![(vec![], linear_cell.clone())])),
-            view(table("@ms", &[], TableKind::Lhist { min: 0, max: 10_000_000, step: 2_500_000 }, Unit::Nanos, vec![(vec![], linear_cell)])),
-            view(table("@fine", &[], TableKind::Hist { bits: 1 }, Unit::None, vec![(vec![], buckets(&[1536, 2048], 1))])),
+            view(table(
+                "@ms",
+                &[],
+                TableKind::Lhist { min: 0, max: 10_000_000, step: 2_500_000 },
+                Unit::Nanos,
+                vec![(vec![], linear_cell)],
+            )),
+            view(table(
+                "@fine",
+                &[],
+                TableKind::Hist { bits: 1 },
+                Unit::None,
+                vec![(vec![], buckets(&[1536, 2048], 1))],
+            )),
             view(table(
                 "@q",
                 &[Scalar::Name],
@@ -201,7 +212,13 @@ fn flame_graphs_are_labelled_and_the_same_each_time() {
     assert!(svg.contains("GPU time &lt;x&gt;") && svg.contains("matmul (1,200 ns, 97.56%)"), "{svg}");
     assert_eq!(svg.as_bytes(), flamegraph(lines, "GPU time <x>", Unit::Nanos).unwrap());
     let no_stack = table("@x", &[Scalar::Int], TableKind::Count, Unit::None, vec![]);
-    let histogram = table("@h", &[Scalar::Stack], TableKind::Hist { bits: 0 }, Unit::None, vec![(vec![stack(1)], buckets(&[1], 0))]);
+    let histogram = table(
+        "@h",
+        &[Scalar::Stack],
+        TableKind::Hist { bits: 0 },
+        Unit::None,
+        vec![(vec![stack(1)], buckets(&[1], 0))],
+    );
     golden(
         "fold-errors.txt",
         &format!(
@@ -270,7 +287,11 @@ fn mistakes_in_scripts() {
             .also(label(0, 11..41, None), "summed up here")
             .help("use another map")
             .help("a map is one thing, whoever touches it"),
-        Diagnostic::warning("odd-place", "a span that lies within a character and past the end", label(0, 60..9000, None)),
+        Diagnostic::warning(
+            "odd-place",
+            "a span that lies within a character and past the end",
+            label(0, 60..9000, None),
+        ),
         Diagnostic::error("no-file", "a file that is not there", label(9, 0..1, None)),
     ];
     let colored = diagnostics(&all[..1], &sources(), true);

@@ -140,10 +140,11 @@ fn unknown_name(name: &str, label: Label) -> Diagnostic {
     let bare = ["pid", "tid", "comm", "nsecs", "arg0", "arg1", "args", "retval", "ustack", "kstack", "cpu", "func"];
     match name {
         "args" => diagnostic.help("a tracepoint's fields are fields of its event: `|e| … e.NAME`"),
-        "threadIdx" | "blockIdx" | "blockDim" | "gridDim" => diagnostic.help("handlers on the device are not supported yet"),
-        "k" | "e" | "l" => {
-            diagnostic.help(format!("a handler names its event between the bars: `|{name}| …`, and sees it nowhere else"))
+        "threadIdx" | "blockIdx" | "blockDim" | "gridDim" => {
+            diagnostic.help("handlers on the device are not supported yet")
         }
+        "k" | "e" | "l" => diagnostic
+            .help(format!("a handler names its event between the bars: `|{name}| …`, and sees it nowhere else")),
         _ if static_check::is_known(name) => diagnostic.help(format!("it is a function: `{name}(…)`")),
         _ if bare.contains(&name) => {
             let field = if name == "nsecs" { "time" } else { name };

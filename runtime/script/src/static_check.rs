@@ -144,7 +144,9 @@ impl Check<'_> {
         if matches!(call.name.as_str(), "disable" | "enable") {
             let label = self.session.label(FileId(self.file as u32), position);
             let message = format!("switching a probe off and on (`.{}()`) is not supported yet", call.name);
-            self.found.push(Diagnostic::error("not-yet", message, label).help("test a map in the handler: `if @on == 1 { … }`"));
+            self.found.push(
+                Diagnostic::error("not-yet", message, label).help("test a map in the handler: `if @on == 1 { … }`"),
+            );
         }
     }
 

@@ -53,7 +53,14 @@ fn mistakes_have_answers() {
 fn render(sources: &Sources, diagnostics: &[Diagnostic]) -> String {
     let mut out = String::new();
     for it in diagnostics {
-        let _ = writeln!(out, "{} {}: {} `{}`", place(sources, &it.primary), it.code, it.message, slice(sources, &it.primary));
+        let _ = writeln!(
+            out,
+            "{} {}: {} `{}`",
+            place(sources, &it.primary),
+            it.code,
+            it.message,
+            slice(sources, &it.primary)
+        );
         for label in &it.secondary {
             let note = label.note.as_deref().unwrap_or_default();
             let _ = writeln!(out, "    {} `{}`: {note}", place(sources, label), slice(sources, label));
@@ -95,8 +102,11 @@ fn run(text: &str) -> (Rc<RefCell<FakeHost>>, Vec<String>) {
 
 fn run_on(host: Rc<RefCell<FakeHost>>, text: &str) -> (Rc<RefCell<FakeHost>>, Vec<String>) {
     let mut loaded = stage("test.rhai", text);
-    let mut answers: Vec<String> =
-        loaded.diagnostics.iter().map(|it| format!("{}: {}", place(&loaded.staged.sources, &it.primary), it.message)).collect();
+    let mut answers: Vec<String> = loaded
+        .diagnostics
+        .iter()
+        .map(|it| format!("{}: {}", place(&loaded.staged.sources, &it.primary), it.message))
+        .collect();
     loaded.interpreter.bind(host.clone());
     for handler in &loaded.staged.handlers {
         let Some(closure) = handler.interpreted else { continue };
@@ -205,14 +215,12 @@ fn events_have_their_fields() {
 
 #[test]
 fn run_time_mistakes_name_their_line() {
-    let (_, answers) = run(
-        "begin(|| {\n    let x = @gone[1] + 1;\n});\n\
+    let (_, answers) = run("begin(|| {\n    let x = @gone[1] + 1;\n});\n\
          fn share(a, b) {\n    a / b\n}\n\
          end(|| print(share(1, @zero ?? 0)));\n\
          end(|| print(@n[1].foo));\n\
          kernel(interpret(|k| print(k.nmae)));\n\
-         end(|| { while true { } });\n",
-    );
+         end(|| { while true { } });\n");
     assert_eq!(
         answers,
         [
@@ -227,7 +235,8 @@ fn run_time_mistakes_name_their_line() {
 
 #[test]
 fn flame_graphs_exits_and_numbers_of_the_run() {
-    let (host, answers) = run("end(|| { flamegraph(\"a.svg\", @gpu); print(launches()); exit(3); print(\"never\"); });");
+    let (host, answers) =
+        run("end(|| { flamegraph(\"a.svg\", @gpu); print(launches()); exit(3); print(\"never\"); });");
     assert!(answers.is_empty(), "{answers:?}");
     assert_eq!(host.borrow().printed, ["@gpu in a.svg", "12"]);
     assert_eq!(host.borrow().exit, Some(3));
@@ -235,7 +244,8 @@ fn flame_graphs_exits_and_numbers_of_the_run() {
 
 #[test]
 fn an_integer_without_a_unit_prints_plainly() {
-    let (host, answers) = run("end(|| { let ns = 1500; print(`${ns.human}`); for row in @none.top(3) { print(row.human); } });");
+    let (host, answers) =
+        run("end(|| { let ns = 1500; print(`${ns.human}`); for row in @none.top(3) { print(row.human); } });");
     assert!(answers.is_empty(), "{answers:?}");
     assert_eq!(host.borrow().printed, ["1500"]);
 }

@@ -17,8 +17,7 @@ fn reference() -> std::path::PathBuf {
 fn the_examples_compile() {
     let text = std::fs::read_to_string(reference()).expect("the reference is in the repository");
     let mut wrong = String::new();
-    let examples: Vec<&str> =
-        text.split("```rhai\n").skip(1).filter_map(|it| it.split("```").next()).collect();
+    let examples: Vec<&str> = text.split("```rhai\n").skip(1).filter_map(|it| it.split("```").next()).collect();
     assert!(examples.len() >= 9);
     for example in examples {
         let source = SourceFile { name: "example.rhai".into(), text: example.into() };
@@ -45,7 +44,8 @@ fn the_tables_are_the_schema() {
     let mut written = text.clone();
     for (name, table) in tables {
         let (start, end) = (format!("<!-- fields: {name} -->\n"), "<!-- end -->");
-        let from = written.find(&start).unwrap_or_else(|| panic!("the reference has no place for {name}")) + start.len();
+        let from =
+            written.find(&start).unwrap_or_else(|| panic!("the reference has no place for {name}")) + start.len();
         let to = from + written[from..].find(end).expect("the table has an end");
         written.replace_range(from..to, &table);
     }

@@ -195,7 +195,11 @@ mod tests {
             "cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4>",
             "cutlass::Kernel",
         ),
-        ("_ZN7cutlass4gemm6kernel4GemmIN3foo3barELb1EEclEi", "cutlass::gemm::kernel::Gemm<foo::bar, true>::operator()", "cutlass::gemm::kernel::Gemm::operator()"),
+        (
+            "_ZN7cutlass4gemm6kernel4GemmIN3foo3barELb1EEclEi",
+            "cutlass::gemm::kernel::Gemm<foo::bar, true>::operator()",
+            "cutlass::gemm::kernel::Gemm::operator()",
+        ),
         ("_ZN12_GLOBAL__N_16kernelILb0EEEvv", "(anonymous namespace)::kernel<false>", "(anonymous namespace)::kernel"),
         ("_ZN3foolsIiEEvT_", "foo::operator<< <int>", "foo::operator<<"),
         ("_ZN1AptEv", "A::operator->", "A::operator->"),
@@ -208,44 +212,24 @@ mod tests {
         ("@", "@", "@"),
         ("_ZNE@", "_ZNE@", "_ZNE@"),
         ("_ZN3std2io5stdio6_print17h3c6f7b1d2a9e8f40E", "std::io::stdio::_print", "std::io::stdio::_print"),
-        ("_ZNSt6vectorIiSaIiEE9push_backEOi", "std::vector<int, std::allocator<int> >::push_back", "std::vector::push_back"),
-        ("_ZNSt6vectorIiSaIiEE9push_backEOi@@GLIBCXX_3.4", "std::vector<int, std::allocator<int> >::push_back", "std::vector::push_back"),
+        (
+            "_ZNSt6vectorIiSaIiEE9push_backEOi",
+            "std::vector<int, std::allocator<int> >::push_back",
+            "std::vector::push_back",
+        ),
+        (
+            "_ZNSt6vectorIiSaIiEE9push_backEOi@@GLIBCXX_3.4",
+            "std::vector<int, std::allocator<int> >::push_back",
+            "std::vector::push_back",
+        ),
         ("_RINvCs1234_7mycrate3fooNtCs1234_7mycrate3BarE", "mycrate::foo::<mycrate::Bar>", "mycrate::foo"),
-        (
-            "_Z2dtIiEDTplfp_Li1EET_",
-            "dt<int>",
-            "dt",
-        ),
-        (
-            "_Z2fpIXadL_Z6targetiEEEvv",
-            "fp<&target(int)>",
-            "fp",
-        ),
-        (
-            "_Z2sfILb1EENSt9enable_ifIXT_EvE4typeEv",
-            "sf<true>",
-            "sf",
-        ),
-        (
-            "_Z3arrIiLi4EET_RAT0__S0_",
-            "arr<int, 4>",
-            "arr",
-        ),
-        (
-            "_Z3invIPFviSt6vectorIiSaIiEEEEvT_",
-            "inv<void (*)(int, std::vector<int, std::allocator<int> >)>",
-            "inv",
-        ),
-        (
-            "_Z3varIfE",
-            "var<float>",
-            "var",
-        ),
-        (
-            "_Z4packIJifPKcEEvDpT_",
-            "pack<int, float, char const*>",
-            "pack",
-        ),
+        ("_Z2dtIiEDTplfp_Li1EET_", "dt<int>", "dt"),
+        ("_Z2fpIXadL_Z6targetiEEEvv", "fp<&target(int)>", "fp"),
+        ("_Z2sfILb1EENSt9enable_ifIXT_EvE4typeEv", "sf<true>", "sf"),
+        ("_Z3arrIiLi4EET_RAT0__S0_", "arr<int, 4>", "arr"),
+        ("_Z3invIPFviSt6vectorIiSaIiEEEEvT_", "inv<void (*)(int, std::vector<int, std::allocator<int> >)>", "inv"),
+        ("_Z3varIfE", "var<float>", "var"),
+        ("_Z4packIJifPKcEEvDpT_", "pack<int, float, char const*>", "pack"),
         (
             "_Z5enumkILN7cutlass2OpE1ELxn5ELc120EEvNS0_3TagIXT_EEE",
             "enumk<(cutlass::Op)1, (long long)-5, (char)120>",
@@ -256,31 +240,11 @@ mod tests {
             "(anonymous namespace)::launch<g()::{lambda(int)#1}>",
             "(anonymous namespace)::launch",
         ),
-        (
-            "_ZN1SC1IfEET_",
-            "S::S<float>",
-            "S::S",
-        ),
-        (
-            "_ZN1SD1Ev",
-            "S::~S",
-            "S::~S",
-        ),
-        (
-            "_ZN1ScvPT_IiEEv",
-            "S::operator int*<int>",
-            "S::operator int*",
-        ),
-        (
-            "_ZN1SltIiEEbT_",
-            "S::operator< <int>",
-            "S::operator<",
-        ),
-        (
-            "_ZN1SrsIS_EEbT_",
-            "S::operator>><S>",
-            "S::operator>>",
-        ),
+        ("_ZN1SC1IfEET_", "S::S<float>", "S::S"),
+        ("_ZN1SD1Ev", "S::~S", "S::~S"),
+        ("_ZN1ScvPT_IiEEv", "S::operator int*<int>", "S::operator int*"),
+        ("_ZN1SltIiEEbT_", "S::operator< <int>", "S::operator<"),
+        ("_ZN1SrsIS_EEbT_", "S::operator>><S>", "S::operator>>"),
         (
             "_ZN3cub25CUB_200200_700_750_800_NS18DeviceReduceKernelIiPfSt4plusIfEEEvT0_T1_",
             "cub::CUB_200200_700_750_800_NS::DeviceReduceKernel<int, float*, std::plus<float> >",
@@ -291,26 +255,14 @@ mod tests {
             "cutlass::Kernel2<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GemmShape<128, 64, 32>, true> >",
             "cutlass::Kernel2",
         ),
-        (
-            "_ZZ1gvENKUliE_clEi",
-            "g()::{lambda(int)#1}::operator()",
-            "g()::{lambda(int)#1}::operator()",
-        ),
-        (
-            "_Z5scaleIfEvPT_S0_.cold",
-            "scale<float>",
-            "scale",
-        ),
+        ("_ZZ1gvENKUliE_clEi", "g()::{lambda(int)#1}::operator()", "g()::{lambda(int)#1}::operator()"),
+        ("_Z5scaleIfEvPT_S0_.cold", "scale<float>", "scale"),
         (
             "_Z16cudaLaunchKernelIcE9cudaErrorPKT_4dim3S4_PPvmP11CUstream_st",
             "cudaLaunchKernel<char>",
             "cudaLaunchKernel",
         ),
-        (
-            "helper.constprop.0",
-            "helper.constprop.0",
-            "helper.constprop.0",
-        ),
+        ("helper.constprop.0", "helper.constprop.0", "helper.constprop.0"),
     ];
 
     #[test]
@@ -327,7 +279,9 @@ mod tests {
 
     #[test]
     fn lambdas_keep_their_parameters_inside_the_name() {
-        let (name, short) = both("_ZN2at6native18elementwise_kernelILi128ELi2EZNS0_15gpu_kernel_implINS0_13AUnaryFunctorIfffNS0_10MulFunctorIfEEEEEEvRNS_18TensorIteratorBaseERKT_EUliE_EEviT1_");
+        let (name, short) = both(
+            "_ZN2at6native18elementwise_kernelILi128ELi2EZNS0_15gpu_kernel_implINS0_13AUnaryFunctorIfffNS0_10MulFunctorIfEEEEEEvRNS_18TensorIteratorBaseERKT_EUliE_EEviT1_",
+        );
         assert!(name.starts_with("at::native::elementwise_kernel<128, 2, "), "{name}");
         assert!(name.contains("gpu_kernel_impl<"), "{name}");
         assert_eq!(short, "at::native::elementwise_kernel");

@@ -82,11 +82,8 @@ struct Segment {
 
 impl Files {
     pub(crate) fn new() -> Self {
-        let symbolizer = Symbolizer::builder()
-            .enable_code_info(false)
-            .enable_inlined_fns(false)
-            .enable_demangling(false)
-            .build();
+        let symbolizer =
+            Symbolizer::builder().enable_code_info(false).enable_inlined_fns(false).enable_demangling(false).build();
         Files {
             symbolizer,
             files: Vec::new(),
@@ -158,9 +155,7 @@ impl Files {
         // Names come from symbol tables: debug information is large, slow and adds only lines.
         elf.debug_syms = false;
         match self.symbolizer.symbolize_single(&Source::Elf(elf), Input::VirtOffset(address)) {
-            Ok(Symbolized::Sym(sym)) => {
-                Some(Symbol { function: demangle(&sym.name).name, offset: sym.offset as u64 })
-            }
+            Ok(Symbolized::Sym(sym)) => Some(Symbol { function: demangle(&sym.name).name, offset: sym.offset as u64 }),
             Ok(Symbolized::Unknown(_)) | Err(_) => None,
         }
     }
@@ -178,9 +173,10 @@ impl ExecutableFile {
     }
 
     fn address(&self, file_offset: u64) -> Option<u64> {
-        let segment = self.segments.iter().find(|it| {
-            file_offset.checked_sub(it.file_offset).is_some_and(|distance| distance < it.bytes)
-        })?;
+        let segment = self
+            .segments
+            .iter()
+            .find(|it| file_offset.checked_sub(it.file_offset).is_some_and(|distance| distance < it.bytes))?;
         Some(segment.address.wrapping_add(file_offset - segment.file_offset))
     }
 }

@@ -102,12 +102,7 @@ impl Default for Processes {
 impl Processes {
     /// Knows no process yet.
     pub fn new() -> Self {
-        Processes {
-            processes: FxHashMap::default(),
-            files: Files::new(),
-            vdso: None,
-            kernel: KernelSymbols::new(),
-        }
+        Processes { processes: FxHashMap::default(), files: Files::new(), vdso: None, kernel: KernelSymbols::new() }
     }
 
     /// Takes note of a mapping and opens its file, which keeps its names available when the
@@ -117,12 +112,8 @@ impl Processes {
             return;
         }
         let content = content(&mut self.files, key, mapping);
-        let region = Region {
-            end: mapping.end,
-            file_offset: mapping.file_offset,
-            module: module(&mapping.path),
-            content,
-        };
+        let region =
+            Region { end: mapping.end, file_offset: mapping.file_offset, module: module(&mapping.path), content };
         let is_code_without_file = matches!(content, Content::Anonymous);
         let process = self.process(key);
         process.insert(mapping.start, region);
@@ -137,8 +128,9 @@ impl Processes {
     /// The process does not exist or may not be looked at.
     pub fn map_running(&mut self, key: ProcessKey) -> io::Result<usize> {
         let path = format!("/proc/{}/maps", key.pid);
-        let text = fs::read(&path)
-            .map_err(|it| io::Error::new(it.kind(), format!("cannot read the mappings of process {} from {path}: {it}", key.pid)))?;
+        let text = fs::read(&path).map_err(|it| {
+            io::Error::new(it.kind(), format!("cannot read the mappings of process {} from {path}: {it}", key.pid))
+        })?;
         let mappings: Vec<Mapping> = String::from_utf8_lossy(&text).lines().filter_map(executable_mapping).collect();
         for mapping in &mappings {
             self.map(key, mapping);
@@ -278,7 +270,10 @@ fn content(files: &mut Files, key: ProcessKey, mapping: &Mapping) -> Content {
     if path == b"[vdso]" {
         return Content::Vdso;
     }
-    let is_file = path.starts_with(b"/") && !path.starts_with(b"//") && !path.starts_with(b"/memfd:") && path != b"/dev/zero (deleted)";
+    let is_file = path.starts_with(b"/")
+        && !path.starts_with(b"//")
+        && !path.starts_with(b"/memfd:")
+        && path != b"/dev/zero (deleted)";
     if !is_file {
         return Content::Anonymous;
     }

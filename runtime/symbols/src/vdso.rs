@@ -40,8 +40,7 @@ fn image() -> Option<Vec<u8>> {
 fn functions(image: &[u8]) -> Option<Vec<(u64, u64, String)>> {
     let elf = object::File::parse(image).ok()?;
     let named = elf.dynamic_symbols().filter(|it| it.is_definition() && it.size() > 0);
-    let mut all: Vec<_> =
-        named.filter_map(|it| Some((it.address(), it.size(), it.name().ok()?.to_string()))).collect();
+    let mut all: Vec<_> = named.filter_map(|it| Some((it.address(), it.size(), it.name().ok()?.to_string()))).collect();
     // Of `__vdso_gettimeofday` and its alias `gettimeofday` the longer says more.
     all.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| b.2.len().cmp(&a.2.len())));
     all.dedup_by_key(|it| it.0);

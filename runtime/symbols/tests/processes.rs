@@ -151,7 +151,10 @@ fn a_child_has_its_parents_names_and_a_forgotten_process_has_none() {
     end(child);
     assert_eq!(processes.resolve(&stack, forked, Innermost::ReturnAddress)[0].function, "middle");
     assert!(!processes.knows(parent));
-    assert_eq!(processes.resolve(&stack[..1], parent, Innermost::ReturnAddress)[0].function, format!("{:#x}", stack[0]));
+    assert_eq!(
+        processes.resolve(&stack[..1], parent, Innermost::ReturnAddress)[0].function,
+        format!("{:#x}", stack[0])
+    );
 }
 
 #[test]

@@ -28,7 +28,8 @@ fn drains() -> Vec<Vec<Vec<u8>>> {
         }
         for n in from..to {
             let ring = (n % 4) as usize;
-            let it = Launch { tid: 70 + ring as u32, symbol: 1 + (n as u32 & 1), ..launch(n as u32 * 3 + 1, n * 1_000) };
+            let it =
+                Launch { tid: 70 + ring as u32, symbol: 1 + (n as u32 & 1), ..launch(n as u32 * 3 + 1, n * 1_000) };
             rings[ring] = std::mem::take(&mut rings[ring]).launch(it);
         }
         rings[4] = std::mem::take(&mut rings[4]).clock(from * 1_000);

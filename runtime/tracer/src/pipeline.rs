@@ -172,8 +172,7 @@ impl Pipeline {
     fn with_engine(plan: Arc<Plan>, handlers: Handlers, engine: Engine, demangle: Demangle, all_native: bool) -> Self {
         let mut names = Names::new(&plan.strings);
         let strings = Strings::new(demangle, &mut names);
-        let state =
-            State { plan, engine, names, targets: Vec::new(), faults: FxHashMap::default(), all_native };
+        let state = State { plan, engine, names, targets: Vec::new(), faults: FxHashMap::default(), all_native };
         Pipeline {
             state,
             processes: Vec::new(),
@@ -373,6 +372,8 @@ impl Pipeline {
         let process = &mut self.processes[at];
         let target = &mut self.state.targets[at];
         match record {
+            // An id keeps its first text: a target cannot make the string table grow without end.
+            Record::Name { id, .. } if process.names.get(id).is_some() => {}
             Record::Name { id, text } => {
                 let text = String::from_utf8_lossy(text);
                 let symbol = self.strings.symbol(&text, &mut self.state.names);
@@ -544,8 +545,7 @@ impl Pipeline {
         let lost = |it: Lost| totals.lost[it as usize];
         if self.handlers.expect_kernels {
             self.account.collector_kernels += totals.kernels;
-            self.account.collector_kernel_nanos =
-                self.account.collector_kernel_nanos.wrapping_add(totals.kernel_nanos);
+            self.account.collector_kernel_nanos = self.account.collector_kernel_nanos.wrapping_add(totals.kernel_nanos);
         }
         let submitted = match self.handlers.expect_launches {
             true => totals.launches.saturating_sub(totals.captured_launches),
@@ -726,11 +726,7 @@ impl Strings {
         let demangle = self.demangle;
         *self.demangled.entry(id).or_insert_with(|| {
             let (name, short_name) = demangle(text);
-            Symbol {
-                symbol: id.into(),
-                name: names.intern(&name).into(),
-                short_name: names.intern(&short_name).into(),
-            }
+            Symbol { symbol: id.into(), name: names.intern(&name).into(), short_name: names.intern(&short_name).into() }
         })
     }
 }
@@ -770,7 +766,13 @@ impl Joined {
 
     /// Decides between events that end together, whichever way they arrived.
     fn tie(&self) -> (JoinedKind, u64, u32, u64, u32) {
-        (self.kind, self.kernel.start, self.kernel.correlation | self.launch.correlation, self.kernel.graph_node, self.launch.tid)
+        (
+            self.kind,
+            self.kernel.start,
+            self.kernel.correlation | self.launch.correlation,
+            self.kernel.graph_node,
+            self.launch.tid,
+        )
     }
 }
 
@@ -984,14 +986,17 @@ impl Process {
             0 => StackKey::Lost,
             id => StackKey::Collector { process: self.index.0, id },
         };
-        context::fill_launch(ctx, &LaunchFacts {
-            record: launch,
-            symbol: self.launch_symbol(launch, strings),
-            api: self.symbol(launch.api).symbol,
-            kind: if launch.launch_kind == Launch::GRAPH { strings.graph } else { strings.kernel },
-            ustack: ustack.to_word(),
-            thread,
-        });
+        context::fill_launch(
+            ctx,
+            &LaunchFacts {
+                record: launch,
+                symbol: self.launch_symbol(launch, strings),
+                api: self.symbol(launch.api).symbol,
+                kind: if launch.launch_kind == Launch::GRAPH { strings.graph } else { strings.kernel },
+                ustack: ustack.to_word(),
+                thread,
+            },
+        );
         thread
     }
 }

@@ -192,8 +192,7 @@ impl Target {
         let memory = sealed_memory(shape.size()).map_err(|it| failed(context("make shared memory"), it))?;
         let region = Region::map(&memory, shape).map_err(|it| failed(context("map shared memory"), it))?;
         let bits = demand_bits(wanted, mappings) & if tags.is_some() { u64::MAX } else { !demand::MARKER };
-        let words =
-            [bits, shape.rings.into(), shape.ring_bytes.into(), FLUSH_MILLIS, process_index.into()];
+        let words = [bits, shape.rings.into(), shape.ring_bytes.into(), FLUSH_MILLIS, process_index.into()];
         let fds: Vec<RawFd> = [Some(memory.as_raw_fd()), tags].into_iter().flatten().collect();
         send(&self.socket, &Message::new(message::ARM, &words, ""), &fds)
             .map_err(|it| failed(context("arm the collector"), it))?;
@@ -476,9 +475,7 @@ fn receive(socket: &OwnedFd) -> Received {
     loop {
         // SAFETY: a writable buffer of that size. Descriptors that a peer sends are not asked
         // for, so the kernel closes them.
-        let n = unsafe {
-            libc::recv(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT)
-        };
+        let n = unsafe { libc::recv(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) };
         match n {
             1.. => match Message::decode(&bytes[..n as usize]) {
                 Some(message) => return Received::Message(message),
@@ -526,9 +523,7 @@ fn send(socket: &OwnedFd, message: &Message, fds: &[RawFd]) -> io::Result<()> {
 fn sealed_memory(size: usize) -> io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a NUL-terminated name; the descriptor is owned from here on.
-    let fd = unsafe {
-        checked(libc::memfd_create(c"xputrace".as_ptr(), flags)).map(|fd| OwnedFd::from_raw_fd(fd))
-    }?;
+    let fd = unsafe { checked(libc::memfd_create(c"xputrace".as_ptr(), flags)).map(|fd| OwnedFd::from_raw_fd(fd)) }?;
     let file = File::from(fd);
     file.set_len(size as u64)?;
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -543,7 +538,8 @@ mod tests {
 
     #[test]
     fn every_demand_has_its_bit() {
-        let all = Demand { launches: true, kernels: true, launch_stacks: true, launch_streams: true, launch_marker: true };
+        let all =
+            Demand { launches: true, kernels: true, launch_stacks: true, launch_streams: true, launch_marker: true };
         assert_eq!(demand_bits(&all, true), 63);
         assert_eq!(demand_bits(&Demand::default(), false), 0);
     }

@@ -56,38 +56,78 @@ pub struct Replayed {
     pub damage: Option<Damage>,
 }
 
-/// Runs a plan over everything in a recording. `begin` and `end` are the caller's business.
+/// What a replay found beside the handled events.
+#[derive(Default)]
+pub struct Outcome {
+    pub totals: Vec<CollectorTotals>,
+    pub span_nanos: u64,
+    pub frames: FxHashMap<StackKey, Vec<FrameInfo>>,
+    pub mappings: Vec<ProcessMapping>,
+    pub damage: Option<Damage>,
+}
+
+/// A recording that a plan can run over.
+pub struct Opened {
+    plan: Arc<Plan>,
+    meta: Meta,
+    recording: Reader,
+}
+
+/// Makes a pipeline for a plan over a recording; nothing has happened in it yet, so that
+/// `begin` handlers can run first.
 ///
 /// # Errors
 /// When the plan needs a probe that was not recorded, or cannot be loaded into the engine.
-pub fn replay(plan: Arc<Plan>, recording: Reader, demangle: Demangle, sink: &mut dyn Sink) -> Result<Replayed, Error> {
+pub fn open(plan: Arc<Plan>, recording: Reader, demangle: Demangle) -> Result<(Pipeline, Opened), Error> {
     let meta = recording.meta().clone();
     check(&plan, &meta)?;
     let pipeline = Pipeline::all_native(plan.clone(), demangle)?;
-    let mut tape = Tape::load(recording);
-    let mut replay = Replay { handlers: KernelHandlers::of(&plan, &meta), pipeline, now: 0, totals: Vec::new() };
-    let mut causes = tape.causes(replay.handlers.launch.is_empty());
-    for at in 0..tape.entries.len() {
-        let until = tape.time_of(at);
-        while let Some(cause) = causes.pop_if(|it| it.time <= until) {
+    Ok((pipeline, Opened { plan, meta, recording }))
+}
+
+impl Opened {
+    /// Runs the plan over everything in the recording. `begin` and `end` are the caller's business.
+    pub fn run(self, pipeline: &mut Pipeline, sink: &mut dyn Sink) -> Outcome {
+        let mut tape = Tape::load(self.recording);
+        let handlers = KernelHandlers::of(&self.plan, &self.meta);
+        let mut replay = Replay { handlers, pipeline, now: 0, totals: Vec::new() };
+        let mut causes = tape.causes(replay.handlers.launch.is_empty());
+        for at in 0..tape.entries.len() {
+            let until = tape.time_of(at);
+            while let Some(cause) = causes.pop_if(|it| it.time <= until) {
+                replay.run(&cause, &mut tape, sink);
+            }
+            replay.take(&tape.entries[at], sink);
+        }
+        while let Some(cause) = causes.pop() {
             replay.run(&cause, &mut tape, sink);
         }
-        replay.take(&tape.entries[at], sink);
+        replay.pipeline.finish(sink);
+        Outcome {
+            span_nanos: replay.now.saturating_sub(self.meta.monotonic_nanos),
+            totals: replay.totals,
+            frames: tape.frames,
+            mappings: tape.mappings,
+            damage: tape.damage,
+        }
     }
-    while let Some(cause) = causes.pop() {
-        replay.run(&cause, &mut tape, sink);
-    }
-    replay.pipeline.finish(sink);
-    let span_nanos = replay.now.saturating_sub(meta.monotonic_nanos);
-    let totals = replay.totals;
-    Ok(Replayed { pipeline: replay.pipeline, totals, span_nanos, meta, frames: tape.frames, mappings: tape.mappings, damage: tape.damage })
+}
+
+/// [`open`] and [`Opened::run`] in one, for plans without `begin` handlers.
+///
+/// # Errors
+/// As [`open`].
+pub fn replay(plan: Arc<Plan>, recording: Reader, demangle: Demangle, sink: &mut dyn Sink) -> Result<Replayed, Error> {
+    let (mut pipeline, opened) = open(plan, recording, demangle)?;
+    let meta = opened.meta.clone();
+    let Outcome { totals, span_nanos, frames, mappings, damage } = opened.run(&mut pipeline, sink);
+    Ok(Replayed { pipeline, totals, span_nanos, meta, frames, mappings, damage })
 }
 
 /// Every CPU probe of the plan must have been recorded.
 fn check(plan: &Plan, meta: &Meta) -> Result<(), Error> {
-    let is_cpu = |it: &&Probe| {
-        matches!(it.event, Event::Uprobe | Event::Uretprobe | Event::Tracepoint | Event::Profile)
-    };
+    let is_cpu =
+        |it: &&Probe| matches!(it.event, Event::Uprobe | Event::Uretprobe | Event::Tracepoint | Event::Profile);
     let recorded: Vec<String> = meta.probes.iter().map(|it| it.name.clone()).collect();
     let wanted = plan.probes.iter().filter(is_cpu).map(|it| it.name.clone());
     let mut missing: Vec<String> = wanted.filter(|it| !recorded.contains(it)).collect();
@@ -221,9 +261,9 @@ impl Tape {
     }
 }
 
-struct Replay {
+struct Replay<'a> {
     handlers: KernelHandlers,
-    pipeline: Pipeline,
+    pipeline: &'a mut Pipeline,
     now: u64,
     totals: Vec<CollectorTotals>,
 }
@@ -259,7 +299,7 @@ impl KernelHandlers {
     }
 }
 
-impl Replay {
+impl Replay<'_> {
     fn run(&mut self, cause: &Cause, tape: &mut Tape, sink: &mut dyn Sink) {
         self.advance(cause.time, sink);
         match cause.what {
@@ -299,12 +339,20 @@ impl Replay {
         let symbol = tape.names.get(&(process, launch.symbol)).filter(|_| launch.symbol != 0);
         let words = marker_words(pid, launch, symbol.is_some());
         let comm = tape.comms.get(&(process, launch.tid)).copied().unwrap_or_default();
-        let hit = Hit { time_nanos: launch.start, pid, tid: launch.tid, comm, context: marker_regs(), ..Hit::default() };
+        let hit =
+            Hit { time_nanos: launch.start, pid, tid: launch.tid, comm, context: marker_regs(), ..Hit::default() };
         let state = self.pipeline.state_mut();
         for (probe, program) in &self.handlers.launch {
             let memory = Memory { parts: vec![(WORDS_AT, words.as_bytes()), (SYMBOL_AT, symbol.map_or(&[], |it| it))] };
-            let mut env =
-                CpuEnv { plan: &state.plan, names: &state.names, targets: &state.targets, hit: &hit, cookie: 0, memory, sink };
+            let mut env = CpuEnv {
+                plan: &state.plan,
+                names: &state.names,
+                targets: &state.targets,
+                hit: &hit,
+                cookie: 0,
+                memory,
+                sink,
+            };
             if let Err(fault) = state.engine.run(*program, &hit.context, &mut env) {
                 state.count_fault(*probe, fault);
             }

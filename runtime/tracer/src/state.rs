@@ -55,8 +55,12 @@ impl Target {
         Target { info, stacks: IdMap::default(), mappings: Vec::new() }
     }
 
-    /// False when there are too many already.
+    /// Takes note of a mapping that is not known yet; false when there are too many already.
     pub(crate) fn add_mapping(&mut self, mapping: MappingInfo) -> bool {
+        // The collector sends its whole list whenever it changed.
+        if self.mappings.contains(&mapping) {
+            return true;
+        }
         let room = self.mappings.len() < MOST_IDS / 16;
         if room {
             self.mappings.push(mapping);
@@ -102,7 +106,9 @@ impl State {
         let mut collector = Collector::new(def, &self.names);
         for map in self.maps_of(def) {
             let size = stored_key_size(def);
-            self.engine.for_each(map, &mut |key, value| add(&mut collector, &self.plan, map, &key[..size.min(key.len())], value));
+            self.engine.for_each(map, &mut |key, value| {
+                add(&mut collector, &self.plan, map, &key[..size.min(key.len())], value)
+            });
         }
         collector.finish()
     }
@@ -214,9 +220,8 @@ impl State {
     fn maps_of(&self, def: &TableDef) -> Vec<usize> {
         let mut maps: Vec<usize> = def.tracer_map.into_iter().chain(def.kernel_map).collect();
         maps.dedup();
-        let here = |map: &usize| {
-            self.plan.image.maps.get(*map).is_some_and(|it| self.all_native || it.home == Home::Tracer)
-        };
+        let here =
+            |map: &usize| self.plan.image.maps.get(*map).is_some_and(|it| self.all_native || it.home == Home::Tracer);
         maps.retain(here);
         maps
     }

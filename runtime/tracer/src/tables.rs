@@ -37,12 +37,9 @@ pub fn decode_value(def: &TableDef, key: &[u8], value: &[u8], names: &Names) -> 
         TableKind::Min => Cell::Number(number(0) ^ i64::MAX),
         TableKind::Max => Cell::Number(number(0) ^ i64::MIN),
         TableKind::Avg => Cell::Avg { count: number(0), total: number(8) },
-        TableKind::Stats => Cell::Stats {
-            count: number(0),
-            total: number(8),
-            min: number(16) ^ i64::MAX,
-            max: number(24) ^ i64::MIN,
-        },
+        TableKind::Stats => {
+            Cell::Stats { count: number(0), total: number(8), min: number(16) ^ i64::MAX, max: number(24) ^ i64::MIN }
+        }
         TableKind::Hist { .. } | TableKind::Lhist { .. } | TableKind::Quantiles => {
             let bucket = decode_bucket(def, key).unwrap_or(0);
             Cell::Buckets(BTreeMap::from([(bucket, word(value, 0))]))
@@ -284,7 +281,11 @@ mod tests {
 
     fn scalar() -> impl Strategy<Value = Scalar> {
         prop_oneof![
-            Just(Scalar::Int), Just(Scalar::Bool), Just(Scalar::Name), Just(Scalar::Text(16)), Just(Scalar::Stack)
+            Just(Scalar::Int),
+            Just(Scalar::Bool),
+            Just(Scalar::Name),
+            Just(Scalar::Text(16)),
+            Just(Scalar::Stack)
         ]
     }
 

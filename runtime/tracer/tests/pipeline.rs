@@ -38,7 +38,8 @@ fn row(name: &str, tid: i64, joined: i64, sum: i64) -> (Key, Cell) {
 #[test]
 fn the_documented_example() {
     let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
-    let launches = Ring::default().names().launch(launch(11, 1_000)).launch(launch(14, 1_100)).launch(launch(19, 1_200));
+    let launches =
+        Ring::default().names().launch(launch(11, 1_000)).launch(launch(14, 1_100)).launch(launch(19, 1_200));
     let activity = Ring::default()
         .clock(2_000)
         .kernel(kernel(14, 1_120, 1_320))
@@ -50,7 +51,10 @@ fn the_documented_example() {
 
     feed(&mut pipeline, &mut sink, &[Ring::default(), Ring::default().flush(2_100)]);
     assert_eq!(sink.ends(), [1_010], "after two flushes 7 is unjoined; 19 was launched at 1200 and withholds the rest");
-    assert_eq!(pipeline.waiting().map(|it| (it.name.to_string(), it.since_nanos, it.events)), Some(("a<int>".into(), 1_200, 2)));
+    assert_eq!(
+        pipeline.waiting().map(|it| (it.name.to_string(), it.since_nanos, it.events)),
+        Some(("a<int>".into(), 1_200, 2))
+    );
 
     let late = Ring::default().clock(3_000).kernel(kernel(19, 1_430, 2_430)).flush(3_000);
     feed(&mut pipeline, &mut sink, &[Ring::default(), late]);
@@ -67,16 +71,28 @@ fn the_documented_example() {
 fn every_field_reaches_the_handler() {
     let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
     let mut launch = launch(5, 1_000);
-    (launch.tag, launch.flags, launch.stack, launch.grid, launch.dynamic_shared) = (-3, Launch::TAGGED, 9, [1, 2, 3], 64);
+    (launch.tag, launch.flags, launch.stack, launch.grid, launch.dynamic_shared) =
+        (-3, Launch::TAGGED, 9, [1, 2, 3], 64);
     launch.stream = xputrace_wire::record::UNKNOWN;
-    let kernel = Kernel { grid: [4, 5, 6], block: [7, 8, 9], registers: 32, stream: 13, device: 2, ..kernel(5, 1_500, 1_700) };
+    let kernel =
+        Kernel { grid: [4, 5, 6], block: [7, 8, 9], registers: 32, stream: 13, device: 2, ..kernel(5, 1_500, 1_700) };
     feed(&mut pipeline, &mut sink, &[Ring::default().names().launch(launch), Ring::default().clock(1).kernel(kernel)]);
     end(&mut pipeline, &mut sink);
     let it = sink.events[0];
     let text = |at: usize| pipeline.names().get(it[at]).unwrap().to_string();
-    assert_eq!(["a<int>", "a", "a<int>", "cudaLaunchKernel", "kernel", "a<int>", "a"].map(String::from), [
-        word::NAME, word::SHORT_NAME, word::SYMBOL, word::LAUNCH_API, word::LAUNCH_KIND, word::LAUNCH_NAME, word::LAUNCH_SHORT_NAME,
-    ].map(text));
+    assert_eq!(
+        ["a<int>", "a", "a<int>", "cudaLaunchKernel", "kernel", "a<int>", "a"].map(String::from),
+        [
+            word::NAME,
+            word::SHORT_NAME,
+            word::SYMBOL,
+            word::LAUNCH_API,
+            word::LAUNCH_KIND,
+            word::LAUNCH_NAME,
+            word::LAUNCH_SHORT_NAME,
+        ]
+        .map(text)
+    );
     let numbers = |from: usize, n: usize| it[from..from + n].to_vec();
     assert_eq!(numbers(word::START, 3), [1_500, 1_700, 200]);
     assert_eq!(numbers(word::GRID, 7), [4, 5, 6, 7, 8, 9, 32]);
@@ -115,7 +131,8 @@ fn launches_are_joined_failed_captured_or_lost() {
         .launch(Launch { flags: Launch::CAPTURED, ..launch(3, 300) })
         .launch(Launch { symbol: KERNEL_B, ..launch(4, 400) });
     feed(&mut pipeline, &mut sink, &[launches, Ring::default().clock(1).kernel(kernel(1, 150, 160)).flush(1_000)]);
-    let mut totals = CollectorTotals { launches: 6, captured_launches: 1, kernels: 4, kernel_nanos: 99, ..Default::default() };
+    let mut totals =
+        CollectorTotals { launches: 6, captured_launches: 1, kernels: 4, kernel_nanos: 99, ..Default::default() };
     totals.lost[xputrace_wire::region::Lost::LaunchRingFull as usize] = 2;
     totals.lost[xputrace_wire::region::Lost::ActivityRingFull as usize] = 1;
     pipeline.end_process(P, totals, &mut sink);
@@ -125,7 +142,10 @@ fn launches_are_joined_failed_captured_or_lost() {
     assert_eq!((it.collector_kernels, it.collector_kernel_nanos), (4, 99));
     let losses = pipeline.losses();
     let of = |it| losses.of(it);
-    assert_eq!((of(Loss::LostAtExit), of(Loss::Unreconciled), of(Loss::LaunchRingFull), of(Loss::ActivityRingFull)), (1, 2, 2, 1));
+    assert_eq!(
+        (of(Loss::LostAtExit), of(Loss::Unreconciled), of(Loss::LaunchRingFull), of(Loss::ActivityRingFull)),
+        (1, 2, 2, 1)
+    );
     let lost: Vec<_> = pipeline.lost_by_name().into_iter().map(|(name, n)| (name.to_string(), n)).collect();
     assert_eq!(lost, [("(launch record lost)".into(), 2), ("b".into(), 1)]);
     pipeline.end_process(P, totals, &mut sink);
@@ -158,7 +178,8 @@ fn a_launch_whose_kernel_was_lost_withholds_no_longer_than_two_flushes() {
 #[test]
 fn a_stepped_wall_clock_is_counted_and_followed() {
     let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
-    let pair = |at: u64, offset: u64| Clock { monotonic_before: at - 1, realtime: at + offset, monotonic_after: at + 1 };
+    let pair =
+        |at: u64, offset: u64| Clock { monotonic_before: at - 1, realtime: at + offset, monotonic_after: at + 1 };
     let raw = |id, start: u64, end: u64| Kernel { start, end, ..kernel(id, 0, 0) };
     let activity = Ring::default()
         .clock_pair(pair(1_000, 50_000))
@@ -166,7 +187,11 @@ fn a_stepped_wall_clock_is_counted_and_followed() {
         .clock_pair(pair(2_000, 90_000))
         .kernel(raw(2, 91_900, 91_980))
         .flush(3_000);
-    feed(&mut pipeline, &mut sink, &[Ring::default().names().launch(launch(1, 800)).launch(launch(2, 1_800)), activity]);
+    feed(
+        &mut pipeline,
+        &mut sink,
+        &[Ring::default().names().launch(launch(1, 800)).launch(launch(2, 1_800)), activity],
+    );
     assert_eq!(sink.ends(), [950, 1_980]);
     assert_eq!(pipeline.losses().iter().collect::<Vec<_>>(), [(Loss::ClockStep, None, 1)]);
 }
@@ -175,7 +200,11 @@ fn a_stepped_wall_clock_is_counted_and_followed() {
 fn a_kernel_without_times_is_joined_and_not_handled() {
     let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
     let untimed = Kernel { start: 0, end: 0, ..kernel(1, 0, 0) };
-    feed(&mut pipeline, &mut sink, &[Ring::default().names().launch(launch(1, 100)), Ring::default().clock(1).kernel(untimed)]);
+    feed(
+        &mut pipeline,
+        &mut sink,
+        &[Ring::default().names().launch(launch(1, 100)), Ring::default().clock(1).kernel(untimed)],
+    );
     let mut totals = CollectorTotals { launches: 1, kernels: 1, ..Default::default() };
     totals.lost[xputrace_wire::region::Lost::NoTimestamps as usize] = 1;
     pipeline.end_process(P, totals, &mut sink);
@@ -186,7 +215,11 @@ fn a_kernel_without_times_is_joined_and_not_handled() {
 #[test]
 fn an_event_waits_for_a_name_from_another_ring() {
     let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
-    feed(&mut pipeline, &mut sink, &[Ring::default().launch(launch(1, 100)), Ring::default().clock(1).kernel(kernel(1, 150, 160)).flush(500)]);
+    feed(
+        &mut pipeline,
+        &mut sink,
+        &[Ring::default().launch(launch(1, 100)), Ring::default().clock(1).kernel(kernel(1, 150, 160)).flush(500)],
+    );
     assert!(sink.events.is_empty());
     feed(&mut pipeline, &mut sink, &[Ring::default().names()]);
     assert_eq!(rows(&pipeline), [row("a<int>", 7, 1, 10)]);
@@ -200,12 +233,16 @@ fn memory_is_bounded_and_what_falls_out_is_counted() {
     let many = (0..1_000u32).fold(Ring::default().names(), |ring, n| ring.launch(launch(n, u64::from(n))));
     feed(&mut pipeline, &mut sink, &[many]);
     assert!(pipeline.in_flight() <= 64);
-    let orphans = (2_000..3_000u32).fold(Ring::default().clock(1), |ring, n| ring.kernel(kernel(n, n.into(), u64::from(n) + 1)));
+    let orphans =
+        (2_000..3_000u32).fold(Ring::default().clock(1), |ring, n| ring.kernel(kernel(n, n.into(), u64::from(n) + 1)));
     feed(&mut pipeline, &mut sink, &[orphans]);
     assert!(sink.events.len() > 900, "{}", sink.events.len());
     end(&mut pipeline, &mut sink);
     let losses = pipeline.losses();
-    assert_eq!((losses.of(Loss::LaunchEvicted) + losses.of(Loss::LostAtExit), losses.of(Loss::Unjoined)), (1_000, 1_000));
+    assert_eq!(
+        (losses.of(Loss::LaunchEvicted) + losses.of(Loss::LostAtExit), losses.of(Loss::Unjoined)),
+        (1_000, 1_000)
+    );
     assert_eq!((pipeline.account().lost, sink.events.len()), (1_000, 1_000));
 }
 
@@ -268,7 +305,10 @@ struct Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = (0usize..3, 0u8..12, 1u64..500, any::<u64>());
-    proptest::collection::vec(step.prop_map(|(thread, kind, nanos, shuffle)| Step { thread, kind, nanos, shuffle }), 0..60)
+    proptest::collection::vec(
+        step.prop_map(|(thread, kind, nanos, shuffle)| Step { thread, kind, nanos, shuffle }),
+        0..60,
+    )
 }
 
 /// Records of three threads' rings, and of the ring of kernels.
@@ -303,7 +343,11 @@ fn play(steps: &[Step]) -> Vec<Vec<Vec<u8>>> {
 }
 
 /// Feeds the rings cut into drains, in the given order of rings.
-fn run(rings: &[Vec<Vec<u8>>], cuts: &[usize], order: &[usize]) -> (Vec<(Key, Cell)>, Vec<u64>, xputrace_model::loss::Account) {
+fn run(
+    rings: &[Vec<Vec<u8>>],
+    cuts: &[usize],
+    order: &[usize],
+) -> (Vec<(Key, Cell)>, Vec<u64>, xputrace_model::loss::Account) {
     let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
     feed(&mut pipeline, &mut sink, &[Ring::default().names().clock(1)]);
     let n_drains = cuts.len() / rings.len() + 1;
@@ -313,7 +357,8 @@ fn run(rings: &[Vec<Vec<u8>>], cuts: &[usize], order: &[usize]) -> (Vec<(Key, Ce
                 0 => 0,
                 d if d >= n_drains => rings[ring].len(),
                 d => {
-                    let mut at: Vec<usize> = (0..n_drains - 1).map(|i| cuts[i * rings.len() + ring] % (rings[ring].len() + 1)).collect();
+                    let mut at: Vec<usize> =
+                        (0..n_drains - 1).map(|i| cuts[i * rings.len() + ring] % (rings[ring].len() + 1)).collect();
                     at.sort_unstable();
                     at[d - 1]
                 }

@@ -12,7 +12,9 @@ use xputrace_model::plan::{Demand, Place, Plan};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Scalar, TableId, TableKind, Value};
-use xputrace_tracer::recording::{self, Entry, FrameInfo, GpuKind, Hit, Meta, ProbeInfo, ProcessMapping, Reader, UserString, Writer};
+use xputrace_tracer::recording::{
+    self, Entry, FrameInfo, GpuKind, Hit, Meta, ProbeInfo, ProcessMapping, Reader, UserString, Writer,
+};
 use xputrace_tracer::{CollectorTotals, replay};
 use xputrace_wire::record::{Kernel, Launch};
 
@@ -44,13 +46,25 @@ fn entries() -> Vec<Entry> {
     let stack = StackKey::KernelUser { pid: 100, exec: 3, id: 5 };
     let frame = FrameInfo { function: "main".into(), module: "app".into(), offset: 4 };
     let launches = Ring::default().names().launch(launch(1, 1_000)).launch(launch(2, 3_000));
-    let activity = Ring::default().clock(1).kernel(kernel(1, 1_100, 1_200)).kernel(kernel(2, 3_100, 3_300)).flush(4_000);
+    let activity =
+        Ring::default().clock(1).kernel(kernel(1, 1_100, 1_200)).kernel(kernel(2, 3_100, 3_300)).flush(4_000);
     vec![
-        Entry::ProcessStart { process: 0, pid: 100, pid_in_target: 0, comm: "app".into(), generation: 1, time_nanos: 1 },
+        Entry::ProcessStart {
+            process: 0,
+            pid: 100,
+            pid_in_target: 0,
+            comm: "app".into(),
+            generation: 1,
+            time_nanos: 1,
+        },
         Entry::Hit(hit(500, 42)),
         Entry::Hit(hit(2_000, 43)),
         Entry::Wire { process: 0, time_nanos: 4_100, rings: vec![launches.0, vec![], activity.0] },
-        Entry::ProcessEnd { process: 0, time_nanos: 5_000, totals: CollectorTotals { launches: 2, kernels: 2, ..Default::default() } },
+        Entry::ProcessEnd {
+            process: 0,
+            time_nanos: 5_000,
+            totals: CollectorTotals { launches: 2, kernels: 2, ..Default::default() },
+        },
         Entry::Mappings(vec![ProcessMapping { pid: 100, path: "/app".into(), ..Default::default() }]),
         Entry::Symbols(vec![(stack, vec![frame])]),
     ]
@@ -207,7 +221,8 @@ fn pointer(asm: &mut Assembler, to: Reg, offset: i32) {
 fn tags_come_from_the_probe_that_was_hit_before_the_launch() {
     let mut sink = Recorder::default();
     let reader = Reader::new(written(&entries())).unwrap();
-    let replayed = replay::replay(Arc::new(tagging_plan()), reader, demangle, &mut sink).unwrap_or_else(|it| panic!("{it}"));
+    let replayed =
+        replay::replay(Arc::new(tagging_plan()), reader, demangle, &mut sink).unwrap_or_else(|it| panic!("{it}"));
     let mut rows = replayed.pipeline.part(TableId(0));
     rows.sort_by(|a, b| a.0.cmp(&b.0));
     let row = |tag, nanos| (vec![Value::Int(tag)], Cell::Number(nanos));
@@ -245,10 +260,23 @@ fn ninety_thousand_launches_and_kernels_are_small() {
             let shape = n % 13;
             let end = now + 3_000 + random(800);
             let grid = [128 * (1 + shape), 1, 1];
-            launches = launches.launch(Launch { end, symbol: 1 + shape, stack: 10 + shape, grid, block: [256, 1, 1], ..launch(id, now) });
+            launches = launches.launch(Launch {
+                end,
+                symbol: 1 + shape,
+                stack: 10 + shape,
+                grid,
+                block: [256, 1, 1],
+                ..launch(id, now)
+            });
             gpu = gpu.max(now + 2_000) + 1_000 + random(300);
             let end = gpu + 2_000 + 1_000 * u64::from(shape) + random(256) * 32;
-            activity = activity.kernel(Kernel { symbol: 1 + shape, grid, block: [256, 1, 1], registers: 32 + shape, ..kernel(id, gpu, end) });
+            activity = activity.kernel(Kernel {
+                symbol: 1 + shape,
+                grid,
+                block: [256, 1, 1],
+                registers: 32 + shape,
+                ..kernel(id, gpu, end)
+            });
             gpu = end;
         }
         writer.gather(0, drain, vec![launches.0, activity.0]).unwrap();

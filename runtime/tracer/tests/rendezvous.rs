@@ -3,7 +3,8 @@
 mod common;
 
 use common::*;
-use std::os::fd::{FromRawFd, OwnedFd, AsRawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use xputrace_model::plan::Demand;
 use xputrace_tracer::ProcessIndex;
 use xputrace_tracer::rendezvous::{Listener, Notice};
@@ -11,7 +12,6 @@ use xputrace_wire::message::{self, Message, demand};
 use xputrace_wire::record::{self, Launch, kind, size_of_record};
 use xputrace_wire::region::{Control, PAGE, Shape};
 use xputrace_wire::ring::{RingHeader, Writer};
-use std::sync::atomic::Ordering;
 
 const SHAPE: Shape = Shape { rings: 2, ring_bytes: 65_536 };
 
@@ -51,13 +51,18 @@ fn hear(socket: &OwnedFd) -> (Message, Option<OwnedFd>) {
         (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), size_of_val(&control));
         let n = libc::recvmsg(socket.as_raw_fd(), &mut header, 0);
         let first = libc::CMSG_FIRSTHDR(&header);
-        let fd = (!first.is_null()).then(|| OwnedFd::from_raw_fd(libc::CMSG_DATA(first).cast::<i32>().read_unaligned()));
+        let fd =
+            (!first.is_null()).then(|| OwnedFd::from_raw_fd(libc::CMSG_DATA(first).cast::<i32>().read_unaligned()));
         (Message::decode(&bytes[..n as usize]).unwrap(), fd)
     }
 }
 
 fn hello() -> Message {
-    Message::new(message::HELLO, &[xputrace_wire::VERSION.into(), std::process::id().into(), 130_001, 1], "libcupti.so.13")
+    Message::new(
+        message::HELLO,
+        &[xputrace_wire::VERSION.into(), std::process::id().into(), 130_001, 1],
+        "libcupti.so.13",
+    )
 }
 
 #[test]
@@ -67,14 +72,21 @@ fn a_collector_is_armed_and_its_records_are_read() {
     let collector = connect(listener.value());
     say(&collector, &hello());
     let mut target = listener.accept().unwrap();
-    assert_eq!((target.pid, target.cupti_version, target.cupti.as_str()), (std::process::id(), 130_001, "libcupti.so.13"));
+    assert_eq!(
+        (target.pid, target.cupti_version, target.cupti.as_str()),
+        (std::process::id(), 130_001, "libcupti.so.13")
+    );
     assert!(target.can_walk_stacks && target.refusal.is_none() && target.poll().is_none());
 
     let wanted = Demand { launches: true, kernels: true, launch_marker: true, ..Default::default() };
     let mut region = target.arm(&wanted, true, SHAPE, 3, None).unwrap();
     let (arm, memory) = hear(&collector);
     let bits = demand::LAUNCHES | demand::KERNELS | demand::MAPPINGS;
-    assert_eq!((arm.kind, arm.words), (message::ARM, [bits, 2, 65_536, 100, 3, 0, 0, 0]), "no marker without a tag array");
+    assert_eq!(
+        (arm.kind, arm.words),
+        (message::ARM, [bits, 2, 65_536, 100, 3, 0, 0, 0]),
+        "no marker without a tag array"
+    );
 
     say(&collector, &Message::new(message::ARMED, &[250], "a note"));
     assert_eq!(target.poll(), Some(Notice::Armed { micros: 250, notes: vec!["a note".into()] }));
@@ -82,7 +94,8 @@ fn a_collector_is_armed_and_its_records_are_read() {
     let memory = memory.unwrap();
     // SAFETY: the region has this size; the test maps it once and never unmaps it.
     let (control, mut writer) = unsafe {
-        let at = libc::mmap(std::ptr::null_mut(), SHAPE.size(), 3, libc::MAP_SHARED, memory.as_raw_fd(), 0).cast::<u8>();
+        let at =
+            libc::mmap(std::ptr::null_mut(), SHAPE.size(), 3, libc::MAP_SHARED, memory.as_raw_fd(), 0).cast::<u8>();
         let header = at.add(SHAPE.ring_offset(0));
         (&*at.cast::<Control>(), Writer::new(header.cast::<RingHeader>(), header.add(PAGE), SHAPE.ring_bytes))
     };

@@ -191,11 +191,7 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Invocation, UsageError> {
     })
 }
 
-fn choose_script(
-    named: Option<String>,
-    options: &Options,
-    help: bool,
-) -> Result<(Option<Script>, bool), UsageError> {
+fn choose_script(named: Option<String>, options: &Options, help: bool) -> Result<(Option<Script>, bool), UsageError> {
     match (named, &options.one_liner) {
         (Some(name), Some(_)) => Err(usage(format!("a script was given twice: -e and `{name}`"))),
         (Some(name), None) => Ok((Some(Script::Named(name)), help)),
@@ -235,7 +231,9 @@ fn split_script_arguments(arguments: Vec<OsString>) -> (Vec<OsString>, Vec<Strin
             Some(name) if name != "help" && name != "version" && !known.contains(&name) => {
                 scripts.push(text.clone());
                 let detached = !text.contains('=') && have_script;
-                if let Some((_, value)) = words.next_if(|(_, next)| detached && !next.to_string_lossy().starts_with('-')) {
+                if let Some((_, value)) =
+                    words.next_if(|(_, next)| detached && !next.to_string_lossy().starts_with('-'))
+                {
                     scripts.push(value.to_string_lossy().into_owned());
                 }
             }

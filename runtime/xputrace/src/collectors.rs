@@ -74,7 +74,8 @@ impl Collectors {
     /// Arms a collector before its process goes on.
     fn arm(&mut self, mut target: Target, running: &mut Running, tape: &mut Option<Tape>) -> Result<()> {
         running.report.connected += 1;
-        let no_cupti = (target.cupti_version == 0).then(|| format!("process {} has no CUPTI: {}", target.pid, target.cupti));
+        let no_cupti =
+            (target.cupti_version == 0).then(|| format!("process {} has no CUPTI: {}", target.pid, target.cupti));
         if let Some(refusal) = target.refusal.clone().or(no_cupti) {
             running.report.note(&refusal);
             running.report.refusals.push(refusal);
@@ -119,6 +120,7 @@ impl Collectors {
             Notice::Refused { reason, .. } => {
                 running.report.note(&reason);
                 running.report.refusals.push(reason);
+                self.part_with(at, running, tape);
             }
             Notice::Bye { notes } => {
                 notes.iter().for_each(|it| running.report.note(it));
@@ -152,7 +154,11 @@ impl Collectors {
 
     /// Reads what a process left behind, and closes its account.
     fn part_with(&mut self, at: usize, running: &mut Running, tape: &mut Option<Tape>) {
-        while self.drain(at, running, tape) {}
+        // Twice: a name may have been written behind what the first drain saw. A target that still
+        // writes is not followed for ever.
+        for _ in 0..2 {
+            self.drain(at, running, tape);
+        }
         let Some(region) = self.targets[at].region.take() else { return };
         let (process, totals) = (self.targets[at].process, region.totals());
         self.totals.push(totals);

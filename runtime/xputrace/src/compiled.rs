@@ -32,7 +32,7 @@ pub enum Outcome {
 /// prints its diagnostics.
 pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
     let (source, directory) = source_of(run.script.as_ref())?;
-    let name = source.name.clone();
+    let name = typed_name(run.script.as_ref());
     let loader = Rc::new(FileLoader { directory });
     let mut loaded = xputrace_script::load(source, &run.script_arguments, loader);
     if run.options.all_processes {
@@ -95,7 +95,12 @@ pub fn build(run: &Run) -> Result<ExitCode> {
     let path = run.options.output.clone().unwrap_or_else(|| default_object(run.script.as_ref()));
     let bytes = object::write(&compiled.plan.image).context("writing the object")?;
     std::fs::write(&path, bytes).with_context(|| format!("writing {}", path.display()))?;
-    println!("{}: {} programs, {} maps", path.display(), compiled.plan.image.programs.len(), compiled.plan.image.maps.len());
+    println!(
+        "{}: {} programs, {} maps",
+        path.display(),
+        compiled.plan.image.programs.len(),
+        compiled.plan.image.maps.len()
+    );
     Ok(ExitCode::SUCCESS)
 }
 
@@ -116,7 +121,9 @@ fn compile_named(run: &Run) -> Result<Outcome> {
 
 fn default_object(script: Option<&Script>) -> PathBuf {
     match script {
-        Some(Script::Named(name)) => PathBuf::from(Path::new(name).file_stem().unwrap_or_default()).with_extension("bpf.o"),
+        Some(Script::Named(name)) => {
+            PathBuf::from(Path::new(name).file_stem().unwrap_or_default()).with_extension("bpf.o")
+        }
         _ => PathBuf::from("script.bpf.o"),
     }
 }
@@ -128,6 +135,15 @@ fn source_of(script: Option<&Script>) -> Result<(SourceFile, PathBuf)> {
         None => Ok((bundled("summary").context("the script summary is bundled")?, here)),
         Some(Script::Inline(text)) => Ok((SourceFile { name: "-e".into(), text: text.clone() }, here)),
         Some(Script::Named(name)) => named(name),
+    }
+}
+
+/// The script as it was typed.
+fn typed_name(script: Option<&Script>) -> String {
+    match script {
+        None => "summary".into(),
+        Some(Script::Inline(_)) => "-e '…'".into(),
+        Some(Script::Named(name)) => name.clone(),
     }
 }
 
@@ -184,7 +200,9 @@ fn help(name: &str, sources: &Sources, arguments: &[ArgumentSpec]) -> String {
 fn manual(sources: &Sources) -> String {
     let text = sources.files.first().map_or("", |it| it.text.as_str());
     let lines = text.lines().take_while(|it| it.starts_with("//"));
-    lines.map(|it| format!("{}\n", it.trim_start_matches('/').strip_prefix(' ').unwrap_or(it.trim_start_matches('/')))).collect()
+    lines
+        .map(|it| format!("{}\n", it.trim_start_matches('/').strip_prefix(' ').unwrap_or(it.trim_start_matches('/'))))
+        .collect()
 }
 
 /// Finds imports beside the script, then leaves the standard library to the bundle.

@@ -58,11 +58,8 @@ impl Stage {
     fn set() -> Result<Self> {
         let directory = std::env::current_dir()?.join("xputrace-demo");
         fs::create_dir_all(&directory).with_context(|| format!("creating {}", directory.display()))?;
-        let stage = Stage {
-            has_gpu: Path::new("/proc/driver/nvidia/version").exists(),
-            has_bpf: can_load_bpf(),
-            directory,
-        };
+        let stage =
+            Stage { has_gpu: Path::new("/proc/driver/nvidia/version").exists(), has_bpf: can_load_bpf(), directory };
         fs::write(stage.path("llm.xpt"), LLM)?;
         fs::write(stage.path("requests.xpt"), REQUESTS)?;
         println!("xputrace demo: eight steps; its files are in {}", stage.directory.display());

@@ -97,13 +97,20 @@ fn cupti() -> Fact {
         Some(path) => {
             let version = path.canonicalize().unwrap_or(path.clone());
             let name = version.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            fact("CUPTI", Standing::Works, format!("{} ({name}); a program's own copy is preferred", path.display()), None)
+            fact(
+                "CUPTI",
+                Standing::Works,
+                format!("{} ({name}); a program's own copy is preferred", path.display()),
+                None,
+            )
         }
         None => fact(
             "CUPTI",
             Standing::Missing,
             "no libcupti.so was found (a program that brings its own still works)",
-            Some("install the CUDA toolkit's CUPTI (package cuda-cupti-13-0 or the wheel nvidia-cuda-cupti) or add its directory to LD_LIBRARY_PATH"),
+            Some(
+                "install the CUDA toolkit's CUPTI (package cuda-cupti-13-0 or the wheel nvidia-cuda-cupti) or add its directory to LD_LIBRARY_PATH",
+            ),
         ),
     }
 }
@@ -143,13 +150,17 @@ fn counters() -> Fact {
     let params = std::fs::read_to_string("/proc/driver/nvidia/params").unwrap_or_default();
     let restricted = params.lines().any(|it| it.replace(' ', "") == "RmProfilingAdminOnly:1");
     match (params.is_empty(), restricted) {
-        (true, _) => fact("GPU counters", Standing::Limited, "unknown without the driver; tracing does not need them", None),
+        (true, _) => {
+            fact("GPU counters", Standing::Limited, "unknown without the driver; tracing does not need them", None)
+        }
         (_, false) => fact("GPU counters", Standing::Works, "open to all users", None),
         (_, true) => fact(
             "GPU counters",
             Standing::Limited,
             "only for administrators; tracing does not need them",
-            Some("echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' > /etc/modprobe.d/nvidia-counters.conf, then reload the driver"),
+            Some(
+                "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' > /etc/modprobe.d/nvidia-counters.conf, then reload the driver",
+            ),
         ),
     }
 }

@@ -33,7 +33,7 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
 /// How long an idle loop sleeps at most.
 const IDLE_INTERVAL: Duration = Duration::from_millis(20);
 /// How long collectors have for their last flush.
-const FAREWELL: Duration = Duration::from_millis(1500);
+const FAREWELL: Duration = Duration::from_millis(2000);
 
 /// `xputrace [run] SCRIPT -- CMD`.
 pub fn run(run: &Run) -> Result<ExitCode> {
@@ -68,9 +68,8 @@ fn refuse_impossible(run: &Run, plan: &Plan) -> Result<()> {
             "GPU hooks on a running process are not there yet (CPU probes are): start the program under xputrace, with -- CMD"
         );
     }
-    let needs_target = |it: &xputrace_model::plan::Probe| {
-        it.event.is_gpu() || (it.place == Place::Linux && !it.system_wide)
-    };
+    let needs_target =
+        |it: &xputrace_model::plan::Probe| it.event.is_gpu() || (it.place == Place::Linux && !it.system_wide);
     if plan.probes.iter().any(needs_target) && !elsewhere && run.command.is_empty() {
         bail!("nothing to trace: give a command (-- CMD), a process (-p PID), or -a for all processes");
     }
@@ -211,7 +210,9 @@ impl Session {
         }
         let mut fds: Vec<libc::pollfd> = Vec::new();
         let ours = self.collectors.iter().flat_map(Collectors::fds);
-        fds.extend(ours.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }));
+        let results = self.running.results.borrow();
+        let kernels = results.kernel.iter().flat_map(Kernel::fds);
+        fds.extend(ours.chain(kernels).map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }));
         let millis = limit.as_millis().clamp(1, 1000) as libc::c_int;
         // SAFETY: the array outlives the call and its length is given.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, millis) };
@@ -287,6 +288,7 @@ impl Session {
     /// Disarms, reads what is left, lets `end` handlers speak, prints, and gives the status.
     fn end(mut self, interrupts: &Interrupts) -> Result<ExitCode> {
         self.farewell(interrupts)?;
+        self.detach();
         self.take_kernel_records()?;
         self.follow_processes();
         let mut queue = Queue::default();
@@ -302,6 +304,13 @@ impl Session {
         self.running.report.print_end();
         let exit = self.running.results.borrow().exit;
         Ok(self.exit_code(exit))
+    }
+
+    /// Takes the probes out: what is printed and what is counted end at the same moment.
+    fn detach(&mut self) {
+        if let Some(kernel) = &mut self.running.results.borrow_mut().kernel {
+            kernel.detach();
+        }
     }
 
     /// Asks the collectors for their last flush and waits for it, within bounds.

@@ -61,13 +61,18 @@ fn usage(error: &cli::UsageError) -> ExitCode {
     let _ = error.print();
     ExitCode::from(match error.exit_code() {
         0 => 0,
-        _ if std::env::args().any(|it| matches!(it.as_str(), "check" | "explain" | "build" | "list" | "doctor" | "scripts")) => MISTAKE,
+        _ if std::env::args()
+            .take_while(|it| it != "--")
+            .any(|it| matches!(it.as_str(), "check" | "explain" | "build" | "list" | "doctor" | "scripts")) =>
+        {
+            MISTAKE
+        }
         _ => REFUSED,
     })
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|it| {
-        it.downcast_ref::<std::io::Error>().is_some_and(|it| it.kind() == std::io::ErrorKind::BrokenPipe)
-    })
+    error
+        .chain()
+        .any(|it| it.downcast_ref::<std::io::Error>().is_some_and(|it| it.kind() == std::io::ErrorKind::BrokenPipe))
 }

@@ -5,7 +5,7 @@
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// A file that the binary carries.
@@ -42,7 +42,11 @@ impl Owner {
 
 impl Payload {
     /// Makes sure that the file lies in a directory from which `owner` can load it; its path.
+    ///
+    /// All of it happens with the rights of `owner`: a directory that they can change must not
+    /// lead root anywhere.
     pub fn lay_down(self, owner: &Owner) -> Result<PathBuf> {
+        let _rights = Rights::of(owner)?;
         let directory = directory(owner)?;
         let path = directory.join(format!("{}-{:016x}{}", self.name, hash(self.bytes), self.extension));
         if fs::read(&path).is_ok_and(|it| it == self.bytes) {
@@ -50,14 +54,49 @@ impl Payload {
         }
         let draft = directory.join(format!(".{}-{}", self.name, std::process::id()));
         let write = || -> std::io::Result<()> {
-            let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o755).open(&draft)?;
+            let _ = fs::remove_file(&draft);
+            let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o755).open(&draft)?;
             file.write_all(self.bytes)?;
             file.set_permissions(fs::Permissions::from_mode(0o755))?;
-            chown(&draft, Some(owner.uid), Some(owner.gid))?;
             fs::rename(&draft, &path)
         };
         write().with_context(|| format!("writing {} to {}", self.name, path.display()))?;
         Ok(path)
+    }
+}
+
+/// The effective user and group of this process, changed until dropped.
+struct Rights {
+    before: Option<(u32, u32)>,
+}
+
+impl Rights {
+    fn of(owner: &Owner) -> Result<Self> {
+        // SAFETY: these calls only read and set numbers; this program has one thread here.
+        unsafe {
+            let before = (libc::geteuid(), libc::getegid());
+            if before.0 != 0 || owner.uid == 0 {
+                return Ok(Rights { before: None });
+            }
+            if libc::setegid(owner.gid) != 0 || libc::seteuid(owner.uid) != 0 {
+                let error = std::io::Error::last_os_error();
+                libc::setegid(before.1);
+                return Err(error).context(format!("acting as user {}", owner.uid));
+            }
+            Ok(Rights { before: Some(before) })
+        }
+    }
+}
+
+impl Drop for Rights {
+    fn drop(&mut self) {
+        if let Some((uid, gid)) = self.before {
+            // SAFETY: as in `of`; the saved user id is still root's.
+            unsafe {
+                libc::seteuid(uid);
+                libc::setegid(gid);
+            }
+        }
     }
 }
 
@@ -75,17 +114,16 @@ fn directory(owner: &Owner) -> Result<PathBuf> {
             Err(reason) => refusals.push(format!("{}: {reason:#}", candidate.display())),
         }
     }
-    bail!("found no directory for the collector that user {} owns and may execute from: {}", owner.uid, refusals.join("; "))
+    bail!(
+        "found no directory for the collector that user {} owns and may execute from: {}",
+        owner.uid,
+        refusals.join("; ")
+    )
 }
 
 fn prepare(directory: &Path, owner: &Owner) -> Result<()> {
     if !directory.exists() {
-        if let Some(parent) = directory.parent().filter(|it| !it.exists()) {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
-            chown(parent, Some(owner.uid), Some(owner.gid))?;
-        }
-        fs::DirBuilder::new().mode(0o700).create(directory)?;
-        chown(directory, Some(owner.uid), Some(owner.gid))?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     }
     let found = fs::symlink_metadata(directory)?;
     if !found.is_dir() || found.uid() != owner.uid || found.mode() & 0o022 != 0 {

@@ -18,8 +18,10 @@ use xputrace_model::catalog::{Catalog, TracepointField, TracepointFieldType, Tra
 use xputrace_model::plan::Plan;
 use xputrace_model::schema::Event;
 use xputrace_model::stack::{Frame, StackKey};
-use xputrace_tracer::recording::{Damage, Entry, FrameInfo, GpuKind, Hit, Meta, Reader, TracepointFieldInfo, UserString, Writer, hits};
-use xputrace_tracer::replay::replay as replay_plan;
+use xputrace_tracer::recording::{
+    Damage, Entry, FrameInfo, GpuKind, Hit, Meta, Reader, TracepointFieldInfo, UserString, Writer, hits,
+};
+use xputrace_tracer::replay::open;
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
 
 /// `xputrace record [SCRIPT] -o T.xpt -- CMD`: everything of the GPU side, and the hits of the
@@ -71,7 +73,15 @@ impl Tape {
             launch_stacks: true,
         };
         let layouts = recorder.layouts.clone();
-        Ok(Tape { writer: None, file: Some(file), meta, path: path.into(), stacks: Vec::new(), layouts, early_hits: Vec::new() })
+        Ok(Tape {
+            writer: None,
+            file: Some(file),
+            meta,
+            path: path.into(),
+            stacks: Vec::new(),
+            layouts,
+            early_hits: Vec::new(),
+        })
     }
 
     fn writer(&mut self) -> Result<&mut Writer<BufWriter<File>>> {
@@ -142,7 +152,11 @@ impl Tape {
         let writer = self.writer.take().context("the recording could not be begun")?;
         writer.finish()?.into_inner().map_err(|it| anyhow!("writing {}: {}", self.path.display(), it.error()))?;
         let size = std::fs::metadata(&self.path).map(|it| it.len()).unwrap_or(0);
-        eprintln!("xputrace: wrote {} ({})", self.path.display(), xputrace_render::human(size as i64, xputrace_model::schema::Unit::Bytes));
+        eprintln!(
+            "xputrace: wrote {} ({})",
+            self.path.display(),
+            xputrace_render::human(size as i64, xputrace_model::schema::Unit::Bytes)
+        );
         Ok(())
     }
 }
@@ -177,21 +191,21 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     if reader.meta().gpu == GpuKind::Software && run.options.format != "json" {
         println!("This recording comes from the software GPU: its times mean nothing.");
     }
-    let mut queue = Queue::default();
-    let replayed = replay_plan(plan.clone(), reader, crate::run::demangle, &mut queue)?;
-    let mut stacks = Stacks::new();
-    for (key, frames) in &replayed.frames {
-        stacks.know(*key, frames.iter().map(frame).collect());
-    }
-    if let Some(damage) = &replayed.damage {
-        eprintln!("xputrace: {}", describe(damage));
-    }
-    let results = Results::new(plan, None, replayed.pipeline, stacks, Printer::new(&run.options)?);
+    let (pipeline, opened) = open(plan.clone(), reader, crate::run::demangle)?;
+    let results = Results::new(plan, None, pipeline, Stacks::new(), Printer::new(&run.options)?);
     check_stack_files(&results, &run.options)?;
     let mut running = Running::new(results, compiled.interpreter, report);
     running.run_handlers(Event::Begin);
+    let mut queue = Queue::default();
+    let outcome = opened.run(&mut running.results.borrow_mut().pipeline, &mut queue);
+    for (key, frames) in &outcome.frames {
+        running.results.borrow_mut().stacks.know(*key, frames.iter().map(frame).collect());
+    }
+    if let Some(damage) = &outcome.damage {
+        eprintln!("xputrace: {}", describe(damage));
+    }
     running.settle(queue);
-    running.refresh_builtins(&replayed.totals, Duration::from_nanos(replayed.span_nanos));
+    running.refresh_builtins(&outcome.totals, Duration::from_nanos(outcome.span_nanos));
     running.finish(&run.options.folded, &run.options.flamegraph)?;
     let exit = running.results.borrow().exit.unwrap_or(0);
     Ok(ExitCode::from(exit as u8))

@@ -20,9 +20,9 @@ use xputrace_kernel::Kernel;
 use xputrace_model::bucket;
 use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::{Output, StackNames, View};
-use xputrace_model::stack::{Frames, StackKey};
 use xputrace_model::plan::Plan;
 use xputrace_model::schema::Unit;
+use xputrace_model::stack::{Frames, StackKey};
 use xputrace_model::table::{Cell, Key, Scalar, Table, TableDef, TableId, TableKind, Value};
 use xputrace_script::Host;
 use xputrace_tracer::{Pipeline, tables};
@@ -99,11 +99,8 @@ impl Results {
     /// Writes one output now.
     pub fn emit(&mut self, output: &Output) {
         let mut names = self.stacks.names(self.kernel.as_ref(), self.pipeline.state());
-        let mut context = xputrace_render::Context {
-            names: &mut names,
-            sources: &self.plan.sources,
-            width: self.printer.width,
-        };
+        let mut context =
+            xputrace_render::Context { names: &mut names, sources: &self.plan.sources, width: self.printer.width };
         let write = if self.printer.json { xputrace_render::json } else { xputrace_render::text };
         if let Err(error) = write(&mut self.printer.out, output, &mut context) {
             self.write_error.get_or_insert(error);
@@ -287,6 +284,25 @@ impl Results {
         }
     }
 
+    /// Removes an element of an aggregation from the kernel's part; of a histogram, all its buckets.
+    fn remove_in_kernel(&mut self, def: &TableDef, key: &[Value]) {
+        let Some(stored) = tables::encode_key(def, key, self.pipeline.state_mut().names_mut()) else { return };
+        let Some(map) = def.kernel_map.and_then(|it| self.kernel.as_ref()?.map(it)) else { return };
+        let mut doomed: Vec<Vec<u8>> = Vec::new();
+        let read = map.for_each(&mut |it, _| {
+            if def.stored_key_size() == 0 || it.starts_with(&stored) {
+                doomed.push(it.to_vec());
+            }
+        });
+        let removed = read.and_then(|()| match def.stored_key_size() {
+            0 => map.clear(),
+            _ => doomed.iter().try_for_each(|it| map.delete(it).map(|_| ())),
+        });
+        if let Err(error) = removed {
+            eprintln!("xputrace: removing from {}: {error}", def.name);
+        }
+    }
+
     /// Adds to an integer that lives in the kernel, where its probes may be adding too: exactly.
     fn add_in_kernel(&mut self, id: TableId, key: &[Value], delta: i64) -> Option<Result<(), String>> {
         let def = self.def(id);
@@ -368,10 +384,16 @@ impl Results {
         }
         match tables.as_slice() {
             [(id, _)] => Ok((*id, wish.into())),
-            [] => bail!("{option}: no map of the script has a stack as its first key, as in @gpu[k.launch.ustack, k.name].sum(k.duration)"),
+            [] => bail!(
+                "{option}: no map of the script has a stack as its first key, as in @gpu[k.launch.ustack, k.name].sum(k.duration)"
+            ),
             several => {
                 let names: Vec<&str> = several.iter().map(|(_, it)| it.as_str()).collect();
-                bail!("{option}: several maps begin with a stack ({}); say which: {option} {}={wish}", names.join(", "), names[0])
+                bail!(
+                    "{option}: several maps begin with a stack ({}); say which: {option} {}={wish}",
+                    names.join(", "),
+                    names[0]
+                )
             }
         }
     }
@@ -445,6 +467,7 @@ impl Host for Results {
             let _ = self.set_plain(id, key, Value::Missing);
         } else if !self.is_two_generations(&def) {
             self.pipeline.state_mut().remove(id, key);
+            self.remove_in_kernel(&def, key);
         }
     }
 
@@ -471,9 +494,7 @@ impl Host for Results {
             Value::Int(it) if human => xputrace_render::human(*it, unit),
             Value::Int(it) => it.to_string(),
             Value::Str(it) => it.to_string(),
-            Value::Stack(it) => {
-self.stack_lines(*it)
-            }
+            Value::Stack(it) => self.stack_lines(*it),
         }
     }
 

@@ -28,9 +28,11 @@ pub struct Launch {
 impl Launch {
     /// As ourselves, or under sudo as the user who called it.
     pub fn new(as_root: bool) -> Self {
-        let mut launch =
-            Launch { environment: Vec::new(), identity: None, owner: Owner::current(), notes: Vec::new() };
-        if launch.owner.uid == 0 && !as_root && let Some(user) = Invoker::of_sudo() {
+        let mut launch = Launch { environment: Vec::new(), identity: None, owner: Owner::current(), notes: Vec::new() };
+        if launch.owner.uid == 0
+            && !as_root
+            && let Some(user) = Invoker::of_sudo()
+        {
             launch.become_user(user);
         }
         launch
@@ -38,7 +40,11 @@ impl Launch {
 
     fn become_user(&mut self, user: Invoker) {
         self.notes.extend(lost_to_sudo());
-        for (name, value) in [("HOME", user.home.clone().into_os_string()), ("USER", user.name.clone().into()), ("LOGNAME", user.name.clone().into())] {
+        for (name, value) in [
+            ("HOME", user.home.clone().into_os_string()),
+            ("USER", user.name.clone().into()),
+            ("LOGNAME", user.name.clone().into()),
+        ] {
             self.environment.push((name.into(), Some(value)));
         }
         self.owner = Owner { uid: user.uid, gid: user.gid, home: Some(user.home) };
@@ -48,7 +54,9 @@ impl Launch {
     /// Has CUDA load the collector, which will find the tracer at `socket`; its path.
     pub fn inject(&mut self, socket: &str) -> Result<PathBuf> {
         let collector = COLLECTOR.lay_down(&self.owner)?;
-        if let Some(earlier) = std::env::var_os(INJECTION_VARIABLE).filter(|it| !it.is_empty() && *it != *collector.as_os_str()) {
+        if let Some(earlier) =
+            std::env::var_os(INJECTION_VARIABLE).filter(|it| !it.is_empty() && *it != *collector.as_os_str())
+        {
             self.notes.push(format!(
                 "{INJECTION_VARIABLE} already named {}: it is loaded too, behind the collector",
                 earlier.to_string_lossy()

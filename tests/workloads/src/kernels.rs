@@ -129,12 +129,7 @@ extern "C" fn nop(_: *const SoftLaunch, _: *mut *mut c_void) {}
 extern "C" fn fill(context: *const SoftLaunch, args: *mut *mut c_void) {
     // SAFETY: called with a valid context and with the arguments of the PTX above.
     let (context, address, value, count) = unsafe {
-        (
-            &*context,
-            *(*args).cast::<*mut u32>(),
-            *(*args.add(1)).cast::<u32>(),
-            *(*args.add(2)).cast::<u32>(),
-        )
+        (&*context, *(*args).cast::<*mut u32>(), *(*args.add(1)).cast::<u32>(), *(*args.add(2)).cast::<u32>())
     };
     for index in block_elements(context, count) {
         // SAFETY: the program launched it for `count` elements at `address`.
@@ -145,12 +140,7 @@ extern "C" fn fill(context: *const SoftLaunch, args: *mut *mut c_void) {
 extern "C" fn scale(context: *const SoftLaunch, args: *mut *mut c_void) {
     // SAFETY: called with a valid context and with the arguments of the PTX above.
     let (context, address, by, count) = unsafe {
-        (
-            &*context,
-            *(*args).cast::<*mut f32>(),
-            *(*args.add(1)).cast::<f32>(),
-            *(*args.add(2)).cast::<u32>(),
-        )
+        (&*context, *(*args).cast::<*mut f32>(), *(*args.add(1)).cast::<f32>(), *(*args.add(2)).cast::<u32>())
     };
     for index in block_elements(context, count) {
         // SAFETY: the program launched it for `count` elements at `address`.

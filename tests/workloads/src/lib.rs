@@ -17,9 +17,7 @@ use std::error::Error;
 use std::io::{BufRead, Write};
 use std::sync::Arc;
 
-use cudarc::driver::{
-    CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig, PushKernelArg,
-};
+use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig, PushKernelArg};
 use serde_json::{Map, Value, json};
 
 pub use kernels::{FILL, NOP, SCALE, SPIN};
@@ -87,12 +85,7 @@ impl Gpu {
     /// # Errors
     /// The launch fails.
     #[inline(never)]
-    pub fn fill(
-        &self,
-        stream: &Arc<CudaStream>,
-        buffer: &mut CudaSlice<f32>,
-        value: f32,
-    ) -> Result<()> {
+    pub fn fill(&self, stream: &Arc<CudaStream>, buffer: &mut CudaSlice<f32>, value: f32) -> Result<()> {
         let (bits, count) = (value.to_bits(), ELEMENTS);
         let mut launch = stream.launch_builder(&self.fill);
         launch.arg(buffer).arg(&bits).arg(&count);
@@ -106,12 +99,7 @@ impl Gpu {
     /// # Errors
     /// The launch fails.
     #[inline(never)]
-    pub fn scale(
-        &self,
-        stream: &Arc<CudaStream>,
-        buffer: &mut CudaSlice<f32>,
-        by: f32,
-    ) -> Result<()> {
+    pub fn scale(&self, stream: &Arc<CudaStream>, buffer: &mut CudaSlice<f32>, by: f32) -> Result<()> {
         let count = ELEMENTS;
         let mut launch = stream.launch_builder(&self.scale);
         launch.arg(buffer).arg(&by).arg(&count);
@@ -144,11 +132,7 @@ impl Gpu {
 
 /// A launch of `blocks` blocks of `threads` threads.
 pub fn config(blocks: u32, threads: u32) -> LaunchConfig {
-    LaunchConfig {
-        grid_dim: (blocks, 1, 1),
-        block_dim: (threads, 1, 1),
-        shared_mem_bytes: 0,
-    }
+    LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 }
 }
 
 /// What a workload did.
@@ -161,12 +145,7 @@ pub struct Account {
 
 impl Account {
     pub fn new(name: &'static str) -> Self {
-        Self {
-            name,
-            launches: 0,
-            kernels: BTreeMap::new(),
-            more: Map::new(),
-        }
+        Self { name, launches: 0, kernels: BTreeMap::new(), more: Map::new() }
     }
 
     /// So many calls that launched one kernel each.
@@ -213,9 +192,7 @@ impl Account {
 pub fn option(name: &str, default: u64) -> Result<u64> {
     let prefix = format!("--{name}=");
     match std::env::args().find_map(|arg| arg.strip_prefix(&prefix).map(str::to_owned)) {
-        Some(text) => text
-            .parse()
-            .map_err(|_| format!("read --{name}={text}: expected a number").into()),
+        Some(text) => text.parse().map_err(|_| format!("read --{name}={text}: expected a number").into()),
         None => Ok(default),
     }
 }

@@ -12,13 +12,8 @@ struct Run {
 impl Run {
     fn account(&self) -> Value {
         let text = String::from_utf8_lossy(&self.output.stdout);
-        assert!(
-            self.output.status.success(),
-            "{text}{}",
-            String::from_utf8_lossy(&self.output.stderr)
-        );
-        serde_json::from_str(text.lines().last().unwrap_or_default())
-            .unwrap_or_else(|e| panic!("{e}: {text:?}"))
+        assert!(self.output.status.success(), "{text}{}", String::from_utf8_lossy(&self.output.stderr));
+        serde_json::from_str(text.lines().last().unwrap_or_default()).unwrap_or_else(|e| panic!("{e}: {text:?}"))
     }
 }
 
@@ -36,11 +31,7 @@ fn run(program: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Run {
 }
 
 fn pick(account: &Value, names: &[&str]) -> Value {
-    names
-        .iter()
-        .map(|&name| (name.to_owned(), account[name].clone()))
-        .collect::<serde_json::Map<_, _>>()
-        .into()
+    names.iter().map(|&name| (name.to_owned(), account[name].clone())).collect::<serde_json::Map<_, _>>().into()
 }
 
 #[test]
@@ -49,16 +40,7 @@ fn server() {
     assert_eq!(
         pick(
             &account,
-            &[
-                "device",
-                "software",
-                "launches",
-                "kernels",
-                "requests",
-                "launches_per_request",
-                "failures",
-                "verified"
-            ]
+            &["device", "software", "launches", "kernels", "requests", "launches_per_request", "failures", "verified"]
         ),
         json!({
             "device": "xputrace software GPU", "software": true, "launches": 28, "requests": 7,
@@ -70,12 +52,7 @@ fn server() {
 
 #[test]
 fn threads() {
-    let account = run(
-        env!("CARGO_BIN_EXE_threads"),
-        &["--threads=3", "--launches=500"],
-        &[],
-    )
-    .account();
+    let account = run(env!("CARGO_BIN_EXE_threads"), &["--threads=3", "--launches=500"], &[]).account();
     assert_eq!(account["launches"], 1500);
 }
 
@@ -83,10 +60,7 @@ fn threads() {
 fn graphs() {
     let account = run(env!("CARGO_BIN_EXE_graphs"), &["--launches=5"], &[]).account();
     assert_eq!(
-        pick(
-            &account,
-            &["launches", "kernels", "graph_launches", "verified"]
-        ),
+        pick(&account, &["launches", "kernels", "graph_launches", "verified"]),
         json!({
             "launches": 0, "graph_launches": 5, "verified": true,
             "kernels": { "_Z4fillPjjj": 5, "_Z5scalePffj": 10 },
@@ -97,10 +71,7 @@ fn graphs() {
 #[test]
 fn forker() {
     let account = run(env!("CARGO_BIN_EXE_forker"), &["--launches=4"], &[]).account();
-    assert_eq!(
-        (&account["launches"], &account["forked_exit"]),
-        (&json!(8), &json!(0))
-    );
+    assert_eq!((&account["launches"], &account["forked_exit"]), (&json!(8), &json!(0)));
     assert_eq!(account["child"]["launches"], 4);
     assert_ne!(account["child"]["pid"], account["pid"]);
 }
@@ -116,18 +87,9 @@ fn failing() {
 
 #[test]
 fn asked_for_failures_come() {
-    let account = run(
-        env!("CARGO_BIN_EXE_failing"),
-        &["--launches=10"],
-        &[("SOFTGPU_FAIL_LAUNCH", "2")],
-    )
-    .account();
+    let account = run(env!("CARGO_BIN_EXE_failing"), &["--launches=10"], &[("SOFTGPU_FAIL_LAUNCH", "2")]).account();
     // Of ten, three are refused for their size before the knob counts; of the other seven every second fails.
     assert_eq!(account["failed"], 6);
-    let broken = run(
-        env!("CARGO_BIN_EXE_threads"),
-        &[],
-        &[("SOFTGPU_FAIL", "cuModuleLoadData:200")],
-    );
+    let broken = run(env!("CARGO_BIN_EXE_threads"), &[], &[("SOFTGPU_FAIL", "cuModuleLoadData:200")]);
     assert!(!broken.output.status.success());
 }

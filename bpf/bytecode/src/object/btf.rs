@@ -63,14 +63,7 @@ impl Btf {
     }
 
     /// `struct btf_type` with what follows it.
-    fn add(
-        &mut self,
-        name: &str,
-        kind: Kind,
-        count: u32,
-        size_or_type: u32,
-        rest: &[u32],
-    ) -> TypeId {
+    fn add(&mut self, name: &str, kind: Kind, count: u32, size_or_type: u32, rest: &[u32]) -> TypeId {
         let name = self.string(name);
         let info = (kind as u32) << 24 | count;
         words(&mut self.types, &[name, info, size_or_type]);
@@ -141,9 +134,7 @@ pub(super) struct SectionInfo {
 
 /// Contents of `.BTF.ext`.
 pub(super) fn ext(sections: &[SectionInfo]) -> Vec<u8> {
-    let functions = info(8, sections, |it| {
-        it.functions.iter().flat_map(|(offset, id)| [*offset, id.0]).collect()
-    });
+    let functions = info(8, sections, |it| it.functions.iter().flat_map(|(offset, id)| [*offset, id.0]).collect());
     let lines = info(16, sections, |it| it.lines.concat());
     let (n_functions, n_lines) = (functions.len() as u32, lines.len() as u32);
     let mut out = header();
@@ -154,11 +145,7 @@ pub(super) fn ext(sections: &[SectionInfo]) -> Vec<u8> {
 }
 
 /// A table of records, grouped by section; empty when there are none at all.
-fn info(
-    record_bytes: u32,
-    sections: &[SectionInfo],
-    records: impl Fn(&SectionInfo) -> Vec<u32>,
-) -> Vec<u8> {
+fn info(record_bytes: u32, sections: &[SectionInfo], records: impl Fn(&SectionInfo) -> Vec<u32>) -> Vec<u8> {
     let mut out = Vec::new();
     for section in sections {
         let records = records(section);

@@ -20,8 +20,7 @@ use std::collections::HashSet;
 
 use object::write::{Object, Relocation, SectionId, Symbol, SymbolId, SymbolSection};
 use object::{
-    Architecture, BinaryFormat, Endianness, RelocationFlags, SectionKind, SymbolFlags, SymbolKind,
-    SymbolScope, elf,
+    Architecture, BinaryFormat, Endianness, RelocationFlags, SectionKind, SymbolFlags, SymbolKind, SymbolScope, elf,
 };
 
 use self::btf::{Btf, SectionInfo, TypeId};
@@ -154,11 +153,7 @@ fn section_name(program: &Program) -> Result<String, ObjectError> {
             let valid = |it: &str| !it.is_empty() && !it.contains(['/', '\0']);
             if !valid(category) || !valid(name) {
                 let (category, name) = (category.clone(), name.clone());
-                return Err(ObjectError::Tracepoint {
-                    program: program.name.clone(),
-                    category,
-                    name,
-                });
+                return Err(ObjectError::Tracepoint { program: program.name.clone(), category, name });
             }
             format!("tracepoint/{category}/{name}")
         }
@@ -241,26 +236,13 @@ impl<'a> Writer<'a> {
         self.add_symbol("_license", SymbolKind::Data, section, 0, LICENSE.len() as u64);
     }
 
-    fn add_section(
-        &mut self,
-        name: &str,
-        kind: SectionKind,
-        data: Vec<u8>,
-        align: u64,
-    ) -> SectionId {
+    fn add_section(&mut self, name: &str, kind: SectionKind, data: Vec<u8>, align: u64) -> SectionId {
         let section = self.object.add_section(Vec::new(), name.into(), kind);
         self.object.set_section_data(section, data, align);
         section
     }
 
-    fn add_symbol(
-        &mut self,
-        name: &str,
-        kind: SymbolKind,
-        section: SectionId,
-        value: u64,
-        size: u64,
-    ) -> SymbolId {
+    fn add_symbol(&mut self, name: &str, kind: SymbolKind, section: SectionId, value: u64, size: u64) -> SymbolId {
         self.object.add_symbol(Symbol {
             name: name.into(),
             value,
@@ -317,10 +299,7 @@ impl<'a> Writer<'a> {
 
     /// The struct that defines a map, and its size in bytes.
     fn map(&mut self, spec: &MapSpec, is_inner: bool) -> Result<(TypeId, u32), ObjectError> {
-        let mut members = vec![
-            ("type", self.number(spec.kind as u32)),
-            ("max_entries", self.number(spec.max_entries)),
-        ];
+        let mut members = vec![("type", self.number(spec.kind as u32)), ("max_entries", self.number(spec.max_entries))];
         if spec.flags != 0 {
             members.push(("map_flags", self.number(spec.flags)));
         }
@@ -424,17 +403,10 @@ impl<'a> Writer<'a> {
         self.add_relocation(section, start + (insn * INSN_BYTES) as u64, *symbol)
     }
 
-    fn add_relocation(
-        &mut self,
-        section: SectionId,
-        offset: u64,
-        symbol: SymbolId,
-    ) -> Result<(), ObjectError> {
+    fn add_relocation(&mut self, section: SectionId, offset: u64, symbol: SymbolId) -> Result<(), ObjectError> {
         let flags = RelocationFlags::Elf { r_type: elf::R_BPF_64_64 };
         let relocation = Relocation { offset, symbol, addend: 0, flags };
-        self.object
-            .add_relocation(section, relocation)
-            .map_err(|it| ObjectError::Elf(it.to_string()))
+        self.object.add_relocation(section, relocation).map_err(|it| ObjectError::Elf(it.to_string()))
     }
 
     /// The kernel wants a record at a program's first instruction and none inside of a `ld_imm64`;

@@ -277,11 +277,7 @@ impl<E: Env> Call<'_, '_, E> {
 }
 
 /// Bytes that a helper fills. Sizes are 32-bit, as the kernel's helpers take them.
-fn writable<'m>(
-    memory: &'m mut Memory<'_>,
-    address: u64,
-    len: u64,
-) -> Result<&'m mut [u8], FaultReason> {
+fn writable<'m>(memory: &'m mut Memory<'_>, address: u64, len: u64) -> Result<&'m mut [u8], FaultReason> {
     let len = len as u32 as usize;
     memory.bytes_mut(address, len).ok_or(FaultReason::BadAccess { address, len, write: true })
 }

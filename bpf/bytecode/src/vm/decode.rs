@@ -56,10 +56,9 @@ pub(super) enum Op {
 /// Checks and decodes a program.
 pub(super) fn decode(program: &Program, n_maps: usize) -> Result<Vec<Decoded>, LoadError> {
     let checked = Decoder { program, n_maps };
-    checked.run().map_err(|(insn, what)| LoadError {
-        place: format!("program `{}`, instruction {insn}", program.name),
-        what,
-    })
+    checked
+        .run()
+        .map_err(|(insn, what)| LoadError { place: format!("program `{}`, instruction {insn}", program.name), what })
 }
 
 struct Decoder<'a> {
@@ -91,8 +90,7 @@ impl Decoder<'_> {
         for (slot, map) in &self.program.map_refs {
             let insn = self.program.insns.get(*slot);
             let loads_map = insn.is_some_and(|it| {
-                it.code == class::LD | mode::IMM | insn::Size::Dw as u8
-                    && it.src == insn::PSEUDO_MAP_FD
+                it.code == class::LD | mode::IMM | insn::Size::Dw as u8 && it.src == insn::PSEUDO_MAP_FD
             });
             if !loads_map || *map >= self.n_maps {
                 return Err((*slot, format!("refers to map {map}, but loads no map of the image")));
@@ -176,9 +174,7 @@ fn decoded(op: Op, insn: &Insn, off: i32, imm: u64) -> Decoded {
 
 fn unknown(insn: &Insn) -> String {
     let Insn { code, dst, src, off, imm } = insn;
-    format!(
-        "the engine has no instruction {code:#04x} (dst {dst}, src {src}, off {off}, imm {imm})"
-    )
+    format!("the engine has no instruction {code:#04x} (dst {dst}, src {src}, off {off}, imm {imm})")
 }
 
 fn writes(reg: u8) -> Checked<()> {

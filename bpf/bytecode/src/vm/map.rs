@@ -85,25 +85,15 @@ impl Map {
     pub(super) fn native(spec: &MapSpec, inner: Range<usize>) -> Result<Map, String> {
         match spec.kind {
             MapKind::Array | MapKind::PercpuArray => Map::array(spec),
-            MapKind::Hash | MapKind::PercpuHash => {
-                Map::empty(spec, Store::Hash(HashIndex::new(false)))
+            MapKind::Hash | MapKind::PercpuHash => Map::empty(spec, Store::Hash(HashIndex::new(false))),
+            MapKind::LruHash | MapKind::LruPercpuHash => Map::empty(spec, Store::Hash(HashIndex::new(true))),
+            MapKind::ArrayOfMaps => Ok(Map { store: Store::Maps(inner), ..Map::array_shape(spec)? }),
+            MapKind::StackTrace | MapKind::Ringbuf => {
+                Ok(Map { max_entries: spec.max_entries, store: Store::Outside, ..Map::unused(spec) })
             }
-            MapKind::LruHash | MapKind::LruPercpuHash => {
-                Map::empty(spec, Store::Hash(HashIndex::new(true)))
-            }
-            MapKind::ArrayOfMaps => {
-                Ok(Map { store: Store::Maps(inner), ..Map::array_shape(spec)? })
-            }
-            MapKind::StackTrace | MapKind::Ringbuf => Ok(Map {
-                max_entries: spec.max_entries,
-                store: Store::Outside,
-                ..Map::unused(spec)
-            }),
             // Which maps a hash holds is decided while it runs, by others: here every key
             // finds the same one, and whoever needs them apart gives the engine a handle.
-            MapKind::HashOfMaps => {
-                Ok(Map { max_entries: 1, store: Store::OneMap(inner.start), ..Map::unused(spec) })
-            }
+            MapKind::HashOfMaps => Ok(Map { max_entries: 1, store: Store::OneMap(inner.start), ..Map::unused(spec) }),
         }
     }
 
@@ -328,9 +318,7 @@ impl Map {
                 None => ENOENT,
             },
             Store::Remote(remote) => remote.handle.delete(key),
-            Store::Array | Store::Maps(_) | Store::OneMap(_) | Store::Outside | Store::Unused => {
-                EINVAL
-            }
+            Store::Array | Store::Maps(_) | Store::OneMap(_) | Store::Outside | Store::Unused => EINVAL,
         }
     }
 

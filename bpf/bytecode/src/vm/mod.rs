@@ -108,11 +108,7 @@ impl Engine {
     /// # Errors
     /// A program that breaks the rules of the instruction set or calls a helper that the engine
     /// lacks; a map that the engine cannot hold.
-    pub fn new(
-        image: &Image,
-        programs: &[usize],
-        remote: &mut FindRemote<'_>,
-    ) -> Result<Engine, LoadError> {
+    pub fn new(image: &Image, programs: &[usize], remote: &mut FindRemote<'_>) -> Result<Engine, LoadError> {
         let mut engine = Engine {
             programs: vec![Vec::new(); image.programs.len()],
             maps: Vec::with_capacity(image.maps.len()),
@@ -137,12 +133,7 @@ impl Engine {
         Ok(())
     }
 
-    fn create_maps(
-        &mut self,
-        image: &Image,
-        programs: &[usize],
-        remote: &mut FindRemote<'_>,
-    ) -> Result<(), LoadError> {
+    fn create_maps(&mut self, image: &Image, programs: &[usize], remote: &mut FindRemote<'_>) -> Result<(), LoadError> {
         let mut used: Vec<bool> = image.maps.iter().map(|it| it.home == Home::Tracer).collect();
         let refs = programs.iter().flat_map(|it| &image.programs[*it].map_refs);
         refs.for_each(|(_, map)| used[*map] = true);
@@ -194,10 +185,8 @@ impl Engine {
         }
         self.records.forget();
         // In one piece: a stack built apart would be copied.
-        let mut memory = Memory {
-            local: Local { stack: [0; STACK_BYTES], ctx, records: &mut self.records },
-            maps: &mut self.maps,
-        };
+        let mut memory =
+            Memory { local: Local { stack: [0; STACK_BYTES], ctx, records: &mut self.records }, maps: &mut self.maps };
         let answer = run::run(code, &mut memory, &mut self.scratch, env, self.instruction_limit);
         for at in &self.remote {
             self.maps[*at].write_back();
@@ -210,12 +199,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::run`].
     #[inline]
-    pub fn run_words<E: Env>(
-        &mut self,
-        program: usize,
-        ctx: &[u64],
-        env: &mut E,
-    ) -> Result<u64, Fault> {
+    pub fn run_words<E: Env>(&mut self, program: usize, ctx: &[u64], env: &mut E) -> Result<u64, Fault> {
         self.run(program, ctx.as_bytes(), env)
     }
 

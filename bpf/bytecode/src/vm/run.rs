@@ -95,11 +95,7 @@ pub(super) fn run<E: Env>(
         }
         macro_rules! stack {
             ($type:ty) => {
-                memory
-                    .local
-                    .stack
-                    .get_mut(off as usize..)
-                    .and_then(|it| it.first_chunk_mut::<{ size_of::<$type>() }>())
+                memory.local.stack.get_mut(off as usize..).and_then(|it| it.first_chunk_mut::<{ size_of::<$type>() }>())
             };
         }
         macro_rules! stack_load {
@@ -333,13 +329,7 @@ fn signed_mod_32(a: u32, b: u32) -> u32 {
 }
 
 /// One thread runs the engine, so plain memory access is atomic enough.
-fn atomic_64(
-    memory: &mut Memory<'_>,
-    address: u64,
-    op: i32,
-    r: &mut Registers,
-    src: usize,
-) -> Option<()> {
+fn atomic_64(memory: &mut Memory<'_>, address: u64, op: i32, r: &mut Registers, src: usize) -> Option<()> {
     let old = u64::from_le_bytes(memory.load(address)?);
     let new = changed(op, old, r[src], r[0])?;
     memory.store(address, new.to_le_bytes())?;
@@ -347,13 +337,7 @@ fn atomic_64(
     Some(())
 }
 
-fn atomic_32(
-    memory: &mut Memory<'_>,
-    address: u64,
-    op: i32,
-    r: &mut Registers,
-    src: usize,
-) -> Option<()> {
+fn atomic_32(memory: &mut Memory<'_>, address: u64, op: i32, r: &mut Registers, src: usize) -> Option<()> {
     let old = u32::from_le_bytes(memory.load(address)?);
     let new = changed(op, old.into(), u64::from(r[src] as u32), u64::from(r[0] as u32))?;
     memory.store(address, (new as u32).to_le_bytes())?;

@@ -14,40 +14,15 @@ pub(crate) fn can_load(test: &str) -> bool {
     root
 }
 
-pub(crate) fn map(
-    name: &str,
-    kind: MapKind,
-    key_size: u32,
-    value_size: u32,
-    max_entries: u32,
-) -> MapSpec {
-    MapSpec {
-        name: name.into(),
-        kind,
-        key_size,
-        value_size,
-        max_entries,
-        flags: 0,
-        home: Home::Kernel,
-        inner: None,
-    }
+pub(crate) fn map(name: &str, kind: MapKind, key_size: u32, value_size: u32, max_entries: u32) -> MapSpec {
+    MapSpec { name: name.into(), kind, key_size, value_size, max_entries, flags: 0, home: Home::Kernel, inner: None }
 }
 
-pub(crate) fn program(
-    name: &str,
-    kind: ProgramKind,
-    write: impl FnOnce(&mut Assembler),
-) -> Program {
+pub(crate) fn program(name: &str, kind: ProgramKind, write: impl FnOnce(&mut Assembler)) -> Program {
     let mut asm = Assembler::new();
     write(&mut asm);
     let assembled = asm.finish().expect("assembles");
-    Program {
-        name: name.into(),
-        kind,
-        insns: assembled.insns,
-        map_refs: assembled.map_refs,
-        lines: assembled.lines,
-    }
+    Program { name: name.into(), kind, insns: assembled.insns, map_refs: assembled.map_refs, lines: assembled.lines }
 }
 
 pub(crate) fn image(maps: Vec<MapSpec>, programs: Vec<Program>) -> Image {

@@ -107,7 +107,11 @@ unsafe extern "C" fn enable_callback(on: u32, _: Handle, domain: u32, id: u32) -
     }
     let mut state = STATE.lock().unwrap();
     let enabled = state.enabled.get_or_insert_default();
-    if on != 0 { enabled.insert((domain, id)) } else { enabled.remove(&(domain, id)) };
+    if on != 0 {
+        enabled.insert((domain, id))
+    } else {
+        enabled.remove(&(domain, id))
+    };
     0
 }
 
@@ -218,8 +222,16 @@ pub fn fire(event: Event<'_>, site: u32) {
 #[unsafe(naked)]
 pub unsafe extern "C" fn framed(callback: CallbackFunction, user: usize, domain: u32, id: u32, data: &CallbackData) {
     core::arch::naked_asm!(
-        "push rbp", "mov rbp, rsp", "mov rax, rdi", "mov rdi, rsi", "mov esi, edx", "mov edx, ecx", "mov rcx, r8",
-        "call rax", "pop rbp", "ret"
+        "push rbp",
+        "mov rbp, rsp",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov esi, edx",
+        "mov edx, ecx",
+        "mov rcx, r8",
+        "call rax",
+        "pop rbp",
+        "ret"
     )
 }
 

@@ -35,7 +35,9 @@ pub fn listen() -> Listener {
 
 impl Listener {
     pub fn accept(&self) -> Socket {
-        let fd = unsafe { libc::accept4(self.socket.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC) };
+        let fd = unsafe {
+            libc::accept4(self.socket.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC)
+        };
         assert!(fd >= 0);
         Socket::from_connected(unsafe { OwnedFd::from_raw_fd(fd) })
     }
@@ -112,7 +114,14 @@ unsafe impl Send for Tracer {}
 impl Tracer {
     fn new(socket: Socket, hello: Message, shape: Shape, region: OwnedFd, tags: OwnedFd) -> Self {
         let map = |fd: &OwnedFd, size| unsafe {
-            libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd.as_raw_fd(), 0)
+            libc::mmap(
+                std::ptr::null_mut(),
+                size,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd.as_raw_fd(),
+                0,
+            )
         };
         let base: *mut u8 = map(&region, shape.size()).cast();
         let tag_words = map(&tags, PAGE).cast();

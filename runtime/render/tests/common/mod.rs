@@ -11,7 +11,8 @@ pub(crate) struct Names;
 
 impl StackNames for Names {
     fn frames(&mut self, stack: StackKey) -> Option<Frames> {
-        let frame = |function: &str, module: &str, offset| Frame { function: function.into(), module: module.into(), offset };
+        let frame =
+            |function: &str, module: &str, offset| Frame { function: function.into(), module: module.into(), offset };
         match stack {
             StackKey::Collector { id: id @ (1 | 2), .. } => Some(
                 [

@@ -4,8 +4,8 @@
 //! The same walk infers the shapes of maps: it is repeated until they no longer change, and only
 //! the last round's diagnostics are kept.
 
-use super::inline::Frame;
 use super::chain::{Chain, Link, key_parts, map_name, unwrapped};
+use super::inline::Frame;
 use super::tables::{MAX_KEY_PARTS, NAME_TEXT_BYTES, Purpose, Shapes, Stored, join_base};
 use super::typed::{Base, Block, Checked, Expr, Kind, LocalId, MapId, Part, Stmt, StmtKind, Type};
 use crate::handler::{Captured, Handler, Staged};
@@ -170,7 +170,11 @@ impl Checker<'_> {
             SyntaxStmt::Block(block) => StmtKind::Block(self.block(block.statements(), false)),
             SyntaxStmt::For(it, _) => StmtKind::Loop(self.iterations(&it.0.name, it.1.is_some(), &it.2, at)?),
             SyntaxStmt::BreakLoop(None, flags, _) if self.loops > 0 => {
-                if flags.contains(rhai::ASTFlags::BREAK) { StmtKind::Break } else { StmtKind::Continue }
+                if flags.contains(rhai::ASTFlags::BREAK) {
+                    StmtKind::Break
+                } else {
+                    StmtKind::Continue
+                }
             }
             SyntaxStmt::Return(value, flags, _) => {
                 if flags.contains(rhai::ASTFlags::BREAK) {
@@ -215,13 +219,7 @@ impl Checker<'_> {
         Some(Stmt { kind: StmtKind::Set(local, value), at })
     }
 
-    fn iterations(
-        &mut self,
-        name: &str,
-        counted: bool,
-        flow: &rhai::FlowControl,
-        at: Position,
-    ) -> Option<Vec<Block>> {
+    fn iterations(&mut self, name: &str, counted: bool, flow: &rhai::FlowControl, at: Position) -> Option<Vec<Block>> {
         if counted {
             self.unsupported("a `for` with a counter", at, "write `for i in 0..n`");
             return None;
@@ -249,7 +247,10 @@ impl Checker<'_> {
                     self.error(
                         Diagnostic::error(
                             "loop-too-long",
-                            format!("this loop would run {} times; it is unrolled, so at most {MAX_ITERATIONS}", to.saturating_sub(from)),
+                            format!(
+                                "this loop would run {} times; it is unrolled, so at most {MAX_ITERATIONS}",
+                                to.saturating_sub(from)
+                            ),
                             label,
                         )
                         .help("loop less, or do it in an `interval` or `end` handler"),
@@ -265,7 +266,11 @@ impl Checker<'_> {
                         Kind::Literal(text) => values.push(Captured::Str(text)),
                         Kind::Const(n) => values.push(Captured::Int(n)),
                         _ => {
-                            self.unsupported("a loop over values that are not constant", at, "loop over a constant range");
+                            self.unsupported(
+                                "a loop over values that are not constant",
+                                at,
+                                "loop over a constant range",
+                            );
                             return None;
                         }
                     }
@@ -375,7 +380,8 @@ impl Checker<'_> {
                 self.label(value.at),
             );
             if ty.base == Base::Name && value.ty.base.is_string() {
-                diagnostic.message = "this variable holds a name or literal, and this is a string made while running".into();
+                diagnostic.message =
+                    "this variable holds a name or literal, and this is a string made while running".into();
             }
             self.error(diagnostic.help("use another variable: `let other = …;`"));
             return None;
@@ -446,7 +452,10 @@ impl Checker<'_> {
         let element = if chain.links.is_empty() { name.to_owned() } else { format!("{name}[…]") };
         let given = if call.args.is_empty() { "" } else { "…" };
         let message = format!("`{method}` is a method of the map");
-        Some(Diagnostic::error("aggregation", message, self.label(*at)).help(format!("write `{element}.{method}({given})`")))
+        Some(
+            Diagnostic::error("aggregation", message, self.label(*at))
+                .help(format!("write `{element}.{method}({given})`")),
+        )
     }
 
     /// Whether an expression is done for its effect and has no value.
@@ -537,9 +546,13 @@ impl Checker<'_> {
             "clear" | "top" | "len" | "keys" | "values" => {
                 let label = self.label(at);
                 self.error(
-                    Diagnostic::error("interpreter-only", format!("`{name}.{method}` is not for compiled handlers"), label)
-                        .help("use it in an `interval`, `begin` or `end` handler")
-                        .help("a compiled handler can remove one element: `@m[key].remove()`"),
+                    Diagnostic::error(
+                        "interpreter-only",
+                        format!("`{name}.{method}` is not for compiled handlers"),
+                        label,
+                    )
+                    .help("use it in an `interval`, `begin` or `end` handler")
+                    .help("a compiled handler can remove one element: `@m[key].remove()`"),
                 );
                 return None;
             }
@@ -552,8 +565,7 @@ impl Checker<'_> {
         }
         if !AGGREGATIONS.contains(&method) {
             let label = self.label(at);
-            let mut diagnostic =
-                Diagnostic::error("unknown-method", format!("a map has no method `{method}`"), label);
+            let mut diagnostic = Diagnostic::error("unknown-method", format!("a map has no method `{method}`"), label);
             if let Some(near) = nearest(method, AGGREGATIONS.iter().copied().chain(["remove"])) {
                 diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
             }
@@ -609,11 +621,11 @@ impl Checker<'_> {
         let buckets = (i128::from(max) - i128::from(min)) / i128::from(step.max(1));
         if step < 1 || max <= min || buckets > MAX_LINEAR_BUCKETS {
             let label = self.label(at);
-            self.error(
-                Diagnostic::error("arguments", "these are no bounds of a linear histogram", label).help(format!(
+            self.error(Diagnostic::error("arguments", "these are no bounds of a linear histogram", label).help(
+                format!(
                     "lhist(x, min, max, step): min below max, step at least 1, at most {MAX_LINEAR_BUCKETS} buckets"
-                )),
-            );
+                ),
+            ));
             return None;
         }
         Some(TableKind::Lhist { min, max, step })

@@ -165,8 +165,11 @@ impl Checker<'_> {
             }
             ("abs", 0) => self.absolute(value, at),
             (name, _) => {
-                let diagnostic =
-                    Diagnostic::error("unknown-method", format!("{} has no method `{name}`", value.ty.base.noun()), self.label(at));
+                let diagnostic = Diagnostic::error(
+                    "unknown-method",
+                    format!("{} has no method `{name}`", value.ty.base.noun()),
+                    self.label(at),
+                );
                 let help = match value.ty.base {
                     Base::Name | Base::Text(_) => {
                         "strings are compared whole, `==` and `!=`, and put together: `${a}:${b}`; `interpret(|k| …)` has all methods"
@@ -313,8 +316,11 @@ impl Checker<'_> {
             ("str", [address, bytes]) => self.user_text(address, Some(bytes), at),
             ("print" | "exit", _) => self.no_value("the value of this call", at, "call it as a statement of its own"),
             (name, _) if FUNCTIONS.contains(&name) => {
-                let diagnostic =
-                    Diagnostic::error("arguments", format!("`{name}` is not called with {} values", call.args.len()), self.label(at));
+                let diagnostic = Diagnostic::error(
+                    "arguments",
+                    format!("`{name}` is not called with {} values", call.args.len()),
+                    self.label(at),
+                );
                 self.poison(diagnostic, at)
             }
             (name, _) => {
@@ -368,7 +374,8 @@ impl Checker<'_> {
         }
         let bytes: u32 = parts.iter().map(piece_bytes).sum();
         if bytes > MAX_CONCAT_BYTES {
-            let message = format!("this string can take {bytes} bytes, and a handler makes strings of {MAX_CONCAT_BYTES}");
+            let message =
+                format!("this string can take {bytes} bytes, and a handler makes strings of {MAX_CONCAT_BYTES}");
             let diagnostic = Diagnostic::error("string-too-long", message, self.label(at))
                 .help("use the parts as parts of a key, `@m[a, b]`, or read less: `str(ptr, 32)`")
                 .help("`print` takes longer ones");
@@ -416,8 +423,9 @@ impl Checker<'_> {
             None => TEXT_BYTES,
             Some(Expr { kind: Kind::Const(n), .. }) if (1..=MAX_TEXT_BYTES).contains(&n) => n as u32,
             Some(other) => {
-                let diagnostic = Diagnostic::error("arguments", "the length of a string is a constant", self.label(other.at))
-                    .help(format!("from 1 to {MAX_TEXT_BYTES} bytes: `str(e.arg0, 64)`"));
+                let diagnostic =
+                    Diagnostic::error("arguments", "the length of a string is a constant", self.label(other.at))
+                        .help(format!("from 1 to {MAX_TEXT_BYTES} bytes: `str(e.arg0, 64)`"));
                 return self.poison(diagnostic, at);
             }
         };
@@ -552,7 +560,8 @@ impl Checker<'_> {
         if join_base(a.ty.base, b.ty.base).is_none() {
             let _ = self.unified(a.ty, &b);
         }
-        let symbol = symbol_beside(&a).map(|it| (it, b.clone())).or_else(|| symbol_beside(&b).map(|it| (it, a.clone())));
+        let symbol =
+            symbol_beside(&a).map(|it| (it, b.clone())).or_else(|| symbol_beside(&b).map(|it| (it, a.clone())));
         let same = of(Kind::Same(Box::new(a), Box::new(b)));
         match symbol {
             Some((symbol, other)) => of(Kind::Or(vec![same, of(Kind::Same(Box::new(symbol), Box::new(other)))])),
@@ -621,9 +630,7 @@ fn symbol_beside(expr: &Expr) -> Option<Expr> {
     match &expr.kind {
         Kind::Source(Source::Word(word::NAME)) => Some(source(word::SYMBOL)),
         Kind::Source(Source::Word(word::LAUNCH_NAME)) => Some(source(word::LAUNCH_SYMBOL)),
-        Kind::Joined(inner) => {
-            symbol_beside(inner).map(|it| Expr { kind: Kind::Joined(Box::new(it)), ..expr.clone() })
-        }
+        Kind::Joined(inner) => symbol_beside(inner).map(|it| Expr { kind: Kind::Joined(Box::new(it)), ..expr.clone() }),
         _ => None,
     }
 }
@@ -645,8 +652,20 @@ fn fold(op: Alu, a: i64, b: i64) -> i64 {
         Alu::Add => a.wrapping_add(b),
         Alu::Sub => a.wrapping_sub(b),
         Alu::Mul => a.wrapping_mul(b),
-        Alu::Div => if b == 0 { 0 } else { a.wrapping_div(b) },
-        Alu::Mod => if b == 0 { 0 } else { a.wrapping_rem(b) },
+        Alu::Div => {
+            if b == 0 {
+                0
+            } else {
+                a.wrapping_div(b)
+            }
+        }
+        Alu::Mod => {
+            if b == 0 {
+                0
+            } else {
+                a.wrapping_rem(b)
+            }
+        }
         Alu::And => a & b,
         Alu::Or => a | b,
         Alu::Xor => a ^ b,

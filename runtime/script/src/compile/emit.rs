@@ -362,9 +362,8 @@ fn reached(insns: &[Insn]) -> Vec<bool> {
 fn target(insns: &[Insn], at: usize) -> Option<usize> {
     let insn = insns[at];
     let op = insn.code & 0xf0;
-    let jumps = insn.code & 7 == class::JMP
-        && op != xputrace_bytecode::insn::CALL
-        && op != xputrace_bytecode::insn::EXIT;
+    let jumps =
+        insn.code & 7 == class::JMP && op != xputrace_bytecode::insn::CALL && op != xputrace_bytecode::insn::EXIT;
     // The second slot of `ld_imm64` has code 0 and is no jump.
     jumps.then(|| (at as i64 + 1 + i64::from(insn.off)) as usize)
 }

@@ -4,8 +4,8 @@ use super::build::Engine;
 use super::emit::Emitter;
 use super::typed::{Base, Block, Expr, Inlined, Kind, MapId, Source};
 use rhai::Position;
-use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
 use xputrace_bytecode::Label;
+use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
 use xputrace_model::context::word;
 use xputrace_model::loss::Loss;
 use xputrace_model::table::Scalar;
@@ -224,12 +224,7 @@ impl Emitter<'_, '_> {
     }
 
     /// A function's body in the place of its call; `each` takes its value.
-    pub(super) fn inlined(
-        &mut self,
-        call: &Inlined,
-        missing: Label,
-        each: &mut dyn FnMut(&mut Self, &Expr, Label),
-    ) {
+    pub(super) fn inlined(&mut self, call: &Inlined, missing: Label, each: &mut dyn FnMut(&mut Self, &Expr, Label)) {
         let mark = self.mark();
         for (local, value) in &call.arguments {
             let slot = self.local(*local);

@@ -118,10 +118,11 @@ impl Emitter<'_, '_> {
     fn name_text(&mut self, expr: &Expr, slot: i16, capacity: u32, missing: Label) {
         if self.engine != Engine::Tracer {
             let label = self.build.staged.label(self.file, expr.at);
-            self.build.diagnostics.push(
-                Diagnostic::error("name-as-text", "the text of this name is not known in the kernel", label)
-                    .help("make it a part of a key of its own, `@m[e.func, e.comm]`, in a map where no text stands in its place"),
-            );
+            self.build
+                .diagnostics
+                .push(Diagnostic::error("name-as-text", "the text of this name is not known in the kernel", label).help(
+                "make it a part of a key of its own, `@m[e.func, e.comm]`, in a map where no text stands in its place",
+            ));
             return;
         }
         let on = self.asm.label();

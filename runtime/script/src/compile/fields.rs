@@ -105,8 +105,9 @@ impl Checker<'_> {
             Some(("size", _)) => times(times(part(0), part(1)), part(2)),
             _ => {
                 let diagnostic =
-                    Diagnostic::error("dim3-value", format!("`{}` has three parts", field.name), self.label(at))
-                        .help(format!("write `.{0}.x`, `.{0}.y`, `.{0}.z`, or `.{0}.size` for their product", field.name));
+                    Diagnostic::error("dim3-value", format!("`{}` has three parts", field.name), self.label(at)).help(
+                        format!("write `.{0}.x`, `.{0}.y`, `.{0}.z`, or `.{0}.size` for their product", field.name),
+                    );
                 return (self.poison(diagnostic, at), 0);
             }
         };
@@ -142,7 +143,9 @@ impl Checker<'_> {
                     self.label(at),
                 )
                 .help(help)
-                .help("a `launch` handler runs in the kernel when it sets `.tag` or reads a map that a CPU probe writes");
+                .help(
+                    "a `launch` handler runs in the kernel when it sets `.tag` or reads a map that a CPU probe writes",
+                );
                 self.poison(diagnostic, at)
             }
         };
@@ -169,7 +172,9 @@ impl Checker<'_> {
                     format!("`{name}` of the entry is not kept until the return"),
                     self.label(name_at),
                 )
-                .help("kept are `arg0` … `arg5` and `time`; all else is the same at the return: read it from the event");
+                .help(
+                    "kept are `arg0` … `arg5` and `time`; all else is the same at the return: read it from the event",
+                );
                 self.poison(diagnostic, name_at)
             }
         };
@@ -250,7 +255,9 @@ impl Checker<'_> {
             TracepointFieldType::Int { size: size @ (1 | 2 | 4 | 8), signed } => {
                 of(Base::Int, Source::Record { offset, size, signed })
             }
-            TracepointFieldType::Chars(len) => of(Base::Text(len.min(128)), Source::RecordChars { offset, len: len.min(128) }),
+            TracepointFieldType::Chars(len) => {
+                of(Base::Text(len.min(128)), Source::RecordChars { offset, len: len.min(128) })
+            }
             TracepointFieldType::DataLoc => of(Base::Text(DATA_LOC_BYTES), Source::RecordLoc { offset }),
             TracepointFieldType::Int { .. } | TracepointFieldType::Other => {
                 let diagnostic = Diagnostic::error(
@@ -269,7 +276,9 @@ impl Checker<'_> {
         let has = |fields: &[Field]| fields.iter().any(|it| it.name == name);
         match self.handler.event {
             Event::Kernel if has(schema::LAUNCH) => Some(format!("the launch has it: `k.launch.{name}`")),
-            Event::Uprobe if has(schema::URETPROBE) => Some(format!("it is known at the return: `uretprobe(…, |e| … e.{name})`")),
+            Event::Uprobe if has(schema::URETPROBE) => {
+                Some(format!("it is known at the return: `uretprobe(…, |e| … e.{name})`"))
+            }
             Event::Uretprobe if has(schema::UPROBE) => Some(format!("the entry has it: `e.entry.{name}`")),
             event if !event.is_gpu() && has(schema::KERNEL) => Some("`kernel` events have it".into()),
             _ => None,

@@ -65,7 +65,8 @@ impl Checker<'_> {
     }
 
     fn refusal(&self, function: &Function, n_arguments: usize, at: Position) -> Option<Diagnostic> {
-        let error = |code, message: String, help: String| Some(Diagnostic::error(code, message, self.label(at)).help(help));
+        let error =
+            |code, message: String, help: String| Some(Diagnostic::error(code, message, self.label(at)).help(help));
         let name = &function.name;
         if self.frames.iter().any(|it| it.file == function.file && it.name == *name) {
             let message = format!("`{name}` calls itself, and functions are compiled in the place of their calls");
@@ -73,21 +74,25 @@ impl Checker<'_> {
         }
         if self.inlined >= MAX_CALLS {
             let message = format!("this handler has more than {MAX_CALLS} calls of functions");
-            return error("too-many-calls", message, "functions are compiled in the place of their calls: call fewer".into());
+            return error(
+                "too-many-calls",
+                message,
+                "functions are compiled in the place of their calls: call fewer".into(),
+            );
         }
         if function.parameters.len() != n_arguments {
             let takes = function.parameters.len();
-            return error("arguments", format!("this function takes {takes} values, not {n_arguments}"), "pass as many".into());
+            return error(
+                "arguments",
+                format!("this function takes {takes} values, not {n_arguments}"),
+                "pass as many".into(),
+            );
         }
         None
     }
 
     /// What the parameters stand for in the body, and the values that have to be computed first.
-    fn arguments(
-        &mut self,
-        function: &Function,
-        arguments: &[Syntax],
-    ) -> (Vec<(String, Binding)>, Vec<Computed>) {
+    fn arguments(&mut self, function: &Function, arguments: &[Syntax]) -> (Vec<(String, Binding)>, Vec<Computed>) {
         let (mut bindings, mut computed) = (Vec::new(), Vec::new());
         for (name, argument) in function.parameters.iter().zip(arguments) {
             let binding = match unwrapped(argument) {
@@ -171,7 +176,8 @@ impl Checker<'_> {
     fn returned(&mut self, result: LocalId, value: &Expr) {
         let ty = self.checked.locals[result];
         let Some(base) = join_base(ty.base, value.ty.base) else {
-            let message = format!("this function returns {} here and {} elsewhere", value.ty.base.noun(), ty.base.noun());
+            let message =
+                format!("this function returns {} here and {} elsewhere", value.ty.base.noun(), ty.base.noun());
             let diagnostic = Diagnostic::error("type", message, self.label(value.at));
             return self.error(diagnostic);
         };

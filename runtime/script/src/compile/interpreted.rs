@@ -14,12 +14,7 @@ use xputrace_model::schema::{Event, Unit};
 use xputrace_model::table::{TableId, TableKind};
 
 /// Joins one handler's uses into the shapes.
-pub(super) fn note(
-    staged: &Staged,
-    scan: &Scan,
-    shapes: &mut Shapes,
-    diagnostics: &mut Vec<Diagnostic>,
-) {
+pub(super) fn note(staged: &Staged, scan: &Scan, shapes: &mut Shapes, diagnostics: &mut Vec<Diagnostic>) {
     for each in &scan.uses {
         let label = staged.label(each.file, each.at);
         let map = shapes.id(&each.map, &label);

@@ -50,7 +50,9 @@ fn launch(scan: &Scan, cpu_maps: &FxHashSet<String>) -> (Place, Vec<String>) {
     match reads(scan).find(|it| cpu_maps.contains(*it)) {
         Some(map) => (
             Place::Linux,
-            vec![format!("it reads `{map}`, which a CPU probe writes, so it runs while the kernel is launched: {marker}")],
+            vec![format!(
+                "it reads `{map}`, which a CPU probe writes, so it runs while the kernel is launched: {marker}"
+            )],
         ),
         None => (Place::Tracer, vec!["it only looks, so it runs on the completed record".into()]),
     }
@@ -98,10 +100,7 @@ pub(super) fn warn_of_late_reads(
                 format!("`{}` is read when the kernel's record arrives, long after its launch", it.map),
                 staged.label(it.file, it.at),
             )
-            .help(format!(
-                "to read it as of the launch: `launch(|l| l.tag = {}[…])`, and `k.launch.tag` here",
-                it.map
-            ))
+            .help(format!("to read it as of the launch: `launch(|l| l.tag = {}[…])`, and `k.launch.tag` here", it.map))
         })
         .collect()
 }

@@ -4,7 +4,9 @@
 use super::check::Checker;
 use super::typed::{Block, Expr, Kind, Stmt, StmtKind};
 use crate::lexer;
-use rhai::{AST, ASTNode, BinaryExpr, Engine, Expr as Syntax, Position, RangeCase, Stmt as SyntaxStmt, SwitchCasesCollection};
+use rhai::{
+    AST, ASTNode, BinaryExpr, Engine, Expr as Syntax, Position, RangeCase, Stmt as SyntaxStmt, SwitchCasesCollection,
+};
 use rustc_hash::FxHashMap;
 use xputrace_bytecode::insn::Cond;
 
@@ -60,12 +62,17 @@ impl Checker<'_> {
         let mut ways = Vec::new();
         for (_, hash) in sorted {
             // Rhai lists ranges here as well.
-            let only_ranges = cases.cases[&hash].blocks.iter().all(|it| cases.ranges.iter().any(|range| range.index() == *it));
+            let only_ranges =
+                cases.cases[&hash].blocks.iter().all(|it| cases.ranges.iter().any(|range| range.index() == *it));
             let Some(literal) = literals.get(&hash) else {
                 if only_ranges {
                     continue;
                 }
-                self.unsupported("this case of a `switch`", at, "integers, ranges of them, booleans and strings in quotes can be");
+                self.unsupported(
+                    "this case of a `switch`",
+                    at,
+                    "integers, ranges of them, booleans and strings in quotes can be",
+                );
                 continue;
             };
             for block in &cases.cases[&hash].blocks {

@@ -185,7 +185,11 @@ impl Shapes {
             diagnostics.push(
                 Diagnostic::error(
                     "mixed-keys",
-                    format!("`{name}` is used with {} here and with {} elsewhere", parts(key.len()), parts(known.len())),
+                    format!(
+                        "`{name}` is used with {} here and with {} elsewhere",
+                        parts(key.len()),
+                        parts(known.len())
+                    ),
                     at.clone(),
                 )
                 .also(first.clone(), "first used here")

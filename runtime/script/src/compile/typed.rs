@@ -84,7 +84,9 @@ impl Expr {
     pub(super) fn is_simple(&self) -> bool {
         match &self.kind {
             Kind::Joined(inner) => inner.is_simple(),
-            kind => matches!(kind, Kind::Const(_) | Kind::Literal(_) | Kind::Missing | Kind::Local(_) | Kind::Source(_)),
+            kind => {
+                matches!(kind, Kind::Const(_) | Kind::Literal(_) | Kind::Missing | Kind::Local(_) | Kind::Source(_))
+            }
         }
     }
 }
@@ -168,11 +170,20 @@ pub(super) enum Source {
     EntryTime,
     EntryArg(usize),
     /// An integer of a tracepoint's record.
-    Record { offset: u32, size: u32, signed: bool },
+    Record {
+        offset: u32,
+        size: u32,
+        signed: bool,
+    },
     /// `char[n]` of a tracepoint's record.
-    RecordChars { offset: u32, len: u32 },
+    RecordChars {
+        offset: u32,
+        len: u32,
+    },
     /// `__data_loc` of a tracepoint's record.
-    RecordLoc { offset: u32 },
+    RecordLoc {
+        offset: u32,
+    },
     /// The C string a word of the marker's context points to.
     MarkerText(usize),
 }

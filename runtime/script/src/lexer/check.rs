@@ -57,10 +57,20 @@ impl Checker<'_> {
             }
             "$" => self.dollar(at),
             "->" => self.arrow(at),
-            "~" => self.say(at, "operator", "there is no `~` operator", &["strings are compared whole: `k.short_name == \"gemm\"`"]),
+            "~" => self.say(
+                at,
+                "operator",
+                "there is no `~` operator",
+                &["strings are compared whole: `k.short_name == \"gemm\"`"],
+            ),
             "=>" if self.innermost() == "(" => self.arrow_function(at),
             ";" if self.innermost() == "[" => {
-                self.say(at, "separator", "a `;` cannot stand in brackets", &["write `,` between the parts: `@m[a, b]`"]);
+                self.say(
+                    at,
+                    "separator",
+                    "a `;` cannot stand in brackets",
+                    &["write `,` between the parts: `@m[a, b]`"],
+                );
             }
             "=" => self.assignment_in_condition(at),
             "/" => self.predicate(at),
@@ -122,7 +132,12 @@ impl Checker<'_> {
             _ => false,
         };
         if follows {
-            self.say(at, "probe-block", "probes are declared by functions, with a closure for the handler", &[*instead]);
+            self.say(
+                at,
+                "probe-block",
+                "probes are declared by functions, with a closure for the handler",
+                &[*instead],
+            );
         }
         follows
     }
@@ -329,7 +344,18 @@ impl Checker<'_> {
             Kind::Identifier => {
                 !matches!(
                     self.slice(at),
-                    "in" | "as" | "else" | "is" | "until" | "while" | "catch" | "if" | "and" | "or" | "elif" | "elsif" | "elseif"
+                    "in" | "as"
+                        | "else"
+                        | "is"
+                        | "until"
+                        | "while"
+                        | "catch"
+                        | "if"
+                        | "and"
+                        | "or"
+                        | "elif"
+                        | "elsif"
+                        | "elseif"
                 ) || (self.slice(at) == "if" && self.on_new_line(at))
             }
             Kind::Map | Kind::Integer | Kind::Float | Kind::Text | Kind::Template | Kind::TemplateStart => true,

@@ -75,7 +75,8 @@ pub(crate) fn imports(text: &str) -> Vec<Import> {
 
 fn imports_of(text: &str, tokens: &[token::Token]) -> Vec<Import> {
     let slice = |at: usize| tokens.get(at).map_or("", |it: &token::Token| &text[it.span.clone()]);
-    let is_name = |at: usize| tokens.get(at).is_some_and(|it| it.kind == token::Kind::Text) && slice(at).starts_with('"');
+    let is_name =
+        |at: usize| tokens.get(at).is_some_and(|it| it.kind == token::Kind::Text) && slice(at).starts_with('"');
     let mut found = Vec::new();
     for at in 0..tokens.len() {
         if slice(at) != "import" || tokens[at].kind != token::Kind::Identifier || !is_name(at + 1) {

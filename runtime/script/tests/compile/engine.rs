@@ -204,8 +204,12 @@ fn value_of(expression: &str, kernel: Kernel) -> Option<i64> {
 
 fn check_values(cases: &[(&str, i64)]) {
     for (expression, expected) in cases {
-        let event = kernel("gemm", 1000).with(word::START, -7).with(word::END, 3).with(word::GRID, 2)
-            .with(word::GRID + 1, 3).with(word::GRID + 2, 4);
+        let event = kernel("gemm", 1000)
+            .with(word::START, -7)
+            .with(word::END, 3)
+            .with(word::GRID, 2)
+            .with(word::GRID + 1, 3)
+            .with(word::GRID + 2, 4);
         assert_eq!(value_of(expression, event), Some(*expected), "{expression}");
     }
 }
@@ -246,10 +250,7 @@ fn strings_are_put_together() {
     assert_eq!(keys("@comm"), ["<python3>"]);
     assert_eq!(keys("@flag"), ["false - -", "true - -"]);
     assert_eq!(run.one("@equal"), Some(vec![7]));
-    assert_eq!(
-        keys("@choice"),
-        ["+10", "+1000000000000000000", "+7", "+9223372036854775807", "none"]
-    );
+    assert_eq!(keys("@choice"), ["+10", "+1000000000000000000", "+7", "+9223372036854775807", "none"]);
     assert!(run.losses().is_empty(), "{:?}", run.losses());
 }
 
@@ -318,7 +319,10 @@ fn arithmetic_is_that_of_wrapping_64_bit_integers() {
         ("min(k.start, k.end) + max(k.start, k.end)", -4),
         ("k.end.max(10)", 10),
         ("abs(k.start) + (k.start).abs()", 14),
-        ("((k.end + 1) * (k.end + 2)) - ((k.end + 3) * ((k.end + 4) - ((k.end + 5) * (k.end + (k.end * k.end)))))", 20 - 6 * (7 - 8 * 12)),
+        (
+            "((k.end + 1) * (k.end + 2)) - ((k.end + 3) * ((k.end + 4) - ((k.end + 5) * (k.end + (k.end * k.end)))))",
+            20 - 6 * (7 - 8 * 12),
+        ),
         ("if k.end > 2 { 5 } else { 6 }", 5),
         ("if k.end > 3 { 5 } else if k.end == 3 { 6 } else { 7 }", 6),
         ("{ let a = k.end; a += 4; a *= 2; a }", 14),
@@ -546,15 +550,14 @@ fn prints() {
         kernel(|k| @w[2] = 1);",
     );
     run.feed(&[kernel("gemm", 7)]);
-    assert_eq!(
-        run.printed(),
-        ["plain", "me: gemm took 7 Nanos on python3, graph -, 1, 1", "7", "4 - 5 None"]
-    );
+    assert_eq!(run.printed(), ["plain", "me: gemm took 7 Nanos on python3, graph -, 1, 1", "7", "4 - 5 None"]);
 }
 
 #[test]
 fn exit_ends_the_handler() {
-    let mut run = Run::new("kernel(|k| { print(\"one\"); if k.duration > 1 { exit(k.duration); } else { exit(); } print(\"never\"); });");
+    let mut run = Run::new(
+        "kernel(|k| { print(\"one\"); if k.duration > 1 { exit(k.duration); } else { exit(); } print(\"never\"); });",
+    );
     run.feed(&[kernel("k", 3), kernel("k", 1)]);
     assert_eq!(run.printed(), ["one", "exit 3", "one", "exit 0"]);
 }

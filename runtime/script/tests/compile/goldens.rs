@@ -67,11 +67,8 @@ fn describe(plan: &Plan, out: &mut String) {
     }
     let _ = writeln!(out, "demand {:?}", plan.demand);
     for table in &plan.tables {
-        let keys: Vec<String> = table
-            .keys
-            .iter()
-            .map(|it| format!("{:?}{}", it.kind, if it.optional { "?" } else { "" }))
-            .collect();
+        let keys: Vec<String> =
+            table.keys.iter().map(|it| format!("{:?}{}", it.kind, if it.optional { "?" } else { "" })).collect();
         let map = |it: Option<usize>| {
             it.map_or("-".into(), |it| {
                 let spec = &plan.image.maps[it];
@@ -94,6 +91,7 @@ fn describe(plan: &Plan, out: &mut String) {
         let _ = writeln!(out, "shown by end {:?}", plan.shown_by_end);
     }
     for program in &plan.image.programs {
-        let _ = writeln!(out, "\n{} {:?}\n{}", program.name, program.kind, disasm::text(program, &plan.image).trim_end());
+        let _ =
+            writeln!(out, "\n{} {:?}\n{}", program.name, program.kind, disasm::text(program, &plan.image).trim_end());
     }
 }

@@ -203,7 +203,8 @@ fn dump(map: &OwnedFd, spec: &MapSpec) -> BTreeMap<Vec<u8>, Vec<u8>> {
 fn constructs() -> Vec<String> {
     let text = include_str!("../../../../docs/LANGUAGE.md");
     let table = text.split("<!-- constructs -->").nth(1).expect("the table is marked").replace("\\|", "\u{1}");
-    let code = |row: &str| Some(row.split('|').nth(2)?.trim().strip_prefix('`')?.strip_suffix('`')?.replace('\u{1}', "|"));
+    let code =
+        |row: &str| Some(row.split('|').nth(2)?.trim().strip_prefix('`')?.strip_suffix('`')?.replace('\u{1}', "|"));
     table.lines().filter_map(code).collect()
 }
 
@@ -249,7 +250,11 @@ fn script() -> impl Strategy<Value = String> {
         Just(("uretprobe(\"libc:read\", |e| {", "e", &["e.retval", "e.duration", "e.entry.arg2", "e.entry.time"][..])),
         Just(("tracepoint(\"sched:sched_switch\", |e| {", "e", &["e.prev_pid", "e.prev_state", "e.args.next_pid"][..])),
         Just(("profile(99.hz, |e| {", "e", &["e.cpu", "e.uid"][..])),
-        Just(("kernel(|k| {", "k", &["k.duration", "k.grid.size", "k.launch.time", "k.launch.block.x", "k.registers"][..])),
+        Just((
+            "kernel(|k| {",
+            "k",
+            &["k.duration", "k.grid.size", "k.launch.time", "k.launch.block.x", "k.registers"][..]
+        )),
         Just(("launch(|l| { l.tag = 1;", "l", &["l.grid.x", "l.block.size", "l.stream", "l.dynamic_shared"][..])),
     ];
     proptest::collection::vec(
@@ -264,7 +269,9 @@ fn script() -> impl Strategy<Value = String> {
         }),
         1..4,
     )
-    .prop_map(|handlers| format!("let n = 3;\nfn twice(x) {{ if x > 1000 {{ return x; }} x * 2 }}\n{}\n{REST}", handlers.join("\n")))
+    .prop_map(|handlers| {
+        format!("let n = 3;\nfn twice(x) {{ if x > 1000 {{ return x; }} x * 2 }}\n{}\n{REST}", handlers.join("\n"))
+    })
 }
 
 /// What every random script ends in: maps that are only read would be mistakes.
@@ -299,7 +306,12 @@ impl Choice<'_> {
             7 => format!("({} {} {})", self.number(depth - 1), ["&", "|", "^"][self.of(3)], self.number(depth - 1)),
             8 => format!("({} {} {})", self.number(depth - 1), ["<<", ">>"][self.of(2)], self.number(depth - 1)),
             9 => format!("(@plain[{}] ?? {})", self.number(depth - 1), self.number(depth - 1)),
-            10 => format!("(if {} {{ {} }} else {{ {} }})", self.truth(depth - 1), self.number(depth - 1), self.number(depth - 1)),
+            10 => format!(
+                "(if {} {{ {} }} else {{ {} }})",
+                self.truth(depth - 1),
+                self.number(depth - 1),
+                self.number(depth - 1)
+            ),
             11 => format!("{}({}, {})", ["min", "max"][self.of(2)], self.number(depth - 1), self.number(depth - 1)),
             12 => format!("abs({})", self.number(depth - 1)),
             13 => "-7".into(),
@@ -313,7 +325,12 @@ impl Choice<'_> {
             return format!("{} > 3", self.number(0));
         }
         match self.of(9) {
-            0 => format!("{} {} {}", self.number(depth - 1), ["==", "!=", "<", "<=", ">", ">="][self.of(6)], self.number(depth - 1)),
+            0 => format!(
+                "{} {} {}",
+                self.number(depth - 1),
+                ["==", "!=", "<", "<=", ">", ">="][self.of(6)],
+                self.number(depth - 1)
+            ),
             1 => format!("({} && {})", self.truth(depth - 1), self.truth(depth - 1)),
             2 => format!("({} || {})", self.truth(depth - 1), self.truth(depth - 1)),
             3 => format!("!({})", self.truth(depth - 1)),
@@ -348,11 +365,19 @@ impl Choice<'_> {
             16 => format!("let x = {}; x += {}; @plain[x] = x;", self.number(depth), self.number(1)),
             17 => format!("for i in 0..n {{ if {} {{ break; }} @count[{}.comm].count(); }}", self.truth(1), event),
             18 => format!("for i in 0..n {{ if {} {{ continue; }} @sum.sum(i); }}", self.truth(1)),
-            19 => format!("print(`v ${{{}}} of ${{{}.comm}}, ${{({}).human}}`);", self.number(depth), event, self.number(1)),
+            19 => format!(
+                "print(`v ${{{}}} of ${{{}.comm}}, ${{({}).human}}`);",
+                self.number(depth),
+                event,
+                self.number(1)
+            ),
             20 => format!("if {} {{ exit({}); }}", self.truth(depth), self.number(1)),
             21 => format!("if {} {{ return; }}", self.truth(depth)),
             23 => format!("@joined[`${{{event}.comm}}:${{{}}}:${{{}}}`].count();", self.number(depth), self.truth(1)),
-            24 => format!("@kind[switch {} {{ 0 => \"zero\", 1..=9 => \"few\", _ => {event}.comm + \"!\" }}].count();", self.number(depth)),
+            24 => format!(
+                "@kind[switch {} {{ 0 => \"zero\", 1..=9 => \"few\", _ => {event}.comm + \"!\" }}].count();",
+                self.number(depth)
+            ),
             25 => format!("@plain[1] = twice({});", self.number(depth)),
             22 => match event {
                 "k" => "@stack[k.launch.ustack, k.name].count(); @who[0] = k.comm;".into(),
@@ -449,12 +474,7 @@ fn load(program: &Program, image: &Image, maps: &[OwnedFd]) -> Result<OwnedFd, S
         let text = String::from_utf8_lossy(&log[..end]).into_owned();
         let tail: Vec<&str> = text.lines().rev().take(60).collect();
         let tail: Vec<&str> = tail.into_iter().rev().collect();
-        format!(
-            "{}: {error}\n{}\n{}",
-            program.name,
-            tail.join("\n"),
-            xputrace_bytecode::disasm::text(program, image)
-        )
+        format!("{}: {error}\n{}\n{}", program.name, tail.join("\n"), xputrace_bytecode::disasm::text(program, image))
     })
 }
 

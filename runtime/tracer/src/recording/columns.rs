@@ -27,13 +27,49 @@ use Prediction::{Field, None as Kept, Previous, PreviousField};
 
 /// Fields of a launch in order of the struct: start, end, tag, then the 32-bit ones.
 const LAUNCH: [Prediction; LAUNCH_WORDS] = [
-    PreviousField(1), Field(0), Previous, Previous, Previous, Kept, Kept, Kept, Previous, Previous, Previous,
-    Previous, Kept, Kept, Kept, Kept, Kept, Kept, Kept, Previous, Previous,
+    PreviousField(1),
+    Field(0),
+    Previous,
+    Previous,
+    Previous,
+    Kept,
+    Kept,
+    Kept,
+    Previous,
+    Previous,
+    Previous,
+    Previous,
+    Kept,
+    Kept,
+    Kept,
+    Kept,
+    Kept,
+    Kept,
+    Kept,
+    Previous,
+    Previous,
 ];
 /// Fields of a kernel: start, end, graph node, then graph, correlation, …
 const KERNEL: [Prediction; KERNEL_WORDS] = [
-    PreviousField(1), Field(0), Kept, Previous, Previous, Previous, Previous, Kept, Kept, Kept, Kept, Kept, Kept,
-    Kept, Kept, Kept, Kept, Kept, Kept,
+    PreviousField(1),
+    Field(0),
+    Kept,
+    Previous,
+    Previous,
+    Previous,
+    Previous,
+    Kept,
+    Kept,
+    Kept,
+    Kept,
+    Kept,
+    Kept,
+    Kept,
+    Kept,
+    Kept,
+    Kept,
+    Kept,
+    Kept,
 ];
 
 /// Codes of the record sequence.

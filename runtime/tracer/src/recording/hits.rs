@@ -183,9 +183,10 @@ impl<'a> Builder<'a> {
     fn context(&self, probe: &Probe) -> Result<(ProgramKind, usize, Option<TracepointFormat>), RecorderError> {
         Ok(match (&probe.target, probe.event) {
             (Target::Tracepoint { category, name }, _) => {
-                let format = self.catalog.tracepoint(category, name).map_err(|reason| {
-                    RecorderError::Tracepoint { probe: probe.name.clone(), reason }
-                })?;
+                let format = self
+                    .catalog
+                    .tracepoint(category, name)
+                    .map_err(|reason| RecorderError::Tracepoint { probe: probe.name.clone(), reason })?;
                 let size = record_size(&format);
                 let kind = ProgramKind::Tracepoint { category: category.clone(), name: name.clone() };
                 (kind, size, Some(format))

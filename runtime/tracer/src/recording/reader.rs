@@ -200,6 +200,21 @@ fn decode_hit(input: &mut &[u8]) -> Option<Hit> {
     }
     let comm = *comm;
     Some(Hit {
-        probe, entry: entry != 0, time_nanos, pid, tid, uid, gid, cpu, comm, cgroup, cookie, func_ip, ustack, kstack, context, strings,
+        probe,
+        entry: entry != 0,
+        time_nanos,
+        pid,
+        tid,
+        uid,
+        gid,
+        cpu,
+        comm,
+        cgroup,
+        cookie,
+        func_ip,
+        ustack,
+        kstack,
+        context,
+        strings,
     })
 }

@@ -15,9 +15,7 @@ fn main() -> Result<()> {
     let gpu = Gpu::open()?;
     let stream = gpu.stream()?;
     hold_if_asked()?;
-    let failed: u64 = (1..=attempts)
-        .map(|number| u64::from(!try_launch(&gpu, &stream, number % 3 == 0)))
-        .sum();
+    let failed: u64 = (1..=attempts).map(|number| u64::from(!try_launch(&gpu, &stream, number % 3 == 0))).sum();
     stream.synchronize()?;
     let mut account = Account::new("failing");
     account.launched(NOP, attempts - failed);

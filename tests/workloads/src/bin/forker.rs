@@ -65,9 +65,7 @@ fn fork_and_wait() -> Result<i32> {
             let mut status = 0;
             // SAFETY: `status` is valid for the write.
             if unsafe { libc::waitpid(pid, &mut status, 0) } == -1 {
-                return Err(
-                    format!("wait for the fork: {}", std::io::Error::last_os_error()).into(),
-                );
+                return Err(format!("wait for the fork: {}", std::io::Error::last_os_error()).into());
             }
             Ok(libc::WEXITSTATUS(status))
         }

@@ -42,8 +42,7 @@ fn capture(gpu: &Gpu, stream: &Arc<CudaStream>, buffer: &mut CudaSlice<f32>) -> 
     gpu.fill(stream, buffer, 7.0)?;
     gpu.scale(stream, buffer, 2.0)?;
     gpu.scale(stream, buffer, 3.0)?;
-    let graph = stream
-        .end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)?;
+    let graph = stream.end_capture(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)?;
     graph.ok_or_else(|| "the capture gave no graph".into())
 }
 

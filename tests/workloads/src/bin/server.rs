@@ -24,12 +24,7 @@ fn main() -> Result<()> {
     let gpu = Gpu::open()?;
     let stream = gpu.stream()?;
     let buffer = gpu.buffer(&stream)?;
-    let mut server = Server {
-        gpu,
-        stream,
-        buffer,
-        failures: 0,
-    };
+    let mut server = Server { gpu, stream, buffer, failures: 0 };
     hold_if_asked()?;
     for id in 0..requests {
         handle_request(id, &mut server);
@@ -42,9 +37,7 @@ fn main() -> Result<()> {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn handle_request(id: u64, server: &mut Server) {
-    let answered = prepare_batch(id, server)
-        .and_then(|()| run_layers(server))
-        .and_then(|()| finish_request(server));
+    let answered = prepare_batch(id, server).and_then(|()| run_layers(server)).and_then(|()| finish_request(server));
     if let Err(error) = answered {
         eprintln!("server: answer request {id}: {error}");
         server.failures += 1;
@@ -55,11 +48,7 @@ extern "C" fn handle_request(id: u64, server: &mut Server) {
 #[unsafe(no_mangle)]
 #[inline(never)]
 fn prepare_batch(id: u64, server: &mut Server) -> Result<()> {
-    black_box(
-        server
-            .gpu
-            .fill(&server.stream, &mut server.buffer, (id % 100) as f32),
-    )
+    black_box(server.gpu.fill(&server.stream, &mut server.buffer, (id % 100) as f32))
 }
 
 #[unsafe(no_mangle)]
@@ -86,11 +75,7 @@ fn finish_request(server: &mut Server) -> Result<()> {
 impl Server {
     fn report(self, requests: u64) -> Result<()> {
         let values = self.stream.clone_dtoh(&self.buffer)?;
-        let expected = if requests == 0 {
-            0.0
-        } else {
-            ((requests - 1) % 100) as f32 * 6.0
-        };
+        let expected = if requests == 0 { 0.0 } else { ((requests - 1) % 100) as f32 * 6.0 };
         let mut account = Account::new("server");
         account.launched(FILL, requests);
         account.launched(SCALE, 2 * requests);
@@ -98,10 +83,7 @@ impl Server {
         account.note("requests", requests);
         account.note("launches_per_request", LAUNCHES_PER_REQUEST);
         account.note("failures", self.failures);
-        account.note(
-            "verified",
-            values.len() == ELEMENTS as usize && values.iter().all(|&value| value == expected),
-        );
+        account.note("verified", values.len() == ELEMENTS as usize && values.iter().all(|&value| value == expected));
         account.print(&self.gpu)
     }
 }

@@ -6,19 +6,13 @@
 use xputrace_workloads::{Account, Gpu, NOP, Result, hold_if_asked, option};
 
 fn main() -> Result<()> {
-    let (threads, launches, every) = (
-        option("threads", 4)?,
-        option("launches", 1000)?,
-        option("every", 256)?.max(1),
-    );
+    let (threads, launches, every) = (option("threads", 4)?, option("launches", 1000)?, option("every", 256)?.max(1));
     let gpu = Gpu::open()?;
     hold_if_asked()?;
     let workers: Vec<_> = (0..threads)
         .map(|number| {
             let gpu = gpu.clone();
-            std::thread::Builder::new()
-                .name(format!("launcher-{number}"))
-                .spawn(move || worker(&gpu, launches, every))
+            std::thread::Builder::new().name(format!("launcher-{number}")).spawn(move || worker(&gpu, launches, every))
         })
         .collect::<std::io::Result<_>>()?;
     for worker in workers {
