@@ -184,7 +184,6 @@ fn returns_know_their_entries() {
 }
 
 #[test]
-#[ignore = "the clock is read at each use of `time`, so two reads in one handler differ by some nanoseconds"]
 fn the_time_of_an_event_is_one_value() {
     need_root!();
     let script = "uretprobe(\"PROGRAM:work\", |e| { if e.duration == e.time - e.entry.time { @same.count(); } });\nuprobe(\"PROGRAM:work\", |e| { let t = e.time; if t == e.time { @still.count(); } });";

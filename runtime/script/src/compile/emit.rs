@@ -34,6 +34,8 @@ pub(super) struct Emitter<'a, 'b> {
     pub(super) locals: FxHashMap<LocalId, i16>,
     /// Where the entry's time and arguments were put, at a return probe.
     pub(super) entry: Option<i16>,
+    /// Where the event's time is kept, where it is read more than once: it is one value.
+    pub(super) time: Option<i16>,
     /// The file whose text the instructions come from.
     pub(super) file: FileId,
     /// Where `return` goes in the functions that are compiled in place.
@@ -82,6 +84,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
             probe,
             locals: FxHashMap::default(),
             entry: None,
+            time: None,
             file: handler.file,
             leaving: Vec::new(),
             loops: Vec::new(),

@@ -195,6 +195,7 @@ impl Checker<'_> {
             return self.unknown_field(name, at, fields);
         };
         let of = |base, source| Expr { kind: Kind::Source(source), ty: Type::with(base, field.unit), at };
+        self.checked.time_reads += usize::from(matches!(name, "time" | "duration"));
         match name {
             "time" => of(Base::Int, Source::Time),
             "pid" => of(Base::Int, Source::Pid),

@@ -27,7 +27,10 @@ impl Emitter<'_, '_> {
                 self.word(value, at);
             }
             Source::Register(offset) => self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, offset),
-            Source::Time => self.asm.call(helper::KTIME_GET_NS),
+            Source::Time => match self.time {
+                Some(slot) => self.load(Reg::R0, slot),
+                None => self.asm.call(helper::KTIME_GET_NS),
+            },
             Source::Pid => self.process_or_thread(true),
             Source::Tid => self.process_or_thread(false),
             Source::Cpu => self.asm.call(helper::GET_SMP_PROCESSOR_ID),
@@ -230,6 +233,12 @@ impl Emitter<'_, '_> {
             let skipped = self.ends_with(Loss::SkippedUnjoined, at);
             self.word(xputrace_model::context::word::JOINED, at);
             self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, skipped);
+        }
+        if self.checked.time_reads > 1 {
+            let slot = self.alloc(8);
+            self.asm.call(helper::KTIME_GET_NS);
+            self.store(slot, Reg::R0);
+            self.time = Some(slot);
         }
         if self.checked.entry_args.is_some() {
             self.fetch_entry();

@@ -243,4 +243,6 @@ pub(super) struct Checked {
     pub(super) needs_launch: bool,
     /// Highest argument number read at the entry, plus one; `None` when no entry is needed.
     pub(super) entry_args: Option<usize>,
+    /// How often it reads the event's time, at a CPU probe.
+    pub(super) time_reads: usize,
 }
