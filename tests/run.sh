@@ -20,7 +20,8 @@ echo "testing"
 # One test at a time where tests probe the same machine; each package says so itself.
 cargo test --workspace --no-fail-fast -- --show-output >"$log" 2>&1
 status=$?
-grep -E '^(test .* FAILED|---- .* stdout ----|thread .* panicked|error(\[|:))' -A12 "$log" | grep -vE '^(test .* ok|running)' | head -200
+sed -n '/^failures:$/,/^test result: FAILED/p' "$log" | head -300
+grep -E '^error' -A12 "$log" | head -60
 
 passed=$(grep -cE '^test .* \.\.\. ok$' "$log")
 failed=$(grep -cE '^test .* \.\.\. FAILED$' "$log")

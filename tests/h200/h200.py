@@ -306,10 +306,10 @@ kernel(|k| @gpu_ns[k.launch.tag].sum(k.duration));
 def record():
     failed = 0
     for name, script, command in [
-        ("llm", None, [BIN / "llm"]),
-        ("pytorch", None, [PYTHON, BIN / "transformer.py", "train", 6]),
+        ("llm", None, ["./llm"]),
+        ("pytorch", None, [PYTHON, "transformer.py", "train", 6]),
         ("requests", REQUEST, ["./requests", 4, 250, 4]),
-        ("graphs", None, [BIN / "graphs", 1000, 8]),
+        ("graphs", None, ["./graphs", 1000, 8]),
     ]:
         path = OUT / f"{name}.xpt"
         line = [XPUTRACE, "record", "-o", str(path), *(["-e", script] if script else []), "--", *map(str, command)]

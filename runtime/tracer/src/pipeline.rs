@@ -40,8 +40,12 @@ pub trait Sink {
     fn advance(&mut self, now_nanos: u64, state: &mut State) {
         let _ = (now_nanos, state);
     }
-    /// A handler called `exit(code)`. The events of this drain are still handled.
+    /// A handler called `exit(code)`.
     fn exit(&mut self, code: i64);
+    /// Whether the run is over: no further event is handled.
+    fn is_over(&self) -> bool {
+        false
+    }
     /// A stack as text for a printed line; `frames` are the return addresses of a stack that a
     /// collector took, innermost first.
     fn stack_text(&mut self, stack: StackKey, frames: Option<(ProcessIndex, &[u64])>) -> String {
@@ -606,7 +610,7 @@ impl Pipeline {
         let mut done = 0;
         for (end, index) in &order[..n_ready] {
             let event = &events[*index as usize];
-            if !self.handle(at, event, reach, &mut ctx, sink) {
+            if sink.is_over() || !self.handle(at, event, reach, &mut ctx, sink) {
                 break;
             }
             let process = &mut self.processes[at];

@@ -93,13 +93,16 @@ impl Opened {
         let mut replay = Replay { handlers, pipeline, now: 0, totals: Vec::new() };
         let mut causes = tape.causes(replay.handlers.launch.is_empty());
         for at in 0..tape.entries.len() {
+            if sink.is_over() {
+                break;
+            }
             let until = tape.time_of(at);
             while let Some(cause) = causes.pop_if(|it| it.time <= until) {
                 replay.run(&cause, &mut tape, sink);
             }
             replay.take(&tape.entries[at], sink);
         }
-        while let Some(cause) = causes.pop() {
+        while let Some(cause) = causes.pop().filter(|_| !sink.is_over()) {
             replay.run(&cause, &mut tape, sink);
         }
         replay.pipeline.finish(sink);

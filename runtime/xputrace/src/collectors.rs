@@ -1,7 +1,7 @@
 //! The collectors of a run: found as their processes start CUDA, armed, drained, let go.
 
 use crate::recording::Tape;
-use crate::running::{Queue, Running};
+use crate::running::Running;
 use crate::target::Launch;
 use anyhow::Result;
 use std::os::fd::{AsRawFd, RawFd};
@@ -142,7 +142,7 @@ impl Collectors {
         if let Some(tape) = tape {
             running.report.tape_result(tape.rings(traced.process, &self.rings));
         }
-        let mut queue = Queue::default();
+        let mut queue = running.queue();
         let mut results = running.results.borrow_mut();
         let results_now = &mut *results;
         results_now.pipeline.feed(traced.process, &self.rings, &mut queue);
@@ -165,7 +165,7 @@ impl Collectors {
         if let Some(tape) = tape {
             running.report.tape_result(tape.end_process(process, &totals));
         }
-        let mut queue = Queue::default();
+        let mut queue = running.queue();
         running.results.borrow_mut().pipeline.end_process(process, totals, &mut queue);
         running.settle(queue);
     }

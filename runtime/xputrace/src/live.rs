@@ -10,11 +10,12 @@ use crate::compiled::{Compiled, Outcome, compile_script};
 use crate::recording::Tape;
 use crate::results::{Printer, Results};
 use crate::run::{Interrupts, Report, deadline};
-use crate::running::{Queue, Running, check_stack_files};
+use crate::running::{Running, check_stack_files};
 use crate::stacks::Stacks;
 use crate::target::Launch;
 use crate::{REFUSED, machine};
 use anyhow::{Result, anyhow, bail};
+use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
@@ -63,6 +64,11 @@ fn refuse_impossible(run: &Run, plan: &Plan) -> Result<()> {
     if elsewhere && !run.command.is_empty() {
         bail!("-p and -a trace processes that run already; they do not go together with a command");
     }
+    for pid in &run.options.pids {
+        if *pid == 0 || !std::path::Path::new("/proc").join(pid.to_string()).exists() {
+            bail!("-p {pid}: there is no such process");
+        }
+    }
     if elsewhere && plan.demand.gpu() {
         bail!(
             "GPU hooks on a running process are not there yet (CPU probes are): start the program under xputrace, with -- CMD"
@@ -88,6 +94,10 @@ struct Session {
     tape: Option<Tape>,
     folded: Vec<String>,
     flamegraphs: Vec<String>,
+    /// The processes that -p names.
+    pids: Vec<u32>,
+    /// Probes whose file nobody has mapped yet.
+    pending: BTreeSet<usize>,
 }
 
 /// An `interval` handler.
@@ -127,6 +137,8 @@ impl Session {
             tape,
             folded: run.options.folded.clone(),
             flamegraphs: run.options.flamegraph.clone(),
+            pids: run.options.pids.clone(),
+            pending: BTreeSet::new(),
         };
         session.running.run_handlers(Event::Begin);
         session.attach(&scope(run, session.child.as_ref()))?;
@@ -152,6 +164,8 @@ impl Session {
             if !failures.is_empty() {
                 bail!(failures.join("\n"));
             }
+            let waits = |it: &&ProbeReport| matches!(it.outcome, Attachment::Pending);
+            self.pending = outcome.probes.iter().filter(waits).map(|it| it.probe).collect();
             results.pipeline.state_mut().names_mut().set_functions(kernel.functions());
         }
         if !self.running.report.is_quiet() {
@@ -171,7 +185,7 @@ impl Session {
             if interrupts.count() > 0 || over || exits || (self.status.is_some() && !busy) {
                 return Ok(());
             }
-            if self.child.is_none() && self.nothing_left_to_happen() {
+            if self.child.is_none() && (self.nothing_left_to_happen() || self.all_are_gone()) {
                 return Ok(());
             }
         }
@@ -194,6 +208,12 @@ impl Session {
             self.status = child.try_wait()?;
         }
         Ok(busy)
+    }
+
+    /// With -p: whether none of the processes is left.
+    fn all_are_gone(&self) -> bool {
+        let lives = |pid: &u32| std::path::Path::new("/proc").join(pid.to_string()).exists();
+        !self.pids.is_empty() && !self.pids.iter().any(lives)
     }
 
     /// Without a command, a script of `begin` and `end` alone has nothing to wait for.
@@ -224,7 +244,7 @@ impl Session {
         if let Some(kernel) = &mut self.running.results.borrow_mut().kernel {
             kernel.poll(Duration::ZERO, &mut |it| records.push(it.to_vec()))?;
         }
-        let mut queue = Queue::default();
+        let mut queue = self.running.queue();
         for record in &records {
             let handled = self.running.results.borrow().pipeline.state().record(record, &mut queue);
             if let (false, Some(tape)) = (handled, &mut self.tape) {
@@ -249,6 +269,7 @@ impl Session {
             match news {
                 News::Warning(it) => self.running.report.note(&it.text),
                 News::Probe(it) => {
+                    self.pending.remove(&it.probe);
                     failure(&self.running.plan, &it).iter().for_each(|it| self.running.report.note(it));
                 }
                 News::Child(it) => {
@@ -291,7 +312,7 @@ impl Session {
         self.detach();
         self.take_kernel_records()?;
         self.follow_processes();
-        let mut queue = Queue::default();
+        let mut queue = self.running.queue();
         self.running.results.borrow_mut().pipeline.finish(&mut queue);
         self.running.settle(queue);
         self.refresh_builtins();
@@ -301,9 +322,17 @@ impl Session {
         } else {
             self.running.finish(&self.folded, &self.flamegraphs)?;
         }
+        self.report_never_attached();
         self.running.report.print_end();
         let exit = self.running.results.borrow().exit;
         Ok(self.exit_code(exit))
+    }
+
+    /// A probe that never attached counted nothing: that is said, also where notes are not wanted.
+    fn report_never_attached(&self) {
+        for probe in self.pending.iter().filter_map(|it| self.running.plan.probes.get(*it)) {
+            eprintln!("xputrace: {} never attached: no process mapped such a file", probe.name);
+        }
     }
 
     /// Takes the probes out: what is printed and what is counted end at the same moment.
@@ -334,8 +363,7 @@ impl Session {
         {
             self.status = child.try_wait()?;
             if self.status.is_none() {
-                let text = format!("the command goes on (process {}); it is no longer traced", child.pid());
-                self.running.report.note(&text);
+                eprintln!("xputrace: the command goes on (process {}); it is no longer traced", child.pid());
             }
         }
         Ok(())
@@ -344,7 +372,7 @@ impl Session {
     /// The command's own status; what `exit(code)` said where a handler ended the run.
     fn exit_code(&self, exit: Option<i64>) -> ExitCode {
         if let Some(code) = exit {
-            return ExitCode::from(code as u8);
+            return crate::run::exit_status(code);
         }
         match self.status.map(|it| (it.code(), it.signal())) {
             Some((Some(code), _)) => ExitCode::from(code as u8),

@@ -4,7 +4,7 @@ use crate::cli::Run;
 use crate::compiled::{Compiled, Outcome, compile_script};
 use crate::results::{Printer, Results};
 use crate::run::Report;
-use crate::running::{Queue, Running, check_stack_files};
+use crate::running::{Running, check_stack_files};
 use crate::stacks::Stacks;
 use crate::{REFUSED, live, machine};
 use anyhow::{Context, Result, anyhow, bail};
@@ -56,12 +56,30 @@ pub struct Tape {
     early_hits: Vec<Hit>,
 }
 
+/// Where a recording is written until it is complete.
+fn draft_of(path: &std::path::Path) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(".part");
+    PathBuf::from(name)
+}
+
+impl Drop for Tape {
+    /// A recording that was refused or failed leaves nothing behind.
+    fn drop(&mut self) {
+        if self.file.is_some() {
+            let _ = std::fs::remove_file(draft_of(&self.path));
+        }
+    }
+}
+
 /// Hits that are kept back until it is known what kind of GPU there is.
 const MOST_EARLY_HITS: usize = 65_536;
 
 impl Tape {
     fn create(path: &std::path::Path, run: &Run, recorder: &hits::Recorder) -> Result<Self> {
-        let file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
+        // An earlier recording of that name stays until this one is complete.
+        let draft = draft_of(path);
+        let file = File::create(&draft).with_context(|| format!("creating {}", draft.display()))?;
         let meta = Meta {
             command: run.command.iter().map(|it| it.to_string_lossy().into_owned()).collect(),
             machine: crate::run::machine_name(),
@@ -151,6 +169,8 @@ impl Tape {
         self.writer()?.write(&Entry::Symbols(symbols))?;
         let writer = self.writer.take().context("the recording could not be begun")?;
         writer.finish()?.into_inner().map_err(|it| anyhow!("writing {}: {}", self.path.display(), it.error()))?;
+        std::fs::rename(draft_of(&self.path), &self.path)
+            .with_context(|| format!("renaming the recording to {}", self.path.display()))?;
         let size = std::fs::metadata(&self.path).map(|it| it.len()).unwrap_or(0);
         eprintln!(
             "xputrace: wrote {} ({})",
@@ -171,6 +191,9 @@ pub fn replay(run: &Run) -> Result<ExitCode> {
         bail!(sentence);
     }
     let path = run.options.replay.as_ref().context("no recording was named")?;
+    if run.options.all_processes || !run.options.pids.is_empty() {
+        bail!("--replay runs over {}; -p and -a do not go together with it", path.display());
+    }
     if !run.command.is_empty() {
         bail!("--replay runs over {}; a command would not be run", path.display());
     }
@@ -196,7 +219,7 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     check_stack_files(&results, &run.options)?;
     let mut running = Running::new(results, compiled.interpreter, report);
     running.run_handlers(Event::Begin);
-    let mut queue = Queue::default();
+    let mut queue = running.queue();
     let outcome = opened.run(&mut running.results.borrow_mut().pipeline, &mut queue);
     for (key, frames) in &outcome.frames {
         running.results.borrow_mut().stacks.know(*key, frames.iter().map(frame).collect());
@@ -208,7 +231,7 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     running.refresh_builtins(&outcome.totals, Duration::from_nanos(outcome.span_nanos));
     running.finish(&run.options.folded, &run.options.flamegraph)?;
     let exit = running.results.borrow().exit.unwrap_or(0);
-    Ok(ExitCode::from(exit as u8))
+    Ok(crate::run::exit_status(exit))
 }
 
 fn describe(damage: &Damage) -> String {

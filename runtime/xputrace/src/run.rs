@@ -11,6 +11,11 @@ use xputrace_model::loss::Account;
 use xputrace_model::stack::StackKey;
 use xputrace_tracer::CollectorTotals;
 
+/// The status that `exit(code)` asks for; codes that a process cannot have become 255.
+pub fn exit_status(code: i64) -> std::process::ExitCode {
+    std::process::ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
+}
+
 /// A moment this far from now.
 pub fn deadline(after: Duration) -> Instant {
     Instant::now().checked_add(after).unwrap_or_else(Instant::now)
@@ -36,7 +41,7 @@ extern "C" fn on_signal(signal: libc::c_int) {
 
 impl Interrupts {
     pub fn install() -> Result<Self> {
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
             // SAFETY: the handler only touches an atomic and calls _exit.
             let before = unsafe { libc::signal(signal, on_signal as *const () as libc::sighandler_t) };
             if before == libc::SIG_ERR {
@@ -72,7 +77,10 @@ fn function_offset(elf: &[u8], name: &str) -> Option<u64> {
 /// What names this machine in a recording.
 pub fn machine_name() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_string();
-    format!("{} {}", read("/proc/sys/kernel/ostype"), read("/proc/sys/kernel/osrelease"))
+    let release = read("/proc/sys/kernel/osrelease");
+    // What distributions append to the version says more of the machine than a recording should.
+    let version = release.split('-').next().unwrap_or_default();
+    format!("{} {version}", read("/proc/sys/kernel/ostype"))
 }
 
 /// CLOCK_MONOTONIC now, in nanoseconds.

@@ -41,6 +41,8 @@ const LONG_WAIT_NANOS: u64 = 2_000_000_000;
 #[derive(Default)]
 pub struct Queue {
     done: Vec<Done>,
+    /// A handler has called `exit`.
+    is_over: bool,
 }
 
 enum Done {
@@ -57,6 +59,11 @@ impl Running {
         let results = Rc::new(RefCell::new(results));
         interpreter.bind(results.clone());
         Running { results, plan, report, interpreter }
+    }
+
+    /// An empty queue; of a run that is over, one that lets no further event be handled.
+    pub fn queue(&self) -> Queue {
+        Queue { done: Vec::new(), is_over: self.results.borrow().exit.is_some() }
     }
 
     /// Carries out what handlers queued.
@@ -173,11 +180,14 @@ impl Running {
 /// What became of the launches, where any were asked for.
 fn account(results: &Results) -> Option<Account> {
     let demand = &results.plan.demand;
-    demand.gpu().then(|| Account {
-        kernels_only: !demand.launches,
-        launches_only: !demand.kernels,
-        ..results.pipeline.account()
-    })
+    let mut account =
+        Account { kernels_only: !demand.launches, launches_only: !demand.kernels, ..results.pipeline.account() };
+    // After `exit` nothing more is handled: there is no whole to hold the parts against.
+    if results.exit.is_some() {
+        account.collector_kernels = account.kernels;
+        account.collector_kernel_nanos = account.kernel_nanos;
+    }
+    demand.gpu().then_some(account)
 }
 
 /// Whether every file of stacks that was asked for has a map to come from: said before anything is run.
@@ -217,7 +227,12 @@ impl Sink for Queue {
     }
 
     fn exit(&mut self, code: i64) {
+        self.is_over = true;
         self.done.push(Done::Exit(code));
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over
     }
 
     fn stack_text(&mut self, stack: StackKey, _frames: Option<(ProcessIndex, &[u64])>) -> String {
