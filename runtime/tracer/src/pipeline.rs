@@ -288,7 +288,7 @@ impl Pipeline {
     pub fn waiting(&self) -> Option<Waiting> {
         let waiting = |it: &Process| {
             let launch = *it.oldest_withholding().filter(|_| !it.events.is_empty())?;
-            let name = it.launch_symbol(&launch, &self.strings).name;
+            let name = it.launch_symbol(&launch).name;
             let name = self.state.names.get(name).cloned().unwrap_or_else(|| Arc::from(""));
             Some(Waiting { process: it.index, name, since_nanos: launch.start, events: it.events.len() })
         };
@@ -538,7 +538,7 @@ impl Pipeline {
     fn count_as_lost(&mut self, at: usize, launches: &[Launch]) {
         self.account.lost += launches.len() as u64;
         for launch in launches {
-            let symbol = self.processes[at].launch_symbol(launch, &self.strings);
+            let symbol = self.processes[at].launch_symbol(launch);
             *self.lost_by_name.entry(symbol.name as StringId).or_default() += 1;
         }
     }
@@ -948,7 +948,7 @@ impl Process {
     }
 
     /// A launch is named by its kernel; a graph's by the call.
-    fn launch_symbol(&self, launch: &Launch, _strings: &Strings) -> Symbol {
+    fn launch_symbol(&self, launch: &Launch) -> Symbol {
         match launch.symbol {
             0 | UNKNOWN => {
                 let api = self.symbol(launch.api);
@@ -994,7 +994,7 @@ impl Process {
             ctx,
             &LaunchFacts {
                 record: launch,
-                symbol: self.launch_symbol(launch, strings),
+                symbol: self.launch_symbol(launch),
                 api: self.symbol(launch.api).symbol,
                 kind: if launch.launch_kind == Launch::GRAPH { strings.graph } else { strings.kernel },
                 ustack: ustack.to_word(),

@@ -28,6 +28,17 @@ pub enum Outcome {
     Helped,
 }
 
+impl Outcome {
+    /// The compiled script, or the status to end with: `mistakes` where there were some.
+    pub fn ready_or(self, mistakes: u8) -> std::result::Result<Compiled, ExitCode> {
+        match self {
+            Outcome::Ready(compiled) => Ok(compiled),
+            Outcome::Mistakes => Err(ExitCode::from(mistakes)),
+            Outcome::Helped => Err(ExitCode::SUCCESS),
+        }
+    }
+}
+
 /// Compiles the script of an invocation (`summary` where none is given) for this machine, and
 /// prints its diagnostics.
 pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
@@ -63,18 +74,14 @@ pub fn report(diagnostics: &[Diagnostic], sources: &Sources, errors_only: bool) 
 
 /// `xputrace check`: errors and warnings, nothing else.
 pub fn check(run: &Run) -> Result<ExitCode> {
-    Ok(match compile_named(run)? {
-        Outcome::Mistakes => ExitCode::from(MISTAKE),
-        Outcome::Ready(_) | Outcome::Helped => ExitCode::SUCCESS,
-    })
+    Ok(compile_named(run)?.ready_or(MISTAKE).err().unwrap_or(ExitCode::SUCCESS))
 }
 
 /// `xputrace explain`: where each handler runs, and why; with -v the bytecode.
 pub fn explain(run: &Run) -> Result<ExitCode> {
-    let compiled = match compile_named(run)? {
-        Outcome::Ready(compiled) => compiled,
-        Outcome::Mistakes => return Ok(ExitCode::from(MISTAKE)),
-        Outcome::Helped => return Ok(ExitCode::SUCCESS),
+    let compiled = match compile_named(run)?.ready_or(MISTAKE) {
+        Ok(compiled) => compiled,
+        Err(status) => return Ok(status),
     };
     print!("{}", xputrace_render::explain(&compiled.plan));
     if run.options.verbose {
@@ -87,10 +94,9 @@ pub fn explain(run: &Run) -> Result<ExitCode> {
 
 /// `xputrace build -o x.bpf.o`: the compiled script as an object for libbpf, bpftool and aya.
 pub fn build(run: &Run) -> Result<ExitCode> {
-    let compiled = match compile_named(run)? {
-        Outcome::Ready(compiled) => compiled,
-        Outcome::Mistakes => return Ok(ExitCode::from(MISTAKE)),
-        Outcome::Helped => return Ok(ExitCode::SUCCESS),
+    let compiled = match compile_named(run)?.ready_or(MISTAKE) {
+        Ok(compiled) => compiled,
+        Err(status) => return Ok(status),
     };
     let path = run.options.output.clone().unwrap_or_else(|| default_object(run.script.as_ref()));
     let bytes = object::write(&compiled.plan.image).context("writing the object")?;

@@ -6,7 +6,7 @@
 
 use crate::cli::Run;
 use crate::collectors::Collectors;
-use crate::compiled::{Compiled, Outcome, compile_script};
+use crate::compiled::{Compiled, compile_script};
 use crate::recording::Tape;
 use crate::results::{Printer, Results};
 use crate::run::{Interrupts, Report, deadline};
@@ -38,10 +38,9 @@ const FAREWELL: Duration = Duration::from_millis(2000);
 
 /// `xputrace [run] SCRIPT -- CMD`.
 pub fn run(run: &Run) -> Result<ExitCode> {
-    let compiled = match compile_script(run, &machine::catalog())? {
-        Outcome::Ready(compiled) => compiled,
-        Outcome::Mistakes => return Ok(ExitCode::from(REFUSED)),
-        Outcome::Helped => return Ok(ExitCode::SUCCESS),
+    let compiled = match compile_script(run, &machine::catalog())?.ready_or(REFUSED) {
+        Ok(compiled) => compiled,
+        Err(status) => return Ok(status),
     };
     trace(run, compiled, None)
 }

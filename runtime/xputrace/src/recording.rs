@@ -1,7 +1,7 @@
 //! `xputrace record` and `--replay`.
 
 use crate::cli::Run;
-use crate::compiled::{Compiled, Outcome, compile_script};
+use crate::compiled::{Compiled, compile_script};
 use crate::results::{Printer, Results};
 use crate::run::Report;
 use crate::running::{Running, check_stack_files};
@@ -33,10 +33,9 @@ pub fn record(run: &Run) -> Result<ExitCode> {
     }
     let script = run.script.clone().or(Some(crate::cli::Script::Inline(String::new())));
     let run = Run { script, options: crate::cli::Options { output: None, ..run.options.clone() }, ..run.clone() };
-    let compiled = match compile_script(&run, &machine::catalog())? {
-        Outcome::Ready(compiled) => compiled,
-        Outcome::Mistakes => return Ok(ExitCode::from(REFUSED)),
-        Outcome::Helped => return Ok(ExitCode::SUCCESS),
+    let compiled = match compile_script(&run, &machine::catalog())?.ready_or(REFUSED) {
+        Ok(compiled) => compiled,
+        Err(status) => return Ok(status),
     };
     let plan = hits::recorder(&compiled.plan, &machine::catalog())?;
     let tape = Tape::create(&path, &run, &plan)?;
@@ -199,10 +198,9 @@ pub fn replay(run: &Run) -> Result<ExitCode> {
     }
     let reader = Reader::open(path).with_context(|| format!("reading {}", path.display()))?;
     let catalog = RecordedMachine(reader.meta().clone());
-    let compiled = match compile_script(run, &catalog)? {
-        Outcome::Ready(compiled) => compiled,
-        Outcome::Mistakes => return Ok(ExitCode::from(REFUSED)),
-        Outcome::Helped => return Ok(ExitCode::SUCCESS),
+    let compiled = match compile_script(run, &catalog)?.ready_or(REFUSED) {
+        Ok(compiled) => compiled,
+        Err(status) => return Ok(status),
     };
     replay_compiled(run, compiled, reader)
 }

@@ -288,16 +288,15 @@ impl Results {
     fn remove_in_kernel(&mut self, def: &TableDef, key: &[Value]) {
         let Some(stored) = tables::encode_key(def, key, self.pipeline.state_mut().names_mut()) else { return };
         let Some(map) = def.kernel_map.and_then(|it| self.kernel.as_ref()?.map(it)) else { return };
-        let mut doomed: Vec<Vec<u8>> = Vec::new();
-        let read = map.for_each(&mut |it, _| {
-            if def.stored_key_size() == 0 || it.starts_with(&stored) {
-                doomed.push(it.to_vec());
+        let removed = match (stored.is_empty(), def.kind.is_bucketed()) {
+            (true, _) => map.clear(),
+            (false, false) => map.delete(&stored).map(|_| ()),
+            (false, true) => {
+                let mut buckets: Vec<Vec<u8>> = Vec::new();
+                map.for_each(&mut |it, _| buckets.extend(it.starts_with(&stored).then(|| it.to_vec())))
+                    .and_then(|()| buckets.iter().try_for_each(|it| map.delete(it).map(|_| ())))
             }
-        });
-        let removed = read.and_then(|()| match def.stored_key_size() {
-            0 => map.clear(),
-            _ => doomed.iter().try_for_each(|it| map.delete(it).map(|_| ())),
-        });
+        };
         if let Err(error) = removed {
             eprintln!("xputrace: removing from {}: {error}", def.name);
         }
