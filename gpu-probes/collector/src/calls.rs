@@ -8,8 +8,6 @@ use std::ffi::c_void;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Call {
-    /// Not ours.
-    None,
     /// A runtime launch, whose parameters are those of the driver call inside it.
     RuntimeLaunch,
     RuntimeGraph,
@@ -93,25 +91,27 @@ pub const IDS: &[Id] = &[
 pub const REQUIRED: [(u32, u32); 2] = [(domain::DRIVER, 307), (domain::RUNTIME, 211)];
 
 const TABLE_SIZE: usize = 1024;
-static TABLES: [[Call; TABLE_SIZE]; 2] = [table(domain::DRIVER), table(domain::RUNTIME)];
+/// Index into [`IDS`] by id.
+static TABLES: [[u8; TABLE_SIZE]; 2] = [table(domain::DRIVER), table(domain::RUNTIME)];
+const NOT_OURS: u8 = u8::MAX;
 
-const fn table(domain: u32) -> [Call; TABLE_SIZE] {
-    let mut table = [Call::None; TABLE_SIZE];
+const fn table(domain: u32) -> [u8; TABLE_SIZE] {
+    let mut table = [NOT_OURS; TABLE_SIZE];
     let mut n = 0;
     while n < IDS.len() {
         if IDS[n].domain == domain {
-            table[IDS[n].id as usize] = IDS[n].call;
+            table[IDS[n].id as usize] = n as u8;
         }
         n += 1;
     }
     table
 }
 
-/// The meaning of a callback id.
+/// Index into [`IDS`] of a callback id, if it is one of them.
 #[inline]
-pub fn classify(domain: u32, id: u32) -> Call {
-    let Some(table) = TABLES.get((domain as usize).wrapping_sub(1)) else { return Call::None };
-    table.get(id as usize).copied().unwrap_or(Call::None)
+pub fn index_of(domain: u32, id: u32) -> Option<usize> {
+    let index = *TABLES.get((domain as usize).wrapping_sub(1))?.get(id as usize)?;
+    (index != NOT_OURS).then_some(usize::from(index))
 }
 
 /// What a driver launch call says of itself.

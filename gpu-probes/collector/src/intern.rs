@@ -95,12 +95,10 @@ impl Names {
             return self.told(id, tell);
         }
         // SAFETY: the caller's promise.
-        let id = self.find(unsafe { bytes(pointer, text) })?;
+        let bytes = unsafe { bytes(pointer, text) };
+        let id = self.find(bytes)?;
         cached.store(address | u64::from(id) << ADDRESS_BITS, Ordering::Relaxed);
-        self.told_text(id, tell, || {
-            // SAFETY: the caller's promise.
-            unsafe { bytes(pointer, text) }
-        })
+        self.told_text(id, tell, || bytes)
     }
 
     #[inline]
@@ -111,6 +109,7 @@ impl Names {
         self.told_text(id, tell, || self.text_of(id).unwrap_or_default())
     }
 
+    #[cold]
     fn told_text<'a>(
         &self,
         id: u32,
@@ -127,6 +126,7 @@ impl Names {
         Ok(id)
     }
 
+    #[cold]
     fn find(&self, text: &[u8]) -> Result<u32, NoId> {
         let hash = hash_bytes(text);
         for probe in 0..PROBES {

@@ -7,15 +7,16 @@
 //! A driver call that stands alone does all of it. No lock, no allocation once a thread has
 //! made its first launch.
 
-use crate::calls::{self, Call};
+use crate::calls::{self, Call, IDS};
+use crate::clock::now;
 use crate::cupti::{CallbackData, SITE_ENTER, SITE_EXIT, SUCCESS, domain};
 use crate::intern::{NoId, Text};
 use crate::output::{self, Output, Role};
-use crate::session::{Session, now};
+use crate::session::Session;
 use crate::stack::{Bounds, Frame, WALK_FRAMES, bounds, walk};
 use std::cell::RefCell;
 use std::ffi::c_char;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use xputrace_wire::marker::{WORDS, word};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{Launch, UNKNOWN, kind};
@@ -32,7 +33,7 @@ struct Local {
     open: Option<Open>,
     launch: Launch,
     symbol: *const c_char,
-    api: *const c_char,
+    api_name: *const c_char,
     /// The driver call has been seen: its parameters are those of the launch.
     submitted: bool,
     /// Nanoseconds of the launch's callbacks so far, where it is a timed one.
@@ -47,8 +48,8 @@ struct Local {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Open {
-    domain: u32,
-    id: u32,
+    /// Of the call, in [`IDS`].
+    index: usize,
     correlation: u32,
     /// Recording was on at ENTER.
     recorded: bool,
@@ -74,17 +75,17 @@ thread_local! {
 /// `data` is CUPTI's for this call, `frame` the registers with which CUPTI called.
 #[inline]
 pub(crate) unsafe fn on_call(session: &'static Session, domain: u32, id: u32, data: &CallbackData, frame: Frame) {
-    let call = calls::classify(domain, id);
+    let Some(index) = calls::index_of(domain, id) else { return session.count_unexpected() };
+    let call = IDS[index].call;
     match call {
-        Call::None => session.count_unexpected(),
         Call::BeginCapture | Call::EndCapture => on_capture(session, call, data),
         _ => LOCAL.with(|local| {
             let Ok(mut local) = local.try_borrow_mut() else { return session.count_unexpected() };
             local.bind(session);
             match data.site {
                 // SAFETY: the caller's promise.
-                SITE_ENTER => unsafe { local.enter(session, domain, id, call, data, frame) },
-                SITE_EXIT => local.exit(session, domain, id, data),
+                SITE_ENTER => unsafe { local.enter(session, index, data, frame) },
+                SITE_EXIT => local.exit(session, index, data),
                 _ => session.count_unexpected(),
             }
         }),
@@ -92,6 +93,7 @@ pub(crate) unsafe fn on_call(session: &'static Session, domain: u32, id: u32, da
 }
 
 /// Keeps the number of open captures, which decides whether launches ask about theirs.
+#[cold]
 fn on_capture(session: &Session, call: Call, data: &CallbackData) {
     if data.site != SITE_EXIT {
         return;
@@ -112,7 +114,7 @@ impl Local {
             open: None,
             launch: NO_LAUNCH,
             symbol: std::ptr::null(),
-            api: std::ptr::null(),
+            api_name: std::ptr::null(),
             submitted: false,
             timed: None,
             countdown: 0,
@@ -132,15 +134,8 @@ impl Local {
     }
 
     #[inline]
-    unsafe fn enter(
-        &mut self,
-        session: &'static Session,
-        domain: u32,
-        id: u32,
-        call: Call,
-        data: &CallbackData,
-        frame: Frame,
-    ) {
+    unsafe fn enter(&mut self, session: &'static Session, index: usize, data: &CallbackData, frame: Frame) {
+        let (domain, call) = (IDS[index].domain, IDS[index].call);
         let nested = match self.open {
             Some(open) if is_nested(open, domain, data) => true,
             // The EXIT of the open call never came.
@@ -153,7 +148,7 @@ impl Local {
         // The clock is read once a launch, but for those whose callbacks are timed.
         let start = if !nested || self.timed.is_some() { now() } else { 0 };
         if !nested {
-            let open = Open { domain, id, correlation: data.correlation_id, recorded: session.is_recording() };
+            let open = Open { index, correlation: data.correlation_id, recorded: session.is_recording() };
             self.open = Some(open);
             if open.recorded {
                 self.begin(session, start, call, data, frame);
@@ -178,7 +173,7 @@ impl Local {
         self.countdown = self.countdown.checked_sub(1).unwrap_or(TIMED_EVERY - 1);
         self.submitted = false;
         self.symbol = data.symbol_name;
-        self.api = data.function_name;
+        self.api_name = data.function_name;
         self.launch = Launch {
             start,
             correlation: data.correlation_id,
@@ -192,7 +187,7 @@ impl Local {
         }
     }
 
-    #[inline]
+    #[inline(never)]
     fn take_stack(&mut self, session: &'static Session, frame: Frame, is_runtime_call: bool) {
         self.launch.stack = 0;
         if self.bounds.is_none() {
@@ -231,8 +226,8 @@ impl Local {
             self.launch.grid = params.grid;
             self.launch.block = params.block;
             self.launch.dynamic_shared = params.dynamic_shared_bytes;
-            if session.open_captures.load(Ordering::Relaxed) != 0 && session.driver.is_capturing(&params) {
-                self.launch.flags |= Launch::CAPTURED;
+            if session.open_captures.load(Ordering::Relaxed) != 0 {
+                self.mark_captured(session, &params);
             }
             if session.wants(demand::STREAMS) {
                 self.launch.stream = self.stream_id(session, data, &params);
@@ -243,6 +238,13 @@ impl Local {
         }
     }
 
+    #[cold]
+    fn mark_captured(&mut self, session: &Session, params: &calls::Params) {
+        if session.driver.is_capturing(params) {
+            self.launch.flags |= Launch::CAPTURED;
+        }
+    }
+
     #[inline]
     fn set_context(&mut self, session: &Session, data: &CallbackData) {
         if data.context.is_null() {
@@ -250,17 +252,13 @@ impl Local {
         }
         self.launch.context = data.context_uid;
         if self.device.0 != data.context_uid {
-            let mut device = UNKNOWN;
-            let answered = session.cupti.get_device_id.is_some_and(|get| {
-                // SAFETY: CUPTI's own context and a live u32.
-                unsafe { get(data.context, &mut device) == SUCCESS }
-            });
-            self.device = (data.context_uid, if answered { device } else { UNKNOWN });
+            self.device = (data.context_uid, device_of(session, data));
         }
         self.launch.device = self.device.1;
     }
 
     /// CUPTI's id of a stream, remembered until any stream is created (handles are used again).
+    #[inline(never)]
     fn stream_id(&mut self, session: &Session, data: &CallbackData, params: &calls::Params) -> u32 {
         let epoch = session.stream_epoch.load(Ordering::Acquire);
         let slot = (params.stream >> 4 ^ params.stream ^ data.context_uid as usize) % STREAM_SLOTS;
@@ -291,6 +289,7 @@ impl Local {
     }
 
     /// Calls the marker, where handlers of the kernel's eBPF sit, and takes the tag they set.
+    #[cold]
     fn mark(&mut self, session: &'static Session) {
         let Some(tags) = &session.tags else { return };
         let Some(slot) = output::with(session, Role::Launch, |out| out.ring()) else { return };
@@ -326,13 +325,12 @@ impl Local {
     }
 
     #[inline]
-    fn exit(&mut self, session: &'static Session, domain: u32, id: u32, data: &CallbackData) {
-        let this = |it: Open| (it.domain, it.id, it.correlation) == (domain, id, data.correlation_id);
+    fn exit(&mut self, session: &'static Session, index: usize, data: &CallbackData) {
         match self.open {
-            Some(open) if this(open) => {
+            Some(open) if (open.index, open.correlation) == (index, data.correlation_id) => {
                 self.open = None;
                 if open.recorded && session.is_ours() {
-                    self.finish(session, data);
+                    self.finish(session, index, data);
                 }
                 session.on_outermost_exit();
             }
@@ -344,17 +342,18 @@ impl Local {
     }
 
     #[inline]
-    fn finish(&mut self, session: &'static Session, data: &CallbackData) {
-        let end = now();
-        self.launch.end = end;
+    fn finish(&mut self, session: &'static Session, index: usize, data: &CallbackData) {
+        let wants_end = session.wants(demand::ENDS);
+        let end = if wants_end || self.timed.is_some() { now() } else { 0 };
+        self.launch.end = if wants_end { end } else { self.launch.start };
         self.launch.result = result(data);
         if self.launch.context == UNKNOWN {
             self.set_context(session, data);
         }
-        let (api, symbol, launch) = (self.api, self.symbol, &mut self.launch);
+        let (api_name, symbol, launch) = (self.api_name, self.symbol, &mut self.launch);
         let wrote = output::with(session, Role::Launch, |out| {
-            // SAFETY: CUPTI's C strings, valid while their call is open.
-            launch.api = unsafe { name(session, out, api, Text::Call) };
+            // SAFETY: CUPTI's C string, valid while its call is open.
+            launch.api = session.api_names.id(index, || unsafe { name(session, out, api_name, Text::Call) });
             // SAFETY: as above.
             launch.symbol = unsafe { name(session, out, symbol, Text::Symbol) };
             (out.ring(), out.write(kind::LAUNCH, launch, &[]))
@@ -367,6 +366,17 @@ impl Local {
         let nanos = self.timed.take().map_or(0, |before| (before + now() - end) * u64::from(TIMED_EVERY));
         session.counters_of(wrote.map(|(ring, _)| ring)).add(&self.launch, nanos);
     }
+}
+
+/// CUPTI's id of the device of a call's context.
+#[cold]
+fn device_of(session: &Session, data: &CallbackData) -> u32 {
+    let mut device = UNKNOWN;
+    let answered = session.cupti.get_device_id.is_some_and(|get| {
+        // SAFETY: CUPTI's own context and a live u32.
+        unsafe { get(data.context, &mut device) == SUCCESS }
+    });
+    if answered { device } else { UNKNOWN }
 }
 
 const NO_LAUNCH: Launch = Launch {
@@ -392,7 +402,31 @@ const NO_LAUNCH: Launch = Launch {
 /// A runtime call and the driver calls inside it are one launch.
 #[inline]
 fn is_nested(open: Open, domain: u32, data: &CallbackData) -> bool {
-    data.correlation_id == open.correlation || domain == domain::DRIVER && open.domain == domain::RUNTIME
+    data.correlation_id == open.correlation || domain == domain::DRIVER && IDS[open.index].domain == domain::RUNTIME
+}
+
+/// The ids of the calls' names once the tracer was told them: a call's name is one for each of
+/// [`IDS`], so that it need not be compared at each launch.
+#[derive(Debug)]
+pub(crate) struct ApiNames([AtomicU32; IDS.len()]);
+
+impl ApiNames {
+    pub(crate) const fn new() -> Self {
+        ApiNames([const { AtomicU32::new(0) }; IDS.len()])
+    }
+
+    /// The known id, or what `intern` finds; 0 is none.
+    #[inline]
+    fn id(&self, index: usize, intern: impl FnOnce() -> u32) -> u32 {
+        match self.0[index].load(Ordering::Acquire) {
+            0 => {
+                let id = intern();
+                self.0[index].store(id, Ordering::Release);
+                id
+            }
+            known => known,
+        }
+    }
 }
 
 /// # Safety

@@ -25,9 +25,11 @@
 
 pub mod activity;
 pub mod calls;
+mod clock;
 mod compat;
 pub mod control;
 pub mod cupti;
+pub mod driver;
 mod entry;
 mod intern;
 mod launch;
@@ -41,9 +43,10 @@ pub mod stack;
 mod zeroed;
 
 use cupti::Cupti;
+use driver::Driver;
 use locate::Found;
 use rendezvous::{Received, Socket};
-use session::{Driver, Refusal, Session, Setup};
+use session::{Refusal, Session, Setup};
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::catch_unwind;
@@ -131,7 +134,7 @@ fn arm_from_system(address: &str, chained: Option<String>) -> Result<(), Dormant
             Ok(Found { cupti, path }) => (Some(cupti), path),
             Err(text) => (None, text),
         };
-        World { cupti, cupti_text, driver: session::find_driver(), chained }
+        World { cupti, cupti_text, driver: driver::find_driver(), chained }
     })
 }
 

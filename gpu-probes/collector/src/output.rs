@@ -155,7 +155,7 @@ impl Output {
     fn release(&mut self) {
         // SAFETY: null, or a session: they are never freed.
         let Some(session) = (unsafe { self.session.as_ref() }) else { return };
-        if self.writer.take().is_some() && session.is_ours() {
+        if self.writer.take().is_some() && session.is_surely_ours() {
             session.region.ring(self.ring).owner.store(0, Ordering::Release);
             session.released.fetch_add(1, Ordering::AcqRel);
         }

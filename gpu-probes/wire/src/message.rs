@@ -49,6 +49,8 @@ pub mod demand {
     pub const MARKER: u64 = 16;
     /// Send the list of executable mappings (perf could not be opened).
     pub const MAPPINGS: u64 = 32;
+    /// Read the clock when a launch call returns; without it a launch's `end` is its `start`.
+    pub const ENDS: u64 = 64;
 }
 
 /// Most bytes of an encoded message.

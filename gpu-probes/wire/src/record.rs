@@ -35,7 +35,8 @@ pub mod kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Launch {
-    /// CLOCK_MONOTONIC nanoseconds at the outermost ENTER and EXIT.
+    /// CLOCK_MONOTONIC nanoseconds at the outermost ENTER and, where the demand has
+    /// [`crate::message::demand::ENDS`], EXIT; the same as at ENTER where it has not.
     pub start: u64,
     pub end: u64,
     /// What a handler at the marker set, when `flags` has [`Launch::TAGGED`].

@@ -86,6 +86,7 @@ impl Writer {
         self.capacity.saturating_sub(written - self.read) >= need
     }
 
+    #[cold]
     fn write_pad(&mut self, at: u64, size: u64) {
         let header = Header { kind: kind::PAD, flags: 0, size: size as u32 };
         // SAFETY: positions and sizes are multiples of 8, so at least a header fits before the end.

@@ -52,6 +52,8 @@ pub struct Demand {
     pub launches: bool,
     pub kernels: bool,
     pub launch_stacks: bool,
+    /// `launch.end` or `launch.duration` is read, or launches are put in order by their end.
+    pub launch_ends: bool,
     /// `launch.stream` is read where no kernel record can tell it.
     pub launch_streams: bool,
     /// A launch handler runs in the kernel, at the collector's marker function.

@@ -268,6 +268,7 @@ fn demand_bits(wanted: &Demand, mappings: bool) -> u64 {
         (wanted.launch_stacks, demand::STACKS),
         (wanted.launch_streams, demand::STREAMS),
         (wanted.launch_marker, demand::MARKER),
+        (wanted.launch_ends, demand::ENDS),
         (mappings, demand::MAPPINGS),
     ]
     .into_iter()
@@ -538,9 +539,15 @@ mod tests {
 
     #[test]
     fn every_demand_has_its_bit() {
-        let all =
-            Demand { launches: true, kernels: true, launch_stacks: true, launch_streams: true, launch_marker: true };
-        assert_eq!(demand_bits(&all, true), 63);
+        let all = Demand {
+            launches: true,
+            kernels: true,
+            launch_stacks: true,
+            launch_ends: true,
+            launch_streams: true,
+            launch_marker: true,
+        };
+        assert_eq!(demand_bits(&all, true), 127);
         assert_eq!(demand_bits(&Demand::default(), false), 0);
     }
 

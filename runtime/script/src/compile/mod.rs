@@ -73,6 +73,7 @@ pub fn compile(staged: &Staged, catalog: &dyn Catalog) -> (Plan, Vec<Diagnostic>
     let (mut plan, from_build) = build.finish();
     diagnostics.extend(from_build);
     plan.demand = placement::demand(staged, &placed, &scans);
+    plan.demand.launch_ends = placement::reads_launch_ends(&plan, &scans);
     plan.shown_by_end = shown_by_end(staged, &scans, &shapes);
     diagnostics.sort_by_key(|it| (it.primary.file, it.primary.span.start, it.code));
     diagnostics.dedup();

@@ -4,8 +4,10 @@ use super::scan::{How, Scan};
 use super::tables::Shapes;
 use crate::handler::{Handler, Staged};
 use rustc_hash::FxHashSet;
+use xputrace_bytecode::insn::{Insn, Reg, Size, class, mode};
+use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
-use xputrace_model::plan::{Demand, Place};
+use xputrace_model::plan::{Demand, Place, Plan};
 use xputrace_model::schema::Event;
 
 /// Where a handler runs.
@@ -141,4 +143,22 @@ pub(super) fn demand(staged: &Staged, placed: &[Placed], scans: &[Scan]) -> Dema
         }
     }
     demand
+}
+
+/// Whether it matters when launch calls returned: the tracer puts launches in order by it, and
+/// handlers may read it. Programs are asked themselves: `duration` in a handler may be the kernel's.
+pub(super) fn reads_launch_ends(plan: &Plan, scans: &[Scan]) -> bool {
+    plan.probes.iter().zip(scans).any(|(probe, scan)| match (probe.event, probe.place, probe.program) {
+        (Event::Launch, place, _) => place != Place::Linux,
+        (Event::Kernel, _, Some(program)) => plan.image.programs[program].insns.iter().any(loads_launch_end),
+        (Event::Kernel, _, None) => scan.reads("launch"),
+        _ => false,
+    })
+}
+
+/// R6 is the context in every program of ours.
+fn loads_launch_end(insn: &Insn) -> bool {
+    const LOAD: u8 = class::LDX | mode::MEM | Size::Dw as u8;
+    let word = (insn.off / 8) as usize;
+    (insn.code, insn.src) == (LOAD, Reg::R6.0) && [word::LAUNCH_END, word::LAUNCH_DURATION].contains(&word)
 }

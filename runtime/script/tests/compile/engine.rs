@@ -666,3 +666,20 @@ fn units_follow_values() {
     assert_eq!(unit("@more"), Some(Unit::Nanos));
     assert_eq!(unit("@later"), Some(Unit::Nanos));
 }
+
+/// The clock is read a second time at each launch only for scripts that show it.
+#[test]
+fn the_end_of_launches_is_asked_for_where_it_matters() {
+    for (wanted, script) in [
+        (false, "kernel(|k| @time[k.name].sum(k.duration));"),
+        (false, "kernel(|k| @latency.hist(k.start - k.launch.time));"),
+        (false, "kernel(|k| @time[k.launch.ustack, k.name].sum(k.end - k.start));"),
+        (false, "launch(|l| l.tag = 7); kernel(|k| @n[k.launch.tag].count());"),
+        (true, "kernel(|k| @us.hist(k.launch.duration));"),
+        (true, "kernel(|k| { @a = 1; if k.launch.end > k.start { @late.count() } });"),
+        (true, "launch(|l| @n[l.api].count());"),
+        (true, "kernel(interpret(|k| print(k.launch.end)));"),
+    ] {
+        assert_eq!(plan(script).demand.launch_ends, wanted, "{script}");
+    }
+}

@@ -26,8 +26,14 @@ const STACK_FRAMES: u32 = 127;
 const STACKS: u32 = 16_384;
 
 /// What a recording always asks of the collector.
-const EVERYTHING: Demand =
-    Demand { launches: true, kernels: true, launch_stacks: true, launch_streams: false, launch_marker: false };
+const EVERYTHING: Demand = Demand {
+    launches: true,
+    kernels: true,
+    launch_stacks: true,
+    launch_ends: true,
+    launch_streams: false,
+    launch_marker: false,
+};
 /// Set in a record's probe number where the hit is at the entry of a return probe's function.
 const ENTRY: u32 = 1 << 31;
 /// Address under which [`Hit::strings`] holds the name of the probed function: the cookie of a
