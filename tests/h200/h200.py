@@ -228,13 +228,17 @@ NO_STACKS = "kernel(|k| @time[k.name].sum(k.duration));"
 JOINED = "kernel(|k| @latency.hist(k.start - k.launch.time));"
 STACKS = "kernel(|k| @time[k.launch.ustack, k.name].sum(k.duration));"
 SCRIPTS = {"no stacks": NO_STACKS, "joined": JOINED, "stacks": STACKS}
+# CUPTI's kernel records alone, and with callbacks that do nothing at launch calls of these domains.
+FLOORS = {"floor": "", "one domain": "runtime", "both domains": "both"}
 
 
 def figures(command, how):
     env = dict(os.environ)
     line = list(map(str, command))
-    if how == "floor":
+    if how in FLOORS:
         env["CUDA_INJECTION64_PATH"] = str(BIN / "libfloor.so")
+        if FLOORS[how]:
+            env["FLOOR_CALLBACKS"] = FLOORS[how]
     elif how == "dormant":
         # Loaded with no tracer to answer: the collector stays asleep.
         env["CUDA_INJECTION64_PATH"] = collector()
@@ -259,8 +263,16 @@ def interval(differences):
     return medians[100], medians[3899]
 
 
-EVERYTHING = ["bare", "dormant", "floor", "no stacks", "joined", "stacks"]
-PAIRS = [("dormant", "bare"), ("no stacks", "floor"), ("joined", "floor"), ("stacks", "floor")]
+EVERYTHING = ["bare", "dormant", "floor", "both domains", "no stacks", "joined", "stacks"]
+PAIRS = [
+    ("dormant", "bare"),
+    ("both domains", "floor"),
+    ("no stacks", "floor"),
+    ("joined", "floor"),
+    ("stacks", "floor"),
+    ("joined", "both domains"),
+    ("stacks", "both domains"),
+]
 
 
 def measure():
