@@ -4,13 +4,14 @@
 //! prints medians: the object and its maps and programs into the kernel (load), everything else
 //! up to the last link (attach), and how much of that one bare link of the kernel takes.
 
+#[path = "../tests/fixtures/plans.rs"]
+mod plans;
+
 use std::time::{Duration, Instant};
-use xputrace_bytecode::insn::{Alu, Cond, Size, atomic};
-use xputrace_bytecode::{Assembler, Home, MapKind, MapSpec, Program, ProgramKind, Reg, helper};
+use xputrace_bytecode::insn::{Cond, Size, atomic};
+use xputrace_bytecode::{Assembler, MapKind, ProgramKind, Reg, helper};
 use xputrace_kernel::{Kernel, Scope};
-use xputrace_model::diagnostic::Site;
-use xputrace_model::plan::{Place, Plan, Probe, Target};
-use xputrace_model::schema::Event;
+use xputrace_model::plan::Plan;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -19,7 +20,7 @@ fn main() {
         std::process::exit(2);
     };
     let rounds = arguments.next().and_then(|it| it.parse().ok()).unwrap_or(21);
-    let plan = plan(object, function);
+    let plan = plan(&object, &function);
     let scope = Scope::Processes(vec![std::process::id()]);
     let (mut loads, mut attaches) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
@@ -46,60 +47,30 @@ fn median(mut times: Vec<Duration>) -> Duration {
 }
 
 /// Two uprobes that count by thread, as a small script has.
-fn plan(object: String, function: String) -> Plan {
+fn plan(object: &str, function: &str) -> Plan {
     let mut plan = Plan::default();
-    for index in 0..2 {
-        plan.image.maps.push(MapSpec {
-            name: format!("calls_{index}"),
-            kind: MapKind::PercpuHash,
-            key_size: 8,
-            value_size: 8,
-            max_entries: 65536,
-            flags: xputrace_bytecode::image::NO_PREALLOC,
-            home: Home::Kernel,
-            inner: None,
-        });
-        plan.image.programs.push(count(index));
-        plan.probes.push(Probe {
-            event: Event::Uprobe,
-            target: Target::Function { object: object.clone(), function: function.clone() },
-            name: "uprobe".into(),
-            place: Place::Linux,
-            program: Some(index),
-            entry_program: None,
-            closure: None,
-            system_wide: false,
-            sees_unjoined: false,
-            site: Site::default(),
-            why: Vec::new(),
-        });
+    for name in ["calls_0", "calls_1"] {
+        let map = plans::add_map(&mut plan, name, MapKind::PercpuHash, 8, 8, 65536);
+        plan.image.maps[map].flags = xputrace_bytecode::image::NO_PREALLOC;
+        let program = plans::add_program(&mut plan, &format!("count_{name}"), ProgramKind::Uprobe, count(map));
+        plan.probes.push(plans::function_probe(object, function, program));
     }
     plan.image.sources.push(("calls.rhai".into(), "uprobe(…, |e| @calls[e.tid].count());".into()));
     plan
 }
 
-fn count(map: usize) -> Program {
+fn count(map: usize) -> Assembler {
     let mut asm = Assembler::new();
     let out = asm.label();
     asm.line(0, 1, 1);
     asm.call(helper::GET_CURRENT_PID_TGID);
     asm.stx(Size::Dw, Reg::FP, -8, Reg::R0);
     asm.ld_map(Reg::R1, map);
-    asm.mov(Reg::R2, Reg::FP);
-    asm.alu_imm(Alu::Add, Reg::R2, -8);
+    plans::frame_address(&mut asm, Reg::R2, -8);
     asm.call(helper::MAP_LOOKUP_ELEM);
     asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
     asm.mov_imm(Reg::R1, 1);
     asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
     asm.place(out);
-    asm.mov_imm(Reg::R0, 0);
-    asm.exit();
-    let done = asm.finish().expect("a program without open labels");
-    Program {
-        name: format!("count_{map}"),
-        kind: ProgramKind::Uprobe,
-        insns: done.insns,
-        map_refs: done.map_refs,
-        lines: done.lines,
-    }
+    asm
 }

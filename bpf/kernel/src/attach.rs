@@ -6,10 +6,11 @@
 use crate::error::AttachError;
 use crate::first_insn::Step;
 use crate::report::{Outcome, Warning};
-use crate::resolve::{self, Candidate, FileId, Place};
+use crate::resolve::{self, Candidate, FileId, Place, Places};
 use crate::scope::Scope;
 use crate::sideband;
 use crate::sys::{self, UprobeMulti};
+use crate::trial;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,6 +34,8 @@ pub(crate) struct FunctionProbe {
     pub(crate) at_return: bool,
     pub(crate) object: String,
     pub(crate) function: String,
+    /// Whether other processes' files are looked into too.
+    pub(crate) every_file: bool,
     /// In every process, whatever the scope is.
     pub(crate) every_process: bool,
     pub(crate) files: Vec<ProbedFile>,
@@ -51,41 +54,72 @@ pub(crate) struct ProbedFile {
 /// Loaded programs by their index in the image.
 pub(crate) type Programs = [Option<OwnedFd>];
 
+/// What looking into a file found: its number among the probe's files, and what to say of it.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) file: usize,
+    pub(crate) warnings: Vec<Warning>,
+}
+
 impl FunctionProbe {
-    /// Finds the functions in a file that was not looked into yet. `Ok(None)`: it was.
+    /// Finds the functions in a file that was not looked into yet, without those that cannot be
+    /// probed. `Ok(None)`: it was.
     pub(crate) fn look_into(
         &mut self,
         file: &Candidate,
+        programs: &Programs,
         intern: &mut dyn FnMut(&str) -> StringId,
-    ) -> Result<Option<(usize, Option<Warning>)>, AttachError> {
+    ) -> Result<Option<Found>, AttachError> {
         if !self.seen.insert(file.id) {
             return Ok(None);
         }
-        let places = resolve::places(&file.path, &self.function)?;
-        let warning = self.stepped(&places, &file.path);
+        let Places { mut places, indirect } = resolve::places(&file.path, &self.function)?;
+        let matched = places.len() + indirect.len();
+        let (refused, unknown) = self.take_refused(&mut places, &file.path, programs)?;
+        let texts = [
+            self.left_out(&refused, matched, "cannot be probed: the kernel cannot step over their first instruction"),
+            self.left_out(&unknown, matched, "are not probed, as finding out which of them can be takes too long"),
+            self.left_out(&indirect, matched, "are not probed, as the program chooses their code when it starts"),
+            stepped(&places, &file.path),
+        ];
+        let warnings = texts.into_iter().flatten().map(|text| Warning { probe: self.probe, text }).collect();
         let cookies = places.iter().map(|it| u64::from(intern(&it.function))).collect();
         let offsets: Vec<u64> = places.iter().map(|it| it.file_offset).collect();
         self.files.push(ProbedFile { path: file.path.clone(), offsets, cookies });
-        Ok(Some((self.files.len() - 1, warning)))
+        Ok(Some(Found { file: self.files.len() - 1, warnings }))
     }
 
-    fn stepped(&self, places: &[Place], file: &Path) -> Option<Warning> {
-        let stepped: Vec<_> = places.iter().filter(|it| it.step == Step::SingleStepped).collect();
-        if stepped.is_empty() {
-            return None;
-        }
-        let names: Vec<_> = stepped.iter().take(NAMED_FUNCTIONS).map(|it| it.function.as_str()).collect();
-        let more = match stepped.len() - names.len() {
-            0 => String::new(),
-            n => format!(" and {n} more"),
+    /// Takes out the places that the kernel refuses, and those of which that could not be found
+    /// out; returns the names of both. Where none is left, or one function was asked for by its
+    /// name, that is an error.
+    fn take_refused(
+        &self,
+        places: &mut Vec<Place>,
+        file: &Path,
+        programs: &Programs,
+    ) -> Result<(Vec<String>, Vec<String>), AttachError> {
+        let in_doubt: Vec<u64> = places.iter().filter(|it| it.in_doubt).map(|it| it.file_offset).collect();
+        let verdict = trial::run(program(programs, self.program)?, file, &in_doubt);
+        let mut take = |offsets: &HashSet<u64>| -> Vec<String> {
+            places.extract_if(.., |it| offsets.contains(&it.file_offset)).map(|it| it.function).collect()
         };
-        let text = format!(
-            "{}{more} in {}: the kernel has to single-step the first instruction, so a hit costs \
-             about 10 µs in a virtual machine instead of 0.5 µs",
-            names.join(", "),
-            file.display(),
-        );
-        Some(Warning { probe: self.probe, text })
+        let (refused, unknown) = (take(&verdict.refused), take(&verdict.unknown));
+        match places.is_empty() || (!refused.is_empty() && !resolve::is_glob(&self.function)) {
+            true => Err(AttachError::Unsteppable { file: file.to_path_buf(), functions: listed(&refused) }),
+            false => Ok((refused, unknown)),
+        }
+    }
+
+    fn left_out(&self, functions: &[String], matched: usize, why: &str) -> Option<String> {
+        let FunctionProbe { object, function, .. } = self;
+        let text = || {
+            format!(
+                "{} of {matched} functions matched by {object}:{function} {why}: {}",
+                functions.len(),
+                listed(functions)
+            )
+        };
+        (!functions.is_empty()).then(text)
     }
 
     /// Links one of its files in a process, or in all.
@@ -122,6 +156,29 @@ impl FunctionProbe {
     /// a guess, so a miss there is no failure.
     pub(crate) fn candidates(&self, scope: &Scope) -> Vec<Candidate> {
         resolve::candidates(&self.object, scope)
+    }
+}
+
+fn stepped(places: &[Place], file: &Path) -> Option<String> {
+    let stepped: Vec<_> =
+        places.iter().filter(|it| it.step == Step::SingleStepped).map(|it| it.function.clone()).collect();
+    let text = || {
+        format!(
+            "{} in {}: the kernel has to single-step the first instruction, so a hit costs \
+             about 10 µs in a virtual machine instead of 0.5 µs",
+            listed(&stepped),
+            file.display(),
+        )
+    };
+    (!stepped.is_empty()).then(text)
+}
+
+/// `a, b, c and 5 more`.
+fn listed(functions: &[String]) -> String {
+    let names = functions.iter().take(NAMED_FUNCTIONS).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match functions.len().saturating_sub(NAMED_FUNCTIONS) {
+        0 => names,
+        more => format!("{names} and {more} more"),
     }
 }
 
@@ -257,6 +314,9 @@ fn refused_uprobe(file: &Path, pid: Option<u32>, error: io::Error) -> AttachErro
     match (error.raw_os_error(), pid) {
         (Some(libc::ESRCH), Some(pid)) => AttachError::NoSuchProcess(pid),
         (Some(libc::EINVAL), _) if !has_uprobe_multi() => AttachError::OldKernel { release: kernel_release() },
+        (Some(trial::ENOTSUPP), _) => {
+            AttachError::Unsteppable { file: file.to_path_buf(), functions: "a function".into() }
+        }
         (errno, _) => AttachError::Refused {
             what: format!("uprobes in {}", file.display()),
             answer: error.to_string(),
@@ -313,7 +373,7 @@ pub(crate) fn most_telling(mut errors: Vec<AttachError>) -> Option<AttachError> 
     let rank = |it: &AttachError| match it {
         AttachError::OldKernel { .. } => 0,
         AttachError::Refused { .. } => 1,
-        AttachError::Indirect { .. } => 2,
+        AttachError::Indirect { .. } | AttachError::Unsteppable { .. } => 2,
         AttachError::NoSuchFunction { near, .. } => 4 - near.len().min(1),
         _ => 5,
     };

@@ -52,10 +52,11 @@ impl Elf {
         ElfFile64::parse(&*self.bytes).map_err(|_| "it is not a 64-bit ELF file".to_owned())
     }
 
-    /// Defined functions whose name (as it stands in the file, without a version) passes.
+    /// Defined functions whose name (as it stands in the file, without a version) passes. A symbol
+    /// that calls data a function is none: a breakpoint there would change the data.
     pub(crate) fn functions(&self, passes: &mut dyn FnMut(&str) -> bool) -> Vec<Function> {
         let Ok(file) = self.parse() else { return Vec::new() };
-        let segments: Vec<_> = file.segments().map(|it| (it.address(), it.file_range())).collect();
+        let code = code_segments(&file);
         let mut found: HashMap<(String, u64), Function> = HashMap::new();
         for symbol in file.symbols().chain(file.dynamic_symbols()) {
             let Some(kind) = function_kind(&symbol.flags()) else { continue };
@@ -64,7 +65,7 @@ impl Elf {
             if symbol.is_undefined() || name.is_empty() || !passes(name) {
                 continue;
             }
-            let Some(file_offset) = offset_of(&segments, symbol.address()) else { continue };
+            let Some(file_offset) = offset_of(&code, symbol.address()) else { continue };
             let indirect = kind == STT_GNU_IFUNC;
             let function = Function { name: name.to_owned(), file_offset, size: symbol.size(), indirect };
             found.entry((function.name.clone(), file_offset)).or_insert(function);
@@ -74,11 +75,10 @@ impl Elf {
         found
     }
 
-    /// The offset in the file of an address of its own address space.
+    /// The offset in the file of the code at an address of its own address space.
     pub(crate) fn file_offset(&self, address: u64) -> Option<u64> {
         let file = self.parse().ok()?;
-        let segments: Vec<_> = file.segments().map(|it| (it.address(), it.file_range())).collect();
-        offset_of(&segments, address)
+        offset_of(&code_segments(&file), address)
     }
 
     /// Whether a function is used here but defined elsewhere.
@@ -143,7 +143,12 @@ fn function_kind(flags: &SymbolFlags<object::SectionIndex, object::SymbolIndex>)
     }
 }
 
-/// Segments are (address, (offset, size) in the file).
+/// Address, and offset and size in the file, of what is mapped to be run.
+fn code_segments(file: &ElfFile64<'_, Endianness>) -> Vec<(u64, (u64, u64))> {
+    let code = file.segments().filter(|it| it.permissions().executable());
+    code.map(|it| (it.address(), it.file_range())).collect()
+}
+
 fn offset_of(segments: &[(u64, (u64, u64))], address: u64) -> Option<u64> {
     segments.iter().find_map(|(start, (offset, size))| {
         let inside = address.checked_sub(*start)?;

@@ -3,28 +3,29 @@
 use std::io;
 use std::path::PathBuf;
 
-/// A failure that stops the run.
+/// A failure that stops the run. Its text has the cause in it, so none has a `source`: whoever
+/// prints an error with its sources would say the cause twice.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The kernel's verifier refused a program that we made.
     #[error(
-        "the kernel refused the program {program} of {place}: {reason}\n{log}\nthis is a bug in xputrace: the compiler must not make such a program"
+        "the kernel refused the program {program} of {place}: {answer}\n{log}\nthis is a bug in xputrace: the compiler must not make such a program"
     )]
     Refused {
         program: String,
         /// `script.rhai:3`, the line that the refused instruction came from.
         place: String,
-        reason: io::Error,
+        answer: io::Error,
         /// The last lines of the verifier's log.
         log: String,
     },
-    #[error("cannot create the map {map} ({kind}, {entries} entries): {source}{hint}")]
-    CreateMap { map: String, kind: String, entries: u32, source: io::Error, hint: &'static str },
+    #[error("cannot create the map {map} ({kind}, {entries} entries): {answer}{hint}")]
+    CreateMap { map: String, kind: String, entries: u32, answer: io::Error, hint: &'static str },
     #[error("cannot write the program object: {0}")]
-    Object(#[from] xputrace_bytecode::object::ObjectError),
-    #[error("cannot {operation} the map {map}: {source}")]
-    Map { operation: &'static str, map: String, source: io::Error },
+    Object(xputrace_bytecode::object::ObjectError),
+    #[error("cannot {operation} the map {map}: {answer}")]
+    Map { operation: &'static str, map: String, answer: io::Error },
     #[error("the plan has no map number {0} in the kernel")]
     NoSuchMap(usize),
     #[error("the map {0} has no generations to swap: it is not an array of maps")]
@@ -33,8 +34,8 @@ pub enum Error {
         "not permitted to load programs into the kernel: run as root, or grant CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN{0}"
     )]
     NotPermitted(&'static str),
-    #[error("cannot {what}: {source}")]
-    System { what: String, source: io::Error },
+    #[error("cannot {what}: {answer}")]
+    System { what: String, answer: io::Error },
 }
 
 /// Why one probe could not be attached; the others are not affected.
@@ -49,6 +50,10 @@ pub enum AttachError {
     UnreadableFile { file: PathBuf, reason: String },
     #[error("`{function}` in {file} is chosen when the program starts (an indirect function): probe one of its versions{}", near_names(.near))]
     Indirect { file: PathBuf, function: String, near: Vec<String> },
+    #[error(
+        "{functions} in {file} cannot be probed: the kernel cannot step over the first instruction there (its error 524). another instruction of the function may do: NAME+OFFSET"
+    )]
+    Unsteppable { file: PathBuf, functions: String },
     #[error("`{function}`: the offset {offset:#x} is not inside the function, which has {size:#x} bytes")]
     OffsetOutside { function: String, offset: u64, size: u64 },
     #[error(
@@ -72,6 +77,31 @@ fn near_names(near: &[String]) -> String {
 impl Error {
     /// The operating system's last answer, as an error about `what`.
     pub(crate) fn last(what: impl Into<String>) -> Error {
-        Error::System { what: what.into(), source: io::Error::last_os_error() }
+        Error::System { what: what.into(), answer: io::Error::last_os_error() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_with_its_sources_says_its_cause_once() {
+        let answer = || io::Error::from_raw_os_error(libc::ENOENT);
+        for error in [
+            Error::System { what: "start x".into(), answer: answer() },
+            Error::Map { operation: "read", map: "m".into(), answer: answer() },
+            Error::CreateMap { map: "m".into(), kind: "Hash".into(), entries: 1, answer: answer(), hint: "" },
+            Error::Refused { program: "p".into(), place: "s:1".into(), answer: answer(), log: String::new() },
+        ] {
+            let whole = with_sources(&error);
+            assert_eq!(whole.matches("No such file").count(), 1, "{whole}");
+        }
+    }
+
+    /// An error's text and those of its sources, as programs print them.
+    fn with_sources(error: &dyn std::error::Error) -> String {
+        let sources = std::iter::successors(Some(error), |it| it.source());
+        sources.map(ToString::to_string).collect::<Vec<_>>().join(": ")
     }
 }

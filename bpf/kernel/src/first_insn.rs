@@ -1,4 +1,4 @@
-//! What hitting a breakpoint on an instruction will cost.
+//! What the kernel will say to a breakpoint on an instruction, and what hitting it will cost.
 //!
 //! The kernel emulates a few instructions when a uprobe is hit and single-steps all others out of
 //! line, which takes a second trap: twenty times longer in a virtual machine.
@@ -36,9 +36,55 @@ pub(crate) fn step(code: &[u8]) -> Step {
     }
 }
 
+/// Whether the kernel has always taken a breakpoint on such an instruction: what functions usually
+/// begin with. Of all others it has to be asked; its lists change from version to version.
+pub(crate) fn is_surely_taken(code: &[u8]) -> bool {
+    let code = match code {
+        [0x40..=0x4f, rest @ ..] => rest,
+        _ => code,
+    };
+    match code {
+        // add or adc sbb and sub xor cmp; push pop; movsxd; push and imul of constants
+        [first @ 0x00..=0x3f, ..] if first & 7 < 6 => true,
+        [0x50..=0x5f | 0x63 | 0x68..=0x6b, ..] => true,
+        // jcc; arithmetic with constants; test xchg mov lea; nop xchg cwd
+        [0x70..=0x81 | 0x83..=0x8b | 0x8d | 0x90..=0x99, ..] => true,
+        // test and mov of constants; shifts; ret; mov; leave; call jmp; not neg mul div; inc dec call jmp push
+        [0xa8 | 0xa9 | 0xb0..=0xc3 | 0xc6 | 0xc7 | 0xc9 | 0xd0..=0xd3 | 0xe8 | 0xe9 | 0xeb, ..] => true,
+        [0xf6 | 0xf7 | 0xfe | 0xff, ..] => true,
+        // movups and the like; nop; cmov; jcc setcc; cpuid; imul; movzx movsx
+        [0x0f, 0x10..=0x17 | 0x1f | 0x28..=0x2f | 0x40..=0x5f | 0x80..=0x9f | 0xa2 | 0xaf, ..] => true,
+        [0x0f, 0xb6 | 0xb7 | 0xbe | 0xbf, ..] => true,
+        // movss movsd; movdqu movdqa movd pxor; nop; fs:
+        [0xf3 | 0xf2 | 0x66, 0x0f, 0x10..=0x17 | 0x1f | 0x28..=0x2f | 0x51..=0x76 | 0x7e | 0x7f | 0xef, ..] => true,
+        [0x66, 0x90, ..] | [0x64, 0x48 | 0x4c, 0x8b, ..] => true,
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_functions_begin_with_is_taken_and_the_rest_is_asked_about() {
+        for code in [
+            &[0x55][..],
+            &[0x48, 0x83, 0xec, 8],
+            &[0x31, 0xc0],
+            &[0x0f, 0x1f, 0x44],
+            &[0xf3, 0x0f, 0x10],
+            &[0x64, 0x48, 0x8b, 0x04, 0x25],
+        ] {
+            assert!(is_surely_taken(code), "{code:x?}");
+        }
+        // lock decl; vmovdqu; evex; hlt; int3; push %ds; mov to a segment; nothing
+        for code in
+            [&[0xf0, 0xff, 0x0f][..], &[0xc5, 0xfe], &[0x62, 0xf1], &[0xf4], &[0xcc], &[0x1e], &[0x8e, 0xd0], &[]]
+        {
+            assert!(!is_surely_taken(code), "{code:x?}");
+        }
+    }
 
     #[test]
     fn pushes_nops_and_branches_are_emulated() {

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use xputrace_bytecode::{Image, ProgramKind};
 use xputrace_model::catalog::Catalog;
-use xputrace_model::plan::{Place, Plan, Probe, StringId, Target};
+use xputrace_model::plan::{Place, Plan, Probe, ProbeScope, StringId, Target};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
 
@@ -134,7 +134,7 @@ impl Kernel {
         let mut fds: Vec<_> = self.sideband.fds().chain(ring).map(wait).collect();
         let millis = timeout.as_micros().div_ceil(1000).try_into().unwrap_or(i32::MAX);
         sys::wait_readable(&mut fds, millis)
-            .map_err(|source| Error::System { what: "wait for events of the kernel".into(), source })?;
+            .map_err(|answer| Error::System { what: "wait for events of the kernel".into(), answer })?;
         // Children first: every microsecond counts for them.
         self.handle_process_events();
         if let Some(ring) = &mut self.ring {
@@ -294,6 +294,10 @@ impl Kernel {
         }
     }
 
+    fn is_system(&self) -> bool {
+        matches!(self.scope, Some(Scope::System))
+    }
+
     /// First the programs that follow, then the processes that there are: a fork in between is
     /// seen by one of the two.
     fn follow_targets(&mut self, scope: &Scope, report: &mut AttachReport) {
@@ -345,7 +349,8 @@ impl Kernel {
                     at_return: probe.event == Event::Uretprobe,
                     object: object.clone(),
                     function: function.clone(),
-                    every_process: probe.system_wide || matches!(self.scope, Some(Scope::System)),
+                    every_file: probe.scope == ProbeScope::System || self.is_system(),
+                    every_process: probe.scope != ProbeScope::Target || self.is_system(),
                     files: Vec::new(),
                     seen: HashSet::new(),
                 });
@@ -371,7 +376,7 @@ impl Kernel {
     }
 
     fn attach_function(&mut self, index: usize, warnings: &mut Vec<Warning>) -> Outcome {
-        let scope = match (&self.scope, self.functions[index].every_process) {
+        let scope = match (&self.scope, self.functions[index].every_file) {
             (Some(Scope::Command(command)), _) => Scope::Command(command.clone()),
             (_, true) => Scope::System,
             _ => Scope::Processes(self.alive.iter().copied().collect()),
@@ -384,7 +389,7 @@ impl Kernel {
         let mut errors = Vec::new();
         for file in &candidates {
             match self.attach_file(index, file) {
-                Ok(warning) => warnings.extend(warning),
+                Ok(more) => warnings.extend(more),
                 // The executable was only a guess for a library that may be linked statically.
                 Err(AttachError::NoSuchFunction { file, .. }) if !resolve::is_candidate(&object, &file) => {}
                 Err(error) => errors.push(error),
@@ -397,33 +402,44 @@ impl Kernel {
         }
     }
 
-    /// Looks into a file and links what it found, in all processes of the scope.
-    fn attach_file(&mut self, index: usize, file: &Candidate) -> Result<Option<Warning>, AttachError> {
+    /// Looks into a file and links what it found, in all processes of the scope or in none.
+    fn attach_file(&mut self, index: usize, file: &Candidate) -> Result<Vec<Warning>, AttachError> {
         let names = &mut self.names;
         let probe = &mut self.functions[index];
-        let Some((file, warning)) = probe.look_into(file, &mut |it| names.id(it))? else { return Ok(None) };
+        let programs = &self.loaded.programs;
+        let Some(found) = probe.look_into(file, programs, &mut |it| names.id(it))? else { return Ok(Vec::new()) };
+        match self.link_file(index, found.file) {
+            Ok(links) => links.into_iter().for_each(|(pid, links)| self.links.add(pid, links)),
+            Err(error) => {
+                self.functions[index].files.pop();
+                return Err(error);
+            }
+        }
+        Ok(found.warnings)
+    }
+
+    fn link_file(&self, index: usize, file: usize) -> Result<Vec<(Option<u32>, Vec<OwnedFd>)>, AttachError> {
+        let probe = &self.functions[index];
         let pids: Vec<Option<u32>> = match probe.every_process {
             true => vec![None],
             false => self.alive.iter().copied().map(Some).collect(),
         };
+        let mut linked = Vec::new();
         for pid in pids {
-            match self.functions[index].link(file, pid, &self.loaded.programs) {
-                Ok(links) => self.links.add(pid, links),
+            match probe.link(file, pid, &self.loaded.programs) {
+                Ok(links) => linked.push((pid, links)),
                 Err(AttachError::NoSuchProcess(_)) => {}
-                Err(error) => {
-                    self.functions[index].files.pop();
-                    return Err(error);
-                }
+                Err(error) => return Err(error),
             }
         }
-        Ok(warning)
+        Ok(linked)
     }
 
     fn attach_late(&mut self, index: usize, file: &Candidate, named: bool) {
         let probe = self.functions[index].probe;
         match self.attach_file(index, file) {
-            Ok(warning) => {
-                self.news.extend(warning.map(News::Warning));
+            Ok(warnings) => {
+                self.news.extend(warnings.into_iter().map(News::Warning));
                 let outcome = self.functions[index].attached();
                 self.news.push(News::Probe(ProbeReport { probe, outcome }));
             }
@@ -447,7 +463,7 @@ impl Kernel {
 
     /// Gives a new process of the scope its own links.
     fn on_fork(&mut self, parent: u32, pid: u32, time_nanos: u64) {
-        if self.followers.is_err() && (self.alive.contains(&parent) || matches!(self.scope, Some(Scope::System))) {
+        if self.followers.is_err() && (self.alive.contains(&parent) || self.is_system()) {
             self.add_target(pid);
         }
         if !self.alive.contains(&parent) || !self.alive.insert(pid) {

@@ -34,6 +34,7 @@ mod scope;
 mod sideband;
 mod spawn;
 mod sys;
+mod trial;
 
 pub use catalog::LiveCatalog;
 pub use error::{AttachError, Error};

@@ -41,14 +41,15 @@ pub(crate) fn load(image: &Image) -> Result<Loaded, Error> {
         return part.descriptors(image, Descriptors::default());
     }
     let names = object::names(&part.image);
-    let object = libbpf::load(&object::write(&part.image)?).map_err(|it| part.explain(&names, &it))?;
+    let object =
+        libbpf::load(&object::write(&part.image).map_err(Error::Object)?).map_err(|it| part.explain(&names, &it))?;
     part.descriptors(image, Descriptors::of(&object, names)?)
 }
 
 /// A new inner map of an array or hash of maps.
 pub(crate) fn create_inner(outer: &MapSpec) -> Result<(MapSpec, OwnedFd), Error> {
     let inner = outer.inner.as_deref().ok_or_else(|| Error::NotSwappable(outer.name.clone()))?;
-    let fd = sys::map_create(inner).map_err(|source| refused_map(inner, source))?;
+    let fd = sys::map_create(inner).map_err(|it| refused_map(inner, it))?;
     Ok((inner.clone(), fd))
 }
 
@@ -93,7 +94,7 @@ impl KernelPart {
 
     /// Which map or program it was, and which line of the script.
     fn explain(&self, names: &Names, refusal: &Refusal) -> Error {
-        let reason = || io::Error::from_raw_os_error(refusal.errno);
+        let answer = || io::Error::from_raw_os_error(refusal.errno);
         if refusal.errno == libc::EPERM {
             return Error::NotPermitted("");
         }
@@ -102,13 +103,13 @@ impl KernelPart {
             let program = &self.image.programs[at];
             let log = refusal.verifier_log();
             let place = place(program, &self.image, log);
-            return Error::Refused { program: program.name.clone(), place, reason: reason(), log: tail(log) };
+            return Error::Refused { program: program.name.clone(), place, answer: answer(), log: tail(log) };
         }
         match refusal.map().and_then(|it| by_name(&names.maps, it)) {
-            Some(at) => refused_map(&self.image.maps[at], reason()),
+            Some(at) => refused_map(&self.image.maps[at], answer()),
             None => Error::System {
                 what: format!("load the programs into the kernel ({})", refusal.last_words()),
-                source: reason(),
+                answer: answer(),
             },
         }
     }
@@ -130,7 +131,7 @@ impl Descriptors {
     fn of(object: &Object, names: Names) -> Result<Descriptors, Error> {
         let keep = |fd: std::os::fd::BorrowedFd<'_>| {
             let what = || "keep what was loaded into the kernel".to_owned();
-            fd.try_clone_to_owned().map_err(|source| Error::System { what: what(), source })
+            fd.try_clone_to_owned().map_err(|answer| Error::System { what: what(), answer })
         };
         let mut found = Descriptors { names, ..Descriptors::default() };
         for map in object.maps() {
@@ -159,8 +160,8 @@ impl Descriptors {
 }
 
 fn take(from: &mut HashMap<String, OwnedFd>, name: &str) -> Result<OwnedFd, Error> {
-    let source = || io::Error::new(io::ErrorKind::NotFound, "the object does not hold it");
-    let missing = || Error::System { what: format!("find `{name}` among what was loaded"), source: source() };
+    let answer = || io::Error::new(io::ErrorKind::NotFound, "the object does not hold it");
+    let missing = || Error::System { what: format!("find `{name}` among what was loaded"), answer: answer() };
     from.remove(name).ok_or_else(missing)
 }
 
@@ -193,14 +194,14 @@ fn tail(log: &str) -> String {
     lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
 }
 
-fn refused_map(spec: &MapSpec, source: io::Error) -> Error {
-    match source.raw_os_error() {
+fn refused_map(spec: &MapSpec, answer: io::Error) -> Error {
+    match answer.raw_os_error() {
         Some(libc::EPERM) => Error::NotPermitted(""),
         errno => Error::CreateMap {
             map: spec.name.clone(),
             kind: format!("{:?}", spec.kind),
             entries: spec.max_entries,
-            source,
+            answer,
             hint: match errno {
                 Some(libc::ENOMEM) => "; declare it smaller: map(#{size: …})",
                 Some(libc::E2BIG) => "; it is too big: declare it smaller, map(#{size: …})",

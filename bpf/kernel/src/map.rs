@@ -39,7 +39,7 @@ impl MapHandle {
 
     /// Another descriptor of the same map.
     pub fn try_clone_fd(&self) -> Result<OwnedFd, Error> {
-        self.fd().try_clone().map_err(|source| self.error("duplicate the descriptor of", source))
+        self.fd().try_clone().map_err(|it| self.error("duplicate the descriptor of", it))
     }
 
     /// The value, or of a per-CPU map each CPU's value.
@@ -58,14 +58,14 @@ impl MapHandle {
     pub fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), Error> {
         self.check("update", key.len(), self.spec.key_size)?;
         self.check("update", value.len(), self.spec.value_size)?;
-        self.store(key, value, flags).map_err(|source| self.error("update", source))
+        self.store(key, value, flags).map_err(|it| self.error("update", it))
     }
 
     /// Changes the first 8 bytes of an element's value in one step, whatever probes do to it at the
     /// same time; an element that is not there begins with zeros.
     pub fn modify(&self, key: &[u8], change: Change) -> Result<(), Error> {
         self.check("change an element of", key.len(), self.spec.key_size)?;
-        self.modify_in_kernel(key, change).map_err(|source| self.error("change an element of", source))
+        self.modify_in_kernel(key, change).map_err(|it| self.error("change an element of", it))
     }
 
     /// Removes an element; whether it was there.
@@ -86,7 +86,7 @@ impl MapHandle {
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => self.read_one_by_one(fd.as_fd(), f),
             answer => answer,
         }
-        .map_err(|source| self.error("read", source))
+        .map_err(|it| self.error("read", it))
     }
 
     /// Removes every element; elements of arrays become zero.
@@ -120,8 +120,8 @@ impl MapHandle {
         }
     }
 
-    pub(crate) fn error(&self, operation: &'static str, source: io::Error) -> Error {
-        Error::Map { operation, map: self.spec.name.clone(), source }
+    pub(crate) fn error(&self, operation: &'static str, answer: io::Error) -> Error {
+        Error::Map { operation, map: self.spec.name.clone(), answer }
     }
 
     fn check(&self, operation: &'static str, len: usize, expected: u32) -> Result<(), Error> {

@@ -1,9 +1,8 @@
 //! The files that a process has mapped for execution.
 
-use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use xputrace_wire::maps::MapsLine;
 
 /// One executable mapping of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +19,7 @@ pub(crate) struct FileMapping {
 /// Executable file mappings of a process, in order of address.
 pub(crate) fn of(pid: u32) -> io::Result<Vec<FileMapping>> {
     let text = std::fs::read(format!("/proc/{pid}/maps"))?;
-    Ok(text.split(|it| *it == b'\n').filter_map(parse).collect())
+    Ok(text.split(|it| *it == b'\n').filter_map(executable_file).collect())
 }
 
 /// The path under which we can open a mapped file of a process, whatever mount namespace it is in.
@@ -43,50 +42,10 @@ pub(crate) fn in_root_of(pid: u32, path: &std::path::Path) -> PathBuf {
     }
 }
 
-/// `start-end perms offset dev inode path`; see proc_pid_maps(5).
-fn parse(line: &[u8]) -> Option<FileMapping> {
-    let mut rest = line;
-    let mut word = || {
-        let begin = rest.iter().position(|it| *it != b' ')?;
-        let end = rest[begin..].iter().position(|it| *it == b' ').map_or(rest.len(), |it| begin + it);
-        let word = std::str::from_utf8(&rest[begin..end]).ok()?;
-        rest = &rest[end..];
-        Some(word)
-    };
-    let (start, end) = word()?.split_once('-')?;
-    let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
-    let executable = word()?.as_bytes().get(2) == Some(&b'x');
-    let pgoff = u64::from_str_radix(word()?, 16).ok()?;
-    let (_device, _inode) = (word()?, word()?);
-    let path = rest.trim_ascii_start();
-    if !executable || !path.starts_with(b"/") {
-        return None;
-    }
-    let (path, deleted) = match path.strip_suffix(b" (deleted)") {
-        Some(path) => (path, true),
-        None => (path, false),
-    };
-    let path = PathBuf::from(OsString::from_vec(unescape(path)));
-    Some(FileMapping { start, len: end.checked_sub(start)?, pgoff, path, deleted })
-}
-
-/// The kernel writes a newline in a path as `\012`.
-fn unescape(path: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(path.len());
-    let mut rest = path;
-    while let Some((first, tail)) = rest.split_first() {
-        match rest.strip_prefix(b"\\012") {
-            Some(tail) => {
-                out.push(b'\n');
-                rest = tail;
-            }
-            None => {
-                out.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    out
+fn executable_file(line: &[u8]) -> Option<FileMapping> {
+    let line = MapsLine::parse(line).filter(|it| it.is_executable)?;
+    let (path, deleted) = line.file()?;
+    Some(FileMapping { start: line.start, len: line.end - line.start, pgoff: line.file_offset, path, deleted })
 }
 
 #[cfg(test)]
@@ -94,18 +53,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn executable_file_mappings_are_read() {
+    fn only_executable_files_count() {
         let line = b"7f01-7f05 r-xp 00001000 fe:00 1234                       /usr/lib/my lib.so (deleted)";
         let mapping =
             FileMapping { start: 0x7f01, len: 4, pgoff: 0x1000, path: "/usr/lib/my lib.so".into(), deleted: true };
-        assert_eq!(parse(line), Some(mapping));
-    }
-
-    #[test]
-    fn other_lines_are_not() {
-        for line in ["", "x", "1-2 r--p 0 00:00 0 /a", "1-2 r-xp 0 00:00 0 [vdso]", "2-1 r-xp 0 00:00 0 /a", "1-2 r-xp"]
-        {
-            assert_eq!(parse(line.as_bytes()), None, "{line}");
+        assert_eq!(executable_file(line), Some(mapping));
+        for line in ["1-2 r--p 0 00:00 0 /a", "1-2 r-xp 0 00:00 0 [vdso]"] {
+            assert_eq!(executable_file(line.as_bytes()), None, "{line}");
         }
     }
 

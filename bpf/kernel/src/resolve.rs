@@ -50,6 +50,17 @@ pub(crate) struct Place {
     pub(crate) function: String,
     pub(crate) file_offset: u64,
     pub(crate) step: Step,
+    /// The kernel has to be asked whether it can be probed.
+    pub(crate) in_doubt: bool,
+}
+
+/// What a function's name or pattern found in a file.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    /// Each once, and never none.
+    pub(crate) places: Vec<Place>,
+    /// Functions that are chosen when the program starts, and cannot be probed by that name.
+    pub(crate) indirect: Vec<String>,
 }
 
 /// The files that `object` names within the scope, each once.
@@ -93,12 +104,13 @@ pub(crate) fn file_id(path: &Path) -> Option<FileId> {
     std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|it| (it.dev(), it.ino()))
 }
 
-/// The places in a file that `function` names; never an empty list.
-pub(crate) fn places(file: &Path, function: &str) -> Result<Vec<Place>, AttachError> {
+/// The places in a file that `function` names.
+pub(crate) fn places(file: &Path, function: &str) -> Result<Places, AttachError> {
     let elf = Elf::open(file).map_err(|reason| AttachError::UnreadableFile { file: file.to_path_buf(), reason })?;
     let wanted = Wanted::parse(function);
     if let Some(address) = wanted.address {
-        return place_at(&elf, file, function, address);
+        let places = vec![place_at(&elf, file, function, address)?];
+        return Ok(Places { places, indirect: Vec::new() });
     }
     let found = wanted.find(&elf);
     if found.is_empty() {
@@ -106,13 +118,21 @@ pub(crate) fn places(file: &Path, function: &str) -> Result<Vec<Place>, AttachEr
     }
     let (indirect, direct): (Vec<_>, Vec<_>) = found.into_iter().partition(|it| it.indirect);
     // An old version of the same name may be an ordinary function, which nobody calls any more.
-    let is_pattern = function.contains(['*', '?', '[']);
-    if direct.is_empty() || (!is_pattern && !indirect.is_empty()) {
+    if direct.is_empty() || (!is_glob(function) && !indirect.is_empty()) {
         return Err(chosen_at_start(&elf, file, &indirect[0].name));
     }
-    let mut seen = HashSet::new();
     let places = direct.iter().map(|it| wanted.place(&elf, it)).collect::<Result<Vec<_>, _>>()?;
-    Ok(places.into_iter().filter(|it| seen.insert(it.file_offset)).collect())
+    let mut indirect: Vec<_> = indirect.into_iter().map(|it| it.name).collect();
+    indirect.dedup();
+    Ok(Places { places: each_once(places), indirect })
+}
+
+/// Of several names of one place the one that is meant for users: `malloc`, not `__libc_malloc`.
+fn each_once(mut places: Vec<Place>) -> Vec<Place> {
+    let internal = |it: &Place| it.function.len() - it.function.trim_start_matches('_').len();
+    places.sort_by(|a, b| (a.file_offset, internal(a), &a.function).cmp(&(b.file_offset, internal(b), &b.function)));
+    places.dedup_by_key(|it| it.file_offset);
+    places
 }
 
 /// Names of functions in a file that match a pattern, sorted, each once.
@@ -168,7 +188,7 @@ impl<'a> Wanted<'a> {
                 return Err(AttachError::OffsetOutside { size: self.size_of(elf), function, offset });
             }
         };
-        Ok(Place { function: function.name.clone(), file_offset, step: step_at(elf, file_offset) })
+        Ok(place(elf, &function.name, file_offset))
     }
 
     fn size_of(&self, elf: &Elf) -> u64 {
@@ -176,18 +196,23 @@ impl<'a> Wanted<'a> {
     }
 }
 
-fn place_at(elf: &Elf, file: &Path, text: &str, address: u64) -> Result<Vec<Place>, AttachError> {
+fn place_at(elf: &Elf, file: &Path, text: &str, address: u64) -> Result<Place, AttachError> {
     let file_offset = elf.file_offset(address).ok_or_else(|| AttachError::NoSuchFunction {
         file: file.to_path_buf(),
         function: text.into(),
         near: Vec::new(),
-        why: ": no part of the file is loaded at this address".into(),
+        why: ": no code of the file is loaded at this address".into(),
     })?;
-    Ok(vec![Place { function: text.into(), file_offset, step: step_at(elf, file_offset) }])
+    Ok(place(elf, text, file_offset))
 }
 
-fn step_at(elf: &Elf, file_offset: u64) -> Step {
-    if elf.is_x86_64() { first_insn::step(elf.code(file_offset)) } else { Step::Emulated }
+fn place(elf: &Elf, function: &str, file_offset: u64) -> Place {
+    let code = elf.code(file_offset);
+    let (step, in_doubt) = match elf.is_x86_64() {
+        true => (first_insn::step(code), !first_insn::is_surely_taken(code)),
+        false => (Step::Emulated, true),
+    };
+    Place { function: function.into(), file_offset, step, in_doubt }
 }
 
 /// Why there is no such function, and what there is.
@@ -256,7 +281,8 @@ fn number(text: &str) -> Option<u64> {
     }
 }
 
-fn is_glob(pattern: &str) -> bool {
+/// Whether a name is a pattern.
+pub(crate) fn is_glob(pattern: &str) -> bool {
     pattern.contains(['*', '?'])
 }
 

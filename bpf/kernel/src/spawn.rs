@@ -49,10 +49,10 @@ impl StoppedChild {
     ) -> Result<Self, Error> {
         let (program, arguments) = command.split_first().ok_or_else(|| Error::System {
             what: "start the command".into(),
-            source: io::Error::new(io::ErrorKind::InvalidInput, "it is empty"),
+            answer: io::Error::new(io::ErrorKind::InvalidInput, "it is empty"),
         })?;
         let name = program.to_string_lossy().into_owned();
-        let failed = |source| Error::System { what: format!("start {name}"), source };
+        let failed = |answer| Error::System { what: format!("start {name}"), answer };
         let scope = foretell(program, env);
         let (mut pid_reader, pid_writer) = io::pipe().map_err(failed)?;
         let (gate_reader, gate) = io::pipe().map_err(failed)?;
@@ -70,8 +70,8 @@ impl StoppedChild {
         let mut pid = [0; 4];
         if let Err(error) = pid_reader.read_exact(&mut pid) {
             drop(gate);
-            let source = spawning.join().ok().and_then(Result::err).unwrap_or(error);
-            return Err(failed(source));
+            let answer = spawning.join().ok().and_then(Result::err).unwrap_or(error);
+            return Err(failed(answer));
         }
         let pid = u32::from_ne_bytes(pid);
         let scope = CommandScope { pid, ..scope };
@@ -91,7 +91,7 @@ impl StoppedChild {
 
     /// Lets it run. The error says why it could not: no such program, no right to run it.
     pub fn resume(&mut self) -> Result<(), Error> {
-        let failed = |source| Error::System { what: format!("run {}", self.name), source };
+        let failed = |answer| Error::System { what: format!("run {}", self.name), answer };
         if let Some(mut gate) = self.gate.take() {
             gate.write_all(&[1]).map_err(failed)?;
         }
@@ -106,7 +106,7 @@ impl StoppedChild {
     pub fn wait(&mut self) -> Result<ExitStatus, Error> {
         self.resume()?;
         let name = self.name.clone();
-        self.running()?.wait().map_err(|source| Error::System { what: format!("wait for {name}"), source })
+        self.running()?.wait().map_err(|answer| Error::System { what: format!("wait for {name}"), answer })
     }
 
     /// Its status when it has ended, `None` while it runs or waits.
@@ -115,7 +115,7 @@ impl StoppedChild {
             return Ok(None);
         }
         let name = self.name.clone();
-        self.running()?.try_wait().map_err(|source| Error::System { what: format!("wait for {name}"), source })
+        self.running()?.try_wait().map_err(|answer| Error::System { what: format!("wait for {name}"), answer })
     }
 
     /// Sends it a signal.
@@ -128,11 +128,11 @@ impl StoppedChild {
     }
 
     fn running(&mut self) -> Result<&mut Child, Error> {
-        let source = || io::Error::other("it could not be started");
+        let answer = || io::Error::other("it could not be started");
         let what = || format!("wait for {}", self.name);
         match &mut self.child {
             Some(child) => Ok(child),
-            None => Err(Error::System { what: what(), source: source() }),
+            None => Err(Error::System { what: what(), answer: answer() }),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::stack::for_each_library;
 use std::sync::atomic::{AtomicU64, Ordering};
+use xputrace_wire::maps::MapsLine;
 use xputrace_wire::record::Mapping;
 
 /// Remembers which libraries were mapped when the list was last looked at.
@@ -29,33 +30,16 @@ impl Mappings {
 
 /// A line of `/proc/PID/maps`, where it is executable code of a file (or the vdso).
 fn parse(line: &[u8]) -> Option<(Mapping, &[u8])> {
-    let mut rest = line;
-    let mut field = || {
-        let start = rest.iter().position(|&it| it != b' ')?;
-        let trimmed = &rest[start..];
-        let end = trimmed.iter().position(|&it| it == b' ').unwrap_or(trimmed.len());
-        rest = &trimmed[end..];
-        std::str::from_utf8(&trimmed[..end]).ok()
-    };
-    let (start, end) = field()?.split_once('-')?;
-    let rights = field()?;
-    let file_offset = u64::from_str_radix(field()?, 16).ok()?;
-    let (major, minor) = field()?.split_once(':')?;
-    let inode = field()?.parse().ok()?;
-    if rights.as_bytes().get(2) != Some(&b'x') {
-        return None;
-    }
-    let path = &rest[rest.iter().position(|&it| it != b' ')?..];
-    let device = libc::makedev(u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
+    let line = MapsLine::parse(line).filter(|it| it.is_executable && !it.path.is_empty())?;
     let mapping = Mapping {
-        start: u64::from_str_radix(start, 16).ok()?,
-        end: u64::from_str_radix(end, 16).ok()?,
-        file_offset,
-        inode,
-        device,
-        path_len: path.len() as u64,
+        start: line.start,
+        end: line.end,
+        file_offset: line.file_offset,
+        inode: line.inode,
+        device: libc::makedev(line.device.0, line.device.1),
+        path_len: line.path.len() as u64,
     };
-    Some((mapping, path))
+    Some((mapping, line.path))
 }
 
 #[cfg(test)]

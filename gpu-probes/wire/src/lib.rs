@@ -10,6 +10,7 @@
 //! Knows nothing of CUPTI, scripts or eBPF. What the tracer reads from here is untrusted: it
 //! copies bytes out before it looks at them, and every decoder accepts any bytes.
 
+pub mod maps;
 pub mod marker;
 pub mod message;
 pub mod record;

@@ -55,9 +55,11 @@ pub enum Loss {
     UnreadableMemory,
     /// Return probes that found no entry (it was made before attaching, or did not fit).
     NoEntry,
+    /// Returns that the kernel does not report, as a thread has 64 probed calls open around them.
+    ReturnTooDeep,
     /// Hits that the kernel skipped because the same program was already running there.
     KernelMissed,
-    /// Processes that ran without probes or without the collector.
+    /// Processes that ran without uprobes, most of them because they ended before those were in place.
     UnprobedProcess,
     /// Handlers stopped by the engine's instruction limit.
     InstructionLimit,
@@ -90,6 +92,7 @@ impl Loss {
         Loss::SkippedUnjoined,
         Loss::UnreadableMemory,
         Loss::NoEntry,
+        Loss::ReturnTooDeep,
         Loss::KernelMissed,
         Loss::UnprobedProcess,
         Loss::InstructionLimit,
@@ -122,6 +125,7 @@ impl Loss {
             Loss::SkippedUnjoined => "skipped_unjoined",
             Loss::UnreadableMemory => "unreadable_memory",
             Loss::NoEntry => "no_entry",
+            Loss::ReturnTooDeep => "return_too_deep",
             Loss::KernelMissed => "kernel_missed",
             Loss::UnprobedProcess => "unprobed_process",
             Loss::InstructionLimit => "instruction_limit",

@@ -81,13 +81,43 @@ pub struct Probe {
     pub entry_program: Option<usize>,
     /// Index of the interpreter's closure, for interpreted handlers.
     pub closure: Option<usize>,
-    /// `#{scope: "system"}`: not limited to the target's processes.
-    pub system_wide: bool,
+    pub scope: ProbeScope,
     /// Whether the handler sees kernels whose launch is not known.
     pub sees_unjoined: bool,
     pub site: Site,
     /// Why it runs where it runs, for `explain`; sentences without a final dot.
     pub why: Vec<String>,
+}
+
+/// `#{scope: …}`: whose events fire a probe in the kernel, and who else pays for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProbeScope {
+    /// The target's process tree; each of its processes has function probes of its own, so that
+    /// nobody else pays, and a new one runs without them for some milliseconds.
+    #[default]
+    Target,
+    /// The target's process tree from each process's first instruction on: function probes are in
+    /// every process that has the code, and the program leaves the others out.
+    Tree,
+    /// Every process.
+    System,
+}
+
+impl ProbeScope {
+    /// What a script calls them.
+    pub const NAMES: [(&str, ProbeScope); 3] =
+        [("target", ProbeScope::Target), ("tree", ProbeScope::Tree), ("system", ProbeScope::System)];
+
+    /// Whether the program has to leave out processes that are not the target's: it runs in
+    /// others too.
+    pub fn is_filtered(self, event: Event) -> bool {
+        let sampled = matches!(event, Event::Tracepoint | Event::Profile);
+        match self {
+            ProbeScope::Target => sampled,
+            ProbeScope::Tree => sampled || event.is_function(),
+            ProbeScope::System => false,
+        }
+    }
 }
 
 /// What a probe is attached to.

@@ -38,6 +38,11 @@ impl Event {
         matches!(self, Event::Kernel | Event::Launch)
     }
 
+    /// Whether it is a function's entry or return, where its probe is in a file's code.
+    pub fn is_function(self) -> bool {
+        matches!(self, Event::Uprobe | Event::Uretprobe)
+    }
+
     /// The fields of its event value, tracepoint fields (which the running kernel defines) apart.
     pub fn fields(self) -> &'static [Field] {
         match self {

@@ -76,12 +76,16 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
         Loss::NoEntry => {
             ("returns whose entry was not seen", "nothing: the calls had begun before the probe was there")
         }
+        Loss::ReturnTooDeep => (
+            "returns that the kernel does not report: a thread had 64 probed calls open around them",
+            "probe fewer functions that call each other, or the entry alone",
+        ),
         Loss::KernelMissed => {
             ("hits that the kernel skipped because the same program was running there", "probe something less frequent")
         }
         Loss::UnprobedProcess => (
-            "processes that ran without probes or without the collector",
-            "start them under the tracer, or attach to them by -p",
+            "processes that ended before their uprobes were in place, some milliseconds after their start",
+            "give the probe `#{scope: \"tree\"}`, which sees them from their first instruction on",
         ),
         Loss::InstructionLimit => ("handlers stopped by the instruction limit", "make the loop shorter"),
     }

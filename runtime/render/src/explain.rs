@@ -4,7 +4,7 @@ use crate::DEFAULT_WIDTH;
 use crate::account::place;
 use crate::cells::{padded, wrapped};
 use std::fmt::Write;
-use xputrace_model::plan::{Demand, Place, Plan, Probe};
+use xputrace_model::plan::{Demand, Place, Plan, Probe, ProbeScope};
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{KeyPart, Scalar, TableDef, TableKind};
 
@@ -102,11 +102,18 @@ fn payers(plan: &Plan, text: &mut String) {
     if plan.demand.launch_marker {
         all.push("each launch: a handler in linux at a marker function, about 1 us".into());
     }
-    if plan.probes.iter().any(|it| it.place == Place::Linux && !it.system_wide) {
+    if plan.probes.iter().any(|it| it.place == Place::Linux && it.scope != ProbeScope::System) {
         all.push("the program and its children: each hit of a probe in linux".into());
     }
-    for probe in plan.probes.iter().filter(|it| it.system_wide) {
-        all.push(format!("every process that comes by {}: it is system-wide", probe.name));
+    for probe in &plan.probes {
+        match probe.scope {
+            ProbeScope::System => all.push(format!("every process that comes by {}: it is system-wide", probe.name)),
+            ProbeScope::Tree if probe.event.is_function() => all.push(format!(
+                "any other process that comes by {}: about 1 us a hit, which is not counted",
+                probe.name
+            )),
+            ProbeScope::Tree | ProbeScope::Target => {}
+        }
     }
     if plan.probes.iter().any(|it| it.place != Place::Linux) {
         all.push("the tracer: handlers that do not run in linux, outside the program".into());

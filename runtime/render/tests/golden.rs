@@ -9,7 +9,7 @@ use xputrace_model::bucket;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, Site, SourceFile, Sources};
 use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::{Output, View};
-use xputrace_model::plan::{Demand, Place, Plan, Probe, Target};
+use xputrace_model::plan::{Demand, Place, Plan, Probe, ProbeScope, Target};
 use xputrace_model::schema::{Event, Unit};
 use xputrace_model::table::{Cell, Scalar, Table, TableKind, Value};
 use xputrace_render::{Context, Format, diagnostics, explain, flamegraph, folded, json, text, widest_paths};
@@ -310,7 +310,7 @@ fn plans() {
         program: None,
         entry_program: None,
         closure: None,
-        system_wide: false,
+        scope: ProbeScope::Target,
         sees_unjoined: false,
         site: Site { file: FileId(0), offset: 0, line },
         why: why.iter().map(|it| it.to_string()).collect(),
@@ -323,7 +323,10 @@ fn plans() {
         sources: sources(),
         probes: vec![
             probe(Event::Kernel, "kernel", Place::Tracer, 1, &["reads only fields of the joined kernel"]),
-            Probe { system_wide: true, ..probe(Event::Uprobe, "uprobe:./server:handle_request", Place::Linux, 2, &[]) },
+            Probe {
+                scope: ProbeScope::System,
+                ..probe(Event::Uprobe, "uprobe:./server:handle_request", Place::Linux, 2, &[])
+            },
             probe(
                 Event::Interval,
                 "interval:s:1",

@@ -11,7 +11,7 @@ use crate::{arguments, units};
 use rhai::{Dynamic, Engine, FnPtr, ImmutableString, Map, NativeCallContext};
 use std::any::TypeId;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
-use xputrace_model::plan::Target;
+use xputrace_model::plan::{ProbeScope, Target};
 use xputrace_model::schema::{Event, NOT_YET};
 
 /// Most arguments that any declaring function is registered for; beyond it Rhai answers.
@@ -391,14 +391,15 @@ fn option(
             }
             _ => wrong("`every` takes a positive integer".to_owned(), "`every: 100` is one in a hundred".to_owned()),
         },
-        _ => match text_of(value).as_deref() {
-            Some("system") => {
-                options.system_wide = true;
-                Some(())
-            }
-            Some("target") => Some(()),
-            _ => wrong("`scope` is \"system\" or \"target\"".to_owned(), "\"target\" is the default".to_owned()),
-        },
+        _ => {
+            let named = text_of(value).and_then(|it| ProbeScope::NAMES.into_iter().find(|(name, _)| *name == it));
+            let Some((_, scope)) = named else {
+                let message = "`scope` is \"target\", \"tree\" or \"system\"".to_owned();
+                return wrong(message, "\"target\" is the default".to_owned());
+            };
+            options.scope = scope;
+            Some(())
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use rhai::{Position, Stmt};
 use std::ops::Range;
 use xputrace_model::diagnostic::{FileId, Label, Site, Sources};
-use xputrace_model::plan::Target;
+use xputrace_model::plan::{ProbeScope, Target};
 use xputrace_model::schema::Event;
 
 /// A handler as the script declared it.
@@ -32,8 +32,7 @@ pub struct Handler {
 /// `#{…}` in front of the handler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// `scope: "system"`.
-    pub system_wide: bool,
+    pub scope: ProbeScope,
     /// `every: n`: only each n-th event.
     pub every: Option<u64>,
 }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 use xputrace_model::diagnostic::{Diagnostic, SourceFile};
-use xputrace_model::plan::Target;
+use xputrace_model::plan::{ProbeScope, Target};
 use xputrace_model::schema::Event;
 use xputrace_script::handler::Captured;
 use xputrace_script::{ArgumentValue, BundledLoader, Loaded, load};
@@ -103,7 +103,7 @@ fn functions_and_options_and_lists() {
     let names: Vec<_> = loaded.staged.handlers.iter().map(|it| &*it.name).collect();
     assert_eq!(names, ["uprobe:libc:malloc", "uprobe:libc:fr*", "uprobe:libc:read", "uprobe:libc:write"]);
     let first = &loaded.staged.handlers[0];
-    assert_eq!((first.options.system_wide, first.options.every, &*first.parameter), (true, Some(10), "e"));
+    assert_eq!((first.options.scope, first.options.every, &*first.parameter), (ProbeScope::System, Some(10), "e"));
     assert_eq!(first.body.len(), 1);
 }
 

@@ -13,10 +13,13 @@ use blazesym::symbolize::source::{Kernel, Source};
 use blazesym::symbolize::{Input, Symbolizer};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use xputrace_model::stack::{Frame, Frames};
+use xputrace_wire::maps::MapsLine;
 
 /// A process image: an id of the tracer's pid namespace, and which program it runs, counted
 /// from its first (each exec is a new generation).
@@ -131,7 +134,7 @@ impl Processes {
         let text = fs::read(&path).map_err(|it| {
             io::Error::new(it.kind(), format!("cannot read the mappings of process {} from {path}: {it}", key.pid))
         })?;
-        let mappings: Vec<Mapping> = String::from_utf8_lossy(&text).lines().filter_map(executable_mapping).collect();
+        let mappings: Vec<Mapping> = text.split(|it| *it == b'\n').filter_map(executable_mapping).collect();
         for mapping in &mappings {
             self.map(key, mapping);
         }
@@ -301,29 +304,17 @@ fn inner_pid(pid: u32) -> Option<u32> {
     line.split_whitespace().last()?.parse().ok()
 }
 
-/// A line of `/proc/PID/maps`, where it is executable (proc_pid_maps(5)).
-fn executable_mapping(line: &str) -> Option<Mapping> {
-    let mut rest = line;
-    let mut field = || {
-        let text = rest.trim_start_matches(' ');
-        let (first, remaining) = text.split_once(' ').unwrap_or((text, ""));
-        rest = remaining;
-        (!first.is_empty()).then_some(first)
-    };
-    let (range, rights, offset, device, inode) = (field()?, field()?, field()?, field()?, field()?);
-    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-    let (start, end) = range.split_once('-')?;
-    let (major, minor) = device.split_once(':')?;
-    let device = libc::makedev(u32::try_from(hex(major)?).ok()?, u32::try_from(hex(minor)?).ok()?);
-    rights.contains('x').then_some(())?;
+/// A line of `/proc/PID/maps`, where it is executable.
+fn executable_mapping(line: &[u8]) -> Option<Mapping> {
+    let line = MapsLine::parse(line).filter(|it| it.is_executable)?;
     Some(Mapping {
-        start: hex(start)?,
-        end: hex(end)?,
-        file_offset: hex(offset)?,
-        path: PathBuf::from(rest.trim_start_matches(' ')),
+        start: line.start,
+        end: line.end,
+        file_offset: line.file_offset,
+        path: PathBuf::from(OsStr::from_bytes(line.path)),
         build_id: None,
-        device,
-        inode: inode.parse().ok()?,
+        device: libc::makedev(line.device.0, line.device.1),
+        inode: line.inode,
     })
 }
 

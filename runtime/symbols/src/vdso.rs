@@ -4,6 +4,7 @@
 use object::{Object, ObjectSymbol};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use xputrace_wire::maps::MapsLine;
 
 /// Functions of the vDSO: offset, size, name, sorted by offset.
 #[derive(Debug, Default)]
@@ -27,13 +28,10 @@ impl Vdso {
 }
 
 fn image() -> Option<Vec<u8>> {
-    let maps = fs::read_to_string("/proc/self/maps").ok()?;
-    let line = maps.lines().find(|it| it.ends_with("[vdso]"))?;
-    let (start, end) = line.split_whitespace().next()?.split_once('-')?;
-    let start = u64::from_str_radix(start, 16).ok()?;
-    let end = u64::from_str_radix(end, 16).ok()?;
-    let mut bytes = vec![0; usize::try_from(end.checked_sub(start)?).ok()?];
-    File::open("/proc/self/mem").ok()?.read_exact_at(&mut bytes, start).ok()?;
+    let maps = fs::read("/proc/self/maps").ok()?;
+    let vdso = maps.split(|it| *it == b'\n').filter_map(MapsLine::parse).find(|it| it.path == b"[vdso]")?;
+    let mut bytes = vec![0; usize::try_from(vdso.end - vdso.start).ok()?];
+    File::open("/proc/self/mem").ok()?.read_exact_at(&mut bytes, vdso.start).ok()?;
     Some(bytes)
 }
 

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use xputrace_bytecode::{disasm, object};
 use xputrace_model::catalog::Catalog;
 use xputrace_model::diagnostic::{Diagnostic, Severity, SourceFile, Sources};
-use xputrace_model::plan::Plan;
+use xputrace_model::plan::{Plan, ProbeScope};
 use xputrace_script::{ArgumentSpec, ArgumentValue, BundledLoader, Interpreter, Loader, compile};
 
 /// A script without errors: ready to run.
@@ -47,7 +47,7 @@ pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
     let loader = Rc::new(FileLoader { directory });
     let mut loaded = xputrace_script::load(source, &run.script_arguments, loader);
     if run.options.all_processes {
-        loaded.staged.handlers.iter_mut().for_each(|it| it.options.system_wide = true);
+        loaded.staged.handlers.iter_mut().for_each(|it| it.options.scope = ProbeScope::System);
     }
     if run.help {
         print!("{}", help(&name, &loaded.staged.sources, &loaded.arguments));

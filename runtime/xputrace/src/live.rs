@@ -21,10 +21,10 @@ use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xputrace_bytecode::vm::RemoteMap;
-use xputrace_kernel::{Kernel, News, Outcome as Attachment, ProbeReport, Scope, StoppedChild};
+use xputrace_kernel::{AttachError, Kernel, News, Outcome as Attachment, ProbeReport, Scope, StoppedChild};
 use xputrace_model::loss::Loss;
 use xputrace_model::output::Output;
-use xputrace_model::plan::{Place, Plan, Target as ProbeTarget};
+use xputrace_model::plan::{Place, Plan, ProbeScope, Target as ProbeTarget};
 use xputrace_model::schema::Event;
 use xputrace_tracer::Pipeline;
 use xputrace_tracer::names::FUNCTION_IDS;
@@ -73,8 +73,9 @@ fn refuse_impossible(run: &Run, plan: &Plan) -> Result<()> {
             "GPU hooks on a running process are not there yet (CPU probes are): start the program under xputrace, with -- CMD"
         );
     }
-    let needs_target =
-        |it: &xputrace_model::plan::Probe| it.event.is_gpu() || (it.place == Place::Linux && !it.system_wide);
+    let needs_target = |it: &xputrace_model::plan::Probe| {
+        it.event.is_gpu() || (it.place == Place::Linux && it.scope != ProbeScope::System)
+    };
     if plan.probes.iter().any(needs_target) && !elsewhere && run.command.is_empty() {
         bail!("nothing to trace: give a command (-- CMD), a process (-p PID), or -a for all processes");
     }
@@ -276,7 +277,10 @@ impl Session {
                     self.running.report.unprobed_micros += it.micros;
                     if let Some(reason) = it.failed {
                         results.losses.add(Loss::UnprobedProcess, 1);
-                        self.running.report.note(&format!("process {} ran without uprobes: {reason}", it.pid));
+                        // That it has ended already is what the loss says.
+                        if !matches!(reason, AttachError::NoSuchProcess(_)) {
+                            self.running.report.note(&format!("process {} ran without uprobes: {reason}", it.pid));
+                        }
                     }
                 }
             }

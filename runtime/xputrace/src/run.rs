@@ -143,7 +143,8 @@ impl Report {
     pub fn print_end(&mut self) {
         if self.children > 0 {
             let text = format!(
-                "{} child processes were followed; together they ran {} us before their uprobes were in place",
+                "{} child processes were followed; together they ran {} us before their uprobes were in place \
+                 (none of it with `#{{scope: \"tree\"}}`)",
                 self.children, self.unprobed_micros
             );
             self.note(&text);

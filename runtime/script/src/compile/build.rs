@@ -1,6 +1,7 @@
 //! The plan while it is being made: maps, strings and loss slots are made when first asked for.
 
 use super::emit::Emitter;
+use super::nested::NESTED_BYTES;
 use super::placement::Placed;
 use super::tables::Shapes;
 use super::typed::{Checked, MapId};
@@ -23,6 +24,8 @@ const STACKS: u32 = 16_384;
 const STACK_FRAMES: u32 = 127;
 /// Calls under return probes at one time; beyond it the oldest entries are forgotten.
 const ENTRIES: u32 = 16_384;
+/// Threads whose open calls are known.
+const NESTED_THREADS: u32 = 4096;
 /// An entry: its time and six arguments.
 pub(super) const ENTRY_BYTES: usize = 56;
 /// Processes that samples and tracepoints are limited to, and that receive tags.
@@ -61,6 +64,7 @@ pub(super) struct Build<'a> {
     strings: FxHashMap<String, StringId>,
     losses: FxHashMap<(Loss, FileId, u32, Option<TableId>), usize>,
     entries: Option<usize>,
+    nested: Option<usize>,
     every: FxHashMap<Engine, (usize, u32)>,
     tracer_ring: Option<usize>,
 }
@@ -84,6 +88,7 @@ impl<'a> Build<'a> {
             strings: FxHashMap::from_iter([(String::new(), 0)]),
             losses: FxHashMap::default(),
             entries: None,
+            nested: None,
             every: FxHashMap::default(),
             tracer_ring: None,
         };
@@ -105,7 +110,7 @@ impl<'a> Build<'a> {
             program: None,
             entry_program: None,
             closure: handler.interpreted,
-            system_wide: handler.options.system_wide,
+            scope: handler.options.scope,
             sees_unjoined: placed.sees_unjoined,
             site: handler.site,
             why: placed.why.clone(),
@@ -255,6 +260,16 @@ impl<'a> Build<'a> {
         }
         let map = self.map(spec("entries", MapKind::LruHash, 24, ENTRY_BYTES as u32, ENTRIES, 0, Home::Kernel));
         self.entries = Some(map);
+        map
+    }
+
+    /// Each thread's open calls of functions whose returns are probed.
+    pub(super) fn nested_map(&mut self) -> usize {
+        if let Some(map) = self.nested {
+            return map;
+        }
+        let map = self.map(spec("nested", MapKind::LruHash, 8, NESTED_BYTES as u32, NESTED_THREADS, 0, Home::Kernel));
+        self.nested = Some(map);
         map
     }
 

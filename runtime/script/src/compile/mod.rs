@@ -21,6 +21,7 @@ mod emit_text;
 mod fields;
 mod inline;
 mod interpreted;
+mod nested;
 mod placement;
 mod probe_ctx;
 mod scan;

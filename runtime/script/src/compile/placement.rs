@@ -7,7 +7,7 @@ use rustc_hash::FxHashSet;
 use xputrace_bytecode::insn::{Insn, Reg, Size, class, mode};
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
-use xputrace_model::plan::{Demand, Place, Plan};
+use xputrace_model::plan::{Demand, Place, Plan, ProbeScope};
 use xputrace_model::schema::Event;
 
 /// Where a handler runs.
@@ -29,10 +29,21 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &FxHashSet<String>
         }
         Event::Launch => launch(scan, cpu_maps),
     };
-    if handler.options.system_wide && !handler.event.is_gpu() {
-        why.push("its scope is the system: every process that runs the probed code pays for it".into());
-    }
+    why.extend(payers(handler));
     Placed { place, why, sees_unjoined: scan.tests_launch || !scan.reads("launch") }
+}
+
+/// Who pays for a probe besides the target.
+fn payers(handler: &Handler) -> Option<String> {
+    let sentence = match handler.options.scope {
+        ProbeScope::System => "its scope is the system: every process that runs the probed code pays for it",
+        ProbeScope::Tree if handler.event.is_function() => {
+            "its scope is the tree, from each process's first instruction on: any other process that runs the \
+             probed code pays about 1 µs a hit, and is left out"
+        }
+        ProbeScope::Tree | ProbeScope::Target => return None,
+    };
+    Some(sentence.into())
 }
 
 fn interpreted(handler: &Handler) -> Vec<String> {

@@ -9,7 +9,6 @@ use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
 use xputrace_bytecode::{Label, helper};
 use xputrace_model::loss::Loss;
-use xputrace_model::schema::Event;
 use xputrace_model::stack;
 
 /// Registers of the collector's marker function: the context's words, and the tag's slot.
@@ -221,10 +220,7 @@ impl Emitter<'_, '_> {
     pub(super) fn prologue(&mut self) {
         self.asm.mov(Reg::R6, Reg::R1);
         self.line(self.handler.body.first().map_or(Position::NONE, |it| it.position()));
-        let sampled = matches!(self.handler.event, Event::Tracepoint | Event::Profile);
-        if sampled && !self.handler.options.system_wide {
-            self.only_targets();
-        }
+        self.only_targets();
         if let Some(every) = self.handler.options.every.filter(|it| *it > 1) {
             self.only_every(every);
         }
@@ -245,7 +241,11 @@ impl Emitter<'_, '_> {
         }
     }
 
+    /// Leaves out processes that are not the target's, where the program runs in others too.
     fn only_targets(&mut self) {
+        if !self.handler.options.scope.is_filtered(self.handler.event) {
+            return;
+        }
         let targets = self.build.targets_map();
         self.process_or_thread(true);
         self.asm.stx(Size::W, Reg::FP, SCRATCH, Reg::R0);
@@ -309,8 +309,10 @@ impl Emitter<'_, '_> {
     pub(super) fn leave_entry(&mut self) {
         self.asm.mov(Reg::R6, Reg::R1);
         self.line(self.handler.body.first().map_or(Position::NONE, |it| it.position()));
+        self.only_targets();
         let entries = self.build.entries_map();
         let key = self.entry_key(0);
+        self.only_reported_returns(key, self.handler.body.first().map_or(Position::NONE, |it| it.position()));
         let value = self.alloc(super::build::ENTRY_BYTES);
         self.asm.call(helper::KTIME_GET_NS);
         self.store(value, Reg::R0);

@@ -205,7 +205,7 @@ impl<'a> Builder<'a> {
 
     fn program(&mut self, probe: &Probe, number: u32, kind: ProgramKind, size: usize) -> Result<usize, RecorderError> {
         let is_function = matches!(kind, ProgramKind::Uprobe | ProgramKind::Uretprobe);
-        let scoped = !is_function && !probe.system_wide;
+        let scoped = probe.scope.is_filtered(probe.event);
         let assembled = self.write_program(number, size, is_function, scoped, probe).finish()?;
         self.plan.image.programs.push(Program {
             name: format!("record_{}", self.plan.image.programs.len()),

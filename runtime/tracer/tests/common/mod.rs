@@ -7,7 +7,7 @@ use xputrace_bytecode::{Assembler, Home, Image, MapKind, MapSpec, Program, Progr
 use xputrace_model::context::{GpuContext, word};
 use xputrace_model::diagnostic::Site;
 use xputrace_model::output::Output;
-use xputrace_model::plan::{Demand, Place, Plan, Probe, Target};
+use xputrace_model::plan::{Demand, Place, Plan, Probe, ProbeScope, Target};
 use xputrace_model::schema::{Event, Unit};
 use xputrace_model::table::{KeyPart, Scalar, TableDef, TableKind};
 use xputrace_tracer::{Pipeline, ProcessInfo, Sink, State};
@@ -105,7 +105,7 @@ pub fn probe(event: Event, place: Place, program: Option<usize>) -> Probe {
         program,
         entry_program: None,
         closure: None,
-        system_wide: false,
+        scope: ProbeScope::Target,
         sees_unjoined: true,
         site: Site::default(),
         why: Vec::new(),

@@ -1,0 +1,73 @@
+//! Which places of a file the kernel refuses to probe.
+//!
+//! It cannot step over every instruction, and one that it refuses fails the link of a thousand. It
+//! looks only when a process maps the file: in a command that has yet to do so the probe would be
+//! missing, and nobody would say it. So places in doubt are tried first, in a mapping of our own
+//! that nobody runs.
+//!
+//! ```text
+//! places in doubt ──link──▶ taken          refused ──▶ two halves ──link──▶ … ──▶ single places
+//! ```
+
+use crate::sys::{self, UprobeMulti};
+use memmap2::{Mmap, MmapOptions};
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// The kernel's own error for an instruction that it cannot step over; it has no name in user space.
+/// Source: `include/linux/errno.h`.
+pub(crate) const ENOTSUPP: i32 = 524;
+/// How long places are told apart. A refusal costs the kernel milliseconds.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a trial found, as offsets in the file.
+#[derive(Debug, Default)]
+pub(crate) struct Verdict {
+    pub(crate) refused: HashSet<u64>,
+    /// Some of them are refused; there was no time to find out which.
+    pub(crate) unknown: HashSet<u64>,
+}
+
+/// Tries places of a file. Where the kernel says something else than that it cannot step over an
+/// instruction, nothing is refused here: the link in earnest will hear the same.
+pub(crate) fn run(program: BorrowedFd<'_>, path: &Path, offsets: &[u64]) -> Verdict {
+    let mut verdict = Verdict::default();
+    if offsets.is_empty() {
+        return verdict;
+    }
+    let Ok(_mapping) = map(path) else { return verdict };
+    let give_up = Instant::now() + PATIENCE;
+    let (mut groups, mut taken) = (vec![offsets], Vec::new());
+    while let Some(group) = groups.pop() {
+        match link(program, path, group) {
+            Ok(link) => taken.push(link),
+            Err(error) if error.raw_os_error() != Some(ENOTSUPP) => {}
+            Err(_) if group.len() == 1 => verdict.refused.extend(group),
+            Err(_) if Instant::now() > give_up => verdict.unknown.extend(group),
+            Err(_) => {
+                let (first, second) = group.split_at(group.len() / 2);
+                groups.extend([second, first]);
+            }
+        }
+    }
+    // Closing a link waits for the kernel's readers, which is no reason for us to wait.
+    std::thread::spawn(move || drop(taken));
+    verdict
+}
+
+/// Private and without a writer, as a program's own mappings are: the kernel probes no others.
+fn map(path: &Path) -> io::Result<Mmap> {
+    let file = File::open(path)?;
+    // SAFETY: nobody looks at the bytes.
+    unsafe { MmapOptions::new().map_copy_read_only(&file) }
+}
+
+fn link(program: BorrowedFd<'_>, path: &Path, offsets: &[u64]) -> io::Result<OwnedFd> {
+    let cookies = vec![0; offsets.len()];
+    let pid = Some(std::process::id());
+    sys::link_uprobe_multi(program, &UprobeMulti { path, offsets, cookies: &cookies, pid, at_return: false })
+}

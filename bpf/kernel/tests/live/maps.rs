@@ -1,0 +1,236 @@
+//! Maps and the ring buffer, while probes write into them.
+
+use crate::need_root;
+use crate::plans::*;
+use crate::target::*;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use xputrace_bytecode::helper;
+use xputrace_bytecode::insn::{Alu, Cond, Size, atomic};
+use xputrace_bytecode::vm::Change;
+use xputrace_bytecode::{Assembler, MapKind, MapSpec, ProgramKind, Reg};
+use xputrace_kernel::{Kernel, StoppedChild};
+use xputrace_model::diagnostic::Site;
+use xputrace_model::plan::{LossSite, Plan, Target};
+use xputrace_model::schema::Event;
+
+#[test]
+fn swapping_generations_under_load_loses_nothing() {
+    need_root!();
+    let mut plan = Plan::default();
+    let inner = map_spec("generation", MapKind::PercpuHash, 8, 8, 64);
+    let outer = MapSpec { inner: Some(Box::new(inner)), ..map_spec("outer", MapKind::ArrayOfMaps, 4, 4, 1) };
+    plan.image.maps.push(outer);
+    let mut asm = Assembler::new();
+    let (out, first) = (asm.label(), asm.label());
+    asm.st_imm(Size::W, Reg::FP, -4, 0);
+    asm.ld_map(Reg::R1, 0);
+    frame_address(&mut asm, Reg::R2, -4);
+    asm.call(helper::MAP_LOOKUP_ELEM);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+    asm.mov(Reg::R6, Reg::R0);
+    asm.st_imm(Size::Dw, Reg::FP, -16, 7);
+    asm.mov(Reg::R1, Reg::R6);
+    frame_address(&mut asm, Reg::R2, -16);
+    asm.call(helper::MAP_LOOKUP_ELEM);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, first);
+    asm.mov_imm(Reg::R1, 1);
+    asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
+    asm.jump(out);
+    asm.place(first);
+    // The element is made with zeros first: another CPU may make it at the same time.
+    asm.st_imm(Size::Dw, Reg::FP, -24, 0);
+    asm.mov(Reg::R1, Reg::R6);
+    frame_address(&mut asm, Reg::R2, -16);
+    frame_address(&mut asm, Reg::R3, -24);
+    asm.mov_imm(Reg::R4, helper::UPDATE_NOEXIST.into());
+    asm.call(helper::MAP_UPDATE_ELEM);
+    asm.mov(Reg::R1, Reg::R6);
+    frame_address(&mut asm, Reg::R2, -16);
+    asm.call(helper::MAP_LOOKUP_ELEM);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+    asm.mov_imm(Reg::R1, 1);
+    asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
+    let program = add_program_ending_at(&mut plan, "count", ProgramKind::Uprobe, asm, out);
+    plan.probes.push(function_probe(target(), "work", program));
+
+    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut child = StoppedChild::spawn(&words(&["threads", "100000"]), &[], None).unwrap();
+    kernel.attach(&plan, &child.scope());
+    child.resume().unwrap();
+    let (mut total, mut filled) = (0u64, 0);
+    let mut ended = false;
+    while !ended {
+        // The last swap comes after the end, so that nothing is left behind.
+        ended = child.try_wait().unwrap().is_some();
+        let before = total;
+        kernel
+            .swap(0, &mut |_, cpus| {
+                total += cpus.iter().map(|it| u64::from_ne_bytes(*it.first_chunk().unwrap())).sum::<u64>()
+            })
+            .unwrap();
+        filled += u32::from(total > before);
+    }
+    assert_eq!(total, 400_000);
+    assert!(filled > 1, "more than one generation had something");
+}
+
+/// Several threads hit a probe that adds to the very element that we add to.
+#[test]
+fn a_number_is_changed_exactly_while_probes_change_it() {
+    need_root!();
+    let mut plan = Plan::default();
+    let sums = add_map(&mut plan, "sums", MapKind::Hash, 8, 8, 4);
+    plan.image.maps[sums].flags = xputrace_bytecode::image::NO_PREALLOC;
+    let mut asm = Assembler::new();
+    let (out, hit) = (asm.label(), asm.label());
+    asm.st_imm(Size::Dw, Reg::FP, -8, 7);
+    asm.st_imm(Size::Dw, Reg::FP, -16, 0);
+    for _ in 0..2 {
+        asm.ld_map(Reg::R1, sums);
+        frame_address(&mut asm, Reg::R2, -8);
+        asm.call(helper::MAP_LOOKUP_ELEM);
+        asm.jump_if_imm(Cond::Ne, Reg::R0, 0, hit);
+        asm.ld_map(Reg::R1, sums);
+        frame_address(&mut asm, Reg::R2, -8);
+        frame_address(&mut asm, Reg::R3, -16);
+        asm.mov_imm(Reg::R4, helper::UPDATE_NOEXIST.into());
+        asm.call(helper::MAP_UPDATE_ELEM);
+    }
+    asm.jump(out);
+    asm.place(hit);
+    asm.mov_imm(Reg::R1, 1);
+    asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
+    let program = add_program_ending_at(&mut plan, "add", ProgramKind::Uprobe, asm, out);
+    plan.probes.push(function_probe(target(), "work", program));
+
+    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut child = StoppedChild::spawn(&words(&["threads", "50000"]), &[], None).unwrap();
+    kernel.attach(&plan, &child.scope());
+    let map = kernel.map(sums).unwrap();
+    let key = 7u64.to_ne_bytes();
+    let add = Change::new(atomic::ADD, 1000).unwrap();
+    map.modify(&key, add).unwrap();
+    child.resume().unwrap();
+    let mut ours = 1000;
+    while child.try_wait().unwrap().is_none() {
+        map.modify(&key, add).unwrap();
+        ours += 1000;
+    }
+    let sum = u64::from_ne_bytes(*map.lookup(&key).unwrap().unwrap()[0].first_chunk().unwrap());
+    assert_eq!(sum, ours + 200_000);
+    assert!(ours > 20_000, "the two went on at the same time");
+
+    for (op, operand, expected) in [(atomic::XOR, 5, 5), (atomic::OR, 2, 7), (atomic::AND, 6, 6)] {
+        map.modify(&8u64.to_ne_bytes(), Change::new(op, operand).unwrap()).unwrap();
+        assert_eq!(map.lookup(&8u64.to_ne_bytes()).unwrap().unwrap()[0][0], expected);
+    }
+    map.modify(&9u64.to_ne_bytes(), add).unwrap();
+    map.modify(&10u64.to_ne_bytes(), add).unwrap();
+    let full = map.modify(&11u64.to_ne_bytes(), add).unwrap_err().to_string();
+    assert!(full.contains("Argument list too long"), "the map is full: {full}");
+}
+
+#[test]
+fn records_come_through_the_ring_in_order() {
+    need_root!();
+    let mut plan = Plan::default();
+    let ring = add_map(&mut plan, "ring", MapKind::Ringbuf, 0, 0, 4096);
+    plan.kernel_ring = Some(ring);
+    let lost = add_map(&mut plan, "losses", MapKind::PercpuArray, 4, 8, 1);
+    plan.kernel_losses = Some(lost);
+    plan.loss_sites.push(LossSite {
+        loss: xputrace_model::loss::Loss::KernelRingFull,
+        site: Site::default(),
+        table: None,
+    });
+    let mut asm = Assembler::new();
+    let out = asm.label();
+    // The first argument stands in rdi, at byte 112 of pt_regs.
+    asm.ldx(Size::Dw, Reg::R2, Reg::R1, 112);
+    asm.stx(Size::Dw, Reg::FP, -24, Reg::R2);
+    asm.st_imm(Size::Dw, Reg::FP, -16, 0);
+    asm.st_imm(Size::Dw, Reg::FP, -8, 0);
+    asm.ld_map(Reg::R1, ring);
+    frame_address(&mut asm, Reg::R2, -24);
+    asm.mov_imm(Reg::R3, 20);
+    asm.mov_imm(Reg::R4, 0);
+    asm.call(helper::RINGBUF_OUTPUT);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+    asm.mov_imm(Reg::R7, 1);
+    add_r7_to(&mut asm, lost, out);
+    let program = add_program_ending_at(&mut plan, "out", ProgramKind::Uprobe, asm, out);
+    plan.probes.push(function_probe(target(), "work", program));
+    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut child = StoppedChild::spawn(&words(&["work", "3000"]), &[], None).unwrap();
+    kernel.attach(&plan, &child.scope());
+    child.resume().unwrap();
+    let mut seen = Vec::new();
+    let mut ended = false;
+    while !ended {
+        ended = child.try_wait().unwrap().is_some();
+        kernel
+            .poll(Duration::from_millis(10), &mut |record| {
+                assert_eq!(record.len(), 20);
+                seen.push(u64::from_ne_bytes(*record.first_chunk().unwrap()));
+            })
+            .unwrap();
+    }
+    let lost = kernel.loss_counts()[0];
+    assert_eq!(seen.len() as u64 + lost, 3000, "received and lost are all");
+    assert!(seen.is_sorted() && seen.len() > 100);
+}
+
+#[test]
+fn tag_arrays_are_shared_pages_of_one_process() {
+    need_root!();
+    let mut plan = Plan::default();
+    let mut inner = map_spec("tags", MapKind::Array, 4, 16, xputrace_model::plan::TAG_SLOTS);
+    inner.flags = xputrace_bytecode::image::MMAPABLE;
+    plan.image.maps.push(MapSpec { inner: Some(Box::new(inner)), ..map_spec("by_pid", MapKind::HashOfMaps, 4, 4, 64) });
+    plan.tags = Some(0);
+    // Marker handler: tags[pid][3].tag += 1.
+    let mut asm = Assembler::new();
+    let out = asm.label();
+    asm.call(helper::GET_CURRENT_PID_TGID);
+    asm.alu_imm(Alu::Rsh, Reg::R0, 32);
+    asm.stx(Size::W, Reg::FP, -4, Reg::R0);
+    asm.ld_map(Reg::R1, 0);
+    frame_address(&mut asm, Reg::R2, -4);
+    asm.call(helper::MAP_LOOKUP_ELEM);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+    asm.mov(Reg::R1, Reg::R0);
+    asm.st_imm(Size::W, Reg::FP, -8, 3);
+    frame_address(&mut asm, Reg::R2, -8);
+    asm.call(helper::MAP_LOOKUP_ELEM);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+    asm.mov_imm(Reg::R1, 1);
+    asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 8, Reg::R1);
+    let program = add_program_ending_at(&mut plan, "marker", ProgramKind::Uprobe, asm, out);
+    plan.probes.push(probe(Event::Launch, Target::None, program));
+    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut child = StoppedChild::spawn(&words(&["work", "40"]), &[], None).unwrap();
+    assert!(kernel.attach(&plan, &child.scope()).probes.is_empty(), "the marker is attached apart");
+    let array = kernel.add_tag_array(child.pid()).unwrap();
+    let offset = symbol_offset(&target(), "work");
+    assert_eq!(kernel.attach_marker(&plan, child.pid(), &target(), offset).unwrap(), 1);
+    child.wait().unwrap();
+    let len = 16 * xputrace_model::plan::TAG_SLOTS as usize;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let base =
+        unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, array.as_raw_fd(), 0) };
+    assert_ne!(base, libc::MAP_FAILED);
+    // SAFETY: slot 3 is inside the mapping; the program that wrote to it has ended.
+    let tag = unsafe { base.cast::<u64>().add(3 * 2 + 1).read_volatile() };
+    assert_eq!(tag, 40);
+}
+
+fn symbol_offset(file: &Path, name: &str) -> u64 {
+    let output = Command::new("nm").arg(file).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = text.lines().find(|it| it.ends_with(&format!(" {name}"))).unwrap();
+    // Text of these programs lies at its address in the file.
+    u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap()
+}

@@ -1,0 +1,192 @@
+//! Whose events are seen: one process, its children, a tree, the whole system.
+
+use crate::need_root;
+use crate::plans::*;
+use crate::target::*;
+use std::process::Command;
+use xputrace_bytecode::helper;
+use xputrace_bytecode::insn::{Cond, Size};
+use xputrace_bytecode::{Assembler, MapKind, ProgramKind, Reg};
+use xputrace_kernel::{Kernel, News, ProcessEvent, Scope, StoppedChild};
+use xputrace_model::plan::{Plan, Probe, ProbeScope, Target};
+use xputrace_model::schema::Event;
+use xputrace_model::stack::StackKey;
+
+#[test]
+fn a_tracepoint_fires_for_the_process_tree_alone() {
+    need_root!();
+    let (plan, calls) = getppid_plan();
+    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut child = StoppedChild::spawn(&words(&["forking-syscalls", "1000"]), &[], None).unwrap();
+    let report = kernel.attach(&plan, &child.scope());
+    assert_eq!(places(&report), [1], "{report:?}");
+    assert!(report.warnings.is_empty(), "{report:?}");
+    let mut other = StoppedChild::spawn(&words(&["syscalls", "3000"]), &[], None).unwrap();
+    other.resume().unwrap();
+    child.wait().unwrap();
+    other.wait().unwrap();
+    assert_eq!(read_counter(&kernel, calls), 3000, "three children, each from its first instruction on");
+    let mut left = Vec::new();
+    kernel.map(plan.targets.unwrap()).unwrap().for_each(&mut |key, _| left.push(key.to_vec())).unwrap();
+    assert!(left.is_empty(), "ended processes are taken out: {left:?}");
+}
+
+#[test]
+fn samples_come_with_user_stacks() {
+    need_root!();
+    let mut plan = Plan::default();
+    let samples = counter(&mut plan, "samples");
+    let stacks = add_map(&mut plan, "stacks", MapKind::StackTrace, 4, 127 * 8, 1024);
+    let ids = add_map(&mut plan, "ids", MapKind::Hash, 8, 8, 1024);
+    plan.kernel_stacks = Some(stacks);
+    plan.targets = Some(add_map(&mut plan, "targets", MapKind::Hash, 4, 4, 1024));
+    let mut asm = Assembler::new();
+    let out = asm.label();
+    asm.mov(Reg::R6, Reg::R1);
+    in_targets(&mut asm, &plan, out);
+    asm.mov(Reg::R1, Reg::R6);
+    asm.ld_map(Reg::R2, stacks);
+    asm.mov_imm(Reg::R3, helper::STACK_USER.into());
+    asm.call(helper::GET_STACKID);
+    asm.jump_if_imm(Cond::Slt, Reg::R0, 0, out);
+    asm.stx(Size::Dw, Reg::FP, -8, Reg::R0);
+    asm.st_imm(Size::Dw, Reg::FP, -16, 1);
+    asm.ld_map(Reg::R1, ids);
+    frame_address(&mut asm, Reg::R2, -8);
+    frame_address(&mut asm, Reg::R3, -16);
+    asm.mov_imm(Reg::R4, 0);
+    asm.call(helper::MAP_UPDATE_ELEM);
+    asm.mov_imm(Reg::R7, 1);
+    add_r7_to(&mut asm, samples, out);
+    let program = add_program_ending_at(&mut plan, "sample", ProgramKind::PerfEvent, asm, out);
+    plan.probes.push(probe(Event::Profile, Target::Profile { hz: 997 }, program));
+    let (kernel, report) = run(&plan, &["burn", "200000000"]);
+    assert!(places(&report)[0] >= 1, "one a CPU: {report:?}");
+    assert!(read_counter(&kernel, samples) > 0);
+    let mut found = Vec::new();
+    kernel
+        .map(ids)
+        .unwrap()
+        .for_each(&mut |key, _| found.push(u32::from_ne_bytes(*key.first_chunk().unwrap())))
+        .unwrap();
+    let stack = StackKey::KernelUser { pid: 1, exec: 0, id: found[0] };
+    let addresses = kernel.stack_addresses(stack).unwrap();
+    assert!(!addresses.is_empty() && addresses.iter().all(|it| *it != 0), "{addresses:x?}");
+    assert_eq!(kernel.stack_addresses(StackKey::Lost), None);
+}
+
+#[test]
+fn children_get_their_own_probes() {
+    need_root!();
+    let mut plan = Plan::default();
+    let work = counter(&mut plan, "work");
+    uprobe(&mut plan, target(), "work", work);
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = make_fifo(&directory);
+    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut child = StoppedChild::spawn(&words(&["children", "1000", fifo.to_str().unwrap()]), &[], None).unwrap();
+    kernel.attach(&plan, &child.scope());
+    child.resume().unwrap();
+    let mut linked = Vec::new();
+    poll_until(&mut kernel, |kernel| {
+        linked.extend(kernel.news().into_iter().filter_map(|it| match it {
+            News::Child(it) => Some(it),
+            _ => None,
+        }));
+        linked.len() == 3
+    });
+    assert!(linked.iter().all(|it| it.failed.is_none()), "{linked:?}");
+    let _writer = feed(&fifo, 3);
+    child.wait().unwrap();
+    assert_eq!(read_counter(&kernel, work), 3000);
+    poll_until(&mut kernel, |kernel| kernel.processes().iter().any(|it| matches!(it, ProcessEvent::Exit { .. })));
+}
+
+/// A process goes on when its main thread has ended, and so do its probes.
+#[test]
+fn a_process_ends_with_its_last_thread() {
+    need_root!();
+    let mut plan = Plan::default();
+    let work = counter(&mut plan, "work");
+    uprobe(&mut plan, target(), "work", work);
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = make_fifo(&directory);
+    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut child = StoppedChild::spawn(&words(&["headless", "300", fifo.to_str().unwrap()]), &[], None).unwrap();
+    let pid = child.pid();
+    kernel.attach(&plan, &child.scope());
+    child.resume().unwrap();
+    poll_until(&mut kernel, |_| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        stat.contains(") Z ") && std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().count() == 2
+    });
+    let early: Vec<_> = kernel.processes();
+    assert!(!early.iter().any(|it| matches!(it, ProcessEvent::Exit { .. })), "{early:?}");
+    let _writer = feed(&fifo, 1);
+    poll_until(&mut kernel, |kernel| {
+        kernel.processes().iter().any(|it| matches!(it, ProcessEvent::Exit { pid: ended, .. } if *ended == pid))
+    });
+    child.wait().unwrap();
+    assert_eq!(read_counter(&kernel, work), 300);
+}
+
+#[test]
+fn a_whole_system_scope_sees_processes_that_start_later() {
+    need_root!();
+    let mut plan = Plan::default();
+    let work = counter(&mut plan, "work");
+    // A copy of its own: other tests run the same program at the same time.
+    let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("target-copy");
+    std::fs::copy(target(), &copy).unwrap();
+    uprobe(&mut plan, &copy, "work", work);
+    let mut kernel = Kernel::load(&plan).unwrap();
+    let report = kernel.attach(&plan, &Scope::System);
+    assert_eq!(places(&report), [1], "{report:?}");
+    let status = Command::new(&copy).args(["work", "123"]).status().unwrap();
+    assert!(status.success());
+    assert_eq!(read_counter(&kernel, work), 123);
+}
+
+fn getppid_plan() -> (Plan, usize) {
+    let mut plan = Plan::default();
+    let calls = counter(&mut plan, "calls");
+    plan.targets = Some(add_map(&mut plan, "targets", MapKind::Hash, 4, 4, 1024));
+    let (category, name) = ("syscalls".to_owned(), "sys_enter_getppid".to_owned());
+    let mut asm = Assembler::new();
+    let out = asm.label();
+    in_targets(&mut asm, &plan, out);
+    asm.mov_imm(Reg::R7, 1);
+    add_r7_to(&mut asm, calls, out);
+    let kind = ProgramKind::Tracepoint { category: category.clone(), name: name.clone() };
+    let program = add_program_ending_at(&mut plan, "getppid", kind, asm, out);
+    plan.probes.push(probe(Event::Tracepoint, Target::Tracepoint { category, name }, program));
+    (plan, calls)
+}
+
+/// Children that are over before links of their own could be there.
+#[test]
+fn a_tree_is_seen_from_every_childs_first_instruction_and_nobody_else() {
+    need_root!();
+    let mut plan = Plan::default();
+    let work = counter(&mut plan, "work");
+    plan.targets = Some(add_map(&mut plan, "targets", MapKind::Hash, 4, 4, 1024));
+    let mut asm = Assembler::new();
+    let out = asm.label();
+    in_targets(&mut asm, &plan, out);
+    asm.mov_imm(Reg::R7, 1);
+    add_r7_to(&mut asm, work, out);
+    let program = add_program_ending_at(&mut plan, "work", ProgramKind::Uprobe, asm, out);
+    plan.probes.push(Probe { scope: ProbeScope::Tree, ..function_probe(target(), "work", program) });
+    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut child = StoppedChild::spawn(&words(&["brief", "10"]), &[], None).unwrap();
+    let report = kernel.attach(&plan, &child.scope());
+    assert_eq!(places(&report), [1], "{report:?}");
+    child.resume().unwrap();
+    assert!(Command::new(target()).args(["work", "1000"]).status().unwrap().success());
+    assert!(child.wait().unwrap().success());
+    assert_eq!(read_counter(&kernel, work), 200 * 10);
+    kernel.processes();
+    let children: Vec<_> = kernel.news().into_iter().filter(|it| matches!(it, News::Child(_))).collect();
+    assert!(children.is_empty(), "no child needs links of its own: {children:?}");
+}

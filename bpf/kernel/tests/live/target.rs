@@ -1,0 +1,102 @@
+//! The C program that the plans probe, and how it is run.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use xputrace_kernel::{AttachReport, Kernel, Outcome, StoppedChild};
+use xputrace_model::plan::Plan;
+
+pub fn is_root() -> bool {
+    // SAFETY: takes nothing, cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// The compiled test program.
+pub fn target() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT
+        .get_or_init(|| {
+            let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("target");
+            compile("target.c", &path, &["-pthread", "-ldl"]);
+            path
+        })
+        .clone()
+}
+
+/// The program of functions that cannot be probed.
+#[cfg(target_arch = "x86_64")]
+pub fn odd() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT
+        .get_or_init(|| {
+            let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("odd");
+            compile("odd.c", &path, &["-mavx"]);
+            path
+        })
+        .clone()
+}
+
+pub fn compile(source: &str, to: &Path, flags: &[&str]) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(source);
+    let built = to.with_extension(format!("{}.new", std::process::id()));
+    let status = Command::new("cc")
+        .args(["-O1", "-fno-omit-frame-pointer", "-Wl,--build-id=sha1", "-o"])
+        .arg(&built)
+        .arg(source)
+        .args(flags)
+        .status()
+        .expect("cc");
+    assert!(status.success());
+    std::fs::rename(built, to).unwrap();
+}
+
+pub fn words(arguments: &[&str]) -> Vec<OsString> {
+    std::iter::once(target().into_os_string()).chain(arguments.iter().map(OsString::from)).collect()
+}
+
+/// Runs the test program to its end with the plan attached from before its `exec`.
+pub fn run(plan: &Plan, arguments: &[&str]) -> (Kernel, AttachReport) {
+    let mut kernel = Kernel::load(plan).unwrap();
+    let mut child = StoppedChild::spawn(&words(arguments), &[], None).unwrap();
+    let report = kernel.attach(plan, &child.scope());
+    assert!(child.wait().unwrap().success());
+    (kernel, report)
+}
+
+pub fn places(report: &AttachReport) -> Vec<usize> {
+    let places = |it: &Outcome| match it {
+        Outcome::Attached { functions, .. } => *functions,
+        _ => 0,
+    };
+    report.probes.iter().map(|it| places(&it.outcome)).collect()
+}
+
+pub fn poll_until(kernel: &mut Kernel, mut done: impl FnMut(&mut Kernel) -> bool) {
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while !done(kernel) {
+        assert!(Instant::now() < give_up, "it did not happen");
+        kernel.poll(Duration::from_millis(100), &mut |_| {}).unwrap();
+    }
+}
+
+pub fn make_fifo(directory: &tempfile::TempDir) -> PathBuf {
+    let path = directory.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    path
+}
+
+/// Lets `readers` processes that wait for the FIFO go on; keep the file until they have ended, so
+/// that none of them finds an end instead of its byte.
+pub fn feed(fifo: &Path, readers: usize) -> std::fs::File {
+    let mut writer = std::fs::OpenOptions::new().write(true).open(fifo).unwrap();
+    writer.write_all(&vec![b'x'; readers]).unwrap();
+    writer
+}
+
+pub fn read_counter(kernel: &Kernel, map: usize) -> u64 {
+    let value = kernel.map(map).unwrap().lookup(&[0; 4]).unwrap().unwrap();
+    u64::from_ne_bytes(*value[0].first_chunk().unwrap())
+}
