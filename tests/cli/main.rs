@@ -1,5 +1,10 @@
-//! What is typed and what is answered, as transcripts: `tests/cli/*.md` are run as they stand.
+//! The command line: what is typed and what is answered, and how a run ends whatever becomes of its output.
 
+mod odd;
+mod output;
+mod status;
+
+/// `tests/cli/*.md` are run as they stand.
 #[test]
 fn transcripts() {
     let cases = trycmd::TestCases::new();

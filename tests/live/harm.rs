@@ -210,6 +210,22 @@ fn an_odd_version_of_cupti_is_worked_with_or_named() {
 fn numbers_of_the_software_gpu_say_what_they_are() {
     let done = Trace::script(COUNT).text().on_workload("server", &["--requests=4"]).run().well();
     assert!(done.stdout.contains("software GPU: its times mean nothing"), "{}{}", done.stdout, done.stderr);
+    let done = Trace::script(COUNT).on_workload("server", &["--requests=4"]).run().well();
+    let notes: Vec<_> = done.results.iter().filter(|it| it["type"] == "note").collect();
+    assert!(notes.len() == 1 && notes[0]["data"].as_str().unwrap().contains("software GPU"), "{:?}", done.results);
+    assert!(done.prints().is_empty(), "a note is no print: {:?}", done.prints());
+}
+
+#[test]
+fn what_was_not_asked_for_is_not_missing() {
+    let flags = |script: &str| {
+        let done = Trace::script(script).on_workload("server", &["--requests=4"]).run().well();
+        let account = &done.losses()["account"];
+        (account["kernels_only"].clone(), account["launches_only"].clone())
+    };
+    assert_eq!(flags("kernel(|k| @n.count());"), (json!(true), json!(false)));
+    assert_eq!(flags("launch(|l| @n.count());"), (json!(false), json!(true)));
+    assert_eq!(flags(COUNT), (json!(false), json!(false)));
 }
 
 #[test]

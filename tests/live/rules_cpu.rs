@@ -309,6 +309,19 @@ fn a_handler_ends_the_run() {
 }
 
 #[test]
+fn nothing_later_than_an_exit_is_shown() {
+    need_root!();
+    // All of it comes in one batch, and an interpreted handler prints besides.
+    let script = "uprobe(\"PROGRAM:work\", |e| { print(`work ${e.arg0}`); if e.arg0 == 50 { exit(3) } });\ninterval(1.ms, || print(\"tick\"));";
+    let done = over_with(script, &["work", "1", "100000"], &[]);
+    let works: Vec<&str> = done.prints().into_iter().skip_while(|it| *it == "tick").collect();
+    assert_eq!(
+        (done.code(), works.last(), works.iter().filter(|it| **it != "tick").count()),
+        (3, Some(&"work 50"), 50)
+    );
+}
+
+#[test]
 fn loops_choices_and_captured_values() {
     need_root!();
     let script = "let limit = 30;\nlet high = \"high\";\nuprobe(\"PROGRAM:work\", |e| {\n    let size = if e.arg0 < limit { \"low\" } else { high };\n    @by[size].count();\n    let bits = 0;\n    for i in 0..8 { if ((e.arg0 >> i) & 1) == 1 { bits += 1; } }\n    @bits.sum(bits);\n    if !(e.arg0 % 2 == 0 || e.arg0 > 90) && [e.tid, 1] in @pairs { return; }\n    @pairs[e.tid, 1] = true;\n    @rest.count();\n});";

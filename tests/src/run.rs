@@ -12,8 +12,6 @@ use tempfile::TempDir;
 
 /// A run that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How the line begins that stands above numbers of the software GPU.
-const SOFTWARE_GPU: &str = "GPU numbers below come from the software GPU";
 const GLANCE: Duration = Duration::from_millis(5);
 
 /// A command line of xputrace, in a directory of its own. Unless [`Trace::text`] is asked for, results
@@ -266,7 +264,7 @@ impl Done {
         let tables = self
             .results
             .iter()
-            .filter(|it| !matches!(it["type"].as_str(), Some("print" | "losses" | "attached_probes")));
+            .filter(|it| !matches!(it["type"].as_str(), Some("print" | "note" | "losses" | "attached_probes")));
         tables.filter_map(|it| it["data"].get(name)).collect()
     }
 
@@ -300,7 +298,7 @@ impl Done {
     /// What the script printed, in order.
     pub fn prints(&self) -> Vec<&str> {
         let prints = self.results.iter().filter(|it| it["type"] == "print");
-        prints.filter_map(|it| it["data"].as_str()).filter(|it| !it.starts_with(SOFTWARE_GPU)).collect()
+        prints.filter_map(|it| it["data"].as_str()).collect()
     }
 
     /// The last line: every kind of loss, by name.

@@ -42,6 +42,9 @@ pub struct StoppedChild {
 impl StoppedChild {
     /// Forks. `command` is the program, found as a shell finds it, and its arguments; `env` is
     /// added to our environment (`None` takes a name out).
+    ///
+    /// # Errors
+    /// There is no such program, it cannot be executed, or the system has no room for a process.
     pub fn spawn(
         command: &[OsString],
         env: &[(OsString, Option<OsString>)],
@@ -53,6 +56,7 @@ impl StoppedChild {
         })?;
         let name = program.to_string_lossy().into_owned();
         let failed = |answer| Error::System { what: format!("start {name}"), answer };
+        check_program(program, env).map_err(|answer| Error::System { what: format!("run {name}"), answer })?;
         let scope = foretell(program, env);
         let (mut pid_reader, pid_writer) = io::pipe().map_err(failed)?;
         let (gate_reader, gate) = io::pipe().map_err(failed)?;
@@ -183,16 +187,41 @@ fn become_user(identity: &Identity) -> io::Result<()> {
     Ok(())
 }
 
-/// What the command will be, as far as that can be told before it runs.
-fn foretell(program: &OsStr, env: &[(OsString, Option<OsString>)]) -> CommandScope {
-    let variable = |name: &str| match env.iter().rev().find(|(key, _)| key == name) {
+/// Where programs are looked for without a `PATH`, as the C library does.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
+/// A variable as the command will see it.
+fn variable(env: &[(OsString, Option<OsString>)], name: &str) -> Option<OsString> {
+    match env.iter().rev().find(|(key, _)| key == name) {
         Some((_, value)) => value.clone(),
         None => std::env::var_os(name),
-    };
-    let path = variable("PATH").unwrap_or_default();
+    }
+}
+
+fn search_path(env: &[(OsString, Option<OsString>)]) -> OsString {
+    variable(env, "PATH").unwrap_or_else(|| DEFAULT_PATH.into())
+}
+
+/// What `exec` would answer, asked before anything is done for the command.
+fn check_program(program: &OsStr, env: &[(OsString, Option<OsString>)]) -> io::Result<()> {
+    let path = search_path(env);
+    let found = find_program(program, &path).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;
+    let is_directory = found.metadata()?.is_dir();
+    if is_directory || !is_executable(&found) {
+        return Err(io::Error::from_raw_os_error(libc::EACCES));
+    }
+    match interpreter(&found, &path) {
+        Some(it) if !it.exists() => Err(io::Error::other(format!("its interpreter {} is not there", it.display()))),
+        _ => Ok(()),
+    }
+}
+
+/// What the command will be, as far as that can be told before it runs.
+fn foretell(program: &OsStr, env: &[(OsString, Option<OsString>)]) -> CommandScope {
+    let path = search_path(env);
     let found = find_program(program, &path).unwrap_or_else(|| PathBuf::from(program));
     let executable = interpreter(&found, &path).unwrap_or(found);
-    let library_path = variable("LD_LIBRARY_PATH").unwrap_or_default();
+    let library_path = variable(env, "LD_LIBRARY_PATH").unwrap_or_default();
     let library_path = std::env::split_paths(&library_path).filter(|it| it.is_dir()).collect();
     CommandScope { pid: 0, executable, library_path }
 }
@@ -251,10 +280,25 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_is_an_error_when_resumed() {
-        let mut child = StoppedChild::spawn(&words("/no/such/program"), &[], None).unwrap();
-        let error = child.resume().unwrap_err().to_string();
-        assert!(error.contains("run /no/such/program: No such file"), "{error}");
+    fn what_cannot_be_run_is_refused_before_anything_is_started() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str, mode: u32| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            path.into_os_string()
+        };
+        for (program, reason) in [
+            ("/no/such/program".into(), "run /no/such/program: No such file"),
+            ("no-such-program".into(), "run no-such-program: No such file"),
+            ("".into(), "No such file"),
+            (directory.path().into(), "Permission denied"),
+            (file("plain", "", 0o644), "Permission denied"),
+            (file("odd", "#!/no/such/interpreter\n", 0o755), "its interpreter /no/such/interpreter is not there"),
+        ] {
+            let error = StoppedChild::spawn(&[program], &[], None).unwrap_err().to_string();
+            assert!(error.contains(reason), "no {reason:?} in {error}");
+        }
     }
 
     #[test]

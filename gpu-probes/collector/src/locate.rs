@@ -6,6 +6,7 @@ use crate::stack::for_each_library;
 use std::ffi::{CStr, CString, OsStr, c_void};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use xputrace_wire::cupti;
 
 /// A libcupti that is loaded.
 #[derive(Debug)]
@@ -39,101 +40,36 @@ pub(crate) fn find() -> Result<Found, String> {
         return Ok(found);
     }
     let mapped = mapped_libraries();
-    if let Some(found) = mapped.iter().filter(|it| is_cupti(it)).find_map(|it| open_path(it, libc::RTLD_NOLOAD)) {
+    if let Some(found) = mapped.iter().filter(|it| cupti::is_cupti(it)).find_map(|it| open_path(it, libc::RTLD_NOLOAD))
+    {
         return Ok(found);
     }
-    let mut directories = candidate_directories(&mapped);
-    directories.dedup();
-    let files = directories.iter().flat_map(|it| cupti_files(it));
-    if let Some(found) = files.filter_map(|it| open_path(it.as_os_str().as_bytes(), 0)).next() {
-        return Ok(found);
-    }
-    // The loader's own search: LD_LIBRARY_PATH and its cache.
-    if let Some(found) = SONAMES.iter().find_map(|name| open(name, 0)) {
-        return Ok(found);
-    }
-    let looked: Vec<_> = directories.iter().map(|it| it.display().to_string()).collect();
-    let looked = if looked.is_empty() { "a toolkit or wheel".into() } else { looked.join(", ") };
-    Err(format!(
-        "no libcupti is mapped, in {looked}, or in the loader's path; install the CUDA toolkit's CUPTI or set LD_LIBRARY_PATH to it"
-    ))
+    let variable = |name: &str| std::env::var_os(name);
+    let (directories, wheels) = (cupti::directories(&mapped, variable), cupti::wheels(variable));
+    // In the middle the loader's own search: LD_LIBRARY_PATH and its cache.
+    let found = first_in(&directories).or_else(|| SONAMES.iter().find_map(|name| open(name, 0)));
+    found.or_else(|| first_in(&wheels)).ok_or_else(|| {
+        let looked: Vec<_> = directories.iter().chain(&wheels).map(|it| it.display().to_string()).collect();
+        let looked = if looked.is_empty() { "a toolkit or wheel".into() } else { looked.join(", ") };
+        format!(
+            "no libcupti is mapped, in {looked}, or in the loader's path; install the CUDA toolkit's CUPTI or set LD_LIBRARY_PATH to it"
+        )
+    })
 }
 
-fn mapped_libraries() -> Vec<Vec<u8>> {
+fn mapped_libraries() -> Vec<PathBuf> {
     let mut all = Vec::new();
-    for_each_library(|library| all.push(library.path.to_vec()));
+    for_each_library(|library| all.push(PathBuf::from(OsStr::from_bytes(library.path))));
     all
 }
 
-fn file_name(path: &[u8]) -> &[u8] {
-    path.rsplit(|&it| it == b'/').next().unwrap_or_default()
+/// The first libcupti of these directories that can be loaded.
+fn first_in(directories: &[PathBuf]) -> Option<Found> {
+    directories.iter().flat_map(|it| cupti::files(it)).find_map(|it| open_path(&it, 0))
 }
 
-fn is_cupti(path: &[u8]) -> bool {
-    file_name(path).starts_with(b"libcupti.so") || file_name(path).starts_with(b"libcupti-")
-}
-
-/// Where libcupti lies beside the CUDA libraries that are mapped, in wheels, in toolkits.
-fn candidate_directories(mapped: &[Vec<u8>]) -> Vec<PathBuf> {
-    let mut all = Vec::new();
-    for library in mapped.iter().filter(|it| file_name(it).starts_with(b"libcudart")) {
-        let Some(beside) = Path::new(OsStr::from_bytes(library)).parent() else { continue };
-        all.push(beside.to_path_buf());
-        all.push(beside.join("../extras/CUPTI/lib64"));
-        // A wheel's cudart lies in `nvidia/cuda_runtime/lib`, or, from 13 on, in `nvidia/cu13/lib`.
-        all.push(beside.join("../../cuda_cupti/lib"));
-        all.push(beside.join("../../cu13/lib"));
-    }
-    for packages in site_packages(mapped) {
-        all.push(packages.join("nvidia/cu13/lib"));
-        all.push(packages.join("nvidia/cuda_cupti/lib"));
-    }
-    for variable in ["CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH"] {
-        if let Some(prefix) = std::env::var_os(variable).map(PathBuf::from) {
-            all.extend(["lib", "targets/x86_64-linux/lib", "extras/CUPTI/lib64"].map(|it| prefix.join(it)));
-        }
-    }
-    for toolkit in toolkits() {
-        all.extend(["targets/x86_64-linux/lib", "extras/CUPTI/lib64", "lib64"].map(|it| toolkit.join(it)));
-    }
-    all
-}
-
-/// Site-packages directories that some mapped library lies in.
-fn site_packages(mapped: &[Vec<u8>]) -> Vec<PathBuf> {
-    let mut all: Vec<PathBuf> = Vec::new();
-    for library in mapped {
-        let path = Path::new(OsStr::from_bytes(library));
-        let packages = path.ancestors().find(|it| it.ends_with("site-packages") || it.ends_with("dist-packages"));
-        if let Some(packages) = packages.filter(|it| !all.iter().any(|known| known == it)) {
-            all.push(packages.to_path_buf());
-        }
-    }
-    all
-}
-
-/// `/usr/local/cuda*`, newest version first after the plain link.
-fn toolkits() -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir("/usr/local") else { return Vec::new() };
-    let names = entries.flatten().map(|it| it.file_name());
-    let mut names: Vec<_> = names.filter(|it| it.as_bytes().starts_with(b"cuda")).collect();
-    names.sort_by_key(|it| {
-        let version: Vec<u32> = it.to_string_lossy().split(['-', '.']).filter_map(|part| part.parse().ok()).collect();
-        (it.as_bytes() != b"cuda", std::cmp::Reverse(version))
-    });
-    names.into_iter().map(|it| Path::new("/usr/local").join(it)).collect()
-}
-
-/// The libcupti files of a directory: the shortest name, which is the link, first.
-fn cupti_files(directory: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
-    let mut names: Vec<_> = entries.flatten().map(|it| it.file_name()).filter(|it| is_cupti(it.as_bytes())).collect();
-    names.sort_by_key(|it| (it.len(), it.clone()));
-    names.into_iter().map(|it| directory.join(it)).collect()
-}
-
-fn open_path(path: &[u8], flags: i32) -> Option<Found> {
-    open(&CString::new(path).ok()?, flags)
+fn open_path(path: &Path, flags: i32) -> Option<Found> {
+    open(&CString::new(path.as_os_str().as_bytes()).ok()?, flags)
 }
 
 fn open(name: &CStr, flags: i32) -> Option<Found> {
@@ -185,30 +121,6 @@ pub(crate) fn run_chained(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_link_comes_before_the_versions_it_leads_to() {
-        let directory = std::env::temp_dir().join(format!("xputrace-locate-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        for name in ["libcupti.so.2025.3.0", "libcupti.so.13", "libcupti_static.a", "libother.so"] {
-            std::fs::write(directory.join(name), b"").unwrap();
-        }
-        let files = cupti_files(&directory);
-        std::fs::remove_dir_all(&directory).unwrap();
-        let names: Vec<_> = files.iter().map(|it| it.file_name().unwrap().to_string_lossy().into_owned()).collect();
-        assert_eq!(names, ["libcupti.so.13", "libcupti.so.2025.3.0"]);
-    }
-
-    #[test]
-    fn wheels_are_looked_into_beside_what_is_mapped() {
-        let mapped = [b"/env/lib/python3.12/site-packages/torch/lib/libtorch.so".to_vec()];
-        let directories = candidate_directories(&mapped);
-        let packages = Path::new("/env/lib/python3.12/site-packages/nvidia");
-        assert!(directories.contains(&packages.join("cu13/lib")));
-        assert!(directories.contains(&packages.join("cuda_cupti/lib")));
-        let toolkit = [b"/opt/cuda/targets/x86_64-linux/lib/libcudart.so.13".to_vec()];
-        assert!(candidate_directories(&toolkit).contains(&PathBuf::from("/opt/cuda/targets/x86_64-linux/lib")));
-    }
 
     #[test]
     fn an_injection_library_that_is_not_there_is_reported() {

@@ -7,9 +7,10 @@
 //! collector ◀──────── message on a socket ─────────▶ rendezvous
 //! ```
 //!
-//! Knows nothing of CUPTI, scripts or eBPF. What the tracer reads from here is untrusted: it
+//! Knows nothing of scripts or eBPF, and of CUPTI only where its library may lie. What the tracer reads from here is untrusted: it
 //! copies bytes out before it looks at them, and every decoder accepts any bytes.
 
+pub mod cupti;
 pub mod maps;
 pub mod marker;
 pub mod message;

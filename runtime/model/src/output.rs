@@ -10,12 +10,28 @@ use std::sync::Arc;
 pub enum Output {
     /// All probes are in place.
     Attached { probes: usize },
-    /// A `print` of a string.
-    Text(String),
+    /// A `print` of a string, whose stacks get their names where it is rendered.
+    Print(Vec<Piece>),
+    /// What the tracer itself has to say of the results below.
+    Note(String),
     /// A map, or part of it.
     Table(View),
     /// The end of the run: losses last, always.
     End { losses: Losses, account: Option<Account> },
+}
+
+impl Output {
+    /// A `print` without stacks.
+    pub fn print(text: impl Into<String>) -> Self {
+        Output::Print(vec![Piece::Text(text.into())])
+    }
+}
+
+/// A piece of a printed text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    Text(String),
+    Stack(StackKey),
 }
 
 /// A map as it is to be shown.

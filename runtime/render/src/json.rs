@@ -4,11 +4,12 @@
 //! |---|---|
 //! | `attached_probes` | `{"probes":2}` |
 //! | `print` | the text |
+//! | `note` | what the tracer has to say of the results, such as that they come from the software GPU |
 //! | `map` | `{"@x":{"KEY":3}}`; a map without a key is the value itself: `{"@n":3}` |
 //! | `hist` | `{"@us":{"KEY":[{"min":0,"max":1,"count":4}]}}`, bounds inclusive; the open ends of a histogram have no `min` or no `max` |
 //! | `stats` | `{"@s":{"KEY":{"count":1,"average":5,"total":5,"min":5,"max":5}}}`; for `avg()`, as in bpftrace, the average alone |
 //! | `quantiles` | `{"@q":{"KEY":{"count":9,"p50":1,"p90":2,"p99":3,"max":3}}}`, each at most 1/32 too high |
-//! | `losses` | a number for every loss by name; by line under `"lines"`; the account of launches under `"account"` (null without a GPU) |
+//! | `losses` | a number for every loss by name; by line under `"lines"`; the account of launches under `"account"` (null without a GPU), in which `kernels_only` and `launches_only` say that the others were not asked for |
 //!
 //! Times are integers in nanoseconds, sizes in bytes, names whole. Several keys are joined with
 //! a comma, a missing one is `-`, a stack is one line a frame, as bpftrace has it.
@@ -16,6 +17,7 @@
 use crate::Context;
 use crate::account::place;
 use crate::cells::{bounds, filled, quantiles};
+use crate::print::printed;
 use crate::rows::{NamedStack, Part, Row, named, rows};
 use serde_json::{Map, Value as Json, json};
 use std::io::{self, Write};
@@ -30,7 +32,8 @@ use xputrace_model::table::{Cell, TableKind, Value};
 pub fn json(out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> io::Result<()> {
     let (name, data) = match output {
         Output::Attached { probes } => ("attached_probes", json!({ "probes": probes })),
-        Output::Text(text) => ("print", json!(text)),
+        Output::Print(pieces) => ("print", json!(printed(pieces, context.names))),
+        Output::Note(text) => ("note", json!(text)),
         Output::Table(view) => (type_name(view.table.def.kind), table(view, context)),
         Output::End { losses, account } => ("losses", end(losses, account.as_ref(), context)),
     };
@@ -152,6 +155,8 @@ fn account_json(account: &Account) -> Json {
         "failed": account.failed,
         "lost": account.lost,
         "captured": account.captured,
+        "kernels_only": account.kernels_only,
+        "launches_only": account.launches_only,
         "kernels": account.kernels,
         "kernel_nanos": account.kernel_nanos,
         "collector_kernels": account.collector_kernels,

@@ -16,6 +16,7 @@ mod explain;
 mod fold;
 mod human;
 mod json;
+mod print;
 mod rows;
 mod text;
 
@@ -26,6 +27,7 @@ pub use explain::explain;
 pub use fold::{FoldError, Path, flamegraph, folded, widest_paths};
 pub use human::human;
 pub use json::json;
+pub use print::{printed, stack_lines};
 pub use text::text;
 
 use std::io::{self, Write};

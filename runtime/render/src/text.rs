@@ -13,6 +13,7 @@
 use crate::account::write_end;
 use crate::cells::{Bounds, bits, bounds, columns, filled, padded, printable, quantiles, shorten};
 use crate::human::{binary, exact};
+use crate::print::printed;
 use crate::rows::{NamedStack, Part, Row, named, rows};
 use crate::{Context, human};
 use std::io::{self, Write};
@@ -28,7 +29,8 @@ pub fn text(out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> 
     match output {
         Output::Attached { probes: 1 } => writeln!(out, "Attached 1 probe"),
         Output::Attached { probes } => writeln!(out, "Attached {probes} probes"),
-        Output::Text(text) => writeln!(out, "{text}"),
+        Output::Print(pieces) => writeln!(out, "{}", printed(pieces, context.names)),
+        Output::Note(text) => writeln!(out, "{text}"),
         Output::Table(view) => table(out, view, context),
         Output::End { losses, account } => write_end(out, losses, account.as_ref(), context),
     }

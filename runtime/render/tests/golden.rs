@@ -8,9 +8,10 @@ use std::path::Path;
 use xputrace_model::bucket;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, Site, SourceFile, Sources};
 use xputrace_model::loss::{Account, Loss, Losses};
-use xputrace_model::output::{Output, View};
+use xputrace_model::output::{Output, Piece, View};
 use xputrace_model::plan::{Demand, Place, Plan, Probe, ProbeScope, Target};
 use xputrace_model::schema::{Event, Unit};
+use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Scalar, Table, TableKind, Value};
 use xputrace_render::{Context, Format, diagnostics, explain, flamegraph, folded, json, text, widest_paths};
 
@@ -65,7 +66,14 @@ fn plain_maps() {
         &both(&[
             Output::Attached { probes: 1 },
             Output::Attached { probes: 12 },
-            Output::Text("any text\nof the script".into()),
+            Output::print("any text\nof the script"),
+            Output::Print(vec![
+                Piece::Text("launched by\n".into()),
+                Piece::Stack(StackKey::Collector { process: 0, id: 1 }),
+                Piece::Text("\nor ".into()),
+                Piece::Stack(StackKey::Lost),
+            ]),
+            Output::Note("what the tracer says".into()),
             view(table("@n", &[], TableKind::Count, Unit::None, vec![(vec![], Cell::Number(3))])),
             view(table("@", &[], TableKind::Min, Unit::Nanos, vec![(vec![], Cell::Number(-3))])),
             view(table("@none", &[name], TableKind::Count, Unit::None, vec![])),

@@ -139,7 +139,7 @@ fn register_output(engine: &mut Engine, session: &Shared) {
     let shared = session.clone();
     engine.on_print(move |text| {
         if text != PRINTED {
-            output(&shared, Output::Text(text.to_owned()));
+            output(&shared, Output::print(text));
         }
     });
     let shared = session.clone();
@@ -184,7 +184,7 @@ fn print(session: &Shared, value: &Dynamic) -> Result<String, Box<EvalAltResult>
     let Some(map) = map else { return maps::text(session, value) };
     let shown = match map.table()? {
         Some(table) if !table.rows.is_empty() => Output::Table(View { table, top }),
-        _ => Output::Text(format!("{}: empty", map.name)),
+        _ => Output::print(format!("{}: empty", map.name)),
     };
     output(session, shown);
     Ok(PRINTED.to_owned())

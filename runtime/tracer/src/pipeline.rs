@@ -46,13 +46,6 @@ pub trait Sink {
     fn is_over(&self) -> bool {
         false
     }
-    /// A stack as text for a printed line; `frames` are the return addresses of a stack that a
-    /// collector took, innermost first.
-    fn stack_text(&mut self, stack: StackKey, frames: Option<(ProcessIndex, &[u64])>) -> String {
-        let _ = stack;
-        let lines = frames.map(|(_, it)| it.iter().map(|at| format!("    0x{at:x}")).collect::<Vec<_>>());
-        lines.map_or_else(|| "-".into(), |it| it.join("\n"))
-    }
 }
 
 /// Number of a process in this run, in order of appearance; a process that execs gets a new one.
@@ -113,7 +106,7 @@ impl Default for Limits {
 /// Why a plan cannot run here.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("cannot load the script's handlers into the tracer's engine: {0}")]
+    #[error("cannot load the script's handlers into the tracer's engine")]
     Load(#[from] LoadError),
 }
 

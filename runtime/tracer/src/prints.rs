@@ -3,21 +3,19 @@
 
 use crate::names::Names;
 use crate::pipeline::Sink;
-use crate::state::{Target, frames_of};
 use crate::tables::{decode_scalar, word};
-use xputrace_model::output::Output;
-use xputrace_model::plan::{Arg, Piece, Plan, Print, record};
+use xputrace_model::output::{Output, Piece};
+use xputrace_model::plan::{self, Arg, Plan, Print, record};
 use xputrace_model::table::Value;
 use xputrace_render::human;
 
 /// Hands a print or an exit to the sink; false for records of other kinds and broken ones.
-pub(crate) fn record(plan: &Plan, names: &Names, targets: &[Target], data: &[u8], sink: &mut dyn Sink) -> bool {
+pub(crate) fn record(plan: &Plan, names: &Names, data: &[u8], sink: &mut dyn Sink) -> bool {
     let Some(kind) = data.first_chunk::<4>().map(|it| u32::from_le_bytes(*it)) else { return false };
     match kind {
         record::PRINT => match plan.prints.get((word(data, 0) >> 32) as usize) {
             Some(print) => {
-                let line = line(print, names, targets, data, sink);
-                sink.output(Output::Text(line));
+                sink.output(Output::Print(pieces(print, names, data)));
                 true
             }
             None => false,
@@ -30,26 +28,32 @@ pub(crate) fn record(plan: &Plan, names: &Names, targets: &[Target], data: &[u8]
     }
 }
 
-fn line(print: &Print, names: &Names, targets: &[Target], data: &[u8], sink: &mut dyn Sink) -> String {
-    let mut out = String::new();
+/// The line, its stacks apart: they are named where it is rendered.
+fn pieces(print: &Print, names: &Names, data: &[u8]) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let mut text = String::new();
     for piece in &print.pieces {
         match piece {
-            Piece::Text(text) => out.push_str(text),
-            Piece::Arg(arg) => out.push_str(&argument(arg, names, targets, data, sink)),
+            plan::Piece::Text(it) => text.push_str(it),
+            plan::Piece::Arg(arg) => match value(arg, names, data) {
+                Value::Stack(stack) => {
+                    pieces.push(Piece::Text(std::mem::take(&mut text)));
+                    pieces.push(Piece::Stack(stack));
+                }
+                Value::Missing => text.push('-'),
+                Value::Bool(it) => text.push_str(if it { "true" } else { "false" }),
+                Value::Int(n) => text.push_str(&arg.human.map_or_else(|| n.to_string(), |unit| human(n, unit))),
+                Value::Str(it) => text.push_str(&it),
+            },
         }
     }
-    out
+    pieces.push(Piece::Text(text));
+    pieces
 }
 
-fn argument(arg: &Arg, names: &Names, targets: &[Target], data: &[u8], sink: &mut dyn Sink) -> String {
-    if arg.present_at.is_some_and(|at| word(data, at) == 0) {
-        return "-".into();
-    }
-    match decode_scalar(arg.kind, data, arg.at, names) {
-        Value::Missing => "-".into(),
-        Value::Bool(b) => b.to_string(),
-        Value::Int(n) => arg.human.map_or_else(|| n.to_string(), |unit| human(n, unit)),
-        Value::Str(text) => text.to_string(),
-        Value::Stack(stack) => sink.stack_text(stack, frames_of(targets, stack)),
+fn value(arg: &Arg, names: &Names, data: &[u8]) -> Value {
+    match arg.present_at {
+        Some(at) if word(data, at) == 0 => Value::Missing,
+        _ => decode_scalar(arg.kind, data, arg.at, names),
     }
 }

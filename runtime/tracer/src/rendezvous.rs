@@ -27,7 +27,6 @@ pub struct RendezvousError {
     /// What was attempted, on what.
     pub attempted: String,
     /// What the system answered.
-    #[source]
     pub answer: io::Error,
 }
 

@@ -13,7 +13,6 @@ use crate::names::{Demangle, Names};
 use crate::pipeline::{self, CollectorTotals, Pipeline, ProcessIndex, ProcessInfo, Sink, scan};
 use crate::prints;
 use crate::recording::{Damage, Entry, FrameInfo, GpuKind, Hit, Meta, ProcessMapping, Reader, hits};
-use crate::state::Target;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use xputrace_bytecode::helper;
@@ -328,8 +327,7 @@ impl Replay<'_> {
         for it in handlers {
             let Some(program) = (if hit.entry { it.entry_program } else { it.program }) else { continue };
             let memory = Memory::of_hit(hit);
-            let mut env =
-                CpuEnv { plan: &state.plan, names: &state.names, targets: &state.targets, hit, cookie, memory, sink };
+            let mut env = CpuEnv { plan: &state.plan, names: &state.names, hit, cookie, memory, sink };
             if let Err(fault) = state.engine.run(program, &hit.context, &mut env) {
                 state.count_fault(it.probe, fault);
             }
@@ -347,15 +345,7 @@ impl Replay<'_> {
         let state = self.pipeline.state_mut();
         for (probe, program) in &self.handlers.launch {
             let memory = Memory { parts: vec![(WORDS_AT, words.as_bytes()), (SYMBOL_AT, symbol.map_or(&[], |it| it))] };
-            let mut env = CpuEnv {
-                plan: &state.plan,
-                names: &state.names,
-                targets: &state.targets,
-                hit: &hit,
-                cookie: 0,
-                memory,
-                sink,
-            };
+            let mut env = CpuEnv { plan: &state.plan, names: &state.names, hit: &hit, cookie: 0, memory, sink };
             if let Err(fault) = state.engine.run(*program, &hit.context, &mut env) {
                 state.count_fault(*probe, fault);
             }
@@ -511,7 +501,6 @@ impl<'a> Memory<'a> {
 struct CpuEnv<'a> {
     plan: &'a Plan,
     names: &'a Names,
-    targets: &'a [Target],
     hit: &'a Hit,
     /// Id of the probed function's name in this run.
     cookie: u64,
@@ -575,7 +564,7 @@ impl Env for CpuEnv<'_> {
 
     fn output(&mut self, _map: usize, data: &[u8]) -> bool {
         let is_hit = data.first_chunk::<4>().is_some_and(|it| u32::from_le_bytes(*it) == plan_record::HIT);
-        is_hit || prints::record(self.plan, self.names, self.targets, data, self.sink)
+        is_hit || prints::record(self.plan, self.names, data, self.sink)
     }
 
     fn name(&mut self, id: u64) -> &[u8] {

@@ -172,7 +172,7 @@ impl State {
     /// Handles a record that a handler of the kernel wrote: a print or `exit`. Recorded hits
     /// and unknown kinds are left alone: returns false.
     pub fn record(&self, record: &[u8], sink: &mut dyn Sink) -> bool {
-        prints::record(&self.plan, &self.names, &self.targets, record, sink)
+        prints::record(&self.plan, &self.names, record, sink)
     }
 
     /// Losses that handlers of the engine counted, by line, and runs that ended in a fault.
@@ -229,7 +229,7 @@ impl State {
     /// Runs a compiled GPU handler over an event.
     #[inline]
     pub(crate) fn run_gpu(&mut self, probe: usize, program: usize, ctx: &GpuContext, sink: &mut dyn Sink) {
-        let mut env = GpuEnv { plan: &self.plan, names: &self.names, targets: &self.targets, ctx, sink };
+        let mut env = GpuEnv { plan: &self.plan, names: &self.names, ctx, sink };
         if let Err(fault) = self.engine.run_words(program, ctx, &mut env) {
             self.count_fault(probe, fault);
         }
@@ -267,7 +267,6 @@ pub(crate) fn frames_of(targets: &[Target], stack: StackKey) -> Option<(ProcessI
 struct GpuEnv<'a> {
     plan: &'a Plan,
     names: &'a Names,
-    targets: &'a [Target],
     ctx: &'a GpuContext,
     sink: &'a mut dyn Sink,
 }
@@ -283,7 +282,7 @@ impl Env for GpuEnv<'_> {
     }
 
     fn output(&mut self, _map: usize, data: &[u8]) -> bool {
-        prints::record(self.plan, self.names, self.targets, data, self.sink)
+        prints::record(self.plan, self.names, data, self.sink)
     }
 
     fn name(&mut self, id: u64) -> &[u8] {

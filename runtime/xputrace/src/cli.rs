@@ -16,7 +16,12 @@ use std::time::Duration;
     xputrace -e 'kernel(|k| @time[k.name].sum(k.duration))' -- ./train\n  \
     xputrace over100ms --ms=50 -- ./train          a bundled script with an argument\n  \
     xputrace scripts                               the bundled scripts, a line each\n  \
-    xputrace demo                                  the main job, on any machine")]
+    xputrace demo                                  the main job, on any machine\n\n\
+Exit status of a run: what a handler said in exit(code), else the command's own (128 + the signal that killed it).\n\
+125 where that would be 0 and something of ours failed (a handler, the output, a recording), and where nothing was\n\
+run (script error, usage, rights). A reader that has had enough (`| head`) ends the tracing, which is no failure;\n\
+the command runs on to its end. `check` and the others that run nothing: 2 for a mistake. Ctrl-C ends the run and\n\
+prints; a second one quits at once.")]
 pub struct Typed {
     #[command(subcommand)]
     pub verb: Option<Verb>,

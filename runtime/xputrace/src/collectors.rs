@@ -3,9 +3,9 @@
 use crate::recording::Tape;
 use crate::running::Running;
 use crate::target::Launch;
-use anyhow::Result;
+use anyhow::{Context, Result, anyhow};
 use std::os::fd::{AsRawFd, RawFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use xputrace_tracer::rendezvous::{DEFAULT_SHAPE, Listener, Notice, Region, Target};
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
 
@@ -91,7 +91,7 @@ impl Collectors {
         let mut tags = None;
         if let (true, Some(kernel)) = (plan.demand.launch_marker, &mut results.kernel) {
             tags = Some(kernel.add_tag_array(target.pid)?);
-            kernel.attach_marker(&plan, target.pid, &self.file, crate::run::marker_offset(&self.file)?)?;
+            kernel.attach_marker(&plan, target.pid, &self.file, marker_offset(&self.file)?)?;
         }
         let tags = tags.as_ref().map(|it| it.as_raw_fd());
         let region = target.arm(&plan.demand, plan.demand.launch_stacks, DEFAULT_SHAPE, process.0, tags)?;
@@ -190,4 +190,21 @@ fn is_software_gpu(target: &Target) -> bool {
     let path = seen.join(target.cupti.trim_start_matches('/'));
     let file = std::fs::canonicalize(&path).unwrap_or(path);
     file.file_name().is_some_and(|it| it.to_string_lossy().contains("softgpu"))
+}
+
+/// Where the function that launch handlers of the kernel are attached to lies in the collector's file.
+fn marker_offset(collector: &Path) -> Result<u64> {
+    let bytes = std::fs::read(collector).with_context(|| format!("cannot read {}", collector.display()))?;
+    function_offset(&bytes, "xputrace_launch_marker")
+        .ok_or_else(|| anyhow!("{} has no marker function", collector.display()))
+}
+
+/// Offset in the file of an exported function.
+fn function_offset(elf: &[u8], name: &str) -> Option<u64> {
+    use object::{Object, ObjectSection, ObjectSymbol};
+    let file = object::File::parse(elf).ok()?;
+    let symbol = file.dynamic_symbols().find(|it| it.name() == Ok(name))?;
+    let section = file.section_by_index(symbol.section_index()?).ok()?;
+    let (offset, _) = section.file_range()?;
+    Some(symbol.address() - section.address() + offset)
 }

@@ -1,7 +1,9 @@
 //! From the script that was named to a plan, and the commands that need no more than that.
 
 use crate::cli::{Run, Script};
-use crate::{MISTAKE, machine};
+use crate::console;
+use crate::machine;
+use crate::status::MISTAKE;
 use anyhow::{Context, Result, bail};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -50,7 +52,7 @@ pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
         loaded.staged.handlers.iter_mut().for_each(|it| it.options.scope = ProbeScope::System);
     }
     if run.help {
-        print!("{}", help(&name, &loaded.staged.sources, &loaded.arguments));
+        console::print(help(&name, &loaded.staged.sources, &loaded.arguments))?;
         return Ok(Outcome::Helped);
     }
     let (plan, compiled) = compile::compile(&loaded.staged, catalog);
@@ -68,7 +70,7 @@ pub fn report(diagnostics: &[Diagnostic], sources: &Sources, errors_only: bool) 
         diagnostics.iter().filter(|it| !errors_only || it.severity == Severity::Error).cloned().collect();
     if !shown.is_empty() {
         let color = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        eprint!("{}", xputrace_render::diagnostics(&shown, sources, color));
+        console::complain(xputrace_render::diagnostics(&shown, sources, color));
     }
 }
 
@@ -83,12 +85,13 @@ pub fn explain(run: &Run) -> Result<ExitCode> {
         Ok(compiled) => compiled,
         Err(status) => return Ok(status),
     };
-    print!("{}", xputrace_render::explain(&compiled.plan));
+    let mut text = xputrace_render::explain(&compiled.plan);
     if run.options.verbose {
         for program in &compiled.plan.image.programs {
-            println!("\n{}", disasm::text(program, &compiled.plan.image));
+            text += &format!("\n{}\n", disasm::text(program, &compiled.plan.image));
         }
     }
+    console::print(text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -99,22 +102,17 @@ pub fn build(run: &Run) -> Result<ExitCode> {
         Err(status) => return Ok(status),
     };
     let path = run.options.output.clone().unwrap_or_else(|| default_object(run.script.as_ref()));
-    let bytes = object::write(&compiled.plan.image).context("writing the object")?;
-    std::fs::write(&path, bytes).with_context(|| format!("writing {}", path.display()))?;
-    println!(
-        "{}: {} programs, {} maps",
-        path.display(),
-        compiled.plan.image.programs.len(),
-        compiled.plan.image.maps.len()
-    );
+    let bytes = object::write(&compiled.plan.image)?;
+    std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+    let (programs, maps) = (compiled.plan.image.programs.len(), compiled.plan.image.maps.len());
+    console::print(format_args!("{}: {programs} programs, {maps} maps\n", path.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// `xputrace scripts`: the bundled scripts, a line each.
 pub fn scripts() -> Result<ExitCode> {
-    for script in xputrace_script::scripts() {
-        println!("{:<12} {}", script.name, script.summary());
-    }
+    let line = |it: &xputrace_script::Bundled| format!("{:<12} {}\n", it.name, it.summary());
+    console::print(xputrace_script::scripts().iter().map(line).collect::<String>())?;
     Ok(ExitCode::SUCCESS)
 }
 

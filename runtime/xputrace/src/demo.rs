@@ -3,8 +3,10 @@
 //! What it shows is real (traced now), recorded (on an H200, replayed here) or software (traced
 //! now, on the software GPU, whose times mean nothing); each step says which.
 
+use crate::console;
 use crate::payload::{Owner, Payload, SERVER, SOFTGPU};
 use anyhow::{Context, Result, bail};
+use std::fmt::Display;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -33,7 +35,7 @@ pub fn demo() -> Result<ExitCode> {
     let mut failed = Vec::new();
     for (number, step) in STEPS.iter().enumerate() {
         if let Err(error) = step(&stage, number + 1) {
-            println!("this step failed: {error:#}");
+            line(format_args!("this step failed: {error:#}"))?;
             failed.push(number + 1);
         }
     }
@@ -62,7 +64,7 @@ impl Stage {
             Stage { has_gpu: Path::new("/proc/driver/nvidia/version").exists(), has_bpf: can_load_bpf(), directory };
         fs::write(stage.path("llm.xpt"), LLM)?;
         fs::write(stage.path("requests.xpt"), REQUESTS)?;
-        println!("xputrace demo: eight steps; its files are in {}", stage.directory.display());
+        line(format_args!("xputrace demo: eight steps; its files are in {}", stage.directory.display()))?;
         Ok(stage)
     }
 
@@ -73,7 +75,7 @@ impl Stage {
     /// Runs this program as a user would, in the demo's directory, and shows what it prints:
     /// of long outputs the first lines.
     fn xputrace(&self, arguments: &[&str], environment: &[(&str, &Path)], lines: usize) -> Result<bool> {
-        println!("$ xputrace {}", arguments.iter().map(|it| quoted(it)).collect::<Vec<_>>().join(" "));
+        line(format_args!("$ xputrace {}", arguments.iter().map(|it| quoted(it)).collect::<Vec<_>>().join(" ")))?;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(arguments).current_dir(&self.directory).stdin(Stdio::null());
         for (name, value) in environment {
@@ -82,9 +84,9 @@ impl Stage {
         let done = command.output().context("running xputrace")?;
         let text = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
         let all: Vec<&str> = text.lines().collect();
-        all.iter().take(lines).for_each(|it| println!("{it}"));
+        all.iter().take(lines).try_for_each(line)?;
         if all.len() > lines {
-            println!("… and {} more lines", all.len() - lines);
+            line(format_args!("… and {} more lines", all.len() - lines))?;
         }
         Ok(done.status.success())
     }
@@ -98,34 +100,39 @@ impl Stage {
     }
 }
 
-fn title(number: usize, text: &str, kind: &str) {
-    println!("\n── {number}. {text} [{kind}]");
+/// Shows a line.
+fn line(text: impl Display) -> std::io::Result<()> {
+    console::print(format_args!("{text}\n"))
+}
+
+fn title(number: usize, text: &str, kind: &str) -> std::io::Result<()> {
+    line(format_args!("\n── {number}. {text} [{kind}]"))
 }
 
 const RECORDED: &str = "recorded on an H200";
 
 fn top_kernels(stage: &Stage, number: usize) -> Result<()> {
-    title(number, "A small LLM: its kernels by GPU time, every launch joined", RECORDED);
+    title(number, "A small LLM: its kernels by GPU time, every launch joined", RECORDED)?;
     stage.show(&["-q", "-e", TOP_KERNELS, "--replay", "llm.xpt"], 24)
 }
 
 fn long_kernels(stage: &Stage, number: usize) -> Result<()> {
-    title(number, "Only kernels over 100 ms, with the code that launched them", RECORDED);
+    title(number, "Only kernels over 100 ms, with the code that launched them", RECORDED)?;
     stage.show(&["-q", "over100ms", "--replay", "llm.xpt"], 24)
 }
 
 fn latency(stage: &Stage, number: usize) -> Result<()> {
-    title(number, "From the launch call to the first instruction on the GPU", RECORDED);
+    title(number, "From the launch call to the first instruction on the GPU", RECORDED)?;
     stage.show(&["-q", "launchlat", "--replay", "llm.xpt"], 40)
 }
 
 fn flame(stage: &Stage, number: usize) -> Result<()> {
-    title(number, "The CPU+GPU flame graph, weighted by GPU nanoseconds", RECORDED);
+    title(number, "The CPU+GPU flame graph, weighted by GPU nanoseconds", RECORDED)?;
     stage.show(&["-q", "flame", "--svg=llm.svg", "--folded", "llm.folded", "--replay", "llm.xpt"], 6)?;
     let folded = fs::read_to_string(stage.path("llm.folded"))?;
-    println!("{}\nthe five widest paths:", stage.path("llm.svg").display());
+    line(format_args!("{}\nthe five widest paths:", stage.path("llm.svg").display()))?;
     for path in xputrace_render::widest_paths(&folded, 5) {
-        println!("{:5.1} %  {}", path.share * 100.0, path.frames.join(";"));
+        line(format_args!("{:5.1} %  {}", path.share * 100.0, path.frames.join(";")))?;
     }
     Ok(())
 }
@@ -133,8 +140,8 @@ fn flame(stage: &Stage, number: usize) -> Result<()> {
 fn tags(stage: &Stage, number: usize) -> Result<()> {
     let text = "A uprobe, a launch tag and a kernel handler share a map: GPU work by request";
     if let Err(reason) = &stage.has_bpf {
-        title(number, text, RECORDED);
-        println!("(eBPF cannot be loaded here: {reason}; so this step is its recording)");
+        title(number, text, RECORDED)?;
+        line(format_args!("(eBPF cannot be loaded here: {reason}; so this step is its recording)"))?;
         let script = TAGS.replace("SERVER", "./requests");
         fs::write(stage.path("request.rhai"), script)?;
         return stage.show(&["-q", "request.rhai", "--replay", "requests.xpt"], 30);
@@ -146,16 +153,16 @@ fn tags(stage: &Stage, number: usize) -> Result<()> {
         true => None,
         false => Some(software_gpu(stage, &owner)?),
     };
-    title(number, text, if stage.has_gpu { "live, real GPU" } else { "live, software GPU: its times mean nothing" });
-    print!("{}", fs::read_to_string(stage.path("request.rhai"))?);
+    title(number, text, if stage.has_gpu { "live, real GPU" } else { "live, software GPU: its times mean nothing" })?;
+    console::print(fs::read_to_string(stage.path("request.rhai"))?)?;
     let environment: Vec<(&str, &Path)> = libraries.iter().map(|it| ("LD_LIBRARY_PATH", it.as_path())).collect();
     let done = stage.xputrace(&["-q", "request.rhai", "--", "./server", "--requests=8"], &environment, 40)?;
-    println!("(the line in braces is the program's own account)");
+    line(format_args!("(the line in braces is the program's own account)"))?;
     if done { Ok(()) } else { bail!("xputrace ended with an error") }
 }
 
 fn typo(stage: &Stage, number: usize) -> Result<()> {
-    title(number, "A typo, before anything is attached", "real");
+    title(number, "A typo, before anything is attached", "real")?;
     match stage.xputrace(&["check", "-e", TYPO], &[], 20)? {
         false => Ok(()),
         true => bail!("the mistake was not noticed"),
@@ -163,15 +170,15 @@ fn typo(stage: &Stage, number: usize) -> Result<()> {
 }
 
 fn explain(stage: &Stage, number: usize) -> Result<()> {
-    title(number, "Where each handler of step 5 runs, and why", "real");
+    title(number, "Where each handler of step 5 runs, and why", "real")?;
     stage.show(&["explain", "request.rhai"], 40)
 }
 
 fn next(stage: &Stage, number: usize) -> Result<()> {
-    title(number, "Your turn", "real");
-    println!("Edit {} and run it on your own program:", stage.path("request.rhai").display());
-    println!("  xputrace {} -- ./your-program", stage.path("request.rhai").display());
-    println!("or begin with a look at where the time goes:\n  xputrace -- ./your-program");
+    title(number, "Your turn", "real")?;
+    line(format_args!("Edit {} and run it on your own program:", stage.path("request.rhai").display()))?;
+    line(format_args!("  xputrace {} -- ./your-program", stage.path("request.rhai").display()))?;
+    line(format_args!("or begin with a look at where the time goes:\n  xputrace -- ./your-program"))?;
     Ok(())
 }
 

@@ -1,11 +1,13 @@
 //! `xputrace doctor`: what works on this machine, and the exact fix for what does not.
 
 use crate::cli::Options;
+use crate::console;
 use anyhow::Result;
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use xputrace_kernel::{Fact, Standing};
+use xputrace_wire::cupti;
 
 /// Facts of the kernel's side that the GPU side does not need: a script without CPU probes works
 /// without root.
@@ -15,20 +17,17 @@ const GPU_SIDE: &[&str] = &["driver", "CUPTI", "GPU"];
 pub fn doctor(options: &Options) -> Result<ExitCode> {
     let mut facts = xputrace_kernel::facts();
     facts.extend(gpu_facts());
-    for fact in &facts {
-        match options.format.as_str() {
-            "json" => println!("{}", as_json(fact)),
-            _ => print!("{}", as_text(fact)),
-        }
-    }
+    let is_json = options.format == "json";
+    let mut text: String = facts.iter().map(|it| if is_json { as_json(it) } else { as_text(it) }).collect();
     let side = |gpu: bool| {
         let mut side = facts.iter().filter(|it| GPU_SIDE.contains(&it.name) == gpu);
         side.all(|it| it.standing != Standing::Missing)
     };
     let (cpu, gpu) = (side(false), side(true));
-    if options.format != "json" {
-        println!("\nCPU probes: {}\nGPU hooks:  {}", verdict(cpu), verdict(gpu));
+    if !is_json {
+        text += &format!("\nCPU probes: {}\nGPU hooks:  {}\n", verdict(cpu), verdict(gpu));
     }
+    console::print(text)?;
     Ok(if cpu || gpu { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
@@ -54,13 +53,13 @@ fn as_text(fact: &Fact) -> String {
 
 fn as_json(fact: &Fact) -> String {
     let data = json!({"name": fact.name, "standing": word(fact.standing), "found": fact.found, "fix": fact.fix});
-    json!({"type": "fact", "data": data}).to_string()
+    format!("{}\n", json!({"type": "fact", "data": data}))
 }
 
 /// Driver, CUPTI, restrictions and GPUs, as files and the driver's own library show them.
 fn gpu_facts() -> Vec<Fact> {
     let cuda = Cuda::ask();
-    vec![driver(&cuda), cupti(), counters(), gpus(&cuda)]
+    vec![driver(&cuda), cupti_fact(), counters(), gpus(&cuda)]
 }
 
 fn fact(name: &'static str, standing: Standing, found: impl Into<String>, fix: Option<&str>) -> Fact {
@@ -92,7 +91,7 @@ fn driver(cuda: &Result<Cuda, String>) -> Fact {
     }
 }
 
-fn cupti() -> Fact {
+fn cupti_fact() -> Fact {
     match find_cupti() {
         Some(path) => {
             let version = path.canonicalize().unwrap_or(path.clone());
@@ -115,35 +114,18 @@ fn cupti() -> Fact {
     }
 }
 
-/// The places that the collector looks in too, a running program's own copy apart.
+/// What the collector will find in a program that brings no copy of its own, searched as it does.
 fn find_cupti() -> Option<PathBuf> {
-    let mut directories: Vec<PathBuf> = Vec::new();
-    directories.extend(std::env::split_paths(&std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default()));
-    let mut toolkits: Vec<PathBuf> = std::fs::read_dir("/usr/local")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|it| it.path())
-        .filter(|it| it.file_name().is_some_and(|it| it.to_string_lossy().starts_with("cuda")))
-        .collect();
-    toolkits.sort();
-    for toolkit in toolkits.iter().rev() {
-        directories.push(toolkit.join("targets/x86_64-linux/lib"));
-        directories.push(toolkit.join("extras/CUPTI/lib64"));
-    }
-    directories.push("/usr/lib/x86_64-linux-gnu".into());
-    directories.iter().find_map(|it| cupti_in(it))
+    let variable = |name: &str| std::env::var_os(name);
+    let all = cupti::directories(&[], variable).into_iter().chain(loader_directories()).chain(cupti::wheels(variable));
+    all.into_iter().find_map(|it| cupti::files(&it).into_iter().next())
 }
 
-fn cupti_in(directory: &Path) -> Option<PathBuf> {
-    let mut found: Vec<PathBuf> = std::fs::read_dir(directory)
-        .ok()?
-        .flatten()
-        .map(|it| it.path())
-        .filter(|it| it.file_name().is_some_and(|it| it.to_string_lossy().starts_with("libcupti.so")))
-        .collect();
-    found.sort();
-    found.pop()
+/// Where the dynamic loader looks, as far as that can be told without it.
+fn loader_directories() -> impl Iterator<Item = PathBuf> {
+    let named = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let named: Vec<PathBuf> = std::env::split_paths(&named).filter(|it| it.is_dir()).collect();
+    named.into_iter().chain(["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"].map(PathBuf::from))
 }
 
 fn counters() -> Fact {

@@ -7,16 +7,21 @@
 use crate::cli::Run;
 use crate::collectors::Collectors;
 use crate::compiled::{Compiled, compile_script};
+use crate::console::say;
+use crate::interrupts;
+use crate::machine::{self, deadline};
+use crate::printer::Printer;
 use crate::recording::Tape;
-use crate::results::{Printer, Results};
-use crate::run::{Interrupts, Report, deadline};
+use crate::report::Report;
+use crate::results::Results;
 use crate::running::{Running, check_stack_files};
-use crate::stacks::Stacks;
+use crate::stacks::{self, Stacks};
+use crate::status::{Ending, FAILED};
 use crate::target::Launch;
-use crate::{REFUSED, machine};
-use anyhow::{Result, anyhow, bail};
+use crate::timers::Timers;
+use crate::watched::{self, Watched};
+use anyhow::{Result, bail};
 use std::collections::BTreeSet;
-use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,10 +29,10 @@ use xputrace_bytecode::vm::RemoteMap;
 use xputrace_kernel::{AttachError, Kernel, News, Outcome as Attachment, ProbeReport, Scope, StoppedChild};
 use xputrace_model::loss::Loss;
 use xputrace_model::output::Output;
-use xputrace_model::plan::{Place, Plan, ProbeScope, Target as ProbeTarget};
+use xputrace_model::plan::{Place, Plan, Probe, ProbeScope};
 use xputrace_model::schema::Event;
-use xputrace_tracer::Pipeline;
 use xputrace_tracer::names::FUNCTION_IDS;
+use xputrace_tracer::{Pipeline, Sink};
 
 /// How often the rings are read while a target records.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
@@ -35,10 +40,14 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
 const IDLE_INTERVAL: Duration = Duration::from_millis(20);
 /// How long collectors have for their last flush.
 const FAREWELL: Duration = Duration::from_millis(2000);
+/// How long a command has to end after an interrupt, which a terminal sends to it too.
+const GRACE: Duration = Duration::from_millis(500);
+/// How often the end of a command is asked for while nothing else is left to do.
+const GLANCE_MILLIS: libc::c_int = 50;
 
 /// `xputrace [run] SCRIPT -- CMD`.
 pub fn run(run: &Run) -> Result<ExitCode> {
-    let compiled = match compile_script(run, &machine::catalog())?.ready_or(REFUSED) {
+    let compiled = match compile_script(run, &machine::catalog())?.ready_or(FAILED) {
         Ok(compiled) => compiled,
         Err(status) => return Ok(status),
     };
@@ -51,10 +60,11 @@ pub fn trace(run: &Run, compiled: Compiled, tape: Option<Tape>) -> Result<ExitCo
         bail!(sentence);
     }
     refuse_impossible(run, &compiled.plan)?;
-    let interrupts = Interrupts::install()?;
-    let mut session = Session::start(run, compiled, tape)?;
-    session.watch(&interrupts)?;
-    session.end(&interrupts)
+    let named = Watched::named(&run.options.pids)?;
+    interrupts::install()?;
+    let mut session = Session::start(run, compiled, named, tape)?;
+    session.watch()?;
+    session.end()
 }
 
 /// What this version cannot do is said before anything is attached.
@@ -63,19 +73,12 @@ fn refuse_impossible(run: &Run, plan: &Plan) -> Result<()> {
     if elsewhere && !run.command.is_empty() {
         bail!("-p and -a trace processes that run already; they do not go together with a command");
     }
-    for pid in &run.options.pids {
-        if *pid == 0 || !std::path::Path::new("/proc").join(pid.to_string()).exists() {
-            bail!("-p {pid}: there is no such process");
-        }
-    }
     if elsewhere && plan.demand.gpu() {
         bail!(
             "GPU hooks on a running process are not there yet (CPU probes are): start the program under xputrace, with -- CMD"
         );
     }
-    let needs_target = |it: &xputrace_model::plan::Probe| {
-        it.event.is_gpu() || (it.place == Place::Linux && it.scope != ProbeScope::System)
-    };
+use xputrace_model::plan::{Place, Plan, Probe, ProbeScope};
     if plan.probes.iter().any(needs_target) && !elsewhere && run.command.is_empty() {
         bail!("nothing to trace: give a command (-- CMD), a process (-p PID), or -a for all processes");
     }
@@ -88,64 +91,65 @@ struct Session {
     collectors: Option<Collectors>,
     child: Option<StoppedChild>,
     status: Option<ExitStatus>,
-    timers: Vec<Timer>,
+    timers: Timers,
     began: Instant,
     stop_at: Option<Instant>,
     tape: Option<Tape>,
     folded: Vec<String>,
     flamegraphs: Vec<String>,
-    /// The processes that -p names.
-    pids: Vec<u32>,
+    /// The command, or the processes that -p names; none of them where all are probed.
+    watched: Option<Watched>,
     /// Probes whose file nobody has mapped yet.
     pending: BTreeSet<usize>,
 }
 
-/// An `interval` handler.
-struct Timer {
-    closure: usize,
-    every: Duration,
-    next: Instant,
-}
-
 impl Session {
     /// Everything up to the moment in which the command runs.
-    fn start(run: &Run, compiled: Compiled, tape: Option<Tape>) -> Result<Session> {
+    fn start(run: &Run, compiled: Compiled, named: Watched, tape: Option<Tape>) -> Result<Session> {
         let plan = Arc::new(compiled.plan);
         let mut launch = Launch::new(run.options.as_root);
         let collectors = match plan.demand.gpu() && !run.command.is_empty() {
             true => Some(Collectors::new(&mut launch)?),
             false => None,
         };
-        let kernel = load_kernel(&plan)?;
-        let pipeline = pipeline(&plan, kernel.as_ref())?;
-        let results = Results::new(plan, kernel, pipeline, Stacks::new(), Printer::new(&run.options)?);
-        check_stack_files(&results, &run.options)?;
-        let mut report = Report::new(run.options.quiet);
-        launch.notes.iter().for_each(|it| report.note(it));
         let child = match run.command.is_empty() {
             true => None,
             false => Some(StoppedChild::spawn(&run.command, &launch.environment, launch.identity.as_ref())?),
         };
+        let kernel = load_kernel(&plan)?;
+        let pipeline = pipeline(&plan, kernel.as_ref())?;
+        let results = Results::new(plan, kernel, pipeline, Stacks::default(), Printer::new(&run.options)?);
+        check_stack_files(&results, &run.options)?;
+        let mut report = Report::new(run.options.quiet);
+        launch.notes.iter().for_each(|it| report.note(it));
         let mut session = Session {
             running: Running::new(results, compiled.interpreter, report),
             collectors,
+            watched: match &child {
+                Some(child) => Some(Watched::command(child.pid())),
+                None => (!run.options.pids.is_empty()).then_some(named),
+            },
             child,
             status: None,
-            timers: Vec::new(),
+            timers: Timers::default(),
             began: Instant::now(),
             stop_at: None,
             tape,
             folded: run.options.folded.clone(),
             flamegraphs: run.options.flamegraph.clone(),
-            pids: run.options.pids.clone(),
             pending: BTreeSet::new(),
         };
-        session.running.run_handlers(Event::Begin);
+        session.running.begin();
+        if session.running.is_over() {
+            // Without having run anything.
+            session.child = None;
+            return Ok(session);
+        }
         session.attach(&scope(run, session.child.as_ref()))?;
-        session.timers = timers(&session.running.plan);
+        session.timers = Timers::new(&session.running.plan);
         session.stop_at = run.options.run_for.map(deadline);
         if let Some(child) = &mut session.child {
-            child.resume().map_err(|error| anyhow!(error))?;
+            child.resume()?;
         }
         Ok(session)
     }
@@ -170,25 +174,32 @@ impl Session {
         }
         if !self.running.report.is_quiet() {
             results.emit(&Output::Attached { probes: attached });
-            results.flush()?;
         }
         Ok(())
     }
 
-    /// Until the command ends, time is up, a handler exits, or the user interrupts.
-    fn watch(&mut self, interrupts: &Interrupts) -> Result<()> {
+    /// Until the command ends, time is up, a handler exits, the user interrupts, or nobody reads.
+    fn watch(&mut self) -> Result<()> {
         loop {
+            self.running.flush();
+            let time_is_up = self.stop_at.is_some_and(|it| Instant::now() >= it);
+            if self.running.is_over() || interrupts::count() > 0 || time_is_up || self.is_unread() {
+                return Ok(());
+            }
             let busy = self.step()?;
-            self.running.results.borrow_mut().flush()?;
-            let over = self.stop_at.is_some_and(|it| Instant::now() >= it);
-            let exits = self.running.results.borrow().exit.is_some();
-            if interrupts.count() > 0 || over || exits || (self.status.is_some() && !busy) {
+            if self.status.is_some() && !busy {
                 return Ok(());
             }
             if self.child.is_none() && (self.nothing_left_to_happen() || self.all_are_gone()) {
                 return Ok(());
             }
         }
+    }
+
+    /// Whether nothing that this run still finds would reach anybody.
+    fn is_unread(&self) -> bool {
+        let writes_files = self.tape.is_some() || !self.folded.is_empty() || !self.flamegraphs.is_empty();
+        !writes_files && self.running.results.borrow().is_closed()
     }
 
     /// Sleeps until something may have happened, and takes what has; whether targets were busy.
@@ -211,9 +222,8 @@ impl Session {
     }
 
     /// With -p: whether none of the processes is left.
-    fn all_are_gone(&self) -> bool {
-        let lives = |pid: &u32| std::path::Path::new("/proc").join(pid.to_string()).exists();
-        !self.pids.is_empty() && !self.pids.iter().any(lives)
+    fn all_are_gone(&mut self) -> bool {
+        self.watched.as_mut().is_some_and(Watched::are_gone)
     }
 
     /// Without a command, a script of `begin` and `end` alone has nothing to wait for.
@@ -223,19 +233,14 @@ impl Session {
 
     fn wait(&self) {
         let records = self.collectors.as_ref().is_some_and(Collectors::is_recording);
-        let mut limit = if records { DRAIN_INTERVAL } else { IDLE_INTERVAL };
-        let now = Instant::now();
-        for timer in &self.timers {
-            limit = limit.min(timer.next.saturating_duration_since(now));
-        }
-        let mut fds: Vec<libc::pollfd> = Vec::new();
-        let ours = self.collectors.iter().flat_map(Collectors::fds);
+        let limit = if records { DRAIN_INTERVAL } else { IDLE_INTERVAL };
+        let limit = self.timers.next_in().map_or(limit, |it| it.min(limit));
         let results = self.running.results.borrow();
+        let collectors = self.collectors.iter().flat_map(Collectors::fds);
         let kernels = results.kernel.iter().flat_map(Kernel::fds);
-        fds.extend(ours.chain(kernels).map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }));
-        let millis = limit.as_millis().clamp(1, 1000) as libc::c_int;
-        // SAFETY: the array outlives the call and its length is given.
-        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, millis) };
+        // The end of a command that has ended is no news any more.
+        let watched = self.watched.iter().filter(|_| self.status.is_none()).flat_map(Watched::fds);
+        watched::poll(collectors.chain(kernels).chain(watched), limit.as_millis().clamp(1, 1000) as libc::c_int);
     }
 
     /// Prints and other records of handlers in the kernel.
@@ -246,6 +251,10 @@ impl Session {
         }
         let mut queue = self.running.queue();
         for record in &records {
+            // What comes behind an `exit` has happened after the end.
+            if queue.is_over() {
+                break;
+            }
             let handled = self.running.results.borrow().pipeline.state().record(record, &mut queue);
             if let (false, Some(tape)) = (handled, &mut self.tape) {
                 let written = tape.hit(record, &self.running.results.borrow());
@@ -288,20 +297,11 @@ impl Session {
     }
 
     fn fire_timers(&mut self) {
-        let now = Instant::now();
-        let mut due = Vec::new();
-        for timer in self.timers.iter_mut().filter(|it| it.next <= now) {
-            timer.next += timer.every;
-            // A late timer does not catch up: it fires once and goes on from now.
-            if timer.next <= now {
-                timer.next = now + timer.every;
-            }
-            due.push(timer.closure);
-        }
+        let due = self.timers.due();
         if !due.is_empty() {
             self.refresh_builtins();
         }
-        due.into_iter().for_each(|it| self.running.run_closure(it));
+        self.running.run_closures(due);
     }
 
     fn refresh_builtins(&self) {
@@ -310,8 +310,11 @@ impl Session {
     }
 
     /// Disarms, reads what is left, lets `end` handlers speak, prints, and gives the status.
-    fn end(mut self, interrupts: &Interrupts) -> Result<ExitCode> {
-        self.farewell(interrupts)?;
+    fn end(mut self) -> Result<ExitCode> {
+        if self.running.is_over() {
+            self.detach();
+        }
+        self.farewell()?;
         self.detach();
         self.take_kernel_records()?;
         self.follow_processes();
@@ -320,21 +323,23 @@ impl Session {
         self.running.settle(queue);
         self.refresh_builtins();
         if let Some(tape) = self.tape.take() {
-            tape.finish(&mut self.running.results.borrow_mut())?;
-            self.running.print_losses()?;
+            let finished = tape.finish(&mut self.running.results.borrow_mut());
+            self.running.report.tape_result(finished);
+            self.running.print_losses();
         } else {
-            self.running.finish(&self.folded, &self.flamegraphs)?;
+            self.running.finish(&self.folded, &self.flamegraphs);
         }
         self.report_never_attached();
-        self.running.report.print_end();
+        self.running.report.note_children();
+        self.part_with_command()?;
         let exit = self.running.results.borrow().exit;
-        Ok(self.exit_code(exit))
+        Ok(Ending { exit, command: self.status, failed: self.running.report.has_failed() }.code())
     }
 
     /// A probe that never attached counted nothing: that is said, also where notes are not wanted.
     fn report_never_attached(&self) {
         for probe in self.pending.iter().filter_map(|it| self.running.plan.probes.get(*it)) {
-            eprintln!("xputrace: {} never attached: no process mapped such a file", probe.name);
+            say(format_args!("{} never attached: no process mapped such a file", probe.name));
         }
     }
 
@@ -346,55 +351,52 @@ impl Session {
     }
 
     /// Asks the collectors for their last flush and waits for it, within bounds.
-    fn farewell(&mut self, interrupts: &Interrupts) -> Result<()> {
-        let asked = interrupts.count();
+    fn farewell(&mut self) -> Result<()> {
+        let asked = interrupts::count();
         if let Some(collectors) = &mut self.collectors {
             collectors.disarm();
         }
         let until = deadline(FAREWELL);
         while self.collectors.as_ref().is_some_and(Collectors::is_recording)
             && Instant::now() < until
-            && interrupts.count() == asked
+            && interrupts::count() == asked
         {
             self.step()?;
         }
         if let Some(collectors) = &mut self.collectors {
             collectors.part_with_all(&mut self.running, &mut self.tape);
         }
-        if let Some(child) = &mut self.child
-            && self.status.is_none()
-        {
-            self.status = child.try_wait()?;
-            if self.status.is_none() {
-                eprintln!("xputrace: the command goes on (process {}); it is no longer traced", child.pid());
-            }
-        }
         Ok(())
     }
 
-    /// The command's own status; what `exit(code)` said where a handler ended the run.
-    fn exit_code(&self, exit: Option<i64>) -> ExitCode {
-        if let Some(code) = exit {
-            return crate::run::exit_status(code);
-        }
-        match self.status.map(|it| (it.code(), it.signal())) {
-            Some((Some(code), _)) => ExitCode::from(code as u8),
-            Some((None, Some(signal))) => ExitCode::from(128u8.wrapping_add(signal as u8)),
-            _ => ExitCode::SUCCESS,
+    /// What becomes of a command that still runs: it goes on alone; but where only its reader was missing,
+    /// it is waited for, as whoever started this run started the command.
+    fn part_with_command(&mut self) -> Result<()> {
+        // Programs that the command starts from now on must not wait for us.
+        self.collectors = None;
+        let Some(child) = self.child.as_mut().filter(|_| self.status.is_none()) else { return Ok(()) };
+        let mut interrupts_seen = interrupts::count();
+        let mut until = match (interrupts_seen > 0, self.running.is_over(), self.running.results.borrow().is_closed()) {
+            (true, _, _) => Some(deadline(GRACE)),
+            (false, false, true) => None,
+            _ => Some(Instant::now()),
+        };
+        loop {
+            self.status = child.try_wait()?;
+            if self.status.is_some() {
+                return Ok(());
+            }
+            if until.is_some_and(|it| Instant::now() >= it) {
+                say(format_args!("the command goes on (process {}); it is no longer traced", child.pid()));
+                return Ok(());
+            }
+            if interrupts::count() > interrupts_seen {
+                interrupts_seen = interrupts::count();
+                until = Some(deadline(GRACE));
+            }
+            self.watched.iter().for_each(|it| it.wait(GLANCE_MILLIS));
         }
     }
-}
-
-fn timers(plan: &Plan) -> Vec<Timer> {
-    let now = Instant::now();
-    let timer = |it: &xputrace_model::plan::Probe| match (&it.target, it.closure) {
-        (ProbeTarget::Interval { nanos }, Some(closure)) => {
-            let every = Duration::from_nanos((*nanos).max(1_000));
-            Some(Timer { closure, every, next: now + every })
-        }
-        _ => None,
-    };
-    plan.probes.iter().filter_map(timer).collect()
 }
 
 fn load_kernel(plan: &Plan) -> Result<Option<Kernel>> {
@@ -417,7 +419,7 @@ fn pipeline(plan: &Arc<Plan>, kernel: Option<&Kernel>) -> Result<Pipeline> {
         let handle = kernel?.map(index)?.clone();
         Some(Box::new(handle) as Box<dyn RemoteMap>)
     };
-    Ok(Pipeline::new(plan.clone(), crate::run::demangle, &mut remote)?)
+    Ok(Pipeline::new(plan.clone(), stacks::demangle, &mut remote)?)
 }
 
 fn scope(run: &Run, child: Option<&StoppedChild>) -> Scope {

@@ -1,7 +1,9 @@
-//! This machine as the compiler sees it, and `xputrace list`.
+//! This machine: as the compiler sees it, its clock and name, and `xputrace list`.
 
+use crate::console;
 use anyhow::{Result, anyhow};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 use xputrace_kernel::LiveCatalog;
 
 /// Tracepoints, namespaces and structure offsets of the running kernel.
@@ -16,10 +18,30 @@ pub fn list(pattern: Option<&str>) -> Result<ExitCode> {
     if found.is_empty() {
         return Err(anyhow!("nothing here matches `{pattern}`"));
     }
-    let mut out = std::io::stdout().lock();
-    for name in found {
-        use std::io::Write;
-        writeln!(out, "{name}")?;
-    }
+    console::print(found.iter().map(|it| format!("{it}\n")).collect::<String>())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// CLOCK_MONOTONIC now, in nanoseconds.
+pub fn monotonic_nanos() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a timespec, which the call fills.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// What names this machine in a recording.
+pub fn name() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_string();
+    let release = read("/proc/sys/kernel/osrelease");
+    // What distributions append to the version says more of the machine than a recording should.
+    let version = release.split('-').next().unwrap_or_default();
+    format!("{} {version}", read("/proc/sys/kernel/ostype"))
+}
+
+/// A moment this far from now; for times that no clock reaches, one that does not come.
+pub fn deadline(after: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(100 * 365 * 86_400);
+    let now = Instant::now();
+    now.checked_add(after.min(FAR)).unwrap_or(now)
 }

@@ -1,32 +1,51 @@
 //! xputrace: bpftrace for programs that use a CPU and a GPU.
 //!
 //! This crate wires the others together: it reads the command line, owns the session, and is the
-//! only one that prints, exits, or reads the tracer's environment.
+//! only one that prints, exits, or reads the tracer's environment. Printing goes through [`console`]
+//! alone, exit statuses are decided in [`status`].
 
+mod builtins;
 mod cli;
 mod collectors;
 mod compiled;
+mod console;
 mod demo;
 mod doctor;
+mod interrupts;
 mod live;
 mod machine;
 mod payload;
+mod printer;
 mod recording;
+mod report;
 mod results;
-mod run;
 mod running;
 mod stacks;
+mod status;
 mod target;
+mod timers;
+mod watched;
 
 use cli::Invocation;
+use status::{FAILED, MISTAKE};
+use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::process::ExitCode;
 
-/// We failed or refused: script error, usage, rights; nothing was run.
-const REFUSED: u8 = 125;
-/// A script or usage error in commands that run nothing.
-const MISTAKE: u8 = 2;
-
 fn main() -> ExitCode {
+    panic::set_hook(Box::new(ask_for_report));
+    // A command that runs goes on, and with the panic's end the kernel takes our probes out.
+    panic::catch_unwind(AssertUnwindSafe(answer)).unwrap_or(ExitCode::from(FAILED))
+}
+
+/// Says that a panic is our mistake. Its own message comes first, in case that is all that gets out.
+fn ask_for_report(info: &PanicHookInfo<'_>) {
+    console::say(format_args!(
+        "this is a bug in xputrace, and the run ends here ({info}). Please report it, with the command line and the \
+         output of `xputrace doctor`; what was traced goes on and comes to no harm"
+    ));
+}
+
+fn answer() -> ExitCode {
     let invocation = match cli::parse(std::env::args_os().collect()) {
         Ok(invocation) => invocation,
         Err(error) => return usage(&error),
@@ -36,8 +55,8 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("xputrace: {error:#}");
-            ExitCode::from(if runs_something { REFUSED } else { MISTAKE })
+            console::say(format_args!("{error:#}"));
+            ExitCode::from(if runs_something { FAILED } else { MISTAKE })
         }
     }
 }
@@ -67,7 +86,7 @@ fn usage(error: &cli::UsageError) -> ExitCode {
         {
             MISTAKE
         }
-        _ => REFUSED,
+        _ => FAILED,
     })
 }
 

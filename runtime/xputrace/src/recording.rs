@@ -2,11 +2,14 @@
 
 use crate::cli::Run;
 use crate::compiled::{Compiled, compile_script};
-use crate::results::{Printer, Results};
-use crate::run::Report;
+use crate::console::say;
+use crate::printer::Printer;
+use crate::report::Report;
+use crate::results::Results;
 use crate::running::{Running, check_stack_files};
-use crate::stacks::Stacks;
-use crate::{REFUSED, live, machine};
+use crate::stacks::{self, Stacks};
+use crate::status::{Ending, FAILED};
+use crate::{live, machine};
 use anyhow::{Context, Result, anyhow, bail};
 use std::fs::File;
 use std::io::BufWriter;
@@ -33,7 +36,7 @@ pub fn record(run: &Run) -> Result<ExitCode> {
     }
     let script = run.script.clone().or(Some(crate::cli::Script::Inline(String::new())));
     let run = Run { script, options: crate::cli::Options { output: None, ..run.options.clone() }, ..run.clone() };
-    let compiled = match compile_script(&run, &machine::catalog())?.ready_or(REFUSED) {
+    let compiled = match compile_script(&run, &machine::catalog())?.ready_or(FAILED) {
         Ok(compiled) => compiled,
         Err(status) => return Ok(status),
     };
@@ -78,12 +81,12 @@ impl Tape {
     fn create(path: &std::path::Path, run: &Run, recorder: &hits::Recorder) -> Result<Self> {
         // An earlier recording of that name stays until this one is complete.
         let draft = draft_of(path);
-        let file = File::create(&draft).with_context(|| format!("creating {}", draft.display()))?;
+        let file = File::create(&draft).with_context(|| format!("cannot create {}", draft.display()))?;
         let meta = Meta {
             command: run.command.iter().map(|it| it.to_string_lossy().into_owned()).collect(),
-            machine: crate::run::machine_name(),
+            machine: machine::name(),
             unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-            monotonic_nanos: crate::run::monotonic_nanos(),
+            monotonic_nanos: machine::monotonic_nanos(),
             gpu: GpuKind::None,
             program: concat!("xputrace ", env!("CARGO_PKG_VERSION")).into(),
             probes: recorder.probes.clone(),
@@ -120,7 +123,7 @@ impl Tape {
             pid_in_target: info.pid_in_target,
             comm: info.comm.clone(),
             generation: info.generation,
-            time_nanos: crate::run::monotonic_nanos(),
+            time_nanos: machine::monotonic_nanos(),
         };
         Ok(self.writer()?.write(&entry)?)
     }
@@ -131,12 +134,11 @@ impl Tape {
                 self.stacks.push(StackKey::Collector { process: process.0, id });
             }
         }
-        Ok(self.writer()?.gather(process.0, crate::run::monotonic_nanos(), rings.to_vec())?)
+        Ok(self.writer()?.gather(process.0, machine::monotonic_nanos(), rings.to_vec())?)
     }
 
     pub fn end_process(&mut self, process: ProcessIndex, totals: &CollectorTotals) -> Result<()> {
-        let entry =
-            Entry::ProcessEnd { process: process.0, time_nanos: crate::run::monotonic_nanos(), totals: *totals };
+        let entry = Entry::ProcessEnd { process: process.0, time_nanos: machine::monotonic_nanos(), totals: *totals };
         Ok(self.writer()?.write(&entry)?)
     }
 
@@ -167,15 +169,12 @@ impl Tape {
         }
         self.writer()?.write(&Entry::Symbols(symbols))?;
         let writer = self.writer.take().context("the recording could not be begun")?;
-        writer.finish()?.into_inner().map_err(|it| anyhow!("writing {}: {}", self.path.display(), it.error()))?;
+        writer.finish()?.into_inner().map_err(|it| anyhow!("cannot write {}: {}", self.path.display(), it.error()))?;
         std::fs::rename(draft_of(&self.path), &self.path)
-            .with_context(|| format!("renaming the recording to {}", self.path.display()))?;
+            .with_context(|| format!("cannot rename the recording to {}", self.path.display()))?;
         let size = std::fs::metadata(&self.path).map(|it| it.len()).unwrap_or(0);
-        eprintln!(
-            "xputrace: wrote {} ({})",
-            self.path.display(),
-            xputrace_render::human(size as i64, xputrace_model::schema::Unit::Bytes)
-        );
+        let size = xputrace_render::human(size as i64, xputrace_model::schema::Unit::Bytes);
+        say(format_args!("wrote {} ({size})", self.path.display()));
         Ok(())
     }
 }
@@ -196,9 +195,9 @@ pub fn replay(run: &Run) -> Result<ExitCode> {
     if !run.command.is_empty() {
         bail!("--replay runs over {}; a command would not be run", path.display());
     }
-    let reader = Reader::open(path).with_context(|| format!("reading {}", path.display()))?;
+    let reader = Reader::open(path).with_context(|| format!("{} cannot be replayed", path.display()))?;
     let catalog = RecordedMachine(reader.meta().clone());
-    let compiled = match compile_script(run, &catalog)?.ready_or(REFUSED) {
+    let compiled = match compile_script(run, &catalog)?.ready_or(FAILED) {
         Ok(compiled) => compiled,
         Err(status) => return Ok(status),
     };
@@ -209,27 +208,26 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     let plan = Arc::new(compiled.plan);
     let mut report = Report::new(run.options.quiet);
     note_intervals(&plan, &mut report);
-    if reader.meta().gpu == GpuKind::Software && run.options.format != "json" {
-        println!("This recording comes from the software GPU: its times mean nothing.");
-    }
-    let (pipeline, opened) = open(plan.clone(), reader, crate::run::demangle)?;
-    let results = Results::new(plan, None, pipeline, Stacks::new(), Printer::new(&run.options)?);
+    let software = reader.meta().gpu == GpuKind::Software;
+    let (pipeline, opened) = open(plan.clone(), reader, stacks::demangle)?;
+    let results = Results::new(plan, None, pipeline, Stacks::default(), Printer::new(&run.options)?);
     check_stack_files(&results, &run.options)?;
     let mut running = Running::new(results, compiled.interpreter, report);
-    running.run_handlers(Event::Begin);
+    running.say_if_software(software);
+    running.begin();
     let mut queue = running.queue();
     let outcome = opened.run(&mut running.results.borrow_mut().pipeline, &mut queue);
     for (key, frames) in &outcome.frames {
         running.results.borrow_mut().stacks.know(*key, frames.iter().map(frame).collect());
     }
     if let Some(damage) = &outcome.damage {
-        eprintln!("xputrace: {}", describe(damage));
+        running.report.fail(&describe(damage));
     }
     running.settle(queue);
     running.refresh_builtins(&outcome.totals, Duration::from_nanos(outcome.span_nanos));
-    running.finish(&run.options.folded, &run.options.flamegraph)?;
-    let exit = running.results.borrow().exit.unwrap_or(0);
-    Ok(crate::run::exit_status(exit))
+    running.finish(&run.options.folded, &run.options.flamegraph);
+    let exit = running.results.borrow().exit;
+    Ok(Ending { exit, command: None, failed: running.report.has_failed() }.code())
 }
 
 fn describe(damage: &Damage) -> String {

@@ -5,8 +5,9 @@
 //! carried out when the engines are free: prints, then interpreted handlers, in order.
 
 use crate::compiled::report;
+use crate::report::Report;
 use crate::results::Results;
-use crate::run::{PrintedPiece, Report, split_stacks, stack_placeholder};
+use crate::{builtins, machine};
 use anyhow::{Context, Result, anyhow};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,9 +19,8 @@ use xputrace_model::loss::Account;
 use xputrace_model::output::Output;
 use xputrace_model::plan::Plan;
 use xputrace_model::schema::Event;
-use xputrace_model::stack::StackKey;
 use xputrace_script::{EventView, Host, Interpreter};
-use xputrace_tracer::{CollectorTotals, ProcessIndex, Sink, State};
+use xputrace_tracer::{CollectorTotals, Sink, State};
 
 /// A script that runs.
 pub struct Running {
@@ -47,8 +47,6 @@ pub struct Queue {
 
 enum Done {
     Output(Output),
-    /// A line with stacks in it, which are named later.
-    Stacks(Vec<PrintedPiece>),
     Interpret(usize, Box<GpuContext>),
     Exit(i64),
 }
@@ -61,21 +59,31 @@ impl Running {
         Running { results, plan, report, interpreter }
     }
 
-    /// An empty queue; of a run that is over, one that lets no further event be handled.
-    pub fn queue(&self) -> Queue {
-        Queue { done: Vec::new(), is_over: self.results.borrow().exit.is_some() }
+    /// Whether a handler has called `exit`: nothing later is handled or shown.
+    pub fn is_over(&self) -> bool {
+        self.results.borrow().exit.is_some()
     }
 
-    /// Carries out what handlers queued.
+    /// An empty queue; of a run that is over, one that lets no further event be handled.
+    pub fn queue(&self) -> Queue {
+        Queue { done: Vec::new(), is_over: self.is_over() }
+    }
+
+    /// Hands the reader what was written, and reports what went wrong with maps and output.
+    pub fn flush(&mut self) {
+        let mut results = self.results.borrow_mut();
+        results.take_failures().iter().for_each(|it| self.report.fail(it));
+        self.report.output_result(results.flush());
+    }
+
+    /// Carries out what handlers queued, up to the `exit` of one of them.
     pub fn settle(&mut self, queue: Queue) {
         for done in queue.done {
+            if self.is_over() {
+                break;
+            }
             match done {
                 Done::Output(output) => self.results.borrow_mut().emit(&output),
-                Done::Stacks(pieces) => {
-                    let mut results = self.results.borrow_mut();
-                    let text = pieces.iter().map(|it| it.text(&mut results)).collect();
-                    results.emit(&Output::Text(text));
-                }
                 Done::Exit(code) => self.results.borrow_mut().exit(code),
                 Done::Interpret(probe, words) => self.interpret(probe, &words),
             }
@@ -92,36 +100,43 @@ impl Running {
         self.note_failure(outcome);
     }
 
-    /// Runs an interpreted handler that has no event.
-    pub fn run_closure(&mut self, closure: usize) {
-        let outcome = self.interpreter.run(closure, None);
-        self.note_failure(outcome);
-    }
-
-    /// Runs all interpreted handlers of `begin` or `end`.
-    pub fn run_handlers(&mut self, event: Event) {
-        let plan = self.plan.clone();
-        for closure in plan.probes.iter().filter(|it| it.event == event).filter_map(|it| it.closure) {
+    /// Runs interpreted handlers that have no event, up to one that calls `exit`.
+    pub fn run_closures(&mut self, closures: impl IntoIterator<Item = usize>) {
+        for closure in closures {
+            if self.is_over() {
+                break;
+            }
             self.run_closure(closure);
         }
     }
 
+    fn run_closure(&mut self, closure: usize) {
+        let outcome = self.interpreter.run(closure, None);
+        self.note_failure(outcome);
+    }
+
+    /// The `begin` handlers.
+    pub fn begin(&mut self) {
+        let plan = self.plan.clone();
+        self.run_closures(closures(&plan, Event::Begin));
+    }
+
     /// Numbers of the run itself, as scripts may read them.
     pub fn refresh_builtins(&self, totals: &[CollectorTotals], elapsed: Duration) {
-        crate::run::refresh_builtins(&mut self.results.borrow_mut(), totals, elapsed);
+        builtins::refresh(&mut self.results.borrow_mut(), totals, elapsed);
     }
 
     /// Numbers of the software GPU are never shown without saying so above them.
     pub fn say_if_software(&mut self, software: bool) {
         if software && self.report.is_first_software() {
-            self.results.borrow_mut().emit(&Output::Text(SOFTWARE_GPU.into()));
+            self.results.borrow_mut().emit(&Output::Note(SOFTWARE_GPU.into()));
         }
     }
 
     /// Says what live output waits for, once it has waited for long.
     pub fn say_what_is_waited_for(&mut self) {
         let Some(waiting) = self.results.borrow().pipeline.waiting() else { return };
-        if crate::run::monotonic_nanos().saturating_sub(waiting.since_nanos) > LONG_WAIT_NANOS {
+        if machine::monotonic_nanos().saturating_sub(waiting.since_nanos) > LONG_WAIT_NANOS {
             self.report.note(&format!(
                 "waiting for the kernel {}, which was launched more than 2 s ago: CUPTI hands nothing over until it ends",
                 waiting.name
@@ -131,50 +146,57 @@ impl Running {
 
     fn note_failure(&mut self, outcome: Result<(), Diagnostic>) {
         if let Err(diagnostic) = outcome
-            && self.report.is_new(&diagnostic)
+            && self.report.handler_failed(&diagnostic)
         {
             report(&[diagnostic], &self.plan.sources, true);
         }
     }
 
     /// The end: `end` handlers, files of stacks, every map that was not shown, losses.
-    pub fn finish(&mut self, folded: &[String], flamegraphs: &[String]) -> Result<()> {
+    pub fn finish(&mut self, folded: &[String], flamegraphs: &[String]) {
         self.results.borrow_mut().begin_end();
-        self.run_handlers(Event::End);
+        let plan = self.plan.clone();
+        // Also where a handler has called `exit`.
+        closures(&plan, Event::End).for_each(|it| self.run_closure(it));
         if self.plan.demand.gpu() {
             self.explain_silence();
         }
         let mut results = self.results.borrow_mut();
-        write_stack_files(&mut results, folded, flamegraphs)?;
+        for error in write_stack_files(&mut results, folded, flamegraphs) {
+            self.report.fail(&format!("{error:#}"));
+        }
         for (name, n) in results.pipeline.lost_by_name().into_iter().take(MOST_LOST_NAMES) {
-            results.emit(&Output::Text(format!("lost: {n} launches of {name}")));
+            results.emit(&Output::Note(format!("lost: {n} launches of {name}")));
         }
         let account = account(&results);
         results.finish(account);
-        results.flush()
+        drop(results);
+        self.flush();
     }
 
     /// What was lost, alone: a recording has no maps of its own.
-    pub fn print_losses(&mut self) -> Result<()> {
+    pub fn print_losses(&mut self) {
         let mut results = self.results.borrow_mut();
         let (losses, account) = (results.all_losses(), account(&results));
         results.emit(&Output::End { losses, account });
-        results.flush()
+        drop(results);
+        self.flush();
     }
 
     /// When no kernel was seen: which step was missing, and what to do.
     fn explain_silence(&mut self) {
         let account = self.results.borrow().pipeline.account();
-        if account.kernels > 0 {
-            return;
-        }
-        let Some(text) = self.report.silence(&account) else { return };
-        if self.results.borrow().is_json() {
-            self.report.note(&text);
-        } else {
-            self.results.borrow_mut().emit(&Output::Text(text));
+        if account.kernels == 0
+            && let Some(text) = self.report.silence(&account)
+        {
+            self.results.borrow_mut().emit(&Output::Note(text));
         }
     }
+}
+
+/// Interpreted handlers of `begin` or `end`.
+fn closures(plan: &Plan, event: Event) -> impl Iterator<Item = usize> + '_ {
+    plan.probes.iter().filter(move |it| it.event == event).filter_map(|it| it.closure)
 }
 
 /// What became of the launches, where any were asked for.
@@ -196,30 +218,28 @@ pub fn check_stack_files(results: &Results, options: &crate::cli::Options) -> Re
     options.flamegraph.iter().try_for_each(|it| results.stack_file(it, "--flamegraph").map(drop))
 }
 
-fn write_stack_files(results: &mut Results, folded: &[String], flamegraphs: &[String]) -> Result<()> {
-    for wish in folded {
-        let (id, path) = results.stack_file(wish, "--folded")?;
-        let folded = results.folded(id)?;
-        std::fs::write(&path, folded).with_context(|| format!("writing {path}"))?;
-    }
-    for wish in flamegraphs {
-        let (id, path) = results.stack_file(wish, "--flamegraph")?;
-        let name = results.plan.tables[id.0 as usize].name.clone();
-        results.flamegraph(&path, &name).map_err(|it| anyhow!(it))?;
-    }
-    Ok(())
+/// Writes all that can be written; what could not.
+fn write_stack_files(results: &mut Results, folded: &[String], flamegraphs: &[String]) -> Vec<anyhow::Error> {
+    let folded = folded.iter().map(|wish| write_folded(results, wish).err()).collect::<Vec<_>>();
+    let drawn = flamegraphs.iter().map(|wish| write_flamegraph(results, wish).err());
+    folded.into_iter().chain(drawn).flatten().collect()
+}
+
+fn write_folded(results: &mut Results, wish: &str) -> Result<()> {
+    let (id, path) = results.stack_file(wish, "--folded")?;
+    let folded = results.folded(id)?;
+    std::fs::write(&path, folded).with_context(|| format!("cannot write {path}"))
+}
+
+fn write_flamegraph(results: &mut Results, wish: &str) -> Result<()> {
+    let (id, path) = results.stack_file(wish, "--flamegraph")?;
+    let name = results.plan.tables[id.0 as usize].name.clone();
+    results.flamegraph(&path, &name).map_err(|it| anyhow!("--flamegraph: {it}"))
 }
 
 impl Sink for Queue {
     fn output(&mut self, output: Output) {
-        let stacks = match &output {
-            Output::Text(text) => split_stacks(text),
-            _ => None,
-        };
-        self.done.push(match stacks {
-            Some(pieces) => Done::Stacks(pieces),
-            None => Done::Output(output),
-        });
+        self.done.push(Done::Output(output));
     }
 
     fn interpret(&mut self, probe: usize, event: &GpuContext, _state: &mut State) {
@@ -233,9 +253,5 @@ impl Sink for Queue {
 
     fn is_over(&self) -> bool {
         self.is_over
-    }
-
-    fn stack_text(&mut self, stack: StackKey, _frames: Option<(ProcessIndex, &[u64])>) -> String {
-        stack_placeholder(stack)
     }
 }

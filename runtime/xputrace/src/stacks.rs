@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use xputrace_kernel::{Kernel, ProcessEvent};
 use xputrace_model::output::StackNames;
-use xputrace_model::stack::{Frame, Frames, StackKey};
+use xputrace_model::stack::{Frames, StackKey};
 use xputrace_symbols::{Innermost, Mapping, ProcessKey, Processes};
 use xputrace_tracer::{ProcessIndex, State};
 
@@ -32,10 +32,6 @@ struct Images {
 }
 
 impl Stacks {
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// A process that runs already.
     pub fn add_process(&mut self, pid: u32) {
         let generation = self.images.entry(pid).or_default().generation;
@@ -156,17 +152,8 @@ impl Names<'_> {
     }
 }
 
-/// A stack as indented lines, innermost first; `-` where it was lost.
-pub fn lines(names: &mut dyn StackNames, stack: StackKey) -> String {
-    match names.frames(stack) {
-        None => "-".into(),
-        Some(frames) => frames.iter().map(line).collect::<Vec<_>>().join("\n"),
-    }
-}
-
-fn line(frame: &Frame) -> String {
-    match frame.module.is_empty() {
-        true => format!("    {}", frame.function),
-        false => format!("    {} ({})", frame.function, frame.module),
-    }
+/// Readable names of a mangled one: whole, and without template arguments.
+pub fn demangle(symbol: &str) -> (String, String) {
+    let names = xputrace_symbols::demangle(symbol);
+    (names.name, names.short_name)
 }

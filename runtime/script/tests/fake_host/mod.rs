@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use xputrace_model::bucket;
-use xputrace_model::output::Output;
+use xputrace_model::output::{Output, Piece};
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Table, TableDef, TableKind, Value};
 use xputrace_script::Host;
@@ -97,7 +97,13 @@ impl Host for FakeHost {
 
     fn output(&mut self, out: Output) {
         match out {
-            Output::Text(text) => self.printed.push(text),
+            Output::Print(pieces) => {
+                let text = |it| match it {
+                    Piece::Text(text) => text,
+                    Piece::Stack(stack) => format!("{stack:?}"),
+                };
+                self.printed.push(pieces.into_iter().map(text).collect());
+            }
             Output::Table(view) => {
                 let name = &view.table.def.name;
                 let text = match (view.top, view.table.rows.as_slice()) {

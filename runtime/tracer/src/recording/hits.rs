@@ -76,7 +76,7 @@ pub struct Layouts {
 pub enum RecorderError {
     #[error("cannot record {probe}: {reason}")]
     Tracepoint { probe: String, reason: String },
-    #[error("cannot make the recording program: {0}")]
+    #[error("cannot make the recording program")]
     Assemble(#[from] AsmError),
 }
 

@@ -33,11 +33,7 @@ pub enum Error {
     #[error("the header of the recording is damaged at byte {0}")]
     Header(usize),
     #[error("cannot {attempted} the recording: {answer}")]
-    Io {
-        attempted: &'static str,
-        #[source]
-        answer: std::io::Error,
-    },
-    #[error("cannot encode the recording: {0}")]
+    Io { attempted: &'static str, answer: std::io::Error },
+    #[error("cannot encode the recording")]
     Encode(#[from] serde_json::Error),
 }

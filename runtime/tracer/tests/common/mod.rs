@@ -6,7 +6,7 @@ use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
 use xputrace_bytecode::{Assembler, Home, Image, MapKind, MapSpec, Program, ProgramKind, helper};
 use xputrace_model::context::{GpuContext, word};
 use xputrace_model::diagnostic::Site;
-use xputrace_model::output::Output;
+use xputrace_model::output::{Output, Piece};
 use xputrace_model::plan::{Demand, Place, Plan, Probe, ProbeScope, Target};
 use xputrace_model::schema::{Event, Unit};
 use xputrace_model::table::{KeyPart, Scalar, TableDef, TableKind};
@@ -157,8 +157,12 @@ impl Recorder {
 
 impl Sink for Recorder {
     fn output(&mut self, output: Output) {
-        if let Output::Text(line) = output {
-            self.lines.push(line);
+        if let Output::Print(pieces) = output {
+            let text = |it| match it {
+                Piece::Text(text) => text,
+                Piece::Stack(stack) => format!("{stack:?}"),
+            };
+            self.lines.push(pieces.into_iter().map(text).collect());
         }
     }
 

@@ -1,0 +1,28 @@
+//! What a script prints: texts, in which stacks get their names only here.
+
+use xputrace_model::output::{Piece, StackNames};
+use xputrace_model::stack::{Frame, StackKey};
+
+/// A printed text with its stacks as lines.
+pub fn printed(pieces: &[Piece], names: &mut dyn StackNames) -> String {
+    let text = |it: &Piece| match it {
+        Piece::Text(text) => text.clone(),
+        Piece::Stack(stack) => stack_lines(*stack, names),
+    };
+    pieces.iter().map(text).collect()
+}
+
+/// A stack as indented lines, innermost first; `-` where it was lost.
+pub fn stack_lines(stack: StackKey, names: &mut dyn StackNames) -> String {
+    match names.frames(stack) {
+        None => "-".into(),
+        Some(frames) => frames.iter().map(line).collect::<Vec<_>>().join("\n"),
+    }
+}
+
+fn line(frame: &Frame) -> String {
+    match frame.module.is_empty() {
+        true => format!("    {}", frame.function),
+        false => format!("    {} ({})", frame.function, frame.module),
+    }
+}

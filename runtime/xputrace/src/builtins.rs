@@ -1,0 +1,37 @@
+//! Numbers of the run itself that scripts can read.
+
+use crate::results::Results;
+use std::time::Duration;
+use xputrace_tracer::CollectorTotals;
+
+/// Computes them anew.
+pub fn refresh(results: &mut Results, totals: &[CollectorTotals], elapsed: Duration) {
+    let account = results.pipeline.account();
+    let sum = |of: fn(&CollectorTotals) -> u64| totals.iter().map(of).sum::<u64>() as i64;
+    let elapsed_ns = elapsed.as_nanos() as i64;
+    let busy = results.pipeline.busy_nanos() as i64;
+    let values = [
+        ("elapsed_ns", elapsed_ns),
+        ("gpu_busy_ns", busy),
+        ("gpu_time_ns", account.kernel_nanos as i64),
+        ("gpu_busy_share", busy.saturating_mul(1000).checked_div(elapsed_ns).unwrap_or(0)),
+        ("launches", account.launches as i64),
+        ("joined", account.joined as i64),
+        ("failed", account.failed as i64),
+        ("lost", account.lost as i64),
+        ("kernels", account.kernels as i64),
+        ("collector_cost_ns", sum(|it| it.callback_nanos)),
+        ("tracer_cost_ns", own_cpu_nanos()),
+        ("own_cost_ns", sum(|it| it.callback_nanos).saturating_add(own_cpu_nanos())),
+    ];
+    results.builtins.extend(values);
+}
+
+fn own_cpu_nanos() -> i64 {
+    // SAFETY: a zeroed rusage is valid, and the call fills it or fails.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a rusage.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
+    let nanos = |it: libc::timeval| it.tv_sec * 1_000_000_000 + it.tv_usec * 1000;
+    nanos(usage.ru_utime) + nanos(usage.ru_stime)
+}

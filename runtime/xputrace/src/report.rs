@@ -1,0 +1,111 @@
+//! What a run says beside its results: notes, failures, and why nothing was seen.
+
+use crate::console;
+use std::collections::HashSet;
+use std::io;
+use xputrace_model::diagnostic::Diagnostic;
+use xputrace_model::loss::Account;
+
+/// Says each thing once, on standard error, and remembers whether anything failed.
+#[derive(Default)]
+pub struct Report {
+    quiet: bool,
+    failed: bool,
+    said: HashSet<String>,
+    handler_failures: HashSet<(u32, usize)>,
+    tape_failed: bool,
+    software_said: bool,
+    pub connected: u64,
+    pub refusals: Vec<String>,
+    pub children: u64,
+    pub unprobed_micros: u64,
+}
+
+impl Report {
+    pub fn new(quiet: bool) -> Self {
+        Report { quiet, ..Report::default() }
+    }
+
+    pub fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
+    /// Whether something of ours went wrong; see [`crate::status`].
+    pub fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// A thing that the user may want to know.
+    pub fn note(&mut self, text: &str) {
+        if !self.quiet && self.said.insert(text.to_string()) {
+            console::say(text);
+        }
+    }
+
+    /// Something went wrong, and the run goes on: said also where notes are not wanted.
+    pub fn fail(&mut self, text: &str) {
+        self.failed = true;
+        if self.said.insert(text.to_string()) {
+            console::say(text);
+        }
+    }
+
+    /// An interpreted handler failed; whether it is the first failure at its place.
+    pub fn handler_failed(&mut self, diagnostic: &Diagnostic) -> bool {
+        self.failed = true;
+        self.handler_failures.insert((diagnostic.primary.file.0, diagnostic.primary.span.start))
+    }
+
+    /// A tape that cannot be written is said once; the run goes on.
+    pub fn tape_result(&mut self, result: anyhow::Result<()>) {
+        if let Err(error) = result
+            && !std::mem::replace(&mut self.tape_failed, true)
+        {
+            self.fail(&format!("the recording is incomplete: {error:#}"));
+        }
+    }
+
+    /// Output that cannot be written. A reader that has had enough is no failure.
+    pub fn output_result(&mut self, result: io::Result<()>) {
+        if let Err(error) = result
+            && error.kind() != io::ErrorKind::BrokenPipe
+        {
+            self.fail(&format!("cannot write the output, which ends here: {error}"));
+        }
+    }
+
+    /// Whether this is the first time that a software GPU was met.
+    pub fn is_first_software(&mut self) -> bool {
+        !std::mem::replace(&mut self.software_said, true)
+    }
+
+    /// What was counted on the way.
+    pub fn note_children(&mut self) {
+        if self.children > 0 {
+            let text = format!(
+                "{} child processes were followed; together they ran {} us before their uprobes were in place \
+                 (none of it with `#{{scope: \"tree\"}}`)",
+                self.children, self.unprobed_micros
+            );
+            self.note(&text);
+        }
+    }
+
+    /// Why no kernel was seen, and what to do.
+    pub fn silence(&self, account: &Account) -> Option<String> {
+        Some(if !self.refusals.is_empty() {
+            format!("no GPU events: {}", self.refusals.join("; "))
+        } else if self.connected == 0 {
+            "no GPU events: no process loaded the collector, which CUDA does at the first CUDA call. Either the \
+             program made no CUDA call, or it removes CUDA_INJECTION64_PATH from its environment; `xputrace doctor` \
+             checks the machine"
+                .into()
+        } else if account.launches == 0 {
+            "no GPU events: CUDA was used, but no kernel was launched".into()
+        } else if account.failed == account.launches {
+            format!("no GPU events: all {} launches failed", account.launches)
+        } else {
+            return None;
+        })
+    }
+}

@@ -1,0 +1,114 @@
+//! What interpreted handlers may do with a run.
+
+use super::Results;
+use std::sync::Arc;
+use xputrace_model::output::Output;
+use xputrace_model::schema::Unit;
+use xputrace_model::table::{Table, TableId, TableKind, Value};
+use xputrace_render::FoldError;
+use xputrace_script::Host;
+
+impl Results {
+    fn known(&self, name: &str) -> Result<TableId, String> {
+        self.id(name).ok_or_else(|| format!("there is no map {name}"))
+    }
+}
+
+impl Host for Results {
+    fn table(&mut self, name: &str) -> Option<Arc<Table>> {
+        let id = self.id(name)?;
+        Some(Arc::new(self.snapshot(id)))
+    }
+
+    fn get(&mut self, name: &str, key: &[Value]) -> Value {
+        let Some(id) = self.id(name) else { return Value::Missing };
+        match self.map(id).def.kind {
+            TableKind::Plain(_) => self.plain(id, key).unwrap_or(Value::Missing),
+            _ => {
+                let table = self.snapshot(id);
+                let cell = table.rows.into_iter().find(|(it, _)| it == key).map(|(_, cell)| cell);
+                cell.map_or(Value::Missing, |it| Value::Int(it.weight()))
+            }
+        }
+    }
+
+    fn contains(&mut self, name: &str, key: &[Value]) -> bool {
+        let Some(id) = self.id(name) else { return false };
+        match self.map(id).def.kind {
+            TableKind::Plain(_) => self.plain(id, key).is_some(),
+            _ => self.snapshot(id).rows.iter().any(|(it, _)| it == key),
+        }
+    }
+
+    fn set(&mut self, name: &str, key: &[Value], value: Value) -> Result<(), String> {
+        let id = self.known(name)?;
+        self.set_plain(id, key, value)
+    }
+
+    fn add(&mut self, name: &str, key: &[Value], delta: i64) -> Result<(), String> {
+        let id = self.known(name)?;
+        self.add_plain(id, key, delta)
+    }
+
+    fn update(&mut self, name: &str, key: &[Value], kind: TableKind, value: i64) -> Result<(), String> {
+        let id = self.known(name)?;
+        self.aggregate(id, key, kind, value);
+        Ok(())
+    }
+
+    fn remove(&mut self, name: &str, key: &[Value]) {
+        if let Some(id) = self.id(name) {
+            self.remove_element(id, key);
+        }
+    }
+
+    fn clear(&mut self, name: &str) {
+        if let Some(id) = self.id(name) {
+            self.clear_map(id);
+        }
+    }
+
+    fn output(&mut self, out: Output) {
+        if let Output::Table(view) = &out
+            && let Some(id) = self.id(&view.table.def.name)
+        {
+            self.map(id).shown = true;
+        }
+        self.emit(&out);
+    }
+
+    fn text(&mut self, value: &Value, unit: Unit, human: bool) -> String {
+        match value {
+            Value::Missing => "-".into(),
+            Value::Bool(it) => it.to_string(),
+            Value::Int(it) if human => xputrace_render::human(*it, unit),
+            Value::Int(it) => it.to_string(),
+            Value::Str(it) => it.to_string(),
+            Value::Stack(it) => self.stack_lines(*it),
+        }
+    }
+
+    fn flamegraph(&mut self, path: &str, name: &str) -> Result<(), String> {
+        let id = self.known(name)?;
+        self.map(id).shown = true;
+        let folded = self.folded(id).map_err(|e| e.to_string())?;
+        let svg = match xputrace_render::flamegraph(&folded, &format!("xputrace {name}"), self.map(id).def.unit) {
+            Ok(svg) => svg,
+            Err(FoldError::Empty) => return Err(format!("{name} is empty: {path} is not written")),
+            Err(error) => return Err(error.to_string()),
+        };
+        std::fs::write(path, svg).map_err(|e| format!("cannot write {path}: {e}"))
+    }
+
+    fn builtin(&mut self, name: &str) -> Option<Value> {
+        match name {
+            "losses" => Some(Value::Int(self.all_losses().iter().map(|(_, _, n)| n).sum::<u64>() as i64)),
+            "output_is_json" => Some(Value::Bool(self.printer.is_json())),
+            _ => self.builtins.get(name).map(|it| Value::Int(*it)),
+        }
+    }
+
+    fn exit(&mut self, code: i64) {
+        self.exit.get_or_insert(code);
+    }
+}

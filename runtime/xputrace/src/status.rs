@@ -1,0 +1,67 @@
+//! The exit status, decided in one place:
+//!
+//! | what happened | status |
+//! |---|---|
+//! | nothing was run: script error, usage, rights | 125; 2 from `check` and the others that run nothing |
+//! | a handler called `exit(code)` | that code |
+//! | else | the command's own; 128 + the signal that killed it |
+//! | that is 0, or there is none, but a handler, the output or a recording failed | 125 |
+//! | interrupted twice | 128 + the signal |
+//!
+//! A reader that has had enough (`| head`) is no failure. `--help` says the same in short.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, ExitStatus};
+
+/// We failed, or refused and ran nothing.
+pub const FAILED: u8 = 125;
+/// A script or usage error in commands that run nothing.
+pub const MISTAKE: u8 = 2;
+
+/// How a run came to its end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ending {
+    /// What a handler said in `exit(code)`.
+    pub exit: Option<i64>,
+    /// The command's, where it ended with the run.
+    pub command: Option<ExitStatus>,
+    /// Whether something of ours went wrong: it was said when it did.
+    pub failed: bool,
+}
+
+impl Ending {
+    pub fn code(self) -> ExitCode {
+        ExitCode::from(self.number())
+    }
+
+    fn number(self) -> u8 {
+        let own = match (self.exit, self.command.map(|it| (it.code(), it.signal()))) {
+            // A code that a process cannot have.
+            (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
+            (None, Some((Some(code), _))) => code as u8,
+            (None, Some((None, Some(signal)))) => 128u8.wrapping_add(signal as u8),
+            (None, _) => 0,
+        };
+        if own == 0 && self.failed { FAILED } else { own }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_that_has_something_to_say_wins() {
+        let number = |exit, command: Option<i32>, failed| {
+            Ending { exit, command: command.map(ExitStatus::from_raw), failed }.number()
+        };
+        assert_eq!(number(None, None, false), 0);
+        assert_eq!(number(Some(4), Some(7 << 8), true), 4);
+        assert_eq!((number(Some(-1), None, false), number(Some(256), None, false)), (255, 255));
+        assert_eq!((number(None, Some(7 << 8), true), number(None, Some(libc::SIGSEGV), true)), (7, 139));
+        assert_eq!(
+            (number(None, Some(0), true), number(Some(0), None, true), number(None, None, true)),
+            (125, 125, 125)
+        );
+    }
+}

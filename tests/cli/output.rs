@@ -1,0 +1,154 @@
+//! Output that is not read, or cannot be written.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use xputrace_tests::{Trace, xputrace};
+
+/// Prints all the time, lines that fill a pipe soon.
+const CHATTER: &str =
+    "interval(1.ms, || { for i in 0..50 { print(`line ${i} of many, and there is no end to them`); } });";
+/// Most bytes that a pipe of the usual size holds, less a page.
+const NEARLY_FULL: libc::c_int = 60_000;
+
+/// A run whose standard output and standard error are ours to read, or not.
+fn start(directory: &Path, words: &[&str]) -> Child {
+    let mut command = Command::new(xputrace());
+    command.current_dir(directory).args(words).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn ended(child: &mut Child) -> ExitStatus {
+    let give_up = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if Instant::now() > give_up {
+            child.kill().unwrap();
+            panic!("it never ended");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn errors(child: &mut Child) -> String {
+    let mut text = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    text
+}
+
+fn interrupt(child: &Child) {
+    // SAFETY: a child of this test that was not waited for.
+    unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGINT) };
+}
+
+/// Reads one line, as `head -1` does, and no more.
+fn read_one_line(child: &mut Child) {
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(!line.is_empty());
+}
+
+#[test]
+fn a_reader_that_has_had_enough_leaves_the_command_to_its_end() {
+    let directory = tempfile::tempdir().unwrap();
+    for status in [0, 7] {
+        let command = format!("sleep 1; touch done{status}; exit {status}");
+        let mut run = start(directory.path(), &["-e", CHATTER, "--", "sh", "-c", &command]);
+        read_one_line(&mut run);
+        assert_eq!(ended(&mut run).code(), Some(status));
+        assert!(directory.path().join(format!("done{status}")).exists(), "the command came to its end first");
+        assert_eq!(errors(&mut run), "");
+    }
+}
+
+#[test]
+fn without_a_command_a_missing_reader_ends_the_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut run = start(directory.path(), &["-e", CHATTER]);
+    read_one_line(&mut run);
+    assert_eq!((ended(&mut run).code(), errors(&mut run).as_str()), (Some(0), ""));
+    let mut list = start(directory.path(), &["scripts"]);
+    drop(list.stdout.take());
+    assert_eq!((ended(&mut list).code(), errors(&mut list).as_str()), (Some(0), ""));
+}
+
+/// Waits until nothing more fits into the pipe.
+fn until_full(child: &Child) {
+    let pipe = child.stdout.as_ref().unwrap().as_raw_fd();
+    let mut waiting = 0;
+    while waiting < NEARLY_FULL {
+        // SAFETY: the call stores a number of bytes where it is told to.
+        assert_eq!(unsafe { libc::ioctl(pipe, libc::FIONREAD, &mut waiting) }, 0);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn an_interrupt_gets_through_to_a_run_whose_reader_sleeps() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut run = start(directory.path(), &["-e", CHATTER]);
+    until_full(&run);
+    interrupt(&run);
+    assert_eq!(ended(&mut run).code(), Some(125));
+    let errors = errors(&mut run);
+    assert!(errors.contains("cannot write the output") && errors.contains("nobody reads it"), "{errors}");
+}
+
+#[test]
+fn a_second_interrupt_quits_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut run = start(directory.path(), &["-e", CHATTER]);
+    until_full(&run);
+    while run.try_wait().unwrap().is_none() {
+        interrupt(&run);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(ended(&mut run).code(), Some(130));
+}
+
+#[test]
+fn a_full_disk_is_named_and_leaves_the_command_to_its_end() {
+    for (status, expected) in [(0, 125), (7, 7)] {
+        let command = format!("sleep 0.3; touch done; exit {status}");
+        let done = Trace::one_liner(CHATTER).args(["-o", "/dev/full"]).text().on(["sh", "-c", &command]).run();
+        assert_eq!(done.code(), expected, "{}", done.stderr);
+        assert_eq!(done.stderr.matches("No space left").count(), 1, "{}", done.stderr);
+        assert!(done.path("done").exists());
+    }
+    let folder = Trace::one_liner(CHATTER).args(["-o", "."]).text().on(["touch", "done"]).run();
+    assert!(folder.code() == 125 && folder.stderr.contains("Is a directory"), "{}", folder.stderr);
+    assert!(!folder.path("done").exists());
+}
+
+#[test]
+fn what_was_in_the_output_file_goes_with_the_first_line() {
+    let trace = |words: [&str; 1]| {
+        let trace = Trace::one_liner("begin(|| print(\"new\"));").args(["-o", "results"]).text();
+        std::fs::write(trace.path("results"), "old\n".repeat(100)).unwrap();
+        trace.on(words).run()
+    };
+    let refused = trace(["/no/such/program"]);
+    assert!(refused.code() == 125 && refused.file("results").starts_with("old\n"));
+    let done = trace(["true"]);
+    assert!(done.code() == 0 && !done.file("results").contains("old"), "{}", done.file("results"));
+}
+
+#[test]
+fn a_file_that_is_appended_to_keeps_what_is_in_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let line = format!("echo old >file; {} -q -e 'begin(|| print(\"new\"))' -- true >>file", xputrace().display());
+    assert!(Command::new("sh").args(["-c", &line]).current_dir(directory.path()).status().unwrap().success());
+    assert_eq!(std::fs::read_to_string(directory.path().join("file")).unwrap(), "old\nnew\n0 lost\n");
+}
+
+#[test]
+fn closed_descriptors_are_no_harm() {
+    for closed in ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"] {
+        let line = format!("{} -e 'begin(|| print(\"on\"));' -- sh -c 'exit 7' {closed}", xputrace().display());
+        assert_eq!(Command::new("sh").args(["-c", &line]).output().unwrap().status.code(), Some(7), "{closed}");
+    }
+}
