@@ -2,7 +2,7 @@
 
 use crate::programs::cpu;
 use serde_json::{Value as Json, json};
-use xputrace_tests::{Done, Trace, hist_count, need_root};
+use xputrace_tests::{Done, Trace, c_program, hist_count, need_root};
 
 /// A script over `work N` of one thread; `PROGRAM` in it is the program.
 fn over(script: &str, words: &[&str]) -> Done {
@@ -252,6 +252,30 @@ fn a_program_that_another_becomes_is_probed_from_its_first_call() {
     let script = format!("uprobe(\"{program}:work\", |e| @n[e.comm].count());");
     let done = Trace::script(&script).on(["sh", "-c", &format!("exec {program} work 2 300")]).run().well();
     assert_eq!(done.map("@n"), &json!({"cpu": 600}), "{}", done.stderr);
+    done.nothing_lost();
+}
+
+/// Calls `marked`, then becomes what its arguments say.
+const BECOMES: &str = "#include <unistd.h>
+__attribute__((noinline)) void marked(void) { __asm__ volatile(\"\"); }
+__attribute__((noinline)) void CALLER(void) { marked(); __asm__ volatile(\"\"); }
+int main(int n, char **words) { CALLER(); execv(words[1], words + 1); return 1; }";
+
+#[test]
+fn stacks_of_the_programs_that_a_process_became_are_named_by_their_own() {
+    need_root!();
+    let build =
+        |name: &str| c_program(name, BECOMES, &[&format!("-DCALLER=called_in_{name}"), "-fno-omit-frame-pointer"]);
+    let (first, second) = (build("first").display().to_string(), build("second").display().to_string());
+    let script =
+        format!("for p in [\"{first}\", \"{second}\"] {{ uprobe(`${{p}}:marked`, |e| @n[e.ustack].count()); }}");
+    // Two programs without a stack between the two with one, and one after them.
+    let done = Trace::script(&script)
+        .on([&first, "/usr/bin/env", "sh", "-c", &format!("exec {second} /bin/true")])
+        .run()
+        .well();
+    let stacks = keys(&done, "@n").join("\n\n");
+    assert!(stacks.contains("called_in_first") && stacks.contains("called_in_second"), "{stacks}\n{}", done.stderr);
     done.nothing_lost();
 }
 

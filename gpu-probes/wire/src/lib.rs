@@ -17,6 +17,7 @@ pub mod message;
 pub mod record;
 pub mod region;
 pub mod ring;
+pub mod status;
 
 /// Changes whenever a layout in this crate does; both sides refuse another one.
 pub const VERSION: u32 = 1;

@@ -92,6 +92,17 @@ impl Message {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_packet_is_a_message_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let Some(message) = Message::decode(&bytes) else { return Ok(()) };
+            // Bytes that are no text are replaced: each by three bytes at most.
+            prop_assert!(message.text.len() <= bytes.len() * 3);
+            prop_assert_eq!(Message::decode(&message.encode()), Some(message));
+        }
+    }
 
     #[test]
     fn messages_round_trip_and_short_ones_are_refused() {

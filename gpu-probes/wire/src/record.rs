@@ -125,7 +125,8 @@ pub struct Stack {
 }
 
 /// The two clocks, read together: CLOCK_MONOTONIC before and after, CLOCK_REALTIME between.
-/// Written before the kernels of each completed activity buffer.
+/// Written before the kernels of each completed activity buffer, into the same ring: it tells
+/// where the one begins and the one before has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Clock {
@@ -133,6 +134,10 @@ pub struct Clock {
     pub realtime: u64,
     pub monotonic_after: u64,
 }
+
+/// Kernels that an activity buffer holds at least when it is full (records of CUPTI 11.7 to 13.5
+/// take 176 to 248 bytes of 1 MiB). One of fewer was handed over by a flush.
+pub const FULL_BUFFER_KERNELS: u32 = 4096;
 
 /// A flush of CUPTI's buffers has returned: every kernel that ended before `began`
 /// (CLOCK_MONOTONIC), and that no older unfinished kernel withholds, has been written.
@@ -202,15 +207,83 @@ pub const MAX_FRAMES: usize = 128;
 /// Most bytes of a name; longer ones are cut by the collector.
 pub const MAX_NAME: usize = 4096;
 
-/// Decodes the records in `bytes`. Accepts any bytes: ends after the first `Err`.
+/// Cuts `bytes` into records without looking into them: the one place that knows how records
+/// are framed. Accepts any bytes: ends at the first that frame none, which [`Framed::rest`] gives.
+pub fn framed(bytes: &[u8]) -> Framed<'_> {
+    Framed { rest: bytes, offset: 0 }
+}
+
+/// Iterator of [`framed`].
+#[derive(Clone, Debug)]
+pub struct Framed<'a> {
+    rest: &'a [u8],
+    offset: usize,
+}
+
+/// A record in its frame, pads included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    pub header: Header,
+    /// Where the record begins in the bytes that are read.
+    pub offset: usize,
+    /// Header, body and tail.
+    pub whole: &'a [u8],
+}
+
+impl<'a> Framed<'a> {
+    /// What has not been read: at the end, the bytes that are no record.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+}
+
+impl<'a> Iterator for Framed<'a> {
+    type Item = Frame<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Frame<'a>> {
+        let (header, _) = Header::read_from_prefix(self.rest).ok()?;
+        let size = header.size as usize;
+        if size < size_of::<Header>() || !size.is_multiple_of(8) {
+            return None;
+        }
+        let (whole, rest) = self.rest.split_at_checked(size)?;
+        let frame = Frame { header, offset: self.offset, whole };
+        self.rest = rest;
+        self.offset += size;
+        Some(frame)
+    }
+}
+
+impl<'a> Frame<'a> {
+    /// Body and tail.
+    #[inline]
+    pub fn body(&self) -> &'a [u8] {
+        &self.whole[size_of::<Header>()..]
+    }
+
+    /// The body alone; `None` where the record is too short for it.
+    #[inline]
+    pub fn read<T: FromBytes>(&self) -> Option<T> {
+        T::read_from_prefix(self.body()).ok().map(|(it, _)| it)
+    }
+
+    /// The record; `None` where it is not what its kind says.
+    #[inline]
+    pub fn decode(&self) -> Option<Record<'a>> {
+        decode(self.header.kind, self.body())
+    }
+}
+
+/// Decodes the records in `bytes`, without pads. Accepts any bytes: ends after the first `Err`.
 pub fn records(bytes: &[u8]) -> Records<'_> {
-    Records { rest: bytes }
+    Records { framed: framed(bytes) }
 }
 
 /// Iterator of [`records`].
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
-    rest: &'a [u8],
+    framed: Framed<'a>,
 }
 
 impl<'a> Iterator for Records<'a> {
@@ -218,34 +291,18 @@ impl<'a> Iterator for Records<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if self.rest.is_empty() {
-                return None;
-            }
-            let malformed = Malformed { remaining: self.rest.len() };
-            let Some((header, body)) = split(self.rest) else {
-                self.rest = &[];
-                return Some(Err(malformed));
-            };
-            self.rest = &self.rest[header.size as usize..];
-            if header.kind == kind::PAD {
-                continue;
-            }
-            let decoded = decode(header.kind, body).ok_or(malformed);
-            if decoded.is_err() {
-                self.rest = &[];
-            }
-            return Some(decoded);
+        let frame = self.framed.find(|it| it.header.kind != kind::PAD);
+        let rest = self.framed.rest().len();
+        let decoded = match frame {
+            Some(frame) => frame.decode().ok_or(Malformed { remaining: rest + frame.whole.len() }),
+            None if rest == 0 => return None,
+            None => Err(Malformed { remaining: rest }),
+        };
+        if decoded.is_err() {
+            self.framed = framed(&[]);
         }
+        Some(decoded)
     }
-}
-
-#[inline]
-fn split(bytes: &[u8]) -> Option<(Header, &[u8])> {
-    let (header, _) = Header::read_from_prefix(bytes).ok()?;
-    let size = header.size as usize;
-    let sound = size >= size_of::<Header>() && size.is_multiple_of(8) && size <= bytes.len();
-    sound.then(|| (header, &bytes[size_of::<Header>()..size]))
 }
 
 #[inline]
@@ -329,20 +386,74 @@ mod tests {
         );
     }
 
+    #[test]
+    fn frames_end_at_the_first_bytes_that_are_no_record() {
+        let mut bytes = Vec::new();
+        push(&mut bytes, kind::LAUNCH, &Launch::default(), &[]);
+        let second = bytes.len();
+        bytes.extend(Header { kind: kind::PAD, flags: 0, size: 16 }.as_bytes());
+        bytes.extend([0; 8]);
+        for broken in
+            [&[1u8, 0, 0, 0, 12, 0, 0, 0, 9, 9, 9, 9][..], &[1, 0, 0, 0, 0, 0, 0, 0], &[1, 0, 0, 0, 16, 0, 0, 0], &[7]]
+        {
+            let bytes = [&bytes, broken].concat();
+            let mut frames = framed(&bytes);
+            let found: Vec<_> = frames.by_ref().map(|it| (it.header.kind, it.offset, it.whole.len())).collect();
+            assert_eq!(found, [(kind::LAUNCH, 0, second), (kind::PAD, second, 16)]);
+            assert_eq!(frames.rest(), broken);
+            let read: Vec<_> = records(&bytes).collect();
+            assert_eq!(read, [Ok(Record::Launch(Launch::default())), Err(Malformed { remaining: broken.len() })]);
+        }
+    }
+
+    /// Records of every kind, as the collector writes them.
+    fn every_kind() -> Vec<u8> {
+        let mut bytes = Vec::new();
+        push(&mut bytes, kind::NAME, &Name { id: 3, len: 5 }, b"_Z3fv");
+        push(&mut bytes, kind::STACK, &Stack { id: 1, len: 2 }, &[7; 16]);
+        push(&mut bytes, kind::THREAD, &Thread { tid: 7, reserved: 0, comm: [b'a'; 16] }, &[]);
+        let mapping = Mapping { start: 1, end: 2, file_offset: 3, inode: 4, device: 5, path_len: 6 };
+        push(&mut bytes, kind::MAPPING, &mapping, b"/a.out");
+        push(&mut bytes, kind::LAUNCH, &Launch::default(), &[]);
+        push(&mut bytes, kind::CLOCK, &Clock { monotonic_before: 1, realtime: 2, monotonic_after: 3 }, &[]);
+        push(&mut bytes, kind::KERNEL, &Kernel::default(), &[]);
+        bytes.extend(Header { kind: kind::PAD, flags: 0, size: 8 }.as_bytes());
+        push(&mut bytes, kind::FLUSH, &Flush { began: 1, last: 1 }, &[]);
+        bytes
+    }
+
     proptest! {
         #[test]
-        fn any_bytes_are_accepted(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let _ = records(&bytes).count();
-        }
-
-        #[test]
-        fn damaged_records_are_accepted(at in 0usize..120, value in any::<u8>()) {
-            let mut bytes = Vec::new();
-            push(&mut bytes, kind::NAME, &Name { id: 3, len: 5 }, b"_Z3fv");
-            push(&mut bytes, kind::LAUNCH, &Launch::default(), &[]);
-            let at = at % bytes.len();
-            bytes[at] = value;
-            let _ = records(&bytes).count();
+        fn frames_and_the_rest_are_all_of_any_bytes(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            damage in proptest::collection::vec((any::<usize>(), any::<u8>()), 0..8),
+            cut in any::<usize>(),
+        ) {
+            let mut mutated = every_kind();
+            for (at, value) in damage {
+                let at = at % mutated.len();
+                mutated[at] = value;
+            }
+            mutated.truncate(cut % (mutated.len() + 1));
+            for bytes in [bytes, mutated] {
+                let mut frames = framed(&bytes);
+                let mut read: Vec<u8> = Vec::new();
+                for frame in frames.by_ref() {
+                    prop_assert_eq!(frame.offset, read.len());
+                    read.extend(frame.whole);
+                    // What a record holds is a part of its bytes: no length in it is believed.
+                    let held = match frame.decode() {
+                        Some(Record::Name { text, .. }) => text.len(),
+                        Some(Record::Stack { frames, .. }) => frames.len() * 8,
+                        Some(Record::Mapping { path, .. }) => path.len(),
+                        _ => 0,
+                    };
+                    prop_assert!(held <= frame.body().len());
+                }
+                read.extend(frames.rest());
+                prop_assert_eq!(&read, &bytes);
+                prop_assert!(records(&bytes).filter(|it| it.is_err()).count() <= 1);
+            }
         }
     }
 }

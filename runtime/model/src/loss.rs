@@ -133,7 +133,8 @@ impl Loss {
     }
 }
 
-/// Counts of losses, by kind and, where a handler's line caused them, by that line.
+/// Counts of losses, by kind and, where a handler's line caused them, by that line. Sums stay at
+/// their greatest: some counts come from a target and are any number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     counts: BTreeMap<(Loss, Option<Site>), u64>,
@@ -143,27 +144,31 @@ impl Losses {
     /// Adds `n` losses that belong to no line of the script.
     pub fn add(&mut self, loss: Loss, n: u64) {
         if n > 0 {
-            *self.counts.entry((loss, None)).or_default() += n;
+            let count = self.counts.entry((loss, None)).or_default();
+            *count = count.saturating_add(n);
         }
     }
 
     /// Adds `n` losses that a line of the script met.
     pub fn add_at(&mut self, loss: Loss, site: Site, n: u64) {
         if n > 0 {
-            *self.counts.entry((loss, Some(site))).or_default() += n;
+            let count = self.counts.entry((loss, Some(site))).or_default();
+            *count = count.saturating_add(n);
         }
     }
 
     /// Adds all of another count.
     pub fn merge(&mut self, other: &Losses) {
         for (key, n) in &other.counts {
-            *self.counts.entry(*key).or_default() += n;
+            let count = self.counts.entry(*key).or_default();
+            *count = count.saturating_add(*n);
         }
     }
 
     /// How many of one kind, over all lines.
     pub fn of(&self, loss: Loss) -> u64 {
-        self.counts.iter().filter(|((kind, _), _)| *kind == loss).map(|(_, n)| n).sum()
+        let of_kind = self.counts.iter().filter(|((kind, _), _)| *kind == loss);
+        of_kind.fold(0, |sum, (_, n)| sum.saturating_add(*n))
     }
 
     /// All that is not zero, by kind and line.

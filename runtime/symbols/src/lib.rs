@@ -11,11 +11,13 @@
 
 mod demangle;
 mod file;
+mod images;
 mod jit;
 mod process;
 mod table;
 mod vdso;
 
 pub use demangle::{Demangled, demangle};
+pub use images::Images;
 pub use process::{Innermost, Mapping, ProcessKey, Processes};
 pub use table::SymbolTable;

@@ -20,6 +20,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use xputrace_model::stack::{Frame, Frames};
 use xputrace_wire::maps::MapsLine;
+use xputrace_wire::status::innermost_id;
 
 /// A process image: an id of the tracer's pid namespace, and which program it runs, counted
 /// from its first (each exec is a new generation).
@@ -144,6 +145,12 @@ impl Processes {
     /// Whether any mapping of the process is known.
     pub fn knows(&self, key: ProcessKey) -> bool {
         self.processes.contains_key(&key)
+    }
+
+    /// How many of these addresses the process has mapped.
+    pub fn n_covered(&self, key: ProcessKey, addresses: &[u64]) -> usize {
+        let Some(process) = self.processes.get(&key) else { return 0 };
+        addresses.iter().filter(|it| process.region(**it).is_some()).count()
     }
 
     /// A forked child starts with its parent's mappings.
@@ -297,11 +304,9 @@ fn unnamed(address: u64, module: &str) -> Frame {
     Frame { function: format!("0x{address:x}"), module: module.into(), offset: 0 }
 }
 
-/// The last number of `NSpid` in `/proc/PID/status`: the id in the innermost namespace.
+/// The id in the innermost namespace.
 fn inner_pid(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|it| it.strip_prefix("NSpid:"))?;
-    line.split_whitespace().last()?.parse().ok()
+    innermost_id(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
 }
 
 /// A line of `/proc/PID/maps`, where it is executable.

@@ -3,12 +3,37 @@
 //! Kernels come mostly in order of their end, so the union is a short list of disjoint spans of
 //! which only the last few can still grow; older ones are summed up.
 
+use rustc_hash::FxHashMap;
+
 /// Spans kept apart; a kernel that began before all of them counts from the oldest one's start.
 const OPEN_SPANS: usize = 256;
 
+/// GPUs kept: device ids come from the target.
+const MOST_DEVICES: usize = 64;
+
+/// The busy time of each GPU, by device id.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BusyGpus {
+    by_device: FxHashMap<u32, BusyTime>,
+}
+
+impl BusyGpus {
+    /// Adds a kernel that ran on a device from `start` to `end`.
+    pub(crate) fn add(&mut self, device: u32, start: u64, end: u64) {
+        if self.by_device.len() < MOST_DEVICES || self.by_device.contains_key(&device) {
+            self.by_device.entry(device).or_default().add(start, end);
+        }
+    }
+
+    /// Of the GPU that was busiest.
+    pub(crate) fn most_nanos(&self) -> u64 {
+        self.by_device.values().map(BusyTime::nanos).max().unwrap_or(0)
+    }
+}
+
 /// The union of the times of one GPU's kernels.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct BusyTime {
+struct BusyTime {
     /// Disjoint, ascending.
     open: std::collections::VecDeque<(u64, u64)>,
     closed_nanos: u64,
@@ -18,7 +43,7 @@ pub(crate) struct BusyTime {
 
 impl BusyTime {
     /// Adds a kernel that ran from `start` to `end`.
-    pub(crate) fn add(&mut self, start: u64, end: u64) {
+    fn add(&mut self, start: u64, end: u64) {
         let (mut start, mut end) = (start.max(self.closed_until), end);
         let mut later = Vec::new();
         while let Some(&(s, e)) = self.open.back().filter(|(_, e)| *e >= start) {
@@ -47,7 +72,7 @@ impl BusyTime {
     }
 
     /// Length of the union so far.
-    pub(crate) fn nanos(&self) -> u64 {
+    fn nanos(&self) -> u64 {
         self.closed_nanos + self.open.iter().map(|(start, end)| end - start).sum::<u64>()
     }
 }

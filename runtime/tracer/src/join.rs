@@ -11,7 +11,7 @@ use xputrace_wire::record::Launch;
 /// Slab entries in which nothing withholds the watermark have this start.
 const NOT_WAITING: u64 = u64::MAX;
 const FIRST_SLOTS: usize = 1 << 10;
-const MOST_SLOTS: usize = 1 << 22;
+const MOST_SLOTS: usize = 1 << 18;
 const EMPTY: u32 = u32::MAX;
 
 /// Launches by correlation id.

@@ -19,6 +19,7 @@ use xputrace_model::plan::Demand;
 use xputrace_wire::message::{self, Message, demand};
 use xputrace_wire::region::{Control, Lost, PAGE, Shape};
 use xputrace_wire::ring::{Reader, RingHeader};
+use xputrace_wire::status::innermost_id;
 
 /// What failed between tracer and collectors.
 #[derive(Debug, thiserror::Error)]
@@ -242,12 +243,10 @@ impl Target {
     }
 }
 
-/// Tid in the target's own namespace, and in ours, from a thread's `NSpid:` line.
+/// Tid in the target's own namespace, and in ours.
 fn innermost_tid(task: &Path) -> Option<(u32, u32)> {
-    let status = std::fs::read_to_string(task.join("status")).ok()?;
-    let ids = status.lines().find_map(|it| it.strip_prefix("NSpid:"))?;
-    let ours = task.file_name()?.to_str()?.parse().ok()?;
-    Some((ids.split_whitespace().last()?.parse().ok()?, ours))
+    let inner = innermost_id(&std::fs::read_to_string(task.join("status")).ok()?)?;
+    Some((inner, task.file_name()?.to_str()?.parse().ok()?))
 }
 
 fn notice(message: &Message) -> Option<Notice> {
@@ -287,6 +286,9 @@ pub struct Region {
 // SAFETY: the mapping belongs to this value alone on our side and is not tied to a thread.
 unsafe impl Send for Region {}
 
+/// Looks at the rings' positions until two agree.
+const MOST_LOOKS: usize = 4;
+
 /// How far each ring had been written at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marks(Vec<u64>);
@@ -309,10 +311,20 @@ impl Region {
         Ok(region)
     }
 
-    /// How far the rings that are in use have been written, as of now.
+    /// How far the rings that are in use have been written, as of now. Where writers pause for
+    /// as long as looking at them takes, of one moment: no record then lacks what another thread
+    /// wrote before it, such as the kernels of a flush.
     pub fn marks(&self) -> Marks {
-        let used = self.rings_used();
-        Marks(self.readers[..used].iter().map(Reader::mark).collect())
+        let look = || Marks(self.readers[..self.rings_used()].iter().map(Reader::mark).collect());
+        let mut marks = look();
+        for _ in 0..MOST_LOOKS {
+            let again = look();
+            if again == marks {
+                break;
+            }
+            marks = again;
+        }
+        marks
     }
 
     /// The bytes up to the marks, by ring: one drain for [`crate::Pipeline::feed`]. Kernels may
@@ -535,6 +547,34 @@ fn sealed_memory(size: usize) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    const SMALL: Shape = Shape { rings: 2, ring_bytes: 4096 };
+
+    proptest! {
+        /// The control page, the rings' positions and their bytes are whatever a target leaves there.
+        #[test]
+        fn any_words_in_shared_memory_are_survived(
+            writes in proptest::collection::vec((0usize..PAGE / 8 * 5, prop_oneof![any::<u64>(), 0u64..10_000]), 1..40),
+        ) {
+            let mut region = Region::map(&sealed_memory(SMALL.size()).unwrap(), SMALL).unwrap();
+            let word = |region: &Region, at: usize| {
+                // SAFETY: an aligned word of the mapping, which is `SMALL.size()` bytes: five pages.
+                unsafe { AtomicU64::from_ptr(region.base.as_ptr().cast::<u64>().add(at)) }.as_ptr()
+            };
+            let mut broken = 0;
+            for (at, value) in writes {
+                // SAFETY: as above; nobody else has the mapping.
+                unsafe { word(&region, at).write_volatile(value) };
+                let marks = region.marks();
+                prop_assert!(marks.0.len() <= SMALL.rings as usize);
+                let rings = region.take(&marks);
+                prop_assert!(rings.iter().all(|it| it.len() <= SMALL.ring_bytes as usize));
+                prop_assert!(region.totals().broken_rings >= broken);
+                broken = region.totals().broken_rings;
+            }
+        }
+    }
 
     #[test]
     fn every_demand_has_its_bit() {

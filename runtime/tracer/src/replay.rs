@@ -10,7 +10,7 @@
 //! it is joined. All maps are the engine's.
 
 use crate::names::{Demangle, Names};
-use crate::pipeline::{self, CollectorTotals, Pipeline, ProcessIndex, ProcessInfo, Sink, scan};
+use crate::pipeline::{self, CollectorTotals, Pipeline, ProcessIndex, ProcessInfo, Sink};
 use crate::prints;
 use crate::recording::{Damage, Entry, FrameInfo, GpuKind, Hit, Meta, ProcessMapping, Reader, hits};
 use rustc_hash::FxHashMap;
@@ -21,7 +21,7 @@ use xputrace_model::context::{GpuContext, WORDS, word};
 use xputrace_model::plan::{Place, Plan, Probe, record as plan_record};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
-use xputrace_wire::record::{Header, Launch, Record, kind, records};
+use xputrace_wire::record::{Frame, Header, Launch, Record, framed, kind, records};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Why a plan cannot run over a recording.
@@ -225,9 +225,8 @@ impl Tape {
                 _ => {}
             }
         }
-        for offset in launches_in(ring) {
-            set_tag(ring, offset, None);
-        }
+        let launches: Vec<usize> = launches_in(ring).collect();
+        launches.into_iter().for_each(|it| set_tag(ring, it, None));
     }
 
     /// Everything that runs a program of the kernel, latest first.
@@ -253,7 +252,7 @@ impl Tape {
     fn time_of(&self, at: usize) -> u64 {
         match &self.entries[at] {
             Entry::Wire { time_nanos, rings, .. } => {
-                let starts = rings.iter().flat_map(|ring| launches_in(ring).into_iter().map(move |it| (ring, it)));
+                let starts = rings.iter().flat_map(|ring| launches_in(ring).map(move |it| (ring, it)));
                 let starts = starts.filter_map(|(ring, at)| launch_at(ring, at)).map(|it| it.start);
                 starts.max().unwrap_or(0).max(*time_nanos)
             }
@@ -401,8 +400,8 @@ impl Replay<'_> {
     }
 }
 
-/// Process numbers beyond this can only come from a damaged file.
-const MOST_PROCESSES: usize = 1 << 16;
+/// Processes whose start was lost are made up to this number: beyond it is damage, and each costs some KiB.
+const MOST_PROCESSES: usize = 1 << 12;
 
 /// Where a handler at the marker finds its words and the kernel's name; the addresses are made up.
 const WORDS_AT: u64 = 0x1000_0000;
@@ -447,16 +446,9 @@ fn marker_words(pid: u32, launch: &Launch, named: bool) -> GpuContext {
 }
 
 /// Offsets of the launch records in a ring's bytes.
-fn launches_in(ring: &[u8]) -> Vec<usize> {
-    let mut launches = Vec::new();
-    scan(ring, |header, whole| {
-        let offset = whole.as_ptr().addr() - ring.as_ptr().addr();
-        if header.kind == kind::LAUNCH && whole.len() >= size_of::<Header>() + size_of::<Launch>() {
-            launches.push(offset);
-        }
-        true
-    });
-    launches
+fn launches_in(ring: &[u8]) -> impl Iterator<Item = usize> {
+    let is_launch = |it: &Frame<'_>| it.header.kind == kind::LAUNCH && it.body().len() >= size_of::<Launch>();
+    framed(ring).filter(is_launch).map(|it| it.offset)
 }
 
 fn launch_at(ring: &[u8], offset: usize) -> Option<Launch> {

@@ -15,9 +15,12 @@ use xputrace_model::plan::Plan;
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Key, TableDef, TableId, Value};
 
-/// Most frames, names, stacks and mappings kept of one process: a target cannot make the
-/// tracer's memory grow further.
-const MOST_IDS: usize = 1 << 20;
+// Bounds on what is kept of one process: a target cannot make the tracer's memory grow further.
+// A collector gives out 16,384 ids of names and 65,536 of stacks.
+const MOST_IDS: usize = 1 << 17;
+/// Return addresses of all its stacks together: 32 MiB.
+const MOST_FRAMES: usize = 4 << 20;
+const MOST_MAPPINGS: usize = 1 << 14;
 
 /// The engine, the string table and the processes of a run.
 pub struct State {
@@ -46,13 +49,23 @@ pub struct MappingInfo {
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) info: ProcessInfo,
-    pub(crate) stacks: IdMap<Box<[u64]>>,
-    pub(crate) mappings: Vec<MappingInfo>,
+    stacks: IdMap<Box<[u64]>>,
+    n_frames: usize,
+    mappings: Vec<MappingInfo>,
 }
 
 impl Target {
     pub(crate) fn new(info: ProcessInfo) -> Self {
-        Target { info, stacks: IdMap::default(), mappings: Vec::new() }
+        Target { info, stacks: IdMap::default(), n_frames: 0, mappings: Vec::new() }
+    }
+
+    /// Takes note of a stack; an id keeps its first one. False when there are too many already.
+    pub(crate) fn add_stack(&mut self, id: u32, frames: Vec<u64>) -> bool {
+        if self.stacks.get(id).is_some() {
+            return true;
+        }
+        self.n_frames = self.n_frames.saturating_add(frames.len());
+        self.n_frames <= MOST_FRAMES && self.stacks.insert(id, frames.into_boxed_slice())
     }
 
     /// Takes note of a mapping that is not known yet; false when there are too many already.
@@ -61,7 +74,7 @@ impl Target {
         if self.mappings.contains(&mapping) {
             return true;
         }
-        let room = self.mappings.len() < MOST_IDS / 16;
+        let room = self.mappings.len() < MOST_MAPPINGS;
         if room {
             self.mappings.push(mapping);
         }

@@ -10,8 +10,8 @@ use xputrace_model::plan::Demand;
 use xputrace_model::plan::Place;
 use xputrace_model::schema::Event;
 use xputrace_model::table::{Cell, Key, TableId, Value};
-use xputrace_tracer::{CollectorTotals, Limits, Pipeline, ProcessIndex};
-use xputrace_wire::record::{Clock, Kernel, Launch};
+use xputrace_tracer::{CollectorTotals, Limits, Pipeline, ProcessIndex, ProcessInfo};
+use xputrace_wire::record::{self, Clock, Kernel, Launch, kind};
 
 const P: ProcessIndex = ProcessIndex(0);
 
@@ -374,6 +374,86 @@ fn run(
     (rows(&pipeline), ends, pipeline.account())
 }
 
+/// Names, stacks, threads, mappings and clocks.
+fn descriptions() -> Ring {
+    let mut ring = Ring::default().names().clock(1);
+    let mapping = record::Mapping { start: 1, end: 2, file_offset: 0, inode: 3, device: 4, path_len: 4 };
+    record::push(&mut ring.0, kind::MAPPING, &mapping, b"/app");
+    record::push(&mut ring.0, kind::STACK, &record::Stack { id: 1, len: 2 }, &[9; 16]);
+    record::push(
+        &mut ring.0,
+        kind::THREAD,
+        &record::Thread { tid: 7, reserved: 0, comm: *b"worker\0\0\0\0\0\0\0\0\0\0" },
+        &[],
+    );
+    ring.clock(2)
+}
+
+#[test]
+fn counts_that_a_target_made_up_stay_at_their_greatest() {
+    let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
+    pipeline.add_process(ProcessInfo::default());
+    let most = u64::MAX;
+    let totals = CollectorTotals {
+        kernels: most,
+        kernel_nanos: most,
+        launches: most,
+        lost: [most; xputrace_wire::region::Lost::COUNT],
+        broken_rings: most,
+        ..Default::default()
+    };
+    let long = |id| Kernel { start: 1, end: most, ..kernel(id, 0, 0) };
+    feed(
+        &mut pipeline,
+        &mut sink,
+        &[Ring::default().names().launch(launch(1, 1)).clock(1).kernel(long(1)).kernel(long(2))],
+    );
+    for process in 0..2 {
+        pipeline.end_process(ProcessIndex(process), totals, &mut sink);
+    }
+    let it = pipeline.account();
+    assert_eq!((it.launches, it.lost, it.kernel_nanos, it.collector_kernels), (most, most, most, most));
+    assert_eq!(pipeline.losses().of(Loss::Malformed), most);
+}
+
+/// A stack of the same id, thousands of names: what is kept of a target is bounded.
+#[test]
+fn names_and_stacks_of_one_target_are_bounded() {
+    let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
+    let text = "n".repeat(4000);
+    for drain in 0..20u32 {
+        let mut ring = Ring::default();
+        for n in 0..1000 {
+            ring = ring.name(10 + drain * 1000 + n, &format!("{text}{drain}.{n}"));
+            record::push(&mut ring.0, kind::STACK, &record::Stack { id: 1 << 30, len: 0 }, &[]);
+        }
+        feed(&mut pipeline, &mut sink, &[ring]);
+    }
+    assert!(pipeline.losses().of(Loss::NameTableFull) > 10_000);
+    assert_eq!(pipeline.losses().of(Loss::StackTableFull), 20_000);
+}
+
+/// Kernels of two streams in CUPTI's buffers; the second stream's come a buffer later.
+#[test]
+fn kernels_alone_are_handled_in_order_whatever_the_flushes_say() {
+    let mut plan = kernel_plan();
+    plan.demand = Demand { kernels: true, ..Default::default() };
+    let (mut pipeline, mut sink) = (pipeline(plan), Recorder::default());
+    let on = |stream, id, end| Kernel { stream, ..kernel(id, end - 5, end) };
+    let full = (0..record::FULL_BUFFER_KERNELS).fold(Ring::default().names().clock(10), |ring, n| {
+        let (stream, end) = if n % 2 == 0 { (1, 20_000 + u64::from(n)) } else { (2, 10_000 + u64::from(n)) };
+        ring.kernel(on(stream, n, end))
+    });
+    feed(&mut pipeline, &mut sink, &[full.flush(1 << 40)]);
+    let n_first = sink.events.len();
+    assert_eq!(sink.ends().last(), Some(&(10_000 + u64::from(record::FULL_BUFFER_KERNELS) - 1)), "stream 2 goes on");
+    let rest = (0..10).fold(Ring::default().clock(20), |ring, n| ring.kernel(on(2, n, 15_000 + u64::from(n))));
+    feed(&mut pipeline, &mut sink, &[rest.flush((1 << 40) + 1)]);
+    assert_eq!((n_first, sink.events.len()), (2048, 4106));
+    assert!(sink.ends().is_sorted());
+    assert_eq!(pipeline.losses().of(Loss::OutOfOrder), 0);
+}
+
 proptest! {
     #[test]
     fn neither_the_order_of_rings_nor_the_cuts_between_drains_change_the_tables(
@@ -398,10 +478,11 @@ proptest! {
     fn damaged_records_are_survived(steps in steps(), damage in proptest::collection::vec((any::<usize>(), any::<u8>()), 0..20)) {
         let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
         let mut rings: Vec<Vec<u8>> = play(&steps).into_iter().map(|it| it.concat()).collect();
+        rings.push(descriptions().0);
         for (at, value) in damage {
-            let ring = &mut rings[at % 4];
+            let ring = &mut rings[at % 5];
             if !ring.is_empty() {
-                let at = at / 4 % ring.len();
+                let at = at / 5 % ring.len();
                 ring[at] = value;
             }
         }

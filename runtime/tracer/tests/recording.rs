@@ -314,4 +314,54 @@ proptest! {
             let _ = replay::replay(Arc::new(tagging_plan()), reader, demangle, &mut Recorder::default());
         }
     }
+
+    #[test]
+    fn any_entries_are_replayed(entries in proptest::collection::vec(any_entry(), 0..12)) {
+        let reader = Reader::new(written(&entries)).unwrap();
+        let replayed = replay::replay(Arc::new(tagging_plan()), reader, demangle, &mut Recorder::default());
+        let account = replayed.unwrap_or_else(|it| panic!("{it}")).pipeline.account();
+        let found = account.joined.saturating_add(account.failed).saturating_add(account.lost);
+        prop_assert_eq!(account.launches, found);
+    }
+}
+
+/// Entries with any numbers in them; rings with records, some of them damaged.
+fn any_entry() -> impl Strategy<Value = Entry> {
+    let process = prop_oneof![0u32..3, any::<u32>()];
+    let ring = (any::<(u64, u64, u32)>(), proptest::collection::vec((any::<usize>(), any::<u8>()), 0..4));
+    let ring = ring.prop_map(|((start, end, id), damage)| {
+        let mut ring = Ring::default()
+            .names()
+            .launch(launch(id, start))
+            .clock(start)
+            .kernel(Kernel { start, end, ..kernel(id, 0, 0) })
+            .flush(end)
+            .0;
+        for (at, value) in damage {
+            let at = at % ring.len();
+            ring[at] = value;
+        }
+        ring
+    });
+    prop_oneof![
+        (process.clone(), any::<(u32, u32, u32, u64)>()).prop_map(
+            |(process, (pid, pid_in_target, generation, time_nanos))| {
+                Entry::ProcessStart { process, pid, pid_in_target, comm: "app".into(), generation, time_nanos }
+            }
+        ),
+        (process.clone(), any::<u64>(), proptest::collection::vec(ring, 0..3))
+            .prop_map(|(process, time_nanos, rings)| Entry::Wire { process, time_nanos, rings }),
+        (process, any::<(u64, [u64; 4])>()).prop_map(
+            |(process, (time_nanos, [kernels, launches, failed_launches, lost]))| {
+                let totals =
+                    CollectorTotals { kernels, launches, failed_launches, lost: [lost; 9], ..Default::default() };
+                Entry::ProcessEnd { process, time_nanos, totals }
+            }
+        ),
+        (any::<(u32, bool, u64, u32, u32)>(), proptest::collection::vec(any::<u8>(), 0..200)).prop_map(
+            |((probe, entry, time_nanos, pid, tid), context)| {
+                Entry::Hit(Hit { probe: probe % 3, entry, time_nanos, pid, tid, context, ..Hit::default() })
+            }
+        ),
+    ]
 }

@@ -7,7 +7,8 @@ use xputrace_tracer::CollectorTotals;
 /// Computes them anew.
 pub fn refresh(results: &mut Results, totals: &[CollectorTotals], elapsed: Duration) {
     let account = results.pipeline.account();
-    let sum = |of: fn(&CollectorTotals) -> u64| totals.iter().map(of).sum::<u64>() as i64;
+    // The counts of a target are any numbers.
+    let sum = |of: fn(&CollectorTotals) -> u64| totals.iter().map(of).fold(0, u64::saturating_add) as i64;
     let elapsed_ns = elapsed.as_nanos() as i64;
     let busy = results.pipeline.busy_nanos() as i64;
     let values = [

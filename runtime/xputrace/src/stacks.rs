@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use xputrace_kernel::{Kernel, ProcessEvent};
 use xputrace_model::output::StackNames;
 use xputrace_model::stack::{Frames, StackKey};
-use xputrace_symbols::{Innermost, Mapping, ProcessKey, Processes};
+use xputrace_symbols::{Images, Innermost, Mapping, ProcessKey, Processes};
 use xputrace_tracer::{ProcessIndex, State};
 
 /// Generations of processes that collectors described are counted from here, apart from those
@@ -17,37 +17,28 @@ const COLLECTOR_GENERATIONS: u32 = 1 << 24;
 #[derive(Default)]
 pub struct Stacks {
     processes: Processes,
-    images: HashMap<u32, Images>,
+    images: Images,
     /// How many of a collector's mappings have been taken.
     mappings_taken: HashMap<ProcessIndex, usize>,
     known: HashMap<StackKey, Frames>,
 }
 
-/// The programs that one process id ran, one after another.
-#[derive(Clone, Copy, Debug, Default)]
-struct Images {
-    generation: u32,
-    /// Highest exec id seen in a stack: it belongs to the newest image.
-    newest_exec: u8,
-}
-
 impl Stacks {
     /// A process that runs already.
     pub fn add_process(&mut self, pid: u32) {
-        let generation = self.images.entry(pid).or_default().generation;
+        let key = self.images.current(pid);
         // A process that has just ended has no mappings to read; its frames stay addresses.
-        let _ = self.processes.map_running(ProcessKey { pid, generation });
+        let _ = self.processes.map_running(key);
     }
 
     /// Takes note of what a process did.
     pub fn heard(&mut self, event: &ProcessEvent) {
         match event {
             ProcessEvent::Fork { parent, pid, .. } => {
-                let from = self.current(*parent);
-                self.images.insert(*pid, Images::default());
-                self.processes.fork(from, ProcessKey { pid: *pid, generation: 0 });
+                let (parent, child) = self.images.fork(*parent, *pid);
+                self.processes.fork(parent, child);
             }
-            ProcessEvent::Exec { pid, .. } => self.images.entry(*pid).or_default().generation += 1,
+            ProcessEvent::Exec { pid, .. } => self.images.exec(*pid),
             ProcessEvent::Exit { .. } => {}
             ProcessEvent::Mmap { pid, start, len, pgoff, path, build_id, .. } => {
                 let mapping = Mapping {
@@ -59,14 +50,9 @@ impl Stacks {
                     device: 0,
                     inode: 0,
                 };
-                let key = self.current(*pid);
-                self.processes.map(key, &mapping);
+                self.processes.map(self.images.current(*pid), &mapping);
             }
         }
-    }
-
-    fn current(&mut self, pid: u32) -> ProcessKey {
-        ProcessKey { pid, generation: self.images.entry(pid).or_default().generation }
     }
 
     /// Opens the files that a collector has reported, while they are there.
@@ -122,7 +108,7 @@ impl StackNames for Names<'_> {
             }
             StackKey::KernelUser { pid, exec, .. } => {
                 let addresses = self.kernel?.stack_addresses(stack)?;
-                let key = self.image(pid, exec);
+                let key = self.program(pid, exec, &addresses);
                 self.stacks.processes.resolve(&addresses, key, Innermost::Instruction)
             }
             StackKey::Collector { .. } => self.collector_frames(stack)?,
@@ -133,14 +119,12 @@ impl StackNames for Names<'_> {
 }
 
 impl Names<'_> {
-    /// Which of the programs that a process id ran: counted back from the newest.
-    fn image(&mut self, pid: u32, exec: u8) -> ProcessKey {
-        let images = self.stacks.images.entry(pid).or_default();
-        images.newest_exec = images.newest_exec.max(exec);
-        let back = u32::from(images.newest_exec - exec);
-        let key = ProcessKey { pid, generation: images.generation.saturating_sub(back) };
-        if !self.stacks.processes.knows(key) {
-            let _ = self.stacks.processes.map_running(key);
+    /// Which of the programs that a process ran a stack was taken in.
+    fn program(&mut self, pid: u32, exec: u8, addresses: &[u64]) -> ProcessKey {
+        let Stacks { processes, images, .. } = &mut *self.stacks;
+        let key = images.of_stack(pid, exec, |it| processes.n_covered(it, addresses));
+        if !processes.knows(key) {
+            let _ = processes.map_running(key);
         }
         key
     }

@@ -4,9 +4,10 @@
 //! column holds what is left after a simple prediction, as planes of bytes, as few as the
 //! largest needs. All other bytes stay as they are. Any input comes back bit for bit.
 
+use super::budget::Budget;
 use super::entry::Entry;
-use xputrace_wire::record::{Header, Kernel, Launch, kind, size_of_record};
-use zerocopy::{FromBytes, IntoBytes};
+use xputrace_wire::record::{Frame, Header, Kernel, Launch, framed, kind, size_of_record};
+use zerocopy::IntoBytes;
 
 const LAUNCH_WORDS: usize = 3 + 18;
 const KERNEL_WORDS: usize = 3 + 16;
@@ -81,8 +82,11 @@ const RING_END: u8 = 3;
 /// Ends a drain.
 const DRAIN_END: u8 = 4;
 
+/// When the rings of a process were drained, and what was in each.
+pub(super) type Drain = (u64, Vec<Vec<u8>>);
+
 /// Several drains of one process, as a payload.
-pub(super) fn encode(process: u32, drains: &[(u64, Vec<Vec<u8>>)]) -> Vec<u8> {
+pub(super) fn encode(process: u32, drains: &[Drain]) -> Vec<u8> {
     let mut split = Split::default();
     drains.iter().for_each(|(_, rings)| split.add_drain(rings));
     let mut out = Vec::new();
@@ -100,22 +104,23 @@ pub(super) fn encode(process: u32, drains: &[(u64, Vec<Vec<u8>>)]) -> Vec<u8> {
     out
 }
 
-/// The drains of a payload; `None` when it is not one.
-pub(super) fn decode(bytes: &[u8]) -> Option<Vec<Entry>> {
+/// The drains of a payload; `None` when it is not one, or becomes more than the budget allows.
+pub(super) fn decode(bytes: &[u8], budget: &mut Budget) -> Option<Vec<Entry>> {
     let mut input = bytes;
     let process = u32::try_from(get(&mut input)?).ok()?;
     let n_drains = get(&mut input)?;
     let mut times = Vec::new();
     let mut before = 0u64;
     for _ in 0..n_drains {
+        budget.take_values::<(u64, Entry)>(1)?;
         before = before.wrapping_add(unzigzag(get(&mut input)?));
         times.push(before);
     }
     let sequence = get_bytes(&mut input)?;
     let raw = get_bytes(&mut input)?;
-    let launches = get_columns(&mut input, &LAUNCH)?;
-    let kernels = get_columns(&mut input, &KERNEL)?;
-    let drains = Merge { raw, launches: launches.into_iter(), kernels: kernels.into_iter() }.drains(sequence)?;
+    let launches = get_columns(&mut input, &LAUNCH, budget)?.into_iter();
+    let kernels = get_columns(&mut input, &KERNEL, budget)?.into_iter();
+    let drains = Merge { raw, launches, kernels, budget }.drains(sequence)?;
     if drains.len() != times.len() {
         return None;
     }
@@ -139,29 +144,22 @@ impl Split {
         self.sequence.push(DRAIN_END);
     }
 
-    fn add_ring(&mut self, mut rest: &[u8]) {
-        while let Ok((header, _)) = Header::read_from_prefix(rest) {
-            let size = header.size as usize;
-            if size < size_of::<Header>() || size > rest.len() {
-                break;
-            }
-            let (whole, after) = rest.split_at(size);
-            self.add_record(header, whole);
-            rest = after;
-        }
-        put_bytes(&mut self.raw, rest);
+    fn add_ring(&mut self, ring: &[u8]) {
+        let mut frames = framed(ring);
+        frames.by_ref().for_each(|it| self.add_record(&it));
+        put_bytes(&mut self.raw, frames.rest());
         self.sequence.push(RING_END);
     }
 
-    fn add_record(&mut self, header: Header, whole: &[u8]) {
-        let body = &whole[size_of::<Header>()..];
+    fn add_record(&mut self, frame: &Frame<'_>) {
+        let Frame { header, whole, .. } = *frame;
         let plain = header.flags == 0;
         if plain && header.kind == kind::LAUNCH && whole.len() == size_of_record::<Launch>(0) {
             self.sequence.push(IS_LAUNCH);
-            self.launches.push(words(body));
+            self.launches.push(words(frame.body()));
         } else if plain && header.kind == kind::KERNEL && whole.len() == size_of_record::<Kernel>(0) {
             self.sequence.push(IS_KERNEL);
-            self.kernels.push(words(body));
+            self.kernels.push(words(frame.body()));
         } else {
             self.sequence.push(RAW);
             put_bytes(&mut self.raw, whole);
@@ -173,6 +171,7 @@ struct Merge<'a> {
     raw: &'a [u8],
     launches: std::vec::IntoIter<[u64; LAUNCH_WORDS]>,
     kernels: std::vec::IntoIter<[u64; KERNEL_WORDS]>,
+    budget: &'a mut Budget,
 }
 
 impl Merge<'_> {
@@ -182,18 +181,29 @@ impl Merge<'_> {
         let mut ring = Vec::new();
         for code in sequence {
             match *code {
-                RAW => ring.extend(get_bytes(&mut self.raw)?),
+                RAW => self.take_raw(&mut ring)?,
                 IS_LAUNCH => push(&mut ring, kind::LAUNCH, &self.launches.next()?),
                 IS_KERNEL => push(&mut ring, kind::KERNEL, &self.kernels.next()?),
                 RING_END => {
-                    ring.extend(get_bytes(&mut self.raw)?);
+                    self.take_raw(&mut ring)?;
+                    self.budget.take_values::<Vec<u8>>(1)?;
                     rings.push(std::mem::take(&mut ring));
                 }
-                DRAIN_END => drains.push(std::mem::take(&mut rings)),
+                DRAIN_END => {
+                    self.budget.take_values::<Vec<Vec<u8>>>(1)?;
+                    drains.push(std::mem::take(&mut rings));
+                }
                 _ => return None,
             }
         }
         Some(drains)
+    }
+
+    fn take_raw(&mut self, ring: &mut Vec<u8>) -> Option<()> {
+        let bytes = get_bytes(&mut self.raw)?;
+        self.budget.take(bytes.len())?;
+        ring.extend(bytes);
+        Some(())
     }
 }
 
@@ -228,12 +238,15 @@ fn put_columns<const N: usize>(out: &mut Vec<u8>, rows: &[[u64; N]], predictions
     }
 }
 
-fn get_columns<const N: usize>(input: &mut &[u8], predictions: &[Prediction; N]) -> Option<Vec<[u64; N]>> {
+fn get_columns<const N: usize>(
+    input: &mut &[u8],
+    predictions: &[Prediction; N],
+    budget: &mut Budget,
+) -> Option<Vec<[u64; N]>> {
     let n = usize::try_from(get(input)?).ok()?;
     let columns: Vec<Column<'_>> = (0..N).map(|_| get_planes(input, n)).collect::<Option<_>>()?;
-    if n > super::block::MOST_BYTES / (N * 4) {
-        return None;
-    }
+    // As a row, and as the record in its ring.
+    budget.take_values::<([u64; N], [u64; N])>(n)?;
     let mut rows = Vec::with_capacity(n);
     let mut before = [0u64; N];
     for at in 0..n {
@@ -347,7 +360,11 @@ mod tests {
     use proptest::prelude::*;
     use xputrace_wire::record;
 
-    fn drains_of(entries: Vec<Entry>) -> Vec<(u64, Vec<Vec<u8>>)> {
+    fn budget() -> Budget {
+        Budget::of_file(0)
+    }
+
+    fn drains_of(entries: Vec<Entry>) -> Vec<Drain> {
         let drain = |it| match it {
             Entry::Wire { time_nanos, rings, .. } => (time_nanos, rings),
             other => panic!("{other:?}"),
@@ -359,7 +376,7 @@ mod tests {
         #[test]
         fn any_bytes_come_back(drains in proptest::collection::vec(
             (any::<u64>(), proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..64), 0..4)), 0..4)) {
-            prop_assert_eq!(drains_of(decode(&encode(7, &drains)).unwrap()), drains);
+            prop_assert_eq!(drains_of(decode(&encode(7, &drains), &mut budget()).unwrap()), drains);
         }
 
         #[test]
@@ -376,12 +393,12 @@ mod tests {
                 record::push(&mut ring, kind::NAME, &record::Name { id, len: 3 }, b"abc");
             }
             let drains = vec![(1, vec![ring.clone(), vec![], ring])];
-            prop_assert_eq!(drains_of(decode(&encode(0, &drains)).unwrap()), drains);
+            prop_assert_eq!(drains_of(decode(&encode(0, &drains), &mut budget()).unwrap()), drains);
         }
 
         #[test]
         fn any_payload_is_accepted(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let _ = decode(&bytes);
+            let _ = decode(&bytes, &mut budget());
         }
     }
 }

@@ -8,6 +8,7 @@
 //! Each block can be read without the others. A damaged or cut file yields what is readable.
 
 mod block;
+mod budget;
 mod columns;
 mod entry;
 pub mod hits;

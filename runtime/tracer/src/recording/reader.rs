@@ -1,14 +1,16 @@
 //! Reads a recording, whatever has become of it.
 
 use super::block::{self, HEAD, Head, kind};
+use super::budget::Budget;
 use super::columns::{self, get, get_bytes};
 use super::entry::{Entry, FrameInfo, Hit, Meta, UserString};
 use super::{Error, MAGIC, VERSION};
+use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
 use xputrace_model::stack::StackKey;
 
-/// Most entries that one block may hold as a list.
-const MOST_STRINGS: u64 = 1 << 16;
+/// Bytes in memory for each byte of JSON: `[]` is a list of 24 bytes, `{}` a frame of 56.
+const JSON_GROWTH: usize = 20;
 
 /// Iterates over the entries of a recording. Blocks that cannot be read are skipped and counted.
 #[derive(Debug)]
@@ -16,6 +18,7 @@ pub struct Reader {
     bytes: Vec<u8>,
     at: usize,
     meta: Meta,
+    budget: Budget,
     ready: VecDeque<Entry>,
     next_number: u32,
     damage: Option<Damage>,
@@ -53,8 +56,10 @@ impl Reader {
         if crc32fast::hash(json) != crc {
             return Err(Error::Header(20));
         }
-        let meta = serde_json::from_slice(json).map_err(|_| Error::Header(20))?;
-        Ok(Reader { bytes, at: end, meta, ready: VecDeque::new(), next_number: 0, damage: None, finished: false })
+        let mut budget = Budget::of_file(bytes.len());
+        let meta = from_json(json, &mut budget).ok_or(Error::Header(20))?;
+        let ready = VecDeque::new();
+        Ok(Reader { bytes, at: end, meta, budget, ready, next_number: 0, damage: None, finished: false })
     }
 
     /// Reads a file whole.
@@ -88,7 +93,7 @@ impl Reader {
             self.lose(self.at, 1);
             return self.cut();
         };
-        let entries = block::unpack(&head, payload).and_then(|raw| decode(head.kind, &raw));
+        let entries = unpacked(&head, payload, &mut self.budget);
         if entries.is_none() {
             self.lose(self.at, 1);
         }
@@ -147,39 +152,51 @@ impl Iterator for Reader {
     }
 }
 
-/// The entries of a block; `None` when its payload is not what its kind says. Kinds of later
-/// versions hold nothing for this one.
-fn decode(kind: u32, raw: &[u8]) -> Option<Vec<Entry>> {
+/// The entries of a block; `None` when it is damaged, its payload is not what its kind says, or
+/// there would be more of it than the file's budget allows. Kinds of later versions hold nothing
+/// for this one.
+fn unpacked(head: &Head, payload: &[u8], budget: &mut Budget) -> Option<Vec<Entry>> {
+    budget.take(head.raw_len as usize)?;
+    decode(head.kind, &block::unpack(head, payload)?, budget)
+}
+
+fn decode(kind: u32, raw: &[u8], budget: &mut Budget) -> Option<Vec<Entry>> {
     Some(match kind {
         kind::PROCESS_START => {
-            let (process, pid, pid_in_target, comm, generation, time_nanos) = serde_json::from_slice(raw).ok()?;
+            let (process, pid, pid_in_target, comm, generation, time_nanos) = from_json(raw, budget)?;
             vec![Entry::ProcessStart { process, pid, pid_in_target, comm, generation, time_nanos }]
         }
         kind::PROCESS_END => {
-            let (process, time_nanos, totals) = serde_json::from_slice(raw).ok()?;
+            let (process, time_nanos, totals) = from_json(raw, budget)?;
             vec![Entry::ProcessEnd { process, time_nanos, totals }]
         }
-        kind::MAPPINGS => vec![Entry::Mappings(serde_json::from_slice(raw).ok()?)],
+        kind::MAPPINGS => vec![Entry::Mappings(from_json(raw, budget)?)],
         kind::SYMBOLS => {
-            let words: Vec<(u64, Vec<FrameInfo>)> = serde_json::from_slice(raw).ok()?;
+            let words: Vec<(u64, Vec<FrameInfo>)> = from_json(raw, budget)?;
             let key = |(word, frames)| (StackKey::from_word(word), frames);
             vec![Entry::Symbols(words.into_iter().map(key).collect())]
         }
-        kind::WIRE => columns::decode(raw)?,
-        kind::HITS => decode_hits(raw)?,
+        kind::WIRE => columns::decode(raw, budget)?,
+        kind::HITS => decode_hits(raw, budget)?,
         _ => Vec::new(),
     })
 }
 
-fn decode_hits(mut raw: &[u8]) -> Option<Vec<Entry>> {
+fn from_json<T: DeserializeOwned>(raw: &[u8], budget: &mut Budget) -> Option<T> {
+    budget.take(raw.len().saturating_mul(JSON_GROWTH))?;
+    serde_json::from_slice(raw).ok()
+}
+
+fn decode_hits(mut raw: &[u8], budget: &mut Budget) -> Option<Vec<Entry>> {
     let mut hits = Vec::new();
     while !raw.is_empty() {
-        hits.push(Entry::Hit(decode_hit(&mut raw)?));
+        budget.take_values::<Entry>(1)?;
+        hits.push(Entry::Hit(decode_hit(&mut raw, budget)?));
     }
     Some(hits)
 }
 
-fn decode_hit(input: &mut &[u8]) -> Option<Hit> {
+fn decode_hit(input: &mut &[u8], budget: &mut Budget) -> Option<Hit> {
     let mut small = [0u32; 7];
     for it in &mut small {
         *it = u32::try_from(get(input)?).ok()?;
@@ -192,11 +209,11 @@ fn decode_hit(input: &mut &[u8]) -> Option<Hit> {
     *input = rest;
     let [probe, entry, pid, tid, uid, gid, cpu] = small;
     let [time_nanos, cgroup, cookie, func_ip, ustack, kstack] = large;
-    let context = get_bytes(input)?.to_vec();
-    let n = get(input).filter(|n| *n <= MOST_STRINGS)?;
+    let context = owned(get_bytes(input)?, budget)?;
     let mut strings = Vec::new();
-    for _ in 0..n {
-        strings.push(UserString { address: get(input)?, text: get_bytes(input)?.to_vec() });
+    for _ in 0..get(input)? {
+        budget.take_values::<UserString>(1)?;
+        strings.push(UserString { address: get(input)?, text: owned(get_bytes(input)?, budget)? });
     }
     let comm = *comm;
     Some(Hit {
@@ -217,4 +234,135 @@ fn decode_hit(input: &mut &[u8]) -> Option<Hit> {
         context,
         strings,
     })
+}
+
+fn owned(bytes: &[u8], budget: &mut Budget) -> Option<Vec<u8>> {
+    budget.take(bytes.len())?;
+    Some(bytes.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recording::Writer;
+    use proptest::prelude::*;
+    use xputrace_wire::record::{self, Kernel, Launch};
+
+    /// What an entry holds in memory, at least.
+    fn size(entry: &Entry) -> usize {
+        size_of::<Entry>()
+            + match entry {
+                Entry::Wire { rings, .. } => rings.iter().map(|it| size_of::<Vec<u8>>() + it.len()).sum(),
+                Entry::Hit(hit) => {
+                    let strings = hit.strings.iter().map(|it| size_of::<UserString>() + it.text.len());
+                    hit.context.len() + strings.sum::<usize>()
+                }
+                Entry::Symbols(it) => it.iter().map(|(_, it)| size_of::<FrameInfo>() * it.len() + 32).sum(),
+                _ => 0,
+            }
+    }
+
+    /// A payload of each kind, as the writer makes it.
+    fn payloads() -> Vec<(u32, Vec<u8>)> {
+        let mut ring = Vec::new();
+        record::push(&mut ring, record::kind::LAUNCH, &Launch { start: 7, end: 9, ..Launch::default() }, &[]);
+        record::push(&mut ring, record::kind::KERNEL, &Kernel { start: 8, end: 12, ..Kernel::default() }, &[]);
+        record::push(&mut ring, record::kind::NAME, &record::Name { id: 1, len: 3 }, b"abc");
+        let hit =
+            Hit { context: vec![7; 20], strings: vec![UserString { address: 1, text: vec![65; 9] }], ..Hit::default() };
+        let frame = FrameInfo { function: "main".into(), module: "app".into(), offset: 4 };
+        let entries = [
+            Entry::ProcessStart {
+                process: 0,
+                pid: 1,
+                pid_in_target: 0,
+                comm: "app".into(),
+                generation: 0,
+                time_nanos: 1,
+            },
+            Entry::Wire { process: 0, time_nanos: 4, rings: vec![ring.clone(), vec![1, 2, 3], ring] },
+            Entry::Hit(hit.clone()),
+            Entry::Hit(hit),
+            Entry::Mappings(vec![crate::recording::ProcessMapping::default()]),
+            Entry::ProcessEnd { process: 0, time_nanos: 9, totals: crate::CollectorTotals::default() },
+            Entry::Symbols(vec![(StackKey::from_word(5), vec![frame])]),
+        ];
+        let mut writer = Writer::new(Vec::new(), &Meta::default()).unwrap();
+        entries.iter().for_each(|it| writer.write(it).unwrap());
+        let file = writer.finish().unwrap();
+        let heads = (0..file.len()).filter_map(|at| Some((at, Head::decode(&file[at..])?)));
+        let payload = |(at, head): (usize, Head)| {
+            let from = at + HEAD;
+            (head.kind, block::unpack(&head, &file[from..from + head.packed_len as usize]).unwrap())
+        };
+        heads.map(payload).collect()
+    }
+
+    #[test]
+    fn every_kind_has_its_payload() {
+        let mut kinds: Vec<u32> = payloads().iter().map(|it| it.0).collect();
+        kinds.sort_unstable();
+        assert_eq!(kinds, [1, 2, 3, 4, 5, 6, 7]);
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_payloads_are_refused_or_small(
+            damage in proptest::collection::vec((any::<usize>(), any::<u8>()), 0..6),
+            cut in any::<usize>(),
+            noise in proptest::collection::vec(any::<u8>(), 0..60),
+        ) {
+            for (kind, mut raw) in payloads() {
+                let len = raw.len().max(1);
+                for (at, value) in &damage {
+                    raw.get_mut(at % len).into_iter().for_each(|it| *it = *value);
+                }
+                let cut = if cut % 2 == 0 { raw.len() } else { cut % (raw.len() + 1) };
+                for raw in [&raw[..], &raw[..cut], &noise] {
+                    let mut budget = Budget::of_file(0);
+                    let entries = decode(kind, raw, &mut budget).unwrap_or_default();
+                    prop_assert!(entries.iter().map(size).sum::<usize>() <= 64 << 20);
+                }
+            }
+        }
+    }
+
+    /// A wire block of `n` launches without any fields: a few bytes once packed.
+    fn launches_of_nothing(n: u64) -> Vec<u8> {
+        let mut raw = vec![0, 1, 0];
+        columns::put_bytes(&mut raw, &[vec![1; n as usize], vec![3, 4]].concat());
+        columns::put_bytes(&mut raw, &[0]);
+        columns::put(&mut raw, n);
+        raw.extend([0; 21]);
+        raw.extend([0; 20]);
+        raw
+    }
+
+    #[test]
+    fn a_small_file_does_not_become_gigabytes() {
+        let empty_drains = {
+            let n = 8_000_000;
+            let mut raw = vec![0];
+            columns::put(&mut raw, n);
+            raw.resize(raw.len() + n as usize, 0);
+            columns::put_bytes(&mut raw, &vec![4; n as usize]);
+            raw.extend([0; 44]);
+            raw
+        };
+        let empty_frames = format!("[[1,[{}{{}}]]]", "{},".repeat(4_000_000)).into_bytes();
+        for (kind, raw) in
+            [(kind::WIRE, launches_of_nothing(100_000)), (kind::WIRE, empty_drains), (kind::SYMBOLS, empty_frames)]
+        {
+            let mut file = Writer::new(Vec::new(), &Meta::default()).unwrap().finish().unwrap();
+            file.truncate(file.len() - HEAD - 9);
+            for number in 0..40 {
+                file.extend(block::pack(kind, number, &raw, 3).unwrap());
+            }
+            let most = Budget::of_file(file.len()).left();
+            let mut reader = Reader::new(file).unwrap();
+            let held: usize = (&mut reader).map(|it| size(&it)).sum();
+            assert!(held <= most, "{held} bytes of kind {kind}");
+            assert!(reader.damage().is_some_and(|it| it.blocks > 0), "what is left out is counted");
+        }
+    }
 }

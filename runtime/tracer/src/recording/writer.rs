@@ -1,7 +1,7 @@
 //! Writes a recording as it happens.
 
 use super::block::{self, kind};
-use super::columns::{self, put, put_bytes};
+use super::columns::{self, Drain, put, put_bytes};
 use super::entry::{Entry, Hit, Meta};
 use super::{Error, MAGIC, VERSION};
 use serde::Serialize;
@@ -25,7 +25,7 @@ pub struct Writer<W: Write> {
 #[derive(Debug)]
 struct Gathered {
     process: u32,
-    drains: Vec<(u64, Vec<Vec<u8>>)>,
+    drains: Vec<Drain>,
 }
 
 impl<W: Write> Writer<W> {
@@ -138,7 +138,7 @@ impl<W: Write> Writer<W> {
 }
 
 /// Runs of drains that fit well into a block each.
-fn parts(drains: &[(u64, Vec<Vec<u8>>)]) -> Vec<&[(u64, Vec<Vec<u8>>)]> {
+fn parts(drains: &[Drain]) -> Vec<&[Drain]> {
     let mut parts = Vec::new();
     let (mut from, mut bytes) = (0, 0);
     for (at, (_, rings)) in drains.iter().enumerate() {

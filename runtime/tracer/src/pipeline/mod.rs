@@ -1,0 +1,382 @@
+//! Bytes in, handled events and tables out.
+//!
+//! ```text
+//! feed: rings of one drain ─intake─┬─ names, stacks, threads, launches (all rings first)
+//!                                  └─ clocks, kernels, flushes ─▶ join ─▶ queue ─watermark─▶ handlers
+//! ```
+//! Events of a process are handled in order of their end, up to a watermark (docs/JOIN.md).
+
+mod account;
+mod buffers;
+mod handlers;
+mod intake;
+mod orphans;
+mod process;
+mod queue;
+mod watermark;
+
+use crate::busy::BusyGpus;
+use crate::names::{Demangle, Names};
+use crate::state::{State, Target};
+use account::Ledger;
+use handlers::{Handlers, Strings};
+use intake::Intake;
+use process::Process;
+use queue::{Joined, JoinedKind};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use xputrace_bytecode::image::MapSpec;
+use xputrace_bytecode::vm::{Engine, LoadError, RemoteMap};
+use xputrace_model::context::{GpuContext, WORDS, word};
+use xputrace_model::loss::{Account, Loss, Losses};
+use xputrace_model::output::Output;
+use xputrace_model::plan::{Place, Plan};
+use xputrace_model::stack::StackKey;
+use xputrace_model::table::{Cell, Key, TableId};
+use xputrace_wire::region::Lost;
+
+/// Where the pipeline's results go, and what it asks of the session.
+pub trait Sink {
+    /// A line that a handler printed.
+    fn output(&mut self, output: Output);
+    /// Runs an interpreted GPU handler over an event. Its strings are ids of `state.names()`.
+    /// Kernels whose launch is not known come too, with word `JOINED` 0: whoever runs the
+    /// handler decides by what it reads, as compiled handlers do themselves.
+    fn interpret(&mut self, probe: usize, event: &GpuContext, state: &mut State);
+    /// In a replay: time has come this far (CLOCK_MONOTONIC nanoseconds of the recording), so
+    /// that intervals can fire.
+    fn advance(&mut self, now_nanos: u64, state: &mut State) {
+        let _ = (now_nanos, state);
+    }
+    /// A handler called `exit(code)`.
+    fn exit(&mut self, code: i64);
+    /// Whether the run is over: no further event is handled.
+    fn is_over(&self) -> bool {
+        false
+    }
+}
+
+/// Number of a process in this run, in order of appearance; a process that execs gets a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProcessIndex(pub u32);
+
+/// A process as its events name it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessInfo {
+    /// In the tracer's namespace.
+    pub pid: u32,
+    /// The process id as the target sees it, where that differs; 0 where it is the same.
+    pub pid_in_target: u32,
+    /// Name of the process.
+    pub comm: String,
+    /// Tells images of one process id apart.
+    pub generation: u32,
+}
+
+/// The collector's own counts: what it wrote, and what it lost ([`Lost`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub struct CollectorTotals {
+    pub kernels: u64,
+    pub kernel_nanos: u64,
+    pub launches: u64,
+    pub graph_launches: u64,
+    pub failed_launches: u64,
+    pub captured_launches: u64,
+    /// Nanoseconds that the collector's callbacks took.
+    pub callback_nanos: u64,
+    pub flushes: u64,
+    /// Indexed by [`Lost`].
+    pub lost: [u64; Lost::COUNT],
+    /// Ring positions that could not be: their bytes were skipped.
+    pub broken_rings: u64,
+}
+
+/// Supplies the maps that live in the kernel, by index in the image.
+pub type RemoteMaps<'a> = dyn FnMut(usize, &MapSpec) -> Option<Box<dyn RemoteMap>> + 'a;
+
+/// Bounds on what is kept of one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Launches that wait for their kernels; about 130 bytes each. CUPTI has room for 50,000
+    /// kernels in a collector's buffers: of launches beyond those, the kernels are lost.
+    pub pending_launches: usize,
+    /// Graph launches kept for further kernels of their graph.
+    pub graph_launches: usize,
+    /// Events that wait for the watermark; about 230 bytes each. Enough for all kernels in a
+    /// collector's buffers, or half of them with their launches. More are waiting for what was lost.
+    pub buffered_events: usize,
+    /// Kernels that wait for their launch; about 100 bytes each.
+    pub orphan_kernels: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { pending_launches: 1 << 16, graph_launches: 8192, buffered_events: 1 << 16, orphan_kernels: 1 << 13 }
+    }
+}
+
+/// Why a plan cannot run here.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot load the script's handlers into the tracer's engine")]
+    Load(#[from] LoadError),
+}
+
+/// What the output waits for: the oldest launch whose kernel has not come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub process: ProcessIndex,
+    /// Demangled name of the kernel, or the call's name.
+    pub name: Arc<str>,
+    /// CLOCK_MONOTONIC nanoseconds at which it was launched.
+    pub since_nanos: u64,
+    /// Events that wait behind it.
+    pub events: usize,
+}
+
+/// Decodes, joins, orders and handles the events of all processes of a run.
+pub struct Pipeline {
+    state: State,
+    processes: Vec<Process>,
+    handlers: Handlers,
+    strings: Strings,
+    ledger: Ledger,
+    limits: Limits,
+    busy: BusyGpus,
+}
+
+impl Pipeline {
+    /// Loads the plan's handlers that run in the tracer.
+    ///
+    /// # Errors
+    /// When a program or map cannot be loaded into the engine.
+    pub fn new(plan: Arc<Plan>, demangle: Demangle, remote: &mut RemoteMaps<'_>) -> Result<Self, Error> {
+        let handlers = Handlers::of(&plan);
+        let engine = Engine::new(&plan.image, &handlers.programs(), remote)?;
+        Ok(Self::with_engine(plan, handlers, engine, demangle, false))
+    }
+
+    /// The same with every map in the engine, and the kernel's programs beside the tracer's.
+    pub(crate) fn all_native(plan: Arc<Plan>, demangle: Demangle) -> Result<Self, Error> {
+        let handlers = Handlers::of(&plan);
+        let kernel = plan.probes.iter().filter(|it| it.place == Place::Linux);
+        let mut programs = handlers.programs();
+        programs.extend(kernel.flat_map(|it| it.program.into_iter().chain(it.entry_program)));
+        programs.sort_unstable();
+        programs.dedup();
+        let engine = Engine::new(&plan.image, &programs, &mut |_, _| None)?;
+        Ok(Self::with_engine(plan, handlers, engine, demangle, true))
+    }
+
+    fn with_engine(plan: Arc<Plan>, handlers: Handlers, engine: Engine, demangle: Demangle, all_native: bool) -> Self {
+        let mut names = Names::new(&plan.strings);
+        let strings = Strings::new(demangle, &mut names);
+        let state = State { plan, engine, names, targets: Vec::new(), faults: FxHashMap::default(), all_native };
+        Pipeline {
+            state,
+            processes: Vec::new(),
+            handlers,
+            strings,
+            ledger: Ledger::default(),
+            limits: Limits::default(),
+            busy: BusyGpus::default(),
+        }
+    }
+
+    /// Other bounds than the default ones.
+    pub fn with_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// A process whose collector was armed.
+    pub fn add_process(&mut self, info: ProcessInfo) -> ProcessIndex {
+        let index = ProcessIndex(self.processes.len() as u32);
+        self.processes.push(Process::new(index, &info, self.limits));
+        self.state.targets.push(Target::new(info));
+        index
+    }
+
+    /// How many processes there are.
+    pub fn n_processes(&self) -> usize {
+        self.processes.len()
+    }
+
+    /// Thread ids as the target sees them, and as the tracer does: for targets in another pid
+    /// namespace. Others are taken as they are.
+    pub fn translate_threads(&mut self, process: ProcessIndex, ids: impl IntoIterator<Item = (u32, u32)>) {
+        if let Some(process) = self.processes.get_mut(process.0 as usize) {
+            process.facts.thread_ids.extend(ids);
+        }
+    }
+
+    /// Takes one drain of a process's rings, and handles what is in order by now. A process that
+    /// is not known, or has ended, has no rings: that is counted as [`Loss::Malformed`].
+    pub fn feed(&mut self, process: ProcessIndex, rings: &[Vec<u8>], sink: &mut dyn Sink) {
+        let at = process.0 as usize;
+        if self.processes.get(at).is_none_or(|it| it.ended) {
+            return self.ledger.losses.add(Loss::Malformed, 1);
+        }
+        self.intake(at).take(rings);
+        self.handle_ready(at, Reach::Watermark, sink);
+    }
+
+    /// The process is gone or was disarmed: handles all that is left, and counts what never came.
+    pub fn end_process(&mut self, process: ProcessIndex, totals: CollectorTotals, sink: &mut dyn Sink) {
+        let at = process.0 as usize;
+        let Some(it) = self.processes.get_mut(at).filter(|it| !it.ended) else { return };
+        it.ended = true;
+        self.intake(at).give_up();
+        self.handle_ready(at, Reach::Everything, sink);
+        self.intake(at).count_lost_launches();
+        let arrived = self.processes[at].counts;
+        self.ledger.reconcile(arrived, &totals, self.handlers.wanted, self.strings.unnamed);
+    }
+
+    /// Ends every process that still runs, with no totals of their collectors.
+    pub fn finish(&mut self, sink: &mut dyn Sink) {
+        for at in 0..self.processes.len() as u32 {
+            self.end_process(ProcessIndex(at), CollectorTotals::default(), sink);
+        }
+    }
+
+    /// What became of the launches so far. While a process runs, launches in flight are neither
+    /// joined nor lost.
+    pub fn account(&self) -> Account {
+        self.ledger.account
+    }
+
+    /// Nanoseconds in which a GPU ran at least one kernel, of the GPU that was busiest.
+    pub fn busy_nanos(&self) -> u64 {
+        self.busy.most_nanos()
+    }
+
+    /// Everything lost so far, by kind and line of the script.
+    pub fn losses(&self) -> Losses {
+        let mut losses = self.ledger.losses.clone();
+        losses.merge(&self.state.handler_losses());
+        losses
+    }
+
+    /// Launches whose kernels never came, by name, most first.
+    pub fn lost_by_name(&self) -> Vec<(Arc<str>, u64)> {
+        self.ledger.lost_by_name(&self.state.names)
+    }
+
+    /// Launches whose kernels may still come, over all processes.
+    pub fn in_flight(&self) -> usize {
+        self.processes.iter().filter(|it| !it.ended).map(|it| it.launches.n_waiting()).sum()
+    }
+
+    /// What the output waits for, where events wait.
+    pub fn waiting(&self) -> Option<Waiting> {
+        let waiting = |it: &Process| {
+            let launch = *it.waits_for()?;
+            let name = self.state.names.get(it.facts.launch_symbol(&launch).name);
+            let name = name.cloned().unwrap_or_else(|| Arc::from(""));
+            Some(Waiting { process: it.facts.index, name, since_nanos: launch.start, events: it.queue.len() })
+        };
+        self.processes.iter().filter_map(waiting).min_by_key(|it| it.since_nanos)
+    }
+
+    /// The engine, the string table, the processes.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The same, for handlers that change maps.
+    pub fn state_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+
+    /// The string table.
+    pub fn names(&self) -> &Names {
+        &self.state.names
+    }
+
+    /// Return addresses of a stack that a collector took.
+    pub fn stack(&self, stack: StackKey) -> Option<(ProcessIndex, &[u64])> {
+        self.state.stack(stack)
+    }
+
+    /// The engine's part of a map.
+    pub fn part(&self, table: TableId) -> Vec<(Key, Cell)> {
+        self.state.part(table)
+    }
+
+    /// The same, and leaves it empty.
+    pub fn drain_part(&mut self, table: TableId) -> Vec<(Key, Cell)> {
+        self.state.drain_part(table)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    Watermark,
+    Everything,
+}
+
+impl Pipeline {
+    fn intake(&mut self, at: usize) -> Intake<'_> {
+        Intake {
+            process: &mut self.processes[at],
+            target: &mut self.state.targets[at],
+            names: &mut self.state.names,
+            strings: &mut self.strings,
+            ledger: &mut self.ledger,
+            handlers: &self.handlers,
+            limits: self.limits,
+        }
+    }
+
+    /// Handles the events that nothing earlier can precede any more.
+    fn handle_ready(&mut self, at: usize, reach: Reach, sink: &mut dyn Sink) {
+        let Process { queue, watermark, launches, orphans, .. } = &mut self.processes[at];
+        let batch = (!queue.is_empty()).then(|| {
+            let until = match reach {
+                Reach::Everything => u64::MAX,
+                Reach::Watermark => watermark.until(self.handlers.wanted, launches, orphans),
+            };
+            queue.take(until, self.limits.buffered_events)
+        });
+        watermark.end_drain();
+        let Some(batch) = batch else { return };
+        let mut ctx: GpuContext = [0; WORDS];
+        let mut n_handled = 0;
+        for (end, event) in batch.ready() {
+            let waits = reach == Reach::Watermark && self.processes[at].waits_for_names(event);
+            if waits || sink.is_over() {
+                break;
+            }
+            self.handle(at, event, &mut ctx, sink);
+            let handled_until = &mut self.processes[at].handled_until;
+            self.ledger.losses.add(Loss::OutOfOrder, u64::from(end < *handled_until));
+            *handled_until = end.max(*handled_until);
+            n_handled += 1;
+        }
+        self.processes[at].queue.put_back(batch, n_handled);
+    }
+
+    #[inline]
+    fn handle(&mut self, at: usize, event: &Joined, ctx: &mut GpuContext, sink: &mut dyn Sink) {
+        let facts = &self.processes[at].facts;
+        let handlers = match event.kind {
+            JoinedKind::Launch => {
+                facts.fill_launch_event(ctx, event, &self.strings);
+                &self.handlers.launch
+            }
+            JoinedKind::Kernel | JoinedKind::Unjoined => {
+                facts.fill_kernel_event(ctx, event, &self.strings);
+                self.busy.add(ctx[word::DEVICE] as u32, ctx[word::START], ctx[word::END]);
+                &self.handlers.kernel
+            }
+        };
+        for handler in handlers {
+            match handler.program {
+                Some(program) => self.state.run_gpu(handler.probe, program, ctx, sink),
+                None => sink.interpret(handler.probe, ctx, &mut self.state),
+            }
+        }
+    }
+}

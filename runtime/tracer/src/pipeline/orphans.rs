@@ -1,0 +1,46 @@
+//! Kernels that came before their launch: a launch record is written when its call returns.
+
+use xputrace_wire::record::Kernel;
+
+/// Flushes that a kernel waits for its launch.
+const MOST_FLUSHES: u64 = 2;
+
+/// Kernels that wait for their launch, in order of arrival.
+#[derive(Default)]
+pub(super) struct Orphans {
+    waiting: Vec<Orphan>,
+}
+
+pub(super) struct Orphan {
+    pub(super) kernel: Kernel,
+    /// Whether it has times.
+    pub(super) timed: bool,
+    flushes_seen: u64,
+}
+
+impl Orphans {
+    pub(super) fn push(&mut self, kernel: Kernel, timed: bool) {
+        self.waiting.push(Orphan { kernel, timed, flushes_seen: 0 });
+    }
+
+    /// Takes out those whose launch `join` finds.
+    pub(super) fn retry(&mut self, mut join: impl FnMut(&Orphan) -> bool) {
+        self.waiting.retain(|it| !join(it));
+    }
+
+    /// A flush has completed: gives up those that have waited for too many.
+    pub(super) fn expire(&mut self) -> impl Iterator<Item = Orphan> {
+        self.waiting.iter_mut().for_each(|it| it.flushes_seen += 1);
+        self.waiting.extract_if(.., |it| it.flushes_seen >= MOST_FLUSHES)
+    }
+
+    /// Gives up the oldest beyond `limit`.
+    pub(super) fn shrink_to(&mut self, limit: usize) -> impl Iterator<Item = Orphan> {
+        self.waiting.drain(..self.waiting.len().saturating_sub(limit))
+    }
+
+    /// End of the first to end; `u64::MAX` where none waits.
+    pub(super) fn oldest_end(&self) -> u64 {
+        self.waiting.iter().filter(|it| it.timed).map(|it| it.kernel.end).min().unwrap_or(u64::MAX)
+    }
+}

@@ -1,0 +1,204 @@
+//! What is known of one process, and its words of an event.
+
+use super::account::Counts;
+use super::handlers::Strings;
+use super::orphans::Orphans;
+use super::queue::{Joined, JoinedKind, Queue};
+use super::watermark::Watermark;
+use super::{Limits, ProcessIndex, ProcessInfo};
+use crate::clock::ClockOffset;
+use crate::context::{self, Comm, Identity, LaunchFacts, Symbol};
+use crate::join::Pending;
+use crate::state::IdMap;
+use rustc_hash::FxHashMap;
+use xputrace_model::context::{GpuContext, word};
+use xputrace_model::stack::StackKey;
+use xputrace_wire::record::{Launch, UNKNOWN};
+
+/// Threads remembered of one process.
+const MOST_THREADS: usize = 1 << 16;
+/// Bytes of names kept of one process, as they came and readable; a collector sends 4 MiB at most.
+const MOST_NAME_BYTES: usize = 32 << 20;
+/// Drains that an event waits for a name: another thread's ring may bring it in the next one.
+const MOST_NAME_WAITS: u32 = 2;
+
+/// What the collector was armed for. A recording may hold more: that is left out, so that a
+/// script gives the same answer live and replayed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) kernels: bool,
+    pub(super) launches: bool,
+}
+
+/// One process of a run.
+pub(super) struct Process {
+    pub(super) facts: Facts,
+    pub(super) ended: bool,
+    pub(super) clock: ClockOffset,
+    pub(super) launches: Pending,
+    pub(super) orphans: Orphans,
+    pub(super) watermark: Watermark,
+    pub(super) queue: Queue,
+    /// End of the last event that was handled.
+    pub(super) handled_until: u64,
+    pub(super) counts: Counts,
+    name_waits: u32,
+}
+
+impl Process {
+    pub(super) fn new(index: ProcessIndex, info: &ProcessInfo, limits: Limits) -> Self {
+        Process {
+            facts: Facts::new(index, info),
+            ended: false,
+            clock: ClockOffset::default(),
+            launches: Pending::new(limits.graph_launches),
+            orphans: Orphans::default(),
+            watermark: Watermark::default(),
+            queue: Queue::default(),
+            handled_until: 0,
+            counts: Counts::default(),
+            name_waits: 0,
+        }
+    }
+
+    /// Whether an event had better wait for a name that is still on its way.
+    #[inline]
+    pub(super) fn waits_for_names(&mut self, event: &Joined) -> bool {
+        let waits = self.name_waits < MOST_NAME_WAITS && self.facts.lacks_names(event);
+        self.name_waits = if waits { self.name_waits + 1 } else { 0 };
+        waits
+    }
+
+    /// The launch that holds back what waits, if anything waits.
+    pub(super) fn waits_for(&self) -> Option<&Launch> {
+        match self.ended || self.queue.is_empty() {
+            true => None,
+            false => self.watermark.oldest_withholding(&self.launches),
+        }
+    }
+}
+
+/// Ids and names.
+pub(super) struct Facts {
+    pub(super) index: ProcessIndex,
+    pid: u64,
+    pid_in_target: u32,
+    comm: Comm,
+    names: IdMap<Symbol>,
+    name_bytes: usize,
+    threads: FxHashMap<u32, Comm>,
+    /// Thread ids as the target sees them, to the tracer's.
+    pub(super) thread_ids: FxHashMap<u32, u32>,
+}
+
+impl Facts {
+    fn new(index: ProcessIndex, info: &ProcessInfo) -> Self {
+        let mut comm = [0; 16];
+        let bytes = info.comm.as_bytes();
+        let n = bytes.len().min(15);
+        comm[..n].copy_from_slice(&bytes[..n]);
+        Facts {
+            index,
+            pid: info.pid.into(),
+            pid_in_target: if info.pid_in_target == 0 { info.pid } else { info.pid_in_target },
+            comm: comm.into(),
+            names: IdMap::default(),
+            name_bytes: 0,
+            threads: FxHashMap::default(),
+            thread_ids: FxHashMap::default(),
+        }
+    }
+
+    pub(super) fn name_thread(&mut self, tid: u32, comm: [u8; 16]) {
+        if tid == self.pid_in_target {
+            self.comm = comm.into();
+        }
+        if self.threads.len() < MOST_THREADS || self.threads.contains_key(&tid) {
+            self.threads.insert(tid, comm.into());
+        }
+    }
+
+    pub(super) fn knows_name(&self, id: u32) -> bool {
+        self.names.get(id).is_some()
+    }
+
+    pub(super) fn has_room_for_names(&self) -> bool {
+        self.name_bytes < MOST_NAME_BYTES
+    }
+
+    /// Takes note of a name whose texts have so many bytes; false when the id is beyond what is kept.
+    pub(super) fn name(&mut self, id: u32, symbol: Symbol, bytes: usize) -> bool {
+        self.name_bytes += bytes;
+        self.names.insert(id, symbol)
+    }
+
+    fn lacks_names(&self, event: &Joined) -> bool {
+        let unknown = |id: u32| id != 0 && self.names.get(id).is_none();
+        match event.kind {
+            JoinedKind::Launch => unknown(event.launch.api) || unknown(event.launch.symbol),
+            JoinedKind::Unjoined => unknown(event.kernel.symbol),
+            JoinedKind::Kernel => unknown(event.kernel.symbol) || unknown(event.launch.api),
+        }
+    }
+
+    fn symbol(&self, id: u32) -> Symbol {
+        self.names.get(id).copied().unwrap_or_default()
+    }
+
+    /// A launch is named by its kernel; a graph's by the call.
+    pub(super) fn launch_symbol(&self, launch: &Launch) -> Symbol {
+        match launch.symbol {
+            0 | UNKNOWN => {
+                let api = self.symbol(launch.api);
+                Symbol { symbol: 0, ..api }
+            }
+            id => self.symbol(id),
+        }
+    }
+
+    fn thread(&self, launch: &Launch) -> Identity {
+        let tid = self.thread_ids.get(&launch.tid).copied().unwrap_or(launch.tid);
+        let comm = self.threads.get(&launch.tid).copied().unwrap_or(self.comm);
+        Identity { pid: self.pid, tid: tid.into(), comm }
+    }
+
+    pub(super) fn fill_kernel_event(&self, ctx: &mut GpuContext, event: &Joined, strings: &Strings) {
+        let mut identity = Identity { pid: self.pid, tid: self.pid, comm: self.comm };
+        if event.kind == JoinedKind::Unjoined {
+            context::clear_launch(ctx);
+        } else {
+            let thread = self.fill_launch_words(ctx, &event.launch, strings);
+            identity.tid = thread.tid;
+            if event.launch.stream == UNKNOWN {
+                ctx[word::LAUNCH_STREAM] = event.kernel.stream.into();
+            }
+        }
+        context::fill_kernel(ctx, &event.kernel, self.symbol(event.kernel.symbol), identity);
+    }
+
+    pub(super) fn fill_launch_event(&self, ctx: &mut GpuContext, event: &Joined, strings: &Strings) {
+        context::clear_kernel(ctx);
+        let thread = self.fill_launch_words(ctx, &event.launch, strings);
+        context::fill_identity(ctx, event.launch.start, thread);
+    }
+
+    fn fill_launch_words(&self, ctx: &mut GpuContext, launch: &Launch, strings: &Strings) -> Identity {
+        let thread = self.thread(launch);
+        let ustack = match launch.stack {
+            0 => StackKey::Lost,
+            id => StackKey::Collector { process: self.index.0, id },
+        };
+        context::fill_launch(
+            ctx,
+            &LaunchFacts {
+                record: launch,
+                symbol: self.launch_symbol(launch),
+                api: self.symbol(launch.api).symbol,
+                kind: if launch.launch_kind == Launch::GRAPH { strings.graph } else { strings.kernel },
+                ustack: ustack.to_word(),
+                thread,
+            },
+        );
+        thread
+    }
+}

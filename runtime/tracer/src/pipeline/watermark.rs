@@ -1,0 +1,77 @@
+//! How far the events of a process may be handled: nothing that is still to come ends before
+//! (docs/JOIN.md, "Order").
+
+use super::buffers::Buffers;
+use super::orphans::Orphans;
+use super::process::Wanted;
+use crate::join::Pending;
+use xputrace_wire::record::Launch;
+
+/// Contexts remembered of one process.
+const MOST_CONTEXTS: usize = 64;
+
+/// What a process's records have told about what is still to come.
+#[derive(Default)]
+pub(super) struct Watermark {
+    /// When the last completed flush began.
+    flushed_until: u64,
+    /// By context: start of the newest joined launch, now, one and two flushes ago.
+    horizons: Vec<(u32, [u64; 3])>,
+    /// End of the newest launch, and what it was when the last drain had been taken.
+    newest_launch_end: u64,
+    launch_end_of_last_drain: u64,
+    /// Without launches: what CUPTI's buffers tell.
+    pub(super) buffers: Buffers,
+}
+
+impl Watermark {
+    #[inline]
+    pub(super) fn launch(&mut self, launch: &Launch) {
+        self.newest_launch_end = self.newest_launch_end.max(launch.end);
+    }
+
+    /// A launch's kernel has arrived.
+    #[inline]
+    pub(super) fn joined(&mut self, launch: &Launch) {
+        if let Some((_, [newest, ..])) = self.horizons.iter_mut().find(|(context, _)| *context == launch.context) {
+            *newest = (*newest).max(launch.start);
+        } else if self.horizons.len() < MOST_CONTEXTS {
+            self.horizons.push((launch.context, [launch.start, 0, 0]));
+        }
+    }
+
+    pub(super) fn flush(&mut self, began: u64) {
+        self.flushed_until = self.flushed_until.max(began);
+        for (_, [now, one_ago, two_ago]) in &mut self.horizons {
+            (*two_ago, *one_ago) = (*one_ago, *now);
+        }
+        self.buffers.flush();
+    }
+
+    /// All of a drain was taken, and what was ready is about to be handled.
+    pub(super) fn end_drain(&mut self) {
+        self.launch_end_of_last_drain = self.newest_launch_end;
+    }
+
+    /// Events that end by this time may be handled.
+    pub(super) fn until(&self, wanted: Wanted, launches: &Pending, orphans: &Orphans) -> u64 {
+        match wanted {
+            Wanted { kernels: false, .. } => self.launch_end_of_last_drain,
+            Wanted { launches: false, .. } => self.buffers.complete_until(),
+            _ => {
+                let launch = self.oldest_withholding(launches).map_or(u64::MAX, |it| it.start);
+                self.flushed_until.min(launch).min(orphans.oldest_end())
+            }
+        }
+    }
+
+    /// The launch that holds later events back: the oldest whose kernel has not come. One that
+    /// kernels of later launches in its context overtook two flushes ago was lost by CUPTI
+    /// (which hands records over in order of launch) and holds back no longer.
+    pub(super) fn oldest_withholding<'a>(&self, launches: &'a Pending) -> Option<&'a Launch> {
+        let overtaken = |it: &Launch| {
+            self.horizons.iter().any(|(context, [_, _, two_ago])| *context == it.context && it.start < *two_ago)
+        };
+        launches.oldest(|it| !overtaken(it))
+    }
+}

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Memory over a long run: the tracer's, and what the collector adds to a program.
+#
+#   tests/bench/memory.sh [SECONDS]     XPUTRACE=path/of/the/binary, BUILD=folder with the workloads
+#
+# Runs the software GPU's `server` and four launching threads under a script with launch, stack and kernel,
+# and reads VmHWM (and the anonymous part of what is resident) of tracer and program every 5 s; then each
+# program without the tracer. Needs a development build of the workloads (cargo build -p xputrace-workloads)
+# and of the binary (its build folder holds the software GPU). As root the tracer also has its kernel side.
+set -eu
+here=$(cd "$(dirname "$0")/../.." && pwd)
+XPUTRACE=${XPUTRACE:-$here/target/release/xputrace}
+BUILD=${BUILD:-$here/target/debug}
+SECONDS_A_RUN=${1:-60}
+script='launch(|l| @calls[l.api, l.tid].count()); kernel(|k| @gpu[k.launch.ustack, k.name].sum(k.duration)); kernel(|k| @us.hist((k.start - k.launch.time) / 1.us));'
+[ -x "$XPUTRACE" ] || { echo "no xputrace at $XPUTRACE: make build, or set XPUTRACE" >&2; exit 1; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+softgpu=$(ls -t "$BUILD"/build/xputrace-*/out/softgpu.so | head -1)
+for name in libcuda.so.1 libcuda.so libcudart.so.13 libcupti.so.13 libcupti.so; do ln -s "$softgpu" "$work/$name"; done
+export LD_LIBRARY_PATH=$work
+
+field() { sed -n "s/^$2:[[:space:]]*\([0-9]*\) kB/\1/p" "/proc/$1/status" 2>/dev/null || true; }
+mib() { awk -v k="${1:-0}" 'BEGIN { printf "%.1f", k / 1024 }'; }
+child_of() { cat "/proc/$1/task/$1/children" 2>/dev/null | tr -d ' ' || true; }
+
+# The program's peak alone, for as long as it runs, at most so many seconds.
+alone() {
+    "$@" >"$work/alone.json" & local pid=$! at=0
+    while kill -0 $pid 2>/dev/null && [ $at -lt "$SECONDS_A_RUN" ]; do
+        sleep 1
+        at=$((at + 1))
+        peak=$(field $pid VmHWM)
+        [ -n "$peak" ] && last=$peak anonymous=$(field $pid RssAnon)
+    done
+    kill $pid 2>/dev/null || true
+    wait $pid 2>/dev/null || true
+    echo "alone: program VmHWM $(mib "$last") MiB, anonymous $(mib "$anonymous") MiB"
+}
+
+traced() {
+    "$XPUTRACE" -f json --quiet --for "${SECONDS_A_RUN}s" -o "$work/out.json" -e "$script" -- "$@" >"$work/program.json" &
+    local tracer=$! at=0 program
+    while kill -0 $tracer 2>/dev/null && [ $at -lt "$SECONDS_A_RUN" ]; do
+        sleep 5
+        at=$((at + 5))
+        program=$(child_of $tracer)
+        [ -n "$program" ] || break
+        echo "$at s: tracer VmHWM $(mib "$(field $tracer VmHWM)") MiB, anonymous $(mib "$(field $tracer RssAnon)") MiB;" \
+            "program VmHWM $(mib "$(field "$program" VmHWM)") MiB, anonymous $(mib "$(field "$program" RssAnon)") MiB, shared $(mib "$(field "$program" RssShmem)") MiB"
+    done
+    wait $tracer || true
+    [ -n "${program:-}" ] && kill "$program" 2>/dev/null || true
+    sed -n 's/.*"account":\({[^}]*}\).*/account: \1/p' "$work/out.json"
+}
+
+case_of() {
+    echo "== $*"
+    alone "$@"
+    traced "$@"
+}
+
+case_of "$BUILD/server" --requests=100000000
+case_of "$BUILD/threads" --threads=4 --launches=100000000 --every=1
+case_of "$BUILD/threads" --threads=4 --launches=100000000
