@@ -1,7 +1,7 @@
 //! Numbers of the helper functions that programs call.
 //!
-//! Source: `include/uapi/linux/bpf.h`, except [`NAME_TEXT`] and [`MAP_MODIFY`], which only the
-//! tracer's engine has.
+//! Source: `include/uapi/linux/bpf.h`, except [`NAME_TEXT`], [`MAP_MODIFY`] and [`NAME_MATCHES`],
+//! which only the tracer's engine has.
 
 pub const MAP_LOOKUP_ELEM: i32 = 1;
 pub const MAP_UPDATE_ELEM: i32 = 2;
@@ -37,6 +37,16 @@ pub const NAME_TEXT: i32 = 9001;
 /// element yet; 0, or a negative errno where the map is full. Exact also where the map lives in
 /// the kernel and its programs change the same element. Only in the tracer's engine.
 pub const MAP_MODIFY: i32 = 9002;
+
+/// `u64 name_matches(u64 string_id, u64 wanted_id, u64 place)`: 1 when one string of the run's
+/// string table has another in it, at [`MATCH_START`], [`MATCH_END`] or anywhere; else 0. Only in
+/// the tracer's engine.
+pub const NAME_MATCHES: i32 = 9003;
+
+/// `place` of `name_matches`.
+pub const MATCH_ANYWHERE: i64 = 0;
+pub const MATCH_START: i64 = 1;
+pub const MATCH_END: i64 = 2;
 
 /// `flags` of `map_update_elem`.
 pub const UPDATE_ANY: i32 = 0;
@@ -74,6 +84,7 @@ pub fn name(helper: i32) -> Option<&'static str> {
         MAP_LOOKUP_PERCPU_ELEM => "map_lookup_percpu_elem",
         NAME_TEXT => "name_text",
         MAP_MODIFY => "map_modify",
+        NAME_MATCHES => "name_matches",
         _ => return None,
     })
 }

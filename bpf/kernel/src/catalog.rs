@@ -34,6 +34,10 @@ impl Catalog for LiveCatalog {
         read(category, name, "format").map(|it| parse_format(&it)).map_err(|it| it.to_string())
     }
 
+    fn tracepoints(&self) -> Result<Vec<String>, String> {
+        tracepoints()
+    }
+
     fn pid_namespace(&self) -> Option<(u64, u64)> {
         let namespace = std::fs::metadata("/proc/self/ns/pid").ok()?;
         (namespace.ino() != INITIAL_PID_NAMESPACE).then_some((namespace.dev(), namespace.ino()))

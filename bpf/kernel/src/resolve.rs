@@ -13,6 +13,7 @@ use std::collections::{HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+pub(crate) use xputrace_model::catalog::glob;
 use xputrace_model::diagnostic;
 
 /// Directories that dynamic linkers search, and where CUDA installs itself.
@@ -284,33 +285,6 @@ fn number(text: &str) -> Option<u64> {
 /// Whether a name is a pattern.
 pub(crate) fn is_glob(pattern: &str) -> bool {
     pattern.contains(['*', '?'])
-}
-
-/// Whether `text` matches a pattern with `*` (any text) and `?` (any one character).
-pub(crate) fn glob(pattern: &str, text: &str) -> bool {
-    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
-    let (mut p, mut t) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while t < text.len() {
-        match pattern.get(p) {
-            Some(b'*') => {
-                star = Some((p, t));
-                p += 1;
-            }
-            Some(it) if *it == b'?' || *it == text[t] => {
-                p += 1;
-                t += 1;
-            }
-            _ => match &mut star {
-                Some((after, taken)) => {
-                    *taken += 1;
-                    (p, t) = (*after + 1, *taken);
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern[p..].iter().all(|it| *it == b'*')
 }
 
 /// Whether a file name belongs to a library: `libc` is `libc.so.6` and `libc-2.31.so`, `cudart`

@@ -6,6 +6,9 @@ pub trait Catalog {
     /// The format of a tracepoint; the error is a sentence (unknown, unreadable, near names).
     fn tracepoint(&self, category: &str, name: &str) -> Result<TracepointFormat, String>;
 
+    /// `CATEGORY:NAME` of all tracepoints, sorted; the error is a sentence.
+    fn tracepoints(&self) -> Result<Vec<String>, String>;
+
     /// Device and inode of the tracer's pid namespace when it is not the initial one: process
     /// and thread ids are then asked for in that namespace.
     fn pid_namespace(&self) -> Option<(u64, u64)>;
@@ -42,6 +45,33 @@ pub enum TracepointFieldType {
     Other,
 }
 
+/// Whether `text` is what `pattern` describes: `*` is any text, `?` any byte.
+pub fn glob(pattern: &str, text: &str) -> bool {
+    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
+    let (mut p, mut t) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, t));
+                p += 1;
+            }
+            Some(it) if *it == b'?' || *it == text[t] => {
+                p += 1;
+                t += 1;
+            }
+            _ => match &mut star {
+                Some((after, taken)) => {
+                    *taken += 1;
+                    (p, t) = (*after + 1, *taken);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|it| *it == b'*')
+}
+
 /// A machine in miniature, the same everywhere: for goldens, and for `--replay`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MiniCatalog;
@@ -55,28 +85,30 @@ impl Catalog for MiniCatalog {
         };
         let chars =
             |name: &str, offset| TracepointField { name: name.into(), offset, kind: TracepointFieldType::Chars(16) };
-        match (category, name) {
-            ("sched", "sched_switch") => Ok(TracepointFormat {
-                fields: vec![
-                    chars("prev_comm", 8),
-                    int("prev_pid", 24, 4, true),
-                    int("prev_prio", 28, 4, true),
-                    int("prev_state", 32, 8, true),
-                    chars("next_comm", 40),
-                    int("next_pid", 56, 4, true),
-                    int("next_prio", 60, 4, true),
-                ],
-            }),
-            ("syscalls", "sys_enter_write") => Ok(TracepointFormat {
-                fields: vec![
-                    int("__syscall_nr", 8, 4, true),
-                    int("fd", 16, 8, false),
-                    int("buf", 24, 8, false),
-                    int("count", 32, 8, false),
-                ],
-            }),
-            _ => Err(format!("there is no tracepoint `{category}:{name}`")),
-        }
+        let fields = match (category, name) {
+            ("sched", "sched_switch") => vec![
+                chars("prev_comm", 8),
+                int("prev_pid", 24, 4, true),
+                int("prev_prio", 28, 4, true),
+                int("prev_state", 32, 8, true),
+                chars("next_comm", 40),
+                int("next_pid", 56, 4, true),
+                int("next_prio", 60, 4, true),
+            ],
+            ("syscalls", "sys_enter_write") => vec![
+                int("__syscall_nr", 8, 4, true),
+                int("fd", 16, 8, false),
+                int("buf", 24, 8, false),
+                int("count", 32, 8, false),
+            ],
+            ("syscalls", "sys_enter_close") => vec![int("__syscall_nr", 8, 4, true), int("fd", 16, 8, false)],
+            _ => return Err(format!("there is no tracepoint `{category}:{name}`")),
+        };
+        Ok(TracepointFormat { fields })
+    }
+
+    fn tracepoints(&self) -> Result<Vec<String>, String> {
+        Ok(["sched:sched_switch", "syscalls:sys_enter_close", "syscalls:sys_enter_write"].map(str::to_owned).into())
     }
 
     fn pid_namespace(&self) -> Option<(u64, u64)> {

@@ -42,19 +42,19 @@ impl Arguments {
         Arguments { words }
     }
 
-    /// The value given for `name`, typed as its default; the last one counts. The error is a sentence.
-    pub(crate) fn take(&mut self, name: &str, default: &ArgumentValue) -> Result<Option<ArgumentValue>, String> {
+    /// The value given for `name`, typed as its default; the last one counts.
+    pub(crate) fn take(&mut self, name: &str, default: &ArgumentValue) -> Result<Option<ArgumentValue>, Refused> {
         let mut found = None;
         for at in 0..self.words.len() {
             if let Some(text) = self.text(at, name, default)? {
-                found = Some(parse(name, &text, default)?);
+                found = Some(parse(name, text, default)?);
             }
         }
         Ok(found)
     }
 
     /// The text of the value, when word `at` gives it.
-    fn text(&mut self, at: usize, name: &str, default: &ArgumentValue) -> Result<Option<String>, String> {
+    fn text(&mut self, at: usize, name: &str, default: &ArgumentValue) -> Result<Option<String>, Refused> {
         let Some(word) = self.words[at].text.strip_prefix("--") else { return Ok(None) };
         let is_flag = matches!(default, ArgumentValue::Bool(_));
         let (given, value) = match word.split_once('=') {
@@ -66,7 +66,10 @@ impl Arguments {
             (true, None) if is_flag => "true".to_owned(),
             (true, None) => {
                 let Some(next) = self.words.get_mut(at + 1).filter(|it| !it.text.starts_with("--")) else {
-                    return Err(format!("`--{name}` needs a value"));
+                    return Err(Refused {
+                        message: format!("`--{name}` needs a value"),
+                        help: format!("write `{}`", form(name, default)),
+                    });
                 };
                 next.used = true;
                 next.text.clone()
@@ -94,17 +97,58 @@ fn advice(word: &str, names: &[&str]) -> String {
     }
 }
 
-fn parse(name: &str, text: &str, default: &ArgumentValue) -> Result<ArgumentValue, String> {
-    match default {
-        ArgumentValue::Str(_) => Ok(ArgumentValue::Str(text.to_owned())),
-        ArgumentValue::Int(_) => units::parse(text)
-            .map(ArgumentValue::Int)
-            .ok_or_else(|| format!("`--{name}` takes an integer or a duration such as 10ms, not `{text}`")),
-        ArgumentValue::Bool(_) => match text {
-            "true" | "yes" | "1" => Ok(ArgumentValue::Bool(true)),
-            "false" | "no" | "0" => Ok(ArgumentValue::Bool(false)),
-            _ => Err(format!("`--{name}` takes true or false, not `{text}`")),
+/// A value that an argument does not take: what is wrong, and what to write.
+pub(crate) struct Refused {
+    pub(crate) message: String,
+    pub(crate) help: String,
+}
+
+fn parse(name: &str, text: String, default: &ArgumentValue) -> Result<ArgumentValue, Refused> {
+    let (takes, help) = match default {
+        ArgumentValue::Str(_) => return Ok(ArgumentValue::Str(text)),
+        ArgumentValue::Int(_) => match units::integer(&text) {
+            Some(n) => return Ok(ArgumentValue::Int(n)),
+            None => ("an integer without a unit", integer_help(name, &text, default)),
         },
+        ArgumentValue::Time { .. } => match units::parse(&text) {
+            Some(nanos) => return Ok(ArgumentValue::Time { nanos, written: text }),
+            None => ("a time with its unit", time_help(name, &text, default)),
+        },
+        ArgumentValue::Bool(_) => match &*text {
+            "true" | "yes" | "1" => return Ok(ArgumentValue::Bool(true)),
+            "false" | "no" | "0" => return Ok(ArgumentValue::Bool(false)),
+            _ => ("true or false", format!("write `--{name}` or `--no-{name}`")),
+        },
+    };
+    Err(Refused { message: format!("`--{name}` takes {takes}, not `{text}`"), help })
+}
+
+/// `--ms=2s` is meant as `--ms=2000` where the name says the unit.
+fn integer_help(name: &str, text: &str, default: &ArgumentValue) -> String {
+    let counted = units::parse(text).zip(units::whole(1, name)).filter(|(nanos, one)| nanos % one == 0);
+    match counted {
+        Some((nanos, one)) if name != "hz" => format!("it counts {name}: write `--{name}={}`", nanos / one),
+        _ if units::parse(text).is_some() => {
+            format!("write `{}`; what it counts is for its help text to say", form(name, default))
+        }
+        _ => format!("write `{}`", form(name, default)),
+    }
+}
+
+fn time_help(name: &str, text: &str, default: &ArgumentValue) -> String {
+    match units::integer(text) {
+        Some(n) => format!("write `--{name}={n}ms`, or another of the units {}", units::names()),
+        None => format!("write `{}`; the units are {}", form(name, default), units::names()),
+    }
+}
+
+/// How an argument is given its default.
+fn form(name: &str, default: &ArgumentValue) -> String {
+    match default {
+        ArgumentValue::Int(n) => format!("--{name}={n}"),
+        ArgumentValue::Time { written, .. } => format!("--{name}={written}"),
+        ArgumentValue::Str(text) => format!("--{name}={text:?}"),
+        ArgumentValue::Bool(_) => format!("--{name}"),
     }
 }
 
@@ -115,6 +159,7 @@ pub fn help(arguments: &[ArgumentSpec]) -> String {
     let lines = arguments.iter().zip(&left).map(|(spec, left)| {
         let default = match &spec.default {
             ArgumentValue::Int(n) => format!("default {n}"),
+            ArgumentValue::Time { written, .. } => format!("default {written}"),
             ArgumentValue::Str(text) => format!("default \"{text}\""),
             ArgumentValue::Bool(on) => format!("default {}", if *on { "on" } else { "off" }),
         };
@@ -127,6 +172,7 @@ pub fn help(arguments: &[ArgumentSpec]) -> String {
 fn usage(spec: &ArgumentSpec) -> String {
     match &spec.default {
         ArgumentValue::Int(_) => format!("--{}=N", spec.name),
+        ArgumentValue::Time { .. } => format!("--{}=TIME", spec.name),
         ArgumentValue::Str(_) => format!("--{}=TEXT", spec.name),
         ArgumentValue::Bool(true) => format!("--no-{}", spec.name),
         ArgumentValue::Bool(false) => format!("--{}", spec.name),

@@ -7,7 +7,7 @@ use crate::handler::{Captured, Function, Handler, MapDeclaration, Options, map_n
 use crate::maps::MapRef;
 use crate::session::{Body, Closure, Session, Shared};
 use crate::stage::{ArgumentSpec, ArgumentValue};
-use crate::{arguments, units};
+use crate::{arguments, lexer, units};
 use rhai::{Dynamic, Engine, FnPtr, ImmutableString, Map, NativeCallContext};
 use std::any::TypeId;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
@@ -317,19 +317,17 @@ fn target(call: &Call, event: Event, pattern: &str) -> Option<(Target, String)> 
 
 fn take_rate(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Option<(Target, String)> {
     let first = if arguments.is_empty() { Dynamic::UNIT } else { arguments.remove(0) };
-    let example = if event == Event::Profile { "99.hz" } else { "1.s" };
     let Ok(nanos) = first.as_int() else {
         let message = format!("`{}` takes a rate or a duration first, not {}", event.name(), kind_of(&first));
-        call.error("rate", message).help(format!("such as `{example}`")).report(call);
+        call.error("rate", message).help(format!("write `{}`", call.usage(event))).report(call);
         return None;
     };
-    let shortest = if event == Event::Profile { units::SECOND / MOST_SAMPLES } else { SHORTEST_INTERVAL };
-    if nanos < shortest || (event == Event::Profile && nanos > units::SECOND) {
-        let message = match event {
-            Event::Profile => format!("{nanos} ns between samples is not from 1 to {MOST_SAMPLES} a second"),
-            _ => format!("an interval of {nanos} ns is shorter than 1 ms"),
+    if let Some(problem) = rate_problem(event, nanos) {
+        let range = match event {
+            Event::Profile => format!("from 1 to {MOST_SAMPLES} samples a second"),
+            _ => format!("from {} up", units::shown(SHORTEST_INTERVAL)),
         };
-        call.error("rate", message).help(format!("a rate or duration has a unit: `{example}`")).report(call);
+        call.error("rate", problem).help(format!("write `{}`: {range}", call.usage(event))).report(call);
         return None;
     }
     Some(match event {
@@ -337,15 +335,29 @@ fn take_rate(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Option<
             let hz = (units::SECOND + nanos / 2) / nanos;
             (Target::Profile { hz: hz as u64 }, format!("profile:hz:{hz}"))
         }
-        _ => (Target::Interval { nanos: nanos as u64 }, interval_name(nanos)),
+        _ => {
+            let (unit, one) = units::largest(nanos);
+            (Target::Interval { nanos: nanos as u64 }, format!("interval:{unit}:{}", nanos / one))
+        }
     })
 }
 
-/// `interval:ms:100`: in the largest unit that divides it.
-fn interval_name(nanos: i64) -> String {
-    let units = [("s", units::SECOND), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
-    let (unit, one) = units.into_iter().find(|(_, one)| nanos % one == 0).unwrap_or(("ns", 1));
-    format!("interval:{unit}:{}", nanos / one)
+/// What is wrong with the time between two samples, or two runs of an interval.
+fn rate_problem(event: Event, nanos: i64) -> Option<String> {
+    let shown = units::shown(nanos);
+    // Who leaves the unit out says nanoseconds without knowing.
+    let unit = if nanos < 1_000 { "; a number without a unit is nanoseconds" } else { "" };
+    match event {
+        _ if nanos <= 0 => Some(format!("{shown} is no time between two of anything")),
+        Event::Profile if nanos < units::SECOND / MOST_SAMPLES => {
+            Some(format!("a sample each {shown} is {} a second{unit}", units::SECOND / nanos))
+        }
+        Event::Profile if nanos > units::SECOND => Some(format!("a sample each {shown} is less than one a second")),
+        Event::Interval if nanos < SHORTEST_INTERVAL => {
+            Some(format!("an interval of {shown} is shorter than {}{unit}", units::shown(SHORTEST_INTERVAL)))
+        }
+        _ => None,
+    }
 }
 
 fn take_options(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Option<Options> {
@@ -454,8 +466,8 @@ fn map_declaration(call: &Call, map: &Map) -> Result<MapDeclaration, String> {
 /// `arg("ms", 100, "kernels longer than this")`: the default, or what the command line says.
 fn argument(call: &Call) -> Dynamic {
     let (name, default, help) = match call.arguments.as_slice() {
-        [name, default] => (text_of(name), value_of(default), Some(String::new())),
-        [name, default, help] => (text_of(name), value_of(default), text_of(help)),
+        [name, default] => (text_of(name), value_of(call, default), Some(String::new())),
+        [name, default, help] => (text_of(name), value_of(call, default), text_of(help)),
         _ => (None, None, None),
     };
     let (Some(name), Some(default), Some(help)) = (name, default, help) else {
@@ -473,8 +485,8 @@ fn argument(call: &Call) -> Dynamic {
     call.session.borrow_mut().declared_arguments.push(spec);
     match given {
         Ok(given) => dynamic(&given.unwrap_or(default)),
-        Err(message) => {
-            call.error("argument-value", message).report(call);
+        Err(refused) => {
+            call.error("argument-value", refused.message).help(refused.help).report(call);
             dynamic(&default)
         }
     }
@@ -492,9 +504,18 @@ fn argument_problem(call: &Call, name: &str) -> Option<String> {
     twice.then(|| format!("the argument `{name}` is declared twice"))
 }
 
-fn value_of(value: &Dynamic) -> Option<ArgumentValue> {
+/// An argument's default. Times are integers to Rhai: that one is meant shows in the text alone.
+fn value_of(call: &Call, value: &Dynamic) -> Option<ArgumentValue> {
     if let Ok(n) = value.as_int() {
-        Some(ArgumentValue::Int(n))
+        let session = call.session.borrow();
+        let text = session.sources.files.get(call.at.file.0 as usize).and_then(|it| it.text.get(call.at.span.end..));
+        Some(match lexer::second_argument(text.unwrap_or_default()) {
+            Some(lexer::Written::Time(written)) => ArgumentValue::Time { nanos: n, written },
+            Some(lexer::Written::Computed) => {
+                ArgumentValue::Time { nanos: n, written: units::shown(n).replace(' ', "") }
+            }
+            None => ArgumentValue::Int(n),
+        })
     } else if let Ok(on) = value.as_bool() {
         Some(ArgumentValue::Bool(on))
     } else {
@@ -504,7 +525,7 @@ fn value_of(value: &Dynamic) -> Option<ArgumentValue> {
 
 fn dynamic(value: &ArgumentValue) -> Dynamic {
     match value {
-        ArgumentValue::Int(n) => Dynamic::from_int(*n),
+        ArgumentValue::Int(n) | ArgumentValue::Time { nanos: n, .. } => Dynamic::from_int(*n),
         ArgumentValue::Bool(on) => Dynamic::from_bool(*on),
         ArgumentValue::Str(text) => Dynamic::from(text.clone()),
     }

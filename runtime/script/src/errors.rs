@@ -205,6 +205,8 @@ pub(crate) fn parse(file: FileId, text: &str, positions: &Positions, error: &Par
             Diagnostic::error("assignment", "this cannot be assigned to", label)
                 .help("variables, `@maps`, their elements and `l.tag` can")
         }
+        ParseErrorType::ExprTooDeep => Diagnostic::error("too-deep", "this is nested too deeply", label)
+            .help("take parts of it out: `let part = …;`, or a function"),
         ParseErrorType::UnexpectedEOF => {
             Diagnostic::error("syntax", "the script ends in the middle of something", label)
         }

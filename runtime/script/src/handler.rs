@@ -113,6 +113,8 @@ pub struct Positions {
     /// Characters of the rewritten text that take more than a byte: (offset, bytes beyond one),
     /// ascending. Rhai's columns count characters.
     pub wide: Vec<(usize, usize)>,
+    /// Byte offset of each line of the user's text.
+    pub user_lines: Vec<usize>,
 }
 
 /// The variable that stands for `@` alone. No other map's variable can be called so: names of
@@ -132,12 +134,23 @@ impl Positions {
     /// Byte offset in the user's text of a position that Rhai reported.
     pub fn offset(&self, position: Position) -> usize {
         let (Some(line), column) = (position.line(), position.position().unwrap_or(1)) else { return 0 };
-        let rewritten = self.rewritten_offset(line, column);
+        self.user_offset(self.rewritten_offset(line, column))
+    }
+
+    /// Byte offset in the user's text of one in the rewritten text.
+    pub(crate) fn user_offset(&self, rewritten: usize) -> usize {
         let at = self.anchors.partition_point(|(from, _)| *from <= rewritten);
         match at.checked_sub(1).map(|i| self.anchors[i]) {
             Some((from, to)) => to + (rewritten - from),
             None => rewritten,
         }
+    }
+
+    /// The 1-based line and column, in bytes, of an offset in the user's text.
+    pub fn line_and_column(&self, offset: usize) -> (u32, u32) {
+        let line = self.user_lines.partition_point(|it| *it <= offset);
+        let start = line.checked_sub(1).map_or(0, |it| self.user_lines[it]);
+        (line.max(1) as u32, (offset - start) as u32 + 1)
     }
 
     /// Byte offset in the rewritten text of a 1-based line and column.
@@ -173,10 +186,9 @@ impl Staged {
 
     /// The same as a line for counters and `explain`.
     pub fn site(&self, file: FileId, position: Position) -> Site {
-        let offset = self.positions[file.0 as usize].offset(position);
-        let text = &self.sources.files[file.0 as usize].text;
-        let line = 1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|&&b| b == b'\n').count() as u32;
-        Site { file, offset: offset as u32, line }
+        let positions = &self.positions[file.0 as usize];
+        let offset = positions.offset(position);
+        Site { file, offset: offset as u32, line: positions.line_and_column(offset).0 }
     }
 }
 

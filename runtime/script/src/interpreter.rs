@@ -123,13 +123,17 @@ fn resolve_maps(engine: &mut Engine, session: &Shared) {
 /// `100.ms`, `x / 1.us`, `99.hz`, `x.human`.
 fn register_units(engine: &mut Engine) {
     for (name, nanos) in units::NANOS {
-        engine.register_get(*name, move |n: &mut i64| n.wrapping_mul(*nanos));
         engine.register_get(*name, move |n: &mut f64| (*n * *nanos as f64).round() as i64);
     }
-    engine.register_get("hz", |n: &mut i64| match units::whole(*n, "hz") {
-        Some(nanos) => Ok(nanos),
-        None => Failure::raise("rate", format!("{n} times a second is no rate"), None),
-    });
+    for name in units::NANOS.iter().map(|it| it.0).chain(["hz"]) {
+        engine.register_get(name, move |n: &mut i64| match units::whole(*n, name) {
+            Some(nanos) => Ok(nanos),
+            None => {
+                let (message, help) = units::refusal(*n, name);
+                Failure::raise(if name == "hz" { "rate" } else { "overflow" }, message, Some(help))
+            }
+        });
+    }
     // What an integer measures is not known any more: a wrong unit would be worse than none.
     engine.register_get("human", |n: &mut i64| n.to_string());
 }

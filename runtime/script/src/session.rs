@@ -49,6 +49,8 @@ pub(crate) struct Syntax {
     parameters: FxHashMap<String, Vec<String>>,
     /// Byte offset in the user's text of every closure, by its made-up name.
     offsets: FxHashMap<String, usize>,
+    /// The other way round.
+    closures: FxHashMap<usize, String>,
 }
 
 /// An interpreted handler.
@@ -102,10 +104,10 @@ impl Session {
 
     /// The line of a label.
     pub(crate) fn site(&self, label: &Label) -> Site {
-        let text = self.sources.files.get(label.file.0 as usize).map_or("", |it| &it.text);
-        let before = &text.as_bytes()[..label.span.start.min(text.len())];
-        let line = 1 + before.iter().filter(|b| **b == b'\n').count() as u32;
-        Site { file: label.file, offset: label.span.start as u32, line }
+        let offset = label.span.start;
+        let parsed = self.files.get(label.file.0 as usize);
+        let line = parsed.map_or(1, |it| it.interpreted.positions.line_and_column(offset).0);
+        Site { file: label.file, offset: offset as u32, line }
     }
 
     /// The compiler's version of a function that the interpreter passed as a value.
@@ -131,7 +133,7 @@ impl File {
     /// The statements, in the compiler's dialect, of a function of the interpreter's dialect.
     fn compiled_twin(&self, name: &str) -> Option<Vec<Stmt>> {
         let twin = match self.interpreted.offsets.get(name) {
-            Some(offset) => self.compiled.offsets.iter().find(|(_, at)| *at == offset)?.0,
+            Some(offset) => self.compiled.closures.get(offset)?,
             None => name,
         };
         self.compiled.statements(twin)
@@ -144,7 +146,7 @@ impl Syntax {
             .iter_functions()
             .map(|it| (it.name.to_owned(), it.params.iter().map(|it| (*it).to_owned()).collect()))
             .collect();
-        let mut syntax = Syntax { parameters, offsets: FxHashMap::default(), positions, ast: ast.into() };
+        let mut syntax = Syntax { ast: ast.into(), positions, parameters, ..Syntax::default() };
         syntax.find_closures();
         syntax
     }
@@ -159,6 +161,7 @@ impl Syntax {
             }
             true
         });
+        self.closures = offsets.iter().map(|(name, at)| (*at, name.clone())).collect();
         self.offsets = offsets;
     }
 

@@ -2,9 +2,9 @@
 
 use crate::arguments::Arguments;
 use crate::errors;
-use crate::handler::{Function, ModuleAlias, Staged};
+use crate::handler::{Function, ModuleAlias, Staged, token_at};
 use crate::interpreter::{self, Interpreter};
-use crate::lexer::{self, Dialect};
+use crate::lexer::{self, Dialect, MOST_POSITIONS};
 use crate::session::{File, Session, Shared, Syntax, source_name};
 use crate::source::Loader;
 use crate::{bundle, static_check};
@@ -38,7 +38,14 @@ pub struct ArgumentSpec {
 /// A script argument's value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ArgumentValue {
+    /// A number without a unit.
     Int(i64),
+    /// A time, or the time between two of a rate, whose default the script writes with a unit.
+    Time {
+        nanos: i64,
+        /// As the script or the command line has it: `100ms`, `99hz`.
+        written: String,
+    },
     Bool(bool),
     Str(String),
 }
@@ -53,6 +60,7 @@ pub fn load(main: SourceFile, args: &[String], loader: Rc<dyn Loader>) -> Loaded
     let mut stage = Stage { engine, session: session.clone(), loader, modules: FxHashMap::default() };
     stage.run_main(main);
     stage.unknown_arguments();
+    stage.no_probes();
     stage.finish()
 }
 
@@ -87,6 +95,14 @@ impl Stage {
         let mut parsed = Vec::new();
         for dialect in [Dialect::Compiled, Dialect::Interpreted] {
             let lexed = lexer::rewrite(&text, dialect);
+            if let Some(offset) = lexed.too_far() {
+                let label = Label { file, span: token_at(&text, offset), note: None };
+                let message =
+                    format!("from here on places have no number: {MOST_POSITIONS} lines, and columns of a line, have");
+                found
+                    .push(Diagnostic::error("too-long", message, label).help("make it several files, and import them"));
+                break;
+            }
             let scope = interpreter::scope(&self.session, &lexed.map_variables);
             match self.engine.compile_with_scope(&scope, &lexed.text) {
                 Ok(mut ast) => {
@@ -178,12 +194,12 @@ impl Stage {
     }
 
     fn unknown_arguments(&self) {
+        // A script that stopped half-way has not declared all of its arguments.
+        if self.has_errors() {
+            return;
+        }
         let unknown = {
             let session = self.session.borrow();
-            // A script that stopped half-way has not declared all of its arguments.
-            if session.diagnostics.iter().any(|it| it.severity == Severity::Error) {
-                return;
-            }
             session.arguments.unknown(&session.declared_arguments)
         };
         for (word, advice) in unknown {
@@ -191,6 +207,23 @@ impl Stage {
             let message = format!("the script does not know the argument `{word}`");
             self.report(Diagnostic::error("unknown-argument", message, label).help(advice));
         }
+    }
+
+    /// What traces nothing and prints nothing was meant differently.
+    fn no_probes(&self) {
+        let idle = {
+            let session = self.session.borrow();
+            session.handlers.is_empty() && session.early.is_empty()
+        };
+        if idle && !self.has_errors() {
+            let label = Label { file: FileId(0), span: 0..0, note: None };
+            let warning = Diagnostic::warning("no-probe", "this script declares no probe: nothing is traced", label);
+            self.report(warning.help("write `kernel(|k| @time[k.name].sum(k.duration));`, for one"));
+        }
+    }
+
+    fn has_errors(&self) -> bool {
+        self.session.borrow().diagnostics.iter().any(|it| it.severity == Severity::Error)
     }
 
     /// The same mistake at the same place is said once.

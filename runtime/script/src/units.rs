@@ -10,12 +10,42 @@ pub(crate) const SECOND: i64 = 1_000_000_000;
 pub(crate) const NANOS: &[(&str, i64)] =
     &[("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", SECOND), ("minutes", 60 * SECOND), ("hours", 3600 * SECOND)];
 
-/// `n` of `unit` in nanoseconds; wraps as all integers of scripts do. `None` for no unit.
+/// `n` of `unit` in nanoseconds. `None` for no unit, for no rate, and beyond 64 bits.
 pub(crate) fn whole(n: i64, unit: &str) -> Option<i64> {
     match unit {
         "hz" if n > 0 => Some((SECOND + n / 2) / n),
-        _ => NANOS.iter().find(|(name, _)| *name == unit).map(|(_, nanos)| n.wrapping_mul(*nanos)),
+        _ => NANOS.iter().find(|(name, _)| *name == unit).and_then(|(_, nanos)| n.checked_mul(*nanos)),
     }
+}
+
+/// Whether a name is that of a unit.
+pub(crate) fn is_unit(name: &str) -> bool {
+    whole(1, name).is_some()
+}
+
+/// Why [`whole`] gave nothing for a unit.
+pub(crate) fn refusal(n: i64, unit: &str) -> (String, &'static str) {
+    match unit {
+        "hz" => (format!("{n} times a second is no rate"), "a rate is at least 1 a second: `99.hz`"),
+        _ => (format!("{n} {unit} are more nanoseconds than 64 bits hold"), "the longest time is 292 years"),
+    }
+}
+
+/// The units, for messages.
+pub(crate) fn names() -> String {
+    NANOS.iter().map(|it| it.0).chain(["hz"]).collect::<Vec<_>>().join(", ")
+}
+
+/// `250 ms`: in the largest unit up to seconds that divides it.
+pub(crate) fn shown(nanos: i64) -> String {
+    let (unit, one) = largest(nanos);
+    format!("{} {unit}", nanos / one)
+}
+
+/// The largest unit up to seconds that divides a time, and its nanoseconds.
+pub(crate) fn largest(nanos: i64) -> (&'static str, i64) {
+    let unit = NANOS.iter().take(4).rev().find(|(_, one)| nanos % one == 0);
+    unit.copied().unwrap_or(("ns", 1))
 }
 
 /// A number with a fraction, of `unit`, in nanoseconds; `None` where it is no whole number of
@@ -33,15 +63,20 @@ pub(crate) fn fraction(number: &str, unit: &str) -> Option<i64> {
     (near && whole.abs() < 9e18).then_some(whole as i64)
 }
 
-/// A duration on the command line: `200`, `200ms`, `1.5s`, `99hz`.
+/// A time on the command line, with its unit: `200ms`, `1.5s`, `99hz`, `250.us`.
 pub(crate) fn parse(text: &str) -> Option<i64> {
-    let digits = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let digits = text.find(|c: char| c.is_ascii_alphabetic())?;
     let (number, unit) = text.split_at(digits);
-    match (unit, number.contains('.')) {
-        ("", false) => number.replace('_', "").parse().ok(),
-        (_, false) => whole(number.replace('_', "").parse().ok()?, unit),
-        (_, true) => fraction(number, unit),
+    let number = number.strip_suffix('.').unwrap_or(number);
+    match number.contains('.') {
+        false => whole(integer(number)?, unit),
+        true => fraction(number, unit),
     }
+}
+
+/// An integer on the command line: `200`, `-3`, `1_000_000`.
+pub(crate) fn integer(text: &str) -> Option<i64> {
+    text.replace('_', "").parse().ok()
 }
 
 #[cfg(test)]
@@ -58,11 +93,22 @@ mod tests {
     }
 
     #[test]
+    fn times_are_shown_in_the_largest_unit_that_divides_them() {
+        assert_eq!(shown(250_000_000), "250 ms");
+        assert_eq!(shown(-1_000_000_000), "-1 s");
+        assert_eq!(shown(10_101_010), "10101010 ns");
+        assert_eq!(shown(3_600_000_000_000), "3600 s");
+    }
+
+    #[test]
     fn durations_on_the_command_line() {
-        assert_eq!(parse("200"), Some(200));
-        assert_eq!(parse("-3"), Some(-3));
         assert_eq!(parse("1.5ms"), Some(1_500_000));
+        assert_eq!(parse("250.us"), Some(250_000));
+        assert_eq!(parse("-3s"), Some(-3_000_000_000));
+        assert_eq!(parse("200"), None);
         assert_eq!(parse("1.5"), None);
         assert_eq!(parse("ms"), None);
+        assert_eq!(parse("9999999999s"), None);
+        assert_eq!(parse("0hz"), None);
     }
 }

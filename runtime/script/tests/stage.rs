@@ -124,12 +124,18 @@ fn rates_and_durations() {
 fn arguments_are_typed_by_their_default() {
     let script = "let ms = arg(\"ms\", 100, \"kernels longer than this\");\n\
                   let who = arg(\"who\", \"all\", \"a name\"); let deep = arg(\"deep\", false, \"stacks too\");\n\
-                  kernel(|k| if k.duration > ms && deep { @n[who].count() });";
-    let loaded = stage_with(script, &["--ms=1.5ms", "--who", "me", "--deep"]);
+                  let every = arg(\"every\", 1.5.s, \"time between two\"); let rate = arg(\"rate\", 99.hz);\n\
+                  let long = arg(\"long\", 2 * 1.ms, \"computed, (with)\");\n\
+                  kernel(|k| if k.duration > ms && deep && every > long { @n[who].sum(rate) });";
+    let loaded =
+        stage_with(script, &["--ms=1_500", "--who", "me", "--deep", "--every", "500ms", "--rate=50hz", "--long=3us"]);
     assert!(loaded.diagnostics.is_empty(), "{}", list(&loaded.diagnostics));
     let captured = &loaded.staged.handlers[0].captured;
     for expected in [
-        ("ms".to_owned(), Captured::Int(1_500_000)),
+        ("ms".to_owned(), Captured::Int(1_500)),
+        ("every".to_owned(), Captured::Int(500_000_000)),
+        ("rate".to_owned(), Captured::Int(20_000_000)),
+        ("long".to_owned(), Captured::Int(3_000)),
         ("who".to_owned(), Captured::Str("me".into())),
         ("deep".to_owned(), Captured::Bool(true)),
     ] {
@@ -137,20 +143,37 @@ fn arguments_are_typed_by_their_default() {
     }
     assert_eq!(loaded.arguments[0].default, ArgumentValue::Int(100));
     let help = xputrace_script::argument_help(&loaded.arguments);
-    assert!(help.starts_with("  --ms=N      kernels longer than this (default 100)\n"), "{help}");
+    let expected = "  --ms=N        kernels longer than this (default 100)\n  \
+                    --who=TEXT    a name (default \"all\")\n  \
+                    --deep        stacks too (default off)\n  \
+                    --every=TIME  time between two (default 1.5s)\n  \
+                    --rate=TIME   (default 99hz)\n  \
+                    --long=TIME   computed, (with) (default 2ms)\n";
+    assert_eq!(help, expected);
 }
 
 #[test]
 fn wrong_arguments_of_the_command_line() {
-    let script = "let ms = arg(\"ms\", 100, \"kernels longer than this\"); begin(|| print(ms));";
+    let script = "let ms = arg(\"ms\", 100, \"kernels longer than this\"); let every = arg(\"every\", 1.s);\n\
+                  begin(|| print(ms + every));";
     for (args, message) in [
         (&["--mss=3"][..], "the script does not know the argument `--mss=3`"),
-        (&["--ms=abc"], "`--ms` takes an integer or a duration such as 10ms, not `abc`"),
+        (&["--ms=abc"], "`--ms` takes an integer without a unit, not `abc`"),
+        (&["--ms=100ms"], "`--ms` takes an integer without a unit, not `100ms`"),
+        (&["--every=200"], "`--every` takes a time with its unit, not `200`"),
         (&["--ms"], "`--ms` needs a value"),
         (&["extra"], "the script does not know the argument `extra`"),
     ] {
         let loaded = stage_with(script, args);
         assert!(loaded.diagnostics.iter().any(|it| it.message == message), "{args:?}\n{}", list(&loaded.diagnostics));
+    }
+    for (args, help) in [
+        (&["--ms=2s"][..], "it counts ms: write `--ms=2000`"),
+        (&["--ms=1.5us"], "write `--ms=100`; what it counts is for its help text to say"),
+        (&["--every=200"], "write `--every=200ms`, or another of the units ns, us, ms, s, minutes, hours, hz"),
+    ] {
+        let loaded = stage_with(script, args);
+        assert!(loaded.diagnostics.iter().any(|it| it.help == [help]), "{args:?}\n{}", list(&loaded.diagnostics));
     }
     assert!(stage_with(script, &["--help"]).diagnostics.is_empty());
 }
@@ -172,6 +195,6 @@ fn bundled_texts_stage() {
         assert!(!script.summary().is_empty(), "{}", script.name);
     }
     for library in xputrace_script::stdlib() {
-        clean(&format!("import \"{}\" as l;", library.name));
+        clean(&format!("import \"{}\" as l; begin(|| print(1));", library.name));
     }
 }

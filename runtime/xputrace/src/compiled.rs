@@ -13,7 +13,7 @@ use xputrace_bytecode::{disasm, object};
 use xputrace_model::catalog::Catalog;
 use xputrace_model::diagnostic::{Diagnostic, Severity, SourceFile, Sources};
 use xputrace_model::plan::{Plan, ProbeScope};
-use xputrace_script::{ArgumentSpec, ArgumentValue, BundledLoader, Interpreter, Loader, compile};
+use xputrace_script::{ArgumentSpec, BundledLoader, Interpreter, Loader, compile};
 
 /// A script without errors: ready to run.
 pub struct Compiled {
@@ -184,18 +184,9 @@ fn similar(name: &str) -> String {
 fn help(name: &str, sources: &Sources, arguments: &[ArgumentSpec]) -> String {
     let mut out = manual(sources);
     out.push_str(&format!("\nUsage: xputrace {name} [ARGUMENTS] -- CMD …\n"));
-    if arguments.is_empty() {
-        out.push_str("\nIt takes no arguments of its own.\n");
-    } else {
-        out.push_str("\nArguments:\n");
-    }
-    for argument in arguments {
-        let default = match &argument.default {
-            ArgumentValue::Int(n) => n.to_string(),
-            ArgumentValue::Bool(b) => b.to_string(),
-            ArgumentValue::Str(s) => format!("{s:?}"),
-        };
-        out.push_str(&format!("  --{:<24} {} [default: {default}]\n", format!("{}=…", argument.name), argument.help));
+    match arguments {
+        [] => out.push_str("\nIt takes no arguments of its own.\n"),
+        some => out.push_str(&format!("\nArguments:\n{}", xputrace_script::argument_help(some))),
     }
     out
 }

@@ -265,6 +265,10 @@ impl Catalog for RecordedMachine {
         }
     }
 
+    fn tracepoints(&self) -> std::result::Result<Vec<String>, String> {
+        Ok(self.0.probes.iter().filter_map(|it| it.name.strip_prefix("tracepoint:").map(str::to_owned)).collect())
+    }
+
     fn pid_namespace(&self) -> Option<(u64, u64)> {
         None
     }

@@ -8,7 +8,7 @@ use super::pointer::{self, MAPS, VALUES};
 use crate::helper as id;
 
 /// Helpers of the engine, apart from `map_lookup_elem`, which has an instruction of its own.
-pub(super) const KNOWN: [i32; 24] = [
+pub(super) const KNOWN: [i32; 25] = [
     id::MAP_UPDATE_ELEM,
     id::MAP_DELETE_ELEM,
     id::KTIME_GET_NS,
@@ -33,6 +33,7 @@ pub(super) const KNOWN: [i32; 24] = [
     id::MAP_LOOKUP_PERCPU_ELEM,
     id::NAME_TEXT,
     id::MAP_MODIFY,
+    id::NAME_MATCHES,
 ];
 
 /// Records larger than this are refused, whatever the ring buffer's size.
@@ -91,6 +92,7 @@ impl<E: Env> Call<'_, '_, E> {
             id::GET_ATTACH_COOKIE => Ok(self.env.attach_cookie()),
             id::NAME_TEXT => self.name_text(),
             id::MAP_MODIFY => self.modify(),
+            id::NAME_MATCHES => Ok(self.name_matches().into()),
             _ => Err(FaultReason::NoHelper(helper)),
         }
     }
@@ -273,6 +275,19 @@ impl<E: Env> Call<'_, '_, E> {
         let n_bytes = text.len().min(out.len().saturating_sub(1));
         out[..n_bytes].copy_from_slice(&text[..n_bytes]);
         Ok(text.len() as u64)
+    }
+
+    fn name_matches(&mut self) -> bool {
+        let [string_id, wanted_id, place, ..] = self.args;
+        let wanted = &mut self.scratch.key;
+        wanted.clear();
+        wanted.extend_from_slice(self.env.name(wanted_id));
+        let text = self.env.name(string_id);
+        match place as i64 {
+            id::MATCH_START => text.starts_with(wanted),
+            id::MATCH_END => text.ends_with(wanted),
+            _ => wanted.is_empty() || text.windows(wanted.len()).any(|it| it == wanted.as_slice()),
+        }
     }
 }
 

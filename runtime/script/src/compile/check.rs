@@ -15,7 +15,7 @@ use xputrace_model::bucket::HIST_BITS;
 use xputrace_model::catalog::Catalog;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
 use xputrace_model::plan::{Place, Target};
-use xputrace_model::schema::{Event, Unit};
+use xputrace_model::schema::Event;
 use xputrace_model::table::TableKind;
 
 /// Most iterations of a `for`, which is unrolled.
@@ -492,15 +492,33 @@ impl Checker<'_> {
     fn call_stmt(&mut self, call: &FnCallExpr, at: Position) -> Option<Stmt> {
         let kind = match (&*call.name, &call.args[..]) {
             ("print", [argument]) => StmtKind::Print(self.printed(argument)),
+            ("print", []) => {
+                self.unsupported("print of nothing", at, "print a string: `print(\"\")` is an empty line");
+                return None;
+            }
             ("print", _) => {
                 self.unsupported("print of several values", at, "write one string: print(`${a} ${b}`)");
                 return None;
             }
             ("exit", []) => StmtKind::Exit(None),
-            ("exit", [code]) => StmtKind::Exit(Some(self.integer(code))),
+            ("exit", [code]) => StmtKind::Exit(Some(self.exit_code(code))),
             _ => StmtKind::Eval(self.call(call, at)),
         };
         Some(Stmt { kind, at })
+    }
+
+    /// What the command line sees has 8 bits; a constant that it would not see is a mistake.
+    fn exit_code(&mut self, code: &Syntax) -> Expr {
+        let code = self.integer(code);
+        match code.kind {
+            Kind::Const(n) if !(0..=255).contains(&n) && code.ty.base == Base::Int => {
+                let diagnostic = Diagnostic::error("exit-code", format!("{n} is no exit status"), self.label(code.at))
+                    .help("it is from 0 to 255");
+                let at = code.at;
+                self.poison(diagnostic, at)
+            }
+            _ => code,
+        }
     }
 
     /// The pieces of what is printed: text, and values with `.human` or without.
@@ -509,7 +527,7 @@ impl Checker<'_> {
         if let Some(name) = map_name(argument) {
             let label = self.label(argument.position());
             let id = self.shapes.get(&name);
-            if id.is_none_or(|id| matches!(self.shapes.purpose(id), Some(Purpose::Aggregate(_)) | None)) {
+            if id.is_none_or(|id| self.shapes.purpose(id) != Some(Purpose::Plain) || self.shapes.has_keys(id)) {
                 self.error(
                     Diagnostic::error("print-map", format!("`{name}` cannot be printed in a compiled handler"), label)
                         .help(format!("print it in `interval(1.s, || print({name}))` or in an `end` handler")),
@@ -528,7 +546,7 @@ impl Checker<'_> {
         let mut chain = Chain::of(piece);
         if let Some(Link::Property("human", _)) = chain.links.last() {
             chain.links.pop();
-            return vec![Part::Value { expr: self.chain(&chain, piece.position()), human: true }];
+            return vec![Part::Value { expr: self.chain(&chain), human: true }];
         }
         let expr = self.expr(piece);
         match expr.kind {
@@ -707,7 +725,7 @@ impl Checker<'_> {
         match value {
             Captured::Int(n) => of(Base::Int, *n),
             Captured::Bool(b) => of(Base::Bool, i64::from(*b)),
-            Captured::Str(text) => self.literal(text, at),
+            Captured::Str(text) => self.text_constant(text, at),
             Captured::Unit => missing(at),
             Captured::Closure(_) => {
                 let diagnostic = Diagnostic::error("function-value", format!("`{name}` is a function"), self.label(at))
@@ -735,17 +753,6 @@ impl Checker<'_> {
         }
         let diagnostic = diagnostic.help(format!("a map is written `@{name}`"));
         self.poison(diagnostic, at)
-    }
-
-    pub(super) fn unit_getter(name: &str) -> Option<(i64, Unit)> {
-        Some(match name {
-            "ns" => (1, Unit::Nanos),
-            "us" => (1_000, Unit::Nanos),
-            "ms" => (1_000_000, Unit::Nanos),
-            "s" => (1_000_000_000, Unit::Nanos),
-            "hz" => (1, Unit::None),
-            _ => return None,
-        })
     }
 }
 

@@ -3,7 +3,8 @@
 use super::chain::{Chain, Link, map_name, unwrapped};
 use super::check::{Checker, missing, text_bytes};
 use super::tables::{Purpose, join_base, join_unit};
-use super::typed::{Base, Block, Expr, Kind, Source, Type};
+use super::typed::{Base, Block, Expr, Kind, Source, Type, Where};
+use crate::units;
 use rhai::{Expr as Syntax, FlowControl, FnCallExpr, Position, Stmt as SyntaxStmt};
 use xputrace_bytecode::insn::{Alu, Cond};
 use xputrace_model::context::word;
@@ -30,7 +31,7 @@ impl Checker<'_> {
         match expr {
             Syntax::IntegerConstant(n, _) => int(*n, at),
             Syntax::BoolConstant(b, _) => Expr { kind: Kind::Const(i64::from(*b)), ty: Type::of(Base::Bool), at },
-            Syntax::StringConstant(text, _) => self.literal(text, at),
+            Syntax::StringConstant(text, _) => self.text_constant(text, at),
             Syntax::CharConstant(c, _) => self.literal(&c.to_string(), at),
             Syntax::Unit(_) => missing(at),
             Syntax::Stmt(block) => self.block_value(block.statements(), at),
@@ -38,7 +39,7 @@ impl Checker<'_> {
             Syntax::And(parts, _) => self.all(parts.iter(), at, Kind::And),
             Syntax::Or(parts, _) => self.all(parts.iter(), at, Kind::Or),
             Syntax::Coalesce(parts, _) => self.coalesce(parts, at),
-            Syntax::Variable(..) | Syntax::Dot(..) | Syntax::Index(..) => self.chain(&Chain::of(expr), at),
+            Syntax::Variable(..) | Syntax::Dot(..) | Syntax::Index(..) => self.chain(&Chain::of(expr)),
             Syntax::FloatConstant(..) => {
                 let diagnostic = Diagnostic::error("float", "handlers compute with integers", self.label(at))
                     .help("use a smaller unit: `1.5.ms` is 1500000 nanoseconds, 3 / 2 is 1");
@@ -48,10 +49,23 @@ impl Checker<'_> {
                 let pieces = pieces.iter().map(|it| self.expr(it)).collect();
                 self.concat(pieces, at)
             }
+            Syntax::DynamicConstant(..) => {
+                self.no_value("a closure", at, "make it a function of the script: `fn name(x) { … }`")
+            }
             Syntax::Array(..) => self.no_value("a list", at, "lists are keys only: `@m[a, b]`, `[a, b] in @m`"),
             Syntax::Map(..) => self.no_value("an object map", at, "use several maps, or several parts of a key"),
             _ => self.no_value("this expression", at, "wrap the handler in `interpret(…)` if it needs all of Rhai"),
         }
+    }
+
+    /// Texts end at a NUL wherever they are bytes, and one behind it would be lost.
+    pub(super) fn text_constant(&mut self, text: &str, at: Position) -> Expr {
+        if !text.contains('\0') {
+            return self.literal(text, at);
+        }
+        let diagnostic = Diagnostic::error("nul", "a string of a handler has no NUL in it", self.label(at))
+            .help("leave it out: what the target's strings hold ends at a NUL");
+        self.poison(diagnostic, at)
     }
 
     pub(super) fn no_value(&mut self, what: &str, at: Position, instead: &str) -> Expr {
@@ -60,7 +74,7 @@ impl Checker<'_> {
     }
 
     /// A head and what is applied to it.
-    pub(super) fn chain(&mut self, chain: &Chain, at: Position) -> Expr {
+    pub(super) fn chain(&mut self, chain: &Chain) -> Expr {
         if let Some(name) = map_name(chain.head) {
             return self.map_value(&name, chain);
         }
@@ -69,14 +83,6 @@ impl Checker<'_> {
             && !chain.links.is_empty()
         {
             return self.event_value(&chain.links);
-        }
-        if let (Syntax::FloatConstant(number, _), Some((Link::Property(name, _), rest))) =
-            (chain.head, chain.links.split_first())
-            && let Some((scale, unit)) = Self::unit_getter(name)
-        {
-            let nanos = (**number * scale as f64).round() as i64;
-            let value = Expr { kind: Kind::Const(nanos), ty: Type::with(Base::Int, unit), at };
-            return self.links(value, rest);
         }
         if let Syntax::Variable(variable, _, _) = chain.head
             && let Some((Link::Method(call, at), rest)) = chain.links.split_first()
@@ -125,40 +131,56 @@ impl Checker<'_> {
     fn links(&mut self, mut value: Expr, links: &[Link]) -> Expr {
         for link in links {
             value = match link {
-                Link::Property(name, at) => match Self::unit_getter(name) {
-                    Some((scale, unit)) => {
-                        let scale = Expr { ty: Type::with(Base::Int, unit), ..int(scale, *at) };
-                        let ty_unit = unit;
-                        let product = self.arithmetic(Alu::Mul, value, Expr { ty: Type::of(Base::Int), ..scale }, *at);
-                        Expr { ty: Type { unit: ty_unit, ..product.ty }, ..product }
-                    }
-                    None if *name == "human" => {
-                        self.no_value("`.human` outside a print", *at, "write it inside the string: `${x.human}`")
-                    }
-                    None => {
-                        let noun = value.ty.base.noun();
-                        let diagnostic = Diagnostic::error(
-                            "unknown-field",
-                            format!("{noun} has no field `{name}`"),
-                            self.label(*at),
-                        )
-                        .help("a number has the units `.ns .us .ms .s .hz`");
-                        self.poison(diagnostic, *at)
-                    }
-                },
-                Link::Method(call, at) => self.number_method(value, call, *at),
+                // What it is has been said to be a mistake already.
+                _ if is_poison(&value) => return value,
+                Link::Property(name, at) if units::is_unit(name) => self.in_unit(value, name, *at),
+                Link::Property("human", at) => {
+                    self.no_value("`.human` outside a print", *at, "write it inside the string: `${x.human}`")
+                }
+                Link::Property(name, at) => {
+                    let noun = value.ty.base.noun();
+                    let diagnostic =
+                        Diagnostic::error("unknown-field", format!("{noun} has no field `{name}`"), self.label(*at))
+                            .help(format!("a number has the units {}", units::names()));
+                    self.poison(diagnostic, *at)
+                }
+                Link::Method(call, at) => self.value_method(value, call, *at),
                 Link::Index(_, at) => self.no_value("indexing this value", *at, "only maps have elements"),
             };
         }
         value
     }
 
-    fn number_method(&mut self, value: Expr, call: &FnCallExpr, at: Position) -> Expr {
+    /// `n.ms`: nanoseconds, of a constant by what the top level says too.
+    fn in_unit(&mut self, value: Expr, unit: &str, at: Position) -> Expr {
+        let ty = Type::with(Base::Int, Unit::Nanos);
+        match (&value.kind, units::whole(1, unit)) {
+            (Kind::Const(n), _) if value.ty.base == Base::Int => match units::whole(*n, unit) {
+                Some(nanos) => Expr { ty, ..int(nanos, at) },
+                None => {
+                    let (message, help) = units::refusal(*n, unit);
+                    let diagnostic = Diagnostic::error("unit", message, self.label(at)).help(help);
+                    self.poison(diagnostic, at)
+                }
+            },
+            (_, Some(one)) if unit != "hz" => {
+                let product = self.arithmetic(Alu::Mul, value, int(one, at), at);
+                Expr { ty, ..product }
+            }
+            _ => self.no_value("`.hz` of a value that is not constant", at, "write the time between two: `1.s / x`"),
+        }
+    }
+
+    fn value_method(&mut self, value: Expr, call: &FnCallExpr, at: Position) -> Expr {
         if value.ty.base == Base::Unknown {
-            // What it is has been said to be a mistake already.
+            // Of a map that is not assigned to yet: the next round knows.
             return value;
         }
         match (&*call.name, call.args.len()) {
+            (method, 1) if value.ty.base.is_string() && Where::of(method).is_some() => {
+                let place = Where::of(method).unwrap_or(Where::Anywhere);
+                self.matching(place, value, &call.args[0], at)
+            }
             ("min" | "max", 1) => {
                 let other = self.integer(&call.args[0]);
                 self.pick(call.name == "max", value, other, at)
@@ -172,12 +194,38 @@ impl Checker<'_> {
                 );
                 let help = match value.ty.base {
                     Base::Name | Base::Text(_) => {
-                        "strings are compared whole, `==` and `!=`, and put together: `${a}:${b}`; `interpret(|k| …)` has all methods"
+                        "a string has `contains(\"x\")`, `starts_with(\"x\")` and `ends_with(\"x\")`; `interpret(|k| …)` has all methods"
                     }
                     Base::Stack => "a stack is a part of a key, or printed",
                     _ => "a number has `min(x)`, `max(x)` and `abs()`",
                 };
                 self.poison(diagnostic.help(help), at)
+            }
+        }
+    }
+
+    /// Whether a string has a text at a place.
+    fn matching(&mut self, place: Where, value: Expr, wanted: &Syntax, at: Position) -> Expr {
+        let wanted = self.expr(wanted);
+        let of = |kind| Expr { kind, ty: Type::of(Base::Bool), at };
+        match (&value.kind, wanted.kind) {
+            _ if is_poison(&value) => value,
+            (Kind::Literal(text), Kind::Literal(wanted)) => of(Kind::Const(place.holds(text, &wanted).into())),
+            (_, Kind::Literal(_)) if value.ty.base == Base::Name && self.place == Place::Linux => {
+                let message = "the text of this name is not known in the kernel";
+                let diagnostic = Diagnostic::error("name-as-text", message, self.label(value.at))
+                    .help("compare it whole, `==`, or narrow what is probed: `uprobe(\"libc:mem*\", …)`");
+                self.poison(diagnostic, at)
+            }
+            (_, Kind::Literal(wanted)) => of(Kind::Match(place, Box::new(value), wanted)),
+            _ => {
+                let diagnostic = Diagnostic::error(
+                    "not-constant",
+                    "what is looked for must be text that is known when the script is compiled",
+                    self.label(wanted.at),
+                )
+                .help("write it in quotes, or keep it in a variable of the script's top level");
+                self.poison(diagnostic, at)
             }
         }
     }
@@ -314,7 +362,9 @@ impl Checker<'_> {
             }
             ("str", [address]) => self.user_text(address, None, at),
             ("str", [address, bytes]) => self.user_text(address, Some(bytes), at),
-            ("print" | "exit", _) => self.no_value("the value of this call", at, "call it as a statement of its own"),
+            ("print" | "exit", arguments) if arguments.len() < 2 => {
+                self.no_value("the value of this call", at, "call it as a statement of its own")
+            }
             (name, _) if FUNCTIONS.contains(&name) => {
                 let diagnostic = Diagnostic::error(
                     "arguments",
@@ -331,6 +381,9 @@ impl Checker<'_> {
                 );
                 if let Some(help) = crate::static_check::elsewhere(name) {
                     return self.poison(diagnostic.help(help), at);
+                }
+                if crate::declare::names().any(|it| it == name) {
+                    return self.poison(diagnostic.help("call it at the top level, outside of handlers"), at);
                 }
                 if let Some(near) = nearest(name, FUNCTIONS.iter().copied()) {
                     diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
@@ -386,7 +439,11 @@ impl Checker<'_> {
 
     fn contains(&mut self, map: &Syntax, key: &Syntax, at: Position) -> Expr {
         let Some(name) = map_name(map) else {
-            return self.no_value("`in` something that is no map", at, "write `key in @map`");
+            let whole = self.expr(map);
+            return match whole.ty.base {
+                Base::Name | Base::Text(_) => self.matching(Where::Anywhere, whole, key, at),
+                _ => self.no_value("`in` something that is no map", at, "write `key in @map`, `\"part\" in k.name`"),
+            };
         };
         let label = self.label(map.position());
         let id = self.shapes.id(&name, &label);
@@ -530,6 +587,10 @@ impl Checker<'_> {
     }
 
     pub(super) fn comparison(&mut self, cond: Cond, a: Expr, b: Expr, at: Position) -> Expr {
+        if a.ty.base.is_string() && b.ty.base.is_string() {
+            let help = "they are equal or not, or have a part: `==`, `.contains(\"x\")`, `.starts_with(\"x\")`";
+            return self.no_value("an order of strings", at, help);
+        }
         let (a, b) = (self.expect(a, Base::Int), self.expect(b, Base::Int));
         Expr { kind: Kind::Compare(cond, Box::new(a), Box::new(b)), ty: Type::of(Base::Bool), at }
     }
@@ -579,6 +640,11 @@ impl Checker<'_> {
         let value = self.expect(value, Base::Int);
         Expr { ty: value.ty.maybe(false), kind: Kind::Abs(Box::new(value)), at }
     }
+}
+
+/// What stands for a value that was said to be a mistake.
+fn is_poison(value: &Expr) -> bool {
+    value.ty.base == Base::Unknown && matches!(value.kind, Kind::Const(_))
 }
 
 /// Whether an equality computes its sides twice: to see whether both are there, or to compare

@@ -9,7 +9,7 @@ use super::build::{Build, Engine};
 use super::typed::{Checked, LocalId, MapId};
 use crate::handler::Handler;
 use rhai::Position;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use xputrace_bytecode::insn::{Alu, Cond, Insn, Reg, Size, atomic, class};
 use xputrace_bytecode::{Assembler, Label, Line, Program, ProgramKind, helper};
 use xputrace_model::diagnostic::{Diagnostic, FileId, Site};
@@ -18,6 +18,8 @@ use xputrace_model::table::TableId;
 
 /// Bytes of stack that the kernel gives a program.
 const STACK_BYTES: i32 = 512;
+/// Maps that a program of the kernel can use (`MAX_USED_MAPS` in `kernel/bpf/verifier.c`).
+const MOST_MAPS: usize = 64;
 /// A slot of 8 bytes for keys of arrays, used between two instructions that belong together.
 pub(super) const SCRATCH: i16 = -8;
 const TEMPORARIES: [Reg; 3] = [Reg::R7, Reg::R8, Reg::R9];
@@ -116,6 +118,18 @@ impl<'a, 'b> Emitter<'a, 'b> {
             return None;
         }
         match self.asm.finish() {
+            Ok(assembled) if self.engine == Engine::Kernel && distinct(&assembled.map_refs) > MOST_MAPS => {
+                let message = format!(
+                    "this handler uses {} maps, those that count losses and the like among them, and a program of the kernel at most {MOST_MAPS}",
+                    distinct(&assembled.map_refs)
+                );
+                self.build.diagnostics.push(
+                    Diagnostic::error("too-many-maps", message, at)
+                        .help("make several maps one, with another part of the key: `@bytes[\"read\", e.pid]`")
+                        .help("or split it into several handlers of the same event"),
+                );
+                None
+            }
             Ok(assembled) => Some(without_dead_code(Program {
                 name,
                 kind,
@@ -142,11 +156,9 @@ impl<'a, 'b> Emitter<'a, 'b> {
         if at.is_none() {
             return;
         }
-        let site = self.site(at);
-        let text = &self.build.staged.sources.files[site.file.0 as usize].text;
-        let offset = (site.offset as usize).min(text.len());
-        let start = text.as_bytes()[..offset].iter().rposition(|&it| it == b'\n').map_or(0, |it| it + 1);
-        self.asm.line(site.file.0 as usize, site.line, (offset - start) as u32 + 1);
+        let positions = &self.build.staged.positions[self.file.0 as usize];
+        let (line, column) = positions.line_and_column(positions.offset(at));
+        self.asm.line(self.file.0 as usize, line, column);
     }
 
     /// Reserves stack, in whole words; the result is an offset from the frame pointer.
@@ -295,6 +307,10 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.asm.mov_imm(Reg::R4, i64::from(flags));
         self.asm.call(helper::MAP_UPDATE_ELEM);
     }
+}
+
+fn distinct(map_refs: &[(usize, usize)]) -> usize {
+    map_refs.iter().map(|it| it.1).collect::<FxHashSet<_>>().len()
 }
 
 /// The program without instructions that no path reaches, which the verifier refuses.

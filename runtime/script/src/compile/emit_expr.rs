@@ -66,6 +66,7 @@ impl Emitter<'_, '_> {
             | Kind::Compare(..)
             | Kind::Same(..)
             | Kind::IsMissing(_)
+            | Kind::Match(..)
             | Kind::And(_)
             | Kind::Or(_) => self.truth(expr),
             Kind::Inlined(call) => self.inlined(call, missing, &mut |this, value, to| this.eval(value, to)),
@@ -277,6 +278,11 @@ impl Emitter<'_, '_> {
                 let missing = self.other(!when, to);
                 self.discard(value, missing);
                 self.finish_branch(missing, !when, to);
+            }
+            Kind::Match(place, string, wanted) => {
+                let unmatched = self.other(when, to);
+                self.matched(*place, string, wanted, unmatched);
+                self.finish_branch(unmatched, when, to);
             }
             Kind::Contains(map, keys) => {
                 let missing = self.other(when, to);

@@ -292,9 +292,12 @@ impl Checker<'_> {
     }
 
     fn unknown_name(&mut self, name: &str, at: Position, known: &[&str]) -> Expr {
-        let event = self.handler.event.name();
+        let event = match &self.handler.target {
+            Target::Tracepoint { category, name } => format!("the tracepoint `{category}:{name}`"),
+            _ => format!("a `{}` event", self.handler.event.name()),
+        };
         let mut diagnostic =
-            Diagnostic::error("unknown-field", format!("a `{event}` event has no field `{name}`"), self.label(at));
+            Diagnostic::error("unknown-field", format!("{event} has no field `{name}`"), self.label(at));
         if let Some(elsewhere) = self.field_elsewhere(name) {
             return self.poison(diagnostic.help(elsewhere), at);
         }

@@ -2,12 +2,13 @@
 //! which aggregations are read while the script runs.
 
 use super::chain::{Chain, Link, unwrapped};
-use super::check::{Checker, of_one_value};
+use super::check::of_one_value;
 use super::scan::{How, Scan};
 use super::tables::{MAX_KEY_PARTS, Purpose, Shapes, Stored};
 use super::typed::{Base, Type};
 use crate::handler::{Handler, Staged};
 use crate::static_check;
+use crate::units;
 use rhai::{Expr, FnCallExpr};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::schema::{Event, Unit};
@@ -91,9 +92,7 @@ fn constant(expr: &Expr) -> Option<i64> {
     let chain = Chain::of(unwrapped(expr));
     match (chain.head, &chain.links[..]) {
         (Expr::IntegerConstant(n, _), []) => Some(*n),
-        (Expr::IntegerConstant(n, _), [Link::Property(unit, _)]) => {
-            Checker::unit_getter(unit).map(|(scale, _)| n.wrapping_mul(scale))
-        }
+        (Expr::IntegerConstant(n, _), [Link::Property(unit, _)]) => units::whole(*n, unit),
         _ => None,
     }
 }
@@ -108,7 +107,7 @@ fn loose(expr: &Expr) -> Stored {
         _ => match Chain::of(expr) {
             Chain { head: Expr::IntegerConstant(..), links, .. } => {
                 let unit = match links.last() {
-                    Some(Link::Property(unit, _)) => Checker::unit_getter(unit).map_or(Unit::None, |it| it.1),
+                    Some(Link::Property(unit, _)) if units::is_unit(unit) => Unit::Nanos,
                     _ => Unit::None,
                 };
                 Stored::new(Type::with(Base::Int, unit), None)

@@ -16,8 +16,10 @@ mod check;
 mod check_expr;
 mod emit;
 mod emit_expr;
+mod emit_match;
 mod emit_stmt;
 mod emit_text;
+mod expand;
 mod fields;
 mod inline;
 mod interpreted;
@@ -49,6 +51,17 @@ const MAX_ROUNDS: usize = 8;
 /// Returns the best plan it could make together with everything it has to say; when any
 /// diagnostic is an error, the plan has no programs and must not be run.
 pub fn compile(staged: &Staged, catalog: &dyn Catalog) -> (Plan, Vec<Diagnostic>) {
+    let mut diagnostics = Vec::new();
+    let expanded = expand::tracepoints(staged, catalog, &mut diagnostics);
+    let (plan, found) = compile_handlers(&expanded, catalog);
+    diagnostics.extend(found);
+    diagnostics.sort_by_key(|it| (it.primary.file, it.primary.span.start, it.primary.span.end, it.code));
+    // A handler that is declared in a loop, or for many tracepoints, has its mistakes once.
+    diagnostics.dedup_by(|a, b| a.primary == b.primary && a.code == b.code);
+    (plan, diagnostics)
+}
+
+fn compile_handlers(staged: &Staged, catalog: &dyn Catalog) -> (Plan, Vec<Diagnostic>) {
     let scans: Vec<Scan> = staged.handlers.iter().map(|it| scan::scan(staged, it)).collect();
     let cpu_maps = placement::written_by_cpu_probes(staged, &scans);
     let mut placed: Vec<Placed> =
@@ -76,8 +89,6 @@ pub fn compile(staged: &Staged, catalog: &dyn Catalog) -> (Plan, Vec<Diagnostic>
     plan.demand = placement::demand(staged, &placed, &scans);
     plan.demand.launch_ends = placement::reads_launch_ends(&plan, &scans);
     plan.shown_by_end = shown_by_end(staged, &scans, &shapes);
-    diagnostics.sort_by_key(|it| (it.primary.file, it.primary.span.start, it.code));
-    diagnostics.dedup();
     (plan, diagnostics)
 }
 

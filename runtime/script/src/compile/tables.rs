@@ -173,6 +173,11 @@ impl Shapes {
         self.list[id].value.resolved().maybe(true)
     }
 
+    /// Whether the map is known to have elements under keys.
+    pub(super) fn has_keys(&self, id: MapId) -> bool {
+        self.list[id].keys.as_ref().is_some_and(|(key, _)| !key.is_empty())
+    }
+
     /// Joins a use's key into the map's.
     pub(super) fn use_key(&mut self, id: MapId, key: Vec<Stored>, at: &Label, diagnostics: &mut Vec<Diagnostic>) {
         let shape = &mut self.list[id];

@@ -116,6 +116,8 @@ pub(super) enum Kind {
     /// Equality of two strings.
     Same(Box<Expr>, Box<Expr>),
     IsMissing(Box<Expr>),
+    /// Whether a string has a text, known while compiling, at a place.
+    Match(Where, Box<Expr>, String),
     And(Vec<Expr>),
     Or(Vec<Expr>),
     Coalesce(Vec<Expr>),
@@ -130,6 +132,35 @@ pub(super) enum Kind {
     Concat(Vec<Expr>),
     /// A call of a function of the script, compiled in its place.
     Inlined(Box<Inlined>),
+}
+
+/// Where in a string a text is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Where {
+    Anywhere,
+    Start,
+    End,
+}
+
+impl Where {
+    /// What the method of this name looks at.
+    pub(super) fn of(method: &str) -> Option<Self> {
+        Some(match method {
+            "contains" => Where::Anywhere,
+            "starts_with" => Where::Start,
+            "ends_with" => Where::End,
+            _ => return None,
+        })
+    }
+
+    /// The same for two texts that are known.
+    pub(super) fn holds(self, text: &str, wanted: &str) -> bool {
+        match self {
+            Where::Anywhere => text.contains(wanted),
+            Where::Start => text.starts_with(wanted),
+            Where::End => text.ends_with(wanted),
+        }
+    }
 }
 
 /// A function's body in the place of its call.

@@ -31,6 +31,7 @@ impl Checker<'_> {
             Kind::Identifier => self.identifier(at),
             Kind::Map => self.map_name(at),
             Kind::Float => self.fraction(at),
+            Kind::Integer => self.too_long(at),
             Kind::Text => self.character(at),
             Kind::Symbol => self.symbol(at),
             _ => {}
@@ -57,11 +58,18 @@ impl Checker<'_> {
             }
             "$" => self.dollar(at),
             "->" => self.arrow(at),
+            "<" if self.slice(at + 1) == ">" && self.touches(at) => {
+                self.say(at, "operator", "`<>` means nothing here", &["write `!=`"]);
+            }
+            "“" | "”" | "„" | "‘" | "’" | "«" | "»" => {
+                let help = ["write straight quotes: `\"…\"`"];
+                self.say(at, "quotes", format!("`{}` is no quote of scripts", self.slice(at)), &help);
+            }
             "~" => self.say(
                 at,
                 "operator",
                 "there is no `~` operator",
-                &["strings are compared whole: `k.short_name == \"gemm\"`"],
+                &["write `k.name.contains(\"gemm\")`, or `.starts_with(…)`, `.ends_with(…)`"],
             ),
             "=>" if self.innermost() == "(" => self.arrow_function(at),
             ";" if self.innermost() == "[" => {
@@ -199,6 +207,10 @@ impl Checker<'_> {
 
     fn name(&mut self, at: usize) {
         let name = self.slice(at);
+        if name == "fn" && crate::declare::names().any(|it| it == self.word(at + 1)) {
+            let message = format!("`{}` is a function of xputrace, which this would hide", self.word(at + 1));
+            return self.say(at + 1, "taken-name", message, &["give the function another name"]);
+        }
         if name == "import" && !(at > 0 && matches!(self.slice(at - 1), "." | "?.")) {
             return self.import(at);
         }
@@ -221,16 +233,23 @@ impl Checker<'_> {
 
     fn map_name(&mut self, at: usize) {
         let name = &self.slice(at)[1..];
-        let touching = self.tokens.get(at + 1).is_some_and(|it| it.span.start == self.tokens[at].span.end);
+        let touching = self.touches(at);
         let digit = name.starts_with(|c: char| c.is_ascii_digit());
         if digit || name.starts_with('_') {
             let help = "`@calls`, or `@` alone, is a map";
             self.say(at, "map-name", format!("the name of a map begins with a letter: `@{name}`"), &[help]);
+        } else if name.is_empty() && touching && self.tokens[at + 1].kind == Kind::Map {
+            self.say(at, "map-name", "a map has one `@`", &["`@calls`, or `@` alone, is a map"]);
         } else if name.is_empty() && touching && matches!(self.tokens[at + 1].kind, Kind::Text) {
             self.say(at, "map-name", "the name of a map is written without quotes", &["write `@calls`"]);
         } else {
             self.map_property(at);
         }
+    }
+
+    /// Whether nothing stands between a token and the next.
+    fn touches(&self, at: usize) -> bool {
+        self.tokens.get(at + 1).is_some_and(|it| it.span.start == self.tokens[at].span.end)
     }
 
     /// `@x.foo`: Rhai would look for an element of the name.
@@ -254,13 +273,22 @@ impl Checker<'_> {
     /// `1.5.ms` has to be whole nanoseconds; a fraction of anything else is no integer.
     fn fraction(&mut self, at: usize) {
         let unit = self.word(at + 2);
-        if self.slice(at + 1) != "." || crate::units::whole(1, unit).is_none() {
+        if self.slice(at + 1) != "." || !crate::units::is_unit(unit) {
             return;
         }
         let number = self.slice(at);
         if crate::units::fraction(number, unit).is_none() {
             let message = format!("`{number}.{unit}` is not a whole number of nanoseconds");
             self.say(at, "fraction", message, &["times are integers, in nanoseconds"]);
+        }
+    }
+
+    /// Rhai would take it for a fraction.
+    fn too_long(&mut self, at: usize) {
+        let digits = self.slice(at).replace('_', "");
+        if digits.bytes().all(|it| it.is_ascii_digit()) && digits.parse::<i64>().is_err() {
+            let help = format!("integers have 64 bits: the largest is {}", i64::MAX);
+            self.say(at, "too-long", format!("`{}` is no integer of scripts", self.slice(at)), &[&help]);
         }
     }
 
@@ -323,7 +351,7 @@ impl Checker<'_> {
 
     fn is_bare_unit(&self, before: usize, at: usize) -> bool {
         let number = matches!(self.tokens[before].kind, Kind::Integer | Kind::Float);
-        number && crate::units::whole(1, self.word(at)).is_some()
+        number && crate::units::is_unit(self.word(at))
     }
 
     fn ends_operand(&self, at: usize) -> bool {

@@ -12,6 +12,7 @@
 //! | `e.new` | `e["new"]` | the same |
 //! | `1.5.ms`, `100.hz` | `1500000.ns`, `10000000.ns` | the same |
 //! | `\n`, `\t`, `\\` in backticks | what they mean in quotes | the same |
+//! | a byte order mark, `#!…` at the start | nothing, a comment | the same |
 //!
 //! Lines are never removed, and added only by `\n` in backticks.
 
@@ -40,6 +41,18 @@ pub struct Lexed {
     pub positions: Positions,
     /// The variables that stand for maps, each once, in order of appearance.
     pub map_variables: Vec<String>,
+}
+
+/// Lines of a text, and columns of a line, beyond which Rhai's positions do not count.
+pub(crate) const MOST_POSITIONS: usize = u16::MAX as usize;
+
+impl Lexed {
+    /// Where in the user's text the first place is that Rhai cannot name.
+    pub(crate) fn too_far(&self) -> Option<usize> {
+        let long = self.text.lines().position(|it| it.len() > MOST_POSITIONS && it.chars().count() > MOST_POSITIONS);
+        let line = long.or_else(|| (self.positions.lines.len() > MOST_POSITIONS).then_some(MOST_POSITIONS))?;
+        Some(self.positions.user_offset(self.positions.lines[line]))
+    }
 }
 
 /// Rewrites `text` for one reader. Any text is accepted; what is wrong in it is [`check`]'s or
@@ -93,6 +106,42 @@ fn imports_of(text: &str, tokens: &[token::Token]) -> Vec<Import> {
         });
     }
     found
+}
+
+/// How an integer argument of a call is written, where it is written with a unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// `100.ms`, as the command line has it: `100ms`.
+    Time(String),
+    /// A computation in which a unit occurs: `10 * 1.ms`.
+    Computed,
+}
+
+/// How the second argument of a call is written; `text` begins with its parenthesis. `None`
+/// where no unit occurs in it.
+pub(crate) fn second_argument(text: &str) -> Option<Written> {
+    let tokens = token::tokens(text);
+    let slice = |at: usize| tokens.get(at).map_or("", |it: &token::Token| &text[it.span.clone()]);
+    let (mut depth, mut commas, mut written) = (0usize, 0, Vec::new());
+    for at in 0..tokens.len() {
+        match slice(at) {
+            "(" | "[" | "{" | "#{" => depth += 1,
+            ")" | "]" | "}" => depth = depth.saturating_sub(1),
+            "," if depth == 1 => commas += 1,
+            _ if commas == 1 => written.push(at),
+            _ => {}
+        }
+        if depth == 0 || commas == 2 {
+            break;
+        }
+    }
+    let has_unit = written.iter().any(|at| *at > 0 && slice(at - 1) == "." && crate::units::is_unit(slice(*at)));
+    let is_number = |at: usize| matches!(tokens[at].kind, token::Kind::Integer | token::Kind::Float);
+    match written[..] {
+        _ if !has_unit => None,
+        [number, _, unit] if is_number(number) => Some(Written::Time(format!("{}{}", slice(number), slice(unit)))),
+        _ => Some(Written::Computed),
+    }
 }
 
 /// The integers and the strings in quotes of a text, each once, as they are written; integers

@@ -1,6 +1,6 @@
 //! The rewriting itself: tokens in, text and positions out.
 
-use super::token::{Kind, Token};
+use super::token::{Kind, SHEBANG, Token, byte_order_mark};
 use super::{Dialect, Lexed};
 use crate::handler::BARE_MAP;
 use crate::units;
@@ -75,6 +75,7 @@ const RESERVED: &[&str] = &[
 
 pub(super) fn rewrite(text: &str, tokens: &[Token], dialect: Dialect) -> Lexed {
     let mut plan = Plan { text, tokens, edits: BTreeMap::new() };
+    plan.first_line();
     // Backwards: where two insertions meet, that of the inner expression comes first.
     for at in (0..tokens.len()).rev() {
         plan.token(at, dialect);
@@ -90,7 +91,9 @@ pub(super) fn rewrite(text: &str, tokens: &[Token], dialect: Dialect) -> Lexed {
         done = start + edit.removed;
     }
     out.copy(text, done..text.len());
-    out.finish(map_variables(text, tokens))
+    let mut lexed = out.finish(map_variables(text, tokens));
+    lexed.positions.user_lines = std::iter::once(0).chain(text.match_indices('\n').map(|it| it.0 + 1)).collect();
+    lexed
 }
 
 /// The variable that stands for a map.
@@ -129,6 +132,17 @@ struct Edit {
 }
 
 impl Plan<'_> {
+    /// What stands before the script's own text, and Rhai does not know.
+    fn first_line(&mut self) {
+        let start = byte_order_mark(self.text);
+        if start > 0 {
+            self.replace(0..start, "", 0);
+        }
+        if self.text[start..].starts_with(SHEBANG) {
+            self.replace(start..start + SHEBANG.len(), "//", start);
+        }
+    }
+
     fn token(&mut self, at: usize, dialect: Dialect) {
         match self.tokens[at].kind {
             Kind::Map => self.map(at, dialect),
@@ -311,7 +325,7 @@ impl Plan<'_> {
 
     /// `100ms`, which is a mistake that has been said, is read as `100.ms`.
     fn joined_unit(&mut self, at: usize) {
-        if units::whole(1, self.word(at + 1)).is_some() {
+        if units::is_unit(self.word(at + 1)) {
             let end = self.tokens[at].span.end;
             self.insert(end, ".", end);
         }

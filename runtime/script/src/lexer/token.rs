@@ -45,10 +45,18 @@ const SYMBOLS: &[&str] = &[
     "==", "!=", "<=", ">=", "<<", ">>", "&&", "||", "**", "..", "::", "=>", "->", "??", "?.", "?[", "#{",
 ];
 
+/// What begins a first line that is for the shell that starts the script.
+pub(super) const SHEBANG: &str = "#!";
+
+/// Bytes of the mark that some editors put at the start of a file.
+pub(super) fn byte_order_mark(text: &str) -> usize {
+    if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 }
+}
+
 /// All tokens of `text`.
 pub(super) fn tokens(text: &str) -> Vec<Token> {
-    let mut scanner = Scanner { text, at: 0, tokens: Vec::new(), braces: Vec::new() };
-    if text.starts_with("#!") {
+    let mut scanner = Scanner { text, at: byte_order_mark(text), tokens: Vec::new(), braces: Vec::new() };
+    if scanner.rest().starts_with(SHEBANG) {
         scanner.skip_line();
     }
     while scanner.at < text.len() {

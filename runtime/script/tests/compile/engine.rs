@@ -350,6 +350,27 @@ fn conditions() {
         ("k.comm == \"python3.11\"", false),
         ("k.comm == \"a name that is longer than sixteen\"", false),
         ("k.comm == k.launch.comm", false),
+        ("k.comm.contains(\"thon\")", true),
+        ("k.comm.contains(\"thon3\")", true),
+        ("k.comm.contains(\"thon33\")", false),
+        ("k.comm.contains(\"\")", true),
+        ("k.comm.contains(\"a name that is longer than sixteen\")", false),
+        ("!k.comm.contains(\"ruby\")", true),
+        ("\"yth\" in k.comm", true),
+        ("k.comm.starts_with(\"python\")", true),
+        ("k.comm.starts_with(\"python3\")", true),
+        ("k.comm.starts_with(\"python33\")", false),
+        ("k.comm.starts_with(\"ython\")", false),
+        ("k.comm.ends_with(\"3\")", true),
+        ("k.comm.ends_with(\"python3\")", true),
+        ("k.comm.ends_with(\"python\")", false),
+        ("k.name.contains(\"em\")", true),
+        ("k.name.contains(\"Z4\")", false),
+        ("k.symbol.contains(\"Z4\")", true),
+        ("k.name.starts_with(\"ge\") && k.name.ends_with(\"mm\")", true),
+        ("k.name.starts_with(\"mm\") || k.name.ends_with(\"ge\")", false),
+        ("`${k.comm}:${k.end}`.ends_with(\"n3:3\")", true),
+        ("\"abc\".contains(\"b\")", true),
         ("k.graph == ()", true),
         ("k.graph == 0", false),
         ("k.graph != 7", true),
@@ -363,6 +384,40 @@ fn conditions() {
         let mut run = Run::new(&format!("kernel(|k| {{ @r = {condition}; }});"));
         assert_eq!(run.feed(&[event]).one("@r"), Some(vec![i64::from(expected)]), "stored: {condition}");
     }
+}
+
+#[test]
+fn a_name_of_any_length_is_looked_through() {
+    let long = format!("{}gemm", "cutlass::".repeat(40));
+    let script = "kernel(|k| if k.name.contains(\"gemm\") && k.name.ends_with(\"emm\") { @n.count() });";
+    assert_eq!(Run::new(script).feed(&[kernel(&long, 1), kernel("memset", 1)]).one("@n"), Some(vec![1]));
+}
+
+/// Every short text against every short text, by Rust's own meaning.
+#[test]
+fn parts_of_strings_are_those_of_rust() {
+    let texts: Vec<String> = (0..=5u32).flat_map(|n| (0..1u32 << n).map(move |bits| (n, bits))).map(of_bits).collect();
+    for wanted in &texts {
+        let mut run = Run::new(&format!(
+            "kernel(|k| {{ @a[k.comm] = k.comm.contains(\"{wanted}\"); \
+             @s[k.comm] = k.comm.starts_with(\"{wanted}\"); @e[k.comm] = k.comm.ends_with(\"{wanted}\"); }});"
+        ));
+        for text in texts.iter().map(String::as_str).chain(["aaaaaaaaaaaaaaab", "abababababababab", "bbbbbbbbbbbbbbb"])
+        {
+            let [low, high] = words(text.as_bytes());
+            let event = kernel("x", 1).with(word::COMM, low as i64).with(word::COMM + 1, high as i64);
+            run.feed(&[event]);
+            let expected = [text.contains(wanted), text.starts_with(wanted), text.ends_with(wanted)];
+            for (map, expected) in ["@a", "@s", "@e"].into_iter().zip(expected) {
+                assert_eq!(run.rows(map)[text], [i64::from(expected)], "{map}: {wanted:?} in {text:?}");
+            }
+        }
+    }
+}
+
+/// A text of so many letters, `a` where the bit is 0.
+fn of_bits((n, bits): (u32, u32)) -> String {
+    (0..n).map(|it| if bits >> it & 1 == 0 { 'a' } else { 'b' }).collect()
 }
 
 #[test]

@@ -65,6 +65,10 @@ impl Catalog for Namespaced {
         MiniCatalog.tracepoint(category, name)
     }
 
+    fn tracepoints(&self) -> Result<Vec<String>, String> {
+        MiniCatalog.tracepoints()
+    }
+
     fn pid_namespace(&self) -> Option<(u64, u64)> {
         Some((4, 4_026_531_836))
     }
@@ -117,7 +121,9 @@ fn the_kernel_and_the_engine_compute_the_same() {
         proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha),
     );
     let compared = RefCell::new(0);
-    let event = proptest::collection::vec(prop_oneof![0i64..8, any::<i64>()], WORDS);
+    let text = |it: &[u8; 8]| Just(i64::from_le_bytes(*it));
+    let event =
+        proptest::collection::vec(prop_oneof![0i64..8, any::<i64>(), text(b"abababab"), text(b"bab\0\0\0\0\0")], WORDS);
     runner
         .run(&(script(), proptest::collection::vec(event, 1..6)), |(script, events)| {
             let plan = plan(&script);
@@ -324,7 +330,8 @@ impl Choice<'_> {
         if depth == 0 {
             return format!("{} > 3", self.number(0));
         }
-        match self.of(9) {
+        let event = self.event;
+        match self.of(13) {
             0 => format!(
                 "{} {} {}",
                 self.number(depth - 1),
@@ -338,9 +345,18 @@ impl Choice<'_> {
             5 => format!("{} in @plain", self.number(depth - 1)),
             6 => format!("[{}, {}] in @pair", self.number(depth - 1), self.number(depth - 1)),
             7 => format!("@plain[{}] == ()", self.number(depth - 1)),
+            8 => format!("{event}.comm.contains(\"{}\")", self.part()),
+            9 => format!("{event}.comm.starts_with(\"{}\")", self.part()),
+            10 => format!("{event}.comm.ends_with(\"{}\")", self.part()),
+            11 if event == "e" => format!("str(e.time).contains(\"{}\")", self.part()),
             _ if self.event == "k" => "k.name != \"gemm\"".into(),
             _ => "true".into(),
         }
+    }
+
+    /// Parts of the names that events are given.
+    fn part(&mut self) -> &'static str {
+        ["a", "ab", "bab", "abababab", "babababababababa", "ababababababababa"][self.of(6)]
     }
 
     fn statement(&mut self, depth: usize) -> String {
@@ -371,7 +387,7 @@ impl Choice<'_> {
                 event,
                 self.number(1)
             ),
-            20 => format!("if {} {{ exit({}); }}", self.truth(depth), self.number(1)),
+            20 => format!("if {} {{ exit(abs({}) % 256); }}", self.truth(depth), self.number(1)),
             21 => format!("if {} {{ return; }}", self.truth(depth)),
             23 => format!("@joined[`${{{event}.comm}}:${{{}}}:${{{}}}`].count();", self.number(depth), self.truth(1)),
             24 => format!(
