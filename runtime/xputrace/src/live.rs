@@ -78,7 +78,7 @@ fn refuse_impossible(run: &Run, plan: &Plan) -> Result<()> {
             "GPU hooks on a running process are not there yet (CPU probes are): start the program under xputrace, with -- CMD"
         );
     }
-use xputrace_model::plan::{Place, Plan, Probe, ProbeScope};
+    let needs_target = |it: &Probe| it.event.is_gpu() || (it.place == Place::Linux && it.scope != ProbeScope::System);
     if plan.probes.iter().any(needs_target) && !elsewhere && run.command.is_empty() {
         bail!("nothing to trace: give a command (-- CMD), a process (-p PID), or -a for all processes");
     }
