@@ -267,6 +267,8 @@ def figures(command, how, summary):
         env["CUDA_INJECTION64_PATH"] = str(BIN / "libfloor.so")
         if FLOORS[how]:
             env["FLOOR_CALLBACKS"] = FLOORS[how]
+    elif how == "empty injection":
+        env["CUDA_INJECTION64_PATH"] = str(BIN / "libempty.so")
     elif how == "dormant":
         # Loaded with no tracer to answer: the collector stays asleep.
         env["CUDA_INJECTION64_PATH"] = collector()
@@ -294,6 +296,8 @@ def interval(differences):
 EVERYTHING = ["bare", "dormant", "floor", "both domains", "no stacks", "joined", "stacks"]
 PAIRS = [
     ("dormant", "bare"),
+    ("empty injection", "bare"),
+    ("dormant", "empty injection"),
     ("both domains", "floor"),
     ("no stacks", "floor"),
     ("joined", "floor"),
@@ -313,7 +317,7 @@ def measure():
     workloads = [
         ("launch", "launch loop, ns a launch", loop, EVERYTHING, rounds),
         # The difference is near nothing: a process's best of many short stretches is the least disturbed.
-        ("dormant", "launch loop, dormant against bare, ns a launch", [BIN / "loop", 40, 4000], ["bare", "dormant"], 8 * rounds),
+        ("dormant", "launch loop, dormant against bare, ns a launch", [BIN / "loop", 40, 4000], ["bare", "empty injection", "dormant"], 8 * rounds),
         ("pytorch", "PyTorch forward, ms", torch, EVERYTHING, max(3, rounds // 2)),
     ]
     path = OUT / "measure.json"
