@@ -8,13 +8,15 @@ BINARY := target/release/xputrace
 .PHONY: build demo test check install-needs clean
 
 build: install-needs          ## leaves target/release/xputrace, one file that carries everything
-	@$(CARGO) build --release -q -p xputrace
+	@[ -e $(BINARY) ] || echo "building; the first time this takes some minutes"
+	@$(CARGO) build --release -p xputrace
 	@echo "built $(BINARY)"
 
 demo: build                   ## the main job, on any machine
 	@$(BINARY) demo
 
 test: install-needs           ## all tests; those that need root or a GPU say when they are skipped
+	@bash tests/install-test-needs.sh
 	@bash tests/run.sh
 
 check:                        ## formatting and lints

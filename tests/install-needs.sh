@@ -2,22 +2,42 @@
 # Installs what the build needs beyond Rust: a C compiler, libelf and zlib (linked statically).
 # Does nothing, quickly, when it is all there.
 set -eu
+cd "$(dirname "$0")/.."
+
+check_rust() {
+    local needed found
+    needed=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    if ! found=$(cargo --version 2>/dev/null); then
+        echo "xputrace is built with Rust $needed or later, and there is no cargo here: https://rustup.rs" >&2
+        exit 1
+    fi
+    found=$(cut -d' ' -f2 <<<"$found")
+    if [ "$(printf '%s\n' "$needed" "$found" | sort -V | head -n1)" != "$needed" ]; then
+        echo "xputrace is built with Rust $needed or later; this is $found. With rustup: rustup update stable" >&2
+        exit 1
+    fi
+}
+
+arch=$(uname -m)-linux-gnu
 missing=()
-command -v cc >/dev/null || missing+=(gcc)
+command -v cc >/dev/null || missing+=(gcc libc6-dev)
 command -v make >/dev/null || missing+=(make)
 command -v pkg-config >/dev/null || missing+=(pkg-config)
-arch=$(uname -m)-linux-gnu
 [ -e "/usr/lib/$arch/libelf.a" ] || [ -e /usr/lib64/libelf.a ] || missing+=(libelf-dev)
 [ -e "/usr/lib/$arch/libz.a" ] || [ -e /usr/lib64/libz.a ] || missing+=(zlib1g-dev)
-# For the tests only; they are skipped, by name, without it.
-command -v bpftool >/dev/null || [ -x /usr/sbin/bpftool ] || missing+=(bpftool)
+
+check_rust
 [ ${#missing[@]} -eq 0 ] && exit 0
-install="apt-get install -y --no-install-recommends ${missing[*]} libc6-dev"
-if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
-    echo "installing: ${missing[*]}"
-    apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive $install -qq >/dev/null
-else
-    echo "xputrace needs ${missing[*]} to build. Run: sudo $install" >&2
+if ! command -v apt-get >/dev/null; then
+    echo "xputrace needs a C compiler, make, pkg-config, and libelf and zlib with their static libraries;" >&2
+    echo "Debian calls what is missing here: ${missing[*]}" >&2
     exit 1
 fi
+install="apt-get install -y --no-install-recommends ${missing[*]}"
+if [ "$(id -u)" -ne 0 ]; then
+    echo "xputrace needs ${missing[*]} to build. Run: sudo sh -c 'apt-get update && $install'" >&2
+    exit 1
+fi
+echo "installing: ${missing[*]}"
+apt-get update -qq
+DEBIAN_FRONTEND=noninteractive $install -qq >/dev/null

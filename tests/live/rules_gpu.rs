@@ -289,8 +289,10 @@ fn an_interpreted_handler_gives_what_a_compiled_one_gives() {
 
 #[test]
 fn every_nth_kernel() {
-    let done = server("kernel(#{every: 8}, |k| @n.count());\nkernel(|k| @all.count());", 10);
-    assert_eq!((done.map("@n"), done.map("@all")), (&json!(5), &json!(40)));
+    let done = server("kernel(#{every: 8}, |k| @n[k.name].count());\nkernel(|k| @all.count());", 100);
+    assert_eq!((done.sum("@n"), done.map("@all")), (50, &json!(400)));
+    // A request launches fill, scale, scale, nop: each n-th would be the same one always.
+    assert_eq!(done.rows("@n").len(), 3, "{:?}", done.rows("@n"));
 }
 
 #[test]

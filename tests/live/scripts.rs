@@ -176,6 +176,18 @@ fn where_processors_spend_their_time() {
 }
 
 #[test]
+fn samples_in_user_mode_have_no_kernel_stack_and_that_is_no_loss() {
+    need_root!();
+    let done = Trace::script("profile(99.hz, |e| @[e.kstack].count());")
+        .on([cpu().as_os_str(), "burn".as_ref(), "400".as_ref()])
+        .run()
+        .well();
+    let none = done.rows("@").get("[no stack]").and_then(|it| it.as_i64()).unwrap_or(0);
+    assert!(none * 10 >= done.sum("@") * 8 && none > 10, "{:?}", done.rows("@"));
+    done.nothing_lost();
+}
+
+#[test]
 fn one_line_many_probes() {
     need_root!();
     let script =

@@ -166,7 +166,7 @@ impl Kernel {
     pub fn stack_addresses(&self, stack: StackKey) -> Option<Vec<u64>> {
         let id = match stack {
             StackKey::KernelUser { id, .. } | StackKey::KernelKernel { id } => id,
-            StackKey::Collector { .. } | StackKey::Lost => return None,
+            StackKey::Collector { .. } | StackKey::Empty | StackKey::Lost => return None,
         };
         let stored = self.map(self.roles.stacks?)?.lookup(&id.to_ne_bytes()).ok()??;
         let words = stored.first()?.as_chunks::<8>().0.iter().map(|it| u64::from_ne_bytes(*it));

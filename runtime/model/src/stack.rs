@@ -15,10 +15,15 @@ pub enum StackKey {
     KernelKernel { id: u32 },
     /// Frames the collector interned: index of the process within this run, and its stack id.
     Collector { process: u32, id: u32 },
+    /// There was nothing to take: kernel frames of a sample in user mode, user frames of a thread
+    /// of the kernel.
+    Empty,
     /// No stack could be taken; counted where it happened.
     Lost,
 }
 
+/// The word of [`StackKey::Empty`].
+pub const EMPTY: u64 = 1;
 /// Source bits of [`StackKey::KernelUser`], in place.
 pub const SOURCE_KERNEL_USER: u64 = 1 << 62;
 /// Source bits of [`StackKey::KernelKernel`], in place.
@@ -37,6 +42,7 @@ impl StackKey {
             StackKey::Collector { process, id } => {
                 SOURCE_COLLECTOR | (u64::from(process & 0x3fff_ffff) << 32) | u64::from(id)
             }
+            StackKey::Empty => EMPTY,
             StackKey::Lost => 0,
         }
     }
@@ -50,6 +56,7 @@ impl StackKey {
             }
             SOURCE_KERNEL_KERNEL => StackKey::KernelKernel { id },
             SOURCE_COLLECTOR => StackKey::Collector { process: (word >> 32) as u32 & 0x3fff_ffff, id },
+            _ if word == EMPTY => StackKey::Empty,
             _ => StackKey::Lost,
         }
     }
@@ -79,6 +86,7 @@ mod tests {
             StackKey::KernelUser { pid: 4_194_303, exec: 255, id: u32::MAX },
             StackKey::KernelKernel { id: 7 },
             StackKey::Collector { process: 3, id: 9 },
+            StackKey::Empty,
             StackKey::Lost,
         ] {
             assert_eq!(StackKey::from_word(key.to_word()), key);

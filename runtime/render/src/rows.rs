@@ -45,6 +45,8 @@ impl NamedFrame {
 
 /// What stands for a stack that could not be taken or stored.
 pub(crate) const LOST_STACK: &str = "[lost stack]";
+/// What stands for kernel frames of a sample in user mode, and the like.
+const NO_STACK: &str = "[no stack]";
 
 /// The rows of a view: merged by name, ascending by value (ties by key), the largest `top`.
 pub(crate) fn rows(view: &View, names: &mut dyn StackNames) -> Vec<Row> {
@@ -82,11 +84,13 @@ fn part(value: &Value, unit: Unit, names: &mut dyn StackNames) -> Part {
     }
 }
 
-/// A stack's frames by name; one made-up frame where it was lost.
+/// A stack's frames by name; one made-up frame where there is none.
 pub(crate) fn named(stack: StackKey, names: &mut dyn StackNames) -> NamedStack {
-    let Some(frames) = names.frames(stack).filter(|it| !it.is_empty()) else {
-        return NamedStack(vec![NamedFrame { function: LOST_STACK.into(), module: String::new() }]);
-    };
+    let made_up = |text: &str| NamedStack(vec![NamedFrame { function: text.into(), module: String::new() }]);
+    if stack == StackKey::Empty {
+        return made_up(NO_STACK);
+    }
+    let Some(frames) = names.frames(stack).filter(|it| !it.is_empty()) else { return made_up(LOST_STACK) };
     let named =
         |it: &xputrace_model::stack::Frame| NamedFrame { function: it.function.clone(), module: it.module.clone() };
     NamedStack(frames.iter().map(named).collect())

@@ -68,7 +68,7 @@ impl Listener {
             return Ok(Listener { socket: abstract_socket, value: format!("@{name}"), path: None, allowed_uids });
         }
         let socket = socket()?;
-        let path = private_directory(&name, also_uid)?.join("socket");
+        let path = private_directory(&name)?.join("socket");
         let context = |it| failed(format!("listen on {}", path.display()), it);
         bind_path(&socket, &path).map_err(context)?;
         listen(&socket).map_err(context)?;
@@ -419,9 +419,14 @@ fn bind_abstract(socket: &OwnedFd, name: &str) -> io::Result<()> {
 
 fn bind_path(socket: &OwnedFd, path: &Path) -> io::Result<()> {
     use std::os::unix::ffi::OsStrExt;
-    bind(socket, &[path.as_os_str().as_bytes(), b"\0"].concat())?;
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))
+    // Any user may connect (the peer's id is asked for then). By the mask, as changing the rights
+    // of a path could be made to change those of another file.
+    // SAFETY: cannot fail; the tracer has one thread when it begins to listen.
+    let before = unsafe { libc::umask(0) };
+    let answer = bind(socket, &[path.as_os_str().as_bytes(), b"\0"].concat());
+    // SAFETY: as above.
+    unsafe { libc::umask(before) };
+    answer
 }
 
 fn bind(socket: &OwnedFd, name: &[u8]) -> io::Result<()> {
@@ -445,16 +450,13 @@ fn listen(socket: &OwnedFd) -> io::Result<()> {
     checked(unsafe { libc::listen(socket.as_raw_fd(), 128) }).map(|_| ())
 }
 
-/// A fresh directory that only its owner can enter; owned by the user that the target runs as.
-fn private_directory(name: &str, owner: Option<u32>) -> Result<PathBuf, RendezvousError> {
-    use std::os::unix::fs::{DirBuilderExt, chown};
+/// A fresh directory that others can pass through, and only we can change.
+fn private_directory(name: &str) -> Result<PathBuf, RendezvousError> {
+    use std::os::unix::fs::DirBuilderExt;
     let base = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|it| it.is_dir());
     let path = base.unwrap_or_else(|| PathBuf::from("/tmp")).join(name);
     let context = |it| failed(format!("make the directory {}", path.display()), it);
-    std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(context)?;
-    if let Some(uid) = owner {
-        chown(&path, Some(uid), None).map_err(context)?;
-    }
+    std::fs::DirBuilder::new().mode(0o711).create(&path).map_err(context)?;
     Ok(path)
 }
 
@@ -588,6 +590,17 @@ mod tests {
         };
         assert_eq!(demand_bits(&all, true), 127);
         assert_eq!(demand_bits(&Demand::default(), false), 0);
+    }
+
+    #[test]
+    fn another_user_can_connect_by_path_and_change_nothing() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = private_directory(&format!("xputrace-test-{:016x}", random())).unwrap().join("socket");
+        bind_path(&seqpacket().unwrap(), &path).unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        let directory = path.parent().unwrap();
+        assert_eq!((mode(&path) & 0o222, mode(directory) & 0o077), (0o222, 0o011));
+        std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]

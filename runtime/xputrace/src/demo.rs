@@ -64,7 +64,10 @@ impl Stage {
             Stage { has_gpu: Path::new("/proc/driver/nvidia/version").exists(), has_bpf: can_load_bpf(), directory };
         fs::write(stage.path("llm.xpt"), LLM)?;
         fs::write(stage.path("requests.xpt"), REQUESTS)?;
-        line(format_args!("xputrace demo: eight steps; its files are in {}", stage.directory.display()))?;
+        line(format_args!(
+            "xputrace demo: eight steps; its files are in {}, where its commands run",
+            stage.directory.display()
+        ))?;
         Ok(stage)
     }
 
@@ -73,13 +76,15 @@ impl Stage {
     }
 
     /// Runs this program as a user would, in the demo's directory, and shows what it prints:
-    /// of long outputs the first lines.
-    fn xputrace(&self, arguments: &[&str], environment: &[(&str, &Path)], lines: usize) -> Result<bool> {
-        line(format_args!("$ xputrace {}", arguments.iter().map(|it| quoted(it)).collect::<Vec<_>>().join(" ")))?;
+    /// of long outputs the first lines. `libraries` is a directory there for the program's own.
+    fn xputrace(&self, arguments: &[&str], libraries: Option<&str>, lines: usize) -> Result<bool> {
+        let searched = libraries.map_or_else(String::new, |it| format!("LD_LIBRARY_PATH=$PWD/{it} "));
+        let words = arguments.iter().map(|it| quoted(it)).collect::<Vec<_>>().join(" ");
+        line(format_args!("$ {searched}xputrace {words}"))?;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(arguments).current_dir(&self.directory).stdin(Stdio::null());
-        for (name, value) in environment {
-            command.env(name, value);
+        if let Some(libraries) = libraries {
+            command.env("LD_LIBRARY_PATH", self.path(libraries));
         }
         let done = command.output().context("running xputrace")?;
         let text = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
@@ -93,7 +98,7 @@ impl Stage {
 
     /// The same for steps that must succeed.
     fn show(&self, arguments: &[&str], lines: usize) -> Result<()> {
-        match self.xputrace(arguments, &[], lines)? {
+        match self.xputrace(arguments, None, lines)? {
             true => Ok(()),
             false => bail!("xputrace ended with an error"),
         }
@@ -108,6 +113,9 @@ fn line(text: impl Display) -> std::io::Result<()> {
 fn title(number: usize, text: &str, kind: &str) -> std::io::Result<()> {
     line(format_args!("\n── {number}. {text} [{kind}]"))
 }
+
+/// Directory of the software GPU in the demo's.
+const SOFTWARE_GPU: &str = "softgpu";
 
 const RECORDED: &str = "recorded on an H200";
 
@@ -147,23 +155,22 @@ fn tags(stage: &Stage, number: usize) -> Result<()> {
         return stage.show(&["-q", "request.rhai", "--replay", "requests.xpt"], 30);
     }
     let owner = Owner::current();
-    let server = link(stage, SERVER, "server", &owner)?;
+    let server = copy(stage, SERVER, "server", &owner)?;
     fs::write(stage.path("request.rhai"), TAGS.replace("SERVER", &server.display().to_string()))?;
-    let libraries = match stage.has_gpu {
-        true => None,
-        false => Some(software_gpu(stage, &owner)?),
-    };
+    if !stage.has_gpu {
+        software_gpu(stage, &owner)?;
+    }
+    let libraries = (!stage.has_gpu).then_some(SOFTWARE_GPU);
     title(number, text, if stage.has_gpu { "live, real GPU" } else { "live, software GPU: its times mean nothing" })?;
     console::print(fs::read_to_string(stage.path("request.rhai"))?)?;
-    let environment: Vec<(&str, &Path)> = libraries.iter().map(|it| ("LD_LIBRARY_PATH", it.as_path())).collect();
-    let done = stage.xputrace(&["-q", "request.rhai", "--", "./server", "--requests=8"], &environment, 40)?;
+    let done = stage.xputrace(&["-q", "request.rhai", "--", "./server", "--requests=8"], libraries, 40)?;
     line(format_args!("(the line in braces is the program's own account)"))?;
     if done { Ok(()) } else { bail!("xputrace ended with an error") }
 }
 
 fn typo(stage: &Stage, number: usize) -> Result<()> {
     title(number, "A typo, before anything is attached", "real")?;
-    match stage.xputrace(&["check", "-e", TYPO], &[], 20)? {
+    match stage.xputrace(&["check", "-e", TYPO], None, 20)? {
         false => Ok(()),
         true => bail!("the mistake was not noticed"),
     }
@@ -178,29 +185,36 @@ fn next(stage: &Stage, number: usize) -> Result<()> {
     title(number, "Your turn", "real")?;
     line(format_args!("Edit {} and run it on your own program:", stage.path("request.rhai").display()))?;
     line(format_args!("  xputrace {} -- ./your-program", stage.path("request.rhai").display()))?;
+    if !stage.has_gpu {
+        line(format_args!(
+            "(programs of the software GPU need LD_LIBRARY_PATH={})",
+            stage.path(SOFTWARE_GPU).display()
+        ))?;
+    }
     line(format_args!("or begin with a look at where the time goes:\n  xputrace -- ./your-program"))?;
     Ok(())
 }
 
 /// A file that the binary carries, under a readable name in the demo's directory.
-fn link(stage: &Stage, payload: Payload, name: &str, owner: &Owner) -> Result<PathBuf> {
+fn copy(stage: &Stage, payload: Payload, name: &str, owner: &Owner) -> Result<PathBuf> {
     let at = stage.path(name);
     let _ = fs::remove_file(&at);
     fs::copy(payload.lay_down(owner)?, &at).with_context(|| format!("copying to {}", at.display()))?;
     Ok(at)
 }
 
-/// The software GPU under the names of CUDA's libraries; the directory to search them in.
-fn software_gpu(stage: &Stage, owner: &Owner) -> Result<PathBuf> {
-    let directory = stage.path("softgpu");
+/// Lays down the software GPU under the names of CUDA's libraries: one file, so that a program
+/// that opens several of them has one GPU.
+fn software_gpu(stage: &Stage, owner: &Owner) -> Result<()> {
+    let directory = stage.path(SOFTWARE_GPU);
     fs::create_dir_all(&directory)?;
-    let library = SOFTGPU.lay_down(owner)?;
+    copy(stage, SOFTGPU, &format!("{SOFTWARE_GPU}/softgpu.so"), owner)?;
     for name in LIBRARY_NAMES {
         let at = directory.join(name);
         let _ = fs::remove_file(&at);
-        symlink(&library, &at).with_context(|| format!("linking {}", at.display()))?;
+        symlink("softgpu.so", &at).with_context(|| format!("linking {}", at.display()))?;
     }
-    Ok(directory)
+    Ok(())
 }
 
 /// Why the kernel would not take programs from us, where it would not.

@@ -101,7 +101,7 @@ impl StackNames for Names<'_> {
             return Some(frames.clone());
         }
         let frames = match stack {
-            StackKey::Lost => return None,
+            StackKey::Empty | StackKey::Lost => return None,
             StackKey::KernelKernel { .. } => {
                 let addresses = self.kernel?.stack_addresses(stack)?;
                 self.stacks.processes.resolve_kernel(&addresses)

@@ -46,6 +46,14 @@ impl Gpu {
     /// # Errors
     /// There is no driver or no device, or it refuses the kernels.
     pub fn open() -> Result<Self> {
+        // SAFETY: looks for the library, no more.
+        if !unsafe { cudarc::driver::sys::is_culib_present() } {
+            return Err(
+                "there is no CUDA driver here (libcuda.so.1); to use xputrace's software GPU, put its directory \
+                        (`xputrace demo` leaves it in xputrace-demo/softgpu) into LD_LIBRARY_PATH"
+                    .into(),
+            );
+        }
         let context = CudaContext::new(0)?;
         // SAFETY: every buffer of a workload is used by one stream only; its events would be launches' noise.
         unsafe { context.disable_event_tracking() };

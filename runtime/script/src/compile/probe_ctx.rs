@@ -15,6 +15,11 @@ use xputrace_model::stack;
 const MARKER_CONTEXT: i16 = regs::ARGUMENTS[0];
 pub(super) const MARKER_SLOT: i16 = regs::ARGUMENTS[1];
 
+/// errno of a stack that is not there.
+const EFAULT: i32 = 14;
+/// An odd number that spreads the bits of the number of a group of events.
+const SPREAD: i64 = 0x9e37_79b9;
+
 impl Emitter<'_, '_> {
     /// R0 = a field of 8 bytes.
     pub(super) fn source(&mut self, source: Source, at: Position, missing: Label) {
@@ -183,14 +188,20 @@ impl Emitter<'_, '_> {
         self.asm.place(done);
     }
 
-    /// R0 = id of the stack; a lost one is counted and is 0 at `lost`, the word of no stack.
-    fn stack_id(&mut self, flags: i32, at: Position, lost: Label) {
-        let counted = self.counts(Loss::KernelStack, at, None, lost);
+    /// R0 = id of the stack. At `none`, R0 is the word for it: where there is nothing to take
+    /// the kernel answers EFAULT, and a stack that it could not store is counted.
+    fn stack_id(&mut self, flags: i32, at: Position, none: Label) {
+        let counted = self.counts(Loss::KernelStack, at, None, none);
         let stacks = self.build.stack_map();
         self.asm.mov(Reg::R1, Reg::R6);
         self.asm.ld_map(Reg::R2, stacks);
         self.asm.mov_imm(Reg::R3, i64::from(flags));
         self.asm.call(helper::GET_STACKID);
+        let taken = self.asm.label();
+        self.asm.jump_if_imm(Cond::Ne, Reg::R0, -EFAULT, taken);
+        self.asm.mov_imm(Reg::R0, stack::EMPTY as i64);
+        self.asm.jump(none);
+        self.asm.place(taken);
         self.asm.jump_if_imm(Cond::Slt, Reg::R0, 0, counted);
     }
 
@@ -253,7 +264,8 @@ impl Emitter<'_, '_> {
         self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, self.end);
     }
 
-    /// Lets the first event through, and each `every`-th after it.
+    /// Lets one event of each group of `every` through. Not always the same one of the group: a
+    /// program that launches its kernels in turn would be seen to launch but one of them.
     fn only_every(&mut self, every: u64) {
         let (map, slot) = self.build.every_slot(self.engine);
         self.asm.st_imm(Size::W, Reg::FP, SCRATCH, slot as i32);
@@ -267,9 +279,18 @@ impl Emitter<'_, '_> {
             0,
             Reg::R1,
         );
+        // Which one: the group's number, spread.
         self.asm.mov_imm(Reg::R2, every as i64);
+        self.asm.mov(Reg::R3, Reg::R1);
+        self.asm.alu(Alu::Div, Reg::R3, Reg::R2);
+        self.asm.mov_imm(Reg::R4, SPREAD);
+        self.asm.alu(Alu::Mul, Reg::R3, Reg::R4);
+        self.asm.mov(Reg::R4, Reg::R3);
+        self.asm.alu_imm(Alu::Rsh, Reg::R4, 29);
+        self.asm.alu(Alu::Xor, Reg::R3, Reg::R4);
+        self.asm.alu(Alu::Mod, Reg::R3, Reg::R2);
         self.asm.alu(Alu::Mod, Reg::R1, Reg::R2);
-        self.asm.jump_if_imm(Cond::Ne, Reg::R1, 0, self.end);
+        self.asm.jump_if(Cond::Ne, Reg::R1, Reg::R3, self.end);
     }
 
     /// The key that an entry and its return share: thread, stack pointer at entry, probe.
