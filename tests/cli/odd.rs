@@ -41,6 +41,9 @@ const REFUSED: &[(&[&str], i32, &str)] = &[
     (&["--folded", "x", "-e", "kernel(|k| @n.count())", "--", "true"], 125, "no map of the script has a stack"),
     (&["record", "-o", "/no/such/directory/x", "--", "true"], 125, "cannot create /no/such/directory/x"),
     (&["record"], 125, "nothing to record"),
+    (&["record", "--replay", "t.xpt", "--", "true"], 125, "--replay does not go together"),
+    (&["record", "-o", "/", "--", "true"], 125, "cannot record into /: it is not a regular file"),
+    (&["record", "-o", "/dev/null", "--", "true"], 125, "cannot record into /dev/null: it is not a regular file"),
     (&["check"], 2, "no script was given"),
     (&["check", "/"], 2, "Is a directory"),
     (&["check", "-e", "import \"no/such/module\" as m;"], 2, "no/such/module"),
@@ -50,6 +53,12 @@ const REFUSED: &[(&[&str], i32, &str)] = &[
     (&["list", ""], 2, "``"),
     (&["list", "a", "b"], 2, "'b'"),
     (&["doctor", "--bogus"], 2, "bogus"),
+    (&["doctor", "-f", "csv"], 2, "not there yet"),
+    (&["scripts", "--", "true"], 2, "unexpected argument 'true'"),
+    (&["list", "--bogus"], 2, "bogus"),
+    (&["demo", "--bogus"], 125, "bogus"),
+    (&["-e", "// nothing", "--", "true"], 125, "the script is empty"),
+    (&["--replay", "no.xpt", "--for", "1s", "summary"], 125, "--for does not go together"),
     (&["over100ms", "--ms=many", "--", "true"], 125, "ms"),
     (&["over100ms", "--ms", "--", "true"], 125, "ms"),
 ];
@@ -70,6 +79,20 @@ fn odd_command_lines_have_an_answer() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn arguments_need_not_be_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let odd = std::ffi::OsStr::from_bytes(b"\xff");
+    let run = |words: &[&std::ffi::OsStr]| Command::new(xputrace()).args(words).output().unwrap();
+    for words in [&[odd] as &[_], &["--bogus".as_ref(), odd]] {
+        let done = run(words);
+        let errors = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(done.status.code() == Some(125) && !errors.contains("bug"), "{errors}");
+    }
+    let script = ["-q", "-e", "begin(|| print(1))", "--", "echo"].map(std::ffi::OsStr::new);
+    assert_eq!(run(&[&script[..], &[odd]].concat()).stdout, b"1\n\xff\n0 lost\n");
 }
 
 /// Whether an answer of the system stands in a line more than once.

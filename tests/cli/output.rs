@@ -10,8 +10,8 @@ use xputrace_tests::{Trace, xputrace};
 /// Prints all the time, lines that fill a pipe soon.
 const CHATTER: &str =
     "interval(1.ms, || { for i in 0..50 { print(`line ${i} of many, and there is no end to them`); } });";
-/// Most bytes that a pipe of the usual size holds, less a page.
-const NEARLY_FULL: libc::c_int = 60_000;
+/// The least size of a pipe.
+const PAGE: libc::c_int = 4096;
 
 /// A run whose standard output and standard error are ours to read, or not.
 fn start(directory: &Path, words: &[&str]) -> Child {
@@ -76,11 +76,13 @@ fn without_a_command_a_missing_reader_ends_the_run() {
     assert_eq!((ended(&mut list).code(), errors(&mut list).as_str()), (Some(0), ""));
 }
 
-/// Waits until nothing more fits into the pipe.
+/// Waits until nothing more is taken by the pipe: one of a page is full once there is anything in it.
 fn until_full(child: &Child) {
     let pipe = child.stdout.as_ref().unwrap().as_raw_fd();
+    // SAFETY: makes a pipe of this test as small as it can be.
+    assert_eq!(unsafe { libc::fcntl(pipe, libc::F_SETPIPE_SZ, PAGE) }, PAGE);
     let mut waiting = 0;
-    while waiting < NEARLY_FULL {
+    while waiting == 0 {
         // SAFETY: the call stores a number of bytes where it is told to.
         assert_eq!(unsafe { libc::ioctl(pipe, libc::FIONREAD, &mut waiting) }, 0);
         std::thread::sleep(Duration::from_millis(5));
@@ -143,6 +145,12 @@ fn a_file_that_is_appended_to_keeps_what_is_in_it() {
     let line = format!("echo old >file; {} -q -e 'begin(|| print(\"new\"))' -- true >>file", xputrace().display());
     assert!(Command::new("sh").args(["-c", &line]).current_dir(directory.path()).status().unwrap().success());
     assert_eq!(std::fs::read_to_string(directory.path().join("file")).unwrap(), "old\nnew\n0 lost\n");
+}
+
+#[test]
+fn what_begin_prints_stands_above_what_the_command_prints() {
+    let done = Trace::one_liner("begin(|| print(\"on\"));").args(["-q"]).text().on(["echo", "command"]).run();
+    assert!(done.stdout.starts_with("on\ncommand\n"), "{}", done.stdout);
 }
 
 #[test]

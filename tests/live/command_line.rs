@@ -400,7 +400,7 @@ fn built_objects_are_loaded_by_bpftool() {
     ];
     for (number, script) in scripts.iter().enumerate() {
         let built = Trace::new(["build", "-o", "x.bpf.o", "-e", script]).text().run().well();
-        assert!(built.stdout.contains("x.bpf.o") && built.stdout.contains("programs"), "{}", built.stdout);
+        assert!(built.stdout.contains("x.bpf.o") && built.stdout.contains("program"), "{}", built.stdout);
         let pins = format!("/sys/fs/bpf/xputrace-test-{}-{number}", std::process::id());
         let load =
             Command::new(bpftool).args(["prog", "loadall"]).arg(built.path("x.bpf.o")).arg(&pins).output().unwrap();

@@ -119,15 +119,19 @@ fn a_cut_or_damaged_recording_gives_what_is_readable_and_says_so() {
         std::fs::write(&path, bytes).unwrap();
         path
     };
-    let cut = replay("kernel(|k| @n.count());", &file("cut.xpt", &bytes[..bytes.len() * 2 / 3])).well();
-    assert!(cut.stderr.contains("damaged") && cut.stderr.contains("the end is missing"), "{}", cut.stderr);
+    let cut = replay("kernel(|k| @n.count());", &file("cut.xpt", &bytes[..bytes.len() * 2 / 3]));
+    assert!(
+        cut.code() == 125 && cut.stderr.contains("damaged") && cut.stderr.contains("the end is missing"),
+        "{}",
+        cut.stderr
+    );
     let n = cut.maps("@n").first().and_then(|it| it.as_i64()).unwrap_or(0);
     assert!(n < 24_000, "{n}");
     let mut damaged = bytes.clone();
     let middle = bytes.len() / 2;
     damaged[middle..middle + 64].iter_mut().for_each(|it| *it ^= 0x5a);
-    let damaged = replay("kernel(|k| @n.count());", &file("damaged.xpt", &damaged)).well();
-    assert!(damaged.stderr.contains("damaged from byte"), "{}", damaged.stderr);
+    let damaged = replay("kernel(|k| @n.count());", &file("damaged.xpt", &damaged));
+    assert!(damaged.code() == 125 && damaged.stderr.contains("damaged from byte"), "{}", damaged.stderr);
     for (name, bytes) in [("empty.xpt", &b""[..]), ("other.xpt", b"#!/bin/sh\nexit 1\n"), ("head.xpt", &bytes[..20])] {
         let refused = replay("kernel(|k| @n.count());", &file(name, bytes));
         assert!(

@@ -98,6 +98,6 @@ fn the_binary_works_in_a_root_of_its_own() {
         assert!(answer(&["-q", script, "--replay", "t.xpt"], 0).contains("launches 40 = joined 40"), "{script}");
     }
     assert!(answer(&["explain", "summary"], 0).contains("tracer"));
-    assert!(answer(&["build", "-o", "x.bpf.o", "summary"], 0).contains("programs"));
+    assert!(answer(&["build", "-o", "x.bpf.o", "summary"], 0).contains("program"));
     assert!(answer(&["--version"], 0).contains("xputrace"));
 }

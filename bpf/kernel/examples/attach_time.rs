@@ -4,6 +4,8 @@
 //! prints medians: the object and its maps and programs into the kernel (load), everything else
 //! up to the last link (attach), and how much of that one bare link of the kernel takes.
 
+#![allow(clippy::exit, clippy::print_stderr, clippy::print_stdout, reason = "a measurement prints its result")]
+
 #[path = "../tests/fixtures/plans.rs"]
 mod plans;
 

@@ -63,6 +63,7 @@ static void seen(void *user, int domain, int id, const int *data) { if (data[0] 
 int InitializeInjection(void) { printf("tool: loaded %d", cuptiSubscribe(&subscriber, seen, 0)); printf(" %d\n", cuptiEnableCallback(1, subscriber, 1, 307)); return 1; }
 "#;
 
+#[allow(clippy::print_stderr, reason = "a test says why it did not run")]
 fn compile(directory: &Path, source: &str, name: &str, flags: &[&str]) -> Option<std::path::PathBuf> {
     let (input, output) = (directory.join(format!("{name}.c")), directory.join(name));
     std::fs::write(&input, source).unwrap();

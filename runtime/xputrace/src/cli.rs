@@ -17,11 +17,11 @@ use std::time::Duration;
     xputrace over100ms --ms=50 -- ./train          a bundled script with an argument\n  \
     xputrace scripts                               the bundled scripts, a line each\n  \
     xputrace demo                                  the main job, on any machine\n\n\
-Exit status of a run: what a handler said in exit(code), else the command's own (128 + the signal that killed it).\n\
-125 where that would be 0 and something of ours failed (a handler, the output, a recording), and where nothing was\n\
-run (script error, usage, rights). A reader that has had enough (`| head`) ends the tracing, which is no failure;\n\
-the command runs on to its end. `check` and the others that run nothing: 2 for a mistake. Ctrl-C ends the run and\n\
-prints; a second one quits at once.")]
+Exit status of a run: what a handler said in exit(code), else the command's own (128 + the signal that killed it). \
+    125 where that would be 0 and something of ours failed (a handler, the output, a recording), and where nothing \
+    was run (script error, usage, rights). `check` and the others that run nothing: 2 for a mistake.\n\n\
+Ctrl-C ends the run and prints; a second one quits at once. A reader that has had enough (`| head`) ends the \
+    tracing too, which is no failure; the command runs on to its end.")]
 pub struct Typed {
     #[command(subcommand)]
     pub verb: Option<Verb>,
@@ -147,6 +147,21 @@ pub enum Invocation {
     Demo,
 }
 
+impl Invocation {
+    /// Its options, where it takes any.
+    pub fn options(&self) -> Option<&Options> {
+        match self {
+            Invocation::Run(run)
+            | Invocation::Record(run)
+            | Invocation::Check(run)
+            | Invocation::Explain(run)
+            | Invocation::Build(run) => Some(&run.options),
+            Invocation::Doctor(options) => Some(options),
+            Invocation::List { .. } | Invocation::Scripts | Invocation::Demo => None,
+        }
+    }
+}
+
 /// A script, its arguments, and what to run it on.
 #[derive(Debug, Clone)]
 pub struct Run {
@@ -189,11 +204,18 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Invocation, UsageError> {
         Some(Verb::Check { script, options }) => Invocation::Check(run(script, options)?),
         Some(Verb::Explain { script, options }) => Invocation::Explain(run(script, options)?),
         Some(Verb::Build { script, options }) => Invocation::Build(run(script, options)?),
+        // The others know no script, whose arguments and command these could be.
+        Some(_) if let Some(word) = script_arguments.first() => return Err(unexpected(word)),
+        Some(_) if let Some(word) = command.first() => return Err(unexpected(&word.to_string_lossy())),
         Some(Verb::List { pattern }) => Invocation::List { pattern },
         Some(Verb::Doctor { options }) => Invocation::Doctor(options.over(&outer)),
         Some(Verb::Scripts) => Invocation::Scripts,
         Some(Verb::Demo) => Invocation::Demo,
     })
+}
+
+fn unexpected(word: &str) -> UsageError {
+    usage(format!("unexpected argument '{word}' found"))
 }
 
 fn choose_script(named: Option<String>, options: &Options, help: bool) -> Result<(Option<Script>, bool), UsageError> {

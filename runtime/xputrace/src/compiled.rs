@@ -21,9 +21,19 @@ pub struct Compiled {
     pub interpreter: Interpreter,
 }
 
+impl Compiled {
+    /// A script that declares nothing is a mistake where it is to be run.
+    pub fn refuse_empty(&self) -> Result<()> {
+        if self.plan.probes.is_empty() {
+            bail!("the script is empty: it declares no handler, as in kernel(|k| @time[k.name].sum(k.duration))");
+        }
+        Ok(())
+    }
+}
+
 /// What compiling a script came to.
 pub enum Outcome {
-    Ready(Compiled),
+    Ready(Box<Compiled>),
     /// Mistakes were printed; nothing may run.
     Mistakes,
     /// The script's `--help` was asked for and printed.
@@ -34,7 +44,7 @@ impl Outcome {
     /// The compiled script, or the status to end with: `mistakes` where there were some.
     pub fn ready_or(self, mistakes: u8) -> std::result::Result<Compiled, ExitCode> {
         match self {
-            Outcome::Ready(compiled) => Ok(compiled),
+            Outcome::Ready(compiled) => Ok(*compiled),
             Outcome::Mistakes => Err(ExitCode::from(mistakes)),
             Outcome::Helped => Err(ExitCode::SUCCESS),
         }
@@ -61,7 +71,7 @@ pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
     if diagnostics.iter().any(|it| it.severity == Severity::Error) {
         return Ok(Outcome::Mistakes);
     }
-    Ok(Outcome::Ready(Compiled { plan, interpreter: loaded.interpreter }))
+    Ok(Outcome::Ready(Box::new(Compiled { plan, interpreter: loaded.interpreter })))
 }
 
 /// Prints diagnostics to standard error, warnings only where they are wanted.
@@ -104,8 +114,10 @@ pub fn build(run: &Run) -> Result<ExitCode> {
     let path = run.options.output.clone().unwrap_or_else(|| default_object(run.script.as_ref()));
     let bytes = object::write(&compiled.plan.image)?;
     std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
-    let (programs, maps) = (compiled.plan.image.programs.len(), compiled.plan.image.maps.len());
-    console::print(format_args!("{}: {programs} programs, {maps} maps\n", path.display()))?;
+    let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let image = &compiled.plan.image;
+    let (programs, maps) = (count(image.programs.len(), "program"), count(image.maps.len(), "map"));
+    console::print(format_args!("{}: {programs}, {maps}\n", path.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,13 +1,14 @@
 //! A live run: the script onto a command, processes, or the whole machine, until it ends.
 //!
 //! ```text
-//! compile ─▶ load ─▶ begin ─▶ spawn stopped ─▶ attach ─▶ resume ─▶ loop ─▶ detach ─▶ end ─▶ results
+//! compile ─▶ spawn stopped ─▶ load ─▶ begin ─▶ attach ─▶ resume ─▶ loop ─▶ detach ─▶ end ─▶ results
 //! ```
 
 use crate::cli::Run;
 use crate::collectors::Collectors;
 use crate::compiled::{Compiled, compile_script};
 use crate::console::say;
+use crate::engines;
 use crate::interrupts;
 use crate::machine::{self, deadline};
 use crate::printer::Printer;
@@ -15,7 +16,7 @@ use crate::recording::Tape;
 use crate::report::Report;
 use crate::results::Results;
 use crate::running::{Running, check_stack_files};
-use crate::stacks::{self, Stacks};
+use crate::stacks::Stacks;
 use crate::status::{Ending, FAILED};
 use crate::target::Launch;
 use crate::timers::Timers;
@@ -25,14 +26,12 @@ use std::collections::BTreeSet;
 use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use xputrace_bytecode::vm::RemoteMap;
 use xputrace_kernel::{AttachError, Kernel, News, Outcome as Attachment, ProbeReport, Scope, StoppedChild};
 use xputrace_model::loss::Loss;
 use xputrace_model::output::Output;
 use xputrace_model::plan::{Place, Plan, Probe, ProbeScope};
 use xputrace_model::schema::Event;
-use xputrace_tracer::names::FUNCTION_IDS;
-use xputrace_tracer::{Pipeline, Sink};
+use xputrace_tracer::Sink;
 
 /// How often the rings are read while a target records.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
@@ -51,14 +50,12 @@ pub fn run(run: &Run) -> Result<ExitCode> {
         Ok(compiled) => compiled,
         Err(status) => return Ok(status),
     };
+    compiled.refuse_empty()?;
     trace(run, compiled, None)
 }
 
 /// Runs a compiled script, and records what happens where a tape is given.
 pub fn trace(run: &Run, compiled: Compiled, tape: Option<Tape>) -> Result<ExitCode> {
-    if let Some(sentence) = run.options.not_yet() {
-        bail!(sentence);
-    }
     refuse_impossible(run, &compiled.plan)?;
     let named = Watched::named(&run.options.pids)?;
     interrupts::install()?;
@@ -116,8 +113,8 @@ impl Session {
             true => None,
             false => Some(StoppedChild::spawn(&run.command, &launch.environment, launch.identity.as_ref())?),
         };
-        let kernel = load_kernel(&plan)?;
-        let pipeline = pipeline(&plan, kernel.as_ref())?;
+        let kernel = engines::kernel(&plan)?;
+        let pipeline = engines::pipeline(&plan, kernel.as_ref())?;
         let results = Results::new(plan, kernel, pipeline, Stacks::default(), Printer::new(&run.options)?);
         check_stack_files(&results, &run.options)?;
         let mut report = Report::new(run.options.quiet);
@@ -148,6 +145,8 @@ impl Session {
         session.attach(&scope(run, session.child.as_ref()))?;
         session.timers = Timers::new(&session.running.plan);
         session.stop_at = run.options.run_for.map(deadline);
+        // What `begin` printed stands above what the command prints.
+        session.running.flush();
         if let Some(child) = &mut session.child {
             child.resume()?;
         }
@@ -369,16 +368,17 @@ impl Session {
         Ok(())
     }
 
-    /// What becomes of a command that still runs: it goes on alone; but where only its reader was missing,
-    /// it is waited for, as whoever started this run started the command.
+    /// What becomes of a command that still runs: it goes on alone; but where only a reader was missing,
+    /// it is waited for, since whoever started this run started the command.
     fn part_with_command(&mut self) -> Result<()> {
-        // Programs that the command starts from now on must not wait for us.
+        // Programs that the command starts from now on must not wait for us, nor be followed.
         self.collectors = None;
+        self.running.results.borrow_mut().kernel = None;
         let Some(child) = self.child.as_mut().filter(|_| self.status.is_none()) else { return Ok(()) };
         let mut interrupts_seen = interrupts::count();
         let mut until = match (interrupts_seen > 0, self.running.is_over(), self.running.results.borrow().is_closed()) {
             (true, _, _) => Some(deadline(GRACE)),
-            (false, false, true) => None,
+            (false, false, true) => self.stop_at,
             _ => Some(Instant::now()),
         };
         loop {
@@ -397,29 +397,6 @@ impl Session {
             self.watched.iter().for_each(|it| it.wait(GLANCE_MILLIS));
         }
     }
-}
-
-fn load_kernel(plan: &Plan) -> Result<Option<Kernel>> {
-    match plan.probes.iter().any(|it| it.place == Place::Linux) {
-        true => {
-            let mut kernel = Kernel::load(plan)?;
-            let mut functions = 0;
-            kernel.intern_with(move |_| {
-                functions += 1;
-                FUNCTION_IDS + functions - 1
-            });
-            Ok(Some(kernel))
-        }
-        false => Ok(None),
-    }
-}
-
-fn pipeline(plan: &Arc<Plan>, kernel: Option<&Kernel>) -> Result<Pipeline> {
-    let mut remote = |index: usize, _: &xputrace_bytecode::MapSpec| {
-        let handle = kernel?.map(index)?.clone();
-        Some(Box::new(handle) as Box<dyn RemoteMap>)
-    };
-    Ok(Pipeline::new(plan.clone(), stacks::demangle, &mut remote)?)
 }
 
 fn scope(run: &Run, child: Option<&StoppedChild>) -> Scope {

@@ -11,6 +11,7 @@ mod compiled;
 mod console;
 mod demo;
 mod doctor;
+mod engines;
 mod interrupts;
 mod live;
 mod machine;
@@ -33,15 +34,22 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     panic::set_hook(Box::new(ask_for_report));
-    // A command that runs goes on, and with the panic's end the kernel takes our probes out.
+    guarded(answer)
+}
+
+/// A panic is a failure of ours as others are. Unwinding drops the session: probes are taken out, a
+/// command that runs goes on.
+fn guarded(answer: impl FnOnce() -> ExitCode) -> ExitCode {
     panic::catch_unwind(AssertUnwindSafe(answer)).unwrap_or(ExitCode::from(FAILED))
 }
 
-/// Says that a panic is our mistake. Its own message comes first, in case that is all that gets out.
+/// Says that a panic is our mistake, and what to do.
 fn ask_for_report(info: &PanicHookInfo<'_>) {
+    let what = info.payload_as_str().unwrap_or("a panic without a message");
+    let place = info.location().map(|it| format!(" ({}:{})", it.file(), it.line())).unwrap_or_default();
     console::say(format_args!(
-        "this is a bug in xputrace, and the run ends here ({info}). Please report it, with the command line and the \
-         output of `xputrace doctor`; what was traced goes on and comes to no harm"
+        "this is a bug in xputrace: {what}{place}; please report it, with the command line and the output of \
+         `xputrace doctor`. What was traced goes on, untraced"
     ));
 }
 
@@ -62,6 +70,9 @@ fn answer() -> ExitCode {
 }
 
 fn dispatch(invocation: Invocation) -> anyhow::Result<ExitCode> {
+    if let Some(sentence) = invocation.options().and_then(cli::Options::not_yet) {
+        anyhow::bail!(sentence);
+    }
     match invocation {
         Invocation::Run(run) if run.options.replay.is_some() => recording::replay(&run),
         Invocation::Run(run) => live::run(&run),
@@ -80,9 +91,9 @@ fn usage(error: &cli::UsageError) -> ExitCode {
     let _ = error.print();
     ExitCode::from(match error.exit_code() {
         0 => 0,
-        _ if std::env::args()
+        _ if std::env::args_os()
             .take_while(|it| it != "--")
-            .any(|it| matches!(it.as_str(), "check" | "explain" | "build" | "list" | "doctor" | "scripts")) =>
+            .any(|it| matches!(it.to_str(), Some("check" | "explain" | "build" | "list" | "doctor" | "scripts"))) =>
         {
             MISTAKE
         }
@@ -94,4 +105,15 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()
         .any(|it| it.downcast_ref::<std::io::Error>().is_some_and(|it| it.kind() == std::io::ErrorKind::BrokenPipe))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_a_failure() {
+        assert_eq!(guarded(|| panic!("on purpose")), ExitCode::from(FAILED));
+        assert_eq!(guarded(|| ExitCode::from(7)), ExitCode::from(7));
+    }
 }

@@ -34,6 +34,9 @@ pub fn record(run: &Run) -> Result<ExitCode> {
     if run.command.is_empty() {
         bail!("nothing to record: give a command, as in `xputrace record -o {} -- CMD`", path.display());
     }
+    if run.options.replay.is_some() {
+        bail!("record records a command as it runs; --replay does not go together with it");
+    }
     let script = run.script.clone().or(Some(crate::cli::Script::Inline(String::new())));
     let run = Run { script, options: crate::cli::Options { output: None, ..run.options.clone() }, ..run.clone() };
     let compiled = match compile_script(&run, &machine::catalog())?.ready_or(FAILED) {
@@ -79,6 +82,10 @@ const MOST_EARLY_HITS: usize = 65_536;
 
 impl Tape {
     fn create(path: &std::path::Path, run: &Run, recorder: &hits::Recorder) -> Result<Self> {
+        // The draft takes its place when it is complete: of a device, too.
+        if path.metadata().is_ok_and(|it| !it.is_file()) {
+            bail!("cannot record into {}: it is not a regular file", path.display());
+        }
         // An earlier recording of that name stays until this one is complete.
         let draft = draft_of(path);
         let file = File::create(&draft).with_context(|| format!("cannot create {}", draft.display()))?;
@@ -185,12 +192,12 @@ fn info(frame: &Frame) -> FrameInfo {
 
 /// `xputrace run SCRIPT --replay T.xpt`: the script over a recording; no root, no GPU.
 pub fn replay(run: &Run) -> Result<ExitCode> {
-    if let Some(sentence) = run.options.not_yet() {
-        bail!(sentence);
-    }
     let path = run.options.replay.as_ref().context("no recording was named")?;
     if run.options.all_processes || !run.options.pids.is_empty() {
         bail!("--replay runs over {}; -p and -a do not go together with it", path.display());
+    }
+    if run.options.run_for.is_some() {
+        bail!("--replay runs over all of {}; --for does not go together with it", path.display());
     }
     if !run.command.is_empty() {
         bail!("--replay runs over {}; a command would not be run", path.display());
@@ -201,6 +208,7 @@ pub fn replay(run: &Run) -> Result<ExitCode> {
         Ok(compiled) => compiled,
         Err(status) => return Ok(status),
     };
+    compiled.refuse_empty()?;
     replay_compiled(run, compiled, reader)
 }
 

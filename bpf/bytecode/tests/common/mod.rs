@@ -5,6 +5,7 @@ use xputrace_bytecode::image::{Home, Image, MapKind, MapSpec, Program, ProgramKi
 use xputrace_bytecode::{Assembler, Line};
 
 /// Whether programs can be loaded into this kernel; says so when not.
+#[allow(clippy::print_stderr, reason = "a test says why it did not run")]
 pub(crate) fn can_load(test: &str) -> bool {
     // SAFETY: geteuid has no preconditions.
     let root = unsafe { libc::geteuid() } == 0;

@@ -36,6 +36,7 @@ fn main() -> Result<()> {
 /// One request: the function that tests put their probe on.
 #[unsafe(no_mangle)]
 #[inline(never)]
+#[allow(clippy::print_stderr, reason = "a program to trace says what goes wrong in it")]
 extern "C" fn handle_request(id: u64, server: &mut Server) {
     let answered = prepare_batch(id, server).and_then(|()| run_layers(server)).and_then(|()| finish_request(server));
     if let Err(error) = answered {
