@@ -15,6 +15,8 @@ use xputrace_tests::softgpu;
 /// | `nap N` | sleeps so often, then prints `switches N`, the kernel's own count |
 /// | `burn MS` | is busy in `burn` for so long |
 /// | `fork CHILDREN N` | each child calls `work` N times |
+/// | `brief CHILDREN N` | one child after the other calls `work` N times and is over, in less than 2 ms |
+/// | `deep DEPTH N` | so often calls `down`, which calls itself to that depth |
 /// | `flood` | calls `work` until it is killed |
 ///
 /// `hold` in front waits for a line of input first.
@@ -45,6 +47,8 @@ __attribute__((noinline)) long other(long i) { __asm__ volatile("" : "+r"(i)); r
 __attribute__((noinline)) void say(const char *text) { __asm__ volatile("" : : "r"(text)); }
 __attribute__((noinline)) long burn(long n) { volatile long x = 0; for (long i = 0; i < n; i++) x += i; return x; }
 
+__attribute__((noinline)) long down(long n) { __asm__ volatile("" : "+r"(n)); return n <= 1 ? n : down(n - 1) + n; }
+
 static long calls;
 static void *worker(void *unused) {
   printf("tid %ld\n", syscall(SYS_gettid)); fflush(stdout);
@@ -72,6 +76,8 @@ int main(int argc, char **argv) {
   if (!strcmp(mode, "nap")) { struct timespec t = {0, 1000000}; for (long i = 0; i < a; i++) nanosleep(&t, 0); printf("switches %ld\n", switches()); }
   if (!strcmp(mode, "burn")) { struct timespec t; do { burn(1000000); clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t); } while (t.tv_sec * 1000 + t.tv_nsec / 1000000 < a); }
   if (!strcmp(mode, "fork")) { for (long i = 0; i < a; i++) if (!fork()) { usleep(300000); for (long j = 1; j <= b; j++) work(j); _exit(0); } while (wait(0) > 0); }
+  if (!strcmp(mode, "brief")) for (long i = 0; i < a; i++) { if (!fork()) { for (long j = 1; j <= b; j++) work(j); _exit(0); } wait(0); }
+  if (!strcmp(mode, "deep")) for (long i = 0; i < b; i++) down(a);
   if (!strcmp(mode, "flood")) for (long i = 1;; i++) work(i);
   return 0;
 }

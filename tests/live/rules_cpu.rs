@@ -296,6 +296,50 @@ fn children_too_short_to_be_probed_are_counted() {
 }
 
 #[test]
+fn a_tree_is_seen_from_every_childs_first_instruction() {
+    need_root!();
+    let program = cpu().display().to_string();
+    let script =
+        |rest: &str| format!("uprobe(\"{program}:work\", #{{scope: \"tree\"}}, |e| {{ @n.count(); {rest} }});");
+    let brief = Trace::script(&script("@by[e.pid].count();")).on([program.as_str(), "brief", "200", "10"]).run().well();
+    assert_eq!((brief.map("@n"), brief.rows("@by").len()), (&json!(2000), 200), "{}", brief.stderr);
+    brief.nothing_lost();
+    let shell = format!("for i in 1 2 3 4 5 6 7 8; do {program} work 1 3; done");
+    let shell = Trace::script(&script("")).on(["sh", "-c", &shell]).run().well();
+    assert_eq!(shell.map("@n"), &json!(24), "{}", shell.stderr);
+    shell.nothing_lost();
+}
+
+#[test]
+fn strangers_are_not_of_the_tree() {
+    need_root!();
+    let program = cpu().display().to_string();
+    let tree = "#{scope: \"tree\"}";
+    let script = format!(
+        "uprobe(\"{program}:work\", {tree}, |e| @n.count());\nuretprobe(\"{program}:work\", {tree}, |e| @time.max(e.duration));\nuretprobe(\"{program}:work\", {tree}, |e| @returns.count());"
+    );
+    let mut run = Trace::script(&script).with_input().on([program.as_str(), "hold", "work", "1", "100"]).start();
+    run.ready_pid();
+    let stranger = std::process::Command::new(&program).args(["work", "1", "1000"]).output().unwrap();
+    assert!(stranger.status.success());
+    run.type_in("\n");
+    let done = run.finish().well();
+    assert_eq!((done.map("@n"), done.map("@returns")), (&json!(100), &json!(100)));
+    done.nothing_lost();
+}
+
+#[test]
+fn returns_deeper_than_the_kernel_keeps_are_counted() {
+    need_root!();
+    let script = "uretprobe(\"PROGRAM:down\", |e| { @n.count(); @longest.max(e.duration); });";
+    let deep = over(script, &["deep", "100", "10"]);
+    assert_eq!((deep.map("@n"), deep.loss("return_too_deep")), (&json!(640), 360));
+    let fits = over(script, &["deep", "64", "10"]);
+    assert_eq!(fits.map("@n"), &json!(640));
+    fits.nothing_lost();
+}
+
+#[test]
 fn every_nth_and_several_functions_at_once() {
     need_root!();
     let script = "uprobe(\"PROGRAM:work\", #{every: 10}, |e| @tenth.count());\nuprobe(\"PROGRAM:*o*r*\", |e| @f[e.func].count());";

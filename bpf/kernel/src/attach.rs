@@ -1,10 +1,11 @@
 //! Links: which program sits where, for which process, and what belongs to a process that is gone.
 //!
 //! A uprobe program has one link for each file and process: places of a file are attached all at
-//! once, and each process of the scope has links of its own, so that nobody else pays.
+//! once, and each process of the scope has links of its own, so that nobody else pays. A probe of
+//! the whole tree or system has one link for each file, which is there before any child is.
 
 use crate::error::AttachError;
-use crate::first_insn::Step;
+use crate::first_insn::{Answer, Step};
 use crate::report::{Outcome, Warning};
 use crate::resolve::{self, Candidate, FileId, Place, Places};
 use crate::scope::Scope;
@@ -98,14 +99,19 @@ impl FunctionProbe {
         file: &Path,
         programs: &Programs,
     ) -> Result<(Vec<String>, Vec<String>), AttachError> {
-        let in_doubt: Vec<u64> = places.iter().filter(|it| it.in_doubt).map(|it| it.file_offset).collect();
-        let verdict = trial::run(program(programs, self.program)?, file, &in_doubt);
+        let answered = |answer| places.iter().filter(move |it| it.answer == answer).map(|it| it.file_offset);
+        let in_doubt: Vec<u64> = answered(Answer::InDoubt).collect();
+        let mut verdict = trial::run(program(programs, self.program)?, file, &in_doubt);
+        verdict.refused.extend(answered(Answer::Refused));
         let mut take = |offsets: &HashSet<u64>| -> Vec<String> {
             places.extract_if(.., |it| offsets.contains(&it.file_offset)).map(|it| it.function).collect()
         };
         let (refused, unknown) = (take(&verdict.refused), take(&verdict.unknown));
         match places.is_empty() || (!refused.is_empty() && !resolve::is_glob(&self.function)) {
-            true => Err(AttachError::Unsteppable { file: file.to_path_buf(), functions: listed(&refused) }),
+            true => Err(AttachError::Unsteppable {
+                file: file.to_path_buf(),
+                functions: listed(&[refused, unknown].concat()),
+            }),
             false => Ok((refused, unknown)),
         }
     }
@@ -248,6 +254,10 @@ pub(crate) struct Links {
 impl Links {
     pub(crate) fn add(&mut self, pid: Option<u32>, links: Vec<OwnedFd>) {
         self.by_process.entry(pid).or_default().extend(links);
+    }
+
+    pub(crate) fn take_over(&mut self, mut others: Links) {
+        others.by_process.drain().for_each(|(pid, links)| self.add(pid, links));
     }
 
     /// Takes out what belongs to a process that has ended. Closing a uprobe link waits for the

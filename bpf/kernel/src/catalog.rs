@@ -118,8 +118,8 @@ fn entries(directory: &Path) -> io::Result<Vec<String>> {
     Ok(std::fs::read_dir(directory)?.flatten().filter_map(|it| it.file_name().into_string().ok()).collect())
 }
 
-/// Lines such as `field:pid_t prev_pid; offset:24; size:4; signed:1;`, with tabs between. The fields that all
-/// tracepoints share (`common_…`) are not the event's own.
+/// Lines such as `field:pid_t prev_pid; offset:24; size:4; signed:1;`, with tabs between. The
+/// fields that all tracepoints share (`common_…`) are not the event's own.
 fn parse_format(text: &str) -> TracepointFormat {
     let fields = text.lines().filter_map(parse_field).filter(|it| !it.name.starts_with("common_")).collect();
     TracepointFormat { fields }

@@ -36,9 +36,28 @@ pub(crate) fn step(code: &[u8]) -> Step {
     }
 }
 
-/// Whether the kernel has always taken a breakpoint on such an instruction: what functions usually
-/// begin with. Of all others it has to be asked; its lists change from version to version.
-pub(crate) fn is_surely_taken(code: &[u8]) -> bool {
+/// What the kernel says to a breakpoint on an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Taken,
+    /// It has never been able to step over it.
+    Refused,
+    /// It has to be asked: its lists change from version to version.
+    InDoubt,
+}
+
+/// What the kernel will say to a breakpoint on the x86-64 instruction that `code` begins with.
+pub(crate) fn answer(code: &[u8]) -> Answer {
+    match code {
+        // The lock prefix: functions that count references begin with it. Then int3 and hlt.
+        [0xf0 | 0xcc | 0xf4, ..] => Answer::Refused,
+        _ if is_usual(code) => Answer::Taken,
+        _ => Answer::InDoubt,
+    }
+}
+
+/// What functions usually begin with.
+fn is_usual(code: &[u8]) -> bool {
     let code = match code {
         [0x40..=0x4f, rest @ ..] => rest,
         _ => code,
@@ -67,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_functions_begin_with_is_taken_and_the_rest_is_asked_about() {
+    fn what_functions_begin_with_is_taken_and_the_odd_is_asked_about() {
         for code in [
             &[0x55][..],
             &[0x48, 0x83, 0xec, 8],
@@ -76,13 +95,14 @@ mod tests {
             &[0xf3, 0x0f, 0x10],
             &[0x64, 0x48, 0x8b, 0x04, 0x25],
         ] {
-            assert!(is_surely_taken(code), "{code:x?}");
+            assert_eq!(answer(code), Answer::Taken, "{code:x?}");
         }
-        // lock decl; vmovdqu; evex; hlt; int3; push %ds; mov to a segment; nothing
-        for code in
-            [&[0xf0, 0xff, 0x0f][..], &[0xc5, 0xfe], &[0x62, 0xf1], &[0xf4], &[0xcc], &[0x1e], &[0x8e, 0xd0], &[]]
-        {
-            assert!(!is_surely_taken(code), "{code:x?}");
+        for code in [&[0xf0, 0xff, 0x0f][..], &[0xf4], &[0xcc]] {
+            assert_eq!(answer(code), Answer::Refused, "{code:x?}");
+        }
+        // vmovdqu; evex; push %ds; mov to a segment; nothing
+        for code in [&[0xc5, 0xfe][..], &[0x62, 0xf1], &[0x1e], &[0x8e, 0xd0], &[]] {
+            assert_eq!(answer(code), Answer::InDoubt, "{code:x?}");
         }
     }
 

@@ -6,8 +6,8 @@ use crate::elf::Elf;
 use crate::error::{AttachError, Error};
 use crate::follow;
 use crate::load::{self, Loaded};
-use crate::map::MapHandle;
-use crate::proc_maps;
+use crate::map::{MapHandle, OnElement};
+use crate::proc_maps::{self, View};
 use crate::report::{AttachReport, News, Outcome, ProbeReport, Unprobed, Warning};
 use crate::resolve::{self, Candidate};
 use crate::ring::Ring;
@@ -152,7 +152,7 @@ impl Kernel {
     /// Puts an empty generation in place of the current one, waits (in the kernel) until no
     /// program uses the old one any more, and hands out everything that it holds: each key, and
     /// its value once a CPU.
-    pub fn swap(&mut self, index: usize, f: &mut dyn FnMut(&[u8], &[&[u8]])) -> Result<(), Error> {
+    pub fn swap(&mut self, index: usize, f: &mut OnElement<'_>) -> Result<(), Error> {
         let map = self.loaded.maps.get(index).and_then(Option::as_ref).ok_or(Error::NoSuchMap(index))?;
         let spec = &self.image.maps[index];
         let outer = map.outer.as_ref().ok_or_else(|| Error::NotSwappable(spec.name.clone()))?;
@@ -409,7 +409,7 @@ impl Kernel {
         let programs = &self.loaded.programs;
         let Some(found) = probe.look_into(file, programs, &mut |it| names.id(it))? else { return Ok(Vec::new()) };
         match self.link_file(index, found.file) {
-            Ok(links) => links.into_iter().for_each(|(pid, links)| self.links.add(pid, links)),
+            Ok(links) => self.links.take_over(links),
             Err(error) => {
                 self.functions[index].files.pop();
                 return Err(error);
@@ -418,16 +418,16 @@ impl Kernel {
         Ok(found.warnings)
     }
 
-    fn link_file(&self, index: usize, file: usize) -> Result<Vec<(Option<u32>, Vec<OwnedFd>)>, AttachError> {
+    fn link_file(&self, index: usize, file: usize) -> Result<Links, AttachError> {
         let probe = &self.functions[index];
         let pids: Vec<Option<u32>> = match probe.every_process {
             true => vec![None],
             false => self.alive.iter().copied().map(Some).collect(),
         };
-        let mut linked = Vec::new();
+        let mut linked = Links::default();
         for pid in pids {
             match probe.link(file, pid, &self.loaded.programs) {
-                Ok(links) => linked.push((pid, links)),
+                Ok(links) => linked.add(pid, links),
                 Err(AttachError::NoSuchProcess(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -492,8 +492,9 @@ impl Kernel {
         let time_nanos = sys::monotonic_nanos();
         let mut build_ids: HashMap<PathBuf, Vec<u8>> = HashMap::new();
         for pid in self.alive.clone() {
+            let view = View::of(pid);
             for mapping in proc_maps::of(pid).unwrap_or_default() {
-                let path = proc_maps::reachable(pid, &mapping);
+                let path = view.mapped(&mapping);
                 let build_id = build_ids
                     .entry(path)
                     .or_insert_with_key(|it| Elf::open(it).map(|it| it.build_id()).unwrap_or_default())
@@ -505,12 +506,15 @@ impl Kernel {
     }
 }
 
+/// Gives out the id of a name.
+type Intern = dyn FnMut(&str) -> StringId;
+
 /// Ids of function names: those of the plan, then appended ones.
 struct FunctionNames {
     ids: HashMap<String, StringId>,
     appended: Vec<String>,
     next: StringId,
-    intern: Option<Box<dyn FnMut(&str) -> StringId>>,
+    intern: Option<Box<Intern>>,
 }
 
 impl FunctionNames {
@@ -572,10 +576,11 @@ fn open_ring(loaded: &Loaded, index: usize) -> Result<Ring, Error> {
 
 /// A path that we can open for a file that a process has mapped under `file`.
 fn mapped_path(pid: u32, file: &Path) -> PathBuf {
-    let direct = proc_maps::in_root_of(pid, file);
+    let view = View::of(pid);
+    let direct = view.file(file);
     if direct.exists() {
         return direct;
     }
     let mappings = proc_maps::of(pid).unwrap_or_default();
-    mappings.iter().find(|it| it.path == file).map_or(direct, |it| proc_maps::reachable(pid, it))
+    mappings.iter().find(|it| it.path == file).map_or(direct, |it| view.mapped(it))
 }

@@ -41,7 +41,7 @@ pub use error::{AttachError, Error};
 pub use facts::{Fact, Standing, facts};
 pub use kernel::Kernel;
 pub use list::list;
-pub use map::{Element, MapHandle};
+pub use map::{MapHandle, OnElement};
 pub use report::{AttachReport, News, Outcome, ProbeReport, Unprobed, Warning};
 pub use scope::{CommandScope, Scope};
 pub use sideband::ProcessEvent;

@@ -10,9 +10,9 @@ use std::rc::Rc;
 use xputrace_bytecode::image::{MapKind, MapSpec};
 use xputrace_bytecode::vm::{Change, RemoteMap};
 
-/// One element for [`MapHandle::for_each`]: the key, and its value once a CPU (once in all for
-/// maps that are not per CPU).
-pub type Element<'a> = (&'a [u8], &'a [&'a [u8]]);
+/// What is called with every element: its key, and its value once a CPU (once in all for maps
+/// that are not per CPU).
+pub type OnElement<'f> = dyn FnMut(&[u8], &[&[u8]]) + 'f;
 
 /// Elements that one call reads at first.
 const BATCH: usize = 1024;
@@ -80,7 +80,7 @@ impl MapHandle {
 
     /// Every element: its key, and its value once a CPU (once in all for maps that are not per
     /// CPU). What changes meanwhile may or may not be seen.
-    pub fn for_each(&self, f: &mut dyn FnMut(&[u8], &[&[u8]])) -> Result<(), Error> {
+    pub fn for_each(&self, f: &mut OnElement<'_>) -> Result<(), Error> {
         let fd = self.fd();
         match self.read_batches(fd.as_fd(), f) {
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => self.read_one_by_one(fd.as_fd(), f),
@@ -181,7 +181,7 @@ impl MapHandle {
         sys::map_update(self.fd().as_fd(), key, &stored, flags)
     }
 
-    fn read_batches(&self, fd: BorrowedFd<'_>, f: &mut dyn FnMut(&[u8], &[&[u8]])) -> io::Result<()> {
+    fn read_batches(&self, fd: BorrowedFd<'_>, f: &mut OnElement<'_>) -> io::Result<()> {
         let (key_size, value_size) = (self.spec.key_size as usize, self.stored_size());
         let mut room = BATCH.min(self.spec.max_entries.max(1) as usize);
         let mut from: Option<Vec<u8>> = None;
@@ -208,7 +208,7 @@ impl MapHandle {
         }
     }
 
-    fn read_one_by_one(&self, fd: BorrowedFd<'_>, f: &mut dyn FnMut(&[u8], &[&[u8]])) -> io::Result<()> {
+    fn read_one_by_one(&self, fd: BorrowedFd<'_>, f: &mut OnElement<'_>) -> io::Result<()> {
         let mut key = vec![0; self.spec.key_size as usize];
         let mut value = vec![0; self.stored_size()];
         let mut next = sys::map_next_key(fd, None, &mut key);

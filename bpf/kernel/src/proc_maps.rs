@@ -1,7 +1,7 @@
 //! The files that a process has mapped for execution.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use xputrace_wire::maps::MapsLine;
 
 /// One executable mapping of a file.
@@ -22,23 +22,38 @@ pub(crate) fn of(pid: u32) -> io::Result<Vec<FileMapping>> {
     Ok(text.split(|it| *it == b'\n').filter_map(executable_file).collect())
 }
 
-/// The path under which we can open a mapped file of a process, whatever mount namespace it is in.
-pub(crate) fn reachable(pid: u32, mapping: &FileMapping) -> PathBuf {
-    if mapping.deleted {
-        let range = format!("{:x}-{:x}", mapping.start, mapping.start + mapping.len);
-        return PathBuf::from(format!("/proc/{pid}/map_files/{range}"));
-    }
-    in_root_of(pid, &mapping.path)
+/// How we get to the files that a process sees.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View {
+    pid: u32,
+    /// It has another mount namespace or root than we have.
+    elsewhere: bool,
 }
 
-/// An absolute path as the process sees it, as a path that we can open.
-pub(crate) fn in_root_of(pid: u32, path: &std::path::Path) -> PathBuf {
-    let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
-    let root = std::fs::read_link(format!("/proc/{pid}/root")).ok();
-    let elsewhere = namespace(&pid.to_string()) != namespace("self") || root.is_some_and(|it| it.as_os_str() != "/");
-    match path.strip_prefix("/") {
-        Ok(relative) if elsewhere => PathBuf::from(format!("/proc/{pid}/root")).join(relative),
-        _ => path.to_path_buf(),
+impl View {
+    pub(crate) fn of(pid: u32) -> View {
+        let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+        let root = std::fs::read_link(format!("/proc/{pid}/root")).ok();
+        let elsewhere =
+            namespace(&pid.to_string()) != namespace("self") || root.is_some_and(|it| it.as_os_str() != "/");
+        View { pid, elsewhere }
+    }
+
+    /// The path under which we can open a mapped file.
+    pub(crate) fn mapped(self, mapping: &FileMapping) -> PathBuf {
+        if mapping.deleted {
+            let range = format!("{:x}-{:x}", mapping.start, mapping.start + mapping.len);
+            return PathBuf::from(format!("/proc/{}/map_files/{range}", self.pid));
+        }
+        self.file(&mapping.path)
+    }
+
+    /// An absolute path as the process sees it, as a path that we can open.
+    pub(crate) fn file(self, path: &Path) -> PathBuf {
+        match path.strip_prefix("/") {
+            Ok(relative) if self.elsewhere => PathBuf::from(format!("/proc/{}/root", self.pid)).join(relative),
+            _ => path.to_path_buf(),
+        }
     }
 }
 

@@ -6,8 +6,8 @@
 
 use crate::elf::{Elf, Function};
 use crate::error::AttachError;
-use crate::first_insn::{self, Step};
-use crate::proc_maps;
+use crate::first_insn::{self, Answer, Step};
+use crate::proc_maps::{self, View};
 use crate::scope::{CommandScope, Scope};
 use std::collections::{HashSet, VecDeque};
 use std::ffi::OsStr;
@@ -51,8 +51,7 @@ pub(crate) struct Place {
     pub(crate) function: String,
     pub(crate) file_offset: u64,
     pub(crate) step: Step,
-    /// The kernel has to be asked whether it can be probed.
-    pub(crate) in_doubt: bool,
+    pub(crate) answer: Answer,
 }
 
 /// What a function's name or pattern found in a file.
@@ -209,11 +208,11 @@ fn place_at(elf: &Elf, file: &Path, text: &str, address: u64) -> Result<Place, A
 
 fn place(elf: &Elf, function: &str, file_offset: u64) -> Place {
     let code = elf.code(file_offset);
-    let (step, in_doubt) = match elf.is_x86_64() {
-        true => (first_insn::step(code), !first_insn::is_surely_taken(code)),
-        false => (Step::Emulated, true),
+    let (step, answer) = match elf.is_x86_64() {
+        true => (first_insn::step(code), first_insn::answer(code)),
+        false => (Step::Emulated, Answer::InDoubt),
     };
-    Place { function: function.into(), file_offset, step, in_doubt }
+    Place { function: function.into(), file_offset, step, answer }
 }
 
 /// Why there is no such function, and what there is.
@@ -328,7 +327,7 @@ impl Files {
     fn by_path(mut self, object: &str, scope: &Scope) -> Vec<Candidate> {
         let path = Path::new(object);
         if path.is_absolute() {
-            scope.pids().iter().for_each(|pid| self.add(proc_maps::in_root_of(*pid, path)));
+            scope.pids().iter().for_each(|pid| self.add(View::of(*pid).file(path)));
         }
         if is_glob(object) {
             self.add_matching(path.parent().unwrap_or(Path::new(".")), path.file_name().unwrap_or_default());
@@ -344,9 +343,10 @@ impl Files {
     }
 
     fn add_mapped(&mut self, library: &str, pid: u32) {
+        let view = View::of(pid);
         for mapping in proc_maps::of(pid).unwrap_or_default() {
             if is_candidate(library, &mapping.path) {
-                self.add(proc_maps::reachable(pid, &mapping));
+                self.add(view.mapped(&mapping));
             }
         }
         if may_be_static(library) {

@@ -131,14 +131,14 @@ impl Sideband {
         for ring in &mut self.rings {
             ring.drain(&mut |record| match parse(record) {
                 Some(Record::Event(event)) => events.push(event),
-                Some(Record::ThreadEnd { pid, thread, time_nanos }) => {
-                    if pid == thread || self.leaderless.contains_key(&pid) {
-                        let last = self.leaderless.entry(pid).or_default();
-                        *last = time_nanos.max(*last);
-                    }
+                Some(Record::ThreadEnd { pid, thread, time_nanos })
+                    if pid == thread || self.leaderless.contains_key(&pid) =>
+                {
+                    let last = self.leaderless.entry(pid).or_default();
+                    *last = time_nanos.max(*last);
                 }
                 Some(Record::Lost(n)) => self.lost += n,
-                None => {}
+                Some(Record::ThreadEnd { .. }) | None => {}
             });
         }
         events.extend(self.ended());

@@ -55,7 +55,9 @@ pub(crate) fn run(program: BorrowedFd<'_>, path: &Path, offsets: &[u64]) -> Verd
         }
     }
     // Closing a link waits for the kernel's readers, which is no reason for us to wait.
-    std::thread::spawn(move || drop(taken));
+    if !taken.is_empty() {
+        std::thread::spawn(move || drop(taken));
+    }
     verdict
 }
 

@@ -335,6 +335,7 @@ fn plans() {
                 scope: ProbeScope::System,
                 ..probe(Event::Uprobe, "uprobe:./server:handle_request", Place::Linux, 2, &[])
             },
+            Probe { scope: ProbeScope::Tree, ..probe(Event::Uprobe, "uprobe:libc:open", Place::Linux, 2, &[]) },
             probe(
                 Event::Interval,
                 "interval:s:1",
