@@ -400,3 +400,39 @@ fn loops_choices_and_captured_values() {
     assert_eq!(done.map("@rest"), &json!(1 + (2..=100).filter(|it| it % 2 == 0 || *it > 90).count()));
     assert_eq!(done.map("@pairs").as_object().unwrap().len(), 1);
 }
+
+#[test]
+fn a_tracepoint_pattern_is_at_all_that_match() {
+    need_root!();
+    let script = "tracepoint(\"s*:sys_enter_?xit_group\", |e| @[e.probe, e.func].count());\n\
+                  tracepoint(\"syscalls:sys_enter_re*\", |e| @calls[e.probe].count());";
+    let done = over(script, &["fork", "3", "1"]);
+    assert_eq!(done.map("@"), &json!({"tracepoint:syscalls:sys_enter_exit_group,sys_enter_exit_group": 4}));
+    assert!(done.rows("@calls").contains_key("tracepoint:syscalls:sys_enter_read"), "{:?}", done.rows("@calls"));
+    done.nothing_lost();
+}
+
+#[test]
+fn the_command_has_the_limit_of_open_files_that_it_would_have_without_us() {
+    need_root!();
+    let script = "uprobe(\"libc:malloc\", |e| @n.count());";
+    let ask = ["sh", "-c", "ulimit -Sn"];
+    let own = std::process::Command::new(ask[0]).args(&ask[1..]).output().expect("sh runs");
+    let own = String::from_utf8_lossy(&own.stdout).trim().to_owned();
+    let done = Trace::script(script).on(ask).run().well();
+    assert!(done.stdout.lines().any(|it| it == own), "{own}\n{}", done.stdout);
+}
+
+#[test]
+fn parts_of_strings_are_found_in_the_kernel() {
+    need_root!();
+    let script = "uprobe(\"PROGRAM:say\", |e| {\n\
+                      let s = str(e.arg0);\n\
+                      if s.contains(\"ell\") && s.starts_with(\"he\") && s.ends_with(\"lo\") { @hello.count(); }\n\
+                      if s.contains(\"xxxxxxxxxxxx\") { @long.count(); }\n\
+                      if s.ends_with(\"hell\") || s.contains(\"hello!\") || s.starts_with(\"ello\") { @wrong.count(); }\n\
+                  });";
+    let done = over_with(script, &["texts"], &[]);
+    assert_eq!((done.map("@hello"), done.map("@long")), (&json!(1), &json!(1)));
+    assert!(done.maps("@wrong").is_empty());
+}

@@ -368,6 +368,30 @@ fn helpers_ask_the_surroundings() {
     assert_eq!(answers.0, [b"vectorA\0"]);
 }
 
+#[test]
+fn names_are_looked_through() {
+    struct Names;
+    impl Env for Names {
+        fn name(&mut self, id: u64) -> &[u8] {
+            [&b""[..], b"vectorAdd", b"vector", b"Add", b"torA", b"vectorAdds"][id as usize]
+        }
+    }
+    let found = |wanted: i64, place: i64| {
+        let image = one(vec![], |asm| {
+            asm.mov_imm(Reg::R1, 1);
+            asm.mov_imm(Reg::R2, wanted);
+            asm.mov_imm(Reg::R3, place);
+            asm.call(helper::NAME_MATCHES);
+            asm.exit();
+        });
+        engine(&image).run_words(0, &[], &mut Names) == Ok(1)
+    };
+    let at = |place| (0..6).filter(|it| found(*it, place)).collect::<Vec<i64>>();
+    assert_eq!(at(helper::MATCH_ANYWHERE), [0, 1, 2, 3, 4]);
+    assert_eq!(at(helper::MATCH_START), [0, 1, 2]);
+    assert_eq!(at(helper::MATCH_END), [0, 1, 3]);
+}
+
 fn any_insn() -> impl Strategy<Value = Insn> {
     let helper = prop_oneof![Just(1), Just(2), Just(3), 0..200i32, Just(helper::NAME_TEXT)];
     let imm = prop_oneof![4 => -20..20i32, 1 => any::<i32>(), 1 => Just(0)];

@@ -9,9 +9,7 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum Error {
     /// The kernel's verifier refused a program that we made.
-    #[error(
-        "the kernel refused the program {program} of {place}: {answer}\n{log}\nthis is a bug in xputrace: the compiler must not make such a program"
-    )]
+    #[error("the kernel refused the program {program} of {place}: {answer}\n{log}\n{}", advice(answer))]
     Refused {
         program: String,
         /// `script.rhai:3`, the line that the refused instruction came from.
@@ -68,6 +66,17 @@ pub enum AttachError {
     Refused { what: String, answer: String, hint: String },
     #[error("the process {0} has ended")]
     NoSuchProcess(u32),
+}
+
+fn advice(reason: &io::Error) -> &'static str {
+    match reason.raw_os_error() {
+        Some(libc::E2BIG) => {
+            "the handler has more ways through it than the kernel's verifier follows, a million instructions: split it into several handlers of the same event, or branch and loop less"
+        }
+        Some(libc::EMFILE | libc::ENFILE) => "each handler in the kernel is an open file: raise the limit, ulimit -n",
+        Some(libc::ENOMEM) => "there is not enough memory, or the handler is too large: split it into several",
+        _ => "this is a bug in xputrace: the compiler must not make such a program",
+    }
 }
 
 fn near_names(near: &[String]) -> String {

@@ -8,6 +8,9 @@ use xputrace_model::plan::{Demand, Place, Plan, Probe, ProbeScope};
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{KeyPart, Scalar, TableDef, TableKind};
 
+/// Handlers of one declaration, of a loop or a pattern, that are shown each.
+const MOST_SHOWN: usize = 8;
+
 /// The plan in words, in at most 80 columns.
 pub fn explain(plan: &Plan) -> String {
     let mut text = String::new();
@@ -21,11 +24,18 @@ fn handlers(plan: &Plan, text: &mut String) {
     let rows: Vec<[String; 3]> = plan.probes.iter().map(|it| handler_row(it, plan)).collect();
     let widths = [0, 1].map(|column| rows.iter().map(|it| it[column].chars().count()).max().unwrap_or(0).min(40));
     line(text, 0, "handlers");
-    for (row, probe) in rows.iter().zip(&plan.probes) {
-        let row = format!("  {}  {}  {}", padded(&row[0], widths[0]), padded(&row[1], widths[1]), row[2]);
-        line(text, 4, &row);
-        for why in &probe.why {
-            line(text, 6, &format!("      {why}"));
+    let all: Vec<(&[String; 3], &Probe)> = rows.iter().zip(&plan.probes).collect();
+    for of_one_declaration in all.chunk_by(|a, b| (a.1.site, &a.1.why) == (b.1.site, &b.1.why)) {
+        let shown = if of_one_declaration.len() > MOST_SHOWN + 1 { MOST_SHOWN } else { of_one_declaration.len() };
+        for (row, probe) in &of_one_declaration[..shown] {
+            let row = format!("  {}  {}  {}", padded(&row[0], widths[0]), padded(&row[1], widths[1]), row[2]);
+            line(text, 4, &row);
+            for why in &probe.why {
+                line(text, 6, &format!("      {why}"));
+            }
+        }
+        if shown < of_one_declaration.len() {
+            line(text, 6, &format!("      and {} more like these", of_one_declaration.len() - shown));
         }
     }
 }

@@ -98,7 +98,7 @@ impl Stage {
             if let Some(offset) = lexed.too_far() {
                 let label = Label { file, span: token_at(&text, offset), note: None };
                 let message =
-                    format!("from here on places have no number: {MOST_POSITIONS} lines, and columns of a line, have");
+                    format!("this text is too long: {MOST_POSITIONS} lines, each of as many characters, are the most");
                 found
                     .push(Diagnostic::error("too-long", message, label).help("make it several files, and import them"));
                 break;

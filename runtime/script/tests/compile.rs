@@ -5,6 +5,8 @@
 mod engine;
 #[path = "compile/goldens.rs"]
 mod goldens;
+#[path = "compile/odd.rs"]
+mod odd;
 #[path = "compile/support.rs"]
 mod support;
 #[path = "compile/verifier.rs"]

@@ -10,6 +10,7 @@ use crate::compiled::{Compiled, compile_script};
 use crate::console::say;
 use crate::engines;
 use crate::interrupts;
+use crate::open_files;
 use crate::machine::{self, deadline};
 use crate::printer::Printer;
 use crate::recording::Tape;
@@ -113,6 +114,7 @@ impl Session {
             true => None,
             false => Some(StoppedChild::spawn(&run.command, &launch.environment, launch.identity.as_ref())?),
         };
+        open_files::raise();
         let kernel = engines::kernel(&plan)?;
         let pipeline = engines::pipeline(&plan, kernel.as_ref())?;
         let results = Results::new(plan, kernel, pipeline, Stacks::default(), Printer::new(&run.options)?);

@@ -15,6 +15,7 @@ mod engines;
 mod interrupts;
 mod live;
 mod machine;
+mod open_files;
 mod payload;
 mod printer;
 mod recording;

@@ -480,9 +480,9 @@ impl Checker<'_> {
             None => TEXT_BYTES,
             Some(Expr { kind: Kind::Const(n), .. }) if (1..=MAX_TEXT_BYTES).contains(&n) => n as u32,
             Some(other) => {
+                let message = format!("the length of a string is a constant from 1 to {MAX_TEXT_BYTES}");
                 let diagnostic =
-                    Diagnostic::error("arguments", "the length of a string is a constant", self.label(other.at))
-                        .help(format!("from 1 to {MAX_TEXT_BYTES} bytes: `str(e.arg0, 64)`"));
+                    Diagnostic::error("arguments", message, self.label(other.at)).help("write `str(e.arg0, 64)`");
                 return self.poison(diagnostic, at);
             }
         };

@@ -117,8 +117,13 @@ impl<'a, 'b> Emitter<'a, 'b> {
             );
             return None;
         }
-        match self.asm.finish() {
-            Ok(assembled) if self.engine == Engine::Kernel && distinct(&assembled.map_refs) > MOST_MAPS => {
+        let engine = self.engine;
+        let assembled = self.asm.finish().map_err(|it| it.to_string()).and_then(|assembled| match engine {
+            Engine::Kernel if far(&assembled.insns) => Err("its jumps span more than 32767 instructions".to_owned()),
+            _ => Ok(assembled),
+        });
+        match assembled {
+            Ok(assembled) if engine == Engine::Kernel && distinct(&assembled.map_refs) > MOST_MAPS => {
                 let message = format!(
                     "this handler uses {} maps, those that count losses and the like among them, and a program of the kernel at most {MOST_MAPS}",
                     distinct(&assembled.map_refs)
@@ -137,10 +142,10 @@ impl<'a, 'b> Emitter<'a, 'b> {
                 map_refs: assembled.map_refs,
                 lines: assembled.lines,
             })),
-            Err(error) => {
+            Err(why) => {
                 self.build.diagnostics.push(
-                    Diagnostic::error("too-large", format!("this handler is too large to compile: {error}"), at)
-                        .help("split it into several handlers of the same event"),
+                    Diagnostic::error("too-large", format!("this handler is too large to compile: {why}"), at)
+                        .help("split it into several handlers of the same event, or loop less: loops are unrolled"),
                 );
                 None
             }
@@ -306,6 +311,33 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.address(Reg::R3, value);
         self.asm.mov_imm(Reg::R4, i64::from(flags));
         self.asm.call(helper::MAP_UPDATE_ELEM);
+    }
+}
+
+/// Whether a jump will not reach when the kernel has put its own code in the place of calls and
+/// divisions.
+fn far(insns: &[Insn]) -> bool {
+    let mut grown = Vec::with_capacity(insns.len() + 1);
+    let mut at = 0;
+    for insn in insns {
+        grown.push(at);
+        at += 1 + growth(insn);
+    }
+    grown.push(at);
+    let span = |from: usize, to: usize| grown.get(to).map_or(0, |it| it.abs_diff(grown[from + 1]));
+    (0..insns.len()).any(|from| target(insns, from).is_some_and(|to| span(from, to) > i16::MAX as usize))
+}
+
+/// Instructions that the kernel may add to one (`do_misc_fixups` in `kernel/bpf/verifier.c`, and
+/// `map_gen_lookup` of the kinds of map), at most.
+fn growth(insn: &Insn) -> usize {
+    let call = insn.code == class::JMP | xputrace_bytecode::insn::CALL;
+    let divides = insn.code & 7 == class::ALU64 && matches!(insn.code & 0xf0, 0x30 | 0x90);
+    match insn.imm {
+        helper::MAP_LOOKUP_ELEM if call => 8,
+        _ if call => 3,
+        _ if divides => 8,
+        _ => 0,
     }
 }
 

@@ -82,12 +82,28 @@ impl Emitter<'_, '_> {
             return self.set_text_of_itself(local, slot, n, value);
         }
         match (ty.optional, kind) {
-            (false, _) => {
+            (false, Scalar::Text(_)) => {
                 let missing = self.strict(value.at);
                 self.store_value(value, kind, slot, missing);
             }
+            (false, _) => {
+                self.eval_strict(value);
+                self.store_local(slot);
+            }
             (true, _) => self.optional_part(value, kind, slot),
         }
+    }
+
+    /// Keeps R0 in a variable. In the kernel in two halves: the verifier then forgets which
+    /// number it is. Else it would follow `if a { n += 1 } if b { n += 1 } …` once for every
+    /// value that `n` can have, and give up.
+    fn store_local(&mut self, slot: i16) {
+        if self.engine == Engine::Tracer {
+            return self.store(slot, Reg::R0);
+        }
+        self.asm.stx(Size::W, Reg::FP, slot, Reg::R0);
+        self.asm.alu_imm(Alu::Rsh, Reg::R0, 32);
+        self.asm.stx(Size::W, Reg::FP, slot + 4, Reg::R0);
     }
 
     /// `s += "x"`: put together elsewhere, then copied.

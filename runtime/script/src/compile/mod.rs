@@ -31,7 +31,7 @@ mod switch;
 mod tables;
 mod typed;
 
-use crate::handler::Staged;
+use crate::handler::{Handler, Staged};
 use build::Build;
 use placement::Placed;
 use scan::Scan;
@@ -43,6 +43,8 @@ use xputrace_model::plan::{Place, Plan};
 use xputrace_model::schema::Event;
 use xputrace_model::table::TableId;
 
+/// Handlers in the kernel: each is a program, and takes it milliseconds to attach and detach.
+const MOST_PROGRAMS: usize = 16_384;
 /// Rounds of inference; each can only widen a type, so few are needed.
 const MAX_ROUNDS: usize = 8;
 
@@ -68,6 +70,10 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog) -> (Plan, Vec<Diagno
         staged.handlers.iter().zip(&scans).map(|(handler, scan)| placement::place(handler, scan, &cpu_maps)).collect();
 
     let mut diagnostics = Vec::new();
+    let in_kernel = staged.handlers.iter().zip(&placed).filter(|it| it.1.place == Place::Linux);
+    if let Some((handler, _)) = in_kernel.clone().nth(MOST_PROGRAMS) {
+        return (Plan::default(), vec![too_many(handler, in_kernel.count())]);
+    }
     let mut shapes = declared(staged);
     let inference = Inference { staged, catalog, scans: &scans, placed: &placed };
     let checked = inference.run(&mut shapes, &mut diagnostics);
@@ -153,6 +159,12 @@ impl Inference<'_> {
         }
         checked
     }
+}
+
+fn too_many(handler: &Handler, n: usize) -> Diagnostic {
+    let message = format!("the script declares {n} handlers for the kernel, and at most {MOST_PROGRAMS} can be");
+    Diagnostic::error("too-many-handlers", message, handler.declared_at.clone())
+        .help("one handler can be at many functions: `uprobe(\"libc:mem*\", |e| @calls[e.func].count())`")
 }
 
 /// A map whose strings are made of its own strings has no size.

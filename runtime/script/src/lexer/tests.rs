@@ -162,10 +162,15 @@ fn piece() -> impl Strategy<Value = String> {
     ]
 }
 
+/// What can stand before a script.
+fn first_line() -> impl Strategy<Value = &'static str> {
+    proptest::sample::select(vec!["", "", "\u{feff}", "#!/usr/bin/env xputrace\n", "\u{feff}#! é\n"])
+}
+
 proptest! {
     #[test]
-    fn any_text_is_accepted(pieces in proptest::collection::vec(piece(), 0..40)) {
-        let text = pieces.concat();
+    fn any_text_is_accepted(first in first_line(), pieces in proptest::collection::vec(piece(), 0..40)) {
+        let text = format!("{first}{}", pieces.concat());
         check(FileId(0), &text);
         for dialect in [Dialect::Compiled, Dialect::Interpreted] {
             let lexed = rewrite(&text, dialect);
@@ -176,10 +181,10 @@ proptest! {
 
     /// A word that is not touched by any rule is found at its own place, whatever surrounds it.
     #[test]
-    fn words_keep_their_place(pieces in proptest::collection::vec(
+    fn words_keep_their_place(first in first_line(), pieces in proptest::collection::vec(
         proptest::sample::select(vec!["@x", "@yy[1, 2]", "@z[@x, `é${@x}`]", "e.sync", "1.5.ms", "\"é@x\"", "`a\\nb\\t${@x}\\n`", "`\\n`", "漢 ", "\n", "@q += 1;"]), 0..20)
     ) {
-        let text = pieces.join(" ") + " WORD";
+        let text = format!("{first}{} WORD", pieces.join(" "));
         for dialect in [Dialect::Compiled, Dialect::Interpreted] {
             let lexed = rewrite(&text, dialect);
             let at = lexed.text.find("WORD").expect("copied");

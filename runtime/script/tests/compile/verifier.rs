@@ -1,7 +1,7 @@
 //! The kernel's verifier over compiled programs: the examples of the language, and random
 //! scripts that use every construct. Needs root; says so and passes where there is none.
 
-use crate::support::{plan, plan_on};
+use crate::support::{compiled, plan, plan_on};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::cell::RefCell;
@@ -11,6 +11,7 @@ use xputrace_bytecode::vm::{Engine, Env};
 use xputrace_bytecode::{Image, MapKind, MapSpec, Program, ProgramKind, helper};
 use xputrace_model::catalog::{Catalog, MiniCatalog, TracepointFormat};
 use xputrace_model::context::{GpuContext, WORDS};
+use xputrace_model::diagnostic::Severity;
 use xputrace_model::plan::Plan;
 
 /// Scripts every one of whose handlers must be taken.
@@ -55,6 +56,66 @@ fn the_kernel_takes_the_examples() {
     for script in EXAMPLES {
         load_all(&plan(script)).unwrap_or_else(|log| panic!("{script}\n{log}"));
     }
+}
+
+/// Whatever the compiler takes, the kernel takes too: scripts at the edges of what a program may be.
+#[test]
+fn the_kernel_takes_what_the_compiler_takes() {
+    if !can_load() {
+        return;
+    }
+    let many = |n: usize, each: &dyn Fn(usize) -> String| (0..n).map(each).collect::<String>();
+    let bodies = [
+        // Paths: each branch doubles what a constant in a variable can be.
+        format!(
+            "let x = 0; {} if x > 3 {{ @n.count(); }}",
+            many(24, &|i| format!("if e.arg{} > {i} {{ x += {}; }}", i % 6, 1 << i))
+        ),
+        format!(
+            "let n = 0; {} if n > 9 {{ @m.count(); }}",
+            many(20, &|i| format!("let a{i} = twice(e.arg0 + {i}); if a{i} > 7 {{ n += a{i}; }}"))
+        ),
+        "let s = str(e.arg0); let n = 0; for i in 0..64 { if s.contains(\"q\") { n += 1; } } if n > 5 { @n.count(); }"
+            .into(),
+        format!(
+            "let s = str(e.arg0); {}",
+            many(12, &|i| format!("if s.contains(\"abcdefghijkl{i}\") {{ @m[{i}].count(); }}"))
+        ),
+        format!(
+            "if str(e.arg0, 240).contains(\"{0}\") {{ @m.count(); }} if str(e.arg1, 240).ends_with(\"{0}\") {{ @m.count(); }}",
+            "a".repeat(200)
+        ),
+        // Jumps, also those that grow in the kernel.
+        many(400, &|_| "@n += 1;".into()),
+        many(1100, &|_| "@n += 1;".into()),
+        many(3000, &|_| "@m.count();".into()),
+        many(400, &|i| format!("if e.arg0 == {i} {{ @m[{i}].count(); }}")),
+        many(250, &|i| format!("@n += e.arg1 / (e.arg0 + {i});")),
+        // Maps.
+        many(63, &|i| format!("@m{i}[e.pid].count();")),
+        many(64, &|i| format!("@m{i}.count();")),
+        // Stack.
+        format!("{} @n = v59;", many(60, &|i| format!("let v{i} = e.arg0 + {i};"))),
+        many(200, &|i| format!("print(`${{e.comm}} ${{e.arg0}} {i}`);")),
+    ];
+    let mut refused = Vec::new();
+    for body in bodies {
+        let script =
+            format!("fn twice(x) {{ if x > 1000 {{ return 5; }} x * 2 }}\nuprobe(\"libc:read\", |e| {{ {body} }});");
+        let (plan, diagnostics) = compiled(&script);
+        match diagnostics.iter().find(|it| it.severity == Severity::Error) {
+            Some(error) => refused.push(error.code),
+            None => load_all(&plan).unwrap_or_else(|log| panic!("{}\n{log}", &script[..script.len().min(300)])),
+        }
+    }
+    assert_eq!(refused, ["too-large", "too-large", "too-many-maps", "stack-too-large"]);
+}
+
+#[test]
+fn too_many_handlers_are_refused_in_time() {
+    let script = "for i in 0..100_000 { uprobe(\"libc:malloc\", |e| @[i].count()) }";
+    let codes: Vec<_> = compiled(script).1.iter().map(|it| it.code).collect();
+    assert_eq!(codes, ["too-many-handlers"]);
 }
 
 /// A machine where ids are asked for in a namespace, and images of a process told apart.
@@ -482,10 +543,14 @@ fn load(program: &Program, image: &Image, maps: &[OwnedFd]) -> Result<OwnedFd, S
     attr.u32(4, insns.len() as u32);
     attr.u64(8, code.as_ptr() as u64);
     attr.u64(16, license.as_ptr() as u64);
+    attr.u32(44, flags);
+    // The log of a large program is larger than the buffer, and is asked for only when it is needed.
+    if let Ok(fd) = attr.call(BPF_PROG_LOAD) {
+        return Ok(fd);
+    }
     attr.u32(24, 1);
     attr.u32(28, log.len() as u32);
     attr.u64(32, log.as_mut_ptr() as u64);
-    attr.u32(44, flags);
     attr.call(BPF_PROG_LOAD).map_err(|error| {
         let end = log.iter().position(|it| *it == 0).unwrap_or(0);
         let text = String::from_utf8_lossy(&log[..end]).into_owned();
