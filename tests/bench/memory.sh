@@ -3,10 +3,11 @@
 #
 #   tests/bench/memory.sh [SECONDS]     XPUTRACE=path/of/the/binary, BUILD=folder with the workloads
 #
-# Runs the software GPU's `server` and four launching threads under a script with launch, stack and kernel,
-# and reads VmHWM (and the anonymous part of what is resident) of tracer and program every 5 s; then each
-# program without the tracer. Needs a development build of the workloads (cargo build -p xputrace-workloads)
-# and of the binary (its build folder holds the software GPU). As root the tracer also has its kernel side.
+# Runs the software GPU's `server`, four threads that wait for each launch, and four that launch as fast as
+# they can, each for 10 s alone and then under a script with launch, stack and kernel; reads VmHWM (and the
+# anonymous part of what is resident) of tracer and program every 5 s. The collector's share is the program's
+# peak, less what it takes alone and less the rings. Needs a development build of the workloads
+# (cargo build -p xputrace-workloads) and of the binary (its build folder holds the software GPU).
 set -eu
 here=$(cd "$(dirname "$0")/../.." && pwd)
 XPUTRACE=${XPUTRACE:-$here/target/release/xputrace}
@@ -24,18 +25,14 @@ field() { sed -n "s/^$2:[[:space:]]*\([0-9]*\) kB/\1/p" "/proc/$1/status" 2>/dev
 mib() { awk -v k="${1:-0}" 'BEGIN { printf "%.1f", k / 1024 }'; }
 child_of() { cat "/proc/$1/task/$1/children" 2>/dev/null | tr -d ' ' || true; }
 
-# The program's peak alone, for as long as it runs, at most so many seconds.
+# The program's peak after 10 s alone.
 alone() {
-    "$@" >"$work/alone.json" & local pid=$! at=0
-    while kill -0 $pid 2>/dev/null && [ $at -lt "$SECONDS_A_RUN" ]; do
-        sleep 1
-        at=$((at + 1))
-        peak=$(field $pid VmHWM)
-        [ -n "$peak" ] && last=$peak anonymous=$(field $pid RssAnon)
-    done
+    "$@" >"$work/alone.json" & local pid=$!
+    sleep 10
+    own=$(field $pid VmHWM)
     kill $pid 2>/dev/null || true
     wait $pid 2>/dev/null || true
-    echo "alone: program VmHWM $(mib "$last") MiB, anonymous $(mib "$anonymous") MiB"
+    echo "alone: program VmHWM $(mib "$own") MiB"
 }
 
 traced() {
@@ -45,9 +42,10 @@ traced() {
         sleep 5
         at=$((at + 5))
         program=$(child_of $tracer)
-        [ -n "$program" ] || break
+        [ -n "$program" ] && [ -n "$(field "$program" VmHWM)" ] || break
+        share=$(($(field "$program" VmHWM) - $(field "$program" RssShmem) - own))
         echo "$at s: tracer VmHWM $(mib "$(field $tracer VmHWM)") MiB, anonymous $(mib "$(field $tracer RssAnon)") MiB;" \
-            "program VmHWM $(mib "$(field "$program" VmHWM)") MiB, anonymous $(mib "$(field "$program" RssAnon)") MiB, shared $(mib "$(field "$program" RssShmem)") MiB"
+            "program VmHWM $(mib "$(field "$program" VmHWM)") MiB, rings $(mib "$(field "$program" RssShmem)") MiB, collector's share $(mib $share) MiB"
     done
     wait $tracer || true
     [ -n "${program:-}" ] && kill "$program" 2>/dev/null || true

@@ -46,7 +46,10 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
         Loss::LaunchEvicted => {
             ("launches forgotten because too many waited for their kernels", "look for a kernel that does not finish")
         }
-        Loss::OutOfOrder => ("events handled after later ones; nothing is missing from sums", "nothing"),
+        Loss::OutOfOrder => (
+            "events that CUPTI handed over after later ones had been handled; nothing is missing from sums",
+            "read `.launch` in a handler where order matters: launches tell which kernels are to come",
+        ),
         Loss::ClockStep => {
             ("steps of the wall clock while recording; times near them may be off", "keep the clock from being set")
         }

@@ -65,14 +65,14 @@ impl Images {
         let first_exec = |generation| exec.wrapping_sub(image.execs_at(generation) as u8);
         let covered: Vec<(u32, usize)> = (0..=image.current).map(|it| (it, n_covered(key(it)))).collect();
         let most = covered.iter().map(|it| it.1).max().unwrap_or(0);
-        let fitting = covered.iter().filter(|it| it.1 == most).map(|it| it.0);
+        let fitting: Vec<u32> = covered.iter().filter(|it| it.1 == most).map(|it| it.0).collect();
         let told = self.first_execs[image.lineage].clone();
         let agrees = |generation: &u32| told.as_ref().is_none_or(|it| it.contains(&first_exec(*generation)));
-        let agreeing: Vec<u32> = fitting.clone().filter(|it| *it >= image.first).filter(agrees).collect();
+        let agreeing: Vec<u32> = fitting.iter().copied().filter(|it| *it >= image.first).filter(agrees).collect();
         if most > 0 && !agreeing.is_empty() {
             self.first_execs[image.lineage] = Some(agreeing.iter().map(|it| first_exec(*it)).collect());
         }
-        key(agreeing.last().copied().or_else(|| fitting.last()).unwrap_or(image.current))
+        key(*agreeing.last().or(fitting.last()).unwrap_or(&image.current))
     }
 
     fn image(&mut self, pid: u32) -> &mut Image {

@@ -20,7 +20,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use xputrace_model::stack::{Frame, Frames};
 use xputrace_wire::maps::MapsLine;
-use xputrace_wire::status::innermost_id;
 
 /// A process image: an id of the tracer's pid namespace, and which program it runs, counted
 /// from its first (each exec is a new generation).
@@ -306,7 +305,7 @@ fn unnamed(address: u64, module: &str) -> Frame {
 
 /// The id in the innermost namespace.
 fn inner_pid(pid: u32) -> Option<u32> {
-    innermost_id(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+    xputrace_wire::status::innermost_id(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
 }
 
 /// A line of `/proc/PID/maps`, where it is executable.

@@ -6,15 +6,15 @@
 //! - a buffer that is not full was handed over by a flush that found all work done: all that
 //!   has come had ended by then, and what is still to come had not been submitted;
 //! - after a full buffer, the kernels that are still to come end after the last one of their
-//!   own stream that has come. A stream without a kernel in two buffers is taken as idle.
+//!   own stream that has come. A stream without a kernel in three buffers is taken as idle.
 //!
 //! All three hold however late CUPTI delivers: the time of a flush is not needed.
 
 use rustc_hash::FxHashMap;
 use xputrace_wire::record::{FULL_BUFFER_KERNELS, Kernel};
 
-/// Buffers in which a stream that is in use has a kernel.
-const ACTIVE_BUFFERS: u64 = 2;
+/// Buffers in which a stream that is in use has a kernel; the last may have been read in part.
+const ACTIVE_BUFFERS: u64 = 3;
 /// Flushes without a kernel after which nothing more is expected of the buffers before. Only a
 /// last buffer that was full to its end needs it; a second where a flush is made every 100 ms.
 const QUIET_FLUSHES: u32 = 10;
@@ -27,26 +27,45 @@ const MOST_RINGS: usize = 4096;
 pub(super) struct Buffers {
     /// Of each ring, the buffer that was written into it last.
     of_ring: Vec<Buffer>,
-    /// Buffers begun so far.
-    n_buffers: u64,
+    /// Buffers begun so far, and how many of them when the last was not full.
+    n_begun: u64,
+    not_full: u64,
+    /// Of those that were read to their end: the one delivered last, and the newest end in all.
+    last_read: Buffer,
+    read_until: u64,
     /// By context and stream, in the last [`ACTIVE_BUFFERS`].
     streams: FxHashMap<(u32, u32), Stream>,
-    newest_end: u64,
-    complete_until: u64,
+    /// The ring of all buffers since the last flush; they come in their order as long as it is one.
+    writer: Writer,
+    /// When the flush began that is over by this drain.
+    flush: Option<u64>,
     flushes_without_kernel: u32,
+    complete_until: u64,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Buffer {
+    number: u64,
     /// CLOCK_MONOTONIC nanoseconds at which its delivery began.
     delivered: u64,
     n_kernels: u32,
+    newest_end: u64,
+    /// More of it may come.
+    open: bool,
 }
 
 struct Stream {
     end: u64,
     /// Number of the buffer that its last kernel was in.
     buffer: u64,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Writer {
+    #[default]
+    None,
+    One(usize),
+    Several,
 }
 
 impl Buffers {
@@ -58,9 +77,15 @@ impl Buffers {
         if ring >= self.of_ring.len() {
             self.of_ring.resize(ring + 1, Buffer::default());
         }
-        self.of_ring[ring] = Buffer { delivered, n_kernels: 0 };
-        self.n_buffers += 1;
-        let first_active = (self.n_buffers + 1).saturating_sub(ACTIVE_BUFFERS);
+        self.close(ring);
+        self.n_begun += 1;
+        self.of_ring[ring] = Buffer { number: self.n_begun, delivered, open: true, ..Buffer::default() };
+        self.writer = match self.writer {
+            Writer::None => Writer::One(ring),
+            one if one == Writer::One(ring) => one,
+            _ => Writer::Several,
+        };
+        let first_active = (self.n_begun + 1).saturating_sub(ACTIVE_BUFFERS);
         self.streams.retain(|_, it| it.buffer >= first_active);
     }
 
@@ -68,31 +93,68 @@ impl Buffers {
     pub(super) fn kernel(&mut self, ring: usize, kernel: &Kernel) {
         if let Some(buffer) = self.of_ring.get_mut(ring) {
             buffer.n_kernels = buffer.n_kernels.saturating_add(1);
+            buffer.newest_end = buffer.newest_end.max(kernel.end);
         }
         self.flushes_without_kernel = 0;
-        self.newest_end = self.newest_end.max(kernel.end);
         let stream = (kernel.context, kernel.stream);
         if self.streams.len() < MOST_STREAMS || self.streams.contains_key(&stream) {
             let it = self.streams.entry(stream).or_insert(Stream { end: 0, buffer: 0 });
-            *it = Stream { end: it.end.max(kernel.end), buffer: self.n_buffers };
+            *it = Stream { end: it.end.max(kernel.end), buffer: self.n_begun };
         }
     }
 
-    /// A flush is over: every buffer that was begun has come to its end.
-    pub(super) fn flush(&mut self) {
-        let newest = self.of_ring.iter().max_by_key(|it| it.delivered);
-        let all_was_done = newest.is_some_and(|it| it.n_kernels < FULL_BUFFER_KERNELS);
-        let until = match self.streams.values().map(|it| it.end).min() {
-            Some(of_streams) if !all_was_done && self.flushes_without_kernel < QUIET_FLUSHES => of_streams,
-            _ => self.newest_end,
-        };
-        self.complete_until = self.complete_until.max(until);
+    /// A flush is over: every buffer whose delivery began before it has come to its end, and
+    /// those before it in its own ring.
+    pub(super) fn flush(&mut self, ring: usize, began: u64) {
+        if ring < self.of_ring.len() {
+            self.close(ring);
+        }
+        self.flush = Some(began.max(self.flush.unwrap_or(0)));
         self.flushes_without_kernel = self.flushes_without_kernel.saturating_add(1);
     }
 
-    /// Every kernel that ended by then has come, as of the last flush.
+    /// All rings of a drain have been read.
+    pub(super) fn end_drain(&mut self) {
+        let of_streams = self.streams.values().map(|it| it.end).min();
+        let until = match self.flush.take() {
+            Some(began) => {
+                self.close_those_before(began);
+                self.writer = Writer::None;
+                let quiet = self.flushes_without_kernel > QUIET_FLUSHES;
+                let all_was_done = self.last_read.n_kernels < FULL_BUFFER_KERNELS;
+                of_streams.filter(|_| !all_was_done && !quiet).unwrap_or(self.read_until)
+            }
+            // The streams that are in use are known when a whole buffer was full of them.
+            None if self.writer != Writer::Several && self.n_begun >= self.not_full + 2 => of_streams.unwrap_or(0),
+            None => 0,
+        };
+        self.complete_until = self.complete_until.max(until);
+    }
+
+    /// Every kernel that ended by then has come.
     pub(super) fn complete_until(&self) -> u64 {
         self.complete_until
+    }
+
+    fn close_those_before(&mut self, flush_began: u64) {
+        for ring in 0..self.of_ring.len() {
+            if self.of_ring[ring].delivered < flush_began {
+                self.close(ring);
+            }
+        }
+    }
+
+    /// The last buffer of a ring has come to its end.
+    fn close(&mut self, ring: usize) {
+        let buffer = std::mem::take(&mut self.of_ring[ring].open).then(|| self.of_ring[ring]);
+        let Some(buffer) = buffer else { return };
+        self.read_until = self.read_until.max(buffer.newest_end);
+        if buffer.delivered >= self.last_read.delivered {
+            self.last_read = buffer;
+        }
+        if buffer.n_kernels < FULL_BUFFER_KERNELS {
+            self.not_full = self.not_full.max(buffer.number);
+        }
     }
 }
 
@@ -102,10 +164,20 @@ mod tests {
 
     /// Buffers of one ring; each kernel is its stream and its end.
     fn deliver(buffers: &mut Buffers, at: u64, kernels: impl IntoIterator<Item = (u32, u64)>) {
-        buffers.begin(0, at);
+        deliver_into(0, buffers, at, kernels);
+    }
+
+    fn deliver_into(ring: usize, buffers: &mut Buffers, at: u64, kernels: impl IntoIterator<Item = (u32, u64)>) {
+        buffers.begin(ring, at);
         for (stream, end) in kernels {
-            buffers.kernel(0, &Kernel { stream, end, ..Kernel::default() });
+            buffers.kernel(ring, &Kernel { stream, end, ..Kernel::default() });
         }
+    }
+
+    /// A flush by another thread, which delivered nothing itself, and the end of the drain.
+    fn flush(buffers: &mut Buffers, began: u64) {
+        buffers.flush(9, began);
+        buffers.end_drain();
     }
 
     /// As many kernels of a stream as fill a buffer but for `room`, the last of which ends then.
@@ -117,8 +189,9 @@ mod tests {
     fn a_buffer_that_was_not_full_completes_everything() {
         let mut buffers = Buffers::default();
         deliver(&mut buffers, 1, [(1, 500), (2, 300)]);
-        assert_eq!(buffers.complete_until(), 0, "its end is known at the flush");
-        buffers.flush();
+        buffers.end_drain();
+        assert_eq!(buffers.complete_until(), 0, "more of it may come");
+        flush(&mut buffers, 2);
         assert_eq!(buffers.complete_until(), 500);
     }
 
@@ -126,32 +199,58 @@ mod tests {
     fn after_a_full_buffer_each_stream_may_go_on_from_its_last_kernel() {
         let mut buffers = Buffers::default();
         deliver(&mut buffers, 1, filling(1, 90_000, 1).chain([(2, 40_000)]));
-        buffers.flush();
+        flush(&mut buffers, 2);
         assert_eq!(buffers.complete_until(), 40_000);
-        deliver(&mut buffers, 2, [(2, 41_000)]);
-        buffers.flush();
+        deliver(&mut buffers, 3, [(2, 41_000)]);
+        flush(&mut buffers, 4);
         assert_eq!(buffers.complete_until(), 90_000);
+    }
+
+    #[test]
+    fn full_buffers_need_no_flush() {
+        let mut buffers = Buffers::default();
+        deliver(&mut buffers, 1, filling(1, 90_000, 1).chain([(2, 40_000)]));
+        buffers.end_drain();
+        assert_eq!(buffers.complete_until(), 0, "it is not known which streams are in use");
+        deliver(&mut buffers, 2, [(1, 91_000)]);
+        buffers.end_drain();
+        assert_eq!(buffers.complete_until(), 40_000);
+        // Another thread delivers at the same time: which of the two is earlier is not known.
+        deliver_into(3, &mut buffers, 3, [(2, 95_000)]);
+        buffers.end_drain();
+        assert_eq!(buffers.complete_until(), 40_000);
+    }
+
+    #[test]
+    fn a_buffer_that_a_flush_did_not_wait_for_does_not_look_small() {
+        let mut buffers = Buffers::default();
+        deliver(&mut buffers, 1, filling(1, 90_000, 1).chain([(2, 40_000)]));
+        deliver_into(3, &mut buffers, 8, [(1, 91_000)]);
+        flush(&mut buffers, 5);
+        assert_eq!(buffers.complete_until(), 40_000);
     }
 
     #[test]
     fn a_stream_that_was_left_holds_nothing_back() {
         let mut buffers = Buffers::default();
         deliver(&mut buffers, 1, filling(1, 90_000, 1).chain([(2, 40_000)]));
-        deliver(&mut buffers, 2, filling(1, 190_000, 0));
-        buffers.flush();
-        assert_eq!(buffers.complete_until(), 40_000);
-        deliver(&mut buffers, 3, filling(1, 290_000, 0));
-        buffers.flush();
-        assert_eq!(buffers.complete_until(), 290_000);
+        for (at, end) in [(2, 190_000), (4, 290_000)] {
+            deliver(&mut buffers, at, filling(1, end, 0));
+            flush(&mut buffers, at + 1);
+            assert_eq!(buffers.complete_until(), 40_000);
+        }
+        deliver(&mut buffers, 6, filling(1, 390_000, 0));
+        flush(&mut buffers, 7);
+        assert_eq!(buffers.complete_until(), 390_000);
     }
 
     #[test]
     fn a_last_buffer_that_was_just_full_is_complete_after_quiet_flushes() {
         let mut buffers = Buffers::default();
         deliver(&mut buffers, 1, filling(1, 90_000, 1).chain([(2, 40_000)]));
-        (0..QUIET_FLUSHES).for_each(|_| buffers.flush());
+        (0..QUIET_FLUSHES).for_each(|_| flush(&mut buffers, 2));
         assert_eq!(buffers.complete_until(), 40_000);
-        buffers.flush();
+        flush(&mut buffers, 2);
         assert_eq!(buffers.complete_until(), 90_000);
     }
 }

@@ -29,6 +29,7 @@ impl Intake<'_> {
         rings.iter().for_each(|it| self.take_causes(it));
         self.retry_orphans();
         rings.iter().enumerate().for_each(|(ring, it)| self.take_activity(ring, it));
+        self.process.watermark.buffers.end_drain();
         self.enforce_limits();
     }
 
@@ -66,7 +67,7 @@ impl Intake<'_> {
         let sound = framed(bytes).all(|frame| match frame.header.kind {
             kind::KERNEL => frame.read().map(|it| self.take_kernel(ring, it)).is_some(),
             kind::CLOCK => frame.read().map(|it| self.take_clock(ring, &it)).is_some(),
-            kind::FLUSH => frame.read().map(|it| self.take_flush(&it)).is_some(),
+            kind::FLUSH => frame.read().map(|it| self.take_flush(ring, &it)).is_some(),
             _ => true,
         });
         self.ledger.losses.add(Loss::Malformed, (!sound).into());
@@ -162,8 +163,8 @@ impl Intake<'_> {
         }
     }
 
-    fn take_flush(&mut self, flush: &Flush) {
-        self.process.watermark.flush(flush.began);
+    fn take_flush(&mut self, ring: usize, flush: &Flush) {
+        self.process.watermark.flush(ring, flush.began);
         let Process { orphans, queue, .. } = &mut *self.process;
         self.ledger.losses.add(Loss::Unjoined, give_up(orphans.expire(), queue));
     }

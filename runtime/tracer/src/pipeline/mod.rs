@@ -112,7 +112,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { pending_launches: 1 << 16, graph_launches: 8192, buffered_events: 1 << 16, orphan_kernels: 1 << 13 }
+        Limits { pending_launches: 1 << 16, graph_launches: 8192, buffered_events: 1 << 16, orphan_kernels: 1 << 14 }
     }
 }
 

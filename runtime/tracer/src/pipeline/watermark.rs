@@ -40,12 +40,12 @@ impl Watermark {
         }
     }
 
-    pub(super) fn flush(&mut self, began: u64) {
+    pub(super) fn flush(&mut self, ring: usize, began: u64) {
         self.flushed_until = self.flushed_until.max(began);
         for (_, [now, one_ago, two_ago]) in &mut self.horizons {
             (*two_ago, *one_ago) = (*one_ago, *now);
         }
-        self.buffers.flush();
+        self.buffers.flush(ring, began);
     }
 
     /// All of a drain was taken, and what was ready is about to be handled.
