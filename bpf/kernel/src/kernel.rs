@@ -350,7 +350,7 @@ impl Kernel {
                     object: object.clone(),
                     function: function.clone(),
                     every_file: probe.scope == ProbeScope::System || self.is_system(),
-                    every_process: probe.scope != ProbeScope::Target || self.is_system(),
+                    every_process: probe.scope != ProbeScope::Process || self.is_system(),
                     files: Vec::new(),
                     seen: HashSet::new(),
                 });

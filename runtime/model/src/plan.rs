@@ -92,13 +92,13 @@ pub struct Probe {
 /// `#{scope: …}`: whose events fire a probe in the kernel, and who else pays for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProbeScope {
-    /// The target's process tree; each of its processes has function probes of its own, so that
-    /// nobody else pays, and a new one runs without them for some milliseconds.
-    #[default]
-    Target,
     /// The target's process tree from each process's first instruction on: function probes are in
     /// every process that has the code, and the program leaves the others out.
+    #[default]
     Tree,
+    /// The target's process tree; each of its processes has function probes of its own, so that
+    /// nobody else pays, and a new one runs without them for some milliseconds.
+    Process,
     /// Every process.
     System,
 }
@@ -106,14 +106,14 @@ pub enum ProbeScope {
 impl ProbeScope {
     /// What a script calls them.
     pub const NAMES: [(&str, ProbeScope); 3] =
-        [("target", ProbeScope::Target), ("tree", ProbeScope::Tree), ("system", ProbeScope::System)];
+        [("tree", ProbeScope::Tree), ("process", ProbeScope::Process), ("system", ProbeScope::System)];
 
     /// Whether the program has to leave out processes that are not the target's: it runs in
     /// others too.
     pub fn is_filtered(self, event: Event) -> bool {
         let sampled = matches!(event, Event::Tracepoint | Event::Profile);
         match self {
-            ProbeScope::Target => sampled,
+            ProbeScope::Process => sampled,
             ProbeScope::Tree => sampled || event.is_function(),
             ProbeScope::System => false,
         }

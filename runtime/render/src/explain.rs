@@ -115,15 +115,12 @@ fn payers(plan: &Plan, text: &mut String) {
     if plan.probes.iter().any(|it| it.place == Place::Linux && it.scope != ProbeScope::System) {
         all.push("the program and its children: each hit of a probe in linux".into());
     }
-    for probe in &plan.probes {
-        match probe.scope {
-            ProbeScope::System => all.push(format!("every process that comes by {}: it is system-wide", probe.name)),
-            ProbeScope::Tree if probe.event.is_function() => all.push(format!(
-                "any other process that comes by {}: about 1 us a hit, which is not counted",
-                probe.name
-            )),
-            ProbeScope::Tree | ProbeScope::Target => {}
-        }
+    let probes = |passes: &dyn Fn(&Probe) -> bool| listed(plan.probes.iter().filter(|it| passes(it)));
+    if let Some(probes) = probes(&|it| it.scope == ProbeScope::System) {
+        all.push(format!("every process that comes by {probes}: system-wide"));
+    }
+    if let Some(probes) = probes(&|it| it.scope == ProbeScope::Tree && it.event.is_function()) {
+        all.push(format!("any other process that comes by {probes}: about 1 us a hit, which is left out"));
     }
     if plan.probes.iter().any(|it| it.place != Place::Linux) {
         all.push("the tracer: handlers that do not run in linux, outside the program".into());
@@ -133,6 +130,18 @@ fn payers(plan: &Plan, text: &mut String) {
     }
     for payer in all {
         line(text, 4, &format!("  {payer}"));
+    }
+}
+
+/// The first names of probes, and how many more there are; `None` for none.
+fn listed<'a>(probes: impl Iterator<Item = &'a Probe>) -> Option<String> {
+    const NAMED: usize = 3;
+    let names: Vec<&str> = probes.map(|it| it.name.as_str()).collect();
+    let first = names.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+    match names.len() {
+        0 => None,
+        n if n > NAMED => Some(format!("{first} and {} more", n - NAMED)),
+        _ => Some(first),
     }
 }
 

@@ -318,7 +318,7 @@ fn plans() {
         program: None,
         entry_program: None,
         closure: None,
-        scope: ProbeScope::Target,
+        scope: ProbeScope::Process,
         sees_unjoined: false,
         site: Site { file: FileId(0), offset: 0, line },
         why: why.iter().map(|it| it.to_string()).collect(),

@@ -406,10 +406,10 @@ fn option(
         _ => {
             let named = text_of(value).and_then(|it| ProbeScope::NAMES.into_iter().find(|(name, _)| *name == it));
             let Some((_, scope)) = named else {
-                let message = "`scope` is \"target\", \"tree\" or \"system\"".to_owned();
-                return wrong(message, "\"target\" is the default".to_owned());
+                let message = "`scope` is \"tree\", \"process\" or \"system\"".to_owned();
+                return wrong(message, "\"tree\" is the default: the program and its children".to_owned());
             };
-            options.scope = scope;
+            options.scope = Some(scope);
             Some(())
         }
     }

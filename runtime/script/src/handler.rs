@@ -32,9 +32,16 @@ pub struct Handler {
 /// `#{…}` in front of the handler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    pub scope: ProbeScope,
+    /// Where the script says one.
+    pub scope: Option<ProbeScope>,
     /// `every: n`: only each n-th event.
     pub every: Option<u64>,
+}
+
+impl Options {
+    pub fn scope(&self) -> ProbeScope {
+        self.scope.unwrap_or_default()
+    }
 }
 
 /// A constant of the compiled handler.

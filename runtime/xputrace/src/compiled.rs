@@ -58,8 +58,14 @@ pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
     let name = typed_name(run.script.as_ref());
     let loader = Rc::new(FileLoader { directory });
     let mut loaded = xputrace_script::load(source, &run.script_arguments, loader);
-    if run.options.all_processes {
-        loaded.staged.handlers.iter_mut().for_each(|it| it.options.scope = ProbeScope::System);
+    for handler in &mut loaded.staged.handlers {
+        let scope = &mut handler.options.scope;
+        if run.options.all_processes {
+            *scope = Some(ProbeScope::System);
+        } else if !run.options.pids.is_empty() {
+            // Who asks for a process wants nobody else to notice; children may miss a moment.
+            scope.get_or_insert(ProbeScope::Process);
+        }
     }
     if run.help {
         console::print(help(&name, &loaded.staged.sources, &loaded.arguments))?;

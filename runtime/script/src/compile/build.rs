@@ -110,7 +110,7 @@ impl<'a> Build<'a> {
             program: None,
             entry_program: None,
             closure: handler.interpreted,
-            scope: handler.options.scope,
+            scope: handler.options.scope(),
             sees_unjoined: placed.sees_unjoined,
             site: handler.site,
             why: placed.why.clone(),

@@ -35,13 +35,13 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &FxHashSet<String>
 
 /// Who pays for a probe besides the target.
 fn payers(handler: &Handler) -> Option<String> {
-    let sentence = match handler.options.scope {
+    let sentence = match handler.options.scope() {
         ProbeScope::System => "its scope is the system: every process that runs the probed code pays for it",
         ProbeScope::Tree if handler.event.is_function() => {
             "its scope is the tree, from each process's first instruction on: any other process that runs the \
              probed code pays about 1 µs a hit, and is left out"
         }
-        ProbeScope::Tree | ProbeScope::Target => return None,
+        ProbeScope::Tree | ProbeScope::Process => return None,
     };
     Some(sentence.into())
 }

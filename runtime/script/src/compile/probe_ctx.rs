@@ -254,7 +254,7 @@ impl Emitter<'_, '_> {
 
     /// Leaves out processes that are not the target's, where the program runs in others too.
     fn only_targets(&mut self) {
-        if !self.handler.options.scope.is_filtered(self.handler.event) {
+        if !self.handler.options.scope().is_filtered(self.handler.event) {
             return;
         }
         let targets = self.build.targets_map();

@@ -105,7 +105,7 @@ pub fn probe(event: Event, place: Place, program: Option<usize>) -> Probe {
         program,
         entry_program: None,
         closure: None,
-        scope: ProbeScope::Target,
+        scope: ProbeScope::Process,
         sees_unjoined: true,
         site: Site::default(),
         why: Vec::new(),
