@@ -209,3 +209,17 @@ fn a_recording_in_use_does_not_need_root_or_a_gpu() {
         String::from_utf8_lossy(&done.stderr)
     );
 }
+
+#[test]
+fn hits_of_tracepoints_are_recorded() {
+    need_root!();
+    let script = "tracepoint(\"syscalls:sys_enter_re*\", |e| @[e.probe].count());\n\
+                  tracepoint(\"syscalls:sys_enter_close\", |e| if e.fd >= 0 { @closed.count(); });";
+    let recorded = Trace::new(["record", "-o", "t.xpt", "-e", script]).text().on(["ls", "/"]).run().well();
+    let live = Trace::script(script).on(["ls", "/"]).run().well();
+    let replayed = replay(script, &recorded.path("t.xpt")).well();
+    let probe = "tracepoint:syscalls:sys_enter_read";
+    assert!(replayed.rows("@")[probe].as_i64() > Some(0), "{:?}", replayed.rows("@"));
+    assert_eq!(replayed.rows("@")[probe], live.rows("@")[probe]);
+    assert_eq!(replayed.map("@closed"), live.map("@closed"));
+}

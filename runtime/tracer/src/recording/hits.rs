@@ -181,7 +181,7 @@ impl<'a> Builder<'a> {
             ustack: true,
             kstack: true,
         });
-        self.layouts.context_sizes.push(size);
+        self.layouts.context_sizes.push(size.next_multiple_of(8));
         self.plan.probes.push(Probe { program: Some(program), entry_program, closure: None, ..probe.clone() });
         Ok(())
     }
@@ -235,7 +235,7 @@ impl<'a> Builder<'a> {
             asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
         }
         asm.ld_map(Reg::R1, self.ring);
-        asm.mov_imm(Reg::R2, (at::CONTEXT + size) as i64);
+        asm.mov_imm(Reg::R2, (at::CONTEXT + size.next_multiple_of(8)) as i64);
         asm.mov_imm(Reg::R3, 0);
         asm.call(helper::RINGBUF_RESERVE);
         asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
@@ -246,9 +246,23 @@ impl<'a> Builder<'a> {
         self.facts(&mut asm, is_function);
         self.stack(&mut asm, helper::STACK_USER, at::USTACK);
         self.stack(&mut asm, 0, at::KSTACK);
-        for offset in (0..size).step_by(8) {
-            asm.ldx(Size::Dw, Reg::R1, Reg(6), offset as i16);
-            asm.stx(Size::Dw, Reg(7), (at::CONTEXT + offset) as i16, Reg::R1);
+        // The first word of a tracepoint's record is the kernel's own, and nothing behind its last
+        // field may be read.
+        let first = if matches!(probe.target, Target::Tracepoint { .. }) { 8 } else { 0 };
+        for word in [0, size.saturating_sub(1) / 8 * 8] {
+            asm.st_imm(Size::Dw, Reg(7), (at::CONTEXT + word) as i16, 0);
+        }
+        let mut offset = first;
+        while offset < size {
+            let (width, bytes) = match size - offset {
+                8.. => (Size::Dw, 8),
+                4.. => (Size::W, 4),
+                2.. => (Size::H, 2),
+                _ => (Size::B, 1),
+            };
+            asm.ldx(width, Reg::R1, Reg(6), offset as i16);
+            asm.stx(width, Reg(7), (at::CONTEXT + offset) as i16, Reg::R1);
+            offset += bytes;
         }
         asm.mov(Reg::R1, Reg(7));
         asm.mov_imm(Reg::R2, 0);
@@ -341,8 +355,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Bytes of a tracepoint's record, up to the end of its last fixed field, in whole words that
-/// the verifier lets a program read.
+/// Bytes of a tracepoint's record, up to the end of its last fixed field.
 fn record_size(format: &TracepointFormat) -> usize {
     let end = |it: &xputrace_model::catalog::TracepointField| {
         let size = match it.kind {
@@ -353,7 +366,7 @@ fn record_size(format: &TracepointFormat) -> usize {
         };
         (it.offset + size) as usize
     };
-    format.fields.iter().map(end).max().unwrap_or(8).next_multiple_of(8).min(LONGEST_RECORD)
+    format.fields.iter().map(end).max().unwrap_or(8).min(LONGEST_RECORD)
 }
 
 fn fields(format: &TracepointFormat) -> Vec<TracepointFieldInfo> {
