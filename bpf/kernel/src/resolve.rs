@@ -116,14 +116,15 @@ pub(crate) fn places(file: &Path, function: &str) -> Result<Places, AttachError>
     if found.is_empty() {
         return Err(missing(&elf, file, &wanted));
     }
-    let (indirect, direct): (Vec<_>, Vec<_>) = found.into_iter().partition(|it| it.indirect);
-    // An old version of the same name may be an ordinary function, which nobody calls any more.
-    if direct.is_empty() || (!is_glob(function) && !indirect.is_empty()) {
-        return Err(chosen_at_start(&elf, file, &indirect[0].name));
-    }
-    let places = direct.iter().map(|it| wanted.place(&elf, it)).collect::<Result<Vec<_>, _>>()?;
-    let mut indirect: Vec<_> = indirect.into_iter().map(|it| it.name).collect();
+    let mut indirect: Vec<_> = found.iter().filter(|it| it.indirect).map(|it| it.name.clone()).collect();
+    indirect.sort();
     indirect.dedup();
+    // An old version of the same name may be an ordinary function, which nobody calls any more.
+    let direct: Vec<_> = found.iter().filter(|it| indirect.binary_search(&it.name).is_err()).collect();
+    if direct.is_empty() {
+        return Err(chosen_at_start(&elf, file, &indirect[0]));
+    }
+    let places = direct.into_iter().map(|it| wanted.place(&elf, it)).collect::<Result<Vec<_>, _>>()?;
     Ok(Places { places: each_once(places), indirect })
 }
 
@@ -505,6 +506,14 @@ mod tests {
         assert_eq!(parse("f+4"), ("f".into(), Some(4), None));
         assert_eq!(parse("operator+"), ("operator+".into(), None, None));
         assert_eq!(parse("0x401000"), ("0x401000".into(), None, Some(0x401000)));
+    }
+
+    #[test]
+    fn a_function_is_either_probed_or_named_as_indirect() {
+        let libc = candidates("libc", &Scope::Processes(vec![std::process::id()])).remove(0);
+        let Places { places, indirect } = places(&libc.path, "mem*").unwrap();
+        let probed: HashSet<_> = places.iter().map(|it| &it.function).collect();
+        assert!(!probed.is_empty() && !indirect.iter().any(|it| probed.contains(it)), "{probed:?} {indirect:?}");
     }
 
     #[test]
