@@ -296,11 +296,19 @@ fn children_too_short_to_be_probed_are_counted() {
 }
 
 #[test]
+fn a_process_is_still_of_the_tree_when_it_exits() {
+    need_root!();
+    let script = "tracepoint(\"sched:sched_process_exit\", |e| @[e.comm].count());";
+    let done = Trace::script(script).on(["sh", "-c", "/bin/true; /bin/true"]).run().well();
+    assert_eq!((done.rows("@").get("true"), done.rows("@").get("sh")), (Some(&json!(2)), Some(&json!(1))), "{:?}", done.rows("@"));
+}
+
+#[test]
 fn a_tree_is_seen_from_every_childs_first_instruction() {
     need_root!();
     let program = cpu().display().to_string();
     let script =
-        |rest: &str| format!("uprobe(\"{program}:work\", #{{scope: \"tree\"}}, |e| {{ @n.count(); {rest} }});");
+        |rest: &str| format!("uprobe(\"{program}:work\", |e| {{ @n.count(); {rest} }});");
     let brief = Trace::script(&script("@by[e.pid].count();")).on([program.as_str(), "brief", "200", "10"]).run().well();
     assert_eq!((brief.map("@n"), brief.rows("@by").len()), (&json!(2000), 200), "{}", brief.stderr);
     brief.nothing_lost();
@@ -314,9 +322,8 @@ fn a_tree_is_seen_from_every_childs_first_instruction() {
 fn strangers_are_not_of_the_tree() {
     need_root!();
     let program = cpu().display().to_string();
-    let tree = "#{scope: \"tree\"}";
     let script = format!(
-        "uprobe(\"{program}:work\", {tree}, |e| @n.count());\nuretprobe(\"{program}:work\", {tree}, |e| @time.max(e.duration));\nuretprobe(\"{program}:work\", {tree}, |e| @returns.count());"
+        "uprobe(\"{program}:work\", |e| @n.count());\nuretprobe(\"{program}:work\", |e| @time.max(e.duration));\nuretprobe(\"{program}:work\", |e| @returns.count());"
     );
     let mut run = Trace::script(&script).with_input().on([program.as_str(), "hold", "work", "1", "100"]).start();
     run.ready_pid();

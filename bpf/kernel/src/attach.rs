@@ -23,7 +23,7 @@ use xputrace_model::plan::StringId;
 /// Functions that a warning names.
 const NAMED_FUNCTIONS: usize = 3;
 /// Links that are closed at the same time: each waits for the kernel's readers, not for us.
-const CLOSERS: usize = 8;
+const CLOSERS: usize = 64;
 
 /// A probe on functions, and the files it was found in.
 #[derive(Debug)]

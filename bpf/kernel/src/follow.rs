@@ -7,6 +7,9 @@ use xputrace_bytecode::insn::{Alu, Cond, Size};
 use xputrace_bytecode::{Assembler, Program, ProgramKind, Reg, helper};
 use xputrace_model::catalog::{Catalog, TracepointFormat};
 
+/// The tracepoints that they run at, of `sched`.
+pub(crate) const FORK: &str = "sched_process_fork";
+pub(crate) const EXIT: &str = "sched_process_exit";
 /// Stack slots of the programs.
 const TGID: i16 = -4;
 const OTHER: i16 = -8;
@@ -14,8 +17,8 @@ const ONE: i16 = -12;
 
 /// The two programs over map `targets` of the image, or a sentence why they cannot be made.
 pub(crate) fn programs(targets: usize, catalog: &dyn Catalog) -> Result<[Program; 2], String> {
-    let fork = catalog.tracepoint("sched", "sched_process_fork")?;
-    let exit = catalog.tracepoint("sched", "sched_process_exit")?;
+    let fork = catalog.tracepoint("sched", FORK)?;
+    let exit = catalog.tracepoint("sched", EXIT)?;
     Ok([on_fork(targets, &fork)?, on_exit(targets, &exit)?])
 }
 
@@ -37,7 +40,7 @@ fn on_fork(targets: usize, format: &TracepointFormat) -> Result<Program, String>
     asm.mov_imm(Reg::R4, helper::UPDATE_ANY.into());
     call_with_key(&mut asm, targets, OTHER, helper::MAP_UPDATE_ELEM);
     asm.place(out);
-    finish(asm, "xt_fork", "sched_process_fork")
+    finish(asm, "xt_fork", FORK)
 }
 
 /// `if the process ends: delete targets[process]`; `if a thread ends: delete targets[thread]`.
@@ -60,7 +63,7 @@ fn on_exit(targets: usize, format: &TracepointFormat) -> Result<Program, String>
         call_with_key(&mut asm, targets, TGID, helper::MAP_DELETE_ELEM);
     }
     asm.place(out);
-    finish(asm, "xt_exit", "sched_process_exit")
+    finish(asm, "xt_exit", EXIT)
 }
 
 /// The process id of whoever runs, into its stack slot.

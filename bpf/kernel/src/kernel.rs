@@ -106,6 +106,8 @@ impl Kernel {
             let outcome = self.attach_probe(index, probe, &mut report.warnings);
             report.probes.push(ProbeReport { probe: index, outcome });
         }
+        // Behind the script's own handlers of that tracepoint, which are to see the process yet.
+        self.attach_follower(follow::EXIT, &mut report);
         self.report_existing_mappings();
         report
     }
@@ -304,12 +306,7 @@ impl Kernel {
         if self.roles.targets.is_none() {
             return;
         }
-        if let Err(why) = self.attach_followers() {
-            // Children are followed by process events instead.
-            self.followers = Err(why.clone());
-            let text = format!("children are followed a moment late: {why}");
-            report.warnings.push(Warning { probe: 0, text });
-        }
+        self.attach_follower(follow::FORK, report);
         let seeds = match scope {
             Scope::System => scope::all_processes(),
             _ => scope.pids(),
@@ -318,12 +315,26 @@ impl Kernel {
         scope::with_descendants(&seeds).iter().for_each(|it| self.add_target(*it));
     }
 
-    fn attach_followers(&mut self) -> Result<(), String> {
+    /// Where that is not possible, children are followed by process events instead.
+    fn attach_follower(&mut self, tracepoint: &str, report: &mut AttachReport) {
+        if let Err(why) = self.link_follower(tracepoint) {
+            let text = format!("children are followed a moment late: {why}");
+            if !report.warnings.iter().any(|it| it.text == text) {
+                report.warnings.push(Warning { probe: 0, text });
+            }
+            self.followers = Err(why);
+        }
+    }
+
+    fn link_follower(&mut self, tracepoint: &str) -> Result<(), String> {
         for index in self.followers.clone()? {
-            if let ProgramKind::Tracepoint { category, name } = &self.image.programs[index].kind {
-                let links = attach::link_tracepoint(&self.loaded.programs, index, category, name)
-                    .map_err(|it| it.to_string())?;
-                self.links.add(None, links);
+            match &self.image.programs[index].kind {
+                ProgramKind::Tracepoint { category, name } if name == tracepoint => {
+                    let links = attach::link_tracepoint(&self.loaded.programs, index, category, name)
+                        .map_err(|it| it.to_string())?;
+                    self.links.add(None, links);
+                }
+                _ => {}
             }
         }
         Ok(())

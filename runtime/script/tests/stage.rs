@@ -103,7 +103,10 @@ fn functions_and_options_and_lists() {
     let names: Vec<_> = loaded.staged.handlers.iter().map(|it| &*it.name).collect();
     assert_eq!(names, ["uprobe:libc:malloc", "uprobe:libc:fr*", "uprobe:libc:read", "uprobe:libc:write"]);
     let first = &loaded.staged.handlers[0];
-    assert_eq!((first.options.scope, first.options.every, &*first.parameter), (Some(ProbeScope::System), Some(10), "e"));
+    assert_eq!(
+        (first.options.scope, first.options.every, &*first.parameter),
+        (Some(ProbeScope::System), Some(10), "e")
+    );
     assert_eq!(first.body.len(), 1);
 }
 
