@@ -29,21 +29,10 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &FxHashSet<String>
         }
         Event::Launch => launch(scan, cpu_maps),
     };
-    why.extend(payers(handler));
+    if handler.options.scope() == ProbeScope::System {
+        why.push("its scope is the system: every process that runs the probed code pays for it".into());
+    }
     Placed { place, why, sees_unjoined: scan.tests_launch || !scan.reads("launch") }
-}
-
-/// Who pays for a probe besides the target.
-fn payers(handler: &Handler) -> Option<String> {
-    let sentence = match handler.options.scope() {
-        ProbeScope::System => "its scope is the system: every process that runs the probed code pays for it",
-        ProbeScope::Tree if handler.event.is_function() => {
-            "its scope is the tree, from each process's first instruction on: any other process that runs the \
-             probed code pays about 1 µs a hit, and is left out"
-        }
-        ProbeScope::Tree | ProbeScope::Process => return None,
-    };
-    Some(sentence.into())
 }
 
 fn interpreted(handler: &Handler) -> Vec<String> {

@@ -92,7 +92,7 @@ fn the_kernel_takes_what_the_compiler_takes() {
         many(400, &|i| format!("if e.arg0 == {i} {{ @m[{i}].count(); }}")),
         many(250, &|i| format!("@n += e.arg1 / (e.arg0 + {i});")),
         // Maps.
-        many(63, &|i| format!("@m{i}[e.pid].count();")),
+        many(62, &|i| format!("@m{i}[e.pid].count();")),
         many(64, &|i| format!("@m{i}.count();")),
         // Stack.
         format!("{} @n = v59;", many(60, &|i| format!("let v{i} = e.arg0 + {i};"))),
