@@ -20,7 +20,7 @@ echo "testing (some minutes more)"
 # One test at a time where tests probe the same machine; each package says so itself.
 cargo test --workspace --no-fail-fast -- --show-output >"$log" 2>&1
 status=$?
-sed -n '/^failures:$/,/^test result: FAILED/p' "$log" | head -300
+sed -n '/^failures:$/,/^test result: FAILED/p' "$log" | head -600
 grep -E '^error' -A12 "$log" | head -60
 
 passed=$(grep -cE '^test .* \.\.\. ok$' "$log")

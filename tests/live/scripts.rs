@@ -182,7 +182,7 @@ fn samples_in_user_mode_have_no_kernel_stack_and_that_is_no_loss() {
         .on([cpu().as_os_str(), "burn".as_ref(), "400".as_ref()])
         .run()
         .well();
-    let none = done.rows("@").get("[no stack]").and_then(|it| it.as_i64()).unwrap_or(0);
+    let none = done.rows("@").get("\n    [no stack]\n").and_then(|it| it.as_i64()).unwrap_or(0);
     assert!(none * 10 >= done.sum("@") * 8 && none > 10, "{:?}", done.rows("@"));
     done.nothing_lost();
 }

@@ -87,7 +87,7 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
             ("hits that the kernel skipped because the same program was running there", "probe something less frequent")
         }
         Loss::UnprobedProcess => (
-            "processes that ended before their uprobes were in place, some milliseconds after their start",
+            "processes that ran without their uprobes, for some milliseconds or until their end",
             "give the probe `#{scope: \"tree\"}`, which sees them from their first instruction on",
         ),
         Loss::InstructionLimit => ("handlers stopped by the instruction limit", "make the loop shorter"),

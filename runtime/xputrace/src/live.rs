@@ -285,8 +285,8 @@ impl Session {
                 News::Child(it) => {
                     self.running.report.children += 1;
                     self.running.report.unprobed_micros += it.micros;
+                    results.losses.add(Loss::UnprobedProcess, u64::from(it.failed.is_some() || it.micros > 0));
                     if let Some(reason) = it.failed {
-                        results.losses.add(Loss::UnprobedProcess, 1);
                         // That it has ended already is what the loss says.
                         if !matches!(reason, AttachError::NoSuchProcess(_)) {
                             self.running.report.note(&format!("process {} ran without uprobes: {reason}", it.pid));
