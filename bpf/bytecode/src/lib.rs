@@ -7,6 +7,7 @@
 //! ```
 //!
 //! This crate knows nothing of scripts, events or processes, and does no IO.
+#![forbid(unsafe_code)]
 
 pub mod asm;
 pub mod disasm;

@@ -7,8 +7,10 @@
 //! collector ◀──────── message on a socket ─────────▶ rendezvous
 //! ```
 //!
-//! Knows nothing of scripts or eBPF, and of CUPTI only where its library may lie. What the tracer reads from here is untrusted: it
-//! copies bytes out before it looks at them, and every decoder accepts any bytes.
+//! Knows nothing of scripts or eBPF, and of CUPTI only where its library may lie and how many
+//! records fill one of its buffers. What the tracer reads from here is untrusted: it copies bytes
+//! out before it looks at them, and every decoder accepts any bytes.
+#![deny(unsafe_code)]
 
 pub mod cupti;
 pub mod maps;

@@ -3,6 +3,7 @@
 //! Positions grow for ever and are reduced modulo the capacity. A record never wraps: where it
 //! would, the writer fills the end with a pad record. Neither side trusts the other's position
 //! further than its own bounds, so that a broken peer loses data and nothing else.
+#![allow(unsafe_code, reason = "a ring is raw memory that two processes share")]
 
 use crate::record::{Header, kind};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -5,7 +5,7 @@
 //!    └──Diagnostic──▶ render      losses ──▶ render
 //! ```
 //!
-//! This crate does no IO, contains no `unsafe`, and depends on none of the others.
+//! This crate does no IO, contains no `unsafe`, and depends on `bytecode` alone.
 #![forbid(unsafe_code)]
 
 pub mod bucket;

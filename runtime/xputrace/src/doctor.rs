@@ -9,9 +9,9 @@ use std::process::ExitCode;
 use xputrace_kernel::{Fact, Standing};
 use xputrace_wire::cupti;
 
-/// Facts of the kernel's side that the GPU side does not need: a script without CPU probes works
-/// without root.
-const GPU_SIDE: &[&str] = &["driver", "CUPTI", "GPU"];
+/// Facts that GPU hooks need, and CPU probes do not; all others are the other way round, as a
+/// script without CPU probes works without root.
+const GPU_SIDE: &[&str] = &["driver", "CUPTI", "GPU counters", "GPU"];
 
 /// Prints a line a fact; status 0 when the main job (GPU scripts, or CPU ones) can run.
 pub fn doctor(options: &Options) -> Result<ExitCode> {

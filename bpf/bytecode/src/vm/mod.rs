@@ -15,8 +15,6 @@
 //! holds exactly its capacity; `get_current_task` is 0; a reserved record of a ring buffer meets
 //! [`Env::output`] when it is submitted.
 
-#![forbid(unsafe_code)]
-
 mod call;
 mod decode;
 mod env;
