@@ -2,6 +2,7 @@
 
 mod odd;
 mod output;
+mod results;
 mod status;
 
 /// `tests/cli/*.md` are run as they stand.

@@ -171,7 +171,7 @@ fn stepped(places: &[Place], file: &Path) -> Option<String> {
     let text = || {
         format!(
             "{} in {}: the kernel has to single-step the first instruction, so a hit costs \
-             about 10 µs in a virtual machine instead of 0.5 µs",
+             about 10 us in a virtual machine instead of 0.5 us",
             listed(&stepped),
             file.display(),
         )

@@ -1,12 +1,17 @@
 //! The live machine as the compiler's catalog.
 //!
-//! Tracepoints come from tracefs, the pid namespace from /proc, and the offset of one field of
+//! Tracepoints come from tracefs, functions from the files that a run would probe, the pid namespace from /proc, and the offset of one field of
 //! `task_struct` from the kernel's own type information (BTF).
 
 use crate::error::AttachError;
+use crate::resolve::{self, Candidate};
+use crate::scope::Scope;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::OnceLock;
 use xputrace_model::catalog::{Catalog, TracepointField, TracepointFieldType, TracepointFormat};
 use xputrace_model::diagnostic;
@@ -16,16 +21,59 @@ const INITIAL_PID_NAMESPACE: u64 = 4_026_531_836;
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 const NEAR_NAMES: usize = 3;
 
-/// Tracepoints from tracefs, the pid namespace from /proc, structure offsets from BTF.
-#[derive(Clone, Debug, Default)]
+/// Tracepoints from tracefs, functions from the files of a scope, the pid namespace from /proc, structure
+/// offsets from BTF.
+#[derive(Clone, Debug)]
 pub struct LiveCatalog {
+    scope: Scope,
     exec_id: OnceLock<Option<u32>>,
+    files: RefCell<HashMap<String, Rc<Vec<NamedFile>>>>,
+    answers: RefCell<HashMap<(String, String), Result<(), String>>>,
+}
+
+/// A file and the functions in it that can be probed by their names.
+#[derive(Debug)]
+struct NamedFile {
+    file: Candidate,
+    functions: HashSet<String>,
+}
+
+impl Default for LiveCatalog {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl LiveCatalog {
-    /// Reads nothing yet.
+    /// Reads nothing yet. Functions are looked for in what is installed.
     pub fn new() -> Self {
-        Self::default()
+        Self::of(Scope::Processes(Vec::new()))
+    }
+
+    /// Functions are looked for in the files in which probes of this scope would be attached.
+    pub fn of(scope: Scope) -> Self {
+        LiveCatalog { scope, exec_id: OnceLock::new(), files: RefCell::default(), answers: RefCell::default() }
+    }
+
+    fn files(&self, object: &str) -> Rc<Vec<NamedFile>> {
+        if let Some(known) = self.files.borrow().get(object) {
+            return known.clone();
+        }
+        let named = |file: Candidate| NamedFile { functions: resolve::probed_names(&file.path), file };
+        let found = Rc::new(resolve::candidates(object, &self.scope).into_iter().map(named).collect::<Vec<_>>());
+        self.files.borrow_mut().insert(object.to_owned(), found.clone());
+        found
+    }
+
+    fn look_up(&self, object: &str, function: &str) -> Result<(), String> {
+        let files = self.files(object);
+        if files.iter().any(|it| it.functions.contains(function)) {
+            return Ok(());
+        }
+        match resolve::refusal(object, function, files.iter().map(|it| &it.file)) {
+            Some(error) => Err(error.to_string()),
+            None => Ok(()),
+        }
     }
 }
 
@@ -36,6 +84,16 @@ impl Catalog for LiveCatalog {
 
     fn tracepoints(&self) -> Result<Vec<String>, String> {
         tracepoints()
+    }
+
+    fn function(&self, object: &str, function: &str) -> Result<(), String> {
+        let key = (object.to_owned(), function.to_owned());
+        if let Some(known) = self.answers.borrow().get(&key) {
+            return known.clone();
+        }
+        let answer = self.look_up(object, function);
+        self.answers.borrow_mut().insert(key, answer.clone());
+        answer
     }
 
     fn pid_namespace(&self) -> Option<(u64, u64)> {
@@ -181,6 +239,19 @@ mod tests {
                 ("dead", 48, Int { size: 1, signed: false }),
             ]
         );
+    }
+
+    #[test]
+    fn functions_of_a_file_that_is_there_are_known_beforehand() {
+        let catalog = LiveCatalog::new();
+        for (object, function) in
+            [("libc", "malloc"), ("libc", "mem*"), ("libno-such-library", "f"), ("./no-such-file", "f")]
+        {
+            assert_eq!(catalog.function(object, function), Ok(()), "{object}:{function}");
+        }
+        let missing = catalog.function("libc", "mallo").unwrap_err();
+        assert!(missing.starts_with("there is no function `mallo` in ") && missing.contains("malloc"), "{missing}");
+        assert!(catalog.function("libc", "no_such_*").is_err() && catalog.function("/proc/self/exe", "no_f").is_err());
     }
 
     #[test]

@@ -136,6 +136,33 @@ fn each_once(mut places: Vec<Place>) -> Vec<Place> {
     places
 }
 
+/// Why a function can be probed in none of the files, where there are some that can be read.
+pub(crate) fn refusal<'a>(
+    object: &str,
+    function: &str,
+    files: impl Iterator<Item = &'a Candidate>,
+) -> Option<AttachError> {
+    let mut errors = Vec::new();
+    for file in files {
+        match places(&file.path, function) {
+            Ok(_) => return None,
+            Err(AttachError::UnreadableFile { .. }) => {}
+            // The executable was only a guess for a library that may be linked statically.
+            Err(_) if !is_candidate(object, &file.path) => {}
+            Err(error) => errors.push(error),
+        }
+    }
+    crate::attach::most_telling(errors)
+}
+
+/// Names by which functions in a file can be probed.
+pub(crate) fn probed_names(file: &Path) -> HashSet<String> {
+    let Ok(elf) = Elf::open(file) else { return HashSet::new() };
+    let (indirect, direct): (Vec<_>, Vec<_>) = elf.functions(&mut |_| true).into_iter().partition(|it| it.indirect);
+    let indirect: HashSet<String> = indirect.into_iter().map(|it| it.name).collect();
+    direct.into_iter().map(|it| it.name).filter(|it| !indirect.contains(it)).collect()
+}
+
 /// Names of functions in a file that match a pattern, sorted, each once.
 pub(crate) fn function_names(file: &Path, pattern: &str) -> Vec<String> {
     let Ok(elf) = Elf::open(file) else { return Vec::new() };

@@ -216,6 +216,13 @@ fn check_program(program: &OsStr, env: &[(OsString, Option<OsString>)]) -> io::R
     }
 }
 
+impl Scope {
+    /// The scope of a command that has no process yet: what it will load can be told all the same.
+    pub fn foretold(program: &OsStr) -> Scope {
+        Scope::Command(CommandScope { pid: std::process::id(), ..foretell(program, &[]) })
+    }
+}
+
 /// What the command will be, as far as that can be told before it runs.
 fn foretell(program: &OsStr, env: &[(OsString, Option<OsString>)]) -> CommandScope {
     let path = search_path(env);

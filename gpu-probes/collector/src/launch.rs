@@ -117,7 +117,8 @@ impl Local {
             api_name: std::ptr::null(),
             submitted: false,
             timed: None,
-            countdown: 0,
+            // A thread's first launches fill tables, and stand for no others.
+            countdown: TIMED_EVERY / 2,
             bounds: None,
             device: (UNKNOWN, UNKNOWN),
             streams: [NO_STREAM; STREAM_SLOTS],

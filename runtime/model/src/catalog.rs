@@ -9,6 +9,12 @@ pub trait Catalog {
     /// `CATEGORY:NAME` of all tracepoints, sorted; the error is a sentence.
     fn tracepoints(&self) -> Result<Vec<String>, String>;
 
+    /// Whether `function`, which may be a pattern, can be probed in the file that `object` names; the error is a
+    /// sentence (none of that name, near names). A file that is not known beforehand may come later: that is well.
+    fn function(&self, _object: &str, _function: &str) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Device and inode of the tracer's pid namespace when it is not the initial one: process
     /// and thread ids are then asked for in that namespace.
     fn pid_namespace(&self) -> Option<(u64, u64)>;

@@ -112,8 +112,12 @@ pub enum FieldType {
 pub enum Unit {
     #[default]
     None,
-    /// Nanoseconds, points in time and durations alike.
+    /// Nanoseconds that something took.
     Nanos,
+    /// A point in time: nanoseconds of the run's clock.
+    Clock,
+    /// Values of different units came together: a plain number.
+    Mixed,
     Bytes,
 }
 
@@ -141,19 +145,19 @@ const fn probe(name: &'static str, kind: FieldType, unit: Unit, doc: &'static st
 }
 
 use FieldType::{Comm, Dim3, Entry, Int, Launch, Name, Stack};
-use Unit::{Bytes, Nanos, None};
+use Unit::{Bytes, Clock, Nanos, None};
 
 /// Fields of a `kernel` event.
 pub const KERNEL: &[Field] = &[
-    word("time", Int, Nanos, word::TIME, "when the kernel started"),
+    word("time", Int, Clock, word::TIME, "when the kernel started"),
     word("pid", Int, None, word::PID, "process id"),
     word("tid", Int, None, word::TID, "thread that launched it, or the process id where that is not known"),
     word("comm", Comm, None, word::COMM, "name of the process"),
     word("name", Name, None, word::NAME, "demangled, with template arguments, without parameters"),
     word("short_name", Name, None, word::SHORT_NAME, "demangled, without template arguments"),
     word("symbol", Name, None, word::SYMBOL, "mangled"),
-    word("start", Int, Nanos, word::START, "first instruction on the GPU"),
-    word("end", Int, Nanos, word::END, "last instruction on the GPU"),
+    word("start", Int, Clock, word::START, "first instruction on the GPU"),
+    word("end", Int, Clock, word::END, "last instruction on the GPU"),
     word("duration", Int, Nanos, word::DURATION, "`end - start`"),
     word("grid", Dim3, None, word::GRID, "blocks in the grid"),
     word("block", Dim3, None, word::BLOCK, "threads in a block"),
@@ -171,13 +175,13 @@ pub const KERNEL: &[Field] = &[
 
 /// Fields of a `launch` event, and of a kernel's `.launch`.
 pub const LAUNCH: &[Field] = &[
-    word("time", Int, Nanos, word::LAUNCH_START, "when the call began"),
+    word("time", Int, Clock, word::LAUNCH_START, "when the call began"),
     word("pid", Int, None, word::LAUNCH_PID, "process id"),
     word("tid", Int, None, word::LAUNCH_TID, "thread that called"),
     word("comm", Comm, None, word::LAUNCH_COMM, "name of that thread"),
     word("kind", Name, None, word::LAUNCH_KIND, "\"kernel\" or \"graph\""),
-    word("start", Int, Nanos, word::LAUNCH_START, "when the call began"),
-    word("end", Int, Nanos, word::LAUNCH_END, "when the call returned"),
+    word("start", Int, Clock, word::LAUNCH_START, "when the call began"),
+    word("end", Int, Clock, word::LAUNCH_END, "when the call returned"),
     word("duration", Int, Nanos, word::LAUNCH_DURATION, "`end - start`"),
     word("ustack", Stack, None, word::LAUNCH_USTACK, "user stack of the outermost call"),
     word("api", Name, None, word::LAUNCH_API, "name of the outermost call, such as cudaLaunchKernel"),
@@ -196,7 +200,7 @@ pub const LAUNCH: &[Field] = &[
 macro_rules! cpu_fields {
     ($($more:expr),* $(,)?) => {
         &[
-            probe("time", Int, Nanos, "when it was hit"),
+            probe("time", Int, Clock, "when it was hit"),
             probe("pid", Int, None, "process id"),
             probe("tid", Int, None, "thread id"),
             probe("comm", Comm, None, "name of the thread"),

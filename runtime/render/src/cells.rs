@@ -21,6 +21,69 @@ pub fn shorten(text: &str, width: usize) -> String {
     format!("{head}…{tail}")
 }
 
+/// Texts in at most `width` columns each; those that differ stay different, but in very narrow columns.
+pub fn shorten_all(texts: &[String], width: usize) -> Vec<String> {
+    let mut short: Vec<String> = texts.iter().map(|it| shorten(it, width)).collect();
+    for group in alike(&short) {
+        let whole: Vec<&str> = group.iter().map(|it| texts[*it].as_str()).collect();
+        if whole.iter().all(|it| *it == whole[0]) {
+            continue;
+        }
+        let apart = told_apart(&whole, &vec![width; whole.len()]);
+        group.into_iter().zip(apart).for_each(|(at, it)| short[at] = it);
+    }
+    short
+}
+
+/// Places of equal items, where there are several.
+pub(crate) fn alike<T: Ord>(items: &[T]) -> Vec<Vec<usize>> {
+    let mut places: BTreeMap<&T, Vec<usize>> = BTreeMap::new();
+    items.iter().enumerate().for_each(|(at, it)| places.entry(it).or_default().push(at));
+    places.into_values().filter(|it| it.len() > 1).collect()
+}
+
+/// Texts that would read the same without their middles, each in its width: with its beginning, and the place
+/// where it differs from the one that is most like it; by number where that does not do.
+pub(crate) fn told_apart(texts: &[&str], widths: &[usize]) -> Vec<String> {
+    let texts: Vec<String> = texts.iter().map(|it| printable(it)).collect();
+    let mut order: Vec<usize> = (0..texts.len()).collect();
+    order.sort_by_key(|it| &texts[*it]);
+    let common = |a: usize, b: usize| match texts[a] == texts[b] {
+        true => 0,
+        false => texts[a].chars().zip(texts[b].chars()).take_while(|(a, b)| a == b).count(),
+    };
+    let mut apart = vec![String::new(); texts.len()];
+    for (i, at) in order.iter().copied().enumerate() {
+        let before = i.checked_sub(1).map_or(0, |it| common(order[it], at));
+        let behind = order.get(i + 1).map_or(0, |it| common(*it, at));
+        apart[at] = around(&texts[at], before.max(behind), widths[at]);
+    }
+    for group in alike(&apart).into_iter().filter(|it| it.iter().any(|at| texts[*at] != texts[it[0]])) {
+        for (n, at) in (1..).zip(group) {
+            let number = format!(" #{n}");
+            let text = shorten(&texts[at], widths[at].saturating_sub(number.len()));
+            apart[at] = shorten(&format!("{text}{number}"), widths[at]);
+        }
+    }
+    apart
+}
+
+/// The beginning of a text, and what is around its character number `place`.
+fn around(text: &str, place: usize, width: usize) -> String {
+    /// Characters that are shown before the place.
+    const BEFORE: usize = 4;
+    let head = take_columns(text.chars(), width / 3);
+    let skipped = place.saturating_sub(BEFORE).max(head.chars().count());
+    let rest: String = text.chars().skip(skipped).collect();
+    let room = width.saturating_sub(columns(&head) + 1);
+    if columns(&rest) <= room {
+        let tail: String = take_columns(text.chars().rev(), room).chars().rev().collect();
+        return shorten(&format!("{head}…{tail}"), width);
+    }
+    let part = take_columns(rest.chars(), room.saturating_sub(1));
+    shorten(&format!("{head}…{part}…"), width)
+}
+
 /// The same text on one line.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|it| if it.is_control() { '?' } else { it }).collect()
@@ -159,6 +222,23 @@ mod tests {
         assert_eq!(shorten("a\nb", 9), "a?b");
         assert_eq!(shorten("语言语言", 5), "语…言");
         assert_eq!(shorten("abc", 0), "");
+    }
+
+    #[test]
+    fn what_differs_stays_different() {
+        let names = |width| {
+            let names =
+                ["64x64_stage5", "128x64_stage5", "128x64_stage6"].map(|it| format!("sm80_xmma_{it}_kernel_tn"));
+            shorten_all(&names, width)
+        };
+        assert_eq!(names(40)[1], "sm80_xmma_128x64_stage5_kernel_tn", "what fits is whole");
+        assert_eq!(names(20), ["sm80_x…mma_64x64_st…", "sm80_x…tage5_kernel…", "sm80_x…tage6_kernel…"]);
+        for width in 6..40 {
+            let short = names(width);
+            assert!(alike(&short).is_empty() && short.iter().all(|it| columns(it) <= width), "{width} {short:?}");
+        }
+        let same = ["a long name".to_owned(), "a long name".to_owned()];
+        assert_eq!(shorten_all(&same, 7), ["a l…ame", "a l…ame"], "what is equal stays equal");
     }
 
     #[test]

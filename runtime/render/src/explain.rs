@@ -1,12 +1,14 @@
 //! Where each handler will run and why, where maps live, and who pays for it.
 
-use crate::DEFAULT_WIDTH;
 use crate::account::place;
 use crate::cells::{padded, wrapped};
 use std::fmt::Write;
 use xputrace_model::plan::{Demand, Place, Plan, Probe, ProbeScope};
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{KeyPart, Scalar, TableDef, TableKind};
+
+/// Columns of the explanation.
+const EXPLAIN_WIDTH: usize = 80;
 
 /// Handlers of one declaration, of a loop or a pattern, that are shown each.
 const MOST_SHOWN: usize = 8;
@@ -81,8 +83,9 @@ fn contents(def: &TableDef) -> String {
         kind => kind.verb().to_string(),
     };
     let unit = match def.unit {
-        Unit::None => "",
+        Unit::None | Unit::Mixed => "",
         Unit::Nanos => " in nanoseconds",
+        Unit::Clock => ", points in time",
         Unit::Bytes => " in bytes",
     };
     let full = if def.evict { ", the oldest makes room" } else { "" };
@@ -163,6 +166,6 @@ fn line(text: &mut String, indent: usize, content: &str) {
 /// Wraps, keeping the content's own leading spaces.
 fn hanging(content: &str, indent: usize) -> String {
     let lead = content.len() - content.trim_start().len();
-    let body = wrapped(content.trim_start(), DEFAULT_WIDTH - lead, indent.saturating_sub(lead));
+    let body = wrapped(content.trim_start(), EXPLAIN_WIDTH - lead, indent.saturating_sub(lead));
     body.lines().map(|it| format!("{}{it}", " ".repeat(lead)).trim_end().to_string()).collect::<Vec<_>>().join("\n")
 }

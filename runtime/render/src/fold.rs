@@ -92,8 +92,8 @@ pub fn flamegraph(folded: &str, title: &str, unit: Unit) -> Result<Vec<u8>, Fold
     let mut options = inferno::flamegraph::Options::default();
     options.title = title.to_string();
     options.count_name = match unit {
-        Unit::None => "samples",
-        Unit::Nanos => "ns",
+        Unit::None | Unit::Mixed => "samples",
+        Unit::Nanos | Unit::Clock => "ns",
         Unit::Bytes => "bytes",
     }
     .into();

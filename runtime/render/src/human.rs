@@ -30,7 +30,7 @@ pub fn human(value: i64, unit: Unit) -> String {
 /// For bounds that must not be rounded.
 pub(crate) fn exact(value: i64, unit: Unit) -> String {
     match unit {
-        Unit::None => value.to_string(),
+        Unit::None | Unit::Clock | Unit::Mixed => value.to_string(),
         Unit::Nanos => exact_nanos(value),
         Unit::Bytes => exact_bytes(value),
     }
@@ -50,7 +50,7 @@ pub(crate) fn binary(value: i64) -> String {
 
 fn scale(unit: Unit) -> Option<&'static [Step]> {
     match unit {
-        Unit::None => None,
+        Unit::None | Unit::Clock | Unit::Mixed => None,
         Unit::Nanos => Some(NANOS),
         Unit::Bytes => Some(BYTES),
     }

@@ -21,7 +21,7 @@ mod rows;
 mod text;
 
 pub use account::meaning;
-pub use cells::shorten;
+pub use cells::{shorten, shorten_all};
 pub use diagnostics::diagnostics;
 pub use explain::explain;
 pub use fold::{FoldError, Path, flamegraph, folded, widest_paths};
@@ -34,8 +34,8 @@ use std::io::{self, Write};
 use xputrace_model::diagnostic::Sources;
 use xputrace_model::output::{Output, StackNames};
 
-/// Columns that text takes where the terminal's width is not known.
-pub const DEFAULT_WIDTH: usize = 80;
+/// The width of what is no terminal: nothing is cut or wrapped there.
+pub const UNLIMITED: usize = usize::MAX;
 
 /// What every output needs beside its own values.
 pub struct Context<'a> {

@@ -11,7 +11,7 @@
 //! and so are keys. Values are rounded to three digits where they have a unit.
 
 use crate::account::write_end;
-use crate::cells::{Bounds, bits, bounds, columns, filled, padded, printable, quantiles, shorten};
+use crate::cells::{Bounds, alike, bits, bounds, columns, filled, padded, printable, quantiles, shorten, told_apart};
 use crate::human::{binary, exact};
 use crate::print::printed;
 use crate::rows::{NamedStack, Part, Row, named, rows};
@@ -43,12 +43,15 @@ fn table(out: &mut dyn Write, view: &View, context: &mut Context<'_>) -> io::Res
     if rows.is_empty() {
         return writeln!(out, "{}", shorten(&format!("{}: empty", def.name), context.width));
     }
+    let values: Vec<ShownValue> = rows.iter().map(|it| shown_value(def, it, context)).collect();
+    let keys = shown_keys(def, &rows, &values, context.width);
     let mut lines = Vec::new();
-    for (i, row) in rows.iter().enumerate() {
+    for (i, ((row, key), value)) in rows.iter().zip(keys).zip(values).enumerate() {
         if i > 0 && is_histogram(def.kind) {
             lines.push(String::new());
         }
-        lines.extend(element(def, row, context));
+        lines.extend(headed(def, row, &key, &value.suffix, context.width));
+        lines.extend(value.below);
     }
     if def.kind == TableKind::Quantiles {
         lines.push(shorten(&format!("    (quantiles of {}: error ≤ 1/32)", def.name), context.width));
@@ -63,46 +66,78 @@ fn is_histogram(kind: TableKind) -> bool {
     matches!(kind, TableKind::Hist { .. } | TableKind::Lhist { .. })
 }
 
-/// One element: its key, then its value on the same line or below.
-fn element(def: &TableDef, row: &Row, context: &mut Context<'_>) -> Vec<String> {
+/// A value as it stands behind or below its key.
+struct ShownValue {
+    /// What follows the key on its line: `: 3.10 ms`, or `:`.
+    suffix: String,
+    below: Vec<String>,
+}
+
+fn shown_value(def: &TableDef, row: &Row, context: &mut Context<'_>) -> ShownValue {
     let width = context.width;
+    let below = |below| ShownValue { suffix: ":".into(), below };
     match &row.cell {
-        Cell::Buckets(buckets) if def.kind != TableKind::Quantiles => {
-            let mut lines = headed(def, row, ":", width);
-            lines.extend(histogram(def, &filled(buckets), width));
-            lines
+        Cell::Buckets(buckets) if def.kind != TableKind::Quantiles => below(histogram(def, &filled(buckets), width)),
+        Cell::Plain(Value::Stack(stack)) => below(frame_lines(&named(*stack, context.names), width)),
+        cell => {
+            let parts = value_parts(cell, def);
+            match fits_beside(def, row, &parts, width) {
+                true => ShownValue { suffix: format!(": {}", parts.join(", ")), below: Vec::new() },
+                false => below(value_lines(&parts, width)),
+            }
         }
-        Cell::Plain(Value::Stack(stack)) => {
-            let stack = named(*stack, context.names);
-            let mut lines = headed(def, row, ":", width);
-            lines.extend(frame_lines(&stack, width));
-            lines
-        }
-        cell => with_value(def, row, &value(cell, def), width),
     }
 }
 
-/// `@x[key]: value`; what does not fit stands on the next line, indented.
-fn with_value(def: &TableDef, row: &Row, value: &str, width: usize) -> Vec<String> {
+/// Whether a value has room behind its key; what has none stands on the next line.
+fn fits_beside(def: &TableDef, row: &Row, parts: &[String], width: usize) -> bool {
     const LEAST_KEY: usize = 24;
-    let needed = columns(value) + 2;
-    if needed + LEAST_KEY.min(columns(&def.name) + key_columns(row)) <= width {
-        return headed(def, row, &format!(": {value}"), width);
+    let value = parts.iter().map(|it| columns(it) + 2).sum::<usize>();
+    value + LEAST_KEY.min(columns(&def.name) + key_columns(row)) <= width
+}
+
+/// A value on lines of its own, indented, broken between its parts.
+fn value_lines(parts: &[String], width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for (i, part) in parts.iter().enumerate() {
+        let comma = if i + 1 < parts.len() { "," } else { "" };
+        match lines.last_mut().filter(|it| columns(it) + 1 + columns(part) + comma.len() <= width) {
+            Some(line) => line.push_str(&format!(" {part}{comma}")),
+            None => lines.push(format!("    {part}{comma}")),
+        }
     }
-    let mut lines = headed(def, row, ":", width);
-    lines.push(shorten(&format!("    {value}"), width));
-    lines
+    lines.iter().map(|it| shorten(it, width)).collect()
+}
+
+/// The words of every row's key, cut to the room that its line has; different keys stay different.
+fn shown_keys(def: &TableDef, rows: &[Row], values: &[ShownValue], width: usize) -> Vec<Vec<String>> {
+    let room = |value: &ShownValue| width.saturating_sub(columns(&def.name) + 2 + columns(&value.suffix));
+    let rooms: Vec<Vec<usize>> = rows.iter().zip(values).map(|(row, it)| word_widths(row, room(it))).collect();
+    let cut =
+        |row: &Row, rooms: &[usize]| row.key.iter().zip(rooms).map(|(it, n)| shorten(&word_text(it), *n)).collect();
+    let mut shown: Vec<Vec<String>> = rows.iter().zip(&rooms).map(|(row, it)| cut(row, it)).collect();
+    for group in alike(&shown) {
+        for part in 0..shown[group[0]].len() {
+            let texts: Vec<String> = group.iter().map(|it| word_text(&rows[*it].key[part])).collect();
+            if texts.iter().all(|it| *it == texts[0]) {
+                continue;
+            }
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            let widths: Vec<usize> = group.iter().map(|it| rooms[*it][part]).collect();
+            group.iter().zip(told_apart(&texts, &widths)).for_each(|(at, it)| shown[*at][part] = it);
+        }
+    }
+    shown
 }
 
 /// The element's name with `suffix` behind it; keys give way to the width, the suffix does not.
 /// A stack among the keys takes a line for each frame.
-fn headed(def: &TableDef, row: &Row, suffix: &str, width: usize) -> Vec<String> {
+fn headed(def: &TableDef, row: &Row, words: &[String], suffix: &str, width: usize) -> Vec<String> {
     if row.key.is_empty() {
         return vec![shorten(&format!("{}{suffix}", def.name), width)];
     }
     let mut lines = vec![format!("{}[", shorten(&def.name, width.saturating_sub(1)))];
-    let words = word_widths(row, width.saturating_sub(columns(&def.name) + 2 + columns(suffix)));
-    for (i, (part, room)) in row.key.iter().zip(words).enumerate() {
+    for (i, (part, word)) in row.key.iter().zip(words).enumerate() {
         let separator = if i > 0 { ", " } else { "" };
         match part {
             Part::Stack(stack) => {
@@ -110,10 +145,7 @@ fn headed(def: &TableDef, row: &Row, suffix: &str, width: usize) -> Vec<String> 
                 lines.extend(frame_lines(stack, width));
                 lines.push(String::new());
             }
-            word => lines
-                .last_mut()
-                .expect("never empty")
-                .push_str(&format!("{separator}{}", shorten(&word_text(word), room))),
+            _ => lines.last_mut().expect("never empty").push_str(&format!("{separator}{word}")),
         }
     }
     lines.last_mut().expect("never empty").push_str(&format!("]{suffix}"));
@@ -164,35 +196,35 @@ fn frame_lines(stack: &NamedStack, width: usize) -> Vec<String> {
     stack.0.iter().map(|it| format!("{indent}{}", shorten(&it.text(), room))).collect()
 }
 
-/// A value that fits on a line, with its unit.
-fn value(cell: &Cell, def: &TableDef) -> String {
+/// What a value says, with its unit.
+fn value_parts(cell: &Cell, def: &TableDef) -> Vec<String> {
     let unit = |n: i64| human(n, def.unit);
+    let one = |text: String| vec![text];
     match cell {
-        Cell::Plain(Value::Missing) => "-".into(),
-        Cell::Plain(Value::Bool(it)) => it.to_string(),
-        Cell::Plain(Value::Int(it)) => unit(*it),
-        Cell::Plain(Value::Str(it)) => printable(it),
-        Cell::Plain(Value::Stack(_)) => String::new(),
-        Cell::Number(it) if def.kind == TableKind::Count => it.to_string(),
-        Cell::Number(it) => unit(*it),
-        Cell::Avg { .. } => unit(cell.weight()),
-        Cell::Stats { count, total, min, max } => format!(
-            "count {count}, average {}, total {}, min {}, max {}",
-            unit(total.checked_div(*count).unwrap_or(0)),
-            unit(*total),
-            unit(*min),
-            unit(*max)
-        ),
+        Cell::Plain(Value::Missing) => one("-".into()),
+        Cell::Plain(Value::Bool(it)) => one(it.to_string()),
+        Cell::Plain(Value::Int(it)) => one(unit(*it)),
+        Cell::Plain(Value::Str(it)) => one(printable(it)),
+        Cell::Plain(Value::Stack(_)) => one(String::new()),
+        Cell::Number(it) if def.kind == TableKind::Count => one(it.to_string()),
+        Cell::Number(it) => one(unit(*it)),
+        Cell::Avg { .. } => one(unit(cell.weight())),
+        Cell::Stats { count, total, min, max } => vec![
+            format!("count {count}"),
+            format!("average {}", unit(total.checked_div(*count).unwrap_or(0))),
+            format!("total {}", unit(*total)),
+            format!("min {}", unit(*min)),
+            format!("max {}", unit(*max)),
+        ],
         Cell::Buckets(buckets) => match quantiles(buckets) {
-            Some(q) => format!(
-                "count {}, p50 {}, p90 {}, p99 {}, max {}",
-                q.count,
-                unit(q.p50),
-                unit(q.p90),
-                unit(q.p99),
-                unit(q.max)
-            ),
-            None => "count 0".into(),
+            Some(q) => vec![
+                format!("count {}", q.count),
+                format!("p50 {}", unit(q.p50)),
+                format!("p90 {}", unit(q.p90)),
+                format!("p99 {}", unit(q.p99)),
+                format!("max {}", unit(q.max)),
+            ],
+            None => one("count 0".into()),
         },
     }
 }
@@ -241,7 +273,7 @@ fn bound_text(n: i64, def: &TableDef) -> String {
     match def.unit {
         // With more sub-buckets than three digits can tell apart, bounds must be exact.
         Unit::Nanos if logarithmic && bits(def.kind) <= 5 => human(n, Unit::Nanos),
-        Unit::None if logarithmic => binary(n),
+        Unit::None | Unit::Clock | Unit::Mixed if logarithmic => binary(n),
         unit => exact(n, unit),
     }
 }

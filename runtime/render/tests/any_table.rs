@@ -55,7 +55,7 @@ fn rows() -> impl Strategy<Value = Vec<(Key, Cell)>> {
 
 proptest! {
     #[test]
-    fn any_table_renders(rows in rows(), kind in kind(), unit in unit(), width in 1usize..140, top in proptest::option::of(0usize..4), keys in 0usize..4, name in "@[a-z]{0,30}") {
+    fn any_table_renders(rows in rows(), kind in kind(), unit in unit(), width in prop_oneof![8 => 1usize..140, 1 => Just(xputrace_render::UNLIMITED)], top in proptest::option::of(0usize..4), keys in 0usize..4, name in "@[a-z]{0,30}") {
         let table = table(&name, &vec![Scalar::Stack; keys], kind, unit, rows);
         let (mut names, sources) = (Names, Sources::default());
         let mut context = Context { names: &mut names, sources: &sources, width };

@@ -13,7 +13,7 @@ use xputrace_model::plan::{Demand, Place, Plan, Probe, ProbeScope, Target};
 use xputrace_model::schema::{Event, Unit};
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Scalar, Table, TableKind, Value};
-use xputrace_render::{Context, Format, diagnostics, explain, flamegraph, folded, json, text, widest_paths};
+use xputrace_render::{Context, Format, UNLIMITED, diagnostics, explain, flamegraph, folded, json, text, widest_paths};
 
 fn golden(name: &str, actual: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
@@ -191,6 +191,29 @@ fn histograms() {
             )),
         ]),
     );
+}
+
+#[test]
+fn widths() {
+    let kernel = |tile: &str| {
+        vec![string(&format!("sm80_xmma_gemm_f32f32_tn_n_tilesize{tile}_stage3_warpsize_execute_kernel__5x_cublas"))]
+    };
+    let names = ["64x64x8", "64x128x8", "128x128x8"].map(kernel);
+    let rows = names.into_iter().zip(1..).map(|(name, n)| (name, Cell::Number(n * 1_000_000))).collect();
+    let time = view(table("@time", &[Scalar::Name], TableKind::Sum, Unit::Nanos, rows));
+    let addresses = [94_557_999_988_735, 96_757_023_244_287];
+    let buckets = addresses.iter().map(|it| (bucket::index(*it, bucket::QUANTILE_BITS), 565)).collect();
+    let rows = vec![(vec![string("realloc")], Cell::Buckets(buckets))];
+    let quantiles = view(table("@addresses", &[Scalar::Name], TableKind::Quantiles, Unit::None, rows));
+    let rows = vec![(vec![string("first")], Cell::Plain(Value::Int(12_466_123_456_789)))];
+    let clock = view(table("@seen", &[Scalar::Name], TableKind::Plain(Scalar::Int), Unit::Clock, rows));
+    let at = |width: usize| {
+        let (mut names, sources, mut out) = (Names, sources(), Vec::new());
+        let mut context = Context { names: &mut names, sources: &sources, width };
+        [&time, &quantiles, &clock].into_iter().for_each(|it| text(&mut out, it, &mut context).unwrap());
+        String::from_utf8(out).unwrap()
+    };
+    golden("widths.txt", &[at(60), at(80), at(UNLIMITED)].join("----\n"));
 }
 
 #[test]

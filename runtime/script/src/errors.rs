@@ -2,7 +2,7 @@
 
 use crate::handler::{Positions, token_at};
 use crate::session::{Session, file_id};
-use crate::static_check;
+use crate::{declare, static_check};
 use rhai::{Dynamic, EvalAltResult, LexError, ParseError, ParseErrorType, Position};
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
 
@@ -50,7 +50,10 @@ fn at(session: &Session, file: FileId, error: EvalAltResult, position: Position)
     match error {
         EvalAltResult::ErrorRuntime(value, _) => thrown(value, label),
         EvalAltResult::ErrorFunctionNotFound(signature, _) => function_not_found(session, file, &signature, label),
-        EvalAltResult::ErrorVariableNotFound(name, _) => unknown_name(&name, label),
+        EvalAltResult::ErrorVariableNotFound(name, _) => {
+            let text = session.sources.files.get(label.file.0 as usize).map_or("", |it| it.text.as_str());
+            unknown_name(&name, is_used_as_map(text, &label), label)
+        }
         EvalAltResult::ErrorDotExpr(text, _) => unknown_field(&text, label),
         EvalAltResult::ErrorPropertyNotFound(name, _) => {
             Diagnostic::error("unknown-field", format!("there is no field `{name}` here"), label)
@@ -101,6 +104,11 @@ fn function_not_found(session: &Session, file: FileId, signature: &str, label: L
     if !defined && !static_check::is_known(name) {
         return static_check::unknown_function(name, label);
     }
+    let near = nearest(name, declare::names().filter(|it| *it != name));
+    if let (true, Some(near)) = (types.contains(&"Fn") && !declare::names().any(|it| it == name), near) {
+        return Diagnostic::error("wrong-arguments", format!("`{name}` does not take a handler"), label)
+            .help(format!("did you mean `{near}`?"));
+    }
     let got: Vec<&str> = types.iter().map(|it| kind(it)).collect();
     let got = if got.is_empty() { "no argument".to_owned() } else { got.join(", ") };
     Diagnostic::error("wrong-arguments", format!("`{name}` does not take {got}"), label)
@@ -135,8 +143,19 @@ fn kind(name: &str) -> &str {
     }
 }
 
-fn unknown_name(name: &str, label: Label) -> Diagnostic {
+/// Whether a name is followed by a key, or by what is done to maps: its `@` was forgotten.
+fn is_used_as_map(text: &str, label: &Label) -> bool {
+    let follows = text.get(label.span.end..).unwrap_or_default();
+    let method = follows.strip_prefix('.').and_then(|it| it.split_once('(')).map_or("", |it| it.0);
+    let verbs = ["count", "sum", "min", "max", "avg", "stats", "hist", "lhist", "quantiles"];
+    follows.starts_with('[') || verbs.contains(&method)
+}
+
+fn unknown_name(name: &str, is_used_as_map: bool, label: Label) -> Diagnostic {
     let diagnostic = Diagnostic::error("unknown-name", format!("there is no `{name}` here"), label);
+    if is_used_as_map {
+        return diagnostic.help(format!("a map's name begins with `@`: `@{name}`"));
+    }
     let bare = ["pid", "tid", "comm", "nsecs", "arg0", "arg1", "args", "retval", "ustack", "kstack", "cpu", "func"];
     match name {
         "args" => diagnostic.help("a tracepoint's fields are fields of its event: `|e| … e.NAME`"),
@@ -186,7 +205,7 @@ pub(crate) fn parse(file: FileId, text: &str, positions: &Positions, error: &Par
     };
     let label = Label { file, span: token_at(text, offset), note: None };
     match error.err_type() {
-        ParseErrorType::VariableUndefined(name) => unknown_name(name, label),
+        ParseErrorType::VariableUndefined(name) => unknown_name(name, is_used_as_map(text, &label), label),
         ParseErrorType::ModuleUndefined(name) => {
             let known = crate::bundle::stdlib().iter().find(|it| it.name == name).map_or("…", |it| it.name);
             let help = format!("`import \"{known}\" as {name};` at the top makes it known");

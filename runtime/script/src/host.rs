@@ -30,6 +30,8 @@ pub trait Host {
     fn output(&mut self, out: Output);
     /// A value as text: stacks get names, and with `human` numbers get their unit.
     fn text(&mut self, value: &Value, unit: Unit, human: bool) -> String;
+    /// Texts cut to what the output's width leaves beside `beside` columns; different ones stay different.
+    fn fit(&mut self, texts: &[String], beside: usize) -> Vec<String>;
     /// Draws the map `name`, whose first key is a stack, into `path`. The error is a sentence.
     fn flamegraph(&mut self, path: &str, name: &str) -> Result<(), String>;
     /// A number of the run itself, such as `launches` or `own_cost_ns`; `None` where unknown.

@@ -6,7 +6,7 @@ use crate::host::{EventView, Host};
 use crate::maps::{self, MapRef, Top};
 use crate::session::Shared;
 use crate::{declare, event, static_check, units};
-use rhai::{Dynamic, Engine, EvalAltResult, OptimizationLevel, Position, Scope};
+use rhai::{Array, Dynamic, Engine, EvalAltResult, OptimizationLevel, Position, Scope};
 use std::cell::RefCell;
 use std::rc::Rc;
 use xputrace_model::diagnostic::{Diagnostic, Label};
@@ -165,6 +165,12 @@ fn register_output(engine: &mut Engine, session: &Shared) {
         Failure::raise("wrong-arguments", "`flamegraph` takes a file name and a map", Some(help))
     });
     engine.register_fn("str", |value: Dynamic| value);
+    let shared = session.clone();
+    engine.register_fn("fit", move |texts: Array, beside: i64| -> Result<Array, Box<EvalAltResult>> {
+        let texts = texts.iter().map(|it| maps::text(&shared, it)).collect::<Result<Vec<_>, _>>()?;
+        let fitted = maps::host(&shared)?.borrow_mut().fit(&texts, usize::try_from(beside).unwrap_or(0));
+        Ok(fitted.into_iter().map(Dynamic::from).collect())
+    });
     let shared = session.clone();
     engine.register_fn("exit", move |code: i64| exit(&shared, code));
     let shared = session.clone();

@@ -7,7 +7,7 @@ use rhai::{ASTNode, Expr, FnCallExpr, FnPtr, Position, Stmt};
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
 
 /// Functions of the interpreter that are ours, those that declare apart.
-pub(crate) const OWN: &[&str] = &["print", "flamegraph", "exit", "str"];
+pub(crate) const OWN: &[&str] = &["print", "flamegraph", "exit", "str", "fit"];
 
 /// Numbers of the run itself, as functions without arguments.
 pub(crate) const BUILTINS: &[&str] = &[

@@ -65,9 +65,9 @@ fn fields(fields: &[Field]) -> String {
     let mut out = String::from("| field | type | meaning |\n|---|---|---|\n");
     for field in fields {
         let kind = match (field.kind, field.unit) {
-            (FieldType::Int, Unit::Nanos) => "integer, ns",
+            (FieldType::Int, Unit::Nanos | Unit::Clock) => "integer, ns",
             (FieldType::Int, Unit::Bytes) => "integer, bytes",
-            (FieldType::Int, Unit::None) => "integer",
+            (FieldType::Int, Unit::None | Unit::Mixed) => "integer",
             (FieldType::OptionalInt, _) => "integer or `()`",
             (FieldType::Comm, _) => "string, 16 bytes",
             (FieldType::Name, _) => "string",

@@ -58,6 +58,8 @@ pub struct Replayed {
 /// What a replay found beside the handled events.
 #[derive(Default)]
 pub struct Outcome {
+    /// Processes that used CUDA.
+    pub processes: u64,
     pub totals: Vec<CollectorTotals>,
     pub span_nanos: u64,
     pub frames: FxHashMap<StackKey, Vec<FrameInfo>>,
@@ -111,6 +113,7 @@ impl Opened {
             frames: tape.frames,
             mappings: tape.mappings,
             damage: tape.damage,
+            processes: tape.pids.len() as u64,
         }
     }
 }
@@ -122,7 +125,7 @@ impl Opened {
 pub fn replay(plan: Arc<Plan>, recording: Reader, demangle: Demangle, sink: &mut dyn Sink) -> Result<Replayed, Error> {
     let (mut pipeline, opened) = open(plan, recording, demangle)?;
     let meta = opened.meta.clone();
-    let Outcome { totals, span_nanos, frames, mappings, damage } = opened.run(&mut pipeline, sink);
+    let Outcome { totals, span_nanos, frames, mappings, damage, .. } = opened.run(&mut pipeline, sink);
     Ok(Replayed { pipeline, totals, span_nanos, meta, frames, mappings, damage })
 }
 

@@ -4,6 +4,9 @@ use crate::results::Results;
 use std::time::Duration;
 use xputrace_tracer::CollectorTotals;
 
+/// Launches below which their cost is not known: the collector times one in 64.
+const LEAST_LAUNCHES: i64 = 1024;
+
 /// Computes them anew.
 pub fn refresh(results: &mut Results, totals: &[CollectorTotals], elapsed: Duration) {
     let account = results.pipeline.account();
@@ -21,11 +24,15 @@ pub fn refresh(results: &mut Results, totals: &[CollectorTotals], elapsed: Durat
         ("failed", account.failed as i64),
         ("lost", account.lost as i64),
         ("kernels", account.kernels as i64),
-        ("collector_cost_ns", sum(|it| it.callback_nanos)),
         ("tracer_cost_ns", own_cpu_nanos()),
-        ("own_cost_ns", sum(|it| it.callback_nanos).saturating_add(own_cpu_nanos())),
     ];
     results.builtins.extend(values);
+    // A sum over a handful of samples says nothing.
+    if sum(|it| it.launches) >= LEAST_LAUNCHES {
+        let inside = sum(|it| it.callback_nanos);
+        let costs = [("collector_cost_ns", inside), ("own_cost_ns", inside.saturating_add(own_cpu_nanos()))];
+        results.builtins.extend(costs);
+    }
 }
 
 fn own_cpu_nanos() -> i64 {

@@ -7,6 +7,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
+use xputrace_model::diagnostic::nearest;
 
 /// bpftrace for programs that use a CPU and a GPU.
 #[derive(Parser, Debug)]
@@ -18,7 +19,7 @@ use std::time::Duration;
     xputrace scripts                               the bundled scripts, a line each\n  \
     xputrace demo                                  the main job, on any machine\n\n\
 Exit status of a run: what a handler said in exit(code), else the command's own (128 + the signal that killed it). \
-    125 where that would be 0 and something of ours failed (a handler, the output, a recording), and where nothing \
+    125 where that would be 0 and something of ours failed (a handler, the output, a recording, every probe), and where nothing \
     was run (script error, usage, rights). `check` and the others that run nothing: 2 for a mistake.\n\n\
 Ctrl-C ends the run and prints; a second one quits at once. A reader that has had enough (`| head`) ends the \
     tracing too, which is no failure; the command runs on to its end.")]
@@ -187,8 +188,24 @@ pub type UsageError = clap::Error;
 
 /// Reads a command line, program name first.
 pub fn parse(arguments: Vec<OsString>) -> Result<Invocation, UsageError> {
-    let (ours, command) = split_command(arguments);
-    let (ours, script_arguments, help) = split_script_arguments(ours);
+    let (ours, command) = split_command(help_first(arguments));
+    let words = Words::split(ours);
+    understand(&words, &command).map_err(|error| words.explain(error))
+}
+
+/// `help VERB` is `VERB --help`.
+fn help_first(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    if arguments.get(1).is_some_and(|it| it == "help") {
+        let help = arguments.remove(1);
+        let at = arguments.len().min(2);
+        arguments.insert(at, OsString::from(format!("--{}", help.to_string_lossy())));
+    }
+    arguments
+}
+
+fn understand(words: &Words, command: &[OsString]) -> Result<Invocation, UsageError> {
+    let Words { ours, scripts: script_arguments, help, .. } = words;
+    let (help, command) = (*help, command.to_vec());
     let mut typed = Typed::from_arg_matches(&Typed::command().try_get_matches_from(ours)?)?;
     let verb = typed.verb.take();
     let outer = typed.options.clone();
@@ -220,7 +237,9 @@ fn unexpected(word: &str) -> UsageError {
 
 fn choose_script(named: Option<String>, options: &Options, help: bool) -> Result<(Option<Script>, bool), UsageError> {
     match (named, &options.one_liner) {
-        (Some(name), Some(_)) => Err(usage(format!("a script was given twice: -e and `{name}`"))),
+        (Some(name), Some(_)) => Err(usage(format!(
+            "a script was given twice: -e and `{name}`; a program to run stands behind `--`: -- {name}"
+        ))),
         (Some(name), None) => Ok((Some(Script::Named(name)), help)),
         (None, Some(text)) => Ok((Some(Script::Inline(text.clone())), help)),
         (None, None) => Ok((None, help)),
@@ -243,39 +262,87 @@ fn split_command(mut arguments: Vec<OsString>) -> (Vec<OsString>, Vec<OsString>)
     }
 }
 
-/// Takes out what is the script's: long options that are not ours, each with the word behind it
-/// when it has no `=` and a script stands before it. `--help` behind a script is the script's too.
-fn split_script_arguments(arguments: Vec<OsString>) -> (Vec<OsString>, Vec<String>, bool) {
-    let known = known_long_options();
-    let takes_value = options_with_value();
-    let (mut ours, mut scripts, mut help, mut have_script) = (Vec::new(), Vec::new(), false, false);
-    let mut words = arguments.into_iter().enumerate().peekable();
-    while let Some((index, word)) = words.next() {
-        let text = word.to_string_lossy().into_owned();
-        let name = text.strip_prefix("--").map(|it| it.split('=').next().unwrap_or(it).to_string());
-        match name {
-            Some(name) if name == "help" && have_script => help = true,
-            Some(name) if name != "help" && name != "version" && !known.contains(&name) => {
-                scripts.push(text.clone());
-                let detached = !text.contains('=') && have_script;
-                if let Some((_, value)) =
-                    words.next_if(|(_, next)| detached && !next.to_string_lossy().starts_with('-'))
-                {
-                    scripts.push(value.to_string_lossy().into_owned());
+/// What stands before `--`, sorted.
+struct Words {
+    ours: Vec<OsString>,
+    /// Long options that are not ours, each with the word behind it when it has no `=` and a script stands
+    /// before it.
+    scripts: Vec<String>,
+    /// `--help` stands behind a script: it is the script's too.
+    help: bool,
+    /// The first word that is neither an option nor a verb.
+    script: Option<String>,
+    /// An option that is not ours, stands before the script, and is spelled nearly as one of ours.
+    misspelled: Option<(String, String)>,
+    one_liner: bool,
+}
+
+impl Words {
+    fn split(arguments: Vec<OsString>) -> Self {
+        let known = known_long_options();
+        let takes_value = options_with_value();
+        let mut it = Words {
+            ours: Vec::new(),
+            scripts: Vec::new(),
+            help: false,
+            script: None,
+            misspelled: None,
+            one_liner: false,
+        };
+        let mut words = arguments.into_iter().enumerate().peekable();
+        while let Some((index, word)) = words.next() {
+            let text = word.to_string_lossy().into_owned();
+            let name = text.strip_prefix("--").map(|it| it.split('=').next().unwrap_or(it).to_string());
+            let have_script = it.script.is_some() || it.one_liner;
+            match name {
+                Some(name) if name == "help" && have_script => it.help = true,
+                Some(name) if name != "help" && name != "version" && !known.contains(&name) => {
+                    it.scripts.push(text.clone());
+                    if have_script {
+                        let value = |(_, next): &(usize, OsString)| !next.to_string_lossy().starts_with('-');
+                        let detached = words.next_if(|next| !text.contains('=') && value(next));
+                        it.scripts.extend(detached.map(|(_, value)| value.to_string_lossy().into_owned()));
+                    } else if let Some(near) = nearest(&name, known.iter().map(String::as_str)) {
+                        it.misspelled.get_or_insert((name, near.to_owned()));
+                    }
                 }
-            }
-            _ => {
-                let is_option = text.starts_with('-');
-                have_script |= index > 0 && !is_option && !is_verb(&text) || text.starts_with("-e");
-                let wants_value = takes_value.contains(&text);
-                ours.push(word);
-                if wants_value && let Some((_, value)) = words.next() {
-                    ours.push(value);
+                _ => {
+                    it.one_liner |= text.starts_with("-e");
+                    if index > 0 && !text.starts_with('-') && !is_verb(&text) {
+                        it.script.get_or_insert(text.clone());
+                    }
+                    it.ours.push(word);
+                    if takes_value.contains(&text) {
+                        it.ours.extend(words.next().map(|(_, value)| value));
+                    }
                 }
             }
         }
+        it
     }
-    (ours, scripts, help)
+
+    /// A better reason why the words were not understood, where there is one.
+    fn explain(&self, error: UsageError) -> UsageError {
+        if !error.use_stderr() {
+            return error;
+        }
+        if let Some((name, near)) = &self.misspelled {
+            return usage(format!("there is no option `--{name}`; did you mean `--{near}`?"));
+        }
+        match (error.kind(), &self.script) {
+            (clap::error::ErrorKind::UnknownArgument, Some(name)) if self.one_liner || is_program(name) => {
+                usage(format!("a program and its options stand behind `--`: -- {name} …"))
+            }
+            _ => error,
+        }
+    }
+}
+
+/// Whether a file is a program rather than a script.
+pub fn is_program(path: &str) -> bool {
+    let mut magic = [0; 4];
+    let read = std::fs::File::open(path).and_then(|mut it| std::io::Read::read_exact(&mut it, &mut magic));
+    read.is_ok() && &magic == b"\x7fELF"
 }
 
 fn known_long_options() -> Vec<String> {
@@ -384,6 +451,38 @@ mod tests {
     fn help_behind_a_script_is_the_scripts() {
         assert!(run("xputrace over100ms --help").help);
         assert!(parse(vec!["xputrace".into(), "--help".into()]).is_err());
+    }
+
+    #[test]
+    fn words_that_are_not_understood_are_explained() {
+        let refused = |line: &[&str]| {
+            let words = line.iter().map(OsString::from).collect();
+            let error = parse(words).expect_err("a mistake").to_string();
+            error.lines().next().unwrap_or_default().to_owned()
+        };
+        for (line, message) in [
+            (
+                &["xputrace", "-e", "begin(1)", "true"][..],
+                "a script was given twice: -e and `true`; a program to run stands behind `--`: -- true",
+            ),
+            (
+                &["xputrace", "-e", "begin(1)", "python3", "-c", "1"],
+                "a program and its options stand behind `--`: -- python3 …",
+            ),
+            (
+                &["xputrace", "/proc/self/exe", "-c", "1"],
+                "a program and its options stand behind `--`: -- /proc/self/exe …",
+            ),
+            (
+                &["xputrace", "--flamegrah", "x.svg", "over100ms"],
+                "there is no option `--flamegrah`; did you mean `--flamegraph`?",
+            ),
+        ] {
+            assert_eq!(refused(line), format!("error: {message}"));
+        }
+        assert!(refused(&["xputrace", "help", "record"]).starts_with("Record all GPU events"));
+        assert!(refused(&["xputrace", "help"]).starts_with("bpftrace for programs"));
+        assert!(run("xputrace help over100ms").help);
     }
 
     #[test]

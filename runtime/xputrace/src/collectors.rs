@@ -73,7 +73,7 @@ impl Collectors {
 
     /// Arms a collector before its process goes on.
     fn arm(&mut self, mut target: Target, running: &mut Running, tape: &mut Option<Tape>) -> Result<()> {
-        running.report.connected += 1;
+        running.report.collector_connected();
         let no_cupti =
             (target.cupti_version == 0).then(|| format!("process {} has no CUPTI: {}", target.pid, target.cupti));
         if let Some(refusal) = target.refusal.clone().or(no_cupti) {

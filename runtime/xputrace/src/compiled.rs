@@ -138,7 +138,7 @@ fn compile_named(run: &Run) -> Result<Outcome> {
     if run.script.is_none() {
         bail!("no script was given: name a file, a bundled script, or use -e 'TEXT'");
     }
-    compile_script(run, &machine::catalog())
+    compile_script(run, &machine::catalog(run))
 }
 
 fn default_object(script: Option<&Script>) -> PathBuf {
@@ -173,6 +173,9 @@ fn named(name: &str) -> Result<(SourceFile, PathBuf)> {
     let path = Path::new(name);
     if path.extension().is_some_and(|it| it == "o") {
         bail!("{name}: running compiled objects is not there yet: it is planned, and this version does not have it");
+    }
+    if crate::cli::is_program(name) {
+        bail!("{name} is a program, not a script: a program to run stands behind `--`, as in `xputrace -- {name}`");
     }
     match std::fs::read(path) {
         Ok(bytes) => {

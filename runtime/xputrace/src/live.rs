@@ -47,7 +47,7 @@ const GLANCE_MILLIS: libc::c_int = 50;
 
 /// `xputrace [run] SCRIPT -- CMD`.
 pub fn run(run: &Run) -> Result<ExitCode> {
-    let compiled = match compile_script(run, &machine::catalog())?.ready_or(FAILED) {
+    let compiled = match compile_script(run, &machine::catalog(run))?.ready_or(FAILED) {
         Ok(compiled) => compiled,
         Err(status) => return Ok(status),
     };
@@ -78,7 +78,8 @@ fn refuse_impossible(run: &Run, plan: &Plan) -> Result<()> {
     }
     let needs_target = |it: &Probe| it.event.is_gpu() || (it.place == Place::Linux && it.scope != ProbeScope::System);
     if plan.probes.iter().any(needs_target) && !elsewhere && run.command.is_empty() {
-        bail!("nothing to trace: give a command (-- CMD), a process (-p PID), or -a for all processes");
+        let hint = if run.script.is_none() { "; `xputrace --help` tells what there is" } else { "" };
+        bail!("nothing to trace: give a command (-- CMD), a process (-p PID), or -a for all processes{hint}");
     }
     Ok(())
 }
@@ -330,17 +331,23 @@ impl Session {
         } else {
             self.running.finish(&self.folded, &self.flamegraphs);
         }
-        self.report_never_attached();
+        self.report_pending();
         self.running.report.note_children();
         self.part_with_command()?;
         let exit = self.running.results.borrow().exit;
         Ok(Ending { exit, command: self.status, failed: self.running.report.has_failed() }.code())
     }
 
-    /// A probe that never attached counted nothing: that is said, also where notes are not wanted.
-    fn report_never_attached(&self) {
-        for probe in self.pending.iter().filter_map(|it| self.running.plan.probes.get(*it)) {
-            say(format_args!("{} never attached: no process mapped such a file", probe.name));
+    /// A probe that never attached counted nothing: that is said, also where notes are not wanted. A run in
+    /// which none did has failed.
+    fn report_pending(&mut self) {
+        let plan = self.running.plan.clone();
+        let reason = |it: &Probe| format!("{} never attached: no process mapped such a file", it.name);
+        let reasons: Vec<String> = self.pending.iter().filter_map(|it| plan.probes.get(*it)).map(reason).collect();
+        let traced = |it: &&Probe| !matches!(it.event, Event::Begin | Event::End | Event::Interval);
+        match reasons.len() == plan.probes.iter().filter(traced).count() {
+            true => reasons.iter().for_each(|it| self.running.report.fail(it)),
+            false => reasons.iter().for_each(|it| say(it)),
         }
     }
 

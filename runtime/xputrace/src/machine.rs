@@ -1,14 +1,19 @@
 //! This machine: as the compiler sees it, its clock and name, and `xputrace list`.
 
+use crate::cli::Run;
 use crate::console;
 use anyhow::{Result, anyhow};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use xputrace_kernel::LiveCatalog;
+use xputrace_kernel::{LiveCatalog, Scope};
 
-/// Tracepoints, namespaces and structure offsets of the running kernel.
-pub fn catalog() -> LiveCatalog {
-    LiveCatalog::new()
+/// This machine, and the files that a run would probe.
+pub fn catalog(run: &Run) -> LiveCatalog {
+    LiveCatalog::of(match run.command.first() {
+        Some(program) => Scope::foretold(program),
+        None if run.options.all_processes => Scope::System,
+        None => Scope::Processes(run.options.pids.clone()),
+    })
 }
 
 /// `xputrace list PATTERN`: what can be probed here, a line each.

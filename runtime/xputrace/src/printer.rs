@@ -3,13 +3,15 @@
 use crate::cli::Options;
 use crate::console::Outlet;
 use anyhow::{Context as _, Result};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use xputrace_model::diagnostic::Sources;
 use xputrace_model::output::{Output, StackNames};
-use xputrace_render::{Context, DEFAULT_WIDTH};
+use xputrace_render::{Context, UNLIMITED};
 
 /// Narrower terminals are written to as if they were wider: lines wrap there.
 const LEAST_WIDTH: usize = 40;
+/// Of a terminal that does not know its width.
+const COMMON_WIDTH: usize = 80;
 
 /// Renders outputs to standard output, or to the file of `-o`.
 pub struct Printer {
@@ -29,13 +31,18 @@ impl Printer {
         let (outlet, width) = match &options.output {
             Some(path) => {
                 let outlet = Outlet::file(path).with_context(|| format!("cannot write to {}", path.display()))?;
-                (outlet, DEFAULT_WIDTH)
+                (outlet, UNLIMITED)
             }
             None => (Outlet::stdout().context("cannot write to standard output")?, terminal_width()),
         };
         let out = Some(BufWriter::new(outlet));
         let begun = options.output.is_none();
         Ok(Printer { out, failure: None, begun, json: options.format == "json", width })
+    }
+
+    /// Texts that fit the output's width, all but `beside` columns of it.
+    pub fn fit(&self, texts: &[String], beside: usize) -> Vec<String> {
+        xputrace_render::shorten_all(texts, self.width.saturating_sub(beside))
     }
 
     /// Whether the output is for programs.
@@ -73,11 +80,23 @@ impl Printer {
     }
 }
 
+/// The columns of standard output where it is a terminal: `COLUMNS`, or what the terminal says.
 fn terminal_width() -> usize {
+    if !io::stdout().is_terminal() {
+        return UNLIMITED;
+    }
+    let wished = std::env::var("COLUMNS").ok().and_then(|it| it.parse().ok());
+    match wished.unwrap_or_else(asked_width) {
+        0 => COMMON_WIDTH,
+        width => width.max(LEAST_WIDTH),
+    }
+}
+
+/// What the terminal says; 0 where it does not know.
+fn asked_width() -> usize {
     // SAFETY: a zeroed winsize is valid, and the call fills it or fails.
     let mut size: libc::winsize = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to a winsize, which this request fills.
     let answered = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &mut size) } == 0;
-    let width = usize::from(size.ws_col);
-    if answered && width >= LEAST_WIDTH { width } else { DEFAULT_WIDTH }
+    if answered { usize::from(size.ws_col) } else { 0 }
 }

@@ -4,7 +4,7 @@ use crate::cli::Run;
 use crate::compiled::{Compiled, compile_script};
 use crate::console::say;
 use crate::printer::Printer;
-use crate::report::Report;
+use crate::report::{Collectors, Report};
 use crate::results::Results;
 use crate::running::{Running, check_stack_files};
 use crate::stacks::{self, Stacks};
@@ -39,11 +39,11 @@ pub fn record(run: &Run) -> Result<ExitCode> {
     }
     let script = run.script.clone().or(Some(crate::cli::Script::Inline(String::new())));
     let run = Run { script, options: crate::cli::Options { output: None, ..run.options.clone() }, ..run.clone() };
-    let compiled = match compile_script(&run, &machine::catalog())?.ready_or(FAILED) {
+    let compiled = match compile_script(&run, &machine::catalog(&run))?.ready_or(FAILED) {
         Ok(compiled) => compiled,
         Err(status) => return Ok(status),
     };
-    let plan = hits::recorder(&compiled.plan, &machine::catalog())?;
+    let plan = hits::recorder(&compiled.plan, &machine::catalog(&run))?;
     let tape = Tape::create(&path, &run, &plan)?;
     live::trace(&run, Compiled { plan: plan.plan, interpreter: compiled.interpreter }, Some(tape))
 }
@@ -232,6 +232,7 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
         running.report.fail(&describe(damage));
     }
     running.settle(queue);
+    running.report.collectors = Collectors::Recorded(outcome.processes);
     running.refresh_builtins(&outcome.totals, Duration::from_nanos(outcome.span_nanos));
     running.finish(&run.options.folded, &run.options.flamegraph);
     let exit = running.results.borrow().exit;

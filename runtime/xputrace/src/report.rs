@@ -6,6 +6,21 @@ use std::io;
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::Account;
 
+/// Processes that used CUDA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collectors {
+    /// Those whose collector connected.
+    Live(u64),
+    /// Those in a recording.
+    Recorded(u64),
+}
+
+impl Default for Collectors {
+    fn default() -> Self {
+        Collectors::Live(0)
+    }
+}
+
 /// Says each thing once, on standard error, and remembers whether anything failed.
 #[derive(Default)]
 pub struct Report {
@@ -15,7 +30,7 @@ pub struct Report {
     handler_failures: HashSet<(u32, usize)>,
     tape_failed: bool,
     software_said: bool,
-    pub connected: u64,
+    pub collectors: Collectors,
     pub refusals: Vec<String>,
     pub children: u64,
     pub unprobed_micros: u64,
@@ -74,6 +89,13 @@ impl Report {
         }
     }
 
+    /// A process has loaded the collector.
+    pub fn collector_connected(&mut self) {
+        if let Collectors::Live(n) = &mut self.collectors {
+            *n += 1;
+        }
+    }
+
     /// Whether this is the first time that a software GPU was met.
     pub fn is_first_software(&mut self) -> bool {
         !std::mem::replace(&mut self.software_said, true)
@@ -91,11 +113,13 @@ impl Report {
         }
     }
 
-    /// Why no kernel was seen, and what to do.
+    /// Why no GPU event was seen, and what to do.
     pub fn silence(&self, account: &Account) -> Option<String> {
         Some(if !self.refusals.is_empty() {
             format!("no GPU events: {}", self.refusals.join("; "))
-        } else if self.connected == 0 {
+        } else if self.collectors == Collectors::Recorded(0) {
+            "no GPU events: the recording has no process that used CUDA".into()
+        } else if self.collectors == Collectors::Live(0) {
             "no GPU events: no process loaded the collector, which CUDA does at the first CUDA call. Either the \
              program made no CUDA call, or it removes CUDA_INJECTION64_PATH from its environment; `xputrace doctor` \
              checks the machine"

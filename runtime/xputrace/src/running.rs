@@ -8,7 +8,7 @@ use crate::compiled::report;
 use crate::report::Report;
 use crate::results::Results;
 use crate::{builtins, machine};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -73,6 +73,7 @@ impl Running {
     pub fn flush(&mut self) {
         let mut results = self.results.borrow_mut();
         results.take_failures().iter().for_each(|it| self.report.fail(it));
+        results.take_notes().iter().for_each(|it| self.report.note(it));
         self.report.output_result(results.flush());
     }
 
@@ -100,6 +101,12 @@ impl Running {
         self.note_failure(outcome);
     }
 
+    /// The `end` handlers, also where a handler has called `exit`; whether all came to their end.
+    fn run_end(&mut self) -> bool {
+        let plan = self.plan.clone();
+        closures(&plan, Event::End).fold(true, |well, it| self.run_closure(it) && well)
+    }
+
     /// Runs interpreted handlers that have no event, up to one that calls `exit`.
     pub fn run_closures(&mut self, closures: impl IntoIterator<Item = usize>) {
         for closure in closures {
@@ -110,9 +117,11 @@ impl Running {
         }
     }
 
-    fn run_closure(&mut self, closure: usize) {
+    fn run_closure(&mut self, closure: usize) -> bool {
         let outcome = self.interpreter.run(closure, None);
+        let well = outcome.is_ok();
         self.note_failure(outcome);
+        well
     }
 
     /// The `begin` handlers.
@@ -155,9 +164,7 @@ impl Running {
     /// The end: `end` handlers, files of stacks, every map that was not shown, losses.
     pub fn finish(&mut self, folded: &[String], flamegraphs: &[String]) {
         self.results.borrow_mut().begin_end();
-        let plan = self.plan.clone();
-        // Also where a handler has called `exit`.
-        closures(&plan, Event::End).for_each(|it| self.run_closure(it));
+        let all_said = self.run_end();
         if self.plan.demand.gpu() {
             self.explain_silence();
         }
@@ -169,7 +176,7 @@ impl Running {
             results.emit(&Output::Note(format!("lost: {n} launches of {name}")));
         }
         let account = account(&results);
-        results.finish(account);
+        results.finish(account, all_said);
         drop(results);
         self.flush();
     }
@@ -183,10 +190,11 @@ impl Running {
         self.flush();
     }
 
-    /// When no kernel was seen: which step was missing, and what to do.
+    /// When nothing that was asked for was seen: which step was missing, and what to do.
     fn explain_silence(&mut self) {
         let account = self.results.borrow().pipeline.account();
-        if account.kernels == 0
+        let seen = if self.plan.demand.kernels { account.kernels } else { account.launches };
+        if seen == 0
             && let Some(text) = self.report.silence(&account)
         {
             self.results.borrow_mut().emit(&Output::Note(text));
@@ -227,8 +235,7 @@ fn write_stack_files(results: &mut Results, folded: &[String], flamegraphs: &[St
 
 fn write_folded(results: &mut Results, wish: &str) -> Result<()> {
     let (id, path) = results.stack_file(wish, "--folded")?;
-    let folded = results.folded(id)?;
-    std::fs::write(&path, folded).with_context(|| format!("cannot write {path}"))
+    results.write_folded(&path, id).map_err(|it| anyhow!("--folded: {it}"))
 }
 
 fn write_flamegraph(results: &mut Results, wish: &str) -> Result<()> {

@@ -5,7 +5,7 @@
 //! | nothing was run: script error, usage, rights | 125; 2 from `check` and the others that run nothing |
 //! | a handler called `exit(code)` | that code |
 //! | else | the command's own; 128 + the signal that killed it |
-//! | that is 0, or there is none, but a handler, the output or a recording failed | 125 |
+//! | that is 0, or there is none, but a handler, the output or a recording failed, or no probe attached | 125 |
 //! | interrupted twice | 128 + the signal |
 //!
 //! A reader that has had enough (`| head`) is no failure. `--help` says the same in short.

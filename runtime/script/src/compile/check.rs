@@ -111,12 +111,40 @@ impl Checker<'_> {
         Expr { kind: Kind::Literal(text.into()), ty: Type::of(Base::Name), at }
     }
 
-    /// Whether the tracepoint exists on this machine.
+    /// Whether what is probed exists on this machine, as far as that is known beforehand.
     fn check_target(&mut self) {
-        let Target::Tracepoint { category, name } = &self.handler.target else { return };
-        if let Err(why) = self.catalog.tracepoint(category, name) {
-            let help = format!("`xputrace list 'tracepoint:{category}:*'` shows those of this machine");
-            self.error(Diagnostic::error("unknown-tracepoint", why, self.handler.declared_at.clone()).help(help));
+        let (code, why, help) = match &self.handler.target {
+            Target::Tracepoint { category, name } => {
+                let Err(why) = self.catalog.tracepoint(category, name) else { return };
+                (
+                    "unknown-tracepoint",
+                    why,
+                    format!("`xputrace list 'tracepoint:{category}:*'` shows those of this machine"),
+                )
+            }
+            Target::Function { object, function } => {
+                let Err(why) = self.catalog.function(object, function) else { return };
+                ("no-such-function", why, format!("`xputrace list 'uprobe:{object}:*'` shows those that can be probed"))
+            }
+            _ => return,
+        };
+        self.error(Diagnostic::error(code, why, self.pattern_label()).help(help));
+    }
+
+    /// The pattern as it stands in the declaration, where it stands there as it is; else the declaration.
+    fn pattern_label(&self) -> Label {
+        let declared = self.handler.declared_at.clone();
+        let file = self.staged.sources.files.get(declared.file.0 as usize);
+        let behind = file.and_then(|it| it.text.get(declared.span.end..)).unwrap_or_default();
+        // The handler begins at its bars.
+        let before_handler = behind.split('|').next().unwrap_or_default();
+        let pattern = self.handler.name.split_once(':').map_or("", |it| it.1);
+        match before_handler.find(&format!("\"{pattern}\"")) {
+            Some(at) => {
+                let start = declared.span.end + at;
+                Label { span: start..start + pattern.len() + 2, ..declared }
+            }
+            None => declared,
         }
     }
 
@@ -609,14 +637,13 @@ impl Checker<'_> {
             ("hist", 2) => TableKind::Hist { bits: self.sub_bits(&call.args[1])? },
             ("lhist", 4) => self.linear(call, at)?,
             (name, _) => {
-                let form = match name {
-                    "count" => "count()",
-                    "lhist" => "lhist(x, min, max, step)",
-                    "hist" => "hist(x)",
-                    _ => "one value",
+                let (takes, form) = match name {
+                    "count" => ("no value", "@map.count()".to_owned()),
+                    "lhist" => ("four values", "@map.lhist(x, min, max, step)".to_owned()),
+                    _ => ("one value", format!("@map.{name}(x)")),
                 };
-                let label = self.label(at);
-                self.error(Diagnostic::error("arguments", format!("`{name}` takes {form}"), label));
+                let diagnostic = Diagnostic::error("arguments", format!("`{name}` takes {takes}"), self.label(at));
+                self.error(diagnostic.help(format!("write `{form}`")));
                 return None;
             }
         };

@@ -704,6 +704,8 @@ fn symbol_beside(expr: &Expr) -> Option<Expr> {
 /// What a result measures: sums keep the unit, a time divided by a time has none.
 fn unit_of(op: Alu, a: Unit, b: Unit) -> Unit {
     match (op, a, b) {
+        (Alu::Sub, Unit::Clock, Unit::Clock) | (Alu::Mod, Unit::Clock, Unit::Nanos) => Unit::Nanos,
+        (Alu::Add | Alu::Sub, Unit::Clock, Unit::Nanos) | (Alu::Add, Unit::Nanos, Unit::Clock) => Unit::Clock,
         (Alu::Add | Alu::Sub | Alu::And | Alu::Or | Alu::Xor, a, b) => join_unit(a, b),
         (Alu::Mul, Unit::None, unit) | (Alu::Mul, unit, Unit::None) => unit,
         (Alu::Mul, ..) => Unit::None,

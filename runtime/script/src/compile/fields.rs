@@ -64,7 +64,7 @@ impl Checker<'_> {
             return Resolved { expr: self.poison(diagnostic, at), used: 1 };
         };
         let Some(field) = schema::LAUNCH.iter().find(|it| it.name == name) else {
-            return Resolved { expr: self.unknown_field(name, name_at, schema::LAUNCH), used: 2 };
+            return Resolved { expr: self.unknown_launch_field(name, name_at), used: 2 };
         };
         let (expr, used) = self.word_field(field, name_at, &rest[1..]);
         let expr = if self.tests_launch {
@@ -183,7 +183,7 @@ impl Checker<'_> {
 
     fn entry_time(&mut self, at: Position) -> Expr {
         self.checked.entry_args.get_or_insert(0);
-        Expr { kind: Kind::Source(Source::EntryTime), ty: Type::with(Base::Int, Unit::Nanos), at }
+        Expr { kind: Kind::Source(Source::EntryTime), ty: Type::with(Base::Int, Unit::Clock), at }
     }
 
     fn cpu_field(&mut self, name: &str, at: Position) -> Expr {
@@ -291,16 +291,33 @@ impl Checker<'_> {
         self.unknown_name(name, at, &known)
     }
 
+    /// Of `k.launch.NAME`, whatever the handler's own event has.
+    fn unknown_launch_field(&mut self, name: &str, at: Position) -> Expr {
+        let known: Vec<&str> = schema::LAUNCH.iter().map(|it| it.name).collect();
+        self.unknown_of("a launch", name, at, &known)
+    }
+
     fn unknown_name(&mut self, name: &str, at: Position, known: &[&str]) -> Expr {
-        let event = match &self.handler.target {
-            Target::Tracepoint { category, name } => format!("the tracepoint `{category}:{name}`"),
-            _ => format!("a `{}` event", self.handler.event.name()),
-        };
-        let mut diagnostic =
-            Diagnostic::error("unknown-field", format!("{event} has no field `{name}`"), self.label(at));
         if let Some(elsewhere) = self.field_elsewhere(name) {
+            let message = format!("{} has no field `{name}`", self.event_noun());
+            let diagnostic = Diagnostic::error("unknown-field", message, self.label(at));
             return self.poison(diagnostic.help(elsewhere), at);
         }
+        let event = self.event_noun();
+        self.unknown_of(&event, name, at, known)
+    }
+
+    fn event_noun(&self) -> String {
+        match &self.handler.target {
+            Target::Tracepoint { category, name } => format!("the tracepoint `{category}:{name}`"),
+            _ => format!("a `{}` event", self.handler.event.name()),
+        }
+    }
+
+    /// `noun` has no such field, but those of `known`.
+    fn unknown_of(&mut self, noun: &str, name: &str, at: Position, known: &[&str]) -> Expr {
+        let mut diagnostic =
+            Diagnostic::error("unknown-field", format!("{noun} has no field `{name}`"), self.label(at));
         if let Some(near) = nearest(name, known.iter().copied()) {
             diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
         }

@@ -40,12 +40,12 @@ fn interpreted(handler: &Handler) -> Vec<String> {
         Event::Interval | Event::Begin | Event::End => {
             format!("`{}` handlers are run by the interpreter, which has all of Rhai", handler.event.name())
         }
-        _ => "it is wrapped in `interpret(…)`: about 1 µs an event".into(),
+        _ => "it is wrapped in `interpret(…)`: about 1 us an event".into(),
     }]
 }
 
 fn launch(scan: &Scan, cpu_maps: &FxHashSet<String>) -> (Place, Vec<String>) {
-    let marker = "at the collector's marker function, about 1 µs a launch";
+    let marker = "at the collector's marker function, about 1 us a launch";
     if scan.sets_tag.is_some() {
         return (Place::Linux, vec![format!("it sets `tag`, so it runs while the kernel is launched: {marker}")]);
     }
@@ -117,7 +117,7 @@ pub(super) fn explain_maps(placed: &mut Placed, scan: &Scan, shapes: &Shapes) {
         let Some(id) = shapes.get(map) else { continue };
         let plain = !shapes.def(id).kind.is_aggregation();
         if plain && shapes.list[id].in_kernel {
-            placed.why.push(format!("`{map}` lives in the kernel, where CPU probes use it: about 0.7 µs an access"));
+            placed.why.push(format!("`{map}` lives in the kernel, where CPU probes use it: about 0.7 us an access"));
         }
     }
 }

@@ -106,7 +106,7 @@ pub(super) fn join_unit(a: Unit, b: Unit) -> Unit {
     match (a, b) {
         (Unit::None, other) | (other, Unit::None) => other,
         (a, b) if a == b => a,
-        _ => Unit::None,
+        _ => Unit::Mixed,
     }
 }
 

@@ -321,9 +321,43 @@ impl Checker<'_> {
             .push(Diagnostic::error("unclosed-text", format!("this {what} does not end"), self.label(span)).help(help));
     }
 
+    /// `uprobe("libc:malloc" |e| …)`: the bars would be operators.
+    fn missing_comma_before_handler(&mut self, at: usize) -> bool {
+        let (Some(before), Some(open)) = (at.checked_sub(1), self.open.last().copied()) else { return false };
+        let declares = open > 0 && crate::declare::names().any(|it| it == self.word(open - 1));
+        let is_bar = |it: usize| matches!(self.slice(it), "|" | "||");
+        let ends = matches!(self.slice(before), "}" | "]") || self.ends_operand(before);
+        if !is_bar(at) || !declares || self.slice(open) != "(" || !ends || (open..at).any(is_bar) {
+            return false;
+        }
+        let gap = self.tokens[before].span.end..self.tokens[at].span.start;
+        let place = self.label(gap.start..gap.start + usize::from(!gap.is_empty()));
+        let diagnostic = Diagnostic::error("missing-comma", "a `,` is missing here", place);
+        self.found.push(diagnostic.also(self.label_of(at), "the handler begins here"));
+        true
+    }
+
+    /// The `if` or `while` whose condition is not over at `at`.
+    fn open_condition(&self, at: usize) -> Option<usize> {
+        let mut depth = 0usize;
+        for before in (0..at).rev() {
+            match self.slice(before) {
+                ")" | "]" => depth += 1,
+                "(" | "[" | "#{" | "?[" => depth = depth.checked_sub(1)?,
+                "{" | "}" | ";" | "," => return None,
+                "if" | "while" if depth == 0 && self.tokens[before].kind == Kind::Identifier => return Some(before),
+                _ => {}
+            }
+        }
+        None
+    }
+
     /// What ends an operand, directly followed by what begins one.
     fn missing_separator(&mut self, at: usize) {
         let Some(before) = at.checked_sub(1) else { return };
+        if self.missing_comma_before_handler(at) {
+            return;
+        }
         let quoted_map = self.tokens[before].kind == Kind::Map && self.slice(before) == "@";
         if !self.ends_operand(before) || !self.begins_operand(at) || quoted_map {
             return;
@@ -333,6 +367,12 @@ impl Checker<'_> {
         let diagnostic = if self.is_bare_unit(before, at) {
             let help = format!("write `{}.{}`", self.slice(before), self.slice(at));
             Diagnostic::error("unit", "a number and its unit are joined by a dot", self.label_of(at)).help(help)
+        } else if let Some(keyword) = self.open_condition(at) {
+            let word = self.slice(keyword);
+            let condition = &self.text[self.tokens[keyword].span.start..self.tokens[before].span.end];
+            Diagnostic::error("missing-braces", format!("what an `{word}` does stands in braces"), place)
+                .also(self.label_of(at), "this begins it")
+                .help(format!("write `{condition} {{ … }}`"))
         } else if self.in_list() {
             Diagnostic::error("missing-comma", "a `,` or an operator is missing here", place)
                 .also(self.label_of(at), "this begins another value")

@@ -73,6 +73,10 @@ const RESERVED: &[&str] = &[
     "yield",
 ];
 
+/// Functions that take a map or an element itself. All others are given its value, which of a map with keys
+/// is the map again.
+const TAKE_MAPS: &[&str] = &["print", "flamegraph", "clear", "remove", "len", "is_empty"];
+
 pub(super) fn rewrite(text: &str, tokens: &[Token], dialect: Dialect) -> Lexed {
     let mut plan = Plan { text, tokens, edits: BTreeMap::new() };
     plan.first_line();
@@ -235,7 +239,7 @@ impl Plan<'_> {
             "+=" => self.accumulate(last, ".added", start),
             "-=" => self.accumulate(last, ".subtracted", start),
             _ if first > 0 && self.word(first - 1) == "in" => {}
-            "," | ")" if self.is_whole_argument(first) => {}
+            "," | ")" if self.is_for_a_handle(first) => {}
             _ => self.insert(end, ".value", start),
         }
     }
@@ -247,8 +251,8 @@ impl Plan<'_> {
         self.replace(operator.clone(), "=", operator.start);
     }
 
-    /// Whether what begins at token `first` begins an argument of a call.
-    fn is_whole_argument(&self, first: usize) -> bool {
+    /// Whether what begins at token `first` is an argument of a function that takes maps, not their values.
+    fn is_for_a_handle(&self, first: usize) -> bool {
         let mut depth = 0usize;
         for at in (0..first).rev() {
             match (self.tokens[at].kind, self.symbol(at)) {
@@ -259,7 +263,7 @@ impl Plan<'_> {
                 },
                 (_, open @ ("[" | "(" | "{" | "#{" | "?[")) => match depth.checked_sub(1) {
                     Some(less) => depth = less,
-                    None => return open == "(" && self.is_call(at) && self.begins_argument(first),
+                    None => return open == "(" && self.takes_handles(at) && self.begins_argument(first),
                 },
                 _ => {}
             }
@@ -271,11 +275,9 @@ impl Plan<'_> {
         matches!(self.symbol(first - 1), "(" | ",")
     }
 
-    /// Whether the parenthesis at `open` belongs to a call.
-    fn is_call(&self, open: usize) -> bool {
-        let Some(before) = open.checked_sub(1) else { return false };
-        let word = self.word(before);
-        !word.is_empty() && !matches!(word, "if" | "while" | "for" | "in" | "return" | "switch" | "throw" | "until")
+    /// Whether the parenthesis at `open` belongs to a call of such a function.
+    fn takes_handles(&self, open: usize) -> bool {
+        open.checked_sub(1).is_some_and(|before| TAKE_MAPS.contains(&self.word(before)))
     }
 
     /// `.new` to `["new"]`, unless it is a method call.

@@ -30,7 +30,7 @@ fn values_are_read_where_they_are_meant() {
         ("@x[1] = @y", "_x[1].value = _y.value"),
         ("@x[1] += 2", "_x[1].added = 2"),
         ("@x -= 2", "_x.subtracted = 2"),
-        ("@x[1].hist(@y)", "_x[1].hist(_y)"),
+        ("@x[1].hist(@y)", "_x[1].hist(_y.value)"),
         ("print(@x)", "print(_x)"),
         ("print(@x, @y[1])", "print(_x, _y[1])"),
         ("print(@x + 1)", "print(_x.value + 1)"),

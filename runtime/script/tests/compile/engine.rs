@@ -710,6 +710,7 @@ fn units_follow_values() {
         "kernel(|k| {
             @t[k.start].sum(k.end - k.start); @half = k.duration / 2; @us.hist(k.duration / 1.us);
             @b.sum(k.dynamic_shared + k.static_shared); @n.count(); @more.avg(k.duration * 2); @later = @half + 1;
+            @at = k.start; @soon = k.end + 1.ms; @since = k.end - @at; @within = k.start % 1.s;
         });",
     );
     let unit = |name: &str| plan.tables.iter().find(|it| it.name == name).map(|it| it.unit);
@@ -720,6 +721,8 @@ fn units_follow_values() {
     assert_eq!(unit("@n"), Some(Unit::None));
     assert_eq!(unit("@more"), Some(Unit::Nanos));
     assert_eq!(unit("@later"), Some(Unit::Nanos));
+    assert_eq!((unit("@at"), unit("@soon")), (Some(Unit::Clock), Some(Unit::Clock)));
+    assert_eq!((unit("@since"), unit("@within")), (Some(Unit::Nanos), Some(Unit::Nanos)));
 }
 
 /// The clock is read a second time at each launch only for scripts that show it.

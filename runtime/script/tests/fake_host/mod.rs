@@ -124,6 +124,10 @@ impl Host for FakeHost {
         format!("{value:?} {unit:?} {human}")
     }
 
+    fn fit(&mut self, texts: &[String], beside: usize) -> Vec<String> {
+        texts.iter().map(|it| it.chars().take(60usize.saturating_sub(beside)).collect()).collect()
+    }
+
     fn flamegraph(&mut self, path: &str, name: &str) -> Result<(), String> {
         self.printed.push(format!("{name} in {path}"));
         Ok(())

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use xputrace_model::output::Output;
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{Table, TableId, TableKind, Value};
-use xputrace_render::FoldError;
 use xputrace_script::Host;
 
 impl Results {
@@ -88,16 +87,17 @@ impl Host for Results {
         }
     }
 
+    fn fit(&mut self, texts: &[String], beside: usize) -> Vec<String> {
+        self.printer.fit(texts, beside)
+    }
+
     fn flamegraph(&mut self, path: &str, name: &str) -> Result<(), String> {
         let id = self.known(name)?;
+        let folded = self.folded_for(id, path)?;
+        let svg = xputrace_render::flamegraph(&folded, &format!("xputrace {name}"), self.map(id).def.unit);
+        self.write_file(path, &svg.map_err(|e| e.to_string())?, &format!("a flame graph of {name}"))?;
         self.map(id).shown = true;
-        let folded = self.folded(id).map_err(|e| e.to_string())?;
-        let svg = match xputrace_render::flamegraph(&folded, &format!("xputrace {name}"), self.map(id).def.unit) {
-            Ok(svg) => svg,
-            Err(FoldError::Empty) => return Err(format!("{name} is empty: {path} is not written")),
-            Err(error) => return Err(error.to_string()),
-        };
-        std::fs::write(path, svg).map_err(|e| format!("cannot write {path}: {e}"))
+        Ok(())
     }
 
     fn builtin(&mut self, name: &str) -> Option<Value> {

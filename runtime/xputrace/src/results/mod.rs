@@ -35,6 +35,8 @@ pub struct Results {
     printer: Printer,
     /// Maps that could not be read or changed, until they are reported.
     failures: Vec<String>,
+    /// What the user may want to know, until it is said.
+    notes: Vec<String>,
 }
 
 impl Results {
@@ -53,6 +55,7 @@ impl Results {
             by_name,
             printer,
             failures: Vec::new(),
+            notes: Vec::new(),
         }
     }
 
@@ -80,15 +83,22 @@ impl Results {
         std::mem::take(&mut self.failures)
     }
 
+    /// What there is to say beside the results since this was last asked.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
     /// From here on, what handlers print, draw or clear counts as shown: `end` handlers come now, and
     /// what `interval` handlers showed before was not the last of it.
     pub fn begin_end(&mut self) {
         self.maps.iter_mut().for_each(|it| it.shown = false);
     }
 
-    /// The end of the run: every map that no `end` handler showed, then the losses.
-    pub fn finish(&mut self, account: Option<Account>) {
-        let is_left = |(id, it): &(TableId, &Map)| !it.shown && !self.plan.shown_by_end.contains(id);
+    /// The end of the run: every map that no `end` handler showed, then the losses. A map that an `end` handler
+    /// is to show is its business, unless one of them failed (`all_said` is false).
+    pub fn finish(&mut self, account: Option<Account>, all_said: bool) {
+        let is_ends = |id: &TableId| all_said && self.plan.shown_by_end.contains(id);
+        let is_left = |(id, it): &(TableId, &Map)| !it.shown && !is_ends(id);
         let mut left: Vec<(TableId, &Map)> = (0..).map(TableId).zip(&self.maps).filter(is_left).collect();
         left.sort_by(|(_, a), (_, b)| a.def.name.cmp(&b.def.name));
         for id in left.into_iter().map(|(id, _)| id).collect::<Vec<_>>() {
@@ -116,11 +126,28 @@ impl Results {
         losses
     }
 
-    /// A map's folded stacks.
-    pub fn folded(&mut self, id: TableId) -> Result<String> {
+    /// Writes a map's folded stacks. The error is a sentence.
+    pub fn write_folded(&mut self, path: &str, id: TableId) -> Result<(), String> {
+        let folded = self.folded_for(id, path)?;
+        let name = self.map(id).def.name.clone();
+        self.write_file(path, folded.as_bytes(), &format!("folded stacks of {name}"))
+    }
+
+    /// A map's folded stacks, which there are, to be written to `path`.
+    fn folded_for(&mut self, id: TableId, path: &str) -> Result<String, String> {
         let table = self.snapshot(id);
         let mut names = self.stacks.names(self.kernel.as_ref(), self.pipeline.state());
-        Ok(xputrace_render::folded(&table, &mut names)?)
+        let folded = xputrace_render::folded(&table, &mut names).map_err(|e| e.to_string())?;
+        match folded.is_empty() {
+            true => Err(format!("{} is empty: {path} is not written", table.def.name)),
+            false => Ok(folded),
+        }
+    }
+
+    fn write_file(&mut self, path: &str, bytes: &[u8], what: &str) -> Result<(), String> {
+        std::fs::write(path, bytes).map_err(|e| format!("cannot write {path}: {e}"))?;
+        self.notes.push(format!("wrote {path}: {what}"));
+        Ok(())
     }
 
     /// Which map `FILE` or `@name=FILE` means, and the file.

@@ -1,0 +1,122 @@
+//! What is said of results: why there are none, where they went, and all that there is of them.
+
+use std::path::PathBuf;
+use xputrace_tests::{Done, Trace, need_root};
+
+/// A script over a recording of the repository, with text as its output.
+fn replay(words: &[&str], recording: &str) -> Done {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("replay").join(recording);
+    Trace::new(words).args(["--replay"]).args([path]).text().run()
+}
+
+fn is_silence(done: &Done) -> bool {
+    done.stdout.contains("no GPU events")
+}
+
+#[test]
+fn silence_is_explained_where_there_is_silence() {
+    let launches = replay(&["-e", "launch(|l| @[l.api].count())"], "llm.xpt").well();
+    assert!(!is_silence(&launches) && launches.stdout.starts_with("@[cudaLaunchKernel]: 92316"), "{}", launches.stdout);
+    let silence = Trace::one_liner("kernel(|k| @.count());").text().on(["true"]).run().well();
+    assert!(silence.stdout.contains("no process loaded the collector"), "{}", silence.stdout);
+}
+
+#[test]
+fn a_recording_without_launches_says_so() {
+    let trace = Trace::new(["record"]).text().on_workload("server", &["--requests=0"]);
+    let recorded = trace.args(["-o", "t.xpt"]).run().well();
+    let path = recorded.path("t.xpt");
+    let done = Trace::one_liner("kernel(|k| @.count());").args(["--replay"]).args([path]).text().run().well();
+    assert!(done.stdout.contains("CUDA was used, but no kernel was launched"), "{}", done.stdout);
+}
+
+#[test]
+fn names_are_whole_where_no_terminal_is() {
+    let done = replay(&["-q", "kerneltop", "-o", "out"], "pytorch.xpt").well();
+    let mut keys: Vec<String> =
+        done.file("out").lines().filter_map(|it| it.split("]: ").next().map(Into::into)).collect();
+    assert!(keys.iter().any(|it| it.len() > 200) && !done.file("out").contains('…'));
+    let rows = keys.len();
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), rows, "no two rows read the same");
+    assert!(!replay(&["summary", "--top=100"], "pytorch.xpt").well().stdout.contains('…'));
+}
+
+#[test]
+fn files_of_stacks_are_told() {
+    let script = "kernel(|k| @gpu[k.launch.ustack].sum(k.duration)); end(|| flamegraph(\"f.svg\", @gpu));";
+    let words = ["-e", script, "--folded", "f.folded"];
+    let done = replay(&words, "llm.xpt").well();
+    assert!(done.path("f.svg").exists() && !done.file("f.folded").is_empty());
+    for note in ["wrote f.svg: a flame graph of @gpu", "wrote f.folded: folded stacks of @gpu"] {
+        assert!(done.stderr.contains(note), "{}", done.stderr);
+    }
+    assert_eq!(replay(&[&words[..], &["-q"]].concat(), "llm.xpt").well().stderr, "");
+}
+
+#[test]
+fn an_empty_map_leaves_no_file() {
+    let script = "kernel(|k| if k.duration < 0 { @gpu[k.launch.ustack].count(); });";
+    let done = replay(&["-e", script, "--folded", "f.folded", "--flamegraph", "f.svg"], "llm.xpt");
+    assert_eq!(done.code(), 125, "{}", done.stderr);
+    for file in ["f.folded", "f.svg"] {
+        assert!(!done.path(file).exists() && done.stderr.contains(&format!("@gpu is empty: {file} is not written")));
+    }
+}
+
+#[test]
+fn maps_of_an_end_handler_that_fails_are_printed() {
+    let script = "kernel(|k| { @n.count(); @by[k.name].count(); }); end(|| { let zero = 0; print(@by); print(1 / zero); print(@n); });";
+    let done = replay(&["-e", script], "llm.xpt");
+    assert_eq!((done.code(), done.stdout.matches("@n: 92316").count()), (125, 1), "{}", done.stdout);
+    assert_eq!(done.stdout.matches("@by[matmul_kernel<64>]").count(), 1, "what was shown is not shown again");
+}
+
+#[test]
+fn requests_of_a_recording_of_their_entries_alone() {
+    let function = "--function=./requests:handle_request";
+    let done = replay(&["request", function, "--until-next"], "requests.xpt").well();
+    assert!(done.stdout.contains("@request_gpu[7]: "), "{}", done.stdout);
+    let returns = replay(&["request", function], "requests.xpt");
+    assert!(returns.code() == 125 && returns.stderr.contains("no hits of uretprobe"), "{}", returns.stderr);
+}
+
+#[test]
+fn times_overlap_and_are_rounded_and_their_cost_is_not_guessed() {
+    let done = replay(&["summary"], "llm.xpt").well();
+    assert!(done.stdout.contains("1.43 s") && done.stdout.contains("7.06 ms"), "{}", done.stdout);
+    let few = Trace::one_liner("launch(|l| @.count()); end(|| print(`cost ${collector_cost_ns()}`));");
+    let few = few.text().on_workload("server", &["--requests=3"]).run().well();
+    assert!(few.stdout.contains("cost -\n"), "{}", few.stdout);
+}
+
+#[test]
+fn a_run_in_which_no_probe_attached_has_failed() {
+    need_root!();
+    let never = "uprobe(\"libno-such-library:f\", |e| @.count());";
+    let run = |script: &str, command: &str| Trace::one_liner(script).text().on(["sh", "-c", command]).run();
+    let done = run(never, "true");
+    assert!(done.code() == 125 && done.stderr.contains("libno-such-library:f never attached"), "{}", done.stderr);
+    assert_eq!(run(never, "exit 3").code(), 3, "the command's own status wins");
+    assert_eq!(run(&format!("{never} tracepoint(\"sched:sched_switch\", |e| @s.count());"), "true").code(), 0);
+}
+
+#[test]
+fn functions_that_a_file_does_not_have_are_mistakes_before_the_run() {
+    let script = "uprobe([\"libc:malloc\", \"libc:mallo\"], |e| @.count());\nkernel(|k| @n[k.nmae].count());";
+    let checked = Trace::new(["check", "-e", script]).text().run();
+    assert_eq!(checked.code(), 2);
+    for part in [
+        "error[no-such-function]: there is no function `mallo` in ",
+        "--> -e:1:24",
+        "similar: malloc",
+        "error[unknown-field]",
+    ] {
+        assert!(checked.stderr.contains(part), "{part}: {}", checked.stderr);
+    }
+    let run = Trace::one_liner(script).text().on(["touch", "ran"]).run();
+    assert!(run.code() == 125 && !run.path("ran").exists(), "{}", run.stderr);
+    let later = Trace::new(["check", "-e", "uprobe(\"./no-such-file:f\", |e| @.count())"]).text().run().well();
+    assert_eq!(later.stderr, "", "a file may come later");
+}
