@@ -1,7 +1,12 @@
 //! What is said of results: why there are none, where they went, and all that there is of them.
 
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::PathBuf;
-use xputrace_tests::{Done, Trace, need_root};
+use std::process::{Command, Stdio};
+use xputrace_tests::{Done, Trace, need_root, xputrace};
 
 /// A script over a recording of the repository, with text as its output.
 fn replay(words: &[&str], recording: &str) -> Done {
@@ -115,8 +120,53 @@ fn functions_that_a_file_does_not_have_are_mistakes_before_the_run() {
     ] {
         assert!(checked.stderr.contains(part), "{part}: {}", checked.stderr);
     }
+    let looped = "for f in [\"mallo\", \"malloc\", \"fre\"] { uprobe(`libc:${f}`, |e| @.count()); }";
+    let looped = Trace::new(["check", "-e", looped]).text().run();
+    assert_eq!(looped.stderr.matches("there is no function").count(), 2, "{}", looped.stderr);
     let run = Trace::one_liner(script).text().on(["touch", "ran"]).run();
     assert!(run.code() == 125 && !run.path("ran").exists(), "{}", run.stderr);
     let later = Trace::new(["check", "-e", "uprobe(\"./no-such-file:f\", |e| @.count())"]).text().run().well();
     assert_eq!(later.stderr, "", "a file may come later");
+}
+
+/// What the binary prints on a terminal of so many columns.
+fn on_a_terminal(columns: u16, words: &[&str], environment: &[(&str, &str)]) -> String {
+    let size = libc::winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    let (mut ours, mut theirs) = (-1, -1);
+    // SAFETY: two places for descriptors, and a size; the rest may be null.
+    let opened = unsafe { libc::openpty(&mut ours, &mut theirs, std::ptr::null_mut(), std::ptr::null(), &size) };
+    assert_eq!(opened, 0);
+    // SAFETY: both were just opened, and belong to nobody else.
+    let (ours, theirs) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
+    let mut command = Command::new(xputrace());
+    command.args(words).env_remove("COLUMNS").envs(environment.iter().copied()).stdin(Stdio::null());
+    let mut child = command.stdout(theirs).stderr(Stdio::null()).spawn().unwrap();
+    // Our copy of their end; with it open, reading would never end.
+    drop(command);
+    // Reading fails when the last of the other side is gone.
+    let text: Vec<u8> = BufReader::new(ours).bytes().map_while(Result::ok).collect();
+    child.wait().unwrap();
+    String::from_utf8_lossy(&text).replace("\r\n", "\n")
+}
+
+#[test]
+fn names_fit_a_terminal_and_stay_different() {
+    let recording = concat!(env!("CARGO_MANIFEST_DIR"), "/replay/pytorch.xpt");
+    let script = "kernel(|k| @gpu_time[k.name].sum(k.duration));";
+    for (words, widths) in
+        [(&["-q", "-e", script, "--replay", recording][..], [90, 120]), (&["--replay", recording], [90, 120])]
+    {
+        for width in widths {
+            for text in
+                [on_a_terminal(width, words, &[]), on_a_terminal(200, words, &[("COLUMNS", &width.to_string())])]
+            {
+                let is_row = |it: &&str| it.contains('…');
+                let names: Vec<&str> = text.lines().filter(is_row).map(|it| it.split("]: ").next().unwrap()).collect();
+                assert!(names.len() > 3, "{text}");
+                assert!(names.iter().all(|it| it.chars().count() <= width.into()), "{width} columns: {text}");
+                let names: Vec<&str> = names.iter().map(|it| it.rsplit("  ").next().unwrap()).collect();
+                assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len(), "{text}");
+            }
+        }
+    }
 }

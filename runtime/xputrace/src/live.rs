@@ -347,7 +347,7 @@ impl Session {
         let traced = |it: &&Probe| !matches!(it.event, Event::Begin | Event::End | Event::Interval);
         match reasons.len() == plan.probes.iter().filter(traced).count() {
             true => reasons.iter().for_each(|it| self.running.report.fail(it)),
-            false => reasons.iter().for_each(|it| say(it)),
+            false => reasons.iter().for_each(say),
         }
     }
 

@@ -104,7 +104,11 @@ impl Running {
     /// The `end` handlers, also where a handler has called `exit`; whether all came to their end.
     fn run_end(&mut self) -> bool {
         let plan = self.plan.clone();
-        closures(&plan, Event::End).fold(true, |well, it| self.run_closure(it) && well)
+        let mut well = true;
+        for closure in closures(&plan, Event::End) {
+            well &= self.run_closure(closure);
+        }
+        well
     }
 
     /// Runs interpreted handlers that have no event, up to one that calls `exit`.

@@ -23,6 +23,9 @@ const MAX_ITERATIONS: i64 = 64;
 /// Most buckets of a linear histogram.
 const MAX_LINEAR_BUCKETS: i128 = 10_000;
 
+/// The code of a probe at a function that its file does not have.
+pub(super) const NO_SUCH_FUNCTION: &str = "no-such-function";
+
 /// Methods that aggregate, and how many values each takes.
 const AGGREGATIONS: &[&str] = &["count", "sum", "min", "max", "avg", "stats", "hist", "lhist", "quantiles"];
 
@@ -124,7 +127,7 @@ impl Checker<'_> {
             }
             Target::Function { object, function } => {
                 let Err(why) = self.catalog.function(object, function) else { return };
-                ("no-such-function", why, format!("`xputrace list 'uprobe:{object}:*'` shows those that can be probed"))
+                (NO_SUCH_FUNCTION, why, format!("`xputrace list 'uprobe:{object}:*'` shows those that can be probed"))
             }
             _ => return,
         };

@@ -57,9 +57,12 @@ pub fn compile(staged: &Staged, catalog: &dyn Catalog) -> (Plan, Vec<Diagnostic>
     let expanded = expand::tracepoints(staged, catalog, &mut diagnostics);
     let (plan, found) = compile_handlers(&expanded, catalog);
     diagnostics.extend(found);
-    diagnostics.sort_by_key(|it| (it.primary.file, it.primary.span.start, it.primary.span.end, it.code));
-    // A handler that is declared in a loop, or for many tracepoints, has its mistakes once.
-    diagnostics.dedup_by(|a, b| a.primary == b.primary && a.code == b.code);
+    let place = |it: &Diagnostic| (it.primary.file, it.primary.span.start, it.primary.span.end, it.code);
+    diagnostics.sort_by(|a, b| (place(a), &a.message).cmp(&(place(b), &b.message)));
+    // A handler that is declared in a loop, or for many tracepoints, has its mistakes once; that it is for
+    // functions that are not there, once a function.
+    let told_apart = |a: &Diagnostic, b: &Diagnostic| a.code == check::NO_SUCH_FUNCTION && a.message != b.message;
+    diagnostics.dedup_by(|a, b| a.primary == b.primary && a.code == b.code && !told_apart(a, b));
     (plan, diagnostics)
 }
 
