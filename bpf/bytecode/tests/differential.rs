@@ -535,8 +535,7 @@ fn in_kernel(image: &Image, ctx: &[u64]) -> Outcome {
     let object = open.load().expect("loads");
     let program = object.progs_mut().next().expect("has one");
     let mut ctx: Vec<u8> = ctx.iter().flat_map(|it| it.to_le_bytes()).collect();
-    let mut input = ProgramInput::default();
-    input.context_in = Some(&mut ctx);
+    let input = ProgramInput { context_in: Some(&mut ctx), ..ProgramInput::default() };
     let result = program.test_run(input).expect("runs").return_value;
     let mut maps = BTreeMap::new();
     let mut records = Vec::new();

@@ -507,7 +507,7 @@ fn an_untested_cupti_is_not_finalized_and_that_is_said() {
     cupti::launch(c"_Z1fv", 7, 0);
     let bye = disarm(&mut tracer);
     assert_eq!((bye.kind, cupti::FINALIZED.load(SeqCst)), (BYE, 0));
-    assert!(bye.text.contains("0.4 µs"), "{}", bye.text);
+    assert!(bye.text.contains("0.4 us"), "{}", bye.text);
 }
 
 #[test]

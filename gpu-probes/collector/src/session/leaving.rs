@@ -28,13 +28,13 @@ impl Session {
         if !self.may_finalize() {
             self.let_go();
             if self.wants(demand::KERNELS) {
-                notes.push("CUPTI stays loaded in the process: each launch may cost about 0.4 µs more until it exits");
+                notes.push("CUPTI stays loaded in the process: each launch may cost about 0.4 us more until it exits");
             }
         } else if !self.wait_for_finalize() {
             self.let_go();
             if self.wants(demand::KERNELS) {
                 notes.push(
-                    "no CUDA call came from whose return CUPTI could be torn down: each launch may cost about 0.4 µs more until the process exits",
+                    "no CUDA call came from whose return CUPTI could be torn down: each launch may cost about 0.4 us more until the process exits",
                 );
             }
         }
