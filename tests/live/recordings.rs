@@ -223,3 +223,59 @@ fn hits_of_tracepoints_are_recorded() {
     assert_eq!(replayed.rows("@")[probe], live.rows("@")[probe]);
     assert_eq!(replayed.map("@closed"), live.map("@closed"));
 }
+
+#[test]
+fn hits_that_did_not_fit_are_counted_in_the_recording() {
+    need_root!();
+    let program = cpu().display().to_string();
+    // The recording stands still while the program makes more hits than the ring has room for.
+    let line = format!("kill -STOP $PPID; {program} work 2 50000 > calls; kill -CONT $PPID");
+    let script = format!("uprobe(\"{program}:work\", |e| @n.count());");
+    let recorded = Trace::new(["record", "-o", "t.xpt", "-e", &script]).text().on(["sh", "-c", &line]).run().well();
+    let replayed = replay(&script, &recorded.path("t.xpt")).well();
+    let (seen, lost) = (replayed.map("@n").as_i64().unwrap(), replayed.loss("kernel_ring_full"));
+    assert!(lost > 0, "{seen} hits fit");
+    assert_eq!(seen + lost, 100_000);
+    assert!(recorded.stdout.contains("did not fit"), "{}", recorded.stdout);
+}
+
+#[test]
+fn hits_without_a_kernel_stack_have_not_lost_one() {
+    need_root!();
+    let program = cpu().display().to_string();
+    let script = format!("uprobe(\"{program}:work\", |e| @k[e.kstack].count());");
+    let recorded = Trace::new(["record", "-o", "t.xpt", "-e", &script])
+        .text()
+        .on([program.as_str(), "work", "1", "50"])
+        .run()
+        .well();
+    let replayed = replay(&script, &recorded.path("t.xpt")).well();
+    let live = Trace::script(&script).on([program.as_str(), "work", "1", "50"]).run().well();
+    assert_eq!(replayed.map("@k"), live.map("@k"));
+    assert_eq!((live.loss("kernel_stack"), replayed.loss("kernel_stack")), (0, 0));
+}
+
+#[test]
+fn many_hits_before_the_first_gpu_process_leave_it_a_software_gpu() {
+    need_root!();
+    let (program, server) = (cpu().display().to_string(), workload("server").display().to_string());
+    let line = format!("{program} work 2 35000 > calls; {server} --requests=2");
+    let script = format!("uprobe(\"{program}:work\", |e| @n.count());");
+    let recorded =
+        Trace::new(["record", "-o", "t.xpt", "-e", &script]).text().on_softgpu().on(["sh", "-c", &line]).run().well();
+    let done = Trace::new(["summary", "--replay"]).args([recorded.path("t.xpt")]).text().run().well();
+    assert!(done.stdout.contains("software GPU") && done.stdout.contains("launches 8 = joined 8"), "{}", done.stdout);
+}
+
+#[test]
+fn what_a_process_had_open_is_closed_when_it_is_over() {
+    let server = workload("server").display().to_string();
+    let run = format!("{server} --requests=1 > account");
+    // A moment for the farewell of the last one to be heard.
+    let count = "sleep 0.5; ls /proc/$PPID/fd | wc -l";
+    let line = format!("{run}; {count}; for i in 1 2 3 4 5 6; do {run}; done; {count}");
+    let done = Trace::one_liner("kernel(|k| @n[k.pid].count());").on_softgpu().on(["sh", "-c", &line]).run().well();
+    assert_eq!(done.rows("@n").len(), 7);
+    let open: Vec<u32> = done.stdout.lines().filter_map(|it| it.parse().ok()).collect();
+    assert!(matches!(open[..], [before, after] if after <= before), "{open:?} files open: {}", done.stdout);
+}

@@ -28,6 +28,8 @@ use xputrace_model::stack::StackKey;
 pub struct Kernel {
     // Dropped in this order: links first, then what they refer to.
     links: Links,
+    /// At the collectors' marker function.
+    markers: Links,
     image: Image,
     loaded: Loaded,
     roles: Roles,
@@ -65,6 +67,7 @@ impl Kernel {
             Roles { losses: plan.kernel_losses, stacks: plan.kernel_stacks, targets: plan.targets, tags: plan.tags };
         Ok(Kernel {
             links: Links::default(),
+            markers: Links::default(),
             image,
             loaded,
             roles,
@@ -119,6 +122,7 @@ impl Kernel {
         self.functions.clear();
         self.alive.clear();
         self.links = Links::default();
+        self.markers = Links::default();
     }
 
     /// Readable when [`Kernel::poll`] has something to do.
@@ -265,19 +269,26 @@ impl Kernel {
         let programs: Vec<usize> = handlers.filter_map(|it| it.program).collect();
         for program in &programs {
             let link = attach::link_place(&self.loaded.programs, *program, pid, file, file_offset)?;
-            self.links.add(Some(pid), vec![link]);
+            self.markers.add(Some(pid), vec![link]);
         }
         Ok(programs.len())
+    }
+
+    /// Undoes [`Kernel::add_tag_array`] and [`Kernel::attach_marker`], whatever they came to: for a
+    /// process whose collector is not armed after all. Its other probes stay.
+    pub fn detach_marker(&mut self, pid: u32) {
+        self.markers.remove(pid);
+        if let Some(tags) = self.roles.tags.and_then(|it| self.map(it)) {
+            // Most processes have no tag array.
+            let _ = tags.delete(&pid.to_ne_bytes());
+        }
     }
 
     /// Forgets a process that has ended, where process events are refused and cannot tell.
     pub fn forget(&mut self, pid: u32) {
         self.links.remove(pid);
         self.alive.remove(&pid);
-        if let Some(tags) = self.roles.tags.and_then(|it| self.map(it)) {
-            // Most processes have no tag array.
-            let _ = tags.delete(&pid.to_ne_bytes());
-        }
+        self.detach_marker(pid);
     }
 
     fn watch_processes(&mut self, scope: &Scope) {

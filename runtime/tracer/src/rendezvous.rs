@@ -87,19 +87,29 @@ impl Listener {
 
     /// The next collector that has connected and said hello; `None` when there is none. Never
     /// blocks for longer than 100 ms (a peer that connects and says nothing is dropped).
-    pub fn accept(&self) -> Option<Target> {
+    ///
+    /// # Errors
+    /// When the system refuses another connection. The peer goes on waiting for one then, and
+    /// [`Listener::fd`] stays readable.
+    pub fn accept(&self) -> Result<Option<Target>, RendezvousError> {
         loop {
             // SAFETY: a listening socket; no address is asked for.
             let fd = unsafe {
                 libc::accept4(self.socket.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC)
             };
             if fd < 0 {
-                return None;
+                let answer = io::Error::last_os_error();
+                match answer.raw_os_error() {
+                    Some(libc::EAGAIN) => return Ok(None),
+                    // Of a peer that has gone meanwhile.
+                    Some(libc::EINTR | libc::ECONNABORTED) => continue,
+                    _ => return Err(failed("accept a collector's connection", answer)),
+                }
             }
             // SAFETY: accept4 just returned it, nobody else owns it.
             let socket = unsafe { OwnedFd::from_raw_fd(fd) };
             if let Some(target) = self.greet(socket) {
-                return Some(target);
+                return Ok(Some(target));
             }
         }
     }
@@ -601,6 +611,14 @@ mod tests {
         let directory = path.parent().unwrap();
         assert_eq!((mode(&path) & 0o222, mode(directory) & 0o077), (0o222, 0o011));
         std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn an_accept_that_fails_is_no_silence() {
+        let socket = seqpacket().unwrap();
+        let listener = Listener { socket, value: String::new(), path: None, allowed_uids: Vec::new() };
+        let error = listener.accept().unwrap_err();
+        assert!(error.to_string().contains("accept a collector's connection"), "{error}");
     }
 
     #[test]

@@ -12,15 +12,16 @@
 use crate::names::{Demangle, Names};
 use crate::pipeline::{self, CollectorTotals, Pipeline, ProcessIndex, ProcessInfo, Sink};
 use crate::prints;
-use crate::recording::{Damage, Entry, FrameInfo, GpuKind, Hit, Meta, ProcessMapping, Reader, hits};
+use crate::recording::{Damage, Entry, FrameInfo, GpuKind, Hit, Meta, Reader, hits};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use xputrace_bytecode::helper;
 use xputrace_bytecode::vm::Env;
 use xputrace_model::context::{GpuContext, WORDS, word};
+use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::plan::{Place, Plan, Probe, record as plan_record};
 use xputrace_model::schema::Event;
-use xputrace_model::stack::StackKey;
+use xputrace_model::stack::{self, StackKey};
 use xputrace_wire::record::{Frame, Header, Launch, Record, framed, kind, records};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -39,31 +40,20 @@ fn listed(names: &[String]) -> String {
     if names.is_empty() { "no CPU probes".into() } else { names.join(", ") }
 }
 
-/// What is left after a replay.
-pub struct Replayed {
-    /// With all events handled; its parts are whole tables.
-    pub pipeline: Pipeline,
-    /// The collectors' own totals.
-    pub totals: Vec<CollectorTotals>,
-    /// From the start of the recording to the last thing that happened in it.
-    pub span_nanos: u64,
-    pub meta: Meta,
-    /// Names of frames, by stack.
-    pub frames: FxHashMap<StackKey, Vec<FrameInfo>>,
-    pub mappings: Vec<ProcessMapping>,
-    /// What of the recording could not be read.
-    pub damage: Option<Damage>,
-}
-
 /// What a replay found beside the handled events.
 #[derive(Default)]
 pub struct Outcome {
     /// Processes that used CUDA.
     pub processes: u64,
+    /// The collectors' own totals.
     pub totals: Vec<CollectorTotals>,
+    /// From the start of the recording to the last thing that happened in it.
     pub span_nanos: u64,
+    /// Names of frames, by stack.
     pub frames: FxHashMap<StackKey, Vec<FrameInfo>>,
-    pub mappings: Vec<ProcessMapping>,
+    /// What CPU probes lost while it was recorded, but for stacks: handlers count those that they ask for.
+    pub losses: Losses,
+    /// What of the recording could not be read.
     pub damage: Option<Damage>,
 }
 
@@ -71,7 +61,7 @@ pub struct Outcome {
 pub struct Opened {
     plan: Arc<Plan>,
     meta: Meta,
-    recording: Reader,
+    tape: Tape,
 }
 
 /// Makes a pipeline for a plan over a recording; nothing has happened in it yet, so that
@@ -83,15 +73,21 @@ pub fn open(plan: Arc<Plan>, recording: Reader, demangle: Demangle) -> Result<(P
     let meta = recording.meta().clone();
     check(&plan, &meta)?;
     let pipeline = Pipeline::all_native(plan.clone(), demangle)?;
-    Ok((pipeline, Opened { plan, meta, recording }))
+    Ok((pipeline, Opened { plan, meta, tape: Tape::load(recording) }))
 }
 
 impl Opened {
+    /// Whether the times of any process mean nothing.
+    pub fn is_of_software_gpu(&self) -> bool {
+        self.tape.gpus.contains(&GpuKind::Software) || self.meta.gpu == GpuKind::Software
+    }
+
     /// Runs the plan over everything in the recording. `begin` and `end` are the caller's business.
     pub fn run(self, pipeline: &mut Pipeline, sink: &mut dyn Sink) -> Outcome {
-        let mut tape = Tape::load(self.recording);
+        let mut tape = self.tape;
         let handlers = KernelHandlers::of(&self.plan, &self.meta);
-        let mut replay = Replay { handlers, pipeline, now: 0, totals: Vec::new() };
+        let lost_stack = if self.meta.tells_losses { EEXIST } else { EFAULT };
+        let mut replay = Replay { handlers, pipeline, now: 0, totals: Vec::new(), lost_stack };
         let mut causes = tape.causes(replay.handlers.launch.is_empty());
         for at in 0..tape.entries.len() {
             if sink.is_over() {
@@ -111,22 +107,11 @@ impl Opened {
             span_nanos: replay.now.saturating_sub(self.meta.monotonic_nanos),
             totals: replay.totals,
             frames: tape.frames,
-            mappings: tape.mappings,
+            losses: tape.losses,
             damage: tape.damage,
             processes: tape.pids.len() as u64,
         }
     }
-}
-
-/// [`open`] and [`Opened::run`] in one, for plans without `begin` handlers.
-///
-/// # Errors
-/// As [`open`].
-pub fn replay(plan: Arc<Plan>, recording: Reader, demangle: Demangle, sink: &mut dyn Sink) -> Result<Replayed, Error> {
-    let (mut pipeline, opened) = open(plan, recording, demangle)?;
-    let meta = opened.meta.clone();
-    let Outcome { totals, span_nanos, frames, mappings, damage, .. } = opened.run(&mut pipeline, sink);
-    Ok(Replayed { pipeline, totals, span_nanos, meta, frames, mappings, damage })
 }
 
 /// Every CPU probe of the plan must have been recorded.
@@ -154,7 +139,8 @@ struct Tape {
     comms: FxHashMap<(u32, u32), [u8; 16]>,
     pids: FxHashMap<u32, u32>,
     frames: FxHashMap<StackKey, Vec<FrameInfo>>,
-    mappings: Vec<ProcessMapping>,
+    gpus: Vec<GpuKind>,
+    losses: Losses,
     damage: Option<Damage>,
 }
 
@@ -180,7 +166,8 @@ impl Tape {
             comms: FxHashMap::default(),
             pids: FxHashMap::default(),
             frames: FxHashMap::default(),
-            mappings: Vec::new(),
+            gpus: Vec::new(),
+            losses: Losses::default(),
             damage: None,
         };
         for entry in &mut recording {
@@ -193,10 +180,14 @@ impl Tape {
     fn add(&mut self, entry: Entry) {
         match entry {
             Entry::Hit(hit) => self.hits.push(hit),
-            Entry::Mappings(mappings) => self.mappings.extend(mappings),
-            Entry::Symbols(symbols) => symbols.into_iter().for_each(|(key, frames)| self.add_frames(key, frames)),
-            Entry::ProcessStart { process, pid, ref comm, pid_in_target, .. } => {
+            Entry::Symbols(symbols) => self.frames.extend(symbols),
+            Entry::Losses(losses) => {
+                let told_here = losses.iter().filter(|it| it.0 != Loss::KernelStack);
+                told_here.for_each(|(loss, _, n)| self.losses.add(loss, n));
+            }
+            Entry::ProcessStart { process, pid, ref comm, pid_in_target, gpu, .. } => {
                 self.pids.insert(process, pid);
+                self.gpus.extend(Some(gpu).filter(|it| !self.gpus.contains(it)));
                 let mut padded = [0; 16];
                 let n = comm.len().min(15);
                 padded[..n].copy_from_slice(&comm.as_bytes()[..n]);
@@ -209,14 +200,6 @@ impl Tape {
             }
             Entry::ProcessEnd { .. } => self.entries.push(entry),
         }
-    }
-
-    /// Stack keys of a replay have no exec generation: what a program knows of it is the kernel's.
-    fn add_frames(&mut self, key: StackKey, frames: Vec<FrameInfo>) {
-        if let StackKey::KernelUser { pid, id, .. } = key {
-            self.frames.entry(StackKey::KernelUser { pid, exec: 0, id }).or_insert_with(|| frames.clone());
-        }
-        self.frames.insert(key, frames);
     }
 
     /// Learns names, and takes out the tags that the recorded script set: they are not this one's.
@@ -270,6 +253,8 @@ struct Replay<'a> {
     pipeline: &'a mut Pipeline,
     now: u64,
     totals: Vec<CollectorTotals>,
+    /// What the kernel answers where a hit's stack has the word 0.
+    lost_stack: i64,
 }
 
 /// Programs of the kernel: by recorded probe, and at the launch marker.
@@ -305,7 +290,7 @@ impl KernelHandlers {
 
 impl Replay<'_> {
     fn run(&mut self, cause: &Cause, tape: &mut Tape, sink: &mut dyn Sink) {
-        self.advance(cause.time, sink);
+        self.advance(cause.time);
         match cause.what {
             What::Hit(at) => self.run_hit(&tape.hits[at], sink),
             What::Launch { entry, ring, offset } => {
@@ -329,7 +314,8 @@ impl Replay<'_> {
         for it in handlers {
             let Some(program) = (if hit.entry { it.entry_program } else { it.program }) else { continue };
             let memory = Memory::of_hit(hit);
-            let mut env = CpuEnv { plan: &state.plan, names: &state.names, hit, cookie, memory, sink };
+            let lost_stack = self.lost_stack;
+            let mut env = CpuEnv { plan: &state.plan, names: &state.names, hit, cookie, memory, lost_stack, sink };
             if let Err(fault) = state.engine.run(program, &hit.context, &mut env) {
                 state.count_fault(it.probe, fault);
             }
@@ -347,7 +333,8 @@ impl Replay<'_> {
         let state = self.pipeline.state_mut();
         for (probe, program) in &self.handlers.launch {
             let memory = Memory { parts: vec![(WORDS_AT, words.as_bytes()), (SYMBOL_AT, symbol.map_or(&[], |it| it))] };
-            let mut env = CpuEnv { plan: &state.plan, names: &state.names, hit: &hit, cookie: 0, memory, sink };
+            let (plan, names, hit) = (&*state.plan, &state.names, &hit);
+            let mut env = CpuEnv { plan, names, hit, cookie: 0, memory, lost_stack: EFAULT, sink };
             if let Err(fault) = state.engine.run(*program, &hit.context, &mut env) {
                 state.count_fault(*probe, fault);
             }
@@ -364,7 +351,7 @@ impl Replay<'_> {
 
     fn take(&mut self, entry: &Entry, sink: &mut dyn Sink) {
         match entry {
-            Entry::ProcessStart { process, pid, pid_in_target, comm, generation, time_nanos } => {
+            Entry::ProcessStart { process, pid, pid_in_target, comm, generation, time_nanos, gpu: _ } => {
                 self.fill_up_to(*process);
                 self.pipeline.add_process(ProcessInfo {
                     pid: *pid,
@@ -372,19 +359,19 @@ impl Replay<'_> {
                     comm: comm.clone(),
                     generation: *generation,
                 });
-                self.advance(*time_nanos, sink);
+                self.advance(*time_nanos);
             }
             Entry::Wire { process, time_nanos, rings } => {
                 self.fill_up_to(process.saturating_add(1));
                 self.pipeline.feed(ProcessIndex(*process), rings, sink);
-                self.advance(*time_nanos, sink);
+                self.advance(*time_nanos);
             }
             Entry::ProcessEnd { process, time_nanos, totals } => {
                 self.pipeline.end_process(ProcessIndex(*process), *totals, sink);
                 self.totals.push(*totals);
-                self.advance(*time_nanos, sink);
+                self.advance(*time_nanos);
             }
-            Entry::Hit(_) | Entry::Mappings(_) | Entry::Symbols(_) => {}
+            Entry::Hit(_) | Entry::Symbols(_) | Entry::Losses(_) => {}
         }
     }
 
@@ -395,11 +382,8 @@ impl Replay<'_> {
         }
     }
 
-    fn advance(&mut self, time: u64, sink: &mut dyn Sink) {
-        if time > self.now {
-            self.now = time;
-            sink.advance(time, self.pipeline.state_mut());
-        }
+    fn advance(&mut self, time: u64) {
+        self.now = self.now.max(time);
     }
 }
 
@@ -500,10 +484,17 @@ struct CpuEnv<'a> {
     /// Id of the probed function's name in this run.
     cookie: u64,
     memory: Memory<'a>,
+    /// What the kernel answers where the hit's stack has the word 0.
+    lost_stack: i64,
     sink: &'a mut dyn Sink,
 }
 
+/// Answers of the kernel where there is no stack, and where it could not store one.
 const EFAULT: i64 = -14;
+const EEXIST: i64 = -17;
+/// Where programs over a recording find the exec generation of a hit's process, from the task:
+/// for [`xputrace_model::catalog::Catalog::exec_id_offset`]. The address is made up.
+pub const EXEC_ID_OFFSET: u32 = 0x3000;
 
 impl Env for CpuEnv<'_> {
     fn ktime_ns(&mut self) -> u64 {
@@ -533,7 +524,11 @@ impl Env for CpuEnv<'_> {
 
     fn stack_id(&mut self, flags: u64) -> i64 {
         let word = if flags & helper::STACK_USER as u64 != 0 { self.hit.ustack } else { self.hit.kstack };
-        if word == 0 { EFAULT } else { i64::from(word as u32) }
+        match word {
+            0 => self.lost_stack,
+            stack::EMPTY => EFAULT,
+            taken => i64::from(taken as u32),
+        }
     }
 
     fn attach_cookie(&mut self) -> u64 {
@@ -545,6 +540,13 @@ impl Env for CpuEnv<'_> {
     }
 
     fn read_memory(&mut self, user: bool, address: u64, out: &mut [u8]) -> bool {
+        if let (StackKey::KernelUser { exec, .. }, false) = (StackKey::from_word(self.hit.ustack), user)
+            && address == u64::from(EXEC_ID_OFFSET)
+        {
+            out.fill(0);
+            out.first_mut().into_iter().for_each(|it| *it = exec);
+            return true;
+        }
         let bytes = self.memory.at(address).filter(|_| user).and_then(|it| it.get(..out.len()));
         bytes.map(|it| out.copy_from_slice(it)).is_some()
     }

@@ -6,22 +6,26 @@ use common::*;
 use proptest::prelude::*;
 use std::sync::Arc;
 use xputrace_bytecode::insn::{Reg, Size};
+use xputrace_bytecode::vm::{Engine, Env};
 use xputrace_bytecode::{Assembler, Home, ProgramKind, helper};
+use xputrace_model::catalog::{Catalog, TracepointFormat};
 use xputrace_model::context::word;
-use xputrace_model::plan::{Demand, Place, Plan};
+use xputrace_model::loss::{Loss, Losses};
+use xputrace_model::plan::{Demand, Place, Plan, ProbeScope};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Scalar, TableId, TableKind, Value};
 use xputrace_tracer::recording::{
-    self, Entry, FrameInfo, GpuKind, Hit, Meta, ProbeInfo, ProcessMapping, Reader, UserString, Writer,
+    self, Entry, FrameInfo, GpuKind, Hit, Meta, ProbeInfo, Reader, UserString, Writer, hits,
 };
-use xputrace_tracer::{CollectorTotals, replay};
+use xputrace_tracer::replay::{self, Outcome};
+use xputrace_tracer::{CollectorTotals, Pipeline};
 use xputrace_wire::record::{Kernel, Launch};
 
 fn meta() -> Meta {
     Meta {
         command: vec!["./app".into()],
-        gpu: GpuKind::Software,
+        tells_losses: true,
         probes: vec![ProbeInfo { name: "uprobe:app:f".into(), ..Default::default() }],
         ..Default::default()
     }
@@ -56,6 +60,7 @@ fn entries() -> Vec<Entry> {
             comm: "app".into(),
             generation: 1,
             time_nanos: 1,
+            gpu: GpuKind::Software,
         },
         Entry::Hit(hit(500, 42)),
         Entry::Hit(hit(2_000, 43)),
@@ -65,9 +70,22 @@ fn entries() -> Vec<Entry> {
             time_nanos: 5_000,
             totals: CollectorTotals { launches: 2, kernels: 2, ..Default::default() },
         },
-        Entry::Mappings(vec![ProcessMapping { pid: 100, path: "/app".into(), ..Default::default() }]),
         Entry::Symbols(vec![(stack, vec![frame])]),
+        Entry::Losses(losses()),
     ]
+}
+
+/// What the CPU probes of [`entries`] lost.
+fn losses() -> Losses {
+    let mut losses = Losses::default();
+    [(Loss::KernelRingFull, 3), (Loss::KernelStack, 2)].into_iter().for_each(|(loss, n)| losses.add(loss, n));
+    losses
+}
+
+fn replay(plan: Plan, reader: Reader) -> Result<(Pipeline, Outcome), replay::Error> {
+    let (mut pipeline, opened) = replay::open(Arc::new(plan), reader, demangle)?;
+    let outcome = opened.run(&mut pipeline, &mut Recorder::default());
+    Ok((pipeline, outcome))
 }
 
 fn written(entries: &[Entry]) -> Vec<u8> {
@@ -165,6 +183,11 @@ fn store_argument() -> xputrace_bytecode::Program {
     let mut asm = Assembler::new();
     asm.ldx(Size::Dw, Reg::R2, Reg::R1, 112);
     asm.stx(Size::Dw, Reg::FP, -16, Reg::R2);
+    store_in_seen(asm)
+}
+
+/// The rest of a program that stores the word at -16.
+fn store_in_seen(mut asm: Assembler) -> xputrace_bytecode::Program {
     tid_at_8(&mut asm);
     asm.ld_map(Reg::R1, 1);
     pointer(&mut asm, Reg::R2, -8);
@@ -174,6 +197,19 @@ fn store_argument() -> xputrace_bytecode::Program {
     asm.mov_imm(Reg::R0, 0);
     asm.exit();
     program("store", ProgramKind::Uprobe, asm)
+}
+
+/// `@seen[tid]` = the exec generation of the process that was hit.
+fn store_exec() -> xputrace_bytecode::Program {
+    let mut asm = Assembler::new();
+    asm.call(helper::GET_CURRENT_TASK);
+    asm.mov(Reg::R3, Reg::R0);
+    asm.alu_imm(xputrace_bytecode::insn::Alu::Add, Reg::R3, replay::EXEC_ID_OFFSET as i32);
+    asm.st_imm(Size::Dw, Reg::FP, -16, 0);
+    pointer(&mut asm, Reg::R1, -16);
+    asm.mov_imm(Reg::R2, 4);
+    asm.call(helper::PROBE_READ_KERNEL);
+    store_in_seen(asm)
 }
 
 /// `slot = { 1, @seen[tid] }`, the slot's number being the second argument.
@@ -219,17 +255,42 @@ fn pointer(asm: &mut Assembler, to: Reg, offset: i32) {
 
 #[test]
 fn tags_come_from_the_probe_that_was_hit_before_the_launch() {
-    let mut sink = Recorder::default();
     let reader = Reader::new(written(&entries())).unwrap();
-    let replayed =
-        replay::replay(Arc::new(tagging_plan()), reader, demangle, &mut sink).unwrap_or_else(|it| panic!("{it}"));
-    let mut rows = replayed.pipeline.part(TableId(0));
+    let (pipeline, outcome) = replay(tagging_plan(), reader).unwrap_or_else(|it| panic!("{it}"));
+    let mut rows = pipeline.part(TableId(0));
     rows.sort_by(|a, b| a.0.cmp(&b.0));
     let row = |tag, nanos| (vec![Value::Int(tag)], Cell::Number(nanos));
     assert_eq!(rows, [row(42, 100), row(43, 200)]);
-    assert_eq!(replayed.pipeline.state().faults().count(), 0);
-    let stack = StackKey::KernelUser { pid: 100, exec: 0, id: 5 };
-    assert_eq!(replayed.frames[&stack][0].function, "main");
+    assert_eq!(pipeline.state().faults().count(), 0);
+    let stack = StackKey::KernelUser { pid: 100, exec: 3, id: 5 };
+    assert_eq!(outcome.frames[&stack][0].function, "main");
+}
+
+#[test]
+fn a_program_over_a_hit_finds_the_exec_generation_of_its_process() {
+    let mut plan = tagging_plan();
+    plan.image.programs[1] = store_exec();
+    let (pipeline, _) = replay(plan, Reader::new(written(&entries())).unwrap()).unwrap();
+    assert_eq!(pipeline.part(TableId(0)), [(vec![Value::Int(3)], Cell::Number(300))]);
+}
+
+#[test]
+fn what_was_lost_while_recording_is_told() {
+    let (_, outcome) = replay(tagging_plan(), Reader::new(written(&entries())).unwrap()).unwrap();
+    assert_eq!((outcome.losses.of(Loss::KernelRingFull), outcome.losses.of(Loss::KernelStack)), (3, 0));
+}
+
+#[test]
+fn the_software_gpu_is_known_whatever_came_first() {
+    let is_software = |entries: &[Entry]| {
+        let reader = Reader::new(written(entries)).unwrap();
+        replay::open(Arc::new(tagging_plan()), reader, demangle).unwrap().1.is_of_software_gpu()
+    };
+    let mut entries = entries();
+    let start = entries.remove(0);
+    assert!(!is_software(&entries));
+    entries.insert(2, start);
+    assert!(is_software(&entries), "hits came before the first process");
 }
 
 #[test]
@@ -237,7 +298,7 @@ fn a_probe_that_was_not_recorded_is_an_error_that_lists_those_that_were() {
     let mut plan = tagging_plan();
     plan.probes[1].name = "uprobe:app:g".into();
     let reader = Reader::new(written(&entries())).unwrap();
-    let error = replay::replay(Arc::new(plan), reader, demangle, &mut Recorder::default()).err().unwrap();
+    let error = replay(plan, reader).err().unwrap();
     assert_eq!(error.to_string(), "the recording has no hits of uprobe:app:g; it has uprobe:app:f");
 }
 
@@ -311,15 +372,15 @@ proptest! {
         let at = at % file.len();
         file[at] = value;
         if let Ok(reader) = Reader::new(file) {
-            let _ = replay::replay(Arc::new(tagging_plan()), reader, demangle, &mut Recorder::default());
+            let _ = replay(tagging_plan(), reader);
         }
     }
 
     #[test]
     fn any_entries_are_replayed(entries in proptest::collection::vec(any_entry(), 0..12)) {
         let reader = Reader::new(written(&entries)).unwrap();
-        let replayed = replay::replay(Arc::new(tagging_plan()), reader, demangle, &mut Recorder::default());
-        let account = replayed.unwrap_or_else(|it| panic!("{it}")).pipeline.account();
+        let (pipeline, _) = replay(tagging_plan(), reader).unwrap_or_else(|it| panic!("{it}"));
+        let account = pipeline.account();
         let found = account.joined.saturating_add(account.failed).saturating_add(account.lost);
         prop_assert_eq!(account.launches, found);
     }
@@ -346,7 +407,8 @@ fn any_entry() -> impl Strategy<Value = Entry> {
     prop_oneof![
         (process.clone(), any::<(u32, u32, u32, u64)>()).prop_map(
             |(process, (pid, pid_in_target, generation, time_nanos))| {
-                Entry::ProcessStart { process, pid, pid_in_target, comm: "app".into(), generation, time_nanos }
+                let (comm, gpu) = ("app".into(), GpuKind::Real);
+                Entry::ProcessStart { process, pid, pid_in_target, comm, generation, time_nanos, gpu }
             }
         ),
         (process.clone(), any::<u64>(), proptest::collection::vec(ring, 0..3))
@@ -364,4 +426,80 @@ fn any_entry() -> impl Strategy<Value = Entry> {
             }
         ),
     ]
+}
+
+/// A kernel whose answers about stacks are these; `exec` is the process's generation.
+struct Machine {
+    user: i64,
+    kernel: i64,
+    exec: u32,
+    records: Vec<Vec<u8>>,
+}
+
+const EXEC_OFFSET: u32 = 0x40;
+
+impl Catalog for Machine {
+    fn tracepoint(&self, _: &str, _: &str) -> Result<TracepointFormat, String> {
+        Err("there are none".into())
+    }
+
+    fn tracepoints(&self) -> Result<Vec<String>, String> {
+        Ok(Vec::new())
+    }
+
+    fn pid_namespace(&self) -> Option<(u64, u64)> {
+        None
+    }
+
+    fn exec_id_offset(&self) -> Option<u32> {
+        Some(EXEC_OFFSET)
+    }
+}
+
+impl Env for Machine {
+    fn ktime_ns(&mut self) -> u64 {
+        1
+    }
+
+    fn pid_tgid(&mut self) -> u64 {
+        100 << 32 | 7
+    }
+
+    fn stack_id(&mut self, flags: u64) -> i64 {
+        if flags & helper::STACK_USER as u64 != 0 { self.user } else { self.kernel }
+    }
+
+    fn read_memory(&mut self, user: bool, address: u64, out: &mut [u8]) -> bool {
+        let is_exec = !user && address == u64::from(EXEC_OFFSET);
+        is_exec.then(|| out.copy_from_slice(&self.exec.to_le_bytes())).is_some()
+    }
+
+    fn output(&mut self, _map: usize, data: &[u8]) -> bool {
+        self.records.push(data.to_vec());
+        true
+    }
+}
+
+#[test]
+fn recorded_hits_have_the_words_of_stacks_that_handlers_have() {
+    let mut plan = Plan::default();
+    let mut f = probe(Event::Uprobe, Place::Linux, None);
+    f.scope = ProbeScope::System;
+    plan.probes.push(f);
+    let stacks = |user: i64, kernel: i64| {
+        let mut machine = Machine { user, kernel, exec: 0x103, records: Vec::new() };
+        let recorder = hits::recorder(&plan, &machine).unwrap();
+        let mut engine = Engine::new(&recorder.plan.image, &[0], &mut |_, _| None).unwrap();
+        engine.run(0, &[0; 168], &mut machine).unwrap();
+        let hit = recorder.layouts.decode(&machine.records[0]).unwrap();
+        let losses = recorder.plan.kernel_losses.unwrap();
+        let count = |slot: u32| engine.lookup(losses, &slot.to_le_bytes()).unwrap()[0];
+        let of_loss = |loss| count(recorder.plan.loss_sites.iter().position(|it| it.loss == loss).unwrap() as u32);
+        ([hit.ustack, hit.kstack].map(StackKey::from_word), of_loss(Loss::KernelStack))
+    };
+    let (efault, eexist) = (-14, -17);
+    let user = StackKey::KernelUser { pid: 100, exec: 3, id: 5 };
+    assert_eq!(stacks(5, 6), ([user, StackKey::KernelKernel { id: 6 }], 0), "two programs of a process differ");
+    assert_eq!(stacks(5, efault), ([user, StackKey::Empty], 0), "what is not there is not lost");
+    assert_eq!(stacks(eexist, efault), ([StackKey::Lost, StackKey::Empty], 1));
 }

@@ -68,10 +68,10 @@ fn hello() -> Message {
 #[test]
 fn a_collector_is_armed_and_its_records_are_read() {
     let listener = Listener::new(None).unwrap();
-    assert!(listener.accept().is_none());
+    assert!(listener.accept().unwrap().is_none());
     let collector = connect(listener.value());
     say(&collector, &hello());
-    let mut target = listener.accept().unwrap();
+    let mut target = listener.accept().unwrap().unwrap();
     assert_eq!(
         (target.pid, target.cupti_version, target.cupti.as_str()),
         (std::process::id(), 130_001, "libcupti.so.13")
@@ -139,7 +139,7 @@ fn a_collector_of_another_version_is_named_and_strangers_are_dropped() {
     drop(silent);
     let other = connect(listener.value());
     say(&other, &Message::new(message::HELLO, &[99, 5], ""));
-    let target = listener.accept().unwrap();
+    let target = listener.accept().unwrap().unwrap();
     assert!(target.refusal.as_ref().unwrap().ends_with("speaks version 99 of the wire format"));
     target.leave_dormant();
     assert_eq!(hear(&other).0.kind, message::DORMANT);

@@ -4,6 +4,7 @@ use crate::recording::Tape;
 use crate::running::Running;
 use crate::target::Launch;
 use anyhow::{Context, Result, anyhow};
+use std::collections::HashMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use xputrace_tracer::rendezvous::{DEFAULT_SHAPE, Listener, Notice, Region, Target};
@@ -14,7 +15,12 @@ pub struct Collectors {
     listener: Listener,
     /// The collector's file, as the targets load it.
     file: PathBuf,
+    /// Those that record, or have left something to be read.
     targets: Vec<Traced>,
+    /// How often each process id has connected.
+    generations: HashMap<u32, u32>,
+    /// Whether the system let no further collector connect when it was last asked.
+    is_full: bool,
     /// Of processes that are gone.
     totals: Vec<CollectorTotals>,
     rings: Vec<Vec<u8>>,
@@ -23,8 +29,7 @@ pub struct Collectors {
 /// A process whose collector connected and was armed.
 struct Traced {
     target: Target,
-    /// `None` once the process is gone and all of it was read.
-    region: Option<Region>,
+    region: Region,
     process: ProcessIndex,
 }
 
@@ -33,42 +38,72 @@ impl Collectors {
     pub fn new(launch: &mut Launch) -> Result<Self> {
         let listener = Listener::new(launch.identity.as_ref().map(|it| it.uid))?;
         let file = launch.inject(listener.value())?;
-        Ok(Collectors { listener, file, targets: Vec::new(), totals: Vec::new(), rings: Vec::new() })
+        Ok(Collectors {
+            listener,
+            file,
+            targets: Vec::new(),
+            generations: HashMap::new(),
+            is_full: false,
+            totals: Vec::new(),
+            rings: Vec::new(),
+        })
     }
 
     /// Whether any process records, or has left something to be read.
     pub fn is_recording(&self) -> bool {
-        self.targets.iter().any(|it| it.region.is_some())
+        !self.targets.is_empty()
     }
 
-    /// Readable when there is something to do.
+    /// Readable when there is something to do. The listener is left out where nobody can be let
+    /// in: it stays readable then.
     pub fn fds(&self) -> impl Iterator<Item = RawFd> + '_ {
-        let targets = self.targets.iter().filter(|it| it.region.is_some()).map(|it| it.target.fd());
-        std::iter::once(self.listener.fd()).chain(targets)
+        let listener = (!self.is_full).then(|| self.listener.fd());
+        listener.into_iter().chain(self.targets.iter().map(|it| it.target.fd()))
     }
 
     /// The collectors' own totals, of processes past and present.
     pub fn totals(&self) -> Vec<CollectorTotals> {
-        let present = self.targets.iter().filter_map(|it| it.region.as_ref()).map(Region::totals);
+        let present = self.targets.iter().map(|it| it.region.totals());
         self.totals.iter().copied().chain(present).collect()
     }
 
     /// Arms new collectors, hears what they say, and drains every ring; whether there was anything.
     pub fn step(&mut self, running: &mut Running, tape: &mut Option<Tape>) -> bool {
-        while let Some(target) = self.listener.accept() {
-            let pid = target.pid;
-            if let Err(error) = self.arm(target, running, tape) {
-                running.report.note(&format!("process {pid} is not traced: {error:#}"));
-            }
-        }
+        self.accept(running, tape);
         let mut busy = false;
-        for at in 0..self.targets.len() {
+        let mut at = 0;
+        while at < self.targets.len() {
             busy |= self.drain(at, running, tape);
-            while let Some(notice) = self.targets[at].target.poll() {
-                self.heard(at, notice, running, tape);
+            match hear(&mut self.targets[at].target, running) {
+                Hearing::GoesOn => at += 1,
+                Hearing::IsOver => self.part_with(at, running, tape),
             }
         }
         busy
+    }
+
+    fn accept(&mut self, running: &mut Running, tape: &mut Option<Tape>) {
+        self.is_full = false;
+        loop {
+            match self.listener.accept() {
+                Ok(None) => return,
+                Ok(Some(target)) => self.arm_or_undo(target, running, tape),
+                Err(error) => {
+                    self.is_full = true;
+                    return running.report.fail(&format!("processes that start CUDA now are not traced: {error}"));
+                }
+            }
+        }
+    }
+
+    fn arm_or_undo(&mut self, target: Target, running: &mut Running, tape: &mut Option<Tape>) {
+        let pid = target.pid;
+        if let Err(error) = self.arm(target, running, tape) {
+            running.report.note(&format!("process {pid} is not traced: {error:#}"));
+            if let Some(kernel) = &mut running.results.borrow_mut().kernel {
+                kernel.detach_marker(pid);
+            }
+        }
     }
 
     /// Arms a collector before its process goes on.
@@ -86,8 +121,7 @@ impl Collectors {
         running.say_if_software(software);
         let plan = running.plan.clone();
         let mut results = running.results.borrow_mut();
-        let info = self.describe(&target);
-        let process = results.pipeline.add_process(info.clone());
+        let process = ProcessIndex(results.pipeline.n_processes() as u32);
         let mut tags = None;
         if let (true, Some(kernel)) = (plan.demand.launch_marker, &mut results.kernel) {
             tags = Some(kernel.add_tag_array(target.pid)?);
@@ -95,47 +129,33 @@ impl Collectors {
         }
         let tags = tags.as_ref().map(|it| it.as_raw_fd());
         let region = target.arm(&plan.demand, plan.demand.launch_stacks, DEFAULT_SHAPE, process.0, tags)?;
+        let info = self.describe(&target);
+        results.pipeline.add_process(info.clone());
         results.pipeline.translate_threads(process, target.thread_ids());
         if let Some(tape) = tape {
             running.report.tape_result(tape.process(process, &info, software));
         }
-        self.targets.push(Traced { target, region: Some(region), process });
+        self.targets.push(Traced { target, region, process });
         Ok(())
     }
 
-    fn describe(&self, target: &Target) -> ProcessInfo {
+    fn describe(&mut self, target: &Target) -> ProcessInfo {
         let comm = std::fs::read_to_string(format!("/proc/{}/comm", target.pid)).unwrap_or_default();
-        let before = self.targets.iter().filter(|it| it.target.pid == target.pid).count();
+        let seen = self.generations.entry(target.pid).or_default();
+        let generation = std::mem::replace(seen, *seen + 1);
         ProcessInfo {
             pid: target.pid,
             pid_in_target: if target.pid_in_target == target.pid { 0 } else { target.pid_in_target },
             comm: comm.trim().into(),
-            generation: before as u32,
-        }
-    }
-
-    fn heard(&mut self, at: usize, notice: Notice, running: &mut Running, tape: &mut Option<Tape>) {
-        match notice {
-            Notice::Armed { notes, .. } => notes.iter().for_each(|it| running.report.note(it)),
-            Notice::Refused { reason, .. } => {
-                running.report.note(&reason);
-                running.report.refusals.push(reason);
-                self.part_with(at, running, tape);
-            }
-            Notice::Bye { notes } => {
-                notes.iter().for_each(|it| running.report.note(it));
-                self.part_with(at, running, tape);
-            }
-            Notice::Closed => self.part_with(at, running, tape),
+            generation,
         }
     }
 
     /// One drain of a process's rings; whether there was anything.
     fn drain(&mut self, at: usize, running: &mut Running, tape: &mut Option<Tape>) -> bool {
         let traced = &mut self.targets[at];
-        let Some(region) = &mut traced.region else { return false };
-        let marks = region.marks();
-        region.take_into(&marks, &mut self.rings);
+        let marks = traced.region.marks();
+        traced.region.take_into(&marks, &mut self.rings);
         if self.rings.iter().all(Vec::is_empty) {
             return false;
         }
@@ -152,15 +172,15 @@ impl Collectors {
         true
     }
 
-    /// Reads what a process left behind, and closes its account.
+    /// Reads what a process left behind, closes its account, and lets it go.
     fn part_with(&mut self, at: usize, running: &mut Running, tape: &mut Option<Tape>) {
         // Twice: a name may have been written behind what the first drain saw. A target that still
         // writes is not followed for ever.
         for _ in 0..2 {
             self.drain(at, running, tape);
         }
-        let Some(region) = self.targets[at].region.take() else { return };
-        let (process, totals) = (self.targets[at].process, region.totals());
+        let Traced { region, process, .. } = self.targets.remove(at);
+        let totals = region.totals();
         self.totals.push(totals);
         if let Some(tape) = tape {
             running.report.tape_result(tape.end_process(process, &totals));
@@ -172,15 +192,41 @@ impl Collectors {
 
     /// Asks every collector for its last flush; they answer with a bye.
     pub fn disarm(&mut self) {
-        self.targets.iter_mut().filter(|it| it.region.is_some()).for_each(|it| it.target.disarm());
+        self.targets.iter_mut().for_each(|it| it.target.disarm());
     }
 
     /// Closes every account, whether its collector has said bye or not.
     pub fn part_with_all(&mut self, running: &mut Running, tape: &mut Option<Tape>) {
-        for at in 0..self.targets.len() {
-            self.part_with(at, running, tape);
+        while !self.targets.is_empty() {
+            self.part_with(0, running, tape);
         }
     }
+}
+
+/// Whether more is to come from a collector.
+enum Hearing {
+    GoesOn,
+    IsOver,
+}
+
+/// What a collector has said since.
+fn hear(target: &mut Target, running: &mut Running) -> Hearing {
+    while let Some(notice) = target.poll() {
+        match notice {
+            Notice::Armed { notes, .. } => notes.iter().for_each(|it| running.report.note(it)),
+            Notice::Refused { reason, .. } => {
+                running.report.note(&reason);
+                running.report.refusals.push(reason);
+                return Hearing::IsOver;
+            }
+            Notice::Bye { notes } => {
+                notes.iter().for_each(|it| running.report.note(it));
+                return Hearing::IsOver;
+            }
+            Notice::Closed => return Hearing::IsOver,
+        }
+    }
+    Hearing::GoesOn
 }
 
 /// Whether the CUPTI that a process found is the software GPU's: all its libraries are one file,

@@ -11,9 +11,10 @@ use crate::stacks::{self, Stacks};
 use crate::status::{Ending, FAILED};
 use crate::{live, machine};
 use anyhow::{Context, Result, anyhow, bail};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::BufWriter;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -22,9 +23,9 @@ use xputrace_model::plan::Plan;
 use xputrace_model::schema::Event;
 use xputrace_model::stack::{Frame, StackKey};
 use xputrace_tracer::recording::{
-    Damage, Entry, FrameInfo, GpuKind, Hit, Meta, Reader, TracepointFieldInfo, UserString, Writer, hits,
+    Damage, Entry, FrameInfo, GpuKind, Meta, Reader, TracepointFieldInfo, UserString, Writer, hits,
 };
-use xputrace_tracer::replay::open;
+use xputrace_tracer::replay::{EXEC_ID_OFFSET, open};
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
 
 /// `xputrace record [SCRIPT] -o T.xpt -- CMD`: everything of the GPU side, and the hits of the
@@ -50,45 +51,48 @@ pub fn record(run: &Run) -> Result<ExitCode> {
 
 /// A recording being written.
 pub struct Tape {
-    /// `None` until a GPU process is seen: only then it is known what kind of GPU there is.
-    writer: Option<Writer<BufWriter<File>>>,
-    file: Option<File>,
-    meta: Meta,
-    path: PathBuf,
-    stacks: Vec<StackKey>,
+    writer: Writer<BufWriter<File>>,
+    draft: Draft,
+    /// Every stack in it once, in the order in which they are named at the end.
+    stacks: BTreeSet<StackKey>,
     layouts: hits::Layouts,
-    /// Hits from before the first entry of a GPU process.
-    early_hits: Vec<Hit>,
 }
 
 /// Where a recording is written until it is complete.
-fn draft_of(path: &std::path::Path) -> PathBuf {
-    let mut name = path.as_os_str().to_os_string();
-    name.push(".part");
-    PathBuf::from(name)
+struct Draft {
+    path: PathBuf,
+    /// Where it will be then.
+    target: PathBuf,
+    /// Whether there is more in it than the header.
+    is_begun: bool,
 }
 
-impl Drop for Tape {
-    /// A recording that was refused or failed leaves nothing behind.
+impl Draft {
+    fn of(target: &Path) -> Self {
+        let mut name = target.as_os_str().to_os_string();
+        name.push(".part");
+        Draft { path: name.into(), target: target.into(), is_begun: false }
+    }
+}
+
+impl Drop for Draft {
+    /// A recording that was refused leaves nothing behind. What a run that failed has recorded stays.
     fn drop(&mut self) {
-        if self.file.is_some() {
-            let _ = std::fs::remove_file(draft_of(&self.path));
+        if !self.is_begun {
+            let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Hits that are kept back until it is known what kind of GPU there is.
-const MOST_EARLY_HITS: usize = 65_536;
-
 impl Tape {
-    fn create(path: &std::path::Path, run: &Run, recorder: &hits::Recorder) -> Result<Self> {
+    fn create(path: &Path, run: &Run, recorder: &hits::Recorder) -> Result<Self> {
         // The draft takes its place when it is complete: of a device, too.
         if path.metadata().is_ok_and(|it| !it.is_file()) {
             bail!("cannot record into {}: it is not a regular file", path.display());
         }
         // An earlier recording of that name stays until this one is complete.
-        let draft = draft_of(path);
-        let file = File::create(&draft).with_context(|| format!("cannot create {}", draft.display()))?;
+        let draft = Draft::of(path);
+        let file = File::create(&draft.path).with_context(|| format!("cannot create {}", draft.path.display()))?;
         let meta = Meta {
             command: run.command.iter().map(|it| it.to_string_lossy().into_owned()).collect(),
             machine: machine::name(),
@@ -98,32 +102,18 @@ impl Tape {
             program: concat!("xputrace ", env!("CARGO_PKG_VERSION")).into(),
             probes: recorder.probes.clone(),
             launch_stacks: true,
+            tells_losses: true,
         };
-        let layouts = recorder.layouts.clone();
-        Ok(Tape {
-            writer: None,
-            file: Some(file),
-            meta,
-            path: path.into(),
-            stacks: Vec::new(),
-            layouts,
-            early_hits: Vec::new(),
-        })
+        let writer = Writer::new(BufWriter::new(file), &meta)?;
+        Ok(Tape { writer, draft, stacks: BTreeSet::new(), layouts: recorder.layouts.clone() })
     }
 
-    fn writer(&mut self) -> Result<&mut Writer<BufWriter<File>>> {
-        if let Some(file) = self.file.take() {
-            let mut writer = Writer::new(BufWriter::new(file), &self.meta)?;
-            for hit in std::mem::take(&mut self.early_hits) {
-                writer.write(&Entry::Hit(hit))?;
-            }
-            self.writer = Some(writer);
-        }
-        self.writer.as_mut().context("the recording could not be begun")
+    fn write(&mut self, entry: &Entry) -> Result<()> {
+        self.draft.is_begun = true;
+        Ok(self.writer.write(entry)?)
     }
 
     pub fn process(&mut self, process: ProcessIndex, info: &ProcessInfo, software: bool) -> Result<()> {
-        self.meta.gpu = if software { GpuKind::Software } else { GpuKind::Real };
         let entry = Entry::ProcessStart {
             process: process.0,
             pid: info.pid,
@@ -131,22 +121,24 @@ impl Tape {
             comm: info.comm.clone(),
             generation: info.generation,
             time_nanos: machine::monotonic_nanos(),
+            gpu: if software { GpuKind::Software } else { GpuKind::Real },
         };
-        Ok(self.writer()?.write(&entry)?)
+        self.write(&entry)
     }
 
     pub fn rings(&mut self, process: ProcessIndex, rings: &[Vec<u8>]) -> Result<()> {
         for record in rings.iter().flat_map(|it| xputrace_wire::record::records(it)) {
             if let Ok(xputrace_wire::record::Record::Stack { id, .. }) = record {
-                self.stacks.push(StackKey::Collector { process: process.0, id });
+                self.stacks.insert(StackKey::Collector { process: process.0, id });
             }
         }
-        Ok(self.writer()?.gather(process.0, machine::monotonic_nanos(), rings.to_vec())?)
+        self.draft.is_begun = true;
+        Ok(self.writer.gather(process.0, machine::monotonic_nanos(), rings.to_vec())?)
     }
 
     pub fn end_process(&mut self, process: ProcessIndex, totals: &CollectorTotals) -> Result<()> {
         let entry = Entry::ProcessEnd { process: process.0, time_nanos: machine::monotonic_nanos(), totals: *totals };
-        Ok(self.writer()?.write(&entry)?)
+        self.write(&entry)
     }
 
     /// A record of the kernel's ring that is not a print: a hit. Its cookie, which is an id of
@@ -157,31 +149,28 @@ impl Tape {
         if let Some(name) = results.pipeline.names().get(hit.cookie) {
             hit.strings.push(UserString { address: hits::FUNCTION_NAME, text: name.as_bytes().to_vec() });
         }
-        if self.writer.is_none() && self.early_hits.len() < MOST_EARLY_HITS {
-            self.early_hits.push(hit);
-            return Ok(());
-        }
-        Ok(self.writer()?.write(&Entry::Hit(hit))?)
+        self.write(&Entry::Hit(hit))
     }
 
-    /// Names every stack while its process's files are still known, and closes the file.
+    /// Names every stack while its process's files are still known, tells the losses, and closes
+    /// the file.
     pub fn finish(mut self, results: &mut Results) -> Result<()> {
-        self.stacks.sort_unstable();
-        self.stacks.dedup();
         let mut symbols = Vec::new();
         for stack in self.stacks.iter().copied() {
             if let Some(frames) = results.frames(stack) {
                 symbols.push((stack, frames.iter().map(info).collect()));
             }
         }
-        self.writer()?.write(&Entry::Symbols(symbols))?;
-        let writer = self.writer.take().context("the recording could not be begun")?;
-        writer.finish()?.into_inner().map_err(|it| anyhow!("cannot write {}: {}", self.path.display(), it.error()))?;
-        std::fs::rename(draft_of(&self.path), &self.path)
-            .with_context(|| format!("cannot rename the recording to {}", self.path.display()))?;
-        let size = std::fs::metadata(&self.path).map(|it| it.len()).unwrap_or(0);
+        self.write(&Entry::Symbols(symbols))?;
+        self.write(&Entry::Losses(results.cpu_losses()))?;
+        let Tape { writer, draft, .. } = self;
+        let path = &draft.target;
+        writer.finish()?.into_inner().map_err(|it| anyhow!("cannot write {}: {}", path.display(), it.error()))?;
+        std::fs::rename(&draft.path, path)
+            .with_context(|| format!("cannot rename the recording to {}", path.display()))?;
+        let size = std::fs::metadata(path).map(|it| it.len()).unwrap_or(0);
         let size = xputrace_render::human(size as i64, xputrace_model::schema::Unit::Bytes);
-        say(format_args!("wrote {} ({size})", self.path.display()));
+        say(format_args!("wrote {} ({size})", path.display()));
         Ok(())
     }
 }
@@ -216,18 +205,18 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     let plan = Arc::new(compiled.plan);
     let mut report = Report::new(run.options.quiet);
     note_intervals(&plan, &mut report);
-    let software = reader.meta().gpu == GpuKind::Software;
     let (pipeline, opened) = open(plan.clone(), reader, stacks::demangle)?;
     let results = Results::new(plan, None, pipeline, Stacks::default(), Printer::new(&run.options)?);
     check_stack_files(&results, &run.options)?;
     let mut running = Running::new(results, compiled.interpreter, report);
-    running.say_if_software(software);
+    running.say_if_software(opened.is_of_software_gpu());
     running.begin();
     let mut queue = running.queue();
     let outcome = opened.run(&mut running.results.borrow_mut().pipeline, &mut queue);
     for (key, frames) in &outcome.frames {
         running.results.borrow_mut().stacks.know(*key, frames.iter().map(frame).collect());
     }
+    running.results.borrow_mut().losses.merge(&outcome.losses);
     if let Some(damage) = &outcome.damage {
         running.report.fail(&describe(damage));
     }
@@ -283,7 +272,7 @@ impl Catalog for RecordedMachine {
     }
 
     fn exec_id_offset(&self) -> Option<u32> {
-        None
+        Some(EXEC_ID_OFFSET)
     }
 }
 

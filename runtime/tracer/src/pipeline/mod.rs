@@ -43,11 +43,6 @@ pub trait Sink {
     /// Kernels whose launch is not known come too, with word `JOINED` 0: whoever runs the
     /// handler decides by what it reads, as compiled handlers do themselves.
     fn interpret(&mut self, probe: usize, event: &GpuContext, state: &mut State);
-    /// In a replay: time has come this far (CLOCK_MONOTONIC nanoseconds of the recording), so
-    /// that intervals can fire.
-    fn advance(&mut self, now_nanos: u64, state: &mut State) {
-        let _ = (now_nanos, state);
-    }
     /// A handler called `exit(code)`.
     fn exit(&mut self, code: i64);
     /// Whether the run is over: no further event is handled.

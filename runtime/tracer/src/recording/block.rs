@@ -15,10 +15,10 @@ pub(super) mod kind {
     pub(crate) const WIRE: u32 = 2;
     pub(crate) const HITS: u32 = 3;
     pub(crate) const PROCESS_END: u32 = 4;
-    pub(crate) const MAPPINGS: u32 = 5;
     pub(crate) const SYMBOLS: u32 = 6;
     /// The writer finished: a file without it was cut.
     pub(crate) const END: u32 = 7;
+    pub(crate) const LOSSES: u32 = 8;
 }
 
 /// The head of a block.

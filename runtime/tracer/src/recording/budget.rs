@@ -3,8 +3,8 @@
 
 /// What any file may become.
 const LEAST: usize = 64 << 20;
-/// Bytes in memory for each byte of the file. Recordings have 10 to 50: each launch, kernel and
-/// hit has at least its time.
+/// Bytes in memory for each byte of the file. Recordings take 70 to 250 by this count, the more
+/// the more alike their events are; each launch, kernel and hit has at least its time.
 const MOST_GROWTH: usize = 1000;
 
 /// How many more bytes a recording may take.

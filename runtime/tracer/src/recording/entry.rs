@@ -2,6 +2,7 @@
 
 use crate::pipeline::CollectorTotals;
 use serde::{Deserialize, Serialize};
+use xputrace_model::loss::Losses;
 use xputrace_model::stack::StackKey;
 
 /// What the whole recording is about; the file's header.
@@ -16,6 +17,8 @@ pub struct Meta {
     pub unix_seconds: u64,
     /// CLOCK_MONOTONIC nanoseconds at the start.
     pub monotonic_nanos: u64,
+    /// Of recordings that do not say it of each process, as this version does.
+    #[serde(skip_serializing_if = "GpuKind::is_none")]
     pub gpu: GpuKind,
     /// Name and version of the program that wrote it.
     pub program: String,
@@ -23,6 +26,9 @@ pub struct Meta {
     pub probes: Vec<ProbeInfo>,
     /// Whether the collector was asked for launch stacks.
     pub launch_stacks: bool,
+    /// Whether what CPU probes lost is in the file. Where it is not, a stack's word of 0 may also
+    /// mean that there was none.
+    pub tells_losses: bool,
 }
 
 /// Whether the numbers come from a GPU.
@@ -35,6 +41,12 @@ pub enum GpuKind {
     Real,
     /// The stand-in: its times mean nothing.
     Software,
+}
+
+impl GpuKind {
+    fn is_none(&self) -> bool {
+        *self == GpuKind::None
+    }
 }
 
 /// A recorded CPU probe.
@@ -64,17 +76,25 @@ pub struct TracepointFieldInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// A process was armed.
-    ProcessStart { process: u32, pid: u32, pid_in_target: u32, comm: String, generation: u32, time_nanos: u64 },
+    ProcessStart {
+        process: u32,
+        pid: u32,
+        pid_in_target: u32,
+        comm: String,
+        generation: u32,
+        time_nanos: u64,
+        gpu: GpuKind,
+    },
     /// One drain of a process's rings, taken at this time.
     Wire { process: u32, time_nanos: u64, rings: Vec<Vec<u8>> },
     /// A CPU probe was hit.
     Hit(Hit),
     /// A process ended or was disarmed.
     ProcessEnd { process: u32, time_nanos: u64, totals: CollectorTotals },
-    /// Executable mappings, as perf or the collector reported them.
-    Mappings(Vec<ProcessMapping>),
     /// Names of frames; written at the end.
     Symbols(Vec<(StackKey, Vec<FrameInfo>)>),
+    /// What CPU probes lost while recording, by kind; written at the end.
+    Losses(Losses),
 }
 
 /// A hit of a recorded CPU probe, with everything a handler at that probe may read.
@@ -96,7 +116,7 @@ pub struct Hit {
     pub cgroup: u64,
     pub cookie: u64,
     pub func_ip: u64,
-    /// Words of [`StackKey`]; 0 where the stack was not asked for or was lost.
+    /// Words of [`StackKey`].
     pub ustack: u64,
     pub kstack: u64,
     /// The program's context: `pt_regs`, or the tracepoint's record.
@@ -110,20 +130,6 @@ pub struct Hit {
 pub struct UserString {
     pub address: u64,
     pub text: Vec<u8>,
-}
-
-/// An executable mapping of a process.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ProcessMapping {
-    pub pid: u32,
-    pub generation: u32,
-    pub start: u64,
-    pub end: u64,
-    pub file_offset: u64,
-    pub path: String,
-    /// Hexadecimal, empty where unknown.
-    pub build_id: String,
 }
 
 /// One named frame.

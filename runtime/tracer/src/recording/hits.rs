@@ -8,12 +8,13 @@
 
 use crate::recording::entry::{Hit, ProbeInfo, TracepointFieldInfo};
 use xputrace_bytecode::asm::AsmError;
-use xputrace_bytecode::insn::{Alu, Cond};
+use xputrace_bytecode::insn::{Alu, Cond, atomic};
 use xputrace_bytecode::{Assembler, Home, Image, MapKind, MapSpec, Program, ProgramKind, Reg, helper, insn::Size};
 use xputrace_model::catalog::{Catalog, TracepointFieldType, TracepointFormat};
-use xputrace_model::plan::{Demand, Place, Plan, Probe, Target, record};
+use xputrace_model::loss::Loss;
+use xputrace_model::plan::{Demand, LossSite, Place, Plan, Probe, Target, record};
 use xputrace_model::schema::Event;
-use xputrace_model::stack::{SOURCE_KERNEL_KERNEL, SOURCE_KERNEL_USER};
+use xputrace_model::stack::{EMPTY, SOURCE_KERNEL_KERNEL, SOURCE_KERNEL_USER};
 
 /// Bytes of `struct pt_regs` on x86-64, with which uprobe and sample contexts begin.
 const REGISTERS: usize = 168;
@@ -24,6 +25,19 @@ const RING_BYTES: u32 = 8 << 20;
 /// Frames of a kernel-taken stack.
 const STACK_FRAMES: u32 = 127;
 const STACKS: u32 = 16_384;
+/// What is counted of each probe while recording; its slots follow one another.
+const COUNTED: [Loss; 2] = [Loss::KernelRingFull, Loss::KernelStack];
+/// errno of a stack that is not there.
+const EFAULT: i32 = 14;
+
+/// Where programs keep something on their stack.
+mod slot {
+    /// The key of a map of 4 bytes.
+    pub(super) const KEY: i16 = -8;
+    /// `struct bpf_pidns_info { u32 pid; u32 tgid; }`: the thread, then the process.
+    pub(super) const IDS: i16 = -16;
+    pub(super) const EXEC: i16 = -24;
+}
 
 /// What a recording always asks of the collector.
 const EVERYTHING: Demand = Demand {
@@ -133,6 +147,7 @@ struct Builder<'a> {
     layouts: Layouts,
     ring: usize,
     stacks: usize,
+    losses: usize,
 }
 
 impl<'a> Builder<'a> {
@@ -154,22 +169,25 @@ impl<'a> Builder<'a> {
         let ring = map("xpu_ring", MapKind::Ringbuf, 0, 0, RING_BYTES);
         let stacks = map("xpu_stacks", MapKind::StackTrace, 4, STACK_FRAMES * 8, STACKS);
         let targets = map("xpu_targets", MapKind::Hash, 4, 4, 65_536);
+        let losses = map("xpu_losses", MapKind::PercpuArray, 4, 8, COUNTED.len() as u32);
         let recording = Plan {
             sources: plan.sources.clone(),
             strings: plan.strings.clone(),
             image,
             kernel_ring: Some(ring),
             kernel_stacks: Some(stacks),
+            kernel_losses: Some(losses),
             targets: Some(targets),
             demand: EVERYTHING,
             ..Plan::default()
         };
-        Builder { catalog, plan: recording, probes: Vec::new(), layouts: Layouts::default(), ring, stacks }
+        Builder { catalog, plan: recording, probes: Vec::new(), layouts: Layouts::default(), ring, stacks, losses }
     }
 
     fn add(&mut self, probe: &Probe) -> Result<(), RecorderError> {
         let number = self.probes.len() as u32;
         let (kind, size, format) = self.context(probe)?;
+        self.plan.loss_sites.extend(COUNTED.map(|loss| LossSite { loss, site: probe.site, table: None }));
         let entry_program = match probe.entry_program {
             Some(_) => Some(self.program(probe, number | ENTRY, ProgramKind::Uprobe, size)?),
             None => None,
@@ -220,32 +238,29 @@ impl<'a> Builder<'a> {
     /// R6 the context, R7 the record, R8 the process and thread ids.
     fn write_program(&self, number: u32, size: usize, is_function: bool, scoped: bool, probe: &Probe) -> Assembler {
         let mut asm = Assembler::new();
-        let out = asm.label();
+        let (out, full) = (asm.label(), asm.label());
         asm.line(probe.site.file.0 as usize, probe.site.line, 1);
         asm.mov(Reg(6), Reg::R1);
-        self.process_ids(&mut asm, out);
+        self.process_ids(&mut asm);
         if scoped {
             asm.mov(Reg::R1, Reg(8));
             asm.alu_imm(Alu::Rsh, Reg::R1, 32);
-            asm.stx(Size::W, Reg::FP, -4, Reg::R1);
-            asm.ld_map(Reg::R1, self.plan.targets.unwrap_or_default());
-            asm.mov(Reg::R2, Reg::FP);
-            asm.alu_imm(Alu::Add, Reg::R2, -4);
-            asm.call(helper::MAP_LOOKUP_ELEM);
+            asm.stx(Size::W, Reg::FP, slot::KEY, Reg::R1);
+            lookup(&mut asm, self.plan.targets.unwrap_or_default());
             asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
         }
         asm.ld_map(Reg::R1, self.ring);
         asm.mov_imm(Reg::R2, (at::CONTEXT + size.next_multiple_of(8)) as i64);
         asm.mov_imm(Reg::R3, 0);
         asm.call(helper::RINGBUF_RESERVE);
-        asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+        asm.jump_if_imm(Cond::Eq, Reg::R0, 0, full);
         asm.mov(Reg(7), Reg::R0);
         asm.st_imm(Size::W, Reg(7), 0, record::HIT as i32);
         asm.st_imm(Size::W, Reg(7), at::PROBE, number as i32);
         asm.stx(Size::Dw, Reg(7), at::PID_TGID, Reg(8));
         self.facts(&mut asm, is_function);
-        self.stack(&mut asm, helper::STACK_USER, at::USTACK);
-        self.stack(&mut asm, 0, at::KSTACK);
+        self.stack(&mut asm, number, helper::STACK_USER, at::USTACK);
+        self.stack(&mut asm, number, 0, at::KSTACK);
         // The first word of a tracepoint's record is the kernel's own, and nothing behind its last
         // field may be read.
         let first = if matches!(probe.target, Target::Tracepoint { .. }) { 8 } else { 0 };
@@ -267,14 +282,17 @@ impl<'a> Builder<'a> {
         asm.mov(Reg::R1, Reg(7));
         asm.mov_imm(Reg::R2, 0);
         asm.call(helper::RINGBUF_SUBMIT);
+        asm.jump(out);
+        asm.place(full);
+        self.count(&mut asm, number, Loss::KernelRingFull);
         asm.place(out);
         asm.mov_imm(Reg::R0, 0);
         asm.exit();
         asm
     }
 
-    /// R8 = tgid << 32 | tid, in the tracer's pid namespace.
-    fn process_ids(&self, asm: &mut Assembler, out: xputrace_bytecode::Label) {
+    /// R8 = tgid << 32 | tid, in the tracer's pid namespace; 0 where the task has none there.
+    fn process_ids(&self, asm: &mut Assembler) {
         match self.catalog.pid_namespace() {
             None => {
                 asm.call(helper::GET_CURRENT_PID_TGID);
@@ -283,15 +301,12 @@ impl<'a> Builder<'a> {
             Some((device, inode)) => {
                 asm.mov_imm(Reg::R1, device as i64);
                 asm.mov_imm(Reg::R2, inode as i64);
-                asm.mov(Reg::R3, Reg::FP);
-                asm.alu_imm(Alu::Add, Reg::R3, -16);
+                address(asm, Reg::R3, slot::IDS);
                 asm.mov_imm(Reg::R4, 8);
                 asm.call(helper::GET_NS_CURRENT_PID_TGID);
-                asm.jump_if_imm(Cond::Ne, Reg::R0, 0, out);
-                // struct bpf_pidns_info: u32 pid (a thread), u32 tgid.
-                asm.ldx(Size::W, Reg(8), Reg::FP, -12);
+                asm.ldx(Size::W, Reg(8), Reg::FP, slot::IDS + 4);
                 asm.alu_imm(Alu::Lsh, Reg(8), 32);
-                asm.ldx(Size::W, Reg::R1, Reg::FP, -16);
+                asm.ldx(Size::W, Reg::R1, Reg::FP, slot::IDS);
                 asm.alu(Alu::Or, Reg(8), Reg::R1);
             }
         }
@@ -323,36 +338,85 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Stores a stack's word; 0 where the kernel could not store it.
-    fn stack(&self, asm: &mut Assembler, flags: i32, offset: i16) {
-        let lost = asm.label();
+    /// Stores a stack's word: where there is nothing to take the kernel answers EFAULT; a stack
+    /// that it could not store is counted, and its word is 0.
+    fn stack(&self, asm: &mut Assembler, number: u32, flags: i32, offset: i16) {
+        let (taken, lost, done) = (asm.label(), asm.label(), asm.label());
         asm.st_imm(Size::Dw, Reg(7), offset, 0);
         asm.mov(Reg::R1, Reg(6));
         asm.ld_map(Reg::R2, self.stacks);
         asm.mov_imm(Reg::R3, flags.into());
         asm.call(helper::GET_STACKID);
+        asm.jump_if_imm(Cond::Ne, Reg::R0, -EFAULT, taken);
+        asm.st_imm(Size::Dw, Reg(7), offset, EMPTY as i32);
+        asm.jump(done);
+        asm.place(taken);
         asm.jump_if_imm(Cond::Slt, Reg::R0, 0, lost);
-        let source = match flags & helper::STACK_USER {
-            0 => SOURCE_KERNEL_KERNEL,
-            _ => {
-                // The owner: bits 32 to 53 are the process id.
-                asm.mov(Reg::R1, Reg(8));
-                asm.alu_imm(Alu::Rsh, Reg::R1, 32);
-                asm.alu_imm(Alu::And, Reg::R1, 0x3f_ffff);
-                asm.alu_imm(Alu::Lsh, Reg::R1, 32);
-                asm.alu(Alu::Or, Reg::R0, Reg::R1);
-                SOURCE_KERNEL_USER
-            }
-        };
-        asm.mov_imm(Reg::R1, source as i64);
+        match flags & helper::STACK_USER {
+            0 => asm.mov_imm(Reg::R1, SOURCE_KERNEL_KERNEL as i64),
+            _ => self.owner(asm),
+        }
         asm.alu(Alu::Or, Reg::R0, Reg::R1);
         asm.stx(Size::Dw, Reg(7), offset, Reg::R0);
+        asm.jump(done);
         asm.place(lost);
+        self.count(asm, number, Loss::KernelStack);
+        asm.place(done);
     }
 
-    fn finish(self) -> Recorder {
+    /// R1 = the source and owner of a user stack, as in `model::stack`: bits 32 to 53 are the
+    /// process id, the 8 above them tell the programs apart that the process ran. Keeps R0.
+    fn owner(&self, asm: &mut Assembler) {
+        asm.mov(Reg(9), Reg::R0);
+        asm.st_imm(Size::Dw, Reg::FP, slot::EXEC, 0);
+        if let Some(offset) = self.catalog.exec_id_offset() {
+            asm.call(helper::GET_CURRENT_TASK);
+            asm.mov(Reg::R3, Reg::R0);
+            asm.alu_imm(Alu::Add, Reg::R3, offset as i32);
+            address(asm, Reg::R1, slot::EXEC);
+            asm.mov_imm(Reg::R2, 4);
+            asm.call(helper::PROBE_READ_KERNEL);
+        }
+        asm.mov_imm(Reg::R1, SOURCE_KERNEL_USER as i64);
+        asm.ldx(Size::B, Reg::R2, Reg::FP, slot::EXEC);
+        asm.alu_imm(Alu::Lsh, Reg::R2, 54);
+        asm.alu(Alu::Or, Reg::R1, Reg::R2);
+        asm.mov(Reg::R2, Reg(8));
+        asm.alu_imm(Alu::Rsh, Reg::R2, 32);
+        asm.alu_imm(Alu::And, Reg::R2, 0x3f_ffff);
+        asm.alu_imm(Alu::Lsh, Reg::R2, 32);
+        asm.alu(Alu::Or, Reg::R1, Reg::R2);
+        asm.mov(Reg::R0, Reg(9));
+    }
+
+    /// Counts something that this probe lost.
+    fn count(&self, asm: &mut Assembler, number: u32, loss: Loss) {
+        let none = asm.label();
+        let of_probe = COUNTED.iter().position(|it| *it == loss).unwrap_or_default();
+        asm.st_imm(Size::W, Reg::FP, slot::KEY, ((number & !ENTRY) as usize * COUNTED.len() + of_probe) as i32);
+        lookup(asm, self.losses);
+        asm.jump_if_imm(Cond::Eq, Reg::R0, 0, none);
+        asm.mov_imm(Reg::R1, 1);
+        asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
+        asm.place(none);
+    }
+
+    fn finish(mut self) -> Recorder {
+        self.plan.image.maps[self.losses].max_entries = self.plan.loss_sites.len().max(1) as u32;
         Recorder { plan: self.plan, probes: self.probes, layouts: self.layouts }
     }
+}
+
+/// R0 = the address of the element whose key is in the key's slot, or 0.
+fn lookup(asm: &mut Assembler, map: usize) {
+    asm.ld_map(Reg::R1, map);
+    address(asm, Reg::R2, slot::KEY);
+    asm.call(helper::MAP_LOOKUP_ELEM);
+}
+
+fn address(asm: &mut Assembler, to: Reg, slot: i16) {
+    asm.mov(to, Reg::FP);
+    asm.alu_imm(Alu::Add, to, slot.into());
 }
 
 /// Bytes of a tracepoint's record, up to the end of its last fixed field.

@@ -3,10 +3,12 @@
 use super::block::{self, HEAD, Head, kind};
 use super::budget::Budget;
 use super::columns::{self, get, get_bytes};
-use super::entry::{Entry, FrameInfo, Hit, Meta, UserString};
+use super::entry::{Entry, FrameInfo, GpuKind, Hit, Meta, UserString};
 use super::{Error, MAGIC, VERSION};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
+use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::stack::StackKey;
 
 /// Bytes in memory for each byte of JSON: `[]` is a list of 24 bytes, `{}` a frame of 56.
@@ -163,23 +165,53 @@ fn unpacked(head: &Head, payload: &[u8], budget: &mut Budget) -> Option<Vec<Entr
 fn decode(kind: u32, raw: &[u8], budget: &mut Budget) -> Option<Vec<Entry>> {
     Some(match kind {
         kind::PROCESS_START => {
-            let (process, pid, pid_in_target, comm, generation, time_nanos) = from_json(raw, budget)?;
-            vec![Entry::ProcessStart { process, pid, pid_in_target, comm, generation, time_nanos }]
+            let it: ProcessStart = from_json(raw, budget)?;
+            vec![it.into()]
         }
         kind::PROCESS_END => {
             let (process, time_nanos, totals) = from_json(raw, budget)?;
             vec![Entry::ProcessEnd { process, time_nanos, totals }]
         }
-        kind::MAPPINGS => vec![Entry::Mappings(from_json(raw, budget)?)],
         kind::SYMBOLS => {
             let words: Vec<(u64, Vec<FrameInfo>)> = from_json(raw, budget)?;
             let key = |(word, frames)| (StackKey::from_word(word), frames);
             vec![Entry::Symbols(words.into_iter().map(key).collect())]
         }
+        kind::LOSSES => vec![Entry::Losses(losses(from_json(raw, budget)?))],
         kind::WIRE => columns::decode(raw, budget)?,
         kind::HITS => decode_hits(raw, budget)?,
         _ => Vec::new(),
     })
+}
+
+/// The list that says a process's start. Earlier recordings do not have its last member.
+#[derive(Deserialize)]
+struct ProcessStart {
+    process: u32,
+    pid: u32,
+    pid_in_target: u32,
+    comm: String,
+    generation: u32,
+    time_nanos: u64,
+    #[serde(default)]
+    gpu: GpuKind,
+}
+
+impl From<ProcessStart> for Entry {
+    fn from(it: ProcessStart) -> Self {
+        let ProcessStart { process, pid, pid_in_target, comm, generation, time_nanos, gpu } = it;
+        Entry::ProcessStart { process, pid, pid_in_target, comm, generation, time_nanos, gpu }
+    }
+}
+
+/// Losses of later versions are nothing that this one could name.
+fn losses(counts: Vec<(String, u64)>) -> Losses {
+    let mut losses = Losses::default();
+    for (name, n) in counts {
+        let known = Loss::ALL.iter().find(|it| it.name() == name);
+        known.into_iter().for_each(|it| losses.add(*it, n));
+    }
+    losses
 }
 
 fn from_json<T: DeserializeOwned>(raw: &[u8], budget: &mut Budget) -> Option<T> {
@@ -279,13 +311,14 @@ mod tests {
                 comm: "app".into(),
                 generation: 0,
                 time_nanos: 1,
+                gpu: GpuKind::Software,
             },
             Entry::Wire { process: 0, time_nanos: 4, rings: vec![ring.clone(), vec![1, 2, 3], ring] },
             Entry::Hit(hit.clone()),
             Entry::Hit(hit),
-            Entry::Mappings(vec![crate::recording::ProcessMapping::default()]),
             Entry::ProcessEnd { process: 0, time_nanos: 9, totals: crate::CollectorTotals::default() },
             Entry::Symbols(vec![(StackKey::from_word(5), vec![frame])]),
+            Entry::Losses(losses(vec![("kernel_ring_full".into(), 3)])),
         ];
         let mut writer = Writer::new(Vec::new(), &Meta::default()).unwrap();
         entries.iter().for_each(|it| writer.write(it).unwrap());
@@ -302,7 +335,7 @@ mod tests {
     fn every_kind_has_its_payload() {
         let mut kinds: Vec<u32> = payloads().iter().map(|it| it.0).collect();
         kinds.sort_unstable();
-        assert_eq!(kinds, [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(kinds, [1, 2, 3, 4, 6, 7, 8]);
     }
 
     proptest! {
@@ -325,6 +358,12 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn starts_of_earlier_recordings_do_not_tell_the_gpu() {
+        let start = decode(kind::PROCESS_START, br#"[0, 7, 0, "app", 1, 9]"#, &mut Budget::of_file(0)).unwrap();
+        assert!(matches!(start[..], [Entry::ProcessStart { pid: 7, time_nanos: 9, gpu: GpuKind::None, .. }]));
     }
 
     /// A wire block of `n` launches without any fields: a few bytes once packed.

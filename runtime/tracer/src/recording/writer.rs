@@ -6,6 +6,7 @@ use super::entry::{Entry, Hit, Meta};
 use super::{Error, MAGIC, VERSION};
 use serde::Serialize;
 use std::io::Write;
+use xputrace_model::loss::Loss;
 
 /// Wire bytes and hits are gathered up to this many before they are compressed.
 const BLOCK_BYTES: usize = 4 << 20;
@@ -56,18 +57,21 @@ impl<W: Write> Writer<W> {
                 encode_hit(&mut self.hits, hit);
                 if self.hits.len() >= BLOCK_BYTES { self.flush_hits() } else { Ok(()) }
             }
-            Entry::ProcessStart { process, pid, pid_in_target, comm, generation, time_nanos } => {
-                let start = (process, pid, pid_in_target, comm, generation, time_nanos);
+            Entry::ProcessStart { process, pid, pid_in_target, comm, generation, time_nanos, gpu } => {
+                let start = (process, pid, pid_in_target, comm, generation, time_nanos, gpu);
                 self.json(kind::PROCESS_START, &start)
             }
             Entry::ProcessEnd { process, time_nanos, totals } => {
                 self.flush()?;
                 self.json(kind::PROCESS_END, &(process, time_nanos, totals))
             }
-            Entry::Mappings(mappings) => self.json(kind::MAPPINGS, mappings),
             Entry::Symbols(symbols) => {
                 let words: Vec<_> = symbols.iter().map(|(key, frames)| (key.to_word(), frames)).collect();
                 words.chunks(4096).try_for_each(|it| self.json(kind::SYMBOLS, &it))
+            }
+            Entry::Losses(losses) => {
+                let counts = Loss::ALL.iter().map(|it| (it.name(), losses.of(*it))).filter(|(_, n)| *n > 0);
+                self.json(kind::LOSSES, &counts.collect::<Vec<_>>())
             }
         }
     }

@@ -114,7 +114,13 @@ impl Results {
     /// Everything lost so far, of every engine.
     pub fn all_losses(&self) -> Losses {
         let mut losses = self.pipeline.losses();
-        losses.merge(&self.losses);
+        losses.merge(&self.cpu_losses());
+        losses
+    }
+
+    /// What CPU probes and the session itself lost so far: what no record of the GPU side tells.
+    pub fn cpu_losses(&self) -> Losses {
+        let mut losses = self.losses.clone();
         if let Some(kernel) = &self.kernel {
             for (slot, n) in kernel.loss_counts().into_iter().enumerate() {
                 if let Some(site) = self.plan.loss_sites.get(slot) {
