@@ -1,4 +1,4 @@
-//! Links: which program sits where, for which process, and what belongs to a process that is gone.
+//! Making links: which program sits where, and for which process.
 //!
 //! A uprobe program has one link for each file and process: places of a file are attached all at
 //! once, and each process of the scope has links of its own, so that nobody else pays. A probe of
@@ -12,18 +12,14 @@ use crate::scope::Scope;
 use crate::sideband;
 use crate::sys::{self, UprobeMulti};
 use crate::trial;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Sender};
-use std::thread::JoinHandle;
 use xputrace_model::plan::StringId;
 
 /// Functions that a warning names.
 const NAMED_FUNCTIONS: usize = 3;
-/// Links that are closed at the same time: each waits for the kernel's readers, not for us.
-const CLOSERS: usize = 64;
 
 /// A probe on functions, and the files it was found in.
 #[derive(Debug)]
@@ -244,74 +240,6 @@ pub(crate) fn link_profile(programs: &Programs, index: usize, hz: u64) -> Result
     Ok((held, cpus.len()))
 }
 
-/// Links by the process they belong to; `None` is all processes.
-#[derive(Debug, Default)]
-pub(crate) struct Links {
-    by_process: HashMap<Option<u32>, Vec<OwnedFd>>,
-    closer: Option<Closer>,
-}
-
-impl Links {
-    pub(crate) fn add(&mut self, pid: Option<u32>, links: Vec<OwnedFd>) {
-        self.by_process.entry(pid).or_default().extend(links);
-    }
-
-    pub(crate) fn take_over(&mut self, mut others: Links) {
-        others.by_process.drain().for_each(|(pid, links)| self.add(pid, links));
-    }
-
-    /// Takes out what belongs to a process that has ended. Closing a uprobe link waits for the
-    /// kernel for milliseconds, so another thread does it.
-    pub(crate) fn remove(&mut self, pid: u32) {
-        if let Some(links) = self.by_process.remove(&Some(pid)) {
-            self.closer.get_or_insert_with(Closer::start).close(links);
-        }
-    }
-}
-
-impl Drop for Links {
-    fn drop(&mut self) {
-        let mut all: Vec<OwnedFd> = self.by_process.drain().flat_map(|(_, it)| it).collect();
-        let each = all.len().div_ceil(CLOSERS).max(1);
-        std::thread::scope(|scope| {
-            while !all.is_empty() {
-                let part = all.split_off(all.len().saturating_sub(each));
-                scope.spawn(move || drop(part));
-            }
-        });
-    }
-}
-
-#[derive(Debug)]
-struct Closer {
-    sender: Option<Sender<Vec<OwnedFd>>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Closer {
-    fn start() -> Closer {
-        let (sender, receiver) = mpsc::channel::<Vec<OwnedFd>>();
-        let thread = std::thread::spawn(move || receiver.into_iter().for_each(drop));
-        Closer { sender: Some(sender), thread: Some(thread) }
-    }
-
-    fn close(&self, links: Vec<OwnedFd>) {
-        if let Some(sender) = &self.sender {
-            // A closer that is gone has dropped its receiver; the links then close right here.
-            let _ = sender.send(links);
-        }
-    }
-}
-
-impl Drop for Closer {
-    fn drop(&mut self) {
-        self.sender = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
 fn program(programs: &Programs, index: usize) -> Result<BorrowedFd<'_>, AttachError> {
     programs.get(index).and_then(Option::as_ref).map(AsFd::as_fd).ok_or_else(|| AttachError::Refused {
         what: format!("program number {index}"),
@@ -352,7 +280,7 @@ fn refused_sample(what: String, hz: u64, error: io::Error) -> AttachError {
     }
 }
 
-fn hint(errno: Option<i32>) -> &'static str {
+pub(crate) fn hint(errno: Option<i32>) -> &'static str {
     match errno {
         Some(libc::EPERM | libc::EACCES) => "; run as root, and see `xputrace doctor`",
         Some(libc::EMFILE | libc::ENFILE) => "; raise the limit of open files: ulimit -n",

@@ -8,18 +8,16 @@ const MAGIC: u16 = 0xeb9f;
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
 
-/// Byte offset of a member of a structure of the running kernel.
-pub(crate) fn member_offset(structure: &str, member: &str) -> Option<u32> {
-    find(&std::fs::read(VMLINUX).ok()?, structure, member)
-}
-
-fn find(bytes: &[u8], structure: &str, member: &str) -> Option<u32> {
-    let btf = Btf::parse(bytes)?;
-    let at =
-        btf.types.iter().copied().find(|at| {
-            btf.kind(*at) == Some(KIND_STRUCT) && btf.name(*at).is_some_and(|it| it == structure.as_bytes())
-        })?;
-    btf.member(at, member.as_bytes(), 0)
+/// Byte offsets of members of structures of the running kernel, each `(structure, member)`; `None`
+/// where it lacks one of them.
+pub(crate) fn member_offsets<const N: usize>(wanted: [(&str, &str); N]) -> Option<[u32; N]> {
+    let bytes = std::fs::read(VMLINUX).ok()?;
+    let btf = Btf::parse(&bytes)?;
+    let mut offsets = [0; N];
+    for (offset, (structure, member)) in offsets.iter_mut().zip(wanted) {
+        *offset = btf.offset(structure, member)?;
+    }
+    Some(offsets)
 }
 
 struct Btf<'a> {
@@ -47,6 +45,14 @@ impl<'a> Btf<'a> {
             at += btf.len(at)?;
         }
         Some(btf)
+    }
+
+    fn offset(&self, structure: &str, member: &str) -> Option<u32> {
+        let named = |at: &usize| {
+            self.kind(*at) == Some(KIND_STRUCT) && self.name(*at).is_some_and(|it| it == structure.as_bytes())
+        };
+        let at = self.types.iter().copied().find(named)?;
+        self.member(at, member.as_bytes(), 0)
     }
 
     /// Bytes of a type's description.
@@ -146,6 +152,10 @@ mod tests {
         bytes.extend(&types);
         bytes.extend(strings);
         bytes
+    }
+
+    fn find(bytes: &[u8], structure: &str, member: &str) -> Option<u32> {
+        Btf::parse(bytes)?.offset(structure, member)
     }
 
     #[test]

@@ -102,7 +102,9 @@ impl Catalog for LiveCatalog {
     }
 
     fn exec_id_offset(&self) -> Option<u32> {
-        *self.exec_id.get_or_init(|| crate::btf::member_offset("task_struct", "self_exec_id"))
+        *self
+            .exec_id
+            .get_or_init(|| crate::btf::member_offsets([("task_struct", "self_exec_id")]).map(|[offset]| offset))
     }
 }
 

@@ -1,10 +1,11 @@
 //! [`Kernel`]: what a run holds in the kernel.
 
-use crate::attach::{self, Alive, FunctionProbe, Links};
+use crate::attach::{self, Alive, FunctionProbe};
 use crate::catalog::LiveCatalog;
 use crate::elf::Elf;
 use crate::error::{AttachError, Error};
-use crate::follow;
+use crate::follow::Followers;
+use crate::links::Links;
 use crate::load::{self, Loaded};
 use crate::map::{MapHandle, OnElement};
 use crate::proc_maps::{self, View};
@@ -12,13 +13,13 @@ use crate::report::{AttachReport, News, Outcome, ProbeReport, Unprobed, Warning}
 use crate::resolve::{self, Candidate};
 use crate::ring::Ring;
 use crate::scope::{self, Scope};
-use crate::sideband::{ProcessEvent, Sideband};
+use crate::sideband::{ProcessEvent, Replaced, Sideband};
 use crate::sys;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use xputrace_bytecode::{Image, ProgramKind};
+use xputrace_bytecode::Image;
 use xputrace_model::catalog::Catalog;
 use xputrace_model::plan::{Place, Plan, Probe, ProbeScope, StringId, Target};
 use xputrace_model::schema::Event;
@@ -33,15 +34,19 @@ pub struct Kernel {
     image: Image,
     loaded: Loaded,
     roles: Roles,
-    /// Indices of the programs that keep the target map right, or why there are none.
-    followers: Result<Vec<usize>, String>,
+    /// What keeps the target map right, or why that is done from here; `None` without that map.
+    followers: Option<Result<Followers, String>>,
+    /// Processes of the scope that the target map did not take from here.
+    refused_targets: u64,
+    /// How many unfollowed processes were told of.
+    told_unfollowed: u64,
     ring: Option<Ring>,
     names: FunctionNames,
     functions: Vec<FunctionProbe>,
     scope: Option<Scope>,
     alive: Alive,
     sideband: Sideband,
-    perf_refused: Option<String>,
+    lost_events_told: bool,
     events: Vec<ProcessEvent>,
     news: Vec<News>,
 }
@@ -59,12 +64,14 @@ impl Kernel {
     /// Loads the plan's programs for Linux and the maps that live in the kernel. A program that
     /// the verifier refuses is a bug of the compiler; the error names the script's line.
     pub fn load(plan: &Plan) -> Result<Kernel, Error> {
-        let mut image = plan.image.clone();
-        let followers = add_followers(&mut image, plan.targets);
+        let image = plan.image.clone();
         let loaded = load::load(&image)?;
         let ring = plan.kernel_ring.map(|it| open_ring(&loaded, it)).transpose()?;
         let roles =
             Roles { losses: plan.kernel_losses, stacks: plan.kernel_stacks, targets: plan.targets, tags: plan.tags };
+        let targets = plan.targets.and_then(|it| loaded.maps.get(it)?.as_ref());
+        let namespace = LiveCatalog::new().pid_namespace();
+        let followers = targets.map(|it| Followers::load(it.current.fd().as_fd(), namespace));
         Ok(Kernel {
             links: Links::default(),
             markers: Links::default(),
@@ -72,13 +79,15 @@ impl Kernel {
             loaded,
             roles,
             followers,
+            refused_targets: 0,
+            told_unfollowed: 0,
             ring,
             names: FunctionNames::new(&plan.strings),
             functions: Vec::new(),
             scope: None,
             alive: Alive::new(),
             sideband: Sideband::default(),
-            perf_refused: None,
+            lost_events_told: false,
             events: Vec::new(),
             news: Vec::new(),
         })
@@ -101,8 +110,8 @@ impl Kernel {
     /// Process events are watched from before the first link, so nothing falls in between.
     pub fn attach(&mut self, plan: &Plan, scope: &Scope) -> AttachReport {
         let mut report = AttachReport::default();
-        self.watch_processes(scope);
-        self.follow_targets(scope, &mut report);
+        report.warnings.extend(self.watch_processes(scope));
+        self.follow_targets(scope);
         self.alive = scope::with_descendants(&scope.pids()).into_iter().collect();
         self.scope = Some(scope.clone());
         for (index, probe) in plan.probes.iter().enumerate().filter(|(_, it)| runs_here(it)) {
@@ -110,7 +119,8 @@ impl Kernel {
             report.probes.push(ProbeReport { probe: index, outcome });
         }
         // Behind the script's own handlers of that tracepoint, which are to see the process yet.
-        self.attach_follower(follow::EXIT, &mut report);
+        self.attach_follower(Followers::watch_ends);
+        report.warnings.extend(self.late_followers());
         self.report_existing_mappings();
         report
     }
@@ -208,41 +218,8 @@ impl Kernel {
 
     /// What was attached, or could not be, since last asked.
     pub fn news(&mut self) -> Vec<News> {
+        self.look_for_unfollowed();
         std::mem::take(&mut self.news)
-    }
-
-    /// Why process events are not available, where they are not: children and files that are
-    /// mapped later then have no uprobes.
-    pub fn perf_refused(&self) -> Option<String> {
-        self.perf_refused.clone()
-    }
-
-    /// Process events that the kernel could not store.
-    pub fn lost_process_events(&self) -> u64 {
-        self.sideband.lost
-    }
-
-    /// Attaches the probes that name functions in a file which a process has just mapped. `file`
-    /// is its path as the process sees it. Called for every mapping of the process events; only
-    /// needed where those are refused.
-    pub fn on_mapping(&mut self, pid: u32, file: &Path) {
-        let wanted = self.functions.iter().any(|it| resolve::is_candidate(&it.object, file));
-        let may_be_static = self.functions.iter().any(|it| resolve::may_be_static(&it.object));
-        if !wanted && !may_be_static {
-            return;
-        }
-        let path = mapped_path(pid, file);
-        let Some(id) = resolve::file_id(&path) else { return };
-        let is_executable = || std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|it| it == file);
-        let executable = may_be_static && is_executable();
-        for index in 0..self.functions.len() {
-            let probe = &self.functions[index];
-            let named = resolve::is_candidate(&probe.object, file);
-            let guessed = executable && resolve::may_be_static(&probe.object);
-            if (named || guessed) && !probe.seen.contains(&id) {
-                self.attach_late(index, &Candidate { id, path: path.clone() }, named);
-            }
-        }
     }
 
     /// The array through which the launch handlers in the kernel leave tags for this process: it
@@ -267,6 +244,8 @@ impl Kernel {
     ) -> Result<usize, AttachError> {
         let handlers = plan.probes.iter().filter(|it| it.event == Event::Launch && it.place == Place::Linux);
         let programs: Vec<usize> = handlers.filter_map(|it| it.program).collect();
+        // Those of the program that the process ran before an exec would fire too.
+        self.markers.remove_now(pid);
         for program in &programs {
             let link = attach::link_place(&self.loaded.programs, *program, pid, file, file_offset)?;
             self.markers.add(Some(pid), vec![link]);
@@ -284,26 +263,17 @@ impl Kernel {
         }
     }
 
-    /// Forgets a process that has ended, where process events are refused and cannot tell.
-    pub fn forget(&mut self, pid: u32) {
-        self.links.remove(pid);
-        self.alive.remove(&pid);
-        self.detach_marker(pid);
-    }
-
-    fn watch_processes(&mut self, scope: &Scope) {
+    fn watch_processes(&mut self, scope: &Scope) -> Option<Warning> {
         let pids = match scope {
             Scope::System => None,
             _ => Some(scope::with_descendants(&scope.pids())),
         };
         match Sideband::open(pids.as_deref()) {
-            Ok(sideband) => self.sideband = sideband,
-            Err(error) => {
-                self.perf_refused = Some(format!(
-                    "cannot watch processes by perf events: {error}; run as root or set \
-                     sysctl kernel.perf_event_paranoid=1. children and files mapped later have no uprobes"
-                ));
+            Ok(sideband) => {
+                self.sideband = sideband;
+                None
             }
+            Err(error) => Some(Warning { probe: 0, text: unwatched(&error) }),
         }
     }
 
@@ -313,48 +283,42 @@ impl Kernel {
 
     /// First the programs that follow, then the processes that there are: a fork in between is
     /// seen by one of the two.
-    fn follow_targets(&mut self, scope: &Scope, report: &mut AttachReport) {
+    fn follow_targets(&mut self, scope: &Scope) {
         if self.roles.targets.is_none() {
             return;
         }
-        self.attach_follower(follow::FORK, report);
+        self.attach_follower(Followers::watch_births);
         let seeds = match scope {
             Scope::System => scope::all_processes(),
             _ => scope.pids(),
         };
         seeds.iter().for_each(|it| self.add_target(*it));
-        scope::with_descendants(&seeds).iter().for_each(|it| self.add_target(*it));
+        scope::with_descendants(&seeds).iter().skip(seeds.len()).for_each(|it| self.add_target(*it));
     }
 
-    /// Where that is not possible, children are followed by process events instead.
-    fn attach_follower(&mut self, tracepoint: &str, report: &mut AttachReport) {
-        if let Err(why) = self.link_follower(tracepoint) {
-            let text = format!("children are followed a moment late: {why}");
-            if !report.warnings.iter().any(|it| it.text == text) {
-                report.warnings.push(Warning { probe: 0, text });
-            }
-            self.followers = Err(why);
+    fn attach_follower(&mut self, watch: fn(&Followers) -> Result<OwnedFd, String>) {
+        let Some(Ok(followers)) = &self.followers else { return };
+        match watch(followers) {
+            Ok(link) => self.links.add(None, vec![link]),
+            Err(why) => self.followers = Some(Err(why)),
         }
     }
 
-    fn link_follower(&mut self, tracepoint: &str) -> Result<(), String> {
-        for index in self.followers.clone()? {
-            match &self.image.programs[index].kind {
-                ProgramKind::Tracepoint { category, name } if name == tracepoint => {
-                    let links = attach::link_tracepoint(&self.loaded.programs, index, category, name)
-                        .map_err(|it| it.to_string())?;
-                    self.links.add(None, links);
-                }
-                _ => {}
-            }
-        }
-        Ok(())
+    /// Whether children become targets only when their process event is read.
+    fn follows_late(&self) -> bool {
+        matches!(self.followers, Some(Err(_)))
     }
 
-    fn add_target(&self, pid: u32) {
-        if let Some(targets) = self.roles.targets.and_then(|it| self.map(it)) {
-            // A full map is seen by the handlers too: they count what they refuse.
-            let _ = targets.update(&pid.to_ne_bytes(), &1u32.to_ne_bytes(), 0);
+    fn late_followers(&self) -> Option<Warning> {
+        let why = self.followers.as_ref()?.as_ref().err()?;
+        let text = format!("children are followed a moment late, and counted as unprobed_process: {why}");
+        Some(Warning { probe: 0, text })
+    }
+
+    fn add_target(&mut self, pid: u32) {
+        let Some(targets) = self.roles.targets.and_then(|it| self.map(it)) else { return };
+        if targets.update(&pid.to_ne_bytes(), &1u32.to_ne_bytes(), 0).is_err() {
+            self.refused_targets += 1;
         }
     }
 
@@ -471,6 +435,28 @@ impl Kernel {
         }
     }
 
+    /// Attaches the probes that name functions in a file which a process has just mapped. `file`
+    /// is its path as the process sees it.
+    fn on_mapping(&mut self, pid: u32, file: &Path) {
+        let wanted = self.functions.iter().any(|it| resolve::is_candidate(&it.object, file));
+        let may_be_static = self.functions.iter().any(|it| resolve::may_be_static(&it.object));
+        if !wanted && !may_be_static {
+            return;
+        }
+        let path = mapped_path(pid, file);
+        let Some(id) = resolve::file_id(&path) else { return };
+        let is_executable = || std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|it| it == file);
+        let executable = may_be_static && is_executable();
+        for index in 0..self.functions.len() {
+            let probe = &self.functions[index];
+            let named = resolve::is_candidate(&probe.object, file);
+            let guessed = executable && resolve::may_be_static(&probe.object);
+            if (named || guessed) && !probe.seen.contains(&id) {
+                self.attach_late(index, &Candidate { id, path: path.clone() }, named);
+            }
+        }
+    }
+
     fn handle_process_events(&mut self) {
         for event in self.sideband.drain() {
             match &event {
@@ -481,16 +467,34 @@ impl Kernel {
             }
             self.events.push(event);
         }
+        for Replaced { pid, time_nanos } in self.sideband.replaced() {
+            if self.alive.contains(&pid) {
+                // Both would fire at a hit, if the old ones still did.
+                self.links.remove_now(pid);
+                self.link_process(pid, time_nanos, false);
+            }
+        }
     }
 
-    /// Gives a new process of the scope its own links.
+    /// Gives a new process of the scope its own links, and makes it a target where the kernel does
+    /// not.
     fn on_fork(&mut self, parent: u32, pid: u32, time_nanos: u64) {
-        if self.followers.is_err() && (self.alive.contains(&parent) || self.is_system()) {
+        let is_ours = self.alive.contains(&parent);
+        let late = self.follows_late() && (is_ours || self.is_system());
+        if late {
             self.add_target(pid);
         }
-        if !self.alive.contains(&parent) || !self.alive.insert(pid) {
-            return;
+        let is_new = match is_ours {
+            true => self.alive.insert(pid),
+            false => late,
+        };
+        if is_new {
+            self.link_process(pid, time_nanos, late);
         }
+    }
+
+    /// Links the probes of which each process has its own, and tells since when there were none.
+    fn link_process(&mut self, pid: u32, since_nanos: u64, late: bool) {
         let mut failed = None;
         let mut linked = 0;
         for probe in self.functions.iter().filter(|it| !it.every_process && !it.files.is_empty()) {
@@ -500,9 +504,37 @@ impl Kernel {
             }
             linked += 1;
         }
-        if linked > 0 {
-            let micros = sys::monotonic_nanos().saturating_sub(time_nanos) / 1000;
+        if linked > 0 || late {
+            let micros = sys::monotonic_nanos().saturating_sub(since_nanos) / 1000;
             self.news.push(News::Child(Unprobed { pid, micros, failed }));
+        }
+    }
+
+    fn forget(&mut self, pid: u32) {
+        self.links.remove(pid);
+        self.markers.remove(pid);
+        self.alive.remove(&pid);
+        // Programs in the kernel have done it already; the number may be another process's by now.
+        let targets = self.roles.targets.filter(|_| self.follows_late());
+        for map in [self.roles.tags, targets].into_iter().flatten().filter_map(|it| self.map(it)) {
+            // Most processes have no tag array.
+            let _ = map.delete(&pid.to_ne_bytes());
+        }
+    }
+
+    /// What became of processes that nobody told of yet.
+    fn look_for_unfollowed(&mut self) {
+        let in_kernel = self.followers.as_ref().and_then(|it| it.as_ref().ok()).map_or(0, Followers::unfollowed);
+        let all = in_kernel + self.refused_targets;
+        if all > self.told_unfollowed {
+            self.news.push(News::Unfollowed(all - self.told_unfollowed));
+            self.told_unfollowed = all;
+        }
+        if self.sideband.lost > 0 && !std::mem::replace(&mut self.lost_events_told, true) {
+            let text = "process events were lost, as too many came at once: processes and files of that moment may \
+                        have no uprobes, and stacks no names"
+                .into();
+            self.news.push(News::Warning(Warning { probe: 0, text }));
         }
     }
 
@@ -576,18 +608,16 @@ fn not_compiled(name: &str) -> AttachError {
     }
 }
 
-/// Appends the programs that keep the map of target processes right.
-fn add_followers(image: &mut Image, targets: Option<usize>) -> Result<Vec<usize>, String> {
-    let Some(targets) = targets else { return Ok(Vec::new()) };
-    let catalog = LiveCatalog::new();
-    if catalog.pid_namespace().is_some() {
-        // Tracepoints name processes by their ids in the initial namespace, the map by ours.
-        return Err("process ids here are those of a namespace, which the kernel's own events do not know".into());
-    }
-    let programs = follow::programs(targets, &catalog)?;
-    let first = image.programs.len();
-    image.programs.extend(programs);
-    Ok((first..image.programs.len()).collect())
+/// Why process events are not available, and what follows from it.
+fn unwatched(error: &std::io::Error) -> String {
+    let hint = match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => "; run as root or set sysctl kernel.perf_event_paranoid=1",
+        errno => attach::hint(errno),
+    };
+    format!(
+        "cannot watch processes by perf events: {error}{hint}. Files that are mapped from now on have no uprobes, \
+         nor have new children that need uprobes of their own (`scope: \"process\"`)"
+    )
 }
 
 fn open_ring(loaded: &Loaded, index: usize) -> Result<Ring, Error> {

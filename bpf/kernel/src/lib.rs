@@ -22,6 +22,7 @@ mod first_insn;
 mod follow;
 mod kernel;
 mod libbpf;
+mod links;
 mod list;
 mod load;
 mod map;

@@ -35,7 +35,7 @@ pub enum Outcome {
 /// A thing to know about an attached probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// Index into `Plan::probes`.
+    /// Index into `Plan::probes`; 0 where it is about the whole run.
     pub probe: usize,
     /// A sentence without a final dot.
     pub text: String,
@@ -47,15 +47,18 @@ pub enum News {
     /// A pending probe found its file, or a probe found a further one.
     Probe(ProbeReport),
     Warning(Warning),
-    /// A child got its own links.
+    /// A process got its own links, or was made a target, after it had begun to run: a child, or a
+    /// process of which another thread than the main one called `exec`.
     Child(Unprobed),
+    /// So many more new processes of the scope are not targets, and nothing is seen of them.
+    Unfollowed(u64),
 }
 
-/// The time in which a child ran without uprobes.
+/// The time in which a process ran without uprobes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unprobed {
     pub pid: u32,
-    /// From its fork until all its uprobes were attached.
+    /// From its fork, or its `exec`, until all its uprobes were attached.
     pub micros: u64,
     /// Why its probes could not be attached; it may have ended by then.
     pub failed: Option<AttachError>,

@@ -80,7 +80,16 @@ pub(crate) struct Sideband {
     events: Vec<OwnedFd>,
     /// Processes whose main thread has ended while others went on, with the time of the last end.
     leaderless: BTreeMap<u32, u64>,
+    replaced: Vec<Replaced>,
     pub(crate) lost: u64,
+}
+
+/// A process of which another thread called `exec` and is its main thread now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Replaced {
+    pub(crate) pid: u32,
+    /// When the main thread before it ended.
+    pub(crate) time_nanos: u64,
 }
 
 impl Sideband {
@@ -146,12 +155,70 @@ impl Sideband {
         events
     }
 
-    /// A process ends with its last thread, which need not be the main one.
-    fn ended(&mut self) -> Vec<ProcessEvent> {
-        let gone = |pid: u32| !threads_of(pid).iter().any(|it| *it != pid as i32);
-        let ended = self.leaderless.extract_if(.., |pid, _| gone(*pid));
-        ended.map(|(pid, time_nanos)| ProcessEvent::Exit { time_nanos, pid }).collect()
+    /// Processes that have a new main thread since the last call: what the kernel bound to the one
+    /// before is void.
+    pub(crate) fn replaced(&mut self) -> Vec<Replaced> {
+        std::mem::take(&mut self.replaced)
     }
+
+    /// A process ends with its last thread, which need not be the main one; and it goes on, with
+    /// the same id, when another thread than the main one calls `exec`.
+    fn ended(&mut self) -> Vec<ProcessEvent> {
+        let mut ended = Vec::new();
+        self.leaderless.retain(|pid, time_nanos| match after_leader(*pid) {
+            After::Nothing => {
+                ended.push(ProcessEvent::Exit { time_nanos: *time_nanos, pid: *pid });
+                false
+            }
+            After::OtherThreads => true,
+            After::NewLeader => {
+                self.replaced.push(Replaced { pid: *pid, time_nanos: *time_nanos });
+                false
+            }
+        });
+        ended
+    }
+}
+
+/// What there is of a process whose main thread has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    Nothing,
+    OtherThreads,
+    NewLeader,
+}
+
+fn after_leader(pid: u32) -> After {
+    // In this order: an `exec` in between leaves a main thread that lives.
+    let others = threads_of(pid).iter().any(|it| *it != pid as i32);
+    match std::fs::read_to_string(format!("/proc/{pid}/stat")).ok().as_deref().and_then(main_thread) {
+        None => After::Nothing,
+        Some(MainThread::Lives) => After::NewLeader,
+        Some(MainThread::Ended) if !others => After::Nothing,
+        Some(MainThread::Ended | MainThread::Ends) => After::OtherThreads,
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MainThread {
+    Lives,
+    /// On its way out: its end has been recorded, and it is still there.
+    Ends,
+    Ended,
+}
+
+/// From the text of `/proc/PID/stat`: its third field, the state, and its ninth, the flags.
+fn main_thread(stat: &str) -> Option<MainThread> {
+    /// Source: `include/linux/sched.h`.
+    const PF_EXITING: u64 = 4;
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let state = fields.next()?;
+    let flags: u64 = fields.nth(5)?.parse().ok()?;
+    Some(match state {
+        "Z" | "X" => MainThread::Ended,
+        _ if flags & PF_EXITING != 0 => MainThread::Ends,
+        _ => MainThread::Lives,
+    })
 }
 
 fn attributes() -> libbpf_sys::perf_event_attr {
@@ -345,6 +412,16 @@ mod tests {
         bytes.extend([7, 0, 0, 0, 7, 0, 0, 0]);
         bytes.extend(time.to_le_bytes());
         bytes
+    }
+
+    #[test]
+    fn a_main_thread_that_lives_is_told_from_one_that_ends() {
+        let stat = |state: &str, flags: u64| format!("7 (a) Z 1 (b) {state} 1 7 7 0 -1 {flags} 90 0");
+        assert_eq!(main_thread(&stat("S", 0x40_0000)), Some(MainThread::Lives));
+        assert_eq!(main_thread(&stat("R", 0x40_0004)), Some(MainThread::Ends));
+        assert_eq!(main_thread(&stat("Z", 0x40_000c)), Some(MainThread::Ended));
+        assert_eq!(main_thread("7 (a"), None);
+        assert_eq!(after_leader(std::process::id()), After::NewLeader);
     }
 
     #[test]

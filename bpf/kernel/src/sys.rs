@@ -132,16 +132,27 @@ pub(crate) fn load_syscall_program(name: &CStr, insns: &[[u8; 8]]) -> io::Result
     const BPF_PROG_TYPE_SYSCALL: u32 = 31;
     /// `BPF_F_SLEEPABLE`, which programs of this type must have.
     const SLEEPABLE: u32 = 1 << 4;
+    load_program(BPF_PROG_TYPE_SYSCALL, SLEEPABLE, name, insns)
+}
+
+/// Loads a program for [`link_raw_tracepoint`], whose map references are patched.
+pub(crate) fn load_raw_tracepoint(name: &CStr, insns: &[[u8; 8]]) -> io::Result<OwnedFd> {
+    /// Source: `enum bpf_prog_type`.
+    const BPF_PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
+    load_program(BPF_PROG_TYPE_RAW_TRACEPOINT, 0, name, insns)
+}
+
+fn load_program(kind: u32, flags: u32, name: &CStr, insns: &[[u8; 8]]) -> io::Result<OwnedFd> {
     let opts = libbpf_sys::bpf_prog_load_opts {
         sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as _,
-        prog_flags: SLEEPABLE,
+        prog_flags: flags,
         ..Default::default()
     };
     // SAFETY: `[u8; 8]` is the layout of `struct bpf_insn`, which libbpf passes on without
     // looking into; name and options live through the call.
     owned(unsafe {
         libbpf_sys::bpf_prog_load(
-            BPF_PROG_TYPE_SYSCALL,
+            kind,
             name.as_ptr(),
             c"GPL".as_ptr(),
             insns.as_ptr().cast(),
@@ -213,6 +224,12 @@ pub(crate) fn link_perf_event(program: BorrowedFd<'_>, event: BorrowedFd<'_>) ->
     };
     // SAFETY: the options live through the call.
     owned(unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), event.as_raw_fd(), BPF_PERF_EVENT, &opts) })
+}
+
+/// Runs the program at every hit of a tracepoint, over the tracepoint's own arguments.
+pub(crate) fn link_raw_tracepoint(name: &CStr, program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: the name lives through the call.
+    owned(unsafe { libbpf_sys::bpf_raw_tracepoint_open(name.as_ptr(), program.as_raw_fd()) })
 }
 
 /// `pid` −1 is every process, `cpu` −1 every CPU.

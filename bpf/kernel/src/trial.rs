@@ -9,6 +9,7 @@
 //! places in doubt ──link──▶ taken          refused ──▶ two halves ──link──▶ … ──▶ single places
 //! ```
 
+use crate::links;
 use crate::sys::{self, UprobeMulti};
 use memmap2::{Mmap, MmapOptions};
 use std::collections::HashSet;
@@ -55,9 +56,7 @@ pub(crate) fn run(program: BorrowedFd<'_>, path: &Path, offsets: &[u64]) -> Verd
         }
     }
     // Closing a link waits for the kernel's readers, which is no reason for us to wait.
-    if !taken.is_empty() {
-        std::thread::spawn(move || drop(taken));
-    }
+    links::close_behind(taken);
     verdict
 }
 

@@ -44,6 +44,8 @@ const FAREWELL: Duration = Duration::from_millis(2000);
 const GRACE: Duration = Duration::from_millis(500);
 /// How often the end of a command is asked for while nothing else is left to do.
 const GLANCE_MILLIS: libc::c_int = 50;
+const UNFOLLOWED: &str = "some new processes are not traced, and counted as unprobed_process: too many ran at once, or \
+                          they have a pid namespace of their own within ours";
 
 /// `xputrace [run] SCRIPT -- CMD`.
 pub fn run(run: &Run) -> Result<ExitCode> {
@@ -282,6 +284,10 @@ impl Session {
                 News::Probe(it) => {
                     self.pending.remove(&it.probe);
                     failure(&self.running.plan, &it).iter().for_each(|it| self.running.report.note(it));
+                }
+                News::Unfollowed(n) => {
+                    results.losses.add(Loss::UnprobedProcess, n);
+                    self.running.report.note(UNFOLLOWED);
                 }
                 News::Child(it) => {
                     self.running.report.children += 1;

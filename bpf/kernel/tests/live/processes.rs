@@ -130,6 +130,69 @@ fn a_process_ends_with_its_last_thread() {
     assert_eq!(read_counter(&kernel, work), 300);
 }
 
+/// The thread that called `exec` is the main thread afterwards; the one before it has ended.
+#[test]
+fn a_process_goes_on_when_another_thread_than_the_main_one_calls_exec() {
+    need_root!();
+    let mut plan = Plan::default();
+    let work = counter(&mut plan, "work");
+    uprobe(&mut plan, target(), "work", work);
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = make_fifo(&directory);
+    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut child = StoppedChild::spawn(&words(&["exec-by-thread", "300", fifo.to_str().unwrap()]), &[], None).unwrap();
+    let pid = child.pid();
+    kernel.attach(&plan, &child.scope());
+    child.resume().unwrap();
+    let mut linked = Vec::new();
+    poll_until(&mut kernel, |kernel| {
+        linked.extend(kernel.news());
+        linked.iter().any(|it| matches!(it, News::Child(it) if it.pid == pid && it.failed.is_none()))
+    });
+    let early: Vec<_> = kernel.processes();
+    assert!(!early.iter().any(|it| matches!(it, ProcessEvent::Exit { .. })), "{early:?}");
+    let _writer = feed(&fifo, 1);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(read_counter(&kernel, work), 300);
+    poll_until(&mut kernel, |kernel| {
+        kernel.processes().iter().any(|it| matches!(it, ProcessEvent::Exit { pid: ended, .. } if *ended == pid))
+    });
+}
+
+#[test]
+fn processes_that_are_too_many_to_be_followed_are_counted() {
+    need_root!();
+    let (mut plan, calls) = getppid_plan();
+    plan.image.maps[plan.targets.unwrap()].max_entries = 2;
+    let mut kernel = Kernel::load(&plan).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = make_fifo(&directory);
+    let mut child = StoppedChild::spawn(&words(&["children", "1", fifo.to_str().unwrap()]), &[], None).unwrap();
+    kernel.attach(&plan, &child.scope());
+    child.resume().unwrap();
+    let mut unfollowed = 0;
+    poll_until(&mut kernel, |kernel| {
+        let counts = kernel.news().into_iter().map(|it| if let News::Unfollowed(n) = it { n } else { 0 });
+        unfollowed += counts.sum::<u64>();
+        unfollowed == 2
+    });
+    let _writer = feed(&fifo, 3);
+    child.wait().unwrap();
+    assert!(kernel.news().is_empty(), "each of them is told of once");
+    assert_eq!(read_counter(&kernel, calls), 0);
+}
+
+/// Threads would fill the map, and nobody asks for them.
+#[test]
+fn threads_are_no_targets() {
+    need_root!();
+    let (mut plan, _) = getppid_plan();
+    plan.image.maps[plan.targets.unwrap()].max_entries = 1;
+    let (mut kernel, report) = run(&plan, &["threads", "1"]);
+    assert!(report.warnings.is_empty(), "{report:?}");
+    assert!(kernel.news().is_empty(), "four threads found no room");
+}
+
 #[test]
 fn a_whole_system_scope_sees_processes_that_start_later() {
     need_root!();

@@ -1,0 +1,210 @@
+//! Links that are held, and how they are closed.
+//!
+//! Closing a uprobe link waits for the kernel's readers for about 10 ms. So many are closed at the
+//! same time, and while a run goes on a thread of its own does it.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+/// Links that are closed at the same time: each waits for the kernel, not for us.
+const CLOSERS: usize = 64;
+
+/// Links by the process they belong to; `None` is all processes.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    by_process: HashMap<Option<u32>, Vec<OwnedFd>>,
+    closer: Closer,
+}
+
+impl Links {
+    pub(crate) fn add(&mut self, pid: Option<u32>, links: Vec<OwnedFd>) {
+        self.by_process.entry(pid).or_default().extend(links);
+    }
+
+    pub(crate) fn take_over(&mut self, mut others: Links) {
+        others.by_process.drain().for_each(|(pid, links)| self.add(pid, links));
+    }
+
+    /// Takes out what belongs to a process that has ended, some time soon.
+    pub(crate) fn remove(&mut self, pid: u32) {
+        if let Some(links) = self.by_process.remove(&Some(pid)) {
+            self.closer.close(links);
+        }
+    }
+
+    /// Takes out what belongs to a process; it has no link any more when this returns.
+    pub(crate) fn remove_now(&mut self, pid: u32) {
+        close_all(self.by_process.remove(&Some(pid)).unwrap_or_default());
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        let mut all: Vec<OwnedFd> = self.by_process.drain().flat_map(|(_, it)| it).collect();
+        all.append(&mut self.closer.queue().links);
+        close_all(all);
+    }
+}
+
+/// Closes links, many at the same time; all are closed when it returns.
+fn close_all(mut links: Vec<OwnedFd>) {
+    let each = links.len().div_ceil(CLOSERS).max(1);
+    thread::scope(|scope| {
+        while links.len() > each {
+            let part = links.split_off(links.len() - each);
+            // Where no thread can be made, the part is dropped with its closure: closed right here.
+            let _ = thread::Builder::new().spawn_scoped(scope, move || drop(part));
+        }
+        drop(links);
+    });
+}
+
+/// Closes links, and nobody waits for it.
+pub(crate) fn close_behind(links: Vec<OwnedFd>) {
+    if !links.is_empty() {
+        // As in `close_all`.
+        let _ = thread::Builder::new().spawn(move || close_all(links));
+    }
+}
+
+/// Closes links while the run goes on, by one thread, which ends when nothing is left to close.
+#[derive(Debug, Default)]
+struct Closer {
+    queue: Arc<Mutex<Queue>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    links: Vec<OwnedFd>,
+    /// Whether a thread will look at `links` again.
+    served: bool,
+}
+
+impl Closer {
+    fn close(&mut self, links: Vec<OwnedFd>) {
+        let mut queue = self.queue();
+        queue.links.extend(links);
+        if std::mem::replace(&mut queue.served, true) {
+            return;
+        }
+        drop(queue);
+        let shared = self.queue.clone();
+        match thread::Builder::new().spawn(move || while close_queued(&shared) {}) {
+            Ok(thread) => self.thread = Some(thread),
+            Err(_) => while close_queued(&self.queue) {},
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        lock(&self.queue)
+    }
+}
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Closes what is queued; `false` when that was nothing.
+fn close_queued(queue: &Mutex<Queue>) -> bool {
+    let links = {
+        let mut queue = lock(queue);
+        queue.served = !queue.links.is_empty();
+        std::mem::take(&mut queue.links)
+    };
+    let some = !links.is_empty();
+    close_all(links);
+    some
+}
+
+/// The queue is whole at every moment, so a thread that panicked has left nothing half done.
+fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::process::Command;
+
+    /// So many write ends of one pipe; its reader meets the end when all are closed.
+    fn links(n: usize) -> (std::io::PipeReader, Vec<OwnedFd>) {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let links = (0..n).map(|_| OwnedFd::from(writer.try_clone().unwrap())).collect();
+        (reader, links)
+    }
+
+    fn are_closed(mut reader: std::io::PipeReader) -> bool {
+        reader.read(&mut [0]).unwrap() == 0
+    }
+
+    fn all_ways_close() {
+        for n in [0, 1, CLOSERS, 3 * CLOSERS + 1] {
+            let (reader, some) = links(n);
+            close_all(some);
+            assert!(are_closed(reader), "{n}");
+            let (reader, some) = links(n);
+            close_behind(some);
+            assert!(are_closed(reader), "{n}");
+        }
+        let mut held = Links::default();
+        let (reader, some) = links(2);
+        held.add(Some(1), some);
+        held.remove_now(1);
+        assert!(are_closed(reader));
+        let readers: Vec<_> = (0..100)
+            .map(|pid| {
+                let (reader, some) = links(2);
+                held.add(Some(pid), some);
+                held.remove(pid);
+                reader
+            })
+            .collect();
+        assert!(readers.into_iter().all(are_closed), "while the others are held");
+        let (reader, some) = links(2);
+        held.add(None, some);
+        drop(held);
+        assert!(are_closed(reader));
+    }
+
+    #[test]
+    fn what_is_taken_out_is_closed() {
+        all_ways_close();
+    }
+
+    const NO_THREADS: &str = "XPUTRACE_TEST_NO_THREADS";
+
+    /// In a process of its own, which gives up the right to make threads.
+    #[test]
+    fn where_no_thread_can_be_made_links_are_closed_all_the_same() {
+        if std::env::var_os(NO_THREADS).is_some() {
+            let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: the structure lives through the call.
+            let limited = unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &none) == 0 && libc::setuid(65_534) == 0 };
+            assert!(limited && thread::Builder::new().spawn(|| ()).is_err());
+            all_ways_close();
+            return;
+        }
+        // SAFETY: the call only returns a number.
+        if unsafe { libc::geteuid() } != 0 {
+            println!("skipped: not root");
+            return;
+        }
+        let name = "links::tests::where_no_thread_can_be_made_links_are_closed_all_the_same";
+        let mut test = Command::new(std::env::current_exe().unwrap());
+        let done = test.args([name, "--exact", "--test-threads=1"]).env(NO_THREADS, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&done.stdout);
+        assert!(
+            done.status.success() && said.contains("1 passed"),
+            "{said}\n{}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+    }
+}
