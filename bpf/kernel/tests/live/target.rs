@@ -41,7 +41,9 @@ pub fn odd() -> PathBuf {
 
 pub fn compile(source: &str, to: &Path, flags: &[&str]) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(source);
-    // A test process beside this one may be probing the file by now: it stays the same one.
+    // A test process beside this one may be probing the file by now: it is made once.
+    let lock = std::fs::File::create(to.with_extension("lock")).unwrap();
+    lock.lock().unwrap();
     let made = |path: &Path| path.metadata().and_then(|it| it.modified()).ok();
     if made(to) > made(&source) {
         return;
