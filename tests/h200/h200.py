@@ -282,8 +282,8 @@ def figures(command, how, summary):
 
 
 def collector():
-    found = sorted(Path(os.environ.get("HOME", "/root"), ".cache/xputrace").glob("collector-*.so"))
-    return str(found[-1])
+    places = [Path("/var/cache/xputrace"), Path(os.environ.get("HOME", "/root"), ".cache/xputrace")]
+    return str(next(it for place in places for it in sorted(place.glob("collector-*.so"))))
 
 
 def interval(differences):

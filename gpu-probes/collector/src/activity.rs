@@ -82,7 +82,8 @@ unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
     unsafe { base.add(offset).cast::<T>().read_unaligned() }
 }
 
-/// Smallest kernel record that any supported CUPTI writes, for counting what is thrown away.
+/// Smallest kernel record that any supported CUPTI writes, for counting what is thrown away
+/// before any was seen.
 pub const KERNEL_RECORD_BYTES: usize = 176;
 
 /// Bytes of a buffer: room for about 4,800 kernels.

@@ -10,7 +10,7 @@ mod leaving;
 pub use arming::Refusal;
 pub(crate) use flushing::Flushing;
 
-use crate::activity::{Origin, Pool};
+use crate::activity::{KERNEL_RECORD_BYTES, Origin, Pool};
 use crate::cupti::Cupti;
 use crate::driver::Driver;
 use crate::intern::{Names, Stacks};
@@ -22,7 +22,7 @@ use crate::rendezvous::Socket;
 use crate::stack::Modules;
 use std::ffi::c_void;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use xputrace_wire::message::demand;
 use xputrace_wire::record::kind;
@@ -115,6 +115,8 @@ pub struct Session {
     pub(crate) tracer_gone: AtomicBool,
     pub(crate) exiting: AtomicBool,
     kernels_seen: AtomicU64,
+    /// Bytes of a kernel record of this CUPTI, as last seen.
+    record_bytes: AtomicUsize,
     /// BYE was said.
     gone: AtomicBool,
 }
@@ -196,6 +198,7 @@ impl Session {
             tracer_gone: AtomicBool::new(false),
             exiting: AtomicBool::new(false),
             kernels_seen: AtomicU64::new(0),
+            record_bytes: AtomicUsize::new(KERNEL_RECORD_BYTES),
             gone: AtomicBool::new(false),
         })
     }

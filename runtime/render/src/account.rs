@@ -34,11 +34,11 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
         Loss::NameTableFull => ("names that did not fit into the collector's table", "trace a shorter time"),
         Loss::Unjoined => (
             "kernels whose launch was never seen",
-            "start the program under the tracer: launches from before attaching are not known",
+            "where launch records were lost too, their kernels are these; else they were launched before tracing began",
         ),
         Loss::LostAtExit => (
-            "launches whose kernel record had not come when the process ended",
-            "let the program synchronize before it ends",
+            "launches whose kernel record had not come when the process ended, or ran another program",
+            "CUPTI hands records over some 100 ms late: let the program wait that long, or end by exit()",
         ),
         Loss::Unreconciled => {
             ("kernel records that the collector passed on and that did not arrive", "report it: this should not happen")

@@ -103,6 +103,10 @@ impl Drop for Rights {
 /// A directory that belongs to the user alone and may hold code.
 fn directory(owner: &Owner) -> Result<PathBuf> {
     let mut candidates = Vec::new();
+    if owner.uid == 0 {
+        // What root starts may become another user, who cannot look into root's home.
+        candidates.push(PathBuf::from("/var/cache/xputrace"));
+    }
     // A home that is not there (as of the user nobody) must not be made: not its own would be its owner.
     candidates.extend(owner.home.as_ref().filter(|home| home.is_dir()).map(|home| home.join(".cache/xputrace")));
     candidates.push(PathBuf::from(format!("/var/tmp/xputrace-{}", owner.uid)));
@@ -123,7 +127,8 @@ fn directory(owner: &Owner) -> Result<PathBuf> {
 
 fn prepare(directory: &Path, owner: &Owner) -> Result<()> {
     if !directory.exists() {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        let mode = if owner.uid == 0 { 0o755 } else { 0o700 };
+        fs::DirBuilder::new().recursive(true).mode(mode).create(directory)?;
     }
     let found = fs::symlink_metadata(directory)?;
     if !found.is_dir() || found.uid() != owner.uid || found.mode() & 0o022 != 0 {

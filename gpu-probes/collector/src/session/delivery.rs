@@ -25,8 +25,10 @@ impl Session {
                 unsafe { self.deliver(buffer, valid) };
             }
             Origin::Discard => {
-                let lost = valid / activity::KERNEL_RECORD_BYTES;
-                self.region.count_lost(Lost::ActivityRingFull, lost as u64);
+                // Several threads of CUPTI wrote over each other there: only how much it was is known.
+                let lost = (valid / self.record_bytes.load(Ordering::Relaxed)) as u64;
+                self.region.count_lost(Lost::ActivityRingFull, lost);
+                self.region.control().totals.kernels.fetch_add(lost, Ordering::Relaxed);
             }
             Origin::Foreign => self.count_unexpected(),
         }
@@ -54,9 +56,14 @@ impl Session {
     unsafe fn for_each_record(&self, buffer: *mut u8, valid: usize, mut each: impl FnMut(*const u8)) {
         let Some(next) = self.cupti.next_record else { return };
         let mut record: *mut u8 = std::ptr::null_mut();
+        let mut before = 0;
         // SAFETY: the buffer that CUPTI filled, and its own cursor.
         while valid > 0 && unsafe { next(buffer, valid, &mut record) } == SUCCESS && !record.is_null() {
             each(record);
+            let size = (record as usize).wrapping_sub(std::mem::replace(&mut before, record as usize));
+            if (activity::KERNEL_RECORD_BYTES..activity::BUFFER_BYTES).contains(&size) {
+                self.record_bytes.store(size, Ordering::Relaxed);
+            }
         }
     }
 
