@@ -279,3 +279,20 @@ fn what_a_process_had_open_is_closed_when_it_is_over() {
     let open: Vec<u32> = done.stdout.lines().filter_map(|it| it.parse().ok()).collect();
     assert!(matches!(open[..], [before, after] if after <= before), "{open:?} files open: {}", done.stdout);
 }
+
+#[test]
+fn a_process_for_which_no_file_can_be_opened_is_named() {
+    let server = workload("server").display().to_string();
+    let limit = |n: &str| format!("prlimit --pid $PPID --nofile={n}:1024");
+    // A moment for what was open while it began to be closed.
+    let first_free = "sleep 0.5; n=0; while [ -L /proc/$PPID/fd/$n ]; do n=$((n + 1)); done";
+    let line = format!(
+        "{first_free}; {}; {server} --requests=3 > account; {}; {server} --requests=5 > account",
+        limit("$n"),
+        limit("1024")
+    );
+    let done = Trace::one_liner("kernel(|k| @n[k.pid].count());").on_softgpu().on(["sh", "-c", &line]).run();
+    assert!(done.stderr.contains("not traced") && done.stderr.contains("Too many open files"), "{}", done.stderr);
+    let counts: Vec<i64> = done.rows("@n").values().filter_map(serde_json::Value::as_i64).collect();
+    assert_eq!(counts, [20], "the next one is traced");
+}

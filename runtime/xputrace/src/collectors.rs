@@ -5,6 +5,7 @@ use crate::running::Running;
 use crate::target::Launch;
 use anyhow::{Context, Result, anyhow};
 use std::collections::HashMap;
+use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use xputrace_tracer::rendezvous::{DEFAULT_SHAPE, Listener, Notice, Region, Target};
@@ -21,6 +22,8 @@ pub struct Collectors {
     generations: HashMap<u32, u32>,
     /// Whether the system let no further collector connect when it was last asked.
     is_full: bool,
+    /// Given up when no further file can be opened: what it makes room for is saying so.
+    spare: Option<File>,
     /// Of processes that are gone.
     totals: Vec<CollectorTotals>,
     rings: Vec<Vec<u8>>,
@@ -44,6 +47,7 @@ impl Collectors {
             targets: Vec::new(),
             generations: HashMap::new(),
             is_full: false,
+            spare: File::open("/dev/null").ok(),
             totals: Vec::new(),
             rings: Vec::new(),
         })
@@ -90,6 +94,7 @@ impl Collectors {
                 Ok(Some(target)) => self.arm_or_undo(target, running, tape),
                 Err(error) => {
                     self.is_full = true;
+                    self.spare = None;
                     return running.report.fail(&format!("processes that start CUDA now are not traced: {error}"));
                 }
             }
