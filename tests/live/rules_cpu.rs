@@ -290,6 +290,29 @@ fn children_too_short_to_be_probed_are_counted() {
     assert_eq!(done.loss("unprobed_process"), 2, "whether or not they hit anything meanwhile");
 }
 
+/// Nobody can know of the library before a child brings it along; named by its path, it is known.
+#[test]
+fn a_library_that_a_child_brings_along_is_probed_late_and_counted_or_named_by_its_path() {
+    need_root!();
+    let library = c_program("liblate.so", "void hit(void) {}", &["-shared", "-fPIC"]);
+    let user = c_program(
+        "latecomer",
+        "void hit(void); int main(void) { for (int i = 0; i < 100; i++) hit(); return 0; }",
+        &[library.to_str().unwrap(), "-Wl,-rpath,$ORIGIN"],
+    );
+    let (library, user) = (library.display(), user.display());
+    let run = |object: &str| {
+        let script = format!("uprobe(\"{object}:hit\", |e| @n.count());");
+        Trace::script(&script).on(["sh", "-c", &format!("{user}; {user}; true")]).run()
+    };
+    let late = run("liblate");
+    let seen = late.maps("@n").first().and_then(|it| it.as_i64()).unwrap_or(0);
+    assert!(late.loss("unprobed_process") > 0, "{seen} of 200 seen: {}", late.stderr);
+    let named = run(&library.to_string()).well();
+    assert_eq!(named.map("@n"), &json!(200));
+    named.nothing_lost();
+}
+
 #[test]
 fn a_process_is_still_of_the_tree_when_it_exits() {
     need_root!();
@@ -315,6 +338,118 @@ fn a_tree_is_seen_from_every_childs_first_instruction() {
     let shell = Trace::script(&script("")).on(["sh", "-c", &shell]).run().well();
     assert_eq!(shell.map("@n"), &json!(24), "{}", shell.stderr);
     shell.nothing_lost();
+}
+
+/// A pid namespace of its own, as containers have.
+const IN_NAMESPACE: [&str; 4] = ["unshare", "-pf", "--kill-child", "--mount-proc"];
+
+#[test]
+fn a_tree_is_seen_as_well_in_a_pid_namespace() {
+    need_root!();
+    let program = cpu().display().to_string();
+    let script = format!("uprobe(\"{program}:work\", |e| {{ @n.count(); @by[e.pid].count(); }});");
+    let brief = Trace::script(&script).within(IN_NAMESPACE).on([program.as_str(), "brief", "200", "10"]).run().well();
+    assert_eq!((brief.map("@n"), brief.rows("@by").len()), (&json!(2000), 200), "{}", brief.stderr);
+    assert_eq!(brief.stderr, "");
+    brief.nothing_lost();
+    let script = "tracepoint(\"sched:sched_process_exit\", |e| @[e.comm].count());";
+    let ends = Trace::script(script).within(IN_NAMESPACE).on(["sh", "-c", "/bin/true; /bin/true"]).run().well();
+    assert_eq!(ends.map("@"), &json!({"sh": 1, "true": 2}));
+}
+
+#[test]
+fn what_runs_in_a_pid_namespace_within_is_seen_from_outside_and_else_counted() {
+    need_root!();
+    let program = cpu().display().to_string();
+    let script = format!("uprobe(\"{program}:work\", |e| @n.count());");
+    let words = ["unshare", "-pf", program.as_str(), "work", "1", "100"];
+    let outside = Trace::script(&script).on(words).run().well();
+    assert_eq!(outside.map("@n"), &json!(100), "{}", outside.stderr);
+    outside.nothing_lost();
+    let inside = Trace::script(&script).within(IN_NAMESPACE).on(words).run().well();
+    assert_eq!((inside.maps("@n").len(), inside.loss("unprobed_process")), (0, 1), "{}", inside.stderr);
+    assert!(inside.stderr.contains("a pid namespace of their own"), "{}", inside.stderr);
+}
+
+/// `start N` prints `ready PID`, waits for a byte, and lets a second thread become `again N`, which
+/// calls `marked` so often, after a second.
+const BECOMES_BY_THREAD: &str = "#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+__attribute__((noinline)) void marked(void) { __asm__ volatile(\"\"); }
+static char **words;
+static void *become(void *unused) { words[1] = \"again\"; execv(words[0], words); return unused; }
+int main(int n, char **v) {
+  char c; pthread_t thread; words = v;
+  if (!strcmp(v[1], \"again\")) { usleep(1000000); for (int i = atoi(v[2]); i > 0; i--) marked(); return 0; }
+  printf(\"ready %d\\n\", getpid()); fflush(stdout); read(0, &c, 1);
+  pthread_create(&thread, 0, become, 0); pause();
+}";
+
+#[test]
+fn a_process_goes_on_when_another_thread_than_the_main_one_calls_exec() {
+    need_root!();
+    let program = c_program("becomes-by-thread", BECOMES_BY_THREAD, &[]).display().to_string();
+    for options in ["", ", #{scope: \"process\"}"] {
+        let script = format!("uprobe(\"{program}:marked\"{options}, |e| @n.count());");
+        let mut run = Trace::script(&script).with_input().on([program.as_str(), "start", "300"]).start();
+        run.ready_pid();
+        run.type_in("\n");
+        let done = run.finish().well();
+        assert_eq!(done.map("@n"), &json!(300), "as a command{options}: {}", done.stderr);
+        assert_eq!(done.loss("unprobed_process"), i64::from(!options.is_empty()), "{}", done.stderr);
+    }
+    let mut target = std::process::Command::new(&program)
+        .args(["start", "300"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(target.stdout.take().unwrap()), &mut ready).unwrap();
+    let script = format!("uprobe(\"{program}:marked\", |e| @n.count());");
+    let mut run = Trace::script(&script).args(["-p", &target.id().to_string()]).start();
+    run.until("attached", |it| it.results().contains("attached_probes"));
+    drop(target.stdin.take());
+    let done = run.finish().well();
+    target.wait().unwrap();
+    assert_eq!((done.map("@n"), done.loss("unprobed_process")), (&json!(300), 1), "with -p: {}", done.stderr);
+}
+
+const MANY_THREADS: &str = "#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+static void *sleeps(void *unused) { pause(); return unused; }
+int main(void) {
+  pthread_t thread;
+  for (int i = 0; i < 100; i++) pthread_create(&thread, 0, sleeps, 0);
+  puts(\"ready\"); fflush(stdout); pause();
+}";
+
+#[test]
+fn process_events_that_are_refused_are_said_with_what_follows() {
+    need_root!();
+    let program = c_program("many-threads", MANY_THREADS, &[]);
+    let mut target = std::process::Command::new(program).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut ready = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(target.stdout.take().unwrap()), &mut ready).unwrap();
+    let run = |within: &[&str]| {
+        Trace::one_liner("tracepoint(\"syscalls:sys_enter_write\", |e| @n.count());")
+            .within(within)
+            .args(["-p", &target.id().to_string(), "--for", "100ms"])
+            .run()
+    };
+    let (refused, watched) = (run(&["prlimit", "--nofile=90"]), run(&["env"]));
+    target.kill().unwrap();
+    target.wait().unwrap();
+    assert!(
+        refused.stderr.contains("cannot watch processes") && refused.stderr.contains("ulimit -n"),
+        "a descriptor for each thread and CPU: {}",
+        refused.stderr
+    );
+    assert_eq!(watched.stderr, "");
 }
 
 #[test]

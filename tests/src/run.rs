@@ -51,6 +51,22 @@ impl Trace {
         self
     }
 
+    /// Started by another program, which gets the words behind its own. To be called first.
+    pub fn within<W: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = W>) -> Self {
+        let mut words = words.into_iter();
+        let mut outer = Command::new(words.next().expect("a program"));
+        outer.args(words).arg(self.command.get_program()).args(self.command.get_args());
+        outer.current_dir(self.directory.path()).stdin(Stdio::null());
+        for (name, value) in self.command.get_envs() {
+            match value {
+                Some(value) => outer.env(name, value),
+                None => outer.env_remove(name),
+            };
+        }
+        self.command = outer;
+        self
+    }
+
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.command.env(name, value);
         self

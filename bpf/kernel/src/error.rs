@@ -68,6 +68,14 @@ pub enum AttachError {
     NoSuchProcess(u32),
 }
 
+impl AttachError {
+    /// Whether it lies in the file, so that trying again is of no use.
+    pub(crate) fn is_of_the_file(&self) -> bool {
+        use AttachError::*;
+        matches!(self, NoSuchFunction { .. } | Indirect { .. } | Unsteppable { .. } | OffsetOutside { .. })
+    }
+}
+
 fn advice(reason: &io::Error) -> &'static str {
     match reason.raw_os_error() {
         Some(libc::E2BIG) => {

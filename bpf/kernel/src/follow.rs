@@ -68,9 +68,9 @@ impl Followers {
     /// Children of targets that did not become targets, up to now: the map is full, or they have a
     /// pid namespace of their own, whose processes no program can name in ours.
     pub(crate) fn unfollowed(&self) -> u64 {
-        let missed = [&self.birth, &self.end].into_iter().filter_map(|it| sys::prog_misses(it.as_fd()).ok());
+        let missed = sys::prog_misses(self.birth.as_fd()).unwrap_or_default();
         let count = self.unfollowed.lookup(&[0; 4]).ok().flatten().and_then(|it| it.first()?.first_chunk().copied());
-        missed.sum::<u64>() + count.map_or(0, u64::from_ne_bytes)
+        missed + count.map_or(0, u64::from_ne_bytes)
     }
 }
 

@@ -9,8 +9,8 @@ use crate::links::Links;
 use crate::load::{self, Loaded};
 use crate::map::{MapHandle, OnElement};
 use crate::proc_maps::{self, View};
-use crate::report::{AttachReport, News, Outcome, ProbeReport, Unprobed, Warning};
-use crate::resolve::{self, Candidate};
+use crate::report::{AttachReport, LateFile, News, Outcome, ProbeReport, Unprobed, Warning};
+use crate::resolve::{self, Candidate, FileId};
 use crate::ring::Ring;
 use crate::scope::{self, Scope};
 use crate::sideband::{ProcessEvent, Replaced, Sideband};
@@ -44,6 +44,8 @@ pub struct Kernel {
     names: FunctionNames,
     functions: Vec<FunctionProbe>,
     scope: Option<Scope>,
+    /// Files that were probed only after a process had mapped them, and since when they are.
+    late_files: HashMap<FileId, u64>,
     alive: Alive,
     sideband: Sideband,
     lost_events_told: bool,
@@ -73,6 +75,7 @@ impl Kernel {
         let namespace = LiveCatalog::new().pid_namespace();
         let followers = targets.map(|it| Followers::load(it.current.fd().as_fd(), namespace));
         Ok(Kernel {
+            late_files: HashMap::new(),
             links: Links::default(),
             markers: Links::default(),
             image,
@@ -421,47 +424,78 @@ impl Kernel {
         Ok(linked)
     }
 
-    fn attach_late(&mut self, index: usize, file: &Candidate, named: bool) {
+    /// Whether the probe is in the file now, or is not for it.
+    fn attach_late(&mut self, index: usize, file: &Candidate, named: bool) -> bool {
         let probe = self.functions[index].probe;
         match self.attach_file(index, file) {
             Ok(warnings) => {
                 self.news.extend(warnings.into_iter().map(News::Warning));
                 let outcome = self.functions[index].attached();
                 self.news.push(News::Probe(ProbeReport { probe, outcome }));
+                self.late_files.insert(file.id, sys::monotonic_nanos());
             }
             // Another file has it, or the executable was only a guess.
             Err(AttachError::NoSuchFunction { .. }) if !named || !self.functions[index].files.is_empty() => {}
-            Err(error) => self.news.push(News::Probe(ProbeReport { probe, outcome: Outcome::Failed(error) })),
+            Err(error) => {
+                let is_final = error.is_of_the_file();
+                self.news.push(News::Probe(ProbeReport { probe, outcome: Outcome::Failed(error) }));
+                if !is_final {
+                    self.functions[index].seen.remove(&file.id);
+                }
+                return is_final;
+            }
         }
+        true
     }
 
     /// Attaches the probes that name functions in a file which a process has just mapped. `file`
     /// is its path as the process sees it.
-    fn on_mapping(&mut self, pid: u32, file: &Path) {
+    fn on_mapping(&mut self, pid: u32, file: &Path, time_nanos: u64) {
         let wanted = self.functions.iter().any(|it| resolve::is_candidate(&it.object, file));
         let may_be_static = self.functions.iter().any(|it| resolve::may_be_static(&it.object));
         if !wanted && !may_be_static {
             return;
         }
         let path = mapped_path(pid, file);
-        let Some(id) = resolve::file_id(&path) else { return };
+        let Some(id) = resolve::file_id(&path) else {
+            // The process has ended, and with it our view of its files.
+            if wanted && !self.is_probed_by_name(file) {
+                self.tell_late(pid, file, time_nanos);
+            }
+            return;
+        };
         let is_executable = || std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|it| it == file);
         let executable = may_be_static && is_executable();
+        let mut attached = true;
         for index in 0..self.functions.len() {
             let probe = &self.functions[index];
             let named = resolve::is_candidate(&probe.object, file);
             let guessed = executable && resolve::may_be_static(&probe.object);
             if (named || guessed) && !probe.seen.contains(&id) {
-                self.attach_late(index, &Candidate { id, path: path.clone() }, named);
+                attached &= self.attach_late(index, &Candidate { id, path: path.clone() }, named);
             }
         }
+        if !attached || self.late_files.get(&id).is_some_and(|at| time_nanos < *at) {
+            self.tell_late(pid, file, time_nanos);
+        }
+    }
+
+    /// Whether a file of this name is probed for every probe that asks for it.
+    fn is_probed_by_name(&self, file: &Path) -> bool {
+        let named = |it: &FunctionProbe| it.files.iter().any(|it| it.path.file_name() == file.file_name());
+        self.functions.iter().filter(|it| resolve::is_candidate(&it.object, file)).all(named)
+    }
+
+    fn tell_late(&mut self, pid: u32, file: &Path, since_nanos: u64) {
+        let micros = sys::monotonic_nanos().saturating_sub(since_nanos) / 1000;
+        self.news.push(News::LateFile(LateFile { pid, file: file.to_path_buf(), micros }));
     }
 
     fn handle_process_events(&mut self) {
         for event in self.sideband.drain() {
             match &event {
                 ProcessEvent::Fork { time_nanos, parent, pid } => self.on_fork(*parent, *pid, *time_nanos),
-                ProcessEvent::Mmap { pid, path, .. } => self.on_mapping(*pid, path),
+                ProcessEvent::Mmap { pid, path, time_nanos, .. } => self.on_mapping(*pid, path, *time_nanos),
                 ProcessEvent::Exit { pid, .. } => self.forget(*pid),
                 ProcessEvent::Exec { .. } => {}
             }

@@ -43,7 +43,7 @@ pub use facts::{Fact, Standing, facts};
 pub use kernel::Kernel;
 pub use list::list;
 pub use map::{MapHandle, OnElement};
-pub use report::{AttachReport, News, Outcome, ProbeReport, Unprobed, Warning};
+pub use report::{AttachReport, LateFile, News, Outcome, ProbeReport, Unprobed, Warning};
 pub use scope::{CommandScope, Scope};
 pub use sideband::ProcessEvent;
 pub use spawn::{Identity, StoppedChild};

@@ -50,8 +50,20 @@ pub enum News {
     /// A process got its own links, or was made a target, after it had begun to run: a child, or a
     /// process of which another thread than the main one called `exec`.
     Child(Unprobed),
+    /// A process had a file before the file had its uprobes.
+    LateFile(LateFile),
     /// So many more new processes of the scope are not targets, and nothing is seen of them.
     Unfollowed(u64),
+}
+
+/// A process used a file, which nothing had told of before, without the file's uprobes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LateFile {
+    pub pid: u32,
+    /// As the process sees it.
+    pub file: PathBuf,
+    /// From its mapping until its uprobes were attached, or until that was found impossible.
+    pub micros: u64,
 }
 
 /// The time in which a process ran without uprobes.

@@ -44,6 +44,7 @@ const FAREWELL: Duration = Duration::from_millis(2000);
 const GRACE: Duration = Duration::from_millis(500);
 /// How often the end of a command is asked for while nothing else is left to do.
 const GLANCE_MILLIS: libc::c_int = 50;
+/// Said once, beside the count.
 const UNFOLLOWED: &str = "some new processes are not traced, and counted as unprobed_process: too many ran at once, or \
                           they have a pid namespace of their own within ours";
 
@@ -284,6 +285,13 @@ impl Session {
                 News::Probe(it) => {
                     self.pending.remove(&it.probe);
                     failure(&self.running.plan, &it).iter().for_each(|it| self.running.report.note(it));
+                }
+                News::LateFile(it) => {
+                    results.losses.add(Loss::UnprobedProcess, 1);
+                    self.running.report.note(&format!(
+                        "process {} ran {} us with {} before its uprobes were in place: name the file by its path to have them there from the start",
+                        it.pid, it.micros, it.file.display()
+                    ));
                 }
                 News::Unfollowed(n) => {
                     results.losses.add(Loss::UnprobedProcess, n);

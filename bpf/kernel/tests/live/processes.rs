@@ -193,6 +193,32 @@ fn threads_are_no_targets() {
     assert!(kernel.news().is_empty(), "four threads found no room");
 }
 
+/// More than a ring holds, as nobody reads it.
+#[test]
+fn lost_process_events_are_told_of_once() {
+    need_root!();
+    let (plan, _) = getppid_plan();
+    let mut kernel = Kernel::load(&plan).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = make_fifo(&directory);
+    let script = format!(
+        "i=0; while [ $i -lt 800 ]; do /bin/true; i=$((i+1)); done; read x <{}; /bin/true; /bin/true",
+        fifo.display()
+    );
+    let command: Vec<_> = ["taskset", "-c", "0", "sh", "-c", &script].map(Into::into).to_vec();
+    let mut child = StoppedChild::spawn(&command, &[], None).unwrap();
+    kernel.attach(&plan, &child.scope());
+    child.resume().unwrap();
+    // Opening it waits for the reader, who comes when all the others have ended.
+    let mut writer = std::fs::OpenOptions::new().write(true).open(&fifo).unwrap();
+    kernel.processes();
+    std::io::Write::write_all(&mut writer, b"\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    kernel.processes();
+    let told = |kernel: &mut Kernel| kernel.news().iter().filter(|it| matches!(it, News::Warning(_))).count();
+    assert_eq!((told(&mut kernel), told(&mut kernel)), (1, 0));
+}
+
 #[test]
 fn a_whole_system_scope_sees_processes_that_start_later() {
     need_root!();
