@@ -88,7 +88,7 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
         }
         Loss::UnprobedProcess => (
             "processes that ran without their uprobes, for some milliseconds or until their end",
-            "give the probe `#{scope: \"tree\"}`, which sees them from their first instruction on",
+            "name a library by its path; give the probe `#{scope: \"tree\"}`, if it has another",
         ),
         Loss::InstructionLimit => ("handlers stopped by the instruction limit", "make the loop shorter"),
     }
