@@ -47,3 +47,4 @@ pub use report::{AttachReport, LateFile, News, Outcome, ProbeReport, Unprobed, W
 pub use scope::{CommandScope, Scope};
 pub use sideband::ProcessEvent;
 pub use spawn::{Identity, StoppedChild};
+pub use sys::monotonic_nanos;

@@ -267,8 +267,8 @@ pub(crate) fn wait_readable(fds: &mut [libc::pollfd], timeout_millis: i32) -> io
     }
 }
 
-/// CLOCK_MONOTONIC in nanoseconds.
-pub(crate) fn monotonic_nanos() -> u64 {
+/// CLOCK_MONOTONIC now, in nanoseconds: the clock of all events.
+pub fn monotonic_nanos() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a whole timespec.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };

@@ -4,10 +4,10 @@
 //! Engines must not be re-entered from their own events, so what handlers do there is queued and
 //! carried out when the engines are free: prints, then interpreted handlers, in order.
 
+use crate::builtins;
 use crate::compiled::report;
 use crate::report::Report;
 use crate::results::Results;
-use crate::{builtins, machine};
 use anyhow::{Result, anyhow};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -149,7 +149,7 @@ impl Running {
     /// Says what live output waits for, once it has waited for long.
     pub fn say_what_is_waited_for(&mut self) {
         let Some(waiting) = self.results.borrow().pipeline.waiting() else { return };
-        if machine::monotonic_nanos().saturating_sub(waiting.since_nanos) > LONG_WAIT_NANOS {
+        if xputrace_kernel::monotonic_nanos().saturating_sub(waiting.since_nanos) > LONG_WAIT_NANOS {
             self.report.note(&format!(
                 "waiting for the kernel {}, which was launched more than 2 s ago: CUPTI hands nothing over until it ends",
                 waiting.name

@@ -78,15 +78,7 @@ fn samples_come_with_user_stacks() {
 #[test]
 fn children_get_their_own_probes() {
     need_root!();
-    let mut plan = Plan::default();
-    let work = counter(&mut plan, "work");
-    uprobe(&mut plan, target(), "work", work);
-    let directory = tempfile::tempdir().unwrap();
-    let fifo = make_fifo(&directory);
-    let mut kernel = Kernel::load(&plan).unwrap();
-    let mut child = StoppedChild::spawn(&words(&["children", "1000", fifo.to_str().unwrap()]), &[], None).unwrap();
-    kernel.attach(&plan, &child.scope());
-    child.resume().unwrap();
+    let AtWork { mut kernel, mut child, work, fifo, directory: _kept } = at_work("children", "1000");
     let mut linked = Vec::new();
     poll_until(&mut kernel, |kernel| {
         linked.extend(kernel.news().into_iter().filter_map(|it| match it {
@@ -106,16 +98,8 @@ fn children_get_their_own_probes() {
 #[test]
 fn a_process_ends_with_its_last_thread() {
     need_root!();
-    let mut plan = Plan::default();
-    let work = counter(&mut plan, "work");
-    uprobe(&mut plan, target(), "work", work);
-    let directory = tempfile::tempdir().unwrap();
-    let fifo = make_fifo(&directory);
-    let mut kernel = Kernel::load(&plan).unwrap();
-    let mut child = StoppedChild::spawn(&words(&["headless", "300", fifo.to_str().unwrap()]), &[], None).unwrap();
+    let AtWork { mut kernel, mut child, work, fifo, directory: _kept } = at_work("headless", "300");
     let pid = child.pid();
-    kernel.attach(&plan, &child.scope());
-    child.resume().unwrap();
     poll_until(&mut kernel, |_| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         stat.contains(") Z ") && std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().count() == 2
@@ -134,16 +118,8 @@ fn a_process_ends_with_its_last_thread() {
 #[test]
 fn a_process_goes_on_when_another_thread_than_the_main_one_calls_exec() {
     need_root!();
-    let mut plan = Plan::default();
-    let work = counter(&mut plan, "work");
-    uprobe(&mut plan, target(), "work", work);
-    let directory = tempfile::tempdir().unwrap();
-    let fifo = make_fifo(&directory);
-    let mut kernel = Kernel::load(&plan).unwrap();
-    let mut child = StoppedChild::spawn(&words(&["exec-by-thread", "300", fifo.to_str().unwrap()]), &[], None).unwrap();
+    let AtWork { mut kernel, mut child, work, fifo, directory: _kept } = at_work("exec-by-thread", "300");
     let pid = child.pid();
-    kernel.attach(&plan, &child.scope());
-    child.resume().unwrap();
     let mut linked = Vec::new();
     poll_until(&mut kernel, |kernel| {
         linked.extend(kernel.news());

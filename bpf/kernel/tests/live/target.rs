@@ -1,5 +1,6 @@
 //! The C program that the plans probe, and how it is run.
 
+use crate::plans::{counter, uprobe};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -93,6 +94,31 @@ pub fn make_fifo(directory: &tempfile::TempDir) -> PathBuf {
     let path = directory.path().join("fifo");
     assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
     path
+}
+
+/// The test program with a counter on `work`, on its way to wait at a FIFO.
+pub struct AtWork {
+    pub kernel: Kernel,
+    pub child: StoppedChild,
+    /// The counter's map.
+    pub work: usize,
+    pub fifo: PathBuf,
+    /// The FIFO's, kept until the end.
+    pub directory: tempfile::TempDir,
+}
+
+/// Starts the test program in one of its modes that wait, which then make so many calls.
+pub fn at_work(mode: &str, calls: &str) -> AtWork {
+    let mut plan = Plan::default();
+    let work = counter(&mut plan, "work");
+    uprobe(&mut plan, target(), "work", work);
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = make_fifo(&directory);
+    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut child = StoppedChild::spawn(&words(&[mode, calls, fifo.to_str().unwrap()]), &[], None).unwrap();
+    kernel.attach(&plan, &child.scope());
+    child.resume().unwrap();
+    AtWork { kernel, child, work, fifo, directory }
 }
 
 /// Lets `readers` processes that wait for the FIFO go on; keep the file until they have ended, so

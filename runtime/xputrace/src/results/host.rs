@@ -102,7 +102,9 @@ impl Host for Results {
 
     fn builtin(&mut self, name: &str) -> Option<Value> {
         match name {
-            "losses" => Some(Value::Int(self.all_losses().iter().map(|(_, _, n)| n).sum::<u64>() as i64)),
+            "losses" => {
+                Some(Value::Int(self.all_losses().iter().map(|(_, _, n)| n).fold(0, u64::saturating_add) as i64))
+            }
             "output_is_json" => Some(Value::Bool(self.printer.is_json())),
             _ => self.builtins.get(name).map(|it| Value::Int(*it)),
         }
