@@ -308,6 +308,7 @@ fn a_library_that_a_child_brings_along_is_probed_late_and_counted_or_named_by_it
     let late = run("liblate");
     let seen = late.maps("@n").first().and_then(|it| it.as_i64()).unwrap_or(0);
     assert!(late.loss("unprobed_process") > 0, "{seen} of 200 seen: {}", late.stderr);
+    assert_eq!(late.stderr.matches("before its uprobes were in place").count(), 1, "{}", late.stderr);
     let named = run(&library.to_string()).well();
     assert_eq!(named.map("@n"), &json!(200));
     named.nothing_lost();

@@ -288,10 +288,7 @@ impl Session {
                 }
                 News::LateFile(it) => {
                     results.losses.add(Loss::UnprobedProcess, 1);
-                    self.running.report.note(&format!(
-                        "process {} ran {} us with {} before its uprobes were in place: name the file by its path to have them there from the start",
-                        it.pid, it.micros, it.file.display()
-                    ));
+                    self.running.report.late_file(it.file, it.micros);
                 }
                 News::Unfollowed(n) => {
                     results.losses.add(Loss::UnprobedProcess, n);

@@ -1,8 +1,9 @@
 //! What a run says beside its results: notes, failures, and why nothing was seen.
 
 use crate::console;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
+use std::path::PathBuf;
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::Account;
 
@@ -34,6 +35,8 @@ pub struct Report {
     pub refusals: Vec<String>,
     pub children: u64,
     pub unprobed_micros: u64,
+    /// By file: processes that had it before its uprobes were in place, and for how long together.
+    late_files: BTreeMap<PathBuf, (u64, u64)>,
 }
 
 impl Report {
@@ -101,8 +104,22 @@ impl Report {
         !std::mem::replace(&mut self.software_said, true)
     }
 
+    /// A process had a file for so long before the file's uprobes were in place.
+    pub fn late_file(&mut self, file: PathBuf, micros: u64) {
+        let (processes, together) = self.late_files.entry(file).or_default();
+        *processes += 1;
+        *together = together.saturating_add(micros);
+    }
+
     /// What was counted on the way.
     pub fn note_children(&mut self) {
+        for (file, (processes, micros)) in std::mem::take(&mut self.late_files) {
+            self.note(&format!(
+                "{processes} processes ran {micros} us together with {} before its uprobes were in place: name the \
+                 file by its path to have them there from the start",
+                file.display()
+            ));
+        }
         if self.children > 0 {
             let text = format!(
                 "{} child processes were followed; together they ran {} us before their uprobes were in place \
