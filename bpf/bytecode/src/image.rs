@@ -15,8 +15,8 @@ pub struct Image {
 /// Which engine a map lives in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Home {
-    /// A BPF map of the kernel; programs of the tracer reach it by system call.
-    Kernel,
+    /// A BPF map in Linux; programs of the tracer reach it by system call.
+    Linux,
     /// A map of the tracer's engine.
     Tracer,
 }

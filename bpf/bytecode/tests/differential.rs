@@ -529,7 +529,7 @@ fn in_engine(image: &Image, ctx: &[u64], thread: &mut Thread) -> Outcome {
     Outcome { result, maps, records: std::mem::take(&mut thread.records) }
 }
 
-fn in_kernel(image: &Image, ctx: &[u64]) -> Outcome {
+fn in_linux(image: &Image, ctx: &[u64]) -> Outcome {
     let bytes = object::write(image).expect("writes");
     let open = ObjectBuilder::default().open_memory(&bytes).expect("opens");
     let object = open.load().expect("loads");
@@ -673,7 +673,7 @@ fn the_engine_does_what_the_kernel_does() {
     let outcome = TestRunner::new(config).run(&inputs, |(steps, ctx)| {
         let image = build(&steps, readable);
         coverage(&image.programs[0].insns, &mut covered.borrow_mut());
-        let expected = in_kernel(&image, &ctx);
+        let expected = in_linux(&image, &ctx);
         let actual = in_engine(&image, &ctx, &mut thread.borrow_mut());
         let text = xputrace_bytecode::disasm::text(&image.programs[0], &image);
         prop_assert_eq!(actual, expected, "{}", text);

@@ -26,12 +26,12 @@ pub struct Plan {
     pub loss_sites: Vec<LossSite>,
     /// Index in [`Image::maps`] of the kernel's and the tracer's loss maps: arrays of one `u64`
     /// a slot of `loss_sites`; the kernel's is per CPU.
-    pub kernel_losses: Option<usize>,
+    pub linux_losses: Option<usize>,
     pub tracer_losses: Option<usize>,
     /// Index of the ring buffer through which the kernel's handlers print.
-    pub kernel_ring: Option<usize>,
+    pub linux_ring: Option<usize>,
     /// Index of the kernel's stack map.
-    pub kernel_stacks: Option<usize>,
+    pub linux_stacks: Option<usize>,
     /// Index of the hash of process ids (`u32` → `u32` 1) that tracepoints and samples are
     /// limited to, where any probe is.
     pub targets: Option<usize>,

@@ -10,9 +10,9 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StackKey {
     /// User frames from the kernel's stack map: process id, low bits of its exec generation, map id.
-    KernelUser { pid: u32, exec: u8, id: u32 },
+    LinuxUser { pid: u32, exec: u8, id: u32 },
     /// Kernel frames from the kernel's stack map.
-    KernelKernel { id: u32 },
+    LinuxKernel { id: u32 },
     /// Frames the collector interned: index of the process within this run, and its stack id.
     Collector { process: u32, id: u32 },
     /// There was nothing to take: kernel frames of a sample in user mode, user frames of a thread
@@ -24,10 +24,10 @@ pub enum StackKey {
 
 /// The word of [`StackKey::Empty`].
 pub const EMPTY: u64 = 1;
-/// Source bits of [`StackKey::KernelUser`], in place.
-pub const SOURCE_KERNEL_USER: u64 = 1 << 62;
-/// Source bits of [`StackKey::KernelKernel`], in place.
-pub const SOURCE_KERNEL_KERNEL: u64 = 2 << 62;
+/// Source bits of [`StackKey::LinuxUser`], in place.
+pub const SOURCE_LINUX_USER: u64 = 1 << 62;
+/// Source bits of [`StackKey::LinuxKernel`], in place.
+pub const SOURCE_LINUX_KERNEL: u64 = 2 << 62;
 /// Source bits of [`StackKey::Collector`], in place.
 pub const SOURCE_COLLECTOR: u64 = 3 << 62;
 
@@ -35,10 +35,10 @@ impl StackKey {
     /// The word that stands for this stack in keys and values; 0 is [`StackKey::Lost`].
     pub fn to_word(self) -> u64 {
         match self {
-            StackKey::KernelUser { pid, exec, id } => {
-                SOURCE_KERNEL_USER | (u64::from(exec) << 54) | (u64::from(pid & 0x3f_ffff) << 32) | u64::from(id)
+            StackKey::LinuxUser { pid, exec, id } => {
+                SOURCE_LINUX_USER | (u64::from(exec) << 54) | (u64::from(pid & 0x3f_ffff) << 32) | u64::from(id)
             }
-            StackKey::KernelKernel { id } => SOURCE_KERNEL_KERNEL | u64::from(id),
+            StackKey::LinuxKernel { id } => SOURCE_LINUX_KERNEL | u64::from(id),
             StackKey::Collector { process, id } => {
                 SOURCE_COLLECTOR | (u64::from(process & 0x3fff_ffff) << 32) | u64::from(id)
             }
@@ -51,10 +51,10 @@ impl StackKey {
     pub fn from_word(word: u64) -> Self {
         let id = word as u32;
         match word & (3 << 62) {
-            SOURCE_KERNEL_USER => {
-                StackKey::KernelUser { pid: (word >> 32) as u32 & 0x3f_ffff, exec: (word >> 54) as u8, id }
+            SOURCE_LINUX_USER => {
+                StackKey::LinuxUser { pid: (word >> 32) as u32 & 0x3f_ffff, exec: (word >> 54) as u8, id }
             }
-            SOURCE_KERNEL_KERNEL => StackKey::KernelKernel { id },
+            SOURCE_LINUX_KERNEL => StackKey::LinuxKernel { id },
             SOURCE_COLLECTOR => StackKey::Collector { process: (word >> 32) as u32 & 0x3fff_ffff, id },
             _ if word == EMPTY => StackKey::Empty,
             _ => StackKey::Lost,
@@ -83,8 +83,8 @@ mod tests {
     #[test]
     fn words_round_trip() {
         for key in [
-            StackKey::KernelUser { pid: 4_194_303, exec: 255, id: u32::MAX },
-            StackKey::KernelKernel { id: 7 },
+            StackKey::LinuxUser { pid: 4_194_303, exec: 255, id: u32::MAX },
+            StackKey::LinuxKernel { id: 7 },
             StackKey::Collector { process: 3, id: 9 },
             StackKey::Empty,
             StackKey::Lost,

@@ -39,8 +39,8 @@ pub struct TableDef {
     /// Whether the oldest element makes room for a new one.
     pub evict: bool,
     /// The BPF map the kernel's handlers update, as an index into [`crate::plan::Image::maps`].
-    pub kernel_map: Option<usize>,
-    /// The map the tracer's handlers update, likewise. Equal to `kernel_map` for a plain value
+    pub linux_map: Option<usize>,
+    /// The map the tracer's handlers update, likewise. Equal to `linux_map` for a plain value
     /// that both engines use: it lives in the kernel and the tracer reaches it by system call.
     pub tracer_map: Option<usize>,
 }

@@ -93,7 +93,7 @@ fn contents(def: &TableDef) -> String {
 }
 
 fn home(def: &TableDef) -> &'static str {
-    match (def.kind.is_aggregation(), def.kernel_map, def.tracer_map) {
+    match (def.kind.is_aggregation(), def.linux_map, def.tracer_map) {
         (true, Some(_), Some(_)) => "in parts in linux (one a processor) and in the tracer, merged when read",
         (true, Some(_), None) => "in parts in linux, one a processor, merged when read",
         (false, Some(kernel), Some(tracer)) if kernel == tracer => {

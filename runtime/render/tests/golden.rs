@@ -349,7 +349,7 @@ fn plans() {
     let mut time = def("@time", &[Scalar::Name, Scalar::Int], TableKind::Sum, Unit::Nanos);
     time.tracer_map = Some(0);
     let mut request = def("@request", &[Scalar::Int], TableKind::Plain(Scalar::Int), Unit::None);
-    (request.kernel_map, request.tracer_map) = (Some(1), Some(1));
+    (request.linux_map, request.tracer_map) = (Some(1), Some(1));
     let plan = Plan {
         sources: sources(),
         probes: vec![

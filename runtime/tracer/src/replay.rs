@@ -540,7 +540,7 @@ impl Env for CpuEnv<'_> {
     }
 
     fn read_memory(&mut self, user: bool, address: u64, out: &mut [u8]) -> bool {
-        if let (StackKey::KernelUser { exec, .. }, false) = (StackKey::from_word(self.hit.ustack), user)
+        if let (StackKey::LinuxUser { exec, .. }, false) = (StackKey::from_word(self.hit.ustack), user)
             && address == u64::from(EXEC_ID_OFFSET)
         {
             out.fill(0);

@@ -191,7 +191,7 @@ impl State {
     /// Losses that handlers of the engine counted, by line, and runs that ended in a fault.
     pub fn handler_losses(&self) -> Losses {
         let mut losses = Losses::default();
-        let kernel = self.plan.kernel_losses.filter(|_| self.all_native);
+        let kernel = self.plan.linux_losses.filter(|_| self.all_native);
         for map in self.plan.tracer_losses.into_iter().chain(kernel) {
             self.add_loss_map(map, &mut losses);
         }
@@ -231,7 +231,7 @@ impl State {
 
     /// The maps of the image that hold parts of a table here.
     fn maps_of(&self, def: &TableDef) -> Vec<usize> {
-        let mut maps: Vec<usize> = def.tracer_map.into_iter().chain(def.kernel_map).collect();
+        let mut maps: Vec<usize> = def.tracer_map.into_iter().chain(def.linux_map).collect();
         maps.dedup();
         let here =
             |map: &usize| self.plan.image.maps.get(*map).is_some_and(|it| self.all_native || it.home == Home::Tracer);

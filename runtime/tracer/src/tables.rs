@@ -220,7 +220,7 @@ mod tests {
             unit: Unit::None,
             capacity: 8,
             evict: false,
-            kernel_map: None,
+            linux_map: None,
             tracer_map: Some(0),
         })
     }
@@ -275,7 +275,7 @@ mod tests {
             Scalar::Int => any::<i64>().prop_map(Value::Int).boxed(),
             Scalar::Bool => any::<bool>().prop_map(Value::Bool).boxed(),
             Scalar::Name | Scalar::Text(_) => "[a-zä]{0,8}".prop_map(|it| Value::Str(it.into())).boxed(),
-            Scalar::Stack => any::<u32>().prop_map(|id| Value::Stack(StackKey::KernelKernel { id })).boxed(),
+            Scalar::Stack => any::<u32>().prop_map(|id| Value::Stack(StackKey::LinuxKernel { id })).boxed(),
         }
     }
 

@@ -39,7 +39,7 @@ fn hit(time_nanos: u64, arg0: u64) -> Hit {
         pid: 100,
         tid: 7,
         comm: *b"app\0\0\0\0\0\0\0\0\0\0\0\0\0",
-        ustack: StackKey::KernelUser { pid: 100, exec: 3, id: 5 }.to_word(),
+        ustack: StackKey::LinuxUser { pid: 100, exec: 3, id: 5 }.to_word(),
         context,
         strings: vec![UserString { address: 0x1000, text: b"text".to_vec() }],
         ..Default::default()
@@ -47,7 +47,7 @@ fn hit(time_nanos: u64, arg0: u64) -> Hit {
 }
 
 fn entries() -> Vec<Entry> {
-    let stack = StackKey::KernelUser { pid: 100, exec: 3, id: 5 };
+    let stack = StackKey::LinuxUser { pid: 100, exec: 3, id: 5 };
     let frame = FrameInfo { function: "main".into(), module: "app".into(), offset: 4 };
     let launches = Ring::default().names().launch(launch(1, 1_000)).launch(launch(2, 3_000));
     let activity =
@@ -153,14 +153,14 @@ fn tagging_plan() -> Plan {
     let mut tag = key(Scalar::Int);
     tag.optional = true;
     plan.tables = vec![table("@time", vec![tag], TableKind::Sum, 0)];
-    plan.image.maps.push(hash("seen", 8, Home::Kernel));
-    let mut tags = hash("tags", 4, Home::Kernel);
+    plan.image.maps.push(hash("seen", 8, Home::Linux));
+    let mut tags = hash("tags", 4, Home::Linux);
     let slots = xputrace_bytecode::MapSpec {
         kind: xputrace_bytecode::MapKind::Array,
         key_size: 4,
         value_size: 16,
         max_entries: xputrace_model::plan::TAG_SLOTS,
-        ..hash("slots", 4, Home::Kernel)
+        ..hash("slots", 4, Home::Linux)
     };
     tags.kind = xputrace_bytecode::MapKind::HashOfMaps;
     tags.value_size = 4;
@@ -262,7 +262,7 @@ fn tags_come_from_the_probe_that_was_hit_before_the_launch() {
     let row = |tag, nanos| (vec![Value::Int(tag)], Cell::Number(nanos));
     assert_eq!(rows, [row(42, 100), row(43, 200)]);
     assert_eq!(pipeline.state().faults().count(), 0);
-    let stack = StackKey::KernelUser { pid: 100, exec: 3, id: 5 };
+    let stack = StackKey::LinuxUser { pid: 100, exec: 3, id: 5 };
     assert_eq!(outcome.frames[&stack][0].function, "main");
 }
 
@@ -492,14 +492,14 @@ fn recorded_hits_have_the_words_of_stacks_that_handlers_have() {
         let mut engine = Engine::new(&recorder.plan.image, &[0], &mut |_, _| None).unwrap();
         engine.run(0, &[0; 168], &mut machine).unwrap();
         let hit = recorder.layouts.decode(&machine.records[0]).unwrap();
-        let losses = recorder.plan.kernel_losses.unwrap();
+        let losses = recorder.plan.linux_losses.unwrap();
         let count = |slot: u32| engine.lookup(losses, &slot.to_le_bytes()).unwrap()[0];
         let of_loss = |loss| count(recorder.plan.loss_sites.iter().position(|it| it.loss == loss).unwrap() as u32);
         ([hit.ustack, hit.kstack].map(StackKey::from_word), of_loss(Loss::KernelStack))
     };
     let (efault, eexist) = (-14, -17);
-    let user = StackKey::KernelUser { pid: 100, exec: 3, id: 5 };
-    assert_eq!(stacks(5, 6), ([user, StackKey::KernelKernel { id: 6 }], 0), "two programs of a process differ");
+    let user = StackKey::LinuxUser { pid: 100, exec: 3, id: 5 };
+    assert_eq!(stacks(5, 6), ([user, StackKey::LinuxKernel { id: 6 }], 0), "two programs of a process differ");
     assert_eq!(stacks(5, efault), ([user, StackKey::Empty], 0), "what is not there is not lost");
     assert_eq!(stacks(eexist, efault), ([StackKey::Lost, StackKey::Empty], 1));
 }

@@ -105,8 +105,8 @@ impl Collectors {
         let pid = target.pid;
         if let Err(error) = self.arm(target, running, tape) {
             running.report.note(&format!("process {pid} is not traced: {error:#}"));
-            if let Some(kernel) = &mut running.results.borrow_mut().kernel {
-                kernel.detach_marker(pid);
+            if let Some(linux) = &mut running.results.borrow_mut().linux {
+                linux.detach_marker(pid);
             }
         }
     }
@@ -128,9 +128,9 @@ impl Collectors {
         let mut results = running.results.borrow_mut();
         let process = ProcessIndex(results.pipeline.n_processes() as u32);
         let mut tags = None;
-        if let (true, Some(kernel)) = (plan.demand.launch_marker, &mut results.kernel) {
-            tags = Some(kernel.add_tag_array(target.pid)?);
-            kernel.attach_marker(&plan, target.pid, &self.file, marker_offset(&self.file)?)?;
+        if let (true, Some(linux)) = (plan.demand.launch_marker, &mut results.linux) {
+            tags = Some(linux.add_tag_array(target.pid)?);
+            linux.attach_marker(&plan, target.pid, &self.file, marker_offset(&self.file)?)?;
         }
         let tags = tags.as_ref().map(|it| it.as_raw_fd());
         let region = target.arm(&plan.demand, plan.demand.launch_stacks, DEFAULT_SHAPE, process.0, tags)?;

@@ -219,7 +219,7 @@ fn software_gpu(stage: &Stage, owner: &Owner) -> Result<()> {
 
 /// Why the kernel would not take programs from us, where it would not.
 fn can_load_bpf() -> Result<(), String> {
-    let missing = xputrace_kernel::facts().into_iter().find(|it| it.standing == xputrace_kernel::Standing::Missing);
+    let missing = xputrace_linux::facts().into_iter().find(|it| it.standing == xputrace_linux::Standing::Missing);
     match missing {
         None => Ok(()),
         Some(fact) => Err(format!("{}: {}", fact.name, fact.found)),

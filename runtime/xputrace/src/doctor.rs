@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use xputrace_kernel::{Fact, Standing};
+use xputrace_linux::{Fact, Standing};
 use xputrace_wire::cupti;
 
 /// Facts that GPU hooks need, and CPU probes do not; all others are the other way round, as a
@@ -15,7 +15,7 @@ const GPU_SIDE: &[&str] = &["driver", "CUPTI", "GPU counters", "GPU"];
 
 /// Prints a line a fact; status 0 when the main job (GPU scripts, or CPU ones) can run.
 pub fn doctor(options: &Options) -> Result<ExitCode> {
-    let mut facts = xputrace_kernel::facts();
+    let mut facts = xputrace_linux::facts();
     facts.extend(gpu_facts());
     let is_json = options.format == "json";
     let mut text: String = facts.iter().map(|it| if is_json { as_json(it) } else { as_text(it) }).collect();
@@ -69,17 +69,17 @@ fn fact(name: &'static str, standing: Standing, found: impl Into<String>, fix: O
 fn driver(cuda: &Result<Cuda, String>) -> Fact {
     let loaded = std::fs::read_to_string("/proc/driver/nvidia/version").ok();
     let is_version = |it: &&str| it.contains('.') && it.starts_with(|c: char| c.is_ascii_digit());
-    let kernel = loaded.and_then(|it| it.split_whitespace().find(is_version).map(str::to_string));
-    match (kernel, cuda) {
-        (kernel, Ok(cuda)) => {
-            let kernel = kernel.map(|it| format!("NVIDIA {it}, ")).unwrap_or_default();
+    let linux = loaded.and_then(|it| it.split_whitespace().find(is_version).map(str::to_string));
+    match (linux, cuda) {
+        (linux, Ok(cuda)) => {
+            let linux = linux.map(|it| format!("NVIDIA {it}, ")).unwrap_or_default();
             let (major, minor) = (cuda.version / 1000, cuda.version % 1000 / 10);
-            fact("driver", Standing::Works, format!("{kernel}CUDA {major}.{minor}"), None)
+            fact("driver", Standing::Works, format!("{linux}CUDA {major}.{minor}"), None)
         }
-        (Some(kernel), Err(reason)) => fact(
+        (Some(linux), Err(reason)) => fact(
             "driver",
             Standing::Limited,
-            format!("NVIDIA {kernel} is loaded, but {reason}"),
+            format!("NVIDIA {linux} is loaded, but {reason}"),
             Some("install the driver's libraries (libcuda.so.1), or give this container the GPU"),
         ),
         (None, Err(reason)) => fact(

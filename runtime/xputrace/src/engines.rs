@@ -4,31 +4,31 @@ use crate::stacks;
 use anyhow::Result;
 use std::sync::Arc;
 use xputrace_bytecode::vm::RemoteMap;
-use xputrace_kernel::Kernel;
+use xputrace_linux::Linux;
 use xputrace_model::plan::{Place, Plan};
 use xputrace_tracer::Pipeline;
 use xputrace_tracer::names::FUNCTION_IDS;
 
 /// The kernel with the plan's programs and maps in it; nothing where no handler runs there.
-pub fn kernel(plan: &Plan) -> Result<Option<Kernel>> {
+pub fn kernel(plan: &Plan) -> Result<Option<Linux>> {
     match plan.probes.iter().any(|it| it.place == Place::Linux) {
         true => {
-            let mut kernel = Kernel::load(plan)?;
+            let mut linux = Linux::load(plan)?;
             let mut functions = 0;
-            kernel.intern_with(move |_| {
+            linux.intern_with(move |_| {
                 functions += 1;
                 FUNCTION_IDS + functions - 1
             });
-            Ok(Some(kernel))
+            Ok(Some(linux))
         }
         false => Ok(None),
     }
 }
 
 /// The tracer's own engine, which reaches maps that live in the kernel there.
-pub fn pipeline(plan: &Arc<Plan>, kernel: Option<&Kernel>) -> Result<Pipeline> {
+pub fn pipeline(plan: &Arc<Plan>, linux: Option<&Linux>) -> Result<Pipeline> {
     let mut remote = |index: usize, _: &xputrace_bytecode::MapSpec| {
-        let handle = kernel?.map(index)?.clone();
+        let handle = linux?.map(index)?.clone();
         Some(Box::new(handle) as Box<dyn RemoteMap>)
     };
     Ok(Pipeline::new(plan.clone(), stacks::demangle, &mut remote)?)

@@ -27,7 +27,7 @@ use std::collections::BTreeSet;
 use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use xputrace_kernel::{AttachError, Kernel, News, Outcome as Attachment, ProbeReport, Scope, StoppedChild};
+use xputrace_linux::{AttachError, Linux, News, Outcome as Attachment, ProbeReport, Scope, StoppedChild};
 use xputrace_model::loss::Loss;
 use xputrace_model::output::Output;
 use xputrace_model::plan::{Place, Plan, Probe, ProbeScope};
@@ -119,9 +119,9 @@ impl Session {
             false => Some(StoppedChild::spawn(&run.command, &launch.environment, launch.identity.as_ref())?),
         };
         open_files::raise();
-        let kernel = engines::kernel(&plan)?;
-        let pipeline = engines::pipeline(&plan, kernel.as_ref())?;
-        let results = Results::new(plan, kernel, pipeline, Stacks::default(), Printer::new(&run.options)?);
+        let linux = engines::kernel(&plan)?;
+        let pipeline = engines::pipeline(&plan, linux.as_ref())?;
+        let results = Results::new(plan, linux, pipeline, Stacks::default(), Printer::new(&run.options)?);
         check_stack_files(&results, &run.options)?;
         let mut report = Report::new(run.options.quiet);
         launch.notes.iter().for_each(|it| report.note(it));
@@ -164,9 +164,9 @@ impl Session {
         let mut results = self.running.results.borrow_mut();
         let results = &mut *results;
         let mut attached = plan.probes.iter().filter(|it| it.place != Place::Linux || it.event.is_gpu()).count();
-        if let Some(kernel) = &mut results.kernel {
+        if let Some(linux) = &mut results.linux {
             scope.pids().into_iter().for_each(|pid| results.stacks.add_process(pid));
-            let outcome = kernel.attach(&plan, scope);
+            let outcome = linux.attach(&plan, scope);
             attached += outcome.places();
             outcome.warnings.iter().for_each(|it| self.running.report.note(&it.text));
             let failures: Vec<String> = outcome.probes.iter().filter_map(|it| failure(&plan, it)).collect();
@@ -175,7 +175,7 @@ impl Session {
             }
             let waits = |it: &&ProbeReport| matches!(it.outcome, Attachment::Pending);
             self.pending = outcome.probes.iter().filter(waits).map(|it| it.probe).collect();
-            results.pipeline.state_mut().names_mut().set_functions(kernel.functions());
+            results.pipeline.state_mut().names_mut().set_functions(linux.functions());
         }
         if !self.running.report.is_quiet() {
             results.emit(&Output::Attached { probes: attached });
@@ -214,7 +214,7 @@ impl Session {
             Some(collectors) => collectors.step(&mut self.running, &mut self.tape),
             None => false,
         };
-        self.take_kernel_records()?;
+        self.take_linux_records()?;
         self.follow_processes();
         self.fire_timers();
         self.running.say_what_is_waited_for();
@@ -242,17 +242,17 @@ impl Session {
         let limit = self.timers.next_in().map_or(limit, |it| it.min(limit));
         let results = self.running.results.borrow();
         let collectors = self.collectors.iter().flat_map(Collectors::fds);
-        let kernels = results.kernel.iter().flat_map(Kernel::fds);
+        let kernels = results.linux.iter().flat_map(Linux::fds);
         // The end of a command that has ended is no news any more.
         let watched = self.watched.iter().filter(|_| self.status.is_none()).flat_map(Watched::fds);
         watched::poll(collectors.chain(kernels).chain(watched), limit.as_millis().clamp(1, 1000) as libc::c_int);
     }
 
     /// Prints and other records of handlers in the kernel.
-    fn take_kernel_records(&mut self) -> Result<()> {
+    fn take_linux_records(&mut self) -> Result<()> {
         let mut records: Vec<Vec<u8>> = Vec::new();
-        if let Some(kernel) = &mut self.running.results.borrow_mut().kernel {
-            kernel.poll(Duration::ZERO, &mut |it| records.push(it.to_vec()))?;
+        if let Some(linux) = &mut self.running.results.borrow_mut().linux {
+            linux.poll(Duration::ZERO, &mut |it| records.push(it.to_vec()))?;
         }
         let mut queue = self.running.queue();
         for record in &records {
@@ -274,12 +274,12 @@ impl Session {
     fn follow_processes(&mut self) {
         let mut results = self.running.results.borrow_mut();
         let results = &mut *results;
-        let Some(kernel) = &mut results.kernel else { return };
-        for event in kernel.processes() {
+        let Some(linux) = &mut results.linux else { return };
+        for event in linux.processes() {
             results.stacks.heard(&event);
         }
-        results.pipeline.state_mut().names_mut().set_functions(kernel.functions());
-        for news in kernel.news() {
+        results.pipeline.state_mut().names_mut().set_functions(linux.functions());
+        for news in linux.news() {
             match news {
                 News::Warning(it) => self.running.report.note(&it.text),
                 News::Probe(it) => {
@@ -329,7 +329,7 @@ impl Session {
         }
         self.farewell()?;
         self.detach();
-        self.take_kernel_records()?;
+        self.take_linux_records()?;
         self.follow_processes();
         let mut queue = self.running.queue();
         self.running.results.borrow_mut().pipeline.finish(&mut queue);
@@ -364,8 +364,8 @@ impl Session {
 
     /// Takes the probes out: what is printed and what is counted end at the same moment.
     fn detach(&mut self) {
-        if let Some(kernel) = &mut self.running.results.borrow_mut().kernel {
-            kernel.detach();
+        if let Some(linux) = &mut self.running.results.borrow_mut().linux {
+            linux.detach();
         }
     }
 
@@ -393,7 +393,7 @@ impl Session {
     fn part_with_command(&mut self) -> Result<()> {
         // Programs that the command starts from now on must not wait for us, nor be followed.
         self.collectors = None;
-        self.running.results.borrow_mut().kernel = None;
+        self.running.results.borrow_mut().linux = None;
         let Some(child) = self.child.as_mut().filter(|_| self.status.is_none()) else { return Ok(()) };
         let mut interrupts_seen = interrupts::count();
         let mut until = match (interrupts_seen > 0, self.running.is_over(), self.running.results.borrow().is_closed()) {

@@ -5,7 +5,7 @@ use crate::console;
 use anyhow::{Result, anyhow};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use xputrace_kernel::{LiveCatalog, Scope};
+use xputrace_linux::{LiveCatalog, Scope};
 
 /// This machine, and the files that a run would probe.
 pub fn catalog(run: &Run) -> LiveCatalog {
@@ -19,7 +19,7 @@ pub fn catalog(run: &Run) -> LiveCatalog {
 /// `xputrace list PATTERN`: what can be probed here, a line each.
 pub fn list(pattern: Option<&str>) -> Result<ExitCode> {
     let pattern = pattern.unwrap_or("tracepoint:*:*");
-    let found = xputrace_kernel::list(pattern).map_err(|e| anyhow!(e))?;
+    let found = xputrace_linux::list(pattern).map_err(|e| anyhow!(e))?;
     if found.is_empty() {
         return Err(anyhow!("nothing here matches `{pattern}`"));
     }

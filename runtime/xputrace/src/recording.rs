@@ -97,7 +97,7 @@ impl Tape {
             command: run.command.iter().map(|it| it.to_string_lossy().into_owned()).collect(),
             machine: machine::name(),
             unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-            monotonic_nanos: xputrace_kernel::monotonic_nanos(),
+            monotonic_nanos: xputrace_linux::monotonic_nanos(),
             gpu: GpuKind::None,
             program: concat!("xputrace ", env!("CARGO_PKG_VERSION")).into(),
             probes: recorder.probes.clone(),
@@ -120,7 +120,7 @@ impl Tape {
             pid_in_target: info.pid_in_target,
             comm: info.comm.clone(),
             generation: info.generation,
-            time_nanos: xputrace_kernel::monotonic_nanos(),
+            time_nanos: xputrace_linux::monotonic_nanos(),
             gpu: if software { GpuKind::Software } else { GpuKind::Real },
         };
         self.write(&entry)
@@ -133,12 +133,12 @@ impl Tape {
             }
         }
         self.draft.is_begun = true;
-        Ok(self.writer.gather(process.0, xputrace_kernel::monotonic_nanos(), rings.to_vec())?)
+        Ok(self.writer.gather(process.0, xputrace_linux::monotonic_nanos(), rings.to_vec())?)
     }
 
     pub fn end_process(&mut self, process: ProcessIndex, totals: &CollectorTotals) -> Result<()> {
         let entry =
-            Entry::ProcessEnd { process: process.0, time_nanos: xputrace_kernel::monotonic_nanos(), totals: *totals };
+            Entry::ProcessEnd { process: process.0, time_nanos: xputrace_linux::monotonic_nanos(), totals: *totals };
         self.write(&entry)
     }
 

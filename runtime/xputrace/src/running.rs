@@ -149,7 +149,7 @@ impl Running {
     /// Says what live output waits for, once it has waited for long.
     pub fn say_what_is_waited_for(&mut self) {
         let Some(waiting) = self.results.borrow().pipeline.waiting() else { return };
-        if xputrace_kernel::monotonic_nanos().saturating_sub(waiting.since_nanos) > LONG_WAIT_NANOS {
+        if xputrace_linux::monotonic_nanos().saturating_sub(waiting.since_nanos) > LONG_WAIT_NANOS {
             self.report.note(&format!(
                 "waiting for the kernel {}, which was launched more than 2 s ago: CUPTI hands nothing over until it ends",
                 waiting.name

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use xputrace_kernel::{Kernel, ProcessEvent};
+use xputrace_linux::{Linux, ProcessEvent};
 use xputrace_model::output::StackNames;
 use xputrace_model::stack::{Frames, StackKey};
 use xputrace_symbols::{Images, Innermost, Mapping, ProcessKey, Processes};
@@ -83,15 +83,15 @@ impl Stacks {
     }
 
     /// Names over these engines.
-    pub fn names<'a>(&'a mut self, kernel: Option<&'a Kernel>, state: &'a State) -> Names<'a> {
-        Names { stacks: self, kernel, state }
+    pub fn names<'a>(&'a mut self, linux: Option<&'a Linux>, state: &'a State) -> Names<'a> {
+        Names { stacks: self, linux, state }
     }
 }
 
 /// [`StackNames`] of a run at one moment.
 pub struct Names<'a> {
     stacks: &'a mut Stacks,
-    kernel: Option<&'a Kernel>,
+    linux: Option<&'a Linux>,
     state: &'a State,
 }
 
@@ -102,12 +102,12 @@ impl StackNames for Names<'_> {
         }
         let frames = match stack {
             StackKey::Empty | StackKey::Lost => return None,
-            StackKey::KernelKernel { .. } => {
-                let addresses = self.kernel?.stack_addresses(stack)?;
+            StackKey::LinuxKernel { .. } => {
+                let addresses = self.linux?.stack_addresses(stack)?;
                 self.stacks.processes.resolve_kernel(&addresses)
             }
-            StackKey::KernelUser { pid, exec, .. } => {
-                let addresses = self.kernel?.stack_addresses(stack)?;
+            StackKey::LinuxUser { pid, exec, .. } => {
+                let addresses = self.linux?.stack_addresses(stack)?;
                 let key = self.program(pid, exec, &addresses);
                 self.stacks.processes.resolve(&addresses, key, Innermost::Instruction)
             }

@@ -5,7 +5,7 @@ use anyhow::Result;
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, OsString};
 use std::path::PathBuf;
-use xputrace_kernel::Identity;
+use xputrace_linux::Identity;
 
 /// CUDA loads the library that this variable names at the first call.
 const INJECTION_VARIABLE: &str = "CUDA_INJECTION64_PATH";

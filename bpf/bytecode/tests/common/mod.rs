@@ -16,7 +16,7 @@ pub(crate) fn can_load(test: &str) -> bool {
 }
 
 pub(crate) fn map(name: &str, kind: MapKind, key_size: u32, value_size: u32, max_entries: u32) -> MapSpec {
-    MapSpec { name: name.into(), kind, key_size, value_size, max_entries, flags: 0, home: Home::Kernel, inner: None }
+    MapSpec { name: name.into(), kind, key_size, value_size, max_entries, flags: 0, home: Home::Linux, inner: None }
 }
 
 pub(crate) fn program(name: &str, kind: ProgramKind, write: impl FnOnce(&mut Assembler)) -> Program {

@@ -44,7 +44,7 @@ pub(crate) fn def(name: &str, keys: &[Scalar], kind: TableKind, unit: Unit) -> T
         unit,
         capacity: 65_536,
         evict: false,
-        kernel_map: None,
+        linux_map: None,
         tracer_map: None,
     }
 }

@@ -43,7 +43,7 @@ impl Emitter<'_, '_> {
         let full = self.counts(Loss::MapFull, at, Some(map), done);
         let hit = self.asm.label();
         let outer = self.table(map);
-        let generations = self.engine == Engine::Kernel && self.build.has_generations(map);
+        let generations = self.engine == Engine::Linux && self.build.has_generations(map);
         let inner = generations.then(|| self.alloc(8));
         if let Some(inner) = inner {
             self.asm.st_imm(Size::W, Reg::FP, SCRATCH, 0);

@@ -34,21 +34,21 @@ const PROCESSES: u32 = 16_384;
 /// Which engine a program runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Engine {
-    Kernel,
+    Linux,
     Tracer,
 }
 
 impl Engine {
     fn home(self) -> Home {
         match self {
-            Engine::Kernel => Home::Kernel,
+            Engine::Linux => Home::Linux,
             Engine::Tracer => Home::Tracer,
         }
     }
 
     fn letter(self) -> &'static str {
         match self {
-            Engine::Kernel => "k",
+            Engine::Linux => "k",
             Engine::Tracer => "t",
         }
     }
@@ -127,12 +127,12 @@ impl<'a> Build<'a> {
     fn program(&mut self, handler: &Handler, place: Place, checked: &Checked, probe: usize) -> Option<usize> {
         let (engine, kind) = match (place, handler.event, &handler.target) {
             (Place::Tracer | Place::Interpreter, ..) => (Engine::Tracer, ProgramKind::Syscall),
-            (_, Event::Uretprobe, _) => (Engine::Kernel, ProgramKind::Uretprobe),
+            (_, Event::Uretprobe, _) => (Engine::Linux, ProgramKind::Uretprobe),
             (_, Event::Tracepoint, Target::Tracepoint { category, name }) => {
-                (Engine::Kernel, ProgramKind::Tracepoint { category: category.clone(), name: name.clone() })
+                (Engine::Linux, ProgramKind::Tracepoint { category: category.clone(), name: name.clone() })
             }
-            (_, Event::Profile, _) => (Engine::Kernel, ProgramKind::PerfEvent),
-            _ => (Engine::Kernel, ProgramKind::Uprobe),
+            (_, Event::Profile, _) => (Engine::Linux, ProgramKind::PerfEvent),
+            _ => (Engine::Linux, ProgramKind::Uprobe),
         };
         let name = format!("{}_{probe}", handler.event.name());
         let mut emitter = Emitter::new(self, handler, checked, engine, probe);
@@ -144,7 +144,7 @@ impl<'a> Build<'a> {
     }
 
     fn entry_program(&mut self, handler: &Handler, checked: &Checked, probe: usize) -> Option<usize> {
-        let mut emitter = Emitter::new(self, handler, checked, Engine::Kernel, probe);
+        let mut emitter = Emitter::new(self, handler, checked, Engine::Linux, probe);
         emitter.leave_entry();
         let program = emitter.finish(format!("entry_{probe}"), ProgramKind::Uprobe)?;
         self.plan.image.programs.push(program);
@@ -154,7 +154,7 @@ impl<'a> Build<'a> {
     /// The finished plan, its growing maps at their final size.
     pub(super) fn finish(mut self) -> (Plan, Vec<Diagnostic>) {
         let slots = self.plan.loss_sites.len().max(1) as u32;
-        for map in [self.plan.kernel_losses, self.plan.tracer_losses].into_iter().flatten() {
+        for map in [self.plan.linux_losses, self.plan.tracer_losses].into_iter().flatten() {
             self.plan.image.maps[map].max_entries = slots;
         }
         for (map, slots) in self.every.values() {
@@ -187,19 +187,19 @@ impl<'a> Build<'a> {
 
     pub(super) fn loss_map(&mut self, engine: Engine) -> usize {
         let known = match engine {
-            Engine::Kernel => self.plan.kernel_losses,
+            Engine::Linux => self.plan.linux_losses,
             Engine::Tracer => self.plan.tracer_losses,
         };
         if let Some(map) = known {
             return map;
         }
         let (name, kind) = match engine {
-            Engine::Kernel => ("losses_k", MapKind::PercpuArray),
+            Engine::Linux => ("losses_k", MapKind::PercpuArray),
             Engine::Tracer => ("losses_t", MapKind::Array),
         };
         let map = self.map(spec(name, kind, 4, 8, 1, 0, engine.home()));
         match engine {
-            Engine::Kernel => self.plan.kernel_losses = Some(map),
+            Engine::Linux => self.plan.linux_losses = Some(map),
             Engine::Tracer => self.plan.tracer_losses = Some(map),
         }
         map
@@ -207,7 +207,7 @@ impl<'a> Build<'a> {
 
     pub(super) fn ring_map(&mut self, engine: Engine) -> usize {
         let known = match engine {
-            Engine::Kernel => self.plan.kernel_ring,
+            Engine::Linux => self.plan.linux_ring,
             Engine::Tracer => self.tracer_ring,
         };
         if let Some(map) = known {
@@ -216,18 +216,18 @@ impl<'a> Build<'a> {
         let name = format!("prints_{}", engine.letter());
         let map = self.map(spec(&name, MapKind::Ringbuf, 0, 0, RING_BYTES, 0, engine.home()));
         match engine {
-            Engine::Kernel => self.plan.kernel_ring = Some(map),
+            Engine::Linux => self.plan.linux_ring = Some(map),
             Engine::Tracer => self.tracer_ring = Some(map),
         }
         map
     }
 
     pub(super) fn stack_map(&mut self) -> usize {
-        if let Some(map) = self.plan.kernel_stacks {
+        if let Some(map) = self.plan.linux_stacks {
             return map;
         }
-        let map = self.map(spec("stacks", MapKind::StackTrace, 4, STACK_FRAMES * 8, STACKS, 0, Home::Kernel));
-        self.plan.kernel_stacks = Some(map);
+        let map = self.map(spec("stacks", MapKind::StackTrace, 4, STACK_FRAMES * 8, STACKS, 0, Home::Linux));
+        self.plan.linux_stacks = Some(map);
         map
     }
 
@@ -235,7 +235,7 @@ impl<'a> Build<'a> {
         if let Some(map) = self.plan.targets {
             return map;
         }
-        let map = self.map(spec("targets", MapKind::Hash, 4, 4, PROCESSES, NO_PREALLOC, Home::Kernel));
+        let map = self.map(spec("targets", MapKind::Hash, 4, 4, PROCESSES, NO_PREALLOC, Home::Linux));
         self.plan.targets = Some(map);
         map
     }
@@ -244,10 +244,10 @@ impl<'a> Build<'a> {
         if let Some(map) = self.plan.tags {
             return map;
         }
-        let slots = spec("tag_slots", MapKind::Array, 4, 16, TAG_SLOTS, MMAPABLE, Home::Kernel);
+        let slots = spec("tag_slots", MapKind::Array, 4, 16, TAG_SLOTS, MMAPABLE, Home::Linux);
         let outer = MapSpec {
             inner: Some(Box::new(slots)),
-            ..spec("tags", MapKind::HashOfMaps, 4, 4, PROCESSES, NO_PREALLOC, Home::Kernel)
+            ..spec("tags", MapKind::HashOfMaps, 4, 4, PROCESSES, NO_PREALLOC, Home::Linux)
         };
         let map = self.map(outer);
         self.plan.tags = Some(map);
@@ -258,7 +258,7 @@ impl<'a> Build<'a> {
         if let Some(map) = self.entries {
             return map;
         }
-        let map = self.map(spec("entries", MapKind::LruHash, 24, ENTRY_BYTES as u32, ENTRIES, 0, Home::Kernel));
+        let map = self.map(spec("entries", MapKind::LruHash, 24, ENTRY_BYTES as u32, ENTRIES, 0, Home::Linux));
         self.entries = Some(map);
         map
     }
@@ -268,7 +268,7 @@ impl<'a> Build<'a> {
         if let Some(map) = self.nested {
             return map;
         }
-        let map = self.map(spec("nested", MapKind::LruHash, 8, NESTED_BYTES as u32, NESTED_THREADS, 0, Home::Kernel));
+        let map = self.map(spec("nested", MapKind::LruHash, 8, NESTED_BYTES as u32, NESTED_THREADS, 0, Home::Linux));
         self.nested = Some(map);
         map
     }
@@ -290,7 +290,7 @@ impl<'a> Build<'a> {
     pub(super) fn table_map(&self, map: MapId, engine: Engine) -> usize {
         let table = &self.tables[map];
         let found = match engine {
-            Engine::Kernel => table.kernel_map,
+            Engine::Linux => table.linux_map,
             Engine::Tracer => table.tracer_map,
         };
         found.expect("inference notes every engine whose handlers use a map")
@@ -309,19 +309,19 @@ impl<'a> Build<'a> {
     fn table_with_maps(&mut self, map: MapId) -> TableDef {
         let mut table = self.shapes.def(map);
         let shape = &self.shapes.list[map];
-        let (in_kernel, in_tracer) = (shape.in_kernel, shape.in_tracer);
+        let (in_linux, in_tracer) = (shape.in_linux, shape.in_tracer);
         match table.kind {
             TableKind::Plain(_) => {
-                if in_kernel || in_tracer {
-                    let engine = if in_kernel { Engine::Kernel } else { Engine::Tracer };
+                if in_linux || in_tracer {
+                    let engine = if in_linux { Engine::Linux } else { Engine::Tracer };
                     let bpf_map = self.map(plain_spec(map, &table, engine));
-                    table.kernel_map = in_kernel.then_some(bpf_map);
+                    table.linux_map = in_linux.then_some(bpf_map);
                     table.tracer_map = in_tracer.then_some(bpf_map);
                 }
             }
             _ => {
                 let generations = shape.read_live;
-                table.kernel_map = in_kernel.then(|| self.map(kernel_part(map, &table, generations)));
+                table.linux_map = in_linux.then(|| self.map(linux_part(map, &table, generations)));
                 table.tracer_map = in_tracer.then(|| self.map(tracer_part(map, &table)));
             }
         }
@@ -360,18 +360,18 @@ fn plain_spec(id: MapId, table: &TableDef, engine: Engine) -> MapSpec {
 }
 
 /// An aggregation's part in the kernel, one value a processor.
-fn kernel_part(id: MapId, table: &TableDef, generations: bool) -> MapSpec {
+fn linux_part(id: MapId, table: &TableDef, generations: bool) -> MapSpec {
     let value = table.kind.value_size() as u32;
     let name = map_name(id, table, "k");
     let part = match (table.stored_key_size() as u32, table.evict) {
-        (0, _) => spec(&name, MapKind::PercpuArray, 4, value, 1, 0, Home::Kernel),
-        (key, true) => spec(&name, MapKind::LruPercpuHash, key, value, table.capacity, 0, Home::Kernel),
-        (key, false) => spec(&name, MapKind::PercpuHash, key, value, table.capacity, NO_PREALLOC, Home::Kernel),
+        (0, _) => spec(&name, MapKind::PercpuArray, 4, value, 1, 0, Home::Linux),
+        (key, true) => spec(&name, MapKind::LruPercpuHash, key, value, table.capacity, 0, Home::Linux),
+        (key, false) => spec(&name, MapKind::PercpuHash, key, value, table.capacity, NO_PREALLOC, Home::Linux),
     };
     if !generations {
         return part;
     }
-    let outer = spec(&map_name(id, table, "g"), MapKind::ArrayOfMaps, 4, 4, 1, 0, Home::Kernel);
+    let outer = spec(&map_name(id, table, "g"), MapKind::ArrayOfMaps, 4, 4, 1, 0, Home::Linux);
     MapSpec { inner: Some(Box::new(part)), ..outer }
 }
 

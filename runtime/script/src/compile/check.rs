@@ -684,7 +684,7 @@ impl Checker<'_> {
         let label = self.label(chain.head.position());
         let map = self.shapes.id(name, &label);
         match self.place {
-            Place::Linux => self.shapes.list[map].in_kernel = true,
+            Place::Linux => self.shapes.list[map].in_linux = true,
             _ => self.shapes.list[map].in_tracer = true,
         }
         let (keys, rest) = match chain.links.split_first() {

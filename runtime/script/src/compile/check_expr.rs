@@ -448,7 +448,7 @@ impl Checker<'_> {
         let label = self.label(map.position());
         let id = self.shapes.id(&name, &label);
         match self.place {
-            Place::Linux => self.shapes.list[id].in_kernel = true,
+            Place::Linux => self.shapes.list[id].in_linux = true,
             _ => self.shapes.list[id].in_tracer = true,
         }
         let Some(keys) = self.key(key, &label) else { return missing(at) };

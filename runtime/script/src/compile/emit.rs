@@ -119,11 +119,11 @@ impl<'a, 'b> Emitter<'a, 'b> {
         }
         let engine = self.engine;
         let assembled = self.asm.finish().map_err(|it| it.to_string()).and_then(|assembled| match engine {
-            Engine::Kernel if far(&assembled.insns) => Err("its jumps span more than 32767 instructions".to_owned()),
+            Engine::Linux if far(&assembled.insns) => Err("its jumps span more than 32767 instructions".to_owned()),
             _ => Ok(assembled),
         });
         match assembled {
-            Ok(assembled) if engine == Engine::Kernel && distinct(&assembled.map_refs) > MOST_MAPS => {
+            Ok(assembled) if engine == Engine::Linux && distinct(&assembled.map_refs) > MOST_MAPS => {
                 let message = format!(
                     "this handler uses {} maps, those that count losses and the like among them, and a program of the kernel at most {MOST_MAPS}",
                     distinct(&assembled.map_refs)

@@ -195,8 +195,8 @@ impl Emitter<'_, '_> {
         let bpf_map = self.table(map);
         let (hit, done) = (self.asm.label(), self.asm.label());
         let full = self.counts(Loss::MapFull, at, Some(map), done);
-        if self.engine == Engine::Tracer && self.build.plan.image.maps[bpf_map].home == Home::Kernel {
-            self.change_in_kernel(bpf_map, key, slot, op);
+        if self.engine == Engine::Tracer && self.build.plan.image.maps[bpf_map].home == Home::Linux {
+            self.change_in_linux(bpf_map, key, slot, op);
             self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, full);
             self.asm.place(done);
             return;
@@ -223,7 +223,7 @@ impl Emitter<'_, '_> {
 
     /// R0 = 0, or a negative error. One call: the tracer has but a copy of the element, which
     /// probes may change meanwhile.
-    fn change_in_kernel(&mut self, bpf_map: usize, key: i16, operand: i16, op: Alu) {
+    fn change_in_linux(&mut self, bpf_map: usize, key: i16, operand: i16, op: Alu) {
         self.asm.ld_map(Reg::R1, bpf_map);
         self.address(Reg::R2, key);
         self.load(Reg::R3, operand);
@@ -315,7 +315,7 @@ impl Emitter<'_, '_> {
     /// `l.tag = value` at the marker: into the launching process's array, at the slot that the
     /// collector passed.
     fn tag(&mut self, value: &Expr) {
-        debug_assert!(self.engine == Engine::Kernel, "placement puts handlers that set tags into the kernel");
+        debug_assert!(self.engine == Engine::Linux, "placement puts handlers that set tags into the kernel");
         let (tag, index, done) = (self.alloc(16), self.alloc(8), self.asm.label());
         self.optional_part(value, Scalar::Int, tag);
         let tags = self.build.tags_map();

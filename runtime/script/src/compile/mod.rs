@@ -73,9 +73,9 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog) -> (Plan, Vec<Diagno
         staged.handlers.iter().zip(&scans).map(|(handler, scan)| placement::place(handler, scan, &cpu_maps)).collect();
 
     let mut diagnostics = Vec::new();
-    let in_kernel = staged.handlers.iter().zip(&placed).filter(|it| it.1.place == Place::Linux);
-    if let Some((handler, _)) = in_kernel.clone().nth(MOST_PROGRAMS) {
-        return (Plan::default(), vec![too_many(handler, in_kernel.count())]);
+    let in_linux = staged.handlers.iter().zip(&placed).filter(|it| it.1.place == Place::Linux);
+    if let Some((handler, _)) = in_linux.clone().nth(MOST_PROGRAMS) {
+        return (Plan::default(), vec![too_many(handler, in_linux.count())]);
     }
     let mut shapes = declared(staged);
     let inference = Inference { staged, catalog, scans: &scans, placed: &placed };
@@ -178,7 +178,7 @@ fn grows(map: &str, seen_at: Label) -> Diagnostic {
 
 /// Maps that no handler ever stores into are mistakes of spelling, mostly.
 fn check_maps(shapes: &Shapes, diagnostics: &mut Vec<Diagnostic>) {
-    for shape in shapes.list.iter().filter(|it| !it.written && (it.in_kernel || it.in_tracer)) {
+    for shape in shapes.list.iter().filter(|it| !it.written && (it.in_linux || it.in_tracer)) {
         let written = shapes.list.iter().filter(|it| it.written).map(|it| it.name.as_str());
         let mut diagnostic = Diagnostic::error(
             "never-assigned",

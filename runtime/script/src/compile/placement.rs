@@ -116,7 +116,7 @@ pub(super) fn explain_maps(placed: &mut Placed, scan: &Scan, shapes: &Shapes) {
     for map in scan.uses.iter().map(|it| &it.map).filter(|it| seen.insert(*it)) {
         let Some(id) = shapes.get(map) else { continue };
         let plain = !shapes.def(id).kind.is_aggregation();
-        if plain && shapes.list[id].in_kernel {
+        if plain && shapes.list[id].in_linux {
             placed.why.push(format!("`{map}` lives in the kernel, where CPU probes use it: about 0.7 us an access"));
         }
     }

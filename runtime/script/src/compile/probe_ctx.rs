@@ -173,7 +173,7 @@ impl Emitter<'_, '_> {
         self.asm.alu(Alu::Or, Reg::R0, Reg::R1);
         self.load(Reg::R1, id);
         self.asm.alu(Alu::Or, Reg::R0, Reg::R1);
-        self.asm.mov_imm(Reg::R1, stack::SOURCE_KERNEL_USER as i64);
+        self.asm.mov_imm(Reg::R1, stack::SOURCE_LINUX_USER as i64);
         self.asm.alu(Alu::Or, Reg::R0, Reg::R1);
         self.asm.place(done);
         self.release(mark);
@@ -183,7 +183,7 @@ impl Emitter<'_, '_> {
         let done = self.asm.label();
         self.stack_id(0, at, done);
         self.asm.alu32(Alu::Mov, Reg::R0, Reg::R0);
-        self.asm.mov_imm(Reg::R1, stack::SOURCE_KERNEL_KERNEL as i64);
+        self.asm.mov_imm(Reg::R1, stack::SOURCE_LINUX_KERNEL as i64);
         self.asm.alu(Alu::Or, Reg::R0, Reg::R1);
         self.asm.place(done);
     }

@@ -32,7 +32,7 @@ pub(super) struct Shape {
     pub(super) capacity: u32,
     pub(super) evict: bool,
     /// Used by a compiled handler in the kernel, and in the tracer.
-    pub(super) in_kernel: bool,
+    pub(super) in_linux: bool,
     pub(super) in_tracer: bool,
     /// Read or cleared while the script runs, by an interpreted handler.
     pub(super) read_live: bool,
@@ -125,7 +125,7 @@ impl Shapes {
             value_at: None,
             capacity: DEFAULT_CAPACITY,
             evict: false,
-            in_kernel: false,
+            in_linux: false,
             in_tracer: false,
             read_live: false,
             seen_at: seen_at.clone(),
@@ -291,7 +291,7 @@ impl Shapes {
             unit: if kind == TableKind::Count { Unit::None } else { value.unit },
             capacity: shape.capacity,
             evict: shape.evict,
-            kernel_map: None,
+            linux_map: None,
             tracer_map: None,
         }
     }

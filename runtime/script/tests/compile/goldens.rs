@@ -83,7 +83,7 @@ fn describe(plan: &Plan, out: &mut String) {
             keys.join(", "),
             table.kind,
             table.unit,
-            map(table.kernel_map),
+            map(table.linux_map),
             map(table.tracer_map)
         );
     }

@@ -201,7 +201,7 @@ fn the_kernel_and_the_engine_compute_the_same() {
                 let words: GpuContext = words.try_into().expect("64 words");
                 for (index, fd) in programs.iter().zip(&loaded) {
                     engine.run_words(*index, &words, &mut Silent).expect("no fault");
-                    run_in_kernel(fd, &words);
+                    run_in_linux(fd, &words);
                 }
             }
             for (index, spec) in plan.image.maps.iter().enumerate() {
@@ -236,7 +236,7 @@ fn calls_engine(program: &Program) -> bool {
     program.insns.iter().any(|it| it.code == 0x85 && it.imm >= helper::NAME_TEXT)
 }
 
-fn run_in_kernel(program: &OwnedFd, words: &GpuContext) {
+fn run_in_linux(program: &OwnedFd, words: &GpuContext) {
     let mut attr = Attr::new();
     attr.u32(0, program.as_raw_fd() as u32);
     attr.u32(40, std::mem::size_of_val(words) as u32);

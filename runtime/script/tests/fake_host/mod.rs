@@ -32,7 +32,7 @@ impl FakeHost {
             unit: Unit::None,
             capacity: 100,
             evict: false,
-            kernel_map: None,
+            linux_map: None,
             tracer_map: None,
         }
     }

@@ -14,7 +14,7 @@ use xputrace_model::catalog::{Catalog, TracepointFieldType, TracepointFormat};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Demand, LossSite, Place, Plan, Probe, Target, record};
 use xputrace_model::schema::Event;
-use xputrace_model::stack::{EMPTY, SOURCE_KERNEL_KERNEL, SOURCE_KERNEL_USER};
+use xputrace_model::stack::{EMPTY, SOURCE_LINUX_KERNEL, SOURCE_LINUX_USER};
 
 /// Bytes of `struct pt_regs` on x86-64, with which uprobe and sample contexts begin.
 const REGISTERS: usize = 168;
@@ -161,7 +161,7 @@ impl<'a> Builder<'a> {
                 value_size,
                 max_entries,
                 flags: 0,
-                home: Home::Kernel,
+                home: Home::Linux,
                 inner: None,
             });
             image.maps.len() - 1
@@ -174,9 +174,9 @@ impl<'a> Builder<'a> {
             sources: plan.sources.clone(),
             strings: plan.strings.clone(),
             image,
-            kernel_ring: Some(ring),
-            kernel_stacks: Some(stacks),
-            kernel_losses: Some(losses),
+            linux_ring: Some(ring),
+            linux_stacks: Some(stacks),
+            linux_losses: Some(losses),
             targets: Some(targets),
             demand: EVERYTHING,
             ..Plan::default()
@@ -353,7 +353,7 @@ impl<'a> Builder<'a> {
         asm.place(taken);
         asm.jump_if_imm(Cond::Slt, Reg::R0, 0, lost);
         match flags & helper::STACK_USER {
-            0 => asm.mov_imm(Reg::R1, SOURCE_KERNEL_KERNEL as i64),
+            0 => asm.mov_imm(Reg::R1, SOURCE_LINUX_KERNEL as i64),
             _ => self.owner(asm),
         }
         asm.alu(Alu::Or, Reg::R0, Reg::R1);
@@ -377,7 +377,7 @@ impl<'a> Builder<'a> {
             asm.mov_imm(Reg::R2, 4);
             asm.call(helper::PROBE_READ_KERNEL);
         }
-        asm.mov_imm(Reg::R1, SOURCE_KERNEL_USER as i64);
+        asm.mov_imm(Reg::R1, SOURCE_LINUX_USER as i64);
         asm.ldx(Size::B, Reg::R2, Reg::FP, slot::EXEC);
         asm.alu_imm(Alu::Lsh, Reg::R2, 54);
         asm.alu(Alu::Or, Reg::R1, Reg::R2);

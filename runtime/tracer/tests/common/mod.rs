@@ -91,7 +91,7 @@ pub fn table(name: &str, keys: Vec<KeyPart>, kind: TableKind, map: usize) -> Arc
         unit: Unit::Nanos,
         capacity: 65_536,
         evict: false,
-        kernel_map: None,
+        linux_map: None,
         tracer_map: Some(map),
     })
 }

@@ -39,26 +39,26 @@ enum Home {
     /// The tracer's; over a recording, that of every map that compiled handlers use.
     Tracer,
     /// The kernel, in this map of the image; handlers of the tracer reach it there.
-    Kernel(usize),
+    Linux(usize),
     /// The kernel, in this map, and the tracer's, each adding to its own part.
     Both(usize),
 }
 
 impl Home {
     /// Of a map that these maps of the image hold.
-    fn of(kernel_map: Option<usize>, tracer_map: Option<usize>, has_kernel: bool) -> Self {
-        match (kernel_map, tracer_map) {
+    fn of(linux_map: Option<usize>, tracer_map: Option<usize>, has_linux: bool) -> Self {
+        match (linux_map, tracer_map) {
             (None, None) => Home::Interpreter,
-            (Some(map), None) if has_kernel => Home::Kernel(map),
-            (Some(map), Some(tracer)) if has_kernel && map == tracer => Home::Kernel(map),
-            (Some(map), Some(_)) if has_kernel => Home::Both(map),
+            (Some(map), None) if has_linux => Home::Linux(map),
+            (Some(map), Some(tracer)) if has_linux && map == tracer => Home::Linux(map),
+            (Some(map), Some(_)) if has_linux => Home::Both(map),
             _ => Home::Tracer,
         }
     }
 
-    fn kernel_map(self) -> Option<usize> {
+    fn linux_map(self) -> Option<usize> {
         match self {
-            Home::Kernel(map) | Home::Both(map) => Some(map),
+            Home::Linux(map) | Home::Both(map) => Some(map),
             Home::Interpreter | Home::Tracer => None,
         }
     }
@@ -69,16 +69,10 @@ impl Home {
 }
 
 impl Map {
-    pub fn new(def: Arc<TableDef>, plan: &Plan, has_kernel: bool) -> Self {
-        let maps = [def.kernel_map, def.tracer_map];
+    pub fn new(def: Arc<TableDef>, plan: &Plan, has_linux: bool) -> Self {
+        let maps = [def.linux_map, def.tracer_map];
         let drains = maps.into_iter().flatten().any(|it| plan.image.maps[it].kind == MapKind::ArrayOfMaps);
-        Map {
-            home: Home::of(def.kernel_map, def.tracer_map, has_kernel),
-            def,
-            drains,
-            own: HashMap::new(),
-            shown: false,
-        }
+        Map { home: Home::of(def.linux_map, def.tracer_map, has_linux), def, drains, own: HashMap::new(), shown: false }
     }
 
     /// Whether another element fits into the own part.
@@ -104,15 +98,15 @@ impl Results {
         if drains {
             self.drain(id, &def, home);
         } else {
-            parts.extend(home.kernel_map().map(|it| self.kernel_part(&def, it)));
+            parts.extend(home.linux_map().map(|it| self.linux_part(&def, it)));
             parts.extend(home.is_in_tracer().then(|| self.pipeline.part(id)));
         }
         parts.push(self.map(id).own.iter().map(|(k, c)| (k.clone(), c.clone())).collect());
         tables::merge(&def, parts)
     }
 
-    fn kernel_part(&self, def: &TableDef, map: usize) -> Vec<(Key, Cell)> {
-        let Some(handle) = self.kernel.as_ref().and_then(|it| it.map(map)) else { return Vec::new() };
+    fn linux_part(&self, def: &TableDef, map: usize) -> Vec<(Key, Cell)> {
+        let Some(handle) = self.linux.as_ref().and_then(|it| it.map(map)) else { return Vec::new() };
         let mut collector = tables::Collector::new(def, self.pipeline.names());
         let single = def.stored_key_size() == 0;
         let read = handle.for_each(&mut |key, values| {
@@ -127,9 +121,9 @@ impl Results {
     fn drain(&mut self, id: TableId, def: &TableDef, home: Home) {
         let single = def.stored_key_size() == 0;
         let mut drained = Vec::new();
-        if let (Some(map), Some(kernel)) = (home.kernel_map(), &mut self.kernel) {
+        if let (Some(map), Some(linux)) = (home.linux_map(), &mut self.linux) {
             let mut collector = tables::Collector::new(def, self.pipeline.names());
-            let swapped = kernel.swap(map, &mut |key, values| {
+            let swapped = linux.swap(map, &mut |key, values| {
                 values.iter().for_each(|value| collector.add(if single { &[] } else { key }, value));
             });
             self.failures.extend(swapped.err().map(|it| format!("cannot read {}: {it}", def.name)));
@@ -163,7 +157,7 @@ impl Results {
     pub(super) fn plain(&mut self, id: TableId, key: &[Value]) -> Option<Value> {
         let map = self.map(id);
         let def = map.def.clone();
-        let kernel_map = match map.home {
+        let linux_map = match map.home {
             Home::Interpreter => {
                 return match map.own.get(key) {
                     Some(Cell::Plain(value)) => Some(value.clone()),
@@ -171,10 +165,10 @@ impl Results {
                 };
             }
             Home::Tracer => return self.pipeline.state_mut().get_plain(id, key),
-            Home::Kernel(map) | Home::Both(map) => map,
+            Home::Linux(map) | Home::Both(map) => map,
         };
         let stored = self.stored_key(&def, key)?;
-        let values = self.kernel.as_ref()?.map(kernel_map)?.lookup(&stored).ok()??;
+        let values = self.linux.as_ref()?.map(linux_map)?.lookup(&stored).ok()??;
         match tables::decode_value(&def, &stored, values.first()?, self.pipeline.names()) {
             Cell::Plain(value) => Some(value),
             _ => None,
@@ -185,7 +179,7 @@ impl Results {
     pub(super) fn set_plain(&mut self, id: TableId, key: &[Value], value: Value) -> Result<(), String> {
         let map = self.map(id);
         let def = map.def.clone();
-        let kernel_map = match map.home {
+        let linux_map = match map.home {
             Home::Interpreter => {
                 self.set_own(id, key, value);
                 return Ok(());
@@ -194,12 +188,12 @@ impl Results {
                 let done = self.pipeline.state_mut().set_plain(id, key, &value);
                 return if done { Ok(()) } else { Err(misfit(&def)) };
             }
-            Home::Kernel(map) | Home::Both(map) => map,
+            Home::Linux(map) | Home::Both(map) => map,
         };
         let TableKind::Plain(kind) = def.kind else { return Err(misfit(&def)) };
         let stored = self.stored_key(&def, key).ok_or_else(|| misfit(&def))?;
         let bytes = tables::encode_plain(kind, &value, self.pipeline.state_mut().names_mut());
-        let handle = self.kernel.as_ref().and_then(|it| it.map(kernel_map)).ok_or("the map is not loaded")?;
+        let handle = self.linux.as_ref().and_then(|it| it.map(linux_map)).ok_or("the map is not loaded")?;
         match (value, bytes) {
             (Value::Missing, _) => handle.delete(&stored).map(|_| ()).map_err(|e| e.to_string()),
             (_, Some(bytes)) => handle.update(&stored, &bytes, 0).map_err(|e| e.to_string()),
@@ -221,7 +215,7 @@ impl Results {
     /// Adds to an integer of a plain map. One that lives in the kernel, where its probes may be
     /// adding too, is changed there: exactly.
     pub(super) fn add_plain(&mut self, id: TableId, key: &[Value], delta: i64) -> Result<(), String> {
-        if let Some(done) = self.add_in_kernel(id, key, delta) {
+        if let Some(done) = self.add_in_linux(id, key, delta) {
             return done;
         }
         let old = match self.plain(id, key) {
@@ -232,15 +226,15 @@ impl Results {
         self.set_plain(id, key, Value::Int(old.wrapping_add(delta)))
     }
 
-    fn add_in_kernel(&mut self, id: TableId, key: &[Value], delta: i64) -> Option<Result<(), String>> {
+    fn add_in_linux(&mut self, id: TableId, key: &[Value], delta: i64) -> Option<Result<(), String>> {
         let map = self.map(id);
-        let (def, kernel_map) = (map.def.clone(), map.home.kernel_map()?);
+        let (def, linux_map) = (map.def.clone(), map.home.linux_map()?);
         if def.kind != TableKind::Plain(Scalar::Int) {
             return None;
         }
         let stored = self.stored_key(&def, key)?;
         let change = Change::new(atomic::ADD, delta as u64)?;
-        let handle = self.kernel.as_ref()?.map(kernel_map)?;
+        let handle = self.linux.as_ref()?.map(linux_map)?;
         Some(handle.modify(&stored, change).map_err(|e| e.to_string()))
     }
 
@@ -267,15 +261,15 @@ impl Results {
         if home.is_in_tracer() {
             self.pipeline.state_mut().remove(id, key);
         }
-        if let Some(kernel_map) = home.kernel_map() {
-            self.remove_in_kernel(&def, kernel_map, key);
+        if let Some(linux_map) = home.linux_map() {
+            self.remove_in_linux(&def, linux_map, key);
         }
     }
 
     /// Removes an element of an aggregation from the kernel's part; of a histogram, all its buckets.
-    fn remove_in_kernel(&mut self, def: &TableDef, kernel_map: usize, key: &[Value]) {
+    fn remove_in_linux(&mut self, def: &TableDef, linux_map: usize, key: &[Value]) {
         let Some(stored) = tables::encode_key(def, key, self.pipeline.state_mut().names_mut()) else { return };
-        let Some(handle) = self.kernel.as_ref().and_then(|it| it.map(kernel_map)) else { return };
+        let Some(handle) = self.linux.as_ref().and_then(|it| it.map(linux_map)) else { return };
         let removed = match (stored.is_empty(), def.kind.is_bucketed()) {
             (true, _) => handle.clear(),
             (false, false) => handle.delete(&stored).map(|_| ()),
@@ -300,7 +294,7 @@ impl Results {
         if drains {
             return;
         }
-        if let Some(handle) = home.kernel_map().and_then(|it| self.kernel.as_ref()?.map(it))
+        if let Some(handle) = home.linux_map().and_then(|it| self.linux.as_ref()?.map(it))
             && let Err(error) = handle.clear()
         {
             self.failures.push(format!("cannot clear {name}: {error}"));
@@ -347,8 +341,8 @@ mod tests {
     #[test]
     fn a_map_has_one_home() {
         assert_eq!(Home::of(None, None, true), Home::Interpreter);
-        assert_eq!(Home::of(Some(1), None, true), Home::Kernel(1));
-        assert_eq!(Home::of(Some(1), Some(1), true), Home::Kernel(1));
+        assert_eq!(Home::of(Some(1), None, true), Home::Linux(1));
+        assert_eq!(Home::of(Some(1), Some(1), true), Home::Linux(1));
         assert_eq!(Home::of(Some(1), Some(2), true), Home::Both(1));
         assert_eq!(Home::of(None, Some(2), true), Home::Tracer);
         // Over a recording.

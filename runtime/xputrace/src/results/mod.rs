@@ -10,7 +10,7 @@ use maps::Map;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use xputrace_kernel::Kernel;
+use xputrace_linux::Linux;
 use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::{Output, StackNames, View};
 use xputrace_model::plan::Plan;
@@ -21,7 +21,7 @@ use xputrace_tracer::Pipeline;
 /// A run's state that handlers, printing and the session share.
 pub struct Results {
     pub plan: Arc<Plan>,
-    pub kernel: Option<Kernel>,
+    pub linux: Option<Linux>,
     pub pipeline: Pipeline,
     pub stacks: Stacks,
     /// Losses that the session itself met.
@@ -40,12 +40,12 @@ pub struct Results {
 }
 
 impl Results {
-    pub fn new(plan: Arc<Plan>, kernel: Option<Kernel>, pipeline: Pipeline, stacks: Stacks, printer: Printer) -> Self {
+    pub fn new(plan: Arc<Plan>, linux: Option<Linux>, pipeline: Pipeline, stacks: Stacks, printer: Printer) -> Self {
         let by_name = plan.tables.iter().enumerate().map(|(i, it)| (it.name.clone(), TableId(i as u32))).collect();
-        let maps = plan.tables.iter().map(|it| Map::new(it.clone(), &plan, kernel.is_some())).collect();
+        let maps = plan.tables.iter().map(|it| Map::new(it.clone(), &plan, linux.is_some())).collect();
         Results {
             plan,
-            kernel,
+            linux,
             pipeline,
             stacks,
             losses: Losses::default(),
@@ -61,7 +61,7 @@ impl Results {
 
     /// Writes one output now.
     pub fn emit(&mut self, output: &Output) {
-        let mut names = self.stacks.names(self.kernel.as_ref(), self.pipeline.state());
+        let mut names = self.stacks.names(self.linux.as_ref(), self.pipeline.state());
         self.printer.write(output, &mut names, &self.plan.sources);
     }
 
@@ -121,13 +121,13 @@ impl Results {
     /// What CPU probes and the session itself lost so far: what no record of the GPU side tells.
     pub fn cpu_losses(&self) -> Losses {
         let mut losses = self.losses.clone();
-        if let Some(kernel) = &self.kernel {
-            for (slot, n) in kernel.loss_counts().into_iter().enumerate() {
+        if let Some(linux) = &self.linux {
+            for (slot, n) in linux.loss_counts().into_iter().enumerate() {
                 if let Some(site) = self.plan.loss_sites.get(slot) {
                     losses.add_at(site.loss, site.site, n);
                 }
             }
-            losses.add(Loss::KernelMissed, kernel.missed_hits());
+            losses.add(Loss::KernelMissed, linux.missed_hits());
         }
         losses
     }
@@ -142,7 +142,7 @@ impl Results {
     /// A map's folded stacks, which there are, to be written to `path`.
     fn folded_for(&mut self, id: TableId, path: &str) -> Result<String, String> {
         let table = self.snapshot(id);
-        let mut names = self.stacks.names(self.kernel.as_ref(), self.pipeline.state());
+        let mut names = self.stacks.names(self.linux.as_ref(), self.pipeline.state());
         let folded = xputrace_render::folded(&table, &mut names).map_err(|e| e.to_string())?;
         match folded.is_empty() {
             true => Err(format!("{} is empty: {path} is not written", table.def.name)),
@@ -189,12 +189,12 @@ impl Results {
 
     /// A stack as indented lines.
     fn stack_lines(&mut self, stack: StackKey) -> String {
-        let mut names = self.stacks.names(self.kernel.as_ref(), self.pipeline.state());
+        let mut names = self.stacks.names(self.linux.as_ref(), self.pipeline.state());
         xputrace_render::stack_lines(stack, &mut names)
     }
 
     /// A stack's frames.
     pub fn frames(&mut self, stack: StackKey) -> Option<Frames> {
-        self.stacks.names(self.kernel.as_ref(), self.pipeline.state()).frames(stack)
+        self.stacks.names(self.linux.as_ref(), self.pipeline.state()).frames(stack)
     }
 }

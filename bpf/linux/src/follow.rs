@@ -238,7 +238,7 @@ fn counter() -> MapSpec {
         value_size: 8,
         max_entries: 1,
         flags: 0,
-        home: Home::Kernel,
+        home: Home::Linux,
         inner: None,
     }
 }

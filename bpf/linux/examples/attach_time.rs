@@ -1,6 +1,6 @@
 //! How long it takes from a plan to attached probes; needs root.
 //!
-//! `cargo run --release -p xputrace-kernel --example attach_time -- FILE FUNCTION [ROUNDS]`
+//! `cargo run --release -p xputrace-linux --example attach_time -- FILE FUNCTION [ROUNDS]`
 //! prints medians: the object and its maps and programs into the kernel (load), everything else up
 //! to the last link (attach), and the same a second time at once (again): then the kernel need not
 //! wait for readers when it registers a uprobe, and what is left is our own.
@@ -13,7 +13,7 @@ mod plans;
 use std::time::{Duration, Instant};
 use xputrace_bytecode::insn::{Cond, Size, atomic};
 use xputrace_bytecode::{Assembler, MapKind, ProgramKind, Reg, helper};
-use xputrace_kernel::{Kernel, Scope};
+use xputrace_linux::{Linux, Scope};
 use xputrace_model::plan::Plan;
 
 fn main() {
@@ -36,10 +36,10 @@ fn main() {
 }
 
 /// How long loading took, and what was loaded and attached.
-fn timed(plan: &Plan, scope: &Scope, attaches: &mut Vec<Duration>) -> (Duration, Kernel) {
+fn timed(plan: &Plan, scope: &Scope, attaches: &mut Vec<Duration>) -> (Duration, Linux) {
     let start = Instant::now();
-    let mut kernel = match Kernel::load(plan) {
-        Ok(kernel) => kernel,
+    let mut linux = match Linux::load(plan) {
+        Ok(linux) => linux,
         Err(error) => {
             eprintln!("{error}");
             std::process::exit(1);
@@ -47,10 +47,10 @@ fn timed(plan: &Plan, scope: &Scope, attaches: &mut Vec<Duration>) -> (Duration,
     };
     let loaded = start.elapsed();
     let start = Instant::now();
-    let report = kernel.attach(plan, scope);
+    let report = linux.attach(plan, scope);
     attaches.push(start.elapsed());
     assert_eq!(report.places(), 2, "{report:?}");
-    (loaded, kernel)
+    (loaded, linux)
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-use xputrace_kernel::{AttachReport, Kernel, Outcome, StoppedChild};
+use xputrace_linux::{AttachReport, Linux, Outcome, StoppedChild};
 use xputrace_model::plan::Plan;
 
 pub fn is_root() -> bool {
@@ -66,12 +66,12 @@ pub fn words(arguments: &[&str]) -> Vec<OsString> {
 }
 
 /// Runs the test program to its end with the plan attached from before its `exec`.
-pub fn run(plan: &Plan, arguments: &[&str]) -> (Kernel, AttachReport) {
-    let mut kernel = Kernel::load(plan).unwrap();
+pub fn run(plan: &Plan, arguments: &[&str]) -> (Linux, AttachReport) {
+    let mut linux = Linux::load(plan).unwrap();
     let mut child = StoppedChild::spawn(&words(arguments), &[], None).unwrap();
-    let report = kernel.attach(plan, &child.scope());
+    let report = linux.attach(plan, &child.scope());
     assert!(child.wait().unwrap().success());
-    (kernel, report)
+    (linux, report)
 }
 
 pub fn places(report: &AttachReport) -> Vec<usize> {
@@ -82,11 +82,11 @@ pub fn places(report: &AttachReport) -> Vec<usize> {
     report.probes.iter().map(|it| places(&it.outcome)).collect()
 }
 
-pub fn poll_until(kernel: &mut Kernel, mut done: impl FnMut(&mut Kernel) -> bool) {
+pub fn poll_until(linux: &mut Linux, mut done: impl FnMut(&mut Linux) -> bool) {
     let give_up = Instant::now() + Duration::from_secs(20);
-    while !done(kernel) {
+    while !done(linux) {
         assert!(Instant::now() < give_up, "it did not happen");
-        kernel.poll(Duration::from_millis(100), &mut |_| {}).unwrap();
+        linux.poll(Duration::from_millis(100), &mut |_| {}).unwrap();
     }
 }
 
@@ -98,7 +98,7 @@ pub fn make_fifo(directory: &tempfile::TempDir) -> PathBuf {
 
 /// The test program with a counter on `work`, on its way to wait at a FIFO.
 pub struct AtWork {
-    pub kernel: Kernel,
+    pub linux: Linux,
     pub child: StoppedChild,
     /// The counter's map.
     pub work: usize,
@@ -114,11 +114,11 @@ pub fn at_work(mode: &str, calls: &str) -> AtWork {
     uprobe(&mut plan, target(), "work", work);
     let directory = tempfile::tempdir().unwrap();
     let fifo = make_fifo(&directory);
-    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut linux = Linux::load(&plan).unwrap();
     let mut child = StoppedChild::spawn(&words(&[mode, calls, fifo.to_str().unwrap()]), &[], None).unwrap();
-    kernel.attach(&plan, &child.scope());
+    linux.attach(&plan, &child.scope());
     child.resume().unwrap();
-    AtWork { kernel, child, work, fifo, directory }
+    AtWork { linux, child, work, fifo, directory }
 }
 
 /// Lets `readers` processes that wait for the FIFO go on; keep the file until they have ended, so
@@ -129,7 +129,7 @@ pub fn feed(fifo: &Path, readers: usize) -> std::fs::File {
     writer
 }
 
-pub fn read_counter(kernel: &Kernel, map: usize) -> u64 {
-    let value = kernel.map(map).unwrap().lookup(&[0; 4]).unwrap().unwrap();
+pub fn read_counter(linux: &Linux, map: usize) -> u64 {
+    let value = linux.map(map).unwrap().lookup(&[0; 4]).unwrap().unwrap();
     u64::from_ne_bytes(*value[0].first_chunk().unwrap())
 }

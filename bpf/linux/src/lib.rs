@@ -6,7 +6,7 @@
 //!                   └── map, swap, stack_addresses, loss_counts
 //! ```
 //!
-//! All that the kernel holds for us hangs on file descriptors of [`Kernel`]: dropping it, or being
+//! All that the kernel holds for us hangs on file descriptors of [`Linux`]: dropping it, or being
 //! killed, detaches and frees everything.
 //!
 //! The only crate that knows libbpf and perf. It decides nothing about scripts: what is attached
@@ -20,9 +20,9 @@ mod error;
 mod facts;
 mod first_insn;
 mod follow;
-mod kernel;
 mod libbpf;
 mod links;
+mod linux;
 mod list;
 mod load;
 mod map;
@@ -40,7 +40,7 @@ mod trial;
 pub use catalog::LiveCatalog;
 pub use error::{AttachError, Error};
 pub use facts::{Fact, Standing, facts};
-pub use kernel::Kernel;
+pub use linux::Linux;
 pub use list::list;
 pub use map::{MapHandle, OnElement};
 pub use report::{AttachReport, LateFile, News, Outcome, ProbeReport, Unprobed, Warning};

@@ -9,7 +9,7 @@ use std::process::Command;
 use xputrace_bytecode::helper;
 use xputrace_bytecode::insn::Size;
 use xputrace_bytecode::{Assembler, MapKind, ProgramKind, Reg};
-use xputrace_kernel::{AttachError, Kernel, News, Outcome, ProcessEvent, Scope, StoppedChild};
+use xputrace_linux::{AttachError, Linux, News, Outcome, ProcessEvent, Scope, StoppedChild};
 use xputrace_model::plan::{Plan, Target};
 use xputrace_model::schema::Event;
 
@@ -21,9 +21,9 @@ fn every_call_is_counted_from_before_main_on() {
     let early = counter(&mut plan, "early");
     uprobe(&mut plan, target(), "work", work);
     uprobe(&mut plan, target(), "early", early);
-    let (kernel, report) = run(&plan, &["threads", "5000"]);
+    let (linux, report) = run(&plan, &["threads", "5000"]);
     assert_eq!(places(&report), [1, 1], "{report:?}");
-    assert_eq!((read_counter(&kernel, work), read_counter(&kernel, early)), (20_000, 1));
+    assert_eq!((read_counter(&linux, work), read_counter(&linux, early)), (20_000, 1));
 }
 
 #[test]
@@ -38,15 +38,15 @@ fn a_running_process_and_only_it_is_probed() {
     let mut probed = StoppedChild::spawn(&words(&["waiting", "700", fifo.to_str().unwrap()]), &[], None).unwrap();
     probed.resume().unwrap();
     let writer = std::fs::OpenOptions::new().write(true).open(&fifo).unwrap();
-    let mut kernel = Kernel::load(&plan).unwrap();
-    let report = kernel.attach(&plan, &Scope::Processes(vec![probed.pid()]));
+    let mut linux = Linux::load(&plan).unwrap();
+    let report = linux.attach(&plan, &Scope::Processes(vec![probed.pid()]));
     assert_eq!(places(&report), [1], "{report:?}");
     other.wait().unwrap();
     (&writer).write_all(b"x").unwrap();
     probed.wait().unwrap();
-    assert_eq!(read_counter(&kernel, work), 700);
+    assert_eq!(read_counter(&linux, work), 700);
     let mapped =
-        kernel.processes().into_iter().any(|it| matches!(it, ProcessEvent::Mmap { path, .. } if path == target()));
+        linux.processes().into_iter().any(|it| matches!(it, ProcessEvent::Mmap { path, .. } if path == target()));
     assert!(mapped, "what was mapped before attaching is told");
 }
 
@@ -66,9 +66,9 @@ fn returns_are_paired_with_entries_and_see_the_value() {
     probe.event = Event::Uretprobe;
     probe.entry_program = Some(entry_program);
     plan.probes.push(probe);
-    let (kernel, _) = run(&plan, &["work", "100"]);
-    assert_eq!(read_counter(&kernel, entries), 100);
-    assert_eq!(read_counter(&kernel, sum), 2 * (0..100).sum::<u64>());
+    let (linux, _) = run(&plan, &["work", "100"]);
+    assert_eq!(read_counter(&linux, entries), 100);
+    assert_eq!(read_counter(&linux, sum), 2 * (0..100).sum::<u64>());
 }
 
 #[test]
@@ -77,29 +77,29 @@ fn names_of_functions_can_come_from_the_runs_own_table() {
     let mut plan = Plan { strings: vec![String::new(), "many_f007".into()], ..Plan::default() };
     let work = counter(&mut plan, "work");
     uprobe(&mut plan, target(), "many_f00?", work);
-    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut linux = Linux::load(&plan).unwrap();
     let asked = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
     let names = asked.clone();
-    kernel.intern_with(move |name| {
+    linux.intern_with(move |name| {
         names.borrow_mut().push(name.to_owned());
         1000 + names.borrow().len() as u32
     });
     let mut child = StoppedChild::spawn(&words(&["many"]), &[], None).unwrap();
-    let report = kernel.attach(&plan, &child.scope());
+    let report = linux.attach(&plan, &child.scope());
     assert_eq!(places(&report), [10], "{report:?}");
     assert!(child.wait().unwrap().success());
-    assert_eq!(read_counter(&kernel, work), 10);
+    assert_eq!(read_counter(&linux, work), 10);
     assert_eq!(asked.borrow().len(), 9, "the plan has one of them: {:?}", asked.borrow());
-    assert_eq!(kernel.functions(), *asked.borrow());
+    assert_eq!(linux.functions(), *asked.borrow());
 }
 
 #[test]
 fn what_is_here_is_listed() {
-    let functions = xputrace_kernel::list(&format!("uprobe:{}:many_f00*", target().display())).unwrap();
+    let functions = xputrace_linux::list(&format!("uprobe:{}:many_f00*", target().display())).unwrap();
     assert_eq!(functions.len(), 10);
     assert!(functions[7].starts_with("uprobe:/") && functions[7].ends_with("/target:many_f007"), "{functions:?}");
     need_root!();
-    let tracepoints = xputrace_kernel::list("tracepoint:sched:sched_process_*").unwrap();
+    let tracepoints = xputrace_linux::list("tracepoint:sched:sched_process_*").unwrap();
     assert!(tracepoints.contains(&"tracepoint:sched:sched_process_fork".to_owned()), "{tracepoints:?}");
 }
 
@@ -119,11 +119,11 @@ fn a_thousand_functions_in_one_link_each_with_its_name() {
     asm.call(helper::MAP_UPDATE_ELEM);
     let program = add_program(&mut plan, "cookies", ProgramKind::Uprobe, asm);
     plan.probes.push(function_probe(target(), "many_*", program));
-    let (kernel, report) = run(&plan, &["many"]);
+    let (linux, report) = run(&plan, &["many"]);
     assert_eq!(places(&report), [1000], "{report:?}");
-    assert_eq!(kernel.functions().len(), 999);
+    assert_eq!(linux.functions().len(), 999);
     let mut hits = std::collections::BTreeSet::new();
-    let map = kernel.map(by_cookie).unwrap();
+    let map = linux.map(by_cookie).unwrap();
     map.for_each(&mut |key, cpus| {
         assert_eq!(cpus.iter().map(|it| it[0]).sum::<u8>(), 1);
         hits.insert(u64::from_ne_bytes(*key.first_chunk().unwrap()));
@@ -144,15 +144,15 @@ fn a_library_that_is_opened_later_is_probed_then() {
     let mut plan = Plan::default();
     let late = counter(&mut plan, "late");
     uprobe(&mut plan, "liblateone", "late_function", late);
-    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut linux = Linux::load(&plan).unwrap();
     let arguments = ["dlopen", "50", fifo.to_str().unwrap(), library.to_str().unwrap()];
     let mut child = StoppedChild::spawn(&words(&arguments), &[], None).unwrap();
-    let report = kernel.attach(&plan, &child.scope());
+    let report = linux.attach(&plan, &child.scope());
     assert!(matches!(report.probes[0].outcome, Outcome::Pending), "{report:?}");
     child.resume().unwrap();
     let mut attached = false;
-    poll_until(&mut kernel, |kernel| {
-        attached |= kernel
+    poll_until(&mut linux, |linux| {
+        attached |= linux
             .news()
             .iter()
             .any(|it| matches!(it, News::Probe(it) if matches!(it.outcome, Outcome::Attached { functions: 1, .. })));
@@ -160,8 +160,8 @@ fn a_library_that_is_opened_later_is_probed_then() {
     });
     let _writer = feed(&fifo, 1);
     child.wait().unwrap();
-    assert_eq!(read_counter(&kernel, late), 50);
-    let events = kernel.processes();
+    assert_eq!(read_counter(&linux, late), 50);
+    let events = linux.processes();
     assert!(events.iter().any(|it| matches!(it, ProcessEvent::Exec { comm, .. } if comm == "target")), "{events:?}");
     let build_id = events.iter().find_map(|it| match it {
         ProcessEvent::Mmap { path, build_id, .. } if *path == target() => Some(build_id.clone()),
@@ -192,7 +192,7 @@ fn what_cannot_be_attached_says_why_and_the_rest_is() {
     );
     let target_ = Target::Tracepoint { category: "sched".into(), name: "sched_swich".into() };
     plan.probes.push(probe(Event::Tracepoint, target_, program));
-    let (kernel, report) = run(&plan, &["work", "10"]);
+    let (linux, report) = run(&plan, &["work", "10"]);
     let texts: Vec<String> = report
         .probes
         .iter()
@@ -208,7 +208,7 @@ fn what_cannot_be_attached_says_why_and_the_rest_is() {
     assert!(texts[4].starts_with("Attached"), "{texts:#?}");
     assert!(texts[5].contains("similar: sched:sched_switch"), "{texts:#?}");
     assert!(matches!(report.probes[0].outcome, Outcome::Failed(AttachError::NoSuchFunction { .. })));
-    assert_eq!(read_counter(&kernel, work), 10);
+    assert_eq!(read_counter(&linux, work), 10);
 }
 
 /// The places that the kernel refuses, in a file that the command has yet to map, where the kernel
@@ -221,9 +221,9 @@ fn a_pattern_probes_what_can_be_probed_and_names_the_rest() {
     let mut plan = Plan::default();
     let hits = counter(&mut plan, "hits");
     uprobe(&mut plan, &odd, "*odd_*", hits);
-    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut linux = Linux::load(&plan).unwrap();
     let mut child = StoppedChild::spawn(&[odd.into(), "10".into()], &[], None).unwrap();
-    let report = kernel.attach(&plan, &child.scope());
+    let report = linux.attach(&plan, &child.scope());
     assert_eq!(places(&report), [2], "{report:?}");
     let texts: Vec<_> = report.warnings.iter().map(|it| it.text.as_str()).collect();
     let says = |what: &str| texts.iter().any(|it| it.contains(what));
@@ -231,8 +231,8 @@ fn a_pattern_probes_what_can_be_probed_and_names_the_rest() {
     assert!(says("first instruction: odd_lock, odd_wide"), "{texts:#?}");
     assert!(says("1 of 5 functions") && says("when it starts: odd_choice"), "{texts:#?}");
     assert!(child.wait().unwrap().success());
-    assert_eq!(read_counter(&kernel, hits), 20);
-    let mut names = kernel.functions().to_vec();
+    assert_eq!(read_counter(&linux, hits), 20);
+    let mut names = linux.functions().to_vec();
     names.sort();
     assert_eq!(names, ["odd_a", "odd_b"], "of two names of a place the one for users");
 }
@@ -247,9 +247,9 @@ fn a_function_that_cannot_be_probed_is_an_error_with_its_reason() {
     for function in ["odd_lock", "odd_wide", "odd_data"] {
         uprobe(&mut plan, &odd, function, hits);
     }
-    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut linux = Linux::load(&plan).unwrap();
     let mut child = StoppedChild::spawn(&[odd.into()], &[], None).unwrap();
-    let report = kernel.attach(&plan, &child.scope());
+    let report = linux.attach(&plan, &child.scope());
     let texts: Vec<_> = report.probes.iter().map(|it| format!("{:?}", it.outcome)).collect();
     for (function, at) in [("odd_lock", 0), ("odd_wide", 1)] {
         let Outcome::Failed(error) = &report.probes[at].outcome else { panic!("{texts:#?}") };
@@ -268,14 +268,14 @@ fn attach_with_few_files() {
     let work = counter(&mut plan, "work");
     uprobe(&mut plan, target(), "work", work);
     let mut children: Vec<_> = (0..8).map(|_| Command::new("sleep").arg("60").spawn().unwrap()).collect();
-    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut linux = Linux::load(&plan).unwrap();
     // One a CPU and process for the processes' events, and two links more.
     let cpus = std::thread::available_parallelism().unwrap().get();
     let limit = open_files().len() + 8 * cpus + 2;
     let limit = libc::rlimit { rlim_cur: limit as u64, rlim_max: limit as u64 };
     // SAFETY: the pointer is to a whole structure.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
-    let report = kernel.attach(&plan, &Scope::Processes(children.iter().map(std::process::Child::id).collect()));
+    let report = linux.attach(&plan, &Scope::Processes(children.iter().map(std::process::Child::id).collect()));
     let text = format!("{:?}", report.probes[0].outcome);
     assert!(text.contains("Too many open files"), "{text}");
     let links = open_files().iter().filter(|it| it.to_string_lossy().contains("bpf_link")).count();

@@ -3,7 +3,7 @@
 use crate::error::AttachError;
 use std::path::PathBuf;
 
-/// What [`crate::Kernel::attach`] did.
+/// What [`crate::Linux::attach`] did.
 #[derive(Clone, Debug, Default)]
 pub struct AttachReport {
     /// One for each probe that runs in the kernel, the launch marker's apart.
@@ -41,7 +41,7 @@ pub struct Warning {
     pub text: String,
 }
 
-/// What happened after [`crate::Kernel::attach`].
+/// What happened after [`crate::Linux::attach`].
 #[derive(Clone, Debug)]
 pub enum News {
     /// A pending probe found its file, or a probe found a further one.

@@ -7,7 +7,7 @@ use std::process::Command;
 use xputrace_bytecode::helper;
 use xputrace_bytecode::insn::{Cond, Size};
 use xputrace_bytecode::{Assembler, MapKind, ProgramKind, Reg};
-use xputrace_kernel::{Kernel, News, ProcessEvent, Scope, StoppedChild};
+use xputrace_linux::{Linux, News, ProcessEvent, Scope, StoppedChild};
 use xputrace_model::plan::{Plan, Probe, ProbeScope, Target};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
@@ -16,18 +16,18 @@ use xputrace_model::stack::StackKey;
 fn a_tracepoint_fires_for_the_process_tree_alone() {
     need_root!();
     let (plan, calls) = getppid_plan();
-    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut linux = Linux::load(&plan).unwrap();
     let mut child = StoppedChild::spawn(&words(&["forking-syscalls", "1000"]), &[], None).unwrap();
-    let report = kernel.attach(&plan, &child.scope());
+    let report = linux.attach(&plan, &child.scope());
     assert_eq!(places(&report), [1], "{report:?}");
     assert!(report.warnings.is_empty(), "{report:?}");
     let mut other = StoppedChild::spawn(&words(&["syscalls", "3000"]), &[], None).unwrap();
     other.resume().unwrap();
     child.wait().unwrap();
     other.wait().unwrap();
-    assert_eq!(read_counter(&kernel, calls), 3000, "three children, each from its first instruction on");
+    assert_eq!(read_counter(&linux, calls), 3000, "three children, each from its first instruction on");
     let mut left = Vec::new();
-    kernel.map(plan.targets.unwrap()).unwrap().for_each(&mut |key, _| left.push(key.to_vec())).unwrap();
+    linux.map(plan.targets.unwrap()).unwrap().for_each(&mut |key, _| left.push(key.to_vec())).unwrap();
     assert!(left.is_empty(), "ended processes are taken out: {left:?}");
 }
 
@@ -38,7 +38,7 @@ fn samples_come_with_user_stacks() {
     let samples = counter(&mut plan, "samples");
     let stacks = add_map(&mut plan, "stacks", MapKind::StackTrace, 4, 127 * 8, 1024);
     let ids = add_map(&mut plan, "ids", MapKind::Hash, 8, 8, 1024);
-    plan.kernel_stacks = Some(stacks);
+    plan.linux_stacks = Some(stacks);
     plan.targets = Some(add_map(&mut plan, "targets", MapKind::Hash, 4, 4, 1024));
     let mut asm = Assembler::new();
     let out = asm.label();
@@ -60,28 +60,28 @@ fn samples_come_with_user_stacks() {
     add_r7_to(&mut asm, samples, out);
     let program = add_program_ending_at(&mut plan, "sample", ProgramKind::PerfEvent, asm, out);
     plan.probes.push(probe(Event::Profile, Target::Profile { hz: 997 }, program));
-    let (kernel, report) = run(&plan, &["burn", "200000000"]);
+    let (linux, report) = run(&plan, &["burn", "200000000"]);
     assert!(places(&report)[0] >= 1, "one a CPU: {report:?}");
-    assert!(read_counter(&kernel, samples) > 0);
+    assert!(read_counter(&linux, samples) > 0);
     let mut found = Vec::new();
-    kernel
+    linux
         .map(ids)
         .unwrap()
         .for_each(&mut |key, _| found.push(u32::from_ne_bytes(*key.first_chunk().unwrap())))
         .unwrap();
-    let stack = StackKey::KernelUser { pid: 1, exec: 0, id: found[0] };
-    let addresses = kernel.stack_addresses(stack).unwrap();
+    let stack = StackKey::LinuxUser { pid: 1, exec: 0, id: found[0] };
+    let addresses = linux.stack_addresses(stack).unwrap();
     assert!(!addresses.is_empty() && addresses.iter().all(|it| *it != 0), "{addresses:x?}");
-    assert_eq!(kernel.stack_addresses(StackKey::Lost), None);
+    assert_eq!(linux.stack_addresses(StackKey::Lost), None);
 }
 
 #[test]
 fn children_get_their_own_probes() {
     need_root!();
-    let AtWork { mut kernel, mut child, work, fifo, directory: _kept } = at_work("children", "1000");
+    let AtWork { mut linux, mut child, work, fifo, directory: _kept } = at_work("children", "1000");
     let mut linked = Vec::new();
-    poll_until(&mut kernel, |kernel| {
-        linked.extend(kernel.news().into_iter().filter_map(|it| match it {
+    poll_until(&mut linux, |linux| {
+        linked.extend(linux.news().into_iter().filter_map(|it| match it {
             News::Child(it) => Some(it),
             _ => None,
         }));
@@ -90,48 +90,48 @@ fn children_get_their_own_probes() {
     assert!(linked.iter().all(|it| it.failed.is_none()), "{linked:?}");
     let _writer = feed(&fifo, 3);
     child.wait().unwrap();
-    assert_eq!(read_counter(&kernel, work), 3000);
-    poll_until(&mut kernel, |kernel| kernel.processes().iter().any(|it| matches!(it, ProcessEvent::Exit { .. })));
+    assert_eq!(read_counter(&linux, work), 3000);
+    poll_until(&mut linux, |linux| linux.processes().iter().any(|it| matches!(it, ProcessEvent::Exit { .. })));
 }
 
 /// A process goes on when its main thread has ended, and so do its probes.
 #[test]
 fn a_process_ends_with_its_last_thread() {
     need_root!();
-    let AtWork { mut kernel, mut child, work, fifo, directory: _kept } = at_work("headless", "300");
+    let AtWork { mut linux, mut child, work, fifo, directory: _kept } = at_work("headless", "300");
     let pid = child.pid();
-    poll_until(&mut kernel, |_| {
+    poll_until(&mut linux, |_| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         stat.contains(") Z ") && std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().count() == 2
     });
-    let early: Vec<_> = kernel.processes();
+    let early: Vec<_> = linux.processes();
     assert!(!early.iter().any(|it| matches!(it, ProcessEvent::Exit { .. })), "{early:?}");
     let _writer = feed(&fifo, 1);
-    poll_until(&mut kernel, |kernel| {
-        kernel.processes().iter().any(|it| matches!(it, ProcessEvent::Exit { pid: ended, .. } if *ended == pid))
+    poll_until(&mut linux, |linux| {
+        linux.processes().iter().any(|it| matches!(it, ProcessEvent::Exit { pid: ended, .. } if *ended == pid))
     });
     child.wait().unwrap();
-    assert_eq!(read_counter(&kernel, work), 300);
+    assert_eq!(read_counter(&linux, work), 300);
 }
 
 /// The thread that called `exec` is the main thread afterwards; the one before it has ended.
 #[test]
 fn a_process_goes_on_when_another_thread_than_the_main_one_calls_exec() {
     need_root!();
-    let AtWork { mut kernel, mut child, work, fifo, directory: _kept } = at_work("exec-by-thread", "300");
+    let AtWork { mut linux, mut child, work, fifo, directory: _kept } = at_work("exec-by-thread", "300");
     let pid = child.pid();
     let mut linked = Vec::new();
-    poll_until(&mut kernel, |kernel| {
-        linked.extend(kernel.news());
+    poll_until(&mut linux, |linux| {
+        linked.extend(linux.news());
         linked.iter().any(|it| matches!(it, News::Child(it) if it.pid == pid && it.failed.is_none()))
     });
-    let early: Vec<_> = kernel.processes();
+    let early: Vec<_> = linux.processes();
     assert!(!early.iter().any(|it| matches!(it, ProcessEvent::Exit { .. })), "{early:?}");
     let _writer = feed(&fifo, 1);
     assert!(child.wait().unwrap().success());
-    assert_eq!(read_counter(&kernel, work), 300);
-    poll_until(&mut kernel, |kernel| {
-        kernel.processes().iter().any(|it| matches!(it, ProcessEvent::Exit { pid: ended, .. } if *ended == pid))
+    assert_eq!(read_counter(&linux, work), 300);
+    poll_until(&mut linux, |linux| {
+        linux.processes().iter().any(|it| matches!(it, ProcessEvent::Exit { pid: ended, .. } if *ended == pid))
     });
 }
 
@@ -140,22 +140,22 @@ fn processes_that_are_too_many_to_be_followed_are_counted() {
     need_root!();
     let (mut plan, calls) = getppid_plan();
     plan.image.maps[plan.targets.unwrap()].max_entries = 2;
-    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut linux = Linux::load(&plan).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let fifo = make_fifo(&directory);
     let mut child = StoppedChild::spawn(&words(&["children", "1", fifo.to_str().unwrap()]), &[], None).unwrap();
-    kernel.attach(&plan, &child.scope());
+    linux.attach(&plan, &child.scope());
     child.resume().unwrap();
     let mut unfollowed = 0;
-    poll_until(&mut kernel, |kernel| {
-        let counts = kernel.news().into_iter().map(|it| if let News::Unfollowed(n) = it { n } else { 0 });
+    poll_until(&mut linux, |linux| {
+        let counts = linux.news().into_iter().map(|it| if let News::Unfollowed(n) = it { n } else { 0 });
         unfollowed += counts.sum::<u64>();
         unfollowed == 2
     });
     let _writer = feed(&fifo, 3);
     child.wait().unwrap();
-    assert!(kernel.news().is_empty(), "each of them is told of once");
-    assert_eq!(read_counter(&kernel, calls), 0);
+    assert!(linux.news().is_empty(), "each of them is told of once");
+    assert_eq!(read_counter(&linux, calls), 0);
 }
 
 /// Threads would fill the map, and nobody asks for them.
@@ -164,9 +164,9 @@ fn threads_are_no_targets() {
     need_root!();
     let (mut plan, _) = getppid_plan();
     plan.image.maps[plan.targets.unwrap()].max_entries = 1;
-    let (mut kernel, report) = run(&plan, &["threads", "1"]);
+    let (mut linux, report) = run(&plan, &["threads", "1"]);
     assert!(report.warnings.is_empty(), "{report:?}");
-    assert!(kernel.news().is_empty(), "four threads found no room");
+    assert!(linux.news().is_empty(), "four threads found no room");
 }
 
 /// More than a ring holds, as nobody reads it.
@@ -174,7 +174,7 @@ fn threads_are_no_targets() {
 fn lost_process_events_are_told_of_once() {
     need_root!();
     let (plan, _) = getppid_plan();
-    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut linux = Linux::load(&plan).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let fifo = make_fifo(&directory);
     let script = format!(
@@ -183,16 +183,16 @@ fn lost_process_events_are_told_of_once() {
     );
     let command: Vec<_> = ["taskset", "-c", "0", "sh", "-c", &script].map(Into::into).to_vec();
     let mut child = StoppedChild::spawn(&command, &[], None).unwrap();
-    kernel.attach(&plan, &child.scope());
+    linux.attach(&plan, &child.scope());
     child.resume().unwrap();
     // Opening it waits for the reader, who comes when all the others have ended.
     let mut writer = std::fs::OpenOptions::new().write(true).open(&fifo).unwrap();
-    kernel.processes();
+    linux.processes();
     std::io::Write::write_all(&mut writer, b"\n").unwrap();
     assert!(child.wait().unwrap().success());
-    kernel.processes();
-    let told = |kernel: &mut Kernel| kernel.news().iter().filter(|it| matches!(it, News::Warning(_))).count();
-    assert_eq!((told(&mut kernel), told(&mut kernel)), (1, 0));
+    linux.processes();
+    let told = |linux: &mut Linux| linux.news().iter().filter(|it| matches!(it, News::Warning(_))).count();
+    assert_eq!((told(&mut linux), told(&mut linux)), (1, 0));
 }
 
 #[test]
@@ -205,12 +205,12 @@ fn a_whole_system_scope_sees_processes_that_start_later() {
     let copy = directory.path().join("target-copy");
     std::fs::copy(target(), &copy).unwrap();
     uprobe(&mut plan, &copy, "work", work);
-    let mut kernel = Kernel::load(&plan).unwrap();
-    let report = kernel.attach(&plan, &Scope::System);
+    let mut linux = Linux::load(&plan).unwrap();
+    let report = linux.attach(&plan, &Scope::System);
     assert_eq!(places(&report), [1], "{report:?}");
     let status = Command::new(&copy).args(["work", "123"]).status().unwrap();
     assert!(status.success());
-    assert_eq!(read_counter(&kernel, work), 123);
+    assert_eq!(read_counter(&linux, work), 123);
 }
 
 fn getppid_plan() -> (Plan, usize) {
@@ -243,15 +243,15 @@ fn a_tree_is_seen_from_every_childs_first_instruction_and_nobody_else() {
     add_r7_to(&mut asm, work, out);
     let program = add_program_ending_at(&mut plan, "work", ProgramKind::Uprobe, asm, out);
     plan.probes.push(Probe { scope: ProbeScope::Tree, ..function_probe(target(), "work", program) });
-    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut linux = Linux::load(&plan).unwrap();
     let mut child = StoppedChild::spawn(&words(&["brief", "10"]), &[], None).unwrap();
-    let report = kernel.attach(&plan, &child.scope());
+    let report = linux.attach(&plan, &child.scope());
     assert_eq!(places(&report), [1], "{report:?}");
     child.resume().unwrap();
     assert!(Command::new(target()).args(["work", "1000"]).status().unwrap().success());
     assert!(child.wait().unwrap().success());
-    assert_eq!(read_counter(&kernel, work), 200 * 10);
-    kernel.processes();
-    let children: Vec<_> = kernel.news().into_iter().filter(|it| matches!(it, News::Child(_))).collect();
+    assert_eq!(read_counter(&linux, work), 200 * 10);
+    linux.processes();
+    let children: Vec<_> = linux.news().into_iter().filter(|it| matches!(it, News::Child(_))).collect();
     assert!(children.is_empty(), "no child needs links of its own: {children:?}");
 }

@@ -11,7 +11,7 @@ use xputrace_bytecode::helper;
 use xputrace_bytecode::insn::{Alu, Cond, Size, atomic};
 use xputrace_bytecode::vm::Change;
 use xputrace_bytecode::{Assembler, MapKind, MapSpec, ProgramKind, Reg};
-use xputrace_kernel::{Kernel, StoppedChild};
+use xputrace_linux::{Linux, StoppedChild};
 use xputrace_model::diagnostic::Site;
 use xputrace_model::plan::{LossSite, Plan, Target};
 use xputrace_model::schema::Event;
@@ -56,9 +56,9 @@ fn swapping_generations_under_load_loses_nothing() {
     let program = add_program_ending_at(&mut plan, "count", ProgramKind::Uprobe, asm, out);
     plan.probes.push(function_probe(target(), "work", program));
 
-    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut linux = Linux::load(&plan).unwrap();
     let mut child = StoppedChild::spawn(&words(&["threads", "100000"]), &[], None).unwrap();
-    kernel.attach(&plan, &child.scope());
+    linux.attach(&plan, &child.scope());
     child.resume().unwrap();
     let (mut total, mut filled) = (0u64, 0);
     let mut ended = false;
@@ -66,7 +66,7 @@ fn swapping_generations_under_load_loses_nothing() {
         // The last swap comes after the end, so that nothing is left behind.
         ended = child.try_wait().unwrap().is_some();
         let before = total;
-        kernel
+        linux
             .swap(0, &mut |_, cpus| {
                 total += cpus.iter().map(|it| u64::from_ne_bytes(*it.first_chunk().unwrap())).sum::<u64>()
             })
@@ -106,10 +106,10 @@ fn a_number_is_changed_exactly_while_probes_change_it() {
     let program = add_program_ending_at(&mut plan, "add", ProgramKind::Uprobe, asm, out);
     plan.probes.push(function_probe(target(), "work", program));
 
-    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut linux = Linux::load(&plan).unwrap();
     let mut child = StoppedChild::spawn(&words(&["threads", "50000"]), &[], None).unwrap();
-    kernel.attach(&plan, &child.scope());
-    let map = kernel.map(sums).unwrap();
+    linux.attach(&plan, &child.scope());
+    let map = linux.map(sums).unwrap();
     let key = 7u64.to_ne_bytes();
     let add = Change::new(atomic::ADD, 1000).unwrap();
     map.modify(&key, add).unwrap();
@@ -138,9 +138,9 @@ fn records_come_through_the_ring_in_order() {
     need_root!();
     let mut plan = Plan::default();
     let ring = add_map(&mut plan, "ring", MapKind::Ringbuf, 0, 0, 4096);
-    plan.kernel_ring = Some(ring);
+    plan.linux_ring = Some(ring);
     let lost = add_map(&mut plan, "losses", MapKind::PercpuArray, 4, 8, 1);
-    plan.kernel_losses = Some(lost);
+    plan.linux_losses = Some(lost);
     plan.loss_sites.push(LossSite {
         loss: xputrace_model::loss::Loss::KernelRingFull,
         site: Site::default(),
@@ -163,22 +163,22 @@ fn records_come_through_the_ring_in_order() {
     add_r7_to(&mut asm, lost, out);
     let program = add_program_ending_at(&mut plan, "out", ProgramKind::Uprobe, asm, out);
     plan.probes.push(function_probe(target(), "work", program));
-    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut linux = Linux::load(&plan).unwrap();
     let mut child = StoppedChild::spawn(&words(&["work", "3000"]), &[], None).unwrap();
-    kernel.attach(&plan, &child.scope());
+    linux.attach(&plan, &child.scope());
     child.resume().unwrap();
     let mut seen = Vec::new();
     let mut ended = false;
     while !ended {
         ended = child.try_wait().unwrap().is_some();
-        kernel
+        linux
             .poll(Duration::from_millis(10), &mut |record| {
                 assert_eq!(record.len(), 20);
                 seen.push(u64::from_ne_bytes(*record.first_chunk().unwrap()));
             })
             .unwrap();
     }
-    let lost = kernel.loss_counts()[0];
+    let lost = linux.loss_counts()[0];
     assert_eq!(seen.len() as u64 + lost, 3000, "received and lost are all");
     assert!(seen.is_sorted() && seen.len() > 100);
 }
@@ -192,11 +192,11 @@ fn tag_arrays_are_shared_pages_of_one_process() {
 #[test]
 fn a_process_that_is_not_armed_after_all_leaves_no_tags() {
     need_root!();
-    assert_eq!(tags_left(Kernel::detach_marker), 0);
+    assert_eq!(tags_left(Linux::detach_marker), 0);
 }
 
 /// What 40 calls of the marker, each adding 1, leave in a tag after `change`.
-fn tags_left(change: impl Fn(&mut Kernel, u32)) -> u64 {
+fn tags_left(change: impl Fn(&mut Linux, u32)) -> u64 {
     let mut plan = Plan::default();
     let mut inner = map_spec("tags", MapKind::Array, 4, 16, xputrace_model::plan::TAG_SLOTS);
     inner.flags = xputrace_bytecode::image::MMAPABLE;
@@ -221,13 +221,13 @@ fn tags_left(change: impl Fn(&mut Kernel, u32)) -> u64 {
     asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 8, Reg::R1);
     let program = add_program_ending_at(&mut plan, "marker", ProgramKind::Uprobe, asm, out);
     plan.probes.push(probe(Event::Launch, Target::None, program));
-    let mut kernel = Kernel::load(&plan).unwrap();
+    let mut linux = Linux::load(&plan).unwrap();
     let mut child = StoppedChild::spawn(&words(&["work", "40"]), &[], None).unwrap();
-    assert!(kernel.attach(&plan, &child.scope()).probes.is_empty(), "the marker is attached apart");
-    let array = kernel.add_tag_array(child.pid()).unwrap();
+    assert!(linux.attach(&plan, &child.scope()).probes.is_empty(), "the marker is attached apart");
+    let array = linux.add_tag_array(child.pid()).unwrap();
     let offset = symbol_offset(&target(), "work");
-    assert_eq!(kernel.attach_marker(&plan, child.pid(), &target(), offset).unwrap(), 1);
-    change(&mut kernel, child.pid());
+    assert_eq!(linux.attach_marker(&plan, child.pid(), &target(), offset).unwrap(), 1);
+    change(&mut linux, child.pid());
     child.wait().unwrap();
     let len = 16 * xputrace_model::plan::TAG_SLOTS as usize;
     // SAFETY: a new mapping at an address of the kernel's choice.

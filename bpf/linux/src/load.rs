@@ -63,7 +63,7 @@ struct KernelPart {
 
 impl KernelPart {
     fn of(whole: &Image) -> Result<KernelPart, Error> {
-        let maps: Vec<usize> = positions(&whole.maps, |it| it.home == Home::Kernel);
+        let maps: Vec<usize> = positions(&whole.maps, |it| it.home == Home::Linux);
         let programs: Vec<usize> = positions(&whole.programs, |it| it.kind != ProgramKind::Syscall);
         let mut image = Image { sources: whole.sources.clone(), ..Image::default() };
         image.maps = maps.iter().map(|it| whole.maps[*it].clone()).collect();

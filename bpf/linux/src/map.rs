@@ -65,7 +65,7 @@ impl MapHandle {
     /// same time; an element that is not there begins with zeros.
     pub fn modify(&self, key: &[u8], change: Change) -> Result<(), Error> {
         self.check("change an element of", key.len(), self.spec.key_size)?;
-        self.modify_in_kernel(key, change).map_err(|it| self.error("change an element of", it))
+        self.modify_in_linux(key, change).map_err(|it| self.error("change an element of", it))
     }
 
     /// Removes an element; whether it was there.
@@ -132,7 +132,7 @@ impl MapHandle {
         Err(self.error(operation, io::Error::new(io::ErrorKind::InvalidInput, text)))
     }
 
-    fn modify_in_kernel(&self, key: &[u8], change: Change) -> io::Result<()> {
+    fn modify_in_linux(&self, key: &[u8], change: Change) -> io::Result<()> {
         if self.is_per_cpu() {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
@@ -258,7 +258,7 @@ impl RemoteMap for MapHandle {
         if !fits {
             return -i64::from(libc::EINVAL);
         }
-        as_errno(self.modify_in_kernel(key, change))
+        as_errno(self.modify_in_linux(key, change))
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use xputrace_bytecode::insn::Size;
 use xputrace_bytecode::{Assembler, Home, MapKind, ProgramKind, Reg};
-use xputrace_kernel::{Kernel, StoppedChild};
+use xputrace_linux::{Linux, StoppedChild};
 use xputrace_model::plan::Plan;
 
 #[test]
@@ -19,14 +19,14 @@ fn nothing_is_left_after_drop() {
     let program = counting(&mut plan, &name, ProgramKind::Uprobe, work);
     plan.probes.push(function_probe(target(), "work", program));
     let mut child = StoppedChild::spawn(&words(&["work", "1"]), &[], None).unwrap();
-    let mut kernel = Kernel::load(&plan).unwrap();
-    kernel.attach(&plan, &child.scope());
+    let mut linux = Linux::load(&plan).unwrap();
+    linux.attach(&plan, &child.scope());
     let Some(before) = bpftool_programs() else {
         eprintln!("skipped: needs bpftool");
         return;
     };
     assert!(before.contains(&name), "{before}");
-    drop(kernel);
+    drop(linux);
     // The kernel frees a program a moment after its last link is closed.
     let give_up = Instant::now() + Duration::from_secs(20);
     while bpftool_programs().unwrap().contains(&name) {
@@ -48,7 +48,7 @@ fn a_refused_program_names_the_script_line() {
     asm.ldx(Size::Dw, Reg::R0, Reg::R1, 4000);
     let program = add_program(&mut plan, "bad", ProgramKind::Uprobe, asm);
     plan.probes.push(function_probe(target(), "work", program));
-    let error = Kernel::load(&plan).err().expect("refused").to_string();
+    let error = Linux::load(&plan).err().expect("refused").to_string();
     assert!(error.contains("program bad of bad.rhai:3"), "{error}");
     assert!(error.contains("invalid bpf_context access") && error.contains("a bug in xputrace"), "{error}");
 }
@@ -66,7 +66,7 @@ fn the_kernel_knows_lines_and_types() {
     asm.mov_imm(Reg::R7, 1);
     add_r7(&mut asm, calls);
     add_program(&mut plan, &format!("{name}p"), ProgramKind::Uprobe, asm);
-    let _kernel = Kernel::load(&plan).unwrap();
+    let _linux = Linux::load(&plan).unwrap();
     let bpftool = |args: &[&str]| {
         let output = Command::new("bpftool").args(args).output().ok()?;
         Some(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -86,7 +86,7 @@ fn a_map_that_cannot_be_made_is_named() {
     let mut plan = Plan::default();
     counter(&mut plan, "small");
     add_map(&mut plan, "huge", MapKind::Array, 4, 1 << 20, u32::MAX);
-    let error = Kernel::load(&plan).err().expect("refused").to_string();
+    let error = Linux::load(&plan).err().expect("refused").to_string();
     assert!(error.starts_with("cannot create the map huge (Array, 4294967295 entries): "), "{error}");
     assert!(error.contains("declare it smaller"), "{error}");
 }
@@ -101,9 +101,9 @@ fn only_the_kernels_half_is_loaded() {
     counting(&mut plan, "handler", ProgramKind::Syscall, ours);
     let work = counter(&mut plan, "work");
     uprobe(&mut plan, target(), "work", work);
-    let (kernel, _) = run(&plan, &["work", "20"]);
-    assert!(kernel.map(ours).is_none());
-    assert_eq!(read_counter(&kernel, work), 20);
+    let (linux, _) = run(&plan, &["work", "20"]);
+    assert!(linux.map(ours).is_none());
+    assert_eq!(read_counter(&linux, work), 20);
 }
 
 fn bpftool_programs() -> Option<String> {

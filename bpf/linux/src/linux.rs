@@ -1,4 +1,4 @@
-//! [`Kernel`]: what a run holds in the kernel.
+//! [`Linux`]: what a run holds in the kernel.
 
 use crate::attach::{self, Alive, FunctionProbe};
 use crate::catalog::LiveCatalog;
@@ -26,7 +26,7 @@ use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
 
 /// A plan's programs, maps and links in the kernel; dropping it takes all of them out.
-pub struct Kernel {
+pub struct Linux {
     // Dropped in this order: links first, then what they refer to.
     links: Links,
     /// At the collectors' marker function.
@@ -62,19 +62,19 @@ struct Roles {
     tags: Option<usize>,
 }
 
-impl Kernel {
+impl Linux {
     /// Loads the plan's programs for Linux and the maps that live in the kernel. A program that
     /// the verifier refuses is a bug of the compiler; the error names the script's line.
-    pub fn load(plan: &Plan) -> Result<Kernel, Error> {
+    pub fn load(plan: &Plan) -> Result<Linux, Error> {
         let image = plan.image.clone();
         let loaded = load::load(&image)?;
-        let ring = plan.kernel_ring.map(|it| open_ring(&loaded, it)).transpose()?;
+        let ring = plan.linux_ring.map(|it| open_ring(&loaded, it)).transpose()?;
         let roles =
-            Roles { losses: plan.kernel_losses, stacks: plan.kernel_stacks, targets: plan.targets, tags: plan.tags };
+            Roles { losses: plan.linux_losses, stacks: plan.linux_stacks, targets: plan.targets, tags: plan.tags };
         let targets = plan.targets.and_then(|it| loaded.maps.get(it)?.as_ref());
         let namespace = LiveCatalog::new().pid_namespace();
         let followers = targets.map(|it| Followers::load(it.current.fd().as_fd(), namespace));
-        Ok(Kernel {
+        Ok(Linux {
             late_files: HashMap::new(),
             links: Links::default(),
             markers: Links::default(),
@@ -97,13 +97,13 @@ impl Kernel {
     }
 
     /// Lets `intern` give out the ids of function names that are not among `Plan::strings`, so
-    /// that they share the run's string table. Call it before [`Kernel::attach`].
+    /// that they share the run's string table. Call it before [`Linux::attach`].
     pub fn intern_with(&mut self, intern: impl FnMut(&str) -> StringId + 'static) {
         self.names.intern = Some(Box::new(intern));
     }
 
     /// Names of functions that patterns matched and that are not among `Plan::strings`; without
-    /// [`Kernel::intern_with`], entry `i` has the id `Plan::strings.len() + i`. A hit's cookie is
+    /// [`Linux::intern_with`], entry `i` has the id `Plan::strings.len() + i`. A hit's cookie is
     /// the id of its function's name.
     pub fn functions(&self) -> &[String] {
         &self.names.appended
@@ -138,7 +138,7 @@ impl Kernel {
         self.markers = Links::default();
     }
 
-    /// Readable when [`Kernel::poll`] has something to do.
+    /// Readable when [`Linux::poll`] has something to do.
     pub fn fds(&self) -> impl Iterator<Item = std::os::fd::RawFd> + '_ {
         let ring = self.ring.as_ref().map(|it| it.fd().as_raw_fd());
         self.sideband.fds().chain(ring)
@@ -184,7 +184,7 @@ impl Kernel {
     /// longer) there.
     pub fn stack_addresses(&self, stack: StackKey) -> Option<Vec<u64>> {
         let id = match stack {
-            StackKey::KernelUser { id, .. } | StackKey::KernelKernel { id } => id,
+            StackKey::LinuxUser { id, .. } | StackKey::LinuxKernel { id } => id,
             StackKey::Collector { .. } | StackKey::Empty | StackKey::Lost => return None,
         };
         let stored = self.map(self.roles.stacks?)?.lookup(&id.to_ne_bytes()).ok()??;
@@ -213,7 +213,7 @@ impl Kernel {
     }
 
     /// What the scope's processes did since last asked, in order of time. Looks for new events
-    /// first, so that it can be called without [`Kernel::poll`].
+    /// first, so that it can be called without [`Linux::poll`].
     pub fn processes(&mut self) -> Vec<ProcessEvent> {
         self.handle_process_events();
         std::mem::take(&mut self.events)
@@ -256,7 +256,7 @@ impl Kernel {
         Ok(programs.len())
     }
 
-    /// Undoes [`Kernel::add_tag_array`] and [`Kernel::attach_marker`], whatever they came to: for a
+    /// Undoes [`Linux::add_tag_array`] and [`Linux::attach_marker`], whatever they came to: for a
     /// process whose collector is not armed after all. Its other probes stay.
     pub fn detach_marker(&mut self, pid: u32) {
         self.markers.remove(pid);
@@ -558,8 +558,8 @@ impl Kernel {
 
     /// What became of processes that nobody told of yet.
     fn look_for_unfollowed(&mut self) {
-        let in_kernel = self.followers.as_ref().and_then(|it| it.as_ref().ok()).map_or(0, Followers::unfollowed);
-        let all = in_kernel + self.refused_targets;
+        let in_linux = self.followers.as_ref().and_then(|it| it.as_ref().ok()).map_or(0, Followers::unfollowed);
+        let all = in_linux + self.refused_targets;
         if all > self.told_unfollowed {
             self.news.push(News::Unfollowed(all - self.told_unfollowed));
             self.told_unfollowed = all;
@@ -629,7 +629,7 @@ impl FunctionNames {
     }
 }
 
-/// Whether a probe is attached by [`Kernel::attach`].
+/// Whether a probe is attached by [`Linux::attach`].
 fn runs_here(probe: &Probe) -> bool {
     probe.place == Place::Linux && probe.event != Event::Launch
 }
