@@ -48,6 +48,30 @@ static void layouts() {
   FIELD(Kernel, localMemoryPerThread); FIELD(Kernel, localMemoryTotal); FIELD(Kernel, correlationId); FIELD(Kernel, gridId); FIELD(Kernel, name);
   FIELD(Kernel, queued); FIELD(Kernel, submitted); FIELD(Kernel, launchType); FIELD(Kernel, graphNodeId); FIELD(Kernel, graphId); FIELD(Kernel, channelID);
 
+  typedef CUpti_ActivityMemset4 Memset;
+  STRUCT(Memset);
+  FIELD(Memset, kind); FIELD(Memset, value); FIELD(Memset, bytes); FIELD(Memset, start); FIELD(Memset, end); FIELD(Memset, deviceId);
+  FIELD(Memset, contextId); FIELD(Memset, streamId); FIELD(Memset, correlationId); FIELD(Memset, flags); FIELD(Memset, memoryKind);
+  FIELD(Memset, graphNodeId); FIELD(Memset, graphId); FIELD(Memset, channelID); FIELD(Memset, channelType);
+  typedef CUpti_ActivityMemcpy6 Memcpy;
+  STRUCT(Memcpy);
+  FIELD(Memcpy, kind); FIELD(Memcpy, copyKind); FIELD(Memcpy, srcKind); FIELD(Memcpy, dstKind); FIELD(Memcpy, flags); FIELD(Memcpy, bytes);
+  FIELD(Memcpy, start); FIELD(Memcpy, end); FIELD(Memcpy, deviceId); FIELD(Memcpy, contextId); FIELD(Memcpy, streamId); FIELD(Memcpy, correlationId);
+  FIELD(Memcpy, runtimeCorrelationId); FIELD(Memcpy, graphNodeId); FIELD(Memcpy, graphId); FIELD(Memcpy, channelID); FIELD(Memcpy, channelType); FIELD(Memcpy, copyCount);
+
+  // Driver calls that set memory, as they are entered; the async ones end in the stream.
+#define SET(name) STRUCT(name##_params); FIELD(name##_params, dstDevice)
+  SET(cuMemsetD8_v2); FIELD(cuMemsetD8_v2_params, uc); FIELD(cuMemsetD8_v2_params, N);
+  SET(cuMemsetD8Async); FIELD(cuMemsetD8Async_params, uc); FIELD(cuMemsetD8Async_params, N); FIELD(cuMemsetD8Async_params, hStream);
+  SET(cuMemsetD16Async); FIELD(cuMemsetD16Async_params, us); FIELD(cuMemsetD16Async_params, N); FIELD(cuMemsetD16Async_params, hStream);
+  SET(cuMemsetD32Async); FIELD(cuMemsetD32Async_params, ui); FIELD(cuMemsetD32Async_params, N); FIELD(cuMemsetD32Async_params, hStream);
+  SET(cuMemsetD2D8Async); FIELD(cuMemsetD2D8Async_params, dstPitch); FIELD(cuMemsetD2D8Async_params, uc); FIELD(cuMemsetD2D8Async_params, Width);
+  FIELD(cuMemsetD2D8Async_params, Height); FIELD(cuMemsetD2D8Async_params, hStream);
+  SET(cuMemsetD2D32Async); FIELD(cuMemsetD2D32Async_params, Width); FIELD(cuMemsetD2D32Async_params, Height); FIELD(cuMemsetD2D32Async_params, hStream);
+  STRUCT(cudaMemset_v3020_params); FIELD(cudaMemset_v3020_params, devPtr); FIELD(cudaMemset_v3020_params, value); FIELD(cudaMemset_v3020_params, count);
+  STRUCT(cudaMemsetAsync_v3020_params); FIELD(cudaMemsetAsync_v3020_params, devPtr); FIELD(cudaMemsetAsync_v3020_params, value);
+  FIELD(cudaMemsetAsync_v3020_params, count); FIELD(cudaMemsetAsync_v3020_params, stream);
+
   STRUCT(cuLaunchKernel_params);
   FIELD(cuLaunchKernel_params, f); FIELD(cuLaunchKernel_params, gridDimX); FIELD(cuLaunchKernel_params, gridDimY); FIELD(cuLaunchKernel_params, gridDimZ);
   FIELD(cuLaunchKernel_params, blockDimX); FIELD(cuLaunchKernel_params, blockDimY); FIELD(cuLaunchKernel_params, blockDimZ);
@@ -71,6 +95,10 @@ static void layouts() {
   VALUE(CUPTI_CB_DOMAIN_DRIVER_API); VALUE(CUPTI_CB_DOMAIN_RUNTIME_API); VALUE(CUPTI_CB_DOMAIN_RESOURCE); VALUE(CUPTI_CB_DOMAIN_STATE);
   VALUE(CUPTI_API_ENTER); VALUE(CUPTI_API_EXIT);
   VALUE(CUPTI_ACTIVITY_KIND_KERNEL); VALUE(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL); VALUE(CUPTI_ACTIVITY_KIND_OVERHEAD);
+  VALUE(CUPTI_ACTIVITY_KIND_MEMCPY); VALUE(CUPTI_ACTIVITY_KIND_MEMSET); VALUE(CUPTI_ACTIVITY_KIND_MEMCPY2); VALUE(CUPTI_ACTIVITY_FLAG_MEMSET_ASYNC);
+  VALUE(CUPTI_ACTIVITY_MEMORY_KIND_UNKNOWN); VALUE(CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE); VALUE(CUPTI_ACTIVITY_MEMORY_KIND_PINNED);
+  VALUE(CUPTI_ACTIVITY_MEMORY_KIND_DEVICE); VALUE(CUPTI_ACTIVITY_MEMORY_KIND_ARRAY); VALUE(CUPTI_ACTIVITY_MEMORY_KIND_MANAGED);
+  VALUE(CUPTI_ACTIVITY_MEMORY_KIND_DEVICE_STATIC); VALUE(CUPTI_ACTIVITY_MEMORY_KIND_MANAGED_STATIC);
   VALUE(CUPTI_ACTIVITY_ATTR_DEVICE_BUFFER_SIZE); VALUE(CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER); VALUE(CUPTI_ACTIVITY_ATTR_PER_THREAD_ACTIVITY_BUFFER);
   VALUE(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED); VALUE(CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
   VALUE(CUPTI_ERROR_MAX_LIMIT_REACHED); VALUE(CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED); VALUE(CUPTI_ERROR_NOT_INITIALIZED);
@@ -101,6 +129,12 @@ static void complete(CUcontext, uint32_t, uint8_t *b, size_t, size_t valid) {
               (unsigned long long)k->start, (unsigned long long)k->end, k->deviceId, k->contextId, k->streamId, k->gridX, k->gridY, k->gridZ, k->blockX, k->blockY, k->blockZ,
               k->registersPerThread, k->staticSharedMemory, k->dynamicSharedMemory, k->localMemoryPerThread, k->correlationId, k->graphId, (unsigned long long)k->graphNodeId, k->name);
     }
+    if (r->kind == CUPTI_ACTIVITY_KIND_MEMSET) {
+      auto m = (CUpti_ActivityMemset4 *)r;
+      fprintf(txt, " start %llu end %llu device %u context %u stream %u bytes %llu value %u memory %u flags %u correlation %u graph %u node %llu",
+              (unsigned long long)m->start, (unsigned long long)m->end, m->deviceId, m->contextId, m->streamId, (unsigned long long)m->bytes, m->value, m->memoryKind, m->flags,
+              m->correlationId, m->graphId, (unsigned long long)m->graphNodeId);
+    }
     fprintf(txt, "\n");
   }
   fclose(txt);
@@ -113,6 +147,31 @@ __global__ void nop() {}
 static CUpti_SubscriberHandle subscriber;
 static void seen(void *, CUpti_CallbackDomain d, CUpti_CallbackId id, const CUpti_CallbackData *i) {
   if (i->callbackSite == CUPTI_API_ENTER) fprintf(out, "call %s %u %s correlation %u symbol %s\n", d == CUPTI_CB_DOMAIN_DRIVER_API ? "driver" : "runtime", id, i->functionName, i->correlationId, i->symbolName ? i->symbolName : "-");
+}
+
+// Every way to set memory that the runtime and the driver offer, kernels between them, and a graph.
+static void sets(float *p, cudaStream_t s) {
+  cudaMemset(p, 7, 4096);
+  nop<<<1, 1>>>();
+  cudaMemsetAsync(p, 1, 8192, s);
+  cudaMemset2D(p, 512, 3, 128, 4);
+  cudaMemset2DAsync(p, 512, 3, 128, 4, s);
+  cudaMemset3D(make_cudaPitchedPtr(p, 256, 256, 4), 5, make_cudaExtent(64, 4, 2));
+  cuMemsetD8((CUdeviceptr)p, 9, 1000);
+  cuMemsetD16Async((CUdeviceptr)p, 0x1234, 500, s);
+  cuMemsetD32Async((CUdeviceptr)p, 0x12345678, 250, s);
+  cuMemsetD2D32((CUdeviceptr)p, 1024, 0xabcdef01, 16, 4);
+  float *managed; cudaMallocManaged(&managed, 4096);
+  cudaMemset(managed, 0, 4096);
+  void *pinned; cudaMallocHost(&pinned, 4096);
+  cudaMemset(pinned, 2, 4096);
+  nop<<<1, 1, 0, s>>>();
+  cudaGraph_t g; cudaGraphExec_t ge;
+  cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal);
+  cudaMemsetAsync(p, 4, 2048, s); nop<<<1, 1, 0, s>>>(); cudaMemsetAsync(p, 6, 1024, s);
+  cudaStreamEndCapture(s, &g); cudaGraphInstantiate(&ge, g, 0);
+  cudaGraphLaunch(ge, s); cudaGraphLaunch(ge, s);
+  cudaDeviceSynchronize();
 }
 
 int main(int argc, char **argv) {
@@ -141,6 +200,9 @@ int main(int argc, char **argv) {
   cudaStreamEndCapture(s, &g); cudaGraphInstantiate(&ge, g, 0);
   cudaGraphLaunch(ge, s); cudaGraphLaunch(ge, s);
   cudaDeviceSynchronize();
+  cuptiActivityFlushAll(0);
+  cuptiActivityEnable(CUPTI_ACTIVITY_KIND_MEMSET);
+  sets(p, s);
   cuptiEnableDomain(0, subscriber, CUPTI_CB_DOMAIN_DRIVER_API);
   cuptiEnableDomain(0, subscriber, CUPTI_CB_DOMAIN_RUNTIME_API);
   cuptiActivityFlushAll(0);

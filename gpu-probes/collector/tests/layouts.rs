@@ -121,7 +121,7 @@ fn every_launch_that_the_real_machine_made_is_listened_to() {
         assert_eq!(call.is_some_and(|it| it != Call::BeginCapture && it != Call::EndCapture), is_launch, "{line}");
         calls += usize::from(is_launch);
     }
-    assert_eq!(calls, 20);
+    assert_eq!(calls, 30);
 }
 
 #[test]
