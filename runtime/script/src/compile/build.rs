@@ -2,9 +2,9 @@
 
 use super::emit::Emitter;
 use super::nested::NESTED_BYTES;
-use super::placement::Placed;
 use super::tables::Shapes;
 use super::typed::{Checked, MapId};
+use super::unit::Unit;
 use crate::handler::{Handler, Staged};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -99,24 +99,25 @@ impl<'a> Build<'a> {
         build
     }
 
-    /// Adds a handler's probe, and its programs where it is compiled.
-    pub(super) fn handler(&mut self, handler: &Handler, placed: &Placed, checked: Option<&Checked>) {
+    /// Adds a handler's probe, and its programs where it is compiled and the script has no errors.
+    pub(super) fn handler(&mut self, unit: &Unit, fit: bool) {
+        let handler = unit.handler;
         let index = self.plan.probes.len();
         let mut probe = Probe {
             event: handler.event,
             target: handler.target.clone(),
             name: handler.name.clone(),
-            place: placed.place,
+            place: unit.place,
             program: None,
             entry_program: None,
             closure: handler.interpreted,
             scope: handler.options.scope(),
-            sees_unjoined: placed.sees_unjoined,
+            sees_unjoined: unit.sees_unjoined(),
             site: handler.site,
-            why: placed.why.clone(),
+            why: unit.why.clone(),
         };
-        if let Some(checked) = checked {
-            probe.program = self.program(handler, placed.place, checked, index);
+        if let Some(checked) = unit.checked.as_ref().filter(|_| fit) {
+            probe.program = self.program(handler, unit.place, checked, index);
             if checked.entry_args.is_some() {
                 probe.entry_program = self.entry_program(handler, checked, index);
             }

@@ -34,7 +34,19 @@ impl<'a> Chain<'a> {
             }
             other => other,
         };
+        if map_name(head).is_none() {
+            links.iter_mut().for_each(name_field);
+        }
         Chain { head, links, safe: is_safe(expr) }
+    }
+}
+
+/// `k["name"]` is `k.name`: only maps have elements under texts.
+fn name_field(link: &mut Link) {
+    if let Link::Index(index, at) = *link
+        && let Expr::StringConstant(name, _) = unwrapped(index)
+    {
+        *link = Link::Property(name, at);
     }
 }
 

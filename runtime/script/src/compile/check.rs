@@ -8,6 +8,7 @@ use super::chain::{Chain, Link, key_parts, map_name, unwrapped};
 use super::inline::Frame;
 use super::tables::{MAX_KEY_PARTS, NAME_TEXT_BYTES, Purpose, Shapes, Stored, join_base};
 use super::typed::{Base, Block, Checked, Expr, Kind, LocalId, MapId, Part, Stmt, StmtKind, Type};
+use super::unit::Unit;
 use crate::handler::{Captured, Handler, Staged};
 use rhai::{Expr as Syntax, FnCallExpr, Position, Stmt as SyntaxStmt};
 use xputrace_bytecode::insn::Alu;
@@ -60,12 +61,11 @@ pub(super) enum Binding {
 pub(super) fn check(
     staged: &Staged,
     catalog: &dyn Catalog,
-    handler: &Handler,
-    place: Place,
-    tests_launch: bool,
+    unit: &Unit,
     shapes: &mut Shapes,
     diagnostics: &mut Vec<Diagnostic>,
 ) -> Checked {
+    let handler = unit.handler;
     let mut outer = constants(&handler.captured);
     if !handler.parameter.is_empty() {
         outer.push((handler.parameter.clone(), Binding::Event));
@@ -74,8 +74,8 @@ pub(super) fn check(
         staged,
         catalog,
         handler,
-        place,
-        tests_launch,
+        place: unit.place,
+        tests_launch: unit.scan.tests_launch,
         shapes,
         diagnostics,
         checked: Checked::default(),

@@ -531,6 +531,7 @@ impl Checker<'_> {
         if !self.is_event(&variable.1) {
             return None;
         }
+        self.checked.reads.add(word::JOINED);
         let joined = Expr { kind: Kind::Source(Source::Word(word::JOINED)), ty: Type::of(Base::Int), at };
         Some(Expr {
             kind: Kind::Compare(Cond::Eq, Box::new(joined), Box::new(int(0, at))),

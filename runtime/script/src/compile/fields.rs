@@ -79,6 +79,7 @@ impl Checker<'_> {
 
     /// A field that is found in the GPU context; the number says how many of `rest` it took.
     fn word_field(&mut self, field: &Field, at: Position, rest: &[(&str, Position)]) -> (Expr, usize) {
+        self.checked.reads.add_field(field);
         let of = |base, source| Expr { kind: Kind::Source(source), ty: Type::with(base, field.unit), at };
         match (field.kind, field.from) {
             (FieldType::Dim3, From::Word(at_word)) => self.dim3(field, at_word, at, rest),
@@ -117,6 +118,7 @@ impl Checker<'_> {
     /// A field at the collector's marker function, where the call has only begun.
     fn marker_field(&mut self, field: &Field, at: Position, rest: &[(&str, Position)]) -> Resolved {
         let of = |base, source| Expr { kind: Kind::Source(source), ty: Type::with(base, field.unit), at };
+        self.checked.reads.add_field(field);
         let expr = match field.name {
             "pid" => of(Base::Int, Source::Pid),
             "tid" => of(Base::Int, Source::Tid),

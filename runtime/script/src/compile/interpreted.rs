@@ -6,7 +6,8 @@ use super::check::of_one_value;
 use super::scan::{How, Scan};
 use super::tables::{MAX_KEY_PARTS, Purpose, Shapes, Stored};
 use super::typed::{Base, Type};
-use crate::handler::{Handler, Staged};
+use super::unit::Unit as HandlerUnit;
+use crate::handler::Staged;
 use crate::static_check;
 use crate::units;
 use rhai::{Expr, FnCallExpr};
@@ -42,11 +43,14 @@ pub(super) fn note(staged: &Staged, scan: &Scan, shapes: &mut Shapes, diagnostic
     }
 }
 
-/// Marks the aggregations that an interpreted handler reads or clears while the script runs.
-pub(super) fn mark_live_reads(handler: &Handler, scan: &Scan, shapes: &mut Shapes) {
-    if handler.event == Event::End {
-        return;
+/// Marks the aggregations that interpreted handlers read or clear while the script runs.
+pub(super) fn mark_live_reads(units: &[HandlerUnit], shapes: &mut Shapes) {
+    for unit in units.iter().filter(|it| !it.is_compiled() && it.handler.event != Event::End) {
+        mark_reads_of(&unit.scan, shapes);
     }
+}
+
+fn mark_reads_of(scan: &Scan, shapes: &mut Shapes) {
     for each in scan.uses.iter().filter(|it| is_read(&it.how)) {
         if let Some(map) = shapes.get(&each.map) {
             shapes.list[map].read_live = true;
@@ -60,10 +64,14 @@ pub(super) fn mark_live_reads(handler: &Handler, scan: &Scan, shapes: &mut Shape
     }
 }
 
-/// Maps that an `end` handler prints, draws or clears as a whole.
-pub(super) fn shown(scan: &Scan, shapes: &Shapes) -> Vec<TableId> {
-    let whole = scan.uses.iter().filter(|it| it.keys.is_none() && is_read(&it.how));
-    whole.filter_map(|it| shapes.get(&it.map)).map(|it| TableId(it as u32)).collect()
+/// Maps that `end` handlers print, draw or clear as a whole.
+pub(super) fn shown_by_end(units: &[HandlerUnit], shapes: &Shapes) -> Vec<TableId> {
+    let ends = units.iter().filter(|it| it.handler.event == Event::End);
+    let whole = ends.flat_map(|it| &it.scan.uses).filter(|it| it.keys.is_none() && is_read(&it.how));
+    let mut shown: Vec<TableId> = whole.filter_map(|it| shapes.get(&it.map)).map(|it| TableId(it as u32)).collect();
+    shown.sort();
+    shown.dedup();
+    shown
 }
 
 fn is_read(how: &How) -> bool {

@@ -1,8 +1,8 @@
 //! Staged handlers to a `Plan`: a pure function, Rhai syntax in, eBPF out.
 //!
 //! ```text
-//! Handlers ─scan─▶ uses ─placement─▶ places
-//!     └────check, until the maps' shapes hold still─▶ typed handlers ─emit─▶ programs
+//! Handlers ─scan, placement─▶ Units ─check, until the maps' shapes hold still─▶ typed Units ─emit─▶ programs
+//!                                                   fields that handlers read ─▶ Demand, `explain`
 //! ```
 //!
 //! What the loader has to know beyond the [`Plan`]: a probe whose function is a pattern reads its
@@ -26,22 +26,20 @@ mod interpreted;
 mod nested;
 mod placement;
 mod probe_ctx;
+mod reads;
 mod scan;
 mod switch;
 mod tables;
 mod typed;
+mod unit;
 
 use crate::handler::{Handler, Staged};
 use build::Build;
-use placement::Placed;
-use scan::Scan;
 use tables::Shapes;
-use typed::Checked;
+use unit::Unit;
 use xputrace_model::catalog::Catalog;
 use xputrace_model::diagnostic::{Diagnostic, Label, Severity};
 use xputrace_model::plan::{Place, Plan};
-use xputrace_model::schema::Event;
-use xputrace_model::table::TableId;
 
 /// Handlers in the kernel: each is a program, and takes it milliseconds to attach and detach.
 const MOST_PROGRAMS: usize = 16_384;
@@ -67,37 +65,26 @@ pub fn compile(staged: &Staged, catalog: &dyn Catalog) -> (Plan, Vec<Diagnostic>
 }
 
 fn compile_handlers(staged: &Staged, catalog: &dyn Catalog) -> (Plan, Vec<Diagnostic>) {
-    let scans: Vec<Scan> = staged.handlers.iter().map(|it| scan::scan(staged, it)).collect();
-    let cpu_maps = placement::written_by_cpu_probes(staged, &scans);
-    let mut placed: Vec<Placed> =
-        staged.handlers.iter().zip(&scans).map(|(handler, scan)| placement::place(handler, scan, &cpu_maps)).collect();
-
-    let mut diagnostics = Vec::new();
-    let in_linux = staged.handlers.iter().zip(&placed).filter(|it| it.1.place == Place::Linux);
-    if let Some((handler, _)) = in_linux.clone().nth(MOST_PROGRAMS) {
-        return (Plan::default(), vec![too_many(handler, in_linux.count())]);
+    let mut units = unit::units(staged);
+    let in_linux = || units.iter().filter(|it| it.place == Place::Linux);
+    if let Some(first_too_many) = in_linux().nth(MOST_PROGRAMS) {
+        return (Plan::default(), vec![too_many(first_too_many.handler, in_linux().count())]);
     }
     let mut shapes = declared(staged);
-    let inference = Inference { staged, catalog, scans: &scans, placed: &placed };
-    let checked = inference.run(&mut shapes, &mut diagnostics);
+    let mut diagnostics = infer(staged, catalog, &mut units, &mut shapes);
     check_maps(&shapes, &mut diagnostics);
-    mark_live_reads(staged, &scans, &placed, &mut shapes);
-
-    for ((handler, placed), scan) in staged.handlers.iter().zip(&mut placed).zip(&scans) {
-        diagnostics.extend(placement::warn_of_late_reads(staged, handler, placed, scan, &cpu_maps));
-        placement::explain_maps(placed, scan, &shapes);
-    }
+    interpreted::mark_live_reads(&units, &mut shapes);
+    diagnostics.extend(placement::warn_of_late_reads(staged, &units));
+    let demand = placement::demand(&units);
+    placement::explain(&mut units, &demand, &shapes);
 
     let fit = !has_errors(&diagnostics);
     let mut build = Build::new(staged, catalog, &shapes);
-    for ((handler, placed), checked) in staged.handlers.iter().zip(&placed).zip(&checked) {
-        build.handler(handler, placed, checked.as_ref().filter(|_| fit));
-    }
+    units.iter().for_each(|it| build.handler(it, fit));
     let (mut plan, from_build) = build.finish();
     diagnostics.extend(from_build);
-    plan.demand = placement::demand(staged, &placed, &scans);
-    plan.demand.launch_ends = placement::reads_launch_ends(&plan, &scans);
-    plan.shown_by_end = shown_by_end(staged, &scans, &shapes);
+    plan.demand = demand;
+    plan.shown_by_end = interpreted::shown_by_end(&units, &shapes);
     (plan, diagnostics)
 }
 
@@ -117,51 +104,33 @@ fn declared(staged: &Staged) -> Shapes {
     shapes
 }
 
-/// What inference works on.
-struct Inference<'a> {
-    staged: &'a Staged,
-    catalog: &'a dyn Catalog,
-    scans: &'a [Scan<'a>],
-    placed: &'a [Placed],
+/// Checks all handlers until the maps' shapes no longer change; the last round's diagnostics
+/// hold.
+fn infer(staged: &Staged, catalog: &dyn Catalog, units: &mut [Unit], shapes: &mut Shapes) -> Vec<Diagnostic> {
+    let mut before = shapes.fingerprint();
+    for _ in 0..MAX_ROUNDS {
+        let diagnostics = check_all(staged, catalog, units, shapes);
+        let after = shapes.fingerprint();
+        if after == before {
+            return diagnostics;
+        }
+        before = after;
+    }
+    let mut diagnostics = check_all(staged, catalog, units, shapes);
+    let growing = shapes.list.iter().zip(before.iter().zip(shapes.fingerprint())).find(|it| *it.1.0 != it.1.1);
+    diagnostics.extend(growing.map(|it| grows(&it.0.name, it.0.seen_at.clone())));
+    diagnostics
 }
 
-impl Inference<'_> {
-    /// Checks all handlers until the maps' shapes no longer change; the last round's diagnostics
-    /// hold.
-    fn run(&self, shapes: &mut Shapes, diagnostics: &mut Vec<Diagnostic>) -> Vec<Option<Checked>> {
-        let mut before = shapes.fingerprint();
-        for _ in 0..MAX_ROUNDS {
-            diagnostics.clear();
-            let checked = self.round(shapes, diagnostics);
-            let after = shapes.fingerprint();
-            if after == before {
-                return checked;
-            }
-            before = after;
-        }
-        diagnostics.clear();
-        let checked = self.round(shapes, diagnostics);
-        let growing = shapes.list.iter().zip(before.iter().zip(shapes.fingerprint())).find(|it| *it.1.0 != it.1.1);
-        diagnostics.extend(growing.map(|it| grows(&it.0.name, it.0.seen_at.clone())));
-        checked
+fn check_all(staged: &Staged, catalog: &dyn Catalog, units: &mut [Unit], shapes: &mut Shapes) -> Vec<Diagnostic> {
+    let mut diagnostics = Vec::new();
+    for unit in units.iter_mut().filter(|it| it.is_compiled()) {
+        unit.checked = Some(check::check(staged, catalog, unit, shapes, &mut diagnostics));
     }
-
-    fn round(&self, shapes: &mut Shapes, diagnostics: &mut Vec<Diagnostic>) -> Vec<Option<Checked>> {
-        let handlers = || self.staged.handlers.iter().zip(self.placed).zip(self.scans);
-        let checked = handlers()
-            .map(|((handler, placed), scan)| {
-                let compiled = placed.place != Place::Interpreter;
-                compiled.then(|| {
-                    let tests_launch = scan.tests_launch;
-                    check::check(self.staged, self.catalog, handler, placed.place, tests_launch, shapes, diagnostics)
-                })
-            })
-            .collect();
-        for (_, scan) in handlers().filter(|it| it.0.1.place == Place::Interpreter) {
-            interpreted::note(self.staged, scan, shapes, diagnostics);
-        }
-        checked
+    for unit in units.iter().filter(|it| !it.is_compiled()) {
+        interpreted::note(staged, &unit.scan, shapes, &mut diagnostics);
     }
+    diagnostics
 }
 
 fn too_many(handler: &Handler, n: usize) -> Diagnostic {
@@ -190,20 +159,4 @@ fn check_maps(shapes: &Shapes, diagnostics: &mut Vec<Diagnostic>) {
         }
         diagnostics.push(diagnostic);
     }
-}
-
-fn mark_live_reads(staged: &Staged, scans: &[Scan], placed: &[Placed], shapes: &mut Shapes) {
-    for ((handler, placed), scan) in staged.handlers.iter().zip(placed).zip(scans) {
-        if placed.place == Place::Interpreter {
-            interpreted::mark_live_reads(handler, scan, shapes);
-        }
-    }
-}
-
-fn shown_by_end(staged: &Staged, scans: &[Scan], shapes: &Shapes) -> Vec<TableId> {
-    let ends = staged.handlers.iter().zip(scans).filter(|it| it.0.event == Event::End);
-    let mut shown: Vec<TableId> = ends.flat_map(|it| interpreted::shown(it.1, shapes)).collect();
-    shown.sort();
-    shown.dedup();
-    shown
 }

@@ -2,37 +2,61 @@
 
 use super::scan::{How, Scan};
 use super::tables::Shapes;
+use super::unit::Unit;
 use crate::handler::{Handler, Staged};
 use rustc_hash::FxHashSet;
-use xputrace_bytecode::insn::{Insn, Reg, Size, class, mode};
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
-use xputrace_model::plan::{Demand, Place, Plan, ProbeScope};
+use xputrace_model::plan::{Demand, Place, ProbeScope};
 use xputrace_model::schema::Event;
 
-/// Where a handler runs.
-pub(super) struct Placed {
-    pub(super) place: Place,
-    pub(super) why: Vec<String>,
-    pub(super) sees_unjoined: bool,
-}
-
-pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &FxHashSet<String>) -> Placed {
+/// The place of a handler and the reasons for it; `cpu_maps` are those that CPU probes store into.
+pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &FxHashSet<String>) -> (Place, Vec<String>) {
     let (place, mut why) = match handler.event {
         _ if handler.interpreted.is_some() => (Place::Interpreter, interpreted(handler)),
         Event::Interval | Event::Begin | Event::End => (Place::Interpreter, interpreted(handler)),
         Event::Uprobe | Event::Uretprobe | Event::Tracepoint | Event::Profile => {
             (Place::Linux, vec!["a CPU probe runs in the kernel, where its event happens".into()])
         }
-        Event::Kernel => {
-            (Place::Tracer, vec!["a kernel's record reaches the tracer, which joins it with its launch".into()])
-        }
+        // Whether it is joined with its launch is known when all handlers are.
+        Event::Kernel => (Place::Tracer, Vec::new()),
         Event::Launch => launch(scan, cpu_maps),
     };
     if handler.options.scope() == ProbeScope::System {
         why.push("its scope is the system: every process that runs the probed code pays for it".into());
     }
-    Placed { place, why, sees_unjoined: scan.tests_launch || !scan.reads("launch") }
+    (place, why)
+}
+
+/// Adds what is known only when all handlers are checked: whether kernels are joined, and which
+/// maps cost a system call.
+pub(super) fn explain(units: &mut [Unit], demand: &Demand, shapes: &Shapes) {
+    for unit in units.iter_mut().filter(|it| it.place == Place::Tracer) {
+        if unit.handler.event == Event::Kernel {
+            unit.why.insert(0, kernel(demand).into());
+        }
+        let reached = reached_in_linux(&unit.scan, shapes);
+        unit.why.extend(reached);
+    }
+}
+
+fn kernel(demand: &Demand) -> &'static str {
+    match demand.launches {
+        true => "a kernel's record reaches the tracer, which joins it with its launch",
+        false => "a kernel's record reaches the tracer; no handler reads its launch, so launches are not recorded",
+    }
+}
+
+/// Maps that live where CPU probes use them, and so cost the tracer a system call.
+fn reached_in_linux(scan: &Scan, shapes: &Shapes) -> Vec<String> {
+    let mut seen = FxHashSet::default();
+    let maps = scan.uses.iter().map(|it| &it.map).filter(|it| seen.insert(*it));
+    let in_linux = maps.filter(|map| {
+        shapes.get(map).is_some_and(|id| !shapes.def(id).kind.is_aggregation() && shapes.list[id].in_linux)
+    });
+    in_linux
+        .map(|map| format!("`{map}` lives in the kernel, where CPU probes use it: about 0.7 us an access"))
+        .collect()
 }
 
 fn interpreted(handler: &Handler) -> Vec<String> {
@@ -66,35 +90,20 @@ fn reads<'s>(scan: &'s Scan) -> impl Iterator<Item = &'s str> {
 }
 
 /// Maps that CPU probes store into.
-pub(super) fn written_by_cpu_probes(staged: &Staged, scans: &[Scan]) -> FxHashSet<String> {
+pub(super) fn written_by_cpu_probes(units: &[Unit]) -> FxHashSet<String> {
     let cpu = |handler: &Handler| {
         handler.interpreted.is_none()
             && matches!(handler.event, Event::Uprobe | Event::Uretprobe | Event::Tracepoint | Event::Profile)
     };
-    staged
-        .handlers
-        .iter()
-        .zip(scans)
-        .filter(|it| cpu(it.0))
-        .flat_map(|it| &it.1.uses)
-        .filter(|it| matches!(it.how, How::Assign(_)))
-        .map(|it| it.map.clone())
-        .collect()
+    let uses = units.iter().filter(|it| cpu(it.handler)).flat_map(|it| &it.scan.uses);
+    uses.filter(|it| matches!(it.how, How::Assign(_))).map(|it| it.map.clone()).collect()
 }
 
 /// A GPU event comes late: what it reads of a CPU probe's map is of now, not of the launch.
-pub(super) fn warn_of_late_reads(
-    staged: &Staged,
-    handler: &Handler,
-    placed: &Placed,
-    scan: &Scan,
-    cpu_maps: &FxHashSet<String>,
-) -> Vec<Diagnostic> {
-    if handler.event != Event::Kernel || placed.place == Place::Linux {
-        return Vec::new();
-    }
-    scan.uses
-        .iter()
+pub(super) fn warn_of_late_reads(staged: &Staged, units: &[Unit]) -> Vec<Diagnostic> {
+    let cpu_maps = written_by_cpu_probes(units);
+    let late = units.iter().filter(|it| it.handler.event == Event::Kernel && it.place != Place::Linux);
+    late.flat_map(|it| &it.scan.uses)
         .filter(|it| matches!(it.how, How::Read | How::Contains) && cpu_maps.contains(&it.map))
         .map(|it| {
             Diagnostic::warning(
@@ -107,58 +116,29 @@ pub(super) fn warn_of_late_reads(
         .collect()
 }
 
-/// Adds what is known only when the maps are: which of them cost a system call.
-pub(super) fn explain_maps(placed: &mut Placed, scan: &Scan, shapes: &Shapes) {
-    if placed.place != Place::Tracer {
-        return;
-    }
-    let mut seen = FxHashSet::default();
-    for map in scan.uses.iter().map(|it| &it.map).filter(|it| seen.insert(*it)) {
-        let Some(id) = shapes.get(map) else { continue };
-        let plain = !shapes.def(id).kind.is_aggregation();
-        if plain && shapes.list[id].in_linux {
-            placed.why.push(format!("`{map}` lives in the kernel, where CPU probes use it: about 0.7 us an access"));
-        }
-    }
-}
-
-/// What the collector must record for these handlers.
-pub(super) fn demand(staged: &Staged, placed: &[Placed], scans: &[Scan]) -> Demand {
+/// What the collector must record for these handlers: it follows from the fields they read.
+pub(super) fn demand(units: &[Unit]) -> Demand {
     let mut demand = Demand::default();
-    for ((handler, placed), scan) in staged.handlers.iter().zip(placed).zip(scans) {
-        let reads_launch = scan.reads("launch") || scan.tests_launch || scan.reads("tid");
-        match handler.event {
+    for unit in units {
+        let reads = unit.reads();
+        match unit.handler.event {
             Event::Kernel => {
                 demand.kernels = true;
-                demand.launches |= reads_launch;
-                demand.launch_stacks |= scan.reads("launch") && scan.reads("ustack");
+                // Only the launch knows the thread.
+                demand.launches |= reads.of_launch() || reads.any(&[word::JOINED, word::TID]);
             }
             Event::Launch => {
                 demand.launches = true;
-                demand.launch_stacks |= scan.reads("ustack");
-                demand.launch_streams |= scan.reads("stream");
-                demand.launch_marker |= placed.place == Place::Linux;
+                demand.launch_marker |= unit.place == Place::Linux;
+                // The tracer puts completed launches in order by their end.
+                demand.launch_ends |= unit.place != Place::Linux;
+                // Kernels have their stream in their own record.
+                demand.launch_streams |= reads.any(&[word::LAUNCH_STREAM]);
             }
             _ => {}
         }
+        demand.launch_stacks |= reads.any(&[word::LAUNCH_USTACK]);
+        demand.launch_ends |= reads.any(&[word::LAUNCH_END, word::LAUNCH_DURATION]);
     }
     demand
-}
-
-/// Whether it matters when launch calls returned: the tracer puts launches in order by it, and
-/// handlers may read it. Programs are asked themselves: `duration` in a handler may be the kernel's.
-pub(super) fn reads_launch_ends(plan: &Plan, scans: &[Scan]) -> bool {
-    plan.probes.iter().zip(scans).any(|(probe, scan)| match (probe.event, probe.place, probe.program) {
-        (Event::Launch, place, _) => place != Place::Linux,
-        (Event::Kernel, _, Some(program)) => plan.image.programs[program].insns.iter().any(loads_launch_end),
-        (Event::Kernel, _, None) => scan.reads("launch"),
-        _ => false,
-    })
-}
-
-/// R6 is the context in every program of ours.
-fn loads_launch_end(insn: &Insn) -> bool {
-    const LOAD: u8 = class::LDX | mode::MEM | Size::Dw as u8;
-    let word = (insn.off / 8) as usize;
-    (insn.code, insn.src) == (LOAD, Reg::R6.0) && [word::LAUNCH_END, word::LAUNCH_DURATION].contains(&word)
 }

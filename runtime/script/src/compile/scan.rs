@@ -3,9 +3,12 @@
 //! The functions that it calls are part of it.
 
 use super::chain::{Chain, Link, key_parts, map_name, unwrapped};
+use super::reads::Reads;
 use crate::handler::{Captured, Function, Handler, Staged};
 use rhai::{Expr, FnCallExpr, Position, Stmt};
+use xputrace_model::context::word;
 use xputrace_model::diagnostic::FileId;
+use xputrace_model::schema::{self, Field, FieldType};
 
 /// One use of a map.
 pub(super) struct Use<'a> {
@@ -34,58 +37,141 @@ pub(super) struct Scan<'a> {
     staged: &'a Staged,
     /// The file whose text is looked at.
     file: FileId,
-    /// Functions that were looked into.
-    followed: Vec<&'a Function>,
+    /// The fields of the handler's event.
+    fields: &'static [Field],
+    /// Functions that were looked into, with what their parameters stood for.
+    followed: Vec<(&'a Function, Vec<Meaning<'a>>)>,
+    /// Variables of the function that is looked at; the innermost is last.
+    names: Vec<(&'a str, Meaning<'a>)>,
     pub(super) uses: Vec<Use<'a>>,
     /// Where `.tag` of the event is set.
     pub(super) sets_tag: Option<Position>,
     /// Whether `.launch` itself is tested: `== ()`, `!= ()`, `??`, or read through by `?.`.
     pub(super) tests_launch: bool,
-    /// Names of all properties that are read.
-    pub(super) properties: Vec<&'a str>,
+    /// What it may read of its event. A handler that is not compiled has no better answer.
+    pub(super) reads: Reads,
     /// Names of all functions that are called, methods and functions of scripts apart.
     pub(super) calls: Vec<&'a str>,
+}
+
+/// What a variable stands for, where it matters here.
+#[derive(Clone, Copy, PartialEq)]
+enum Meaning<'a> {
+    Event,
+    /// The launch of the event.
+    Launch,
+    Closure(&'a Function),
+    Other,
 }
 
 pub(super) fn scan<'a>(staged: &'a Staged, handler: &'a Handler) -> Scan<'a> {
     let mut scan = Scan {
         staged,
         file: handler.file,
+        fields: handler.event.fields(),
         followed: Vec::new(),
+        names: Vec::new(),
         uses: Vec::new(),
         sets_tag: None,
         tests_launch: false,
-        properties: Vec::new(),
+        reads: Reads::default(),
         calls: Vec::new(),
     };
-    scan.closures(&handler.captured);
+    scan.names = captured(&handler.captured);
+    scan.names.push((&handler.parameter, Meaning::Event));
     scan.stmts(&handler.body);
+    scan.uncalled(&handler.captured);
     scan
 }
 
-impl<'a> Scan<'a> {
-    pub(super) fn reads(&self, property: &str) -> bool {
-        self.properties.contains(&property)
-    }
+/// The variables that captured values are in a body.
+fn captured(captured: &[(String, Captured)]) -> Vec<(&str, Meaning<'_>)> {
+    let meaning = |value| match value {
+        &Captured::Closure(ref function) => Meaning::Closure(function),
+        _ => Meaning::Other,
+    };
+    captured.iter().map(|(name, value)| (name.as_str(), meaning(value))).collect()
+}
 
-    /// Those that a handler holds are there to be called.
-    fn closures(&mut self, captured: &'a [(String, Captured)]) {
+impl<'a> Scan<'a> {
+    /// Closures that a handler holds are there to be called, by Rhai where not by it.
+    fn uncalled(&mut self, captured: &'a [(String, Captured)]) {
         for (_, value) in captured {
-            if let Captured::Closure(function) = value {
-                self.closures(&function.captured);
-                self.follow(function);
+            if let Captured::Closure(function) = value
+                && !self.followed.iter().any(|it| it.0 == &**function)
+            {
+                self.follow(function, Vec::new());
             }
         }
     }
 
-    fn follow(&mut self, function: &'a Function) {
-        if self.followed.contains(&function) {
+    /// Looks into a function whose parameters stand for `arguments`.
+    fn follow(&mut self, function: &'a Function, arguments: Vec<Meaning<'a>>) {
+        if self.followed.iter().any(|it| it.0 == function && it.1 == arguments) {
             return;
         }
-        self.followed.push(function);
+        let mut names = captured(&function.captured);
+        names.extend(function.parameters.iter().map(String::as_str).zip(arguments.iter().copied()));
+        self.followed.push((function, arguments));
+        let caller_names = std::mem::replace(&mut self.names, names);
         let caller = std::mem::replace(&mut self.file, function.file);
         self.stmts(&function.body);
         self.file = caller;
+        self.names = caller_names;
+        self.uncalled(&function.captured);
+    }
+
+    /// What a variable, or `.launch` of the event, stands for.
+    fn meaning(&self, expr: &'a Expr) -> Meaning<'a> {
+        let chain = Chain::of(unwrapped(expr));
+        let Expr::Variable(variable, ..) = chain.head else { return Meaning::Other };
+        match (self.lookup(&variable.1), &chain.links[..]) {
+            (known, []) => known,
+            (Meaning::Event, [Link::Property(name, _)]) if self.field(name).is_some_and(is_launch) => Meaning::Launch,
+            _ => Meaning::Other,
+        }
+    }
+
+    fn lookup(&self, name: &str) -> Meaning<'a> {
+        self.names.iter().rev().find(|it| it.0 == name).map_or(Meaning::Other, |it| it.1)
+    }
+
+    fn field(&self, name: &str) -> Option<&'static Field> {
+        self.fields.iter().find(|it| it.name == name)
+    }
+
+    /// Notes what a chain on the event, or on its launch, reads. What goes on with it where no
+    /// field is named may read all of them.
+    fn event_chain(&mut self, of: Meaning, chain: &Chain) {
+        let names = chain.links.iter().map_while(|it| match it {
+            Link::Property(name, _) => Some(*name),
+            _ => None,
+        });
+        let mut names = names.fuse();
+        if of == Meaning::Event {
+            let Some(name) = names.next() else { return self.reads.add_all(self.fields) };
+            let Some(field) = self.field(name) else { return };
+            self.reads.add_field(field);
+            if !is_launch(field) {
+                return;
+            }
+        }
+        self.tests_launch |= chain.safe;
+        match names.next() {
+            Some(name) => {
+                schema::LAUNCH.iter().filter(|it| it.name == name).for_each(|it| self.reads.add_field(it));
+            }
+            None => self.reads.add_all(schema::LAUNCH),
+        }
+    }
+
+    /// A side of a test for `()`: of `.launch` itself, only whether it is there.
+    fn tested_or_read(&mut self, expr: &'a Expr) {
+        if self.meaning(expr) != Meaning::Launch {
+            return self.expr(expr);
+        }
+        self.tests_launch = true;
+        self.reads.add(word::JOINED);
     }
 
     fn found(&mut self, map: String, keys: Option<Vec<&'a Expr>>, how: How<'a>, at: Position) {
@@ -93,9 +179,11 @@ impl<'a> Scan<'a> {
     }
 
     fn stmts(&mut self, stmts: &'a [Stmt]) {
+        let outer = self.names.len();
         for stmt in stmts {
             self.stmt(stmt);
         }
+        self.names.truncate(outer);
     }
 
     fn stmt(&mut self, stmt: &'a Stmt) {
@@ -108,9 +196,11 @@ impl<'a> Scan<'a> {
             }
             Stmt::For(it, _) => {
                 self.expr(&it.2.expr);
+                self.names.push((&it.0.name, Meaning::Other));
                 self.stmts(it.2.body.statements());
+                self.names.pop();
             }
-            Stmt::Var(it, ..) => self.expr(&it.1),
+            Stmt::Var(it, ..) => self.variable(&it.0.name, &it.1),
             Stmt::FnCall(call, at) => self.call(call, *at),
             Stmt::Block(block) => self.stmts(block.statements()),
             Stmt::Expr(expr) => self.expr(expr),
@@ -124,6 +214,15 @@ impl<'a> Scan<'a> {
             }
             _ => {}
         }
+    }
+
+    /// A variable that is the event, or its launch, is that under another name.
+    fn variable(&mut self, name: &'a str, value: &'a Expr) {
+        let meaning = self.meaning(value);
+        if meaning == Meaning::Other {
+            self.expr(value);
+        }
+        self.names.push((name, meaning));
     }
 
     fn assignment(&mut self, lhs: &'a Expr, rhs: &'a Expr) {
@@ -157,26 +256,33 @@ impl<'a> Scan<'a> {
     fn expr(&mut self, expr: &'a Expr) {
         let expr = unwrapped(expr);
         let chain = Chain::of(expr);
-        self.tests_launch |= chain.safe && chain.links.iter().any(|it| matches!(it, Link::Property("launch", _)));
         if let Some(map) = map_name(chain.head) {
             return self.map(map, &chain);
         }
-        if !chain.links.is_empty() {
-            self.expr(chain.head);
+        let mut links = &chain.links[..];
+        match (self.head(chain.head), links) {
+            (Meaning::Closure(function), [Link::Method(call, _), rest @ ..]) if call.name == "call" => {
+                self.follow(function, self.meanings(&call.args));
+                call.args.iter().for_each(|it| self.passed(it));
+                links = rest;
+            }
+            (of @ (Meaning::Event | Meaning::Launch), _) => self.event_chain(of, &chain),
+            (_, []) => self.children(expr),
+            _ => self.expr(chain.head),
         }
-        for link in &chain.links {
+        for link in links {
             match link {
-                Link::Property(name, _) => self.properties.push(name),
+                Link::Property(..) => {}
                 Link::Index(index, _) => self.expr(index),
-                Link::Method(call, _) => {
-                    for argument in &call.args {
-                        self.expr(argument);
-                    }
-                }
+                Link::Method(call, _) => call.args.iter().for_each(|it| self.expr(it)),
             }
         }
-        if chain.links.is_empty() {
-            self.children(expr);
+    }
+
+    fn head(&self, head: &'a Expr) -> Meaning<'a> {
+        match head {
+            Expr::Variable(variable, ..) => self.lookup(&variable.1),
+            _ => Meaning::Other,
         }
     }
 
@@ -214,8 +320,7 @@ impl<'a> Scan<'a> {
             }
             Expr::Coalesce(parts, _) => {
                 for part in parts.iter() {
-                    self.tests_launch |= is_launch(part);
-                    self.expr(part);
+                    self.tested_or_read(part);
                 }
             }
             Expr::Stmt(block) => self.stmts(block.statements()),
@@ -226,8 +331,9 @@ impl<'a> Scan<'a> {
 
     fn call(&mut self, call: &'a FnCallExpr, at: Position) {
         let module = call.namespace.path.first().map(|it| it.as_str());
-        match self.staged.function(self.file, module, &call.name, call.args.len()) {
-            Some(function) => self.follow(function),
+        let function = self.staged.function(self.file, module, &call.name, call.args.len());
+        match function {
+            Some(function) => self.follow(function, self.meanings(&call.args)),
             None => self.calls.push(&call.name),
         }
         let args: Vec<&'a Expr> = call.args.iter().map(unwrapped).collect();
@@ -243,20 +349,31 @@ impl<'a> Scan<'a> {
             return;
         }
         if matches!(&*call.name, "==" | "!=") && args.iter().any(|it| matches!(it, Expr::Unit(_))) {
-            self.tests_launch |= args.iter().any(|it| is_launch(it));
+            return args.into_iter().for_each(|it| self.tested_or_read(it));
         }
         for argument in args {
             match map_name(argument) {
                 Some(map) if call.op_token.is_none() => {
                     self.found(map, None, How::Passed, argument.position());
                 }
+                _ if function.is_some() => self.passed(argument),
                 _ => self.expr(argument),
             }
         }
     }
+
+    /// An argument of a function that is looked into, which sees what it does with an event.
+    fn passed(&mut self, argument: &'a Expr) {
+        if self.meaning(argument) == Meaning::Other {
+            self.expr(argument);
+        }
+    }
+
+    fn meanings(&self, arguments: &'a [Expr]) -> Vec<Meaning<'a>> {
+        arguments.iter().map(|it| self.meaning(it)).collect()
+    }
 }
 
-/// Whether an expression is `k.launch` itself.
-fn is_launch(expr: &Expr) -> bool {
-    matches!(Chain::of(unwrapped(expr)).links.last(), Some(Link::Property("launch", _)))
+fn is_launch(field: &Field) -> bool {
+    field.kind == FieldType::Launch
 }

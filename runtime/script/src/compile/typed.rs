@@ -1,6 +1,7 @@
 //! Handlers with every name resolved and every value typed: what the checker makes of Rhai's
 //! syntax and the emitter turns into instructions. Nothing is optimized in between.
 
+use super::reads::Reads;
 use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond};
 use xputrace_model::diagnostic::FileId;
@@ -270,6 +271,8 @@ pub(super) enum Part {
 pub(super) struct Checked {
     pub(super) body: Block,
     pub(super) locals: Vec<Type>,
+    /// The fields that it reads of a GPU event.
+    pub(super) reads: Reads,
     /// Whether it reads a kernel's launch without testing for it.
     pub(super) needs_launch: bool,
     /// Highest argument number read at the entry, plus one; `None` when no entry is needed.

@@ -1,13 +1,13 @@
 //! What compiled handlers compute: scripts run in the tracer's engine over events made here, and
 //! their tables are read back as values.
 
-use crate::support::plan;
+use crate::support::{compiled, plan};
 use std::collections::{BTreeMap, HashMap};
 use xputrace_bytecode::vm::{Engine, Env};
 use xputrace_model::bucket;
 use xputrace_model::context::{GpuContext, WORDS, word};
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::{Piece, Plan, record};
+use xputrace_model::plan::{Demand, Piece, Plan, record};
 use xputrace_model::table::{Scalar, TableDef, TableKind};
 
 /// A script with its engine, fed with kernels.
@@ -740,4 +740,53 @@ fn the_end_of_launches_is_asked_for_where_it_matters() {
     ] {
         assert_eq!(plan(script).demand.launch_ends, wanted, "{script}");
     }
+}
+
+/// What the collector is armed for follows from the fields that handlers read, however they name
+/// them; a handler that Rhai runs may read whatever it could reach.
+#[test]
+fn demand_follows_from_the_fields_that_are_read() {
+    let stacks = |it: Demand| it.launches && it.launch_stacks;
+    let joined = |it: Demand| it.launches && !it.launch_stacks && !it.launch_ends;
+    let alone = |it: Demand| it.kernels && !it.launches && !it.launch_stacks;
+    let everything = |it: Demand| it.launches && it.launch_stacks && it.launch_ends;
+    let cases: [(&str, fn(Demand) -> bool); 18] = [
+        ("kernel(|k| @n[k.name].count());", alone),
+        ("kernel(|k| @n[k[\"launch\"][\"api\"]].count());", joined),
+        ("kernel(|k| @n[k.launch[\"ustack\"]].count());", stacks),
+        ("kernel(|k| if k[\"launch\"] == () { @lost.count() });", joined),
+        ("fn stack_of(it) { it.launch.ustack } kernel(|k| @n[stack_of(k)].count());", stacks),
+        ("kernel(|k| @n[k.tid].count());", joined),
+        // The stack is that of the CPU probe, or nobody's.
+        ("uprobe(\"libc:read\", |e| @c[e.ustack].count()); kernel(|k| @n[k.launch.api].count());", joined),
+        ("fn unused(x) { x.ustack } kernel(|k| @n[k.launch.api].count());", joined),
+        ("kernel(interpret(|k| @n[k.name].count()));", alone),
+        ("kernel(interpret(|k| @n[k[\"launch\"][\"api\"]].count()));", joined),
+        ("kernel(interpret(|k| { let l = k.launch; let f = \"x\"; @n[l.api].count(); }));", joined),
+        ("kernel(interpret(|k| { let it = k; @n[it.launch.ustack].count(); }));", stacks),
+        ("fn call_of(l) { l.api } kernel(interpret(|k| @n[call_of(k.launch)].count()));", joined),
+        ("let api = |l| l.api; kernel(interpret(|k| @n[api.call(k.launch)].count()));", joined),
+        ("kernel(interpret(|k| { if k.name == \"k\" { let k = 1; } @n[k.launch.api].count(); }));", joined),
+        ("let f = \"launch\"; kernel(interpret(|k| @n[k[f].api].count()));", everything),
+        ("kernel(interpret(|k| print(k)));", everything),
+        ("kernel(interpret(|k| { let all = [k]; print(all[0].launch.api); }));", everything),
+    ];
+    for (script, holds) in cases {
+        let demand = plan(script).demand;
+        assert!(holds(demand), "{script}: {demand:?}");
+    }
+}
+
+#[test]
+fn a_field_named_by_a_value_is_an_error_in_a_compiled_handler() {
+    let (_, diagnostics) = compiled("let f = \"api\"; kernel(|k| @n[k.launch[f]].count());");
+    assert_eq!(diagnostics.iter().map(|it| it.code).collect::<Vec<_>>(), ["launch-value"]);
+}
+
+#[test]
+fn explain_claims_a_join_only_where_launches_are_recorded() {
+    let why = |script: &str| plan(script).probes[0].why.join("; ");
+    assert!(!why("kernel(|k| @n[k.name].count());").contains("joins it"));
+    assert!(why("kernel(|k| @n[k.launch.api].count());").contains("joins it"));
+    assert!(why("kernel(|k| @n[k.name].count()); launch(|l| @m[l.api].count());").contains("joins it"));
 }

@@ -1,0 +1,44 @@
+//! Which words of the GPU context a handler reads: what the collector is armed for, and what
+//! `explain` says of it, follow from this set alone.
+
+use std::collections::BTreeSet;
+use xputrace_model::context::word;
+use xputrace_model::schema::{self, Field, FieldType, From};
+
+/// Words of the GPU context. Fields of CPU events are in none.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reads(BTreeSet<usize>);
+
+impl Reads {
+    pub(super) fn add(&mut self, word: usize) {
+        self.0.insert(word);
+    }
+
+    /// Adds a field; of `.launch` itself, only whether the launch is known.
+    pub(super) fn add_field(&mut self, field: &Field) {
+        match (field.kind, field.from) {
+            (FieldType::Launch, _) => self.add(word::JOINED),
+            (_, From::Word(at) | From::Optional { value: at, .. }) => self.add(at),
+            (_, From::Probe) => {}
+        }
+    }
+
+    /// Adds every field of an event, and of its launch: for an event that is handed to code
+    /// which cannot be followed.
+    pub(super) fn add_all(&mut self, fields: &[Field]) {
+        fields.iter().for_each(|it| self.add_field(it));
+        if fields.iter().any(|it| it.kind == FieldType::Launch) {
+            self.add_all(schema::LAUNCH);
+        }
+    }
+
+    /// Whether any of these words is read.
+    pub(super) fn any(&self, words: &[usize]) -> bool {
+        words.iter().any(|it| self.0.contains(it))
+    }
+
+    /// Whether any field of the launch is read.
+    pub(super) fn of_launch(&self) -> bool {
+        self.0.range(word::LAUNCH..).next().is_some()
+    }
+}

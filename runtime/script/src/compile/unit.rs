@@ -1,0 +1,52 @@
+//! One handler on its way through the compiler, with what each step finds out about it.
+
+use super::placement;
+use super::reads::Reads;
+use super::scan::{self, Scan};
+use super::typed::Checked;
+use crate::handler::{Handler, Staged};
+use xputrace_model::plan::Place;
+use xputrace_model::schema::Event;
+
+/// A handler: its syntax, its use of maps, where it runs, and its typed form.
+pub(super) struct Unit<'a> {
+    pub(super) handler: &'a Handler,
+    pub(super) scan: Scan<'a>,
+    pub(super) place: Place,
+    /// Why it runs there, for `explain`; sentences without a final dot.
+    pub(super) why: Vec<String>,
+    /// Its typed form; `None` for interpreted handlers.
+    pub(super) checked: Option<Checked>,
+}
+
+/// A unit for each handler, placed.
+pub(super) fn units(staged: &Staged) -> Vec<Unit<'_>> {
+    let mut units: Vec<Unit> = staged.handlers.iter().map(|it| scanned(staged, it)).collect();
+    let cpu_maps = placement::written_by_cpu_probes(&units);
+    for unit in &mut units {
+        (unit.place, unit.why) = placement::place(unit.handler, &unit.scan, &cpu_maps);
+    }
+    units
+}
+
+fn scanned<'a>(staged: &'a Staged, handler: &'a Handler) -> Unit<'a> {
+    let scan = scan::scan(staged, handler);
+    Unit { handler, scan, place: Place::Interpreter, why: Vec::new(), checked: None }
+}
+
+impl Unit<'_> {
+    pub(super) fn is_compiled(&self) -> bool {
+        self.place != Place::Interpreter
+    }
+
+    /// The fields it reads: resolved by the checker, or, where it is interpreted, as far as its
+    /// syntax tells, and all that it could read where it does not tell.
+    pub(super) fn reads(&self) -> &Reads {
+        self.checked.as_ref().map_or(&self.scan.reads, |it| &it.reads)
+    }
+
+    /// Whether it sees kernels whose launch is not known.
+    pub(super) fn sees_unjoined(&self) -> bool {
+        self.handler.event == Event::Launch || self.scan.tests_launch || !self.reads().of_launch()
+    }
+}
