@@ -21,7 +21,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use xputrace_bytecode::Image;
 use xputrace_model::catalog::Catalog;
-use xputrace_model::plan::{Place, Plan, Probe, ProbeScope, StringId, Target};
+use xputrace_model::names::Names;
+use xputrace_model::plan::{Place, Plan, Probe, ProbeScope, Target};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
 
@@ -41,7 +42,7 @@ pub struct Linux {
     /// How many unfollowed processes were told of.
     told_unfollowed: u64,
     ring: Option<Ring>,
-    names: FunctionNames,
+    names: Names,
     functions: Vec<FunctionProbe>,
     scope: Option<Scope>,
     /// Files that were probed only after a process had mapped them, and since when they are.
@@ -85,7 +86,7 @@ impl Linux {
             refused_targets: 0,
             told_unfollowed: 0,
             ring,
-            names: FunctionNames::new(&plan.strings),
+            names: Names::new(&plan.strings),
             functions: Vec::new(),
             scope: None,
             alive: Alive::new(),
@@ -96,17 +97,20 @@ impl Linux {
         })
     }
 
-    /// Lets `intern` give out the ids of function names that are not among `Plan::strings`, so
-    /// that they share the run's string table. Call it before [`Linux::attach`].
-    pub fn intern_with(&mut self, intern: impl FnMut(&str) -> StringId + 'static) {
-        self.names.intern = Some(Box::new(intern));
+    /// Runs `f` with the run's string table in place of this side's own, so that functions which a
+    /// pattern matches get ids of that table. A hit's cookie is the id of its function's name.
+    ///
+    /// Lend it to whatever may attach: [`Linux::attach`], [`Linux::poll`] and [`Linux::processes`].
+    pub fn lending<R>(&mut self, names: &mut Names, f: impl FnOnce(&mut Linux) -> R) -> R {
+        std::mem::swap(&mut self.names, names);
+        let result = f(self);
+        std::mem::swap(&mut self.names, names);
+        result
     }
 
-    /// Names of functions that patterns matched and that are not among `Plan::strings`; without
-    /// [`Linux::intern_with`], entry `i` has the id `Plan::strings.len() + i`. A hit's cookie is
-    /// the id of its function's name.
-    pub fn functions(&self) -> &[String] {
-        &self.names.appended
+    /// The string table of functions that were matched while no other was lent.
+    pub fn names(&self) -> &Names {
+        &self.names
     }
 
     /// Attaches every probe that can be attached now; one that cannot does not affect the others.
@@ -396,7 +400,7 @@ impl Linux {
         let names = &mut self.names;
         let probe = &mut self.functions[index];
         let programs = &self.loaded.programs;
-        let Some(found) = probe.look_into(file, programs, &mut |it| names.id(it))? else { return Ok(Vec::new()) };
+        let Some(found) = probe.look_into(file, programs, &mut |it| names.intern(it))? else { return Ok(Vec::new()) };
         match self.link_file(index, found.file) {
             Ok(links) => self.links.take_over(links),
             Err(error) => {
@@ -591,41 +595,6 @@ impl Linux {
                 self.events.push(ProcessEvent::Mmap { time_nanos, pid, start, len, pgoff, path, build_id });
             }
         }
-    }
-}
-
-/// Gives out the id of a name.
-type Intern = dyn FnMut(&str) -> StringId;
-
-/// Ids of function names: those of the plan, then appended ones.
-struct FunctionNames {
-    ids: HashMap<String, StringId>,
-    appended: Vec<String>,
-    next: StringId,
-    intern: Option<Box<Intern>>,
-}
-
-impl FunctionNames {
-    fn new(strings: &[String]) -> Self {
-        let mut ids = HashMap::new();
-        for (id, text) in strings.iter().enumerate() {
-            ids.entry(text.clone()).or_insert(id as StringId);
-        }
-        FunctionNames { ids, appended: Vec::new(), next: strings.len() as StringId, intern: None }
-    }
-
-    fn id(&mut self, name: &str) -> StringId {
-        if let Some(id) = self.ids.get(name) {
-            return *id;
-        }
-        let id = match &mut self.intern {
-            Some(intern) => intern(name),
-            None => self.next,
-        };
-        self.next += 1;
-        self.ids.insert(name.to_owned(), id);
-        self.appended.push(name.to_owned());
-        id
     }
 }
 

@@ -13,6 +13,7 @@ pub mod catalog;
 pub mod context;
 pub mod diagnostic;
 pub mod loss;
+pub mod names;
 pub mod output;
 pub mod plan;
 pub mod schema;

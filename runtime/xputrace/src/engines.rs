@@ -7,20 +7,11 @@ use xputrace_bytecode::vm::RemoteMap;
 use xputrace_linux::Linux;
 use xputrace_model::plan::{Place, Plan};
 use xputrace_tracer::Pipeline;
-use xputrace_tracer::names::FUNCTION_IDS;
 
 /// The kernel with the plan's programs and maps in it; nothing where no handler runs there.
 pub fn kernel(plan: &Plan) -> Result<Option<Linux>> {
     match plan.probes.iter().any(|it| it.place == Place::Linux) {
-        true => {
-            let mut linux = Linux::load(plan)?;
-            let mut functions = 0;
-            linux.intern_with(move |_| {
-                functions += 1;
-                FUNCTION_IDS + functions - 1
-            });
-            Ok(Some(linux))
-        }
+        true => Ok(Some(Linux::load(plan)?)),
         false => Ok(None),
     }
 }

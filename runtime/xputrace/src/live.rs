@@ -166,7 +166,8 @@ impl Session {
         let mut attached = plan.probes.iter().filter(|it| it.place != Place::Linux || it.event.is_gpu()).count();
         if let Some(linux) = &mut results.linux {
             scope.pids().into_iter().for_each(|pid| results.stacks.add_process(pid));
-            let outcome = linux.attach(&plan, scope);
+            let names = results.pipeline.state_mut().names_mut();
+            let outcome = linux.lending(names, |it| it.attach(&plan, scope));
             attached += outcome.places();
             outcome.warnings.iter().for_each(|it| self.running.report.note(&it.text));
             let failures: Vec<String> = outcome.probes.iter().filter_map(|it| failure(&plan, it)).collect();
@@ -175,7 +176,6 @@ impl Session {
             }
             let waits = |it: &&ProbeReport| matches!(it.outcome, Attachment::Pending);
             self.pending = outcome.probes.iter().filter(waits).map(|it| it.probe).collect();
-            results.pipeline.state_mut().names_mut().set_functions(linux.functions());
         }
         if !self.running.report.is_quiet() {
             results.emit(&Output::Attached { probes: attached });
@@ -251,9 +251,13 @@ impl Session {
     /// Prints and other records of handlers in the kernel.
     fn take_linux_records(&mut self) -> Result<()> {
         let mut records: Vec<Vec<u8>> = Vec::new();
-        if let Some(linux) = &mut self.running.results.borrow_mut().linux {
-            linux.poll(Duration::ZERO, &mut |it| records.push(it.to_vec()))?;
+        let mut results = self.running.results.borrow_mut();
+        let Results { linux, pipeline, .. } = &mut *results;
+        if let Some(linux) = linux {
+            let names = pipeline.state_mut().names_mut();
+            linux.lending(names, |it| it.poll(Duration::ZERO, &mut |record| records.push(record.to_vec())))?;
         }
+        drop(results);
         let mut queue = self.running.queue();
         for record in &records {
             // What comes behind an `exit` has happened after the end.
@@ -275,10 +279,10 @@ impl Session {
         let mut results = self.running.results.borrow_mut();
         let results = &mut *results;
         let Some(linux) = &mut results.linux else { return };
-        for event in linux.processes() {
+        let names = results.pipeline.state_mut().names_mut();
+        for event in linux.lending(names, Linux::processes) {
             results.stacks.heard(&event);
         }
-        results.pipeline.state_mut().names_mut().set_functions(linux.functions());
         for news in linux.news() {
             match news {
                 News::Warning(it) => self.running.report.note(&it.text),

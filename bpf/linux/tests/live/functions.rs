@@ -10,6 +10,7 @@ use xputrace_bytecode::helper;
 use xputrace_bytecode::insn::Size;
 use xputrace_bytecode::{Assembler, MapKind, ProgramKind, Reg};
 use xputrace_linux::{AttachError, Linux, News, Outcome, ProcessEvent, Scope, StoppedChild};
+use xputrace_model::names::Names;
 use xputrace_model::plan::{Plan, Target};
 use xputrace_model::schema::Event;
 
@@ -78,19 +79,15 @@ fn names_of_functions_can_come_from_the_runs_own_table() {
     let work = counter(&mut plan, "work");
     uprobe(&mut plan, target(), "many_f00?", work);
     let mut linux = Linux::load(&plan).unwrap();
-    let asked = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-    let names = asked.clone();
-    linux.intern_with(move |name| {
-        names.borrow_mut().push(name.to_owned());
-        1000 + names.borrow().len() as u32
-    });
+    let mut names = Names::new(&plan.strings);
+    names.intern("something else");
     let mut child = StoppedChild::spawn(&words(&["many"]), &[], None).unwrap();
-    let report = linux.attach(&plan, &child.scope());
+    let report = linux.lending(&mut names, |linux| linux.attach(&plan, &child.scope()));
     assert_eq!(places(&report), [10], "{report:?}");
     assert!(child.wait().unwrap().success());
     assert_eq!(read_counter(&linux, work), 10);
-    assert_eq!(asked.borrow().len(), 9, "the plan has one of them: {:?}", asked.borrow());
-    assert_eq!(linux.functions(), *asked.borrow());
+    assert_eq!(names.len(), 3 + 9, "the plan has one of them: {names:?}");
+    assert_eq!(linux.names().len(), 2, "none was interned apart: {:?}", linux.names());
 }
 
 #[test]
@@ -121,7 +118,7 @@ fn a_thousand_functions_in_one_link_each_with_its_name() {
     plan.probes.push(function_probe(target(), "many_*", program));
     let (linux, report) = run(&plan, &["many"]);
     assert_eq!(places(&report), [1000], "{report:?}");
-    assert_eq!(linux.functions().len(), 999);
+    assert_eq!(linux.names().len(), 2 + 999);
     let mut hits = std::collections::BTreeSet::new();
     let map = linux.map(by_cookie).unwrap();
     map.for_each(&mut |key, cpus| {
@@ -232,7 +229,7 @@ fn a_pattern_probes_what_can_be_probed_and_names_the_rest() {
     assert!(says("1 of 5 functions") && says("when it starts: odd_choice"), "{texts:#?}");
     assert!(child.wait().unwrap().success());
     assert_eq!(read_counter(&linux, hits), 20);
-    let mut names = linux.functions().to_vec();
+    let mut names: Vec<&str> = linux.names().iter().filter(|it| !it.is_empty()).collect();
     names.sort();
     assert_eq!(names, ["odd_a", "odd_b"], "of two names of a place the one for users");
 }
