@@ -1,7 +1,8 @@
 //! Finds or builds what the tests run: the binary, the workloads, the software GPU, small C programs.
 
-use std::collections::HashMap;
+use std::error::Error;
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -59,23 +60,71 @@ pub fn softgpu() -> &'static Path {
     })
 }
 
-/// Compiles a C program with frame pointers, once.
+/// Builds a C program with frame pointers, once.
 pub fn c_program(name: &str, source: &str, flags: &[&str]) -> PathBuf {
-    static BUILT: OnceLock<Mutex<HashMap<String, PathBuf>>> = OnceLock::new();
-    let mut built = BUILT.get_or_init(Mutex::default).lock().unwrap_or_else(|it| it.into_inner());
-    built.entry(name.into()).or_insert_with(|| compile(name, source, flags)).clone()
+    let flags: Vec<String> = flags.iter().map(|it| it.to_string()).collect();
+    compiled(name, "c", source, &flags).unwrap_or_else(|e| panic!("{e}"))
 }
 
-fn compile(name: &str, source: &str, flags: &[&str]) -> PathBuf {
-    let (input, output) = (stage().join(format!("{name}.c")), stage().join(name));
-    fs::write(&input, source).expect("writing a C program");
-    // A program that still runs cannot be written over.
-    let _ = fs::remove_file(&output);
-    let mut cc = Command::new("cc");
-    cc.args(["-O0", "-g", "-w", "-pthread", "-o"]).arg(&output).arg(&input).args(flags);
-    let done = cc.output().expect("running cc");
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    output
+/// Returns a program by name: of `tests/live/programs`, else a workload.
+pub fn program(name: &str) -> PathBuf {
+    let source = root().join("tests/live/programs").join(format!("{name}.c"));
+    match fs::read_to_string(source) {
+        Ok(text) => {
+            let flags = text.lines().find_map(|it| it.strip_prefix("// flags: ")).unwrap_or_default();
+            let flags = flags.replace("$SOFTGPU", &softgpu().display().to_string());
+            c_program(name, &text, &flags.split_whitespace().collect::<Vec<_>>())
+        }
+        Err(_) => workload(name),
+    }
+}
+
+/// Compiles a program (`language` is `c` or `cpp`) unless the same source was compiled with the same flags before.
+///
+/// # Errors
+/// The compiler refuses it, or there is none.
+pub fn compiled(
+    name: &str,
+    language: &str,
+    source: &str,
+    flags: &[String],
+) -> Result<PathBuf, Box<dyn Error + Send + Sync>> {
+    // Cases run beside each other, and so do test processes.
+    static COMPILER: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = COMPILER.lock().unwrap_or_else(|it| it.into_inner());
+    let mut hasher = DefaultHasher::new();
+    (language, source, flags).hash(&mut hasher);
+    let directory = stage().join(format!("{name}-{:016x}", hasher.finish()));
+    let output = directory.join(name);
+    if !output.exists() {
+        fs::create_dir_all(&directory)?;
+        compile(&directory, name, language, source, flags)?;
+    }
+    Ok(output)
+}
+
+fn compile(
+    directory: &Path,
+    name: &str,
+    language: &str,
+    source: &str,
+    flags: &[String],
+) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let own = std::process::id();
+    let (input, unfinished) = (directory.join(format!("{own}.{language}")), directory.join(format!("{own}.out")));
+    fs::write(&input, source)?;
+    let mut compiler = Command::new(if language == "cpp" { "c++" } else { "cc" });
+    compiler
+        .args(["-O0", "-g", "-w", "-pthread", "-fno-omit-frame-pointer", "-o"])
+        .arg(&unfinished)
+        .arg(&input)
+        .args(flags);
+    let done = compiler.output()?;
+    if !done.status.success() {
+        return Err(format!("{name} does not compile:\n{}", String::from_utf8_lossy(&done.stderr)).into());
+    }
+    // What is there under its name is whole.
+    Ok(fs::rename(unfinished, directory.join(name))?)
 }
 
 /// Where the binary's build left the workloads and the software GPU; built here where it did not.

@@ -5,9 +5,10 @@
 //! it prints. What the numbers should be, the traced programs say themselves.
 
 mod build;
+pub mod case;
 mod run;
 
-pub use build::{c_program, softgpu, workload, xputrace};
+pub use build::{c_program, program, softgpu, workload, xputrace};
 pub use run::{Done, Started, Trace, hist_count};
 
 /// Ends a test that cannot run here, and says why in the form that `tests/run.sh` counts.

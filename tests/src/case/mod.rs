@@ -1,0 +1,161 @@
+//! Test cases that are text files: what is run, and what must come out of it.
+//!
+//! `tests/live/README.md` describes the format for those who write cases.
+
+mod bless;
+mod check;
+mod file;
+mod pattern;
+mod shell;
+
+use crate::build;
+use file::{Case, Expected, Run};
+use pattern::Bindings;
+use shell::{Finished, Shell};
+use std::error::Error;
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What went wrong in a case, for people.
+pub type Failure = Box<dyn Error + Send + Sync>;
+
+/// What became of a case that did not fail.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Passed,
+    /// This machine lacks what the case needs; the text says what.
+    Skipped(String),
+    /// The case failed, as its `fails:` line says it must for now.
+    FailedAsExpected(String),
+}
+
+/// Returns every `.test` file below `directory`, sorted, each with its name relative to that directory.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn find(directory: &Path) -> Result<Vec<(String, PathBuf)>, Failure> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() {
+            found.extend(find(&path)?.into_iter().map(|(inner, it)| (format!("{name}/{inner}"), it)));
+        } else if path.extension().is_some_and(|it| it == "test") {
+            found.push((name, path));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Runs a case. With `bless`, what came out is written into the file where it was not expected.
+///
+/// # Errors
+/// The file is not a case, a program does not build, or something else came out than was expected.
+pub fn run(path: &Path, bless: bool) -> Result<Outcome, Failure> {
+    let mut case = Case::parse(&fs::read_to_string(path)?)?;
+    if let Some(missing) = case.needs.iter().find_map(|it| missing_need(it)) {
+        return Ok(Outcome::Skipped(missing));
+    }
+    let result = run_all(&mut case, bless);
+    if bless {
+        fs::write(path, case.to_string())?;
+        return result.map(|()| Outcome::Passed);
+    }
+    match (result, case.fails) {
+        (Ok(()), None) => Ok(Outcome::Passed),
+        (Ok(()), Some(reason)) => Err(format!("it passes; remove its line `fails: {reason}`").into()),
+        (Err(_), Some(reason)) => Ok(Outcome::FailedAsExpected(reason)),
+        (Err(failure), None) => Err(failure),
+    }
+}
+
+/// What of a `needs:` word this machine lacks, if anything.
+fn missing_need(need: &str) -> Option<String> {
+    let (there, reason) = match need {
+        "root" => (crate::is_root(), "not root".to_string()),
+        "gpu" => (Path::new("/dev/nvidiactl").exists(), "no GPU".to_string()),
+        "softgpu" => (true, String::new()),
+        command => (shell::finds(command), format!("no {command}")),
+    };
+    (!there).then_some(reason)
+}
+
+fn run_all(case: &mut Case, bless: bool) -> Result<(), Failure> {
+    let directory = tempfile::tempdir()?;
+    let shell = Shell::new(directory.path(), case.needs.iter().any(|it| it == "softgpu"))?;
+    place_programs(case, directory.path())?;
+    for (name, text) in &case.inputs {
+        fs::write(directory.path().join(name), text)?;
+    }
+    let mut bindings = Bindings::new();
+    for (number, run) in case.runs.iter_mut().enumerate() {
+        let finished = shell.run(&run.script)?;
+        let complaints = judge(run, &finished, directory.path(), &mut bindings, bless);
+        if !complaints.is_empty() {
+            return Err(report(number, run, &finished, &complaints).into());
+        }
+    }
+    Ok(())
+}
+
+/// Puts the programs of a case into its directory: copies, so that no other case shares their files.
+fn place_programs(case: &Case, directory: &Path) -> Result<(), Failure> {
+    for name in &case.programs {
+        fs::copy(build::program(name), directory.join(name))?;
+    }
+    for it in &case.sources {
+        fs::copy(build::compiled(&it.name, &it.language, &it.text, &it.flags)?, directory.join(&it.name))?;
+    }
+    Ok(())
+}
+
+/// Compares a finished run with what was expected; returns what differs.
+fn judge(run: &mut Run, finished: &Finished, directory: &Path, bindings: &mut Bindings, bless: bool) -> Vec<String> {
+    let mut complaints = Vec::new();
+    if finished.status != run.status {
+        match bless {
+            true => run.status = finished.status,
+            false => complaints.push(format!("status {}, expected {}", finished.status, run.status)),
+        }
+    }
+    run.add_missing_streams();
+    for expected in &mut run.expected {
+        let actual = finished.text(&expected.of, directory);
+        match pattern::compare(&expected.text, &actual, bindings) {
+            Ok(more) => *bindings = more,
+            Err(_) if bless => expected.text = bless::accept(&expected.text, &actual, bindings),
+            Err(why) => complaints.push(format!("{}: {why}", expected.of)),
+        }
+    }
+    if complaints.is_empty() && !bless {
+        complaints.extend(check::failures(&run.checks, directory, bindings));
+    }
+    complaints
+}
+
+fn report(number: usize, run: &Run, finished: &Finished, complaints: &[String]) -> String {
+    let mut text = format!("in run {}:\n", number + 1);
+    for complaint in complaints {
+        let _ = writeln!(text, "{complaint}");
+    }
+    let _ = writeln!(text, "---- it was\n{}", run.script.trim_end());
+    let _ = write!(
+        text,
+        "---- status {}\n---- stdout\n{}---- stderr\n{}",
+        finished.status, finished.stdout, finished.stderr
+    );
+    text
+}
+
+impl Run {
+    /// A stream of which nothing is said must be empty.
+    fn add_missing_streams(&mut self) {
+        for stream in ["stdout", "stderr"] {
+            if !self.expected.iter().any(|it| it.of == stream) {
+                self.expected.push(Expected { of: stream.into(), text: String::new() });
+            }
+        }
+    }
+}

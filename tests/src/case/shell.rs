@@ -1,0 +1,122 @@
+//! Runs a case's lines in bash, in a directory of their own.
+
+use super::Failure;
+use crate::build;
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// A run that takes longer hangs: far more than any takes on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+const GLANCE: Duration = Duration::from_millis(5);
+/// Variables that would change what a run does.
+const REMOVED: [&str; 7] =
+    ["CUDA_INJECTION64_PATH", "SUDO_UID", "SUDO_GID", "SUDO_USER", "XPUTRACE", "COLUMNS", "LD_LIBRARY_PATH"];
+
+/// What every run can use.
+const PRELUDE: &str = include_str!("prelude.sh");
+
+/// A directory with `xputrace` on the path.
+pub struct Shell {
+    directory: PathBuf,
+    software_gpu: bool,
+    /// Holds what is not the case's own: the link to the binary, and the streams.
+    private: tempfile::TempDir,
+}
+
+/// What a run left.
+pub struct Finished {
+    /// As a shell says it: 128 + the signal that ended it.
+    pub status: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Finished {
+    /// The text of `stdout`, `stderr` or `file NAME`; a file that is not there says so.
+    pub fn text(&self, of: &str, directory: &Path) -> String {
+        match of.strip_prefix("file ") {
+            Some(name) => read(&directory.join(name)).unwrap_or_else(|| format!("(no file {name})\n")),
+            None if of == "stdout" => self.stdout.clone(),
+            None => self.stderr.clone(),
+        }
+    }
+}
+
+impl Shell {
+    /// # Errors
+    /// A directory cannot be made.
+    pub fn new(directory: &Path, software_gpu: bool) -> Result<Self, Failure> {
+        let private = tempfile::tempdir()?;
+        fs::create_dir(private.path().join("bin"))?;
+        symlink(fs::canonicalize(build::xputrace())?, private.path().join("bin/xputrace"))?;
+        Ok(Shell { directory: directory.into(), software_gpu, private })
+    }
+
+    /// Runs the lines to their end, and kills what they left running.
+    ///
+    /// # Errors
+    /// They cannot be started, or never end.
+    pub fn run(&self, lines: &str) -> Result<Finished, Failure> {
+        let stream = |name: &str| self.private.path().join(name);
+        let mut bash = self.command(lines);
+        bash.stdout(File::create(stream("stdout"))?).stderr(File::create(stream("stderr"))?);
+        let status = finish(bash.spawn()?);
+        let text = |name: &str| read(&stream(name)).unwrap_or_default();
+        let (stdout, stderr) = (text("stdout"), text("stderr"));
+        match status {
+            Some(status) => {
+                let status = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+                Ok(Finished { status, stdout, stderr })
+            }
+            None => Err(format!("it never ends:\n{lines}---- stdout\n{stdout}---- stderr\n{stderr}").into()),
+        }
+    }
+
+    fn command(&self, lines: &str) -> Command {
+        let mut bash = Command::new("bash");
+        bash.args(["-eu", "-o", "pipefail", "-c", &format!("{PRELUDE}{lines}")]).current_dir(&self.directory);
+        for name in REMOVED {
+            bash.env_remove(name);
+        }
+        bash.env("PATH", self.path()).env("NO_COLOR", "1").stdin(Stdio::null()).process_group(0);
+        if self.software_gpu {
+            bash.env("LD_LIBRARY_PATH", build::softgpu()).env("SOFTGPU", build::softgpu());
+        }
+        bash
+    }
+
+    fn path(&self) -> String {
+        format!("{}:{}", self.private.path().join("bin").display(), std::env::var("PATH").unwrap_or_default())
+    }
+}
+
+/// The status, unless it never ends. Nothing of the group is left.
+fn finish(mut child: Child) -> Option<ExitStatus> {
+    let give_up = Instant::now() + PATIENCE;
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break Some(status),
+            Ok(None) if Instant::now() < give_up => std::thread::sleep(GLANCE),
+            Ok(None) | Err(_) => break None,
+        }
+    };
+    // SAFETY: a group that this process made; a number that is free again is nobody's group yet.
+    unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
+    let _ = child.wait();
+    status
+}
+
+fn read(path: &Path) -> Option<String> {
+    fs::read(path).ok().map(|it| String::from_utf8_lossy(&it).into_owned())
+}
+
+/// Whether a command is on the path.
+pub fn finds(command: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let more = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(more).any(|it| it.join(command).is_file())
+}
