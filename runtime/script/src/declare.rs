@@ -508,8 +508,8 @@ fn argument_problem(call: &Call, name: &str) -> Option<String> {
 fn value_of(call: &Call, value: &Dynamic) -> Option<ArgumentValue> {
     if let Ok(n) = value.as_int() {
         let session = call.session.borrow();
-        let text = session.sources.files.get(call.at.file.0 as usize).and_then(|it| it.text.get(call.at.span.end..));
-        Some(match lexer::second_argument(text.unwrap_or_default()) {
+        let file = session.files.get(call.at.file.0 as usize);
+        Some(match file.and_then(|it| it.tokenized.second_argument(call.at.span.end)) {
             Some(lexer::Written::Time(written)) => ArgumentValue::Time { nanos: n, written },
             Some(lexer::Written::Computed) => {
                 ArgumentValue::Time { nanos: n, written: units::shown(n).replace(' ', "") }

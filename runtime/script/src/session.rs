@@ -6,6 +6,7 @@
 use crate::arguments::Arguments;
 use crate::handler::{Function, Handler, MapDeclaration, ModuleAlias, Positions, token_at};
 use crate::host::Host;
+use crate::lexer::Tokenized;
 use crate::stage::ArgumentSpec;
 use rhai::{AST, ASTNode, Expr, FnPtr, Module, NativeCallContext, Position, Stmt};
 use rustc_hash::FxHashMap;
@@ -33,9 +34,10 @@ pub(crate) struct Session {
     pub(crate) host: Option<Rc<RefCell<dyn Host>>>,
 }
 
-/// One source file, in both dialects.
+/// One source file: its tokens, and its syntax in both dialects.
 #[derive(Default)]
 pub(crate) struct File {
+    pub(crate) tokenized: Tokenized,
     pub(crate) compiled: Syntax,
     pub(crate) interpreted: Syntax,
 }

@@ -4,7 +4,7 @@ use crate::arguments::Arguments;
 use crate::errors;
 use crate::handler::{Function, ModuleAlias, Staged, token_at};
 use crate::interpreter::{self, Interpreter};
-use crate::lexer::{self, Dialect, MOST_POSITIONS};
+use crate::lexer::{self, Dialect, Import, MOST_POSITIONS, Tokenized};
 use crate::session::{File, Session, Shared, Syntax, source_name};
 use crate::source::Loader;
 use crate::{bundle, static_check};
@@ -90,11 +90,12 @@ impl Stage {
     fn parse(&mut self, source: SourceFile) -> Option<(FileId, Scope<'static>, Rc<AST>)> {
         let text = source.text.clone();
         let file = self.add(source);
-        let mut found = lexer::check(file, &text);
-        let imported = self.import_all(file, &text);
+        let tokenized = Tokenized::of(&text);
+        let mut found = tokenized.check(file);
+        let imported = self.import_all(file, tokenized.imports());
         let mut parsed = Vec::new();
         for dialect in [Dialect::Compiled, Dialect::Interpreted] {
-            let lexed = lexer::rewrite(&text, dialect);
+            let lexed = tokenized.rewrite(dialect);
             if let Some(offset) = lexed.too_far() {
                 let label = Label { file, span: token_at(&text, offset), note: None };
                 let message =
@@ -124,7 +125,7 @@ impl Stage {
         let (interpreted, scope) = parsed.pop()?;
         let (compiled, _) = parsed.pop()?;
         let ast = interpreted.ast.clone();
-        self.session.borrow_mut().files[file.0 as usize] = File { compiled, interpreted };
+        self.session.borrow_mut().files[file.0 as usize] = File { tokenized, compiled, interpreted };
         (!failed).then_some((file, scope, ast))
     }
 
@@ -137,9 +138,9 @@ impl Stage {
 
     /// Makes the modules of all `import "name" as alias;` known under their alias; false where
     /// one could not be loaded, which is reported.
-    fn import_all(&mut self, file: FileId, text: &str) -> bool {
+    fn import_all(&mut self, file: FileId, imports: Vec<Import>) -> bool {
         let mut complete = true;
-        for import in lexer::imports(text) {
+        for import in imports {
             let label = Label { file, span: import.name_span.clone(), note: None };
             match self.module(&import.name) {
                 Ok(Some((found, module))) => {

@@ -55,15 +55,41 @@ impl Lexed {
     }
 }
 
-/// Rewrites `text` for one reader. Any text is accepted; what is wrong in it is [`check`]'s or
-/// Rhai's to say.
-pub fn rewrite(text: &str, dialect: Dialect) -> Lexed {
-    rewrite::rewrite(text, &token::tokens(text), dialect)
+/// A text cut into tokens, once for all that look at it.
+#[derive(Clone, Debug, Default)]
+pub struct Tokenized {
+    text: String,
+    tokens: Vec<token::Token>,
 }
 
-/// The mistakes that show in the tokens alone, all of them, in order of their place.
-pub fn check(file: FileId, text: &str) -> Vec<Diagnostic> {
-    check::check(file, text, &token::tokens(text))
+impl Tokenized {
+    /// Cuts any text into tokens; what is wrong in it is [`Tokenized::check`]'s or Rhai's to say.
+    pub fn of(text: &str) -> Self {
+        Tokenized { text: text.to_owned(), tokens: token::tokens(text) }
+    }
+
+    /// The text as Rhai reads it, for one reader.
+    pub fn rewrite(&self, dialect: Dialect) -> Lexed {
+        rewrite::rewrite(&self.text, &self.tokens, dialect)
+    }
+
+    /// The mistakes that show in the tokens alone, all of them, in order of their place.
+    pub fn check(&self, file: FileId) -> Vec<Diagnostic> {
+        check::check(file, &self.text, &self.tokens)
+    }
+
+    /// The imports. They are taken out of what Rhai parses: it would forget a module before the
+    /// handlers that use it run.
+    pub(crate) fn imports(&self) -> Vec<Import> {
+        imports(&self.text, &self.tokens)
+    }
+
+    /// How the second argument of a call is written, whose parenthesis is the first token at or
+    /// behind `offset`. `None` where no unit occurs in it.
+    pub(crate) fn second_argument(&self, offset: usize) -> Option<Written> {
+        let first = self.tokens.partition_point(|it| it.span.start < offset);
+        second_argument(&self.text, &self.tokens[first..])
+    }
 }
 
 /// Codes of mistakes after which [`rewrite`] goes on with what was meant.
@@ -80,13 +106,7 @@ pub(crate) struct Import {
     span: std::ops::Range<usize>,
 }
 
-/// The imports of a text. They are taken out of what Rhai parses: it would forget a module
-/// before the handlers that use it run.
-pub(crate) fn imports(text: &str) -> Vec<Import> {
-    imports_of(text, &token::tokens(text))
-}
-
-fn imports_of(text: &str, tokens: &[token::Token]) -> Vec<Import> {
+fn imports(text: &str, tokens: &[token::Token]) -> Vec<Import> {
     let slice = |at: usize| tokens.get(at).map_or("", |it: &token::Token| &text[it.span.clone()]);
     let is_name =
         |at: usize| tokens.get(at).is_some_and(|it| it.kind == token::Kind::Text) && slice(at).starts_with('"');
@@ -117,10 +137,7 @@ pub(crate) enum Written {
     Computed,
 }
 
-/// How the second argument of a call is written; `text` begins with its parenthesis. `None`
-/// where no unit occurs in it.
-pub(crate) fn second_argument(text: &str) -> Option<Written> {
-    let tokens = token::tokens(text);
+fn second_argument(text: &str, tokens: &[token::Token]) -> Option<Written> {
     let slice = |at: usize| tokens.get(at).map_or("", |it: &token::Token| &text[it.span.clone()]);
     let (mut depth, mut commas, mut written) = (0usize, 0, Vec::new());
     for at in 0..tokens.len() {

@@ -84,7 +84,7 @@ pub(super) fn rewrite(text: &str, tokens: &[Token], dialect: Dialect) -> Lexed {
     for at in (0..tokens.len()).rev() {
         plan.token(at, dialect);
     }
-    for import in super::imports_of(text, tokens) {
+    for import in super::imports(text, tokens) {
         plan.remove(import.span);
     }
     let mut out = Writer::default();

@@ -1,15 +1,15 @@
 //! The rewriting as pairs of text, and what holds for every text.
 
-use super::{Dialect, check, rewrite};
+use super::{Dialect, Tokenized};
 use proptest::prelude::*;
 use xputrace_model::diagnostic::FileId;
 
 fn compiled(text: &str) -> String {
-    rewrite(text, Dialect::Compiled).text
+    Tokenized::of(text).rewrite(Dialect::Compiled).text
 }
 
 fn interpreted(text: &str) -> String {
-    rewrite(text, Dialect::Interpreted).text
+    Tokenized::of(text).rewrite(Dialect::Interpreted).text
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn imports_are_taken_out_and_lines_stay() {
 
 /// Every position is mapped to a place in the text.
 fn positions_stay_inside(text: &str, dialect: Dialect) {
-    let lexed = rewrite(text, dialect);
+    let lexed = Tokenized::of(text).rewrite(dialect);
     let (mut line, mut column) = (1u16, 0u16);
     for c in lexed.text.chars() {
         if c == '\n' {
@@ -92,7 +92,7 @@ fn positions_stay_inside(text: &str, dialect: Dialect) {
 #[test]
 fn columns_count_characters() {
     let text = "let s = \"größe\"; @x[1, 2] = ü";
-    let lexed = rewrite(text, Dialect::Compiled);
+    let lexed = Tokenized::of(text).rewrite(Dialect::Compiled);
     let column = lexed.text.chars().position(|c| c == 'x').map_or(0, |it| it + 1) as u16;
     let offset = lexed.positions.offset(rhai::Position::new(1, column - 1));
     assert_eq!(&text[offset..offset + 2], "@x");
@@ -171,9 +171,9 @@ proptest! {
     #[test]
     fn any_text_is_accepted(first in first_line(), pieces in proptest::collection::vec(piece(), 0..40)) {
         let text = format!("{first}{}", pieces.concat());
-        check(FileId(0), &text);
+        Tokenized::of(&text).check(FileId(0));
         for dialect in [Dialect::Compiled, Dialect::Interpreted] {
-            let lexed = rewrite(&text, dialect);
+            let lexed = Tokenized::of(&text).rewrite(dialect);
             prop_assert!(lexed.text.matches('\n').count() >= text.matches('\n').count());
             positions_stay_inside(&text, dialect);
         }
@@ -186,7 +186,7 @@ proptest! {
     ) {
         let text = format!("{first}{} WORD", pieces.join(" "));
         for dialect in [Dialect::Compiled, Dialect::Interpreted] {
-            let lexed = rewrite(&text, dialect);
+            let lexed = Tokenized::of(&text).rewrite(dialect);
             let at = lexed.text.find("WORD").expect("copied");
             let line = lexed.text[..at].matches('\n').count() + 1;
             let start = lexed.text[..at].rfind('\n').map_or(0, |it| it + 1);
