@@ -38,11 +38,59 @@ pub struct TableDef {
     pub capacity: u32,
     /// Whether the oldest element makes room for a new one.
     pub evict: bool,
-    /// The BPF map the kernel's handlers update, as an index into [`crate::plan::Image::maps`].
-    pub linux_map: Option<usize>,
-    /// The map the tracer's handlers update, likewise. Equal to `linux_map` for a plain value
-    /// that both engines use: it lives in the kernel and the tracer reaches it by system call.
-    pub tracer_map: Option<usize>,
+    /// Where its values are kept.
+    pub storage: Storage,
+}
+
+/// Where a map's values are kept. The compiler decides it once, from all handlers together;
+/// numbers are indices into [`crate::plan::Image::maps`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// With the interpreter: no compiled handler uses the map.
+    Interpreter,
+    /// In this map of the tracer's engine.
+    Tracer(usize),
+    /// In this map in Linux. Handlers of the tracer, where any use it, reach it by system call.
+    Linux { map: usize, from_tracer: bool },
+    /// An aggregation: each engine adds to a part of its own, and readers merge them.
+    Both { linux: usize, tracer: usize },
+}
+
+impl Storage {
+    /// The map in Linux that holds the values, or a part of them.
+    pub fn linux(self) -> Option<usize> {
+        match self {
+            Storage::Linux { map, .. } | Storage::Both { linux: map, .. } => Some(map),
+            Storage::Interpreter | Storage::Tracer(_) => None,
+        }
+    }
+
+    /// The map in the tracer's engine that holds the values, or a part of them.
+    pub fn tracer(self) -> Option<usize> {
+        match self {
+            Storage::Tracer(map) | Storage::Both { tracer: map, .. } => Some(map),
+            Storage::Interpreter | Storage::Linux { .. } => None,
+        }
+    }
+
+    /// The map that handlers of the tracer use, wherever it is.
+    pub fn used_by_tracer(self) -> Option<usize> {
+        match self {
+            Storage::Linux { map, from_tracer: true } => Some(map),
+            other => other.tracer(),
+        }
+    }
+
+    /// Where the values are when the script runs over a recording: the tracer's engine then has
+    /// all maps that compiled handlers use.
+    #[must_use]
+    pub fn replayed(self) -> Self {
+        match self {
+            Storage::Linux { map, .. } => Storage::Tracer(map),
+            Storage::Both { tracer, .. } => Storage::Tracer(tracer),
+            here => here,
+        }
+    }
 }
 
 /// One part of a key.
@@ -239,4 +287,26 @@ pub struct Table {
     pub def: Arc<TableDef>,
     /// Unsorted; every key once.
     pub rows: Vec<(Key, Cell)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_is_kept_in_one_place_or_in_a_part_for_each_engine() {
+        let of = |it: Storage| (it.linux(), it.tracer(), it.used_by_tracer());
+        assert_eq!(of(Storage::Interpreter), (None, None, None));
+        assert_eq!(of(Storage::Tracer(2)), (None, Some(2), Some(2)));
+        assert_eq!(of(Storage::Linux { map: 1, from_tracer: false }), (Some(1), None, None));
+        assert_eq!(of(Storage::Linux { map: 1, from_tracer: true }), (Some(1), None, Some(1)));
+        assert_eq!(of(Storage::Both { linux: 1, tracer: 2 }), (Some(1), Some(2), Some(2)));
+    }
+
+    #[test]
+    fn a_replay_has_all_maps_in_the_tracer() {
+        assert_eq!(Storage::Linux { map: 1, from_tracer: false }.replayed(), Storage::Tracer(1));
+        assert_eq!(Storage::Both { linux: 1, tracer: 2 }.replayed(), Storage::Tracer(2));
+        assert_eq!(Storage::Interpreter.replayed(), Storage::Interpreter);
+    }
 }

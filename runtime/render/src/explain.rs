@@ -5,7 +5,7 @@ use crate::cells::{padded, wrapped};
 use std::fmt::Write;
 use xputrace_model::plan::{Demand, Place, Plan, Probe, ProbeScope};
 use xputrace_model::schema::Unit;
-use xputrace_model::table::{KeyPart, Scalar, TableDef, TableKind};
+use xputrace_model::table::{KeyPart, Scalar, Storage, TableDef, TableKind};
 
 /// Columns of the explanation.
 const EXPLAIN_WIDTH: usize = 80;
@@ -93,15 +93,15 @@ fn contents(def: &TableDef) -> String {
 }
 
 fn home(def: &TableDef) -> &'static str {
-    match (def.kind.is_aggregation(), def.linux_map, def.tracer_map) {
-        (true, Some(_), Some(_)) => "in parts in linux (one a processor) and in the tracer, merged when read",
-        (true, Some(_), None) => "in parts in linux, one a processor, merged when read",
-        (false, Some(kernel), Some(tracer)) if kernel == tracer => {
+    match def.storage {
+        Storage::Both { .. } => "in parts in linux (one a processor) and in the tracer, merged when read",
+        Storage::Linux { .. } if def.kind.is_aggregation() => "in parts in linux, one a processor, merged when read",
+        Storage::Linux { from_tracer: true, .. } => {
             "in linux; the tracer makes a system call, about 0.7 us, for each access"
         }
-        (false, Some(_), _) => "in linux",
-        (_, None, Some(_)) => "in the tracer",
-        (_, None, None) => "in the interpreter",
+        Storage::Linux { from_tracer: false, .. } => "in linux",
+        Storage::Tracer(_) => "in the tracer",
+        Storage::Interpreter => "in the interpreter",
     }
 }
 

@@ -12,7 +12,7 @@ use xputrace_model::output::{Output, Piece, View};
 use xputrace_model::plan::{Demand, Place, Plan, Probe, ProbeScope, Target};
 use xputrace_model::schema::{Event, Unit};
 use xputrace_model::stack::StackKey;
-use xputrace_model::table::{Cell, Scalar, Table, TableKind, Value};
+use xputrace_model::table::{Cell, Scalar, Storage, Table, TableKind, Value};
 use xputrace_render::{Context, Format, UNLIMITED, diagnostics, explain, flamegraph, folded, json, text, widest_paths};
 
 fn golden(name: &str, actual: &str) {
@@ -347,9 +347,9 @@ fn plans() {
         why: why.iter().map(|it| it.to_string()).collect(),
     };
     let mut time = def("@time", &[Scalar::Name, Scalar::Int], TableKind::Sum, Unit::Nanos);
-    time.tracer_map = Some(0);
+    time.storage = Storage::Tracer(0);
     let mut request = def("@request", &[Scalar::Int], TableKind::Plain(Scalar::Int), Unit::None);
-    (request.linux_map, request.tracer_map) = (Some(1), Some(1));
+    request.storage = Storage::Linux { map: 1, from_tracer: true };
     let plan = Plan {
         sources: sources(),
         probes: vec![

@@ -7,7 +7,7 @@ use crate::prints;
 use crate::tables::{self, Collector};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
-use xputrace_bytecode::image::{Home, MapKind};
+use xputrace_bytecode::image::MapKind;
 use xputrace_bytecode::vm::{Engine, Env, Fault};
 use xputrace_model::context::GpuContext;
 use xputrace_model::loss::{Loss, Losses};
@@ -231,12 +231,8 @@ impl State {
 
     /// The maps of the image that hold parts of a table here.
     fn maps_of(&self, def: &TableDef) -> Vec<usize> {
-        let mut maps: Vec<usize> = def.tracer_map.into_iter().chain(def.linux_map).collect();
-        maps.dedup();
-        let here =
-            |map: &usize| self.plan.image.maps.get(*map).is_some_and(|it| self.all_native || it.home == Home::Tracer);
-        maps.retain(here);
-        maps
+        let of_linux = def.storage.linux().filter(|_| self.all_native);
+        def.storage.tracer().into_iter().chain(of_linux).collect()
     }
 
     /// Runs a compiled GPU handler over an event.

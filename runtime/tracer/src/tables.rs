@@ -210,6 +210,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use xputrace_model::schema::Unit;
+    use xputrace_model::table::Storage;
 
     fn def(keys: &[(Scalar, bool)], kind: TableKind) -> Arc<TableDef> {
         let part = |(kind, optional): &(Scalar, bool)| KeyPart { kind: *kind, optional: *optional, unit: Unit::None };
@@ -220,8 +221,7 @@ mod tests {
             unit: Unit::None,
             capacity: 8,
             evict: false,
-            linux_map: None,
-            tracer_map: Some(0),
+            storage: Storage::Tracer(0),
         })
     }
 

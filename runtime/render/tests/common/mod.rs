@@ -4,7 +4,7 @@ use std::sync::Arc;
 use xputrace_model::output::{Output, StackNames, View};
 use xputrace_model::schema::Unit;
 use xputrace_model::stack::{Frame, Frames, StackKey};
-use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Table, TableDef, TableKind, Value};
+use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Storage, Table, TableDef, TableKind, Value};
 
 /// Stacks 1 and 2 read the same although they are two; 3 has no names; others are lost.
 pub(crate) struct Names;
@@ -44,8 +44,7 @@ pub(crate) fn def(name: &str, keys: &[Scalar], kind: TableKind, unit: Unit) -> T
         unit,
         capacity: 65_536,
         evict: false,
-        linux_map: None,
-        tracer_map: None,
+        storage: Storage::Interpreter,
     }
 }
 

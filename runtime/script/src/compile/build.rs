@@ -15,7 +15,7 @@ use xputrace_model::diagnostic::{Diagnostic, FileId, Site};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{LossSite, Place, Plan, Probe, StringId, TAG_SLOTS, Target};
 use xputrace_model::schema::Event;
-use xputrace_model::table::{TableDef, TableId, TableKind};
+use xputrace_model::table::{Storage, TableDef, TableId, TableKind};
 
 /// Bytes of the ring buffers through which handlers print.
 const RING_BYTES: u32 = 1 << 20;
@@ -291,8 +291,8 @@ impl<'a> Build<'a> {
     pub(super) fn table_map(&self, map: MapId, engine: Engine) -> usize {
         let table = &self.tables[map];
         let found = match engine {
-            Engine::Linux => table.linux_map,
-            Engine::Tracer => table.tracer_map,
+            Engine::Linux => table.storage.linux(),
+            Engine::Tracer => table.storage.used_by_tracer(),
         };
         found.expect("inference notes every engine whose handlers use a map")
     }
@@ -308,25 +308,30 @@ impl<'a> Build<'a> {
     }
 
     fn table_with_maps(&mut self, map: MapId) -> TableDef {
-        let mut table = self.shapes.def(map);
+        let table = self.shapes.def(map);
+        let storage = self.storage(map, &table);
+        TableDef { storage, ..table }
+    }
+
+    /// Where a map is kept, by who uses it.
+    fn storage(&mut self, map: MapId, table: &TableDef) -> Storage {
         let shape = &self.shapes.list[map];
-        let (in_linux, in_tracer) = (shape.in_linux, shape.in_tracer);
-        match table.kind {
-            TableKind::Plain(_) => {
-                if in_linux || in_tracer {
-                    let engine = if in_linux { Engine::Linux } else { Engine::Tracer };
-                    let bpf_map = self.map(plain_spec(map, &table, engine));
-                    table.linux_map = in_linux.then_some(bpf_map);
-                    table.tracer_map = in_tracer.then_some(bpf_map);
-                }
+        let generations = shape.read_live;
+        match (table.kind, shape.in_linux, shape.in_tracer) {
+            (_, false, false) => Storage::Interpreter,
+            (TableKind::Plain(_), true, from_tracer) => {
+                Storage::Linux { map: self.map(plain_spec(map, table, Engine::Linux)), from_tracer }
             }
-            _ => {
-                let generations = shape.read_live;
-                table.linux_map = in_linux.then(|| self.map(linux_part(map, &table, generations)));
-                table.tracer_map = in_tracer.then(|| self.map(tracer_part(map, &table)));
+            (TableKind::Plain(_), false, true) => Storage::Tracer(self.map(plain_spec(map, table, Engine::Tracer))),
+            (_, true, false) => {
+                Storage::Linux { map: self.map(linux_part(map, table, generations)), from_tracer: false }
             }
+            (_, false, true) => Storage::Tracer(self.map(tracer_part(map, table))),
+            (_, true, true) => Storage::Both {
+                linux: self.map(linux_part(map, table, generations)),
+                tracer: self.map(tracer_part(map, table)),
+            },
         }
-        table
     }
 
     fn map(&mut self, spec: MapSpec) -> usize {

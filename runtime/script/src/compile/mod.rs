@@ -75,16 +75,15 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog) -> (Plan, Vec<Diagno
     check_maps(&shapes, &mut diagnostics);
     interpreted::mark_live_reads(&units, &mut shapes);
     diagnostics.extend(placement::warn_of_late_reads(staged, &units));
-    let demand = placement::demand(&units);
-    placement::explain(&mut units, &demand, &shapes);
 
     let fit = !has_errors(&diagnostics);
     let mut build = Build::new(staged, catalog, &shapes);
     units.iter().for_each(|it| build.handler(it, fit));
     let (mut plan, from_build) = build.finish();
     diagnostics.extend(from_build);
-    plan.demand = demand;
+    plan.demand = placement::demand(&units);
     plan.shown_by_end = interpreted::shown_by_end(&units, &shapes);
+    placement::explain(&units, &mut plan);
     (plan, diagnostics)
 }
 

@@ -1,14 +1,15 @@
 //! Where each handler runs, and why: `explain` prints the sentences.
 
 use super::scan::{How, Scan};
-use super::tables::Shapes;
 use super::unit::Unit;
 use crate::handler::{Handler, Staged};
 use rustc_hash::FxHashSet;
+use std::sync::Arc;
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
-use xputrace_model::plan::{Demand, Place, ProbeScope};
+use xputrace_model::plan::{Demand, Place, Plan, ProbeScope};
 use xputrace_model::schema::Event;
+use xputrace_model::table::{Storage, TableDef};
 
 /// The place of a handler and the reasons for it; `cpu_maps` are those that CPU probes store into.
 pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &FxHashSet<String>) -> (Place, Vec<String>) {
@@ -28,15 +29,15 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &FxHashSet<String>
     (place, why)
 }
 
-/// Adds what is known only when all handlers are checked: whether kernels are joined, and which
-/// maps cost a system call.
-pub(super) fn explain(units: &mut [Unit], demand: &Demand, shapes: &Shapes) {
-    for unit in units.iter_mut().filter(|it| it.place == Place::Tracer) {
-        if unit.handler.event == Event::Kernel {
-            unit.why.insert(0, kernel(demand).into());
+/// Adds what is known only when the plan is made: whether kernels are joined, and which maps cost
+/// a system call.
+pub(super) fn explain(units: &[Unit], plan: &mut Plan) {
+    let Plan { probes, tables, demand, .. } = plan;
+    for (unit, probe) in units.iter().zip(probes).filter(|it| it.0.place == Place::Tracer) {
+        if probe.event == Event::Kernel {
+            probe.why.insert(0, kernel(demand).into());
         }
-        let reached = reached_in_linux(&unit.scan, shapes);
-        unit.why.extend(reached);
+        probe.why.extend(reached_in_linux(&unit.scan, tables));
     }
 }
 
@@ -48,15 +49,15 @@ fn kernel(demand: &Demand) -> &'static str {
 }
 
 /// Maps that live where CPU probes use them, and so cost the tracer a system call.
-fn reached_in_linux(scan: &Scan, shapes: &Shapes) -> Vec<String> {
+fn reached_in_linux(scan: &Scan, tables: &[Arc<TableDef>]) -> Vec<String> {
     let mut seen = FxHashSet::default();
     let maps = scan.uses.iter().map(|it| &it.map).filter(|it| seen.insert(*it));
-    let in_linux = maps.filter(|map| {
-        shapes.get(map).is_some_and(|id| !shapes.def(id).kind.is_aggregation() && shapes.list[id].in_linux)
-    });
-    in_linux
-        .map(|map| format!("`{map}` lives in the kernel, where CPU probes use it: about 0.7 us an access"))
-        .collect()
+    let is_in_linux = |map: &&String| {
+        let table = tables.iter().find(|it| it.name == **map);
+        table.is_some_and(|it| matches!(it.storage, Storage::Linux { .. }))
+    };
+    let sentence = |map| format!("`{map}` lives in the kernel, where CPU probes use it: about 0.7 us an access");
+    maps.filter(is_in_linux).map(sentence).collect()
 }
 
 fn interpreted(handler: &Handler) -> Vec<String> {

@@ -7,7 +7,7 @@ use super::typed::{Base, MapId, Type};
 use rustc_hash::FxHashMap;
 use xputrace_model::diagnostic::{Diagnostic, Label};
 use xputrace_model::schema::Unit;
-use xputrace_model::table::{DEFAULT_CAPACITY, KeyPart, TableDef, TableKind};
+use xputrace_model::table::{DEFAULT_CAPACITY, KeyPart, Storage, TableDef, TableKind};
 
 /// Most parts that a key can have.
 pub(super) const MAX_KEY_PARTS: usize = 4;
@@ -291,8 +291,7 @@ impl Shapes {
             unit: if kind == TableKind::Count { Unit::None } else { value.unit },
             capacity: shape.capacity,
             evict: shape.evict,
-            linux_map: None,
-            tracer_map: None,
+            storage: Storage::Interpreter,
         }
     }
 }

@@ -100,7 +100,7 @@ impl Run {
     fn rows(&self, name: &str) -> BTreeMap<String, Vec<i64>> {
         let table = self.plan.tables.iter().find(|it| it.name == name).expect("the map exists").clone();
         let mut rows = BTreeMap::new();
-        let map = table.tracer_map.expect("the tracer uses the map");
+        let map = table.storage.used_by_tracer().expect("the tracer uses the map");
         self.engine.for_each(map, &mut |key, value| {
             rows.insert(self.key(&table, key), decoded(table.kind, value));
         });

@@ -83,8 +83,8 @@ fn describe(plan: &Plan, out: &mut String) {
             keys.join(", "),
             table.kind,
             table.unit,
-            map(table.linux_map),
-            map(table.tracer_map)
+            map(table.storage.linux()),
+            map(table.storage.used_by_tracer())
         );
     }
     if !plan.shown_by_end.is_empty() {

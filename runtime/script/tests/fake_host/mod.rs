@@ -5,7 +5,7 @@ use std::sync::Arc;
 use xputrace_model::bucket;
 use xputrace_model::output::{Output, Piece};
 use xputrace_model::schema::Unit;
-use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Table, TableDef, TableKind, Value};
+use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Storage, Table, TableDef, TableKind, Value};
 use xputrace_script::Host;
 
 #[derive(Default)]
@@ -32,8 +32,7 @@ impl FakeHost {
             unit: Unit::None,
             capacity: 100,
             evict: false,
-            linux_map: None,
-            tracer_map: None,
+            storage: Storage::Interpreter,
         }
     }
 }

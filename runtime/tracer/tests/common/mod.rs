@@ -9,7 +9,7 @@ use xputrace_model::diagnostic::Site;
 use xputrace_model::output::{Output, Piece};
 use xputrace_model::plan::{Demand, Place, Plan, Probe, ProbeScope, Target};
 use xputrace_model::schema::{Event, Unit};
-use xputrace_model::table::{KeyPart, Scalar, TableDef, TableKind};
+use xputrace_model::table::{KeyPart, Scalar, Storage, TableDef, TableKind};
 use xputrace_tracer::{Pipeline, ProcessInfo, Sink, State};
 use xputrace_wire::record::{self, Clock, Flush, Kernel, Launch, Name, kind};
 
@@ -91,8 +91,7 @@ pub fn table(name: &str, keys: Vec<KeyPart>, kind: TableKind, map: usize) -> Arc
         unit: Unit::Nanos,
         capacity: 65_536,
         evict: false,
-        linux_map: None,
-        tracer_map: Some(map),
+        storage: Storage::Tracer(map),
     })
 }
 

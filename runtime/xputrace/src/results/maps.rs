@@ -17,13 +17,14 @@ use xputrace_bytecode::vm::Change;
 use xputrace_model::bucket;
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::Plan;
-use xputrace_model::table::{Cell, Key, Scalar, Table, TableDef, TableId, TableKind, Value};
+use xputrace_model::table::{Cell, Key, Scalar, Storage, Table, TableDef, TableId, TableKind, Value};
 use xputrace_tracer::tables;
 
 /// A map of the script.
 pub(super) struct Map {
     pub def: Arc<TableDef>,
-    home: Home,
+    /// Where its values are in this run.
+    storage: Storage,
     /// Whether it has two generations, so that reading it drains the engines.
     drains: bool,
     own: HashMap<Key, Cell>,
@@ -31,48 +32,11 @@ pub(super) struct Map {
     pub shown: bool,
 }
 
-/// Which engines hold parts of a map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Home {
-    /// None: interpreted handlers alone use it.
-    Interpreter,
-    /// The tracer's; over a recording, that of every map that compiled handlers use.
-    Tracer,
-    /// The kernel, in this map of the image; handlers of the tracer reach it there.
-    Linux(usize),
-    /// The kernel, in this map, and the tracer's, each adding to its own part.
-    Both(usize),
-}
-
-impl Home {
-    /// Of a map that these maps of the image hold.
-    fn of(linux_map: Option<usize>, tracer_map: Option<usize>, has_linux: bool) -> Self {
-        match (linux_map, tracer_map) {
-            (None, None) => Home::Interpreter,
-            (Some(map), None) if has_linux => Home::Linux(map),
-            (Some(map), Some(tracer)) if has_linux && map == tracer => Home::Linux(map),
-            (Some(map), Some(_)) if has_linux => Home::Both(map),
-            _ => Home::Tracer,
-        }
-    }
-
-    fn linux_map(self) -> Option<usize> {
-        match self {
-            Home::Linux(map) | Home::Both(map) => Some(map),
-            Home::Interpreter | Home::Tracer => None,
-        }
-    }
-
-    fn is_in_tracer(self) -> bool {
-        matches!(self, Home::Tracer | Home::Both(_))
-    }
-}
-
 impl Map {
     pub fn new(def: Arc<TableDef>, plan: &Plan, has_linux: bool) -> Self {
-        let maps = [def.linux_map, def.tracer_map];
-        let drains = maps.into_iter().flatten().any(|it| plan.image.maps[it].kind == MapKind::ArrayOfMaps);
-        Map { home: Home::of(def.linux_map, def.tracer_map, has_linux), def, drains, own: HashMap::new(), shown: false }
+        let drains = def.storage.linux().is_some_and(|it| plan.image.maps[it].kind == MapKind::ArrayOfMaps);
+        let storage = if has_linux { def.storage } else { def.storage.replayed() };
+        Map { def, storage, drains, own: HashMap::new(), shown: false }
     }
 
     /// Whether another element fits into the own part.
@@ -92,14 +56,14 @@ impl Results {
 
     /// A map's contents now: one consistent snapshot.
     pub fn snapshot(&mut self, id: TableId) -> Table {
-        let Map { ref def, home, drains, .. } = *self.map(id);
+        let Map { ref def, storage, drains, .. } = *self.map(id);
         let def = def.clone();
         let mut parts: Vec<Vec<(Key, Cell)>> = Vec::new();
         if drains {
-            self.drain(id, &def, home);
+            self.drain(id, &def, storage);
         } else {
-            parts.extend(home.linux_map().map(|it| self.linux_part(&def, it)));
-            parts.extend(home.is_in_tracer().then(|| self.pipeline.part(id)));
+            parts.extend(storage.linux().map(|it| self.linux_part(&def, it)));
+            parts.extend(storage.tracer().is_some().then(|| self.pipeline.part(id)));
         }
         parts.push(self.map(id).own.iter().map(|(k, c)| (k.clone(), c.clone())).collect());
         tables::merge(&def, parts)
@@ -118,10 +82,10 @@ impl Results {
     }
 
     /// Moves what the engines' generations hold into the own part.
-    fn drain(&mut self, id: TableId, def: &TableDef, home: Home) {
+    fn drain(&mut self, id: TableId, def: &TableDef, storage: Storage) {
         let single = def.stored_key_size() == 0;
         let mut drained = Vec::new();
-        if let (Some(map), Some(linux)) = (home.linux_map(), &mut self.linux) {
+        if let (Some(map), Some(linux)) = (storage.linux(), &mut self.linux) {
             let mut collector = tables::Collector::new(def, self.pipeline.names());
             let swapped = linux.swap(map, &mut |key, values| {
                 values.iter().for_each(|value| collector.add(if single { &[] } else { key }, value));
@@ -129,7 +93,7 @@ impl Results {
             self.failures.extend(swapped.err().map(|it| format!("cannot read {}: {it}", def.name)));
             drained.extend(collector.finish());
         }
-        if home.is_in_tracer() {
+        if storage.tracer().is_some() {
             drained.extend(self.pipeline.drain_part(id));
         }
         for (key, cell) in drained {
@@ -157,15 +121,15 @@ impl Results {
     pub(super) fn plain(&mut self, id: TableId, key: &[Value]) -> Option<Value> {
         let map = self.map(id);
         let def = map.def.clone();
-        let linux_map = match map.home {
-            Home::Interpreter => {
+        let linux_map = match map.storage {
+            Storage::Interpreter => {
                 return match map.own.get(key) {
                     Some(Cell::Plain(value)) => Some(value.clone()),
                     _ => None,
                 };
             }
-            Home::Tracer => return self.pipeline.state_mut().get_plain(id, key),
-            Home::Linux(map) | Home::Both(map) => map,
+            Storage::Tracer(_) => return self.pipeline.state_mut().get_plain(id, key),
+            Storage::Linux { map, .. } | Storage::Both { linux: map, .. } => map,
         };
         let stored = self.stored_key(&def, key)?;
         let values = self.linux.as_ref()?.map(linux_map)?.lookup(&stored).ok()??;
@@ -179,16 +143,16 @@ impl Results {
     pub(super) fn set_plain(&mut self, id: TableId, key: &[Value], value: Value) -> Result<(), String> {
         let map = self.map(id);
         let def = map.def.clone();
-        let linux_map = match map.home {
-            Home::Interpreter => {
+        let linux_map = match map.storage {
+            Storage::Interpreter => {
                 self.set_own(id, key, value);
                 return Ok(());
             }
-            Home::Tracer => {
+            Storage::Tracer(_) => {
                 let done = self.pipeline.state_mut().set_plain(id, key, &value);
                 return if done { Ok(()) } else { Err(misfit(&def)) };
             }
-            Home::Linux(map) | Home::Both(map) => map,
+            Storage::Linux { map, .. } | Storage::Both { linux: map, .. } => map,
         };
         let TableKind::Plain(kind) = def.kind else { return Err(misfit(&def)) };
         let stored = self.stored_key(&def, key).ok_or_else(|| misfit(&def))?;
@@ -228,7 +192,7 @@ impl Results {
 
     fn add_in_linux(&mut self, id: TableId, key: &[Value], delta: i64) -> Option<Result<(), String>> {
         let map = self.map(id);
-        let (def, linux_map) = (map.def.clone(), map.home.linux_map()?);
+        let (def, linux_map) = (map.def.clone(), map.storage.linux()?);
         if def.kind != TableKind::Plain(Scalar::Int) {
             return None;
         }
@@ -247,7 +211,7 @@ impl Results {
     /// Removes one element.
     pub(super) fn remove_element(&mut self, id: TableId, key: &[Value]) {
         let map = self.map(id);
-        let Map { ref def, home, drains, .. } = *map;
+        let Map { ref def, storage, drains, .. } = *map;
         let def = def.clone();
         map.own.remove(key);
         if let TableKind::Plain(_) = def.kind {
@@ -258,10 +222,10 @@ impl Results {
         if drains {
             return;
         }
-        if home.is_in_tracer() {
+        if storage.tracer().is_some() {
             self.pipeline.state_mut().remove(id, key);
         }
-        if let Some(linux_map) = home.linux_map() {
+        if let Some(linux_map) = storage.linux() {
             self.remove_in_linux(&def, linux_map, key);
         }
     }
@@ -286,7 +250,7 @@ impl Results {
     /// Empties a map.
     pub(super) fn clear_map(&mut self, id: TableId) {
         let map = self.map(id);
-        let Map { ref def, home, drains, .. } = *map;
+        let Map { ref def, storage, drains, .. } = *map;
         let name = def.name.clone();
         map.own.clear();
         map.shown = true;
@@ -294,12 +258,12 @@ impl Results {
         if drains {
             return;
         }
-        if let Some(handle) = home.linux_map().and_then(|it| self.linux.as_ref()?.map(it))
+        if let Some(handle) = storage.linux().and_then(|it| self.linux.as_ref()?.map(it))
             && let Err(error) = handle.clear()
         {
             self.failures.push(format!("cannot clear {name}: {error}"));
         }
-        if home.is_in_tracer() {
+        if storage.tracer().is_some() {
             self.pipeline.state_mut().clear_part(id);
         }
     }
@@ -331,23 +295,5 @@ fn linear_bucket(value: i64, min: i64, max: i64, step: i64) -> i64 {
         max.wrapping_sub(min).checked_div(step).unwrap_or(0)
     } else {
         value.wrapping_sub(min).checked_div(step).unwrap_or(0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_map_has_one_home() {
-        assert_eq!(Home::of(None, None, true), Home::Interpreter);
-        assert_eq!(Home::of(Some(1), None, true), Home::Linux(1));
-        assert_eq!(Home::of(Some(1), Some(1), true), Home::Linux(1));
-        assert_eq!(Home::of(Some(1), Some(2), true), Home::Both(1));
-        assert_eq!(Home::of(None, Some(2), true), Home::Tracer);
-        // Over a recording.
-        assert_eq!(Home::of(Some(1), None, false), Home::Tracer);
-        assert_eq!(Home::of(Some(1), Some(2), false), Home::Tracer);
-        assert_eq!(Home::of(None, None, false), Home::Interpreter);
     }
 }
