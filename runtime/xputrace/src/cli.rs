@@ -362,7 +362,26 @@ fn is_verb(word: &str) -> bool {
     Typed::command().get_subcommands().any(|it| it.get_name() == word)
 }
 
+/// `--folded` and `--flamegraph`: files of stacks to write at the end, each `FILE` or `@name=FILE`.
+#[derive(Clone, Debug, Default)]
+pub struct StackFiles {
+    pub folded: Vec<String>,
+    pub flamegraphs: Vec<String>,
+}
+
+impl StackFiles {
+    /// Whether none is wanted.
+    pub fn is_empty(&self) -> bool {
+        self.folded.is_empty() && self.flamegraphs.is_empty()
+    }
+}
+
 impl Options {
+    /// The files of stacks that were asked for.
+    pub fn stack_files(&self) -> StackFiles {
+        StackFiles { folded: self.folded.clone(), flamegraphs: self.flamegraph.clone() }
+    }
+
     /// These options, and where they say nothing, those that stood before the verb.
     fn over(mut self, outer: &Options) -> Options {
         let format_is_default = self.format.is_empty() || self.format == "text";

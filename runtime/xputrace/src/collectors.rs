@@ -1,15 +1,19 @@
 //! The collectors of a run: found as their processes start CUDA, armed, drained, let go.
 
-use crate::recording::Tape;
-use crate::running::Running;
+use crate::run::Running;
+use crate::run::sources::{Progress, Source};
 use crate::target::Launch;
 use anyhow::{Context, Result, anyhow};
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use xputrace_tracer::rendezvous::{DEFAULT_SHAPE, Listener, Notice, Region, Target};
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
+
+/// How often the rings are read while a target records.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Everything between this run and the collectors in its targets.
 pub struct Collectors {
@@ -58,88 +62,63 @@ impl Collectors {
         !self.targets.is_empty()
     }
 
-    /// Readable when there is something to do. The listener is left out where nobody can be let
-    /// in: it stays readable then.
-    pub fn fds(&self) -> impl Iterator<Item = RawFd> + '_ {
-        let listener = (!self.is_full).then(|| self.listener.fd());
-        listener.into_iter().chain(self.targets.iter().map(|it| it.target.fd()))
-    }
-
     /// The collectors' own totals, of processes past and present.
     pub fn totals(&self) -> Vec<CollectorTotals> {
         let present = self.targets.iter().map(|it| it.region.totals());
         self.totals.iter().copied().chain(present).collect()
     }
 
-    /// Arms new collectors, hears what they say, and drains every ring; whether there was anything.
-    pub fn step(&mut self, running: &mut Running, tape: &mut Option<Tape>) -> bool {
-        self.accept(running, tape);
-        let mut busy = false;
-        let mut at = 0;
-        while at < self.targets.len() {
-            busy |= self.drain(at, running, tape);
-            match hear(&mut self.targets[at].target, running) {
-                Hearing::GoesOn => at += 1,
-                Hearing::IsOver => self.part_with(at, running, tape),
-            }
-        }
-        busy
-    }
-
-    fn accept(&mut self, running: &mut Running, tape: &mut Option<Tape>) {
+    fn accept(&mut self, running: &mut Running) {
         self.is_full = false;
         loop {
             match self.listener.accept() {
                 Ok(None) => return,
-                Ok(Some(target)) => self.arm_or_undo(target, running, tape),
+                Ok(Some(target)) => self.arm_or_undo(target, running),
                 Err(error) => {
                     self.is_full = true;
                     self.spare = None;
-                    return running.report.fail(&format!("processes that start CUDA now are not traced: {error}"));
+                    return running.report().fail(&format!("processes that start CUDA now are not traced: {error}"));
                 }
             }
         }
     }
 
-    fn arm_or_undo(&mut self, target: Target, running: &mut Running, tape: &mut Option<Tape>) {
+    fn arm_or_undo(&mut self, target: Target, running: &mut Running) {
         let pid = target.pid;
-        if let Err(error) = self.arm(target, running, tape) {
-            running.report.note(&format!("process {pid} is not traced: {error:#}"));
-            if let Some(linux) = &mut running.results.borrow_mut().linux {
+        if let Err(error) = self.arm(target, running) {
+            running.report().note(&format!("process {pid} is not traced: {error:#}"));
+            if let Some(linux) = &mut running.state().linux {
                 linux.detach_marker(pid);
             }
         }
     }
 
     /// Arms a collector before its process goes on.
-    fn arm(&mut self, mut target: Target, running: &mut Running, tape: &mut Option<Tape>) -> Result<()> {
-        running.report.collector_connected();
+    fn arm(&mut self, mut target: Target, running: &mut Running) -> Result<()> {
+        running.report().collector_connected();
         let no_cupti =
             (target.cupti_version == 0).then(|| format!("process {} has no CUPTI: {}", target.pid, target.cupti));
         if let Some(refusal) = target.refusal.clone().or(no_cupti) {
-            running.report.note(&refusal);
-            running.report.refusals.push(refusal);
+            running.report().note(&refusal);
+            running.report().refusals.push(refusal);
             target.leave_dormant();
             return Ok(());
         }
         let software = is_software_gpu(&target);
         running.say_if_software(software);
-        let plan = running.plan.clone();
-        let mut results = running.results.borrow_mut();
-        let process = ProcessIndex(results.pipeline.n_processes() as u32);
+        let plan = running.plan().clone();
+        let mut state = running.state();
+        let process = ProcessIndex(state.pipeline.n_processes() as u32);
         let mut tags = None;
-        if let (true, Some(linux)) = (plan.demand.launch_marker, &mut results.linux) {
+        if let (true, Some(linux)) = (plan.demand.launch_marker, &mut state.linux) {
             tags = Some(linux.add_tag_array(target.pid)?);
             linux.attach_marker(&plan, target.pid, &self.file, marker_offset(&self.file)?)?;
         }
         let tags = tags.as_ref().map(|it| it.as_raw_fd());
         let region = target.arm(&plan.demand, plan.demand.launch_stacks, DEFAULT_SHAPE, process.0, tags)?;
         let info = self.describe(&target);
-        results.pipeline.add_process(info.clone());
-        results.pipeline.translate_threads(process, target.thread_ids());
-        if let Some(tape) = tape {
-            running.report.tape_result(tape.process(process, &info, software));
-        }
+        drop(state);
+        running.add_process(info, target.thread_ids(), software);
         self.targets.push(Traced { target, region, process });
         Ok(())
     }
@@ -157,42 +136,28 @@ impl Collectors {
     }
 
     /// One drain of a process's rings; whether there was anything.
-    fn drain(&mut self, at: usize, running: &mut Running, tape: &mut Option<Tape>) -> bool {
+    fn drain(&mut self, at: usize, running: &mut Running) -> bool {
         let traced = &mut self.targets[at];
         let marks = traced.region.marks();
         traced.region.take_into(&marks, &mut self.rings);
         if self.rings.iter().all(Vec::is_empty) {
             return false;
         }
-        if let Some(tape) = tape {
-            running.report.tape_result(tape.rings(traced.process, &self.rings));
-        }
-        let mut queue = running.queue();
-        let mut results = running.results.borrow_mut();
-        let results_now = &mut *results;
-        results_now.pipeline.feed(traced.process, &self.rings, &mut queue);
-        results_now.stacks.take_mappings(results_now.pipeline.state(), traced.process);
-        drop(results);
-        running.settle(queue);
+        running.feed(traced.process, &self.rings);
         true
     }
 
     /// Reads what a process left behind, closes its account, and lets it go.
-    fn part_with(&mut self, at: usize, running: &mut Running, tape: &mut Option<Tape>) {
+    fn part_with(&mut self, at: usize, running: &mut Running) {
         // Twice: a name may have been written behind what the first drain saw. A target that still
         // writes is not followed for ever.
         for _ in 0..2 {
-            self.drain(at, running, tape);
+            self.drain(at, running);
         }
         let Traced { region, process, .. } = self.targets.remove(at);
         let totals = region.totals();
         self.totals.push(totals);
-        if let Some(tape) = tape {
-            running.report.tape_result(tape.end_process(process, &totals));
-        }
-        let mut queue = running.queue();
-        running.results.borrow_mut().pipeline.end_process(process, totals, &mut queue);
-        running.settle(queue);
+        running.end_process(process, totals);
     }
 
     /// Asks every collector for its last flush; they answer with a bye.
@@ -201,10 +166,37 @@ impl Collectors {
     }
 
     /// Closes every account, whether its collector has said bye or not.
-    pub fn part_with_all(&mut self, running: &mut Running, tape: &mut Option<Tape>) {
+    pub fn part_with_all(&mut self, running: &mut Running) {
         while !self.targets.is_empty() {
-            self.part_with(0, running, tape);
+            self.part_with(0, running);
         }
+    }
+}
+
+impl Source for Collectors {
+    /// The listener is left out where nobody can be let in: it stays readable then.
+    fn descriptors(&self, _running: &Running) -> Vec<RawFd> {
+        let listener = (!self.is_full).then(|| self.listener.fd());
+        listener.into_iter().chain(self.targets.iter().map(|it| it.target.fd())).collect()
+    }
+
+    fn due_in(&self) -> Option<Duration> {
+        self.is_recording().then_some(DRAIN_INTERVAL)
+    }
+
+    /// Arms new collectors, hears what they say, and drains every ring.
+    fn step(&mut self, running: &mut Running) -> Result<Progress> {
+        self.accept(running);
+        let mut is_busy = false;
+        let mut at = 0;
+        while at < self.targets.len() {
+            is_busy |= self.drain(at, running);
+            match hear(&mut self.targets[at].target, running) {
+                Hearing::GoesOn => at += 1,
+                Hearing::IsOver => self.part_with(at, running),
+            }
+        }
+        Ok(if is_busy { Progress::Busy } else { Progress::Idle })
     }
 }
 
@@ -218,14 +210,14 @@ enum Hearing {
 fn hear(target: &mut Target, running: &mut Running) -> Hearing {
     while let Some(notice) = target.poll() {
         match notice {
-            Notice::Armed { notes, .. } => notes.iter().for_each(|it| running.report.note(it)),
+            Notice::Armed { notes, .. } => notes.iter().for_each(|it| running.report().note(it)),
             Notice::Refused { reason, .. } => {
-                running.report.note(&reason);
-                running.report.refusals.push(reason);
+                running.report().note(&reason);
+                running.report().refusals.push(reason);
                 return Hearing::IsOver;
             }
             Notice::Bye { notes } => {
-                notes.iter().for_each(|it| running.report.note(it));
+                notes.iter().for_each(|it| running.report().note(it));
                 return Hearing::IsOver;
             }
             Notice::Closed => return Hearing::IsOver,

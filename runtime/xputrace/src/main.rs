@@ -4,29 +4,22 @@
 //! only one that prints, exits, or reads the tracer's environment. Printing goes through [`console`]
 //! alone, exit statuses are decided in [`status`].
 
-mod builtins;
 mod cli;
 mod collectors;
 mod compiled;
 mod console;
 mod demo;
 mod doctor;
-mod engines;
 mod interrupts;
-mod live;
 mod machine;
 mod open_files;
 mod payload;
 mod printer;
 mod recording;
-mod report;
-mod results;
-mod running;
+mod run;
 mod stacks;
 mod status;
 mod target;
-mod timers;
-mod watched;
 
 use cli::Invocation;
 use status::{FAILED, MISTAKE};
@@ -76,7 +69,7 @@ fn dispatch(invocation: Invocation) -> anyhow::Result<ExitCode> {
     }
     match invocation {
         Invocation::Run(run) if run.options.replay.is_some() => recording::replay(&run),
-        Invocation::Run(run) => live::run(&run),
+        Invocation::Run(run) => run::run(&run),
         Invocation::Record(run) => recording::record(&run),
         Invocation::List { pattern } => machine::list(pattern.as_deref()),
         Invocation::Check(run) => compiled::check(&run),

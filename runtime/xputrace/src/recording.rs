@@ -3,13 +3,13 @@
 use crate::cli::Run;
 use crate::compiled::{Compiled, compile_script};
 use crate::console::say;
+use crate::machine;
 use crate::printer::Printer;
-use crate::report::{Collectors, Report};
-use crate::results::Results;
-use crate::running::{Running, check_stack_files};
+use crate::run::observer::Observer;
+use crate::run::report::{Collectors, Report};
+use crate::run::{self, Running, State};
 use crate::stacks::{self, Stacks};
-use crate::status::{Ending, FAILED};
-use crate::{live, machine};
+use crate::status::{Ended, FAILED};
 use anyhow::{Context, Result, anyhow, bail};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -46,7 +46,7 @@ pub fn record(run: &Run) -> Result<ExitCode> {
     };
     let plan = hits::recorder(&compiled.plan, &machine::catalog(&run))?;
     let tape = Tape::create(&path, &run, &plan)?;
-    live::trace(&run, Compiled { plan: plan.plan, interpreter: compiled.interpreter }, Some(tape))
+    run::trace(&run, Compiled { plan: plan.plan, interpreter: compiled.interpreter }, Some(Box::new(tape)))
 }
 
 /// A recording being written.
@@ -112,8 +112,10 @@ impl Tape {
         self.draft.is_begun = true;
         Ok(self.writer.write(entry)?)
     }
+}
 
-    pub fn process(&mut self, process: ProcessIndex, info: &ProcessInfo, software: bool) -> Result<()> {
+impl Observer for Tape {
+    fn process(&mut self, process: ProcessIndex, info: &ProcessInfo, software: bool) -> Result<()> {
         let entry = Entry::ProcessStart {
             process: process.0,
             pid: info.pid,
@@ -126,7 +128,7 @@ impl Tape {
         self.write(&entry)
     }
 
-    pub fn rings(&mut self, process: ProcessIndex, rings: &[Vec<u8>]) -> Result<()> {
+    fn rings(&mut self, process: ProcessIndex, rings: &[Vec<u8>]) -> Result<()> {
         for record in rings.iter().flat_map(|it| xputrace_wire::record::records(it)) {
             if let Ok(xputrace_wire::record::Record::Stack { id, .. }) = record {
                 self.stacks.insert(StackKey::Collector { process: process.0, id });
@@ -136,18 +138,17 @@ impl Tape {
         Ok(self.writer.gather(process.0, xputrace_linux::monotonic_nanos(), rings.to_vec())?)
     }
 
-    pub fn end_process(&mut self, process: ProcessIndex, totals: &CollectorTotals) -> Result<()> {
+    fn end_process(&mut self, process: ProcessIndex, totals: &CollectorTotals) -> Result<()> {
         let entry =
             Entry::ProcessEnd { process: process.0, time_nanos: xputrace_linux::monotonic_nanos(), totals: *totals };
         self.write(&entry)
     }
 
-    /// A record of the kernel's ring that is not a print: a hit. Its cookie, which is an id of
-    /// this run's string table, is recorded as the function's name.
-    pub fn hit(&mut self, record: &[u8], results: &Results) -> Result<()> {
+    /// The hit's cookie, which is an id of this run's string table, is recorded as the function's name.
+    fn hit(&mut self, record: &[u8], state: &State) -> Result<()> {
         let Some(mut hit) = self.layouts.decode(record) else { return Ok(()) };
         self.stacks.extend([hit.ustack, hit.kstack].map(StackKey::from_word));
-        if let Some(name) = results.pipeline.names().get(hit.cookie) {
+        if let Some(name) = state.pipeline.names().get(hit.cookie) {
             hit.strings.push(UserString { address: hits::FUNCTION_NAME, text: name.as_bytes().to_vec() });
         }
         self.write(&Entry::Hit(hit))
@@ -155,16 +156,16 @@ impl Tape {
 
     /// Names every stack while its process's files are still known, tells the losses, and closes
     /// the file.
-    pub fn finish(mut self, results: &mut Results) -> Result<()> {
+    fn end(mut self: Box<Self>, state: &mut State) -> Result<()> {
         let mut symbols = Vec::new();
         for stack in self.stacks.iter().copied() {
-            if let Some(frames) = results.frames(stack) {
+            if let Some(frames) = state.frames(stack) {
                 symbols.push((stack, frames.iter().map(info).collect()));
             }
         }
         self.write(&Entry::Symbols(symbols))?;
-        self.write(&Entry::Losses(results.cpu_losses()))?;
-        let Tape { writer, draft, .. } = self;
+        self.write(&Entry::Losses(state.cpu_losses()))?;
+        let Tape { writer, draft, .. } = *self;
         let path = &draft.target;
         writer.finish()?.into_inner().map_err(|it| anyhow!("cannot write {}: {}", path.display(), it.error()))?;
         std::fs::rename(&draft.path, path)
@@ -207,26 +208,25 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     let mut report = Report::new(run.options.quiet);
     note_intervals(&plan, &mut report);
     let (pipeline, opened) = open(plan.clone(), reader, stacks::demangle)?;
-    let results = Results::new(plan, None, pipeline, Stacks::default(), Printer::new(&run.options)?);
-    check_stack_files(&results, &run.options)?;
-    let mut running = Running::new(results, compiled.interpreter, report);
+    let state = State::new(plan, None, pipeline, Stacks::default(), Printer::new(&run.options)?);
+    state.check_stack_files(&run.options.stack_files())?;
+    let mut running = Running::new(state, compiled.interpreter, report).writing(run.options.stack_files());
     running.say_if_software(opened.is_of_software_gpu());
     running.begin();
     let mut queue = running.queue();
-    let outcome = opened.run(&mut running.results.borrow_mut().pipeline, &mut queue);
+    let outcome = opened.run(&mut running.state().pipeline, &mut queue);
     for (key, frames) in &outcome.frames {
-        running.results.borrow_mut().stacks.know(*key, frames.iter().map(frame).collect());
+        running.state().stacks.know(*key, frames.iter().map(frame).collect());
     }
-    running.results.borrow_mut().losses.merge(&outcome.losses);
+    running.state().losses.merge(&outcome.losses);
     if let Some(damage) = &outcome.damage {
-        running.report.fail(&describe(damage));
+        running.report().fail(&describe(damage));
     }
     running.settle(queue);
-    running.report.collectors = Collectors::Recorded(outcome.processes);
+    running.report().collectors = Collectors::Recorded(outcome.processes);
     running.refresh_builtins(&outcome.totals, Duration::from_nanos(outcome.span_nanos));
-    running.finish(&run.options.folded, &run.options.flamegraph);
-    let exit = running.results.borrow().exit;
-    Ok(Ending { exit, command: None, failed: running.report.has_failed() }.code())
+    running.finish();
+    Ok(Ended { exit: running.exit_code(), command: None, failed: running.report().has_failed() }.code())
 }
 
 fn describe(damage: &Damage) -> String {

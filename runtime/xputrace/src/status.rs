@@ -20,7 +20,7 @@ pub const MISTAKE: u8 = 2;
 
 /// How a run came to its end.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Ending {
+pub struct Ended {
     /// What a handler said in `exit(code)`.
     pub exit: Option<i64>,
     /// The command's, where it ended with the run.
@@ -29,7 +29,7 @@ pub struct Ending {
     pub failed: bool,
 }
 
-impl Ending {
+impl Ended {
     pub fn code(self) -> ExitCode {
         ExitCode::from(self.number())
     }
@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn the_first_that_has_something_to_say_wins() {
         let number = |exit, command: Option<i32>, failed| {
-            Ending { exit, command: command.map(ExitStatus::from_raw), failed }.number()
+            Ended { exit, command: command.map(ExitStatus::from_raw), failed }.number()
         };
         assert_eq!(number(None, None, false), 0);
         assert_eq!(number(Some(4), Some(7 << 8), true), 4);

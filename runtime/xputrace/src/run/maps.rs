@@ -8,7 +8,7 @@
 //! A map of two generations is drained into the own part by each read, so that an interpreted
 //! handler sees one consistent snapshot, and `clear` removes exactly that.
 
-use super::Results;
+use super::State;
 use std::collections::HashMap;
 use std::sync::Arc;
 use xputrace_bytecode::MapKind;
@@ -45,7 +45,7 @@ impl Map {
     }
 }
 
-impl Results {
+impl State {
     pub(super) fn id(&self, name: &str) -> Option<TableId> {
         self.by_name.get(name).copied()
     }

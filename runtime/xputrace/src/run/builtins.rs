@@ -1,6 +1,6 @@
 //! Numbers of the run itself that scripts can read.
 
-use crate::results::Results;
+use super::State;
 use std::time::Duration;
 use xputrace_tracer::CollectorTotals;
 
@@ -8,12 +8,12 @@ use xputrace_tracer::CollectorTotals;
 const LEAST_LAUNCHES: i64 = 1024;
 
 /// Computes them anew.
-pub fn refresh(results: &mut Results, totals: &[CollectorTotals], elapsed: Duration) {
-    let account = results.pipeline.account();
+pub fn refresh(state: &mut State, totals: &[CollectorTotals], elapsed: Duration) {
+    let account = state.pipeline.account();
     // The counts of a target are any numbers.
     let sum = |of: fn(&CollectorTotals) -> u64| totals.iter().map(of).fold(0, u64::saturating_add) as i64;
     let elapsed_ns = elapsed.as_nanos() as i64;
-    let busy = results.pipeline.busy_nanos() as i64;
+    let busy = state.pipeline.busy_nanos() as i64;
     let values = [
         ("elapsed_ns", elapsed_ns),
         ("gpu_busy_ns", busy),
@@ -26,12 +26,12 @@ pub fn refresh(results: &mut Results, totals: &[CollectorTotals], elapsed: Durat
         ("kernels", account.kernels as i64),
         ("tracer_cost_ns", own_cpu_nanos()),
     ];
-    results.builtins.extend(values);
+    state.builtins.extend(values);
     // A sum over a handful of samples says nothing.
     if sum(|it| it.launches) >= LEAST_LAUNCHES {
         let inside = sum(|it| it.callback_nanos);
         let costs = [("collector_cost_ns", inside), ("own_cost_ns", inside.saturating_add(own_cpu_nanos()))];
-        results.builtins.extend(costs);
+        state.builtins.extend(costs);
     }
 }
 

@@ -8,15 +8,15 @@ use xputrace_linux::Linux;
 use xputrace_model::plan::{Place, Plan};
 use xputrace_tracer::Pipeline;
 
-/// The kernel with the plan's programs and maps in it; nothing where no handler runs there.
-pub fn kernel(plan: &Plan) -> Result<Option<Linux>> {
+/// Loads the plan's programs and maps into Linux; nothing where no handler runs there.
+pub fn linux(plan: &Plan) -> Result<Option<Linux>> {
     match plan.probes.iter().any(|it| it.place == Place::Linux) {
         true => Ok(Some(Linux::load(plan)?)),
         false => Ok(None),
     }
 }
 
-/// The tracer's own engine, which reaches maps that live in the kernel there.
+/// The tracer's own engine, which reaches maps that live in Linux there.
 pub fn pipeline(plan: &Arc<Plan>, linux: Option<&Linux>) -> Result<Pipeline> {
     let mut remote = |index: usize, _: &xputrace_bytecode::MapSpec| {
         let handle = linux?.map(index)?.clone();

@@ -1,12 +1,10 @@
-//! What a run holds: the engines, the maps, the names of stacks, the output.
+//! What handlers, sources and output of a run share: engines, maps, names of stacks, output.
 
-mod host;
-mod maps;
-
+use super::maps::Map;
+use crate::cli::StackFiles;
 use crate::printer::Printer;
 use crate::stacks::Stacks;
-use anyhow::{Context as _, Result, bail};
-use maps::Map;
+use anyhow::{Context as _, Result, anyhow, bail};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -18,8 +16,8 @@ use xputrace_model::stack::{Frames, StackKey};
 use xputrace_model::table::{Scalar, TableId};
 use xputrace_tracer::Pipeline;
 
-/// A run's state that handlers, printing and the session share.
-pub struct Results {
+/// The state of a run. [`super::Running`] owns it.
+pub struct State {
     pub plan: Arc<Plan>,
     pub linux: Option<Linux>,
     pub pipeline: Pipeline,
@@ -30,20 +28,20 @@ pub struct Results {
     pub exit: Option<i64>,
     /// Built-in values by name, as the session last computed them.
     pub builtins: HashMap<&'static str, i64>,
-    maps: Vec<Map>,
-    by_name: HashMap<String, TableId>,
-    printer: Printer,
+    pub(super) maps: Vec<Map>,
+    pub(super) by_name: HashMap<String, TableId>,
+    pub(super) printer: Printer,
     /// Maps that could not be read or changed, until they are reported.
-    failures: Vec<String>,
+    pub(super) failures: Vec<String>,
     /// What the user may want to know, until it is said.
     notes: Vec<String>,
 }
 
-impl Results {
+impl State {
     pub fn new(plan: Arc<Plan>, linux: Option<Linux>, pipeline: Pipeline, stacks: Stacks, printer: Printer) -> Self {
         let by_name = plan.tables.iter().enumerate().map(|(i, it)| (it.name.clone(), TableId(i as u32))).collect();
         let maps = plan.tables.iter().map(|it| Map::new(it.clone(), &plan, linux.is_some())).collect();
-        Results {
+        State {
             plan,
             linux,
             pipeline,
@@ -132,15 +130,8 @@ impl Results {
         losses
     }
 
-    /// Writes a map's folded stacks. The error is a sentence.
-    pub fn write_folded(&mut self, path: &str, id: TableId) -> Result<(), String> {
-        let folded = self.folded_for(id, path)?;
-        let name = self.map(id).def.name.clone();
-        self.write_file(path, folded.as_bytes(), &format!("folded stacks of {name}"))
-    }
-
     /// A map's folded stacks, which there are, to be written to `path`.
-    fn folded_for(&mut self, id: TableId, path: &str) -> Result<String, String> {
+    pub(super) fn folded_for(&mut self, id: TableId, path: &str) -> Result<String, String> {
         let table = self.snapshot(id);
         let mut names = self.stacks.names(self.linux.as_ref(), self.pipeline.state());
         let folded = xputrace_render::folded(&table, &mut names).map_err(|e| e.to_string())?;
@@ -150,14 +141,14 @@ impl Results {
         }
     }
 
-    fn write_file(&mut self, path: &str, bytes: &[u8], what: &str) -> Result<(), String> {
+    pub(super) fn write_file(&mut self, path: &str, bytes: &[u8], what: &str) -> Result<(), String> {
         std::fs::write(path, bytes).map_err(|e| format!("cannot write {path}: {e}"))?;
         self.notes.push(format!("wrote {path}: {what}"));
         Ok(())
     }
 
     /// Which map `FILE` or `@name=FILE` means, and the file.
-    pub fn stack_file(&self, wish: &str, option: &str) -> Result<(TableId, String)> {
+    fn stack_file(&self, wish: &str, option: &str) -> Result<(TableId, String)> {
         let maps = self.stack_maps();
         if let Some((name, path)) = wish.split_once('=').filter(|(name, _)| name.starts_with('@')) {
             let found = maps.iter().find(|(_, it)| *it == name);
@@ -180,6 +171,45 @@ impl Results {
         }
     }
 
+    /// Whether every file of stacks that was asked for has a map to come from: said before anything is run.
+    ///
+    /// # Errors
+    /// The option, and what is wrong with it.
+    pub fn check_stack_files(&self, files: &StackFiles) -> Result<()> {
+        files.folded.iter().try_for_each(|it| self.stack_file(it, "--folded").map(drop))?;
+        files.flamegraphs.iter().try_for_each(|it| self.stack_file(it, "--flamegraph").map(drop))
+    }
+
+    /// Writes each file; returns the errors.
+    pub fn write_stack_files(&mut self, files: &StackFiles) -> Vec<anyhow::Error> {
+        let folded = files.folded.iter().map(|wish| self.write_folded(wish).err()).collect::<Vec<_>>();
+        let drawn = files.flamegraphs.iter().map(|wish| self.write_flamegraph(wish).err());
+        folded.into_iter().chain(drawn).flatten().collect()
+    }
+
+    fn write_folded(&mut self, wish: &str) -> Result<()> {
+        let (id, path) = self.stack_file(wish, "--folded")?;
+        let name = self.map(id).def.name.clone();
+        let folded = self.folded_for(id, &path);
+        let written = folded.and_then(|it| self.write_file(&path, it.as_bytes(), &format!("folded stacks of {name}")));
+        written.map_err(|it| anyhow!("--folded: {it}"))
+    }
+
+    fn write_flamegraph(&mut self, wish: &str) -> Result<()> {
+        let (id, path) = self.stack_file(wish, "--flamegraph")?;
+        self.draw(id, &path).map_err(|it| anyhow!("--flamegraph: {it}"))
+    }
+
+    /// Draws a map's stacks into a file. The error is a sentence.
+    pub(super) fn draw(&mut self, id: TableId, path: &str) -> Result<(), String> {
+        let def = self.map(id).def.clone();
+        let folded = self.folded_for(id, path)?;
+        let svg = xputrace_render::flamegraph(&folded, &format!("xputrace {}", def.name), def.unit);
+        self.write_file(path, &svg.map_err(|e| e.to_string())?, &format!("a flame graph of {}", def.name))?;
+        self.map(id).shown = true;
+        Ok(())
+    }
+
     /// The maps whose first key is a stack.
     fn stack_maps(&self) -> Vec<(TableId, &str)> {
         let all = (0..).map(TableId).zip(&self.maps);
@@ -188,7 +218,7 @@ impl Results {
     }
 
     /// A stack as indented lines.
-    fn stack_lines(&mut self, stack: StackKey) -> String {
+    pub(super) fn stack_lines(&mut self, stack: StackKey) -> String {
         let mut names = self.stacks.names(self.linux.as_ref(), self.pipeline.state());
         xputrace_render::stack_lines(stack, &mut names)
     }

@@ -1,14 +1,20 @@
 //! Processes that are waited for, held by descriptor: a number can be another process's by now.
 
+use super::{Progress, Source};
+use crate::run::running::Running;
 use anyhow::{Result, bail};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// Processes of which those that have ended are forgotten.
-#[derive(Debug)]
-pub struct Watched(Vec<OwnedFd>);
+/// Processes, or none where all are probed. Those that have ended are forgotten.
+#[derive(Debug, Default)]
+pub struct Processes {
+    alive: Vec<OwnedFd>,
+    /// Whether any was named.
+    are_named: bool,
+}
 
-impl Watched {
+impl Processes {
     /// The processes that `-p` names.
     ///
     /// # Errors
@@ -27,28 +33,33 @@ impl Watched {
                 },
             }
         }
-        Ok(Watched(all))
+        Ok(Processes { are_named: !all.is_empty(), alive: all })
     }
 
-    /// The command; nothing where the kernel refuses, as its end is asked for too.
-    pub fn command(pid: u32) -> Self {
-        Watched(pidfd(pid).into_iter().collect())
+    /// The command; nothing where Linux refuses, as its end is asked for too.
+    pub fn of_command(pid: u32) -> Self {
+        Processes { alive: pidfd(pid).into_iter().collect(), are_named: true }
     }
 
     /// Readable when one of them ends.
     pub fn fds(&self) -> impl Iterator<Item = RawFd> + '_ {
-        self.0.iter().map(AsRawFd::as_raw_fd)
+        self.alive.iter().map(AsRawFd::as_raw_fd)
     }
 
-    /// Whether all of them have ended.
+    /// Whether all that were named have ended.
     pub fn are_gone(&mut self) -> bool {
-        self.0.retain(|it| !is_readable(it));
-        self.0.is_empty()
+        self.alive.retain(|it| !is_readable(it));
+        self.are_named && self.alive.is_empty()
+    }
+}
+
+impl Source for Processes {
+    fn descriptors(&self, _running: &Running) -> Vec<RawFd> {
+        self.fds().collect()
     }
 
-    /// Sleeps until one of them ends, or so many milliseconds.
-    pub fn wait(&self, millis: libc::c_int) {
-        poll(self.fds(), millis);
+    fn step(&mut self, _running: &mut Running) -> Result<Progress> {
+        Ok(if self.are_gone() { Progress::Stop } else { Progress::Idle })
     }
 }
 
@@ -80,14 +91,14 @@ mod tests {
     #[test]
     fn a_process_is_there_until_it_ends() {
         let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
-        let mut watched = Watched::named(&[child.id()]).unwrap();
-        assert!(!watched.are_gone());
+        let mut processes = Processes::named(&[child.id()]).unwrap();
+        assert!(!processes.are_gone());
         child.kill().unwrap();
         // Before it is waited for: its number is still in /proc.
-        watched.wait(10_000);
-        assert!(watched.are_gone());
+        poll(processes.fds(), 10_000);
+        assert!(processes.are_gone());
         assert!(std::path::Path::new("/proc").join(child.id().to_string()).exists());
         child.wait().unwrap();
-        assert!(Watched::named(&[child.id()]).unwrap_err().to_string().contains("no such process"));
+        assert!(Processes::named(&[child.id()]).unwrap_err().to_string().contains("no such process"));
     }
 }

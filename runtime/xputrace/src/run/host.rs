@@ -1,19 +1,19 @@
 //! What interpreted handlers may do with a run.
 
-use super::Results;
+use super::State;
 use std::sync::Arc;
 use xputrace_model::output::Output;
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{Table, TableId, TableKind, Value};
 use xputrace_script::Host;
 
-impl Results {
+impl State {
     fn known(&self, name: &str) -> Result<TableId, String> {
         self.id(name).ok_or_else(|| format!("there is no map {name}"))
     }
 }
 
-impl Host for Results {
+impl Host for State {
     fn table(&mut self, name: &str) -> Option<Arc<Table>> {
         let id = self.id(name)?;
         Some(Arc::new(self.snapshot(id)))
@@ -93,11 +93,7 @@ impl Host for Results {
 
     fn flamegraph(&mut self, path: &str, name: &str) -> Result<(), String> {
         let id = self.known(name)?;
-        let folded = self.folded_for(id, path)?;
-        let svg = xputrace_render::flamegraph(&folded, &format!("xputrace {name}"), self.map(id).def.unit);
-        self.write_file(path, &svg.map_err(|e| e.to_string())?, &format!("a flame graph of {name}"))?;
-        self.map(id).shown = true;
-        Ok(())
+        self.draw(id, path)
     }
 
     fn builtin(&mut self, name: &str) -> Option<Value> {

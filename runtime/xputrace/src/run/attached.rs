@@ -1,0 +1,120 @@
+//! A run whose probes are in place: it watches until something ends it, then gathers what is left.
+
+use super::running::Running;
+use super::sources::{Progress, Source, Sources, Target};
+use crate::console::say;
+use crate::interrupts;
+use crate::machine::deadline;
+use crate::status::Ended;
+use anyhow::Result;
+use std::time::{Duration, Instant};
+use xputrace_model::plan::Probe;
+use xputrace_model::schema::Event;
+
+/// How long collectors have for their last flush.
+const FAREWELL: Duration = Duration::from_millis(2000);
+
+/// Probes are in place, the command runs.
+pub struct Attached {
+    running: Running,
+    sources: Sources,
+    began: Instant,
+}
+
+impl Attached {
+    /// Lets the command run.
+    ///
+    /// # Errors
+    /// The command cannot be run.
+    pub fn begin(running: Running, mut sources: Sources) -> Result<Self> {
+        let began = Instant::now();
+        sources.target.resume()?;
+        Ok(Attached { running, sources, began })
+    }
+
+    /// A run that a `begin` handler ended: the command never runs.
+    pub fn over_before_it_began(running: Running, target: Target) -> Self {
+        drop(target);
+        Attached { running, sources: Sources::none(), began: Instant::now() }
+    }
+
+    /// Until the command ends, time is up, a handler exits, the user interrupts, or nobody reads.
+    pub fn watch(&mut self) -> Result<()> {
+        loop {
+            self.running.flush();
+            if self.running.is_over() || self.running.is_unread() {
+                return Ok(());
+            }
+            match self.step()? {
+                Progress::Stop | Progress::Done => return Ok(()),
+                Progress::Idle if self.has_nothing_to_wait_for() => return Ok(()),
+                Progress::Idle | Progress::Busy => {}
+            }
+        }
+    }
+
+    /// Sleeps until something may have happened, and takes what has.
+    fn step(&mut self) -> Result<Progress> {
+        self.sources.wait(&self.running);
+        let progress = self.sources.step(&mut self.running, self.began)?;
+        self.running.say_what_is_waited_for();
+        Ok(progress)
+    }
+
+    /// Without a command, a script of `begin` and `end` alone has nothing to wait for.
+    fn has_nothing_to_wait_for(&self) -> bool {
+        let waits = |it: &Probe| !matches!(it.event, Event::Begin | Event::End);
+        !self.sources.target.is_command() && !self.running.plan().probes.iter().any(waits)
+    }
+
+    /// Disarms, reads what is left, lets `end` handlers speak, prints, and parts with the command.
+    pub fn end(mut self) -> Result<Ended> {
+        if self.running.is_over() {
+            self.running.detach();
+        }
+        self.part_with_collectors()?;
+        self.running.detach();
+        // What the rings of Linux held when the probes were taken out.
+        self.sources.linux.step(&mut self.running)?;
+        self.running.drain_pipeline();
+        self.running.refresh_builtins(&self.sources.totals(), self.began.elapsed());
+        self.running.finish();
+        self.report_pending();
+        self.running.report().note_children();
+        // Programs that the command starts from now on must not wait for us, nor be followed.
+        self.sources.collectors = None;
+        self.running.unload();
+        let why = self.running.why_it_ended();
+        let command = self.sources.target.part(why, self.sources.time_limit)?;
+        Ok(Ended { exit: self.running.exit_code(), command, failed: self.running.report().has_failed() })
+    }
+
+    /// Asks the collectors for their last flush and waits for it, within bounds.
+    fn part_with_collectors(&mut self) -> Result<()> {
+        let asked = interrupts::count();
+        let Some(collectors) = &mut self.sources.collectors else { return Ok(()) };
+        collectors.disarm();
+        let until = deadline(FAREWELL);
+        while self.sources.is_recording() && Instant::now() < until && interrupts::count() == asked {
+            self.step()?;
+        }
+        if let Some(collectors) = &mut self.sources.collectors {
+            collectors.part_with_all(&mut self.running);
+        }
+        Ok(())
+    }
+
+    /// A probe that never attached counted nothing: that is said, also where notes are not wanted. A run in
+    /// which none did has failed.
+    fn report_pending(&mut self) {
+        let plan = self.running.plan().clone();
+        let reason = |it: &Probe| format!("{} never attached: no process mapped such a file", it.name);
+        let pending = self.sources.linux.pending();
+        let reasons: Vec<String> = pending.filter_map(|it| plan.probes.get(it)).map(reason).collect();
+        let traced = |it: &&Probe| !matches!(it.event, Event::Begin | Event::End | Event::Interval);
+        match reasons.len() == plan.probes.iter().filter(traced).count() {
+            true => reasons.iter().for_each(|it| self.running.report().fail(it)),
+            false => reasons.iter().for_each(say),
+        }
+    }
+}

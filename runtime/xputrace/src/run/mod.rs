@@ -1,0 +1,75 @@
+//! A run: the script onto a command, processes, or the whole machine, until it ends.
+//!
+//! ```text
+//! compile ─▶ Prepared ── begin, attach, resume ──▶ Attached ── disarm, detach, results ──▶ Ended ─▶ status
+//!            stopped command, programs loaded       one list of sources: collectors, Linux,
+//!                                                   timers, command or processes, keyboard
+//! ```
+//! [`Running`] is the script in all of these phases, over a recording too. It alone holds the
+//! [`State`] that handlers, sources and output share; whoever changes it borrows it for one step.
+
+mod attached;
+mod builtins;
+mod engines;
+mod host;
+mod maps;
+pub mod observer;
+mod prepared;
+pub mod report;
+pub mod running;
+pub mod sources;
+pub mod state;
+
+use crate::cli::Run;
+use crate::compiled::{Compiled, compile_script};
+use crate::interrupts;
+use crate::machine;
+use crate::status::FAILED;
+use anyhow::{Result, bail};
+use observer::Observer;
+use prepared::Prepared;
+use sources::processes::Processes;
+use std::process::ExitCode;
+use xputrace_model::plan::{Place, Plan, Probe, ProbeScope};
+
+pub use running::Running;
+pub use state::State;
+
+/// `xputrace [run] SCRIPT -- CMD`.
+pub fn run(run: &Run) -> Result<ExitCode> {
+    let compiled = match compile_script(run, &machine::catalog(run))?.ready_or(FAILED) {
+        Ok(compiled) => compiled,
+        Err(status) => return Ok(status),
+    };
+    compiled.refuse_empty()?;
+    trace(run, compiled, None)
+}
+
+/// Runs a compiled script; `observer` hears everything that the run takes in.
+pub fn trace(run: &Run, compiled: Compiled, observer: Option<Box<dyn Observer>>) -> Result<ExitCode> {
+    refuse_impossible(run, &compiled.plan)?;
+    let processes = Processes::named(&run.options.pids)?;
+    interrupts::install()?;
+    let mut attached = Prepared::new(run, compiled, processes, observer)?.attach()?;
+    attached.watch()?;
+    Ok(attached.end()?.code())
+}
+
+/// What this version cannot do is said before anything is attached.
+fn refuse_impossible(run: &Run, plan: &Plan) -> Result<()> {
+    let elsewhere = run.options.all_processes || !run.options.pids.is_empty();
+    if elsewhere && !run.command.is_empty() {
+        bail!("-p and -a trace processes that run already; they do not go together with a command");
+    }
+    if elsewhere && plan.demand.gpu() {
+        bail!(
+            "GPU hooks on a running process are not there yet (CPU probes are): start the program under xputrace, with -- CMD"
+        );
+    }
+    let needs_target = |it: &Probe| it.event.is_gpu() || (it.place == Place::Linux && it.scope != ProbeScope::System);
+    if plan.probes.iter().any(needs_target) && !elsewhere && run.command.is_empty() {
+        let hint = if run.script.is_none() { "; `xputrace --help` tells what there is" } else { "" };
+        bail!("nothing to trace: give a command (-- CMD), a process (-p PID), or -a for all processes{hint}");
+    }
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! A run before anything is attached: its command is stopped, its programs are loaded.
+
+use super::attached::Attached;
+use super::engines;
+use super::observer::Observer;
+use super::report::Report;
+use super::running::Running;
+use super::sources::command::Command;
+use super::sources::linux::LinuxEvents;
+use super::sources::processes::Processes;
+use super::sources::timers::{TimeLimit, Timers};
+use super::sources::{Sources, Target};
+use super::state::State;
+use crate::cli::Run;
+use crate::collectors::Collectors;
+use crate::compiled::Compiled;
+use crate::open_files;
+use crate::printer::Printer;
+use crate::stacks::Stacks;
+use crate::target::Launch;
+use anyhow::{Result, bail};
+use std::sync::Arc;
+use std::time::Duration;
+use xputrace_linux::{Outcome, ProbeReport, Scope, StoppedChild};
+use xputrace_model::output::Output;
+use xputrace_model::plan::{Place, Plan};
+
+/// Everything up to the `begin` handlers.
+pub struct Prepared {
+    running: Running,
+    collectors: Option<Collectors>,
+    target: Target,
+    scope: Scope,
+    run_for: Option<Duration>,
+}
+
+impl Prepared {
+    /// Stops the command before its `exec` and loads the programs.
+    ///
+    /// # Errors
+    /// The command cannot be started, Linux refuses a program, or the output cannot be opened.
+    pub fn new(
+        run: &Run,
+        compiled: Compiled,
+        processes: Processes,
+        observer: Option<Box<dyn Observer>>,
+    ) -> Result<Self> {
+        let plan = Arc::new(compiled.plan);
+        let mut launch = Launch::new(run.options.as_root);
+        let collectors = match plan.demand.gpu() && !run.command.is_empty() {
+            true => Some(Collectors::new(&mut launch)?),
+            false => None,
+        };
+        let target = match run.command.is_empty() {
+            true => Target::Processes(processes),
+            false => {
+                let child = StoppedChild::spawn(&run.command, &launch.environment, launch.identity.as_ref())?;
+                Target::Command(Command::new(child))
+            }
+        };
+        let scope = match &target {
+            Target::Command(command) => command.scope(),
+            Target::Processes(_) if run.options.pids.is_empty() => Scope::System,
+            Target::Processes(_) => Scope::Processes(run.options.pids.clone()),
+        };
+        open_files::raise();
+        let linux = engines::linux(&plan)?;
+        let pipeline = engines::pipeline(&plan, linux.as_ref())?;
+        let state = State::new(plan, linux, pipeline, Stacks::default(), Printer::new(&run.options)?);
+        state.check_stack_files(&run.options.stack_files())?;
+        let mut report = Report::new(run.options.quiet);
+        launch.notes.iter().for_each(|it| report.note(it));
+        let running =
+            Running::new(state, compiled.interpreter, report).watched_by(observer).writing(run.options.stack_files());
+        Ok(Prepared { running, collectors, target, scope, run_for: run.options.run_for })
+    }
+
+    /// Runs the `begin` handlers, puts the probes in place, and lets the command run.
+    ///
+    /// # Errors
+    /// A probe cannot be attached, or the command cannot be run.
+    pub fn attach(mut self) -> Result<Attached> {
+        self.running.begin();
+        if self.running.is_over() {
+            return Ok(Attached::over_before_it_began(self.running, self.target));
+        }
+        let linux = self.attach_probes()?;
+        // What `begin` printed stands above what the command prints.
+        self.running.flush();
+        let sources = Sources {
+            collectors: self.collectors,
+            linux,
+            timers: Timers::new(self.running.plan()),
+            time_limit: TimeLimit::after(self.run_for),
+            target: self.target,
+        };
+        Attached::begin(self.running, sources)
+    }
+
+    fn attach_probes(&mut self) -> Result<LinuxEvents> {
+        let plan = self.running.plan().clone();
+        let (mut state, report) = self.running.parts();
+        let state = &mut *state;
+        let mut attached = plan.probes.iter().filter(|it| it.place != Place::Linux || it.event.is_gpu()).count();
+        let mut pending = Vec::new();
+        if let Some(linux) = &mut state.linux {
+            self.scope.pids().into_iter().for_each(|pid| state.stacks.add_process(pid));
+            let names = state.pipeline.state_mut().names_mut();
+            let outcome = linux.lending(names, |it| it.attach(&plan, &self.scope));
+            attached += outcome.places();
+            outcome.warnings.iter().for_each(|it| report.note(&it.text));
+            let failures: Vec<String> = outcome.probes.iter().filter_map(|it| failure(&plan, it)).collect();
+            if !failures.is_empty() {
+                bail!(failures.join("\n"));
+            }
+            let waits = |it: &&ProbeReport| matches!(it.outcome, Outcome::Pending);
+            pending.extend(outcome.probes.iter().filter(waits).map(|it| it.probe));
+        }
+        if !report.is_quiet() {
+            state.emit(&Output::Attached { probes: attached });
+        }
+        Ok(LinuxEvents::new(pending))
+    }
+}
+
+/// Why a probe could not be attached, with its place in the script.
+pub fn failure(plan: &Plan, report: &ProbeReport) -> Option<String> {
+    let Outcome::Failed(error) = &report.outcome else { return None };
+    let probe = plan.probes.get(report.probe)?;
+    let file = plan.sources.files.get(probe.site.file.0 as usize).map_or("", |it| it.name.as_str());
+    Some(format!("{file}:{}: cannot attach {}: {error}", probe.site.line, probe.name))
+}

@@ -1,0 +1,377 @@
+//! A script while it runs, live or over a recording: its state, its interpreted handlers, and what
+//! engines queued for it.
+//!
+//! Engines must not be re-entered from their own events, so what handlers do there is queued and
+//! carried out when the engines are free: prints, then interpreted handlers, in order.
+
+use super::builtins;
+use super::observer::Observer;
+use super::report::Report;
+use super::sources::command::Parting;
+use super::state::State;
+use crate::cli::StackFiles;
+use crate::compiled::report;
+use anyhow::Result;
+use std::cell::{RefCell, RefMut};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use xputrace_model::context::GpuContext;
+use xputrace_model::diagnostic::Diagnostic;
+use xputrace_model::loss::Account;
+use xputrace_model::output::Output;
+use xputrace_model::plan::Plan;
+use xputrace_model::schema::Event;
+use xputrace_script::{EventView, Host, Interpreter};
+use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo, Sink};
+
+/// A script that runs.
+///
+/// It owns the [`State`]. The interpreter holds it too, as its handlers read and change it; so no
+/// borrow of it may outlive a step: everything here borrows it, does one thing, and gives it back
+/// before a handler runs.
+pub struct Running {
+    state: Rc<RefCell<State>>,
+    plan: Arc<Plan>,
+    report: Report,
+    interpreter: Interpreter,
+    observer: Option<Box<dyn Observer>>,
+    /// Written at the end.
+    stack_files: StackFiles,
+}
+
+/// Stands above every number that comes from the software GPU.
+const SOFTWARE_GPU: &str = "GPU numbers below come from the software GPU: its times mean nothing.";
+/// Names of lost launches that are listed.
+const MOST_LOST_NAMES: usize = 10;
+/// How long a kernel may hold the output back before the user is told.
+const LONG_WAIT_NANOS: u64 = 2_000_000_000;
+
+/// What handlers did while an engine was busy, in order.
+#[derive(Default)]
+pub struct Queue {
+    wishes: Vec<Wish>,
+    /// A handler has called `exit`.
+    is_over: bool,
+}
+
+/// What a handler wants done.
+enum Wish {
+    Output(Output),
+    Interpret(usize, Box<GpuContext>),
+    Exit(i64),
+}
+
+impl Running {
+    pub fn new(state: State, mut interpreter: Interpreter, report: Report) -> Self {
+        let plan = state.plan.clone();
+        let state = Rc::new(RefCell::new(state));
+        interpreter.bind(state.clone());
+        Running { state, plan, report, interpreter, observer: None, stack_files: StackFiles::default() }
+    }
+
+    /// Has an observer hear everything that the run takes in.
+    pub fn watched_by(mut self, observer: Option<Box<dyn Observer>>) -> Self {
+        self.observer = observer;
+        self
+    }
+
+    /// Has these files of stacks written at the end.
+    pub fn writing(mut self, files: StackFiles) -> Self {
+        self.stack_files = files;
+        self
+    }
+
+    /// The script.
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// What is said beside the results.
+    pub fn report(&mut self) -> &mut Report {
+        &mut self.report
+    }
+
+    /// The state, for one step: no handler may run while it is borrowed.
+    pub fn state(&self) -> RefMut<'_, State> {
+        self.state.borrow_mut()
+    }
+
+    /// State and report, for one step.
+    pub fn parts(&mut self) -> (RefMut<'_, State>, &mut Report) {
+        (self.state.borrow_mut(), &mut self.report)
+    }
+
+    /// A process whose collector was armed. `threads` are the ids of its threads in its own pid
+    /// namespace, with ours.
+    pub fn add_process(&mut self, info: ProcessInfo, threads: Vec<(u32, u32)>, software: bool) {
+        let mut state = self.state.borrow_mut();
+        let process = ProcessIndex(state.pipeline.n_processes() as u32);
+        state.pipeline.add_process(info.clone());
+        state.pipeline.translate_threads(process, threads);
+        drop(state);
+        self.observe(|it| it.process(process, &info, software));
+    }
+
+    /// Hands a process's rings to the engine, and does what its handlers want.
+    pub fn feed(&mut self, process: ProcessIndex, rings: &[Vec<u8>]) {
+        self.observe(|it| it.rings(process, rings));
+        let mut queue = self.queue();
+        let mut state = self.state.borrow_mut();
+        let now = &mut *state;
+        now.pipeline.feed(process, rings, &mut queue);
+        now.stacks.take_mappings(now.pipeline.state(), process);
+        drop(state);
+        self.settle(queue);
+    }
+
+    /// Nothing more comes from a process.
+    pub fn end_process(&mut self, process: ProcessIndex, totals: CollectorTotals) {
+        self.observe(|it| it.end_process(process, &totals));
+        let mut queue = self.queue();
+        self.state.borrow_mut().pipeline.end_process(process, totals, &mut queue);
+        self.settle(queue);
+    }
+
+    /// Handles what the engine still holds back.
+    pub fn drain_pipeline(&mut self) {
+        let mut queue = self.queue();
+        self.state.borrow_mut().pipeline.finish(&mut queue);
+        self.settle(queue);
+    }
+
+    /// Lets the observer hear a record of Linux that no handler of ours reads.
+    pub fn observe_hit(&mut self, record: &[u8]) {
+        let Running { state, observer, report, .. } = self;
+        if let Some(observer) = observer {
+            report.tape_result(observer.hit(record, &state.borrow()));
+        }
+    }
+
+    fn observe(&mut self, hear: impl FnOnce(&mut dyn Observer) -> Result<()>) {
+        if let Some(observer) = &mut self.observer {
+            self.report.tape_result(hear(&mut **observer));
+        }
+    }
+
+    /// Takes the probes out: what is printed and what is counted end at the same moment.
+    pub fn detach(&mut self) {
+        if let Some(linux) = &mut self.state.borrow_mut().linux {
+            linux.detach();
+        }
+    }
+
+    /// Lets go of everything in Linux.
+    pub fn unload(&mut self) {
+        self.state.borrow_mut().linux = None;
+    }
+
+    /// Whether nothing that this run still finds would reach anybody.
+    pub fn is_unread(&self) -> bool {
+        self.observer.is_none() && self.stack_files.is_empty() && self.state.borrow().is_closed()
+    }
+
+    /// Why the run leaves a command that still runs.
+    pub fn why_it_ended(&self) -> Parting {
+        match !self.is_over() && self.state.borrow().is_closed() {
+            true => Parting::Unread,
+            false => Parting::RunIsOver,
+        }
+    }
+
+    /// What a handler said in `exit(code)`.
+    pub fn exit_code(&self) -> Option<i64> {
+        self.state.borrow().exit
+    }
+
+    /// Whether a handler has called `exit`: nothing later is handled or shown.
+    pub fn is_over(&self) -> bool {
+        self.state.borrow().exit.is_some()
+    }
+
+    /// An empty queue; of a run that is over, one that lets no further event be handled.
+    pub fn queue(&self) -> Queue {
+        Queue { wishes: Vec::new(), is_over: self.is_over() }
+    }
+
+    /// Hands the reader what was written, and reports what went wrong with maps and output.
+    pub fn flush(&mut self) {
+        let mut state = self.state.borrow_mut();
+        state.take_failures().iter().for_each(|it| self.report.fail(it));
+        state.take_notes().iter().for_each(|it| self.report.note(it));
+        self.report.output_result(state.flush());
+    }
+
+    /// Carries out what handlers queued, up to the `exit` of one of them.
+    pub fn settle(&mut self, queue: Queue) {
+        for wish in queue.wishes {
+            if self.is_over() {
+                break;
+            }
+            match wish {
+                Wish::Output(output) => self.state.borrow_mut().emit(&output),
+                Wish::Exit(code) => self.state.borrow_mut().exit(code),
+                Wish::Interpret(probe, words) => self.interpret(probe, &words),
+            }
+        }
+    }
+
+    fn interpret(&mut self, probe: usize, words: &GpuContext) {
+        let probe = self.plan.probes.get(probe);
+        let Some((event, closure)) = probe.and_then(|it| Some((it.event, it.closure?))) else { return };
+        let state = self.state.clone();
+        // The interpreter borrows the results itself: texts are looked up between its borrows.
+        let strings = move |id: u64| state.try_borrow().ok()?.pipeline.names().get(id).cloned();
+        let outcome = self.interpreter.run(closure, Some(&EventView { event, words, strings: &strings }));
+        self.note_failure(outcome);
+    }
+
+    /// The `end` handlers, also where a handler has called `exit`; whether all came to their end.
+    fn run_end(&mut self) -> bool {
+        let plan = self.plan.clone();
+        let mut well = true;
+        for closure in closures(&plan, Event::End) {
+            well &= self.run_closure(closure);
+        }
+        well
+    }
+
+    /// Runs interpreted handlers that have no event, up to one that calls `exit`.
+    pub fn run_closures(&mut self, closures: impl IntoIterator<Item = usize>) {
+        for closure in closures {
+            if self.is_over() {
+                break;
+            }
+            self.run_closure(closure);
+        }
+    }
+
+    fn run_closure(&mut self, closure: usize) -> bool {
+        let outcome = self.interpreter.run(closure, None);
+        let well = outcome.is_ok();
+        self.note_failure(outcome);
+        well
+    }
+
+    /// The `begin` handlers.
+    pub fn begin(&mut self) {
+        let plan = self.plan.clone();
+        self.run_closures(closures(&plan, Event::Begin));
+    }
+
+    /// Numbers of the run itself, as scripts may read them.
+    pub fn refresh_builtins(&self, totals: &[CollectorTotals], elapsed: Duration) {
+        builtins::refresh(&mut self.state.borrow_mut(), totals, elapsed);
+    }
+
+    /// Numbers of the software GPU are never shown without saying so above them.
+    pub fn say_if_software(&mut self, software: bool) {
+        if software && self.report.is_first_software() {
+            self.state.borrow_mut().emit(&Output::Note(SOFTWARE_GPU.into()));
+        }
+    }
+
+    /// Says what live output waits for, once it has waited for long.
+    pub fn say_what_is_waited_for(&mut self) {
+        let Some(waiting) = self.state.borrow().pipeline.waiting() else { return };
+        if xputrace_linux::monotonic_nanos().saturating_sub(waiting.since_nanos) > LONG_WAIT_NANOS {
+            self.report.note(&format!(
+                "waiting for the kernel {}, which was launched more than 2 s ago: CUPTI hands nothing over until it ends",
+                waiting.name
+            ));
+        }
+    }
+
+    fn note_failure(&mut self, outcome: Result<(), Diagnostic>) {
+        if let Err(diagnostic) = outcome
+            && self.report.handler_failed(&diagnostic)
+        {
+            report(&[diagnostic], &self.plan.sources, true);
+        }
+    }
+
+    /// The end. A run that was recorded says what it lost: its maps are the recording's business.
+    pub fn finish(&mut self) {
+        match self.observer.take() {
+            Some(observer) => {
+                let ended = observer.end(&mut self.state.borrow_mut());
+                self.report.tape_result(ended);
+                self.print_losses();
+            }
+            None => self.print_results(),
+        }
+        self.flush();
+    }
+
+    /// `end` handlers, files of stacks, every map that was not shown, losses.
+    fn print_results(&mut self) {
+        self.state.borrow_mut().begin_end();
+        let all_said = self.run_end();
+        if self.plan.demand.gpu() {
+            self.explain_silence();
+        }
+        let mut state = self.state.borrow_mut();
+        for error in state.write_stack_files(&self.stack_files) {
+            self.report.fail(&format!("{error:#}"));
+        }
+        for (name, n) in state.pipeline.lost_by_name().into_iter().take(MOST_LOST_NAMES) {
+            state.emit(&Output::Note(format!("lost: {n} launches of {name}")));
+        }
+        let account = account(&state);
+        state.finish(account, all_said);
+    }
+
+    fn print_losses(&mut self) {
+        let mut state = self.state.borrow_mut();
+        let (losses, account) = (state.all_losses(), account(&state));
+        state.emit(&Output::End { losses, account });
+    }
+
+    /// When nothing that was asked for was seen: which step was missing, and what to do.
+    fn explain_silence(&mut self) {
+        let account = self.state.borrow().pipeline.account();
+        let seen = if self.plan.demand.kernels { account.kernels } else { account.launches };
+        if seen == 0
+            && let Some(text) = self.report.silence(&account)
+        {
+            self.state.borrow_mut().emit(&Output::Note(text));
+        }
+    }
+}
+
+/// Interpreted handlers of `begin` or `end`.
+fn closures(plan: &Plan, event: Event) -> impl Iterator<Item = usize> + '_ {
+    plan.probes.iter().filter(move |it| it.event == event).filter_map(|it| it.closure)
+}
+
+/// What became of the launches, where any were asked for.
+fn account(state: &State) -> Option<Account> {
+    let demand = &state.plan.demand;
+    let mut account =
+        Account { kernels_only: !demand.launches, launches_only: !demand.kernels, ..state.pipeline.account() };
+    // After `exit` nothing more is handled: there is no whole to hold the parts against.
+    if state.exit.is_some() {
+        account.collector_kernels = account.kernels;
+        account.collector_kernel_nanos = account.kernel_nanos;
+    }
+    demand.gpu().then_some(account)
+}
+
+impl Sink for Queue {
+    fn output(&mut self, output: Output) {
+        self.wishes.push(Wish::Output(output));
+    }
+
+    fn interpret(&mut self, probe: usize, event: &GpuContext, _state: &mut xputrace_tracer::State) {
+        self.wishes.push(Wish::Interpret(probe, Box::new(*event)));
+    }
+
+    fn exit(&mut self, code: i64) {
+        self.is_over = true;
+        self.wishes.push(Wish::Exit(code));
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over
+    }
+}

@@ -1,0 +1,100 @@
+//! The command that a run was started with.
+
+use super::processes::{Processes, poll};
+use super::timers::TimeLimit;
+use super::{Progress, Source};
+use crate::console::say;
+use crate::interrupts;
+use crate::machine::deadline;
+use crate::run::running::Running;
+use anyhow::Result;
+use std::os::fd::RawFd;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+use xputrace_linux::{Scope, StoppedChild};
+
+/// How long a command has to end after an interrupt, which a terminal sends to it too.
+const GRACE: Duration = Duration::from_millis(500);
+/// How often the end of a command is asked for while nothing else is left to do.
+const GLANCE_MILLIS: libc::c_int = 50;
+
+/// `-- CMD`.
+pub struct Command {
+    child: StoppedChild,
+    /// Empty where Linux gives out no descriptor of it: its end is asked for too.
+    watched: Processes,
+    status: Option<ExitStatus>,
+}
+
+/// Why a run leaves its command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parting {
+    /// A handler called `exit`, or time is up: the command goes on alone.
+    RunIsOver,
+    /// Nobody reads any more: whoever started the run started the command, which is waited for.
+    Unread,
+}
+
+impl Command {
+    pub fn new(child: StoppedChild) -> Self {
+        Command { watched: Processes::of_command(child.pid()), child, status: None }
+    }
+
+    /// The process, and what it will load.
+    pub fn scope(&self) -> Scope {
+        self.child.scope()
+    }
+
+    /// Lets it run.
+    ///
+    /// # Errors
+    /// It cannot be run.
+    pub fn resume(&mut self) -> Result<()> {
+        Ok(self.child.resume()?)
+    }
+
+    /// What becomes of it when it still runs: it goes on alone, unless there is a reason to wait for it.
+    ///
+    /// # Errors
+    /// It cannot be waited for.
+    pub fn part(mut self, why: Parting, limit: TimeLimit) -> Result<Option<ExitStatus>> {
+        if self.status.is_some() {
+            return Ok(self.status);
+        }
+        let mut interrupts_seen = interrupts::count();
+        let mut until = match why {
+            _ if interrupts_seen > 0 => Some(deadline(GRACE)),
+            Parting::Unread => limit.at(),
+            Parting::RunIsOver => Some(Instant::now()),
+        };
+        loop {
+            self.status = self.child.try_wait()?;
+            if self.status.is_some() {
+                return Ok(self.status);
+            }
+            if until.is_some_and(|it| Instant::now() >= it) {
+                say(format_args!("the command goes on (process {}); it is no longer traced", self.child.pid()));
+                return Ok(None);
+            }
+            if interrupts::count() > interrupts_seen {
+                interrupts_seen = interrupts::count();
+                until = Some(deadline(GRACE));
+            }
+            poll(self.watched.fds(), GLANCE_MILLIS);
+        }
+    }
+}
+
+impl Source for Command {
+    fn descriptors(&self, _running: &Running) -> Vec<RawFd> {
+        // The end of a command that has ended is no news any more.
+        self.watched.fds().filter(|_| self.status.is_none()).collect()
+    }
+
+    fn step(&mut self, _running: &mut Running) -> Result<Progress> {
+        if self.status.is_none() {
+            self.status = self.child.try_wait()?;
+        }
+        Ok(if self.status.is_some() { Progress::Done } else { Progress::Idle })
+    }
+}

@@ -1,0 +1,113 @@
+//! What the Linux side of a run has to tell: records of handlers, processes, files mapped late.
+
+use super::{Progress, Source};
+use crate::run::prepared::failure;
+use crate::run::report::Report;
+use crate::run::running::Running;
+use crate::run::state::State;
+use anyhow::Result;
+use std::collections::BTreeSet;
+use std::os::fd::RawFd;
+use std::time::Duration;
+use xputrace_linux::{AttachError, Linux, News, Unprobed};
+use xputrace_model::loss::{Loss, Losses};
+use xputrace_tracer::Sink;
+
+/// Said once, beside the count.
+const UNFOLLOWED: &str = "some new processes are not traced, and counted as unprobed_process: too many ran at once, or \
+                          they have a pid namespace of their own within ours";
+
+/// The probes in Linux, where a script has any.
+#[derive(Debug, Default)]
+pub struct LinuxEvents {
+    /// Probes whose file nobody has mapped yet.
+    pending: BTreeSet<usize>,
+}
+
+impl LinuxEvents {
+    /// `pending` are the probes whose file nobody has mapped yet.
+    pub fn new(pending: Vec<usize>) -> Self {
+        LinuxEvents { pending: pending.into_iter().collect() }
+    }
+
+    /// Probes whose file nobody has mapped so far.
+    pub fn pending(&self) -> impl Iterator<Item = usize> + '_ {
+        self.pending.iter().copied()
+    }
+
+    /// Prints and other records of handlers.
+    fn take_records(&mut self, running: &mut Running) -> Result<()> {
+        let mut records: Vec<Vec<u8>> = Vec::new();
+        {
+            let state = &mut *running.state();
+            let Some(linux) = &mut state.linux else { return Ok(()) };
+            let names = state.pipeline.state_mut().names_mut();
+            linux.lending(names, |it| it.poll(Duration::ZERO, &mut |record| records.push(record.to_vec())))?;
+        }
+        let mut queue = running.queue();
+        for record in &records {
+            // What comes behind an `exit` has happened after the end.
+            if queue.is_over() {
+                break;
+            }
+            let handled = running.state().pipeline.state().record(record, &mut queue);
+            if !handled {
+                running.observe_hit(record);
+            }
+        }
+        running.settle(queue);
+        Ok(())
+    }
+
+    /// Children, mappings, and files that were seen only now.
+    fn follow_processes(&mut self, running: &mut Running) {
+        let plan = running.plan().clone();
+        let (mut state, report) = running.parts();
+        let State { linux, pipeline, stacks, losses, .. } = &mut *state;
+        let Some(linux) = linux else { return };
+        for event in linux.lending(pipeline.state_mut().names_mut(), Linux::processes) {
+            stacks.heard(&event);
+        }
+        for news in linux.news() {
+            match news {
+                News::Warning(it) => report.note(&it.text),
+                News::Probe(it) => {
+                    self.pending.remove(&it.probe);
+                    failure(&plan, &it).iter().for_each(|it| report.note(it));
+                }
+                News::LateFile(it) => {
+                    losses.add(Loss::UnprobedProcess, 1);
+                    report.late_file(it.file, it.micros);
+                }
+                News::Unfollowed(n) => {
+                    losses.add(Loss::UnprobedProcess, n);
+                    report.note(UNFOLLOWED);
+                }
+                News::Child(it) => child(it, losses, report),
+            }
+        }
+    }
+}
+
+/// A new process of which some time went by without uprobes.
+fn child(it: Unprobed, losses: &mut Losses, report: &mut Report) {
+    report.children += 1;
+    report.unprobed_micros += it.micros;
+    losses.add(Loss::UnprobedProcess, u64::from(it.failed.is_some() || it.micros > 0));
+    // That it has ended already is what the loss says.
+    if let Some(reason) = it.failed.filter(|it| !matches!(it, AttachError::NoSuchProcess(_))) {
+        report.note(&format!("process {} ran without uprobes: {reason}", it.pid));
+    }
+}
+
+impl Source for LinuxEvents {
+    fn descriptors(&self, running: &Running) -> Vec<RawFd> {
+        running.state().linux.iter().flat_map(Linux::fds).collect()
+    }
+
+    fn step(&mut self, running: &mut Running) -> Result<Progress> {
+        self.take_records(running)?;
+        self.follow_processes(running);
+        Ok(Progress::Idle)
+    }
+}

@@ -1,0 +1,175 @@
+//! What a run hears from. A run sleeps until one of its sources has something, then asks each in turn.
+
+pub mod command;
+pub mod linux;
+pub mod processes;
+pub mod timers;
+
+use super::running::Running;
+use crate::collectors::Collectors;
+use crate::interrupts;
+use anyhow::Result;
+use command::{Command, Parting};
+use linux::LinuxEvents;
+use processes::{Processes, poll};
+use std::os::fd::RawFd;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+use timers::{TimeLimit, Timers};
+use xputrace_tracer::CollectorTotals;
+
+/// How long a run sleeps at most while nothing happens.
+const LONGEST_SLEEP: Duration = Duration::from_millis(20);
+
+/// Something that a run hears from.
+pub trait Source {
+    /// Descriptors that are readable when there is something to do.
+    fn descriptors(&self, _running: &Running) -> Vec<RawFd> {
+        Vec::new()
+    }
+
+    /// How soon it has to be asked although none of its descriptors is readable.
+    fn due_in(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Takes what there is.
+    ///
+    /// # Errors
+    /// What ends the run: the source cannot be read any more.
+    fn step(&mut self, running: &mut Running) -> Result<Progress>;
+}
+
+/// What a step came to, in the order in which one outweighs another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Progress {
+    /// Nothing more is there now.
+    Idle,
+    /// What the run was for has ended; the run ends once no source is busy.
+    Done,
+    /// There was something, and more may follow at once.
+    Busy,
+    /// The run ends now.
+    Stop,
+}
+
+/// The sources of a run.
+pub struct Sources {
+    pub collectors: Option<Collectors>,
+    pub linux: LinuxEvents,
+    pub timers: Timers,
+    pub time_limit: TimeLimit,
+    pub target: Target,
+}
+
+/// Whom a run is about.
+pub enum Target {
+    /// `-- CMD`.
+    Command(Command),
+    /// `-p`, or with no process named, all of them.
+    Processes(Processes),
+}
+
+impl Sources {
+    /// Of a run that is over.
+    pub fn none() -> Self {
+        Sources {
+            collectors: None,
+            linux: LinuxEvents::new(Vec::new()),
+            timers: Timers::default(),
+            time_limit: TimeLimit::default(),
+            target: Target::Processes(Processes::default()),
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &dyn Source> {
+        let collectors = self.collectors.iter().map(|it| it as &dyn Source);
+        collectors.chain([&self.linux as &dyn Source, &self.timers, &self.time_limit, &self.target])
+    }
+
+    /// Sleeps until a source may have something.
+    pub fn wait(&self, running: &Running) {
+        let sleep = self.all().filter_map(Source::due_in).fold(LONGEST_SLEEP, Duration::min);
+        let descriptors: Vec<RawFd> = self.all().flat_map(|it| it.descriptors(running)).collect();
+        poll(descriptors.into_iter(), sleep.as_millis().max(1) as libc::c_int);
+    }
+
+    /// Asks each source once.
+    ///
+    /// # Errors
+    /// Those of a source.
+    pub fn step(&mut self, running: &mut Running, began: Instant) -> Result<Progress> {
+        let mut progress = match &mut self.collectors {
+            Some(collectors) => Source::step(collectors, running)?,
+            None => Progress::Idle,
+        };
+        progress = progress.max(self.linux.step(running)?);
+        if self.timers.are_due() {
+            running.refresh_builtins(&self.totals(), began.elapsed());
+            progress = progress.max(self.timers.step(running)?);
+        }
+        progress = progress.max(self.time_limit.step(running)?);
+        progress = progress.max(self.target.step(running)?);
+        Ok(progress)
+    }
+
+    /// Whether collectors record, or have left something to be read.
+    pub fn is_recording(&self) -> bool {
+        self.collectors.as_ref().is_some_and(Collectors::is_recording)
+    }
+
+    /// The collectors' own totals.
+    pub fn totals(&self) -> Vec<CollectorTotals> {
+        self.collectors.as_ref().map(Collectors::totals).unwrap_or_default()
+    }
+}
+
+impl Target {
+    /// Whether it is a command.
+    pub fn is_command(&self) -> bool {
+        matches!(self, Target::Command(_))
+    }
+
+    /// Lets a command run.
+    ///
+    /// # Errors
+    /// It cannot be run.
+    pub fn resume(&mut self) -> Result<()> {
+        match self {
+            Target::Command(command) => command.resume(),
+            Target::Processes(_) => Ok(()),
+        }
+    }
+
+    /// Leaves it alone; the status of a command that has ended.
+    ///
+    /// # Errors
+    /// The command cannot be waited for.
+    pub fn part(self, why: Parting, limit: TimeLimit) -> Result<Option<ExitStatus>> {
+        match self {
+            Target::Command(command) => command.part(why, limit),
+            Target::Processes(_) => Ok(None),
+        }
+    }
+
+    fn source(&mut self) -> &mut dyn Source {
+        match self {
+            Target::Command(command) => command,
+            Target::Processes(processes) => processes,
+        }
+    }
+}
+
+impl Source for Target {
+    fn descriptors(&self, running: &Running) -> Vec<RawFd> {
+        match self {
+            Target::Command(command) => command.descriptors(running),
+            Target::Processes(processes) => processes.descriptors(running),
+        }
+    }
+
+    fn step(&mut self, running: &mut Running) -> Result<Progress> {
+        let progress = self.source().step(running)?;
+        Ok(if interrupts::count() > 0 { Progress::Stop } else { progress })
+    }
+}

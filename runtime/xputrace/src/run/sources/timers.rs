@@ -1,0 +1,96 @@
+//! `interval` handlers and when they are due; the time limit of a run.
+
+use super::{Progress, Source};
+use crate::machine::deadline;
+use crate::run::running::Running;
+use anyhow::Result;
+use std::time::{Duration, Instant};
+use xputrace_model::plan::{Plan, Probe, Target};
+
+/// Shorter intervals would leave no time for anything else.
+const SHORTEST: Duration = Duration::from_micros(1);
+
+/// The timers of a run.
+#[derive(Debug, Default)]
+pub struct Timers(Vec<Timer>);
+
+#[derive(Debug)]
+struct Timer {
+    closure: usize,
+    every: Duration,
+    next: Instant,
+}
+
+impl Timers {
+    /// All of them begin now.
+    pub fn new(plan: &Plan) -> Self {
+        let now = Instant::now();
+        let timer = |it: &Probe| match (&it.target, it.closure) {
+            (Target::Interval { nanos }, Some(closure)) => {
+                let every = Duration::from_nanos(*nanos).max(SHORTEST);
+                Some(Timer { closure, every, next: now + every })
+            }
+            _ => None,
+        };
+        Timers(plan.probes.iter().filter_map(timer).collect())
+    }
+
+    /// Whether any is due now.
+    pub fn are_due(&self) -> bool {
+        self.due_in().is_some_and(|it| it.is_zero())
+    }
+
+    /// The closures that are due now.
+    fn due(&mut self) -> Vec<usize> {
+        let now = Instant::now();
+        let mut due = Vec::new();
+        for timer in self.0.iter_mut().filter(|it| it.next <= now) {
+            timer.next += timer.every;
+            // A late timer does not catch up: it fires once and goes on from now.
+            if timer.next <= now {
+                timer.next = now + timer.every;
+            }
+            due.push(timer.closure);
+        }
+        due
+    }
+}
+
+impl Source for Timers {
+    fn due_in(&self) -> Option<Duration> {
+        let next = self.0.iter().map(|it| it.next).min()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    fn step(&mut self, running: &mut Running) -> Result<Progress> {
+        running.run_closures(self.due());
+        Ok(Progress::Idle)
+    }
+}
+
+/// `--for`: when a run ends at the latest.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TimeLimit(Option<Instant>);
+
+impl TimeLimit {
+    /// So long from now; `None` is no limit.
+    pub fn after(time: Option<Duration>) -> Self {
+        TimeLimit(time.map(deadline))
+    }
+
+    /// The moment, where there is a limit.
+    pub fn at(self) -> Option<Instant> {
+        self.0
+    }
+}
+
+impl Source for TimeLimit {
+    fn due_in(&self) -> Option<Duration> {
+        Some(self.0?.saturating_duration_since(Instant::now()))
+    }
+
+    fn step(&mut self, _running: &mut Running) -> Result<Progress> {
+        let is_up = self.0.is_some_and(|it| Instant::now() >= it);
+        Ok(if is_up { Progress::Stop } else { Progress::Idle })
+    }
+}
