@@ -15,6 +15,7 @@ pub mod helper;
 pub mod image;
 pub mod insn;
 pub mod object;
+pub mod probe;
 pub mod vm;
 
 pub use asm::{Assembler, Label};

@@ -6,6 +6,8 @@
 //! Stacks of different sources are different keys; tables merge them by their named frames
 //! when they are printed.
 
+use xputrace_bytecode::probe::stack_word;
+
 /// Who took the stack, and so where its frames are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StackKey {
@@ -23,11 +25,11 @@ pub enum StackKey {
 }
 
 /// The word of [`StackKey::Empty`].
-pub const EMPTY: u64 = 1;
-/// Source bits of [`StackKey::LinuxUser`], in place.
-pub const SOURCE_LINUX_USER: u64 = 1 << 62;
+pub const EMPTY: u64 = stack_word::EMPTY;
+/// Source bits of [`StackKey::LinuxUser`], in place: programs in Linux write them.
+const SOURCE_LINUX_USER: u64 = stack_word::USER;
 /// Source bits of [`StackKey::LinuxKernel`], in place.
-pub const SOURCE_LINUX_KERNEL: u64 = 2 << 62;
+const SOURCE_LINUX_KERNEL: u64 = stack_word::KERNEL;
 /// Source bits of [`StackKey::Collector`], in place.
 pub const SOURCE_COLLECTOR: u64 = 3 << 62;
 
@@ -36,7 +38,8 @@ impl StackKey {
     pub fn to_word(self) -> u64 {
         match self {
             StackKey::LinuxUser { pid, exec, id } => {
-                SOURCE_LINUX_USER | (u64::from(exec) << 54) | (u64::from(pid & 0x3f_ffff) << 32) | u64::from(id)
+                let process = (u64::from(pid) & stack_word::PROCESS_MASK) << stack_word::PROCESS_SHIFT;
+                SOURCE_LINUX_USER | (u64::from(exec) << stack_word::EXEC_SHIFT) | process | u64::from(id)
             }
             StackKey::LinuxKernel { id } => SOURCE_LINUX_KERNEL | u64::from(id),
             StackKey::Collector { process, id } => {
@@ -52,7 +55,8 @@ impl StackKey {
         let id = word as u32;
         match word & (3 << 62) {
             SOURCE_LINUX_USER => {
-                StackKey::LinuxUser { pid: (word >> 32) as u32 & 0x3f_ffff, exec: (word >> 54) as u8, id }
+                let pid = (word >> stack_word::PROCESS_SHIFT) & stack_word::PROCESS_MASK;
+                StackKey::LinuxUser { pid: pid as u32, exec: (word >> stack_word::EXEC_SHIFT) as u8, id }
             }
             SOURCE_LINUX_KERNEL => StackKey::LinuxKernel { id },
             SOURCE_COLLECTOR => StackKey::Collector { process: (word >> 32) as u32 & 0x3fff_ffff, id },

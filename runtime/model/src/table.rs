@@ -13,6 +13,7 @@
 //! A map without a key and without buckets has an empty key here (the BPF map behind it is an
 //! array of one element).
 
+use crate::bucket::HIST_BITS;
 use crate::schema::Unit;
 use crate::stack::StackKey;
 use std::collections::BTreeMap;
@@ -158,6 +159,39 @@ pub enum TableKind {
 }
 
 impl TableKind {
+    /// The aggregations, each with the parameters that it has unless a call gives others.
+    pub const AGGREGATIONS: [TableKind; 9] = [
+        TableKind::Count,
+        TableKind::Sum,
+        TableKind::Min,
+        TableKind::Max,
+        TableKind::Avg,
+        TableKind::Stats,
+        TableKind::Hist { bits: HIST_BITS },
+        TableKind::Lhist { min: 0, max: 0, step: 1 },
+        TableKind::Quantiles,
+    ];
+
+    /// The aggregation that a method of this name makes.
+    pub fn of_method(name: &str) -> Option<TableKind> {
+        TableKind::AGGREGATIONS.into_iter().find(|it| it.method() == name)
+    }
+
+    /// The aggregation that a method makes which takes one value, and nothing else.
+    pub fn of_one_value(name: &str) -> Option<TableKind> {
+        TableKind::of_method(name).filter(|it| !matches!(it, TableKind::Count | TableKind::Lhist { .. }))
+    }
+
+    /// The names of all methods that aggregate.
+    pub fn methods() -> impl Iterator<Item = &'static str> + Clone {
+        TableKind::AGGREGATIONS.iter().map(|it| it.method())
+    }
+
+    /// The name of the method that makes it; `=` for a plain value.
+    pub fn method(self) -> &'static str {
+        self.verb().trim_end_matches("()")
+    }
+
     /// The method that makes it, for messages: `count()`, `=`.
     pub fn verb(self) -> &'static str {
         match self {

@@ -5,6 +5,7 @@ use crate::session::{Session, file_id};
 use crate::{declare, static_check};
 use rhai::{Dynamic, EvalAltResult, LexError, ParseError, ParseErrorType, Position};
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
+use xputrace_model::table::TableKind;
 
 /// A failure that a native function of ours raises; Rhai adds the position.
 #[derive(Clone, Debug)]
@@ -147,8 +148,7 @@ fn kind(name: &str) -> &str {
 fn is_used_as_map(text: &str, label: &Label) -> bool {
     let follows = text.get(label.span.end..).unwrap_or_default();
     let method = follows.strip_prefix('.').and_then(|it| it.split_once('(')).map_or("", |it| it.0);
-    let verbs = ["count", "sum", "min", "max", "avg", "stats", "hist", "lhist", "quantiles"];
-    follows.starts_with('[') || verbs.contains(&method)
+    follows.starts_with('[') || TableKind::of_method(method).is_some()
 }
 
 fn unknown_name(name: &str, is_used_as_map: bool, label: Label) -> Diagnostic {

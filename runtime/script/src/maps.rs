@@ -380,16 +380,7 @@ fn values(module: &mut Module) {
 
 /// The aggregations, on maps and elements.
 fn updates(engine: &mut Engine) {
-    let kinds = [
-        ("sum", TableKind::Sum),
-        ("min", TableKind::Min),
-        ("max", TableKind::Max),
-        ("avg", TableKind::Avg),
-        ("stats", TableKind::Stats),
-        ("hist", TableKind::Hist { bits: bucket::HIST_BITS }),
-        ("quantiles", TableKind::Quantiles),
-    ];
-    for (name, kind) in kinds {
+    for (name, kind) in TableKind::methods().filter_map(|it| Some((it, TableKind::of_one_value(it)?))) {
         engine.register_fn(name, move |map: &mut MapRef, x: Dynamic| map.only().update(kind, x));
         engine.register_fn(name, move |it: &mut ElementRef, x: Dynamic| it.update(kind, x));
     }

@@ -5,6 +5,7 @@ use crate::declare;
 use crate::session::Session;
 use rhai::{ASTNode, Expr, FnCallExpr, FnPtr, Position, Stmt};
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
+use xputrace_model::table::TableKind;
 
 /// Functions of the interpreter that are ours, those that declare apart.
 pub(crate) const OWN: &[&str] = &["print", "flamegraph", "exit", "str", "fit"];
@@ -49,13 +50,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("fexit", "kernel function probes are not supported yet; `tracepoint` is"),
     ("BEGIN", "write `begin(|| …)`"),
     ("END", "write `end(|| …)`"),
-    ("count", "write `@calls.count()`"),
-    ("sum", "write `@bytes.sum(x)`"),
-    ("avg", "write `@mean.avg(x)`"),
-    ("stats", "write `@time.stats(x)`"),
-    ("hist", "write `@time.hist(x)`"),
-    ("lhist", "write `@time.lhist(x, min, max, step)`"),
-    ("quantiles", "write `@time.quantiles(x)`"),
     ("delete", "write `@map[key].remove()`"),
     ("nsecs", "write `e.time`"),
     ("ustack", "write `e.ustack`, or `k.launch.ustack` for what launched a kernel"),
@@ -68,8 +62,19 @@ const ELSEWHERE: &[(&str, &str)] = &[
 ];
 
 /// What users of other tracers mean by a function, as advice.
-pub(crate) fn elsewhere(name: &str) -> Option<&'static str> {
-    ELSEWHERE.iter().find(|(other, _)| *other == name).map(|it| it.1)
+pub(crate) fn elsewhere(name: &str) -> Option<String> {
+    let known = ELSEWHERE.iter().find(|(other, _)| *other == name).map(|it| it.1.to_owned());
+    known.or_else(|| Some(format!("write `{}`", aggregation_form(TableKind::of_method(name)?))))
+}
+
+/// How an aggregation is written.
+pub(crate) fn aggregation_form(kind: TableKind) -> String {
+    let values = match kind {
+        TableKind::Count => "",
+        TableKind::Lhist { .. } => "x, min, max, step",
+        _ => "x",
+    };
+    format!("@map.{}({values})", kind.method())
 }
 
 /// Names that a declaration may begin with, for suggestions.

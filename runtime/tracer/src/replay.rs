@@ -16,6 +16,7 @@ use crate::recording::{Damage, Entry, FrameInfo, GpuKind, Hit, Meta, Reader, hit
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use xputrace_bytecode::helper;
+use xputrace_bytecode::probe::{self, pt_regs};
 use xputrace_bytecode::vm::Env;
 use xputrace_model::context::{GpuContext, WORDS, word};
 use xputrace_model::loss::{Loss, Losses};
@@ -393,16 +394,12 @@ const MOST_PROCESSES: usize = 1 << 12;
 /// Where a handler at the marker finds its words and the kernel's name; the addresses are made up.
 const WORDS_AT: u64 = 0x1000_0000;
 const SYMBOL_AT: u64 = 0x2000_0000;
-/// `struct pt_regs` of x86-64, from arch/x86/include/uapi/asm/ptrace.h: its size, and where the
-/// first two arguments lie.
-const PT_REGS: usize = 168;
-const PT_REGS_SI: usize = 104;
-const PT_REGS_DI: usize = 112;
 
 fn marker_regs() -> Vec<u8> {
-    let mut regs = vec![0; PT_REGS];
-    regs[PT_REGS_DI..PT_REGS_DI + 8].copy_from_slice(&WORDS_AT.to_le_bytes());
-    regs[PT_REGS_SI..PT_REGS_SI + 8].copy_from_slice(&0u64.to_le_bytes());
+    let mut regs = vec![0; pt_regs::SIZE];
+    for (at, value) in pt_regs::ARGUMENTS.into_iter().zip([WORDS_AT, 0]) {
+        regs[at as usize..at as usize + 8].copy_from_slice(&value.to_le_bytes());
+    }
     regs
 }
 
@@ -490,7 +487,7 @@ struct CpuEnv<'a> {
 }
 
 /// Answers of the kernel where there is no stack, and where it could not store one.
-const EFAULT: i64 = -14;
+const EFAULT: i64 = -(probe::EFAULT as i64);
 const EEXIST: i64 = -17;
 /// Where programs over a recording find the exec generation of a hit's process, from the task:
 /// for [`xputrace_model::catalog::Catalog::exec_id_offset`]. The address is made up.

@@ -6,6 +6,7 @@ use super::probe_ctx::MARKER_SLOT;
 use super::typed::{Base, Block, Expr, Kind, LocalId, MapId, Part, Stmt, StmtKind};
 use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
+use xputrace_bytecode::probe::TaskId;
 use xputrace_bytecode::{Home, helper};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::Loss;
@@ -322,7 +323,7 @@ impl Emitter<'_, '_> {
         self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, MARKER_SLOT);
         self.asm.jump_if_imm(Cond::Ge, Reg::R0, TAG_SLOTS as i32, done);
         self.asm.stx(Size::W, Reg::FP, index, Reg::R0);
-        self.process_or_thread(true);
+        self.task_id(TaskId::Process);
         self.asm.stx(Size::W, Reg::FP, SCRATCH, Reg::R0);
         self.lookup(tags, SCRATCH);
         self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);

@@ -2,7 +2,6 @@
 //! which aggregations are read while the script runs.
 
 use super::chain::{Chain, Link, unwrapped};
-use super::check::of_one_value;
 use super::scan::{How, Scan};
 use super::tables::{MAX_KEY_PARTS, Purpose, Shapes, Stored};
 use super::typed::{Base, Type};
@@ -86,7 +85,7 @@ fn is_read(how: &How) -> bool {
 fn aggregation(call: &FnCallExpr) -> Option<TableKind> {
     Some(match (&*call.name, call.args.len()) {
         ("count", 0) => TableKind::Count,
-        (name, 1) => return of_one_value(name),
+        (name, 1) => return TableKind::of_one_value(name),
         ("lhist", 4) => TableKind::Lhist {
             min: constant(&call.args[1])?,
             max: constant(&call.args[2])?,

@@ -11,10 +11,10 @@
 //! Source: `MAX_URETPROBE_DEPTH` in `include/linux/uprobes.h`.
 
 use super::emit::Emitter;
-use super::fields::regs;
 use rhai::Position;
 use xputrace_bytecode::helper;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
+use xputrace_bytecode::probe::pt_regs;
 use xputrace_model::loss::Loss;
 
 const DEEPEST: i32 = 64;
@@ -30,7 +30,7 @@ impl Emitter<'_, '_> {
         let too_deep = self.counts(Loss::ReturnTooDeep, at, None, self.end);
         self.open_calls(thread, untracked);
         self.asm.ldx(Size::W, Reg::R1, Reg::R0, 0);
-        self.asm.ldx(Size::Dw, Reg::R2, Reg::R6, regs::STACK_POINTER);
+        self.asm.ldx(Size::Dw, Reg::R2, Reg::R6, pt_regs::STACK_POINTER);
         self.asm.alu_imm(Alu::Rsh, Reg::R2, 4);
         // Never true; the verifier asks for it.
         self.asm.jump_if_imm(Cond::Gt, Reg::R1, DEEPEST, untracked);

@@ -3,20 +3,17 @@
 
 use super::build::Engine;
 use super::emit::{Emitter, SCRATCH};
-use super::fields::regs;
 use super::typed::Source;
 use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
+use xputrace_bytecode::probe::{Frames, Machine, Reader, SCRATCH_BYTES, TaskId, pt_regs};
 use xputrace_bytecode::{Label, helper};
 use xputrace_model::loss::Loss;
-use xputrace_model::stack;
 
 /// Registers of the collector's marker function: the context's words, and the tag's slot.
-const MARKER_CONTEXT: i16 = regs::ARGUMENTS[0];
-pub(super) const MARKER_SLOT: i16 = regs::ARGUMENTS[1];
+const MARKER_CONTEXT: i16 = pt_regs::ARGUMENTS[0];
+pub(super) const MARKER_SLOT: i16 = pt_regs::ARGUMENTS[1];
 
-/// errno of a stack that is not there.
-const EFAULT: i32 = 14;
 /// An odd number that spreads the bits of the number of a group of events.
 const SPREAD: i64 = 0x9e37_79b9;
 
@@ -35,8 +32,8 @@ impl Emitter<'_, '_> {
                 Some(slot) => self.load(Reg::R0, slot),
                 None => self.asm.call(helper::KTIME_GET_NS),
             },
-            Source::Pid => self.process_or_thread(true),
-            Source::Tid => self.process_or_thread(false),
+            Source::Pid => self.task_id(TaskId::Process),
+            Source::Tid => self.task_id(TaskId::Thread),
             Source::Cpu => self.asm.call(helper::GET_SMP_PROCESSOR_ID),
             Source::Uid => {
                 self.asm.call(helper::GET_CURRENT_UID_GID);
@@ -51,8 +48,8 @@ impl Emitter<'_, '_> {
                 self.asm.mov(Reg::R1, Reg::R6);
                 self.asm.call(helper::GET_ATTACH_COOKIE);
             }
-            Source::UserStack => self.user_stack(at),
-            Source::KernelStack => self.kernel_stack(at),
+            Source::UserStack => self.stack(Frames::User, at),
+            Source::KernelStack => self.stack(Frames::Kernel, at),
             Source::EntryTime => self.entry_word(0),
             Source::EntryArg(n) => self.entry_word(1 + n),
             Source::Record { offset, size, signed } => self.record_integer(offset, size, signed),
@@ -125,84 +122,28 @@ impl Emitter<'_, '_> {
         self.load(Reg::R0, SCRATCH);
     }
 
-    /// R0 = process or thread id in the tracer's namespace; 0 where the task has none there.
-    pub(super) fn process_or_thread(&mut self, process: bool) {
-        match self.build.catalog.pid_namespace() {
-            None => {
-                self.asm.call(helper::GET_CURRENT_PID_TGID);
-                if process {
-                    self.asm.alu_imm(Alu::Rsh, Reg::R0, 32);
-                } else {
-                    self.asm.alu32(Alu::Mov, Reg::R0, Reg::R0);
-                }
-            }
-            Some((device, inode)) => {
-                // `struct bpf_pidns_info { u32 pid; u32 tgid; }`: the thread, then the process.
-                self.asm.mov_imm(Reg::R1, device as i64);
-                self.asm.mov_imm(Reg::R2, inode as i64);
-                self.address(Reg::R3, SCRATCH);
-                self.asm.mov_imm(Reg::R4, 8);
-                self.asm.call(helper::GET_NS_CURRENT_PID_TGID);
-                self.asm.ldx(Size::W, Reg::R0, Reg::FP, SCRATCH + if process { 4 } else { 0 });
-            }
-        }
+    /// What of the machine decides how a probe's context is read.
+    fn machine(&self) -> Machine {
+        let catalog = self.build.catalog;
+        Machine { pid_namespace: catalog.pid_namespace(), exec_id_offset: catalog.exec_id_offset() }
     }
 
-    fn user_stack(&mut self, at: Position) {
+    /// R0 = process or thread id in the tracer's namespace; 0 where the task has none there.
+    pub(super) fn task_id(&mut self, id: TaskId) {
+        let machine = self.machine();
+        Reader { asm: &mut self.asm, machine, scratch: SCRATCH }.task_id(id);
+    }
+
+    /// R0 = the word of a stack; one that the kernel could not store is counted.
+    fn stack(&mut self, frames: Frames, at: Position) {
         let mark = self.mark();
-        let (id, exec) = (self.alloc(8), self.alloc(8));
+        let (machine, scratch) = (self.machine(), self.alloc(SCRATCH_BYTES as usize));
         let done = self.asm.label();
-        self.stack_id(helper::STACK_USER, at, done);
-        self.asm.alu32(Alu::Mov, Reg::R0, Reg::R0);
-        self.store(id, Reg::R0);
-        self.asm.st_imm(Size::Dw, Reg::FP, exec, 0);
-        if let Some(offset) = self.build.catalog.exec_id_offset() {
-            self.asm.call(helper::GET_CURRENT_TASK);
-            self.asm.mov(Reg::R3, Reg::R0);
-            self.asm.alu_imm(Alu::Add, Reg::R3, offset as i32);
-            self.address(Reg::R1, exec);
-            self.asm.mov_imm(Reg::R2, 4);
-            self.asm.call(helper::PROBE_READ_KERNEL);
-        }
-        self.process_or_thread(true);
-        self.asm.alu_imm(Alu::And, Reg::R0, 0x3f_ffff);
-        self.asm.alu_imm(Alu::Lsh, Reg::R0, 32);
-        self.load(Reg::R1, exec);
-        self.asm.alu_imm(Alu::And, Reg::R1, 0xff);
-        self.asm.alu_imm(Alu::Lsh, Reg::R1, 54);
-        self.asm.alu(Alu::Or, Reg::R0, Reg::R1);
-        self.load(Reg::R1, id);
-        self.asm.alu(Alu::Or, Reg::R0, Reg::R1);
-        self.asm.mov_imm(Reg::R1, stack::SOURCE_LINUX_USER as i64);
-        self.asm.alu(Alu::Or, Reg::R0, Reg::R1);
+        let lost = self.counts(Loss::KernelStack, at, None, done);
+        let stacks = self.build.stack_map();
+        Reader { asm: &mut self.asm, machine, scratch }.stack(frames, Reg::R6, stacks, lost);
         self.asm.place(done);
         self.release(mark);
-    }
-
-    fn kernel_stack(&mut self, at: Position) {
-        let done = self.asm.label();
-        self.stack_id(0, at, done);
-        self.asm.alu32(Alu::Mov, Reg::R0, Reg::R0);
-        self.asm.mov_imm(Reg::R1, stack::SOURCE_LINUX_KERNEL as i64);
-        self.asm.alu(Alu::Or, Reg::R0, Reg::R1);
-        self.asm.place(done);
-    }
-
-    /// R0 = id of the stack. At `none`, R0 is the word for it: where there is nothing to take
-    /// the kernel answers EFAULT, and a stack that it could not store is counted.
-    fn stack_id(&mut self, flags: i32, at: Position, none: Label) {
-        let counted = self.counts(Loss::KernelStack, at, None, none);
-        let stacks = self.build.stack_map();
-        self.asm.mov(Reg::R1, Reg::R6);
-        self.asm.ld_map(Reg::R2, stacks);
-        self.asm.mov_imm(Reg::R3, i64::from(flags));
-        self.asm.call(helper::GET_STACKID);
-        let taken = self.asm.label();
-        self.asm.jump_if_imm(Cond::Ne, Reg::R0, -EFAULT, taken);
-        self.asm.mov_imm(Reg::R0, stack::EMPTY as i64);
-        self.asm.jump(none);
-        self.asm.place(taken);
-        self.asm.jump_if_imm(Cond::Slt, Reg::R0, 0, counted);
     }
 
     fn record_integer(&mut self, offset: u32, size: u32, signed: bool) {
@@ -258,7 +199,7 @@ impl Emitter<'_, '_> {
             return;
         }
         let targets = self.build.targets_map();
-        self.process_or_thread(true);
+        self.task_id(TaskId::Process);
         self.asm.stx(Size::W, Reg::FP, SCRATCH, Reg::R0);
         self.lookup(targets, SCRATCH);
         self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, self.end);
@@ -298,7 +239,7 @@ impl Emitter<'_, '_> {
         let key = self.alloc(24);
         self.asm.call(helper::GET_CURRENT_PID_TGID);
         self.store(key, Reg::R0);
-        self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, regs::STACK_POINTER);
+        self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, pt_regs::STACK_POINTER);
         self.asm.alu_imm(Alu::Add, Reg::R0, -popped);
         self.store(key + 8, Reg::R0);
         self.store_imm(key + 16, self.probe as i64);
@@ -338,7 +279,7 @@ impl Emitter<'_, '_> {
         self.asm.call(helper::KTIME_GET_NS);
         self.store(value, Reg::R0);
         let args = self.checked.entry_args.unwrap_or(0);
-        for (n, offset) in regs::ARGUMENTS.iter().enumerate() {
+        for (n, offset) in pt_regs::ARGUMENTS.iter().enumerate() {
             let slot = value + 8 + n as i16 * 8;
             if n < args {
                 self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, *offset);

@@ -9,15 +9,13 @@
 use crate::recording::entry::{Hit, ProbeInfo, TracepointFieldInfo};
 use xputrace_bytecode::asm::AsmError;
 use xputrace_bytecode::insn::{Alu, Cond, atomic};
+use xputrace_bytecode::probe::{Frames, Machine, Reader, pt_regs};
 use xputrace_bytecode::{Assembler, Home, Image, MapKind, MapSpec, Program, ProgramKind, Reg, helper, insn::Size};
 use xputrace_model::catalog::{Catalog, TracepointFieldType, TracepointFormat};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Demand, LossSite, Place, Plan, Probe, Target, record};
 use xputrace_model::schema::Event;
-use xputrace_model::stack::{EMPTY, SOURCE_LINUX_KERNEL, SOURCE_LINUX_USER};
 
-/// Bytes of `struct pt_regs` on x86-64, with which uprobe and sample contexts begin.
-const REGISTERS: usize = 168;
 /// Most bytes of a tracepoint's record that are kept.
 const LONGEST_RECORD: usize = 1024;
 /// Bytes of the kernel's ring buffer while recording.
@@ -27,16 +25,13 @@ const STACK_FRAMES: u32 = 127;
 const STACKS: u32 = 16_384;
 /// What is counted of each probe while recording; its slots follow one another.
 const COUNTED: [Loss; 2] = [Loss::KernelRingFull, Loss::KernelStack];
-/// errno of a stack that is not there.
-const EFAULT: i32 = 14;
 
 /// Where programs keep something on their stack.
 mod slot {
     /// The key of a map of 4 bytes.
     pub(super) const KEY: i16 = -8;
-    /// `struct bpf_pidns_info { u32 pid; u32 tgid; }`: the thread, then the process.
-    pub(super) const IDS: i16 = -16;
-    pub(super) const EXEC: i16 = -24;
+    /// What the readers of the context overwrite.
+    pub(super) const SCRATCH: i16 = KEY - xputrace_bytecode::probe::SCRATCH_BYTES;
 }
 
 /// What a recording always asks of the collector.
@@ -215,9 +210,9 @@ impl<'a> Builder<'a> {
                 let kind = ProgramKind::Tracepoint { category: category.clone(), name: name.clone() };
                 (kind, size, Some(format))
             }
-            (_, Event::Profile) => (ProgramKind::PerfEvent, REGISTERS, None),
-            (_, Event::Uretprobe) => (ProgramKind::Uretprobe, REGISTERS, None),
-            _ => (ProgramKind::Uprobe, REGISTERS, None),
+            (_, Event::Profile) => (ProgramKind::PerfEvent, pt_regs::SIZE, None),
+            (_, Event::Uretprobe) => (ProgramKind::Uretprobe, pt_regs::SIZE, None),
+            _ => (ProgramKind::Uprobe, pt_regs::SIZE, None),
         })
     }
 
@@ -241,7 +236,8 @@ impl<'a> Builder<'a> {
         let (out, full) = (asm.label(), asm.label());
         asm.line(probe.site.file.0 as usize, probe.site.line, 1);
         asm.mov(Reg(6), Reg::R1);
-        self.process_ids(&mut asm);
+        self.reader(&mut asm).task_ids();
+        asm.mov(Reg(8), Reg::R0);
         if scoped {
             asm.mov(Reg::R1, Reg(8));
             asm.alu_imm(Alu::Rsh, Reg::R1, 32);
@@ -259,8 +255,8 @@ impl<'a> Builder<'a> {
         asm.st_imm(Size::W, Reg(7), at::PROBE, number as i32);
         asm.stx(Size::Dw, Reg(7), at::PID_TGID, Reg(8));
         self.facts(&mut asm, is_function);
-        self.stack(&mut asm, number, helper::STACK_USER, at::USTACK);
-        self.stack(&mut asm, number, 0, at::KSTACK);
+        self.stack(&mut asm, number, Frames::User, at::USTACK);
+        self.stack(&mut asm, number, Frames::Kernel, at::KSTACK);
         // The first word of a tracepoint's record is the kernel's own, and nothing behind its last
         // field may be read.
         let first = if matches!(probe.target, Target::Tracepoint { .. }) { 8 } else { 0 };
@@ -291,25 +287,9 @@ impl<'a> Builder<'a> {
         asm
     }
 
-    /// R8 = tgid << 32 | tid, in the tracer's pid namespace; 0 where the task has none there.
-    fn process_ids(&self, asm: &mut Assembler) {
-        match self.catalog.pid_namespace() {
-            None => {
-                asm.call(helper::GET_CURRENT_PID_TGID);
-                asm.mov(Reg(8), Reg::R0);
-            }
-            Some((device, inode)) => {
-                asm.mov_imm(Reg::R1, device as i64);
-                asm.mov_imm(Reg::R2, inode as i64);
-                address(asm, Reg::R3, slot::IDS);
-                asm.mov_imm(Reg::R4, 8);
-                asm.call(helper::GET_NS_CURRENT_PID_TGID);
-                asm.ldx(Size::W, Reg(8), Reg::FP, slot::IDS + 4);
-                asm.alu_imm(Alu::Lsh, Reg(8), 32);
-                asm.ldx(Size::W, Reg::R1, Reg::FP, slot::IDS);
-                asm.alu(Alu::Or, Reg(8), Reg::R1);
-            }
-        }
+    fn reader<'r>(&self, asm: &'r mut Assembler) -> Reader<'r> {
+        let (pid_namespace, exec_id_offset) = (self.catalog.pid_namespace(), self.catalog.exec_id_offset());
+        Reader { asm, machine: Machine { pid_namespace, exec_id_offset }, scratch: slot::SCRATCH }
     }
 
     fn facts(&self, asm: &mut Assembler, is_function: bool) {
@@ -338,55 +318,16 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Stores a stack's word: where there is nothing to take the kernel answers EFAULT; a stack
-    /// that it could not store is counted, and its word is 0.
-    fn stack(&self, asm: &mut Assembler, number: u32, flags: i32, offset: i16) {
-        let (taken, lost, done) = (asm.label(), asm.label(), asm.label());
+    /// Stores a stack's word; one that the kernel could not store is counted, and its word is 0.
+    fn stack(&self, asm: &mut Assembler, number: u32, frames: Frames, offset: i16) {
+        let (lost, done) = (asm.label(), asm.label());
         asm.st_imm(Size::Dw, Reg(7), offset, 0);
-        asm.mov(Reg::R1, Reg(6));
-        asm.ld_map(Reg::R2, self.stacks);
-        asm.mov_imm(Reg::R3, flags.into());
-        asm.call(helper::GET_STACKID);
-        asm.jump_if_imm(Cond::Ne, Reg::R0, -EFAULT, taken);
-        asm.st_imm(Size::Dw, Reg(7), offset, EMPTY as i32);
-        asm.jump(done);
-        asm.place(taken);
-        asm.jump_if_imm(Cond::Slt, Reg::R0, 0, lost);
-        match flags & helper::STACK_USER {
-            0 => asm.mov_imm(Reg::R1, SOURCE_LINUX_KERNEL as i64),
-            _ => self.owner(asm),
-        }
-        asm.alu(Alu::Or, Reg::R0, Reg::R1);
+        self.reader(asm).stack(frames, Reg(6), self.stacks, lost);
         asm.stx(Size::Dw, Reg(7), offset, Reg::R0);
         asm.jump(done);
         asm.place(lost);
         self.count(asm, number, Loss::KernelStack);
         asm.place(done);
-    }
-
-    /// R1 = the source and owner of a user stack, as in `model::stack`: bits 32 to 53 are the
-    /// process id, the 8 above them tell the programs apart that the process ran. Keeps R0.
-    fn owner(&self, asm: &mut Assembler) {
-        asm.mov(Reg(9), Reg::R0);
-        asm.st_imm(Size::Dw, Reg::FP, slot::EXEC, 0);
-        if let Some(offset) = self.catalog.exec_id_offset() {
-            asm.call(helper::GET_CURRENT_TASK);
-            asm.mov(Reg::R3, Reg::R0);
-            asm.alu_imm(Alu::Add, Reg::R3, offset as i32);
-            address(asm, Reg::R1, slot::EXEC);
-            asm.mov_imm(Reg::R2, 4);
-            asm.call(helper::PROBE_READ_KERNEL);
-        }
-        asm.mov_imm(Reg::R1, SOURCE_LINUX_USER as i64);
-        asm.ldx(Size::B, Reg::R2, Reg::FP, slot::EXEC);
-        asm.alu_imm(Alu::Lsh, Reg::R2, 54);
-        asm.alu(Alu::Or, Reg::R1, Reg::R2);
-        asm.mov(Reg::R2, Reg(8));
-        asm.alu_imm(Alu::Rsh, Reg::R2, 32);
-        asm.alu_imm(Alu::And, Reg::R2, 0x3f_ffff);
-        asm.alu_imm(Alu::Lsh, Reg::R2, 32);
-        asm.alu(Alu::Or, Reg::R1, Reg::R2);
-        asm.mov(Reg::R0, Reg(9));
     }
 
     /// Counts something that this probe lost.

@@ -1,7 +1,7 @@
 //! `switch`. Rhai keeps of a case's value only its hash, so the values are found again: every
 //! literal of the text is parsed as a case of its own, and the hashes are compared.
 
-use super::check::Checker;
+use super::Checker;
 use super::typed::{Block, Expr, Kind, Stmt, StmtKind};
 use crate::lexer;
 use rhai::{
@@ -44,7 +44,7 @@ impl Checker<'_> {
                 None => then,
             };
         }
-        let ty = otherwise.value.as_ref().map_or(super::check::missing(at).ty, |it| it.ty);
+        let ty = otherwise.value.as_ref().map_or(super::missing(at).ty, |it| it.ty);
         stmts.append(&mut otherwise.stmts);
         Expr { kind: Kind::Block(Box::new(Block { stmts, value: otherwise.value })), ty, at }
     }
@@ -92,8 +92,8 @@ impl Checker<'_> {
                 RangeCase::InclusiveInt(range, _) => (*range.start(), *range.end(), Cond::Sle),
             };
             let at = value.at;
-            let low = self.comparison(Cond::Sge, value.clone(), super::check_expr::int(from, at), at);
-            let high = self.comparison(last, value.clone(), super::check_expr::int(to, at), at);
+            let low = self.comparison(Cond::Sge, value.clone(), super::operators::int(from, at), at);
+            let high = self.comparison(last, value.clone(), super::operators::int(to, at), at);
             let inside = Expr { ty: low.ty, kind: Kind::And(vec![low, high]), at };
             ways.push(self.way(inside, &cases.expressions[range.index()], at));
         }

@@ -2,9 +2,11 @@
 //! that a handler stays one program without calls.
 
 use super::chain::unwrapped;
-use super::check::{Binding, Checker, constants, missing, text_bytes};
+use super::exprs::text_bytes;
+use super::names::constants;
 use super::tables::join_base;
 use super::typed::{Base, Block, Expr, Inlined, Kind, LocalId, Stmt, StmtKind, Type};
+use super::{Binding, Checker, missing};
 use crate::handler::{Captured, Function};
 use rhai::{ASTFlags, ASTNode, Expr as Syntax, FnCallExpr, Position, Stmt as SyntaxStmt};
 use xputrace_model::diagnostic::{Diagnostic, FileId};

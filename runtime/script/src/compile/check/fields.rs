@@ -1,22 +1,15 @@
 //! The fields of an event value: which there are at a probe, and where their values are found.
 
-use super::check::{Checker, missing};
 use super::typed::{Base, Expr, Kind, Source, Type};
+use super::{Checker, missing};
 use rhai::Position;
 use xputrace_bytecode::insn::Alu;
+use xputrace_bytecode::probe::pt_regs;
 use xputrace_model::catalog::TracepointFieldType;
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::{Diagnostic, nearest};
 use xputrace_model::plan::{Place, Target};
 use xputrace_model::schema::{self, Event, Field, FieldType, From, Unit};
-
-/// Offsets in x86-64's `struct pt_regs` (`arch/x86/include/uapi/asm/ptrace.h`).
-pub(super) mod regs {
-    /// `rdi rsi rdx rcx r8 r9`: the integer arguments, in order.
-    pub(crate) const ARGUMENTS: [i16; 6] = [112, 104, 96, 88, 72, 64];
-    pub(crate) const RETURN_VALUE: i16 = 80;
-    pub(crate) const STACK_POINTER: i16 = 152;
-}
 
 /// Bytes of text read from a `__data_loc` field.
 const DATA_LOC_BYTES: u32 = 128;
@@ -211,7 +204,7 @@ impl Checker<'_> {
             "kstack" => of(Base::Stack, Source::KernelStack),
             "probe" => self.literal(&self.handler.name.clone(), at),
             "func" => self.function_name(at),
-            "retval" => of(Base::Int, Source::Register(regs::RETURN_VALUE)),
+            "retval" => of(Base::Int, Source::Register(pt_regs::RETURN_VALUE)),
             "duration" => {
                 let (now, then) = (of(Base::Int, Source::Time), self.entry_time(at));
                 let ty = now.ty;
@@ -219,7 +212,7 @@ impl Checker<'_> {
             }
             _ => {
                 let n = name.strip_prefix("arg").and_then(|it| it.parse::<usize>().ok()).unwrap_or(0);
-                of(Base::Int, Source::Register(regs::ARGUMENTS[n.min(5)]))
+                of(Base::Int, Source::Register(pt_regs::ARGUMENTS[n.min(5)]))
             }
         }
     }

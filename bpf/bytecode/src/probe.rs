@@ -1,0 +1,179 @@
+//! Readers of what a program at a Linux probe sees: registers, process and thread ids, stacks.
+//!
+//! Whoever writes such programs (the compiler of handlers, the recorder of hits) emits these
+//! sequences from here, so that a fact about Linux stands in one place.
+
+use crate::asm::{Assembler, Label};
+use crate::helper;
+use crate::insn::{Alu, Cond, Reg, Size};
+
+/// x86-64's `struct pt_regs`, with which the contexts of function probes and samples begin.
+/// Source: `arch/x86/include/asm/ptrace.h`.
+pub mod pt_regs {
+    /// Bytes of it.
+    pub const SIZE: usize = 168;
+    /// `rdi rsi rdx rcx r8 r9`: the integer arguments, in order.
+    pub const ARGUMENTS: [i16; 6] = [112, 104, 96, 88, 72, 64];
+    /// `rax`.
+    pub const RETURN_VALUE: i16 = 80;
+    /// `rsp`.
+    pub const STACK_POINTER: i16 = 152;
+}
+
+/// The word that stands for a stack: source, owner and the id that the stack map gave.
+///
+/// ```text
+/// 63..62 source   61..54 exec generation   53..32 process   31..0 id
+/// ```
+pub mod stack_word {
+    /// Where there was nothing to take.
+    pub const EMPTY: u64 = 1;
+    /// Source bits of user frames.
+    pub const USER: u64 = 1 << 62;
+    /// Source bits of the Linux kernel's frames; such stacks have no owner.
+    pub const KERNEL: u64 = 2 << 62;
+    /// Where the process id stands, and its bits.
+    pub const PROCESS_SHIFT: u32 = 32;
+    pub const PROCESS_MASK: u64 = 0x3f_ffff;
+    /// Where the low 8 bits of the exec generation stand.
+    pub const EXEC_SHIFT: u32 = 54;
+}
+
+/// errno of a stack that is not there: kernel frames of a sample in user mode, and the like.
+pub const EFAULT: i32 = 14;
+
+/// Bytes of a program's stack that the readers of this module overwrite.
+pub const SCRATCH_BYTES: i16 = 24;
+
+/// What the readers have to know of the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// Device and inode of the pid namespace that ids are asked for in; `None` for the initial one.
+    pub pid_namespace: Option<(u64, u64)>,
+    /// Byte offset of `task_struct.self_exec_id`, where it is known.
+    pub exec_id_offset: Option<u32>,
+}
+
+/// An id of the current task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskId {
+    Process,
+    Thread,
+}
+
+/// Which frames of a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frames {
+    User,
+    Kernel,
+}
+
+/// Writes readers into a program; each leaves its value in R0 and keeps R6 to R9.
+pub struct Reader<'a> {
+    pub asm: &'a mut Assembler,
+    pub machine: Machine,
+    /// Offset from the frame pointer of [`SCRATCH_BYTES`] bytes.
+    pub scratch: i16,
+}
+
+impl Reader<'_> {
+    /// R0 = an id in the machine's pid namespace; 0 where the task has none there.
+    pub fn task_id(&mut self, id: TaskId) {
+        match (self.machine.pid_namespace, id) {
+            (None, TaskId::Process) => {
+                self.asm.call(helper::GET_CURRENT_PID_TGID);
+                self.asm.alu_imm(Alu::Rsh, Reg::R0, 32);
+            }
+            (None, TaskId::Thread) => {
+                self.asm.call(helper::GET_CURRENT_PID_TGID);
+                self.asm.alu32(Alu::Mov, Reg::R0, Reg::R0);
+            }
+            (Some(namespace), id) => {
+                self.ids_in(namespace);
+                self.load_id(Reg::R0, id);
+            }
+        }
+    }
+
+    /// R0 = process << 32 | thread, likewise.
+    pub fn task_ids(&mut self) {
+        let Some(namespace) = self.machine.pid_namespace else { return self.asm.call(helper::GET_CURRENT_PID_TGID) };
+        self.ids_in(namespace);
+        self.load_id(Reg::R0, TaskId::Process);
+        self.asm.alu_imm(Alu::Lsh, Reg::R0, 32);
+        self.load_id(Reg::R1, TaskId::Thread);
+        self.asm.alu(Alu::Or, Reg::R0, Reg::R1);
+    }
+
+    /// Leaves `struct bpf_pidns_info { u32 pid; u32 tgid; }` in the scratch: the thread, then the
+    /// process.
+    fn ids_in(&mut self, (device, inode): (u64, u64)) {
+        self.asm.mov_imm(Reg::R1, device as i64);
+        self.asm.mov_imm(Reg::R2, inode as i64);
+        self.address(Reg::R3, 0);
+        self.asm.mov_imm(Reg::R4, 8);
+        self.asm.call(helper::GET_NS_CURRENT_PID_TGID);
+    }
+
+    fn load_id(&mut self, to: Reg, id: TaskId) {
+        let at = if id == TaskId::Process { 4 } else { 0 };
+        self.asm.ldx(Size::W, to, Reg::FP, self.scratch + at);
+    }
+
+    /// R0 = the word of the current stack, [`stack_word::EMPTY`] where there is nothing to take.
+    /// Jumps to `lost` where the stack map could not store it. `context` is what the program was
+    /// given, `stacks` the stack map by index into the image's maps.
+    pub fn stack(&mut self, frames: Frames, context: Reg, stacks: usize, lost: Label) {
+        let (taken, done) = (self.asm.label(), self.asm.label());
+        self.asm.mov(Reg::R1, context);
+        self.asm.ld_map(Reg::R2, stacks);
+        self.asm.mov_imm(Reg::R3, i64::from(if frames == Frames::User { helper::STACK_USER } else { 0 }));
+        self.asm.call(helper::GET_STACKID);
+        self.asm.jump_if_imm(Cond::Ne, Reg::R0, -EFAULT, taken);
+        self.asm.mov_imm(Reg::R0, stack_word::EMPTY as i64);
+        self.asm.jump(done);
+        self.asm.place(taken);
+        self.asm.jump_if_imm(Cond::Slt, Reg::R0, 0, lost);
+        self.asm.alu32(Alu::Mov, Reg::R0, Reg::R0);
+        match frames {
+            Frames::User => self.owner(),
+            Frames::Kernel => self.source(stack_word::KERNEL),
+        }
+        self.asm.place(done);
+    }
+
+    /// R0 |= source and owner of a user stack. Programs that one process ran one after another
+    /// are told apart by the exec generation.
+    fn owner(&mut self) {
+        let (id, exec) = (self.scratch + 8, self.scratch + 16);
+        self.asm.stx(Size::Dw, Reg::FP, id, Reg::R0);
+        self.asm.st_imm(Size::Dw, Reg::FP, exec, 0);
+        if let Some(offset) = self.machine.exec_id_offset {
+            self.asm.call(helper::GET_CURRENT_TASK);
+            self.asm.mov(Reg::R3, Reg::R0);
+            self.asm.alu_imm(Alu::Add, Reg::R3, offset as i32);
+            self.address(Reg::R1, 16);
+            self.asm.mov_imm(Reg::R2, 4);
+            self.asm.call(helper::PROBE_READ_KERNEL);
+        }
+        self.task_id(TaskId::Process);
+        self.asm.alu_imm(Alu::And, Reg::R0, stack_word::PROCESS_MASK as i32);
+        self.asm.alu_imm(Alu::Lsh, Reg::R0, stack_word::PROCESS_SHIFT as i32);
+        self.asm.ldx(Size::B, Reg::R1, Reg::FP, exec);
+        self.asm.alu_imm(Alu::Lsh, Reg::R1, stack_word::EXEC_SHIFT as i32);
+        self.asm.alu(Alu::Or, Reg::R0, Reg::R1);
+        self.asm.ldx(Size::Dw, Reg::R1, Reg::FP, id);
+        self.asm.alu(Alu::Or, Reg::R0, Reg::R1);
+        self.source(stack_word::USER);
+    }
+
+    fn source(&mut self, bits: u64) {
+        self.asm.mov_imm(Reg::R1, bits as i64);
+        self.asm.alu(Alu::Or, Reg::R0, Reg::R1);
+    }
+
+    fn address(&mut self, to: Reg, offset: i16) {
+        self.asm.mov(to, Reg::FP);
+        self.asm.alu_imm(Alu::Add, to, i32::from(self.scratch + offset));
+    }
+}

@@ -1,0 +1,167 @@
+//! Functions and methods of compiled handlers, and where a string has a text.
+
+use super::Checker;
+use super::exprs::is_poison;
+use super::operators::negated;
+use super::typed::{Base, Expr, Kind, Type, Where};
+use rhai::{Expr as Syntax, FnCallExpr, Position};
+use xputrace_model::diagnostic::{Diagnostic, nearest};
+use xputrace_model::plan::Place;
+
+/// Bytes of `str()` unless a length is given, and at most.
+const TEXT_BYTES: u32 = 128;
+const MAX_TEXT_BYTES: i64 = 240;
+/// The functions of compiled handlers.
+const FUNCTIONS: &[&str] = &["print", "exit", "str", "min", "max", "abs"];
+
+impl Checker<'_> {
+    pub(super) fn value_method(&mut self, value: Expr, call: &FnCallExpr, at: Position) -> Expr {
+        if value.ty.base == Base::Unknown {
+            // Of a map that is not assigned to yet: the next round knows.
+            return value;
+        }
+        match (&*call.name, call.args.len()) {
+            (method, 1) if value.ty.base.is_string() && Where::of(method).is_some() => {
+                let place = Where::of(method).unwrap_or(Where::Anywhere);
+                self.matching(place, value, &call.args[0], at)
+            }
+            ("min" | "max", 1) => {
+                let other = self.integer(&call.args[0]);
+                self.pick(call.name == "max", value, other, at)
+            }
+            ("abs", 0) => self.absolute(value, at),
+            (name, _) => {
+                let diagnostic = Diagnostic::error(
+                    "unknown-method",
+                    format!("{} has no method `{name}`", value.ty.base.noun()),
+                    self.label(at),
+                );
+                let help = match value.ty.base {
+                    Base::Name | Base::Text(_) => {
+                        "a string has `contains(\"x\")`, `starts_with(\"x\")` and `ends_with(\"x\")`; `interpret(|k| …)` has all methods"
+                    }
+                    Base::Stack => "a stack is a part of a key, or printed",
+                    _ => "a number has `min(x)`, `max(x)` and `abs()`",
+                };
+                self.poison(diagnostic.help(help), at)
+            }
+        }
+    }
+
+    /// Whether a string has a text at a place.
+    pub(super) fn matching(&mut self, place: Where, value: Expr, wanted: &Syntax, at: Position) -> Expr {
+        let wanted = self.expr(wanted);
+        let of = |kind| Expr { kind, ty: Type::of(Base::Bool), at };
+        match (&value.kind, wanted.kind) {
+            _ if is_poison(&value) => value,
+            (Kind::Literal(text), Kind::Literal(wanted)) => of(Kind::Const(place.holds(text, &wanted).into())),
+            (_, Kind::Literal(_)) if value.ty.base == Base::Name && self.place == Place::Linux => {
+                let message = "the text of this name is not known in the kernel";
+                let diagnostic = Diagnostic::error("name-as-text", message, self.label(value.at))
+                    .help("compare it whole, `==`, or narrow what is probed: `uprobe(\"libc:mem*\", …)`");
+                self.poison(diagnostic, at)
+            }
+            (_, Kind::Literal(wanted)) => of(Kind::Match(place, Box::new(value), wanted)),
+            _ => {
+                let diagnostic = Diagnostic::error(
+                    "not-constant",
+                    "what is looked for must be text that is known when the script is compiled",
+                    self.label(wanted.at),
+                )
+                .help("write it in quotes, or keep it in a variable of the script's top level");
+                self.poison(diagnostic, at)
+            }
+        }
+    }
+
+    pub(super) fn call(&mut self, call: &FnCallExpr, at: Position) -> Expr {
+        if call.op_token.is_some() {
+            return self.operator(call, at);
+        }
+        if let Some(value) = self.script_call(call, at) {
+            return value;
+        }
+        match (&*call.name, &call.args[..]) {
+            _ if !call.namespace.is_empty() => self.unknown_module_function(call, at),
+            ("contains", [map, key]) => self.contains(map, key, at),
+            ("!", [value]) => {
+                let value = self.condition(value);
+                negated(value, at)
+            }
+            ("min" | "max", [a, b]) => {
+                let (a, b) = (self.integer(a), self.integer(b));
+                self.pick(call.name == "max", a, b, at)
+            }
+            ("abs", [value]) => {
+                let value = self.integer(value);
+                self.absolute(value, at)
+            }
+            ("str", [address]) => self.user_text(address, None, at),
+            ("str", [address, bytes]) => self.user_text(address, Some(bytes), at),
+            ("print" | "exit", arguments) if arguments.len() < 2 => {
+                self.no_value("the value of this call", at, "call it as a statement of its own")
+            }
+            (name, _) if FUNCTIONS.contains(&name) => {
+                let diagnostic = Diagnostic::error(
+                    "arguments",
+                    format!("`{name}` is not called with {} values", call.args.len()),
+                    self.label(at),
+                );
+                self.poison(diagnostic, at)
+            }
+            (name, _) => {
+                let mut diagnostic = Diagnostic::error(
+                    "unknown-function",
+                    format!("`{name}` is no function of compiled handlers"),
+                    self.label(at),
+                );
+                if let Some(help) = crate::static_check::elsewhere(name) {
+                    return self.poison(diagnostic.help(help), at);
+                }
+                if crate::declare::names().any(|it| it == name) {
+                    return self.poison(diagnostic.help("call it at the top level, outside of handlers"), at);
+                }
+                if let Some(near) = nearest(name, FUNCTIONS.iter().copied()) {
+                    diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
+                }
+                let diagnostic =
+                    diagnostic.help(format!("there are: {}, and functions of the script", FUNCTIONS.join(" ")));
+                self.poison(diagnostic, at)
+            }
+        }
+    }
+
+    pub(super) fn unknown_module_function(&mut self, call: &FnCallExpr, at: Position) -> Expr {
+        let name = format!("{}::{}", call.namespace, call.name);
+        let diagnostic = Diagnostic::error(
+            "unknown-function",
+            format!("there is no function `{name}` with {} parameters", call.args.len()),
+            self.label(at),
+        );
+        self.poison(diagnostic, at)
+    }
+
+    pub(super) fn user_text(&mut self, address: &Syntax, bytes: Option<&Syntax>, at: Position) -> Expr {
+        let address = self.integer(address);
+        if self.place != Place::Linux {
+            let diagnostic = Diagnostic::error(
+                "no-memory",
+                "`str()` reads the target's memory, which only a CPU probe can",
+                self.label(at),
+            )
+            .help("read it in a `uprobe` and pass it on in a map");
+            return self.poison(diagnostic, at);
+        }
+        let bytes = match bytes.map(|it| self.expr(it)) {
+            None => TEXT_BYTES,
+            Some(Expr { kind: Kind::Const(n), .. }) if (1..=MAX_TEXT_BYTES).contains(&n) => n as u32,
+            Some(other) => {
+                let message = format!("the length of a string is a constant from 1 to {MAX_TEXT_BYTES}");
+                let diagnostic =
+                    Diagnostic::error("arguments", message, self.label(other.at)).help("write `str(e.arg0, 64)`");
+                return self.poison(diagnostic, at);
+            }
+        };
+        Expr { kind: Kind::UserText(Box::new(address), bytes), ty: Type::of(Base::Text(bytes)), at }
+    }
+}

@@ -1,0 +1,331 @@
+//! Expressions and chains, typed.
+
+use super::chain::{Chain, Link, map_name, unwrapped};
+use super::operators::int;
+use super::tables::{NAME_TEXT_BYTES, join_base, join_unit};
+use super::typed::{Base, Block, Expr, Kind, Type};
+use super::{Checker, missing};
+use crate::units;
+use rhai::{Expr as Syntax, FlowControl, Position, Stmt as SyntaxStmt};
+use xputrace_bytecode::insn::Alu;
+use xputrace_model::diagnostic::Diagnostic;
+use xputrace_model::schema::Unit;
+
+/// Bytes of a string that is put together: more would not fit beside what else is on the stack.
+const MAX_CONCAT_BYTES: u32 = 256;
+
+impl Checker<'_> {
+    pub(super) fn expr(&mut self, expr: &Syntax) -> Expr {
+        let expr = unwrapped(expr);
+        let at = match expr {
+            Syntax::Dot(..) | Syntax::Index(..) => expr.start_position(),
+            _ => expr.position(),
+        };
+        match expr {
+            Syntax::IntegerConstant(n, _) => int(*n, at),
+            Syntax::BoolConstant(b, _) => Expr { kind: Kind::Const(i64::from(*b)), ty: Type::of(Base::Bool), at },
+            Syntax::StringConstant(text, _) => self.text_constant(text, at),
+            Syntax::CharConstant(c, _) => self.literal(&c.to_string(), at),
+            Syntax::Unit(_) => missing(at),
+            Syntax::Stmt(block) => self.block_value(block.statements(), at),
+            Syntax::FnCall(call, at) => self.call(call, *at),
+            Syntax::And(parts, _) => self.all(parts.iter(), at, Kind::And),
+            Syntax::Or(parts, _) => self.all(parts.iter(), at, Kind::Or),
+            Syntax::Coalesce(parts, _) => self.coalesce(parts, at),
+            Syntax::Variable(..) | Syntax::Dot(..) | Syntax::Index(..) => self.chain(&Chain::of(expr)),
+            Syntax::FloatConstant(..) => {
+                let diagnostic = Diagnostic::error("float", "handlers compute with integers", self.label(at))
+                    .help("use a smaller unit: `1.5.ms` is 1500000 nanoseconds, 3 / 2 is 1");
+                self.poison(diagnostic, at)
+            }
+            Syntax::InterpolatedString(pieces, _) => {
+                let pieces = pieces.iter().map(|it| self.expr(it)).collect();
+                self.concat(pieces, at)
+            }
+            Syntax::DynamicConstant(..) => {
+                self.no_value("a closure", at, "make it a function of the script: `fn name(x) { … }`")
+            }
+            Syntax::Array(..) => self.no_value("a list", at, "lists are keys only: `@m[a, b]`, `[a, b] in @m`"),
+            Syntax::Map(..) => self.no_value("an object map", at, "use several maps, or several parts of a key"),
+            _ => self.no_value("this expression", at, "wrap the handler in `interpret(…)` if it needs all of Rhai"),
+        }
+    }
+
+    /// Texts end at a NUL wherever they are bytes, and one behind it would be lost.
+    pub(super) fn text_constant(&mut self, text: &str, at: Position) -> Expr {
+        if !text.contains('\0') {
+            return self.literal(text, at);
+        }
+        let diagnostic = Diagnostic::error("nul", "a string of a handler has no NUL in it", self.label(at))
+            .help("leave it out: what the target's strings hold ends at a NUL");
+        self.poison(diagnostic, at)
+    }
+
+    /// A head and what is applied to it.
+    pub(super) fn chain(&mut self, chain: &Chain) -> Expr {
+        if let Some(name) = map_name(chain.head) {
+            return self.map_value(&name, chain);
+        }
+        if let Syntax::Variable(variable, _, _) = chain.head
+            && self.is_event(&variable.1)
+            && !chain.links.is_empty()
+        {
+            return self.event_value(&chain.links);
+        }
+        if let Syntax::Variable(variable, _, _) = chain.head
+            && let Some((Link::Method(call, at), rest)) = chain.links.split_first()
+            && call.name == "call"
+            && let Some(function) = self.closure(&variable.1)
+        {
+            let value = self.inline(&function, &call.args, *at);
+            return self.links(value, rest);
+        }
+        let head = match chain.head {
+            Syntax::Variable(variable, _, at) => self.lookup_value(&variable.1, *at),
+            other => self.expr(other),
+        };
+        self.links(head, &chain.links)
+    }
+
+    pub(super) fn event_value(&mut self, links: &[Link]) -> Expr {
+        let mut path = Vec::new();
+        for link in links {
+            match link {
+                Link::Property(name, at) => path.push((*name, *at)),
+                Link::Index(index, at) => match unwrapped(index) {
+                    Syntax::StringConstant(name, _) => path.push((name.as_str(), *at)),
+                    _ => break,
+                },
+                Link::Method(..) => break,
+            }
+        }
+        if path.is_empty() {
+            let at = match links[0] {
+                Link::Method(call, at) => {
+                    let instead = format!("fields are read without parentheses: `e.{}`", call.name);
+                    return self.no_value("a call on the event", at, &instead);
+                }
+                Link::Property(_, at) | Link::Index(_, at) => at,
+            };
+            return self.no_value("this use of the event", at, "read one of its fields");
+        }
+        let resolved = self.field(&path);
+        if matches!(resolved.expr.ty.base, Base::Unknown) {
+            return resolved.expr;
+        }
+        self.links(resolved.expr, &links[resolved.used..])
+    }
+
+    pub(super) fn links(&mut self, mut value: Expr, links: &[Link]) -> Expr {
+        for link in links {
+            value = match link {
+                // What it is has been said to be a mistake already.
+                _ if is_poison(&value) => return value,
+                Link::Property(name, at) if units::is_unit(name) => self.in_unit(value, name, *at),
+                Link::Property("human", at) => {
+                    self.no_value("`.human` outside a print", *at, "write it inside the string: `${x.human}`")
+                }
+                Link::Property(name, at) => {
+                    let noun = value.ty.base.noun();
+                    let diagnostic =
+                        Diagnostic::error("unknown-field", format!("{noun} has no field `{name}`"), self.label(*at))
+                            .help(format!("a number has the units {}", units::names()));
+                    self.poison(diagnostic, *at)
+                }
+                Link::Method(call, at) => self.value_method(value, call, *at),
+                Link::Index(_, at) => self.no_value("indexing this value", *at, "only maps have elements"),
+            };
+        }
+        value
+    }
+
+    /// `n.ms`: nanoseconds, of a constant by what the top level says too.
+    pub(super) fn in_unit(&mut self, value: Expr, unit: &str, at: Position) -> Expr {
+        let ty = Type::with(Base::Int, Unit::Nanos);
+        match (&value.kind, units::whole(1, unit)) {
+            (Kind::Const(n), _) if value.ty.base == Base::Int => match units::whole(*n, unit) {
+                Some(nanos) => Expr { ty, ..int(nanos, at) },
+                None => {
+                    let (message, help) = units::refusal(*n, unit);
+                    let diagnostic = Diagnostic::error("unit", message, self.label(at)).help(help);
+                    self.poison(diagnostic, at)
+                }
+            },
+            (_, Some(one)) if unit != "hz" => {
+                let product = self.arithmetic(Alu::Mul, value, int(one, at), at);
+                Expr { ty, ..product }
+            }
+            _ => self.no_value("`.hz` of a value that is not constant", at, "write the time between two: `1.s / x`"),
+        }
+    }
+
+    /// An integer; other types are answered.
+    pub(super) fn integer(&mut self, expr: &Syntax) -> Expr {
+        let value = self.expr(expr);
+        self.expect(value, Base::Int)
+    }
+
+    pub(super) fn condition(&mut self, expr: &Syntax) -> Expr {
+        let value = self.expr(expr);
+        self.expect(value, Base::Bool)
+    }
+
+    pub(super) fn expect(&mut self, value: Expr, base: Base) -> Expr {
+        if value.ty.base == base || value.ty.base == Base::Unknown {
+            return value;
+        }
+        let mut diagnostic = Diagnostic::error(
+            "type",
+            format!("this is {}, and {} is needed here", value.ty.base.noun(), base.noun()),
+            self.label(value.at),
+        );
+        if base == Base::Bool && value.ty.base == Base::Int {
+            diagnostic = diagnostic.help("compare it: `x != 0`");
+        }
+        let at = value.at;
+        self.poison(diagnostic, at)
+    }
+
+    pub(super) fn all<'s>(
+        &mut self,
+        parts: impl Iterator<Item = &'s Syntax>,
+        at: Position,
+        kind: fn(Vec<Expr>) -> Kind,
+    ) -> Expr {
+        let parts: Vec<Expr> = parts.map(|it| self.condition(it)).collect();
+        Expr { kind: kind(parts), ty: Type::of(Base::Bool), at }
+    }
+
+    pub(super) fn coalesce(&mut self, parts: &[Syntax], at: Position) -> Expr {
+        let parts: Vec<Expr> = parts.iter().map(|it| self.expr(it)).collect();
+        let mut ty = Type::of(Base::Unknown).maybe(true);
+        for part in &parts {
+            ty = Type { optional: part.ty.optional, ..self.unified(ty, part) };
+        }
+        Expr { kind: Kind::Coalesce(parts), ty, at }
+    }
+
+    /// The type of either of two values.
+    pub(super) fn unified(&mut self, ty: Type, value: &Expr) -> Type {
+        let width = |base: Base| match (base, &value.kind) {
+            (Base::Text(n), Kind::Literal(text)) => Base::Text(n.max(text.len() as u32)),
+            (base, _) => base,
+        };
+        match join_base(ty.base, value.ty.base) {
+            Some(base) => Type {
+                base: width(base),
+                optional: ty.optional || value.ty.optional,
+                unit: join_unit(ty.unit, value.ty.unit),
+            },
+            None => {
+                let label = self.label(value.at);
+                self.error(Diagnostic::error(
+                    "type",
+                    format!("this is {}, and the other value {}", value.ty.base.noun(), ty.base.noun()),
+                    label,
+                ));
+                ty
+            }
+        }
+    }
+
+    pub(super) fn if_value(&mut self, flow: &FlowControl, at: Position) -> Expr {
+        let condition = self.condition(&flow.expr);
+        let then = self.block(flow.body.statements(), true);
+        let otherwise = self.block(flow.branch.statements(), true);
+        self.choice(condition, then, otherwise, at)
+    }
+
+    pub(super) fn choice(&mut self, condition: Expr, then: Block, otherwise: Block, at: Position) -> Expr {
+        let mut ty = match &then.value {
+            Some(value) => value.ty,
+            None => Type::of(Base::Unknown).maybe(true),
+        };
+        ty = match &otherwise.value {
+            Some(value) => self.unified(ty, value),
+            None => ty.maybe(true),
+        };
+        Expr { kind: Kind::If(Box::new(condition), Box::new(then), Box::new(otherwise)), ty, at }
+    }
+
+    pub(super) fn block_value(&mut self, stmts: &[SyntaxStmt], at: Position) -> Expr {
+        let block: Block = self.block(stmts, true);
+        let ty = block.value.as_ref().map_or(Type::of(Base::Unknown).maybe(true), |it| it.ty);
+        Expr { kind: Kind::Block(Box::new(block)), ty, at }
+    }
+
+    /// Strings and numbers, one behind the other; what is known is joined now.
+    pub(super) fn concat(&mut self, pieces: Vec<Expr>, at: Position) -> Expr {
+        let mut parts: Vec<Expr> = Vec::new();
+        for piece in flattened(pieces) {
+            if piece.ty.base == Base::Stack {
+                let diagnostic = Diagnostic::error("type", "a stack cannot be put into a string", self.label(piece.at))
+                    .help("print it, or make it a part of the key of its own: `@m[k.launch.ustack, …]`");
+                return self.poison(diagnostic, at);
+            }
+            match (parts.last_mut().map(|it| &mut it.kind), known_text(&piece)) {
+                (Some(Kind::Literal(before)), Some(text)) => before.push_str(&text),
+                (_, Some(text)) => parts.push(self.literal(&text, piece.at)),
+                (_, None) => parts.push(piece),
+            }
+        }
+        match &parts[..] {
+            [] => return self.literal("", at),
+            [Expr { kind: Kind::Literal(text), .. }] => return self.literal(&text.clone(), at),
+            _ => {}
+        }
+        let bytes: u32 = parts.iter().map(piece_bytes).sum();
+        if bytes > MAX_CONCAT_BYTES {
+            let message =
+                format!("this string can take {bytes} bytes, and a handler makes strings of {MAX_CONCAT_BYTES}");
+            let diagnostic = Diagnostic::error("string-too-long", message, self.label(at))
+                .help("use the parts as parts of a key, `@m[a, b]`, or read less: `str(ptr, 32)`")
+                .help("`print` takes longer ones");
+            return self.poison(diagnostic, at);
+        }
+        Expr { kind: Kind::Concat(parts), ty: Type::of(Base::Text(bytes)), at }
+    }
+}
+
+/// What stands for a value that was said to be a mistake.
+pub(super) fn is_poison(value: &Expr) -> bool {
+    value.ty.base == Base::Unknown && matches!(value.kind, Kind::Const(_))
+}
+
+/// Pieces of strings that are put together themselves count each.
+pub(super) fn flattened(pieces: Vec<Expr>) -> Vec<Expr> {
+    let inner = |piece: Expr| match piece.kind {
+        Kind::Concat(parts) => parts,
+        _ => vec![piece],
+    };
+    pieces.into_iter().flat_map(inner).collect()
+}
+
+/// The text of a value that is known while compiling.
+pub(super) fn known_text(piece: &Expr) -> Option<String> {
+    match (&piece.kind, piece.ty.base) {
+        (Kind::Literal(text), _) => Some(text.clone()),
+        (Kind::Const(n), Base::Bool) => Some((*n != 0).to_string()),
+        (Kind::Const(n), _) => Some(n.to_string()),
+        (Kind::Missing, _) => Some("-".into()),
+        _ => None,
+    }
+}
+
+/// Bytes that a value's text takes at most.
+pub(super) fn piece_bytes(piece: &Expr) -> u32 {
+    match piece.ty.base {
+        Base::Int | Base::Unknown | Base::Stack => "-9223372036854775808".len() as u32,
+        Base::Bool => "false".len() as u32,
+        Base::Name | Base::Text(_) => text_bytes(piece).max(1),
+    }
+}
+
+/// Bytes that a string takes as text.
+pub(in crate::compile) fn text_bytes(value: &Expr) -> u32 {
+    match (&value.kind, value.ty.base) {
+        (Kind::Literal(text), _) => text.len() as u32,
+        (_, Base::Text(n)) => n,
+        _ => NAME_TEXT_BYTES,
+    }
+}

@@ -1,0 +1,290 @@
+//! Maps: their elements, keys, plain values and aggregations.
+
+use super::chain::{Chain, Link, key_parts, map_name, unwrapped};
+use super::tables::{MAX_KEY_PARTS, Purpose, Stored};
+use super::typed::{Base, Expr, Kind, MapId, Stmt, StmtKind, Type, Where};
+use super::{Checker, missing};
+use crate::static_check::aggregation_form;
+use rhai::{Expr as Syntax, FnCallExpr, Position};
+use xputrace_bytecode::insn::Alu;
+use xputrace_model::diagnostic::{Diagnostic, Label, nearest};
+use xputrace_model::plan::Place;
+use xputrace_model::table::TableKind;
+
+/// Most buckets of a linear histogram.
+const MAX_LINEAR_BUCKETS: i128 = 10_000;
+
+/// A map's element as a handler names it.
+pub(super) struct Element<'a> {
+    pub(super) map: MapId,
+    pub(super) keys: Vec<Expr>,
+    pub(super) rest: Vec<Link<'a>>,
+    pub(super) label: Label,
+}
+
+impl Checker<'_> {
+    pub(super) fn map_assignment(
+        &mut self,
+        name: &str,
+        chain: &Chain,
+        op: Option<&str>,
+        rhs: &Syntax,
+        at: Position,
+    ) -> Option<Stmt> {
+        let element = self.element(name, chain)?;
+        let (map, keys, label) = (element.map, element.keys, element.label);
+        if !element.rest.is_empty() {
+            self.unsupported("assigning to part of an element", at, "use one map for each value");
+            return None;
+        }
+        if let Some(diagnostic) = self.aggregation_assigned(name, chain, rhs) {
+            self.shapes.list[map].written = true;
+            self.error(diagnostic);
+            return None;
+        }
+        let value = self.expr(rhs);
+        self.shapes.use_as(map, Purpose::Plain, &label, self.diagnostics);
+        let atomic = op.and_then(|op| match op {
+            "+" => Some(Alu::Add),
+            "-" => Some(Alu::Sub),
+            "&" => Some(Alu::And),
+            "|" => Some(Alu::Or),
+            "^" => Some(Alu::Xor),
+            _ => None,
+        });
+        if value.ty.base.is_string() && op.is_some() {
+            let whole = format!("store a whole string: `{name}[key] = `…${{x}}…``");
+            self.unsupported("growing a string in a map", at, &whole);
+            return None;
+        }
+        let literal = literal_of(&value);
+        let stored = Stored::new(value.ty.maybe(false), literal);
+        self.shapes.use_value(map, stored, &label, self.diagnostics);
+        let kind = match (op, atomic) {
+            (None, _) => StmtKind::Store(map, keys, value),
+            (Some(_), Some(alu)) => StmtKind::Change(map, keys, alu, value),
+            (Some(op), None) => {
+                let ty = self.shapes.value(map);
+                let current = Expr { kind: Kind::Read(map, keys.clone()), ty, at };
+                let value = self.binary(op, current, value, at);
+                StmtKind::Store(map, keys, value)
+            }
+        };
+        Some(Stmt { kind, at })
+    }
+
+    /// bpftrace's `@calls = count()`.
+    pub(super) fn aggregation_assigned(&self, name: &str, chain: &Chain, rhs: &Syntax) -> Option<Diagnostic> {
+        let Syntax::FnCall(call, at) = unwrapped(rhs) else { return None };
+        let kind = TableKind::of_method(&call.name)?;
+        let method = kind.method();
+        if matches!(kind, TableKind::Min | TableKind::Max) && call.args.len() == 2 {
+            return None;
+        }
+        let element = if chain.links.is_empty() { name.to_owned() } else { format!("{name}[…]") };
+        let given = if call.args.is_empty() { "" } else { "…" };
+        let message = format!("`{method}` is a method of the map");
+        Some(
+            Diagnostic::error("aggregation", message, self.label(*at))
+                .help(format!("write `{element}.{method}({given})`")),
+        )
+    }
+
+    pub(super) fn map_method(&mut self, name: &str, chain: &Chain, call: &FnCallExpr, at: Position) -> Option<Stmt> {
+        let method = &*call.name;
+        let without_call =
+            Chain { head: chain.head, links: chain.links[..chain.links.len() - 1].to_vec(), safe: chain.safe };
+        match method {
+            "clear" | "top" | "len" | "keys" | "values" => {
+                let label = self.label(at);
+                self.error(
+                    Diagnostic::error(
+                        "interpreter-only",
+                        format!("`{name}.{method}` is not for compiled handlers"),
+                        label,
+                    )
+                    .help("use it in an `interval`, `begin` or `end` handler")
+                    .help("a compiled handler can remove one element: `@m[key].remove()`"),
+                );
+                return None;
+            }
+            "remove" => {
+                let element = self.element(name, &without_call)?;
+                self.shapes.use_as(element.map, Purpose::Plain, &element.label, self.diagnostics);
+                return Some(Stmt { kind: StmtKind::Remove(element.map, element.keys), at });
+            }
+            _ => {}
+        }
+        if TableKind::of_method(method).is_none() {
+            let label = self.label(at);
+            let mut diagnostic = Diagnostic::error("unknown-method", format!("a map has no method `{method}`"), label);
+            if let Some(near) = nearest(method, TableKind::methods().chain(["remove"])) {
+                diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
+            }
+            self.error(
+                diagnostic.help(format!("it has: {} remove", TableKind::methods().collect::<Vec<_>>().join(" "))),
+            );
+            return None;
+        }
+        let element = self.element(name, &without_call)?;
+        self.shapes.list[element.map].written = true;
+        let (kind, value) = self.aggregation(call, at)?;
+        self.shapes.use_as(element.map, Purpose::Aggregate(kind), &element.label, self.diagnostics);
+        if let Some(value) = &value {
+            let stored = Stored::new(value.ty.maybe(false), None);
+            self.shapes.use_value(element.map, stored, &element.label, self.diagnostics);
+        }
+        Some(Stmt { kind: StmtKind::Aggregate(element.map, element.keys, value), at })
+    }
+
+    /// The kind of an aggregation and the value it takes, from its call.
+    pub(super) fn aggregation(&mut self, call: &FnCallExpr, at: Position) -> Option<(TableKind, Option<Expr>)> {
+        let kind = match (&*call.name, call.args.len()) {
+            ("count", 0) => return Some((TableKind::Count, None)),
+            (name, 1) if TableKind::of_one_value(name).is_some() => TableKind::of_one_value(name)?,
+            ("hist", 2) => TableKind::Hist { bits: self.sub_bits(&call.args[1])? },
+            ("lhist", 4) => self.linear(call, at)?,
+            (name, _) => {
+                let known = TableKind::of_method(name)?;
+                let takes = match known {
+                    TableKind::Count => "no value",
+                    TableKind::Lhist { .. } => "four values",
+                    _ => "one value",
+                };
+                let form = aggregation_form(known);
+                let diagnostic = Diagnostic::error("arguments", format!("`{name}` takes {takes}"), self.label(at));
+                self.error(diagnostic.help(format!("write `{form}`")));
+                return None;
+            }
+        };
+        Some((kind, Some(self.integer(&call.args[0]))))
+    }
+
+    pub(super) fn sub_bits(&mut self, bits: &Syntax) -> Option<u32> {
+        let n = self.constant(bits)?;
+        if (0..=5).contains(&n) {
+            return Some(n as u32);
+        }
+        let label = self.label(bits.position());
+        self.error(Diagnostic::error("arguments", "sub-bucket bits are 0 to 5", label));
+        None
+    }
+
+    pub(super) fn linear(&mut self, call: &FnCallExpr, at: Position) -> Option<TableKind> {
+        let (min, max, step) =
+            (self.constant(&call.args[1])?, self.constant(&call.args[2])?, self.constant(&call.args[3])?);
+        let buckets = (i128::from(max) - i128::from(min)) / i128::from(step.max(1));
+        if step < 1 || max <= min || buckets > MAX_LINEAR_BUCKETS {
+            let label = self.label(at);
+            self.error(Diagnostic::error("arguments", "these are no bounds of a linear histogram", label).help(
+                format!(
+                    "lhist(x, min, max, step): min below max, step at least 1, at most {MAX_LINEAR_BUCKETS} buckets"
+                ),
+            ));
+            return None;
+        }
+        Some(TableKind::Lhist { min, max, step })
+    }
+
+    /// The map and key of `@m[…]`, and what follows the key.
+    pub(super) fn element<'c>(&mut self, name: &str, chain: &Chain<'c>) -> Option<Element<'c>> {
+        let label = self.label(chain.head.position());
+        let map = self.shapes.id(name, &label);
+        match self.place {
+            Place::Linux => self.shapes.list[map].in_linux = true,
+            _ => self.shapes.list[map].in_tracer = true,
+        }
+        let (keys, rest) = match chain.links.split_first() {
+            Some((Link::Index(index, _), rest)) => match self.key(index, &label) {
+                Some(keys) => (keys, rest),
+                None => {
+                    // One mistake is enough: the map is not also called unassigned.
+                    self.shapes.list[map].written = true;
+                    return None;
+                }
+            },
+            _ => (Vec::new(), &chain.links[..]),
+        };
+        if let Some(Link::Index(_, at)) = rest.first() {
+            self.unsupported("indexing an element again", *at, &format!("write `{name}[a, b]` for a key of two parts"));
+            return None;
+        }
+        let rest = match rest.split_first() {
+            Some((Link::Property("value", _), rest)) => rest.to_vec(),
+            _ => rest.to_vec(),
+        };
+        self.use_key(map, &keys, &label);
+        Some(Element { map, keys, rest, label })
+    }
+
+    pub(super) fn use_key(&mut self, map: MapId, keys: &[Expr], label: &Label) {
+        let stored = keys.iter().map(|it| Stored::new(it.ty, literal_of(it))).collect();
+        self.shapes.use_key(map, stored, label, self.diagnostics);
+    }
+
+    pub(super) fn key(&mut self, index: &Syntax, label: &Label) -> Option<Vec<Expr>> {
+        let parts = key_parts(index);
+        if parts.len() > MAX_KEY_PARTS {
+            self.error(Diagnostic::error(
+                "too-many-keys",
+                format!("a key has at most {MAX_KEY_PARTS} parts, this one {}", parts.len()),
+                label.clone(),
+            ));
+            return None;
+        }
+        Some(parts.into_iter().map(|it| self.expr(it)).collect())
+    }
+
+    pub(super) fn map_value(&mut self, name: &str, chain: &Chain) -> Expr {
+        let at = chain.head.position();
+        let Some(element) = self.element(name, chain) else { return missing(at) };
+        if let Some(Purpose::Aggregate(kind)) = self.shapes.purpose(element.map) {
+            let diagnostic = Diagnostic::error(
+                "aggregation-read",
+                format!("`{name}` is an aggregation ({}) and cannot be read in a compiled handler", kind.verb()),
+                element.label,
+            )
+            .help("aggregations are kept in parts and merged when an `interval` or `end` handler reads them")
+            .help(format!("to read it here, keep a plain value: `{name} += …`"));
+            return self.poison(diagnostic, at);
+        }
+        let ty = self.shapes.value(element.map);
+        let read = Expr { kind: Kind::Read(element.map, element.keys), ty, at };
+        self.links(read, &element.rest)
+    }
+
+    pub(super) fn contains(&mut self, map: &Syntax, key: &Syntax, at: Position) -> Expr {
+        let Some(name) = map_name(map) else {
+            let whole = self.expr(map);
+            return match whole.ty.base {
+                Base::Name | Base::Text(_) => self.matching(Where::Anywhere, whole, key, at),
+                _ => self.no_value("`in` something that is no map", at, "write `key in @map`, `\"part\" in k.name`"),
+            };
+        };
+        let label = self.label(map.position());
+        let id = self.shapes.id(&name, &label);
+        match self.place {
+            Place::Linux => self.shapes.list[id].in_linux = true,
+            _ => self.shapes.list[id].in_tracer = true,
+        }
+        let Some(keys) = self.key(key, &label) else { return missing(at) };
+        self.use_key(id, &keys, &label);
+        if let Some(Purpose::Aggregate(_)) = self.shapes.purpose(id) {
+            let diagnostic = Diagnostic::error(
+                "aggregation-read",
+                format!("`{name}` is an aggregation and cannot be looked into in a compiled handler"),
+                label,
+            )
+            .help("keep a plain value beside it: `@seen[key] = true`");
+            return self.poison(diagnostic, at);
+        }
+        Expr { kind: Kind::Contains(id, keys), ty: Type::of(Base::Bool), at }
+    }
+}
+
+pub(super) fn literal_of(expr: &Expr) -> Option<&str> {
+    match &expr.kind {
+        Kind::Literal(text) => Some(text),
+        _ => None,
+    }
+}

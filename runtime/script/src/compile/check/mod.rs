@@ -1,0 +1,194 @@
+//! Syntax to typed statements: names are resolved, types found, constants folded, and all that
+//! cannot be compiled is answered with what to write instead.
+//!
+//! The same walk infers the shapes of maps: it is repeated until they no longer change, and only
+//! the last round's diagnostics are kept.
+
+mod calls;
+mod exprs;
+mod fields;
+mod inline;
+mod maps;
+mod names;
+mod operators;
+mod stmts;
+mod switch;
+
+use super::tables::Shapes;
+use super::typed::{Base, Block, Checked, Expr, Kind, LocalId, Type};
+use super::unit::Unit;
+use super::{chain, tables, typed};
+use crate::handler::{Captured, Handler, Staged};
+use inline::Frame;
+use names::constants;
+use rhai::{Position, Stmt as SyntaxStmt};
+use xputrace_model::catalog::Catalog;
+use xputrace_model::diagnostic::{Diagnostic, FileId, Label};
+use xputrace_model::plan::{Place, Target};
+
+/// The code of a probe at a function that its file does not have.
+pub(super) const NO_SUCH_FUNCTION: &str = "no-such-function";
+
+struct Checker<'a> {
+    staged: &'a Staged,
+    catalog: &'a dyn Catalog,
+    handler: &'a Handler,
+    place: Place,
+    tests_launch: bool,
+    shapes: &'a mut Shapes,
+    diagnostics: &'a mut Vec<Diagnostic>,
+    checked: Checked,
+    /// The file whose text is looked at.
+    file: FileId,
+    scopes: Vec<Vec<(String, Binding)>>,
+    loops: usize,
+    /// The functions that are being compiled in place, outermost first.
+    frames: Vec<Frame>,
+    /// Calls that were compiled in place so far.
+    inlined: usize,
+}
+
+/// What a name of a handler stands for.
+#[derive(Clone)]
+enum Binding {
+    Local(LocalId),
+    Constant(Captured),
+    Event,
+}
+
+impl Checker<'_> {
+    pub(super) fn label(&self, at: Position) -> Label {
+        self.staged.label(self.file, at)
+    }
+
+    pub(super) fn error(&mut self, diagnostic: Diagnostic) {
+        self.diagnostics.push(diagnostic);
+    }
+
+    /// Reports a mistake and stands in for the value, of a type that fits anywhere.
+    pub(super) fn poison(&mut self, diagnostic: Diagnostic, at: Position) -> Expr {
+        self.error(diagnostic);
+        Expr { kind: Kind::Const(0), ty: Type::of(Base::Unknown), at }
+    }
+
+    pub(super) fn literal(&mut self, text: &str, at: Position) -> Expr {
+        Expr { kind: Kind::Literal(text.into()), ty: Type::of(Base::Name), at }
+    }
+
+    /// Whether what is probed exists on this machine, as far as that is known beforehand.
+    pub(super) fn check_target(&mut self) {
+        let (code, why, help) = match &self.handler.target {
+            Target::Tracepoint { category, name } => {
+                let Err(why) = self.catalog.tracepoint(category, name) else { return };
+                (
+                    "unknown-tracepoint",
+                    why,
+                    format!("`xputrace list 'tracepoint:{category}:*'` shows those of this machine"),
+                )
+            }
+            Target::Function { object, function } => {
+                let Err(why) = self.catalog.function(object, function) else { return };
+                (NO_SUCH_FUNCTION, why, format!("`xputrace list 'uprobe:{object}:*'` shows those that can be probed"))
+            }
+            _ => return,
+        };
+        self.error(Diagnostic::error(code, why, self.pattern_label()).help(help));
+    }
+
+    /// The pattern as it stands in the declaration, where it stands there as it is; else the declaration.
+    pub(super) fn pattern_label(&self) -> Label {
+        let declared = self.handler.declared_at.clone();
+        let file = self.staged.sources.files.get(declared.file.0 as usize);
+        let behind = file.and_then(|it| it.text.get(declared.span.end..)).unwrap_or_default();
+        // The handler begins at its bars.
+        let before_handler = behind.split('|').next().unwrap_or_default();
+        let pattern = self.handler.name.split_once(':').map_or("", |it| it.1);
+        match before_handler.find(&format!("\"{pattern}\"")) {
+            Some(at) => {
+                let start = declared.span.end + at;
+                Label { span: start..start + pattern.len() + 2, ..declared }
+            }
+            None => declared,
+        }
+    }
+
+    /// The statements of a block in a scope of their own; the last expression is its value.
+    pub(super) fn block(&mut self, stmts: &[SyntaxStmt], with_value: bool) -> Block {
+        self.scopes.push(Vec::new());
+        let mut block = Block::default();
+        let (last, front) = match stmts.split_last() {
+            Some((last, front)) if with_value => (Some(last), front),
+            _ => (None, stmts),
+        };
+        for stmt in front {
+            block.stmts.extend(self.stmt(stmt));
+        }
+        match last {
+            Some(SyntaxStmt::Expr(expr)) if !self.is_action(expr) => block.value = Some(self.expr(expr)),
+            Some(SyntaxStmt::Return(Some(value), flags, _))
+                if self.returns_at_its_end() && !flags.contains(rhai::ASTFlags::BREAK) =>
+            {
+                block.value = Some(self.expr(value));
+            }
+            Some(SyntaxStmt::If(flow, at)) => block.value = Some(self.if_value(flow, *at)),
+            Some(SyntaxStmt::Switch(it, at)) => block.value = Some(self.switch(&it.0, &it.1, true, *at)),
+            Some(SyntaxStmt::Block(inner)) => {
+                let at = inner.position();
+                block.value = Some(self.block_value(inner.statements(), at));
+            }
+            Some(other) => block.stmts.extend(self.stmt(other)),
+            None => {}
+        }
+        self.scopes.pop();
+        block
+    }
+
+    pub(super) fn unsupported(&mut self, what: &str, at: Position, instead: &str) {
+        let label = self.label(at);
+        self.error(
+            Diagnostic::error("unsupported", format!("{what} cannot be compiled in a handler"), label).help(instead),
+        );
+    }
+
+    pub(super) fn no_value(&mut self, what: &str, at: Position, instead: &str) -> Expr {
+        self.unsupported(what, at, instead);
+        Expr { kind: Kind::Const(0), ty: Type::of(Base::Unknown), at }
+    }
+}
+
+/// Checks one handler at the place that was chosen for it.
+pub(super) fn check(
+    staged: &Staged,
+    catalog: &dyn Catalog,
+    unit: &Unit,
+    shapes: &mut Shapes,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> Checked {
+    let handler = unit.handler;
+    let mut outer = constants(&handler.captured);
+    if !handler.parameter.is_empty() {
+        outer.push((handler.parameter.clone(), Binding::Event));
+    }
+    let mut checker = Checker {
+        staged,
+        catalog,
+        handler,
+        place: unit.place,
+        tests_launch: unit.scan.tests_launch,
+        shapes,
+        diagnostics,
+        checked: Checked::default(),
+        file: handler.file,
+        scopes: vec![outer],
+        loops: 0,
+        frames: Vec::new(),
+        inlined: 0,
+    };
+    checker.check_target();
+    checker.checked.body = checker.block(&handler.body, false);
+    checker.checked
+}
+
+pub(super) fn missing(at: Position) -> Expr {
+    Expr { kind: Kind::Missing, ty: Type::of(Base::Unknown).maybe(true), at }
+}

@@ -1,0 +1,83 @@
+//! What a name stands for: variables, captured values, the event.
+
+use super::typed::{Base, Expr, Kind, Stmt, StmtKind, Type};
+use super::{Binding, Checker, missing};
+use crate::handler::Captured;
+use rhai::{Expr as Syntax, Position};
+use xputrace_model::diagnostic::{Diagnostic, nearest};
+
+impl Checker<'_> {
+    pub(super) fn lookup_value(&mut self, name: &str, at: Position) -> Expr {
+        match self.lookup(name) {
+            Some(Binding::Local(local)) => Expr { kind: Kind::Local(local), ty: self.checked.locals[local], at },
+            Some(Binding::Constant(value)) => self.captured(name, &value, at),
+            Some(Binding::Event) => {
+                let diagnostic = Diagnostic::error("event-value", "the event is no value of its own", self.label(at))
+                    .help(format!("read one of its fields, such as `{name}.time`"));
+                self.poison(diagnostic, at)
+            }
+            None => self.unknown_variable(name, at),
+        }
+    }
+
+    pub(super) fn is_event(&self, name: &str) -> bool {
+        matches!(self.lookup(name), Some(Binding::Event))
+    }
+
+    pub(super) fn lookup(&self, name: &str) -> Option<Binding> {
+        let bindings = self.scopes.iter().rev().flat_map(|scope| scope.iter().rev());
+        bindings.into_iter().find(|it| it.0 == name).map(|it| it.1.clone())
+    }
+
+    pub(super) fn captured(&mut self, name: &str, value: &Captured, at: Position) -> Expr {
+        let of = |base, n| Expr { kind: Kind::Const(n), ty: Type::of(base), at };
+        match value {
+            Captured::Int(n) => of(Base::Int, *n),
+            Captured::Bool(b) => of(Base::Bool, i64::from(*b)),
+            Captured::Str(text) => self.text_constant(text, at),
+            Captured::Unit => missing(at),
+            Captured::Closure(_) => {
+                let diagnostic = Diagnostic::error("function-value", format!("`{name}` is a function"), self.label(at))
+                    .help(format!("call it: `{name}.call(…)`"));
+                self.poison(diagnostic, at)
+            }
+            Captured::Other(ty) => {
+                let diagnostic = Diagnostic::error(
+                    "captured-type",
+                    format!("`{name}` is {ty}, which has no meaning in a compiled handler"),
+                    self.label(at),
+                )
+                .help("integers, booleans and strings can be used; wrap the handler in `interpret(…)` for others");
+                self.poison(diagnostic, at)
+            }
+        }
+    }
+
+    pub(super) fn unknown_variable(&mut self, name: &str, at: Position) -> Expr {
+        let known: Vec<String> = self.scopes.iter().flatten().map(|it| it.0.clone()).collect();
+        let mut diagnostic =
+            Diagnostic::error("unknown-variable", format!("there is no variable `{name}`"), self.label(at));
+        if let Some(near) = nearest(name, known.iter().map(String::as_str)) {
+            diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
+        }
+        let diagnostic = diagnostic.help(format!("a map is written `@{name}`"));
+        self.poison(diagnostic, at)
+    }
+
+    pub(super) fn declaration(&mut self, name: &str, value: &Syntax, at: Position) -> Option<Stmt> {
+        if name.starts_with('_') {
+            self.unsupported("a variable whose name begins with `_`", at, "choose another name");
+            return None;
+        }
+        let value = self.expr(value);
+        let local = self.checked.locals.len();
+        self.checked.locals.push(value.ty);
+        self.scopes.last_mut()?.push((name.into(), Binding::Local(local)));
+        Some(Stmt { kind: StmtKind::Set(local, value), at })
+    }
+}
+
+/// The variables that captured values are in a body.
+pub(super) fn constants(captured: &[(String, Captured)]) -> Vec<(String, Binding)> {
+    captured.iter().map(|(name, value)| (name.clone(), Binding::Constant(value.clone()))).collect()
+}

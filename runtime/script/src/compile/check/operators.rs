@@ -1,0 +1,232 @@
+//! Operators: arithmetic, comparisons, and the units of what they compute.
+
+use super::Checker;
+use super::chain::{Chain, Link, unwrapped};
+use super::tables::{join_base, join_unit};
+use super::typed::{Base, Block, Expr, Kind, Source, Type};
+use rhai::{Expr as Syntax, FnCallExpr, Position};
+use xputrace_bytecode::insn::{Alu, Cond};
+use xputrace_model::context::word;
+use xputrace_model::diagnostic::Diagnostic;
+use xputrace_model::schema::Unit;
+
+impl Checker<'_> {
+    pub(super) fn operator(&mut self, call: &FnCallExpr, at: Position) -> Expr {
+        match &call.args[..] {
+            [value] => match &*call.name {
+                "!" => {
+                    let value = self.condition(value);
+                    negated(value, at)
+                }
+                "-" => {
+                    let value = self.integer(value);
+                    match value.kind {
+                        Kind::Const(n) => Expr { ty: value.ty, ..int(n.wrapping_neg(), at) },
+                        _ => Expr { ty: value.ty.maybe(false), kind: Kind::Neg(Box::new(value)), at },
+                    }
+                }
+                "+" => self.integer(value),
+                name => self.no_value(&format!("the operator `{name}`"), at, "use + - * / % & | ^ << >>"),
+            },
+            [a, b] => {
+                if matches!(&*call.name, "==" | "!=")
+                    && let Some(tested) = self.launch_test(a, b, at)
+                {
+                    return if call.name == "==" { tested } else { negated(tested, at) };
+                }
+                let (a, b) = (self.expr(a), self.expr(b));
+                self.binary(&call.name, a, b, at)
+            }
+            _ => self.no_value("this operator", at, "use + - * / % & | ^ << >>"),
+        }
+    }
+
+    /// `k.launch == ()`: whether the kernel was joined.
+    pub(super) fn launch_test(&mut self, a: &Syntax, b: &Syntax, at: Position) -> Option<Expr> {
+        let launch = match (unwrapped(a), unwrapped(b)) {
+            (launch, Syntax::Unit(_)) | (Syntax::Unit(_), launch) => launch,
+            _ => return None,
+        };
+        let chain = Chain::of(launch);
+        let Syntax::Variable(variable, _, _) = chain.head else { return None };
+        let [Link::Property("launch", _)] = chain.links[..] else { return None };
+        if !self.is_event(&variable.1) {
+            return None;
+        }
+        self.checked.reads.add(word::JOINED);
+        let joined = Expr { kind: Kind::Source(Source::Word(word::JOINED)), ty: Type::of(Base::Int), at };
+        Some(Expr {
+            kind: Kind::Compare(Cond::Eq, Box::new(joined), Box::new(int(0, at))),
+            ty: Type::of(Base::Bool),
+            at,
+        })
+    }
+
+    pub(super) fn binary(&mut self, op: &str, a: Expr, b: Expr, at: Position) -> Expr {
+        if op == "+" && (a.ty.base.is_string() || b.ty.base.is_string()) {
+            // Unlike in `${…}`, both have to be there.
+            let there = |it: Expr| Expr { ty: it.ty.maybe(false), ..it };
+            return self.concat(vec![there(a), there(b)], at);
+        }
+        let alu = match op {
+            "+" => Alu::Add,
+            "-" => Alu::Sub,
+            "*" => Alu::Mul,
+            "/" => Alu::Div,
+            "%" => Alu::Mod,
+            "&" => Alu::And,
+            "|" => Alu::Or,
+            "^" => Alu::Xor,
+            "<<" => Alu::Lsh,
+            ">>" => Alu::Arsh,
+            "==" | "!=" => return self.equality(op == "!=", a, b, at),
+            "<" => return self.comparison(Cond::Slt, a, b, at),
+            "<=" => return self.comparison(Cond::Sle, a, b, at),
+            ">" => return self.comparison(Cond::Sgt, a, b, at),
+            ">=" => return self.comparison(Cond::Sge, a, b, at),
+            ".." | "..=" => return self.no_value("a range", at, "ranges are for `for i in 0..n`"),
+            other => return self.no_value(&format!("the operator `{other}`"), at, "use + - * / % & | ^ << >>"),
+        };
+        if matches!(op, "&" | "|") && a.ty.base == Base::Bool && b.ty.base == Base::Bool {
+            let parts = vec![a, b];
+            let kind = if op == "&" { Kind::And(parts) } else { Kind::Or(parts) };
+            return Expr { kind, ty: Type::of(Base::Bool), at };
+        }
+        self.arithmetic(alu, a, b, at)
+    }
+
+    pub(super) fn arithmetic(&mut self, op: Alu, a: Expr, b: Expr, at: Position) -> Expr {
+        let (a, b) = (self.expect(a, Base::Int), self.expect(b, Base::Int));
+        let unit = unit_of(op, a.ty.unit, b.ty.unit);
+        let ty = Type::with(Base::Int, unit);
+        if matches!((op, &b.kind), (Alu::Div | Alu::Mod, Kind::Const(0))) && b.ty.base == Base::Int {
+            let diagnostic = Diagnostic::error("division-by-zero", "this divides by zero", self.label(at));
+            return self.poison(diagnostic, at);
+        }
+        match (&a.kind, &b.kind) {
+            (Kind::Const(x), Kind::Const(y)) => Expr { ty, ..int(fold(op, *x, *y), at) },
+            _ => Expr { kind: Kind::Binary(op, Box::new(a), Box::new(b)), ty, at },
+        }
+    }
+
+    pub(super) fn comparison(&mut self, cond: Cond, a: Expr, b: Expr, at: Position) -> Expr {
+        if a.ty.base.is_string() && b.ty.base.is_string() {
+            let help = "they are equal or not, or have a part: `==`, `.contains(\"x\")`, `.starts_with(\"x\")`";
+            return self.no_value("an order of strings", at, help);
+        }
+        let (a, b) = (self.expect(a, Base::Int), self.expect(b, Base::Int));
+        Expr { kind: Kind::Compare(cond, Box::new(a), Box::new(b)), ty: Type::of(Base::Bool), at }
+    }
+
+    pub(super) fn equality(&mut self, not: bool, a: Expr, b: Expr, at: Position) -> Expr {
+        let of = |kind| Expr { kind, ty: Type::of(Base::Bool), at };
+        let equal = match (&a.kind, &b.kind) {
+            (_, Kind::Missing) => of(Kind::IsMissing(Box::new(a))),
+            (Kind::Missing, _) => of(Kind::IsMissing(Box::new(b))),
+            _ if compared_twice(&a, &b) && !(a.is_simple() && b.is_simple()) => {
+                let mut stmts = Vec::new();
+                let (a, b) = (self.settled(a, &mut stmts), self.settled(b, &mut stmts));
+                let value = Some(self.equality(false, a, b, at));
+                of(Kind::Block(Box::new(Block { stmts, value })))
+            }
+            _ if a.ty.base.is_string() || b.ty.base.is_string() => self.same_text(a, b, at),
+            _ => {
+                let _ = self.unified(a.ty, &b);
+                of(Kind::Compare(Cond::Eq, Box::new(a), Box::new(b)))
+            }
+        };
+        if not { negated(equal, at) } else { equal }
+    }
+
+    /// Equality of strings; a kernel's name is equal to its mangled form as well.
+    pub(super) fn same_text(&mut self, a: Expr, b: Expr, at: Position) -> Expr {
+        let of = |kind| Expr { kind, ty: Type::of(Base::Bool), at };
+        if join_base(a.ty.base, b.ty.base).is_none() {
+            let _ = self.unified(a.ty, &b);
+        }
+        let symbol =
+            symbol_beside(&a).map(|it| (it, b.clone())).or_else(|| symbol_beside(&b).map(|it| (it, a.clone())));
+        let same = of(Kind::Same(Box::new(a), Box::new(b)));
+        match symbol {
+            Some((symbol, other)) => of(Kind::Or(vec![same, of(Kind::Same(Box::new(symbol), Box::new(other)))])),
+            None => same,
+        }
+    }
+
+    pub(super) fn pick(&mut self, larger: bool, a: Expr, b: Expr, at: Position) -> Expr {
+        let (a, b) = (self.expect(a, Base::Int), self.expect(b, Base::Int));
+        let ty = Type::with(Base::Int, join_unit(a.ty.unit, b.ty.unit));
+        Expr { kind: Kind::Pick(larger, Box::new(a), Box::new(b)), ty, at }
+    }
+
+    pub(super) fn absolute(&mut self, value: Expr, at: Position) -> Expr {
+        let value = self.expect(value, Base::Int);
+        Expr { ty: value.ty.maybe(false), kind: Kind::Abs(Box::new(value)), at }
+    }
+}
+
+/// Whether an equality computes its sides twice: to see whether both are there, or to compare
+/// with a name and with its symbol.
+pub(super) fn compared_twice(a: &Expr, b: &Expr) -> bool {
+    (a.ty.optional && b.ty.optional) || symbol_beside(a).is_some() || symbol_beside(b).is_some()
+}
+
+pub(super) fn negated(value: Expr, at: Position) -> Expr {
+    Expr { kind: Kind::Not(Box::new(value)), ty: Type::of(Base::Bool), at }
+}
+
+/// The symbol field that belongs to a name field, of the kernel or of its launch.
+pub(super) fn symbol_beside(expr: &Expr) -> Option<Expr> {
+    let source = |at_word| Expr { kind: Kind::Source(Source::Word(at_word)), ..expr.clone() };
+    match &expr.kind {
+        Kind::Source(Source::Word(word::NAME)) => Some(source(word::SYMBOL)),
+        Kind::Source(Source::Word(word::LAUNCH_NAME)) => Some(source(word::LAUNCH_SYMBOL)),
+        Kind::Joined(inner) => symbol_beside(inner).map(|it| Expr { kind: Kind::Joined(Box::new(it)), ..expr.clone() }),
+        _ => None,
+    }
+}
+
+/// What a result measures: sums keep the unit, a time divided by a time has none.
+pub(super) fn unit_of(op: Alu, a: Unit, b: Unit) -> Unit {
+    match (op, a, b) {
+        (Alu::Sub, Unit::Clock, Unit::Clock) | (Alu::Mod, Unit::Clock, Unit::Nanos) => Unit::Nanos,
+        (Alu::Add | Alu::Sub, Unit::Clock, Unit::Nanos) | (Alu::Add, Unit::Nanos, Unit::Clock) => Unit::Clock,
+        (Alu::Add | Alu::Sub | Alu::And | Alu::Or | Alu::Xor, a, b) => join_unit(a, b),
+        (Alu::Mul, Unit::None, unit) | (Alu::Mul, unit, Unit::None) => unit,
+        (Alu::Mul, ..) => Unit::None,
+        (Alu::Div, unit, Unit::None) => unit,
+        (Alu::Div, ..) => Unit::None,
+        (_, unit, _) => unit,
+    }
+}
+
+pub(super) fn fold(op: Alu, a: i64, b: i64) -> i64 {
+    match op {
+        Alu::Add => a.wrapping_add(b),
+        Alu::Sub => a.wrapping_sub(b),
+        Alu::Mul => a.wrapping_mul(b),
+        Alu::Div => {
+            if b == 0 {
+                0
+            } else {
+                a.wrapping_div(b)
+            }
+        }
+        Alu::Mod => {
+            if b == 0 {
+                0
+            } else {
+                a.wrapping_rem(b)
+            }
+        }
+        Alu::And => a & b,
+        Alu::Or => a | b,
+        Alu::Xor => a ^ b,
+        Alu::Lsh => a.wrapping_shl(b as u32),
+        _ => a.wrapping_shr(b as u32),
+    }
+}
+
+pub(super) fn int(n: i64, at: Position) -> Expr {
+    Expr { kind: Kind::Const(n), ty: Type::of(Base::Int), at }
+}

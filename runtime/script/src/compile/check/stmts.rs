@@ -1,0 +1,360 @@
+//! Statements: assignments, branches, loops and prints.
+
+use super::chain::{Chain, Link, map_name, unwrapped};
+use super::exprs::text_bytes;
+use super::tables::{Purpose, join_base};
+use super::typed::{Base, Block, Expr, Kind, LocalId, Part, Stmt, StmtKind};
+use super::{Binding, Checker};
+use crate::handler::Captured;
+use rhai::{Expr as Syntax, FnCallExpr, Position, Stmt as SyntaxStmt};
+use xputrace_model::diagnostic::Diagnostic;
+use xputrace_model::schema::Event;
+
+/// Most iterations of a `for`, which is unrolled.
+const MAX_ITERATIONS: i64 = 64;
+
+impl Checker<'_> {
+    pub(super) fn stmt(&mut self, stmt: &SyntaxStmt) -> Option<Stmt> {
+        let at = stmt.position();
+        let kind = match stmt {
+            SyntaxStmt::Noop(_) | SyntaxStmt::Share(_) => return None,
+            SyntaxStmt::Expr(expr) => return self.expr_stmt(expr),
+            SyntaxStmt::FnCall(call, at) => return self.call_stmt(call, *at),
+            SyntaxStmt::Assignment(it) => {
+                let op = it.0.get_op_assignment_info().map(|info| info.5);
+                return self.assignment(&it.1.lhs, op, &it.1.rhs, it.0.position());
+            }
+            SyntaxStmt::Var(it, ..) => return self.declaration(&it.0.name, &it.1, at),
+            SyntaxStmt::If(flow, _) => {
+                let condition = self.condition(&flow.expr);
+                let then = self.block(flow.body.statements(), false);
+                StmtKind::If(condition, then, self.block(flow.branch.statements(), false))
+            }
+            SyntaxStmt::Block(block) => StmtKind::Block(self.block(block.statements(), false)),
+            SyntaxStmt::For(it, _) => StmtKind::Loop(self.iterations(&it.0.name, it.1.is_some(), &it.2, at)?),
+            SyntaxStmt::BreakLoop(None, flags, _) if self.loops > 0 => {
+                if flags.contains(rhai::ASTFlags::BREAK) {
+                    StmtKind::Break
+                } else {
+                    StmtKind::Continue
+                }
+            }
+            SyntaxStmt::Return(value, flags, _) => {
+                if flags.contains(rhai::ASTFlags::BREAK) {
+                    self.unsupported("throw", at, "end the handler with `return`");
+                }
+                return Some(self.leave(value.as_deref(), at));
+            }
+            SyntaxStmt::While(..) | SyntaxStmt::Do(..) => {
+                let instead = "write `for i in 0..16 { if !(condition) { break; } … }`: a bound of at most 64, known when the script starts";
+                self.unsupported("a loop without a bound", at, instead);
+                return None;
+            }
+            SyntaxStmt::Switch(it, _) => StmtKind::Eval(self.switch(&it.0, &it.1, false, at)),
+            SyntaxStmt::TryCatch(..) => {
+                self.unsupported("try", at, "compiled handlers throw nothing; test for `()` instead");
+                return None;
+            }
+            _ => {
+                self.unsupported("this statement", at, "wrap the handler in `interpret(…)` if it needs all of Rhai");
+                return None;
+            }
+        };
+        Some(Stmt { kind, at })
+    }
+
+    pub(super) fn iterations(
+        &mut self,
+        name: &str,
+        counted: bool,
+        flow: &rhai::FlowControl,
+        at: Position,
+    ) -> Option<Vec<Block>> {
+        if counted {
+            self.unsupported("a `for` with a counter", at, "write `for i in 0..n`");
+            return None;
+        }
+        let values = self.loop_values(&flow.expr)?;
+        self.loops += 1;
+        let mut blocks = Vec::new();
+        for value in values {
+            self.scopes.push(vec![(name.into(), Binding::Constant(value))]);
+            blocks.push(self.block(flow.body.statements(), false));
+            self.scopes.pop();
+        }
+        self.loops -= 1;
+        Some(blocks)
+    }
+
+    pub(super) fn loop_values(&mut self, over: &Syntax) -> Option<Vec<Captured>> {
+        let at = over.position();
+        let values = match unwrapped(over) {
+            Syntax::FnCall(call, _) if matches!(&*call.name, ".." | "..=") && call.args.len() == 2 => {
+                let (from, to) = (self.constant(&call.args[0])?, self.constant(&call.args[1])?);
+                let to = if call.name == "..=" { to.saturating_add(1) } else { to };
+                if to.saturating_sub(from) > MAX_ITERATIONS {
+                    let label = self.label(at);
+                    self.error(
+                        Diagnostic::error(
+                            "loop-too-long",
+                            format!(
+                                "this loop would run {} times; it is unrolled, so at most {MAX_ITERATIONS}",
+                                to.saturating_sub(from)
+                            ),
+                            label,
+                        )
+                        .help("loop less, or do it in an `interval` or `end` handler"),
+                    );
+                    return None;
+                }
+                (from..to).map(Captured::Int).collect()
+            }
+            Syntax::Array(items, _) if items.len() <= MAX_ITERATIONS as usize => {
+                let mut values = Vec::new();
+                for item in items {
+                    match self.expr(item).kind {
+                        Kind::Literal(text) => values.push(Captured::Str(text)),
+                        Kind::Const(n) => values.push(Captured::Int(n)),
+                        _ => {
+                            self.unsupported(
+                                "a loop over values that are not constant",
+                                at,
+                                "loop over a constant range",
+                            );
+                            return None;
+                        }
+                    }
+                }
+                values
+            }
+            _ => {
+                self.unsupported("this loop", at, "write `for i in 0..n` with a constant `n` of at most 64");
+                return None;
+            }
+        };
+        Some(values)
+    }
+
+    /// A value that must be known while compiling.
+    pub(super) fn constant(&mut self, expr: &Syntax) -> Option<i64> {
+        let value = self.expr(expr);
+        if let Kind::Const(n) = value.kind {
+            return Some(n);
+        }
+        let label = self.label(value.at);
+        self.error(
+            Diagnostic::error("not-constant", "this must be known when the script is compiled", label)
+                .help("use a number, or a variable of the script's top level"),
+        );
+        None
+    }
+
+    pub(super) fn assignment(&mut self, lhs: &Syntax, op: Option<&str>, rhs: &Syntax, at: Position) -> Option<Stmt> {
+        let chain = Chain::of(lhs);
+        if let Some(name) = map_name(chain.head) {
+            return self.map_assignment(&name, &chain, op, rhs, at);
+        }
+        let Syntax::Variable(variable, _, head_at) = chain.head else {
+            self.unsupported("assigning to this", at, "assign to a variable, a map, or `l.tag`");
+            return None;
+        };
+        let name = variable.1.to_string();
+        let kind = match (self.lookup(&name), &chain.links[..]) {
+            (Some(Binding::Local(local)), []) => StmtKind::Set(local, self.assigned_local(local, op, rhs, at)?),
+            (Some(Binding::Constant(_)), []) => {
+                let label = self.label(*head_at);
+                self.error(
+                    Diagnostic::error("assign-captured", format!("`{name}` is a constant in this handler"), label)
+                        .help("a variable of the script's top level is taken by value when the handler is declared")
+                        .help(format!("to change it from handlers use a map: `@{name} = …`")),
+                );
+                return None;
+            }
+            (Some(Binding::Event), [Link::Property("tag", _)])
+                if self.handler.event == Event::Launch && op.is_none() =>
+            {
+                StmtKind::Tag(self.tag_value(rhs))
+            }
+            (Some(Binding::Event), _) => {
+                let label = self.label(*head_at);
+                self.error(
+                    Diagnostic::error("read-only", "an event's fields cannot be assigned to", label)
+                        .help("only the `tag` of a `launch` event can be set, with `=`"),
+                );
+                return None;
+            }
+            (None, _) => {
+                self.unknown_variable(&name, *head_at);
+                return None;
+            }
+            _ => {
+                self.unsupported("assigning to part of a variable", at, "assign to the variable, or use a map");
+                return None;
+            }
+        };
+        Some(Stmt { kind, at })
+    }
+
+    pub(super) fn tag_value(&mut self, value: &Syntax) -> Expr {
+        let value = self.expr(value);
+        if !value.ty.base.is_string() {
+            return self.expect(value, Base::Int);
+        }
+        let diagnostic = Diagnostic::error("type", "a tag is an integer", self.label(value.at))
+            .help("number what you tell apart, such as a request's id, and tag with the number");
+        let at = value.at;
+        self.poison(diagnostic, at)
+    }
+
+    pub(super) fn assigned_local(
+        &mut self,
+        local: LocalId,
+        op: Option<&str>,
+        rhs: &Syntax,
+        at: Position,
+    ) -> Option<Expr> {
+        let rhs = self.expr(rhs);
+        let ty = self.checked.locals[local];
+        let value = match op {
+            None => rhs,
+            Some(op) => {
+                let current = Expr { kind: Kind::Local(local), ty, at };
+                self.binary(op, current, rhs, at)
+            }
+        };
+        let base = match (ty.base, value.ty.base) {
+            // Space for the longest of its texts.
+            (Base::Text(n), other) if other.is_string() => Some(Base::Text(n.max(text_bytes(&value)))),
+            // A name is held by its id, and only the tracer knows the id of a text: never.
+            (Base::Name, Base::Text(_)) => None,
+            (known, other) => join_base(known, other),
+        };
+        let Some(base) = base else {
+            let mut diagnostic = Diagnostic::error(
+                "changed-type",
+                format!("this variable holds {}, not {}", ty.base.noun(), value.ty.base.noun()),
+                self.label(value.at),
+            );
+            if ty.base == Base::Name && value.ty.base.is_string() {
+                diagnostic.message =
+                    "this variable holds a name or literal, and this is a string made while running".into();
+            }
+            self.error(diagnostic.help("use another variable: `let other = …;`"));
+            return None;
+        };
+        let slot = &mut self.checked.locals[local];
+        slot.base = base;
+        slot.optional |= value.ty.optional;
+        Some(value)
+    }
+
+    /// Whether an expression is done for its effect and has no value.
+    pub(super) fn is_action(&self, expr: &Syntax) -> bool {
+        let expr = unwrapped(expr);
+        if let Syntax::FnCall(call, _) = expr {
+            return matches!(&*call.name, "print" | "exit");
+        }
+        let chain = Chain::of(expr);
+        map_name(chain.head).is_some()
+            && matches!(chain.links.last(), Some(Link::Method(..)) if is_map_action(chain.links.len()))
+    }
+
+    pub(super) fn expr_stmt(&mut self, expr: &Syntax) -> Option<Stmt> {
+        let expr = unwrapped(expr);
+        let at = expr.position();
+        match expr {
+            Syntax::FnCall(call, at) => return self.call_stmt(call, *at),
+            Syntax::Stmt(block) => {
+                return Some(Stmt { kind: StmtKind::Block(self.block(block.statements(), false)), at });
+            }
+            _ => {}
+        }
+        let chain = Chain::of(expr);
+        if let (Some(name), Some(Link::Method(call, at))) = (map_name(chain.head), chain.links.last())
+            && is_map_action(chain.links.len())
+        {
+            return self.map_method(&name, &chain, call, *at);
+        }
+        let value = self.expr(expr);
+        Some(Stmt { kind: StmtKind::Eval(value), at })
+    }
+
+    pub(super) fn call_stmt(&mut self, call: &FnCallExpr, at: Position) -> Option<Stmt> {
+        let kind = match (&*call.name, &call.args[..]) {
+            ("print", [argument]) => StmtKind::Print(self.printed(argument)),
+            ("print", []) => {
+                self.unsupported("print of nothing", at, "print a string: `print(\"\")` is an empty line");
+                return None;
+            }
+            ("print", _) => {
+                self.unsupported("print of several values", at, "write one string: print(`${a} ${b}`)");
+                return None;
+            }
+            ("exit", []) => StmtKind::Exit(None),
+            ("exit", [code]) => StmtKind::Exit(Some(self.exit_code(code))),
+            _ => StmtKind::Eval(self.call(call, at)),
+        };
+        Some(Stmt { kind, at })
+    }
+
+    /// What the command line sees has 8 bits; a constant that it would not see is a mistake.
+    pub(super) fn exit_code(&mut self, code: &Syntax) -> Expr {
+        let code = self.integer(code);
+        match code.kind {
+            Kind::Const(n) if !(0..=255).contains(&n) && code.ty.base == Base::Int => {
+                let diagnostic = Diagnostic::error("exit-code", format!("{n} is no exit status"), self.label(code.at))
+                    .help("it is from 0 to 255");
+                let at = code.at;
+                self.poison(diagnostic, at)
+            }
+            _ => code,
+        }
+    }
+
+    /// The pieces of what is printed: text, and values with `.human` or without.
+    pub(super) fn printed(&mut self, argument: &Syntax) -> Vec<Part> {
+        let argument = unwrapped(argument);
+        if let Some(name) = map_name(argument) {
+            let label = self.label(argument.position());
+            let id = self.shapes.get(&name);
+            if id.is_none_or(|id| self.shapes.purpose(id) != Some(Purpose::Plain) || self.shapes.has_keys(id)) {
+                self.error(
+                    Diagnostic::error("print-map", format!("`{name}` cannot be printed in a compiled handler"), label)
+                        .help(format!("print it in `interval(1.s, || print({name}))` or in an `end` handler")),
+                );
+                return Vec::new();
+            }
+        }
+        match argument {
+            Syntax::InterpolatedString(pieces, _) => pieces.iter().flat_map(|it| self.printed_part(it)).collect(),
+            one => self.printed_part(one),
+        }
+    }
+
+    pub(super) fn printed_part(&mut self, piece: &Syntax) -> Vec<Part> {
+        let piece = unwrapped(piece);
+        let mut chain = Chain::of(piece);
+        if let Some(Link::Property("human", _)) = chain.links.last() {
+            chain.links.pop();
+            return vec![Part::Value { expr: self.chain(&chain), human: true }];
+        }
+        let expr = self.expr(piece);
+        match expr.kind {
+            // The tracer joins them: there is no limit then, and names are known there.
+            Kind::Concat(parts) => parts.into_iter().map(printed_value).collect(),
+            _ => vec![printed_value(expr)],
+        }
+    }
+}
+
+pub(super) fn printed_value(expr: Expr) -> Part {
+    match expr.kind {
+        Kind::Literal(text) => Part::Text(text),
+        _ => Part::Value { expr, human: false },
+    }
+}
+
+/// Whether a method that ends a chain belongs to the map or its element, not to a value in it.
+pub(super) fn is_map_action(links: usize) -> bool {
+    links <= 2
+}
