@@ -3,6 +3,7 @@
 //! Each takes values of any type and any number, so that a mistake is answered in our own words
 //! and the rest of the script is still looked at.
 
+use crate::errors::Failure;
 use crate::handler::{Captured, Function, Handler, MapDeclaration, Options, map_name};
 use crate::maps::MapRef;
 use crate::session::{Body, Closure, Session, Shared};
@@ -87,6 +88,11 @@ fn each_arity(engine: &mut Engine, session: &Shared, name: &str, declare: impl F
         let (session, declare) = (session.clone(), declare.clone());
         let types = vec![TypeId::of::<Dynamic>(); arity];
         engine.register_raw_fn(name, types, move |ctx: NativeCallContext, arguments| {
+            // Where the script's text does not tell that a handler calls it.
+            if session.borrow().host.is_some() {
+                let message = format!("`{}` cannot be called in a handler", ctx.fn_name());
+                return Failure::raise("late-declaration", message, Some("call it at the top level of the script"));
+            }
             let call = Call {
                 session: &session,
                 at: session.borrow().call_label(&ctx),

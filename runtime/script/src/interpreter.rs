@@ -5,6 +5,7 @@ use crate::handler::map_name;
 use crate::host::{EventView, Host};
 use crate::maps::{self, MapRef, Top};
 use crate::session::Shared;
+use crate::width::WIDTHS;
 use crate::{declare, event, static_check, units};
 use rhai::{Array, Dynamic, Engine, EvalAltResult, OptimizationLevel, Position, Scope};
 use std::cell::RefCell;
@@ -133,6 +134,9 @@ fn register_units(engine: &mut Engine) {
                 Failure::raise(if name == "hz" { "rate" } else { "overflow" }, message, Some(help))
             }
         });
+    }
+    for width in WIDTHS {
+        engine.register_get(width.name, |n: &mut i64| width.of_integer(*n));
     }
     // What an integer measures is not known any more: a wrong unit would be worse than none.
     engine.register_get("human", |n: &mut i64| n.to_string());

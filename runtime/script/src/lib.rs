@@ -28,6 +28,7 @@ mod source;
 mod stage;
 mod static_check;
 mod units;
+mod width;
 
 pub use arguments::help as argument_help;
 pub use bundle::{Bundled, BundledKind, bundled, scripts, stdlib};

@@ -102,6 +102,17 @@ pub(crate) fn unknown_function(name: &str, label: Label) -> Diagnostic {
     }
 }
 
+/// The diagnostic for a declaration in a handler, which runs when all probes are in place.
+fn late_declaration(name: &str, label: Label) -> Diagnostic {
+    let message = format!("`{name}` cannot be called in a handler: by then, everything is declared and attached");
+    let help = match name {
+        "arg" => "call it at the top level, and use the variable here: `let limit = arg(…);`",
+        "map" => "call it at the top level: `map(#{name: …, size: …});`",
+        _ => "declare the probe at the top level, and test a map in its handler: `if @on == 1 { … }`",
+    };
+    Diagnostic::error("late-declaration", message, label).help(help)
+}
+
 /// The functions whose closures the interpreter runs.
 const INTERPRETING: &[&str] = &["interval", "begin", "end", "interpret"];
 
@@ -110,7 +121,7 @@ const INTERPRETING: &[&str] = &["interval", "begin", "end", "interpret"];
 pub(crate) fn interpreted(session: &Session) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for file in 0..session.files.len() {
-        let mut check = Check { session, file, found: &mut found };
+        let mut check = Check { session, file, followed: Vec::new(), found: &mut found };
         session.files[file].interpreted.ast.statements().iter().for_each(|it| check.statement(it, false));
     }
     found
@@ -119,6 +130,8 @@ pub(crate) fn interpreted(session: &Session) -> Vec<Diagnostic> {
 struct Check<'a> {
     session: &'a Session,
     file: usize,
+    /// Functions of the file that handlers call, and that were looked into.
+    followed: Vec<String>,
     found: &'a mut Vec<Diagnostic>,
 }
 
@@ -127,8 +140,12 @@ impl Check<'_> {
         let mut closures = Vec::new();
         statement.walk(&mut Vec::new(), &mut |path: &[ASTNode]| {
             match path.last() {
-                Some(ASTNode::Expr(Expr::FnCall(call, position))) => self.call(call, *position),
-                Some(ASTNode::Stmt(Stmt::FnCall(call, position))) => self.call(call, *position),
+                Some(ASTNode::Expr(Expr::FnCall(call, position)) | ASTNode::Stmt(Stmt::FnCall(call, position))) => {
+                    self.call(call, *position);
+                    if in_handler {
+                        self.call_while_running(call, *position);
+                    }
+                }
                 Some(ASTNode::Expr(Expr::MethodCall(call, position))) if in_handler => self.switch(call, *position),
                 Some(ASTNode::Expr(Expr::DynamicConstant(value, _))) if path.iter().any(interprets) => {
                     closures.extend(value.read_lock::<FnPtr>().map(|it| it.fn_name().to_owned()));
@@ -152,6 +169,18 @@ impl Check<'_> {
             self.found.push(
                 Diagnostic::error("not-yet", message, label).help("test a map in the handler: `if @on == 1 { … }`"),
             );
+        }
+    }
+
+    /// What a handler calls: nothing that declares, neither itself nor through a function.
+    fn call_while_running(&mut self, call: &FnCallExpr, position: Position) {
+        let name = call.name.as_str();
+        if declare::names().any(|it| it == name) {
+            self.found.push(late_declaration(name, self.session.label(FileId(self.file as u32), position)));
+        } else if call.namespace.is_empty() && !self.followed.iter().any(|it| it == name) {
+            self.followed.push(name.to_owned());
+            let body = self.session.files[self.file].interpreted.statements(name).unwrap_or_default();
+            body.iter().for_each(|it| self.statement(it, true));
         }
     }
 

@@ -725,6 +725,58 @@ fn units_follow_values() {
     assert_eq!((unit("@since"), unit("@within")), (Some(Unit::Nanos), Some(Unit::Nanos)));
 }
 
+/// What a division by a plain power of 1000 counts is not known to be nanoseconds any more; any
+/// other one takes a share.
+#[test]
+fn a_division_that_converts_leaves_no_unit() {
+    use xputrace_model::schema::Unit;
+    let plan = plan(
+        "let ms = 1000000;
+        kernel(|k| {
+            @us.sum(k.duration / 1000); @ms.sum(k.duration / ms); @s.sum(k.duration / 1_000_000_000);
+            @kib.sum(k.dynamic_shared / 1024); @share.sum(k.duration / 100); @each.sum(k.duration / k.grid.x);
+        });",
+    );
+    let unit = |name: &str| plan.tables.iter().find(|it| it.name == name).map(|it| it.unit);
+    for plain in ["@us", "@ms", "@s", "@kib"] {
+        assert_eq!(unit(plain), Some(Unit::None), "{plain}");
+    }
+    for time in ["@share", "@each"] {
+        assert_eq!(unit(time), Some(Unit::Nanos), "{time}");
+    }
+}
+
+/// The same of the top level and of interpreted handlers.
+#[test]
+fn rhai_knows_the_widths_of_integers() {
+    let test = "if [4294967295.i32, 4294967295.u32, 511.u8, 511.i8, 7.i64] != [-1, 4294967295, 255, -1, 7] { throw }";
+    let (_, diagnostics) = compiled(&format!("{test} kernel(|k| @n.count());"));
+    assert!(diagnostics.is_empty(), "{diagnostics:?}");
+}
+
+#[test]
+fn the_low_bits_of_an_integer_have_its_sign() {
+    let mut run = Run::new(
+        "kernel(|k| {
+            @i32 = k.stream.i32; @u32 = k.stream.u32; @i16 = k.stream.i16; @u16 = k.stream.u16;
+            @i8 = k.stream.i8; @u8 = k.stream.u8; @i64 = k.stream.i64; @constant = 4294967295.i32;
+        });",
+    );
+    run.feed(&[kernel("k", 1).with(word::STREAM, 0xffff_fff0)]);
+    for (map, value) in [
+        ("@i32", -16),
+        ("@u32", 0xffff_fff0),
+        ("@i16", -16),
+        ("@u16", 0xfff0),
+        ("@i8", -16),
+        ("@u8", 0xf0),
+        ("@i64", 0xffff_fff0),
+        ("@constant", -1),
+    ] {
+        assert_eq!(run.one(map), Some(vec![value]), "{map}");
+    }
+}
+
 /// The clock is read a second time at each launch only for scripts that show it.
 #[test]
 fn the_end_of_launches_is_asked_for_where_it_matters() {

@@ -362,7 +362,7 @@ impl Choice<'_> {
 
     fn number(&mut self, depth: usize) -> String {
         let simple = depth == 0;
-        match self.of(if simple { 4 } else { 16 }) {
+        match self.of(if simple { 4 } else { 17 }) {
             0 => "7".into(),
             1 => self.fields[self.of(self.fields.len())].into(),
             2 => format!("{}.time", self.event),
@@ -383,6 +383,10 @@ impl Choice<'_> {
             12 => format!("abs({})", self.number(depth - 1)),
             13 => "-7".into(),
             14 => "100.ms".into(),
+            15 => {
+                let width = ["i8", "u8", "i16", "u16", "i32", "u32", "i64"][self.of(7)];
+                format!("({}).{width}", self.number(depth - 1))
+            }
             _ => format!("@plain[{}]", self.number(depth - 1)),
         }
     }

@@ -4,8 +4,10 @@ use super::chain::{Chain, Link, map_name, unwrapped};
 use super::operators::int;
 use super::tables::{NAME_TEXT_BYTES, join_base, join_unit};
 use super::typed::{Base, Block, Expr, Kind, Type};
+use super::warn::found_there;
 use super::{Checker, missing};
 use crate::units;
+use crate::width::{WIDTHS, Width};
 use rhai::{Expr as Syntax, FlowControl, Position, Stmt as SyntaxStmt};
 use xputrace_bytecode::insn::Alu;
 use xputrace_model::diagnostic::Diagnostic;
@@ -121,15 +123,18 @@ impl Checker<'_> {
             value = match link {
                 // What it is has been said to be a mistake already.
                 _ if is_poison(&value) => return value,
+                Link::Property(name, at) if Width::of(name).is_some() => self.in_width(value, name, *at),
                 Link::Property(name, at) if units::is_unit(name) => self.in_unit(value, name, *at),
                 Link::Property("human", at) => {
                     self.no_value("`.human` outside a print", *at, "write it inside the string: `${x.human}`")
                 }
                 Link::Property(name, at) => {
                     let noun = value.ty.base.noun();
+                    let widths: Vec<&str> = WIDTHS.iter().map(|it| it.name).collect();
                     let diagnostic =
                         Diagnostic::error("unknown-field", format!("{noun} has no field `{name}`"), self.label(*at))
-                            .help(format!("a number has the units {}", units::names()));
+                            .help(format!("a number has the units {}", units::names()))
+                            .help(format!("and the widths {}", widths.join(", ")));
                     self.poison(diagnostic, *at)
                 }
                 Link::Method(call, at) => self.value_method(value, call, *at),
@@ -137,6 +142,22 @@ impl Checker<'_> {
             };
         }
         value
+    }
+
+    /// `n.i32`: the low bits.
+    fn in_width(&mut self, value: Expr, width: &str, at: Position) -> Expr {
+        let (value, Some(width)) = (self.expect(value, Base::Int), Width::of(width)) else { return missing(at) };
+        let ty = value.ty;
+        let of = |n: u32| int(i64::from(n), at);
+        match width.above() {
+            // Says that all bits are meant: a value of its own.
+            0 => Expr { kind: Kind::Block(Box::new(Block { stmts: Vec::new(), value: Some(value) })), ty, at },
+            above if width.signed => {
+                let high = self.arithmetic(Alu::Lsh, value, of(above), at);
+                self.arithmetic(Alu::Arsh, high, of(above), at)
+            }
+            _ => self.arithmetic(Alu::And, value, int(width.of_integer(-1), at), at),
+        }
     }
 
     /// `n.ms`: nanoseconds, of a constant by what the top level says too.
@@ -192,8 +213,15 @@ impl Checker<'_> {
         at: Position,
         kind: fn(Vec<Expr>) -> Kind,
     ) -> Expr {
-        let parts: Vec<Expr> = parts.map(|it| self.condition(it)).collect();
-        Expr { kind: kind(parts), ty: Type::of(Base::Bool), at }
+        let known = self.there.len();
+        let mut checked = Vec::new();
+        for part in parts {
+            let part = self.condition(part);
+            self.there.extend(found_there(&part));
+            checked.push(part);
+        }
+        self.there.truncate(known);
+        Expr { kind: kind(checked), ty: Type::of(Base::Bool), at }
     }
 
     pub(super) fn coalesce(&mut self, parts: &[Syntax], at: Position) -> Expr {
@@ -231,7 +259,7 @@ impl Checker<'_> {
 
     pub(super) fn if_value(&mut self, flow: &FlowControl, at: Position) -> Expr {
         let condition = self.condition(&flow.expr);
-        let then = self.block(flow.body.statements(), true);
+        let then = self.block_where(&condition, flow.body.statements(), true);
         let otherwise = self.block(flow.branch.statements(), true);
         self.choice(condition, then, otherwise, at)
     }
@@ -246,6 +274,15 @@ impl Checker<'_> {
             None => ty.maybe(true),
         };
         Expr { kind: Kind::If(Box::new(condition), Box::new(then), Box::new(otherwise)), ty, at }
+    }
+
+    /// A block that runs where a condition holds.
+    pub(super) fn block_where(&mut self, condition: &Expr, stmts: &[SyntaxStmt], with_value: bool) -> Block {
+        let known = self.there.len();
+        self.there.extend(found_there(condition));
+        let block = self.block(stmts, with_value);
+        self.there.truncate(known);
+        block
     }
 
     pub(super) fn block_value(&mut self, stmts: &[SyntaxStmt], at: Position) -> Expr {

@@ -57,6 +57,9 @@ impl Checker<'_> {
             self.unsupported("growing a string in a map", at, &whole);
             return None;
         }
+        if atomic == Some(Alu::Add) {
+            self.warn_of_raw_sum(&value);
+        }
         let literal = literal_of(&value);
         let stored = Stored::new(value.ty.maybe(false), literal);
         self.shapes.use_value(map, stored, &label, self.diagnostics);
@@ -157,7 +160,9 @@ impl Checker<'_> {
                 return None;
             }
         };
-        Some((kind, Some(self.integer(&call.args[0]))))
+        let value = self.integer(&call.args[0]);
+        self.warn_of_raw_sum(&value);
+        Some((kind, Some(value)))
     }
 
     pub(super) fn sub_bits(&mut self, bits: &Syntax) -> Option<u32> {

@@ -13,9 +13,10 @@ mod names;
 mod operators;
 mod stmts;
 mod switch;
+mod warn;
 
 use super::tables::Shapes;
-use super::typed::{Base, Block, Checked, Expr, Kind, LocalId, Type};
+use super::typed::{Base, Block, Checked, Expr, Kind, LocalId, Source, Type};
 use super::unit::Unit;
 use super::{chain, tables, typed};
 use crate::handler::{Captured, Handler, Staged};
@@ -44,6 +45,10 @@ struct Checker<'a> {
     loops: usize,
     /// The functions that are being compiled in place, outermost first.
     frames: Vec<Frame>,
+    /// Fields that a test around this place has found to be there.
+    there: Vec<Source>,
+    /// Variables that hold a return value as the register has it.
+    raw_returns: Vec<LocalId>,
     /// Calls that were compiled in place so far.
     inlined: usize,
 }
@@ -182,6 +187,8 @@ pub(super) fn check(
         scopes: vec![outer],
         loops: 0,
         frames: Vec::new(),
+        there: Vec::new(),
+        raw_returns: Vec::new(),
         inlined: 0,
     };
     checker.check_target();

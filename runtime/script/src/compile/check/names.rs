@@ -71,6 +71,9 @@ impl Checker<'_> {
         }
         let value = self.expr(value);
         let local = self.checked.locals.len();
+        if self.is_raw_return(&value) {
+            self.raw_returns.push(local);
+        }
         self.checked.locals.push(value.ty);
         self.scopes.last_mut()?.push((name.into(), Binding::Local(local)));
         Some(Stmt { kind: StmtKind::Set(local, value), at })

@@ -79,7 +79,13 @@ impl Checker<'_> {
             "^" => Alu::Xor,
             "<<" => Alu::Lsh,
             ">>" => Alu::Arsh,
-            "==" | "!=" => return self.equality(op == "!=", a, b, at),
+            "==" | "!=" => {
+                self.warn_of_raw_sign(Cond::Eq, &a, &b);
+                if op == "!=" {
+                    self.warn_of_unequal_to_missing(&a, &b);
+                }
+                return self.equality(op == "!=", a, b, at);
+            }
             "<" => return self.comparison(Cond::Slt, a, b, at),
             "<=" => return self.comparison(Cond::Sle, a, b, at),
             ">" => return self.comparison(Cond::Sgt, a, b, at),
@@ -97,7 +103,10 @@ impl Checker<'_> {
 
     pub(super) fn arithmetic(&mut self, op: Alu, a: Expr, b: Expr, at: Position) -> Expr {
         let (a, b) = (self.expect(a, Base::Int), self.expect(b, Base::Int));
-        let unit = unit_of(op, a.ty.unit, b.ty.unit);
+        let unit = match &b.kind {
+            Kind::Const(n) if op == Alu::Div && is_conversion(a.ty.unit, *n) => Unit::None,
+            _ => unit_of(op, a.ty.unit, b.ty.unit),
+        };
         let ty = Type::with(Base::Int, unit);
         if matches!((op, &b.kind), (Alu::Div | Alu::Mod, Kind::Const(0))) && b.ty.base == Base::Int {
             let diagnostic = Diagnostic::error("division-by-zero", "this divides by zero", self.label(at));
@@ -115,6 +124,7 @@ impl Checker<'_> {
             return self.no_value("an order of strings", at, help);
         }
         let (a, b) = (self.expect(a, Base::Int), self.expect(b, Base::Int));
+        self.warn_of_raw_sign(cond, &a, &b);
         Expr { kind: Kind::Compare(cond, Box::new(a), Box::new(b)), ty: Type::of(Base::Bool), at }
     }
 
@@ -183,6 +193,18 @@ pub(super) fn symbol_beside(expr: &Expr) -> Option<Expr> {
         Kind::Source(Source::Word(word::LAUNCH_NAME)) => Some(source(word::LAUNCH_SYMBOL)),
         Kind::Joined(inner) => symbol_beside(inner).map(|it| Expr { kind: Kind::Joined(Box::new(it)), ..expr.clone() }),
         _ => None,
+    }
+}
+
+/// Whether a division by a plain number turns nanoseconds or bytes into a larger unit: the script
+/// then means a number of those, which has no unit that we know. Any other division takes a
+/// share of a time, which is a time.
+fn is_conversion(unit: Unit, divisor: i64) -> bool {
+    let thousands = (1..=6).map(|it| 1000i64.pow(it));
+    match unit {
+        Unit::Nanos => thousands.into_iter().any(|it| it == divisor),
+        Unit::Bytes => thousands.chain((1..=6).map(|it| 1024i64.pow(it))).any(|it| it == divisor),
+        _ => false,
     }
 }
 

@@ -27,7 +27,7 @@ impl Checker<'_> {
             SyntaxStmt::Var(it, ..) => return self.declaration(&it.0.name, &it.1, at),
             SyntaxStmt::If(flow, _) => {
                 let condition = self.condition(&flow.expr);
-                let then = self.block(flow.body.statements(), false);
+                let then = self.block_where(&condition, flow.body.statements(), false);
                 StmtKind::If(condition, then, self.block(flow.branch.statements(), false))
             }
             SyntaxStmt::Block(block) => StmtKind::Block(self.block(block.statements(), false)),

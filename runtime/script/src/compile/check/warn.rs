@@ -1,0 +1,100 @@
+//! Warnings of what is computed as it is written, and hardly as it is meant.
+
+use super::Checker;
+use super::typed::{Expr, Kind, Source};
+use xputrace_bytecode::insn::Cond;
+use xputrace_bytecode::probe::pt_regs;
+use xputrace_model::diagnostic::Diagnostic;
+
+impl Checker<'_> {
+    /// `k.graph != 0`, which holds where there is no graph.
+    pub(super) fn warn_of_unequal_to_missing(&mut self, a: &Expr, b: &Expr) {
+        for (field, other) in [(a, b), (b, a)] {
+            let Some(source) = optional_field(field) else { continue };
+            if matches!(other.kind, Kind::Missing) || other.ty.optional || self.there.contains(&source) {
+                continue;
+            }
+            let label = self.label(field.at);
+            self.error(
+                Diagnostic::warning(
+                    "unequal-to-missing",
+                    "this field can be missing, and `()` is unequal to every value",
+                    label,
+                )
+                .help("to leave those out, test it first: `x != () && x != …`")
+                .help("to take another value for them: `(x ?? 0) != …`"),
+            );
+        }
+    }
+
+    /// `e.retval < 0`, which never holds where the function returns an `int`.
+    pub(super) fn warn_of_raw_sign(&mut self, cond: Cond, a: &Expr, b: &Expr) {
+        for (value, other, flipped) in [(a, b, false), (b, a, true)] {
+            if let Kind::Const(n) = other.kind
+                && self.is_raw_return(value)
+                && asks_for_sign(cond, flipped, n)
+            {
+                self.warn_of_raw_return(value);
+            }
+        }
+    }
+
+    /// `@x.sum(e.retval)`, which adds 2³² for each -1 of an `int`.
+    pub(super) fn warn_of_raw_sum(&mut self, value: &Expr) {
+        if self.is_raw_return(value) {
+            self.warn_of_raw_return(value);
+        }
+    }
+
+    /// Whether a value is the whole register of a return value.
+    pub(super) fn is_raw_return(&self, value: &Expr) -> bool {
+        match &value.kind {
+            Kind::Source(Source::Register(pt_regs::RETURN_VALUE)) => true,
+            Kind::Local(local) => self.raw_returns.contains(local),
+            _ => false,
+        }
+    }
+
+    fn warn_of_raw_return(&mut self, value: &Expr) {
+        let message = "this is the whole register, 64 bits, where the -1 of an `int` reads 4294967295";
+        let label = self.label(value.at);
+        self.error(
+            Diagnostic::warning("raw-retval", message, label)
+                .help("of a function that returns `int`, write `e.retval.i32`")
+                .help("of one that returns `long`, `ssize_t` or a pointer, `e.retval.i64` says so"),
+        );
+    }
+}
+
+/// Whether a comparison with `n` tells negative numbers from others.
+fn asks_for_sign(cond: Cond, flipped: bool, n: i64) -> bool {
+    match (cond, flipped) {
+        (Cond::Slt | Cond::Sge, false) | (Cond::Sgt | Cond::Sle, true) => n <= 0,
+        (Cond::Sle | Cond::Sgt, false) | (Cond::Sge | Cond::Slt, true) => n < 0,
+        _ => n < 0,
+    }
+}
+
+/// The source of a field that may be missing.
+fn optional_field(value: &Expr) -> Option<Source> {
+    match &value.kind {
+        Kind::Source(source @ Source::Flagged(..)) => Some(*source),
+        Kind::Joined(inner) => match inner.kind {
+            Kind::Source(source) => Some(source),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The fields that are there where a condition holds.
+pub(super) fn found_there(condition: &Expr) -> Vec<Source> {
+    match &condition.kind {
+        Kind::Not(inner) => match &inner.kind {
+            Kind::IsMissing(field) => optional_field(field).into_iter().collect(),
+            _ => Vec::new(),
+        },
+        Kind::And(parts) => parts.iter().flat_map(found_there).collect(),
+        _ => Vec::new(),
+    }
+}
