@@ -136,12 +136,20 @@ impl Drop for Acceptor {
     }
 }
 
+/// A peer that has said nothing yet.
+struct Silent {
+    connection: Connection,
+    since: Instant,
+    /// Asked when it came: it may have ended when it leaves.
+    is_target: bool,
+}
+
 /// What the thread works on.
 struct Work {
     listener: Listener,
     order: Order,
-    /// Those that have said nothing yet, and since when.
-    silent: Vec<(Connection, Instant)>,
+    /// Those that have said nothing yet, in order of arrival.
+    silent: Vec<Silent>,
     n_armed: u32,
     /// Whether the system let nobody connect when it was last asked.
     is_full: bool,
@@ -163,8 +171,9 @@ impl Work {
         let signal = self.signal.as_raw_fd();
         let listening = self.listener.fds().filter(|_| !self.is_full);
         let fds: Vec<RawFd> =
-            [signal].into_iter().chain(listening).chain(self.silent.iter().map(|it| it.0.fd())).collect();
-        let oldest = self.silent.first().map(|it| SILENCE.saturating_sub(it.1.elapsed()) + Duration::from_millis(1));
+            [signal].into_iter().chain(listening).chain(self.silent.iter().map(|it| it.connection.fd())).collect();
+        let oldest =
+            self.silent.first().map(|it| SILENCE.saturating_sub(it.since.elapsed()) + Duration::from_millis(1));
         let limit = if self.is_full { Some(RETRY) } else { oldest };
         !readable(&fds, limit).contains(&signal)
     }
@@ -188,33 +197,34 @@ impl Work {
 
     fn let_in(&mut self, connection: Connection) {
         let peer = connection.peer();
-        if !self.listener.allows(peer) && !(self.order.is_target)(peer.pid) {
+        let is_target = (self.order.is_target)(peer.pid);
+        if !self.listener.allows(peer) && !is_target {
             connection.leave_dormant();
             return self.miss(peer, Why::OtherUser);
         }
         connection.ask_to_wait();
         if self.silent.len() == MOST_SILENT {
-            let (oldest, _) = self.silent.remove(0);
-            self.miss(oldest.peer(), Why::Silent);
+            let oldest = self.silent.remove(0);
+            self.miss(oldest.connection.peer(), Why::Silent);
         }
-        self.silent.push((connection, Instant::now()));
+        self.silent.push(Silent { connection, since: Instant::now(), is_target });
     }
 
     fn hear(&mut self) {
-        for (connection, since) in std::mem::take(&mut self.silent) {
+        for Silent { connection, since, is_target } in std::mem::take(&mut self.silent) {
             let peer = connection.peer();
             match connection.hear() {
-                Heard::Nothing(connection) => self.silent.push((connection, since)),
+                Heard::Nothing(connection) => self.silent.push(Silent { connection, since, is_target }),
                 Heard::Hello(target) => self.arm(target),
-                Heard::Gone if (self.order.is_target)(peer.pid) => self.miss(peer, Why::Left),
+                Heard::Gone if is_target => self.miss(peer, Why::Left),
                 Heard::Gone => {}
             }
         }
     }
 
     fn let_go_of_silent(&mut self) {
-        let n_late = self.silent.partition_point(|it| it.1.elapsed() >= SILENCE);
-        let late: Vec<_> = self.silent.drain(..n_late).map(|it| it.0.peer()).collect();
+        let n_late = self.silent.partition_point(|it| it.since.elapsed() >= SILENCE);
+        let late: Vec<_> = self.silent.drain(..n_late).map(|it| it.connection.peer()).collect();
         late.into_iter().for_each(|peer| self.miss(peer, Why::Silent));
     }
 
