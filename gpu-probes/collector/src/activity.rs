@@ -7,6 +7,7 @@
 use crate::cupti::{KIND_CONCURRENT_KERNEL, KIND_KERNEL};
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicBool, Ordering};
+use xputrace_wire::events::Realtime;
 use xputrace_wire::record::Kernel;
 
 /// Byte offsets within a kernel record.
@@ -55,8 +56,8 @@ pub unsafe fn kernel(record: *const u8) -> (Kernel, *const c_char) {
         let (start, end): (u64, u64) = (read(record, offset::START), read(record, offset::END));
         let collected = start != 0 && end != 0;
         let kernel = Kernel {
-            start: if collected { start } else { 0 },
-            end: if collected { end } else { 0 },
+            start: Realtime(if collected { start } else { 0 }),
+            end: Realtime(if collected { end } else { 0 }),
             graph_node: read(record, offset::GRAPH_NODE),
             graph: read(record, offset::GRAPH),
             correlation: read(record, offset::CORRELATION),

@@ -21,7 +21,7 @@ pub(crate) fn read_clocks() -> Clock {
     let read = || {
         let monotonic_before = now();
         let realtime = clock(libc::CLOCK_REALTIME);
-        Clock { monotonic_before, realtime, monotonic_after: now() }
+        Clock { monotonic_before, realtime, monotonic_after: now(), ..Clock::default() }
     };
     let width = |it: &Clock| it.monotonic_after - it.monotonic_before;
     let mut best = read();

@@ -17,10 +17,10 @@ use crate::stack::{Bounds, Frame, WALK_FRAMES, bounds, walk};
 use std::cell::RefCell;
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use xputrace_wire::marker::{WORDS, word};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{Launch, UNKNOWN, kind};
-use xputrace_wire::region::Lost;
+use xputrace_wire::region::{CallTotals, Lost};
+use xputrace_wire::{events, marker};
 
 /// One launch in this many is timed for `Totals::callback_nanos`.
 const TIMED_EVERY: u32 = 64;
@@ -294,35 +294,13 @@ impl Local {
     fn mark(&mut self, session: &'static Session) {
         let Some(tags) = &session.tags else { return };
         let Some(slot) = output::with(session, Role::Launch, |out| out.ring()) else { return };
-        let words = self.words(session);
+        let words = marker::words(&self.launch, session.pid, self.symbol as u64);
         tags.clear(slot);
         crate::xputrace_launch_marker(words.as_ptr(), u64::from(slot));
         if let Some(tag) = tags.tag(slot) {
             self.launch.tag = tag;
             self.launch.flags |= Launch::TAGGED;
         }
-    }
-
-    fn words(&self, session: &Session) -> [u64; WORDS] {
-        let launch = &self.launch;
-        let mut words = [0; WORDS];
-        words[word::TIME] = launch.start;
-        words[word::PID] = u64::from(session.pid);
-        words[word::TID] = u64::from(launch.tid);
-        words[word::LAUNCH_START] = launch.start;
-        words[word::LAUNCH_KIND] = u64::from(launch.launch_kind);
-        words[word::LAUNCH_SYMBOL] = self.symbol as u64;
-        for n in 0..3 {
-            words[word::LAUNCH_GRID + n] = u64::from(launch.grid[n]);
-            words[word::LAUNCH_BLOCK + n] = u64::from(launch.block[n]);
-        }
-        words[word::LAUNCH_DYNAMIC_SHARED] = u64::from(launch.dynamic_shared);
-        words[word::LAUNCH_DEVICE] = u64::from(launch.device);
-        words[word::LAUNCH_CONTEXT] = u64::from(launch.context);
-        words[word::LAUNCH_STREAM] = u64::from(launch.stream);
-        words[word::LAUNCH_PID] = u64::from(session.pid);
-        words[word::LAUNCH_TID] = u64::from(launch.tid);
-        words
     }
 
     #[inline]
@@ -463,10 +441,8 @@ fn result(data: &CallbackData) -> i32 {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counters {
-    pub(crate) launches: AtomicU64,
-    pub(crate) graph_launches: AtomicU64,
-    pub(crate) failed: AtomicU64,
-    pub(crate) captured: AtomicU64,
+    /// By [`events::Call::index`].
+    pub(crate) calls: [CallTotals; events::Call::COUNT],
     pub(crate) callback_nanos: AtomicU64,
     /// Threads without a ring share one.
     pub(crate) shared: bool,
@@ -475,15 +451,14 @@ pub(crate) struct Counters {
 impl Counters {
     #[inline]
     fn add(&self, launch: &Launch, callback_nanos: u64) {
-        self.bump(&self.launches, 1);
-        if launch.launch_kind == Launch::GRAPH {
-            self.bump(&self.graph_launches, 1);
-        }
-        if launch.result != 0 {
-            self.bump(&self.failed, 1);
-        }
-        if launch.flags & Launch::CAPTURED != 0 {
-            self.bump(&self.captured, 1);
+        if let Some(totals) = launch.call().map(|it| &self.calls[it.index()]) {
+            self.bump(&totals.made, 1);
+            if launch.result != 0 {
+                self.bump(&totals.failed, 1);
+            }
+            if launch.flags & Launch::CAPTURED != 0 {
+                self.bump(&totals.captured, 1);
+            }
         }
         if callback_nanos != 0 {
             self.bump(&self.callback_nanos, callback_nanos);

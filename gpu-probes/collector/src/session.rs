@@ -254,14 +254,15 @@ impl Session {
     /// Sums the rings' counters into the control page.
     pub(crate) fn publish_totals(&self) {
         let totals = &self.region.control().totals;
-        let publish = |to: &AtomicU64, of: fn(&Counters) -> &AtomicU64| {
+        let publish = |to: &AtomicU64, of: &dyn Fn(&Counters) -> &AtomicU64| {
             to.store(self.counters.iter().map(|it| of(it).load(Ordering::Relaxed)).sum(), Ordering::Relaxed);
         };
-        publish(&totals.launches, |it| &it.launches);
-        publish(&totals.graph_launches, |it| &it.graph_launches);
-        publish(&totals.failed_launches, |it| &it.failed);
-        publish(&totals.captured_launches, |it| &it.captured);
-        publish(&totals.callback_nanos, |it| &it.callback_nanos);
+        for (at, calls) in totals.calls.iter().enumerate() {
+            publish(&calls.made, &|it| &it.calls[at].made);
+            publish(&calls.failed, &|it| &it.calls[at].failed);
+            publish(&calls.captured, &|it| &it.calls[at].captured);
+        }
+        publish(&totals.callback_nanos, &|it| &it.callback_nanos);
     }
 
     fn send_mappings(&'static self) {

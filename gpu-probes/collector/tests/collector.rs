@@ -19,6 +19,7 @@ use std::time::Duration;
 use tracer::{Listener, Tracer, listen, memory, message};
 use xputrace_collector::driver::Driver;
 use xputrace_collector::{Dormant, World};
+use xputrace_wire::events::{Activity, Call};
 use xputrace_wire::marker::{WORDS, word};
 use xputrace_wire::message::{ARMED, BYE, DISARM, DORMANT, HELLO, Message, REFUSED, demand};
 use xputrace_wire::record::{Launch, Record, UNKNOWN};
@@ -113,10 +114,10 @@ fn a_runtime_launch_and_its_driver_call_are_one() {
     assert_eq!(tracer.name(launch.symbol).unwrap(), "_Z5scaleIfEvPT_S0_");
     let kernel = tracer.kernels()[0];
     assert_eq!((kernel.correlation, kernel.symbol), (correlation, launch.symbol));
-    assert_eq!((kernel.start, kernel.end), (1_000_000, 1_000_500));
+    assert_eq!((kernel.start.0, kernel.end.0), (1_000_000, 1_000_500));
     let totals = tracer.control();
-    assert_eq!(totals.totals.kernels.load(SeqCst), 1);
-    assert_eq!(totals.totals.kernel_nanos.load(SeqCst), 500);
+    assert_eq!(totals.totals.activity(Activity::Kernel).records.load(SeqCst), 1);
+    assert_eq!(totals.totals.activity(Activity::Kernel).nanos.load(SeqCst), 500);
     assert!(
         tracer.records().iter().any(|it| matches!(it, Record::Clock(it) if it.monotonic_before <= it.monotonic_after))
     );
@@ -153,7 +154,7 @@ fn driver_calls_stand_alone_and_graphs_have_many_kernels() {
     assert_eq!(launches[0].grid, [4, 2, 1]);
     assert_eq!((launches[1].launch_kind, launches[1].symbol, launches[1].correlation), (Launch::GRAPH, 0, graph));
     disarm(&mut tracer);
-    assert_eq!(tracer.control().totals.graph_launches.load(SeqCst), 1);
+    assert_eq!(tracer.control().totals.call(Call::Graph).made.load(SeqCst), 1);
 }
 
 #[test]
@@ -175,9 +176,12 @@ fn failures_and_captures_are_marked_and_counted() {
     assert_eq!(of(captured).flags, Launch::CAPTURED);
     assert_eq!(of(beside).flags, 0);
     assert_eq!(of(failed).result, 9);
-    tracer.until("the totals", |it| it.control().totals.launches.load(SeqCst) == 4);
+    tracer.until("the totals", |it| it.launches_made() == 4);
     let totals = &tracer.control().totals;
-    assert_eq!((totals.failed_launches.load(SeqCst), totals.captured_launches.load(SeqCst)), (1, 1));
+    assert_eq!(
+        (totals.call(Call::Kernel).failed.load(SeqCst), totals.call(Call::Kernel).captured.load(SeqCst)),
+        (1, 1)
+    );
     disarm(&mut tracer);
 }
 
@@ -391,7 +395,7 @@ fn four_threads_lose_nothing() {
     correlations.sort_unstable();
     correlations.dedup();
     assert_eq!(correlations.len(), 4 * EACH);
-    tracer.until("the totals", |it| it.control().totals.launches.load(SeqCst) == 4 * EACH as u64);
+    tracer.until("the totals", |it| it.launches_made() == 4 * EACH as u64);
     disarm(&mut tracer);
     let lost: Vec<_> = tracer.control().lost.iter().map(|it| it.load(SeqCst)).collect();
     assert_eq!(lost, [0; Lost::COUNT]);
@@ -453,7 +457,7 @@ fn what_cupti_lost_is_counted() {
     cupti::spoil_last_kernel();
     tracer.until("the kernel", |it| !it.kernels().is_empty() && it.lost(Lost::CuptiDropped) == 17);
     assert_eq!(tracer.lost(Lost::NoTimestamps), 1);
-    assert_eq!((tracer.kernels()[0].start, tracer.kernels()[0].end), (0, 0));
+    assert_eq!((tracer.kernels()[0].start.0, tracer.kernels()[0].end.0), (0, 0));
     disarm(&mut tracer);
 }
 
@@ -466,7 +470,7 @@ fn many_kernels_come_through_a_small_ring_when_it_is_read() {
     }
     tracer.until("all kernels", |it| {
         it.drain();
-        it.control().totals.kernels.load(SeqCst) == 20_000
+        it.control().totals.activity(Activity::Kernel).records.load(SeqCst) == 20_000
     });
     assert_eq!(tracer.lost(Lost::ActivityRingFull), 0);
     tracer.until("all kernels", |it| it.kernels().len() == 20_000);
@@ -547,7 +551,7 @@ fn the_last_kernels_come_at_exit() {
     assert_eq!(tracer.launches().len(), 3);
     assert_eq!(tracer.kernels().len(), 3);
     assert_eq!(tracer.flushes().last().unwrap().last, 1);
-    assert_eq!(tracer.control().totals.launches.load(SeqCst), 3);
+    assert_eq!(tracer.launches_made(), 3);
 }
 
 /// The program of the test above.

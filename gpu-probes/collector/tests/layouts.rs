@@ -177,8 +177,8 @@ fn a_real_activity_buffer_is_decoded_as_the_headers_do() {
         let three = |it: [u32; 3]| format!("{} {} {}", it[0], it[1], it[2]);
         text += &format!(
             "at {at} kind {kind} start {} end {} device {} context {} stream {} grid {} block {} registers {} static {} dynamic {} local {} correlation {} graph {} node {}\n",
-            k.start,
-            k.end,
+            k.start.0,
+            k.end.0,
             k.device,
             k.context,
             k.stream,

@@ -7,8 +7,7 @@
 //! collector ◀──────── message on a socket ─────────▶ rendezvous
 //! ```
 //!
-//! Knows nothing of scripts or eBPF, and of CUPTI only where its library may lie and how many
-//! records fill one of its buffers. What the tracer reads from here is untrusted: it copies bytes
+//! Knows nothing of scripts or eBPF, and of CUPTI only where its library may lie. What the tracer reads from here is untrusted: it copies bytes
 //! out before it looks at them, and every decoder accepts any bytes.
 #![deny(unsafe_code)]
 
@@ -21,11 +20,12 @@ pub mod region;
 pub mod ring;
 pub mod status;
 
-/// Changes whenever a layout in this crate does; both sides refuse another one.
-pub const VERSION: u32 = 1;
+pub use xputrace_events as events;
 
-/// Environment variable that names the tracer's sockets: `@NAME` in the abstract namespace, a path, or both as
-/// `@NAME:PATH`.
+/// Changes whenever a layout in this crate does; both sides refuse another one.
+pub const VERSION: u32 = 2;
+
+/// Environment variable that names the tracer's socket: `@NAME` in the abstract namespace, or a path.
 pub const SOCKET_VARIABLE: &str = "XPUTRACE_SOCKET";
 
 /// Environment variable with an earlier value of `CUDA_INJECTION64_PATH`, to be chained.

@@ -3,7 +3,6 @@
 //!
 //! ```text
 //! collector                         tracer
-//!          ◀───────────────────────  COMING (at once: a tracer is here)
 //!   HELLO  ───────────────────────▶
 //!          ◀───────────────────────  ARM (+ region, + tag array where asked)   or  DORMANT
 //!   ARMED or REFUSED ─────────────▶
@@ -38,23 +37,49 @@ pub const DISARM: u32 = 6;
 /// The last flush is done. Text: notes, such as what was left behind in the target.
 pub const BYE: u32 = 7;
 
-/// A tracer is here and will answer: the collector may wait longer than for one that says nothing.
-pub const COMING: u32 = 8;
-
-/// Bits of the demand.
+/// Bits of the demand: options, then which calls and which activities are to be recorded.
 pub mod demand {
-    pub const LAUNCHES: u64 = 1;
-    pub const KERNELS: u64 = 2;
+    use xputrace_events::{Activities, Activity, Call, Calls};
+
     /// Take a stack at each launch.
-    pub const STACKS: u64 = 4;
+    pub const STACKS: u64 = 1 << 2;
     /// Ask CUPTI for the stream id of each launch.
-    pub const STREAMS: u64 = 8;
+    pub const STREAMS: u64 = 1 << 3;
     /// Call the marker function at each launch, with a slot of the tag array.
-    pub const MARKER: u64 = 16;
+    pub const MARKER: u64 = 1 << 4;
     /// Send the list of executable mappings (perf could not be opened).
-    pub const MAPPINGS: u64 = 32;
+    pub const MAPPINGS: u64 = 1 << 5;
     /// Read the clock when a launch call returns; without it a launch's `end` is its `start`.
-    pub const ENDS: u64 = 64;
+    pub const ENDS: u64 = 1 << 6;
+
+    const CALLS_AT: u32 = 16;
+    const ACTIVITIES_AT: u32 = 32;
+
+    /// Record the launches of these calls.
+    pub const fn calls(kinds: Calls) -> u64 {
+        (kinds.bits() as u64) << CALLS_AT
+    }
+
+    /// Record these activities.
+    pub const fn activities(kinds: Activities) -> u64 {
+        (kinds.bits() as u64) << ACTIVITIES_AT
+    }
+
+    /// The calls that a demand asks for.
+    pub const fn calls_of(demand: u64) -> Calls {
+        Calls::from_bits((demand >> CALLS_AT) as u16)
+    }
+
+    /// The activities that a demand asks for.
+    pub const fn activities_of(demand: u64) -> Activities {
+        Activities::from_bits((demand >> ACTIVITIES_AT) as u16)
+    }
+
+    /// Calls that submit a kernel or a graph.
+    pub const LAUNCHES: u64 = calls(Calls::LAUNCHES);
+    pub const KERNELS: u64 = activities(Activities::of(&[Activity::Kernel]));
+    pub const MEMSETS: u64 = activities(Activities::of(&[Activity::Memset]));
+    pub const MEMSET_CALLS: u64 = calls(Calls::of(&[Call::Memset]));
 }
 
 /// Most bytes of an encoded message.

@@ -1,8 +1,12 @@
 //! The records that travel through the rings, and in recordings.
 //!
 //! Each begins with a [`Header`]; its `size` covers header, body and tail, a multiple of 8.
-//! Little endian. Unknown kinds are skipped by size.
+//! Little endian. Unknown kinds are skipped by size. Those of launches and of what a GPU did come
+//! from the table of GPU events ([`xputrace_events::table`]).
 
+pub use xputrace_events::table::UNKNOWN;
+use xputrace_events::{Activity, table};
+pub use xputrace_events::{ActivityRecord, Kernel, Launch, Memset};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// First 8 bytes of each record.
@@ -21,89 +25,14 @@ pub struct Header {
 pub mod kind {
     /// Fills the end of a ring; no body.
     pub const PAD: u16 = 0;
-    pub const LAUNCH: u16 = 1;
-    pub const KERNEL: u16 = 2;
+    pub const LAUNCH: u16 = super::table::LAUNCH_RECORD;
+    pub const KERNEL: u16 = super::Activity::Kernel.record_kind();
     pub const NAME: u16 = 3;
     pub const STACK: u16 = 4;
     pub const CLOCK: u16 = 5;
     pub const FLUSH: u16 = 6;
     pub const THREAD: u16 = 7;
     pub const MAPPING: u16 = 8;
-}
-
-/// A call that submits work, written when the outermost call returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Launch {
-    /// CLOCK_MONOTONIC nanoseconds at the outermost ENTER and, where the demand has
-    /// [`crate::message::demand::ENDS`], EXIT; the same as at ENTER where it has not.
-    pub start: u64,
-    pub end: u64,
-    /// What a handler at the marker set, when `flags` has [`Launch::TAGGED`].
-    pub tag: i64,
-    /// CUPTI's correlation id; runtime and nested driver call have the same.
-    pub correlation: u32,
-    /// Thread id as the target sees it.
-    pub tid: u32,
-    /// [`Name`] id of the outermost call, version suffix removed.
-    pub api: u32,
-    /// [`Stack`] id, 0 when no stack was asked for or none could be taken.
-    pub stack: u32,
-    /// [`Name`] id of the kernel's symbol, 0 for graphs.
-    pub symbol: u32,
-    /// Return value of the outermost call, 0 is success.
-    pub result: i32,
-    /// CUPTI's context id.
-    pub context: u32,
-    pub device: u32,
-    /// CUPTI's stream id, [`UNKNOWN`] where it was not asked for.
-    pub stream: u32,
-    pub grid: [u32; 3],
-    pub block: [u32; 3],
-    pub dynamic_shared: u32,
-    /// [`Launch::KERNEL`] or [`Launch::GRAPH`].
-    pub launch_kind: u32,
-    /// [`Launch::TAGGED`], [`Launch::CAPTURED`], [`Launch::NO_STACK`].
-    pub flags: u32,
-}
-
-impl Launch {
-    pub const KERNEL: u32 = 1;
-    pub const GRAPH: u32 = 2;
-
-    pub const TAGGED: u32 = 1;
-    /// Recorded into a graph under stream capture: it submits no work and no kernel follows.
-    pub const CAPTURED: u32 = 2;
-    /// A stack was asked for and could not be stored.
-    pub const NO_STACK: u32 = 4;
-}
-
-/// An id that is not known.
-pub const UNKNOWN: u32 = u32::MAX;
-
-/// A kernel that ran, from CUPTI's activity record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Kernel {
-    /// Nanoseconds on CUPTI's clock, CLOCK_REALTIME; both 0 when CUPTI did not collect them.
-    pub start: u64,
-    pub end: u64,
-    /// 0 outside graphs.
-    pub graph_node: u64,
-    pub graph: u32,
-    pub correlation: u32,
-    pub device: u32,
-    pub context: u32,
-    pub stream: u32,
-    /// [`Name`] id of the mangled name.
-    pub symbol: u32,
-    pub grid: [u32; 3],
-    pub block: [u32; 3],
-    pub registers: u32,
-    pub static_shared: u32,
-    pub dynamic_shared: u32,
-    /// Bytes a thread.
-    pub local_memory: u32,
 }
 
 /// Text behind an id; always written before the first record that uses the id, possibly by
@@ -125,22 +54,42 @@ pub struct Stack {
 }
 
 /// The two clocks, read together: CLOCK_MONOTONIC before and after, CLOCK_REALTIME between.
-/// Written before the kernels of each completed activity buffer, into the same ring: it tells
-/// where the one begins and the one before has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+/// Written before the records of each completed activity buffer, into the same ring: it tells
+/// where the one begins and the one before has ended, and how full it was.
+#[derive(Default, Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Clock {
     pub monotonic_before: u64,
     pub realtime: u64,
     pub monotonic_after: u64,
+    /// Bytes of the buffer that hold records.
+    pub filled: u32,
+    /// Bytes of the whole buffer; 0 where no buffer follows.
+    pub room: u32,
 }
 
-/// Kernels that an activity buffer holds at least when it is full (records of CUPTI 11.7 to 13.5
-/// take 176 to 248 bytes of 1 MiB). One of fewer was handed over by a flush.
-pub const FULL_BUFFER_KERNELS: u32 = 4096;
+/// A [`Clock`] of an earlier recording, which does not tell of the buffer.
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct ClockPair {
+    monotonic_before: u64,
+    realtime: u64,
+    monotonic_after: u64,
+}
 
-/// A flush of CUPTI's buffers has returned: every kernel that ended before `began`
-/// (CLOCK_MONOTONIC), and that no older unfinished kernel withholds, has been written.
+impl Clock {
+    /// The record in a body, also in that of an earlier recording: `room` is 0 there.
+    pub fn read(body: &[u8]) -> Option<Clock> {
+        let whole = Clock::read_from_prefix(body).map(|it| it.0);
+        whole.ok().or_else(|| {
+            let ClockPair { monotonic_before, realtime, monotonic_after } = ClockPair::read_from_prefix(body).ok()?.0;
+            Some(Clock { monotonic_before, realtime, monotonic_after, filled: 0, room: 0 })
+        })
+    }
+}
+
+/// A flush of CUPTI's buffers has returned: everything that ended before `began`
+/// (CLOCK_MONOTONIC), and that no older unfinished activity withholds, has been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Flush {
@@ -175,7 +124,7 @@ pub struct Mapping {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
     Launch(Launch),
-    Kernel(Kernel),
+    Activity(ActivityRecord),
     Name {
         id: u32,
         text: &'a [u8],
@@ -312,7 +261,6 @@ fn decode(kind: u16, body: &[u8]) -> Option<Record<'_>> {
     }
     Some(match kind {
         kind::LAUNCH => Record::Launch(take(body)?.0),
-        kind::KERNEL => Record::Kernel(take(body)?.0),
         kind::NAME => {
             let (name, tail): (Name, _) = take(body)?;
             let len = Some(name.len as usize).filter(|len| *len <= MAX_NAME)?;
@@ -325,7 +273,7 @@ fn decode(kind: u16, body: &[u8]) -> Option<Record<'_>> {
             let frames = bytes.chunks_exact(8).map(|it| u64::from_le_bytes(it.try_into().unwrap_or_default()));
             Record::Stack { id: stack.id, frames: frames.collect() }
         }
-        kind::CLOCK => Record::Clock(take(body)?.0),
+        kind::CLOCK => Record::Clock(Clock::read(body)?),
         kind::FLUSH => Record::Flush(take(body)?.0),
         kind::THREAD => Record::Thread(take(body)?.0),
         kind::MAPPING => {
@@ -333,6 +281,7 @@ fn decode(kind: u16, body: &[u8]) -> Option<Record<'_>> {
             let len = usize::try_from(mapping.path_len).ok().filter(|len| *len <= MAX_NAME)?;
             Record::Mapping { mapping, path: tail.get(..len)? }
         }
+        other if Activity::of_record(other).is_some() => Record::Activity(ActivityRecord::read(other, body)?),
         other => Record::Unknown(other),
     })
 }
@@ -387,6 +336,16 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_of_an_earlier_recording_tells_nothing_of_its_buffer() {
+        let body: Vec<u8> = [7u64, 8, 9].iter().flat_map(|it| it.to_le_bytes()).collect();
+        let old = Clock { monotonic_before: 7, realtime: 8, monotonic_after: 9, filled: 0, room: 0 };
+        assert_eq!(decode(kind::CLOCK, &body), Some(Record::Clock(old)));
+        assert_eq!(decode(kind::CLOCK, &body[..16]), None);
+        let new = Clock { filled: 3, room: 4, ..old };
+        assert_eq!(decode(kind::CLOCK, new.as_bytes()), Some(Record::Clock(new)));
+    }
+
+    #[test]
     fn frames_end_at_the_first_bytes_that_are_no_record() {
         let mut bytes = Vec::new();
         push(&mut bytes, kind::LAUNCH, &Launch::default(), &[]);
@@ -415,8 +374,9 @@ mod tests {
         let mapping = Mapping { start: 1, end: 2, file_offset: 3, inode: 4, device: 5, path_len: 6 };
         push(&mut bytes, kind::MAPPING, &mapping, b"/a.out");
         push(&mut bytes, kind::LAUNCH, &Launch::default(), &[]);
-        push(&mut bytes, kind::CLOCK, &Clock { monotonic_before: 1, realtime: 2, monotonic_after: 3 }, &[]);
+        push(&mut bytes, kind::CLOCK, &Clock { monotonic_before: 1, realtime: 2, ..Clock::default() }, &[]);
         push(&mut bytes, kind::KERNEL, &Kernel::default(), &[]);
+        push(&mut bytes, Activity::Memset.record_kind(), &Memset::default(), &[]);
         bytes.extend(Header { kind: kind::PAD, flags: 0, size: 8 }.as_bytes());
         push(&mut bytes, kind::FLUSH, &Flush { began: 1, last: 1 }, &[]);
         bytes

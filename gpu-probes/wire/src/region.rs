@@ -10,6 +10,7 @@
 
 use crate::ring::RingHeader;
 use std::sync::atomic::{AtomicU32, AtomicU64};
+use xputrace_events::{Activity, Call};
 
 /// Alignment of everything in the region.
 pub const PAGE: usize = 4096;
@@ -32,16 +33,44 @@ pub struct Control {
 #[repr(C)]
 #[derive(Default, Debug)]
 pub struct Totals {
-    pub kernels: AtomicU64,
-    pub kernel_nanos: AtomicU64,
-    /// Outermost launch calls that returned, captured ones included.
-    pub launches: AtomicU64,
-    pub graph_launches: AtomicU64,
-    pub failed_launches: AtomicU64,
-    pub captured_launches: AtomicU64,
+    /// By [`Activity::index`].
+    pub activities: [ActivityTotals; Activity::COUNT],
+    /// By [`Call::index`].
+    pub calls: [CallTotals; Call::COUNT],
     /// Nanoseconds that the collector's callbacks took, as far as they are measured.
     pub callback_nanos: AtomicU64,
     pub flushes: AtomicU64,
+}
+
+impl Totals {
+    /// The records of this kind.
+    pub fn activity(&self, kind: Activity) -> &ActivityTotals {
+        &self.activities[kind.index()]
+    }
+
+    /// The calls of this kind.
+    pub fn call(&self, kind: Call) -> &CallTotals {
+        &self.calls[kind.index()]
+    }
+}
+
+/// Records of one kind, as the GPU's library delivered them.
+#[repr(C)]
+#[derive(Default, Debug)]
+pub struct ActivityTotals {
+    pub records: AtomicU64,
+    /// From start to end, of all together.
+    pub nanos: AtomicU64,
+}
+
+/// Outermost calls of one kind that returned.
+#[repr(C)]
+#[derive(Default, Debug)]
+pub struct CallTotals {
+    /// Captured ones included.
+    pub made: AtomicU64,
+    pub failed: AtomicU64,
+    pub captured: AtomicU64,
 }
 
 /// Losses counted inside the target.

@@ -5,7 +5,7 @@
 //!    └──Diagnostic──▶ render      losses ──▶ render
 //! ```
 //!
-//! This crate does no IO, contains no `unsafe`, and depends on `bytecode` alone.
+//! This crate does no IO, contains no `unsafe`, and depends on `bytecode` and `events` alone.
 #![forbid(unsafe_code)]
 
 pub mod bucket;

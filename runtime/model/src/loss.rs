@@ -3,6 +3,7 @@
 
 use crate::diagnostic::Site;
 use std::collections::BTreeMap;
+use xputrace_events::{Activities, Activity, Call, Calls};
 
 /// A way to lose something. The text form is the key in `-f json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -11,23 +12,23 @@ pub enum Loss {
     LaunchRingFull,
     /// Threads beyond the number of rings; their launches are not seen.
     NoRingForThread,
-    /// Kernel records that did not fit into a ring although the writer waited.
+    /// Records of the GPU's activity that did not fit into a ring although the writer waited.
     ActivityRingFull,
-    /// Kernel records that CUPTI itself dropped.
+    /// Activity records that CUPTI itself dropped.
     CuptiDropped,
-    /// Kernel records whose times CUPTI did not collect.
+    /// Activity records whose times CUPTI did not collect.
     NoTimestamps,
     /// Stacks that did not fit into the collector's stack table.
     StackTableFull,
     /// Strings that did not fit into the collector's name table.
     NameTableFull,
-    /// Kernels whose launch was never seen.
+    /// Activities whose launch was never seen.
     Unjoined,
-    /// Launches whose kernel record had not come when the process ended.
+    /// Launches whose work had not been recorded when the process ended.
     LostAtExit,
-    /// Kernel records that the collector passed on and that did not arrive, by its own totals.
+    /// Activity records that the collector passed on and that did not arrive, by its own totals.
     Unreconciled,
-    /// Launches forgotten because too many waited for their kernels.
+    /// Launches forgotten because too many waited for their work.
     LaunchEvicted,
     /// Events handled after later ones because they came too late.
     OutOfOrder,
@@ -61,8 +62,6 @@ pub enum Loss {
     KernelMissed,
     /// Processes that ran without uprobes, most of them because they ended before those were in place.
     UnprobedProcess,
-    /// Processes that started CUDA and were not traced: none of their launches is in the result.
-    UntracedProcess,
     /// Handlers stopped by the engine's instruction limit.
     InstructionLimit,
 }
@@ -97,7 +96,6 @@ impl Loss {
         Loss::ReturnTooDeep,
         Loss::KernelMissed,
         Loss::UnprobedProcess,
-        Loss::UntracedProcess,
         Loss::InstructionLimit,
     ];
 
@@ -131,7 +129,6 @@ impl Loss {
             Loss::ReturnTooDeep => "return_too_deep",
             Loss::KernelMissed => "kernel_missed",
             Loss::UnprobedProcess => "unprobed_process",
-            Loss::UntracedProcess => "untraced_process",
             Loss::InstructionLimit => "instruction_limit",
         }
     }
@@ -186,27 +183,117 @@ impl Losses {
     }
 }
 
-/// What became of the launches of a run: `launches = joined + failed + lost`.
+/// What became of the calls of one kind: `made = joined + failed + lost`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Balance {
+    /// Calls seen by the collector, captured ones (which submit no work) apart.
+    pub made: u64,
+    /// Calls whose work was recorded.
+    pub joined: u64,
+    /// Calls that returned an error.
+    pub failed: u64,
+    /// Calls whose work never arrived, or whose own record was lost.
+    pub lost: u64,
+    /// Calls recorded into a graph under stream capture: they submit no work.
+    pub captured: u64,
+}
+
+impl Balance {
+    /// Both together. Sums stay at their greatest.
+    #[must_use]
+    pub fn with(self, other: Balance) -> Balance {
+        Balance {
+            made: self.made.saturating_add(other.made),
+            joined: self.joined.saturating_add(other.joined),
+            failed: self.failed.saturating_add(other.failed),
+            lost: self.lost.saturating_add(other.lost),
+            captured: self.captured.saturating_add(other.captured),
+        }
+    }
+
+    /// What is accounted for: equal to `made` where nothing is missing.
+    pub fn sum(&self) -> u64 {
+        self.joined.saturating_add(self.failed).saturating_add(self.lost)
+    }
+}
+
+/// Records of one kind of activity, and the nanoseconds in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrived {
+    pub records: u64,
+    pub nanos: u64,
+    /// The collector's own totals of the same, as the GPU's library delivered them.
+    pub told_records: u64,
+    pub told_nanos: u64,
+}
+
+impl Arrived {
+    /// Whether all that was delivered has arrived.
+    pub fn agrees(&self) -> bool {
+        (self.records, self.nanos) == (self.told_records, self.told_nanos)
+    }
+}
+
+/// What became of everything that was asked of the GPU's side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// Launch calls seen by the collector, captured ones (which submit no work) apart.
-    pub launches: u64,
-    /// Launches whose kernels arrived.
-    pub joined: u64,
-    /// Launches whose call returned an error.
-    pub failed: u64,
-    /// Launches whose kernels never arrived, or whose own record was lost.
-    pub lost: u64,
-    /// Launches recorded into a graph under stream capture: they submit no work.
-    pub captured: u64,
-    /// The script asked for kernels and not for their launches: there is nothing to join.
-    pub kernels_only: bool,
-    /// The script asked for launches and not for their kernels: what became of them is not known.
-    pub launches_only: bool,
-    /// Kernel records that arrived, and their nanoseconds.
-    pub kernels: u64,
-    pub kernel_nanos: u64,
-    /// The collector's own totals of the same, as CUPTI delivered them.
-    pub collector_kernels: u64,
-    pub collector_kernel_nanos: u64,
+    /// The kinds that the script asked for; the others are not known.
+    pub calls: Calls,
+    pub activities: Activities,
+    balances: [Balance; Call::COUNT],
+    arrived: [Arrived; Activity::COUNT],
+}
+
+impl Account {
+    /// Nothing yet, of these kinds.
+    pub fn new(calls: Calls, activities: Activities) -> Self {
+        Account { calls, activities, ..Account::default() }
+    }
+
+    /// What became of one kind of calls.
+    pub fn call(&self, kind: Call) -> &Balance {
+        &self.balances[kind.index()]
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub fn call_mut(&mut self, kind: Call) -> &mut Balance {
+        &mut self.balances[kind.index()]
+    }
+
+    /// The records of one kind.
+    pub fn activity(&self, kind: Activity) -> &Arrived {
+        &self.arrived[kind.index()]
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub fn activity_mut(&mut self, kind: Activity) -> &mut Arrived {
+        &mut self.arrived[kind.index()]
+    }
+
+    /// What became of calls of several kinds.
+    pub fn balance(&self, kinds: Calls) -> Balance {
+        kinds.iter().fold(Balance::default(), |all, it| all.with(*self.call(it)))
+    }
+
+    /// What became of the calls that submit a kernel or a graph.
+    pub fn launches(&self) -> Balance {
+        self.balance(Calls::LAUNCHES)
+    }
+
+    /// Whether nothing was seen of what was asked for.
+    pub fn is_silent(&self) -> bool {
+        match self.activities.is_empty() {
+            true => self.balance(Calls::ALL).made == 0,
+            false => self.activities.iter().all(|it| self.activity(it).records == 0),
+        }
+    }
+
+    /// Takes what has arrived for everything that the collectors had to tell.
+    pub fn believe(&mut self) {
+        for it in &mut self.arrived {
+            (it.told_records, it.told_nanos) = (it.records, it.nanos);
+        }
+    }
 }

@@ -6,6 +6,7 @@ use crate::schema::{Event, Unit};
 use crate::table::{TableDef, TableId};
 use std::sync::Arc;
 pub use xputrace_bytecode::Image;
+pub use xputrace_events::{Activities, Activity, Call, Calls};
 
 /// Id of a string in the run's string table. Ids below [`Plan::strings`]`.len()` are those
 /// strings (0 is the empty one); the tracer appends what it meets while running.
@@ -49,8 +50,10 @@ pub const TAG_SLOTS: u32 = 1024;
 /// What the collector has to be armed for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
-    pub launches: bool,
-    pub kernels: bool,
+    /// Calls whose launches are recorded.
+    pub calls: Calls,
+    /// What is recorded of what the GPU does.
+    pub activities: Activities,
     pub launch_stacks: bool,
     /// `launch.end` or `launch.duration` is read, or launches are put in order by their end.
     pub launch_ends: bool,
@@ -63,7 +66,18 @@ pub struct Demand {
 impl Demand {
     /// Whether the program has to be injected at all.
     pub fn gpu(&self) -> bool {
-        self.launches || self.kernels
+        !self.calls.is_empty() || !self.activities.is_empty()
+    }
+
+    /// Whether an activity is recorded together with every call that may have caused it.
+    pub fn joins(&self, activity: Activity) -> bool {
+        self.activities.contains(activity) && self.calls.contains_all(activity.causes())
+    }
+
+    /// Whether what is recorded tells when a call's work is done. A graph may hold anything: it
+    /// is known to have run by its kernels.
+    pub fn expects(&self, call: Call) -> bool {
+        self.calls.contains(call) && self.activities.contains(call.activity().unwrap_or(Activity::Kernel))
     }
 }
 
@@ -139,7 +153,9 @@ pub enum Target {
     Interval {
         nanos: u64,
     },
-    /// Events of the GPU side, `begin` and `end`.
+    /// Calls that submit work of these kinds: a `launch` handler.
+    Calls(Calls),
+    /// Other events of the GPU side, `begin` and `end`.
     None,
 }
 

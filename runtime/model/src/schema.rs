@@ -1,12 +1,13 @@
 //! The events a script can name, and their fields: one table from which the compiler, the
 //! interpreted handlers, `explain`, the diagnostics and the language reference all work.
 
-use crate::context::word;
+pub use xputrace_events::{Activity, Call, Field, FieldType, From, Launch as LaunchRecord, Unit};
 
 /// An event source of the language.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Event {
-    Kernel,
+    /// Something that the GPU did.
+    Activity(Activity),
     Launch,
     Uprobe,
     Uretprobe,
@@ -18,10 +19,13 @@ pub enum Event {
 }
 
 impl Event {
+    /// A kernel ran.
+    pub const KERNEL: Event = Event::Activity(Activity::Kernel);
+
     /// The function that declares a handler for it.
     pub fn name(self) -> &'static str {
         match self {
-            Event::Kernel => "kernel",
+            Event::Activity(kind) => kind.name(),
             Event::Launch => "launch",
             Event::Uprobe => "uprobe",
             Event::Uretprobe => "uretprobe",
@@ -35,7 +39,7 @@ impl Event {
 
     /// Whether it comes from the GPU side, so that its handlers get a [`crate::context::GpuContext`].
     pub fn is_gpu(self) -> bool {
-        matches!(self, Event::Kernel | Event::Launch)
+        matches!(self, Event::Activity(_) | Event::Launch)
     }
 
     /// Whether it is a function's entry or return, where its probe is in a file's code.
@@ -46,7 +50,7 @@ impl Event {
     /// The fields of its event value, tracepoint fields (which the running kernel defines) apart.
     pub fn fields(self) -> &'static [Field] {
         match self {
-            Event::Kernel => KERNEL,
+            Event::Activity(kind) => kind.fields(),
             Event::Launch => LAUNCH,
             Event::Uprobe => UPROBE,
             Event::Uretprobe => URETPROBE,
@@ -76,126 +80,15 @@ pub const NOT_YET: &[&str] = &[
     "device_line",
 ];
 
-/// One field of an event value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
-    pub name: &'static str,
-    pub kind: FieldType,
-    pub unit: Unit,
-    /// Where its value comes from.
-    pub from: From,
-    /// A sentence for the language reference.
-    pub doc: &'static str,
-}
-
-/// The type of a field's value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FieldType {
-    Int,
-    /// 16 bytes of text, NUL padded.
-    Comm,
-    /// A string of the run's string table.
-    Name,
-    Stack,
-    /// Three integers `x y z`, and `size`, their product.
-    Dim3,
-    /// The launch that caused a kernel; `()` when it is not known.
-    Launch,
-    /// The event at the function's entry, at a `uretprobe`.
-    Entry,
-    /// An integer that is `()` when [`From::Optional`]'s flag word is 0.
-    OptionalInt,
-}
-
-/// What a number measures, for printing it with a unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
-pub enum Unit {
-    #[default]
-    None,
-    /// Nanoseconds that something took.
-    Nanos,
-    /// A point in time: nanoseconds of the run's clock.
-    Clock,
-    /// Values of different units came together: a plain number.
-    Mixed,
-    Bytes,
-}
-
-/// Where a field's value is found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
-    /// At this word of the [`crate::context::GpuContext`].
-    Word(usize),
-    /// At word `value`, present when word `flag` is not 0.
-    Optional { flag: usize, value: usize },
-    /// Computed from the probe's own context by the kernel engine.
-    Probe,
-}
-
-const fn word(name: &'static str, kind: FieldType, unit: Unit, at: usize, doc: &'static str) -> Field {
-    Field { name, kind, unit, from: From::Word(at), doc }
-}
-
-const fn optional(name: &'static str, flag: usize, value: usize, doc: &'static str) -> Field {
-    Field { name, kind: FieldType::OptionalInt, unit: Unit::None, from: From::Optional { flag, value }, doc }
-}
-
 const fn probe(name: &'static str, kind: FieldType, unit: Unit, doc: &'static str) -> Field {
     Field { name, kind, unit, from: From::Probe, doc }
 }
 
-use FieldType::{Comm, Dim3, Entry, Int, Launch, Name, Stack};
-use Unit::{Bytes, Clock, Nanos, None};
+use FieldType::{Comm, Entry, Int, Name, Stack};
+use Unit::{Clock, Nanos, None};
 
-/// Fields of a `kernel` event.
-pub const KERNEL: &[Field] = &[
-    word("time", Int, Clock, word::TIME, "when the kernel started"),
-    word("pid", Int, None, word::PID, "process id"),
-    word("tid", Int, None, word::TID, "thread that launched it, or the process id where that is not known"),
-    word("comm", Comm, None, word::COMM, "name of the process"),
-    word("name", Name, None, word::NAME, "demangled, with template arguments, without parameters"),
-    word("short_name", Name, None, word::SHORT_NAME, "demangled, without template arguments"),
-    word("symbol", Name, None, word::SYMBOL, "mangled"),
-    word("start", Int, Clock, word::START, "first instruction on the GPU"),
-    word("end", Int, Clock, word::END, "last instruction on the GPU"),
-    word("duration", Int, Nanos, word::DURATION, "`end - start`"),
-    word("grid", Dim3, None, word::GRID, "blocks in the grid"),
-    word("block", Dim3, None, word::BLOCK, "threads in a block"),
-    word("registers", Int, None, word::REGISTERS, "registers a thread"),
-    word("static_shared", Int, Bytes, word::STATIC_SHARED, "static shared memory of a block"),
-    word("dynamic_shared", Int, Bytes, word::DYNAMIC_SHARED, "dynamic shared memory of a block"),
-    word("local_memory", Int, Bytes, word::LOCAL_MEMORY, "local memory a thread"),
-    word("device", Int, None, word::DEVICE, "CUPTI's device id"),
-    word("context", Int, None, word::CONTEXT, "CUPTI's context id"),
-    word("stream", Int, None, word::STREAM, "CUPTI's stream id"),
-    optional("graph", word::GRAPH, word::GRAPH, "the executable graph it belongs to"),
-    optional("graph_node", word::GRAPH, word::GRAPH_NODE, "its node in that graph"),
-    word("launch", Launch, None, word::LAUNCH, "the call that launched it"),
-];
-
-/// Fields of a `launch` event, and of a kernel's `.launch`.
-pub const LAUNCH: &[Field] = &[
-    word("time", Int, Clock, word::LAUNCH_START, "when the call began"),
-    word("pid", Int, None, word::LAUNCH_PID, "process id"),
-    word("tid", Int, None, word::LAUNCH_TID, "thread that called"),
-    word("comm", Comm, None, word::LAUNCH_COMM, "name of that thread"),
-    word("kind", Name, None, word::LAUNCH_KIND, "\"kernel\" or \"graph\""),
-    word("start", Int, Clock, word::LAUNCH_START, "when the call began"),
-    word("end", Int, Clock, word::LAUNCH_END, "when the call returned"),
-    word("duration", Int, Nanos, word::LAUNCH_DURATION, "`end - start`"),
-    word("ustack", Stack, None, word::LAUNCH_USTACK, "user stack of the outermost call"),
-    word("api", Name, None, word::LAUNCH_API, "name of the outermost call, such as cudaLaunchKernel"),
-    word("result", Int, None, word::LAUNCH_RESULT, "what the call returned, 0 is success"),
-    word("name", Name, None, word::LAUNCH_NAME, "demangled name of the kernel; the call's name for a graph"),
-    word("symbol", Name, None, word::LAUNCH_SYMBOL, "mangled name of the kernel"),
-    word("grid", Dim3, None, word::LAUNCH_GRID, "blocks in the grid"),
-    word("block", Dim3, None, word::LAUNCH_BLOCK, "threads in a block"),
-    word("dynamic_shared", Int, Bytes, word::LAUNCH_DYNAMIC_SHARED, "dynamic shared memory of a block"),
-    word("device", Int, None, word::LAUNCH_DEVICE, "CUPTI's device id"),
-    word("context", Int, None, word::LAUNCH_CONTEXT, "CUPTI's context id"),
-    word("stream", Int, None, word::LAUNCH_STREAM, "CUPTI's stream id"),
-    optional("tag", word::LAUNCH_TAGGED, word::LAUNCH_TAG, "what a `launch` handler set"),
-];
+/// Fields of a `launch` event, and of an activity's `.launch`.
+pub const LAUNCH: &[Field] = LaunchRecord::FIELDS;
 
 macro_rules! cpu_fields {
     ($($more:expr),* $(,)?) => {
@@ -242,7 +135,7 @@ mod tests {
 
     #[test]
     fn field_names_are_unique_in_each_event() {
-        for event in [Event::Kernel, Event::Launch, Event::Uprobe, Event::Uretprobe, Event::Profile] {
+        for event in [Event::Uprobe, Event::Uretprobe, Event::Profile] {
             let names: HashSet<_> = event.fields().iter().map(|it| it.name).collect();
             assert_eq!(names.len(), event.fields().len(), "{}", event.name());
         }

@@ -4,7 +4,8 @@ use crate::cells::wrapped;
 use crate::{Context, human};
 use std::io::{self, Write};
 use xputrace_model::diagnostic::{Site, Sources};
-use xputrace_model::loss::{Account, Loss, Losses};
+use xputrace_model::loss::{Account, Arrived, Balance, Loss, Losses};
+use xputrace_model::plan::{Activity, Call, Calls};
 use xputrace_model::schema::Unit;
 
 /// What a kind of loss means, then what to do about it; sentences without a final dot.
@@ -90,10 +91,6 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
             "processes that ran without their uprobes, for some milliseconds or until their end",
             "name a library by its path; give the probe `#{scope: \"tree\"}`, if it has another",
         ),
-        Loss::UntracedProcess => (
-            "processes that started CUDA and were not traced: none of their launches is in the result",
-            "the notes say which and why",
-        ),
         Loss::InstructionLimit => ("handlers stopped by the instruction limit", "make the loop shorter"),
     }
 }
@@ -106,8 +103,7 @@ pub(crate) fn write_end(
     context: &Context<'_>,
 ) -> io::Result<()> {
     if let Some(account) = account {
-        write_wrapped(out, &balance(account, losses), 2, context)?;
-        if let Some(line) = disagreement(account) {
+        for line in balances(account, losses).into_iter().chain(disagreements(account)) {
             write_wrapped(out, &line, 2, context)?;
         }
     } else if losses.is_empty() {
@@ -130,47 +126,68 @@ pub(crate) fn place(site: Site, sources: &Sources) -> String {
     format!("{file}:{}", site.line)
 }
 
-/// `launches 200 = joined 198 + failed 2; 0 lost`.
-fn balance(account: &Account, losses: &Losses) -> String {
-    if account.kernels_only {
-        let well = if losses.is_empty() { "; 0 lost" } else { "" };
-        return format!("kernels {} (launches not asked for){well}", account.kernels);
+/// A line for the launches of kernels and graphs together, and one for each other kind of calls,
+/// where they or what they submit were asked for.
+fn balances(account: &Account, losses: &Losses) -> Vec<String> {
+    let launches = account.calls.and(Calls::LAUNCHES);
+    let noun = if launches == Calls::of(&[Call::Graph]) { "graph launches" } else { "launches" };
+    let mut lines = Vec::new();
+    lines.extend(balance(noun, launches, Activity::Kernel, account));
+    for call in Call::ALL.iter().copied().filter(|it| !Calls::LAUNCHES.contains(*it)) {
+        let Some(activity) = call.activity() else { continue };
+        let asked = account.calls.and(Calls::of(&[call]));
+        lines.extend(balance(&format!("{} calls", call.name()), asked, activity, account));
     }
-    let Account { launches, joined, failed, lost, captured, .. } = *account;
-    if account.launches_only {
+    if losses.is_empty() && is_balanced(account) {
+        lines.last_mut().into_iter().for_each(|it| *it += "; 0 lost");
+    }
+    lines
+}
+
+/// Whether nothing is lost, and what was asked for together with its records adds up.
+fn is_balanced(account: &Account) -> bool {
+    let adds_up = |call: Call| {
+        let told = call.activity().unwrap_or(Activity::Kernel);
+        !account.activities.contains(told) || account.call(call).sum() == account.call(call).made
+    };
+    Call::ALL.iter().all(|it| account.call(*it).lost == 0 && adds_up(*it))
+}
+
+/// `launches 200 = joined 198 + failed 2`; `None` where neither these calls nor their activity
+/// were asked for.
+fn balance(noun: &str, calls: Calls, activity: Activity, account: &Account) -> Option<String> {
+    let records = account.activities.contains(activity);
+    if calls.is_empty() {
+        let n = account.activity(activity).records;
+        return records.then(|| format!("{}s {n} ({} not asked for)", activity.name(), noun));
+    }
+    let it = account.balance(calls);
+    let Balance { made, joined, failed, lost, captured } = it;
+    if !records {
         let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
-        let well = if losses.is_empty() { "; 0 lost" } else { "" };
-        return format!("launches {launches}{failed} (kernels not asked for){well}");
+        return Some(format!("{noun} {made}{failed} ({}s not asked for)", activity.name()));
     }
-    let sum = joined.saturating_add(failed).saturating_add(lost);
-    let mut line = format!("launches {launches} {} joined {joined}", if sum == launches { "=" } else { "≠" });
+    let mut line = format!("{noun} {made} {} joined {joined}", if it.sum() == made { "=" } else { "≠" });
     for (name, n) in [("failed", failed), ("lost", lost)] {
         if n > 0 {
             line += &format!(" + {name} {n}");
         }
     }
-    if sum != launches {
-        line += &format!("; {} not accounted for", launches.abs_diff(sum));
-    } else if lost == 0 && losses.is_empty() {
-        line += "; 0 lost";
+    if it.sum() != made {
+        line += &format!("; {} not accounted for", made.abs_diff(it.sum()));
     }
     if captured > 0 {
         line += &format!("; {captured} captured into graphs");
     }
-    line
+    Some(line)
 }
 
-/// Where the kernels that arrived are not those that the collector counted.
-fn disagreement(account: &Account) -> Option<String> {
-    let Account { kernels, kernel_nanos, collector_kernels, collector_kernel_nanos, .. } = *account;
-    let agrees = kernels == collector_kernels && kernel_nanos == collector_kernel_nanos;
+/// Where the records that arrived are not those that the collector counted.
+fn disagreements(account: &Account) -> impl Iterator<Item = String> {
     let time = |nanos: u64| human(i64::try_from(nanos).unwrap_or(i64::MAX), Unit::Nanos);
-    (!agrees).then(|| {
-        format!(
-            "kernels {kernels} ({}) ≠ collector's {collector_kernels} ({})",
-            time(kernel_nanos),
-            time(collector_kernel_nanos)
-        )
+    account.activities.iter().filter(|it| !account.activity(*it).agrees()).map(move |kind| {
+        let Arrived { records, nanos, told_records, told_nanos } = *account.activity(kind);
+        format!("{}s {records} ({}) ≠ collector's {told_records} ({})", kind.name(), time(nanos), time(told_nanos))
     })
 }
 

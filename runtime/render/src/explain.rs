@@ -3,7 +3,7 @@
 use crate::account::place;
 use crate::cells::{padded, wrapped};
 use std::fmt::Write;
-use xputrace_model::plan::{Demand, Place, Plan, Probe, ProbeScope};
+use xputrace_model::plan::{Calls, Demand, Place, Plan, Probe, ProbeScope};
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{KeyPart, Scalar, Storage, TableDef, TableKind};
 
@@ -149,13 +149,16 @@ fn listed<'a>(probes: impl Iterator<Item = &'a Probe>) -> Option<String> {
 }
 
 fn demanded(demand: Demand) -> String {
-    let parts = [
-        (demand.launches, "launches"),
-        (demand.kernels, "kernels"),
-        (demand.launch_stacks, "a stack at each launch"),
-        (demand.launch_streams, "the stream of each launch"),
-    ];
-    let parts: Vec<&str> = parts.iter().filter(|(wanted, _)| *wanted).map(|(_, name)| *name).collect();
+    let launches = demand.calls.intersects(Calls::LAUNCHES).then(|| "launches".to_owned());
+    let other_calls = demand.calls.without(Calls::LAUNCHES);
+    let details =
+        [(demand.launch_stacks, "a stack at each launch"), (demand.launch_streams, "the stream of each launch")];
+    let parts: Vec<String> = launches
+        .into_iter()
+        .chain(other_calls.iter().map(|it| format!("{} calls", it.name())))
+        .chain(demand.activities.iter().map(|it| format!("{}s", it.name())))
+        .chain(details.iter().filter(|(wanted, _)| *wanted).map(|(_, name)| (*name).to_owned()))
+        .collect();
     parts.join(", ")
 }
 

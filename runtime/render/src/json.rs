@@ -9,7 +9,7 @@
 //! | `hist` | `{"@us":{"KEY":[{"min":0,"max":1,"count":4}]}}`, bounds inclusive; the open ends of a histogram have no `min` or no `max` |
 //! | `stats` | `{"@s":{"KEY":{"count":1,"average":5,"total":5,"min":5,"max":5}}}`; for `avg()`, as in bpftrace, the average alone |
 //! | `quantiles` | `{"@q":{"KEY":{"count":9,"p50":1,"p90":2,"p99":3,"max":3}}}`, each at most 1/32 too high |
-//! | `losses` | a number for every loss by name; by line under `"lines"`; the account of launches under `"account"` (null without a GPU), in which `kernels_only` and `launches_only` say that the others were not asked for |
+//! | `losses` | a number for every loss by name; by line under `"lines"`; the account of launches under `"account"` (null without a GPU), in which `kernels_only` and `launches_only` say that the others were not asked for; each other activity that was asked for, such as `memset`, has an object of its own in it |
 //!
 //! Times are integers in nanoseconds, sizes in bytes, names whole. Several keys are joined with
 //! a comma, a missing one is `-`, a stack is one line a frame, as bpftrace has it.
@@ -23,6 +23,7 @@ use serde_json::{Map, Value as Json, json};
 use std::io::{self, Write};
 use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::{Output, View};
+use xputrace_model::plan::{Activity, Calls};
 use xputrace_model::table::{Cell, TableKind, Value};
 
 /// Writes one output as one line.
@@ -148,18 +149,44 @@ fn end(losses: &Losses, account: Option<&Account>, context: &Context<'_>) -> Jso
     Json::Object(data)
 }
 
+/// Launches and kernels beside each other, and an object for each other activity that was asked for.
 fn account_json(account: &Account) -> Json {
+    let (launches, kernels) = (account.launches(), account.activity(Activity::Kernel));
+    let mut all = json!({
+        "launches": launches.made,
+        "joined": launches.joined,
+        "failed": launches.failed,
+        "lost": launches.lost,
+        "captured": launches.captured,
+        "kernels_only": !account.calls.intersects(Calls::LAUNCHES),
+        "launches_only": !account.activities.contains(Activity::Kernel),
+        "kernels": kernels.records,
+        "kernel_nanos": kernels.nanos,
+        "collector_kernels": kernels.told_records,
+        "collector_kernel_nanos": kernels.told_nanos,
+    });
+    for kind in Activity::ALL.iter().copied().filter(|it| *it != Activity::Kernel) {
+        let asked = (account.calls.contains(kind.call()), account.activities.contains(kind));
+        if asked != (false, false) {
+            all[kind.name()] = activity_json(account, kind);
+        }
+    }
+    all
+}
+
+fn activity_json(account: &Account, kind: Activity) -> Json {
+    let (calls, records) = (account.call(kind.call()), account.activity(kind));
     json!({
-        "launches": account.launches,
-        "joined": account.joined,
-        "failed": account.failed,
-        "lost": account.lost,
-        "captured": account.captured,
-        "kernels_only": account.kernels_only,
-        "launches_only": account.launches_only,
-        "kernels": account.kernels,
-        "kernel_nanos": account.kernel_nanos,
-        "collector_kernels": account.collector_kernels,
-        "collector_kernel_nanos": account.collector_kernel_nanos,
+        "calls": calls.made,
+        "joined": calls.joined,
+        "failed": calls.failed,
+        "lost": calls.lost,
+        "captured": calls.captured,
+        "records_only": !account.calls.contains(kind.call()),
+        "calls_only": !account.activities.contains(kind),
+        "records": records.records,
+        "nanos": records.nanos,
+        "collector_records": records.told_records,
+        "collector_nanos": records.told_nanos,
     })
 }

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use xputrace_model::bucket;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, Site, SourceFile, Sources};
-use xputrace_model::loss::{Account, Loss, Losses};
+use xputrace_model::loss::{Account, Arrived, Balance, Loss, Losses};
 use xputrace_model::output::{Output, Piece, View};
-use xputrace_model::plan::{Demand, Place, Plan, Probe, ProbeScope, Target};
+use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Place, Plan, Probe, ProbeScope, Target};
 use xputrace_model::schema::{Event, Unit};
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Scalar, Storage, Table, TableKind, Value};
@@ -263,21 +263,27 @@ fn flame_graphs_are_labelled_and_the_same_each_time() {
 
 #[test]
 fn losses() {
-    let account = Account {
-        launches: 200,
-        joined: 200,
-        kernels: 200,
-        kernel_nanos: 5_000_000,
-        collector_kernels: 200,
-        collector_kernel_nanos: 5_000_000,
-        ..Account::default()
-    };
+    let mut account = Account::new(Calls::LAUNCHES, Activities::of(&[Activity::Kernel]));
+    *account.call_mut(Call::Kernel) = Balance { made: 180, joined: 180, ..Balance::default() };
+    *account.call_mut(Call::Graph) = Balance { made: 20, joined: 20, ..Balance::default() };
+    *account.activity_mut(Activity::Kernel) =
+        Arrived { records: 200, nanos: 5_000_000, told_records: 200, told_nanos: 5_000_000 };
     let mut lost = Losses::default();
     lost.add(Loss::LostAtExit, 2);
     lost.add_at(Loss::MissingValue, Site { file: FileId(0), offset: 3, line: 2 }, 17);
     let end = |losses: &Losses, account| Output::End { losses: losses.clone(), account };
-    let failing = Account { joined: 195, failed: 3, lost: 2, captured: 7, kernels: 195, ..account };
-    let unbalanced = Account { joined: 195, ..account };
+    let mut failing = account;
+    *failing.call_mut(Call::Kernel) = Balance { made: 180, joined: 175, failed: 3, lost: 2, captured: 7 };
+    failing.activity_mut(Activity::Kernel).records = 195;
+    let mut unbalanced = account;
+    unbalanced.call_mut(Call::Kernel).joined = 175;
+    let mut with_memsets = account;
+    (with_memsets.calls, with_memsets.activities) = (Calls::ALL, Activities::ALL);
+    *with_memsets.call_mut(Call::Memset) = Balance { made: 30, joined: 28, failed: 2, ..Balance::default() };
+    *with_memsets.activity_mut(Activity::Memset) =
+        Arrived { records: 28, nanos: 1_000, told_records: 28, told_nanos: 1_000 };
+    let mut memsets_alone = with_memsets;
+    (memsets_alone.calls, memsets_alone.activities) = (Calls::NONE, Activities::of(&[Activity::Memset]));
     golden(
         "losses.txt",
         &both(&[
@@ -285,6 +291,8 @@ fn losses() {
             end(&Losses::default(), None),
             end(&lost, Some(failing)),
             end(&Losses::default(), Some(unbalanced)),
+            end(&Losses::default(), Some(with_memsets)),
+            end(&Losses::default(), Some(memsets_alone)),
         ]),
     );
 }
@@ -353,7 +361,7 @@ fn plans() {
     let plan = Plan {
         sources: sources(),
         probes: vec![
-            probe(Event::Kernel, "kernel", Place::Tracer, 1, &["reads only fields of the joined kernel"]),
+            probe(Event::KERNEL, "kernel", Place::Tracer, 1, &["reads only fields of the joined kernel"]),
             Probe {
                 scope: ProbeScope::System,
                 ..probe(Event::Uprobe, "uprobe:./server:handle_request", Place::Linux, 2, &[])
@@ -368,7 +376,13 @@ fn plans() {
             ),
         ],
         tables: vec![time.into(), request.into()],
-        demand: Demand { launches: true, kernels: true, launch_stacks: true, launch_marker: true, ..Demand::default() },
+        demand: Demand {
+            calls: Calls::LAUNCHES,
+            activities: Activities::of(&[Activity::Kernel]),
+            launch_stacks: true,
+            launch_marker: true,
+            ..Demand::default()
+        },
         ..Plan::default()
     };
     golden("explain.txt", &format!("{}====\n{}", explain(&plan), explain(&Plan::default())));

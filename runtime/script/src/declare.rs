@@ -13,7 +13,7 @@ use rhai::{Dynamic, Engine, FnPtr, ImmutableString, Map, NativeCallContext};
 use std::any::TypeId;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
 use xputrace_model::plan::{ProbeScope, Target};
-use xputrace_model::schema::{Event, NOT_YET};
+use xputrace_model::schema::{Activity, Event, NOT_YET};
 
 /// Most arguments that any declaring function is registered for; beyond it Rhai answers.
 const MOST_ARGUMENTS: usize = 6;
@@ -23,7 +23,7 @@ const MOST_SAMPLES: i64 = 20_000;
 const SHORTEST_INTERVAL: i64 = 1_000_000;
 
 const EVENTS: &[Event] = &[
-    Event::Kernel,
+    Event::KERNEL,
     Event::Launch,
     Event::Uprobe,
     Event::Uretprobe,
@@ -124,7 +124,8 @@ impl Call<'_> {
     /// How the function is used.
     fn usage(&self, event: Event) -> &'static str {
         match event {
-            Event::Kernel => "kernel(|k| …)",
+            Event::Activity(Activity::Kernel) => "kernel(|k| …)",
+            Event::Activity(Activity::Memset) => "memset(|m| …)",
             Event::Launch => "launch(|l| …)",
             Event::Uprobe => "uprobe(\"libc:malloc\", |e| …)",
             Event::Uretprobe => "uretprobe(\"libc:malloc\", |e| …)",
@@ -370,7 +371,7 @@ fn take_options(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opti
     let Some(at) = arguments.iter().position(|it| it.is_map()) else { return Some(Options::default()) };
     let map = arguments.remove(at).cast::<Map>();
     let allowed: &[&str] = match event {
-        Event::Kernel | Event::Launch => &["every"],
+        Event::Activity(_) | Event::Launch => &["every"],
         Event::Begin | Event::End | Event::Interval => &[],
         _ => &["scope", "every"],
     };

@@ -35,9 +35,9 @@ impl EventValue {
     /// Copies an event out of the run's buffers.
     pub(crate) fn of(view: &EventView) -> Self {
         let mut names = FxHashMap::default();
-        let all = Event::Kernel.fields().iter().chain(Event::Launch.fields());
+        let all = view.event.fields().iter().chain(Event::Launch.fields());
         for field in all.filter(|it| it.kind == FieldType::Name) {
-            if let From::Word(at) = field.from
+            if let Some(at) = field.from.word()
                 && let Some(text) = (view.strings)(view.words[at])
             {
                 names.insert(view.words[at], text);
@@ -70,7 +70,7 @@ impl EventValue {
             _ => return Dynamic::UNIT,
         };
         match field.kind {
-            FieldType::Int | FieldType::OptionalInt => Dynamic::from_int(words[at] as i64),
+            FieldType::Int => Dynamic::from_int(words[at] as i64),
             FieldType::Name => match self.data.names.get(&words[at]) {
                 Some(text) => Dynamic::from(ImmutableString::from(&**text)),
                 None => Dynamic::UNIT,

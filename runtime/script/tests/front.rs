@@ -110,7 +110,7 @@ fn run_on(host: Rc<RefCell<FakeHost>>, text: &str) -> (Rc<RefCell<FakeHost>>, Ve
     loaded.interpreter.bind(host.clone());
     for handler in &loaded.staged.handlers {
         let Some(closure) = handler.interpreted else { continue };
-        let answer = if handler.event == Event::Kernel {
+        let answer = if handler.event == Event::KERNEL {
             loaded.interpreter.run(closure, Some(&kernel_event()))
         } else {
             loaded.interpreter.run(closure, None)
@@ -136,7 +136,7 @@ fn kernel_event() -> EventView<'static> {
         words[word::LAUNCH_START] = 1200;
         words
     });
-    EventView { event: Event::Kernel, words, strings: &|id| (id == 7).then(|| Arc::from("add<int>")) }
+    EventView { event: Event::KERNEL, words, strings: &|id| (id == 7).then(|| Arc::from("add<int>")) }
 }
 
 /// What a script that must run without a mistake prints.

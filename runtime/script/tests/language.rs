@@ -6,7 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 use xputrace_model::catalog::MiniCatalog;
 use xputrace_model::diagnostic::{Severity, SourceFile};
-use xputrace_model::schema::{self, Field, FieldType, NOT_YET, Unit};
+use xputrace_model::schema::{self, Event, Field, FieldType, From, NOT_YET, Unit};
 use xputrace_script::{BundledLoader, compile, load};
 
 fn reference() -> std::path::PathBuf {
@@ -34,7 +34,7 @@ fn the_examples_compile() {
 fn the_tables_are_the_schema() {
     let text = std::fs::read_to_string(reference()).expect("the reference is in the repository");
     let tables = [
-        ("kernel", fields(schema::KERNEL)),
+        ("kernel", fields(Event::KERNEL.fields())),
         ("launch", fields(schema::LAUNCH)),
         ("cpu", fields(schema::CPU)),
         ("uprobe", fields(beyond_cpu(schema::UPROBE))),
@@ -64,11 +64,11 @@ fn beyond_cpu(fields: &'static [Field]) -> &'static [Field] {
 fn fields(fields: &[Field]) -> String {
     let mut out = String::from("| field | type | meaning |\n|---|---|---|\n");
     for field in fields {
+        let missing = if matches!(field.from, From::Optional { .. }) { " or `()`" } else { "" };
         let kind = match (field.kind, field.unit) {
             (FieldType::Int, Unit::Nanos | Unit::Clock) => "integer, ns",
             (FieldType::Int, Unit::Bytes) => "integer, bytes",
             (FieldType::Int, Unit::None | Unit::Mixed) => "integer",
-            (FieldType::OptionalInt, _) => "integer or `()`",
             (FieldType::Comm, _) => "string, 16 bytes",
             (FieldType::Name, _) => "string",
             (FieldType::Stack, _) => "stack",
@@ -76,7 +76,7 @@ fn fields(fields: &[Field]) -> String {
             (FieldType::Launch, _) => "a launch, or `()`",
             (FieldType::Entry, _) => "an event",
         };
-        let _ = writeln!(out, "| `{}` | {kind} | {} |", field.name, field.doc);
+        let _ = writeln!(out, "| `{}` | {kind}{missing} | {} |", field.name, field.doc);
     }
     out
 }

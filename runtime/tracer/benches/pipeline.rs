@@ -67,7 +67,7 @@ fn fed(mut pipeline: Pipeline, drains: &[Vec<Vec<u8>>]) -> Pipeline {
     let mut sink = Recorder::default();
     drains.iter().for_each(|it| pipeline.feed(ProcessIndex(0), it, &mut sink));
     pipeline.finish(&mut sink);
-    assert_eq!(pipeline.account().joined, DRAINS * EVENTS_A_DRAIN);
+    assert_eq!(pipeline.account().launches().joined, DRAINS * EVENTS_A_DRAIN);
     pipeline
 }
 
@@ -90,7 +90,7 @@ fn bench(c: &mut Criterion) {
     group.finish();
 
     let recorded = recorded();
-    let joined = replayed(compiled_only(true), &recorded).account().joined;
+    let joined = replayed(compiled_only(true), &recorded).account().launches().joined;
     let mut group = c.benchmark_group("recording of an LLM");
     group.throughput(Throughput::Elements(joined));
     group.sample_size(30);

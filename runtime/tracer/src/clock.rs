@@ -4,7 +4,15 @@
 //! bracketed pair bounds it from both sides; bounds of consecutive pairs are intersected, so a
 //! badly preempted pair costs nothing. A pair that contradicts them is a step: it starts anew.
 
+use xputrace_wire::events::Realtime;
 use xputrace_wire::record::Clock;
+
+/// When something ran, in CLOCK_MONOTONIC nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
 
 /// The difference REALTIME − MONOTONIC as far as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,12 +38,19 @@ impl ClockOffset {
         stepped
     }
 
-    /// A time on CUPTI's clock as CLOCK_MONOTONIC nanoseconds; unchanged while no pair is known.
+    /// From start to end on CLOCK_MONOTONIC; `None` where the times were not collected. Both move
+    /// together, so the duration stays CUPTI's own. Unchanged while no pair is known.
     #[inline]
-    pub(crate) fn to_monotonic(self, realtime_nanos: u64) -> u64 {
+    pub(crate) fn span(self, start: Realtime, end: Realtime) -> Option<Span> {
+        let collected = start.0 != 0 && end >= start;
+        collected.then(|| Span { start: self.to_monotonic(start), end: self.to_monotonic(end) })
+    }
+
+    #[inline]
+    fn to_monotonic(self, Realtime(nanos): Realtime) -> u64 {
         let (low, high) = self.bounds.unwrap_or((0, 0));
         let offset = low.wrapping_add(high.wrapping_sub(low) / 2);
-        realtime_nanos.wrapping_sub(offset as u64)
+        nanos.wrapping_sub(offset as u64)
     }
 }
 
@@ -44,16 +59,16 @@ mod tests {
     use super::*;
 
     fn pair(before: u64, realtime: u64, after: u64) -> Clock {
-        Clock { monotonic_before: before, realtime, monotonic_after: after }
+        Clock { monotonic_before: before, realtime, monotonic_after: after, ..Clock::default() }
     }
 
     #[test]
     fn a_wide_bracket_does_not_spoil_a_narrow_one() {
         let mut offset = ClockOffset::default();
         assert!(!offset.update(&pair(1_000, 51_010, 1_020)));
-        assert_eq!(offset.to_monotonic(60_000), 10_000);
+        assert_eq!(offset.to_monotonic(Realtime(60_000)), 10_000);
         assert!(!offset.update(&pair(2_000, 52_900, 3_000)));
-        assert_eq!(offset.to_monotonic(60_000), 10_000);
+        assert_eq!(offset.to_monotonic(Realtime(60_000)), 10_000);
     }
 
     #[test]
@@ -61,7 +76,7 @@ mod tests {
         let mut offset = ClockOffset::default();
         offset.update(&pair(1_000, 51_000, 1_000));
         assert!(offset.update(&pair(2_000, 1_052_000, 2_000)));
-        assert_eq!(offset.to_monotonic(1_060_000), 10_000);
+        assert_eq!(offset.to_monotonic(Realtime(1_060_000)), 10_000);
     }
 
     #[test]

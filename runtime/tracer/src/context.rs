@@ -1,9 +1,11 @@
-//! A joined event as the 64 words that its handlers read (`model::context`).
+//! A joined event as the words that its handlers read (`xputrace_events::word`).
 
+use crate::clock::Span;
 use xputrace_model::context::{GpuContext, WORDS, word};
-use xputrace_wire::record::{Kernel, Launch};
+use xputrace_wire::events::Texts;
+use xputrace_wire::record::{ActivityRecord, Launch};
 
-/// The two halves of a 16-byte, NUL-padded name, and ids of the string table.
+/// The two halves of a 16-byte, NUL-padded name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Comm(pub(crate) [u64; 2]);
 
@@ -41,30 +43,27 @@ pub(crate) struct LaunchFacts<'a> {
     pub(crate) thread: Identity,
 }
 
-/// Fills the words of a kernel; its times are CLOCK_MONOTONIC.
-pub(crate) fn fill_kernel(ctx: &mut GpuContext, kernel: &Kernel, symbol: Symbol, process: Identity) {
-    fill_identity(ctx, kernel.start, process);
+/// Fills the words of something that the GPU did.
+#[inline]
+pub(crate) fn fill_activity(
+    ctx: &mut GpuContext,
+    (activity, span): (&ActivityRecord, Span),
+    symbol: Symbol,
+    identity: Identity,
+    texts: &impl Texts,
+) {
+    activity.put_words(ctx, texts);
+    fill_identity(ctx, span.start, identity);
     ctx[word::NAME] = symbol.name;
     ctx[word::SHORT_NAME] = symbol.short_name;
     ctx[word::SYMBOL] = symbol.symbol;
-    ctx[word::START] = kernel.start;
-    ctx[word::END] = kernel.end;
-    ctx[word::DURATION] = kernel.end.wrapping_sub(kernel.start);
-    fill_dim(ctx, word::GRID, kernel.grid);
-    fill_dim(ctx, word::BLOCK, kernel.block);
-    ctx[word::REGISTERS] = kernel.registers.into();
-    ctx[word::STATIC_SHARED] = kernel.static_shared.into();
-    ctx[word::DYNAMIC_SHARED] = kernel.dynamic_shared.into();
-    ctx[word::LOCAL_MEMORY] = kernel.local_memory.into();
-    ctx[word::DEVICE] = kernel.device.into();
-    ctx[word::CONTEXT] = kernel.context.into();
-    ctx[word::STREAM] = kernel.stream.into();
-    ctx[word::GRAPH] = kernel.graph.into();
-    ctx[word::GRAPH_NODE] = kernel.graph_node;
+    ctx[word::START] = span.start;
+    ctx[word::END] = span.end;
+    ctx[word::DURATION] = span.end.wrapping_sub(span.start);
 }
 
-/// Zeroes the words of the kernel, for a launch event.
-pub(crate) fn clear_kernel(ctx: &mut GpuContext) {
+/// Zeroes the words of the activity, for a launch event.
+pub(crate) fn clear_activity(ctx: &mut GpuContext) {
     ctx[..word::LAUNCH].fill(0);
 }
 
@@ -75,6 +74,7 @@ pub(crate) fn clear_launch(ctx: &mut GpuContext) {
 }
 
 /// Fills `time pid tid comm`.
+#[inline]
 pub(crate) fn fill_identity(ctx: &mut GpuContext, time: u64, it: Identity) {
     ctx[word::TIME] = time;
     ctx[word::PID] = it.pid;
@@ -84,35 +84,22 @@ pub(crate) fn fill_identity(ctx: &mut GpuContext, time: u64, it: Identity) {
 }
 
 /// Fills the words of the launch.
-pub(crate) fn fill_launch(ctx: &mut GpuContext, it: &LaunchFacts<'_>) {
+#[inline]
+pub(crate) fn fill_launch(ctx: &mut GpuContext, it: &LaunchFacts<'_>, texts: &impl Texts) {
     let launch = it.record;
+    launch.put_words(ctx, texts);
     ctx[word::JOINED] = 1;
-    ctx[word::LAUNCH_START] = launch.start;
-    ctx[word::LAUNCH_END] = launch.end;
     ctx[word::LAUNCH_DURATION] = launch.end.wrapping_sub(launch.start);
     ctx[word::LAUNCH_USTACK] = it.ustack;
     ctx[word::LAUNCH_API] = it.api;
-    ctx[word::LAUNCH_RESULT] = i64::from(launch.result) as u64;
     ctx[word::LAUNCH_KIND] = it.kind;
     ctx[word::LAUNCH_NAME] = it.symbol.name;
+    ctx[word::LAUNCH_SHORT_NAME] = it.symbol.short_name;
     ctx[word::LAUNCH_SYMBOL] = it.symbol.symbol;
-    fill_dim(ctx, word::LAUNCH_GRID, launch.grid);
-    fill_dim(ctx, word::LAUNCH_BLOCK, launch.block);
-    ctx[word::LAUNCH_DYNAMIC_SHARED] = launch.dynamic_shared.into();
-    ctx[word::LAUNCH_DEVICE] = launch.device.into();
-    ctx[word::LAUNCH_CONTEXT] = launch.context.into();
-    ctx[word::LAUNCH_STREAM] = launch.stream.into();
     ctx[word::LAUNCH_TAGGED] = u64::from(launch.flags & Launch::TAGGED != 0);
     ctx[word::LAUNCH_TAG] = if launch.flags & Launch::TAGGED != 0 { launch.tag as u64 } else { 0 };
     ctx[word::LAUNCH_PID] = it.thread.pid;
     ctx[word::LAUNCH_TID] = it.thread.tid;
     ctx[word::LAUNCH_COMM] = it.thread.comm.0[0];
     ctx[word::LAUNCH_COMM + 1] = it.thread.comm.0[1];
-    ctx[word::LAUNCH_SHORT_NAME] = it.symbol.short_name;
-}
-
-fn fill_dim(ctx: &mut GpuContext, at: usize, xyz: [u32; 3]) {
-    for (i, n) in xyz.into_iter().enumerate() {
-        ctx[at + i] = n.into();
-    }
 }

@@ -1,8 +1,8 @@
-//! Launches that wait for their kernels, found by correlation id.
+//! Launches that wait for their work to be recorded, found by correlation id.
 //!
 //! Correlation ids of a process grow with gaps, so a launch lies in the slot of its id modulo
-//! the table's size and is found without hashing; collisions go to a map beside it. A kernel's
-//! launch is consumed by its kernel; a graph's stays for the other kernels of the graph.
+//! the table's size and is found without hashing; collisions go to a map beside it. A launch of one
+//! kernel is consumed by it; a graph's stays for the rest of the graph.
 
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -21,10 +21,10 @@ pub(crate) struct Pending {
     slots: Vec<u32>,
     overflow: FxHashMap<u32, Vec<u32>>,
     slab: Vec<Launch>,
-    /// Start of each slab entry that waits for its first kernel, else [`NOT_WAITING`].
+    /// Start of each slab entry that waits for its first activity, else [`NOT_WAITING`].
     waiting_since: Vec<u64>,
     free: Vec<u32>,
-    /// Graph launches whose first kernel has come, oldest first: slab index and start.
+    /// Graph launches that are not waited for any more, oldest first: slab index and start.
     graphs: VecDeque<(u32, u64)>,
     graph_limit: usize,
     n_waiting: usize,
@@ -44,13 +44,14 @@ impl Pending {
         }
     }
 
-    /// Launches whose first kernel has not come.
+    /// Launches of whose work nothing has come.
     pub(crate) fn n_waiting(&self) -> usize {
         self.n_waiting
     }
 
+    /// A graph that is not `expected` may have nothing that is recorded: nothing waits for it.
     #[inline]
-    pub(crate) fn insert(&mut self, launch: &Launch) {
+    pub(crate) fn insert(&mut self, launch: &Launch, expected: bool) {
         let index = match self.free.pop() {
             Some(index) => {
                 self.slab[index as usize] = *launch;
@@ -65,12 +66,15 @@ impl Pending {
         };
         self.n_waiting += 1;
         self.place(launch.correlation, index);
+        if !expected {
+            self.retain_graph(index, launch.start);
+        }
         if self.overflow.len() * 8 > self.slots.len() && self.slots.len() < MOST_SLOTS {
             self.grow();
         }
     }
 
-    /// The launch that caused a kernel, and whether this is its first kernel.
+    /// The launch that caused an activity, and whether this is the first that was waited for.
     #[inline]
     pub(crate) fn join(&mut self, correlation: u32, context: u32) -> Option<(Launch, bool)> {
         let index = self.find(correlation, context)?;
@@ -190,8 +194,8 @@ mod tests {
     #[test]
     fn the_context_decides_between_equal_ids() {
         let mut pending = Pending::new(8);
-        pending.insert(&launch(7, 1, 10));
-        pending.insert(&launch(7, 2, 20));
+        pending.insert(&launch(7, 1, 10), true);
+        pending.insert(&launch(7, 2, 20), true);
         assert_eq!(pending.join(7, 2).map(|(it, _)| it.start), Some(20));
         assert_eq!(pending.join(7, 9).map(|(it, _)| it.start), Some(10), "one candidate: no context needed");
         assert_eq!(pending.join(7, 1), None);
@@ -201,7 +205,7 @@ mod tests {
     fn colliding_slots_are_told_apart_and_the_table_grows() {
         let mut pending = Pending::new(8);
         let ids: Vec<u32> = (0..3000).map(|n| n * FIRST_SLOTS as u32).collect();
-        ids.iter().for_each(|id| pending.insert(&launch(*id, 1, u64::from(*id))));
+        ids.iter().for_each(|id| pending.insert(&launch(*id, 1, u64::from(*id)), true));
         assert_eq!(pending.n_waiting(), 3000);
         for id in ids.iter().rev() {
             assert_eq!(pending.join(*id, 1).map(|(it, first)| (it.correlation, first)), Some((*id, true)));
@@ -213,7 +217,7 @@ mod tests {
     fn graphs_stay_until_newer_ones_need_their_room() {
         let mut pending = Pending::new(2);
         for id in 1..=3 {
-            pending.insert(&Launch { launch_kind: Launch::GRAPH, ..launch(id, 1, u64::from(id)) });
+            pending.insert(&Launch { launch_kind: Launch::GRAPH, ..launch(id, 1, u64::from(id)) }, true);
         }
         assert_eq!(pending.join(1, 1).map(|it| it.1), Some(true));
         assert_eq!(pending.join(1, 1).map(|it| it.1), Some(false));
@@ -226,7 +230,7 @@ mod tests {
     #[test]
     fn the_oldest_are_evicted_first() {
         let mut pending = Pending::new(8);
-        (1..=10).for_each(|id| pending.insert(&launch(id, 1, 100 - u64::from(id))));
+        (1..=10).for_each(|id| pending.insert(&launch(id, 1, 100 - u64::from(id)), true));
         assert_eq!(pending.oldest(|_| true).map(|it| it.correlation), Some(10));
         let gone: Vec<u32> = pending.evict(3).iter().map(|it| it.correlation).collect();
         assert_eq!(gone, [10, 9, 8]);

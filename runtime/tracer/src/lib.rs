@@ -24,6 +24,6 @@ pub mod state;
 pub mod tables;
 
 pub use names::{Demangle, Names};
-pub use pipeline::{CollectorTotals, Error, Limits, Pipeline, ProcessIndex, ProcessInfo, Sink, Waiting};
+pub use pipeline::{CollectorTotals, Error, Limits, Made, Pipeline, ProcessIndex, ProcessInfo, Records, Sink, Waiting};
 pub use state::{MappingInfo, State};
 pub use xputrace_bytecode::vm::RemoteMap;

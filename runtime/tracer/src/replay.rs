@@ -18,11 +18,11 @@ use std::sync::Arc;
 use xputrace_bytecode::helper;
 use xputrace_bytecode::probe::{self, pt_regs};
 use xputrace_bytecode::vm::Env;
-use xputrace_model::context::{GpuContext, WORDS, word};
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::plan::{Place, Plan, Probe, record as plan_record};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::{self, StackKey};
+use xputrace_wire::marker;
 use xputrace_wire::record::{Frame, Header, Launch, Record, framed, kind, records};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -327,7 +327,7 @@ impl Replay<'_> {
     fn run_marker(&mut self, process: u32, launch: &Launch, tape: &Tape, sink: &mut dyn Sink) -> Option<i64> {
         let pid = tape.pids.get(&process).copied().unwrap_or(0);
         let symbol = tape.names.get(&(process, launch.symbol)).filter(|_| launch.symbol != 0);
-        let words = marker_words(pid, launch, symbol.is_some());
+        let words = marker::words(launch, pid, if symbol.is_some() { SYMBOL_AT } else { 0 });
         let comm = tape.comms.get(&(process, launch.tid)).copied().unwrap_or_default();
         let hit =
             Hit { time_nanos: launch.start, pid, tid: launch.tid, comm, context: marker_regs(), ..Hit::default() };
@@ -401,32 +401,6 @@ fn marker_regs() -> Vec<u8> {
         regs[at as usize..at as usize + 8].copy_from_slice(&value.to_le_bytes());
     }
     regs
-}
-
-/// The words that `wire::marker` lists.
-fn marker_words(pid: u32, launch: &Launch, named: bool) -> GpuContext {
-    let mut words = [0; WORDS];
-    for (at, value) in [
-        (word::TIME, launch.start),
-        (word::PID, pid.into()),
-        (word::TID, launch.tid.into()),
-        (word::LAUNCH_START, launch.start),
-        (word::LAUNCH_KIND, launch.launch_kind.into()),
-        (word::LAUNCH_SYMBOL, if named { SYMBOL_AT } else { 0 }),
-        (word::LAUNCH_DYNAMIC_SHARED, launch.dynamic_shared.into()),
-        (word::LAUNCH_DEVICE, launch.device.into()),
-        (word::LAUNCH_CONTEXT, launch.context.into()),
-        (word::LAUNCH_STREAM, launch.stream.into()),
-        (word::LAUNCH_PID, pid.into()),
-        (word::LAUNCH_TID, launch.tid.into()),
-    ] {
-        words[at] = value;
-    }
-    for i in 0..3 {
-        words[word::LAUNCH_GRID + i] = launch.grid[i].into();
-        words[word::LAUNCH_BLOCK + i] = launch.block[i].into();
-    }
-    words
 }
 
 /// Offsets of the launch records in a ring's bytes.

@@ -68,6 +68,15 @@ impl Target {
         self.n_frames <= MOST_FRAMES && self.stacks.insert(id, frames.into_boxed_slice())
     }
 
+    /// The process is over: keeps what names its stacks, and no more.
+    pub(crate) fn end(&mut self) {
+        self.stacks.shrink();
+        if self.stacks.is_empty() {
+            self.mappings.clear();
+        }
+        self.mappings.shrink_to_fit();
+    }
+
     /// Takes note of a mapping that is not known yet; false when there are too many already.
     pub(crate) fn add_mapping(&mut self, mapping: MappingInfo) -> bool {
         // The collector sends its whole list whenever it changed.
@@ -323,6 +332,15 @@ impl<T> IdMap<T> {
         }
         self.values[at] = Some(value);
         true
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// Gives up room for ids to come.
+    pub(crate) fn shrink(&mut self) {
+        self.values.shrink_to_fit();
     }
 
     #[inline]

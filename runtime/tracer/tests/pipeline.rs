@@ -5,12 +5,14 @@ mod common;
 use common::*;
 use proptest::prelude::*;
 use xputrace_model::context::word;
+use xputrace_model::loss::Balance;
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::Demand;
 use xputrace_model::plan::Place;
+use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand};
 use xputrace_model::schema::Event;
 use xputrace_model::table::{Cell, Key, TableId, Value};
-use xputrace_tracer::{CollectorTotals, Limits, Pipeline, ProcessIndex, ProcessInfo};
+use xputrace_tracer::{CollectorTotals, Limits, Made, Pipeline, ProcessIndex, ProcessInfo};
+use xputrace_wire::events::Realtime;
 use xputrace_wire::record::{self, Clock, Kernel, Launch, kind};
 
 const P: ProcessIndex = ProcessIndex(0);
@@ -32,6 +34,16 @@ fn rows(pipeline: &Pipeline) -> Vec<(Key, Cell)> {
 
 fn row(name: &str, tid: i64, joined: i64, sum: i64) -> (Key, Cell) {
     (vec![Value::Str(name.into()), Value::Int(tid), Value::Int(joined)], Cell::Number(sum))
+}
+
+fn made(made: u64) -> Made {
+    Made { made, ..Made::default() }
+}
+
+/// Kernels that arrived, and their nanoseconds.
+fn kernels(pipeline: &Pipeline) -> (u64, u64) {
+    let it = pipeline.account().activity(Activity::Kernel).to_owned();
+    (it.records, it.nanos)
 }
 
 /// The worked example of docs/JOIN.md.
@@ -61,9 +73,8 @@ fn the_documented_example() {
     assert_eq!(sink.ends(), [1_010, 1_320, 1_420, 2_430]);
     assert_eq!(rows(&pipeline), [row("a<int>", 0, 0, 110), row("a<int>", 7, 1, 1_600)]);
     end(&mut pipeline, &mut sink);
-    let account = pipeline.account();
-    assert_eq!((account.launches, account.joined, account.failed, account.lost), (3, 3, 0, 0));
-    assert_eq!((account.kernels, account.kernel_nanos), (4, 1_710));
+    assert_eq!(pipeline.account().launches(), Balance { made: 3, joined: 3, ..Balance::default() });
+    assert_eq!(kernels(&pipeline), (4, 1_710));
     assert_eq!(pipeline.losses().iter().collect::<Vec<_>>(), [(Loss::Unjoined, None, 1)]);
 }
 
@@ -116,7 +127,8 @@ fn a_graph_launch_has_many_kernels() {
     feed(&mut pipeline, &mut sink, &[Ring::default(), second]);
     end(&mut pipeline, &mut sink);
     assert_eq!(rows(&pipeline), [row("a<int>", 7, 1, 30)]);
-    assert_eq!((pipeline.account().launches, pipeline.account().joined, pipeline.account().kernels), (1, 1, 3));
+    let graphs = pipeline.account().call(Call::Graph).to_owned();
+    assert_eq!((graphs.made, graphs.joined, kernels(&pipeline).0), (1, 1, 3));
     assert_eq!(sink.events[0][word::LAUNCH_NAME], sink.events[0][word::LAUNCH_API], "a graph is named by its call");
     assert!(pipeline.losses().is_empty());
 }
@@ -131,15 +143,16 @@ fn launches_are_joined_failed_captured_or_lost() {
         .launch(Launch { flags: Launch::CAPTURED, ..launch(3, 300) })
         .launch(Launch { symbol: KERNEL_B, ..launch(4, 400) });
     feed(&mut pipeline, &mut sink, &[launches, Ring::default().clock(1).kernel(kernel(1, 150, 160)).flush(1_000)]);
-    let mut totals =
-        CollectorTotals { launches: 6, captured_launches: 1, kernels: 4, kernel_nanos: 99, ..Default::default() };
+    let mut totals = CollectorTotals::default()
+        .with_call(Call::Kernel, Made { made: 6, captured: 1, ..Made::default() })
+        .with_activity(Activity::Kernel, 4, 99);
     totals.lost[xputrace_wire::region::Lost::LaunchRingFull as usize] = 2;
     totals.lost[xputrace_wire::region::Lost::ActivityRingFull as usize] = 1;
     pipeline.end_process(P, totals, &mut sink);
     let it = pipeline.account();
-    assert_eq!((it.launches, it.joined, it.failed, it.lost, it.captured), (5, 1, 1, 3, 1));
-    assert_eq!(it.launches, it.joined + it.failed + it.lost);
-    assert_eq!((it.collector_kernels, it.collector_kernel_nanos), (4, 99));
+    assert_eq!(it.launches(), Balance { made: 5, joined: 1, failed: 1, lost: 3, captured: 1 });
+    let told = it.activity(Activity::Kernel);
+    assert_eq!((told.told_records, told.told_nanos), (4, 99));
     let losses = pipeline.losses();
     let of = |it| losses.of(it);
     assert_eq!(
@@ -178,9 +191,13 @@ fn a_launch_whose_kernel_was_lost_withholds_no_longer_than_two_flushes() {
 #[test]
 fn a_stepped_wall_clock_is_counted_and_followed() {
     let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
-    let pair =
-        |at: u64, offset: u64| Clock { monotonic_before: at - 1, realtime: at + offset, monotonic_after: at + 1 };
-    let raw = |id, start: u64, end: u64| Kernel { start, end, ..kernel(id, 0, 0) };
+    let pair = |at: u64, offset: u64| Clock {
+        monotonic_before: at - 1,
+        realtime: at + offset,
+        monotonic_after: at + 1,
+        ..Clock::default()
+    };
+    let raw = |id, start, end| Kernel { start: Realtime(start), end: Realtime(end), ..kernel(id, 0, 0) };
     let activity = Ring::default()
         .clock_pair(pair(1_000, 50_000))
         .kernel(raw(1, 50_900, 50_950))
@@ -199,17 +216,17 @@ fn a_stepped_wall_clock_is_counted_and_followed() {
 #[test]
 fn a_kernel_without_times_is_joined_and_not_handled() {
     let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
-    let untimed = Kernel { start: 0, end: 0, ..kernel(1, 0, 0) };
+    let untimed = Kernel { start: Realtime(0), end: Realtime(0), ..kernel(1, 0, 0) };
     feed(
         &mut pipeline,
         &mut sink,
         &[Ring::default().names().launch(launch(1, 100)), Ring::default().clock(1).kernel(untimed)],
     );
-    let mut totals = CollectorTotals { launches: 1, kernels: 1, ..Default::default() };
+    let mut totals = CollectorTotals::default().with_call(Call::Kernel, made(1)).with_activity(Activity::Kernel, 1, 0);
     totals.lost[xputrace_wire::region::Lost::NoTimestamps as usize] = 1;
     pipeline.end_process(P, totals, &mut sink);
     assert!(sink.events.is_empty());
-    assert_eq!((pipeline.account().joined, pipeline.losses().of(Loss::NoTimestamps)), (1, 1));
+    assert_eq!((pipeline.account().launches().joined, pipeline.losses().of(Loss::NoTimestamps)), (1, 1));
 }
 
 #[test]
@@ -227,7 +244,7 @@ fn an_event_waits_for_a_name_from_another_ring() {
 
 #[test]
 fn memory_is_bounded_and_what_falls_out_is_counted() {
-    let limits = Limits { pending_launches: 64, buffered_events: 64, graph_launches: 4, orphan_kernels: 16 };
+    let limits = Limits { pending_launches: 64, buffered_events: 64, graph_launches: 4, orphans: 16 };
     let mut pipeline = pipeline(kernel_plan()).with_limits(limits);
     let mut sink = Recorder::default();
     let many = (0..1_000u32).fold(Ring::default().names(), |ring, n| ring.launch(launch(n, u64::from(n))));
@@ -243,13 +260,13 @@ fn memory_is_bounded_and_what_falls_out_is_counted() {
         (losses.of(Loss::LaunchEvicted) + losses.of(Loss::LostAtExit), losses.of(Loss::Unjoined)),
         (1_000, 1_000)
     );
-    assert_eq!((pipeline.account().lost, sink.events.len()), (1_000, 1_000));
+    assert_eq!((pipeline.account().launches().lost, sink.events.len()), (1_000, 1_000));
 }
 
 #[test]
 fn launch_handlers_run_on_completed_records_even_without_kernels() {
     let mut plan = kernel_plan();
-    plan.demand = Demand { launches: true, ..Default::default() };
+    plan.demand = Demand { calls: Calls::LAUNCHES, ..Default::default() };
     plan.image.programs[0] = add_to_map("n", 0, &[word::LAUNCH_NAME, word::TID, word::JOINED], None);
     plan.probes = vec![probe(Event::Launch, Place::Tracer, Some(0)), probe(Event::Launch, Place::Interpreter, None)];
     let (mut pipeline, mut sink) = (pipeline(plan), Recorder::default());
@@ -261,7 +278,8 @@ fn launch_handlers_run_on_completed_records_even_without_kernels() {
     let starts: Vec<u64> = sink.events.iter().map(|it| it[word::TIME]).collect();
     assert_eq!(starts, [100, 200]);
     end(&mut pipeline, &mut sink);
-    assert_eq!((pipeline.account().launches, pipeline.account().failed, pipeline.account().lost), (2, 1, 0));
+    let it = pipeline.account().launches();
+    assert_eq!((it.made, it.failed, it.lost), (2, 1, 0));
 }
 
 #[test]
@@ -270,16 +288,19 @@ fn what_the_script_did_not_ask_for_is_left_out() {
         let launches = Ring::default().names().launch(launch(1, 100)).launch(launch(2, 200));
         [launches, Ring::default().clock(1).kernel(kernel(1, 150, 160)).flush(500)]
     };
-    let totals = CollectorTotals { launches: 2, kernels: 1, kernel_nanos: 10, ..Default::default() };
-    for (launches, kernels, expected) in [(true, false, (2, 0, 0)), (false, true, (0, 0, 1))] {
+    let totals = CollectorTotals::default().with_call(Call::Kernel, made(2)).with_activity(Activity::Kernel, 1, 10);
+    let kernel = Activities::of(&[Activity::Kernel]);
+    for (calls, activities, expected) in
+        [(Calls::LAUNCHES, Activities::NONE, (2, 0, 0)), (Calls::NONE, kernel, (0, 0, 1))]
+    {
         let mut plan = kernel_plan();
-        plan.demand = Demand { launches, kernels, ..Default::default() };
+        plan.demand = Demand { calls, activities, ..Default::default() };
         let (mut pipeline, mut sink) = (pipeline(plan), Recorder::default());
         feed(&mut pipeline, &mut sink, &rings());
         pipeline.end_process(P, totals, &mut sink);
-        let it = pipeline.account();
-        assert_eq!((it.launches, it.joined, it.kernels), expected);
-        assert_eq!(sink.events.len(), usize::from(kernels));
+        let it = pipeline.account().launches();
+        assert_eq!((it.made, it.joined, kernels(&pipeline).0), expected);
+        assert_eq!(sink.events.len(), usize::from(activities == kernel));
         assert!(pipeline.losses().is_empty());
     }
 }
@@ -394,15 +415,10 @@ fn counts_that_a_target_made_up_stay_at_their_greatest() {
     let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
     pipeline.add_process(ProcessInfo::default());
     let most = u64::MAX;
-    let totals = CollectorTotals {
-        kernels: most,
-        kernel_nanos: most,
-        launches: most,
-        lost: [most; xputrace_wire::region::Lost::COUNT],
-        broken_rings: most,
-        ..Default::default()
-    };
-    let long = |id| Kernel { start: 1, end: most, ..kernel(id, 0, 0) };
+    let totals =
+        CollectorTotals { lost: [most; xputrace_wire::region::Lost::COUNT], broken_rings: most, ..Default::default() };
+    let totals = totals.with_call(Call::Kernel, made(most)).with_activity(Activity::Kernel, most, most);
+    let long = |id| Kernel { start: Realtime(1), end: Realtime(most), ..kernel(id, 0, 0) };
     feed(
         &mut pipeline,
         &mut sink,
@@ -411,8 +427,8 @@ fn counts_that_a_target_made_up_stay_at_their_greatest() {
     for process in 0..2 {
         pipeline.end_process(ProcessIndex(process), totals, &mut sink);
     }
-    let it = pipeline.account();
-    assert_eq!((it.launches, it.lost, it.kernel_nanos, it.collector_kernels), (most, most, most, most));
+    let (it, kernels) = (pipeline.account().launches(), *pipeline.account().activity(Activity::Kernel));
+    assert_eq!((it.made, it.lost, kernels.nanos, kernels.told_records), (most, most, most, most));
     assert_eq!(pipeline.losses().of(Loss::Malformed), most);
 }
 
@@ -436,18 +452,20 @@ fn names_and_stacks_of_one_target_are_bounded() {
 /// Kernels of two streams in CUPTI's buffers; the second stream's come a buffer later.
 #[test]
 fn kernels_alone_are_handled_in_order_whatever_the_flushes_say() {
+    const N_FULL: u32 = 4096;
     let mut plan = kernel_plan();
-    plan.demand = Demand { kernels: true, ..Default::default() };
+    plan.demand = Demand { activities: Activities::of(&[Activity::Kernel]), ..Default::default() };
     let (mut pipeline, mut sink) = (pipeline(plan), Recorder::default());
     let on = |stream, id, end| Kernel { stream, ..kernel(id, end - 5, end) };
-    let full = (0..record::FULL_BUFFER_KERNELS).fold(Ring::default().names().clock(10), |ring, n| {
+    let full = (0..N_FULL).fold(Ring::default().names().clock_of_buffer(10, 1 << 20), |ring, n| {
         let (stream, end) = if n % 2 == 0 { (1, 20_000 + u64::from(n)) } else { (2, 10_000 + u64::from(n)) };
         ring.kernel(on(stream, n, end))
     });
     feed(&mut pipeline, &mut sink, &[full.flush(1 << 40)]);
     let n_first = sink.events.len();
-    assert_eq!(sink.ends().last(), Some(&(10_000 + u64::from(record::FULL_BUFFER_KERNELS) - 1)), "stream 2 goes on");
-    let rest = (0..10).fold(Ring::default().clock(20), |ring, n| ring.kernel(on(2, n, 15_000 + u64::from(n))));
+    assert_eq!(sink.ends().last(), Some(&(10_000 + u64::from(N_FULL) - 1)), "stream 2 goes on");
+    let rest = (0..10)
+        .fold(Ring::default().clock_of_buffer(20, 2_000), |ring, n| ring.kernel(on(2, n, 15_000 + u64::from(n))));
     feed(&mut pipeline, &mut sink, &[rest.flush((1 << 40) + 1)]);
     assert_eq!((n_first, sink.events.len()), (2048, 4106));
     assert!(sink.ends().is_sorted());
@@ -463,7 +481,7 @@ proptest! {
     ) {
         let rings = play(&steps);
         let whole = run(&rings, &[], &[0, 1, 2, 3]);
-        prop_assert_eq!(whole.2.launches, whole.2.joined + whole.2.failed + whole.2.lost);
+        prop_assert_eq!(whole.2.launches().made, whole.2.launches().sum());
         prop_assert_eq!(&run(&rings, &cuts, &order), &whole);
     }
 
@@ -489,7 +507,7 @@ proptest! {
         pipeline.feed(P, &rings, &mut sink);
         pipeline.feed(P, &rings, &mut sink);
         end(&mut pipeline, &mut sink);
-        let it = pipeline.account();
-        prop_assert_eq!(it.launches, it.joined + it.failed + it.lost);
+        let it = pipeline.account().launches();
+        prop_assert_eq!(it.made, it.sum());
     }
 }

@@ -11,7 +11,7 @@ use xputrace_bytecode::{Assembler, Home, ProgramKind, helper};
 use xputrace_model::catalog::{Catalog, TracepointFormat};
 use xputrace_model::context::word;
 use xputrace_model::loss::{Loss, Losses};
-use xputrace_model::plan::{Demand, Place, Plan, ProbeScope};
+use xputrace_model::plan::{Activity, Call, Demand, Place, Plan, ProbeScope};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Scalar, TableId, TableKind, Value};
@@ -19,7 +19,8 @@ use xputrace_tracer::recording::{
     self, Entry, FrameInfo, GpuKind, Hit, Meta, ProbeInfo, Reader, UserString, Writer, hits,
 };
 use xputrace_tracer::replay::{self, Outcome};
-use xputrace_tracer::{CollectorTotals, Pipeline};
+use xputrace_tracer::{CollectorTotals, Made, Pipeline};
+use xputrace_wire::events::Realtime;
 use xputrace_wire::record::{Kernel, Launch};
 
 fn meta() -> Meta {
@@ -68,7 +69,9 @@ fn entries() -> Vec<Entry> {
         Entry::ProcessEnd {
             process: 0,
             time_nanos: 5_000,
-            totals: CollectorTotals { launches: 2, kernels: 2, ..Default::default() },
+            totals: CollectorTotals::default()
+                .with_call(Call::Kernel, Made { made: 2, ..Made::default() })
+                .with_activity(Activity::Kernel, 2, 300),
         },
         Entry::Symbols(vec![(stack, vec![frame])]),
         Entry::Losses(losses()),
@@ -174,7 +177,7 @@ fn tagging_plan() -> Plan {
     f.name = "uprobe:app:f".into();
     plan.probes.push(f);
     plan.probes.push(probe(Event::Launch, Place::Linux, Some(2)));
-    plan.demand = Demand { launches: true, kernels: true, launch_marker: true, ..Default::default() };
+    plan.demand = Demand { launch_marker: true, ..plan.demand };
     plan
 }
 
@@ -380,9 +383,10 @@ proptest! {
     fn any_entries_are_replayed(entries in proptest::collection::vec(any_entry(), 0..12)) {
         let reader = Reader::new(written(&entries)).unwrap();
         let (pipeline, _) = replay(tagging_plan(), reader).unwrap_or_else(|it| panic!("{it}"));
-        let account = pipeline.account();
-        let found = account.joined.saturating_add(account.failed).saturating_add(account.lost);
-        prop_assert_eq!(account.launches, found);
+        for call in Call::ALL {
+            let balance = pipeline.account().call(*call).to_owned();
+            prop_assert_eq!(balance.made, balance.sum());
+        }
     }
 }
 
@@ -395,7 +399,7 @@ fn any_entry() -> impl Strategy<Value = Entry> {
             .names()
             .launch(launch(id, start))
             .clock(start)
-            .kernel(Kernel { start, end, ..kernel(id, 0, 0) })
+            .kernel(Kernel { start: Realtime(start), end: Realtime(end), ..kernel(id, 0, 0) })
             .flush(end)
             .0;
         for (at, value) in damage {
@@ -413,13 +417,12 @@ fn any_entry() -> impl Strategy<Value = Entry> {
         ),
         (process.clone(), any::<u64>(), proptest::collection::vec(ring, 0..3))
             .prop_map(|(process, time_nanos, rings)| Entry::Wire { process, time_nanos, rings }),
-        (process, any::<(u64, [u64; 4])>()).prop_map(
-            |(process, (time_nanos, [kernels, launches, failed_launches, lost]))| {
-                let totals =
-                    CollectorTotals { kernels, launches, failed_launches, lost: [lost; 9], ..Default::default() };
-                Entry::ProcessEnd { process, time_nanos, totals }
-            }
-        ),
+        (process, any::<(u64, [u64; 4])>()).prop_map(|(process, (time_nanos, [kernels, made, failed, lost]))| {
+            let totals = CollectorTotals { lost: [lost; 9], ..Default::default() }
+                .with_activity(Activity::Kernel, kernels, 0)
+                .with_call(Call::Kernel, Made { made, failed, captured: 0 });
+            Entry::ProcessEnd { process, time_nanos, totals }
+        }),
         (any::<(u32, bool, u64, u32, u32)>(), proptest::collection::vec(any::<u8>(), 0..200)).prop_map(
             |((probe, entry, time_nanos, pid, tid), context)| {
                 Entry::Hit(Hit { probe: probe % 3, entry, time_nanos, pid, tid, context, ..Hit::default() })

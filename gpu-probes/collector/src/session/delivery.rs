@@ -8,7 +8,8 @@ use crate::intern::{NoId, Text};
 use crate::output::{self, Output, Patience, Role};
 use std::ffi::c_char;
 use std::sync::atomic::Ordering;
-use xputrace_wire::record::kind;
+use xputrace_wire::events::Activity;
+use xputrace_wire::record::{Clock, kind};
 use xputrace_wire::region::Lost;
 
 impl Session {
@@ -28,7 +29,8 @@ impl Session {
                 // Several threads of CUPTI wrote over each other there: only how much it was is known.
                 let lost = (valid / self.record_bytes.load(Ordering::Relaxed)) as u64;
                 self.region.count_lost(Lost::ActivityRingFull, lost);
-                self.region.control().totals.kernels.fetch_add(lost, Ordering::Relaxed);
+                let kernels = self.region.control().totals.activity(Activity::Kernel);
+                kernels.records.fetch_add(lost, Ordering::Relaxed);
             }
             Origin::Foreign => self.count_unexpected(),
         }
@@ -38,7 +40,8 @@ impl Session {
         let mut tally = Tally::default();
         let mut patience = Patience::new(self, BUFFER_PATIENCE);
         let wrote = output::with(self, Role::Service, |out| {
-            out.write_waiting(&mut patience, kind::CLOCK, &read_clocks(), &[]);
+            let clock = Clock { filled: valid as u32, room: activity::BUFFER_BYTES as u32, ..read_clocks() };
+            out.write_waiting(&mut patience, kind::CLOCK, &clock, &[]);
             // SAFETY: the caller's promise.
             unsafe {
                 self.for_each_record(buffer, valid, |it| self.deliver_record(it, Some(out), &mut patience, &mut tally))
@@ -76,8 +79,8 @@ impl Session {
         // SAFETY: a kernel record.
         let (mut kernel, name) = unsafe { activity::kernel(record) };
         tally.kernels += 1;
-        tally.kernel_nanos += kernel.end.saturating_sub(kernel.start);
-        tally.no_timestamps += u64::from(kernel.end == 0);
+        tally.kernel_nanos += kernel.end.since(kernel.start);
+        tally.no_timestamps += u64::from(kernel.end.0 == 0);
         let Some(out) = out else {
             tally.no_ring += 1;
             return;
@@ -122,8 +125,9 @@ impl Tally {
     fn publish(&self, session: &Session) {
         session.kernels_seen.fetch_add(self.kernels, Ordering::Relaxed);
         let totals = &session.region.control().totals;
-        totals.kernels.fetch_add(self.kernels, Ordering::Relaxed);
-        totals.kernel_nanos.fetch_add(self.kernel_nanos, Ordering::Relaxed);
+        let kernels = totals.activity(Activity::Kernel);
+        kernels.records.fetch_add(self.kernels, Ordering::Relaxed);
+        kernels.nanos.fetch_add(self.kernel_nanos, Ordering::Relaxed);
         for (what, n) in [
             (Lost::NoTimestamps, self.no_timestamps),
             (Lost::NoRing, self.no_ring),

@@ -152,7 +152,8 @@ impl Session {
     /// injected tool, and our buffers were not taken away (a profiler that registers its own
     /// buffers receives the records in our place).
     fn may_finalize(&self) -> bool {
-        let launched: u64 = self.counters.iter().map(|it| it.launches.load(Ordering::Relaxed)).sum();
+        let launched: u64 =
+            self.counters.iter().flat_map(|it| &it.calls).map(|it| it.made.load(Ordering::Relaxed)).sum();
         let taken_away = self.wants(demand::KERNELS) && launched > 0 && self.kernels_seen.load(Ordering::Relaxed) == 0;
         self.cupti.finalize.is_some()
             && cupti::FINALIZE_TESTED.contains(&self.cupti.version())

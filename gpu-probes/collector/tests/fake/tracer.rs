@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use xputrace_collector::rendezvous::{Received, Socket};
 use xputrace_wire::message::{ARM, HELLO, Message};
-use xputrace_wire::record::{Flush, Kernel, Launch, Record, records};
+use xputrace_wire::record::{ActivityRecord, Flush, Kernel, Launch, Record, records};
 use xputrace_wire::region::{Control, Lost, PAGE, Shape};
 use xputrace_wire::ring::{Reader, RingHeader};
 
@@ -173,8 +173,16 @@ impl Tracer {
         self.records().iter().filter_map(|it| if let Record::Launch(it) = it { Some(*it) } else { None }).collect()
     }
 
+    /// Calls of all kinds, by the collector's totals.
+    pub fn launches_made(&self) -> u64 {
+        self.control().totals.calls.iter().map(|it| it.made.load(Ordering::SeqCst)).sum()
+    }
+
     pub fn kernels(&mut self) -> Vec<Kernel> {
-        self.records().iter().filter_map(|it| if let Record::Kernel(it) = it { Some(*it) } else { None }).collect()
+        self.records()
+            .iter()
+            .filter_map(|it| if let Record::Activity(ActivityRecord::Kernel(it)) = it { Some(*it) } else { None })
+            .collect()
     }
 
     pub fn flushes(&mut self) -> Vec<Flush> {

@@ -7,7 +7,7 @@ use rustc_hash::FxHashSet;
 use std::sync::Arc;
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
-use xputrace_model::plan::{Demand, Place, Plan, ProbeScope};
+use xputrace_model::plan::{Activities, Activity, Calls, Demand, Place, Plan, ProbeScope};
 use xputrace_model::schema::Event;
 use xputrace_model::table::{Storage, TableDef};
 
@@ -20,7 +20,7 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &FxHashSet<String>
             (Place::Linux, vec!["a CPU probe runs in the kernel, where its event happens".into()])
         }
         // Whether it is joined with its launch is known when all handlers are.
-        Event::Kernel => (Place::Tracer, Vec::new()),
+        Event::Activity(_) => (Place::Tracer, Vec::new()),
         Event::Launch => launch(scan, cpu_maps),
     };
     if handler.options.scope() == ProbeScope::System {
@@ -29,22 +29,23 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &FxHashSet<String>
     (place, why)
 }
 
-/// Adds what is known only when the plan is made: whether kernels are joined, and which maps cost
+/// Adds what is known only when the plan is made: which events are joined, and which maps cost
 /// a system call.
 pub(super) fn explain(units: &[Unit], plan: &mut Plan) {
     let Plan { probes, tables, demand, .. } = plan;
     for (unit, probe) in units.iter().zip(probes).filter(|it| it.0.place == Place::Tracer) {
-        if probe.event == Event::Kernel {
-            probe.why.insert(0, kernel(demand).into());
+        if let Event::Activity(activity) = probe.event {
+            probe.why.insert(0, joined(activity, demand));
         }
         probe.why.extend(reached_in_linux(&unit.scan, tables));
     }
 }
 
-fn kernel(demand: &Demand) -> &'static str {
-    match demand.launches {
-        true => "a kernel's record reaches the tracer, which joins it with its launch",
-        false => "a kernel's record reaches the tracer; no handler reads its launch, so launches are not recorded",
+fn joined(activity: Activity, demand: &Demand) -> String {
+    let record = format!("a {}'s record reaches the tracer", activity.name());
+    match demand.joins(activity) {
+        true => format!("{record}, which joins it with its launch"),
+        false => format!("{record}; no handler reads its launch, so launches are not recorded"),
     }
 }
 
@@ -103,7 +104,7 @@ pub(super) fn written_by_cpu_probes(units: &[Unit]) -> FxHashSet<String> {
 /// A GPU event comes late: what it reads of a CPU probe's map is of now, not of the launch.
 pub(super) fn warn_of_late_reads(staged: &Staged, units: &[Unit]) -> Vec<Diagnostic> {
     let cpu_maps = written_by_cpu_probes(units);
-    let late = units.iter().filter(|it| it.handler.event == Event::Kernel && it.place != Place::Linux);
+    let late = units.iter().filter(|it| matches!(it.handler.event, Event::Activity(_)) && it.place != Place::Linux);
     late.flat_map(|it| &it.scan.uses)
         .filter(|it| matches!(it.how, How::Read | How::Contains) && cpu_maps.contains(&it.map))
         .map(|it| {
@@ -123,13 +124,15 @@ pub(super) fn demand(units: &[Unit]) -> Demand {
     for unit in units {
         let reads = unit.reads();
         match unit.handler.event {
-            Event::Kernel => {
-                demand.kernels = true;
+            Event::Activity(activity) => {
+                demand.activities = demand.activities.with(Activities::of(&[activity]));
                 // Only the launch knows the thread.
-                demand.launches |= reads.of_launch() || reads.any(&[word::JOINED, word::TID]);
+                if reads.of_launch() || reads.any(&[word::JOINED, word::TID]) {
+                    demand.calls = demand.calls.with(activity.causes());
+                }
             }
             Event::Launch => {
-                demand.launches = true;
+                demand.calls = demand.calls.with(Calls::LAUNCHES);
                 demand.launch_marker |= unit.place == Place::Linux;
                 // The tracer puts completed launches in order by their end.
                 demand.launch_ends |= unit.place != Place::Linux;

@@ -7,7 +7,7 @@ use xputrace_bytecode::vm::{Engine, Env};
 use xputrace_model::bucket;
 use xputrace_model::context::{GpuContext, WORDS, word};
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::{Demand, Piece, Plan, record};
+use xputrace_model::plan::{Calls, Demand, Piece, Plan, record};
 use xputrace_model::table::{Scalar, TableDef, TableKind};
 
 /// A script with its engine, fed with kernels.
@@ -798,10 +798,13 @@ fn the_end_of_launches_is_asked_for_where_it_matters() {
 /// them; a handler that Rhai runs may read whatever it could reach.
 #[test]
 fn demand_follows_from_the_fields_that_are_read() {
-    let stacks = |it: Demand| it.launches && it.launch_stacks;
-    let joined = |it: Demand| it.launches && !it.launch_stacks && !it.launch_ends;
-    let alone = |it: Demand| it.kernels && !it.launches && !it.launch_stacks;
-    let everything = |it: Demand| it.launches && it.launch_stacks && it.launch_ends;
+    fn launches(it: Demand) -> bool {
+        it.calls.contains_all(Calls::LAUNCHES)
+    }
+    let stacks = |it: Demand| launches(it) && it.launch_stacks;
+    let joined = |it: Demand| launches(it) && !it.launch_stacks && !it.launch_ends;
+    let alone = |it: Demand| !it.activities.is_empty() && it.calls.is_empty() && !it.launch_stacks;
+    let everything = |it: Demand| launches(it) && it.launch_stacks && it.launch_ends;
     let cases: [(&str, fn(Demand) -> bool); 18] = [
         ("kernel(|k| @n[k.name].count());", alone),
         ("kernel(|k| @n[k[\"launch\"][\"api\"]].count());", joined),

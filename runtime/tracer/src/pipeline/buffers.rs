@@ -1,21 +1,27 @@
 //! Order without launches: what CUPTI's completed buffers tell.
 //!
-//! A kernel's record takes its place in a buffer when the kernel is submitted. CUPTI hands
-//! buffers over in that order, and each only when all kernels in it have ended. So
+//! A record takes its place in a buffer when its kernel, or whatever it is of, is submitted. CUPTI
+//! hands buffers over in that order, and each only when everything in it has ended. So
 //! - what is still to come was submitted after everything that has come;
 //! - a buffer that is not full was handed over by a flush that found all work done: all that
 //!   has come had ended by then, and what is still to come had not been submitted;
-//! - after a full buffer, the kernels that are still to come end after the last one of their
-//!   own stream that has come. A stream without a kernel in three buffers is taken as idle.
+//! - after a full buffer, what is still to come ends after the last of its own stream that has
+//!   come. A stream without a record in three buffers is taken as idle.
 //!
 //! All three hold however late CUPTI delivers: the time of a flush is not needed.
 
 use rustc_hash::FxHashMap;
-use xputrace_wire::record::{FULL_BUFFER_KERNELS, Kernel};
+use xputrace_wire::record::Clock;
 
-/// Buffers in which a stream that is in use has a kernel; the last may have been read in part.
+/// A buffer with less room left than this is full: CUPTI's records are far smaller.
+const FULL_BUT_FOR_BYTES: u32 = 32 << 10;
+/// Of an earlier recording, which does not say how full a buffer was: kernels that a full one
+/// holds at least (records of CUPTI 11.7 to 13.5 take 176 to 248 bytes of 1 MiB).
+const FULL_OF_KERNELS: u32 = 4096;
+
+/// Buffers in which a stream that is in use has a record; the last may have been read in part.
 const ACTIVE_BUFFERS: u64 = 3;
-/// Flushes without a kernel after which nothing more is expected of the buffers before. Only a
+/// Flushes without a record after which nothing more is expected of the buffers before. Only a
 /// last buffer that was full to its end needs it; a second where a flush is made every 100 ms.
 const QUIET_FLUSHES: u32 = 10;
 /// Bounds on what a target can make us remember.
@@ -39,7 +45,7 @@ pub(super) struct Buffers {
     writer: Writer,
     /// When the flush began that is over by this drain.
     flush: Option<u64>,
-    flushes_without_kernel: u32,
+    flushes_without_record: u32,
     complete_until: u64,
 }
 
@@ -48,15 +54,46 @@ struct Buffer {
     number: u64,
     /// CLOCK_MONOTONIC nanoseconds at which its delivery began.
     delivered: u64,
-    n_kernels: u32,
+    fill: Fill,
+    n_records: u32,
     newest_end: u64,
     /// More of it may come.
     open: bool,
 }
 
+impl Buffer {
+    /// Whether a flush handed it over because all work was done. False as long as it is not known.
+    fn is_full(&self) -> bool {
+        match self.fill {
+            Fill::Unknown => self.n_records >= FULL_OF_KERNELS,
+            Fill::Full => true,
+            Fill::Part => false,
+        }
+    }
+}
+
+/// How full a buffer was when it was handed over.
+#[derive(Clone, Copy, Default)]
+enum Fill {
+    #[default]
+    Unknown,
+    Part,
+    Full,
+}
+
+impl Fill {
+    fn of(clock: &Clock) -> Fill {
+        match clock.room.checked_sub(clock.filled) {
+            _ if clock.room == 0 => Fill::Unknown,
+            Some(left) if left >= FULL_BUT_FOR_BYTES => Fill::Part,
+            _ => Fill::Full,
+        }
+    }
+}
+
 struct Stream {
     end: u64,
-    /// Number of the buffer that its last kernel was in.
+    /// Number of the buffer that its last record was in.
     buffer: u64,
 }
 
@@ -70,7 +107,7 @@ enum Writer {
 
 impl Buffers {
     /// A buffer begins, by its clock record.
-    pub(super) fn begin(&mut self, ring: usize, delivered: u64) {
+    pub(super) fn begin(&mut self, ring: usize, clock: &Clock) {
         if ring >= MOST_RINGS {
             return;
         }
@@ -79,7 +116,8 @@ impl Buffers {
         }
         self.close(ring);
         self.n_begun += 1;
-        self.of_ring[ring] = Buffer { number: self.n_begun, delivered, open: true, ..Buffer::default() };
+        let (number, delivered, fill) = (self.n_begun, clock.monotonic_before, Fill::of(clock));
+        self.of_ring[ring] = Buffer { number, delivered, fill, open: true, ..Buffer::default() };
         self.writer = match self.writer {
             Writer::None => Writer::One(ring),
             one if one == Writer::One(ring) => one,
@@ -89,17 +127,18 @@ impl Buffers {
         self.streams.retain(|_, it| it.buffer >= first_active);
     }
 
-    /// A kernel of the buffer that was begun last in this ring; its times are converted.
-    pub(super) fn kernel(&mut self, ring: usize, kernel: &Kernel) {
+    /// A record of the buffer that was begun last in this ring: its context and stream, and when
+    /// what it is of ended on CLOCK_MONOTONIC.
+    #[inline]
+    pub(super) fn record(&mut self, ring: usize, stream: (u32, u32), end: u64) {
         if let Some(buffer) = self.of_ring.get_mut(ring) {
-            buffer.n_kernels = buffer.n_kernels.saturating_add(1);
-            buffer.newest_end = buffer.newest_end.max(kernel.end);
+            buffer.n_records = buffer.n_records.saturating_add(1);
+            buffer.newest_end = buffer.newest_end.max(end);
         }
-        self.flushes_without_kernel = 0;
-        let stream = (kernel.context, kernel.stream);
+        self.flushes_without_record = 0;
         if self.streams.len() < MOST_STREAMS || self.streams.contains_key(&stream) {
             let it = self.streams.entry(stream).or_insert(Stream { end: 0, buffer: 0 });
-            *it = Stream { end: it.end.max(kernel.end), buffer: self.n_begun };
+            *it = Stream { end: it.end.max(end), buffer: self.n_begun };
         }
     }
 
@@ -110,7 +149,7 @@ impl Buffers {
             self.close(ring);
         }
         self.flush = Some(began.max(self.flush.unwrap_or(0)));
-        self.flushes_without_kernel = self.flushes_without_kernel.saturating_add(1);
+        self.flushes_without_record = self.flushes_without_record.saturating_add(1);
     }
 
     /// All rings of a drain have been read.
@@ -120,8 +159,8 @@ impl Buffers {
             Some(began) => {
                 self.close_those_before(began);
                 self.writer = Writer::None;
-                let quiet = self.flushes_without_kernel > QUIET_FLUSHES;
-                let all_was_done = self.last_read.n_kernels < FULL_BUFFER_KERNELS;
+                let quiet = self.flushes_without_record > QUIET_FLUSHES;
+                let all_was_done = !self.last_read.is_full();
                 of_streams.filter(|_| !all_was_done && !quiet).unwrap_or(self.read_until)
             }
             // The streams that are in use are known when a whole buffer was full of them.
@@ -131,7 +170,7 @@ impl Buffers {
         self.complete_until = self.complete_until.max(until);
     }
 
-    /// Every kernel that ended by then has come.
+    /// Everything that ended by then has come.
     pub(super) fn complete_until(&self) -> u64 {
         self.complete_until
     }
@@ -152,7 +191,7 @@ impl Buffers {
         if buffer.delivered >= self.last_read.delivered {
             self.last_read = buffer;
         }
-        if buffer.n_kernels < FULL_BUFFER_KERNELS {
+        if !buffer.is_full() {
             self.not_full = self.not_full.max(buffer.number);
         }
     }
@@ -167,11 +206,16 @@ mod tests {
         deliver_into(0, buffers, at, kernels);
     }
 
+    /// A buffer of an earlier recording, which does not say how full it was.
     fn deliver_into(ring: usize, buffers: &mut Buffers, at: u64, kernels: impl IntoIterator<Item = (u32, u64)>) {
-        buffers.begin(ring, at);
-        for (stream, end) in kernels {
-            buffers.kernel(ring, &Kernel { stream, end, ..Kernel::default() });
-        }
+        buffers.begin(ring, &Clock { monotonic_before: at, ..Clock::default() });
+        kernels.into_iter().for_each(|(stream, end)| buffers.record(ring, (1, stream), end));
+    }
+
+    /// A buffer that says how full it was.
+    fn deliver_filled(buffers: &mut Buffers, at: u64, filled: u32, records: impl IntoIterator<Item = (u32, u64)>) {
+        buffers.begin(0, &Clock { monotonic_before: at, filled, room: 1 << 20, ..Clock::default() });
+        records.into_iter().for_each(|(stream, end)| buffers.record(0, (1, stream), end));
     }
 
     /// A flush by another thread, which delivered nothing itself, and the end of the drain.
@@ -182,7 +226,7 @@ mod tests {
 
     /// As many kernels of a stream as fill a buffer but for `room`, the last of which ends then.
     fn filling(stream: u32, end: u64, room: u32) -> impl Iterator<Item = (u32, u64)> {
-        (0..FULL_BUFFER_KERNELS - room).rev().map(move |n| (stream, end - u64::from(n)))
+        (0..FULL_OF_KERNELS - room).rev().map(move |n| (stream, end - u64::from(n)))
     }
 
     #[test]
@@ -193,6 +237,19 @@ mod tests {
         assert_eq!(buffers.complete_until(), 0, "more of it may come");
         flush(&mut buffers, 2);
         assert_eq!(buffers.complete_until(), 500);
+    }
+
+    #[test]
+    fn a_full_buffer_is_known_by_its_bytes_whatever_is_in_it() {
+        let mut buffers = Buffers::default();
+        // Few records that filled it: more are to come.
+        deliver_filled(&mut buffers, 1, (1 << 20) - 100, [(1, 90_000), (2, 40_000)]);
+        flush(&mut buffers, 2);
+        assert_eq!(buffers.complete_until(), 40_000);
+        // Many small ones that did not: all work was done.
+        deliver_filled(&mut buffers, 3, 900_000, filling(1, 190_000, 0).chain([(2, 120_000)]));
+        flush(&mut buffers, 4);
+        assert_eq!(buffers.complete_until(), 190_000);
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! The script's GPU handlers that run here, and the texts that their events refer to.
 
-use super::process::Wanted;
 use crate::context::Symbol;
 use crate::names::{Demangle, Names};
 use rustc_hash::FxHashMap;
-use xputrace_model::plan::{Place, Plan, Probe, StringId};
+use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Place, Plan, Probe, StringId, Target};
 use xputrace_model::schema::Event;
+use xputrace_wire::events::{Choice, Texts};
 
 /// GPU handlers, in the order of the script.
 pub(super) struct Handlers {
-    pub(super) kernel: Vec<Handler>,
-    pub(super) launch: Vec<Handler>,
+    activities: [Vec<Handler>; Activity::COUNT],
+    calls: [Vec<Handler>; Call::COUNT],
     pub(super) wanted: Wanted,
 }
 
@@ -23,23 +23,96 @@ pub(super) struct Handler {
 
 impl Handlers {
     pub(super) fn of(plan: &Plan) -> Self {
-        let of = |event: Event| {
-            let here = |(_, it): &(usize, &Probe)| it.event == event && it.place != Place::Linux;
+        let of = |fires: &dyn Fn(&Probe) -> bool| {
+            let here = |(_, it): &(usize, &Probe)| it.place != Place::Linux && fires(it);
             let handler = |(probe, it): (usize, &Probe)| Handler {
                 probe,
                 program: it.program.filter(|_| it.place == Place::Tracer),
             };
             plan.probes.iter().enumerate().filter(here).map(handler).collect::<Vec<_>>()
         };
+        let of_call = |call: Call| of(&|it: &Probe| it.event == Event::Launch && calls_of(it).contains(call));
         Handlers {
-            kernel: of(Event::Kernel),
-            launch: of(Event::Launch),
-            wanted: Wanted { kernels: plan.demand.kernels, launches: plan.demand.launches },
+            activities: std::array::from_fn(|at| of(&|it: &Probe| it.event == Event::Activity(Activity::ALL[at]))),
+            calls: by_call(of_call),
+            wanted: Wanted::of(&plan.demand),
         }
     }
 
+    #[inline]
+    pub(super) fn of_activity(&self, kind: Activity) -> &[Handler] {
+        &self.activities[kind.index()]
+    }
+
+    #[inline]
+    pub(super) fn of_call(&self, kind: Call) -> &[Handler] {
+        &self.calls[kind.index()]
+    }
+
     pub(super) fn programs(&self) -> Vec<usize> {
-        self.kernel.iter().chain(&self.launch).filter_map(|it| it.program).collect()
+        let mut all: Vec<_> = self.activities.iter().chain(&self.calls).flatten().filter_map(|it| it.program).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
+/// The calls that a launch handler is for.
+fn calls_of(probe: &Probe) -> Calls {
+    match probe.target {
+        Target::Calls(calls) => calls,
+        _ => Calls::LAUNCHES,
+    }
+}
+
+/// A value for each kind of call, by [`Call::index`].
+fn by_call<T: Default>(of: impl Fn(Call) -> T) -> [T; Call::COUNT] {
+    let mut all: [T; Call::COUNT] = std::array::from_fn(|_| T::default());
+    Call::ALL.iter().for_each(|it| all[it.index()] = of(*it));
+    all
+}
+
+/// What the collector was armed for. A recording may hold more: that is left out, so that a
+/// script gives the same answer live and replayed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) activities: Activities,
+    pub(super) calls: Calls,
+    /// Activities that are joined with their launch.
+    pub(super) joined: Activities,
+    /// Calls of which records tell when their work is done.
+    pub(super) expected: Calls,
+    /// Activities of which launches tell that they are still to come; of the others, CUPTI's buffers do.
+    pub(super) foretold: Activities,
+}
+
+impl Wanted {
+    fn of(demand: &Demand) -> Self {
+        let activities = |holds: &dyn Fn(Activity) -> bool| {
+            demand
+                .activities
+                .iter()
+                .filter(|it| holds(*it))
+                .fold(Activities::NONE, |all, it| all.with(Activities::of(&[it])))
+        };
+        let expected = demand.calls.iter().filter(|it| demand.expects(*it));
+        let expected = expected.fold(Calls::NONE, |all, it| all.with(Calls::of(&[it])));
+        Wanted {
+            activities: demand.activities,
+            calls: demand.calls,
+            joined: activities(&|it| demand.joins(it)),
+            expected,
+            foretold: activities(&|it| demand.joins(it) && expected.contains_all(it.causes())),
+        }
+    }
+
+    /// Whether anything can be joined with a call of this kind.
+    #[inline]
+    pub(super) fn joins_with(&self, call: Call) -> bool {
+        match call.activity() {
+            Some(activity) => self.joined.contains(activity),
+            None => !self.joined.is_empty(),
+        }
     }
 }
 
@@ -47,20 +120,31 @@ impl Handlers {
 pub(super) struct Strings {
     demangle: Demangle,
     demangled: FxHashMap<StringId, Symbol>,
-    pub(super) kernel: u64,
-    pub(super) graph: u64,
+    calls: [u64; Call::COUNT],
+    /// By number, of each [`Choice`].
+    choices: Vec<Vec<u64>>,
     pub(super) unnamed: StringId,
 }
 
 impl Strings {
     pub(super) fn new(demangle: Demangle, names: &mut Names) -> Self {
+        let mut calls = [0; Call::COUNT];
+        Call::ALL.iter().for_each(|it| calls[it.index()] = names.intern(it.name()).into());
+        let of_choice =
+            |it: &Choice, names: &mut Names| it.texts().iter().map(|text| names.intern(text).into()).collect();
         Strings {
             demangle,
             demangled: FxHashMap::default(),
-            kernel: names.intern("kernel").into(),
-            graph: names.intern("graph").into(),
+            calls,
+            choices: Choice::ALL.iter().map(|it| of_choice(it, names)).collect(),
             unnamed: names.intern("(launch record lost)"),
         }
+    }
+
+    /// What scripts call a kind of calls.
+    #[inline]
+    pub(super) fn call(&self, kind: Call) -> u64 {
+        self.calls[kind.index()]
     }
 
     pub(super) fn symbol(&mut self, text: &str, names: &mut Names) -> Symbol {
@@ -70,5 +154,12 @@ impl Strings {
             let (name, short_name) = demangle(text);
             Symbol { symbol: id.into(), name: names.intern(&name).into(), short_name: names.intern(&short_name).into() }
         })
+    }
+}
+
+impl Texts for Strings {
+    #[inline]
+    fn choice(&self, choice: Choice, number: u32) -> u64 {
+        self.choices[choice as usize].get(number as usize).copied().unwrap_or(0)
     }
 }

@@ -6,11 +6,12 @@ use super::handlers::{Handlers, Strings};
 use super::orphans::Orphan;
 use super::process::Process;
 use super::queue::{Joined, Queue};
+use crate::clock::Span;
 use crate::names::Names;
 use crate::state::{MappingInfo, Target};
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::StringId;
-use xputrace_wire::record::{self, Clock, Flush, Frame, Kernel, Launch, Mapping, Record, framed, kind};
+use xputrace_model::plan::{Activity, StringId};
+use xputrace_wire::record::{self, ActivityRecord, Clock, Flush, Frame, Launch, Mapping, Record, framed, kind};
 
 /// Everything that a drain of one process may change.
 pub(super) struct Intake<'a> {
@@ -24,11 +25,11 @@ pub(super) struct Intake<'a> {
 }
 
 impl Intake<'_> {
-    /// Takes a drain: first of all rings what kernels refer to, then the kernels.
+    /// Takes a drain: first of all rings what activities refer to, then the activities.
     pub(super) fn take(&mut self, rings: &[Vec<u8>]) {
         rings.iter().for_each(|it| self.take_causes(it));
         self.retry_orphans();
-        rings.iter().enumerate().for_each(|(ring, it)| self.take_activity(ring, it));
+        rings.iter().enumerate().for_each(|(ring, it)| self.take_activities(ring, it));
         self.process.watermark.buffers.end_drain();
         self.enforce_limits();
     }
@@ -38,7 +39,7 @@ impl Intake<'_> {
         self.shrink_orphans(0);
     }
 
-    /// Counts the launches whose kernels never came.
+    /// Counts the launches whose work never came.
     pub(super) fn count_lost_launches(&mut self) {
         self.forget_launches(usize::MAX, Loss::LostAtExit);
     }
@@ -62,38 +63,52 @@ impl Intake<'_> {
         }
     }
 
-    /// Clocks, kernels and flushes, in their order.
-    fn take_activity(&mut self, ring: usize, bytes: &[u8]) {
+    /// Clocks, activities and flushes, in their order.
+    fn take_activities(&mut self, ring: usize, bytes: &[u8]) {
         let sound = framed(bytes).all(|frame| match frame.header.kind {
-            kind::KERNEL => frame.read().map(|it| self.take_kernel(ring, it)).is_some(),
-            kind::CLOCK => frame.read().map(|it| self.take_clock(ring, &it)).is_some(),
+            kind::CLOCK => Clock::read(frame.body()).map(|it| self.take_clock(ring, &it)).is_some(),
             kind::FLUSH => frame.read().map(|it| self.take_flush(ring, &it)).is_some(),
-            _ => true,
+            kind => match Activity::of_record(kind) {
+                Some(activity) => self.take_record(ring, activity, &frame),
+                None => true,
+            },
         });
         self.ledger.losses.add(Loss::Malformed, (!sound).into());
     }
 
+    /// False where the record is too short for its kind.
+    #[inline]
+    fn take_record(&mut self, ring: usize, activity: Activity, frame: &Frame<'_>) -> bool {
+        let record = ActivityRecord::read(frame.header.kind, frame.body());
+        if let (Some(record), true) = (record, self.handlers.wanted.activities.contains(activity)) {
+            self.take_activity(ring, &record);
+        }
+        record.is_some()
+    }
+
     #[inline]
     fn take_launch(&mut self, launch: &Launch) {
-        if !self.handlers.wanted.launches {
+        let wanted = &self.handlers.wanted;
+        let Some(call) = launch.call() else { return self.ledger.losses.add(Loss::Malformed, 1) };
+        if !wanted.calls.contains(call) {
+            return;
+        }
+        let balance = self.ledger.account.call_mut(call);
+        if launch.flags & Launch::CAPTURED != 0 {
+            balance.captured += 1;
             return;
         }
         let process = &mut *self.process;
-        process.counts.launches += 1;
-        if launch.flags & Launch::CAPTURED != 0 {
-            self.ledger.account.captured += 1;
-            process.counts.captured_launches += 1;
-            return;
-        }
-        self.ledger.account.launches = self.ledger.account.launches.saturating_add(1);
+        process.counts.submitted[call.index()] += 1;
+        balance.made = balance.made.saturating_add(1);
         process.watermark.launch(launch);
         if launch.result != 0 {
-            self.ledger.account.failed += 1;
-        } else if self.handlers.wanted.kernels {
-            process.launches.insert(launch);
+            balance.failed += 1;
+        } else if wanted.joins_with(call) {
+            process.launches.insert(launch, wanted.expected.contains(call));
         }
-        if !self.handlers.launch.is_empty() {
-            process.queue.push(Joined::of_launch(launch));
+        if !self.handlers.of_call(call).is_empty() {
+            process.calls.push(*launch);
         }
     }
 
@@ -130,53 +145,52 @@ impl Intake<'_> {
 
     fn take_clock(&mut self, ring: usize, pair: &Clock) {
         let stepped = self.process.clock.update(pair);
-        self.process.watermark.buffers.begin(ring, pair.monotonic_before);
+        self.process.watermark.buffers.begin(ring, pair);
         self.ledger.losses.add(Loss::ClockStep, stepped.into());
     }
 
     #[inline]
-    fn take_kernel(&mut self, ring: usize, mut kernel: Kernel) {
-        let wanted = self.handlers.wanted;
-        if !wanted.kernels {
-            return;
-        }
+    fn take_activity(&mut self, ring: usize, record: &ActivityRecord) {
+        let wanted = &self.handlers.wanted;
+        let kind = record.activity();
         let process = &mut *self.process;
-        let account = &mut self.ledger.account;
-        account.kernels += 1;
-        process.counts.kernels += 1;
-        let timed = kernel.start != 0 && kernel.end >= kernel.start;
-        if timed {
-            account.kernel_nanos = account.kernel_nanos.saturating_add(kernel.end - kernel.start);
-            kernel.start = process.clock.to_monotonic(kernel.start);
-            kernel.end = process.clock.to_monotonic(kernel.end);
-        } else {
-            process.counts.untimed_kernels += 1;
-            self.ledger.losses.add(Loss::NoTimestamps, 1);
-        }
-        if !wanted.launches {
-            process.watermark.buffers.kernel(ring, &kernel);
-            if timed {
-                process.queue.push(Joined::of_kernel(&kernel, None));
+        let arrived = self.ledger.account.activity_mut(kind);
+        arrived.records += 1;
+        process.counts.activities += 1;
+        let (start, end) = (record.start(), record.end());
+        let span = process.clock.span(start, end);
+        match span {
+            Some(_) => arrived.nanos = arrived.nanos.saturating_add(end.since(start)),
+            None => {
+                process.counts.untimed += 1;
+                self.ledger.losses.add(Loss::NoTimestamps, 1);
             }
-        } else if !join(process, self.ledger, &kernel, timed) {
-            process.orphans.push(kernel, timed);
+        }
+        if wanted.foretold != wanted.activities {
+            let stream = (record.context(), record.stream());
+            process.watermark.buffers.record(ring, stream, span.map_or(0, |it| it.end));
+        }
+        if !wanted.joined.contains(kind) {
+            queue(&mut process.activities, span, record, None);
+        } else if !join(process, self.ledger, record, span) {
+            process.orphans.push(*record, span);
         }
     }
 
     fn take_flush(&mut self, ring: usize, flush: &Flush) {
         self.process.watermark.flush(ring, flush.began);
-        let Process { orphans, queue, .. } = &mut *self.process;
-        self.ledger.losses.add(Loss::Unjoined, give_up(orphans.expire(), queue));
+        let Process { orphans, activities, .. } = &mut *self.process;
+        self.ledger.losses.add(Loss::Unjoined, give_up(orphans.expire(), activities));
     }
 
     fn retry_orphans(&mut self) {
         let mut orphans = std::mem::take(&mut self.process.orphans);
-        orphans.retry(|it| join(self.process, self.ledger, &it.kernel, it.timed));
+        orphans.retry(|it| join(self.process, self.ledger, &it.activity, it.span));
         self.process.orphans = orphans;
     }
 
     fn enforce_limits(&mut self) {
-        self.shrink_orphans(self.limits.orphan_kernels);
+        self.shrink_orphans(self.limits.orphans);
         let over = self.process.launches.n_waiting().saturating_sub(self.limits.pending_launches);
         if over > 0 {
             self.forget_launches(over + self.limits.pending_launches / 16, Loss::LaunchEvicted);
@@ -184,39 +198,46 @@ impl Intake<'_> {
     }
 
     fn shrink_orphans(&mut self, limit: usize) {
-        let Process { orphans, queue, .. } = &mut *self.process;
-        self.ledger.losses.add(Loss::Unjoined, give_up(orphans.shrink_to(limit), queue));
+        let Process { orphans, activities, .. } = &mut *self.process;
+        self.ledger.losses.add(Loss::Unjoined, give_up(orphans.shrink_to(limit), activities));
     }
 
     fn forget_launches(&mut self, n: usize, loss: Loss) {
         let gone = self.process.launches.evict(n);
         self.ledger.losses.add(loss, gone.len() as u64);
         for launch in &gone {
-            self.ledger.lose(self.process.facts.launch_symbol(launch).name as StringId, 1);
+            let name = self.process.facts.launch_symbol(launch).name as StringId;
+            launch.call().into_iter().for_each(|it| self.ledger.lose(it, name, 1));
         }
     }
 }
 
-/// Joins a kernel with its launch; false where that has not come.
+/// Joins an activity with its launch; false where that has not come.
 #[inline]
-fn join(process: &mut Process, ledger: &mut Ledger, kernel: &Kernel, timed: bool) -> bool {
-    let Some((launch, first)) = process.launches.join(kernel.correlation, kernel.context) else { return false };
-    ledger.account.joined += u64::from(first);
-    process.watermark.joined(&launch);
-    if timed {
-        process.queue.push(Joined::of_kernel(kernel, Some(&launch)));
+fn join(process: &mut Process, ledger: &mut Ledger, activity: &ActivityRecord, span: Option<Span>) -> bool {
+    let Some((launch, first)) = process.launches.join(activity.correlation(), activity.context()) else { return false };
+    if let (Some(call), true) = (launch.call(), first) {
+        ledger.account.call_mut(call).joined += 1;
     }
+    process.watermark.joined(&launch);
+    queue(&mut process.activities, span, activity, Some(launch));
     true
 }
 
-/// Kernels whose launch is waited for no longer; how many.
-fn give_up(orphans: impl Iterator<Item = Orphan>, queue: &mut Queue) -> u64 {
+/// What has no times is counted and not handled.
+#[inline]
+fn queue(queue: &mut Queue<Joined>, span: Option<Span>, activity: &ActivityRecord, launch: Option<Launch>) {
+    if let Some(span) = span {
+        queue.push(Joined { span, activity: *activity, launch });
+    }
+}
+
+/// Activities whose launch is waited for no longer; returns how many.
+fn give_up(orphans: impl Iterator<Item = Orphan>, activities: &mut Queue<Joined>) -> u64 {
     let mut n = 0;
     for orphan in orphans {
         n += 1;
-        if orphan.timed {
-            queue.push(Joined::of_kernel(&orphan.kernel, None));
-        }
+        queue(activities, orphan.span, &orphan.activity, None);
     }
     n
 }

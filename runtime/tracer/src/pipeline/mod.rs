@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! feed: rings of one drain ─intake─┬─ names, stacks, threads, launches (all rings first)
-//!                                  └─ clocks, kernels, flushes ─▶ join ─▶ queue ─watermark─▶ handlers
+//!                                  └─ clocks, activities, flushes ─▶ join ─▶ queue ─watermark─▶ handlers
 //! ```
 //! Events of a process are handled in order of their end, up to a watermark (docs/JOIN.md).
 
@@ -13,34 +13,36 @@ mod intake;
 mod orphans;
 mod process;
 mod queue;
+mod totals;
 mod watermark;
 
 use crate::busy::BusyGpus;
 use crate::names::{Demangle, Names};
 use crate::state::{State, Target};
 use account::Ledger;
-use handlers::{Handlers, Strings};
+use handlers::{Handler, Handlers, Strings};
 use intake::Intake;
-use process::Process;
-use queue::{Joined, JoinedKind};
+use process::{Facts, Process};
+use queue::{Joined, Queued};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
+pub use totals::{CollectorTotals, Made, Records};
 use xputrace_bytecode::image::MapSpec;
 use xputrace_bytecode::vm::{Engine, LoadError, RemoteMap};
-use xputrace_model::context::{GpuContext, WORDS, word};
+use xputrace_model::context::{GpuContext, WORDS};
 use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::Output;
-use xputrace_model::plan::{Place, Plan};
+use xputrace_model::plan::{Activity, Place, Plan};
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Key, TableId};
-use xputrace_wire::region::Lost;
+use xputrace_wire::record::Launch;
 
 /// Where the pipeline's results go, and what it asks of the session.
 pub trait Sink {
     /// A line that a handler printed.
     fn output(&mut self, output: Output);
     /// Runs an interpreted GPU handler over an event. Its strings are ids of `state.names()`.
-    /// Kernels whose launch is not known come too, with word `JOINED` 0: whoever runs the
+    /// Activities whose launch is not known come too, with word `JOINED` 0: whoever runs the
     /// handler decides by what it reads, as compiled handlers do themselves.
     fn interpret(&mut self, probe: usize, event: &GpuContext, state: &mut State);
     /// A handler called `exit(code)`.
@@ -68,46 +70,27 @@ pub struct ProcessInfo {
     pub generation: u32,
 }
 
-/// The collector's own counts: what it wrote, and what it lost ([`Lost`]).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(default)]
-pub struct CollectorTotals {
-    pub kernels: u64,
-    pub kernel_nanos: u64,
-    pub launches: u64,
-    pub graph_launches: u64,
-    pub failed_launches: u64,
-    pub captured_launches: u64,
-    /// Nanoseconds that the collector's callbacks took.
-    pub callback_nanos: u64,
-    pub flushes: u64,
-    /// Indexed by [`Lost`].
-    pub lost: [u64; Lost::COUNT],
-    /// Ring positions that could not be: their bytes were skipped.
-    pub broken_rings: u64,
-}
-
 /// Supplies the maps that live in the kernel, by index in the image.
 pub type RemoteMaps<'a> = dyn FnMut(usize, &MapSpec) -> Option<Box<dyn RemoteMap>> + 'a;
 
 /// Bounds on what is kept of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Launches that wait for their kernels; about 130 bytes each. CUPTI has room for 50,000
+    /// Launches that wait for their work; about 130 bytes each. CUPTI has room for 50,000
     /// kernels in a collector's buffers: of launches beyond those, the kernels are lost.
     pub pending_launches: usize,
-    /// Graph launches kept for further kernels of their graph.
+    /// Graph launches kept for the rest of their graph.
     pub graph_launches: usize,
-    /// Events that wait for the watermark; about 230 bytes each. Enough for all kernels in a
+    /// Events that wait for the watermark; about 240 bytes each. Enough for all kernels in a
     /// collector's buffers, or half of them with their launches. More are waiting for what was lost.
     pub buffered_events: usize,
-    /// Kernels that wait for their launch; about 100 bytes each.
-    pub orphan_kernels: usize,
+    /// Activities that wait for their launch; about 120 bytes each.
+    pub orphans: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { pending_launches: 1 << 16, graph_launches: 8192, buffered_events: 1 << 16, orphan_kernels: 1 << 14 }
+        Limits { pending_launches: 1 << 16, graph_launches: 8192, buffered_events: 1 << 16, orphans: 1 << 14 }
     }
 }
 
@@ -118,7 +101,7 @@ pub enum Error {
     Load(#[from] LoadError),
 }
 
-/// What the output waits for: the oldest launch whose kernel has not come.
+/// What the output waits for: the oldest launch whose work has not come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     pub process: ProcessIndex,
@@ -133,7 +116,8 @@ pub struct Waiting {
 /// Decodes, joins, orders and handles the events of all processes of a run.
 pub struct Pipeline {
     state: State,
-    processes: Vec<Process>,
+    /// `None` once a process has ended.
+    processes: Vec<Option<Box<Process>>>,
     handlers: Handlers,
     strings: Strings,
     ledger: Ledger,
@@ -167,13 +151,14 @@ impl Pipeline {
     fn with_engine(plan: Arc<Plan>, handlers: Handlers, engine: Engine, demangle: Demangle, all_native: bool) -> Self {
         let mut names = Names::new(&plan.strings);
         let strings = Strings::new(demangle, &mut names);
+        let ledger = Ledger::new(&handlers.wanted);
         let state = State { plan, engine, names, targets: Vec::new(), faults: FxHashMap::default(), all_native };
         Pipeline {
             state,
             processes: Vec::new(),
             handlers,
             strings,
-            ledger: Ledger::default(),
+            ledger,
             limits: Limits::default(),
             busy: BusyGpus::default(),
         }
@@ -188,7 +173,7 @@ impl Pipeline {
     /// A process whose collector was armed.
     pub fn add_process(&mut self, info: ProcessInfo) -> ProcessIndex {
         let index = ProcessIndex(self.processes.len() as u32);
-        self.processes.push(Process::new(index, &info, self.limits));
+        self.processes.push(Some(Box::new(Process::new(index, &info, self.limits))));
         self.state.targets.push(Target::new(info));
         index
     }
@@ -201,7 +186,7 @@ impl Pipeline {
     /// Thread ids as the target sees them, and as the tracer does: for targets in another pid
     /// namespace. Others are taken as they are.
     pub fn translate_threads(&mut self, process: ProcessIndex, ids: impl IntoIterator<Item = (u32, u32)>) {
-        if let Some(process) = self.processes.get_mut(process.0 as usize) {
+        if let Some(Some(process)) = self.processes.get_mut(process.0 as usize) {
             process.facts.thread_ids.extend(ids);
         }
     }
@@ -210,23 +195,23 @@ impl Pipeline {
     /// is not known, or has ended, has no rings: that is counted as [`Loss::Malformed`].
     pub fn feed(&mut self, process: ProcessIndex, rings: &[Vec<u8>], sink: &mut dyn Sink) {
         let at = process.0 as usize;
-        if self.processes.get(at).is_none_or(|it| it.ended) {
+        let Some(mut process) = self.processes.get_mut(at).and_then(Option::take) else {
             return self.ledger.losses.add(Loss::Malformed, 1);
-        }
-        self.intake(at).take(rings);
-        self.handle_ready(at, Reach::Watermark, sink);
+        };
+        self.intake(at, &mut process).take(rings);
+        self.handle_ready(&mut process, Reach::Watermark, sink);
+        self.processes[at] = Some(process);
     }
 
     /// The process is gone or was disarmed: handles all that is left, and counts what never came.
     pub fn end_process(&mut self, process: ProcessIndex, totals: CollectorTotals, sink: &mut dyn Sink) {
         let at = process.0 as usize;
-        let Some(it) = self.processes.get_mut(at).filter(|it| !it.ended) else { return };
-        it.ended = true;
-        self.intake(at).give_up();
-        self.handle_ready(at, Reach::Everything, sink);
-        self.intake(at).count_lost_launches();
-        let arrived = self.processes[at].counts;
-        self.ledger.reconcile(arrived, &totals, self.handlers.wanted, self.strings.unnamed);
+        let Some(mut process) = self.processes.get_mut(at).and_then(Option::take) else { return };
+        self.intake(at, &mut process).give_up();
+        self.handle_ready(&mut process, Reach::Everything, sink);
+        self.intake(at, &mut process).count_lost_launches();
+        self.ledger.reconcile(process.counts, &totals, &self.handlers.wanted, self.strings.unnamed);
+        self.state.targets[at].end();
     }
 
     /// Ends every process that still runs, with no totals of their collectors.
@@ -254,25 +239,25 @@ impl Pipeline {
         losses
     }
 
-    /// Launches whose kernels never came, by name, most first.
+    /// Launches whose work never came, by name, most first.
     pub fn lost_by_name(&self) -> Vec<(Arc<str>, u64)> {
         self.ledger.lost_by_name(&self.state.names)
     }
 
-    /// Launches whose kernels may still come, over all processes.
+    /// Launches whose work may still come, over all processes.
     pub fn in_flight(&self) -> usize {
-        self.processes.iter().filter(|it| !it.ended).map(|it| it.launches.n_waiting()).sum()
+        self.processes.iter().flatten().map(|it| it.launches.n_waiting()).sum()
     }
 
     /// What the output waits for, where events wait.
     pub fn waiting(&self) -> Option<Waiting> {
-        let waiting = |it: &Process| {
+        let waiting = |it: &Box<Process>| {
             let launch = *it.waits_for()?;
             let name = self.state.names.get(it.facts.launch_symbol(&launch).name);
             let name = name.cloned().unwrap_or_else(|| Arc::from(""));
-            Some(Waiting { process: it.facts.index, name, since_nanos: launch.start, events: it.queue.len() })
+            Some(Waiting { process: it.facts.index, name, since_nanos: launch.start, events: it.activities.len() })
         };
-        self.processes.iter().filter_map(waiting).min_by_key(|it| it.since_nanos)
+        self.processes.iter().flatten().filter_map(waiting).min_by_key(|it| it.since_nanos)
     }
 
     /// The engine, the string table, the processes.
@@ -313,9 +298,10 @@ enum Reach {
 }
 
 impl Pipeline {
-    fn intake(&mut self, at: usize) -> Intake<'_> {
+    /// What a drain of a process changes; the process is lent out meanwhile.
+    fn intake<'a>(&'a mut self, at: usize, process: &'a mut Process) -> Intake<'a> {
         Intake {
-            process: &mut self.processes[at],
+            process,
             target: &mut self.state.targets[at],
             names: &mut self.state.names,
             strings: &mut self.strings,
@@ -325,53 +311,85 @@ impl Pipeline {
         }
     }
 
-    /// Handles the events that nothing earlier can precede any more.
-    fn handle_ready(&mut self, at: usize, reach: Reach, sink: &mut dyn Sink) {
-        let Process { queue, watermark, launches, orphans, .. } = &mut self.processes[at];
-        let batch = (!queue.is_empty()).then(|| {
-            let until = match reach {
-                Reach::Everything => u64::MAX,
-                Reach::Watermark => watermark.until(self.handlers.wanted, launches, orphans),
-            };
-            queue.take(until, self.limits.buffered_events)
-        });
+    /// Handles the events that nothing earlier can precede any more: calls first, so that what
+    /// the GPU did comes behind its launch.
+    fn handle_ready(&mut self, process: &mut Process, reach: Reach, sink: &mut dyn Sink) {
+        let Process { watermark, launches, orphans, .. } = process;
+        let activities = match reach {
+            Reach::Everything => u64::MAX,
+            Reach::Watermark => watermark.activities_until(&self.handlers.wanted, launches, orphans),
+        };
+        let calls = match reach {
+            Reach::Everything => u64::MAX,
+            Reach::Watermark => watermark.calls_until(&self.handlers.wanted, activities),
+        };
         watermark.end_drain();
-        let Some(batch) = batch else { return };
+        self.handle_until::<Launch>(process, calls, reach, sink);
+        self.handle_until::<Joined>(process, activities, reach, sink);
+    }
+
+    fn handle_until<E: Queued + Handled>(
+        &mut self,
+        process: &mut Process,
+        until: u64,
+        reach: Reach,
+        sink: &mut dyn Sink,
+    ) {
+        let queue = E::queue_of(process);
+        if queue.is_empty() {
+            return;
+        }
+        let batch = queue.take(until, self.limits.buffered_events);
+        let mut handled_until = queue.handled_until;
         let mut ctx: GpuContext = [0; WORDS];
         let mut n_handled = 0;
         for (end, event) in batch.ready() {
-            let waits = reach == Reach::Watermark && self.processes[at].waits_for_names(event);
+            let waits = reach == Reach::Watermark && process.waits_for_names(event);
             if waits || sink.is_over() {
                 break;
             }
-            self.handle(at, event, &mut ctx, sink);
-            let handled_until = &mut self.processes[at].handled_until;
-            self.ledger.losses.add(Loss::OutOfOrder, u64::from(end < *handled_until));
-            *handled_until = end.max(*handled_until);
+            event.handle(self, &process.facts, &mut ctx, sink);
+            self.ledger.losses.add(Loss::OutOfOrder, u64::from(end < handled_until));
+            handled_until = end.max(handled_until);
             n_handled += 1;
         }
-        self.processes[at].queue.put_back(batch, n_handled);
+        let queue = E::queue_of(process);
+        queue.handled_until = handled_until;
+        queue.put_back(batch, n_handled);
     }
 
     #[inline]
-    fn handle(&mut self, at: usize, event: &Joined, ctx: &mut GpuContext, sink: &mut dyn Sink) {
-        let facts = &self.processes[at].facts;
-        let handlers = match event.kind {
-            JoinedKind::Launch => {
-                facts.fill_launch_event(ctx, event, &self.strings);
-                &self.handlers.launch
-            }
-            JoinedKind::Kernel | JoinedKind::Unjoined => {
-                facts.fill_kernel_event(ctx, event, &self.strings);
-                self.busy.add(ctx[word::DEVICE] as u32, ctx[word::START], ctx[word::END]);
-                &self.handlers.kernel
-            }
-        };
+    fn run(state: &mut State, handlers: &[Handler], ctx: &GpuContext, sink: &mut dyn Sink) {
         for handler in handlers {
             match handler.program {
-                Some(program) => self.state.run_gpu(handler.probe, program, ctx, sink),
-                None => sink.interpret(handler.probe, ctx, &mut self.state),
+                Some(program) => state.run_gpu(handler.probe, program, ctx, sink),
+                None => sink.interpret(handler.probe, ctx, state),
             }
         }
+    }
+}
+
+/// An event that handlers run over.
+trait Handled {
+    fn handle(&self, pipeline: &mut Pipeline, facts: &Facts, ctx: &mut GpuContext, sink: &mut dyn Sink);
+}
+
+impl Handled for Joined {
+    #[inline]
+    fn handle(&self, pipeline: &mut Pipeline, facts: &Facts, ctx: &mut GpuContext, sink: &mut dyn Sink) {
+        facts.fill_activity_event(ctx, self, &pipeline.strings);
+        let kind = self.activity.activity();
+        if kind == Activity::Kernel {
+            pipeline.busy.add(self.activity.device(), self.span.start, self.span.end);
+        }
+        Pipeline::run(&mut pipeline.state, pipeline.handlers.of_activity(kind), ctx, sink);
+    }
+}
+
+impl Handled for Launch {
+    fn handle(&self, pipeline: &mut Pipeline, facts: &Facts, ctx: &mut GpuContext, sink: &mut dyn Sink) {
+        let Some(call) = self.call() else { return };
+        facts.fill_launch_event(ctx, self, &pipeline.strings);
+        Pipeline::run(&mut pipeline.state, pipeline.handlers.of_call(call), ctx, sink);
     }
 }

@@ -1,26 +1,27 @@
-//! Kernels that came before their launch: a launch record is written when its call returns.
+//! Activities that came before their launch: a launch record is written when its call returns.
 
-use xputrace_wire::record::Kernel;
+use crate::clock::Span;
+use xputrace_wire::record::ActivityRecord;
 
-/// Flushes that a kernel waits for its launch.
+/// Flushes that an activity waits for its launch.
 const MOST_FLUSHES: u64 = 2;
 
-/// Kernels that wait for their launch, in order of arrival.
+/// Activities that wait for their launch, in order of arrival.
 #[derive(Default)]
 pub(super) struct Orphans {
     waiting: Vec<Orphan>,
 }
 
 pub(super) struct Orphan {
-    pub(super) kernel: Kernel,
-    /// Whether it has times.
-    pub(super) timed: bool,
+    pub(super) activity: ActivityRecord,
+    /// `None` where its times were not collected.
+    pub(super) span: Option<Span>,
     flushes_seen: u64,
 }
 
 impl Orphans {
-    pub(super) fn push(&mut self, kernel: Kernel, timed: bool) {
-        self.waiting.push(Orphan { kernel, timed, flushes_seen: 0 });
+    pub(super) fn push(&mut self, activity: ActivityRecord, span: Option<Span>) {
+        self.waiting.push(Orphan { activity, span, flushes_seen: 0 });
     }
 
     /// Takes out those whose launch `join` finds.
@@ -41,6 +42,6 @@ impl Orphans {
 
     /// End of the first to end; `u64::MAX` where none waits.
     pub(super) fn oldest_end(&self) -> u64 {
-        self.waiting.iter().filter(|it| it.timed).map(|it| it.kernel.end).min().unwrap_or(u64::MAX)
+        self.waiting.iter().filter_map(|it| it.span).map(|it| it.end).min().unwrap_or(u64::MAX)
     }
 }

@@ -3,7 +3,7 @@
 use super::account::Counts;
 use super::handlers::Strings;
 use super::orphans::Orphans;
-use super::queue::{Joined, JoinedKind, Queue};
+use super::queue::{Joined, Queue, Queued};
 use super::watermark::Watermark;
 use super::{Limits, ProcessIndex, ProcessInfo};
 use crate::clock::ClockOffset;
@@ -22,25 +22,17 @@ const MOST_NAME_BYTES: usize = 32 << 20;
 /// Drains that an event waits for a name: another thread's ring may bring it in the next one.
 const MOST_NAME_WAITS: u32 = 2;
 
-/// What the collector was armed for. A recording may hold more: that is left out, so that a
-/// script gives the same answer live and replayed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
-    pub(super) kernels: bool,
-    pub(super) launches: bool,
-}
-
 /// One process of a run.
 pub(super) struct Process {
     pub(super) facts: Facts,
-    pub(super) ended: bool,
     pub(super) clock: ClockOffset,
+    /// Launches whose work may still come.
     pub(super) launches: Pending,
     pub(super) orphans: Orphans,
     pub(super) watermark: Watermark,
-    pub(super) queue: Queue,
-    /// End of the last event that was handled.
-    pub(super) handled_until: u64,
+    /// What the GPU did, and the calls of the CPU that a handler wants to see.
+    pub(super) activities: Queue<Joined>,
+    pub(super) calls: Queue<Launch>,
     pub(super) counts: Counts,
     name_waits: u32,
 }
@@ -49,13 +41,12 @@ impl Process {
     pub(super) fn new(index: ProcessIndex, info: &ProcessInfo, limits: Limits) -> Self {
         Process {
             facts: Facts::new(index, info),
-            ended: false,
             clock: ClockOffset::default(),
             launches: Pending::new(limits.graph_launches),
             orphans: Orphans::default(),
             watermark: Watermark::default(),
-            queue: Queue::default(),
-            handled_until: 0,
+            activities: Queue::default(),
+            calls: Queue::default(),
             counts: Counts::default(),
             name_waits: 0,
         }
@@ -63,15 +54,15 @@ impl Process {
 
     /// Whether an event had better wait for a name that is still on its way.
     #[inline]
-    pub(super) fn waits_for_names(&mut self, event: &Joined) -> bool {
-        let waits = self.name_waits < MOST_NAME_WAITS && self.facts.lacks_names(event);
+    pub(super) fn waits_for_names(&mut self, event: &impl Queued) -> bool {
+        let waits = self.name_waits < MOST_NAME_WAITS && event.lacks_names(&self.facts);
         self.name_waits = if waits { self.name_waits + 1 } else { 0 };
         waits
     }
 
     /// The launch that holds back what waits, if anything waits.
     pub(super) fn waits_for(&self) -> Option<&Launch> {
-        match self.ended || self.queue.is_empty() {
+        match self.activities.is_empty() {
             true => None,
             false => self.watermark.oldest_withholding(&self.launches),
         }
@@ -132,20 +123,15 @@ impl Facts {
         self.names.insert(id, symbol)
     }
 
-    fn lacks_names(&self, event: &Joined) -> bool {
-        let unknown = |id: u32| id != 0 && self.names.get(id).is_none();
-        match event.kind {
-            JoinedKind::Launch => unknown(event.launch.api) || unknown(event.launch.symbol),
-            JoinedKind::Unjoined => unknown(event.kernel.symbol),
-            JoinedKind::Kernel => unknown(event.kernel.symbol) || unknown(event.launch.api),
-        }
+    pub(super) fn lacks_name(&self, id: u32) -> bool {
+        id != 0 && self.names.get(id).is_none()
     }
 
     fn symbol(&self, id: u32) -> Symbol {
         self.names.get(id).copied().unwrap_or_default()
     }
 
-    /// A launch is named by its kernel; a graph's by the call.
+    /// A launch is named by its kernel; one of none or many by the call.
     pub(super) fn launch_symbol(&self, launch: &Launch) -> Symbol {
         match launch.symbol {
             0 | UNKNOWN => {
@@ -162,43 +148,44 @@ impl Facts {
         Identity { pid: self.pid, tid: tid.into(), comm }
     }
 
-    pub(super) fn fill_kernel_event(&self, ctx: &mut GpuContext, event: &Joined, strings: &Strings) {
+    #[inline]
+    pub(super) fn fill_activity_event(&self, ctx: &mut GpuContext, event: &Joined, strings: &Strings) {
         let mut identity = Identity { pid: self.pid, tid: self.pid, comm: self.comm };
-        if event.kind == JoinedKind::Unjoined {
-            context::clear_launch(ctx);
-        } else {
-            let thread = self.fill_launch_words(ctx, &event.launch, strings);
-            identity.tid = thread.tid;
-            if event.launch.stream == UNKNOWN {
-                ctx[word::LAUNCH_STREAM] = event.kernel.stream.into();
+        match &event.launch {
+            None => context::clear_launch(ctx),
+            Some(launch) => {
+                identity.tid = self.fill_launch_words(ctx, launch, strings).tid;
+                if launch.stream == UNKNOWN {
+                    ctx[word::LAUNCH_STREAM] = event.activity.stream().into();
+                }
             }
         }
-        context::fill_kernel(ctx, &event.kernel, self.symbol(event.kernel.symbol), identity);
+        let symbol = self.symbol(event.activity.symbol());
+        context::fill_activity(ctx, (&event.activity, event.span), symbol, identity, strings);
     }
 
-    pub(super) fn fill_launch_event(&self, ctx: &mut GpuContext, event: &Joined, strings: &Strings) {
-        context::clear_kernel(ctx);
-        let thread = self.fill_launch_words(ctx, &event.launch, strings);
-        context::fill_identity(ctx, event.launch.start, thread);
+    pub(super) fn fill_launch_event(&self, ctx: &mut GpuContext, launch: &Launch, strings: &Strings) {
+        context::clear_activity(ctx);
+        let thread = self.fill_launch_words(ctx, launch, strings);
+        context::fill_identity(ctx, launch.start, thread);
     }
 
+    #[inline]
     fn fill_launch_words(&self, ctx: &mut GpuContext, launch: &Launch, strings: &Strings) -> Identity {
         let thread = self.thread(launch);
         let ustack = match launch.stack {
             0 => StackKey::Lost,
             id => StackKey::Collector { process: self.index.0, id },
         };
-        context::fill_launch(
-            ctx,
-            &LaunchFacts {
-                record: launch,
-                symbol: self.launch_symbol(launch),
-                api: self.symbol(launch.api).symbol,
-                kind: if launch.launch_kind == Launch::GRAPH { strings.graph } else { strings.kernel },
-                ustack: ustack.to_word(),
-                thread,
-            },
-        );
+        let facts = LaunchFacts {
+            record: launch,
+            symbol: self.launch_symbol(launch),
+            api: self.symbol(launch.api).symbol,
+            kind: launch.call().map_or(0, |it| strings.call(it)),
+            ustack: ustack.to_word(),
+            thread,
+        };
+        context::fill_launch(ctx, &facts, strings);
         thread
     }
 }

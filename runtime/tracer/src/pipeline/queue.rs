@@ -1,69 +1,107 @@
 //! Events of one process that wait for their turn, in order of their end.
+//!
+//! What the GPU did and the calls of the CPU have a queue each: neither waits for the other.
 
-use xputrace_wire::record::{Kernel, Launch};
+use super::process::{Facts, Process};
+use crate::clock::Span;
+use xputrace_wire::record::{ActivityRecord, Launch};
 
-/// A kernel with its launch, a kernel without, or a launch on its own.
+/// Something that the GPU did, with the launch that caused it where that is known.
 pub(super) struct Joined {
-    pub(super) kernel: Kernel,
-    pub(super) launch: Launch,
-    pub(super) kind: JoinedKind,
+    pub(super) span: Span,
+    pub(super) activity: ActivityRecord,
+    pub(super) launch: Option<Launch>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum JoinedKind {
-    Launch,
-    Kernel,
-    Unjoined,
+/// What a queue holds.
+pub(super) trait Queued: Sized {
+    fn end(&self) -> u64;
+    /// Decides between events that end together, whichever way they arrived.
+    fn tie(&self) -> Tie;
+    fn queue_of(process: &mut Process) -> &mut Queue<Self>;
+    /// Whether a name that it refers to has not come.
+    fn lacks_names(&self, facts: &Facts) -> bool;
 }
 
-impl Joined {
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Tie {
+    unjoined: bool,
+    start: u64,
+    correlation: u32,
+    graph_node: u64,
+    tid: u32,
+}
+
+impl Queued for Joined {
     #[inline]
-    pub(super) fn of_kernel(kernel: &Kernel, launch: Option<&Launch>) -> Self {
-        match launch {
-            Some(launch) => Joined { kernel: *kernel, launch: *launch, kind: JoinedKind::Kernel },
-            None => Joined { kernel: *kernel, launch: Launch::default(), kind: JoinedKind::Unjoined },
+    fn end(&self) -> u64 {
+        self.span.end
+    }
+
+    fn tie(&self) -> Tie {
+        Tie {
+            unjoined: self.launch.is_none(),
+            start: self.span.start,
+            correlation: self.activity.correlation(),
+            graph_node: self.activity.graph_node(),
+            tid: 0,
         }
     }
 
-    pub(super) fn of_launch(launch: &Launch) -> Self {
-        Joined { kernel: Kernel::default(), launch: *launch, kind: JoinedKind::Launch }
+    fn queue_of(process: &mut Process) -> &mut Queue<Self> {
+        &mut process.activities
     }
 
+    fn lacks_names(&self, facts: &Facts) -> bool {
+        facts.lacks_name(self.activity.symbol()) || self.launch.as_ref().is_some_and(|it| facts.lacks_name(it.api))
+    }
+}
+
+impl Queued for Launch {
+    #[inline]
     fn end(&self) -> u64 {
-        if self.kind == JoinedKind::Launch { self.launch.end } else { self.kernel.end }
+        self.end
     }
 
-    /// Decides between events that end together, whichever way they arrived.
-    fn tie(&self) -> (JoinedKind, u64, u32, u64, u32) {
-        (
-            self.kind,
-            self.kernel.start,
-            self.kernel.correlation | self.launch.correlation,
-            self.kernel.graph_node,
-            self.launch.tid,
-        )
+    fn tie(&self) -> Tie {
+        Tie { unjoined: false, start: self.start, correlation: self.correlation, graph_node: 0, tid: self.tid }
+    }
+
+    fn queue_of(process: &mut Process) -> &mut Queue<Self> {
+        &mut process.calls
+    }
+
+    fn lacks_names(&self, facts: &Facts) -> bool {
+        facts.lacks_name(self.api) || facts.lacks_name(self.symbol)
     }
 }
 
 /// The events that wait.
-#[derive(Default)]
-pub(super) struct Queue {
-    events: Vec<Joined>,
+pub(super) struct Queue<E> {
+    events: Vec<E>,
     /// End and index of the events that are in order, and of those that came since.
     order: Vec<(u64, u32)>,
     unsorted: Vec<(u64, u32)>,
+    /// End of the last event that was handled.
+    pub(super) handled_until: u64,
+}
+
+impl<E> Default for Queue<E> {
+    fn default() -> Self {
+        Queue { events: Vec::new(), order: Vec::new(), unsorted: Vec::new(), handled_until: 0 }
+    }
 }
 
 /// All events of a queue in order, of which the first may be handled.
-pub(super) struct Batch {
-    events: Vec<Joined>,
+pub(super) struct Batch<E> {
+    events: Vec<E>,
     order: Vec<(u64, u32)>,
     n_ready: usize,
 }
 
-impl Queue {
+impl<E: Queued> Queue<E> {
     #[inline]
-    pub(super) fn push(&mut self, event: Joined) {
+    pub(super) fn push(&mut self, event: E) {
         self.unsorted.push((event.end(), self.events.len() as u32));
         self.events.push(event);
     }
@@ -78,7 +116,7 @@ impl Queue {
 
     /// The events, those ready that end by `until`; where more than `limit` wait, the first of
     /// them are ready whenever they end. [`Queue::put_back`] takes what was not handled.
-    pub(super) fn take(&mut self, until: u64, limit: usize) -> Batch {
+    pub(super) fn take(&mut self, until: u64, limit: usize) -> Batch<E> {
         self.sort();
         let excess = self.order.len().saturating_sub(limit);
         let forced = if excess > 0 { (excess + limit / 2).min(self.order.len()) } else { 0 };
@@ -95,7 +133,7 @@ impl Queue {
     }
 
     /// Keeps all but the first `n_handled` events, and the buffers' room.
-    pub(super) fn put_back(&mut self, batch: Batch, n_handled: usize) {
+    pub(super) fn put_back(&mut self, batch: Batch<E>, n_handled: usize) {
         let Batch { mut events, mut order, .. } = batch;
         if n_handled == order.len() {
             order.clear();
@@ -109,15 +147,15 @@ impl Queue {
     }
 }
 
-impl Batch {
+impl<E> Batch<E> {
     /// End and event of those that may be handled, in order.
-    pub(super) fn ready(&self) -> impl Iterator<Item = (u64, &Joined)> {
+    pub(super) fn ready(&self) -> impl Iterator<Item = (u64, &E)> {
         self.order[..self.n_ready].iter().map(|(end, index)| (*end, &self.events[*index as usize]))
     }
 }
 
 /// Drops the events that are not in `order`, and renumbers those that are.
-fn keep_only(events: &mut Vec<Joined>, order: &mut [(u64, u32)]) {
+fn keep_only<E>(events: &mut Vec<E>, order: &mut [(u64, u32)]) {
     const GONE: u32 = u32::MAX;
     let mut numbers = vec![GONE; events.len()];
     order.iter().for_each(|(_, index)| numbers[*index as usize] = 0);

@@ -2,8 +2,8 @@
 //! (docs/JOIN.md, "Order").
 
 use super::buffers::Buffers;
+use super::handlers::Wanted;
 use super::orphans::Orphans;
-use super::process::Wanted;
 use crate::join::Pending;
 use xputrace_wire::record::Launch;
 
@@ -20,7 +20,7 @@ pub(super) struct Watermark {
     /// End of the newest launch, and what it was when the last drain had been taken.
     newest_launch_end: u64,
     launch_end_of_last_drain: u64,
-    /// Without launches: what CUPTI's buffers tell.
+    /// For what launches do not tell of: what CUPTI's buffers do.
     pub(super) buffers: Buffers,
 }
 
@@ -30,7 +30,7 @@ impl Watermark {
         self.newest_launch_end = self.newest_launch_end.max(launch.end);
     }
 
-    /// A launch's kernel has arrived.
+    /// A launch's work has been recorded.
     #[inline]
     pub(super) fn joined(&mut self, launch: &Launch) {
         if let Some((_, [newest, ..])) = self.horizons.iter_mut().find(|(context, _)| *context == launch.context) {
@@ -53,20 +53,28 @@ impl Watermark {
         self.launch_end_of_last_drain = self.newest_launch_end;
     }
 
-    /// Events that end by this time may be handled.
-    pub(super) fn until(&self, wanted: Wanted, launches: &Pending, orphans: &Orphans) -> u64 {
-        match wanted {
-            Wanted { kernels: false, .. } => self.launch_end_of_last_drain,
-            Wanted { launches: false, .. } => self.buffers.complete_until(),
-            _ => {
-                let launch = self.oldest_withholding(launches).map_or(u64::MAX, |it| it.start);
-                self.flushed_until.min(launch).min(orphans.oldest_end())
-            }
-        }
+    /// Calls that end by this time may be handled: one drain late, or where what the GPU did by
+    /// then is handled too.
+    pub(super) fn calls_until(&self, wanted: &Wanted, activities_until: u64) -> u64 {
+        let with_activities = if wanted.activities.is_empty() { 0 } else { activities_until };
+        self.launch_end_of_last_drain.max(with_activities)
     }
 
-    /// The launch that holds later events back: the oldest whose kernel has not come. One that
-    /// kernels of later launches in its context overtook two flushes ago was lost by CUPTI
+    /// What the GPU did may be handled where it ended by this time.
+    pub(super) fn activities_until(&self, wanted: &Wanted, launches: &Pending, orphans: &Orphans) -> u64 {
+        let mut until = orphans.oldest_end();
+        if !wanted.foretold.is_empty() {
+            let launch = self.oldest_withholding(launches).map_or(u64::MAX, |it| it.start);
+            until = until.min(self.flushed_until).min(launch);
+        }
+        if wanted.foretold != wanted.activities {
+            until = until.min(self.buffers.complete_until());
+        }
+        until
+    }
+
+    /// The launch that holds later events back: the oldest whose work has not come. One that
+    /// the work of later launches in its context overtook two flushes ago was lost by CUPTI
     /// (which hands records over in order of launch) and holds back no longer.
     pub(super) fn oldest_withholding<'a>(&self, launches: &'a Pending) -> Option<&'a Launch> {
         let overtaken = |it: &Launch| {

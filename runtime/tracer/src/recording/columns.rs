@@ -1,93 +1,110 @@
-//! Wire bytes, made easy to compress: launches and kernels turned into columns of differences.
+//! Wire bytes, made easy to compress: frequent records turned into columns of differences.
 //!
-//! Records of the two frequent kinds are split into their fields, one column a field; each
-//! column holds what is left after a simple prediction, as planes of bytes, as few as the
-//! largest needs. All other bytes stay as they are. Any input comes back bit for bit.
+//! Launches and activities are split into their fields, one column a field, by the table of GPU
+//! events; each column holds what is left after a simple prediction, as planes of bytes, as few
+//! as the largest needs. All other bytes stay as they are. Any input comes back bit for bit.
 
 use super::budget::Budget;
 use super::entry::Entry;
-use xputrace_wire::record::{Frame, Header, Kernel, Launch, framed, kind, size_of_record};
+use std::sync::LazyLock;
+use xputrace_wire::events::{Activity, Column as WireColumn, Launch, Prediction};
+use xputrace_wire::record::{Frame, Header, framed, kind};
 use zerocopy::IntoBytes;
 
-const LAUNCH_WORDS: usize = 3 + 18;
-const KERNEL_WORDS: usize = 3 + 16;
-
-/// How a field is predicted.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Prediction {
-    /// By the same field of the record before.
-    Previous,
-    /// By another field of the same record.
-    Field(usize),
-    /// By another field of the record before.
-    PreviousField(usize),
-    /// Kept: repeats are found by the compressor.
-    None,
-}
-use Prediction::{Field, None as Kept, Previous, PreviousField};
-
-/// Fields of a launch in order of the struct: start, end, tag, then the 32-bit ones.
-const LAUNCH: [Prediction; LAUNCH_WORDS] = [
-    PreviousField(1),
-    Field(0),
-    Previous,
-    Previous,
-    Previous,
-    Kept,
-    Kept,
-    Kept,
-    Previous,
-    Previous,
-    Previous,
-    Previous,
-    Kept,
-    Kept,
-    Kept,
-    Kept,
-    Kept,
-    Kept,
-    Kept,
-    Previous,
-    Previous,
-];
-/// Fields of a kernel: start, end, graph node, then graph, correlation, …
-const KERNEL: [Prediction; KERNEL_WORDS] = [
-    PreviousField(1),
-    Field(0),
-    Kept,
-    Previous,
-    Previous,
-    Previous,
-    Previous,
-    Kept,
-    Kept,
-    Kept,
-    Kept,
-    Kept,
-    Kept,
-    Kept,
-    Kept,
-    Kept,
-    Kept,
-    Kept,
-    Kept,
-];
-
-/// Codes of the record sequence.
+/// Codes of the record sequence beside the kinds of records that have columns.
 const RAW: u8 = 0;
-const IS_LAUNCH: u8 = 1;
-const IS_KERNEL: u8 = 2;
 /// Ends a ring: the bytes that follow its last record are raw.
 const RING_END: u8 = 3;
 /// Ends a drain.
 const DRAIN_END: u8 = 4;
+
+/// How the records of one kind are split.
+struct Layout {
+    /// Wire kind, and code in the sequence.
+    kind: u16,
+    /// Bytes of the body.
+    size: usize,
+    fields: Vec<Field>,
+}
+
+/// A number in a record.
+struct Field {
+    offset: usize,
+    width: usize,
+    prediction: Predicted,
+}
+
+/// A [`Prediction`] with the field's place instead of its name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Predicted {
+    Previous,
+    Same(usize),
+    PreviousOf(usize),
+    Kept,
+}
+
+/// The first two are those that every payload has, in this order; others follow where they occur.
+static LAYOUTS: LazyLock<Vec<Layout>> = LazyLock::new(|| {
+    let launch = Layout::new(kind::LAUNCH, size_of::<Launch>(), Launch::COLUMNS);
+    let activity = |it: &Activity| Layout::new(it.record_kind(), it.record_size(), it.columns());
+    std::iter::once(launch).chain(Activity::ALL.iter().map(activity)).collect()
+});
+const ALWAYS: usize = 2;
+
+impl Layout {
+    fn new(kind: u16, size: usize, columns: &[WireColumn]) -> Self {
+        let place = |name: &str| columns.iter().take_while(|it| it.name != name).map(|it| it.count).sum();
+        let field = |it: &WireColumn, n: usize| Field {
+            offset: it.offset + n * it.width,
+            width: it.width,
+            prediction: match it.prediction {
+                Prediction::Previous => Predicted::Previous,
+                Prediction::Same(other) => Predicted::Same(place(other)),
+                Prediction::PreviousOf(other) => Predicted::PreviousOf(place(other)),
+                Prediction::Kept => Predicted::Kept,
+            },
+        };
+        let fields = columns.iter().flat_map(|it| (0..it.count).map(move |n| field(it, n))).collect();
+        Layout { kind, size, fields }
+    }
+
+    fn of_code(code: u8) -> Option<usize> {
+        LAYOUTS.iter().position(|it| it.kind == u16::from(code))
+    }
+
+    /// The layout that keeps all of a record.
+    fn of_record(frame: &Frame<'_>) -> Option<usize> {
+        let header = frame.header;
+        let fits = |it: &Layout| it.kind == header.kind && header.flags == 0 && frame.body().len() == it.size;
+        LAYOUTS.iter().position(fits)
+    }
+
+    fn split(&self, body: &[u8], row: &mut Vec<u64>) {
+        row.extend(self.fields.iter().map(|it| it.read(body)));
+    }
+
+    fn join(&self, out: &mut Vec<u8>, row: &[u64]) {
+        out.extend(Header { kind: self.kind, flags: 0, size: (size_of::<Header>() + self.size) as u32 }.as_bytes());
+        for (field, value) in self.fields.iter().zip(row) {
+            out.extend(&value.to_le_bytes()[..field.width]);
+        }
+    }
+}
+
+impl Field {
+    fn read(&self, body: &[u8]) -> u64 {
+        let mut bytes = [0; 8];
+        bytes[..self.width].copy_from_slice(&body[self.offset..self.offset + self.width]);
+        u64::from_le_bytes(bytes)
+    }
+}
 
 /// When the rings of a process were drained, and what was in each.
 pub(super) type Drain = (u64, Vec<Vec<u8>>);
 
 /// Several drains of one process, as a payload.
 pub(super) fn encode(process: u32, drains: &[Drain]) -> Vec<u8> {
-    let mut split = Split::default();
+    let mut split = Split::new();
     drains.iter().for_each(|(_, rings)| split.add_drain(rings));
     let mut out = Vec::new();
     put(&mut out, process.into());
@@ -99,8 +116,15 @@ pub(super) fn encode(process: u32, drains: &[Drain]) -> Vec<u8> {
     }
     put_bytes(&mut out, &split.sequence);
     put_bytes(&mut out, &split.raw);
-    put_columns(&mut out, &split.launches, &LAUNCH);
-    put_columns(&mut out, &split.kernels, &KERNEL);
+    for (at, layout) in LAYOUTS.iter().enumerate() {
+        if at >= ALWAYS {
+            if split.rows[at].is_empty() {
+                continue;
+            }
+            out.push(layout.kind as u8);
+        }
+        put_columns(&mut out, &split.rows[at], &layout.fields);
+    }
     out
 }
 
@@ -118,9 +142,16 @@ pub(super) fn decode(bytes: &[u8], budget: &mut Budget) -> Option<Vec<Entry>> {
     }
     let sequence = get_bytes(&mut input)?;
     let raw = get_bytes(&mut input)?;
-    let launches = get_columns(&mut input, &LAUNCH, budget)?.into_iter();
-    let kernels = get_columns(&mut input, &KERNEL, budget)?.into_iter();
-    let drains = Merge { raw, launches, kernels, budget }.drains(sequence)?;
+    let mut rows: Vec<Rows> = LAYOUTS.iter().map(|_| Rows::default()).collect();
+    for at in 0..ALWAYS {
+        rows[at].values = get_columns(&mut input, &LAYOUTS[at].fields, budget)?;
+    }
+    while let Some((code, rest)) = input.split_first() {
+        input = rest;
+        let at = Layout::of_code(*code)?;
+        rows[at].values = get_columns(&mut input, &LAYOUTS[at].fields, budget)?;
+    }
+    let drains = Merge { raw, rows, budget }.drains(sequence)?;
     if drains.len() != times.len() {
         return None;
     }
@@ -128,15 +159,18 @@ pub(super) fn decode(bytes: &[u8], budget: &mut Budget) -> Option<Vec<Entry>> {
     Some(times.into_iter().zip(drains).map(entry).collect())
 }
 
-#[derive(Default)]
 struct Split {
     sequence: Vec<u8>,
     raw: Vec<u8>,
-    launches: Vec<[u64; LAUNCH_WORDS]>,
-    kernels: Vec<[u64; KERNEL_WORDS]>,
+    /// By layout: row after row.
+    rows: Vec<Vec<u64>>,
 }
 
 impl Split {
+    fn new() -> Self {
+        Split { sequence: Vec::new(), raw: Vec::new(), rows: vec![Vec::new(); LAYOUTS.len()] }
+    }
+
     fn add_drain(&mut self, rings: &[Vec<u8>]) {
         for ring in rings {
             self.add_ring(ring);
@@ -152,25 +186,38 @@ impl Split {
     }
 
     fn add_record(&mut self, frame: &Frame<'_>) {
-        let Frame { header, whole, .. } = *frame;
-        let plain = header.flags == 0;
-        if plain && header.kind == kind::LAUNCH && whole.len() == size_of_record::<Launch>(0) {
-            self.sequence.push(IS_LAUNCH);
-            self.launches.push(words(frame.body()));
-        } else if plain && header.kind == kind::KERNEL && whole.len() == size_of_record::<Kernel>(0) {
-            self.sequence.push(IS_KERNEL);
-            self.kernels.push(words(frame.body()));
-        } else {
-            self.sequence.push(RAW);
-            put_bytes(&mut self.raw, whole);
+        match Layout::of_record(frame) {
+            Some(at) => {
+                self.sequence.push(LAYOUTS[at].kind as u8);
+                LAYOUTS[at].split(frame.body(), &mut self.rows[at]);
+            }
+            None => {
+                self.sequence.push(RAW);
+                put_bytes(&mut self.raw, frame.whole);
+            }
         }
+    }
+}
+
+/// The rows of one layout, and the next to be read.
+#[derive(Default)]
+struct Rows {
+    values: Vec<u64>,
+    next: usize,
+}
+
+impl Rows {
+    fn next(&mut self, n_fields: usize) -> Option<&[u64]> {
+        let from = self.next;
+        self.next += n_fields;
+        self.values.get(from..self.next)
     }
 }
 
 struct Merge<'a> {
     raw: &'a [u8],
-    launches: std::vec::IntoIter<[u64; LAUNCH_WORDS]>,
-    kernels: std::vec::IntoIter<[u64; KERNEL_WORDS]>,
+    /// By layout.
+    rows: Vec<Rows>,
     budget: &'a mut Budget,
 }
 
@@ -182,8 +229,6 @@ impl Merge<'_> {
         for code in sequence {
             match *code {
                 RAW => self.take_raw(&mut ring)?,
-                IS_LAUNCH => push(&mut ring, kind::LAUNCH, &self.launches.next()?),
-                IS_KERNEL => push(&mut ring, kind::KERNEL, &self.kernels.next()?),
                 RING_END => {
                     self.take_raw(&mut ring)?;
                     self.budget.take_values::<Vec<u8>>(1)?;
@@ -193,7 +238,10 @@ impl Merge<'_> {
                     self.budget.take_values::<Vec<Vec<u8>>>(1)?;
                     drains.push(std::mem::take(&mut rings));
                 }
-                _ => return None,
+                code => {
+                    let at = Layout::of_code(code)?;
+                    LAYOUTS[at].join(&mut ring, self.rows[at].next(LAYOUTS[at].fields.len())?);
+                }
             }
         }
         Some(drains)
@@ -207,78 +255,68 @@ impl Merge<'_> {
     }
 }
 
-/// Three 64-bit fields, then 32-bit ones: both structs are laid out so.
-fn words<const N: usize>(body: &[u8]) -> [u64; N] {
-    std::array::from_fn(|i| match i {
-        0..3 => u64::from_le_bytes(std::array::from_fn(|b| body[i * 8 + b])),
-        _ => u32::from_le_bytes(std::array::from_fn(|b| body[24 + (i - 3) * 4 + b])).into(),
-    })
-}
-
-fn push<const N: usize>(out: &mut Vec<u8>, kind: u16, words: &[u64; N]) {
-    let size = size_of::<Header>() + 24 + (N - 3) * 4;
-    out.extend(Header { kind, flags: 0, size: size as u32 }.as_bytes());
-    words[..3].iter().for_each(|it| out.extend(it.to_le_bytes()));
-    words[3..].iter().for_each(|it| out.extend((*it as u32).to_le_bytes()));
-}
-
-const _: () = assert!(size_of::<Launch>() == 24 + (LAUNCH_WORDS - 3) * 4);
-const _: () = assert!(size_of::<Kernel>() == 24 + (KERNEL_WORDS - 3) * 4);
-
-fn put_columns<const N: usize>(out: &mut Vec<u8>, rows: &[[u64; N]], predictions: &[Prediction; N]) {
-    put(out, rows.len() as u64);
-    for (field, prediction) in predictions.iter().enumerate() {
-        let mut before = [0u64; N];
-        let column = rows.iter().map(|row| {
-            let residual = residual(row, &before, field, *prediction);
-            before = *row;
+fn put_columns(out: &mut Vec<u8>, rows: &[u64], fields: &[Field]) {
+    let n_fields = fields.len();
+    put(out, (rows.len() / n_fields) as u64);
+    let first = vec![0u64; n_fields];
+    for (at, field) in fields.iter().enumerate() {
+        let mut before = first.as_slice();
+        let column = rows.chunks_exact(n_fields).map(|row| {
+            let residual = residual(row, before, at, field.prediction);
+            before = row;
             residual
         });
         put_planes(out, &column.collect::<Vec<_>>());
     }
 }
 
-fn get_columns<const N: usize>(
-    input: &mut &[u8],
-    predictions: &[Prediction; N],
-    budget: &mut Budget,
-) -> Option<Vec<[u64; N]>> {
+/// Row after row.
+fn get_columns(input: &mut &[u8], fields: &[Field], budget: &mut Budget) -> Option<Vec<u64>> {
     let n = usize::try_from(get(input)?).ok()?;
-    let columns: Vec<Column<'_>> = (0..N).map(|_| get_planes(input, n)).collect::<Option<_>>()?;
+    let columns: Vec<Column<'_>> = fields.iter().map(|_| get_planes(input, n)).collect::<Option<_>>()?;
     // As a row, and as the record in its ring.
-    budget.take_values::<([u64; N], [u64; N])>(n)?;
-    let mut rows = Vec::with_capacity(n);
-    let mut before = [0u64; N];
+    let n_fields = fields.len();
+    let values = n.checked_mul(n_fields)?;
+    budget.take_values::<(u64, u64)>(values)?;
+    let mut rows = vec![0u64; n_fields];
+    rows.reserve(values);
     for at in 0..n {
-        let mut row = [0u64; N];
-        for field in 0..N {
-            let predicted = predict(&row, &before, field, predictions[field]);
-            let residual = columns[field].get(at, n);
-            row[field] = match predictions[field] {
-                Kept => residual,
+        let before = rows.len() - n_fields;
+        for (field, column) in fields.iter().zip(&columns) {
+            let this = before + n_fields;
+            let residual = column.get(at, n);
+            let predicted = match field.prediction {
+                Predicted::Previous => rows[rows.len() - n_fields],
+                Predicted::Same(other) => rows[this + other],
+                Predicted::PreviousOf(other) => rows[before + other],
+                Predicted::Kept => 0,
+            };
+            let value = match field.prediction {
+                Predicted::Kept => residual,
                 _ => predicted.wrapping_add(unzigzag(residual)),
             };
+            rows.push(field.cut(value));
         }
-        before = row;
-        rows.push(row);
     }
+    rows.drain(..n_fields);
     Some(rows)
 }
 
-fn residual<const N: usize>(row: &[u64; N], before: &[u64; N], field: usize, prediction: Prediction) -> u64 {
-    match prediction {
-        Kept => row[field],
-        _ => zigzag(row[field].wrapping_sub(predict(row, before, field, prediction))),
+impl Field {
+    /// A value of this width: columns of a damaged file may hold more.
+    fn cut(&self, value: u64) -> u64 {
+        if self.width == 8 { value } else { value & 0xffff_ffff }
     }
 }
 
-fn predict<const N: usize>(row: &[u64; N], before: &[u64; N], field: usize, prediction: Prediction) -> u64 {
-    match prediction {
-        Previous => before[field],
-        Field(other) => row[other],
-        PreviousField(other) => before[other],
-        Kept => 0,
-    }
+fn residual(row: &[u64], before: &[u64], field: usize, prediction: Predicted) -> u64 {
+    let predicted = match prediction {
+        Predicted::Previous => before[field],
+        Predicted::Same(other) => row[other],
+        Predicted::PreviousOf(other) => before[other],
+        Predicted::Kept => return row[field],
+    };
+    zigzag(row[field].wrapping_sub(predicted))
 }
 
 struct Column<'a> {
@@ -358,7 +396,8 @@ pub(super) fn get_bytes<'a>(input: &mut &'a [u8]) -> Option<&'a [u8]> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use xputrace_wire::record;
+    use xputrace_wire::events::Realtime;
+    use xputrace_wire::record::{self, Kernel, Memset};
 
     fn budget() -> Budget {
         Budget::of_file(0)
@@ -386,9 +425,13 @@ mod tests {
                 if launch {
                     let it = Launch { start, end, correlation: id, tag: -1, flags: id, ..Default::default() };
                     record::push(&mut ring, kind::LAUNCH, &it, &[]);
-                } else {
-                    let it = Kernel { start, end, correlation: id, local_memory: id, graph_node: end, ..Default::default() };
+                } else if end % 2 == 0 {
+                    let (start, end) = (Realtime(start), Realtime(end));
+                    let it = Kernel { start, end, correlation: id, local_memory: id, graph_node: end.0, ..Default::default() };
                     record::push(&mut ring, kind::KERNEL, &it, &[]);
+                } else {
+                    let it = Memset { start: Realtime(start), bytes: end, value: id, known: 1, ..Default::default() };
+                    record::push(&mut ring, Activity::Memset.record_kind(), &it, &[]);
                 }
                 record::push(&mut ring, kind::NAME, &record::Name { id, len: 3 }, b"abc");
             }

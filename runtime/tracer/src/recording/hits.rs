@@ -13,7 +13,7 @@ use xputrace_bytecode::probe::{Frames, Machine, Reader, pt_regs};
 use xputrace_bytecode::{Assembler, Home, Image, MapKind, MapSpec, Program, ProgramKind, Reg, helper, insn::Size};
 use xputrace_model::catalog::{Catalog, TracepointFieldType, TracepointFormat};
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::{Demand, LossSite, Place, Plan, Probe, Target, record};
+use xputrace_model::plan::{Activities, Calls, Demand, LossSite, Place, Plan, Probe, Target, record};
 use xputrace_model::schema::Event;
 
 /// Most bytes of a tracepoint's record that are kept.
@@ -36,8 +36,8 @@ mod slot {
 
 /// What a recording always asks of the collector.
 const EVERYTHING: Demand = Demand {
-    launches: true,
-    kernels: true,
+    calls: Calls::ALL,
+    activities: Activities::ALL,
     launch_stacks: true,
     launch_ends: true,
     launch_streams: false,

@@ -278,6 +278,7 @@ mod tests {
     use super::*;
     use crate::recording::Writer;
     use proptest::prelude::*;
+    use xputrace_wire::events::Realtime;
     use xputrace_wire::record::{self, Kernel, Launch};
 
     /// What an entry holds in memory, at least.
@@ -298,7 +299,7 @@ mod tests {
     fn payloads() -> Vec<(u32, Vec<u8>)> {
         let mut ring = Vec::new();
         record::push(&mut ring, record::kind::LAUNCH, &Launch { start: 7, end: 9, ..Launch::default() }, &[]);
-        record::push(&mut ring, record::kind::KERNEL, &Kernel { start: 8, end: 12, ..Kernel::default() }, &[]);
+        record::push(&mut ring, record::kind::KERNEL, &Kernel { start: Realtime(8), ..Kernel::default() }, &[]);
         record::push(&mut ring, record::kind::NAME, &record::Name { id: 1, len: 3 }, b"abc");
         let hit =
             Hit { context: vec![7; 20], strings: vec![UserString { address: 1, text: vec![65; 9] }], ..Hit::default() };

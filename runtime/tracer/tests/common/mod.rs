@@ -7,10 +7,11 @@ use xputrace_bytecode::{Assembler, Home, Image, MapKind, MapSpec, Program, Progr
 use xputrace_model::context::{GpuContext, word};
 use xputrace_model::diagnostic::Site;
 use xputrace_model::output::{Output, Piece};
-use xputrace_model::plan::{Demand, Place, Plan, Probe, ProbeScope, Target};
+use xputrace_model::plan::{Activities, Activity, Calls, Demand, Place, Plan, Probe, ProbeScope, Target};
 use xputrace_model::schema::{Event, Unit};
 use xputrace_model::table::{KeyPart, Scalar, Storage, TableDef, TableKind};
 use xputrace_tracer::{Pipeline, ProcessInfo, Sink, State};
+use xputrace_wire::events::Realtime;
 use xputrace_wire::record::{self, Clock, Flush, Kernel, Launch, Name, kind};
 
 /// REALTIME − MONOTONIC in all rings made here.
@@ -121,9 +122,13 @@ pub fn kernel_plan() -> Plan {
             sources: Vec::new(),
         },
         tables: vec![table("@time", vec![key(Scalar::Name), key(Scalar::Int), key(Scalar::Int)], TableKind::Sum, 0)],
-        probes: vec![probe(Event::Kernel, Place::Tracer, Some(0)), probe(Event::Kernel, Place::Interpreter, None)],
+        probes: vec![probe(Event::KERNEL, Place::Tracer, Some(0)), probe(Event::KERNEL, Place::Interpreter, None)],
         strings: vec!["".into()],
-        demand: Demand { launches: true, kernels: true, ..Default::default() },
+        demand: Demand {
+            calls: Calls::LAUNCHES,
+            activities: Activities::of(&[Activity::Kernel]),
+            ..Default::default()
+        },
         ..Default::default()
     }
 }
@@ -200,7 +205,13 @@ impl Ring {
 
     /// At this monotonic time, with [`OFFSET`].
     pub fn clock(self, at: u64) -> Self {
-        self.clock_pair(Clock { monotonic_before: at, realtime: at + OFFSET, monotonic_after: at })
+        self.clock_pair(Clock { monotonic_before: at, realtime: at + OFFSET, monotonic_after: at, ..Clock::default() })
+    }
+
+    /// The clock in front of a buffer of 1 MiB, so many bytes of which are filled.
+    pub fn clock_of_buffer(self, at: u64, filled: u32) -> Self {
+        let (monotonic_before, realtime, monotonic_after) = (at, at + OFFSET, at);
+        self.clock_pair(Clock { monotonic_before, realtime, monotonic_after, filled, room: 1 << 20 })
     }
 
     pub fn clock_pair(mut self, clock: Clock) -> Self {
@@ -231,5 +242,6 @@ pub fn launch(correlation: u32, start: u64) -> Launch {
 
 /// A kernel of `KERNEL_A`; times are monotonic.
 pub fn kernel(correlation: u32, start: u64, end: u64) -> Kernel {
-    Kernel { start: start + OFFSET, end: end + OFFSET, correlation, context: 1, symbol: KERNEL_A, ..Default::default() }
+    let (start, end) = (Realtime(start + OFFSET), Realtime(end + OFFSET));
+    Kernel { start, end, correlation, context: 1, symbol: KERNEL_A, ..Default::default() }
 }

@@ -93,7 +93,7 @@ impl Attached {
     fn part_with_collectors(&mut self) -> Result<()> {
         let asked = interrupts::count();
         let Some(collectors) = &mut self.sources.collectors else { return Ok(()) };
-        collectors.disarm(&mut self.running);
+        collectors.disarm();
         let until = deadline(FAREWELL);
         while self.sources.is_recording() && Instant::now() < until && interrupts::count() == asked {
             self.step()?;

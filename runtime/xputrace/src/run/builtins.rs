@@ -2,6 +2,7 @@
 
 use super::State;
 use std::time::Duration;
+use xputrace_model::plan::Activity;
 use xputrace_tracer::CollectorTotals;
 
 /// Launches below which their cost is not known: the collector times one in 64.
@@ -10,6 +11,7 @@ const LEAST_LAUNCHES: i64 = 1024;
 /// Computes them anew.
 pub fn refresh(state: &mut State, totals: &[CollectorTotals], elapsed: Duration) {
     let account = state.pipeline.account();
+    let (launches, kernels) = (account.launches(), account.activity(Activity::Kernel));
     // The counts of a target are any numbers.
     let sum = |of: fn(&CollectorTotals) -> u64| totals.iter().map(of).fold(0, u64::saturating_add) as i64;
     let elapsed_ns = elapsed.as_nanos() as i64;
@@ -17,18 +19,18 @@ pub fn refresh(state: &mut State, totals: &[CollectorTotals], elapsed: Duration)
     let values = [
         ("elapsed_ns", elapsed_ns),
         ("gpu_busy_ns", busy),
-        ("gpu_time_ns", account.kernel_nanos as i64),
+        ("gpu_time_ns", kernels.nanos as i64),
         ("gpu_busy_share", busy.saturating_mul(1000).checked_div(elapsed_ns).unwrap_or(0)),
-        ("launches", account.launches as i64),
-        ("joined", account.joined as i64),
-        ("failed", account.failed as i64),
-        ("lost", account.lost as i64),
-        ("kernels", account.kernels as i64),
+        ("launches", launches.made as i64),
+        ("joined", launches.joined as i64),
+        ("failed", launches.failed as i64),
+        ("lost", launches.lost as i64),
+        ("kernels", kernels.records as i64),
         ("tracer_cost_ns", own_cpu_nanos()),
     ];
     state.builtins.extend(values);
     // A sum over a handful of samples says nothing.
-    if sum(|it| it.launches) >= LEAST_LAUNCHES {
+    if sum(CollectorTotals::launches) >= LEAST_LAUNCHES {
         let inside = sum(|it| it.callback_nanos);
         let costs = [("collector_cost_ns", inside), ("own_cost_ns", inside.saturating_add(own_cpu_nanos()))];
         state.builtins.extend(costs);

@@ -6,6 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::Account;
+use xputrace_model::plan::Activity;
 
 /// Processes that used CUDA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +133,7 @@ impl Report {
 
     /// Why no GPU event was seen, and what to do.
     pub fn silence(&self, account: &Account) -> Option<String> {
+        let launches = account.launches();
         Some(if !self.refusals.is_empty() {
             format!("no GPU events: {}", self.refusals.join("; "))
         } else if self.collectors == Collectors::Recorded(0) {
@@ -141,10 +143,13 @@ impl Report {
              program made no CUDA call, or it removes CUDA_INJECTION64_PATH from its environment; `xputrace doctor` \
              checks the machine"
                 .into()
-        } else if account.launches == 0 {
+        } else if !account.activities.is_empty() && !account.activities.contains(Activity::Kernel) {
+            let kinds: Vec<&str> = account.activities.iter().map(Activity::name).collect();
+            format!("no GPU events: CUDA was used, but the GPU ran nothing of this kind: {}", kinds.join(", "))
+        } else if launches.made == 0 {
             "no GPU events: CUDA was used, but no kernel was launched".into()
-        } else if account.failed == account.launches {
-            format!("no GPU events: all {} launches failed", account.launches)
+        } else if launches.failed == launches.made {
+            format!("no GPU events: all {} launches failed", launches.made)
         } else {
             return None;
         })

@@ -330,8 +330,7 @@ impl Running {
     /// When nothing that was asked for was seen: which step was missing, and what to do.
     fn explain_silence(&mut self) {
         let account = self.state.borrow().pipeline.account();
-        let seen = if self.plan.demand.kernels { account.kernels } else { account.launches };
-        if seen == 0
+        if account.is_silent()
             && let Some(text) = self.report.silence(&account)
         {
             self.state.borrow_mut().emit(&Output::Note(text));
@@ -347,12 +346,10 @@ fn closures(plan: &Plan, event: Event) -> impl Iterator<Item = usize> + '_ {
 /// What became of the launches, where any were asked for.
 fn account(state: &State) -> Option<Account> {
     let demand = &state.plan.demand;
-    let mut account =
-        Account { kernels_only: !demand.launches, launches_only: !demand.kernels, ..state.pipeline.account() };
+    let mut account = state.pipeline.account();
     // After `exit` nothing more is handled: there is no whole to hold the parts against.
     if state.exit.is_some() {
-        account.collector_kernels = account.kernels;
-        account.collector_kernel_nanos = account.kernel_nanos;
+        account.believe();
     }
     demand.gpu().then_some(account)
 }

@@ -271,12 +271,12 @@ impl Checker<'_> {
     fn field_elsewhere(&self, name: &str) -> Option<String> {
         let has = |fields: &[Field]| fields.iter().any(|it| it.name == name);
         match self.handler.event {
-            Event::Kernel if has(schema::LAUNCH) => Some(format!("the launch has it: `k.launch.{name}`")),
+            Event::Activity(_) if has(schema::LAUNCH) => Some(format!("the launch has it: `k.launch.{name}`")),
             Event::Uprobe if has(schema::URETPROBE) => {
                 Some(format!("it is known at the return: `uretprobe(…, |e| … e.{name})`"))
             }
             Event::Uretprobe if has(schema::UPROBE) => Some(format!("the entry has it: `e.entry.{name}`")),
-            event if !event.is_gpu() && has(schema::KERNEL) => Some("`kernel` events have it".into()),
+            event if !event.is_gpu() && has(Event::KERNEL.fields()) => Some("`kernel` events have it".into()),
             _ => None,
         }
     }

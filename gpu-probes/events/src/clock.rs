@@ -1,0 +1,17 @@
+//! Times of different clocks are different types.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Nanoseconds of CLOCK_REALTIME, the clock of CUPTI's records. Only the tracer can say what
+/// time of CLOCK_MONOTONIC that is; everything behind its conversion is plain nanoseconds of
+/// that clock. 0 means "not collected".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(transparent)]
+pub struct Realtime(pub u64);
+
+impl Realtime {
+    /// Nanoseconds from `start` to here; 0 where this is earlier.
+    pub fn since(self, start: Realtime) -> u64 {
+        self.0.saturating_sub(start.0)
+    }
+}

@@ -1,0 +1,294 @@
+//! A column: one member of a wire record, how recordings predict it, and what it means to scripts.
+
+use crate::clock::Realtime;
+use crate::field::{Field, FieldType, From, Unit};
+use crate::table::Choice;
+use crate::word::{self, GpuContext};
+
+/// One member of a record: little endian, at a fixed offset.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    pub name: &'static str,
+    /// Bytes from the start of the record's body.
+    pub offset: usize,
+    /// Bytes of a value: 4 or 8.
+    pub width: usize,
+    /// Values beside each other: 1, or 3 for a size in three dimensions.
+    pub count: usize,
+    pub prediction: Prediction,
+    pub meaning: Option<Meaning>,
+}
+
+impl Column {
+    const fn is_field(&self) -> bool {
+        matches!(self.meaning, Some(it) if it.is_field)
+    }
+}
+
+/// How a recording predicts a column; what it stores is the difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prediction {
+    /// By the same column of the record before.
+    Previous,
+    /// By another column of the same record.
+    Same(&'static str),
+    /// By another column of the record before.
+    PreviousOf(&'static str),
+    /// Not at all: the compressor finds repeats.
+    Kept,
+}
+
+/// What a column's value is to a script: a field, at a word of the context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meaning {
+    pub kind: FieldType,
+    pub unit: Unit,
+    pub from: From,
+    pub how: How,
+    /// Whether scripts can read it; the word of another one is a flag.
+    pub is_field: bool,
+    pub doc: &'static str,
+}
+
+/// How the word is made of the column's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// As it is.
+    Plain,
+    /// The tracer fills it in: a time, on its own clock.
+    Converted,
+    /// The string of that number in a fixed list.
+    Choice(Choice),
+}
+
+/// An integer without a unit.
+pub const fn int(at: usize, doc: &'static str) -> Meaning {
+    Meaning { kind: FieldType::Int, unit: Unit::None, from: From::Word(at), how: How::Plain, is_field: true, doc }
+}
+
+/// A flag that other columns' fields depend on.
+pub const fn hidden(at: usize) -> Meaning {
+    Meaning { is_field: false, ..int(at, "") }
+}
+
+/// A number of bytes.
+pub const fn bytes(at: usize, doc: &'static str) -> Meaning {
+    Meaning { unit: Unit::Bytes, ..int(at, doc) }
+}
+
+/// A time on the GPU: the tracer converts it.
+pub const fn time(at: usize, doc: &'static str) -> Meaning {
+    Meaning { unit: Unit::Clock, how: How::Converted, ..int(at, doc) }
+}
+
+/// Three sizes.
+pub const fn dim3(at: usize, doc: &'static str) -> Meaning {
+    Meaning { kind: FieldType::Dim3, ..int(at, doc) }
+}
+
+/// One of a fixed list of strings.
+pub const fn choice(choice: Choice, at: usize, doc: &'static str) -> Meaning {
+    Meaning { kind: FieldType::Name, how: How::Choice(choice), ..int(at, doc) }
+}
+
+impl Meaning {
+    /// The same, but `()` when the word `flag` is 0.
+    pub const fn unless_0(self, flag: usize) -> Meaning {
+        match self.from {
+            From::Word(value) => Meaning { from: From::Optional { flag, value }, ..self },
+            _ => self,
+        }
+    }
+
+    const fn field(self, name: &'static str) -> Field {
+        Field { name, kind: self.kind, unit: self.unit, from: self.from, doc: self.doc }
+    }
+}
+
+/// Ids of the strings that a record refers to by number.
+pub trait Texts {
+    /// The id of a string of a fixed list; 0, the empty one, where the list has no such number.
+    fn choice(&self, choice: Choice, number: u32) -> u64;
+}
+
+/// The type of a column.
+pub trait Wire: Copy {
+    const WIDTH: usize;
+    const COUNT: usize;
+    /// Puts a value to the word that is meant.
+    fn put(self, meaning: Meaning, words: &mut GpuContext, texts: &impl Texts);
+}
+
+impl Wire for u64 {
+    const WIDTH: usize = 8;
+    const COUNT: usize = 1;
+
+    #[inline(always)]
+    fn put(self, meaning: Meaning, words: &mut GpuContext, _: &impl Texts) {
+        if let Some(at) = meaning.from.word() {
+            words[at] = self;
+        }
+    }
+}
+
+impl Wire for i64 {
+    const WIDTH: usize = 8;
+    const COUNT: usize = 1;
+
+    #[inline(always)]
+    fn put(self, meaning: Meaning, words: &mut GpuContext, texts: &impl Texts) {
+        (self as u64).put(meaning, words, texts);
+    }
+}
+
+impl Wire for i32 {
+    const WIDTH: usize = 4;
+    const COUNT: usize = 1;
+
+    #[inline(always)]
+    fn put(self, meaning: Meaning, words: &mut GpuContext, texts: &impl Texts) {
+        i64::from(self).put(meaning, words, texts);
+    }
+}
+
+impl Wire for u32 {
+    const WIDTH: usize = 4;
+    const COUNT: usize = 1;
+
+    #[inline(always)]
+    fn put(self, meaning: Meaning, words: &mut GpuContext, texts: &impl Texts) {
+        let value = match meaning.how {
+            How::Choice(choice) => texts.choice(choice, self),
+            How::Plain | How::Converted => self.into(),
+        };
+        value.put(meaning, words, texts);
+    }
+}
+
+impl Wire for [u32; 3] {
+    const WIDTH: usize = 4;
+    const COUNT: usize = 3;
+
+    #[inline(always)]
+    fn put(self, meaning: Meaning, words: &mut GpuContext, _: &impl Texts) {
+        if let Some(at) = meaning.from.word() {
+            (0..3).for_each(|i| words[at + i] = self[i].into());
+        }
+    }
+}
+
+impl Wire for Realtime {
+    const WIDTH: usize = 8;
+    const COUNT: usize = 1;
+
+    #[inline(always)]
+    fn put(self, _: Meaning, _: &mut GpuContext, _: &impl Texts) {}
+}
+
+/// A field that no column holds as it is.
+pub(crate) const fn derived(name: &'static str, kind: FieldType, unit: Unit, at: usize, doc: &'static str) -> Field {
+    Field { name, kind, unit, from: From::Word(at), doc }
+}
+
+/// Number of columns that are fields.
+pub(crate) const fn n_fields(columns: &[Column]) -> usize {
+    let (mut n, mut at) = (0, 0);
+    while at < columns.len() {
+        n += columns[at].is_field() as usize;
+        at += 1;
+    }
+    n
+}
+
+/// The derived fields and those of the columns, in order of their words: `N` of them.
+pub(crate) const fn fields<const N: usize>(derived: &[&[Field]], columns: &[Column]) -> [Field; N] {
+    let blank = Field { name: "", kind: FieldType::Int, unit: Unit::None, from: From::Probe, doc: "" };
+    let mut all = [blank; N];
+    let (mut n, mut list) = (0, 0);
+    while list < derived.len() {
+        let mut at = 0;
+        while at < derived[list].len() {
+            all[n] = derived[list][at];
+            (n, at) = (n + 1, at + 1);
+        }
+        list += 1;
+    }
+    let mut at = 0;
+    while at < columns.len() {
+        if let (Some(meaning), true) = (columns[at].meaning, columns[at].is_field()) {
+            all[n] = meaning.field(columns[at].name);
+            n += 1;
+        }
+        at += 1;
+    }
+    assert!(n == N);
+    in_order(all)
+}
+
+/// Sorts by word; fields of one word keep their order.
+const fn in_order<const N: usize>(mut all: [Field; N]) -> [Field; N] {
+    let mut n = 1;
+    while n < N {
+        let mut at = n;
+        while at > 0 && word_of(&all[at]) < word_of(&all[at - 1]) {
+            (all[at], all[at - 1]) = (all[at - 1], all[at]);
+            at -= 1;
+        }
+        n += 1;
+    }
+    all
+}
+
+const fn word_of(field: &Field) -> usize {
+    match field.from.word() {
+        Some(at) => at,
+        None => word::WORDS,
+    }
+}
+
+/// A wire record and its columns, of one list.
+macro_rules! record {
+    (
+        $(#[$doc:meta])*
+        $Record:ident {
+            $( $(#[$field_doc:meta])* $field:ident : $type:ty, $prediction:expr $(, $meaning:expr)? ; )*
+        }
+    ) => {
+        $(#[$doc])*
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, Default,
+            zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout,
+        )]
+        #[repr(C)]
+        pub struct $Record {
+            $( $(#[$field_doc])* pub $field: $type, )*
+        }
+
+        impl $Record {
+            /// Its members, in order.
+            pub const COLUMNS: &'static [$crate::column::Column] = &[$(
+                $crate::column::Column {
+                    name: stringify!($field),
+                    offset: std::mem::offset_of!($Record, $field),
+                    width: <$type as $crate::column::Wire>::WIDTH,
+                    count: <$type as $crate::column::Wire>::COUNT,
+                    prediction: $prediction,
+                    meaning: record!(@meaning $($meaning)?),
+                },
+            )*];
+
+            /// Fills the words of all columns that are fields, but for times.
+            #[inline]
+            pub fn put_words(&self, words: &mut $crate::word::GpuContext, texts: &impl $crate::column::Texts) {
+                $( record!(@put self.$field, $type, words, texts $(, $meaning)?); )*
+            }
+        }
+    };
+    (@meaning) => { None };
+    (@meaning $meaning:expr) => { Some($meaning) };
+    (@put $value:expr, $type:ty, $words:ident, $texts:ident) => {};
+    (@put $value:expr, $type:ty, $words:ident, $texts:ident, $meaning:expr) => {
+        <$type as $crate::column::Wire>::put($value, const { $meaning }, $words, $texts)
+    };
+}
+pub(crate) use record;

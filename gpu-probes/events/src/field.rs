@@ -1,0 +1,65 @@
+//! A field of an event value, as scripts see it.
+
+/// One field of an event value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    pub name: &'static str,
+    pub kind: FieldType,
+    pub unit: Unit,
+    /// Where its value comes from.
+    pub from: From,
+    /// A sentence for the language reference.
+    pub doc: &'static str,
+}
+
+/// The type of a field's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldType {
+    Int,
+    /// 16 bytes of text, NUL padded.
+    Comm,
+    /// A string of the run's string table.
+    Name,
+    Stack,
+    /// Three integers `x y z`, and `size`, their product.
+    Dim3,
+    /// The launch that caused a GPU event; `()` when it is not known.
+    Launch,
+    /// The event at the function's entry, at a `uretprobe`.
+    Entry,
+}
+
+/// What a number measures, for printing it with a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
+pub enum Unit {
+    #[default]
+    None,
+    /// Nanoseconds that something took.
+    Nanos,
+    /// A point in time: nanoseconds of the run's clock.
+    Clock,
+    /// Values of different units came together: a plain number.
+    Mixed,
+    Bytes,
+}
+
+/// Where a field's value is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// At this word of the [`crate::GpuContext`].
+    Word(usize),
+    /// At word `value`; `()` when word `flag` is 0.
+    Optional { flag: usize, value: usize },
+    /// Computed from the probe's own context by the program that Linux runs.
+    Probe,
+}
+
+impl From {
+    /// The first word of the value, in a GPU event's context.
+    pub const fn word(self) -> Option<usize> {
+        match self {
+            From::Word(at) | From::Optional { value: at, .. } => Some(at),
+            From::Probe => None,
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Sets of kinds.
+
+use crate::table::{Activity, Call};
+
+macro_rules! set_of {
+    ($(#[$doc:meta])* $Set:ident of $Kind:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+        pub struct $Set(u16);
+
+        impl $Set {
+            pub const NONE: $Set = $Set(0);
+            pub const ALL: $Set = $Set::of($Kind::ALL);
+
+            /// These.
+            pub const fn of(kinds: &[$Kind]) -> $Set {
+                let (mut bits, mut at) = (0, 0);
+                while at < kinds.len() {
+                    bits |= 1 << kinds[at] as u16;
+                    at += 1;
+                }
+                $Set(bits)
+            }
+
+            #[inline]
+            pub const fn contains(self, kind: $Kind) -> bool {
+                self.0 & 1 << kind as u16 != 0
+            }
+
+            pub const fn contains_all(self, others: $Set) -> bool {
+                self.0 & others.0 == others.0
+            }
+
+            pub const fn intersects(self, others: $Set) -> bool {
+                self.0 & others.0 != 0
+            }
+
+            #[must_use]
+            pub const fn with(self, others: $Set) -> $Set {
+                $Set(self.0 | others.0)
+            }
+
+            #[must_use]
+            pub const fn without(self, others: $Set) -> $Set {
+                $Set(self.0 & !others.0)
+            }
+
+            /// Those that are in both.
+            #[must_use]
+            pub const fn and(self, others: $Set) -> $Set {
+                $Set(self.0 & others.0)
+            }
+
+            pub const fn is_empty(self) -> bool {
+                self.0 == 0
+            }
+
+            /// Its kinds, in the order of the table.
+            pub fn iter(self) -> impl Iterator<Item = $Kind> {
+                $Kind::ALL.iter().copied().filter(move |it| self.contains(*it))
+            }
+
+            /// A bit a kind, at the kind's number.
+            pub const fn bits(self) -> u16 {
+                self.0
+            }
+
+            /// The inverse of `bits`; bits of no kind are left out.
+            pub const fn from_bits(bits: u16) -> $Set {
+                $Set(bits & $Set::ALL.0)
+            }
+        }
+
+        impl std::fmt::Debug for $Set {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_set().entries(self.iter()).finish()
+            }
+        }
+    };
+}
+
+set_of! {
+    /// Kinds of activities.
+    Activities of Activity
+}
+set_of! {
+    /// Kinds of calls.
+    Calls of Call
+}
+
+impl Calls {
+    /// What a launch is where nothing else is said: a call that submits a kernel or a graph.
+    pub const LAUNCHES: Calls = Calls::of(&[Call::Kernel, Call::Graph]);
+}

@@ -1,0 +1,25 @@
+//! The GPU's events, defined once: [`table`] has a row an event.
+//!
+//! ```text
+//!              ┌─▶ wire: the record that travels through a ring, the demand's bits
+//! table: a row ┼─▶ model: the fields that scripts read, and the words where handlers find them
+//!              ├─▶ tracer: join, order, account, columns of recordings
+//!              └─▶ docs/LANGUAGE.md: the tables of fields
+//! ```
+//! A new event is a row here, and a decoder in each collector backend that reports it. Where a
+//! vendor's own records keep a value is the backend's business and not in the table.
+#![forbid(unsafe_code)]
+
+pub mod clock;
+pub mod column;
+pub mod field;
+pub mod kinds;
+pub mod table;
+pub mod word;
+
+pub use clock::Realtime;
+pub use column::{Column, Prediction, Texts};
+pub use field::{Field, FieldType, From, Unit};
+pub use kinds::{Activities, Calls};
+pub use table::{Activity, ActivityRecord, Call, Choice, Kernel, Launch, MemoryKind, Memset};
+pub use word::{GpuContext, WORDS};

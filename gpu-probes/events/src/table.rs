@@ -1,0 +1,526 @@
+//! The table: a row an event.
+//!
+//! A row of [`activities!`] lists the record's members in their order on the wire, 64-bit ones
+//! first: type, how a recording predicts it, and, where scripts read it, its word, type, unit and
+//! a sentence. From it come the record, its columns, the event's fields, the kind of the call
+//! that submits it, and their bits in the demand.
+
+use crate::clock::Realtime;
+use crate::column::{
+    Column, Meaning, Prediction, Texts, bytes, choice, derived, dim3, fields, hidden, int, n_fields, record, time,
+};
+use crate::field::{Field, FieldType, Unit};
+use crate::kinds::Calls;
+use crate::word::{self, GpuContext};
+use Prediction::{Kept, Previous, PreviousOf, Same};
+use zerocopy::FromBytes;
+
+/// An id that is not known.
+pub const UNKNOWN: u32 = u32::MAX;
+
+/// Wire kind of [`Launch`].
+pub const LAUNCH_RECORD: u16 = 1;
+
+// What several rows have in common.
+const DEVICE: Meaning = int(word::DEVICE, "CUPTI's device id");
+const CONTEXT: Meaning = int(word::CONTEXT, "CUPTI's context id");
+const STREAM: Meaning = int(word::STREAM, "CUPTI's stream id");
+const GRAPH: Meaning = int(word::GRAPH, "the executable graph it belongs to").unless_0(word::GRAPH);
+const GRAPH_NODE: Meaning = int(word::GRAPH_NODE, "its node in that graph").unless_0(word::GRAPH);
+
+/// Fields of every activity that the tracer works out.
+const COMMON: &[Field] = &[
+    derived("time", FieldType::Int, Unit::Clock, word::TIME, "when it started on the GPU"),
+    derived("pid", FieldType::Int, Unit::None, word::PID, "process id"),
+    derived(
+        "tid",
+        FieldType::Int,
+        Unit::None,
+        word::TID,
+        "thread that launched it, or the process id where that is not known",
+    ),
+    derived("comm", FieldType::Comm, Unit::None, word::COMM, "name of the process"),
+    derived("duration", FieldType::Int, Unit::Nanos, word::DURATION, "`end - start`"),
+    derived("launch", FieldType::Launch, Unit::None, word::LAUNCH, "the call that launched it"),
+];
+
+/// Fields of a kernel that come from its symbol.
+const NAMES: &[Field] = &[
+    derived("name", FieldType::Name, Unit::None, word::NAME, "demangled, with template arguments, without parameters"),
+    derived("short_name", FieldType::Name, Unit::None, word::SHORT_NAME, "demangled, without template arguments"),
+    derived("symbol", FieldType::Name, Unit::None, word::SYMBOL, "mangled"),
+];
+
+/// Fields of a launch that the tracer works out.
+const LAUNCH_DERIVED: &[Field] = &[
+    derived("time", FieldType::Int, Unit::Clock, word::LAUNCH_START, "when the call began"),
+    derived("pid", FieldType::Int, Unit::None, word::LAUNCH_PID, "process id"),
+    derived("tid", FieldType::Int, Unit::None, word::LAUNCH_TID, "thread that called"),
+    derived("comm", FieldType::Comm, Unit::None, word::LAUNCH_COMM, "name of that thread"),
+    derived("duration", FieldType::Int, Unit::Nanos, word::LAUNCH_DURATION, "`end - start`"),
+    derived("ustack", FieldType::Stack, Unit::None, word::LAUNCH_USTACK, "user stack of the outermost call"),
+    derived(
+        "api",
+        FieldType::Name,
+        Unit::None,
+        word::LAUNCH_API,
+        "name of the outermost call, such as cudaLaunchKernel",
+    ),
+    derived(
+        "name",
+        FieldType::Name,
+        Unit::None,
+        word::LAUNCH_NAME,
+        "demangled name of the kernel; the call's name where it submits none or many",
+    ),
+    derived("symbol", FieldType::Name, Unit::None, word::LAUNCH_SYMBOL, "mangled name of the kernel"),
+    derived(
+        "kind",
+        FieldType::Name,
+        Unit::None,
+        word::LAUNCH_KIND,
+        "what it submits: \"kernel\", \"graph\", \"memset\"",
+    ),
+    Field {
+        name: "tag",
+        kind: FieldType::Int,
+        unit: Unit::None,
+        from: crate::field::From::Optional { flag: word::LAUNCH_TAGGED, value: word::LAUNCH_TAG },
+        doc: "what a `launch` handler set",
+    },
+];
+
+/// The columns that every activity has, by name: the tracer joins and orders by them.
+macro_rules! activities {
+    ($(
+        $(#[$doc:meta])*
+        $Record:ident $name:literal { record: $record:literal, call: $call:literal, also: $also:expr } { $($columns:tt)* }
+    )*) => {
+        /// What a GPU does: a kind of its activity records.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u16)]
+        pub enum Activity { $( $(#[$doc])* $Record, )* }
+
+        impl Activity {
+            /// Every kind, in the order of the table.
+            pub const ALL: &'static [Activity] = &[$( Activity::$Record ),*];
+            pub const COUNT: usize = Activity::ALL.len();
+
+            /// The function that declares a handler for it.
+            pub const fn name(self) -> &'static str {
+                match self { $( Activity::$Record => $name, )* }
+            }
+
+            /// Kind of its record on the wire.
+            pub const fn record_kind(self) -> u16 {
+                match self { $( Activity::$Record => $record, )* }
+            }
+
+            /// Members of its record.
+            pub const fn columns(self) -> &'static [Column] {
+                match self { $( Activity::$Record => $Record::COLUMNS, )* }
+            }
+
+            /// Bytes of its record's body.
+            pub const fn record_size(self) -> usize {
+                match self { $( Activity::$Record => size_of::<$Record>(), )* }
+            }
+
+            /// Fields of its event value.
+            pub const fn fields(self) -> &'static [Field] {
+                match self { $( Activity::$Record => $Record::FIELDS, )* }
+            }
+
+            /// The call that submits it, outside of graphs.
+            pub const fn call(self) -> Call {
+                match self { $( Activity::$Record => Call::$Record, )* }
+            }
+        }
+
+        /// What a call submits: a kind of launches.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u16)]
+        pub enum Call {
+            $( $(#[$doc])* $Record = $call, )*
+            /// A graph: any number of activities of any kind.
+            Graph = 2,
+        }
+
+        impl Call {
+            /// Every kind, those of the activities first.
+            pub const ALL: &'static [Call] = &[$( Call::$Record, )* Call::Graph];
+
+            /// What scripts call it.
+            pub const fn name(self) -> &'static str {
+                match self { $( Call::$Record => $name, )* Call::Graph => "graph" }
+            }
+
+            /// The activity that it submits one of; `None` for a graph.
+            pub const fn activity(self) -> Option<Activity> {
+                match self { $( Call::$Record => Some(Activity::$Record), )* Call::Graph => None }
+            }
+        }
+
+        /// A record of something that a GPU did.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum ActivityRecord { $( $Record($Record), )* }
+
+        impl ActivityRecord {
+            /// The record of this wire kind; `None` where the bytes are too few, or it is no activity's.
+            #[inline]
+            pub fn read(record_kind: u16, body: &[u8]) -> Option<Self> {
+                match record_kind {
+                    $( $record => Some(ActivityRecord::$Record($Record::read_from_prefix(body).ok()?.0)), )*
+                    _ => None,
+                }
+            }
+
+            #[inline]
+            pub fn activity(&self) -> Activity {
+                match self { $( ActivityRecord::$Record(_) => Activity::$Record, )* }
+            }
+
+            /// Fills the words of all columns that are fields, but for times.
+            #[inline]
+            pub fn put_words(&self, words: &mut GpuContext, texts: &impl Texts) {
+                match self { $( ActivityRecord::$Record(it) => it.put_words(words, texts), )* }
+            }
+        }
+
+        $(
+            record! { $(#[$doc])* $Record { $($columns)* } }
+
+            impl $Record {
+                /// Its fields.
+                pub const FIELDS: &'static [Field] = &fields::<{
+                    let also: &[Field] = $also;
+                    COMMON.len() + also.len() + n_fields($Record::COLUMNS)
+                }>(&[COMMON, $also], $Record::COLUMNS);
+            }
+
+            impl std::convert::From<$Record> for ActivityRecord {
+                fn from(it: $Record) -> Self { ActivityRecord::$Record(it) }
+            }
+        )*
+
+        activities! { @common $($Record)* ;
+            start: Realtime, end: Realtime, graph_node: u64, graph: u32, correlation: u32, device: u32, context: u32, stream: u32
+        }
+    };
+    (@common $($Record:ident)* ; $($rest:tt)*) => {
+        activities! { @columns [$($Record)*] $($rest)* }
+    };
+    (@columns $Records:tt $( $column:ident : $type:ty ),*) => {
+        impl ActivityRecord {
+            $( activities! { @column $Records $column $type } )*
+        }
+    };
+    (@column [$($Record:ident)*] $column:ident $type:ty) => {
+        #[inline]
+        pub fn $column(&self) -> $type {
+            match self { $( ActivityRecord::$Record(it) => it.$column, )* }
+        }
+    };
+}
+
+record! {
+    /// A call that submits work, written when the outermost call returns.
+    Launch {
+        /// CLOCK_MONOTONIC nanoseconds at the outermost ENTER and, where the demand has the bit
+        /// for it, EXIT; the same as at ENTER where it has not.
+        start: u64, PreviousOf("end"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_START, "when the call began") };
+        end: u64, Same("start"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_END, "when the call returned") };
+        /// What a handler at the marker set, when `flags` has [`Launch::TAGGED`].
+        tag: i64, Previous;
+        /// CUPTI's correlation id; runtime and nested driver call have the same.
+        correlation: u32, Previous;
+        /// Thread id as the target sees it.
+        tid: u32, Previous;
+        /// Name id of the outermost call, version suffix removed.
+        api: u32, Kept;
+        /// Stack id, 0 when no stack was asked for or none could be taken.
+        stack: u32, Kept;
+        /// Name id of the kernel's symbol, 0 for calls that submit none or many.
+        symbol: u32, Kept;
+        /// Return value of the outermost call, 0 is success.
+        result: i32, Previous, int(word::LAUNCH_RESULT, "what the call returned, 0 is success");
+        context: u32, Previous, int(word::LAUNCH_CONTEXT, "CUPTI's context id");
+        device: u32, Previous, int(word::LAUNCH_DEVICE, "CUPTI's device id");
+        /// [`UNKNOWN`] where it was not asked for.
+        stream: u32, Previous, int(word::LAUNCH_STREAM, "CUPTI's stream id");
+        grid: [u32; 3], Kept, dim3(word::LAUNCH_GRID, "blocks in the grid");
+        block: [u32; 3], Kept, dim3(word::LAUNCH_BLOCK, "threads in a block");
+        dynamic_shared: u32, Kept, bytes(word::LAUNCH_DYNAMIC_SHARED, "dynamic shared memory of a block");
+        /// The number of a [`Call`].
+        launch_kind: u32, Previous;
+        /// [`Launch::TAGGED`], [`Launch::CAPTURED`], [`Launch::NO_STACK`].
+        flags: u32, Previous;
+    }
+}
+
+impl Launch {
+    pub const KERNEL: u32 = Call::Kernel as u32;
+    pub const GRAPH: u32 = Call::Graph as u32;
+    pub const MEMSET: u32 = Call::Memset as u32;
+
+    pub const TAGGED: u32 = 1;
+    /// Recorded into a graph under stream capture: it submits no work.
+    pub const CAPTURED: u32 = 2;
+    /// A stack was asked for and could not be stored.
+    pub const NO_STACK: u32 = 4;
+
+    /// Its fields.
+    pub const FIELDS: &'static [Field] =
+        &fields::<{ LAUNCH_DERIVED.len() + n_fields(Launch::COLUMNS) }>(&[LAUNCH_DERIVED], Launch::COLUMNS);
+
+    /// What it submits; `None` for a number of no known kind.
+    #[inline]
+    pub fn call(&self) -> Option<Call> {
+        Call::from_number(self.launch_kind)
+    }
+}
+
+activities! {
+    /// A kernel that ran.
+    Kernel "kernel" { record: 2, call: 1, also: NAMES } {
+        start: Realtime, PreviousOf("end"), time(word::START, "first instruction on the GPU");
+        end: Realtime, Same("start"), time(word::END, "last instruction on the GPU");
+        graph_node: u64, Kept, GRAPH_NODE;
+        /// 0 outside graphs.
+        graph: u32, Previous, GRAPH;
+        correlation: u32, Previous;
+        device: u32, Previous, DEVICE;
+        context: u32, Previous, CONTEXT;
+        stream: u32, Kept, STREAM;
+        /// Name id of the mangled name.
+        symbol: u32, Kept;
+        grid: [u32; 3], Kept, dim3(word::GRID, "blocks in the grid");
+        block: [u32; 3], Kept, dim3(word::BLOCK, "threads in a block");
+        registers: u32, Kept, int(word::REGISTERS, "registers a thread");
+        static_shared: u32, Kept, bytes(word::STATIC_SHARED, "static shared memory of a block");
+        dynamic_shared: u32, Kept, bytes(word::DYNAMIC_SHARED, "dynamic shared memory of a block");
+        local_memory: u32, Kept, bytes(word::LOCAL_MEMORY, "local memory a thread");
+    }
+
+    /// Memory that the GPU set to a value.
+    Memset "memset" { record: 9, call: 3, also: &[] } {
+        start: Realtime, PreviousOf("end"), time(word::START, "when the GPU began");
+        end: Realtime, Same("start"), time(word::END, "when the GPU was done");
+        bytes: u64, Kept, bytes(word::memset::BYTES, "how much memory was set");
+        graph_node: u64, Kept, GRAPH_NODE;
+        /// 0 outside graphs.
+        graph: u32, Previous, GRAPH;
+        correlation: u32, Previous;
+        device: u32, Previous, DEVICE;
+        context: u32, Previous, CONTEXT;
+        stream: u32, Kept, STREAM;
+        value: u32, Kept,
+            int(word::memset::VALUE, "what it was set to; `()` inside a graph, where CUPTI does not say")
+                .unless_0(word::memset::KNOWN);
+        /// A [`MemoryKind`].
+        memory_kind: u32, Kept,
+            choice(
+                Choice::MemoryKind,
+                word::memset::MEMORY_KIND,
+                "\"device\", \"pinned\", \"pageable\", \"managed\", …; `()` inside a graph, where CUPTI does not say",
+            )
+            .unless_0(word::memset::KNOWN);
+        /// 1 when `value` and `memory_kind` are those of this operation, 0 when they are not known.
+        known: u32, Kept, hidden(word::memset::KNOWN);
+    }
+}
+
+impl ActivityRecord {
+    /// Name id of what ran; 0 where it has no name.
+    #[inline]
+    pub fn symbol(&self) -> u32 {
+        match self {
+            ActivityRecord::Kernel(it) => it.symbol,
+            ActivityRecord::Memset(_) => 0,
+        }
+    }
+}
+
+impl Activity {
+    /// The kind with this wire kind.
+    #[inline]
+    pub fn of_record(record_kind: u16) -> Option<Activity> {
+        Activity::ALL.iter().copied().find(|it| it.record_kind() == record_kind)
+    }
+
+    /// Its place in arrays by kind.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The calls that may submit it.
+    pub const fn causes(self) -> Calls {
+        Calls::of(&[self.call(), Call::Graph])
+    }
+}
+
+impl Call {
+    pub const COUNT: usize = Call::ALL.len();
+
+    /// Its number in [`Launch::launch_kind`].
+    #[inline]
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
+
+    /// The inverse of [`Call::number`].
+    #[inline]
+    pub fn from_number(number: u32) -> Option<Call> {
+        Call::ALL.iter().copied().find(|it| it.number() == number)
+    }
+
+    /// Its place in arrays by kind.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self as usize - 1
+    }
+}
+
+/// A fixed list of strings that a column's number is one of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    MemoryKind,
+}
+
+impl Choice {
+    pub const ALL: &'static [Choice] = &[Choice::MemoryKind];
+
+    /// The strings, by number; 0 is none of them.
+    pub const fn texts(self) -> &'static [&'static str] {
+        match self {
+            Choice::MemoryKind => MemoryKind::NAMES,
+        }
+    }
+}
+
+/// Where memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum MemoryKind {
+    Pageable = 1,
+    Pinned = 2,
+    Device = 3,
+    Array = 4,
+    Managed = 5,
+    DeviceStatic = 6,
+    ManagedStatic = 7,
+}
+
+impl MemoryKind {
+    /// What scripts call them, by number.
+    pub const NAMES: &'static [&'static str] =
+        &["", "pageable", "pinned", "device", "array", "managed", "device_static", "managed_static"];
+}
+
+const _: () = {
+    // Everybody's arrays by kind are indexed by these.
+    let mut at = 0;
+    while at < Call::ALL.len() {
+        assert!(Call::ALL[at].index() < Call::COUNT, "the numbers of calls have a gap");
+        at += 1;
+    }
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn tables() -> Vec<(&'static str, &'static [Field])> {
+        let activities = Activity::ALL.iter().map(|it| (it.name(), it.fields()));
+        activities.chain([("launch", Launch::FIELDS)]).collect()
+    }
+
+    #[test]
+    fn fields_have_names_of_their_own_and_fit_the_context() {
+        for (event, fields) in tables() {
+            let names: HashSet<_> = fields.iter().map(|it| it.name).collect();
+            assert_eq!(names.len(), fields.len(), "{event}");
+            assert!(fields.iter().all(|it| it.from.word().is_some_and(|at| at < word::WORDS)), "{event}");
+        }
+    }
+
+    /// Words that a field takes.
+    fn words(field: &Field) -> std::ops::Range<usize> {
+        let at = field.from.word().unwrap();
+        let n = match field.kind {
+            FieldType::Dim3 => 3,
+            FieldType::Comm => 2,
+            _ => 1,
+        };
+        at..at + n
+    }
+
+    #[test]
+    fn fields_share_no_word_but_the_time_with_the_start() {
+        for (event, fields) in tables() {
+            let mut taken: Vec<&str> = vec![""; word::WORDS];
+            let placed = fields.iter().filter(|it| it.kind != FieldType::Launch);
+            for field in placed.filter(|it| (event, it.name) != ("launch", "time")) {
+                for at in words(field) {
+                    let other = std::mem::replace(&mut taken[at], field.name);
+                    let same = other.is_empty() || matches!((other, field.name), ("graph", "graph"));
+                    assert!(same, "{event}: {other} and {} at {at}", field.name);
+                }
+            }
+            let (own, launch) = taken.split_at(word::LAUNCH);
+            let outside = if event == "launch" { own } else { launch };
+            assert!(outside.iter().all(|it| it.is_empty()), "{event}");
+        }
+    }
+
+    #[test]
+    fn columns_fill_their_record_without_a_gap() {
+        let records = Activity::ALL.iter().map(|it| (it.columns(), it.record_size()));
+        for (columns, size) in records.chain([(Launch::COLUMNS, size_of::<Launch>())]) {
+            let end = columns.iter().fold(0, |at, it| {
+                assert_eq!(it.offset, at, "{}", it.name);
+                at + it.width * it.count
+            });
+            assert_eq!((end, size % 8), (size, 0));
+        }
+    }
+
+    #[test]
+    fn kinds_are_told_apart_on_the_wire_and_in_sets() {
+        let records: HashSet<_> = Activity::ALL.iter().map(|it| it.record_kind()).collect();
+        assert_eq!(records.len(), Activity::COUNT);
+        assert!(!records.contains(&LAUNCH_RECORD));
+        assert!(Activity::ALL.iter().all(|it| Activity::of_record(it.record_kind()) == Some(*it)));
+        let places: HashSet<_> = Call::ALL.iter().map(|it| it.index()).collect();
+        assert_eq!(places.len(), Call::COUNT);
+        assert!(Call::ALL.iter().all(|it| Call::from_number(it.number()) == Some(*it)));
+        assert_eq!(Calls::from_bits(Calls::ALL.bits()), Calls::ALL);
+        assert_eq!(Activity::Memset.causes().iter().collect::<Vec<_>>(), [Call::Memset, Call::Graph]);
+    }
+
+    struct Numbers;
+
+    impl Texts for Numbers {
+        fn choice(&self, _: Choice, number: u32) -> u64 {
+            1000 + u64::from(number)
+        }
+    }
+
+    #[test]
+    fn a_record_fills_the_words_of_its_fields() {
+        let mut words = [0; word::WORDS];
+        let it = Memset { bytes: 64, value: 7, memory_kind: 3, known: 1, stream: 9, graph: 0, ..Memset::default() };
+        ActivityRecord::from(it).put_words(&mut words, &Numbers);
+        let field = |name: &str| {
+            let it = Activity::Memset.fields().iter().find(|it| it.name == name).unwrap();
+            match it.from {
+                crate::field::From::Optional { flag, .. } if words[flag] == 0 => None,
+                from => Some(words[from.word().unwrap()]),
+            }
+        };
+        let read = ["bytes", "value", "memory_kind", "stream", "graph", "graph_node"].map(field);
+        assert_eq!(read, [Some(64), Some(7), Some(1003), Some(9), None, None]);
+    }
+}

@@ -1,0 +1,90 @@
+//! What a GPU handler is given: one flat array of 64-bit words, the same for every GPU event.
+//!
+//! The tracer fills it for each joined event; handlers read it at fixed offsets, so the same
+//! bytecode runs in the tracer and, as a `syscall` program with this array as context, in Linux.
+//! Strings are ids of the run's string table.
+//!
+//! ```text
+//!  0.. 7  who, and a kernel's names      8..10  when
+//! 11..20  the event's own fields        21..26  where it ran, whether it was joined
+//! 32..63  the launch: all zero when the event was not joined
+//! ```
+//! At the collector's launch marker the same numbers hold; there only some words are filled,
+//! and the others are 0.
+
+/// Number of 64-bit words.
+pub const WORDS: usize = 64;
+
+/// A GPU event as its handlers see it.
+pub type GpuContext = [u64; WORDS];
+
+pub const TIME: usize = 0;
+pub const PID: usize = 1;
+pub const TID: usize = 2;
+/// 16 bytes, NUL padded.
+pub const COMM: usize = 3;
+pub const NAME: usize = 5;
+pub const SHORT_NAME: usize = 6;
+pub const SYMBOL: usize = 7;
+pub const START: usize = 8;
+pub const END: usize = 9;
+pub const DURATION: usize = 10;
+
+/// First word of the event's own fields: each event uses these its own way.
+pub const OWN: usize = 11;
+pub const GRID: usize = OWN;
+pub const BLOCK: usize = OWN + 3;
+pub const REGISTERS: usize = OWN + 6;
+pub const STATIC_SHARED: usize = OWN + 7;
+pub const DYNAMIC_SHARED: usize = OWN + 8;
+pub const LOCAL_MEMORY: usize = OWN + 9;
+
+pub const DEVICE: usize = 21;
+pub const CONTEXT: usize = 22;
+pub const STREAM: usize = 23;
+/// Executable graph id, 0 outside graphs.
+pub const GRAPH: usize = 24;
+pub const GRAPH_NODE: usize = 25;
+/// 1 when the launch is known.
+pub const JOINED: usize = 26;
+
+/// First word of the launch.
+pub const LAUNCH: usize = 32;
+pub const LAUNCH_START: usize = 32;
+pub const LAUNCH_END: usize = 33;
+pub const LAUNCH_DURATION: usize = 34;
+pub const LAUNCH_PID: usize = 35;
+pub const LAUNCH_TID: usize = 36;
+/// 16 bytes, NUL padded.
+pub const LAUNCH_COMM: usize = 37;
+/// A string id; at the marker, the number of a [`crate::Call`].
+pub const LAUNCH_KIND: usize = 39;
+/// A word of `xputrace_model::stack::StackKey`.
+pub const LAUNCH_USTACK: usize = 40;
+pub const LAUNCH_API: usize = 41;
+pub const LAUNCH_RESULT: usize = 42;
+pub const LAUNCH_NAME: usize = 43;
+pub const LAUNCH_SHORT_NAME: usize = 44;
+/// A string id; at the marker, the address in the target of the mangled name as a C string, 0
+/// where the call submits no single kernel.
+pub const LAUNCH_SYMBOL: usize = 45;
+pub const LAUNCH_GRID: usize = 46;
+pub const LAUNCH_BLOCK: usize = 49;
+pub const LAUNCH_DYNAMIC_SHARED: usize = 52;
+pub const LAUNCH_DEVICE: usize = 53;
+pub const LAUNCH_CONTEXT: usize = 54;
+pub const LAUNCH_STREAM: usize = 55;
+/// 1 when the tag was set.
+pub const LAUNCH_TAGGED: usize = 56;
+pub const LAUNCH_TAG: usize = 57;
+
+/// Words of a `memset` event's own fields.
+pub mod memset {
+    use super::OWN;
+
+    pub const BYTES: usize = OWN;
+    pub const VALUE: usize = OWN + 1;
+    pub const MEMORY_KIND: usize = OWN + 2;
+    /// 1 when value and memory kind are those of this very operation.
+    pub const KNOWN: usize = OWN + 3;
+}
