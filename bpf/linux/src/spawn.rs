@@ -1,22 +1,31 @@
 //! A command that waits before its `exec` until its probes are in place.
 //!
 //! ```text
-//! spawn ── fork ──▶ child: sends its pid, waits ──resume──▶ exec CMD
+//! spawn ── fork ──▶ child: takes on what the command is to find, waits ──resume──▶ exec CMD
 //!                      ▲ its pid can be watched and probed while it waits
 //! ```
-//! A thread does the spawning, because `Command::spawn` returns only after the `exec`.
+//! The child does everything it can before it waits, so that what it does afterwards is one `execve`.
+//! That, and the end of the wait, go past the C library: a probe on `libc:read` sees the command alone.
 
 use crate::error::Error;
+use crate::inherited;
 use crate::resolve::glob;
 use crate::scope::{CommandScope, Scope};
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
-use std::thread::JoinHandle;
+use std::process::ExitStatus;
+
+/// The status of a child that was never resumed: its tracer gave up or was killed.
+const GIVEN_UP: i32 = 125;
+/// The status of a child that could not become the command; its parent is told why.
+const NOT_RUN: i32 = 127;
+/// What runs a file that the kernel does not know how to run, as `execvp` has it.
+const SHELL: &std::ffi::CStr = c"/bin/sh";
 
 /// The user that the command runs as, when it is not ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,14 +43,26 @@ pub struct StoppedChild {
     pid: u32,
     name: String,
     scope: CommandScope,
-    gate: Option<PipeWriter>,
-    spawning: Option<JoinHandle<io::Result<Child>>>,
-    child: Option<Child>,
+    gate: Option<Gate>,
+    status: Option<ExitStatus>,
+}
+
+/// Our ends of what a waiting child hangs on.
+#[derive(Debug)]
+struct Gate {
+    /// One byte lets the child go on; closing it ends the child.
+    go: PipeWriter,
+    /// Why the `exec` failed; closed by an `exec` that did not.
+    failure: PipeReader,
 }
 
 impl StoppedChild {
     /// Forks. `command` is the program, found as a shell finds it, and its arguments; `env` is
     /// added to our environment (`None` takes a name out).
+    ///
+    /// The command gets signals, descriptors and limits as this process was given them, whatever
+    /// became of them here since. A caller's ignored SIGCHLD is set back to the default in this
+    /// process: with it no child could be waited for.
     ///
     /// # Errors
     /// There is no such program, it cannot be executed, or the system has no room for a process.
@@ -50,7 +71,7 @@ impl StoppedChild {
         env: &[(OsString, Option<OsString>)],
         identity: Option<&Identity>,
     ) -> Result<Self, Error> {
-        let (program, arguments) = command.split_first().ok_or_else(|| Error::System {
+        let program = command.first().ok_or_else(|| Error::System {
             what: "start the command".into(),
             answer: io::Error::new(io::ErrorKind::InvalidInput, "it is empty"),
         })?;
@@ -58,28 +79,14 @@ impl StoppedChild {
         let failed = |answer| Error::System { what: format!("start {name}"), answer };
         check_program(program, env).map_err(|answer| Error::System { what: format!("run {name}"), answer })?;
         let scope = foretell(program, env);
-        let (mut pid_reader, pid_writer) = io::pipe().map_err(failed)?;
-        let (gate_reader, gate) = io::pipe().map_err(failed)?;
-        let mut to_run = Command::new(program);
-        to_run.args(arguments);
-        for (key, value) in env {
-            match value {
-                Some(value) => to_run.env(key, value),
-                None => to_run.env_remove(key),
-            };
-        }
-        wait_before_exec(&mut to_run, pid_writer, gate_reader, gate.as_raw_fd(), identity.cloned());
-        // The command, and with it our ends of the child's pipes, goes when the spawn is over.
-        let spawning = std::thread::spawn(move || to_run.spawn());
-        let mut pid = [0; 4];
-        if let Err(error) = pid_reader.read_exact(&mut pid) {
-            drop(gate);
-            let answer = spawning.join().ok().and_then(Result::err).unwrap_or(error);
-            return Err(failed(answer));
-        }
-        let pid = u32::from_ne_bytes(pid);
-        let scope = CommandScope { pid, ..scope };
-        Ok(StoppedChild { pid, name, scope, gate: Some(gate), spawning: Some(spawning), child: None })
+        let image = ExecImage::new(command, env).map_err(failed)?;
+        let (wait, go) = io::pipe().map_err(failed)?;
+        let (failure, report) = io::pipe().map_err(failed)?;
+        inherited::hear_of_children();
+        let waiting = WaitingChild { image: &image, wait, report, go: go.as_raw_fd(), identity };
+        let pid = waiting.fork().map_err(failed)?;
+        let gate = Some(Gate { go, failure });
+        Ok(StoppedChild { pid, name, scope: CommandScope { pid, ..scope }, gate, status: None })
     }
 
     /// Its process id, before and after the `exec`.
@@ -93,98 +100,264 @@ impl StoppedChild {
         Scope::Command(self.scope.clone())
     }
 
-    /// Lets it run. The error says why it could not: no such program, no right to run it.
+    /// Lets it run. A child that was killed while it waited is no error: its status says so.
+    ///
+    /// # Errors
+    /// Why it cannot run: no such program, no right to run it.
     pub fn resume(&mut self) -> Result<(), Error> {
+        let Some(Gate { mut go, mut failure }) = self.gate.take() else { return Ok(()) };
         let failed = |answer| Error::System { what: format!("run {}", self.name), answer };
-        if let Some(mut gate) = self.gate.take() {
-            gate.write_all(&[1]).map_err(failed)?;
+        match go.write_all(&[1]) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            written => written.map_err(failed)?,
         }
-        if let Some(spawning) = self.spawning.take() {
-            let gone = |_| io::Error::other("the thread that starts it has ended");
-            self.child = Some(spawning.join().map_err(gone).flatten().map_err(failed)?);
+        let mut errno = [0; 4];
+        match failure.read_exact(&mut errno) {
+            Ok(()) => Err(failed(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
+            Err(error) => Err(failed(error)),
         }
-        Ok(())
     }
 
     /// Waits for its end; resumes it first where that was not done.
+    ///
+    /// # Errors
+    /// It cannot be run or waited for.
     pub fn wait(&mut self) -> Result<ExitStatus, Error> {
         self.resume()?;
-        let name = self.name.clone();
-        self.running()?.wait().map_err(|answer| Error::System { what: format!("wait for {name}"), answer })
+        loop {
+            if let Some(status) = self.reap(0)? {
+                return Ok(status);
+            }
+        }
     }
 
     /// Its status when it has ended, `None` while it runs or waits.
+    ///
+    /// # Errors
+    /// It cannot be waited for.
     pub fn try_wait(&mut self) -> Result<Option<ExitStatus>, Error> {
-        if self.child.is_none() && self.spawning.is_some() {
-            return Ok(None);
-        }
-        let name = self.name.clone();
-        self.running()?.try_wait().map_err(|answer| Error::System { what: format!("wait for {name}"), answer })
+        self.reap(libc::WNOHANG)
     }
 
-    /// Sends it a signal.
+    /// Sends it a signal; nothing where it has ended.
+    ///
+    /// # Errors
+    /// It may not be sent one: it runs as another user.
     pub fn signal(&self, signal: i32) -> Result<(), Error> {
-        // SAFETY: takes no pointers. The child is ours and not yet waited for, or the call fails.
+        if self.status.is_some() {
+            return Ok(());
+        }
+        // SAFETY: takes no pointers. The child was not waited for, so the number is still its own.
         match unsafe { libc::kill(self.pid as libc::pid_t, signal) } {
             0 => Ok(()),
             _ => Err(Error::last(format!("send signal {signal} to {}", self.name))),
         }
     }
 
-    fn running(&mut self) -> Result<&mut Child, Error> {
-        let answer = || io::Error::other("it could not be started");
-        let what = || format!("wait for {}", self.name);
-        match &mut self.child {
-            Some(child) => Ok(child),
-            None => Err(Error::System { what: what(), answer: answer() }),
+    fn reap(&mut self, options: i32) -> Result<Option<ExitStatus>, Error> {
+        if self.status.is_some() {
+            return Ok(self.status);
+        }
+        let mut status = 0;
+        // SAFETY: the status outlives the call.
+        match unsafe { libc::waitpid(self.pid as libc::pid_t, &mut status, options) } {
+            0 => Ok(None),
+            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => Ok(None),
+            -1 => Err(Error::last(format!("wait for {}", self.name))),
+            _ => {
+                self.status = Some(ExitStatus::from_raw(status));
+                Ok(self.status)
+            }
         }
     }
 }
 
 impl Drop for StoppedChild {
     fn drop(&mut self) {
-        // Without a word through the gate the child gives up, and the spawn ends with an error.
-        self.gate = None;
-        if let Some(spawning) = self.spawning.take() {
-            let _ = spawning.join();
+        // Without a word through the gate the child gives up; it is not left behind as a zombie.
+        if self.gate.take().is_some() {
+            while matches!(self.reap(0), Ok(None)) {}
         }
     }
 }
 
-/// Makes the child tell its pid, wait at the gate and take on the identity, all before `exec`.
-fn wait_before_exec(
-    command: &mut Command,
-    pid_writer: PipeWriter,
-    gate_reader: PipeReader,
-    gate_fd: i32,
-    identity: Option<Identity>,
-) {
-    let before_exec = move || {
-        // The child's own copy of the writing end would keep the gate open for ever.
+/// What `execve` takes, made before the fork: a child of a process with threads may not allocate.
+struct ExecImage {
+    path: CString,
+    argv: CStrings,
+    /// For a file that only a shell can run.
+    shell_argv: CStrings,
+    envp: CStrings,
+}
+
+impl ExecImage {
+    fn new(command: &[OsString], env: &[(OsString, Option<OsString>)]) -> io::Result<Self> {
+        let program = command.first().map_or(OsStr::new(""), OsString::as_os_str);
+        let path = find_program(program, &search_path(env)).unwrap_or_else(|| PathBuf::from(program));
+        let path = CString::new(path.into_os_string().into_vec())?;
+        let argv = CStrings::new(command.iter().map(|it| it.as_bytes().to_vec()))?;
+        let script = [b"sh".to_vec(), path.as_bytes().to_vec()].into_iter();
+        let shell_argv = CStrings::new(script.chain(command.iter().skip(1).map(|it| it.as_bytes().to_vec())))?;
+        let kept = std::env::vars_os().filter(|(name, _)| !env.iter().any(|(it, _)| it == name));
+        let mut last: Vec<(&OsString, &OsString)> = Vec::new();
+        for (name, value) in env {
+            last.retain(|(it, _)| *it != name);
+            last.extend(value.as_ref().map(|it| (name, it)));
+        }
+        let pair = |name: &OsStr, value: &OsStr| [name.as_bytes(), b"=", value.as_bytes()].concat();
+        let all = kept.map(|(name, value)| pair(&name, &value)).chain(last.iter().map(|(name, it)| pair(name, it)));
+        Ok(ExecImage { path, argv, shell_argv, envp: CStrings::new(all)? })
+    }
+
+    /// Becomes the command; returns the system's answer where that fails.
+    fn exec(&self) -> i32 {
+        let errno = raw::execve(&self.path, &self.argv.pointers, &self.envp.pointers);
+        match errno {
+            libc::ENOEXEC => raw::execve(SHELL, &self.shell_argv.pointers, &self.envp.pointers),
+            errno => errno,
+        }
+    }
+}
+
+/// Texts, and the null-terminated array of pointers to them.
+struct CStrings {
+    _texts: Vec<CString>,
+    pointers: Vec<*const libc::c_char>,
+}
+
+impl CStrings {
+    fn new(texts: impl Iterator<Item = Vec<u8>>) -> io::Result<Self> {
+        let texts = texts.map(CString::new).collect::<Result<Vec<_>, _>>()?;
+        let pointers = texts.iter().map(|it| it.as_ptr()).chain([std::ptr::null()]).collect();
+        Ok(CStrings { _texts: texts, pointers })
+    }
+}
+
+/// What the child of a fork needs until it becomes the command.
+struct WaitingChild<'a> {
+    image: &'a ExecImage,
+    wait: PipeReader,
+    report: PipeWriter,
+    /// The child's copy of our end of the gate, which would keep it open for ever.
+    go: i32,
+    identity: Option<&'a Identity>,
+}
+
+impl WaitingChild<'_> {
+    /// The child's pid. No signal is handled in the child, whose handlers are ours.
+    fn fork(self) -> io::Result<u32> {
+        let blocked = inherited::BlockedSignals::all();
+        // SAFETY: the child makes system calls only: it allocates nothing and takes no lock.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => self.become_command(),
+            pid => {
+                drop(blocked);
+                Ok(pid as u32)
+            }
+        }
+    }
+
+    fn become_command(&self) -> ! {
         // SAFETY: closes a descriptor that the child has by inheritance and never uses.
-        unsafe { libc::close(gate_fd) };
-        (&pid_writer).write_all(&std::process::id().to_ne_bytes())?;
-        let mut word = [0];
-        (&gate_reader).read_exact(&mut word)?;
-        identity.as_ref().map_or(Ok(()), become_user)
-    };
-    // SAFETY: between fork and exec it makes system calls only; it allocates nothing and takes
-    // no lock (an error is a bare number).
-    unsafe { command.pre_exec(before_exec) };
-}
+        unsafe { libc::close(self.go) };
+        if let Some(errno) = self.identity.and_then(become_user) {
+            // Said when the parent asks: it resumes first.
+            self.wait_for_word();
+            self.fail(errno);
+        }
+        inherited::restore();
+        self.wait_for_word();
+        self.fail(self.image.exec())
+    }
 
-fn become_user(identity: &Identity) -> io::Result<()> {
-    // SAFETY: pointer and length are of one vector; the others take no pointers. The raw calls
-    // change this thread alone, which is the only one after the fork.
-    unsafe {
-        if libc::setgroups(identity.groups.len() as _, identity.groups.as_ptr()) != 0
-            || libc::setgid(identity.gid) != 0
-            || libc::setuid(identity.uid) != 0
-        {
-            return Err(io::Error::last_os_error());
+    /// Ends the child where no word comes: the tracer gave up, or was killed.
+    fn wait_for_word(&self) {
+        let mut word = [0];
+        loop {
+            match raw::read(self.wait.as_raw_fd(), &mut word) {
+                1 => return,
+                n if n == -(libc::EINTR as isize) => {}
+                _ => raw::exit(GIVEN_UP),
+            }
         }
     }
-    Ok(())
+
+    fn fail(&self, errno: i32) -> ! {
+        raw::write(self.report.as_raw_fd(), &errno.to_ne_bytes());
+        raw::exit(NOT_RUN)
+    }
+}
+
+/// The system's answer where it refuses.
+fn become_user(identity: &Identity) -> Option<i32> {
+    // SAFETY: pointer and length are of one vector; the others take no pointers. The child has one
+    // thread, which is all that the raw calls change.
+    let is_done = unsafe {
+        libc::syscall(libc::SYS_setgroups, identity.groups.len(), identity.groups.as_ptr()) == 0
+            && libc::syscall(libc::SYS_setgid, identity.gid) == 0
+            && libc::syscall(libc::SYS_setuid, identity.uid) == 0
+    };
+    (!is_done).then(|| io::Error::last_os_error().raw_os_error().unwrap_or(libc::EPERM))
+}
+
+/// System calls without the C library, whose functions may be probed by now.
+mod raw {
+    use std::ffi::CStr;
+
+    /// Bytes read, or the negative errno.
+    pub fn read(fd: i32, into: &mut [u8]) -> isize {
+        // SAFETY: pointer and length are of one slice.
+        unsafe { call(libc::SYS_read, [fd as usize, into.as_mut_ptr() as usize, into.len()]) }
+    }
+
+    pub fn write(fd: i32, bytes: &[u8]) -> isize {
+        // SAFETY: pointer and length are of one slice.
+        unsafe { call(libc::SYS_write, [fd as usize, bytes.as_ptr() as usize, bytes.len()]) }
+    }
+
+    /// The errno: it returns only where it fails. Both arrays end in a null pointer.
+    pub fn execve(path: &CStr, argv: &[*const libc::c_char], envp: &[*const libc::c_char]) -> i32 {
+        debug_assert!([argv, envp].iter().all(|it| it.last().is_some_and(|it| it.is_null())));
+        // SAFETY: the path is NUL-terminated, the arrays are null-terminated and live, as do their texts.
+        let answer =
+            unsafe { call(libc::SYS_execve, [path.as_ptr() as usize, argv.as_ptr() as usize, envp.as_ptr() as usize]) };
+        -answer as i32
+    }
+
+    pub fn exit(status: i32) -> ! {
+        loop {
+            // SAFETY: takes no pointers, and does not return.
+            unsafe { call(libc::SYS_exit_group, [status as usize, 0, 0]) };
+        }
+    }
+
+    /// # Safety
+    /// The arguments are what the call takes; pointers among them are live.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn call(number: libc::c_long, [a, b, c]: [usize; 3]) -> isize {
+        let answer: isize;
+        // SAFETY: the system call convention of x86-64: rcx and r11 are lost.
+        unsafe {
+            std::arch::asm!("syscall", inlateout("rax") number as isize => answer, in("rdi") a, in("rsi") b, in("rdx") c,
+                lateout("rcx") _, lateout("r11") _, options(nostack));
+        }
+        answer
+    }
+
+    /// # Safety
+    /// The arguments are what the call takes; pointers among them are live.
+    #[cfg(target_arch = "aarch64")]
+    unsafe fn call(number: libc::c_long, [a, b, c]: [usize; 3]) -> isize {
+        let answer: isize;
+        // SAFETY: the system call convention of AArch64.
+        unsafe {
+            std::arch::asm!("svc 0", in("x8") number, inlateout("x0") a as isize => answer, in("x1") b, in("x2") c,
+                options(nostack));
+        }
+        answer
+    }
 }
 
 /// Where programs are looked for without a `PATH`, as the C library does.
@@ -309,9 +482,28 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_only_a_shell_can_run_is_run_by_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("plain");
+        std::fs::write(&file, "exit $1\n").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let mut child = StoppedChild::spawn(&[file.into(), "7".into()], &[], None).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(7));
+    }
+
+    #[test]
+    fn a_child_that_is_killed_while_it_waits_has_a_status() {
+        let mut child = StoppedChild::spawn(&words("sleep 100"), &[], None).unwrap();
+        child.signal(libc::SIGKILL).unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    }
+
+    #[test]
     fn status_and_environment_get_through() {
-        let command = ["sh", "-c", "exit $CODE"].map(OsString::from);
-        let mut child = StoppedChild::spawn(&command, &[("CODE".into(), Some("7".into()))], None).unwrap();
+        let command = ["sh", "-c", "test -n \"$PATH\" && test -z \"$HOME\" && exit $CODE"].map(OsString::from);
+        let env = [("CODE", Some("6")), ("CODE", Some("7")), ("HOME", None)];
+        let env = env.map(|(name, value)| (name.into(), value.map(OsString::from)));
+        let mut child = StoppedChild::spawn(&command, &env, None).unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(7));
     }
 

@@ -95,7 +95,7 @@ impl Write for Outlet {
                     written => return written,
                 }
             }
-            if interrupts::count() > 0 && Instant::now() > *give_up.get_or_insert_with(|| Instant::now() + PATIENCE) {
+            if interrupts::are_pending() && Instant::now() > *give_up.get_or_insert_with(|| Instant::now() + PATIENCE) {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "nobody reads it"));
             }
         }

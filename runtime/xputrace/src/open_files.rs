@@ -1,11 +1,49 @@
-//! How many files a run may have open: every handler and every link in the kernel is one, and
+//! How many files a run may have open: every handler, every map and every link in Linux is one, and
 //! the usual limit of 1024 is less than a tracepoint with a wild card needs.
 
-/// Raises this process's limit as far as it may go without rights. To be called after the command
-/// was started, which keeps its own limit so.
-pub fn raise() {
+use anyhow::{Result, bail};
+use std::fs::File;
+use std::io;
+use xputrace_model::plan::{Place, Plan};
+
+/// What a run has open beside its programs, maps and links: output, pipes to the command, the rings
+/// of process events, a script's files while they are read.
+const BESIDE: usize = 24;
+
+/// Raises this process's limit as far as it may go without rights, and makes sure that the plan fits.
+/// The command keeps its own limit.
+///
+/// # Errors
+/// The limit is too low for this plan.
+pub fn make_room(plan: &Plan) -> Result<()> {
+    raise();
+    let needed = least(plan);
+    // Asked of the system, as others' descriptors count too.
+    let opened: io::Result<Vec<File>> = (0..needed).map(|_| File::open("/dev/null")).collect();
+    let is_full = |it: &io::Error| matches!(it.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+    match opened.err().filter(is_full) {
+        None => Ok(()),
+        Some(error) => bail!(
+            "this script needs at least {needed} open files, and the limit does not leave so many ({error}); raise it \
+             with `ulimit -n {}`",
+            needed.next_multiple_of(1024)
+        ),
+    }
+}
+
+/// Files that the plan needs at least.
+fn least(plan: &Plan) -> usize {
+    let is_linux = |place: Place| place == Place::Linux;
+    let links = plan.probes.iter().filter(|it| is_linux(it.place)).count();
+    match links {
+        0 => BESIDE,
+        links => BESIDE + 2 * links + plan.image.maps.len(),
+    }
+}
+
+fn raise() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel fills the structure, which lives through the call.
+    // SAFETY: the call fills the structure, which lives through it.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0 && limit.rlim_cur != limit.rlim_max {
         let most = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
         // SAFETY: the structure lives through the call. Where it is refused, the limit stays.

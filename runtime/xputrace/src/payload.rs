@@ -107,7 +107,7 @@ fn directory(owner: &Owner) -> Result<PathBuf> {
         // What root starts may become another user, who cannot look into root's home.
         candidates.push(PathBuf::from("/var/cache/xputrace"));
     }
-    // A home that is not there (as of the user nobody) must not be made: not its own would be its owner.
+    // Don't create a missing home (the user nobody has none); it would get the wrong owner.
     candidates.extend(owner.home.as_ref().filter(|home| home.is_dir()).map(|home| home.join(".cache/xputrace")));
     candidates.push(PathBuf::from(format!("/var/tmp/xputrace-{}", owner.uid)));
     candidates.push(PathBuf::from(format!("/tmp/xputrace-{}", owner.uid)));
@@ -126,13 +126,18 @@ fn directory(owner: &Owner) -> Result<PathBuf> {
 }
 
 fn prepare(directory: &Path, owner: &Owner) -> Result<()> {
+    // Users whom root's commands become load from root's directory.
+    let mode = if owner.uid == 0 { 0o755 } else { 0o700 };
     if !directory.exists() {
-        let mode = if owner.uid == 0 { 0o755 } else { 0o700 };
         fs::DirBuilder::new().recursive(true).mode(mode).create(directory)?;
     }
     let found = fs::symlink_metadata(directory)?;
     if !found.is_dir() || found.uid() != owner.uid || found.mode() & 0o022 != 0 {
         bail!("it is not a directory that only user {} can write", owner.uid);
+    }
+    if found.mode() & mode != mode {
+        // Made under a narrow umask.
+        fs::set_permissions(directory, fs::Permissions::from_mode(mode))?;
     }
     if is_noexec(directory)? {
         bail!("its file system is mounted noexec");

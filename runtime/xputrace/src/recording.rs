@@ -226,7 +226,7 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     running.report().collectors = Collectors::Recorded(outcome.processes);
     running.refresh_builtins(&outcome.totals, Duration::from_nanos(outcome.span_nanos));
     running.finish();
-    Ok(Ended { exit: running.exit_code(), command: None, failed: running.report().has_failed() }.code())
+    Ok(Ended { exit: running.exit_code(), failed: running.report().has_failed(), ..Ended::default() }.code())
 }
 
 fn describe(damage: &Damage) -> String {

@@ -5,6 +5,7 @@
 //! | nothing was run: script error, usage, rights | 125; 2 from `check` and the others that run nothing |
 //! | a handler called `exit(code)` | that code |
 //! | else | the command's own; 128 + the signal that killed it |
+//! | SIGTERM, SIGHUP or SIGQUIT ended the run, and the command goes on | 128 + the signal |
 //! | that is 0, or there is none, but a handler, the output or a recording failed, or no probe attached | 125 |
 //! | interrupted twice | 128 + the signal |
 //!
@@ -25,6 +26,8 @@ pub struct Ended {
     pub exit: Option<i64>,
     /// The command's, where it ended with the run.
     pub command: Option<ExitStatus>,
+    /// The signal that made us leave a command which goes on.
+    pub left_by: Option<i32>,
     /// Whether something of ours went wrong: it was said when it did.
     pub failed: bool,
 }
@@ -40,7 +43,7 @@ impl Ended {
             (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
             (None, Some((Some(code), _))) => code as u8,
             (None, Some((None, Some(signal)))) => 128u8.wrapping_add(signal as u8),
-            (None, _) => 0,
+            (None, _) => self.left_by.map_or(0, |it| 128u8.wrapping_add(it as u8)),
         };
         if own == 0 && self.failed { FAILED } else { own }
     }
@@ -53,12 +56,14 @@ mod tests {
     #[test]
     fn the_first_that_has_something_to_say_wins() {
         let number = |exit, command: Option<i32>, failed| {
-            Ended { exit, command: command.map(ExitStatus::from_raw), failed }.number()
+            Ended { exit, command: command.map(ExitStatus::from_raw), left_by: None, failed }.number()
         };
         assert_eq!(number(None, None, false), 0);
         assert_eq!(number(Some(4), Some(7 << 8), true), 4);
         assert_eq!((number(Some(-1), None, false), number(Some(256), None, false)), (255, 255));
         assert_eq!((number(None, Some(7 << 8), true), number(None, Some(libc::SIGSEGV), true)), (7, 139));
+        let left = Ended { left_by: Some(libc::SIGTERM), ..Ended::default() };
+        assert_eq!((left.number(), Ended { command: Some(ExitStatus::from_raw(0)), ..left }.number()), (143, 0));
         assert_eq!(
             (number(None, Some(0), true), number(Some(0), None, true), number(None, None, true)),
             (125, 125, 125)

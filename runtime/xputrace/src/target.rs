@@ -1,7 +1,7 @@
 //! The command as it is to be started: as which user, with which environment.
 
 use crate::payload::{COLLECTOR, Owner};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, OsString};
 use std::path::PathBuf;
@@ -27,15 +27,18 @@ pub struct Launch {
 
 impl Launch {
     /// As ourselves, or under sudo as the user who called it.
-    pub fn new(as_root: bool) -> Self {
+    ///
+    /// # Errors
+    /// sudo names a user whom this system does not know: running as root instead is never what was meant.
+    pub fn new(as_root: bool) -> Result<Self> {
         let mut launch = Launch { environment: Vec::new(), identity: None, owner: Owner::current(), notes: Vec::new() };
         if launch.owner.uid == 0
             && !as_root
-            && let Some(user) = Invoker::of_sudo()
+            && let Some(user) = Invoker::of_sudo()?
         {
             launch.become_user(user);
         }
-        launch
+        Ok(launch)
     }
 
     fn become_user(&mut self, user: Invoker) {
@@ -79,25 +82,41 @@ struct Invoker {
 }
 
 impl Invoker {
-    fn of_sudo() -> Option<Self> {
-        let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
-        let (uid, gid) = (number("SUDO_UID")?, number("SUDO_GID")?);
+    /// `None` where sudo was not used, or root used it.
+    fn of_sudo() -> Result<Option<Self>> {
+        let Some(text) = std::env::var_os("SUDO_UID") else { return Ok(None) };
+        let unknown = || {
+            format!(
+                "SUDO_UID is {}, and there is no such user to run the command as; use --as-root to run it as root",
+                text.display()
+            )
+        };
+        let uid: u32 = text.to_str().and_then(|it| it.parse().ok()).with_context(unknown)?;
         if uid == 0 {
-            return None;
+            return Ok(None);
         }
-        let (name, home) = password_entry(uid)?;
+        let User { name, gid, home } = password_entry(uid).with_context(unknown)?;
+        // The group that sudo was called with may be another than the user's own.
+        let gid = std::env::var("SUDO_GID").ok().and_then(|it| it.parse().ok()).unwrap_or(gid);
         let groups = groups_of(&name, gid);
-        Some(Invoker { uid, gid, groups, name, home })
+        Ok(Some(Invoker { uid, gid, groups, name, home }))
     }
 }
 
-fn password_entry(uid: u32) -> Option<(String, PathBuf)> {
+/// A line of the password database.
+struct User {
+    name: String,
+    gid: u32,
+    home: PathBuf,
+}
+
+fn password_entry(uid: u32) -> Option<User> {
     // SAFETY: getpwuid returns null or a record that stays valid until the next call; this
     // program has one thread here and copies it at once.
     unsafe {
         let entry = libc::getpwuid(uid).as_ref()?;
         let text = |at: *const libc::c_char| CStr::from_ptr(at).to_string_lossy().into_owned();
-        Some((text(entry.pw_name), PathBuf::from(text(entry.pw_dir))))
+        Some(User { name: text(entry.pw_name), gid: entry.pw_gid, home: PathBuf::from(text(entry.pw_dir)) })
     }
 }
 

@@ -1,6 +1,8 @@
 //! A run whose probes are in place: it watches until something ends it, then gathers what is left.
 
 use super::running::Running;
+use super::sources::command::Parting;
+use super::sources::keyboard::EndedBy;
 use super::sources::{Progress, Source, Sources, Target};
 use crate::console::say;
 use crate::interrupts;
@@ -84,18 +86,37 @@ impl Attached {
         // Programs that the command starts from now on must not wait for us, nor be followed.
         self.sources.collectors = None;
         self.running.unload();
-        let why = self.running.why_it_ended();
-        let command = self.sources.target.part(why, self.sources.time_limit)?;
-        Ok(Ended { exit: self.running.exit_code(), command, failed: self.running.report().has_failed() })
+        let (why, left_by) = (self.parting(), self.left_by());
+        let command = self.sources.target.part(why)?;
+        Ok(Ended { exit: self.running.exit_code(), command, left_by, failed: self.running.report().has_failed() })
+    }
+
+    /// How long a command that still runs is waited for.
+    fn parting(&self) -> Parting {
+        match self.sources.keyboard.ended_by() {
+            Some(EndedBy::Signal(_)) => Parting::Interrupted,
+            Some(EndedBy::TracingAlone) => Parting::InTerminal,
+            None if interrupts::are_pending() => Parting::Interrupted,
+            None if self.running.has_lost_its_reader() => Parting::Unread(self.sources.time_limit.at()),
+            None => Parting::AtOnce,
+        }
+    }
+
+    /// The signal, other than Ctrl-C, that makes us leave a command.
+    fn left_by(&self) -> Option<i32> {
+        match self.sources.keyboard.ended_by() {
+            Some(EndedBy::Signal(signal)) if signal != libc::SIGINT && self.sources.target.is_command() => Some(signal),
+            _ => None,
+        }
     }
 
     /// Asks the collectors for their last flush and waits for it, within bounds.
     fn part_with_collectors(&mut self) -> Result<()> {
-        let asked = interrupts::count();
         let Some(collectors) = &mut self.sources.collectors else { return Ok(()) };
         collectors.disarm();
         let until = deadline(FAREWELL);
-        while self.sources.is_recording() && Instant::now() < until && interrupts::count() == asked {
+        let ended_by = self.sources.keyboard.ended_by();
+        while self.sources.is_recording() && Instant::now() < until && self.sources.keyboard.ended_by() == ended_by {
             self.step()?;
         }
         if let Some(collectors) = &mut self.sources.collectors {

@@ -6,6 +6,7 @@ use super::observer::Observer;
 use super::report::Report;
 use super::running::Running;
 use super::sources::command::Command;
+use super::sources::keyboard::Keyboard;
 use super::sources::linux::LinuxEvents;
 use super::sources::processes::Processes;
 use super::sources::timers::{TimeLimit, Timers};
@@ -46,7 +47,8 @@ impl Prepared {
         observer: Option<Box<dyn Observer>>,
     ) -> Result<Self> {
         let plan = Arc::new(compiled.plan);
-        let mut launch = Launch::new(run.options.as_root);
+        open_files::make_room(&plan)?;
+        let mut launch = Launch::new(run.options.as_root)?;
         let collectors = match plan.demand.gpu() && !run.command.is_empty() {
             true => Some(Collectors::new(&mut launch)?),
             false => None,
@@ -63,7 +65,6 @@ impl Prepared {
             Target::Processes(_) if run.options.pids.is_empty() => Scope::System,
             Target::Processes(_) => Scope::Processes(run.options.pids.clone()),
         };
-        open_files::raise();
         let linux = engines::linux(&plan)?;
         let pipeline = engines::pipeline(&plan, linux.as_ref())?;
         let state = State::new(plan, linux, pipeline, Stacks::default(), Printer::new(&run.options)?);
@@ -92,6 +93,7 @@ impl Prepared {
             linux,
             timers: Timers::new(self.running.plan()),
             time_limit: TimeLimit::after(self.run_for),
+            keyboard: Keyboard::new(self.target.child()),
             target: self.target,
         };
         Attached::begin(self.running, sources)

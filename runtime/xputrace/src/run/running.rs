@@ -7,7 +7,6 @@
 use super::builtins;
 use super::observer::Observer;
 use super::report::Report;
-use super::sources::command::Parting;
 use super::state::State;
 use crate::cli::StackFiles;
 use crate::compiled::report;
@@ -171,12 +170,9 @@ impl Running {
         self.observer.is_none() && self.stack_files.is_empty() && self.state.borrow().is_closed()
     }
 
-    /// Why the run leaves a command that still runs.
-    pub fn why_it_ended(&self) -> Parting {
-        match !self.is_over() && self.state.borrow().is_closed() {
-            true => Parting::Unread,
-            false => Parting::RunIsOver,
-        }
+    /// Whether the run goes on for nobody: what it prints cannot be written any more.
+    pub fn has_lost_its_reader(&self) -> bool {
+        !self.is_over() && self.state.borrow().is_closed()
     }
 
     /// What a handler said in `exit(code)`.

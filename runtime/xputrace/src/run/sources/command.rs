@@ -1,7 +1,6 @@
 //! The command that a run was started with.
 
 use super::processes::{Processes, poll};
-use super::timers::TimeLimit;
 use super::{Progress, Source};
 use crate::console::say;
 use crate::interrupts;
@@ -26,13 +25,18 @@ pub struct Command {
     status: Option<ExitStatus>,
 }
 
-/// Why a run leaves its command.
+/// How long a command that still runs is waited for when the run has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parting {
-    /// A handler called `exit`, or time is up: the command goes on alone.
-    RunIsOver,
-    /// Nobody reads any more: whoever started the run started the command, which is waited for.
-    Unread,
+    /// Not at all: a handler called `exit`, or time is up.
+    AtOnce,
+    /// For a moment: it was interrupted too.
+    Interrupted,
+    /// Until it ends, or until this moment: nobody reads any more, but whoever started the run started
+    /// the command.
+    Unread(Option<Instant>),
+    /// Until it ends: it has the terminal, and its user ended the tracing alone.
+    InTerminal,
 }
 
 impl Command {
@@ -53,22 +57,29 @@ impl Command {
         Ok(self.child.resume()?)
     }
 
+    /// The process.
+    pub fn child(&self) -> &StoppedChild {
+        &self.child
+    }
+
     /// What becomes of it when it still runs: it goes on alone, unless there is a reason to wait for it.
     ///
     /// # Errors
     /// It cannot be waited for.
-    pub fn part(mut self, why: Parting, limit: TimeLimit) -> Result<Option<ExitStatus>> {
-        if self.status.is_some() {
-            return Ok(self.status);
-        }
-        let mut interrupts_seen = interrupts::count();
+    pub fn part(mut self, why: Parting) -> Result<Option<ExitStatus>> {
         let mut until = match why {
-            _ if interrupts_seen > 0 => Some(deadline(GRACE)),
-            Parting::Unread => limit.at(),
-            Parting::RunIsOver => Some(Instant::now()),
+            Parting::AtOnce => Some(Instant::now()),
+            Parting::Interrupted => Some(deadline(GRACE)),
+            Parting::Unread(limit) => limit,
+            Parting::InTerminal => None,
         };
+        if why == Parting::InTerminal {
+            interrupts::leave_to_command()?;
+        }
         loop {
-            self.status = self.child.try_wait()?;
+            if self.status.is_none() {
+                self.status = self.child.try_wait()?;
+            }
             if self.status.is_some() {
                 return Ok(self.status);
             }
@@ -76,8 +87,7 @@ impl Command {
                 say(format_args!("the command goes on (process {}); it is no longer traced", self.child.pid()));
                 return Ok(None);
             }
-            if interrupts::count() > interrupts_seen {
-                interrupts_seen = interrupts::count();
+            if !interrupts::take().is_empty() {
                 until = Some(deadline(GRACE));
             }
             poll(self.watched.fds(), GLANCE_MILLIS);

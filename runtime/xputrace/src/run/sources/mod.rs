@@ -1,21 +1,23 @@
 //! What a run hears from. A run sleeps until one of its sources has something, then asks each in turn.
 
 pub mod command;
+pub mod keyboard;
 pub mod linux;
 pub mod processes;
 pub mod timers;
 
 use super::running::Running;
 use crate::collectors::Collectors;
-use crate::interrupts;
 use anyhow::Result;
 use command::{Command, Parting};
+use keyboard::Keyboard;
 use linux::LinuxEvents;
 use processes::{Processes, poll};
 use std::os::fd::RawFd;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 use timers::{TimeLimit, Timers};
+use xputrace_linux::StoppedChild;
 use xputrace_tracer::CollectorTotals;
 
 /// How long a run sleeps at most while nothing happens.
@@ -59,6 +61,7 @@ pub struct Sources {
     pub linux: LinuxEvents,
     pub timers: Timers,
     pub time_limit: TimeLimit,
+    pub keyboard: Keyboard,
     pub target: Target,
 }
 
@@ -78,13 +81,14 @@ impl Sources {
             linux: LinuxEvents::new(Vec::new()),
             timers: Timers::default(),
             time_limit: TimeLimit::default(),
+            keyboard: Keyboard::default(),
             target: Target::Processes(Processes::default()),
         }
     }
 
     fn all(&self) -> impl Iterator<Item = &dyn Source> {
         let collectors = self.collectors.iter().map(|it| it as &dyn Source);
-        collectors.chain([&self.linux as &dyn Source, &self.timers, &self.time_limit, &self.target])
+        collectors.chain([&self.linux as &dyn Source, &self.timers, &self.time_limit, &self.keyboard, &self.target])
     }
 
     /// Sleeps until a source may have something.
@@ -109,8 +113,12 @@ impl Sources {
             progress = progress.max(self.timers.step(running)?);
         }
         progress = progress.max(self.time_limit.step(running)?);
-        progress = progress.max(self.target.step(running)?);
-        Ok(progress)
+        progress = progress.max(self.keyboard.step(running)?);
+        let of_target = self.target.step(running)?;
+        if of_target >= Progress::Done {
+            self.keyboard.forget_command();
+        }
+        Ok(progress.max(of_target))
     }
 
     /// Whether collectors record, or have left something to be read.
@@ -130,6 +138,14 @@ impl Target {
         matches!(self, Target::Command(_))
     }
 
+    /// The command's process, where there is one.
+    pub fn child(&self) -> Option<&StoppedChild> {
+        match self {
+            Target::Command(command) => Some(command.child()),
+            Target::Processes(_) => None,
+        }
+    }
+
     /// Lets a command run.
     ///
     /// # Errors
@@ -145,9 +161,9 @@ impl Target {
     ///
     /// # Errors
     /// The command cannot be waited for.
-    pub fn part(self, why: Parting, limit: TimeLimit) -> Result<Option<ExitStatus>> {
+    pub fn part(self, why: Parting) -> Result<Option<ExitStatus>> {
         match self {
-            Target::Command(command) => command.part(why, limit),
+            Target::Command(command) => command.part(why),
             Target::Processes(_) => Ok(None),
         }
     }
@@ -169,7 +185,6 @@ impl Source for Target {
     }
 
     fn step(&mut self, running: &mut Running) -> Result<Progress> {
-        let progress = self.source().step(running)?;
-        Ok(if interrupts::count() > 0 { Progress::Stop } else { progress })
+        self.source().step(running)
     }
 }
