@@ -3,7 +3,9 @@
 //   texts              calls say() with "hello", with 300 times x, and with address 8
 //   malloc N SIZE      makes that many allocations
 //   io N               makes that many reads of /dev/zero and writes to /dev/null
-//   nap N              sleeps that often, then prints `switches N`, Linux's own count
+//   busy THREADS       each thread calls work() until a line of input comes; prints `calls N`
+//   nap N              sleeps that often
+//   switches N         a child sleeps that often; prints `switches AT_LEAST AT_MOST`, by Linux's own count, and `child PID`
 //   burn MS            is busy in burn() for that much CPU time
 //   fork CHILDREN N    each child calls work() N times
 //   brief CHILDREN N   one child after the other calls work() N times and exits, in less than 2 ms
@@ -16,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -39,10 +42,34 @@ static void work_all(int threads) {
   for (int i = 0; i < threads; i++) pthread_create(&ids[i], 0, worker, 0);
   for (int i = 0; i < threads; i++) pthread_join(ids[i], 0);
 }
-static long switches(void) {
-  char line[256]; long sum = 0; FILE *f = fopen("/proc/self/status", "r");
-  while (fgets(line, sizeof line, f)) { char *p = strstr(line, "ctxt_switches:"); if (p) sum += atol(p + 14); }
-  fclose(f); return sum;
+static volatile int is_over;
+static long all_calls;
+static void *busy_worker(void *unused) {
+  long n = 0;
+  while (!is_over) work(++n);
+  __sync_fetch_and_add(&all_calls, n);
+  return 0;
+}
+static void busy(int threads) {
+  pthread_t ids[64]; char c;
+  for (int i = 0; i < threads; i++) pthread_create(&ids[i], 0, busy_worker, 0);
+  read(0, &c, 1); is_over = 1;
+  for (int i = 0; i < threads; i++) pthread_join(ids[i], 0);
+  printf("calls %ld\n", all_calls);
+}
+static void nap(long times) { struct timespec t = {0, 1000000}; while (times-- > 0) nanosleep(&t, 0); }
+static long switches(struct rusage *use) { return use->ru_nvcsw + use->ru_nivcsw; }
+// The child knows what it had between two moments of its life, the parent what it had in all of it but for the last.
+static void count_switches(long naps) {
+  struct rusage use; long at_least, at_most; int pipes[2]; pipe(pipes);
+  pid_t child = fork();
+  if (!child) {
+    getrusage(RUSAGE_SELF, &use); at_least = -switches(&use); nap(naps);
+    getrusage(RUSAGE_SELF, &use); at_least += switches(&use);
+    write(pipes[1], &at_least, sizeof at_least); _exit(0);
+  }
+  read(pipes[0], &at_least, sizeof at_least); wait4(child, 0, 0, &use); at_most = switches(&use) + 1;
+  printf("switches %ld %ld\nchild %d\n", at_least, at_most, child);
 }
 int main(int argc, char **argv) {
   if (argc > 1 && !strcmp(argv[1], "hold")) { char c; printf("ready %d\n", getpid()); fflush(stdout); read(0, &c, 1); argv++; argc--; }
@@ -52,9 +79,11 @@ int main(int argc, char **argv) {
   if (!strcmp(mode, "malloc")) for (long i = 0; i < a; i++) { void *p = malloc(b); __asm__ volatile("" : "+r"(p)); free(p); }
   if (!strcmp(mode, "io")) { char c[16]; int z = open("/dev/zero", O_RDONLY), n = open("/dev/null", O_WRONLY);
     for (long i = 0; i < a; i++) { read(z, c, sizeof c); write(n, c, sizeof c); } }
-  if (!strcmp(mode, "nap")) { struct timespec t = {0, 1000000}; for (long i = 0; i < a; i++) nanosleep(&t, 0); printf("switches %ld\n", switches()); }
+  if (!strcmp(mode, "busy")) busy(a);
+  if (!strcmp(mode, "nap")) nap(a);
+  if (!strcmp(mode, "switches")) count_switches(a);
   if (!strcmp(mode, "burn")) { struct timespec t; do { burn(1000000); clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t); } while (t.tv_sec * 1000 + t.tv_nsec / 1000000 < a); }
-  if (!strcmp(mode, "fork")) { for (long i = 0; i < a; i++) if (!fork()) { usleep(300000); for (long j = 1; j <= b; j++) work(j); _exit(0); } while (wait(0) > 0); }
+  if (!strcmp(mode, "fork")) { for (long i = 0; i < a; i++) if (!fork()) { for (long j = 1; j <= b; j++) work(j); _exit(0); } while (wait(0) > 0); }
   if (!strcmp(mode, "brief")) for (long i = 0; i < a; i++) { if (!fork()) { for (long j = 1; j <= b; j++) work(j); _exit(0); } wait(0); }
   if (!strcmp(mode, "deep")) for (long i = 0; i < b; i++) down(a);
   if (!strcmp(mode, "flood")) for (long i = 1;; i++) work(i);

@@ -15,20 +15,39 @@ enter() {
   echo "$*" >&"$keyboard"
 }
 
-# Waits until a file has a line that matches; fails when the job ends before.
+# Waits until a file has a line that matches, or as many as a third word says; fails when the job
+# ends before.
 await() {
-  until grep -qs -e "$2" "$1"; do
-    if [ -n "${job:-}" ] && ! kill -0 "$job" 2>/dev/null && ! grep -qs -e "$2" "$1"; then
-      echo "await: the job ended, and $1 has no line like $2" >&2
+  until has_lines "$@"; do
+    if [ -n "${job:-}" ] && ! kill -0 "$job" 2>/dev/null && ! has_lines "$@"; then
+      echo "await: the job ended, and $1 has too few lines like $2" >&2
       return 1
     fi
     sleep 0.01
   done
 }
 
+has_lines() {
+  [ -e "$1" ] && [ "$(grep -c -e "$2" "$1")" -ge "${3:-1}" ]
+}
+
 # Interrupts the job as Ctrl-C does, and waits for its end.
 interrupt() {
   kill -INT "$job"
   wait "$job"
+}
+
+
+# Lets every user use the directory, with copies of xputrace and, in softgpu/, of the software GPU.
+publish() {
+  chmod 755 .
+  cp "$(command -v xputrace)" xputrace
+  [ -n "${SOFTGPU:-}" ] || return 0
+  mkdir -p softgpu
+  cp -L "$SOFTGPU/libcuda.so" softgpu/libxputrace_softgpu.so
+  # Links, or each name would be a GPU of its own.
+  for name in libcuda.so.1 libcuda.so libcupti.so.13 libcupti.so; do
+    ln -sf libxputrace_softgpu.so softgpu/$name
+  done
 }
 

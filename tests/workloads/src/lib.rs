@@ -5,7 +5,7 @@
 //!
 //! Every workload prints one JSON object when it is done: what it launched, so that a test can compare a trace
 //! with it. `--hold` makes it say `ready PID` and wait for a line on standard input before it begins, for
-//! tests that attach to it.
+//! tests that attach to it; `--until-input` makes `server` and `threads` go on until such a line comes.
 //!
 //! Cargo has no stable setting for frame pointers in a manifest: build with
 //! `RUSTFLAGS="-C force-frame-pointers=yes"` for stacks that a frame-pointer walk can follow.
@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::{BufRead, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig, PushKernelArg};
 use serde_json::{Map, Value, json};
@@ -208,6 +209,19 @@ pub fn option(name: &str, default: u64) -> Result<u64> {
 /// Whether the command line has `--name`.
 pub fn flag(name: &str) -> bool {
     std::env::args().any(|arg| arg.strip_prefix("--") == Some(name))
+}
+
+/// Returns a function that says whether to go on: with `--until-input` until a line comes, else always.
+pub fn until_input() -> impl Fn() -> bool + Clone + Send {
+    let came = Arc::new(AtomicBool::new(false));
+    if flag("until-input") {
+        let came = came.clone();
+        std::thread::spawn(move || {
+            let _ = std::io::stdin().lock().read_line(&mut String::new());
+            came.store(true, Ordering::Relaxed);
+        });
+    }
+    move || !came.load(Ordering::Relaxed)
 }
 
 /// With `--hold`: says `ready PID` and waits for a line.

@@ -1,13 +1,13 @@
 //! Requests, each with its kernels: who asks for GPU time per request asks this program.
 //!
-//! `server [--requests=100] [--pause-us=0] [--hold]`
+//! `server [--requests=100] [--pause-us=0] [--hold] [--until-input]`
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cudarc::driver::{CudaSlice, CudaStream};
-use xputrace_workloads::{Account, ELEMENTS, FILL, Gpu, NOP, Result, SCALE, hold_if_asked, option};
+use xputrace_workloads::{Account, ELEMENTS, FILL, Gpu, NOP, Result, SCALE, flag, hold_if_asked, option, until_input};
 
 /// Launches of one request: one `fill`, two `scale`, one `nop`.
 const LAUNCHES_PER_REQUEST: u64 = 4;
@@ -26,11 +26,15 @@ fn main() -> Result<()> {
     let buffer = gpu.buffer(&stream)?;
     let mut server = Server { gpu, stream, buffer, failures: 0 };
     hold_if_asked()?;
-    for id in 0..requests {
-        handle_request(id, &mut server);
+    let goes_on = until_input();
+    let last = if flag("until-input") { u64::MAX } else { requests };
+    let mut handled = 0;
+    while handled < last && goes_on() {
+        handle_request(handled, &mut server);
+        handled += 1;
         std::thread::sleep(Duration::from_micros(pause));
     }
-    server.report(requests)
+    server.report(handled)
 }
 
 /// One request: the function that tests put their probe on.

@@ -1,40 +1,45 @@
 //! Several threads, each launching on a stream of its own.
 //!
-//! `threads [--threads=4] [--launches=1000] [--every=256] [--hold]`: each thread launches `nop` so often,
+//! `threads [--threads=4] [--launches=1000] [--every=256] [--hold] [--until-input]`: each thread launches `nop` so often,
 //! and waits for its stream after every so many.
 
-use xputrace_workloads::{Account, Gpu, NOP, Result, hold_if_asked, option};
+use xputrace_workloads::{Account, Gpu, NOP, Result, flag, hold_if_asked, option, until_input};
 
 fn main() -> Result<()> {
     let (threads, launches, every) = (option("threads", 4)?, option("launches", 1000)?, option("every", 256)?.max(1));
     let gpu = Gpu::open()?;
     hold_if_asked()?;
+    let goes_on = until_input();
+    let launches = if flag("until-input") { u64::MAX } else { launches };
     let workers: Vec<_> = (0..threads)
         .map(|number| {
-            let gpu = gpu.clone();
-            std::thread::Builder::new().name(format!("launcher-{number}")).spawn(move || worker(&gpu, launches, every))
+            let (gpu, goes_on) = (gpu.clone(), goes_on.clone());
+            let launcher = std::thread::Builder::new().name(format!("launcher-{number}"));
+            launcher.spawn(move || worker(&gpu, launches, every, &goes_on))
         })
         .collect::<std::io::Result<_>>()?;
+    let mut launched = 0;
     for worker in workers {
-        worker.join().map_err(|_| "a launching thread panicked")??;
+        launched += worker.join().map_err(|_| "a launching thread panicked")??;
     }
     let mut account = Account::new("threads");
-    account.launched(NOP, threads * launches);
+    account.launched(NOP, launched);
     account.note("threads", threads);
-    account.note("launches_per_thread", launches);
     account.print(&gpu)
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-fn worker(gpu: &Gpu, launches: u64, every: u64) -> Result<()> {
+fn worker(gpu: &Gpu, launches: u64, every: u64, goes_on: &dyn Fn() -> bool) -> Result<u64> {
     let stream = gpu.stream()?;
-    for number in 1..=launches {
+    let mut launched = 0;
+    while launched < launches && goes_on() {
         gpu.nop(&stream)?;
-        if number % every == 0 {
+        launched += 1;
+        if launched % every == 0 {
             stream.synchronize()?;
         }
     }
     stream.synchronize()?;
-    Ok(())
+    Ok(launched)
 }
