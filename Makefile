@@ -5,7 +5,7 @@
 CARGO ?= cargo
 BINARY := target/release/xputrace
 
-.PHONY: build demo test check install-needs clean
+.PHONY: build demo test check pictures install-needs clean
 
 build: install-needs          ## leaves target/release/xputrace, one file that carries everything
 	@[ -e $(BINARY) ] || echo "building; the first time this takes some minutes"
@@ -22,6 +22,9 @@ test: install-needs           ## all tests; those that need root or a GPU say wh
 check:                        ## formatting and lints
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+pictures: build               ## the flame graph that the README shows
+	@$(BINARY) -q flame --svg=docs/flame.svg --replay tests/replay/llm.xpt
 
 install-needs:
 	@bash tests/install-needs.sh

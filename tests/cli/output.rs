@@ -21,7 +21,7 @@ fn start(directory: &Path, words: &[&str]) -> Child {
 }
 
 fn ended(child: &mut Child) -> ExitStatus {
-    let give_up = Instant::now() + Duration::from_secs(60);
+    let give_up = Instant::now() + Duration::from_secs(120);
     loop {
         if let Some(status) = child.try_wait().unwrap() {
             return status;
@@ -56,9 +56,10 @@ fn read_one_line(child: &mut Child) {
 fn a_reader_that_has_had_enough_leaves_the_command_to_its_end() {
     let directory = tempfile::tempdir().unwrap();
     for status in [0, 7] {
-        let command = format!("sleep 1; touch done{status}; exit {status}");
+        let command = format!("until [ -e go{status} ]; do sleep 0.01; done; touch done{status}; exit {status}");
         let mut run = start(directory.path(), &["-e", CHATTER, "--", "sh", "-c", &command]);
         read_one_line(&mut run);
+        std::fs::write(directory.path().join(format!("go{status}")), "").unwrap();
         assert_eq!(ended(&mut run).code(), Some(status));
         assert!(directory.path().join(format!("done{status}")).exists(), "the command came to its end first");
         assert_eq!(errors(&mut run), "");
@@ -115,8 +116,9 @@ fn a_second_interrupt_quits_at_once() {
 #[test]
 fn a_full_disk_is_named_and_leaves_the_command_to_its_end() {
     for (status, expected) in [(0, 125), (7, 7)] {
-        let command = format!("sleep 0.3; touch done; exit {status}");
-        let done = Trace::one_liner(CHATTER).args(["-o", "/dev/full"]).text().on(["sh", "-c", &command]).run();
+        let command = format!("touch done; exit {status}");
+        let script = format!("begin(|| print(\"on\"));\n{CHATTER}");
+        let done = Trace::one_liner(&script).args(["-o", "/dev/full"]).text().on(["sh", "-c", &command]).run();
         assert_eq!(done.code(), expected, "{}", done.stderr);
         assert_eq!(done.stderr.matches("No space left").count(), 1, "{}", done.stderr);
         assert!(done.path("done").exists());

@@ -8,10 +8,13 @@ fn run(script: &str, command: &str) -> Done {
 
 #[test]
 fn a_handler_that_fails_fails_the_run() {
-    for script in
-        ["end(|| { let zero = 0; print(1 / zero); });", "interval(10.ms, || { let zero = 0; print(1 / zero); });"]
-    {
-        let (well, ill) = (run(script, "sleep 0.2"), run(script, "sleep 0.2; exit 7"));
+    // The command sees its tracer's standard error, where a handler that fails is told of at once.
+    let until_told = "until grep -q ivision stderr; do sleep 0.01; done";
+    for (script, command) in [
+        ("end(|| { let zero = 0; print(1 / zero); });", "true"),
+        ("interval(10.ms, || { let zero = 0; print(1 / zero); });", until_told),
+    ] {
+        let (well, ill) = (run(script, command), run(script, &format!("{command}; exit 7")));
         assert_eq!(
             (well.code(), ill.code()),
             (125, 7),

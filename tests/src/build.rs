@@ -178,7 +178,8 @@ fn target_directory() -> PathBuf {
     exe.ancestors().nth(3).expect("tests lie in the target directory").to_path_buf()
 }
 
-fn root() -> PathBuf {
+/// The root of the repository.
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 

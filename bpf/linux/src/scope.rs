@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn descendants_are_found() {
-        let mut child = std::process::Command::new("sleep").arg("10").spawn().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let tree = with_descendants(&[std::process::id()]);
         assert!(tree.contains(&child.id()) && tree[0] == std::process::id());
         assert!(children_among(&parents(), std::process::id()).contains(&child.id()));

@@ -126,7 +126,7 @@ static void complete(void *context, uint32_t stream, uint8_t *buffer, size_t siz
 static void finish(void) {
   size_t lost = 0; int early;
   cuptiActivityFlushAll(0); early = records;
-  for (int i = 0; i < 5000 && !delivered; i++) usleep(1000);
+  for (int i = 0; i < 120000 && !delivered; i++) usleep(1000);
   cuptiActivityGetNumDroppedRecords(0, 0, &lost);
   printf("records %d at once %d timeless %d dropped %zu\n", records, early, timeless, lost);
 }

@@ -82,7 +82,11 @@ impl Shell {
         for name in REMOVED {
             bash.env_remove(name);
         }
-        bash.env("PATH", self.path()).env("NO_COLOR", "1").stdin(Stdio::null()).process_group(0);
+        bash.env("PATH", self.path())
+            .env("NO_COLOR", "1")
+            .env("ROOT", build::root())
+            .stdin(Stdio::null())
+            .process_group(0);
         if self.software_gpu {
             bash.env("LD_LIBRARY_PATH", build::softgpu()).env("SOFTGPU", build::softgpu());
         }

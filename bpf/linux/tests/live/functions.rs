@@ -264,7 +264,7 @@ fn attach_with_few_files() {
     let mut plan = Plan::default();
     let work = counter(&mut plan, "work");
     uprobe(&mut plan, target(), "work", work);
-    let mut children: Vec<_> = (0..8).map(|_| Command::new("sleep").arg("60").spawn().unwrap()).collect();
+    let mut children: Vec<_> = (0..8).map(|_| Command::new("sleep").arg("1000").spawn().unwrap()).collect();
     let mut linux = Linux::load(&plan).unwrap();
     // One a CPU and process for the processes' events, and two links more.
     let cpus = std::thread::available_parallelism().unwrap().get();

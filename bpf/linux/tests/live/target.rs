@@ -83,7 +83,7 @@ pub fn places(report: &AttachReport) -> Vec<usize> {
 }
 
 pub fn poll_until(linux: &mut Linux, mut done: impl FnMut(&mut Linux) -> bool) {
-    let give_up = Instant::now() + Duration::from_secs(20);
+    let give_up = Instant::now() + Duration::from_secs(120);
     while !done(linux) {
         assert!(Instant::now() < give_up, "it did not happen");
         linux.poll(Duration::from_millis(100), &mut |_| {}).unwrap();

@@ -59,7 +59,7 @@ impl Listener {
 }
 
 pub fn message(socket: &Socket) -> Message {
-    match socket.receive(Duration::from_secs(10)) {
+    match socket.receive(Duration::from_secs(120)) {
         Received::Message(message, _) => message,
         other => panic!("{other:?}"),
     }
@@ -205,7 +205,7 @@ impl Tracer {
 
     /// Reads until `done`, at most ten seconds.
     pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(120);
         while !done(self) {
             assert!(Instant::now() < end, "waited in vain: {what}");
             std::thread::sleep(Duration::from_millis(5));
