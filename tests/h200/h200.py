@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 
 XPUTRACE = os.environ["XPUTRACE"]
+# Another build to measure beside it, such as the one before a change.
+BEFORE = os.environ.get("BEFORE")
 BIN = Path(os.environ["BIN"])
 OUT = Path(os.environ["OUT"])
 PYTHON = "python3"
@@ -153,6 +155,44 @@ def recorded():
     return f"{lost['joined']} launches at {own['launches_per_second']} launches/s while recorded, {size} bytes"
 
 
+@case("memory sets, by call, driver, and in graphs")
+def sets():
+    script = EXACT + """
+    memset(|m| {
+        @sets.count(); @bytes.sum(m.bytes); @values[m.value].count();
+        if m.launch == () { @unjoined_sets.count() } else { @calls[m.launch.api].count() }
+    });
+    """
+    objects, done = trace(script, [BIN / "sets", 200])
+    found, lost, own = maps(objects), losses(objects), account(done)
+    expect("sets", found["@sets"], own["sets"])
+    expect("bytes", found["@bytes"], own["set_bytes"])
+    expect("kernels", sum(found["@n"].values()), own["kernels"])
+    expect("sets without a launch", found.get("@unjoined_sets", 0), 0)
+    rounds = own["set_calls"] // 8
+    # Inside graphs CUPTI repeats the value of the last set outside one: it is not shown.
+    expect("values", found["@values"], {"-": 2 * rounds, "1": rounds, "3": 2 * rounds, "5": rounds, "7": rounds, "9": rounds, "4660": rounds, "305419896": rounds})
+    expect("launches of kernels and graphs", sum(found["@launches"].values()), own["launches"])
+    return f"{own['sets']} sets of {own['set_bytes']} bytes, {own['kernels']} kernels; {found['@calls']}"
+
+
+@case("many GPU processes at once, each with a tag")
+def many():
+    script = f"""
+    uprobe("{BIN}/requests:handle_request", |e| @request[e.tid] = e.arg0);
+    launch(|l| l.tag = @request[l.tid]);
+    kernel(|k| @gpu[k.launch.tag].count());
+    """
+    command = f"for i in $(seq 24); do {BIN}/requests 1 8 4 & done; wait"
+    objects, done = trace(script, ["sh", "-c", command])
+    own = [json.loads(it) for it in done.stdout.splitlines() if it.startswith("{")]
+    expect("programs", len(own), 24)
+    lost = losses(objects)
+    expect("launches", lost["launches"], sum(it["launches"] for it in own))
+    expect("joined", lost["joined"], lost["launches"])
+    return f"{lost['launches']} launches of {len(own)} processes; {maps(objects)['@gpu']}"
+
+
 @case("self-timed kernels against globaltimer")
 def globaltimer():
     script = 'kernel(|k| if k.short_name == "self_timed" { @ns.sum(k.duration); @n.count() });'
@@ -273,8 +313,9 @@ def figures(command, how, summary):
         # Loaded with no tracer to answer: the collector stays asleep.
         env["CUDA_INJECTION64_PATH"] = collector()
         env["XPUTRACE_SOCKET"] = "@xputrace-nobody-listens"
-    elif how in SCRIPTS:
-        line = [XPUTRACE, "-q", "-o", "/dev/null", "-e", SCRIPTS[how], "--", *line]
+    elif how.removesuffix(OF_BEFORE) in SCRIPTS:
+        binary = BEFORE if how.endswith(OF_BEFORE) else XPUTRACE
+        line = [binary, "-q", "-o", "/dev/null", "-e", SCRIPTS[how.removesuffix(OF_BEFORE)], "--", *line]
     done = subprocess.run(line, capture_output=True, text=True, env=env, timeout=300)
     values = [float(it) for it in re.findall(r"^\d+\.\d+$", done.stdout, re.M)]
     assert values, f"{how}: no figures\n{done.stderr[-2000:]}"
@@ -293,7 +334,10 @@ def interval(differences):
     return medians[100], medians[3899]
 
 
+OF_BEFORE = ", before"
 EVERYTHING = ["bare", "dormant", "floor", "both domains", "no stacks", "joined", "stacks"]
+if BEFORE:
+    EVERYTHING = ["bare", "floor", *(way for how in SCRIPTS for way in (how, how + OF_BEFORE))]
 PAIRS = [
     ("dormant", "bare"),
     ("empty injection", "bare"),
@@ -304,6 +348,7 @@ PAIRS = [
     ("stacks", "floor"),
     ("joined", "both domains"),
     ("stacks", "both domains"),
+    *((how, how + OF_BEFORE) for how in SCRIPTS),
 ]
 
 

@@ -20,6 +20,7 @@ build() {
     $nvcc -cudart static -o "$BIN/requests_static" requests.cu &
     $nvcc -cudart shared -o "$BIN/graphs" graphs.cu &
     $nvcc -cudart shared -o "$BIN/loop" loop.cu &
+    $nvcc -cudart shared -o "$BIN/sets" sets.cu -lcuda &
     g++ -O2 -fno-omit-frame-pointer -I"$CUDA/include" -o "$BIN/driver" driver.cpp -L"$CUDA/lib64/stubs" -lcuda &
     g++ -O2 -shared -fPIC -o "$BIN/libfloor.so" floor.cpp -I"$CUPTI/include" -I"$CUDA/include" -L"$CUPTI/lib" -lcupti &
     g++ -O2 -shared -fPIC -o "$BIN/libempty.so" empty.cpp &

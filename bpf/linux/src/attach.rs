@@ -184,16 +184,15 @@ fn listed(functions: &[String]) -> String {
     }
 }
 
-/// One place in one process, as the launch marker has.
+/// One place in every process, as the launch marker has.
 pub(crate) fn link_place(
     programs: &Programs,
     index: usize,
-    pid: u32,
     path: &Path,
     file_offset: u64,
 ) -> Result<OwnedFd, AttachError> {
-    let places = UprobeMulti { path, offsets: &[file_offset], cookies: &[0], pid: Some(pid), at_return: false };
-    sys::link_uprobe_multi(program(programs, index)?, &places).map_err(|it| refused_uprobe(path, Some(pid), it))
+    let places = UprobeMulti { path, offsets: &[file_offset], cookies: &[0], pid: None, at_return: false };
+    sys::link_uprobe_multi(program(programs, index)?, &places).map_err(|it| refused_uprobe(path, None, it))
 }
 
 pub(crate) fn link_tracepoint(

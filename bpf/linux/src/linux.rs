@@ -8,6 +8,7 @@ use crate::follow::Followers;
 use crate::links::Links;
 use crate::load::{self, Loaded};
 use crate::map::{MapHandle, OnElement};
+use crate::marker::TagArrays;
 use crate::proc_maps::{self, View};
 use crate::report::{AttachReport, LateFile, News, Outcome, ProbeReport, Unprobed, Warning};
 use crate::resolve::{self, Candidate, FileId};
@@ -229,43 +230,35 @@ impl Linux {
         std::mem::take(&mut self.news)
     }
 
-    /// The array through which the launch handlers in the kernel leave tags for this process: it
-    /// can be mapped, and belongs to this process alone.
-    pub fn add_tag_array(&mut self, pid: u32) -> Result<OwnedFd, Error> {
-        let index = self.roles.tags.ok_or(Error::NoSuchMap(usize::MAX))?;
-        let map = self.map(index).ok_or(Error::NoSuchMap(index))?;
-        let (_, array) = load::create_inner(&self.image.maps[index])?;
-        sys::map_update(map.fd().as_fd(), &pid.to_ne_bytes(), &array.as_raw_fd().to_ne_bytes(), 0)
-            .map_err(|it| map.error("register a process in", it))?;
-        Ok(array)
+    /// The map of tag arrays, for the thread that arms processes; `None` where no handler needs one.
+    ///
+    /// # Errors
+    /// When the system has no descriptor for it.
+    pub fn tag_arrays(&self) -> Result<Option<TagArrays>, Error> {
+        let Some(map) = self.roles.tags.and_then(|it| self.map(it)) else { return Ok(None) };
+        let spec = &self.image.maps[self.roles.tags.unwrap_or_default()];
+        let fd = map.fd().as_fd().try_clone_to_owned().map_err(|it| map.error("share", it))?;
+        Ok(Some(TagArrays::new(fd, spec.clone())))
     }
 
-    /// Attaches the launch handlers that run in Linux at the collector's marker function in one
-    /// process; returns how many there are. `file` is a path that we can open.
-    pub fn attach_marker(
-        &mut self,
-        plan: &Plan,
-        pid: u32,
-        file: &Path,
-        file_offset: u64,
-    ) -> Result<usize, AttachError> {
+    /// Attaches the launch handlers that run in Linux at the collector's marker function, in whichever process
+    /// loads `file`; returns how many there are. They leave out processes without a tag array.
+    ///
+    /// One link a file, since a process would otherwise wait some 10 ms for its own, in which many others start.
+    pub fn attach_marker(&mut self, plan: &Plan, file: &Path, file_offset: u64) -> Result<usize, AttachError> {
         let handlers = plan.probes.iter().filter(|it| it.event == Event::Launch && it.place == Place::Linux);
         let programs: Vec<usize> = handlers.filter_map(|it| it.program).collect();
-        // Those of the program that the process ran before an exec would fire too.
-        self.markers.remove_now(pid);
         for program in &programs {
-            let link = attach::link_place(&self.loaded.programs, *program, pid, file, file_offset)?;
-            self.markers.add(Some(pid), vec![link]);
+            let link = attach::link_place(&self.loaded.programs, *program, file, file_offset)?;
+            self.markers.add(None, vec![link]);
         }
         Ok(programs.len())
     }
 
-    /// Undoes [`Linux::add_tag_array`] and [`Linux::attach_marker`], whatever they came to: for a
-    /// process whose collector is not armed after all. Its other probes stay.
-    pub fn detach_marker(&mut self, pid: u32) {
-        self.markers.remove(pid);
+    /// Takes back a process's tag array: for one whose collector is not armed after all. Its other probes stay.
+    pub fn remove_tag_array(&mut self, pid: u32) {
         if let Some(tags) = self.roles.tags.and_then(|it| self.map(it)) {
-            // Most processes have no tag array.
+            // Most processes have none.
             let _ = tags.delete(&pid.to_ne_bytes());
         }
     }
@@ -550,7 +543,6 @@ impl Linux {
 
     fn forget(&mut self, pid: u32) {
         self.links.remove(pid);
-        self.markers.remove(pid);
         self.alive.remove(&pid);
         // Programs in the kernel have done it already; the number may be another process's by now.
         let targets = self.roles.targets.filter(|_| self.follows_late());

@@ -53,7 +53,7 @@ use std::panic::catch_unwind;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use xputrace_wire::message::{ARM, ARMED, DORMANT, HELLO, Message, REFUSED, demand};
+use xputrace_wire::message::{ARM, ARMED, COMING, DORMANT, HELLO, Message, REFUSED, demand};
 use xputrace_wire::region::Shape;
 use xputrace_wire::{CHAIN_VARIABLE, SOCKET_VARIABLE, VERSION};
 
@@ -62,6 +62,8 @@ const SUCCESS: c_int = 1;
 
 /// How long the program waits for a tracer at its first CUDA call.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// The same for one that has said that it is there: many programs may start at once.
+const ORDER_WITHIN: Duration = Duration::from_secs(10);
 
 /// Called by the CUDA driver in `cuInit` when `CUDA_INJECTION64_PATH` names this library.
 /// Returns when this process is armed, or dormant.
@@ -172,9 +174,11 @@ fn version(world: &World) -> u32 {
 }
 
 fn wait_for_order(socket: &Socket) -> Result<(Message, Vec<OwnedFd>), Dormant> {
-    let until = Instant::now() + ANSWER_WITHIN;
+    let began = Instant::now();
+    let mut until = began + ANSWER_WITHIN;
     loop {
         match socket.receive(until.saturating_duration_since(Instant::now())) {
+            Received::Message(order, _) if order.kind == COMING => until = began + ORDER_WITHIN,
             Received::Message(order, descriptors) if order.kind == ARM => return Ok((order, descriptors)),
             Received::Message(order, _) if order.kind == DORMANT => return Err(Dormant::NotWanted),
             Received::Closed => return Err(Dormant::NotWanted),

@@ -25,11 +25,19 @@ pub enum Received {
 const MAX_DESCRIPTORS: usize = 4;
 
 impl Socket {
-    /// Connects to `@NAME` in the abstract namespace, or to a path.
+    /// Connects to the first of these that answers: `@NAME` in the abstract namespace, a path, or
+    /// `@NAME:PATH`, of which a process in another network namespace reaches the path.
     ///
     /// # Errors
     /// Nobody listens, or not within `within`, or who listens is neither root nor the same user.
-    pub fn connect(address: &str, within: Duration) -> io::Result<Self> {
+    pub fn connect(addresses: &str, within: Duration) -> io::Result<Self> {
+        match addresses.split_once(':').filter(|_| addresses.starts_with('@')) {
+            Some((name, path)) => Self::connect_to(name, within).or_else(|_| Self::connect_to(path, within)),
+            None => Self::connect_to(addresses, within),
+        }
+    }
+
+    fn connect_to(address: &str, within: Duration) -> io::Result<Self> {
         // SAFETY: no pointers.
         let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
         if fd < 0 {

@@ -25,7 +25,8 @@ pub use xputrace_events as events;
 /// Changes whenever a layout in this crate does; both sides refuse another one.
 pub const VERSION: u32 = 2;
 
-/// Environment variable that names the tracer's socket: `@NAME` in the abstract namespace, or a path.
+/// Environment variable that names the tracer's sockets: `@NAME` in the abstract namespace, a path, or both as
+/// `@NAME:PATH`.
 pub const SOCKET_VARIABLE: &str = "XPUTRACE_SOCKET";
 
 /// Environment variable with an earlier value of `CUDA_INJECTION64_PATH`, to be chained.

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! collector                         tracer
+//!          ◀───────────────────────  COMING (at once: a tracer is here)
 //!   HELLO  ───────────────────────▶
 //!          ◀───────────────────────  ARM (+ region, + tag array where asked)   or  DORMANT
 //!   ARMED or REFUSED ─────────────▶
@@ -36,6 +37,9 @@ pub const REFUSED: u32 = 5;
 pub const DISARM: u32 = 6;
 /// The last flush is done. Text: notes, such as what was left behind in the target.
 pub const BYE: u32 = 7;
+
+/// A tracer is here and will answer: the collector may wait longer than for one that says nothing.
+pub const COMING: u32 = 8;
 
 /// Bits of the demand: options, then which calls and which activities are to be recorded.
 pub mod demand {

@@ -62,6 +62,8 @@ pub enum Loss {
     KernelMissed,
     /// Processes that ran without uprobes, most of them because they ended before those were in place.
     UnprobedProcess,
+    /// Processes that started CUDA and were not traced: none of their launches is in the result.
+    UntracedProcess,
     /// Handlers stopped by the engine's instruction limit.
     InstructionLimit,
 }
@@ -96,6 +98,7 @@ impl Loss {
         Loss::ReturnTooDeep,
         Loss::KernelMissed,
         Loss::UnprobedProcess,
+        Loss::UntracedProcess,
         Loss::InstructionLimit,
     ];
 
@@ -129,6 +132,7 @@ impl Loss {
             Loss::ReturnTooDeep => "return_too_deep",
             Loss::KernelMissed => "kernel_missed",
             Loss::UnprobedProcess => "unprobed_process",
+            Loss::UntracedProcess => "untraced_process",
             Loss::InstructionLimit => "instruction_limit",
         }
     }

@@ -91,6 +91,10 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
             "processes that ran without their uprobes, for some milliseconds or until their end",
             "name a library by its path; give the probe `#{scope: \"tree\"}`, if it has another",
         ),
+        Loss::UntracedProcess => (
+            "processes that started CUDA and were not traced: none of their launches is in the result",
+            "the notes say which and why",
+        ),
         Loss::InstructionLimit => ("handlers stopped by the instruction limit", "make the loop shorter"),
     }
 }

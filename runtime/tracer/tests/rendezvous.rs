@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand};
 use xputrace_tracer::ProcessIndex;
-use xputrace_tracer::rendezvous::{Listener, Notice};
+use xputrace_tracer::rendezvous::{Acceptor, Arrival, Heard, Listener, Missed, Notice, Order, Target, Why};
 use xputrace_wire::message::{self, Message, demand};
 use xputrace_wire::record::{self, Launch, kind, size_of_record};
 use xputrace_wire::region::{Control, PAGE, Shape};
@@ -17,7 +17,7 @@ const SHAPE: Shape = Shape { rings: 2, ring_bytes: 65_536 };
 
 /// Connects as a collector does.
 fn connect(value: &str) -> OwnedFd {
-    let name = value.strip_prefix('@').expect("an abstract name");
+    let name = value.strip_prefix('@').and_then(|it| it.split(':').next()).expect("an abstract name");
     // SAFETY: plain system calls on an address that lives through them.
     unsafe {
         let fd = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0);
@@ -57,6 +57,16 @@ fn hear(socket: &OwnedFd) -> (Message, Option<OwnedFd>) {
     }
 }
 
+/// The next collector that has connected and said hello; others before it are dropped.
+fn next(listener: &Listener) -> Option<Target> {
+    while let Some(connection) = listener.accept().unwrap() {
+        if let Heard::Hello(target) = connection.hear() {
+            return Some(target);
+        }
+    }
+    None
+}
+
 fn hello() -> Message {
     Message::new(
         message::HELLO,
@@ -71,7 +81,7 @@ fn a_collector_is_armed_and_its_records_are_read() {
     assert!(listener.accept().unwrap().is_none());
     let collector = connect(listener.value());
     say(&collector, &hello());
-    let mut target = listener.accept().unwrap().unwrap();
+    let mut target = next(&listener).expect("a collector");
     assert_eq!(
         (target.pid, target.cupti_version, target.cupti.as_str()),
         (std::process::id(), 130_001, "libcupti.so.13")
@@ -144,8 +154,68 @@ fn a_collector_of_another_version_is_named_and_strangers_are_dropped() {
     drop(silent);
     let other = connect(listener.value());
     say(&other, &Message::new(message::HELLO, &[99, 5], ""));
-    let target = listener.accept().unwrap().unwrap();
+    let target = next(&listener).expect("a collector");
     assert!(target.refusal.as_ref().unwrap().ends_with("speaks version 99 of the wire format"));
     target.leave_dormant();
     assert_eq!(hear(&other).0.kind, message::DORMANT);
+}
+
+/// Arrivals of an acceptor until there are so many.
+fn arrivals(acceptor: &Acceptor, n: usize) -> Vec<Arrival> {
+    let mut all = Vec::new();
+    while all.len() < n {
+        let mut poll = libc::pollfd { fd: acceptor.fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one live entry.
+        assert_eq!(unsafe { libc::poll(&mut poll, 1, 60_000) }, 1, "{} of {n} arrivals", all.len());
+        all.extend(acceptor.arrivals());
+    }
+    all
+}
+
+fn order(is_target: fn(u32) -> bool) -> Order {
+    let demand = Demand { calls: Calls::LAUNCHES, ..Default::default() };
+    Order { demand, mappings: false, shape: SHAPE, tags: None, is_target: Box::new(is_target) }
+}
+
+#[test]
+fn silent_peers_hold_up_nobody() {
+    let listener = Listener::new(None).unwrap();
+    let value = listener.value().to_owned();
+    let silent: Vec<OwnedFd> = (0..100).map(|_| connect(&value)).collect();
+    let collectors: Vec<OwnedFd> = (0..20).map(|_| connect(&value)).collect();
+    collectors.iter().for_each(|it| say(it, &hello()));
+    let acceptor = Acceptor::start(listener, order(|_| true)).unwrap();
+    let armed = arrivals(&acceptor, 20);
+    let mut indices: Vec<u32> =
+        armed.iter().map(|it| if let Arrival::Armed(it) = it { it.index } else { 99 }).collect();
+    indices.sort_unstable();
+    assert_eq!(indices, (0..20).collect::<Vec<_>>());
+    for it in &collectors {
+        assert_eq!([hear(it).0.kind, hear(it).0.kind], [message::COMING, message::ARM]);
+    }
+    assert_eq!(hear(&silent[99]).0.kind, message::COMING, "a tracer is there");
+}
+
+#[test]
+fn a_process_of_the_target_that_leaves_before_it_was_armed_is_told_of() {
+    let listener = Listener::new(None).unwrap();
+    drop(connect(listener.value()));
+    let acceptor = Acceptor::start(listener, order(|pid| pid == std::process::id())).unwrap();
+    let missed = arrivals(&acceptor, 1).into_iter().next();
+    let Some(Arrival::Missed(Missed { pid, why, .. })) = missed else { panic!("nothing was missed") };
+    assert_eq!((pid, why), (std::process::id(), Why::Left));
+}
+
+#[test]
+fn nobody_is_let_in_after_the_end() {
+    let listener = Listener::new(None).unwrap();
+    let value = listener.value().to_owned();
+    let first = connect(&value);
+    say(&first, &hello());
+    let mut acceptor = Acceptor::start(listener, order(|_| true)).unwrap();
+    let before = arrivals(&acceptor, 1);
+    acceptor.stop();
+    assert_eq!((before.len(), acceptor.arrivals().count()), (1, 0));
+    let path = value.split_once(':').unwrap().1;
+    assert!(!std::path::Path::new(path).exists());
 }

@@ -6,26 +6,32 @@ use crate::target::Launch;
 use anyhow::{Context, Result, anyhow};
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use xputrace_tracer::rendezvous::{DEFAULT_SHAPE, Listener, Notice, Region, Target};
+use xputrace_linux::Linux;
+use xputrace_model::loss::Loss;
+use xputrace_model::plan::Plan;
+use xputrace_tracer::rendezvous::{
+    Acceptor, Armed, Arrival, DEFAULT_SHAPE, Listener, Missed, Notice, Order, Region, TagArrays, Target, Why,
+};
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
+use xputrace_wire::status::parent_id;
 
 /// How often the rings are read while a target records.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Everything between this run and the collectors in its targets.
 pub struct Collectors {
-    listener: Listener,
+    /// Until the thread that lets collectors in has it.
+    listener: Option<Listener>,
+    acceptor: Option<Acceptor>,
     /// The collector's file, as the targets load it.
     file: PathBuf,
     /// Those that record, or have left something to be read.
     targets: Vec<Traced>,
     /// How often each process id has connected.
     generations: HashMap<u32, u32>,
-    /// Whether the system let no further collector connect when it was last asked.
-    is_full: bool,
     /// Given up when no further file can be opened: what it makes room for is saying so.
     spare: Option<File>,
     /// Of processes that are gone.
@@ -33,28 +39,55 @@ pub struct Collectors {
     rings: Vec<Vec<u8>>,
 }
 
-/// A process whose collector connected and was armed.
+/// A process whose collector connected and was sent its order.
 struct Traced {
     target: Target,
     region: Region,
     process: ProcessIndex,
+    comm: String,
+    /// Whether it has said that it records.
+    is_armed: bool,
 }
 
 impl Collectors {
-    /// Listens, and has the command load the collector.
+    /// Listens, and has the command load the collector. Nobody is let in before [`Collectors::open`].
     pub fn new(launch: &mut Launch) -> Result<Self> {
         let listener = Listener::new(launch.identity.as_ref().map(|it| it.uid))?;
         let file = launch.inject(listener.value())?;
         Ok(Collectors {
-            listener,
+            listener: Some(listener),
+            acceptor: None,
             file,
             targets: Vec::new(),
             generations: HashMap::new(),
-            is_full: false,
             spare: File::open("/dev/null").ok(),
             totals: Vec::new(),
             rings: Vec::new(),
         })
+    }
+
+    /// Attaches the launch handlers that run in Linux, and begins to let collectors in: those of `command` and its
+    /// children, whichever user they become, and of the same user's processes.
+    ///
+    /// # Errors
+    /// When the handlers cannot be attached, or the system has no thread for it.
+    pub fn open(&mut self, plan: &Plan, linux: Option<&mut Linux>, command: u32) -> Result<()> {
+        let mut tags: Option<TagArrays> = None;
+        if let (true, Some(linux)) = (plan.demand.launch_marker, linux) {
+            linux.attach_marker(plan, &self.file, marker_offset(&self.file)?)?;
+            let arrays = linux.tag_arrays()?;
+            tags = arrays.map(|it| Box::new(move |pid| it.add(pid).map_err(|it| it.to_string())) as TagArrays);
+        }
+        let order = Order {
+            demand: plan.demand,
+            mappings: plan.demand.launch_stacks,
+            shape: DEFAULT_SHAPE,
+            tags,
+            is_target: Box::new(move |pid| is_descendant(pid, command)),
+        };
+        let listener = self.listener.take().context("collectors are let in once")?;
+        self.acceptor = Some(Acceptor::start(listener, order).context("cannot start the thread that arms collectors")?);
+        Ok(())
     }
 
     /// Whether any process records, or has left something to be read.
@@ -68,69 +101,38 @@ impl Collectors {
         self.totals.iter().copied().chain(present).collect()
     }
 
-    fn accept(&mut self, running: &mut Running) {
-        self.is_full = false;
-        loop {
-            match self.listener.accept() {
-                Ok(None) => return,
-                Ok(Some(target)) => self.arm_or_undo(target, running),
-                Err(error) => {
-                    self.is_full = true;
+    fn take_arrivals(&mut self, running: &mut Running) {
+        let Some(acceptor) = &self.acceptor else { return };
+        for arrival in acceptor.arrivals().collect::<Vec<_>>() {
+            match arrival {
+                Arrival::Armed(it) => self.take_in(it, running),
+                Arrival::Missed(it) => miss(&it, running),
+                Arrival::Full(error) => {
                     self.spare = None;
-                    return running.report().fail(&format!("processes that start CUDA now are not traced: {error}"));
+                    running.report().fail(&format!("processes that start CUDA now may not be traced: {error}"));
                 }
             }
         }
     }
 
-    fn arm_or_undo(&mut self, target: Target, running: &mut Running) {
-        let pid = target.pid;
-        if let Err(error) = self.arm(target, running) {
-            running.report().note(&format!("process {pid} is not traced: {error:#}"));
-            if let Some(linux) = &mut running.state().linux {
-                linux.detach_marker(pid);
-            }
-        }
-    }
-
-    /// Arms a collector before its process goes on.
-    fn arm(&mut self, mut target: Target, running: &mut Running) -> Result<()> {
+    /// Begins to follow a process that was sent its order.
+    fn take_in(&mut self, armed: Armed, running: &mut Running) {
         running.report().collector_connected();
-        let no_cupti =
-            (target.cupti_version == 0).then(|| format!("process {} has no CUPTI: {}", target.pid, target.cupti));
-        if let Some(refusal) = target.refusal.clone().or(no_cupti) {
-            running.report().note(&refusal);
-            running.report().refusals.push(refusal);
-            target.leave_dormant();
-            return Ok(());
-        }
-        let software = is_software_gpu(&target);
+        let software = is_software_gpu(&armed.target);
         running.say_if_software(software);
-        let plan = running.plan().clone();
-        let mut state = running.state();
-        let process = ProcessIndex(state.pipeline.n_processes() as u32);
-        let mut tags = None;
-        if let (true, Some(linux)) = (plan.demand.launch_marker, &mut state.linux) {
-            tags = Some(linux.add_tag_array(target.pid)?);
-            linux.attach_marker(&plan, target.pid, &self.file, marker_offset(&self.file)?)?;
-        }
-        let tags = tags.as_ref().map(|it| it.as_raw_fd());
-        let region = target.arm(&plan.demand, plan.demand.launch_stacks, DEFAULT_SHAPE, process.0, tags)?;
-        let info = self.describe(&target);
-        drop(state);
-        running.add_process(info, target.thread_ids(), software);
-        self.targets.push(Traced { target, region, process });
-        Ok(())
+        let info = self.describe(&armed);
+        let Armed { target, region, comm, thread_ids, index } = armed;
+        running.add_process(info, thread_ids, software);
+        self.targets.push(Traced { target, region, process: ProcessIndex(index), comm, is_armed: false });
     }
 
-    fn describe(&mut self, target: &Target) -> ProcessInfo {
-        let comm = std::fs::read_to_string(format!("/proc/{}/comm", target.pid)).unwrap_or_default();
+    fn describe(&mut self, Armed { target, comm, .. }: &Armed) -> ProcessInfo {
         let seen = self.generations.entry(target.pid).or_default();
         let generation = std::mem::replace(seen, *seen + 1);
         ProcessInfo {
             pid: target.pid,
             pid_in_target: if target.pid_in_target == target.pid { 0 } else { target.pid_in_target },
-            comm: comm.trim().into(),
+            comm: comm.clone(),
             generation,
         }
     }
@@ -160,8 +162,10 @@ impl Collectors {
         running.end_process(process, totals);
     }
 
-    /// Asks every collector for its last flush; they answer with a bye.
-    pub fn disarm(&mut self) {
+    /// Lets nobody in any more, and asks every collector for its last flush; they answer with a bye.
+    pub fn disarm(&mut self, running: &mut Running) {
+        self.acceptor.iter_mut().for_each(Acceptor::stop);
+        self.take_arrivals(running);
         self.targets.iter_mut().for_each(|it| it.target.disarm());
     }
 
@@ -174,24 +178,22 @@ impl Collectors {
 }
 
 impl Source for Collectors {
-    /// The listener is left out where nobody can be let in: it stays readable then.
     fn descriptors(&self, _running: &Running) -> Vec<RawFd> {
-        let listener = (!self.is_full).then(|| self.listener.fd());
-        listener.into_iter().chain(self.targets.iter().map(|it| it.target.fd())).collect()
+        self.acceptor.iter().map(Acceptor::fd).chain(self.targets.iter().map(|it| it.target.fd())).collect()
     }
 
     fn due_in(&self) -> Option<Duration> {
         self.is_recording().then_some(DRAIN_INTERVAL)
     }
 
-    /// Arms new collectors, hears what they say, and drains every ring.
+    /// Takes new processes in, hears what collectors say, and drains every ring.
     fn step(&mut self, running: &mut Running) -> Result<Progress> {
-        self.accept(running);
+        self.take_arrivals(running);
         let mut is_busy = false;
         let mut at = 0;
         while at < self.targets.len() {
             is_busy |= self.drain(at, running);
-            match hear(&mut self.targets[at].target, running) {
+            match hear(&mut self.targets[at], running) {
                 Hearing::GoesOn => at += 1,
                 Hearing::IsOver => self.part_with(at, running),
             }
@@ -207,23 +209,75 @@ enum Hearing {
 }
 
 /// What a collector has said since.
-fn hear(target: &mut Target, running: &mut Running) -> Hearing {
-    while let Some(notice) = target.poll() {
+fn hear(traced: &mut Traced, running: &mut Running) -> Hearing {
+    while let Some(notice) = traced.target.poll() {
         match notice {
-            Notice::Armed { notes, .. } => notes.iter().for_each(|it| running.report().note(it)),
+            Notice::Armed { notes, .. } => {
+                traced.is_armed = true;
+                notes.iter().for_each(|it| running.report().note(it));
+            }
             Notice::Refused { reason, .. } => {
-                running.report().note(&reason);
-                running.report().refusals.push(reason);
+                refuse(reason, running);
                 return Hearing::IsOver;
             }
             Notice::Bye { notes } => {
                 notes.iter().for_each(|it| running.report().note(it));
                 return Hearing::IsOver;
             }
-            Notice::Closed => return Hearing::IsOver,
+            Notice::Closed => {
+                if !traced.is_armed {
+                    let Traced { target: Target { pid, .. }, comm, .. } = traced;
+                    untraced(&format!("process {pid} ({comm}) went on before it was armed"), running);
+                }
+                return Hearing::IsOver;
+            }
         }
     }
     Hearing::GoesOn
+}
+
+/// A process whose collector connected and was not sent an order.
+fn miss(missed: &Missed, running: &mut Running) {
+    let Missed { pid, uid, comm, why } = missed;
+    let reason = match why {
+        Why::Refused(reason) => {
+            running.report().collector_connected();
+            return refuse(reason.clone(), running);
+        }
+        Why::OtherUser => "belongs to another user and is not a child of the command".to_owned(),
+        Why::Silent => "connected and said nothing for 10 s".to_owned(),
+        Why::Left => "left before it could be armed: it was killed, or takes no orders from this user".to_owned(),
+        Why::Failed(reason) => reason.clone(),
+    };
+    untraced(&format!("process {pid} ({comm}, user {uid}) {reason}"), running);
+}
+
+fn refuse(reason: String, running: &mut Running) {
+    running.report().refusals.push(reason.clone());
+    untraced(&reason, running);
+}
+
+/// Counts a process of whose launches nothing is known, and says why.
+fn untraced(why: &str, running: &mut Running) {
+    running.state().losses.add(Loss::UntracedProcess, 1);
+    running.report().note(&format!("not traced: {why}"));
+}
+
+/// Whether a process has `ancestor` above it, as far as its parents still live.
+fn is_descendant(mut pid: u32, ancestor: u32) -> bool {
+    /// A chain of parents is shorter; ids that are reused meanwhile could make a circle.
+    const MOST_PARENTS: usize = 256;
+    for _ in 0..MOST_PARENTS {
+        if pid == ancestor {
+            return true;
+        }
+        let parent = std::fs::read_to_string(format!("/proc/{pid}/status")).ok().and_then(|it| parent_id(&it));
+        match parent {
+            Some(parent) if parent > 1 => pid = parent,
+            _ => return false,
+        }
+    }
+    false
 }
 
 /// Whether the CUPTI that a process found is the software GPU's: all its libraries are one file,

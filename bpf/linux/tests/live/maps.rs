@@ -192,7 +192,7 @@ fn tag_arrays_are_shared_pages_of_one_process() {
 #[test]
 fn a_process_that_is_not_armed_after_all_leaves_no_tags() {
     need_root!();
-    assert_eq!(tags_left(Linux::detach_marker), 0);
+    assert_eq!(tags_left(Linux::remove_tag_array), 0);
 }
 
 /// What 40 calls of the marker, each adding 1, leave in a tag after `change`.
@@ -224,9 +224,9 @@ fn tags_left(change: impl Fn(&mut Linux, u32)) -> u64 {
     let mut linux = Linux::load(&plan).unwrap();
     let mut child = StoppedChild::spawn(&words(&["work", "40"]), &[], None).unwrap();
     assert!(linux.attach(&plan, &child.scope()).probes.is_empty(), "the marker is attached apart");
-    let array = linux.add_tag_array(child.pid()).unwrap();
+    let array = linux.tag_arrays().unwrap().unwrap().add(child.pid()).unwrap();
     let offset = symbol_offset(&target(), "work");
-    assert_eq!(linux.attach_marker(&plan, child.pid(), &target(), offset).unwrap(), 1);
+    assert_eq!(linux.attach_marker(&plan, &target(), offset).unwrap(), 1);
     change(&mut linux, child.pid());
     child.wait().unwrap();
     let len = 16 * xputrace_model::plan::TAG_SLOTS as usize;

@@ -9,6 +9,7 @@ use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
 use xputrace_bytecode::probe::{Frames, Machine, Reader, SCRATCH_BYTES, TaskId, pt_regs};
 use xputrace_bytecode::{Label, helper};
 use xputrace_model::loss::Loss;
+use xputrace_model::schema::Event;
 
 /// Registers of the collector's marker function: the context's words, and the tag's slot.
 const MARKER_CONTEXT: i16 = pt_regs::ARGUMENTS[0];
@@ -195,10 +196,12 @@ impl Emitter<'_, '_> {
 
     /// Leaves out processes that are not the target's, where the program runs in others too.
     fn only_targets(&mut self) {
-        if !self.handler.options.scope().is_filtered(self.handler.event) {
-            return;
-        }
-        let targets = self.build.targets_map();
+        let targets = match self.handler.event {
+            // The marker is in every process that has the collector. Those of this run have a tag array.
+            Event::Launch if self.engine == Engine::Linux => self.build.tags_map(),
+            event if self.handler.options.scope().is_filtered(event) => self.build.targets_map(),
+            _ => return,
+        };
         self.task_id(TaskId::Process);
         self.asm.stx(Size::W, Reg::FP, SCRATCH, Reg::R0);
         self.lookup(targets, SCRATCH);

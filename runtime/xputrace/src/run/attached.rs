@@ -113,7 +113,7 @@ impl Attached {
     /// Asks the collectors for their last flush and waits for it, within bounds.
     fn part_with_collectors(&mut self) -> Result<()> {
         let Some(collectors) = &mut self.sources.collectors else { return Ok(()) };
-        collectors.disarm();
+        collectors.disarm(&mut self.running);
         let until = deadline(FAREWELL);
         let ended_by = self.sources.keyboard.ended_by();
         while self.sources.is_recording() && Instant::now() < until && self.sources.keyboard.ended_by() == ended_by {

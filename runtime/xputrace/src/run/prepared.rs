@@ -86,6 +86,7 @@ impl Prepared {
             return Ok(Attached::over_before_it_began(self.running, self.target));
         }
         let linux = self.attach_probes()?;
+        self.let_collectors_in()?;
         // What `begin` printed stands above what the command prints.
         self.running.flush();
         let sources = Sources {
@@ -97,6 +98,12 @@ impl Prepared {
             target: self.target,
         };
         Attached::begin(self.running, sources)
+    }
+
+    fn let_collectors_in(&mut self) -> Result<()> {
+        let (Some(collectors), Target::Command(command)) = (&mut self.collectors, &self.target) else { return Ok(()) };
+        let plan = self.running.plan().clone();
+        collectors.open(&plan, self.running.state().linux.as_mut(), command.pid())
     }
 
     fn attach_probes(&mut self) -> Result<LinuxEvents> {

@@ -44,6 +44,11 @@ impl Command {
         Command { watched: Processes::of_command(child.pid()), child, status: None }
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
     /// The process, and what it will load.
     pub fn scope(&self) -> Scope {
         self.child.scope()

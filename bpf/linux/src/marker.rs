@@ -1,0 +1,35 @@
+//! What the launch handlers that run in Linux share with the collectors: an array of tags for each
+//! process, made on whichever thread arms the process.
+
+use crate::error::Error;
+use crate::load;
+use crate::sys;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use xputrace_bytecode::image::MapSpec;
+
+/// The map of a plan's tag arrays, by process id.
+///
+/// A process without an array is not the run's: launch handlers leave it out.
+#[derive(Debug)]
+pub struct TagArrays {
+    by_process: OwnedFd,
+    spec: MapSpec,
+}
+
+impl TagArrays {
+    pub(crate) fn new(by_process: OwnedFd, spec: MapSpec) -> Self {
+        TagArrays { by_process, spec }
+    }
+
+    /// A process's array. It can be mapped, and belongs to this process alone; one that its id had before is
+    /// replaced.
+    ///
+    /// # Errors
+    /// When the system has no room for it.
+    pub fn add(&self, pid: u32) -> Result<OwnedFd, Error> {
+        let (_, array) = load::create_inner(&self.spec)?;
+        sys::map_update(self.by_process.as_fd(), &pid.to_ne_bytes(), &array.as_raw_fd().to_ne_bytes(), 0)
+            .map_err(|answer| Error::Map { operation: "register a process in", map: self.spec.name.clone(), answer })?;
+        Ok(array)
+    }
+}

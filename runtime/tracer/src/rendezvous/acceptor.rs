@@ -1,0 +1,274 @@
+//! The thread that lets collectors in and arms them.
+//!
+//! A program stands still in its first CUDA call until its collector is armed or gives up, so
+//! nothing here waits for anybody: peers that connect and say nothing are kept aside, and what
+//! there is to report goes through a channel.
+
+use super::RendezvousError;
+use super::listener::{Connection, Heard, Listener};
+use super::region::Region;
+use super::socket::{Peer, readable};
+use super::target::Target;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use xputrace_model::plan::Demand;
+use xputrace_wire::region::Shape;
+
+/// How long a peer may be silent. It holds up nobody.
+const SILENCE: Duration = Duration::from_secs(10);
+/// Silent peers kept at a time; of more, the one that came first is let go.
+const MOST_SILENT: usize = 1024;
+/// Until the next attempt, where the system lets no further peer connect.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// Makes the tag array of a process, by its id.
+pub type TagArrays = Box<dyn FnMut(u32) -> Result<OwnedFd, String> + Send>;
+
+/// What every collector of a run is asked for.
+pub struct Order {
+    pub demand: Demand,
+    /// Whether the collector sends its list of executable mappings.
+    pub mappings: bool,
+    pub shape: Shape,
+    /// Where the demand has a launch marker.
+    pub tags: Option<TagArrays>,
+    /// Whether a process is the target's, whichever user it has become.
+    pub is_target: Box<dyn Fn(u32) -> bool + Send>,
+}
+
+/// What became of a peer.
+pub enum Arrival {
+    Armed(Armed),
+    Missed(Missed),
+    /// The system lets nobody connect for the moment.
+    Full(RendezvousError),
+}
+
+/// A collector that was sent its order.
+pub struct Armed {
+    pub target: Target,
+    pub region: Region,
+    /// Number of the process in this run, in order of arrival.
+    pub index: u32,
+    pub comm: String,
+    /// As [`Target::thread_ids`] when it was armed.
+    pub thread_ids: Vec<(u32, u32)>,
+}
+
+/// A process that is not traced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missed {
+    pub pid: u32,
+    pub uid: u32,
+    pub comm: String,
+    pub why: Why,
+}
+
+/// Why a process is not traced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It belongs to another user and is not a child of the command.
+    OtherUser,
+    /// It connected and said nothing.
+    Silent,
+    /// It left before it said what it is: its collector does not trust us, or it was killed.
+    Left,
+    /// It cannot be: no CUPTI, another version of the collector.
+    Refused(String),
+    /// Something failed here.
+    Failed(String),
+}
+
+/// The thread, seen from outside. Dropping this ends it.
+pub struct Acceptor {
+    arrivals: Receiver<Arrival>,
+    /// The thread writes a byte for each arrival, and ends when this is closed.
+    signal: UnixStream,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Acceptor {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When the system has no descriptors or no thread for it.
+    pub fn start(listener: Listener, order: Order) -> std::io::Result<Self> {
+        let (signal, other) = UnixStream::pair()?;
+        signal.set_nonblocking(true)?;
+        other.set_nonblocking(true)?;
+        let (sender, arrivals) = channel();
+        let work =
+            Work { listener, order, silent: Vec::new(), n_armed: 0, is_full: false, arrivals: sender, signal: other };
+        let thread = std::thread::Builder::new().name("xputrace-accept".into()).spawn(move || work.run())?;
+        Ok(Acceptor { arrivals, signal, thread: Some(thread) })
+    }
+
+    /// Readable when there are arrivals.
+    pub fn fd(&self) -> RawFd {
+        self.signal.as_raw_fd()
+    }
+
+    /// What has happened since this was last asked. Never blocks.
+    pub fn arrivals(&self) -> impl Iterator<Item = Arrival> + '_ {
+        let mut bytes = [0; 256];
+        while (&self.signal).read(&mut bytes).is_ok_and(|n| n == bytes.len()) {}
+        self.arrivals.try_iter()
+    }
+}
+
+impl Acceptor {
+    /// Ends the thread: nobody is let in any more. What it did until then is still to be asked for.
+    pub fn stop(&mut self) {
+        let _ = self.signal.shutdown(std::net::Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A peer that has said nothing yet.
+struct Silent {
+    connection: Connection,
+    since: Instant,
+    /// Asked when it came: it may have ended when it leaves.
+    is_target: bool,
+}
+
+/// What the thread works on.
+struct Work {
+    listener: Listener,
+    order: Order,
+    /// Those that have said nothing yet, in order of arrival.
+    silent: Vec<Silent>,
+    n_armed: u32,
+    /// Whether the system let nobody connect when it was last asked.
+    is_full: bool,
+    arrivals: Sender<Arrival>,
+    signal: UnixStream,
+}
+
+impl Work {
+    fn run(mut self) {
+        while self.wait() {
+            self.accept();
+            self.hear();
+            self.let_go_of_silent();
+        }
+    }
+
+    /// Sleeps until there is something to do; false when the run is over.
+    fn wait(&self) -> bool {
+        let signal = self.signal.as_raw_fd();
+        let listening = self.listener.fds().filter(|_| !self.is_full);
+        let fds: Vec<RawFd> =
+            [signal].into_iter().chain(listening).chain(self.silent.iter().map(|it| it.connection.fd())).collect();
+        let oldest =
+            self.silent.first().map(|it| SILENCE.saturating_sub(it.since.elapsed()) + Duration::from_millis(1));
+        let limit = if self.is_full { Some(RETRY) } else { oldest };
+        !readable(&fds, limit).contains(&signal)
+    }
+
+    fn accept(&mut self) {
+        let was_full = std::mem::take(&mut self.is_full);
+        loop {
+            match self.listener.accept() {
+                Ok(None) => return,
+                Ok(Some(peer)) => self.let_in(peer),
+                Err(error) => {
+                    self.is_full = true;
+                    if !was_full {
+                        self.report(Arrival::Full(error));
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn let_in(&mut self, connection: Connection) {
+        let peer = connection.peer();
+        let is_target = (self.order.is_target)(peer.pid);
+        if !self.listener.allows(peer) && !is_target {
+            connection.leave_dormant();
+            return self.miss(peer, Why::OtherUser);
+        }
+        connection.ask_to_wait();
+        if self.silent.len() == MOST_SILENT {
+            let oldest = self.silent.remove(0);
+            self.miss(oldest.connection.peer(), Why::Silent);
+        }
+        self.silent.push(Silent { connection, since: Instant::now(), is_target });
+    }
+
+    fn hear(&mut self) {
+        for Silent { connection, since, is_target } in std::mem::take(&mut self.silent) {
+            let peer = connection.peer();
+            match connection.hear() {
+                Heard::Nothing(connection) => self.silent.push(Silent { connection, since, is_target }),
+                Heard::Hello(target) => self.arm(target),
+                Heard::Gone if is_target => self.miss(peer, Why::Left),
+                Heard::Gone => {}
+            }
+        }
+    }
+
+    fn let_go_of_silent(&mut self) {
+        let n_late = self.silent.partition_point(|it| it.since.elapsed() >= SILENCE);
+        let late: Vec<_> = self.silent.drain(..n_late).map(|it| it.connection.peer()).collect();
+        late.into_iter().for_each(|peer| self.miss(peer, Why::Silent));
+    }
+
+    fn arm(&mut self, mut target: Target) {
+        let peer = Peer { pid: target.pid, uid: target.uid };
+        let no_cupti =
+            (target.cupti_version == 0).then(|| format!("process {} has no CUPTI: {}", target.pid, target.cupti));
+        if let Some(refusal) = target.refusal.clone().or(no_cupti) {
+            target.leave_dormant();
+            return self.miss(peer, Why::Refused(refusal));
+        }
+        match self.send_order(&mut target) {
+            Ok(region) => {
+                let index = self.n_armed;
+                self.n_armed += 1;
+                let (comm, thread_ids) = (comm_of(target.pid), target.thread_ids());
+                self.report(Arrival::Armed(Armed { target, region, index, comm, thread_ids }));
+            }
+            Err(reason) => {
+                target.leave_dormant();
+                self.miss(peer, Why::Failed(reason));
+            }
+        }
+    }
+
+    fn send_order(&mut self, target: &mut Target) -> Result<Region, String> {
+        let Order { demand, mappings, shape, tags, .. } = &mut self.order;
+        let tags = tags.as_mut().map(|make| make(target.pid)).transpose()?;
+        let tags = tags.as_ref().map(AsRawFd::as_raw_fd);
+        target.arm(demand, *mappings, *shape, self.n_armed, tags).map_err(|it| it.to_string())
+    }
+
+    fn miss(&self, Peer { pid, uid }: Peer, why: Why) {
+        self.report(Arrival::Missed(Missed { pid, uid, comm: comm_of(pid), why }));
+    }
+
+    fn report(&self, arrival: Arrival) {
+        // Whoever no longer listens is about to end this thread.
+        let _ = self.arrivals.send(arrival);
+        // Where there is no room, earlier bytes say it.
+        let _ = (&self.signal).write(&[1]);
+    }
+}
+
+fn comm_of(pid: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().into()
+}

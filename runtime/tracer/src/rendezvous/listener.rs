@@ -1,0 +1,183 @@
+//! Where collectors connect, and who may.
+
+use super::socket::{Peer, Received, bind_abstract, bind_path, listen, peer, private_directory, random, receive, send};
+use super::socket::{accept, seqpacket};
+use super::target::Target;
+use super::{RendezvousError, failed};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+use xputrace_wire::message::{self, Message};
+
+/// The sockets that collectors find through [`xputrace_wire::SOCKET_VARIABLE`]: a name in the abstract namespace,
+/// and a path beside it, which processes in other network namespaces reach.
+#[derive(Debug)]
+pub struct Listener {
+    sockets: Vec<OwnedFd>,
+    value: String,
+    /// Removed on drop, with its directory.
+    path: Option<PathBuf>,
+    allowed_uids: Vec<u32>,
+}
+
+impl Listener {
+    /// Listens on a fresh abstract name, and on a socket in a fresh directory under
+    /// `XDG_RUNTIME_DIR` or `/tmp`. One of the two is enough.
+    ///
+    /// `also_uid` may connect beside root and the tracer's own user: the invoking user, when the
+    /// program runs as that.
+    ///
+    /// # Errors
+    /// When neither kind of socket can be made.
+    pub fn new(also_uid: Option<u32>) -> Result<Listener, RendezvousError> {
+        let name = format!("xputrace-{}-{:016x}", std::process::id(), random());
+        // SAFETY: no arguments, cannot fail.
+        let own = unsafe { libc::geteuid() };
+        let allowed_uids = [0, own].into_iter().chain(also_uid).collect();
+        match (on_abstract(&name), on_path(&name)) {
+            (Ok(first), Ok((second, path))) => Ok(Listener {
+                sockets: vec![first, second],
+                value: format!("@{name}:{}", path.display()),
+                path: Some(path),
+                allowed_uids,
+            }),
+            (Ok(only), Err(_)) => {
+                Ok(Listener { sockets: vec![only], value: format!("@{name}"), path: None, allowed_uids })
+            }
+            (Err(_), Ok((only, path))) => {
+                Ok(Listener { sockets: vec![only], value: path.display().to_string(), path: Some(path), allowed_uids })
+            }
+            (Err(error), Err(_)) => Err(error),
+        }
+    }
+
+    /// The value for [`xputrace_wire::SOCKET_VARIABLE`].
+    pub fn value(&self) -> &str {
+        &self.value
+    }
+
+    /// Readable when a collector wants to connect.
+    pub fn fds(&self) -> impl Iterator<Item = RawFd> + '_ {
+        self.sockets.iter().map(AsRawFd::as_raw_fd)
+    }
+
+    /// The next collector that wants to connect; `None` when there is none. Never blocks.
+    ///
+    /// # Errors
+    /// When the system refuses another connection. The peer goes on waiting for one then, and
+    /// [`Listener::fds`] stay readable.
+    pub fn accept(&self) -> Result<Option<Connection>, RendezvousError> {
+        for listening in &self.sockets {
+            while let Some(socket) = accept(listening).map_err(|it| failed("accept a collector's connection", it))? {
+                if let Some(peer) = peer(&socket) {
+                    return Ok(Some(Connection { socket, peer }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether this user's processes may connect, whatever they are.
+    pub fn allows(&self, peer: Peer) -> bool {
+        self.allowed_uids.contains(&peer.uid)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = std::fs::remove_file(path);
+            let _ = path.parent().map(std::fs::remove_dir);
+        }
+    }
+}
+
+fn on_abstract(name: &str) -> Result<OwnedFd, RendezvousError> {
+    let context = |it| failed(format!("listen on @{name} for the collectors"), it);
+    let socket = seqpacket().map_err(context)?;
+    bind_abstract(&socket, name).and_then(|()| listen(&socket)).map_err(context)?;
+    Ok(socket)
+}
+
+fn on_path(name: &str) -> Result<(OwnedFd, PathBuf), RendezvousError> {
+    let path = private_directory(name)?.join("socket");
+    let context = |it| failed(format!("listen on {} for the collectors", path.display()), it);
+    let socket = seqpacket().map_err(context)?;
+    bind_path(&socket, &path).and_then(|()| listen(&socket)).map_err(context)?;
+    Ok((socket, path))
+}
+
+/// A peer that has connected and said nothing yet.
+#[derive(Debug)]
+pub struct Connection {
+    socket: OwnedFd,
+    peer: Peer,
+}
+
+/// What a peer's first word was.
+#[derive(Debug)]
+pub enum Heard {
+    /// Nothing yet.
+    Nothing(Connection),
+    Hello(Target),
+    /// It is gone, or is no collector.
+    Gone,
+}
+
+impl Connection {
+    pub fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    /// Readable when there is something to hear.
+    pub fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// Tells the peer that a tracer is here and that its order will come.
+    pub fn ask_to_wait(&self) {
+        let _ = send(&self.socket, &Message::new(message::COMING, &[], ""), &[]);
+    }
+
+    /// Nothing is wanted of this process.
+    pub fn leave_dormant(self) {
+        let _ = send(&self.socket, &Message::new(message::DORMANT, &[], ""), &[]);
+    }
+
+    /// Hears the peer's first word. Never blocks.
+    pub fn hear(self) -> Heard {
+        match receive(&self.socket) {
+            Received::Message(hello) if hello.kind == message::HELLO => {
+                Heard::Hello(Target::new(self.socket, self.peer, hello))
+            }
+            Received::Nothing => Heard::Nothing(self),
+            Received::Message(_) | Received::Closed => Heard::Gone,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn another_user_can_connect_by_path_and_change_nothing() {
+        use std::os::unix::fs::PermissionsExt;
+        let listener = Listener::new(None).unwrap();
+        let (name, path) = listener.value().split_once(':').unwrap();
+        assert!(name.starts_with('@'));
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        let (path, directory) = (Path::new(path), Path::new(path).parent().unwrap().to_path_buf());
+        assert_eq!((mode(path) & 0o222, mode(&directory) & 0o077), (0o222, 0o011));
+        drop(listener);
+        assert!(!directory.exists());
+    }
+
+    #[test]
+    fn an_accept_that_fails_is_no_silence() {
+        let sockets = vec![seqpacket().unwrap()];
+        let listener = Listener { sockets, value: String::new(), path: None, allowed_uids: Vec::new() };
+        let error = listener.accept().unwrap_err();
+        assert!(error.to_string().contains("accept a collector's connection"), "{error}");
+    }
+}

@@ -1,0 +1,46 @@
+//! The tracer's side of `wire::message`: finds the collectors, arms them, reads their rings.
+//!
+//! ```text
+//!           thread "xputrace-accept"              whoever drains
+//! Listener ─accept─▶ Connection ─HELLO─▶ Target ─arm─▶ Arrival ─▶ Region ─take─▶ bytes for the pipeline
+//! ```
+//! A program waits in its first CUDA call until it is armed, so arming has a thread of its own
+//! ([`Acceptor`]) that neither output nor a silent peer can hold up.
+//!
+//! The one module with sockets, shared memory and `unsafe`. What comes from a target is untrusted.
+#![allow(unsafe_code, reason = "sockets and shared memory are system calls on raw memory")]
+
+mod acceptor;
+mod listener;
+mod region;
+mod socket;
+mod target;
+
+pub use acceptor::{Acceptor, Armed, Arrival, Missed, Order, TagArrays, Why};
+pub use listener::{Connection, Heard, Listener};
+pub use region::{Marks, Region};
+pub use socket::Peer;
+pub use target::{Notice, Target};
+
+use std::io;
+use xputrace_wire::region::Shape;
+
+/// What failed between tracer and collectors.
+#[derive(Debug, thiserror::Error)]
+#[error("{attempted}: {answer}")]
+pub struct RendezvousError {
+    /// What was attempted, on what.
+    pub attempted: String,
+    /// What the system answered.
+    pub answer: io::Error,
+}
+
+/// How often an armed collector flushes CUPTI's buffers.
+pub const FLUSH_MILLIS: u64 = 100;
+
+/// Rings and bytes a ring of a usual target: 64 threads, 1 MiB each, touched as they fill.
+pub const DEFAULT_SHAPE: Shape = Shape { rings: 64, ring_bytes: 1 << 20 };
+
+fn failed(attempted: impl Into<String>, answer: io::Error) -> RendezvousError {
+    RendezvousError { attempted: attempted.into(), answer }
+}

@@ -1,0 +1,169 @@
+//! The memory shared with one target. Its content is written by the target and so untrusted: sizes
+//! come from our own shape, bytes are copied before they are read.
+
+use super::socket::checked;
+use crate::pipeline::CollectorTotals;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+use xputrace_wire::region::{Control, PAGE, Shape};
+use xputrace_wire::ring::{Reader, RingHeader};
+
+/// The memory shared with one target.
+#[derive(Debug)]
+pub struct Region {
+    base: NonNull<u8>,
+    shape: Shape,
+    readers: Vec<Reader>,
+    broken_rings: u64,
+}
+
+// SAFETY: the mapping belongs to this value alone on our side and is not tied to a thread.
+unsafe impl Send for Region {}
+
+/// Looks at the rings' positions until two agree.
+const MOST_LOOKS: usize = 4;
+
+/// How far each ring had been written at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marks(Vec<u64>);
+
+impl Region {
+    pub(super) fn map(memory: &OwnedFd, shape: Shape) -> io::Result<Region> {
+        if !shape.is_sound() {
+            return Err(io::Error::other(format!("unsound sizes: {shape:?}")));
+        }
+        // SAFETY: a fresh mapping of a descriptor that is at least this long and sealed against shrinking.
+        let at = unsafe {
+            let flags = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(std::ptr::null_mut(), shape.size(), flags, libc::MAP_SHARED, memory.as_raw_fd(), 0)
+        };
+        let base = NonNull::new(at.cast::<u8>()).filter(|_| at != libc::MAP_FAILED);
+        let base = base.ok_or_else(io::Error::last_os_error)?;
+        let readers = (0..shape.rings).map(|ring| reader(base, shape, ring)).collect();
+        let region = Region { base, shape, readers, broken_rings: 0 };
+        region.control().armed.store(1, Ordering::Release);
+        Ok(region)
+    }
+
+    /// How far the rings that are in use have been written, as of now. Where writers pause for
+    /// as long as looking at them takes, of one moment: no record then lacks what another thread
+    /// wrote before it, such as the kernels of a flush.
+    pub fn marks(&self) -> Marks {
+        let look = || Marks(self.readers[..self.rings_used()].iter().map(Reader::mark).collect());
+        let mut marks = look();
+        for _ in 0..MOST_LOOKS {
+            let again = look();
+            if again == marks {
+                break;
+            }
+            marks = again;
+        }
+        marks
+    }
+
+    /// The bytes up to the marks, by ring: one drain for [`crate::Pipeline::feed`]. Kernels may
+    /// still precede their launch (its call returns later); the pipeline waits for that.
+    pub fn take(&mut self, marks: &Marks) -> Vec<Vec<u8>> {
+        let mut rings = vec![Vec::new(); marks.0.len()];
+        self.take_into(marks, &mut rings);
+        rings
+    }
+
+    /// The same into buffers that are reused: each is emptied first.
+    pub fn take_into(&mut self, marks: &Marks, rings: &mut Vec<Vec<u8>>) {
+        rings.resize_with(marks.0.len(), Vec::new);
+        for ((reader, mark), out) in self.readers.iter_mut().zip(&marks.0).zip(rings) {
+            out.clear();
+            self.broken_rings += u64::from(!reader.take(*mark, out));
+        }
+    }
+
+    /// The collector's own totals as of now.
+    pub fn totals(&self) -> CollectorTotals {
+        CollectorTotals::of(self.control(), self.broken_rings)
+    }
+
+    fn rings_used(&self) -> usize {
+        (self.control().rings_claimed.load(Ordering::Acquire) as usize).min(self.readers.len())
+    }
+
+    fn control(&self) -> &Control {
+        // SAFETY: the first page of the mapping, page-aligned; all fields are atomics, so the
+        // target may write them at any time.
+        unsafe { self.base.cast::<Control>().as_ref() }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        self.control().armed.store(0, Ordering::Release);
+        self.readers.clear();
+        // SAFETY: the mapping that `map` made, with its size; its readers are gone.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.shape.size()) };
+    }
+}
+
+fn reader(base: NonNull<u8>, shape: Shape, ring: u32) -> Reader {
+    // SAFETY: ring headers and data lie within the mapping by `Shape::size`, and the readers
+    // are dropped with the mapping; nobody else reads.
+    unsafe {
+        let header = base.as_ptr().add(shape.ring_offset(ring));
+        Reader::new(header.cast::<RingHeader>(), header.add(PAGE), shape.ring_bytes)
+    }
+}
+/// Shared memory that neither side can shrink or grow.
+pub(super) fn sealed_memory(size: usize) -> io::Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: a NUL-terminated name; the descriptor is owned from here on.
+    let fd = unsafe { checked(libc::memfd_create(c"xputrace".as_ptr(), flags)).map(|fd| OwnedFd::from_raw_fd(fd)) }?;
+    let file = File::from(fd);
+    file.set_len(size as u64)?;
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: plain system call.
+    checked(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+    Ok(file.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::sync::atomic::AtomicU64;
+
+    const SMALL: Shape = Shape { rings: 2, ring_bytes: 4096 };
+
+    proptest! {
+        /// The control page, the rings' positions and their bytes are whatever a target leaves there.
+        #[test]
+        fn any_words_in_shared_memory_are_survived(
+            writes in proptest::collection::vec((0usize..PAGE / 8 * 5, prop_oneof![any::<u64>(), 0u64..10_000]), 1..40),
+        ) {
+            let mut region = Region::map(&sealed_memory(SMALL.size()).unwrap(), SMALL).unwrap();
+            let word = |region: &Region, at: usize| {
+                // SAFETY: an aligned word of the mapping, which is `SMALL.size()` bytes: five pages.
+                unsafe { AtomicU64::from_ptr(region.base.as_ptr().cast::<u64>().add(at)) }.as_ptr()
+            };
+            let mut broken = 0;
+            for (at, value) in writes {
+                // SAFETY: as above; nobody else has the mapping.
+                unsafe { word(&region, at).write_volatile(value) };
+                let marks = region.marks();
+                prop_assert!(marks.0.len() <= SMALL.rings as usize);
+                let rings = region.take(&marks);
+                prop_assert!(rings.iter().all(|it| it.len() <= SMALL.ring_bytes as usize));
+                prop_assert!(region.totals().broken_rings >= broken);
+                broken = region.totals().broken_rings;
+            }
+        }
+    }
+
+    #[test]
+    fn memory_is_sealed() {
+        let memory = sealed_memory(8192).unwrap();
+        let file = File::from(memory);
+        assert!(file.set_len(4096).is_err() && file.set_len(16384).is_err());
+    }
+}

@@ -1,0 +1,181 @@
+//! The system calls on sockets: names, credentials, packets with descriptors.
+
+use super::{RendezvousError, failed};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use xputrace_wire::message::{self, Message};
+
+pub(super) fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+pub(super) fn random() -> u64 {
+    let mut bytes = [0u8; 8];
+    // SAFETY: eight writable bytes. A short answer leaves zeros; the name is unique by pid anyway.
+    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    u64::from_le_bytes(bytes)
+}
+
+pub(super) fn seqpacket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: plain system call; the descriptor is owned from here on.
+    unsafe { checked(libc::socket(libc::AF_UNIX, kind, 0)).map(|fd| OwnedFd::from_raw_fd(fd)) }
+}
+
+pub(super) fn bind_abstract(socket: &OwnedFd, name: &str) -> io::Result<()> {
+    bind(socket, &[b"\0", name.as_bytes()].concat())
+}
+
+pub(super) fn bind_path(socket: &OwnedFd, path: &Path) -> io::Result<()> {
+    use std::os::unix::ffi::OsStrExt;
+    // Any user may connect (the peer's id is asked for then). By the mask, as changing the rights
+    // of a path could be made to change those of another file.
+    // SAFETY: cannot fail; the tracer has one thread when it begins to listen.
+    let before = unsafe { libc::umask(0) };
+    let answer = bind(socket, &[path.as_os_str().as_bytes(), b"\0"].concat());
+    // SAFETY: as above.
+    unsafe { libc::umask(before) };
+    answer
+}
+
+pub(super) fn bind(socket: &OwnedFd, name: &[u8]) -> io::Result<()> {
+    // SAFETY: an all-zero sockaddr_un is valid.
+    let mut address: libc::sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
+    if name.len() > address.sun_path.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+    }
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (to, from) in address.sun_path.iter_mut().zip(name) {
+        *to = *from as libc::c_char;
+    }
+    let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + name.len();
+    // SAFETY: the address lives through the call and is at least `len` bytes.
+    checked(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len as libc::socklen_t) })?;
+    Ok(())
+}
+
+/// The next connection, if one waits.
+pub(super) fn accept(listening: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    loop {
+        let nobody = std::ptr::null_mut();
+        // SAFETY: a listening socket; no address is asked for.
+        let fd = unsafe { libc::accept4(listening.as_raw_fd(), nobody, std::ptr::null_mut(), libc::SOCK_CLOEXEC) };
+        if fd >= 0 {
+            // SAFETY: accept4 just returned it, nobody else owns it.
+            return Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) }));
+        }
+        let answer = io::Error::last_os_error();
+        match answer.raw_os_error() {
+            Some(libc::EAGAIN) => return Ok(None),
+            // Of a peer that has gone meanwhile.
+            Some(libc::EINTR | libc::ECONNABORTED) => {}
+            _ => return Err(answer),
+        }
+    }
+}
+
+/// Waits until some of these can be read, or their other end is gone; `None` waits for ever.
+pub(super) fn readable(fds: &[RawFd], limit: Option<Duration>) -> Vec<RawFd> {
+    let poll = |fd: &RawFd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 };
+    let mut polls: Vec<libc::pollfd> = fds.iter().map(poll).collect();
+    let millis = limit.map_or(-1, |it| it.as_millis().min(60_000) as libc::c_int);
+    // SAFETY: as many live entries as it says.
+    unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, millis) };
+    polls.iter().filter(|it| it.revents != 0).map(|it| it.fd).collect()
+}
+
+pub(super) fn listen(socket: &OwnedFd) -> io::Result<()> {
+    // SAFETY: plain system call.
+    checked(unsafe { libc::listen(socket.as_raw_fd(), libc::SOMAXCONN) }).map(|_| ())
+}
+
+/// A fresh directory that others can pass through, and only we can change. Root's lies in `/tmp`, where a
+/// program that becomes another user reaches it.
+pub(super) fn private_directory(name: &str) -> Result<PathBuf, RendezvousError> {
+    use std::os::unix::fs::DirBuilderExt;
+    // SAFETY: no arguments, cannot fail.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|it| !is_root && it.is_dir());
+    let path = own.unwrap_or_else(|| PathBuf::from("/tmp")).join(name);
+    let context = |it| failed(format!("make the directory {}", path.display()), it);
+    std::fs::DirBuilder::new().mode(0o711).create(&path).map_err(context)?;
+    Ok(path)
+}
+
+/// Who is at the other end of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// In the tracer's namespace.
+    pub pid: u32,
+    pub uid: u32,
+}
+
+/// Who connected, as the system says.
+pub(super) fn peer(socket: &OwnedFd) -> Option<Peer> {
+    let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the buffer is a ucred and `len` its size.
+    let result = unsafe {
+        let at = (&raw mut credentials).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, at, &mut len)
+    };
+    (result == 0).then_some(Peer { pid: credentials.pid as u32, uid: credentials.uid })
+}
+
+pub(super) enum Received {
+    Message(Message),
+    Nothing,
+    Closed,
+}
+
+pub(super) fn receive(socket: &OwnedFd) -> Received {
+    let mut bytes = [0u8; message::MAX_SIZE];
+    loop {
+        // SAFETY: a writable buffer of that size. Descriptors that a peer sends are not asked
+        // for, so the kernel closes them.
+        let n = unsafe { libc::recv(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) };
+        match n {
+            1.. => match Message::decode(&bytes[..n as usize]) {
+                Some(message) => return Received::Message(message),
+                None => continue,
+            },
+            0 => return Received::Closed,
+            _ => match io::Error::last_os_error().raw_os_error() {
+                Some(libc::EINTR) => continue,
+                Some(libc::EAGAIN) => return Received::Nothing,
+                _ => return Received::Closed,
+            },
+        }
+    }
+}
+
+pub(super) fn send(socket: &OwnedFd, message: &Message, fds: &[RawFd]) -> io::Result<()> {
+    let bytes = message.encode();
+    let mut part = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
+    // Room for two descriptors, aligned as a control header has to be.
+    let mut control = [0u64; 8];
+    // SAFETY: an all-zero msghdr is valid.
+    let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    header.msg_iov = &mut part;
+    header.msg_iovlen = 1;
+    if !fds.is_empty() {
+        let len = size_of_val(fds) as u32;
+        header.msg_control = control.as_mut_ptr().cast();
+        // SAFETY: `control` has room for CMSG_SPACE of two descriptors (24 bytes); the header
+        // and the data are written within it.
+        unsafe {
+            header.msg_controllen = libc::CMSG_SPACE(len) as _;
+            let first = libc::CMSG_FIRSTHDR(&header);
+            (*first).cmsg_level = libc::SOL_SOCKET;
+            (*first).cmsg_type = libc::SCM_RIGHTS;
+            (*first).cmsg_len = libc::CMSG_LEN(len) as _;
+            std::ptr::copy_nonoverlapping(fds.as_ptr().cast::<u8>(), libc::CMSG_DATA(first), len as usize);
+        }
+    }
+    // SAFETY: all that `header` points to lives through the call.
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &header, libc::MSG_NOSIGNAL) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

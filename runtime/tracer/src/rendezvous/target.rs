@@ -1,0 +1,184 @@
+//! One process whose collector has said hello: what it is asked, and what it says.
+
+use super::region::{Region, sealed_memory};
+use super::socket::{Peer, Received, receive, send};
+use super::{FLUSH_MILLIS, RendezvousError, failed};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::Path;
+use xputrace_model::plan::Demand;
+use xputrace_wire::message::{self, Message, demand};
+use xputrace_wire::region::Shape;
+use xputrace_wire::status::innermost_id;
+
+/// A process whose collector has said hello.
+#[derive(Debug)]
+pub struct Target {
+    socket: OwnedFd,
+    /// In the tracer's namespace, by the peer's credentials.
+    pub pid: u32,
+    pub uid: u32,
+    /// As the target sees itself.
+    pub pid_in_target: u32,
+    /// CUPTI's version, 0 where none was found.
+    pub cupti_version: u32,
+    /// Whether launch stacks can be walked there.
+    pub can_walk_stacks: bool,
+    /// Path of libcupti, or why there is none.
+    pub cupti: String,
+    /// Why it cannot be armed: another version of the collector. Such a target gets DORMANT.
+    pub refusal: Option<String>,
+    closed: bool,
+}
+
+/// What a collector says after it was armed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// Recording; `micros` is how long arming took. Notes are for the user.
+    Armed { micros: u64, notes: Vec<String> },
+    /// Not recording: CUPTI's result code (0 where it was not CUPTI), what was attempted and the answer.
+    Refused { code: u64, reason: String },
+    /// The last flush is done.
+    Bye { notes: Vec<String> },
+    /// The process is gone.
+    Closed,
+}
+
+impl Target {
+    pub(super) fn new(socket: OwnedFd, peer: Peer, hello: Message) -> Self {
+        let version = hello.words[0];
+        let refusal = (version != u64::from(xputrace_wire::VERSION))
+            .then(|| format!("the collector in process {} speaks version {version} of the wire format", peer.pid));
+        Target {
+            socket,
+            pid: peer.pid,
+            uid: peer.uid,
+            pid_in_target: hello.words[1] as u32,
+            cupti_version: hello.words[2] as u32,
+            can_walk_stacks: hello.words[3] != 0,
+            cupti: hello.text,
+            refusal,
+            closed: false,
+        }
+    }
+
+    /// Makes the shared memory, and asks the collector to record into it.
+    ///
+    /// `tags` is the tag array of a demand with a launch marker; `mappings` asks for the list
+    /// of executable mappings.
+    ///
+    /// # Errors
+    /// When the memory cannot be made, or the target is gone.
+    pub fn arm(
+        &mut self,
+        wanted: &Demand,
+        mappings: bool,
+        shape: Shape,
+        process_index: u32,
+        tags: Option<RawFd>,
+    ) -> Result<Region, RendezvousError> {
+        let context = |what: &str| format!("{what} for process {}", self.pid);
+        let memory = sealed_memory(shape.size()).map_err(|it| failed(context("make shared memory"), it))?;
+        let region = Region::map(&memory, shape).map_err(|it| failed(context("map shared memory"), it))?;
+        let bits = demand_bits(wanted, mappings) & if tags.is_some() { u64::MAX } else { !demand::MARKER };
+        let words = [bits, shape.rings.into(), shape.ring_bytes.into(), FLUSH_MILLIS, process_index.into()];
+        let fds: Vec<RawFd> = [Some(memory.as_raw_fd()), tags].into_iter().flatten().collect();
+        send(&self.socket, &Message::new(message::ARM, &words, ""), &fds)
+            .map_err(|it| failed(context("arm the collector"), it))?;
+        Ok(region)
+    }
+
+    /// Nothing is wanted of this process.
+    pub fn leave_dormant(self) {
+        let _ = send(&self.socket, &Message::new(message::DORMANT, &[], ""), &[]);
+    }
+
+    /// Asks the collector to stop; it answers with a last flush and [`Notice::Bye`].
+    pub fn disarm(&mut self) {
+        let _ = send(&self.socket, &Message::new(message::DISARM, &[], ""), &[]);
+    }
+
+    /// Readable when [`Target::poll`] has something to say.
+    pub fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// What the collector has said since; `None` when nothing. Never blocks. Unknown messages are skipped.
+    pub fn poll(&mut self) -> Option<Notice> {
+        while !self.closed {
+            match receive(&self.socket) {
+                Received::Nothing => return None,
+                Received::Closed => {
+                    self.closed = true;
+                    return Some(Notice::Closed);
+                }
+                Received::Message(it) => match notice(&it) {
+                    Some(notice) => return Some(notice),
+                    None => continue,
+                },
+            }
+        }
+        None
+    }
+
+    /// Thread ids as the target sees them, and as the tracer does, of all threads that live now:
+    /// for [`crate::Pipeline::translate_threads`]. Empty where both are the same.
+    pub fn thread_ids(&self) -> Vec<(u32, u32)> {
+        if self.pid == self.pid_in_target {
+            return Vec::new();
+        }
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten().flatten();
+        threads.filter_map(|it| innermost_tid(&it.path())).collect()
+    }
+}
+
+/// Tid in the target's own namespace, and in ours.
+fn innermost_tid(task: &Path) -> Option<(u32, u32)> {
+    let inner = innermost_id(&std::fs::read_to_string(task.join("status")).ok()?)?;
+    Some((inner, task.file_name()?.to_str()?.parse().ok()?))
+}
+
+fn notice(message: &Message) -> Option<Notice> {
+    let notes = || message.text.lines().map(str::to_owned).collect();
+    match message.kind {
+        message::ARMED => Some(Notice::Armed { micros: message.words[0], notes: notes() }),
+        message::REFUSED => Some(Notice::Refused { code: message.words[0], reason: message.text.clone() }),
+        message::BYE => Some(Notice::Bye { notes: notes() }),
+        _ => None,
+    }
+}
+
+fn demand_bits(wanted: &Demand, mappings: bool) -> u64 {
+    let options: u64 = [
+        (wanted.launch_stacks, demand::STACKS),
+        (wanted.launch_streams, demand::STREAMS),
+        (wanted.launch_marker, demand::MARKER),
+        (wanted.launch_ends, demand::ENDS),
+        (mappings, demand::MAPPINGS),
+    ]
+    .into_iter()
+    .filter_map(|(on, bit)| on.then_some(bit))
+    .sum();
+    options | demand::calls(wanted.calls) | demand::activities(wanted.activities)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xputrace_model::plan::{Activities, Calls};
+
+    #[test]
+    fn every_demand_has_its_bit() {
+        let all = Demand {
+            calls: Calls::ALL,
+            activities: Activities::ALL,
+            launch_stacks: true,
+            launch_ends: true,
+            launch_streams: true,
+            launch_marker: true,
+        };
+        let bits = demand_bits(&all, true);
+        assert_eq!(bits & 0xffff, 124, "every option");
+        assert_eq!((demand::calls_of(bits), demand::activities_of(bits)), (Calls::ALL, Activities::ALL));
+        assert_eq!(demand_bits(&Demand::default(), false), 0);
+    }
+}
