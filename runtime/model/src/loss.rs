@@ -38,6 +38,9 @@ pub enum Loss {
     Malformed,
     /// Updates refused because a map was full.
     MapFull,
+    /// Updates that Linux refused for another reason than room: it had no memory at hand where it
+    /// could not wait for any, or the map was being changed by what the probe interrupted.
+    UpdateRefused,
     /// Values that a bounded compare-and-swap did not manage to store.
     CasFailed,
     /// Texts longer than their capacity, stored cut.
@@ -86,6 +89,7 @@ impl Loss {
         Loss::ClockStep,
         Loss::Malformed,
         Loss::MapFull,
+        Loss::UpdateRefused,
         Loss::CasFailed,
         Loss::TextCut,
         Loss::KernelStack,
@@ -120,6 +124,7 @@ impl Loss {
             Loss::ClockStep => "clock_step",
             Loss::Malformed => "malformed",
             Loss::MapFull => "map_full",
+            Loss::UpdateRefused => "update_refused",
             Loss::CasFailed => "cas_failed",
             Loss::TextCut => "text_cut",
             Loss::KernelStack => "kernel_stack",

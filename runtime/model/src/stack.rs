@@ -24,6 +24,12 @@ pub enum StackKey {
     Lost,
 }
 
+/// Stacks that the table of CPU probes holds, unless the script says otherwise: a table of stacks
+/// has one place for those of the same hash, so that some find none before it is full.
+pub const LINUX_STACKS: u32 = 16_384;
+/// Frames of each: `PERF_MAX_STACK_DEPTH` of `include/uapi/linux/perf_event.h`.
+pub const LINUX_FRAMES: u32 = 127;
+
 /// The word of [`StackKey::Empty`].
 pub const EMPTY: u64 = stack_word::EMPTY;
 /// Source bits of [`StackKey::LinuxUser`], in place: programs in Linux write them.

@@ -13,7 +13,7 @@
 //! A map without a key and without buckets has an empty key here (the BPF map behind it is an
 //! array of one element).
 
-use crate::bucket::HIST_BITS;
+use crate::bucket::{self, HIST_BITS};
 use crate::schema::Unit;
 use crate::stack::StackKey;
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ pub struct TableDef {
     pub kind: TableKind,
     /// What its values measure.
     pub unit: Unit,
-    /// Elements it can hold; in a histogram, buckets of elements count.
+    /// Elements it can hold; see [`TableDef::stored_capacity`] for those of a histogram.
     pub capacity: u32,
     /// Whether the oldest element makes room for a new one.
     pub evict: bool,
@@ -145,9 +145,10 @@ pub enum TableKind {
     Min,
     /// 8 bytes: the maximum XOR `i64::MIN`, likewise.
     Max,
-    /// 16 bytes: count, total.
+    /// 24 bytes: count, and the total in two: the sum of the values' low 32 bits, and that of the
+    /// rest of them, with its sign. Neither overflows before 2³² values.
     Avg,
-    /// 32 bytes: count, total, minimum and maximum coded as in `Min` and `Max`.
+    /// 40 bytes: the same, then minimum and maximum coded as in `Min` and `Max`.
     Stats,
     /// 8 bytes a bucket: count. Buckets are [`crate::bucket::index`] with `bits`.
     Hist { bits: u32 },
@@ -213,6 +214,20 @@ impl TableKind {
         matches!(self, TableKind::Hist { .. } | TableKind::Lhist { .. } | TableKind::Quantiles)
     }
 
+    /// Buckets that one element can have; 1 where there are none.
+    pub fn buckets(self) -> u64 {
+        let of_log = |bits| bucket::index(i64::MAX, bits) as u64 + 2;
+        match self {
+            TableKind::Hist { bits } => of_log(bits),
+            TableKind::Quantiles => of_log(bucket::QUANTILE_BITS),
+            TableKind::Lhist { min, max, step } => {
+                let span = (i128::from(max) - i128::from(min)).max(0) as u128;
+                span.div_ceil(step.max(1) as u128).min(u64::MAX.into()) as u64 + 2
+            }
+            _ => 1,
+        }
+    }
+
     /// Whether it is kept in parts, one an engine and CPU, and merged when read.
     pub fn is_aggregation(self) -> bool {
         !matches!(self, TableKind::Plain(_))
@@ -222,14 +237,25 @@ impl TableKind {
     pub fn value_size(self) -> usize {
         match self {
             TableKind::Plain(scalar) => scalar.size(),
-            TableKind::Avg => 16,
-            TableKind::Stats => 32,
+            TableKind::Avg => 24,
+            TableKind::Stats => 40,
             _ => 8,
         }
     }
 }
 
+/// Most buckets that a histogram's map has room for, where its keys are not more.
+const MOST_BUCKETS: u64 = 1 << 20;
+
 impl TableDef {
+    /// Elements of the stored map. A histogram stores each used bucket as one: there is room for
+    /// all buckets of every key, up to a million buckets together.
+    pub fn stored_capacity(&self) -> u32 {
+        let keys = if self.keys.is_empty() { 1 } else { u64::from(self.capacity) };
+        let wanted = keys.saturating_mul(self.kind.buckets());
+        wanted.min(MOST_BUCKETS.max(keys)) as u32
+    }
+
     /// Bytes of the script's key, the bucket apart.
     pub fn key_size(&self) -> usize {
         self.keys.iter().map(|it| it.size()).sum()
@@ -263,16 +289,26 @@ pub enum Cell {
     Number(i64),
     Avg {
         count: i64,
-        total: i64,
+        total: i128,
     },
     Stats {
         count: i64,
-        total: i64,
+        total: i128,
         min: i64,
         max: i64,
     },
     /// Counts by bucket number, of `Hist`, `Lhist` and `Quantiles`.
     Buckets(BTreeMap<i64, u64>),
+}
+
+/// The average of values that add up to `total`, towards zero; `None` for no values.
+pub fn average(total: i128, count: i64) -> Option<i64> {
+    i64::try_from(total.checked_div(count.into())?).ok()
+}
+
+/// The total that two words hold, as [`TableKind::Avg`] says.
+pub fn total(low: u64, rest: i64) -> i128 {
+    (i128::from(rest) << 32) + i128::from(low)
 }
 
 impl Cell {
@@ -281,8 +317,8 @@ impl Cell {
         match self {
             Cell::Plain(Value::Int(n)) | Cell::Number(n) => *n,
             Cell::Plain(_) => 0,
-            Cell::Avg { count, total } => total.checked_div(*count).unwrap_or(0),
-            Cell::Stats { total, .. } => *total,
+            Cell::Avg { count, total } => average(*total, *count).unwrap_or(0),
+            Cell::Stats { total, .. } => (*total).clamp(i64::MIN.into(), i64::MAX.into()) as i64,
             Cell::Buckets(buckets) => buckets.values().sum::<u64>() as i64,
         }
     }

@@ -56,12 +56,16 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
         }
         Loss::Malformed => ("records that could not be decoded", "report it: this should not happen"),
         Loss::MapFull => ("updates refused because a map was full", "declare it larger: `map(#{name: …, size: …})`"),
+        Loss::UpdateRefused => (
+            "updates that Linux refused for a moment, though there was room",
+            "nothing where the number is small: the first hits of a new key are missing, later ones are not",
+        ),
         Loss::CasFailed => (
             "minima or maxima not stored because others kept changing them",
             "add a key that fewer threads share, such as `tid`",
         ),
         Loss::TextCut => ("texts longer than their capacity, stored cut", "give `str()` a length"),
-        Loss::KernelStack => ("stacks that the kernel could not store", "use fewer different stacks"),
+        Loss::KernelStack => ("stacks that Linux could not store", "declare a larger table: `stacks(65_536);`"),
         Loss::KernelRingFull => (
             "printed lines and events that did not fit into the kernel's ring buffer",
             "print less often, or aggregate",

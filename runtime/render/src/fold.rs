@@ -49,7 +49,7 @@ pub fn folded(table: &Table, names: &mut dyn StackNames) -> Result<String, FoldE
 fn weight(cell: &Cell) -> Option<i64> {
     match cell {
         Cell::Plain(Value::Int(n)) | Cell::Number(n) => Some(*n),
-        Cell::Avg { total, .. } | Cell::Stats { total, .. } => Some(*total),
+        Cell::Avg { total, .. } | Cell::Stats { total, .. } => i64::try_from(*total).ok(),
         Cell::Plain(_) | Cell::Buckets(_) => None,
     }
 }

@@ -11,7 +11,7 @@
 //! | `quantiles` | `{"@q":{"KEY":{"count":9,"p50":1,"p90":2,"p99":3,"max":3}}}`, each at most 1/32 too high |
 //! | `losses` | a number for every loss by name; by line under `"lines"`; the account of launches under `"account"` (null without a GPU), in which `kernels_only` and `launches_only` say that the others were not asked for; each other activity that was asked for, such as `memset`, has an object of its own in it |
 //!
-//! Times are integers in nanoseconds, sizes in bytes, names whole. Several keys are joined with
+//! A total that 64 bits do not hold is a string of its digits. Times are integers in nanoseconds, sizes in bytes, names whole. Several keys are joined with
 //! a comma, a missing one is `-`, a stack is one line a frame, as bpftrace has it.
 
 use crate::Context;
@@ -24,7 +24,7 @@ use std::io::{self, Write};
 use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::{Output, View};
 use xputrace_model::plan::{Activity, Calls};
-use xputrace_model::table::{Cell, TableKind, Value};
+use xputrace_model::table::{Cell, TableKind, Value, average};
 
 /// Writes one output as one line.
 ///
@@ -101,8 +101,8 @@ fn cell(cell: &Cell, kind: TableKind, context: &mut Context<'_>) -> Json {
         Cell::Avg { .. } => json!(cell.weight()),
         Cell::Stats { count, total, min, max } => json!({
             "count": count,
-            "average": total.checked_div(*count).unwrap_or(0),
-            "total": total,
+            "average": average(*total, *count).unwrap_or(0),
+            "total": i64::try_from(*total).map_or_else(|_| json!(total.to_string()), |it| json!(it)),
             "min": min,
             "max": max,
         }),

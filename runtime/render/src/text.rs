@@ -19,7 +19,7 @@ use crate::{Context, human};
 use std::io::{self, Write};
 use xputrace_model::output::{Output, View};
 use xputrace_model::schema::Unit;
-use xputrace_model::table::{Cell, TableDef, TableKind, Value};
+use xputrace_model::table::{Cell, TableDef, TableKind, Value, average};
 
 /// Writes one output. Lines fit the context's width; a script's own prints are left as they are.
 ///
@@ -211,8 +211,9 @@ fn value_parts(cell: &Cell, def: &TableDef) -> Vec<String> {
         Cell::Avg { .. } => one(unit(cell.weight())),
         Cell::Stats { count, total, min, max } => vec![
             format!("count {count}"),
-            format!("average {}", unit(total.checked_div(*count).unwrap_or(0))),
-            format!("total {}", unit(*total)),
+            format!("average {}", unit(average(*total, *count).unwrap_or(0))),
+            // What 64 bits do not hold has no unit that fits it either.
+            format!("total {}", i64::try_from(*total).map_or_else(|_| total.to_string(), |it| unit(it))),
             format!("min {}", unit(*min)),
             format!("max {}", unit(*max)),
         ],

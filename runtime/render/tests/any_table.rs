@@ -42,8 +42,13 @@ fn cell() -> impl Strategy<Value = Cell> {
     prop_oneof![
         value().prop_map(Cell::Plain),
         n().prop_map(Cell::Number),
-        (n(), n()).prop_map(|(count, total)| Cell::Avg { count, total: total / 2 }),
-        (0..i64::MAX, n(), n(), n()).prop_map(|(count, total, min, max)| Cell::Stats { count, total, min, max }),
+        (n(), n()).prop_map(|(count, total)| Cell::Avg { count, total: (total / 2).into() }),
+        (0..i64::MAX, n(), n(), n()).prop_map(|(count, total, min, max)| Cell::Stats {
+            count,
+            total: total.into(),
+            min,
+            max
+        }),
         proptest::collection::btree_map(-2i64..2100, 0u64..1 << 40, 0..6).prop_map(Cell::Buckets),
         proptest::collection::btree_map(any::<i64>(), 0u64..1 << 40, 0..3).prop_map(Cell::Buckets),
     ]

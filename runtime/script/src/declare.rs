@@ -19,6 +19,9 @@ use xputrace_model::schema::{Activity, Event, NOT_YET};
 const MOST_ARGUMENTS: usize = 6;
 /// Samples a second beyond which a rate is surely meant differently.
 const MOST_SAMPLES: i64 = 20_000;
+/// Sizes of the table of stacks.
+const FEWEST_STACKS: i64 = 1024;
+const MOST_STACKS: i64 = 1 << 20;
 /// Shortest interval, in nanoseconds.
 const SHORTEST_INTERVAL: i64 = 1_000_000;
 
@@ -36,7 +39,7 @@ const EVENTS: &[Event] = &[
 
 /// Names of all functions registered here.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    EVENTS.iter().map(|it| it.name()).chain(NOT_YET.iter().copied()).chain(["map", "arg", "interpret"])
+    EVENTS.iter().map(|it| it.name()).chain(NOT_YET.iter().copied()).chain(["map", "stacks", "arg", "interpret"])
 }
 
 pub(crate) fn register(engine: &mut Engine, session: &Shared) {
@@ -51,6 +54,7 @@ pub(crate) fn register(engine: &mut Engine, session: &Shared) {
         });
     }
     each_arity(engine, session, "map", declare_map);
+    each_arity(engine, session, "stacks", declare_stacks);
     each_arity(engine, session, "arg", argument);
     each_arity(engine, session, "interpret", interpret);
     register_probe(engine, session);
@@ -468,6 +472,20 @@ fn map_declaration(call: &Call, map: &Map) -> Result<MapDeclaration, String> {
         return Err(format!("`{name}` is declared twice"));
     }
     Ok(MapDeclaration { name, size, evict, declared_at: call.at.clone() })
+}
+
+/// `stacks(65_536)`: how many stacks of CPU probes are kept.
+fn declare_stacks(call: &Call) -> Dynamic {
+    match call.arguments.as_slice() {
+        [n] if n.as_int().is_ok_and(|it| (FEWEST_STACKS..=MOST_STACKS).contains(&it)) => {
+            call.session.borrow_mut().stacks = n.as_int().ok().map(|it| it as u32);
+        }
+        _ => call
+            .error("stacks", format!("`stacks` takes a number from {FEWEST_STACKS} to {MOST_STACKS}"))
+            .help("write `stacks(65_536);`: each takes about 1 KiB")
+            .report(call),
+    }
+    Dynamic::UNIT
 }
 
 /// `arg("ms", 100, "kernels longer than this")`: the default, or what the command line says.

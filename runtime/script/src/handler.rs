@@ -102,6 +102,8 @@ pub struct Staged {
     pub sources: Sources,
     pub handlers: Vec<Handler>,
     pub maps: Vec<MapDeclaration>,
+    /// Stacks of CPU probes that are kept, where the script says: `stacks(65_536)`.
+    pub stacks: Option<u32>,
     /// For each source file, from positions in the rewritten text to the user's text.
     pub positions: Vec<Positions>,
     /// The functions of all files.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use xputrace_model::bucket;
 use xputrace_model::schema::Unit;
 use xputrace_model::stack::StackKey;
-use xputrace_model::table::{Cell, Key, Table, TableKind, Value};
+use xputrace_model::table::{Cell, Key, Table, TableKind, Value, average};
 
 type Answer<T> = Result<T, Box<EvalAltResult>>;
 
@@ -219,8 +219,8 @@ fn part(cell: &Cell, kind: TableKind, name: &str) -> Option<i64> {
     match (cell, name) {
         (Cell::Plain(Value::Int(n)) | Cell::Number(n), "count" | "sum" | "total" | "min" | "max") => Some(*n),
         (Cell::Avg { count, .. } | Cell::Stats { count, .. }, "count") => Some(*count),
-        (Cell::Avg { total, .. } | Cell::Stats { total, .. }, "total" | "sum") => Some(*total),
-        (Cell::Avg { count, total } | Cell::Stats { count, total, .. }, "avg" | "average") => total.checked_div(*count),
+        (Cell::Avg { total, .. } | Cell::Stats { total, .. }, "total" | "sum") => i64::try_from(*total).ok(),
+        (Cell::Avg { count, total } | Cell::Stats { count, total, .. }, "avg" | "average") => average(*total, *count),
         (Cell::Stats { min, .. }, "min") => Some(*min),
         (Cell::Stats { max, .. }, "max") => Some(*max),
         (Cell::Buckets(_), "count") => Some(cell.weight()),

@@ -24,6 +24,7 @@ pub(crate) struct Session {
     pub(crate) files: Vec<File>,
     pub(crate) handlers: Vec<Handler>,
     pub(crate) maps: Vec<MapDeclaration>,
+    pub(crate) stacks: Option<u32>,
     pub(crate) modules: Vec<ModuleAlias>,
     pub(crate) closures: Vec<Closure>,
     pub(crate) arguments: Arguments,

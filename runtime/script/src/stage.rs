@@ -241,6 +241,7 @@ impl Stage {
             sources: session.sources.clone(),
             handlers: std::mem::take(&mut session.handlers),
             maps: std::mem::take(&mut session.maps),
+            stacks: session.stacks,
             positions: session.files.iter().map(|it| it.compiled.positions.clone()).collect(),
             functions: functions(&session),
             modules: std::mem::take(&mut session.modules),

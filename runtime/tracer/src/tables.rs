@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use xputrace_model::stack::StackKey;
-use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Table, TableDef, TableKind, Value};
+use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Table, TableDef, TableKind, Value, total};
 
 /// Decodes a stored key, its bucket apart. Bytes that are too short read as zeros.
 pub fn decode_key(def: &TableDef, bytes: &[u8], names: &Names) -> Key {
@@ -36,9 +36,10 @@ pub fn decode_value(def: &TableDef, key: &[u8], value: &[u8], names: &Names) -> 
         TableKind::Count | TableKind::Sum => Cell::Number(number(0)),
         TableKind::Min => Cell::Number(number(0) ^ i64::MAX),
         TableKind::Max => Cell::Number(number(0) ^ i64::MIN),
-        TableKind::Avg => Cell::Avg { count: number(0), total: number(8) },
+        TableKind::Avg => Cell::Avg { count: number(0), total: total(word(value, 8), number(16)) },
         TableKind::Stats => {
-            Cell::Stats { count: number(0), total: number(8), min: number(16) ^ i64::MAX, max: number(24) ^ i64::MIN }
+            let (count, total) = (number(0), total(word(value, 8), number(16)));
+            Cell::Stats { count, total, min: number(24) ^ i64::MAX, max: number(32) ^ i64::MIN }
         }
         TableKind::Hist { .. } | TableKind::Lhist { .. } | TableKind::Quantiles => {
             let bucket = decode_bucket(def, key).unwrap_or(0);
@@ -234,14 +235,28 @@ mod tests {
         let names = Names::new(&[]);
         let def = def(&[(Scalar::Int, false)], TableKind::Stats);
         let stats = |count: u64, total: i64, min: i64, max: i64| {
-            [count, total as u64, (min ^ i64::MAX) as u64, (max ^ i64::MIN) as u64]
+            let halves = [total as u64 & 0xffff_ffff, (total >> 32) as u64];
+            [count, halves[0], halves[1], (min ^ i64::MAX) as u64, (max ^ i64::MIN) as u64]
         };
         let mut kernel = Collector::new(&def, &names);
-        kernel.add_per_cpu(&bytes(&[7]), &bytes(&[stats(2, 5, -1, 6), [0; 4], stats(1, 9, 9, 9)].concat()));
+        kernel.add_per_cpu(&bytes(&[7]), &bytes(&[stats(2, 5, -1, 6), [0; 5], stats(1, 9, 9, 9)].concat()));
         let mut tracer = Collector::new(&def, &names);
         tracer.add(&bytes(&[7]), &bytes(&stats(1, -20, -20, -20)));
         let table = merge(&def, [kernel.finish(), tracer.finish()]);
         assert_eq!(table.rows, [(vec![Value::Int(7)], Cell::Stats { count: 4, total: -6, min: -20, max: 9 })]);
+    }
+
+    #[test]
+    fn totals_go_beyond_64_bits() {
+        let names = Names::new(&[]);
+        let def = def(&[], TableKind::Avg);
+        let n = 3u64;
+        let mut it = Collector::new(&def, &names);
+        it.add(&[], &bytes(&[n, n * (i64::MAX as u64 & 0xffff_ffff), n * (i64::MAX >> 32) as u64]));
+        let total = 3 * i128::from(i64::MAX);
+        let cells = it.finish();
+        assert_eq!(cells, [(vec![], Cell::Avg { count: 3, total })]);
+        assert_eq!(cells[0].1.weight(), i64::MAX);
     }
 
     #[test]

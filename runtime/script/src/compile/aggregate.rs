@@ -38,24 +38,25 @@ impl Emitter<'_, '_> {
         self.asm.place(done);
     }
 
-    /// R0 = the element's address; goes to `done` when the map is full, counted.
+    /// R0 = the element's address; goes to `done` when it cannot be made, counted.
     fn element(&mut self, map: MapId, key: i16, value_size: usize, at: Position, done: Label) {
-        let full = self.counts(Loss::MapFull, at, Some(map), done);
-        let hit = self.asm.label();
+        let refusals = self.refusals(map, at, done);
+        let (hit, refused) = (self.asm.label(), self.asm.label());
         let outer = self.table(map);
         let generations = self.engine == Engine::Linux && self.build.has_generations(map);
         let inner = generations.then(|| self.alloc(8));
         if let Some(inner) = inner {
             self.asm.st_imm(Size::W, Reg::FP, SCRATCH, 0);
             self.lookup(outer, SCRATCH);
-            self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, full);
+            self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, refused);
             self.store(inner, Reg::R0);
         }
         self.lookup_in(outer, inner, key);
         self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, hit);
         if self.build.is_single(map) {
             // An array always has its element.
-            self.asm.jump(full);
+            self.asm.place(refused);
+            self.refused(&refusals);
             self.asm.place(hit);
             return;
         }
@@ -66,8 +67,12 @@ impl Emitter<'_, '_> {
         self.address(Reg::R3, zero);
         self.asm.mov_imm(Reg::R4, i64::from(helper::UPDATE_NOEXIST));
         self.asm.call(helper::MAP_UPDATE_ELEM);
+        self.store(SCRATCH, Reg::R0);
         self.lookup_in(outer, inner, key);
-        self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, full);
+        self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, hit);
+        self.load(Reg::R0, SCRATCH);
+        self.asm.place(refused);
+        self.refused(&refusals);
         self.asm.place(hit);
     }
 
@@ -96,19 +101,23 @@ impl Emitter<'_, '_> {
                 // Counting a failure loses all registers, so the address waits on the stack.
                 let (address, next) = (self.alloc(8), self.asm.label());
                 self.store(address, Reg::R0);
-                self.extreme(false, 16, slot, at, next);
+                self.extreme(false, 24, slot, at, next);
                 self.asm.place(next);
                 self.load(Reg::R0, address);
-                self.extreme(true, 24, slot, at, done);
+                self.extreme(true, 32, slot, at, done);
             }
             _ => self.asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1),
         }
     }
 
+    /// The value in R1 is added in two halves, so that no total overflows.
     fn count_and_total(&mut self) {
         self.asm.mov_imm(Reg::R2, 1);
         self.asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R2);
-        self.asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 8, Reg::R1);
+        self.asm.alu32(Alu::Mov, Reg::R2, Reg::R1);
+        self.asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 8, Reg::R2);
+        self.asm.alu_imm(Alu::Arsh, Reg::R1, 32);
+        self.asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 16, Reg::R1);
     }
 
     /// Bounded compare-and-swap on a coded minimum or maximum of the value at R0. R5 holds its

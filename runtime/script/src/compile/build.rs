@@ -15,13 +15,11 @@ use xputrace_model::diagnostic::{Diagnostic, FileId, Site};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{LossSite, Place, Plan, Probe, StringId, TAG_SLOTS, Target};
 use xputrace_model::schema::Event;
+use xputrace_model::stack;
 use xputrace_model::table::{Storage, TableDef, TableId, TableKind};
 
 /// Bytes of the ring buffers through which handlers print.
 const RING_BYTES: u32 = 1 << 20;
-/// Stacks of CPU probes that are kept, and frames of each.
-const STACKS: u32 = 16_384;
-const STACK_FRAMES: u32 = 127;
 /// Calls under return probes at one time; beyond it the oldest entries are forgotten.
 const ENTRIES: u32 = 16_384;
 /// Threads whose open calls are known.
@@ -227,7 +225,8 @@ impl<'a> Build<'a> {
         if let Some(map) = self.plan.linux_stacks {
             return map;
         }
-        let map = self.map(spec("stacks", MapKind::StackTrace, 4, STACK_FRAMES * 8, STACKS, 0, Home::Linux));
+        let stacks = self.staged.stacks.unwrap_or(stack::LINUX_STACKS);
+        let map = self.map(spec("stacks", MapKind::StackTrace, 4, stack::LINUX_FRAMES * 8, stacks, 0, Home::Linux));
         self.plan.linux_stacks = Some(map);
         map
     }
@@ -367,12 +366,12 @@ fn plain_spec(id: MapId, table: &TableDef, engine: Engine) -> MapSpec {
 
 /// An aggregation's part in the kernel, one value a processor.
 fn linux_part(id: MapId, table: &TableDef, generations: bool) -> MapSpec {
-    let value = table.kind.value_size() as u32;
+    let (value, entries) = (table.kind.value_size() as u32, table.stored_capacity());
     let name = map_name(id, table, "k");
     let part = match (table.stored_key_size() as u32, table.evict) {
         (0, _) => spec(&name, MapKind::PercpuArray, 4, value, 1, 0, Home::Linux),
-        (key, true) => spec(&name, MapKind::LruPercpuHash, key, value, table.capacity, 0, Home::Linux),
-        (key, false) => spec(&name, MapKind::PercpuHash, key, value, table.capacity, NO_PREALLOC, Home::Linux),
+        (key, true) => spec(&name, MapKind::LruPercpuHash, key, value, entries, 0, Home::Linux),
+        (key, false) => spec(&name, MapKind::PercpuHash, key, value, entries, NO_PREALLOC, Home::Linux),
     };
     if !generations {
         return part;
@@ -382,12 +381,12 @@ fn linux_part(id: MapId, table: &TableDef, generations: bool) -> MapSpec {
 }
 
 fn tracer_part(id: MapId, table: &TableDef) -> MapSpec {
-    let value = table.kind.value_size() as u32;
+    let (value, entries) = (table.kind.value_size() as u32, table.stored_capacity());
     let name = map_name(id, table, "t");
     match (table.stored_key_size() as u32, table.evict) {
         (0, _) => spec(&name, MapKind::Array, 4, value, 1, 0, Home::Tracer),
-        (key, true) => spec(&name, MapKind::LruHash, key, value, table.capacity, 0, Home::Tracer),
-        (key, false) => spec(&name, MapKind::Hash, key, value, table.capacity, NO_PREALLOC, Home::Tracer),
+        (key, true) => spec(&name, MapKind::LruHash, key, value, entries, 0, Home::Tracer),
+        (key, false) => spec(&name, MapKind::Hash, key, value, entries, NO_PREALLOC, Home::Tracer),
     }
 }
 

@@ -22,6 +22,8 @@ const STACK_BYTES: i32 = 512;
 const MOST_MAPS: usize = 64;
 /// A slot of 8 bytes for keys of arrays, used between two instructions that belong together.
 pub(super) const SCRATCH: i16 = -8;
+/// errno of an update for which a map has no room.
+const E2BIG: i32 = 7;
 const TEMPORARIES: [Reg; 3] = [Reg::R7, Reg::R8, Reg::R9];
 
 /// A program being written.
@@ -58,6 +60,13 @@ struct Counted {
     label: Label,
     slot: usize,
     back: Label,
+}
+
+/// Where updates that were refused are counted.
+pub(super) struct Refusals {
+    /// There was no room.
+    full: Label,
+    other: Label,
 }
 
 /// Where a value waits.
@@ -261,6 +270,20 @@ impl<'a, 'b> Emitter<'a, 'b> {
         let label = self.asm.label();
         self.counted.push(Counted { label, slot, back });
         label
+    }
+
+    /// Where an update of a map goes that was refused, to be counted by its reason.
+    pub(super) fn refusals(&mut self, map: MapId, at: Position, back: Label) -> Refusals {
+        Refusals {
+            full: self.counts(Loss::MapFull, at, Some(map), back),
+            other: self.counts(Loss::UpdateRefused, at, Some(map), back),
+        }
+    }
+
+    /// Leaves for where a refusal is counted; R0 is what the update answered.
+    pub(super) fn refused(&mut self, refusals: &Refusals) {
+        self.asm.jump_if_imm(Cond::Eq, Reg::R0, -E2BIG, refusals.full);
+        self.asm.jump(refusals.other);
     }
 
     fn write_losses(&mut self) {

@@ -161,14 +161,12 @@ impl Emitter<'_, '_> {
         let slot = self.alloc(kind.size() + 8);
         let remove = self.asm.label();
         self.store_value(value, kind, slot, remove);
-        let full = self.counts(Loss::MapFull, at, Some(map), done);
+        let refusals = self.refusals(map, at, done);
         let key = self.key(map, keys);
         let bpf_map = self.table(map);
         self.update(bpf_map, key, slot, helper::UPDATE_ANY);
-        self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, full);
-        if value.ty.optional {
-            self.asm.jump(done);
-        }
+        self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
+        self.refused(&refusals);
         self.asm.place(remove);
         if value.ty.optional {
             self.remove_element(map, keys);
@@ -195,10 +193,11 @@ impl Emitter<'_, '_> {
         let key = self.key(map, keys);
         let bpf_map = self.table(map);
         let (hit, done) = (self.asm.label(), self.asm.label());
-        let full = self.counts(Loss::MapFull, at, Some(map), done);
+        let refusals = self.refusals(map, at, done);
         if self.engine == Engine::Tracer && self.build.plan.image.maps[bpf_map].home == Home::Linux {
             self.change_in_linux(bpf_map, key, slot, op);
-            self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, full);
+            self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
+            self.refused(&refusals);
             self.asm.place(done);
             return;
         }
@@ -214,8 +213,11 @@ impl Emitter<'_, '_> {
         };
         self.update(bpf_map, key, first, helper::UPDATE_NOEXIST);
         self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
+        self.store(SCRATCH, Reg::R0);
         self.lookup(bpf_map, key);
-        self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, full);
+        self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, hit);
+        self.load(Reg::R0, SCRATCH);
+        self.refused(&refusals);
         self.asm.place(hit);
         self.load(Reg::R1, slot);
         self.asm.atomic(atomic_op(op), Size::Dw, Reg::R0, 0, Reg::R1);

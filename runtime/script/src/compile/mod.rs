@@ -140,8 +140,18 @@ fn grows(map: &str, seen_at: Label) -> Diagnostic {
     Diagnostic::error("growing-string", message, seen_at).help("keep the parts in maps of their own")
 }
 
-/// Maps that no handler ever stores into are mistakes of spelling, mostly.
+/// A histogram would lose single buckets of keys that stay.
+fn evicts_buckets(map: &str, declared_at: Label) -> Diagnostic {
+    let message = format!("`{map}` is a histogram, and of a histogram no element can make room alone");
+    Diagnostic::error("evicting-histogram", message, declared_at)
+        .help("leave out `evict`, and declare it larger where it is full: `map(#{name: …, size: …})`")
+}
+
+/// Maps that no handler ever stores into are mistakes of spelling, mostly; and histograms evict
+/// nothing.
 fn check_maps(shapes: &Shapes, diagnostics: &mut Vec<Diagnostic>) {
+    let evicting = shapes.list.iter().filter(|it| it.evict);
+    diagnostics.extend(evicting.filter(|it| it.is_bucketed()).map(|it| evicts_buckets(&it.name, it.seen_at.clone())));
     for shape in shapes.list.iter().filter(|it| !it.written && (it.in_linux || it.in_tracer)) {
         let written = shapes.list.iter().filter(|it| it.written).map(|it| it.name.as_str());
         let mut diagnostic = Diagnostic::error(

@@ -296,6 +296,13 @@ impl Shapes {
     }
 }
 
+impl Shape {
+    /// Whether it is a histogram, or quantiles.
+    pub(super) fn is_bucketed(&self) -> bool {
+        matches!(self.kind, Some((Purpose::Aggregate(kind), _)) if kind.is_bucketed())
+    }
+}
+
 impl Purpose {
     fn verb(self) -> &'static str {
         match self {

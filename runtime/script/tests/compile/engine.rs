@@ -8,7 +8,7 @@ use xputrace_model::bucket;
 use xputrace_model::context::{GpuContext, WORDS, word};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Calls, Demand, Piece, Plan, record};
-use xputrace_model::table::{Scalar, TableDef, TableKind};
+use xputrace_model::table::{self, Scalar, TableDef, TableKind};
 
 /// A script with its engine, fed with kernels.
 struct Run {
@@ -191,7 +191,8 @@ fn decoded(kind: TableKind, value: &[u8]) -> Vec<i64> {
     match kind {
         TableKind::Min => vec![words[0] ^ i64::MAX],
         TableKind::Max => vec![words[0] ^ i64::MIN],
-        TableKind::Stats => vec![words[0], words[1], words[2] ^ i64::MAX, words[3] ^ i64::MIN],
+        TableKind::Avg => vec![words[0], words[1] + (words[2] << 32)],
+        TableKind::Stats => vec![words[0], words[1] + (words[2] << 32), words[3] ^ i64::MAX, words[4] ^ i64::MIN],
         _ => words,
     }
 }
@@ -723,6 +724,48 @@ fn units_follow_values() {
     assert_eq!(unit("@later"), Some(Unit::Nanos));
     assert_eq!((unit("@at"), unit("@soon")), (Some(Unit::Clock), Some(Unit::Clock)));
     assert_eq!((unit("@since"), unit("@within")), (Some(Unit::Nanos), Some(Unit::Nanos)));
+}
+
+/// A histogram's capacity counts its keys: each has room for all its buckets.
+#[test]
+fn the_capacity_of_a_histogram_counts_keys() {
+    let mut run = Run::new("map(#{name: \"h\", size: 50}); kernel(|k| @h[k.stream].hist(k.duration));");
+    let events: Vec<_> =
+        (0..50).flat_map(|key| (0..40).map(move |bit| kernel("k", 1i64 << bit).with(word::STREAM, key))).collect();
+    run.feed(&events);
+    assert_eq!(run.losses(), [].into());
+    assert_eq!(run.rows("@h").len(), 50 * 40, "buckets");
+    let (_, diagnostics) = compiled("map(#{name: \"h\", evict: true}); kernel(|k| @h[k.stream].hist(k.duration));");
+    assert_eq!(diagnostics.iter().map(|it| it.code).collect::<Vec<_>>(), ["evicting-histogram"]);
+}
+
+/// Totals have more than 64 bits: an average is never that of a wrapped sum.
+#[test]
+fn averages_do_not_overflow() {
+    let mut run = Run::new("kernel(|k| { @avg.avg(k.duration); @stats.stats(k.duration); });");
+    run.feed(&[kernel("k", i64::MAX), kernel("k", i64::MAX), kernel("k", i64::MAX - 3)]);
+    let average = |name: &str| {
+        let table = run.plan.tables.iter().find(|it| it.name == name).expect("the map exists");
+        let mut found = None;
+        run.engine.for_each(table.storage.tracer().expect("of the tracer"), &mut |_, value| {
+            let word = |at: usize| u64::from_le_bytes(value[at * 8..at * 8 + 8].try_into().expect("8 bytes"));
+            found = table::average(table::total(word(1), word(2) as i64), word(0) as i64);
+        });
+        found
+    };
+    assert_eq!((average("@avg"), average("@stats")), (Some(i64::MAX - 1), Some(i64::MAX - 1)));
+}
+
+#[test]
+fn the_size_of_the_table_of_stacks_can_be_said() {
+    let size = |script: &str| {
+        let plan = plan(script);
+        plan.linux_stacks.map(|it| plan.image.maps[it].max_entries)
+    };
+    assert_eq!(size("profile(99.hz, |e| @[e.ustack].count());"), Some(16_384));
+    assert_eq!(size("stacks(65_536); profile(99.hz, |e| @[e.ustack].count());"), Some(65_536));
+    let (_, diagnostics) = compiled("stacks(7); profile(99.hz, |e| @[e.ustack].count());");
+    assert_eq!(diagnostics.iter().map(|it| it.code).collect::<Vec<_>>(), ["stacks"]);
 }
 
 /// What a division by a plain power of 1000 counts is not known to be nanoseconds any more; any

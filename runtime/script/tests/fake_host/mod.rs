@@ -71,8 +71,8 @@ impl Host for FakeHost {
 
     fn update(&mut self, name: &str, key: &[Value], kind: TableKind, x: i64) -> Result<(), String> {
         let cell = match kind {
-            TableKind::Avg => Cell::Avg { count: 1, total: x },
-            TableKind::Stats => Cell::Stats { count: 1, total: x, min: x, max: x },
+            TableKind::Avg => Cell::Avg { count: 1, total: x.into() },
+            TableKind::Stats => Cell::Stats { count: 1, total: x.into(), min: x, max: x },
             TableKind::Hist { bits } => Cell::Buckets(BTreeMap::from([(bucket::index(x, bits), 1)])),
             TableKind::Quantiles => Cell::Buckets(BTreeMap::from([(bucket::index(x, bucket::QUANTILE_BITS), 1)])),
             _ => Cell::Number(x),

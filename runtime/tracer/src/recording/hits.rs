@@ -15,14 +15,12 @@ use xputrace_model::catalog::{Catalog, TracepointFieldType, TracepointFormat};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Activities, Calls, Demand, LossSite, Place, Plan, Probe, Target, record};
 use xputrace_model::schema::Event;
+use xputrace_model::stack;
 
 /// Most bytes of a tracepoint's record that are kept.
 const LONGEST_RECORD: usize = 1024;
 /// Bytes of the kernel's ring buffer while recording.
 const RING_BYTES: u32 = 8 << 20;
-/// Frames of a kernel-taken stack.
-const STACK_FRAMES: u32 = 127;
-const STACKS: u32 = 16_384;
 /// What is counted of each probe while recording; its slots follow one another.
 const COUNTED: [Loss; 2] = [Loss::KernelRingFull, Loss::KernelStack];
 
@@ -162,7 +160,9 @@ impl<'a> Builder<'a> {
             image.maps.len() - 1
         };
         let ring = map("xpu_ring", MapKind::Ringbuf, 0, 0, RING_BYTES);
-        let stacks = map("xpu_stacks", MapKind::StackTrace, 4, STACK_FRAMES * 8, STACKS);
+        let declared = plan.linux_stacks.map(|it| plan.image.maps[it].max_entries);
+        let n_stacks = declared.unwrap_or(stack::LINUX_STACKS);
+        let stacks = map("xpu_stacks", MapKind::StackTrace, 4, stack::LINUX_FRAMES * 8, n_stacks);
         let targets = map("xpu_targets", MapKind::Hash, 4, 4, 65_536);
         let losses = map("xpu_losses", MapKind::PercpuArray, 4, 8, COUNTED.len() as u32);
         let recording = Plan {
