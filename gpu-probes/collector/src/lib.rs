@@ -4,49 +4,35 @@
 //! cuInit ─▶ InitializeInjection ─▶ socket named in the environment ─▶ HELLO
 //!                                   DORMANT or nobody there: nothing more happens
 //!                                   ARM: map the region, subscribe, ARMED
-//! launch ─▶ CUPTI ─▶ entry ─▶ launch ───────────▶ ring of the launching thread
-//! buffer ─▶ CUPTI ─▶ entry ─▶ session::complete ─▶ ring of CUPTI's thread
+//! launch ─▶ CUPTI ─▶ cupti::entry ─▶ agent::launch ───▶ ring of the launching thread
+//! buffer ─▶ CUPTI ─▶ cupti::entry ─▶ agent::delivery ─▶ ring of CUPTI's thread
 //! thread "xputrace": flush, DISARM or tracer gone ─▶ leave;   exit ─▶ last flush
 //! ```
+//!
+//! [`agent`] knows rings, ids, stacks and the tracer, [`cupti`] knows CUPTI; another vendor's
+//! library is another [`Backend`] beside it.
 //!
 //! It lives in other people's processes: it never runs user code, holds no lock over a CUPTI
 //! call, allocates nothing at a launch after a thread's first, lets no panic out, and drops with
 //! a counter where something is full. Whatever goes wrong, the program runs on.
 //!
-//! Of a launch stack it keeps the API function's frame and everything outside it ([`stack`]).
+//! Of a launch stack it keeps the API function's frame and everything outside it ([`agent::stack`]).
 //!
 //! The built library needs no symbol newer than glibc 2.28 (`compat`; `tests/symbols.rs` checks
 //! the file), libgcc_s, and neither CUDA nor CUPTI to load. It is never unloaded.
-//!
-//! Of CUPTI's launch calls, two kinds are recorded without parameters: those of CUDA 4 and
-//! before, and multi-device cooperative launches (one record, the kernels of all devices).
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-pub mod activity;
-pub mod calls;
-mod clock;
+pub mod agent;
 mod compat;
-pub mod control;
 pub mod cupti;
-pub mod driver;
-mod entry;
-mod intern;
-mod launch;
-mod locate;
-mod mappings;
-mod output;
-pub mod region;
 pub mod rendezvous;
-pub mod session;
-pub mod stack;
-mod zeroed;
 
-use cupti::Cupti;
-use driver::Driver;
-use locate::Found;
+use agent::region::{Region, Tags};
+use agent::{Agent, Backend, Refusal, Setup, control};
+use cupti::CuptiBackend;
+use cupti::locate::{self, Found};
 use rendezvous::{Received, Socket};
-use session::{Refusal, Session, Setup};
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::catch_unwind;
@@ -119,10 +105,9 @@ pub enum Dormant {
 /// What arming works with; tests bring their own.
 #[derive(Debug, Default)]
 pub struct World {
-    /// The CUPTI to use and its path, or why there is none.
-    pub cupti: Option<Cupti>,
-    pub cupti_text: String,
-    pub driver: Driver,
+    pub backend: Option<Box<dyn Backend>>,
+    /// The path of the backend's library, or why there is none.
+    pub library: String,
     /// What became of an earlier injection library.
     pub chained: Option<String>,
 }
@@ -131,12 +116,12 @@ pub struct World {
 static ARMING: AtomicBool = AtomicBool::new(false);
 
 fn arm_from_system(address: &str, chained: Option<String>) -> Result<(), Dormant> {
-    arm(address, || {
-        let (cupti, cupti_text) = match locate::find() {
-            Ok(Found { cupti, path }) => (Some(cupti), path),
-            Err(text) => (None, text),
-        };
-        World { cupti, cupti_text, driver: driver::find_driver(), chained }
+    arm(address, || match locate::find() {
+        Ok(Found { cupti, path }) => {
+            let backend = CuptiBackend::new(cupti, cupti::driver::find_driver(), chained.is_some());
+            World { backend: Some(Box::new(backend)), library: path, chained }
+        }
+        Err(library) => World { backend: None, library, chained },
     })
 }
 
@@ -149,7 +134,7 @@ pub fn arm(address: &str, world: impl FnOnce() -> World) -> Result<(), Dormant> 
     if ARMING.swap(true, Ordering::Acquire) {
         return Err(Dormant::AlreadyArmed);
     }
-    let armed = if session::current().is_some() { Err(Dormant::AlreadyArmed) } else { meet(address, world) };
+    let armed = if agent::current().is_some() { Err(Dormant::AlreadyArmed) } else { meet(address, world) };
     ARMING.store(false, Ordering::Release);
     armed
 }
@@ -158,8 +143,10 @@ fn meet(address: &str, world: impl FnOnce() -> World) -> Result<(), Dormant> {
     let socket =
         Socket::connect(address, ANSWER_WITHIN).map_err(|error| Dormant::NoTracer(format!("{address}: {error}")))?;
     let world = world();
-    let hello = [u64::from(VERSION), u64::from(std::process::id()), u64::from(version(&world)), 1];
-    socket.send(&Message::new(HELLO, &hello, world.cupti_text.clone()));
+    let backend = world.backend.as_deref();
+    let (version, capabilities) = backend.map_or((0, 0), |it| (it.version(), it.capabilities()));
+    let hello = [u64::from(VERSION), u64::from(std::process::id()), u64::from(version), capabilities];
+    socket.send(&Message::new(HELLO, &hello, world.library.clone()));
     let (order, descriptors) = wait_for_order(&socket)?;
     let began = Instant::now();
     let notes = world.chained.clone().unwrap_or_default();
@@ -167,10 +154,6 @@ fn meet(address: &str, world: impl FnOnce() -> World) -> Result<(), Dormant> {
         Ok(setup) => start(setup, began, &notes),
         Err((refusal, socket)) => Err(refuse(&socket, refusal, &notes)),
     }
-}
-
-fn version(world: &World) -> u32 {
-    world.cupti.as_ref().map_or(0, Cupti::version)
 }
 
 fn wait_for_order(socket: &Socket) -> Result<(Message, Vec<OwnedFd>), Dormant> {
@@ -197,29 +180,31 @@ fn prepare(
 ) -> Result<Setup, (Refusal, Socket)> {
     let [demand, rings, ring_bytes, flush_millis, ..] = order.words;
     let checked = || {
-        let cupti = world.cupti.ok_or_else(|| world.cupti_text.clone())?;
+        let backend = world.backend.ok_or(world.library)?;
+        let beyond = demand & !backend.capabilities();
+        if beyond != 0 {
+            return Err(format!("the GPU's library here cannot record all that is asked for (demand {beyond:#x})"));
+        }
         let shape =
             Shape { rings: u32::try_from(rings).unwrap_or(0), ring_bytes: u32::try_from(ring_bytes).unwrap_or(0) };
         let memory = descriptors.first().ok_or("the tracer sent no region")?;
-        let region = region::Region::map(memory.as_fd(), shape)?;
+        let region = Region::map(memory.as_fd(), shape)?;
         let tags = if demand & demand::MARKER != 0 {
             let array = descriptors.get(1).ok_or("the tracer sent no tag array")?;
-            Some(region::Tags::map(array.as_fd(), shape.rings)?)
+            Some(Tags::map(array.as_fd(), shape.rings)?)
         } else {
             None
         };
-        Ok((cupti, region, tags))
+        Ok((backend, region, tags))
     };
     match checked().map_err(|text: String| Refusal::from(text)) {
-        Ok((cupti, region, tags)) => Ok(Setup {
-            cupti,
-            driver: world.driver,
+        Ok((backend, region, tags)) => Ok(Setup {
+            backend,
             demand,
             flush_period: Duration::from_millis(flush_millis.clamp(1, 60_000)),
             region,
             tags,
             socket,
-            chained: world.chained.is_some(),
         }),
         Err(refusal) => Err((refusal, socket)),
     }
@@ -228,19 +213,19 @@ fn prepare(
 fn start(setup: Setup, began: Instant, notes: &str) -> Result<(), Dormant> {
     register_fork_handler();
     let socket = setup.socket.try_clone();
-    let session = match Session::arm(setup) {
-        Ok(session) => session,
+    let agent = match Agent::arm(setup) {
+        Ok(agent) => agent,
         Err(refusal) => return Err(refuse_by(socket.as_ref(), refusal, notes)),
     };
-    if let Err(error) = control::start(session) {
-        session.abandon();
+    if let Err(error) = control::start(agent) {
+        agent.abandon();
         let refusal = Refusal::from(format!("starting the thread \"{}\": {error}", control::THREAD_NAME));
-        return Err(refuse(&session.socket, refusal, notes));
+        return Err(refuse(&agent.socket, refusal, notes));
     }
     // Behind CUPTI's own handlers, so that it runs before them.
     register_exit_handler();
     let micros = began.elapsed().as_micros() as u64;
-    session.socket.send(&Message::new(ARMED, &[micros], notes));
+    agent.socket.send(&Message::new(ARMED, &[micros], notes));
     Ok(())
 }
 
@@ -268,7 +253,7 @@ fn register_fork_handler() {
     static ONCE: Once = Once::new();
     // SAFETY: a function of this library, which is never unloaded.
     ONCE.call_once(|| unsafe {
-        libc::pthread_atfork(None, None, Some(session::in_forked_child));
+        libc::pthread_atfork(None, None, Some(agent::in_forked_child));
     });
 }
 
@@ -276,7 +261,7 @@ fn register_exit_handler() {
     static ONCE: Once = Once::new();
     // SAFETY: as above.
     ONCE.call_once(|| unsafe {
-        libc::atexit(session::at_process_exit);
+        libc::atexit(agent::at_process_exit);
     });
 }
 

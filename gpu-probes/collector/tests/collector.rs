@@ -1,4 +1,5 @@
-//! The collector in this process, between a made-up CUPTI and a made-up tracer.
+//! The collector in this process, between a made-up machine and a made-up tracer. What is not of
+//! CUPTI alone is tested over a backend of no vendor's too.
 #![allow(
     clippy::undocumented_unsafe_blocks,
     unsafe_op_in_unsafe_fn,
@@ -8,16 +9,22 @@
 
 #[path = "fake/cupti.rs"]
 mod cupti;
+#[path = "fake/machine.rs"]
+mod machine;
+#[path = "fake/plain.rs"]
+mod plain;
 #[path = "fake/tracer.rs"]
 mod tracer;
 
+use cupti::OverCupti;
+use machine::Machine;
+use plain::Plain;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use tracer::{Listener, Tracer, listen, memory, message};
-use xputrace_collector::driver::Driver;
 use xputrace_collector::{Dormant, World};
 use xputrace_wire::events::{Activity, Call};
 use xputrace_wire::marker::{WORDS, word};
@@ -49,27 +56,18 @@ const ALL: u64 = demand::LAUNCHES | demand::KERNELS;
 const SHAPE: Shape = Shape { rings: 8, ring_bytes: 1 << 20 };
 
 /// One run at a time: CUPTI and the collector are the process's.
-fn alone() -> MutexGuard<'static, ()> {
+fn alone<M: Machine>() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(|it| it.into_inner());
-    cupti::reset();
+    M::reset();
     guard
 }
 
-fn world() -> World {
-    World {
-        cupti: Some(cupti::table()),
-        cupti_text: "/fake/libcupti.so.13".into(),
-        driver: Driver { is_capturing: Some(cupti::is_capturing), is_capturing_ptsz: None },
-        chained: None,
-    }
-}
-
-fn arm(demand: u64, shape: Shape) -> Tracer {
+fn arm<M: Machine>(demand: u64, shape: Shape) -> Tracer {
     let listener = listen();
     let address = listener.address.clone();
     let tracer = std::thread::spawn(move || listener.arm(demand, shape));
-    xputrace_collector::arm(&address, world).unwrap();
+    xputrace_collector::arm(&address, M::world).unwrap();
     let tracer = tracer.join().unwrap();
     let armed = tracer.message();
     assert_eq!(armed.kind, ARMED, "{}", armed.text);
@@ -77,11 +75,11 @@ fn arm(demand: u64, shape: Shape) -> Tracer {
 }
 
 /// Disarms while CUDA calls go on, so that CUPTI can be torn down.
-fn disarm(tracer: &mut Tracer) -> Message {
+fn disarm<M: Machine>(tracer: &mut Tracer) -> Message {
     tracer.order(DISARM);
     tracer.until("leaving", |_| {
-        cupti::launch(c"_Z4last", 1, 0);
-        cupti::UNSUBSCRIBED.load(SeqCst) == 1
+        M::launch(c"_Z4last", 1, 0);
+        M::times_let_go() == 1
     });
     tracer.message()
 }
@@ -95,11 +93,137 @@ fn refused(within: impl FnOnce(Listener) + Send + 'static, world: impl FnOnce() 
     dormant
 }
 
+/// Each of these over every machine.
+macro_rules! suite {
+    ($($name:ident)*) => {
+        mod over_cupti {
+            $(#[test] fn $name() { super::$name::<super::OverCupti>(); })*
+        }
+        mod over_another_backend {
+            $(#[test] fn $name() { super::$name::<super::Plain>(); })*
+        }
+    };
+}
+
+suite! {
+    a_launch_and_its_kernel_are_told
+    a_graph_has_many_kernels
+    kernels_without_times_are_counted
+    stacks_begin_at_the_caller_and_are_told_once
+    a_stack_that_is_not_the_threads_own_is_not_read
+    the_end_of_a_launch_is_read_where_it_is_asked_for
+    stream_ids_are_asked_once_until_a_stream_is_made
+    the_marker_gets_the_words_and_gives_the_tag
+    nothing_is_allocated_at_a_launch
+    four_threads_lose_nothing
+    a_ring_is_used_again_when_its_thread_ends
+    more_threads_than_rings_are_counted_and_kernels_still_come
+    a_ring_that_is_too_small_counts_what_it_loses
+    many_kernels_come_through_a_small_ring_when_it_is_read
+    a_killed_tracer_disarms_and_the_next_one_arms_again
+    a_forked_child_touches_nothing
+    threads_and_mappings_have_names
+    memory_that_could_shrink_is_refused
+    a_tracer_that_wants_nothing_or_says_nothing_leaves_it_dormant
+}
+
+fn a_launch_and_its_kernel_are_told<M: Machine>() {
+    let _alone = alone::<M>();
+    let mut tracer = arm::<M>(ALL, SHAPE);
+    assert_eq!(tracer.hello.words[..2], [u64::from(xputrace_wire::VERSION), std::process::id().into()]);
+    let served = tracer.hello.words[3];
+    assert_eq!(served & (ALL | demand::STACKS), ALL | demand::STACKS, "what the backend can serve");
+    let correlation = M::launch(c"_Z5scaleIfEvPT_S0_", 9, 0);
+    tracer.until("the kernel", |it| !it.kernels().is_empty());
+    let launches = tracer.launches();
+    let [launch] = launches[..] else { panic!("{launches:?}") };
+    assert_eq!((launch.correlation, launch.launch_kind, launch.flags), (correlation, Launch::KERNEL, 0));
+    assert_eq!((launch.grid, launch.block, launch.dynamic_shared), ([4, 2, 1], [64, 1, 1], 128));
+    assert_eq!((launch.device, launch.context, launch.stream), (3, 5, UNKNOWN));
+    let kernel = tracer.kernels()[0];
+    assert_eq!((kernel.correlation, kernel.symbol), (correlation, launch.symbol));
+    assert_eq!(tracer.name(kernel.symbol).unwrap(), "_Z5scaleIfEvPT_S0_");
+    assert_eq!(disarm::<M>(&mut tracer).kind, BYE);
+    assert_eq!(tracer.flushes().iter().filter(|it| it.last == 1).count(), 1);
+    assert!(!M::is_recording());
+}
+
+fn a_graph_has_many_kernels<M: Machine>() {
+    let _alone = alone::<M>();
+    let mut tracer = arm::<M>(ALL, SHAPE);
+    let graph = M::launch_graph(3);
+    tracer.until("the kernels", |it| it.kernels().len() == 3);
+    assert!(tracer.kernels().iter().all(|it| it.correlation == graph));
+    assert_eq!((tracer.launches()[0].launch_kind, tracer.launches()[0].symbol), (Launch::GRAPH, 0));
+    disarm::<M>(&mut tracer);
+    assert_eq!(tracer.control().totals.call(Call::Graph).made.load(SeqCst), 1);
+}
+
+fn kernels_without_times_are_counted<M: Machine>() {
+    let _alone = alone::<M>();
+    let mut tracer = arm::<M>(demand::KERNELS, SHAPE);
+    M::push_kernel(1, c"_Z1fv");
+    M::spoil_last_kernel();
+    tracer.until("the kernel", |it| it.lost(Lost::NoTimestamps) == 1 && !it.kernels().is_empty());
+    disarm::<M>(&mut tracer);
+}
+
+/// The made-up backend that records kernels alone.
+#[test]
+fn what_the_backend_cannot_serve_is_refused_by_name() {
+    let _alone = alone::<Plain>();
+    let dormant = refused(
+        |listener| {
+            let refused = listener.arm(demand::MEMSETS, SHAPE).message();
+            assert_eq!(refused.kind, REFUSED);
+            assert!(refused.text.contains("cannot record all that is asked for"), "{}", refused.text);
+        },
+        Plain::world,
+    );
+    assert!(matches!(dormant, Dormant::Refused(_)));
+}
+
+#[test]
+fn memsets_are_recorded_where_they_are_asked_for() {
+    let _alone = alone::<OverCupti>();
+    let mut tracer = arm::<OverCupti>(demand::MEMSETS | demand::MEMSET_CALLS | demand::STREAMS, SHAPE);
+    assert!(cupti::is_enabled(cupti::RUNTIME, 51) && cupti::is_enabled(cupti::DRIVER, 216));
+    assert!(!cupti::is_enabled(cupti::DRIVER, 307) && !cupti::is_enabled(cupti::RUNTIME, 211));
+    let correlation = cupti::memset_async(9);
+    cupti::push_memset(correlation, 4096, 0);
+    cupti::push_memset(correlation + 1, 512, 3);
+    tracer.until("the memsets", |it| it.memsets().len() == 2);
+    let [plain, in_graph] = tracer.memsets()[..] else { panic!() };
+    assert_eq!(
+        (plain.correlation, plain.bytes, plain.value, plain.memory_kind, plain.known),
+        (correlation, 4096, 42, 3, 1)
+    );
+    assert_eq!((plain.start.0, plain.end.0), (2_000_000, 2_000_300));
+    assert_eq!((in_graph.value, in_graph.memory_kind, in_graph.known), (0, 0, 0), "CUPTI's are those of another");
+    let launches = tracer.launches();
+    let [launch] = launches[..] else { panic!("{launches:?}") };
+    assert_eq!((launch.correlation, launch.launch_kind, launch.stream), (correlation, Launch::MEMSET, 109));
+    assert_eq!(tracer.name(launch.api).unwrap(), "cudaMemsetAsync");
+    disarm::<OverCupti>(&mut tracer);
+    assert_eq!(tracer.control().totals.call(Call::Memset).made.load(SeqCst), 1);
+    assert_eq!(tracer.control().totals.activity(Activity::Memset).nanos.load(SeqCst), 600);
+}
+
+#[test]
+fn memset_calls_are_left_alone_where_nobody_asks() {
+    let _alone = alone::<OverCupti>();
+    let mut tracer = arm::<OverCupti>(ALL, SHAPE);
+    assert!(!cupti::is_enabled(cupti::RUNTIME, 51) && !cupti::is_enabled(cupti::DRIVER, 216));
+    assert!(!cupti::MEMSETS_ON.load(SeqCst));
+    disarm::<OverCupti>(&mut tracer);
+}
+
 #[test]
 fn a_runtime_launch_and_its_driver_call_are_one() {
-    let _alone = alone();
-    let mut tracer = arm(ALL, SHAPE);
-    assert_eq!(tracer.hello.words[..4], [u64::from(xputrace_wire::VERSION), std::process::id().into(), 130_001, 1]);
+    let _alone = alone::<OverCupti>();
+    let mut tracer = arm::<OverCupti>(ALL, SHAPE);
+    assert_eq!(tracer.hello.words[..3], [u64::from(xputrace_wire::VERSION), std::process::id().into(), 130_001]);
+    assert_eq!(tracer.hello.words[3] & demand::MEMSETS, demand::MEMSETS);
     assert_eq!(tracer.hello.text, "/fake/libcupti.so.13");
     let correlation = cupti::launch(c"_Z5scaleIfEvPT_S0_", 9, 0);
     tracer.until("the kernel", |it| !it.kernels().is_empty());
@@ -121,7 +245,7 @@ fn a_runtime_launch_and_its_driver_call_are_one() {
     assert!(
         tracer.records().iter().any(|it| matches!(it, Record::Clock(it) if it.monotonic_before <= it.monotonic_after))
     );
-    assert_eq!(disarm(&mut tracer).kind, BYE);
+    assert_eq!(disarm::<OverCupti>(&mut tracer).kind, BYE);
     assert_eq!(tracer.flushes().iter().filter(|it| it.last == 1).count(), 1);
     assert_eq!(cupti::FINALIZED.load(SeqCst), 1);
     assert!(!cupti::ACTIVITY_ON.load(SeqCst));
@@ -129,8 +253,8 @@ fn a_runtime_launch_and_its_driver_call_are_one() {
 
 #[test]
 fn driver_calls_stand_alone_and_graphs_have_many_kernels() {
-    let _alone = alone();
-    let mut tracer = arm(ALL, SHAPE);
+    let _alone = alone::<OverCupti>();
+    let mut tracer = arm::<OverCupti>(ALL, SHAPE);
     let params = cupti::launch_params(9);
     let alone = cupti::Event {
         domain: cupti::DRIVER,
@@ -153,14 +277,14 @@ fn driver_calls_stand_alone_and_graphs_have_many_kernels() {
     assert_eq!(tracer.name(launches[0].api).unwrap(), "cuLaunchKernel");
     assert_eq!(launches[0].grid, [4, 2, 1]);
     assert_eq!((launches[1].launch_kind, launches[1].symbol, launches[1].correlation), (Launch::GRAPH, 0, graph));
-    disarm(&mut tracer);
+    disarm::<OverCupti>(&mut tracer);
     assert_eq!(tracer.control().totals.call(Call::Graph).made.load(SeqCst), 1);
 }
 
 #[test]
 fn failures_and_captures_are_marked_and_counted() {
-    let _alone = alone();
-    let mut tracer = arm(ALL, SHAPE);
+    let _alone = alone::<OverCupti>();
+    let mut tracer = arm::<OverCupti>(ALL, SHAPE);
     cupti::launch(c"_Z1fv", 7, 0);
     assert_eq!(cupti::CAPTURE_QUESTIONS.load(SeqCst), 0, "no capture is open");
     cupti::call(cupti::DRIVER, 539, c"cuStreamBeginCapture_v2", 7);
@@ -182,37 +306,35 @@ fn failures_and_captures_are_marked_and_counted() {
         (totals.call(Call::Kernel).failed.load(SeqCst), totals.call(Call::Kernel).captured.load(SeqCst)),
         (1, 1)
     );
-    disarm(&mut tracer);
+    disarm::<OverCupti>(&mut tracer);
 }
 
-#[test]
-fn stacks_begin_at_the_caller_and_are_told_once() {
-    let _alone = alone();
-    let mut tracer = arm(ALL | demand::STACKS, SHAPE);
+fn stacks_begin_at_the_caller_and_are_told_once<M: Machine>() {
+    let _alone = alone::<M>();
+    let mut tracer = arm::<M>(ALL | demand::STACKS, SHAPE);
     for _ in 0..10 {
-        cupti::launch(c"_Z1fv", 7, 0);
+        M::launch(c"_Z1fv", 7, 0);
     }
     let launches = tracer.launches();
     assert!(launches.iter().all(|it| it.stack == launches[0].stack && it.stack != 0), "{launches:?}");
     let told = tracer.records().iter().filter(|it| matches!(it, Record::Stack { .. })).count();
     assert_eq!(told, 1);
     let frames = tracer.stack(launches[0].stack).unwrap();
-    let framed = cupti::framed as *const () as u64;
+    let framed = M::caller();
     assert!((framed..framed + 64).contains(&frames[0]), "{frames:x?}");
     assert!(frames.len() >= 2);
-    disarm(&mut tracer);
+    disarm::<M>(&mut tracer);
 }
 
-#[test]
-fn a_stack_that_is_not_the_threads_own_is_not_read() {
-    let _alone = alone();
-    let mut tracer = arm(ALL | demand::STACKS, SHAPE);
+fn a_stack_that_is_not_the_threads_own_is_not_read<M: Machine>() {
+    let _alone = alone::<M>();
+    let mut tracer = arm::<M>(ALL | demand::STACKS, SHAPE);
     on_another_stack(|| {
-        cupti::launch(c"_Z1fv", 7, 0);
+        M::launch(c"_Z1fv", 7, 0);
     });
     let launches = tracer.launches();
     assert_eq!((launches[0].stack, launches[0].flags), (0, Launch::NO_STACK));
-    disarm(&mut tracer);
+    disarm::<M>(&mut tracer);
 }
 
 /// Runs `run` on memory that is no thread's stack, as coroutines do.
@@ -233,32 +355,29 @@ fn on_another_stack<F: FnOnce()>(run: F) {
     }
 }
 
-#[test]
-fn the_end_of_a_launch_is_read_where_it_is_asked_for() {
-    let _alone = alone();
-    let mut tracer = arm(demand::LAUNCHES | demand::ENDS, SHAPE);
-    cupti::launch(c"_Z1fv", 7, 0);
+fn the_end_of_a_launch_is_read_where_it_is_asked_for<M: Machine>() {
+    let _alone = alone::<M>();
+    let mut tracer = arm::<M>(demand::LAUNCHES | demand::ENDS, SHAPE);
+    M::launch(c"_Z1fv", 7, 0);
     assert!(tracer.launches().iter().all(|it| it.start < it.end));
-    disarm(&mut tracer);
+    disarm::<M>(&mut tracer);
 }
 
-#[test]
-fn stream_ids_are_asked_once_until_a_stream_is_made() {
-    let _alone = alone();
-    let mut tracer = arm(ALL | demand::STREAMS, SHAPE);
+fn stream_ids_are_asked_once_until_a_stream_is_made<M: Machine>() {
+    let _alone = alone::<M>();
+    let mut tracer = arm::<M>(ALL | demand::STREAMS, SHAPE);
     for _ in 0..5 {
-        cupti::launch(c"_Z1fv", 7, 0);
+        M::launch(c"_Z1fv", 7, 0);
     }
-    assert_eq!(cupti::STREAM_QUESTIONS.load(SeqCst), 1);
-    cupti::call(3, 3, c"", 0);
-    cupti::launch(c"_Z1fv", 7, 0);
-    assert!(cupti::STREAM_QUESTIONS.load(SeqCst) >= 2);
+    assert_eq!(M::stream_questions(), 1);
+    M::create_stream();
+    M::launch(c"_Z1fv", 7, 0);
+    assert!(M::stream_questions() >= 2);
     assert!(tracer.launches().iter().all(|it| it.stream == 107));
-    disarm(&mut tracer);
+    disarm::<M>(&mut tracer);
 }
 
-#[test]
-fn the_marker_gets_the_words_and_gives_the_tag() {
+fn the_marker_gets_the_words_and_gives_the_tag<M: Machine>() {
     static SEEN: Mutex<Vec<[u64; WORDS]>> = Mutex::new(Vec::new());
     static TAGS: Mutex<usize> = Mutex::new(0);
     extern "C" fn handler(words: *const u64, slot: u64) {
@@ -271,12 +390,14 @@ fn the_marker_gets_the_words_and_gives_the_tag() {
         }
         seen.push(words);
     }
-    let _alone = alone();
-    let mut tracer = arm(ALL | demand::MARKER | demand::STREAMS, SHAPE);
+    let _alone = alone::<M>();
+    // A static of a generic function is one for all machines.
+    SEEN.lock().unwrap().clear();
+    let mut tracer = arm::<M>(ALL | demand::MARKER | demand::STREAMS, SHAPE);
     *TAGS.lock().unwrap() = tracer.tags as usize;
     put_jump(xputrace_collector::xputrace_launch_marker as *const () as usize, Some(handler as *const () as usize));
     for _ in 0..3 {
-        cupti::launch(c"_Z1fv", 7, 0);
+        M::launch(c"_Z1fv", 7, 0);
     }
     put_jump(xputrace_collector::xputrace_launch_marker as *const () as usize, None);
     let launches = tracer.launches();
@@ -289,7 +410,7 @@ fn the_marker_gets_the_words_and_gives_the_tag() {
     assert_eq!(words[word::LAUNCH_STREAM], 107);
     let symbol = unsafe { std::ffi::CStr::from_ptr(words[word::LAUNCH_SYMBOL] as *const _) };
     assert_eq!(symbol, c"_Z1fv");
-    disarm(&mut tracer);
+    disarm::<M>(&mut tracer);
 }
 
 /// Writes a jump over the marker's nop, which is what the nop has room for, or the nop back.
@@ -308,30 +429,15 @@ fn put_jump(marker: usize, to: Option<usize>) {
     }
 }
 
-#[test]
-fn nothing_is_allocated_at_a_launch() {
-    let _alone = alone();
-    let mut tracer = arm(ALL | demand::STACKS | demand::STREAMS | demand::MARKER, SHAPE);
-    let fire = || {
-        let params = cupti::launch_params(7);
-        let event = cupti::Event {
-            domain: cupti::DRIVER,
-            id: 307,
-            name: c"cuLaunchKernel",
-            symbol: Some(c"_Z1fv"),
-            params: (&raw const params).cast(),
-            correlation: cupti::next_correlation(),
-            result: 0,
-        };
-        cupti::fire(event, 0);
-        cupti::fire(event, 1);
-    };
-    (0..100).for_each(|_| fire());
+fn nothing_is_allocated_at_a_launch<M: Machine>() {
+    let _alone = alone::<M>();
+    let mut tracer = arm::<M>(ALL | demand::STACKS | demand::STREAMS | demand::MARKER, SHAPE);
+    (0..100).for_each(|_| M::launch_quietly());
     let before = ALLOCATIONS.get();
-    (0..1000).for_each(|_| fire());
+    (0..1000).for_each(|_| M::launch_quietly());
     assert_eq!(ALLOCATIONS.get() - before, 0);
     assert_eq!(tracer.launches().len(), 1100);
-    disarm(&mut tracer);
+    disarm::<M>(&mut tracer);
 }
 
 /// For a person to read: what our callbacks cost, CUPTI's own part not included.
@@ -340,7 +446,7 @@ fn nothing_is_allocated_at_a_launch() {
 fn print_the_cost_of_a_launch() {
     const BLOCKS: u32 = 60;
     const LAUNCHES: u32 = 2000;
-    let _alone = alone();
+    let _alone = alone::<OverCupti>();
     let clock = std::time::Instant::now();
     (0..1000).for_each(|_| {
         std::hint::black_box(std::time::Instant::now());
@@ -354,7 +460,7 @@ fn print_the_cost_of_a_launch() {
     ] {
         cupti::reset();
         // The ring is read after each block and written over and over, as in a run.
-        let mut tracer = arm(wanted, Shape { rings: 4, ring_bytes: 1 << 20 });
+        let mut tracer = arm::<OverCupti>(wanted, Shape { rings: 4, ring_bytes: 1 << 20 });
         let mut block = |n: u32| {
             let nanos = [false, true].map(|armed| cupti::time_launches(LAUNCHES, n * LAUNCHES, armed));
             tracer.drain();
@@ -367,21 +473,20 @@ fn print_the_cost_of_a_launch() {
         let launches = tracer.launches();
         assert_eq!(launches.len(), (BLOCKS * LAUNCHES) as usize);
         println!("  frames {:?}", tracer.stack(launches[0].stack).map(|it| it.len()));
-        disarm(&mut tracer);
+        disarm::<OverCupti>(&mut tracer);
     }
 }
 
-#[test]
-fn four_threads_lose_nothing() {
-    let _alone = alone();
+fn four_threads_lose_nothing<M: Machine>() {
+    let _alone = alone::<M>();
     const EACH: usize = 5000;
     // All would fit one ring: threads that follow each other share one, and nobody reads in time.
-    let mut tracer = arm(demand::LAUNCHES | demand::STACKS, Shape { rings: 8, ring_bytes: 1 << 22 });
+    let mut tracer = arm::<M>(demand::LAUNCHES | demand::STACKS, Shape { rings: 8, ring_bytes: 1 << 22 });
     let threads: Vec<_> = (0..4)
         .map(|_| {
             std::thread::spawn(|| {
                 (0..EACH).for_each(|_| {
-                    cupti::launch(c"_Z1fv", 7, 0);
+                    M::launch(c"_Z1fv", 7, 0);
                 })
             })
         })
@@ -396,34 +501,32 @@ fn four_threads_lose_nothing() {
     correlations.dedup();
     assert_eq!(correlations.len(), 4 * EACH);
     tracer.until("the totals", |it| it.launches_made() == 4 * EACH as u64);
-    disarm(&mut tracer);
+    disarm::<M>(&mut tracer);
     let lost: Vec<_> = tracer.control().lost.iter().map(|it| it.load(SeqCst)).collect();
     assert_eq!(lost, [0; Lost::COUNT]);
 }
 
-#[test]
-fn a_ring_is_used_again_when_its_thread_ends() {
-    let _alone = alone();
-    let mut tracer = arm(demand::LAUNCHES, SHAPE);
+fn a_ring_is_used_again_when_its_thread_ends<M: Machine>() {
+    let _alone = alone::<M>();
+    let mut tracer = arm::<M>(demand::LAUNCHES, SHAPE);
     for _ in 0..50 {
-        std::thread::spawn(|| cupti::launch(c"_Z1fv", 7, 0)).join().unwrap();
+        std::thread::spawn(|| M::launch(c"_Z1fv", 7, 0)).join().unwrap();
     }
     assert_eq!(tracer.launches().len(), 50);
     assert_eq!(tracer.lost(Lost::NoRing), 0);
     assert!(tracer.control().rings_claimed.load(SeqCst) <= 4);
     assert!(tracer.rings_owned() <= 3);
-    disarm(&mut tracer);
+    disarm::<M>(&mut tracer);
 }
 
-#[test]
-fn more_threads_than_rings_are_counted_and_kernels_still_come() {
-    let _alone = alone();
-    let mut tracer = arm(ALL, Shape { rings: 4, ring_bytes: 1 << 16 });
+fn more_threads_than_rings_are_counted_and_kernels_still_come<M: Machine>() {
+    let _alone = alone::<M>();
+    let mut tracer = arm::<M>(ALL, Shape { rings: 4, ring_bytes: 1 << 16 });
     let barrier = std::sync::Barrier::new(6);
     std::thread::scope(|scope| {
         for _ in 0..6 {
             scope.spawn(|| {
-                cupti::launch(c"_Z1fv", 7, 0);
+                M::launch(c"_Z1fv", 7, 0);
                 barrier.wait();
             });
         }
@@ -432,41 +535,39 @@ fn more_threads_than_rings_are_counted_and_kernels_still_come() {
     let recorded = tracer.launches().len() as u64;
     assert!(recorded < 6);
     assert_eq!(recorded + tracer.lost(Lost::NoRing), 6);
-    disarm(&mut tracer);
+    disarm::<M>(&mut tracer);
 }
 
-#[test]
-fn a_ring_that_is_too_small_counts_what_it_loses() {
-    let _alone = alone();
-    let mut tracer = arm(demand::LAUNCHES, Shape { rings: 4, ring_bytes: 4096 });
+fn a_ring_that_is_too_small_counts_what_it_loses<M: Machine>() {
+    let _alone = alone::<M>();
+    let mut tracer = arm::<M>(demand::LAUNCHES, Shape { rings: 4, ring_bytes: 4096 });
     for _ in 0..200 {
-        cupti::launch(c"_Z1fv", 7, 0);
+        M::launch(c"_Z1fv", 7, 0);
     }
     let recorded = tracer.launches().len() as u64;
     assert!(recorded > 0 && recorded < 200);
     assert_eq!(recorded + tracer.lost(Lost::LaunchRingFull), 200);
-    disarm(&mut tracer);
+    disarm::<M>(&mut tracer);
 }
 
 #[test]
 fn what_cupti_lost_is_counted() {
-    let _alone = alone();
-    let mut tracer = arm(ALL, SHAPE);
+    let _alone = alone::<OverCupti>();
+    let mut tracer = arm::<OverCupti>(ALL, SHAPE);
     cupti::DROPPED.store(17, SeqCst);
     cupti::launch(c"_Z1fv", 7, 0);
     cupti::spoil_last_kernel();
     tracer.until("the kernel", |it| !it.kernels().is_empty() && it.lost(Lost::CuptiDropped) == 17);
     assert_eq!(tracer.lost(Lost::NoTimestamps), 1);
     assert_eq!((tracer.kernels()[0].start.0, tracer.kernels()[0].end.0), (0, 0));
-    disarm(&mut tracer);
+    disarm::<OverCupti>(&mut tracer);
 }
 
-#[test]
-fn many_kernels_come_through_a_small_ring_when_it_is_read() {
-    let _alone = alone();
-    let mut tracer = arm(ALL, Shape { rings: 4, ring_bytes: 1 << 16 });
+fn many_kernels_come_through_a_small_ring_when_it_is_read<M: Machine>() {
+    let _alone = alone::<M>();
+    let mut tracer = arm::<M>(ALL, Shape { rings: 4, ring_bytes: 1 << 16 });
     for n in 0..20_000 {
-        cupti::push_kernel(n, c"_Z1fv", 0);
+        M::push_kernel(n, c"_Z1fv");
     }
     tracer.until("all kernels", |it| {
         it.drain();
@@ -474,68 +575,65 @@ fn many_kernels_come_through_a_small_ring_when_it_is_read() {
     });
     assert_eq!(tracer.lost(Lost::ActivityRingFull), 0);
     tracer.until("all kernels", |it| it.kernels().len() == 20_000);
-    disarm(&mut tracer);
+    disarm::<M>(&mut tracer);
 }
 
-#[test]
-fn a_killed_tracer_disarms_and_the_next_one_arms_again() {
-    let _alone = alone();
-    let mut tracer = arm(ALL, SHAPE);
-    cupti::launch(c"_Z1fv", 7, 0);
+fn a_killed_tracer_disarms_and_the_next_one_arms_again<M: Machine>() {
+    let _alone = alone::<M>();
+    let mut tracer = arm::<M>(ALL, SHAPE);
+    M::launch(c"_Z1fv", 7, 0);
     tracer.until("the kernel", |it| !it.kernels().is_empty());
     drop(tracer.socket.take());
     tracer.until("leaving", |_| {
-        cupti::launch(c"_Z1fv", 7, 0);
-        cupti::UNSUBSCRIBED.load(SeqCst) == 1
+        M::launch(c"_Z1fv", 7, 0);
+        M::times_let_go() == 1
     });
-    assert!(!cupti::is_enabled(cupti::DRIVER, 307) && !cupti::ACTIVITY_ON.load(SeqCst));
-    assert_eq!(cupti::FINALIZED.load(SeqCst), 1);
+    assert!(!M::is_recording());
     let before = tracer.launches().len();
-    cupti::launch(c"_Z1fv", 7, 0);
+    M::launch(c"_Z1fv", 7, 0);
     assert_eq!(tracer.launches().len(), before, "nothing is recorded any more");
     // The old run lets go of the process a moment after it unsubscribed.
-    tracer.until("letting go", |_| xputrace_collector::arm("", world) != Err(Dormant::AlreadyArmed));
-    cupti::UNSUBSCRIBED.store(0, SeqCst);
-    let mut again = arm(ALL, SHAPE);
-    cupti::launch(c"_Z1fv", 7, 0);
+    tracer.until("letting go", |_| xputrace_collector::arm("", M::world) != Err(Dormant::AlreadyArmed));
+    M::reset();
+    let mut again = arm::<M>(ALL, SHAPE);
+    M::launch(c"_Z1fv", 7, 0);
     again.until("the kernel", |it| !it.kernels().is_empty());
     assert_eq!(again.launches().len(), 1);
-    disarm(&mut again);
+    disarm::<M>(&mut again);
 }
 
 #[test]
 fn an_untested_cupti_is_not_finalized_and_that_is_said() {
-    let _alone = alone();
+    let _alone = alone::<OverCupti>();
     cupti::VERSION.store(130_300, SeqCst);
-    let mut tracer = arm(ALL, SHAPE);
+    let mut tracer = arm::<OverCupti>(ALL, SHAPE);
     cupti::launch(c"_Z1fv", 7, 0);
-    let bye = disarm(&mut tracer);
+    let bye = disarm::<OverCupti>(&mut tracer);
     assert_eq!((bye.kind, cupti::FINALIZED.load(SeqCst)), (BYE, 0));
     assert!(bye.text.contains("0.4 us"), "{}", bye.text);
 }
 
-#[test]
-fn a_forked_child_touches_nothing() {
-    let _alone = alone();
-    let mut tracer = arm(ALL | demand::STACKS, SHAPE);
-    cupti::launch(c"_Z1fv", 7, 0);
+fn a_forked_child_touches_nothing<M: Machine>() {
+    let _alone = alone::<M>();
+    let mut tracer = arm::<M>(ALL | demand::STACKS, SHAPE);
+    M::launch(c"_Z1fv", 7, 0);
     let child = unsafe { libc::fork() };
     if child == 0 {
-        cupti::launch(c"_Z1fv", 7, 0);
-        std::thread::spawn(|| cupti::launch(c"_Z1fv", 7, 0)).join().unwrap();
+        M::launch(c"_Z1fv", 7, 0);
+        std::thread::spawn(|| M::launch(c"_Z1fv", 7, 0)).join().unwrap();
         unsafe { libc::_exit(7) };
     }
     let mut status = 0;
     unsafe { libc::waitpid(child, &mut status, 0) };
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "status {status:x}");
-    cupti::launch(c"_Z1fv", 7, 0);
+    M::launch(c"_Z1fv", 7, 0);
     assert_eq!(tracer.launches().len(), 2);
-    disarm(&mut tracer);
+    disarm::<M>(&mut tracer);
 }
 
 #[test]
 fn the_last_kernels_come_at_exit() {
-    let _alone = alone();
+    let _alone = alone::<OverCupti>();
     let listener = listen();
     let address = listener.address.clone();
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
@@ -559,7 +657,7 @@ fn the_last_kernels_come_at_exit() {
 #[ignore = "run by another test, in a process of its own"]
 fn a_program_that_exits() {
     let Ok(address) = std::env::var("XPUTRACE_TEST_SOCKET") else { return };
-    xputrace_collector::arm(&address, world).unwrap();
+    xputrace_collector::arm(&address, OverCupti::world).unwrap();
     for _ in 0..3 {
         cupti::launch(c"_Z1fv", 7, 0);
     }
@@ -575,16 +673,10 @@ fn a_program_that_exits() {
     assert_eq!(status, 0, "the child's exit");
 }
 
-#[test]
-fn threads_and_mappings_have_names() {
-    let _alone = alone();
-    let mut tracer = arm(ALL | demand::MAPPINGS, SHAPE);
-    std::thread::Builder::new()
-        .name("launcher".into())
-        .spawn(|| cupti::launch(c"_Z1fv", 7, 0))
-        .unwrap()
-        .join()
-        .unwrap();
+fn threads_and_mappings_have_names<M: Machine>() {
+    let _alone = alone::<M>();
+    let mut tracer = arm::<M>(ALL | demand::MAPPINGS, SHAPE);
+    std::thread::Builder::new().name("launcher".into()).spawn(|| M::launch(c"_Z1fv", 7, 0)).unwrap().join().unwrap();
     let records = tracer.records();
     let comm =
         |it: &xputrace_wire::record::Thread| String::from_utf8_lossy(&it.comm).trim_end_matches('\0').to_string();
@@ -595,15 +687,15 @@ fn threads_and_mappings_have_names() {
     assert!(threads.iter().any(|(_, comm)| comm == "launcher"), "{threads:?}");
     let own = std::fs::read_to_string("/proc/self/comm").unwrap();
     assert!(threads.contains(&(std::process::id(), own.trim().to_string())), "{threads:?}");
-    let here = threads_and_mappings_have_names as fn() as usize as u64;
+    let here = threads_and_mappings_have_names::<M> as fn() as usize as u64;
     let mapped = records.iter().any(|it| matches!(it, Record::Mapping { mapping, path } if (mapping.start..mapping.end).contains(&here) && !path.is_empty()));
     assert!(mapped);
-    disarm(&mut tracer);
+    disarm::<M>(&mut tracer);
 }
 
 #[test]
 fn a_cupti_that_refuses_is_named_and_the_program_runs_on() {
-    let _alone = alone();
+    let _alone = alone::<OverCupti>();
     cupti::SUBSCRIBE_ANSWER.store(39, SeqCst);
     let dormant = refused(
         |listener| {
@@ -612,7 +704,7 @@ fn a_cupti_that_refuses_is_named_and_the_program_runs_on() {
             assert_eq!((refused.kind, refused.words[0]), (REFUSED, 39));
             assert!(refused.text.contains("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"), "{}", refused.text);
         },
-        world,
+        OverCupti::world,
     );
     assert!(matches!(dormant, Dormant::Refused(_)));
     cupti::launch(c"_Z1fv", 7, 0);
@@ -621,21 +713,20 @@ fn a_cupti_that_refuses_is_named_and_the_program_runs_on() {
 
 #[test]
 fn without_cupti_the_tracer_hears_why() {
-    let _alone = alone();
+    let _alone = alone::<OverCupti>();
     let dormant = refused(
         |listener| {
             let tracer = listener.arm(ALL, SHAPE);
             assert_eq!((tracer.hello.words[2], tracer.hello.text.as_str()), (0, "nowhere to be found"));
             assert_eq!(tracer.message().kind, REFUSED);
         },
-        || World { cupti_text: "nowhere to be found".into(), ..World::default() },
+        || World { library: "nowhere to be found".into(), ..World::default() },
     );
     assert!(matches!(dormant, Dormant::Refused(_)));
 }
 
-#[test]
-fn memory_that_could_shrink_is_refused() {
-    let _alone = alone();
+fn memory_that_could_shrink_is_refused<M: Machine>() {
+    let _alone = alone::<M>();
     for (size, sealed) in [(SHAPE.size(), false), (SHAPE.size() - 4096, true)] {
         let dormant = refused(
             move |listener| {
@@ -644,17 +735,17 @@ fn memory_that_could_shrink_is_refused() {
                 drop(tracer);
                 let _ = (size, sealed);
             },
-            world,
+            M::world,
         );
         assert_eq!(dormant, Dormant::NotWanted);
-        let shape = xputrace_collector::region::Region::map(std::os::fd::AsFd::as_fd(&memory(size, sealed)), SHAPE);
+        let shape =
+            xputrace_collector::agent::region::Region::map(std::os::fd::AsFd::as_fd(&memory(size, sealed)), SHAPE);
         assert!(shape.is_err());
     }
 }
 
-#[test]
-fn a_tracer_that_wants_nothing_or_says_nothing_leaves_it_dormant() {
-    let _alone = alone();
+fn a_tracer_that_wants_nothing_or_says_nothing_leaves_it_dormant<M: Machine>() {
+    let _alone = alone::<M>();
     let dormant = refused(
         |listener| {
             let socket = listener.accept();
@@ -662,12 +753,12 @@ fn a_tracer_that_wants_nothing_or_says_nothing_leaves_it_dormant() {
             socket.send(&Message::new(DORMANT, &[], ""));
             std::thread::sleep(Duration::from_millis(50));
         },
-        world,
+        M::world,
     );
     assert_eq!(dormant, Dormant::NotWanted);
     let silent = listen();
-    assert_eq!(xputrace_collector::arm(&silent.address, world), Err(Dormant::NotWanted));
+    assert_eq!(xputrace_collector::arm(&silent.address, M::world), Err(Dormant::NotWanted));
     let nobody = xputrace_collector::arm("@xputrace-nobody-is-there", || panic!("nothing is looked for"));
     assert!(matches!(nobody, Err(Dormant::NoTracer(_))));
-    assert!(matches!(xputrace_collector::arm("", world), Err(Dormant::NoTracer(_))));
+    assert!(matches!(xputrace_collector::arm("", M::world), Err(Dormant::NoTracer(_))));
 }

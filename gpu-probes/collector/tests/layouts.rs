@@ -2,13 +2,24 @@
 
 use std::collections::HashMap;
 use std::mem::offset_of;
-use xputrace_collector::activity::{self, offset};
-use xputrace_collector::calls::{Call, IDS, index_of, params};
+use xputrace_collector::agent::Stream;
+use xputrace_collector::cupti::calls::{Call, IDS, index_of, params};
+use xputrace_collector::cupti::records::{self, Record, memset_offset, offset};
 use xputrace_collector::cupti::{self, CallbackData};
+use xputrace_wire::events::{self, MemoryKind};
 
 const LAYOUTS: &str = include_str!("../../layouts/cupti-13.0/layouts.txt");
-const BUFFER: &[u8] = include_bytes!("../../layouts/cupti-13.0/activity-0.bin");
-const RECORDS: &str = include_str!("../../layouts/cupti-13.0/activity-0.txt");
+/// Raw buffers of activity records, and what the headers' own structures read in them.
+const BUFFERS: [(&[u8], &str); 2] = [
+    (
+        include_bytes!("../../layouts/cupti-13.0/activity-0.bin"),
+        include_str!("../../layouts/cupti-13.0/activity-0.txt"),
+    ),
+    (
+        include_bytes!("../../layouts/cupti-13.0/activity-1.bin"),
+        include_str!("../../layouts/cupti-13.0/activity-1.txt"),
+    ),
+];
 
 /// `field NAME offset size` lines, and `struct` and `value` lines, by name.
 fn facts() -> HashMap<&'static str, usize> {
@@ -48,6 +59,26 @@ fn offsets_are_those_of_the_headers() {
         ("Kernel.name", offset::NAME),
         ("Kernel.graphNodeId", offset::GRAPH_NODE),
         ("Kernel.graphId", offset::GRAPH),
+        ("Memset.kind", offset::KIND),
+        ("Memset.value", memset_offset::VALUE),
+        ("Memset.bytes", memset_offset::BYTES),
+        ("Memset.start", offset::START),
+        ("Memset.end", offset::END),
+        ("Memset.deviceId", memset_offset::DEVICE),
+        ("Memset.contextId", memset_offset::CONTEXT),
+        ("Memset.streamId", memset_offset::STREAM),
+        ("Memset.correlationId", memset_offset::CORRELATION),
+        ("Memset.memoryKind", memset_offset::MEMORY_KIND),
+        ("Memset.graphNodeId", memset_offset::GRAPH_NODE),
+        ("Memset.graphId", memset_offset::GRAPH),
+        ("CUPTI_ACTIVITY_KIND_MEMSET", cupti::KIND_MEMSET as usize),
+        ("CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE", MemoryKind::Pageable as usize),
+        ("CUPTI_ACTIVITY_MEMORY_KIND_PINNED", MemoryKind::Pinned as usize),
+        ("CUPTI_ACTIVITY_MEMORY_KIND_DEVICE", MemoryKind::Device as usize),
+        ("CUPTI_ACTIVITY_MEMORY_KIND_ARRAY", MemoryKind::Array as usize),
+        ("CUPTI_ACTIVITY_MEMORY_KIND_MANAGED", MemoryKind::Managed as usize),
+        ("CUPTI_ACTIVITY_MEMORY_KIND_DEVICE_STATIC", MemoryKind::DeviceStatic as usize),
+        ("CUPTI_ACTIVITY_MEMORY_KIND_MANAGED_STATIC", MemoryKind::ManagedStatic as usize),
         ("CUPTI_CB_DOMAIN_DRIVER_API", cupti::domain::DRIVER as usize),
         ("CUPTI_CB_DOMAIN_RUNTIME_API", cupti::domain::RUNTIME as usize),
         ("CUPTI_CB_DOMAIN_RESOURCE", cupti::domain::RESOURCE as usize),
@@ -110,18 +141,39 @@ fn every_launch_of_the_headers_is_listened_to() {
     }
 }
 
+/// Nodes of graphs are no calls that submit; all other memsets are listened to.
+#[test]
+fn every_memset_of_the_headers_is_listened_to() {
+    let mut sets = 0;
+    for ((domain, name), id) in ids() {
+        if name.contains("emset") && !name.contains("Node") {
+            let domain = if domain == "driver" { cupti::domain::DRIVER } else { cupti::domain::RUNTIME };
+            let call = index_of(domain, id).map(|index| IDS[index].call);
+            assert_eq!(call.and_then(Call::submits), Some(events::Call::Memset), "{name} {id}");
+            sets += 1;
+        }
+    }
+    assert_eq!(sets, 54);
+}
+
 #[test]
 fn every_launch_that_the_real_machine_made_is_listened_to() {
-    let mut calls = 0;
+    let (mut launches, mut sets) = (0, 0);
     for line in LAYOUTS.lines().filter_map(|it| it.strip_prefix("call ")) {
         let words: Vec<_> = line.split(' ').collect();
         let domain = if words[0] == "driver" { cupti::domain::DRIVER } else { cupti::domain::RUNTIME };
-        let call = index_of(domain, words[1].parse().unwrap()).map(|index| IDS[index].call);
-        let is_launch = words[2].contains("Launch");
-        assert_eq!(call.is_some_and(|it| it != Call::BeginCapture && it != Call::EndCapture), is_launch, "{line}");
-        calls += usize::from(is_launch);
+        let submits = index_of(domain, words[1].parse().unwrap()).and_then(|index| IDS[index].call.submits());
+        let expected = match words[2] {
+            it if it.contains("GraphLaunch") => Some(events::Call::Graph),
+            it if it.contains("Launch") => Some(events::Call::Kernel),
+            it if it.contains("emset") => Some(events::Call::Memset),
+            _ => None,
+        };
+        assert_eq!(submits, expected, "{line}");
+        launches += usize::from(words[2].contains("Launch"));
+        sets += usize::from(words[2].contains("emset"));
     }
-    assert_eq!(calls, 30);
+    assert_eq!((launches, sets), (30, 22));
 }
 
 #[test]
@@ -151,48 +203,117 @@ fn parameters_are_read_where_the_headers_have_them() {
         // SAFETY: structures as the headers lay them out.
         let read = unsafe { params(call, bytes.as_ptr().cast()) }.unwrap();
         assert_eq!((read.grid, read.block), ([1, 2, 3], [4, 5, 6]), "{structure}");
-        assert_eq!((read.dynamic_shared_bytes, read.stream), (7, 8), "{structure}");
-        assert_eq!(read.per_thread_stream, call == Call::DriverLaunchPtsz);
+        let stream = Stream { handle: 8, per_thread: call == Call::DriverLaunchPtsz };
+        assert_eq!((read.dynamic_shared_bytes, read.stream), (7, stream), "{structure}");
     }
     drop(config);
     let mut graph = vec![0u8; facts["cuGraphLaunch_params"]];
     put(&mut graph, "cuGraphLaunch_params.hStream", &8u64.to_le_bytes());
     // SAFETY: as above.
-    assert_eq!(unsafe { params(Call::DriverGraph, graph.as_ptr().cast()) }.unwrap().stream, 8);
+    assert_eq!(unsafe { params(Call::DriverGraph, graph.as_ptr().cast()) }.unwrap().stream.handle, 8);
     // SAFETY: null is allowed.
     assert_eq!(unsafe { params(Call::DriverLaunch, std::ptr::null()) }, None);
 }
 
-/// The raw buffer of the real machine, decoded here, reads as the headers decoded it there.
+#[test]
+fn the_stream_of_a_memset_is_where_the_headers_have_it() {
+    let facts = facts();
+    for (call, structure) in [
+        (Call::DriverMemsetAsync, "cuMemsetD8Async_params"),
+        (Call::DriverMemsetAsyncPtsz, "cuMemsetD16Async_params"),
+        (Call::DriverMemsetAsync, "cuMemsetD32Async_params"),
+        (Call::DriverMemset2DAsync, "cuMemsetD2D8Async_params"),
+        (Call::DriverMemset2DAsyncPtsz, "cuMemsetD2D32Async_params"),
+    ] {
+        let mut bytes = vec![0u8; facts[structure]];
+        let at = facts[&*format!("{structure}.hStream")];
+        bytes[at..at + 8].copy_from_slice(&8u64.to_le_bytes());
+        // SAFETY: structures as the headers lay them out.
+        let read = unsafe { params(call, bytes.as_ptr().cast()) }.unwrap();
+        let per_thread = matches!(call, Call::DriverMemsetAsyncPtsz | Call::DriverMemset2DAsyncPtsz);
+        assert_eq!(read.stream, Stream { handle: 8, per_thread }, "{structure}");
+    }
+}
+
+/// A raw buffer of the real machine, decoded here, reads as the headers decoded it there.
 /// (Names are pointers into a process that is gone; all other words must agree.)
 #[test]
 fn a_real_activity_buffer_is_decoded_as_the_headers_do() {
-    let size = facts()["Kernel"];
-    assert!(size >= activity::KERNEL_RECORD_BYTES);
-    let mut text = String::new();
-    for (at, bytes) in BUFFER.chunks(size).enumerate().map(|(n, bytes)| (n * size, bytes)) {
-        // SAFETY: a whole kernel record.
-        let (kind, (k, name)) = unsafe { (activity::kind(bytes.as_ptr()), activity::kernel(bytes.as_ptr())) };
-        assert!(activity::is_kernel(kind) && !name.is_null());
-        let three = |it: [u32; 3]| format!("{} {} {}", it[0], it[1], it[2]);
-        text += &format!(
-            "at {at} kind {kind} start {} end {} device {} context {} stream {} grid {} block {} registers {} static {} dynamic {} local {} correlation {} graph {} node {}\n",
-            k.start.0,
-            k.end.0,
-            k.device,
-            k.context,
-            k.stream,
-            three(k.grid),
-            three(k.block),
-            k.registers,
-            k.static_shared,
-            k.dynamic_shared,
-            k.local_memory,
-            k.correlation,
-            k.graph,
-            k.graph_node,
-        );
+    for (buffer, expected) in BUFFERS {
+        let (mut at, mut text) = (0, String::new());
+        while at < buffer.len() {
+            let (line, size) = decoded(&buffer[at..]);
+            text += &format!("at {at} {line}\n");
+            at += size;
+        }
+        assert_eq!(text, expected.lines().map(as_we_read).collect::<String>());
     }
-    let expected: String = RECORDS.lines().map(|it| it.split(" name ").next().unwrap().to_string() + "\n").collect();
-    assert_eq!(text, expected);
+}
+
+/// A record as text, and its size.
+fn decoded(bytes: &[u8]) -> (String, usize) {
+    let facts = facts();
+    // SAFETY: a whole record.
+    let (kind, record) = unsafe { (records::kind(bytes.as_ptr()), records::read(bytes.as_ptr())) };
+    let three = |it: [u32; 3]| format!("{} {} {}", it[0], it[1], it[2]);
+    match record {
+        Record::Kernel(k, name) => {
+            assert!(records::is_kernel(kind) && !name.is_null());
+            assert!(facts["Kernel"] >= records::KERNEL_RECORD_BYTES);
+            let text = format!(
+                "kind {kind} start {} end {} device {} context {} stream {} grid {} block {} registers {} static {} dynamic {} local {} correlation {} graph {} node {}",
+                k.start.0,
+                k.end.0,
+                k.device,
+                k.context,
+                k.stream,
+                three(k.grid),
+                three(k.block),
+                k.registers,
+                k.static_shared,
+                k.dynamic_shared,
+                k.local_memory,
+                k.correlation,
+                k.graph,
+                k.graph_node,
+            );
+            (text, facts["Kernel"])
+        }
+        Record::Memset(m) => {
+            let text = format!(
+                "kind {kind} start {} end {} device {} context {} stream {} bytes {} value {} memory {} correlation {} graph {} node {}",
+                m.start.0,
+                m.end.0,
+                m.device,
+                m.context,
+                m.stream,
+                m.bytes,
+                m.value,
+                m.memory_kind,
+                m.correlation,
+                m.graph,
+                m.graph_node,
+            );
+            assert_eq!(m.known, u32::from(m.graph_node == 0));
+            (text, facts["Memset"])
+        }
+        Record::Other(kind) => panic!("kind {kind}"),
+    }
+}
+
+/// A line of the dump without what is not read: names, which are pointers into a process that is
+/// gone, flags, and in graphs the values of an earlier memset.
+fn as_we_read(line: &str) -> String {
+    let words: Vec<&str> = line.split(" name ").next().unwrap().split(' ').collect();
+    if words[3] != "2" {
+        return words.join(" ") + "\n";
+    }
+    let in_graph = words[words.len() - 1] != "0";
+    let mut out: Vec<&str> = Vec::new();
+    for pair in words.chunks(2).filter(|it| it[0] != "flags") {
+        let stale = in_graph && ["value", "memory"].contains(&pair[0]);
+        out.push(pair[0]);
+        out.extend(if stale { &["0"] } else { &pair[1..] });
+    }
+    out.join(" ") + "\n"
 }

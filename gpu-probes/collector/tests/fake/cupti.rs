@@ -1,12 +1,17 @@
 //! A CUPTI of one process, for tests: callbacks are fired by the test, kernels go into buffers
 //! when flushed.
 
+use crate::machine::Machine;
 use std::collections::HashSet;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use xputrace_collector::activity::offset;
-use xputrace_collector::cupti::{CallbackData, CallbackFunction, CompleteFunction, Cupti, Handle, RequestFunction};
+use xputrace_collector::World;
+use xputrace_collector::cupti::driver::Driver;
+use xputrace_collector::cupti::records::{memset_offset, offset};
+use xputrace_collector::cupti::{
+    CallbackData, CallbackFunction, CompleteFunction, Cupti, CuptiBackend, Handle, RequestFunction,
+};
 
 pub const RECORD_BYTES: usize = 216;
 pub const DRIVER: u32 = 1;
@@ -21,6 +26,7 @@ pub static CAPTURING: AtomicU64 = AtomicU64::new(0);
 pub static CAPTURE_QUESTIONS: AtomicUsize = AtomicUsize::new(0);
 pub static STREAM_QUESTIONS: AtomicUsize = AtomicUsize::new(0);
 pub static ACTIVITY_ON: AtomicBool = AtomicBool::new(false);
+pub static MEMSETS_ON: AtomicBool = AtomicBool::new(false);
 pub static FORCED_FLUSHES: AtomicUsize = AtomicUsize::new(0);
 static CORRELATION: AtomicU32 = AtomicU32::new(1);
 
@@ -43,6 +49,7 @@ pub fn reset() {
     }
     CAPTURING.store(0, SeqCst);
     ACTIVITY_ON.store(false, SeqCst);
+    MEMSETS_ON.store(false, SeqCst);
 }
 
 pub fn table() -> Cupti {
@@ -121,7 +128,8 @@ unsafe extern "C" fn register(request: RequestFunction, complete: CompleteFuncti
 }
 
 unsafe extern "C" fn enable(kind: u32) -> u32 {
-    assert_eq!(kind, 10);
+    assert!(kind == 10 || kind == 2);
+    MEMSETS_ON.fetch_or(kind == 2, SeqCst);
     ACTIVITY_ON.store(true, SeqCst);
     0
 }
@@ -279,6 +287,20 @@ pub fn launch(symbol: &CStr, stream: u64, result: i32) -> u32 {
     correlation
 }
 
+/// `cudaMemsetAsync` in a stream; its correlation id.
+pub fn memset_async(stream: u64) -> u32 {
+    let params = [0x1000u64, 42, 4096, stream];
+    let (params, correlation) = (params.as_ptr().cast(), next_correlation());
+    let runtime =
+        Event { domain: RUNTIME, id: 51, name: c"cudaMemsetAsync_v3020", symbol: None, params, correlation, result: 0 };
+    let driver = Event { domain: DRIVER, id: 216, name: c"cuMemsetD8Async", ..runtime };
+    fire(runtime, 0);
+    fire(driver, 0);
+    fire(driver, 1);
+    fire(runtime, 1);
+    correlation
+}
+
 /// Something other than a kernel launch: the call alone, both sites.
 pub fn call(domain: u32, id: u32, name: &CStr, stream: u64) -> u32 {
     let correlation = next_correlation();
@@ -300,6 +322,23 @@ pub fn push_kernel(correlation: u32, symbol: &CStr, graph_node: u64) {
     put(offset::NAME, &(symbol.as_ptr() as u64).to_le_bytes());
     put(offset::GRAPH_NODE, &graph_node.to_le_bytes());
     if ACTIVITY_ON.load(SeqCst) {
+        STATE.lock().unwrap().kernels.push(record);
+    }
+}
+
+/// A memset that will be delivered at the next flush, in CUPTI's larger records.
+pub fn push_memset(correlation: u32, bytes: u64, graph_node: u64) {
+    let mut record = [0u8; RECORD_BYTES];
+    let mut put = |at: usize, bytes: &[u8]| record[at..at + bytes.len()].copy_from_slice(bytes);
+    put(offset::KIND, &2u32.to_le_bytes());
+    put(offset::START, &2_000_000u64.to_le_bytes());
+    put(offset::END, &2_000_300u64.to_le_bytes());
+    put(memset_offset::VALUE, &42u32.to_le_bytes());
+    put(memset_offset::BYTES, &bytes.to_le_bytes());
+    put(memset_offset::CORRELATION, &correlation.to_le_bytes());
+    put(memset_offset::MEMORY_KIND, &3u16.to_le_bytes());
+    put(memset_offset::GRAPH_NODE, &graph_node.to_le_bytes());
+    if MEMSETS_ON.load(SeqCst) {
         STATE.lock().unwrap().kernels.push(record);
     }
 }
@@ -353,4 +392,72 @@ pub fn time_launches(launches: u32, correlation: u32, armed: bool) -> u128 {
         }
     }
     began.elapsed().as_nanos()
+}
+
+/// A machine with this CUPTI, below the CUPTI backend.
+pub struct OverCupti;
+
+impl Machine for OverCupti {
+    fn reset() {
+        reset();
+    }
+
+    fn world() -> World {
+        let driver = Driver { is_capturing: Some(is_capturing), is_capturing_ptsz: None };
+        let backend = CuptiBackend::new(table(), driver, false);
+        World { backend: Some(Box::new(backend)), library: "/fake/libcupti.so.13".into(), chained: None }
+    }
+
+    fn launch(symbol: &CStr, stream: u64, result: i32) -> u32 {
+        launch(symbol, stream, result)
+    }
+
+    fn launch_quietly() {
+        let params = launch_params(7);
+        let event = Event {
+            domain: DRIVER,
+            id: 307,
+            name: c"cuLaunchKernel",
+            symbol: Some(c"_Z1fv"),
+            params: (&raw const params).cast(),
+            correlation: next_correlation(),
+            result: 0,
+        };
+        fire(event, 0);
+        fire(event, 1);
+    }
+
+    fn launch_graph(kernels: u64) -> u32 {
+        let graph = call(RUNTIME, 311, c"cudaGraphLaunch", 0);
+        (0..kernels).for_each(|node| push_kernel(graph, c"_Z1fv", node + 1));
+        graph
+    }
+
+    fn push_kernel(correlation: u32, symbol: &CStr) {
+        push_kernel(correlation, symbol, 0);
+    }
+
+    fn spoil_last_kernel() {
+        spoil_last_kernel();
+    }
+
+    fn create_stream() {
+        call(3, 3, c"", 0);
+    }
+
+    fn stream_questions() -> usize {
+        STREAM_QUESTIONS.load(SeqCst)
+    }
+
+    fn times_let_go() -> usize {
+        UNSUBSCRIBED.load(SeqCst)
+    }
+
+    fn is_recording() -> bool {
+        is_enabled(DRIVER, 307) || ACTIVITY_ON.load(SeqCst)
+    }
+
+    fn caller() -> u64 {
+        framed as *const () as u64
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use xputrace_collector::rendezvous::{Received, Socket};
 use xputrace_wire::message::{ARM, HELLO, Message};
-use xputrace_wire::record::{ActivityRecord, Flush, Kernel, Launch, Record, records};
+use xputrace_wire::record::{ActivityRecord, Flush, Kernel, Launch, Memset, Record, records};
 use xputrace_wire::region::{Control, Lost, PAGE, Shape};
 use xputrace_wire::ring::{Reader, RingHeader};
 
@@ -182,6 +182,13 @@ impl Tracer {
         self.records()
             .iter()
             .filter_map(|it| if let Record::Activity(ActivityRecord::Kernel(it)) = it { Some(*it) } else { None })
+            .collect()
+    }
+
+    pub fn memsets(&mut self) -> Vec<Memset> {
+        self.records()
+            .iter()
+            .filter_map(|it| if let Record::Activity(ActivityRecord::Memset(it)) = it { Some(*it) } else { None })
             .collect()
     }
 

@@ -1,7 +1,7 @@
 //! The few functions of the CUDA driver that are called directly.
 
-use crate::calls::Params;
-use crate::cupti::Handle;
+use super::Handle;
+use crate::agent::Stream;
 use std::ffi::{CStr, c_void};
 
 /// What CUPTI left in a driver library: how to ask whether a stream is being captured.
@@ -14,13 +14,12 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Whether a launch with these parameters would be recorded into a graph.
-    pub(crate) fn is_capturing(&self, params: &Params) -> bool {
-        let ask =
-            if params.per_thread_stream { self.is_capturing_ptsz.or(self.is_capturing) } else { self.is_capturing };
+    /// Whether work in this stream would be recorded into a graph.
+    pub(crate) fn is_capturing(&self, stream: Stream) -> bool {
+        let ask = if stream.per_thread { self.is_capturing_ptsz.or(self.is_capturing) } else { self.is_capturing };
         let mut status = 0;
         // SAFETY: the stream of the launch that is being made, and a live u32.
-        ask.is_some_and(|ask| unsafe { ask(params.stream as Handle, &mut status) == 0 } && status != 0)
+        ask.is_some_and(|ask| unsafe { ask(stream.handle as Handle, &mut status) == 0 } && status != 0)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Finding libcupti: the application's own copy first, because a second one in the process would
 //! fight it for the subscription, and because its version fits the application's CUDA.
 
-use crate::cupti::Cupti;
-use crate::stack::for_each_library;
+use super::Cupti;
+use crate::agent::stack::for_each_library;
 use std::ffi::{CStr, CString, OsStr, c_void};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! The program's executable mappings, for a tracer that cannot get them from perf.
 
-use crate::stack::for_each_library;
+use super::stack::for_each_library;
 use std::sync::atomic::{AtomicU64, Ordering};
 use xputrace_wire::maps::MapsLine;
 use xputrace_wire::record::Mapping;

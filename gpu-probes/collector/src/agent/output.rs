@@ -2,7 +2,7 @@
 //!
 //! Unread records stay in a ring that was given back; the next owner writes behind them.
 
-use crate::session::Session;
+use super::Agent;
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -18,25 +18,25 @@ const RESERVED_RINGS: u32 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Launch,
-    /// CUPTI's worker, the control thread, a thread at exit.
+    /// The backend's worker, the control thread, a thread at exit.
     Service,
 }
 
 /// The calling thread's end of its ring.
 #[derive(Debug)]
 pub(crate) struct Output {
-    session: *const Session,
+    agent: *const Agent,
     writer: Option<Writer>,
     ring: u32,
     tid: u32,
-    /// [`Session::released`] when no ring was left.
+    /// [`Agent::released`] when no ring was left.
     released_seen: Option<u64>,
 }
 
 thread_local! {
     /// Without a destructor, so that it can be used at any time; `GUARD` gives the ring back.
     static OUTPUT: RefCell<Output> = const {
-        RefCell::new(Output { session: std::ptr::null(), writer: None, ring: 0, tid: 0, released_seen: None })
+        RefCell::new(Output { agent: std::ptr::null(), writer: None, ring: 0, tid: 0, released_seen: None })
     };
     static GUARD: Guard = const { Guard };
     static TID: Cell<u32> = const { Cell::new(0) };
@@ -46,7 +46,7 @@ thread_local! {
 #[inline]
 pub(crate) fn tid() -> u32 {
     let known = TID.get();
-    if known != 0 && !crate::session::is_forked() {
+    if known != 0 && !super::is_forked() {
         return known;
     }
     // SAFETY: no arguments, no effects.
@@ -58,43 +58,43 @@ pub(crate) fn tid() -> u32 {
 /// Runs `with` on the calling thread's ring; `None` when there is none, or when it is in use
 /// further up the stack.
 #[inline]
-pub(crate) fn with<R>(session: &'static Session, role: Role, with: impl FnOnce(&mut Output) -> R) -> Option<R> {
+pub(crate) fn with<R>(agent: &'static Agent, role: Role, with: impl FnOnce(&mut Output) -> R) -> Option<R> {
     OUTPUT.with(|output| {
         let mut output = output.try_borrow_mut().ok()?;
-        output.attach(session, role).then(|| with(&mut output))
+        output.attach(agent, role).then(|| with(&mut output))
     })
 }
 
 impl Output {
     #[inline]
-    fn attach(&mut self, session: &'static Session, role: Role) -> bool {
-        if std::ptr::eq(self.session, session) && self.writer.is_some() {
-            return session.is_ours();
+    fn attach(&mut self, agent: &'static Agent, role: Role) -> bool {
+        if std::ptr::eq(self.agent, agent) && self.writer.is_some() {
+            return agent.is_ours();
         }
-        self.claim(session, role)
+        self.claim(agent, role)
     }
 
     #[cold]
-    fn claim(&mut self, session: &'static Session, role: Role) -> bool {
-        if !session.is_ours() {
+    fn claim(&mut self, agent: &'static Agent, role: Role) -> bool {
+        if !agent.is_ours() {
             return false;
         }
-        if !std::ptr::eq(self.session, session) {
+        if !std::ptr::eq(self.agent, agent) {
             self.release();
-            *self = Output { session, writer: None, ring: 0, tid: tid(), released_seen: None };
+            *self = Output { agent, writer: None, ring: 0, tid: tid(), released_seen: None };
         }
-        let released = session.released.load(Ordering::Acquire);
+        let released = agent.memory.released.load(Ordering::Acquire);
         let ending = GUARD.try_with(|_| ()).is_err();
         // A ring that is claimed by then is never given back: only the last flush may.
-        let refused = ending && role == Role::Launch && self.tid != session.pid;
+        let refused = ending && role == Role::Launch && self.tid != agent.life.pid;
         if self.released_seen == Some(released) || refused {
             return false;
         }
-        match claim_ring(session, role, self.tid) {
+        match claim_ring(agent, role, self.tid) {
             Some(ring) => {
                 self.ring = ring;
                 // SAFETY: this thread owns the ring from now on, and has one writer of it.
-                self.writer = Some(unsafe { session.region.writer(ring) });
+                self.writer = Some(unsafe { agent.memory.region.writer(ring) });
                 self.write_comm();
                 true
             }
@@ -153,24 +153,24 @@ impl Output {
     }
 
     fn release(&mut self) {
-        // SAFETY: null, or a session: they are never freed.
-        let Some(session) = (unsafe { self.session.as_ref() }) else { return };
-        if self.writer.take().is_some() && session.is_surely_ours() {
-            session.region.ring(self.ring).owner.store(0, Ordering::Release);
-            session.released.fetch_add(1, Ordering::AcqRel);
+        // SAFETY: null, or a agent: they are never freed.
+        let Some(agent) = (unsafe { self.agent.as_ref() }) else { return };
+        if self.writer.take().is_some() && agent.is_surely_ours() {
+            agent.memory.region.ring(self.ring).owner.store(0, Ordering::Release);
+            agent.memory.released.fetch_add(1, Ordering::AcqRel);
         }
     }
 }
 
-fn claim_ring(session: &Session, role: Role, tid: u32) -> Option<u32> {
-    let rings = session.region.shape().rings;
+fn claim_ring(agent: &Agent, role: Role, tid: u32) -> Option<u32> {
+    let rings = agent.memory.region.shape().rings;
     let fresh = match role {
         Role::Launch if rings > RESERVED_RINGS => rings - RESERVED_RINGS,
         _ => rings,
     };
-    let claimed = &session.region.control().rings_claimed;
+    let claimed = &agent.memory.region.control().rings_claimed;
     let take = |ring: u32| {
-        let owner = &session.region.ring(ring).owner;
+        let owner = &agent.memory.region.ring(ring).owner;
         owner.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     };
     let known = claimed.load(Ordering::Acquire).min(rings);
@@ -203,18 +203,18 @@ impl Drop for Guard {
 /// How long a writer off the launch path may wait for room, in all.
 #[derive(Debug)]
 pub(crate) struct Patience {
-    session: &'static Session,
+    agent: &'static Agent,
     until: Instant,
 }
 
 impl Patience {
-    pub(crate) fn new(session: &'static Session, at_most: Duration) -> Self {
-        Patience { session, until: Instant::now() + at_most }
+    pub(crate) fn new(agent: &'static Agent, at_most: Duration) -> Self {
+        Patience { agent, until: Instant::now() + at_most }
     }
 
     /// Sleeps a little; false when the time is over or nobody reads.
     fn wait(&mut self) -> bool {
-        if self.session.tracer_gone.load(Ordering::Relaxed) || Instant::now() >= self.until {
+        if self.agent.life.tracer_gone.load(Ordering::Relaxed) || Instant::now() >= self.until {
             return false;
         }
         std::thread::sleep(Duration::from_micros(200));
@@ -223,8 +223,8 @@ impl Patience {
 }
 
 /// Counts `n` records that found no ring.
-pub(crate) fn count_no_ring(session: &Session, n: u64) {
-    if session.is_ours() {
-        session.region.count_lost(Lost::NoRing, n);
+pub(crate) fn count_no_ring(agent: &Agent, n: u64) {
+    if agent.is_ours() {
+        agent.memory.region.count_lost(Lost::NoRing, n);
     }
 }

@@ -4,7 +4,7 @@
 //! meet the same new text or stack agree on the id before either has told the tracer; whoever
 //! finds a slot not yet told tells it (again): the record repeats, its meaning does not change.
 
-use crate::zeroed::{ZeroIsValid, Zeroed};
+use super::zeroed::{ZeroIsValid, Zeroed};
 use std::ffi::{CStr, c_char};
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};

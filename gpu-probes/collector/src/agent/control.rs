@@ -1,7 +1,7 @@
-//! The thread of ours in the program: flushes CUPTI's buffers, listens for the end.
+//! The thread of ours in the program: flushes the backend's buffers, listens for the end.
 
+use super::{Agent, Flushing};
 use crate::rendezvous::Received;
-use crate::session::{Flushing, Session};
 use std::io;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,49 +13,49 @@ use xputrace_wire::region::Lost;
 /// Name of the thread.
 pub const THREAD_NAME: &str = "xputrace";
 
-/// Starts the control thread of an armed session.
+/// Starts the control thread of an armed agent.
 ///
 /// # Errors
 /// The system made no thread.
-pub(crate) fn start(session: &'static Session) -> io::Result<()> {
+pub(crate) fn start(agent: &'static Agent) -> io::Result<()> {
     // The program's signals are for its own threads; a new thread inherits the mask.
     let before = block_signals();
     let thread = std::thread::Builder::new().name(THREAD_NAME.into()).stack_size(256 << 10).spawn(move || {
-        let run = AssertUnwindSafe(|| run(session));
-        if catch_unwind(run).is_err() && session.is_ours() {
-            session.region.count_lost(Lost::Panics, 1);
+        let run = AssertUnwindSafe(|| run(agent));
+        if catch_unwind(run).is_err() && agent.is_ours() {
+            agent.memory.region.count_lost(Lost::Panics, 1);
         }
     });
     restore_signals(&before);
     thread.map(drop)
 }
 
-fn run(session: &'static Session) {
+fn run(agent: &'static Agent) {
     let mut was_armed = false;
-    let mut next = Instant::now() + session.flush_period;
-    while session.is_recording() {
+    let mut next = Instant::now() + agent.flush_period;
+    while agent.is_recording() {
         let wait = next.saturating_duration_since(Instant::now());
-        match session.socket.receive(wait) {
+        match agent.socket.receive(wait) {
             Received::Message(message, _) if message.kind == DISARM => break,
-            Received::Message(..) => session.count_unexpected(),
+            Received::Message(..) => agent.count_unexpected(),
             Received::Closed => {
-                session.tracer_gone.store(true, Ordering::Relaxed);
+                agent.life.tracer_gone.store(true, Ordering::Relaxed);
                 break;
             }
             Received::Nothing => {}
         }
         // The tracer may also just clear the flag in the control page.
-        let armed = session.region.control().armed.load(Ordering::Relaxed) != 0;
+        let armed = agent.memory.region.control().armed.load(Ordering::Relaxed) != 0;
         if was_armed && !armed {
             break;
         }
         was_armed = armed;
-        if Instant::now() >= next && session.is_recording() {
-            session.flush(Flushing::Regular);
-            next = Instant::now() + session.flush_period.max(Duration::from_millis(1));
+        if Instant::now() >= next && agent.is_recording() {
+            agent.flush(Flushing::Regular);
+            next = Instant::now() + agent.flush_period.max(Duration::from_millis(1));
         }
     }
-    session.leave();
+    agent.leave();
 }
 
 fn block_signals() -> libc::sigset_t {

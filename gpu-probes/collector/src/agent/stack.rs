@@ -1,14 +1,15 @@
 //! The caller's stack at a launch, by frame pointers.
 //!
-//! libcupti, libcuda and libcudart keep frame pointers, so the chain from the callback reaches
-//! the application. It reads aligned, increasing addresses within the thread's own stack only:
+//! The libraries of CUDA keep frame pointers, so the chain from the callback reaches the
+//! application. It reads aligned, increasing addresses within the thread's own stack only:
 //! in code without frame pointers rbp is any number, and there the walk ends.
 //!
-//! Kept: the API function that was called, which is the outermost frame in libcudart for a
-//! runtime call and in libcuda for a driver call, and everything outside it. Dropped: the
-//! collector, libcupti, and the CUDA libraries' inner functions. Where cudart is linked
-//! statically its inner functions cannot be told from the program's and stay.
+//! Kept: the API function that was called, which is the outermost frame in the runtime for a
+//! runtime call and in the driver for a driver call, and everything outside it. Dropped: the
+//! collector, the tracing library, and the inner functions of the other two. Where the runtime is
+//! linked statically its inner functions cannot be told from the program's and stay.
 
+use super::backend::Layer;
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,22 +22,48 @@ pub struct Bounds {
     pub high: usize,
 }
 
-/// Registers at the moment CUPTI called us.
-#[derive(Clone, Copy, Debug)]
-pub struct Frame {
-    /// The caller's frame pointer.
-    pub rbp: usize,
+/// The registers that a caller may rely on, at the moment the backend called us: all that is
+/// needed to unwind, whichever way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Registers {
     /// Address of the return address.
     pub rsp: usize,
+    pub rbx: usize,
+    /// The caller's frame pointer, in code that keeps one.
+    pub rbp: usize,
+    pub r12: usize,
+    pub r13: usize,
+    pub r14: usize,
+    pub r15: usize,
 }
 
-/// Return addresses, innermost first, written to `out`; how many there are.
-///
+/// A way to find the callers of a function.
+pub trait Unwind {
+    /// Return addresses, innermost first, written to `out`; returns how many there are.
+    ///
+    /// # Safety
+    /// The addresses from `registers.rsp` to `bounds.high` are readable whenever `registers.rsp`
+    /// lies within `bounds`.
+    unsafe fn unwind(&mut self, registers: &Registers, bounds: Bounds, out: &mut [u64]) -> usize;
+}
+
+/// Follows the chain of frame pointers.
+#[derive(Clone, Copy, Debug)]
+pub struct FramePointers;
+
+impl Unwind for FramePointers {
+    #[inline]
+    unsafe fn unwind(&mut self, registers: &Registers, bounds: Bounds, out: &mut [u64]) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe { walk(registers, bounds, out) }
+    }
+}
+
 /// # Safety
-/// The addresses from `frame.rsp` to `bounds.high` are readable whenever `frame.rsp` lies within
-/// `bounds`.
+/// That of [`Unwind::unwind`].
 #[inline]
-pub unsafe fn walk(frame: Frame, bounds: Bounds, out: &mut [u64]) -> usize {
+unsafe fn walk(frame: &Registers, bounds: Bounds, out: &mut [u64]) -> usize {
     let word = size_of::<usize>();
     let readable = |at: usize, len: usize| at.is_multiple_of(word) && at <= bounds.high - len;
     if frame.rsp < bounds.low || bounds.high < 2 * word || !readable(frame.rsp, word) || out.is_empty() {
@@ -87,10 +114,10 @@ pub fn bounds() -> Option<Bounds> {
 
 const MODULES: usize = 16;
 
-/// Where libcupti and the CUDA libraries lie. Written by the control thread, read at launches.
+/// Where the tracing library, the driver and the runtime lie. Written by the control thread, read at launches.
 #[derive(Debug)]
 pub struct Modules {
-    cupti: Ranges,
+    tracing: Ranges,
     driver: Ranges,
     runtime: Ranges,
 }
@@ -129,32 +156,33 @@ impl Ranges {
 
 impl Default for Modules {
     fn default() -> Self {
-        Modules { cupti: Ranges::new(), driver: Ranges::new(), runtime: Ranges::new() }
+        Modules { tracing: Ranges::new(), driver: Ranges::new(), runtime: Ranges::new() }
     }
 }
 
 impl Modules {
     /// Looks at the libraries that are mapped now and adds those that matter.
-    pub fn refresh(&self) {
+    /// `layer_of` tells a library's layer by its file name.
+    pub fn refresh(&self, layer_of: impl Fn(&[u8]) -> Option<Layer>) {
         for_each_library(|library| {
             let name = library.path.rsplit(|&it| it == b'/').next().unwrap_or_default();
-            let ranges = match name {
-                it if it.starts_with(b"libcupti.so") => &self.cupti,
-                it if it.starts_with(b"libcuda.so") => &self.driver,
-                it if it.starts_with(b"libcudart") => &self.runtime,
-                _ => return,
+            let ranges = match layer_of(name) {
+                Some(Layer::Tracing) => &self.tracing,
+                Some(Layer::Driver) => &self.driver,
+                Some(Layer::Runtime) => &self.runtime,
+                None => return,
             };
             ranges.add(library.start, library.end);
         });
     }
 
-    /// Frames from the API function outward, of a runtime or of a driver call.
+    /// Frames from the API function outward, of a call to this layer.
     #[inline]
-    pub fn from_api<'a>(&self, frames: &'a [u64], is_runtime_call: bool) -> &'a [u64] {
+    pub fn from_api<'a>(&self, frames: &'a [u64], called: Layer) -> &'a [u64] {
         let run = |frames: &[u64], of: &Ranges| frames.iter().take_while(|&&it| of.contain(it)).count();
-        let frames = &frames[run(frames, &self.cupti)..];
+        let frames = &frames[run(frames, &self.tracing)..];
         let driver = run(frames, &self.driver);
-        if !is_runtime_call {
+        if called != Layer::Runtime {
             return &frames[driver.saturating_sub(1)..];
         }
         // The driver only passes the runtime's callbacks on.
@@ -163,9 +191,9 @@ impl Modules {
     }
 
     #[cfg(test)]
-    fn with(cupti: (usize, usize), driver: (usize, usize), runtime: (usize, usize)) -> Self {
+    fn with(tracing: (usize, usize), driver: (usize, usize), runtime: (usize, usize)) -> Self {
         let modules = Modules::default();
-        modules.cupti.add(cupti.0, cupti.1);
+        modules.tracing.add(tracing.0, tracing.1);
         modules.driver.add(driver.0, driver.1);
         modules.runtime.add(runtime.0, runtime.1);
         modules
@@ -240,9 +268,10 @@ mod tests {
         let base = words.as_ptr() as usize;
         let bounds = Bounds { low: base, high: base + size_of_val(words) };
         let mut out = [0; 16];
-        let frame = Frame { rbp: base.wrapping_add(rbp * 8), rsp: base.wrapping_add(rsp * 8) };
+        let frame =
+            Registers { rbp: base.wrapping_add(rbp * 8), rsp: base.wrapping_add(rsp * 8), ..Registers::default() };
         // SAFETY: the bounds are those of `words`.
-        let n = unsafe { walk(frame, bounds, &mut out) };
+        let n = unsafe { FramePointers.unwind(&frame, bounds, &mut out) };
         out[..n].to_vec()
     }
 
@@ -281,8 +310,8 @@ mod tests {
     #[test]
     fn frames_inside_cupti_and_cuda_are_dropped_but_the_outermost() {
         let modules = Modules::with((0x1000, 0x2000), (0x3000, 0x4000), (0x5000, 0x6000));
-        let runtime = |frames: &[u64]| modules.from_api(frames, true).to_vec();
-        let driver = |frames: &[u64]| modules.from_api(frames, false).to_vec();
+        let runtime = |frames: &[u64]| modules.from_api(frames, Layer::Runtime).to_vec();
+        let driver = |frames: &[u64]| modules.from_api(frames, Layer::Driver).to_vec();
         assert_eq!(runtime(&[0x1001, 0x1002, 0x3001, 0x5001, 0x5002, 0x9000]), [0x5002, 0x9000]);
         assert_eq!(runtime(&[0x1001, 0x3001, 0x9000, 0x9001]), [0x9000, 0x9001], "static cudart");
         assert_eq!(driver(&[0x1001, 0x3001, 0x3002, 0x5001, 0x9000]), [0x3002, 0x5001, 0x9000]);

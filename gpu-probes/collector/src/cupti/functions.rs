@@ -39,6 +39,7 @@ pub const SITE_ENTER: u32 = 0;
 pub const SITE_EXIT: u32 = 1;
 
 /// `CUpti_ActivityKind`.
+pub const KIND_MEMSET: u32 = 2;
 pub const KIND_KERNEL: u32 = 3;
 pub const KIND_CONCURRENT_KERNEL: u32 = 10;
 

@@ -1,0 +1,151 @@
+//! Delivery: what the backend recorded, from its buffers into the rings.
+
+use super::clock::read_clocks;
+use super::intern::{NoId, Text};
+use super::output::{self, Output, Patience, Role};
+use super::{Agent, BUFFER_PATIENCE};
+use std::ffi::c_char;
+use std::sync::atomic::Ordering;
+use xputrace_wire::events::Activity;
+use xputrace_wire::record::{ActivityRecord, Clock, Kernel, kind};
+use xputrace_wire::region::Lost;
+use zerocopy::{Immutable, IntoBytes};
+
+impl Agent {
+    /// Takes a buffer of activities that has `filled` of `room` bytes: `each` hands them to the
+    /// delivery one after the other.
+    pub fn deliver(&'static self, filled: u32, room: u32, each: impl FnOnce(&mut Delivery<'_>)) {
+        let mut each = Some(each);
+        let wrote = output::with(self, Role::Service, |out| {
+            let mut patience = Patience::new(self, BUFFER_PATIENCE);
+            let clock = Clock { filled, room, ..read_clocks() };
+            out.write_waiting(&mut patience, kind::CLOCK, &clock, &[]);
+            self.tally(Some(out), patience, each.take())
+        });
+        // Without a ring they are counted all the same.
+        let tally = wrote.unwrap_or_else(|| self.tally(None, Patience::new(self, BUFFER_PATIENCE), each.take()));
+        tally.publish(self);
+    }
+
+    fn tally<'a>(
+        &'static self,
+        out: Option<&'a mut Output>,
+        patience: Patience,
+        each: Option<impl FnOnce(&mut Delivery<'a>)>,
+    ) -> Tally {
+        let mut delivery = Delivery { agent: self, out, patience, tally: Tally::default() };
+        if let Some(each) = each {
+            each(&mut delivery);
+        }
+        delivery.tally
+    }
+
+    /// Counts activities that were thrown away before anybody looked at them.
+    pub fn count_thrown_away(&self, kind: Activity, n: u64) {
+        self.count_lost(Lost::ActivityRingFull, n);
+        self.memory.region.control().totals.activity(kind).records.fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+/// A buffer on its way into the rings.
+#[derive(Debug)]
+pub struct Delivery<'a> {
+    agent: &'static Agent,
+    out: Option<&'a mut Output>,
+    patience: Patience,
+    tally: Tally,
+}
+
+impl Delivery<'_> {
+    /// A kernel and its mangled name.
+    ///
+    /// # Safety
+    /// `name` is null or a C string.
+    pub unsafe fn kernel(&mut self, mut kernel: Kernel, name: *const c_char) {
+        if self.count(&kernel.into()) {
+            // SAFETY: the caller's promise.
+            kernel.symbol = unsafe { self.name(name) };
+            self.write(&kernel);
+        }
+    }
+
+    /// An activity without a name.
+    pub fn activity<T: Into<ActivityRecord> + IntoBytes + Immutable + Copy>(&mut self, record: T) {
+        if self.count(&record.into()) {
+            self.write(&record);
+        }
+    }
+
+    /// A record that was not asked for.
+    pub fn unexpected(&mut self) {
+        self.tally.unexpected += 1;
+    }
+
+    /// Whether there is a ring to write it into.
+    fn count(&mut self, record: &ActivityRecord) -> bool {
+        let of_kind = &mut self.tally.activities[record.activity().index()];
+        of_kind.0 += 1;
+        of_kind.1 += record.end().since(record.start());
+        self.tally.no_timestamps += u64::from(record.end().0 == 0);
+        self.tally.no_ring += u64::from(self.out.is_none());
+        self.out.is_some()
+    }
+
+    fn write<T: Into<ActivityRecord> + IntoBytes + Immutable + Copy>(&mut self, record: &T) {
+        let kind = (*record).into().activity().record_kind();
+        if let Some(out) = &mut self.out {
+            self.tally.ring_full += u64::from(!out.write_waiting(&mut self.patience, kind, record, &[]));
+        }
+    }
+
+    unsafe fn name(&mut self, name: *const c_char) -> u32 {
+        let Some(out) = self.out.as_mut().filter(|_| !name.is_null()) else { return 0 };
+        let patience = &mut self.patience;
+        let tell = |id, text: &[u8]| {
+            let body = xputrace_wire::record::Name { id, len: text.len() as u32 };
+            out.write_waiting(patience, kind::NAME, &body, text)
+        };
+        // SAFETY: the caller's promise.
+        match unsafe { self.agent.tables.names.intern(name, Text::Symbol, tell) } {
+            Ok(id) => id,
+            Err(NoId::TableFull) => {
+                self.tally.name_table_full += 1;
+                0
+            }
+            Err(NoId::NotTold) => 0,
+        }
+    }
+}
+
+/// What one buffer held.
+#[derive(Debug, Default)]
+struct Tally {
+    /// Records and nanoseconds, by [`Activity::index`].
+    activities: [(u64, u64); Activity::COUNT],
+    no_timestamps: u64,
+    no_ring: u64,
+    ring_full: u64,
+    name_table_full: u64,
+    unexpected: u64,
+}
+
+impl Tally {
+    fn publish(&self, agent: &Agent) {
+        let totals = &agent.memory.region.control().totals;
+        for (of_kind, (records, nanos)) in totals.activities.iter().zip(self.activities) {
+            of_kind.records.fetch_add(records, Ordering::Relaxed);
+            of_kind.nanos.fetch_add(nanos, Ordering::Relaxed);
+        }
+        for (what, n) in [
+            (Lost::NoTimestamps, self.no_timestamps),
+            (Lost::NoRing, self.no_ring),
+            (Lost::ActivityRingFull, self.ring_full),
+            (Lost::NameTableFull, self.name_table_full),
+            (Lost::Unexpected, self.unexpected),
+        ] {
+            if n > 0 {
+                agent.count_lost(what, n);
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Flushing: the backend hands over what it holds back, and the tracer is told how far that reaches.
+
+use super::Agent;
+use super::clock::now;
+use std::sync::atomic::{AtomicBool, Ordering};
+use xputrace_wire::record::{Flush, kind};
+
+/// Why a flush is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flushing {
+    Regular,
+    /// The run is over, the program goes on.
+    Leaving,
+    /// The program ends.
+    AtExit,
+}
+
+impl Agent {
+    /// Asks the backend for what has finished and writes a Flush record behind it.
+    pub(crate) fn flush(&'static self, how: Flushing) {
+        if !self.is_ours() {
+            return;
+        }
+        let _flushing = Raised::new(&self.life.flushing);
+        let began = now();
+        let flushed = self.backend.flush(self, how);
+        self.publish_totals();
+        if self.code.mappings.changed() {
+            self.refresh_modules();
+            self.send_mappings();
+        }
+        let last = how != Flushing::Regular;
+        if flushed || last {
+            self.write_waiting(kind::FLUSH, &Flush { began, last: u64::from(last) }, &[]);
+            self.memory.region.control().totals.flushes.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A flag that is up until this is dropped.
+struct Raised<'a>(&'a AtomicBool);
+
+impl<'a> Raised<'a> {
+    fn new(flag: &'a AtomicBool) -> Self {
+        flag.store(true, Ordering::Release);
+        Raised(flag)
+    }
+}
+
+impl Drop for Raised<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}

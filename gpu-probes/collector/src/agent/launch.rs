@@ -1,0 +1,468 @@
+//! The launch path: what happens on the application's thread at each call that launches.
+//!
+//! ```text
+//! runtime ENTER ─ driver ENTER ─────────── driver EXIT ─ runtime EXIT
+//! start, stack    parameters, marker       (nothing)     Launch record
+//! ```
+//! A driver call that stands alone does all of it. No lock, no allocation once a thread has
+//! made its first launch.
+
+use super::Agent;
+use super::backend::{Context, Layer, Stream};
+use super::clock::now;
+use super::intern::{NoId, Text};
+use super::output::{self, Output, Role};
+use super::stack::{Bounds, FramePointers, Registers, Unwind, WALK_FRAMES, bounds};
+use std::cell::RefCell;
+use std::ffi::c_char;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use xputrace_wire::message::demand;
+use xputrace_wire::record::{Launch, UNKNOWN, kind};
+use xputrace_wire::region::{CallTotals, Lost};
+use xputrace_wire::{events, marker};
+
+/// One launch in this many is timed for `Totals::callback_nanos`.
+const TIMED_EVERY: u32 = 64;
+const STREAM_SLOTS: usize = 16;
+/// Most different calls of a backend.
+pub const MOST_CALLS: usize = 256;
+
+/// A call that launches, as it is entered.
+#[derive(Clone, Copy, Debug)]
+pub struct Entered<'a> {
+    /// The backend's number of the call, below [`MOST_CALLS`].
+    pub call: usize,
+    /// [`Layer::Runtime`] or [`Layer::Driver`].
+    pub layer: Layer,
+    /// What it submits.
+    pub submits: events::Call,
+    /// A runtime call and the driver calls inside it have the same.
+    pub correlation: u32,
+    /// A C string, as the two below valid until the call returns, or null.
+    pub name: *const c_char,
+    /// The kernel's mangled name, where the call says it.
+    pub symbol: *const c_char,
+    /// With which the backend was called.
+    pub registers: &'a Registers,
+}
+
+/// What a call says of the work that it submits.
+#[derive(Clone, Copy, Debug)]
+pub struct Submission {
+    pub context: Option<Context>,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub dynamic_shared: u32,
+    /// Where the call's parameters are known.
+    pub stream: Option<Stream>,
+    /// It is recorded into a graph and submits nothing now.
+    pub is_captured: bool,
+}
+
+/// The same call as it returns.
+#[derive(Clone, Copy, Debug)]
+pub struct Returned {
+    pub call: usize,
+    pub correlation: u32,
+    /// 0 is success.
+    pub result: i32,
+    pub context: Option<Context>,
+}
+
+/// What a thread remembers between its callbacks.
+struct Local {
+    agent: *const Agent,
+    /// The outermost launch call that has not returned.
+    open: Option<Open>,
+    launch: Launch,
+    symbol: *const c_char,
+    name: *const c_char,
+    /// The driver call has been seen: its parameters are those of the launch.
+    submitted: bool,
+    /// Nanoseconds of the launch's callbacks so far, where it is a timed one.
+    timed: Option<u64>,
+    countdown: u32,
+    bounds: Option<Bounds>,
+    /// Context and device as last asked.
+    device: (u32, u32),
+    streams: [StreamSlot; STREAM_SLOTS],
+    frames: [u64; WALK_FRAMES],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Open {
+    call: usize,
+    layer: Layer,
+    correlation: u32,
+    /// Recording was on at ENTER.
+    recorded: bool,
+}
+
+#[derive(Clone, Copy)]
+struct StreamSlot {
+    epoch: u64,
+    context: u32,
+    stream: Stream,
+    id: u32,
+}
+
+thread_local! {
+    /// Without a destructor: callbacks come while threads end.
+    static LOCAL: RefCell<Local> = const { RefCell::new(Local::new()) };
+}
+
+/// A call is entered. `submission` is asked once a launch, at the driver's call.
+///
+/// # Safety
+/// The pointers in `entered` are valid, and its registers those of the calling thread.
+#[inline]
+pub unsafe fn enter(agent: &'static Agent, entered: &Entered<'_>, submission: impl FnOnce() -> Submission) {
+    LOCAL.with(|local| match local.try_borrow_mut() {
+        Ok(mut local) => {
+            local.bind(agent);
+            local.enter(agent, entered, submission);
+        }
+        Err(_) => agent.count_unexpected(),
+    });
+}
+
+/// A call returns; whether it was an outermost one.
+///
+/// # Safety
+/// The pointers that were given to [`enter`] are still valid.
+#[inline]
+pub unsafe fn exit(agent: &'static Agent, returned: &Returned) -> bool {
+    LOCAL.with(|local| match local.try_borrow_mut() {
+        Ok(mut local) => {
+            local.bind(agent);
+            local.exit(agent, returned)
+        }
+        Err(_) => {
+            agent.count_unexpected();
+            false
+        }
+    })
+}
+
+impl Local {
+    const fn new() -> Self {
+        const NO_STREAM: StreamSlot =
+            StreamSlot { epoch: 0, context: 0, stream: Stream { handle: 0, per_thread: false }, id: 0 };
+        Local {
+            agent: std::ptr::null(),
+            open: None,
+            launch: NO_LAUNCH,
+            symbol: std::ptr::null(),
+            name: std::ptr::null(),
+            submitted: false,
+            timed: None,
+            // A thread's first launches fill tables, and stand for no others.
+            countdown: TIMED_EVERY / 2,
+            bounds: None,
+            device: (UNKNOWN, UNKNOWN),
+            streams: [NO_STREAM; STREAM_SLOTS],
+            frames: [0; WALK_FRAMES],
+        }
+    }
+
+    #[inline]
+    fn bind(&mut self, agent: &'static Agent) {
+        if !std::ptr::eq(self.agent, agent) {
+            let bounds = self.bounds;
+            *self = Local { agent, bounds, ..Local::new() };
+        }
+    }
+
+    #[inline]
+    fn enter(&mut self, agent: &'static Agent, entered: &Entered<'_>, submission: impl FnOnce() -> Submission) {
+        let nested = match self.open {
+            Some(open) if is_nested(open, entered) => true,
+            // The EXIT of the open call never came.
+            Some(_) => {
+                agent.count_unexpected();
+                false
+            }
+            None => false,
+        };
+        // The clock is read once a launch, but for those whose callbacks are timed.
+        let start = if !nested || self.timed.is_some() { now() } else { 0 };
+        if !nested {
+            let Entered { call, layer, correlation, .. } = *entered;
+            let open = Open { call, layer, correlation, recorded: agent.is_recording() };
+            self.open = Some(open);
+            if open.recorded {
+                self.begin(agent, start, entered);
+            }
+        }
+        let recorded = self.open.is_some_and(|it| it.recorded);
+        if recorded && entered.layer == Layer::Driver && !self.submitted {
+            self.submit(agent, entered, submission());
+        }
+        if let Some(nanos) = &mut self.timed {
+            *nanos += now().saturating_sub(start);
+        }
+    }
+
+    #[inline]
+    fn begin(&mut self, agent: &'static Agent, start: u64, entered: &Entered<'_>) {
+        self.timed = match self.countdown {
+            0 => Some(0),
+            _ => None,
+        };
+        self.countdown = self.countdown.checked_sub(1).unwrap_or(TIMED_EVERY - 1);
+        self.submitted = false;
+        self.symbol = entered.symbol;
+        self.name = entered.name;
+        self.launch = Launch {
+            start,
+            correlation: entered.correlation,
+            tid: output::tid(),
+            launch_kind: entered.submits.number(),
+            ..NO_LAUNCH
+        };
+        if agent.wants(demand::STACKS) {
+            self.take_stack(agent, entered.registers, entered.layer);
+        }
+    }
+
+    #[inline(never)]
+    fn take_stack(&mut self, agent: &'static Agent, registers: &Registers, layer: Layer) {
+        self.launch.stack = 0;
+        if self.bounds.is_none() {
+            self.bounds = bounds();
+        }
+        if let Some(bounds) = self.bounds {
+            // SAFETY: the thread's own stack, from where the backend called us to its end.
+            let n = unsafe { FramePointers.unwind(registers, bounds, &mut self.frames) };
+            let frames = agent.code.modules.from_api(&self.frames[..n], layer);
+            if !frames.is_empty() {
+                let told = output::with(agent, Role::Launch, |out| {
+                    agent.tables.stacks.intern(frames, |id, frames| out.write_stack(id, frames))
+                });
+                match told {
+                    Some(Ok(id)) => self.launch.stack = id,
+                    Some(Err(NoId::TableFull)) => agent.count_lost(Lost::StackTableFull, 1),
+                    Some(Err(NoId::NotTold)) | None => {}
+                }
+            }
+        }
+        if self.launch.stack == 0 {
+            self.launch.flags |= Launch::NO_STACK;
+        }
+    }
+
+    /// Takes the driver call's parameters; runs the handlers at the marker.
+    #[inline]
+    fn submit(&mut self, agent: &'static Agent, entered: &Entered<'_>, submission: Submission) {
+        self.submitted = true;
+        if self.symbol.is_null() {
+            self.symbol = entered.symbol;
+        }
+        self.set_context(agent, submission.context);
+        self.launch.grid = submission.grid;
+        self.launch.block = submission.block;
+        self.launch.dynamic_shared = submission.dynamic_shared;
+        if submission.is_captured {
+            self.launch.flags |= Launch::CAPTURED;
+        }
+        if let (true, Some(context), Some(stream)) =
+            (agent.wants(demand::STREAMS), submission.context, submission.stream)
+        {
+            self.launch.stream = self.stream_id(agent, context, stream);
+        }
+        if agent.wants(demand::MARKER) {
+            self.mark(agent);
+        }
+    }
+
+    #[inline]
+    fn set_context(&mut self, agent: &Agent, context: Option<Context>) {
+        let Some(context) = context else { return };
+        self.launch.context = context.id;
+        if self.device.0 != context.id {
+            self.device = (context.id, agent.backend.device_of(context).unwrap_or(UNKNOWN));
+        }
+        self.launch.device = self.device.1;
+    }
+
+    /// The id of a stream, remembered until any stream is created (handles are used again).
+    #[inline(never)]
+    fn stream_id(&mut self, agent: &Agent, context: Context, stream: Stream) -> u32 {
+        let epoch = agent.stream_epoch.load(Ordering::Acquire);
+        let slot = (stream.handle >> 4 ^ stream.handle ^ context.id as usize) % STREAM_SLOTS;
+        let cached = self.streams[slot];
+        if epoch != 0 && cached.epoch == epoch && cached.context == context.id && cached.stream == stream {
+            return cached.id;
+        }
+        let Some(id) = agent.backend.stream_of(context, stream) else { return UNKNOWN };
+        self.streams[slot] = StreamSlot { epoch, context: context.id, stream, id };
+        id
+    }
+
+    /// Calls the marker, where handlers that run in Linux sit, and takes the tag they set.
+    #[cold]
+    fn mark(&mut self, agent: &'static Agent) {
+        let Some(tags) = &agent.memory.tags else { return };
+        let Some(slot) = output::with(agent, Role::Launch, |out| out.ring()) else { return };
+        let words = marker::words(&self.launch, agent.life.pid, self.symbol as u64);
+        tags.clear(slot);
+        crate::xputrace_launch_marker(words.as_ptr(), u64::from(slot));
+        if let Some(tag) = tags.tag(slot) {
+            self.launch.tag = tag;
+            self.launch.flags |= Launch::TAGGED;
+        }
+    }
+
+    /// Whether it was an outermost call.
+    #[inline]
+    fn exit(&mut self, agent: &'static Agent, returned: &Returned) -> bool {
+        match self.open {
+            Some(open) if (open.call, open.correlation) == (returned.call, returned.correlation) => {
+                self.open = None;
+                if open.recorded && agent.is_ours() {
+                    self.finish(agent, returned);
+                }
+                true
+            }
+            // A driver call inside the open one.
+            Some(_) => false,
+            // Entered before we were armed.
+            None => true,
+        }
+    }
+
+    #[inline]
+    fn finish(&mut self, agent: &'static Agent, returned: &Returned) {
+        let wants_end = agent.wants(demand::ENDS);
+        let end = if wants_end || self.timed.is_some() { now() } else { 0 };
+        self.launch.end = if wants_end { end } else { self.launch.start };
+        self.launch.result = returned.result;
+        if self.launch.context == UNKNOWN {
+            self.set_context(agent, returned.context);
+        }
+        let (call_name, symbol, launch) = (self.name, self.symbol, &mut self.launch);
+        let wrote = output::with(agent, Role::Launch, |out| {
+            // SAFETY: the backend's C string, valid while its call is open.
+            let told = || unsafe { name(agent, out, call_name, Text::Call) };
+            launch.api = agent.tables.call_names.id(returned.call, told);
+            // SAFETY: as above.
+            launch.symbol = unsafe { name(agent, out, symbol, Text::Symbol) };
+            (out.ring(), out.write(kind::LAUNCH, launch, &[]))
+        });
+        match wrote {
+            Some((_, true)) => {}
+            Some((_, false)) => agent.count_lost(Lost::LaunchRingFull, 1),
+            None => output::count_no_ring(agent, 1),
+        }
+        let nanos = self.timed.take().map_or(0, |before| (before + now() - end) * u64::from(TIMED_EVERY));
+        agent.counters_of(wrote.map(|(ring, _)| ring)).add(&self.launch, nanos);
+    }
+}
+
+const NO_LAUNCH: Launch = Launch {
+    start: 0,
+    end: 0,
+    tag: 0,
+    correlation: 0,
+    tid: 0,
+    api: 0,
+    stack: 0,
+    symbol: 0,
+    result: 0,
+    context: UNKNOWN,
+    device: UNKNOWN,
+    stream: UNKNOWN,
+    grid: [0; 3],
+    block: [0; 3],
+    dynamic_shared: 0,
+    launch_kind: 0,
+    flags: 0,
+};
+
+/// A runtime call and the driver calls inside it are one launch.
+#[inline]
+fn is_nested(open: Open, entered: &Entered<'_>) -> bool {
+    entered.correlation == open.correlation || entered.layer == Layer::Driver && open.layer == Layer::Runtime
+}
+
+/// The ids of the calls' names once the tracer was told them: a call's name is one for each of the
+/// backend's numbers, so that it need not be compared at each launch.
+#[derive(Debug)]
+pub(crate) struct CallNames([AtomicU32; MOST_CALLS]);
+
+impl CallNames {
+    pub(crate) const fn new() -> Self {
+        CallNames([const { AtomicU32::new(0) }; MOST_CALLS])
+    }
+
+    /// The known id, or what `intern` finds; 0 is none.
+    #[inline]
+    fn id(&self, call: usize, intern: impl FnOnce() -> u32) -> u32 {
+        let Some(known) = self.0.get(call) else { return intern() };
+        match known.load(Ordering::Acquire) {
+            0 => {
+                let id = intern();
+                known.store(id, Ordering::Release);
+                id
+            }
+            id => id,
+        }
+    }
+}
+
+/// # Safety
+/// `pointer` is null or a C string.
+#[inline]
+unsafe fn name(agent: &Agent, out: &mut Output, pointer: *const c_char, text: Text) -> u32 {
+    if pointer.is_null() {
+        return 0;
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { agent.tables.names.intern(pointer, text, |id, text| out.write_name(id, text)) } {
+        Ok(id) => id,
+        Err(NoId::TableFull) => {
+            agent.count_lost(Lost::NameTableFull, 1);
+            0
+        }
+        Err(NoId::NotTold) => 0,
+    }
+}
+
+/// One ring's part of the totals: written by the ring's owner alone, summed at each flush, so
+/// that launching threads do not fight for a cache line.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Counters {
+    /// By [`events::Call::index`].
+    pub(crate) calls: [CallTotals; events::Call::COUNT],
+    pub(crate) callback_nanos: AtomicU64,
+    /// Threads without a ring share one.
+    pub(crate) shared: bool,
+}
+
+impl Counters {
+    #[inline]
+    fn add(&self, launch: &Launch, callback_nanos: u64) {
+        if let Some(totals) = launch.call().map(|it| &self.calls[it.index()]) {
+            self.bump(&totals.made, 1);
+            if launch.result != 0 {
+                self.bump(&totals.failed, 1);
+            }
+            if launch.flags & Launch::CAPTURED != 0 {
+                self.bump(&totals.captured, 1);
+            }
+        }
+        if callback_nanos != 0 {
+            self.bump(&self.callback_nanos, callback_nanos);
+        }
+    }
+
+    #[inline]
+    fn bump(&self, counter: &AtomicU64, n: u64) {
+        if self.shared {
+            counter.fetch_add(n, Ordering::Relaxed);
+        } else {
+            counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+        }
+    }
+}

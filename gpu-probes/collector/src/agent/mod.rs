@@ -1,0 +1,329 @@
+//! The vendor-neutral part: one armed run, reachable from a backend's callbacks and from one
+//! process-wide pointer. Agents are never freed, because a callback may still be running in one;
+//! there are as many as there were runs that armed this process.
+//!
+//! ```text
+//! backend ─▶ launch (per thread) ─┐
+//! backend ─▶ delivery ────────────┼─▶ output: the thread's ring ─▶ tracer
+//! control thread: flush, mappings ┘
+//! ```
+
+pub mod backend;
+pub(crate) mod clock;
+pub mod control;
+pub mod delivery;
+mod flushing;
+mod intern;
+pub mod launch;
+mod leaving;
+mod mappings;
+pub(crate) mod output;
+mod phase;
+pub mod region;
+pub mod stack;
+mod zeroed;
+
+pub use backend::{Backend, Context, Layer, Refusal, Stream};
+pub use flushing::Flushing;
+
+use crate::rendezvous::Socket;
+use intern::{Names, Stacks};
+use launch::{CallNames, Counters};
+use mappings::Mappings;
+use output::{Patience, Role};
+use phase::{Phase, SharedPhase};
+use region::{Region, Tags};
+use stack::Modules;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+use xputrace_wire::message::demand;
+use xputrace_wire::record::{Thread, kind};
+use xputrace_wire::region::Lost;
+
+/// What a run asks of this process, and what it is given to work with.
+#[derive(Debug)]
+pub struct Setup {
+    pub backend: Box<dyn Backend>,
+    /// Bits of `message::demand`.
+    pub demand: u64,
+    pub flush_period: Duration,
+    pub region: Region,
+    pub tags: Option<Tags>,
+    pub socket: Socket,
+}
+
+/// An armed run.
+#[derive(Debug)]
+pub struct Agent {
+    pub(crate) backend: &'static dyn Backend,
+    demand: u64,
+    pub(crate) flush_period: Duration,
+    life: Life,
+    pub(crate) memory: Memory,
+    pub(crate) socket: Socket,
+    pub(crate) tables: Tables,
+    code: Code,
+    /// Streams created so far; 0 where the backend does not tell.
+    stream_epoch: AtomicU64,
+}
+
+/// Whose it is, and how far.
+#[derive(Debug)]
+struct Life {
+    phase: SharedPhase,
+    /// [`FORKS`] when it was made: another number means we are in a forked child.
+    forks: u32,
+    pid: u32,
+    flushing: AtomicBool,
+    tracer_gone: AtomicBool,
+    exiting: AtomicBool,
+    /// BYE was said.
+    gone: AtomicBool,
+}
+
+/// What is shared with the tracer, and what is summed into it.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) region: Region,
+    pub(crate) tags: Option<Tags>,
+    counters: Vec<Counters>,
+    /// Rings given back so far.
+    pub(crate) released: AtomicU64,
+}
+
+/// What the tracer is told once.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    pub(crate) names: Names,
+    pub(crate) call_names: CallNames,
+    pub(crate) stacks: Stacks,
+}
+
+/// What is mapped into the process.
+#[derive(Debug, Default)]
+struct Code {
+    modules: Modules,
+    mappings: Mappings,
+}
+
+/// The run that exit and fork belong to.
+static CURRENT: AtomicPtr<Agent> = AtomicPtr::new(std::ptr::null_mut());
+/// Forks between the loading of this library and this process.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Waiting for room in a ring, for one buffer of kernels.
+const BUFFER_PATIENCE: Duration = Duration::from_millis(250);
+
+/// The agent that is armed or leaving, if any.
+pub(crate) fn current() -> Option<&'static Agent> {
+    // SAFETY: null, or a leaked agent.
+    unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
+}
+
+/// Whether this process is a child, by fork, of the one that loaded this library.
+pub(crate) fn is_forked() -> bool {
+    FORKS.load(Ordering::Relaxed) != 0
+}
+
+/// First of all in a forked child: nothing of the parent's agent is touched again.
+pub(crate) unsafe extern "C" fn in_forked_child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+    let agent = CURRENT.swap(std::ptr::null_mut(), Ordering::AcqRel);
+    // The parent's connection ends with the parent, not with its last child.
+    // SAFETY: null, or a leaked agent; `close` may be called between fork and exec.
+    if let Some(agent) = unsafe { agent.as_ref() } {
+        // SAFETY: the child's copy of the descriptor, which it does not use.
+        unsafe { libc::close(agent.socket.raw()) };
+    }
+}
+
+/// At exit of the process.
+pub(crate) extern "C" fn at_process_exit() {
+    let _ = std::panic::catch_unwind(|| {
+        if let Some(agent) = current() {
+            agent.leave_at_exit();
+        }
+    });
+}
+
+impl Agent {
+    fn new(setup: Setup) -> Result<Self, Refusal> {
+        let memory = |error: std::io::Error| Refusal::from(format!("reserving memory for tables: {error}"));
+        let rings = setup.region.shape().rings;
+        let mut counters: Vec<Counters> = (0..rings).map(|_| Counters::default()).collect();
+        counters.push(Counters { shared: true, ..Counters::default() });
+        Ok(Agent {
+            backend: Box::leak(setup.backend),
+            demand: setup.demand,
+            flush_period: setup.flush_period,
+            life: Life {
+                phase: SharedPhase::new(Phase::Arming),
+                forks: FORKS.load(Ordering::Relaxed),
+                pid: std::process::id(),
+                flushing: AtomicBool::new(false),
+                tracer_gone: AtomicBool::new(false),
+                exiting: AtomicBool::new(false),
+                gone: AtomicBool::new(false),
+            },
+            memory: Memory { region: setup.region, tags: setup.tags, counters, released: AtomicU64::new(0) },
+            socket: setup.socket,
+            tables: Tables {
+                names: Names::new().map_err(memory)?,
+                call_names: CallNames::new(),
+                stacks: Stacks::new().map_err(memory)?,
+            },
+            code: Code::default(),
+            stream_epoch: AtomicU64::new(0),
+        })
+    }
+
+    /// Arms what the demand says, and makes the agent the current one.
+    ///
+    /// # Errors
+    /// What the backend refused, undone as far as it had been done.
+    pub(crate) fn arm(setup: Setup) -> Result<&'static Agent, Refusal> {
+        let agent: &'static Agent = Box::leak(Box::new(Agent::new(setup)?));
+        agent.refresh_modules();
+        CURRENT.store(std::ptr::from_ref(agent).cast_mut(), Ordering::Release);
+        // Recording begins before the backend does, so that nothing it delivers is turned away.
+        agent.life.phase.set(Phase::Armed);
+        if let Err(refusal) = agent.backend.start(agent) {
+            agent.abandon();
+            return Err(refusal);
+        }
+        agent.write_first_records();
+        Ok(agent)
+    }
+
+    /// Takes back what arming did, where it cannot go on.
+    pub(crate) fn abandon(&'static self) {
+        self.life.phase.set(Phase::Left);
+        self.backend.abandon(self);
+        self.forget();
+    }
+
+    fn refresh_modules(&self) {
+        self.code.modules.refresh(|name| self.backend.layer_of(name));
+    }
+
+    fn write_first_records(&'static self) {
+        let mut comm = [0u8; 16];
+        if let Ok(text) = std::fs::read("/proc/self/comm") {
+            let text = text.strip_suffix(b"\n").unwrap_or(&text);
+            let len = text.len().min(comm.len() - 1);
+            comm[..len].copy_from_slice(&text[..len]);
+        }
+        let thread = Thread { tid: self.life.pid, reserved: 0, comm };
+        self.write_waiting(kind::THREAD, &thread, &[]);
+        self.code.mappings.changed();
+        self.send_mappings();
+    }
+
+    /// The bits of `message::demand`.
+    pub fn demand(&self) -> u64 {
+        self.demand
+    }
+
+    /// Whether this is the run that the process is armed for, or that is ending.
+    pub fn is_current(&self) -> bool {
+        std::ptr::eq(CURRENT.load(Ordering::Acquire), self)
+    }
+
+    /// Whether the process is exiting: nobody is waited for.
+    pub fn is_exiting(&self) -> bool {
+        self.life.exiting.load(Ordering::Acquire)
+    }
+
+    /// Launch calls that returned so far.
+    pub fn calls_made(&self) -> u64 {
+        let calls = self.memory.counters.iter().flat_map(|it| &it.calls);
+        calls.map(|it| it.made.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Counts what was lost.
+    pub fn count_lost(&self, what: Lost, n: u64) {
+        self.memory.region.count_lost(what, n);
+    }
+
+    /// Runs a callback's work. A panic ends here, counted: it must not reach C.
+    #[inline]
+    pub fn guarded(&self, run: impl FnOnce()) {
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() && self.is_ours() {
+            self.count_lost(Lost::Panics, 1);
+        }
+    }
+
+    /// The backend tells of streams as they are created: ids may be remembered until then.
+    pub fn tells_of_streams(&self) {
+        self.stream_epoch.fetch_max(1, Ordering::AcqRel);
+    }
+
+    #[inline]
+    pub fn wants(&self, bit: u64) -> bool {
+        self.demand & bit != 0
+    }
+
+    /// Whether the region is mapped in this process: not in a forked child.
+    #[inline]
+    pub fn is_ours(&self) -> bool {
+        self.life.forks == FORKS.load(Ordering::Relaxed)
+    }
+
+    /// The same, also in a child that a bare `clone` made: no fork handler ran in it. Asks the
+    /// system, so it is for the ends of threads and processes.
+    pub(crate) fn is_surely_ours(&self) -> bool {
+        self.is_ours() && std::process::id() == self.life.pid
+    }
+
+    #[inline]
+    pub(crate) fn is_recording(&self) -> bool {
+        self.life.phase.is(Phase::Armed) && self.is_ours()
+    }
+
+    #[cold]
+    pub fn count_unexpected(&self) {
+        if self.is_ours() {
+            self.memory.region.count_lost(Lost::Unexpected, 1);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn counters_of(&self, ring: Option<u32>) -> &Counters {
+        let shared = self.memory.counters.len() - 1;
+        &self.memory.counters[ring.map_or(shared, |it| it as usize).min(shared)]
+    }
+
+    /// A stream was created: its handle may be that of an earlier one.
+    pub fn on_stream_created(&self) {
+        self.stream_epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Sums the rings' counters into the control page.
+    pub(crate) fn publish_totals(&self) {
+        let totals = &self.memory.region.control().totals;
+        let publish = |to: &AtomicU64, of: &dyn Fn(&Counters) -> &AtomicU64| {
+            to.store(self.memory.counters.iter().map(|it| of(it).load(Ordering::Relaxed)).sum(), Ordering::Relaxed);
+        };
+        for (at, calls) in totals.calls.iter().enumerate() {
+            publish(&calls.made, &|it| &it.calls[at].made);
+            publish(&calls.failed, &|it| &it.calls[at].failed);
+            publish(&calls.captured, &|it| &it.calls[at].captured);
+        }
+        publish(&totals.callback_nanos, &|it| &it.callback_nanos);
+    }
+
+    fn send_mappings(&'static self) {
+        if self.wants(demand::MAPPINGS) {
+            self.code.mappings.send(|mapping, path| self.write_waiting(kind::MAPPING, mapping, path));
+        }
+    }
+
+    fn write_waiting<T: zerocopy::IntoBytes + zerocopy::Immutable>(&'static self, kind: u16, body: &T, tail: &[u8]) {
+        let mut patience = Patience::new(self, BUFFER_PATIENCE);
+        match output::with(self, Role::Service, |out| out.write_waiting(&mut patience, kind, body, tail)) {
+            Some(true) => {}
+            Some(false) => self.memory.region.count_lost(Lost::ActivityRingFull, 1),
+            None => output::count_no_ring(self, 1),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Arming: what the demand says, asked of CUPTI.
+
+use super::calls::{IDS, REQUIRED};
+use super::records::kind_of;
+use super::{
+    ATTRIBUTE_PER_THREAD_BUFFER, ATTRIBUTE_ZEROED_BUFFERS, CallbackFunction, CuptiBackend, Handle, POOL, Pool,
+    RESOURCE_STREAM_CREATED, RUN, Run, SUCCESS, domain, entry,
+};
+use crate::agent::{Agent, Refusal};
+use std::sync::atomic::Ordering;
+use xputrace_wire::message::demand;
+
+impl CuptiBackend {
+    /// Asks CUPTI for what the agent's demand says.
+    pub(super) fn arm(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+        if POOL.get().is_none() {
+            let pool =
+                Pool::new().map_err(|it| Refusal::from(format!("reserving memory for CUPTI's buffers: {it}")))?;
+            let _ = POOL.set(pool);
+        }
+        self.arm_callbacks(agent)?;
+        self.arm_activities(agent)
+    }
+
+    fn arm_callbacks(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+        let calls = demand::calls_of(agent.demand());
+        // Buffers need the run too.
+        let run: &'static Run = Box::leak(Box::new(Run { agent, backend: self }));
+        RUN.store(std::ptr::from_ref(run).cast_mut(), Ordering::Release);
+        if calls.is_empty() {
+            return Ok(());
+        }
+        self.subscribe(agent)?;
+        for it in IDS.iter().filter(|it| it.call.is_among(calls)) {
+            let answer = self.enable_callback(it.domain, it.id, true)?;
+            if answer != SUCCESS && REQUIRED.contains(&(it.domain, it.id)) {
+                return Err(self.refusal(&format!("cuptiEnableCallback for {}", it.name), answer));
+            }
+        }
+        // Where CUPTI does not tell of new streams, ids are asked for at each launch.
+        if agent.wants(demand::STREAMS)
+            && self.enable_callback(domain::RESOURCE, RESOURCE_STREAM_CREATED, true)? == SUCCESS
+        {
+            agent.tells_of_streams();
+        }
+        Ok(())
+    }
+
+    pub(super) fn subscribe(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+        let subscribe = self.cupti.subscribe.ok_or_else(|| missing("cuptiSubscribe"))?;
+        let mut handle: Handle = std::ptr::null_mut();
+        let run: &'static Run = Box::leak(Box::new(Run { agent, backend: self }));
+        let user_data = std::ptr::from_ref(run).cast_mut().cast();
+        // SAFETY: a live pointer; the run and the callback stay for ever.
+        let answer = unsafe { subscribe(&mut handle, entry::CALLBACK as CallbackFunction, user_data) };
+        if answer != SUCCESS {
+            return Err(self.refusal("cuptiSubscribe", answer));
+        }
+        self.subscriber.store(handle, Ordering::Release);
+        Ok(())
+    }
+
+    pub(super) fn enable_callback(&self, domain: u32, id: u32, on: bool) -> Result<u32, Refusal> {
+        let enable = self.cupti.enable_callback.ok_or_else(|| missing("cuptiEnableCallback"))?;
+        // SAFETY: our own subscription.
+        Ok(unsafe { enable(u32::from(on), self.subscriber.load(Ordering::Acquire), domain, id) })
+    }
+
+    fn arm_activities(&self, agent: &Agent) -> Result<(), Refusal> {
+        let activities = demand::activities_of(agent.demand());
+        if activities.is_empty() {
+            return Ok(());
+        }
+        let register = self.cupti.register_callbacks.ok_or_else(|| missing("cuptiActivityRegisterCallbacks"))?;
+        let enable = self.cupti.enable.ok_or_else(|| missing("cuptiActivityEnable"))?;
+        self.cupti.flush_all.ok_or_else(|| missing("cuptiActivityFlushAll"))?;
+        self.cupti.next_record.ok_or_else(|| missing("cuptiActivityGetNextRecord"))?;
+        // Neither is needed: without them CUPTI zeroes buffers itself, and takes one a thread.
+        self.set_attribute(ATTRIBUTE_ZEROED_BUFFERS, 1);
+        self.set_attribute(ATTRIBUTE_PER_THREAD_BUFFER, 0);
+        // SAFETY: functions that stay for ever.
+        let answer = unsafe { register(entry::request_buffer, entry::complete_buffer) };
+        if answer != SUCCESS {
+            return Err(self.refusal("cuptiActivityRegisterCallbacks", answer));
+        }
+        for it in activities.iter() {
+            // SAFETY: no pointers.
+            let answer = unsafe { enable(kind_of(it)) };
+            if answer != SUCCESS {
+                return Err(self.refusal(&format!("cuptiActivityEnable for the activity {}", it.name()), answer));
+            }
+        }
+        Ok(())
+    }
+
+    fn set_attribute(&self, attribute: u32, value: u8) {
+        let (mut value, mut size) = (value, 1usize);
+        if let Some(set) = self.cupti.set_attribute {
+            // SAFETY: one byte and its size, both live.
+            unsafe { set(attribute, &mut size, (&raw mut value).cast()) };
+        }
+    }
+
+    fn refusal(&self, attempted: &str, result: u32) -> Refusal {
+        Refusal { result, text: format!("{attempted}: {}", self.cupti.explain(result)) }
+    }
+}
+
+fn missing(function: &str) -> Refusal {
+    Refusal::from(format!("this libcupti has no {function}"))
+}

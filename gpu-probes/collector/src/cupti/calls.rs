@@ -1,0 +1,282 @@
+//! The API calls that the collector listens to, by CUPTI's callback ids, and where their
+//! parameters lie. Ids are stable from 11.8 to 13.5; `layouts.txt` has them by name.
+
+use super::domain;
+use crate::agent::Stream;
+use std::ffi::c_void;
+use xputrace_wire::events;
+
+/// What a call means to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Call {
+    /// A runtime launch, whose parameters are those of the driver call inside it.
+    RuntimeLaunch,
+    RuntimeGraph,
+    /// `cuLaunchKernel` or `cuLaunchCooperativeKernel`: their parameters begin alike.
+    DriverLaunch,
+    DriverLaunchPtsz,
+    DriverLaunchEx,
+    DriverLaunchExPtsz,
+    /// A launch whose parameters are not read (calls of old, and multi-device launches).
+    DriverLaunchOther,
+    DriverGraph,
+    DriverGraphPtsz,
+    /// A runtime memset, whose parameters are those of the driver call inside it.
+    RuntimeMemset,
+    /// A driver memset in the default stream.
+    DriverMemset,
+    DriverMemsetPtds,
+    /// A driver memset of consecutive bytes in a stream.
+    DriverMemsetAsync,
+    DriverMemsetAsyncPtsz,
+    /// A driver memset of rows in a stream.
+    DriverMemset2DAsync,
+    DriverMemset2DAsyncPtsz,
+    /// A memset whose parameters are not read (calls of old).
+    DriverMemsetOther,
+    BeginCapture,
+    EndCapture,
+}
+
+impl Call {
+    /// What the call submits; none where it begins or ends a capture.
+    #[inline]
+    pub const fn submits(self) -> Option<events::Call> {
+        Some(match self {
+            Call::RuntimeLaunch
+            | Call::DriverLaunch
+            | Call::DriverLaunchPtsz
+            | Call::DriverLaunchEx
+            | Call::DriverLaunchExPtsz
+            | Call::DriverLaunchOther => events::Call::Kernel,
+            Call::RuntimeGraph | Call::DriverGraph | Call::DriverGraphPtsz => events::Call::Graph,
+            Call::RuntimeMemset
+            | Call::DriverMemset
+            | Call::DriverMemsetPtds
+            | Call::DriverMemsetAsync
+            | Call::DriverMemsetAsyncPtsz
+            | Call::DriverMemset2DAsync
+            | Call::DriverMemset2DAsyncPtsz
+            | Call::DriverMemsetOther => events::Call::Memset,
+            Call::BeginCapture | Call::EndCapture => return None,
+        })
+    }
+
+    /// Whether the call is listened to where these calls are asked for. Captures decide about all.
+    pub fn is_among(self, calls: events::Calls) -> bool {
+        self.submits().map_or(!calls.is_empty(), |it| calls.contains(it))
+    }
+
+    /// Whether the call's default stream is the thread's own.
+    const fn is_per_thread(self) -> bool {
+        matches!(
+            self,
+            Call::DriverLaunchPtsz
+                | Call::DriverLaunchExPtsz
+                | Call::DriverGraphPtsz
+                | Call::DriverMemsetPtds
+                | Call::DriverMemsetAsyncPtsz
+                | Call::DriverMemset2DAsyncPtsz
+        )
+    }
+}
+
+/// A callback id that is enabled while such calls are recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct Id {
+    pub domain: u32,
+    pub id: u32,
+    /// As in `layouts.txt`.
+    pub name: &'static str,
+    pub call: Call,
+}
+
+const fn driver(id: u32, name: &'static str, call: Call) -> Id {
+    Id { domain: domain::DRIVER, id, name, call }
+}
+
+const fn runtime(id: u32, name: &'static str, call: Call) -> Id {
+    Id { domain: domain::RUNTIME, id, name, call }
+}
+
+/// Every id that may be enabled. Begin and end of a capture are watched in the driver only, where
+/// the runtime's calls arrive too.
+pub const IDS: &[Id] = &[
+    driver(115, "cuLaunch", Call::DriverLaunchOther),
+    driver(116, "cuLaunchGrid", Call::DriverLaunchOther),
+    driver(117, "cuLaunchGridAsync", Call::DriverLaunchOther),
+    driver(307, "cuLaunchKernel", Call::DriverLaunch),
+    driver(442, "cuLaunchKernel_ptsz", Call::DriverLaunchPtsz),
+    driver(477, "cuLaunchCooperativeKernel", Call::DriverLaunch),
+    driver(478, "cuLaunchCooperativeKernel_ptsz", Call::DriverLaunchPtsz),
+    driver(480, "cuLaunchCooperativeKernelMultiDevice", Call::DriverLaunchOther),
+    driver(652, "cuLaunchKernelEx", Call::DriverLaunchEx),
+    driver(653, "cuLaunchKernelEx_ptsz", Call::DriverLaunchExPtsz),
+    driver(514, "cuGraphLaunch", Call::DriverGraph),
+    driver(515, "cuGraphLaunch_ptsz", Call::DriverGraphPtsz),
+    driver(495, "cuStreamBeginCapture", Call::BeginCapture),
+    driver(496, "cuStreamBeginCapture_ptsz", Call::BeginCapture),
+    driver(539, "cuStreamBeginCapture_v2", Call::BeginCapture),
+    driver(540, "cuStreamBeginCapture_v2_ptsz", Call::BeginCapture),
+    driver(720, "cuStreamBeginCaptureToGraph", Call::BeginCapture),
+    driver(721, "cuStreamBeginCaptureToGraph_ptsz", Call::BeginCapture),
+    driver(497, "cuStreamEndCapture", Call::EndCapture),
+    driver(498, "cuStreamEndCapture_ptsz", Call::EndCapture),
+    runtime(13, "cudaLaunch_v3020", Call::RuntimeLaunch),
+    runtime(211, "cudaLaunchKernel_v7000", Call::RuntimeLaunch),
+    runtime(213, "cudaLaunch_ptsz_v7000", Call::RuntimeLaunch),
+    runtime(214, "cudaLaunchKernel_ptsz_v7000", Call::RuntimeLaunch),
+    runtime(269, "cudaLaunchCooperativeKernel_v9000", Call::RuntimeLaunch),
+    runtime(270, "cudaLaunchCooperativeKernel_ptsz_v9000", Call::RuntimeLaunch),
+    runtime(272, "cudaLaunchCooperativeKernelMultiDevice_v9000", Call::RuntimeLaunch),
+    runtime(430, "cudaLaunchKernelExC_v11060", Call::RuntimeLaunch),
+    runtime(431, "cudaLaunchKernelExC_ptsz_v11060", Call::RuntimeLaunch),
+    runtime(505, "__cudaLaunchKernel_v13000", Call::RuntimeLaunch),
+    runtime(506, "__cudaLaunchKernel_ptsz_v13000", Call::RuntimeLaunch),
+    runtime(311, "cudaGraphLaunch_v10000", Call::RuntimeGraph),
+    runtime(312, "cudaGraphLaunch_ptsz_v10000", Call::RuntimeGraph),
+    driver(71, "cuMemsetD8", Call::DriverMemsetOther),
+    driver(72, "cu64MemsetD8", Call::DriverMemsetOther),
+    driver(73, "cuMemsetD16", Call::DriverMemsetOther),
+    driver(74, "cu64MemsetD16", Call::DriverMemsetOther),
+    driver(75, "cuMemsetD32", Call::DriverMemsetOther),
+    driver(76, "cu64MemsetD32", Call::DriverMemsetOther),
+    driver(77, "cuMemsetD2D8", Call::DriverMemsetOther),
+    driver(78, "cu64MemsetD2D8", Call::DriverMemsetOther),
+    driver(79, "cuMemsetD2D16", Call::DriverMemsetOther),
+    driver(80, "cu64MemsetD2D16", Call::DriverMemsetOther),
+    driver(81, "cuMemsetD2D32", Call::DriverMemsetOther),
+    driver(82, "cu64MemsetD2D32", Call::DriverMemsetOther),
+    driver(216, "cuMemsetD8Async", Call::DriverMemsetAsync),
+    driver(217, "cu64MemsetD8Async", Call::DriverMemsetOther),
+    driver(218, "cuMemsetD16Async", Call::DriverMemsetAsync),
+    driver(219, "cu64MemsetD16Async", Call::DriverMemsetOther),
+    driver(220, "cuMemsetD32Async", Call::DriverMemsetAsync),
+    driver(221, "cu64MemsetD32Async", Call::DriverMemsetOther),
+    driver(222, "cuMemsetD2D8Async", Call::DriverMemset2DAsync),
+    driver(223, "cu64MemsetD2D8Async", Call::DriverMemsetOther),
+    driver(224, "cuMemsetD2D16Async", Call::DriverMemset2DAsync),
+    driver(225, "cu64MemsetD2D16Async", Call::DriverMemsetOther),
+    driver(226, "cuMemsetD2D32Async", Call::DriverMemset2DAsync),
+    driver(227, "cu64MemsetD2D32Async", Call::DriverMemsetOther),
+    driver(249, "cuMemsetD8_v2", Call::DriverMemset),
+    driver(250, "cuMemsetD16_v2", Call::DriverMemset),
+    driver(251, "cuMemsetD32_v2", Call::DriverMemset),
+    driver(252, "cuMemsetD2D8_v2", Call::DriverMemset),
+    driver(253, "cuMemsetD2D16_v2", Call::DriverMemset),
+    driver(254, "cuMemsetD2D32_v2", Call::DriverMemset),
+    driver(411, "cuMemsetD8_v2_ptds", Call::DriverMemsetPtds),
+    driver(412, "cuMemsetD16_v2_ptds", Call::DriverMemsetPtds),
+    driver(413, "cuMemsetD32_v2_ptds", Call::DriverMemsetPtds),
+    driver(414, "cuMemsetD2D8_v2_ptds", Call::DriverMemsetPtds),
+    driver(415, "cuMemsetD2D16_v2_ptds", Call::DriverMemsetPtds),
+    driver(416, "cuMemsetD2D32_v2_ptds", Call::DriverMemsetPtds),
+    driver(428, "cuMemsetD8Async_ptsz", Call::DriverMemsetAsyncPtsz),
+    driver(429, "cuMemsetD16Async_ptsz", Call::DriverMemsetAsyncPtsz),
+    driver(430, "cuMemsetD32Async_ptsz", Call::DriverMemsetAsyncPtsz),
+    driver(431, "cuMemsetD2D8Async_ptsz", Call::DriverMemset2DAsyncPtsz),
+    driver(432, "cuMemsetD2D16Async_ptsz", Call::DriverMemset2DAsyncPtsz),
+    driver(433, "cuMemsetD2D32Async_ptsz", Call::DriverMemset2DAsyncPtsz),
+    runtime(49, "cudaMemset_v3020", Call::RuntimeMemset),
+    runtime(50, "cudaMemset2D_v3020", Call::RuntimeMemset),
+    runtime(51, "cudaMemsetAsync_v3020", Call::RuntimeMemset),
+    runtime(52, "cudaMemset2DAsync_v3020", Call::RuntimeMemset),
+    runtime(142, "cudaMemset3D_v3020", Call::RuntimeMemset),
+    runtime(143, "cudaMemset3DAsync_v3020", Call::RuntimeMemset),
+    runtime(233, "cudaMemset_ptds_v7000", Call::RuntimeMemset),
+    runtime(234, "cudaMemset2D_ptds_v7000", Call::RuntimeMemset),
+    runtime(235, "cudaMemsetAsync_ptsz_v7000", Call::RuntimeMemset),
+    runtime(236, "cudaMemset2DAsync_ptsz_v7000", Call::RuntimeMemset),
+    runtime(243, "cudaMemset3D_ptds_v7000", Call::RuntimeMemset),
+    runtime(244, "cudaMemset3DAsync_ptsz_v7000", Call::RuntimeMemset),
+];
+
+/// Ids without which launches would be missed; all others may be unknown to a CUPTI.
+pub const REQUIRED: [(u32, u32); 2] = [(domain::DRIVER, 307), (domain::RUNTIME, 211)];
+
+const TABLE_SIZE: usize = 1024;
+/// Index into [`IDS`] by id.
+static TABLES: [[u8; TABLE_SIZE]; 2] = [table(domain::DRIVER), table(domain::RUNTIME)];
+const NOT_OURS: u8 = u8::MAX;
+
+const fn table(domain: u32) -> [u8; TABLE_SIZE] {
+    let mut table = [NOT_OURS; TABLE_SIZE];
+    let mut n = 0;
+    while n < IDS.len() {
+        if IDS[n].domain == domain {
+            table[IDS[n].id as usize] = n as u8;
+        }
+        n += 1;
+    }
+    table
+}
+
+/// Index into [`IDS`] of a callback id, if it is one of them.
+#[inline]
+pub fn index_of(domain: u32, id: u32) -> Option<usize> {
+    let index = *TABLES.get((domain as usize).wrapping_sub(1))?.get(id as usize)?;
+    (index != NOT_OURS).then_some(usize::from(index))
+}
+
+/// What a driver call says of the work that it submits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Params {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub dynamic_shared_bytes: u32,
+    pub stream: Stream,
+}
+
+/// Reads the parameters of a driver call; `None` where this call's are not known.
+///
+/// # Safety
+/// `params` is null or points at the parameter structure of `call`.
+#[inline]
+pub unsafe fn params(call: Call, params: *const c_void) -> Option<Params> {
+    let at = params.cast::<u8>();
+    if at.is_null() {
+        return None;
+    }
+    let in_stream = |handle: usize| Stream { handle, per_thread: call.is_per_thread() };
+    // SAFETY: the caller's promise, and the offsets of `layouts.txt`.
+    unsafe {
+        Some(match call {
+            Call::DriverLaunch | Call::DriverLaunchPtsz => Params {
+                grid: read(at, 8),
+                block: read(at, 20),
+                dynamic_shared_bytes: read(at, 32),
+                stream: in_stream(read(at, 40)),
+            },
+            Call::DriverLaunchEx | Call::DriverLaunchExPtsz => {
+                let config: *const u8 = read(at, 0);
+                if config.is_null() {
+                    return None;
+                }
+                Params {
+                    grid: read(config, 0),
+                    block: read(config, 12),
+                    dynamic_shared_bytes: read(config, 24),
+                    stream: in_stream(read(config, 32)),
+                }
+            }
+            Call::DriverGraph | Call::DriverGraphPtsz => of_stream(in_stream(read(at, 8))),
+            Call::DriverMemset | Call::DriverMemsetPtds => of_stream(in_stream(0)),
+            Call::DriverMemsetAsync | Call::DriverMemsetAsyncPtsz => of_stream(in_stream(read(at, 24))),
+            Call::DriverMemset2DAsync | Call::DriverMemset2DAsyncPtsz => of_stream(in_stream(read(at, 40))),
+            _ => return None,
+        })
+    }
+}
+
+fn of_stream(stream: Stream) -> Params {
+    Params { stream, ..Params::default() }
+}
+
+/// # Safety
+/// `size_of::<T>()` bytes at `base + offset` are readable and any bytes are a `T`.
+#[inline]
+unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
+    // SAFETY: the caller's promise.
+    unsafe { base.add(offset).cast::<T>().read_unaligned() }
+}

@@ -1,0 +1,137 @@
+//! Buffers of activity records: asked for by CUPTI, filled, handed back, read.
+
+use super::pool::{BUFFER_BYTES, Origin, Pool};
+use super::records::{self, Record};
+use super::{CuptiBackend, FLUSH_FORCED, POOL, Run, SUCCESS};
+use crate::agent::delivery::Delivery;
+use crate::agent::{Agent, Flushing};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use xputrace_wire::events::Activity;
+use xputrace_wire::region::Lost;
+
+/// How long a flush waits for the buffers that CUPTI's own thread is handing over.
+const COMPLETION_PATIENCE: Duration = Duration::from_millis(300);
+
+/// Takes back a buffer that came after its run was over.
+pub(super) fn drop_buffer(buffer: *const u8) {
+    if let Some(pool) = POOL.get()
+        && let Origin::Pool(n) = pool.origin(buffer)
+    {
+        pool.give_back(n);
+    }
+}
+
+impl Run {
+    /// Reads a completed buffer.
+    ///
+    /// # Safety
+    /// CUPTI filled `valid` bytes at `buffer` and does not use them any more.
+    pub(super) unsafe fn complete(&self, buffer: *mut u8, valid: usize) {
+        let Some(pool) = POOL.get() else { return };
+        let Run { agent, backend } = *self;
+        match pool.origin(buffer) {
+            Origin::Pool(n) => {
+                let _completing = Completing::new(backend, pool, n);
+                agent.deliver(valid as u32, BUFFER_BYTES as u32, |delivery| {
+                    // SAFETY: the caller's promise.
+                    unsafe { backend.for_each_record(buffer, valid, |it| deliver_record(it, delivery)) };
+                });
+            }
+            Origin::Discard => {
+                // Several threads of CUPTI wrote over each other there: only how much it was is known.
+                let lost = (valid / backend.kernel_bytes.load(Ordering::Relaxed)) as u64;
+                agent.count_thrown_away(Activity::Kernel, lost);
+            }
+            Origin::Foreign => agent.count_unexpected(),
+        }
+    }
+}
+
+/// # Safety
+/// A record that CUPTI stepped to.
+unsafe fn deliver_record(record: *const u8, delivery: &mut Delivery<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match records::read(record) {
+            Record::Kernel(kernel, name) => delivery.kernel(kernel, name),
+            Record::Memset(memset) => delivery.activity(memset),
+            Record::Other(_) => delivery.unexpected(),
+        }
+    }
+}
+
+impl CuptiBackend {
+    /// # Safety
+    /// CUPTI filled `valid` bytes at `buffer`.
+    unsafe fn for_each_record(&self, buffer: *mut u8, valid: usize, mut each: impl FnMut(*const u8)) {
+        let Some(next) = self.cupti.next_record else { return };
+        let mut record: *mut u8 = std::ptr::null_mut();
+        let mut kernel_before = None;
+        // SAFETY: the buffer that CUPTI filled, and its own cursor.
+        while valid > 0 && unsafe { next(buffer, valid, &mut record) } == SUCCESS && !record.is_null() {
+            self.saw_records.store(true, Ordering::Relaxed);
+            each(record);
+            if let Some(before) = kernel_before {
+                self.kernel_bytes.store((record as usize).wrapping_sub(before), Ordering::Relaxed);
+            }
+            // SAFETY: a record that CUPTI stepped to.
+            kernel_before = records::is_kernel(unsafe { records::kind(record) }).then_some(record as usize);
+        }
+    }
+
+    pub(super) fn flush_activities(&self, agent: &Agent, how: Flushing) -> bool {
+        let Some(flush) = self.cupti.flush_all else { return false };
+        let flag = if how == Flushing::AtExit { FLUSH_FORCED } else { 0 };
+        // SAFETY: from an ordinary thread of ours or from atexit, no lock held.
+        let answer = unsafe { flush(flag) };
+        let delivered = self.wait_for_completions();
+        self.count_dropped(agent);
+        if answer != SUCCESS {
+            agent.count_unexpected();
+        }
+        answer == SUCCESS && delivered
+    }
+
+    /// Buffers that CUPTI's own thread was completing meanwhile belong to the flush.
+    fn wait_for_completions(&self) -> bool {
+        let until = Instant::now() + COMPLETION_PATIENCE;
+        while self.completing.load(Ordering::Acquire) != 0 {
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        true
+    }
+
+    fn count_dropped(&self, agent: &Agent) {
+        let Some(ask) = self.cupti.dropped_records else { return };
+        let mut dropped = 0usize;
+        // SAFETY: a live usize; context and stream are ignored by CUPTI.
+        if unsafe { ask(std::ptr::null_mut(), 0, &mut dropped) } == SUCCESS && dropped > 0 {
+            agent.count_lost(Lost::CuptiDropped, dropped as u64);
+        }
+    }
+}
+
+/// A buffer that is being delivered: whatever happens, it is given back, and no flush waits for it.
+struct Completing<'a> {
+    backend: &'a CuptiBackend,
+    pool: &'a Pool,
+    buffer: usize,
+}
+
+impl<'a> Completing<'a> {
+    fn new(backend: &'a CuptiBackend, pool: &'a Pool, buffer: usize) -> Self {
+        backend.completing.fetch_add(1, Ordering::AcqRel);
+        Completing { backend, pool, buffer }
+    }
+}
+
+impl Drop for Completing<'_> {
+    fn drop(&mut self) {
+        self.backend.completing.fetch_sub(1, Ordering::AcqRel);
+        self.pool.give_back(self.buffer);
+    }
+}

@@ -1,0 +1,96 @@
+//! CUPTI's callbacks for API calls, as launches of the agent.
+
+use super::calls::{self, Call, IDS};
+use super::{CallbackData, Run, SITE_ENTER, SITE_EXIT, domain};
+use crate::agent::launch::{self, Entered, Returned, Submission};
+use crate::agent::stack::Registers;
+use crate::agent::{Context, Layer};
+use std::sync::atomic::Ordering;
+
+impl Run {
+    /// An API call begins or returns.
+    ///
+    /// # Safety
+    /// `data` is CUPTI's for this call, `registers` those with which CUPTI called.
+    #[inline]
+    pub(super) unsafe fn on_call(&self, domain: u32, id: u32, data: &CallbackData, registers: &Registers) {
+        let Some(index) = calls::index_of(domain, id) else { return self.agent.count_unexpected() };
+        let Some(submits) = IDS[index].call.submits() else { return self.on_capture(IDS[index].call, data) };
+        match data.site {
+            SITE_ENTER => {
+                let entered = Entered {
+                    call: index,
+                    layer: if domain == domain::DRIVER { Layer::Driver } else { Layer::Runtime },
+                    submits,
+                    correlation: data.correlation_id,
+                    name: data.function_name,
+                    symbol: data.symbol_name,
+                    registers,
+                };
+                // SAFETY: the caller's promise; CUPTI's strings and parameters are those of this call.
+                unsafe { launch::enter(self.agent, &entered, || self.submission(IDS[index].call, data)) };
+            }
+            SITE_EXIT => {
+                let returned = Returned {
+                    call: index,
+                    correlation: data.correlation_id,
+                    result: result(data),
+                    context: context(data),
+                };
+                // SAFETY: the caller's promise.
+                if unsafe { launch::exit(self.agent, &returned) } {
+                    self.backend.on_outermost_exit(self.agent);
+                }
+            }
+            _ => self.agent.count_unexpected(),
+        }
+    }
+
+    /// # Safety
+    /// `data` is CUPTI's for this call.
+    #[inline]
+    unsafe fn submission(&self, call: Call, data: &CallbackData) -> Submission {
+        // SAFETY: the caller's promise: CUPTI's parameters of this very call.
+        let params = unsafe { calls::params(call, data.function_params) };
+        let shape = params.unwrap_or_default();
+        let may_be_captured = self.backend.open_captures.load(Ordering::Relaxed) != 0;
+        Submission {
+            context: context(data),
+            grid: shape.grid,
+            block: shape.block,
+            dynamic_shared: shape.dynamic_shared_bytes,
+            stream: params.map(|it| it.stream),
+            is_captured: may_be_captured && params.is_some_and(|it| self.backend.driver.is_capturing(it.stream)),
+        }
+    }
+
+    /// Keeps the number of open captures, which decides whether launches ask about theirs.
+    #[cold]
+    fn on_capture(&self, call: Call, data: &CallbackData) {
+        if data.site != SITE_EXIT {
+            return;
+        }
+        let open = &self.backend.open_captures;
+        if call == Call::BeginCapture && result(data) == 0 {
+            open.fetch_add(1, Ordering::AcqRel);
+        } else if call == Call::EndCapture {
+            let less = |it: u32| it.checked_sub(1);
+            let _ = open.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        }
+    }
+}
+
+#[inline]
+fn context(data: &CallbackData) -> Option<Context> {
+    (!data.context.is_null()).then_some(Context { id: data.context_uid, handle: data.context })
+}
+
+/// The call's result; `CUresult` and `cudaError_t` are both 32 bits, 0 is success.
+#[inline]
+fn result(data: &CallbackData) -> i32 {
+    if data.return_value.is_null() {
+        return 0;
+    }
+    // SAFETY: at EXIT it points at the result.
+    unsafe { data.return_value.cast::<i32>().read_unaligned() }
+}

@@ -1,0 +1,149 @@
+//! Letting go of CUPTI while the program goes on.
+
+use super::calls::IDS;
+use super::records::kind_of;
+use super::{CuptiBackend, FINALIZE_TESTED, POOL, wants_activities};
+use crate::agent::{Agent, Refusal};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use xputrace_wire::message::demand;
+
+/// Waiting for a CUDA call from whose return CUPTI can be torn down.
+/// Shorter than the tracer waits for our last word.
+const FINALIZE_PATIENCE: Duration = Duration::from_millis(700);
+
+const STAYS_LOADED: &str = "CUPTI stays loaded in the process: each launch may cost about 0.4 us more until it exits";
+const NO_CALL_CAME: &str = "no CUDA call came from whose return CUPTI could be torn down: each launch may cost about \
+                            0.4 us more until the process exits";
+
+/// Who tears CUPTI down, and whether that is done.
+#[derive(Debug, Default)]
+pub(super) struct Teardown(AtomicU32);
+
+/// Steps of a teardown.
+const NOT_WANTED: u32 = 0;
+/// The next callback that returns may do it.
+const WANTED: u32 = 1;
+/// A callback has taken it on itself.
+const RUNNING: u32 = 2;
+const DONE: u32 = 3;
+
+impl Teardown {
+    #[inline]
+    fn is(&self, step: u32) -> bool {
+        self.0.load(Ordering::Acquire) == step
+    }
+
+    fn set(&self, step: u32) {
+        self.0.store(step, Ordering::Release);
+    }
+
+    /// Whether the caller is the one that made this step.
+    fn step(&self, from: u32, to: u32) -> bool {
+        self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+impl CuptiBackend {
+    /// Tears CUPTI down where that is safe, else unsubscribes; what stays behind.
+    pub(super) fn let_go(&'static self, agent: &'static Agent) -> Option<&'static str> {
+        let left_behind = if !self.may_finalize(agent) {
+            Some(STAYS_LOADED)
+        } else if self.wait_for_finalize(agent) {
+            return None;
+        } else {
+            Some(NO_CALL_CAME)
+        };
+        self.give_up_teardown(agent);
+        // Callbacks alone leave nothing behind that unsubscribing does not take away.
+        left_behind.filter(|_| wants_activities(agent))
+    }
+
+    /// Waits for a callback to tear CUPTI down.
+    fn wait_for_finalize(&'static self, agent: &'static Agent) -> bool {
+        if !wants_activities(agent) {
+            return false;
+        }
+        if self.subscriber.load(Ordering::Acquire).is_null() && self.subscribe_to_finalize(agent).is_err() {
+            return false;
+        }
+        self.teardown.set(WANTED);
+        let until = Instant::now() + FINALIZE_PATIENCE;
+        while !self.teardown.is(DONE) {
+            if self.teardown.is(WANTED) && (Instant::now() >= until || agent.is_exiting()) {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
+    fn subscribe_to_finalize(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+        self.subscribe(agent)?;
+        for it in IDS {
+            self.enable_callback(it.domain, it.id, true)?;
+        }
+        Ok(())
+    }
+
+    /// Unsubscribes without tearing down, unless a callback is just doing more.
+    fn give_up_teardown(&self, agent: &Agent) {
+        if self.teardown.step(NOT_WANTED, DONE) || self.teardown.step(WANTED, DONE) {
+            self.unsubscribe();
+        }
+        while self.teardown.is(RUNNING) && !agent.is_exiting() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub(super) fn unsubscribe(&self) {
+        let handle = self.subscriber.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        if let (Some(unsubscribe), false) = (self.cupti.unsubscribe, handle.is_null()) {
+            // SAFETY: our own subscription, given up once.
+            unsafe { unsubscribe(handle) };
+        }
+    }
+
+    pub(super) fn disable_activities(&self, agent: &Agent) {
+        let Some(disable) = self.cupti.disable else { return };
+        for it in demand::activities_of(agent.demand()).iter() {
+            // SAFETY: no pointers.
+            unsafe { disable(kind_of(it)) };
+        }
+    }
+
+    /// An outermost call returns: the place where CUPTI may be torn down.
+    #[inline]
+    pub(super) fn on_outermost_exit(&self, agent: &Agent) {
+        if self.teardown.is(WANTED) {
+            self.finalize_here(agent);
+        }
+    }
+
+    #[cold]
+    fn finalize_here(&self, agent: &Agent) {
+        if !agent.is_ours() || !self.may_finalize(agent) || !self.teardown.step(WANTED, RUNNING) {
+            return;
+        }
+        self.unsubscribe();
+        if let Some(finalize) = self.cupti.finalize {
+            // SAFETY: in the EXIT of an API callback, nothing of ours enabled any more.
+            unsafe { finalize() };
+            if let Some(pool) = POOL.get() {
+                pool.take_all_back();
+            }
+        }
+        self.teardown.set(DONE);
+    }
+
+    /// Whether this CUPTI is known to survive it and nobody else seems to use it: no other
+    /// injected tool, and our buffers were not taken away (a profiler that registers its own
+    /// buffers receives the records in our place).
+    fn may_finalize(&self, agent: &Agent) -> bool {
+        let taken_away = wants_activities(agent) && agent.calls_made() > 0 && !self.saw_records.load(Ordering::Relaxed);
+        self.cupti.finalize.is_some()
+            && FINALIZE_TESTED.contains(&self.cupti.version())
+            && !self.is_chained
+            && !taken_away
+    }
+}

@@ -1,0 +1,146 @@
+//! The backend for NVIDIA's GPUs: CUPTI, reached by a table of functions over dlopen.
+//!
+//! ```text
+//! launch ─▶ CUPTI ─▶ entry ─▶ launches ─▶ agent::launch
+//! buffer ─▶ CUPTI ─▶ entry ─▶ delivery (records) ─▶ agent::delivery
+//! ```
+//!
+//! Of CUPTI's launch calls, two kinds are recorded without parameters: those of CUDA 4 and
+//! before, and multi-device cooperative launches (one record, the kernels of all devices).
+
+mod arming;
+pub mod calls;
+mod delivery;
+pub mod driver;
+mod entry;
+pub mod functions;
+mod launches;
+mod leaving;
+pub(crate) mod locate;
+mod pool;
+pub mod records;
+
+pub use functions::*;
+
+use crate::agent::{Agent, Backend, Context, Flushing, Layer, Refusal, Stream};
+use driver::Driver;
+use leaving::Teardown;
+use pool::Pool;
+use std::ffi::c_void;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use xputrace_wire::events::{Activities, Calls};
+use xputrace_wire::message::demand;
+
+/// CUPTI in this process, for one run.
+#[derive(Debug)]
+pub struct CuptiBackend {
+    cupti: Cupti,
+    driver: Driver,
+    /// Another injected tool runs in this process: CUPTI is not torn down on leaving.
+    is_chained: bool,
+    subscriber: AtomicPtr<c_void>,
+    open_captures: AtomicU32,
+    /// Completions of buffers that are running.
+    completing: AtomicU32,
+    /// Whether any record has come.
+    saw_records: AtomicBool,
+    /// Bytes of a kernel record of this CUPTI, as last seen.
+    kernel_bytes: AtomicUsize,
+    teardown: Teardown,
+}
+
+/// A backend that records for an agent: what CUPTI's callbacks are given.
+#[derive(Debug)]
+struct Run {
+    agent: &'static Agent,
+    backend: &'static CuptiBackend,
+}
+
+/// The run whose buffers CUPTI fills: buffers come without a pointer of ours.
+static RUN: AtomicPtr<Run> = AtomicPtr::new(std::ptr::null_mut());
+static POOL: OnceLock<Pool> = OnceLock::new();
+
+/// The run that buffers belong to; none once it is over.
+fn current_run() -> Option<&'static Run> {
+    // SAFETY: null, or a leaked run.
+    unsafe { RUN.load(Ordering::Acquire).as_ref() }.filter(|it| it.agent.is_current())
+}
+
+impl CuptiBackend {
+    /// Uses this CUPTI and driver. `is_chained`: another injected tool runs in this process.
+    pub fn new(cupti: Cupti, driver: Driver, is_chained: bool) -> Self {
+        CuptiBackend {
+            cupti,
+            driver,
+            is_chained,
+            subscriber: AtomicPtr::default(),
+            open_captures: AtomicU32::new(0),
+            completing: AtomicU32::new(0),
+            saw_records: AtomicBool::new(false),
+            kernel_bytes: AtomicUsize::new(records::KERNEL_RECORD_BYTES),
+            teardown: Teardown::default(),
+        }
+    }
+}
+
+/// Whether the demand asks for any activity.
+fn wants_activities(agent: &Agent) -> bool {
+    !demand::activities_of(agent.demand()).is_empty()
+}
+
+impl Backend for CuptiBackend {
+    fn version(&self) -> u32 {
+        self.cupti.version()
+    }
+
+    fn capabilities(&self) -> u64 {
+        let options = demand::STACKS | demand::STREAMS | demand::MARKER | demand::MAPPINGS | demand::ENDS;
+        options | demand::calls(Calls::ALL) | demand::activities(Activities::ALL)
+    }
+
+    fn layer_of(&self, file_name: &[u8]) -> Option<Layer> {
+        match file_name {
+            it if it.starts_with(b"libcupti.so") => Some(Layer::Tracing),
+            it if it.starts_with(b"libcuda.so") => Some(Layer::Driver),
+            it if it.starts_with(b"libcudart") => Some(Layer::Runtime),
+            _ => None,
+        }
+    }
+
+    fn start(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+        self.arm(agent)
+    }
+
+    fn abandon(&self, agent: &'static Agent) {
+        self.disable_activities(agent);
+        self.unsubscribe();
+    }
+
+    fn flush(&self, agent: &'static Agent, how: Flushing) -> bool {
+        !wants_activities(agent) || self.flush_activities(agent, how)
+    }
+
+    fn stop_activities(&self, agent: &'static Agent) {
+        self.disable_activities(agent);
+    }
+
+    fn leave(&'static self, agent: &'static Agent) -> Option<&'static str> {
+        self.let_go(agent)
+    }
+
+    fn device_of(&self, context: Context) -> Option<u32> {
+        let mut device = 0;
+        let get = self.cupti.get_device_id?;
+        // SAFETY: CUPTI's own context and a live u32.
+        (unsafe { get(context.handle, &mut device) } == SUCCESS).then_some(device)
+    }
+
+    fn stream_of(&self, context: Context, stream: Stream) -> Option<u32> {
+        let mut id = 0;
+        let get = self.cupti.get_stream_id?;
+        // SAFETY: the call's own context and stream, and a live u32.
+        let answer = unsafe { get(context.handle, stream.handle as *mut _, u8::from(stream.per_thread), &mut id) };
+        (answer == SUCCESS).then_some(id)
+    }
+}

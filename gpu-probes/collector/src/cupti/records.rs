@@ -1,0 +1,173 @@
+//! CUPTI's activity records, read at fixed offsets.
+//!
+//! A record's offsets are the same in every version from CUPTI 11.7 to 13.5 (structures only grow
+//! at the end), so no record type is needed; stepping is left to CUPTI, which knows the sizes. A
+//! new kind is an offset table and a function here, held against the dump by `tests/layouts.rs`.
+
+use super::{KIND_CONCURRENT_KERNEL, KIND_KERNEL, KIND_MEMSET};
+use std::ffi::c_char;
+use xputrace_wire::events::{Activity, Realtime};
+use xputrace_wire::record::{Kernel, Memset};
+
+/// A record, read.
+#[derive(Clone, Copy, Debug)]
+pub enum Record {
+    /// With the address of its mangled name; `symbol` is 0.
+    Kernel(Kernel, *const c_char),
+    Memset(Memset),
+    /// A kind that is not read.
+    Other(u32),
+}
+
+/// The kind of CUPTI's records of this activity.
+pub fn kind_of(activity: Activity) -> u32 {
+    match activity {
+        Activity::Kernel => KIND_CONCURRENT_KERNEL,
+        Activity::Memset => KIND_MEMSET,
+    }
+}
+
+/// Reads a record.
+///
+/// # Safety
+/// `record` points at an activity record of CUPTI's.
+pub unsafe fn read(record: *const u8) -> Record {
+    // SAFETY: the caller's promise; each kind's reader gets its own kind.
+    unsafe {
+        match kind(record) {
+            KIND_CONCURRENT_KERNEL | KIND_KERNEL => {
+                let (kernel, name) = kernel(record);
+                Record::Kernel(kernel, name)
+            }
+            KIND_MEMSET => Record::Memset(memset(record)),
+            other => Record::Other(other),
+        }
+    }
+}
+
+/// Byte offsets within a kernel record.
+pub mod offset {
+    pub const KIND: usize = 0;
+    pub const REGISTERS: usize = 6;
+    pub const START: usize = 16;
+    pub const END: usize = 24;
+    pub const DEVICE: usize = 40;
+    pub const CONTEXT: usize = 44;
+    pub const STREAM: usize = 48;
+    pub const GRID: usize = 52;
+    pub const BLOCK: usize = 64;
+    pub const STATIC_SHARED: usize = 76;
+    pub const DYNAMIC_SHARED: usize = 80;
+    pub const LOCAL_MEMORY: usize = 84;
+    pub const CORRELATION: usize = 92;
+    pub const NAME: usize = 104;
+    pub const GRAPH_NODE: usize = 144;
+    pub const GRAPH: usize = 156;
+}
+
+/// Kind of the record at `record`.
+///
+/// # Safety
+/// `record` points at an activity record of CUPTI's.
+pub unsafe fn kind(record: *const u8) -> u32 {
+    // SAFETY: every record begins with its kind.
+    unsafe { field(record, offset::KIND) }
+}
+
+/// Whether [`kernel`] reads records of this kind.
+pub fn is_kernel(kind: u32) -> bool {
+    kind == KIND_CONCURRENT_KERNEL || kind == KIND_KERNEL
+}
+
+/// A kernel record and the address of its name; `symbol` in it is 0.
+///
+/// # Safety
+/// `record` points at a record of a kind that [`is_kernel`].
+pub unsafe fn kernel(record: *const u8) -> (Kernel, *const c_char) {
+    // SAFETY: the caller's promise, and offsets that hold in every version.
+    unsafe {
+        let (start, end) = times(record);
+        let kernel = Kernel {
+            start,
+            end,
+            graph_node: field(record, offset::GRAPH_NODE),
+            graph: field(record, offset::GRAPH),
+            correlation: field(record, offset::CORRELATION),
+            device: field(record, offset::DEVICE),
+            context: field(record, offset::CONTEXT),
+            stream: field(record, offset::STREAM),
+            symbol: 0,
+            grid: field(record, offset::GRID),
+            block: field(record, offset::BLOCK),
+            registers: u32::from(field::<u16>(record, offset::REGISTERS)),
+            static_shared: field(record, offset::STATIC_SHARED),
+            dynamic_shared: field(record, offset::DYNAMIC_SHARED),
+            local_memory: field(record, offset::LOCAL_MEMORY),
+        };
+        (kernel, field(record, offset::NAME))
+    }
+}
+
+/// Byte offsets within a memset record, where they differ from a kernel's.
+pub mod memset_offset {
+    pub const VALUE: usize = 4;
+    pub const BYTES: usize = 8;
+    pub const DEVICE: usize = 32;
+    pub const CONTEXT: usize = 36;
+    pub const STREAM: usize = 40;
+    pub const CORRELATION: usize = 44;
+    pub const MEMORY_KIND: usize = 50;
+    pub const GRAPH_NODE: usize = 64;
+    pub const GRAPH: usize = 72;
+}
+
+/// A memset record. In a graph, CUPTI leaves the value and the kind of memory of the last memset
+/// outside of graphs there (seen with 13.0): they are not known.
+///
+/// # Safety
+/// `record` points at a record of kind [`KIND_MEMSET`].
+pub unsafe fn memset(record: *const u8) -> Memset {
+    use memset_offset as at;
+    // SAFETY: the caller's promise, and offsets that hold in every version.
+    unsafe {
+        let (start, end) = times(record);
+        let graph_node: u64 = field(record, at::GRAPH_NODE);
+        let known = graph_node == 0;
+        Memset {
+            start,
+            end,
+            bytes: field(record, at::BYTES),
+            graph_node,
+            graph: field(record, at::GRAPH),
+            correlation: field(record, at::CORRELATION),
+            device: field(record, at::DEVICE),
+            context: field(record, at::CONTEXT),
+            stream: field(record, at::STREAM),
+            value: if known { field(record, at::VALUE) } else { 0 },
+            memory_kind: if known { u32::from(field::<u16>(record, at::MEMORY_KIND)) } else { 0 },
+            known: u32::from(known),
+        }
+    }
+}
+
+/// Start and end, which lie at the same place in every kind that is read. Where either is
+/// missing, both are 0: "not collected".
+///
+/// # Safety
+/// `record` points at a record of such a kind.
+unsafe fn times(record: *const u8) -> (Realtime, Realtime) {
+    // SAFETY: the caller's promise.
+    let (start, end): (u64, u64) = unsafe { (field(record, offset::START), field(record, offset::END)) };
+    if start != 0 && end != 0 { (Realtime(start), Realtime(end)) } else { (Realtime(0), Realtime(0)) }
+}
+
+/// # Safety
+/// `size_of::<T>()` bytes at `base + offset` are readable and any bytes are a `T`.
+unsafe fn field<T: Copy>(base: *const u8, offset: usize) -> T {
+    // SAFETY: the caller's promise.
+    unsafe { base.add(offset).cast::<T>().read_unaligned() }
+}
+
+/// Smallest kernel record that any supported CUPTI writes, for counting what is thrown away
+/// before any was seen.
+pub const KERNEL_RECORD_BYTES: usize = 176;
