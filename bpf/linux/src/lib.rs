@@ -38,6 +38,7 @@ mod sideband;
 mod spawn;
 mod sys;
 mod trial;
+mod watch;
 
 pub use catalog::LiveCatalog;
 pub use error::{AttachError, Error};
@@ -52,3 +53,4 @@ pub use scope::{CommandScope, Scope};
 pub use sideband::ProcessEvent;
 pub use spawn::{Identity, StoppedChild};
 pub use sys::monotonic_nanos;
+pub use watch::ProcessWatch;

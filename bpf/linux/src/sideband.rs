@@ -230,6 +230,8 @@ fn attributes() -> libbpf_sys::perf_event_attr {
         clockid: libc::CLOCK_MONOTONIC,
         ..Default::default()
     };
+    // What a process does is heard of all the same, and other users may open such an event.
+    attr.set_exclude_kernel(1);
     attr.set_inherit(1);
     attr.set_mmap(1);
     attr.set_mmap2(1);

@@ -1,5 +1,6 @@
 //! The collectors of a run: found as their processes start CUDA, armed, drained, let go.
 
+use crate::drivers::{Drivers, Unconnected, is_software_gpu_name};
 use crate::run::Running;
 use crate::run::sources::{Progress, Source};
 use crate::target::Launch;
@@ -30,6 +31,8 @@ pub struct Collectors {
     file: PathBuf,
     /// Those that record, or have left something to be read.
     targets: Vec<Traced>,
+    /// Who has loaded CUDA's driver library.
+    drivers: Drivers,
     /// How often each process id has connected.
     generations: HashMap<u32, u32>,
     /// Given up when no further file can be opened: what it makes room for is saying so.
@@ -59,6 +62,7 @@ impl Collectors {
             acceptor: None,
             file,
             targets: Vec::new(),
+            drivers: Drivers::default(),
             generations: HashMap::new(),
             spare: File::open("/dev/null").ok(),
             totals: Vec::new(),
@@ -85,6 +89,7 @@ impl Collectors {
             tags,
             is_target: Box::new(move |pid| is_descendant(pid, command)),
         };
+        self.drivers = Drivers::watch(command);
         let listener = self.listener.take().context("collectors are let in once")?;
         self.acceptor = Some(Acceptor::start(listener, order).context("cannot start the thread that arms collectors")?);
         Ok(())
@@ -102,11 +107,15 @@ impl Collectors {
     }
 
     fn take_arrivals(&mut self, running: &mut Running) {
+        self.drivers.take();
         let Some(acceptor) = &self.acceptor else { return };
         for arrival in acceptor.arrivals().collect::<Vec<_>>() {
             match arrival {
                 Arrival::Armed(it) => self.take_in(it, running),
-                Arrival::Missed(it) => miss(&it, running),
+                Arrival::Missed(it) => {
+                    self.drivers.connected(it.pid);
+                    miss(&it, running);
+                }
                 Arrival::Full(error) => {
                     self.spare = None;
                     running.report().fail(&format!("processes that start CUDA now may not be traced: {error}"));
@@ -118,6 +127,7 @@ impl Collectors {
     /// Begins to follow a process that was sent its order.
     fn take_in(&mut self, armed: Armed, running: &mut Running) {
         running.report().collector_connected();
+        self.drivers.connected(armed.target.pid);
         let software = is_software_gpu(&armed.target);
         running.say_if_software(software);
         let info = self.describe(&armed);
@@ -169,8 +179,18 @@ impl Collectors {
         self.targets.iter_mut().for_each(|it| it.target.disarm());
     }
 
-    /// Closes every account, whether its collector has said bye or not.
+    /// Closes every account, whether its collector has said bye or not, and counts the processes whose collector
+    /// never connected.
     pub fn part_with_all(&mut self, running: &mut Running) {
+        for Unconnected { pid, comm } in self.drivers.unconnected() {
+            untraced(
+                &format!(
+                    "process {pid} ({comm}) loaded CUDA's driver library, and its collector never connected: its \
+                     environment has no CUDA_INJECTION64_PATH, or that file is not there in its mount namespace"
+                ),
+                running,
+            );
+        }
         while !self.targets.is_empty() {
             self.part_with(0, running);
         }
@@ -179,7 +199,8 @@ impl Collectors {
 
 impl Source for Collectors {
     fn descriptors(&self, _running: &Running) -> Vec<RawFd> {
-        self.acceptor.iter().map(Acceptor::fd).chain(self.targets.iter().map(|it| it.target.fd())).collect()
+        let waited = self.drivers.fds().chain(self.acceptor.iter().map(Acceptor::fd));
+        waited.chain(self.targets.iter().map(|it| it.target.fd())).collect()
     }
 
     fn due_in(&self) -> Option<Duration> {
@@ -286,7 +307,7 @@ fn is_software_gpu(target: &Target) -> bool {
     let seen = std::path::Path::new("/proc").join(target.pid.to_string()).join("root");
     let path = seen.join(target.cupti.trim_start_matches('/'));
     let file = std::fs::canonicalize(&path).unwrap_or(path);
-    file.file_name().is_some_and(|it| it.to_string_lossy().contains("softgpu"))
+    file.file_name().is_some_and(|it| is_software_gpu_name(it.as_encoded_bytes()))
 }
 
 /// Where the function that launch handlers of the kernel are attached to lies in the collector's file.

@@ -10,6 +10,7 @@ mod compiled;
 mod console;
 mod demo;
 mod doctor;
+mod drivers;
 mod interrupts;
 mod machine;
 mod open_files;
