@@ -172,8 +172,8 @@ impl Work {
         let listening = self.listener.fds().filter(|_| !self.is_full);
         let fds: Vec<RawFd> =
             [signal].into_iter().chain(listening).chain(self.silent.iter().map(|it| it.connection.fd())).collect();
-        let oldest =
-            self.silent.first().map(|it| SILENCE.saturating_sub(it.since.elapsed()) + Duration::from_millis(1));
+        let oldest = self.silent.iter().map(|it| it.since).min();
+        let oldest = oldest.map(|it| SILENCE.saturating_sub(it.elapsed()) + Duration::from_millis(1));
         let limit = if self.is_full { Some(RETRY) } else { oldest };
         !readable(&fds, limit).contains(&signal)
     }
@@ -197,12 +197,13 @@ impl Work {
 
     fn let_in(&mut self, connection: Connection) {
         let peer = connection.peer();
+        // Before anything that takes time: it leaves soon where nobody answers.
+        connection.ask_to_wait();
         let is_target = (self.order.is_target)(peer.pid);
         if !self.listener.allows(peer) && !is_target {
             connection.leave_dormant();
             return self.miss(peer, Why::OtherUser);
         }
-        connection.ask_to_wait();
         if self.silent.len() == MOST_SILENT {
             let oldest = self.silent.remove(0);
             self.miss(oldest.connection.peer(), Why::Silent);
@@ -215,7 +216,11 @@ impl Work {
             let peer = connection.peer();
             match connection.hear() {
                 Heard::Nothing(connection) => self.silent.push(Silent { connection, since, is_target }),
-                Heard::Hello(target) => self.arm(target),
+                Heard::Hello(target) => {
+                    self.arm(target);
+                    // Others who came meanwhile are told that we are here.
+                    self.accept();
+                }
                 Heard::Gone if is_target => self.miss(peer, Why::Left),
                 Heard::Gone => {}
             }
@@ -223,9 +228,8 @@ impl Work {
     }
 
     fn let_go_of_silent(&mut self) {
-        let n_late = self.silent.partition_point(|it| it.since.elapsed() >= SILENCE);
-        let late: Vec<_> = self.silent.drain(..n_late).map(|it| it.connection.peer()).collect();
-        late.into_iter().for_each(|peer| self.miss(peer, Why::Silent));
+        let late: Vec<_> = self.silent.extract_if(.., |it| it.since.elapsed() >= SILENCE).collect();
+        late.into_iter().for_each(|it| self.miss(it.connection.peer(), Why::Silent));
     }
 
     fn arm(&mut self, mut target: Target) {
