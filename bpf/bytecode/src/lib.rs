@@ -16,6 +16,7 @@ pub mod image;
 pub mod insn;
 pub mod object;
 pub mod probe;
+pub mod targets;
 pub mod vm;
 
 pub use asm::{Assembler, Label};

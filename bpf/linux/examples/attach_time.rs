@@ -47,7 +47,7 @@ fn timed(plan: &Plan, scope: &Scope, attaches: &mut Vec<Duration>) -> (Duration,
     };
     let loaded = start.elapsed();
     let start = Instant::now();
-    let report = linux.attach(plan, scope);
+    let report = linux.attach(plan, scope).unwrap();
     attaches.push(start.elapsed());
     assert_eq!(report.places(), 2, "{report:?}");
     (loaded, linux)

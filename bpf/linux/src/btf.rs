@@ -1,26 +1,23 @@
-//! Offsets of the running kernel's structure members, from its own type information.
+//! Looks things up in the type information of the Linux that runs.
 //!
-//! Only what is needed: find a structure by name, then a member by name, looking into anonymous
-//! structures and unions. Source: `Documentation/bpf/btf.rst`.
+//! Only what is needed: a function by name; a structure by name, then a member by name, looking
+//! into anonymous structures and unions. Source: `Documentation/bpf/btf.rst`.
 
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 const MAGIC: u16 = 0xeb9f;
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
+const KIND_FUNC: u32 = 12;
 
-/// Byte offsets of members of structures of the running kernel, each `(structure, member)`; `None`
-/// where it lacks one of them.
-pub(crate) fn member_offsets<const N: usize>(wanted: [(&str, &str); N]) -> Option<[u32; N]> {
+/// Returns what `look_up` finds in the type information of the Linux that runs; `None` also where
+/// there is none.
+pub(crate) fn with<R>(look_up: impl FnOnce(&Btf<'_>) -> Option<R>) -> Option<R> {
     let bytes = std::fs::read(VMLINUX).ok()?;
-    let btf = Btf::parse(&bytes)?;
-    let mut offsets = [0; N];
-    for (offset, (structure, member)) in offsets.iter_mut().zip(wanted) {
-        *offset = btf.offset(structure, member)?;
-    }
-    Some(offsets)
+    look_up(&Btf::parse(&bytes)?)
 }
 
-struct Btf<'a> {
+/// Type information.
+pub(crate) struct Btf<'a> {
     bytes: &'a [u8],
     strings: &'a [u8],
     /// Where each type begins; entry 0 is type 1.
@@ -47,12 +44,20 @@ impl<'a> Btf<'a> {
         Some(btf)
     }
 
-    fn offset(&self, structure: &str, member: &str) -> Option<u32> {
-        let named = |at: &usize| {
-            self.kind(*at) == Some(KIND_STRUCT) && self.name(*at).is_some_and(|it| it == structure.as_bytes())
-        };
-        let at = self.types.iter().copied().find(named)?;
+    /// The byte offset of a structure's member.
+    pub(crate) fn offset(&self, structure: &str, member: &str) -> Option<u32> {
+        let at = self.types[self.position(KIND_STRUCT, structure)?];
         self.member(at, member.as_bytes(), 0)
+    }
+
+    /// The type id of a function.
+    pub(crate) fn function(&self, name: &str) -> Option<u32> {
+        Some(self.position(KIND_FUNC, name)? as u32 + 1)
+    }
+
+    fn position(&self, kind: u32, name: &str) -> Option<usize> {
+        let named = |at: &usize| self.kind(*at) == Some(kind) && self.name(*at) == Some(name.as_bytes());
+        self.types.iter().position(named)
     }
 
     /// Bytes of a type's description.

@@ -102,9 +102,7 @@ impl Catalog for LiveCatalog {
     }
 
     fn exec_id_offset(&self) -> Option<u32> {
-        *self
-            .exec_id
-            .get_or_init(|| crate::btf::member_offsets([("task_struct", "self_exec_id")]).map(|[offset]| offset))
+        *self.exec_id.get_or_init(|| crate::btf::with(|it| it.offset("task_struct", "self_exec_id")))
     }
 }
 

@@ -32,6 +32,9 @@ pub enum Error {
         "not permitted to load programs into the kernel: run as root, or grant CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN{0}"
     )]
     NotPermitted(&'static str),
+    /// A sentence.
+    #[error("cannot follow the processes of the target: {0}; `scope: \"system\"` needs no following")]
+    NotFollowed(String),
     #[error("cannot {what}: {answer}")]
     System { what: String, answer: io::Error },
 }

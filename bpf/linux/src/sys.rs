@@ -13,6 +13,7 @@ use std::ptr::{self, NonNull};
 use xputrace_bytecode::image::MapSpec;
 
 /// Source: `include/uapi/linux/bpf.h`, `enum bpf_attach_type`.
+const BPF_TRACE_ITER: u32 = 28;
 const BPF_PERF_EVENT: u32 = 41;
 const BPF_TRACE_UPROBE_MULTI: u32 = 48;
 /// `BPF_F_UPROBE_MULTI_RETURN`: at the functions' returns.
@@ -132,22 +133,60 @@ pub(crate) fn load_syscall_program(name: &CStr, insns: &[[u8; 8]]) -> io::Result
     const BPF_PROG_TYPE_SYSCALL: u32 = 31;
     /// `BPF_F_SLEEPABLE`, which programs of this type must have.
     const SLEEPABLE: u32 = 1 << 4;
-    load_program(BPF_PROG_TYPE_SYSCALL, SLEEPABLE, name, insns)
+    let opts = libbpf_sys::bpf_prog_load_opts { prog_flags: SLEEPABLE, ..load_options() };
+    load_program(BPF_PROG_TYPE_SYSCALL, opts, name, insns)
 }
 
 /// Loads a program for [`link_raw_tracepoint`], whose map references are patched.
 pub(crate) fn load_raw_tracepoint(name: &CStr, insns: &[[u8; 8]]) -> io::Result<OwnedFd> {
     /// Source: `enum bpf_prog_type`.
     const BPF_PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
-    load_program(BPF_PROG_TYPE_RAW_TRACEPOINT, 0, name, insns)
+    load_program(BPF_PROG_TYPE_RAW_TRACEPOINT, load_options(), name, insns)
 }
 
-fn load_program(kind: u32, flags: u32, name: &CStr, insns: &[[u8; 8]]) -> io::Result<OwnedFd> {
+/// Loads a program that an iterator runs, whose map references are patched. `iterator` is the type
+/// id of the function that stands for the iterator, such as `bpf_iter_task`.
+pub(crate) fn load_iterator(name: &CStr, iterator: u32, insns: &[[u8; 8]]) -> io::Result<OwnedFd> {
+    /// Source: `enum bpf_prog_type`.
+    const BPF_PROG_TYPE_TRACING: u32 = 26;
     let opts = libbpf_sys::bpf_prog_load_opts {
-        sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as _,
-        prog_flags: flags,
+        expected_attach_type: BPF_TRACE_ITER,
+        attach_btf_id: iterator,
+        ..load_options()
+    };
+    load_program(BPF_PROG_TYPE_TRACING, opts, name, insns)
+}
+
+/// Runs an iterator's program for every thread of a process, or with `None` for every thread; both
+/// in our pid namespace.
+pub(crate) fn iterate_tasks(program: BorrowedFd<'_>, pid: Option<u32>) -> io::Result<()> {
+    const NO_TARGET: i32 = 0;
+    let mut tasks = libbpf_sys::bpf_iter_link_info::default();
+    tasks.task.pid = pid.unwrap_or(0);
+    let opts = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
+        iter_info: &mut tasks,
+        iter_info_len: size_of_val(&tasks) as u32,
         ..Default::default()
     };
+    // SAFETY: the options and what they point to live through the call.
+    let link = owned(unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), NO_TARGET, BPF_TRACE_ITER, &opts) })?;
+    // SAFETY: the call takes a number and makes a descriptor.
+    let iterator = owned(unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) })?;
+    // The program writes nothing, so the text ends when all tasks have been visited.
+    io::copy(&mut std::fs::File::from(iterator), &mut io::sink()).map(drop)
+}
+
+fn load_options() -> libbpf_sys::bpf_prog_load_opts {
+    libbpf_sys::bpf_prog_load_opts { sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as _, ..Default::default() }
+}
+
+fn load_program(
+    kind: u32,
+    opts: libbpf_sys::bpf_prog_load_opts,
+    name: &CStr,
+    insns: &[[u8; 8]],
+) -> io::Result<OwnedFd> {
     // SAFETY: `[u8; 8]` is the layout of `struct bpf_insn`, which libbpf passes on without
     // looking into; name and options live through the call.
     owned(unsafe {

@@ -33,8 +33,8 @@ pub struct Plan {
     pub linux_ring: Option<usize>,
     /// Index of the kernel's stack map.
     pub linux_stacks: Option<usize>,
-    /// Index of the hash of process ids (`u32` → `u32` 1) that tracepoints and samples are
-    /// limited to, where any probe is.
+    /// Index of the hash of threads, by their ids in the initial pid namespace (`u32` → `u64`, the
+    /// address of their `task_struct`), that probes are limited to, where any probe is.
     pub targets: Option<usize>,
     /// Index of the hash of maps, process id (`u32`) → array of [`TAG_SLOTS`] × 16 bytes
     /// (`u64` set, `u64` tag), through which launch handlers in the kernel leave their tag.

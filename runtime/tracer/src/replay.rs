@@ -309,7 +309,7 @@ impl Replay<'_> {
         let Some(handlers) = self.handlers.hits.get(hit.probe as usize) else { return };
         let state = self.pipeline.state_mut();
         if let Some(targets) = state.plan.targets {
-            state.engine.update(targets, &hit.pid.to_le_bytes(), &1u32.to_le_bytes(), 0);
+            state.engine.update(targets, &hit.tid.to_le_bytes(), &0u64.to_le_bytes(), 0);
         }
         let cookie = function_id(hit, &mut state.names);
         for it in handlers {

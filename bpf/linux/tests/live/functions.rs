@@ -40,7 +40,7 @@ fn a_running_process_and_only_it_is_probed() {
     probed.resume().unwrap();
     let writer = std::fs::OpenOptions::new().write(true).open(&fifo).unwrap();
     let mut linux = Linux::load(&plan).unwrap();
-    let report = linux.attach(&plan, &Scope::Processes(vec![probed.pid()]));
+    let report = linux.attach(&plan, &Scope::Processes(vec![probed.pid()])).unwrap();
     assert_eq!(places(&report), [1], "{report:?}");
     other.wait().unwrap();
     (&writer).write_all(b"x").unwrap();
@@ -82,7 +82,7 @@ fn names_of_functions_can_come_from_the_runs_own_table() {
     let mut names = Names::new(&plan.strings);
     names.intern("something else");
     let mut child = StoppedChild::spawn(&words(&["many"]), &[], None).unwrap();
-    let report = linux.lending(&mut names, |linux| linux.attach(&plan, &child.scope()));
+    let report = linux.lending(&mut names, |linux| linux.attach(&plan, &child.scope()).unwrap());
     assert_eq!(places(&report), [10], "{report:?}");
     assert!(child.wait().unwrap().success());
     assert_eq!(read_counter(&linux, work), 10);
@@ -144,7 +144,7 @@ fn a_library_that_is_opened_later_is_probed_then() {
     let mut linux = Linux::load(&plan).unwrap();
     let arguments = ["dlopen", "50", fifo.to_str().unwrap(), library.to_str().unwrap()];
     let mut child = StoppedChild::spawn(&words(&arguments), &[], None).unwrap();
-    let report = linux.attach(&plan, &child.scope());
+    let report = linux.attach(&plan, &child.scope()).unwrap();
     assert!(matches!(report.probes[0].outcome, Outcome::Pending), "{report:?}");
     child.resume().unwrap();
     let mut attached = false;
@@ -220,7 +220,7 @@ fn a_pattern_probes_what_can_be_probed_and_names_the_rest() {
     uprobe(&mut plan, &odd, "*odd_*", hits);
     let mut linux = Linux::load(&plan).unwrap();
     let mut child = StoppedChild::spawn(&[odd.into(), "10".into()], &[], None).unwrap();
-    let report = linux.attach(&plan, &child.scope());
+    let report = linux.attach(&plan, &child.scope()).unwrap();
     assert_eq!(places(&report), [2], "{report:?}");
     let texts: Vec<_> = report.warnings.iter().map(|it| it.text.as_str()).collect();
     let says = |what: &str| texts.iter().any(|it| it.contains(what));
@@ -246,7 +246,7 @@ fn a_function_that_cannot_be_probed_is_an_error_with_its_reason() {
     }
     let mut linux = Linux::load(&plan).unwrap();
     let mut child = StoppedChild::spawn(&[odd.into()], &[], None).unwrap();
-    let report = linux.attach(&plan, &child.scope());
+    let report = linux.attach(&plan, &child.scope()).unwrap();
     let texts: Vec<_> = report.probes.iter().map(|it| format!("{:?}", it.outcome)).collect();
     for (function, at) in [("odd_lock", 0), ("odd_wide", 1)] {
         let Outcome::Failed(error) = &report.probes[at].outcome else { panic!("{texts:#?}") };
@@ -272,7 +272,8 @@ fn attach_with_few_files() {
     let limit = libc::rlimit { rlim_cur: limit as u64, rlim_max: limit as u64 };
     // SAFETY: the pointer is to a whole structure.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
-    let report = linux.attach(&plan, &Scope::Processes(children.iter().map(std::process::Child::id).collect()));
+    let report =
+        linux.attach(&plan, &Scope::Processes(children.iter().map(std::process::Child::id).collect())).unwrap();
     let text = format!("{:?}", report.probes[0].outcome);
     assert!(text.contains("Too many open files"), "{text}");
     let links = open_files().iter().filter(|it| it.to_string_lossy().contains("bpf_link")).count();

@@ -20,7 +20,7 @@ fn nothing_is_left_after_drop() {
     plan.probes.push(function_probe(target(), "work", program));
     let mut child = StoppedChild::spawn(&words(&["work", "1"]), &[], None).unwrap();
     let mut linux = Linux::load(&plan).unwrap();
-    linux.attach(&plan, &child.scope());
+    linux.attach(&plan, &child.scope()).unwrap();
     let Some(before) = bpftool_programs() else {
         eprintln!("skipped: needs bpftool");
         return;

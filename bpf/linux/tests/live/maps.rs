@@ -58,7 +58,7 @@ fn swapping_generations_under_load_loses_nothing() {
 
     let mut linux = Linux::load(&plan).unwrap();
     let mut child = StoppedChild::spawn(&words(&["threads", "100000"]), &[], None).unwrap();
-    linux.attach(&plan, &child.scope());
+    linux.attach(&plan, &child.scope()).unwrap();
     child.resume().unwrap();
     let (mut total, mut filled) = (0u64, 0);
     let mut ended = false;
@@ -108,7 +108,7 @@ fn a_number_is_changed_exactly_while_probes_change_it() {
 
     let mut linux = Linux::load(&plan).unwrap();
     let mut child = StoppedChild::spawn(&words(&["threads", "50000"]), &[], None).unwrap();
-    linux.attach(&plan, &child.scope());
+    linux.attach(&plan, &child.scope()).unwrap();
     let map = linux.map(sums).unwrap();
     let key = 7u64.to_ne_bytes();
     let add = Change::new(atomic::ADD, 1000).unwrap();
@@ -165,7 +165,7 @@ fn records_come_through_the_ring_in_order() {
     plan.probes.push(function_probe(target(), "work", program));
     let mut linux = Linux::load(&plan).unwrap();
     let mut child = StoppedChild::spawn(&words(&["work", "3000"]), &[], None).unwrap();
-    linux.attach(&plan, &child.scope());
+    linux.attach(&plan, &child.scope()).unwrap();
     child.resume().unwrap();
     let mut seen = Vec::new();
     let mut ended = false;
@@ -223,7 +223,7 @@ fn tags_left(change: impl Fn(&mut Linux, u32)) -> u64 {
     plan.probes.push(probe(Event::Launch, Target::None, program));
     let mut linux = Linux::load(&plan).unwrap();
     let mut child = StoppedChild::spawn(&words(&["work", "40"]), &[], None).unwrap();
-    assert!(linux.attach(&plan, &child.scope()).probes.is_empty(), "the marker is attached apart");
+    assert!(linux.attach(&plan, &child.scope()).unwrap().probes.is_empty(), "the marker is attached apart");
     let array = linux.tag_arrays().unwrap().unwrap().add(child.pid()).unwrap();
     let offset = symbol_offset(&target(), "work");
     assert_eq!(linux.attach_marker(&plan, &target(), offset).unwrap(), 1);

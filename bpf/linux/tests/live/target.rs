@@ -69,7 +69,7 @@ pub fn words(arguments: &[&str]) -> Vec<OsString> {
 pub fn run(plan: &Plan, arguments: &[&str]) -> (Linux, AttachReport) {
     let mut linux = Linux::load(plan).unwrap();
     let mut child = StoppedChild::spawn(&words(arguments), &[], None).unwrap();
-    let report = linux.attach(plan, &child.scope());
+    let report = linux.attach(plan, &child.scope()).unwrap();
     assert!(child.wait().unwrap().success());
     (linux, report)
 }
@@ -116,7 +116,7 @@ pub fn at_work(mode: &str, calls: &str) -> AtWork {
     let fifo = make_fifo(&directory);
     let mut linux = Linux::load(&plan).unwrap();
     let mut child = StoppedChild::spawn(&words(&[mode, calls, fifo.to_str().unwrap()]), &[], None).unwrap();
-    linux.attach(&plan, &child.scope());
+    linux.attach(&plan, &child.scope()).unwrap();
     child.resume().unwrap();
     AtWork { linux, child, work, fifo, directory }
 }

@@ -28,6 +28,7 @@ const NESTED_THREADS: u32 = 4096;
 pub(super) const ENTRY_BYTES: usize = 56;
 /// Processes that samples and tracepoints are limited to, and that receive tags.
 const PROCESSES: u32 = 16_384;
+const THREADS: u32 = 131_072;
 
 /// Which engine a program runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -235,7 +236,7 @@ impl<'a> Build<'a> {
         if let Some(map) = self.plan.targets {
             return map;
         }
-        let map = self.map(spec("targets", MapKind::Hash, 4, 4, PROCESSES, NO_PREALLOC, Home::Linux));
+        let map = self.map(spec("targets", MapKind::Hash, 4, 8, THREADS, NO_PREALLOC, Home::Linux));
         self.plan.targets = Some(map);
         map
     }

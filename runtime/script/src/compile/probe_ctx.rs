@@ -7,8 +7,10 @@ use super::typed::Source;
 use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
 use xputrace_bytecode::probe::{Frames, Machine, Reader, SCRATCH_BYTES, TaskId, pt_regs};
+use xputrace_bytecode::targets::leave_out_others;
 use xputrace_bytecode::{Label, helper};
 use xputrace_model::loss::Loss;
+use xputrace_model::plan::Target;
 use xputrace_model::schema::Event;
 
 /// Registers of the collector's marker function: the context's words, and the tag's slot.
@@ -194,18 +196,33 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Leaves out processes that are not the target's, where the program runs in others too.
+    /// Leaves out events that are not the target's, where the program runs in other processes too.
     fn only_targets(&mut self) {
-        let targets = match self.handler.event {
-            // The marker is in every process that has the collector. Those of this run have a tag array.
-            Event::Launch if self.engine == Engine::Linux => self.build.tags_map(),
-            event if self.handler.options.scope().is_filtered(event) => self.build.targets_map(),
-            _ => return,
-        };
+        match self.handler.event {
+            Event::Launch if self.engine == Engine::Linux => self.only_connected(),
+            event if self.handler.options.scope().is_filtered(event) => {
+                let targets = self.build.targets_map();
+                let threads = self.scheduled_threads();
+                leave_out_others(&mut self.asm, targets, SCRATCH, Reg::R6, &threads, self.end);
+            }
+            _ => {}
+        }
+    }
+
+    /// The marker is in every process that has the collector. Those of this run have a tag array.
+    fn only_connected(&mut self) {
+        let tags = self.build.tags_map();
         self.task_id(TaskId::Process);
         self.asm.stx(Size::W, Reg::FP, SCRATCH, Reg::R0);
-        self.lookup(targets, SCRATCH);
+        self.lookup(tags, SCRATCH);
         self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, self.end);
+    }
+
+    /// Offsets of the threads that a record of the scheduler names.
+    fn scheduled_threads(&self) -> Vec<i16> {
+        let Target::Tracepoint { category, name } = &self.handler.target else { return Vec::new() };
+        let format = self.build.catalog.tracepoint(category, name);
+        format.map(|it| it.scheduled_threads(category)).unwrap_or_default()
     }
 
     /// Lets one event of each group of `every` through. Not always the same one of the group: a

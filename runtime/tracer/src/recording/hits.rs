@@ -10,6 +10,7 @@ use crate::recording::entry::{Hit, ProbeInfo, TracepointFieldInfo};
 use xputrace_bytecode::asm::AsmError;
 use xputrace_bytecode::insn::{Alu, Cond, atomic};
 use xputrace_bytecode::probe::{Frames, Machine, Reader, pt_regs};
+use xputrace_bytecode::targets::leave_out_others;
 use xputrace_bytecode::{Assembler, Home, Image, MapKind, MapSpec, Program, ProgramKind, Reg, helper, insn::Size};
 use xputrace_model::catalog::{Catalog, TracepointFieldType, TracepointFormat};
 use xputrace_model::loss::Loss;
@@ -163,7 +164,7 @@ impl<'a> Builder<'a> {
         let declared = plan.linux_stacks.map(|it| plan.image.maps[it].max_entries);
         let n_stacks = declared.unwrap_or(stack::LINUX_STACKS);
         let stacks = map("xpu_stacks", MapKind::StackTrace, 4, stack::LINUX_FRAMES * 8, n_stacks);
-        let targets = map("xpu_targets", MapKind::Hash, 4, 4, 65_536);
+        let targets = map("xpu_targets", MapKind::Hash, 4, 8, 65_536);
         let losses = map("xpu_losses", MapKind::PercpuArray, 4, 8, COUNTED.len() as u32);
         let recording = Plan {
             sources: plan.sources.clone(),
@@ -182,12 +183,18 @@ impl<'a> Builder<'a> {
     fn add(&mut self, probe: &Probe) -> Result<(), RecorderError> {
         let number = self.probes.len() as u32;
         let (kind, size, format) = self.context(probe)?;
+        let threads = match (&probe.target, &format) {
+            (Target::Tracepoint { category, .. }, Some(format)) => format.scheduled_threads(category),
+            _ => Vec::new(),
+        };
+        // Limited to events of the targets, where any other would come too.
+        let targets = probe.scope.is_filtered(probe.event).then_some(&*threads);
         self.plan.loss_sites.extend(COUNTED.map(|loss| LossSite { loss, site: probe.site, table: None }));
         let entry_program = match probe.entry_program {
-            Some(_) => Some(self.program(probe, number | ENTRY, ProgramKind::Uprobe, size)?),
+            Some(_) => Some(self.program(probe, number | ENTRY, ProgramKind::Uprobe, size, targets)?),
             None => None,
         };
-        let program = self.program(probe, number, kind, size)?;
+        let program = self.program(probe, number, kind, size, targets)?;
         self.probes.push(ProbeInfo {
             name: probe.name.clone(),
             fields: format.map(|it| fields(&it)).unwrap_or_default(),
@@ -216,10 +223,16 @@ impl<'a> Builder<'a> {
         })
     }
 
-    fn program(&mut self, probe: &Probe, number: u32, kind: ProgramKind, size: usize) -> Result<usize, RecorderError> {
+    fn program(
+        &mut self,
+        probe: &Probe,
+        number: u32,
+        kind: ProgramKind,
+        size: usize,
+        targets: Option<&[i16]>,
+    ) -> Result<usize, RecorderError> {
         let is_function = matches!(kind, ProgramKind::Uprobe | ProgramKind::Uretprobe);
-        let scoped = probe.scope.is_filtered(probe.event);
-        let assembled = self.write_program(number, size, is_function, scoped, probe).finish()?;
+        let assembled = self.write_program(number, size, is_function, targets, probe).finish()?;
         self.plan.image.programs.push(Program {
             name: format!("record_{}", self.plan.image.programs.len()),
             kind,
@@ -231,19 +244,23 @@ impl<'a> Builder<'a> {
     }
 
     /// R6 the context, R7 the record, R8 the process and thread ids.
-    fn write_program(&self, number: u32, size: usize, is_function: bool, scoped: bool, probe: &Probe) -> Assembler {
+    fn write_program(
+        &self,
+        number: u32,
+        size: usize,
+        is_function: bool,
+        targets: Option<&[i16]>,
+        probe: &Probe,
+    ) -> Assembler {
         let mut asm = Assembler::new();
         let (out, full) = (asm.label(), asm.label());
         asm.line(probe.site.file.0 as usize, probe.site.line, 1);
         asm.mov(Reg(6), Reg::R1);
         self.reader(&mut asm).task_ids();
         asm.mov(Reg(8), Reg::R0);
-        if scoped {
-            asm.mov(Reg::R1, Reg(8));
-            asm.alu_imm(Alu::Rsh, Reg::R1, 32);
-            asm.stx(Size::W, Reg::FP, slot::KEY, Reg::R1);
-            lookup(&mut asm, self.plan.targets.unwrap_or_default());
-            asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+        if let Some(threads) = targets {
+            let targets = self.plan.targets.unwrap_or_default();
+            leave_out_others(&mut asm, targets, slot::KEY, Reg(6), threads, out);
         }
         asm.ld_map(Reg::R1, self.ring);
         asm.mov_imm(Reg::R2, (at::CONTEXT + size.next_multiple_of(8)) as i64);

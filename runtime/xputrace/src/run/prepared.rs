@@ -115,7 +115,7 @@ impl Prepared {
         if let Some(linux) = &mut state.linux {
             self.scope.pids().into_iter().for_each(|pid| state.stacks.add_process(pid));
             let names = state.pipeline.state_mut().names_mut();
-            let outcome = linux.lending(names, |it| it.attach(&plan, &self.scope));
+            let outcome = linux.lending(names, |it| it.attach(&plan, &self.scope))?;
             attached += outcome.places();
             outcome.warnings.iter().for_each(|it| report.note(&it.text));
             let failures: Vec<String> = outcome.probes.iter().filter_map(|it| failure(&plan, it)).collect();

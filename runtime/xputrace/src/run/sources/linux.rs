@@ -14,8 +14,8 @@ use xputrace_model::loss::{Loss, Losses};
 use xputrace_tracer::Sink;
 
 /// Said once, beside the count.
-const UNFOLLOWED: &str = "some new processes are not traced, and counted as unprobed_process: too many ran at once, or \
-                          they have a pid namespace of their own within ours";
+const UNFOLLOWED: &str = "some new threads and processes are not traced, and counted as unprobed_process: too many ran \
+                          at once";
 
 /// The probes in Linux, where a script has any.
 #[derive(Debug, Default)]

@@ -1,0 +1,313 @@
+//! The probes of a run: where they are attached, and for which processes.
+//!
+//! A function's probe is attached to every file that has the function: those that are known when
+//! the run begins, and those that a process maps later.
+
+use crate::attach::{self, Alive, FunctionProbe, Programs};
+use crate::error::AttachError;
+use crate::links::Links;
+use crate::proc_maps::{self, View};
+use crate::report::{LateFile, News, Outcome, ProbeReport, Unprobed, Warning};
+use crate::resolve::{self, Candidate, FileId};
+use crate::scope::{self, Scope};
+use crate::sys;
+use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use xputrace_model::names::Names;
+use xputrace_model::plan::{Place, Plan, Probe, ProbeScope, Target};
+use xputrace_model::schema::Event;
+
+/// Links, and what they are made from when a file or process comes later.
+pub(crate) struct Probes {
+    // Dropped in this order: links first, then what they refer to.
+    links: Links,
+    /// By their index in the image; `None` for what does not run in Linux.
+    programs: Vec<Option<OwnedFd>>,
+    /// Gives functions that a pattern matches their ids.
+    pub(crate) names: Names,
+    functions: Vec<FunctionProbe>,
+    scope: Option<Scope>,
+    /// Processes of the scope that run now.
+    alive: Alive,
+    /// Files that were probed only after a process had mapped them, and since when they are.
+    late_files: HashMap<FileId, u64>,
+    news: Vec<News>,
+}
+
+impl Probes {
+    pub(crate) fn new(programs: Vec<Option<OwnedFd>>, strings: &[String]) -> Probes {
+        Probes {
+            links: Links::default(),
+            programs,
+            names: Names::new(strings),
+            functions: Vec::new(),
+            scope: None,
+            alive: Alive::new(),
+            late_files: HashMap::new(),
+            news: Vec::new(),
+        }
+    }
+
+    pub(crate) fn programs(&self) -> &Programs {
+        &self.programs
+    }
+
+    /// Processes of the scope that run now.
+    pub(crate) fn alive(&self) -> &Alive {
+        &self.alive
+    }
+
+    fn is_system(&self) -> bool {
+        matches!(self.scope, Some(Scope::System))
+    }
+
+    /// Attaches every probe of the plan that can be attached now; one that cannot does not affect
+    /// the others.
+    pub(crate) fn attach(&mut self, plan: &Plan, scope: &Scope, warnings: &mut Vec<Warning>) -> Vec<ProbeReport> {
+        self.alive = scope::with_descendants(&scope.pids()).into_iter().collect();
+        self.scope = Some(scope.clone());
+        let here = plan.probes.iter().enumerate().filter(|(_, it)| runs_here(it));
+        here.map(|(probe, it)| ProbeReport { probe, outcome: self.attach_probe(probe, it, warnings) }).collect()
+    }
+
+    /// Takes all links out. Neither a new process nor a newly mapped file is given any from now on.
+    pub(crate) fn detach(&mut self) {
+        self.functions.clear();
+        self.alive.clear();
+        self.links = Links::default();
+    }
+
+    /// Gives a new process of the scope links of its own.
+    pub(crate) fn on_fork(&mut self, parent: u32, pid: u32, time_nanos: u64) {
+        if self.alive.contains(&parent) && self.alive.insert(pid) {
+            self.link_process(pid, time_nanos);
+        }
+    }
+
+    /// Takes out the links of a process that has ended.
+    pub(crate) fn forget(&mut self, pid: u32) {
+        self.links.remove(pid);
+        self.alive.remove(&pid);
+    }
+
+    /// Links the probes of a process anew in place of those it had.
+    pub(crate) fn link_anew(&mut self, pid: u32, since_nanos: u64) {
+        if self.alive.contains(&pid) {
+            // Both would fire at a hit, if the old ones still did.
+            self.links.remove_now(pid);
+            self.link_process(pid, since_nanos);
+        }
+    }
+
+    pub(crate) fn take_news(&mut self) -> Vec<News> {
+        std::mem::take(&mut self.news)
+    }
+
+    fn attach_probe(&mut self, index: usize, probe: &Probe, warnings: &mut Vec<Warning>) -> Outcome {
+        let Some(program) = probe.program else {
+            return Outcome::Failed(not_compiled(&probe.name));
+        };
+        match &probe.target {
+            Target::Function { object, function } => {
+                self.functions.push(FunctionProbe {
+                    probe: index,
+                    program,
+                    entry_program: probe.entry_program,
+                    at_return: probe.event == Event::Uretprobe,
+                    object: object.clone(),
+                    function: function.clone(),
+                    every_file: probe.scope == ProbeScope::System || self.is_system(),
+                    every_process: probe.scope != ProbeScope::Process || self.is_system(),
+                    files: Vec::new(),
+                    seen: HashSet::new(),
+                });
+                self.attach_function(self.functions.len() - 1, warnings)
+            }
+            Target::Tracepoint { category, name } => {
+                match attach::link_tracepoint(&self.programs, program, category, name) {
+                    Ok(links) => self.hold(links, 1),
+                    Err(error) => Outcome::Failed(error),
+                }
+            }
+            Target::Profile { hz } => match attach::link_profile(&self.programs, program, *hz) {
+                Ok((links, cpus)) => self.hold(links, cpus),
+                Err(error) => Outcome::Failed(error),
+            },
+            Target::Interval { .. } | Target::Calls(_) | Target::None => Outcome::Failed(not_compiled(&probe.name)),
+        }
+    }
+
+    fn hold(&mut self, links: Vec<OwnedFd>, functions: usize) -> Outcome {
+        self.links.add(None, links);
+        Outcome::Attached { functions, files: Vec::new() }
+    }
+
+    fn attach_function(&mut self, index: usize, warnings: &mut Vec<Warning>) -> Outcome {
+        let scope = match (&self.scope, self.functions[index].every_file) {
+            (Some(Scope::Command(command)), _) => Scope::Command(command.clone()),
+            (_, true) => Scope::System,
+            _ => Scope::Processes(self.alive.iter().copied().collect()),
+        };
+        let object = self.functions[index].object.clone();
+        let candidates = self.functions[index].candidates(&scope);
+        if candidates.is_empty() && object.contains('/') && !object.contains(['*', '?']) {
+            return Outcome::Failed(AttachError::NoSuchFile(PathBuf::from(object)));
+        }
+        let mut errors = Vec::new();
+        for file in &candidates {
+            match self.attach_file(index, file) {
+                Ok(more) => warnings.extend(more),
+                // The executable was only a guess for a library that may be linked statically.
+                Err(AttachError::NoSuchFunction { file, .. }) if !resolve::is_candidate(&object, &file) => {}
+                Err(error) => errors.push(error),
+            }
+        }
+        match (self.functions[index].files.is_empty(), attach::most_telling(errors)) {
+            (false, _) => self.functions[index].attached(),
+            (true, Some(error)) => Outcome::Failed(error),
+            (true, None) => Outcome::Pending,
+        }
+    }
+
+    /// Looks into a file and links what it found, in all processes of the scope or in none.
+    fn attach_file(&mut self, index: usize, file: &Candidate) -> Result<Vec<Warning>, AttachError> {
+        let names = &mut self.names;
+        let probe = &mut self.functions[index];
+        let programs = &self.programs;
+        let Some(found) = probe.look_into(file, programs, &mut |it| names.intern(it))? else { return Ok(Vec::new()) };
+        match self.link_file(index, found.file) {
+            Ok(links) => self.links.take_over(links),
+            Err(error) => {
+                self.functions[index].files.pop();
+                return Err(error);
+            }
+        }
+        Ok(found.warnings)
+    }
+
+    fn link_file(&self, index: usize, file: usize) -> Result<Links, AttachError> {
+        let probe = &self.functions[index];
+        let pids: Vec<Option<u32>> = match probe.every_process {
+            true => vec![None],
+            false => self.alive.iter().copied().map(Some).collect(),
+        };
+        let mut linked = Links::default();
+        for pid in pids {
+            match probe.link(file, pid, &self.programs) {
+                Ok(links) => linked.add(pid, links),
+                Err(AttachError::NoSuchProcess(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(linked)
+    }
+
+    /// Whether the probe is in the file now, or is not for it.
+    fn attach_late(&mut self, index: usize, file: &Candidate, named: bool) -> bool {
+        let probe = self.functions[index].probe;
+        match self.attach_file(index, file) {
+            Ok(warnings) => {
+                self.news.extend(warnings.into_iter().map(News::Warning));
+                let outcome = self.functions[index].attached();
+                self.news.push(News::Probe(ProbeReport { probe, outcome }));
+                self.late_files.insert(file.id, sys::monotonic_nanos());
+            }
+            // Another file has it, or the executable was only a guess.
+            Err(AttachError::NoSuchFunction { .. }) if !named || !self.functions[index].files.is_empty() => {}
+            Err(error) => {
+                let is_final = error.is_of_the_file();
+                self.news.push(News::Probe(ProbeReport { probe, outcome: Outcome::Failed(error) }));
+                if !is_final {
+                    self.functions[index].seen.remove(&file.id);
+                }
+                return is_final;
+            }
+        }
+        true
+    }
+
+    /// Attaches the probes that name functions in a file which a process has just mapped. `file`
+    /// is its path as the process sees it.
+    pub(crate) fn on_mapping(&mut self, pid: u32, file: &Path, time_nanos: u64) {
+        let wanted = self.functions.iter().any(|it| resolve::is_candidate(&it.object, file));
+        let may_be_static = self.functions.iter().any(|it| resolve::may_be_static(&it.object));
+        if !wanted && !may_be_static {
+            return;
+        }
+        let path = mapped_path(pid, file);
+        let Some(id) = resolve::file_id(&path) else {
+            // The process has ended, and with it our view of its files.
+            if wanted && !self.is_probed_by_name(file) {
+                self.tell_late(pid, file, time_nanos);
+            }
+            return;
+        };
+        let is_executable = || std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|it| it == file);
+        let executable = may_be_static && is_executable();
+        let mut attached = true;
+        for index in 0..self.functions.len() {
+            let probe = &self.functions[index];
+            let named = resolve::is_candidate(&probe.object, file);
+            let guessed = executable && resolve::may_be_static(&probe.object);
+            if (named || guessed) && !probe.seen.contains(&id) {
+                attached &= self.attach_late(index, &Candidate { id, path: path.clone() }, named);
+            }
+        }
+        if !attached || self.late_files.get(&id).is_some_and(|at| time_nanos < *at) {
+            self.tell_late(pid, file, time_nanos);
+        }
+    }
+
+    /// Whether a file of this name is probed for every probe that asks for it.
+    fn is_probed_by_name(&self, file: &Path) -> bool {
+        let named = |it: &FunctionProbe| it.files.iter().any(|it| it.path.file_name() == file.file_name());
+        self.functions.iter().filter(|it| resolve::is_candidate(&it.object, file)).all(named)
+    }
+
+    fn tell_late(&mut self, pid: u32, file: &Path, since_nanos: u64) {
+        let micros = sys::monotonic_nanos().saturating_sub(since_nanos) / 1000;
+        self.news.push(News::LateFile(LateFile { pid, file: file.to_path_buf(), micros }));
+    }
+
+    /// Links the probes of which each process has its own, and tells since when there were none.
+    fn link_process(&mut self, pid: u32, since_nanos: u64) {
+        let mut failed = None;
+        let mut linked = 0;
+        for probe in self.functions.iter().filter(|it| !it.every_process && !it.files.is_empty()) {
+            match probe.link_all(pid, &self.programs) {
+                Ok(links) => self.links.add(Some(pid), links),
+                Err(error) => failed = Some(error),
+            }
+            linked += 1;
+        }
+        if linked > 0 {
+            let micros = sys::monotonic_nanos().saturating_sub(since_nanos) / 1000;
+            self.news.push(News::Child(Unprobed { pid, micros, failed }));
+        }
+    }
+}
+
+/// Whether a probe is attached by [`crate::Linux::attach`].
+fn runs_here(probe: &Probe) -> bool {
+    probe.place == Place::Linux && probe.event != Event::Launch
+}
+
+fn not_compiled(name: &str) -> AttachError {
+    AttachError::Refused {
+        what: name.to_owned(),
+        answer: "it has nothing that could be attached in the kernel".into(),
+        hint: "; this is a bug in xputrace".into(),
+    }
+}
+
+/// A path that we can open for a file that a process has mapped under `file`.
+fn mapped_path(pid: u32, file: &Path) -> PathBuf {
+    let view = View::of(pid);
+    let direct = view.file(file);
+    if direct.exists() {
+        return direct;
+    }
+    let mappings = proc_maps::of(pid).unwrap_or_default();
+    mappings.iter().find(|it| it.path == file).map_or(direct, |it| view.mapped(it))
+}

@@ -1,0 +1,230 @@
+//! Keeps the map of target threads right from inside Linux.
+//!
+//! A new thread is a target before it runs its first instruction, and stays one until Linux frees
+//! it, so probes, tracepoints and samples miss nothing of it: not its start, not its exit.
+//!
+//! ```text
+//! task_newtask        if targets[current thread]: targets[new thread] = its task, or refused += 1
+//! sched_process_free  if targets[thread] is this task: delete targets[thread]
+//! iter/task           targets[each thread of a process] = its task: what ran before
+//! ```
+//!
+//! The map names threads by their ids in the initial pid namespace, which every program can read,
+//! whatever namespaces the tracer and the threads are in. A value is the address of the thread's
+//! `task_struct`: ids are used again before the thread that had them is freed.
+
+use crate::btf;
+use crate::map::MapHandle;
+use crate::sys;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use xputrace_bytecode::insn::{Alu, Cond, Size, atomic};
+use xputrace_bytecode::{Assembler, Home, Label, MapKind, MapSpec, Reg, helper};
+
+/// Stack slots of the programs.
+const KEY: i16 = -4;
+const ZERO: i16 = -8;
+const TASK: i16 = -16;
+
+/// The programs, loaded.
+#[derive(Debug)]
+pub(crate) struct Targets {
+    birth: OwnedFd,
+    free: OwnedFd,
+    /// Adds the threads that an iteration over tasks visits.
+    add: OwnedFd,
+    refused: MapHandle,
+    /// How many refused threads were reported.
+    reported: u64,
+}
+
+impl Targets {
+    /// Loads the programs for a map of targets; the error is a sentence.
+    pub(crate) fn load(targets: BorrowedFd<'_>) -> Result<Targets, String> {
+        let spec = counter();
+        let failed = |what: &str, answer: io::Error| format!("cannot {what}: {answer}");
+        let refused = sys::map_create(&spec).map_err(|it| failed("create a map", it))?;
+        let task = TaskType::of_linux().ok_or("this Linux has no type information (/sys/kernel/btf/vmlinux)")?;
+        let maps = [targets, refused.as_fd()];
+        let load =
+            |name, asm| sys::load_raw_tracepoint(name, &insns(asm, maps)?).map_err(|it| failed("load a program", it));
+        let birth = load(c"xt_birth", on_birth(&task))?;
+        let free = load(c"xt_free", on_free(&task))?;
+        let add = sys::load_iterator(c"xt_add", task.iterator, &insns(on_visit(&task), maps)?)
+            .map_err(|it| failed("load an iterator over tasks, which Linux has from 6.1 on", it))?;
+        Ok(Targets { birth, free, add, refused: MapHandle::new(spec, refused), reported: 0 })
+    }
+
+    /// From here on the children and threads of targets are targets.
+    pub(crate) fn watch_births(&self) -> Result<OwnedFd, String> {
+        link(c"task_newtask", &self.birth)
+    }
+
+    /// From here on targets that Linux frees are taken out.
+    pub(crate) fn watch_frees(&self) -> Result<OwnedFd, String> {
+        link(c"sched_process_free", &self.free)
+    }
+
+    /// Makes every thread of a running process a target; with `None`, every thread there is.
+    /// A process that has ended is no error.
+    pub(crate) fn add(&self, pid: Option<u32>) -> Result<(), String> {
+        match sys::iterate_tasks(self.add.as_fd(), pid) {
+            Err(error) if error.raw_os_error() != Some(libc::ESRCH) => {
+                Err(format!("cannot look at the threads of running processes: {error}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Threads that did not become targets since last asked, as the map is full.
+    pub(crate) fn newly_refused(&mut self) -> u64 {
+        let missed = sys::prog_misses(self.birth.as_fd()).unwrap_or_default();
+        let count = self.refused.lookup(&[0; 4]).ok().flatten().and_then(|it| it.first()?.first_chunk().copied());
+        let all = missed + count.map_or(0, u64::from_ne_bytes);
+        let new = all.saturating_sub(self.reported);
+        self.reported += new;
+        new
+    }
+}
+
+/// What the programs know of `task_struct`.
+struct TaskType {
+    /// Offset of the thread's id in the initial pid namespace.
+    pid: i32,
+    /// The type id of the iterator over tasks.
+    iterator: u32,
+}
+
+impl TaskType {
+    fn of_linux() -> Option<TaskType> {
+        btf::with(|it| {
+            Some(TaskType { pid: it.offset("task_struct", "pid")? as i32, iterator: it.function("bpf_iter_task")? })
+        })
+    }
+}
+
+/// Arguments: the new task, its clone flags. The thread that makes it runs.
+fn on_birth(task: &TaskType) -> Assembler {
+    let mut asm = Assembler::new();
+    let (out, refused) = (asm.label(), asm.label());
+    asm.mov(Reg::R6, Reg::R1);
+    asm.call(helper::GET_CURRENT_PID_TGID);
+    asm.stx(Size::W, Reg::FP, KEY, Reg::R0);
+    call_with_key(&mut asm, Map::Targets, KEY, helper::MAP_LOOKUP_ELEM);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+    asm.ldx(Size::Dw, Reg::R6, Reg::R6, 0);
+    read_thread_id(&mut asm, task, refused);
+    add_thread(&mut asm, out);
+    asm.place(refused);
+    count_refused(&mut asm, out);
+    finish(asm, out)
+}
+
+/// Argument: the task that nobody refers to any more.
+fn on_free(task: &TaskType) -> Assembler {
+    let mut asm = Assembler::new();
+    let out = asm.label();
+    asm.ldx(Size::Dw, Reg::R6, Reg::R1, 0);
+    read_thread_id(&mut asm, task, out);
+    call_with_key(&mut asm, Map::Targets, KEY, helper::MAP_LOOKUP_ELEM);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+    // The id may be a new thread's by now.
+    asm.ldx(Size::Dw, Reg::R1, Reg::R0, 0);
+    asm.jump_if(Cond::Ne, Reg::R1, Reg::R6, out);
+    call_with_key(&mut asm, Map::Targets, KEY, helper::MAP_DELETE_ELEM);
+    finish(asm, out)
+}
+
+/// Context: `struct bpf_iter__task`, whose second word is the task, null after the last one.
+fn on_visit(task: &TaskType) -> Assembler {
+    let mut asm = Assembler::new();
+    let (out, refused) = (asm.label(), asm.label());
+    asm.ldx(Size::Dw, Reg::R6, Reg::R1, 8);
+    asm.jump_if_imm(Cond::Eq, Reg::R6, 0, out);
+    read_thread_id(&mut asm, task, refused);
+    add_thread(&mut asm, out);
+    asm.place(refused);
+    count_refused(&mut asm, out);
+    finish(asm, out)
+}
+
+/// The id of the task in R6, into its stack slot.
+fn read_thread_id(asm: &mut Assembler, task: &TaskType, unreadable: Label) {
+    asm.mov(Reg::R3, Reg::R6);
+    asm.alu_imm(Alu::Add, Reg::R3, task.pid);
+    address(asm, Reg::R1, KEY);
+    asm.mov_imm(Reg::R2, 4);
+    asm.call(helper::PROBE_READ_KERNEL);
+    asm.jump_if_imm(Cond::Ne, Reg::R0, 0, unreadable);
+}
+
+/// Makes the task in R6, whose id is in its stack slot, a target, and goes on at `done`; where the
+/// map is full, goes on behind.
+fn add_thread(asm: &mut Assembler, done: Label) {
+    asm.stx(Size::Dw, Reg::FP, TASK, Reg::R6);
+    address(asm, Reg::R3, TASK);
+    asm.mov_imm(Reg::R4, helper::UPDATE_ANY.into());
+    call_with_key(asm, Map::Targets, KEY, helper::MAP_UPDATE_ELEM);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
+}
+
+fn count_refused(asm: &mut Assembler, out: Label) {
+    asm.st_imm(Size::W, Reg::FP, ZERO, 0);
+    call_with_key(asm, Map::Refused, ZERO, helper::MAP_LOOKUP_ELEM);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+    asm.mov_imm(Reg::R1, 1);
+    asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
+}
+
+/// The maps of the programs, by the number under which their instructions name them.
+#[derive(Clone, Copy)]
+enum Map {
+    Targets,
+    Refused,
+}
+
+/// R3 and R4 are left as they are.
+fn call_with_key(asm: &mut Assembler, map: Map, key: i16, function: i32) {
+    asm.ld_map(Reg::R1, map as usize);
+    address(asm, Reg::R2, key);
+    asm.call(function);
+}
+
+fn address(asm: &mut Assembler, reg: Reg, slot: i16) {
+    asm.mov(reg, Reg::FP);
+    asm.alu_imm(Alu::Add, reg, slot.into());
+}
+
+fn finish(mut asm: Assembler, out: Label) -> Assembler {
+    asm.place(out);
+    asm.mov_imm(Reg::R0, 0);
+    asm.exit();
+    asm
+}
+
+fn insns(asm: Assembler, maps: [BorrowedFd<'_>; 2]) -> Result<Vec<[u8; 8]>, String> {
+    let mut done = asm.finish().map_err(|it| it.to_string())?;
+    for (slot, map) in done.map_refs {
+        done.insns[slot].imm = maps[map].as_raw_fd();
+    }
+    Ok(done.insns.into_iter().map(|it| it.to_bytes()).collect())
+}
+
+fn link(tracepoint: &std::ffi::CStr, program: &OwnedFd) -> Result<OwnedFd, String> {
+    sys::link_raw_tracepoint(tracepoint, program.as_fd())
+        .map_err(|it| format!("cannot attach to {}: {it}", tracepoint.to_string_lossy()))
+}
+
+/// One number, once.
+fn counter() -> MapSpec {
+    MapSpec {
+        name: "xt_refused".into(),
+        kind: MapKind::Array,
+        key_size: 4,
+        value_size: 8,
+        max_entries: 1,
+        flags: 0,
+        home: Home::Linux,
+        inner: None,
+    }
+}
