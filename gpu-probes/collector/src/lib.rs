@@ -217,15 +217,21 @@ fn start(setup: Setup, began: Instant, notes: &str) -> Result<(), Dormant> {
         Ok(agent) => agent,
         Err(refusal) => return Err(refuse_by(socket.as_ref(), refusal, notes)),
     };
-    if let Err(error) = control::start(agent) {
-        agent.abandon();
-        let refusal = Refusal::from(format!("starting the thread \"{}\": {error}", control::THREAD_NAME));
-        return Err(refuse(&agent.socket, refusal, notes));
-    }
-    // Behind CUPTI's own handlers, so that it runs before them.
+    let keeps_socket = match control::start(agent) {
+        Ok(keeps_socket) => keeps_socket,
+        Err(error) => {
+            agent.abandon();
+            let refusal = Refusal::from(format!("starting the thread \"{}\": {error}", control::THREAD_NAME));
+            return Err(refuse(&agent.socket, refusal, notes));
+        }
+    };
+    // Behind the backend's own handlers, so that it runs before them.
     register_exit_handler();
     let micros = began.elapsed().as_micros() as u64;
     agent.socket.send(&Message::new(ARMED, &[micros], notes));
+    if keeps_socket {
+        agent.socket.close_number();
+    }
     Ok(())
 }
 

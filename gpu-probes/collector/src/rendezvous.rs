@@ -6,10 +6,50 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 use xputrace_wire::message::{MAX_SIZE, Message};
 
-/// A connection, one message a packet.
+/// A connection, one message a packet. Its descriptor stands in the program's table, where the
+/// program may close the number and use it again: before each use it is looked at whether the
+/// number is still this socket's.
 #[derive(Debug)]
 pub struct Socket {
     socket: OwnedFd,
+    identity: Option<Identity>,
+}
+
+/// Device and inode of an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity(libc::dev_t, libc::ino_t);
+
+impl Identity {
+    /// Of what is open under this number now.
+    fn of(descriptor: i32) -> Option<Self> {
+        // SAFETY: zeroes are a stat, which the call fills.
+        unsafe {
+            let mut stat: libc::stat64 = MaybeUninit::zeroed().assume_init();
+            (libc::fstat64(descriptor, &mut stat) == 0).then_some(Identity(stat.st_dev, stat.st_ino))
+        }
+    }
+}
+
+/// Descriptors are moved to numbers below this one: few programs come so far, and the kernel's table
+/// of the process does not grow for it.
+const HIGHEST: libc::rlim_t = 1024;
+/// How far below the end of the table.
+const BELOW_THE_END: libc::rlim_t = 24;
+/// `CLOSE_RANGE_UNSHARE` of close_range(2): the calling thread gets a table of its own first.
+const UNSHARE: libc::c_uint = 2;
+
+/// A descriptor for the same file under a high number, or `socket` itself where there is none free.
+fn moved_high(socket: OwnedFd) -> OwnedFd {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a live rlimit; the new descriptor is owned from here on.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        let lowest = limit.rlim_cur.min(HIGHEST).saturating_sub(BELOW_THE_END) as i32;
+        match libc::fcntl(socket.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest) {
+            -1 => socket,
+            high => OwnedFd::from_raw_fd(high),
+        }
+    }
 }
 
 /// What came.
@@ -44,12 +84,12 @@ impl Socket {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: a fresh descriptor of ours.
-        let socket = Socket { socket: unsafe { OwnedFd::from_raw_fd(fd) } };
+        let socket = Socket::from_connected(moved_high(unsafe { OwnedFd::from_raw_fd(fd) }));
         // Connecting and sending wait this long at most.
         socket.set_send_timeout(within)?;
         let (name, len) = socket_address(address)?;
         // SAFETY: an address of `len` bytes.
-        while unsafe { libc::connect(fd, (&raw const name).cast(), len) } != 0 {
+        while unsafe { libc::connect(socket.raw(), (&raw const name).cast(), len) } != 0 {
             let error = io::Error::last_os_error();
             // A signal of the program's, while the tracer's queue is full.
             if error.kind() != io::ErrorKind::Interrupted {
@@ -62,7 +102,34 @@ impl Socket {
 
     /// A socket that is connected already.
     pub fn from_connected(socket: OwnedFd) -> Self {
-        Socket { socket }
+        let identity = Identity::of(socket.as_raw_fd());
+        Socket { socket, identity }
+    }
+
+    /// Gives the calling thread a table of descriptors of its own, with this socket alone in it: out
+    /// of the program's reach. Whether the system allows that (Linux 5.9 and later do).
+    pub fn keep_to_this_thread(&self) -> bool {
+        let own = self.raw() as libc::c_uint;
+        let close = |from: libc::c_uint, to: libc::c_uint, flags: libc::c_uint| {
+            // SAFETY: numbers only; what it closes is this thread's copy, once the first call has made one.
+            unsafe { libc::syscall(libc::SYS_close_range, from, to, flags) == 0 }
+        };
+        let unshared = close(own + 1, libc::c_uint::MAX, UNSHARE);
+        unshared && (own == 0 || close(0, own - 1, 0))
+    }
+
+    /// Closes the number in the calling thread's table, where it is still this socket's. May be
+    /// called between fork and exec.
+    pub fn close_number(&self) {
+        if self.is_here() {
+            // SAFETY: our own descriptor; whoever calls this does not use it any more in this table.
+            unsafe { libc::close(self.raw()) };
+        }
+    }
+
+    /// Whether the number is still this socket's.
+    fn is_here(&self) -> bool {
+        self.identity.is_some() && Identity::of(self.raw()) == self.identity
     }
 
     /// The descriptor, for calls that this type does not have.
@@ -72,7 +139,7 @@ impl Socket {
 
     /// A second handle of the same connection.
     pub fn try_clone(&self) -> Option<Self> {
-        Some(Socket { socket: self.socket.try_clone().ok()? })
+        Some(Socket::from_connected(self.socket.try_clone().ok()?))
     }
 
     fn set_send_timeout(&self, timeout: Duration) -> io::Result<()> {
@@ -120,6 +187,9 @@ impl Socket {
 
     /// Ends the conversation; the tracer still reads what was sent.
     pub fn shut_down(&self) {
+        if !self.is_here() {
+            return;
+        }
         // SAFETY: a descriptor of ours.
         unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
     }
@@ -127,6 +197,9 @@ impl Socket {
     /// Sends a message; one that the tracer does not take at once is dropped, for the program
     /// must not wait for it.
     pub fn send(&self, message: &Message) -> bool {
+        if !self.is_here() {
+            return false;
+        }
         let bytes = message.encode();
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
         // SAFETY: a live buffer.
@@ -138,6 +211,10 @@ impl Socket {
     pub fn receive(&self, within: Duration) -> Received {
         if !self.wait_readable(within) {
             return Received::Nothing;
+        }
+        // A message of the program's own is not for us.
+        if !self.is_here() {
+            return Received::Closed;
         }
         let mut bytes = [0u8; MAX_SIZE];
         match self.receive_packet(&mut bytes) {
@@ -234,4 +311,68 @@ fn socket_address(address: &str) -> io::Result<(libc::sockaddr_un, libc::socklen
     // A path ends with its NUL, an abstract name with its last byte.
     let len = size_of::<libc::sa_family_t>() + text.len() + usize::from(!is_abstract);
     Ok((name, len as libc::socklen_t))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let mut both = [0; 2];
+        // SAFETY: room for two descriptors, which are ours from here on.
+        unsafe {
+            assert_eq!(libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, both.as_mut_ptr()), 0);
+            (OwnedFd::from_raw_fd(both[0]), OwnedFd::from_raw_fd(both[1]))
+        }
+    }
+
+    #[test]
+    fn a_number_that_the_program_uses_again_is_left_alone() {
+        let (ours, _tracer) = pair();
+        let socket = Socket::from_connected(moved_high(ours));
+        assert!(socket.raw() >= 64 && socket.send(&Message::default()));
+        let (stranger, mut other) = UnixStream::pair().unwrap();
+        // SAFETY: closes our number and opens the stranger's socket under it, as a program may.
+        assert_eq!(unsafe { libc::dup2(stranger.as_raw_fd(), socket.raw()) }, socket.raw());
+        other.write_all(b"for the program").unwrap();
+        assert!(matches!(socket.receive(Duration::from_secs(60)), Received::Closed));
+        assert!(!socket.send(&Message::default()));
+        socket.shut_down();
+        socket.close_number();
+        let mut read = [0; 15];
+        (&stranger).read_exact(&mut read).unwrap();
+        assert_eq!(&read, b"for the program", "nothing was taken");
+        (&stranger).write_all(b"x").unwrap();
+        assert_eq!(other.read(&mut read).unwrap(), 1, "nothing was written or shut down");
+    }
+
+    #[test]
+    fn a_thread_of_its_own_keeps_the_socket_when_the_program_closes_it() {
+        let (ours, tracer) = pair();
+        let (socket, tracer) = (Socket::from_connected(ours), Socket::from_connected(tracer));
+        std::thread::scope(|scope| {
+            let (told, hears) = std::sync::mpsc::channel();
+            let socket = &socket;
+            scope.spawn(move || {
+                let alone = socket.keep_to_this_thread();
+                told.send(alone).unwrap();
+                if alone {
+                    assert!(matches!(socket.receive(Duration::from_secs(60)), Received::Message(..)));
+                    assert!(socket.send(&Message::default()));
+                }
+            });
+            if !hears.recv().unwrap() {
+                println!("skipped: the system has no close_range");
+                return;
+            }
+            socket.close_number();
+            assert!(!socket.is_here());
+            assert!(tracer.send(&Message::default()));
+            assert!(matches!(tracer.receive(Duration::from_secs(60)), Received::Message(..)));
+        });
+        // The number is closed already.
+        std::mem::forget(socket);
+    }
 }

@@ -1,41 +1,59 @@
-//! The thread of ours in the program: flushes the backend's buffers, listens for the end.
+//! The threads of ours in the program.
+//!
+//! ```text
+//! control:  flushes the backend's buffers; leaves when the run ends
+//! listener: waits for DISARM or the tracer's end ─▶ wakes control ─▶ (last flush) ─▶ BYE
+//! ```
+//! The program may close any descriptor and use its number again, so the listener takes the
+//! connection with it into a table of its own.
 
 use super::{Agent, Flushing};
 use crate::rendezvous::Received;
 use std::io;
 use std::mem::MaybeUninit;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::sync_channel;
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 use xputrace_wire::message::DISARM;
-use xputrace_wire::region::Lost;
 
-/// Name of the thread.
+/// How often the listener looks whether there is anything left to listen for.
+const LONGEST_LISTEN: Duration = Duration::from_secs(1);
+
+/// Name of the threads.
 pub const THREAD_NAME: &str = "xputrace";
 
-/// Starts the control thread of an armed agent.
+/// Starts the two threads of an armed agent. Returns whether the listener keeps the connection in
+/// a table of descriptors of its own.
 ///
 /// # Errors
 /// The system made no thread.
-pub(crate) fn start(agent: &'static Agent) -> io::Result<()> {
-    // The program's signals are for its own threads; a new thread inherits the mask.
-    let before = block_signals();
-    let thread = std::thread::Builder::new().name(THREAD_NAME.into()).stack_size(256 << 10).spawn(move || {
-        let run = AssertUnwindSafe(|| run(agent));
-        if catch_unwind(run).is_err() && agent.is_ours() {
-            agent.memory.region.count_lost(Lost::Panics, 1);
-        }
-    });
-    restore_signals(&before);
-    thread.map(drop)
+pub(crate) fn start(agent: &'static Agent) -> io::Result<bool> {
+    let (says, hears) = sync_channel(1);
+    spawn(agent, move || {
+        let _ = says.send(agent.socket.keep_to_this_thread());
+        listen(agent);
+    })?;
+    let keeps_socket = hears.recv().unwrap_or(false);
+    let control = spawn(agent, move || run(agent))?;
+    let _ = agent.life.control.set(control);
+    Ok(keeps_socket)
 }
 
-fn run(agent: &'static Agent) {
-    let mut was_armed = false;
-    let mut next = Instant::now() + agent.flush_period;
-    while agent.is_recording() {
-        let wait = next.saturating_duration_since(Instant::now());
-        match agent.socket.receive(wait) {
+fn spawn(agent: &'static Agent, run: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
+    // The program's signals are for its own threads; a new thread inherits the mask.
+    let before = block_signals();
+    let thread = std::thread::Builder::new().name(THREAD_NAME.into()).stack_size(256 << 10);
+    let thread = thread.spawn(move || agent.guarded(run));
+    restore_signals(&before);
+    thread.map(|it| it.thread().clone())
+}
+
+/// Hears the tracer, and says the last word. Calls nothing of the backend: a driver needs the
+/// program's descriptors, which this thread may no longer have.
+fn listen(agent: &'static Agent) {
+    while !agent.is_gone() {
+        match agent.socket.receive(LONGEST_LISTEN) {
             Received::Message(message, _) if message.kind == DISARM => break,
             Received::Message(..) => agent.count_unexpected(),
             Received::Closed => {
@@ -44,6 +62,21 @@ fn run(agent: &'static Agent) {
             }
             Received::Nothing => {}
         }
+    }
+    agent.life.disarmed.store(true, Ordering::Release);
+    agent.life.control.get().inspect(|it| it.unpark());
+    // The connection ends with this thread: not before the last flush.
+    while !agent.is_gone() {
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    agent.end_connection();
+}
+
+fn run(agent: &'static Agent) {
+    let mut was_armed = false;
+    let mut next = Instant::now() + agent.flush_period;
+    while agent.is_recording() && !agent.life.disarmed.load(Ordering::Acquire) {
+        std::thread::park_timeout(next.saturating_duration_since(Instant::now()));
         // The tracer may also just clear the flag in the control page.
         let armed = agent.memory.region.control().armed.load(Ordering::Relaxed) != 0;
         if was_armed && !armed {

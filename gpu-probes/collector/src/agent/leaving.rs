@@ -19,12 +19,14 @@ impl Agent {
             return;
         }
         self.flush(Flushing::Leaving);
-        let left_behind = self.backend.leave(self);
+        if let Some(left_behind) = self.backend.leave(self) {
+            let _ = self.life.left_behind.set(left_behind);
+        }
         self.life.phase.set(Phase::Left);
         self.publish_totals();
-        // In this order: who hears BYE may arm again at once.
+        // In this order: who hears BYE, which the listener says now, may arm again at once.
         self.forget();
-        self.bye(left_behind.unwrap_or_default());
+        self.life.gone.store(true, Ordering::Release);
     }
 
     /// The last flush, forced: what is still running comes without an end.
@@ -40,8 +42,9 @@ impl Agent {
         }
         self.wait_while(|it| it.life.flushing.load(Ordering::Acquire));
         self.flush(Flushing::AtExit);
-        self.bye("");
         self.forget();
+        // The listener says BYE, or the end of the process does.
+        self.life.gone.store(true, Ordering::Release);
     }
 
     fn wait_while(&self, condition: impl Fn(&Self) -> bool) {
@@ -51,10 +54,16 @@ impl Agent {
         }
     }
 
-    fn bye(&self, notes: &str) {
-        self.socket.send(&Message::new(BYE, &[], notes));
+    /// Whether the last flush is done.
+    pub(super) fn is_gone(&self) -> bool {
+        self.life.gone.load(Ordering::Acquire)
+    }
+
+    /// Ends the conversation. Called by the listener.
+    pub(super) fn end_connection(&self) {
+        let left_behind = self.life.left_behind.get().copied().unwrap_or_default();
+        self.socket.send(&Message::new(BYE, &[], left_behind));
         self.socket.shut_down();
-        self.life.gone.store(true, Ordering::Release);
     }
 
     pub(super) fn forget(&self) {

@@ -34,6 +34,7 @@ use output::{Patience, Role};
 use phase::{Phase, SharedPhase};
 use region::{Region, Tags};
 use stack::Modules;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use xputrace_wire::message::demand;
@@ -77,8 +78,14 @@ struct Life {
     flushing: AtomicBool,
     tracer_gone: AtomicBool,
     exiting: AtomicBool,
-    /// BYE was said.
+    /// The run is over: the tracer said so, or is gone.
+    disarmed: AtomicBool,
+    /// The last flush is done, and nothing is touched any more.
     gone: AtomicBool,
+    /// What stays behind in the program, for BYE.
+    left_behind: OnceLock<&'static str>,
+    /// To be woken when the run is over.
+    control: OnceLock<std::thread::Thread>,
 }
 
 /// What is shared with the tracer, and what is summed into it.
@@ -130,10 +137,9 @@ pub(crate) unsafe extern "C" fn in_forked_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     let agent = CURRENT.swap(std::ptr::null_mut(), Ordering::AcqRel);
     // The parent's connection ends with the parent, not with its last child.
-    // SAFETY: null, or a leaked agent; `close` may be called between fork and exec.
+    // SAFETY: null, or a leaked agent.
     if let Some(agent) = unsafe { agent.as_ref() } {
-        // SAFETY: the child's copy of the descriptor, which it does not use.
-        unsafe { libc::close(agent.socket.raw()) };
+        agent.socket.close_number();
     }
 }
 
@@ -163,7 +169,10 @@ impl Agent {
                 flushing: AtomicBool::new(false),
                 tracer_gone: AtomicBool::new(false),
                 exiting: AtomicBool::new(false),
+                disarmed: AtomicBool::new(false),
                 gone: AtomicBool::new(false),
+                left_behind: OnceLock::new(),
+                control: OnceLock::new(),
             },
             memory: Memory { region: setup.region, tags: setup.tags, counters, released: AtomicU64::new(0) },
             socket: setup.socket,
@@ -200,6 +209,7 @@ impl Agent {
         self.life.phase.set(Phase::Left);
         self.backend.abandon(self);
         self.forget();
+        self.life.gone.store(true, Ordering::Release);
     }
 
     fn refresh_modules(&self) {

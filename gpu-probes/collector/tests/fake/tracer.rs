@@ -153,6 +153,15 @@ impl Tracer {
         message(self.socket.as_ref().unwrap())
     }
 
+    /// Whether the collector says BYE or nothing more: a process may end before its last word.
+    pub fn says_goodbye(&self) -> bool {
+        match self.socket.as_ref().unwrap().receive(Duration::from_secs(60)) {
+            Received::Message(message, _) => message.kind == xputrace_wire::message::BYE,
+            Received::Closed => true,
+            Received::Nothing => false,
+        }
+    }
+
     pub fn order(&self, kind: u32) {
         self.socket.as_ref().unwrap().send(&Message::new(kind, &[], ""));
     }
