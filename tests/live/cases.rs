@@ -9,7 +9,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("live/cases");
     let cases = case::find(&directory).expect("the directory of the cases");
-    let bless = std::env::var_os("BLESS").is_some();
+    let bless = xputrace_golden::blesses();
     let trials = cases.into_iter().map(|(name, path)| Trial::test(name.clone(), move || run(&name, path, bless)));
     libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }

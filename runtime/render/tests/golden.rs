@@ -17,11 +17,7 @@ use xputrace_render::{Context, Format, UNLIMITED, diagnostics, explain, flamegra
 
 fn golden(name: &str, actual: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
-    if std::env::var_os("BLESS").is_some() {
-        std::fs::write(&path, actual).unwrap();
-    }
-    let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(expected == actual, "{name} differs (BLESS=1 accepts it)\n--- expected\n{expected}\n--- actual\n{actual}");
+    xputrace_golden::assert(&path, actual);
 }
 
 /// The outputs as text, then as JSON.

@@ -32,21 +32,17 @@ fn scripts_in(folder: &str) -> Vec<PathBuf> {
 
 #[test]
 fn mistakes_have_answers() {
-    let bless = std::env::var_os("BLESS").is_some();
     let mut wrong = String::new();
     for path in scripts_in("tests/compile/front") {
         let text = std::fs::read_to_string(&path).expect("readable");
         let name = path.file_name().expect("a file").to_string_lossy().into_owned();
         let loaded = stage(&name, &text);
         let got = render(&loaded.staged.sources, &loaded.diagnostics);
-        let expectation = path.with_extension("txt");
-        if bless {
-            std::fs::write(&expectation, &got).expect("writable");
-        } else if std::fs::read_to_string(&expectation).unwrap_or_default() != got {
-            let _ = writeln!(wrong, "{name}:\n{got}");
+        if let Err(difference) = xputrace_golden::compare(&path.with_extension("txt"), &got) {
+            let _ = writeln!(wrong, "{difference}");
         }
     }
-    assert!(wrong.is_empty(), "{wrong}run again with BLESS=1 to accept");
+    assert!(wrong.is_empty(), "{wrong}");
 }
 
 /// A tiny text form: place, code, message; other places; help.

@@ -49,11 +49,7 @@ fn the_tables_are_the_schema() {
         let to = from + written[from..].find(end).expect("the table has an end");
         written.replace_range(from..to, &table);
     }
-    if std::env::var_os("BLESS").is_some() {
-        std::fs::write(reference(), written).expect("writable");
-    } else {
-        assert!(text == written, "the tables of docs/LANGUAGE.md are old: run with BLESS=1");
-    }
+    xputrace_golden::assert(&reference(), &written);
 }
 
 /// The fields that come behind those of every CPU event.

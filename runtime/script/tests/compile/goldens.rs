@@ -17,19 +17,12 @@ fn answers_are_as_written() {
         .collect();
     scripts.sort();
     assert!(!scripts.is_empty());
-    let bless = std::env::var_os("BLESS").is_some();
     let mut wrong = Vec::new();
     for path in scripts {
         let script = std::fs::read_to_string(&path).expect("readable");
-        let answer = answer(&script);
-        let expected = path.with_extension("txt");
-        if bless {
-            std::fs::write(&expected, &answer).expect("writable");
-        } else if std::fs::read_to_string(&expected).unwrap_or_default() != answer {
-            wrong.push(format!("{}:\n{answer}", expected.display()));
-        }
+        wrong.extend(xputrace_golden::compare(&path.with_extension("txt"), &answer(&script)).err());
     }
-    assert!(wrong.is_empty(), "run with BLESS=1 if these are right:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// What users of other tracers and languages write: `### name`, the script, `---`, the answer.
@@ -45,11 +38,7 @@ fn habits_are_answered() {
         let answer = described(script, &diagnostics);
         let _ = write!(answered, "### {name}\n{script}\n---\n{answer}\n");
     }
-    if std::env::var_os("BLESS").is_some() {
-        std::fs::write(&path, &answered).expect("writable");
-    } else {
-        assert_eq!(text, answered, "run with BLESS=1 if these are right");
-    }
+    xputrace_golden::assert(&path, &answered);
 }
 
 fn answer(script: &str) -> String {
