@@ -84,6 +84,27 @@ impl SoftLaunch {
     }
 }
 
+/// `cudaPitchedPtr`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct PitchedPtr {
+    pub ptr: usize,
+    /// Bytes from a row's beginning to the next one's.
+    pub pitch: usize,
+    pub xsize: usize,
+    /// Rows in a slice.
+    pub ysize: usize,
+}
+
+/// `cudaExtent`: bytes of a row, rows, slices.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Extent {
+    pub width: usize,
+    pub height: usize,
+    pub depth: usize,
+}
+
 /// `dim3`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -347,6 +368,7 @@ pub(crate) mod memory_kind {
     pub(crate) const PAGEABLE: u8 = 1;
     pub(crate) const PINNED: u8 = 2;
     pub(crate) const DEVICE: u8 = 3;
+    pub(crate) const MANAGED: u8 = 5;
 }
 
 /// Bytes of a record of this kind, or `None` for one that this library never makes.

@@ -31,7 +31,11 @@ pub(crate) static STREAMS: Registry<Stream> = Registry::new();
 pub(crate) static MODULES: Registry<Module> = Registry::new();
 pub(crate) static FUNCTIONS: Registry<Function> = Registry::new();
 pub(crate) static EVENTS: Registry<Event> = Registry::new();
-pub(crate) static MEMORY: Memory = Memory { device: Mutex::new(BTreeMap::new()), pinned: Mutex::new(BTreeMap::new()) };
+pub(crate) static MEMORY: Memory = Memory {
+    device: Mutex::new(BTreeMap::new()),
+    pinned: Mutex::new(BTreeMap::new()),
+    managed: Mutex::new(BTreeMap::new()),
+};
 
 static NEXT_HANDLE: AtomicUsize = AtomicUsize::new(1);
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(1);
@@ -402,6 +406,8 @@ pub(crate) fn global(module: Handle, name: &str) -> Result<(usize, usize), i32> 
 pub(crate) struct Memory {
     device: Mutex<BTreeMap<usize, usize>>,
     pinned: Mutex<BTreeMap<usize, usize>>,
+    /// Addresses in `device` that the host uses too.
+    managed: Mutex<BTreeMap<usize, usize>>,
 }
 
 impl Memory {
@@ -416,7 +422,15 @@ impl Memory {
         insert(&self.device, size)
     }
 
+    /// The same, which the host uses too.
+    pub(crate) fn allocate_managed(&self, size: usize) -> Result<usize, i32> {
+        let address = self.allocate(size)?;
+        self.managed.lock().unwrap_or_else(PoisonError::into_inner).insert(address, size);
+        Ok(address)
+    }
+
     pub(crate) fn free(&self, address: usize) -> Status {
+        self.managed.lock().unwrap_or_else(PoisonError::into_inner).remove(&address);
         if address == 0 { Ok(()) } else { remove(&self.device, address) }
     }
 
@@ -439,9 +453,20 @@ impl Memory {
         if inside || bytes == 0 { Ok(()) } else { Err(error::INVALID_VALUE) }
     }
 
+    /// The same of memory that the device can write: pinned memory too.
+    pub(crate) fn check_writable(&self, address: usize, bytes: usize) -> Status {
+        let pinned = around(&self.pinned, address);
+        if pinned.is_some_and(|(base, size)| bytes <= size - (address - base)) {
+            return Ok(());
+        }
+        self.check(address, bytes)
+    }
+
     /// `CUpti_ActivityMemoryKind` of an address.
     pub(crate) fn kind(&self, address: usize) -> u8 {
-        if self.range(address).is_some() {
+        if around(&self.managed, address).is_some() {
+            memory_kind::MANAGED
+        } else if self.range(address).is_some() {
             memory_kind::DEVICE
         } else if around(&self.pinned, address).is_some() {
             memory_kind::PINNED

@@ -159,7 +159,9 @@ calls! { DRIVER, TABLE;
     371 fn cuMemAllocManaged(dptr: *mut DevicePtr, bytesize: usize, flags: c_uint) {
         let _ = flags;
         device::current()?;
-        allocate(dptr, bytesize, None)
+        let address = MEMORY.allocate_managed(bytesize)?;
+        record_memory(ALLOCATION, address, bytesize, None);
+        put(dptr, address)
     }
     245 fn cuMemFree_v2(dptr: DevicePtr) {
         device::synchronize(device::current()?.uid)?;
@@ -202,16 +204,30 @@ calls! { DRIVER, TABLE;
     306 fn cuMemcpyAsync(dst: DevicePtr, src: DevicePtr, ByteCount: usize, hStream: Handle) { copy_later(dst, src, ByteCount, direction(dst, src), device::stream(hStream, false)?) }
     418 fn cuMemcpyAsync_ptsz(dst: DevicePtr, src: DevicePtr, ByteCount: usize, hStream: Handle) { copy_later(dst, src, ByteCount, direction(dst, src), device::stream(hStream, true)?) }
 
-    249 fn cuMemsetD8_v2(dstDevice: DevicePtr, uc: u8, N: usize) { set_now(dstDevice, u32::from(uc), 1, N, false) }
-    250 fn cuMemsetD16_v2(dstDevice: DevicePtr, us: u16, N: usize) { set_now(dstDevice, u32::from(us), 2, N, false) }
-    251 fn cuMemsetD32_v2(dstDevice: DevicePtr, ui: u32, N: usize) { set_now(dstDevice, ui, 4, N, false) }
-    411 fn cuMemsetD8_v2_ptds(dstDevice: DevicePtr, uc: u8, N: usize) { set_now(dstDevice, u32::from(uc), 1, N, true) }
-    413 fn cuMemsetD32_v2_ptds(dstDevice: DevicePtr, ui: u32, N: usize) { set_now(dstDevice, ui, 4, N, true) }
-    216 fn cuMemsetD8Async(dstDevice: DevicePtr, uc: u8, N: usize, hStream: Handle) { set_later(dstDevice, u32::from(uc), 1, N, &device::stream(hStream, false)?) }
-    218 fn cuMemsetD16Async(dstDevice: DevicePtr, us: u16, N: usize, hStream: Handle) { set_later(dstDevice, u32::from(us), 2, N, &device::stream(hStream, false)?) }
-    220 fn cuMemsetD32Async(dstDevice: DevicePtr, ui: u32, N: usize, hStream: Handle) { set_later(dstDevice, ui, 4, N, &device::stream(hStream, false)?) }
-    428 fn cuMemsetD8Async_ptsz(dstDevice: DevicePtr, uc: u8, N: usize, hStream: Handle) { set_later(dstDevice, u32::from(uc), 1, N, &device::stream(hStream, true)?) }
-    430 fn cuMemsetD32Async_ptsz(dstDevice: DevicePtr, ui: u32, N: usize, hStream: Handle) { set_later(dstDevice, ui, 4, N, &device::stream(hStream, true)?) }
+    249 fn cuMemsetD8_v2(dstDevice: DevicePtr, uc: u8, N: usize) { set_now(&Set::flat(dstDevice, u32::from(uc), 1, N), false) }
+    250 fn cuMemsetD16_v2(dstDevice: DevicePtr, us: u16, N: usize) { set_now(&Set::flat(dstDevice, u32::from(us), 2, N), false) }
+    251 fn cuMemsetD32_v2(dstDevice: DevicePtr, ui: u32, N: usize) { set_now(&Set::flat(dstDevice, ui, 4, N), false) }
+    252 fn cuMemsetD2D8_v2(dstDevice: DevicePtr, dstPitch: usize, uc: u8, Width: usize, Height: usize) { set_now(&Set::rows(dstDevice, dstPitch, u32::from(uc), 1, Width, Height), false) }
+    253 fn cuMemsetD2D16_v2(dstDevice: DevicePtr, dstPitch: usize, us: u16, Width: usize, Height: usize) { set_now(&Set::rows(dstDevice, dstPitch, u32::from(us), 2, Width, Height), false) }
+    254 fn cuMemsetD2D32_v2(dstDevice: DevicePtr, dstPitch: usize, ui: u32, Width: usize, Height: usize) { set_now(&Set::rows(dstDevice, dstPitch, ui, 4, Width, Height), false) }
+    411 fn cuMemsetD8_v2_ptds(dstDevice: DevicePtr, uc: u8, N: usize) { set_now(&Set::flat(dstDevice, u32::from(uc), 1, N), true) }
+    412 fn cuMemsetD16_v2_ptds(dstDevice: DevicePtr, us: u16, N: usize) { set_now(&Set::flat(dstDevice, u32::from(us), 2, N), true) }
+    413 fn cuMemsetD32_v2_ptds(dstDevice: DevicePtr, ui: u32, N: usize) { set_now(&Set::flat(dstDevice, ui, 4, N), true) }
+    414 fn cuMemsetD2D8_v2_ptds(dstDevice: DevicePtr, dstPitch: usize, uc: u8, Width: usize, Height: usize) { set_now(&Set::rows(dstDevice, dstPitch, u32::from(uc), 1, Width, Height), true) }
+    415 fn cuMemsetD2D16_v2_ptds(dstDevice: DevicePtr, dstPitch: usize, us: u16, Width: usize, Height: usize) { set_now(&Set::rows(dstDevice, dstPitch, u32::from(us), 2, Width, Height), true) }
+    416 fn cuMemsetD2D32_v2_ptds(dstDevice: DevicePtr, dstPitch: usize, ui: u32, Width: usize, Height: usize) { set_now(&Set::rows(dstDevice, dstPitch, ui, 4, Width, Height), true) }
+    216 fn cuMemsetD8Async(dstDevice: DevicePtr, uc: u8, N: usize, hStream: Handle) { set_later(&Set::flat(dstDevice, u32::from(uc), 1, N), &device::stream(hStream, false)?) }
+    218 fn cuMemsetD16Async(dstDevice: DevicePtr, us: u16, N: usize, hStream: Handle) { set_later(&Set::flat(dstDevice, u32::from(us), 2, N), &device::stream(hStream, false)?) }
+    220 fn cuMemsetD32Async(dstDevice: DevicePtr, ui: u32, N: usize, hStream: Handle) { set_later(&Set::flat(dstDevice, ui, 4, N), &device::stream(hStream, false)?) }
+    222 fn cuMemsetD2D8Async(dstDevice: DevicePtr, dstPitch: usize, uc: u8, Width: usize, Height: usize, hStream: Handle) { set_later(&Set::rows(dstDevice, dstPitch, u32::from(uc), 1, Width, Height), &device::stream(hStream, false)?) }
+    224 fn cuMemsetD2D16Async(dstDevice: DevicePtr, dstPitch: usize, us: u16, Width: usize, Height: usize, hStream: Handle) { set_later(&Set::rows(dstDevice, dstPitch, u32::from(us), 2, Width, Height), &device::stream(hStream, false)?) }
+    226 fn cuMemsetD2D32Async(dstDevice: DevicePtr, dstPitch: usize, ui: u32, Width: usize, Height: usize, hStream: Handle) { set_later(&Set::rows(dstDevice, dstPitch, ui, 4, Width, Height), &device::stream(hStream, false)?) }
+    428 fn cuMemsetD8Async_ptsz(dstDevice: DevicePtr, uc: u8, N: usize, hStream: Handle) { set_later(&Set::flat(dstDevice, u32::from(uc), 1, N), &device::stream(hStream, true)?) }
+    429 fn cuMemsetD16Async_ptsz(dstDevice: DevicePtr, us: u16, N: usize, hStream: Handle) { set_later(&Set::flat(dstDevice, u32::from(us), 2, N), &device::stream(hStream, true)?) }
+    430 fn cuMemsetD32Async_ptsz(dstDevice: DevicePtr, ui: u32, N: usize, hStream: Handle) { set_later(&Set::flat(dstDevice, ui, 4, N), &device::stream(hStream, true)?) }
+    431 fn cuMemsetD2D8Async_ptsz(dstDevice: DevicePtr, dstPitch: usize, uc: u8, Width: usize, Height: usize, hStream: Handle) { set_later(&Set::rows(dstDevice, dstPitch, u32::from(uc), 1, Width, Height), &device::stream(hStream, true)?) }
+    432 fn cuMemsetD2D16Async_ptsz(dstDevice: DevicePtr, dstPitch: usize, us: u16, Width: usize, Height: usize, hStream: Handle) { set_later(&Set::rows(dstDevice, dstPitch, u32::from(us), 2, Width, Height), &device::stream(hStream, true)?) }
+    433 fn cuMemsetD2D32Async_ptsz(dstDevice: DevicePtr, dstPitch: usize, ui: u32, Width: usize, Height: usize, hStream: Handle) { set_later(&Set::rows(dstDevice, dstPitch, ui, 4, Width, Height), &device::stream(hStream, true)?) }
 
     124 fn cuStreamCreate(phStream: *mut Handle, Flags: c_uint) { put(phStream, device::create_stream(Flags, 0)?) }
     367 fn cuStreamCreateWithPriority(phStream: *mut Handle, flags: c_uint, priority: c_int) {
@@ -589,7 +605,7 @@ unsafe fn elapsed(milliseconds: *mut f32, start: Handle, end: Handle) -> Status 
 }
 
 fn direction(to: usize, from: usize) -> Direction {
-    let on_device = |address| MEMORY.kind(address) == memory_kind::DEVICE;
+    let on_device = |address| [memory_kind::DEVICE, memory_kind::MANAGED].contains(&MEMORY.kind(address));
     match (on_device(to), on_device(from)) {
         (true, true) => Direction::DeviceToDevice,
         (true, false) => Direction::HostToDevice,
@@ -635,19 +651,32 @@ fn copy_later(to: usize, from: usize, bytes: usize, direction: Direction, stream
     Ok(())
 }
 
-fn set(to: usize, value: u32, width: usize, count: usize, is_async: bool) -> Result<Operation, i32> {
-    MEMORY.check(to, count.checked_mul(width).ok_or(error::INVALID_VALUE)?)?;
-    Ok(Operation::Set(Set { to, value, width, count, is_async }))
+/// Checks that the memory is there, and that rows do not overlap.
+fn checked(set: &Set, is_async: bool) -> Result<Operation, i32> {
+    let row = set.count.checked_mul(set.width).ok_or(error::INVALID_VALUE)?;
+    let before_the_last = set.rows.saturating_sub(1).checked_mul(set.pitch).ok_or(error::INVALID_VALUE)?;
+    if set.rows > 1 && set.pitch < row {
+        return Err(error::INVALID_VALUE);
+    }
+    MEMORY.check_writable(set.to, before_the_last.checked_add(row).ok_or(error::INVALID_VALUE)?)?;
+    Ok(Operation::Set(Set { is_async, ..set.clone() }))
 }
 
-fn set_now(to: usize, value: u32, width: usize, count: usize, per_thread: bool) -> Status {
-    let stream = device::stream(0, per_thread)?;
-    operation::submit(&stream, set(to, value, width, count, false)?, callback::correlation());
-    Ok(())
+fn set_now(set: &Set, per_thread: bool) -> Status {
+    set_in(set, false, &device::stream(0, per_thread)?)
 }
 
-fn set_later(to: usize, value: u32, width: usize, count: usize, stream: &Arc<Stream>) -> Status {
-    operation::submit(stream, set(to, value, width, count, true)?, callback::correlation());
+fn set_later(set: &Set, stream: &Arc<Stream>) -> Status {
+    set_in(set, true, stream)
+}
+
+fn set_in(set: &Set, is_async: bool, stream: &Arc<Stream>) -> Status {
+    let mut set = checked(set, is_async)?;
+    // CUPTI's records of a graph's sets have what the last one outside of graphs had.
+    if let (None, Operation::Set(set)) = (stream.capture(), &mut set) {
+        set.remember();
+    }
+    operation::submit(stream, set, callback::correlation());
     Ok(())
 }
 

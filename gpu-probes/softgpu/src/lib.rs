@@ -60,7 +60,7 @@ mod operation;
 pub mod runtime;
 mod stream;
 
-pub use abi::{CuLaunchConfig, CudaLaunchConfig, Dim3, SoftLaunch};
+pub use abi::{CuLaunchConfig, CudaLaunchConfig, Dim3, Extent, PitchedPtr, SoftLaunch};
 pub use install::{InstallError, Installed, LIBRARY_NAMES, built_library, install, install_from};
 pub use kernel::{KernelFunction, softgpu_register_kernel, softgpu_register_kernel_params};
 

@@ -1,10 +1,10 @@
 //! Work for a stream: run now, or kept in a graph and run at each launch of it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::abi::{GraphTrace2, Memcpy6, Memset4, kind, memory_kind};
+use crate::abi::{GraphTrace2, Memcpy6, Memset4, kind};
 use crate::activity::{self, Ticket};
-use crate::device;
+use crate::device::{self, MEMORY};
 use crate::graph::Exec;
 use crate::kernel::Launch;
 use crate::stream::{Mark, Stream};
@@ -46,15 +46,23 @@ pub(crate) enum Direction {
     HostToHost = 9,
 }
 
-/// Memory filled with a pattern of `width` bytes.
+/// Rows of memory filled with a pattern of `width` bytes.
 #[derive(Clone)]
 pub(crate) struct Set {
     pub(crate) to: usize,
     pub(crate) value: u32,
     pub(crate) width: usize,
+    /// Patterns in a row.
     pub(crate) count: usize,
+    pub(crate) rows: usize,
+    /// Bytes from a row's beginning to the next one's.
+    pub(crate) pitch: usize,
     pub(crate) is_async: bool,
 }
+
+/// What CUPTI knows of the last set outside of graphs, and says of all sets inside: value, kind of
+/// memory, flags.
+static LAST_SET: Mutex<(u32, u16, u16)> = Mutex::new((0, 0, 0));
 
 /// Which graph an operation runs for; zeros outside of graphs.
 #[derive(Clone, Copy, Default)]
@@ -177,26 +185,52 @@ impl Copy {
 }
 
 impl Set {
+    /// Consecutive memory.
+    pub(crate) fn flat(to: usize, value: u32, width: usize, count: usize) -> Self {
+        Self::rows(to, 0, value, width, count, 1)
+    }
+
+    /// `rows` rows, each `pitch` bytes behind the one before.
+    pub(crate) fn rows(to: usize, pitch: usize, value: u32, width: usize, count: usize, rows: usize) -> Self {
+        Self { to, value, width, count, rows, pitch, is_async: false }
+    }
+
     fn run(&self) {
         let pattern = &self.value.to_ne_bytes()[..self.width];
-        // SAFETY: the call checked that `count * width` bytes belong to one allocation.
-        let memory = unsafe { std::slice::from_raw_parts_mut(self.to as *mut u8, self.count * self.width) };
-        memory.chunks_exact_mut(self.width).for_each(|chunk| chunk.copy_from_slice(pattern));
+        for row in 0..self.rows {
+            let at = (self.to + row * self.pitch) as *mut u8;
+            // SAFETY: the call checked that all rows belong to one allocation.
+            let memory = unsafe { std::slice::from_raw_parts_mut(at, self.count * self.width) };
+            memory.chunks_exact_mut(self.width).for_each(|chunk| chunk.copy_from_slice(pattern));
+        }
+    }
+
+    /// What CUPTI's record says of it outside of graphs.
+    fn said(&self) -> (u32, u16, u16) {
+        (self.value, u16::from(MEMORY.kind(self.to)), u16::from(self.is_async))
+    }
+
+    /// It is the last one outside of graphs.
+    pub(crate) fn remember(&self) {
+        *LAST_SET.lock().unwrap_or_else(PoisonError::into_inner) = self.said();
     }
 
     fn record(&self, stream: &Stream, correlation_id: u32, place: Place) -> Memset4 {
+        let in_graph = place.graph != 0;
+        let (value, memory_kind, flags) =
+            if in_graph { *LAST_SET.lock().unwrap_or_else(PoisonError::into_inner) } else { self.said() };
         Memset4 {
             kind: kind::MEMSET,
-            value: self.value,
-            bytes: (self.count * self.width) as u64,
+            value,
+            bytes: (self.count * self.width * self.rows) as u64,
             start: 0,
             end: 0,
             device_id: 0,
             context_id: stream.context,
             stream_id: stream.id,
             correlation_id,
-            flags: u16::from(self.is_async),
-            memory_kind: u16::from(memory_kind::DEVICE),
+            flags,
+            memory_kind,
             pad: 0,
             reserved0: std::ptr::null(),
             graph_node_id: place.node,
@@ -210,7 +244,7 @@ impl Set {
 
 /// One record for a whole graph launch: begun by its first task, finished by its last.
 struct GraphTrace {
-    ticket: Arc<std::sync::Mutex<(Option<Ticket>, u64)>>,
+    ticket: Arc<Mutex<(Option<Ticket>, u64)>>,
 }
 
 impl GraphTrace {
@@ -228,7 +262,7 @@ impl GraphTrace {
             end_device_id: 0,
             end_context_id: stream.context,
         };
-        Self { ticket: Arc::new(std::sync::Mutex::new((activity::begin(&record), 0))) }
+        Self { ticket: Arc::new(Mutex::new((activity::begin(&record), 0))) }
     }
 
     fn first(&mut self) -> impl FnOnce() + Send + 'static {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::sync::{Mutex, PoisonError};
 
-use crate::abi::{CuLaunchConfig, CudaLaunchConfig, Dim3, Handle, Status, error};
+use crate::abi::{CuLaunchConfig, CudaLaunchConfig, Dim3, Extent, Handle, PitchedPtr, Status, error};
 use crate::callback::{RUNTIME, calls, text};
 use crate::device::{self, MEMORY};
 use crate::driver;
@@ -100,8 +100,29 @@ calls! { RUNTIME, TABLE;
     41 fn cudaMemcpyAsync(dst: usize, src: usize, count: usize, kind: c_int, stream: Handle) { start()?; copy_async(dst, src, count, kind, stream, false) }
     225 fn cudaMemcpyAsync_ptsz(dst: usize, src: usize, count: usize, kind: c_int, stream: Handle) { start()?; copy_async(dst, src, count, kind, stream, true) }
     49 fn cudaMemset(devPtr: usize, value: c_int, count: usize) { start()?; done(driver::cuMemsetD8_v2(devPtr, value as u8, count)) }
+    233 fn cudaMemset_ptds(devPtr: usize, value: c_int, count: usize) { start()?; done(driver::cuMemsetD8_v2_ptds(devPtr, value as u8, count)) }
     51 fn cudaMemsetAsync(devPtr: usize, value: c_int, count: usize, stream: Handle) { start()?; done(driver::cuMemsetD8Async(devPtr, value as u8, count, stream)) }
     235 fn cudaMemsetAsync_ptsz(devPtr: usize, value: c_int, count: usize, stream: Handle) { start()?; done(driver::cuMemsetD8Async_ptsz(devPtr, value as u8, count, stream)) }
+    50 fn cudaMemset2D(devPtr: usize, pitch: usize, value: c_int, width: usize, height: usize) { start()?; done(driver::cuMemsetD2D8_v2(devPtr, pitch, value as u8, width, height)) }
+    234 fn cudaMemset2D_ptds(devPtr: usize, pitch: usize, value: c_int, width: usize, height: usize) { start()?; done(driver::cuMemsetD2D8_v2_ptds(devPtr, pitch, value as u8, width, height)) }
+    52 fn cudaMemset2DAsync(devPtr: usize, pitch: usize, value: c_int, width: usize, height: usize, stream: Handle) { start()?; done(driver::cuMemsetD2D8Async(devPtr, pitch, value as u8, width, height, stream)) }
+    236 fn cudaMemset2DAsync_ptsz(devPtr: usize, pitch: usize, value: c_int, width: usize, height: usize, stream: Handle) { start()?; done(driver::cuMemsetD2D8Async_ptsz(devPtr, pitch, value as u8, width, height, stream)) }
+    142 fn cudaMemset3D(pitchedDevPtr: PitchedPtr, value: c_int, extent: Extent) {
+        start()?;
+        slices(&pitchedDevPtr, &extent, |at, rows| done(driver::cuMemsetD2D8_v2(at, pitchedDevPtr.pitch, value as u8, extent.width, rows)))
+    }
+    243 fn cudaMemset3D_ptds(pitchedDevPtr: PitchedPtr, value: c_int, extent: Extent) {
+        start()?;
+        slices(&pitchedDevPtr, &extent, |at, rows| done(driver::cuMemsetD2D8_v2_ptds(at, pitchedDevPtr.pitch, value as u8, extent.width, rows)))
+    }
+    143 fn cudaMemset3DAsync(pitchedDevPtr: PitchedPtr, value: c_int, extent: Extent, stream: Handle) {
+        start()?;
+        slices(&pitchedDevPtr, &extent, |at, rows| done(driver::cuMemsetD2D8Async(at, pitchedDevPtr.pitch, value as u8, extent.width, rows, stream)))
+    }
+    244 fn cudaMemset3DAsync_ptsz(pitchedDevPtr: PitchedPtr, value: c_int, extent: Extent, stream: Handle) {
+        start()?;
+        slices(&pitchedDevPtr, &extent, |at, rows| done(driver::cuMemsetD2D8Async_ptsz(at, pitchedDevPtr.pitch, value as u8, extent.width, rows, stream)))
+    }
     53 fn cudaGetSymbolAddress(devPtr: *mut usize, symbol: usize) { start()?; put(devPtr, variable(symbol)?.address) }
     54 fn cudaGetSymbolSize(size: *mut usize, symbol: usize) { start()?; put(size, variable(symbol)?.size) }
     39 fn cudaMemcpyToSymbol(symbol: usize, src: usize, count: usize, offset: usize, kind: c_int) {
@@ -325,6 +346,15 @@ pub unsafe extern "C" fn __cudaPopCallConfiguration(
 }
 
 /// A call's result, kept as the thread's last error where it is one.
+/// Calls `each` with the address and the number of rows of each block of rows: one block where the
+/// slices follow each other, as a real driver has it.
+fn slices(memory: &PitchedPtr, extent: &Extent, mut each: impl FnMut(usize, usize) -> Status) -> Status {
+    if extent.height == memory.ysize {
+        return each(memory.ptr, extent.height * extent.depth);
+    }
+    (0..extent.depth).try_for_each(|slice| each(memory.ptr + slice * memory.pitch * memory.ysize, extent.height))
+}
+
 fn done(result: c_int) -> Status {
     match result {
         0 => Ok(()),

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use xputrace_softgpu::{SoftLaunch, cupti::*, driver::*, runtime::*, softgpu_register_kernel};
+use xputrace_softgpu::{Extent, PitchedPtr, SoftLaunch, cupti::*, driver::*, runtime::*, softgpu_register_kernel};
 
 const LAYOUTS: &str = include_str!("../../layouts/cupti-13.0/layouts.txt");
 const PTX: &CStr = c".version 7.0\n.target sm_52\n.visible .entry add(.param .u64 p, .param .u32 by) { ret; }\n\
@@ -521,6 +521,67 @@ fn copies_sets_waits_and_calls_are_recorded() {
     assert_eq!((copy[4], copy[5], copy[6], word(copy, 8), word(copy, 44)), (1, 1, 3, 12, id_of(2)));
     assert_eq!((word(wait, 4), word(wait, 24)), (3, id_of(3)), "a stream was waited for");
     assert_eq!((word(set, 40), word(copy, 40)), (word(wait, 32), word(wait, 32)), "one stream");
+}
+
+/// The calls of the dump program's `sets`, in its order: the records say what a real GPU's said.
+#[test]
+fn every_memset_is_recorded_as_a_real_gpu_does() {
+    let program = turn();
+    let own = stream();
+    record_kernels();
+    let nop = || assert_eq!(launch(program.function(c"wait"), own, &mut []), 0);
+    // SAFETY: the functions are CUDA's and CUPTI's, the pointers are valid.
+    unsafe {
+        assert_eq!(cuptiActivityEnable(2), 0);
+        let (mut p, mut managed, mut pinned) = (0, 0, 0);
+        assert_eq!(cudaMalloc(&mut p, 1 << 20), 0);
+        assert_eq!(cudaMemset(p, 7, 4096), 0);
+        assert_eq!(cudaMemsetAsync(p, 1, 8192, own), 0);
+        assert_eq!(cudaMemset2D(p, 512, 3, 128, 4), 0);
+        assert_eq!(cudaMemset2DAsync(p, 512, 3, 128, 4, own), 0);
+        let pitched = PitchedPtr { ptr: p, pitch: 256, xsize: 256, ysize: 4 };
+        assert_eq!(cudaMemset3D(pitched, 5, Extent { width: 64, height: 4, depth: 2 }), 0);
+        assert_eq!(cuMemsetD8_v2(p, 9, 1000), 0);
+        assert_eq!(cuMemsetD16Async(p, 0x1234, 500, own), 0);
+        assert_eq!(cuMemsetD32Async(p, 0x1234_5678, 250, own), 0);
+        assert_eq!(cuMemsetD2D32_v2(p, 1024, 0xabcd_ef01, 16, 4), 0);
+        assert_eq!(cuMemAllocManaged(&mut managed, 4096, 1), 0);
+        assert_eq!(cudaMemset(managed, 0, 4096), 0);
+        assert_eq!(cudaMallocHost(&mut pinned, 4096), 0);
+        assert_eq!(cudaMemset(pinned, 2, 4096), 0);
+        assert_eq!(cuStreamBeginCapture_v2(own, 0), 0);
+        assert_eq!(cudaMemsetAsync(p, 4, 2048, own), 0);
+        nop();
+        assert_eq!(cudaMemsetAsync(p, 6, 1024, own), 0);
+        let (mut graph, mut exec) = (0, 0);
+        assert_eq!(cuStreamEndCapture(own, &mut graph), 0);
+        assert_eq!(cuGraphInstantiateWithFlags(&mut exec, graph, 0), 0);
+        assert_eq!((cuGraphLaunch(exec, own), cuGraphLaunch(exec, own)), (0, 0));
+        assert_eq!(cudaStreamSynchronize(own), 0);
+        assert_eq!(cuCtxSynchronize(), 0);
+        // The rows alone were set, and all of them.
+        let memory = std::slice::from_raw_parts(p as *const u8, 8192);
+        assert_eq!((memory[1023], memory[1024], memory[2047], memory[2048]), (6, 4, 4, 1));
+    }
+    flush(0);
+    let records = RECORDS.lock().unwrap();
+    let sets = records.iter().filter(|it| word(it, 0) == 2);
+    let half = |record: &[u8], at: usize| word(record, at) & 0xffff;
+    let ours: Vec<_> = sets
+        .map(|it| [word(it, 8), word(it, 4), half(it, 50), half(it, 48), u32::from(word(it, 72) != 0), word(it, 64)])
+        .collect();
+    let real: Vec<_> = include_str!("../../layouts/cupti-13.0/activity-1.txt")
+        .lines()
+        .filter(|it| it.contains(" kind 2 "))
+        .map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let of = |name: &str| words[words.iter().position(|it| *it == name).unwrap() + 1].parse::<u64>().unwrap();
+            let in_graph = u64::from(of("graph") != 0);
+            [of("bytes"), of("value"), of("memory"), of("flags"), in_graph, of("node") & 0xffff_ffff]
+                .map(|it| it as u32)
+        })
+        .collect();
+    assert_eq!(ours, real);
 }
 
 fn word(record: &[u8], at: usize) -> u32 {
