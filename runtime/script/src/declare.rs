@@ -12,7 +12,7 @@ use crate::{arguments, lexer, units};
 use rhai::{Dynamic, Engine, FnPtr, ImmutableString, Map, NativeCallContext};
 use std::any::TypeId;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
-use xputrace_model::plan::{ProbeScope, Target};
+use xputrace_model::plan::{Call as LaunchCall, Calls, ProbeScope, Target};
 use xputrace_model::schema::{Activity, Event, NOT_YET};
 
 /// Most arguments that any declaring function is registered for; beyond it Rhai answers.
@@ -25,8 +25,8 @@ const MOST_STACKS: i64 = 1 << 20;
 /// Shortest interval, in nanoseconds.
 const SHORTEST_INTERVAL: i64 = 1_000_000;
 
-const EVENTS: &[Event] = &[
-    Event::KERNEL,
+/// Events that are declared by their name alone, beside the table of GPU activities.
+const OTHER_EVENTS: &[Event] = &[
     Event::Launch,
     Event::Uprobe,
     Event::Uretprobe,
@@ -39,11 +39,11 @@ const EVENTS: &[Event] = &[
 
 /// Names of all functions registered here.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    EVENTS.iter().map(|it| it.name()).chain(NOT_YET.iter().copied()).chain(["map", "stacks", "arg", "interpret"])
+    events().map(Event::name).chain(NOT_YET.iter().copied()).chain(["map", "stacks", "arg", "interpret"])
 }
 
 pub(crate) fn register(engine: &mut Engine, session: &Shared) {
-    for event in EVENTS.iter().copied() {
+    for event in events() {
         each_arity(engine, session, event.name(), move |call| Dynamic::from(declare(call, event)));
     }
     for name in NOT_YET {
@@ -61,8 +61,12 @@ pub(crate) fn register(engine: &mut Engine, session: &Shared) {
 }
 
 fn event_names() -> String {
-    let names: Vec<&str> = EVENTS.iter().map(|it| it.name()).collect();
-    names.join(", ")
+    events().map(Event::name).collect::<Vec<_>>().join(", ")
+}
+
+/// Every event of this version.
+fn events() -> impl Iterator<Item = Event> {
+    Activity::ALL.iter().map(|it| Event::Activity(*it)).chain(OTHER_EVENTS.iter().copied())
 }
 
 /// A declared probe, as scripts hold it; with several targets its name is the first one's.
@@ -175,7 +179,7 @@ fn declare(call: &Call, event: Event) -> ProbeRef {
     for (target, name) in targets {
         session.handlers.push(Handler {
             event,
-            target,
+            target: if event == Event::Launch { Target::Calls(options.calls()) } else { target },
             name,
             options: options.clone(),
             parameter: body.parameters.first().cloned().unwrap_or_default(),
@@ -314,7 +318,7 @@ fn target(call: &Call, event: Event, pattern: &str) -> Option<(Target, String)> 
             return None;
         }
     };
-    if let Some(event) = EVENTS.iter().find(|it| it.name() == first) {
+    if let Some(event) = events().find(|it| it.name() == first) {
         let message = format!("`{pattern}` repeats the kind of probe");
         call.error("pattern", message).help(format!("write `{}(\"{second}\", …)`", event.name())).report(call);
         return None;
@@ -375,7 +379,8 @@ fn take_options(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opti
     let Some(at) = arguments.iter().position(|it| it.is_map()) else { return Some(Options::default()) };
     let map = arguments.remove(at).cast::<Map>();
     let allowed: &[&str] = match event {
-        Event::Activity(_) | Event::Launch => &["every"],
+        Event::Activity(_) => &["every"],
+        Event::Launch => &["every", "kinds"],
         Event::Begin | Event::End | Event::Interval => &[],
         _ => &["scope", "every"],
     };
@@ -414,6 +419,13 @@ fn option(
             }
             _ => wrong("`every` takes a positive integer".to_owned(), "`every: 100` is one in a hundred".to_owned()),
         },
+        "kinds" => match kinds(value) {
+            Ok(calls) => {
+                options.kinds = Some(calls);
+                Some(())
+            }
+            Err(help) => wrong("`kinds` takes a list of what a call submits".to_owned(), help),
+        },
         _ => {
             let named = text_of(value).and_then(|it| ProbeScope::NAMES.into_iter().find(|(name, _)| *name == it));
             let Some((_, scope)) = named else {
@@ -424,6 +436,26 @@ fn option(
             Some(())
         }
     }
+}
+
+/// The calls of `kinds: ["kernel", "memset"]`; what to write instead where it is no such list.
+fn kinds(value: &Dynamic) -> Result<Calls, String> {
+    let all = || LaunchCall::ALL.iter().map(|it| it.name());
+    let known = || all().map(|it| format!("\"{it}\"")).collect::<Vec<_>>().join(", ");
+    let names = value.clone().into_typed_array::<ImmutableString>();
+    let names = names
+        .ok()
+        .filter(|it| !it.is_empty())
+        .ok_or_else(|| format!("write `kinds: [\"memset\"]`; there are {}", known()))?;
+    names.iter().try_fold(Calls::NONE, |calls, name| {
+        match LaunchCall::ALL.iter().find(|it| it.name() == name.as_str()) {
+            Some(call) => Ok(calls.with(Calls::of(&[*call]))),
+            None => Err(match nearest(name, all()) {
+                Some(near) => format!("there is no \"{name}\": did you mean \"{near}\"?"),
+                None => format!("there is no \"{name}\", but {}", known()),
+            }),
+        }
+    })
 }
 
 /// `map(#{name: "calls", size: 1000, evict: true})`.

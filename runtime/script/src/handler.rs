@@ -3,7 +3,7 @@
 use rhai::{Position, Stmt};
 use std::ops::Range;
 use xputrace_model::diagnostic::{FileId, Label, Site, Sources};
-use xputrace_model::plan::{ProbeScope, Target};
+use xputrace_model::plan::{Calls, ProbeScope, Target};
 use xputrace_model::schema::Event;
 
 /// A handler as the script declared it.
@@ -36,11 +36,18 @@ pub struct Options {
     pub scope: Option<ProbeScope>,
     /// `every: n`: only each n-th event.
     pub every: Option<u64>,
+    /// `kinds: […]`: the calls that a `launch` handler is for, where the script says which.
+    pub kinds: Option<Calls>,
 }
 
 impl Options {
     pub fn scope(&self) -> ProbeScope {
         self.scope.unwrap_or_default()
+    }
+
+    /// The calls that a `launch` handler is for.
+    pub fn calls(&self) -> Calls {
+        self.kinds.unwrap_or(Calls::LAUNCHES)
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 use xputrace_model::catalog::MiniCatalog;
 use xputrace_model::diagnostic::{Severity, SourceFile};
-use xputrace_model::schema::{self, Event, Field, FieldType, From, NOT_YET, Unit};
+use xputrace_model::schema::{self, Activity, Field, FieldType, From, NOT_YET, Unit};
 use xputrace_script::{BundledLoader, compile, load};
 
 fn reference() -> std::path::PathBuf {
@@ -33,8 +33,8 @@ fn the_examples_compile() {
 #[test]
 fn the_tables_are_the_schema() {
     let text = std::fs::read_to_string(reference()).expect("the reference is in the repository");
-    let tables = [
-        ("kernel", fields(Event::KERNEL.fields())),
+    let activities = Activity::ALL.iter().map(|it| (it.name(), fields(it.fields())));
+    let others = [
         ("launch", fields(schema::LAUNCH)),
         ("cpu", fields(schema::CPU)),
         ("uprobe", fields(beyond_cpu(schema::UPROBE))),
@@ -42,7 +42,7 @@ fn the_tables_are_the_schema() {
         ("not-yet", format!("`{}`\n", NOT_YET.join("` `"))),
     ];
     let mut written = text.clone();
-    for (name, table) in tables {
+    for (name, table) in activities.chain(others) {
         let (start, end) = (format!("<!-- fields: {name} -->\n"), "<!-- end -->");
         let from =
             written.find(&start).unwrap_or_else(|| panic!("the reference has no place for {name}")) + start.len();

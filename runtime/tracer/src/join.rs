@@ -4,6 +4,7 @@
 //! the table's size and is found without hashing; collisions go to a map beside it. A launch of one
 //! kernel is consumed by it; a graph's stays for the rest of the graph.
 
+use crate::pipeline::queue::push_thriftily;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use xputrace_wire::record::Launch;
@@ -59,7 +60,7 @@ impl Pending {
                 index
             }
             None => {
-                self.slab.push(*launch);
+                push_thriftily(&mut self.slab, *launch);
                 self.waiting_since.push(launch.start.min(NOT_WAITING - 1));
                 self.slab.len() as u32 - 1
             }

@@ -4,16 +4,14 @@ mod common;
 
 use common::*;
 use proptest::prelude::*;
-use xputrace_model::context::word;
-use xputrace_model::loss::Balance;
-use xputrace_model::loss::Loss;
-use xputrace_model::plan::Place;
-use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand};
+use xputrace_model::context::{GpuContext, word};
+use xputrace_model::loss::{Balance, Loss};
+use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Place, Plan, Target};
 use xputrace_model::schema::Event;
 use xputrace_model::table::{Cell, Key, TableId, Value};
 use xputrace_tracer::{CollectorTotals, Limits, Made, Pipeline, ProcessIndex, ProcessInfo};
 use xputrace_wire::events::Realtime;
-use xputrace_wire::record::{self, Clock, Kernel, Launch, kind};
+use xputrace_wire::record::{self, Clock, Kernel, Launch, Memset, kind};
 
 const P: ProcessIndex = ProcessIndex(0);
 
@@ -470,6 +468,130 @@ fn kernels_alone_are_handled_in_order_whatever_the_flushes_say() {
     assert_eq!((n_first, sink.events.len()), (2048, 4106));
     assert!(sink.ends().is_sorted());
     assert_eq!(pipeline.losses().of(Loss::OutOfOrder), 0);
+}
+
+/// Interpreted handlers of kernels, memsets and, of the calls, memsets'; all with their launches.
+fn memset_plan(demand: Demand) -> Plan {
+    let mut plan = kernel_plan();
+    let mut calls = probe(Event::Launch, Place::Interpreter, None);
+    calls.target = Target::Calls(Calls::of(&[Call::Memset]));
+    let interpreted = |it| probe(Event::Activity(it), Place::Interpreter, None);
+    plan.probes = vec![interpreted(Activity::Kernel), interpreted(Activity::Memset), calls];
+    plan.demand = demand;
+    plan
+}
+
+fn everything() -> Demand {
+    Demand { calls: Calls::ALL, activities: Activities::ALL, ..Demand::default() }
+}
+
+#[test]
+fn memsets_are_joined_with_their_call_and_with_their_graph() {
+    let (mut pipeline, mut sink) = (pipeline(memset_plan(everything())), Recorder::default());
+    let graph = Launch { symbol: 0, launch_kind: Launch::GRAPH, ..launch(2, 200) };
+    let calls = Ring::default().names().launch(memset_call(1, 100)).launch(graph).launch(launch(3, 300));
+    let in_graph = Memset { graph: 5, graph_node: 9, known: 0, ..memset(2, 220, 230) };
+    let activities = Ring::default()
+        .clock(1)
+        .memset(memset(1, 150, 160))
+        .kernel(Kernel { graph: 5, ..kernel(2, 205, 215) })
+        .memset(in_graph)
+        .kernel(kernel(3, 310, 320))
+        .flush(1_000);
+    feed(&mut pipeline, &mut sink, &[calls, activities]);
+    end(&mut pipeline, &mut sink);
+
+    let account = pipeline.account();
+    let joined = Balance { made: 1, joined: 1, ..Balance::default() };
+    assert!(Call::ALL.iter().all(|it| *account.call(*it) == joined), "{account:?}");
+    assert_eq!((account.activity(Activity::Memset).records, account.activity(Activity::Memset).nanos), (2, 20));
+    // The call, then what the GPU did in order of its end.
+    assert_eq!(sink.ends(), [0, 160, 215, 230, 320]);
+    let text = |it: &GpuContext, at: usize| pipeline.names().get(it[at]).map(|it| it.to_string());
+    let [call, alone, _, in_graph, _] = &sink.events[..] else { panic!("{}", sink.events.len()) };
+    assert_eq!(text(call, word::LAUNCH_KIND).as_deref(), Some("memset"));
+    assert_eq!(text(alone, word::LAUNCH_KIND).as_deref(), Some("memset"));
+    assert_eq!(text(alone, word::memset::MEMORY_KIND).as_deref(), Some("device"));
+    assert_eq!((alone[word::memset::BYTES], alone[word::memset::VALUE], alone[word::memset::KNOWN]), (64, 7, 1));
+    assert_eq!((alone[word::TID], alone[word::LAUNCH_START]), (7, 100));
+    assert_eq!(text(in_graph, word::LAUNCH_KIND).as_deref(), Some("graph"));
+    assert_eq!((in_graph[word::GRAPH], in_graph[word::GRAPH_NODE], in_graph[word::memset::KNOWN]), (5, 9, 0));
+    assert!(pipeline.losses().is_empty());
+}
+
+/// Failed, captured, lost and without a record: each kind of calls has an account of its own.
+#[test]
+fn memset_calls_have_an_account_of_their_own() {
+    let (mut pipeline, mut sink) = (pipeline(memset_plan(everything())), Recorder::default());
+    let calls = Ring::default()
+        .names()
+        .launch(memset_call(1, 100))
+        .launch(Launch { result: 1, ..memset_call(2, 200) })
+        .launch(Launch { flags: Launch::CAPTURED, ..memset_call(3, 300) })
+        .launch(memset_call(4, 400))
+        .launch(launch(5, 500));
+    let activities = Ring::default().clock(1).memset(memset(1, 150, 160)).kernel(kernel(5, 510, 520)).flush(1_000);
+    feed(&mut pipeline, &mut sink, &[calls, activities]);
+    let totals = CollectorTotals::default()
+        .with_call(Call::Memset, Made { made: 5, failed: 1, captured: 1 })
+        .with_call(Call::Kernel, made(1))
+        .with_activity(Activity::Memset, 2, 30)
+        .with_activity(Activity::Kernel, 1, 10);
+    pipeline.end_process(P, totals, &mut sink);
+    let memsets = *pipeline.account().call(Call::Memset);
+    assert_eq!(memsets, Balance { made: 4, joined: 1, failed: 1, lost: 2, captured: 1 });
+    assert_eq!(memsets.made, memsets.sum());
+    assert_eq!(*pipeline.account().call(Call::Kernel), Balance { made: 1, joined: 1, ..Balance::default() });
+    assert_eq!((pipeline.losses().of(Loss::LostAtExit), pipeline.losses().of(Loss::Unreconciled)), (1, 1));
+}
+
+/// Without kernel records nothing tells whether a graph ran, or had a memset: it is neither
+/// waited for nor lost.
+#[test]
+fn a_graph_without_memsets_does_not_withhold_those_outside() {
+    let demand = Demand {
+        calls: Activity::Memset.causes(),
+        activities: Activities::of(&[Activity::Memset]),
+        ..Demand::default()
+    };
+    let (mut pipeline, mut sink) = (pipeline(memset_plan(demand)), Recorder::default());
+    let graph = |id, start| Launch { symbol: 0, launch_kind: Launch::GRAPH, ..launch(id, start) };
+    let calls = Ring::default().names().launch(graph(1, 100)).launch(graph(2, 200)).launch(memset_call(3, 300));
+    let activities =
+        Ring::default().clock_of_buffer(1, 500).memset(memset(2, 220, 230)).memset(memset(3, 310, 320)).flush(1_000);
+    feed(&mut pipeline, &mut sink, &[calls, activities]);
+    feed(&mut pipeline, &mut sink, &[Ring::default().flush(2_000)]);
+    let memsets: Vec<u64> = sink.ends().into_iter().filter(|it| *it != 0).collect();
+    assert_eq!(memsets, [230, 320], "handled while the process runs");
+    assert!(sink.events.iter().all(|it| it[word::JOINED] == 1));
+    end(&mut pipeline, &mut sink);
+    assert_eq!(*pipeline.account().call(Call::Memset), Balance { made: 1, joined: 1, ..Balance::default() });
+    assert!(pipeline.losses().is_empty() && pipeline.account().call(Call::Graph).lost == 0);
+}
+
+/// Memsets that nothing joins are no orphans, and what was not asked for is left out.
+#[test]
+fn memsets_alone_need_no_calls() {
+    let demand = Demand { activities: Activities::of(&[Activity::Memset]), ..Demand::default() };
+    let (mut pipeline, mut sink) = (pipeline(memset_plan(demand)), Recorder::default());
+    let calls = Ring::default().names().launch(memset_call(1, 100)).launch(launch(2, 200));
+    let activities =
+        Ring::default().clock_of_buffer(1, 500).memset(memset(1, 110, 120)).kernel(kernel(2, 210, 220)).flush(1_000);
+    feed(&mut pipeline, &mut sink, &[calls, activities]);
+    assert_eq!(sink.ends(), [120]);
+    assert_eq!(sink.events[0][word::TID], 100, "the process, where the thread is not known");
+    end(&mut pipeline, &mut sink);
+    assert!(pipeline.losses().is_empty());
+    assert_eq!(pipeline.account().balance(Calls::ALL), Balance::default());
+}
+
+#[test]
+fn a_launch_of_an_unknown_kind_is_no_launch() {
+    let (mut pipeline, mut sink) = (pipeline(memset_plan(everything())), Recorder::default());
+    feed(&mut pipeline, &mut sink, &[Ring::default().names().launch(Launch { launch_kind: 99, ..launch(1, 1) })]);
+    end(&mut pipeline, &mut sink);
+    assert_eq!(pipeline.account().balance(Calls::ALL), Balance::default());
+    assert_eq!(pipeline.losses().of(Loss::Malformed), 1);
 }
 
 proptest! {

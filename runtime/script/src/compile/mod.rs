@@ -74,10 +74,10 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog) -> (Plan, Vec<Diagno
 
     let fit = !has_errors(&diagnostics);
     let mut build = Build::new(staged, catalog, &shapes);
+    build.plan.demand = placement::demand(&units);
     units.iter().for_each(|it| build.handler(it, fit));
     let (mut plan, from_build) = build.finish();
     diagnostics.extend(from_build);
-    plan.demand = placement::demand(&units);
     plan.shown_by_end = interpreted::shown_by_end(&units, &shapes);
     placement::explain(&units, &mut plan);
     (plan, diagnostics)

@@ -7,7 +7,7 @@ use rustc_hash::FxHashSet;
 use std::sync::Arc;
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
-use xputrace_model::plan::{Activities, Activity, Calls, Demand, Place, Plan, ProbeScope};
+use xputrace_model::plan::{Activities, Activity, Demand, Place, Plan, ProbeScope};
 use xputrace_model::schema::Event;
 use xputrace_model::table::{Storage, TableDef};
 
@@ -110,7 +110,7 @@ pub(super) fn warn_of_late_reads(staged: &Staged, units: &[Unit]) -> Vec<Diagnos
         .map(|it| {
             Diagnostic::warning(
                 "late-read",
-                format!("`{}` is read when the kernel's record arrives, long after its launch", it.map),
+                format!("`{}` is read when the record of what the GPU did arrives, long after its launch", it.map),
                 staged.label(it.file, it.at),
             )
             .help(format!("to read it as of the launch: `launch(|l| l.tag = {}[…])`, and `k.launch.tag` here", it.map))
@@ -132,7 +132,7 @@ pub(super) fn demand(units: &[Unit]) -> Demand {
                 }
             }
             Event::Launch => {
-                demand.calls = demand.calls.with(Calls::LAUNCHES);
+                demand.calls = demand.calls.with(unit.handler.options.calls());
                 demand.launch_marker |= unit.place == Place::Linux;
                 // The tracer puts completed launches in order by their end.
                 demand.launch_ends |= unit.place != Place::Linux;

@@ -9,6 +9,7 @@ use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
 use xputrace_bytecode::probe::{Frames, Machine, Reader, SCRATCH_BYTES, TaskId, pt_regs};
 use xputrace_bytecode::targets::leave_out_others;
 use xputrace_bytecode::{Label, helper};
+use xputrace_model::context::word;
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::Target;
 use xputrace_model::schema::Event;
@@ -176,13 +177,14 @@ impl Emitter<'_, '_> {
         self.asm.mov(Reg::R6, Reg::R1);
         self.line(self.handler.body.first().map_or(Position::NONE, |it| it.position()));
         self.only_targets();
+        self.only_calls();
         if let Some(every) = self.handler.options.every.filter(|it| *it > 1) {
             self.only_every(every);
         }
         if self.checked.needs_launch {
             let at = self.handler.body.first().map_or(Position::NONE, |it| it.position());
             let skipped = self.ends_with(Loss::SkippedUnjoined, at);
-            self.word(xputrace_model::context::word::JOINED, at);
+            self.word(word::JOINED, at);
             self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, skipped);
         }
         if self.checked.time_reads > 1 {
@@ -223,6 +225,21 @@ impl Emitter<'_, '_> {
         let Target::Tracepoint { category, name } = &self.handler.target else { return Vec::new() };
         let format = self.build.catalog.tracepoint(category, name);
         format.map(|it| it.scheduled_threads(category)).unwrap_or_default()
+    }
+
+    /// At the marker, where every recorded call comes by: leaves out those of other kinds.
+    fn only_calls(&mut self) {
+        let calls = self.handler.options.calls();
+        let at_marker = self.handler.event == Event::Launch && self.engine == Engine::Linux;
+        if !at_marker || calls.contains_all(self.build.plan.demand.calls) {
+            return;
+        }
+        let numbers = calls.iter().fold(0i64, |all, it| all | 1 << it.number());
+        self.word(word::LAUNCH_KIND, self.handler.body.first().map_or(Position::NONE, |it| it.position()));
+        self.asm.mov_imm(Reg::R1, numbers);
+        self.asm.alu(Alu::Rsh, Reg::R1, Reg::R0);
+        self.asm.alu_imm(Alu::And, Reg::R1, 1);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R1, 0, self.end);
     }
 
     /// Lets one event of each group of `every` through. Not always the same one of the group: a

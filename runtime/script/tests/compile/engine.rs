@@ -7,7 +7,7 @@ use xputrace_bytecode::vm::{Engine, Env};
 use xputrace_model::bucket;
 use xputrace_model::context::{GpuContext, WORDS, word};
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::{Calls, Demand, Piece, Plan, record};
+use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Piece, Plan, record};
 use xputrace_model::table::{self, Scalar, TableDef, TableKind};
 
 /// A script with its engine, fed with kernels.
@@ -848,7 +848,14 @@ fn demand_follows_from_the_fields_that_are_read() {
     let joined = |it: Demand| launches(it) && !it.launch_stacks && !it.launch_ends;
     let alone = |it: Demand| !it.activities.is_empty() && it.calls.is_empty() && !it.launch_stacks;
     let everything = |it: Demand| launches(it) && it.launch_stacks && it.launch_ends;
-    let cases: [(&str, fn(Demand) -> bool); 18] = [
+    // Calls of a kind are recorded only where something asks for that kind.
+    let memsets = |it: Demand| it.calls.is_empty() && it.activities == Activities::of(&[Activity::Memset]);
+    let memsets_joined = |it: Demand| it.calls == Calls::of(&[Call::Memset, Call::Graph]);
+    let memset_calls = |it: Demand| it.calls == Calls::of(&[Call::Memset]) && it.activities.is_empty();
+    let cases: [(&str, fn(Demand) -> bool); 21] = [
+        ("memset(|m| @n[m.value].sum(m.bytes));", memsets),
+        ("memset(|m| @n[m.launch.api].sum(m.bytes));", memsets_joined),
+        ("launch(#{kinds: [\"memset\"]}, |l| @n[l.api].count());", memset_calls),
         ("kernel(|k| @n[k.name].count());", alone),
         ("kernel(|k| @n[k[\"launch\"][\"api\"]].count());", joined),
         ("kernel(|k| @n[k.launch[\"ustack\"]].count());", stacks),
@@ -887,4 +894,27 @@ fn explain_claims_a_join_only_where_launches_are_recorded() {
     assert!(!why("kernel(|k| @n[k.name].count());").contains("joins it"));
     assert!(why("kernel(|k| @n[k.launch.api].count());").contains("joins it"));
     assert!(why("kernel(|k| @n[k.name].count()); launch(|l| @m[l.api].count());").contains("joins it"));
+}
+
+/// The fields of a memset that its record may not have are `()`, whatever their type.
+#[test]
+fn a_memset_in_a_graph_has_no_value() {
+    let mut run = Run::new("memset(|m| { @sum[m.memory_kind ?? \"none\"].sum(m.bytes); @by[m.value].count(); })");
+    let kind = run.id("device") as i64;
+    let memset = |known: i64| {
+        let it = kernel("", 10).with(word::memset::BYTES, 64).with(word::memset::KNOWN, known);
+        it.with(word::memset::VALUE, 7).with(word::memset::MEMORY_KIND, kind)
+    };
+    run.feed(&[memset(1), memset(0), memset(0)]);
+    assert_eq!(run.rows("@sum"), BTreeMap::from([("device".to_owned(), vec![64]), ("none".to_owned(), vec![128])]));
+    assert_eq!(run.rows("@by"), BTreeMap::from([("7".to_owned(), vec![1]), ("-".to_owned(), vec![2])]));
+}
+
+/// A handler at the marker takes the calls that it is for.
+#[test]
+fn a_launch_handler_in_linux_leaves_out_calls_of_other_kinds() {
+    let tags = "launch(#{kinds: [\"kernel\"]}, |l| l.tag = 1);";
+    let others = "launch(#{kinds: [\"memset\"]}, |l| @n.count());";
+    let size = |script: &str| plan(script).image.programs[0].insns.len();
+    assert!(size(&format!("{tags} {others}")) > size(tags), "alone it sees nothing else");
 }

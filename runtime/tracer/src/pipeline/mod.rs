@@ -12,7 +12,7 @@ mod handlers;
 mod intake;
 mod orphans;
 mod process;
-mod queue;
+pub(crate) mod queue;
 mod totals;
 mod watermark;
 
@@ -81,8 +81,8 @@ pub struct Limits {
     pub pending_launches: usize,
     /// Graph launches kept for the rest of their graph.
     pub graph_launches: usize,
-    /// Events that wait for the watermark; about 240 bytes each. Enough for all kernels in a
-    /// collector's buffers, or half of them with their launches. More are waiting for what was lost.
+    /// Activities that wait for the watermark, and calls beside them; about 240 bytes each. Enough
+    /// for all kernels in a collector's buffers (8 MiB, some 39,000). More are waiting for what was lost.
     pub buffered_events: usize,
     /// Activities that wait for their launch; about 120 bytes each.
     pub orphans: usize,
@@ -90,7 +90,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { pending_launches: 1 << 16, graph_launches: 8192, buffered_events: 1 << 16, orphans: 1 << 14 }
+        Limits { pending_launches: 1 << 16, graph_launches: 8192, buffered_events: 3 << 14, orphans: 1 << 14 }
     }
 }
 

@@ -103,7 +103,7 @@ impl<E: Queued> Queue<E> {
     #[inline]
     pub(super) fn push(&mut self, event: E) {
         self.unsorted.push((event.end(), self.events.len() as u32));
-        self.events.push(event);
+        push_thriftily(&mut self.events, event);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -154,6 +154,15 @@ impl<E> Batch<E> {
     }
 }
 
+/// Adds to a list of large elements, whose room grows by a quarter instead of doubling.
+#[inline]
+pub(crate) fn push_thriftily<T>(list: &mut Vec<T>, element: T) {
+    if list.len() == list.capacity() {
+        list.reserve_exact(list.len() / 4 + 1024);
+    }
+    list.push(element);
+}
+
 /// Drops the events that are not in `order`, and renumbers those that are.
 fn keep_only<E>(events: &mut Vec<E>, order: &mut [(u64, u32)]) {
     const GONE: u32 = u32::MAX;
@@ -170,4 +179,19 @@ fn keep_only<E>(events: &mut Vec<E>, order: &mut [(u64, u32)]) {
         keep
     });
     order.iter_mut().for_each(|(_, index)| *index = numbers[*index as usize]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_for_events_grows_no_further_than_by_a_quarter() {
+        let mut queue = Queue::default();
+        for n in 0..50_000u64 {
+            queue.push(Launch { start: n, end: n, ..Launch::default() });
+            let (len, room) = (queue.events.len(), queue.events.capacity());
+            assert!(room <= len + len / 4 + 1024, "room for {room} where there are {len}");
+        }
+    }
 }

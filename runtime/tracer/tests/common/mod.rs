@@ -12,7 +12,7 @@ use xputrace_model::schema::{Event, Unit};
 use xputrace_model::table::{KeyPart, Scalar, Storage, TableDef, TableKind};
 use xputrace_tracer::{Pipeline, ProcessInfo, Sink, State};
 use xputrace_wire::events::Realtime;
-use xputrace_wire::record::{self, Clock, Flush, Kernel, Launch, Name, kind};
+use xputrace_wire::record::{self, Clock, Flush, Kernel, Launch, Memset, Name, kind};
 
 /// REALTIME − MONOTONIC in all rings made here.
 pub const OFFSET: u64 = 1_000_000_000_000;
@@ -203,6 +203,11 @@ impl Ring {
         self
     }
 
+    pub fn memset(mut self, memset: Memset) -> Self {
+        record::push(&mut self.0, Activity::Memset.record_kind(), &memset, &[]);
+        self
+    }
+
     /// At this monotonic time, with [`OFFSET`].
     pub fn clock(self, at: u64) -> Self {
         self.clock_pair(Clock { monotonic_before: at, realtime: at + OFFSET, monotonic_after: at, ..Clock::default() })
@@ -244,4 +249,15 @@ pub fn launch(correlation: u32, start: u64) -> Launch {
 pub fn kernel(correlation: u32, start: u64, end: u64) -> Kernel {
     let (start, end) = (Realtime(start + OFFSET), Realtime(end + OFFSET));
     Kernel { start, end, correlation, context: 1, symbol: KERNEL_A, ..Default::default() }
+}
+
+/// A memset of 64 bytes of device memory to 7; times are monotonic.
+pub fn memset(correlation: u32, start: u64, end: u64) -> Memset {
+    let (start, end) = (Realtime(start + OFFSET), Realtime(end + OFFSET));
+    Memset { start, end, correlation, context: 1, bytes: 64, value: 7, memory_kind: 3, known: 1, ..Default::default() }
+}
+
+/// The call of a memset.
+pub fn memset_call(correlation: u32, start: u64) -> Launch {
+    Launch { symbol: 0, launch_kind: Launch::MEMSET, ..launch(correlation, start) }
 }

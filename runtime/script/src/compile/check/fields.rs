@@ -77,6 +77,10 @@ impl Checker<'_> {
         match (field.kind, field.from) {
             (FieldType::Dim3, From::Word(at_word)) => self.dim3(field, at_word, at, rest),
             (FieldType::Comm, From::Word(at_word)) => (of(Base::Text(16), Source::WordText(at_word)), 0),
+            (FieldType::Name, From::Optional { flag, value }) => {
+                let expr = of(Base::Name, Source::Flagged(flag, value));
+                (Expr { ty: expr.ty.maybe(true), ..expr }, 0)
+            }
             (FieldType::Name, From::Word(at_word)) => (of(Base::Name, Source::Word(at_word)), 0),
             (FieldType::Stack, From::Word(at_word)) => (of(Base::Stack, Source::Word(at_word)), 0),
             (_, From::Optional { flag, value }) => {
