@@ -1,11 +1,19 @@
 #!/usr/bin/env bash
-# Installs bpftool, which some tests load objects with. Without it they are skipped, by name, so
-# whatever happens here stops nothing.
-command -v bpftool >/dev/null || [ -x /usr/sbin/bpftool ] && exit 0
+# Installs what some tests need: bpftool, which loads objects, and Go, whose programs move their
+# stacks. Without them those tests are skipped, by name, so whatever happens here stops nothing.
 [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || exit 0
+
+install() { # package
+    echo "installing, for the tests: $1"
+    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends -qq "$1" >/dev/null
+}
+
+has_bpftool() { command -v bpftool >/dev/null || [ -x /usr/sbin/bpftool ]; }
+has_go() { command -v go >/dev/null; }
+
+has_bpftool && has_go && exit 0
+apt-get update -qq
 # Debian has a package of that name; Ubuntu has it in that of the kernel's tools.
-for package in bpftool linux-tools-common; do
-    echo "installing, for the tests: $package"
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends -qq "$package" >/dev/null && break
-done
+has_bpftool || install bpftool || install linux-tools-common
+has_go || install golang-go
 exit 0

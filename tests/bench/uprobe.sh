@@ -21,7 +21,7 @@ cc -O2 -fno-omit-frame-pointer -o "$bin" "$here/uprobe.c"
 [ -x "$XPUTRACE" ] || { echo "no xputrace at $XPUTRACE: make build, or set XPUTRACE" >&2; exit 1; }
 tools=xputrace
 command -v bpftrace >/dev/null && tools="bpftrace xputrace" || echo "no bpftrace here: its column is missing"
-cases="empty count tid hist ustack latency"
+cases="empty count tid hist ustack return latency trampoline"
 
 xputrace_script() {
     case $1 in
@@ -30,7 +30,9 @@ xputrace_script() {
         tid) echo "uprobe(\"$bin:probed\", |e| @calls[e.tid].count())" ;;
         hist) echo "uprobe(\"$bin:probed\", |e| @values.hist(e.arg0))" ;;
         ustack) echo "uprobe(\"$bin:probed\", |e| @stacks[e.ustack].count())" ;;
+        return) echo "uretprobe(\"$bin:probed\", |e| @calls.count())" ;;
         latency) echo "uretprobe(\"$bin:probed\", |e| @ns.hist(e.duration))" ;;
+        trampoline) echo "uretprobe(\"$bin:probed\", #{return: \"trampoline\"}, |e| @ns.hist(e.duration))" ;;
     esac
 }
 
@@ -41,7 +43,8 @@ bpftrace_script() {
         tid) echo "uprobe:$bin:probed { @[tid] = count() }" ;;
         hist) echo "uprobe:$bin:probed { @ = hist(arg0) }" ;;
         ustack) echo "uprobe:$bin:probed { @[ustack] = count() }" ;;
-        latency)
+        return) echo "uretprobe:$bin:probed { @ = count() }" ;;
+        latency | trampoline)
             echo "uprobe:$bin:probed { @s[tid] = nsecs } uretprobe:$bin:probed /@s[tid]/ { @ = hist(nsecs - @s[tid]); delete(@s[tid]) }" ;;
     esac
 }

@@ -16,6 +16,11 @@ pub mod pt_regs {
     pub const ARGUMENTS: [i16; 6] = [112, 104, 96, 88, 72, 64];
     /// `rax`.
     pub const RETURN_VALUE: i16 = 80;
+    /// `rbp`.
+    pub const FRAME_POINTER: i16 = 32;
+    /// `rip`.
+    pub const INSTRUCTION_POINTER: i16 = 128;
+    pub const FLAGS: i16 = 144;
     /// `rsp`.
     pub const STACK_POINTER: i16 = 152;
 }

@@ -4,19 +4,22 @@
 //! once, and each process of the scope has links of its own, so that nobody else pays. A probe of
 //! the whole tree or system has one link for each file, which is there before any child is.
 
+use crate::code::Exits;
 use crate::error::AttachError;
 use crate::first_insn::{Answer, Step};
 use crate::report::{Outcome, Warning};
 use crate::resolve::{self, Candidate, FileId, Place, Places};
+use crate::returns::{self, Seen, Unseen};
 use crate::scope::Scope;
 use crate::sideband;
 use crate::sys::{self, UprobeMulti};
 use crate::trial;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use xputrace_model::plan::StringId;
+use xputrace_model::plan::cookie::{self, ReturnSite};
+use xputrace_model::plan::{ReturnWay, StringId};
 
 /// Functions that a warning names.
 const NAMED_FUNCTIONS: usize = 3;
@@ -28,7 +31,10 @@ pub(crate) struct FunctionProbe {
     pub(crate) program: usize,
     /// Runs at the entry; attached before `program`, which then runs at the return.
     pub(crate) entry_program: Option<usize>,
-    pub(crate) at_return: bool,
+    /// Counts calls that end by a jump to another function.
+    pub(crate) tail_program: Option<usize>,
+    /// How it sees returns, if that is what it probes.
+    pub(crate) returns: Option<ReturnWay>,
     pub(crate) object: String,
     pub(crate) function: String,
     /// Whether other processes' files are looked into too.
@@ -41,11 +47,28 @@ pub(crate) struct FunctionProbe {
 }
 
 /// Places of one file.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ProbedFile {
     pub(crate) path: PathBuf,
+    /// One for each function.
+    entries: Sites,
+    /// Where the functions return, unless the trampoline of Linux sees that.
+    returns: Sites,
+    tail_calls: Sites,
+}
+
+/// Offsets in a file, and the cookie of each.
+#[derive(Debug, Default)]
+struct Sites {
     offsets: Vec<u64>,
     cookies: Vec<u64>,
+}
+
+impl Sites {
+    fn add(&mut self, offset: u64, cookie: u64) {
+        self.offsets.push(offset);
+        self.cookies.push(cookie);
+    }
 }
 
 /// Loaded programs by their index in the image.
@@ -73,17 +96,57 @@ impl FunctionProbe {
         let Places { mut places, indirect } = resolve::places(&file.path, &self.function)?;
         let matched = places.len() + indirect.len();
         let (refused, unknown) = self.take_refused(&mut places, &file.path, programs)?;
-        let texts = [
-            self.left_out(&refused, matched, "cannot be probed: the kernel cannot step over their first instruction"),
+        let loops = places.iter().filter(|it| it.is_loop).map(|it| it.function.clone()).collect::<Vec<_>>();
+        let mut texts = vec![
+            self.left_out(&refused, matched, "cannot be probed: Linux cannot step over their first instruction"),
             self.left_out(&unknown, matched, "are not probed, as finding out which of them can be takes too long"),
             self.left_out(&indirect, matched, "are not probed, as the program chooses their code when it starts"),
             stepped(&places, &file.path),
+            looped(&loops, &file.path),
         ];
+        let seen = self.with_exits(places, &file.path, programs)?;
+        texts.extend(
+            unseen(&seen.unseen)
+                .map(|(why, functions)| self.left_out(&functions, matched, &format!("are not probed. Each {why}"))),
+        );
         let warnings = texts.into_iter().flatten().map(|text| Warning { probe: self.probe, text }).collect();
-        let cookies = places.iter().map(|it| u64::from(intern(&it.function))).collect();
-        let offsets: Vec<u64> = places.iter().map(|it| it.file_offset).collect();
-        self.files.push(ProbedFile { path: file.path.clone(), offsets, cookies });
+        self.files.push(self.sites(&file.path, &seen.places, intern));
         Ok(Some(Found { file: self.files.len() - 1, warnings }))
+    }
+
+    /// Finds where functions return, if that is what is probed. Where no returns can be seen, or
+    /// those of the one function that was asked for by its name cannot, that is an error.
+    fn with_exits(&self, places: Vec<Place>, file: &Path, programs: &Programs) -> Result<Seen, AttachError> {
+        let seen = match self.returns {
+            None => Seen { places: places.into_iter().map(|it| (it, Exits::default())).collect(), ..Seen::default() },
+            Some(ReturnWay::Trampoline) => returns::by_trampoline(places),
+            Some(ReturnWay::Instructions) => returns::at_instructions(file, places, program(programs, self.program)?),
+        };
+        if seen.places.is_empty() || (!seen.unseen.is_empty() && !resolve::is_glob(&self.function)) {
+            let reason = |(why, functions): (&str, Vec<String>)| format!("{} {why}", listed(&functions));
+            let functions = unseen(&seen.unseen).map(reason).collect();
+            return Err(AttachError::NoReturns { file: file.to_path_buf(), functions });
+        }
+        Ok(seen)
+    }
+
+    fn sites(&self, path: &Path, places: &[(Place, Exits)], intern: &mut dyn FnMut(&str) -> StringId) -> ProbedFile {
+        let mut file = ProbedFile { path: path.to_path_buf(), ..ProbedFile::default() };
+        // The entry's program asks how the return is seen, not where.
+        let way = match self.returns {
+            Some(ReturnWay::Instructions) => ReturnSite::Ret,
+            _ => ReturnSite::Trampoline,
+        };
+        for (place, exits) in places {
+            let name = intern(&place.function);
+            file.entries.add(place.file_offset, cookie::of(name, way));
+            exits.returns.iter().for_each(|it| file.returns.add(it.file_offset, cookie::of(name, it.site)));
+            exits
+                .tail_calls
+                .iter()
+                .for_each(|it| file.tail_calls.add(it.file_offset, cookie::of_tail_call(it.condition)));
+        }
+        file
     }
 
     /// Takes out the places that the kernel refuses, and those of which that could not be found
@@ -124,18 +187,33 @@ impl FunctionProbe {
         (!functions.is_empty()).then(text)
     }
 
-    /// Links one of its files in a process, or in all.
+    /// Links one of its files in a process, or in all: entries first, as a return without its entry
+    /// would be counted as lost.
     pub(crate) fn link(&self, file: usize, pid: Option<u32>, programs: &Programs) -> Result<Vec<OwnedFd>, AttachError> {
         let file = &self.files[file];
-        let entry = self.entry_program.map(|it| (it, false));
         let mut links = Vec::new();
-        for (index, at_return) in entry.into_iter().chain([(self.program, self.at_return)]) {
+        for (index, sites, at_return) in self.links_of(file) {
+            if sites.offsets.is_empty() {
+                continue;
+            }
             let places =
-                UprobeMulti { path: &file.path, offsets: &file.offsets, cookies: &file.cookies, pid, at_return };
+                UprobeMulti { path: &file.path, offsets: &sites.offsets, cookies: &sites.cookies, pid, at_return };
             let program = program(programs, index)?;
             links.push(sys::link_uprobe_multi(program, &places).map_err(|it| refused_uprobe(&file.path, pid, it))?);
         }
         Ok(links)
+    }
+
+    /// Program, places, and whether Linux is to call it at the return of the call that begins there.
+    fn links_of<'a>(&self, file: &'a ProbedFile) -> Vec<(usize, &'a Sites, bool)> {
+        let entry = self.entry_program.map(|it| (it, &file.entries, false));
+        let tail = self.tail_program.map(|it| (it, &file.tail_calls, false));
+        let handler = match self.returns {
+            None => (self.program, &file.entries, false),
+            Some(ReturnWay::Trampoline) => (self.program, &file.entries, true),
+            Some(ReturnWay::Instructions) => (self.program, &file.returns, false),
+        };
+        entry.into_iter().chain(tail).chain([handler]).collect()
     }
 
     /// Links all its files in one process.
@@ -149,7 +227,7 @@ impl FunctionProbe {
 
     pub(crate) fn attached(&self) -> Outcome {
         Outcome::Attached {
-            functions: self.files.iter().map(|it| it.offsets.len()).sum(),
+            functions: self.files.iter().map(|it| it.entries.offsets.len()).sum(),
             files: self.files.iter().map(|it| it.path.clone()).collect(),
         }
     }
@@ -173,6 +251,26 @@ fn stepped(places: &[Place], file: &Path) -> Option<String> {
         )
     };
     (!stepped.is_empty()).then(text)
+}
+
+fn looped(functions: &[String], file: &Path) -> Option<String> {
+    let text = || {
+        format!(
+            "{} in {}: the first instruction begins a loop, so each round counts as a call",
+            listed(functions),
+            file.display()
+        )
+    };
+    (!functions.is_empty()).then(text)
+}
+
+/// The functions whose returns cannot be seen, by the reason.
+fn unseen(all: &[Unseen]) -> impl Iterator<Item = (&'static str, Vec<String>)> {
+    let mut by_reason: BTreeMap<&'static str, Vec<String>> = BTreeMap::new();
+    for Unseen { function, why } in all {
+        by_reason.entry(why).or_default().push(function.clone());
+    }
+    by_reason.into_iter()
 }
 
 /// `a, b, c and 5 more`.
@@ -310,7 +408,7 @@ pub(crate) fn most_telling(mut errors: Vec<AttachError>) -> Option<AttachError> 
     let rank = |it: &AttachError| match it {
         AttachError::OldKernel { .. } => 0,
         AttachError::Refused { .. } => 1,
-        AttachError::Indirect { .. } | AttachError::Unsteppable { .. } => 2,
+        AttachError::Indirect { .. } | AttachError::Unsteppable { .. } | AttachError::NoReturns { .. } => 2,
         AttachError::NoSuchFunction { near, .. } => 4 - near.len().min(1),
         _ => 5,
     };

@@ -55,6 +55,12 @@ pub enum AttachError {
         "{functions} in {file} cannot be probed: the kernel cannot step over the first instruction there (its error 524). another instruction of the function may do: NAME+OFFSET"
     )]
     Unsteppable { file: PathBuf, functions: String },
+    #[error("the returns of {file}'s functions cannot be probed: {}. `#{{return: \"trampoline\"}}` sees returns without reading the code, but kills a program that throws, switches stacks or is written in Go", functions.join(", "))]
+    NoReturns {
+        file: PathBuf,
+        /// Each with the reason: `f has no …`.
+        functions: Vec<String>,
+    },
     #[error("`{function}`: the offset {offset:#x} is not inside the function, which has {size:#x} bytes")]
     OffsetOutside { function: String, offset: u64, size: u64 },
     #[error(
@@ -75,7 +81,10 @@ impl AttachError {
     /// Whether it lies in the file, so that trying again is of no use.
     pub(crate) fn is_of_the_file(&self) -> bool {
         use AttachError::*;
-        matches!(self, NoSuchFunction { .. } | Indirect { .. } | Unsteppable { .. } | OffsetOutside { .. })
+        matches!(
+            self,
+            NoSuchFunction { .. } | Indirect { .. } | Unsteppable { .. } | NoReturns { .. } | OffsetOutside { .. }
+        )
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) enum Step {
     SingleStepped,
 }
 
-/// Bytes to skip at a function's start so that the probe does not sit on an `endbr64`.
+/// Bytes of the `endbr64` that a function begins with, if it does.
 pub(crate) fn landing_pad(code: &[u8]) -> u64 {
     if code.starts_with(&ENDBR64) { ENDBR64.len() as u64 } else { 0 }
 }

@@ -15,6 +15,7 @@
 mod attach;
 mod btf;
 mod catalog;
+mod code;
 mod elf;
 mod error;
 mod facts;
@@ -32,6 +33,7 @@ mod probes;
 mod proc_maps;
 mod report;
 mod resolve;
+mod returns;
 mod ring;
 mod scope;
 mod sideband;

@@ -4,6 +4,7 @@
 //! object + scope ──candidates──▶ files      file + function ──places──▶ names and file offsets
 //! ```
 
+use crate::code;
 use crate::elf::{Elf, Function};
 use crate::error::AttachError;
 use crate::first_insn::{self, Answer, Step};
@@ -52,6 +53,17 @@ pub(crate) struct Place {
     pub(crate) file_offset: u64,
     pub(crate) step: Step,
     pub(crate) answer: Answer,
+    /// The function that the place is the entry of; none for other places.
+    pub(crate) entry_of: Option<Extent>,
+    /// A loop of the function begins at the place, so each round looks like a call.
+    pub(crate) is_loop: bool,
+}
+
+/// Where a function begins, as an offset in the file, and how long it is (0: not known).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) start: u64,
+    pub(crate) size: u64,
 }
 
 /// What a function's name or pattern found in a file.
@@ -112,6 +124,7 @@ pub(crate) fn places(file: &Path, function: &str) -> Result<Places, AttachError>
         let places = vec![place_at(&elf, file, function, address)?];
         return Ok(Places { places, indirect: Vec::new() });
     }
+    let code = code::Reader::new(&elf);
     let found = wanted.find(&elf);
     if found.is_empty() {
         return Err(missing(&elf, file, &wanted));
@@ -124,7 +137,7 @@ pub(crate) fn places(file: &Path, function: &str) -> Result<Places, AttachError>
     if direct.is_empty() {
         return Err(chosen_at_start(&elf, file, &indirect[0]));
     }
-    let places = direct.into_iter().map(|it| wanted.place(&elf, it)).collect::<Result<Vec<_>, _>>()?;
+    let places = direct.into_iter().map(|it| wanted.place(&elf, &code, it)).collect::<Result<Vec<_>, _>>()?;
     Ok(Places { places: each_once(places), indirect })
 }
 
@@ -207,21 +220,34 @@ impl<'a> Wanted<'a> {
         found
     }
 
-    fn place(&self, elf: &Elf, function: &Function) -> Result<Place, AttachError> {
-        let file_offset = match self.offset {
-            None => function.file_offset + first_insn::landing_pad(elf.code(function.file_offset)),
-            Some(offset) if offset < function.size.max(1) => function.file_offset + offset,
+    fn place(&self, elf: &Elf, code: &code::Reader<'_>, function: &Function) -> Result<Place, AttachError> {
+        match self.offset {
+            None => Ok(entry(elf, code, function)),
+            Some(offset) if offset < function.size.max(1) => {
+                Ok(place(elf, &function.name, function.file_offset + offset))
+            }
             Some(offset) => {
                 let function = function.name.clone();
-                return Err(AttachError::OffsetOutside { size: self.size_of(elf), function, offset });
+                Err(AttachError::OffsetOutside { size: self.size_of(elf), function, offset })
             }
-        };
-        Ok(place(elf, &function.name, file_offset))
+        }
     }
 
     fn size_of(&self, elf: &Elf) -> u64 {
         self.find(elf).first().map_or(0, |it| it.size)
     }
+}
+
+/// The place at which each call of a function is seen once: its first instruction, or the one after
+/// an `endbr64`, which is cheaper, unless the function itself may jump there.
+fn entry(elf: &Elf, code: &code::Reader<'_>, function: &Function) -> Place {
+    let Function { file_offset: start, size, .. } = *function;
+    let body = code.read(start, size).ok();
+    let after_pad = start + first_insn::landing_pad(elf.code(start));
+    let may_be_loop = |it| body.as_ref().is_none_or(|body| body.may_jump_to(it));
+    let chosen = if after_pad == start || may_be_loop(after_pad) { start } else { after_pad };
+    let is_loop = body.as_ref().is_some_and(|it| it.jumps_to(chosen));
+    Place { entry_of: Some(Extent { start, size }), is_loop, ..place(elf, &function.name, chosen) }
 }
 
 fn place_at(elf: &Elf, file: &Path, text: &str, address: u64) -> Result<Place, AttachError> {
@@ -231,7 +257,10 @@ fn place_at(elf: &Elf, file: &Path, text: &str, address: u64) -> Result<Place, A
         near: Vec::new(),
         why: ": no code of the file is loaded at this address".into(),
     })?;
-    Ok(place(elf, text, file_offset))
+    let starts_there = |it: &Function| it.file_offset == file_offset && !it.indirect;
+    let function = elf.functions(&mut |_| true).into_iter().find(starts_there);
+    let entry_of = function.map(|it| Extent { start: file_offset, size: it.size });
+    Ok(Place { entry_of, ..place(elf, text, file_offset) })
 }
 
 fn place(elf: &Elf, function: &str, file_offset: u64) -> Place {
@@ -240,7 +269,7 @@ fn place(elf: &Elf, function: &str, file_offset: u64) -> Place {
         true => (first_insn::step(code), first_insn::answer(code)),
         false => (Step::Emulated, Answer::InDoubt),
     };
-    Place { function: function.into(), file_offset, step, answer }
+    Place { function: function.into(), file_offset, step, answer, entry_of: None, is_loop: false }
 }
 
 /// Why there is no such function, and what there is.

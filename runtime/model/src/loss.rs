@@ -61,6 +61,11 @@ pub enum Loss {
     NoEntry,
     /// Returns that the kernel does not report, as a thread has 64 probed calls open around them.
     ReturnTooDeep,
+    /// Calls whose return was not seen: left by an exception, `longjmp` or the end of the thread,
+    /// or not over yet.
+    NoReturn,
+    /// Calls that ended by a jump to another function, whose return is not seen.
+    TailCall,
     /// Hits that the kernel skipped because the same program was already running there.
     KernelMissed,
     /// Processes that ran without uprobes, most of them because they ended before those were in place.
@@ -100,6 +105,8 @@ impl Loss {
         Loss::UnreadableMemory,
         Loss::NoEntry,
         Loss::ReturnTooDeep,
+        Loss::NoReturn,
+        Loss::TailCall,
         Loss::KernelMissed,
         Loss::UnprobedProcess,
         Loss::UntracedProcess,
@@ -135,6 +142,8 @@ impl Loss {
             Loss::UnreadableMemory => "unreadable_memory",
             Loss::NoEntry => "no_entry",
             Loss::ReturnTooDeep => "return_too_deep",
+            Loss::NoReturn => "no_return",
+            Loss::TailCall => "tail_call",
             Loss::KernelMissed => "kernel_missed",
             Loss::UnprobedProcess => "unprobed_process",
             Loss::UntracedProcess => "untraced_process",

@@ -93,6 +93,10 @@ pub struct Probe {
     pub program: Option<usize>,
     /// The program at the function's entry, for return probes that need one.
     pub entry_program: Option<usize>,
+    /// The program where the function jumps to another instead of returning, for return probes.
+    pub tail_program: Option<usize>,
+    /// How a return probe sees returns.
+    pub returns: ReturnWay,
     /// Index of the interpreter's closure, for interpreted handlers.
     pub closure: Option<usize>,
     pub scope: ProbeScope,
@@ -130,6 +134,82 @@ impl ProbeScope {
             ProbeScope::Process => sampled,
             ProbeScope::Tree => sampled || event.is_function(),
             ProbeScope::System => false,
+        }
+    }
+}
+
+/// What the cookie of a function probe's hit tells its program: in the lower half the function's
+/// name, above it where a return probe stands.
+pub mod cookie {
+    use super::StringId;
+
+    /// Where the [`ReturnSite`] begins.
+    pub const SITE_SHIFT: i32 = 32;
+
+    /// Where a return is seen, and so where its return address lies.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum ReturnSite {
+        /// In the caller, with the return address gone from the stack: the trampoline of Linux.
+        #[default]
+        Trampoline,
+        /// At a `ret`, with the return address on top of the stack.
+        Ret,
+        /// At the `pop` before it, with the return address above what is popped.
+        Pop,
+        /// At a `leave; ret`, with the return address above the saved frame pointer.
+        Leave,
+    }
+
+    impl ReturnSite {
+        /// The number that a program finds in the upper half of the cookie.
+        pub fn code(self) -> i32 {
+            self as i32
+        }
+    }
+
+    /// The cookie of a hit. `site` is [`ReturnSite::Trampoline`] where returns are not probed.
+    pub fn of(name: StringId, site: ReturnSite) -> u64 {
+        u64::from(name) | ((site as u64) << SITE_SHIFT)
+    }
+
+    /// The function's name.
+    pub fn name(cookie: u64) -> StringId {
+        cookie as StringId
+    }
+
+    /// The same cookie with another name, as a replay has it.
+    pub fn renamed(cookie: u64, name: StringId) -> u64 {
+        (cookie >> SITE_SHIFT << SITE_SHIFT) | u64::from(name)
+    }
+
+    /// What the program of a tail call finds there instead of a name: the condition code of a
+    /// conditional jump, or [`ALWAYS`].
+    pub fn of_tail_call(condition: Option<u8>) -> u64 {
+        condition.map_or(ALWAYS, u64::from)
+    }
+
+    /// The jump is not conditional.
+    pub const ALWAYS: u64 = 16;
+}
+
+/// How the returns of a function are probed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReturnWay {
+    /// At the function's own `ret` instructions, which leaves the stack alone.
+    #[default]
+    Instructions,
+    /// By the trampoline of Linux, which takes the place of the return address: cheaper, but
+    /// programs that unwind, move or switch stacks meanwhile are killed.
+    Trampoline,
+}
+
+impl ReturnWay {
+    /// The way that a script calls so.
+    pub fn named(name: &str) -> Option<ReturnWay> {
+        match name {
+            "instructions" => Some(ReturnWay::Instructions),
+            "trampoline" => Some(ReturnWay::Trampoline),
+            _ => None,
         }
     }
 }

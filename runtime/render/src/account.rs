@@ -86,7 +86,15 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
         }
         Loss::ReturnTooDeep => (
             "returns that the kernel does not report: a thread had 64 probed calls open around them",
-            "probe fewer functions that call each other, or the entry alone",
+            "probe fewer functions that call each other, or drop `return: \"trampoline\"`",
+        ),
+        Loss::NoReturn => (
+            "calls whose return was not seen: they were left by an exception, `longjmp` or `exit`, or were still running",
+            "nothing: such calls have no return",
+        ),
+        Loss::TailCall => (
+            "calls that ended with a jump to another function, which returns in their place",
+            "probe that function, or the entry alone",
         ),
         Loss::KernelMissed => {
             ("hits that the kernel skipped because the same program was running there", "probe something less frequent")

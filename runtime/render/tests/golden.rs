@@ -344,6 +344,8 @@ fn plans() {
         place,
         program: None,
         entry_program: None,
+        tail_program: None,
+        returns: Default::default(),
         closure: None,
         scope: ProbeScope::Process,
         sees_unjoined: false,

@@ -12,7 +12,7 @@ use crate::{arguments, lexer, units};
 use rhai::{Dynamic, Engine, FnPtr, ImmutableString, Map, NativeCallContext};
 use std::any::TypeId;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
-use xputrace_model::plan::{Call as LaunchCall, Calls, ProbeScope, Target};
+use xputrace_model::plan::{Call as LaunchCall, Calls, ProbeScope, ReturnWay, Target};
 use xputrace_model::schema::{Activity, Event, NOT_YET};
 
 /// Most arguments that any declaring function is registered for; beyond it Rhai answers.
@@ -382,6 +382,7 @@ fn take_options(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opti
         Event::Activity(_) => &["every"],
         Event::Launch => &["every", "kinds"],
         Event::Begin | Event::End | Event::Interval => &[],
+        Event::Uretprobe => &["scope", "every", "return"],
         _ => &["scope", "every"],
     };
     let mut options = Options::default();
@@ -425,6 +426,17 @@ fn option(
                 Some(())
             }
             Err(help) => wrong("`kinds` takes a list of what a call submits".to_owned(), help),
+        },
+        "return" => match text_of(value).and_then(|it| ReturnWay::named(&it)) {
+            Some(way) => {
+                options.returns = way;
+                Some(())
+            }
+            None => wrong(
+                "`return` is \"instructions\" or \"trampoline\"".to_owned(),
+                "\"instructions\" is the default: the function's own `ret`s; \"trampoline\" is cheaper and can kill the program"
+                    .to_owned(),
+            ),
         },
         _ => {
             let named = text_of(value).and_then(|it| ProbeScope::NAMES.into_iter().find(|(name, _)| *name == it));

@@ -3,7 +3,7 @@
 use rhai::{Position, Stmt};
 use std::ops::Range;
 use xputrace_model::diagnostic::{FileId, Label, Site, Sources};
-use xputrace_model::plan::{Calls, ProbeScope, Target};
+use xputrace_model::plan::{Calls, ProbeScope, ReturnWay, Target};
 use xputrace_model::schema::Event;
 
 /// A handler as the script declared it.
@@ -38,6 +38,8 @@ pub struct Options {
     pub every: Option<u64>,
     /// `kinds: […]`: the calls that a `launch` handler is for, where the script says which.
     pub kinds: Option<Calls>,
+    /// `return: "trampoline"`: how a return probe sees returns.
+    pub returns: ReturnWay,
 }
 
 impl Options {

@@ -19,6 +19,7 @@ use xputrace_bytecode::helper;
 use xputrace_bytecode::probe::{self, pt_regs};
 use xputrace_bytecode::vm::Env;
 use xputrace_model::loss::{Loss, Losses};
+use xputrace_model::plan::cookie;
 use xputrace_model::plan::{Place, Plan, Probe, record as plan_record};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::{self, StackKey};
@@ -311,7 +312,7 @@ impl Replay<'_> {
         if let Some(targets) = state.plan.targets {
             state.engine.update(targets, &hit.tid.to_le_bytes(), &0u64.to_le_bytes(), 0);
         }
-        let cookie = function_id(hit, &mut state.names);
+        let cookie = cookie_of(hit, &mut state.names);
         for it in handlers {
             let Some(program) = (if hit.entry { it.entry_program } else { it.program }) else { continue };
             let memory = Memory::of_hit(hit);
@@ -421,10 +422,10 @@ fn set_tag(ring: &mut [u8], offset: usize, tag: Option<i64>) {
     ring[from..from + size_of::<Launch>()].copy_from_slice(launch.as_bytes());
 }
 
-/// What a hit's cookie is in this run: the id of the function's name, which was recorded.
-fn function_id(hit: &Hit, names: &mut Names) -> u64 {
+/// What a hit's cookie is in this run, whose ids of names are others than the recorded one's.
+fn cookie_of(hit: &Hit, names: &mut Names) -> u64 {
     let name = hit.strings.iter().find(|it| it.address == hits::FUNCTION_NAME);
-    name.map_or(hit.cookie, |it| names.intern(&String::from_utf8_lossy(&it.text)).into())
+    name.map_or(hit.cookie, |it| cookie::renamed(hit.cookie, names.intern(&String::from_utf8_lossy(&it.text))))
 }
 
 /// What a handler may read of the target's memory.

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use xputrace_model::catalog::{Catalog, TracepointField, TracepointFieldType, TracepointFormat};
 use xputrace_model::plan::Plan;
+use xputrace_model::plan::cookie;
 use xputrace_model::schema::Event;
 use xputrace_model::stack::{Frame, StackKey};
 use xputrace_tracer::recording::{
@@ -148,7 +149,7 @@ impl Observer for Tape {
     fn hit(&mut self, record: &[u8], state: &State) -> Result<()> {
         let Some(mut hit) = self.layouts.decode(record) else { return Ok(()) };
         self.stacks.extend([hit.ustack, hit.kstack].map(StackKey::from_word));
-        if let Some(name) = state.pipeline.names().get(hit.cookie) {
+        if let Some(name) = state.pipeline.names().get(cookie::name(hit.cookie).into()) {
             hit.strings.push(UserString { address: hits::FUNCTION_NAME, text: name.as_bytes().to_vec() });
         }
         self.write(&Entry::Hit(hit))

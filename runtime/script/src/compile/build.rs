@@ -2,6 +2,7 @@
 
 use super::emit::Emitter;
 use super::nested::NESTED_BYTES;
+use super::returns::{ENTRY_BYTES, KEY_BYTES};
 use super::tables::Shapes;
 use super::typed::{Checked, MapId};
 use super::unit::Unit;
@@ -13,7 +14,7 @@ use xputrace_bytecode::{Home, Image, MapKind, MapSpec, ProgramKind};
 use xputrace_model::catalog::Catalog;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Site};
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::{LossSite, Place, Plan, Probe, StringId, TAG_SLOTS, Target};
+use xputrace_model::plan::{LossSite, Place, Plan, Probe, ReturnWay, StringId, TAG_SLOTS, Target};
 use xputrace_model::schema::Event;
 use xputrace_model::stack;
 use xputrace_model::table::{Storage, TableDef, TableId, TableKind};
@@ -24,8 +25,6 @@ const RING_BYTES: u32 = 1 << 20;
 const ENTRIES: u32 = 16_384;
 /// Threads whose open calls are known.
 const NESTED_THREADS: u32 = 4096;
-/// An entry: its time and six arguments.
-pub(super) const ENTRY_BYTES: usize = 56;
 /// Processes that samples and tracepoints are limited to, and that receive tags.
 const PROCESSES: u32 = 16_384;
 const THREADS: u32 = 131_072;
@@ -109,6 +108,8 @@ impl<'a> Build<'a> {
             place: unit.place,
             program: None,
             entry_program: None,
+            tail_program: None,
+            returns: handler.options.returns,
             closure: handler.interpreted,
             scope: handler.options.scope(),
             sees_unjoined: unit.sees_unjoined(),
@@ -119,6 +120,9 @@ impl<'a> Build<'a> {
             probe.program = self.program(handler, unit.place, checked, index);
             if checked.entry_args.is_some() {
                 probe.entry_program = self.entry_program(handler, checked, index);
+            }
+            if handler.event == Event::Uretprobe && probe.returns == ReturnWay::Instructions {
+                probe.tail_program = self.tail_program(handler, checked, index);
             }
         }
         self.plan.probes.push(probe);
@@ -147,6 +151,14 @@ impl<'a> Build<'a> {
         let mut emitter = Emitter::new(self, handler, checked, Engine::Linux, probe);
         emitter.leave_entry();
         let program = emitter.finish(format!("entry_{probe}"), ProgramKind::Uprobe)?;
+        self.plan.image.programs.push(program);
+        Some(self.plan.image.programs.len() - 1)
+    }
+
+    fn tail_program(&mut self, handler: &Handler, checked: &Checked, probe: usize) -> Option<usize> {
+        let mut emitter = Emitter::new(self, handler, checked, Engine::Linux, probe);
+        emitter.count_tail_call();
+        let program = emitter.finish(format!("tail_{probe}"), ProgramKind::Uprobe)?;
         self.plan.image.programs.push(program);
         Some(self.plan.image.programs.len() - 1)
     }
@@ -259,7 +271,8 @@ impl<'a> Build<'a> {
         if let Some(map) = self.entries {
             return map;
         }
-        let map = self.map(spec("entries", MapKind::LruHash, 24, ENTRY_BYTES as u32, ENTRIES, 0, Home::Linux));
+        let map =
+            self.map(spec("entries", MapKind::LruHash, KEY_BYTES as u32, ENTRY_BYTES as u32, ENTRIES, 0, Home::Linux));
         self.entries = Some(map);
         map
     }

@@ -320,11 +320,30 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.asm.jump(back);
     }
 
+    /// Adds to a loss and goes on.
+    pub(super) fn add_to_loss(&mut self, loss: Loss, at: Position, n: i64) {
+        let none = self.asm.label();
+        let slot = self.build.loss_slot(loss, self.site(at), None, self.engine);
+        let map = self.build.loss_map(self.engine);
+        self.asm.st_imm(Size::W, Reg::FP, SCRATCH, slot as i32);
+        self.lookup(map, SCRATCH);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, none);
+        self.asm.mov_imm(Reg::R1, n);
+        self.asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
+        self.asm.place(none);
+    }
+
     /// R0 = the address of the element whose key is in `key`, or 0.
     pub(super) fn lookup(&mut self, map: usize, key: i16) {
         self.asm.ld_map(Reg::R1, map);
         self.address(Reg::R2, key);
         self.asm.call(helper::MAP_LOOKUP_ELEM);
+    }
+
+    pub(super) fn delete(&mut self, map: usize, key: i16) {
+        self.asm.ld_map(Reg::R1, map);
+        self.address(Reg::R2, key);
+        self.asm.call(helper::MAP_DELETE_ELEM);
     }
 
     /// R0 = 0, or a negative error, from storing the bytes in `value`.

@@ -5,8 +5,8 @@
 //!                                                   fields that handlers read ─▶ Demand, `explain`
 //! ```
 //!
-//! What the loader has to know beyond the [`Plan`]: a probe whose function is a pattern reads its
-//! function's name from the attach cookie, which is the name's id in the run's string table; a
+//! What the loader has to know beyond the [`Plan`]: programs of function probes read the attach
+//! cookie (`model::plan::cookie`), which tells the function's name and where its return is seen; a
 //! probe with an entry program attaches both programs to the same function, the entry first.
 
 mod aggregate;
@@ -24,6 +24,7 @@ mod nested;
 mod placement;
 mod probe_ctx;
 mod reads;
+mod returns;
 mod scan;
 mod tables;
 mod typed;

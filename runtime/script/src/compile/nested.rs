@@ -1,6 +1,6 @@
-//! Returns that the kernel will not report, counted at the entry.
+//! Returns that the trampoline of Linux will not report, counted at the entry.
 //!
-//! The kernel keeps 64 open returns a thread; what a thread calls deeper returns unseen. So each
+//! Linux keeps 64 open returns a thread; what a thread calls deeper returns unseen. So each
 //! entry notes its stack pointer in its thread's list of open calls, after it has taken out those
 //! that are over: a stack grows down, so a call that is over has no higher stack pointer than the
 //! new one. That holds too where a call was left by an exception or `longjmp`.
@@ -16,6 +16,7 @@ use xputrace_bytecode::helper;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
 use xputrace_bytecode::probe::pt_regs;
 use xputrace_model::loss::Loss;
+use xputrace_model::plan::cookie::ReturnSite;
 
 const DEEPEST: i32 = 64;
 /// Where the stack pointers begin.
@@ -24,10 +25,16 @@ const POINTERS: i16 = 8;
 pub(super) const NESTED_BYTES: usize = POINTERS as usize + 4 * DEEPEST as usize;
 
 impl Emitter<'_, '_> {
-    /// Ends the program, counted, where the call is too deep. `thread` is the slot of its id.
-    pub(super) fn only_reported_returns(&mut self, thread: i16, at: Position) {
+    /// Ends the program, counted, where the call is too deep for Linux to report its return.
+    pub(super) fn only_reported_returns(&mut self, at: Position) {
         let (next, over, untracked) = (self.asm.label(), self.asm.label(), self.asm.label());
         let too_deep = self.counts(Loss::ReturnTooDeep, at, None, self.end);
+        self.return_site();
+        self.asm.jump_if_imm(Cond::Ne, Reg::R0, ReturnSite::Trampoline.code(), untracked);
+        let mark = self.mark();
+        let thread = self.alloc(8);
+        self.asm.call(helper::GET_CURRENT_PID_TGID);
+        self.store(thread, Reg::R0);
         self.open_calls(thread, untracked);
         self.asm.ldx(Size::W, Reg::R1, Reg::R0, 0);
         self.asm.ldx(Size::Dw, Reg::R2, Reg::R6, pt_regs::STACK_POINTER);
@@ -48,6 +55,7 @@ impl Emitter<'_, '_> {
         self.asm.alu_imm(Alu::Add, Reg::R1, 1);
         self.asm.stx(Size::W, Reg::R0, 0, Reg::R1);
         self.asm.place(untracked);
+        self.release(mark);
     }
 
     /// R0 = the thread's list, which is made where there is none.

@@ -51,6 +51,8 @@ impl Emitter<'_, '_> {
             Source::Cookie => {
                 self.asm.mov(Reg::R1, Reg::R6);
                 self.asm.call(helper::GET_ATTACH_COOKIE);
+                // The name's id; what stands above it says where a return was seen.
+                self.asm.alu32(Alu::Mov, Reg::R0, Reg::R0);
             }
             Source::UserStack => self.stack(Frames::User, at),
             Source::KernelStack => self.stack(Frames::Kernel, at),
@@ -178,6 +180,10 @@ impl Emitter<'_, '_> {
         self.line(self.handler.body.first().map_or(Position::NONE, |it| it.position()));
         self.only_targets();
         self.only_calls();
+        // Also where the event is left out: an entry that stays counts as a call without a return.
+        if self.checked.entry_args.is_some() {
+            self.fetch_entry();
+        }
         if let Some(every) = self.handler.options.every.filter(|it| *it > 1) {
             self.only_every(every);
         }
@@ -193,13 +199,10 @@ impl Emitter<'_, '_> {
             self.store(slot, Reg::R0);
             self.time = Some(slot);
         }
-        if self.checked.entry_args.is_some() {
-            self.fetch_entry();
-        }
     }
 
     /// Leaves out events that are not the target's, where the program runs in other processes too.
-    fn only_targets(&mut self) {
+    pub(super) fn only_targets(&mut self) {
         match self.handler.event {
             Event::Launch if self.engine == Engine::Linux => self.only_connected(),
             event if self.handler.options.scope().is_filtered(event) => {
@@ -269,62 +272,5 @@ impl Emitter<'_, '_> {
         self.asm.alu(Alu::Mod, Reg::R3, Reg::R2);
         self.asm.alu(Alu::Mod, Reg::R1, Reg::R2);
         self.asm.jump_if(Cond::Ne, Reg::R1, Reg::R3, self.end);
-    }
-
-    /// The key that an entry and its return share: thread, stack pointer at entry, probe.
-    fn entry_key(&mut self, popped: i32) -> i16 {
-        let key = self.alloc(24);
-        self.asm.call(helper::GET_CURRENT_PID_TGID);
-        self.store(key, Reg::R0);
-        self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, pt_regs::STACK_POINTER);
-        self.asm.alu_imm(Alu::Add, Reg::R0, -popped);
-        self.store(key + 8, Reg::R0);
-        self.store_imm(key + 16, self.probe as i64);
-        key
-    }
-
-    /// At the return: takes what the entry left. The return address is popped by then.
-    fn fetch_entry(&mut self) {
-        let words = 1 + self.checked.entry_args.unwrap_or(0);
-        let kept = self.alloc(words * 8);
-        let mark = self.mark();
-        let none = self.ends_with(Loss::NoEntry, self.handler.body.first().map_or(Position::NONE, |it| it.position()));
-        let entries = self.build.entries_map();
-        let key = self.entry_key(8);
-        self.lookup(entries, key);
-        self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, none);
-        for word in 0..words as i16 {
-            self.asm.ldx(Size::Dw, Reg::R1, Reg::R0, word * 8);
-            self.store(kept + word * 8, Reg::R1);
-        }
-        self.asm.ld_map(Reg::R1, entries);
-        self.address(Reg::R2, key);
-        self.asm.call(helper::MAP_DELETE_ELEM);
-        self.release(mark);
-        self.entry = Some(kept);
-    }
-
-    /// The whole program at a function's entry that its return handler needs.
-    pub(super) fn leave_entry(&mut self) {
-        self.asm.mov(Reg::R6, Reg::R1);
-        self.line(self.handler.body.first().map_or(Position::NONE, |it| it.position()));
-        self.only_targets();
-        let entries = self.build.entries_map();
-        let key = self.entry_key(0);
-        self.only_reported_returns(key, self.handler.body.first().map_or(Position::NONE, |it| it.position()));
-        let value = self.alloc(super::build::ENTRY_BYTES);
-        self.asm.call(helper::KTIME_GET_NS);
-        self.store(value, Reg::R0);
-        let args = self.checked.entry_args.unwrap_or(0);
-        for (n, offset) in pt_regs::ARGUMENTS.iter().enumerate() {
-            let slot = value + 8 + n as i16 * 8;
-            if n < args {
-                self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, *offset);
-                self.store(slot, Reg::R0);
-            } else {
-                self.asm.st_imm(Size::Dw, Reg::FP, slot, 0);
-            }
-        }
-        self.update(entries, key, value, helper::UPDATE_ANY);
     }
 }

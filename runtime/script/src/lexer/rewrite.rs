@@ -280,11 +280,15 @@ impl Plan<'_> {
         open.checked_sub(1).is_some_and(|before| TAKE_MAPS.contains(&self.word(before)))
     }
 
-    /// `.new` to `["new"]`, unless it is a method call.
+    /// `.new` to `["new"]`, unless it is a method call; `return: x` to `"return": x`.
     fn reserved_field(&mut self, at: usize) {
         let span = self.tokens[at].span.clone();
         let word = &self.text[span.clone()];
         if at == 0 || !RESERVED.contains(&word) || self.symbol(at + 1) == "(" {
+            return;
+        }
+        if self.symbol(at + 1) == ":" && matches!(self.symbol(at - 1), "#{" | "{" | ",") {
+            self.replace(span.clone(), &format!("\"{word}\""), span.start);
             return;
         }
         let bracket = match self.symbol(at - 1) {

@@ -52,6 +52,7 @@ fn reserved_words_are_fields() {
     assert_eq!(compiled("e.sync == k.launch.new"), "e[\"sync\"] == k.launch[\"new\"]");
     assert_eq!(compiled("e?.default"), "e?[\"default\"]");
     assert_eq!(compiled("m.call(1); t.in"), "m.call(1); t[\"in\"]");
+    assert_eq!(compiled("f(#{return: 1, in: 2})"), "f(#{\"return\": 1, \"in\": 2})");
 }
 
 #[test]

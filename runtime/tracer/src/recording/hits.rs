@@ -202,7 +202,13 @@ impl<'a> Builder<'a> {
             kstack: true,
         });
         self.layouts.context_sizes.push(size.next_multiple_of(8));
-        self.plan.probes.push(Probe { program: Some(program), entry_program, closure: None, ..probe.clone() });
+        self.plan.probes.push(Probe {
+            program: Some(program),
+            entry_program,
+            tail_program: None,
+            closure: None,
+            ..probe.clone()
+        });
         Ok(())
     }
 

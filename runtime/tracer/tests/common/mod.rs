@@ -104,6 +104,8 @@ pub fn probe(event: Event, place: Place, program: Option<usize>) -> Probe {
         place,
         program,
         entry_program: None,
+        tail_program: None,
+        returns: Default::default(),
         closure: None,
         scope: ProbeScope::Process,
         sees_unjoined: true,

@@ -1,0 +1,91 @@
+//! Which places see the returns of functions.
+//!
+//! A return probe of Linux puts the address of a trampoline in the place of the return address.
+//! Whoever reads the stack meanwhile finds it: a C++ exception or a Rust panic ends the program, so
+//! does a Go stack that moves, and a thread that switches stacks (`swapcontext`) or takes a signal
+//! on another one loses its trampoline and is killed. So the function's own `ret` instructions are
+//! probed, which leaves the stack as it is.
+//!
+//! ```text
+//! function ──code──▶ exits ┬─ ret        ──▶ the handler's program
+//!                          └─ jmp other  ──▶ the program that counts tail calls
+//! ```
+
+use crate::code::{Exits, Reader, Return, TailCall};
+use crate::elf::Elf;
+use crate::first_insn::{self, Answer};
+use crate::resolve::Place;
+use crate::trial;
+use std::collections::HashSet;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+const NO_FUNCTION: &str = "is not the start of a function";
+const NO_RET: &str = "has no `ret`: it ends with a jump to another function, or never";
+const UNSTEPPABLE: &str = "returns at an instruction that Linux cannot step over";
+
+/// Functions whose returns can be seen, each with its exits, and why those of others cannot.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) places: Vec<(Place, Exits)>,
+    pub(crate) unseen: Vec<Unseen>,
+}
+
+/// A function whose returns cannot be seen.
+#[derive(Debug)]
+pub(crate) struct Unseen {
+    pub(crate) function: String,
+    /// Goes on after the function's name.
+    pub(crate) why: &'static str,
+}
+
+/// Finds the exits of functions in a file. `program` is tried where Linux may refuse a place.
+pub(crate) fn at_instructions(file: &Path, places: Vec<Place>, program: BorrowedFd<'_>) -> Seen {
+    let Ok(elf) = Elf::open(file) else { return Seen::default() };
+    let reader = Reader::new(&elf);
+    let mut seen = sorted(places, |place| exits(&reader, place));
+    let refused = refused(&elf, file, &seen, program);
+    let (kept, lost) = seen.places.into_iter().partition(|(_, exits)| !exits.offsets().any(|it| refused.contains(&it)));
+    seen.places = kept;
+    seen.unseen.extend(lost.into_iter().map(|(place, _)| Unseen { function: place.function, why: UNSTEPPABLE }));
+    seen
+}
+
+/// The same for the trampoline, which only asks for starts of functions: elsewhere the top of the
+/// stack is no return address, and it would overwrite something else.
+pub(crate) fn by_trampoline(places: Vec<Place>) -> Seen {
+    sorted(places, |place| place.entry_of.map(|_| Exits::default()).ok_or(NO_FUNCTION))
+}
+
+fn sorted(places: Vec<Place>, exits: impl Fn(&Place) -> Result<Exits, &'static str>) -> Seen {
+    let mut seen = Seen::default();
+    for place in places {
+        match exits(&place) {
+            Ok(exits) => seen.places.push((place, exits)),
+            Err(why) => seen.unseen.push(Unseen { function: place.function, why }),
+        }
+    }
+    seen
+}
+
+fn exits(reader: &Reader<'_>, place: &Place) -> Result<Exits, &'static str> {
+    let extent = place.entry_of.ok_or(NO_FUNCTION)?;
+    let code = reader.read(extent.start, extent.size).map_err(|it| it.reason())?;
+    let exits = reader.exits(&code);
+    if exits.returns.is_empty() { Err(NO_RET) } else { Ok(exits) }
+}
+
+/// Places among the exits that Linux refuses.
+fn refused(elf: &Elf, file: &Path, seen: &Seen, program: BorrowedFd<'_>) -> HashSet<u64> {
+    let all = seen.places.iter().flat_map(|(_, exits)| exits.offsets());
+    let in_doubt: Vec<u64> = all.filter(|it| first_insn::answer(elf.code(*it)) != Answer::Taken).collect();
+    let verdict = trial::run(program, file, &in_doubt);
+    verdict.refused.into_iter().chain(verdict.unknown).collect()
+}
+
+impl Exits {
+    fn offsets(&self) -> impl Iterator<Item = u64> + '_ {
+        let returns = self.returns.iter().map(|Return { file_offset, .. }| *file_offset);
+        returns.chain(self.tail_calls.iter().map(|TailCall { file_offset, .. }| *file_offset))
+    }
+}

@@ -1,0 +1,192 @@
+//! Return probes: an entry and its return find each other by the slot of the return address.
+//!
+//! ```text
+//! entry     entries[process, slot, probe] = time, arguments      no_return += 1
+//! return    take entries[process, slot, probe]                   no_return -= 1
+//! tail call take entries[process, slot, probe]                   no_return -= 1, tail_call += 1
+//! ```
+//! Two calls that are open have different slots, whichever thread, coroutine or recursion they
+//! belong to, and a call that was left by an exception or `longjmp` leaves behind an entry that the
+//! next call with this slot replaces. What `no_return` counts in the end is thus exact: the calls
+//! whose return was not seen.
+
+use super::emit::Emitter;
+use rhai::Position;
+use xputrace_bytecode::helper;
+use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
+use xputrace_bytecode::probe::pt_regs;
+use xputrace_model::loss::Loss;
+use xputrace_model::plan::cookie::{self, ReturnSite};
+
+/// An entry: its time and six arguments.
+pub(super) const ENTRY_BYTES: usize = 56;
+/// Its key: process, slot of the return address, probe.
+pub(super) const KEY_BYTES: usize = 24;
+
+/// Bits of the processor's flags register.
+mod flag {
+    pub(super) const CARRY: i32 = 0;
+    pub(super) const PARITY: i32 = 2;
+    pub(super) const ZERO: i32 = 6;
+    pub(super) const SIGN: i32 = 7;
+    pub(super) const OVERFLOW: i32 = 11;
+}
+
+/// The flags that jumps look at, by half their condition code: of the first two one must differ
+/// from the other, or the last one be set. The odd code of a pair is its opposite.
+/// Source: Intel's manual, volume 1, appendix B.
+const CONDITIONS: [&[(Alu, i32)]; 8] = [
+    &[(Alu::Xor, flag::OVERFLOW)],
+    &[(Alu::Xor, flag::CARRY)],
+    &[(Alu::Xor, flag::ZERO)],
+    &[(Alu::Xor, flag::CARRY), (Alu::Or, flag::ZERO)],
+    &[(Alu::Xor, flag::SIGN)],
+    &[(Alu::Xor, flag::PARITY)],
+    &[(Alu::Xor, flag::SIGN), (Alu::Xor, flag::OVERFLOW)],
+    &[(Alu::Xor, flag::SIGN), (Alu::Xor, flag::OVERFLOW), (Alu::Or, flag::ZERO)],
+];
+
+impl Emitter<'_, '_> {
+    /// The whole program at a function's entry that its return handler needs.
+    pub(super) fn leave_entry(&mut self) {
+        let at = self.begin_return_program();
+        let entries = self.build.entries_map();
+        let key = self.alloc(KEY_BYTES);
+        self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, pt_regs::STACK_POINTER);
+        self.entry_key(key);
+        self.only_reported_returns(at);
+        let value = self.alloc(ENTRY_BYTES);
+        self.asm.call(helper::KTIME_GET_NS);
+        self.store(value, Reg::R0);
+        let args = self.checked.entry_args.unwrap_or(0);
+        for (n, offset) in pt_regs::ARGUMENTS.iter().enumerate() {
+            let slot = value + 8 + n as i16 * 8;
+            if n < args {
+                self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, *offset);
+                self.store(slot, Reg::R0);
+            } else {
+                self.asm.st_imm(Size::Dw, Reg::FP, slot, 0);
+            }
+        }
+        self.update(entries, key, value, helper::UPDATE_ANY);
+        self.add_to_loss(Loss::NoReturn, at, 1);
+    }
+
+    /// At the return: takes what the entry left.
+    pub(super) fn fetch_entry(&mut self) {
+        let at = self.body_position();
+        let words = 1 + self.checked.entry_args.unwrap_or(0);
+        let kept = self.alloc(words * 8);
+        let mark = self.mark();
+        let none = self.ends_with(Loss::NoEntry, at);
+        let entries = self.build.entries_map();
+        let key = self.alloc(KEY_BYTES);
+        self.slot_at_return();
+        self.entry_key(key);
+        self.lookup(entries, key);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, none);
+        for word in 0..words as i16 {
+            self.asm.ldx(Size::Dw, Reg::R1, Reg::R0, word * 8);
+            self.store(kept + word * 8, Reg::R1);
+        }
+        self.delete(entries, key);
+        self.add_to_loss(Loss::NoReturn, at, -1);
+        self.release(mark);
+        self.entry = Some(kept);
+    }
+
+    /// The whole program at a jump to another function.
+    pub(super) fn count_tail_call(&mut self) {
+        let at = self.begin_return_program();
+        self.only_taken_jumps();
+        if self.checked.entry_args.is_some() {
+            let entries = self.build.entries_map();
+            let key = self.alloc(KEY_BYTES);
+            self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, pt_regs::STACK_POINTER);
+            self.entry_key(key);
+            self.lookup(entries, key);
+            self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, self.end);
+            self.delete(entries, key);
+            self.add_to_loss(Loss::NoReturn, at, -1);
+        }
+        self.add_to_loss(Loss::TailCall, at, 1);
+    }
+
+    fn begin_return_program(&mut self) -> Position {
+        let at = self.body_position();
+        self.asm.mov(Reg::R6, Reg::R1);
+        self.line(at);
+        self.only_targets();
+        at
+    }
+
+    pub(super) fn body_position(&self) -> Position {
+        self.handler.body.first().map_or(Position::NONE, |it| it.position())
+    }
+
+    /// Fills in the key of the call whose return address lies at R0.
+    fn entry_key(&mut self, key: i16) {
+        self.store(key + 8, Reg::R0);
+        self.asm.call(helper::GET_CURRENT_PID_TGID);
+        self.asm.alu_imm(Alu::Rsh, Reg::R0, 32);
+        self.store(key, Reg::R0);
+        self.store_imm(key + 16, self.probe as i64);
+    }
+
+    /// R0 = where the return address lies, or lay.
+    fn slot_at_return(&mut self) {
+        const WORD: i32 = 8;
+        let (above_frame, popped, at_top) = (self.asm.label(), self.asm.label(), self.asm.label());
+        let done = self.asm.label();
+        self.return_site();
+        self.asm.mov(Reg::R1, Reg::R0);
+        self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, pt_regs::STACK_POINTER);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R1, ReturnSite::Ret.code(), at_top);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R1, ReturnSite::Pop.code(), popped);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R1, ReturnSite::Leave.code(), above_frame);
+        self.asm.alu_imm(Alu::Add, Reg::R0, -WORD);
+        self.asm.jump(done);
+        self.asm.place(above_frame);
+        self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, pt_regs::FRAME_POINTER);
+        self.asm.place(popped);
+        self.asm.alu_imm(Alu::Add, Reg::R0, WORD);
+        self.asm.place(at_top);
+        self.asm.place(done);
+    }
+
+    /// R0 = the code of the [`ReturnSite`].
+    pub(super) fn return_site(&mut self) {
+        self.asm.mov(Reg::R1, Reg::R6);
+        self.asm.call(helper::GET_ATTACH_COOKIE);
+        self.asm.alu_imm(Alu::Rsh, Reg::R0, cookie::SITE_SHIFT);
+    }
+
+    /// Ends the program where a conditional jump is not taken.
+    fn only_taken_jumps(&mut self) {
+        let (taken, decided) = (self.asm.label(), self.asm.label());
+        self.asm.mov(Reg::R1, Reg::R6);
+        self.asm.call(helper::GET_ATTACH_COOKIE);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R0, cookie::ALWAYS as i32, taken);
+        self.asm.ldx(Size::Dw, Reg::R1, Reg::R6, pt_regs::FLAGS);
+        for (half, flags) in CONDITIONS.iter().enumerate() {
+            let next = self.asm.label();
+            self.asm.mov(Reg::R2, Reg::R0);
+            self.asm.alu_imm(Alu::Rsh, Reg::R2, 1);
+            self.asm.jump_if_imm(Cond::Ne, Reg::R2, half as i32, next);
+            self.asm.mov_imm(Reg::R3, 0);
+            for (how, bit) in *flags {
+                self.asm.mov(Reg::R2, Reg::R1);
+                self.asm.alu_imm(Alu::Rsh, Reg::R2, *bit);
+                self.asm.alu(*how, Reg::R3, Reg::R2);
+            }
+            self.asm.jump(decided);
+            self.asm.place(next);
+        }
+        self.asm.jump(self.end);
+        self.asm.place(decided);
+        self.asm.alu(Alu::Xor, Reg::R3, Reg::R0);
+        self.asm.alu_imm(Alu::And, Reg::R3, 1);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R3, 0, self.end);
+        self.asm.place(taken);
+    }
+}
