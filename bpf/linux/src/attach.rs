@@ -52,9 +52,22 @@ pub(crate) struct ProbedFile {
     pub(crate) path: PathBuf,
     /// One for each function.
     entries: Sites,
-    /// Where the functions return, unless the trampoline of Linux sees that.
+    /// Entries of functions whose returns the trampoline of Linux sees.
+    trampolined: Sites,
+    /// Where the other functions return.
     returns: Sites,
     tail_calls: Sites,
+}
+
+impl ProbedFile {
+    fn add_exits(&mut self, name: StringId, exits: &Exits) {
+        for it in &exits.returns {
+            self.returns.add(it.file_offset, cookie::of(name, it.site));
+        }
+        for it in &exits.tail_calls {
+            self.tail_calls.add(it.file_offset, cookie::of_tail_call(it.condition));
+        }
+    }
 }
 
 /// Offsets in a file, and the cookie of each.
@@ -118,9 +131,9 @@ impl FunctionProbe {
     /// those of the one function that was asked for by its name cannot, that is an error.
     fn with_exits(&self, places: Vec<Place>, file: &Path, programs: &Programs) -> Result<Seen, AttachError> {
         let seen = match self.returns {
-            None => Seen { places: places.into_iter().map(|it| (it, Exits::default())).collect(), ..Seen::default() },
+            None => Seen { places: places.into_iter().map(|it| (it, None)).collect(), ..Seen::default() },
             Some(ReturnWay::Trampoline) => returns::by_trampoline(places),
-            Some(ReturnWay::Instructions) => returns::at_instructions(file, places, program(programs, self.program)?),
+            Some(ReturnWay::Safe) => returns::without_harm(file, places, program(programs, self.program)?),
         };
         if seen.places.is_empty() || (!seen.unseen.is_empty() && !resolve::is_glob(&self.function)) {
             let reason = |(why, functions): (&str, Vec<String>)| format!("{} {why}", listed(&functions));
@@ -130,21 +143,22 @@ impl FunctionProbe {
         Ok(seen)
     }
 
-    fn sites(&self, path: &Path, places: &[(Place, Exits)], intern: &mut dyn FnMut(&str) -> StringId) -> ProbedFile {
+    fn sites(
+        &self,
+        path: &Path,
+        places: &[(Place, Option<Exits>)],
+        intern: &mut dyn FnMut(&str) -> StringId,
+    ) -> ProbedFile {
         let mut file = ProbedFile { path: path.to_path_buf(), ..ProbedFile::default() };
-        // The entry's program asks how the return is seen, not where.
-        let way = match self.returns {
-            Some(ReturnWay::Instructions) => ReturnSite::Ret,
-            _ => ReturnSite::Trampoline,
-        };
         for (place, exits) in places {
             let name = intern(&place.function);
+            // The entry's program asks how the return is seen, not where.
+            let way = if exits.is_some() { ReturnSite::Ret } else { ReturnSite::Trampoline };
             file.entries.add(place.file_offset, cookie::of(name, way));
-            exits.returns.iter().for_each(|it| file.returns.add(it.file_offset, cookie::of(name, it.site)));
-            exits
-                .tail_calls
-                .iter()
-                .for_each(|it| file.tail_calls.add(it.file_offset, cookie::of_tail_call(it.condition)));
+            match exits {
+                None => file.trampolined.add(place.file_offset, cookie::of(name, ReturnSite::Trampoline)),
+                Some(exits) => file.add_exits(name, exits),
+            }
         }
         file
     }
@@ -209,11 +223,10 @@ impl FunctionProbe {
         let entry = self.entry_program.map(|it| (it, &file.entries, false));
         let tail = self.tail_program.map(|it| (it, &file.tail_calls, false));
         let handler = match self.returns {
-            None => (self.program, &file.entries, false),
-            Some(ReturnWay::Trampoline) => (self.program, &file.entries, true),
-            Some(ReturnWay::Instructions) => (self.program, &file.returns, false),
+            None => vec![(self.program, &file.entries, false)],
+            Some(_) => vec![(self.program, &file.trampolined, true), (self.program, &file.returns, false)],
         };
-        entry.into_iter().chain(tail).chain([handler]).collect()
+        entry.into_iter().chain(tail).chain(handler).collect()
     }
 
     /// Links all its files in one process.

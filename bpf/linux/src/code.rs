@@ -12,7 +12,7 @@
 use crate::elf::Elf;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use std::cell::OnceCell;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use xputrace_model::plan::cookie::ReturnSite;
 
@@ -23,8 +23,8 @@ const TABLE_LOAD_DISTANCE: usize = 16;
 /// other by distance, which is the same there.
 pub(crate) struct Reader<'a> {
     elf: &'a Elf,
-    /// Where functions begin.
-    starts: OnceCell<HashSet<u64>>,
+    /// Where functions begin, and how long they are.
+    starts: OnceCell<HashMap<u64, u64>>,
     /// Parts that the compiler moved away from their functions: start to end.
     cold: OnceCell<BTreeMap<u64, u64>>,
 }
@@ -118,6 +118,41 @@ impl<'a> Reader<'a> {
         exits
     }
 
+    /// Whether all that runs from the function's entry to its return is known and leaves the stack
+    /// to itself: no call or jump through a pointer or into another file, no system call, no
+    /// recursion, no other stack.
+    pub(crate) fn is_closed(&self, start: u64, size: u64) -> bool {
+        self.is_closed_below(start, size, &mut Vec::new())
+    }
+
+    /// `above` are the functions whose calls led here.
+    fn is_closed_below(&self, start: u64, size: u64, above: &mut Vec<u64>) -> bool {
+        const DEEPEST: usize = 3;
+        if above.len() == DEEPEST || above.contains(&start) {
+            return false;
+        }
+        let Ok(code) = self.read(start, size) else { return false };
+        above.push(start);
+        let closed = code.instructions.iter().all(|it| self.stays_inside(it, &code, above));
+        above.pop();
+        closed
+    }
+
+    fn stays_inside(&self, instruction: &Instruction, code: &Code, above: &mut Vec<u64>) -> bool {
+        let is_direct = instruction.op0_kind() == OpKind::NearBranch64;
+        let target = instruction.near_branch_target();
+        match instruction.flow_control() {
+            FlowControl::Next => !sets_stack_pointer(instruction),
+            FlowControl::Return => instruction.mnemonic() == Mnemonic::Ret,
+            FlowControl::Exception => true,
+            FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch if code.contains(target) => is_direct,
+            FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch | FlowControl::Call if is_direct => {
+                self.starts().get(&target).is_some_and(|size| self.is_closed_below(target, *size, above))
+            }
+            _ => false,
+        }
+    }
+
     /// Whether an instruction jumps to another function, and on what condition.
     fn leaves(&self, code: &Code, index: usize) -> Option<Option<u8>> {
         let instruction = &code.instructions[index];
@@ -126,7 +161,7 @@ impl<'a> Reader<'a> {
             // Elsewhere than to the start of a function it leads to a part of this one.
             FlowControl::ConditionalBranch => {
                 let target = instruction.near_branch_target();
-                let leaves = !code.contains(target) && self.starts().contains(&target);
+                let leaves = !code.contains(target) && self.starts().contains_key(&target);
                 condition(instruction).filter(|_| leaves).map(Some)
             }
             FlowControl::IndirectBranch => (!code.is_table_jump(index)).then_some(None),
@@ -139,8 +174,9 @@ impl<'a> Reader<'a> {
         (target < *end).then_some(*start..*end)
     }
 
-    fn starts(&self) -> &HashSet<u64> {
-        self.starts.get_or_init(|| self.elf.functions(&mut |it| !is_cold(it)).iter().map(|it| it.file_offset).collect())
+    fn starts(&self) -> &HashMap<u64, u64> {
+        let functions = || self.elf.functions(&mut |it| !is_cold(it));
+        self.starts.get_or_init(|| functions().iter().map(|it| (it.file_offset, it.size)).collect())
     }
 
     fn cold(&self) -> &BTreeMap<u64, u64> {
@@ -246,6 +282,19 @@ impl Code {
 fn jump_target(instruction: &Instruction) -> Option<u64> {
     let jumps = matches!(instruction.flow_control(), FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch);
     (jumps && instruction.op0_kind() == OpKind::NearBranch64).then(|| instruction.near_branch_target())
+}
+
+/// Whether an instruction moves the stack pointer by other means than a function's own frame needs.
+fn sets_stack_pointer(instruction: &Instruction) -> bool {
+    let (to, from) = (instruction.op0_register(), instruction.op1_register());
+    let exchanges = instruction.mnemonic() == Mnemonic::Xchg && from == Register::RSP;
+    let in_frame = match instruction.mnemonic() {
+        Mnemonic::Push | Mnemonic::Sub | Mnemonic::Add | Mnemonic::And | Mnemonic::Cmp | Mnemonic::Test => true,
+        Mnemonic::Mov => from == Register::RBP,
+        Mnemonic::Lea => matches!(instruction.memory_base(), Register::RSP | Register::RBP),
+        _ => false,
+    };
+    exchanges || (to == Register::RSP && !in_frame)
 }
 
 /// The code of `jcc`; none for `loop` and `jrcxz`, which compilers don't make.

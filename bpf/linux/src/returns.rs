@@ -4,11 +4,14 @@
 //! Whoever reads the stack meanwhile finds it: a C++ exception or a Rust panic ends the program, so
 //! does a Go stack that moves, and a thread that switches stacks (`swapcontext`) or takes a signal
 //! on another one loses its trampoline and is killed. So the function's own `ret` instructions are
-//! probed, which leaves the stack as it is.
+//! probed, which leaves the stack as it is, but is dear, as Linux single-steps them. The trampoline
+//! is for functions where nobody can come to read the stack: all that they run is known, in a file
+//! that has nothing to do with unwinding or other stacks.
 //!
 //! ```text
-//! function ──code──▶ exits ┬─ ret        ──▶ the handler's program
-//!                          └─ jmp other  ──▶ the program that counts tail calls
+//! function ┬─ closed ──▶ trampoline ──▶ the handler's program
+//!          └─ exits ┬─ ret ───────────▶ the handler's program
+//!                   └─ jmp other ─────▶ the program that counts tail calls
 //! ```
 
 use crate::code::{Exits, Reader, Return, TailCall};
@@ -24,10 +27,11 @@ const NO_FUNCTION: &str = "is not the start of a function";
 const NO_RET: &str = "has no `ret`: it ends with a jump to another function, or never";
 const UNSTEPPABLE: &str = "returns at an instruction that Linux cannot step over";
 
-/// Functions whose returns can be seen, each with its exits, and why those of others cannot.
+/// Functions whose returns can be seen, and why those of others cannot.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    pub(crate) places: Vec<(Place, Exits)>,
+    /// Each with its exits; `None` where the trampoline sees its returns.
+    pub(crate) places: Vec<(Place, Option<Exits>)>,
     pub(crate) unseen: Vec<Unseen>,
 }
 
@@ -39,25 +43,31 @@ pub(crate) struct Unseen {
     pub(crate) why: &'static str,
 }
 
-/// Finds the exits of functions in a file. `program` is tried where Linux may refuse a place.
-pub(crate) fn at_instructions(file: &Path, places: Vec<Place>, program: BorrowedFd<'_>) -> Seen {
+/// Chooses how to see the returns of functions in a file. `program` is tried where Linux may refuse a place.
+pub(crate) fn without_harm(file: &Path, places: Vec<Place>, program: BorrowedFd<'_>) -> Seen {
     let Ok(elf) = Elf::open(file) else { return Seen::default() };
     let reader = Reader::new(&elf);
-    let mut seen = sorted(places, |place| exits(&reader, place));
+    let may_be_read = elf.may_read_stacks();
+    let mut seen = sorted(places, |place| match place.entry_of {
+        Some(it) if !may_be_read && reader.is_closed(it.start, it.size) => Ok(None),
+        _ => exits(&reader, place).map(Some),
+    });
     let refused = refused(&elf, file, &seen, program);
-    let (kept, lost) = seen.places.into_iter().partition(|(_, exits)| !exits.offsets().any(|it| refused.contains(&it)));
+    let is_refused =
+        |(_, exits): &(_, Option<Exits>)| exits.iter().flat_map(Exits::offsets).any(|it| refused.contains(&it));
+    let (lost, kept): (Vec<_>, Vec<_>) = seen.places.into_iter().partition(is_refused);
     seen.places = kept;
     seen.unseen.extend(lost.into_iter().map(|(place, _)| Unseen { function: place.function, why: UNSTEPPABLE }));
     seen
 }
 
-/// The same for the trampoline, which only asks for starts of functions: elsewhere the top of the
+/// The trampoline for all functions, whatever may happen to their programs. It only asks for starts of functions: elsewhere the top of the
 /// stack is no return address, and it would overwrite something else.
 pub(crate) fn by_trampoline(places: Vec<Place>) -> Seen {
-    sorted(places, |place| place.entry_of.map(|_| Exits::default()).ok_or(NO_FUNCTION))
+    sorted(places, |place| place.entry_of.map(|_| None).ok_or(NO_FUNCTION))
 }
 
-fn sorted(places: Vec<Place>, exits: impl Fn(&Place) -> Result<Exits, &'static str>) -> Seen {
+fn sorted(places: Vec<Place>, exits: impl Fn(&Place) -> Result<Option<Exits>, &'static str>) -> Seen {
     let mut seen = Seen::default();
     for place in places {
         match exits(&place) {
@@ -77,7 +87,7 @@ fn exits(reader: &Reader<'_>, place: &Place) -> Result<Exits, &'static str> {
 
 /// Places among the exits that Linux refuses.
 fn refused(elf: &Elf, file: &Path, seen: &Seen, program: BorrowedFd<'_>) -> HashSet<u64> {
-    let all = seen.places.iter().flat_map(|(_, exits)| exits.offsets());
+    let all = seen.places.iter().filter_map(|(_, exits)| exits.as_ref()).flat_map(Exits::offsets);
     let in_doubt: Vec<u64> = all.filter(|it| first_insn::answer(elf.code(*it)) != Answer::Taken).collect();
     let verdict = trial::run(program, file, &in_doubt);
     verdict.refused.into_iter().chain(verdict.unknown).collect()

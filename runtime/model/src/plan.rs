@@ -195,9 +195,10 @@ pub mod cookie {
 /// How the returns of a function are probed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReturnWay {
-    /// At the function's own `ret` instructions, which leaves the stack alone.
+    /// At the function's own `ret` instructions, which leaves the stack alone; by the trampoline
+    /// only where nothing that runs inside the function can read the stack.
     #[default]
-    Instructions,
+    Safe,
     /// By the trampoline of Linux, which takes the place of the return address: cheaper, but
     /// programs that unwind, move or switch stacks meanwhile are killed.
     Trampoline,
@@ -207,7 +208,7 @@ impl ReturnWay {
     /// The way that a script calls so.
     pub fn named(name: &str) -> Option<ReturnWay> {
         match name {
-            "instructions" => Some(ReturnWay::Instructions),
+            "safe" => Some(ReturnWay::Safe),
             "trampoline" => Some(ReturnWay::Trampoline),
             _ => None,
         }

@@ -433,9 +433,8 @@ fn option(
                 Some(())
             }
             None => wrong(
-                "`return` is \"instructions\" or \"trampoline\"".to_owned(),
-                "\"instructions\" is the default: the function's own `ret`s; \"trampoline\" is cheaper and can kill the program"
-                    .to_owned(),
+                "`return` is \"safe\" or \"trampoline\"".to_owned(),
+                "\"safe\" is the default; \"trampoline\" is cheaper, and can kill the program".to_owned(),
             ),
         },
         _ => {

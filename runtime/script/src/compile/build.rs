@@ -121,7 +121,7 @@ impl<'a> Build<'a> {
             if checked.entry_args.is_some() {
                 probe.entry_program = self.entry_program(handler, checked, index);
             }
-            if handler.event == Event::Uretprobe && probe.returns == ReturnWay::Instructions {
+            if handler.event == Event::Uretprobe && probe.returns == ReturnWay::Safe {
                 probe.tail_program = self.tail_program(handler, checked, index);
             }
         }

@@ -46,12 +46,12 @@ pub(super) fn explain(units: &[Unit], plan: &mut Plan) {
 
 fn returns(way: ReturnWay) -> &'static str {
     match way {
-        ReturnWay::Instructions => {
-            "it sees returns at the function's own `ret`s, which leaves the stack alone: about 0.3 us a return, and \
-             3 us before Linux 6.18, which single-steps them"
+        ReturnWay::Safe => {
+            "it sees returns at the function's own `ret`s, which leaves the stack alone: 3 to 12 us a return, as Linux \
+             single-steps them; about 1 us, by its trampoline, where all that the function runs is known"
         }
         ReturnWay::Trampoline => {
-            "it sees returns by the trampoline of Linux: about 0.3 us a return, but a program that unwinds, moves or \
+            "it sees returns by the trampoline of Linux: about 1 us a return, but a program that unwinds, moves or \
              switches the stack meanwhile is killed"
         }
     }
