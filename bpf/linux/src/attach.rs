@@ -5,13 +5,13 @@
 //! the whole tree or system has one link for each file, which is there before any child is.
 
 use crate::code::Exits;
+use crate::cpus;
 use crate::error::AttachError;
 use crate::first_insn::{Answer, Step};
 use crate::report::{Outcome, Warning};
 use crate::resolve::{self, Candidate, FileId, Place, Places};
 use crate::returns::{self, Seen, Unseen};
 use crate::scope::Scope;
-use crate::sideband;
 use crate::sys::{self, UprobeMulti};
 use crate::trial;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -327,27 +327,64 @@ pub(crate) fn link_tracepoint(
     Ok(vec![link, event])
 }
 
-/// A timer on every CPU; returns the descriptors and the number of CPUs.
-pub(crate) fn link_profile(programs: &Programs, index: usize, hz: u64) -> Result<(Vec<OwnedFd>, usize), AttachError> {
-    const ANY_PROCESS: i32 = -1;
-    let what = || format!("samples at {hz} Hz");
-    let mut attr = libbpf_sys::perf_event_attr {
-        type_: libbpf_sys::PERF_TYPE_SOFTWARE,
-        size: size_of::<libbpf_sys::perf_event_attr>() as u32,
-        config: u64::from(libbpf_sys::PERF_COUNT_SW_CPU_CLOCK),
-        ..Default::default()
-    };
-    attr.set_freq(1);
-    attr.__bindgen_anon_1.sample_freq = hz;
-    let mut held = Vec::new();
-    let cpus = sideband::online_cpus();
-    for cpu in &cpus {
-        let event = sys::perf_event_open(&attr, ANY_PROCESS, *cpu).map_err(|it| refused_sample(what(), hz, it))?;
-        let link =
-            sys::link_perf_event(program(programs, index)?, event.as_fd()).map_err(|it| refused_perf(what(), it))?;
-        held.extend([link, event]);
+/// A timer on every CPU.
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    program: usize,
+    hz: u64,
+    links: Vec<OwnedFd>,
+    events: Vec<OwnedFd>,
+}
+
+impl Sampler {
+    pub(crate) fn start(programs: &Programs, program: usize, hz: u64) -> Result<Sampler, AttachError> {
+        const ANY_PROCESS: i32 = -1;
+        let what = || format!("samples at {hz} Hz");
+        let mut attr = libbpf_sys::perf_event_attr {
+            type_: libbpf_sys::PERF_TYPE_SOFTWARE,
+            size: size_of::<libbpf_sys::perf_event_attr>() as u32,
+            config: u64::from(libbpf_sys::PERF_COUNT_SW_CPU_CLOCK),
+            read_format: u64::from(libbpf_sys::PERF_FORMAT_TOTAL_TIME_ENABLED),
+            ..Default::default()
+        };
+        attr.set_freq(1);
+        attr.__bindgen_anon_1.sample_freq = hz;
+        let mut sampler = Sampler { program, hz, links: Vec::new(), events: Vec::new() };
+        let code = self::program(programs, program)?;
+        for cpu in cpus::online().map_err(|it| refused_perf(what(), it))? {
+            let event = sys::perf_event_open(&attr, ANY_PROCESS, cpu).map_err(|it| refused_sample(what(), hz, it))?;
+            let link = sys::link_perf_event(code, event.as_fd()).map_err(|it| refused_perf(what(), it))?;
+            sampler.links.push(link);
+            sampler.events.push(event);
+        }
+        Ok(sampler)
     }
-    Ok((held, cpus.len()))
+
+    pub(crate) fn n_cpus(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Samples that were due so far and that the program did not see: Linux drops a sample that
+    /// lands while a tracepoint's handler runs on its CPU, and counts it nowhere. At least so many:
+    /// one a CPU may be under way. 0 where Linux did not count the program's runs.
+    pub(crate) fn missed(&self, programs: &Programs) -> u64 {
+        let Ok(seen) = self::program(programs, self.program).map(|it| sys::prog_runs(it).unwrap_or_default()) else {
+            return 0;
+        };
+        let due = |event: &OwnedFd| {
+            let nanos = sys::time_enabled(event).unwrap_or_default();
+            (u128::from(nanos) * u128::from(self.hz) / 1_000_000_000).saturating_sub(1) as u64
+        };
+        match seen {
+            0 => 0,
+            seen => self.events.iter().map(due).sum::<u64>().saturating_sub(seen),
+        }
+    }
+
+    /// Everything that it holds, to be closed.
+    pub(crate) fn into_links(self) -> Vec<OwnedFd> {
+        self.links.into_iter().chain(self.events).collect()
+    }
 }
 
 fn program(programs: &Programs, index: usize) -> Result<BorrowedFd<'_>, AttachError> {

@@ -190,9 +190,9 @@ impl Linux {
         if read.is_err() { Vec::new() } else { counts }
     }
 
-    /// Hits that the kernel skipped because the same program was already running on that CPU.
+    /// Hits that Linux skipped because a program was already running on that CPU.
     pub fn missed_hits(&self) -> u64 {
-        self.probes.programs().iter().flatten().filter_map(|it| sys::prog_misses(it.as_fd()).ok()).sum()
+        self.probes.missed_hits()
     }
 
     /// What the scope's processes did since last asked, in order of time. Looks for new events
@@ -283,12 +283,43 @@ impl Linux {
                 ProcessEvent::Fork { time_nanos, parent, pid } => self.probes.on_fork(*parent, *pid, *time_nanos),
                 ProcessEvent::Mmap { pid, path, time_nanos, .. } => self.probes.on_mapping(*pid, path, *time_nanos),
                 ProcessEvent::Exit { pid, .. } => self.forget(*pid),
-                ProcessEvent::Exec { .. } => {}
+                ProcessEvent::Exec { pid, .. } => self.probes.on_exec(*pid),
             }
             self.events.push(event);
         }
         for it in self.sideband.replaced() {
             self.probes.link_anew(it.pid, it.time_nanos);
+        }
+        for pid in self.sideband.dropped() {
+            self.take_up_again(pid);
+        }
+    }
+
+    /// Watches a process whose events Linux dropped, and what descends from it, and makes up for the
+    /// events since.
+    fn take_up_again(&mut self, pid: u32) {
+        let tree = scope::with_descendants(&[pid]);
+        if let Err(error) = self.sideband.watch(&tree) {
+            let text = format!(
+                "process {pid} runs with other rights since its exec, and cannot be watched any more: {error}. Its new \
+                 children and files have no uprobes of their own, and its stacks no names"
+            );
+            self.news.push(News::Warning(Warning { probe: 0, text }));
+            return;
+        }
+        let time_nanos = sys::monotonic_nanos();
+        let new = tree.into_iter().filter(|it| *it == pid || !self.probes.alive().contains(it)).collect::<Vec<_>>();
+        for child in new.iter().copied().filter(|it| *it != pid) {
+            let parent = scope::parent_of(child).unwrap_or(pid);
+            self.probes.on_fork(parent, child, time_nanos);
+            self.events.push(ProcessEvent::Fork { time_nanos, parent, pid: child });
+        }
+        let first = self.events.len();
+        self.report_mappings(&new);
+        for event in self.events[first..].to_vec() {
+            if let ProcessEvent::Mmap { pid, path, time_nanos, .. } = event {
+                self.probes.on_mapping(pid, &path, time_nanos);
+            }
         }
     }
 
@@ -313,12 +344,16 @@ impl Linux {
 
     /// What the scope's processes have mapped already, as if they had just done so.
     fn report_existing_mappings(&mut self) {
-        if !matches!(self.scope, Scope::Processes(_)) {
-            return;
+        if matches!(self.scope, Scope::Processes(_)) {
+            let alive: Vec<u32> = self.probes.alive().iter().copied().collect();
+            self.report_mappings(&alive);
         }
+    }
+
+    fn report_mappings(&mut self, pids: &[u32]) {
         let time_nanos = sys::monotonic_nanos();
         let mut build_ids: HashMap<PathBuf, Vec<u8>> = HashMap::new();
-        for pid in self.probes.alive().clone() {
+        for pid in pids.iter().copied() {
             let view = View::of(pid);
             for mapping in proc_maps::of(pid).unwrap_or_default() {
                 let path = view.mapped(&mapping);

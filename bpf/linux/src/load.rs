@@ -147,10 +147,10 @@ impl Descriptors {
     fn map(&mut self, at: usize, spec: &MapSpec) -> Result<LoadedMap, Error> {
         let fd = take(&mut self.maps, &self.names.maps[at])?;
         let Some(inner_name) = &self.names.inner_maps[at] else {
-            return Ok(LoadedMap { current: MapHandle::new(spec.clone(), fd), outer: None });
+            return Ok(LoadedMap { current: MapHandle::new(spec.clone(), fd)?, outer: None });
         };
         let inner = spec.inner.as_deref().ok_or_else(|| Error::NotSwappable(spec.name.clone()))?;
-        let current = MapHandle::new(inner.clone(), take(&mut self.maps, inner_name)?);
+        let current = MapHandle::new(inner.clone(), take(&mut self.maps, inner_name)?)?;
         Ok(LoadedMap { current, outer: Some(fd) })
     }
 

@@ -1,5 +1,6 @@
 //! A BPF map by its file descriptor: single elements, and all of them in batches.
 
+use crate::cpus;
 use crate::error::Error;
 use crate::modify::Modifier;
 use crate::sys;
@@ -22,14 +23,24 @@ const BATCH: usize = 1024;
 #[derive(Clone, Debug)]
 pub struct MapHandle {
     spec: Rc<MapSpec>,
+    /// Values of an element.
+    values: usize,
     fd: Rc<RefCell<Rc<OwnedFd>>>,
     /// Loaded when first used.
     modifiers: Rc<RefCell<Vec<Modifier>>>,
 }
 
 impl MapHandle {
-    pub(crate) fn new(spec: MapSpec, fd: OwnedFd) -> MapHandle {
-        MapHandle { spec: Rc::new(spec), fd: Rc::new(RefCell::new(Rc::new(fd))), modifiers: Rc::default() }
+    /// # Errors
+    /// The map has a value a CPU, and Linux does not say how many CPUs there may be.
+    pub(crate) fn new(spec: MapSpec, fd: OwnedFd) -> Result<MapHandle, Error> {
+        let values = match spec.kind {
+            MapKind::PercpuHash | MapKind::PercpuArray | MapKind::LruPercpuHash => cpus::possible()
+                .map_err(|answer| Error::System { what: "count the possible processors".into(), answer })?,
+            _ => 1,
+        };
+        let fd = Rc::new(RefCell::new(Rc::new(fd)));
+        Ok(MapHandle { spec: Rc::new(spec), values, fd, modifiers: Rc::default() })
     }
 
     /// What the map was made from.
@@ -115,6 +126,7 @@ impl MapHandle {
         let modifiers = self.modifiers.take();
         MapHandle {
             spec: self.spec.clone(),
+            values: self.values,
             fd: Rc::new(RefCell::new(old)),
             modifiers: Rc::new(RefCell::new(modifiers)),
         }
@@ -162,7 +174,7 @@ impl MapHandle {
 
     /// Bytes of an element's value over all CPUs.
     fn stored_size(&self) -> usize {
-        self.stride() * if self.is_per_cpu() { sys::possible_cpus() } else { 1 }
+        self.stride() * self.values
     }
 
     fn split<'a>(&self, stored: &'a [u8]) -> Vec<&'a [u8]> {

@@ -3,7 +3,7 @@
 //! A function's probe is attached to every file that has the function: those that are known when
 //! the run begins, and those that a process maps later.
 
-use crate::attach::{self, Alive, FunctionProbe, Programs};
+use crate::attach::{self, Alive, FunctionProbe, Programs, Sampler};
 use crate::error::AttachError;
 use crate::links::Links;
 use crate::proc_maps::{self, View};
@@ -12,7 +12,7 @@ use crate::resolve::{self, Candidate, FileId};
 use crate::scope::{self, Scope};
 use crate::sys;
 use std::collections::{HashMap, HashSet};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use xputrace_model::names::Names;
 use xputrace_model::plan::{Place, Plan, Probe, ProbeScope, Target};
@@ -27,11 +27,18 @@ pub(crate) struct Probes {
     /// Gives functions that a pattern matches their ids.
     pub(crate) names: Names,
     functions: Vec<FunctionProbe>,
+    samplers: Vec<Sampler>,
+    /// Lets Linux count the runs of samplers' programs, where some of their samples may be missed.
+    run_counting: Option<OwnedFd>,
+    /// Samples that were missed up to the end.
+    missed_samples: u64,
     scope: Option<Scope>,
     /// Processes of the scope that run now.
     alive: Alive,
     /// Files that were probed only after a process had mapped them, and since when they are.
     late_files: HashMap<FileId, u64>,
+    /// Such files by the processes that had them before.
+    late_in: HashMap<u32, Vec<(FileId, PathBuf)>>,
     news: Vec<News>,
 }
 
@@ -42,9 +49,13 @@ impl Probes {
             programs,
             names: Names::new(strings),
             functions: Vec::new(),
+            samplers: Vec::new(),
+            run_counting: None,
+            missed_samples: 0,
             scope: None,
             alive: Alive::new(),
             late_files: HashMap::new(),
+            late_in: HashMap::new(),
             news: Vec::new(),
         }
     }
@@ -67,6 +78,10 @@ impl Probes {
     pub(crate) fn attach(&mut self, plan: &Plan, scope: &Scope, warnings: &mut Vec<Warning>) -> Vec<ProbeReport> {
         self.alive = scope::with_descendants(&scope.pids()).into_iter().collect();
         self.scope = Some(scope.clone());
+        let has = |event| plan.probes.iter().any(|it| runs_here(it) && it.event == event);
+        if has(Event::Profile) && has(Event::Tracepoint) {
+            self.run_counting = sys::count_runs().ok();
+        }
         let here = plan.probes.iter().enumerate().filter(|(_, it)| runs_here(it));
         here.map(|(probe, it)| ProbeReport { probe, outcome: self.attach_probe(probe, it, warnings) }).collect()
     }
@@ -75,7 +90,25 @@ impl Probes {
     pub(crate) fn detach(&mut self) {
         self.functions.clear();
         self.alive.clear();
+        self.missed_samples = self.missed_samples();
+        let samplers = self.samplers.drain(..).flat_map(Sampler::into_links).collect();
+        self.links.add(None, samplers);
         self.links = Links::default();
+        self.run_counting = None;
+    }
+
+    /// Hits that Linux skipped because a program was already running on that CPU.
+    pub(crate) fn missed_hits(&self) -> u64 {
+        let counted = self.programs.iter().flatten().filter_map(|it| sys::prog_misses(it.as_fd()).ok());
+        counted.sum::<u64>() + self.missed_samples()
+    }
+
+    /// Samples are counted only where handlers of tracepoints can make Linux miss some.
+    fn missed_samples(&self) -> u64 {
+        if self.run_counting.is_none() {
+            return self.missed_samples;
+        }
+        self.samplers.iter().map(|it| it.missed(&self.programs)).sum()
     }
 
     /// Gives a new process of the scope links of its own.
@@ -83,12 +116,21 @@ impl Probes {
         if self.alive.contains(&parent) && self.alive.insert(pid) {
             self.link_process(pid, time_nanos);
         }
+        for (id, file) in self.late_in.get(&parent).cloned().unwrap_or_default() {
+            self.had_file(pid, id, &file, time_nanos);
+        }
+    }
+
+    /// Forgets what the program had mapped that a process ran until now.
+    pub(crate) fn on_exec(&mut self, pid: u32) {
+        self.late_in.remove(&pid);
     }
 
     /// Takes out the links of a process that has ended.
     pub(crate) fn forget(&mut self, pid: u32) {
         self.links.remove(pid);
         self.alive.remove(&pid);
+        self.late_in.remove(&pid);
     }
 
     /// Links the probes of a process anew in place of those it had.
@@ -127,21 +169,23 @@ impl Probes {
             }
             Target::Tracepoint { category, name } => {
                 match attach::link_tracepoint(&self.programs, program, category, name) {
-                    Ok(links) => self.hold(links, 1),
+                    Ok(links) => {
+                        self.links.add(None, links);
+                        Outcome::Attached { functions: 1, files: Vec::new() }
+                    }
                     Err(error) => Outcome::Failed(error),
                 }
             }
-            Target::Profile { hz } => match attach::link_profile(&self.programs, program, *hz) {
-                Ok((links, cpus)) => self.hold(links, cpus),
+            Target::Profile { hz } => match Sampler::start(&self.programs, program, *hz) {
+                Ok(sampler) => {
+                    let functions = sampler.n_cpus();
+                    self.samplers.push(sampler);
+                    Outcome::Attached { functions, files: Vec::new() }
+                }
                 Err(error) => Outcome::Failed(error),
             },
             Target::Interval { .. } | Target::Calls(_) | Target::None => Outcome::Failed(not_compiled(&probe.name)),
         }
-    }
-
-    fn hold(&mut self, links: Vec<OwnedFd>, functions: usize) -> Outcome {
-        self.links.add(None, links);
-        Outcome::Attached { functions, files: Vec::new() }
     }
 
     fn attach_function(&mut self, index: usize, warnings: &mut Vec<Warning>) -> Outcome {
@@ -231,9 +275,11 @@ impl Probes {
     /// Attaches the probes that name functions in a file which a process has just mapped. `file`
     /// is its path as the process sees it.
     pub(crate) fn on_mapping(&mut self, pid: u32, file: &Path, time_nanos: u64) {
-        let wanted = self.functions.iter().any(|it| resolve::is_candidate(&it.object, file));
+        // Memory without a file has names such as `//anon` and `[vdso]`.
+        let is_file = file.is_absolute() && !file.as_os_str().as_encoded_bytes().starts_with(b"//");
+        let wanted = is_file && self.functions.iter().any(|it| resolve::is_candidate(&it.object, file));
         let may_be_static = self.functions.iter().any(|it| resolve::may_be_static(&it.object));
-        if !wanted && !may_be_static {
+        if !is_file || (!wanted && !may_be_static) {
             return;
         }
         let path = mapped_path(pid, file);
@@ -255,8 +301,17 @@ impl Probes {
                 attached &= self.attach_late(index, &Candidate { id, path: path.clone() }, named);
             }
         }
-        if !attached || self.late_files.get(&id).is_some_and(|at| time_nanos < *at) {
-            self.tell_late(pid, file, time_nanos);
+        match attached {
+            true => self.had_file(pid, id, file, time_nanos),
+            false => self.tell_late(pid, file, time_nanos),
+        }
+    }
+
+    /// Notes that a process has a file since it mapped it, or since its parent, which had it, made it.
+    fn had_file(&mut self, pid: u32, id: FileId, file: &Path, since_nanos: u64) {
+        if self.late_files.get(&id).is_some_and(|probed_at| since_nanos < *probed_at) {
+            self.tell_late(pid, file, since_nanos);
+            self.late_in.entry(pid).or_default().push((id, file.to_path_buf()));
         }
     }
 

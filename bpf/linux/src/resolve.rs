@@ -384,7 +384,7 @@ impl Files {
     fn by_path(mut self, object: &str, scope: &Scope) -> Vec<Candidate> {
         let path = Path::new(object);
         if path.is_absolute() {
-            scope.pids().iter().for_each(|pid| self.add(View::of(*pid).file(path)));
+            scope.pids().iter().for_each(|pid| self.add_as_seen(path, *pid));
         }
         if is_glob(object) {
             self.add_matching(path.parent().unwrap_or(Path::new(".")), path.file_name().unwrap_or_default());
@@ -392,6 +392,15 @@ impl Files {
             self.add(path.to_path_buf());
         }
         self.found
+    }
+
+    /// The file that a process sees under a path, and the one it runs if that is another by now.
+    fn add_as_seen(&mut self, path: &Path, pid: u32) {
+        let view = View::of(pid);
+        let mappings = proc_maps::of(pid).unwrap_or_default();
+        let replaced = mappings.iter().filter(|it| it.deleted && it.path == path);
+        replaced.for_each(|it| self.add(view.mapped(it)));
+        self.add(view.file(path));
     }
 
     fn add_matching(&mut self, directory: &Path, pattern: &OsStr) {
@@ -448,10 +457,20 @@ impl Files {
     }
 }
 
-/// The executable and everything it is linked with, directly or not.
+/// The executable, what is loaded before it, and everything that they are linked with.
 fn linked_files(command: &CommandScope) -> Vec<PathBuf> {
     let cache = ld_so_cache();
+    let locate = |library: &str, directories: &[PathBuf]| {
+        if library.contains('/') {
+            return Some(PathBuf::from(library));
+        }
+        let near = directories.iter().chain(&command.library_path).map(|it| it.join(library)).find(|it| it.is_file());
+        let cached = || cache.iter().find(|(name, _)| name == library).map(|(_, path)| path.clone());
+        let standard = || STANDARD_DIRECTORIES.iter().map(|it| Path::new(it).join(library)).find(|it| it.is_file());
+        near.or_else(cached).or_else(standard)
+    };
     let mut queue = VecDeque::from([command.executable.clone()]);
+    queue.extend(command.preloaded.iter().filter_map(|it| locate(it, &[])));
     let mut found: Vec<PathBuf> = Vec::new();
     while let Some(path) = queue.pop_front() {
         if found.contains(&path) {
@@ -459,13 +478,7 @@ fn linked_files(command: &CommandScope) -> Vec<PathBuf> {
         }
         let needs = Elf::open(&path).map(|it| it.needs()).unwrap_or_default();
         found.push(path);
-        for library in &needs.libraries {
-            let directories = needs.directories.iter().chain(&command.library_path);
-            let near = directories.map(|it| it.join(library)).find(|it| it.is_file());
-            let cached = || cache.iter().find(|(name, _)| name == library).map(|(_, path)| path.clone());
-            let standard = || STANDARD_DIRECTORIES.iter().map(|it| Path::new(it).join(library)).find(|it| it.is_file());
-            queue.extend(near.or_else(cached).or_else(standard));
-        }
+        queue.extend(needs.libraries.iter().filter_map(|it| locate(it, &needs.directories)));
     }
     found
 }

@@ -22,6 +22,8 @@ pub struct CommandScope {
     pub executable: PathBuf,
     /// Directories of the command's `LD_LIBRARY_PATH`.
     pub library_path: Vec<PathBuf>,
+    /// Libraries of the command's `LD_PRELOAD`: paths, or names as programs ask for libraries.
+    pub preloaded: Vec<String>,
 }
 
 impl Scope {
@@ -92,7 +94,7 @@ fn children_among(everyone: &[(u32, u32)], pid: u32) -> Vec<u32> {
 }
 
 /// Fourth field of `/proc/PID/stat`; the second is a name in parentheses that may hold anything.
-fn parent_of(pid: u32) -> Option<u32> {
+pub(crate) fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }

@@ -4,6 +4,7 @@
 //! those threads start is watched too.
 //! Source of the record layouts: `include/uapi/linux/perf_event.h`, `enum perf_event_type`.
 
+use crate::cpus;
 use crate::sys::{self, Mapping};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -30,8 +31,9 @@ pub enum ProcessEvent {
         time_nanos: u64,
         pid: u32,
     },
-    /// An executable mapping. `build_id` is empty where the kernel could not read it. What was
-    /// mapped before attaching comes as such events too, with the time of attaching.
+    /// An executable mapping: of a file, or of memory that has a name such as `//anon` or `[vdso]`.
+    /// `build_id` is empty where Linux could not read it. Files that were mapped before attaching
+    /// come as such events too, with the time of attaching.
     Mmap {
         time_nanos: u64,
         pid: u32,
@@ -80,7 +82,10 @@ pub(crate) struct Sideband {
     events: Vec<OwnedFd>,
     /// Processes whose main thread has ended while others went on, with the time of the last end.
     leaderless: BTreeMap<u32, u64>,
+    /// When processes that run called `exec` last.
+    execs: BTreeMap<u32, u64>,
     replaced: Vec<Replaced>,
+    dropped: Vec<u32>,
     pub(crate) lost: u64,
 }
 
@@ -100,7 +105,7 @@ impl Sideband {
             None => vec![-1],
         };
         let mut sideband = Sideband::default();
-        for cpu in online_cpus() {
+        for cpu in cpus::online()? {
             sideband.open_cpu(cpu, &threads)?;
         }
         Ok(sideband)
@@ -118,11 +123,30 @@ impl Sideband {
             match ring {
                 None => {
                     ring = Some(self.rings.len());
-                    self.rings.push(PerfRing::new(event)?);
+                    self.rings.push(PerfRing::new(event, cpu)?);
                 }
                 Some(ring) => {
                     sys::perf_redirect(event.as_fd(), self.rings[ring].fd.as_fd())?;
                     self.events.push(event);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Watches every thread of further processes.
+    pub(crate) fn watch(&mut self, pids: &[u32]) -> io::Result<()> {
+        let threads: Vec<i32> = pids.iter().flat_map(|it| threads_of(*it)).collect();
+        for ring in &self.rings {
+            for thread in &threads {
+                match sys::perf_event_open(&attributes(), *thread, ring.cpu) {
+                    Ok(event) => {
+                        sys::perf_redirect(event.as_fd(), ring.fd.as_fd())?;
+                        self.events.push(event);
+                    }
+                    // The thread has ended meanwhile.
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                    Err(error) => return Err(error),
                 }
             }
         }
@@ -139,7 +163,12 @@ impl Sideband {
         let mut events = Vec::new();
         for ring in &mut self.rings {
             ring.drain(&mut |record| match parse(record) {
-                Some(Record::Event(event)) => events.push(event),
+                Some(Record::Event(event)) => {
+                    if let ProcessEvent::Exec { pid, time_nanos, .. } = &event {
+                        self.execs.insert(*pid, *time_nanos);
+                    }
+                    events.push(event);
+                }
                 Some(Record::ThreadEnd { pid, thread, time_nanos })
                     if pid == thread || self.leaderless.contains_key(&pid) =>
                 {
@@ -161,6 +190,12 @@ impl Sideband {
         std::mem::take(&mut self.replaced)
     }
 
+    /// Processes that run and are not watched any more since the last call: Linux drops the events of
+    /// a process that executes a program with other rights, and records that as its end.
+    pub(crate) fn dropped(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.dropped)
+    }
+
     /// A process ends with its last thread, which need not be the main one; and it goes on, with
     /// the same id, when another thread than the main one calls `exec`.
     fn ended(&mut self) -> Vec<ProcessEvent> {
@@ -168,9 +203,15 @@ impl Sideband {
         self.leaderless.retain(|pid, time_nanos| match after_leader(*pid) {
             After::Nothing => {
                 ended.push(ProcessEvent::Exit { time_nanos: *time_nanos, pid: *pid });
+                self.execs.remove(pid);
                 false
             }
             After::OtherThreads => true,
+            // A thread that takes the main one's place calls `exec` after that has ended.
+            After::NewLeader if self.execs.get(pid).is_some_and(|exec| exec < time_nanos) => {
+                self.dropped.push(*pid);
+                false
+            }
             After::NewLeader => {
                 self.replaced.push(Replaced { pid: *pid, time_nanos: *time_nanos });
                 false
@@ -251,29 +292,20 @@ fn threads_of(pid: u32) -> Vec<i32> {
     entries.filter_map(|it| it.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// CPUs that run now, from text such as `0-3,8`.
-pub(crate) fn online_cpus() -> Vec<i32> {
-    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_else(|_| "0".into());
-    let range = |it: &str| {
-        let (first, last) = it.split_once('-').unwrap_or((it, it));
-        Some(first.parse::<i32>().ok()?..=last.parse().ok()?)
-    };
-    text.trim().split(',').filter_map(range).flatten().collect()
-}
-
 /// One CPU's ring: a page of positions, then the data.
 #[derive(Debug)]
 struct PerfRing {
     fd: OwnedFd,
+    cpu: i32,
     pages: Mapping,
     /// A record that wraps around the end is put together here.
     record: Vec<u8>,
 }
 
 impl PerfRing {
-    fn new(fd: OwnedFd) -> io::Result<PerfRing> {
+    fn new(fd: OwnedFd, cpu: i32) -> io::Result<PerfRing> {
         let pages = Mapping::new(fd.as_fd(), (1 + RING_PAGES) * sys::page_size(), 0, true)?;
-        Ok(PerfRing { fd, pages, record: Vec::new() })
+        Ok(PerfRing { fd, cpu, pages, record: Vec::new() })
     }
 
     fn drain(&mut self, f: &mut dyn FnMut(&[u8])) {
@@ -363,10 +395,6 @@ fn mapping(body: &Body<'_>, misc: u16, time_nanos: u64) -> Option<ProcessEvent> 
         }
     };
     let path = body.text(IDENTITY + MMAP2_IDENTITY_BYTES + 8)?;
-    // Anonymous memory and the kernel's own pages have names such as `//anon` and `[vdso]`.
-    if !path.starts_with(b"/") || path.starts_with(b"//") {
-        return None;
-    }
     Some(ProcessEvent::Mmap {
         time_nanos,
         pid: body.u32(8)?,

@@ -403,7 +403,11 @@ fn foretell(program: &OsStr, env: &[(OsString, Option<OsString>)]) -> CommandSco
     let executable = interpreter(&found, &path).unwrap_or(found);
     let library_path = variable(env, "LD_LIBRARY_PATH").unwrap_or_default();
     let library_path = std::env::split_paths(&library_path).filter(|it| it.is_dir()).collect();
-    CommandScope { pid: 0, executable, library_path }
+    // Separated by spaces or colons, as `ld.so` reads it.
+    let preload = variable(env, "LD_PRELOAD").unwrap_or_default();
+    let preload = preload.to_string_lossy();
+    let preloaded = preload.split([' ', ':']).filter(|it| !it.is_empty()).map(str::to_owned).collect();
+    CommandScope { pid: 0, executable, library_path, preloaded }
 }
 
 fn find_program(program: &OsStr, path: &OsStr) -> Option<PathBuf> {

@@ -36,10 +36,18 @@ fn c_string(bytes: &[u8]) -> io::Result<CString> {
     CString::new(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
 }
 
-/// CPUs that can ever be there: the number of values a per-CPU element has.
-pub(crate) fn possible_cpus() -> usize {
-    // SAFETY: takes no arguments, only reads a file.
-    usize::try_from(unsafe { libbpf_sys::libbpf_num_possible_cpus() }).unwrap_or(1).max(1)
+/// A number of CPUs that Linux never exceeds on this machine.
+pub(crate) fn most_cpus() -> io::Result<usize> {
+    /// Bits; Linux refuses a mask that is too small for its own.
+    const LARGEST: usize = 1 << 16;
+    let mut mask = vec![0u64; LARGEST / 64];
+    // SAFETY: pointer and length are of one buffer. The call itself, not the C library's function,
+    // as it returns how many bytes Linux's own mask has.
+    let bytes = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&*mask), mask.as_mut_ptr()) };
+    match usize::try_from(bytes) {
+        Ok(bytes) if bytes > 0 => Ok(bytes * 8),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Creates a map.
@@ -214,13 +222,39 @@ pub(crate) fn run_program(program: BorrowedFd<'_>, ctx: &mut [u8]) -> io::Result
     Ok(opts.retval as i32)
 }
 
-/// How often the kernel skipped the program because it was already running there.
+/// How often Linux skipped the program because it, or another one of its kind, was running there.
 pub(crate) fn prog_misses(program: BorrowedFd<'_>) -> io::Result<u64> {
+    prog_info(program).map(|it| it.recursion_misses)
+}
+
+/// How often the program ran while [`count_runs`] was in effect.
+pub(crate) fn prog_runs(program: BorrowedFd<'_>) -> io::Result<u64> {
+    prog_info(program).map(|it| it.run_cnt)
+}
+
+/// Lets Linux count how often each program runs, as long as the descriptor is open.
+pub(crate) fn count_runs() -> io::Result<OwnedFd> {
+    // SAFETY: the call takes a number and makes a descriptor.
+    owned(unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) })
+}
+
+/// Nanoseconds for which a perf event was enabled; its read format is the time enabled alone.
+pub(crate) fn time_enabled(event: &OwnedFd) -> io::Result<u64> {
+    let mut words = [0u64; 2];
+    // SAFETY: pointer and length are of one buffer.
+    let n = unsafe { libc::read(event.as_raw_fd(), words.as_mut_ptr().cast(), size_of_val(&words)) };
+    match usize::try_from(n) {
+        Ok(n) if n == size_of_val(&words) => Ok(words[1]),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn prog_info(program: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_prog_info> {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut len = size_of_val(&info) as u32;
     // SAFETY: `len` is the size of the structure, whose pointers are all null.
     done(unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut len) })?;
-    Ok(info.recursion_misses)
+    Ok(info)
 }
 
 /// Places in one file for one program.

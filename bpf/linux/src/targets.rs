@@ -52,7 +52,8 @@ impl Targets {
         let free = load(c"xt_free", on_free(&task))?;
         let add = sys::load_iterator(c"xt_add", task.iterator, &insns(on_visit(&task), maps)?)
             .map_err(|it| failed("load an iterator over tasks, which Linux has from 6.1 on", it))?;
-        Ok(Targets { birth, free, add, refused: MapHandle::new(spec, refused), reported: 0 })
+        let refused = MapHandle::new(spec, refused).map_err(|it| it.to_string())?;
+        Ok(Targets { birth, free, add, refused, reported: 0 })
     }
 
     /// From here on the children and threads of targets are targets.

@@ -96,9 +96,10 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
             "calls that ended with a jump to another function, which returns in their place",
             "probe that function, or the entry alone",
         ),
-        Loss::KernelMissed => {
-            ("hits that the kernel skipped because the same program was running there", "probe something less frequent")
-        }
+        Loss::KernelMissed => (
+            "hits that Linux skipped because a program was already running on that processor",
+            "probe something less frequent",
+        ),
         Loss::UnprobedProcess => (
             "processes that ran without their uprobes, for some milliseconds or until their end",
             "name a library by its path; give the probe `#{scope: \"tree\"}`, if it has another",

@@ -19,5 +19,5 @@ mod vdso;
 
 pub use demangle::{Demangled, demangle};
 pub use images::Images;
-pub use process::{Innermost, Mapping, ProcessKey, Processes};
+pub use process::{ANONYMOUS, Innermost, Mapping, ProcessKey, Processes, is_without_frame_pointers};
 pub use table::SymbolTable;

@@ -18,6 +18,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use xputrace_model::stack::{Frame, Frames};
 use xputrace_wire::maps::MapsLine;
 
@@ -70,8 +71,8 @@ struct Process {
     pid: u32,
     /// The process's id in its own innermost pid namespace, which names its perf map.
     inner_pid: u32,
-    /// By start; never overlapping.
-    regions: BTreeMap<u64, Region>,
+    /// By start; never overlapping. A child shares its parent's until one of them maps something.
+    regions: Rc<BTreeMap<u64, Region>>,
     perf_map: PerfMap,
     perf_map_file: Option<File>,
     /// Frames by address and distance looked back.
@@ -82,7 +83,7 @@ struct Process {
 struct Region {
     end: u64,
     file_offset: u64,
-    module: String,
+    module: Rc<str>,
     content: Content,
 }
 
@@ -115,8 +116,12 @@ impl Processes {
             return;
         }
         let content = content(&mut self.files, key, mapping);
-        let region =
-            Region { end: mapping.end, file_offset: mapping.file_offset, module: module(&mapping.path), content };
+        let region = Region {
+            end: mapping.end,
+            file_offset: mapping.file_offset,
+            module: module(&mapping.path).into(),
+            content,
+        };
         let is_code_without_file = matches!(content, Content::Anonymous);
         let process = self.process(key);
         process.insert(mapping.start, region);
@@ -161,23 +166,42 @@ impl Processes {
         process.regions = regions;
     }
 
+    /// Drops what only speeds a process's lookups up: it has ended, and its stacks are few from now on.
+    pub fn ended(&mut self, key: ProcessKey) {
+        if let Some(process) = self.processes.get_mut(&key) {
+            process.frames = FxHashMap::default();
+        }
+    }
+
     /// Drops what is known of a process; its files stay open for others.
     pub fn forget(&mut self, key: ProcessKey) {
         self.processes.remove(&key);
     }
 
-    /// The frames at `addresses`, innermost first as they are given. Every address gives one
-    /// frame: where no name is found its function is the address in hexadecimal, in the file's
-    /// own terms where the file is known, so that it is the same in every process.
+    /// Returns the frames at `addresses`, innermost first as they are given. Where no name is found
+    /// a frame's function is the address in hexadecimal, in the file's own terms where the file is
+    /// known, so that it is the same in every process.
+    ///
+    /// Linux walks a stack by frame pointers and follows whatever code without them leaves in that
+    /// register. So a stack that Linux took ends before the first return address that lies in no
+    /// code of the process, with a mark that names the file of the last frame: see
+    /// [`is_without_frame_pointers`].
     pub fn resolve(&mut self, addresses: &[u64], key: ProcessKey, innermost: Innermost) -> Frames {
-        addresses
-            .iter()
-            .enumerate()
-            .map(|(i, address)| {
-                let back = u64::from(i > 0 || innermost == Innermost::ReturnAddress);
-                self.frame(key, *address, back)
-            })
-            .collect()
+        let mut frames: Vec<Frame> = Vec::with_capacity(addresses.len());
+        for (i, address) in addresses.iter().enumerate() {
+            let back = u64::from(i > 0 || innermost == Innermost::ReturnAddress);
+            let frame = self.frame(key, *address, back);
+            let lies_in_no_code = frame.module.is_empty();
+            match frames.last() {
+                Some(last) if lies_in_no_code && !last.module.is_empty() && innermost == Innermost::Instruction => {
+                    let mark = without_frame_pointers(&last.module);
+                    frames.push(mark);
+                    break;
+                }
+                _ => frames.push(frame),
+            }
+        }
+        frames.into()
     }
 
     /// The frames at kernel `addresses`, innermost first; all but the first are return addresses.
@@ -201,7 +225,7 @@ impl Processes {
         let Some((start, region)) = process.region(at) else {
             return process.jit_frame(at, back).unwrap_or_else(|| unnamed(address, ""));
         };
-        let module = region.module.clone();
+        let module = region.module.to_string();
         let file_offset = (at - start).wrapping_add(region.file_offset);
         let frame = match region.content {
             // What is compiled at run time comes and goes: it is looked up each time.
@@ -234,22 +258,22 @@ impl Process {
     /// Puts a region in, cutting what it covers out of older ones.
     fn insert(&mut self, start: u64, region: Region) {
         let end = region.end;
-        let overlapping: Vec<u64> =
-            self.regions.range(..end).filter(|(_, it)| it.end > start).map(|(at, _)| *at).collect();
+        let regions = Rc::make_mut(&mut self.regions);
+        let overlapping: Vec<u64> = regions.range(..end).filter(|(_, it)| it.end > start).map(|(at, _)| *at).collect();
         if !overlapping.is_empty() {
             self.frames.clear();
         }
         for old_start in overlapping {
-            let Some(old) = self.regions.remove(&old_start) else { continue };
+            let Some(old) = regions.remove(&old_start) else { continue };
             if old.end > end {
                 let cut = end - old_start;
-                self.regions.insert(end, Region { file_offset: old.file_offset.wrapping_add(cut), ..old.clone() });
+                regions.insert(end, Region { file_offset: old.file_offset.wrapping_add(cut), ..old.clone() });
             }
             if old_start < start {
-                self.regions.insert(old_start, Region { end: start, ..old });
+                regions.insert(old_start, Region { end: start, ..old });
             }
         }
-        self.regions.insert(start, region);
+        regions.insert(start, region);
     }
 
     fn jit_frame(&mut self, at: u64, back: u64) -> Option<Frame> {
@@ -289,14 +313,30 @@ fn content(files: &mut Files, key: ProcessKey, mapping: &Mapping) -> Content {
     files.open(key, mapping).map_or(Content::Unreadable, Content::File)
 }
 
+/// What frames call memory without a file.
+pub const ANONYMOUS: &str = "[anonymous]";
+
 /// The name that frames give a mapping: the file's without its folders.
 fn module(path: &Path) -> String {
     let text = path.to_string_lossy();
     if text.is_empty() || text.starts_with("//") || text.starts_with("[anon") {
-        return "[anonymous]".into();
+        return ANONYMOUS.into();
     }
     let text = text.strip_suffix(" (deleted)").unwrap_or(&text);
     text.rsplit('/').find(|it| !it.is_empty()).unwrap_or(text).to_string()
+}
+
+/// What a frame begins with that stands for the callers which could not be found.
+const WITHOUT_FRAME_POINTERS: &str = "[no frame pointers: ";
+
+/// Stands for the callers of code that has no frame pointers.
+fn without_frame_pointers(module: &str) -> Frame {
+    Frame { function: format!("{WITHOUT_FRAME_POINTERS}{module}]"), module: String::new(), offset: 0 }
+}
+
+/// Whether a frame stands for the callers of code that has no frame pointers.
+pub fn is_without_frame_pointers(frame: &Frame) -> bool {
+    frame.function.starts_with(WITHOUT_FRAME_POINTERS)
 }
 
 fn unnamed(address: u64, module: &str) -> Frame {

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use xputrace_linux::{Linux, ProcessEvent};
 use xputrace_model::output::StackNames;
-use xputrace_model::stack::{Frames, StackKey};
+use xputrace_model::plan::Plan;
+use xputrace_model::stack::{Frame, Frames, StackKey};
 use xputrace_symbols::{Images, Innermost, Mapping, ProcessKey, Processes};
 use xputrace_tracer::{ProcessIndex, State};
 
@@ -21,11 +22,21 @@ pub struct Stacks {
     /// How many of a collector's mappings have been taken.
     mappings_taken: HashMap<ProcessIndex, usize>,
     known: HashMap<StackKey, Frames>,
+    /// Whether handlers in Linux take stacks: else nobody asks what processes have mapped.
+    takes_in_linux: bool,
 }
 
 impl Stacks {
+    /// Knows no process yet.
+    pub fn of(plan: &Plan) -> Self {
+        Stacks { takes_in_linux: plan.linux_stacks.is_some(), ..Stacks::default() }
+    }
+
     /// A process that runs already.
     pub fn add_process(&mut self, pid: u32) {
+        if !self.takes_in_linux {
+            return;
+        }
         let key = self.images.current(pid);
         // A process that has just ended has no mappings to read; its frames stay addresses.
         let _ = self.processes.map_running(key);
@@ -33,13 +44,19 @@ impl Stacks {
 
     /// Takes note of what a process did.
     pub fn heard(&mut self, event: &ProcessEvent) {
+        if !self.takes_in_linux {
+            return;
+        }
         match event {
             ProcessEvent::Fork { parent, pid, .. } => {
                 let (parent, child) = self.images.fork(*parent, *pid);
                 self.processes.fork(parent, child);
             }
             ProcessEvent::Exec { pid, .. } => self.images.exec(*pid),
-            ProcessEvent::Exit { .. } => {}
+            ProcessEvent::Exit { pid, .. } => {
+                let key = self.images.current(*pid);
+                self.processes.ended(key);
+            }
             ProcessEvent::Mmap { pid, start, len, pgoff, path, build_id, .. } => {
                 let mapping = Mapping {
                     start: *start,
@@ -113,9 +130,17 @@ impl StackNames for Names<'_> {
             }
             StackKey::Collector { .. } => self.collector_frames(stack)?,
         };
-        self.stacks.known.insert(stack, frames.clone());
+        if is_final(&frames) {
+            self.stacks.known.insert(stack, frames.clone());
+        }
         Some(frames)
     }
+}
+
+/// Whether nothing that is heard later can name these frames better: a mapping, or code that is made
+/// while the program runs.
+fn is_final(frames: &[Frame]) -> bool {
+    frames.iter().all(|it| !it.module.is_empty() && it.module != xputrace_symbols::ANONYMOUS)
 }
 
 impl Names<'_> {
@@ -140,4 +165,29 @@ impl Names<'_> {
 pub fn demangle(symbol: &str) -> (String, String) {
     let names = xputrace_symbols::demangle(symbol);
     (names.name, names.short_name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Over a long run the mappings of every process that ever was would fill the memory.
+    #[test]
+    fn mappings_are_kept_only_where_handlers_take_stacks() {
+        let own = std::env::current_exe().unwrap();
+        let mapped = ProcessEvent::Mmap {
+            time_nanos: 1,
+            pid: 7,
+            start: 4096,
+            len: 4096,
+            pgoff: 0,
+            path: own,
+            build_id: Vec::new(),
+        };
+        for takes_in_linux in [false, true] {
+            let mut stacks = Stacks { takes_in_linux, ..Stacks::default() };
+            stacks.heard(&mapped);
+            assert_eq!(stacks.processes.knows(ProcessKey { pid: 7, generation: 0 }), takes_in_linux);
+        }
+    }
 }

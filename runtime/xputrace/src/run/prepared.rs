@@ -67,7 +67,8 @@ impl Prepared {
         };
         let linux = engines::linux(&plan)?;
         let pipeline = engines::pipeline(&plan, linux.as_ref())?;
-        let state = State::new(plan, linux, pipeline, Stacks::default(), Printer::new(&run.options)?);
+        let stacks = Stacks::of(&plan);
+        let state = State::new(plan, linux, pipeline, stacks, Printer::new(&run.options)?);
         state.check_stack_files(&run.options.stack_files())?;
         let mut report = Report::new(run.options.quiet);
         launch.notes.iter().for_each(|it| report.note(it));

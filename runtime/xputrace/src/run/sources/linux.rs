@@ -44,6 +44,8 @@ impl LinuxEvents {
             let names = state.pipeline.state_mut().names_mut();
             linux.lending(names, |it| it.poll(Duration::ZERO, &mut |record| records.push(record.to_vec())))?;
         }
+        // What a record's stacks lie in was mapped before the record was written.
+        self.follow_processes(running);
         let mut queue = running.queue();
         for record in &records {
             // What comes behind an `exit` has happened after the end.
@@ -107,7 +109,6 @@ impl Source for LinuxEvents {
 
     fn step(&mut self, running: &mut Running) -> Result<Progress> {
         self.take_records(running)?;
-        self.follow_processes(running);
         Ok(Progress::Idle)
     }
 }
