@@ -4,11 +4,14 @@
 //! Further keys of the map become frames on top: `main;forward;cudaLaunchKernel;matmul 1234`.
 
 use crate::cells::printable;
+use crate::export::{Exporter, FileOutput, Maps};
 use crate::rows::{LOST_STACK, Part, merged};
 use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::Arc;
 use xputrace_model::output::StackNames;
 use xputrace_model::schema::Unit;
-use xputrace_model::table::{Cell, Table, Value};
+use xputrace_model::table::{Cell, Scalar, Table, TableDef, TableId, Value};
 
 /// Why a map cannot be drawn as stacks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,7 +36,7 @@ pub enum FoldError {
 /// The first key is no stack, or values are not numbers.
 pub fn folded(table: &Table, names: &mut dyn StackNames) -> Result<String, FoldError> {
     let def = &table.def;
-    if !def.keys.first().is_some_and(|it| it.kind == xputrace_model::table::Scalar::Stack) {
+    if !def.keys.first().is_some_and(|it| it.kind == Scalar::Stack) {
         return Err(FoldError::NoStack { map: def.name.clone() });
     }
     let mut weights: BTreeMap<String, i64> = BTreeMap::new();
@@ -138,4 +141,82 @@ fn total(folded: &str) -> u128 {
 fn parse(line: &str) -> Option<(&str, u64)> {
     let (path, weight) = line.rsplit_once(' ')?;
     Some((path, weight.parse().ok()?))
+}
+
+/// `--folded`.
+pub const FOLDED: FileOutput = FileOutput {
+    option: "folded",
+    help: "Write folded stacks: FILE, or @name=FILE where several maps begin with a stack",
+    open: |typed, maps| {
+        let (map, path) = stack_map(typed, maps)?;
+        Ok((Box::new(StackFile { map, is_drawn: false, path: path.clone() }), path))
+    },
+};
+
+/// `--flamegraph`.
+pub const FLAMEGRAPH: FileOutput = FileOutput {
+    option: "flamegraph",
+    help: "Write a flame graph: FILE.svg, or @name=FILE.svg",
+    open: |typed, maps| {
+        let (map, path) = stack_map(typed, maps)?;
+        Ok((Box::new(StackFile { map, is_drawn: true, path: path.clone() }), path))
+    },
+};
+
+/// A map's stacks in a file, folded or drawn.
+pub struct StackFile {
+    pub map: TableId,
+    /// As a flame graph.
+    pub is_drawn: bool,
+    /// For messages.
+    pub path: String,
+}
+
+impl StackFile {
+    fn bytes(&self, table: &Table, names: &mut dyn StackNames) -> Result<Vec<u8>, String> {
+        let def = &table.def;
+        let folded = folded(table, names).map_err(|it| it.to_string())?;
+        if folded.is_empty() {
+            return Err(format!("{} is empty: {} is not written", def.name, self.path));
+        }
+        match self.is_drawn {
+            false => Ok(folded.into_bytes()),
+            true => flamegraph(&folded, &format!("xputrace {}", def.name), def.unit).map_err(|it| it.to_string()),
+        }
+    }
+}
+
+impl Exporter for StackFile {
+    fn finish(&mut self, out: &mut dyn Write, maps: &mut dyn Maps) -> Result<Option<String>, String> {
+        let mut made = Err(String::new());
+        let mut name = String::new();
+        maps.read(self.map, &mut |table, names| {
+            name.clone_from(&table.def.name);
+            made = self.bytes(table, names);
+        });
+        out.write_all(&made?).map_err(|it| format!("cannot write {}: {it}", self.path))?;
+        let what = if self.is_drawn { "a flame graph" } else { "folded stacks" };
+        Ok(Some(format!("wrote {}: {what} of {name}", self.path)))
+    }
+}
+
+/// Which map `FILE` or `@name=FILE` means, and the file.
+fn stack_map(typed: &str, maps: &[Arc<TableDef>]) -> Result<(TableId, String), String> {
+    let is_stack = |it: &TableDef| it.keys.first().is_some_and(|it| it.kind == Scalar::Stack);
+    let stacks: Vec<(TableId, &str)> =
+        (0..).map(TableId).zip(maps).filter(|(_, it)| is_stack(it)).map(|(id, it)| (id, it.name.as_str())).collect();
+    if let Some((name, path)) = typed.split_once('=').filter(|(name, _)| name.starts_with('@')) {
+        let found = stacks.iter().find(|(_, it)| *it == name);
+        return found.map(|(id, _)| (*id, path.to_owned())).ok_or_else(|| format!("no map {name} begins with a stack"));
+    }
+    match stacks.as_slice() {
+        [(id, _)] => Ok((*id, typed.to_owned())),
+        [] => Err("no map of the script has a stack as its first key, as in \
+                   @gpu[k.launch.ustack, k.name].sum(k.duration)"
+            .into()),
+        several => {
+            let names: Vec<&str> = several.iter().map(|(_, it)| *it).collect();
+            Err(format!("several maps begin with a stack ({}); say which: {}={typed}", names.join(", "), names[0]))
+        }
+    }
 }

@@ -17,6 +17,7 @@
 use crate::Context;
 use crate::account::place;
 use crate::cells::{bounds, filled, quantiles};
+use crate::export::{Exporter, Format};
 use crate::print::printed;
 use crate::rows::{NamedStack, Part, Row, named, rows};
 use serde_json::{Map, Value as Json, json};
@@ -25,6 +26,18 @@ use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::{Output, View};
 use xputrace_model::plan::{Activity, Calls};
 use xputrace_model::table::{Cell, TableKind, Value, average};
+
+/// `-f json`.
+pub const FORMAT: Format = Format { name: "json", is_for_programs: true, open: || Box::new(JsonLines) };
+
+/// A line for each output.
+struct JsonLines;
+
+impl Exporter for JsonLines {
+    fn output(&mut self, out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> io::Result<()> {
+        json(out, output, context)
+    }
+}
 
 /// Writes one output as one line.
 ///

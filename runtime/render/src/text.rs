@@ -12,6 +12,7 @@
 
 use crate::account::write_end;
 use crate::cells::{Bounds, alike, bits, bounds, columns, filled, padded, printable, quantiles, shorten, told_apart};
+use crate::export::{Exporter, Format};
 use crate::human::{binary, exact};
 use crate::print::printed;
 use crate::rows::{NamedStack, Part, Row, named, rows};
@@ -20,6 +21,18 @@ use std::io::{self, Write};
 use xputrace_model::output::{Output, View};
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{Cell, TableDef, TableKind, Value, average};
+
+/// `-f text`.
+pub const FORMAT: Format = Format { name: "text", is_for_programs: false, open: || Box::new(Text) };
+
+/// Tables for a terminal.
+struct Text;
+
+impl Exporter for Text {
+    fn output(&mut self, out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> io::Result<()> {
+        text(out, output, context)
+    }
+}
 
 /// Writes one output. Lines fit the context's width; a script's own prints are left as they are.
 ///

@@ -13,7 +13,10 @@ use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Place, Pla
 use xputrace_model::schema::{Event, Unit};
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Scalar, Storage, Table, TableKind, Value};
-use xputrace_render::{Context, Format, UNLIMITED, diagnostics, explain, flamegraph, folded, json, text, widest_paths};
+use xputrace_render::{
+    Context, Exporter, FILES, FORMATS, Format, UNLIMITED, diagnostics, explain, flamegraph, folded, json, text,
+    widest_paths,
+};
 
 fn golden(name: &str, actual: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
@@ -302,13 +305,40 @@ fn every_loss_fits_and_ends_without_a_dot() {
 }
 
 #[test]
-fn formats_have_names() {
-    assert_eq!("json".parse(), Ok(Format::Json));
-    let errors = ["csv", "xml"].map(|it| it.parse::<Format>().unwrap_err().to_string());
-    assert_eq!(
-        errors,
-        ["csv output is not offered yet; use `-f json`", "there is no output format `xml`; use `text` or `json`"]
-    );
+fn outputs_have_names_of_their_own() {
+    let mut names: Vec<&str> = FORMATS.iter().map(|it| it.name).chain(FILES.iter().map(|it| it.option)).collect();
+    assert_eq!(names[0], "text", "the default comes first");
+    names.sort();
+    let all = names.len();
+    names.dedup();
+    assert_eq!(names.len(), all);
+}
+
+/// All that a new output needs.
+struct Counts(usize);
+
+impl Exporter for Counts {
+    fn output(&mut self, _: &mut dyn std::io::Write, _: &Output, _: &mut Context<'_>) -> std::io::Result<()> {
+        self.0 += 1;
+        Ok(())
+    }
+
+    fn tick(&mut self, out: &mut dyn std::io::Write) -> std::io::Result<()> {
+        writeln!(out, "{} so far", self.0)
+    }
+}
+
+#[test]
+fn a_new_output_is_an_exporter() {
+    let format = Format { name: "counts", is_for_programs: true, open: || Box::new(Counts(0)) };
+    let (mut exporter, mut out) = ((format.open)(), Vec::new());
+    let sources = Sources::default();
+    for text in ["one", "two"] {
+        let mut context = Context { names: &mut Names, sources: &sources, width: UNLIMITED };
+        exporter.output(&mut out, &Output::print(text), &mut context).unwrap();
+    }
+    exporter.tick(&mut out).unwrap();
+    assert_eq!(String::from_utf8(out).unwrap(), "2 so far\n");
 }
 
 #[test]

@@ -1,137 +1,230 @@
-//! The command line: what was typed (`Typed`, clap's table) and what it means (`Invocation`).
+//! The command line: what was typed (`Typed`, clap's table of verbs) and what it means (`Invocation`).
 //!
-//! A script's own arguments stand among ours: every `--name=value` before `--` that is not in our
-//! table is the script's, and the script refuses those it does not declare.
+//! Options stand anywhere before `--`. A script's own arguments stand among ours: every `--name=value`
+//! that no verb of ours knows is the script's, and the script refuses those it does not declare.
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::builder::PossibleValuesParser;
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 use xputrace_model::diagnostic::nearest;
+use xputrace_render::{FILES, FORMATS, FileOutput, Format};
+
+/// Options that will be there: typed now, they are an error that says so.
+const NOT_YET: &[&str] = &["perfetto", "after", "device", "comm", "fail-if"];
+/// Likewise a format.
+const FORMATS_NOT_YET: &[&str] = &["csv"];
 
 /// bpftrace for programs that use a CPU and a GPU.
 #[derive(Parser, Debug)]
-#[command(name = "xputrace", version, disable_help_subcommand = true, args_conflicts_with_subcommands = false)]
+#[command(name = "xputrace", version, disable_help_subcommand = true)]
+#[command(override_usage = "xputrace [OPTIONS] [SCRIPT] [ARGS] -- CMD …\n       xputrace VERB …")]
 #[command(after_help = "Examples:\n  \
-    xputrace -- ./train                            where the time goes (the script `summary`)\n  \
+    xputrace -- ./train                            show where the time goes (the script `summary`)\n  \
     xputrace -e 'kernel(|k| @time[k.name].sum(k.duration))' -- ./train\n  \
-    xputrace over100ms --ms=50 -- ./train          a bundled script with an argument\n  \
-    xputrace scripts                               the bundled scripts, a line each\n  \
-    xputrace demo                                  the main job, on any machine\n\n\
-Exit status of a run: what a handler said in exit(code), else the command's own (128 + the signal that killed it). \
-    125 where that would be 0 and something of ours failed (a handler, the output, a recording, every probe), and where nothing \
-    was run (script error, usage, rights). `check` and the others that run nothing: 2 for a mistake.\n\n\
-Ctrl-C ends the run and prints; a second one quits at once. A reader that has had enough (`| head`) ends the \
-    tracing too, which is no failure; the command runs on to its end.")]
-pub struct Typed {
+    xputrace over100ms --ms=50 -- ./train          run a bundled script with an argument\n  \
+    xputrace scripts                               list the bundled scripts\n  \
+    xputrace demo                                  run a demo (no GPU needed)\n\n\
+Exit status of a run: what a handler passed to exit(code), else the command's own (128 + the signal that killed it). \
+    125 if xputrace failed or ran nothing. Verbs that run nothing: 2 for a mistake.\n\n\
+Ctrl-C ends the run and prints the results; a second one quits at once. Where the command handles Ctrl-C itself, tracing \
+    goes on; two within a second end it. A closed pipe (`| head`) stops tracing; this is not an error.")]
+struct Typed {
     #[command(subcommand)]
-    pub verb: Option<Verb>,
+    verb: Option<Verb>,
     #[command(flatten)]
-    pub options: Options,
-    /// A script file, or the name of a bundled script
-    #[arg(value_name = "SCRIPT")]
-    pub script: Option<String>,
+    run: RunOptions,
 }
 
 #[derive(Subcommand, Debug)]
-pub enum Verb {
+enum Verb {
     /// Run a script (the default)
-    Run {
-        /// A script file, or the name of a bundled script
-        script: Option<String>,
-        #[command(flatten)]
-        options: Options,
-    },
+    #[command(override_usage = "xputrace run [OPTIONS] [SCRIPT] [ARGS] -- CMD …")]
+    Run(RunOptions),
     /// Record all GPU events, and what SCRIPT's CPU probes read, into a file
-    Record {
-        script: Option<String>,
-        #[command(flatten)]
-        options: Options,
-    },
-    /// What can be probed here: xputrace list 'uprobe:libc:mem*'
+    #[command(override_usage = "xputrace record [OPTIONS] [SCRIPT] [ARGS] -- CMD …")]
+    Record(RecordOptions),
+    /// List available probes: xputrace list 'uprobe:libc:mem*'
     List { pattern: Option<String> },
-    /// A script's errors and warnings, and nothing else
-    Check {
-        script: Option<String>,
-        #[command(flatten)]
-        options: Options,
-    },
-    /// Where each handler will run, and why
-    Explain {
-        script: Option<String>,
-        #[command(flatten)]
-        options: Options,
-    },
-    /// Write the compiled script as an eBPF object (-o x.bpf.o)
-    Build {
-        script: Option<String>,
-        #[command(flatten)]
-        options: Options,
-    },
-    /// What works on this machine, and the exact fix for what does not
-    Doctor {
-        #[command(flatten)]
-        options: Options,
-    },
-    /// The bundled scripts, a line each
+    /// Check a script without running it
+    Check(CheckOptions),
+    /// Show where each handler will run, and why
+    Explain(ExplainOptions),
+    /// Write the compiled script as an eBPF object
+    Build(BuildOptions),
+    /// Diagnose this machine and suggest fixes
+    Doctor(DoctorOptions),
+    /// List the bundled scripts
     Scripts,
-    /// The main job, on any machine
+    /// Run a demo (no GPU needed)
     Demo,
 }
 
-#[derive(clap::Args, Debug, Default, Clone)]
-pub struct Options {
+/// The script of a verb that takes one.
+#[derive(clap::Args, Debug)]
+struct ScriptOptions {
+    /// A script file, or the name of a bundled script
+    #[arg(value_name = "SCRIPT")]
+    script: Option<String>,
     /// A script on the command line
     #[arg(short = 'e', value_name = "TEXT")]
-    pub one_liner: Option<String>,
-    /// Attach to a running process (several -p allowed; CPU probes only so far)
-    #[arg(short = 'p', value_name = "PID")]
-    pub pids: Vec<u32>,
-    /// Every process that has the probed code (CPU probes only so far)
-    #[arg(short = 'a', long = "all-processes")]
-    pub all_processes: bool,
-    /// Run the script over a recording: no root, no GPU
-    #[arg(long, value_name = "FILE")]
-    pub replay: Option<PathBuf>,
-    /// Output format
-    #[arg(short = 'f', value_name = "FORMAT", value_parser = ["text", "json", "csv"], default_value = "text")]
-    pub format: String,
-    /// Write the output (of record and build: the file) here
-    #[arg(short = 'o', value_name = "FILE")]
-    pub output: Option<PathBuf>,
-    /// Write folded stacks: FILE, or @name=FILE where several maps begin with a stack
-    #[arg(long, value_name = "FILE")]
-    pub folded: Vec<String>,
-    /// Write a flame graph: FILE.svg, or @name=FILE.svg
-    #[arg(long, value_name = "FILE")]
-    pub flamegraph: Vec<String>,
-    /// Write a time line for Perfetto (not yet)
-    #[arg(long, value_name = "FILE")]
-    pub perfetto: Option<PathBuf>,
+    one_liner: Option<String>,
+    /// Suppress notes and warnings
+    #[arg(short = 'q', long)]
+    quiet: bool,
+}
+
+/// How long a command is traced, and as whom it runs.
+#[derive(clap::Args, Debug)]
+struct CommandOptions {
     /// Stop after this long, such as 10s or 500ms
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
-    pub run_for: Option<Duration>,
-    /// Begin after this long (not yet)
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    pub after: Option<Duration>,
-    /// Only this GPU (not yet)
-    #[arg(long, value_name = "ID")]
-    pub device: Option<u32>,
-    /// Only processes of this name (not yet)
-    #[arg(long, value_name = "NAME")]
-    pub comm: Option<String>,
-    /// End with status 3 when a condition holds (not yet)
-    #[arg(long, value_name = "CONDITION")]
-    pub fail_if: Option<String>,
+    run_for: Option<Duration>,
     /// Under sudo, run CMD as root instead of as the invoking user
     #[arg(long)]
-    pub as_root: bool,
-    /// Only the results: no notes
-    #[arg(short = 'q', long)]
-    pub quiet: bool,
-    /// Say more (the bytecode in explain, the verifier's log in errors)
+    as_root: bool,
+}
+
+#[derive(clap::Args, Debug)]
+struct RunOptions {
+    #[command(flatten)]
+    script: ScriptOptions,
+    #[command(flatten)]
+    command: CommandOptions,
+    /// Attach to a running process; repeat for several (CPU probes only)
+    #[arg(short = 'p', value_name = "PID")]
+    pids: Vec<u32>,
+    /// Attach to every process that has the probed code (CPU probes only)
+    #[arg(short = 'a', long = "all-processes")]
+    all_processes: bool,
+    /// Run the script over a recording: no root, no GPU
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
+    #[command(flatten)]
+    format: FormatOption,
+    /// Write the results to a file
+    #[arg(short = 'o', value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    files: FileOptions,
+}
+
+#[derive(clap::Args, Debug)]
+struct RecordOptions {
+    #[command(flatten)]
+    script: ScriptOptions,
+    #[command(flatten)]
+    command: CommandOptions,
+    /// The recording
+    #[arg(short = 'o', value_name = "FILE", default_value = "recording.xpt")]
+    output: PathBuf,
+}
+
+#[derive(clap::Args, Debug)]
+struct CheckOptions {
+    #[command(flatten)]
+    script: ScriptOptions,
+}
+
+#[derive(clap::Args, Debug)]
+struct ExplainOptions {
+    #[command(flatten)]
+    script: ScriptOptions,
+    /// Show the bytecode too
     #[arg(short = 'v', long)]
-    pub verbose: bool,
+    verbose: bool,
+}
+
+#[derive(clap::Args, Debug)]
+struct BuildOptions {
+    #[command(flatten)]
+    script: ScriptOptions,
+    /// The object file; by default the script's name with .bpf.o
+    #[arg(short = 'o', value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Options of `xputrace doctor`.
+#[derive(clap::Args, Debug)]
+pub struct DoctorOptions {
+    #[command(flatten)]
+    format: FormatOption,
+}
+
+impl DoctorOptions {
+    /// Whether a program reads it.
+    pub fn is_json(&self) -> bool {
+        self.format.0.is_for_programs
+    }
+}
+
+/// `-f`: one of [`FORMATS`].
+#[derive(Clone, Copy, Debug)]
+struct FormatOption(&'static Format);
+
+impl clap::Args for FormatOption {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let names = PossibleValuesParser::new(FORMATS.iter().map(|it| it.name));
+        let option = Arg::new("format").short('f').value_name("FORMAT").help("Output format");
+        command.arg(option.value_parser(names).default_value(FORMATS[0].name))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for FormatOption {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, UsageError> {
+        let name = matches.get_one::<String>("format").map_or("", String::as_str);
+        Ok(FormatOption(FORMATS.iter().find(|it| it.name == name).unwrap_or(&FORMATS[0])))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), UsageError> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// A file to write at the end of a run: an option of [`FILES`], and what was typed behind it.
+#[derive(Clone, Debug)]
+pub struct FileWish {
+    pub output: &'static FileOutput,
+    pub typed: String,
+}
+
+/// The options of [`FILES`].
+#[derive(Clone, Debug, Default)]
+struct FileOptions(Vec<FileWish>);
+
+impl clap::Args for FileOptions {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let option = |it: &FileOutput| {
+            Arg::new(it.option).long(it.option).value_name("FILE").help(it.help).action(ArgAction::Append)
+        };
+        FILES.iter().fold(command, |command, it| command.arg(option(it)))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for FileOptions {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, UsageError> {
+        let typed = |output: &'static FileOutput| {
+            let values = matches.get_many::<String>(output.option).into_iter().flatten();
+            values.map(move |typed| FileWish { output, typed: typed.clone() })
+        };
+        Ok(FileOptions(FILES.iter().flat_map(typed).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), UsageError> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 /// What was asked for.
@@ -143,24 +236,9 @@ pub enum Invocation {
     Check(Run),
     Explain(Run),
     Build(Run),
-    Doctor(Options),
+    Doctor(DoctorOptions),
     Scripts,
     Demo,
-}
-
-impl Invocation {
-    /// Its options, where it takes any.
-    pub fn options(&self) -> Option<&Options> {
-        match self {
-            Invocation::Run(run)
-            | Invocation::Record(run)
-            | Invocation::Check(run)
-            | Invocation::Explain(run)
-            | Invocation::Build(run) => Some(&run.options),
-            Invocation::Doctor(options) => Some(options),
-            Invocation::List { .. } | Invocation::Scripts | Invocation::Demo => None,
-        }
-    }
 }
 
 /// A script, its arguments, and what to run it on.
@@ -175,6 +253,38 @@ pub struct Run {
     pub help: bool,
 }
 
+/// The options of all verbs that take a script; those that a verb does not have are as if not given.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub quiet: bool,
+    pub verbose: bool,
+    pub pids: Vec<u32>,
+    pub all_processes: bool,
+    pub replay: Option<PathBuf>,
+    pub format: &'static Format,
+    pub output: Option<PathBuf>,
+    pub files: Vec<FileWish>,
+    pub run_for: Option<Duration>,
+    pub as_root: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            quiet: false,
+            verbose: false,
+            pids: Vec::new(),
+            all_processes: false,
+            replay: None,
+            format: &FORMATS[0],
+            output: None,
+            files: Vec::new(),
+            run_for: None,
+            as_root: false,
+        }
+    }
+}
+
 /// Where a script's text comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Script {
@@ -186,11 +296,18 @@ pub enum Script {
 /// Why the command line was not understood; printed by clap with usage and hint.
 pub type UsageError = clap::Error;
 
+/// A command line that was not understood, and whether it would have run anything.
+pub struct Misunderstood {
+    pub error: UsageError,
+    pub runs_something: bool,
+}
+
 /// Reads a command line, program name first.
-pub fn parse(arguments: Vec<OsString>) -> Result<Invocation, UsageError> {
+pub fn parse(arguments: Vec<OsString>) -> Result<Invocation, Misunderstood> {
     let (ours, command) = split_command(help_first(arguments));
     let words = Words::split(ours);
-    understand(&words, &command).map_err(|error| words.explain(error))
+    let runs_something = matches!(words.verb.as_deref(), None | Some("run" | "record" | "demo"));
+    understand(&words, &command).map_err(|error| Misunderstood { error: words.explain(error), runs_something })
 }
 
 /// `help VERB` is `VERB --help`.
@@ -204,51 +321,108 @@ fn help_first(mut arguments: Vec<OsString>) -> Vec<OsString> {
 }
 
 fn understand(words: &Words, command: &[OsString]) -> Result<Invocation, UsageError> {
-    let Words { ours, scripts: script_arguments, help, .. } = words;
-    let (help, command) = (*help, command.to_vec());
-    let mut typed = Typed::from_arg_matches(&Typed::command().try_get_matches_from(ours)?)?;
-    let verb = typed.verb.take();
-    let outer = typed.options.clone();
-    let run = |script: Option<String>, options: Options| -> Result<Run, UsageError> {
-        let options = options.over(&outer);
-        let (script, help) = choose_script(script.or(typed.script.clone()), &options, help)?;
-        Ok(Run { script, script_arguments: script_arguments.clone(), command: command.clone(), options, help })
-    };
+    words.refuse_what_is_not_ours()?;
+    let typed = Typed::from_arg_matches(&Typed::command().try_get_matches_from(&words.ours)?)?;
+    let verb = typed.verb.unwrap_or(Verb::Run(typed.run));
+    let none = || refuse_command(words.verb.as_deref().unwrap_or_default(), command);
     Ok(match verb {
-        None => Invocation::Run(run(None, Options::default())?),
-        Some(Verb::Run { script, options }) => Invocation::Run(run(script, options)?),
-        Some(Verb::Record { script, options }) => Invocation::Record(run(script, options)?),
-        Some(Verb::Check { script, options }) => Invocation::Check(run(script, options)?),
-        Some(Verb::Explain { script, options }) => Invocation::Explain(run(script, options)?),
-        Some(Verb::Build { script, options }) => Invocation::Build(run(script, options)?),
-        // The others know no script, whose arguments and command these could be.
-        Some(_) if let Some(word) = script_arguments.first() => return Err(unexpected(word)),
-        Some(_) if let Some(word) = command.first() => return Err(unexpected(&word.to_string_lossy())),
-        Some(Verb::List { pattern }) => Invocation::List { pattern },
-        Some(Verb::Doctor { options }) => Invocation::Doctor(options.over(&outer)),
-        Some(Verb::Scripts) => Invocation::Scripts,
-        Some(Verb::Demo) => Invocation::Demo,
+        Verb::Run(it) => Invocation::Run(it.meaning(words, command)?),
+        Verb::Record(it) => Invocation::Record(it.meaning(words, command)?),
+        Verb::Check(it) => {
+            none()?;
+            Invocation::Check(it.script.meaning(words, &[], Options::default())?)
+        }
+        Verb::Explain(it) => {
+            none()?;
+            let options = Options { verbose: it.verbose, ..Options::default() };
+            Invocation::Explain(it.script.meaning(words, &[], options)?)
+        }
+        Verb::Build(it) => {
+            none()?;
+            let options = Options { output: it.output, ..Options::default() };
+            Invocation::Build(it.script.meaning(words, &[], options)?)
+        }
+        // The others know no script, whose arguments these could be.
+        _ if let Some(word) = words.scripts.first() => return Err(unexpected(word)),
+        Verb::List { pattern } => {
+            none()?;
+            Invocation::List { pattern }
+        }
+        Verb::Doctor(options) => {
+            none()?;
+            Invocation::Doctor(options)
+        }
+        Verb::Scripts => {
+            none()?;
+            Invocation::Scripts
+        }
+        Verb::Demo => {
+            none()?;
+            Invocation::Demo
+        }
     })
+}
+
+fn refuse_command(verb: &str, command: &[OsString]) -> Result<(), UsageError> {
+    match command.first() {
+        None => Ok(()),
+        Some(word) => Err(usage(format!("`{verb}` takes no command: leave out `-- {}`", word.to_string_lossy()))),
+    }
 }
 
 fn unexpected(word: &str) -> UsageError {
     usage(format!("unexpected argument '{word}' found"))
 }
 
-fn choose_script(named: Option<String>, options: &Options, help: bool) -> Result<(Option<Script>, bool), UsageError> {
-    match (named, &options.one_liner) {
-        (Some(name), Some(_)) => Err(usage(format!(
-            "a script was given twice: -e and `{name}`; a program to run stands behind `--`: -- {name}"
-        ))),
-        (Some(name), None) => Ok((Some(Script::Named(name)), help)),
-        (None, Some(text)) => Ok((Some(Script::Inline(text.clone())), help)),
-        (None, None) => Ok((None, help)),
+impl RunOptions {
+    fn meaning(self, words: &Words, command: &[OsString]) -> Result<Run, UsageError> {
+        let options = Options {
+            pids: self.pids,
+            all_processes: self.all_processes,
+            replay: self.replay,
+            format: self.format.0,
+            output: self.output,
+            files: self.files.0,
+            run_for: self.command.run_for,
+            as_root: self.command.as_root,
+            ..Options::default()
+        };
+        self.script.meaning(words, command, options)
+    }
+}
+
+impl RecordOptions {
+    fn meaning(self, words: &Words, command: &[OsString]) -> Result<Run, UsageError> {
+        let options = Options {
+            output: Some(self.output),
+            run_for: self.command.run_for,
+            as_root: self.command.as_root,
+            ..Options::default()
+        };
+        self.script.meaning(words, command, options)
+    }
+}
+
+impl ScriptOptions {
+    fn meaning(self, words: &Words, command: &[OsString], options: Options) -> Result<Run, UsageError> {
+        let script = match (self.script, self.one_liner) {
+            (Some(name), Some(_)) => {
+                return Err(usage(format!(
+                    "a script was given twice: -e and `{name}`; put the command after `--`: -- {name}"
+                )));
+            }
+            (Some(name), None) => Some(Script::Named(name)),
+            (None, text) => text.map(Script::Inline),
+        };
+        let options = Options { quiet: self.quiet, ..options };
+        let (script_arguments, help) = (words.scripts.clone(), words.help);
+        Ok(Run { script, script_arguments, command: command.to_vec(), options, help })
     }
 }
 
 /// A mistake in the command line that clap itself cannot see.
 pub fn usage(message: String) -> UsageError {
-    Typed::command().error(clap::error::ErrorKind::ArgumentConflict, message)
+    Typed::command().error(ErrorKind::ArgumentConflict, message)
 }
 
 fn split_command(mut arguments: Vec<OsString>) -> (Vec<OsString>, Vec<OsString>) {
@@ -264,61 +438,84 @@ fn split_command(mut arguments: Vec<OsString>) -> (Vec<OsString>, Vec<OsString>)
 
 /// What stands before `--`, sorted.
 struct Words {
+    /// Clap's: program name, verb, and all that the verb knows or that is no long option.
     ours: Vec<OsString>,
-    /// Long options that are not ours, each with the word behind it when it has no `=` and a script stands
-    /// before it.
+    verb: Option<String>,
+    /// Long options that are not the verb's, each with the word behind it when it has no `=` and a script
+    /// stands before it.
     scripts: Vec<String>,
-    /// `--help` stands behind a script: it is the script's too.
+    /// `--help` behind a script.
     help: bool,
-    /// The first word that is neither an option nor a verb.
+    /// The script's name.
     script: Option<String>,
-    /// An option that is not ours, stands before the script, and is spelled nearly as one of ours.
+    /// An option that stands before any script and looks like this one of ours.
     misspelled: Option<(String, String)>,
     one_liner: bool,
 }
 
 impl Words {
-    fn split(arguments: Vec<OsString>) -> Self {
-        let known = known_long_options();
-        let takes_value = options_with_value();
+    fn split(mut arguments: Vec<OsString>) -> Words {
+        let verb = take_verb(&mut arguments);
+        let options = KnownOptions::of(verb.as_deref());
         let mut it = Words {
-            ours: Vec::new(),
+            ours: arguments.drain(..arguments.len().min(1)).chain(verb.iter().map(OsString::from)).collect(),
+            verb,
             scripts: Vec::new(),
             help: false,
             script: None,
             misspelled: None,
             one_liner: false,
         };
-        let mut words = arguments.into_iter().enumerate().peekable();
-        while let Some((index, word)) = words.next() {
+        let mut words = arguments.into_iter().peekable();
+        while let Some(word) = words.next() {
             let text = word.to_string_lossy().into_owned();
-            let name = text.strip_prefix("--").map(|it| it.split('=').next().unwrap_or(it).to_string());
             let have_script = it.script.is_some() || it.one_liner;
-            match name {
-                Some(name) if name == "help" && have_script => it.help = true,
-                Some(name) if name != "help" && name != "version" && !known.contains(&name) => {
+            match long_name(&text) {
+                Some("help") if have_script => it.help = true,
+                Some(name) if !matches!(name, "help" | "version") && !options.long.iter().any(|it| it == name) => {
                     it.scripts.push(text.clone());
                     if have_script {
-                        let value = |(_, next): &(usize, OsString)| !next.to_string_lossy().starts_with('-');
+                        let value = |next: &OsString| !next.to_string_lossy().starts_with('-');
                         let detached = words.next_if(|next| !text.contains('=') && value(next));
-                        it.scripts.extend(detached.map(|(_, value)| value.to_string_lossy().into_owned()));
-                    } else if let Some(near) = nearest(&name, known.iter().map(String::as_str)) {
-                        it.misspelled.get_or_insert((name, near.to_owned()));
+                        it.scripts.extend(detached.map(|value| value.to_string_lossy().into_owned()));
+                    } else if let Some(near) = nearest(name, options.long.iter().map(String::as_str)) {
+                        it.misspelled.get_or_insert((name.to_owned(), near.to_owned()));
                     }
                 }
                 _ => {
                     it.one_liner |= text.starts_with("-e");
-                    if index > 0 && !text.starts_with('-') && !is_verb(&text) {
+                    if !text.starts_with('-') {
                         it.script.get_or_insert(text.clone());
                     }
                     it.ours.push(word);
-                    if takes_value.contains(&text) {
-                        it.ours.extend(words.next().map(|(_, value)| value));
+                    if options.with_value.contains(&text) {
+                        it.ours.extend(words.next());
                     }
                 }
             }
         }
         it
+    }
+
+    /// Options that are another verb's, or that are still to come, are no script's.
+    fn refuse_what_is_not_ours(&self) -> Result<(), UsageError> {
+        let verb = self.verb.as_deref().unwrap_or("run");
+        let of_run = KnownOptions::of(None).long;
+        for name in self.scripts.iter().filter_map(|it| long_name(it)) {
+            if NOT_YET.contains(&name) {
+                return Err(usage(format!("--{name} is not implemented yet")));
+            }
+            if of_run.iter().any(|it| it == name) {
+                return Err(usage(format!(
+                    "`{verb}` has no option `--{name}`; `xputrace {verb} --help` lists those it has"
+                )));
+            }
+        }
+        let format = self.ours.windows(2).find(|it| it[0] == "-f").and_then(|it| it[1].to_str());
+        match format.filter(|it| FORMATS_NOT_YET.contains(it)) {
+            Some(format) => Err(usage(format!("-f {format} is not implemented yet"))),
+            None => Ok(()),
+        }
     }
 
     /// A better reason why the words were not understood, where there is one.
@@ -329,11 +526,53 @@ impl Words {
         if let Some((name, near)) = &self.misspelled {
             return usage(format!("there is no option `--{name}`; did you mean `--{near}`?"));
         }
+        let takes_command = matches!(self.verb.as_deref(), None | Some("run"));
         match (error.kind(), &self.script) {
-            (clap::error::ErrorKind::UnknownArgument, Some(name)) if self.one_liner || is_program(name) => {
-                usage(format!("a program and its options stand behind `--`: -- {name} …"))
+            (ErrorKind::UnknownArgument, Some(name)) if takes_command && (self.one_liner || is_program(name)) => {
+                usage(format!("put the command and its options after `--`: -- {name} …"))
             }
             _ => error,
+        }
+    }
+}
+
+/// `name` of `--name` and `--name=value`.
+fn long_name(word: &str) -> Option<&str> {
+    word.strip_prefix("--").map(|it| it.split('=').next().unwrap_or(it))
+}
+
+/// Takes the verb out of the words, wherever options stand around it.
+fn take_verb(arguments: &mut Vec<OsString>) -> Option<String> {
+    let options = KnownOptions::of(None);
+    let mut at = 1;
+    while let Some(word) = arguments.get(at) {
+        let text = word.to_string_lossy().into_owned();
+        if !text.starts_with('-') {
+            let is_verb = Typed::command().get_subcommands().any(|it| it.get_name() == text);
+            return is_verb.then(|| arguments.remove(at).to_string_lossy().into_owned());
+        }
+        at += if options.with_value.contains(&text) { 2 } else { 1 };
+    }
+    None
+}
+
+/// The options of a verb, as clap's table has them.
+struct KnownOptions {
+    /// Names of long ones.
+    long: Vec<String>,
+    /// Those with a value behind them, as typed.
+    with_value: Vec<String>,
+}
+
+impl KnownOptions {
+    fn of(verb: Option<&str>) -> Self {
+        let all = Typed::command();
+        let command = verb.and_then(|it| all.find_subcommand(it)).unwrap_or(&all);
+        let valued = command.get_arguments().filter(|it| it.get_action().takes_values());
+        let names = |it: &Arg| [it.get_long().map(|it| format!("--{it}")), it.get_short().map(|it| format!("-{it}"))];
+        KnownOptions {
+            long: command.get_arguments().filter_map(|it| it.get_long().map(str::to_owned)).collect(),
+            with_value: valued.flat_map(names).flatten().collect(),
         }
     }
 }
@@ -343,83 +582,6 @@ pub fn is_program(path: &str) -> bool {
     let mut magic = [0; 4];
     let read = std::fs::File::open(path).and_then(|mut it| std::io::Read::read_exact(&mut it, &mut magic));
     read.is_ok() && &magic == b"\x7fELF"
-}
-
-fn known_long_options() -> Vec<String> {
-    Typed::command().get_arguments().filter_map(|it| it.get_long().map(str::to_string)).collect()
-}
-
-fn options_with_value() -> Vec<String> {
-    let command = Typed::command();
-    let valued = command.get_arguments().filter(|it| it.get_action().takes_values());
-    valued
-        .flat_map(|it| [it.get_long().map(|l| format!("--{l}")), it.get_short().map(|s| format!("-{s}"))])
-        .flatten()
-        .collect()
-}
-
-fn is_verb(word: &str) -> bool {
-    Typed::command().get_subcommands().any(|it| it.get_name() == word)
-}
-
-/// `--folded` and `--flamegraph`: files of stacks to write at the end, each `FILE` or `@name=FILE`.
-#[derive(Clone, Debug, Default)]
-pub struct StackFiles {
-    pub folded: Vec<String>,
-    pub flamegraphs: Vec<String>,
-}
-
-impl StackFiles {
-    /// Whether none is wanted.
-    pub fn is_empty(&self) -> bool {
-        self.folded.is_empty() && self.flamegraphs.is_empty()
-    }
-}
-
-impl Options {
-    /// The files of stacks that were asked for.
-    pub fn stack_files(&self) -> StackFiles {
-        StackFiles { folded: self.folded.clone(), flamegraphs: self.flamegraph.clone() }
-    }
-
-    /// These options, and where they say nothing, those that stood before the verb.
-    fn over(mut self, outer: &Options) -> Options {
-        let format_is_default = self.format.is_empty() || self.format == "text";
-        self.one_liner = self.one_liner.or_else(|| outer.one_liner.clone());
-        self.pids.extend(&outer.pids);
-        self.replay = self.replay.or_else(|| outer.replay.clone());
-        self.output = self.output.or_else(|| outer.output.clone());
-        self.folded.extend(outer.folded.iter().cloned());
-        self.flamegraph.extend(outer.flamegraph.iter().cloned());
-        self.perfetto = self.perfetto.or_else(|| outer.perfetto.clone());
-        self.run_for = self.run_for.or(outer.run_for);
-        self.after = self.after.or(outer.after);
-        self.device = self.device.or(outer.device);
-        self.comm = self.comm.or_else(|| outer.comm.clone());
-        self.fail_if = self.fail_if.or_else(|| outer.fail_if.clone());
-        self.all_processes |= outer.all_processes;
-        self.as_root |= outer.as_root;
-        self.quiet |= outer.quiet;
-        self.verbose |= outer.verbose;
-        if format_is_default && !outer.format.is_empty() {
-            self.format.clone_from(&outer.format);
-        }
-        self
-    }
-
-    /// The first option given that this version only names; a sentence for the user.
-    pub fn not_yet(&self) -> Option<String> {
-        let given = [
-            (self.perfetto.is_some(), "--perfetto"),
-            (self.after.is_some(), "--after"),
-            (self.device.is_some(), "--device"),
-            (self.comm.is_some(), "--comm"),
-            (self.fail_if.is_some(), "--fail-if"),
-            (self.format == "csv", "-f csv"),
-        ];
-        let (_, name) = given.into_iter().find(|(given, _)| *given)?;
-        Some(format!("{name} is not there yet: it is planned, and this version does not have it"))
-    }
 }
 
 /// `10s`, `500ms`, `100us`, `2m`.
@@ -443,9 +605,10 @@ mod tests {
 
     fn run(line: &str) -> Run {
         let words = line.split_whitespace().map(OsString::from).collect();
-        match parse(words).expect(line) {
-            Invocation::Run(run) => run,
-            other => panic!("{other:?}"),
+        match parse(words) {
+            Ok(Invocation::Run(run)) => run,
+            Ok(other) => panic!("{other:?}"),
+            Err(it) => panic!("{}", it.error),
         }
     }
 
@@ -455,7 +618,7 @@ mod tests {
         assert_eq!(it.script, Some(Script::Named("over100ms".into())));
         assert_eq!(it.script_arguments, ["--ms=50", "--name", "x"]);
         assert_eq!(it.command, ["./train", "--ms=7"]);
-        assert_eq!((it.options.format.as_str(), it.options.run_for), ("json", Some(Duration::from_secs(2))));
+        assert_eq!((it.options.format.name, it.options.run_for), ("json", Some(Duration::from_secs(2))));
     }
 
     #[test]
@@ -476,29 +639,42 @@ mod tests {
     fn words_that_are_not_understood_are_explained() {
         let refused = |line: &[&str]| {
             let words = line.iter().map(OsString::from).collect();
-            let error = parse(words).expect_err("a mistake").to_string();
+            let Err(Misunderstood { error, .. }) = parse(words) else { panic!("{line:?} is no mistake") };
+            let error = error.to_string();
             error.lines().next().unwrap_or_default().to_owned()
         };
         for (line, message) in [
             (
                 &["xputrace", "-e", "begin(1)", "true"][..],
-                "a script was given twice: -e and `true`; a program to run stands behind `--`: -- true",
+                "a script was given twice: -e and `true`; put the command after `--`: -- true",
             ),
             (
                 &["xputrace", "-e", "begin(1)", "python3", "-c", "1"],
-                "a program and its options stand behind `--`: -- python3 …",
+                "put the command and its options after `--`: -- python3 …",
             ),
             (
                 &["xputrace", "/proc/self/exe", "-c", "1"],
-                "a program and its options stand behind `--`: -- /proc/self/exe …",
+                "put the command and its options after `--`: -- /proc/self/exe …",
             ),
             (
                 &["xputrace", "--flamegrah", "x.svg", "over100ms"],
                 "there is no option `--flamegrah`; did you mean `--flamegraph`?",
             ),
+            (
+                &["xputrace", "check", "x", "--folded", "q"],
+                "`check` has no option `--folded`; `xputrace check --help` lists those it has",
+            ),
+            (&["xputrace", "check", "x", "--", "./train"], "`check` takes no command: leave out `-- ./train`"),
+            (&["xputrace", "--perfetto", "t.json", "--", "./train"], "--perfetto is not implemented yet"),
+            (&["xputrace", "-f", "csv", "--", "./train"], "-f csv is not implemented yet"),
+            (&["xputrace", "check", "x", "-p", "7"], "unexpected argument '-p' found"),
+            (&["xputrace", "demo", "-q"], "unexpected argument '-q' found"),
         ] {
             assert_eq!(refused(line), format!("error: {message}"));
         }
+        assert!(
+            matches!(parse(["xputrace", "-q", "check", "x"].map(OsString::from).to_vec()), Ok(Invocation::Check(it)) if it.options.quiet)
+        );
         assert!(refused(&["xputrace", "help", "record"]).starts_with("Record all GPU events"));
         assert!(refused(&["xputrace", "help"]).starts_with("bpftrace for programs"));
         assert!(run("xputrace help over100ms").help);

@@ -22,6 +22,13 @@ pub struct Compiled {
 }
 
 impl Compiled {
+    /// What a recording without a script runs: no handler at all.
+    pub fn of_no_script() -> Self {
+        let nothing = SourceFile { name: String::new(), text: String::new() };
+        let loaded = xputrace_script::load(nothing, &[], Rc::new(BundledLoader));
+        Compiled { plan: Plan::default(), interpreter: loaded.interpreter }
+    }
+
     /// A script that declares nothing is a mistake where it is to be run.
     pub fn refuse_empty(&self) -> Result<()> {
         if self.plan.probes.is_empty() {
@@ -172,10 +179,10 @@ fn typed_name(script: Option<&Script>) -> String {
 fn named(name: &str) -> Result<(SourceFile, PathBuf)> {
     let path = Path::new(name);
     if path.extension().is_some_and(|it| it == "o") {
-        bail!("{name}: running compiled objects is not there yet: it is planned, and this version does not have it");
+        bail!("{name}: running compiled objects is not implemented yet");
     }
     if crate::cli::is_program(name) {
-        bail!("{name} is a program, not a script: a program to run stands behind `--`, as in `xputrace -- {name}`");
+        bail!("{name} is a program, not a script: put the command after `--`, as in `xputrace -- {name}`");
     }
     match std::fs::read(path) {
         Ok(bytes) => {

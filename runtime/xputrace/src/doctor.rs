@@ -1,6 +1,6 @@
 //! `xputrace doctor`: what works on this machine, and the exact fix for what does not.
 
-use crate::cli::Options;
+use crate::cli::DoctorOptions;
 use crate::console;
 use anyhow::Result;
 use serde_json::json;
@@ -14,10 +14,10 @@ use xputrace_wire::cupti;
 const GPU_SIDE: &[&str] = &["driver", "CUPTI", "GPU counters", "GPU"];
 
 /// Prints a line a fact; status 0 when the main job (GPU scripts, or CPU ones) can run.
-pub fn doctor(options: &Options) -> Result<ExitCode> {
+pub fn doctor(options: &DoctorOptions) -> Result<ExitCode> {
     let mut facts = xputrace_linux::facts();
     facts.extend(gpu_facts());
-    let is_json = options.format == "json";
+    let is_json = options.is_json();
     let mut text: String = facts.iter().map(|it| if is_json { as_json(it) } else { as_text(it) }).collect();
     let side = |gpu: bool| {
         let mut side = facts.iter().filter(|it| GPU_SIDE.contains(&it.name) == gpu);

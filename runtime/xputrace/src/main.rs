@@ -1,6 +1,6 @@
 //! xputrace: bpftrace for programs that use a CPU and a GPU.
 //!
-//! This crate wires the others together: it reads the command line, owns the session, and is the
+//! This crate wires the others together: it reads the command line, owns the run, and is the
 //! only one that prints, exits, or reads the tracer's environment. Printing goes through [`console`]
 //! alone, exit statuses are decided in [`status`].
 
@@ -32,26 +32,25 @@ fn main() -> ExitCode {
     guarded(answer)
 }
 
-/// A panic is a failure of ours as others are. Unwinding drops the session: probes are taken out, a
-/// command that runs goes on.
+/// Reports a panic as a failure. Unwinding drops the run: probes are taken out, a command goes on.
 fn guarded(answer: impl FnOnce() -> ExitCode) -> ExitCode {
     panic::catch_unwind(AssertUnwindSafe(answer)).unwrap_or(ExitCode::from(FAILED))
 }
 
-/// Says that a panic is our mistake, and what to do.
+/// Says that a panic is a bug, and what to do.
 fn ask_for_report(info: &PanicHookInfo<'_>) {
     let what = info.payload_as_str().unwrap_or("a panic without a message");
     let place = info.location().map(|it| format!(" ({}:{})", it.file(), it.line())).unwrap_or_default();
     console::say(format_args!(
         "this is a bug in xputrace: {what}{place}; please report it, with the command line and the output of \
-         `xputrace doctor`. What was traced goes on, untraced"
+         `xputrace doctor`. The program keeps running untraced"
     ));
 }
 
 fn answer() -> ExitCode {
     let invocation = match cli::parse(std::env::args_os().collect()) {
         Ok(invocation) => invocation,
-        Err(error) => return usage(&error),
+        Err(it) => return usage(&it),
     };
     let runs_something = matches!(invocation, Invocation::Run(_) | Invocation::Record(_) | Invocation::Demo);
     match dispatch(invocation) {
@@ -65,9 +64,6 @@ fn answer() -> ExitCode {
 }
 
 fn dispatch(invocation: Invocation) -> anyhow::Result<ExitCode> {
-    if let Some(sentence) = invocation.options().and_then(cli::Options::not_yet) {
-        anyhow::bail!(sentence);
-    }
     match invocation {
         Invocation::Run(run) if run.options.replay.is_some() => recording::replay(&run),
         Invocation::Run(run) => run::run(&run),
@@ -82,17 +78,12 @@ fn dispatch(invocation: Invocation) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn usage(error: &cli::UsageError) -> ExitCode {
-    let _ = error.print();
-    ExitCode::from(match error.exit_code() {
-        0 => 0,
-        _ if std::env::args_os()
-            .take_while(|it| it != "--")
-            .any(|it| matches!(it.to_str(), Some("check" | "explain" | "build" | "list" | "doctor" | "scripts"))) =>
-        {
-            MISTAKE
-        }
-        _ => FAILED,
+fn usage(it: &cli::Misunderstood) -> ExitCode {
+    let _ = it.error.print();
+    ExitCode::from(match (it.error.exit_code(), it.runs_something) {
+        (0, _) => 0,
+        (_, true) => FAILED,
+        (_, false) => MISTAKE,
     })
 }
 

@@ -1,43 +1,47 @@
 //! Where a run's results go, and in what form.
 
-use crate::cli::Options;
-use crate::console::Outlet;
+use crate::console::{Lines, Outlet};
 use anyhow::{Context as _, Result};
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use xputrace_model::diagnostic::Sources;
 use xputrace_model::output::{Output, StackNames};
-use xputrace_render::{Context, UNLIMITED};
+use xputrace_render::{Context, Exporter, Format, UNLIMITED};
 
 /// Narrower terminals are written to as if they were wider: lines wrap there.
 const LEAST_WIDTH: usize = 40;
 /// Of a terminal that does not know its width.
 const COMMON_WIDTH: usize = 80;
 
-/// Renders outputs to standard output, or to the file of `-o`.
+/// Hands outputs to an exporter, and what it makes of them to standard output or the file of `-o`.
 pub struct Printer {
+    exporter: Box<dyn Exporter>,
+    format: &'static Format,
     /// `None` once writing has failed: what comes later is dropped.
-    out: Option<BufWriter<Outlet>>,
+    out: Option<Lines>,
     /// The failure, until the next flush reports it.
     failure: Option<io::Error>,
     /// Whether the file has been emptied; what others gave us is not ours to empty.
     begun: bool,
-    json: bool,
     width: usize,
 }
 
 impl Printer {
-    /// Opens the output. What was in a file stays there until the first line is written.
-    pub fn new(options: &Options) -> Result<Self> {
-        let (outlet, width) = match &options.output {
+    /// Opens the output: the file, or standard output. What was in a file stays there until the first line
+    /// is written.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn new(format: &'static Format, file: Option<&Path>) -> Result<Self> {
+        let (outlet, width) = match file {
             Some(path) => {
                 let outlet = Outlet::file(path).with_context(|| format!("cannot write to {}", path.display()))?;
                 (outlet, UNLIMITED)
             }
             None => (Outlet::stdout().context("cannot write to standard output")?, terminal_width()),
         };
-        let out = Some(BufWriter::new(outlet));
-        let begun = options.output.is_none();
-        Ok(Printer { out, failure: None, begun, json: options.format == "json", width })
+        let (out, begun) = (Some(Lines::new(outlet)), file.is_none());
+        Ok(Printer { exporter: (format.open)(), format, out, failure: None, begun, width })
     }
 
     /// Texts that fit the output's width, all but `beside` columns of it.
@@ -46,18 +50,17 @@ impl Printer {
     }
 
     /// Whether the output is for programs.
-    pub fn is_json(&self) -> bool {
-        self.json
+    pub fn is_for_programs(&self) -> bool {
+        self.format.is_for_programs
     }
 
     /// Renders one output; [`Printer::flush`] has the outcome.
     pub fn write(&mut self, output: &Output, names: &mut dyn StackNames, sources: &Sources) {
         let (Some(out), None) = (&mut self.out, &self.failure) else { return };
-        let truncated = if self.begun { Ok(()) } else { out.get_ref().truncate() };
+        let truncated = if self.begun { Ok(()) } else { out.truncate() };
         self.begun = true;
         let mut context = Context { names, sources, width: self.width };
-        let render = if self.json { xputrace_render::json } else { xputrace_render::text };
-        self.failure = truncated.and_then(|()| render(out, output, &mut context)).err();
+        self.failure = truncated.and_then(|()| self.exporter.output(out, output, &mut context)).err();
     }
 
     /// Hands what was written to the reader.
@@ -66,10 +69,10 @@ impl Printer {
     /// The first failure; after it nothing is written any more, and nothing fails.
     pub fn flush(&mut self) -> io::Result<()> {
         let Some(out) = &mut self.out else { return Ok(()) };
-        let flushed = self.failure.take().map_or_else(|| out.flush(), Err);
+        let exporter = &mut self.exporter;
+        let flushed = self.failure.take().map_or_else(|| exporter.tick(out).and_then(|()| out.flush()), Err);
         if flushed.is_err() {
-            // Taken apart, or dropping it would try to write once more.
-            self.out.take().map(BufWriter::into_parts);
+            self.out = None;
         }
         flushed
     }

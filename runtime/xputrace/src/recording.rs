@@ -1,10 +1,11 @@
 //! `xputrace record` and `--replay`.
 
-use crate::cli::Run;
+use crate::cli::{Options, Run};
 use crate::compiled::{Compiled, compile_script};
 use crate::console::say;
 use crate::machine;
 use crate::printer::Printer;
+use crate::run::files::Files;
 use crate::run::observer::Observer;
 use crate::run::report::{Collectors, Report};
 use crate::run::{self, Running, State};
@@ -36,14 +37,13 @@ pub fn record(run: &Run) -> Result<ExitCode> {
     if run.command.is_empty() {
         bail!("nothing to record: give a command, as in `xputrace record -o {} -- CMD`", path.display());
     }
-    if run.options.replay.is_some() {
-        bail!("record records a command as it runs; --replay does not go together with it");
-    }
-    let script = run.script.clone().or(Some(crate::cli::Script::Inline(String::new())));
-    let run = Run { script, options: crate::cli::Options { output: None, ..run.options.clone() }, ..run.clone() };
-    let compiled = match compile_script(&run, &machine::catalog(&run))?.ready_or(FAILED) {
-        Ok(compiled) => compiled,
-        Err(status) => return Ok(status),
+    let run = Run { options: Options { output: None, ..run.options.clone() }, ..run.clone() };
+    let compiled = match &run.script {
+        Some(_) => match compile_script(&run, &machine::catalog(&run))?.ready_or(FAILED) {
+            Ok(compiled) => compiled,
+            Err(status) => return Ok(status),
+        },
+        None => Compiled::of_no_script(),
     };
     let plan = hits::recorder(&compiled.plan, &machine::catalog(&run))?;
     let tape = Tape::create(&path, &run, &plan)?;
@@ -186,10 +186,10 @@ fn info(frame: &Frame) -> FrameInfo {
 pub fn replay(run: &Run) -> Result<ExitCode> {
     let path = run.options.replay.as_ref().context("no recording was named")?;
     if run.options.all_processes || !run.options.pids.is_empty() {
-        bail!("--replay runs over {}; -p and -a do not go together with it", path.display());
+        bail!("--replay runs over {} and cannot be combined with -p or -a", path.display());
     }
     if run.options.run_for.is_some() {
-        bail!("--replay runs over all of {}; --for does not go together with it", path.display());
+        bail!("--replay runs over all of {} and cannot be combined with --for", path.display());
     }
     if !run.command.is_empty() {
         bail!("--replay runs over {}; a command would not be run", path.display());
@@ -209,9 +209,10 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     let mut report = Report::new(run.options.quiet);
     note_intervals(&plan, &mut report);
     let (pipeline, opened) = open(plan.clone(), reader, stacks::demangle)?;
-    let state = State::new(plan, None, pipeline, Stacks::default(), Printer::new(&run.options)?);
-    state.check_stack_files(&run.options.stack_files())?;
-    let mut running = Running::new(state, compiled.interpreter, report).writing(run.options.stack_files());
+    let files = Files::new(&run.options.files, &plan.tables)?;
+    let printer = Printer::new(run.options.format, run.options.output.as_deref())?;
+    let state = State::new(plan, None, pipeline, Stacks::default(), printer);
+    let mut running = Running::new(state, compiled.interpreter, report).writing(files);
     running.say_if_software(opened.is_of_software_gpu());
     running.begin();
     let mut queue = running.queue();

@@ -101,7 +101,7 @@ impl Host for State {
             "losses" => {
                 Some(Value::Int(self.all_losses().iter().map(|(_, _, n)| n).fold(0, u64::saturating_add) as i64))
             }
-            "output_is_json" => Some(Value::Bool(self.printer.is_json())),
+            "output_is_json" => Some(Value::Bool(self.printer.is_for_programs())),
             _ => self.builtins.get(name).map(|it| Value::Int(*it)),
         }
     }

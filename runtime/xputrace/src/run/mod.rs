@@ -11,6 +11,7 @@
 mod attached;
 mod builtins;
 mod engines;
+pub mod files;
 mod host;
 mod maps;
 pub mod observer;
@@ -59,16 +60,16 @@ pub fn trace(run: &Run, compiled: Compiled, observer: Option<Box<dyn Observer>>)
 fn refuse_impossible(run: &Run, plan: &Plan) -> Result<()> {
     let elsewhere = run.options.all_processes || !run.options.pids.is_empty();
     if elsewhere && !run.command.is_empty() {
-        bail!("-p and -a trace processes that run already; they do not go together with a command");
+        bail!("-p and -a trace running processes and cannot be combined with a command");
     }
     if elsewhere && plan.demand.gpu() {
         bail!(
-            "GPU hooks on a running process are not there yet (CPU probes are): start the program under xputrace, with -- CMD"
+            "GPU hooks on a running process are not implemented yet (CPU probes are): start the program under xputrace, with -- CMD"
         );
     }
     let needs_target = |it: &Probe| it.event.is_gpu() || (it.place == Place::Linux && it.scope != ProbeScope::System);
     if plan.probes.iter().any(needs_target) && !elsewhere && run.command.is_empty() {
-        let hint = if run.script.is_none() { "; `xputrace --help` tells what there is" } else { "" };
+        let hint = if run.script.is_none() { "; see `xputrace --help`" } else { "" };
         bail!("nothing to trace: give a command (-- CMD), a process (-p PID), or -a for all processes{hint}");
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 use super::attached::Attached;
 use super::engines;
+use super::files::Files;
 use super::observer::Observer;
 use super::report::Report;
 use super::running::Running;
@@ -67,13 +68,13 @@ impl Prepared {
         };
         let linux = engines::linux(&plan)?;
         let pipeline = engines::pipeline(&plan, linux.as_ref())?;
+        let files = Files::new(&run.options.files, &plan.tables)?;
+        let printer = Printer::new(run.options.format, run.options.output.as_deref())?;
         let stacks = Stacks::of(&plan);
-        let state = State::new(plan, linux, pipeline, stacks, Printer::new(&run.options)?);
-        state.check_stack_files(&run.options.stack_files())?;
+        let state = State::new(plan, linux, pipeline, stacks, printer);
         let mut report = Report::new(run.options.quiet);
         launch.notes.iter().for_each(|it| report.note(it));
-        let running =
-            Running::new(state, compiled.interpreter, report).watched_by(observer).writing(run.options.stack_files());
+        let running = Running::new(state, compiled.interpreter, report).watched_by(observer).writing(files);
         Ok(Prepared { running, collectors, target, scope, run_for: run.options.run_for })
     }
 
@@ -126,7 +127,8 @@ impl Prepared {
             let waits = |it: &&ProbeReport| matches!(it.outcome, Outcome::Pending);
             pending.extend(outcome.probes.iter().filter(waits).map(|it| it.probe));
         }
-        if !report.is_quiet() {
+        // A recording without a script has none, and is none the worse.
+        if !report.is_quiet() && !plan.probes.is_empty() {
             state.emit(&Output::Attached { probes: attached });
         }
         Ok(LinuxEvents::new(pending))

@@ -5,10 +5,10 @@
 //! carried out when the engines are free: prints, then interpreted handlers, in order.
 
 use super::builtins;
+use super::files::Files;
 use super::observer::Observer;
 use super::report::Report;
 use super::state::State;
-use crate::cli::StackFiles;
 use crate::compiled::report;
 use anyhow::Result;
 use std::cell::{RefCell, RefMut};
@@ -36,7 +36,7 @@ pub struct Running {
     interpreter: Interpreter,
     observer: Option<Box<dyn Observer>>,
     /// Written at the end.
-    stack_files: StackFiles,
+    files: Files,
 }
 
 /// Stands above every number that comes from the software GPU.
@@ -66,7 +66,7 @@ impl Running {
         let plan = state.plan.clone();
         let state = Rc::new(RefCell::new(state));
         interpreter.bind(state.clone());
-        Running { state, plan, report, interpreter, observer: None, stack_files: StackFiles::default() }
+        Running { state, plan, report, interpreter, observer: None, files: Files::default() }
     }
 
     /// Has an observer hear everything that the run takes in.
@@ -75,9 +75,9 @@ impl Running {
         self
     }
 
-    /// Has these files of stacks written at the end.
-    pub fn writing(mut self, files: StackFiles) -> Self {
-        self.stack_files = files;
+    /// Has these files written at the end.
+    pub fn writing(mut self, files: Files) -> Self {
+        self.files = files;
         self
     }
 
@@ -167,7 +167,7 @@ impl Running {
 
     /// Whether nothing that this run still finds would reach anybody.
     pub fn is_unread(&self) -> bool {
-        self.observer.is_none() && self.stack_files.is_empty() && self.state.borrow().is_closed()
+        self.observer.is_none() && self.files.is_empty() && self.state.borrow().is_closed()
     }
 
     /// Whether the run goes on for nobody: what it prints cannot be written any more.
@@ -299,7 +299,7 @@ impl Running {
         self.flush();
     }
 
-    /// `end` handlers, files of stacks, every map that was not shown, losses.
+    /// `end` handlers, files, every map that was not shown, losses.
     fn print_results(&mut self) {
         self.state.borrow_mut().begin_end();
         let all_said = self.run_end();
@@ -307,8 +307,8 @@ impl Running {
             self.explain_silence();
         }
         let mut state = self.state.borrow_mut();
-        for error in state.write_stack_files(&self.stack_files) {
-            self.report.fail(&format!("{error:#}"));
+        for error in self.files.write(&mut state) {
+            self.report.fail(&error);
         }
         for (name, n) in state.pipeline.lost_by_name().into_iter().take(MOST_LOST_NAMES) {
             state.emit(&Output::Note(format!("lost: {n} launches of {name}")));

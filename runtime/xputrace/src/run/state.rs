@@ -1,19 +1,19 @@
 //! What handlers, sources and output of a run share: engines, maps, names of stacks, output.
 
 use super::maps::Map;
-use crate::cli::StackFiles;
 use crate::printer::Printer;
 use crate::stacks::Stacks;
-use anyhow::{Context as _, Result, anyhow, bail};
 use std::collections::HashMap;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::sync::Arc;
 use xputrace_linux::Linux;
 use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::{Output, StackNames, View};
 use xputrace_model::plan::Plan;
 use xputrace_model::stack::{Frames, StackKey};
-use xputrace_model::table::{Scalar, TableId};
+use xputrace_model::table::{Table, TableDef, TableId};
+use xputrace_render::{Exporter, Maps, StackFile};
 use xputrace_tracer::Pipeline;
 
 /// The state of a run. [`super::Running`] owns it.
@@ -130,91 +130,20 @@ impl State {
         losses
     }
 
-    /// A map's folded stacks, which there are, to be written to `path`.
-    pub(super) fn folded_for(&mut self, id: TableId, path: &str) -> Result<String, String> {
-        let table = self.snapshot(id);
-        let mut names = self.stacks.names(self.linux.as_ref(), self.pipeline.state());
-        let folded = xputrace_render::folded(&table, &mut names).map_err(|e| e.to_string())?;
-        match folded.is_empty() {
-            true => Err(format!("{} is empty: {path} is not written", table.def.name)),
-            false => Ok(folded),
-        }
-    }
-
-    pub(super) fn write_file(&mut self, path: &str, bytes: &[u8], what: &str) -> Result<(), String> {
-        std::fs::write(path, bytes).map_err(|e| format!("cannot write {path}: {e}"))?;
-        self.notes.push(format!("wrote {path}: {what}"));
-        Ok(())
-    }
-
-    /// Which map `FILE` or `@name=FILE` means, and the file.
-    fn stack_file(&self, wish: &str, option: &str) -> Result<(TableId, String)> {
-        let maps = self.stack_maps();
-        if let Some((name, path)) = wish.split_once('=').filter(|(name, _)| name.starts_with('@')) {
-            let found = maps.iter().find(|(_, it)| *it == name);
-            let (id, _) = found.with_context(|| format!("{option}: no map {name} begins with a stack"))?;
-            return Ok((*id, path.into()));
-        }
-        match maps.as_slice() {
-            [(id, _)] => Ok((*id, wish.into())),
-            [] => bail!(
-                "{option}: no map of the script has a stack as its first key, as in @gpu[k.launch.ustack, k.name].sum(k.duration)"
-            ),
-            several => {
-                let names: Vec<&str> = several.iter().map(|(_, it)| *it).collect();
-                bail!(
-                    "{option}: several maps begin with a stack ({}); say which: {option} {}={wish}",
-                    names.join(", "),
-                    names[0]
-                )
-            }
-        }
-    }
-
-    /// Whether every file of stacks that was asked for has a map to come from: said before anything is run.
-    ///
-    /// # Errors
-    /// The option, and what is wrong with it.
-    pub fn check_stack_files(&self, files: &StackFiles) -> Result<()> {
-        files.folded.iter().try_for_each(|it| self.stack_file(it, "--folded").map(drop))?;
-        files.flamegraphs.iter().try_for_each(|it| self.stack_file(it, "--flamegraph").map(drop))
-    }
-
-    /// Writes each file; returns the errors.
-    pub fn write_stack_files(&mut self, files: &StackFiles) -> Vec<anyhow::Error> {
-        let folded = files.folded.iter().map(|wish| self.write_folded(wish).err()).collect::<Vec<_>>();
-        let drawn = files.flamegraphs.iter().map(|wish| self.write_flamegraph(wish).err());
-        folded.into_iter().chain(drawn).flatten().collect()
-    }
-
-    fn write_folded(&mut self, wish: &str) -> Result<()> {
-        let (id, path) = self.stack_file(wish, "--folded")?;
-        let name = self.map(id).def.name.clone();
-        let folded = self.folded_for(id, &path);
-        let written = folded.and_then(|it| self.write_file(&path, it.as_bytes(), &format!("folded stacks of {name}")));
-        written.map_err(|it| anyhow!("--folded: {it}"))
-    }
-
-    fn write_flamegraph(&mut self, wish: &str) -> Result<()> {
-        let (id, path) = self.stack_file(wish, "--flamegraph")?;
-        self.draw(id, &path).map_err(|it| anyhow!("--flamegraph: {it}"))
-    }
-
     /// Draws a map's stacks into a file. The error is a sentence.
     pub(super) fn draw(&mut self, id: TableId, path: &str) -> Result<(), String> {
-        let def = self.map(id).def.clone();
-        let folded = self.folded_for(id, path)?;
-        let svg = xputrace_render::flamegraph(&folded, &format!("xputrace {}", def.name), def.unit);
-        self.write_file(path, &svg.map_err(|e| e.to_string())?, &format!("a flame graph of {}", def.name))?;
+        let mut drawing = StackFile { map: id, is_drawn: true, path: path.to_owned() };
+        self.write_file(&mut drawing, path)?;
         self.map(id).shown = true;
         Ok(())
     }
 
-    /// The maps whose first key is a stack.
-    fn stack_maps(&self) -> Vec<(TableId, &str)> {
-        let all = (0..).map(TableId).zip(&self.maps);
-        let is_stack = |it: &Map| it.def.keys.first().is_some_and(|k| k.kind == Scalar::Stack);
-        all.filter(|(_, it)| is_stack(it)).map(|(id, it)| (id, it.def.name.as_str())).collect()
+    /// Has an exporter write its file. The error is a sentence.
+    pub fn write_file(&mut self, exporter: &mut dyn Exporter, path: &str) -> Result<(), String> {
+        let mut file = LazyFile { path, file: None };
+        let written = exporter.finish(&mut file, self)?;
+        self.notes.extend(written);
+        Ok(())
     }
 
     /// A stack as indented lines.
@@ -226,5 +155,35 @@ impl State {
     /// A stack's frames.
     pub fn frames(&mut self, stack: StackKey) -> Option<Frames> {
         self.stacks.names(self.linux.as_ref(), self.pipeline.state()).frames(stack)
+    }
+}
+
+impl Maps for State {
+    fn defs(&self) -> Vec<Arc<TableDef>> {
+        self.plan.tables.clone()
+    }
+
+    fn read(&mut self, id: TableId, hear: &mut dyn FnMut(&Table, &mut dyn StackNames)) {
+        let table = self.snapshot(id);
+        hear(&table, &mut self.stacks.names(self.linux.as_ref(), self.pipeline.state()));
+    }
+}
+
+/// A file that is made when the first byte is written: what there is nothing to write into is not made.
+struct LazyFile<'a> {
+    path: &'a str,
+    file: Option<File>,
+}
+
+impl Write for LazyFile<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.file.is_none() {
+            self.file = Some(File::create(self.path)?);
+        }
+        self.file.as_mut().map_or(Ok(0), |it| it.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.as_mut().map_or(Ok(()), File::flush)
     }
 }

@@ -1,0 +1,40 @@
+//! The files that a run writes at its end, each by an exporter of its own.
+
+use super::State;
+use crate::cli::FileWish;
+use anyhow::{Result, anyhow};
+use std::sync::Arc;
+use xputrace_model::table::TableDef;
+use xputrace_render::Exporter;
+
+/// Files to write, in the order of the options.
+#[derive(Default)]
+pub struct Files(Vec<(&'static str, Box<dyn Exporter>, String)>);
+
+impl Files {
+    /// What was asked for, held against the script's maps before anything is run.
+    ///
+    /// # Errors
+    /// The option, and what is wrong with it.
+    pub fn new(wishes: &[FileWish], maps: &[Arc<TableDef>]) -> Result<Self> {
+        let file = |wish: &FileWish| {
+            let option = wish.output.option;
+            let (exporter, path) = (wish.output.open)(&wish.typed, maps).map_err(|it| anyhow!("--{option}: {it}"))?;
+            Ok((option, exporter, path))
+        };
+        Ok(Files(wishes.iter().map(file).collect::<Result<_>>()?))
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Writes each file; returns the errors.
+    pub fn write(&mut self, state: &mut State) -> Vec<String> {
+        let write = |(option, exporter, path): &mut (&str, Box<dyn Exporter>, String)| {
+            state.write_file(&mut **exporter, path).err().map(|it| format!("--{option}: {it}"))
+        };
+        self.0.iter_mut().filter_map(write).collect()
+    }
+}
