@@ -23,7 +23,7 @@ pub mod status;
 pub use xputrace_events as events;
 
 /// Changes whenever a layout in this crate does; both sides refuse another one.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Environment variable that names the tracer's sockets: `@NAME` in the abstract namespace, a path, or both as
 /// `@NAME:PATH`.

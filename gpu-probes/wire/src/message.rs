@@ -20,8 +20,9 @@ pub struct Message {
     pub text: String,
 }
 
-/// Words: [`crate::VERSION`], pid as the target sees it, CUPTI's version (0: none found),
-/// whether launch stacks can be walked (0 or 1). Text: path of libcupti, or why there is none.
+/// Words: [`crate::VERSION`], pid as the target sees it, version of the GPU's tracing library (0:
+/// none found), the bits of [`demand`] that the collector can serve with it. Text: path of that
+/// library, or why there is none.
 pub const HELLO: u32 = 1;
 /// Words: demand bits ([`demand`]), number of rings, bytes a ring, milliseconds between
 /// flushes, index of this process in the run. Descriptors: the region, then, when the demand

@@ -70,7 +70,7 @@ fn next(listener: &Listener) -> Option<Target> {
 fn hello() -> Message {
     Message::new(
         message::HELLO,
-        &[xputrace_wire::VERSION.into(), std::process::id().into(), 130_001, 1],
+        &[xputrace_wire::VERSION.into(), std::process::id().into(), 130_001, demand::STACKS],
         "libcupti.so.13",
     )
 }
@@ -86,7 +86,7 @@ fn a_collector_is_armed_and_its_records_are_read() {
         (target.pid, target.cupti_version, target.cupti.as_str()),
         (std::process::id(), 130_001, "libcupti.so.13")
     );
-    assert!(target.can_walk_stacks && target.refusal.is_none() && target.poll().is_none());
+    assert!(target.capabilities == demand::STACKS && target.refusal.is_none() && target.poll().is_none());
 
     let wanted = Demand {
         calls: Calls::LAUNCHES,

@@ -21,8 +21,8 @@ pub struct Target {
     pub pid_in_target: u32,
     /// CUPTI's version, 0 where none was found.
     pub cupti_version: u32,
-    /// Whether launch stacks can be walked there.
-    pub can_walk_stacks: bool,
+    /// Bits of `message::demand` that its collector can serve.
+    pub capabilities: u64,
     /// Path of libcupti, or why there is none.
     pub cupti: String,
     /// Why it cannot be armed: another version of the collector. Such a target gets DORMANT.
@@ -54,7 +54,7 @@ impl Target {
             uid: peer.uid,
             pid_in_target: hello.words[1] as u32,
             cupti_version: hello.words[2] as u32,
-            can_walk_stacks: hello.words[3] != 0,
+            capabilities: hello.words[3],
             cupti: hello.text,
             refusal,
             closed: false,
