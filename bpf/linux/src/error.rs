@@ -1,4 +1,4 @@
-//! What can go wrong with the kernel, in sentences that say what was attempted and what to do.
+//! What can go wrong with Linux, in sentences that say what was attempted and what to do.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kernel's verifier refused a program that we made.
+    /// Linux's verifier refused a program that we made.
     #[error("the kernel refused the program {program} of {place}: {answer}\n{log}\n{}", advice(answer))]
     Refused {
         program: String,

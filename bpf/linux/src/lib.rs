@@ -1,13 +1,13 @@
-//! A [`Plan`](xputrace_model::plan::Plan)'s kernel side: programs and maps into the kernel,
-//! probes attached within a scope, and everything out again on drop.
+//! Loads the Linux half of a [`Plan`](xputrace_model::plan::Plan), attaches its probes within a
+//! scope, and takes everything out again on drop.
 //!
 //! ```text
-//! Plan ──load──▶ Kernel ──attach(scope)──▶ links ──▶ poll: ring buffer, new children, new files
+//! Plan ──load──▶ Linux ──attach(scope)──▶ links ──▶ poll: ring buffer, new children, new files
 //!                   └── map, swap, stack_addresses, loss_counts
 //! ```
 //!
-//! All that the kernel holds for us hangs on file descriptors of [`Linux`]: dropping it, or being
-//! killed, detaches and frees everything.
+//! Everything hangs on file descriptors of [`Linux`]: dropping it, or being killed, detaches and
+//! frees everything.
 //!
 //! The only crate that knows libbpf and perf. It decides nothing about scripts: what is attached
 //! where comes from the plan.

@@ -1,4 +1,4 @@
-//! An object in memory into the kernel by libbpf, and what libbpf said where it failed.
+//! An object in memory into Linux by libbpf, and what libbpf said where it failed.
 //!
 //! libbpf tells what went wrong in messages, not in values: which map could not be created, which
 //! program the verifier refused, and the verifier's log between two marks. They are collected

@@ -1,6 +1,6 @@
 //! Links that are held, and how they are closed.
 //!
-//! Closing a uprobe link waits for the kernel's readers for about 10 ms. So many are closed at the
+//! Closing a uprobe link waits for Linux's readers for about 10 ms. So many are closed at the
 //! same time, and while a run goes on a thread of its own does it.
 
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-/// Links that are closed at the same time: each waits for the kernel, not for us.
+/// Links that are closed at the same time: each waits for Linux, not for us.
 const CLOSERS: usize = 64;
 
 /// Links by the process they belong to; `None` is all processes.

@@ -1,4 +1,4 @@
-//! [`Linux`]: what a run holds in the kernel.
+//! [`Linux`]: what a run holds in Linux.
 
 use crate::attach;
 use crate::elf::Elf;
@@ -25,7 +25,7 @@ use xputrace_model::plan::{Place, Plan};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
 
-/// A plan's programs, maps and links in the kernel; dropping it takes all of them out.
+/// A plan's programs, maps and links in Linux; dropping it takes all of them out.
 pub struct Linux {
     probes: Probes,
     /// At the collectors' marker function.
@@ -53,7 +53,7 @@ struct Roles {
 }
 
 impl Linux {
-    /// Loads the plan's programs for Linux and the maps that live in the kernel. A program that
+    /// Loads the plan's programs for Linux and the maps that live in Linux. A program that
     /// the verifier refuses is a bug of the compiler; the error names the script's line.
     pub fn load(plan: &Plan) -> Result<Linux, Error> {
         let image = plan.image.clone();
@@ -145,13 +145,13 @@ impl Linux {
         Ok(())
     }
 
-    /// The map with this index in `Plan::image`, where it lives in the kernel. Of a map with two
+    /// The map with this index in `Plan::image`, where it lives in Linux. Of a map with two
     /// generations it is the current one.
     pub fn map(&self, index: usize) -> Option<&MapHandle> {
         self.maps.get(index)?.as_ref().map(|it| &it.current)
     }
 
-    /// Puts an empty generation in place of the current one, waits (in the kernel) until no
+    /// Puts an empty generation in place of the current one, waits (in Linux) until no
     /// program uses the old one any more, and hands out everything that it holds: each key, and
     /// its value once a CPU.
     pub fn swap(&mut self, index: usize, f: &mut OnElement<'_>) -> Result<(), Error> {
@@ -163,7 +163,7 @@ impl Linux {
         map.current.replace(fresh).for_each(f)
     }
 
-    /// Addresses of a stack that the kernel took, innermost first; `None` when it is not (or no
+    /// Addresses of a stack that Linux took, innermost first; `None` when it is not (or no
     /// longer) there.
     pub fn stack_addresses(&self, stack: StackKey) -> Option<Vec<u64>> {
         let id = match stack {
@@ -175,8 +175,8 @@ impl Linux {
         Some(words.take_while(|it| *it != 0).collect())
     }
 
-    /// Counts of `Plan::loss_sites` in the kernel, summed over CPUs; empty where the plan has
-    /// no loss map in the kernel.
+    /// Counts of `Plan::loss_sites` in Linux, summed over CPUs; empty where the plan has
+    /// no loss map in Linux.
     pub fn loss_counts(&self) -> Vec<u64> {
         let Some(map) = self.roles.losses.and_then(|it| self.map(it)) else { return Vec::new() };
         let mut counts = vec![0u64; map.spec().max_entries as usize];

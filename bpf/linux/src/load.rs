@@ -1,10 +1,10 @@
-//! An image's kernel half into the kernel: an object of it is made in memory and loaded by libbpf.
+//! Loads an image's Linux half: makes an object of it in memory, which libbpf loads.
 //!
 //! ```text
 //! Image ──KernelPart──▶ Image without the tracer's half ──object::write──▶ ELF ──libbpf──▶ descriptors
 //! ```
 //!
-//! So the kernel knows the script's lines (in the verifier's log and in what bpftool shows) and the
+//! So Linux knows the script's lines (in the verifier's log and in what bpftool shows) and the
 //! types of keys and values. Everything ends as descriptors in the order of the image: nothing
 //! afterwards depends on names.
 
@@ -22,7 +22,7 @@ use xputrace_bytecode::{Home, Image, MapSpec, Program, ProgramKind};
 /// Lines of it that an error shows.
 const LOG_LINES: usize = 12;
 
-/// Maps and programs by their index in the image; `None` for what does not live in the kernel.
+/// Maps and programs by their index in the image; `None` for what does not live in Linux.
 pub(crate) struct Loaded {
     pub(crate) maps: Vec<Option<LoadedMap>>,
     pub(crate) programs: Vec<Option<OwnedFd>>,
@@ -34,7 +34,7 @@ pub(crate) struct LoadedMap {
     pub(crate) outer: Option<OwnedFd>,
 }
 
-/// Loads the maps that live in the kernel and every program that is attached there.
+/// Loads the maps that live in Linux and every program that is attached there.
 pub(crate) fn load(image: &Image) -> Result<Loaded, Error> {
     let part = KernelPart::of(image)?;
     if part.image.maps.is_empty() && part.image.programs.is_empty() {
@@ -53,7 +53,7 @@ pub(crate) fn create_inner(outer: &MapSpec) -> Result<(MapSpec, OwnedFd), Error>
     Ok((inner.clone(), fd))
 }
 
-/// The image without what does not live in the kernel.
+/// The image without what does not live in Linux.
 struct KernelPart {
     image: Image,
     /// Where each map and program stands in the whole image.
@@ -165,7 +165,7 @@ fn take(from: &mut HashMap<String, OwnedFd>, name: &str) -> Result<OwnedFd, Erro
     from.remove(name).ok_or_else(missing)
 }
 
-/// Makes `inner` the map that programs find. The kernel waits for programs that still have the
+/// Makes `inner` the map that programs find. Linux waits for programs that still have the
 /// one before (`maybe_wait_bpf_programs` in `kernel/bpf/syscall.c`).
 pub(crate) fn put_generation(outer: &OwnedFd, inner: &OwnedFd) -> io::Result<()> {
     sys::map_update(outer.as_fd(), &0u32.to_ne_bytes(), &inner.as_raw_fd().to_ne_bytes(), 0)

@@ -18,7 +18,7 @@ pub type OnElement<'f> = dyn FnMut(&[u8], &[&[u8]]) + 'f;
 /// Elements that one call reads at first.
 const BATCH: usize = 1024;
 
-/// A map in the kernel. Where a map has two generations, the handle is of the current one,
+/// A map in Linux. Where a map has two generations, the handle is of the current one,
 /// also after a swap. Clones are the same map.
 #[derive(Clone, Debug)]
 pub struct MapHandle {
@@ -163,7 +163,7 @@ impl MapHandle {
         matches!(self.spec.kind, MapKind::PercpuHash | MapKind::PercpuArray | MapKind::LruPercpuHash)
     }
 
-    /// Bytes of one CPU's value as the kernel copies it.
+    /// Bytes of one CPU's value as Linux copies it.
     fn stride(&self) -> usize {
         if self.is_per_cpu() {
             (self.spec.value_size as usize).next_multiple_of(8)

@@ -1,7 +1,7 @@
-//! Changing a number in a map of the kernel from user space, in one step.
+//! Changing a number in a map of Linux from user space, in one step.
 //!
 //! A read and a write back would lose what a probe adds in between. So a program of a few
-//! instructions does it inside the kernel, run by `BPF_PROG_TEST_RUN`: it looks the element up,
+//! instructions does it inside Linux, run by `BPF_PROG_TEST_RUN`: it looks the element up,
 //! makes it where there is none, and changes it atomically, as the probes themselves do.
 //!
 //! ```text

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// What [`crate::Linux::attach`] did.
 #[derive(Clone, Debug, Default)]
 pub struct AttachReport {
-    /// One for each probe that runs in the kernel, the launch marker's apart.
+    /// One for each probe that runs in Linux, the launch marker's apart.
     pub probes: Vec<ProbeReport>,
     pub warnings: Vec<Warning>,
 }

@@ -61,7 +61,7 @@ impl Ring {
     }
 
     fn position<'a>(&self, page: &'a Mapping) -> &'a AtomicU64 {
-        // SAFETY: the first 8 bytes of both pages are a position that the kernel accesses
+        // SAFETY: the first 8 bytes of both pages are a position that Linux accesses
         // atomically, and the mapping outlives the reference.
         unsafe { AtomicU64::from_ptr(page.at(0).cast()) }
     }
@@ -75,7 +75,7 @@ impl Ring {
         let len = u64::from(len).min(self.mask) as usize;
         let start = self.producer.at(self.data_at + ((at + HEADER_BYTES) & self.mask) as usize);
         // SAFETY: a record is at most as long as the ring, and the data are mapped twice in a
-        // row, so the bytes are inside the mapping; the kernel does not write to a record that
+        // row, so the bytes are inside the mapping; Linux does not write to a record that
         // is complete before the consumer position has passed it.
         unsafe { std::slice::from_raw_parts(start, len) }
     }

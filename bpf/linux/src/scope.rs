@@ -63,7 +63,7 @@ pub(crate) fn with_descendants(pids: &[u32]) -> Vec<u32> {
     tree
 }
 
-/// Children by the kernel's own lists, one a thread; `None` where it keeps none (it needs
+/// Children by Linux's own lists, one a thread; `None` where it keeps none (it needs
 /// `CONFIG_PROC_CHILDREN`). A list can leave one out when another child ends while it is read, so
 /// it counts when it reads the same twice.
 fn listed_children(pid: u32) -> Option<Vec<u32>> {
@@ -84,7 +84,7 @@ fn listed_children(pid: u32) -> Option<Vec<u32>> {
     Some(children)
 }
 
-/// Every process with its parent: many files, where the kernel lists no children.
+/// Every process with its parent: many files, where Linux lists no children.
 fn parents() -> Vec<(u32, u32)> {
     all_processes().into_iter().filter_map(|it| Some((it, parent_of(it)?))).collect()
 }

@@ -1,4 +1,4 @@
-//! What processes do, from the kernel's perf records: forks, execs, exits and mappings.
+//! What processes do, from Linux's perf records: forks, execs, exits and mappings.
 //!
 //! One ring a CPU; the events of all watched threads on a CPU write into its ring, and what
 //! those threads start is watched too.
@@ -184,7 +184,7 @@ impl Sideband {
         events
     }
 
-    /// Processes that have a new main thread since the last call: what the kernel bound to the one
+    /// Processes that have a new main thread since the last call: what Linux bound to the one
     /// before is void.
     pub(crate) fn replaced(&mut self) -> Vec<Replaced> {
         std::mem::take(&mut self.replaced)
@@ -332,7 +332,7 @@ impl PerfRing {
     }
 
     fn position(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: an aligned 64-bit word of the first page, which the kernel accesses
+        // SAFETY: an aligned 64-bit word of the first page, which Linux accesses
         // atomically; the mapping lives as long as `self`.
         unsafe { AtomicU64::from_ptr(self.pages.at(offset).cast()) }
     }
@@ -341,7 +341,7 @@ impl PerfRing {
         let size = RING_PAGES * sys::page_size();
         for (i, byte) in out.iter_mut().enumerate() {
             let offset = (at as usize + i) % size;
-            // SAFETY: inside the data pages; the kernel does not write between tail and head.
+            // SAFETY: inside the data pages; Linux does not write between tail and head.
             *byte = unsafe { self.pages.at(sys::page_size() + offset).read_volatile() };
         }
     }

@@ -217,7 +217,7 @@ pub(crate) fn run_program(program: BorrowedFd<'_>, ctx: &mut [u8]) -> io::Result
         ctx_size_in: u32::try_from(ctx.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
         ..Default::default()
     };
-    // SAFETY: the kernel reads the context and writes it back, within its length.
+    // SAFETY: Linux reads the context and writes it back, within its length.
     done(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut opts) })?;
     Ok(opts.retval as i32)
 }
@@ -354,7 +354,7 @@ pub(crate) fn page_size() -> usize {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// Pages of a ring that the kernel shares with us; unmapped on drop.
+/// Pages of a ring that Linux shares with us; unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
@@ -367,7 +367,7 @@ unsafe impl Send for Mapping {}
 impl Mapping {
     pub(crate) fn new(fd: BorrowedFd<'_>, len: usize, offset: usize, writable: bool) -> io::Result<Mapping> {
         let access = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a new mapping at an address of Linux's choice touches no memory of ours.
         let base = unsafe {
             libc::mmap(ptr::null_mut(), len, access, libc::MAP_SHARED, fd.as_raw_fd(), offset as libc::off_t)
         };
