@@ -20,30 +20,31 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
             "trace fewer threads at once",
         ),
         Loss::ActivityRingFull => (
-            "kernel records that did not fit into a ring although the writer waited",
+            "records of GPU work that did not fit into a ring although the writer waited",
             "give the tracer a processor of its own",
         ),
         Loss::CuptiDropped => {
-            ("kernel records that CUPTI itself dropped", "launch less at once, or trace a shorter time")
+            ("records of GPU work that CUPTI itself dropped", "launch less at once, or trace a shorter time")
         }
         Loss::NoTimestamps => {
-            ("kernels whose times CUPTI did not collect", "nothing; their durations are not in any sum")
+            ("GPU work whose times CUPTI did not collect", "nothing; their durations are not in any sum")
         }
         Loss::StackTableFull => {
             ("launch stacks that did not fit into the collector's table", "trace a shorter time, or leave stacks out")
         }
         Loss::NameTableFull => ("names that did not fit into the collector's table", "trace a shorter time"),
         Loss::Unjoined => (
-            "kernels whose launch was never seen",
-            "where launch records were lost too, their kernels are these; else they were launched before tracing began",
+            "GPU work whose launch was never seen",
+            "where launch records were lost too, their work is this; else it was launched before tracing began",
         ),
         Loss::LostAtExit => (
             "launches whose kernel record had not come when the process ended, or ran another program",
             "CUPTI hands records over some 100 ms late: let the program wait that long, or end by exit()",
         ),
-        Loss::Unreconciled => {
-            ("kernel records that the collector passed on and that did not arrive", "report it: this should not happen")
-        }
+        Loss::Unreconciled => (
+            "records of GPU work that the collector passed on and that did not arrive",
+            "report it: this should not happen",
+        ),
         Loss::LaunchEvicted => {
             ("launches forgotten because too many waited for their kernels", "look for a kernel that does not finish")
         }

@@ -506,3 +506,28 @@ fn recorded_hits_have_the_words_of_stacks_that_handlers_have() {
     assert_eq!(stacks(5, efault), ([user, StackKey::Empty], 0), "what is not there is not lost");
     assert_eq!(stacks(eexist, efault), ([StackKey::Lost, StackKey::Empty], 1));
 }
+
+/// Recordings of an H200 that earlier versions wrote, with the numbers that those versions gave:
+/// launches (all joined), kernels, their nanoseconds, and the sum of launch latencies.
+#[test]
+fn recordings_of_earlier_versions_give_the_same_answers() {
+    for (name, expected) in [
+        ("requests", [5_000, 5_000, 741_852_026, 54_591_939_770]),
+        ("graphs", [1_001, 8_001, 7_448_643, 1_036_227_766]),
+        ("pytorch", [2_155, 2_155, 27_427_166, 118_059_124]),
+        ("llm", [92_316, 92_316, 2_622_282_106, 681_570_194_181]),
+    ] {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/replay/{name}.xpt"));
+        let mut plan = kernel_plan();
+        plan.probes.remove(0);
+        let (mut pipeline, opened) = replay::open(Arc::new(plan), Reader::open(&path).unwrap(), demangle).unwrap();
+        let mut sink = Recorder::default();
+        let outcome = opened.run(&mut pipeline, &mut sink);
+        assert!(outcome.damage.is_none() && pipeline.losses().is_empty(), "{name}: {:?}", pipeline.losses());
+        let (launches, kernels) = (pipeline.account().launches(), *pipeline.account().activity(Activity::Kernel));
+        assert!(launches.made == launches.joined && kernels.agrees(), "{name}: {launches:?} {kernels:?}");
+        let latency = sink.events.iter().map(|it| it[word::START] - it[word::LAUNCH_START]).sum();
+        assert_eq!([launches.made, kernels.records, kernels.nanos, latency], expected, "{name}");
+        assert!(sink.ends().is_sorted(), "{name}");
+    }
+}
