@@ -163,7 +163,7 @@ impl FunctionProbe {
         file
     }
 
-    /// Takes out the places that the kernel refuses, and those of which that could not be found
+    /// Takes out the places that Linux refuses, and those of which that could not be found
     /// out; returns the names of both. Where none is left, or one function was asked for by its
     /// name, that is an error.
     fn take_refused(
@@ -257,8 +257,8 @@ fn stepped(places: &[Place], file: &Path) -> Option<String> {
         places.iter().filter(|it| it.step == Step::SingleStepped).map(|it| it.function.clone()).collect();
     let text = || {
         format!(
-            "{} in {}: the kernel has to single-step the first instruction, so a hit costs \
-             about 10 us in a virtual machine instead of 0.5 us",
+            "{} in {}: Linux single-steps the first instruction, so a hit costs about 10 us in a virtual machine \
+             instead of 0.5 us",
             listed(&stepped),
             file.display(),
         )
@@ -390,7 +390,7 @@ impl Sampler {
 fn program(programs: &Programs, index: usize) -> Result<BorrowedFd<'_>, AttachError> {
     programs.get(index).and_then(Option::as_ref).map(AsFd::as_fd).ok_or_else(|| AttachError::Refused {
         what: format!("program number {index}"),
-        answer: "it is not loaded in the kernel".into(),
+        answer: "it is not loaded".into(),
         hint: "; this is a bug in xputrace".into(),
     })
 }
@@ -420,7 +420,7 @@ fn refused_sample(what: String, hz: u64, error: io::Error) -> AttachError {
     match limit.trim().parse::<u64>() {
         Ok(limit) if hz > limit => AttachError::Refused {
             what,
-            answer: format!("the kernel allows {limit} a second"),
+            answer: format!("Linux allows {limit} a second"),
             hint: format!("; sysctl kernel.perf_event_max_sample_rate={hz}"),
         },
         _ => refused_perf(what, error),
@@ -441,7 +441,7 @@ pub(crate) fn kernel_release() -> String {
     text.trim().to_owned()
 }
 
-/// Whether the kernel is 6.6 or later.
+/// Whether Linux is 6.6 or later.
 pub(crate) fn has_uprobe_multi() -> bool {
     version(&kernel_release()).is_none_or(|it| it >= (6, 6))
 }

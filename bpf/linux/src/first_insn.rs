@@ -1,6 +1,6 @@
-//! What the kernel will say to a breakpoint on an instruction, and what hitting it will cost.
+//! Whether Linux takes a breakpoint on an instruction, and what a hit costs there.
 //!
-//! The kernel emulates a few instructions when a uprobe is hit and single-steps all others out of
+//! Linux emulates a few instructions when a uprobe is hit and single-steps all others out of
 //! line, which takes a second trap: twenty times longer in a virtual machine.
 //! Source: `arch/x86/kernel/uprobes.c`, `branch_setup_xol_ops` and `push_setup_xol_ops`.
 
@@ -8,7 +8,7 @@
 /// that a handler could miss, but it is single-stepped.
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
-/// How the kernel gets past a probed instruction.
+/// How Linux gets past a probed instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Emulated,
@@ -20,7 +20,7 @@ pub(crate) fn landing_pad(code: &[u8]) -> u64 {
     if code.starts_with(&ENDBR64) { ENDBR64.len() as u64 } else { 0 }
 }
 
-/// How the kernel gets past the x86-64 instruction that `code` begins with.
+/// How Linux gets past the x86-64 instruction that `code` begins with.
 pub(crate) fn step(code: &[u8]) -> Step {
     let code = match code {
         // A REX prefix: `push %r12` is 41 54.
@@ -36,17 +36,17 @@ pub(crate) fn step(code: &[u8]) -> Step {
     }
 }
 
-/// What the kernel says to a breakpoint on an instruction.
+/// What Linux says to a breakpoint on an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Taken,
     /// It has never been able to step over it.
     Refused,
-    /// It has to be asked: its lists change from version to version.
+    /// Ask it: its lists change from version to version.
     InDoubt,
 }
 
-/// What the kernel will say to a breakpoint on the x86-64 instruction that `code` begins with.
+/// What Linux will say to a breakpoint on the x86-64 instruction that `code` begins with.
 pub(crate) fn answer(code: &[u8]) -> Answer {
     match code {
         // The lock prefix: functions that count references begin with it. Then int3 and hlt.

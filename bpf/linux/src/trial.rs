@@ -1,9 +1,8 @@
-//! Which places of a file the kernel refuses to probe.
+//! Which places of a file Linux refuses to probe.
 //!
-//! It cannot step over every instruction, and one that it refuses fails the link of a thousand. It
-//! looks only when a process maps the file: in a command that has yet to do so the probe would be
-//! missing, and nobody would say it. So places in doubt are tried first, in a mapping of our own
-//! that nobody runs.
+//! Linux cannot step over every instruction, and one refused place fails a link of a thousand. It
+//! checks only when a process maps the file, so in a command that maps it later the probe would
+//! silently be missing. So try doubtful places first, in a mapping of our own that nobody runs.
 //!
 //! ```text
 //! places in doubt ──link──▶ taken          refused ──▶ two halves ──link──▶ … ──▶ single places
@@ -19,10 +18,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The kernel's own error for an instruction that it cannot step over; it has no name in user space.
+/// Linux's own error for an instruction that it cannot step over; it has no name in user space.
 /// Source: `include/linux/errno.h`.
 pub(crate) const ENOTSUPP: i32 = 524;
-/// How long places are told apart. A refusal costs the kernel milliseconds.
+/// How long to search for the refused places. Each refusal takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What a trial found, as offsets in the file.
@@ -33,8 +32,8 @@ pub(crate) struct Verdict {
     pub(crate) unknown: HashSet<u64>,
 }
 
-/// Tries places of a file. Where the kernel says something else than that it cannot step over an
-/// instruction, nothing is refused here: the link in earnest will hear the same.
+/// Tries to probe places of a file. Any answer other than that Linux cannot step over an instruction
+/// is left to the real link, which will get it too.
 pub(crate) fn run(program: BorrowedFd<'_>, path: &Path, offsets: &[u64]) -> Verdict {
     let mut verdict = Verdict::default();
     if offsets.is_empty() {
@@ -55,12 +54,12 @@ pub(crate) fn run(program: BorrowedFd<'_>, path: &Path, offsets: &[u64]) -> Verd
             }
         }
     }
-    // Closing a link waits for the kernel's readers, which is no reason for us to wait.
+    // Linux waits for its readers when a link closes; don't wait with it.
     links::close_behind(taken);
     verdict
 }
 
-/// Private and without a writer, as a program's own mappings are: the kernel probes no others.
+/// Private and without a writer, as a program's own mappings are: Linux probes no others.
 fn map(path: &Path) -> io::Result<Mmap> {
     let file = File::open(path)?;
     // SAFETY: nobody looks at the bytes.
