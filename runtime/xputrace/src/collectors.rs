@@ -128,10 +128,10 @@ impl Collectors {
     fn take_in(&mut self, armed: Armed, running: &mut Running) {
         running.report().collector_connected();
         self.drivers.connected(armed.target.pid);
-        let software = is_software_gpu(&armed.target);
+        let software = is_software_gpu(&armed.cupti_file);
         running.say_if_software(software);
         let info = self.describe(&armed);
-        let Armed { target, region, comm, thread_ids, index } = armed;
+        let Armed { target, region, comm, thread_ids, index, .. } = armed;
         running.add_process(info, thread_ids, software);
         self.targets.push(Traced { target, region, process: ProcessIndex(index), comm, is_armed: false });
     }
@@ -303,11 +303,8 @@ fn is_descendant(mut pid: u32, ancestor: u32) -> bool {
 
 /// Whether the CUPTI that a process found is the software GPU's: all its libraries are one file,
 /// under whatever name they were asked for.
-fn is_software_gpu(target: &Target) -> bool {
-    let seen = std::path::Path::new("/proc").join(target.pid.to_string()).join("root");
-    let path = seen.join(target.cupti.trim_start_matches('/'));
-    let file = std::fs::canonicalize(&path).unwrap_or(path);
-    file.file_name().is_some_and(|it| is_software_gpu_name(it.as_encoded_bytes()))
+fn is_software_gpu(cupti_file: &Path) -> bool {
+    cupti_file.file_name().is_some_and(|it| is_software_gpu_name(it.as_encoded_bytes()))
 }
 
 /// Where the function that launch handlers of the kernel are attached to lies in the collector's file.

@@ -12,6 +12,7 @@ use super::target::Target;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -57,6 +58,8 @@ pub struct Armed {
     pub comm: String,
     /// As [`Target::thread_ids`] when it was armed.
     pub thread_ids: Vec<(u32, u32)>,
+    /// Its CUPTI's file, links followed.
+    pub cupti_file: PathBuf,
 }
 
 /// A process that is not traced.
@@ -240,12 +243,14 @@ impl Work {
             target.leave_dormant();
             return self.miss(peer, Why::Refused(refusal));
         }
+        // Asked while the process waits for its order: a short-lived one would be gone.
+        let cupti_file = file_seen_by(target.pid, &target.cupti);
         match self.send_order(&mut target) {
             Ok(region) => {
                 let index = self.n_armed;
                 self.n_armed += 1;
                 let (comm, thread_ids) = (comm_of(target.pid), target.thread_ids());
-                self.report(Arrival::Armed(Armed { target, region, index, comm, thread_ids }));
+                self.report(Arrival::Armed(Armed { target, region, index, comm, thread_ids, cupti_file }));
             }
             Err(reason) => {
                 target.leave_dormant();
@@ -271,6 +276,12 @@ impl Work {
         // Where there is no room, earlier bytes say it.
         let _ = (&self.signal).write(&[1]);
     }
+}
+
+/// The file that a process means by a path, links followed.
+fn file_seen_by(pid: u32, path: &str) -> PathBuf {
+    let seen = Path::new("/proc").join(pid.to_string()).join("root").join(path.trim_start_matches('/'));
+    std::fs::canonicalize(&seen).unwrap_or(seen)
 }
 
 fn comm_of(pid: u32) -> String {
