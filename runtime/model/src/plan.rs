@@ -100,12 +100,35 @@ pub struct Probe {
     /// Index of the interpreter's closure, for interpreted handlers.
     pub closure: Option<usize>,
     pub scope: ProbeScope,
+    /// Texts of the target that the handler reads.
+    pub texts: Vec<TextRead>,
     /// Whether the handler sees kernels whose launch is not known.
     pub sees_unjoined: bool,
     pub site: Site,
     /// Why it runs where it runs, for `explain`; sentences without a final dot.
     pub why: Vec<String>,
 }
+
+/// A text of the target that a handler reads with `str()`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextRead {
+    /// Where its address is found; `None` where the handler computes it from more than that.
+    pub address: Option<ContextWord>,
+    /// Where the script reads it.
+    pub site: Site,
+}
+
+/// An address that a probe's context holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ContextWord {
+    /// Bytes from the start of the context to the word.
+    pub at: u32,
+    /// What is added to the word.
+    pub plus: i64,
+}
+
+/// Bytes of the longest text that `str()` reads.
+pub const LONGEST_TEXT: u32 = 240;
 
 /// `#{scope: …}`: whose events fire a probe in the kernel, and who else pays for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -378,6 +378,7 @@ fn plans() {
         returns: Default::default(),
         closure: None,
         scope: ProbeScope::Process,
+        texts: Vec::new(),
         sees_unjoined: false,
         site: Site { file: FileId(0), offset: 0, line },
         why: why.iter().map(|it| it.to_string()).collect(),

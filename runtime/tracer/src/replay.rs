@@ -12,7 +12,7 @@
 use crate::names::{Demangle, Names};
 use crate::pipeline::{self, CollectorTotals, Pipeline, ProcessIndex, ProcessInfo, Sink};
 use crate::prints;
-use crate::recording::{Damage, Entry, FrameInfo, GpuKind, Hit, Meta, Reader, hits};
+use crate::recording::{Damage, Entry, FrameInfo, GpuKind, Hit, Meta, Reader, RecordedText, hits};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use xputrace_bytecode::helper;
@@ -20,7 +20,7 @@ use xputrace_bytecode::probe::{self, pt_regs};
 use xputrace_bytecode::vm::Env;
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::plan::cookie;
-use xputrace_model::plan::{Place, Plan, Probe, record as plan_record};
+use xputrace_model::plan::{Place, Plan, Probe, TextRead, record as plan_record};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::{self, StackKey};
 use xputrace_wire::marker;
@@ -32,6 +32,10 @@ use zerocopy::{FromBytes, IntoBytes};
 pub enum Error {
     #[error("the recording has no hits of {}; it has {}", missing.join(", "), listed(recorded))]
     NotRecorded { missing: Vec<String>, recorded: Vec<String> },
+    #[error(
+        "line {line} of the script reads a text at {probe} that was not recorded: record it with a script that reads it"
+    )]
+    TextNotRecorded { probe: String, line: u32 },
     #[error("the script reads launch stacks, and the recording has none: record it with a script that reads them")]
     NoLaunchStacks,
     #[error(transparent)]
@@ -127,10 +131,23 @@ fn check(plan: &Plan, meta: &Meta) -> Result<(), Error> {
     if !missing.is_empty() {
         return Err(Error::NotRecorded { missing, recorded });
     }
+    if let Some((probe, text)) = first_unrecorded_text(plan, meta) {
+        return Err(Error::TextNotRecorded { probe: probe.name.clone(), line: text.site.line });
+    }
     if plan.demand.launch_stacks && !meta.launch_stacks && meta.gpu != GpuKind::None {
         return Err(Error::NoLaunchStacks);
     }
     Ok(())
+}
+
+/// A text that a handler reads at an address that is known beforehand, and that no hit carries.
+fn first_unrecorded_text<'p>(plan: &'p Plan, meta: &Meta) -> Option<(&'p Probe, &'p TextRead)> {
+    let is_recorded = |probe: &Probe, word: RecordedText| {
+        meta.probes.iter().any(|it| it.name == probe.name && it.texts.contains(&word))
+    };
+    let texts = plan.probes.iter().flat_map(|probe| probe.texts.iter().map(move |it| (probe, it)));
+    let mut unrecorded = texts.filter(|(probe, text)| text.address.is_some_and(|it| !is_recorded(probe, it.into())));
+    unrecorded.next()
 }
 
 /// A recording in memory.
@@ -282,9 +299,12 @@ impl KernelHandlers {
             };
             kernel().filter(|(_, it)| it.name == name && it.event != Event::Launch).map(handler).collect()
         };
+        // Some recordings hold each hit once for every handler that was at the probe.
+        let is_first = |at: usize, name: &str| meta.probes.iter().position(|it| it.name == name) == Some(at);
+        let of_probe = |at, name: &str| if is_first(at, name) { of_name(name) } else { Vec::new() };
         let launch = kernel().filter(|(_, it)| it.event == Event::Launch);
         KernelHandlers {
-            hits: meta.probes.iter().map(|it| of_name(&it.name)).collect(),
+            hits: meta.probes.iter().enumerate().map(|(at, it)| of_probe(at, &it.name)).collect(),
             launch: launch.filter_map(|(probe, it)| Some((probe, it.program?))).collect(),
         }
     }

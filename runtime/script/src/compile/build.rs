@@ -112,6 +112,7 @@ impl<'a> Build<'a> {
             returns: handler.options.returns,
             closure: handler.interpreted,
             scope: handler.options.scope(),
+            texts: unit.checked.as_ref().map_or(Vec::new(), |it| it.texts.clone()),
             sees_unjoined: unit.sees_unjoined(),
             site: handler.site,
             why: unit.why.clone(),

@@ -5,6 +5,7 @@ use super::reads::Reads;
 use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond};
 use xputrace_model::diagnostic::FileId;
+use xputrace_model::plan::TextRead;
 use xputrace_model::schema::Unit;
 use xputrace_model::table::Scalar;
 
@@ -273,6 +274,8 @@ pub(super) struct Checked {
     pub(super) locals: Vec<Type>,
     /// The fields that it reads of a GPU event.
     pub(super) reads: Reads,
+    /// The texts of the target that it reads.
+    pub(super) texts: Vec<TextRead>,
     /// Whether it reads a kernel's launch without testing for it.
     pub(super) needs_launch: bool,
     /// Highest argument number read at the entry, plus one; `None` when no entry is needed.

@@ -3,6 +3,7 @@
 use crate::pipeline::CollectorTotals;
 use serde::{Deserialize, Serialize};
 use xputrace_model::loss::Losses;
+use xputrace_model::plan::ContextWord;
 use xputrace_model::stack::StackKey;
 
 /// What the whole recording is about; the file's header.
@@ -60,6 +61,22 @@ pub struct ProbeInfo {
     /// Whether each hit carries the user stack, the kernel stack.
     pub ustack: bool,
     pub kstack: bool,
+    /// The texts of the target that each hit carries.
+    pub texts: Vec<RecordedText>,
+}
+
+/// Where the address of a recorded text is found: as `model::plan::ContextWord`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RecordedText {
+    pub at: u32,
+    pub plus: i64,
+}
+
+impl From<ContextWord> for RecordedText {
+    fn from(word: ContextWord) -> Self {
+        RecordedText { at: word.at, plus: word.plus }
+    }
 }
 
 /// A field of a recorded tracepoint: as `model::catalog::TracepointField`, by name.

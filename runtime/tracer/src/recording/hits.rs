@@ -6,7 +6,8 @@
 //! ```
 //! The handlers themselves do not run while recording; they run over the hits in a replay.
 
-use crate::recording::entry::{Hit, ProbeInfo, TracepointFieldInfo};
+use crate::recording::entry::{Hit, ProbeInfo, TracepointFieldInfo, UserString};
+use rustc_hash::FxHashMap;
 use xputrace_bytecode::asm::AsmError;
 use xputrace_bytecode::insn::{Alu, Cond, atomic};
 use xputrace_bytecode::probe::{Frames, Machine, Reader, pt_regs};
@@ -14,7 +15,10 @@ use xputrace_bytecode::targets::leave_out_others;
 use xputrace_bytecode::{Assembler, Home, Image, MapKind, MapSpec, Program, ProgramKind, Reg, helper, insn::Size};
 use xputrace_model::catalog::{Catalog, TracepointFieldType, TracepointFormat};
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::{Activities, Calls, Demand, LossSite, Place, Plan, Probe, Target, record};
+use xputrace_model::plan::{
+    Activities, Calls, ContextWord, Demand, LONGEST_TEXT, LossSite, Place, Plan, Probe, ProbeScope, Target, TextRead,
+    record,
+};
 use xputrace_model::schema::Event;
 use xputrace_model::stack;
 
@@ -73,17 +77,36 @@ pub struct Recorder {
     pub layouts: Layouts,
 }
 
-/// Sizes of the context in each probe's hits.
+/// What each probe's hits hold.
 #[derive(Clone, Debug, Default)]
 pub struct Layouts {
-    context_sizes: Vec<usize>,
+    probes: Vec<Layout>,
 }
+
+/// What follows the head of a probe's hits.
+#[derive(Clone, Debug, Default)]
+struct Layout {
+    context_size: usize,
+    /// Texts of the target, one behind the other; a hit at the entry of a return probe has none.
+    texts: Vec<ContextWord>,
+}
+
+/// A text in a hit: what the read returned, then the bytes.
+const TEXT_BYTES: usize = 8 + TEXT_ROOM.next_multiple_of(8);
+/// Room for the longest text that any script can ask for, a byte more, and the NUL: handlers tell
+/// by that byte that a text was cut.
+const TEXT_ROOM: usize = LONGEST_TEXT as usize + 2;
 
 /// Why the probes cannot be recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum RecorderError {
     #[error("cannot record {probe}: {reason}")]
     Tracepoint { probe: String, reason: String },
+    #[error(
+        "cannot record {probe}: line {line} of the script reads a text whose address it computes; \
+             an argument, a field of a tracepoint, and these with a constant added can be recorded"
+    )]
+    Text { probe: String, line: u32 },
     #[error("cannot make the recording program")]
     Assemble(#[from] AsmError),
 }
@@ -94,10 +117,36 @@ pub enum RecorderError {
 /// When a tracepoint's format cannot be read.
 pub fn recorder(plan: &Plan, catalog: &dyn Catalog) -> Result<Recorder, RecorderError> {
     let mut builder = Builder::new(plan, catalog);
-    for probe in plan.probes.iter().filter(|it| it.place == Place::Linux && !it.event.is_gpu()) {
-        builder.add(probe)?;
+    for probe in each_once(plan.probes.iter().filter(|it| it.place == Place::Linux && !it.event.is_gpu())) {
+        builder.add(&probe)?;
     }
     Ok(builder.finish())
+}
+
+/// Probes of one name as one, which records what any of their handlers reads: each hit is
+/// recorded once, and a replay runs all handlers of the name over it.
+fn each_once<'p>(probes: impl Iterator<Item = &'p Probe>) -> Vec<Probe> {
+    let mut once: Vec<Probe> = Vec::new();
+    let mut by_name: FxHashMap<&str, usize> = FxHashMap::default();
+    for probe in probes {
+        match by_name.get(probe.name.as_str()) {
+            Some(at) => widen(&mut once[*at], probe),
+            None => {
+                by_name.insert(&probe.name, once.len());
+                once.push(probe.clone());
+            }
+        }
+    }
+    once
+}
+
+/// Makes a probe record what another of the same name needs too.
+fn widen(probe: &mut Probe, other: &Probe) {
+    probe.texts.extend(&other.texts);
+    probe.entry_program = probe.entry_program.or(other.entry_program);
+    if other.scope == ProbeScope::System {
+        probe.scope = ProbeScope::System;
+    }
 }
 
 impl Layouts {
@@ -109,7 +158,9 @@ impl Layouts {
             return None;
         }
         let (probe, entry) = ((head >> 32) as u32 & !ENTRY, (head >> 32) as u32 & ENTRY != 0);
-        let size = *self.context_sizes.get(probe as usize)?;
+        let layout = self.probes.get(probe as usize)?;
+        let context = bytes.get(at::CONTEXT..at::CONTEXT + layout.context_size)?;
+        let texts = if entry { &[][..] } else { &layout.texts };
         let field = |at: i16| word(at as usize);
         let (pid_tgid, uid_gid) = (field(at::PID_TGID)?, field(at::UID_GID)?);
         let comm = at::COMM as usize;
@@ -128,10 +179,22 @@ impl Layouts {
             func_ip: field(at::FUNC_IP)?,
             ustack: field(at::USTACK)?,
             kstack: field(at::KSTACK)?,
-            context: bytes.get(at::CONTEXT..at::CONTEXT + size)?.to_vec(),
-            strings: Vec::new(),
+            context: context.to_vec(),
+            strings: texts_of(context, texts, bytes.get(at::CONTEXT + layout.context_size..)?),
         })
     }
+}
+
+/// The texts that could be read.
+fn texts_of(context: &[u8], texts: &[ContextWord], bytes: &[u8]) -> Vec<UserString> {
+    let read = |(word, text): (&ContextWord, &[u8])| {
+        let address: [u8; 8] = context.get(word.at as usize..word.at as usize + 8)?.try_into().ok()?;
+        let length = i64::from_le_bytes(text[..8].try_into().ok()?);
+        let length = usize::try_from(length).ok()?.checked_sub(1)?;
+        let text = text[8..].get(..length)?.to_vec();
+        Some(UserString { address: u64::from_le_bytes(address).wrapping_add_signed(word.plus), text })
+    };
+    texts.iter().zip(bytes.chunks_exact(TEXT_BYTES)).filter_map(read).collect()
 }
 
 struct Builder<'a> {
@@ -183,6 +246,7 @@ impl<'a> Builder<'a> {
     fn add(&mut self, probe: &Probe) -> Result<(), RecorderError> {
         let number = self.probes.len() as u32;
         let (kind, size, format) = self.context(probe)?;
+        let texts = texts(probe)?;
         let threads = match (&probe.target, &format) {
             (Target::Tracepoint { category, .. }, Some(format)) => format.scheduled_threads(category),
             _ => Vec::new(),
@@ -190,18 +254,22 @@ impl<'a> Builder<'a> {
         // Limited to events of the targets, where any other would come too.
         let targets = probe.scope.is_filtered(probe.event).then_some(&*threads);
         self.plan.loss_sites.extend(COUNTED.map(|loss| LossSite { loss, site: probe.site, table: None }));
+        let is_function = matches!(kind, ProgramKind::Uprobe | ProgramKind::Uretprobe);
+        let hit = HitProgram { number, size, is_function, targets, texts: &texts };
+        let entry = HitProgram { number: number | ENTRY, texts: &[], ..hit };
         let entry_program = match probe.entry_program {
-            Some(_) => Some(self.program(probe, number | ENTRY, ProgramKind::Uprobe, size, targets)?),
+            Some(_) => Some(self.program(probe, ProgramKind::Uprobe, &entry)?),
             None => None,
         };
-        let program = self.program(probe, number, kind, size, targets)?;
+        let program = self.program(probe, kind, &hit)?;
         self.probes.push(ProbeInfo {
             name: probe.name.clone(),
             fields: format.map(|it| fields(&it)).unwrap_or_default(),
             ustack: true,
             kstack: true,
+            texts: texts.iter().map(|it| (*it).into()).collect(),
         });
-        self.layouts.context_sizes.push(size.next_multiple_of(8));
+        self.layouts.probes.push(Layout { context_size: size.next_multiple_of(8), texts });
         self.plan.probes.push(Probe {
             program: Some(program),
             entry_program,
@@ -229,16 +297,8 @@ impl<'a> Builder<'a> {
         })
     }
 
-    fn program(
-        &mut self,
-        probe: &Probe,
-        number: u32,
-        kind: ProgramKind,
-        size: usize,
-        targets: Option<&[i16]>,
-    ) -> Result<usize, RecorderError> {
-        let is_function = matches!(kind, ProgramKind::Uprobe | ProgramKind::Uretprobe);
-        let assembled = self.write_program(number, size, is_function, targets, probe).finish()?;
+    fn program(&mut self, probe: &Probe, kind: ProgramKind, hit: &HitProgram) -> Result<usize, RecorderError> {
+        let assembled = self.write_program(hit, probe).finish()?;
         self.plan.image.programs.push(Program {
             name: format!("record_{}", self.plan.image.programs.len()),
             kind,
@@ -250,14 +310,9 @@ impl<'a> Builder<'a> {
     }
 
     /// R6 the context, R7 the record, R8 the process and thread ids.
-    fn write_program(
-        &self,
-        number: u32,
-        size: usize,
-        is_function: bool,
-        targets: Option<&[i16]>,
-        probe: &Probe,
-    ) -> Assembler {
+    fn write_program(&self, hit: &HitProgram, probe: &Probe) -> Assembler {
+        let HitProgram { number, size, is_function, targets, texts } = *hit;
+        let texts_at = at::CONTEXT + size.next_multiple_of(8);
         let mut asm = Assembler::new();
         let (out, full) = (asm.label(), asm.label());
         asm.line(probe.site.file.0 as usize, probe.site.line, 1);
@@ -269,7 +324,7 @@ impl<'a> Builder<'a> {
             leave_out_others(&mut asm, targets, slot::KEY, Reg(6), threads, out);
         }
         asm.ld_map(Reg::R1, self.ring);
-        asm.mov_imm(Reg::R2, (at::CONTEXT + size.next_multiple_of(8)) as i64);
+        asm.mov_imm(Reg::R2, (texts_at + texts.len() * TEXT_BYTES) as i64);
         asm.mov_imm(Reg::R3, 0);
         asm.call(helper::RINGBUF_RESERVE);
         asm.jump_if_imm(Cond::Eq, Reg::R0, 0, full);
@@ -297,6 +352,9 @@ impl<'a> Builder<'a> {
             asm.ldx(width, Reg::R1, Reg(6), offset as i16);
             asm.stx(width, Reg(7), (at::CONTEXT + offset) as i16, Reg::R1);
             offset += bytes;
+        }
+        for (n, word) in texts.iter().enumerate() {
+            text(&mut asm, *word, (texts_at + n * TEXT_BYTES) as i16);
         }
         asm.mov(Reg::R1, Reg(7));
         asm.mov_imm(Reg::R2, 0);
@@ -369,6 +427,40 @@ impl<'a> Builder<'a> {
         self.plan.image.maps[self.losses].max_entries = self.plan.loss_sites.len().max(1) as u32;
         Recorder { plan: self.plan, probes: self.probes, layouts: self.layouts }
     }
+}
+
+/// The program that records hits of one kind.
+#[derive(Clone, Copy)]
+struct HitProgram<'a> {
+    number: u32,
+    /// Bytes of the context.
+    size: usize,
+    is_function: bool,
+    /// Where only events of the targets are recorded: the threads that a record of the scheduler names.
+    targets: Option<&'a [i16]>,
+    texts: &'a [ContextWord],
+}
+
+/// The texts to record of a probe, each once.
+fn texts(probe: &Probe) -> Result<Vec<ContextWord>, RecorderError> {
+    let word =
+        |it: &TextRead| it.address.ok_or_else(|| RecorderError::Text { probe: probe.name.clone(), line: it.site.line });
+    let mut words = probe.texts.iter().map(word).collect::<Result<Vec<_>, _>>()?;
+    words.sort();
+    words.dedup();
+    Ok(words)
+}
+
+/// Reads a text of the target into the record in R7.
+fn text(asm: &mut Assembler, word: ContextWord, at: i16) {
+    asm.mov(Reg::R1, Reg(7));
+    asm.alu_imm(Alu::Add, Reg::R1, i32::from(at) + 8);
+    asm.mov_imm(Reg::R2, TEXT_ROOM as i64);
+    asm.ldx(Size::Dw, Reg::R3, Reg(6), word.at as i16);
+    asm.mov_imm(Reg::R0, word.plus);
+    asm.alu(Alu::Add, Reg::R3, Reg::R0);
+    asm.call(helper::PROBE_READ_USER_STR);
+    asm.stx(Size::Dw, Reg(7), at, Reg::R0);
 }
 
 /// R0 = the address of the element whose key is in the key's slot, or 0.

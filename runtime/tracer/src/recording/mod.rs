@@ -15,7 +15,7 @@ pub mod hits;
 mod reader;
 mod writer;
 
-pub use entry::{Entry, FrameInfo, GpuKind, Hit, Meta, ProbeInfo, TracepointFieldInfo, UserString};
+pub use entry::{Entry, FrameInfo, GpuKind, Hit, Meta, ProbeInfo, RecordedText, TracepointFieldInfo, UserString};
 pub use reader::{Damage, Reader};
 pub use writer::Writer;
 

@@ -108,6 +108,7 @@ pub fn probe(event: Event, place: Place, program: Option<usize>) -> Probe {
         returns: Default::default(),
         closure: None,
         scope: ProbeScope::Process,
+        texts: Vec::new(),
         sees_unjoined: true,
         site: Site::default(),
         why: Vec::new(),

@@ -3,14 +3,14 @@
 use super::Checker;
 use super::exprs::is_poison;
 use super::operators::negated;
-use super::typed::{Base, Expr, Kind, Type, Where};
+use super::typed::{Base, Expr, Kind, LocalId, Source, Type, Where};
 use rhai::{Expr as Syntax, FnCallExpr, Position};
+use xputrace_bytecode::insn::Alu;
 use xputrace_model::diagnostic::{Diagnostic, nearest};
-use xputrace_model::plan::Place;
+use xputrace_model::plan::{ContextWord, LONGEST_TEXT, Place, TextRead};
 
-/// Bytes of `str()` unless a length is given, and at most.
+/// Bytes of `str()` unless a length is given.
 const TEXT_BYTES: u32 = 128;
-const MAX_TEXT_BYTES: i64 = 240;
 /// The functions of compiled handlers.
 const FUNCTIONS: &[&str] = &["print", "exit", "str", "min", "max", "abs"];
 
@@ -141,6 +141,34 @@ impl Checker<'_> {
         self.poison(diagnostic, at)
     }
 
+    /// The word of the probe's context that an address is, or is a constant away from.
+    pub(super) fn context_word(&self, address: &Expr) -> Option<ContextWord> {
+        let word = |at: u32| Some(ContextWord { at, plus: 0 });
+        match &address.kind {
+            Kind::Source(Source::Register(offset)) => word(u32::try_from(*offset).ok()?),
+            Kind::Source(Source::Record { offset, size: 8, .. }) => word(*offset),
+            Kind::Local(local) => self.context_words.get(local).copied(),
+            Kind::Binary(Alu::Add, a, b) => match (&a.kind, &b.kind) {
+                (_, Kind::Const(n)) => {
+                    self.context_word(a).map(|it| ContextWord { plus: it.plus.wrapping_add(*n), ..it })
+                }
+                (Kind::Const(n), _) => {
+                    self.context_word(b).map(|it| ContextWord { plus: it.plus.wrapping_add(*n), ..it })
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Remembers a variable that holds a word of the context, until it is assigned to.
+    pub(super) fn note_context_word(&mut self, local: LocalId, value: &Expr) {
+        match self.context_word(value) {
+            Some(word) => drop(self.context_words.insert(local, word)),
+            None => drop(self.context_words.remove(&local)),
+        }
+    }
+
     pub(super) fn user_text(&mut self, address: &Syntax, bytes: Option<&Syntax>, at: Position) -> Expr {
         let address = self.integer(address);
         if self.place != Place::Linux {
@@ -154,14 +182,17 @@ impl Checker<'_> {
         }
         let bytes = match bytes.map(|it| self.expr(it)) {
             None => TEXT_BYTES,
-            Some(Expr { kind: Kind::Const(n), .. }) if (1..=MAX_TEXT_BYTES).contains(&n) => n as u32,
+            Some(Expr { kind: Kind::Const(n), .. }) if (1..=i64::from(LONGEST_TEXT)).contains(&n) => n as u32,
             Some(other) => {
-                let message = format!("the length of a string is a constant from 1 to {MAX_TEXT_BYTES}");
+                let message = format!("the length of a string is a constant from 1 to {LONGEST_TEXT}");
                 let diagnostic =
                     Diagnostic::error("arguments", message, self.label(other.at)).help("write `str(e.arg0, 64)`");
                 return self.poison(diagnostic, at);
             }
         };
+        self.checked
+            .texts
+            .push(TextRead { address: self.context_word(&address), site: self.staged.site(self.file, at) });
         Expr { kind: Kind::UserText(Box::new(address), bytes), ty: Type::of(Base::Text(bytes)), at }
     }
 }

@@ -108,6 +108,7 @@ impl Checker<'_> {
                     constant.map_or_else(
                         || {
                             let local = self.new_local(value.ty);
+                            self.note_context_word(local, &value);
                             computed.push((local, value));
                             Binding::Local(local)
                         },

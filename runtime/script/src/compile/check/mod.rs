@@ -23,9 +23,10 @@ use crate::handler::{Captured, Handler, Staged};
 use inline::Frame;
 use names::constants;
 use rhai::{Position, Stmt as SyntaxStmt};
+use rustc_hash::FxHashMap;
 use xputrace_model::catalog::Catalog;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label};
-use xputrace_model::plan::{Place, Target};
+use xputrace_model::plan::{ContextWord, Place, Target};
 
 /// The code of a probe at a function that its file does not have.
 pub(super) const NO_SUCH_FUNCTION: &str = "no-such-function";
@@ -47,6 +48,8 @@ struct Checker<'a> {
     frames: Vec<Frame>,
     /// Fields that a test around this place has found to be there.
     there: Vec<Source>,
+    /// Variables that hold a word of the probe's context.
+    context_words: FxHashMap<LocalId, ContextWord>,
     /// Variables that hold a return value as the register has it.
     raw_returns: Vec<LocalId>,
     /// Calls that were compiled in place so far.
@@ -188,6 +191,7 @@ pub(super) fn check(
         loops: 0,
         frames: Vec::new(),
         there: Vec::new(),
+        context_words: FxHashMap::default(),
         raw_returns: Vec::new(),
         inlined: 0,
     };

@@ -71,6 +71,7 @@ impl Checker<'_> {
         }
         let value = self.expr(value);
         let local = self.checked.locals.len();
+        self.note_context_word(local, &value);
         if self.is_raw_return(&value) {
             self.raw_returns.push(local);
         }

@@ -242,6 +242,7 @@ impl Checker<'_> {
             self.error(diagnostic.help("use another variable: `let other = …;`"));
             return None;
         };
+        self.context_words.remove(&local);
         let slot = &mut self.checked.locals[local];
         slot.base = base;
         slot.optional |= value.ty.optional;
