@@ -311,7 +311,7 @@ pub(crate) fn link_tracepoint(
     index: usize,
     category: &str,
     name: &str,
-) -> Result<Vec<OwnedFd>, AttachError> {
+) -> Result<TracepointLink, AttachError> {
     const ANY_PROCESS: i32 = -1;
     let what = || format!("the tracepoint {category}:{name}");
     let id = crate::catalog::tracepoint_id(category, name)?;
@@ -324,7 +324,16 @@ pub(crate) fn link_tracepoint(
     // A program on a tracepoint runs on every CPU, whichever CPU the event names.
     let event = sys::perf_event_open(&attr, ANY_PROCESS, 0).map_err(|it| refused_perf(what(), it))?;
     let link = sys::link_perf_event(program(programs, index)?, event.as_fd()).map_err(|it| refused_perf(what(), it))?;
-    Ok(vec![link, event])
+    Ok(TracepointLink { link, event })
+}
+
+/// A program on a tracepoint.
+#[derive(Debug)]
+pub(crate) struct TracepointLink {
+    /// Closing it takes the program out.
+    pub(crate) link: OwnedFd,
+    /// Holds the tracepoint ready.
+    pub(crate) event: OwnedFd,
 }
 
 /// A timer on every CPU.

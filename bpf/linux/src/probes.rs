@@ -3,7 +3,7 @@
 //! A function's probe is attached to every file that has the function: those that are known when
 //! the run begins, and those that a process maps later.
 
-use crate::attach::{self, Alive, FunctionProbe, Programs, Sampler};
+use crate::attach::{self, Alive, FunctionProbe, Programs, Sampler, TracepointLink};
 use crate::error::AttachError;
 use crate::links::Links;
 use crate::proc_maps::{self, View};
@@ -169,8 +169,9 @@ impl Probes {
             }
             Target::Tracepoint { category, name } => {
                 match attach::link_tracepoint(&self.programs, program, category, name) {
-                    Ok(links) => {
-                        self.links.add(None, links);
+                    Ok(TracepointLink { link, event }) => {
+                        self.links.add(None, vec![link]);
+                        self.links.add_event(event);
                         Outcome::Attached { functions: 1, files: Vec::new() }
                     }
                     Err(error) => Outcome::Failed(error),

@@ -318,6 +318,33 @@ pub(crate) fn perf_event_open(attr: &libbpf_sys::perf_event_attr, pid: i32, cpu:
     }
 }
 
+/// Closes descriptors of which each takes long to close, in a child process that has nothing else:
+/// here they are closed at once. Where no child can be made, it takes as long as it takes.
+pub(crate) fn close_in_child(mut descriptors: Vec<OwnedFd>) {
+    if descriptors.is_empty() {
+        return;
+    }
+    descriptors.sort_by_key(AsRawFd::as_raw_fd);
+    // SAFETY: the child makes system calls on its own descriptors alone, and ends.
+    if unsafe { libc::fork() } == 0 {
+        let mut first: libc::c_uint = 0;
+        for kept in &descriptors {
+            let kept = kept.as_raw_fd() as libc::c_uint;
+            if kept > first {
+                // SAFETY: numbers of descriptors.
+                unsafe { libc::syscall(libc::SYS_close_range, first, kept - 1, 0) };
+            }
+            first = kept + 1;
+        }
+        // SAFETY: numbers of descriptors; what is left is closed as the child ends, outside of any session.
+        unsafe {
+            libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0);
+            libc::setsid();
+            libc::_exit(0);
+        }
+    }
+}
+
 /// Records of `event` go into the ring of `into`.
 pub(crate) fn perf_redirect(event: BorrowedFd<'_>, into: BorrowedFd<'_>) -> io::Result<()> {
     /// `PERF_EVENT_IOC_SET_OUTPUT`, `_IO('$', 5)`.
