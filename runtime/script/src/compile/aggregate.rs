@@ -16,7 +16,6 @@ const CAS_TRIES: usize = 8;
 impl Emitter<'_, '_> {
     /// `@m[key].sum(value)` and the others.
     pub(super) fn aggregate(&mut self, map: MapId, keys: &[Expr], value: Option<&Expr>, at: Position) {
-        let def = self.build.shapes.def(map);
         let slot = self.alloc(8);
         match value {
             Some(value) => {
@@ -25,6 +24,12 @@ impl Emitter<'_, '_> {
             }
             None => self.store_imm(slot, 1),
         }
+        self.aggregate_stored(map, keys, slot, at);
+    }
+
+    /// Aggregates the value that is in `slot`.
+    pub(super) fn aggregate_stored(&mut self, map: MapId, keys: &[Expr], slot: i16, at: Position) {
+        let def = self.build.shapes.def(map);
         let key = self.key(map, keys);
         if def.kind.is_bucketed() {
             self.load(Reg::R1, slot);

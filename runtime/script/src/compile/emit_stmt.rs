@@ -190,6 +190,9 @@ impl Emitter<'_, '_> {
             self.asm.alu_imm(Alu::Neg, Reg::R0, 0);
         }
         self.store(slot, Reg::R0);
+        if self.build.shapes.is_summed(map) {
+            return self.aggregate_stored(map, keys, slot, at);
+        }
         let key = self.key(map, keys);
         let bpf_map = self.table(map);
         let (hit, done) = (self.asm.label(), self.asm.label());

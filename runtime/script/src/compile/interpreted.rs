@@ -53,6 +53,7 @@ fn mark_reads_of(scan: &Scan, shapes: &mut Shapes) {
     for each in scan.uses.iter().filter(|it| is_read(&it.how)) {
         if let Some(map) = shapes.get(&each.map) {
             shapes.list[map].read_live = true;
+            shapes.list[map].cleared_live |= is_removal(&each.how);
         }
     }
     // A function that was not looked into may read any map.
@@ -79,6 +80,10 @@ fn is_read(how: &How) -> bool {
         How::Method(call) => aggregation(call).is_none(),
         How::Assign(_) => false,
     }
+}
+
+fn is_removal(how: &How) -> bool {
+    matches!(how, How::Method(call) if matches!(&*call.name, "clear" | "remove"))
 }
 
 /// The aggregation that a method call makes, as far as its parameters are written out.

@@ -36,6 +36,10 @@ pub(super) struct Shape {
     pub(super) in_tracer: bool,
     /// Read or cleared while the script runs, by an interpreted handler.
     pub(super) read_live: bool,
+    /// Cleared, or elements of it removed, while the script runs, by an interpreted handler.
+    pub(super) cleared_live: bool,
+    /// Whether compiled handlers do anything with it but add and subtract.
+    pub(super) more_than_added: bool,
     /// The first place it was seen.
     pub(super) seen_at: Label,
     /// Whether any handler stores into it.
@@ -128,6 +132,8 @@ impl Shapes {
             in_linux: false,
             in_tracer: false,
             read_live: false,
+            cleared_live: false,
+            more_than_added: false,
             seen_at: seen_at.clone(),
             written: false,
         });
@@ -276,12 +282,21 @@ impl Shapes {
         }
     }
 
+    /// Whether a plain map is kept as the sum that it is: so an interpreted handler can clear what it
+    /// has read, and nothing that probes add meanwhile. No compiled handler may read it then.
+    pub(super) fn is_summed(&self, id: MapId) -> bool {
+        let shape = &self.list[id];
+        let is_plain = self.purpose(id) == Some(Purpose::Plain) && shape.value.resolved().base == Base::Int;
+        is_plain && shape.in_linux && shape.cleared_live && !shape.more_than_added
+    }
+
     /// The map as the plan describes it, without the BPF maps behind it.
     pub(super) fn def(&self, id: MapId) -> TableDef {
         let shape = &self.list[id];
         let value = shape.value.resolved();
         let kind = match self.purpose(id) {
             Some(Purpose::Aggregate(kind)) => kind,
+            _ if self.is_summed(id) => TableKind::Sum,
             Some(Purpose::Plain) | None => TableKind::Plain(value.base.scalar()),
         };
         TableDef {

@@ -918,3 +918,20 @@ fn a_launch_handler_in_linux_leaves_out_calls_of_other_kinds() {
     let size = |script: &str| plan(script).image.programs[0].insns.len();
     assert!(size(&format!("{tags} {others}")) > size(tags), "alone it sees nothing else");
 }
+
+#[test]
+fn a_cleared_map_is_kept_as_a_sum_where_compiled_handlers_only_add() {
+    let kind = |handler: &str| {
+        let script =
+            format!("uprobe(\"libc:malloc\", |e| {{ {handler} }}); interval(1.s, || {{ print(@m); @m.clear(); }});");
+        plan(&script).tables[0].kind
+    };
+    let plain = TableKind::Plain(Scalar::Int);
+    assert_eq!(kind("@m[e.tid] += 1"), TableKind::Sum);
+    assert_eq!(kind("@m[e.tid] -= e.arg0"), TableKind::Sum);
+    assert_eq!(kind("@m[e.tid] += 1; if @m[e.tid] > 5 { exit() }"), plain, "a read needs all in one place");
+    assert_eq!(kind("@m[e.tid] += 1; if e.tid in @m { exit() }"), plain);
+    assert_eq!(kind("@m[e.tid] += 1; @m[0].remove();"), plain);
+    assert_eq!(kind("@m[e.tid] += 1; @m[0] = 7;"), plain);
+    assert_eq!(kind("@m[e.tid] |= 1"), plain);
+}

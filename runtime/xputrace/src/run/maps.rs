@@ -28,6 +28,8 @@ pub(super) struct Map {
     /// Whether it has two generations, so that reading it drains the engines.
     drains: bool,
     own: HashMap<Key, Cell>,
+    /// Whether it was read since it was last cleared.
+    is_read: bool,
     /// Whether a handler has printed, drawn or cleared it.
     pub shown: bool,
 }
@@ -36,7 +38,7 @@ impl Map {
     pub fn new(def: Arc<TableDef>, plan: &Plan, has_linux: bool) -> Self {
         let drains = def.storage.linux().is_some_and(|it| plan.image.maps[it].kind == MapKind::ArrayOfMaps);
         let storage = if has_linux { def.storage } else { def.storage.replayed() };
-        Map { def, storage, drains, own: HashMap::new(), shown: false }
+        Map { def, storage, drains, own: HashMap::new(), is_read: false, shown: false }
     }
 
     /// Whether another element fits into the own part.
@@ -59,6 +61,7 @@ impl State {
         let Map { ref def, storage, drains, .. } = *self.map(id);
         let def = def.clone();
         let mut parts: Vec<Vec<(Key, Cell)>> = Vec::new();
+        self.map(id).is_read = true;
         if drains {
             self.drain(id, &def, storage);
         } else {
@@ -154,7 +157,7 @@ impl State {
             }
             Storage::Linux { map, .. } | Storage::Both { linux: map, .. } => map,
         };
-        let TableKind::Plain(kind) = def.kind else { return Err(misfit(&def)) };
+        let TableKind::Plain(kind) = def.kind else { return self.set_sum(id, &def, key, value) };
         let stored = self.stored_key(&def, key).ok_or_else(|| misfit(&def))?;
         let bytes = tables::encode_plain(kind, &value, self.pipeline.state_mut().names_mut());
         let handle = self.linux.as_ref().and_then(|it| it.map(linux_map)).ok_or("the map is not loaded")?;
@@ -163,6 +166,19 @@ impl State {
             (_, Some(bytes)) => handle.update(&stored, &bytes, 0).map_err(|e| e.to_string()),
             (_, None) => Err(misfit(&def)),
         }
+    }
+
+    /// Assigns an element of a plain map that is kept as a sum: what was added before is over.
+    fn set_sum(&mut self, id: TableId, def: &TableDef, key: &[Value], value: Value) -> Result<(), String> {
+        let storage = self.map(id).storage;
+        self.drain(id, def, storage);
+        self.map(id).own.remove(key);
+        match (def.kind, value) {
+            (TableKind::Sum, Value::Int(n)) => self.merge_own(id, key.to_vec(), Cell::Number(n)),
+            (TableKind::Sum, Value::Missing) => {}
+            _ => return Err(misfit(def)),
+        }
+        Ok(())
     }
 
     fn set_own(&mut self, id: TableId, key: &[Value], value: Value) {
@@ -179,6 +195,10 @@ impl State {
     /// Adds to an integer of a plain map. One that lives in the kernel, where its probes may be
     /// adding too, is changed there: exactly.
     pub(super) fn add_plain(&mut self, id: TableId, key: &[Value], delta: i64) -> Result<(), String> {
+        if self.map(id).def.kind == TableKind::Sum {
+            self.aggregate(id, key, TableKind::Sum, delta);
+            return Ok(());
+        }
         if let Some(done) = self.add_in_linux(id, key, delta) {
             return done;
         }
@@ -208,8 +228,19 @@ impl State {
         Some(if stored.is_empty() { 0u32.to_le_bytes().to_vec() } else { stored })
     }
 
+    /// Moves what the engines' generations hold into the own part where no handler has read it since it
+    /// was cleared: what is removed now is then all there is.
+    fn drain_unread(&mut self, id: TableId) {
+        let Map { ref def, storage, drains, is_read, .. } = *self.map(id);
+        let def = def.clone();
+        if drains && !is_read {
+            self.drain(id, &def, storage);
+        }
+    }
+
     /// Removes one element.
     pub(super) fn remove_element(&mut self, id: TableId, key: &[Value]) {
+        self.drain_unread(id);
         let map = self.map(id);
         let Map { ref def, storage, drains, .. } = *map;
         let def = def.clone();
@@ -247,13 +278,15 @@ impl State {
         self.failures.extend(removed.err().map(|it| format!("cannot remove from {}: {it}", def.name)));
     }
 
-    /// Empties a map.
+    /// Empties a map: of one with two generations, removes what the last read has seen.
     pub(super) fn clear_map(&mut self, id: TableId) {
+        self.drain_unread(id);
         let map = self.map(id);
         let Map { ref def, storage, drains, .. } = *map;
         let name = def.name.clone();
         map.own.clear();
         map.shown = true;
+        map.is_read = false;
         // What the engines gathered since the last read is not what the handler has seen.
         if drains {
             return;

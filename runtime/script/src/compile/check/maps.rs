@@ -63,6 +63,7 @@ impl Checker<'_> {
         let literal = literal_of(&value);
         let stored = Stored::new(value.ty.maybe(false), literal);
         self.shapes.use_value(map, stored, &label, self.diagnostics);
+        self.shapes.list[map].more_than_added |= !matches!(atomic, Some(Alu::Add | Alu::Sub));
         let kind = match (op, atomic) {
             (None, _) => StmtKind::Store(map, keys, value),
             (Some(_), Some(alu)) => StmtKind::Change(map, keys, alu, value),
@@ -114,6 +115,7 @@ impl Checker<'_> {
             "remove" => {
                 let element = self.element(name, &without_call)?;
                 self.shapes.use_as(element.map, Purpose::Plain, &element.label, self.diagnostics);
+                self.shapes.list[element.map].more_than_added = true;
                 return Some(Stmt { kind: StmtKind::Remove(element.map, element.keys), at });
             }
             _ => {}
@@ -253,6 +255,7 @@ impl Checker<'_> {
             .help(format!("to read it here, keep a plain value: `{name} += …`"));
             return self.poison(diagnostic, at);
         }
+        self.shapes.list[element.map].more_than_added = true;
         let ty = self.shapes.value(element.map);
         let read = Expr { kind: Kind::Read(element.map, element.keys), ty, at };
         self.links(read, &element.rest)
@@ -274,6 +277,7 @@ impl Checker<'_> {
         }
         let Some(keys) = self.key(key, &label) else { return missing(at) };
         self.use_key(id, &keys, &label);
+        self.shapes.list[id].more_than_added = true;
         if let Some(Purpose::Aggregate(_)) = self.shapes.purpose(id) {
             let diagnostic = Diagnostic::error(
                 "aggregation-read",
