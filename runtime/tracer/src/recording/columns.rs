@@ -85,17 +85,31 @@ impl Layout {
 
     fn join(&self, out: &mut Vec<u8>, row: &[u64]) {
         out.extend(Header { kind: self.kind, flags: 0, size: (size_of::<Header>() + self.size) as u32 }.as_bytes());
-        for (field, value) in self.fields.iter().zip(row) {
-            out.extend(&value.to_le_bytes()[..field.width]);
-        }
+        let at = out.len();
+        out.resize(at + self.size, 0);
+        let body = &mut out[at..];
+        self.fields.iter().zip(row).for_each(|(field, value)| field.write(body, *value));
     }
 }
 
 impl Field {
+    // Fields have 8 or 4 bytes: copies of a fixed size are single instructions.
+    #[inline]
     fn read(&self, body: &[u8]) -> u64 {
-        let mut bytes = [0; 8];
-        bytes[..self.width].copy_from_slice(&body[self.offset..self.offset + self.width]);
-        u64::from_le_bytes(bytes)
+        let at = &body[self.offset..];
+        match self.width {
+            8 => at.first_chunk().map_or(0, |it| u64::from_le_bytes(*it)),
+            _ => at.first_chunk().map_or(0, |it| u32::from_le_bytes(*it).into()),
+        }
+    }
+
+    #[inline]
+    fn write(&self, body: &mut [u8], value: u64) {
+        let at = &mut body[self.offset..];
+        match self.width {
+            8 => at[..8].copy_from_slice(&value.to_le_bytes()),
+            _ => at[..4].copy_from_slice(&(value as u32).to_le_bytes()),
+        }
     }
 }
 
@@ -278,24 +292,19 @@ fn get_columns(input: &mut &[u8], fields: &[Field], budget: &mut Budget) -> Opti
     let n_fields = fields.len();
     let values = n.checked_mul(n_fields)?;
     budget.take_values::<(u64, u64)>(values)?;
-    let mut rows = vec![0u64; n_fields];
-    rows.reserve(values);
+    // The first row stands for the one before.
+    let mut rows = vec![0u64; values + n_fields];
     for at in 0..n {
-        let before = rows.len() - n_fields;
-        for (field, column) in fields.iter().zip(&columns) {
-            let this = before + n_fields;
+        let (before, row) = rows[at * n_fields..][..2 * n_fields].split_at_mut(n_fields);
+        for (place, (field, column)) in fields.iter().zip(&columns).enumerate() {
             let residual = column.get(at, n);
-            let predicted = match field.prediction {
-                Predicted::Previous => rows[rows.len() - n_fields],
-                Predicted::Same(other) => rows[this + other],
-                Predicted::PreviousOf(other) => rows[before + other],
-                Predicted::Kept => 0,
-            };
             let value = match field.prediction {
+                Predicted::Previous => before[place].wrapping_add(unzigzag(residual)),
+                Predicted::Same(other) => row[other].wrapping_add(unzigzag(residual)),
+                Predicted::PreviousOf(other) => before[other].wrapping_add(unzigzag(residual)),
                 Predicted::Kept => residual,
-                _ => predicted.wrapping_add(unzigzag(residual)),
             };
-            rows.push(field.cut(value));
+            row[place] = field.cut(value);
         }
     }
     rows.drain(..n_fields);

@@ -167,6 +167,21 @@ impl Work {
             self.hear();
             self.let_go_of_silent();
         }
+        self.close();
+    }
+
+    /// The run is over: whoever says hello now is left alone; who came and left before is told of.
+    fn close(&mut self) {
+        self.accept();
+        for Silent { connection, is_target, .. } in std::mem::take(&mut self.silent) {
+            let peer = connection.peer();
+            match connection.hear() {
+                Heard::Nothing(connection) => connection.leave_dormant(),
+                Heard::Hello(target) => target.leave_dormant(),
+                Heard::Gone if is_target => self.miss(peer, Why::Left),
+                Heard::Gone => {}
+            }
+        }
     }
 
     /// Sleeps until there is something to do; false when the run is over.
