@@ -56,5 +56,5 @@ pub use report::{AttachReport, LateFile, News, Outcome, ProbeReport, Unprobed, W
 pub use scope::{CommandScope, Scope};
 pub use sideband::ProcessEvent;
 pub use spawn::{Identity, StoppedChild};
-pub use sys::monotonic_nanos;
+pub use sys::{monotonic_nanos, pidfd};
 pub use watch::ProcessWatch;

@@ -230,21 +230,32 @@ enum After {
 }
 
 fn after_leader(pid: u32) -> After {
-    // In this order: an `exec` in between leaves a main thread that lives.
-    let others = threads_of(pid).iter().any(|it| *it != pid as i32);
+    if is_over(pid) {
+        return After::Nothing;
+    }
+    // While a thread takes the main one's place, this file may for a moment not be there.
     match std::fs::read_to_string(format!("/proc/{pid}/stat")).ok().as_deref().and_then(main_thread) {
-        None => After::Nothing,
         Some(MainThread::Lives) => After::NewLeader,
-        Some(MainThread::Ended) if !others => After::Nothing,
-        Some(MainThread::Ended | MainThread::Ends) => After::OtherThreads,
+        Some(MainThread::Ended) | None => After::OtherThreads,
+    }
+}
+
+/// Whether all threads have ended. `/proc` does not tell: when a thread takes the main one's place, a
+/// process that runs may have no entry there, or that of a thread that has ended.
+fn is_over(pid: u32) -> bool {
+    match sys::pidfd(pid) {
+        Ok(pidfd) => {
+            let mut ended = [libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+            sys::wait_readable(&mut ended, 0).is_ok() && ended[0].revents != 0
+        }
+        Err(error) => error.raw_os_error() == Some(libc::ESRCH),
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MainThread {
     Lives,
-    /// On its way out: its end has been recorded, and it is still there.
-    Ends,
+    /// Or on its way out: its end has been recorded, and it is still there.
     Ended,
 }
 
@@ -257,7 +268,7 @@ fn main_thread(stat: &str) -> Option<MainThread> {
     let flags: u64 = fields.nth(5)?.parse().ok()?;
     Some(match state {
         "Z" | "X" => MainThread::Ended,
-        _ if flags & PF_EXITING != 0 => MainThread::Ends,
+        _ if flags & PF_EXITING != 0 => MainThread::Ended,
         _ => MainThread::Lives,
     })
 }
@@ -433,6 +444,8 @@ impl<'a> Body<'a> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
 
     fn record(kind: u32, misc: u16, body: &[u8], time: u64) -> Vec<u8> {
         let mut bytes = kind.to_le_bytes().to_vec();
@@ -448,10 +461,34 @@ mod tests {
     fn a_main_thread_that_lives_is_told_from_one_that_ends() {
         let stat = |state: &str, flags: u64| format!("7 (a) Z 1 (b) {state} 1 7 7 0 -1 {flags} 90 0");
         assert_eq!(main_thread(&stat("S", 0x40_0000)), Some(MainThread::Lives));
-        assert_eq!(main_thread(&stat("R", 0x40_0004)), Some(MainThread::Ends));
+        assert_eq!(main_thread(&stat("R", 0x40_0004)), Some(MainThread::Ended));
         assert_eq!(main_thread(&stat("Z", 0x40_000c)), Some(MainThread::Ended));
         assert_eq!(main_thread("7 (a"), None);
         assert_eq!(after_leader(std::process::id()), After::NewLeader);
+    }
+
+    const EXECS_LEFT: &str = "XPUTRACE_TEST_EXECS_LEFT";
+
+    /// The child is this test again, which becomes itself so many times, each time by another thread.
+    #[test]
+    fn an_exec_by_another_thread_is_no_end() {
+        let test = || {
+            let mut test = Command::new(std::env::current_exe().unwrap());
+            test.args(["sideband::tests::an_exec_by_another_thread_is_no_end", "--exact", "--test-threads=1"]);
+            test
+        };
+        match std::env::var(EXECS_LEFT).map(|it| it.parse::<u32>().unwrap()) {
+            Ok(0) => return,
+            Ok(n) => {
+                let become_it = move || panic!("{}", test().env(EXECS_LEFT, (n - 1).to_string()).exec());
+                return std::thread::spawn(become_it).join().unwrap();
+            }
+            Err(_) => {}
+        }
+        let mut child = test().env(EXECS_LEFT, "500").stdout(Stdio::null()).spawn().unwrap();
+        while after_leader(child.id()) != After::Nothing {}
+        let status = child.try_wait().unwrap();
+        assert!(status.is_some_and(|it| it.success()), "it runs, and is taken for one that has ended: {status:?}");
     }
 
     #[test]

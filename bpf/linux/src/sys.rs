@@ -367,6 +367,19 @@ pub(crate) fn wait_readable(fds: &mut [libc::pollfd], timeout_millis: i32) -> io
     }
 }
 
+/// A descriptor of a process, readable when the process has ended with all its threads.
+///
+/// # Errors
+/// `ESRCH` where no process has this id.
+pub fn pidfd(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
+    match i32::try_from(fd) {
+        Ok(fd) if fd >= 0 => owned(fd),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// CLOCK_MONOTONIC now, in nanoseconds: the clock of all events.
 pub fn monotonic_nanos() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -3,8 +3,8 @@
 use super::{Progress, Source};
 use crate::run::running::Running;
 use anyhow::{Result, bail};
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use xputrace_linux::pidfd;
 
 /// Processes, or none where all are probed. Those that have ended are forgotten.
 #[derive(Debug, Default)]
@@ -72,16 +72,6 @@ pub fn poll(fds: impl Iterator<Item = RawFd>, millis: libc::c_int) -> bool {
 
 fn is_readable(fd: &OwnedFd) -> bool {
     poll(std::iter::once(fd.as_raw_fd()), 0)
-}
-
-fn pidfd(pid: u32) -> io::Result<OwnedFd> {
-    // SAFETY: the call takes two numbers and makes a descriptor.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor was made just now, and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
 #[cfg(test)]
