@@ -215,10 +215,15 @@ fn launch(function: usize, stream: usize, args: &mut [*mut c_void]) -> i32 {
     unsafe { cuLaunchKernel(function, 3, 2, 1, 4, 1, 1, 0, stream, args.as_mut_ptr(), std::ptr::null_mut()) }
 }
 
-fn stream() -> usize {
+/// `CU_STREAM_DEFAULT`: ordered with the default stream, in whose memory calls the host does not wait.
+const BLOCKING: u32 = 0;
+/// `CU_STREAM_NON_BLOCKING`: in no order with the default stream.
+const NON_BLOCKING: u32 = 1;
+
+fn stream(flags: u32) -> usize {
     let mut stream = 0;
     // SAFETY: the pointer is valid.
-    assert_eq!(unsafe { cuStreamCreate(&mut stream, 1) }, 0);
+    assert_eq!(unsafe { cuStreamCreate(&mut stream, flags) }, 0);
     stream
 }
 
@@ -233,6 +238,8 @@ fn memory() -> usize {
     unsafe {
         assert_eq!(cuMemAlloc_v2(&mut address, 4), 0);
         assert_eq!(cuMemsetD32_v2(address, 0, 1), 0);
+        // The host does not wait for a memset, nor do non-blocking streams.
+        assert_eq!(cuCtxSynchronize(), 0);
     }
     address
 }
@@ -388,7 +395,7 @@ fn records_are_a_real_ones_bytes() {
 #[test]
 fn a_flush_withholds_all_while_an_older_kernel_runs() {
     let program = turn();
-    let (slow, quick) = (stream(), stream());
+    let (slow, quick) = (stream(NON_BLOCKING), stream(NON_BLOCKING));
     let (mut address, mut by) = (memory(), 1u32);
     let mut args = [(&raw mut address).cast(), (&raw mut by).cast()];
     record_kernels();
@@ -411,7 +418,7 @@ fn a_flush_withholds_all_while_an_older_kernel_runs() {
 #[test]
 fn a_forced_flush_gives_unfinished_kernels_without_an_end() {
     let program = turn();
-    let slow = stream();
+    let slow = stream(NON_BLOCKING);
     record_kernels();
     GATE.store(false, Ordering::SeqCst);
     assert_eq!(launch(program.function(c"wait"), slow, &mut []), 0);
@@ -427,7 +434,7 @@ fn a_graph_launch_is_one_call_and_many_kernels() {
     let program = turn();
     let (mut address, mut by) = (memory(), 1u32);
     let mut args = [(&raw mut address).cast(), (&raw mut by).cast()];
-    let stream = stream();
+    let stream = stream(NON_BLOCKING);
     record_kernels();
     subscribe(&[DRIVER]);
     let (mut graph, mut exec) = (0, 0);
@@ -496,7 +503,7 @@ fn names_are_cuptis() {
 #[test]
 fn copies_sets_waits_and_calls_are_recorded() {
     let _turn = turn();
-    let own = stream();
+    let own = stream(NON_BLOCKING);
     record_kernels();
     // SAFETY: the functions are CUDA's and CUPTI's, the pointers are valid.
     unsafe {
@@ -527,7 +534,7 @@ fn copies_sets_waits_and_calls_are_recorded() {
 #[test]
 fn every_memset_is_recorded_as_a_real_gpu_does() {
     let program = turn();
-    let own = stream();
+    let own = stream(BLOCKING);
     record_kernels();
     let nop = || assert_eq!(launch(program.function(c"wait"), own, &mut []), 0);
     // SAFETY: the functions are CUDA's and CUPTI's, the pointers are valid.
