@@ -44,7 +44,8 @@ pub struct Name {
     pub len: u32,
 }
 
-/// Frames behind a stack id, innermost first; followed by `len` return addresses of 8 bytes.
+/// Frames behind a stack id, innermost first; followed by `len` return addresses of 8 bytes, the
+/// last of them [`NO_CALLERS`] where the walk met an address that is no code.
 /// As [`Name`] it comes before its first use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -151,6 +152,9 @@ pub struct Malformed {
     pub remaining: usize,
 }
 
+/// In place of a stack's last frame: the function before it keeps no frame pointer, and its callers
+/// were not found.
+pub const NO_CALLERS: u64 = 0;
 /// Most frames of a stack.
 pub const MAX_FRAMES: usize = 128;
 /// Most bytes of a name; longer ones are cut by the collector.

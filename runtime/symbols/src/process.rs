@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use xputrace_model::stack::{Frame, Frames};
 use xputrace_wire::maps::MapsLine;
+use xputrace_wire::record::NO_CALLERS;
 
 /// A process image: an id of the tracer's pid namespace, and which program it runs, counted
 /// from its first (each exec is a new generation).
@@ -185,21 +186,22 @@ impl Processes {
     /// Linux walks a stack by frame pointers and follows whatever code without them leaves in that
     /// register. So a stack that Linux took ends before the first return address that lies in no
     /// code of the process, with a mark that names the file of the last frame: see
-    /// [`is_without_frame_pointers`].
+    /// [`is_without_frame_pointers`]. A collector, which knows code that is made at run time, says
+    /// itself where that is ([`NO_CALLERS`]).
     pub fn resolve(&mut self, addresses: &[u64], key: ProcessKey, innermost: Innermost) -> Frames {
         let mut frames: Vec<Frame> = Vec::with_capacity(addresses.len());
         for (i, address) in addresses.iter().enumerate() {
             let back = u64::from(i > 0 || innermost == Innermost::ReturnAddress);
             let frame = self.frame(key, *address, back);
-            let lies_in_no_code = frame.module.is_empty();
-            match frames.last() {
-                Some(last) if lies_in_no_code && !last.module.is_empty() && innermost == Innermost::Instruction => {
-                    let mark = without_frame_pointers(&last.module);
-                    frames.push(mark);
-                    break;
-                }
-                _ => frames.push(frame),
+            let lies_in_no_code = match innermost {
+                Innermost::Instruction => frame.module.is_empty() && i > 0 && !frames[i - 1].module.is_empty(),
+                Innermost::ReturnAddress => *address == NO_CALLERS,
+            };
+            if lies_in_no_code {
+                frames.push(without_frame_pointers(frames.last()));
+                break;
             }
+            frames.push(frame);
         }
         frames.into()
     }
@@ -330,7 +332,8 @@ fn module(path: &Path) -> String {
 const WITHOUT_FRAME_POINTERS: &str = "[no frame pointers: ";
 
 /// Stands for the callers of code that has no frame pointers.
-fn without_frame_pointers(module: &str) -> Frame {
+fn without_frame_pointers(of: Option<&Frame>) -> Frame {
+    let module = of.map(|it| it.module.as_str()).filter(|it| !it.is_empty()).unwrap_or(ANONYMOUS);
     Frame { function: format!("{WITHOUT_FRAME_POINTERS}{module}]"), module: String::new(), offset: 0 }
 }
 

@@ -26,7 +26,7 @@ impl Agent {
         let flushed = self.backend.flush(self, how);
         self.publish_totals();
         if self.code.mappings.changed() {
-            self.refresh_modules();
+            self.refresh_code();
             self.send_mappings();
         }
         let last = how != Flushing::Regular;

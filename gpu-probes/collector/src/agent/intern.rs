@@ -244,6 +244,16 @@ impl Stacks {
         Ok(Stacks { entries: Zeroed::new(STACKS)? })
     }
 
+    /// The id of a stack that the tracer has been told; `None` where it is a new one.
+    #[inline]
+    pub(crate) fn find(&self, frames: &[u64]) -> Option<u32> {
+        let (key, check) = fingerprint(frames);
+        let slots = (0..PROBES).map(|probe| (key as usize).wrapping_add(probe) % STACKS);
+        let known = |slot: &usize| self.entries[*slot].key.load(Ordering::Acquire) != 0;
+        let slot = slots.take_while(known).find(|slot| self.entries[*slot].is(key, check))?;
+        (self.entries[slot].told.load(Ordering::Acquire) != 0).then_some(slot as u32 + 1)
+    }
+
     /// The id of a stack, which `tell` has been given before if it answered true.
     #[inline]
     pub(crate) fn intern(&self, frames: &[u64], mut tell: impl FnMut(u32, &[u64]) -> bool) -> Result<u32, NoId> {
@@ -390,8 +400,10 @@ mod tests {
         assert!(intern(false).is_ok());
         let stacks = Stacks::new().unwrap();
         assert_eq!(stacks.intern(&[1, 2], |_, _| false), Err(NoId::NotTold));
-        assert!(stacks.intern(&[1, 2], |_, _| true).is_ok());
-        assert!(stacks.intern(&[1, 2], |_, _| false).is_ok());
+        assert_eq!(stacks.find(&[1, 2]), None);
+        let id = stacks.intern(&[1, 2], |_, _| true).unwrap();
+        assert_eq!(stacks.intern(&[1, 2], |_, _| false), Ok(id));
+        assert_eq!((stacks.find(&[1, 2]), stacks.find(&[1])), (Some(id), None));
     }
 
     #[test]

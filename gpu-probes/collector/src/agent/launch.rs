@@ -17,7 +17,7 @@ use std::cell::RefCell;
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use xputrace_wire::message::demand;
-use xputrace_wire::record::{Launch, UNKNOWN, kind};
+use xputrace_wire::record::{Launch, NO_CALLERS, UNKNOWN, kind};
 use xputrace_wire::region::{CallTotals, Lost};
 use xputrace_wire::{events, marker};
 
@@ -144,6 +144,39 @@ pub unsafe fn exit(agent: &'static Agent, returned: &Returned) -> bool {
     })
 }
 
+/// The id of a stack; 0 where it has none. It ends before the first address that is no code.
+#[inline]
+fn stack_id(agent: &'static Agent, frames: &mut [u64]) -> u32 {
+    if frames.is_empty() {
+        return 0;
+    }
+    // What is known was held against the code when it was new.
+    agent.tables.stacks.find(frames).unwrap_or_else(|| new_stack_id(agent, frames))
+}
+
+#[cold]
+fn new_stack_id(agent: &'static Agent, frames: &mut [u64]) -> u32 {
+    let n = agent.code.executable.n_in_code(frames);
+    let frames = match frames.get_mut(n) {
+        Some(no_code) => {
+            *no_code = NO_CALLERS;
+            &frames[..=n]
+        }
+        None => frames,
+    };
+    let told = output::with(agent, Role::Launch, |out| {
+        agent.tables.stacks.intern(frames, |id, frames| out.write_stack(id, frames))
+    });
+    match told {
+        Some(Ok(id)) => id,
+        Some(Err(NoId::TableFull)) => {
+            agent.count_lost(Lost::StackTableFull, 1);
+            0
+        }
+        Some(Err(NoId::NotTold)) | None => 0,
+    }
+}
+
 impl Local {
     const fn new() -> Self {
         const NO_STREAM: StreamSlot =
@@ -234,17 +267,8 @@ impl Local {
         if let Some(bounds) = self.bounds {
             // SAFETY: the thread's own stack, from where the backend called us to its end.
             let n = unsafe { FramePointers.unwind(registers, bounds, &mut self.frames) };
-            let frames = agent.code.modules.from_api(&self.frames[..n], layer);
-            if !frames.is_empty() {
-                let told = output::with(agent, Role::Launch, |out| {
-                    agent.tables.stacks.intern(frames, |id, frames| out.write_stack(id, frames))
-                });
-                match told {
-                    Some(Ok(id)) => self.launch.stack = id,
-                    Some(Err(NoId::TableFull)) => agent.count_lost(Lost::StackTableFull, 1),
-                    Some(Err(NoId::NotTold)) | None => {}
-                }
-            }
+            let first = n - agent.code.modules.from_api(&self.frames[..n], layer).len();
+            self.launch.stack = stack_id(agent, &mut self.frames[first..n]);
         }
         if self.launch.stack == 0 {
             self.launch.flags |= Launch::NO_STACK;

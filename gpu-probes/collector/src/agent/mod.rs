@@ -10,6 +10,7 @@
 
 pub mod backend;
 pub(crate) mod clock;
+mod code;
 pub mod control;
 pub mod delivery;
 mod flushing;
@@ -27,6 +28,7 @@ pub use backend::{Backend, Context, Layer, Refusal, Stream};
 pub use flushing::Flushing;
 
 use crate::rendezvous::Socket;
+use code::ExecutableMemory;
 use intern::{Names, Stacks};
 use launch::{CallNames, Counters};
 use mappings::Mappings;
@@ -107,9 +109,10 @@ pub(crate) struct Tables {
 }
 
 /// What is mapped into the process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Code {
     modules: Modules,
+    executable: ExecutableMemory,
     mappings: Mappings,
 }
 
@@ -181,7 +184,11 @@ impl Agent {
                 call_names: CallNames::new(),
                 stacks: Stacks::new().map_err(memory)?,
             },
-            code: Code::default(),
+            code: Code {
+                modules: Modules::default(),
+                executable: ExecutableMemory::new().map_err(memory)?,
+                mappings: Mappings::default(),
+            },
             stream_epoch: AtomicU64::new(0),
         })
     }
@@ -192,7 +199,7 @@ impl Agent {
     /// What the backend refused, undone as far as it had been done.
     pub(crate) fn arm(setup: Setup) -> Result<&'static Agent, Refusal> {
         let agent: &'static Agent = Box::leak(Box::new(Agent::new(setup)?));
-        agent.refresh_modules();
+        agent.refresh_code();
         CURRENT.store(std::ptr::from_ref(agent).cast_mut(), Ordering::Release);
         // Recording begins before the backend does, so that nothing it delivers is turned away.
         agent.life.phase.set(Phase::Armed);
@@ -212,8 +219,12 @@ impl Agent {
         self.life.gone.store(true, Ordering::Release);
     }
 
-    fn refresh_modules(&self) {
+    /// Looks at what is mapped now, as far as launches are held against it.
+    fn refresh_code(&self) {
         self.code.modules.refresh(|name| self.backend.layer_of(name));
+        if self.wants(demand::STACKS) {
+            self.code.executable.refresh();
+        }
     }
 
     fn write_first_records(&'static self) {

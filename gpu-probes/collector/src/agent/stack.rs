@@ -2,7 +2,8 @@
 //!
 //! The libraries of CUDA keep frame pointers, so the chain from the callback reaches the
 //! application. It reads aligned, increasing addresses within the thread's own stack only:
-//! in code without frame pointers rbp is any number, and there the walk ends.
+//! in code without frame pointers rbp is any number, and the walk ends there or leads to an address
+//! that is no code, which [`super::code`] finds out.
 //!
 //! Kept: the API function that was called, which is the outermost frame in the runtime for a
 //! runtime call and in the driver for a driver call, and everything outside it. Dropped: the
@@ -10,6 +11,7 @@
 //! linked statically its inner functions cannot be told from the program's and stay.
 
 use super::backend::Layer;
+use super::code::may_be_code;
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,7 +42,8 @@ pub struct Registers {
 
 /// A way to find the callers of a function.
 pub trait Unwind {
-    /// Return addresses, innermost first, written to `out`; returns how many there are.
+    /// Return addresses, innermost first, written to `out`; returns how many there are. What code
+    /// without frame pointers led to may be among them.
     ///
     /// # Safety
     /// The addresses from `registers.rsp` to `bounds.high` are readable whenever `registers.rsp`
@@ -75,21 +78,19 @@ unsafe fn walk(frame: &Registers, bounds: Bounds, out: &mut [u64]) -> usize {
     while n < out.len() && rbp > last && readable(rbp, 2 * word) {
         // SAFETY: above an address that was within the stack, and below its end.
         let (next, back) = unsafe { (*(rbp as *const usize), *((rbp + word) as *const usize)) };
-        if !is_code(back) {
+        // Where a thread begins, nothing is returned to.
+        if back == 0 {
             break;
         }
         out[n] = back as u64;
         n += 1;
+        if !may_be_code(back as u64) {
+            break;
+        }
         last = rbp;
         rbp = next;
     }
     n
-}
-
-/// Whether code can lie there: not in the first page, nor in the kernel's half.
-#[inline]
-fn is_code(address: usize) -> bool {
-    (4096..1 << 47).contains(&address)
 }
 
 /// The stack of the calling thread. May allocate: called once a thread.
@@ -303,7 +304,9 @@ mod tests {
         assert_eq!(walked(&words, 2, 64), [0x4000], "past the end");
         assert_eq!(walked(&words, 2, usize::MAX / 8), [0x4000], "any number");
         words[5] = 7;
-        assert_eq!(walked(&words, 2, 4), [0x4000], "no code there");
+        assert_eq!(walked(&words, 2, 4), [0x4000, 7], "no code there");
+        words[5] = 0;
+        assert_eq!(walked(&words, 2, 4), [0x4000], "the end");
         assert_eq!(walked(&words, 64, 4), [0; 0], "on another stack");
     }
 
