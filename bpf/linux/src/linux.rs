@@ -50,6 +50,7 @@ struct Roles {
     losses: Option<usize>,
     stacks: Option<usize>,
     tags: Option<usize>,
+    stored: Option<usize>,
 }
 
 impl Linux {
@@ -69,7 +70,12 @@ impl Linux {
             targets,
             image,
             maps: loaded.maps,
-            roles: Roles { losses: plan.linux_losses, stacks: plan.linux_stacks, tags: plan.tags },
+            roles: Roles {
+                losses: plan.linux_losses,
+                stored: plan.linux_stored,
+                stacks: plan.linux_stacks,
+                tags: plan.tags,
+            },
             ring,
             scope: Scope::Processes(Vec::new()),
             sideband: Sideband::default(),
@@ -160,7 +166,23 @@ impl Linux {
         let outer = map.outer.as_ref().ok_or_else(|| Error::NotSwappable(spec.name.clone()))?;
         let (_, fresh) = load::create_inner(spec)?;
         load::put_generation(outer, &fresh).map_err(|it| map.current.error("swap the generations of", it))?;
-        map.current.replace(fresh).for_each(f)
+        let old = map.current.replace(fresh);
+        old.for_each(&mut |key, values| {
+            map.current.count_stored(-1);
+            f(key, values);
+        })
+    }
+
+    /// Elements of a map of the script that made room for others in Linux; exact where nothing is stored
+    /// meanwhile. `index` is of the map in the image, `table` its number in the script.
+    pub fn evicted(&self, index: usize, table: u32) -> u64 {
+        let Some(map) = self.map(index) else { return 0 };
+        let by_programs = self.roles.stored.and_then(|it| self.map(it)?.lookup(&table.to_ne_bytes()).ok()?);
+        let words = by_programs.iter().flatten().filter_map(|it| it.first_chunk()).map(|it| i64::from_ne_bytes(*it));
+        let stored = words.fold(map.stored(), i64::wrapping_add);
+        let mut present = 0;
+        let counted = map.for_each(&mut |_, _| present += 1);
+        if counted.is_err() { 0 } else { u64::try_from(stored - present).unwrap_or(0) }
     }
 
     /// Addresses of a stack that Linux took, innermost first; `None` when it is not (or no

@@ -4,10 +4,11 @@ use crate::cpus;
 use crate::error::Error;
 use crate::modify::Modifier;
 use crate::sys;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use xputrace_bytecode::helper;
 use xputrace_bytecode::image::{MapKind, MapSpec};
 use xputrace_bytecode::vm::{Change, RemoteMap};
 
@@ -28,6 +29,8 @@ pub struct MapHandle {
     fd: Rc<RefCell<Rc<OwnedFd>>>,
     /// Loaded when first used.
     modifiers: Rc<RefCell<Vec<Modifier>>>,
+    /// Elements put into a map that evicts from user space, less those that were removed.
+    stored: Rc<Cell<i64>>,
 }
 
 impl MapHandle {
@@ -40,7 +43,7 @@ impl MapHandle {
             _ => 1,
         };
         let fd = Rc::new(RefCell::new(Rc::new(fd)));
-        Ok(MapHandle { spec: Rc::new(spec), values, fd, modifiers: Rc::default() })
+        Ok(MapHandle { spec: Rc::new(spec), values, fd, modifiers: Rc::default(), stored: Rc::default() })
     }
 
     /// What the map was made from.
@@ -82,7 +85,7 @@ impl MapHandle {
     /// Removes an element; whether it was there.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
         self.check("delete a key of", key.len(), self.spec.key_size)?;
-        match sys::map_delete(self.fd().as_fd(), key) {
+        match self.delete_in_linux(key) {
             Ok(()) => Ok(true),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
             Err(error) => Err(self.error("delete a key of", error)),
@@ -129,6 +132,7 @@ impl MapHandle {
             values: self.values,
             fd: Rc::new(RefCell::new(old)),
             modifiers: Rc::new(RefCell::new(modifiers)),
+            stored: self.stored.clone(),
         }
     }
 
@@ -156,7 +160,29 @@ impl MapHandle {
                 modifiers.len() - 1
             }
         };
-        modifiers[at].run(key, change.operand())
+        let is_new = modifiers[at].run(key, change.operand())?;
+        self.count_stored(i64::from(is_new));
+        Ok(())
+    }
+
+    fn delete_in_linux(&self, key: &[u8]) -> io::Result<()> {
+        sys::map_delete(self.fd().as_fd(), key)?;
+        self.count_stored(-1);
+        Ok(())
+    }
+
+    /// Elements that user space has put into a map that evicts, less those that it removed: with what
+    /// programs have put there, and what is there, this tells how many made room.
+    pub fn stored(&self) -> i64 {
+        self.stored.get()
+    }
+
+    pub(crate) fn count_stored(&self, n: i64) {
+        self.stored.set(self.stored.get().wrapping_add(n));
+    }
+
+    fn evicts(&self) -> bool {
+        matches!(self.spec.kind, MapKind::LruHash | MapKind::LruPercpuHash)
     }
 
     fn is_per_cpu(&self) -> bool {
@@ -183,9 +209,28 @@ impl MapHandle {
     }
 
     fn store(&self, key: &[u8], value: &[u8], flags: u64) -> io::Result<()> {
-        if !self.is_per_cpu() {
-            return sys::map_update(self.fd().as_fd(), key, value, flags);
+        if self.is_per_cpu() {
+            return self.store_on_every_cpu(key, value, flags);
         }
+        if !self.evicts() || flags != helper::UPDATE_ANY as u64 {
+            sys::map_update(self.fd().as_fd(), key, value, flags)?;
+            self.count_stored(i64::from(flags == helper::UPDATE_NOEXIST as u64));
+            return Ok(());
+        }
+        match self.store(key, value, helper::UPDATE_NOEXIST as u64) {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+            done => return done,
+        }
+        match self.store(key, value, helper::UPDATE_EXIST as u64) {
+            // It was evicted in between.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                self.store(key, value, helper::UPDATE_NOEXIST as u64)
+            }
+            done => done,
+        }
+    }
+
+    fn store_on_every_cpu(&self, key: &[u8], value: &[u8], flags: u64) -> io::Result<()> {
         let mut stored = vec![0; self.stored_size()];
         for slot in stored.chunks_exact_mut(self.stride().max(1)) {
             slot[..value.len()].copy_from_slice(value);
@@ -262,7 +307,7 @@ impl RemoteMap for MapHandle {
         if key.len() != self.spec.key_size as usize {
             return -i64::from(libc::EINVAL);
         }
-        as_errno(sys::map_delete(self.fd().as_fd(), key))
+        as_errno(self.delete_in_linux(key))
     }
 
     fn modify(&mut self, key: &[u8], value_size: usize, change: Change) -> i64 {

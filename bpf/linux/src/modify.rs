@@ -46,13 +46,13 @@ impl Modifier {
         self.op
     }
 
-    /// `key` is as long as the map's.
-    pub(crate) fn run(&mut self, key: &[u8], operand: u64) -> io::Result<()> {
+    /// Whether the element was made; `key` is as long as the map's.
+    pub(crate) fn run(&mut self, key: &[u8], operand: u64) -> io::Result<bool> {
         let operand_at = self.ctx.len() - 8;
         self.ctx[..key.len()].copy_from_slice(key);
         self.ctx[operand_at..].copy_from_slice(&operand.to_ne_bytes());
         match sys::run_program(self.program.as_fd(), &mut self.ctx)? {
-            0 => Ok(()),
+            made @ (0 | 1) => Ok(made == 1),
             errno => Err(io::Error::from_raw_os_error(-errno)),
         }
     }
@@ -64,13 +64,15 @@ fn sizes(spec: &MapSpec) -> (usize, usize) {
     (padded(spec.key_size), padded(spec.value_size))
 }
 
-/// Returns 0, or the negative errno of a map that takes no element. An element that is deleted
+/// Returns 1 where it made the element and else 0, or the negative errno of a map that takes no element. An element that is deleted
 /// between two steps is as good as one that is deleted after the last.
 fn program(map: BorrowedFd<'_>, key: usize, value: usize, op: i32) -> Result<Vec<[u8; 8]>, String> {
     let (key_at, value_at) = (-(key as i16), -((key + value) as i16));
     let mut asm = Assembler::new();
     let (hit, out, done) = (asm.label(), asm.label(), asm.label());
+    let found = asm.label();
     asm.mov(Reg::R6, Reg::R1);
+    asm.mov_imm(Reg::R9, 0);
     for at in (0..key as i16).step_by(8) {
         asm.ldx(Size::Dw, Reg::R1, Reg::R6, at);
         asm.stx(Size::Dw, Reg::FP, key_at + at, Reg::R1);
@@ -87,6 +89,9 @@ fn program(map: BorrowedFd<'_>, key: usize, value: usize, op: i32) -> Result<Vec
     asm.mov_imm(Reg::R4, helper::UPDATE_NOEXIST.into());
     asm.call(helper::MAP_UPDATE_ELEM);
     asm.mov(Reg::R8, Reg::R0);
+    asm.jump_if_imm(Cond::Ne, Reg::R0, 0, found);
+    asm.mov_imm(Reg::R9, 1);
+    asm.place(found);
     lookup(&mut asm, key_at);
     asm.jump_if_imm(Cond::Ne, Reg::R0, 0, hit);
     asm.mov(Reg::R0, Reg::R8);
@@ -95,7 +100,7 @@ fn program(map: BorrowedFd<'_>, key: usize, value: usize, op: i32) -> Result<Vec
     asm.place(hit);
     asm.atomic(op, Size::Dw, Reg::R0, 0, Reg::R7);
     asm.place(done);
-    asm.mov_imm(Reg::R0, 0);
+    asm.mov(Reg::R0, Reg::R9);
     asm.place(out);
     asm.exit();
     let done = asm.finish().map_err(|it| it.to_string())?;

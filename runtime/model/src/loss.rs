@@ -38,6 +38,8 @@ pub enum Loss {
     Malformed,
     /// Updates refused because a map was full.
     MapFull,
+    /// Elements that made room for others, of maps that evict.
+    MapEvicted,
     /// Updates that Linux refused for another reason than room: it had no memory at hand where it
     /// could not wait for any, or the map was being changed by what the probe interrupted.
     UpdateRefused,
@@ -94,6 +96,7 @@ impl Loss {
         Loss::ClockStep,
         Loss::Malformed,
         Loss::MapFull,
+        Loss::MapEvicted,
         Loss::UpdateRefused,
         Loss::CasFailed,
         Loss::TextCut,
@@ -131,6 +134,7 @@ impl Loss {
             Loss::ClockStep => "clock_step",
             Loss::Malformed => "malformed",
             Loss::MapFull => "map_full",
+            Loss::MapEvicted => "map_evicted",
             Loss::UpdateRefused => "update_refused",
             Loss::CasFailed => "cas_failed",
             Loss::TextCut => "text_cut",

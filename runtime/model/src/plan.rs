@@ -29,6 +29,9 @@ pub struct Plan {
     /// a slot of `loss_sites`; the kernel's is per CPU.
     pub linux_losses: Option<usize>,
     pub tracer_losses: Option<usize>,
+    /// Index of the per-CPU array, a map of the script (`u32`) → how many elements handlers in Linux have
+    /// put into it less those they removed (`i64`), of maps that evict; where any does.
+    pub linux_stored: Option<usize>,
     /// Index of the ring buffer through which the kernel's handlers print.
     pub linux_ring: Option<usize>,
     /// Index of the kernel's stack map.

@@ -256,6 +256,11 @@ impl TableDef {
         wanted.min(MOST_BUCKETS.max(keys)) as u32
     }
 
+    /// Whether elements make room for others: a map that is one element never needs any.
+    pub fn evicts(&self) -> bool {
+        self.evict && self.stored_key_size() > 0
+    }
+
     /// Bytes of the script's key, the bucket apart.
     pub fn key_size(&self) -> usize {
         self.keys.iter().map(|it| it.size()).sum()

@@ -57,6 +57,10 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
         }
         Loss::Malformed => ("records that could not be decoded", "report it: this should not happen"),
         Loss::MapFull => ("updates refused because a map was full", "declare it larger: `map(#{name: …, size: …})`"),
+        Loss::MapEvicted => (
+            "elements that made room for others, with what they held; a key that comes again begins anew",
+            "declare the map larger: `map(#{name: …, size: …, evict: true})`",
+        ),
         Loss::UpdateRefused => (
             "updates that Linux refused for a moment, though there was room",
             "nothing where the number is small: the first hits of a new key are missing, later ones are not",

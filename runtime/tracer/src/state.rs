@@ -204,6 +204,10 @@ impl State {
         for map in self.plan.tracer_losses.into_iter().chain(kernel) {
             self.add_loss_map(map, &mut losses);
         }
+        for def in self.plan.tables.iter().filter(|it| it.evicts()) {
+            let evicted = self.maps_of(def).into_iter().map(|map| self.engine.evicted(map)).sum();
+            losses.add(Loss::MapEvicted, evicted);
+        }
         for (probe, (n, _)) in &self.faults {
             match self.plan.probes.get(*probe) {
                 Some(it) => losses.add_at(Loss::InstructionLimit, it.site, *n),

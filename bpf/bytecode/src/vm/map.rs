@@ -351,6 +351,13 @@ impl Map {
         }
     }
 
+    pub(super) fn evicted(&self) -> u64 {
+        match &self.store {
+            Store::Hash(index) => index.evicted,
+            _ => 0,
+        }
+    }
+
     /// A hash loses its elements, an array's values become zero.
     pub(super) fn clear(&mut self) {
         match &mut self.store {
@@ -405,6 +412,8 @@ pub(super) struct HashIndex {
     free: Vec<u32>,
     live: usize,
     evicts: bool,
+    /// Elements that made room for others so far, also before the map was cleared.
+    evicted: u64,
     /// Where the search for something to evict goes on (second chance).
     hand: usize,
 }
@@ -426,6 +435,7 @@ impl HashIndex {
             free: Vec::new(),
             live: 0,
             evicts,
+            evicted: 0,
             hand: 0,
         }
     }
@@ -568,6 +578,7 @@ impl HashIndex {
                 Slot::Live => {
                     let key = self.key(at as u32, key_len).to_vec();
                     self.remove(&key);
+                    self.evicted += 1;
                     return;
                 }
             }

@@ -231,6 +231,11 @@ impl Engine {
         }
     }
 
+    /// Elements of an LRU hash that made room for others so far.
+    pub fn evicted(&self, map: usize) -> u64 {
+        self.parts(map).map(|at| self.maps[at].evicted()).sum()
+    }
+
     /// Elements of a hash, entries of an array.
     pub fn len(&self, map: usize) -> usize {
         self.image_map(map).map_or(0, Map::len)

@@ -72,6 +72,7 @@ impl Emitter<'_, '_> {
         self.address(Reg::R3, zero);
         self.asm.mov_imm(Reg::R4, i64::from(helper::UPDATE_NOEXIST));
         self.asm.call(helper::MAP_UPDATE_ELEM);
+        self.count_stored(map, 1);
         self.store(SCRATCH, Reg::R0);
         self.lookup_in(outer, inner, key);
         self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, hit);

@@ -218,6 +218,17 @@ impl<'a> Build<'a> {
         map
     }
 
+    /// Counts the elements of maps that evict.
+    pub(super) fn stored_map(&mut self) -> usize {
+        if let Some(map) = self.plan.linux_stored {
+            return map;
+        }
+        let maps = self.shapes.list.len() as u32;
+        let map = self.map(spec("stored", MapKind::PercpuArray, 4, 8, maps, 0, Home::Linux));
+        self.plan.linux_stored = Some(map);
+        map
+    }
+
     pub(super) fn ring_map(&mut self, engine: Engine) -> usize {
         let known = match engine {
             Engine::Linux => self.plan.linux_ring,
@@ -319,6 +330,11 @@ impl<'a> Build<'a> {
     /// Whether the map is one element.
     pub(super) fn is_single(&self, map: MapId) -> bool {
         self.tables[map].stored_key_size() == 0
+    }
+
+    /// Whether its elements make room for others.
+    pub(super) fn evicts(&self, map: MapId) -> bool {
+        self.tables[map].evicts()
     }
 
     fn table_with_maps(&mut self, map: MapId) -> TableDef {

@@ -286,6 +286,29 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.asm.jump(refusals.other);
     }
 
+    /// Whether elements of a map go without being removed, so that those stored by this program are counted.
+    pub(super) fn counts_stored(&self, map: MapId) -> bool {
+        self.engine == Engine::Linux && self.build.evicts(map)
+    }
+
+    /// Counts elements that were stored (1) or removed (−1), where R0 is 0: the update or deletion was done.
+    /// Keeps R0.
+    pub(super) fn count_stored(&mut self, map: MapId, n: i64) {
+        if !self.counts_stored(map) {
+            return;
+        }
+        let done = self.asm.label();
+        let stored = self.build.stored_map();
+        self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, done);
+        self.asm.st_imm(Size::W, Reg::FP, SCRATCH, map as i32);
+        self.lookup(stored, SCRATCH);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
+        self.asm.mov_imm(Reg::R1, n);
+        self.asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
+        self.asm.mov_imm(Reg::R0, 0);
+        self.asm.place(done);
+    }
+
     fn write_losses(&mut self) {
         for Counted { label, slot, back } in std::mem::take(&mut self.counted) {
             self.asm.place(label);

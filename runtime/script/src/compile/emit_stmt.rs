@@ -164,7 +164,18 @@ impl Emitter<'_, '_> {
         let refusals = self.refusals(map, at, done);
         let key = self.key(map, keys);
         let bpf_map = self.table(map);
-        self.update(bpf_map, key, slot, helper::UPDATE_ANY);
+        if self.counts_stored(map) {
+            // New, or there, or new as it was evicted in between: which of them tells the count.
+            self.update(bpf_map, key, slot, helper::UPDATE_NOEXIST);
+            self.count_stored(map, 1);
+            self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
+            self.update(bpf_map, key, slot, helper::UPDATE_EXIST);
+            self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
+            self.update(bpf_map, key, slot, helper::UPDATE_NOEXIST);
+            self.count_stored(map, 1);
+        } else {
+            self.update(bpf_map, key, slot, helper::UPDATE_ANY);
+        }
         self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
         self.refused(&refusals);
         self.asm.place(remove);
@@ -180,6 +191,7 @@ impl Emitter<'_, '_> {
         self.asm.ld_map(Reg::R1, bpf_map);
         self.address(Reg::R2, key);
         self.asm.call(helper::MAP_DELETE_ELEM);
+        self.count_stored(map, -1);
     }
 
     /// `@m[key] += value` and its like: atomic, and from 0 where there is no element.
@@ -215,6 +227,7 @@ impl Emitter<'_, '_> {
             _ => slot,
         };
         self.update(bpf_map, key, first, helper::UPDATE_NOEXIST);
+        self.count_stored(map, 1);
         self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
         self.store(SCRATCH, Reg::R0);
         self.lookup(bpf_map, key);

@@ -126,6 +126,9 @@ impl State {
                 }
             }
             losses.add(Loss::KernelMissed, linux.missed_hits());
+            for (table, def) in (0..).zip(&self.plan.tables).filter(|(_, def)| def.evicts()) {
+                losses.add(Loss::MapEvicted, def.storage.linux().map_or(0, |map| linux.evicted(map, table)));
+            }
         }
         losses
     }
