@@ -312,6 +312,27 @@ impl Account {
         }
     }
 
+    /// The same without the kinds of which nothing was seen; `None` where that is all of them. For
+    /// a recording, which asks for every kind.
+    pub fn seen(self) -> Option<Account> {
+        let of_work = |call: Call| call.activity().unwrap_or(Activity::Kernel);
+        let is_seen = |kind: Activity| {
+            *self.activity(kind) != Arrived::default()
+                || self.calls.iter().any(|it| of_work(it) == kind && *self.call(it) != Balance::default())
+        };
+        let calls = self.calls.iter().filter(|it| is_seen(of_work(*it)));
+        let seen = Account {
+            calls: calls.fold(Calls::NONE, |all, it| all.with(Calls::of(&[it]))),
+            activities: self
+                .activities
+                .iter()
+                .filter(|it| is_seen(*it))
+                .fold(Activities::NONE, |all, it| all.with(Activities::of(&[it]))),
+            ..self
+        };
+        (!seen.calls.is_empty() || !seen.activities.is_empty()).then_some(seen)
+    }
+
     /// Takes what has arrived for everything that the collectors had to tell.
     pub fn believe(&mut self) {
         for it in &mut self.arrived {

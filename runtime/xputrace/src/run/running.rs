@@ -319,7 +319,7 @@ impl Running {
 
     fn print_losses(&mut self) {
         let mut state = self.state.borrow_mut();
-        let (losses, account) = (state.all_losses(), account(&state));
+        let (losses, account) = (state.all_losses(), account(&state).and_then(Account::seen));
         state.emit(&Output::End { losses, account });
     }
 
