@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 /// Links that are closed at the same time: each waits for Linux, not for us.
-const CLOSERS: usize = 64;
+const CLOSERS: usize = 256;
 
 /// Links by the process they belong to; `None` is all processes.
 #[derive(Debug, Default)]
