@@ -89,8 +89,8 @@ pub(crate) fn restore() {
     for signal in SIGNALS.filter(|it| !FIXED.contains(it)) {
         match was_ignored(signal) {
             true => set(signal, libc::SIG_IGN),
-            // Rust ignores the one, and we may have changed the other.
-            false if matches!(signal, libc::SIGPIPE | libc::SIGCHLD) => set(signal, libc::SIG_DFL),
+            // Rust ignores the first, and we may have changed the others.
+            false if matches!(signal, libc::SIGPIPE | libc::SIGCHLD | libc::SIGXFSZ) => set(signal, libc::SIG_DFL),
             false => {}
         }
     }

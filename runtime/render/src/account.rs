@@ -170,7 +170,8 @@ fn balances(account: &Account, losses: &Losses) -> Vec<String> {
 fn is_balanced(account: &Account) -> bool {
     let adds_up = |call: Call| {
         let told = call.activity().unwrap_or(Activity::Kernel);
-        !account.activities.contains(told) || account.call(call).sum() == account.call(call).made
+        let is_joined = account.activities.contains(told) && account.calls.contains_all(told.causes());
+        !is_joined || account.call(call).sum() == account.call(call).made
     };
     Call::ALL.iter().all(|it| account.call(*it).lost == 0 && adds_up(*it))
 }
@@ -188,6 +189,11 @@ fn balance(noun: &str, calls: Calls, activity: Activity, account: &Account) -> O
     if !records {
         let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
         return Some(format!("{noun} {made}{failed} ({}s not asked for)", activity.name()));
+    }
+    if !account.calls.contains_all(activity.causes()) {
+        // Some of what could have caused them is not recorded, so they were not joined.
+        let n = account.activity(activity).records;
+        return Some(format!("{noun} {made}, {}s {n} (not joined)", activity.name()));
     }
     let mut line = format!("{noun} {made} {} joined {joined}", if it.sum() == made { "=" } else { "≠" });
     for (name, n) in [("failed", failed), ("lost", lost)] {

@@ -87,6 +87,8 @@ pub fn install() -> Result<()> {
         }
         set(signal, on_signal as *const () as libc::sighandler_t, libc::SA_SIGINFO)?;
     }
+    // A file that grows beyond its limit is an error of the write, which we tell.
+    set(libc::SIGXFSZ, libc::SIG_IGN, 0)?;
     Ok(())
 }
 

@@ -20,6 +20,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use xputrace_model::catalog::{Catalog, TracepointField, TracepointFieldType, TracepointFormat};
+use xputrace_model::loss::Loss;
 use xputrace_model::plan::Plan;
 use xputrace_model::plan::cookie;
 use xputrace_model::schema::Event;
@@ -223,6 +224,7 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     running.state().losses.merge(&outcome.losses);
     if let Some(damage) = &outcome.damage {
         running.report().fail(&describe(damage));
+        running.state().losses.add(Loss::Malformed, u64::from(damage.blocks).max(1));
     }
     running.settle(queue);
     running.report().collectors = Collectors::Recorded(outcome.processes);

@@ -327,7 +327,10 @@ impl Local {
     #[cold]
     fn mark(&mut self, agent: &'static Agent) {
         let Some(tags) = &agent.memory.tags else { return };
-        let Some(slot) = output::with(agent, Role::Launch, |out| out.ring()) else { return };
+        let Some(slot) = output::with(agent, Role::Launch, |out| out.ring()) else {
+            // Its handlers have no slot for a tag and do not run, though its record may find a ring later.
+            return agent.memory.region.count_lost(Lost::NoRing, 1);
+        };
         let words = marker::words(&self.launch, agent.life.pid, self.symbol as u64);
         tags.clear(slot);
         crate::xputrace_launch_marker(words.as_ptr(), u64::from(slot));
