@@ -10,7 +10,7 @@
 
 use crate::sys;
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -39,6 +39,13 @@ impl Links {
     pub(crate) fn take_over(&mut self, mut others: Links) {
         others.by_process.drain().for_each(|(pid, links)| self.add(pid, links));
         self.events.append(&mut others.events);
+    }
+
+    /// Whether what belongs to a process is bound to a task that is not its main one any more: another thread has
+    /// taken that one's place by `exec`. Nothing fires then.
+    pub(crate) fn are_void(&self, pid: u32) -> bool {
+        let links = self.by_process.get(&Some(pid)).map(Vec::as_slice).unwrap_or_default();
+        links.iter().any(|it| sys::uprobe_link_pid(it.as_fd()).is_ok_and(|bound_to| bound_to != pid))
     }
 
     /// Takes out what belongs to a process that has ended, some time soon.

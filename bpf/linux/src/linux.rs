@@ -305,12 +305,9 @@ impl Linux {
                 ProcessEvent::Fork { time_nanos, parent, pid } => self.probes.on_fork(*parent, *pid, *time_nanos),
                 ProcessEvent::Mmap { pid, path, time_nanos, .. } => self.probes.on_mapping(*pid, path, *time_nanos),
                 ProcessEvent::Exit { pid, .. } => self.forget(*pid),
-                ProcessEvent::Exec { pid, .. } => self.probes.on_exec(*pid),
+                ProcessEvent::Exec { pid, time_nanos, .. } => self.probes.on_exec(*pid, *time_nanos),
             }
             self.events.push(event);
-        }
-        for it in self.sideband.replaced() {
-            self.probes.link_anew(it.pid, it.time_nanos);
         }
         for pid in self.sideband.dropped() {
             self.take_up_again(pid);

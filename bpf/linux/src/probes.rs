@@ -121,9 +121,14 @@ impl Probes {
         }
     }
 
-    /// Forgets what the program had mapped that a process ran until now.
-    pub(crate) fn on_exec(&mut self, pid: u32) {
+    /// Forgets what the program had mapped that a process ran until now, and links the probes of the process anew
+    /// where another thread than its main one has called `exec`.
+    pub(crate) fn on_exec(&mut self, pid: u32, time_nanos: u64) {
         self.late_in.remove(&pid);
+        if self.alive.contains(&pid) && self.links.are_void(pid) {
+            self.links.remove_now(pid);
+            self.link_process(pid, time_nanos);
+        }
     }
 
     /// Takes out the links of a process that has ended.
@@ -131,15 +136,6 @@ impl Probes {
         self.links.remove(pid);
         self.alive.remove(&pid);
         self.late_in.remove(&pid);
-    }
-
-    /// Links the probes of a process anew in place of those it had.
-    pub(crate) fn link_anew(&mut self, pid: u32, since_nanos: u64) {
-        if self.alive.contains(&pid) {
-            // Both would fire at a hit, if the old ones still did.
-            self.links.remove_now(pid);
-            self.link_process(pid, since_nanos);
-        }
     }
 
     pub(crate) fn take_news(&mut self) -> Vec<News> {

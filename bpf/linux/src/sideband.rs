@@ -84,17 +84,8 @@ pub(crate) struct Sideband {
     leaderless: BTreeMap<u32, u64>,
     /// When processes that run called `exec` last.
     execs: BTreeMap<u32, u64>,
-    replaced: Vec<Replaced>,
     dropped: Vec<u32>,
     pub(crate) lost: u64,
-}
-
-/// A process of which another thread called `exec` and is its main thread now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Replaced {
-    pub(crate) pid: u32,
-    /// When the main thread before it ended.
-    pub(crate) time_nanos: u64,
 }
 
 impl Sideband {
@@ -184,12 +175,6 @@ impl Sideband {
         events
     }
 
-    /// Processes that have a new main thread since the last call: what Linux bound to the one
-    /// before is void.
-    pub(crate) fn replaced(&mut self) -> Vec<Replaced> {
-        std::mem::take(&mut self.replaced)
-    }
-
     /// Processes that run and are not watched any more since the last call: Linux drops the events of
     /// a process that executes a program with other rights, and records that as its end.
     pub(crate) fn dropped(&mut self) -> Vec<u32> {
@@ -212,10 +197,7 @@ impl Sideband {
                 self.dropped.push(*pid);
                 false
             }
-            After::NewLeader => {
-                self.replaced.push(Replaced { pid: *pid, time_nanos: *time_nanos });
-                false
-            }
+            After::NewLeader => false,
         });
         ended
     }

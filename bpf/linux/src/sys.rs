@@ -257,6 +257,17 @@ fn prog_info(program: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_prog_info> {
     Ok(info)
 }
 
+/// The process that a uprobe link is bound to, while the task lives that had its id when the link was made. Linux
+/// tells from 6.8 on.
+pub(crate) fn uprobe_link_pid(link: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut info = libbpf_sys::bpf_link_info::default();
+    let mut len = size_of_val(&info) as u32;
+    // SAFETY: `len` is the size of the structure, whose pointers are all null.
+    done(unsafe { libbpf_sys::bpf_link_get_info_by_fd(link.as_raw_fd(), &mut info, &mut len) })?;
+    // SAFETY: plain numbers, zero where Linux did not fill them.
+    Ok(unsafe { info.__bindgen_anon_1.uprobe_multi.pid })
+}
+
 /// Places in one file for one program.
 pub(crate) struct UprobeMulti<'a> {
     pub(crate) path: &'a Path,
