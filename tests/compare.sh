@@ -57,12 +57,7 @@ for round in $(seq "$rounds"); do
     order=$(echo "$order" | awk '{ print $2, $1 }')
 done
 
-awk '
-function median(list,    n, i, j, it, a) {
-    n = split(list, a, " ")
-    for (i = 2; i <= n; i++) { it = a[i] + 0; for (j = i - 1; j > 0 && a[j] + 0 > it; j--) a[j + 1] = a[j]; a[j + 1] = it }
-    return n ? (n % 2 ? a[(n + 1) / 2] : (a[n / 2] + a[n / 2 + 1]) / 2) : 0
-}
+awk "$(cat "$here/bench/median.awk")"'
 {
     all[$1, $3] = all[$1, $3] " " $4
     if (!($3 in seen)) { seen[$3] = 1; order[++cases] = $3 }

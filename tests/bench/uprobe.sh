@@ -68,12 +68,7 @@ for round in $(seq "$ROUNDS"); do
     tools=$(echo "$tools" | awk '{ for (i = NF; i > 0; i--) printf "%s ", $i }')
 done
 
-awk '
-function median(list,    n, i, j, it, a) {
-    n = split(list, a, " ")
-    for (i = 2; i <= n; i++) { it = a[i] + 0; for (j = i - 1; j > 0 && a[j] + 0 > it; j--) a[j + 1] = a[j]; a[j + 1] = it }
-    return n ? (n % 2 ? a[(n + 1) / 2] : (a[n / 2] + a[n / 2 + 1]) / 2) : 0
-}
+awk "$(cat "$here/median.awk")"'
 $1 == "bare" { bare = bare " " $3; next }
 NF == 6 {
     ns[$1, $2] = ns[$1, $2] " " $3; attach[$1] = attach[$1] " " $4; ending[$1] = ending[$1] " " $5

@@ -176,15 +176,17 @@ def sets():
     return f"{own['sets']} sets of {own['set_bytes']} bytes, {own['kernels']} kernels; {found['@calls']}"
 
 
+TAGGED = f"""
+uprobe("{BIN}/requests:handle_request", |e| @request[e.tid] = e.arg0);
+launch(|l| l.tag = @request[l.tid]);
+kernel(|k| @gpu[k.launch.tag].count());
+"""
+
+
 @case("many GPU processes at once, each with a tag")
 def many():
-    script = f"""
-    uprobe("{BIN}/requests:handle_request", |e| @request[e.tid] = e.arg0);
-    launch(|l| l.tag = @request[l.tid]);
-    kernel(|k| @gpu[k.launch.tag].count());
-    """
     command = f"for i in $(seq 24); do {BIN}/requests 1 8 4 & done; wait"
-    objects, done = trace(script, ["sh", "-c", command])
+    objects, done = trace(TAGGED, ["sh", "-c", command])
     own = [json.loads(it) for it in done.stdout.splitlines() if it.startswith("{")]
     expect("programs", len(own), 24)
     lost = losses(objects)
@@ -214,12 +216,7 @@ def pytorch():
 
 @case("a uprobe's value as launch tag")
 def tag():
-    script = f"""
-    uprobe("{BIN}/requests:handle_request", |e| @request[e.tid] = e.arg0);
-    launch(|l| l.tag = @request[l.tid]);
-    kernel(|k| @gpu[k.launch.tag].count());
-    """
-    objects, done = trace(script, [BIN / "requests", 4, 250, 4])
+    objects, done = trace(TAGGED, [BIN / "requests", 4, 250, 4])
     found = maps(objects)["@gpu"]
     expect("tags", found, {str(i): 5000 // 8 for i in range(1, 9)})
     return f"{found}"
