@@ -57,6 +57,14 @@ pub struct MapSpec {
     pub inner: Option<Box<MapSpec>>,
 }
 
+impl MapSpec {
+    /// A map of one 64-bit number, in Linux.
+    pub fn number(name: &str, kind: MapKind) -> Self {
+        let (key_size, value_size, max_entries) = (4, 8, 1);
+        MapSpec { name: name.into(), kind, key_size, value_size, max_entries, flags: 0, home: Home::Linux, inner: None }
+    }
+}
+
 /// What a program is attached to; decides its section, its context and its helpers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ProgramKind {

@@ -6,7 +6,7 @@
 use crate::sys;
 use std::io;
 use std::sync::OnceLock;
-use xputrace_bytecode::{Home, MapKind, MapSpec};
+use xputrace_bytecode::{MapKind, MapSpec};
 
 /// What a word is before Linux writes a value there.
 const UNTOUCHED: u64 = 0x5bad_5bad_5bad_5bad;
@@ -27,16 +27,7 @@ pub(crate) fn possible() -> io::Result<usize> {
 
 fn count_values() -> io::Result<usize> {
     use std::os::fd::AsFd;
-    let map = sys::map_create(&MapSpec {
-        name: "xt_cpus".into(),
-        kind: MapKind::PercpuArray,
-        key_size: 4,
-        value_size: 8,
-        max_entries: 1,
-        flags: 0,
-        home: Home::Linux,
-        inner: None,
-    })?;
+    let map = sys::map_create(&MapSpec::number("xt_cpus", MapKind::PercpuArray))?;
     let untouched = UNTOUCHED.to_ne_bytes();
     let mut values = untouched.repeat(sys::most_cpus()?);
     sys::map_lookup(map.as_fd(), &0u32.to_ne_bytes(), &mut values)?;

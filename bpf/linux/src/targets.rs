@@ -19,7 +19,7 @@ use crate::sys;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use xputrace_bytecode::insn::{Alu, Cond, Size, atomic};
-use xputrace_bytecode::{Assembler, Home, Label, MapKind, MapSpec, Reg, helper};
+use xputrace_bytecode::{Assembler, Label, MapKind, MapSpec, Reg, helper};
 
 /// Stack slots of the programs.
 const KEY: i16 = -4;
@@ -41,7 +41,7 @@ pub(crate) struct Targets {
 impl Targets {
     /// Loads the programs for a map of targets; the error is a sentence.
     pub(crate) fn load(targets: BorrowedFd<'_>) -> Result<Targets, String> {
-        let spec = counter();
+        let spec = MapSpec::number("xt_refused", MapKind::Array);
         let failed = |what: &str, answer: io::Error| format!("cannot {what}: {answer}");
         let refused = sys::map_create(&spec).map_err(|it| failed("create a map", it))?;
         let task = TaskType::of_linux().ok_or("this Linux has no type information (/sys/kernel/btf/vmlinux)")?;
@@ -214,18 +214,4 @@ fn insns(asm: Assembler, maps: [BorrowedFd<'_>; 2]) -> Result<Vec<[u8; 8]>, Stri
 fn link(tracepoint: &std::ffi::CStr, program: &OwnedFd) -> Result<OwnedFd, String> {
     sys::link_raw_tracepoint(tracepoint, program.as_fd())
         .map_err(|it| format!("cannot attach to {}: {it}", tracepoint.to_string_lossy()))
-}
-
-/// One number, once.
-fn counter() -> MapSpec {
-    MapSpec {
-        name: "xt_refused".into(),
-        kind: MapKind::Array,
-        key_size: 4,
-        value_size: 8,
-        max_entries: 1,
-        flags: 0,
-        home: Home::Linux,
-        inner: None,
-    }
 }

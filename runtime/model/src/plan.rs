@@ -133,6 +133,28 @@ pub struct ContextWord {
 /// Bytes of the longest text that `str()` reads.
 pub const LONGEST_TEXT: u32 = 240;
 
+impl Probe {
+    /// A probe that is attached nowhere and runs nothing yet.
+    pub fn of(event: Event, place: Place) -> Self {
+        Probe {
+            event,
+            target: Target::None,
+            name: event.name().into(),
+            place,
+            program: None,
+            entry_program: None,
+            tail_program: None,
+            returns: ReturnWay::default(),
+            closure: None,
+            scope: ProbeScope::default(),
+            texts: Vec::new(),
+            sees_unjoined: false,
+            site: Site::default(),
+            why: Vec::new(),
+        }
+    }
+}
+
 /// `#{scope: …}`: whose events fire a probe in the kernel, and who else pays for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProbeScope {

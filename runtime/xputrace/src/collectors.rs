@@ -310,7 +310,7 @@ fn is_software_gpu(cupti_file: &Path) -> bool {
 /// Where the function that launch handlers of the kernel are attached to lies in the collector's file.
 fn marker_offset(collector: &Path) -> Result<u64> {
     let bytes = std::fs::read(collector).with_context(|| format!("cannot read {}", collector.display()))?;
-    function_offset(&bytes, "xputrace_launch_marker")
+    function_offset(&bytes, xputrace_wire::marker::SYMBOL)
         .ok_or_else(|| anyhow!("{} has no marker function", collector.display()))
 }
 

@@ -102,13 +102,8 @@ impl<'a> Build<'a> {
         let handler = unit.handler;
         let index = self.plan.probes.len();
         let mut probe = Probe {
-            event: handler.event,
             target: handler.target.clone(),
             name: handler.name.clone(),
-            place: unit.place,
-            program: None,
-            entry_program: None,
-            tail_program: None,
             returns: handler.options.returns,
             closure: handler.interpreted,
             scope: handler.options.scope(),
@@ -116,6 +111,7 @@ impl<'a> Build<'a> {
             sees_unjoined: unit.sees_unjoined(),
             site: handler.site,
             why: unit.why.clone(),
+            ..Probe::of(handler.event, unit.place)
         };
         if let Some(checked) = unit.checked.as_ref().filter(|_| fit) {
             probe.program = self.program(handler, unit.place, checked, index);

@@ -121,9 +121,7 @@ impl Acceptor {
         while (&self.signal).read(&mut bytes).is_ok_and(|n| n == bytes.len()) {}
         self.arrivals.try_iter()
     }
-}
 
-impl Acceptor {
     /// Ends the thread: nobody is let in any more. What it did until then is still to be asked for.
     pub fn stop(&mut self) {
         let _ = self.signal.shutdown(std::net::Shutdown::Both);

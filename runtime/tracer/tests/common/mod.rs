@@ -5,9 +5,8 @@ use std::sync::Arc;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
 use xputrace_bytecode::{Assembler, Home, Image, MapKind, MapSpec, Program, ProgramKind, helper};
 use xputrace_model::context::{GpuContext, word};
-use xputrace_model::diagnostic::Site;
 use xputrace_model::output::{Output, Piece};
-use xputrace_model::plan::{Activities, Activity, Calls, Demand, Place, Plan, Probe, ProbeScope, Target};
+use xputrace_model::plan::{Activities, Activity, Calls, Demand, Place, Plan, Probe, ProbeScope};
 use xputrace_model::schema::{Event, Unit};
 use xputrace_model::table::{KeyPart, Scalar, Storage, TableDef, TableKind};
 use xputrace_tracer::{Pipeline, ProcessInfo, Sink, State};
@@ -97,22 +96,7 @@ pub fn table(name: &str, keys: Vec<KeyPart>, kind: TableKind, map: usize) -> Arc
 }
 
 pub fn probe(event: Event, place: Place, program: Option<usize>) -> Probe {
-    Probe {
-        event,
-        target: Target::None,
-        name: event.name().into(),
-        place,
-        program,
-        entry_program: None,
-        tail_program: None,
-        returns: Default::default(),
-        closure: None,
-        scope: ProbeScope::Process,
-        texts: Vec::new(),
-        sees_unjoined: true,
-        site: Site::default(),
-        why: Vec::new(),
-    }
+    Probe { program, scope: ProbeScope::Process, sees_unjoined: true, ..Probe::of(event, place) }
 }
 
 /// `kernel(|k| @time[k.name, k.launch.tid, joined].sum(k.duration))`, `kernel(interpret(…))`.
