@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
             return Err(Unreadable::NoSize);
         }
         let mut code = Code::default();
-        let mut parts = vec![start..start + size];
+        let mut parts: Vec<_> = std::iter::once(start..start + size).collect();
         while let Some(part) = parts.pop() {
             code.sweep(part, self.elf)?;
             let moved = code.targets.iter().filter(|it| !code.contains(**it)).find_map(|it| self.cold_part(*it));

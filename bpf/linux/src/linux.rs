@@ -335,7 +335,7 @@ impl Linux {
         }
         let first = self.events.len();
         self.report_mappings(&new);
-        for event in self.events[first..].to_vec() {
+        for event in self.events[first..].iter().cloned() {
             if let ProcessEvent::Mmap { pid, path, time_nanos, .. } = event {
                 self.probes.on_mapping(pid, &path, time_nanos);
             }

@@ -16,8 +16,8 @@ pub enum Output {
     Note(String),
     /// A map, or part of it.
     Table(View),
-    /// The end of the run: losses last, always.
-    End { losses: Losses, account: Option<Account> },
+    /// The end of the run: losses last, always. The account is boxed as prints, of which there are many, are small.
+    End { losses: Losses, account: Option<Box<Account>> },
 }
 
 impl Output {

@@ -63,8 +63,11 @@ pub struct FileOutput {
     pub option: &'static str,
     pub help: &'static str,
     /// The exporter for what was typed behind the option, and its file. An error is a sentence.
-    pub open: fn(typed: &str, maps: &[Arc<TableDef>]) -> Result<(Box<dyn Exporter>, String), String>,
+    pub open: fn(typed: &str, maps: &[Arc<TableDef>]) -> Result<OpenFile, String>,
 }
+
+/// An exporter, and the path of its file.
+pub type OpenFile = (Box<dyn Exporter>, String);
 
 /// The options that write a file at the end.
 pub const FILES: &[FileOutput] = &[fold::FOLDED, fold::FLAMEGRAPH];

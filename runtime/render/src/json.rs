@@ -49,7 +49,7 @@ pub fn json(out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> 
         Output::Print(pieces) => ("print", json!(printed(pieces, context.names))),
         Output::Note(text) => ("note", json!(text)),
         Output::Table(view) => (type_name(view.table.def.kind), table(view, context)),
-        Output::End { losses, account } => ("losses", end(losses, account.as_ref(), context)),
+        Output::End { losses, account } => ("losses", end(losses, account.as_deref(), context)),
     };
     writeln!(out, "{}", json!({ "type": name, "data": data }))
 }

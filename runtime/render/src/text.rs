@@ -45,7 +45,7 @@ pub fn text(out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> 
         Output::Print(pieces) => writeln!(out, "{}", printed(pieces, context.names)),
         Output::Note(text) => writeln!(out, "{text}"),
         Output::Table(view) => table(out, view, context),
-        Output::End { losses, account } => write_end(out, losses, account.as_ref(), context),
+        Output::End { losses, account } => write_end(out, losses, account.as_deref(), context),
     }
 }
 
@@ -226,7 +226,7 @@ fn value_parts(cell: &Cell, def: &TableDef) -> Vec<String> {
             format!("count {count}"),
             format!("average {}", unit(average(*total, *count).unwrap_or(0))),
             // What 64 bits do not hold has no unit that fits it either.
-            format!("total {}", i64::try_from(*total).map_or_else(|_| total.to_string(), |it| unit(it))),
+            format!("total {}", i64::try_from(*total).map_or_else(|_| total.to_string(), &unit)),
             format!("min {}", unit(*min)),
             format!("max {}", unit(*max)),
         ],

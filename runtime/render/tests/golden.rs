@@ -9,7 +9,7 @@ use xputrace_model::bucket;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, Site, SourceFile, Sources};
 use xputrace_model::loss::{Account, Arrived, Balance, Loss, Losses};
 use xputrace_model::output::{Output, Piece, View};
-use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Place, Plan, Probe, ProbeScope, Target};
+use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Place, Plan, Probe, ProbeScope};
 use xputrace_model::schema::{Event, Unit};
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Scalar, Storage, Table, TableKind, Value};
@@ -270,7 +270,10 @@ fn losses() {
     let mut lost = Losses::default();
     lost.add(Loss::LostAtExit, 2);
     lost.add_at(Loss::MissingValue, Site { file: FileId(0), offset: 3, line: 2 }, 17);
-    let end = |losses: &Losses, account| Output::End { losses: losses.clone(), account };
+    let end = |losses: &Losses, account: Option<Account>| Output::End {
+        losses: losses.clone(),
+        account: account.map(Box::new),
+    };
     let mut failing = account;
     *failing.call_mut(Call::Kernel) = Balance { made: 180, joined: 175, failed: 3, lost: 2, captured: 7 };
     failing.activity_mut(Activity::Kernel).records = 195;
@@ -368,20 +371,11 @@ fn mistakes_in_scripts() {
 #[test]
 fn plans() {
     let probe = |event, name: &str, place, line, why: &[&str]| Probe {
-        event,
-        target: Target::None,
         name: name.into(),
-        place,
-        program: None,
-        entry_program: None,
-        tail_program: None,
-        returns: Default::default(),
-        closure: None,
         scope: ProbeScope::Process,
-        texts: Vec::new(),
-        sees_unjoined: false,
         site: Site { file: FileId(0), offset: 0, line },
         why: why.iter().map(|it| it.to_string()).collect(),
+        ..Probe::of(event, place)
     };
     let mut time = def("@time", &[Scalar::Name, Scalar::Int], TableKind::Sum, Unit::Nanos);
     time.storage = Storage::Tracer(0);

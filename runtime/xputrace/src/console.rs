@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn pieces_are_whole_lines() {
         let text = |lengths: &[usize]| lengths.iter().flat_map(|n| [vec![b'x'; n - 1], vec![b'\n']].concat()).collect();
-        let len = |lengths: &[usize]| -> usize { piece_len(&Vec::<u8>::as_slice(&text(lengths))) };
+        let len = |lengths: &[usize]| -> usize { piece_len(Vec::<u8>::as_slice(&text(lengths))) };
         assert_eq!((len(&[10, 20]), len(&[4000, 96]), len(&[4000, 97])), (30, 4096, 4000));
         assert_eq!((len(&[9000, 10]), len(&[10, 9000])), (9000, 10));
         assert_eq!(piece_len(&[b'x'; 5000]), 5000);

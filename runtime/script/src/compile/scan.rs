@@ -64,6 +64,15 @@ enum Meaning<'a> {
     Other,
 }
 
+impl<'a> Meaning<'a> {
+    fn of(value: &'a Captured) -> Self {
+        match value {
+            Captured::Closure(function) => Meaning::Closure(function),
+            _ => Meaning::Other,
+        }
+    }
+}
+
 pub(super) fn scan<'a>(staged: &'a Staged, handler: &'a Handler) -> Scan<'a> {
     let mut scan = Scan {
         staged,
@@ -86,11 +95,7 @@ pub(super) fn scan<'a>(staged: &'a Staged, handler: &'a Handler) -> Scan<'a> {
 
 /// The variables that captured values are in a body.
 fn captured(captured: &[(String, Captured)]) -> Vec<(&str, Meaning<'_>)> {
-    let meaning = |value| match value {
-        &Captured::Closure(ref function) => Meaning::Closure(function),
-        _ => Meaning::Other,
-    };
-    captured.iter().map(|(name, value)| (name.as_str(), meaning(value))).collect()
+    captured.iter().map(|(name, value)| (name.as_str(), Meaning::of(value))).collect()
 }
 
 impl<'a> Scan<'a> {

@@ -852,7 +852,8 @@ fn demand_follows_from_the_fields_that_are_read() {
     let memsets = |it: Demand| it.calls.is_empty() && it.activities == Activities::of(&[Activity::Memset]);
     let memsets_joined = |it: Demand| it.calls == Calls::of(&[Call::Memset, Call::Graph]);
     let memset_calls = |it: Demand| it.calls == Calls::of(&[Call::Memset]) && it.activities.is_empty();
-    let cases: [(&str, fn(Demand) -> bool); 21] = [
+    type Holds = fn(Demand) -> bool;
+    let cases: [(&str, Holds); 21] = [
         ("memset(|m| @n[m.value].sum(m.bytes));", memsets),
         ("memset(|m| @n[m.launch.api].sum(m.bytes));", memsets_joined),
         ("launch(#{kinds: [\"memset\"]}, |l| @n[l.api].count());", memset_calls),

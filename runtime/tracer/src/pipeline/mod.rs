@@ -251,13 +251,13 @@ impl Pipeline {
 
     /// What the output waits for, where events wait.
     pub fn waiting(&self) -> Option<Waiting> {
-        let waiting = |it: &Box<Process>| {
+        let waiting = |it: &Process| {
             let launch = *it.waits_for()?;
             let name = self.state.names.get(it.facts.launch_symbol(&launch).name);
             let name = name.cloned().unwrap_or_else(|| Arc::from(""));
             Some(Waiting { process: it.facts.index, name, since_nanos: launch.start, events: it.activities.len() })
         };
-        self.processes.iter().flatten().filter_map(waiting).min_by_key(|it| it.since_nanos)
+        self.processes.iter().flatten().map(AsRef::as_ref).filter_map(waiting).min_by_key(|it| it.since_nanos)
     }
 
     /// The engine, the string table, the processes.

@@ -320,7 +320,7 @@ impl Running {
     fn print_losses(&mut self) {
         let mut state = self.state.borrow_mut();
         let (losses, account) = (state.all_losses(), account(&state).and_then(Account::seen));
-        state.emit(&Output::End { losses, account });
+        state.emit(&Output::End { losses, account: account.map(Box::new) });
     }
 
     /// When nothing that was asked for was seen: which step was missing, and what to do.

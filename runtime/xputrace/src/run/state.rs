@@ -106,7 +106,7 @@ impl State {
             }
         }
         let losses = self.all_losses();
-        self.emit(&Output::End { losses, account });
+        self.emit(&Output::End { losses, account: account.map(Box::new) });
     }
 
     /// Everything lost so far, of every engine.
