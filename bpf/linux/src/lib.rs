@@ -53,7 +53,7 @@ pub use list::list;
 pub use map::{MapHandle, OnElement};
 pub use marker::TagArrays;
 pub use report::{AttachReport, LateFile, News, Outcome, ProbeReport, Unprobed, Warning};
-pub use scope::{CommandScope, Scope};
+pub use scope::{CommandScope, Scope, parent_of};
 pub use sideband::ProcessEvent;
 pub use spawn::{Identity, StoppedChild};
 pub use sys::{monotonic_nanos, pidfd};

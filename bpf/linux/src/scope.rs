@@ -93,8 +93,9 @@ fn children_among(everyone: &[(u32, u32)], pid: u32) -> Vec<u32> {
     everyone.iter().filter(|(_, parent)| *parent == pid).map(|(child, _)| *child).collect()
 }
 
-/// Fourth field of `/proc/PID/stat`; the second is a name in parentheses that may hold anything.
-pub(crate) fn parent_of(pid: u32) -> Option<u32> {
+/// A process's parent; `None` where the process is not there. The fourth field of `/proc/PID/stat`; the second is
+/// a name in parentheses that may hold anything.
+pub fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }

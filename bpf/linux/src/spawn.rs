@@ -14,7 +14,7 @@ use crate::scope::{CommandScope, Scope};
 use std::ffi::{CString, OsStr, OsString};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -77,9 +77,10 @@ impl StoppedChild {
         })?;
         let name = program.to_string_lossy().into_owned();
         let failed = |answer| Error::System { what: format!("start {name}"), answer };
-        check_program(program, env).map_err(|answer| Error::System { what: format!("run {name}"), answer })?;
-        let scope = foretell(program, env);
-        let image = ExecImage::new(command, env).map_err(failed)?;
+        let found = Program::find(program, env);
+        found.check().map_err(|answer| Error::System { what: format!("run {name}"), answer })?;
+        let image = ExecImage::new(&found, command, env).map_err(failed)?;
+        let scope = foretell(found, env);
         let (wait, go) = io::pipe().map_err(failed)?;
         let (failure, report) = io::pipe().map_err(failed)?;
         inherited::hear_of_children();
@@ -192,10 +193,8 @@ struct ExecImage {
 }
 
 impl ExecImage {
-    fn new(command: &[OsString], env: &[(OsString, Option<OsString>)]) -> io::Result<Self> {
-        let program = command.first().map_or(OsStr::new(""), OsString::as_os_str);
-        let path = find_program(program, &search_path(env)).unwrap_or_else(|| PathBuf::from(program));
-        let path = CString::new(path.into_os_string().into_vec())?;
+    fn new(program: &Program, command: &[OsString], env: &[(OsString, Option<OsString>)]) -> io::Result<Self> {
+        let path = CString::new(program.path.as_os_str().as_bytes())?;
         let argv = CStrings::new(command.iter().map(|it| it.as_bytes().to_vec()))?;
         let script = [b"sh".to_vec(), path.as_bytes().to_vec()].into_iter();
         let shell_argv = CStrings::new(script.chain(command.iter().skip(1).map(|it| it.as_bytes().to_vec())))?;
@@ -371,36 +370,51 @@ fn variable(env: &[(OsString, Option<OsString>)], name: &str) -> Option<OsString
     }
 }
 
-fn search_path(env: &[(OsString, Option<OsString>)]) -> OsString {
-    variable(env, "PATH").unwrap_or_else(|| DEFAULT_PATH.into())
+/// The file of a command, looked for once.
+struct Program {
+    /// As it was typed where no file was found.
+    path: PathBuf,
+    is_found: bool,
+    /// Of a script.
+    interpreter: Option<PathBuf>,
 }
 
-/// What `exec` would answer, asked before anything is done for the command.
-fn check_program(program: &OsStr, env: &[(OsString, Option<OsString>)]) -> io::Result<()> {
-    let path = search_path(env);
-    let found = find_program(program, &path).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;
-    let is_directory = found.metadata()?.is_dir();
-    if is_directory || !is_executable(&found) {
-        return Err(io::Error::from_raw_os_error(libc::EACCES));
+impl Program {
+    fn find(program: &OsStr, env: &[(OsString, Option<OsString>)]) -> Self {
+        let search = variable(env, "PATH").unwrap_or_else(|| DEFAULT_PATH.into());
+        let found = find_program(program, &search);
+        let is_found = found.is_some();
+        let path = found.unwrap_or_else(|| PathBuf::from(program));
+        let interpreter = interpreter(&path, &search);
+        Program { path, is_found, interpreter }
     }
-    match interpreter(&found, &path) {
-        Some(it) if !it.exists() => Err(io::Error::other(format!("its interpreter {} is not there", it.display()))),
-        _ => Ok(()),
+
+    /// What `exec` would answer, asked before anything is done for the command.
+    fn check(&self) -> io::Result<()> {
+        if !self.is_found {
+            return Err(io::Error::from_raw_os_error(libc::ENOENT));
+        }
+        let is_directory = self.path.metadata()?.is_dir();
+        if is_directory || !is_executable(&self.path) {
+            return Err(io::Error::from_raw_os_error(libc::EACCES));
+        }
+        match &self.interpreter {
+            Some(it) if !it.exists() => Err(io::Error::other(format!("its interpreter {} is not there", it.display()))),
+            _ => Ok(()),
+        }
     }
 }
 
 impl Scope {
     /// The scope of a command that has no process yet: what it will load can be told all the same.
     pub fn foretold(program: &OsStr) -> Scope {
-        Scope::Command(CommandScope { pid: std::process::id(), ..foretell(program, &[]) })
+        Scope::Command(CommandScope { pid: std::process::id(), ..foretell(Program::find(program, &[]), &[]) })
     }
 }
 
 /// What the command will be, as far as that can be told before it runs.
-fn foretell(program: &OsStr, env: &[(OsString, Option<OsString>)]) -> CommandScope {
-    let path = search_path(env);
-    let found = find_program(program, &path).unwrap_or_else(|| PathBuf::from(program));
-    let executable = interpreter(&found, &path).unwrap_or(found);
+fn foretell(program: Program, env: &[(OsString, Option<OsString>)]) -> CommandScope {
+    let executable = program.interpreter.unwrap_or(program.path);
     let library_path = variable(env, "LD_LIBRARY_PATH").unwrap_or_default();
     let library_path = std::env::split_paths(&library_path).filter(|it| it.is_dir()).collect();
     // Separated by spaces or colons, as `ld.so` reads it.
@@ -516,7 +530,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let script = directory.path().join("s");
         std::fs::write(&script, "#!/usr/bin/env -S sh -e\n").unwrap();
-        let scope = foretell(script.as_os_str(), &[]);
+        let scope = foretell(Program::find(script.as_os_str(), &[]), &[]);
         assert!(scope.executable.ends_with("sh") && scope.executable.is_absolute(), "{scope:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Ids of a process or thread from `/proc/…/status` (proc_pid_status(5)).
+//! Ids of a process or thread in its own pid namespace, from `/proc/…/status` (proc_pid_status(5)).
 
 /// The id in the innermost namespace: the last number of `NSpid`.
 pub fn innermost_id(status: &str) -> Option<u32> {
@@ -6,20 +6,9 @@ pub fn innermost_id(status: &str) -> Option<u32> {
     ids.split_whitespace().last()?.parse().ok()
 }
 
-/// The parent's id in the namespace of whoever reads the file; 0 where the parent is outside it.
-pub fn parent_id(status: &str) -> Option<u32> {
-    status.lines().find_map(|it| it.strip_prefix("PPid:"))?.trim().parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{innermost_id, parent_id};
-
-    #[test]
-    fn the_parent_has_a_line_of_its_own() {
-        assert_eq!(parent_id("Name:\tPPid: 9\nPid:\t7\nPPid:\t4711\nTracerPid:\t3\n"), Some(4711));
-        assert_eq!([parent_id(""), parent_id("PPid:\tx")], [None, None]);
-    }
+    use super::innermost_id;
 
     #[test]
     fn the_last_of_the_ids_is_the_innermost() {

@@ -10,14 +10,13 @@ use std::fs::File;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use xputrace_linux::Linux;
+use xputrace_linux::{Linux, parent_of};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::Plan;
 use xputrace_tracer::rendezvous::{
     Acceptor, Armed, Arrival, DEFAULT_SHAPE, Listener, Missed, Notice, Order, Region, TagArrays, Target, Why,
 };
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
-use xputrace_wire::status::parent_id;
 
 /// How often the rings are read while a target records.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
@@ -292,8 +291,7 @@ fn is_descendant(mut pid: u32, ancestor: u32) -> bool {
         if pid == ancestor {
             return true;
         }
-        let parent = std::fs::read_to_string(format!("/proc/{pid}/status")).ok().and_then(|it| parent_id(&it));
-        match parent {
+        match parent_of(pid) {
             Some(parent) if parent > 1 => pid = parent,
             _ => return false,
         }

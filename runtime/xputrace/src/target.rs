@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, OsString};
 use std::path::PathBuf;
-use xputrace_linux::Identity;
+use xputrace_linux::{Identity, parent_of};
 
 /// CUDA loads the library that this variable names at the first call.
 const INJECTION_VARIABLE: &str = "CUDA_INJECTION64_PATH";
@@ -161,8 +161,7 @@ fn lost_to_sudo() -> Option<String> {
 fn sudo_process() -> Option<u32> {
     let mut pid = std::process::id();
     for _ in 0..4 {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        pid = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+        pid = parent_of(pid)?;
         if std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|it| it.trim() == "sudo") {
             return Some(pid);
         }
