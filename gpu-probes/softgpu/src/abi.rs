@@ -5,9 +5,9 @@ use std::ffi::{c_char, c_void};
 
 /// `CUresult` and `cudaError_t`: CUDA 10.1 and later share the numbers used here.
 pub(crate) type CuResult = i32;
-/// A call's failure, by its code.
+/// Result of a CUDA call; the error is its code.
 pub(crate) type Status = Result<(), CuResult>;
-/// `CUcontext`, `CUstream` and all others: opaque to programs, so numbers here.
+/// `CUcontext`, `CUstream` and so on: opaque to programs, so plain numbers here.
 pub(crate) type Handle = usize;
 
 pub(crate) mod error {
@@ -55,7 +55,7 @@ pub(crate) mod error {
     ];
 }
 
-/// What a kernel function is told about the block it runs.
+/// Describes the block that a kernel function runs.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct SoftLaunch {
@@ -67,17 +67,17 @@ pub struct SoftLaunch {
     pub block_idx: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub shared_bytes: u32,
-    /// Dynamic shared memory, zeroed, for this block alone; null where `shared_bytes` is 0.
+    /// Zeroed dynamic shared memory for this block alone; null if `shared_bytes` is 0.
     pub shared: *mut c_void,
 }
 
 impl SoftLaunch {
-    /// Threads of one block.
+    /// Returns the number of threads in a block.
     pub fn threads(&self) -> u64 {
         self.block.iter().map(|&n| u64::from(n)).product()
     }
 
-    /// This block's number, counted in x first.
+    /// Returns this block's linear index, x fastest.
     pub fn block_number(&self) -> u64 {
         let [x, y, z] = self.block_idx.map(u64::from);
         x + u64::from(self.grid[0]) * (y + u64::from(self.grid[1]) * z)
@@ -89,14 +89,14 @@ impl SoftLaunch {
 #[repr(C)]
 pub struct PitchedPtr {
     pub ptr: usize,
-    /// Bytes from a row's beginning to the next one's.
+    /// Bytes from the start of one row to the start of the next.
     pub pitch: usize,
     pub xsize: usize,
     /// Rows in a slice.
     pub ysize: usize,
 }
 
-/// `cudaExtent`: bytes of a row, rows, slices.
+/// `cudaExtent`: bytes per row, number of rows, number of slices.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Extent {
@@ -350,7 +350,7 @@ pub(crate) struct GraphTrace2 {
     pub(crate) end_context_id: u32,
 }
 
-/// Activity kinds that this library makes.
+/// Activity kinds that this library emits.
 pub(crate) mod kind {
     pub(crate) const MEMCPY: u32 = 1;
     pub(crate) const MEMSET: u32 = 2;
@@ -371,7 +371,7 @@ pub(crate) mod memory_kind {
     pub(crate) const MANAGED: u8 = 5;
 }
 
-/// Bytes of a record of this kind, or `None` for one that this library never makes.
+/// Returns the size of a record of this kind, or `None` if this library never emits it.
 pub(crate) fn record_size(kind: u32) -> Option<usize> {
     Some(match kind {
         kind::MEMCPY => size_of::<Memcpy6>(),
@@ -433,7 +433,7 @@ mod tests {
             shared_mem_bytes = "sharedMemBytes", stream = "hStream", attrs = "attrs", num_attrs = "numAttrs");
     }
 
-    /// These are not in the dump; the offsets are those of CUPTI 13.0's header.
+    /// The dump lacks these structures; the offsets come from CUPTI 13.0's header.
     #[test]
     fn other_records_have_the_sizes_of_13_0() {
         let sizes = [1, 2, 3, 4, 5, 10, 38, 49, 51].map(|kind| record_size(kind).unwrap());

@@ -1,9 +1,10 @@
-//! CUPTI's activity records: which kinds are on, the buffers they are written to, and when those are handed over.
+//! CUPTI's activity records: which kinds are enabled, the buffers that hold them, and when buffers
+//! are delivered.
 //!
-//! A record takes its place in a buffer when its work is submitted, and is written when the work is done. A plain
-//! flush hands over buffers in order and stops at the first that holds unfinished work: measured on a real GPU, one
-//! long kernel withholds even later buffers. A forced flush hands over everything, and what was unfinished
-//! has end = 0 and never comes again.
+//! A record reserves its place in a buffer when its work is submitted, and is filled in when the
+//! work completes. A plain flush delivers buffers in order and stops at the first one with
+//! unfinished work: on a real GPU, one long kernel holds back even later buffers. A forced flush
+//! delivers everything; work that was unfinished has end = 0 and is not reported again.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -34,7 +35,7 @@ static BUFFERS: Mutex<Buffers> = Mutex::new(Buffers { list: VecDeque::new(), nex
 static WORKER: Worker =
     Worker { queue: Mutex::new(Queue { due: VecDeque::new(), busy: false, started: false }), changed: Condvar::new() };
 
-/// A place in a buffer for work that is not done yet.
+/// A reserved place in a buffer for work that has not finished.
 pub(crate) struct Ticket {
     buffer: u64,
     offset: usize,
@@ -42,7 +43,7 @@ pub(crate) struct Ticket {
     bytes: Vec<u8>,
 }
 
-/// A record of work with a duration; tells where its start lies (the end follows it).
+/// A record with a duration. `START_AT` is the offset of its start time; the end time follows it.
 pub(crate) trait Timed: Copy {
     const START_AT: usize;
 }
@@ -60,7 +61,7 @@ impl Timed for abi::GraphTrace2 {
     const START_AT: usize = std::mem::offset_of!(abi::GraphTrace2, start);
 }
 
-/// CUPTI's clock: CLOCK_REALTIME in nanoseconds.
+/// Reads CUPTI's clock: CLOCK_REALTIME in nanoseconds.
 pub(crate) fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for the write.
@@ -72,17 +73,17 @@ pub(crate) fn enabled(kind: u32) -> bool {
     ENABLED.get(kind as usize).is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
-/// False where there is no such kind.
+/// Enables or disables a kind; returns false if there is no such kind.
 pub(crate) fn enable(kind: u32, on: bool) -> bool {
     ENABLED.get(kind as usize).map(|flag| flag.store(on, Ordering::Relaxed)).is_some()
 }
 
-/// The kind under which kernels are recorded now, if they are.
+/// Returns the kind under which kernels are recorded, if any is enabled.
 pub(crate) fn kernel_kind() -> Option<u32> {
     [kind::CONCURRENT_KERNEL, kind::KERNEL].into_iter().find(|&kind| enabled(kind))
 }
 
-/// The next kernel's grid id.
+/// Returns the next kernel's grid id.
 pub(crate) fn next_grid_id() -> i64 {
     GRID.fetch_add(1, Ordering::Relaxed) as i64 + 1
 }
@@ -99,7 +100,7 @@ pub(crate) fn begin<R: Timed>(record: &R) -> Option<Ticket> {
     Some(Ticket { buffer, offset, start_at: R::START_AT, bytes })
 }
 
-/// Notes that the work has begun: a forced flush shows it.
+/// Records the start time, which a forced flush then shows.
 pub(crate) fn started(ticket: &mut Option<Ticket>, start: u64) {
     let Some(ticket) = ticket else { return };
     write_time(&mut ticket.bytes, ticket.start_at, start);
@@ -124,17 +125,18 @@ pub(crate) fn finish(ticket: Option<Ticket>, start: u64, end: u64) {
     WORKER.add(full);
 }
 
-/// Writes a record of something that is over, if its kind is on.
+/// Writes a complete record, if its kind is enabled.
 pub(crate) fn emit<R: Copy>(kind: u32, record: &R) {
     if enabled(kind) {
         buffers().reserve(bytes_of(record), false);
     }
 }
 
-/// Hands over what is complete; all there is where `forced`.
+/// Delivers complete buffers, or all buffers if `forced`.
 pub(crate) fn flush(forced: bool) {
     if device::is_forked_child() {
-        // The buffers are the parent's, and their lock may have been held when the process was copied.
+        // After fork the buffers belong to the parent, and their lock may have been held at the
+        // time.
         return;
     }
     let ready = buffers().take_ready(forced);
@@ -146,7 +148,7 @@ pub(crate) fn flush(forced: bool) {
     ready.iter().for_each(Filled::deliver);
 }
 
-/// Records that were lost since the last question.
+/// Returns the number of records dropped since the last call.
 pub(crate) fn take_dropped() -> u64 {
     DROPPED.swap(0, Ordering::Relaxed)
 }
@@ -159,7 +161,8 @@ pub(crate) fn uses_system_thread_ids() -> bool {
     SYSTEM_THREAD_IDS.load(Ordering::Relaxed)
 }
 
-/// The calling thread, as API records name it: `pthread_self` cut to 32 bits unless the tool asked for the kernel's.
+/// Returns the thread id for API records: `pthread_self` cut to 32 bits, or Linux's tid if the tool
+/// asked for it.
 pub(crate) fn thread_id() -> u32 {
     if uses_system_thread_ids() {
         // SAFETY: no arguments, cannot fail.
@@ -187,7 +190,7 @@ struct Buffers {
     next: u64,
 }
 
-/// The tool's memory while records are written to it.
+/// Memory lent by the tool while records are written to it.
 struct Buffer {
     number: u64,
     memory: *mut u8,
@@ -202,7 +205,8 @@ struct Buffer {
 unsafe impl Send for Buffer {}
 
 impl Buffers {
-    /// A place for these bytes, written as they are; `None` where the record is lost, which is counted.
+    /// Reserves room and writes `bytes` there. Returns `None` and counts a drop if there is no
+    /// room.
     fn reserve(&mut self, bytes: &[u8], unfinished: bool) -> Option<(u64, usize)> {
         let place = if faults().drops_record() { None } else { self.place(bytes.len()) };
         let Some((number, offset, memory)) = place else {
@@ -252,7 +256,7 @@ impl Buffers {
         Some(Buffer { number: self.next, memory, size, used: 0, room, unfinished: 0, full: false })
     }
 
-    /// Nothing where the buffer was handed over by force.
+    /// Does nothing if the buffer was already delivered by a forced flush.
     fn write(&mut self, ticket: &Ticket, done: bool) {
         let Some(buffer) = self.list.iter_mut().find(|buffer| buffer.number == ticket.buffer) else {
             return;
@@ -278,7 +282,7 @@ impl Buffers {
     }
 }
 
-/// A buffer on its way back to the tool.
+/// A buffer ready to be returned to the tool.
 struct Filled {
     context: usize,
     memory: *mut u8,
@@ -302,7 +306,7 @@ impl Filled {
     }
 }
 
-/// The thread that hands over full (and late) buffers.
+/// The thread that delivers full (and late) buffers.
 struct Worker {
     queue: Mutex<Queue>,
     changed: Condvar,
@@ -341,7 +345,7 @@ impl Worker {
         }
     }
 
-    /// Without the lock: the tool may flush from its callback's wake.
+    /// Delivers without holding the lock: the tool may flush from its callback.
     fn deliver_first<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
         let first = queue.due.pop_front();
         queue.busy = true;

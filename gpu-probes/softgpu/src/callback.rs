@@ -1,4 +1,4 @@
-//! The path of every CUDA call: CUPTI's callbacks around it, its correlation id, its API record.
+//! The path of every CUDA call: CUPTI callbacks, correlation id, API record.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
@@ -30,14 +30,14 @@ static USER: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static CORRELATION: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// CUDA calls that this thread is in, one within the other.
+    /// How many nested CUDA calls this thread is in.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
-    /// The id that they share; 0 until someone asks.
+    /// The correlation id that they share; 0 until one is needed.
     static CURRENT: Cell<u32> = const { Cell::new(0) };
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A function with a CUPTI callback id.
+/// A CUDA function and its CUPTI callback id.
 #[cfg_attr(not(test), allow(dead_code, reason = "ids, and the runtime's table, are there to be checked"))]
 pub(crate) struct Entry {
     pub(crate) name: &'static str,
@@ -50,8 +50,8 @@ unsafe impl Sync for Entry {}
 
 /// Defines exported CUDA functions, each with its callback id, and a table of them.
 ///
-/// The body reads the parameters after the ENTER callback, from the structure that the callback was given:
-/// what a tool writes there is what the call does.
+/// The body reads its parameters from the callback's structure, after the ENTER callback: a tool
+/// can change the call by writing there.
 macro_rules! calls {
     ($domain:expr, $table:ident; $(
         $(#[$meta:meta])*
@@ -87,7 +87,7 @@ macro_rules! calls {
 }
 pub(crate) use calls;
 
-/// Runs one CUDA call: ENTER, the body, EXIT, its API record.
+/// Runs one CUDA call: ENTER callback, body, EXIT callback, API record.
 pub(crate) fn call(
     domain: u32,
     id: u32,
@@ -154,7 +154,7 @@ fn fire_call(domain: u32, id: u32, event: &mut CallbackData) {
     fire(domain, id, (&raw const *event).cast());
 }
 
-/// Tells the subscriber about a resource, if it asked for this kind of news.
+/// Tells the subscriber about a resource, if it enabled this callback.
 pub(crate) fn resource(id: u32, resource_handle: usize, descriptor: *const c_void) {
     if !is_enabled(RESOURCE, id) || IN_CALLBACK.get() {
         return;
@@ -177,7 +177,7 @@ fn fire(domain: u32, id: u32, data: *const c_void) {
     IN_CALLBACK.set(false);
 }
 
-/// The correlation id of the outermost call this thread is in; taken when first asked for.
+/// Returns the correlation id of this thread's outermost call, assigning it on first use.
 pub(crate) fn correlation() -> u32 {
     if CURRENT.get() == 0 {
         CURRENT.set(CORRELATION.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
@@ -185,14 +185,14 @@ pub(crate) fn correlation() -> u32 {
     CURRENT.get()
 }
 
-/// Counts nested calls; the outermost one gives its correlation id back.
+/// Counts nested calls; the outermost one clears the correlation id.
 struct Scope {
     outer: u32,
 }
 
 impl Scope {
     fn enter() -> Self {
-        // A call that a tool makes from its callback is a call of its own.
+        // A call that a tool makes inside its callback is a call of its own.
         let outer = if IN_CALLBACK.get() { CURRENT.replace(0) } else { CURRENT.get() };
         DEPTH.set(DEPTH.get() + 1);
         Self { outer }
@@ -210,7 +210,7 @@ impl Drop for Scope {
     }
 }
 
-/// Takes the one place for a subscriber; false where it is taken.
+/// Registers the only subscriber; returns false if there already is one.
 pub(crate) fn subscribe(function: CallbackFunction, user: *mut c_void) -> bool {
     if SUBSCRIBED.swap(true, Ordering::AcqRel) {
         return false;
@@ -236,12 +236,12 @@ fn flag(domain: u32, id: u32) -> Option<&'static AtomicBool> {
     ENABLED.get(domain as usize)?.get(id as usize)
 }
 
-/// False where there is no such callback.
+/// Returns false if there is no such callback.
 pub(crate) fn enable(domain: u32, id: u32, on: bool) -> bool {
     flag(domain, id).map(|flag| flag.store(on, Ordering::Relaxed)).is_some()
 }
 
-/// False where there is no such domain.
+/// Returns false if there is no such domain.
 pub(crate) fn enable_domain(domain: u32, on: bool) -> bool {
     let Some(flags) = ENABLED.get(domain as usize) else {
         return false;
@@ -271,7 +271,7 @@ fn api_record(domain: u32, cbid: u32, start: u64, result: CuResult) -> Api {
     }
 }
 
-/// A C string as text; empty for null.
+/// Returns a C string as text, empty for null.
 ///
 /// # Safety
 /// `text` is null or ends with a NUL.

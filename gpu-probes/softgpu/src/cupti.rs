@@ -1,4 +1,4 @@
-//! CUPTI: subscription, callbacks and activity buffers, as version 13.0 has them.
+//! CUPTI 13.0: subscription, callbacks and activity buffers.
 #![allow(non_snake_case, reason = "the names are CUPTI's")]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -21,11 +21,11 @@ const MAX_LIMIT_REACHED: i32 = 12;
 const INVALID_KIND: i32 = 21;
 const MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED: i32 = 39;
 
-/// The one subscriber's handle.
+/// Handle of the only subscriber.
 const SUBSCRIBER: Handle = 0x5c00;
 const FLUSH_FORCED: u32 = 1;
 
-/// Defines exported CUPTI functions; each can be made to fail by `SOFTGPU_FAIL`.
+/// Defines exported CUPTI functions; `SOFTGPU_FAIL` can make each one fail.
 macro_rules! cupti {
     ($( $(#[$meta:meta])* fn $name:ident ( $($p:ident : $t:ty),* $(,)? ) $body:block )*) => {$(
         $(#[$meta])*
@@ -48,7 +48,7 @@ macro_rules! cupti {
 }
 
 cupti! {
-    /// The version, or what `SOFTGPU_CUPTI_VERSION` says.
+    /// Returns the version, or `SOFTGPU_CUPTI_VERSION`.
     fn cuptiGetVersion(version: *mut u32) { put(version, faults().cupti_version) }
     /// CUPTI's clock, which is CLOCK_REALTIME.
     fn cuptiGetTimestamp(timestamp: *mut u64) { put(timestamp, activity::now()) }
@@ -109,7 +109,7 @@ cupti! {
     }
     fn cuptiActivityEnable(kind: u32) { if activity::enable(kind, true) { Ok(()) } else { Err(INVALID_KIND) } }
     fn cuptiActivityDisable(kind: u32) { if activity::enable(kind, false) { Ok(()) } else { Err(INVALID_KIND) } }
-    /// The record after `*record`, or the first where that is null.
+    /// Returns the record after `*record`, or the first one if it is null.
     fn cuptiActivityGetNextRecord(buffer: *mut u8, validBufferSizeBytes: usize, record: *mut *mut u8) {
         if buffer.is_null() || record.is_null() { return Err(INVALID_PARAMETER); }
         let offset = if (*record).is_null() { 0 } else { ((*record) as usize - buffer as usize) + size_at(*record)? };
@@ -117,7 +117,7 @@ cupti! {
         *record = buffer.add(offset);
         Ok(())
     }
-    /// Buffers are one sequence here, whatever context or stream is named; CUPTI ignores them too.
+    /// Counts drops over all contexts and streams; CUPTI ignores the arguments too.
     fn cuptiActivityGetNumDroppedRecords(context: Handle, streamId: u32, dropped: *mut usize) {
         let _ = (context, streamId);
         put(dropped, activity::take_dropped() as usize)
@@ -128,7 +128,7 @@ cupti! {
         activity::flush(flag & FLUSH_FORCED != 0);
         Ok(())
     }
-    /// Settings are kept and given back; none changes what this library does.
+    /// Stores attributes and returns them; none has an effect here.
     fn cuptiActivitySetAttribute(attr: u32, valueSize: *mut usize, value: *mut u8) {
         if valueSize.is_null() || value.is_null() || *valueSize > 8 { return Err(INVALID_PARAMETER); }
         let mut kept = [0u8; 8];
@@ -142,7 +142,7 @@ cupti! {
         value.copy_from_nonoverlapping(kept.to_ne_bytes().as_ptr(), size);
         put(valueSize, size)
     }
-    /// Back to the state before CUPTI was used: no subscriber, no kinds; what is left in buffers is handed over.
+    /// Resets to the state before CUPTI was used and delivers what the buffers hold.
     fn cuptiFinalize() {
         (0..64).for_each(|kind| { activity::enable(kind, false); });
         activity::flush(true);
@@ -164,7 +164,7 @@ fn check(subscriber: Handle) -> Result<(), CuptiResult> {
     if subscriber == SUBSCRIBER && callback::is_subscribed() { Ok(()) } else { Err(INVALID_PARAMETER) }
 }
 
-/// Null stands for the current context.
+/// Null means the current context.
 fn known(context: Handle) -> Result<(), CuptiResult> {
     if context == 0 || CONTEXTS.get(context).is_some() { Ok(()) } else { Err(INVALID_CONTEXT) }
 }
@@ -185,7 +185,7 @@ mod attributes {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     const COUNT: usize = 16;
-    /// 0: bytes of a device buffer; 9: a buffer a thread, yes from 13.0 on.
+    /// 0: size of a device buffer. 9: one buffer per thread, the default from 13.0.
     const DEFAULTS: [u64; COUNT] = [3_200_000, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     static VALUES: [AtomicU64; COUNT] = [const { AtomicU64::new(u64::MAX) }; COUNT];
 
@@ -194,7 +194,7 @@ mod attributes {
         Ok(())
     }
 
-    /// The value and its size: attributes 5 and 9 are bytes, all others `size_t`.
+    /// Returns the value and its size: attributes 5 and 9 take one byte, all others are `size_t`.
     pub(super) fn get(attribute: u32) -> Result<(u64, usize), i32> {
         let index = attribute as usize;
         let value = match VALUES.get(index).ok_or(super::INVALID_PARAMETER)?.load(Ordering::Relaxed) {

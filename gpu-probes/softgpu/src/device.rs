@@ -1,4 +1,4 @@
-//! The one device: contexts, streams, modules, events and memory, each behind the handle a program holds.
+//! The only device: contexts, streams, modules, events and memory, each behind its handle.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -14,10 +14,11 @@ use crate::graph::Capture;
 use crate::kernel::{Function, Image};
 use crate::stream::{Mark, Role, Stream};
 
-/// What `cuMemGetInfo` and `cuDeviceTotalMem` answer; allocation fails beyond it.
+/// Total memory of the device; allocations beyond it fail.
 pub(crate) const TOTAL_MEMORY: usize = 8 << 30;
 
-/// CUPTI's ids of streams as a real GPU gave them: the default stream 7, the first created one 13.
+/// CUPTI's stream ids, as seen on a real GPU: 7 for the default stream, 13 for the first one
+/// created.
 const LEGACY_STREAM: u32 = 7;
 const FIRST_STREAM: u32 = 13;
 
@@ -51,7 +52,8 @@ thread_local! {
     static PER_THREAD: RefCell<HashMap<u32, (Handle, Arc<Stream>)>> = RefCell::new(HashMap::new());
 }
 
-/// Objects by handle. Handles are never reused, so a stale one is an error and not another object.
+/// Objects by handle. Handles are never reused, so a stale one is an error rather than another
+/// object.
 pub(crate) struct Registry<T> {
     items: Mutex<BTreeMap<Handle, Arc<T>>>,
 }
@@ -75,7 +77,7 @@ impl<T> Registry<T> {
         self.lock().get(&handle).cloned()
     }
 
-    /// The object, or the driver's error for a handle that is none.
+    /// Returns the object, or the driver's error for an invalid handle.
     pub(crate) fn find(&self, handle: Handle) -> Result<Arc<T>, i32> {
         self.get(handle).ok_or(error::INVALID_HANDLE)
     }
@@ -99,10 +101,10 @@ pub(crate) struct Context {
     legacy: Arc<Stream>,
 }
 
-/// What was loaded from an image.
+/// A loaded image.
 pub(crate) struct Module {
     pub(crate) image: Image,
-    /// Handles of functions already asked for, by name.
+    /// Handles of functions that were looked up, by name.
     functions: Mutex<HashMap<CString, Handle>>,
     globals: Mutex<HashMap<String, usize>>,
 }
@@ -114,7 +116,7 @@ pub(crate) struct Event {
     pub(crate) recorded: Mutex<Recorded>,
 }
 
-/// What an event stands for.
+/// What was submitted before an event.
 #[derive(Clone, Default)]
 pub(crate) struct Recorded {
     pub(crate) mark: Option<Mark>,
@@ -139,14 +141,15 @@ enum InitState {
     Done,
 }
 
-/// `cuInit`: once, and with it the tool named in `CUDA_INJECTION64_PATH`, as the real driver does.
+/// `cuInit`: runs once and loads the tool named in `CUDA_INJECTION64_PATH`, as the real driver
+/// does.
 pub(crate) fn initialize() {
     let me = std::thread::current().id();
     let mut state = DRIVER.state.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         match *state {
             InitState::Done => return,
-            // The tool's own `cuInit` while it is loaded.
+            // The tool calls `cuInit` while it is being loaded.
             InitState::By(thread) if thread == me => return,
             InitState::By(_) => state = DRIVER.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             InitState::Not => break,
@@ -166,7 +169,7 @@ pub(crate) fn require_initialized() -> Status {
     if state == InitState::Not { Err(error::NOT_INITIALIZED) } else { Ok(()) }
 }
 
-/// A child of a process that uses CUDA cannot: every call fails there.
+/// Whether this is a child of a process that used CUDA: every call fails there.
 pub(crate) fn is_forked_child() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
@@ -204,7 +207,7 @@ pub(crate) fn next_graph_id() -> u32 {
     NEXT_GRAPH.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A new context, not yet current.
+/// Creates a context without making it current.
 pub(crate) fn create_context() -> Handle {
     let uid = NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed);
     let legacy = Stream::new(LEGACY_STREAM, uid, Role::Legacy, 0, 0);
@@ -227,7 +230,7 @@ pub(crate) fn retain_primary() -> Handle {
     primary.handle
 }
 
-/// The context stays: programs go on using what they made in it, and this one costs nothing.
+/// Keeps the context: programs go on using what they made in it, and it costs nothing.
 pub(crate) fn release_primary() -> Status {
     let mut primary = PRIMARY.lock().unwrap_or_else(PoisonError::into_inner);
     primary.users = primary.users.checked_sub(1).ok_or(error::INVALID_CONTEXT)?;
@@ -246,7 +249,7 @@ pub(crate) fn current_handle() -> Handle {
     CURRENT.try_with(|stack| stack.borrow().last().copied().unwrap_or(0)).unwrap_or(0)
 }
 
-/// The current context's handle and CUPTI id; zeros where there is none.
+/// Returns the current context's handle and CUPTI id, or zeros if there is none.
 pub(crate) fn current_ids() -> (Handle, u32) {
     let handle = current_handle();
     (handle, CONTEXTS.get(handle).map_or(0, |context| context.uid))
@@ -283,7 +286,7 @@ pub(crate) fn pop_current() -> Result<Handle, i32> {
     CURRENT.with(|stack| stack.borrow_mut().pop()).ok_or(error::INVALID_CONTEXT)
 }
 
-/// The stream that a program means: 0 is the default one, 1 and 2 name the legacy and the thread's own.
+/// Finds a stream: 0 is the default stream, 1 the legacy stream, 2 the per-thread stream.
 pub(crate) fn stream(handle: Handle, per_thread_default: bool) -> Result<Arc<Stream>, i32> {
     let context = current()?;
     match (handle, per_thread_default) {
@@ -309,7 +312,7 @@ pub(crate) fn streams_of(context: u32) -> Vec<Arc<Stream>> {
     streams
 }
 
-/// Waits for all work of a context.
+/// Waits for all work in a context.
 pub(crate) fn synchronize(context: u32) -> Status {
     let streams = streams_of(context);
     if streams.iter().any(|stream| stream.capture().is_some()) {
@@ -357,7 +360,7 @@ impl Event {
 /// Loads an image.
 ///
 /// # Safety
-/// `image` is PTX text that ends with a NUL, or any other image (of which only the first bytes are read).
+/// `image` is NUL-terminated PTX, or any other image (only its first bytes are read).
 pub(crate) unsafe fn load_module(image: *const c_void) -> Result<Handle, i32> {
     if image.is_null() {
         return Err(error::INVALID_VALUE);
@@ -371,7 +374,7 @@ pub(crate) unsafe fn load_module(image: *const c_void) -> Result<Handle, i32> {
     Ok(handle)
 }
 
-/// A module's function by name.
+/// Finds a function in a module.
 pub(crate) fn function(module: Handle, name: &str) -> Result<Handle, i32> {
     let found = MODULES.find(module)?;
     let parameters = found.image.entry(name).ok_or_else(|| {
@@ -386,7 +389,8 @@ pub(crate) fn function(module: Handle, name: &str) -> Result<Handle, i32> {
     Ok(handle)
 }
 
-/// A module's variable: its address and size. Memory of `size_if_new` bytes is made where PTX says nothing.
+/// Finds a module's variable and returns its address and size. If PTX does not declare it,
+/// allocates `size_if_new` bytes.
 pub(crate) fn global(module: Handle, name: &str) -> Result<(usize, usize), i32> {
     let found = MODULES.find(module)?;
     let size = found.image.variable(name).ok_or(error::NOT_FOUND)?;
@@ -402,16 +406,16 @@ pub(crate) fn global(module: Handle, name: &str) -> Result<(usize, usize), i32> 
     Ok((address, size))
 }
 
-/// Device memory, which is host memory here, and pinned host memory.
+/// Device memory (host memory here) and pinned host memory.
 pub(crate) struct Memory {
     device: Mutex<BTreeMap<usize, usize>>,
     pinned: Mutex<BTreeMap<usize, usize>>,
-    /// Addresses in `device` that the host uses too.
+    /// Allocations in `device` that the host uses too.
     managed: Mutex<BTreeMap<usize, usize>>,
 }
 
 impl Memory {
-    /// `size` bytes of zeroed device memory.
+    /// Allocates `size` bytes of zeroed device memory.
     pub(crate) fn allocate(&self, size: usize) -> Result<usize, i32> {
         if size == 0 {
             return Err(error::INVALID_VALUE);
@@ -422,7 +426,7 @@ impl Memory {
         insert(&self.device, size)
     }
 
-    /// The same, which the host uses too.
+    /// Allocates managed memory, which the host uses too.
     pub(crate) fn allocate_managed(&self, size: usize) -> Result<usize, i32> {
         let address = self.allocate(size)?;
         self.managed.lock().unwrap_or_else(PoisonError::into_inner).insert(address, size);
@@ -442,18 +446,18 @@ impl Memory {
         remove(&self.pinned, address)
     }
 
-    /// The allocation around an address: its base and size.
+    /// Returns the base and size of the allocation that holds an address.
     pub(crate) fn range(&self, address: usize) -> Option<(usize, usize)> {
         around(&self.device, address)
     }
 
-    /// An error unless all of it lies in one allocation.
+    /// Checks that the whole range lies in one allocation.
     pub(crate) fn check(&self, address: usize, bytes: usize) -> Status {
         let inside = self.range(address).is_some_and(|(base, size)| bytes <= size - (address - base));
         if inside || bytes == 0 { Ok(()) } else { Err(error::INVALID_VALUE) }
     }
 
-    /// The same of memory that the device can write: pinned memory too.
+    /// Checks a range that the device writes; pinned host memory is allowed.
     pub(crate) fn check_writable(&self, address: usize, bytes: usize) -> Status {
         let pinned = around(&self.pinned, address);
         if pinned.is_some_and(|(base, size)| bytes <= size - (address - base)) {
@@ -462,7 +466,7 @@ impl Memory {
         self.check(address, bytes)
     }
 
-    /// `CUpti_ActivityMemoryKind` of an address.
+    /// Returns the `CUpti_ActivityMemoryKind` of an address.
     pub(crate) fn kind(&self, address: usize) -> u8 {
         if around(&self.managed, address).is_some() {
             memory_kind::MANAGED

@@ -1,4 +1,4 @@
-//! The driver API: every function with its CUPTI callback id.
+//! The driver API: every function and its CUPTI callback id.
 #![allow(non_snake_case, reason = "the names are CUDA's")]
 #![allow(clippy::too_many_arguments, reason = "the signatures are CUDA's")]
 
@@ -18,12 +18,12 @@ type DevicePtr = usize;
 /// `CUhostFn`.
 type HostFunction = extern "C" fn(*mut c_void);
 
-/// The version of the driver API that this library is like.
+/// The driver API version that this library implements.
 pub(crate) const VERSION: c_int = 13_000;
 
 calls! { DRIVER, TABLE;
 
-    /// Starts the driver, and the tool named in `CUDA_INJECTION64_PATH`.
+    /// Initializes the driver and loads the tool named in `CUDA_INJECTION64_PATH`.
     1 fn cuInit(Flags: c_uint) {
         if Flags != 0 { return Err(error::INVALID_VALUE); }
         device::initialize();
@@ -347,7 +347,7 @@ calls! { DRIVER, TABLE;
     }
 }
 
-/// Stores an answer.
+/// Stores a result through the caller's pointer.
 unsafe fn put<T>(to: *mut T, value: T) -> Status {
     if to.is_null() {
         return Err(error::INVALID_VALUE);
@@ -370,7 +370,7 @@ pub(crate) unsafe fn copy_text(to: *mut c_char, len: usize, text: &str) -> Statu
     Ok(())
 }
 
-/// Name and text of a result.
+/// Returns a result code's name and text.
 pub(crate) fn error_text(code: c_int) -> Option<(&'static CStr, &'static CStr)> {
     error::TEXTS.iter().find(|(known, ..)| *known == code).map(|(_, name, text)| (*name, *text))
 }
@@ -379,32 +379,33 @@ fn check_device(device: c_int) -> Status {
     if device == 0 { Ok(()) } else { Err(error::INVALID_DEVICE) }
 }
 
-/// `CUdevice_attribute`: those that programs ask before they choose a way; 0 for all others.
+/// `CUdevice_attribute`: the attributes that programs check before choosing a code path; 0 for all
+/// others.
 pub(crate) fn attribute(attribute: c_int) -> c_int {
     match attribute {
-        1..=3 => 1024,           // threads of a block; of its x and y
-        4 => 64,                 // its z
-        5 => c_int::MAX,         // blocks in x
-        6 | 7 => 65_535,         // in y and z
-        8 => 48 << 10,           // shared memory of a block
+        1..=3 => 1024,           // threads per block; block size in x and y
+        4 => 64,                 // block size in z
+        5 => c_int::MAX,         // grid size in x
+        6 | 7 => 65_535,         // grid size in y and z
+        8 => 48 << 10,           // shared memory per block
         9 => 64 << 10,           // constant memory
-        10 => 32,                // warp
-        12 | 82 => 64 << 10,     // registers of a block, of a multiprocessor
+        10 => 32,                // warp size
+        12 | 82 => 64 << 10,     // registers per block, per multiprocessor
         13 | 36 => 1_000_000,    // clocks in kHz
         16 => 4,                 // multiprocessors
         31 | 40 | 41 => 1,       // concurrent kernels, copy engines, unified addresses
-        38 => 1 << 20,           // L2
-        39 => 2048,              // threads of a multiprocessor
+        38 => 1 << 20,           // L2 cache size
+        39 => 2048,              // threads per multiprocessor
         75 => 9,                 // compute capability
         78 | 83 | 95 | 115 => 1, // priorities, managed memory, cooperative launch, memory pools
-        81 => 228 << 10,         // shared memory of a multiprocessor
-        97 => 227 << 10,         // of a block, at most
-        106 => 32,               // blocks of a multiprocessor
+        81 => 228 << 10,         // shared memory per multiprocessor
+        97 => 227 << 10,         // shared memory per block, opt-in
+        106 => 32,               // blocks per multiprocessor
         _ => 0,
     }
 }
 
-/// A function by the name that programs know it under: its newest version, or the one for per-thread streams.
+/// Finds a function by its public name: the newest version, or the one for per-thread streams.
 fn address(name: &str, flags: u64) -> Option<*const ()> {
     const PER_THREAD_DEFAULT_STREAM: u64 = 2;
     let find = |wanted: String| TABLE.iter().find(|entry| entry.name == wanted).map(|entry| entry.address);
@@ -418,7 +419,7 @@ fn address(name: &str, flags: u64) -> Option<*const ()> {
     versions.iter().find_map(|version| find(format!("{name}{version}")))
 }
 
-/// A file's bytes, ended with a NUL as PTX text must be.
+/// Appends the NUL that PTX text needs.
 fn terminated(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.resize(bytes.len() + 8, 0);
     bytes
@@ -440,7 +441,7 @@ unsafe fn parameter(function: Handle, index: usize, offset: *mut usize, size: *m
     // SAFETY: the caller's contract.
     unsafe { put(offset, kernel::offsets(&sizes)[index]) }?;
     if size.is_null() {
-        // Not wanted.
+        // The caller does not want it.
         return Ok(());
     }
     // SAFETY: the caller's contract.
@@ -511,7 +512,7 @@ unsafe fn end_capture(handle: Handle, per_thread: bool, graph: *mut Handle) -> S
 fn wait_event(stream: &Arc<Stream>, event: Handle) -> Status {
     let recorded = EVENTS.find(event)?.recorded();
     if let Some(capture) = recorded.capture {
-        // The stream joins the capture that the event belongs to.
+        // The stream joins the event's capture.
         stream.set_capture(Some(capture));
     } else if let Some(mark) = recorded.mark.filter(|mark| !mark.is_reached()) {
         stream.refuse_capture()?;
@@ -534,7 +535,7 @@ fn query(stream: &Arc<Stream>) -> Status {
 const EVENT_SYNCHRONIZE: u32 = 1;
 const STREAM_SYNCHRONIZE: u32 = 3;
 const CONTEXT_SYNCHRONIZE: u32 = 4;
-/// What records say where there is no stream or event.
+/// In records: no stream or event.
 const NONE: u32 = u32::MAX;
 
 fn synchronize_stream(stream: &Arc<Stream>) -> Status {
@@ -562,7 +563,7 @@ fn synchronize_event(event: Handle) -> Status {
     })
 }
 
-/// Waits, and records the wait.
+/// Waits, and emits the synchronization record.
 fn waiting(sync_type: u32, context_id: u32, stream_id: u32, event_id: u32, wait: impl FnOnce() -> Status) -> Status {
     let start = activity::now();
     let result = wait();
@@ -614,7 +615,7 @@ fn direction(to: usize, from: usize) -> Direction {
     }
 }
 
-/// Checks a copy, as far as the device's side goes.
+/// Checks the device side of a copy.
 fn copy(to: usize, from: usize, bytes: usize, direction: Direction, is_async: bool) -> Result<Copy, i32> {
     if matches!(direction, Direction::HostToDevice | Direction::DeviceToDevice) {
         MEMORY.check(to, bytes)?;
@@ -635,7 +636,7 @@ fn copy_now(to: usize, from: usize, bytes: usize, direction: Direction, per_thre
     Ok(())
 }
 
-/// Pageable memory behaves as the driver documents it: read at the call, and written before it returns.
+/// Copies pageable memory as the driver documents: read during the call, written before it returns.
 fn copy_later(to: usize, from: usize, bytes: usize, direction: Direction, stream: Arc<Stream>) -> Status {
     let mut copy = copy(to, from, bytes, direction, true)?;
     let capturing = stream.capture().is_some();
@@ -651,7 +652,7 @@ fn copy_later(to: usize, from: usize, bytes: usize, direction: Direction, stream
     Ok(())
 }
 
-/// Checks that the memory is there, and that rows do not overlap.
+/// Checks that the memory exists and that rows do not overlap.
 fn checked(set: &Set, is_async: bool) -> Result<Operation, i32> {
     let row = set.count.checked_mul(set.width).ok_or(error::INVALID_VALUE)?;
     let before_the_last = set.rows.saturating_sub(1).checked_mul(set.pitch).ok_or(error::INVALID_VALUE)?;
@@ -672,7 +673,7 @@ fn set_later(set: &Set, stream: &Arc<Stream>) -> Status {
 
 fn set_in(set: &Set, is_async: bool, stream: &Arc<Stream>) -> Status {
     let mut set = checked(set, is_async)?;
-    // CUPTI's records of a graph's sets have what the last one outside of graphs had.
+    // In CUPTI's records, sets in a graph show the values of the last set outside of graphs.
     if let (None, Operation::Set(set)) = (stream.capture(), &mut set) {
         set.remember();
     }
@@ -705,7 +706,7 @@ fn release_later(address: usize, stream: Arc<Stream>) -> Status {
     let (_, bytes) = MEMORY.range(address).filter(|(base, _)| *base == address).ok_or(error::INVALID_VALUE)?;
     record_memory(RELEASE, address, bytes, Some(&*stream));
     stream.submit(&device::streams_of(stream.context), move || {
-        // A second release of the same memory finds nothing, as it should.
+        // A second free of the same memory finds nothing, as it should.
         let _ = MEMORY.free(address);
     });
     Ok(())
@@ -738,7 +739,7 @@ fn record_memory(operation: u32, address: usize, bytes: usize, stream: Option<&S
     activity::emit(kind::MEMORY2, &record);
 }
 
-/// A C string for a name, or the error for one that has a NUL inside.
+/// Converts a name to a C string; a NUL inside is an error.
 pub(crate) fn c_string(name: &str) -> Result<CString, i32> {
     CString::new(name).map_err(|_| error::INVALID_VALUE)
 }

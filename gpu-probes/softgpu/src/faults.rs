@@ -1,11 +1,11 @@
-//! Faults that tests ask for by environment; the crate's documentation lists them.
+//! Faults that tests inject through the environment; the crate documentation lists them.
 
 use std::collections::HashMap;
 use std::env;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The knobs, read once.
+/// The fault settings, read once.
 pub(crate) struct Faults {
     pub(crate) late_ms: u64,
     pub(crate) cupti_version: u32,
@@ -18,22 +18,22 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// Whether this activity record is to be lost.
+    /// Whether to drop this activity record.
     pub(crate) fn drops_record(&self) -> bool {
         self.drop.hit()
     }
 
-    /// Whether this activity record is to come without times.
+    /// Whether to leave this activity record without times.
     pub(crate) fn hides_times(&self) -> bool {
         self.no_times.hit()
     }
 
-    /// Whether this launch is to fail.
+    /// Whether to fail this launch.
     pub(crate) fn fails_launch(&self) -> bool {
         self.fail_launch.hit()
     }
 
-    /// The code that a call is to answer.
+    /// Returns the code that this call must return, if one is set.
     pub(crate) fn forced(&self, function: &str) -> Option<i32> {
         if self.fail.is_empty() { None } else { self.fail.get(function).copied() }
     }
@@ -53,14 +53,14 @@ pub(crate) fn faults() -> &'static Faults {
     })
 }
 
-/// Says why a call fails, if the user asked to hear it.
+/// Explains a failing call on stderr if the user asked for it.
 pub(crate) fn explain(text: impl FnOnce() -> String) {
     if faults().verbose {
         eprintln!("softgpu: {}", text());
     }
 }
 
-/// Every n-th time; never where n is 0.
+/// Triggers every n-th time; never if n is 0.
 #[derive(Default)]
 struct EveryNth {
     n: u64,
@@ -77,7 +77,7 @@ impl EveryNth {
     }
 }
 
-/// `7` and `1/7` are both 7.
+/// Parses `7` and `1/7` as 7.
 fn number(name: &str) -> Option<u64> {
     let text = env::var(name).ok()?;
     let parsed = text.strip_prefix("1/").unwrap_or(&text).trim().parse().ok();

@@ -1,4 +1,4 @@
-//! Graphs: what a stream's capture recorded, and what an instance of it launches.
+//! Graphs: what a stream capture recorded, and what an executable graph launches.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -28,14 +28,14 @@ pub(crate) struct Graph {
     pub(crate) operations: Mutex<Vec<Operation>>,
 }
 
-/// A graph made ready to launch. Its id is what kernel records call the graph's.
+/// An executable graph. Its id is the graph id in kernel records.
 pub(crate) struct Exec {
     pub(crate) id: u32,
     pub(crate) operations: Vec<Operation>,
 }
 
 impl Exec {
-    /// CUPTI's id of a node: the graph's id above its number.
+    /// Returns CUPTI's node id: graph id in the upper half, node index in the lower.
     pub(crate) fn node_id(&self, index: usize) -> u64 {
         u64::from(self.id) << 32 | index as u64
     }
@@ -68,7 +68,7 @@ impl Capture {
         );
     }
 
-    /// The graph, complete.
+    /// Ends the capture and returns the finished graph.
     pub(crate) fn end(&self) -> Handle {
         let operations = std::mem::take(&mut *self.operations.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(graph) = GRAPHS.get(self.graph) {
@@ -78,7 +78,7 @@ impl Capture {
     }
 }
 
-/// Makes a graph ready to launch.
+/// Instantiates a graph.
 pub(crate) fn instantiate(handle: Handle, graph: &Graph) -> Handle {
     let operations = graph.operations.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let exec = EXECS.insert(Exec { id: device::next_graph_id(), operations });
@@ -86,7 +86,7 @@ pub(crate) fn instantiate(handle: Handle, graph: &Graph) -> Handle {
     exec
 }
 
-/// `CUgraphNode` number `index` of a graph.
+/// Returns the `CUgraphNode` at `index`.
 pub(crate) fn node_handle(graph: Handle, index: usize) -> Handle {
     graph << 24 | (index + 1)
 }

@@ -1,9 +1,9 @@
-//! Puts the built library where a program finds it under CUDA's names.
+//! Installs the built library under CUDA's names.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// The names under which the one library is installed.
+/// The names under which the library is installed.
 pub const LIBRARY_NAMES: [&str; 8] = [
     "libcuda.so",
     "libcuda.so.1",
@@ -20,14 +20,14 @@ const FILE_NAME: &str = "libxputrace_softgpu.so";
 /// A directory that holds the library and its links.
 #[derive(Debug, Clone)]
 pub struct Installed {
-    /// Goes in front of `LD_LIBRARY_PATH`.
+    /// The directory to put in front of `LD_LIBRARY_PATH`.
     pub directory: PathBuf,
     /// The library file; every name of [`LIBRARY_NAMES`] is a link to it.
     pub library: PathBuf,
 }
 
 impl Installed {
-    /// The value for `LD_LIBRARY_PATH`: this directory, then what was there.
+    /// Returns the value for `LD_LIBRARY_PATH`: this directory, then the current value.
     pub fn library_path(&self) -> std::ffi::OsString {
         let mut value = self.directory.clone().into_os_string();
         if let Some(old) = env::var_os("LD_LIBRARY_PATH").filter(|old| !old.is_empty()) {
@@ -38,10 +38,10 @@ impl Installed {
     }
 }
 
-/// Why the software GPU could not be installed.
+/// Why the software GPU was not installed.
 #[derive(Debug)]
 pub enum InstallError {
-    /// The library file was not found; the places that were searched.
+    /// No library file in any of these places.
     NotBuilt(Vec<PathBuf>),
     /// A file operation failed.
     Io(&'static str, PathBuf, io::Error),
@@ -65,7 +65,7 @@ impl std::fmt::Display for InstallError {
 
 impl std::error::Error for InstallError {}
 
-/// Installs the built library into `directory`, which is created if need be.
+/// Installs the built library into `directory`, creating it if needed.
 ///
 /// # Errors
 /// The library was not built, or `directory` cannot be written.
@@ -73,7 +73,7 @@ pub fn install(directory: &Path) -> Result<Installed, InstallError> {
     install_from(&built_library()?, directory)
 }
 
-/// Installs `library` into `directory`: a copy of the file, and a link to it for every CUDA name.
+/// Copies `library` into `directory` and links every CUDA name to it.
 ///
 /// # Errors
 /// A file cannot be read or written.
@@ -87,7 +87,7 @@ pub fn install_from(library: &Path, directory: &Path) -> Result<Installed, Insta
     Ok(Installed { directory: directory.into(), library: target })
 }
 
-/// Makes `path` anew: a mapped library must not be written in place.
+/// Replaces `path` with a new file: writing to a mapped library would change running programs.
 fn replace(path: &Path, make: impl Fn(&Path) -> io::Result<()>) -> Result<(), InstallError> {
     match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
@@ -98,7 +98,8 @@ fn replace(path: &Path, make: impl Fn(&Path) -> io::Result<()>) -> Result<(), In
     make(path).map_err(|e| InstallError::Io("write", path.into(), e))
 }
 
-/// The library as Cargo built it: `$XPUTRACE_SOFTGPU`, or beside, above or in `deps/` of the running program.
+/// Finds the library that Cargo built: `$XPUTRACE_SOFTGPU`, or next to, above or in `deps/` of the
+/// running program.
 ///
 /// # Errors
 /// [`InstallError::NotBuilt`] with the places searched.
@@ -120,7 +121,8 @@ fn candidates() -> Vec<PathBuf> {
     [beside.join("deps"), beside, above.join("deps"), above].iter().map(|dir| dir.join(FILE_NAME)).collect()
 }
 
-/// The newest one: Cargo refreshes the copy in `deps/` alone when this crate is built as a dependency.
+/// Returns the newest: Cargo updates only the copy in `deps/` when this crate is built as a
+/// dependency.
 fn newest(candidates: &[PathBuf]) -> Option<PathBuf> {
     candidates
         .iter()

@@ -1,4 +1,4 @@
-//! Kernels: host functions by name, what PTX says about their parameters, and one launch of one.
+//! Kernels: host functions by name, parameters read from PTX, and launches.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -12,19 +12,19 @@ use crate::device::{FUNCTIONS, MODULES, is_forked_child};
 use crate::faults::{explain, faults};
 use crate::stream::Stream;
 
-/// A kernel: called once per block; `args[i]` points to a copy of the i-th argument.
+/// A kernel, called once per block; `args[i]` points to a copy of the i-th argument.
 pub type KernelFunction = extern "C" fn(context: *const SoftLaunch, args: *mut *mut c_void);
 
 #[derive(Clone)]
 struct Registered {
     function: KernelFunction,
-    /// Sizes of the parameters in bytes, where the program gave them.
+    /// Parameter sizes in bytes, if the program gave them.
     sizes: Option<Vec<usize>>,
 }
 
 static REGISTERED: Mutex<Option<HashMap<String, Registered>>> = Mutex::new(None);
 
-/// Makes `function` the kernel called `name`, for modules that have an entry of that name.
+/// Registers `function` as the kernel `name`, for modules with an entry of that name.
 ///
 /// # Safety
 /// `name` ends with a NUL.
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn softgpu_register_kernel(name: *const c_char, function: 
     register(unsafe { text(name) }, Registered { function, sizes: None });
 }
 
-/// As [`softgpu_register_kernel`], with the sizes of the parameters in bytes: for modules that are not PTX.
+/// Like [`softgpu_register_kernel`], with parameter sizes in bytes: for modules that are not PTX.
 ///
 /// # Safety
 /// `name` ends with a NUL; `sizes` points to `count` sizes.
@@ -64,16 +64,16 @@ fn registered(name: &str) -> Option<Registered> {
     REGISTERED.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.get(name).cloned()
 }
 
-/// A `CUfunction` or `CUkernel`: as with a real driver 13, launches take either.
+/// A `CUfunction` or `CUkernel`: launches accept either, as driver 13 does.
 pub(crate) struct Function {
     pub(crate) name: CString,
     pub(crate) module: Handle,
-    /// Sizes of parameters, where the image says them.
+    /// Parameter sizes, if the image declares them.
     pub(crate) parameters: Option<Vec<usize>>,
 }
 
 impl Function {
-    /// Sizes of parameters from the image or the registration.
+    /// Returns the parameter sizes from the image or the registration.
     pub(crate) fn sizes(&self) -> Option<Vec<usize>> {
         self.parameters.clone().or_else(|| registered(self.name.to_str().ok()?)?.sizes)
     }
@@ -82,13 +82,13 @@ impl Function {
 /// What a module was loaded from.
 pub(crate) enum Image {
     Ptx(String),
-    /// A cubin or fat binary: any name is taken to be in it.
+    /// A cubin or fat binary: assumed to contain any name.
     Opaque,
 }
 
 impl Image {
     /// # Safety
-    /// PTX text ends with a NUL; of anything else the first eight bytes are readable.
+    /// PTX text is NUL-terminated; of anything else the first eight bytes are readable.
     pub(crate) unsafe fn read(image: *const u8) -> Result<Self, i32> {
         const ELF: [u8; 4] = *b"\x7fELF";
         const FAT_WRAPPER: u32 = 0x466243b1;
@@ -119,7 +119,7 @@ impl Image {
         }
     }
 
-    /// `None` where there is no such entry; else the sizes of its parameters, where they are known.
+    /// Returns `None` if there is no such entry, else its parameter sizes if known.
     #[allow(clippy::option_option, reason = "absent and unknown are two answers")]
     pub(crate) fn entry(&self, name: &str) -> Option<Option<Vec<usize>>> {
         match self {
@@ -128,7 +128,7 @@ impl Image {
         }
     }
 
-    /// Bytes of a `.global` or `.const` variable.
+    /// Returns the size of a `.global` or `.const` variable.
     pub(crate) fn variable(&self, name: &str) -> Option<usize> {
         let Self::Ptx(ptx) = self else { return None };
         let is_variable = |line: &&str| line.contains(".global") || line.contains(".const");
@@ -155,7 +155,7 @@ fn entry_parameters(ptx: &str, name: &str) -> Option<Vec<usize>> {
     })
 }
 
-/// Bytes of `.param .align 8 .b8 name[16]` and its like.
+/// Returns the size of a declaration such as `.param .align 8 .b8 name[16]`.
 fn declared_size(declaration: &str) -> usize {
     let element = declaration.split_whitespace().find_map(type_size).unwrap_or(8);
     let count = declaration.split_once('[').and_then(|(_, rest)| rest.split(']').next()?.trim().parse().ok());
@@ -168,7 +168,7 @@ fn type_size(word: &str) -> Option<usize> {
     Some(bits / 8)
 }
 
-/// One launch: everything that the call said, copied.
+/// One launch, with copies of all its arguments.
 pub(crate) struct Launch {
     name: CString,
     function: KernelFunction,
@@ -179,7 +179,7 @@ pub(crate) struct Launch {
     cooperative: bool,
 }
 
-/// How a program asked for a launch.
+/// The parameters of a launch call.
 pub(crate) struct Request {
     pub(crate) function: Handle,
     pub(crate) grid: Dim3,
@@ -194,7 +194,7 @@ impl Request {
     /// Checks the request and copies its arguments.
     ///
     /// # Safety
-    /// `params` and `extra` are as `cuLaunchKernel` wants them.
+    /// `params` and `extra` are as `cuLaunchKernel` requires.
     pub(crate) unsafe fn prepare(&self) -> Result<Arc<Launch>, i32> {
         self.check_dimensions()?;
         let function = FUNCTIONS.find(self.function)?;
@@ -233,7 +233,7 @@ impl Request {
 }
 
 impl Launch {
-    /// Runs all blocks, one after the other.
+    /// Runs all blocks, one after another.
     pub(crate) fn run(&self, start: u64) {
         let mut shared = vec![0u128; (self.shared_bytes as usize).div_ceil(16)];
         let mut storage = self.arguments.bytes.clone();
@@ -260,7 +260,7 @@ impl Launch {
         stay_busy_until(start + faults().busy_ns);
     }
 
-    /// The record, without times; other fields as a real GPU filled them.
+    /// Builds the kernel record without times; fields that mean nothing here are as on a real GPU.
     pub(crate) fn record(&self, kind: u32, stream: &Stream, correlation_id: u32, graph: u32, node: u64) -> Kernel10 {
         const REGISTERS: u16 = 16;
         const LOCAL_MEMORY: u32 = 0x0948_0000;
@@ -312,7 +312,7 @@ impl Launch {
     }
 }
 
-/// A name that lives as long as the process: records outlive modules.
+/// Interns a name for the life of the process: records outlive modules.
 pub(crate) fn interned(name: &CStr) -> *const c_char {
     static NAMES: Mutex<Option<HashMap<CString, &'static CStr>>> = Mutex::new(None);
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -325,16 +325,16 @@ pub(crate) fn interned(name: &CStr) -> *const c_char {
     kept.as_ptr()
 }
 
-/// The symbol that callbacks show for a launch; null where the handle is none.
+/// Returns the symbol that callbacks show for a launch, or null for an invalid handle.
 pub(crate) fn symbol(function: Handle) -> *const c_char {
     if is_forked_child() {
-        // Another thread may have held the locks when the process was copied.
+        // Another thread may have held the locks at the time of the fork.
         return std::ptr::null();
     }
     FUNCTIONS.get(function).map_or(std::ptr::null(), |function| interned(&function.name))
 }
 
-/// Sleeps for most of it: a busy stream must not starve the program on a small machine.
+/// Sleeps most of the time, so that a busy stream does not starve the program on a small machine.
 fn stay_busy_until(end: u64) {
     const SPIN_NS: u64 = 100_000;
     loop {
@@ -380,7 +380,7 @@ impl Arguments {
     }
 }
 
-/// Where each parameter lies in the parameter buffer: at its natural alignment, at most 16.
+/// Returns each parameter's offset in the parameter buffer: naturally aligned, to 16 bytes at most.
 pub(crate) fn offsets(sizes: &[usize]) -> Vec<usize> {
     let mut at = 0;
     sizes
@@ -393,7 +393,8 @@ pub(crate) fn offsets(sizes: &[usize]) -> Vec<usize> {
         .collect()
 }
 
-/// `CU_LAUNCH_PARAM_BUFFER_POINTER` and its size, from the list that ends with `CU_LAUNCH_PARAM_END`.
+/// Reads `CU_LAUNCH_PARAM_BUFFER_POINTER` and its size from a list that ends with
+/// `CU_LAUNCH_PARAM_END`.
 unsafe fn extra_buffer(extra: *mut *mut c_void) -> Option<(*const u8, usize)> {
     let (mut buffer, mut size) = (std::ptr::null(), None);
     for pair in 0..8 {

@@ -1,4 +1,4 @@
-//! Names of callbacks and results, as CUPTI 13.0 gives them: read from the committed dump, not typed by hand.
+//! Names of CUPTI 13.0's callbacks and results, read from the committed dump.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -7,12 +7,12 @@ use std::sync::OnceLock;
 /// The dump of a real CUPTI; see `gpu-probes/layouts/dump.cu`.
 pub(crate) const LAYOUTS: &str = include_str!("../../layouts/cupti-13.0/layouts.txt");
 
-/// CUPTI's name of a callback id, or `None` for an id that it does not have.
+/// Returns CUPTI's name of a callback id, or `None` for an unknown id.
 pub(crate) fn callback(domain: u32, id: u32) -> Option<&'static CStr> {
     tables().callbacks.get(&(domain, id)).map(CString::as_c_str)
 }
 
-/// CUPTI's name of a result code.
+/// Returns CUPTI's name of a result code.
 pub(crate) fn result(code: u32) -> Option<&'static CStr> {
     tables().results.get(&code).map(CString::as_c_str)
 }

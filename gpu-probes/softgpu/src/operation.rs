@@ -1,4 +1,4 @@
-//! Work for a stream: run now, or kept in a graph and run at each launch of it.
+//! Stream operations: run now, or recorded in a graph and run at each launch of it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,7 +9,7 @@ use crate::graph::Exec;
 use crate::kernel::Launch;
 use crate::stream::{Mark, Stream};
 
-/// One piece of work.
+/// One operation of a stream.
 #[derive(Clone)]
 pub(crate) enum Operation {
     Kernel(Arc<Launch>),
@@ -33,7 +33,7 @@ pub(crate) struct Copy {
 #[derive(Clone)]
 pub(crate) enum Source {
     Memory(usize),
-    /// Pageable host memory is copied at the call: the program may change it right after.
+    /// Pageable host memory, copied during the call: the program may change it right after.
     Staged(Arc<[u8]>),
 }
 
@@ -52,26 +52,26 @@ pub(crate) struct Set {
     pub(crate) to: usize,
     pub(crate) value: u32,
     pub(crate) width: usize,
-    /// Patterns in a row.
+    /// Patterns per row.
     pub(crate) count: usize,
     pub(crate) rows: usize,
-    /// Bytes from a row's beginning to the next one's.
+    /// Bytes from the start of one row to the start of the next.
     pub(crate) pitch: usize,
     pub(crate) is_async: bool,
 }
 
-/// What CUPTI knows of the last set outside of graphs, and says of all sets inside: value, kind of
-/// memory, flags.
+/// Value, memory kind and flags of the last set outside of graphs: CUPTI reports them for every set
+/// inside a graph.
 static LAST_SET: Mutex<(u32, u16, u16)> = Mutex::new((0, 0, 0));
 
-/// Which graph an operation runs for; zeros outside of graphs.
+/// The graph that an operation runs in; zeros outside of graphs.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Place {
     graph: u32,
     node: u64,
 }
 
-/// Queues work, or adds it to the graph that the stream records.
+/// Queues work, or adds it to the graph that the stream is capturing.
 pub(crate) fn submit(stream: &Arc<Stream>, operation: Operation, correlation: u32) -> Option<Mark> {
     if let Some(capture) = stream.capture() {
         capture.add(operation);
@@ -80,7 +80,7 @@ pub(crate) fn submit(stream: &Arc<Stream>, operation: Operation, correlation: u3
     Some(queue(stream, operation, correlation, Place::default(), true))
 }
 
-/// Queues all of a graph, with one correlation id.
+/// Queues all nodes of a graph under one correlation id.
 pub(crate) fn submit_graph(stream: &Arc<Stream>, exec: &Exec, correlation: u32) {
     if let Some(capture) = stream.capture() {
         exec.operations.iter().for_each(|operation| capture.add(operation.clone()));
@@ -185,12 +185,12 @@ impl Copy {
 }
 
 impl Set {
-    /// Consecutive memory.
+    /// Fills contiguous memory.
     pub(crate) fn flat(to: usize, value: u32, width: usize, count: usize) -> Self {
         Self::rows(to, 0, value, width, count, 1)
     }
 
-    /// `rows` rows, each `pitch` bytes behind the one before.
+    /// Fills `rows` rows, `pitch` bytes apart.
     pub(crate) fn rows(to: usize, pitch: usize, value: u32, width: usize, count: usize, rows: usize) -> Self {
         Self { to, value, width, count, rows, pitch, is_async: false }
     }
@@ -205,12 +205,12 @@ impl Set {
         }
     }
 
-    /// What CUPTI's record says of it outside of graphs.
+    /// Returns what CUPTI's record says of this set outside of graphs.
     fn said(&self) -> (u32, u16, u16) {
         (self.value, u16::from(MEMORY.kind(self.to)), u16::from(self.is_async))
     }
 
-    /// It is the last one outside of graphs.
+    /// Remembers this as the last set outside of graphs.
     pub(crate) fn remember(&self) {
         *LAST_SET.lock().unwrap_or_else(PoisonError::into_inner) = self.said();
     }
@@ -242,7 +242,7 @@ impl Set {
     }
 }
 
-/// One record for a whole graph launch: begun by its first task, finished by its last.
+/// The single record of a whole graph launch: starts with its first task, ends with its last.
 struct GraphTrace {
     ticket: Arc<Mutex<(Option<Ticket>, u64)>>,
 }

@@ -1,5 +1,5 @@
-//! The runtime API. Each call makes its driver call inside itself, so that a tool sees the runtime's ENTER, the
-//! driver's ENTER and EXIT, and the runtime's EXIT, with one correlation id.
+//! The runtime API. Each call makes its driver call inside, so a tool sees the runtime's ENTER, the
+//! driver's ENTER and EXIT, and the runtime's EXIT, all with one correlation id.
 #![allow(non_snake_case, reason = "the names are CUDA's")]
 #![allow(clippy::too_many_arguments, reason = "the signatures are CUDA's")]
 
@@ -16,7 +16,7 @@ use crate::kernel::symbol;
 
 thread_local! {
     static LAST_ERROR: Cell<c_int> = const { Cell::new(0) };
-    /// What `<<<…>>>` pushed and the kernel's stub has not popped yet.
+    /// Pushed by `<<<…>>>` and not yet popped by the kernel's stub.
     static CONFIGURATIONS: RefCell<Vec<Configuration>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -28,9 +28,9 @@ struct Configuration {
     stream: Handle,
 }
 
-/// What a program's start-up code registered: fat binaries, and which host function stands for which kernel.
+/// What a program's start-up code registered: fat binaries, and the host function of each kernel.
 struct Program {
-    /// Modules by number; loaded when first needed.
+    /// Modules by number, loaded on first use.
     binaries: Vec<Binary>,
     functions: HashMap<usize, Stub>,
     variables: HashMap<usize, Variable>,
@@ -56,14 +56,15 @@ struct Variable {
 
 static PROGRAM: Mutex<Option<Program>> = Mutex::new(None);
 
-/// `CUDART_VERSION` that this library is like.
+/// The `CUDART_VERSION` that this library implements.
 const VERSION: c_int = 13_000;
 
 calls! { RUNTIME, TABLE;
     1 fn cudaDriverGetVersion(driverVersion: *mut c_int) { done(driver::cuDriverGetVersion(driverVersion)) }
     2 fn cudaRuntimeGetVersion(runtimeVersion: *mut c_int) { put(runtimeVersion, VERSION) }
     3 fn cudaGetDeviceCount(count: *mut c_int) { start()?; done(driver::cuDeviceGetCount(count)) }
-    /// Fills what all versions of the structure have at the same place: name, memory, limits, capability.
+    /// Fills the fields that all versions of the structure have at the same offset: name, memory,
+    /// limits, capability.
     440 fn cudaGetDeviceProperties(prop: *mut u8, device: c_int) { properties(prop, device) }
     200 fn cudaDeviceGetAttribute(value: *mut c_int, attr: c_int, device: c_int) { start()?; done(driver::cuDeviceGetAttribute(value, attr, device)) }
     16 fn cudaSetDevice(device: c_int) { if device == 0 { start() } else { fail(error::INVALID_DEVICE) } }
@@ -204,67 +205,67 @@ calls! { RUNTIME, TABLE;
     504 fn __cudaGetKernel(kernelPtr: *mut Handle, entryFuncAddr: usize) { put(kernelPtr, kernel(entryFuncAddr)?) }
 }
 
-/// The last error of this thread, which is then forgotten.
+/// Returns this thread's last error and clears it.
 #[unsafe(no_mangle)]
 pub extern "C" fn cudaGetLastError() -> c_int {
     LAST_ERROR.replace(0)
 }
 
-/// The last error of this thread.
+/// Returns this thread's last error.
 #[unsafe(no_mangle)]
 pub extern "C" fn cudaPeekAtLastError() -> c_int {
     LAST_ERROR.get()
 }
 
-/// An error's text.
+/// Returns an error's text.
 #[unsafe(no_mangle)]
 pub extern "C" fn cudaGetErrorString(error: c_int) -> *const c_char {
     driver::error_text(error).map_or(c"unrecognized error code", |(_, text)| text).as_ptr()
 }
 
-/// An error's name, in the runtime's spelling where that differs is not attempted: the driver's.
+/// Returns an error's name in the driver's spelling; the runtime's spelling differs for some.
 #[unsafe(no_mangle)]
 pub extern "C" fn cudaGetErrorName(error: c_int) -> *const c_char {
     driver::error_text(error).map_or(c"cudaErrorUnknown", |(name, _)| name).as_ptr()
 }
 
-/// Registers a fat binary (start-up code of a program built by nvcc). Its kernels are found by name alone.
+/// Registers a fat binary (called by nvcc's start-up code). Kernels are found by name alone.
 ///
 /// # Safety
-/// `fatCubin` is a fat binary's wrapper, or PTX text, and stays where it is.
+/// `fatCubin` points to a fat binary's wrapper or to PTX text, which stays valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __cudaRegisterFatBinary(fatCubin: *mut c_void) -> *mut *mut c_void {
     let number = with_program(|program| {
         program.binaries.push(Binary { wrapper: fatCubin as usize, module: 0 });
         program.binaries.len()
     });
-    // A handle that is the binary's number: never read as a pointer.
+    // The handle is the binary's number and is never dereferenced.
     number as *mut *mut c_void
 }
 
-/// The end of a fat binary's registrations.
+/// Ends a fat binary's registrations.
 #[unsafe(no_mangle)]
 pub extern "C" fn __cudaRegisterFatBinaryEnd(fatCubinHandle: *mut *mut c_void) {
     let _ = fatCubinHandle;
 }
 
-/// Called at exit; what was registered stays until the process ends.
+/// Called at exit; registrations last until the process ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn __cudaUnregisterFatBinary(fatCubinHandle: *mut *mut c_void) {
     let _ = fatCubinHandle;
 }
 
-/// Nothing to do before the first call.
+/// Does nothing; modules load on first use.
 #[unsafe(no_mangle)]
 pub extern "C" fn __cudaInitModule(fatCubinHandle: *mut *mut c_void) -> c_char {
     let _ = fatCubinHandle;
     1
 }
 
-/// Registers the host function that stands for a kernel.
+/// Registers the host function of a kernel.
 ///
 /// # Safety
-/// `deviceFun` ends with a NUL.
+/// `deviceFun` is NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __cudaRegisterFunction(
     fatCubinHandle: *mut *mut c_void,
@@ -287,10 +288,10 @@ pub unsafe extern "C" fn __cudaRegisterFunction(
     with_program(|program| program.functions.insert(hostFun as usize, stub));
 }
 
-/// Registers a device variable; it gets memory of its own.
+/// Registers a device variable, which gets memory of its own.
 ///
 /// # Safety
-/// As CUDA's function of that name.
+/// As for CUDA's function of that name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __cudaRegisterVar(
     fatCubinHandle: *mut *mut c_void,
@@ -308,7 +309,7 @@ pub unsafe extern "C" fn __cudaRegisterVar(
     }
 }
 
-/// The first half of `<<<…>>>`.
+/// Runs the first half of `<<<…>>>`.
 #[unsafe(no_mangle)]
 pub extern "C" fn __cudaPushCallConfiguration(
     gridDim: Dim3,
@@ -321,7 +322,7 @@ pub extern "C" fn __cudaPushCallConfiguration(
     0
 }
 
-/// The second half of `<<<…>>>`, in the kernel's stub.
+/// Runs the second half of `<<<…>>>`, from the kernel's stub.
 ///
 /// # Safety
 /// All pointers are valid for a write.
@@ -345,9 +346,8 @@ pub unsafe extern "C" fn __cudaPopCallConfiguration(
     0
 }
 
-/// A call's result, kept as the thread's last error where it is one.
-/// Calls `each` with the address and the number of rows of each block of rows: one block where the
-/// slices follow each other, as a real driver has it.
+/// Calls `each` with the address and row count of each block of rows: a single block if slices are
+/// contiguous, as in a real driver.
 fn slices(memory: &PitchedPtr, extent: &Extent, mut each: impl FnMut(usize, usize) -> Status) -> Status {
     if extent.height == memory.ysize {
         return each(memory.ptr, extent.height * extent.depth);
@@ -355,6 +355,7 @@ fn slices(memory: &PitchedPtr, extent: &Extent, mut each: impl FnMut(usize, usiz
     (0..extent.depth).try_for_each(|slice| each(memory.ptr + slice * memory.pitch * memory.ysize, extent.height))
 }
 
+/// Turns a result code into a `Status` and remembers a failure as the thread's last error.
 fn done(result: c_int) -> Status {
     match result {
         0 => Ok(()),
@@ -377,7 +378,8 @@ unsafe fn put<T>(to: *mut T, value: T) -> Status {
     Ok(())
 }
 
-/// What cudart does at a thread's first call: the driver, the primary context, and this thread in it.
+/// Does what cudart does on a thread's first call: initializes the driver and makes the primary
+/// context current.
 fn start() -> Status {
     if device::current_handle() != 0 {
         return Ok(());
@@ -406,9 +408,10 @@ fn variable(host: usize) -> Result<Variable, c_int> {
     }
 }
 
-/// The kernel behind a host function, loading its module at first use; 0 where there is none.
+/// Returns the kernel of a host function, loading its module on first use; 0 if there is none.
 ///
-/// Called for the ENTER callback's symbol already, as cudart does: the load is a call of its own before the launch.
+/// The ENTER callback's symbol needs it already. As in cudart, the load is then a call of its own
+/// before the launch.
 fn lookup(host: usize) -> Handle {
     resolve(host).unwrap_or(0)
 }
@@ -527,7 +530,7 @@ unsafe fn copy_async(to: usize, from: usize, bytes: usize, kind: c_int, stream: 
     })
 }
 
-/// `cudaDeviceProp` up to `minor`: the same in CUDA 12 and 13. What lies behind is left as it was.
+/// Fills `cudaDeviceProp` up to `minor`, which CUDA 12 and 13 share; leaves the rest as it was.
 unsafe fn properties(to: *mut u8, dev: c_int) -> Status {
     start()?;
     if to.is_null() || dev != 0 {

@@ -1,4 +1,4 @@
-//! Streams: a queue of work each, run in order by a thread of its own.
+//! Streams: each has a queue of work and a thread that runs it in order.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,9 +10,9 @@ type Task = Box<dyn FnOnce() + Send>;
 
 /// One stream.
 pub(crate) struct Stream {
-    /// CUPTI's number of it.
+    /// CUPTI's stream id.
     pub(crate) id: u32,
-    /// CUPTI's number of its context.
+    /// CUPTI's context id.
     pub(crate) context: u32,
     pub(crate) role: Role,
     pub(crate) flags: u32,
@@ -22,10 +22,10 @@ pub(crate) struct Stream {
     capture: Mutex<Option<Arc<Capture>>>,
 }
 
-/// How a stream stands to the legacy default stream.
+/// How a stream relates to the legacy default stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Waits for all blocking streams, and they for it.
+    /// Waits for all blocking streams, and they wait for it.
     Legacy,
     Blocking,
     NonBlocking,
@@ -40,7 +40,7 @@ struct Queue {
     closed: bool,
 }
 
-/// A point in a stream's work.
+/// A point in a stream's queue.
 #[derive(Clone)]
 pub(crate) struct Mark {
     stream: Arc<Stream>,
@@ -60,7 +60,7 @@ impl Mark {
     }
 }
 
-/// Submissions are ordered among all streams, so that waits between them only look back: no cycles.
+/// Orders submissions over all streams: waits only point to earlier work, so there are no cycles.
 static SUBMISSION: Mutex<()> = Mutex::new(());
 
 impl Stream {
@@ -87,7 +87,7 @@ impl Stream {
         }))
     }
 
-    /// Work of other streams that must be done first, by the rules of the legacy default stream.
+    /// Returns the work that must finish first by the legacy default stream's rules.
     fn implicit_waits(self: &Arc<Self>, others: &[Arc<Stream>]) -> Vec<Mark> {
         let bound = |other: &&Arc<Stream>| match self.role {
             Role::Legacy => other.role == Role::Blocking,
@@ -109,12 +109,12 @@ impl Stream {
         Mark { stream: self.clone(), count: queue.submitted }
     }
 
-    /// All that was submitted so far.
+    /// Marks everything submitted so far.
     pub(crate) fn mark(self: &Arc<Self>) -> Mark {
         Mark { stream: self.clone(), count: self.lock().submitted }
     }
 
-    /// The thread ends once the work that is queued is done.
+    /// Ends the thread once its queue is empty.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
@@ -146,7 +146,7 @@ impl Stream {
         *self.capture.lock().unwrap_or_else(PoisonError::into_inner) = capture;
     }
 
-    /// An error where the stream is being captured: its work cannot be waited for.
+    /// Fails if the stream is being captured: its work cannot be waited for.
     pub(crate) fn refuse_capture(&self) -> Result<(), i32> {
         if self.capture().is_some() { Err(error::STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
     }
@@ -156,7 +156,7 @@ impl Stream {
     }
 }
 
-/// Starts a thread that takes none of the program's signals; false where the system has no room for it.
+/// Starts a thread that blocks all signals; returns false if the system cannot create it.
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> bool {
     // SAFETY: an all-zero signal set is valid memory for `sigfillset` to fill.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };

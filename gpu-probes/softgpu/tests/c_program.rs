@@ -1,5 +1,5 @@
-//! A C program, as a compiler would start it, and a tool that the driver loads into it. Needs `cc`; without it
-//! the test says so and does nothing.
+//! A C program as a compiler would start it, and a tool that the driver loads into it. Needs `cc`;
+//! without it the test says so and passes.
 
 use std::path::Path;
 use std::process::{Command, Output};

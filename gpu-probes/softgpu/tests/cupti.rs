@@ -1,4 +1,4 @@
-//! What a tool sees of a program, call by call and record by record, held against what a real CUPTI showed.
+//! What a tool sees of a program, compared call by call and record by record with a real CUPTI.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
@@ -14,7 +14,7 @@ const RUNTIME: u32 = 2;
 const DRIVER: u32 = 1;
 const KERNELS: u32 = 10;
 
-/// The library is one per process: tests take turns.
+/// The library's state is per process, so tests take turns.
 fn turn() -> MutexGuard<'static, Program> {
     static PROGRAM: Mutex<Option<()>> = Mutex::new(None);
     static STATE: Mutex<Program> = Mutex::new(Program { module: 0 });
@@ -52,7 +52,7 @@ struct Call {
     name: String,
     correlation: u32,
     symbol: String,
-    /// `gridDimY` of a `cuLaunchKernel`.
+    /// `gridDimY` of `cuLaunchKernel`.
     grid_y: u32,
     slot: u64,
     result: i32,
@@ -105,7 +105,7 @@ impl Program {
     }
 }
 
-/// Offset of a field in the dump.
+/// Returns a field's offset from the dump.
 fn offset(field: &str) -> usize {
     let line = LAYOUTS.lines().find(|line| line.starts_with(&format!("field {field} "))).unwrap();
     line.split_whitespace().nth(2).unwrap().parse().unwrap()
@@ -215,9 +215,10 @@ fn launch(function: usize, stream: usize, args: &mut [*mut c_void]) -> i32 {
     unsafe { cuLaunchKernel(function, 3, 2, 1, 4, 1, 1, 0, stream, args.as_mut_ptr(), std::ptr::null_mut()) }
 }
 
-/// `CU_STREAM_DEFAULT`: ordered with the default stream, in whose memory calls the host does not wait.
+/// `CU_STREAM_DEFAULT`: ordered with the default stream; the host does not wait for memory calls in
+/// it.
 const BLOCKING: u32 = 0;
-/// `CU_STREAM_NON_BLOCKING`: in no order with the default stream.
+/// `CU_STREAM_NON_BLOCKING`: not ordered with the default stream.
 const NON_BLOCKING: u32 = 1;
 
 fn stream(flags: u32) -> usize {
@@ -238,7 +239,7 @@ fn memory() -> usize {
     unsafe {
         assert_eq!(cuMemAlloc_v2(&mut address, 4), 0);
         assert_eq!(cuMemsetD32_v2(address, 0, 1), 0);
-        // The host does not wait for a memset, nor do non-blocking streams.
+        // Neither the host nor non-blocking streams wait for a memset.
         assert_eq!(cuCtxSynchronize(), 0);
     }
     address
@@ -264,7 +265,7 @@ fn a_runtime_launch_is_four_callbacks_with_one_id() {
     let (mut address, mut by) = (memory(), 5u32);
     let mut args = [(&raw mut address).cast(), (&raw mut by).cast()];
     subscribe(&[RUNTIME, DRIVER]);
-    // The first launch also loads the module, as calls of their own before it.
+    // The first launch also loads the module, in separate calls before it.
     for _ in 0..2 {
         SEEN.lock().unwrap().clear();
         assert_eq!(
@@ -330,7 +331,7 @@ fn line(call: &Call) -> String {
     format!("{} {} {}", if call.domain == DRIVER { "driver" } else { "runtime" }, call.id, call.name)
 }
 
-/// A runtime call with the driver calls after it.
+/// Returns a runtime call and the driver calls after it.
 fn nest(lines: &[String], name: &str) -> Vec<String> {
     let start = lines
         .iter()
@@ -338,7 +339,7 @@ fn nest(lines: &[String], name: &str) -> Vec<String> {
         .unwrap_or_else(|| panic!("{name} in {lines:?}"));
     let next =
         lines[start + 1..].iter().position(|line| line.starts_with("runtime")).map_or(lines.len(), |at| start + 1 + at);
-    // Modules and kernels are looked up in between: calls of their own.
+    // Lookups of modules and kernels in between are separate calls.
     let lookups = ["cuLibraryLoadData", "cuLibraryGetKernel", "cuKernelGetName"];
     lines[start..next].iter().filter(|line| !lookups.iter().any(|lookup| line.ends_with(lookup))).cloned().collect()
 }
@@ -402,7 +403,7 @@ fn a_flush_withholds_all_while_an_older_kernel_runs() {
     GATE.store(false, Ordering::SeqCst);
     assert_eq!(launch(program.function(c"add"), quick, &mut args), 0);
     assert_eq!(launch(program.function(c"wait"), slow, &mut []), 0);
-    // More than one buffer of finished records behind it.
+    // Finish more than one buffer of records behind it.
     for _ in 0..50 {
         assert_eq!(launch(program.function(c"add"), quick, &mut args), 0);
     }
@@ -499,7 +500,7 @@ fn names_are_cuptis() {
     assert_eq!(name(DRIVER, 5000), "none");
 }
 
-/// Offsets are those of CUPTI 13.0's header; the dump has none of these.
+/// The offsets come from CUPTI 13.0's header; the dump has none of these.
 #[test]
 fn copies_sets_waits_and_calls_are_recorded() {
     let _turn = turn();
@@ -530,7 +531,7 @@ fn copies_sets_waits_and_calls_are_recorded() {
     assert_eq!((word(set, 40), word(copy, 40)), (word(wait, 32), word(wait, 32)), "one stream");
 }
 
-/// The calls of the dump program's `sets`, in its order: the records say what a real GPU's said.
+/// Makes the calls of the dump program's `sets`, in order; the records must match a real GPU's.
 #[test]
 fn every_memset_is_recorded_as_a_real_gpu_does() {
     let program = turn();
@@ -566,7 +567,7 @@ fn every_memset_is_recorded_as_a_real_gpu_does() {
         assert_eq!((cuGraphLaunch(exec, own), cuGraphLaunch(exec, own)), (0, 0));
         assert_eq!(cudaStreamSynchronize(own), 0);
         assert_eq!(cuCtxSynchronize(), 0);
-        // The rows alone were set, and all of them.
+        // All rows were set, and nothing between them.
         let memory = std::slice::from_raw_parts(p as *const u8, 8192);
         assert_eq!((memory[1023], memory[1024], memory[2047], memory[2048]), (6, 4, 4, 1));
     }

@@ -1,4 +1,5 @@
-//! Order within and between streams, and what copies promise. In a process of its own: no tool looks on.
+//! Ordering within and between streams, and guarantees of copies. A separate process, so that no
+//! tool is attached.
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +25,7 @@ extern "C" fn put(_: *const SoftLaunch, args: *mut *mut c_void) {
     unsafe { *(*(*args).cast::<*mut u32>()) = *(*args.add(1)).cast::<u32>() };
 }
 
-/// The gate is one for all: tests take turns.
+/// All tests share the gate, so they take turns.
 struct Turn {
     wait: usize,
     put: usize,
@@ -91,7 +92,7 @@ fn memory() -> usize {
     address
 }
 
-/// The value of a word, through a stream that waits for nobody.
+/// Reads a word through a non-blocking stream.
 fn value(address: usize) -> u32 {
     let mut value = 0u32;
     assert_eq!(

@@ -1,6 +1,6 @@
-//! Where libcupti may lie. The collector looks there inside a program, `xputrace doctor` on behalf
-//! of programs that do not run yet: one list, so that the second tells what the first will find.
-//!
+//! Where to look for libcupti. The collector searches inside a program, `xputrace doctor` for
+//! programs that have not started yet. They share one list, so that `doctor` predicts what the
+//! collector finds.
 //! ```text
 //! beside the program's own CUDA libraries ─▶ toolkits ─▶ the loader's search ─▶ wheels of the environment
 //! ```
@@ -18,8 +18,9 @@ const IN_TOOLKIT: [&str; 4] = ["targets/x86_64-linux/lib", "extras/CUPTI/lib64",
 /// Where wheels keep libcupti: from CUDA 13 on, and before.
 const IN_PACKAGES: [&str; 2] = ["nvidia/cu13/lib", "nvidia/cuda_cupti/lib"];
 
-/// Directories before the loader's own search: beside the CUDA libraries among the `mapped`
-/// ones, in the wheels that any of these lies in, and in toolkits. `variable` reads the environment.
+/// Returns the directories to search before the loader does: next to the CUDA libraries among the
+/// `mapped` ones, in the wheels that contain any of these, and in toolkits. `variable` reads the
+/// environment.
 pub fn directories(mapped: &[PathBuf], variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let mut all = Vec::new();
     for library in mapped.iter().filter(|it| file_name(it).starts_with(b"libcudart")) {
@@ -39,15 +40,15 @@ pub fn directories(mapped: &[PathBuf], variable: impl Fn(&str) -> Option<OsStrin
     all
 }
 
-/// Directories after the loader's own search: wheels of the Python environment that is active, which a
-/// program need not use.
+/// Returns the directories to search after the loader: wheels of the active Python environment,
+/// which the program may not use.
 pub fn wheels(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let named = ENVIRONMENT_VARIABLES.into_iter().filter_map(variable).filter(|it| !it.is_empty()).map(PathBuf::from);
     let packages = named.flat_map(|it| names_in(&it.join("lib"), b"python")).map(|it| it.join("site-packages"));
     packages.flat_map(|it| IN_PACKAGES.map(|place| it.join(place))).collect()
 }
 
-/// The libcupti files of a directory: the shortest name, which is the link, first.
+/// Returns the libcupti files in a directory, shortest name (the link) first.
 pub fn files(directory: &Path) -> Vec<PathBuf> {
     let mut files = names_in(directory, b"libcupti");
     files.retain(|it| is_cupti(it));
@@ -55,7 +56,7 @@ pub fn files(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Whether a library is libcupti, also by the name that a wheel gives it.
+/// Whether a library is libcupti, by its usual name or a wheel's.
 pub fn is_cupti(path: &Path) -> bool {
     [b"libcupti.so", b"libcupti-" as &[u8]].iter().any(|it| file_name(path).starts_with(it))
 }
@@ -64,7 +65,7 @@ fn file_name(path: &Path) -> &[u8] {
     path.file_name().unwrap_or_default().as_encoded_bytes()
 }
 
-/// Site-packages directories that some mapped library lies in.
+/// Returns the site-packages directories that contain a mapped library.
 fn packages_of(mapped: &[PathBuf]) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = Vec::new();
     for library in mapped {
@@ -76,7 +77,7 @@ fn packages_of(mapped: &[PathBuf]) -> Vec<PathBuf> {
     all
 }
 
-/// `/usr/local/cuda*`, newest version first after the plain link.
+/// Returns `/usr/local/cuda`, then `/usr/local/cuda-*`, newest version first.
 fn installed_toolkits() -> Vec<PathBuf> {
     let mut all = names_in(Path::new("/usr/local"), b"cuda");
     all.sort_by_key(|it| {
@@ -87,7 +88,7 @@ fn installed_toolkits() -> Vec<PathBuf> {
     all
 }
 
-/// What lies in a directory under a name that begins so; nothing where it cannot be read.
+/// Returns the directory's entries whose names start with `prefix`; none if it is unreadable.
 fn names_in(directory: &Path, prefix: &[u8]) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten().map(|it| it.path());
     entries.filter(|it| file_name(it).starts_with(prefix)).collect()

@@ -1,4 +1,4 @@
-//! The bytes that the collector in the target and the tracer share.
+//! The binary format shared by the collector, in the target, and the tracer.
 //!
 //! ```text
 //! target                                            tracer
@@ -7,8 +7,9 @@
 //! collector ◀──────── message on a socket ─────────▶ rendezvous
 //! ```
 //!
-//! Knows nothing of scripts or eBPF, and of CUPTI only where its library may lie. What the tracer reads from here is untrusted: it copies bytes
-//! out before it looks at them, and every decoder accepts any bytes.
+//! This crate knows nothing of scripts or eBPF, and of CUPTI only where its library may lie. What
+//! the tracer reads here is untrusted: it copies the bytes before looking at them, and every
+//! decoder accepts any bytes.
 #![deny(unsafe_code)]
 
 pub mod cupti;
@@ -22,12 +23,13 @@ pub mod status;
 
 pub use xputrace_events as events;
 
-/// Changes whenever a layout in this crate does; both sides refuse another one.
+/// Changes with every layout in this crate; each side refuses a peer of another version.
 pub const VERSION: u32 = 3;
 
 /// Environment variable that names the tracer's sockets: `@NAME` in the abstract namespace, a path, or both as
 /// `@NAME:PATH`.
 pub const SOCKET_VARIABLE: &str = "XPUTRACE_SOCKET";
 
-/// Environment variable with an earlier value of `CUDA_INJECTION64_PATH`, to be chained.
+/// Environment variable that holds the earlier value of `CUDA_INJECTION64_PATH`, so that the
+/// collector can chain to it.
 pub const CHAIN_VARIABLE: &str = "XPUTRACE_CHAINED_INJECTION";

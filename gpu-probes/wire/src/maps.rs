@@ -1,5 +1,5 @@
-//! A line of `/proc/PID/maps` (proc_pid_maps(5)): what a collector sends of its own process, and
-//! what the tracer reads of others.
+//! A line of `/proc/PID/maps` (proc_pid_maps(5)). Collectors send their own process's; the tracer
+//! reads those of others.
 //!
 //! ```text
 //! 7f01a000-7f01c000 r-xp 00001000 fe:00 1234      /usr/lib/libc.so.6
@@ -16,17 +16,17 @@ pub struct MapsLine<'a> {
     pub start: u64,
     pub end: u64,
     pub is_executable: bool,
-    /// Bytes from the file's beginning to what is mapped at `start`.
+    /// File offset of the byte mapped at `start`.
     pub file_offset: u64,
-    /// Major and minor number.
+    /// Major and minor device number.
     pub device: (u32, u32),
     pub inode: u64,
-    /// As it stands there: `[vdso]` and the like, empty where there is no file.
+    /// The path as printed: `[vdso]` and the like, empty without a file.
     pub path: &'a [u8],
 }
 
 impl<'a> MapsLine<'a> {
-    /// `None` where it is no such line.
+    /// Returns `None` if the line is malformed.
     pub fn parse(line: &'a [u8]) -> Option<Self> {
         let mut words = Words(line);
         let (start, end) = words.next()?.split_once('-')?;
@@ -46,7 +46,7 @@ impl<'a> MapsLine<'a> {
         })
     }
 
-    /// The path of a mapped file, and whether the file is no longer there.
+    /// Returns the path of a mapped file and whether it has been deleted.
     pub fn file(&self) -> Option<(PathBuf, bool)> {
         if !self.path.starts_with(b"/") {
             return None;
@@ -63,7 +63,7 @@ fn hex(text: &str) -> Option<u64> {
     u64::from_str_radix(text, 16).ok()
 }
 
-/// What is left of a line.
+/// The rest of a line.
 struct Words<'a>(&'a [u8]);
 
 impl<'a> Words<'a> {
@@ -76,7 +76,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// The kernel writes a newline in a path as `\012`.
+/// Linux writes a newline in a path as `\012`.
 fn unescaped(path: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(path.len());
     let mut rest = path;

@@ -1,28 +1,28 @@
-//! What the collector hands to a handler at its launch marker: an array of 64-bit words at the
-//! numbers of [`word`], of which those that [`words`] fills are not 0, and a slot for the tag.
+//! What the launch marker passes to a handler: an array of 64-bit words, indexed by [`word`] (only
+//! those that [`words`] fills are nonzero), and a slot for the tag.
 //!
-//! The marker is the exported function [`SYMBOL`]`(words, slot)`; its first instruction is a nop
-//! of five bytes. It is called on the launching thread before the driver launches.
+//! The marker is the exported function [`SYMBOL`]`(words, slot)`. Its first instruction is a
+//! five-byte nop. The launching thread calls it before the driver launches.
 
 use crate::record::Launch;
 pub use xputrace_events::WORDS;
 pub use xputrace_events::word;
 use xputrace_events::{GpuContext, Texts};
 
-/// Name of the marker function in the collector's dynamic symbol table.
+/// Name of the marker in the collector's dynamic symbol table.
 pub const SYMBOL: &str = "xputrace_launch_marker";
 
-/// Bytes of a slot in the tag array: a word that is 1 when the tag was set, then the tag. The
-/// slot's index is the index of the launching thread's ring.
+/// Size of a slot in the tag array: a word that is 1 once the tag is set, then the tag. A thread's
+/// slot has the same index as its ring.
 pub const SLOT_BYTES: usize = 16;
 
-/// The words of a call that has begun. `symbol` is the address, in the target, of the mangled
-/// name as a C string; 0 where the call submits no single kernel.
+/// Returns the words of a call in progress. `symbol` is the address, in the target, of the mangled
+/// name as a C string; 0 if the call does not submit a single kernel.
 #[inline]
 pub fn words(launch: &Launch, pid: u32, symbol: u64) -> GpuContext {
     let mut words = [0; WORDS];
     launch.put_words(&mut words, &NoTexts);
-    // The call has not returned.
+    // The call has not returned yet.
     words[word::LAUNCH_END] = 0;
     words[word::LAUNCH_RESULT] = 0;
     words[word::TIME] = launch.start;
@@ -35,7 +35,7 @@ pub fn words(launch: &Launch, pid: u32, symbol: u64) -> GpuContext {
     words
 }
 
-/// The target has no string table: a launch has no column that is one of a list.
+/// The target has no string table; launches have no columns that need one.
 struct NoTexts;
 
 impl Texts for NoTexts {

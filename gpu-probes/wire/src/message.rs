@@ -1,5 +1,5 @@
-//! What collector and tracer say to each other on their socket (SOCK_SEQPACKET, one message a
-//! packet; descriptors travel beside it).
+//! Messages between collector and tracer (SOCK_SEQPACKET, one message per packet; descriptors are
+//! sent along).
 //!
 //! ```text
 //! collector                         tracer
@@ -12,7 +12,7 @@
 //!   BYE (after the last flush) ───▶
 //! ```
 
-/// A message: a kind, up to eight numbers, a text.
+/// A message: a kind, up to eight numbers, and a text.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Message {
     pub kind: u32,
@@ -20,29 +20,30 @@ pub struct Message {
     pub text: String,
 }
 
-/// Words: [`crate::VERSION`], pid as the target sees it, version of the GPU's tracing library (0:
-/// none found), the bits of [`demand`] that the collector can serve with it. Text: path of that
-/// library, or why there is none.
+/// Words: [`crate::VERSION`], the target's own pid, version of the GPU's tracing library (0 if not
+/// found), the bits of [`demand`] that the collector supports with it. Text: that library's path,
+/// or why it was not found.
 pub const HELLO: u32 = 1;
-/// Words: demand bits ([`demand`]), number of rings, bytes a ring, milliseconds between
-/// flushes, index of this process in the run. Descriptors: the region, then, when the demand
-/// has [`demand::MARKER`], the tag array. Text: empty.
+/// Words: demand bits ([`demand`]), number of rings, bytes per ring, milliseconds between flushes,
+/// index of this process in the run. Descriptors: the region, then the tag array if the demand has
+/// [`demand::MARKER`]. Text: empty.
 pub const ARM: u32 = 2;
-/// Nothing is wanted of this process. Words and text: empty.
+/// Nothing to record in this process. Words and text: empty.
 pub const DORMANT: u32 = 3;
-/// Words: microseconds that arming took. Text: notes for the user, one a line.
+/// Words: microseconds spent arming. Text: notes for the user, one per line.
 pub const ARMED: u32 = 4;
-/// Words: CUPTI's result code, 0 where it was not CUPTI. Text: what was attempted and the answer.
+/// Words: CUPTI's result code, 0 if CUPTI was not the cause. Text: what was attempted, and the
+/// answer.
 pub const REFUSED: u32 = 5;
-/// Stop recording, flush, let go of CUPTI.
+/// Stop recording, flush, release CUPTI.
 pub const DISARM: u32 = 6;
-/// The last flush is done. Text: notes, such as what was left behind in the target.
+/// The last flush is done. Text: notes, such as what stays in the target.
 pub const BYE: u32 = 7;
 
-/// A tracer is here and will answer: the collector may wait longer than for one that says nothing.
+/// A tracer is here and will answer: the collector waits longer than for a silent one.
 pub const COMING: u32 = 8;
 
-/// Bits of the demand: options, then which calls and which activities are to be recorded.
+/// Bits of the demand: options, then the calls and activities to record.
 pub mod demand {
     use xputrace_events::{Activities, Activity, Call, Calls};
 
@@ -60,39 +61,39 @@ pub mod demand {
     const CALLS_AT: u32 = 16;
     const ACTIVITIES_AT: u32 = 32;
 
-    /// Record the launches of these calls.
+    /// Returns the bits that record these calls.
     pub const fn calls(kinds: Calls) -> u64 {
         (kinds.bits() as u64) << CALLS_AT
     }
 
-    /// Record these activities.
+    /// Returns the bits that record these activities.
     pub const fn activities(kinds: Activities) -> u64 {
         (kinds.bits() as u64) << ACTIVITIES_AT
     }
 
-    /// The calls that a demand asks for.
+    /// Returns the calls that a demand includes.
     pub const fn calls_of(demand: u64) -> Calls {
         Calls::from_bits((demand >> CALLS_AT) as u16)
     }
 
-    /// The activities that a demand asks for.
+    /// Returns the activities that a demand includes.
     pub const fn activities_of(demand: u64) -> Activities {
         Activities::from_bits((demand >> ACTIVITIES_AT) as u16)
     }
 
-    /// Calls that submit a kernel or a graph.
+    /// Calls that launch a kernel or a graph.
     pub const LAUNCHES: u64 = calls(Calls::LAUNCHES);
     pub const KERNELS: u64 = activities(Activities::of(&[Activity::Kernel]));
     pub const MEMSETS: u64 = activities(Activities::of(&[Activity::Memset]));
     pub const MEMSET_CALLS: u64 = calls(Calls::of(&[Call::Memset]));
 }
 
-/// Most bytes of an encoded message.
+/// Maximum size of an encoded message.
 pub const MAX_SIZE: usize = 4 + 64 + MAX_TEXT;
 const MAX_TEXT: usize = 3500;
 
 impl Message {
-    /// A message of this kind with these words, the rest 0.
+    /// Creates a message; missing words are 0.
     pub fn new(kind: u32, words: &[u64], text: impl Into<String>) -> Self {
         let mut all = [0; 8];
         for (to, from) in all.iter_mut().zip(words) {
@@ -101,7 +102,7 @@ impl Message {
         Message { kind, words: all, text: text.into() }
     }
 
-    /// The packet; a text that is too long is cut at a character.
+    /// Encodes the message; cuts an overlong text at a character boundary.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = self.kind.to_le_bytes().to_vec();
         for word in self.words {
@@ -112,7 +113,7 @@ impl Message {
         out
     }
 
-    /// The message in a packet; `None` when it is too short.
+    /// Decodes a packet; returns `None` if it is too short.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let kind = u32::from_le_bytes(bytes.get(..4)?.try_into().ok()?);
         let mut words = [0; 8];
@@ -132,7 +133,7 @@ mod tests {
         #[test]
         fn any_packet_is_a_message_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let Some(message) = Message::decode(&bytes) else { return Ok(()) };
-            // Bytes that are no text are replaced: each by three bytes at most.
+            // Each invalid byte is replaced by at most three bytes.
             prop_assert!(message.text.len() <= bytes.len() * 3);
             prop_assert_eq!(Message::decode(&message.encode()), Some(message));
         }

@@ -1,15 +1,15 @@
 //! The records that travel through the rings, and in recordings.
 //!
-//! Each begins with a [`Header`]; its `size` covers header, body and tail, a multiple of 8.
-//! Little endian. Unknown kinds are skipped by size. Those of launches and of what a GPU did come
-//! from the table of GPU events ([`xputrace_events::table`]).
+//! A record starts with a [`Header`], whose `size` covers header, body and tail and is a multiple
+//! of 8. Values are little endian. Readers skip unknown kinds by their size. The kinds for launches
+//! and GPU activities come from the table of GPU events ([`xputrace_events::table`]).
 
 pub use xputrace_events::table::UNKNOWN;
 use xputrace_events::{Activity, table};
 pub use xputrace_events::{ActivityRecord, Kernel, Launch, Memset};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// First 8 bytes of each record.
+/// The first 8 bytes of each record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Header {
@@ -17,13 +17,13 @@ pub struct Header {
     pub kind: u16,
     /// Unused, 0.
     pub flags: u16,
-    /// Bytes of the whole record.
+    /// Size of the whole record.
     pub size: u32,
 }
 
 /// Record kinds.
 pub mod kind {
-    /// Fills the end of a ring; no body.
+    /// Fills the end of a ring; has no body.
     pub const PAD: u16 = 0;
     pub const LAUNCH: u16 = super::table::LAUNCH_RECORD;
     pub const KERNEL: u16 = super::Activity::Kernel.record_kind();
@@ -35,8 +35,8 @@ pub mod kind {
     pub const MAPPING: u16 = 8;
 }
 
-/// Text behind an id; always written before the first record that uses the id, possibly by
-/// another thread. Followed by `len` bytes of text, padded to 8.
+/// Text of a name id. It precedes every record that uses the id, possibly in another thread's ring.
+/// Followed by `len` bytes of text, padded to 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Name {
@@ -44,9 +44,9 @@ pub struct Name {
     pub len: u32,
 }
 
-/// Frames behind a stack id, innermost first; followed by `len` return addresses of 8 bytes, the
-/// last of them [`NO_CALLERS`] where the walk met an address that is no code.
-/// As [`Name`] it comes before its first use.
+/// Frames of a stack id, innermost first. Followed by `len` return addresses of 8 bytes; the last
+/// one is [`NO_CALLERS`] if the walk met an address outside any code. Like [`Name`], it precedes
+/// its first use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Stack {
@@ -54,22 +54,22 @@ pub struct Stack {
     pub len: u32,
 }
 
-/// The two clocks, read together: CLOCK_MONOTONIC before and after, CLOCK_REALTIME between.
-/// Written before the records of each completed activity buffer, into the same ring: it tells
-/// where the one begins and the one before has ended, and how full it was.
+/// Both clocks, read together: CLOCK_MONOTONIC before and after, CLOCK_REALTIME in between.
+/// Precedes the records of each completed activity buffer in the same ring: marks where the buffer
+/// starts and the previous one ends, and how full it was.
 #[derive(Default, Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Clock {
     pub monotonic_before: u64,
     pub realtime: u64,
     pub monotonic_after: u64,
-    /// Bytes of the buffer that hold records.
+    /// Bytes of the buffer in use.
     pub filled: u32,
-    /// Bytes of the whole buffer; 0 where no buffer follows.
+    /// Size of the buffer; 0 if no buffer follows.
     pub room: u32,
 }
 
-/// A [`Clock`] of an earlier recording, which does not tell of the buffer.
+/// A [`Clock`] in older recordings, without the buffer's sizes.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct ClockPair {
@@ -79,7 +79,7 @@ struct ClockPair {
 }
 
 impl Clock {
-    /// The record in a body, also in that of an earlier recording: `room` is 0 there.
+    /// Reads a clock record of any version; `room` is 0 in older recordings.
     pub fn read(body: &[u8]) -> Option<Clock> {
         let whole = Clock::read_from_prefix(body).map(|it| it.0);
         whole.ok().or_else(|| {
@@ -89,17 +89,17 @@ impl Clock {
     }
 }
 
-/// A flush of CUPTI's buffers has returned: everything that ended before `began`
-/// (CLOCK_MONOTONIC), and that no older unfinished activity withholds, has been written.
+/// A flush of CUPTI's buffers has returned. Everything that ended before `began` (CLOCK_MONOTONIC)
+/// has been written, unless an older unfinished activity holds it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Flush {
     pub began: u64,
-    /// 1 for the last one, at exit or when disarming.
+    /// 1 for the final flush, at exit or when disarming.
     pub last: u64,
 }
 
-/// The name of a thread, or of the process when `tid` is the process id.
+/// The name of a thread, or of the process if `tid` is the process id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Thread {
@@ -109,7 +109,7 @@ pub struct Thread {
     pub comm: [u8; 16],
 }
 
-/// An executable mapping of the target; followed by the path, padded to 8.
+/// An executable mapping of the target. Followed by the path, padded to 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Mapping {
@@ -141,50 +141,50 @@ pub enum Record<'a> {
         mapping: Mapping,
         path: &'a [u8],
     },
-    /// A kind of a later version.
+    /// A kind that this version does not know.
     Unknown(u16),
 }
 
-/// Bytes that are no record; the rest of the buffer cannot be read.
+/// Bytes that do not form a record; the rest of the buffer is unreadable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// Bytes that were left.
+    /// Bytes left unread.
     pub remaining: usize,
 }
 
-/// In place of a stack's last frame: the function before it keeps no frame pointer, and its callers
-/// were not found.
+/// Replaces a stack's last frame: the frame before it keeps no frame pointer, so its callers are
+/// unknown.
 pub const NO_CALLERS: u64 = 0;
-/// Most frames of a stack.
+/// Maximum number of frames in a stack.
 pub const MAX_FRAMES: usize = 128;
-/// Most bytes of a name; longer ones are cut by the collector.
+/// Maximum length of a name; the collector cuts longer ones.
 pub const MAX_NAME: usize = 4096;
 
-/// Cuts `bytes` into records without looking into them: the one place that knows how records
-/// are framed. Accepts any bytes: ends at the first that frame none, which [`Framed::rest`] gives.
+/// Splits `bytes` into records without decoding them; nothing else knows the framing. Accepts any
+/// bytes: stops at the first malformed record, which [`Framed::rest`] returns.
 pub fn framed(bytes: &[u8]) -> Framed<'_> {
     Framed { rest: bytes, offset: 0 }
 }
 
-/// Iterator of [`framed`].
+/// Iterator returned by [`framed`].
 #[derive(Clone, Debug)]
 pub struct Framed<'a> {
     rest: &'a [u8],
     offset: usize,
 }
 
-/// A record in its frame, pads included.
+/// A framed record; pads are included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
     pub header: Header,
-    /// Where the record begins in the bytes that are read.
+    /// Offset of the record in the input.
     pub offset: usize,
     /// Header, body and tail.
     pub whole: &'a [u8],
 }
 
 impl<'a> Framed<'a> {
-    /// What has not been read: at the end, the bytes that are no record.
+    /// Returns the unread bytes; after the last item, the malformed ones.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -209,31 +209,31 @@ impl<'a> Iterator for Framed<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Body and tail.
+    /// Returns body and tail.
     #[inline]
     pub fn body(&self) -> &'a [u8] {
         &self.whole[size_of::<Header>()..]
     }
 
-    /// The body alone; `None` where the record is too short for it.
+    /// Returns the body, or `None` if the record is too short for it.
     #[inline]
     pub fn read<T: FromBytes>(&self) -> Option<T> {
         T::read_from_prefix(self.body()).ok().map(|(it, _)| it)
     }
 
-    /// The record; `None` where it is not what its kind says.
+    /// Decodes the record; returns `None` if its contents do not match its kind.
     #[inline]
     pub fn decode(&self) -> Option<Record<'a>> {
         decode(self.header.kind, self.body())
     }
 }
 
-/// Decodes the records in `bytes`, without pads. Accepts any bytes: ends after the first `Err`.
+/// Decodes the records in `bytes`, skipping pads. Accepts any bytes: ends after the first `Err`.
 pub fn records(bytes: &[u8]) -> Records<'_> {
     Records { framed: framed(bytes) }
 }
 
-/// Iterator of [`records`].
+/// Iterator returned by [`records`].
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     framed: Framed<'a>,
@@ -290,12 +290,12 @@ fn decode(kind: u16, body: &[u8]) -> Option<Record<'_>> {
     })
 }
 
-/// Bytes that a record with `body` and a tail of `tail` bytes takes in a ring.
+/// Returns the size of a record with `body` and a tail of `tail` bytes.
 pub const fn size_of_record<T>(tail: usize) -> usize {
     (size_of::<Header>() + size_of::<T>() + tail).next_multiple_of(8)
 }
 
-/// Writes a record into exactly [`size_of_record`] bytes.
+/// Encodes a record into exactly [`size_of_record`] bytes.
 pub fn encode<T: IntoBytes + Immutable>(kind: u16, body: &T, tail: &[u8], out: &mut [u8]) {
     let header = Header { kind, flags: 0, size: out.len() as u32 };
     let (head, rest) = out.split_at_mut(size_of::<Header>());
@@ -307,7 +307,7 @@ pub fn encode<T: IntoBytes + Immutable>(kind: u16, body: &T, tail: &[u8], out: &
     padding.fill(0);
 }
 
-/// The same, appended to a vector: for recordings and tests.
+/// Appends an encoded record to a vector: for recordings and tests.
 pub fn push<T: IntoBytes + Immutable>(out: &mut Vec<u8>, kind: u16, body: &T, tail: &[u8]) {
     let at = out.len();
     out.resize(at + size_of_record::<T>(tail.len()), 0);
@@ -369,7 +369,7 @@ mod tests {
         }
     }
 
-    /// Records of every kind, as the collector writes them.
+    /// Returns one record of each kind, as the collector writes them.
     fn every_kind() -> Vec<u8> {
         let mut bytes = Vec::new();
         push(&mut bytes, kind::NAME, &Name { id: 3, len: 5 }, b"_Z3fv");
@@ -405,7 +405,7 @@ mod tests {
                 for frame in frames.by_ref() {
                     prop_assert_eq!(frame.offset, read.len());
                     read.extend(frame.whole);
-                    // What a record holds is a part of its bytes: no length in it is believed.
+                    // Decoded slices stay within the record, whatever its length fields say.
                     let held = match frame.decode() {
                         Some(Record::Name { text, .. }) => text.len(),
                         Some(Record::Stack { frames, .. }) => frames.len() * 8,

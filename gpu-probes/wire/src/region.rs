@@ -1,12 +1,12 @@
-//! The memory that one target process and the tracer share: a sealed memfd.
+//! The memory shared by one target process and the tracer: a sealed memfd.
 //!
 //! ```text
 //! 0        Control (one page)
 //! 4096     ring 0: RingHeader (one page), then `ring_bytes` of data
 //! …        ring 1, …
 //! ```
-//! Rings are claimed by the target's threads as they first write. Both sides take sizes from
-//! the message that came with the descriptor, never from this memory.
+//! A thread of the target claims a ring on its first write. Both sides take sizes from the message
+//! that came with the descriptor, never from this memory.
 
 use crate::ring::RingHeader;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -19,11 +19,11 @@ pub const PAGE: usize = 4096;
 #[repr(C, align(64))]
 #[derive(Default, Debug)]
 pub struct Control {
-    /// Set by the tracer: 1 while records are wanted.
+    /// 1 while the tracer wants records.
     pub armed: AtomicU32,
-    /// Rings claimed so far; may exceed the number of rings.
+    /// Rings claimed so far; can exceed the number of rings.
     pub rings_claimed: AtomicU32,
-    /// The collector's running totals, as CUPTI delivered them.
+    /// Running totals of what CUPTI delivered.
     pub totals: Totals,
     /// What the collector lost, indexed by [`Lost`].
     pub lost: [AtomicU64; Lost::COUNT],
@@ -33,41 +33,41 @@ pub struct Control {
 #[repr(C)]
 #[derive(Default, Debug)]
 pub struct Totals {
-    /// By [`Activity::index`].
+    /// Indexed by [`Activity::index`].
     pub activities: [ActivityTotals; Activity::COUNT],
-    /// By [`Call::index`].
+    /// Indexed by [`Call::index`].
     pub calls: [CallTotals; Call::COUNT],
-    /// Nanoseconds that the collector's callbacks took, as far as they are measured.
+    /// Nanoseconds spent in the collector's callbacks, where measured.
     pub callback_nanos: AtomicU64,
     pub flushes: AtomicU64,
 }
 
 impl Totals {
-    /// The records of this kind.
+    /// Returns the totals of this kind.
     pub fn activity(&self, kind: Activity) -> &ActivityTotals {
         &self.activities[kind.index()]
     }
 
-    /// The calls of this kind.
+    /// Returns the totals of this kind.
     pub fn call(&self, kind: Call) -> &CallTotals {
         &self.calls[kind.index()]
     }
 }
 
-/// Records of one kind, as the GPU's library delivered them.
+/// Totals of one kind of activity record, as CUPTI delivered them.
 #[repr(C)]
 #[derive(Default, Debug)]
 pub struct ActivityTotals {
     pub records: AtomicU64,
-    /// From start to end, of all together.
+    /// Sum of all durations.
     pub nanos: AtomicU64,
 }
 
-/// Outermost calls of one kind that returned.
+/// Totals of one kind of outermost call that returned.
 #[repr(C)]
 #[derive(Default, Debug)]
 pub struct CallTotals {
-    /// Captured ones included.
+    /// Includes captured calls.
     pub made: AtomicU64,
     pub failed: AtomicU64,
     pub captured: AtomicU64,
@@ -84,9 +84,9 @@ pub enum Lost {
     NoTimestamps,
     StackTableFull,
     NameTableFull,
-    /// Callbacks or records that were not as expected.
+    /// Callbacks or records that did not have the expected form.
     Unexpected,
-    /// Panics caught at the border to C.
+    /// Panics caught at the C boundary.
     Panics,
 }
 
@@ -94,21 +94,21 @@ impl Lost {
     pub const COUNT: usize = 9;
 }
 
-/// Sizes of a region.
+/// Sizes that define a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub rings: u32,
-    /// Bytes of data in each ring: a power of two, at least a page.
+    /// Bytes of data in each ring: a power of two, at least one page.
     pub ring_bytes: u32,
 }
 
 impl Shape {
-    /// Bytes of the whole region.
+    /// Returns the size of the whole region.
     pub const fn size(self) -> usize {
         PAGE + self.rings as usize * self.ring_stride()
     }
 
-    /// Offset of ring `index`'s header.
+    /// Returns the offset of ring `index`'s header.
     pub const fn ring_offset(self, index: u32) -> usize {
         PAGE + index as usize * self.ring_stride()
     }
@@ -117,7 +117,7 @@ impl Shape {
         PAGE + self.ring_bytes as usize
     }
 
-    /// Whether both sides can work with it.
+    /// Whether both sides can work with these sizes.
     pub const fn is_sound(self) -> bool {
         self.rings > 0
             && self.rings <= 4096

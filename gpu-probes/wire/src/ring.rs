@@ -1,28 +1,28 @@
-//! A ring of bytes with one writer and one reader in different processes.
+//! A byte ring with one writer and one reader in different processes.
 //!
-//! Positions grow for ever and are reduced modulo the capacity. A record never wraps: where it
-//! would, the writer fills the end with a pad record. Neither side trusts the other's position
-//! further than its own bounds, so that a broken peer loses data and nothing else.
+//! Positions only grow and are taken modulo the capacity. Records never wrap: the writer fills the
+//! end with a pad record instead. Neither side trusts the other's position beyond its own bounds,
+//! so a broken peer only loses data.
 #![allow(unsafe_code, reason = "a ring is raw memory that two processes share")]
 
 use crate::record::{Header, kind};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use zerocopy::IntoBytes;
 
-/// In front of a ring's data, in shared memory; writer's and reader's words on lines of their own.
+/// Precedes a ring's data in shared memory; writer and reader have separate cache lines.
 #[repr(C, align(64))]
 #[derive(Default, Debug)]
 pub struct RingHeader {
-    /// Bytes ever written.
+    /// Total bytes written.
     pub written: AtomicU64,
-    /// Thread that owns the ring, 0 when none does.
+    /// Thread that owns the ring, 0 if none.
     pub owner: AtomicU32,
     _pad: [u32; 13],
-    /// Bytes ever read.
+    /// Total bytes read.
     pub read: Line,
 }
 
-/// A word alone on its cache line.
+/// A word with a cache line of its own.
 #[repr(C, align(64))]
 #[derive(Default, Debug)]
 pub struct Line(pub AtomicU64);
@@ -33,7 +33,7 @@ pub struct Writer {
     header: *const RingHeader,
     data: *mut u8,
     capacity: u64,
-    /// The reader's position as last looked at.
+    /// Cached copy of the reader's position.
     read: u64,
 }
 
@@ -42,8 +42,8 @@ unsafe impl Send for Writer {}
 
 impl Writer {
     /// # Safety
-    /// `header` and `capacity` bytes at `data` are mapped writable and stay so as long as the
-    /// writer lives; `capacity` is a power of two; no other writer is used at the same time.
+    /// `header` and `capacity` bytes at `data` stay mapped and writable while the writer lives;
+    /// `capacity` is a power of two; there is no other writer.
     pub unsafe fn new(header: *const RingHeader, data: *mut u8, capacity: u32) -> Self {
         // SAFETY: the caller's promise.
         let read = unsafe { (*header).read.0.load(Ordering::Acquire) };
@@ -55,8 +55,8 @@ impl Writer {
         unsafe { &*self.header }
     }
 
-    /// Writes a record of `size` bytes (a multiple of 8) that `fill` encodes; false, and nothing
-    /// written, when there is no room. Never blocks, never allocates.
+    /// Writes a record of `size` bytes (a multiple of 8), which `fill` encodes. Returns false and
+    /// writes nothing if there is no room. Never blocks, never allocates.
     #[inline]
     pub fn write(&mut self, size: usize, fill: impl FnOnce(&mut [u8])) -> bool {
         let written = self.header().written.load(Ordering::Relaxed);
@@ -110,7 +110,7 @@ unsafe impl Send for Reader {}
 
 impl Reader {
     /// # Safety
-    /// As [`Writer::new`], for reading the data and writing the header.
+    /// As for [`Writer::new`], but with the data readable and the header writable.
     pub unsafe fn new(header: *const RingHeader, data: *const u8, capacity: u32) -> Self {
         Reader { header, data, capacity: u64::from(capacity), read: 0 }
     }
@@ -120,13 +120,14 @@ impl Reader {
         unsafe { &*self.header }
     }
 
-    /// Bytes ever written, as of now: pass it to [`Reader::take`] to read up to this moment.
+    /// Returns the total bytes written so far. Pass it to [`Reader::take`] to read up to this
+    /// point.
     pub fn mark(&self) -> u64 {
         self.header().written.load(Ordering::Acquire)
     }
 
-    /// Moves the bytes written up to `mark` to the end of `out`, and gives their room back to
-    /// the writer. A mark that cannot be (the writer is broken) skips to it: returns false.
+    /// Appends the bytes written up to `mark` to `out` and frees their room. If `mark` is
+    /// impossible (a broken writer), skips to it and returns false.
     pub fn take(&mut self, mark: u64, out: &mut Vec<u8>) -> bool {
         let available = mark.wrapping_sub(self.read);
         let sound = available <= self.capacity;

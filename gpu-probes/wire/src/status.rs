@@ -1,6 +1,7 @@
-//! Ids of a process or thread in its own pid namespace, from `/proc/…/status` (proc_pid_status(5)).
+//! Reads a process's or thread's id in its own pid namespace from `/proc/…/status`
+//! (proc_pid_status(5)).
 
-/// The id in the innermost namespace: the last number of `NSpid`.
+/// Returns the id in the innermost namespace: the last number of `NSpid`.
 pub fn innermost_id(status: &str) -> Option<u32> {
     let ids = status.lines().find_map(|it| it.strip_prefix("NSpid:"))?;
     ids.split_whitespace().last()?.parse().ok()

@@ -1,4 +1,4 @@
-//! What was lost, and what a reader can do about it.
+//! Losses, and what to do about them.
 
 use crate::cells::wrapped;
 use crate::{Context, human};
@@ -8,7 +8,7 @@ use xputrace_model::loss::{Account, Arrived, Balance, Loss, Losses};
 use xputrace_model::plan::{Activity, Call, Calls};
 use xputrace_model::schema::Unit;
 
-/// What a kind of loss means, then what to do about it; sentences without a final dot.
+/// Returns what a loss means, then what to do about it, as sentences without a final dot.
 pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
     match loss {
         Loss::LaunchRingFull => (
@@ -117,7 +117,7 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
     }
 }
 
-/// One line when all is well, else a line for each loss and what it means.
+/// Writes one line if nothing was lost, else one line per loss with its meaning.
 pub(crate) fn write_end(
     out: &mut dyn Write,
     losses: &Losses,
@@ -148,8 +148,8 @@ pub(crate) fn place(site: Site, sources: &Sources) -> String {
     format!("{file}:{}", site.line)
 }
 
-/// A line for the launches of kernels and graphs together, and one for each other kind of calls,
-/// where they or what they submit were asked for.
+/// Returns a line for launches of kernels and graphs together, and one for each other kind of call
+/// if the calls or their activities were recorded.
 fn balances(account: &Account, losses: &Losses) -> Vec<String> {
     let launches = account.calls.and(Calls::LAUNCHES);
     let noun = if launches == Calls::of(&[Call::Graph]) { "graph launches" } else { "launches" };
@@ -166,7 +166,7 @@ fn balances(account: &Account, losses: &Losses) -> Vec<String> {
     lines
 }
 
-/// Whether nothing is lost, and what was asked for together with its records adds up.
+/// Whether nothing was lost and every recorded kind balances against its calls.
 fn is_balanced(account: &Account) -> bool {
     let adds_up = |call: Call| {
         let told = call.activity().unwrap_or(Activity::Kernel);
@@ -176,8 +176,8 @@ fn is_balanced(account: &Account) -> bool {
     Call::ALL.iter().all(|it| account.call(*it).lost == 0 && adds_up(*it))
 }
 
-/// `launches 200 = joined 198 + failed 2`; `None` where neither these calls nor their activity
-/// were asked for.
+/// Formats `launches 200 = joined 198 + failed 2`; returns `None` if neither these calls nor their
+/// activities were recorded.
 fn balance(noun: &str, calls: Calls, activity: Activity, account: &Account) -> Option<String> {
     let records = account.activities.contains(activity);
     if calls.is_empty() {
@@ -191,7 +191,7 @@ fn balance(noun: &str, calls: Calls, activity: Activity, account: &Account) -> O
         return Some(format!("{noun} {made}{failed} ({}s not asked for)", activity.name()));
     }
     if !account.calls.contains_all(activity.causes()) {
-        // Some of what could have caused them is not recorded, so they were not joined.
+        // The calls that could have caused them were not all recorded, so nothing was joined.
         let n = account.activity(activity).records;
         return Some(format!("{noun} {made}, {}s {n} (not joined)", activity.name()));
     }
@@ -210,7 +210,7 @@ fn balance(noun: &str, calls: Calls, activity: Activity, account: &Account) -> O
     Some(line)
 }
 
-/// Where the records that arrived are not those that the collector counted.
+/// Returns a line for each kind whose received records differ from the collector's count.
 fn disagreements(account: &Account) -> impl Iterator<Item = String> {
     let time = |nanos: u64| human(i64::try_from(nanos).unwrap_or(i64::MAX), Unit::Nanos);
     account.activities.iter().filter(|it| !account.activity(*it).agrees()).map(move |kind| {
@@ -219,7 +219,7 @@ fn disagreements(account: &Account) -> impl Iterator<Item = String> {
     })
 }
 
-/// What to do, under the loss it belongs to.
+/// Writes what to do below its loss.
 fn write_advice(out: &mut dyn Write, advice: &str, context: &Context<'_>) -> io::Result<()> {
     let indent = 4.min(context.width / 2);
     let text = wrapped(&format!("help: {advice}"), context.width - indent, 2);

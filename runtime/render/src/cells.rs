@@ -1,12 +1,12 @@
-//! Fitting text into columns, and reading single cells of maps.
+//! Fitting text into columns, and reading single cells of a map.
 
 use std::collections::BTreeMap;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 use xputrace_model::bucket;
 use xputrace_model::table::TableKind;
 
-/// `text` in at most `width` columns, its middle replaced by `…` where it is longer. Control
-/// characters, which would break a line, print as `?`.
+/// Shortens `text` to `width` columns, replacing its middle with `…`. Prints control characters,
+/// which would break the line, as `?`.
 pub fn shorten(text: &str, width: usize) -> String {
     let text = printable(text);
     if columns(&text) <= width {
@@ -21,7 +21,8 @@ pub fn shorten(text: &str, width: usize) -> String {
     format!("{head}…{tail}")
 }
 
-/// Texts in at most `width` columns each; those that differ stay different, but in very narrow columns.
+/// Shortens each text to `width` columns; different texts stay different except in very narrow
+/// columns.
 pub fn shorten_all(texts: &[String], width: usize) -> Vec<String> {
     let mut short: Vec<String> = texts.iter().map(|it| shorten(it, width)).collect();
     for group in alike(&short) {
@@ -35,15 +36,15 @@ pub fn shorten_all(texts: &[String], width: usize) -> Vec<String> {
     short
 }
 
-/// Places of equal items, where there are several.
+/// Returns the positions of equal items, for each item that occurs more than once.
 pub(crate) fn alike<T: Ord>(items: &[T]) -> Vec<Vec<usize>> {
     let mut places: BTreeMap<&T, Vec<usize>> = BTreeMap::new();
     items.iter().enumerate().for_each(|(at, it)| places.entry(it).or_default().push(at));
     places.into_values().filter(|it| it.len() > 1).collect()
 }
 
-/// Texts that would read the same without their middles, each in its width: with its beginning, and the place
-/// where it differs from the one that is most like it; by number where that does not do.
+/// Shortens texts that would read the same without their middles: keeps the start and the place
+/// where each differs from its closest neighbour. Numbers them if that is not enough.
 pub(crate) fn told_apart(texts: &[&str], widths: &[usize]) -> Vec<String> {
     let texts: Vec<String> = texts.iter().map(|it| printable(it)).collect();
     let mut order: Vec<usize> = (0..texts.len()).collect();
@@ -68,9 +69,9 @@ pub(crate) fn told_apart(texts: &[&str], widths: &[usize]) -> Vec<String> {
     apart
 }
 
-/// The beginning of a text, and what is around its character number `place`.
+/// Returns the start of a text and what surrounds character `place`.
 fn around(text: &str, place: usize, width: usize) -> String {
-    /// Characters that are shown before the place.
+    /// Characters shown before `place`.
     const BEFORE: usize = 4;
     let head = take_columns(text.chars(), width / 3);
     let skipped = place.saturating_sub(BEFORE).max(head.chars().count());
@@ -84,22 +85,22 @@ fn around(text: &str, place: usize, width: usize) -> String {
     shorten(&format!("{head}…{part}…"), width)
 }
 
-/// The same text on one line.
+/// Makes a text printable on one line.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|it| if it.is_control() { '?' } else { it }).collect()
 }
 
-/// Columns that a terminal gives the text.
+/// Returns the terminal columns that a text takes.
 pub(crate) fn columns(text: &str) -> usize {
     text.width()
 }
 
-/// `text` followed by spaces up to `width` columns.
+/// Pads `text` with spaces to `width` columns.
 pub(crate) fn padded(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(width.saturating_sub(columns(text))))
 }
 
-/// `text` broken at spaces into lines of at most `width` columns, all but the first indented.
+/// Wraps `text` at spaces into lines of at most `width` columns, indenting all but the first.
 pub(crate) fn wrapped(text: &str, width: usize, indent: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {
@@ -126,14 +127,14 @@ fn take_columns(chars: impl Iterator<Item = char>, width: usize) -> String {
         .collect()
 }
 
-/// The values a bucket stands for, both inclusive; `None` where it is open.
+/// The range of a bucket, inclusive; `None` where it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
     pub min: Option<i64>,
     pub max: Option<i64>,
 }
 
-/// Bounds of bucket `index` of a bucketed map.
+/// Returns the bounds of bucket `index`.
 pub(crate) fn bounds(kind: TableKind, index: i64) -> Bounds {
     match kind {
         TableKind::Lhist { min, max, step } => linear_bounds(min, max, step.max(1), index),
@@ -141,10 +142,10 @@ pub(crate) fn bounds(kind: TableKind, index: i64) -> Bounds {
     }
 }
 
-/// Sub-bucket bits of a map's logarithmic histogram.
+/// Returns the sub-bucket bits of a logarithmic histogram.
 pub(crate) fn bits(kind: TableKind) -> u32 {
     match kind {
-        // Keys hold five at most; more would only come from damaged data.
+        // Valid maps have five at most; more means damaged data.
         TableKind::Hist { bits } => bits.min(16),
         TableKind::Quantiles => bucket::QUANTILE_BITS,
         _ => bucket::HIST_BITS,
@@ -170,8 +171,8 @@ fn log_bounds(bits: u32, index: i64) -> Bounds {
     Bounds { min: Some(min), max: Some(max) }
 }
 
-/// The rows of a histogram: from the first used bucket to the last, unused ones between them
-/// with 0. A damaged map with buckets far apart shows only those in use.
+/// Returns the rows of a histogram from the first used bucket to the last, filling gaps with 0. A
+/// damaged map with distant buckets shows only the used ones.
 pub(crate) fn filled(buckets: &BTreeMap<i64, u64>) -> Vec<(i64, u64)> {
     const MOST: i64 = 4096;
     let used: Vec<i64> = buckets.iter().filter(|(_, n)| **n > 0).map(|(index, _)| *index).collect();
@@ -182,8 +183,8 @@ pub(crate) fn filled(buckets: &BTreeMap<i64, u64>) -> Vec<(i64, u64)> {
     (*first..=*last).map(|it| (it, buckets.get(&it).copied().unwrap_or(0))).collect()
 }
 
-/// What `quantiles` prints. Each is the upper bound of the bucket it falls into: at least that
-/// share of the values is not larger, and it is at most 1/32 too high.
+/// The values that `quantiles` prints. Each is the upper bound of its bucket: at least that share
+/// of the values is not larger, and it is at most 1/32 too high.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quantiles {
     pub count: u64,
@@ -193,7 +194,7 @@ pub(crate) struct Quantiles {
     pub max: i64,
 }
 
-/// Quantiles of a map made by `quantiles(x)`; `None` where nothing was counted.
+/// Returns the quantiles of a `quantiles(x)` map, or `None` if it is empty.
 pub(crate) fn quantiles(buckets: &BTreeMap<i64, u64>) -> Option<Quantiles> {
     let count = buckets.values().fold(0u64, |sum, n| sum.saturating_add(*n));
     let upper = |index: i64| bounds(TableKind::Quantiles, index).max.unwrap_or(i64::MAX);

@@ -1,10 +1,10 @@
-//! Script mistakes as the reader wants them: the line, a caret, the reason, what to write instead.
+//! Script errors as the user sees them: the line, a caret, the reason, a suggestion.
 
 use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snippet};
 use std::ops::Range;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, Severity, SourceFile, Sources};
 
-/// All diagnostics, an empty line between them; `color` adds terminal colours.
+/// Formats all diagnostics, separated by empty lines; `color` adds terminal colours.
 pub fn diagnostics(diagnostics: &[Diagnostic], sources: &Sources, color: bool) -> String {
     let renderer = if color { Renderer::styled() } else { Renderer::plain() };
     let reports: Vec<String> = diagnostics.iter().map(|it| renderer.render(&report(it, sources))).collect();
@@ -25,7 +25,7 @@ fn report<'a>(diagnostic: &'a Diagnostic, sources: &'a Sources) -> Vec<Group<'a>
     vec![group.elements(diagnostic.help.iter().map(|it| Level::HELP.message(it.as_str())))]
 }
 
-/// One snippet a file, the primary label's first.
+/// Returns one snippet per file, the primary label's first.
 fn snippets<'a>(diagnostic: &'a Diagnostic, sources: &'a Sources) -> Vec<Snippet<'a, Annotation<'a>>> {
     let mut files: Vec<FileId> = vec![diagnostic.primary.file];
     for label in &diagnostic.secondary {
@@ -54,7 +54,7 @@ fn annotation<'a>(label: &'a Label, kind: AnnotationKind, text: &str) -> Annotat
     kind.span(sound(&label.span, text)).label(label.note.as_deref())
 }
 
-/// The span within the text and at its characters, whatever it was.
+/// Clamps a span to the text and to character boundaries.
 fn sound(span: &Range<usize>, text: &str) -> Range<usize> {
     let floor = |at: usize| (0..=at.min(text.len())).rev().find(|it| text.is_char_boundary(*it)).unwrap_or(0);
     let start = floor(span.start);

@@ -1,4 +1,4 @@
-//! Where each handler will run and why, where maps live, and who pays for it.
+//! Where each handler runs and why, where maps live, and their overhead.
 
 use crate::account::place;
 use crate::cells::{padded, wrapped};
@@ -7,13 +7,13 @@ use xputrace_model::plan::{Calls, Demand, Place, Plan, Probe, ProbeScope};
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{KeyPart, Scalar, Storage, TableDef, TableKind};
 
-/// Columns of the explanation.
+/// Width of the explanation in columns.
 const EXPLAIN_WIDTH: usize = 80;
 
-/// Handlers of one declaration, of a loop or a pattern, that are shown each.
+/// How many handlers of one declaration (a loop or pattern) are listed.
 const MOST_SHOWN: usize = 8;
 
-/// The plan in words, in at most 80 columns.
+/// Describes the plan in at most 80 columns.
 pub fn explain(plan: &Plan) -> String {
     let mut text = String::new();
     handlers(plan, &mut text);
@@ -136,7 +136,7 @@ fn payers(plan: &Plan, text: &mut String) {
     }
 }
 
-/// The first names of probes, and how many more there are; `None` for none.
+/// Lists the first probe names and how many more there are; returns `None` if there are none.
 fn listed<'a>(probes: impl Iterator<Item = &'a Probe>) -> Option<String> {
     const NAMED: usize = 3;
     let names: Vec<&str> = probes.map(|it| it.name.as_str()).collect();
@@ -166,7 +166,7 @@ fn line(text: &mut String, indent: usize, content: &str) {
     writeln!(text, "{}", hanging(content, indent)).expect("writing to a string does not fail");
 }
 
-/// Wraps, keeping the content's own leading spaces.
+/// Wraps text, keeping its leading spaces.
 fn hanging(content: &str, indent: usize) -> String {
     let lead = content.len() - content.trim_start().len();
     let body = wrapped(content.trim_start(), EXPLAIN_WIDTH - lead, indent.saturating_sub(lead));

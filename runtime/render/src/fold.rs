@@ -1,7 +1,7 @@
 //! Tables of stacks → folded lines → flame graphs.
 //!
-//! A folded line is `outermost;…;innermost WEIGHT`, as Brendan Gregg's scripts made common.
-//! Further keys of the map become frames on top: `main;forward;cudaLaunchKernel;matmul 1234`.
+//! A folded line is `outermost;…;innermost WEIGHT`, as in Brendan Gregg's scripts. Further keys of
+//! the map become frames on top: `main;forward;cudaLaunchKernel;matmul 1234`.
 
 use crate::cells::printable;
 use crate::export::{Exporter, FileOutput, Maps};
@@ -13,7 +13,7 @@ use xputrace_model::output::StackNames;
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{Cell, Scalar, Table, TableDef, TableId, Value};
 
-/// Why a map cannot be drawn as stacks.
+/// Why a map cannot be folded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FoldError {
     #[error(
@@ -28,12 +28,12 @@ pub enum FoldError {
     Draw(String),
 }
 
-/// The map's stacks with their weights, a line each, sorted; stacks of the same names are one.
-/// Weights are the map's integers (an average's is its total); those below 1 cannot be drawn
-/// and are left out.
+/// Returns the map's stacks and weights, one per line, sorted; stacks with equal names are merged.
+/// A weight is the map's integer (an average's total); weights below 1 cannot be drawn and are left
+/// out.
 ///
 /// # Errors
-/// The first key is no stack, or values are not numbers.
+/// The first key is not a stack, or the values are not numbers.
 pub fn folded(table: &Table, names: &mut dyn StackNames) -> Result<String, FoldError> {
     let def = &table.def;
     if !def.keys.first().is_some_and(|it| it.kind == Scalar::Stack) {
@@ -62,7 +62,7 @@ fn path(key: &[Part]) -> String {
     if frames.is_empty() { LOST_STACK.into() } else { frames.join(";") }
 }
 
-/// A key part's frames, outermost first.
+/// Returns the frames of a key part, outermost first.
 fn frames(part: &Part) -> Vec<String> {
     match part {
         Part::Stack(stack) => stack.0.iter().rev().map(|it| frame(&it.function)).collect(),
@@ -73,7 +73,7 @@ fn frames(part: &Part) -> Vec<String> {
     }
 }
 
-/// A name that neither ends a frame nor a line.
+/// Replaces characters that would end the frame or the line.
 fn frame(name: &str) -> String {
     match printable(name).replace(';', ":") {
         it if it.is_empty() => "-".into(),
@@ -81,10 +81,10 @@ fn frame(name: &str) -> String {
     }
 }
 
-/// Draws folded lines as an SVG. `unit` says what the weights are, for its labels.
+/// Draws folded lines as an SVG; `unit` labels the weights.
 ///
 /// # Errors
-/// There is nothing to draw, or more than 64 bits can sum up.
+/// There is nothing to draw, or the sum exceeds 64 bits.
 pub fn flamegraph(folded: &str, title: &str, unit: Unit) -> Result<Vec<u8>, FoldError> {
     if folded.trim().is_empty() {
         return Err(FoldError::Empty);
@@ -100,7 +100,7 @@ pub fn flamegraph(folded: &str, title: &str, unit: Unit) -> Result<Vec<u8>, Fold
         Unit::Bytes => "bytes",
     }
     .into();
-    // The same stacks give the same bytes.
+    // Equal stacks give equal bytes.
     options.deterministic = true;
     options.hash = true;
     let mut svg = Vec::new();
@@ -109,17 +109,17 @@ pub fn flamegraph(folded: &str, title: &str, unit: Unit) -> Result<Vec<u8>, Fold
     Ok(svg)
 }
 
-/// A stack and its share of all weight.
+/// A stack and its share of the total weight.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Path {
     /// Frames, outermost first.
     pub frames: Vec<String>,
     pub weight: u64,
-    /// Of the sum of all weights, 0 to 1.
+    /// From 0 to 1.
     pub share: f64,
 }
 
-/// The `n` heaviest stacks of folded lines, heaviest first. Lines without a weight are passed over.
+/// Returns the `n` heaviest stacks of folded lines, heaviest first. Skips lines without a weight.
 pub fn widest_paths(folded: &str, n: usize) -> Vec<Path> {
     let sum = total(folded);
     let mut all: Vec<(&str, u64)> = folded.lines().filter_map(parse).collect();
@@ -137,7 +137,7 @@ fn total(folded: &str) -> u128 {
     folded.lines().filter_map(parse).map(|(_, weight)| u128::from(weight)).sum()
 }
 
-/// A folded line's path and weight.
+/// Splits a folded line into path and weight.
 fn parse(line: &str) -> Option<(&str, u64)> {
     let (path, weight) = line.rsplit_once(' ')?;
     Some((path, weight.parse().ok()?))
@@ -163,12 +163,12 @@ pub const FLAMEGRAPH: FileOutput = FileOutput {
     },
 };
 
-/// A map's stacks in a file, folded or drawn.
+/// Writes a map's stacks to a file, as folded lines or as a flame graph.
 pub struct StackFile {
     pub map: TableId,
-    /// As a flame graph.
+    /// Draw a flame graph.
     pub is_drawn: bool,
-    /// For messages.
+    /// The file's path, for messages.
     pub path: String,
 }
 
@@ -200,7 +200,7 @@ impl Exporter for StackFile {
     }
 }
 
-/// Which map `FILE` or `@name=FILE` means, and the file.
+/// Parses `FILE` or `@name=FILE` into the map and the file.
 fn stack_map(typed: &str, maps: &[Arc<TableDef>]) -> Result<(TableId, String), String> {
     let is_stack = |it: &TableDef| it.keys.first().is_some_and(|it| it.kind == Scalar::Stack);
     let stacks: Vec<(TableId, &str)> =

@@ -1,4 +1,4 @@
-//! Numbers as people read them: three digits and a unit.
+//! Numbers for people: three digits and a unit.
 
 use xputrace_model::schema::Unit;
 
@@ -16,9 +16,9 @@ const BYTES: &[Step] = &[
     (1 << 60, "EiB"),
 ];
 
-/// `value` with its unit in three digits: `3.10 ms`, `64.0 KiB`; below the first step exact
-/// (`412 ns`, `17 B`), and an exact number where there is no unit. Whole numbers above 1000
-/// are exact too (`1023 KiB`, `86400 s`).
+/// Formats `value` with its unit in three digits: `3.10 ms`, `64.0 KiB`. Values below the first
+/// step (`412 ns`, `17 B`), whole numbers above 1000 (`1023 KiB`, `86400 s`) and values without a
+/// unit are exact.
 pub fn human(value: i64, unit: Unit) -> String {
     match scale(unit) {
         Some(steps) => rounded(value, steps),
@@ -26,8 +26,8 @@ pub fn human(value: i64, unit: Unit) -> String {
     }
 }
 
-/// `value` with its unit and all of its digits: `1.5 ms`, `1.234567 ms`, `64 KiB`, `1000 B`.
-/// For bounds that must not be rounded.
+/// Formats `value` with its unit and all digits (`1.5 ms`, `1.234567 ms`, `64 KiB`, `1000 B`), for
+/// bounds that must not be rounded.
 pub(crate) fn exact(value: i64, unit: Unit) -> String {
     match unit {
         Unit::None | Unit::Clock | Unit::Mixed => value.to_string(),
@@ -36,7 +36,8 @@ pub(crate) fn exact(value: i64, unit: Unit) -> String {
     }
 }
 
-/// A power of two as bpftrace names histogram bounds: `512`, `1K`, `2M`; exact otherwise.
+/// Formats a power of two like bpftrace's histogram bounds (`512`, `1K`, `2M`); other values are
+/// exact.
 pub(crate) fn binary(value: i64) -> String {
     const NAMES: [&str; 7] = ["", "K", "M", "G", "T", "P", "E"];
     let mut value = value;
@@ -60,7 +61,7 @@ fn rounded(value: i64, steps: &[Step]) -> String {
     let sign = if value < 0 { "-" } else { "" };
     let magnitude = value.unsigned_abs();
     let mut at = steps.iter().rposition(|(size, _)| magnitude >= *size).unwrap_or(0);
-    // Rounding up may reach the next step: 999 999 ns is `1.00 ms`, not `1000 us`.
+    // Rounding up can reach the next step: 999 999 ns is `1.00 ms`, not `1000 us`.
     if let Some((next, _)) = steps.get(at + 1)
         && at > 0
         && round_div(magnitude, steps[at].0).saturating_mul(steps[at].0) >= *next
@@ -74,7 +75,7 @@ fn rounded(value: i64, steps: &[Step]) -> String {
     format!("{sign}{} {name}", three_digits(magnitude, size))
 }
 
-/// `magnitude / size` rounded half up, with as many decimals as make three digits.
+/// Formats `magnitude / size`, rounded half up, with enough decimals for three digits.
 fn three_digits(magnitude: u64, size: u64) -> String {
     for decimals in [2u32, 1] {
         let factor = 10u64.pow(decimals);

@@ -4,11 +4,14 @@
 //! |---|---|
 //! | `attached_probes` | `{"probes":2}` |
 //! | `print` | the text |
-//! | `note` | what the tracer has to say of the results, such as that they come from the software GPU |
+//! | `note` | a note about the results, such as that they come from the software GPU |
 //! | `map` | `{"@x":{"KEY":3}}`; a map without a key is the value itself: `{"@n":3}` |
-//! | `hist` | `{"@us":{"KEY":[{"min":0,"max":1,"count":4}]}}`, bounds inclusive; the open ends of a histogram have no `min` or no `max` |
-//! | `stats` | `{"@s":{"KEY":{"count":1,"average":5,"total":5,"min":5,"max":5}}}`; for `avg()`, as in bpftrace, the average alone |
-//! | `quantiles` | `{"@q":{"KEY":{"count":9,"p50":1,"p90":2,"p99":3,"max":3}}}`, each at most 1/32 too high |
+//! | `hist` | `{"@us":{"KEY":[{"min":0,"max":1,"count":4}]}}`, bounds inclusive; open ends have no
+//! `min` or no `max` |
+//! | `stats` | `{"@s":{"KEY":{"count":1,"average":5,"total":5,"min":5,"max":5}}}`; for `avg()` only
+//! the average, as in bpftrace |
+//! | `quantiles` | `{"@q":{"KEY":{"count":9,"p50":1,"p90":2,"p99":3,"max":3}}}`, each at most 1/32
+//! too high |
 //! | `losses` | a number for every loss by name; by line under `"lines"`; the account of launches under `"account"` (null without a GPU), in which `kernels_only` and `launches_only` say that the others were not asked for; each other activity that was asked for, such as `memset`, has an object of its own in it |
 //!
 //! A total that 64 bits do not hold is a string of its digits. Times are integers in nanoseconds, sizes in bytes, names whole. Several keys are joined with
@@ -30,7 +33,7 @@ use xputrace_model::table::{Cell, TableKind, Value, average};
 /// `-f json`.
 pub const FORMAT: Format = Format { name: "json", is_for_programs: true, open: || Box::new(JsonLines) };
 
-/// A line for each output.
+/// Writes one line per output.
 struct JsonLines;
 
 impl Exporter for JsonLines {
@@ -42,7 +45,7 @@ impl Exporter for JsonLines {
 /// Writes one output as one line.
 ///
 /// # Errors
-/// Those of `out`.
+/// I/O errors of `out`.
 pub fn json(out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> io::Result<()> {
     let (name, data) = match output {
         Output::Attached { probes } => ("attached_probes", json!({ "probes": probes })),
@@ -84,7 +87,8 @@ fn keyed(rows: &[Row], kind: TableKind, context: &mut Context<'_>) -> Map<String
     all
 }
 
-/// Keys that only differ in where their commas stand must not replace each other.
+/// Returns a key not used yet: keys that differ only in where their commas stand must not replace
+/// each other.
 fn unused(all: &Map<String, Json>, text: String) -> String {
     if !all.contains_key(&text) {
         return text;
@@ -162,7 +166,7 @@ fn end(losses: &Losses, account: Option<&Account>, context: &Context<'_>) -> Jso
     Json::Object(data)
 }
 
-/// Launches and kernels beside each other, and an object for each other activity that was asked for.
+/// Returns launches and kernels side by side, and an object for each other recorded activity.
 fn account_json(account: &Account) -> Json {
     let (launches, kernels) = (account.launches(), account.activity(Activity::Kernel));
     let mut all = json!({

@@ -5,8 +5,8 @@
 //! Diagnostic ──diagnostics──▶ report     Plan ──explain──▶ report
 //! ```
 //!
-//! Pure functions: the only IO is the `std::io::Write` that is passed in. Nothing here knows
-//! which engine or process a number came from.
+//! Pure functions: the only I/O goes through the `std::io::Write` passed in. This crate does not
+//! know which engine or process produced a number.
 #![forbid(unsafe_code)]
 
 mod account;
@@ -35,15 +35,15 @@ pub use text::text;
 use xputrace_model::diagnostic::Sources;
 use xputrace_model::output::StackNames;
 
-/// The width of what is no terminal: nothing is cut or wrapped there.
+/// Width when the output is not a terminal: nothing is cut or wrapped.
 pub const UNLIMITED: usize = usize::MAX;
 
-/// What every output needs beside its own values.
+/// What every output needs besides its values.
 pub struct Context<'a> {
-    /// Gives stacks their frames.
+    /// Resolves stacks to frames.
     pub names: &'a mut dyn StackNames,
-    /// The script's texts, for naming the lines that met losses.
+    /// The script's text, to name the lines of losses.
     pub sources: &'a Sources,
-    /// Most columns of a line that is made here; a script's own prints are never cut.
+    /// Maximum width of lines made here; text printed by a script is never cut.
     pub width: usize,
 }

@@ -1,9 +1,9 @@
-//! What a script prints: texts, in which stacks get their names only here.
+//! What a script prints: texts whose stacks are named here.
 
 use xputrace_model::output::{Piece, StackNames};
 use xputrace_model::stack::{Frame, StackKey};
 
-/// A printed text with its stacks as lines.
+/// Formats a printed text, with its stacks as lines.
 pub fn printed(pieces: &[Piece], names: &mut dyn StackNames) -> String {
     let text = |it: &Piece| match it {
         Piece::Text(text) => text.clone(),
@@ -12,7 +12,7 @@ pub fn printed(pieces: &[Piece], names: &mut dyn StackNames) -> String {
     pieces.iter().map(text).collect()
 }
 
-/// A stack as indented lines, innermost first; `-` where it was lost.
+/// Returns a stack as indented lines, innermost first, or `-` if it was lost.
 pub fn stack_lines(stack: StackKey, names: &mut dyn StackNames) -> String {
     match names.frames(stack) {
         None => "-".into(),

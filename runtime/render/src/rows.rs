@@ -1,7 +1,7 @@
-//! A map's rows in the order and under the names in which they are shown.
+//! A map's rows, ordered and named for display.
 //!
-//! Stacks of different sources are different keys of a map; once their frames have names, rows
-//! whose keys read the same become one.
+//! Stacks of different sources are different keys. Once their frames are named, rows with equal
+//! keys are merged.
 
 use std::collections::BTreeMap;
 use xputrace_model::output::{StackNames, View};
@@ -26,7 +26,7 @@ pub(crate) enum Part {
     Stack(NamedStack),
 }
 
-/// A stack as readers compare it: by names alone. Innermost first.
+/// A stack compared by frame names alone, innermost first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NamedStack(pub Vec<NamedFrame>);
 
@@ -37,18 +37,18 @@ pub(crate) struct NamedFrame {
 }
 
 impl NamedFrame {
-    /// `function (module)`, or the function alone where the module is not known.
+    /// Formats `function (module)`, or the function alone if the module is unknown.
     pub(crate) fn text(&self) -> String {
         if self.module.is_empty() { self.function.clone() } else { format!("{} ({})", self.function, self.module) }
     }
 }
 
-/// What stands for a stack that could not be taken or stored.
+/// Shown for a stack that could not be taken or stored.
 pub(crate) const LOST_STACK: &str = "[lost stack]";
-/// What stands for kernel frames of a sample in user mode, and the like.
+/// Shown where there is no stack, such as the Linux frames of a user-mode sample.
 const NO_STACK: &str = "[no stack]";
 
-/// The rows of a view: merged by name, ascending by value (ties by key), the largest `top`.
+/// Returns a view's rows: merged by name, ascending by value (ties by key), only the largest `top`.
 pub(crate) fn rows(view: &View, names: &mut dyn StackNames) -> Vec<Row> {
     let mut rows = merged(&view.table, names);
     let keep = view.top.unwrap_or(usize::MAX);
@@ -56,7 +56,7 @@ pub(crate) fn rows(view: &View, names: &mut dyn StackNames) -> Vec<Row> {
     rows
 }
 
-/// All rows of a table, merged by name, ascending by value (ties by key).
+/// Returns all rows of a table: merged by name, ascending by value (ties by key).
 pub(crate) fn merged(table: &Table, names: &mut dyn StackNames) -> Vec<Row> {
     let mut by_key: BTreeMap<Vec<Part>, Cell> = BTreeMap::new();
     for (key, cell) in &table.rows {
@@ -84,7 +84,7 @@ fn part(value: &Value, unit: Unit, names: &mut dyn StackNames) -> Part {
     }
 }
 
-/// A stack's frames by name; one made-up frame where there is none.
+/// Returns a stack's frame names; one placeholder if there are none.
 pub(crate) fn named(stack: StackKey, names: &mut dyn StackNames) -> NamedStack {
     let made_up = |text: &str| NamedStack(vec![NamedFrame { function: text.into(), module: String::new() }]);
     if stack == StackKey::Empty {

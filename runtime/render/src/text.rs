@@ -1,4 +1,4 @@
-//! Outputs as bpftrace's users know them, in a terminal's width.
+//! Text output in bpftrace's style, fitted to the terminal.
 //!
 //! ```text
 //! @time[matmul]: 3.10 ms
@@ -6,9 +6,9 @@
 //! @latency:
 //! [8.19 us, 16.4 us)      12 |@@@@@@@@                                           |
 //! ```
-//! Bounds of a histogram of times are rounded to three digits (`[8.19 us, 16.4 us)`), those of
-//! sizes and plain numbers are exact (`[4 KiB, 8 KiB)`, `[4K, 8K)`), those of a linear one too,
-//! and so are keys. Values are rounded to three digits where they have a unit.
+//! Histogram bounds of times are rounded to three digits (`[8.19 us, 16.4 us)`). Bounds of sizes
+//! and plain numbers (`[4 KiB, 8 KiB)`, `[4K, 8K)`), bounds of linear histograms, and keys are
+//! exact. Values with a unit are rounded to three digits.
 
 use crate::account::write_end;
 use crate::cells::{Bounds, alike, bits, bounds, columns, filled, padded, printable, quantiles, shorten, told_apart};
@@ -25,7 +25,7 @@ use xputrace_model::table::{Cell, TableDef, TableKind, Value, average};
 /// `-f text`.
 pub const FORMAT: Format = Format { name: "text", is_for_programs: false, open: || Box::new(Text) };
 
-/// Tables for a terminal.
+/// Writes tables for a terminal.
 struct Text;
 
 impl Exporter for Text {
@@ -34,10 +34,10 @@ impl Exporter for Text {
     }
 }
 
-/// Writes one output. Lines fit the context's width; a script's own prints are left as they are.
+/// Writes one output. Lines fit the context's width, except what a script prints.
 ///
 /// # Errors
-/// Those of `out`.
+/// I/O errors of `out`.
 pub fn text(out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> io::Result<()> {
     match output {
         Output::Attached { probes: 1 } => writeln!(out, "Attached 1 probe"),
@@ -49,7 +49,7 @@ pub fn text(out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> 
     }
 }
 
-/// A map: its rows ascending; an empty line after a map that took several lines.
+/// Writes a map's rows in ascending order, and an empty line after a map of several lines.
 fn table(out: &mut dyn Write, view: &View, context: &mut Context<'_>) -> io::Result<()> {
     let def = &*view.table.def;
     let rows = rows(view, context.names);
@@ -79,9 +79,9 @@ fn is_histogram(kind: TableKind) -> bool {
     matches!(kind, TableKind::Hist { .. } | TableKind::Lhist { .. })
 }
 
-/// A value as it stands behind or below its key.
+/// A value, next to its key or below it.
 struct ShownValue {
-    /// What follows the key on its line: `: 3.10 ms`, or `:`.
+    /// What follows the key on the same line: `: 3.10 ms`, or `:`.
     suffix: String,
     below: Vec<String>,
 }
@@ -102,14 +102,14 @@ fn shown_value(def: &TableDef, row: &Row, context: &mut Context<'_>) -> ShownVal
     }
 }
 
-/// Whether a value has room behind its key; what has none stands on the next line.
+/// Whether a value fits next to its key; otherwise it goes on the next line.
 fn fits_beside(def: &TableDef, row: &Row, parts: &[String], width: usize) -> bool {
     const LEAST_KEY: usize = 24;
     let value = parts.iter().map(|it| columns(it) + 2).sum::<usize>();
     value + LEAST_KEY.min(columns(&def.name) + key_columns(row)) <= width
 }
 
-/// A value on lines of its own, indented, broken between its parts.
+/// Formats a value on its own indented lines, broken between its parts.
 fn value_lines(parts: &[String], width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for (i, part) in parts.iter().enumerate() {
@@ -122,7 +122,7 @@ fn value_lines(parts: &[String], width: usize) -> Vec<String> {
     lines.iter().map(|it| shorten(it, width)).collect()
 }
 
-/// The words of every row's key, cut to the room that its line has; different keys stay different.
+/// Returns each row's key words, cut to the room on its line; different keys stay different.
 fn shown_keys(def: &TableDef, rows: &[Row], values: &[ShownValue], width: usize) -> Vec<Vec<String>> {
     let room = |value: &ShownValue| width.saturating_sub(columns(&def.name) + 2 + columns(&value.suffix));
     let rooms: Vec<Vec<usize>> = rows.iter().zip(values).map(|(row, it)| word_widths(row, room(it))).collect();
@@ -143,8 +143,8 @@ fn shown_keys(def: &TableDef, rows: &[Row], values: &[ShownValue], width: usize)
     shown
 }
 
-/// The element's name with `suffix` behind it; keys give way to the width, the suffix does not.
-/// A stack among the keys takes a line for each frame.
+/// Formats the element's name followed by `suffix`. Keys are cut to fit the width, the suffix is
+/// not. A stack in the key takes one line per frame.
 fn headed(def: &TableDef, row: &Row, words: &[String], suffix: &str, width: usize) -> Vec<String> {
     if row.key.is_empty() {
         return vec![shorten(&format!("{}{suffix}", def.name), width)];
@@ -162,12 +162,12 @@ fn headed(def: &TableDef, row: &Row, words: &[String], suffix: &str, width: usiz
         }
     }
     lines.last_mut().expect("never empty").push_str(&format!("]{suffix}"));
-    // Only a very narrow terminal, or very many keys, come to this.
+    // Reached only on a very narrow terminal, or with very many keys.
     lines.iter().map(|it| shorten(it, width)).collect()
 }
 
-/// Columns for each word of the key, so that together with separators they take `room`: long
-/// words give way first.
+/// Returns the width of each key word, so that all of them and the separators take `room`; long
+/// words shrink first.
 fn word_widths(row: &Row, room: usize) -> Vec<usize> {
     const SHORTEST: usize = 8;
     let mut widths: Vec<usize> = row.key.iter().map(|it| columns(&word_text(it))).collect();
@@ -195,7 +195,7 @@ fn key_columns(row: &Row) -> usize {
 fn word_text(part: &Part) -> String {
     match part {
         Part::Missing => "-".into(),
-        // Rounded, two different keys could read the same.
+        // Rounding could make different keys read the same.
         Part::Int(it, unit) => exact(*it, *unit),
         Part::Bool(it) => it.to_string(),
         Part::Text(it) => printable(it),
@@ -209,7 +209,7 @@ fn frame_lines(stack: &NamedStack, width: usize) -> Vec<String> {
     stack.0.iter().map(|it| format!("{indent}{}", shorten(&it.text(), room))).collect()
 }
 
-/// What a value says, with its unit.
+/// Returns a value's parts, with units.
 fn value_parts(cell: &Cell, def: &TableDef) -> Vec<String> {
     let unit = |n: i64| human(n, def.unit);
     let one = |text: String| vec![text];
@@ -225,7 +225,7 @@ fn value_parts(cell: &Cell, def: &TableDef) -> Vec<String> {
         Cell::Stats { count, total, min, max } => vec![
             format!("count {count}"),
             format!("average {}", unit(average(*total, *count).unwrap_or(0))),
-            // What 64 bits do not hold has no unit that fits it either.
+            // A value beyond 64 bits has no fitting unit either.
             format!("total {}", i64::try_from(*total).map_or_else(|_| total.to_string(), &unit)),
             format!("min {}", unit(*min)),
             format!("max {}", unit(*max)),
@@ -243,7 +243,7 @@ fn value_parts(cell: &Cell, def: &TableDef) -> Vec<String> {
     }
 }
 
-/// Columns of bpftrace's histograms: bounds, count, bar.
+/// Column widths of bpftrace's histograms: bounds, count, bar.
 const BOUNDS_WIDTH: usize = 16;
 const COUNT_WIDTH: usize = 8;
 const BAR_WIDTH: usize = 52;
@@ -270,7 +270,7 @@ fn bar_columns(n: u64, largest: u64, width: usize) -> usize {
     usize::try_from(scaled).unwrap_or(width).min(width)
 }
 
-/// `[2, 4)`, `[0]`, `(..., 0)`, `[10, ...)`.
+/// Formats a bucket: `[2, 4)`, `[0]`, `(..., 0)`, `[10, ...)`.
 fn label(def: &TableDef, index: i64) -> String {
     let number = |n: i64| bound_text(n, def);
     match bounds(def.kind, index) {
@@ -285,7 +285,7 @@ fn label(def: &TableDef, index: i64) -> String {
 fn bound_text(n: i64, def: &TableDef) -> String {
     let logarithmic = !matches!(def.kind, TableKind::Lhist { .. });
     match def.unit {
-        // With more sub-buckets than three digits can tell apart, bounds must be exact.
+        // With more sub-buckets than three digits can distinguish, bounds must be exact.
         Unit::Nanos if logarithmic && bits(def.kind) <= 5 => human(n, Unit::Nanos),
         Unit::None | Unit::Clock | Unit::Mixed if logarithmic => binary(n),
         unit => exact(n, unit),

@@ -1,4 +1,4 @@
-//! Whatever a map holds, it renders: without panic, within the width, and as JSON that parses.
+//! Any map renders without a panic and within the width, and its JSON parses.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! What users see, as text beside the tests; `BLESS=1` writes the files anew.
+//! What users see, compared with the text files beside this test; `BLESS=1` rewrites them.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn golden(name: &str, actual: &str) {
     xputrace_golden::assert(&path, actual);
 }
 
-/// The outputs as text, then as JSON.
+/// Returns the outputs as text, then as JSON.
 fn both(outputs: &[Output]) -> String {
     let sources = sources();
     let mut names = Names;
@@ -317,7 +317,7 @@ fn outputs_have_names_of_their_own() {
     assert_eq!(names.len(), all);
 }
 
-/// All that a new output needs.
+/// A complete new output.
 struct Counts(usize);
 
 impl Exporter for Counts {

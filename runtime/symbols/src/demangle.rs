@@ -1,7 +1,7 @@
 //! Mangled symbols → the two names that scripts see.
 //!
-//! The demangler gives a whole declaration (`void scale<float>(float*, float)`); what is kept is
-//! its name with template arguments, and that name without them.
+//! The demangler returns a whole declaration (`void scale<float>(float*, float)`). Kept are the
+//! name with template arguments and the name without.
 
 use cpp_demangle::{DemangleNodeType, DemangleOptions, DemangleWrite, ParseOptions, Symbol};
 use std::fmt;
@@ -17,19 +17,19 @@ pub struct Demangled {
 
 /// Symbols longer than this keep their mangled name.
 const LONGEST_SYMBOL: usize = 16 << 10;
-/// A demangled name grows with every substitution; symbols with longer ones stay mangled.
+/// Each substitution lengthens a demangled name; symbols with longer names stay mangled.
 const LONGEST_NAME: usize = 64 << 10;
-/// Nesting that is followed; deeper symbols keep their mangled name. The demangler's own limit
-/// for hostile input is 128.
+/// Maximum nesting; symbols nested deeper stay mangled. The demangler's own limit for hostile input
+/// is 128.
 const DEEPEST: u32 = 128;
 
-/// Names of a C++ or Rust symbol; anything else is both of its own names.
+/// Demangles a C++ or Rust symbol; any other symbol is returned as both names.
 pub fn demangle(symbol: &str) -> Demangled {
     let bare = without_version(symbol);
     rust(bare).or_else(|| cpp(bare)).unwrap_or_else(|| Demangled { name: symbol.into(), short_name: symbol.into() })
 }
 
-/// The symbol without the linker's version (`name@@GLIBC_2.2.5`).
+/// Strips the linker's version (`name@@GLIBC_2.2.5`).
 fn without_version(symbol: &str) -> &str {
     match symbol.split_once('@') {
         Some((name, _)) if !name.is_empty() => name,
@@ -44,7 +44,7 @@ fn rust(symbol: &str) -> Option<Demangled> {
     }
     let demangled = rustc_demangle::try_demangle(symbol).ok()?;
     let mut name = Bounded::default();
-    // `{:#}` leaves out the hash.
+    // `{:#}` omits the hash.
     fmt::write(&mut name, format_args!("{demangled:#}")).ok()?;
     let short_name = without_generics(&name.0);
     (!short_name.is_empty()).then_some(Demangled { name: name.0, short_name })
@@ -61,7 +61,7 @@ fn cpp(symbol: &str) -> Option<Demangled> {
     names.finish()
 }
 
-/// Text that refuses to grow without end.
+/// A string with a maximum length.
 #[derive(Default)]
 struct Bounded(String);
 
@@ -75,15 +75,15 @@ impl fmt::Write for Bounded {
     }
 }
 
-/// Collects the name, and beside it what of it lies outside of template arguments: the
-/// demangler says where they begin and end, so `operator<` and `(A > B)` cannot mislead.
+/// Collects the name and, separately, the part of it outside template arguments. The demangler
+/// marks where they start and end, so `operator<` and `(A > B)` do not confuse it.
 #[derive(Default)]
 struct BothNames {
     name: Bounded,
     short_name: String,
     nodes: Vec<DemangleNodeType>,
     argument_depth: usize,
-    /// The closing `>` comes right after the arguments' node.
+    /// The closing `>` follows the arguments' node.
     closing: bool,
 }
 
@@ -98,7 +98,7 @@ impl BothNames {
 impl DemangleWrite for BothNames {
     fn push_demangle_node(&mut self, node: DemangleNodeType) {
         if node == DemangleNodeType::TemplateArgs {
-            // The opening `<` was written before the node.
+            // The opening `<` precedes the node.
             if self.argument_depth == 0 && self.short_name.ends_with('<') {
                 self.short_name.pop();
             }
@@ -125,8 +125,8 @@ impl DemangleWrite for BothNames {
     }
 }
 
-/// The name without a member function's ` const` or ` &&`, which belong to its parameters; the
-/// type in `operator T const` does not.
+/// Strips a member function's ` const` or ` &&`, which belong to its parameters; keeps the type in
+/// `operator T const`.
 fn without_qualifiers(name: &str) -> &str {
     if name.rsplit("::").next().is_some_and(|it| it.starts_with("operator ")) {
         return name;
@@ -136,7 +136,7 @@ fn without_qualifiers(name: &str) -> &str {
     shorter.map_or(name, without_qualifiers)
 }
 
-/// A Rust path without its `::<…>`; the `<T as Trait>` that a path can begin with belongs to it.
+/// Strips the `::<…>` of a Rust path; keeps a leading `<T as Trait>`.
 fn without_generics(path: &str) -> String {
     let mut short = String::with_capacity(path.len());
     let mut rest = path;
@@ -148,7 +148,7 @@ fn without_generics(path: &str) -> String {
     short + rest
 }
 
-/// Bytes of the `<…>` that the text begins with.
+/// Returns the length of the `<…>` at the start of the text.
 fn balanced_length(text: &str) -> Option<usize> {
     let mut depth = 0usize;
     let mut previous = ' ';

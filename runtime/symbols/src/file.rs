@@ -1,5 +1,5 @@
-//! Executable files that processes have mapped, opened when they are first seen, so that they
-//! can be read after the process has ended or its mount namespace is gone.
+//! Executable files that processes map. Each is opened when first seen, so that it stays readable
+//! after the process or its mount namespace is gone.
 
 use crate::demangle::demangle;
 use crate::process::{Mapping, ProcessKey};
@@ -21,32 +21,32 @@ pub(crate) struct FileIndex(usize);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Symbol {
     pub function: String,
-    /// Distance from the function's start in bytes.
+    /// Offset from the function's start in bytes.
     pub offset: u64,
 }
 
-/// All files seen, each once.
+/// All files, each once.
 pub(crate) struct Files {
     symbolizer: Symbolizer,
     files: Vec<ExecutableFile>,
-    /// What a mapping says of its file → the file, `None` where it could not be opened.
+    /// The file that each mapping refers to, `None` if it could not be opened.
     by_mapping: FxHashMap<Claim, Option<FileIndex>>,
     by_identity: FxHashMap<Identity, FileIndex>,
     symbols: FxHashMap<(FileIndex, u64), Option<Symbol>>,
 }
 
-/// What tells files apart, as the mapping told it.
+/// Identifies a file, as its mapping describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Claim {
     path: PathBuf,
     device: u64,
     inode: u64,
     build_id: Option<Vec<u8>>,
-    /// Mappings without an inode could be anything: they are claims of their process alone.
+    /// Without an inode a mapping could be of any file, so its claim is private to the process.
     process: Option<ProcessKey>,
 }
 
-/// What tells open files apart.
+/// Identifies an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Identity {
     device: u64,
@@ -58,22 +58,22 @@ struct Identity {
 struct ExecutableFile {
     handle: Handle,
     segments: Vec<Segment>,
-    /// A file with this file's symbols, where a distribution keeps it apart.
+    /// A separate debug file with this file's symbols, if the distribution has one.
     debug_file: Option<PathBuf>,
 }
 
-/// How a file is found again when an address in it is first looked up.
+/// How to reach a file when an address in it is first looked up.
 enum Handle {
-    /// Its path below `/proc/self/fd` stays good whatever becomes of the name.
+    /// Reached through `/proc/self/fd`, which stays valid whatever happens to the name.
     Open(File),
-    /// Good while the name still leads to the same file.
+    /// Valid while the name still leads to the same file.
     Named(PathBuf, Option<Identity>),
 }
 
-/// Files that are kept open at most, so that descriptors are left for everything else.
+/// Maximum number of files kept open, to leave descriptors for everything else.
 const MOST_OPEN: usize = 400;
 
-/// A loaded part of the file: `bytes` at `file_offset` are at `address` in the file's own terms.
+/// A loaded segment: `bytes` at `file_offset` have the virtual address `address`.
 struct Segment {
     file_offset: u64,
     bytes: u64,
@@ -93,8 +93,8 @@ impl Files {
         }
     }
 
-    /// The file behind a mapping, opened if it has not been before; `None` where it cannot be
-    /// opened or is another one by now.
+    /// Opens the file of a mapping, once. Returns `None` if it cannot be opened or has been
+    /// replaced.
     pub(crate) fn open(&mut self, process: ProcessKey, mapping: &Mapping) -> Option<FileIndex> {
         let claim = Claim {
             path: mapping.path.clone(),
@@ -111,7 +111,7 @@ impl Files {
         opened
     }
 
-    /// The function at a file offset.
+    /// Finds the function at a file offset.
     pub(crate) fn symbol(&mut self, index: FileIndex, file_offset: u64) -> Option<Symbol> {
         if let Some(known) = self.symbols.get(&(index, file_offset)) {
             return known.clone();
@@ -121,7 +121,8 @@ impl Files {
         found
     }
 
-    /// The address that the file's own symbol table would use, for frames without a name.
+    /// Returns the virtual address that the file's symbol table would use, for frames without a
+    /// name.
     pub(crate) fn address(&self, index: FileIndex, file_offset: u64) -> u64 {
         self.files[index.0].address(file_offset).unwrap_or(file_offset)
     }
@@ -152,7 +153,7 @@ impl Files {
 
     fn look_up_in(&self, path: &Path, address: u64) -> Option<Symbol> {
         let mut elf = Elf::new(path);
-        // Names come from symbol tables: debug information is large, slow and adds only lines.
+        // Use symbol tables only: debug information is large, slow and adds only lines.
         elf.debug_syms = false;
         match self.symbolizer.symbolize_single(&Source::Elf(elf), Input::VirtOffset(address)) {
             Ok(Symbolized::Sym(sym)) => Some(Symbol { function: demangle(&sym.name).name, offset: sym.offset as u64 }),
@@ -181,8 +182,8 @@ impl ExecutableFile {
     }
 }
 
-/// The mapped file itself: by the kernel's own link to it where we may follow that, else by
-/// its path in the process's root, else by its path in ours.
+/// Opens the mapped file itself: through `/proc/PID/map_files` if permitted, else by its path in
+/// the process's root, else by its path in ours.
 fn find(pid: u32, mapping: &Mapping) -> Option<(PathBuf, File)> {
     let exact = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
     let relative = mapping.path.strip_prefix("/").ok()?;
@@ -190,27 +191,27 @@ fn find(pid: u32, mapping: &Mapping) -> Option<(PathBuf, File)> {
     let candidates = [PathBuf::from(exact), inside, mapping.path.clone()];
     candidates.into_iter().find_map(|path| {
         let file = open_regular(&path).filter(|it| is_the_mapped_one(it, mapping))?;
-        // The first two end with the process.
+        // The first two paths vanish with the process.
         Some((mapping.path.clone(), file))
     })
 }
 
-/// Opens a path for reading if it is an ordinary file.
+/// Opens a path for reading if it is a regular file.
 pub(crate) fn open_regular(path: &Path) -> Option<File> {
     use std::os::unix::fs::OpenOptionsExt;
-    // Not blocking: what a path names need not be a file, and opening a pipe waits for its other end.
+    // Don't block: the path may name a pipe, whose opening waits for the other end.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path).ok()?;
     file.metadata().ok()?.is_file().then_some(file)
 }
 
-/// Whether an opened file can be the one that was mapped, as far as that is known.
+/// Whether an opened file can be the mapped one, as far as that is known.
 fn is_the_mapped_one(file: &File, mapping: &Mapping) -> bool {
     if let Some(expected) = &mapping.build_id {
         return layout(file).is_some_and(|(_, found)| found.as_ref() == Some(expected));
     }
     let Ok(metadata) = file.metadata() else { return false };
-    // Overlay and btrfs show a mapping another device than the file: only on one device do
-    // inode numbers tell files apart.
+    // On overlayfs and btrfs a mapping and its file show different devices; inode numbers only
+    // compare within one device.
     mapping.inode == 0 || metadata.ino() == mapping.inode || metadata.dev() != mapping.device
 }
 
@@ -219,8 +220,8 @@ fn identity(file: &File) -> Option<Identity> {
     Some(Identity { device: it.dev(), inode: it.ino(), bytes: it.len(), modified: (it.mtime(), it.mtime_nsec()) })
 }
 
-/// Loaded segments and build id of an ELF file. Reads headers and notes alone: libraries of
-/// gigabytes are ordinary here.
+/// Reads the loaded segments and build id of an ELF file. Reads only headers and notes: libraries
+/// of several gigabytes are common.
 fn layout(file: &File) -> Option<(Vec<Segment>, Option<Vec<u8>>)> {
     let data = ReadCache::new(file);
     let header = elf::FileHeader64::<Endianness>::parse(&data).ok()?;
@@ -244,7 +245,7 @@ fn layout(file: &File) -> Option<(Vec<Segment>, Option<Vec<u8>>)> {
     Some((segments, build_id))
 }
 
-/// Where distributions install the symbols of a stripped file.
+/// Returns where distributions install the symbols of a stripped file.
 fn debug_file(build_id: &[u8]) -> Option<PathBuf> {
     let (first, rest) = build_id.split_first()?;
     let rest: String = rest.iter().map(|it| format!("{it:02x}")).collect();

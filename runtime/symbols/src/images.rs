@@ -1,19 +1,19 @@
-//! Which of the programs that a process ran, one after another, a stack was taken in.
+//! Decides in which of the programs that a process ran a stack was taken.
 //!
-//! The kernel gives a stack the low byte of its process's exec count. A fork copies that count
-//! and an exec adds one, so over everything that descends from one process it differs from
-//! what perf's records tell by one number, which no record tells. It is found from the stacks
-//! themselves: a stack's addresses lie in mappings of the program that it was taken in, and
-//! hardly in those of another, which lie elsewhere.
+//! Linux stores in each stack the low byte of the process's exec count. Fork copies the count and
+//! exec increments it. So for all descendants of one process it differs from the count derived from
+//! perf's records by a constant, which no record tells. The constant is found from the stacks
+//! themselves: a stack's addresses lie in mappings of the program in which it was taken, and rarely
+//! in those of another.
 
 use crate::ProcessKey;
 use rustc_hash::FxHashMap;
 
-/// The programs of all processes of a run.
+/// The programs of all processes in a run.
 #[derive(Debug, Default)]
 pub struct Images {
     processes: FxHashMap<u32, Image>,
-    /// What the exec count of each lineage's first program may be; `None` while any may.
+    /// Possible exec counts of each lineage's first program; `None` while any is possible.
     first_execs: Vec<Option<Vec<u8>>>,
 }
 
@@ -21,29 +21,28 @@ pub struct Images {
 #[derive(Clone, Copy, Debug)]
 struct Image {
     lineage: usize,
-    /// Generation with which it began; greater than 0 where the id was used before.
+    /// Its first generation; greater than 0 if the id was used before.
     first: u32,
     current: u32,
-    /// Execs of its ancestors since the lineage's beginning.
+    /// Execs of its ancestors since the start of the lineage.
     inherited: u32,
 }
 
 impl Image {
-    /// Execs since the lineage's beginning, at a generation.
+    /// Returns the execs since the start of the lineage, at a generation.
     fn execs_at(&self, generation: u32) -> u32 {
         self.inherited + generation.saturating_sub(self.first)
     }
 }
 
 impl Images {
-    /// The program that a process runs now; one that is not known yet is taken as the first of
-    /// a lineage of its own.
+    /// Returns the program that a process runs now. An unknown process starts a lineage of its own.
     pub fn current(&mut self, pid: u32) -> ProcessKey {
         let generation = self.image(pid).current;
         ProcessKey { pid, generation }
     }
 
-    /// A process was forked: the programs that parent and child run.
+    /// Handles a fork; returns the programs of parent and child.
     pub fn fork(&mut self, parent: u32, child: u32) -> (ProcessKey, ProcessKey) {
         let from = *self.image(parent);
         let first = self.processes.get(&child).map_or(0, |it| it.current + 1);
@@ -52,13 +51,13 @@ impl Images {
         (ProcessKey { pid: parent, generation: from.current }, ProcessKey { pid: child, generation: first })
     }
 
-    /// A process executes another program from here on.
+    /// Handles an exec.
     pub fn exec(&mut self, pid: u32) {
         self.image(pid).current += 1;
     }
 
-    /// The program in which a stack with this exec count was taken; `n_covered` tells how many of
-    /// its addresses a program has mapped. Where several programs fit, the newest.
+    /// Returns the program in which a stack with this exec count was taken. `n_covered` returns how
+    /// many of its addresses a program has mapped. If several programs match, the newest wins.
     pub fn of_stack(&mut self, pid: u32, exec: u8, n_covered: impl Fn(ProcessKey) -> usize) -> ProcessKey {
         let image = *self.image(pid);
         let key = |generation| ProcessKey { pid, generation };
@@ -104,7 +103,7 @@ mod tests {
         let mut images = Images::default();
         images.current(PID);
         (0..4).for_each(|_| images.exec(PID));
-        // The first program had the exec count 250; the stacks are of the second and the fourth.
+        // The first program had exec count 250; the stacks are from the second and fourth.
         assert_eq!(generation(&mut images, 251, &[1]), 1);
         assert_eq!(generation(&mut images, 253, &[]), 3, "what the first stack told holds for code without a file");
     }
@@ -128,7 +127,7 @@ mod tests {
         images.exec(PID);
         images.of_stack(1, 6, in_generations(&[1]));
         assert_eq!(generation(&mut images, 7, &[0, 1, 2]), 1, "one exec after the fork");
-        // The id is used again: what the first process with it had mapped is kept.
+        // The id is reused; the mappings of the first process with this id are kept.
         assert_eq!(images.fork(1, PID).1.generation, 3);
         assert_eq!(generation(&mut images, 6, &[0, 1, 2, 3]), 3);
     }

@@ -1,18 +1,18 @@
-//! Names of compiled-at-run-time code: `/tmp/perf-PID.map`, the format that perf defined
+//! Names of code compiled at run time, from `/tmp/perf-PID.map`, perf's format
 //! (tools/perf/Documentation/jit-interface.txt): `START SIZE name`, both hexadecimal.
 
 use std::fs::File;
 use std::io::Read;
 
-/// Most bytes that are read of such a file; a program writes it, so it is not trusted.
+/// Maximum bytes read of such a file; a program writes it, so it is untrusted.
 const LARGEST: u64 = 256 << 20;
 
 /// A perf map as last read.
 #[derive(Debug, Default)]
 pub(crate) struct PerfMap {
-    /// Sorted by start.
+    /// Sorted by start address.
     entries: Vec<Entry>,
-    /// Size of the file when it was read.
+    /// Size of the file at the last read.
     read_bytes: u64,
 }
 
@@ -24,7 +24,7 @@ struct Entry {
 }
 
 impl PerfMap {
-    /// Reads the file again if it has grown. A file that cannot be read leaves what there was.
+    /// Reads the file again if it has grown. Keeps the old entries if it cannot be read.
     pub(crate) fn refresh(&mut self, file: &File) {
         let size = file.metadata().map_or(0, |it| if it.is_file() { it.len() } else { 0 });
         if size == self.read_bytes {
@@ -37,7 +37,7 @@ impl PerfMap {
         }
     }
 
-    /// Name and start of the code at `address`.
+    /// Returns the name and start of the code at `address`.
     pub(crate) fn find(&self, address: u64) -> Option<(&str, u64)> {
         let after = self.entries.partition_point(|it| it.start <= address);
         let entry = self.entries.get(after.checked_sub(1)?)?;
@@ -52,8 +52,8 @@ fn read_from_start(file: &File, text: &mut Vec<u8>) -> std::io::Result<()> {
     file.take(LARGEST).read_to_end(text).map(drop)
 }
 
-/// Entries of a perf map; lines that are none are passed over, and of several at one address
-/// the last counts: the code there was replaced.
+/// Parses a perf map. Skips malformed lines. Of several entries at one address the last wins: the
+/// code was replaced.
 fn parse(text: &str) -> Vec<Entry> {
     let mut entries: Vec<Entry> = text.lines().filter_map(entry).collect();
     entries.sort_by_key(|it| it.start);

@@ -1,8 +1,8 @@
-//! What processes have mapped where, and from that the names of their frames.
+//! What processes have mapped, and the frame names that follow from it.
 //!
-//! A process is known by its id and its generation: ids are used again, and exec replaces what
-//! is mapped. Mappings come from perf's MMAP2 records, `/proc/PID/maps` or a list of the
-//! process's own; a later one replaces what it overlaps.
+//! A process is identified by its id and generation: ids are reused, and exec replaces all
+//! mappings. Mappings come from perf's MMAP2 records, `/proc/PID/maps` or a list that the process
+//! sends; a later mapping replaces what it overlaps.
 
 use crate::demangle::demangle;
 use crate::file::{FileIndex, Files, open_regular};
@@ -23,8 +23,8 @@ use xputrace_model::stack::{Frame, Frames};
 use xputrace_wire::maps::MapsLine;
 use xputrace_wire::record::NO_CALLERS;
 
-/// A process image: an id of the tracer's pid namespace, and which program it runs, counted
-/// from its first (each exec is a new generation).
+/// A process image: an id in the tracer's pid namespace, and the program that it runs, counted from
+/// its first (each exec starts a new generation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProcessKey {
     pub pid: u32,
@@ -37,29 +37,29 @@ pub struct Mapping {
     /// Addresses, `end` exclusive.
     pub start: u64,
     pub end: u64,
-    /// Bytes from the file's beginning to what is mapped at `start`.
+    /// File offset of the byte mapped at `start`.
     pub file_offset: u64,
-    /// As the process sees it; `[vdso]` and the like, `//anon` or empty where there is no file.
+    /// Path as the process sees it; `[vdso]` and the like, or `//anon` or empty without a file.
     pub path: PathBuf,
-    /// The file's build id where it is known (MMAP2 records have either it or the inode).
+    /// The file's build id if known (an MMAP2 record has either it or the inode).
     pub build_id: Option<Vec<u8>>,
-    /// The file's device as `libc::makedev` puts major and minor together, 0 where not known.
+    /// The file's device as encoded by `libc::makedev`, 0 if unknown.
     pub device: u64,
-    /// The file's inode number, 0 where not known.
+    /// The file's inode number, 0 if unknown.
     pub inode: u64,
 }
 
 /// What a stack's innermost address is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Innermost {
-    /// The instruction that was about to run: at a probe hit or a sample.
+    /// The next instruction to run: at a probe hit or a sample.
     Instruction,
-    /// Where a call will return to, as all the others are: in a stack taken inside the process.
+    /// A return address, like all the others: in a stack taken inside the process.
     ReturnAddress,
 }
 
-/// All processes whose stacks can be named. It is not `Send` (the symbolizer inside is not): a
-/// run has one, on the thread that prints.
+/// All processes whose stacks can be named. Not `Send`, because the symbolizer is not: a run has
+/// one, on the thread that prints.
 pub struct Processes {
     processes: FxHashMap<ProcessKey, Process>,
     files: Files,
@@ -72,11 +72,11 @@ struct Process {
     pid: u32,
     /// The process's id in its own innermost pid namespace, which names its perf map.
     inner_pid: u32,
-    /// By start; never overlapping. A child shares its parent's until one of them maps something.
+    /// By start address, without overlaps. A child shares its parent's until either maps something.
     regions: Rc<BTreeMap<u64, Region>>,
     perf_map: PerfMap,
     perf_map_file: Option<File>,
-    /// Frames by address and distance looked back.
+    /// Frames by address and by how far before it they were looked up.
     frames: FxHashMap<(u64, u64), Frame>,
 }
 
@@ -91,10 +91,10 @@ struct Region {
 #[derive(Clone, Copy)]
 enum Content {
     File(FileIndex),
-    /// A file that could not be opened.
+    /// The file could not be opened.
     Unreadable,
     Vdso,
-    /// Memory without a file: code that was made at run time.
+    /// Memory without a file: code made at run time.
     Anonymous,
 }
 
@@ -110,8 +110,8 @@ impl Processes {
         Processes { processes: FxHashMap::default(), files: Files::new(), vdso: None, kernel: KernelSymbols::new() }
     }
 
-    /// Takes note of a mapping and opens its file, which keeps its names available when the
-    /// process is gone. Files that cannot be opened leave their frames without names.
+    /// Records a mapping and opens its file, so that names stay available after the process ends.
+    /// Frames in files that cannot be opened have no names.
     pub fn map(&mut self, key: ProcessKey, mapping: &Mapping) {
         if mapping.start >= mapping.end {
             return;
@@ -131,10 +131,10 @@ impl Processes {
         }
     }
 
-    /// Takes note of everything executable in `/proc/PID/maps`; returns how many mappings.
+    /// Records every executable mapping in `/proc/PID/maps`; returns how many there are.
     ///
     /// # Errors
-    /// The process does not exist or may not be looked at.
+    /// The process does not exist, or access is denied.
     pub fn map_running(&mut self, key: ProcessKey) -> io::Result<usize> {
         let path = format!("/proc/{}/maps", key.pid);
         let text = fs::read(&path).map_err(|it| {
@@ -152,13 +152,13 @@ impl Processes {
         self.processes.contains_key(&key)
     }
 
-    /// How many of these addresses the process has mapped.
+    /// Returns how many of these addresses the process has mapped.
     pub fn n_covered(&self, key: ProcessKey, addresses: &[u64]) -> usize {
         let Some(process) = self.processes.get(&key) else { return 0 };
         addresses.iter().filter(|it| process.region(**it).is_some()).count()
     }
 
-    /// A forked child starts with its parent's mappings.
+    /// Copies the parent's mappings to a forked child.
     pub fn fork(&mut self, parent: ProcessKey, child: ProcessKey) {
         let Some(parent) = self.processes.get(&parent) else { return };
         let regions = parent.regions.clone();
@@ -167,27 +167,27 @@ impl Processes {
         process.regions = regions;
     }
 
-    /// Drops what only speeds a process's lookups up: it has ended, and its stacks are few from now on.
+    /// Drops a process's lookup caches: it has ended, so few stacks will follow.
     pub fn ended(&mut self, key: ProcessKey) {
         if let Some(process) = self.processes.get_mut(&key) {
             process.frames = FxHashMap::default();
         }
     }
 
-    /// Drops what is known of a process; its files stay open for others.
+    /// Drops all that is known of a process; its files stay open for others.
     pub fn forget(&mut self, key: ProcessKey) {
         self.processes.remove(&key);
     }
 
-    /// Returns the frames at `addresses`, innermost first as they are given. Where no name is found
-    /// a frame's function is the address in hexadecimal, in the file's own terms where the file is
-    /// known, so that it is the same in every process.
+    /// Returns the frames at `addresses`, innermost first, as given. If no name is found, the
+    /// function is the hexadecimal address: the file's own virtual address if the file is known, so
+    /// that it is the same in every process.
     ///
-    /// Linux walks a stack by frame pointers and follows whatever code without them leaves in that
-    /// register. So a stack that Linux took ends before the first return address that lies in no
-    /// code of the process, with a mark that names the file of the last frame: see
-    /// [`is_without_frame_pointers`]. A collector, which knows code that is made at run time, says
-    /// itself where that is ([`NO_CALLERS`]).
+    /// Linux walks stacks by frame pointer and follows whatever value code without frame pointers
+    /// leaves in that register. So a stack taken by Linux is cut before the first return address
+    /// outside the process's code; a mark names the last frame's file
+    /// ([`is_without_frame_pointers`]). The collector knows code made at run time and marks the
+    /// place itself ([`NO_CALLERS`]).
     pub fn resolve(&mut self, addresses: &[u64], key: ProcessKey, innermost: Innermost) -> Frames {
         let mut frames: Vec<Frame> = Vec::with_capacity(addresses.len());
         for (i, address) in addresses.iter().enumerate() {
@@ -206,7 +206,8 @@ impl Processes {
         frames.into()
     }
 
-    /// The frames at kernel `addresses`, innermost first; all but the first are return addresses.
+    /// Returns the frames at Linux kernel `addresses`, innermost first; all but the first are
+    /// return addresses.
     pub fn resolve_kernel(&mut self, addresses: &[u64]) -> Frames {
         let back = |i: usize| u64::from(i > 0);
         addresses.iter().enumerate().map(|(i, address)| self.kernel.frame(*address, back(i))).collect()
@@ -216,7 +217,7 @@ impl Processes {
         self.processes.entry(key).or_insert_with(|| Process::begin(key.pid))
     }
 
-    /// The frame at `address`, looked up `back` bytes before it: a return address may already
+    /// Returns the frame at `address`, looked up `back` bytes earlier: a return address may already
     /// belong to the next function.
     fn frame(&mut self, key: ProcessKey, address: u64, back: u64) -> Frame {
         let Some(process) = self.processes.get_mut(&key) else { return unnamed(address, "") };
@@ -230,7 +231,7 @@ impl Processes {
         let module = region.module.to_string();
         let file_offset = (at - start).wrapping_add(region.file_offset);
         let frame = match region.content {
-            // What is compiled at run time comes and goes: it is looked up each time.
+            // Code made at run time comes and goes, so look it up each time.
             Content::Anonymous => return process.jit_frame(at, back).unwrap_or_else(|| unnamed(address, &module)),
             Content::File(file) => match self.files.symbol(file, file_offset) {
                 Some(it) => Frame { function: it.function, module, offset: it.offset + back },
@@ -257,7 +258,7 @@ impl Process {
         (address < region.end).then_some((*start, region))
     }
 
-    /// Puts a region in, cutting what it covers out of older ones.
+    /// Inserts a region, trimming older ones that it overlaps.
     fn insert(&mut self, start: u64, region: Region) {
         let end = region.end;
         let regions = Rc::make_mut(&mut self.regions);
@@ -289,7 +290,7 @@ impl Process {
         Some(Frame { function: demangle(name).name, module: "[jit]".into(), offset: at - start + back })
     }
 
-    /// Opens the perf map where there is one by now; it stays open for when the process is gone.
+    /// Opens the perf map once it exists, and keeps it open for after the process's end.
     fn open_perf_map(&mut self) {
         if self.perf_map_file.is_some() {
             return;
@@ -315,10 +316,10 @@ fn content(files: &mut Files, key: ProcessKey, mapping: &Mapping) -> Content {
     files.open(key, mapping).map_or(Content::Unreadable, Content::File)
 }
 
-/// What frames call memory without a file.
+/// The module shown for memory without a file.
 pub const ANONYMOUS: &str = "[anonymous]";
 
-/// The name that frames give a mapping: the file's without its folders.
+/// Returns the module name that frames show: the file name without directories.
 fn module(path: &Path) -> String {
     let text = path.to_string_lossy();
     if text.is_empty() || text.starts_with("//") || text.starts_with("[anon") {
@@ -328,16 +329,16 @@ fn module(path: &Path) -> String {
     text.rsplit('/').find(|it| !it.is_empty()).unwrap_or(text).to_string()
 }
 
-/// What a frame begins with that stands for the callers which could not be found.
+/// Prefix of the frame that stands for unknown callers.
 const WITHOUT_FRAME_POINTERS: &str = "[no frame pointers: ";
 
-/// Stands for the callers of code that has no frame pointers.
+/// Returns the frame that stands for the callers of code without frame pointers.
 fn without_frame_pointers(of: Option<&Frame>) -> Frame {
     let module = of.map(|it| it.module.as_str()).filter(|it| !it.is_empty()).unwrap_or(ANONYMOUS);
     Frame { function: format!("{WITHOUT_FRAME_POINTERS}{module}]"), module: String::new(), offset: 0 }
 }
 
-/// Whether a frame stands for the callers of code that has no frame pointers.
+/// Whether a frame stands for the callers of code without frame pointers.
 pub fn is_without_frame_pointers(frame: &Frame) -> bool {
     frame.function.starts_with(WITHOUT_FRAME_POINTERS)
 }
@@ -346,12 +347,12 @@ fn unnamed(address: u64, module: &str) -> Frame {
     Frame { function: format!("0x{address:x}"), module: module.into(), offset: 0 }
 }
 
-/// The id in the innermost namespace.
+/// Returns the id in the innermost namespace.
 fn inner_pid(pid: u32) -> Option<u32> {
     xputrace_wire::status::innermost_id(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
 }
 
-/// A line of `/proc/PID/maps`, where it is executable.
+/// Parses a line of `/proc/PID/maps` if it is an executable mapping.
 fn executable_mapping(line: &[u8]) -> Option<Mapping> {
     let line = MapsLine::parse(line).filter(|it| it.is_executable)?;
     Some(Mapping {
@@ -365,12 +366,12 @@ fn executable_mapping(line: &[u8]) -> Option<Mapping> {
     })
 }
 
-/// The running kernel's functions.
+/// The functions of the running Linux kernel.
 struct KernelSymbols {
     symbolizer: Symbolizer,
     source: Source<'static>,
-    /// Whether the kernel shows its addresses to us; where not, all of them read as 0, and
-    /// every name would be wrong.
+    /// Whether Linux shows its addresses to us. Otherwise they all read as 0, and every name would
+    /// be wrong.
     shown: Option<bool>,
     frames: FxHashMap<(u64, u64), Frame>,
 }
@@ -403,7 +404,7 @@ impl KernelSymbols {
     }
 }
 
-/// Whether `/proc/kallsyms` has addresses for us (kernel.kptr_restrict).
+/// Whether `/proc/kallsyms` shows addresses to us (kernel.kptr_restrict).
 fn addresses_are_shown() -> bool {
     use io::{BufRead, BufReader};
     let Ok(file) = File::open("/proc/kallsyms") else { return false };

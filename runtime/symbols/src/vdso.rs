@@ -1,25 +1,25 @@
-//! The kernel's own page of functions in every process. All 64-bit processes of a running
-//! kernel share one image, so the tracer's own copy names the addresses of any of them.
+//! The vDSO: functions that Linux maps into every process. All 64-bit processes share one image, so
+//! the tracer's own copy names the addresses of any of them.
 
 use object::{Object, ObjectSymbol};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use xputrace_wire::maps::MapsLine;
 
-/// Functions of the vDSO: offset, size, name, sorted by offset.
+/// The vDSO's functions: offset, size, name, sorted by offset.
 #[derive(Debug, Default)]
 pub(crate) struct Vdso {
     functions: Vec<(u64, u64, String)>,
 }
 
 impl Vdso {
-    /// Reads this process's own; without one, no function is found.
+    /// Reads this process's vDSO; without one, finds no function.
     pub(crate) fn read() -> Self {
         let functions = image().and_then(|it| functions(&it)).unwrap_or_default();
         Vdso { functions }
     }
 
-    /// Name and start of the function at `offset` bytes into the mapping.
+    /// Returns the name and start of the function at `offset` in the mapping.
     pub(crate) fn find(&self, offset: u64) -> Option<(&str, u64)> {
         let after = self.functions.partition_point(|(start, _, _)| *start <= offset);
         let (start, size, name) = self.functions.get(after.checked_sub(1)?)?;
@@ -39,7 +39,7 @@ fn functions(image: &[u8]) -> Option<Vec<(u64, u64, String)>> {
     let elf = object::File::parse(image).ok()?;
     let named = elf.dynamic_symbols().filter(|it| it.is_definition() && it.size() > 0);
     let mut all: Vec<_> = named.filter_map(|it| Some((it.address(), it.size(), it.name().ok()?.to_string()))).collect();
-    // Of `__vdso_gettimeofday` and its alias `gettimeofday` the longer says more.
+    // Of `__vdso_gettimeofday` and its alias `gettimeofday`, keep the longer name, which says more.
     all.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| b.2.len().cmp(&a.2.len())));
     all.dedup_by_key(|it| it.0);
     Some(all)

@@ -1,4 +1,4 @@
-//! Names of real processes: this one, and a C program that is gone when its stack is named.
+//! Names stacks of real processes: this one, and a C program that has ended.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use xputrace_symbols::{Innermost, Mapping, ProcessKey, Processes};
 
-/// Prints where it returns to at each level, innermost first, then waits for its input to close.
+/// Prints its return address at each level, innermost first, then waits for its input to close.
 const PROGRAM: &str = r#"
 #include <stdio.h>
 #include <unistd.h>
@@ -52,7 +52,7 @@ fn compile_with(folder: &Path, flags: &[&str]) -> PathBuf {
     program
 }
 
-/// Starts the program and reads its stack.
+/// Starts the program and reads the stack that it prints.
 fn start(program: &Path) -> (Child, Vec<u64>) {
     start_command(&mut Command::new(program))
 }
@@ -92,7 +92,7 @@ fn a_program_that_has_ended_and_was_deleted_still_has_names() {
     let frames = processes.resolve(&stack, key, Innermost::ReturnAddress);
     assert_eq!(names(&frames), ["middle sample", "outer sample", "outer sample"]);
     assert!(frames.iter().all(|it| it.offset > 0));
-    // The second time they come from the cache.
+    // The second lookup uses the cache.
     assert_eq!(processes.resolve(&stack, key, Innermost::ReturnAddress), frames);
 }
 
@@ -130,7 +130,7 @@ fn a_stripped_function_has_its_address_and_not_its_neighbours_name() {
     let frames = processes.resolve(&stack, key, Innermost::ReturnAddress);
     assert!(frames[0].function.starts_with("0x") && frames[0].module == "sample", "{frames:?}");
     assert_eq!(names(&frames[1..]), ["outer sample", "outer sample"]);
-    // In the file's own terms: the same in each run, whatever the load address.
+    // The file's own address: the same in each run, whatever the load address.
     let (child, stack) = start(&folder.path().join("sample"));
     let again = ProcessKey { pid: child.id(), generation: 7 };
     processes.map_running(again).unwrap();
@@ -185,7 +185,7 @@ fn a_file_is_known_again_by_its_build_id() {
     let bytes = fs::read(&program).unwrap();
     let elf = object::File::parse(&*bytes).unwrap();
     let outer = elf.symbols().find(|it| it.name() == Ok("outer")).unwrap();
-    // Small programs have their text at the same place in file and memory.
+    // Small programs have their text at the same offset in file and memory.
     let mapping = Mapping {
         start: 0x7000_0000,
         end: 0x7000_0000 + bytes.len() as u64,
@@ -214,7 +214,7 @@ fn this_process_is_named() {
     let frame = processes.resolve(&[here()], key, Innermost::Instruction)[0].clone();
     assert!(frame.function.ends_with("this_process_is_named::here"), "{frame:?}");
     assert_eq!(frame.offset, 0);
-    // The same address as a return address belongs to the function before it.
+    // As a return address, the same address belongs to the function before it.
     let before = processes.resolve(&[here()], key, Innermost::ReturnAddress)[0].clone();
     assert_ne!(before.function, frame.function);
     let libc_function = libc_address();

@@ -1,4 +1,4 @@
-//! Tables in few words, and stacks whose frames are known.
+//! Short constructors for tables, and stacks with known frames.
 
 use std::sync::Arc;
 use xputrace_model::output::{Output, StackNames, View};
@@ -6,7 +6,7 @@ use xputrace_model::schema::Unit;
 use xputrace_model::stack::{Frame, Frames, StackKey};
 use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Storage, Table, TableDef, TableKind, Value};
 
-/// Stacks 1 and 2 read the same although they are two; 3 has no names; others are lost.
+/// Stacks 1 and 2 differ but read the same; 3 has no names; all others are lost.
 pub(crate) struct Names;
 
 impl StackNames for Names {
