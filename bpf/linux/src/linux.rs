@@ -224,6 +224,11 @@ impl Linux {
         std::mem::take(&mut self.events)
     }
 
+    /// The scope's processes that run, as of the last [`Linux::processes`]; none where the scope is every process.
+    pub fn running(&self) -> Vec<u32> {
+        self.sideband.running()
+    }
+
     /// What was attached, or could not be, since last asked.
     pub fn news(&mut self) -> Vec<News> {
         self.look_for_losses();

@@ -6,7 +6,7 @@
 
 use crate::cpus;
 use crate::sys::{self, Mapping};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -85,6 +85,8 @@ pub(crate) struct Sideband {
     /// When processes that run called `exec` last.
     execs: BTreeMap<u32, u64>,
     dropped: Vec<u32>,
+    /// The watched processes that run, by what was heard so far; `None` where all are watched.
+    running: Option<BTreeSet<u32>>,
     pub(crate) lost: u64,
 }
 
@@ -95,7 +97,8 @@ impl Sideband {
             Some(pids) => pids.iter().flat_map(|it| threads_of(*it)).collect(),
             None => vec![-1],
         };
-        let mut sideband = Sideband::default();
+        let running = pids.map(|it| it.iter().copied().collect());
+        let mut sideband = Sideband { running, ..Sideband::default() };
         for cpu in cpus::online()? {
             sideband.open_cpu(cpu, &threads)?;
         }
@@ -141,7 +144,13 @@ impl Sideband {
                 }
             }
         }
+        self.running.iter_mut().for_each(|it| it.extend(pids));
         Ok(())
+    }
+
+    /// The watched processes that run; none where all are watched.
+    pub(crate) fn running(&self) -> Vec<u32> {
+        self.running.iter().flatten().copied().filter(|it| !is_over(*it)).collect()
     }
 
     /// What to wait on.
@@ -172,6 +181,9 @@ impl Sideband {
         }
         events.extend(self.ended());
         events.sort_by_key(ProcessEvent::time_nanos);
+        if let Some(running) = &mut self.running {
+            events.iter().for_each(|it| follow(running, it));
+        }
         events
     }
 
@@ -200,6 +212,14 @@ impl Sideband {
             After::NewLeader => false,
         });
         ended
+    }
+}
+
+fn follow(running: &mut BTreeSet<u32>, event: &ProcessEvent) {
+    match event {
+        ProcessEvent::Fork { pid, .. } => _ = running.insert(*pid),
+        ProcessEvent::Exit { pid, .. } => _ = running.remove(pid),
+        ProcessEvent::Exec { .. } | ProcessEvent::Mmap { .. } => {}
     }
 }
 

@@ -28,4 +28,9 @@ impl ProcessWatch {
     pub fn events(&mut self) -> Vec<ProcessEvent> {
         self.sideband.drain()
     }
+
+    /// The watched processes that run, as of the last [`ProcessWatch::events`].
+    pub fn running(&self) -> Vec<u32> {
+        self.sideband.running()
+    }
 }

@@ -74,6 +74,8 @@ pub enum Loss {
     UnprobedProcess,
     /// Processes that started CUDA and were not traced: none of their launches is in the result.
     UntracedProcess,
+    /// Processes of the command that ran on when tracing ended with it.
+    StillRunning,
     /// Handlers stopped by the engine's instruction limit.
     InstructionLimit,
 }
@@ -113,6 +115,7 @@ impl Loss {
         Loss::KernelMissed,
         Loss::UnprobedProcess,
         Loss::UntracedProcess,
+        Loss::StillRunning,
         Loss::InstructionLimit,
     ];
 
@@ -151,6 +154,7 @@ impl Loss {
             Loss::KernelMissed => "kernel_missed",
             Loss::UnprobedProcess => "unprobed_process",
             Loss::UntracedProcess => "untraced_process",
+            Loss::StillRunning => "still_running",
             Loss::InstructionLimit => "instruction_limit",
         }
     }

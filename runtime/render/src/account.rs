@@ -113,6 +113,10 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
             "processes that started CUDA and were not traced: none of their launches is in the result",
             "the notes say which and why",
         ),
+        Loss::StillRunning => (
+            "processes that the traced program left running; what they do from here on is not in the result",
+            "let the command wait for them (`sh -c '… & wait'`), or trace them by `-p PID` or `-a`",
+        ),
         Loss::InstructionLimit => ("handlers stopped by the instruction limit", "make the loop shorter"),
     }
 }

@@ -105,6 +105,12 @@ impl Collectors {
         self.totals.iter().copied().chain(present).collect()
     }
 
+    /// The command's processes that run.
+    pub fn running_processes(&mut self) -> Vec<u32> {
+        self.drivers.take();
+        self.drivers.running()
+    }
+
     fn take_arrivals(&mut self, running: &mut Running) {
         self.drivers.take();
         let Some(acceptor) = &self.acceptor else { return };

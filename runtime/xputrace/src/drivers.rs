@@ -47,6 +47,11 @@ impl Drivers {
         self.watch.iter().flat_map(ProcessWatch::fds)
     }
 
+    /// The command's processes that run, as of the last [`Drivers::take`].
+    pub fn running(&self) -> Vec<u32> {
+        self.watch.as_ref().map(ProcessWatch::running).unwrap_or_default()
+    }
+
     /// Takes what the processes have done since.
     pub fn take(&mut self) {
         let events = self.watch.as_mut().map(ProcessWatch::events).unwrap_or_default();

@@ -4,12 +4,14 @@ use super::running::Running;
 use super::sources::command::Parting;
 use super::sources::keyboard::EndedBy;
 use super::sources::{Progress, Source, Sources, Target};
+use crate::collectors::Collectors;
 use crate::console::say;
 use crate::interrupts;
 use crate::machine::deadline;
 use crate::status::Ended;
 use anyhow::Result;
 use std::time::{Duration, Instant};
+use xputrace_linux::Linux;
 use xputrace_model::plan::Probe;
 use xputrace_model::schema::Event;
 
@@ -75,6 +77,7 @@ impl Attached {
             self.running.detach();
         }
         self.part_with_collectors()?;
+        self.report_left_behind()?;
         self.running.detach();
         // What the rings of Linux held when the probes were taken out.
         self.sources.linux.step(&mut self.running)?;
@@ -89,6 +92,19 @@ impl Attached {
         let (why, left_by) = (self.parting(), self.left_by());
         let command = self.sources.target.part(why)?;
         Ok(Ended { exit: self.running.exit_code(), command, left_by, failed: self.running.report().has_failed() })
+    }
+
+    /// Tracing ends with the command, or with the processes that were named. What these have left running is no
+    /// longer traced: that is counted and said with the results.
+    fn report_left_behind(&mut self) -> Result<()> {
+        if self.sources.target.has_ended() {
+            self.sources.linux.step(&mut self.running)?;
+            let of_linux = self.running.state().linux.as_ref().map(Linux::running);
+            let of_collectors = || self.sources.collectors.as_mut().map(Collectors::running_processes);
+            let left = of_linux.or_else(of_collectors).unwrap_or_default();
+            self.running.left_behind(&left);
+        }
+        Ok(())
     }
 
     /// How long a command that still runs is waited for.

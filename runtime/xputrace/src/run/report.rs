@@ -34,6 +34,8 @@ pub struct Report {
     software_said: bool,
     pub collectors: Collectors,
     pub refusals: Vec<String>,
+    /// Which processes the traced program has left running.
+    pub left_behind: Option<String>,
     pub children: u64,
     pub unprobed_micros: u64,
     /// By file: processes that had it before its uprobes were in place, and for how long together.

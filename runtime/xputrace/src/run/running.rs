@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use xputrace_model::context::GpuContext;
 use xputrace_model::diagnostic::Diagnostic;
-use xputrace_model::loss::Account;
+use xputrace_model::loss::{Account, Loss};
 use xputrace_model::output::Output;
 use xputrace_model::plan::Plan;
 use xputrace_model::schema::Event;
@@ -43,6 +43,8 @@ pub struct Running {
 const SOFTWARE_GPU: &str = "GPU numbers below come from the software GPU: its times mean nothing.";
 /// Names of lost launches that are listed.
 const MOST_LOST_NAMES: usize = 10;
+/// Processes that are named as still running.
+const MOST_LEFT_BEHIND: usize = 5;
 /// How long a kernel may hold the output back before the user is told.
 const LONG_WAIT_NANOS: u64 = 2_000_000_000;
 
@@ -158,6 +160,25 @@ impl Running {
         if let Some(linux) = &mut self.state.borrow_mut().linux {
             linux.detach();
         }
+    }
+
+    /// Counts processes that the traced program has left running, and says with the results which.
+    pub fn left_behind(&mut self, pids: &[u32]) {
+        if pids.is_empty() {
+            return;
+        }
+        let name = |pid: &u32| match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
+            Ok(comm) => format!("{pid} ({})", comm.trim_end()),
+            Err(_) => pid.to_string(),
+        };
+        let named: Vec<String> = pids.iter().take(MOST_LEFT_BEHIND).map(name).collect();
+        let more = match pids.len().saturating_sub(MOST_LEFT_BEHIND) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let text = format!("still running when tracing ended: {}{more}", named.join(", "));
+        self.state.borrow_mut().losses.add(Loss::StillRunning, pids.len() as u64);
+        self.report.left_behind = Some(text);
     }
 
     /// Lets go of everything in Linux.
@@ -313,12 +334,14 @@ impl Running {
         for (name, n) in state.pipeline.lost_by_name().into_iter().take(MOST_LOST_NAMES) {
             state.emit(&Output::Note(format!("lost: {n} launches of {name}")));
         }
+        self.report.left_behind.take().into_iter().for_each(|it| state.emit(&Output::Note(it)));
         let account = account(&state);
         state.finish(account, all_said);
     }
 
     fn print_losses(&mut self) {
         let mut state = self.state.borrow_mut();
+        self.report.left_behind.take().into_iter().for_each(|it| state.emit(&Output::Note(it)));
         let (losses, account) = (state.all_losses(), account(&state).and_then(Account::seen));
         state.emit(&Output::End { losses, account: account.map(Box::new) });
     }

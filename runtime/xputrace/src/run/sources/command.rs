@@ -62,6 +62,11 @@ impl Command {
         Ok(self.child.resume()?)
     }
 
+    /// Whether its end was seen.
+    pub fn has_ended(&self) -> bool {
+        self.status.is_some()
+    }
+
     /// The process.
     pub fn child(&self) -> &StoppedChild {
         &self.child

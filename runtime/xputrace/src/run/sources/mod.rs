@@ -146,6 +146,14 @@ impl Target {
         }
     }
 
+    /// Whether the command, or every process that was named, has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        match self {
+            Target::Command(command) => command.has_ended(),
+            Target::Processes(processes) => processes.are_gone(),
+        }
+    }
+
     /// Lets a command run.
     ///
     /// # Errors
