@@ -4,7 +4,7 @@ use crate::stage::{ArgumentSpec, ArgumentValue};
 use crate::units;
 use xputrace_model::diagnostic::nearest;
 
-/// Options of the command line itself: a script cannot have arguments of these names.
+/// Options of the command line itself; scripts cannot declare arguments with these names.
 pub(crate) const TAKEN: &[&str] = &[
     "after",
     "all-processes",
@@ -25,7 +25,7 @@ pub(crate) const TAKEN: &[&str] = &[
     "version",
 ];
 
-/// What the command line gave, and what of it was asked for.
+/// The command line's arguments, and which of them the script asked for.
 #[derive(Default)]
 pub(crate) struct Arguments {
     words: Vec<Word>,
@@ -42,7 +42,7 @@ impl Arguments {
         Arguments { words }
     }
 
-    /// The value given for `name`, typed as its default; the last one counts.
+    /// Returns the value given for `name`, parsed like its default; the last occurrence counts.
     pub(crate) fn take(&mut self, name: &str, default: &ArgumentValue) -> Result<Option<ArgumentValue>, Refused> {
         let mut found = None;
         for at in 0..self.words.len() {
@@ -53,7 +53,7 @@ impl Arguments {
         Ok(found)
     }
 
-    /// The text of the value, when word `at` gives it.
+    /// Returns the value's text if word `at` supplies it.
     fn text(&mut self, at: usize, name: &str, default: &ArgumentValue) -> Result<Option<String>, Refused> {
         let Some(word) = self.words[at].text.strip_prefix("--") else { return Ok(None) };
         let is_flag = matches!(default, ArgumentValue::Bool(_));
@@ -81,7 +81,7 @@ impl Arguments {
         Ok(Some(value))
     }
 
-    /// What nothing asked for, each with what to do about it.
+    /// Returns the arguments that the script did not ask for, each with advice.
     pub(crate) fn unknown(&self, declared: &[ArgumentSpec]) -> Vec<(String, String)> {
         let names: Vec<&str> = declared.iter().map(|it| &*it.name).collect();
         self.words.iter().filter(|it| !it.used).map(|it| (it.text.clone(), advice(&it.text, &names))).collect()
@@ -97,7 +97,7 @@ fn advice(word: &str, names: &[&str]) -> String {
     }
 }
 
-/// A value that an argument does not take: what is wrong, and what to write.
+/// An invalid value: what is wrong, and what to write.
 pub(crate) struct Refused {
     pub(crate) message: String,
     pub(crate) help: String,
@@ -123,7 +123,7 @@ fn parse(name: &str, text: String, default: &ArgumentValue) -> Result<ArgumentVa
     Err(Refused { message: format!("`--{name}` takes {takes}, not `{text}`"), help })
 }
 
-/// `--ms=2s` is meant as `--ms=2000` where the name says the unit.
+/// Suggests `--ms=2000` for `--ms=2s` if the name contains the unit.
 fn integer_help(name: &str, text: &str, default: &ArgumentValue) -> String {
     let counted = units::parse(text).zip(units::whole(1, name)).filter(|(nanos, one)| nanos % one == 0);
     match counted {
@@ -142,7 +142,7 @@ fn time_help(name: &str, text: &str, default: &ArgumentValue) -> String {
     }
 }
 
-/// How an argument is given its default.
+/// Shows how to pass an argument, with its default.
 fn form(name: &str, default: &ArgumentValue) -> String {
     match default {
         ArgumentValue::Int(n) => format!("--{name}={n}"),
@@ -152,7 +152,7 @@ fn form(name: &str, default: &ArgumentValue) -> String {
     }
 }
 
-/// The arguments as `--help` lists them, a line each; empty where there are none.
+/// Formats the arguments for `--help`, one per line; empty if there are none.
 pub fn help(arguments: &[ArgumentSpec]) -> String {
     let left: Vec<String> = arguments.iter().map(usage).collect();
     let width = left.iter().map(|it| it.len()).max().unwrap_or(0);

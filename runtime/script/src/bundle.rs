@@ -1,17 +1,17 @@
-//! The texts that come with the program: ready-made scripts, and the standard library.
+//! Bundled texts: ready-made scripts and the standard library.
 
 use xputrace_model::diagnostic::SourceFile;
 
-/// A text that comes with the program.
+/// A bundled text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bundled {
-    /// `latency`; what `import` or the command line says.
+    /// The name in `import` or on the command line, such as `latency`.
     pub name: &'static str,
     pub text: &'static str,
     pub kind: BundledKind,
 }
 
-/// What a bundled text is for.
+/// How a bundled text is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BundledKind {
     /// Run by name: `xputrace launchlat`.
@@ -43,29 +43,29 @@ texts! {
     STDLIB: ["latency", "flame", "request", "units", "fmt"]
 }
 
-/// All of them as `(name, text)`, scripts first; a name can be a script's and a library's.
+/// Returns all of them as `(name, text)`, scripts first; a script and a library may share a name.
 pub fn bundled() -> &'static [(&'static str, &'static str)] {
     ALL
 }
 
-/// The ready-made scripts.
+/// Returns the ready-made scripts.
 pub fn scripts() -> &'static [Bundled] {
     SCRIPTS
 }
 
-/// The standard library.
+/// Returns the standard library.
 pub fn stdlib() -> &'static [Bundled] {
     STDLIB
 }
 
 impl Bundled {
-    /// The first line of its manual: the summary that lists show.
+    /// Returns the first line of its manual, which lists show.
     pub fn summary(&self) -> &'static str {
         let first = self.text.lines().next().unwrap_or_default();
         first.trim_start_matches(['/', '*', '!']).trim()
     }
 
-    /// It as a source, under the name that messages give it.
+    /// Returns it as a source, under the name that messages use.
     pub fn source(&self) -> SourceFile {
         let dir = match self.kind {
             BundledKind::Script => "scripts",

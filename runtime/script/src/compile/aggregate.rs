@@ -1,4 +1,4 @@
-//! Aggregations: find or create this engine's part of an element, then change it atomically.
+//! Aggregations: find or create this engine's part of an element, then update it atomically.
 
 use super::build::Engine;
 use super::emit::{Emitter, SCRATCH};
@@ -10,11 +10,11 @@ use xputrace_model::bucket::QUANTILE_BITS;
 use xputrace_model::loss::Loss;
 use xputrace_model::table::TableKind;
 
-/// Tries of a compare-and-swap before it is given up and counted.
+/// Attempts of a compare-and-swap before it is abandoned and counted.
 const CAS_TRIES: usize = 8;
 
 impl Emitter<'_, '_> {
-    /// `@m[key].sum(value)` and the others.
+    /// Emits `@m[key].sum(value)` and the other aggregations.
     pub(super) fn aggregate(&mut self, map: MapId, keys: &[Expr], value: Option<&Expr>, at: Position) {
         let slot = self.alloc(8);
         match value {
@@ -27,7 +27,7 @@ impl Emitter<'_, '_> {
         self.aggregate_stored(map, keys, slot, at);
     }
 
-    /// Aggregates the value that is in `slot`.
+    /// Aggregates the value in `slot`.
     pub(super) fn aggregate_stored(&mut self, map: MapId, keys: &[Expr], slot: i16, at: Position) {
         let def = self.build.shapes.def(map);
         let key = self.key(map, keys);
@@ -43,7 +43,7 @@ impl Emitter<'_, '_> {
         self.asm.place(done);
     }
 
-    /// R0 = the element's address; goes to `done` when it cannot be made, counted.
+    /// Sets R0 to the element's address; goes to `done`, counted, if it cannot be created.
     fn element(&mut self, map: MapId, key: i16, value_size: usize, at: Position, done: Label) {
         let refusals = self.refusals(map, at, done);
         let (hit, refused) = (self.asm.label(), self.asm.label());
@@ -59,7 +59,7 @@ impl Emitter<'_, '_> {
         self.lookup_in(outer, inner, key);
         self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, hit);
         if self.build.is_single(map) {
-            // An array always has its element.
+            // An array's element always exists.
             self.asm.place(refused);
             self.refused(&refusals);
             self.asm.place(hit);
@@ -95,7 +95,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Changes the value at R0 by what is in `slot`.
+    /// Updates the value at R0 with the one in `slot`.
     fn apply(&mut self, kind: TableKind, slot: i16, at: Position, done: Label) {
         self.load(Reg::R1, slot);
         match kind {
@@ -104,7 +104,7 @@ impl Emitter<'_, '_> {
             TableKind::Avg => self.count_and_total(),
             TableKind::Stats => {
                 self.count_and_total();
-                // Counting a failure loses all registers, so the address waits on the stack.
+                // Counting a failure clobbers all registers, so the address waits on the stack.
                 let (address, next) = (self.alloc(8), self.asm.label());
                 self.store(address, Reg::R0);
                 self.extreme(false, 24, slot, at, next);
@@ -116,7 +116,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// The value in R1 is added in two halves, so that no total overflows.
+    /// Adds the value in R1 to the total in two halves, so that it cannot overflow.
     fn count_and_total(&mut self) {
         self.asm.mov_imm(Reg::R2, 1);
         self.asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R2);
@@ -126,9 +126,9 @@ impl Emitter<'_, '_> {
         self.asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 16, Reg::R1);
     }
 
-    /// Bounded compare-and-swap on a coded minimum or maximum of the value at R0. R5 holds its
-    /// address; R0 is what was there, R1 the value, R2 the code, R3 the value coded, R4 what was
-    /// there decoded.
+    /// Updates a coded minimum or maximum at R0 by a bounded compare-and-swap. R5 holds its
+    /// address, R0 its old content, R1 the value, R2 the code, R3 the coded value, R4 the decoded
+    /// old content.
     fn extreme(&mut self, larger: bool, offset: i16, slot: i16, at: Position, done: Label) {
         let base = Reg::R5;
         self.asm.mov(base, Reg::R0);
@@ -143,7 +143,7 @@ impl Emitter<'_, '_> {
             self.asm.mov(Reg::R4, Reg::R0);
             self.asm.alu(Alu::Xor, Reg::R4, Reg::R2);
             self.asm.jump_if(keeps, Reg::R4, Reg::R1, done);
-            // R0 becomes what was there, whether it was swapped or not; R4 remembers the guess.
+            // R0 becomes the old content whether or not it was swapped; R4 keeps the guess.
             self.asm.mov(Reg::R4, Reg::R0);
             self.asm.atomic(atomic::CMPXCHG, Size::Dw, base, offset, Reg::R3);
             self.asm.jump_if(Cond::Eq, Reg::R0, Reg::R4, done);
@@ -151,7 +151,7 @@ impl Emitter<'_, '_> {
         self.asm.jump(failed);
     }
 
-    /// R0 = the bucket of the value in R1.
+    /// Sets R0 to the bucket of the value in R1.
     fn bucket(&mut self, kind: TableKind) {
         match kind {
             TableKind::Lhist { min, max, step } => self.linear_bucket(min, max, step),
@@ -160,8 +160,8 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// [`xputrace_model::bucket::index`]. The exponent is found without branches, so that the
-    /// verifier has one path to follow: each step shifts by half as much when that leaves a bit.
+    /// Computes [`xputrace_model::bucket::index`]. It finds the exponent without branches, so that
+    /// the verifier has a single path: each step shifts by half as much if that leaves a bit.
     fn log_bucket(&mut self, bits: u32) {
         let (negative, done) = (self.asm.label(), self.asm.label());
         self.asm.jump_if_imm(Cond::Slt, Reg::R1, 0, negative);
@@ -170,7 +170,7 @@ impl Emitter<'_, '_> {
         self.asm.mov(Reg::R2, Reg::R1);
         self.asm.mov_imm(Reg::R0, 0);
         for step in (0..6).rev() {
-            // R3 = 1 << step when R2 needs more than 1 << step bits, else 0.
+            // R3 = 1 << step if R2 needs more than 1 << step bits, else 0.
             self.asm.mov_imm(Reg::R3, (1i64 << (1 << step)) - 1);
             self.asm.alu(Alu::Sub, Reg::R3, Reg::R2);
             self.asm.alu_imm(Alu::Rsh, Reg::R3, 63);
@@ -178,7 +178,7 @@ impl Emitter<'_, '_> {
             self.asm.alu(Alu::Rsh, Reg::R2, Reg::R3);
             self.asm.alu(Alu::Add, Reg::R0, Reg::R3);
         }
-        // R0 is the exponent: ((R0 - bits + 1) << bits) + (R1 >> (R0 - bits)) - (1 << bits).
+        // R0 holds the exponent: ((R0 - bits + 1) << bits) + (R1 >> (R0 - bits)) - (1 << bits).
         self.asm.alu_imm(Alu::Sub, Reg::R0, bits as i32);
         self.asm.alu(Alu::Rsh, Reg::R1, Reg::R0);
         self.asm.alu_imm(Alu::Lsh, Reg::R0, bits as i32);

@@ -1,4 +1,4 @@
-//! The plan while it is being made: maps, strings and loss slots are made when first asked for.
+//! The plan under construction: maps, strings and loss slots are created on first use.
 
 use super::emit::Emitter;
 use super::nested::NESTED_BYTES;
@@ -19,13 +19,13 @@ use xputrace_model::schema::Event;
 use xputrace_model::stack;
 use xputrace_model::table::{Storage, TableDef, TableId, TableKind};
 
-/// Bytes of the ring buffers through which handlers print.
+/// Size of the ring buffers through which handlers print.
 const RING_BYTES: u32 = 1 << 20;
-/// Calls under return probes at one time; beyond it the oldest entries are forgotten.
+/// Maximum number of open calls under return probes; beyond it the oldest entries are evicted.
 const ENTRIES: u32 = 16_384;
-/// Threads whose open calls are known.
+/// Maximum number of threads whose open calls are tracked.
 const NESTED_THREADS: u32 = 4096;
-/// Processes that samples and tracepoints are limited to, and that receive tags.
+/// Maximum number of processes that samples and tracepoints are limited to, and that receive tags.
 const PROCESSES: u32 = 16_384;
 const THREADS: u32 = 131_072;
 
@@ -97,7 +97,7 @@ impl<'a> Build<'a> {
         build
     }
 
-    /// Adds a handler's probe, and its programs where it is compiled and the script has no errors.
+    /// Adds a handler's probe, and its programs if it is compiled and the script has no errors.
     pub(super) fn handler(&mut self, unit: &Unit, fit: bool) {
         let handler = unit.handler;
         let index = self.plan.probes.len();
@@ -160,7 +160,7 @@ impl<'a> Build<'a> {
         Some(self.plan.image.programs.len() - 1)
     }
 
-    /// The finished plan, its growing maps at their final size.
+    /// Returns the finished plan, with growing maps at their final size.
     pub(super) fn finish(mut self) -> (Plan, Vec<Diagnostic>) {
         let slots = self.plan.loss_sites.len().max(1) as u32;
         for map in [self.plan.linux_losses, self.plan.tracer_losses].into_iter().flatten() {
@@ -173,7 +173,7 @@ impl<'a> Build<'a> {
         (self.plan, self.diagnostics)
     }
 
-    /// The id of a string known while compiling.
+    /// Returns the id of a string known at compile time.
     pub(super) fn string(&mut self, text: &str) -> StringId {
         if let Some(id) = self.strings.get(text) {
             return *id;
@@ -184,7 +184,7 @@ impl<'a> Build<'a> {
         id
     }
 
-    /// The slot that counts a loss at a line, one for both engines.
+    /// Returns the slot that counts a loss at a line, shared by both engines.
     pub(super) fn loss_slot(&mut self, loss: Loss, site: Site, table: Option<TableId>, engine: Engine) -> usize {
         self.loss_map(engine);
         let sites = &mut self.plan.loss_sites;
@@ -214,7 +214,7 @@ impl<'a> Build<'a> {
         map
     }
 
-    /// Counts the elements of maps that evict.
+    /// Returns the map that counts the elements of evicting maps.
     pub(super) fn stored_map(&mut self) -> usize {
         if let Some(map) = self.plan.linux_stored {
             return map;
@@ -285,7 +285,7 @@ impl<'a> Build<'a> {
         map
     }
 
-    /// Each thread's open calls of functions whose returns are probed.
+    /// Returns the map of each thread's open calls of return-probed functions.
     pub(super) fn nested_map(&mut self) -> usize {
         if let Some(map) = self.nested {
             return map;
@@ -295,7 +295,7 @@ impl<'a> Build<'a> {
         map
     }
 
-    /// A counter for `every: n`: the map and the slot in it.
+    /// Returns a counter for `every: n`: the map and the slot in it.
     pub(super) fn every_slot(&mut self, engine: Engine) -> (usize, u32) {
         let (map, next) = match self.every.get(&engine) {
             Some(known) => *known,
@@ -308,7 +308,7 @@ impl<'a> Build<'a> {
         (map, next)
     }
 
-    /// The BPF map behind a script's map, for programs of an engine.
+    /// Returns the BPF map behind a script's map, for programs of an engine.
     pub(super) fn table_map(&self, map: MapId, engine: Engine) -> usize {
         let table = &self.tables[map];
         let found = match engine {
@@ -318,17 +318,17 @@ impl<'a> Build<'a> {
         found.expect("inference notes every engine whose handlers use a map")
     }
 
-    /// Whether the kernel part is an array of one map, which is swapped when it is read.
+    /// Whether the Linux part is an array of one map, swapped when it is read.
     pub(super) fn has_generations(&self, map: MapId) -> bool {
         self.shapes.list[map].read_live && self.tables[map].kind.is_aggregation()
     }
 
-    /// Whether the map is one element.
+    /// Whether the map has a single element.
     pub(super) fn is_single(&self, map: MapId) -> bool {
         self.tables[map].stored_key_size() == 0
     }
 
-    /// Whether its elements make room for others.
+    /// Whether the map evicts elements to make room.
     pub(super) fn evicts(&self, map: MapId) -> bool {
         self.tables[map].evicts()
     }
@@ -339,7 +339,7 @@ impl<'a> Build<'a> {
         TableDef { storage, ..table }
     }
 
-    /// Where a map is kept, by who uses it.
+    /// Decides where a map is stored, by its users.
     fn storage(&mut self, map: MapId, table: &TableDef) -> Storage {
         let shape = &self.shapes.list[map];
         let generations = shape.read_live;
@@ -379,8 +379,8 @@ fn spec(name: &str, kind: MapKind, key: u32, value: u32, entries: u32, flags: u3
     }
 }
 
-/// A plain value's only home. A map without a key is a hash of one element, under a key of four
-/// zeros: unlike an array's, its element can be missing.
+/// Describes the only home of a plain map. Without a key it is a hash with one element, under a key
+/// of four zeros: unlike an array's element, this one can be missing.
 fn plain_spec(id: MapId, table: &TableDef, engine: Engine) -> MapSpec {
     let (kind, flags) = if table.evict { (MapKind::LruHash, 0) } else { (MapKind::Hash, NO_PREALLOC) };
     let (key, entries) = match table.stored_key_size() {
@@ -391,7 +391,7 @@ fn plain_spec(id: MapId, table: &TableDef, engine: Engine) -> MapSpec {
     spec(&name, kind, key, table.kind.value_size() as u32, entries, flags, engine.home())
 }
 
-/// An aggregation's part in the kernel, one value a processor.
+/// Describes an aggregation's part in Linux, with one value per CPU.
 fn linux_part(id: MapId, table: &TableDef, generations: bool) -> MapSpec {
     let (value, entries) = (table.kind.value_size() as u32, table.stored_capacity());
     let name = map_name(id, table, "k");
@@ -417,7 +417,7 @@ fn tracer_part(id: MapId, table: &TableDef) -> MapSpec {
     }
 }
 
-/// At most 15 characters of a C identifier, told apart by the map's number.
+/// Returns at most 15 characters of a C identifier, made unique by the map's number.
 fn map_name(id: MapId, table: &TableDef, engine: &str) -> String {
     let plain: String =
         table.name.chars().map(|it| if it.is_ascii_alphanumeric() { it } else { '_' }).skip(1).collect();

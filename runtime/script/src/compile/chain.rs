@@ -1,14 +1,14 @@
-//! Rhai nests `a.b[c].d()` to the right, with an index's own chain in the middle; here it is a
+//! Rhai nests `a.b[c].d()` to the right, with an index's own chain in the middle. Here it becomes a
 //! head and a list of links.
 
 use crate::handler;
 use rhai::{ASTFlags, Expr, FnCallExpr, Position, Stmt};
 
-/// `head`, then what is applied to it, in the order in which it is written.
+/// `head`, and the links applied to it in source order.
 pub(super) struct Chain<'a> {
     pub(super) head: &'a Expr,
     pub(super) links: Vec<Link<'a>>,
-    /// Whether any of its dots is `?.`.
+    /// Whether it contains a `?.`.
     pub(super) safe: bool,
 }
 
@@ -41,7 +41,7 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// `k["name"]` is `k.name`: only maps have elements under texts.
+/// Turns `k["name"]` into `k.name`: only maps have string keys.
 fn name_field(link: &mut Link) {
     if let Link::Index(index, at) = *link
         && let Expr::StringConstant(name, _) = unwrapped(index)
@@ -59,7 +59,7 @@ fn is_safe(expr: &Expr) -> bool {
     }
 }
 
-/// The right side of a dot: the rest of the chain.
+/// Follows the right side of a dot: the rest of the chain.
 fn follow_dot<'a>(rest: &'a Expr, links: &mut Vec<Link<'a>>) {
     match rest {
         Expr::Dot(pair, ..) => {
@@ -74,7 +74,8 @@ fn follow_dot<'a>(rest: &'a Expr, links: &mut Vec<Link<'a>>) {
     }
 }
 
-/// The right side of an index: the index alone when the chain breaks here, else index and rest.
+/// Follows the right side of an index: the index alone if the chain breaks here, else index and
+/// rest.
 fn follow_index<'a>(rest: &'a Expr, flags: ASTFlags, at: Position, links: &mut Vec<Link<'a>>) {
     if flags.contains(ASTFlags::BREAK) {
         links.push(Link::Index(rest, at));
@@ -101,7 +102,7 @@ fn one<'a>(expr: &'a Expr, links: &mut Vec<Link<'a>>) {
     }
 }
 
-/// An expression without the `{ }` that interpolation and single-expression blocks put around it.
+/// Strips the `{ }` that interpolation and single-expression blocks put around an expression.
 pub(super) fn unwrapped(expr: &Expr) -> &Expr {
     match expr {
         Expr::Stmt(block) => match block.statements() {
@@ -112,7 +113,7 @@ pub(super) fn unwrapped(expr: &Expr) -> &Expr {
     }
 }
 
-/// The map that a variable of the rewritten text stands for, with its `@`.
+/// Returns the map, with its `@`, that a variable of the rewritten text stands for.
 pub(super) fn map_name(expr: &Expr) -> Option<String> {
     match expr {
         Expr::Variable(variable, _, _) => handler::map_name(&variable.1),
@@ -120,7 +121,7 @@ pub(super) fn map_name(expr: &Expr) -> Option<String> {
     }
 }
 
-/// The parts of `[a, b]`, or the one part that is no list.
+/// Returns the parts of `[a, b]`, or the only part if it is not a list.
 pub(super) fn key_parts(index: &Expr) -> Vec<&Expr> {
     match unwrapped(index) {
         Expr::Array(parts, _) => parts.iter().collect(),

@@ -1,9 +1,9 @@
-//! The frame of a program: registers, stack slots, losses, and the map of a table for the engine
-//! that the program runs in.
+//! The frame of a program: registers, stack slots, losses, and the BPF map of each table for the
+//! program's engine.
 //!
-//! R6 holds the context. A value of 8 bytes is computed into R0; while another is computed it
-//! waits in R7, R8, R9 or, when those are taken, on the stack. Texts are computed into stack
-//! slots. A value that may be missing is computed with a label to go to when it is.
+//! R6 holds the context. Values of 8 bytes are computed into R0; a value that must wait goes to R7,
+//! R8, R9 or, when those are taken, the stack. Texts are computed into stack slots. A value that
+//! may be missing is computed with a label to jump to if it is.
 
 use super::build::{Build, Engine};
 use super::typed::{Checked, LocalId, MapId};
@@ -16,17 +16,17 @@ use xputrace_model::diagnostic::{Diagnostic, FileId, Site};
 use xputrace_model::loss::Loss;
 use xputrace_model::table::TableId;
 
-/// Bytes of stack that the kernel gives a program.
+/// Stack size that Linux gives a program.
 const STACK_BYTES: i32 = 512;
-/// Maps that a program of the kernel can use (`MAX_USED_MAPS` in `kernel/bpf/verifier.c`).
+/// Maximum number of maps in a program (`MAX_USED_MAPS` in Linux's `kernel/bpf/verifier.c`).
 const MOST_MAPS: usize = 64;
-/// A slot of 8 bytes for keys of arrays, used between two instructions that belong together.
+/// An 8-byte slot for array keys, used only between two adjacent instructions.
 pub(super) const SCRATCH: i16 = -8;
-/// errno of an update for which a map has no room.
+/// The errno of an update for which a map has no room.
 const E2BIG: i32 = 7;
 const TEMPORARIES: [Reg; 3] = [Reg::R7, Reg::R8, Reg::R9];
 
-/// A program being written.
+/// A program under construction.
 pub(super) struct Emitter<'a, 'b> {
     pub(super) asm: Assembler,
     pub(super) build: &'a mut Build<'b>,
@@ -36,13 +36,13 @@ pub(super) struct Emitter<'a, 'b> {
     /// Index of the handler's probe in the plan.
     pub(super) probe: usize,
     pub(super) locals: FxHashMap<LocalId, i16>,
-    /// Where the entry's time and arguments were put, at a return probe.
+    /// At a return probe: the slot with the entry's time and arguments.
     pub(super) entry: Option<i16>,
-    /// Where the event's time is kept, where it is read more than once: it is one value.
+    /// The slot with the event's time, if it is read more than once: all reads must agree.
     pub(super) time: Option<i16>,
-    /// The file whose text the instructions come from.
+    /// The file that the instructions come from.
     pub(super) file: FileId,
-    /// Where `return` goes in the functions that are compiled in place.
+    /// Where `return` goes in the functions being inlined.
     pub(super) leaving: Vec<Label>,
     /// Labels for `break` and `continue`.
     pub(super) loops: Vec<(Label, Label)>,
@@ -55,16 +55,16 @@ pub(super) struct Emitter<'a, 'b> {
     counted: Vec<Counted>,
 }
 
-/// Code that counts a loss, put behind the program's own.
+/// Code that counts a loss, placed after the program's own.
 struct Counted {
     label: Label,
     slot: usize,
     back: Label,
 }
 
-/// Where updates that were refused are counted.
+/// Where refused updates are counted.
 pub(super) struct Refusals {
-    /// There was no room.
+    /// The map was full.
     full: Label,
     other: Label,
 }
@@ -108,7 +108,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         }
     }
 
-    /// Writes the ends and returns the program; mistakes become diagnostics at the handler.
+    /// Emits the ends and returns the program; reports errors at the handler.
     pub(super) fn finish(mut self, name: String, kind: ProgramKind) -> Option<Program> {
         self.asm.place(self.end);
         self.asm.mov_imm(Reg::R0, 0);
@@ -165,7 +165,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.build.staged.site(self.file, at)
     }
 
-    /// The instructions from here on come from this place.
+    /// Sets the source line of the instructions that follow.
     pub(super) fn line(&mut self, at: Position) {
         if at.is_none() {
             return;
@@ -175,11 +175,11 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.asm.line(self.file.0 as usize, line, column);
     }
 
-    /// Reserves stack, in whole words; the result is an offset from the frame pointer.
+    /// Reserves stack in whole words; returns an offset from the frame pointer.
     pub(super) fn alloc(&mut self, bytes: usize) -> i16 {
         self.used += bytes.next_multiple_of(8) as i32;
         self.deepest = self.deepest.max(self.used);
-        // Beyond the limit the program is refused; the offset only has to be a number.
+        // Beyond the limit the program is refused, so any offset will do.
         -(self.used.min(i32::from(i16::MAX)) as i16)
     }
 
@@ -191,7 +191,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.used = mark;
     }
 
-    /// Puts R0 where it outlives the next computation.
+    /// Saves R0 so that it survives the next computation.
     pub(super) fn push(&mut self) -> Temporary {
         let temporary = match TEMPORARIES.get(self.depth) {
             Some(register) => {
@@ -208,7 +208,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         temporary
     }
 
-    /// Gets back what [`Emitter::push`] put away.
+    /// Restores what [`Emitter::push`] saved.
     pub(super) fn pop(&mut self, temporary: Temporary, into: Reg) {
         self.depth -= 1;
         match temporary {
@@ -247,23 +247,24 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.asm.alu_imm(Alu::Add, into, i32::from(slot));
     }
 
-    /// The BPF map behind a table for this program's engine.
+    /// Returns the BPF map behind a table for this program's engine.
     pub(super) fn table(&self, map: MapId) -> usize {
         self.build.table_map(map, self.engine)
     }
 
-    /// Where to go when a loss ends the handler.
+    /// Returns the label to jump to if a loss ends the handler.
     pub(super) fn ends_with(&mut self, loss: Loss, at: Position) -> Label {
         let slot = self.build.loss_slot(loss, self.site(at), None, self.engine);
         *self.ending.entry(slot).or_insert_with(|| self.asm.label())
     }
 
-    /// Where to go when a value is missing that must be there.
+    /// Returns the label to jump to if a required value is missing.
     pub(super) fn strict(&mut self, at: Position) -> Label {
         self.ends_with(Loss::MissingValue, at)
     }
 
-    /// Where to go when a loss is counted and the handler goes on at `back`, with R0 zero.
+    /// Returns the label to jump to if a loss is counted and the handler goes on at `back`, with R0
+    /// zero.
     pub(super) fn counts(&mut self, loss: Loss, at: Position, table: Option<MapId>, back: Label) -> Label {
         let table = table.map(|it| TableId(it as u32));
         let slot = self.build.loss_slot(loss, self.site(at), table, self.engine);
@@ -272,7 +273,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         label
     }
 
-    /// Where an update of a map goes that was refused, to be counted by its reason.
+    /// Returns the labels for refused updates of a map, by reason.
     pub(super) fn refusals(&mut self, map: MapId, at: Position, back: Label) -> Refusals {
         Refusals {
             full: self.counts(Loss::MapFull, at, Some(map), back),
@@ -280,19 +281,19 @@ impl<'a, 'b> Emitter<'a, 'b> {
         }
     }
 
-    /// Leaves for where a refusal is counted; R0 is what the update answered.
+    /// Jumps to where a refusal is counted; R0 is the update's result.
     pub(super) fn refused(&mut self, refusals: &Refusals) {
         self.asm.jump_if_imm(Cond::Eq, Reg::R0, -E2BIG, refusals.full);
         self.asm.jump(refusals.other);
     }
 
-    /// Whether elements of a map go without being removed, so that those stored by this program are counted.
+    /// Whether a map evicts elements, so that this program must count what it stores.
     pub(super) fn counts_stored(&self, map: MapId) -> bool {
         self.engine == Engine::Linux && self.build.evicts(map)
     }
 
-    /// Counts elements that were stored (1) or removed (−1), where R0 is 0: the update or deletion was done.
-    /// Keeps R0.
+    /// Counts elements stored (1) or removed (−1) if R0 is 0, that is, if the update or deletion
+    /// succeeded. Keeps R0.
     pub(super) fn count_stored(&mut self, map: MapId, n: i64) {
         if !self.counts_stored(map) {
             return;
@@ -330,7 +331,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.count_loss(self.end);
     }
 
-    /// Adds 1 to the loss whose slot is in the scratch word, then goes to `back` with R0 zero.
+    /// Adds 1 to the loss whose slot is in the scratch word, then jumps to `back` with R0 zero.
     fn count_loss(&mut self, back: Label) {
         let none = self.asm.label();
         let map = self.build.loss_map(self.engine);
@@ -343,7 +344,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.asm.jump(back);
     }
 
-    /// Adds to a loss and goes on.
+    /// Adds to a loss and continues.
     pub(super) fn add_to_loss(&mut self, loss: Loss, at: Position, n: i64) {
         let none = self.asm.label();
         let slot = self.build.loss_slot(loss, self.site(at), None, self.engine);
@@ -356,7 +357,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.asm.place(none);
     }
 
-    /// R0 = the address of the element whose key is in `key`, or 0.
+    /// Sets R0 to the address of the element with the key in `key`, or 0.
     pub(super) fn lookup(&mut self, map: usize, key: i16) {
         self.asm.ld_map(Reg::R1, map);
         self.address(Reg::R2, key);
@@ -369,7 +370,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.asm.call(helper::MAP_DELETE_ELEM);
     }
 
-    /// R0 = 0, or a negative error, from storing the bytes in `value`.
+    /// Stores the bytes in `value`; sets R0 to 0 or a negative error.
     pub(super) fn update(&mut self, map: usize, key: i16, value: i16, flags: i32) {
         self.asm.ld_map(Reg::R1, map);
         self.address(Reg::R2, key);
@@ -379,8 +380,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 }
 
-/// Whether a jump will not reach when the kernel has put its own code in the place of calls and
-/// divisions.
+/// Whether a jump may be out of range once Linux has replaced calls and divisions by its own code.
 fn far(insns: &[Insn]) -> bool {
     let mut grown = Vec::with_capacity(insns.len() + 1);
     let mut at = 0;
@@ -393,8 +393,8 @@ fn far(insns: &[Insn]) -> bool {
     (0..insns.len()).any(|from| target(insns, from).is_some_and(|to| span(from, to) > i16::MAX as usize))
 }
 
-/// Instructions that the kernel may add to one (`do_misc_fixups` in `kernel/bpf/verifier.c`, and
-/// `map_gen_lookup` of the kinds of map), at most.
+/// Returns the maximum number of instructions that Linux adds for one (`do_misc_fixups` in
+/// `kernel/bpf/verifier.c`, and each map type's `map_gen_lookup`).
 fn growth(insn: &Insn) -> usize {
     let call = insn.code == class::JMP | xputrace_bytecode::insn::CALL;
     let divides = insn.code & 7 == class::ALU64 && matches!(insn.code & 0xf0, 0x30 | 0x90);
@@ -410,7 +410,7 @@ fn distinct(map_refs: &[(usize, usize)]) -> usize {
     map_refs.iter().map(|it| it.1).collect::<FxHashSet<_>>().len()
 }
 
-/// The program without instructions that no path reaches, which the verifier refuses.
+/// Removes unreachable instructions, which the verifier refuses.
 fn without_dead_code(program: Program) -> Program {
     let reached = reached(&program.insns);
     if reached.iter().all(|it| *it) {
@@ -474,12 +474,12 @@ fn reached(insns: &[Insn]) -> Vec<bool> {
     reached
 }
 
-/// Where a jump goes.
+/// Returns a jump's target.
 fn target(insns: &[Insn], at: usize) -> Option<usize> {
     let insn = insns[at];
     let op = insn.code & 0xf0;
     let jumps =
         insn.code & 7 == class::JMP && op != xputrace_bytecode::insn::CALL && op != xputrace_bytecode::insn::EXIT;
-    // The second slot of `ld_imm64` has code 0 and is no jump.
+    // The second slot of `ld_imm64` has code 0 and is not a jump.
     jumps.then(|| (at as i64 + 1 + i64::from(insn.off)) as usize)
 }

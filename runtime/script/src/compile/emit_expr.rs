@@ -1,4 +1,4 @@
-//! Values: 8 bytes into R0, texts into stack slots, conditions into jumps.
+//! Values: words into R0, texts into stack slots, conditions into jumps.
 
 use super::build::Engine;
 use super::emit::Emitter;
@@ -11,13 +11,13 @@ use xputrace_model::loss::Loss;
 use xputrace_model::table::Scalar;
 
 impl Emitter<'_, '_> {
-    /// R0 = a value that must be there.
+    /// Sets R0 to a value that must be present.
     pub(super) fn eval_strict(&mut self, expr: &Expr) {
         let missing = self.strict(expr.at);
         self.eval(expr, missing);
     }
 
-    /// R0 = the value; goes to `missing` when it is not there. R1 to R5 are lost.
+    /// Sets R0 to the value; jumps to `missing` if there is none. Clobbers R1 to R5.
     pub(super) fn eval(&mut self, expr: &Expr, missing: Label) {
         match &expr.kind {
             Kind::Const(n) => self.asm.mov_imm(Reg::R0, *n),
@@ -70,7 +70,7 @@ impl Emitter<'_, '_> {
             | Kind::And(_)
             | Kind::Or(_) => self.truth(expr),
             Kind::Inlined(call) => self.inlined(call, missing, &mut |this, value, to| this.eval(value, to)),
-            // Texts are never asked for as a word; see `Emitter::text`.
+            // Texts are never evaluated as a word; see `Emitter::text`.
             Kind::UserText(..) | Kind::Concat(_) => self.asm.mov_imm(Reg::R0, 0),
         }
     }
@@ -86,7 +86,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Stack of a local: a flag when it is optional, then the value.
+    /// Returns the stack slot of a local: a flag if it is optional, then the value.
     pub(super) fn local(&mut self, local: usize) -> i16 {
         if let Some(slot) = self.locals.get(&local) {
             return *slot;
@@ -98,13 +98,13 @@ impl Emitter<'_, '_> {
         slot
     }
 
-    /// Goes to `missing` when the kernel's launch is not known.
+    /// Jumps to `missing` if the kernel's launch is unknown.
     pub(super) fn joined(&mut self, missing: Label) {
         self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, (word::JOINED * 8) as i16);
         self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, missing);
     }
 
-    /// R0 = the address of an element's value.
+    /// Sets R0 to the address of an element's value.
     pub(super) fn find(&mut self, map: MapId, keys: &[Expr], missing: Label) {
         let mark = self.mark();
         let key = self.key(map, keys);
@@ -160,8 +160,8 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Signed division. −1 goes its own way: the smallest integer divided by it would trap on
-    /// processors whose kernel does not catch that.
+    /// Signed division. −1 is handled separately: dividing the smallest integer by it traps on
+    /// processors whose Linux does not catch that.
     fn division(&mut self, op: Alu, a: &Expr, b: &Expr, constant: Option<i64>, at: Position) {
         self.two(a, b);
         if constant.is_some_and(|it| it != 0 && it != -1) {
@@ -224,7 +224,7 @@ impl Emitter<'_, '_> {
         self.release(mark);
     }
 
-    /// A function's body in the place of its call; `each` takes its value.
+    /// Emits an inlined function's body; `each` takes its value.
     pub(super) fn inlined(&mut self, call: &Inlined, missing: Label, each: &mut dyn FnMut(&mut Self, &Expr, Label)) {
         let mark = self.mark();
         for (local, value) in &call.arguments {
@@ -235,7 +235,7 @@ impl Emitter<'_, '_> {
         match call.result {
             None => self.block_value(&call.body, missing, each),
             Some(result) => {
-                // Every return leaves its value here, wherever in the body it stands.
+                // Every return leaves its value here, wherever it is in the body.
                 self.local(result);
                 let out = self.asm.label();
                 self.leaving.push(out);
@@ -261,7 +261,7 @@ impl Emitter<'_, '_> {
         self.asm.place(done);
     }
 
-    /// Goes to `to` when the condition is `when`, and on otherwise.
+    /// Jumps to `to` if the condition equals `when`, else falls through.
     pub(super) fn branch(&mut self, expr: &Expr, when: bool, to: Label) {
         match &expr.kind {
             Kind::Not(inner) => self.branch(inner, !when, to),
@@ -296,12 +296,13 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Where the path goes that decides against the one that comes to [`Emitter::finish_branch`].
+    /// Returns the target of the path opposite to the one that reaches [`Emitter::finish_branch`].
     fn other(&mut self, jump_here: bool, to: Label) -> Label {
         if jump_here { self.asm.label() } else { to }
     }
 
-    /// The path that gets here goes to `to` when `jump_here`, else on; `other` does the opposite.
+    /// Sends the path that gets here to `to` if `jump_here`, else falls through; `other` does the
+    /// opposite.
     fn finish_branch(&mut self, other: Label, jump_here: bool, to: Label) {
         if jump_here {
             self.asm.jump(to);
@@ -309,7 +310,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// `&&` (with `all`) and `||` of parts.
+    /// Emits `&&` (if `all`) or `||` of the parts.
     fn branch_all(&mut self, parts: &[Expr], all: bool, when: bool, to: Label) {
         if when != all {
             for part in parts {
@@ -340,7 +341,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Equality of two values of which either may be missing: `()` equals only `()`.
+    /// Compares two values that may be missing: `()` equals only `()`.
     fn equality(
         &mut self,
         a: &Expr,
@@ -367,7 +368,7 @@ impl Emitter<'_, '_> {
         self.finish_branch(unequal, when, to);
     }
 
-    /// Computes a value only to see whether it is there.
+    /// Evaluates a value only to see whether it is present.
     pub(super) fn discard(&mut self, expr: &Expr, missing: Label) {
         let mark = self.mark();
         match expr.ty.base {
@@ -397,7 +398,8 @@ impl Emitter<'_, '_> {
         self.asm.jump_if(Cond::Ne, Reg::R0, Reg::R1, unequal);
     }
 
-    /// Stores a value as a map or a print holds it. A text may use 8 bytes behind its own.
+    /// Stores a value in the form that maps and prints hold. A text may overwrite the 8 bytes after
+    /// its own.
     pub(super) fn store_value(&mut self, expr: &Expr, as_kind: Scalar, slot: i16, missing: Label) {
         match as_kind {
             Scalar::Text(n) => self.text(expr, slot, n, missing),
@@ -408,7 +410,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Writes a map's key and returns where; the bucket's place, where there is one, is last.
+    /// Writes a map's key and returns its slot; a bucket's word, if any, comes last.
     pub(super) fn key(&mut self, map: MapId, keys: &[Expr]) -> i16 {
         let def = self.build.shapes.def(map);
         let slot = self.alloc(def.stored_key_size().max(8) + 8);
@@ -429,7 +431,7 @@ impl Emitter<'_, '_> {
         slot
     }
 
-    /// A flag word, then the value or zeros.
+    /// Writes a flag word, then the value or zeros.
     pub(super) fn optional_part(&mut self, expr: &Expr, kind: Scalar, at: i16) {
         let (missing, done) = (self.asm.label(), self.asm.label());
         self.store_value(expr, kind, at + 8, missing);

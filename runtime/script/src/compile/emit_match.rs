@@ -1,5 +1,5 @@
-//! Whether a string has a text in it: byte for byte where the string is bytes, by the tracer's
-//! own helper where it is a name.
+//! String matching: byte by byte if the string is bytes, through the tracer's own helper if it is a
+//! name.
 
 use super::emit::Emitter;
 use super::typed::{Base, Expr, Where};
@@ -7,7 +7,7 @@ use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
 use xputrace_bytecode::{Label, helper};
 
 impl Emitter<'_, '_> {
-    /// Goes to `unmatched` unless the string has `wanted` at the place.
+    /// Jumps to `unmatched` unless the string contains `wanted` at the place.
     pub(super) fn matched(&mut self, place: Where, string: &Expr, wanted: &str, unmatched: Label) {
         match string.ty.base {
             Base::Text(capacity) => self.text_matched(place, string, capacity, wanted.as_bytes(), unmatched),
@@ -15,7 +15,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Names can be longer than anything that fits on the stack, and only the tracer has them.
+    /// Names can be longer than the stack, and only the tracer has their text.
     fn name_matched(&mut self, place: Where, name: &Expr, wanted: &str, unmatched: Label) {
         let wanted = self.build.string(wanted);
         self.eval_strict(name);
@@ -49,7 +49,7 @@ impl Emitter<'_, '_> {
             Where::Start => self.begins(slot, wanted, unmatched),
             Where::Anywhere => self.found(slot, last, wanted, unmatched),
             Where::End => {
-                // A text that fills its bytes has no NUL behind it.
+                // A text that fills its bytes has no NUL after it.
                 self.asm.st_imm(Size::B, Reg::FP, slot + capacity as i16, 0);
                 self.found(slot, last, &[wanted, b"\0"].concat(), unmatched);
             }
@@ -57,7 +57,7 @@ impl Emitter<'_, '_> {
         self.release(mark);
     }
 
-    /// Compares the words that `wanted` takes, the last one under a mask.
+    /// Compares the words of `wanted`, the last one under a mask.
     fn begins(&mut self, slot: i16, wanted: &[u8], unmatched: Label) {
         for (index, bytes) in wanted.chunks(8).enumerate() {
             self.load(Reg::R0, slot + index as i16 * 8);
@@ -72,10 +72,10 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Tries every place from 0 to `last`, R1, until the text ends.
+    /// Tries every position from 0 to `last` (R1) until the text ends.
     ///
-    /// Behind the first byte there is no branch a byte: the verifier follows each branch of each
-    /// turn, and remembers only some thousands of them.
+    /// After the first byte, don't branch per byte: the verifier follows every branch of every
+    /// iteration, and remembers only a few thousand.
     fn found(&mut self, slot: i16, last: usize, wanted: &[u8], unmatched: Label) {
         let Some((first, rest)) = wanted.split_first() else { return };
         let (next, on, found) = (self.asm.label(), self.asm.label(), self.asm.label());

@@ -13,7 +13,7 @@ use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Arg, Piece, Print, TAG_SLOTS, record};
 use xputrace_model::table::Scalar;
 
-/// Bytes of a print record: more would not fit beside what else is on the stack.
+/// Maximum size of a print record; larger ones do not fit on the stack with the rest.
 const MAX_RECORD_BYTES: usize = 440;
 
 impl Emitter<'_, '_> {
@@ -95,9 +95,9 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Keeps R0 in a variable. In the kernel in two halves: the verifier then forgets which
-    /// number it is. Else it would follow `if a { n += 1 } if b { n += 1 } …` once for every
-    /// value that `n` can have, and give up.
+    /// Stores R0 in a variable. On Linux it does so in two halves, which makes the verifier forget
+    /// the number's value. Otherwise it would follow `if a { n += 1 } if b { n += 1 } …` once for
+    /// every value that `n` can have, and give up.
     fn store_local(&mut self, slot: i16) {
         if self.engine == Engine::Tracer {
             return self.store(slot, Reg::R0);
@@ -107,7 +107,7 @@ impl Emitter<'_, '_> {
         self.asm.stx(Size::W, Reg::FP, slot + 4, Reg::R0);
     }
 
-    /// `s += "x"`: put together elsewhere, then copied.
+    /// Emits `s += "x"`: concatenates elsewhere, then copies.
     fn set_text_of_itself(&mut self, local: usize, slot: i16, capacity: u32, value: &Expr) {
         let optional = self.checked.locals[local].optional;
         let flag = if optional { 8 } else { 0 };
@@ -154,7 +154,7 @@ impl Emitter<'_, '_> {
         self.asm.place(out);
     }
 
-    /// `@m[key] = value`; assigning `()` removes the element.
+    /// Emits `@m[key] = value`; assigning `()` removes the element.
     fn store_element(&mut self, map: MapId, keys: &[Expr], value: &Expr, at: Position) {
         let kind = self.build.shapes.value(map).base.scalar();
         let done = self.asm.label();
@@ -165,7 +165,8 @@ impl Emitter<'_, '_> {
         let key = self.key(map, keys);
         let bpf_map = self.table(map);
         if self.counts_stored(map) {
-            // New, or there, or new as it was evicted in between: which of them tells the count.
+            // It was new, or present, or new because of an eviction in between: the count tells
+            // which.
             self.update(bpf_map, key, slot, helper::UPDATE_NOEXIST);
             self.count_stored(map, 1);
             self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, done);
@@ -194,7 +195,7 @@ impl Emitter<'_, '_> {
         self.count_stored(map, -1);
     }
 
-    /// `@m[key] += value` and its like: atomic, and from 0 where there is no element.
+    /// Emits `@m[key] += value` and the like: atomic, and from 0 if there is no element.
     fn change_element(&mut self, map: MapId, keys: &[Expr], op: Alu, value: &Expr, at: Position) {
         let slot = self.alloc(8);
         self.eval_strict(value);
@@ -240,8 +241,8 @@ impl Emitter<'_, '_> {
         self.asm.place(done);
     }
 
-    /// R0 = 0, or a negative error. One call: the tracer has but a copy of the element, which
-    /// probes may change meanwhile.
+    /// Changes the element in one call and sets R0 to 0 or a negative error. The tracer only has a
+    /// copy of the element, which probes may change meanwhile.
     fn change_in_linux(&mut self, bpf_map: usize, key: i16, operand: i16, op: Alu) {
         self.asm.ld_map(Reg::R1, bpf_map);
         self.address(Reg::R2, key);
@@ -317,7 +318,7 @@ impl Emitter<'_, '_> {
         self.asm.jump(self.end);
     }
 
-    /// Hands a record to the engine's ring buffer.
+    /// Submits a record to the engine's ring buffer.
     fn output(&mut self, buffer: i16, size: usize, at: Position) {
         let on = self.asm.label();
         let full = self.counts(Loss::KernelRingFull, at, None, on);
@@ -331,8 +332,8 @@ impl Emitter<'_, '_> {
         self.asm.place(on);
     }
 
-    /// `l.tag = value` at the marker: into the launching process's array, at the slot that the
-    /// collector passed.
+    /// Emits `l.tag = value` at the marker: writes to the launching process's array, at the slot
+    /// that the collector passed.
     fn tag(&mut self, value: &Expr) {
         debug_assert!(self.engine == Engine::Linux, "placement puts handlers that set tags into the kernel");
         let (tag, index, done) = (self.alloc(16), self.alloc(8), self.asm.label());
@@ -366,7 +367,7 @@ fn atomic_op(op: Alu) -> i32 {
     }
 }
 
-/// Whether writing the text of `value` in the place of a local would destroy what it is made of.
+/// Whether writing `value`'s text over a local would destroy its own source.
 fn overwrites(value: &Expr, local: LocalId) -> bool {
     let in_block = |block: &Block| block.value.as_ref().is_some_and(|it| overwrites(it, local));
     match &value.kind {

@@ -1,4 +1,4 @@
-//! Texts: bytes in slots of the stack, compared, copied and put together there.
+//! Texts: bytes in stack slots, compared, copied and concatenated there.
 
 use super::build::Engine;
 use super::emit::{Emitter, Temporary};
@@ -9,20 +9,20 @@ use xputrace_bytecode::{Label, helper};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::Loss;
 
-/// Digits of the largest integer.
+/// Number of digits of the largest integer.
 const MAX_DIGITS: i16 = 19;
 
 /// Where the next piece of a text goes.
 enum Cursor {
-    /// So many bytes behind its start.
+    /// A constant number of bytes after the start.
     Known(i16),
-    /// As many as the temporary holds.
+    /// As many bytes as the temporary holds.
     Kept(Temporary),
 }
 
 impl Emitter<'_, '_> {
-    /// Writes a text of `capacity` bytes, rounded up to words and NUL padded; up to 8 bytes
-    /// behind it are scribbled on.
+    /// Writes a text of `capacity` bytes, rounded up to words and padded with NULs; may overwrite
+    /// up to 8 bytes after it.
     pub(super) fn text(&mut self, expr: &Expr, slot: i16, capacity: u32, missing: Label) {
         let words = capacity.div_ceil(8) as usize;
         match &expr.kind {
@@ -98,14 +98,15 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// The string at the address in R0, of at most `n` bytes, into zeroed memory.
+    /// Reads the string at the address in R0, at most `n` bytes, into zeroed memory.
     pub(super) fn read_text(&mut self, read: i32, n: u32, slot: i16, at: Position) {
         let on = self.asm.label();
         let cut = self.counts(Loss::TextCut, at, None, on);
         let unreadable = self.ends_with(Loss::UnreadableMemory, at);
         self.asm.mov(Reg::R3, Reg::R0);
         self.address(Reg::R1, slot);
-        // One byte more than fits, and the NUL: a longer string is told from one that just fits.
+        // One byte more than fits, and the NUL: this distinguishes a longer string from one that
+        // just fits.
         self.asm.mov_imm(Reg::R2, i64::from(n) + 2);
         self.asm.call(read);
         self.asm.jump_if_imm(Cond::Slt, Reg::R0, 0, unreadable);
@@ -114,7 +115,7 @@ impl Emitter<'_, '_> {
         self.asm.st_imm(Size::B, Reg::FP, slot + n as i16, 0);
     }
 
-    /// A name, which is known by its id, as text: only the tracer has the table.
+    /// Emits a name, known by its id, as text: only the tracer has the table.
     fn name_text(&mut self, expr: &Expr, slot: i16, capacity: u32, missing: Label) {
         if self.engine != Engine::Tracer {
             let label = self.build.staged.label(self.file, expr.at);
@@ -136,18 +137,18 @@ impl Emitter<'_, '_> {
         self.asm.place(on);
     }
 
-    /// Writes the texts of values behind one another.
+    /// Concatenates the texts of values.
     ///
-    /// Lengths are only known while running, so pieces are written at a moving place on the
-    /// stack. A piece's length comes from a helper, whose answer the verifier knows the bounds
-    /// of: no path splits by length.
+    /// Lengths are known only at run time, so pieces are written at a moving place on the stack. A
+    /// piece's length comes from a helper whose result has bounds that the verifier knows: no path
+    /// splits by length.
     fn concat(&mut self, parts: &[Expr], slot: i16, capacity: u32, whole: &Expr) {
         let mark = self.mark();
         let bytes = match whole.ty.base {
             Base::Text(n) => n,
             _ => capacity,
         };
-        // Inference gives texts the space that they need, so cutting is for what it cannot see.
+        // Inference gives texts the room that they need; cutting is for what it cannot see.
         let fits = bytes <= capacity;
         let to = if fits { slot } else { self.alloc(bytes as usize + 16) };
         self.zero(to, bytes.max(if fits { capacity } else { 0 }).next_multiple_of(8) as usize + 8);
@@ -164,7 +165,7 @@ impl Emitter<'_, '_> {
         self.release(mark);
     }
 
-    /// The first bytes of a longer text.
+    /// Copies the first bytes of a longer text.
     fn copy_cut(&mut self, from: i16, to: i16, capacity: u32, at: Position) {
         let on = self.asm.label();
         let cut = self.counts(Loss::TextCut, at, None, on);
@@ -199,7 +200,7 @@ impl Emitter<'_, '_> {
         self.advance(cursor)
     }
 
-    /// Moves the cursor on by R0.
+    /// Advances the cursor by R0.
     fn advance(&mut self, cursor: Cursor) -> Cursor {
         match cursor {
             Cursor::Known(at) => self.asm.alu_imm(Alu::Add, Reg::R0, i32::from(at)),
@@ -211,7 +212,7 @@ impl Emitter<'_, '_> {
         Cursor::Kept(self.push())
     }
 
-    /// `into = the address of the next piece`; R5 is lost.
+    /// Sets `into` to the address of the next piece; clobbers R5.
     fn next_piece(&mut self, into: Reg, slot: i16, cursor: &Cursor) {
         match cursor {
             Cursor::Known(at) => self.address(into, slot + at),
@@ -228,7 +229,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Writes a value's text at the cursor; R0 = its length.
+    /// Writes a value's text at the cursor; sets R0 to its length.
     fn piece_value(&mut self, part: &Expr, slot: i16, cursor: &Cursor, missing: Label) {
         match (&part.kind, part.ty.base) {
             (Kind::Literal(text), _) => self.literal_piece(text, slot, cursor),
@@ -246,7 +247,7 @@ impl Emitter<'_, '_> {
                 let mark = self.mark();
                 let text = self.alloc(n as usize + 16);
                 self.text(part, text, n, missing);
-                // A text that fills its bytes has no NUL behind it.
+                // A text that fills its bytes has no NUL after it.
                 self.asm.st_imm(Size::B, Reg::FP, text + n as i16, 0);
                 self.address(Reg::R3, text);
                 self.copy_piece(n, slot, cursor);
@@ -272,23 +273,24 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Copies the NUL-terminated text at R3, of at most `n` bytes, to the cursor; R0 = its length.
+    /// Copies the NUL-terminated text at R3, at most `n` bytes, to the cursor; sets R0 to its
+    /// length.
     fn copy_piece(&mut self, n: u32, slot: i16, cursor: &Cursor) {
         let there = self.asm.label();
         self.next_piece(Reg::R1, slot, cursor);
         self.asm.mov_imm(Reg::R2, i64::from(n) + 1);
         self.asm.call(helper::PROBE_READ_KERNEL_STR);
-        // The program's own stack can always be read; the verifier does not know that.
+        // The program's own stack is always readable; the verifier does not know that.
         self.asm.jump_if_imm(Cond::Sgt, Reg::R0, 0, there);
         self.asm.mov_imm(Reg::R0, 1);
         self.asm.place(there);
         self.asm.alu_imm(Alu::Sub, Reg::R0, 1);
     }
 
-    /// A name, of which the tracer alone has the text.
+    /// Writes a name, whose text only the tracer has.
     fn name_piece(&mut self, part: &Expr, slot: i16, cursor: &Cursor, missing: Label) {
         if self.engine != Engine::Tracer {
-            // Says what is wrong with it.
+            // Reports what is wrong with it.
             self.name_text(part, slot, 0, missing);
             return;
         }
@@ -308,7 +310,7 @@ impl Emitter<'_, '_> {
         self.asm.place(fits);
     }
 
-    /// The decimal digits of R0. All of them are computed, and counted without branches.
+    /// Writes the decimal digits of R0. Computes all of them and counts them without branches.
     fn decimal_piece(&mut self, slot: i16, cursor: &Cursor) {
         let mark = self.mark();
         let digits = self.alloc(24);
@@ -319,7 +321,7 @@ impl Emitter<'_, '_> {
         self.asm.alu(Alu::Xor, Reg::R0, Reg::R1);
         self.asm.alu(Alu::Sub, Reg::R0, Reg::R1);
         self.asm.alu_imm(Alu::And, Reg::R1, 1);
-        // R2 counts the digits: every quotient but 0 has another. R3 works.
+        // R2 counts the digits: every nonzero quotient has one more. R3 is scratch.
         self.asm.mov_imm(Reg::R2, 1);
         for digit in 0..MAX_DIGITS {
             self.asm.mov(Reg::R3, Reg::R0);
@@ -334,7 +336,7 @@ impl Emitter<'_, '_> {
                 self.asm.alu(Alu::Add, Reg::R2, Reg::R3);
             }
         }
-        // A minus goes before the first digit, and is left out where there is none.
+        // The minus goes before the first digit; without one it is overwritten.
         self.asm.mov_imm(Reg::R4, i64::from(MAX_DIGITS));
         self.asm.alu(Alu::Sub, Reg::R4, Reg::R2);
         self.address(Reg::R3, digits);
@@ -367,7 +369,7 @@ impl Emitter<'_, '_> {
         let mark = self.mark();
         let slot = self.alloc(capacity as usize + 16);
         self.text(text, slot, capacity, unequal);
-        // The first word that holds the literal's end differs from every longer text.
+        // The first word that contains the literal's end differs in every longer text.
         let words = (literal.len() / 8 + 1).min(capacity.div_ceil(8) as usize);
         for index in 0..words {
             self.load(Reg::R0, slot + index as i16 * 8);
@@ -397,7 +399,7 @@ impl Emitter<'_, '_> {
     }
 }
 
-/// The 8 bytes of a text at a word, NUL padded, as the word that memory holds.
+/// Returns the 8 bytes of a text at a word, padded with NULs, as the word in memory.
 fn word_of(text: &[u8], index: usize) -> i64 {
     let mut bytes = [0; 8];
     let rest = text.get(index * 8..).unwrap_or(&[]);
@@ -406,7 +408,7 @@ fn word_of(text: &[u8], index: usize) -> i64 {
     i64::from_le_bytes(bytes)
 }
 
-/// A text's first bytes, whole characters only.
+/// Returns the first bytes of a text, whole characters only.
 fn cut(text: &str, capacity: usize) -> &[u8] {
     let mut end = text.len().min(capacity);
     while !text.is_char_boundary(end) {

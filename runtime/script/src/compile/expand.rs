@@ -1,5 +1,5 @@
-//! Handlers of tracepoints with wild cards, made one a tracepoint that matches: their records
-//! differ, and so do their names.
+//! Expands tracepoint handlers with wildcards into one handler per matching tracepoint: their
+//! records differ, and so do their names.
 
 use crate::handler::{Handler, Staged};
 use std::borrow::Cow;
@@ -7,12 +7,12 @@ use xputrace_model::catalog::{Catalog, glob};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::plan::Target;
 
-/// Tracepoints that one pattern may match: each is a program in the kernel.
+/// Maximum number of tracepoints that a pattern may match: each becomes a program in Linux.
 const MOST_MATCHES: usize = 1024;
-/// Events of the function tracer, to which no program can be attached.
+/// Events of the function tracer, which no program can attach to.
 const UNATTACHABLE: &str = "ftrace:";
 
-/// The same script without wild cards in tracepoints.
+/// Returns the script without wildcards in tracepoints.
 pub(super) fn tracepoints<'a>(
     staged: &'a Staged,
     catalog: &dyn Catalog,
@@ -42,7 +42,7 @@ pub(super) fn tracepoints<'a>(
     Cow::Owned(expanded)
 }
 
-/// `CATEGORY:NAME` of a handler's tracepoints, where it has wild cards.
+/// Returns `CATEGORY:NAME` of a handler's tracepoints if it contains wildcards.
 fn pattern(handler: &Handler) -> Option<String> {
     match &handler.target {
         Target::Tracepoint { category, name } => {
@@ -62,7 +62,7 @@ fn matches<'a>(pattern: &str, known: &'a [String]) -> Result<Vec<(&'a str, &'a s
     }
 }
 
-/// The handler at one of its tracepoints.
+/// Returns the handler for one of its tracepoints.
 fn at(handler: &Handler, (category, name): (&str, &str)) -> Handler {
     Handler {
         target: Target::Tracepoint { category: category.to_owned(), name: name.to_owned() },

@@ -1,5 +1,5 @@
-//! What handlers that are not compiled tell about maps: their shape where nothing else does, and
-//! which aggregations are read while the script runs.
+//! What handlers that are not compiled say about maps: their shape if nothing else tells it, and
+//! which aggregations are read during the run.
 
 use super::chain::{Chain, Link, unwrapped};
 use super::scan::{How, Scan};
@@ -14,7 +14,7 @@ use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::schema::{Event, Unit};
 use xputrace_model::table::{TableId, TableKind};
 
-/// Joins one handler's uses into the shapes.
+/// Merges one handler's uses into the shapes.
 pub(super) fn note(staged: &Staged, scan: &Scan, shapes: &mut Shapes, diagnostics: &mut Vec<Diagnostic>) {
     for each in &scan.uses {
         let label = staged.label(each.file, each.at);
@@ -42,7 +42,7 @@ pub(super) fn note(staged: &Staged, scan: &Scan, shapes: &mut Shapes, diagnostic
     }
 }
 
-/// Marks the aggregations that interpreted handlers read or clear while the script runs.
+/// Marks the aggregations that interpreted handlers read or clear during the run.
 pub(super) fn mark_live_reads(units: &[HandlerUnit], shapes: &mut Shapes) {
     for unit in units.iter().filter(|it| !it.is_compiled() && it.handler.event != Event::End) {
         mark_reads_of(&unit.scan, shapes);
@@ -56,7 +56,7 @@ fn mark_reads_of(scan: &Scan, shapes: &mut Shapes) {
             shapes.list[map].cleared_live |= is_removal(&each.how);
         }
     }
-    // A function that was not looked into may read any map.
+    // A function that was not followed may read any map.
     if scan.calls.iter().any(|it| it.starts_with(|c: char| c.is_alphabetic()) && !static_check::is_known(it)) {
         for shape in &mut shapes.list {
             shape.read_live = true;
@@ -64,7 +64,7 @@ fn mark_reads_of(scan: &Scan, shapes: &mut Shapes) {
     }
 }
 
-/// Maps that `end` handlers print, draw or clear as a whole.
+/// Returns the maps that `end` handlers print, draw or clear as a whole.
 pub(super) fn shown_by_end(units: &[HandlerUnit], shapes: &Shapes) -> Vec<TableId> {
     let ends = units.iter().filter(|it| it.handler.event == Event::End);
     let whole = ends.flat_map(|it| &it.scan.uses).filter(|it| it.keys.is_none() && is_read(&it.how));
@@ -86,7 +86,7 @@ fn is_removal(how: &How) -> bool {
     matches!(how, How::Method(call) if matches!(&*call.name, "clear" | "remove"))
 }
 
-/// The aggregation that a method call makes, as far as its parameters are written out.
+/// Returns the aggregation that a method call makes, as far as its arguments are literal.
 fn aggregation(call: &FnCallExpr) -> Option<TableKind> {
     Some(match (&*call.name, call.args.len()) {
         ("count", 0) => TableKind::Count,
@@ -109,7 +109,7 @@ fn constant(expr: &Expr) -> Option<i64> {
     }
 }
 
-/// The type of an expression that is not compiled, where its form tells.
+/// Returns the type of an expression that is not compiled, if its form tells.
 fn loose(expr: &Expr) -> Stored {
     let expr = unwrapped(expr);
     match expr {

@@ -1,13 +1,13 @@
-//! Staged handlers to a `Plan`: a pure function, Rhai syntax in, eBPF out.
+//! Compiles staged handlers into a `Plan`: a pure function from Rhai syntax to eBPF.
 //!
 //! ```text
 //! Handlers ─scan, placement─▶ Units ─check, until the maps' shapes hold still─▶ typed Units ─emit─▶ programs
 //!                                                   fields that handlers read ─▶ Demand, `explain`
 //! ```
 //!
-//! What the loader has to know beyond the [`Plan`]: programs of function probes read the attach
-//! cookie (`model::plan::cookie`), which tells the function's name and where its return is seen; a
-//! probe with an entry program attaches both programs to the same function, the entry first.
+//! The loader also needs to know: programs of function probes read the attach cookie
+//! (`model::plan::cookie`), which holds the function's name and where its return is seen. A probe
+//! with an entry program attaches both programs to the same function, the entry first.
 
 mod aggregate;
 mod build;
@@ -38,15 +38,16 @@ use xputrace_model::catalog::Catalog;
 use xputrace_model::diagnostic::{Diagnostic, Label, Severity};
 use xputrace_model::plan::{Place, Plan};
 
-/// Handlers in the kernel: each is a program, and takes it milliseconds to attach and detach.
+/// Maximum number of handlers in Linux: each is a program, and takes milliseconds to attach and
+/// detach.
 const MOST_PROGRAMS: usize = 16_384;
-/// Rounds of inference; each can only widen a type, so few are needed.
+/// Maximum rounds of inference; a round can only widen types, so few are needed.
 const MAX_ROUNDS: usize = 8;
 
 /// Compiles all handlers of a script.
 ///
-/// Returns the best plan it could make together with everything it has to say; when any
-/// diagnostic is an error, the plan has no programs and must not be run.
+/// Returns the best possible plan and all diagnostics. If any diagnostic is an error, the plan has
+/// no programs and must not be run.
 pub fn compile(staged: &Staged, catalog: &dyn Catalog) -> (Plan, Vec<Diagnostic>) {
     let mut diagnostics = Vec::new();
     let expanded = expand::tracepoints(staged, catalog, &mut diagnostics);
@@ -54,8 +55,8 @@ pub fn compile(staged: &Staged, catalog: &dyn Catalog) -> (Plan, Vec<Diagnostic>
     diagnostics.extend(found);
     let place = |it: &Diagnostic| (it.primary.file, it.primary.span.start, it.primary.span.end, it.code);
     diagnostics.sort_by(|a, b| (place(a), &a.message).cmp(&(place(b), &b.message)));
-    // A handler that is declared in a loop, or for many tracepoints, has its mistakes once; that it is for
-    // functions that are not there, once a function.
+    // Report a handler's errors once, even if it is declared in a loop or for many tracepoints.
+    // Report missing functions once per function.
     let told_apart = |a: &Diagnostic, b: &Diagnostic| a.code == check::NO_SUCH_FUNCTION && a.message != b.message;
     diagnostics.dedup_by(|a, b| a.primary == b.primary && a.code == b.code && !told_apart(a, b));
     (plan, diagnostics)
@@ -88,7 +89,7 @@ fn has_errors(diagnostics: &[Diagnostic]) -> bool {
     diagnostics.iter().any(|it| it.severity == Severity::Error)
 }
 
-/// The maps that the script declares itself, with their sizes.
+/// Returns the maps that the script declares itself, with their sizes.
 fn declared(staged: &Staged) -> Shapes {
     let mut shapes = Shapes::default();
     for map in &staged.maps {
@@ -100,8 +101,7 @@ fn declared(staged: &Staged) -> Shapes {
     shapes
 }
 
-/// Checks all handlers until the maps' shapes no longer change; the last round's diagnostics
-/// hold.
+/// Checks all handlers until the maps' shapes are stable; only the last round's diagnostics count.
 fn infer(staged: &Staged, catalog: &dyn Catalog, units: &mut [Unit], shapes: &mut Shapes) -> Vec<Diagnostic> {
     let mut before = shapes.fingerprint();
     for _ in 0..MAX_ROUNDS {
@@ -135,21 +135,20 @@ fn too_many(handler: &Handler, n: usize) -> Diagnostic {
         .help("one handler can be at many functions: `uprobe(\"libc:mem*\", |e| @calls[e.func].count())`")
 }
 
-/// A map whose strings are made of its own strings has no size.
+/// Reports a map whose strings are built from its own strings: they have no maximum size.
 fn grows(map: &str, seen_at: Label) -> Diagnostic {
     let message = format!("the strings in `{map}` are put together from themselves and would grow without end");
     Diagnostic::error("growing-string", message, seen_at).help("keep the parts in maps of their own")
 }
 
-/// A histogram would lose single buckets of keys that stay.
+/// Reports a histogram that evicts: it would lose single buckets of keys that stay.
 fn evicts_buckets(map: &str, declared_at: Label) -> Diagnostic {
     let message = format!("`{map}` is a histogram, and of a histogram no element can make room alone");
     Diagnostic::error("evicting-histogram", message, declared_at)
         .help("leave out `evict`, and declare it larger where it is full: `map(#{name: …, size: …})`")
 }
 
-/// Maps that no handler ever stores into are mistakes of spelling, mostly; and histograms evict
-/// nothing.
+/// Reports maps that no handler stores into (usually a misspelling) and histograms that evict.
 fn check_maps(shapes: &Shapes, diagnostics: &mut Vec<Diagnostic>) {
     let evicting = shapes.list.iter().filter(|it| it.evict);
     diagnostics.extend(evicting.filter(|it| it.is_bucketed()).map(|it| evicts_buckets(&it.name, it.seen_at.clone())));

@@ -1,9 +1,9 @@
-//! Returns that the trampoline of Linux will not report, counted at the entry.
+//! Counts, at the entry, the returns that Linux's trampoline will not report.
 //!
-//! Linux keeps 64 open returns a thread; what a thread calls deeper returns unseen. So each
-//! entry notes its stack pointer in its thread's list of open calls, after it has taken out those
-//! that are over: a stack grows down, so a call that is over has no higher stack pointer than the
-//! new one. That holds too where a call was left by an exception or `longjmp`.
+//! Linux tracks 64 open returns per thread; deeper calls return unseen. So each entry appends its
+//! stack pointer to its thread's list of open calls, after removing those that have ended. Stacks
+//! grow down, so an ended call never has a higher stack pointer than the new one, even if it was
+//! left by an exception or `longjmp`.
 //!
 //! ```text
 //! open calls of a thread:  u32 depth │ u32 – │ 64 × u32 stack pointer / 16, the outermost first
@@ -19,13 +19,13 @@ use xputrace_model::loss::Loss;
 use xputrace_model::plan::cookie::ReturnSite;
 
 const DEEPEST: i32 = 64;
-/// Where the stack pointers begin.
+/// Offset of the stack pointers.
 const POINTERS: i16 = 8;
-/// Bytes of a thread's list.
+/// Size of a thread's list.
 pub(super) const NESTED_BYTES: usize = POINTERS as usize + 4 * DEEPEST as usize;
 
 impl Emitter<'_, '_> {
-    /// Ends the program, counted, where the call is too deep for Linux to report its return.
+    /// Ends the program and counts the call if it is too deep for Linux to report its return.
     pub(super) fn only_reported_returns(&mut self, at: Position) {
         let (next, over, untracked) = (self.asm.label(), self.asm.label(), self.asm.label());
         let too_deep = self.counts(Loss::ReturnTooDeep, at, None, self.end);
@@ -39,7 +39,7 @@ impl Emitter<'_, '_> {
         self.asm.ldx(Size::W, Reg::R1, Reg::R0, 0);
         self.asm.ldx(Size::Dw, Reg::R2, Reg::R6, pt_regs::STACK_POINTER);
         self.asm.alu_imm(Alu::Rsh, Reg::R2, 4);
-        // Never true; the verifier asks for it.
+        // Never true, but the verifier requires it.
         self.asm.jump_if_imm(Cond::Gt, Reg::R1, DEEPEST, untracked);
         self.asm.place(next);
         self.asm.jump_if_imm(Cond::Eq, Reg::R1, 0, over);
@@ -58,7 +58,7 @@ impl Emitter<'_, '_> {
         self.release(mark);
     }
 
-    /// R0 = the thread's list, which is made where there is none.
+    /// Sets R0 to the thread's list, creating it if needed.
     fn open_calls(&mut self, thread: i16, none: xputrace_bytecode::Label) {
         let nested = self.build.nested_map();
         let known = self.asm.label();
@@ -74,8 +74,9 @@ impl Emitter<'_, '_> {
         self.release(mark);
     }
 
-    /// R4 = how far the innermost of R1 open calls lies above the new one, whose stack pointer is
-    /// R2. The difference of what is left of two pointers of one stack fits 32 bits with its sign.
+    /// Sets R4 to the distance from the new call, whose stack pointer is R2, up to the innermost of
+    /// R1 open calls. The difference between two shifted pointers of one stack fits in 32 signed
+    /// bits.
     fn innermost_above(&mut self) {
         self.pointer_address();
         self.asm.ldx(Size::W, Reg::R4, Reg::R3, POINTERS - 4);
@@ -84,7 +85,7 @@ impl Emitter<'_, '_> {
         self.asm.alu_imm(Alu::Arsh, Reg::R4, 32);
     }
 
-    /// R3 + [`POINTERS`] = the place behind R1 stack pointers.
+    /// Sets R3 so that R3 + [`POINTERS`] is the address after R1 stack pointers.
     fn pointer_address(&mut self) {
         self.asm.mov(Reg::R3, Reg::R1);
         self.asm.alu_imm(Alu::Lsh, Reg::R3, 2);

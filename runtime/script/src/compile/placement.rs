@@ -1,4 +1,4 @@
-//! Where each handler runs, and why: `explain` prints the sentences.
+//! Decides where each handler runs, and why: `explain` prints the reasons.
 
 use super::scan::{How, Scan};
 use super::unit::Unit;
@@ -11,7 +11,7 @@ use xputrace_model::plan::{Activities, Activity, Demand, Place, Plan, ProbeScope
 use xputrace_model::schema::Event;
 use xputrace_model::table::{Storage, TableDef};
 
-/// The place of a handler and the reasons for it; `cpu_maps` are those that CPU probes store into.
+/// Returns a handler's place and the reasons; `cpu_maps` are the maps that CPU probes store into.
 pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &FxHashSet<String>) -> (Place, Vec<String>) {
     let (place, mut why) = match handler.event {
         _ if handler.interpreted.is_some() => (Place::Interpreter, interpreted(handler)),
@@ -19,7 +19,7 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &FxHashSet<String>
         Event::Uprobe | Event::Uretprobe | Event::Tracepoint | Event::Profile => {
             (Place::Linux, vec!["a CPU probe runs in the kernel, where its event happens".into()])
         }
-        // Whether it is joined with its launch is known when all handlers are.
+        // Whether it is joined with its launch is known once all handlers are.
         Event::Activity(_) => (Place::Tracer, Vec::new()),
         Event::Launch => launch(scan, cpu_maps),
     };
@@ -32,8 +32,8 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &FxHashSet<String>
     (place, why)
 }
 
-/// Adds what is known only when the plan is made: which events are joined, and which maps cost
-/// a system call.
+/// Adds the reasons known only once the plan exists: which events are joined, and which maps need a
+/// system call.
 pub(super) fn explain(units: &[Unit], plan: &mut Plan) {
     let Plan { probes, tables, demand, .. } = plan;
     for (unit, probe) in units.iter().zip(probes).filter(|it| it.0.place == Place::Tracer) {
@@ -65,7 +65,7 @@ fn joined(activity: Activity, demand: &Demand) -> String {
     }
 }
 
-/// Maps that live where CPU probes use them, and so cost the tracer a system call.
+/// Returns the maps that live in Linux for CPU probes, and so cost the tracer a system call.
 fn reached_in_linux(scan: &Scan, tables: &[Arc<TableDef>]) -> Vec<String> {
     let mut seen = FxHashSet::default();
     let maps = scan.uses.iter().map(|it| &it.map).filter(|it| seen.insert(*it));
@@ -102,12 +102,12 @@ fn launch(scan: &Scan, cpu_maps: &FxHashSet<String>) -> (Place, Vec<String>) {
     }
 }
 
-/// Maps whose plain values a handler reads.
+/// Returns the maps whose plain values a handler reads.
 fn reads<'s>(scan: &'s Scan) -> impl Iterator<Item = &'s str> {
     scan.uses.iter().filter(|it| matches!(it.how, How::Read | How::Contains)).map(|it| it.map.as_str())
 }
 
-/// Maps that CPU probes store into.
+/// Returns the maps that CPU probes store into.
 pub(super) fn written_by_cpu_probes(units: &[Unit]) -> FxHashSet<String> {
     let cpu = |handler: &Handler| {
         handler.interpreted.is_none()
@@ -117,7 +117,7 @@ pub(super) fn written_by_cpu_probes(units: &[Unit]) -> FxHashSet<String> {
     uses.filter(|it| matches!(it.how, How::Assign(_))).map(|it| it.map.clone()).collect()
 }
 
-/// A GPU event comes late: what it reads of a CPU probe's map is of now, not of the launch.
+/// Warns that GPU events arrive late: they read a CPU probe's map as of now, not as of the launch.
 pub(super) fn warn_of_late_reads(staged: &Staged, units: &[Unit]) -> Vec<Diagnostic> {
     let cpu_maps = written_by_cpu_probes(units);
     let late = units.iter().filter(|it| matches!(it.handler.event, Event::Activity(_)) && it.place != Place::Linux);
@@ -134,7 +134,7 @@ pub(super) fn warn_of_late_reads(staged: &Staged, units: &[Unit]) -> Vec<Diagnos
         .collect()
 }
 
-/// What the collector must record for these handlers: it follows from the fields they read.
+/// Returns what the collector must record: it follows from the fields that the handlers read.
 pub(super) fn demand(units: &[Unit]) -> Demand {
     let mut demand = Demand::default();
     for unit in units {
@@ -142,7 +142,7 @@ pub(super) fn demand(units: &[Unit]) -> Demand {
         match unit.handler.event {
             Event::Activity(activity) => {
                 demand.activities = demand.activities.with(Activities::of(&[activity]));
-                // Only the launch knows the thread.
+                // Only the launch has the thread.
                 if reads.of_launch() || reads.any(&[word::JOINED, word::TID]) {
                     demand.calls = demand.calls.with(activity.causes());
                 }
@@ -150,9 +150,9 @@ pub(super) fn demand(units: &[Unit]) -> Demand {
             Event::Launch => {
                 demand.calls = demand.calls.with(unit.handler.options.calls());
                 demand.launch_marker |= unit.place == Place::Linux;
-                // The tracer puts completed launches in order by their end.
+                // The tracer orders completed launches by their end.
                 demand.launch_ends |= unit.place != Place::Linux;
-                // Kernels have their stream in their own record.
+                // A kernel's stream is in its own record.
                 demand.launch_streams |= reads.any(&[word::LAUNCH_STREAM]);
             }
             _ => {}

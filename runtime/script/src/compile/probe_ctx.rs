@@ -1,4 +1,4 @@
-//! Where an event's fields come from: the registers and helpers of a CPU probe, the record of a
+//! Where an event's fields come from: registers and helpers at a CPU probe, the record of a
 //! tracepoint, the words of a GPU event.
 
 use super::build::Engine;
@@ -14,15 +14,15 @@ use xputrace_model::loss::Loss;
 use xputrace_model::plan::Target;
 use xputrace_model::schema::Event;
 
-/// Registers of the collector's marker function: the context's words, and the tag's slot.
+/// Arguments of the collector's marker function: the context's words and the tag's slot.
 const MARKER_CONTEXT: i16 = pt_regs::ARGUMENTS[0];
 pub(super) const MARKER_SLOT: i16 = pt_regs::ARGUMENTS[1];
 
-/// An odd number that spreads the bits of the number of a group of events.
+/// An odd number that scrambles the index of a group of events.
 const SPREAD: i64 = 0x9e37_79b9;
 
 impl Emitter<'_, '_> {
-    /// R0 = a field of 8 bytes.
+    /// Sets R0 to an 8-byte field.
     pub(super) fn source(&mut self, source: Source, at: Position, missing: Label) {
         match source {
             Source::Word(n) => self.word(n, at),
@@ -51,7 +51,7 @@ impl Emitter<'_, '_> {
             Source::Cookie => {
                 self.asm.mov(Reg::R1, Reg::R6);
                 self.asm.call(helper::GET_ATTACH_COOKIE);
-                // The name's id; what stands above it says where a return was seen.
+                // The name's id; the upper bits say where a return was seen.
                 self.asm.alu32(Alu::Mov, Reg::R0, Reg::R0);
             }
             Source::UserStack => self.stack(Frames::User, at),
@@ -68,7 +68,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// A field that is text, into words of the stack.
+    /// Writes a text field into words of the stack.
     pub(super) fn source_text(&mut self, source: Source, slot: i16, capacity: u32, at: Position) {
         let bytes = capacity.next_multiple_of(8) as usize;
         match source {
@@ -86,8 +86,8 @@ impl Emitter<'_, '_> {
                 self.zero_from(slot, 16, bytes);
             }
             Source::RecordChars { offset, len } => {
-                // Through the helper, which stops at the NUL: what the kernel left behind it is
-                // no part of the text.
+                // Use the helper, which stops at the NUL: what Linux left after it is not part of
+                // the text.
                 self.zero(slot, bytes);
                 self.address(Reg::R1, slot);
                 self.asm.mov_imm(Reg::R2, i64::from(len));
@@ -112,7 +112,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// R0 = a word of the GPU context; at the marker it lies in the target's memory.
+    /// Sets R0 to a word of the GPU context, which at the marker lies in the target's memory.
     fn word(&mut self, n: usize, at: Position) {
         if self.engine == Engine::Tracer {
             self.asm.ldx(Size::Dw, Reg::R0, Reg::R6, (n * 8) as i16);
@@ -128,19 +128,19 @@ impl Emitter<'_, '_> {
         self.load(Reg::R0, SCRATCH);
     }
 
-    /// What of the machine decides how a probe's context is read.
+    /// Returns the machine properties that determine how a probe's context is read.
     fn machine(&self) -> Machine {
         let catalog = self.build.catalog;
         Machine { pid_namespace: catalog.pid_namespace(), exec_id_offset: catalog.exec_id_offset() }
     }
 
-    /// R0 = process or thread id in the tracer's namespace; 0 where the task has none there.
+    /// Sets R0 to the process or thread id in the tracer's namespace; 0 if the task has none there.
     pub(super) fn task_id(&mut self, id: TaskId) {
         let machine = self.machine();
         Reader { asm: &mut self.asm, machine, scratch: SCRATCH }.task_id(id);
     }
 
-    /// R0 = the word of a stack; one that the kernel could not store is counted.
+    /// Sets R0 to a stack's word; counts a stack that Linux could not store.
     fn stack(&mut self, frames: Frames, at: Position) {
         let mark = self.mark();
         let (machine, scratch) = (self.machine(), self.alloc(SCRATCH_BYTES as usize));
@@ -174,13 +174,13 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// What stands before a handler's own statements.
+    /// Emits what precedes a handler's own statements.
     pub(super) fn prologue(&mut self) {
         self.asm.mov(Reg::R6, Reg::R1);
         self.line(self.handler.body.first().map_or(Position::NONE, |it| it.position()));
         self.only_targets();
         self.only_calls();
-        // Also where the event is left out: an entry that stays counts as a call without a return.
+        // Count skipped events too: an entry left behind counts as a call without a return.
         if self.checked.entry_args.is_some() {
             self.fetch_entry();
         }
@@ -201,7 +201,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Leaves out events that are not the target's, where the program runs in other processes too.
+    /// Skips events of other processes, if the program runs there too.
     pub(super) fn only_targets(&mut self) {
         match self.handler.event {
             Event::Launch if self.engine == Engine::Linux => self.only_connected(),
@@ -214,7 +214,8 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// The marker is in every process that has the collector. Those of this run have a tag array.
+    /// Skips processes outside this run: the marker is in every process that loads the collector,
+    /// but only those of this run have a tag array.
     fn only_connected(&mut self) {
         let tags = self.build.tags_map();
         self.task_id(TaskId::Process);
@@ -223,14 +224,14 @@ impl Emitter<'_, '_> {
         self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, self.end);
     }
 
-    /// Offsets of the threads that a record of the scheduler names.
+    /// Returns the offsets of the threads that a scheduler record names.
     fn scheduled_threads(&self) -> Vec<i16> {
         let Target::Tracepoint { category, name } = &self.handler.target else { return Vec::new() };
         let format = self.build.catalog.tracepoint(category, name);
         format.map(|it| it.scheduled_threads(category)).unwrap_or_default()
     }
 
-    /// At the marker, where every recorded call comes by: leaves out those of other kinds.
+    /// Skips other kinds of calls at the marker, which every recorded call passes.
     fn only_calls(&mut self) {
         let calls = self.handler.options.calls();
         let at_marker = self.handler.event == Event::Launch && self.engine == Engine::Linux;
@@ -245,8 +246,8 @@ impl Emitter<'_, '_> {
         self.asm.jump_if_imm(Cond::Eq, Reg::R1, 0, self.end);
     }
 
-    /// Lets one event of each group of `every` through. Not always the same one of the group: a
-    /// program that launches its kernels in turn would be seen to launch but one of them.
+    /// Passes one event of each group of `every`. The position within the group varies: a fixed one
+    /// could always pick the same kernel of a program that launches several in turn.
     fn only_every(&mut self, every: u64) {
         let (map, slot) = self.build.every_slot(self.engine);
         self.asm.st_imm(Size::W, Reg::FP, SCRATCH, slot as i32);
@@ -260,7 +261,7 @@ impl Emitter<'_, '_> {
             0,
             Reg::R1,
         );
-        // Which one: the group's number, spread.
+        // Pick the position by scrambling the group's number.
         self.asm.mov_imm(Reg::R2, every as i64);
         self.asm.mov(Reg::R3, Reg::R1);
         self.asm.alu(Alu::Div, Reg::R3, Reg::R2);

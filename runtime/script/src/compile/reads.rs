@@ -1,11 +1,11 @@
-//! Which words of the GPU context a handler reads: what the collector is armed for, and what
+//! The words of the GPU context that a handler reads. What the collector records, and what
 //! `explain` says of it, follow from this set alone.
 
 use std::collections::BTreeSet;
 use xputrace_model::context::word;
 use xputrace_model::schema::{self, Field, FieldType, From};
 
-/// Words of the GPU context. Fields of CPU events are in none.
+/// Words of the GPU context. Fields of CPU events have none.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reads(BTreeSet<usize>);
 
@@ -14,7 +14,7 @@ impl Reads {
         self.0.insert(word);
     }
 
-    /// Adds a field; of `.launch` itself, only whether the launch is known.
+    /// Adds a field; for `.launch` itself, only whether the launch is known.
     pub(super) fn add_field(&mut self, field: &Field) {
         match (field.kind, field.from) {
             (FieldType::Launch, _) => self.add(word::JOINED),
@@ -23,8 +23,8 @@ impl Reads {
         }
     }
 
-    /// Adds every field of an event, and of its launch: for an event that is handed to code
-    /// which cannot be followed.
+    /// Adds every field of an event and its launch, for an event passed to code that cannot be
+    /// followed.
     pub(super) fn add_all(&mut self, fields: &[Field]) {
         fields.iter().for_each(|it| self.add_field(it));
         if fields.iter().any(|it| it.kind == FieldType::Launch) {

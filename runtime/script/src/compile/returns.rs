@@ -1,14 +1,13 @@
-//! Return probes: an entry and its return find each other by the slot of the return address.
+//! Return probes: an entry and its return are matched by the stack slot of the return address.
 //!
 //! ```text
 //! entry     entries[process, slot, probe] = time, arguments      no_return += 1
 //! return    take entries[process, slot, probe]                   no_return -= 1
 //! tail call take entries[process, slot, probe]                   no_return -= 1, tail_call += 1
 //! ```
-//! Two calls that are open have different slots, whichever thread, coroutine or recursion they
-//! belong to, and a call that was left by an exception or `longjmp` leaves behind an entry that the
-//! next call with this slot replaces. What `no_return` counts in the end is thus exact: the calls
-//! whose return was not seen.
+//! Two open calls have different slots, whatever thread, coroutine or recursion they belong to. A
+//! call left by an exception or `longjmp` leaves an entry behind, which the next call with the same
+//! slot replaces. So the final `no_return` is exact: the number of calls whose return was not seen.
 
 use super::emit::Emitter;
 use rhai::Position;
@@ -18,9 +17,9 @@ use xputrace_bytecode::probe::pt_regs;
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::cookie::{self, ReturnSite};
 
-/// An entry: its time and six arguments.
+/// Size of an entry: its time and six arguments.
 pub(super) const ENTRY_BYTES: usize = 56;
-/// Its key: process, slot of the return address, probe.
+/// Size of its key: process, slot of the return address, probe.
 pub(super) const KEY_BYTES: usize = 24;
 
 /// Bits of the processor's flags register.
@@ -32,9 +31,9 @@ mod flag {
     pub(super) const OVERFLOW: i32 = 11;
 }
 
-/// The flags that jumps look at, by half their condition code: of the first two one must differ
-/// from the other, or the last one be set. The odd code of a pair is its opposite.
-/// Source: Intel's manual, volume 1, appendix B.
+/// The flags that each pair of conditional jumps tests, indexed by half its condition code: the
+/// first two must differ, or the last one must be set. The odd code of a pair negates it. Source:
+/// Intel's manual, volume 1, appendix B.
 const CONDITIONS: [&[(Alu, i32)]; 8] = [
     &[(Alu::Xor, flag::OVERFLOW)],
     &[(Alu::Xor, flag::CARRY)],
@@ -47,7 +46,7 @@ const CONDITIONS: [&[(Alu, i32)]; 8] = [
 ];
 
 impl Emitter<'_, '_> {
-    /// The whole program at a function's entry that its return handler needs.
+    /// Emits the whole program at the function's entry that its return handler needs.
     pub(super) fn leave_entry(&mut self) {
         let at = self.begin_return_program();
         let entries = self.build.entries_map();
@@ -72,7 +71,7 @@ impl Emitter<'_, '_> {
         self.add_to_loss(Loss::NoReturn, at, 1);
     }
 
-    /// At the return: takes what the entry left.
+    /// Takes, at the return, what the entry stored.
     pub(super) fn fetch_entry(&mut self) {
         let at = self.body_position();
         let words = 1 + self.checked.entry_args.unwrap_or(0);
@@ -95,7 +94,7 @@ impl Emitter<'_, '_> {
         self.entry = Some(kept);
     }
 
-    /// The whole program at a jump to another function.
+    /// Emits the whole program at a jump to another function.
     pub(super) fn count_tail_call(&mut self) {
         let at = self.begin_return_program();
         self.only_taken_jumps();
@@ -124,7 +123,7 @@ impl Emitter<'_, '_> {
         self.handler.body.first().map_or(Position::NONE, |it| it.position())
     }
 
-    /// Fills in the key of the call whose return address lies at R0.
+    /// Writes the key of the call whose return address is stored at R0.
     fn entry_key(&mut self, key: i16) {
         self.store(key + 8, Reg::R0);
         self.asm.call(helper::GET_CURRENT_PID_TGID);
@@ -133,7 +132,7 @@ impl Emitter<'_, '_> {
         self.store_imm(key + 16, self.probe as i64);
     }
 
-    /// R0 = where the return address lies, or lay.
+    /// Sets R0 to the slot that holds, or held, the return address.
     fn slot_at_return(&mut self) {
         const WORD: i32 = 8;
         let (above_frame, popped, at_top) = (self.asm.label(), self.asm.label(), self.asm.label());
@@ -154,14 +153,14 @@ impl Emitter<'_, '_> {
         self.asm.place(done);
     }
 
-    /// R0 = the code of the [`ReturnSite`].
+    /// Sets R0 to the code of the [`ReturnSite`].
     pub(super) fn return_site(&mut self) {
         self.asm.mov(Reg::R1, Reg::R6);
         self.asm.call(helper::GET_ATTACH_COOKIE);
         self.asm.alu_imm(Alu::Rsh, Reg::R0, cookie::SITE_SHIFT);
     }
 
-    /// Ends the program where a conditional jump is not taken.
+    /// Ends the program if a conditional jump is not taken.
     fn only_taken_jumps(&mut self) {
         let (taken, decided) = (self.asm.label(), self.asm.label());
         self.asm.mov(Reg::R1, Reg::R6);

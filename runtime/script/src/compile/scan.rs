@@ -1,6 +1,6 @@
-//! What a handler does with maps and with its event, read off the syntax before any types are
-//! known: placement needs it, and handlers that are not compiled are only ever read this way.
-//! The functions that it calls are part of it.
+//! What a handler does with maps and with its event, read from the syntax before types are known:
+//! placement needs it, and handlers that are not compiled are read only this way. The functions
+//! that a handler calls are included.
 
 use super::chain::{Chain, Link, key_parts, map_name, unwrapped};
 use super::reads::Reads;
@@ -15,7 +15,7 @@ pub(super) struct Use<'a> {
     pub(super) map: String,
     pub(super) keys: Option<Vec<&'a Expr>>,
     pub(super) how: How<'a>,
-    /// The file that `at` is a position of.
+    /// The file of `at`.
     pub(super) file: FileId,
     pub(super) at: Position,
 }
@@ -23,38 +23,38 @@ pub(super) struct Use<'a> {
 /// What is done with the element or the map.
 pub(super) enum How<'a> {
     Read,
-    /// `=`, or another assignment operator.
+    /// `=` or another assignment operator.
     Assign(&'a Expr),
-    /// A method, aggregations among them.
+    /// A method, including aggregations.
     Method(&'a FnCallExpr),
     Contains,
-    /// The whole map is an argument of a function.
+    /// The whole map is passed to a function.
     Passed,
 }
 
-/// All that a handler's syntax tells.
+/// Everything that a handler's syntax tells.
 pub(super) struct Scan<'a> {
     staged: &'a Staged,
-    /// The file whose text is looked at.
+    /// The file being scanned.
     file: FileId,
     /// The fields of the handler's event.
     fields: &'static [Field],
-    /// Functions that were looked into, with what their parameters stood for.
+    /// Functions already followed, with the meanings of their parameters.
     followed: Vec<(&'a Function, Vec<Meaning<'a>>)>,
-    /// Variables of the function that is looked at; the innermost is last.
+    /// Variables of the function being scanned, innermost last.
     names: Vec<(&'a str, Meaning<'a>)>,
     pub(super) uses: Vec<Use<'a>>,
-    /// Where `.tag` of the event is set.
+    /// Where it sets the event's `.tag`.
     pub(super) sets_tag: Option<Position>,
-    /// Whether `.launch` itself is tested: `== ()`, `!= ()`, `??`, or read through by `?.`.
+    /// Whether it tests `.launch` itself, by `== ()`, `!= ()` or `??`, or reads through it by `?.`.
     pub(super) tests_launch: bool,
-    /// What it may read of its event. A handler that is not compiled has no better answer.
+    /// What it may read of its event; for handlers that are not compiled this is the only answer.
     pub(super) reads: Reads,
-    /// Names of all functions that are called, methods and functions of scripts apart.
+    /// Names of all functions called, except methods and functions of scripts.
     pub(super) calls: Vec<&'a str>,
 }
 
-/// What a variable stands for, where it matters here.
+/// What a variable stands for, if it matters here.
 #[derive(Clone, Copy, PartialEq)]
 enum Meaning<'a> {
     Event,
@@ -93,13 +93,13 @@ pub(super) fn scan<'a>(staged: &'a Staged, handler: &'a Handler) -> Scan<'a> {
     scan
 }
 
-/// The variables that captured values are in a body.
+/// Returns the captured values as variables of a body.
 fn captured(captured: &[(String, Captured)]) -> Vec<(&str, Meaning<'_>)> {
     captured.iter().map(|(name, value)| (name.as_str(), Meaning::of(value))).collect()
 }
 
 impl<'a> Scan<'a> {
-    /// Closures that a handler holds are there to be called, by Rhai where not by it.
+    /// Follows the closures that a handler holds: Rhai may call them even if the handler does not.
     fn uncalled(&mut self, captured: &'a [(String, Captured)]) {
         for (_, value) in captured {
             if let Captured::Closure(function) = value
@@ -110,7 +110,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Looks into a function whose parameters stand for `arguments`.
+    /// Follows a function whose parameters stand for `arguments`.
     fn follow(&mut self, function: &'a Function, arguments: Vec<Meaning<'a>>) {
         if self.followed.iter().any(|it| it.0 == function && it.1 == arguments) {
             return;
@@ -126,7 +126,7 @@ impl<'a> Scan<'a> {
         self.uncalled(&function.captured);
     }
 
-    /// What a variable, or `.launch` of the event, stands for.
+    /// Returns what a variable, or the event's `.launch`, stands for.
     fn meaning(&self, expr: &'a Expr) -> Meaning<'a> {
         let chain = Chain::of(unwrapped(expr));
         let Expr::Variable(variable, ..) = chain.head else { return Meaning::Other };
@@ -145,8 +145,8 @@ impl<'a> Scan<'a> {
         self.fields.iter().find(|it| it.name == name)
     }
 
-    /// Notes what a chain on the event, or on its launch, reads. What goes on with it where no
-    /// field is named may read all of them.
+    /// Notes what a chain on the event or its launch reads. If it does not name a field, it may
+    /// read all of them.
     fn event_chain(&mut self, of: Meaning, chain: &Chain) {
         let names = chain.links.iter().map_while(|it| match it {
             Link::Property(name, _) => Some(*name),
@@ -170,7 +170,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// A side of a test for `()`: of `.launch` itself, only whether it is there.
+    /// Scans one side of a test for `()`: testing `.launch` itself only asks whether it is there.
     fn tested_or_read(&mut self, expr: &'a Expr) {
         if self.meaning(expr) != Meaning::Launch {
             return self.expr(expr);
@@ -221,7 +221,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// A variable that is the event, or its launch, is that under another name.
+    /// Notes a variable that is another name for the event or its launch.
     fn variable(&mut self, name: &'a str, value: &'a Expr) {
         let meaning = self.meaning(value);
         if meaning == Meaning::Other {
@@ -367,7 +367,8 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// An argument of a function that is looked into, which sees what it does with an event.
+    /// Scans an argument of a function that is followed, which sees what the function does with an
+    /// event.
     fn passed(&mut self, argument: &'a Expr) {
         if self.meaning(argument) == Meaning::Other {
             self.expr(argument);

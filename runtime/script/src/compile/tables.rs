@@ -1,7 +1,7 @@
-//! What each map of the script holds, worked out from all handlers together.
+//! What each map of the script holds, inferred from all handlers together.
 //!
-//! Every use of a map tells something about its keys, its kind and its values. Uses are joined
-//! as they come; one that contradicts an earlier one is a diagnostic that shows both places.
+//! Every use of a map tells something about its keys, kind and values. Uses are merged in turn; one
+//! that contradicts an earlier use is reported with both places.
 
 use super::typed::{Base, MapId, Type};
 use rustc_hash::FxHashMap;
@@ -9,9 +9,9 @@ use xputrace_model::diagnostic::{Diagnostic, Label};
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{DEFAULT_CAPACITY, KeyPart, Storage, TableDef, TableKind};
 
-/// Most parts that a key can have.
+/// Maximum number of parts in a key.
 pub(super) const MAX_KEY_PARTS: usize = 4;
-/// Bytes that a name takes where it must be text, unless a longer text shares its place.
+/// Size of a name stored as text, unless a longer text shares its place.
 pub(super) const NAME_TEXT_BYTES: u32 = 128;
 
 /// All maps of the script.
@@ -21,7 +21,7 @@ pub(super) struct Shapes {
     by_name: FxHashMap<String, MapId>,
 }
 
-/// What is known of one map.
+/// What is known about one map.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub(super) name: String,
@@ -31,33 +31,33 @@ pub(super) struct Shape {
     value_at: Option<Label>,
     pub(super) capacity: u32,
     pub(super) evict: bool,
-    /// Used by a compiled handler in the kernel, and in the tracer.
+    /// Used by a compiled handler in Linux, and in the tracer.
     pub(super) in_linux: bool,
     pub(super) in_tracer: bool,
-    /// Read or cleared while the script runs, by an interpreted handler.
+    /// Read or cleared by an interpreted handler during the run.
     pub(super) read_live: bool,
-    /// Cleared, or elements of it removed, while the script runs, by an interpreted handler.
+    /// Cleared as a whole or in part by an interpreted handler during the run.
     pub(super) cleared_live: bool,
-    /// Whether compiled handlers do anything with it but add and subtract.
+    /// Whether compiled handlers do more with it than add and subtract.
     pub(super) more_than_added: bool,
-    /// The first place it was seen.
+    /// The place where it first appears.
     pub(super) seen_at: Label,
     /// Whether any handler stores into it.
     pub(super) written: bool,
 }
 
-/// What a map is for.
+/// What a map is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     Plain,
     Aggregate(TableKind),
 }
 
-/// A key part or value, joined over its uses.
+/// A key part or value, merged over its uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stored {
     pub(super) ty: Type,
-    /// Bytes its names need where the others are text.
+    /// Bytes that its names need if the others are text.
     name_bytes: u32,
 }
 
@@ -94,7 +94,7 @@ impl Stored {
     }
 }
 
-/// The type that holds values of both, if one does.
+/// Returns the type that holds values of both, if there is one.
 pub(super) fn join_base(a: Base, b: Base) -> Option<Base> {
     match (a, b) {
         (Base::Unknown, other) | (other, Base::Unknown) => Some(other),
@@ -105,7 +105,7 @@ pub(super) fn join_base(a: Base, b: Base) -> Option<Base> {
     }
 }
 
-/// The unit of values that come from both; a number without a unit takes the other's.
+/// Returns the unit of values from both; a number without a unit takes the other's.
 pub(super) fn join_unit(a: Unit, b: Unit) -> Unit {
     match (a, b) {
         (Unit::None, other) | (other, Unit::None) => other,
@@ -144,7 +144,8 @@ impl Shapes {
         self.by_name.get(name).copied()
     }
 
-    /// All that inference can still change, to see whether another round is needed.
+    /// Returns everything that inference can still change, to decide whether another round is
+    /// needed.
     pub(super) fn fingerprint(&self) -> Vec<(Vec<Type>, Type, Option<Purpose>)> {
         (0..self.list.len())
             .map(|id| {
@@ -165,7 +166,7 @@ impl Shapes {
         self.list[id].keys.as_ref().map_or(&[], |it| &it.0)
     }
 
-    /// The parts of a map's key as they are stored.
+    /// Returns the parts of a map's key as stored.
     pub(super) fn key_parts(&self, id: MapId) -> Vec<KeyPart> {
         self.keys(id)
             .iter()
@@ -174,17 +175,17 @@ impl Shapes {
             .collect()
     }
 
-    /// The type of an element's value when it is read: it may always be missing.
+    /// Returns the type of an element that is read; it may always be missing.
     pub(super) fn value(&self, id: MapId) -> Type {
         self.list[id].value.resolved().maybe(true)
     }
 
-    /// Whether the map is known to have elements under keys.
+    /// Whether the map is known to have keys.
     pub(super) fn has_keys(&self, id: MapId) -> bool {
         self.list[id].keys.as_ref().is_some_and(|(key, _)| !key.is_empty())
     }
 
-    /// Joins a use's key into the map's.
+    /// Merges a use's key into the map's.
     pub(super) fn use_key(&mut self, id: MapId, key: Vec<Stored>, at: &Label, diagnostics: &mut Vec<Diagnostic>) {
         let shape = &mut self.list[id];
         let name = shape.name.clone();
@@ -228,7 +229,7 @@ impl Shapes {
         }
     }
 
-    /// Notes what a map is used for; a contradiction is reported and the first use holds.
+    /// Notes how a map is used; reports a contradiction and keeps the first use.
     pub(super) fn use_as(&mut self, id: MapId, purpose: Purpose, at: &Label, diagnostics: &mut Vec<Diagnostic>) {
         let shape = &mut self.list[id];
         shape.written = true;
@@ -253,7 +254,7 @@ impl Shapes {
         );
     }
 
-    /// Joins an assigned value into the map's type.
+    /// Merges an assigned value into the map's type.
     pub(super) fn use_value(&mut self, id: MapId, value: Stored, at: &Label, diagnostics: &mut Vec<Diagnostic>) {
         let shape = &mut self.list[id];
         match shape.value.join(value) {
@@ -282,15 +283,15 @@ impl Shapes {
         }
     }
 
-    /// Whether a plain map is kept as the sum that it is: so an interpreted handler can clear what it
-    /// has read, and nothing that probes add meanwhile. No compiled handler may read it then.
+    /// Whether a plain map is stored as a sum, so that an interpreted handler clears only what it
+    /// has read, not what probes add meanwhile. Compiled handlers must not read such a map.
     pub(super) fn is_summed(&self, id: MapId) -> bool {
         let shape = &self.list[id];
         let is_plain = self.purpose(id) == Some(Purpose::Plain) && shape.value.resolved().base == Base::Int;
         is_plain && shape.in_linux && shape.cleared_live && !shape.more_than_added
     }
 
-    /// The map as the plan describes it, without the BPF maps behind it.
+    /// Returns the map's description for the plan, without its BPF maps.
     pub(super) fn def(&self, id: MapId) -> TableDef {
         let shape = &self.list[id];
         let value = shape.value.resolved();
@@ -312,7 +313,7 @@ impl Shapes {
 }
 
 impl Shape {
-    /// Whether it is a histogram, or quantiles.
+    /// Whether it is a histogram or quantiles.
     pub(super) fn is_bucketed(&self) -> bool {
         matches!(self.kind, Some((Purpose::Aggregate(kind), _)) if kind.is_bucketed())
     }

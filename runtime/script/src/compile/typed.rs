@@ -1,5 +1,5 @@
-//! Handlers with every name resolved and every value typed: what the checker makes of Rhai's
-//! syntax and the emitter turns into instructions. Nothing is optimized in between.
+//! Handlers with every name resolved and every value typed: the checker's output and the emitter's
+//! input. Nothing is optimized in between.
 
 use super::reads::Reads;
 use rhai::Position;
@@ -9,7 +9,7 @@ use xputrace_model::plan::TextRead;
 use xputrace_model::schema::Unit;
 use xputrace_model::table::Scalar;
 
-/// The type of a value. Every value may in addition be missing, `()`.
+/// The type of a value. Any value may also be missing, `()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Type {
     pub(super) base: Base,
@@ -17,22 +17,22 @@ pub(super) struct Type {
     pub(super) unit: Unit,
 }
 
-/// What a value is when it is there.
+/// What a value is if it is present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Base {
-    /// Of a map that nothing was assigned to yet, or of `()`.
+    /// From a map without assignments, or `()`.
     Unknown,
     Int,
     Bool,
     /// A string known by its id; literals are of this type.
     Name,
-    /// Bytes in place, at most so many.
+    /// Bytes in place, with a maximum length.
     Text(u32),
     Stack,
 }
 
 impl Base {
-    /// What the script's author calls it.
+    /// Returns the word that messages use.
     pub(super) fn noun(self) -> &'static str {
         match self {
             Base::Unknown => "an unknown value",
@@ -47,7 +47,7 @@ impl Base {
         matches!(self, Base::Name | Base::Text(_))
     }
 
-    /// How it is stored; what is not known is stored as an integer.
+    /// Returns how it is stored; an unknown type is stored as an integer.
     pub(super) fn scalar(self) -> Scalar {
         match self {
             Base::Unknown | Base::Int => Scalar::Int,
@@ -68,7 +68,7 @@ impl Type {
         Type { base, optional: false, unit }
     }
 
-    /// The same, possibly missing.
+    /// Returns the same type, possibly missing.
     pub(super) const fn maybe(self, optional: bool) -> Self {
         Type { optional, ..self }
     }
@@ -82,7 +82,7 @@ pub(super) struct Expr {
 }
 
 impl Expr {
-    /// Whether it can be computed twice without doing anything twice, at little cost.
+    /// Whether it can be computed twice cheaply and without side effects.
     pub(super) fn is_simple(&self) -> bool {
         match &self.kind {
             Kind::Joined(inner) => inner.is_simple(),
@@ -93,21 +93,21 @@ impl Expr {
     }
 }
 
-/// A local variable of the handler, numbered in order of declaration.
+/// A local variable of the handler, numbered in declaration order.
 pub(super) type LocalId = usize;
-/// A map of the script, in order of first appearance.
+/// A map of the script, in order of first use.
 pub(super) type MapId = usize;
 
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
     /// Integers and booleans.
     Const(i64),
-    /// A string known while compiling.
+    /// A string known at compile time.
     Literal(String),
     Missing,
     Local(LocalId),
     Source(Source),
-    /// A field of a kernel's launch in a handler that tests `.launch`: missing when not joined.
+    /// A field of a kernel's launch, in a handler that tests `.launch`: missing if not joined.
     Joined(Box<Expr>),
     Read(MapId, Vec<Expr>),
     Contains(MapId, Vec<Expr>),
@@ -118,25 +118,25 @@ pub(super) enum Kind {
     /// Equality of two strings.
     Same(Box<Expr>, Box<Expr>),
     IsMissing(Box<Expr>),
-    /// Whether a string has a text, known while compiling, at a place.
+    /// Whether a string contains a text, known at compile time, at a place.
     Match(Where, Box<Expr>, String),
     And(Vec<Expr>),
     Or(Vec<Expr>),
     Coalesce(Vec<Expr>),
     If(Box<Expr>, Box<Block>, Box<Block>),
     Block(Box<Block>),
-    /// The smaller (or, with `true`, the larger) of two.
+    /// The smaller of two values, or the larger if `true`.
     Pick(bool, Box<Expr>, Box<Expr>),
     Abs(Box<Expr>),
-    /// The string at an address of the target, of at most so many bytes.
+    /// The string at an address in the target, with a maximum length.
     UserText(Box<Expr>, u32),
-    /// The texts of these values, one behind the other.
+    /// The concatenated texts of these values.
     Concat(Vec<Expr>),
-    /// A call of a function of the script, compiled in its place.
+    /// An inlined call of a function of the script.
     Inlined(Box<Inlined>),
 }
 
-/// Where in a string a text is looked for.
+/// Where in a string to look for a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Where {
     Anywhere,
@@ -145,7 +145,7 @@ pub(super) enum Where {
 }
 
 impl Where {
-    /// What the method of this name looks at.
+    /// Returns the place that a method of this name tests.
     pub(super) fn of(method: &str) -> Option<Self> {
         Some(match method {
             "contains" => Where::Anywhere,
@@ -155,7 +155,7 @@ impl Where {
         })
     }
 
-    /// The same for two texts that are known.
+    /// Tests it for two constant texts.
     pub(super) fn holds(self, text: &str, wanted: &str) -> bool {
         match self {
             Where::Anywhere => text.contains(wanted),
@@ -165,24 +165,24 @@ impl Where {
     }
 }
 
-/// A function's body in the place of its call.
+/// An inlined function.
 #[derive(Clone, Debug)]
 pub(super) struct Inlined {
-    /// The file whose text the body is.
+    /// The file of the body.
     pub(super) file: FileId,
-    /// What the parameters are given, in the caller's terms.
+    /// The parameters' values, in the caller's terms.
     pub(super) arguments: Vec<(LocalId, Expr)>,
     pub(super) body: Block,
-    /// Where a `return` before the end leaves the value; the body's own end does so too then.
+    /// Where an early `return` leaves the value; the body's end then does the same.
     pub(super) result: Option<LocalId>,
 }
 
-/// Where a field's value is found.
+/// Where a field's value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// A word of the GPU context.
     Word(usize),
-    /// The second word when the first is not 0.
+    /// The second word if the first is not 0.
     Flagged(usize, usize),
     /// 16 bytes of text at a word of the GPU context.
     WordText(usize),
@@ -196,32 +196,32 @@ pub(super) enum Source {
     Uid,
     Gid,
     Cgroup,
-    /// The function's name as the loader passes it: the attach cookie is its string id.
+    /// The function's name, passed by the loader: the attach cookie is its string id.
     Cookie,
     UserStack,
     KernelStack,
     EntryTime,
     EntryArg(usize),
-    /// An integer of a tracepoint's record.
+    /// An integer in a tracepoint's record.
     Record {
         offset: u32,
         size: u32,
         signed: bool,
     },
-    /// `char[n]` of a tracepoint's record.
+    /// `char[n]` in a tracepoint's record.
     RecordChars {
         offset: u32,
         len: u32,
     },
-    /// `__data_loc` of a tracepoint's record.
+    /// `__data_loc` in a tracepoint's record.
     RecordLoc {
         offset: u32,
     },
-    /// The C string a word of the marker's context points to.
+    /// The C string that a word of the marker's context points to.
     MarkerText(usize),
 }
 
-/// Statements, then the value of the block when it has one.
+/// Statements, then the block's value if it has one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Block {
     pub(super) stmts: Vec<Stmt>,
@@ -241,7 +241,7 @@ pub(super) enum StmtKind {
     /// `+=`, `-=`, `|=`, `^=`, `&=`: atomic, from 0.
     Change(MapId, Vec<Expr>, Alu, Expr),
     Remove(MapId, Vec<Expr>),
-    /// The values an aggregation method was given.
+    /// An aggregation with its value, if it takes one.
     Aggregate(MapId, Vec<Expr>, Option<Expr>),
     Print(Vec<Part>),
     Exit(Option<Expr>),
@@ -254,7 +254,7 @@ pub(super) enum StmtKind {
     Continue,
     /// Ends the handler.
     Return,
-    /// Ends the innermost function that is compiled in place.
+    /// Ends the innermost inlined function.
     Leave,
     /// Evaluated for the losses it may count.
     Eval(Expr),
@@ -267,19 +267,19 @@ pub(super) enum Part {
     Value { expr: Expr, human: bool },
 }
 
-/// A handler, checked.
+/// A checked handler.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Checked {
     pub(super) body: Block,
     pub(super) locals: Vec<Type>,
-    /// The fields that it reads of a GPU event.
+    /// The fields of a GPU event that it reads.
     pub(super) reads: Reads,
-    /// The texts of the target that it reads.
+    /// The texts that it reads from the target.
     pub(super) texts: Vec<TextRead>,
     /// Whether it reads a kernel's launch without testing for it.
     pub(super) needs_launch: bool,
-    /// Highest argument number read at the entry, plus one; `None` when no entry is needed.
+    /// Highest argument number read at the entry, plus one; `None` if no entry is needed.
     pub(super) entry_args: Option<usize>,
-    /// How often it reads the event's time, at a CPU probe.
+    /// How often it reads the event's time at a CPU probe.
     pub(super) time_reads: usize,
 }

@@ -13,13 +13,13 @@ pub(super) struct Unit<'a> {
     pub(super) handler: &'a Handler,
     pub(super) scan: Scan<'a>,
     pub(super) place: Place,
-    /// Why it runs there, for `explain`; sentences without a final dot.
+    /// Why it runs there, for `explain`: sentences without a final dot.
     pub(super) why: Vec<String>,
     /// Its typed form; `None` for interpreted handlers.
     pub(super) checked: Option<Checked>,
 }
 
-/// A unit for each handler, placed.
+/// Returns a placed unit for each handler.
 pub(super) fn units(staged: &Staged) -> Vec<Unit<'_>> {
     let mut units: Vec<Unit> = staged.handlers.iter().map(|it| scanned(staged, it)).collect();
     let cpu_maps = placement::written_by_cpu_probes(&units);
@@ -39,13 +39,13 @@ impl Unit<'_> {
         self.place != Place::Interpreter
     }
 
-    /// The fields it reads: resolved by the checker, or, where it is interpreted, as far as its
-    /// syntax tells, and all that it could read where it does not tell.
+    /// Returns the fields that it reads: resolved by the checker or, if it is interpreted, taken
+    /// from its syntax; if the syntax does not tell, all that it could read.
     pub(super) fn reads(&self) -> &Reads {
         self.checked.as_ref().map_or(&self.scan.reads, |it| &it.reads)
     }
 
-    /// Whether it sees kernels whose launch is not known.
+    /// Whether it sees kernels without a known launch.
     pub(super) fn sees_unjoined(&self) -> bool {
         self.handler.event == Event::Launch || self.scan.tests_launch || !self.reads().of_launch()
     }

@@ -1,4 +1,4 @@
-//! Functions and methods of compiled handlers, and where a string has a text.
+//! Functions and methods of compiled handlers, and string matching.
 
 use super::Checker;
 use super::exprs::is_poison;
@@ -9,15 +9,15 @@ use xputrace_bytecode::insn::Alu;
 use xputrace_model::diagnostic::{Diagnostic, nearest};
 use xputrace_model::plan::{ContextWord, LONGEST_TEXT, Place, TextRead};
 
-/// Bytes of `str()` unless a length is given.
+/// Maximum length of `str()` unless one is given.
 const TEXT_BYTES: u32 = 128;
-/// The functions of compiled handlers.
+/// The functions available in compiled handlers.
 const FUNCTIONS: &[&str] = &["print", "exit", "str", "min", "max", "abs"];
 
 impl Checker<'_> {
     pub(super) fn value_method(&mut self, value: Expr, call: &FnCallExpr, at: Position) -> Expr {
         if value.ty.base == Base::Unknown {
-            // Of a map that is not assigned to yet: the next round knows.
+            // A map with no assignment yet: the next round knows its type.
             return value;
         }
         match (&*call.name, call.args.len()) {
@@ -48,7 +48,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether a string has a text at a place.
+    /// Checks whether a string contains a text at a place.
     pub(super) fn matching(&mut self, place: Where, value: Expr, wanted: &Syntax, at: Position) -> Expr {
         let wanted = self.expr(wanted);
         let of = |kind| Expr { kind, ty: Type::of(Base::Bool), at };
@@ -141,7 +141,7 @@ impl Checker<'_> {
         self.poison(diagnostic, at)
     }
 
-    /// The word of the probe's context that an address is, or is a constant away from.
+    /// Returns the word of the probe's context that an address equals, or is a constant away from.
     pub(super) fn context_word(&self, address: &Expr) -> Option<ContextWord> {
         let word = |at: u32| Some(ContextWord { at, plus: 0 });
         match &address.kind {
@@ -161,7 +161,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Remembers a variable that holds a word of the context, until it is assigned to.
+    /// Remembers a variable that holds a word of the context, until it is assigned again.
     pub(super) fn note_context_word(&mut self, local: LocalId, value: &Expr) {
         match self.context_word(value) {
             Some(word) => drop(self.context_words.insert(local, word)),

@@ -13,7 +13,7 @@ use xputrace_bytecode::insn::Alu;
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::schema::Unit;
 
-/// Bytes of a string that is put together: more would not fit beside what else is on the stack.
+/// Maximum length of a concatenated string; longer ones do not fit on the stack with the rest.
 const MAX_CONCAT_BYTES: u32 = 256;
 
 impl Checker<'_> {
@@ -53,7 +53,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Texts end at a NUL wherever they are bytes, and one behind it would be lost.
+    /// Checks a text constant: texts stored as bytes end at a NUL, so anything after one would be
+    /// lost.
     pub(super) fn text_constant(&mut self, text: &str, at: Position) -> Expr {
         if !text.contains('\0') {
             return self.literal(text, at);
@@ -63,7 +64,7 @@ impl Checker<'_> {
         self.poison(diagnostic, at)
     }
 
-    /// A head and what is applied to it.
+    /// Checks a head and the links applied to it.
     pub(super) fn chain(&mut self, chain: &Chain) -> Expr {
         if let Some(name) = map_name(chain.head) {
             return self.map_value(&name, chain);
@@ -121,7 +122,7 @@ impl Checker<'_> {
     pub(super) fn links(&mut self, mut value: Expr, links: &[Link]) -> Expr {
         for link in links {
             value = match link {
-                // What it is has been said to be a mistake already.
+                // The mistake has been reported already.
                 _ if is_poison(&value) => return value,
                 Link::Property(name, at) if Width::of(name).is_some() => self.in_width(value, name, *at),
                 Link::Property(name, at) if units::is_unit(name) => self.in_unit(value, name, *at),
@@ -144,13 +145,13 @@ impl Checker<'_> {
         value
     }
 
-    /// `n.i32`: the low bits.
+    /// Checks `n.i32`: the low bits.
     fn in_width(&mut self, value: Expr, width: &str, at: Position) -> Expr {
         let (value, Some(width)) = (self.expect(value, Base::Int), Width::of(width)) else { return missing(at) };
         let ty = value.ty;
         let of = |n: u32| int(i64::from(n), at);
         match width.above() {
-            // Says that all bits are meant: a value of its own.
+            // Says that all bits are meant, so it is a value of its own.
             0 => Expr { kind: Kind::Block(Box::new(Block { stmts: Vec::new(), value: Some(value) })), ty, at },
             above if width.signed => {
                 let high = self.arithmetic(Alu::Lsh, value, of(above), at);
@@ -160,7 +161,7 @@ impl Checker<'_> {
         }
     }
 
-    /// `n.ms`: nanoseconds, of a constant by what the top level says too.
+    /// Checks `n.ms` in nanoseconds; constants accept the top level's units too.
     pub(super) fn in_unit(&mut self, value: Expr, unit: &str, at: Position) -> Expr {
         let ty = Type::with(Base::Int, Unit::Nanos);
         match (&value.kind, units::whole(1, unit)) {
@@ -180,7 +181,7 @@ impl Checker<'_> {
         }
     }
 
-    /// An integer; other types are answered.
+    /// Checks an integer; reports any other type.
     pub(super) fn integer(&mut self, expr: &Syntax) -> Expr {
         let value = self.expr(expr);
         self.expect(value, Base::Int)
@@ -233,7 +234,7 @@ impl Checker<'_> {
         Expr { kind: Kind::Coalesce(parts), ty, at }
     }
 
-    /// The type of either of two values.
+    /// Returns the type that holds either value.
     pub(super) fn unified(&mut self, ty: Type, value: &Expr) -> Type {
         let width = |base: Base| match (base, &value.kind) {
             (Base::Text(n), Kind::Literal(text)) => Base::Text(n.max(text.len() as u32)),
@@ -276,7 +277,7 @@ impl Checker<'_> {
         Expr { kind: Kind::If(Box::new(condition), Box::new(then), Box::new(otherwise)), ty, at }
     }
 
-    /// A block that runs where a condition holds.
+    /// Checks a block that runs if a condition holds.
     pub(super) fn block_where(&mut self, condition: &Expr, stmts: &[SyntaxStmt], with_value: bool) -> Block {
         let known = self.there.len();
         self.there.extend(found_there(condition));
@@ -291,7 +292,7 @@ impl Checker<'_> {
         Expr { kind: Kind::Block(Box::new(block)), ty, at }
     }
 
-    /// Strings and numbers, one behind the other; what is known is joined now.
+    /// Concatenates strings and numbers; joins the constants at compile time.
     pub(super) fn concat(&mut self, pieces: Vec<Expr>, at: Position) -> Expr {
         let mut parts: Vec<Expr> = Vec::new();
         for piece in flattened(pieces) {
@@ -324,12 +325,12 @@ impl Checker<'_> {
     }
 }
 
-/// What stands for a value that was said to be a mistake.
+/// Whether a value stands for a reported mistake.
 pub(super) fn is_poison(value: &Expr) -> bool {
     value.ty.base == Base::Unknown && matches!(value.kind, Kind::Const(_))
 }
 
-/// Pieces of strings that are put together themselves count each.
+/// Flattens nested concatenations.
 pub(super) fn flattened(pieces: Vec<Expr>) -> Vec<Expr> {
     let inner = |piece: Expr| match piece.kind {
         Kind::Concat(parts) => parts,
@@ -338,7 +339,7 @@ pub(super) fn flattened(pieces: Vec<Expr>) -> Vec<Expr> {
     pieces.into_iter().flat_map(inner).collect()
 }
 
-/// The text of a value that is known while compiling.
+/// Returns the text of a value known at compile time.
 pub(super) fn known_text(piece: &Expr) -> Option<String> {
     match (&piece.kind, piece.ty.base) {
         (Kind::Literal(text), _) => Some(text.clone()),
@@ -349,7 +350,7 @@ pub(super) fn known_text(piece: &Expr) -> Option<String> {
     }
 }
 
-/// Bytes that a value's text takes at most.
+/// Returns the maximum length of a value's text.
 pub(super) fn piece_bytes(piece: &Expr) -> u32 {
     match piece.ty.base {
         Base::Int | Base::Unknown | Base::Stack => "-9223372036854775808".len() as u32,
@@ -358,7 +359,7 @@ pub(super) fn piece_bytes(piece: &Expr) -> u32 {
     }
 }
 
-/// Bytes that a string takes as text.
+/// Returns the maximum length of a string as text.
 pub(in crate::compile) fn text_bytes(value: &Expr) -> u32 {
     match (&value.kind, value.ty.base) {
         (Kind::Literal(text), _) => text.len() as u32,

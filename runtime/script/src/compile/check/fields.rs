@@ -1,4 +1,4 @@
-//! The fields of an event value: which there are at a probe, and where their values are found.
+//! The fields of an event: which exist at a probe, and where their values come from.
 
 use super::typed::{Base, Expr, Kind, Source, Type};
 use super::{Checker, missing};
@@ -11,17 +11,17 @@ use xputrace_model::diagnostic::{Diagnostic, nearest};
 use xputrace_model::plan::{Place, Target};
 use xputrace_model::schema::{self, Event, Field, FieldType, From, Unit};
 
-/// Bytes of text read from a `__data_loc` field.
+/// Bytes read from a `__data_loc` text.
 const DATA_LOC_BYTES: u32 = 128;
 
-/// A path of property names on the event, and how many of them a field used up.
+/// A property path on the event, and how many names its field consumed.
 pub(super) struct Resolved {
     pub(super) expr: Expr,
     pub(super) used: usize,
 }
 
 impl Checker<'_> {
-    /// The value of `e.a.b.c`, from as many of the names as belong to the field.
+    /// Checks `e.a.b.c`, using as many names as belong to the field.
     pub(super) fn field(&mut self, path: &[(&str, Position)]) -> Resolved {
         match path {
             [] => unreachable!("callers pass at least one name"),
@@ -49,7 +49,7 @@ impl Checker<'_> {
         Resolved { expr, used: 1 + used }
     }
 
-    /// `k.launch.FIELD`.
+    /// Checks `k.launch.FIELD`.
     fn launch_field(&mut self, at: Position, rest: &[(&str, Position)]) -> Resolved {
         let Some((name, name_at)) = rest.first().copied() else {
             let diagnostic = Diagnostic::error("launch-value", "`.launch` is no value of its own", self.label(at))
@@ -70,7 +70,7 @@ impl Checker<'_> {
         Resolved { expr, used: 2 + used }
     }
 
-    /// A field that is found in the GPU context; the number says how many of `rest` it took.
+    /// Checks a field of the GPU context; the number says how many names of `rest` it consumed.
     fn word_field(&mut self, field: &Field, at: Position, rest: &[(&str, Position)]) -> (Expr, usize) {
         self.checked.reads.add_field(field);
         let of = |base, source| Expr { kind: Kind::Source(source), ty: Type::with(base, field.unit), at };
@@ -112,7 +112,7 @@ impl Checker<'_> {
         (expr, 1)
     }
 
-    /// A field at the collector's marker function, where the call has only begun.
+    /// Checks a field at the collector's marker function, where the call has only begun.
     fn marker_field(&mut self, field: &Field, at: Position, rest: &[(&str, Position)]) -> Resolved {
         let of = |base, source| Expr { kind: Kind::Source(source), ty: Type::with(base, field.unit), at };
         self.checked.reads.add_field(field);
@@ -221,7 +221,8 @@ impl Checker<'_> {
         }
     }
 
-    /// `e.func`: known now where the probe names one function, else told by the attach cookie.
+    /// Checks `e.func`: a constant if the probe names one function, else passed in the attach
+    /// cookie.
     fn function_name(&mut self, at: Position) -> Expr {
         match &self.handler.target {
             Target::Function { function, .. } if function.contains(['*', '?', '[', '{']) => {
@@ -242,7 +243,7 @@ impl Checker<'_> {
             return self.unknown_field(name, at, schema::CPU);
         };
         let (category, tracepoint) = (category.clone(), tracepoint.clone());
-        // That it does not exist is said once, where the probe is declared.
+        // The declaration already reports that it does not exist.
         let Ok(format) = self.catalog.tracepoint(&category, &tracepoint) else { return missing(at) };
         let Some(field) = format.fields.iter().find(|it| it.name == name) else {
             let known: Vec<&str> =
@@ -271,7 +272,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Where a field is found that this event does not have itself.
+    /// Says where to find a field that this event lacks.
     fn field_elsewhere(&self, name: &str) -> Option<String> {
         let has = |fields: &[Field]| fields.iter().any(|it| it.name == name);
         match self.handler.event {
@@ -290,7 +291,7 @@ impl Checker<'_> {
         self.unknown_name(name, at, &known)
     }
 
-    /// Of `k.launch.NAME`, whatever the handler's own event has.
+    /// Reports an unknown `k.launch.NAME`, whatever the handler's own event has.
     fn unknown_launch_field(&mut self, name: &str, at: Position) -> Expr {
         let known: Vec<&str> = schema::LAUNCH.iter().map(|it| it.name).collect();
         self.unknown_of("a launch", name, at, &known)
@@ -313,7 +314,7 @@ impl Checker<'_> {
         }
     }
 
-    /// `noun` has no such field, but those of `known`.
+    /// Reports that `noun` has no such field, and suggests one of `known`.
     fn unknown_of(&mut self, noun: &str, name: &str, at: Position, known: &[&str]) -> Expr {
         let mut diagnostic =
             Diagnostic::error("unknown-field", format!("{noun} has no field `{name}`"), self.label(at));

@@ -1,5 +1,5 @@
-//! Functions of the script, of modules and in variables: each call is compiled in its place, so
-//! that a handler stays one program without calls.
+//! Functions of the script, of modules and in variables. Each call is compiled in place, so that a
+//! handler stays one program without calls.
 
 use super::chain::unwrapped;
 use super::exprs::text_bytes;
@@ -12,24 +12,24 @@ use rhai::{ASTFlags, ASTNode, Expr as Syntax, FnCallExpr, Position, Stmt as Synt
 use xputrace_model::diagnostic::{Diagnostic, FileId};
 use xputrace_model::schema::Unit;
 
-/// Most calls that one handler can contain, those inside functions counted each time.
+/// Maximum number of inlined calls in one handler, including those inside functions.
 const MAX_CALLS: usize = 200;
 
 /// A parameter whose value is computed at the call.
 type Computed = (LocalId, Expr);
 
-/// A function that is being compiled in place.
+/// A function being inlined.
 pub(super) struct Frame {
     file: FileId,
     name: String,
-    /// Where a `return` before the end leaves its value.
+    /// Where an early `return` leaves its value.
     result: Option<LocalId>,
-    /// Bytes that the strings it returns take as text.
+    /// Maximum length of the strings it returns.
     result_bytes: u32,
 }
 
 impl Checker<'_> {
-    /// `name(…)` or `module::name(…)`, where there is such a function.
+    /// Checks `name(…)` or `module::name(…)` if there is such a function.
     pub(super) fn script_call(&mut self, call: &FnCallExpr, at: Position) -> Option<Expr> {
         let staged = self.staged;
         let module = call.namespace.path.first().map(|it| it.as_str());
@@ -37,7 +37,7 @@ impl Checker<'_> {
         Some(self.inline(function, &call.args, at))
     }
 
-    /// A function's body in the place of its call.
+    /// Inlines a function's body.
     pub(super) fn inline(&mut self, function: &Function, arguments: &[Syntax], at: Position) -> Expr {
         if let Some(refusal) = self.refusal(function, arguments.len(), at) {
             return self.poison(refusal, at);
@@ -93,7 +93,7 @@ impl Checker<'_> {
         None
     }
 
-    /// What the parameters stand for in the body, and the values that have to be computed first.
+    /// Returns what the parameters mean in the body, and the values to compute first.
     fn arguments(&mut self, function: &Function, arguments: &[Syntax]) -> (Vec<(String, Binding)>, Vec<Computed>) {
         let (mut bindings, mut computed) = (Vec::new(), Vec::new());
         for (name, argument) in function.parameters.iter().zip(arguments) {
@@ -121,7 +121,7 @@ impl Checker<'_> {
         (bindings, computed)
     }
 
-    /// The closure that a variable holds.
+    /// Returns the closure that a variable holds.
     pub(super) fn closure(&self, name: &str) -> Option<Box<Function>> {
         match self.lookup(name) {
             Some(Binding::Constant(Captured::Closure(function))) => Some(function),
@@ -129,7 +129,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The end of a body leaves its value where the returns before it do.
+    /// Makes the end of a body leave its value where early returns do.
     fn end_in(&mut self, result: LocalId, syntax: &[SyntaxStmt], body: &mut Block, at: Position) {
         if matches!(syntax.last(), Some(SyntaxStmt::Return(..))) {
             return;
@@ -154,7 +154,7 @@ impl Checker<'_> {
         Expr { kind: Kind::Inlined(Box::new(call)), ty, at }
     }
 
-    /// `return`, of the handler or of the function that is being compiled in place.
+    /// Checks `return`, from the handler or from the function being inlined.
     pub(super) fn leave(&mut self, value: Option<&Syntax>, at: Position) -> Stmt {
         let value = value.map(|it| self.expr(it));
         let kind = match self.frames.last().map(|it| it.result) {
@@ -175,7 +175,7 @@ impl Checker<'_> {
         self.frames.last().is_some_and(|it| it.result.is_none())
     }
 
-    /// Makes the result's type hold this value as well.
+    /// Widens the result's type to hold this value.
     fn returned(&mut self, result: LocalId, value: &Expr) {
         let ty = self.checked.locals[result];
         let Some(base) = join_base(ty.base, value.ty.base) else {
@@ -200,7 +200,7 @@ impl Checker<'_> {
     }
 }
 
-/// A value that is known while compiling, as a variable's.
+/// Returns a variable's value if it is known at compile time.
 fn captured(value: &Expr) -> Option<Captured> {
     match (&value.kind, value.ty) {
         (Kind::Const(n), Type { base: Base::Int, unit: Unit::None, .. }) => Some(Captured::Int(*n)),
@@ -211,7 +211,7 @@ fn captured(value: &Expr) -> Option<Captured> {
     }
 }
 
-/// Whether anything but the last statement returns.
+/// Whether any statement but the last returns.
 fn returns_early(body: &[SyntaxStmt]) -> bool {
     let Some((last, front)) = body.split_last() else { return false };
     let inside_last = match last {

@@ -11,10 +11,10 @@ use xputrace_model::diagnostic::{Diagnostic, Label, nearest};
 use xputrace_model::plan::Place;
 use xputrace_model::table::TableKind;
 
-/// Most buckets of a linear histogram.
+/// Maximum number of buckets in a linear histogram.
 const MAX_LINEAR_BUCKETS: i128 = 10_000;
 
-/// A map's element as a handler names it.
+/// A map's element as the handler writes it.
 pub(super) struct Element<'a> {
     pub(super) map: MapId,
     pub(super) keys: Vec<Expr>,
@@ -77,7 +77,7 @@ impl Checker<'_> {
         Some(Stmt { kind, at })
     }
 
-    /// bpftrace's `@calls = count()`.
+    /// Reports bpftrace's `@calls = count()`.
     pub(super) fn aggregation_assigned(&self, name: &str, chain: &Chain, rhs: &Syntax) -> Option<Diagnostic> {
         let Syntax::FnCall(call, at) = unwrapped(rhs) else { return None };
         let kind = TableKind::of_method(&call.name)?;
@@ -142,7 +142,7 @@ impl Checker<'_> {
         Some(Stmt { kind: StmtKind::Aggregate(element.map, element.keys, value), at })
     }
 
-    /// The kind of an aggregation and the value it takes, from its call.
+    /// Returns an aggregation's kind and its value.
     pub(super) fn aggregation(&mut self, call: &FnCallExpr, at: Position) -> Option<(TableKind, Option<Expr>)> {
         let kind = match (&*call.name, call.args.len()) {
             ("count", 0) => return Some((TableKind::Count, None)),
@@ -193,7 +193,7 @@ impl Checker<'_> {
         Some(TableKind::Lhist { min, max, step })
     }
 
-    /// The map and key of `@m[…]`, and what follows the key.
+    /// Returns the map and key of `@m[…]`, and what follows the key.
     pub(super) fn element<'c>(&mut self, name: &str, chain: &Chain<'c>) -> Option<Element<'c>> {
         let label = self.label(chain.head.position());
         let map = self.shapes.id(name, &label);
@@ -205,7 +205,7 @@ impl Checker<'_> {
             Some((Link::Index(index, _), rest)) => match self.key(index, &label) {
                 Some(keys) => (keys, rest),
                 None => {
-                    // One mistake is enough: the map is not also called unassigned.
+                    // One error is enough: don't also report the map as unassigned.
                     self.shapes.list[map].written = true;
                     return None;
                 }

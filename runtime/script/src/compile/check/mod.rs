@@ -1,8 +1,8 @@
-//! Syntax to typed statements: names are resolved, types found, constants folded, and all that
-//! cannot be compiled is answered with what to write instead.
+//! Turns syntax into typed statements: resolves names, infers types, folds constants, and reports
+//! what cannot be compiled with what to write instead.
 //!
-//! The same walk infers the shapes of maps: it is repeated until they no longer change, and only
-//! the last round's diagnostics are kept.
+//! The same pass infers the shapes of maps. It repeats until they are stable; only the last round's
+//! diagnostics count.
 
 mod calls;
 mod exprs;
@@ -28,7 +28,7 @@ use xputrace_model::catalog::Catalog;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label};
 use xputrace_model::plan::{ContextWord, Place, Target};
 
-/// The code of a probe at a function that its file does not have.
+/// Code of the error for a function that the probed file lacks.
 pub(super) const NO_SUCH_FUNCTION: &str = "no-such-function";
 
 struct Checker<'a> {
@@ -40,23 +40,23 @@ struct Checker<'a> {
     shapes: &'a mut Shapes,
     diagnostics: &'a mut Vec<Diagnostic>,
     checked: Checked,
-    /// The file whose text is looked at.
+    /// The file being checked.
     file: FileId,
     scopes: Vec<Vec<(String, Binding)>>,
     loops: usize,
-    /// The functions that are being compiled in place, outermost first.
+    /// The functions being inlined, outermost first.
     frames: Vec<Frame>,
-    /// Fields that a test around this place has found to be there.
+    /// Fields that an enclosing test has shown to be present.
     there: Vec<Source>,
     /// Variables that hold a word of the probe's context.
     context_words: FxHashMap<LocalId, ContextWord>,
-    /// Variables that hold a return value as the register has it.
+    /// Variables that hold a return value as it is in the register.
     raw_returns: Vec<LocalId>,
-    /// Calls that were compiled in place so far.
+    /// Calls inlined so far.
     inlined: usize,
 }
 
-/// What a name of a handler stands for.
+/// What a name in a handler stands for.
 #[derive(Clone)]
 enum Binding {
     Local(LocalId),
@@ -73,7 +73,7 @@ impl Checker<'_> {
         self.diagnostics.push(diagnostic);
     }
 
-    /// Reports a mistake and stands in for the value, of a type that fits anywhere.
+    /// Reports an error and returns a placeholder of a type that fits anywhere.
     pub(super) fn poison(&mut self, diagnostic: Diagnostic, at: Position) -> Expr {
         self.error(diagnostic);
         Expr { kind: Kind::Const(0), ty: Type::of(Base::Unknown), at }
@@ -83,7 +83,7 @@ impl Checker<'_> {
         Expr { kind: Kind::Literal(text.into()), ty: Type::of(Base::Name), at }
     }
 
-    /// Whether what is probed exists on this machine, as far as that is known beforehand.
+    /// Checks that the probe's target exists on this machine, as far as that is known in advance.
     pub(super) fn check_target(&mut self) {
         let (code, why, help) = match &self.handler.target {
             Target::Tracepoint { category, name } => {
@@ -103,12 +103,12 @@ impl Checker<'_> {
         self.error(Diagnostic::error(code, why, self.pattern_label()).help(help));
     }
 
-    /// The pattern as it stands in the declaration, where it stands there as it is; else the declaration.
+    /// Labels the pattern if the declaration contains it literally, else the declaration.
     pub(super) fn pattern_label(&self) -> Label {
         let declared = self.handler.declared_at.clone();
         let file = self.staged.sources.files.get(declared.file.0 as usize);
         let behind = file.and_then(|it| it.text.get(declared.span.end..)).unwrap_or_default();
-        // The handler begins at its bars.
+        // The handler starts at its bars.
         let before_handler = behind.split('|').next().unwrap_or_default();
         let pattern = self.handler.name.split_once(':').map_or("", |it| it.1);
         match before_handler.find(&format!("\"{pattern}\"")) {
@@ -120,7 +120,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The statements of a block in a scope of their own; the last expression is its value.
+    /// Checks a block's statements in a new scope; the last expression is its value.
     pub(super) fn block(&mut self, stmts: &[SyntaxStmt], with_value: bool) -> Block {
         self.scopes.push(Vec::new());
         let mut block = Block::default();

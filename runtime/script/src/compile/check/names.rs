@@ -81,7 +81,7 @@ impl Checker<'_> {
     }
 }
 
-/// The variables that captured values are in a body.
+/// Returns the captured values as variables of a body.
 pub(super) fn constants(captured: &[(String, Captured)]) -> Vec<(String, Binding)> {
     captured.iter().map(|(name, value)| (name.clone(), Binding::Constant(value.clone()))).collect()
 }

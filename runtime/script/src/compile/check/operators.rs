@@ -41,7 +41,7 @@ impl Checker<'_> {
         }
     }
 
-    /// `k.launch == ()`: whether the kernel was joined.
+    /// Checks `k.launch == ()`: whether the kernel was joined.
     pub(super) fn launch_test(&mut self, a: &Syntax, b: &Syntax, at: Position) -> Option<Expr> {
         let launch = match (unwrapped(a), unwrapped(b)) {
             (launch, Syntax::Unit(_)) | (Syntax::Unit(_), launch) => launch,
@@ -64,7 +64,7 @@ impl Checker<'_> {
 
     pub(super) fn binary(&mut self, op: &str, a: Expr, b: Expr, at: Position) -> Expr {
         if op == "+" && (a.ty.base.is_string() || b.ty.base.is_string()) {
-            // Unlike in `${…}`, both have to be there.
+            // Unlike in `${…}`, both must be present.
             let there = |it: Expr| Expr { ty: it.ty.maybe(false), ..it };
             return self.concat(vec![there(a), there(b)], at);
         }
@@ -148,7 +148,7 @@ impl Checker<'_> {
         if not { negated(equal, at) } else { equal }
     }
 
-    /// Equality of strings; a kernel's name is equal to its mangled form as well.
+    /// Checks equality of strings; a kernel's name also equals its mangled form.
     pub(super) fn same_text(&mut self, a: Expr, b: Expr, at: Position) -> Expr {
         let of = |kind| Expr { kind, ty: Type::of(Base::Bool), at };
         if join_base(a.ty.base, b.ty.base).is_none() {
@@ -175,8 +175,8 @@ impl Checker<'_> {
     }
 }
 
-/// Whether an equality computes its sides twice: to see whether both are there, or to compare
-/// with a name and with its symbol.
+/// Whether an equality evaluates its sides twice: to test that both are present, or to compare with
+/// both a name and its symbol.
 pub(super) fn compared_twice(a: &Expr, b: &Expr) -> bool {
     (a.ty.optional && b.ty.optional) || symbol_beside(a).is_some() || symbol_beside(b).is_some()
 }
@@ -185,7 +185,7 @@ pub(super) fn negated(value: Expr, at: Position) -> Expr {
     Expr { kind: Kind::Not(Box::new(value)), ty: Type::of(Base::Bool), at }
 }
 
-/// The symbol field that belongs to a name field, of the kernel or of its launch.
+/// Returns the symbol field next to a name field, of the kernel or of its launch.
 pub(super) fn symbol_beside(expr: &Expr) -> Option<Expr> {
     let source = |at_word| Expr { kind: Kind::Source(Source::Word(at_word)), ..expr.clone() };
     match &expr.kind {
@@ -196,9 +196,8 @@ pub(super) fn symbol_beside(expr: &Expr) -> Option<Expr> {
     }
 }
 
-/// Whether a division by a plain number turns nanoseconds or bytes into a larger unit: the script
-/// then means a number of those, which has no unit that we know. Any other division takes a
-/// share of a time, which is a time.
+/// Whether dividing by a plain number converts nanoseconds or bytes to a larger unit: the result
+/// then has no unit that we know. Any other division takes a share of a time, which is a time.
 fn is_conversion(unit: Unit, divisor: i64) -> bool {
     let thousands = (1..=6).map(|it| 1000i64.pow(it));
     match unit {
@@ -208,7 +207,7 @@ fn is_conversion(unit: Unit, divisor: i64) -> bool {
     }
 }
 
-/// What a result measures: sums keep the unit, a time divided by a time has none.
+/// Returns the unit of a result: sums keep it, a time divided by a time has none.
 pub(super) fn unit_of(op: Alu, a: Unit, b: Unit) -> Unit {
     match (op, a, b) {
         (Alu::Sub, Unit::Clock, Unit::Clock) | (Alu::Mod, Unit::Clock, Unit::Nanos) => Unit::Nanos,

@@ -10,7 +10,7 @@ use rhai::{Expr as Syntax, FnCallExpr, Position, Stmt as SyntaxStmt};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::schema::Event;
 
-/// Most iterations of a `for`, which is unrolled.
+/// Maximum number of iterations of a `for`, which is unrolled.
 const MAX_ITERATIONS: i64 = 64;
 
 impl Checker<'_> {
@@ -135,7 +135,7 @@ impl Checker<'_> {
         Some(values)
     }
 
-    /// A value that must be known while compiling.
+    /// Returns a value that must be known at compile time.
     pub(super) fn constant(&mut self, expr: &Syntax) -> Option<i64> {
         let value = self.expr(expr);
         if let Kind::Const(n) = value.kind {
@@ -223,9 +223,10 @@ impl Checker<'_> {
             }
         };
         let base = match (ty.base, value.ty.base) {
-            // Space for the longest of its texts.
+            // Reserve room for its longest text.
             (Base::Text(n), other) if other.is_string() => Some(Base::Text(n.max(text_bytes(&value)))),
-            // A name is held by its id, and only the tracer knows the id of a text: never.
+            // A name is held by its id, and only the tracer knows the id of a text, so this never
+            // matches.
             (Base::Name, Base::Text(_)) => None,
             (known, other) => join_base(known, other),
         };
@@ -249,7 +250,7 @@ impl Checker<'_> {
         Some(value)
     }
 
-    /// Whether an expression is done for its effect and has no value.
+    /// Whether an expression is evaluated for its effect and has no value.
     pub(super) fn is_action(&self, expr: &Syntax) -> bool {
         let expr = unwrapped(expr);
         if let Syntax::FnCall(call, _) = expr {
@@ -298,7 +299,7 @@ impl Checker<'_> {
         Some(Stmt { kind, at })
     }
 
-    /// What the command line sees has 8 bits; a constant that it would not see is a mistake.
+    /// Checks an exit status: it has 8 bits, so a larger constant is an error.
     pub(super) fn exit_code(&mut self, code: &Syntax) -> Expr {
         let code = self.integer(code);
         match code.kind {
@@ -312,7 +313,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The pieces of what is printed: text, and values with `.human` or without.
+    /// Returns the pieces of a printed text: constants, and values with or without `.human`.
     pub(super) fn printed(&mut self, argument: &Syntax) -> Vec<Part> {
         let argument = unwrapped(argument);
         if let Some(name) = map_name(argument) {
@@ -341,7 +342,7 @@ impl Checker<'_> {
         }
         let expr = self.expr(piece);
         match expr.kind {
-            // The tracer joins them: there is no limit then, and names are known there.
+            // The tracer concatenates them: there is no length limit, and names are known there.
             Kind::Concat(parts) => parts.into_iter().map(printed_value).collect(),
             _ => vec![printed_value(expr)],
         }
@@ -355,7 +356,7 @@ pub(super) fn printed_value(expr: Expr) -> Part {
     }
 }
 
-/// Whether a method that ends a chain belongs to the map or its element, not to a value in it.
+/// Whether a method at the end of a chain belongs to the map or its element, not to a value in it.
 pub(super) fn is_map_action(links: usize) -> bool {
     links <= 2
 }

@@ -1,5 +1,5 @@
-//! `switch`. Rhai keeps of a case's value only its hash, so the values are found again: every
-//! literal of the text is parsed as a case of its own, and the hashes are compared.
+//! `switch`. Rhai keeps only the hash of a case's value, so the values must be recovered: every
+//! literal in the text is parsed as a case of its own, and the hashes are compared.
 
 use super::Checker;
 use super::typed::{Block, Expr, Kind, Stmt, StmtKind};
@@ -10,14 +10,14 @@ use rhai::{
 use rustc_hash::FxHashMap;
 use xputrace_bytecode::insn::Cond;
 
-/// One way through a `switch`: when it is taken, and what is done then.
+/// One branch of a `switch`: its condition and its body.
 struct Way<'s> {
     condition: Option<Expr>,
     body: &'s Syntax,
 }
 
 impl Checker<'_> {
-    /// A `switch` as a chain of choices, in the order in which Rhai tests: values, ranges, `_`.
+    /// Turns a `switch` into a chain of choices in Rhai's order: values, ranges, `_`.
     pub(super) fn switch(
         &mut self,
         value: &Syntax,
@@ -61,7 +61,7 @@ impl Checker<'_> {
         sorted.sort_unstable();
         let mut ways = Vec::new();
         for (_, hash) in sorted {
-            // Rhai lists ranges here as well.
+            // Rhai lists ranges here too.
             let only_ranges =
                 cases.cases[&hash].blocks.iter().all(|it| cases.ranges.iter().any(|range| range.index() == *it));
             let Some(literal) = literals.get(&hash) else {
@@ -100,7 +100,7 @@ impl Checker<'_> {
         ways
     }
 
-    /// A case with its own `if`, where it has one.
+    /// Checks a case, with its `if` if it has one.
     fn way<'s>(&mut self, matches: Expr, case: &'s BinaryExpr, at: Position) -> Way<'s> {
         let condition = match &case.lhs {
             Syntax::BoolConstant(true, _) => matches,
@@ -112,7 +112,8 @@ impl Checker<'_> {
         Way { condition: Some(condition), body: &case.rhs }
     }
 
-    /// A value that can be used more than once: computed first where that would do anything twice.
+    /// Returns a value that can be used twice; computes it first if evaluating it twice would
+    /// repeat an effect.
     pub(super) fn settled(&mut self, value: Expr, before: &mut Vec<Stmt>) -> Expr {
         if value.is_simple() {
             return value;
@@ -124,7 +125,7 @@ impl Checker<'_> {
     }
 }
 
-/// The literals of a text by the hashes that Rhai gives them as cases.
+/// Maps the hashes that Rhai gives to cases to the literals of a text.
 fn literals_by_hash(text: &str) -> FxHashMap<u64, Syntax> {
     let literals = lexer::literals(text).into_iter().chain(["true".into(), "false".into()]);
     let cases: String = literals.map(|it| format!("{it} => {it},")).collect();

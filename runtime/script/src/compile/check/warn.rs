@@ -1,4 +1,4 @@
-//! Warnings of what is computed as it is written, and hardly as it is meant.
+//! Warnings about code that compiles but hardly means what it says.
 
 use super::Checker;
 use super::typed::{Expr, Kind, Source};
@@ -7,7 +7,7 @@ use xputrace_bytecode::probe::pt_regs;
 use xputrace_model::diagnostic::Diagnostic;
 
 impl Checker<'_> {
-    /// `k.graph != 0`, which holds where there is no graph.
+    /// Warns of `k.graph != 0`, which also holds if there is no graph.
     pub(super) fn warn_of_unequal_to_missing(&mut self, a: &Expr, b: &Expr) {
         for (field, other) in [(a, b), (b, a)] {
             let Some(source) = optional_field(field) else { continue };
@@ -27,7 +27,7 @@ impl Checker<'_> {
         }
     }
 
-    /// `e.retval < 0`, which never holds where the function returns an `int`.
+    /// Warns of `e.retval < 0`, which never holds if the function returns an `int`.
     pub(super) fn warn_of_raw_sign(&mut self, cond: Cond, a: &Expr, b: &Expr) {
         for (value, other, flipped) in [(a, b, false), (b, a, true)] {
             if let Kind::Const(n) = other.kind
@@ -39,7 +39,7 @@ impl Checker<'_> {
         }
     }
 
-    /// `@x.sum(e.retval)`, which adds 2³² for each -1 of an `int`.
+    /// Warns of `@x.sum(e.retval)`, which adds 2³² for each -1 of an `int`.
     pub(super) fn warn_of_raw_sum(&mut self, value: &Expr) {
         if self.is_raw_return(value) {
             self.warn_of_raw_return(value);
@@ -66,7 +66,7 @@ impl Checker<'_> {
     }
 }
 
-/// Whether a comparison with `n` tells negative numbers from others.
+/// Whether a comparison with `n` tests the sign.
 fn asks_for_sign(cond: Cond, flipped: bool, n: i64) -> bool {
     match (cond, flipped) {
         (Cond::Slt | Cond::Sge, false) | (Cond::Sgt | Cond::Sle, true) => n <= 0,
@@ -75,7 +75,7 @@ fn asks_for_sign(cond: Cond, flipped: bool, n: i64) -> bool {
     }
 }
 
-/// The source of a field that may be missing.
+/// Returns the source of a field that may be missing.
 fn optional_field(value: &Expr) -> Option<Source> {
     match &value.kind {
         Kind::Source(source @ Source::Flagged(..)) => Some(*source),
@@ -87,7 +87,7 @@ fn optional_field(value: &Expr) -> Option<Source> {
     }
 }
 
-/// The fields that are there where a condition holds.
+/// Returns the fields that are present if a condition holds.
 pub(super) fn found_there(condition: &Expr) -> Vec<Source> {
     match &condition.kind {
         Kind::Not(inner) => match &inner.kind {
