@@ -108,6 +108,20 @@ def graph():
     return exact([BIN / "graphs", 2000, 8])[0]
 
 
+@case("graphs without a kernel, in child graphs, switched off, conditional")
+def graph_contents():
+    objects, done = trace(EXACT, [BIN / "contents", 100])
+    found, lost, own = maps(objects), losses(objects), account(done)
+    expect("launches", lost["launches"], own["launches"])
+    # A kernel in a child graph counts; that of a condition that held is joined like any other.
+    expect("joined", lost["joined"], own["with_kernel"])
+    expect("without a kernel", lost["without_kernel"], own["without_kernel"])
+    expect("not known", lost["without_record"], own["not_known"])
+    expect("lost", lost["lost"], 0)
+    expect("kernels", sum(found["@n"].values()), own["kernels"])
+    return f"{own['launches']} launches, {lost['without_kernel']} without a kernel, {lost['without_record']} not known"
+
+
 @case("LLM, 92,000 launches")
 def llm():
     return exact([BIN / "llm"])[0]

@@ -19,6 +19,7 @@ build() {
     $nvcc -cudart shared -o "$BIN/requests" requests.cu &
     $nvcc -cudart static -o "$BIN/requests_static" requests.cu &
     $nvcc -cudart shared -o "$BIN/graphs" graphs.cu &
+    $nvcc -cudart shared -o "$BIN/contents" contents.cu &
     $nvcc -cudart shared -o "$BIN/loop" loop.cu &
     $nvcc -cudart shared -o "$BIN/sets" sets.cu -lcuda &
     g++ -O2 -fno-omit-frame-pointer -I"$CUDA/include" -o "$BIN/driver" driver.cpp -L"$CUDA/lib64/stubs" -lcuda &

@@ -253,7 +253,8 @@ record! {
         dynamic_shared: u32, Kept, bytes(word::LAUNCH_DYNAMIC_SHARED, "dynamic shared memory of a block");
         /// The number of a [`Call`].
         launch_kind: u32, Previous;
-        /// [`Launch::TAGGED`], [`Launch::CAPTURED`], [`Launch::NO_STACK`].
+        /// [`Launch::TAGGED`], [`Launch::CAPTURED`], [`Launch::NO_STACK`], [`Launch::NO_KERNEL`],
+        /// [`Launch::MAYBE_NO_KERNEL`].
         flags: u32, Previous;
     }
 }
@@ -268,6 +269,11 @@ impl Launch {
     pub const CAPTURED: u32 = 2;
     /// A stack was asked for and could not be stored.
     pub const NO_STACK: u32 = 4;
+    /// A graph without a kernel: no kernel's record comes of it.
+    pub const NO_KERNEL: u32 = 8;
+    /// A graph of which it is not known whether it launches a kernel: it was made ready before
+    /// tracing began, or has nodes that may be skipped.
+    pub const MAYBE_NO_KERNEL: u32 = 16;
 
     /// Its fields.
     pub const FIELDS: &'static [Field] =

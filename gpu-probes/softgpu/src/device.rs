@@ -38,6 +38,8 @@ pub(crate) static MEMORY: Memory = Memory {
     managed: Mutex::new(BTreeMap::new()),
 };
 
+/// Bits that every handle has, so that it looks like an address.
+pub(crate) const HANDLES: Handle = 0x5000_0000_0000;
 static NEXT_HANDLE: AtomicUsize = AtomicUsize::new(1);
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(1);
 static NEXT_STREAM: AtomicU32 = AtomicU32::new(FIRST_STREAM);
@@ -68,7 +70,7 @@ impl<T> Registry<T> {
     }
 
     pub(crate) fn insert_shared(&self, item: Arc<T>) -> Handle {
-        let handle = 0x5000_0000_0000 | NEXT_HANDLE.fetch_add(1, Ordering::Relaxed) << 4;
+        let handle = HANDLES | NEXT_HANDLE.fetch_add(1, Ordering::Relaxed) << 4;
         self.lock().insert(handle, item);
         handle
     }

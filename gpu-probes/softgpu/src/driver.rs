@@ -3,6 +3,7 @@
 #![allow(clippy::too_many_arguments, reason = "the signatures are CUDA's")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use crate::abi::{CuLaunchConfig, Dim3, Handle, Memory4, Status, Synchronization2, error, kind, memory_kind};
@@ -324,6 +325,19 @@ calls! { DRIVER, TABLE;
         let room = if nodes.is_null() || numNodes.is_null() { 0 } else { *numNodes };
         for index in 0..count.min(room) { *nodes.add(index) = graph::node_handle(hGraph, index); }
         put(numNodes, if nodes.is_null() { count } else { count.min(room) })
+    }
+    509 fn cuGraphNodeGetType(hNode: Handle, r#type: *mut c_uint) {
+        put(r#type, graph::node_type(hNode).ok_or(error::INVALID_VALUE)?)
+    }
+    650 fn cuGraphNodeSetEnabled(hGraphExec: Handle, hNode: Handle, isEnabled: c_uint) {
+        let exec = EXECS.find(hGraphExec)?;
+        exec.off(hNode).ok_or(error::INVALID_VALUE)?.store(isEnabled == 0, Ordering::Relaxed);
+        Ok(())
+    }
+    651 fn cuGraphNodeGetEnabled(hGraphExec: Handle, hNode: Handle, isEnabled: *mut c_uint) {
+        let exec = EXECS.find(hGraphExec)?;
+        let off = exec.off(hNode).ok_or(error::INVALID_VALUE)?.load(Ordering::Relaxed);
+        put(isEnabled, c_uint::from(!off))
     }
 
     372 fn cuGetErrorString(error: c_int, pStr: *mut *const c_char) { put(pStr, error_text(error).ok_or(error::INVALID_VALUE)?.1.as_ptr()) }

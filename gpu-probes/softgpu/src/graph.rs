@@ -1,5 +1,6 @@
 //! Graphs: what a stream capture recorded, and what an executable graph launches.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::abi::{GraphData, Handle};
@@ -14,6 +15,8 @@ pub(crate) static EXECS: Registry<Exec> = Registry::new();
 const GRAPH_CREATED: u32 = 9;
 const GRAPH_NODE_CREATED: u32 = 13;
 const GRAPH_EXEC_CREATED: u32 = 18;
+/// A node's handle is its graph's above so many bits of its number.
+const NODE_BITS: u32 = 24;
 
 /// A graph under construction, shared by the streams that joined the capture.
 pub(crate) struct Capture {
@@ -32,12 +35,25 @@ pub(crate) struct Graph {
 pub(crate) struct Exec {
     pub(crate) id: u32,
     pub(crate) operations: Vec<Operation>,
+    /// Nodes that are switched off, by their number: a launch passes them over.
+    off: Vec<AtomicBool>,
 }
 
 impl Exec {
     /// Returns CUPTI's node id: graph id in the upper half, node index in the lower.
     pub(crate) fn node_id(&self, index: usize) -> u64 {
         u64::from(self.id) << 32 | index as u64
+    }
+
+    /// What a launch runs, with the number of each.
+    pub(crate) fn enabled(&self) -> impl Iterator<Item = (usize, &Operation)> {
+        let all = self.operations.iter().enumerate();
+        all.filter(|(index, _)| !self.off[*index].load(Ordering::Relaxed))
+    }
+
+    /// Whether a node, by the handle that it has in the graph, is switched off.
+    pub(crate) fn off(&self, node: Handle) -> Option<&AtomicBool> {
+        self.off.get(node_index(node)?)
     }
 }
 
@@ -81,14 +97,27 @@ impl Capture {
 /// Instantiates a graph.
 pub(crate) fn instantiate(handle: Handle, graph: &Graph) -> Handle {
     let operations = graph.operations.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let exec = EXECS.insert(Exec { id: device::next_graph_id(), operations });
+    let off = operations.iter().map(|_| AtomicBool::new(false)).collect();
+    let exec = EXECS.insert(Exec { id: device::next_graph_id(), operations, off });
     announce(GRAPH_EXEC_CREATED, GraphData { graph: handle, graph_exec: exec, ..GraphData::default() });
     exec
 }
 
 /// Returns the `CUgraphNode` at `index`.
 pub(crate) fn node_handle(graph: Handle, index: usize) -> Handle {
-    graph << 24 | (index + 1)
+    (graph & !device::HANDLES) << NODE_BITS | (index + 1)
+}
+
+/// The number that a node's handle has within its graph.
+fn node_index(node: Handle) -> Option<usize> {
+    (node & ((1 << NODE_BITS) - 1)).checked_sub(1)
+}
+
+/// `CUgraphNodeType` of a node, by its handle.
+pub(crate) fn node_type(node: Handle) -> Option<u32> {
+    let graph = GRAPHS.get(device::HANDLES | node >> NODE_BITS)?;
+    let operations = graph.operations.lock().unwrap_or_else(PoisonError::into_inner);
+    operations.get(node_index(node)?).map(Operation::node_type)
 }
 
 fn announce(id: u32, data: GraphData) {

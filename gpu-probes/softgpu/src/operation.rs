@@ -83,7 +83,7 @@ pub(crate) fn submit(stream: &Arc<Stream>, operation: Operation, correlation: u3
 /// Queues all nodes of a graph under one correlation id.
 pub(crate) fn submit_graph(stream: &Arc<Stream>, exec: &Exec, correlation: u32) {
     if let Some(capture) = stream.capture() {
-        exec.operations.iter().for_each(|operation| capture.add(operation.clone()));
+        exec.enabled().for_each(|(_, operation)| capture.add(operation.clone()));
         return;
     }
     let whole = activity::enabled(kind::GRAPH_TRACE);
@@ -91,7 +91,7 @@ pub(crate) fn submit_graph(stream: &Arc<Stream>, exec: &Exec, correlation: u32) 
     if let Some(first) = trace.as_mut().map(GraphTrace::first) {
         stream.submit(&device::streams_of(stream.context), first);
     }
-    for (index, operation) in exec.operations.iter().enumerate() {
+    for (index, operation) in exec.enabled() {
         let place = Place { graph: exec.id, node: exec.node_id(index) };
         queue(stream, operation.clone(), correlation, place, !whole);
     }

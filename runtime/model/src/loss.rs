@@ -30,6 +30,8 @@ pub enum Loss {
     Unreconciled,
     /// Launches forgotten because too many waited for their work.
     LaunchEvicted,
+    /// Graph launches without a kernel's record, of which it is not known whether they launch a kernel.
+    GraphWithoutRecord,
     /// Events handled after later ones because they came too late.
     OutOfOrder,
     /// Steps of the wall clock against the monotonic clock while recording.
@@ -94,6 +96,7 @@ impl Loss {
         Loss::LostAtExit,
         Loss::Unreconciled,
         Loss::LaunchEvicted,
+        Loss::GraphWithoutRecord,
         Loss::OutOfOrder,
         Loss::ClockStep,
         Loss::Malformed,
@@ -133,6 +136,7 @@ impl Loss {
             Loss::LostAtExit => "lost_at_exit",
             Loss::Unreconciled => "unreconciled",
             Loss::LaunchEvicted => "launch_evicted",
+            Loss::GraphWithoutRecord => "graph_without_record",
             Loss::OutOfOrder => "out_of_order",
             Loss::ClockStep => "clock_step",
             Loss::Malformed => "malformed",
@@ -209,7 +213,7 @@ impl Losses {
     }
 }
 
-/// What became of the calls of one kind: `made = joined + failed + lost`.
+/// What became of the calls of one kind: `made` is the sum of all but `captured`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Balance {
     /// Calls seen by the collector, captured ones (which submit no work) apart.
@@ -220,6 +224,10 @@ pub struct Balance {
     pub failed: u64,
     /// Calls whose work never arrived, or whose own record was lost.
     pub lost: u64,
+    /// Launches of graphs that hold no kernel: none of their work is a kernel's.
+    pub without_kernel: u64,
+    /// Launches of graphs of which no kernel's record came, and which may hold none.
+    pub without_record: u64,
     /// Calls recorded into a graph under stream capture: they submit no work.
     pub captured: u64,
 }
@@ -233,13 +241,16 @@ impl Balance {
             joined: self.joined.saturating_add(other.joined),
             failed: self.failed.saturating_add(other.failed),
             lost: self.lost.saturating_add(other.lost),
+            without_kernel: self.without_kernel.saturating_add(other.without_kernel),
+            without_record: self.without_record.saturating_add(other.without_record),
             captured: self.captured.saturating_add(other.captured),
         }
     }
 
     /// What is accounted for: equal to `made` where nothing is missing.
     pub fn sum(&self) -> u64 {
-        self.joined.saturating_add(self.failed).saturating_add(self.lost)
+        let parts = [self.joined, self.failed, self.lost, self.without_kernel, self.without_record];
+        parts.into_iter().fold(0, u64::saturating_add)
     }
 }
 

@@ -48,6 +48,11 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
         Loss::LaunchEvicted => {
             ("launches forgotten because too many waited for their kernels", "look for a kernel that does not finish")
         }
+        Loss::GraphWithoutRecord => (
+            "graph launches without a kernel record; whether their graphs launch a kernel is not known",
+            "start the program under xputrace, which then sees its graphs being made; conditional nodes, and nodes that \
+             are switched off, stay unknown",
+        ),
         Loss::OutOfOrder => (
             "events that CUPTI handed over after later ones had been handled; nothing is missing from sums",
             "read `.launch` in a handler where order matters: launches tell which kernels are to come",
@@ -189,7 +194,7 @@ fn balance(noun: &str, calls: Calls, activity: Activity, account: &Account) -> O
         return records.then(|| format!("{}s {n} ({} not asked for)", activity.name(), noun));
     }
     let it = account.balance(calls);
-    let Balance { made, joined, failed, lost, captured } = it;
+    let Balance { made, joined, failed, lost, without_kernel, without_record, captured } = it;
     if !records {
         let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
         return Some(format!("{noun} {made}{failed} ({}s not asked for)", activity.name()));
@@ -200,7 +205,13 @@ fn balance(noun: &str, calls: Calls, activity: Activity, account: &Account) -> O
         return Some(format!("{noun} {made}, {}s {n} (not joined)", activity.name()));
     }
     let mut line = format!("{noun} {made} {} joined {joined}", if it.sum() == made { "=" } else { "≠" });
-    for (name, n) in [("failed", failed), ("lost", lost)] {
+    let parts = [
+        ("failed", failed),
+        ("lost", lost),
+        ("without a kernel", without_kernel),
+        ("without a kernel record", without_record),
+    ];
+    for (name, n) in parts {
         if n > 0 {
             line += &format!(" + {name} {n}");
         }

@@ -174,6 +174,8 @@ fn account_json(account: &Account) -> Json {
         "joined": launches.joined,
         "failed": launches.failed,
         "lost": launches.lost,
+        "without_kernel": launches.without_kernel,
+        "without_record": launches.without_record,
         "captured": launches.captured,
         "kernels_only": !account.calls.intersects(Calls::LAUNCHES),
         "launches_only": !account.activities.contains(Activity::Kernel),

@@ -275,7 +275,10 @@ fn losses() {
         account: account.map(Box::new),
     };
     let mut failing = account;
-    *failing.call_mut(Call::Kernel) = Balance { made: 180, joined: 175, failed: 3, lost: 2, captured: 7 };
+    *failing.call_mut(Call::Kernel) =
+        Balance { made: 180, joined: 175, failed: 3, lost: 2, captured: 7, ..Balance::default() };
+    *failing.call_mut(Call::Graph) =
+        Balance { made: 20, joined: 14, without_kernel: 5, without_record: 1, ..Balance::default() };
     failing.activity_mut(Activity::Kernel).records = 195;
     let mut unbalanced = account;
     unbalanced.call_mut(Call::Kernel).joined = 175;

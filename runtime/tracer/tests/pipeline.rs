@@ -132,6 +132,40 @@ fn a_graph_launch_has_many_kernels() {
 }
 
 #[test]
+fn a_graph_launch_without_a_kernel_record_is_lost_only_where_its_graph_has_a_kernel() {
+    let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
+    let graph = |id, flags| Launch { launch_kind: Launch::GRAPH, symbol: 0, flags, ..launch(id, u64::from(id) * 100) };
+    let launches = Ring::default()
+        .names()
+        .launch(graph(1, 0))
+        .launch(graph(2, 0))
+        .launch(graph(3, Launch::NO_KERNEL))
+        .launch(graph(4, Launch::NO_KERNEL))
+        .launch(graph(5, Launch::MAYBE_NO_KERNEL))
+        .launch(graph(6, Launch::MAYBE_NO_KERNEL))
+        .launch(Launch { result: 700, ..graph(7, Launch::NO_KERNEL) });
+    let kernels = Ring::default().clock(1).kernel(kernel(1, 150, 160)).kernel(kernel(5, 550, 560)).flush(1_000);
+    feed(&mut pipeline, &mut sink, &[launches, kernels]);
+    end(&mut pipeline, &mut sink);
+    let graphs = *pipeline.account().call(Call::Graph);
+    let expected =
+        Balance { made: 7, joined: 2, failed: 1, lost: 1, without_kernel: 2, without_record: 1, ..Balance::default() };
+    assert_eq!((graphs, graphs.sum()), (expected, 7));
+    let losses = pipeline.losses();
+    assert_eq!((losses.of(Loss::LostAtExit), losses.of(Loss::GraphWithoutRecord)), (1, 1));
+}
+
+/// Nothing comes of such a launch, so nothing is held back for it.
+#[test]
+fn a_graph_without_a_kernel_does_not_withhold_later_kernels() {
+    let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
+    let graph = Launch { launch_kind: Launch::GRAPH, symbol: 0, flags: Launch::NO_KERNEL, ..launch(1, 100) };
+    let launches = Ring::default().names().launch(graph).launch(launch(2, 200));
+    feed(&mut pipeline, &mut sink, &[launches, Ring::default().clock(1).kernel(kernel(2, 250, 260)).flush(1_000)]);
+    assert_eq!((sink.events.len(), pipeline.in_flight()), (1, 0));
+}
+
+#[test]
 fn launches_are_joined_failed_captured_or_lost() {
     let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
     let launches = Ring::default()
@@ -148,7 +182,7 @@ fn launches_are_joined_failed_captured_or_lost() {
     totals.lost[xputrace_wire::region::Lost::ActivityRingFull as usize] = 1;
     pipeline.end_process(P, totals, &mut sink);
     let it = pipeline.account();
-    assert_eq!(it.launches(), Balance { made: 5, joined: 1, failed: 1, lost: 3, captured: 1 });
+    assert_eq!(it.launches(), Balance { made: 5, joined: 1, failed: 1, lost: 3, captured: 1, ..Balance::default() });
     let told = it.activity(Activity::Kernel);
     assert_eq!((told.told_records, told.told_nanos), (4, 99));
     let losses = pipeline.losses();
@@ -539,7 +573,7 @@ fn memset_calls_have_an_account_of_their_own() {
         .with_activity(Activity::Kernel, 1, 10);
     pipeline.end_process(P, totals, &mut sink);
     let memsets = *pipeline.account().call(Call::Memset);
-    assert_eq!(memsets, Balance { made: 4, joined: 1, failed: 1, lost: 2, captured: 1 });
+    assert_eq!(memsets, Balance { made: 4, joined: 1, failed: 1, lost: 2, captured: 1, ..Balance::default() });
     assert_eq!(memsets.made, memsets.sum());
     assert_eq!(*pipeline.account().call(Call::Kernel), Balance { made: 1, joined: 1, ..Balance::default() });
     assert_eq!((pipeline.losses().of(Loss::LostAtExit), pipeline.losses().of(Loss::Unreconciled)), (1, 1));

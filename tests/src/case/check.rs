@@ -135,7 +135,9 @@ impl Results {
     /// Whether launches = joined + failed + lost.
     fn adds_up(&self) -> Answer<bool> {
         let number = |name: &str| self.account(name)?.as_int().map_err(Into::<Box<EvalAltResult>>::into);
-        Ok(number("launches")? == number("joined")? + number("failed")? + number("lost")?)
+        let parts = ["joined", "failed", "lost", "without_kernel", "without_record"];
+        let sum = parts.into_iter().try_fold(0, |sum, part| Ok::<_, Box<EvalAltResult>>(sum + number(part)?));
+        Ok(number("launches")? == sum?)
     }
 
     /// Whether every loss is zero and, with GPU hooks, the account agrees with the collector's own.

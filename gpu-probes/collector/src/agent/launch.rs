@@ -57,6 +57,17 @@ pub struct Submission {
     pub stream: Option<Stream>,
     /// It is recorded into a graph and submits nothing now.
     pub is_captured: bool,
+    /// Whether a kernel comes of it; looked at where it submits a graph.
+    pub kernels: Kernels,
+}
+
+/// Whether a launch of a graph brings a kernel's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernels {
+    Certain,
+    None,
+    /// It is not known, or decided while the graph runs.
+    Possible,
 }
 
 /// The same call as it returns.
@@ -251,6 +262,7 @@ impl Local {
             correlation: entered.correlation,
             tid: output::tid(),
             launch_kind: entered.submits.number(),
+            flags: if entered.submits == events::Call::Graph { flag(Kernels::Possible) } else { 0 },
             ..NO_LAUNCH
         };
         if agent.wants(demand::STACKS) {
@@ -289,12 +301,16 @@ impl Local {
         if submission.is_captured {
             self.launch.flags |= Launch::CAPTURED;
         }
+        if self.launch.launch_kind == Launch::GRAPH {
+            self.launch.flags = self.launch.flags & !Launch::MAYBE_NO_KERNEL | flag(submission.kernels);
+        }
         if let (true, Some(context), Some(stream)) =
             (agent.wants(demand::STREAMS), submission.context, submission.stream)
         {
             self.launch.stream = self.stream_id(agent, context, stream);
         }
-        if agent.wants(demand::MARKER) {
+        // A captured call launches nothing: no `launch` handler runs for it, here or in the tracer.
+        if agent.wants(demand::MARKER) && !submission.is_captured {
             self.mark(agent);
         }
     }
@@ -405,6 +421,14 @@ const NO_LAUNCH: Launch = Launch {
     launch_kind: 0,
     flags: 0,
 };
+
+const fn flag(kernels: Kernels) -> u32 {
+    match kernels {
+        Kernels::Certain => 0,
+        Kernels::None => Launch::NO_KERNEL,
+        Kernels::Possible => Launch::MAYBE_NO_KERNEL,
+    }
+}
 
 /// A runtime call and the driver calls inside it are one launch.
 #[inline]

@@ -22,7 +22,7 @@ pub(crate) mod output;
 mod phase;
 pub mod region;
 pub mod stack;
-mod zeroed;
+pub(crate) mod zeroed;
 
 pub use backend::{Backend, Context, Layer, Refusal, Stream};
 pub use flushing::Flushing;

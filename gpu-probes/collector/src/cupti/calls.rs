@@ -37,10 +37,16 @@ pub enum Call {
     DriverMemsetOther,
     BeginCapture,
     EndCapture,
+    /// A graph is made ready to launch.
+    InstantiateGraph,
+    /// Such a graph ends.
+    DestroyGraph,
+    /// A node of such a graph is switched on or off.
+    SwitchNode,
 }
 
 impl Call {
-    /// What the call submits; none where it begins or ends a capture.
+    /// What the call submits; none where it is about captures or graphs.
     #[inline]
     pub const fn submits(self) -> Option<events::Call> {
         Some(match self {
@@ -59,13 +65,19 @@ impl Call {
             | Call::DriverMemset2DAsync
             | Call::DriverMemset2DAsyncPtsz
             | Call::DriverMemsetOther => events::Call::Memset,
-            Call::BeginCapture | Call::EndCapture => return None,
+            Call::BeginCapture | Call::EndCapture | Call::InstantiateGraph | Call::DestroyGraph | Call::SwitchNode => {
+                return None;
+            }
         })
     }
 
     /// Whether the call is listened to where these calls are asked for. Captures decide about all.
     pub fn is_among(self, calls: events::Calls) -> bool {
-        self.submits().map_or(!calls.is_empty(), |it| calls.contains(it))
+        match self {
+            Call::InstantiateGraph | Call::DestroyGraph | Call::SwitchNode => calls.contains(events::Call::Graph),
+            Call::BeginCapture | Call::EndCapture => !calls.is_empty(),
+            _ => self.submits().is_some_and(|it| calls.contains(it)),
+        }
     }
 
     /// Whether the call's default stream is the thread's own.
@@ -100,8 +112,8 @@ const fn runtime(id: u32, name: &'static str, call: Call) -> Id {
     Id { domain: domain::RUNTIME, id, name, call }
 }
 
-/// Every id that may be enabled. Begin and end of a capture are watched in the driver only, where
-/// the runtime's calls arrive too.
+/// Every id that may be enabled. Captures and the making of graphs are watched in the driver only,
+/// where the runtime's calls arrive too.
 pub const IDS: &[Id] = &[
     driver(115, "cuLaunch", Call::DriverLaunchOther),
     driver(116, "cuLaunchGrid", Call::DriverLaunchOther),
@@ -123,6 +135,13 @@ pub const IDS: &[Id] = &[
     driver(721, "cuStreamBeginCaptureToGraph_ptsz", Call::BeginCapture),
     driver(497, "cuStreamEndCapture", Call::EndCapture),
     driver(498, "cuStreamEndCapture_ptsz", Call::EndCapture),
+    driver(513, "cuGraphInstantiate", Call::InstantiateGraph),
+    driver(578, "cuGraphInstantiate_v2", Call::InstantiateGraph),
+    driver(643, "cuGraphInstantiateWithFlags", Call::InstantiateGraph),
+    driver(656, "cuGraphInstantiateWithParams", Call::InstantiateGraph),
+    driver(657, "cuGraphInstantiateWithParams_ptsz", Call::InstantiateGraph),
+    driver(516, "cuGraphExecDestroy", Call::DestroyGraph),
+    driver(650, "cuGraphNodeSetEnabled", Call::SwitchNode),
     runtime(13, "cudaLaunch_v3020", Call::RuntimeLaunch),
     runtime(211, "cudaLaunchKernel_v7000", Call::RuntimeLaunch),
     runtime(213, "cudaLaunch_ptsz_v7000", Call::RuntimeLaunch),
@@ -226,6 +245,8 @@ pub struct Params {
     pub block: [u32; 3],
     pub dynamic_shared_bytes: u32,
     pub stream: Stream,
+    /// The executable graph (`CUgraphExec`), 0 for calls without one.
+    pub graph: usize,
 }
 
 /// Reads the parameters of a driver call; `None` where this call's are not known.
@@ -247,6 +268,7 @@ pub unsafe fn params(call: Call, params: *const c_void) -> Option<Params> {
                 block: read(at, 20),
                 dynamic_shared_bytes: read(at, 32),
                 stream: in_stream(read(at, 40)),
+                graph: 0,
             },
             Call::DriverLaunchEx | Call::DriverLaunchExPtsz => {
                 let config: *const u8 = read(at, 0);
@@ -258,9 +280,12 @@ pub unsafe fn params(call: Call, params: *const c_void) -> Option<Params> {
                     block: read(config, 12),
                     dynamic_shared_bytes: read(config, 24),
                     stream: in_stream(read(config, 32)),
+                    graph: 0,
                 }
             }
-            Call::DriverGraph | Call::DriverGraphPtsz => of_stream(in_stream(read(at, 8))),
+            Call::DriverGraph | Call::DriverGraphPtsz => {
+                Params { graph: read(at, 0), ..of_stream(in_stream(read(at, 8))) }
+            }
             Call::DriverMemset | Call::DriverMemsetPtds => of_stream(in_stream(0)),
             Call::DriverMemsetAsync | Call::DriverMemsetAsyncPtsz => of_stream(in_stream(read(at, 24))),
             Call::DriverMemset2DAsync | Call::DriverMemset2DAsyncPtsz => of_stream(in_stream(read(at, 40))),
@@ -271,6 +296,33 @@ pub unsafe fn params(call: Call, params: *const c_void) -> Option<Params> {
 
 fn of_stream(stream: Stream) -> Params {
     Params { stream, ..Params::default() }
+}
+
+/// The graph that a [`Call::InstantiateGraph`] made ready, and the graph (`CUgraph`) that it was
+/// made of. All such calls begin with the two; it is asked at EXIT of one that succeeded.
+///
+/// # Safety
+/// `params` is null or points at the parameter structure of such a call.
+pub unsafe fn instantiated(params: *const c_void) -> Option<(usize, *mut c_void)> {
+    let at = params.cast::<u8>();
+    if at.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise: where the call was told to store the handle, and its graph.
+    unsafe {
+        let exec: *const usize = read(at, 0);
+        Some((exec.as_ref().copied()?, read(at, 8)))
+    }
+}
+
+/// The graph (`CUgraphExec`) that a [`Call::DestroyGraph`] or [`Call::SwitchNode`] is about: their
+/// first parameter.
+///
+/// # Safety
+/// `params` is null or points at the parameter structure of such a call.
+pub unsafe fn graph_of(params: *const c_void) -> Option<usize> {
+    // SAFETY: the caller's promise.
+    unsafe { params.cast::<usize>().as_ref().copied() }
 }
 
 /// # Safety

@@ -4,13 +4,27 @@ use super::Handle;
 use crate::agent::Stream;
 use std::ffi::{CStr, c_void};
 
-/// What CUPTI left in a driver library: how to ask whether a stream is being captured.
+/// A question of one handle with a number as its answer.
+pub type AskNumber = unsafe extern "C" fn(Handle, *mut u32) -> u32;
+/// A question of one handle with another as its answer.
+pub type AskHandle = unsafe extern "C" fn(Handle, *mut Handle) -> u32;
+/// A question of one handle with a list as its answer: room for handles, or null; and how many.
+pub type AskHandles = unsafe extern "C" fn(Handle, *mut Handle, *mut usize) -> u32;
+
+/// What a driver answers about streams that are captured, and about graphs; a missing function is
+/// `None`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Driver {
     /// `cuStreamIsCapturing(stream, &status)`.
-    pub is_capturing: Option<unsafe extern "C" fn(Handle, *mut u32) -> u32>,
+    pub is_capturing: Option<AskNumber>,
     /// The same for the variant whose default stream is the thread's own.
-    pub is_capturing_ptsz: Option<unsafe extern "C" fn(Handle, *mut u32) -> u32>,
+    pub is_capturing_ptsz: Option<AskNumber>,
+    /// `cuGraphGetNodes(graph, nodes, &count)`.
+    pub graph_nodes: Option<AskHandles>,
+    /// `cuGraphNodeGetType(node, &type)`.
+    pub node_type: Option<AskNumber>,
+    /// `cuGraphChildGraphNodeGetGraph(node, &graph)`.
+    pub child_graph: Option<AskHandle>,
 }
 
 impl Driver {
@@ -21,22 +35,64 @@ impl Driver {
         // SAFETY: the stream of the launch that is being made, and a live u32.
         ask.is_some_and(|ask| unsafe { ask(stream.handle as Handle, &mut status) == 0 } && status != 0)
     }
+
+    /// The nodes of a graph, where they can be told. The graph is not being changed.
+    pub(crate) fn nodes_of(&self, graph: Handle) -> Option<Vec<Handle>> {
+        let ask = self.graph_nodes?;
+        let mut count = 0;
+        // SAFETY: a graph of the program; null asks for the number alone.
+        if unsafe { ask(graph, std::ptr::null_mut(), &mut count) } != 0 {
+            return None;
+        }
+        let mut nodes = Vec::new();
+        nodes.try_reserve_exact(count).ok()?;
+        nodes.resize(count, std::ptr::null_mut());
+        // SAFETY: room for `count` handles.
+        let answer = if count == 0 { 0 } else { unsafe { ask(graph, nodes.as_mut_ptr(), &mut count) } };
+        (answer == 0 && count >= nodes.len()).then_some(nodes)
+    }
+
+    /// `CUgraphNodeType` of a node.
+    pub(crate) fn type_of_node(&self, node: Handle) -> Option<u32> {
+        let mut kind = 0;
+        // SAFETY: a node of a graph of the program, and a live u32.
+        (unsafe { (self.node_type?)(node, &mut kind) } == 0).then_some(kind)
+    }
+
+    /// The graph within a node that is a child graph.
+    pub(crate) fn child_graph(&self, node: Handle) -> Option<Handle> {
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: a node of a graph of the program, and a live handle.
+        (unsafe { (self.child_graph?)(node, &mut graph) } == 0).then_some(graph)
+    }
 }
 
 /// The functions of the driver that is mapped; empty where there is none.
 pub(crate) fn find_driver() -> Driver {
-    // SAFETY: only looks at what is mapped; the driver's own functions by their names.
-    unsafe {
-        let library = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
-        if library.is_null() {
-            return Driver::default();
-        }
-        let find = |name: &CStr| {
-            std::mem::transmute::<*mut c_void, Option<unsafe extern "C" fn(Handle, *mut u32) -> u32>>(libc::dlsym(
-                library,
-                name.as_ptr(),
-            ))
-        };
-        Driver { is_capturing: find(c"cuStreamIsCapturing"), is_capturing_ptsz: find(c"cuStreamIsCapturing_ptsz") }
+    // SAFETY: only looks at what is mapped.
+    let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+    if library.is_null() {
+        return Driver::default();
     }
+    // SAFETY: the driver's own functions by their names; null becomes `None`.
+    unsafe {
+        Driver {
+            is_capturing: std::mem::transmute::<*mut c_void, Option<AskNumber>>(find(library, c"cuStreamIsCapturing")),
+            is_capturing_ptsz: std::mem::transmute::<*mut c_void, Option<AskNumber>>(find(
+                library,
+                c"cuStreamIsCapturing_ptsz",
+            )),
+            graph_nodes: std::mem::transmute::<*mut c_void, Option<AskHandles>>(find(library, c"cuGraphGetNodes")),
+            node_type: std::mem::transmute::<*mut c_void, Option<AskNumber>>(find(library, c"cuGraphNodeGetType")),
+            child_graph: std::mem::transmute::<*mut c_void, Option<AskHandle>>(find(
+                library,
+                c"cuGraphChildGraphNodeGetGraph",
+            )),
+        }
+    }
+}
+
+fn find(library: *mut c_void, name: &CStr) -> *mut c_void {
+    // SAFETY: a library that is open, and a C string.
+    unsafe { libc::dlsym(library, name.as_ptr()) }
 }

@@ -1,8 +1,8 @@
 //! CUPTI's callbacks for API calls, as launches of the agent.
 
 use super::calls::{self, Call, IDS};
-use super::{CallbackData, Run, SITE_ENTER, SITE_EXIT, domain};
-use crate::agent::launch::{self, Entered, Returned, Submission};
+use super::{CallbackData, CuptiBackend, Run, SITE_ENTER, SITE_EXIT, domain};
+use crate::agent::launch::{self, Entered, Kernels, Returned, Submission};
 use crate::agent::stack::Registers;
 use crate::agent::{Context, Layer};
 use std::sync::atomic::Ordering;
@@ -15,7 +15,10 @@ impl Run {
     #[inline]
     pub(super) unsafe fn on_call(&self, domain: u32, id: u32, data: &CallbackData, registers: &Registers) {
         let Some(index) = calls::index_of(domain, id) else { return self.agent.count_unexpected() };
-        let Some(submits) = IDS[index].call.submits() else { return self.on_capture(IDS[index].call, data) };
+        let Some(submits) = IDS[index].call.submits() else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.on_preparation(IDS[index].call, data) };
+        };
         match data.site {
             SITE_ENTER => {
                 let entered = Entered {
@@ -61,21 +64,46 @@ impl Run {
             dynamic_shared: shape.dynamic_shared_bytes,
             stream: params.map(|it| it.stream),
             is_captured: may_be_captured && params.is_some_and(|it| self.backend.driver.is_capturing(it.stream)),
+            kernels: match shape.graph {
+                0 => Kernels::Possible,
+                graph => self.backend.graphs.kernels_of(graph),
+            },
         }
     }
 
-    /// Keeps the number of open captures, which decides whether launches ask about theirs.
+    /// A call that launches nothing, but decides what launches mean.
+    ///
+    /// # Safety
+    /// `data` is CUPTI's for this call.
     #[cold]
-    fn on_capture(&self, call: Call, data: &CallbackData) {
-        if data.site != SITE_EXIT {
-            return;
-        }
-        let open = &self.backend.open_captures;
-        if call == Call::BeginCapture && result(data) == 0 {
-            open.fetch_add(1, Ordering::AcqRel);
-        } else if call == Call::EndCapture {
-            let less = |it: u32| it.checked_sub(1);
-            let _ = open.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+    unsafe fn on_preparation(&self, call: Call, data: &CallbackData) {
+        let CuptiBackend { open_captures, graphs, driver, .. } = self.backend;
+        let done = data.site == SITE_EXIT;
+        let succeeded = done && result(data) == 0;
+        match call {
+            Call::BeginCapture if succeeded => {
+                open_captures.fetch_add(1, Ordering::AcqRel);
+            }
+            Call::EndCapture if done => {
+                let less = |it: u32| it.checked_sub(1);
+                let _ = open_captures.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+            }
+            Call::InstantiateGraph if succeeded => {
+                // SAFETY: the caller's promise.
+                if let Some((exec, graph)) = unsafe { calls::instantiated(data.function_params) } {
+                    graphs.made(exec, graph, driver);
+                }
+            }
+            // Before the call: once it has returned, the handle may be that of another thread's graph.
+            Call::DestroyGraph if !done => {
+                // SAFETY: as above.
+                unsafe { calls::graph_of(data.function_params) }.into_iter().for_each(|it| graphs.forget(it));
+            }
+            Call::SwitchNode if !done => {
+                // SAFETY: as above.
+                unsafe { calls::graph_of(data.function_params) }.into_iter().for_each(|it| graphs.switched(it));
+            }
+            _ => {}
         }
     }
 }

@@ -14,6 +14,7 @@ mod delivery;
 pub mod driver;
 mod entry;
 pub mod functions;
+mod graphs;
 mod launches;
 mod leaving;
 pub(crate) mod locate;
@@ -24,6 +25,7 @@ pub use functions::*;
 
 use crate::agent::{Agent, Backend, Context, Flushing, Layer, Refusal, Stream};
 use driver::Driver;
+use graphs::Graphs;
 use leaving::Teardown;
 use pool::Pool;
 use std::ffi::c_void;
@@ -41,6 +43,7 @@ pub struct CuptiBackend {
     is_chained: bool,
     subscriber: AtomicPtr<c_void>,
     open_captures: AtomicU32,
+    graphs: Graphs,
     /// Completions of buffers that are running.
     completing: AtomicU32,
     /// Whether any record has come.
@@ -76,6 +79,7 @@ impl CuptiBackend {
             is_chained,
             subscriber: AtomicPtr::default(),
             open_captures: AtomicU32::new(0),
+            graphs: Graphs::new(),
             completing: AtomicU32::new(0),
             saw_records: AtomicBool::new(false),
             kernel_bytes: AtomicUsize::new(records::KERNEL_RECORD_BYTES),

@@ -102,10 +102,14 @@ impl Intake<'_> {
         process.counts.submitted[call.index()] += 1;
         balance.made = balance.made.saturating_add(1);
         process.watermark.launch(launch);
+        let has_no_kernel = launch.flags & Launch::NO_KERNEL != 0;
         if launch.result != 0 {
             balance.failed += 1;
-        } else if wanted.joins_with(call) {
-            process.launches.insert(launch, wanted.expected.contains(call));
+        } else {
+            balance.without_kernel += u64::from(has_no_kernel);
+            if wanted.joins_with(call) {
+                process.launches.insert(launch, wanted.expected.contains(call) && !has_no_kernel);
+            }
         }
         if !self.handlers.of_call(call).is_empty() {
             process.calls.push(*launch);
@@ -203,11 +207,15 @@ impl Intake<'_> {
     }
 
     fn forget_launches(&mut self, n: usize, loss: Loss) {
-        let gone = self.process.launches.evict(n);
-        self.ledger.losses.add(loss, gone.len() as u64);
-        for launch in &gone {
-            let name = self.process.facts.launch_symbol(launch).name as StringId;
-            launch.call().into_iter().for_each(|it| self.ledger.lose(it, name, 1));
+        for launch in self.process.launches.evict(n) {
+            let Some(call) = launch.call() else { continue };
+            if launch.flags & Launch::MAYBE_NO_KERNEL != 0 {
+                self.ledger.account.call_mut(call).without_record += 1;
+                self.ledger.losses.add(Loss::GraphWithoutRecord, 1);
+            } else {
+                self.ledger.lose(call, self.process.facts.launch_symbol(&launch).name as StringId, 1);
+                self.ledger.losses.add(loss, 1);
+            }
         }
     }
 }

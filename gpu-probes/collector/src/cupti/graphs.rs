@@ -1,0 +1,228 @@
+//! Which graphs hold a kernel: a launch of any other has no kernel record to wait for.
+//!
+//! A graph is looked at once, when the program makes it ready to launch, and no further than its
+//! first kernel. So a program with huge graphs pays for all of their nodes only where none is a kernel.
+
+use super::Handle;
+use super::driver::Driver;
+use crate::agent::launch::Kernels;
+use crate::agent::zeroed::Zeroed;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Handles are kept in sets of so many, so that a launch looks at one cache line.
+const SET: usize = 8;
+const SETS: usize = 1 << 12;
+/// Child graphs within child graphs that are looked into.
+const MOST_DEPTH: u32 = 16;
+/// The upper bits of a word say what the graph holds, the rest is its handle: an address of a program.
+const HANDLE_BITS: u32 = 62;
+const HANDLE: u64 = (1 << HANDLE_BITS) - 1;
+
+/// `CUgraphNodeType`.
+mod node_type {
+    pub(super) const KERNEL: u32 = 0;
+    pub(super) const CHILD_GRAPH: u32 = 4;
+    /// The greatest of those that never launch a kernel: copies, events, memory and the like.
+    pub(super) const LAST_WITHOUT_KERNEL: u32 = 12;
+}
+
+/// What is known of the executable graphs (`CUgraphExec`) of this process. Of those made before
+/// this began, of those beyond the table's room, and of those with a node that may be switched
+/// off or skipped, a kernel is [`Kernels::Possible`].
+#[derive(Debug)]
+pub(super) struct Graphs(Option<Zeroed<AtomicU64>>);
+
+impl Graphs {
+    /// Knows none. Without memory it stays so.
+    pub(super) fn new() -> Self {
+        Graphs(Zeroed::new(SET * SETS).ok())
+    }
+
+    /// What a launch of this graph brings.
+    #[inline]
+    pub(super) fn kernels_of(&self, exec: usize) -> Kernels {
+        let known = self.set(exec).iter().map(|it| it.load(Ordering::Acquire)).find(|it| is_of(*it, exec));
+        match known.map(|it| it >> HANDLE_BITS) {
+            Some(CERTAIN) => Kernels::Certain,
+            Some(NONE) => Kernels::None,
+            _ => Kernels::Possible,
+        }
+    }
+
+    /// `exec` was made of `graph`, which nobody changes now.
+    pub(super) fn made(&self, exec: usize, graph: Handle, driver: &Driver) {
+        self.remember(exec, kernels_in(graph, driver, MOST_DEPTH));
+    }
+
+    /// A node of the graph was switched on or off. What has no kernel has none to switch.
+    pub(super) fn switched(&self, exec: usize) {
+        if self.kernels_of(exec) == Kernels::Certain {
+            self.forget(exec);
+        }
+    }
+
+    /// The graph is about to end, and its handle may become another's.
+    pub(super) fn forget(&self, exec: usize) {
+        for it in self.set(exec) {
+            let _ = it.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| is_of(word, exec).then_some(0));
+        }
+    }
+
+    fn remember(&self, exec: usize, kernels: Kernels) {
+        self.forget(exec);
+        let holds = match kernels {
+            Kernels::Certain => CERTAIN,
+            Kernels::None => NONE,
+            Kernels::Possible => return,
+        };
+        if exec as u64 & !HANDLE == 0 {
+            let word = holds << HANDLE_BITS | exec as u64;
+            let free = |it: &&AtomicU64| it.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            let _ = self.set(exec).iter().find(free);
+        }
+    }
+
+    #[inline]
+    fn set(&self, exec: usize) -> &[AtomicU64] {
+        let Some(table) = &self.0 else { return &[] };
+        let first = ((exec >> 4 ^ exec >> 16) % SETS) * SET;
+        &table[first..first + SET]
+    }
+}
+
+const CERTAIN: u64 = 1;
+const NONE: u64 = 2;
+
+#[inline]
+fn is_of(word: u64, exec: usize) -> bool {
+    word != 0 && word & HANDLE == exec as u64
+}
+
+/// Whether a launch of this graph brings a kernel, as far as `depth` levels of child graphs tell.
+fn kernels_in(graph: Handle, driver: &Driver, depth: u32) -> Kernels {
+    let Some(nodes) = driver.nodes_of(graph) else { return Kernels::Possible };
+    let mut all = Kernels::None;
+    for node in nodes {
+        match kernels_of_node(node, driver, depth) {
+            Kernels::Certain => return Kernels::Certain,
+            Kernels::Possible => all = Kernels::Possible,
+            Kernels::None => {}
+        }
+    }
+    all
+}
+
+fn kernels_of_node(node: Handle, driver: &Driver, depth: u32) -> Kernels {
+    match driver.type_of_node(node) {
+        Some(node_type::KERNEL) => Kernels::Certain,
+        Some(node_type::CHILD_GRAPH) if depth > 0 => match driver.child_graph(node) {
+            Some(child) => kernels_in(child, driver, depth - 1),
+            None => Kernels::Possible,
+        },
+        Some(node_type::CHILD_GRAPH) => Kernels::Possible,
+        Some(other) if other <= node_type::LAST_WITHOUT_KERNEL => Kernels::None,
+        // A conditional node, whose body may run or not, or one of a later version.
+        Some(_) | None => Kernels::Possible,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::c_void;
+
+    /// Nodes by graph: a node's handle is its graph's and its place, so that the driver below knows it.
+    const GRAPHS: &[(usize, &[u32])] = &[
+        (0x100, &[1, 2, 3, 5]),
+        (0x200, &[1, 2, 0]),
+        (0x300, &[2, 4]),
+        (0x400, &[2, 13]),
+        (0x500, &[4, 13]),
+        (0x600, &[]),
+    ];
+
+    fn nodes(graph: Handle) -> &'static [u32] {
+        GRAPHS.iter().find(|it| it.0 == graph as usize).map_or(&[], |it| it.1)
+    }
+
+    unsafe extern "C" fn get_nodes(graph: Handle, out: *mut Handle, count: *mut usize) -> u32 {
+        let all = nodes(graph);
+        // SAFETY: the caller's pointers, as in CUDA.
+        unsafe {
+            if !out.is_null() {
+                (0..all.len().min(*count)).for_each(|it| *out.add(it) = (graph as usize + it) as *mut c_void);
+            }
+            *count = all.len();
+        }
+        0
+    }
+
+    unsafe extern "C" fn get_type(node: Handle, out: *mut u32) -> u32 {
+        let (graph, at) = (node as usize & !0xff, node as usize & 0xff);
+        // SAFETY: the caller's pointer.
+        unsafe { *out = nodes(graph as Handle)[at] };
+        0
+    }
+
+    /// The child of graph 0x300 has a kernel, that of 0x500 is itself.
+    unsafe extern "C" fn get_child(node: Handle, out: *mut Handle) -> u32 {
+        let graph = node as usize & !0xff;
+        // SAFETY: the caller's pointer.
+        unsafe { *out = if graph == 0x300 { 0x200 } else { graph } as Handle };
+        0
+    }
+
+    fn driver() -> Driver {
+        Driver {
+            graph_nodes: Some(get_nodes),
+            node_type: Some(get_type),
+            child_graph: Some(get_child),
+            ..Driver::default()
+        }
+    }
+
+    #[test]
+    fn a_graph_is_known_by_its_nodes_and_those_of_its_children() {
+        let graphs = Graphs::new();
+        let expected = [
+            (0x100, Kernels::None),
+            (0x200, Kernels::Certain),
+            (0x300, Kernels::Certain),
+            (0x400, Kernels::Possible),
+            (0x500, Kernels::Possible),
+            (0x600, Kernels::None),
+        ];
+        for (graph, kernels) in expected {
+            let exec = 0x7f00_0000_0000 + graph;
+            assert_eq!(graphs.kernels_of(exec), Kernels::Possible, "{graph:x} is not known yet");
+            graphs.made(exec, graph as Handle, &driver());
+            assert_eq!(graphs.kernels_of(exec), kernels, "{graph:x}");
+        }
+        graphs.made(0x10, 0x100 as Handle, &Driver::default());
+        assert_eq!(graphs.kernels_of(0x10), Kernels::Possible, "a driver that tells nothing");
+    }
+
+    #[test]
+    fn a_handle_is_known_until_its_graph_ends_or_loses_a_node() {
+        let graphs = Graphs::new();
+        graphs.made(0x10, 0x100 as Handle, &driver());
+        graphs.made(0x10, 0x200 as Handle, &driver());
+        assert_eq!(graphs.kernels_of(0x10), Kernels::Certain, "the handle was used again");
+        graphs.switched(0x10);
+        assert_eq!(graphs.kernels_of(0x10), Kernels::Possible);
+        graphs.made(0x20, 0x100 as Handle, &driver());
+        graphs.switched(0x20);
+        assert_eq!(graphs.kernels_of(0x20), Kernels::None);
+        graphs.forget(0x20);
+        assert_eq!(graphs.kernels_of(0x20), Kernels::Possible);
+    }
+
+    #[test]
+    fn graphs_beyond_the_table_are_not_known() {
+        let graphs = Graphs::new();
+        let execs = (1..=3 * SET * SETS).map(|it| it << 4);
+        execs.clone().for_each(|it| graphs.made(it, 0x100 as Handle, &driver()));
+        let known = execs.filter(|it| graphs.kernels_of(*it) == Kernels::None).count();
+        assert!((SET..=SET * SETS).contains(&known), "{known}");
+    }
+}
