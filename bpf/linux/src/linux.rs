@@ -111,6 +111,9 @@ impl Linux {
         self.scope = scope.clone();
         report.warnings.extend(self.watch_processes(scope));
         self.follow(Targets::watch_births)?;
+        if matches!(scope, Scope::Command(_)) {
+            self.follow(Targets::watch_exec)?;
+        }
         self.add_targets()?;
         report.probes = self.probes.attach(plan, scope, &mut report.warnings);
         // After the script's own handlers of that tracepoint, which must still see the thread.
@@ -295,10 +298,11 @@ impl Linux {
     /// between is seen by them, or the child is found here.
     fn add_targets(&self) -> Result<(), Error> {
         let Some(targets) = &self.targets else { return Ok(()) };
-        if matches!(self.scope, Scope::System) {
-            return targets.add(None).map_err(Error::NotFollowed);
-        }
-        let seeds = self.scope.pids();
+        let seeds = match &self.scope {
+            Scope::System => return targets.add(None).map_err(Error::NotFollowed),
+            Scope::Command(command) => return targets.await_exec(command.pid).map_err(Error::NotFollowed),
+            Scope::Processes(pids) => pids.clone(),
+        };
         let add = |it: &u32| targets.add(Some(*it)).map_err(Error::NotFollowed);
         seeds.iter().try_for_each(add)?;
         scope::with_descendants(&seeds).iter().skip(seeds.len()).try_for_each(add)

@@ -7,7 +7,13 @@
 //! task_newtask        if targets[current thread]: targets[new thread] = its task, or refused += 1
 //! sched_process_free  if targets[thread] is this task: delete targets[thread]
 //! iter/task           targets[each thread of a process] = its task: what ran before
+//!
+//! iter/task           awaited = the task of the stopped command
+//! task_rename         if awaited is this task: awaited = 0, targets[thread] = its task
 //! ```
+//!
+//! A command that is stopped before its `exec` is ours until then, and becomes a target in the middle of that call,
+//! when Linux gives the process its new name: whatever is counted has the command's name.
 //!
 //! The map names threads by their ids in the initial pid namespace, which every program can read,
 //! whatever namespaces the tracer and the threads are in. A value is the address of the thread's
@@ -33,6 +39,9 @@ pub(crate) struct Targets {
     free: OwnedFd,
     /// Adds the threads that an iteration over tasks visits.
     add: OwnedFd,
+    /// Notes the thread that an iteration over tasks visits, for `rename`.
+    await_exec: OwnedFd,
+    rename: OwnedFd,
     refused: MapHandle,
     /// How many refused threads were reported.
     reported: u64,
@@ -43,17 +52,24 @@ impl Targets {
     pub(crate) fn load(targets: BorrowedFd<'_>) -> Result<Targets, String> {
         let spec = MapSpec::number("xt_refused", MapKind::Array);
         let failed = |what: &str, answer: io::Error| format!("cannot {what}: {answer}");
-        let refused = sys::map_create(&spec).map_err(|it| failed("create a map", it))?;
+        let create = |spec: &MapSpec| sys::map_create(spec).map_err(|it| failed("create a map", it));
+        let refused = create(&spec)?;
+        let awaited = create(&MapSpec::number("xt_awaited", MapKind::Array))?;
         let task = TaskType::of_linux().ok_or("this Linux has no type information (/sys/kernel/btf/vmlinux)")?;
-        let maps = [targets, refused.as_fd()];
+        let maps = [targets, refused.as_fd(), awaited.as_fd()];
         let load =
             |name, asm| sys::load_raw_tracepoint(name, &insns(asm, maps)?).map_err(|it| failed("load a program", it));
         let birth = load(c"xt_birth", on_birth(&task))?;
         let free = load(c"xt_free", on_free(&task))?;
-        let add = sys::load_iterator(c"xt_add", task.iterator, &insns(on_visit(&task), maps)?)
-            .map_err(|it| failed("load an iterator over tasks, which Linux has from 6.1 on", it))?;
+        let rename = load(c"xt_rename", on_rename(&task))?;
+        let visit = |name, asm| {
+            sys::load_iterator(name, task.iterator, &insns(asm, maps)?)
+                .map_err(|it| failed("load an iterator over tasks, which Linux has from 6.1 on", it))
+        };
+        let add = visit(c"xt_add", on_visit(&task))?;
+        let await_exec = visit(c"xt_await", on_visit_awaited())?;
         let refused = MapHandle::new(spec, refused).map_err(|it| it.to_string())?;
-        Ok(Targets { birth, free, add, refused, reported: 0 })
+        Ok(Targets { birth, free, add, await_exec, rename, refused, reported: 0 })
     }
 
     /// From here on the children and threads of targets are targets.
@@ -66,15 +82,20 @@ impl Targets {
         link(c"sched_process_free", &self.free)
     }
 
+    /// From here on the process that [`Targets::await_exec`] names is a target once it calls `exec`.
+    pub(crate) fn watch_exec(&self) -> Result<OwnedFd, String> {
+        link(c"task_rename", &self.rename)
+    }
+
+    /// Has a process of one thread become a target by its next `exec`. One that has ended is no error.
+    pub(crate) fn await_exec(&self, pid: u32) -> Result<(), String> {
+        visit(&self.await_exec, Some(pid))
+    }
+
     /// Makes every thread of a running process a target; with `None`, every thread there is.
     /// A process that has ended is no error.
     pub(crate) fn add(&self, pid: Option<u32>) -> Result<(), String> {
-        match sys::iterate_tasks(self.add.as_fd(), pid) {
-            Err(error) if error.raw_os_error() != Some(libc::ESRCH) => {
-                Err(format!("cannot look at the threads of running processes: {error}"))
-            }
-            _ => Ok(()),
-        }
+        visit(&self.add, pid)
     }
 
     /// Threads that did not become targets since last asked, as the map is full.
@@ -85,6 +106,15 @@ impl Targets {
         let new = all.saturating_sub(self.reported);
         self.reported += new;
         new
+    }
+}
+
+fn visit(program: &OwnedFd, pid: Option<u32>) -> Result<(), String> {
+    match sys::iterate_tasks(program.as_fd(), pid) {
+        Err(error) if error.raw_os_error() != Some(libc::ESRCH) => {
+            Err(format!("cannot look at the threads of running processes: {error}"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -149,6 +179,34 @@ fn on_visit(task: &TaskType) -> Assembler {
     finish(asm, out)
 }
 
+/// Context: as of [`on_visit`].
+fn on_visit_awaited() -> Assembler {
+    let mut asm = Assembler::new();
+    let out = asm.label();
+    asm.ldx(Size::Dw, Reg::R6, Reg::R1, 8);
+    asm.jump_if_imm(Cond::Eq, Reg::R6, 0, out);
+    only_element(&mut asm, Map::Awaited, out);
+    asm.stx(Size::Dw, Reg::R0, 0, Reg::R6);
+    finish(asm, out)
+}
+
+/// Arguments: the task that gets another name, which is the thread that runs; the name. In an `exec` the process
+/// has its new memory by then.
+fn on_rename(task: &TaskType) -> Assembler {
+    let mut asm = Assembler::new();
+    let (out, refused) = (asm.label(), asm.label());
+    asm.ldx(Size::Dw, Reg::R6, Reg::R1, 0);
+    only_element(&mut asm, Map::Awaited, out);
+    asm.ldx(Size::Dw, Reg::R1, Reg::R0, 0);
+    asm.jump_if(Cond::Ne, Reg::R1, Reg::R6, out);
+    asm.st_imm(Size::Dw, Reg::R0, 0, 0);
+    read_thread_id(&mut asm, task, refused);
+    add_thread(&mut asm, out);
+    asm.place(refused);
+    count_refused(&mut asm, out);
+    finish(asm, out)
+}
+
 /// The id of the task in R6, into its stack slot.
 fn read_thread_id(asm: &mut Assembler, task: &TaskType, unreadable: Label) {
     asm.mov(Reg::R3, Reg::R6);
@@ -170,11 +228,16 @@ fn add_thread(asm: &mut Assembler, done: Label) {
 }
 
 fn count_refused(asm: &mut Assembler, out: Label) {
-    asm.st_imm(Size::W, Reg::FP, ZERO, 0);
-    call_with_key(asm, Map::Refused, ZERO, helper::MAP_LOOKUP_ELEM);
-    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+    only_element(asm, Map::Refused, out);
     asm.mov_imm(Reg::R1, 1);
     asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
+}
+
+/// R0 = the address of a map's one number; to `out` where it has none, which does not happen.
+fn only_element(asm: &mut Assembler, map: Map, out: Label) {
+    asm.st_imm(Size::W, Reg::FP, ZERO, 0);
+    call_with_key(asm, map, ZERO, helper::MAP_LOOKUP_ELEM);
+    asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
 }
 
 /// The maps of the programs, by the number under which their instructions name them.
@@ -182,6 +245,7 @@ fn count_refused(asm: &mut Assembler, out: Label) {
 enum Map {
     Targets,
     Refused,
+    Awaited,
 }
 
 /// R3 and R4 are left as they are.
@@ -203,7 +267,7 @@ fn finish(mut asm: Assembler, out: Label) -> Assembler {
     asm
 }
 
-fn insns(asm: Assembler, maps: [BorrowedFd<'_>; 2]) -> Result<Vec<[u8; 8]>, String> {
+fn insns(asm: Assembler, maps: [BorrowedFd<'_>; 3]) -> Result<Vec<[u8; 8]>, String> {
     let mut done = asm.finish().map_err(|it| it.to_string())?;
     for (slot, map) in done.map_refs {
         done.insns[slot].imm = maps[map].as_raw_fd();

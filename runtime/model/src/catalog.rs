@@ -32,11 +32,14 @@ pub struct TracepointFormat {
 impl TracepointFormat {
     /// Offsets of the fields that name the threads which an event of the scheduler is about, besides
     /// the one that runs: `pid`, `prev_pid`, `next_pid`, … Empty for other categories, where a `pid`
-    /// may be anything.
-    pub fn scheduled_threads(&self, category: &str) -> Vec<i16> {
+    /// may be anything, and where a thread waits for a process: that is the waiting thread's doing alone.
+    pub fn scheduled_threads(&self, category: &str, name: &str) -> Vec<i16> {
         const THREAD_ID: TracepointFieldType = TracepointFieldType::Int { size: 4, signed: true };
         let is_thread = |it: &&TracepointField| {
-            category == "sched" && it.kind == THREAD_ID && (it.name == "pid" || it.name.ends_with("_pid"))
+            category == "sched"
+                && name != "sched_process_wait"
+                && it.kind == THREAD_ID
+                && (it.name == "pid" || it.name.ends_with("_pid"))
         };
         self.fields.iter().filter(is_thread).filter_map(|it| it.offset.try_into().ok()).collect()
     }

@@ -113,6 +113,11 @@ fn late_declaration(name: &str, label: Label) -> Diagnostic {
     Diagnostic::error("late-declaration", message, label).help(help)
 }
 
+/// The diagnostic for an exit status that a process cannot have.
+pub(crate) fn no_exit_status(code: i64, label: Label) -> Diagnostic {
+    Diagnostic::error("exit-code", format!("{code} is no exit status"), label).help("it is from 0 to 255")
+}
+
 /// The functions whose closures the interpreter runs.
 const INTERPRETING: &[&str] = &["interval", "begin", "end", "interpret"];
 
@@ -186,6 +191,11 @@ impl Check<'_> {
 
     fn call(&mut self, call: &FnCallExpr, position: Position) {
         let name = call.name.as_str();
+        if let ("exit", [Expr::IntegerConstant(code, at)]) = (name, &call.args[..])
+            && u8::try_from(*code).is_err()
+        {
+            self.found.push(no_exit_status(*code, self.session.label(FileId(self.file as u32), *at)));
+        }
         let defined = self.session.files.iter().any(|it| it.interpreted.defines(name));
         if call.op_token.is_some() || !call.namespace.is_empty() || defined || is_known(name) {
             return;

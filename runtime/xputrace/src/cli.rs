@@ -94,7 +94,7 @@ struct RunOptions {
     #[command(flatten)]
     command: CommandOptions,
     /// Attach to a running process; repeat for several (CPU probes only)
-    #[arg(short = 'p', value_name = "PID")]
+    #[arg(short = 'p', value_name = "PID", conflicts_with = "all_processes")]
     pids: Vec<u32>,
     /// Attach to every process that has the probed code (CPU probes only)
     #[arg(short = 'a', long = "all-processes")]

@@ -3,7 +3,7 @@
 //! | what happened | status |
 //! |---|---|
 //! | nothing was run: script error, usage, rights | 125; 2 from `check` and the others that run nothing |
-//! | a handler called `exit(code)` | that code |
+//! | a handler called `exit(code)` | that code; 125 where it is not from 0 to 255 |
 //! | else | the command's own; 128 + the signal that killed it |
 //! | SIGTERM, SIGHUP or SIGQUIT ended the run, and the command goes on | 128 + the signal |
 //! | that is 0, or there is none, but a handler, the output or a recording failed, or no probe attached | 125 |
@@ -39,8 +39,8 @@ impl Ended {
 
     fn number(self) -> u8 {
         let own = match (self.exit, self.command.map(|it| (it.code(), it.signal()))) {
-            // A code that a process cannot have.
-            (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
+            // A code that a process cannot have: said when the handler exited.
+            (Some(code), _) => u8::try_from(code).unwrap_or(FAILED),
             (None, Some((Some(code), _))) => code as u8,
             (None, Some((None, Some(signal)))) => 128u8.wrapping_add(signal as u8),
             (None, _) => self.left_by.map_or(0, |it| 128u8.wrapping_add(it as u8)),
@@ -60,7 +60,7 @@ mod tests {
         };
         assert_eq!(number(None, None, false), 0);
         assert_eq!(number(Some(4), Some(7 << 8), true), 4);
-        assert_eq!((number(Some(-1), None, false), number(Some(256), None, false)), (255, 255));
+        assert_eq!((number(Some(-1), None, false), number(Some(256), None, false)), (FAILED, FAILED));
         assert_eq!((number(None, Some(7 << 8), true), number(None, Some(libc::SIGSEGV), true)), (7, 139));
         let left = Ended { left_by: Some(libc::SIGTERM), ..Ended::default() };
         assert_eq!((left.number(), Ended { command: Some(ExitStatus::from_raw(0)), ..left }.number()), (143, 0));

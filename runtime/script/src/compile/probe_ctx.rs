@@ -228,7 +228,7 @@ impl Emitter<'_, '_> {
     fn scheduled_threads(&self) -> Vec<i16> {
         let Target::Tracepoint { category, name } = &self.handler.target else { return Vec::new() };
         let format = self.build.catalog.tracepoint(category, name);
-        format.map(|it| it.scheduled_threads(category)).unwrap_or_default()
+        format.map(|it| it.scheduled_threads(category, name)).unwrap_or_default()
     }
 
     /// Skips other kinds of calls at the marker, which every recorded call passes.

@@ -248,7 +248,7 @@ impl<'a> Builder<'a> {
         let (kind, size, format) = self.context(probe)?;
         let texts = texts(probe)?;
         let threads = match (&probe.target, &format) {
-            (Target::Tracepoint { category, .. }, Some(format)) => format.scheduled_threads(category),
+            (Target::Tracepoint { category, name }, Some(format)) => format.scheduled_threads(category, name),
             _ => Vec::new(),
         };
         // Limited to events of the targets, where any other would come too.

@@ -10,6 +10,7 @@ use super::observer::Observer;
 use super::report::Report;
 use super::state::State;
 use crate::compiled::report;
+use crate::status::FAILED;
 use anyhow::Result;
 use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
@@ -309,6 +310,10 @@ impl Running {
 
     /// The end. A run that was recorded says what it lost: its maps are the recording's business.
     pub fn finish(&mut self) {
+        if let Some(code) = self.exit_code().filter(|it| u8::try_from(*it).is_err()) {
+            let text = format!("exit({code}): an exit status is from 0 to 255; this run ends with {FAILED}");
+            self.report.fail(&text);
+        }
         match self.observer.take() {
             Some(observer) => {
                 let ended = observer.end(&mut self.state.borrow_mut());

@@ -6,6 +6,7 @@ use super::tables::{Purpose, join_base};
 use super::typed::{Base, Block, Expr, Kind, LocalId, Part, Stmt, StmtKind};
 use super::{Binding, Checker};
 use crate::handler::Captured;
+use crate::static_check::no_exit_status;
 use rhai::{Expr as Syntax, FnCallExpr, Position, Stmt as SyntaxStmt};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::schema::Event;
@@ -303,10 +304,9 @@ impl Checker<'_> {
     pub(super) fn exit_code(&mut self, code: &Syntax) -> Expr {
         let code = self.integer(code);
         match code.kind {
-            Kind::Const(n) if !(0..=255).contains(&n) && code.ty.base == Base::Int => {
-                let diagnostic = Diagnostic::error("exit-code", format!("{n} is no exit status"), self.label(code.at))
-                    .help("it is from 0 to 255");
+            Kind::Const(n) if u8::try_from(n).is_err() && code.ty.base == Base::Int => {
                 let at = code.at;
+                let diagnostic = no_exit_status(n, self.label(at));
                 self.poison(diagnostic, at)
             }
             _ => code,
