@@ -82,6 +82,11 @@ impl MapHandle {
         self.modify_in_linux(key, change).map_err(|it| self.error("change an element of", it))
     }
 
+    /// Adds to the first 8 bytes of an element's value, as [`MapHandle::modify`] does.
+    pub fn add(&self, key: &[u8], delta: i64) -> Result<(), Error> {
+        self.modify(key, Change::add(delta))
+    }
+
     /// Removes an element; whether it was there.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
         self.check("delete a key of", key.len(), self.spec.key_size)?;

@@ -39,6 +39,50 @@ pub fn bounds(index: i64, bits: u32) -> (i64, i64) {
     (low as i64, (low + ((1 << shift) - 1)) as i64)
 }
 
+/// The values that fall into a bucket, whatever its number: damaged data may have any.
+pub fn log_bounds(index: i64, bits: u32) -> Bounds {
+    if index < 0 {
+        return Bounds { min: None, max: Some(-1) };
+    }
+    let (min, max) = bounds(index.min(self::index(i64::MAX, bits)), bits);
+    Bounds { min: Some(min), max: Some(max) }
+}
+
+/// Bucket of `value` in a linear histogram: −1 below `min`, [`last_linear`] from `max` on.
+pub fn linear(value: i64, min: i64, max: i64, step: i64) -> i64 {
+    match value {
+        _ if value < min => -1,
+        _ if value >= max => last_linear(min, max, step),
+        _ => (value.wrapping_sub(min) as u64 / step.max(1) as u64) as i64,
+    }
+}
+
+/// The bucket of all values from `max` on.
+pub fn last_linear(min: i64, max: i64, step: i64) -> i64 {
+    let span = (i128::from(max) - i128::from(min)).max(0) as u128;
+    span.div_ceil(step.max(1) as u128) as i64
+}
+
+/// The values that fall into bucket `index` of a linear histogram; the one below `max` may be narrower.
+pub fn linear_bounds(index: i64, min: i64, max: i64, step: i64) -> Bounds {
+    if index < 0 {
+        return Bounds { min: None, max: Some(min.saturating_sub(1)) };
+    }
+    let step = i128::from(step.max(1));
+    let low = i128::from(min) + i128::from(index) * step;
+    if low >= i128::from(max) {
+        return Bounds { min: Some(max), max: None };
+    }
+    Bounds { min: Some(low as i64), max: Some(((low + step).min(max.into()) - 1) as i64) }
+}
+
+/// The values that a bucket stands for, both inclusive; `None` where it is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    pub min: Option<i64>,
+    pub max: Option<i64>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,5 +114,17 @@ mod tests {
                 assert_eq!(bounds(i, bits).1 + 1, bounds(i + 1, bits).0);
             }
         }
+    }
+
+    #[test]
+    fn linear_buckets_hold_their_values_whatever_the_step() {
+        for (min, max, step) in [(0, 10, 3), (-5, 5, 2), (0, 12, 4), (i64::MIN, i64::MAX, i64::MAX)] {
+            for value in [min, min.saturating_add(1), -1, 0, 3, 8, 9, 10, 11, max - 1, max] {
+                let Bounds { min: low, max: high } = linear_bounds(linear(value, min, max, step), min, max, step);
+                assert!(low.is_none_or(|it| it <= value), "{value} in {min}..{max} by {step}");
+                assert!(high.is_none_or(|it| value <= it), "{value} in {min}..{max} by {step}");
+            }
+        }
+        assert_eq!([9, 10].map(|it| linear(it, 0, 10, 3)), [3, 4], "the last step is narrower");
     }
 }

@@ -13,7 +13,7 @@
 //! A map without a key and without buckets has an empty key here (the BPF map behind it is an
 //! array of one element).
 
-use crate::bucket::{self, HIST_BITS};
+use crate::bucket::{self, Bounds, HIST_BITS};
 use crate::schema::Unit;
 use crate::stack::StackKey;
 use std::collections::BTreeMap;
@@ -79,17 +79,6 @@ impl Storage {
         match self {
             Storage::Linux { map, from_tracer: true } => Some(map),
             other => other.tracer(),
-        }
-    }
-
-    /// Where the values are when the script runs over a recording: the tracer's engine then has
-    /// all maps that compiled handlers use.
-    #[must_use]
-    pub fn replayed(self) -> Self {
-        match self {
-            Storage::Linux { map, .. } => Storage::Tracer(map),
-            Storage::Both { tracer, .. } => Storage::Tracer(tracer),
-            here => here,
         }
     }
 }
@@ -220,11 +209,36 @@ impl TableKind {
         match self {
             TableKind::Hist { bits } => of_log(bits),
             TableKind::Quantiles => of_log(bucket::QUANTILE_BITS),
-            TableKind::Lhist { min, max, step } => {
-                let span = (i128::from(max) - i128::from(min)).max(0) as u128;
-                span.div_ceil(step.max(1) as u128).min(u64::MAX.into()) as u64 + 2
-            }
+            TableKind::Lhist { min, max, step } => (bucket::last_linear(min, max, step) as u64).saturating_add(2),
             _ => 1,
+        }
+    }
+
+    /// The bucket that a value falls into; 0 where there are none.
+    pub fn bucket(self, value: i64) -> i64 {
+        match self {
+            TableKind::Hist { bits } => bucket::index(value, bits),
+            TableKind::Quantiles => bucket::index(value, bucket::QUANTILE_BITS),
+            TableKind::Lhist { min, max, step } => bucket::linear(value, min, max, step),
+            _ => 0,
+        }
+    }
+
+    /// The values that fall into a bucket.
+    pub fn bucket_bounds(self, index: i64) -> Bounds {
+        match self {
+            TableKind::Lhist { min, max, step } => bucket::linear_bounds(index, min, max, step),
+            _ => bucket::log_bounds(index, self.bucket_bits()),
+        }
+    }
+
+    /// Sub-bucket bits of a logarithmic histogram.
+    pub fn bucket_bits(self) -> u32 {
+        match self {
+            // Scripts give five at most; more would only come from damaged data.
+            TableKind::Hist { bits } => bits.min(16),
+            TableKind::Quantiles => bucket::QUANTILE_BITS,
+            _ => HIST_BITS,
         }
     }
 
@@ -317,6 +331,20 @@ pub fn total(low: u64, rest: i64) -> i128 {
 }
 
 impl Cell {
+    /// An aggregation of one value.
+    pub fn of(kind: TableKind, value: i64) -> Cell {
+        match kind {
+            TableKind::Plain(_) => Cell::Plain(Value::Int(value)),
+            TableKind::Count => Cell::Number(1),
+            TableKind::Sum | TableKind::Min | TableKind::Max => Cell::Number(value),
+            TableKind::Avg => Cell::Avg { count: 1, total: value.into() },
+            TableKind::Stats => Cell::Stats { count: 1, total: value.into(), min: value, max: value },
+            TableKind::Hist { .. } | TableKind::Quantiles | TableKind::Lhist { .. } => {
+                Cell::Buckets([(kind.bucket(value), 1)].into())
+            }
+        }
+    }
+
     /// What tables are sorted by: the number, the average's total, the histogram's count.
     pub fn weight(&self) -> i64 {
         match self {
@@ -379,9 +407,12 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_has_all_maps_in_the_tracer() {
-        assert_eq!(Storage::Linux { map: 1, from_tracer: false }.replayed(), Storage::Tracer(1));
-        assert_eq!(Storage::Both { linux: 1, tracer: 2 }.replayed(), Storage::Tracer(2));
-        assert_eq!(Storage::Interpreter.replayed(), Storage::Interpreter);
+    fn linear_buckets_as_bpftrace_draws_them() {
+        let kind = TableKind::Lhist { min: 0, max: 10, step: 4 };
+        let all: Vec<_> = (-1..4).map(|it| kind.bucket_bounds(it)).map(|it| (it.min, it.max)).collect();
+        assert_eq!(
+            all,
+            [(None, Some(-1)), (Some(0), Some(3)), (Some(4), Some(7)), (Some(8), Some(9)), (Some(10), None)]
+        );
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
-use xputrace_model::bucket;
 use xputrace_model::table::TableKind;
 
 /// Shortens `text` to `width` columns, replacing its middle with `…`. Prints control characters,
@@ -127,50 +126,6 @@ fn take_columns(chars: impl Iterator<Item = char>, width: usize) -> String {
         .collect()
 }
 
-/// The range of a bucket, inclusive; `None` where it is open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bounds {
-    pub min: Option<i64>,
-    pub max: Option<i64>,
-}
-
-/// Returns the bounds of bucket `index`.
-pub(crate) fn bounds(kind: TableKind, index: i64) -> Bounds {
-    match kind {
-        TableKind::Lhist { min, max, step } => linear_bounds(min, max, step.max(1), index),
-        _ => log_bounds(bits(kind), index),
-    }
-}
-
-/// Returns the sub-bucket bits of a logarithmic histogram.
-pub(crate) fn bits(kind: TableKind) -> u32 {
-    match kind {
-        // Valid maps have five at most; more means damaged data.
-        TableKind::Hist { bits } => bits.min(16),
-        TableKind::Quantiles => bucket::QUANTILE_BITS,
-        _ => bucket::HIST_BITS,
-    }
-}
-
-fn linear_bounds(min: i64, max: i64, step: i64, index: i64) -> Bounds {
-    if index < 0 {
-        return Bounds { min: None, max: Some(min.saturating_sub(1)) };
-    }
-    let low = min.saturating_add(index.saturating_mul(step));
-    if low >= max {
-        return Bounds { min: Some(max), max: None };
-    }
-    Bounds { min: Some(low), max: Some(low.saturating_add(step).min(max).saturating_sub(1)) }
-}
-
-fn log_bounds(bits: u32, index: i64) -> Bounds {
-    if index < 0 {
-        return Bounds { min: None, max: Some(-1) };
-    }
-    let (min, max) = bucket::bounds(index.min(bucket::index(i64::MAX, bits)), bits);
-    Bounds { min: Some(min), max: Some(max) }
-}
-
 /// Returns the rows of a histogram from the first used bucket to the last, filling gaps with 0. A
 /// damaged map with distant buckets shows only the used ones.
 pub(crate) fn filled(buckets: &BTreeMap<i64, u64>) -> Vec<(i64, u64)> {
@@ -197,7 +152,7 @@ pub(crate) struct Quantiles {
 /// Returns the quantiles of a `quantiles(x)` map, or `None` if it is empty.
 pub(crate) fn quantiles(buckets: &BTreeMap<i64, u64>) -> Option<Quantiles> {
     let count = buckets.values().fold(0u64, |sum, n| sum.saturating_add(*n));
-    let upper = |index: i64| bounds(TableKind::Quantiles, index).max.unwrap_or(i64::MAX);
+    let upper = |index: i64| TableKind::Quantiles.bucket_bounds(index).max.unwrap_or(i64::MAX);
     let last = buckets.iter().rev().find(|(_, n)| **n > 0)?.0;
     let at = |percent: u128| {
         let rank = (u128::from(count) * percent).div_ceil(100);
@@ -215,6 +170,7 @@ pub(crate) fn quantiles(buckets: &BTreeMap<i64, u64>) -> Option<Quantiles> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use xputrace_model::bucket;
 
     #[test]
     fn the_middle_goes_first() {
@@ -245,16 +201,6 @@ mod tests {
     #[test]
     fn words_wrap_and_hang() {
         assert_eq!(wrapped("one two three four", 9, 2), "one two\n  three\n  four");
-    }
-
-    #[test]
-    fn linear_buckets_as_bpftrace_draws_them() {
-        let kind = TableKind::Lhist { min: 0, max: 10, step: 4 };
-        let all: Vec<_> = (-1..4).map(|it| (bounds(kind, it).min, bounds(kind, it).max)).collect();
-        assert_eq!(
-            all,
-            [(None, Some(-1)), (Some(0), Some(3)), (Some(4), Some(7)), (Some(8), Some(9)), (Some(10), None)]
-        );
     }
 
     #[test]

@@ -19,7 +19,7 @@
 
 use crate::Context;
 use crate::account::place;
-use crate::cells::{bounds, filled, quantiles};
+use crate::cells::{filled, quantiles};
 use crate::export::{Exporter, Format};
 use crate::print::printed;
 use crate::rows::{NamedStack, Part, Row, named, rows};
@@ -132,7 +132,7 @@ fn cell(cell: &Cell, kind: TableKind, context: &mut Context<'_>) -> Json {
 }
 
 fn bucket(kind: TableKind, index: i64, count: u64) -> Json {
-    let bounds = bounds(kind, index);
+    let bounds = kind.bucket_bounds(index);
     let mut object = Map::new();
     for (name, bound) in [("min", bounds.min), ("max", bounds.max)] {
         if let Some(bound) = bound {

@@ -11,13 +11,14 @@
 //! exact. Values with a unit are rounded to three digits.
 
 use crate::account::write_end;
-use crate::cells::{Bounds, alike, bits, bounds, columns, filled, padded, printable, quantiles, shorten, told_apart};
+use crate::cells::{alike, columns, filled, padded, printable, quantiles, shorten, told_apart};
 use crate::export::{Exporter, Format};
 use crate::human::{binary, exact};
 use crate::print::printed;
 use crate::rows::{NamedStack, Part, Row, named, rows};
 use crate::{Context, human};
 use std::io::{self, Write};
+use xputrace_model::bucket::Bounds;
 use xputrace_model::output::{Output, View};
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{Cell, TableDef, TableKind, Value, average};
@@ -273,7 +274,7 @@ fn bar_columns(n: u64, largest: u64, width: usize) -> usize {
 /// Formats a bucket: `[2, 4)`, `[0]`, `(..., 0)`, `[10, ...)`.
 fn label(def: &TableDef, index: i64) -> String {
     let number = |n: i64| bound_text(n, def);
-    match bounds(def.kind, index) {
+    match def.kind.bucket_bounds(index) {
         Bounds { min: None, max } => format!("(..., {})", number(max.unwrap_or(i64::MAX).saturating_add(1))),
         Bounds { min: Some(min), max: None } => format!("[{}, ...)", number(min)),
         Bounds { min: Some(min), max: Some(max) } if min == max => format!("[{}]", number(min)),
@@ -286,7 +287,7 @@ fn bound_text(n: i64, def: &TableDef) -> String {
     let logarithmic = !matches!(def.kind, TableKind::Lhist { .. });
     match def.unit {
         // With more sub-buckets than three digits can distinguish, bounds must be exact.
-        Unit::Nanos if logarithmic && bits(def.kind) <= 5 => human(n, Unit::Nanos),
+        Unit::Nanos if logarithmic && def.kind.bucket_bits() <= 5 => human(n, Unit::Nanos),
         Unit::None | Unit::Clock | Unit::Mixed if logarithmic => binary(n),
         unit => exact(n, unit),
     }

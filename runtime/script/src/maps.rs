@@ -11,7 +11,6 @@ use rhai::{Array, Dynamic, Engine, EvalAltResult, FuncRegistration, ImmutableStr
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use xputrace_model::bucket;
 use xputrace_model::schema::Unit;
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Key, Table, TableKind, Value, average};
@@ -241,23 +240,11 @@ fn percentile(cell: &Cell, kind: TableKind, percent: f64) -> Option<i64> {
     for (index, count) in buckets {
         seen += count;
         if seen >= rank {
-            let (low, high) = bounds(*index, kind);
-            return Some(if percent == 0.0 { low } else { high });
+            let bounds = kind.bucket_bounds(*index);
+            return if percent == 0.0 { bounds.min.or(bounds.max) } else { bounds.max.or(bounds.min) };
         }
     }
     None
-}
-
-fn bounds(index: i64, kind: TableKind) -> (i64, i64) {
-    match kind {
-        TableKind::Lhist { min, max, step } => match index {
-            _ if index < 0 => (i64::MIN, min.wrapping_sub(1)),
-            _ if min.wrapping_add(index.wrapping_mul(step)) >= max => (max, max),
-            _ => (min + index * step, min + (index + 1) * step - 1),
-        },
-        TableKind::Hist { bits } => bucket::bounds(index, bits),
-        _ => bucket::bounds(index, bucket::QUANTILE_BITS),
-    }
 }
 
 /// A host's value as Rhai's.

@@ -21,9 +21,8 @@ pub mod recording;
 pub mod rendezvous;
 pub mod replay;
 pub mod state;
-pub mod tables;
 
 pub use names::{Demangle, Names};
 pub use pipeline::{CollectorTotals, Error, Limits, Made, Pipeline, ProcessIndex, ProcessInfo, Records, Sink, Waiting};
-pub use state::{MappingInfo, State};
+pub use state::{EngineMaps, MappingInfo, State};
 pub use xputrace_bytecode::vm::RemoteMap;

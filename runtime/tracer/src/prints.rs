@@ -3,11 +3,11 @@
 
 use crate::names::Names;
 use crate::pipeline::Sink;
-use crate::tables::{decode_scalar, word};
 use xputrace_model::output::{Output, Piece};
 use xputrace_model::plan::{self, Arg, Plan, Print, record};
 use xputrace_model::table::Value;
 use xputrace_render::human;
+use xputrace_store::codec::{decode_scalar, word};
 
 /// Hands a print or an exit to the sink; false for records of other kinds and broken ones.
 pub(crate) fn record(plan: &Plan, names: &Names, data: &[u8], sink: &mut dyn Sink) -> bool {

@@ -363,7 +363,7 @@ impl Replay<'_> {
         }
         let mut tag = None;
         state.engine.drain(state.plan.tags?, &mut |_, slot| {
-            let half = |at: usize| crate::tables::word(slot, at);
+            let half = |at: usize| xputrace_store::codec::word(slot, at);
             if half(0) != 0 {
                 tag = Some(half(8) as i64);
             }

@@ -4,16 +4,16 @@
 use crate::names::Names;
 use crate::pipeline::{ProcessIndex, ProcessInfo, Sink};
 use crate::prints;
-use crate::tables::{self, Collector};
 use rustc_hash::FxHashMap;
+use std::io;
 use std::sync::Arc;
-use xputrace_bytecode::image::MapKind;
 use xputrace_bytecode::vm::{Engine, Env, Fault};
 use xputrace_model::context::GpuContext;
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::plan::Plan;
 use xputrace_model::stack::StackKey;
-use xputrace_model::table::{Cell, Key, TableDef, TableId, Value};
+use xputrace_model::table::TableDef;
+use xputrace_store::{Backing, OnValue, Refusal, codec};
 
 // Bounds on what is kept of one process: a target cannot make the tracer's memory grow further.
 // A collector gives out 16,384 ids of names and 65,536 of stacks.
@@ -122,73 +122,9 @@ impl State {
         frames_of(&self.targets, stack)
     }
 
-    /// The engine's part of a map. Empty for maps that live in the kernel.
-    pub fn part(&self, table: TableId) -> Vec<(Key, Cell)> {
-        let Some(def) = self.plan.tables.get(table.0 as usize) else { return Vec::new() };
-        let mut collector = Collector::new(def, &self.names);
-        for map in self.maps_of(def) {
-            let size = stored_key_size(def);
-            self.engine.for_each(map, &mut |key, value| {
-                add(&mut collector, &self.plan, map, &key[..size.min(key.len())], value)
-            });
-        }
-        collector.finish()
-    }
-
-    /// The same, and leaves the part empty.
-    pub fn drain_part(&mut self, table: TableId) -> Vec<(Key, Cell)> {
-        let part = self.part(table);
-        self.clear_part(table);
-        part
-    }
-
-    /// Empties the engine's part of a map.
-    pub fn clear_part(&mut self, table: TableId) {
-        let Some(def) = self.plan.tables.get(table.0 as usize).cloned() else { return };
-        for map in self.maps_of(&def) {
-            self.engine.clear(map);
-        }
-    }
-
-    /// A plain value that lives in the engine; `None` where there is none, or it lives elsewhere.
-    pub fn get_plain(&mut self, table: TableId, key: &[Value]) -> Option<Value> {
-        let (def, map, key) = self.element(table, key)?;
-        let value = self.engine.lookup(map, &key)?;
-        match tables::decode_value(&def, &key, value, &self.names) {
-            Cell::Plain(value) => Some(value),
-            _ => None,
-        }
-    }
-
-    /// Assigns a plain value in the engine; `()` removes the element. False where the map is
-    /// full, lives elsewhere, or holds another type.
-    pub fn set_plain(&mut self, table: TableId, key: &[Value], value: &Value) -> bool {
-        if *value == Value::Missing {
-            return self.remove(table, key);
-        }
-        let Some((def, map, key)) = self.element(table, key) else { return false };
-        let xputrace_model::table::TableKind::Plain(kind) = def.kind else { return false };
-        let Some(bytes) = tables::encode_plain(kind, value, &mut self.names) else { return false };
-        self.engine.update(map, &key, &bytes, 0) == 0
-    }
-
-    /// Removes an element from the engine's part; of a bucketed map, all its buckets.
-    pub fn remove(&mut self, table: TableId, key: &[Value]) -> bool {
-        let Some(def) = self.plan.tables.get(table.0 as usize).cloned() else { return false };
-        let Some(prefix) = tables::encode_key(&def, key, &mut self.names) else { return false };
-        let mut removed = false;
-        for map in self.maps_of(&def) {
-            let mut stored = Vec::new();
-            self.engine.for_each(map, &mut |key, _| {
-                if key.starts_with(&prefix) {
-                    stored.push(key.to_vec());
-                }
-            });
-            for key in stored {
-                removed |= self.engine.delete(map, &key) == 0;
-            }
-        }
-        removed
+    /// The engine's maps and the string table, for the store.
+    pub fn maps(&mut self) -> (EngineMaps<'_>, &mut Names) {
+        (EngineMaps(&mut self.engine), &mut self.names)
     }
 
     /// Handles a record that a handler of the kernel wrote: a print or `exit`. Recorded hits
@@ -227,19 +163,9 @@ impl State {
         for (slot, site) in self.plan.loss_sites.iter().enumerate() {
             let key = (slot as u32).to_le_bytes();
             if let Some(value) = self.engine.lookup(map, &key) {
-                losses.add_at(site.loss, site.site, tables::word(value, 0));
+                losses.add_at(site.loss, site.site, codec::word(value, 0));
             }
         }
-    }
-
-    fn element(&mut self, table: TableId, key: &[Value]) -> Option<(Arc<TableDef>, usize, Vec<u8>)> {
-        let def = self.plan.tables.get(table.0 as usize)?.clone();
-        let map = self.maps_of(&def).into_iter().next()?;
-        let mut key = tables::encode_key(&def, key, &mut self.names)?;
-        if key.is_empty() {
-            key = vec![0; self.plan.image.maps.get(map)?.key_size as usize];
-        }
-        Some((def, map, key))
     }
 
     /// The maps of the image that hold parts of a table here.
@@ -262,27 +188,61 @@ impl State {
     }
 }
 
-/// Adds a stored element, whichever way its map keeps parts.
-fn add(collector: &mut Collector<'_>, plan: &Plan, map: usize, key: &[u8], value: &[u8]) {
-    let per_cpu = plan.image.maps.get(map).is_some_and(|it| {
-        matches!(it.kind, MapKind::PercpuArray | MapKind::PercpuHash | MapKind::LruPercpuHash)
-            && value.len() > it.value_size as usize
-    });
-    match per_cpu {
-        true => collector.add_per_cpu(key, value),
-        false => collector.add(key, value),
-    }
-}
-
-/// Bytes of a BPF key that belong to the script's key: 0 for arrays of one element.
-fn stored_key_size(def: &TableDef) -> usize {
-    def.stored_key_size()
-}
-
 pub(crate) fn frames_of(targets: &[Target], stack: StackKey) -> Option<(ProcessIndex, &[u64])> {
     let StackKey::Collector { process, id } = stack else { return None };
     let frames = targets.get(process as usize)?.stacks.get(id)?;
     Some((ProcessIndex(process), frames))
+}
+
+/// The script's maps that the engine keeps. Those of Linux are not reached through it.
+pub struct EngineMaps<'a>(&'a mut Engine);
+
+impl Backing for EngineMaps<'_> {
+    fn for_each(&self, map: usize, f: &mut OnValue<'_>) -> Result<(), String> {
+        self.0.for_each(map, f);
+        Ok(())
+    }
+
+    fn drain(&mut self, map: usize, f: &mut OnValue<'_>) -> Result<(), String> {
+        self.0.drain(map, f);
+        Ok(())
+    }
+
+    fn lookup(&self, map: usize, key: &[u8]) -> Option<Vec<u8>> {
+        self.0.lookup(map, key).map(<[u8]>::to_vec)
+    }
+
+    fn update(&mut self, map: usize, key: &[u8], value: &[u8]) -> Result<(), Refusal> {
+        refusal(self.0.update(map, key, value, 0))
+    }
+
+    fn add(&mut self, map: usize, key: &[u8], delta: i64) -> Result<(), Refusal> {
+        refusal(self.0.add(map, key, delta))
+    }
+
+    fn delete(&mut self, map: usize, key: &[u8]) -> Result<(), String> {
+        match errno(self.0.delete(map, key)) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            done => done.map_err(|it| it.to_string()),
+        }
+    }
+
+    fn clear(&mut self, map: usize) -> Result<(), String> {
+        self.0.clear(map);
+        Ok(())
+    }
+}
+
+fn refusal(answer: i64) -> Result<(), Refusal> {
+    errno(answer).map_err(|it| match it.raw_os_error() {
+        Some(libc::E2BIG) => Refusal::Full,
+        _ => Refusal::Other(it.to_string()),
+    })
+}
+
+/// The engine's answer: 0 or a negative errno.
+fn errno(answer: i64) -> Result<(), io::Error> {
+    if answer == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-answer as i32)) }
 }
 
 /// What GPU handlers may ask: names and printing; the time is the event's own.

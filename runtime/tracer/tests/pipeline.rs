@@ -8,7 +8,7 @@ use xputrace_model::context::{GpuContext, word};
 use xputrace_model::loss::{Balance, Loss};
 use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Place, Plan, Target};
 use xputrace_model::schema::Event;
-use xputrace_model::table::{Cell, Key, TableId, Value};
+use xputrace_model::table::{Cell, Key, Value};
 use xputrace_tracer::{CollectorTotals, Limits, Made, Pipeline, ProcessIndex, ProcessInfo};
 use xputrace_wire::events::Realtime;
 use xputrace_wire::record::{self, Clock, Kernel, Launch, Memset, kind};
@@ -22,12 +22,6 @@ fn feed(pipeline: &mut Pipeline, sink: &mut Recorder, rings: &[Ring]) {
 
 fn end(pipeline: &mut Pipeline, sink: &mut Recorder) {
     pipeline.end_process(P, CollectorTotals::default(), sink);
-}
-
-fn rows(pipeline: &Pipeline) -> Vec<(Key, Cell)> {
-    let mut rows = pipeline.part(TableId(0));
-    rows.sort_by(|a, b| a.0.cmp(&b.0));
-    rows
 }
 
 fn row(name: &str, tid: i64, joined: i64, sum: i64) -> (Key, Cell) {
@@ -69,7 +63,7 @@ fn the_documented_example() {
     let late = Ring::default().clock(3_000).kernel(kernel(19, 1_430, 2_430)).flush(3_000);
     feed(&mut pipeline, &mut sink, &[Ring::default(), late]);
     assert_eq!(sink.ends(), [1_010, 1_320, 1_420, 2_430]);
-    assert_eq!(rows(&pipeline), [row("a<int>", 0, 0, 110), row("a<int>", 7, 1, 1_600)]);
+    assert_eq!(rows(&mut pipeline, 0, true), [row("a<int>", 0, 0, 110), row("a<int>", 7, 1, 1_600)]);
     end(&mut pipeline, &mut sink);
     assert_eq!(pipeline.account().launches(), Balance { made: 3, joined: 3, ..Balance::default() });
     assert_eq!(kernels(&pipeline), (4, 1_710));
@@ -124,7 +118,7 @@ fn a_graph_launch_has_many_kernels() {
     feed(&mut pipeline, &mut sink, &[Ring::default().names().launch(graph), first]);
     feed(&mut pipeline, &mut sink, &[Ring::default(), second]);
     end(&mut pipeline, &mut sink);
-    assert_eq!(rows(&pipeline), [row("a<int>", 7, 1, 30)]);
+    assert_eq!(rows(&mut pipeline, 0, true), [row("a<int>", 7, 1, 30)]);
     let graphs = pipeline.account().call(Call::Graph).to_owned();
     assert_eq!((graphs.made, graphs.joined, kernels(&pipeline).0), (1, 1, 3));
     assert_eq!(sink.events[0][word::LAUNCH_NAME], sink.events[0][word::LAUNCH_API], "a graph is named by its call");
@@ -271,7 +265,7 @@ fn an_event_waits_for_a_name_from_another_ring() {
     );
     assert!(sink.events.is_empty());
     feed(&mut pipeline, &mut sink, &[Ring::default().names()]);
-    assert_eq!(rows(&pipeline), [row("a<int>", 7, 1, 10)]);
+    assert_eq!(rows(&mut pipeline, 0, true), [row("a<int>", 7, 1, 10)]);
 }
 
 #[test]
@@ -306,7 +300,7 @@ fn launch_handlers_run_on_completed_records_even_without_kernels() {
     let captured = Launch { flags: Launch::CAPTURED, ..launch(3, 300) };
     feed(&mut pipeline, &mut sink, &[Ring::default().names().launch(failed).launch(launch(1, 100)).launch(captured)]);
     feed(&mut pipeline, &mut sink, &[]);
-    assert_eq!(rows(&pipeline), [row("a<int>", 7, 1, 2)]);
+    assert_eq!(rows(&mut pipeline, 0, true), [row("a<int>", 7, 1, 2)]);
     let starts: Vec<u64> = sink.events.iter().map(|it| it[word::TIME]).collect();
     assert_eq!(starts, [100, 200]);
     end(&mut pipeline, &mut sink);
@@ -343,7 +337,7 @@ fn damaged_bytes_are_counted_once_and_the_rest_is_handled() {
     let mut broken = Ring::default().names().launch(launch(1, 100));
     broken.0.extend([1, 0, 0, 0, 3, 0, 0, 0]);
     feed(&mut pipeline, &mut sink, &[broken, Ring::default().clock(1).kernel(kernel(1, 150, 160)).flush(500)]);
-    assert_eq!(rows(&pipeline), [row("a<int>", 7, 1, 10)]);
+    assert_eq!(rows(&mut pipeline, 0, true), [row("a<int>", 7, 1, 10)]);
     assert_eq!(pipeline.losses().iter().collect::<Vec<_>>(), [(Loss::Malformed, None, 1)]);
 }
 
@@ -424,7 +418,7 @@ fn run(
     end(&mut pipeline, &mut sink);
     let mut ends = sink.ends();
     ends.sort_unstable();
-    (rows(&pipeline), ends, pipeline.account())
+    (rows(&mut pipeline, 0, true), ends, pipeline.account())
 }
 
 /// Names, stacks, threads, mappings and clocks.

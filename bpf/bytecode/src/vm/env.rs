@@ -112,6 +112,11 @@ impl Change {
         known.then_some(Change { op, operand })
     }
 
+    /// Adds a signed number, and wraps.
+    pub fn add(delta: i64) -> Change {
+        Change { op: atomic::ADD, operand: delta as u64 }
+    }
+
     /// One of [`crate::insn::atomic`].
     pub fn op(self) -> i32 {
         self.op

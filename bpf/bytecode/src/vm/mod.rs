@@ -219,6 +219,11 @@ impl Engine {
         self.native_mut(map).map_or(env::EINVAL, |it| it.update(key, value, flags))
     }
 
+    /// Adds to the first 8 bytes of an element's value, which begin with zeros; 0 or a negative errno.
+    pub fn add(&mut self, map: usize, key: &[u8], delta: i64) -> i64 {
+        self.native_mut(map).map_or(env::EINVAL, |it| it.modify(key, Change::add(delta)))
+    }
+
     /// Removes an element; 0 or a negative errno.
     pub fn delete(&mut self, map: usize, key: &[u8]) -> i64 {
         self.native_mut(map).map_or(env::EINVAL, |it| it.delete(key))

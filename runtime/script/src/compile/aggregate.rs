@@ -6,7 +6,7 @@ use super::typed::{Expr, MapId};
 use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
 use xputrace_bytecode::{Label, helper};
-use xputrace_model::bucket::QUANTILE_BITS;
+use xputrace_model::bucket::{self, QUANTILE_BITS};
 use xputrace_model::loss::Loss;
 use xputrace_model::table::TableKind;
 
@@ -191,11 +191,10 @@ impl Emitter<'_, '_> {
 
     fn linear_bucket(&mut self, min: i64, max: i64, step: i64) {
         let done = self.asm.label();
-        let last = (i128::from(max) - i128::from(min) + i128::from(step) - 1) / i128::from(step);
         self.asm.mov_imm(Reg::R0, -1);
         self.asm.mov_imm(Reg::R2, min);
         self.asm.jump_if(Cond::Slt, Reg::R1, Reg::R2, done);
-        self.asm.mov_imm(Reg::R0, last as i64);
+        self.asm.mov_imm(Reg::R0, bucket::last_linear(min, max, step));
         self.asm.mov_imm(Reg::R3, max);
         self.asm.jump_if(Cond::Sge, Reg::R1, Reg::R3, done);
         self.asm.mov(Reg::R0, Reg::R1);

@@ -34,7 +34,6 @@ use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::Output;
 use xputrace_model::plan::{Activity, Place, Plan};
 use xputrace_model::stack::StackKey;
-use xputrace_model::table::{Cell, Key, TableId};
 use xputrace_wire::record::Launch;
 
 /// Where the pipeline's results go, and what it asks of the session.
@@ -278,16 +277,6 @@ impl Pipeline {
     /// Return addresses of a stack that a collector took.
     pub fn stack(&self, stack: StackKey) -> Option<(ProcessIndex, &[u64])> {
         self.state.stack(stack)
-    }
-
-    /// The engine's part of a map.
-    pub fn part(&self, table: TableId) -> Vec<(Key, Cell)> {
-        self.state.part(table)
-    }
-
-    /// The same, and leaves it empty.
-    pub fn drain_part(&mut self, table: TableId) -> Vec<(Key, Cell)> {
-        self.state.drain_part(table)
     }
 }
 

@@ -8,8 +8,9 @@ use xputrace_model::context::{GpuContext, word};
 use xputrace_model::output::{Output, Piece};
 use xputrace_model::plan::{Activities, Activity, Calls, Demand, Place, Plan, Probe, ProbeScope};
 use xputrace_model::schema::{Event, Unit};
-use xputrace_model::table::{KeyPart, Scalar, Storage, TableDef, TableKind};
-use xputrace_tracer::{Pipeline, ProcessInfo, Sink, State};
+use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Storage, TableDef, TableId, TableKind};
+use xputrace_store::Store;
+use xputrace_tracer::{EngineMaps, Pipeline, ProcessInfo, Sink, State};
 use xputrace_wire::events::Realtime;
 use xputrace_wire::record::{self, Clock, Flush, Kernel, Launch, Memset, Name, kind};
 
@@ -247,4 +248,14 @@ pub fn memset(correlation: u32, start: u64, end: u64) -> Memset {
 /// The call of a memset.
 pub fn memset_call(correlation: u32, start: u64) -> Launch {
     Launch { symbol: 0, launch_kind: Launch::MEMSET, ..launch(correlation, start) }
+}
+
+/// The rows of the map with this number, in order of their keys. `has_linux` is false after a replay.
+pub fn rows(pipeline: &mut Pipeline, table: u32, has_linux: bool) -> Vec<(Key, Cell)> {
+    let state = pipeline.state_mut();
+    let mut store = Store::new(&state.plan().clone(), has_linux);
+    let (engine, names) = state.maps();
+    let mut rows = store.with(None::<EngineMaps<'_>>, engine, names).snapshot(TableId(table)).rows;
+    rows.sort_by(|a, b| a.0.cmp(&b.0));
+    rows
 }

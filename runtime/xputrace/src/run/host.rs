@@ -16,54 +16,43 @@ impl State {
 impl Host for State {
     fn table(&mut self, name: &str) -> Option<Arc<Table>> {
         let id = self.id(name)?;
-        Some(Arc::new(self.snapshot(id)))
+        Some(Arc::new(self.maps().snapshot(id)))
     }
 
     fn get(&mut self, name: &str, key: &[Value]) -> Value {
-        let Some(id) = self.id(name) else { return Value::Missing };
-        match self.map(id).def.kind {
-            TableKind::Plain(_) => self.plain(id, key).unwrap_or(Value::Missing),
-            _ => {
-                let table = self.snapshot(id);
-                let cell = table.rows.into_iter().find(|(it, _)| it == key).map(|(_, cell)| cell);
-                cell.map_or(Value::Missing, |it| Value::Int(it.weight()))
-            }
-        }
+        self.id(name).and_then(|id| self.maps().get(id, key)).unwrap_or(Value::Missing)
     }
 
     fn contains(&mut self, name: &str, key: &[Value]) -> bool {
-        let Some(id) = self.id(name) else { return false };
-        match self.map(id).def.kind {
-            TableKind::Plain(_) => self.plain(id, key).is_some(),
-            _ => self.snapshot(id).rows.iter().any(|(it, _)| it == key),
-        }
+        self.id(name).is_some_and(|id| self.maps().get(id, key).is_some())
     }
 
     fn set(&mut self, name: &str, key: &[Value], value: Value) -> Result<(), String> {
         let id = self.known(name)?;
-        self.set_plain(id, key, value)
+        self.maps().set(id, key, value)
     }
 
     fn add(&mut self, name: &str, key: &[Value], delta: i64) -> Result<(), String> {
         let id = self.known(name)?;
-        self.add_plain(id, key, delta)
+        self.maps().add(id, key, delta)
     }
 
     fn update(&mut self, name: &str, key: &[Value], kind: TableKind, value: i64) -> Result<(), String> {
         let id = self.known(name)?;
-        self.aggregate(id, key, kind, value);
+        self.maps().aggregate(id, key, kind, value);
         Ok(())
     }
 
     fn remove(&mut self, name: &str, key: &[Value]) {
         if let Some(id) = self.id(name) {
-            self.remove_element(id, key);
+            self.maps().remove(id, key);
         }
     }
 
     fn clear(&mut self, name: &str) {
         if let Some(id) = self.id(name) {
-            self.clear_map(id);
+            self.maps().clear(id);
+            self.shown.insert(id);
         }
     }
 
@@ -71,7 +60,7 @@ impl Host for State {
         if let Output::Table(view) = &out
             && let Some(id) = self.id(&view.table.def.name)
         {
-            self.map(id).shown = true;
+            self.shown.insert(id);
         }
         self.emit(&out);
     }

@@ -1,9 +1,8 @@
 //! What handlers, sources and output of a run share: engines, maps, names of stacks, output.
 
-use super::maps::Map;
 use crate::printer::Printer;
 use crate::stacks::Stacks;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use xputrace_model::plan::Plan;
 use xputrace_model::stack::{Frames, StackKey};
 use xputrace_model::table::{Table, TableDef, TableId};
 use xputrace_render::{Exporter, Maps, StackFile};
+use xputrace_store::Store;
 use xputrace_tracer::Pipeline;
 
 /// The state of a run. [`super::Running`] owns it.
@@ -28,19 +28,17 @@ pub struct State {
     pub exit: Option<i64>,
     /// Built-in values by name, as the session last computed them.
     pub builtins: HashMap<&'static str, i64>,
-    pub(super) maps: Vec<Map>,
-    pub(super) by_name: HashMap<String, TableId>,
+    pub(super) store: Store,
+    /// Maps that a handler has printed, drawn or cleared.
+    pub(super) shown: HashSet<TableId>,
     pub(super) printer: Printer,
-    /// Maps that could not be read or changed, until they are reported.
-    pub(super) failures: Vec<String>,
     /// What the user may want to know, until it is said.
     notes: Vec<String>,
 }
 
 impl State {
     pub fn new(plan: Arc<Plan>, linux: Option<Linux>, pipeline: Pipeline, stacks: Stacks, printer: Printer) -> Self {
-        let by_name = plan.tables.iter().enumerate().map(|(i, it)| (it.name.clone(), TableId(i as u32))).collect();
-        let maps = plan.tables.iter().map(|it| Map::new(it.clone(), &plan, linux.is_some())).collect();
+        let store = Store::new(&plan, linux.is_some());
         State {
             plan,
             linux,
@@ -49,10 +47,9 @@ impl State {
             losses: Losses::default(),
             exit: None,
             builtins: HashMap::new(),
-            maps,
-            by_name,
+            store,
+            shown: HashSet::new(),
             printer,
-            failures: Vec::new(),
             notes: Vec::new(),
         }
     }
@@ -78,7 +75,7 @@ impl State {
 
     /// What went wrong with maps since this was last asked.
     pub fn take_failures(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.failures)
+        self.store.take_failures()
     }
 
     /// What there is to say beside the results since this was last asked.
@@ -89,18 +86,19 @@ impl State {
     /// From here on, what handlers print, draw or clear counts as shown: `end` handlers come now, and
     /// what `interval` handlers showed before was not the last of it.
     pub fn begin_end(&mut self) {
-        self.maps.iter_mut().for_each(|it| it.shown = false);
+        self.shown.clear();
     }
 
     /// The end of the run: every map that no `end` handler showed, then the losses. A map that an `end` handler
     /// is to show is its business, unless one of them failed (`all_said` is false).
     pub fn finish(&mut self, account: Option<Account>, all_said: bool) {
-        let is_ends = |id: &TableId| all_said && self.plan.shown_by_end.contains(id);
-        let is_left = |(id, it): &(TableId, &Map)| !it.shown && !is_ends(id);
-        let mut left: Vec<(TableId, &Map)> = (0..).map(TableId).zip(&self.maps).filter(is_left).collect();
-        left.sort_by(|(_, a), (_, b)| a.def.name.cmp(&b.def.name));
-        for id in left.into_iter().map(|(id, _)| id).collect::<Vec<_>>() {
-            let table = self.snapshot(id);
+        let plan = self.plan.clone();
+        let is_ends = |id: &TableId| all_said && plan.shown_by_end.contains(id);
+        let is_left = |(id, _): &(TableId, &Arc<TableDef>)| !self.shown.contains(id) && !is_ends(id);
+        let mut left: Vec<_> = (0..).map(TableId).zip(&plan.tables).filter(is_left).collect();
+        left.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
+        for (id, _) in left {
+            let table = self.maps().snapshot(id);
             if !table.rows.is_empty() {
                 self.emit(&Output::Table(View { table: Arc::new(table), top: None }));
             }
@@ -119,6 +117,7 @@ impl State {
     /// What CPU probes and the session itself lost so far: what no record of the GPU side tells.
     pub fn cpu_losses(&self) -> Losses {
         let mut losses = self.losses.clone();
+        losses.add(Loss::MapFull, self.store.refused());
         if let Some(linux) = &self.linux {
             for (slot, n) in linux.loss_counts().into_iter().enumerate() {
                 if let Some(site) = self.plan.loss_sites.get(slot) {
@@ -137,7 +136,7 @@ impl State {
     pub(super) fn draw(&mut self, id: TableId, path: &str) -> Result<(), String> {
         let mut drawing = StackFile { map: id, is_drawn: true, path: path.to_owned() };
         self.write_file(&mut drawing, path)?;
-        self.map(id).shown = true;
+        self.shown.insert(id);
         Ok(())
     }
 
@@ -167,7 +166,7 @@ impl Maps for State {
     }
 
     fn read(&mut self, id: TableId, hear: &mut dyn FnMut(&Table, &mut dyn StackNames)) {
-        let table = self.snapshot(id);
+        let table = self.maps().snapshot(id);
         hear(&table, &mut self.stacks.names(self.linux.as_ref(), self.pipeline.state()));
     }
 }

@@ -1,12 +1,12 @@
 //! Keys and values of a script's maps, from the bytes that BPF maps hold and back.
 //!
-//! The kernel's maps and the engine's have the same layout (`model::table`), so both are read
-//! here; the parts that engines and processors keep are merged into one [`Table`].
+//! Maps of Linux and of the tracer's engine have the same layout (`model::table`), so both are read
+//! here; the parts that engines and CPUs keep are merged into one [`Table`].
 
-use crate::names::Names;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use xputrace_model::names::Names;
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Table, TableDef, TableKind, Value, total};
 
@@ -75,21 +75,16 @@ impl<'a> Collector<'a> {
         Collector { def, names, rows: FxHashMap::default() }
     }
 
-    /// Adds a stored element of an engine, or of one processor.
+    /// Adds a stored element of an engine, or of one CPU.
     pub fn add(&mut self, key: &[u8], value: &[u8]) {
         if is_untouched(self.def, value) {
             return;
         }
+        // What is a single element has a key in the engine alone.
+        let key = &key[..key.len().min(self.def.stored_key_size())];
         let decoded = decode_key(self.def, key, self.names);
         let cell = decode_value(self.def, key, value, self.names);
         self.merge(decoded, cell);
-    }
-
-    /// Adds a stored element of a per-CPU map: the values of all processors one after another,
-    /// each padded to 8 bytes, as `bpf_map_lookup_elem` returns them.
-    pub fn add_per_cpu(&mut self, key: &[u8], values: &[u8]) {
-        let size = self.def.kind.value_size().next_multiple_of(8).max(8);
-        values.chunks_exact(size).for_each(|value| self.add(key, value));
     }
 
     fn merge(&mut self, key: Key, cell: Cell) {
@@ -198,7 +193,8 @@ fn text(bytes: &[u8], capacity: usize) -> Arc<str> {
     String::from_utf8_lossy(&bytes[..end]).into()
 }
 
-pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
+/// The word at a byte offset; bytes that are missing are 0.
+pub fn word(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     let rest = bytes.get(at..).unwrap_or_default();
     let n = rest.len().min(8);
@@ -238,11 +234,13 @@ mod tests {
             let halves = [total as u64 & 0xffff_ffff, (total >> 32) as u64];
             [count, halves[0], halves[1], (min ^ i64::MAX) as u64, (max ^ i64::MIN) as u64]
         };
-        let mut kernel = Collector::new(&def, &names);
-        kernel.add_per_cpu(&bytes(&[7]), &bytes(&[stats(2, 5, -1, 6), [0; 5], stats(1, 9, 9, 9)].concat()));
+        let mut linux = Collector::new(&def, &names);
+        for cpu in [stats(2, 5, -1, 6), [0; 5], stats(1, 9, 9, 9)] {
+            linux.add(&bytes(&[7]), &bytes(&cpu));
+        }
         let mut tracer = Collector::new(&def, &names);
         tracer.add(&bytes(&[7]), &bytes(&stats(1, -20, -20, -20)));
-        let table = merge(&def, [kernel.finish(), tracer.finish()]);
+        let table = merge(&def, [linux.finish(), tracer.finish()]);
         assert_eq!(table.rows, [(vec![Value::Int(7)], Cell::Stats { count: 4, total: -6, min: -20, max: 9 })]);
     }
 

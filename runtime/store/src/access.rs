@@ -1,0 +1,279 @@
+//! [`Access`]: the maps with all their parts.
+
+use crate::backing::{Backing, OnValue, Refusal};
+use crate::codec::{self, Collector};
+use crate::{Store, map::Homes};
+use std::sync::Arc;
+use xputrace_model::names::Names;
+use xputrace_model::table::{Cell, Key, Scalar, Table, TableDef, TableId, TableKind, Value};
+
+/// The store and the engines, for one step: no handler may run while it is held.
+#[derive(Debug)]
+pub struct Access<'a, L, T> {
+    pub(crate) store: &'a mut Store,
+    pub(crate) linux: Option<L>,
+    pub(crate) tracer: T,
+    pub(crate) names: &'a mut Names,
+}
+
+impl<L: Backing, T: Backing> Access<'_, L, T> {
+    /// A map's contents now: one consistent snapshot.
+    pub fn snapshot(&mut self, id: TableId) -> Table {
+        self.store.map_mut(id).is_read = true;
+        let mut parts = Vec::new();
+        if self.store.map(id).drains {
+            self.drain(id);
+        } else {
+            parts = self.read_engines(id);
+        }
+        let map = self.store.map(id);
+        parts.push(map.own_rows());
+        codec::merge(&map.def, parts)
+    }
+
+    /// The value of a plain map's element, or the number by which tables sort an aggregation's.
+    pub fn get(&mut self, id: TableId, key: &[Value]) -> Option<Value> {
+        if self.store.map(id).is_plain() {
+            return self.get_plain(id, key);
+        }
+        let row = self.snapshot(id).rows.into_iter().find(|(it, _)| it == key);
+        row.map(|(_, cell)| Value::Int(cell.weight()))
+    }
+
+    /// Assigns an element of a map that is no aggregation; a missing value removes it. An update that a full
+    /// map refuses is counted.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn set(&mut self, id: TableId, key: &[Value], value: Value) -> Result<(), String> {
+        let map = self.store.map_mut(id);
+        match map.def.kind {
+            TableKind::Plain(kind) if map.homes.is_some() => {
+                let done = self.set_in_engine(id, kind, key, value);
+                self.count_refusal(done)
+            }
+            TableKind::Plain(_) => {
+                let has_room = map.set_own(key, value);
+                self.store.refused += u64::from(!has_room);
+                Ok(())
+            }
+            _ => self.set_sum(id, key, value),
+        }
+    }
+
+    /// Adds to an integer. In an engine, where compiled handlers may be adding too, it is changed in one step.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn add(&mut self, id: TableId, key: &[Value], delta: i64) -> Result<(), String> {
+        let map = self.store.map(id);
+        match map.def.kind {
+            TableKind::Sum => self.aggregate(id, key, TableKind::Sum, delta),
+            TableKind::Plain(Scalar::Int) if map.homes.is_some() => {
+                let done = self.add_in_engine(id, key, delta);
+                return self.count_refusal(done);
+            }
+            TableKind::Plain(Scalar::Int) => {
+                let old = match map.own_value(key) {
+                    Some(Value::Int(n)) => n,
+                    _ => 0,
+                };
+                return self.set(id, key, Value::Int(old.wrapping_add(delta)));
+            }
+            _ => return Err(format!("{} does not hold integers", map.def.name)),
+        }
+        Ok(())
+    }
+
+    /// Adds one value to an aggregation.
+    pub fn aggregate(&mut self, id: TableId, key: &[Value], kind: TableKind, value: i64) {
+        self.merge_own(id, key.to_vec(), Cell::of(kind, value));
+    }
+
+    /// Removes one element.
+    pub fn remove(&mut self, id: TableId, key: &[Value]) {
+        self.drain_unread(id);
+        let map = self.store.map_mut(id);
+        map.remove_own(key);
+        if map.drains {
+            return;
+        }
+        let homes = map.homes;
+        let Some(stored) = self.stored_key(id, key) else { return };
+        let def = self.store.map(id).def.clone();
+        if let (Some(map), Some(linux)) = (homes.linux, &mut self.linux) {
+            let done = delete(linux, map, &def, &stored);
+            self.store.fail(done, "remove from", id);
+        }
+        for map in homes.in_tracer() {
+            let done = delete(&mut self.tracer, map, &def, &stored);
+            self.store.fail(done, "remove from", id);
+        }
+    }
+
+    /// Empties a map: of one with two generations, removes what the last read has seen.
+    pub fn clear(&mut self, id: TableId) {
+        self.drain_unread(id);
+        let map = self.store.map_mut(id);
+        map.clear_own();
+        // What the engines gathered since the last read is not what the handler has seen.
+        if map.drains {
+            return;
+        }
+        let homes = map.homes;
+        if let (Some(map), Some(linux)) = (homes.linux, &mut self.linux) {
+            let done = linux.clear(map);
+            self.store.fail(done, "clear", id);
+        }
+        for map in homes.in_tracer() {
+            let done = self.tracer.clear(map);
+            self.store.fail(done, "clear", id);
+        }
+    }
+
+    /// What the engines hold now. A map of Linux that cannot be read any more reads as what was seen.
+    fn read_engines(&self, id: TableId) -> Vec<Vec<(Key, Cell)>> {
+        let map = self.store.map(id);
+        let mut parts = Vec::new();
+        if let (Some(at), Some(linux)) = (map.homes.linux, &self.linux) {
+            parts.push(self.collect(&map.def, |f| drop(linux.for_each(at, f))));
+        }
+        for at in map.homes.in_tracer() {
+            parts.push(self.collect(&map.def, |f| drop(self.tracer.for_each(at, f))));
+        }
+        parts
+    }
+
+    fn collect(&self, def: &TableDef, read: impl FnOnce(&mut OnValue<'_>)) -> Vec<(Key, Cell)> {
+        let mut collector = Collector::new(def, self.names);
+        read(&mut |key, value| collector.add(key, value));
+        collector.finish()
+    }
+
+    /// Moves what the engines' generations hold into the own part.
+    fn drain(&mut self, id: TableId) {
+        let (def, homes) = (self.store.map(id).def.clone(), self.store.map(id).homes);
+        let mut collector = Collector::new(&def, self.names);
+        let mut take = |key: &[u8], value: &[u8]| collector.add(key, value);
+        let mut done = Vec::new();
+        if let (Some(map), Some(linux)) = (homes.linux, &mut self.linux) {
+            done.push(linux.drain(map, &mut take));
+        }
+        for map in homes.in_tracer() {
+            done.push(self.tracer.drain(map, &mut take));
+        }
+        for (key, cell) in collector.finish() {
+            self.merge_own(id, key, cell);
+        }
+        done.into_iter().for_each(|it| self.store.fail(it, "read", id));
+    }
+
+    /// Drains a map that no handler has read since it was cleared: what is removed now is then all there is.
+    fn drain_unread(&mut self, id: TableId) {
+        let map = self.store.map(id);
+        if map.drains && !map.is_read {
+            self.drain(id);
+        }
+    }
+
+    fn merge_own(&mut self, id: TableId, key: Key, cell: Cell) {
+        let has_room = self.store.map_mut(id).merge_own(key, cell);
+        self.store.refused += u64::from(!has_room);
+    }
+
+    fn get_plain(&mut self, id: TableId, key: &[Value]) -> Option<Value> {
+        let map = self.store.map(id);
+        if !map.homes.is_some() {
+            return map.own_value(key);
+        }
+        let (def, homes) = (map.def.clone(), map.homes);
+        let stored = self.stored_key(id, key)?;
+        let value = match homes.linux {
+            Some(map) => self.linux.as_ref()?.lookup(map, &stored)?,
+            None => self.tracer.lookup(homes.in_tracer().next()?, &stored)?,
+        };
+        match codec::decode_value(&def, &stored, &value, self.names) {
+            Cell::Plain(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    fn set_in_engine(&mut self, id: TableId, kind: Scalar, key: &[Value], value: Value) -> Result<(), Refusal> {
+        let misfit = Refusal::Other(misfit(&self.store.map(id).def));
+        let stored = self.stored_key(id, key).ok_or_else(|| misfit.clone())?;
+        let bytes = codec::encode_plain(kind, &value, self.names);
+        self.in_engine(id, |engine, map| match (value, bytes) {
+            (Value::Missing, _) => engine.delete(map, &stored).map_err(Refusal::Other),
+            (_, Some(bytes)) => engine.update(map, &stored, &bytes),
+            (_, None) => Err(misfit),
+        })
+    }
+
+    fn add_in_engine(&mut self, id: TableId, key: &[Value], delta: i64) -> Result<(), Refusal> {
+        let stored = self.stored_key(id, key).ok_or_else(|| Refusal::Other(misfit(&self.store.map(id).def)))?;
+        self.in_engine(id, |engine, map| engine.add(map, &stored, delta))
+    }
+
+    /// Does something to the only home of a plain map.
+    fn in_engine(
+        &mut self,
+        id: TableId,
+        change: impl FnOnce(&mut dyn Backing, usize) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        let homes: Homes = self.store.map(id).homes;
+        match (homes.linux, &mut self.linux, homes.in_tracer().next()) {
+            (Some(map), Some(linux), _) => change(linux, map),
+            (None, _, Some(map)) => change(&mut self.tracer, map),
+            _ => Err(Refusal::Other("the map is not loaded".into())),
+        }
+    }
+
+    /// Assigns an element of a plain map that is kept as a sum: what was added before is over.
+    fn set_sum(&mut self, id: TableId, key: &[Value], value: Value) -> Result<(), String> {
+        self.drain(id);
+        let map = self.store.map_mut(id);
+        map.remove_own(key);
+        match (map.def.kind, value) {
+            (TableKind::Sum, Value::Int(n)) => self.merge_own(id, key.to_vec(), Cell::Number(n)),
+            (TableKind::Sum, Value::Missing) => {}
+            _ => return Err(misfit(&self.store.map(id).def)),
+        }
+        Ok(())
+    }
+
+    /// The key as engines have it: a map without a key has one element, under four zeros.
+    fn stored_key(&mut self, id: TableId, key: &[Value]) -> Option<Vec<u8>> {
+        let def = Arc::clone(&self.store.map(id).def);
+        let stored = codec::encode_key(&def, key, self.names)?;
+        Some(if def.stored_key_size() == 0 { vec![0; 4] } else { stored })
+    }
+
+    fn count_refusal(&mut self, done: Result<(), Refusal>) -> Result<(), String> {
+        match done {
+            Ok(()) => Ok(()),
+            Err(Refusal::Full) => {
+                self.store.refused += 1;
+                Ok(())
+            }
+            Err(Refusal::Other(reason)) => Err(reason),
+        }
+    }
+}
+
+/// Removes an element of an engine's map; of a histogram, all its buckets.
+fn delete(engine: &mut dyn Backing, map: usize, def: &TableDef, stored: &[u8]) -> Result<(), String> {
+    match (def.kind, def.stored_key_size()) {
+        // An array of one element: it cannot be deleted.
+        (kind, 0) if kind.is_aggregation() => engine.clear(map),
+        (kind, _) if kind.is_bucketed() => {
+            let mut buckets: Vec<Vec<u8>> = Vec::new();
+            engine.for_each(map, &mut |key, _| buckets.extend(key.starts_with(stored).then(|| key.to_vec())))?;
+            buckets.iter().try_for_each(|it| engine.delete(map, it))
+        }
+        _ => engine.delete(map, stored),
+    }
+}
+
+fn misfit(def: &TableDef) -> String {
+    format!("{} holds values or keys of another type", def.name)
+}

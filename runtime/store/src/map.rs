@@ -1,0 +1,105 @@
+//! One map: where its parts are, and what the interpreter keeps of it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use xputrace_model::plan::Image;
+use xputrace_model::table::{Cell, Key, Storage, TableDef, TableKind, Value};
+
+/// A map of the script.
+#[derive(Debug)]
+pub(crate) struct Map {
+    pub(crate) def: Arc<TableDef>,
+    pub(crate) homes: Homes,
+    /// Whether it has two generations, so that reading it drains the engines.
+    pub(crate) drains: bool,
+    /// What interpreted handlers wrote, and what reads drained.
+    own: HashMap<Key, Cell>,
+    /// Whether it was read since it was last cleared.
+    pub(crate) is_read: bool,
+}
+
+/// The engines' maps that hold its values in this run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Homes {
+    pub(crate) linux: Option<usize>,
+    pub(crate) tracer: Option<usize>,
+    /// The map of Linux, kept by the tracer's engine where there is no Linux.
+    pub(crate) tracer_for_linux: Option<usize>,
+}
+
+impl Homes {
+    fn new(storage: Storage, has_linux: bool) -> Homes {
+        let (linux, replayed) = if has_linux { (storage.linux(), None) } else { (None, storage.linux()) };
+        Homes { linux, tracer: storage.tracer(), tracer_for_linux: replayed }
+    }
+
+    /// Whether an engine has it: compiled handlers use it.
+    pub(crate) fn is_some(self) -> bool {
+        self.linux.is_some() || self.in_tracer().next().is_some()
+    }
+
+    /// The maps of the tracer's engine.
+    pub(crate) fn in_tracer(self) -> impl Iterator<Item = usize> {
+        self.tracer.into_iter().chain(self.tracer_for_linux)
+    }
+}
+
+impl Map {
+    pub(crate) fn new(def: Arc<TableDef>, image: &Image, has_linux: bool) -> Map {
+        let drains = def.storage.linux().is_some_and(|it| image.maps[it].inner.is_some());
+        let homes = Homes::new(def.storage, has_linux);
+        Map { def, homes, drains, own: HashMap::new(), is_read: false }
+    }
+
+    pub(crate) fn own_rows(&self) -> Vec<(Key, Cell)> {
+        self.own.iter().map(|(key, cell)| (key.clone(), cell.clone())).collect()
+    }
+
+    pub(crate) fn own_value(&self, key: &[Value]) -> Option<Value> {
+        match self.own.get(key) {
+            Some(Cell::Plain(value)) => Some(value.clone()),
+            _ => None,
+        }
+    }
+
+    /// Merges a part of an element into the own part; false where it is full.
+    pub(crate) fn merge_own(&mut self, key: Key, cell: Cell) -> bool {
+        let has_room = self.has_room_for(&key);
+        match self.own.get_mut(&key) {
+            Some(row) => row.merge(self.def.kind, cell),
+            None if has_room => drop(self.own.insert(key, cell)),
+            None => return false,
+        }
+        true
+    }
+
+    /// Assigns an element of the own part; false where it is full.
+    pub(crate) fn set_own(&mut self, key: &[Value], value: Value) -> bool {
+        if value == Value::Missing {
+            self.own.remove(key);
+            return true;
+        }
+        let has_room = self.has_room_for(key);
+        if has_room {
+            self.own.insert(key.to_vec(), Cell::Plain(value));
+        }
+        has_room
+    }
+
+    pub(crate) fn remove_own(&mut self, key: &[Value]) {
+        self.own.remove(key);
+    }
+
+    pub(crate) fn clear_own(&mut self) {
+        self.own.clear();
+        self.is_read = false;
+    }
+
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self.def.kind, TableKind::Plain(_))
+    }
+
+    fn has_room_for(&self, key: &[Value]) -> bool {
+        self.own.contains_key(key) || self.own.len() < self.def.capacity as usize
+    }
+}
