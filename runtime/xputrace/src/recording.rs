@@ -19,16 +19,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use xputrace_model::catalog::{Catalog, TracepointField, TracepointFieldType, TracepointFormat};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::Plan;
 use xputrace_model::plan::cookie;
 use xputrace_model::schema::Event;
 use xputrace_model::stack::{Frame, StackKey};
 use xputrace_tracer::recording::{
-    Damage, Entry, FrameInfo, GpuKind, Meta, Reader, TracepointFieldInfo, UserString, Writer, hits,
+    Damage, Entry, FrameInfo, GpuKind, Meta, Reader, RecordedMachine, UserString, Writer, hits,
 };
-use xputrace_tracer::replay::{EXEC_ID_OFFSET, open};
+use xputrace_tracer::replay::open;
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
 
 /// `xputrace record [SCRIPT] -o T.xpt -- CMD`: everything of the GPU side, and the hits of the
@@ -162,7 +161,7 @@ impl Observer for Tape {
         let mut symbols = Vec::new();
         for stack in self.stacks.iter().copied() {
             if let Some(frames) = state.frames(stack) {
-                symbols.push((stack, frames.iter().map(info).collect()));
+                symbols.push((stack, frames.iter().map(FrameInfo::from).collect()));
             }
         }
         self.write(&Entry::Symbols(symbols))?;
@@ -179,10 +178,6 @@ impl Observer for Tape {
     }
 }
 
-fn info(frame: &Frame) -> FrameInfo {
-    FrameInfo { function: frame.function.clone(), module: frame.module.clone(), offset: frame.offset }
-}
-
 /// `xputrace run SCRIPT --replay T.xpt`: the script over a recording; no root, no GPU.
 pub fn replay(run: &Run) -> Result<ExitCode> {
     let path = run.options.replay.as_ref().context("no recording was named")?;
@@ -196,7 +191,7 @@ pub fn replay(run: &Run) -> Result<ExitCode> {
         bail!("--replay runs over {}; a command would not be run", path.display());
     }
     let reader = Reader::open(path).with_context(|| format!("{} cannot be replayed", path.display()))?;
-    let catalog = RecordedMachine(reader.meta().clone());
+    let catalog = RecordedMachine::new(reader.meta());
     let compiled = match compile_script(run, &catalog)?.ready_or(FAILED) {
         Ok(compiled) => compiled,
         Err(status) => return Ok(status),
@@ -218,8 +213,8 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     running.begin();
     let mut queue = running.queue();
     let outcome = opened.run(&mut running.state().pipeline, &mut queue);
-    for (key, frames) in &outcome.frames {
-        running.state().stacks.know(*key, frames.iter().map(frame).collect());
+    for (key, frames) in outcome.frames {
+        running.state().stacks.know(key, frames.into_iter().map(Frame::from).collect());
     }
     running.state().losses.merge(&outcome.losses);
     if let Some(damage) = &outcome.damage {
@@ -246,52 +241,4 @@ fn note_intervals(plan: &Plan, report: &mut Report) {
     if plan.probes.iter().any(|it| it.event == Event::Interval) {
         report.note("interval handlers do not run over a recording; its maps are shown as they are at the end");
     }
-}
-
-fn frame(info: &FrameInfo) -> Frame {
-    Frame { function: info.function.clone(), module: info.module.clone(), offset: info.offset }
-}
-
-/// The machine that was recorded, as far as its recording tells: the tracepoints in it.
-struct RecordedMachine(Meta);
-
-impl Catalog for RecordedMachine {
-    fn tracepoint(&self, category: &str, name: &str) -> std::result::Result<TracepointFormat, String> {
-        let wanted = format!("tracepoint:{category}:{name}");
-        match self.0.probes.iter().find(|it| it.name == wanted) {
-            Some(probe) => Ok(TracepointFormat { fields: probe.fields.iter().filter_map(field).collect() }),
-            None => {
-                let recorded: Vec<&str> = self.0.probes.iter().map(|it| it.name.as_str()).collect();
-                let recorded = if recorded.is_empty() { "no CPU probes".into() } else { recorded.join(", ") };
-                Err(format!("the recording has no hits of `{wanted}`; it has {recorded}"))
-            }
-        }
-    }
-
-    fn tracepoints(&self) -> std::result::Result<Vec<String>, String> {
-        Ok(self.0.probes.iter().filter_map(|it| it.name.strip_prefix("tracepoint:").map(str::to_owned)).collect())
-    }
-
-    fn pid_namespace(&self) -> Option<(u64, u64)> {
-        None
-    }
-
-    fn exec_id_offset(&self) -> Option<u32> {
-        Some(EXEC_ID_OFFSET)
-    }
-}
-
-fn field(info: &TracepointFieldInfo) -> Option<TracepointField> {
-    let size = |text: &str| text.parse::<u32>().ok();
-    let kind = match info.kind.as_str() {
-        "data_loc" => TracepointFieldType::DataLoc,
-        "other" => TracepointFieldType::Other,
-        text => match (text.strip_prefix("chars"), text.strip_prefix('i'), text.strip_prefix('u')) {
-            (Some(n), _, _) => TracepointFieldType::Chars(size(n)?),
-            (_, Some(n), _) => TracepointFieldType::Int { size: size(n)?, signed: true },
-            (_, _, Some(n)) => TracepointFieldType::Int { size: size(n)?, signed: false },
-            _ => return None,
-        },
-    };
-    Some(TracepointField { name: info.name.clone(), offset: info.offset, kind })
 }

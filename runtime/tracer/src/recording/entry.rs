@@ -4,7 +4,7 @@ use crate::pipeline::CollectorTotals;
 use serde::{Deserialize, Serialize};
 use xputrace_model::loss::Losses;
 use xputrace_model::plan::ContextWord;
-use xputrace_model::stack::StackKey;
+use xputrace_model::stack::{Frame, StackKey};
 
 /// What the whole recording is about; the file's header.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -156,4 +156,16 @@ pub struct FrameInfo {
     pub function: String,
     pub module: String,
     pub offset: u64,
+}
+
+impl From<&Frame> for FrameInfo {
+    fn from(frame: &Frame) -> Self {
+        FrameInfo { function: frame.function.clone(), module: frame.module.clone(), offset: frame.offset }
+    }
+}
+
+impl From<FrameInfo> for Frame {
+    fn from(info: FrameInfo) -> Self {
+        Frame { function: info.function, module: info.module, offset: info.offset }
+    }
 }

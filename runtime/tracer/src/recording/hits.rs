@@ -6,7 +6,8 @@
 //! ```
 //! The handlers themselves do not run while recording; they run over the hits in a replay.
 
-use crate::recording::entry::{Hit, ProbeInfo, TracepointFieldInfo, UserString};
+use crate::recording::catalog::recorded;
+use crate::recording::entry::{Hit, ProbeInfo, UserString};
 use rustc_hash::FxHashMap;
 use xputrace_bytecode::asm::AsmError;
 use xputrace_bytecode::insn::{Alu, Cond, atomic};
@@ -264,7 +265,7 @@ impl<'a> Builder<'a> {
         let program = self.program(probe, kind, &hit)?;
         self.probes.push(ProbeInfo {
             name: probe.name.clone(),
-            fields: format.map(|it| fields(&it)).unwrap_or_default(),
+            fields: format.map(|it| recorded(&it)).unwrap_or_default(),
             ustack: true,
             kstack: true,
             texts: texts.iter().map(|it| (*it).into()).collect(),
@@ -487,19 +488,4 @@ fn record_size(format: &TracepointFormat) -> usize {
         (it.offset + size) as usize
     };
     format.fields.iter().map(end).max().unwrap_or(8).min(LONGEST_RECORD)
-}
-
-fn fields(format: &TracepointFormat) -> Vec<TracepointFieldInfo> {
-    let kind = |kind| match kind {
-        TracepointFieldType::Int { size, signed } => format!("{}{size}", if signed { 'i' } else { 'u' }),
-        TracepointFieldType::Chars(n) => format!("chars{n}"),
-        TracepointFieldType::DataLoc => "data_loc".into(),
-        TracepointFieldType::Other => "other".into(),
-    };
-    let field = |it: &xputrace_model::catalog::TracepointField| TracepointFieldInfo {
-        name: it.name.clone(),
-        offset: it.offset,
-        kind: kind(it.kind),
-    };
-    format.fields.iter().map(field).collect()
 }

@@ -9,12 +9,14 @@
 
 mod block;
 mod budget;
+mod catalog;
 mod columns;
 mod entry;
 pub mod hits;
 mod reader;
 mod writer;
 
+pub use catalog::RecordedMachine;
 pub use entry::{Entry, FrameInfo, GpuKind, Hit, Meta, ProbeInfo, RecordedText, TracepointFieldInfo, UserString};
 pub use reader::{Damage, Reader};
 pub use writer::Writer;
