@@ -1,7 +1,7 @@
-//! The functions that declare: `kernel(…)`, `uprobe(…)`, `map(…)`, `arg(…)` and so on.
+//! Declaring functions: `kernel(…)`, `uprobe(…)`, `map(…)`, `arg(…)` and so on.
 //!
-//! Each takes values of any type and any number, so that a mistake is answered in our own words
-//! and the rest of the script is still looked at.
+//! Each accepts any number of values of any type, so that we report mistakes in our own words and
+//! still check the rest of the script.
 
 use crate::errors::Failure;
 use crate::handler::{Captured, Function, Handler, MapDeclaration, Options, map_name};
@@ -15,17 +15,18 @@ use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
 use xputrace_model::plan::{Call as LaunchCall, Calls, ProbeScope, ReturnWay, Target};
 use xputrace_model::schema::{Activity, Event, NOT_YET};
 
-/// Most arguments that any declaring function is registered for; beyond it Rhai answers.
+/// Maximum number of arguments that declaring functions are registered for; beyond it Rhai reports
+/// the error.
 const MOST_ARGUMENTS: usize = 6;
-/// Samples a second beyond which a rate is surely meant differently.
+/// Maximum samples per second; a higher rate is surely a mistake.
 const MOST_SAMPLES: i64 = 20_000;
-/// Sizes of the table of stacks.
+/// Limits for the size of the stack table.
 const FEWEST_STACKS: i64 = 1024;
 const MOST_STACKS: i64 = 1 << 20;
 /// Shortest interval, in nanoseconds.
 const SHORTEST_INTERVAL: i64 = 1_000_000;
 
-/// Events that are declared by their name alone, beside the table of GPU activities.
+/// Events declared by name alone, besides the table of GPU activities.
 const OTHER_EVENTS: &[Event] = &[
     Event::Launch,
     Event::Uprobe,
@@ -37,7 +38,7 @@ const OTHER_EVENTS: &[Event] = &[
     Event::End,
 ];
 
-/// Names of all functions registered here.
+/// Returns the names of all functions registered here.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     events().map(Event::name).chain(NOT_YET.iter().copied()).chain(["map", "stacks", "arg", "interpret"])
 }
@@ -64,18 +65,18 @@ fn event_names() -> String {
     events().map(Event::name).collect::<Vec<_>>().join(", ")
 }
 
-/// Every event of this version.
+/// Returns every event of this version.
 fn events() -> impl Iterator<Item = Event> {
     Activity::ALL.iter().map(|it| Event::Activity(*it)).chain(OTHER_EVENTS.iter().copied())
 }
 
-/// A declared probe, as scripts hold it; with several targets its name is the first one's.
+/// A declared probe, as scripts hold it; with several targets it has the first one's name.
 #[derive(Clone, Debug)]
 pub(crate) struct ProbeRef {
     name: ImmutableString,
 }
 
-/// What `interpret` gives back when it was misused; that has been said.
+/// Returned by `interpret` after misuse, which has been reported.
 #[derive(Clone, Debug)]
 struct Reported;
 
@@ -83,7 +84,7 @@ struct Reported;
 #[derive(Clone, Debug)]
 struct Interpreted(FnPtr);
 
-/// One call of a declaring function.
+/// A call of a declaring function.
 struct Call<'a> {
     session: &'a Shared,
     at: Label,
@@ -96,7 +97,7 @@ fn each_arity(engine: &mut Engine, session: &Shared, name: &str, declare: impl F
         let (session, declare) = (session.clone(), declare.clone());
         let types = vec![TypeId::of::<Dynamic>(); arity];
         engine.register_raw_fn(name, types, move |ctx: NativeCallContext, arguments| {
-            // Where the script's text does not tell that a handler calls it.
+            // Reached where the script's text does not show that a handler makes the call.
             if session.borrow().host.is_some() {
                 let message = format!("`{}` cannot be called in a handler", ctx.fn_name());
                 return Failure::raise("late-declaration", message, Some("call it at the top level of the script"));
@@ -105,7 +106,7 @@ fn each_arity(engine: &mut Engine, session: &Shared, name: &str, declare: impl F
                 session: &session,
                 at: session.borrow().call_label(&ctx),
                 caller: session.borrow().caller(&ctx),
-                // Captured variables are shared: this is the moment whose value counts.
+                // Captured variables are shared with the script; their values as of now count.
                 arguments: arguments.iter_mut().map(|it| it.flatten_clone()).collect(),
             };
             Ok(declare(&call))
@@ -113,7 +114,7 @@ fn each_arity(engine: &mut Engine, session: &Shared, name: &str, declare: impl F
     }
 }
 
-/// Finishes and files a diagnostic.
+/// Completes and reports a diagnostic.
 trait Report {
     fn report(self, call: &Call);
 }
@@ -129,7 +130,7 @@ impl Call<'_> {
         Diagnostic::error(code, message, self.at.clone())
     }
 
-    /// How the function is used.
+    /// Shows how the function is used.
     fn usage(&self, event: Event) -> &'static str {
         match event {
             Event::Activity(Activity::Kernel) => "kernel(|k| …)",
@@ -146,7 +147,7 @@ impl Call<'_> {
     }
 }
 
-/// Declares the handler or handlers of one call. Whatever is wrong, a probe value comes back.
+/// Declares the handlers of one call. Returns a probe value even after a mistake.
 fn declare(call: &Call, event: Event) -> ProbeRef {
     let mut arguments = call.arguments.clone();
     let handler = take_handler(call, event, &mut arguments);
@@ -198,7 +199,7 @@ fn is_interpreted(event: Event) -> bool {
     matches!(event, Event::Interval | Event::Begin | Event::End)
 }
 
-/// The last argument: a closure, or one in `interpret(…)`.
+/// Takes the last argument: a closure, or one in `interpret(…)`.
 fn take_handler(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Option<(FnPtr, bool)> {
     let last = arguments.pop();
     let found = match last {
@@ -217,7 +218,7 @@ fn take_handler(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opti
     found
 }
 
-/// The handler's syntax, when its parameters fit.
+/// Returns the handler's syntax if its parameters are right.
 fn body_of(call: &Call, event: Event, function: &FnPtr, wrapped: bool) -> Option<Body> {
     let body = call.session.borrow().body(function, call.caller);
     let Some(body) = body else {
@@ -278,8 +279,7 @@ fn constant(session: &Session, file: FileId, value: &Dynamic) -> Captured {
     }
 }
 
-/// What is probed, as the first argument says: each target with its full name. Taken out of
-/// `arguments` where there is one.
+/// Takes the targets, with their full names, from the first of `arguments` if there is one.
 fn take_targets(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Option<Vec<(Target, String)>> {
     match event {
         Event::Uprobe | Event::Uretprobe | Event::Tracepoint => take_patterns(call, event, arguments),
@@ -306,7 +306,7 @@ fn take_patterns(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opt
     }
 }
 
-/// `libc:malloc` or `sched:sched_switch`; wild cards stay in it.
+/// Parses `libc:malloc` or `sched:sched_switch`; keeps wildcards.
 fn target(call: &Call, event: Event, pattern: &str) -> Option<(Target, String)> {
     let name = format!("{}:{pattern}", event.name());
     let (first, second) = match pattern.split_once(':') {
@@ -357,10 +357,10 @@ fn take_rate(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Option<
     })
 }
 
-/// What is wrong with the time between two samples, or two runs of an interval.
+/// Returns what is wrong with the interval between samples or between runs.
 fn rate_problem(event: Event, nanos: i64) -> Option<String> {
     let shown = units::shown(nanos);
-    // Who leaves the unit out says nanoseconds without knowing.
+    // A number without a unit means nanoseconds, which is hardly intended.
     let unit = if nanos < 1_000 { "; a number without a unit is nanoseconds" } else { "" };
     match event {
         _ if nanos <= 0 => Some(format!("{shown} is no time between two of anything")),
@@ -449,7 +449,7 @@ fn option(
     }
 }
 
-/// The calls of `kinds: ["kernel", "memset"]`; what to write instead where it is no such list.
+/// Parses `kinds: ["kernel", "memset"]`; the error says what to write instead.
 fn kinds(value: &Dynamic) -> Result<Calls, String> {
     let all = || LaunchCall::ALL.iter().map(|it| it.name());
     let known = || all().map(|it| format!("\"{it}\"")).collect::<Vec<_>>().join(", ");
@@ -469,7 +469,7 @@ fn kinds(value: &Dynamic) -> Result<Calls, String> {
     })
 }
 
-/// `map(#{name: "calls", size: 1000, evict: true})`.
+/// Handles `map(#{name: "calls", size: 1000, evict: true})`.
 fn declare_map(call: &Call) -> Dynamic {
     let help = "write `map(#{name: \"calls\", size: 100_000, evict: true})`";
     let declared = match call.arguments.as_slice() {
@@ -517,7 +517,7 @@ fn map_declaration(call: &Call, map: &Map) -> Result<MapDeclaration, String> {
     Ok(MapDeclaration { name, size, evict, declared_at: call.at.clone() })
 }
 
-/// `stacks(65_536)`: how many stacks of CPU probes are kept.
+/// Handles `stacks(65_536)`: the number of distinct CPU-probe stacks to keep.
 fn declare_stacks(call: &Call) -> Dynamic {
     match call.arguments.as_slice() {
         [n] if n.as_int().is_ok_and(|it| (FEWEST_STACKS..=MOST_STACKS).contains(&it)) => {
@@ -531,7 +531,8 @@ fn declare_stacks(call: &Call) -> Dynamic {
     Dynamic::UNIT
 }
 
-/// `arg("ms", 100, "kernels longer than this")`: the default, or what the command line says.
+/// Handles `arg("ms", 100, "kernels longer than this")`: returns the default or the command line's
+/// value.
 fn argument(call: &Call) -> Dynamic {
     let (name, default, help) = match call.arguments.as_slice() {
         [name, default] => (text_of(name), value_of(call, default), Some(String::new())),
@@ -572,7 +573,8 @@ fn argument_problem(call: &Call, name: &str) -> Option<String> {
     twice.then(|| format!("the argument `{name}` is declared twice"))
 }
 
-/// An argument's default. Times are integers to Rhai: that one is meant shows in the text alone.
+/// Returns an argument's default. Rhai sees times as integers; only the script's text shows that
+/// one is meant.
 fn value_of(call: &Call, value: &Dynamic) -> Option<ArgumentValue> {
     if let Ok(n) = value.as_int() {
         let session = call.session.borrow();
@@ -629,7 +631,7 @@ fn text_of(value: &Dynamic) -> Option<String> {
     value.as_immutable_string_ref().ok().map(|it| it.to_string())
 }
 
-/// What a value is, as messages say it.
+/// Names a value's type for messages.
 pub(crate) fn kind_of(value: &Dynamic) -> &'static str {
     match value.type_name() {
         "()" => "`()`",

@@ -1,4 +1,4 @@
-//! What Rhai answers, as our own diagnostics: a place in the user's text, our words, advice.
+//! Turns Rhai's errors into our diagnostics: a place in the user's text, our words, advice.
 
 use crate::handler::{Positions, token_at};
 use crate::session::{Session, file_id};
@@ -7,7 +7,7 @@ use rhai::{Dynamic, EvalAltResult, LexError, ParseError, ParseErrorType, Positio
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
 use xputrace_model::table::TableKind;
 
-/// A failure that a native function of ours raises; Rhai adds the position.
+/// A failure raised by one of our native functions; Rhai adds the position.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) code: &'static str,
@@ -16,7 +16,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// The failure as Rhai's error, ready to return.
+    /// Returns the failure as Rhai's error.
     pub(crate) fn raise<T>(
         code: &'static str,
         message: impl Into<String>,
@@ -27,13 +27,13 @@ impl Failure {
     }
 }
 
-/// An error of running code. `file` is where it ran, unless the error knows better.
+/// Converts a run-time error. `file` is where it ran, unless the error names another.
 pub(crate) fn diagnostic(session: &Session, file: FileId, error: EvalAltResult) -> Diagnostic {
     match error {
         EvalAltResult::ErrorInFunctionCall(_, source, inner, position) => {
             let inside = if source.is_empty() { file } else { file_id(Some(&source)) };
             match inner.position().is_none() {
-                // The function is one of ours: the call is the place.
+                // The function is ours, so the place is its call.
                 true => at(session, file, *inner, position),
                 false => diagnostic(session, inside, *inner),
             }
@@ -83,7 +83,7 @@ fn at(session: &Session, file: FileId, error: EvalAltResult, position: Position)
     }
 }
 
-/// Our own failures, and what a script throws.
+/// Handles our own failures and what a script throws.
 fn thrown(value: Dynamic, label: Label) -> Diagnostic {
     match value.clone().try_cast::<Failure>() {
         Some(failure) => {
@@ -94,7 +94,7 @@ fn thrown(value: Dynamic, label: Label) -> Diagnostic {
     }
 }
 
-/// Rhai names the function with the types of its arguments: `+ (i64, ())`.
+/// Handles an unknown function, which Rhai names with its argument types: `+ (i64, ())`.
 fn function_not_found(session: &Session, file: FileId, signature: &str, label: Label) -> Diagnostic {
     let (name, types) = signature.split_once(" (").unwrap_or((signature, ""));
     let types: Vec<&str> = types.trim_end_matches(')').split(", ").filter(|it| !it.is_empty()).map(strip).collect();
@@ -115,7 +115,7 @@ fn function_not_found(session: &Session, file: FileId, signature: &str, label: L
     Diagnostic::error("wrong-arguments", format!("`{name}` does not take {got}"), label)
 }
 
-/// `()` is written with its parentheses, which the signature's own end swallows.
+/// Strips the signature's parenthesis but keeps the `)` of a final `()`.
 fn strip(text: &str) -> &str {
     if text == "(" { "()" } else { text }
 }
@@ -144,7 +144,7 @@ fn kind(name: &str) -> &str {
     }
 }
 
-/// Whether a name is followed by a key, or by what is done to maps: its `@` was forgotten.
+/// Whether a name is followed by a key or a map method, so that its `@` is probably missing.
 fn is_used_as_map(text: &str, label: &Label) -> bool {
     let follows = text.get(label.span.end..).unwrap_or_default();
     let method = follows.strip_prefix('.').and_then(|it| it.split_once('(')).map_or("", |it| it.0);
@@ -176,7 +176,7 @@ fn unknown_name(name: &str, is_used_as_map: bool, label: Label) -> Diagnostic {
     }
 }
 
-/// `Unknown property 'x' - a getter is not registered for type 'i64'`.
+/// Handles `Unknown property 'x' - a getter is not registered for type 'i64'`.
 fn unknown_field(text: &str, label: Label) -> Diagnostic {
     let mut quoted = text.split('\'').skip(1).step_by(2);
     match (quoted.next(), quoted.next()) {
@@ -197,7 +197,7 @@ fn unknown_field(text: &str, label: Label) -> Diagnostic {
     }
 }
 
-/// An error of parsing, where the tokens alone showed none.
+/// Converts a parse error that the tokens alone did not show.
 pub(crate) fn parse(file: FileId, text: &str, positions: &Positions, error: &ParseError) -> Diagnostic {
     let offset = match error.position() {
         position if position.is_none() => text.trim_end().len(),
@@ -240,12 +240,12 @@ pub(crate) fn parse(file: FileId, text: &str, positions: &Positions, error: &Par
     }
 }
 
-/// The names of maps as the user wrote them.
+/// Restores the names of maps as the user wrote them.
 fn user_names(text: &str) -> String {
     text.replace(crate::handler::BARE_MAP, "@").replace("'_", "'@")
 }
 
-/// A sentence of Rhai's as one of ours: lower-case, without position and final dot.
+/// Turns Rhai's sentence into ours: lower-case, without position and final dot.
 fn plain(text: &str) -> String {
     let text = text.split(" (line ").next().unwrap_or(text).trim_end_matches('.').replace('\'', "`");
     let mut chars = text.chars();

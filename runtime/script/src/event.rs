@@ -1,4 +1,4 @@
-//! A GPU event as a value of the interpreter, for `interpret(|k| …)`: its fields by the schema.
+//! A GPU event as a value of the interpreter, for `interpret(|k| …)`; its fields follow the schema.
 
 use crate::errors::Failure;
 use crate::host::EventView;
@@ -13,17 +13,17 @@ use xputrace_model::schema::{Event, Field, FieldType, From};
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::Value;
 
-/// An event, or the launch of one. Cheap to copy.
+/// An event or its launch. Cheap to copy.
 #[derive(Clone)]
 pub(crate) struct EventValue {
-    /// The fields it has: those of a kernel, or of a launch.
+    /// The fields that it has: those of a kernel or of a launch.
     fields: &'static [Field],
     data: Rc<Data>,
 }
 
 struct Data {
     words: GpuContext,
-    /// The texts of the ids in `words`.
+    /// The text of each id in `words`.
     names: FxHashMap<u64, Arc<str>>,
 }
 
@@ -86,7 +86,7 @@ impl EventValue {
     }
 }
 
-/// 16 bytes, NUL padded.
+/// Decodes 16 bytes padded with NULs.
 fn comm(low: u64, high: u64) -> String {
     let bytes: Vec<u8> = [low, high].iter().flat_map(|it| it.to_le_bytes()).take_while(|b| *b != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
@@ -96,11 +96,11 @@ pub(crate) fn register(engine: &mut Engine) {
     engine.register_type_with_name::<EventValue>("event");
     engine.register_type_with_name::<Dim3>("size");
     let mut module = Module::new();
-    // Rhai asks the index getter for properties that no getter is registered for.
+    // Rhai asks the index getter for properties without a registered getter.
     FuncRegistration::new_index_getter()
         .set_into_module(&mut module, |event: &mut EventValue, name: ImmutableString| event.get(&name));
     engine.register_global_module(module.into());
-    // Every value of Rhai has a `tag` of its own.
+    // Every Rhai value has a `tag` of its own.
     engine.register_get("tag", |event: &mut EventValue| event.get("tag"));
     for (i, name) in ["x", "y", "z"].into_iter().enumerate() {
         engine.register_get(name, move |size: &mut Dim3| size.0[i]);

@@ -1,4 +1,4 @@
-//! What staging hands to compilation: each declared handler as syntax, with its captured values.
+//! What staging passes to the compiler: each handler's syntax and captured values.
 
 use rhai::{Position, Stmt};
 use std::ops::Range;
@@ -11,34 +11,34 @@ use xputrace_model::schema::Event;
 pub struct Handler {
     pub event: Event,
     pub target: Target,
-    /// As bpftrace would write it: `uprobe:libc:malloc`, `kernel`.
+    /// Its name in bpftrace's notation: `uprobe:libc:malloc`, `kernel`.
     pub name: String,
     pub options: Options,
-    /// Name of the closure's event parameter; empty when it takes none.
+    /// Name of the closure's event parameter, empty if it has none.
     pub parameter: String,
     pub body: Vec<Stmt>,
-    /// Values captured from the script's top level, as of registration.
+    /// Values captured from the script's top level when the handler was declared.
     pub captured: Vec<(String, Captured)>,
     /// Source file of the body, for [`Positions`].
     pub file: FileId,
-    /// Where the declaration stands.
+    /// Where it is declared.
     pub site: Site,
     pub declared_at: Label,
-    /// Set for handlers that must run in the interpreter: `interval`, `begin`, `end`, and those
-    /// wrapped in `interpret(…)`; the index of their closure.
+    /// Index of the closure, for handlers that must run in the interpreter: `interval`, `begin`,
+    /// `end`, and those wrapped in `interpret(…)`.
     pub interpreted: Option<usize>,
 }
 
-/// `#{…}` in front of the handler.
+/// The `#{…}` before the handler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Where the script says one.
+    /// The scope, if the script gives one.
     pub scope: Option<ProbeScope>,
-    /// `every: n`: only each n-th event.
+    /// `every: n`: only every n-th event.
     pub every: Option<u64>,
-    /// `kinds: […]`: the calls that a `launch` handler is for, where the script says which.
+    /// `kinds: […]`: the calls that a `launch` handler sees, if the script says.
     pub kinds: Option<Calls>,
-    /// `return: "trampoline"`: how a return probe sees returns.
+    /// `return: "trampoline"`: how a return probe detects returns.
     pub returns: ReturnWay,
 }
 
@@ -47,7 +47,7 @@ impl Options {
         self.scope.unwrap_or_default()
     }
 
-    /// The calls that a `launch` handler is for.
+    /// Returns the calls that a `launch` handler sees.
     pub fn calls(&self) -> Calls {
         self.kinds.unwrap_or(Calls::LAUNCHES)
     }
@@ -60,87 +60,87 @@ pub enum Captured {
     Bool(bool),
     Str(String),
     Unit,
-    /// A closure that the script keeps in a variable: `f.call(x)` is compiled in its place.
+    /// A closure in a variable: `f.call(x)` is inlined.
     Closure(Box<Function>),
-    /// A value that has no meaning in compiled code; the text names its type.
+    /// A value that means nothing in compiled code; the text names its type.
     Other(String),
 }
 
-/// A function of the script or of a module; its calls in compiled handlers are compiled in place.
+/// A function of the script or of a module; compiled handlers inline its calls.
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// The file whose text the body is.
+    /// The file of the body.
     pub file: FileId,
     pub name: String,
     pub parameters: Vec<String>,
-    /// What a closure captured; empty for functions with a name.
+    /// What a closure captured; empty for named functions.
     pub captured: Vec<(String, Captured)>,
     pub body: Vec<Stmt>,
 }
 
-/// Two functions are the same when they stand at the same place.
+/// Functions at the same place are the same.
 impl PartialEq for Function {
     fn eq(&self, other: &Self) -> bool {
         (self.file, &self.name, &self.captured) == (other.file, &other.name, &other.captured)
     }
 }
 
-/// What `import "name" as alias;` makes known in a file.
+/// A module made available in a file by `import "name" as alias;`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModuleAlias {
     /// The file that imports.
     pub importer: FileId,
     pub alias: String,
-    /// The file that is imported.
+    /// The imported file.
     pub module: FileId,
 }
 
 /// A map declared with `map(#{name: …, size: …, evict: …})`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MapDeclaration {
-    /// With its `@`.
+    /// The name with its `@`.
     pub name: String,
     pub size: Option<u32>,
     pub evict: bool,
     pub declared_at: Label,
 }
 
-/// All that staging found; what `compile` takes.
+/// Everything that staging found, for `compile`.
 #[derive(Clone, Debug, Default)]
 pub struct Staged {
     pub sources: Sources,
     pub handlers: Vec<Handler>,
     pub maps: Vec<MapDeclaration>,
-    /// Stacks of CPU probes that are kept, where the script says: `stacks(65_536)`.
+    /// `stacks(65_536)`: the number of CPU-probe stacks to keep, if the script says.
     pub stacks: Option<u32>,
-    /// For each source file, from positions in the rewritten text to the user's text.
+    /// For each source file, the mapping from rewritten to user's text.
     pub positions: Vec<Positions>,
     /// The functions of all files.
     pub functions: Vec<Function>,
     pub modules: Vec<ModuleAlias>,
 }
 
-/// From positions in the text that Rhai parsed to byte offsets in the text that the user wrote.
+/// Maps positions in the text that Rhai parsed to byte offsets in the user's text.
 #[derive(Clone, Debug, Default)]
 pub struct Positions {
     /// Byte offset of each line of the rewritten text.
     pub lines: Vec<usize>,
-    /// (offset in the rewritten text, offset in the user's text), ascending; between two
-    /// entries both advance together.
+    /// (offset in the rewritten text, offset in the user's text), ascending; both advance together
+    /// between entries.
     pub anchors: Vec<(usize, usize)>,
-    /// Characters of the rewritten text that take more than a byte: (offset, bytes beyond one),
+    /// Characters of the rewritten text that are longer than one byte: (offset, bytes beyond one),
     /// ascending. Rhai's columns count characters.
     pub wide: Vec<(usize, usize)>,
     /// Byte offset of each line of the user's text.
     pub user_lines: Vec<usize>,
 }
 
-/// The variable that stands for `@` alone. No other map's variable can be called so: names of
-/// maps begin with a letter.
+/// The variable that stands for a bare `@`. No other map's variable has this name, because map
+/// names start with a letter.
 pub const BARE_MAP: &str = "__map";
 
-/// The map that a variable of the rewritten text stands for, with its `@`; `None` for the
-/// user's own variables, which never begin with `_`.
+/// Returns the map, with its `@`, that a variable of the rewritten text stands for; `None` for the
+/// user's own variables, which never start with `_`.
 pub fn map_name(variable: &str) -> Option<String> {
     match variable {
         BARE_MAP => Some("@".to_owned()),
@@ -149,13 +149,13 @@ pub fn map_name(variable: &str) -> Option<String> {
 }
 
 impl Positions {
-    /// Byte offset in the user's text of a position that Rhai reported.
+    /// Returns the byte offset in the user's text of a position that Rhai reported.
     pub fn offset(&self, position: Position) -> usize {
         let (Some(line), column) = (position.line(), position.position().unwrap_or(1)) else { return 0 };
         self.user_offset(self.rewritten_offset(line, column))
     }
 
-    /// Byte offset in the user's text of one in the rewritten text.
+    /// Returns the byte offset in the user's text of an offset in the rewritten text.
     pub(crate) fn user_offset(&self, rewritten: usize) -> usize {
         let at = self.anchors.partition_point(|(from, _)| *from <= rewritten);
         match at.checked_sub(1).map(|i| self.anchors[i]) {
@@ -164,14 +164,14 @@ impl Positions {
         }
     }
 
-    /// The 1-based line and column, in bytes, of an offset in the user's text.
+    /// Returns the 1-based line and column, in bytes, of an offset in the user's text.
     pub fn line_and_column(&self, offset: usize) -> (u32, u32) {
         let line = self.user_lines.partition_point(|it| *it <= offset);
         let start = line.checked_sub(1).map_or(0, |it| self.user_lines[it]);
         (line.max(1) as u32, (offset - start) as u32 + 1)
     }
 
-    /// Byte offset in the rewritten text of a 1-based line and column.
+    /// Returns the byte offset in the rewritten text of a 1-based line and column.
     fn rewritten_offset(&self, line: usize, column: usize) -> usize {
         let start = self.lines.get(line - 1).copied().unwrap_or(0);
         let mut offset = start + column.saturating_sub(1);
@@ -187,7 +187,8 @@ impl Positions {
 }
 
 impl Staged {
-    /// The function that `name(…)` or `module::name(…)` with so many arguments means in `file`.
+    /// Returns the function that `name(…)` or `module::name(…)` with this many arguments means in
+    /// `file`.
     pub fn function(&self, file: FileId, module: Option<&str>, name: &str, n_arguments: usize) -> Option<&Function> {
         let file = match module {
             None => file,
@@ -196,13 +197,13 @@ impl Staged {
         self.functions.iter().find(|it| it.file == file && it.name == name && it.parameters.len() == n_arguments)
     }
 
-    /// A label at a Rhai position in `file`, as long as the word or token that stands there.
+    /// Returns a label for the word or token at a Rhai position in `file`.
     pub fn label(&self, file: FileId, position: Position) -> Label {
         let offset = self.positions[file.0 as usize].offset(position);
         Label { file, span: token_at(&self.sources.files[file.0 as usize].text, offset), note: None }
     }
 
-    /// The same as a line for counters and `explain`.
+    /// Returns the line of a position, for counters and `explain`.
     pub fn site(&self, file: FileId, position: Position) -> Site {
         let positions = &self.positions[file.0 as usize];
         let offset = positions.offset(position);
@@ -210,7 +211,7 @@ impl Staged {
     }
 }
 
-/// The word or symbol that begins at `offset`.
+/// Returns the span of the word or symbol at `offset`.
 pub(crate) fn token_at(text: &str, offset: usize) -> Range<usize> {
     let offset = (0..=offset.min(text.len())).rev().find(|it| text.is_char_boundary(*it)).unwrap_or(0);
     let rest = &text[offset..];

@@ -1,4 +1,4 @@
-//! Runs the handlers that need all of Rhai, and sets up the engine that also runs the top level.
+//! Runs the handlers that need all of Rhai, and creates the engine, which also runs the top level.
 
 use crate::errors::{self, Failure};
 use crate::handler::map_name;
@@ -14,15 +14,15 @@ use xputrace_model::diagnostic::{Diagnostic, Label};
 use xputrace_model::output::{Output, View};
 use xputrace_model::table::Value;
 
-/// Steps that the top level may take: a second or so.
+/// Maximum number of operations for the top level: about a second.
 const STAGING_OPERATIONS: u64 = 5_000_000;
-/// Steps that one run of a handler may take.
+/// Maximum number of operations for one run of a handler.
 const HANDLER_OPERATIONS: u64 = 50_000_000;
 
-/// What `print` returns where it has printed already; no text of a script begins with NUL.
+/// Returned by `print` when it has printed already; no text of a script starts with NUL.
 const PRINTED: &str = "\0printed";
 
-/// The interpreted handlers of a script, ready to run.
+/// A script's interpreted handlers, ready to run.
 pub struct Interpreter {
     engine: Engine,
     session: Shared,
@@ -34,18 +34,18 @@ impl Interpreter {
         Interpreter { engine, session }
     }
 
-    /// Gives the handlers the run that they read and change. What the top level printed is
-    /// output now.
+    /// Gives the handlers the run that they read and change. Prints what the top level printed
+    /// earlier.
     pub fn bind(&mut self, host: Rc<RefCell<dyn Host>>) {
         let early = std::mem::take(&mut self.session.borrow_mut().early);
         early.into_iter().for_each(|it| host.borrow_mut().output(it));
         self.session.borrow_mut().host = Some(host);
     }
 
-    /// Runs handler number `closure` (`Handler::interpreted`, `Probe::closure`), which a host has
-    /// been bound for. `event` is what a handler with a parameter is given.
+    /// Runs handler number `closure` (`Handler::interpreted`, `Probe::closure`); requires
+    /// [`Interpreter::bind`]. `event` is the argument for handlers with a parameter.
     ///
-    /// The error is what ended the handler, at its line; the handler can be run again.
+    /// The error says what ended the handler, and at which line; it can be run again.
     #[expect(clippy::result_large_err, reason = "a handler's failure is rare, and is printed")]
     pub fn run(&mut self, closure: usize, event: Option<&EventView>) -> Result<(), Diagnostic> {
         let Some(closure) = self.session.borrow().closures.get(closure).cloned() else {
@@ -80,7 +80,7 @@ fn ended_itself(error: &EvalAltResult) -> bool {
     }
 }
 
-/// An engine that knows everything scripts can name.
+/// Creates an engine that knows every name available to scripts.
 pub(crate) fn engine(session: &Shared) -> Engine {
     let mut engine = Engine::new();
     engine.set_optimization_level(OptimizationLevel::None);
@@ -103,7 +103,7 @@ pub(crate) fn engine(session: &Shared) -> Engine {
     engine
 }
 
-/// The variables of a text's maps. Closures can only capture what is in the scope.
+/// Returns the scope with a text's maps: closures can only capture what is in the scope.
 pub(crate) fn scope(session: &Shared, variables: &[String]) -> Scope<'static> {
     let mut scope = Scope::new();
     for variable in variables {
@@ -114,14 +114,14 @@ pub(crate) fn scope(session: &Shared, variables: &[String]) -> Scope<'static> {
     scope
 }
 
-/// Function bodies and imported modules do not see the scope: there, names are looked up here.
+/// Resolves map names in function bodies and imported modules, which do not see the scope.
 fn resolve_maps(engine: &mut Engine, session: &Shared) {
     let session = session.clone();
     #[expect(deprecated, reason = "not deprecated: Rhai marks what may change so, and its version is pinned")]
     engine.on_var(move |name, _, _| Ok(map_name(name).map(|name| Dynamic::from(MapRef::new(&name, &session)))));
 }
 
-/// `100.ms`, `x / 1.us`, `99.hz`, `x.human`.
+/// Registers `100.ms`, `x / 1.us`, `99.hz` and `x.human`.
 fn register_units(engine: &mut Engine) {
     for (name, nanos) in units::NANOS {
         engine.register_get(*name, move |n: &mut f64| (*n * *nanos as f64).round() as i64);
@@ -138,12 +138,12 @@ fn register_units(engine: &mut Engine) {
     for width in WIDTHS {
         engine.register_get(width.name, |n: &mut i64| width.of_integer(*n));
     }
-    // What an integer measures is not known any more: a wrong unit would be worse than none.
+    // The integer's unit is no longer known, and a wrong unit would be worse than none.
     engine.register_get("human", |n: &mut i64| n.to_string());
 }
 
 fn register_output(engine: &mut Engine, session: &Shared) {
-    // Rhai sends what `print` returns to `on_print`, and knows `print` of its own types already.
+    // Rhai passes `print`'s result to `on_print`, and already knows `print` for its own types.
     let shared = session.clone();
     engine.on_print(move |text| {
         if text != PRINTED {
@@ -188,7 +188,7 @@ fn register_output(engine: &mut Engine, session: &Shared) {
     }
 }
 
-/// Prints a map as a table; gives back the text of anything else, for `on_print`.
+/// Prints a map as a table; returns the text of anything else for `on_print`.
 fn print(session: &Shared, value: &Dynamic) -> Result<String, Box<EvalAltResult>> {
     let (map, top) = match (value.clone().try_cast::<MapRef>(), value.clone().try_cast::<Top>()) {
         (Some(map), _) => (Some(map), None),
@@ -204,7 +204,7 @@ fn print(session: &Shared, value: &Dynamic) -> Result<String, Box<EvalAltResult>
     Ok(PRINTED.to_owned())
 }
 
-/// Hands one thing to the host, or keeps it until there is one.
+/// Passes an output to the host, or keeps it until there is one.
 fn output(session: &Shared, out: Output) {
     let host = session.borrow().host.clone();
     match host {
@@ -213,7 +213,7 @@ fn output(session: &Shared, out: Output) {
     }
 }
 
-/// Asks for the end of the run, and ends the handler.
+/// Requests the end of the run and ends the handler.
 fn exit(session: &Shared, code: i64) -> Result<(), Box<EvalAltResult>> {
     maps::host(session)?.borrow_mut().exit(code);
     Err(Box::new(EvalAltResult::ErrorTerminated(Dynamic::UNIT, Position::NONE)))

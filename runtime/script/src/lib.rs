@@ -1,15 +1,16 @@
-//! Rhai text to a `Plan`, and the interpreter for handlers that need all of Rhai.
+//! Compiles Rhai text to a `Plan`, and interprets the handlers that need all of Rhai.
 //!
 //! ```text
 //! text ─lexer─▶ Rhai text + position map ─stage─▶ Handlers ─compile─▶ Plan
 //!                                          └────▶ Interpreter (interval, end, interpret(…))
 //! ```
 //!
-//! The only crate that knows Rhai. It does no IO: sources come through a [`Loader`], the machine
-//! through a `Catalog`, and interpreted handlers see maps and output through a [`Host`].
+//! The only crate that knows Rhai. It does no I/O: sources come through a [`Loader`], facts about
+//! the machine through a `Catalog`, and interpreted handlers reach maps and output through a
+//! [`Host`].
 //!
-//! Every text is parsed twice, by one lexer with two settings: what compiled handlers are made
-//! of is free of the interpreter's needs (see [`lexer::Dialect`]).
+//! Every text is rewritten and parsed twice, by one lexer with two settings: the compiler's version
+//! is free of what the interpreter needs (see [`lexer::Dialect`]).
 #![forbid(unsafe_code)]
 
 mod arguments;

@@ -1,8 +1,8 @@
-//! Maps as interpreted handlers see them: handles that ask the host for everything.
+//! Maps in interpreted handlers: handles that ask the host for everything.
 //!
-//! `@x` is a [`MapRef`], `@x[k]` an [`ElementRef`]; the lexer puts `.value` behind them where a
-//! value is meant. Rhai writes an element that it called a method on back through the map's
-//! index setter, which therefore takes anything and does nothing.
+//! `@x` is a [`MapRef`] and `@x[k]` an [`ElementRef`]; the lexer appends `.value` where a value is
+//! meant. After a method call on an element, Rhai writes the element back through the map's index
+//! setter, which therefore accepts anything and does nothing.
 
 use crate::errors::Failure;
 use crate::host::Host;
@@ -20,12 +20,12 @@ type Answer<T> = Result<T, Box<EvalAltResult>>;
 /// A map of the script.
 #[derive(Clone)]
 pub(crate) struct MapRef {
-    /// With its `@`.
+    /// The name with its `@`.
     pub(crate) name: Rc<str>,
     session: Shared,
 }
 
-/// One element of a map, there or not; without a key, the map's only element.
+/// One element of a map, present or not; without a key, the map's only element.
 #[derive(Clone)]
 pub(crate) struct ElementRef {
     map: MapRef,
@@ -39,18 +39,18 @@ pub(crate) struct Top {
     pub(crate) n: usize,
 }
 
-/// An element as iteration gives it: part of a snapshot.
+/// An element in an iteration: part of a snapshot.
 #[derive(Clone)]
 pub(crate) struct Row {
     table: Arc<Table>,
     at: usize,
 }
 
-/// A stack, as a value.
+/// A stack as a value.
 #[derive(Clone, PartialEq)]
 pub(crate) struct Stack(pub(crate) StackKey);
 
-/// What an aggregation holds, where that is more than a number.
+/// The contents of an aggregation that is more than a number.
 #[derive(Clone)]
 pub(crate) struct Aggregate {
     cell: Cell,
@@ -74,7 +74,7 @@ impl MapRef {
         ElementRef { map: self.clone(), key: Vec::new() }
     }
 
-    /// Its value; a map with keys is itself, so that `let m = @m;` works.
+    /// Returns its value; for a map with keys that is the map itself, so that `let m = @m;` works.
     fn value(&self) -> Answer<Dynamic> {
         let value = self.only().value()?;
         let keyed = value.is_unit() && self.table()?.is_some_and(|it| !it.def.keys.is_empty());
@@ -85,7 +85,7 @@ impl MapRef {
         Ok(self.table()?.map_or(0, |it| it.rows.len() as i64))
     }
 
-    /// All elements, the largest first, at most `n`.
+    /// Returns at most `n` elements, largest first.
     fn rows(&self, n: usize) -> Answer<Array> {
         let Some(table) = self.table()? else { return Ok(Array::new()) };
         let mut order: Vec<usize> = (0..table.rows.len()).collect();
@@ -98,7 +98,7 @@ impl MapRef {
     }
 }
 
-/// The host that handlers run against; there is none at the top level.
+/// Returns the host that handlers run against; the top level has none.
 pub(crate) fn host(session: &Shared) -> Answer<Rc<RefCell<dyn Host>>> {
     match &session.borrow().host {
         Some(host) => Ok(host.clone()),
@@ -137,7 +137,7 @@ impl ElementRef {
         done.or_else(|it| Failure::raise("map", it, None))
     }
 
-    /// `+=`, from 0 where nothing is there; text is put behind text.
+    /// Implements `+=`, from 0 if there is no such element; appends text to text.
     fn add(&self, delta: Dynamic, sign: i64) -> Answer<()> {
         if let Ok(n) = delta.as_int() {
             let host = self.map.host()?;
@@ -184,7 +184,7 @@ impl Row {
     }
 }
 
-/// The largest first. A failure to read is the one element.
+/// Largest first. A read failure is the only element.
 impl IntoIterator for MapRef {
     type Item = Dynamic;
     type IntoIter = std::vec::IntoIter<Dynamic>;
@@ -203,7 +203,7 @@ impl IntoIterator for Top {
     }
 }
 
-/// A cell as a script's value: a number where it is one.
+/// Converts a cell to a script value: a number if it is one.
 fn cell_value(cell: Cell, kind: TableKind) -> Dynamic {
     match cell {
         Cell::Plain(value) => to_dynamic(value),
@@ -213,7 +213,7 @@ fn cell_value(cell: Cell, kind: TableKind) -> Dynamic {
     }
 }
 
-/// A named part of what an aggregation holds.
+/// Returns a named part of an aggregation.
 fn part(cell: &Cell, kind: TableKind, name: &str) -> Option<i64> {
     match (cell, name) {
         (Cell::Plain(Value::Int(n)) | Cell::Number(n), "count" | "sum" | "total" | "min" | "max") => Some(*n),
@@ -230,8 +230,8 @@ fn part(cell: &Cell, kind: TableKind, name: &str) -> Option<i64> {
     }
 }
 
-/// The upper end of the bucket that the percentile falls into; of the last bucket of `lhist`,
-/// its lower end.
+/// Returns the upper bound of the percentile's bucket; for the last bucket of `lhist`, its lower
+/// bound.
 fn percentile(cell: &Cell, kind: TableKind, percent: f64) -> Option<i64> {
     let Cell::Buckets(buckets) = cell else { return None };
     let total: u64 = buckets.values().sum();
@@ -247,7 +247,7 @@ fn percentile(cell: &Cell, kind: TableKind, percent: f64) -> Option<i64> {
     None
 }
 
-/// A host's value as Rhai's.
+/// Converts a host's value to Rhai's.
 pub(crate) fn to_dynamic(value: Value) -> Dynamic {
     match value {
         Value::Missing => Dynamic::UNIT,
@@ -258,7 +258,7 @@ pub(crate) fn to_dynamic(value: Value) -> Dynamic {
     }
 }
 
-/// A script's value as the host's.
+/// Converts a script's value to the host's.
 pub(crate) fn from_dynamic(value: &Dynamic) -> Answer<Value> {
     if value.is_unit() {
         return Ok(Value::Missing);
@@ -285,7 +285,7 @@ pub(crate) fn from_dynamic(value: &Dynamic) -> Answer<Value> {
     Failure::raise("type", message, None)
 }
 
-/// The parts of a key: a list's elements, or the one value.
+/// Returns the parts of a key: a list's elements, or the one value.
 fn key_of(key: &Dynamic) -> Answer<Vec<Value>> {
     match key.as_array_ref() {
         Ok(parts) => parts.iter().map(from_dynamic).collect(),
@@ -300,7 +300,7 @@ fn key_value(key: &Key) -> Dynamic {
     }
 }
 
-/// The text of a value inside a string: stacks have names, numbers are bare.
+/// Formats a value inside a string: stacks are named, numbers have no unit.
 pub(crate) fn text(session: &Shared, value: &Dynamic) -> Answer<String> {
     if let Some(element) = value.clone().try_cast::<ElementRef>() {
         return text(session, &element.value()?);
@@ -343,7 +343,8 @@ pub(crate) fn register(engine: &mut Engine, session: &Shared) {
     texts(engine, session);
 }
 
-/// Reading and assigning. Everything is pure: a handle never changes, what it stands for does.
+/// Registers reading and assigning. All functions are pure: a handle never changes, only what it
+/// refers to.
 fn values(module: &mut Module) {
     let pure_setter = |name: &str| FuncRegistration::new_setter(name).with_purity(true);
     FuncRegistration::new_index_getter().set_into_module(
@@ -365,7 +366,7 @@ fn values(module: &mut Module) {
     }
 }
 
-/// The aggregations, on maps and elements.
+/// Registers the aggregations on maps and elements.
 fn updates(engine: &mut Engine) {
     for (name, kind) in TableKind::methods().filter_map(|it| Some((it, TableKind::of_one_value(it)?))) {
         engine.register_fn(name, move |map: &mut MapRef, x: Dynamic| map.only().update(kind, x));
@@ -394,7 +395,7 @@ fn lhist(min: i64, max: i64, step: i64) -> Answer<TableKind> {
     Ok(TableKind::Lhist { min, max, step })
 }
 
-/// What is asked of maps and elements.
+/// Registers queries of maps and elements.
 fn reads(engine: &mut Engine) {
     engine.register_fn("len", |map: &mut MapRef| map.len());
     engine.register_fn("is_empty", |map: &mut MapRef| Ok::<_, Box<EvalAltResult>>(map.len()? == 0));
@@ -426,7 +427,7 @@ fn reads(engine: &mut Engine) {
     });
 }
 
-/// The parts of aggregations that can be read as properties.
+/// The properties of aggregations.
 const PARTS: &[&str] = &[
     "count", "sum", "total", "min", "max", "avg", "average", "p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95",
     "p99",
@@ -449,7 +450,7 @@ fn optional(n: Option<i64>) -> Dynamic {
     n.map_or(Dynamic::UNIT, Dynamic::from_int)
 }
 
-/// `for row in @m`, `@m.keys()`, and what rows have.
+/// Registers `for row in @m`, `@m.keys()`, and the properties of rows.
 fn rows(engine: &mut Engine, session: &Shared) {
     engine.register_fn("keys", |map: &mut MapRef| -> Answer<Array> {
         let Some(table) = map.table()? else { return Ok(Array::new()) };
@@ -479,7 +480,7 @@ fn row_value(row: &Row) -> Dynamic {
     cell_value(row.cell().clone(), row.table.def.kind)
 }
 
-/// How they read inside strings.
+/// Registers how they print inside strings.
 fn texts(engine: &mut Engine, session: &Shared) {
     macro_rules! text_of {
         ($($type:ty),*) => {$(

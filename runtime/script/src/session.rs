@@ -1,7 +1,6 @@
-//! What staging collects and the interpreter later uses: texts, syntax, handlers, mistakes.
+//! What staging collects and the interpreter uses later: texts, syntax, handlers, errors.
 //!
-//! All native functions of the engine hold this one value; none of them calls back into Rhai
-//! while it is borrowed.
+//! All native functions share this value; none calls back into Rhai while it is borrowed.
 
 use crate::arguments::Arguments;
 use crate::handler::{Function, Handler, MapDeclaration, ModuleAlias, Positions, token_at};
@@ -15,7 +14,7 @@ use std::rc::Rc;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, Site, Sources};
 use xputrace_model::output::Output;
 
-/// The session as native functions hold it.
+/// The session as shared by native functions.
 pub(crate) type Shared = Rc<RefCell<Session>>;
 
 #[derive(Default)]
@@ -30,12 +29,12 @@ pub(crate) struct Session {
     pub(crate) arguments: Arguments,
     pub(crate) declared_arguments: Vec<ArgumentSpec>,
     pub(crate) diagnostics: Vec<Diagnostic>,
-    /// What the top level printed, before there was a host.
+    /// What the top level printed before there was a host.
     pub(crate) early: Vec<Output>,
     pub(crate) host: Option<Rc<RefCell<dyn Host>>>,
 }
 
-/// One source file: its tokens, and its syntax in both dialects.
+/// A source file: its tokens, and its syntax in both dialects.
 #[derive(Default)]
 pub(crate) struct File {
     pub(crate) tokenized: Tokenized,
@@ -43,16 +42,16 @@ pub(crate) struct File {
     pub(crate) interpreted: Syntax,
 }
 
-/// A parsed text and what is found in it.
+/// A parsed text and its functions.
 #[derive(Default)]
 pub(crate) struct Syntax {
     pub(crate) ast: Rc<AST>,
     pub(crate) positions: Positions,
     /// Parameters of every function and closure, captured ones first.
     parameters: FxHashMap<String, Vec<String>>,
-    /// Byte offset in the user's text of every closure, by its made-up name.
+    /// Byte offset in the user's text of every closure, by its generated name.
     offsets: FxHashMap<String, usize>,
-    /// The other way round.
+    /// The inverse of `offsets`.
     closures: FxHashMap<usize, String>,
 }
 
@@ -62,33 +61,33 @@ pub(crate) struct Closure {
     pub(crate) function: FnPtr,
     pub(crate) file: FileId,
     pub(crate) declared_at: Label,
-    /// Whether it has a parameter for the event.
+    /// Whether it takes the event as a parameter.
     pub(crate) takes_event: bool,
 }
 
-/// A handler's function as the compiler wants it.
+/// A handler's function, for the compiler.
 pub(crate) struct Body {
     pub(crate) file: FileId,
-    /// The parameters that captured values are given to.
+    /// The parameters that receive captured values.
     pub(crate) captures: Vec<String>,
-    /// The parameters that are left for the event.
+    /// The remaining parameters, for the event.
     pub(crate) parameters: Vec<String>,
     pub(crate) statements: Vec<Stmt>,
 }
 
 impl Session {
-    /// The file whose code made this call; the script itself where that is unknown.
+    /// Returns the file that made this call; the main script if unknown.
     pub(crate) fn caller(&self, ctx: &NativeCallContext) -> FileId {
         file_id(ctx.call_source())
     }
 
-    /// Where a native function was called.
+    /// Returns a label for the call of a native function.
     pub(crate) fn call_label(&self, ctx: &NativeCallContext) -> Label {
         self.label(self.caller(ctx), ctx.call_position())
     }
 
-    /// The token at a position of the interpreter's text, a field rather than its dot; empty
-    /// where there is no position.
+    /// Returns a label for the token at a position in the interpreter's text (a field rather than
+    /// its dot); empty without a position.
     pub(crate) fn label(&self, file: FileId, position: Position) -> Label {
         let (Some(parsed), Some(source)) = (self.files.get(file.0 as usize), self.sources.files.get(file.0 as usize))
         else {
@@ -105,7 +104,7 @@ impl Session {
         Label { file, span, note: None }
     }
 
-    /// The line of a label.
+    /// Returns the line of a label.
     pub(crate) fn site(&self, label: &Label) -> Site {
         let offset = label.span.start;
         let parsed = self.files.get(label.file.0 as usize);
@@ -113,7 +112,7 @@ impl Session {
         Site { file: label.file, offset: offset as u32, line }
     }
 
-    /// The compiler's version of a function that the interpreter passed as a value.
+    /// Returns the compiler's version of a function that the interpreter passed as a value.
     pub(crate) fn body(&self, function: &FnPtr, caller: FileId) -> Option<Body> {
         let name = function.fn_name();
         let others = (0..self.files.len() as u32).map(FileId).filter(|it| *it != caller);
@@ -133,7 +132,8 @@ impl Session {
 }
 
 impl File {
-    /// The statements, in the compiler's dialect, of a function of the interpreter's dialect.
+    /// Returns, in the compiler's dialect, the statements of a function in the interpreter's
+    /// dialect.
     fn compiled_twin(&self, name: &str) -> Option<Vec<Stmt>> {
         let twin = match self.interpreted.offsets.get(name) {
             Some(offset) => self.compiled.closures.get(offset)?,
@@ -168,7 +168,7 @@ impl Syntax {
         self.offsets = offsets;
     }
 
-    /// The functions that have a name; those of closures cannot be written.
+    /// Returns the named functions; scripts cannot write the names of closures.
     pub(crate) fn functions(&self, file: FileId) -> Vec<Function> {
         let named = self.ast.iter_functions().filter(|it| it.name.chars().all(|c| c == '_' || c.is_alphanumeric()));
         named
@@ -184,12 +184,12 @@ impl Syntax {
             .collect()
     }
 
-    /// A function's statements.
+    /// Returns a function's statements.
     pub(crate) fn statements(&self, name: &str) -> Option<Vec<Stmt>> {
         self.body(name, self.parameters.get(name)?.len())
     }
 
-    /// Rhai gives out no body of a function, so it is put alone into a module and that is walked.
+    /// Rhai does not expose function bodies, so put the function alone in a module and walk that.
     fn body(&self, name: &str, n_parameters: usize) -> Option<Vec<Stmt>> {
         let function = self.ast.shared_lib().get_script_fn(name, n_parameters)?.clone();
         let mut module = Module::new();
@@ -210,12 +210,12 @@ impl Syntax {
     }
 }
 
-/// The name under which Rhai knows a file.
+/// Returns the name under which Rhai knows a file.
 pub(crate) fn source_name(file: FileId) -> String {
     file.0.to_string()
 }
 
-/// The inverse of [`source_name`].
+/// Inverse of [`source_name`].
 pub(crate) fn file_id(source: Option<&str>) -> FileId {
     FileId(source.and_then(|it| it.parse().ok()).unwrap_or(0))
 }

@@ -1,17 +1,17 @@
-//! Where imported texts come from: a value passed in, so that this crate does no IO.
+//! Where imported texts come from. It is passed in, so that this crate does no I/O.
 
 use crate::bundle;
 use xputrace_model::diagnostic::SourceFile;
 
 /// Finds the text of `import "name"`.
 ///
-/// The standard library is not asked for here: its names win, and they are compiled in.
+/// Not asked for the standard library, which is compiled in and whose names take precedence.
 pub trait Loader {
-    /// The text that `import "name"` means; the error is a sentence that says where was looked.
+    /// Returns the text of `import "name"`; the error is a sentence that says where it looked.
     fn load(&self, name: &str) -> Result<SourceFile, String>;
 }
 
-/// Knows the standard library and nothing else: for `-e`, and for tests.
+/// Knows only the standard library: for `-e`, and for tests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BundledLoader;
 

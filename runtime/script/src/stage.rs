@@ -14,22 +14,22 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, Severity, SourceFile};
 
-/// A script after its top level ran.
+/// A script whose top level has run.
 pub struct Loaded {
     pub staged: Staged,
     pub interpreter: Interpreter,
-    /// All mistakes; with an error among them nothing may be attached.
+    /// All diagnostics; if any is an error, nothing may be attached.
     pub diagnostics: Vec<Diagnostic>,
-    /// What the script's `arg(…)` calls declare, in order, for `--help`.
+    /// The arguments that `arg(…)` calls declare, in order, for `--help`.
     pub arguments: Vec<ArgumentSpec>,
 }
 
-/// A script argument, as `arg(name, default, help)` declares it.
+/// A script argument, as declared by `arg(name, default, help)`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArgumentSpec {
-    /// Without its dashes.
+    /// The name without dashes.
     pub name: String,
-    /// Decides the type of what the command line says.
+    /// Determines the type of the value on the command line.
     pub default: ArgumentValue,
     pub help: String,
     pub declared_at: Label,
@@ -40,10 +40,10 @@ pub struct ArgumentSpec {
 pub enum ArgumentValue {
     /// A number without a unit.
     Int(i64),
-    /// A time, or the time between two of a rate, whose default the script writes with a unit.
+    /// A time, or the period of a rate: its default has a unit in the script.
     Time {
         nanos: i64,
-        /// As the script or the command line has it: `100ms`, `99hz`.
+        /// As written in the script or on the command line: `100ms`, `99hz`.
         written: String,
     },
     Bool(bool),
@@ -52,8 +52,8 @@ pub enum ArgumentValue {
 
 /// Runs the top level of `main` with the script's own arguments (`--name=value`, `--name value`).
 ///
-/// Nothing is attached and nothing is printed; mistakes, all that can be found, are in the
-/// result. The word `--help` among the arguments is left to the caller.
+/// Attaches and prints nothing; all mistakes found are in the result. The caller handles `--help`
+/// among the arguments.
 pub fn load(main: SourceFile, args: &[String], loader: Rc<dyn Loader>) -> Loaded {
     let session: Shared = Rc::new(RefCell::new(Session { arguments: Arguments::new(args), ..Session::default() }));
     let engine = interpreter::engine(&session);
@@ -68,11 +68,11 @@ struct Stage {
     engine: Engine,
     session: Shared,
     loader: Rc<dyn Loader>,
-    /// By the name that `import` gives; `None` while a module is being loaded.
+    /// By the name in `import`; `None` while a module is loading.
     modules: FxHashMap<String, Option<Loadable>>,
 }
 
-/// An imported file and what it defines.
+/// An imported file and its definitions.
 type Loadable = (FileId, rhai::Shared<Module>);
 
 impl Stage {
@@ -86,7 +86,7 @@ impl Stage {
         found.into_iter().for_each(|it| self.report(it));
     }
 
-    /// Adds a text to the sources, loads what it imports, and parses it for both readers.
+    /// Adds a text to the sources, loads its imports, and parses it for both readers.
     fn parse(&mut self, source: SourceFile) -> Option<(FileId, Scope<'static>, Rc<AST>)> {
         let text = source.text.clone();
         let file = self.add(source);
@@ -111,7 +111,7 @@ impl Stage {
                     parsed.push((Syntax::new(ast, lexed.positions), scope));
                 }
                 Err(error) => {
-                    // What the tokens showed explains it better.
+                    // The token check has explained it better.
                     if imported && !found.iter().any(|it| it.severity == Severity::Error) {
                         found.push(errors::parse(file, &text, &lexed.positions, &error));
                     }
@@ -119,7 +119,7 @@ impl Stage {
                 }
             }
         }
-        // Where the text was read as it was meant, the rest of it is looked at too.
+        // Continue checking after a recoverable error.
         let failed = found.iter().any(|it| it.severity == Severity::Error && !lexer::REPAIRED.contains(&it.code));
         found.into_iter().for_each(|it| self.report(it));
         let (interpreted, scope) = parsed.pop()?;
@@ -136,8 +136,8 @@ impl Stage {
         FileId(session.sources.files.len() as u32 - 1)
     }
 
-    /// Makes the modules of all `import "name" as alias;` known under their alias; false where
-    /// one could not be loaded, which is reported.
+    /// Makes the modules of all `import "name" as alias;` available; returns false and reports if
+    /// one cannot be loaded.
     fn import_all(&mut self, file: FileId, imports: Vec<Import>) -> bool {
         let mut complete = true;
         for import in imports {
@@ -150,7 +150,7 @@ impl Stage {
                         self.engine.register_static_module(alias, module);
                     }
                 }
-                // Its own mistakes are reported already.
+                // Its own mistakes have been reported.
                 Ok(None) => complete = false,
                 Err((code, message)) => {
                     complete = false;
@@ -161,7 +161,7 @@ impl Stage {
         complete
     }
 
-    /// The error is a diagnostic's code and message; `None` where the module has mistakes itself.
+    /// The error is a diagnostic's code and message; `None` if the module itself has mistakes.
     fn module(&mut self, name: &str) -> Result<Option<Loadable>, (&'static str, String)> {
         match self.modules.get(name) {
             Some(Some(known)) => return Ok(Some(known.clone())),
@@ -195,7 +195,7 @@ impl Stage {
     }
 
     fn unknown_arguments(&self) {
-        // A script that stopped half-way has not declared all of its arguments.
+        // A script that stopped early has not declared all of its arguments.
         if self.has_errors() {
             return;
         }
@@ -210,7 +210,7 @@ impl Stage {
         }
     }
 
-    /// What traces nothing and prints nothing was meant differently.
+    /// Reports a script that traces nothing and prints nothing.
     fn no_probes(&self) {
         let idle = {
             let session = self.session.borrow();
@@ -227,7 +227,7 @@ impl Stage {
         self.session.borrow().diagnostics.iter().any(|it| it.severity == Severity::Error)
     }
 
-    /// The same mistake at the same place is said once.
+    /// Reports a mistake once per place.
     fn report(&self, diagnostic: Diagnostic) {
         let known = &mut self.session.borrow_mut().diagnostics;
         if !known.iter().any(|it| it.primary == diagnostic.primary && it.code == diagnostic.code) {

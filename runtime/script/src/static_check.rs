@@ -1,4 +1,4 @@
-//! Unknown functions, found before anything runs: Rhai itself would notice at the first call,
+//! Finds unknown functions before anything runs. Rhai itself would report them at the first call,
 //! which for an `end` handler is after the measurement.
 
 use crate::declare;
@@ -7,10 +7,10 @@ use rhai::{ASTNode, Expr, FnCallExpr, FnPtr, Position, Stmt};
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
 use xputrace_model::table::TableKind;
 
-/// Functions of the interpreter that are ours, those that declare apart.
+/// Our own functions in the interpreter, except those that declare.
 pub(crate) const OWN: &[&str] = &["print", "flamegraph", "exit", "str", "fit"];
 
-/// Numbers of the run itself, as functions without arguments.
+/// Numbers about the run, as functions without arguments.
 pub(crate) const BUILTINS: &[&str] = &[
     "launches",
     "joined",
@@ -28,7 +28,7 @@ pub(crate) const BUILTINS: &[&str] = &[
     "output_is_json",
 ];
 
-/// Every function of Rhai 1.27's standard packages, and those that its parser knows.
+/// Every function of Rhai 1.27's standard packages, and those built into its parser.
 const RHAI: &str = " E PI abs acos acosh all append as_string asin asinh assert atan atanh bits blob bytes call ceiling \
     chars chop clear contains cos cosh crop curry debug dedup drain elapsed end ends_with eval exit exp extract Fn \
     fill_with filter find find_map floor for_each fraction get get_bit get_bits hypot index_of insert int is_anonymous \
@@ -40,7 +40,7 @@ const RHAI: &str = " E PI abs acos acosh all append as_string asin asinh assert 
     to_debug to_degrees to_float to_hex to_int to_json to_lower to_octal to_radians to_string to_upper trim truncate \
     type_of values zip ";
 
-/// What users of other tracers write, and what it is here.
+/// What users of other tracers write, and its equivalent here.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("printf", "write `print(`…${x}…`)`"),
     ("println", "write `print(…)`"),
@@ -61,13 +61,13 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("len", "a list of strings or a map's size is for interpreted handlers: `@map.len()`"),
 ];
 
-/// What users of other tracers mean by a function, as advice.
+/// Returns advice for a function of another tracer.
 pub(crate) fn elsewhere(name: &str) -> Option<String> {
     let known = ELSEWHERE.iter().find(|(other, _)| *other == name).map(|it| it.1.to_owned());
     known.or_else(|| Some(format!("write `{}`", aggregation_form(TableKind::of_method(name)?))))
 }
 
-/// How an aggregation is written.
+/// Shows how an aggregation is written.
 pub(crate) fn aggregation_form(kind: TableKind) -> String {
     let values = match kind {
         TableKind::Count => "",
@@ -77,12 +77,12 @@ pub(crate) fn aggregation_form(kind: TableKind) -> String {
     format!("@map.{}({values})", kind.method())
 }
 
-/// Names that a declaration may begin with, for suggestions.
+/// Returns the names that a declaration may start with, for suggestions.
 pub(crate) fn declaring_names() -> impl Iterator<Item = &'static str> {
     declare::names().chain(OWN.iter().copied())
 }
 
-/// Whether a function of this name exists, whatever it takes.
+/// Whether a function of this name exists, whatever its arguments.
 pub(crate) fn is_known(name: &str) -> bool {
     declare::names().any(|it| it == name)
         || OWN.contains(&name)
@@ -90,7 +90,7 @@ pub(crate) fn is_known(name: &str) -> bool {
         || RHAI.split_whitespace().any(|it| it == name)
 }
 
-/// The diagnostic for a call of a function that does not exist.
+/// Reports a call to an unknown function.
 pub(crate) fn unknown_function(name: &str, label: Label) -> Diagnostic {
     let diagnostic = Diagnostic::error("unknown-function", format!("there is no function `{name}`"), label);
     if let Some(help) = elsewhere(name) {
@@ -102,7 +102,7 @@ pub(crate) fn unknown_function(name: &str, label: Label) -> Diagnostic {
     }
 }
 
-/// The diagnostic for a declaration in a handler, which runs when all probes are in place.
+/// Reports a declaration inside a handler, which runs after all probes are in place.
 fn late_declaration(name: &str, label: Label) -> Diagnostic {
     let message = format!("`{name}` cannot be called in a handler: by then, everything is declared and attached");
     let help = match name {
@@ -121,8 +121,8 @@ pub(crate) fn no_exit_status(code: i64, label: Label) -> Diagnostic {
 /// The functions whose closures the interpreter runs.
 const INTERPRETING: &[&str] = &["interval", "begin", "end", "interpret"];
 
-/// Unknown functions in the top level of every file and in interpreted handlers. Compiled
-/// handlers know other functions; the compiler checks them.
+/// Finds unknown functions at the top level of every file and in interpreted handlers. Compiled
+/// handlers know other functions, which the compiler checks.
 pub(crate) fn interpreted(session: &Session) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for file in 0..session.files.len() {
@@ -135,7 +135,7 @@ pub(crate) fn interpreted(session: &Session) -> Vec<Diagnostic> {
 struct Check<'a> {
     session: &'a Session,
     file: usize,
-    /// Functions of the file that handlers call, and that were looked into.
+    /// Functions of the file that handlers call and that were followed.
     followed: Vec<String>,
     found: &'a mut Vec<Diagnostic>,
 }
@@ -165,8 +165,8 @@ impl Check<'_> {
         }
     }
 
-    /// Probes cannot be switched while they run: said here, for a handler would be too late. (At the top level the
-    /// call itself says it.)
+    /// Reports switching a probe while tracing. A handler would report it too late; at the top
+    /// level the call itself does.
     fn switch(&mut self, call: &FnCallExpr, position: Position) {
         if matches!(call.name.as_str(), "disable" | "enable") {
             let label = self.session.label(FileId(self.file as u32), position);
@@ -177,7 +177,7 @@ impl Check<'_> {
         }
     }
 
-    /// What a handler calls: nothing that declares, neither itself nor through a function.
+    /// Checks that a handler declares nothing, directly or through a function.
     fn call_while_running(&mut self, call: &FnCallExpr, position: Position) {
         let name = call.name.as_str();
         if declare::names().any(|it| it == name) {

@@ -1,16 +1,17 @@
-//! Durations and rates as scripts write them: `100.ms`, `1.5.ms`, `99.hz`.
+//! Durations and rates in scripts: `100.ms`, `1.5.ms`, `99.hz`.
 //!
-//! All are nanoseconds; a rate is the time between two events, so `99.hz` and `10.ms` can stand
-//! in the same places.
+//! All are nanoseconds. A rate is the time between two events, so `99.hz` and `10.ms` are
+//! interchangeable.
 
 /// Nanoseconds in a second.
 pub(crate) const SECOND: i64 = 1_000_000_000;
 
-/// The names of units and the nanoseconds of one; `hz` is apart.
+/// The units with their nanoseconds; `hz` is handled separately.
 pub(crate) const NANOS: &[(&str, i64)] =
     &[("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", SECOND), ("minutes", 60 * SECOND), ("hours", 3600 * SECOND)];
 
-/// `n` of `unit` in nanoseconds. `None` for no unit, for no rate, and beyond 64 bits.
+/// Converts `n` of `unit` to nanoseconds; `None` for an unknown unit, an invalid rate, or a result
+/// beyond 64 bits.
 pub(crate) fn whole(n: i64, unit: &str) -> Option<i64> {
     match unit {
         "hz" if n > 0 => Some((SECOND + n / 2) / n),
@@ -18,12 +19,12 @@ pub(crate) fn whole(n: i64, unit: &str) -> Option<i64> {
     }
 }
 
-/// Whether a name is that of a unit.
+/// Whether a name is a unit.
 pub(crate) fn is_unit(name: &str) -> bool {
     whole(1, name).is_some()
 }
 
-/// Why [`whole`] gave nothing for a unit.
+/// Says why [`whole`] returned `None` for a unit.
 pub(crate) fn refusal(n: i64, unit: &str) -> (String, &'static str) {
     match unit {
         "hz" => (format!("{n} times a second is no rate"), "a rate is at least 1 a second: `99.hz`"),
@@ -31,25 +32,25 @@ pub(crate) fn refusal(n: i64, unit: &str) -> (String, &'static str) {
     }
 }
 
-/// The units, for messages.
+/// Lists the units, for messages.
 pub(crate) fn names() -> String {
     NANOS.iter().map(|it| it.0).chain(["hz"]).collect::<Vec<_>>().join(", ")
 }
 
-/// `250 ms`: in the largest unit up to seconds that divides it.
+/// Formats a time in the largest unit, up to seconds, that divides it: `250 ms`.
 pub(crate) fn shown(nanos: i64) -> String {
     let (unit, one) = largest(nanos);
     format!("{} {unit}", nanos / one)
 }
 
-/// The largest unit up to seconds that divides a time, and its nanoseconds.
+/// Returns the largest unit, up to seconds, that divides a time, and its nanoseconds.
 pub(crate) fn largest(nanos: i64) -> (&'static str, i64) {
     let unit = NANOS.iter().take(4).rev().find(|(_, one)| nanos % one == 0);
     unit.copied().unwrap_or(("ns", 1))
 }
 
-/// A number with a fraction, of `unit`, in nanoseconds; `None` where it is no whole number of
-/// them, or no unit.
+/// Converts a decimal number of `unit` to nanoseconds; `None` if the result is not whole or the
+/// unit is unknown.
 pub(crate) fn fraction(number: &str, unit: &str) -> Option<i64> {
     let n: f64 = number.replace('_', "").parse().ok()?;
     if unit == "hz" {
@@ -58,12 +59,12 @@ pub(crate) fn fraction(number: &str, unit: &str) -> Option<i64> {
     let (_, one) = NANOS.iter().find(|(name, _)| *name == unit)?;
     let nanos = n * *one as f64;
     let whole = nanos.round();
-    // Decimal fractions are not exact in binary: 1.1 × 1,000,000 misses by a hair.
+    // Decimal fractions are inexact in binary: 1.1 × 1,000,000 is slightly off.
     let near = (nanos - whole).abs() <= whole.abs() * 1e-12;
     (near && whole.abs() < 9e18).then_some(whole as i64)
 }
 
-/// A time on the command line, with its unit: `200ms`, `1.5s`, `99hz`, `250.us`.
+/// Parses a time with a unit on the command line: `200ms`, `1.5s`, `99hz`, `250.us`.
 pub(crate) fn parse(text: &str) -> Option<i64> {
     let digits = text.find(|c: char| c.is_ascii_alphabetic())?;
     let (number, unit) = text.split_at(digits);
@@ -74,7 +75,7 @@ pub(crate) fn parse(text: &str) -> Option<i64> {
     }
 }
 
-/// An integer on the command line: `200`, `-3`, `1_000_000`.
+/// Parses an integer on the command line: `200`, `-3`, `1_000_000`.
 pub(crate) fn integer(text: &str) -> Option<i64> {
     text.replace('_', "").parse().ok()
 }

@@ -1,9 +1,9 @@
-//! Integers of less than 64 bits, as scripts name them: `e.retval.i32`.
+//! Integers narrower than 64 bits in scripts: `e.retval.i32`.
 //!
-//! A register has 64 bits, and of a function that returns an `int` the upper half is anything:
-//! what it returned is the low half, with its sign.
+//! A register has 64 bits. If a function returns an `int`, the upper half is undefined; the result
+//! is the sign-extended low half.
 
-/// A width of integers: the property's name, its bits, and whether it has a sign.
+/// An integer width: the property's name, its bits, and whether it is signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Width {
     pub(crate) name: &'static str,
@@ -27,17 +27,17 @@ pub(crate) const WIDTHS: &[Width] = &[
 ];
 
 impl Width {
-    /// The width that a property names.
+    /// Returns the width of a property.
     pub(crate) fn of(name: &str) -> Option<Width> {
         WIDTHS.iter().copied().find(|it| it.name == name)
     }
 
-    /// Bits above it.
+    /// Returns the number of bits above it.
     pub(crate) fn above(self) -> u32 {
         64 - self.bits
     }
 
-    /// The low bits of an integer, with their sign where they have one.
+    /// Returns the low bits of an integer, sign-extended if the width is signed.
     pub(crate) fn of_integer(self, n: i64) -> i64 {
         let high = n << self.above();
         if self.signed { high >> self.above() } else { (high as u64 >> self.above()) as i64 }

@@ -1,5 +1,5 @@
-//! Mistakes that show in the tokens: what users of other languages write, and what Rhai's
-//! parser would explain badly. All of them are found, where a parser stops at the first.
+//! Finds mistakes that show in the tokens: syntax of other languages, and what Rhai's parser would
+//! explain badly. Reports all of them, unlike a parser, which stops at the first.
 
 use super::token::{Kind, Token};
 use std::ops::Range;
@@ -19,7 +19,7 @@ struct Checker<'a> {
     file: FileId,
     text: &'a str,
     tokens: &'a [Token],
-    /// Brackets that are open here, by token.
+    /// Open brackets at this point, by token.
     open: Vec<usize>,
     found: Vec<Diagnostic>,
 }
@@ -118,20 +118,20 @@ impl Checker<'_> {
         self.say(at, "dollar-variable", "variables are written without `$`", &[&help]);
     }
 
-    /// C's `args->name`.
+    /// Reports C's `args->name`.
     fn arrow(&mut self, at: usize) {
         let help = format!("write `e.{}`, where `|e|` is the handler's parameter", self.word(at + 1));
         self.say(at, "field-arrow", "fields are read with a dot", &[&help]);
     }
 
-    /// `k => …`, which is no closure here.
+    /// Reports `k => …`, which is not a closure here.
     fn arrow_function(&mut self, at: usize) {
         let name = at.checked_sub(1).map_or("k", |before| self.word(before));
         let help = format!("write `|{name}| …`");
         self.say(at, "closure", "a closure is written with bars", &[&help]);
     }
 
-    /// bpftrace's `uprobe:libc:malloc { … }` and `BEGIN { … }`.
+    /// Reports bpftrace's `uprobe:libc:malloc { … }` and `BEGIN { … }`.
     fn probe_block(&mut self, at: usize) -> bool {
         let Some((_, instead)) = PROBE_BLOCKS.iter().find(|it| it.0 == self.slice(at)) else { return false };
         let follows = match self.slice(at + 1) {
@@ -150,7 +150,7 @@ impl Checker<'_> {
         follows
     }
 
-    /// Operators and keywords of other languages.
+    /// Reports operators and keywords of other languages.
     fn foreign_word(&mut self, at: usize) -> bool {
         let after_operand = at > 0 && self.ends_operand(at - 1);
         let instead = match self.slice(at) {
@@ -169,7 +169,7 @@ impl Checker<'_> {
         self.open.last().map_or("", |it| self.slice(*it))
     }
 
-    /// `if a = b {`: the first token since the start of the condition that is an assignment.
+    /// Reports `if a = b {` at the first assignment in the condition.
     fn assignment_in_condition(&mut self, at: usize) {
         let mut depth = 0i32;
         for before in (0..at).rev() {
@@ -186,7 +186,7 @@ impl Checker<'_> {
         }
     }
 
-    /// bpftrace's `probe /condition/ { … }`.
+    /// Reports bpftrace's `probe /condition/ { … }`.
     fn predicate(&mut self, at: usize) {
         let follows = at.checked_sub(1).is_some_and(|before| matches!(self.slice(before), ")" | ":" | "|"));
         let line_end = self.text[self.tokens[at].span.end..].find('\n').unwrap_or(usize::MAX);
@@ -247,12 +247,12 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether nothing stands between a token and the next.
+    /// Whether a token directly follows.
     fn touches(&self, at: usize) -> bool {
         self.tokens.get(at + 1).is_some_and(|it| it.span.start == self.tokens[at].span.end)
     }
 
-    /// `@x.foo`: Rhai would look for an element of the name.
+    /// Reports `@x.foo`, which Rhai would take for an element of that name.
     fn map_property(&mut self, at: usize) {
         let property = self.word(at + 2);
         let is_method = self.slice(at + 3) == "(";
@@ -270,7 +270,7 @@ impl Checker<'_> {
         }
     }
 
-    /// `1.5.ms` has to be whole nanoseconds; a fraction of anything else is no integer.
+    /// Reports `1.5.ms` unless it is whole nanoseconds, and fractions of anything else.
     fn fraction(&mut self, at: usize) {
         let unit = self.word(at + 2);
         if self.slice(at + 1) != "." || !crate::units::is_unit(unit) {
@@ -283,7 +283,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Rhai would take it for a fraction.
+    /// Reports an integer that is too long: Rhai would read it as a float.
     fn too_long(&mut self, at: usize) {
         let digits = self.slice(at).replace('_', "");
         if digits.bytes().all(|it| it.is_ascii_digit()) && digits.parse::<i64>().is_err() {
@@ -292,7 +292,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Single quotes are for one character.
+    /// Reports single quotes around more than one character.
     fn character(&mut self, at: usize) {
         let text = self.slice(at);
         let inner = text.trim_matches('\'');
@@ -321,7 +321,7 @@ impl Checker<'_> {
             .push(Diagnostic::error("unclosed-text", format!("this {what} does not end"), self.label(span)).help(help));
     }
 
-    /// `uprobe("libc:malloc" |e| …)`: the bars would be operators.
+    /// Reports `uprobe("libc:malloc" |e| …)`, whose bars would be operators.
     fn missing_comma_before_handler(&mut self, at: usize) -> bool {
         let (Some(before), Some(open)) = (at.checked_sub(1), self.open.last().copied()) else { return false };
         let declares = open > 0 && crate::declare::names().any(|it| it == self.word(open - 1));
@@ -337,7 +337,7 @@ impl Checker<'_> {
         true
     }
 
-    /// The `if` or `while` whose condition is not over at `at`.
+    /// Returns the `if` or `while` whose condition includes `at`.
     fn open_condition(&self, at: usize) -> Option<usize> {
         let mut depth = 0usize;
         for before in (0..at).rev() {
@@ -352,7 +352,7 @@ impl Checker<'_> {
         None
     }
 
-    /// What ends an operand, directly followed by what begins one.
+    /// Reports an operand that directly follows another.
     fn missing_separator(&mut self, at: usize) {
         let Some(before) = at.checked_sub(1) else { return };
         if self.missing_comma_before_handler(at) {
@@ -384,7 +384,7 @@ impl Checker<'_> {
         self.found.push(diagnostic);
     }
 
-    /// Whether the innermost open bracket separates by commas.
+    /// Whether commas separate items in the innermost open bracket.
     fn in_list(&self) -> bool {
         self.open.last().is_some_and(|open| matches!(self.slice(*open), "(" | "[" | "?[" | "#{"))
     }
@@ -435,7 +435,7 @@ impl Checker<'_> {
         self.text[self.tokens[at - 1].span.end..self.tokens[at].span.start].contains('\n')
     }
 
-    /// Whether the `)` at `at` ends `if (…)` and the like, behind which anything may stand.
+    /// Whether the `)` at `at` ends `if (…)` or the like, which anything may follow.
     fn closes_condition(&self, at: usize) -> bool {
         let mut depth = 0usize;
         for before in (0..=at).rev() {
@@ -476,7 +476,7 @@ impl Checker<'_> {
                 let diagnostic =
                     Diagnostic::error("bracket", message, self.label_of(at)).also(self.label_of(open), "this is open");
                 self.found.push(diagnostic);
-                // One wrong bracket is one mistake.
+                // Report a wrong bracket once.
                 self.open.clear();
                 self.open.shrink_to(0);
             }
@@ -527,10 +527,10 @@ impl Checker<'_> {
     }
 }
 
-/// What can be read of a map without a key.
+/// Properties of a map without a key.
 const MAP_PROPERTIES: &[&str] = &["value", "human", "name", "count", "sum", "total", "min", "max", "avg", "average"];
 
-/// bpftrace's names of probes, and what is written here.
+/// bpftrace's probe names, and their equivalents here.
 const PROBE_BLOCKS: &[(&str, &str)] = &[
     ("uprobe", "write `uprobe(\"libc:malloc\", |e| …)`"),
     ("uretprobe", "write `uretprobe(\"libc:malloc\", |e| …)`"),
@@ -547,7 +547,7 @@ const PROBE_BLOCKS: &[(&str, &str)] = &[
     ("END", "write `end(|| …)`"),
 ];
 
-/// Words behind which an operand may stand.
+/// Words that an operand may follow.
 fn is_keyword(word: &str) -> bool {
     matches!(
         word,

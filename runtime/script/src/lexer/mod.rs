@@ -1,18 +1,19 @@
-//! From what the user writes to what Rhai parses, keeping every position.
+//! Turns what the user writes into what Rhai parses, keeping every position.
 //!
-//! Rhai knows no `@maps`, refuses its reserved words as field names, and explains itself poorly
-//! where users of other tracers slip. So a text is cut into tokens once, checked for those
-//! slips, and rewritten by insertion and replacement within a line:
+//! Rhai knows no `@maps`, refuses its reserved words as field names, and explains typical slips of
+//! other tracers' users poorly. So a text is tokenized once, checked for those slips, and rewritten
+//! by insertions and replacements within each line:
 //!
 //! | written | for the compiler | for the interpreter |
 //! |---|---|---|
-//! | `@x`, `@` | `_x`, `__map` | the same, `.value` behind it where its value is meant |
-//! | `@x[a, b]` | `_x[[a, b]]` | the same, `.value` likewise |
+//! | `@x`, `@` | `_x`, `__map` | the same, plus `.value` where the value is meant |
+//! | `@x[a, b]` | `_x[[a, b]]` | the same, plus `.value` |
 //! | `@x[k] += n` | `_x[k] += n` | `_x[k].added = n` (so that it starts from 0) |
 //! | `e.new` | `e["new"]` | the same |
 //! | `1.5.ms`, `100.hz` | `1500000.ns`, `10000000.ns` | the same |
-//! | `\n`, `\t`, `\\` in backticks | what they mean in quotes | the same |
-//! | a byte order mark, `#!…` at the start | nothing, a comment | the same |
+//! | `
+//! `, `\t`, `\\` in backticks | their meaning in quotes | the same |
+//! | a byte order mark, `#!…` at the start | removed, commented out | the same |
 //!
 //! Lines are never removed, and added only by `\n` in backticks.
 
@@ -25,29 +26,29 @@ mod token;
 use crate::handler::Positions;
 use xputrace_model::diagnostic::{Diagnostic, FileId};
 
-/// Which of its two readers a text is rewritten for.
+/// The reader that a text is rewritten for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// What `compile` reads: maps are plain variables.
     Compiled,
-    /// What Rhai runs: a map is a handle, and `.value` reads or writes what it holds.
+    /// What Rhai runs: a map is a handle, and `.value` reads or writes its contents.
     Interpreted,
 }
 
-/// A text that Rhai can parse, and the way back.
+/// A text that Rhai can parse, and its positions in the original.
 #[derive(Clone, Debug, Default)]
 pub struct Lexed {
     pub text: String,
     pub positions: Positions,
-    /// The variables that stand for maps, each once, in order of appearance.
+    /// The variables that stand for maps, each once, in order of first use.
     pub map_variables: Vec<String>,
 }
 
-/// Lines of a text, and columns of a line, beyond which Rhai's positions do not count.
+/// Maximum line and column that Rhai's positions can hold.
 pub(crate) const MOST_POSITIONS: usize = u16::MAX as usize;
 
 impl Lexed {
-    /// Where in the user's text the first place is that Rhai cannot name.
+    /// Returns the first place in the user's text that Rhai's positions cannot express.
     pub(crate) fn too_far(&self) -> Option<usize> {
         let long = self.text.lines().position(|it| it.len() > MOST_POSITIONS && it.chars().count() > MOST_POSITIONS);
         let line = long.or_else(|| (self.positions.lines.len() > MOST_POSITIONS).then_some(MOST_POSITIONS))?;
@@ -55,7 +56,7 @@ impl Lexed {
     }
 }
 
-/// A text cut into tokens, once for all that look at it.
+/// A tokenized text, for all later steps.
 #[derive(Clone, Debug, Default)]
 pub struct Tokenized {
     text: String,
@@ -63,46 +64,46 @@ pub struct Tokenized {
 }
 
 impl Tokenized {
-    /// Cuts any text into tokens; what is wrong in it is [`Tokenized::check`]'s or Rhai's to say.
+    /// Tokenizes any text; [`Tokenized::check`] or Rhai reports errors.
     pub fn of(text: &str) -> Self {
         Tokenized { text: text.to_owned(), tokens: token::tokens(text) }
     }
 
-    /// The text as Rhai reads it, for one reader.
+    /// Rewrites the text for one reader.
     pub fn rewrite(&self, dialect: Dialect) -> Lexed {
         rewrite::rewrite(&self.text, &self.tokens, dialect)
     }
 
-    /// The mistakes that show in the tokens alone, all of them, in order of their place.
+    /// Returns all mistakes visible in the tokens, in source order.
     pub fn check(&self, file: FileId) -> Vec<Diagnostic> {
         check::check(file, &self.text, &self.tokens)
     }
 
-    /// The imports. They are taken out of what Rhai parses: it would forget a module before the
-    /// handlers that use it run.
+    /// Returns the imports. They are removed from what Rhai parses, because it would forget a
+    /// module before the handlers that use it run.
     pub(crate) fn imports(&self) -> Vec<Import> {
         imports(&self.text, &self.tokens)
     }
 
-    /// How the second argument of a call is written, whose parenthesis is the first token at or
-    /// behind `offset`. `None` where no unit occurs in it.
+    /// Returns how the second argument is written, in the call whose parenthesis is the first token
+    /// at or after `offset`; `None` if it contains no unit.
     pub(crate) fn second_argument(&self, offset: usize) -> Option<Written> {
         let first = self.tokens.partition_point(|it| it.span.start < offset);
         second_argument(&self.text, &self.tokens[first..])
     }
 }
 
-/// Codes of mistakes after which [`rewrite`] goes on with what was meant.
+/// Codes of mistakes that [`rewrite`] repairs, so that checking can continue.
 pub(crate) const REPAIRED: &[&str] = &["unit", "field-arrow"];
 
-/// An `import "name" as alias` of the top level.
+/// A top-level `import "name" as alias`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Import {
     pub(crate) name: String,
     pub(crate) alias: Option<String>,
     /// The name with its quotes.
     pub(crate) name_span: std::ops::Range<usize>,
-    /// The whole statement, without its semicolon.
+    /// The whole statement without its semicolon.
     span: std::ops::Range<usize>,
 }
 
@@ -128,12 +129,12 @@ fn imports(text: &str, tokens: &[token::Token]) -> Vec<Import> {
     found
 }
 
-/// How an integer argument of a call is written, where it is written with a unit.
+/// How an integer argument with a unit is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// `100.ms`, as the command line has it: `100ms`.
+    /// `100.ms`, in the command line's form: `100ms`.
     Time(String),
-    /// A computation in which a unit occurs: `10 * 1.ms`.
+    /// A computation that contains a unit: `10 * 1.ms`.
     Computed,
 }
 
@@ -161,8 +162,8 @@ fn second_argument(text: &str, tokens: &[token::Token]) -> Option<Written> {
     }
 }
 
-/// The integers and the strings in quotes of a text, each once, as they are written; integers
-/// with a minus in front as well.
+/// Returns the integers and quoted strings of a text, each once, as written; integers also with a
+/// leading minus.
 pub(crate) fn literals(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for token in token::tokens(text) {

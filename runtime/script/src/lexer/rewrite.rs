@@ -1,4 +1,4 @@
-//! The rewriting itself: tokens in, text and positions out.
+//! The rewriting: tokens in, text and positions out.
 
 use super::token::{Kind, SHEBANG, Token, byte_order_mark};
 use super::{Dialect, Lexed};
@@ -6,7 +6,7 @@ use crate::handler::BARE_MAP;
 use crate::units;
 use std::collections::BTreeMap;
 
-/// Words that Rhai reserves and that are fine names of fields.
+/// Words that Rhai reserves but that make good field names.
 const RESERVED: &[&str] = &[
     "as",
     "async",
@@ -73,14 +73,14 @@ const RESERVED: &[&str] = &[
     "yield",
 ];
 
-/// Functions that take a map or an element itself. All others are given its value, which of a map with keys
-/// is the map again.
+/// Functions that take a map or element itself. All others get its value; the value of a map with
+/// keys is the map itself.
 const TAKE_MAPS: &[&str] = &["print", "flamegraph", "clear", "remove", "len", "is_empty"];
 
 pub(super) fn rewrite(text: &str, tokens: &[Token], dialect: Dialect) -> Lexed {
     let mut plan = Plan { text, tokens, edits: BTreeMap::new() };
     plan.first_line();
-    // Backwards: where two insertions meet, that of the inner expression comes first.
+    // Go backwards: where two insertions meet, the inner expression's comes first.
     for at in (0..tokens.len()).rev() {
         plan.token(at, dialect);
     }
@@ -100,7 +100,7 @@ pub(super) fn rewrite(text: &str, tokens: &[Token], dialect: Dialect) -> Lexed {
     lexed
 }
 
-/// The variable that stands for a map.
+/// Returns the variable that stands for a map.
 fn variable(map: &str) -> String {
     match &map[1..] {
         "" => BARE_MAP.to_owned(),
@@ -119,11 +119,11 @@ fn map_variables(text: &str, tokens: &[Token]) -> Vec<String> {
     found
 }
 
-/// What is to be changed, by place.
+/// The edits, by place.
 struct Plan<'a> {
     text: &'a str,
     tokens: &'a [Token],
-    /// By (offset, order among edits of that offset).
+    /// By (offset, order of the edits at that offset).
     edits: BTreeMap<(usize, usize), Edit>,
 }
 
@@ -131,12 +131,12 @@ struct Edit {
     /// Bytes of the user's text that it replaces.
     removed: usize,
     text: String,
-    /// The user's offset that positions inside it mean.
+    /// The user's offset that positions inside it map to.
     stands_for: usize,
 }
 
 impl Plan<'_> {
-    /// What stands before the script's own text, and Rhai does not know.
+    /// Handles a byte order mark or `#!` line, which Rhai does not know.
     fn first_line(&mut self) {
         let start = byte_order_mark(self.text);
         if start > 0 {
@@ -168,7 +168,8 @@ impl Plan<'_> {
         }
     }
 
-    /// `\n`, `\t` and `\\` in backticks mean what they mean in quotes: Rhai itself leaves them as they are.
+    /// Replaces `
+    /// `, `\t` and `\\` in backticks, which Rhai leaves as they are, by their meaning in quotes.
     fn escapes(&mut self, at: usize) {
         let Token { kind, span } = &self.tokens[at];
         let opens = matches!(kind, Kind::Template | Kind::TemplateStart);
@@ -176,7 +177,8 @@ impl Plan<'_> {
         let mut i = span.start + 1;
         while i + 1 < span.end {
             let meant = match &bytes[i..i + 2] {
-                // Rhai drops a line break right behind the opening backtick: one for it, one for us.
+                // Rhai drops a line break right after the opening backtick: write one for it and
+                // one for us.
                 b"\\n" if opens && i == span.start + 1 => "\n\n",
                 b"\\n" => "\n",
                 b"\\t" => "\t",
@@ -191,7 +193,7 @@ impl Plan<'_> {
         }
     }
 
-    /// `@x[a, b]` and what stands behind it.
+    /// Rewrites `@x[a, b]` and what follows it.
     fn map(&mut self, at: usize, dialect: Dialect) {
         let span = self.tokens[at].span.clone();
         self.replace(span.clone(), &variable(&self.text[span.clone()]), span.start);
@@ -210,7 +212,7 @@ impl Plan<'_> {
         }
     }
 
-    /// The bracket that closes a map's key, and whether the key has several parts.
+    /// Returns the bracket that closes a map's key, and whether the key has several parts.
     fn key_end(&self, map: usize) -> Option<(usize, bool)> {
         if self.symbol(map + 1) != "[" {
             return None;
@@ -231,7 +233,7 @@ impl Plan<'_> {
         None
     }
 
-    /// `.value` behind a map or element whose value is meant.
+    /// Adds `.value` to a map or element whose value is meant.
     fn value(&mut self, first: usize, last: usize) {
         let (start, end) = (self.tokens[first].span.start, self.tokens[last].span.end);
         match self.symbol(last + 1) {
@@ -244,14 +246,15 @@ impl Plan<'_> {
         }
     }
 
-    /// `x += n` to an assignment of a property that adds.
+    /// Rewrites `x += n` as an assignment to a property that adds.
     fn accumulate(&mut self, last: usize, property: &str, start: usize) {
         self.insert(self.tokens[last].span.end, property, start);
         let operator = self.tokens[last + 1].span.clone();
         self.replace(operator.clone(), "=", operator.start);
     }
 
-    /// Whether what begins at token `first` is an argument of a function that takes maps, not their values.
+    /// Whether the expression at token `first` is an argument of a function that takes maps, not
+    /// their values.
     fn is_for_a_handle(&self, first: usize) -> bool {
         let mut depth = 0usize;
         for at in (0..first).rev() {
@@ -280,7 +283,7 @@ impl Plan<'_> {
         open.checked_sub(1).is_some_and(|before| TAKE_MAPS.contains(&self.word(before)))
     }
 
-    /// `.new` to `["new"]`, unless it is a method call; `return: x` to `"return": x`.
+    /// Rewrites `.new` as `["new"]` unless it is a method call, and `return: x` as `"return": x`.
     fn reserved_field(&mut self, at: usize) {
         let span = self.tokens[at].span.clone();
         let word = &self.text[span.clone()];
@@ -302,7 +305,7 @@ impl Plan<'_> {
         self.replace(span.clone(), &quoted, span.start);
     }
 
-    /// `1.5.ms` to whole nanoseconds.
+    /// Rewrites `1.5.ms` as whole nanoseconds.
     fn fractional_duration(&mut self, at: usize) {
         if self.symbol(at + 1) != "." {
             return;
@@ -315,7 +318,8 @@ impl Plan<'_> {
         }
     }
 
-    /// `99.hz`, `2.minutes` to nanoseconds: compiled handlers know the short units alone.
+    /// Rewrites `99.hz` and `2.minutes` in nanoseconds: compiled handlers only know the short
+    /// units.
     fn rate(&mut self, at: usize) {
         let number = self.tokens[at].span.clone();
         let unit = self.word(at + 2);
@@ -329,7 +333,7 @@ impl Plan<'_> {
         }
     }
 
-    /// `100ms`, which is a mistake that has been said, is read as `100.ms`.
+    /// Reads `100ms`, a mistake already reported, as `100.ms`.
     fn joined_unit(&mut self, at: usize) {
         if units::is_unit(self.word(at + 1)) {
             let end = self.tokens[at].span.end;
@@ -356,7 +360,7 @@ impl Plan<'_> {
         self.edits.insert((at, order), Edit { removed: 0, text: text.to_owned(), stands_for });
     }
 
-    /// Takes out the tokens of `span` one by one, so that line breaks between them stay.
+    /// Removes the tokens of `span` one by one, so that line breaks between them stay.
     fn remove(&mut self, span: std::ops::Range<usize>) {
         let tokens = self.tokens;
         for token in tokens.iter().filter(|it| span.contains(&it.span.start)) {
@@ -365,13 +369,13 @@ impl Plan<'_> {
     }
 
     fn replace(&mut self, span: std::ops::Range<usize>, text: &str, stands_for: usize) {
-        // Replacements come behind all insertions at their place.
+        // Replacements follow all insertions at their place.
         let edit = Edit { removed: span.len(), text: text.to_owned(), stands_for };
         self.edits.insert((span.start, usize::MAX), edit);
     }
 }
 
-/// Writes the new text and notes how it belongs to the old one.
+/// Writes the new text and records how it maps to the old one.
 #[derive(Default)]
 struct Writer {
     text: String,
@@ -386,7 +390,7 @@ impl Writer {
         }
     }
 
-    /// Every character of `text` means the same place.
+    /// Inserts text whose characters all map to one place.
     fn insert(&mut self, text: &str, stands_for: usize) {
         let start = self.text.len();
         self.anchors.extend((0..text.len()).map(|i| (start + i, stands_for)));

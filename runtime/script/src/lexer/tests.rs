@@ -1,4 +1,4 @@
-//! The rewriting as pairs of text, and what holds for every text.
+//! Tests of the rewriting: pairs of texts, and properties of every text.
 
 use super::{Dialect, Tokenized};
 use proptest::prelude::*;
@@ -75,7 +75,7 @@ fn imports_are_taken_out_and_lines_stay() {
     assert!(!compiled(text).contains("import"));
 }
 
-/// Every position is mapped to a place in the text.
+/// Checks that every position maps to a place in the text.
 fn positions_stay_inside(text: &str, dialect: Dialect) {
     let lexed = Tokenized::of(text).rewrite(dialect);
     let (mut line, mut column) = (1u16, 0u16);
@@ -101,7 +101,7 @@ fn columns_count_characters() {
     assert_eq!(&text[lexed.positions.offset(rhai::Position::new(1, last))..], "ü");
 }
 
-/// Pieces that scripts are made of, whole and broken.
+/// Fragments of scripts, well-formed and broken.
 fn piece() -> impl Strategy<Value = String> {
     prop_oneof![
         proptest::sample::select(vec![
@@ -163,7 +163,7 @@ fn piece() -> impl Strategy<Value = String> {
     ]
 }
 
-/// What can stand before a script.
+/// What may precede a script.
 fn first_line() -> impl Strategy<Value = &'static str> {
     proptest::sample::select(vec!["", "", "\u{feff}", "#!/usr/bin/env xputrace\n", "\u{feff}#! é\n"])
 }
@@ -180,7 +180,7 @@ proptest! {
         }
     }
 
-    /// A word that is not touched by any rule is found at its own place, whatever surrounds it.
+    /// Checks that a word that no rule touches keeps its place, whatever surrounds it.
     #[test]
     fn words_keep_their_place(first in first_line(), pieces in proptest::collection::vec(
         proptest::sample::select(vec!["@x", "@yy[1, 2]", "@z[@x, `é${@x}`]", "e.sync", "1.5.ms", "\"é@x\"", "`a\\nb\\t${@x}\\n`", "`\\n`", "漢 ", "\n", "@q += 1;"]), 0..20)

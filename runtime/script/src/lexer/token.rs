@@ -1,28 +1,28 @@
-//! Cuts a script into tokens by Rhai's own rules, comments and white space left out.
+//! Tokenizes a script by Rhai's rules, dropping comments and white space.
 //!
-//! A template is a run of tokens: its text up to `${`, the code inside, the text behind `}`,
-//! and so on; so `@x` inside `${…}` is a token like any other.
+//! A template becomes several tokens: its text up to `${`, the code inside, the text after `}`, and
+//! so on. So `@x` inside `${…}` is an ordinary token.
 
 use std::ops::Range;
 
-/// A token and where it stands, in bytes.
+/// A token and its place in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Token {
     pub(super) kind: Kind,
     pub(super) span: Range<usize>,
 }
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Identifier,
-    /// `@name`, or `@` alone.
+    /// `@name`, or a bare `@`.
     Map,
     Integer,
     Float,
-    /// A string, raw string or character, quotes included.
+    /// A string, raw string or character, with its quotes.
     Text,
-    /// The same without its end.
+    /// A string without its end.
     OpenText,
     /// Template text from the backtick to the closing backtick.
     Template,
@@ -32,7 +32,7 @@ pub(super) enum Kind {
     TemplateMiddle,
     /// From `}` to the closing backtick.
     TemplateEnd,
-    /// A template, or a part of one, whose closing backtick is missing.
+    /// A template, or part of one, without its closing backtick.
     OpenTemplate,
     /// `/*` without its end.
     OpenComment,
@@ -45,15 +45,15 @@ const SYMBOLS: &[&str] = &[
     "==", "!=", "<=", ">=", "<<", ">>", "&&", "||", "**", "..", "::", "=>", "->", "??", "?.", "?[", "#{",
 ];
 
-/// What begins a first line that is for the shell that starts the script.
+/// Starts a first line meant for the shell that runs the script.
 pub(super) const SHEBANG: &str = "#!";
 
-/// Bytes of the mark that some editors put at the start of a file.
+/// Returns the length of the byte order mark that some editors write at the start of a file.
 pub(super) fn byte_order_mark(text: &str) -> usize {
     if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 }
 }
 
-/// All tokens of `text`.
+/// Returns all tokens of `text`.
 pub(super) fn tokens(text: &str) -> Vec<Token> {
     let mut scanner = Scanner { text, at: byte_order_mark(text), tokens: Vec::new(), braces: Vec::new() };
     if scanner.rest().starts_with(SHEBANG) {
@@ -69,7 +69,7 @@ struct Scanner<'a> {
     text: &'a str,
     at: usize,
     tokens: Vec<Token>,
-    /// For each open brace, whether it is a template's `${`.
+    /// For each open brace, whether it belongs to a template's `${`.
     braces: Vec<bool>,
 }
 
@@ -112,7 +112,7 @@ impl Scanner<'_> {
         self.at += self.rest().find('\n').unwrap_or(self.rest().len());
     }
 
-    /// Block comments nest.
+    /// Skips a block comment; they nest.
     fn block_comment(&mut self) {
         let bytes = self.rest().as_bytes();
         let mut depth = 0usize;
@@ -131,8 +131,8 @@ impl Scanner<'_> {
         self.push(Kind::OpenComment, bytes.len());
     }
 
-    /// A string or character: a backslash takes the next character along (a line break too), a
-    /// doubled quote is one in the text. It ends at its line's end when it is not closed.
+    /// Reads a string or character: a backslash escapes the next character (or line break), a
+    /// doubled quote stands for one. If unclosed, it ends with its line.
     fn string(&mut self, skip: usize, quote: char) {
         let rest = self.rest();
         let mut chars = rest[skip..].char_indices().peekable();
@@ -162,7 +162,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Template text from here: to the closing backtick, or to the next `${`.
+    /// Reads template text up to the closing backtick or the next `${`.
     fn template(&mut self, closed: Kind, interpolated: Kind, skip: usize) {
         let bytes = self.rest().as_bytes();
         let mut i = skip;
@@ -201,7 +201,7 @@ impl Scanner<'_> {
     }
 }
 
-/// The hashes of `##"`, or `None` where no raw string begins.
+/// Returns the number of hashes of `##"`, or `None` if no raw string starts here.
 fn raw_hashes(rest: &str) -> Option<usize> {
     let hashes = rest.bytes().take_while(|b| *b == b'#').count();
     (hashes > 0 && rest[hashes..].starts_with('"')).then_some(hashes)
@@ -215,7 +215,8 @@ fn identifier_len(rest: &str) -> usize {
     rest.bytes().take_while(|b| *b == b'_' || b.is_ascii_alphanumeric()).count()
 }
 
-/// Rhai's numbers: `1..2` and `1.ms` end before the dot, `1.5` and `1.` do not.
+/// Returns the length of a number by Rhai's rules: `1..2` and `1.ms` end before the dot, `1.5` and
+/// `1.` do not.
 fn number_len(rest: &str) -> (Kind, usize) {
     let bytes = rest.as_bytes();
     if let [b'0', b'x' | b'X' | b'o' | b'O' | b'b' | b'B', ..] = bytes {
