@@ -3,45 +3,34 @@
 #
 #   tests/compare.sh BEFORE AFTER [ROUNDS]     as root; CALLS=hits per run, RAW=file for the rounds
 #
-# Every round runs each case under both builds, one right after the other, in alternating order, so that
-# whatever else the machine does meets both. Costs are processor time, except for the two times of a
-# whole tool. Prints the ratio of the medians (under 1: AFTER is faster), and the smallest and largest
-# ratio of a round.
+# Every round runs each case under both builds, one right after the other; the order alternates. Costs are
+# CPU time, except for the two times of a whole tool. Prints the ratio of the medians (below 1: AFTER is
+# faster), and the smallest and largest ratio of a round.
 set -eu
-here=$(cd "$(dirname "$0")" && pwd)
-[ $# -ge 2 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 before=$(realpath "$1")
 after=$(realpath "$2")
 rounds=${3:-9}
-CALLS=${CALLS:-200000}
-[ "$(id -u)" -eq 0 ] || { echo "uprobes need root" >&2; exit 1; }
+calls=${CALLS:-200000}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 raw=${RAW:-$work/raw}
 bin=$work/uprobe
-cc -O2 -fno-omit-frame-pointer -o "$bin" "$here/bench/uprobe.c"
-
-hit_script() {
-    case $1 in
-        count) echo "uprobe(\"$bin:probed\", |e| @calls.count())" ;;
-        tid) echo "uprobe(\"$bin:probed\", |e| @calls[e.tid].count())" ;;
-        hist) echo "uprobe(\"$bin:probed\", |e| @values.hist(e.arg0))" ;;
-        ustack) echo "uprobe(\"$bin:probed\", |e| @stacks[e.ustack].count())" ;;
-        latency) echo "uretprobe(\"$bin:probed\", |e| @ns.hist(e.duration))" ;;
-    esac
-}
+. "$(dirname "$0")/bench/uprobe_cases.sh"
+require_root
+build_target
 
 replay_script='kernel(|k| @time[k.name, k.launch.tid].sum(k.duration)); kernel(|k| @latency.hist(k.start - k.launch.time));'
 
-# Prints lines `CASE VALUE` of one run.
+# Runs a case once; prints lines `CASE VALUE`.
 measure() { # case binary
     case $1 in
         replay)
             TIMEFORMAT='replay_ms %U %S'
-            { time "$2" -q -e "$replay_script" --replay "$here/replay/llm.xpt" >/dev/null 2>&1; } 2>&1 |
+            { time "$2" -q -e "$replay_script" --replay "$bench/../replay/llm.xpt" >/dev/null 2>&1; } 2>&1 |
                 awk '{ print $1, ($2 + $3) * 1000 }' ;;
         *)
-            "$bin" "$CALLS" "$2" -e "$(hit_script "$1")" -p PID |
+            measure_case "$1" "$calls" "$2" -e "$(xputrace_script "$1")" -p PID |
                 awk -v name="$1" '{ print "hit_" name "_ns", $1; print "attach_ms", $2; print "end_ms", $3 }' ;;
     esac
 }
@@ -54,14 +43,14 @@ for round in $(seq "$rounds"); do
             measure "$case" "${!build}" | sed "s/^/$build $round /" >>"$raw" || echo "$case failed under $build" >&2
         done
     done
-    order=$(echo "$order" | awk '{ print $2, $1 }')
+    order=$(reversed "$order")
 done
 
-awk "$(cat "$here/bench/median.awk")"'
+awk "$(cat "$bench/median.awk")"'
 {
     all[$1, $3] = all[$1, $3] " " $4
     if (!($3 in seen)) { seen[$3] = 1; order[++cases] = $3 }
-    # Several values of a round: their sum stands for the round.
+    # A round with several values is represented by their sum.
     sum[$1, $3, $2] += $4
     if ($2 > rounds) rounds = $2
 }
@@ -79,4 +68,4 @@ END {
         printf "%-16s %12.2f %12.2f %8.3f   %.3f … %.3f\n", name, b, a, b ? a / b : 0, low, high
     }
 }' "$raw"
-echo "$(uname -r), $(nproc) CPUs, $rounds rounds of $CALLS hits, load $(cut -d' ' -f1 /proc/loadavg)"
+machine_line "$rounds" "$calls"

@@ -1,11 +1,11 @@
 #!/bin/bash
-# Attaches many probes and lets them go: 350 tracepoints, 1,000 functions in one probe, 1,000 handlers.
+# Attaches and detaches many probes: 350 tracepoints, 1,000 functions in one probe, 1,000 handlers.
 #
-# usage, as root: tests/bench/attach.sh [ROUNDS]
-# Prints medians in milliseconds: `attach` from the tool's start to its word that all probes are attached,
-# `let go` from SIGINT to its end. bpftrace says no such word, so its figure is one whole run with the
-# command `true`; it takes minutes, and NO_BPFTRACE=1 leaves it out. XPUTRACE names another binary than the
-# release build.
+#   tests/bench/attach.sh [ROUNDS]     as root; XPUTRACE=FILE for another binary than the release build
+#
+# Prints medians in milliseconds: `attach` from the tool's start to its message that all probes are attached,
+# `detach` from SIGINT to its exit. bpftrace prints no such message, so its figure is one whole run with the
+# command `true`. That takes minutes; NO_BPFTRACE=1 skips it.
 set -eu
 rounds=${1:-5}
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -18,7 +18,7 @@ for i in $(seq 1000); do echo "__attribute__((noinline)) void many_$i(void) { __
 echo 'int main(void) { return 0; }' >>many.c
 gcc -O1 -o many many.c
 
-# 350 of them, or as many as there are.
+# The first 350, or all if there are fewer.
 tracepoints=$(cd /sys/kernel/tracing/events/syscalls && printf '%s\n' sys_enter_* | sed 350q)
 for it in $tracepoints; do echo "tracepoint(\"syscalls:$it\", |e| @n.count());"; done >tracepoints.rhai
 for it in $tracepoints; do echo "tracepoint:syscalls:$it { @n = count(); }"; done >tracepoints.bt
@@ -30,7 +30,7 @@ for i in $(seq 1000); do echo "uprobe:$directory/many:many_$i { @n = count(); }"
 micros() { echo "${EPOCHREALTIME/./}"; }
 median() { sort -n "$1" | sed -n "$(((rounds + 1) / 2))p" | awk '{ printf "%.0f", $1 / 1000 }'; }
 
-attach_and_let_go() {
+attach_and_detach() {
     rm -f results
     local began; began=$(micros)
     "$xputrace" -f json -o results "$1.rhai" -a 2>notes &
@@ -55,8 +55,8 @@ bpftrace_run() {
     echo $((($(micros) - began) / 1000))
 }
 
-echo "| probes | attach | let go | bpftrace, attach and let go |"
+echo "| probes | attach | detach | bpftrace, attach and detach |"
 for case in tracepoints functions handlers; do
-    for _ in $(seq "$rounds"); do attach_and_let_go $case; done
+    for _ in $(seq "$rounds"); do attach_and_detach $case; done
     echo "| $case | $(median $case.attach) | $(median $case.end) | $(bpftrace_run $case) |"
 done

@@ -1,12 +1,14 @@
-// What a uprobe costs the program that has it, and how long its tool takes to attach it.
+// Measures what a uprobe costs the probed program, and how long its tool takes to attach.
 //
-//   uprobe bare CALLS              nanoseconds of a call without a probe
-//   uprobe CALLS TOOL ARGUMENTS…   runs TOOL on a child that calls `probed`; `PID` among the
-//                                  arguments is the child's id. Prints, on one line:
-//     ns of processor time a call │ ms from the tool's exec to the first breakpoint │ ms from SIGINT to the
-//     tool's end │ the tool's peak memory in KiB
+//   uprobe bare FUNCTION CALLS        prints the ns of a call without a probe
+//   uprobe FUNCTION CALLS TOOL ARGS…  runs TOOL on a child that calls FUNCTION; `PID` among ARGS is the
+//                                     child's id. Prints one line:
+//     ns of CPU time per call │ ms from the tool's exec to the first breakpoint │ ms from SIGINT to the
+//     tool's exit │ the tool's peak memory in KiB
 //
-// `probed` begins with `push %rbp`, which the kernel emulates, and stands five calls deep.
+// FUNCTION is `closed` or `open` (the symbols `closed_function`, `open_function`). Both start with `push %rbp`, which Linux emulates, and are called five
+// frames deep. `open` could call through a pointer, so a return probe must not put a trampoline there
+// unless told to.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -21,12 +23,22 @@
 #include <unistd.h>
 
 #define FUNCTION __attribute__((noinline, noclone))
-// Keeps the compiler from making a jump of the last call.
+// Keeps the compiler from turning the last call into a jump.
 #define STAY __asm__ volatile("")
 
-// The frame is set up although there is nothing to keep in it.
-FUNCTION long probed(long value) { __asm__ volatile("" ::"r"(__builtin_frame_address(0))); return value ^ 7; }
-FUNCTION static long third(long value) { long it = probed(value); STAY; return it + 1; }
+// Sets up a frame although there is nothing to keep in it.
+#define FRAME __asm__ volatile("" ::"r"(__builtin_frame_address(0)))
+
+static void (*volatile unknown)(void);
+
+FUNCTION long closed(long value) __asm__("closed_function");
+FUNCTION long closed(long value) { FRAME; return value ^ 7; }
+FUNCTION long open_(long value) __asm__("open_function");
+FUNCTION long open_(long value) { FRAME; if (value < 0) { unknown(); STAY; } return value ^ 7; }
+
+static int is_open;
+
+FUNCTION static long third(long value) { long it = is_open ? open_(value) : closed(value); STAY; return it + 1; }
 FUNCTION static long second(long value) { long it = third(value); STAY; return it + 1; }
 FUNCTION static long first(long value) { long it = second(value); STAY; return it + 1; }
 
@@ -43,7 +55,7 @@ static void sleep_ms(long ms) {
     nanosleep(&time, NULL);
 }
 
-// Of this thread's own processor time: what others take does not count.
+// Counts this thread's CPU time only, so that other programs disturb little.
 static double ns_per_call(long calls) {
     volatile long sink = 0;
     for (long i = 0; i < 1000; i++) sink = sink + first(i);
@@ -52,19 +64,32 @@ static double ns_per_call(long calls) {
     return (double)(clock_ns(CLOCK_THREAD_CPUTIME_ID) - start) / calls;
 }
 
-static int has_breakpoint(unsigned char before) { return *(volatile unsigned char *)probed != before; }
+// Enough of a function to contain a breakpoint at its entry or at its `ret`.
+struct code { unsigned char bytes[48]; };
 
-// Waits for the breakpoint, lets the tool finish attaching, and measures. Alone on the last CPU.
+static struct code code_now(void) {
+    struct code code;
+    const volatile unsigned char *at = is_open ? (void *)open_ : (void *)closed;
+    for (size_t i = 0; i < sizeof code; i++) code.bytes[i] = at[i];
+    return code;
+}
+
+static int has_breakpoint(const struct code *before) {
+    struct code now = code_now();
+    return memcmp(&now, before, sizeof now) != 0;
+}
+
+// Waits for the breakpoint, lets the tool finish attaching, and measures. Runs on the last CPU.
 static void target(long calls, int ready, int out) {
     cpu_set_t last;
     CPU_ZERO(&last);
     CPU_SET(sysconf(_SC_NPROCESSORS_ONLN) - 1, &last);
     sched_setaffinity(0, sizeof last, &last);
-    unsigned char before = *(volatile unsigned char *)probed;
+    struct code before = code_now();
     char byte = 1;
     if (write(ready, &byte, 1) != 1) _exit(1);
     long give_up = now_ns() + 30000000000L;
-    while (!has_breakpoint(before)) {
+    while (!has_breakpoint(&before)) {
         if (now_ns() > give_up) _exit(2);
         struct timespec pause = {0, 100000};
         nanosleep(&pause, NULL);
@@ -109,20 +134,22 @@ static pid_t start_tool(char **arguments, pid_t target) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 3) return 2;
-    if (!strcmp(argv[1], "bare")) {
-        printf("%.2f\n", ns_per_call(atol(argv[2])));
+    if (argc < 4) return 2;
+    int is_bare = !strcmp(argv[1], "bare");
+    is_open = !strcmp(argv[1 + is_bare], "open");
+    if (is_bare) {
+        printf("%.2f\n", ns_per_call(atol(argv[3])));
         return 0;
     }
     int out;
-    pid_t child = start_target(atol(argv[1]), &out);
+    pid_t child = start_target(atol(argv[2]), &out);
     long started = now_ns();
-    pid_t tool = start_tool(argv + 2, child);
+    pid_t tool = start_tool(argv + 3, child);
     char line[64] = "";
     long attached;
     double ns;
     if (read(out, line, sizeof line - 1) <= 0 || sscanf(line, "%ld %lf", &attached, &ns) != 2) {
-        fprintf(stderr, "the tool attached nothing: %s\n", argv[2]);
+        fprintf(stderr, "the tool attached nothing: %s\n", argv[3]);
         kill(child, SIGKILL);
         kill(tool, SIGKILL);
         return 1;

@@ -1,92 +1,78 @@
 #!/usr/bin/env bash
-# What a uprobe costs under xputrace and under bpftrace: same machine, same site, same process.
+# Compares what uprobes cost under xputrace and under bpftrace: same machine, same function, same process.
 #
-#   tests/bench/uprobe.sh [ROUNDS]      as root; XPUTRACE=path/of/the/binary, CALLS=hits a run
+#   tests/bench/uprobe.sh [ROUNDS] [CASE…]     as root; the cases are those of uprobe_cases.sh
 #
-# Every round runs each case under both tools, one right after the other, in turns first. What is
-# compared are medians over the rounds of the processor time of one call (so that other programs
-# disturb little), less a call without a probe. Raw figures: the file that the last line names. bpftrace is from the distribution
-# (apt-get install bpftrace); without it only xputrace's figures are printed.
+# XPUTRACE=FILE  the binary; default: the release build
+# CALLS=N        hits per run
+# CSV=FILE       where to write every round
+#
+# Every round runs each case under both tools, one right after the other; the order alternates. Prints the
+# medians of the CPU time per call, less that of a call without a probe. Without bpftrace (apt-get install
+# bpftrace) only xputrace's figures are printed.
 set -eu
-here=$(cd "$(dirname "$0")" && pwd)
-XPUTRACE=${XPUTRACE:-$here/../../target/release/xputrace}
-ROUNDS=${1:-7}
-CALLS=${CALLS:-300000}
+rounds=${1:-7}
+cases=${*:2}
+cases=${cases:-empty count tid hist ustack latency}
+calls=${CALLS:-300000}
+csv=${CSV:-/tmp/xputrace-uprobe-bench.csv}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-raw=${RAW:-/tmp/xputrace-uprobe-bench.txt}
 bin=$work/uprobe
-cc -O2 -fno-omit-frame-pointer -o "$bin" "$here/uprobe.c"
-[ "$(id -u)" -eq 0 ] || { echo "uprobes need root" >&2; exit 1; }
+. "$(dirname "$0")/uprobe_cases.sh"
+XPUTRACE=${XPUTRACE:-$bench/../../target/release/xputrace}
+require_root
 [ -x "$XPUTRACE" ] || { echo "no xputrace at $XPUTRACE: make build, or set XPUTRACE" >&2; exit 1; }
+build_target
 tools=xputrace
-command -v bpftrace >/dev/null && tools="bpftrace xputrace" || echo "no bpftrace here: its column is missing"
-cases="empty count tid hist ustack return latency trampoline"
-
-xputrace_script() {
-    case $1 in
-        empty) echo "uprobe(\"$bin:probed\", |e| ())" ;;
-        count) echo "uprobe(\"$bin:probed\", |e| @calls.count())" ;;
-        tid) echo "uprobe(\"$bin:probed\", |e| @calls[e.tid].count())" ;;
-        hist) echo "uprobe(\"$bin:probed\", |e| @values.hist(e.arg0))" ;;
-        ustack) echo "uprobe(\"$bin:probed\", |e| @stacks[e.ustack].count())" ;;
-        return) echo "uretprobe(\"$bin:probed\", |e| @calls.count())" ;;
-        latency) echo "uretprobe(\"$bin:probed\", |e| @ns.hist(e.duration))" ;;
-        trampoline) echo "uretprobe(\"$bin:probed\", #{return: \"trampoline\"}, |e| @ns.hist(e.duration))" ;;
-    esac
-}
-
-bpftrace_script() {
-    case $1 in
-        empty) echo "uprobe:$bin:probed { }" ;;
-        count) echo "uprobe:$bin:probed { @ = count() }" ;;
-        tid) echo "uprobe:$bin:probed { @[tid] = count() }" ;;
-        hist) echo "uprobe:$bin:probed { @ = hist(arg0) }" ;;
-        ustack) echo "uprobe:$bin:probed { @[ustack] = count() }" ;;
-        return) echo "uretprobe:$bin:probed { @ = count() }" ;;
-        latency | trampoline)
-            echo "uprobe:$bin:probed { @s[tid] = nsecs } uretprobe:$bin:probed /@s[tid]/ { @ = hist(nsecs - @s[tid]); delete(@s[tid]) }" ;;
-    esac
-}
+command -v bpftrace >/dev/null && tools="bpftrace xputrace" || echo "bpftrace is not installed: its column is empty"
 
 measure() { # tool case
     case $1 in
-        xputrace) "$bin" "$CALLS" "$XPUTRACE" -e "$(xputrace_script "$2")" -p PID ;;
-        bpftrace) "$bin" "$CALLS" bpftrace -p PID -e "$(bpftrace_script "$2")" ;;
+        xputrace) measure_case "$2" "$calls" "$XPUTRACE" -e "$(xputrace_script "$2")" -p PID ;;
+        bpftrace) measure_case "$2" "$calls" bpftrace -p PID -e "$(bpftrace_script "$2")" ;;
     esac
 }
 
-: >"$raw"
-for round in $(seq "$ROUNDS"); do
-    echo "bare - $("$bin" bare 20000000)" >>"$raw"
+echo case,tool,round,ns_per_call,attach_ms,exit_ms,peak_kib >"$csv"
+for round in $(seq "$rounds"); do
+    for function in closed open; do
+        echo "without a probe: $function,,$round,$("$bin" bare $function 20000000),,," >>"$csv"
+    done
     for case in $cases; do
         for tool in $tools; do
-            echo "$tool $case $(measure "$tool" "$case")" >>"$raw" || echo "$tool $case failed" >&2
+            if line=$(measure "$tool" "$case"); then
+                echo "$case,$tool,$round,${line// /,}" >>"$csv"
+            else
+                echo "$case failed under $tool" >&2
+            fi
         done
     done
-    # The one that went first goes second in the next round.
-    tools=$(echo "$tools" | awk '{ for (i = NF; i > 0; i--) printf "%s ", $i }')
+    tools=$(reversed "$tools")
 done
 
-awk "$(cat "$here/median.awk")"'
-$1 == "bare" { bare = bare " " $3; next }
-NF == 6 {
-    ns[$1, $2] = ns[$1, $2] " " $3; attach[$1] = attach[$1] " " $4; ending[$1] = ending[$1] " " $5
-    if ($6 > rss[$1]) rss[$1] = $6
-    if (!($2 in seen)) { seen[$2] = 1; order[++n_cases] = $2 }
+awk -F, "$(cat "$bench/median.awk")"'
+NR == 1 { next }
+$2 == "" { sub(/.*: /, "", $1); bare[$1] = bare[$1] " " $4; next }
+{
+    ns[$2, $1] = ns[$2, $1] " " $4; attach[$2] = attach[$2] " " $5; ending[$2] = ending[$2] " " $6
+    if ($7 > peak[$2]) peak[$2] = $7
+    if (!($1 in seen)) { seen[$1] = 1; order[++n_cases] = $1 }
 }
 END {
-    base = median(bare)
-    printf "a call without a probe: %.1f ns; medians of what a probe adds to it:\n", base
-    printf "%-8s %14s %14s %8s\n", "case", "xputrace", "bpftrace", "ratio"
+    printf "without a probe: %.1f ns (closed), %.1f ns (open); a probe adds (medians):\n", median(bare["closed"]), median(bare["open"])
+    printf "%-12s %14s %14s %8s\n", "case", "xputrace", "bpftrace", "ratio"
     for (i = 1; i <= n_cases; i++) {
+        base = median(bare[order[i] ~ /^(ret|latency_ret)$/ ? "open" : "closed"])
         ours = median(ns["xputrace", order[i]]) - base
-        theirs = ("bpftrace", order[i]) in ns ? median(ns["bpftrace", order[i]]) - base : 0
-        printf "%-8s %11.0f ns %11.0f ns %8s\n", order[i], ours, theirs, (theirs > 0 ? sprintf("%.2f", ours / theirs) : "-")
+        if (("bpftrace", order[i]) in ns) {
+            theirs = median(ns["bpftrace", order[i]]) - base
+            printf "%-12s %11.0f ns %11.0f ns %8.2f\n", order[i], ours, theirs, ours / theirs
+        } else printf "%-12s %11.0f ns %14s %8s\n", order[i], ours, "-", "-"
     }
     for (tool in attach)
-        printf "%s: exec to attached %.1f ms, SIGINT to end %.1f ms (medians), peak memory %.1f MiB\n", tool, median(attach[tool]), median(ending[tool]), rss[tool] / 1024
-}' "$raw"
-echo "$(uname -r), $(nproc) CPUs, $(awk -F': ' '/model name/ { print $2; exit }' /proc/cpuinfo), $ROUNDS rounds of $CALLS hits, load $(cut -d' ' -f1 /proc/loadavg)"
+        printf "%s: exec to attached %.1f ms, SIGINT to exit %.1f ms (medians), peak memory %.1f MiB\n", tool, median(attach[tool]), median(ending[tool]), peak[tool] / 1024
+}' "$csv"
+machine_line "$rounds" "$calls"
 command -v bpftrace >/dev/null && bpftrace --version
-echo "raw figures: $raw"
+echo "rounds: $csv"

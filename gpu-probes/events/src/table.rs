@@ -25,35 +25,35 @@ pub const LAUNCH_RECORD: u16 = 1;
 const DEVICE: Meaning = int(word::DEVICE, "CUPTI's device id");
 const CONTEXT: Meaning = int(word::CONTEXT, "CUPTI's context id");
 const STREAM: Meaning = int(word::STREAM, "CUPTI's stream id");
-const GRAPH: Meaning = int(word::GRAPH, "the executable graph it belongs to").unless_0(word::GRAPH);
+const GRAPH: Meaning = int(word::GRAPH, "executable graph that it belongs to").unless_0(word::GRAPH);
 const GRAPH_NODE: Meaning = int(word::GRAPH_NODE, "its node in that graph").unless_0(word::GRAPH);
 
 /// Fields of every activity that the tracer works out.
 const COMMON: &[Field] = &[
-    derived("time", FieldType::Int, Unit::Clock, word::TIME, "when it started on the GPU"),
+    derived("time", FieldType::Int, Unit::Clock, word::TIME, "start time on the GPU"),
     derived("pid", FieldType::Int, Unit::None, word::PID, "process id"),
-    derived(
-        "tid",
-        FieldType::Int,
-        Unit::None,
-        word::TID,
-        "thread that launched it, or the process id where that is not known",
-    ),
+    derived("tid", FieldType::Int, Unit::None, word::TID, "thread that launched it, or the process id if unknown"),
     derived("comm", FieldType::Comm, Unit::None, word::COMM, "name of the process"),
     derived("duration", FieldType::Int, Unit::Nanos, word::DURATION, "`end - start`"),
-    derived("launch", FieldType::Launch, Unit::None, word::LAUNCH, "the call that launched it"),
+    derived("launch", FieldType::Launch, Unit::None, word::LAUNCH, "call that launched it"),
 ];
 
 /// Fields of a kernel that come from its symbol.
 const NAMES: &[Field] = &[
-    derived("name", FieldType::Name, Unit::None, word::NAME, "demangled, with template arguments, without parameters"),
-    derived("short_name", FieldType::Name, Unit::None, word::SHORT_NAME, "demangled, without template arguments"),
-    derived("symbol", FieldType::Name, Unit::None, word::SYMBOL, "mangled"),
+    derived(
+        "name",
+        FieldType::Name,
+        Unit::None,
+        word::NAME,
+        "demangled name with template arguments, without parameters",
+    ),
+    derived("short_name", FieldType::Name, Unit::None, word::SHORT_NAME, "demangled name without template arguments"),
+    derived("symbol", FieldType::Name, Unit::None, word::SYMBOL, "mangled name"),
 ];
 
 /// Fields of a launch that the tracer works out.
 const LAUNCH_DERIVED: &[Field] = &[
-    derived("time", FieldType::Int, Unit::Clock, word::LAUNCH_START, "when the call began"),
+    derived("time", FieldType::Int, Unit::Clock, word::LAUNCH_START, "when the call started"),
     derived("pid", FieldType::Int, Unit::None, word::LAUNCH_PID, "process id"),
     derived("tid", FieldType::Int, Unit::None, word::LAUNCH_TID, "thread that called"),
     derived("comm", FieldType::Comm, Unit::None, word::LAUNCH_COMM, "name of that thread"),
@@ -71,7 +71,7 @@ const LAUNCH_DERIVED: &[Field] = &[
         FieldType::Name,
         Unit::None,
         word::LAUNCH_NAME,
-        "demangled name of the kernel; the call's name where it submits none or many",
+        "demangled name of the kernel; the call's name if it launches none or several",
     ),
     derived("symbol", FieldType::Name, Unit::None, word::LAUNCH_SYMBOL, "mangled name of the kernel"),
     derived(
@@ -79,14 +79,14 @@ const LAUNCH_DERIVED: &[Field] = &[
         FieldType::Name,
         Unit::None,
         word::LAUNCH_KIND,
-        "what it submits: \"kernel\", \"graph\", \"memset\"",
+        "what it submits: \"kernel\", \"graph\" or \"memset\"",
     ),
     Field {
         name: "tag",
         kind: FieldType::Int,
         unit: Unit::None,
         from: crate::field::From::Optional { flag: word::LAUNCH_TAGGED, value: word::LAUNCH_TAG },
-        doc: "what a `launch` handler set",
+        doc: "value set by a `launch` handler",
     },
 ];
 
@@ -228,7 +228,7 @@ record! {
     Launch {
         /// CLOCK_MONOTONIC nanoseconds at the outermost ENTER and, where the demand has the bit
         /// for it, EXIT; the same as at ENTER where it has not.
-        start: u64, PreviousOf("end"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_START, "when the call began") };
+        start: u64, PreviousOf("end"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_START, "when the call started") };
         end: u64, Same("start"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_END, "when the call returned") };
         /// What a handler at the marker set, when `flags` has [`Launch::TAGGED`].
         tag: i64, Previous;
@@ -243,14 +243,14 @@ record! {
         /// Name id of the kernel's symbol, 0 for calls that submit none or many.
         symbol: u32, Kept;
         /// Return value of the outermost call, 0 is success.
-        result: i32, Previous, int(word::LAUNCH_RESULT, "what the call returned, 0 is success");
+        result: i32, Previous, int(word::LAUNCH_RESULT, "the call's result, 0 on success");
         context: u32, Previous, int(word::LAUNCH_CONTEXT, "CUPTI's context id");
         device: u32, Previous, int(word::LAUNCH_DEVICE, "CUPTI's device id");
         /// [`UNKNOWN`] where it was not asked for.
         stream: u32, Previous, int(word::LAUNCH_STREAM, "CUPTI's stream id");
         grid: [u32; 3], Kept, dim3(word::LAUNCH_GRID, "blocks in the grid");
-        block: [u32; 3], Kept, dim3(word::LAUNCH_BLOCK, "threads in a block");
-        dynamic_shared: u32, Kept, bytes(word::LAUNCH_DYNAMIC_SHARED, "dynamic shared memory of a block");
+        block: [u32; 3], Kept, dim3(word::LAUNCH_BLOCK, "threads per block");
+        dynamic_shared: u32, Kept, bytes(word::LAUNCH_DYNAMIC_SHARED, "dynamic shared memory per block");
         /// The number of a [`Call`].
         launch_kind: u32, Previous;
         /// [`Launch::TAGGED`], [`Launch::CAPTURED`], [`Launch::NO_STACK`], [`Launch::NO_KERNEL`],
@@ -301,18 +301,18 @@ activities! {
         /// Name id of the mangled name.
         symbol: u32, Kept;
         grid: [u32; 3], Kept, dim3(word::GRID, "blocks in the grid");
-        block: [u32; 3], Kept, dim3(word::BLOCK, "threads in a block");
-        registers: u32, Kept, int(word::REGISTERS, "registers a thread");
-        static_shared: u32, Kept, bytes(word::STATIC_SHARED, "static shared memory of a block");
-        dynamic_shared: u32, Kept, bytes(word::DYNAMIC_SHARED, "dynamic shared memory of a block");
-        local_memory: u32, Kept, bytes(word::LOCAL_MEMORY, "local memory a thread");
+        block: [u32; 3], Kept, dim3(word::BLOCK, "threads per block");
+        registers: u32, Kept, int(word::REGISTERS, "registers per thread");
+        static_shared: u32, Kept, bytes(word::STATIC_SHARED, "static shared memory per block");
+        dynamic_shared: u32, Kept, bytes(word::DYNAMIC_SHARED, "dynamic shared memory per block");
+        local_memory: u32, Kept, bytes(word::LOCAL_MEMORY, "local memory per thread");
     }
 
     /// Memory that the GPU set to a value.
     Memset "memset" { record: 9, call: 3, also: &[] } {
-        start: Realtime, PreviousOf("end"), time(word::START, "when the GPU began");
-        end: Realtime, Same("start"), time(word::END, "when the GPU was done");
-        bytes: u64, Kept, bytes(word::memset::BYTES, "how much memory was set");
+        start: Realtime, PreviousOf("end"), time(word::START, "when the GPU started");
+        end: Realtime, Same("start"), time(word::END, "when the GPU finished");
+        bytes: u64, Kept, bytes(word::memset::BYTES, "size of the memory");
         graph_node: u64, Kept, GRAPH_NODE;
         /// 0 outside graphs.
         graph: u32, Previous, GRAPH;
@@ -321,14 +321,14 @@ activities! {
         context: u32, Previous, CONTEXT;
         stream: u32, Kept, STREAM;
         value: u32, Kept,
-            int(word::memset::VALUE, "what it was set to; `()` inside a graph, where CUPTI does not say")
+            int(word::memset::VALUE, "value written; `()` inside a graph, where CUPTI does not report it")
                 .unless_0(word::memset::KNOWN);
         /// A [`MemoryKind`].
         memory_kind: u32, Kept,
             choice(
                 Choice::MemoryKind,
                 word::memset::MEMORY_KIND,
-                "\"device\", \"pinned\", \"pageable\", \"managed\", …; `()` inside a graph, where CUPTI does not say",
+                "\"device\", \"pinned\", \"pageable\", \"managed\", …; `()` inside a graph, where CUPTI does not report it",
             )
             .unless_0(word::memset::KNOWN);
         /// 1 when `value` and `memory_kind` are those of this operation, 0 when they are not known.

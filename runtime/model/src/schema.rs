@@ -92,18 +92,18 @@ pub const LAUNCH: &[Field] = LaunchRecord::FIELDS;
 macro_rules! cpu_fields {
     ($($more:expr),* $(,)?) => {
         &[
-            probe("time", Int, Clock, "when it was hit"),
+            probe("time", Int, Clock, "time of the hit"),
             probe("pid", Int, None, "process id"),
             probe("tid", Int, None, "thread id"),
             probe("comm", Comm, None, "name of the thread"),
-            probe("cpu", Int, None, "processor it ran on"),
+            probe("cpu", Int, None, "CPU that it ran on"),
             probe("uid", Int, None, "user id"),
             probe("gid", Int, None, "group id"),
             probe("cgroup", Int, None, "cgroup id"),
             probe("probe", Name, None, "the probe's full name"),
             probe("func", Name, None, "the probed function's name"),
             probe("ustack", Stack, None, "user stack"),
-            probe("kstack", Stack, None, "kernel stack"),
+            probe("kstack", Stack, None, "Linux kernel stack"),
             $($more),*
         ]
     };
@@ -122,9 +122,9 @@ pub const UPROBE: &[Field] = cpu_fields![
 ];
 /// Fields of a `uretprobe` event.
 pub const URETPROBE: &[Field] = cpu_fields![
-    probe("retval", Int, None, "what the function returned"),
-    probe("duration", Int, Nanos, "from its entry to its return"),
-    probe("entry", Entry, None, "the event at its entry: `e.entry.arg0`"),
+    probe("retval", Int, None, "return value of the function"),
+    probe("duration", Int, Nanos, "time from entry to return"),
+    probe("entry", Entry, None, "the entry event, such as `e.entry.arg0`"),
 ];
 
 #[cfg(test)]

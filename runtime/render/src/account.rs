@@ -13,106 +13,104 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
     match loss {
         Loss::LaunchRingFull => (
             "launch records that did not fit into a thread's ring",
-            "ask for less with each launch (no stack), or sample with `every`",
+            "record less per launch (no stack), or sample with `every`",
         ),
         Loss::NoRingForThread => (
             "threads that launched while all rings were taken; their launches are not seen",
             "trace fewer threads at once",
         ),
         Loss::ActivityRingFull => (
-            "records of GPU work that did not fit into a ring although the writer waited",
-            "give the tracer a processor of its own",
+            "GPU activity records that did not fit into a ring, even after waiting",
+            "give the tracer a CPU of its own",
         ),
         Loss::CuptiDropped => {
-            ("records of GPU work that CUPTI itself dropped", "launch less at once, or trace a shorter time")
+            ("GPU activity records that CUPTI dropped", "have fewer launches in flight, or trace for less time")
         }
-        Loss::NoTimestamps => {
-            ("GPU work whose times CUPTI did not collect", "nothing; their durations are not in any sum")
-        }
+        Loss::NoTimestamps => ("GPU activities without times from CUPTI; sums leave out their durations", "nothing"),
         Loss::StackTableFull => {
-            ("launch stacks that did not fit into the collector's table", "trace a shorter time, or leave stacks out")
+            ("launch stacks that did not fit into the collector's table", "trace for less time, or without stacks")
         }
-        Loss::NameTableFull => ("names that did not fit into the collector's table", "trace a shorter time"),
+        Loss::NameTableFull => ("names that did not fit into the collector's table", "trace for less time"),
         Loss::Unjoined => (
-            "GPU work whose launch was never seen",
-            "where launch records were lost too, their work is this; else it was launched before tracing began",
+            "GPU activities whose launch was never seen",
+            "if launch records were lost too, these are their activities; otherwise they were launched before tracing began",
         ),
         Loss::LostAtExit => (
-            "launches whose kernel record had not come when the process ended, or ran another program",
-            "CUPTI hands records over some 100 ms late: let the program wait that long, or end by exit()",
+            "launches whose kernel record had not arrived when the process ended or called exec",
+            "CUPTI delivers records up to 100 ms late: let the program wait that long, or end it with exit()",
         ),
         Loss::Unreconciled => (
-            "records of GPU work that the collector passed on and that did not arrive",
-            "report it: this should not happen",
+            "GPU activity records that the collector sent and that did not arrive",
+            "this is a bug in xputrace; please report it",
         ),
-        Loss::LaunchEvicted => {
-            ("launches forgotten because too many waited for their kernels", "look for a kernel that does not finish")
-        }
+        Loss::LaunchEvicted => (
+            "launches dropped because too many were waiting for their kernels",
+            "look for a kernel that does not finish",
+        ),
         Loss::GraphWithoutRecord => (
             "graph launches without a kernel record; whether their graphs launch a kernel is not known",
             "start the program under xputrace, which then sees its graphs being made; conditional nodes, and nodes that \
              are switched off, stay unknown",
         ),
         Loss::OutOfOrder => (
-            "events that CUPTI handed over after later ones had been handled; nothing is missing from sums",
-            "read `.launch` in a handler where order matters: launches tell which kernels are to come",
+            "events that CUPTI delivered after later ones had been handled; sums are complete",
+            "if order matters, read `.launch` in the handler: launches tell which kernels to wait for",
         ),
-        Loss::ClockStep => {
-            ("steps of the wall clock while recording; times near them may be off", "keep the clock from being set")
+        Loss::ClockStep => (
+            "steps of the wall clock during the run; GPU times near them may be wrong",
+            "don't set the clock during a run",
+        ),
+        Loss::Malformed => ("records that could not be decoded", "this is a bug in xputrace; please report it"),
+        Loss::MapFull => {
+            ("updates refused because a map was full", "declare a larger size: `map(#{name: …, size: …})`")
         }
-        Loss::Malformed => ("records that could not be decoded", "report it: this should not happen"),
-        Loss::MapFull => ("updates refused because a map was full", "declare it larger: `map(#{name: …, size: …})`"),
         Loss::MapEvicted => (
-            "elements that made room for others, with what they held; a key that comes again begins anew",
-            "declare the map larger: `map(#{name: …, size: …, evict: true})`",
+            "elements evicted with their values to make room; a key that returns starts anew",
+            "declare a larger size: `map(#{name: …, size: …, evict: true})`",
         ),
         Loss::UpdateRefused => (
-            "updates that Linux refused for a moment, though there was room",
-            "nothing where the number is small: the first hits of a new key are missing, later ones are not",
+            "updates that Linux refused temporarily although there was room",
+            "ignore small numbers: only the first hits of a new key are missing",
         ),
         Loss::CasFailed => (
-            "minima or maxima not stored because others kept changing them",
+            "minima or maxima not stored because other threads kept changing them",
             "add a key that fewer threads share, such as `tid`",
         ),
-        Loss::TextCut => ("texts longer than their capacity, stored cut", "give `str()` a length"),
+        Loss::TextCut => ("texts cut to their capacity", "pass a length to `str()`"),
         Loss::KernelStack => ("stacks that Linux could not store", "declare a larger table: `stacks(65_536);`"),
-        Loss::KernelRingFull => (
-            "printed lines and events that did not fit into the kernel's ring buffer",
-            "print less often, or aggregate",
-        ),
+        Loss::KernelRingFull => {
+            ("printed lines and events that did not fit into Linux's ring buffer", "print less often, or aggregate")
+        }
         Loss::MissingValue => {
-            ("handlers that ended because they used a missing value", "test it first: `??`, `in`, `== ()`")
+            ("handlers that ended because they used a missing value", "test the value first: `??`, `in`, `== ()`")
         }
         Loss::DivisionByZero => ("handlers that ended because they divided by zero", "test the divisor first"),
-        Loss::SkippedUnjoined => (
-            "events that a handler skipped because their launch is not known",
-            "test `.launch == ()` in the handler to see them",
-        ),
+        Loss::SkippedUnjoined => {
+            ("events that a handler skipped because their launch is unknown", "to handle them, test `.launch == ()`")
+        }
         Loss::UnreadableMemory => {
-            ("handlers that ended because they could not read the program's memory", "check the address that is read")
+            ("handlers that ended because the program's memory was unreadable", "check the address")
         }
-        Loss::NoEntry => {
-            ("returns whose entry was not seen", "nothing: the calls had begun before the probe was there")
-        }
+        Loss::NoEntry => ("returns without a probed entry: the calls started before the probe was attached", "nothing"),
         Loss::ReturnTooDeep => (
-            "returns that the kernel does not report: a thread had 64 probed calls open around them",
+            "returns that Linux did not report: their thread already had 64 probed calls open",
             "probe fewer functions that call each other, or drop `return: \"trampoline\"`",
         ),
         Loss::NoReturn => (
-            "calls whose return was not seen: they were left by an exception, `longjmp` or `exit`, or were still running",
-            "nothing: such calls have no return",
+            "calls without a return: they ended by an exception, `longjmp` or `exit`, or were still running",
+            "nothing",
         ),
         Loss::TailCall => (
-            "calls that ended with a jump to another function, which returns in their place",
-            "probe that function, or the entry alone",
+            "calls that ended in a jump to another function, which returned instead",
+            "probe that function, or only the entry",
         ),
         Loss::KernelMissed => (
-            "hits that Linux skipped because a program was already running on that processor",
+            "hits that Linux skipped because a handler was already running on that CPU",
             "probe something less frequent",
         ),
         Loss::UnprobedProcess => (
-            "processes that ran without their uprobes, for some milliseconds or until their end",
-            "name a library by its path; give the probe `#{scope: \"tree\"}`, if it has another",
+            "processes that ran without their uprobes, for some milliseconds or throughout",
+            "name the library by its path; if the probe has another scope, use `#{scope: \"tree\"}`",
         ),
         Loss::UntracedProcess => (
             "processes that started CUDA and were not traced: none of their launches is in the result",
@@ -191,13 +189,13 @@ fn balance(noun: &str, calls: Calls, activity: Activity, account: &Account) -> O
     let records = account.activities.contains(activity);
     if calls.is_empty() {
         let n = account.activity(activity).records;
-        return records.then(|| format!("{}s {n} ({} not asked for)", activity.name(), noun));
+        return records.then(|| format!("{}s {n} ({} not recorded)", activity.name(), noun));
     }
     let it = account.balance(calls);
     let Balance { made, joined, failed, lost, without_kernel, without_record, captured } = it;
     if !records {
         let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
-        return Some(format!("{noun} {made}{failed} ({}s not asked for)", activity.name()));
+        return Some(format!("{noun} {made}{failed} ({}s not recorded)", activity.name()));
     }
     if !account.calls.contains_all(activity.causes()) {
         // The calls that could have caused them were not all recorded, so nothing was joined.

@@ -72,7 +72,7 @@ fn scalar(kind: Scalar) -> String {
         Scalar::Int => "integer".into(),
         Scalar::Bool => "boolean".into(),
         Scalar::Name => "name".into(),
-        Scalar::Text(n) => format!("text of {n} bytes"),
+        Scalar::Text(n) => format!("text up to {n} bytes"),
         Scalar::Stack => "stack".into(),
     }
 }
@@ -88,16 +88,16 @@ fn contents(def: &TableDef) -> String {
         Unit::Clock => ", points in time",
         Unit::Bytes => " in bytes",
     };
-    let full = if def.evict { ", the oldest makes room" } else { "" };
-    format!("{what}{unit}; holds {}{full}", def.capacity)
+    let full = if def.evict { ", evicts the oldest" } else { "" };
+    format!("{what}{unit}; capacity {}{full}", def.capacity)
 }
 
 fn home(def: &TableDef) -> &'static str {
     match def.storage {
-        Storage::Both { .. } => "in parts in linux (one a processor) and in the tracer, merged when read",
-        Storage::Linux { .. } if def.kind.is_aggregation() => "in parts in linux, one a processor, merged when read",
+        Storage::Both { .. } => "in linux (one part per CPU) and in the tracer; merged when read",
+        Storage::Linux { .. } if def.kind.is_aggregation() => "in linux, one part per CPU; merged when read",
         Storage::Linux { from_tracer: true, .. } => {
-            "in linux; the tracer makes a system call, about 0.7 us, for each access"
+            "in linux; each access by the tracer is a system call (about 0.7 us)"
         }
         Storage::Linux { from_tracer: false, .. } => "in linux",
         Storage::Tracer(_) => "in the tracer",
@@ -107,29 +107,29 @@ fn home(def: &TableDef) -> &'static str {
 
 fn payers(plan: &Plan, text: &mut String) {
     line(text, 0, "");
-    line(text, 0, "who pays");
+    line(text, 0, "overhead");
     let mut all = Vec::new();
     if plan.demand.gpu() {
-        all.push(format!("the program: the collector in it records {}", demanded(plan.demand)));
+        all.push(format!("program: the collector records {}", demanded(plan.demand)));
     }
     if plan.demand.launch_marker {
-        all.push("each launch: a handler in linux at a marker function, about 1 us".into());
+        all.push("each launch: a linux handler at the collector's marker function, about 1 us".into());
     }
     if plan.probes.iter().any(|it| it.place == Place::Linux && it.scope != ProbeScope::System) {
-        all.push("the program and its children: each hit of a probe in linux".into());
+        all.push("program and its children: each hit of a linux probe".into());
     }
     let probes = |passes: &dyn Fn(&Probe) -> bool| listed(plan.probes.iter().filter(|it| passes(it)));
     if let Some(probes) = probes(&|it| it.scope == ProbeScope::System) {
-        all.push(format!("every process that comes by {probes}: system-wide"));
+        all.push(format!("all processes: each hit of {probes} (system-wide)"));
     }
     if let Some(probes) = probes(&|it| it.scope == ProbeScope::Tree && it.event.is_function()) {
-        all.push(format!("any other process that comes by {probes}: about 1 us a hit, which is left out"));
+        all.push(format!("other processes: about 1 us per hit of {probes}; these hits are filtered out"));
     }
     if plan.probes.iter().any(|it| it.place != Place::Linux) {
-        all.push("the tracer: handlers that do not run in linux, outside the program".into());
+        all.push("tracer: all other handlers, outside the program".into());
     }
     if all.is_empty() {
-        all.push("nobody: nothing is attached".into());
+        all.push("none: nothing is attached".into());
     }
     for payer in all {
         line(text, 4, &format!("  {payer}"));

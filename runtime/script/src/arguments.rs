@@ -129,7 +129,7 @@ fn integer_help(name: &str, text: &str, default: &ArgumentValue) -> String {
     match counted {
         Some((nanos, one)) if name != "hz" => format!("it counts {name}: write `--{name}={}`", nanos / one),
         _ if units::parse(text).is_some() => {
-            format!("write `{}`; what it counts is for its help text to say", form(name, default))
+            format!("write `{}`; its help text should say the unit", form(name, default))
         }
         _ => format!("write `{}`", form(name, default)),
     }

@@ -49,7 +49,7 @@ pub(crate) fn register(engine: &mut Engine, session: &Shared) {
     }
     for name in NOT_YET {
         each_arity(engine, session, name, move |call| {
-            let message = format!("`{name}` events are not supported yet");
+            let message = format!("`{name}` events are not implemented yet");
             call.error("not-yet", message).help(format!("this version has {}", event_names())).report(call);
             Dynamic::from(ProbeRef { name: (*name).into() })
         });
@@ -234,9 +234,9 @@ fn body_of(call: &Call, event: Event, function: &FnPtr, wrapped: bool) -> Option
         return None;
     }
     if wrapped && !event.is_gpu() && !is_interpreted(event) {
-        let message = format!("interpreted handlers of `{}` are not supported yet", event.name());
+        let message = format!("interpreted handlers of `{}` are not implemented yet", event.name());
         call.error("not-yet", message)
-            .help("collect into a map here, and do the rest in `interval` or `end`")
+            .help("collect data in a map here, and do the rest in `interval` or `end`")
             .report(call);
         return None;
     }
@@ -299,7 +299,8 @@ fn take_patterns(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opt
     match texts {
         Some(texts) if !texts.is_empty() => texts.iter().map(|it| target(call, event, it)).collect(),
         _ => {
-            let message = format!("`{}` takes what to probe as text, or a list of texts", event.name());
+            let message =
+                format!("the first argument of `{}` is what to probe: a string or a list of strings", event.name());
             call.error("pattern", message).help(format!("write `{}`", call.usage(event))).report(call);
             None
         }
@@ -313,7 +314,7 @@ fn target(call: &Call, event: Event, pattern: &str) -> Option<(Target, String)> 
         Some((first, second)) if !first.is_empty() && !second.is_empty() => (first.to_owned(), second.to_owned()),
         _ => {
             let what = if event == Event::Tracepoint { "category and name" } else { "library and function" };
-            let message = format!("`{pattern}` is not {what} with a colon between them");
+            let message = format!("`{pattern}` is not {what} separated by a colon");
             call.error("pattern", message).help(format!("write `{}`", call.usage(event))).report(call);
             return None;
         }
@@ -361,13 +362,13 @@ fn take_rate(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Option<
 fn rate_problem(event: Event, nanos: i64) -> Option<String> {
     let shown = units::shown(nanos);
     // A number without a unit means nanoseconds, which is hardly intended.
-    let unit = if nanos < 1_000 { "; a number without a unit is nanoseconds" } else { "" };
+    let unit = if nanos < 1_000 { "; a number without a unit means nanoseconds" } else { "" };
     match event {
-        _ if nanos <= 0 => Some(format!("{shown} is no time between two of anything")),
+        _ if nanos <= 0 => Some(format!("{shown} is not a positive time")),
         Event::Profile if nanos < units::SECOND / MOST_SAMPLES => {
-            Some(format!("a sample each {shown} is {} a second{unit}", units::SECOND / nanos))
+            Some(format!("one sample every {shown} is {} a second{unit}", units::SECOND / nanos))
         }
-        Event::Profile if nanos > units::SECOND => Some(format!("a sample each {shown} is less than one a second")),
+        Event::Profile if nanos > units::SECOND => Some(format!("one sample every {shown} is less than one a second")),
         Event::Interval if nanos < SHORTEST_INTERVAL => {
             Some(format!("an interval of {shown} is shorter than {}{unit}", units::shown(SHORTEST_INTERVAL)))
         }
@@ -418,14 +419,17 @@ fn option(
                 options.every = Some(n as u64);
                 Some(())
             }
-            _ => wrong("`every` takes a positive integer".to_owned(), "`every: 100` is one in a hundred".to_owned()),
+            _ => wrong(
+                "`every` takes a positive integer".to_owned(),
+                "`every: 100` handles one event in a hundred".to_owned(),
+            ),
         },
         "kinds" => match kinds(value) {
             Ok(calls) => {
                 options.kinds = Some(calls);
                 Some(())
             }
-            Err(help) => wrong("`kinds` takes a list of what a call submits".to_owned(), help),
+            Err(help) => wrong("`kinds` takes a list of the kinds of calls".to_owned(), help),
         },
         "return" => match text_of(value).and_then(|it| ReturnWay::named(&it)) {
             Some(way) => {
@@ -457,13 +461,13 @@ fn kinds(value: &Dynamic) -> Result<Calls, String> {
     let names = names
         .ok()
         .filter(|it| !it.is_empty())
-        .ok_or_else(|| format!("write `kinds: [\"memset\"]`; there are {}", known()))?;
+        .ok_or_else(|| format!("write `kinds: [\"memset\"]`; the kinds are {}", known()))?;
     names.iter().try_fold(Calls::NONE, |calls, name| {
         match LaunchCall::ALL.iter().find(|it| it.name() == name.as_str()) {
             Some(call) => Ok(calls.with(Calls::of(&[*call]))),
             None => Err(match nearest(name, all()) {
                 Some(near) => format!("there is no \"{name}\": did you mean \"{near}\"?"),
-                None => format!("there is no \"{name}\", but {}", known()),
+                None => format!("there is no \"{name}\"; the kinds are {}", known()),
             }),
         }
     })
@@ -492,13 +496,13 @@ fn declare_map(call: &Call) -> Dynamic {
 fn map_declaration(call: &Call, map: &Map) -> Result<MapDeclaration, String> {
     let known = ["name", "size", "evict"];
     if let Some(unknown) = map.keys().find(|it| !known.contains(&it.as_str())) {
-        return Err(format!("a map has no `{unknown}`; it has name, size and evict"));
+        return Err(format!("`map` has no option `{unknown}`; it has name, size and evict"));
     }
     let name = map.get("name").and_then(text_of).ok_or("a declared map needs `name: \"…\"`")?;
     let bare = name.trim_start_matches('@');
     let letters = bare.chars().all(|c| c == '_' || c.is_ascii_alphanumeric());
     if !letters || bare.starts_with(|c: char| c == '_' || c.is_ascii_digit()) {
-        return Err(format!("`{name}` is no name of a map: letters, digits and `_`, a letter first"));
+        return Err(format!("`{name}` is not a valid map name: use letters, digits and `_`, starting with a letter"));
     }
     let size = match map.get("size").map(|it| it.as_int()) {
         None => None,
@@ -540,7 +544,7 @@ fn argument(call: &Call) -> Dynamic {
         _ => (None, None, None),
     };
     let (Some(name), Some(default), Some(help)) = (name, default, help) else {
-        call.error("argument", "`arg` takes a name, a default (integer, text or boolean) and a help text")
+        call.error("argument", "`arg` takes a name, a default (integer, string or boolean) and a help text")
             .help("write `arg(\"ms\", 100, \"kernels longer than this\")`")
             .report(call);
         return call.arguments.get(1).cloned().unwrap_or(Dynamic::UNIT);
@@ -564,7 +568,9 @@ fn argument(call: &Call) -> Dynamic {
 fn argument_problem(call: &Call, name: &str) -> Option<String> {
     let letters = name.chars().all(|c| c == '-' || c == '_' || c.is_ascii_alphanumeric());
     if name.is_empty() || !letters || name.starts_with('-') {
-        return Some(format!("`{name}` is no name of an argument: letters, digits, `-` and `_`, no dashes in front"));
+        return Some(format!(
+            "`{name}` is not a valid argument name: use letters, digits, `-` and `_`, without leading dashes"
+        ));
     }
     if arguments::TAKEN.contains(&name) {
         return Some(format!("`--{name}` is an option of xputrace itself"));
@@ -620,7 +626,7 @@ fn register_probe(engine: &mut Engine, session: &Shared) {
         let session = session.clone();
         engine.register_fn(name, move |ctx: NativeCallContext, probe: &mut ProbeRef| {
             let mut session = session.borrow_mut();
-            let message = format!("switching a `{}` probe off and on is not supported yet", probe.name);
+            let message = format!("switching a `{}` probe off and on is not implemented yet", probe.name);
             let diagnostic = Diagnostic::error("not-yet", message, session.call_label(&ctx));
             session.diagnostics.push(diagnostic.help("test a map in the handler: `if @on == 1 { … }`"));
         });

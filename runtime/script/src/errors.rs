@@ -59,19 +59,21 @@ fn at(session: &Session, file: FileId, error: EvalAltResult, position: Position)
         EvalAltResult::ErrorPropertyNotFound(name, _) => {
             Diagnostic::error("unknown-field", format!("there is no field `{name}` here"), label)
         }
-        EvalAltResult::ErrorIndexingType(..) => Diagnostic::error("type", "this has no elements or fields", label),
+        EvalAltResult::ErrorIndexingType(..) => {
+            Diagnostic::error("type", "this value has no elements or fields", label)
+        }
         EvalAltResult::ErrorArithmetic(text, _) => {
             let code = if text.contains("zero") { "division-by-zero" } else { "arithmetic" };
             Diagnostic::error(code, plain(&text), label)
         }
         EvalAltResult::ErrorTooManyOperations(_) => {
-            Diagnostic::error("too-long", "this runs for too long: an endless loop?", label)
+            Diagnostic::error("too-long", "this runs too long; is it an endless loop?", label)
         }
         EvalAltResult::ErrorStackOverflow(_) => {
             Diagnostic::error("too-deep", "functions call each other too deeply", label)
         }
         EvalAltResult::ErrorMismatchDataType(wanted, got, _) => {
-            Diagnostic::error("type", format!("this has to be {}, not {}", kind(&wanted), kind(&got)), label)
+            Diagnostic::error("type", format!("this must be {}, not {}", kind(&wanted), kind(&got)), label)
         }
         EvalAltResult::ErrorAssignmentToConstant(name, _) => {
             Diagnostic::error("constant", format!("`{name}` is a constant and cannot be assigned"), label)
@@ -122,8 +124,8 @@ fn strip(text: &str) -> &str {
 
 fn operator(name: &str, types: &[&str], label: Label) -> Diagnostic {
     if types.contains(&"()") {
-        return Diagnostic::error("missing-value", format!("`{name}` meets a value that is missing"), label)
-            .help("test it first: `if key in @map { … }`, or give a default: `@map[key] ?? 0`");
+        return Diagnostic::error("missing-value", format!("`{name}` is applied to a missing value"), label)
+            .help("test it first: `if key in @map { … }`, or use a default: `@map[key] ?? 0`");
     }
     let kinds: Vec<&str> = types.iter().map(|it| kind(it)).collect();
     Diagnostic::error("type", format!("`{name}` does not work on {}", kinds.join(" and ")), label)
@@ -154,24 +156,25 @@ fn is_used_as_map(text: &str, label: &Label) -> bool {
 fn unknown_name(name: &str, is_used_as_map: bool, label: Label) -> Diagnostic {
     let diagnostic = Diagnostic::error("unknown-name", format!("there is no `{name}` here"), label);
     if is_used_as_map {
-        return diagnostic.help(format!("a map's name begins with `@`: `@{name}`"));
+        return diagnostic.help(format!("map names start with `@`: `@{name}`"));
     }
     let bare = ["pid", "tid", "comm", "nsecs", "arg0", "arg1", "args", "retval", "ustack", "kstack", "cpu", "func"];
     match name {
-        "args" => diagnostic.help("a tracepoint's fields are fields of its event: `|e| … e.NAME`"),
+        "args" => diagnostic.help("read a tracepoint's fields from its event: `|e| … e.NAME`"),
         "threadIdx" | "blockIdx" | "blockDim" | "gridDim" => {
-            diagnostic.help("handlers on the device are not supported yet")
+            diagnostic.help("handlers on the device are not implemented yet")
         }
-        "k" | "e" | "l" => diagnostic
-            .help(format!("a handler names its event between the bars: `|{name}| …`, and sees it nowhere else")),
+        "k" | "e" | "l" => {
+            diagnostic.help(format!("a handler names its event between bars: `|{name}| …`; other code cannot see it"))
+        }
         _ if static_check::is_known(name) => diagnostic.help(format!("it is a function: `{name}(…)`")),
         _ if bare.contains(&name) => {
             let field = if name == "nsecs" { "time" } else { name };
-            diagnostic.help(format!("what is known of an event is a field of it: `|e| … e.{field}`"))
+            diagnostic.help(format!("read it from the event: `|e| … e.{field}`"))
         }
         _ => match nearest(name, static_check::declaring_names()) {
             Some(near) => diagnostic.help(format!("did you mean `{near}`?")),
-            None => diagnostic.help(format!("`let {name} = …;` declares a variable, `@{name}` is a map")),
+            None => diagnostic.help(format!("declare a variable with `let {name} = …;`, or write `@{name}` for a map")),
         },
     }
 }
@@ -208,7 +211,7 @@ pub(crate) fn parse(file: FileId, text: &str, positions: &Positions, error: &Par
         ParseErrorType::VariableUndefined(name) => unknown_name(name, is_used_as_map(text, &label), label),
         ParseErrorType::ModuleUndefined(name) => {
             let known = crate::bundle::stdlib().iter().find(|it| it.name == name).map_or("…", |it| it.name);
-            let help = format!("`import \"{known}\" as {name};` at the top makes it known");
+            let help = format!("add `import \"{known}\" as {name};` at the top");
             Diagnostic::error("unknown-module", format!("there is no module `{name}` here"), label).help(help)
         }
         ParseErrorType::MissingToken(token, purpose) => {
@@ -222,18 +225,18 @@ pub(crate) fn parse(file: FileId, text: &str, positions: &Positions, error: &Par
         }
         ParseErrorType::AssignmentToInvalidLHS(_) => {
             Diagnostic::error("assignment", "this cannot be assigned to", label)
-                .help("variables, `@maps`, their elements and `l.tag` can")
+                .help("assign to a variable, an `@map`, its element or `l.tag`")
         }
         ParseErrorType::ExprTooDeep => Diagnostic::error("too-deep", "this is nested too deeply", label)
-            .help("take parts of it out: `let part = …;`, or a function"),
+            .help("move parts of it to a variable, `let part = …;`, or a function"),
         ParseErrorType::UnexpectedEOF => {
-            Diagnostic::error("syntax", "the script ends in the middle of something", label)
+            Diagnostic::error("syntax", "the script ends in the middle of an expression", label)
         }
         ParseErrorType::FnDuplicatedDefinition(name, _) => {
             Diagnostic::error("defined-twice", format!("the function `{name}` is defined twice"), label)
         }
         ParseErrorType::BadInput(LexError::ImproperSymbol(symbol, hint)) if !symbol.is_empty() => {
-            let diagnostic = Diagnostic::error("syntax", format!("`{symbol}` cannot stand here"), label);
+            let diagnostic = Diagnostic::error("syntax", format!("`{symbol}` is not allowed here"), label);
             if hint.is_empty() { diagnostic } else { diagnostic.help(plain(hint)) }
         }
         other => Diagnostic::error("syntax", plain(&user_names(&other.to_string())), label),

@@ -104,8 +104,8 @@ pub(crate) fn host(session: &Shared) -> Answer<Rc<RefCell<dyn Host>>> {
         Some(host) => Ok(host.clone()),
         None => Failure::raise(
             "top-level",
-            "the top level of a script runs before anything is measured: it cannot read or change maps",
-            Some("a handler is a closure: `kernel(|k| …)`, `begin(|| …)`, `interval(1.s, || …)`, `end(|| …)`"),
+            "the top level runs before tracing starts: it cannot read or change maps",
+            Some("do it in a handler: `kernel(|k| …)`, `begin(|| …)`, `interval(1.s, || …)`, `end(|| …)`"),
         ),
     }
 }
@@ -151,8 +151,8 @@ impl ElementRef {
             }
             _ if delta.is_unit() => Failure::raise(
                 "missing-value",
-                "`+=` meets a value that is missing",
-                Some("test it first, or give a default: `x ?? 0`"),
+                "`+=` is applied to a missing value",
+                Some("test it first, or use a default: `x ?? 0`"),
             ),
             _ => Failure::raise("type", format!("`+=` does not take {}", crate::declare::kind_of(&delta)), None),
         }
@@ -281,7 +281,7 @@ pub(crate) fn from_dynamic(value: &Dynamic) -> Answer<Value> {
     if let Some(element) = value.clone().try_cast::<ElementRef>() {
         return from_dynamic(&element.value()?);
     }
-    let message = format!("a map holds integers, texts, booleans and stacks, not {}", crate::declare::kind_of(value));
+    let message = format!("a map holds integers, strings, booleans and stacks, not {}", crate::declare::kind_of(value));
     Failure::raise("type", message, None)
 }
 

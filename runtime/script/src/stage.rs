@@ -98,10 +98,12 @@ impl Stage {
             let lexed = tokenized.rewrite(dialect);
             if let Some(offset) = lexed.too_far() {
                 let label = Label { file, span: token_at(&text, offset), note: None };
-                let message =
-                    format!("this text is too long: {MOST_POSITIONS} lines, each of as many characters, are the most");
-                found
-                    .push(Diagnostic::error("too-long", message, label).help("make it several files, and import them"));
+                let message = format!(
+                    "this script is too long: the limit is {MOST_POSITIONS} lines of {MOST_POSITIONS} characters"
+                );
+                found.push(
+                    Diagnostic::error("too-long", message, label).help("split it into several files and import them"),
+                );
                 break;
             }
             let scope = interpreter::scope(&self.session, &lexed.map_variables);
@@ -205,7 +207,7 @@ impl Stage {
         };
         for (word, advice) in unknown {
             let label = Label { file: FileId(0), span: 0..0, note: None };
-            let message = format!("the script does not know the argument `{word}`");
+            let message = format!("the script has no argument `{word}`");
             self.report(Diagnostic::error("unknown-argument", message, label).help(advice));
         }
     }
@@ -219,7 +221,7 @@ impl Stage {
         if idle && !self.has_errors() {
             let label = Label { file: FileId(0), span: 0..0, note: None };
             let warning = Diagnostic::warning("no-probe", "this script declares no probe: nothing is traced", label);
-            self.report(warning.help("write `kernel(|k| @time[k.name].sum(k.duration));`, for one"));
+            self.report(warning.help("for example, write `kernel(|k| @time[k.name].sum(k.duration));`"));
         }
     }
 

@@ -44,10 +44,10 @@ const RHAI: &str = " E PI abs acos acosh all append as_string asin asinh assert 
 const ELSEWHERE: &[(&str, &str)] = &[
     ("printf", "write `print(`…${x}…`)`"),
     ("println", "write `print(…)`"),
-    ("kprobe", "kernel function probes are not supported yet; `tracepoint` is"),
-    ("kretprobe", "kernel function probes are not supported yet; `tracepoint` is"),
-    ("fentry", "kernel function probes are not supported yet; `tracepoint` is"),
-    ("fexit", "kernel function probes are not supported yet; `tracepoint` is"),
+    ("kprobe", "Linux kernel function probes are not implemented yet; `tracepoint` is"),
+    ("kretprobe", "Linux kernel function probes are not implemented yet; `tracepoint` is"),
+    ("fentry", "Linux kernel function probes are not implemented yet; `tracepoint` is"),
+    ("fexit", "Linux kernel function probes are not implemented yet; `tracepoint` is"),
     ("BEGIN", "write `begin(|| …)`"),
     ("END", "write `end(|| …)`"),
     ("delete", "write `@map[key].remove()`"),
@@ -58,7 +58,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("zero", "write `@map.clear()`, in an `interval`, `begin` or `end` handler"),
     ("time", "write `e.time`"),
     ("join", "write `print(`…${x}…`)`"),
-    ("len", "a list of strings or a map's size is for interpreted handlers: `@map.len()`"),
+    ("len", "only interpreted handlers can ask for a map's size: `@map.len()`"),
 ];
 
 /// Returns advice for a function of another tracer.
@@ -104,7 +104,7 @@ pub(crate) fn unknown_function(name: &str, label: Label) -> Diagnostic {
 
 /// Reports a declaration inside a handler, which runs after all probes are in place.
 fn late_declaration(name: &str, label: Label) -> Diagnostic {
-    let message = format!("`{name}` cannot be called in a handler: by then, everything is declared and attached");
+    let message = format!("`{name}` cannot be called in a handler: all probes are already declared and attached");
     let help = match name {
         "arg" => "call it at the top level, and use the variable here: `let limit = arg(…);`",
         "map" => "call it at the top level: `map(#{name: …, size: …});`",
@@ -115,7 +115,8 @@ fn late_declaration(name: &str, label: Label) -> Diagnostic {
 
 /// The diagnostic for an exit status that a process cannot have.
 pub(crate) fn no_exit_status(code: i64, label: Label) -> Diagnostic {
-    Diagnostic::error("exit-code", format!("{code} is no exit status"), label).help("it is from 0 to 255")
+    Diagnostic::error("exit-code", format!("{code} is not an exit status"), label)
+        .help("an exit status is from 0 to 255")
 }
 
 /// The functions whose closures the interpreter runs.
@@ -170,7 +171,7 @@ impl Check<'_> {
     fn switch(&mut self, call: &FnCallExpr, position: Position) {
         if matches!(call.name.as_str(), "disable" | "enable") {
             let label = self.session.label(FileId(self.file as u32), position);
-            let message = format!("switching a probe off and on (`.{}()`) is not supported yet", call.name);
+            let message = format!("switching a probe off and on (`.{}()`) is not implemented yet", call.name);
             self.found.push(
                 Diagnostic::error("not-yet", message, label).help("test a map in the handler: `if @on == 1 { … }`"),
             );

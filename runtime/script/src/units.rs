@@ -27,8 +27,8 @@ pub(crate) fn is_unit(name: &str) -> bool {
 /// Says why [`whole`] returned `None` for a unit.
 pub(crate) fn refusal(n: i64, unit: &str) -> (String, &'static str) {
     match unit {
-        "hz" => (format!("{n} times a second is no rate"), "a rate is at least 1 a second: `99.hz`"),
-        _ => (format!("{n} {unit} are more nanoseconds than 64 bits hold"), "the longest time is 292 years"),
+        "hz" => (format!("{n} times a second is not a valid rate"), "a rate must be at least 1 per second: `99.hz`"),
+        _ => (format!("{n} {unit} in nanoseconds exceeds 64 bits"), "the longest time is 292 years"),
     }
 }
 

@@ -220,11 +220,11 @@ fn run_time_mistakes_name_their_line() {
     assert_eq!(
         answers,
         [
-            "test.rhai:2:22: `+` meets a value that is missing",
+            "test.rhai:2:22: `+` is applied to a missing value",
             "test.rhai:5:7: division by zero: 1 / 0",
             "test.rhai:8:20: an element of a map has no field `foo`",
             "test.rhai:9:30: this event has no field `nmae`",
-            "test.rhai:10:1: this runs for too long: an endless loop?",
+            "test.rhai:10:1: this runs too long; is it an endless loop?",
         ]
     );
 }

@@ -27,7 +27,7 @@ fn list(diagnostics: &[Diagnostic]) -> String {
     diagnostics.iter().map(|it| format!("{}: {} {:?}\n", it.code, it.message, it.primary.span)).collect()
 }
 
-/// The acceptance cases of the language; the device's own code is not supported yet.
+/// The acceptance cases of the language; the device's own code is not implemented yet.
 const EXAMPLES: &[(&str, usize)] = &[
     ("kernel(|k| @time[k.name].sum(k.duration));", 1),
     ("kernel(|k| if k.duration > 100.ms { print(`${k.name} took ${k.duration} ns\\n${k.launch.ustack}`) });", 1),
@@ -160,19 +160,19 @@ fn wrong_arguments_of_the_command_line() {
     let script = "let ms = arg(\"ms\", 100, \"kernels longer than this\"); let every = arg(\"every\", 1.s);\n\
                   begin(|| print(ms + every));";
     for (args, message) in [
-        (&["--mss=3"][..], "the script does not know the argument `--mss=3`"),
+        (&["--mss=3"][..], "the script has no argument `--mss=3`"),
         (&["--ms=abc"], "`--ms` takes an integer without a unit, not `abc`"),
         (&["--ms=100ms"], "`--ms` takes an integer without a unit, not `100ms`"),
         (&["--every=200"], "`--every` takes a time with its unit, not `200`"),
         (&["--ms"], "`--ms` needs a value"),
-        (&["extra"], "the script does not know the argument `extra`"),
+        (&["extra"], "the script has no argument `extra`"),
     ] {
         let loaded = stage_with(script, args);
         assert!(loaded.diagnostics.iter().any(|it| it.message == message), "{args:?}\n{}", list(&loaded.diagnostics));
     }
     for (args, help) in [
         (&["--ms=2s"][..], "it counts ms: write `--ms=2000`"),
-        (&["--ms=1.5us"], "write `--ms=100`; what it counts is for its help text to say"),
+        (&["--ms=1.5us"], "write `--ms=100`; its help text should say the unit"),
         (&["--every=200"], "write `--every=200ms`, or another of the units ns, us, ms, s, minutes, hours, hz"),
     ] {
         let loaded = stage_with(script, args);

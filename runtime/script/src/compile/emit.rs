@@ -119,7 +119,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
             self.build.diagnostics.push(
                 Diagnostic::error(
                     "stack-too-large",
-                    format!("this handler needs {} bytes of stack, and a program has {STACK_BYTES}", self.deepest),
+                    format!("this handler needs {} bytes of stack; the limit is {STACK_BYTES}", self.deepest),
                     at,
                 )
                 .help("read shorter strings, `str(ptr, 32)`, or use fewer of them in one statement"),
@@ -134,12 +134,12 @@ impl<'a, 'b> Emitter<'a, 'b> {
         match assembled {
             Ok(assembled) if engine == Engine::Linux && distinct(&assembled.map_refs) > MOST_MAPS => {
                 let message = format!(
-                    "this handler uses {} maps, those that count losses and the like among them, and a program of the kernel at most {MOST_MAPS}",
+                    "this handler uses {} maps, including internal ones; the limit is {MOST_MAPS}",
                     distinct(&assembled.map_refs)
                 );
                 self.build.diagnostics.push(
                     Diagnostic::error("too-many-maps", message, at)
-                        .help("make several maps one, with another part of the key: `@bytes[\"read\", e.pid]`")
+                        .help("merge several maps into one by adding a part to the key: `@bytes[\"read\", e.pid]`")
                         .help("or split it into several handlers of the same event"),
                 );
                 None
@@ -153,8 +153,9 @@ impl<'a, 'b> Emitter<'a, 'b> {
             })),
             Err(why) => {
                 self.build.diagnostics.push(
-                    Diagnostic::error("too-large", format!("this handler is too large to compile: {why}"), at)
-                        .help("split it into several handlers of the same event, or loop less: loops are unrolled"),
+                    Diagnostic::error("too-large", format!("this handler is too large to compile: {why}"), at).help(
+                        "split it into several handlers of the same event, or use fewer iterations: loops are unrolled",
+                    ),
                 );
                 None
             }

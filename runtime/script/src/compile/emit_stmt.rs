@@ -279,7 +279,7 @@ impl Emitter<'_, '_> {
             self.build.diagnostics.push(
                 Diagnostic::error(
                     "print-too-large",
-                    format!("this line needs {size} bytes of values, and a print takes {MAX_RECORD_BYTES}"),
+                    format!("this line has {size} bytes of values; the limit is {MAX_RECORD_BYTES}"),
                     label,
                 )
                 .help("print shorter strings, `str(ptr, 32)`, or several lines"),
@@ -335,7 +335,7 @@ impl Emitter<'_, '_> {
     /// Emits `l.tag = value` at the marker: writes to the launching process's array, at the slot
     /// that the collector passed.
     fn tag(&mut self, value: &Expr) {
-        debug_assert!(self.engine == Engine::Linux, "placement puts handlers that set tags into the kernel");
+        debug_assert!(self.engine == Engine::Linux, "handlers that set tags are placed in Linux");
         let (tag, index, done) = (self.alloc(16), self.alloc(8), self.asm.label());
         self.optional_part(value, Scalar::Int, tag);
         let tags = self.build.tags_map();

@@ -121,7 +121,7 @@ impl Emitter<'_, '_> {
             let label = self.build.staged.label(self.file, expr.at);
             self.build
                 .diagnostics
-                .push(Diagnostic::error("name-as-text", "the text of this name is not known in the kernel", label).help(
+                .push(Diagnostic::error("name-as-text", "the text of this name is not known in Linux", label).help(
                 "make it a part of a key of its own, `@m[e.func, e.comm]`, in a map where no text stands in its place",
             ));
             return;

@@ -31,7 +31,7 @@ pub(super) fn tracepoints<'a>(
                 Ok(names) => expanded.handlers.extend(names.into_iter().map(|it| at(handler, it))),
                 Err(message) => diagnostics.push(
                     Diagnostic::error("tracepoint-pattern", message, handler.declared_at.clone())
-                        .help("`xputrace list 'tracepoint:*:*'` shows those of this machine"),
+                        .help("`xputrace list 'tracepoint:*:*'` lists this machine's"),
                 ),
             },
             (Some(_), Err(why)) => {
@@ -57,7 +57,7 @@ fn matches<'a>(pattern: &str, known: &'a [String]) -> Result<Vec<(&'a str, &'a s
     let names: Vec<(&str, &str)> = names.filter_map(|it| it.split_once(':')).collect();
     match names.len() {
         0 => Err(format!("no tracepoint matches `{pattern}`")),
-        n if n > MOST_MATCHES => Err(format!("`{pattern}` matches {n} tracepoints, and at most {MOST_MATCHES} can be")),
+        n if n > MOST_MATCHES => Err(format!("`{pattern}` matches {n} tracepoints; the limit is {MOST_MATCHES}")),
         _ => Ok(names),
     }
 }

@@ -130,22 +130,22 @@ fn check_all(staged: &Staged, catalog: &dyn Catalog, units: &mut [Unit], shapes:
 }
 
 fn too_many(handler: &Handler, n: usize) -> Diagnostic {
-    let message = format!("the script declares {n} handlers for the kernel, and at most {MOST_PROGRAMS} can be");
+    let message = format!("the script declares {n} handlers that run in Linux; the limit is {MOST_PROGRAMS}");
     Diagnostic::error("too-many-handlers", message, handler.declared_at.clone())
-        .help("one handler can be at many functions: `uprobe(\"libc:mem*\", |e| @calls[e.func].count())`")
+        .help("one handler can probe many functions: `uprobe(\"libc:mem*\", |e| @calls[e.func].count())`")
 }
 
 /// Reports a map whose strings are built from its own strings: they have no maximum size.
 fn grows(map: &str, seen_at: Label) -> Diagnostic {
-    let message = format!("the strings in `{map}` are put together from themselves and would grow without end");
-    Diagnostic::error("growing-string", message, seen_at).help("keep the parts in maps of their own")
+    let message = format!("the strings in `{map}` are built from its own strings and would grow without limit");
+    Diagnostic::error("growing-string", message, seen_at).help("keep the parts in separate maps")
 }
 
 /// Reports a histogram that evicts: it would lose single buckets of keys that stay.
 fn evicts_buckets(map: &str, declared_at: Label) -> Diagnostic {
-    let message = format!("`{map}` is a histogram, and of a histogram no element can make room alone");
+    let message = format!("`{map}` is a histogram, which cannot evict: it would lose single buckets");
     Diagnostic::error("evicting-histogram", message, declared_at)
-        .help("leave out `evict`, and declare it larger where it is full: `map(#{name: …, size: …})`")
+        .help("remove `evict`; if the map is full, declare a larger size: `map(#{name: …, size: …})`")
 }
 
 /// Reports maps that no handler stores into (usually a misspelling) and histograms that evict.
@@ -156,7 +156,7 @@ fn check_maps(shapes: &Shapes, diagnostics: &mut Vec<Diagnostic>) {
         let written = shapes.list.iter().filter(|it| it.written).map(|it| it.name.as_str());
         let mut diagnostic = Diagnostic::error(
             "never-assigned",
-            format!("`{}` is read here and never assigned", shape.name),
+            format!("`{}` is read here but never assigned", shape.name),
             shape.seen_at.clone(),
         );
         if let Some(near) = xputrace_model::diagnostic::nearest(&shape.name, written) {

@@ -17,7 +17,7 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &FxHashSet<String>
         _ if handler.interpreted.is_some() => (Place::Interpreter, interpreted(handler)),
         Event::Interval | Event::Begin | Event::End => (Place::Interpreter, interpreted(handler)),
         Event::Uprobe | Event::Uretprobe | Event::Tracepoint | Event::Profile => {
-            (Place::Linux, vec!["a CPU probe runs in the kernel, where its event happens".into()])
+            (Place::Linux, vec!["CPU probe: runs in linux, at the event".into()])
         }
         // Whether it is joined with its launch is known once all handlers are.
         Event::Activity(_) => (Place::Tracer, Vec::new()),
@@ -27,7 +27,7 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &FxHashSet<String>
         why.push(returns(handler.options.returns).into());
     }
     if handler.options.scope() == ProbeScope::System {
-        why.push("its scope is the system: every process that runs the probed code pays for it".into());
+        why.push("system scope: slows every process that runs the probed code".into());
     }
     (place, why)
 }
@@ -47,12 +47,12 @@ pub(super) fn explain(units: &[Unit], plan: &mut Plan) {
 fn returns(way: ReturnWay) -> &'static str {
     match way {
         ReturnWay::Safe => {
-            "it sees returns at the function's own `ret`s, which leaves the stack alone: 3 to 12 us a return, as Linux \
-             single-steps them; about 1 us, by its trampoline, where all that the function runs is known"
+            "returns are probed at the function's `ret` instructions, without touching the stack: 3 to 12 us per return, \
+             because Linux single-steps them; about 1 us by Linux's trampoline where no unwinder can reach the frame"
         }
         ReturnWay::Trampoline => {
-            "it sees returns by the trampoline of Linux: about 1 us a return, but a program that unwinds, moves or \
-             switches the stack meanwhile is killed"
+            "returns are probed by Linux's trampoline: about 1 us per return, but a program that unwinds, moves or \
+             switches its stack meanwhile is killed"
         }
     }
 }
@@ -60,7 +60,7 @@ fn returns(way: ReturnWay) -> &'static str {
 fn joined(activity: Activity, demand: &Demand) -> String {
     let record = format!("a {}'s record reaches the tracer", activity.name());
     match demand.joins(activity) {
-        true => format!("{record}, which joins it with its launch"),
+        true => format!("{record} and is joined with its launch"),
         false => format!("{record}; no handler reads its launch, so launches are not recorded"),
     }
 }
@@ -73,32 +73,29 @@ fn reached_in_linux(scan: &Scan, tables: &[Arc<TableDef>]) -> Vec<String> {
         let table = tables.iter().find(|it| it.name == **map);
         table.is_some_and(|it| matches!(it.storage, Storage::Linux { .. }))
     };
-    let sentence = |map| format!("`{map}` lives in the kernel, where CPU probes use it: about 0.7 us an access");
+    let sentence = |map| format!("`{map}` lives in linux, where CPU probes use it: about 0.7 us per access");
     maps.filter(is_in_linux).map(sentence).collect()
 }
 
 fn interpreted(handler: &Handler) -> Vec<String> {
     vec![match handler.event {
         Event::Interval | Event::Begin | Event::End => {
-            format!("`{}` handlers are run by the interpreter, which has all of Rhai", handler.event.name())
+            format!("`{}` handlers run in the interpreter and can use all of Rhai", handler.event.name())
         }
-        _ => "it is wrapped in `interpret(…)`: about 1 us an event".into(),
+        _ => "wrapped in `interpret(…)`: about 1 us per event".into(),
     }]
 }
 
 fn launch(scan: &Scan, cpu_maps: &FxHashSet<String>) -> (Place, Vec<String>) {
-    let marker = "at the collector's marker function, about 1 us a launch";
+    let marker = "at the collector's marker function, about 1 us per launch";
     if scan.sets_tag.is_some() {
-        return (Place::Linux, vec![format!("it sets `tag`, so it runs while the kernel is launched: {marker}")]);
+        return (Place::Linux, vec![format!("sets `tag`: runs during the launch, {marker}")]);
     }
     match reads(scan).find(|it| cpu_maps.contains(*it)) {
-        Some(map) => (
-            Place::Linux,
-            vec![format!(
-                "it reads `{map}`, which a CPU probe writes, so it runs while the kernel is launched: {marker}"
-            )],
-        ),
-        None => (Place::Tracer, vec!["it only looks, so it runs on the completed record".into()]),
+        Some(map) => {
+            (Place::Linux, vec![format!("reads `{map}`, which a CPU probe writes: runs during the launch, {marker}")])
+        }
+        None => (Place::Tracer, vec!["read-only: runs after the launch returns".into()]),
     }
 }
 
@@ -126,10 +123,13 @@ pub(super) fn warn_of_late_reads(staged: &Staged, units: &[Unit]) -> Vec<Diagnos
         .map(|it| {
             Diagnostic::warning(
                 "late-read",
-                format!("`{}` is read when the record of what the GPU did arrives, long after its launch", it.map),
+                format!("`{}` is read when the GPU's record arrives, long after the launch", it.map),
                 staged.label(it.file, it.at),
             )
-            .help(format!("to read it as of the launch: `launch(|l| l.tag = {}[…])`, and `k.launch.tag` here", it.map))
+            .help(format!(
+                "to read its value at the launch, write `launch(|l| l.tag = {}[…])`, and `k.launch.tag` here",
+                it.map
+            ))
         })
         .collect()
 }

@@ -197,15 +197,11 @@ impl Shapes {
             diagnostics.push(
                 Diagnostic::error(
                     "mixed-keys",
-                    format!(
-                        "`{name}` is used with {} here and with {} elsewhere",
-                        parts(key.len()),
-                        parts(known.len())
-                    ),
+                    format!("`{name}` has {} here but {} elsewhere", parts(key.len()), parts(known.len())),
                     at.clone(),
                 )
                 .also(first.clone(), "first used here")
-                .help("a map has the same number of key parts everywhere; use two maps"),
+                .help("all keys of a map have the same number of parts; use two maps"),
             );
             return;
         }
@@ -216,7 +212,7 @@ impl Shapes {
                     Diagnostic::error(
                         "mixed-keys",
                         format!(
-                            "part {} of the key of `{name}` is {} here and {} elsewhere",
+                            "part {} of the key of `{name}` is {} here but {} elsewhere",
                             index + 1,
                             new.ty.base.noun(),
                             known.ty.base.noun()
@@ -243,14 +239,14 @@ impl Shapes {
         let (name, known, first) = (shape.name.clone(), *known, first.clone());
         let message = match (known, purpose) {
             (Purpose::Aggregate(a), Purpose::Aggregate(b)) if a.verb() == b.verb() => {
-                format!("`{name}.{}` has other parameters here than elsewhere", a.verb().trim_end_matches("()"))
+                format!("`{name}.{}` has different parameters elsewhere", a.verb().trim_end_matches("()"))
             }
-            _ => format!("`{name}` is changed by `{}` here and by `{}` elsewhere", purpose.verb(), known.verb()),
+            _ => format!("`{name}` is updated by `{}` here but by `{}` elsewhere", purpose.verb(), known.verb()),
         };
         diagnostics.push(
             Diagnostic::error("mixed-kinds", message, at.clone())
                 .also(first, "first used here")
-                .help("one map holds one kind of value; use two maps"),
+                .help("a map holds one kind of value; use two maps"),
         );
     }
 
@@ -268,7 +264,7 @@ impl Shapes {
                 let mut diagnostic = Diagnostic::error(
                     "mixed-values",
                     format!(
-                        "`{}` is given {} here and {} elsewhere",
+                        "`{}` is assigned {} here but {} elsewhere",
                         shape.name,
                         value.ty.base.noun(),
                         shape.value.ty.base.noun()

@@ -52,7 +52,7 @@ impl Checker<'_> {
                 self.say(
                     at,
                     "equality",
-                    format!("`{}` is no operator", self.slice(at)),
+                    format!("`{}` is not an operator", self.slice(at)),
                     &[&format!("write `{right}`")],
                 );
             }
@@ -63,7 +63,7 @@ impl Checker<'_> {
             }
             "“" | "”" | "„" | "‘" | "’" | "«" | "»" => {
                 let help = ["write straight quotes: `\"…\"`"];
-                self.say(at, "quotes", format!("`{}` is no quote of scripts", self.slice(at)), &help);
+                self.say(at, "quotes", format!("`{}` does not quote strings", self.slice(at)), &help);
             }
             "~" => self.say(
                 at,
@@ -76,7 +76,7 @@ impl Checker<'_> {
                 self.say(
                     at,
                     "separator",
-                    "a `;` cannot stand in brackets",
+                    "`;` is not allowed in brackets",
                     &["write `,` between the parts: `@m[a, b]`"],
                 );
             }
@@ -87,12 +87,7 @@ impl Checker<'_> {
     }
 
     fn ternary(&mut self, at: usize) {
-        self.say(
-            at,
-            "ternary",
-            "there is no `? :` operator",
-            &["write `if condition { a } else { b }`, which has a value"],
-        );
+        self.say(at, "ternary", "there is no `? :` operator", &["write `if condition { a } else { b }`"]);
     }
 
     fn increment(&mut self, at: usize) {
@@ -106,7 +101,7 @@ impl Checker<'_> {
     }
 
     fn unnamed_parameter(&mut self, at: usize) {
-        self.say(at, "unnamed-parameter", "a parameter needs a name", &["write `|e|`; it need not be used"]);
+        self.say(at, "unnamed-parameter", "a parameter needs a name", &["write `|e|`, even if you don't use it"]);
     }
 
     fn dollar(&mut self, at: usize) {
@@ -121,14 +116,14 @@ impl Checker<'_> {
     /// Reports C's `args->name`.
     fn arrow(&mut self, at: usize) {
         let help = format!("write `e.{}`, where `|e|` is the handler's parameter", self.word(at + 1));
-        self.say(at, "field-arrow", "fields are read with a dot", &[&help]);
+        self.say(at, "field-arrow", "read fields with a dot", &[&help]);
     }
 
     /// Reports `k => …`, which is not a closure here.
     fn arrow_function(&mut self, at: usize) {
         let name = at.checked_sub(1).map_or("k", |before| self.word(before));
         let help = format!("write `|{name}| …`");
-        self.say(at, "closure", "a closure is written with bars", &[&help]);
+        self.say(at, "closure", "write closures with bars", &[&help]);
     }
 
     /// Reports bpftrace's `uprobe:libc:malloc { … }` and `BEGIN { … }`.
@@ -140,12 +135,7 @@ impl Checker<'_> {
             _ => false,
         };
         if follows {
-            self.say(
-                at,
-                "probe-block",
-                "probes are declared by functions, with a closure for the handler",
-                &[*instead],
-            );
+            self.say(at, "probe-block", "declare probes by calling a function with a handler", &[*instead]);
         }
         follows
     }
@@ -208,7 +198,8 @@ impl Checker<'_> {
     fn name(&mut self, at: usize) {
         let name = self.slice(at);
         if name == "fn" && crate::declare::names().any(|it| it == self.word(at + 1)) {
-            let message = format!("`{}` is a function of xputrace, which this would hide", self.word(at + 1));
+            let message =
+                format!("`{}` is a function of xputrace, which this definition would hide", self.word(at + 1));
             return self.say(at + 1, "taken-name", message, &["give the function another name"]);
         }
         if name == "import" && !(at > 0 && matches!(self.slice(at - 1), "." | "?.")) {
@@ -218,16 +209,16 @@ impl Checker<'_> {
             return;
         }
         let help = format!("`{}` would do; `@{}` is a map", name.trim_start_matches('_'), name.trim_start_matches('_'));
-        self.say(at, "underscore-name", format!("names that begin with `_` are reserved: `{name}`"), &[&help]);
+        self.say(at, "underscore-name", format!("names that start with `_` are reserved: `{name}`"), &[&help]);
     }
 
     fn import(&mut self, at: usize) {
         let literal = self.tokens.get(at + 1).is_some_and(|it| it.kind == Kind::Text);
-        let help = "write `import \"latency\" as l;` outside of all braces";
+        let help = "write `import \"latency\" as l;` outside any braces";
         if !self.open.is_empty() {
-            self.say(at, "import-place", "imports stand at the top level", &[help]);
+            self.say(at, "import-place", "imports must be at the top level", &[help]);
         } else if !literal {
-            self.say(at, "import-name", "an import takes its name as plain text in double quotes", &[help]);
+            self.say(at, "import-name", "an import's name must be a plain double-quoted string", &[help]);
         }
     }
 
@@ -237,11 +228,11 @@ impl Checker<'_> {
         let digit = name.starts_with(|c: char| c.is_ascii_digit());
         if digit || name.starts_with('_') {
             let help = "`@calls`, or `@` alone, is a map";
-            self.say(at, "map-name", format!("the name of a map begins with a letter: `@{name}`"), &[help]);
+            self.say(at, "map-name", format!("map names start with a letter: `@{name}`"), &[help]);
         } else if name.is_empty() && touching && self.tokens[at + 1].kind == Kind::Map {
-            self.say(at, "map-name", "a map has one `@`", &["`@calls`, or `@` alone, is a map"]);
+            self.say(at, "map-name", "a map name has one `@`", &["`@calls`, or `@` alone, is a map"]);
         } else if name.is_empty() && touching && matches!(self.tokens[at + 1].kind, Kind::Text) {
-            self.say(at, "map-name", "the name of a map is written without quotes", &["write `@calls`"]);
+            self.say(at, "map-name", "write map names without quotes", &["write `@calls`"]);
         } else {
             self.map_property(at);
         }
@@ -265,7 +256,7 @@ impl Checker<'_> {
         }
         let percentile = property.strip_prefix('p').is_some_and(|it| it.parse::<u8>().is_ok());
         if !percentile {
-            let help = format!("write `{}[\"{property}\"]` for an element; methods have parentheses", self.slice(at));
+            let help = format!("for an element, write `{}[\"{property}\"]`; methods need parentheses", self.slice(at));
             self.say(at + 2, "map-property", format!("a map has no field `{property}`"), &[&help]);
         }
     }
@@ -288,7 +279,7 @@ impl Checker<'_> {
         let digits = self.slice(at).replace('_', "");
         if digits.bytes().all(|it| it.is_ascii_digit()) && digits.parse::<i64>().is_err() {
             let help = format!("integers have 64 bits: the largest is {}", i64::MAX);
-            self.say(at, "too-long", format!("`{}` is no integer of scripts", self.slice(at)), &[&help]);
+            self.say(at, "too-long", format!("`{}` is not a valid integer", self.slice(at)), &[&help]);
         }
     }
 
@@ -298,7 +289,7 @@ impl Checker<'_> {
         let inner = text.trim_matches('\'');
         if text.starts_with('\'') && !inner.starts_with('\\') && inner.chars().count() > 1 {
             let help = format!("write `\"{inner}\"`");
-            self.say(at, "quotes", "text is written in double quotes", &[&help]);
+            self.say(at, "quotes", "strings need double quotes", &[&help]);
         }
     }
 
@@ -312,13 +303,14 @@ impl Checker<'_> {
         };
         let start = self.tokens[at].span.start;
         let help = match what {
-            "string" => "close it on the same line, or write text of several lines in backticks".to_owned(),
+            "string" => "close it on the same line, or use backticks for several lines".to_owned(),
             "template" => "close it with a backtick".to_owned(),
             _ => format!("close it with `{end}`"),
         };
         let span = start..start + 1;
-        self.found
-            .push(Diagnostic::error("unclosed-text", format!("this {what} does not end"), self.label(span)).help(help));
+        self.found.push(
+            Diagnostic::error("unclosed-text", format!("this {what} is not closed"), self.label(span)).help(help),
+        );
     }
 
     /// Reports `uprobe("libc:malloc" |e| …)`, whose bars would be operators.
@@ -333,7 +325,7 @@ impl Checker<'_> {
         let gap = self.tokens[before].span.end..self.tokens[at].span.start;
         let place = self.label(gap.start..gap.start + usize::from(!gap.is_empty()));
         let diagnostic = Diagnostic::error("missing-comma", "a `,` is missing here", place);
-        self.found.push(diagnostic.also(self.label_of(at), "the handler begins here"));
+        self.found.push(diagnostic.also(self.label_of(at), "the handler starts here"));
         true
     }
 
@@ -366,19 +358,19 @@ impl Checker<'_> {
         let place = self.label(gap.start..gap.start + usize::from(!gap.is_empty()));
         let diagnostic = if self.is_bare_unit(before, at) {
             let help = format!("write `{}.{}`", self.slice(before), self.slice(at));
-            Diagnostic::error("unit", "a number and its unit are joined by a dot", self.label_of(at)).help(help)
+            Diagnostic::error("unit", "join a number and its unit with a dot", self.label_of(at)).help(help)
         } else if let Some(keyword) = self.open_condition(at) {
             let word = self.slice(keyword);
             let condition = &self.text[self.tokens[keyword].span.start..self.tokens[before].span.end];
-            Diagnostic::error("missing-braces", format!("what an `{word}` does stands in braces"), place)
-                .also(self.label_of(at), "this begins it")
+            Diagnostic::error("missing-braces", format!("the body of `{word}` needs braces"), place)
+                .also(self.label_of(at), "it starts here")
                 .help(format!("write `{condition} {{ … }}`"))
         } else if self.in_list() {
             Diagnostic::error("missing-comma", "a `,` or an operator is missing here", place)
-                .also(self.label_of(at), "this begins another value")
+                .also(self.label_of(at), "another value starts here")
         } else {
-            Diagnostic::error("missing-semicolon", "two statements without a `;` between them", place)
-                .also(self.label_of(at), "this begins the second")
+            Diagnostic::error("missing-semicolon", "a `;` is missing between two statements", place)
+                .also(self.label_of(at), "the second starts here")
                 .help("end the first statement with `;`")
         };
         self.found.push(diagnostic);
@@ -474,14 +466,14 @@ impl Checker<'_> {
                     self.bracket(open)
                 );
                 let diagnostic =
-                    Diagnostic::error("bracket", message, self.label_of(at)).also(self.label_of(open), "this is open");
+                    Diagnostic::error("bracket", message, self.label_of(at)).also(self.label_of(open), "opened here");
                 self.found.push(diagnostic);
                 // Report a wrong bracket once.
                 self.open.clear();
                 self.open.shrink_to(0);
             }
             None if !self.found.iter().any(|it| it.code == "bracket") => {
-                self.say(at, "bracket", format!("there is nothing that `{}` closes", self.slice(at)), &[]);
+                self.say(at, "bracket", format!("`{}` closes nothing", self.slice(at)), &[]);
             }
             None => {}
         }
@@ -539,10 +531,13 @@ const PROBE_BLOCKS: &[(&str, &str)] = &[
     ("t", "write `tracepoint(\"sched:sched_switch\", |e| …)`"),
     ("profile", "write `profile(99.hz, |e| …)`"),
     ("interval", "write `interval(1.s, || …)`"),
-    ("kprobe", "kernel function probes are not supported yet; `tracepoint(\"sched:sched_switch\", |e| …)` is"),
-    ("kretprobe", "kernel function probes are not supported yet; `tracepoint(\"sched:sched_switch\", |e| …)` is"),
-    ("fentry", "kernel function probes are not supported yet; `tracepoint(\"sched:sched_switch\", |e| …)` is"),
-    ("usdt", "`usdt` events are not supported yet"),
+    ("kprobe", "Linux kernel function probes are not implemented yet; `tracepoint(\"sched:sched_switch\", |e| …)` is"),
+    (
+        "kretprobe",
+        "Linux kernel function probes are not implemented yet; `tracepoint(\"sched:sched_switch\", |e| …)` is",
+    ),
+    ("fentry", "Linux kernel function probes are not implemented yet; `tracepoint(\"sched:sched_switch\", |e| …)` is"),
+    ("usdt", "`usdt` events are not implemented yet"),
     ("BEGIN", "write `begin(|| …)`"),
     ("END", "write `end(|| …)`"),
 ];

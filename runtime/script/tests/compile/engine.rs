@@ -892,9 +892,9 @@ fn a_field_named_by_a_value_is_an_error_in_a_compiled_handler() {
 #[test]
 fn explain_claims_a_join_only_where_launches_are_recorded() {
     let why = |script: &str| plan(script).probes[0].why.join("; ");
-    assert!(!why("kernel(|k| @n[k.name].count());").contains("joins it"));
-    assert!(why("kernel(|k| @n[k.launch.api].count());").contains("joins it"));
-    assert!(why("kernel(|k| @n[k.name].count()); launch(|l| @m[l.api].count());").contains("joins it"));
+    assert!(!why("kernel(|k| @n[k.name].count());").contains("is joined with"));
+    assert!(why("kernel(|k| @n[k.launch.api].count());").contains("is joined with"));
+    assert!(why("kernel(|k| @n[k.name].count()); launch(|l| @m[l.api].count());").contains("is joined with"));
 }
 
 /// The fields of a memset that its record may not have are `()`, whatever their type.

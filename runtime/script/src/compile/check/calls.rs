@@ -40,7 +40,7 @@ impl Checker<'_> {
                     Base::Name | Base::Text(_) => {
                         "a string has `contains(\"x\")`, `starts_with(\"x\")` and `ends_with(\"x\")`; `interpret(|k| …)` has all methods"
                     }
-                    Base::Stack => "a stack is a part of a key, or printed",
+                    Base::Stack => "a stack can be a part of a key, or be printed",
                     _ => "a number has `min(x)`, `max(x)` and `abs()`",
                 };
                 self.poison(diagnostic.help(help), at)
@@ -56,19 +56,19 @@ impl Checker<'_> {
             _ if is_poison(&value) => value,
             (Kind::Literal(text), Kind::Literal(wanted)) => of(Kind::Const(place.holds(text, &wanted).into())),
             (_, Kind::Literal(_)) if value.ty.base == Base::Name && self.place == Place::Linux => {
-                let message = "the text of this name is not known in the kernel";
+                let message = "the text of this name is not known in Linux";
                 let diagnostic = Diagnostic::error("name-as-text", message, self.label(value.at))
-                    .help("compare it whole, `==`, or narrow what is probed: `uprobe(\"libc:mem*\", …)`");
+                    .help("compare the whole name with `==`, or probe fewer functions: `uprobe(\"libc:mem*\", …)`");
                 self.poison(diagnostic, at)
             }
             (_, Kind::Literal(wanted)) => of(Kind::Match(place, Box::new(value), wanted)),
             _ => {
                 let diagnostic = Diagnostic::error(
                     "not-constant",
-                    "what is looked for must be text that is known when the script is compiled",
+                    "the text to search for must be known when the script is compiled",
                     self.label(wanted.at),
                 )
-                .help("write it in quotes, or keep it in a variable of the script's top level");
+                .help("use a quoted string, or a variable of the script's top level");
                 self.poison(diagnostic, at)
             }
         }
@@ -104,7 +104,7 @@ impl Checker<'_> {
             (name, _) if FUNCTIONS.contains(&name) => {
                 let diagnostic = Diagnostic::error(
                     "arguments",
-                    format!("`{name}` is not called with {} values", call.args.len()),
+                    format!("`{name}` does not take {} values", call.args.len()),
                     self.label(at),
                 );
                 self.poison(diagnostic, at)
@@ -112,7 +112,7 @@ impl Checker<'_> {
             (name, _) => {
                 let mut diagnostic = Diagnostic::error(
                     "unknown-function",
-                    format!("`{name}` is no function of compiled handlers"),
+                    format!("`{name}` is not a function of compiled handlers"),
                     self.label(at),
                 );
                 if let Some(help) = crate::static_check::elsewhere(name) {
@@ -125,7 +125,7 @@ impl Checker<'_> {
                     diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
                 }
                 let diagnostic =
-                    diagnostic.help(format!("there are: {}, and functions of the script", FUNCTIONS.join(" ")));
+                    diagnostic.help(format!("available: {}, and functions of the script", FUNCTIONS.join(" ")));
                 self.poison(diagnostic, at)
             }
         }
@@ -174,10 +174,10 @@ impl Checker<'_> {
         if self.place != Place::Linux {
             let diagnostic = Diagnostic::error(
                 "no-memory",
-                "`str()` reads the target's memory, which only a CPU probe can",
+                "`str()` reads the target's memory, which only CPU probes can do",
                 self.label(at),
             )
-            .help("read it in a `uprobe` and pass it on in a map");
+            .help("read it in a `uprobe` and pass it through a map");
             return self.poison(diagnostic, at);
         }
         let bytes = match bytes.map(|it| self.expr(it)) {

@@ -59,8 +59,8 @@ impl Checker<'_> {
         if !text.contains('\0') {
             return self.literal(text, at);
         }
-        let diagnostic = Diagnostic::error("nul", "a string of a handler has no NUL in it", self.label(at))
-            .help("leave it out: what the target's strings hold ends at a NUL");
+        let diagnostic = Diagnostic::error("nul", "strings in handlers cannot contain a NUL", self.label(at))
+            .help("remove it: the target's strings end at a NUL");
         self.poison(diagnostic, at)
     }
 
@@ -177,7 +177,7 @@ impl Checker<'_> {
                 let product = self.arithmetic(Alu::Mul, value, int(one, at), at);
                 Expr { ty, ..product }
             }
-            _ => self.no_value("`.hz` of a value that is not constant", at, "write the time between two: `1.s / x`"),
+            _ => self.no_value("`.hz` of a value that is not constant", at, "write the period instead: `1.s / x`"),
         }
     }
 
@@ -198,7 +198,7 @@ impl Checker<'_> {
         }
         let mut diagnostic = Diagnostic::error(
             "type",
-            format!("this is {}, and {} is needed here", value.ty.base.noun(), base.noun()),
+            format!("this is {}, but {} is needed here", value.ty.base.noun(), base.noun()),
             self.label(value.at),
         );
         if base == Base::Bool && value.ty.base == Base::Int {
@@ -250,7 +250,7 @@ impl Checker<'_> {
                 let label = self.label(value.at);
                 self.error(Diagnostic::error(
                     "type",
-                    format!("this is {}, and the other value {}", value.ty.base.noun(), ty.base.noun()),
+                    format!("this is {}, but the other value is {}", value.ty.base.noun(), ty.base.noun()),
                     label,
                 ));
                 ty
@@ -297,8 +297,8 @@ impl Checker<'_> {
         let mut parts: Vec<Expr> = Vec::new();
         for piece in flattened(pieces) {
             if piece.ty.base == Base::Stack {
-                let diagnostic = Diagnostic::error("type", "a stack cannot be put into a string", self.label(piece.at))
-                    .help("print it, or make it a part of the key of its own: `@m[k.launch.ustack, …]`");
+                let diagnostic = Diagnostic::error("type", "a stack cannot be part of a string", self.label(piece.at))
+                    .help("print it, or make it a part of the key: `@m[k.launch.ustack, …]`");
                 return self.poison(diagnostic, at);
             }
             match (parts.last_mut().map(|it| &mut it.kind), known_text(&piece)) {
@@ -315,9 +315,9 @@ impl Checker<'_> {
         let bytes: u32 = parts.iter().map(piece_bytes).sum();
         if bytes > MAX_CONCAT_BYTES {
             let message =
-                format!("this string can take {bytes} bytes, and a handler makes strings of {MAX_CONCAT_BYTES}");
+                format!("this string can have {bytes} bytes, but handlers build strings of at most {MAX_CONCAT_BYTES}");
             let diagnostic = Diagnostic::error("string-too-long", message, self.label(at))
-                .help("use the parts as parts of a key, `@m[a, b]`, or read less: `str(ptr, 32)`")
+                .help("make them parts of a key, `@m[a, b]`, or read less: `str(ptr, 32)`")
                 .help("`print` takes longer ones");
             return self.poison(diagnostic, at);
         }

@@ -52,7 +52,7 @@ impl Checker<'_> {
     /// Checks `k.launch.FIELD`.
     fn launch_field(&mut self, at: Position, rest: &[(&str, Position)]) -> Resolved {
         let Some((name, name_at)) = rest.first().copied() else {
-            let diagnostic = Diagnostic::error("launch-value", "`.launch` is no value of its own", self.label(at))
+            let diagnostic = Diagnostic::error("launch-value", "`.launch` cannot be used as a value", self.label(at))
                 .help("read one of its fields, such as `.launch.time`, or test it with `.launch == ()`");
             return Resolved { expr: self.poison(diagnostic, at), used: 1 };
         };
@@ -129,8 +129,8 @@ impl Checker<'_> {
                 let reason = match name {
                     "duration" | "end" | "result" => "the call has not returned yet",
                     "name" => "only the mangled name is known when the call begins",
-                    "tag" => "it is only set there",
-                    _ => "the tracer adds it when the call has returned",
+                    "tag" => "it can only be set there",
+                    _ => "the tracer adds it after the call returns",
                 };
                 let help = match name {
                     "name" => "use `symbol`".to_string(),
@@ -138,13 +138,11 @@ impl Checker<'_> {
                 };
                 let diagnostic = Diagnostic::error(
                     "not-at-launch",
-                    format!("`{name}` cannot be read in a launch handler that runs in the kernel: {reason}"),
+                    format!("`{name}` cannot be read in a launch handler that runs in Linux: {reason}"),
                     self.label(at),
                 )
                 .help(help)
-                .help(
-                    "a `launch` handler runs in the kernel when it sets `.tag` or reads a map that a CPU probe writes",
-                );
+                .help("a `launch` handler runs in Linux if it sets `.tag` or reads a map that a CPU probe writes");
                 self.poison(diagnostic, at)
             }
         };
@@ -153,7 +151,7 @@ impl Checker<'_> {
 
     fn entry_field(&mut self, at: Position, rest: &[(&str, Position)]) -> Resolved {
         let Some((name, name_at)) = rest.first().copied() else {
-            let diagnostic = Diagnostic::error("entry-value", "`.entry` is no value of its own", self.label(at))
+            let diagnostic = Diagnostic::error("entry-value", "`.entry` cannot be used as a value", self.label(at))
                 .help("read one of its fields: `e.entry.arg0` … `e.entry.arg5`, `e.entry.time`");
             return Resolved { expr: self.poison(diagnostic, at), used: 1 };
         };
@@ -168,12 +166,10 @@ impl Checker<'_> {
             _ => {
                 let diagnostic = Diagnostic::error(
                     "unknown-field",
-                    format!("`{name}` of the entry is not kept until the return"),
+                    format!("the entry's `{name}` is not kept until the return"),
                     self.label(name_at),
                 )
-                .help(
-                    "kept are `arg0` … `arg5` and `time`; all else is the same at the return: read it from the event",
-                );
+                .help("only `arg0` … `arg5` and `time` are kept; read anything else from the event itself");
                 self.poison(diagnostic, name_at)
             }
         };
@@ -231,8 +227,8 @@ impl Checker<'_> {
             Target::Function { function, .. } => self.literal(&function.clone(), at),
             Target::Tracepoint { name, .. } => self.literal(&name.clone(), at),
             _ => {
-                let diagnostic = Diagnostic::error("no-function", "this probe is at no function", self.label(at))
-                    .help("`.ustack` and `.kstack` tell where the sample was taken");
+                let diagnostic = Diagnostic::error("no-function", "this probe is not at a function", self.label(at))
+                    .help("`.ustack` and `.kstack` show where the sample was taken");
                 self.poison(diagnostic, at)
             }
         }
@@ -263,10 +259,10 @@ impl Checker<'_> {
             TracepointFieldType::Int { .. } | TracepointFieldType::Other => {
                 let diagnostic = Diagnostic::error(
                     "unreadable-field",
-                    format!("`{name}` of `{category}:{tracepoint}` is of a kind that cannot be read"),
+                    format!("`{name}` of `{category}:{tracepoint}` has a type that cannot be read"),
                     self.label(at),
                 )
-                .help("integers of 1, 2, 4 and 8 bytes, `char[n]` and `__data_loc char[]` can be");
+                .help("readable are integers of 1, 2, 4 and 8 bytes, `char[n]` and `__data_loc char[]`");
                 self.poison(diagnostic, at)
             }
         }

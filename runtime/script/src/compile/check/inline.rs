@@ -71,16 +71,12 @@ impl Checker<'_> {
             |code, message: String, help: String| Some(Diagnostic::error(code, message, self.label(at)).help(help));
         let name = &function.name;
         if self.frames.iter().any(|it| it.file == function.file && it.name == *name) {
-            let message = format!("`{name}` calls itself, and functions are compiled in the place of their calls");
+            let message = format!("`{name}` calls itself, but functions are compiled into their callers");
             return error("recursion", message, "write a loop, `for i in 0..n`, or do it in an `end` handler".into());
         }
         if self.inlined >= MAX_CALLS {
-            let message = format!("this handler has more than {MAX_CALLS} calls of functions");
-            return error(
-                "too-many-calls",
-                message,
-                "functions are compiled in the place of their calls: call fewer".into(),
-            );
+            let message = format!("this handler contains more than {MAX_CALLS} function calls");
+            return error("too-many-calls", message, "functions are compiled into their callers: call fewer".into());
         }
         if function.parameters.len() != n_arguments {
             let takes = function.parameters.len();
@@ -180,7 +176,7 @@ impl Checker<'_> {
         let ty = self.checked.locals[result];
         let Some(base) = join_base(ty.base, value.ty.base) else {
             let message =
-                format!("this function returns {} here and {} elsewhere", value.ty.base.noun(), ty.base.noun());
+                format!("this function returns {} here but {} elsewhere", value.ty.base.noun(), ty.base.noun());
             let diagnostic = Diagnostic::error("type", message, self.label(value.at));
             return self.error(diagnostic);
         };

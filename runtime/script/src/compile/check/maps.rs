@@ -104,7 +104,7 @@ impl Checker<'_> {
                 self.error(
                     Diagnostic::error(
                         "interpreter-only",
-                        format!("`{name}.{method}` is not for compiled handlers"),
+                        format!("`{name}.{method}` is not available in compiled handlers"),
                         label,
                     )
                     .help("use it in an `interval`, `begin` or `end` handler")
@@ -183,9 +183,9 @@ impl Checker<'_> {
         let buckets = (i128::from(max) - i128::from(min)) / i128::from(step.max(1));
         if step < 1 || max <= min || buckets > MAX_LINEAR_BUCKETS {
             let label = self.label(at);
-            self.error(Diagnostic::error("arguments", "these are no bounds of a linear histogram", label).help(
+            self.error(Diagnostic::error("arguments", "these bounds do not define a linear histogram", label).help(
                 format!(
-                    "lhist(x, min, max, step): min below max, step at least 1, at most {MAX_LINEAR_BUCKETS} buckets"
+                    "lhist(x, min, max, step) needs min < max, step >= 1, and at most {MAX_LINEAR_BUCKETS} buckets"
                 ),
             ));
             return None;
@@ -234,7 +234,7 @@ impl Checker<'_> {
         if parts.len() > MAX_KEY_PARTS {
             self.error(Diagnostic::error(
                 "too-many-keys",
-                format!("a key has at most {MAX_KEY_PARTS} parts, this one {}", parts.len()),
+                format!("a key has at most {MAX_KEY_PARTS} parts, but this one has {}", parts.len()),
                 label.clone(),
             ));
             return None;
@@ -266,7 +266,7 @@ impl Checker<'_> {
             let whole = self.expr(map);
             return match whole.ty.base {
                 Base::Name | Base::Text(_) => self.matching(Where::Anywhere, whole, key, at),
-                _ => self.no_value("`in` something that is no map", at, "write `key in @map`, `\"part\" in k.name`"),
+                _ => self.no_value("`in` something that is not a map", at, "write `key in @map`, `\"part\" in k.name`"),
             };
         };
         let label = self.label(map.position());
@@ -281,10 +281,10 @@ impl Checker<'_> {
         if let Some(Purpose::Aggregate(_)) = self.shapes.purpose(id) {
             let diagnostic = Diagnostic::error(
                 "aggregation-read",
-                format!("`{name}` is an aggregation and cannot be looked into in a compiled handler"),
+                format!("`{name}` is an aggregation, whose keys cannot be tested in a compiled handler"),
                 label,
             )
-            .help("keep a plain value beside it: `@seen[key] = true`");
+            .help("keep a plain value as well: `@seen[key] = true`");
             return self.poison(diagnostic, at);
         }
         Expr { kind: Kind::Contains(id, keys), ty: Type::of(Base::Bool), at }

@@ -88,15 +88,15 @@ impl Checker<'_> {
         let (code, why, help) = match &self.handler.target {
             Target::Tracepoint { category, name } => {
                 let Err(why) = self.catalog.tracepoint(category, name) else { return };
-                (
-                    "unknown-tracepoint",
-                    why,
-                    format!("`xputrace list 'tracepoint:{category}:*'` shows those of this machine"),
-                )
+                ("unknown-tracepoint", why, format!("`xputrace list 'tracepoint:{category}:*'` lists this machine's"))
             }
             Target::Function { object, function } => {
                 let Err(why) = self.catalog.function(object, function) else { return };
-                (NO_SUCH_FUNCTION, why, format!("`xputrace list 'uprobe:{object}:*'` shows those that can be probed"))
+                (
+                    NO_SUCH_FUNCTION,
+                    why,
+                    format!("`xputrace list 'uprobe:{object}:*'` lists the functions that can be probed"),
+                )
             }
             _ => return,
         };
@@ -153,9 +153,7 @@ impl Checker<'_> {
 
     pub(super) fn unsupported(&mut self, what: &str, at: Position, instead: &str) {
         let label = self.label(at);
-        self.error(
-            Diagnostic::error("unsupported", format!("{what} cannot be compiled in a handler"), label).help(instead),
-        );
+        self.error(Diagnostic::error("unsupported", format!("{what} cannot be compiled"), label).help(instead));
     }
 
     pub(super) fn no_value(&mut self, what: &str, at: Position, instead: &str) -> Expr {

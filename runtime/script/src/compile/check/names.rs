@@ -12,8 +12,9 @@ impl Checker<'_> {
             Some(Binding::Local(local)) => Expr { kind: Kind::Local(local), ty: self.checked.locals[local], at },
             Some(Binding::Constant(value)) => self.captured(name, &value, at),
             Some(Binding::Event) => {
-                let diagnostic = Diagnostic::error("event-value", "the event is no value of its own", self.label(at))
-                    .help(format!("read one of its fields, such as `{name}.time`"));
+                let diagnostic =
+                    Diagnostic::error("event-value", "the event cannot be used as a value", self.label(at))
+                        .help(format!("read one of its fields, such as `{name}.time`"));
                 self.poison(diagnostic, at)
             }
             None => self.unknown_variable(name, at),
@@ -44,10 +45,10 @@ impl Checker<'_> {
             Captured::Other(ty) => {
                 let diagnostic = Diagnostic::error(
                     "captured-type",
-                    format!("`{name}` is {ty}, which has no meaning in a compiled handler"),
+                    format!("`{name}` is {ty}, which compiled handlers cannot use"),
                     self.label(at),
                 )
-                .help("integers, booleans and strings can be used; wrap the handler in `interpret(…)` for others");
+                .help("use an integer, boolean or string, or wrap the handler in `interpret(…)`");
                 self.poison(diagnostic, at)
             }
         }
@@ -60,13 +61,13 @@ impl Checker<'_> {
         if let Some(near) = nearest(name, known.iter().map(String::as_str)) {
             diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
         }
-        let diagnostic = diagnostic.help(format!("a map is written `@{name}`"));
+        let diagnostic = diagnostic.help(format!("for a map, write `@{name}`"));
         self.poison(diagnostic, at)
     }
 
     pub(super) fn declaration(&mut self, name: &str, value: &Syntax, at: Position) -> Option<Stmt> {
         if name.starts_with('_') {
-            self.unsupported("a variable whose name begins with `_`", at, "choose another name");
+            self.unsupported("a variable whose name starts with `_`", at, "choose another name");
             return None;
         }
         let value = self.expr(value);

@@ -120,8 +120,8 @@ impl Checker<'_> {
 
     pub(super) fn comparison(&mut self, cond: Cond, a: Expr, b: Expr, at: Position) -> Expr {
         if a.ty.base.is_string() && b.ty.base.is_string() {
-            let help = "they are equal or not, or have a part: `==`, `.contains(\"x\")`, `.starts_with(\"x\")`";
-            return self.no_value("an order of strings", at, help);
+            let help = "strings have `==`, `.contains(\"x\")` and `.starts_with(\"x\")`";
+            return self.no_value("ordering strings", at, help);
         }
         let (a, b) = (self.expect(a, Base::Int), self.expect(b, Base::Int));
         self.warn_of_raw_sign(cond, &a, &b);

@@ -47,13 +47,13 @@ impl Checker<'_> {
                 return Some(self.leave(value.as_deref(), at));
             }
             SyntaxStmt::While(..) | SyntaxStmt::Do(..) => {
-                let instead = "write `for i in 0..16 { if !(condition) { break; } … }`: a bound of at most 64, known when the script starts";
+                let instead = "write `for i in 0..16 { if !(condition) { break; } … }`: at most 64 iterations, known when the script starts";
                 self.unsupported("a loop without a bound", at, instead);
                 return None;
             }
             SyntaxStmt::Switch(it, _) => StmtKind::Eval(self.switch(&it.0, &it.1, false, at)),
             SyntaxStmt::TryCatch(..) => {
-                self.unsupported("try", at, "compiled handlers throw nothing; test for `()` instead");
+                self.unsupported("try", at, "test for `()` instead of throwing");
                 return None;
             }
             _ => {
@@ -99,12 +99,12 @@ impl Checker<'_> {
                         Diagnostic::error(
                             "loop-too-long",
                             format!(
-                                "this loop would run {} times; it is unrolled, so at most {MAX_ITERATIONS}",
+                                "this loop runs {} times; loops are unrolled, so the limit is {MAX_ITERATIONS}",
                                 to.saturating_sub(from)
                             ),
                             label,
                         )
-                        .help("loop less, or do it in an `interval` or `end` handler"),
+                        .help("use fewer iterations, or an `interval` or `end` handler"),
                     );
                     return None;
                 }
@@ -166,8 +166,8 @@ impl Checker<'_> {
                 let label = self.label(*head_at);
                 self.error(
                     Diagnostic::error("assign-captured", format!("`{name}` is a constant in this handler"), label)
-                        .help("a variable of the script's top level is taken by value when the handler is declared")
-                        .help(format!("to change it from handlers use a map: `@{name} = …`")),
+                        .help("handlers capture top-level variables by value when they are declared")
+                        .help(format!("to change it from handlers, use a map: `@{name} = …`")),
                 );
                 return None;
             }
@@ -202,7 +202,7 @@ impl Checker<'_> {
             return self.expect(value, Base::Int);
         }
         let diagnostic = Diagnostic::error("type", "a tag is an integer", self.label(value.at))
-            .help("number what you tell apart, such as a request's id, and tag with the number");
+            .help("tag with a number that identifies it, such as a request id");
         let at = value.at;
         self.poison(diagnostic, at)
     }
@@ -239,7 +239,7 @@ impl Checker<'_> {
             );
             if ty.base == Base::Name && value.ty.base.is_string() {
                 diagnostic.message =
-                    "this variable holds a name or literal, and this is a string made while running".into();
+                    "this variable holds a name or literal, but this string is built at run time".into();
             }
             self.error(diagnostic.help("use another variable: `let other = …;`"));
             return None;

@@ -71,7 +71,7 @@ impl Checker<'_> {
                 self.unsupported(
                     "this case of a `switch`",
                     at,
-                    "integers, ranges of them, booleans and strings in quotes can be",
+                    "use integers, ranges of integers, booleans or quoted strings",
                 );
                 continue;
             };

@@ -18,11 +18,11 @@ impl Checker<'_> {
             self.error(
                 Diagnostic::warning(
                     "unequal-to-missing",
-                    "this field can be missing, and `()` is unequal to every value",
+                    "this field can be missing, and `()` differs from every value",
                     label,
                 )
-                .help("to leave those out, test it first: `x != () && x != …`")
-                .help("to take another value for them: `(x ?? 0) != …`"),
+                .help("to skip missing values, write `x != () && x != …`")
+                .help("to use a default, write `(x ?? 0) != …`"),
             );
         }
     }
@@ -56,12 +56,12 @@ impl Checker<'_> {
     }
 
     fn warn_of_raw_return(&mut self, value: &Expr) {
-        let message = "this is the whole register, 64 bits, where the -1 of an `int` reads 4294967295";
+        let message = "this is the whole 64-bit register, in which the -1 of an `int` reads 4294967295";
         let label = self.label(value.at);
         self.error(
             Diagnostic::warning("raw-retval", message, label)
-                .help("of a function that returns `int`, write `e.retval.i32`")
-                .help("of one that returns `long`, `ssize_t` or a pointer, `e.retval.i64` says so"),
+                .help("if the function returns `int`, write `e.retval.i32`")
+                .help("if it returns `long`, `ssize_t` or a pointer, write `e.retval.i64`"),
         );
     }
 }
