@@ -2,15 +2,15 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Nanoseconds of CLOCK_REALTIME, the clock of CUPTI's records. Only the tracer can say what
-/// time of CLOCK_MONOTONIC that is; everything behind its conversion is plain nanoseconds of
-/// that clock. 0 means "not collected".
+/// Nanoseconds of CLOCK_REALTIME, the clock of CUPTI's records. Only the tracer can convert them to
+/// CLOCK_MONOTONIC; after its conversion times are plain nanoseconds of that clock. 0 means "not
+/// collected".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
 pub struct Realtime(pub u64);
 
 impl Realtime {
-    /// Nanoseconds from `start` to here; 0 where this is earlier.
+    /// Returns the nanoseconds from `start` to this time; 0 if this is earlier.
     pub fn since(self, start: Realtime) -> u64 {
         self.0.saturating_sub(start.0)
     }

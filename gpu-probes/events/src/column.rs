@@ -1,4 +1,4 @@
-//! A column: one member of a wire record, how recordings predict it, and what it means to scripts.
+//! A column: a member of a wire record, its prediction in recordings, and its meaning to scripts.
 
 use crate::clock::Realtime;
 use crate::field::{Field, FieldType, From, Unit};
@@ -11,9 +11,9 @@ pub struct Column {
     pub name: &'static str,
     /// Bytes from the start of the record's body.
     pub offset: usize,
-    /// Bytes of a value: 4 or 8.
+    /// Size of a value: 4 or 8 bytes.
     pub width: usize,
-    /// Values beside each other: 1, or 3 for a size in three dimensions.
+    /// Number of values: 1, or 3 for a size in three dimensions.
     pub count: usize,
     pub prediction: Prediction,
     pub meaning: Option<Meaning>,
@@ -25,39 +25,39 @@ impl Column {
     }
 }
 
-/// How a recording predicts a column; what it stores is the difference.
+/// How a recording predicts a column; it stores the difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prediction {
-    /// By the same column of the record before.
+    /// By the same column of the previous record.
     Previous,
     /// By another column of the same record.
     Same(&'static str),
-    /// By another column of the record before.
+    /// By another column of the previous record.
     PreviousOf(&'static str),
-    /// Not at all: the compressor finds repeats.
+    /// Not predicted: the compressor finds repeats.
     Kept,
 }
 
-/// What a column's value is to a script: a field, at a word of the context.
+/// What a column's value means to a script: a field, at a word of the context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meaning {
     pub kind: FieldType,
     pub unit: Unit,
     pub from: From,
     pub how: How,
-    /// Whether scripts can read it; the word of another one is a flag.
+    /// Whether scripts can read it; otherwise the word is a flag.
     pub is_field: bool,
     pub doc: &'static str,
 }
 
-/// How the word is made of the column's value.
+/// How the word is derived from the column's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     /// As it is.
     Plain,
-    /// The tracer fills it in: a time, on its own clock.
+    /// Converted by the tracer: a time on its own clock.
     Converted,
-    /// The string of that number in a fixed list.
+    /// The string with that number in a fixed list.
     Choice(Choice),
 }
 
@@ -86,13 +86,13 @@ pub const fn dim3(at: usize, doc: &'static str) -> Meaning {
     Meaning { kind: FieldType::Dim3, ..int(at, doc) }
 }
 
-/// One of a fixed list of strings.
+/// One string of a fixed list.
 pub const fn choice(choice: Choice, at: usize, doc: &'static str) -> Meaning {
     Meaning { kind: FieldType::Name, how: How::Choice(choice), ..int(at, doc) }
 }
 
 impl Meaning {
-    /// The same, but `()` when the word `flag` is 0.
+    /// Makes the field `()` if the word `flag` is 0.
     pub const fn unless_0(self, flag: usize) -> Meaning {
         match self.from {
             From::Word(value) => Meaning { from: From::Optional { flag, value }, ..self },
@@ -107,7 +107,8 @@ impl Meaning {
 
 /// Ids of the strings that a record refers to by number.
 pub trait Texts {
-    /// The id of a string of a fixed list; 0, the empty one, where the list has no such number.
+    /// Returns the id of a string in a fixed list, or 0, the empty string's, if the list has no
+    /// such number.
     fn choice(&self, choice: Choice, number: u32) -> u64;
 }
 
@@ -115,7 +116,7 @@ pub trait Texts {
 pub trait Wire: Copy {
     const WIDTH: usize;
     const COUNT: usize;
-    /// Puts a value to the word that is meant.
+    /// Writes a value to its word.
     fn put(self, meaning: Meaning, words: &mut GpuContext, texts: &impl Texts);
 }
 
@@ -185,12 +186,12 @@ impl Wire for Realtime {
     fn put(self, _: Meaning, _: &mut GpuContext, _: &impl Texts) {}
 }
 
-/// A field that no column holds as it is.
+/// Describes a field that is not a column.
 pub(crate) const fn derived(name: &'static str, kind: FieldType, unit: Unit, at: usize, doc: &'static str) -> Field {
     Field { name, kind, unit, from: From::Word(at), doc }
 }
 
-/// Number of columns that are fields.
+/// Returns the number of columns that are fields.
 pub(crate) const fn n_fields(columns: &[Column]) -> usize {
     let (mut n, mut at) = (0, 0);
     while at < columns.len() {
@@ -200,7 +201,7 @@ pub(crate) const fn n_fields(columns: &[Column]) -> usize {
     n
 }
 
-/// The derived fields and those of the columns, in order of their words: `N` of them.
+/// Returns the derived fields and the columns' fields, `N` in all, in the order of their words.
 pub(crate) const fn fields<const N: usize>(derived: &[&[Field]], columns: &[Column]) -> [Field; N] {
     let blank = Field { name: "", kind: FieldType::Int, unit: Unit::None, from: From::Probe, doc: "" };
     let mut all = [blank; N];
@@ -246,7 +247,7 @@ const fn word_of(field: &Field) -> usize {
     }
 }
 
-/// A wire record and its columns, of one list.
+/// Defines a wire record and its columns from one list.
 macro_rules! record {
     (
         $(#[$doc:meta])*
@@ -277,7 +278,7 @@ macro_rules! record {
                 },
             )*];
 
-            /// Fills the words of all columns that are fields, but for times.
+            /// Fills the words of all columns that are fields, except times.
             #[inline]
             pub fn put_words(&self, words: &mut $crate::word::GpuContext, texts: &impl $crate::column::Texts) {
                 $( record!(@put self.$field, $type, words, texts $(, $meaning)?); )*

@@ -23,39 +23,39 @@ pub enum FieldType {
     Stack,
     /// Three integers `x y z`, and `size`, their product.
     Dim3,
-    /// The launch that caused a GPU event; `()` when it is not known.
+    /// The launch that caused a GPU event; `()` if unknown.
     Launch,
-    /// The event at the function's entry, at a `uretprobe`.
+    /// At a `uretprobe`: the event at the function's entry.
     Entry,
 }
 
-/// What a number measures, for printing it with a unit.
+/// What a number measures; printing adds the unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
 pub enum Unit {
     #[default]
     None,
-    /// Nanoseconds that something took.
+    /// A duration in nanoseconds.
     Nanos,
     /// A point in time: nanoseconds of the run's clock.
     Clock,
-    /// Values of different units came together: a plain number.
+    /// Values of different units were mixed: a plain number.
     Mixed,
     Bytes,
 }
 
-/// Where a field's value is found.
+/// Where a field's value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum From {
     /// At this word of the [`crate::GpuContext`].
     Word(usize),
     /// At word `value`; `()` when word `flag` is 0.
     Optional { flag: usize, value: usize },
-    /// Computed from the probe's own context by the program that Linux runs.
+    /// Computed from the probe's own context by the program in Linux.
     Probe,
 }
 
 impl From {
-    /// The first word of the value, in a GPU event's context.
+    /// Returns the first word of the value, in a GPU event's context.
     pub const fn word(self) -> Option<usize> {
         match self {
             From::Word(at) | From::Optional { value: at, .. } => Some(at),

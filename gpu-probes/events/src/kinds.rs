@@ -45,7 +45,7 @@ macro_rules! set_of {
                 $Set(self.0 & !others.0)
             }
 
-            /// Those that are in both.
+            /// Returns the kinds in both sets.
             #[must_use]
             pub const fn and(self, others: $Set) -> $Set {
                 $Set(self.0 & others.0)
@@ -55,17 +55,17 @@ macro_rules! set_of {
                 self.0 == 0
             }
 
-            /// Its kinds, in the order of the table.
+            /// Iterates over the kinds in the order of the table.
             pub fn iter(self) -> impl Iterator<Item = $Kind> {
                 $Kind::ALL.iter().copied().filter(move |it| self.contains(*it))
             }
 
-            /// A bit a kind, at the kind's number.
+            /// Returns one bit per kind, at the kind's number.
             pub const fn bits(self) -> u16 {
                 self.0
             }
 
-            /// The inverse of `bits`; bits of no kind are left out.
+            /// Inverse of `bits`; drops bits that are not a kind's.
             pub const fn from_bits(bits: u16) -> $Set {
                 $Set(bits & $Set::ALL.0)
             }
@@ -89,6 +89,6 @@ set_of! {
 }
 
 impl Calls {
-    /// What a launch is where nothing else is said: a call that submits a kernel or a graph.
+    /// The default kinds of launches: calls that submit a kernel or a graph.
     pub const LAUNCHES: Calls = Calls::of(&[Call::Kernel, Call::Graph]);
 }

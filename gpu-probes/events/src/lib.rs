@@ -1,4 +1,4 @@
-//! The GPU's events, defined once: [`table`] has a row an event.
+//! The GPU's events, defined once: [`table`] has one row per event.
 //!
 //! ```text
 //!              ┌─▶ wire: the record that travels through a ring, the demand's bits
@@ -7,7 +7,7 @@
 //!              └─▶ docs/LANGUAGE.md: the tables of fields
 //! ```
 //! A new event is a row here, and a decoder in each collector backend that reports it. Where a
-//! vendor's own records keep a value is the backend's business and not in the table.
+//! vendor's records keep a value is the backend's business and not in the table.
 #![forbid(unsafe_code)]
 
 pub mod clock;

@@ -1,9 +1,9 @@
-//! The table: a row an event.
+//! The table: one row per event.
 //!
-//! A row of [`activities!`] lists the record's members in their order on the wire, 64-bit ones
-//! first: type, how a recording predicts it, and, where scripts read it, its word, type, unit and
-//! a sentence. From it come the record, its columns, the event's fields, the kind of the call
-//! that submits it, and their bits in the demand.
+//! A row of [`activities!`] lists the members of the record in wire order, 64-bit ones first: type,
+//! prediction in recordings and, if scripts can read it, its word, type, unit and description. The
+//! record, its columns, the event's fields, the kind of the call that submits it, and the bits of
+//! the demand are derived from it.
 
 use crate::clock::Realtime;
 use crate::column::{
@@ -15,20 +15,20 @@ use crate::word::{self, GpuContext};
 use Prediction::{Kept, Previous, PreviousOf, Same};
 use zerocopy::FromBytes;
 
-/// An id that is not known.
+/// An unknown id.
 pub const UNKNOWN: u32 = u32::MAX;
 
 /// Wire kind of [`Launch`].
 pub const LAUNCH_RECORD: u16 = 1;
 
-// What several rows have in common.
+// Shared by several rows.
 const DEVICE: Meaning = int(word::DEVICE, "CUPTI's device id");
 const CONTEXT: Meaning = int(word::CONTEXT, "CUPTI's context id");
 const STREAM: Meaning = int(word::STREAM, "CUPTI's stream id");
 const GRAPH: Meaning = int(word::GRAPH, "executable graph that it belongs to").unless_0(word::GRAPH);
 const GRAPH_NODE: Meaning = int(word::GRAPH_NODE, "its node in that graph").unless_0(word::GRAPH);
 
-/// Fields of every activity that the tracer works out.
+/// Fields of every activity that the tracer computes.
 const COMMON: &[Field] = &[
     derived("time", FieldType::Int, Unit::Clock, word::TIME, "start time on the GPU"),
     derived("pid", FieldType::Int, Unit::None, word::PID, "process id"),
@@ -51,7 +51,7 @@ const NAMES: &[Field] = &[
     derived("symbol", FieldType::Name, Unit::None, word::SYMBOL, "mangled name"),
 ];
 
-/// Fields of a launch that the tracer works out.
+/// Fields of a launch that the tracer computes.
 const LAUNCH_DERIVED: &[Field] = &[
     derived("time", FieldType::Int, Unit::Clock, word::LAUNCH_START, "when the call started"),
     derived("pid", FieldType::Int, Unit::None, word::LAUNCH_PID, "process id"),
@@ -90,13 +90,13 @@ const LAUNCH_DERIVED: &[Field] = &[
     },
 ];
 
-/// The columns that every activity has, by name: the tracer joins and orders by them.
+/// The columns of every activity, by name: the tracer joins and orders by them.
 macro_rules! activities {
     ($(
         $(#[$doc:meta])*
         $Record:ident $name:literal { record: $record:literal, call: $call:literal, also: $also:expr } { $($columns:tt)* }
     )*) => {
-        /// What a GPU does: a kind of its activity records.
+        /// A kind of GPU activity.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u16)]
         pub enum Activity { $( $(#[$doc])* $Record, )* }
@@ -106,7 +106,7 @@ macro_rules! activities {
             pub const ALL: &'static [Activity] = &[$( Activity::$Record ),*];
             pub const COUNT: usize = Activity::ALL.len();
 
-            /// The function that declares a handler for it.
+            /// Returns the function that declares a handler for it.
             pub const fn name(self) -> &'static str {
                 match self { $( Activity::$Record => $name, )* }
             }
@@ -131,13 +131,13 @@ macro_rules! activities {
                 match self { $( Activity::$Record => $Record::FIELDS, )* }
             }
 
-            /// The call that submits it, outside of graphs.
+            /// Returns the kind of call that submits it outside graphs.
             pub const fn call(self) -> Call {
                 match self { $( Activity::$Record => Call::$Record, )* }
             }
         }
 
-        /// What a call submits: a kind of launches.
+        /// A kind of launch, by what the call submits.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u16)]
         pub enum Call {
@@ -147,15 +147,15 @@ macro_rules! activities {
         }
 
         impl Call {
-            /// Every kind, those of the activities first.
+            /// Every kind, the activities' first.
             pub const ALL: &'static [Call] = &[$( Call::$Record, )* Call::Graph];
 
-            /// What scripts call it.
+            /// Returns its name in scripts.
             pub const fn name(self) -> &'static str {
                 match self { $( Call::$Record => $name, )* Call::Graph => "graph" }
             }
 
-            /// The activity that it submits one of; `None` for a graph.
+            /// Returns the activity that it submits; `None` for a graph.
             pub const fn activity(self) -> Option<Activity> {
                 match self { $( Call::$Record => Some(Activity::$Record), )* Call::Graph => None }
             }
@@ -166,7 +166,8 @@ macro_rules! activities {
         pub enum ActivityRecord { $( $Record($Record), )* }
 
         impl ActivityRecord {
-            /// The record of this wire kind; `None` where the bytes are too few, or it is no activity's.
+            /// Reads a record of this wire kind; returns `None` if the bytes are too few or the
+            /// kind is not an activity's.
             #[inline]
             pub fn read(record_kind: u16, body: &[u8]) -> Option<Self> {
                 match record_kind {
@@ -180,7 +181,7 @@ macro_rules! activities {
                 match self { $( ActivityRecord::$Record(_) => Activity::$Record, )* }
             }
 
-            /// Fills the words of all columns that are fields, but for times.
+            /// Fills the words of all columns that are fields, except times.
             #[inline]
             pub fn put_words(&self, words: &mut GpuContext, texts: &impl Texts) {
                 match self { $( ActivityRecord::$Record(it) => it.put_words(words, texts), )* }
@@ -226,27 +227,27 @@ macro_rules! activities {
 record! {
     /// A call that submits work, written when the outermost call returns.
     Launch {
-        /// CLOCK_MONOTONIC nanoseconds at the outermost ENTER and, where the demand has the bit
-        /// for it, EXIT; the same as at ENTER where it has not.
+        /// CLOCK_MONOTONIC nanoseconds at the outermost ENTER and, if the demand asks for it, EXIT;
+        /// otherwise `end` equals `start`.
         start: u64, PreviousOf("end"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_START, "when the call started") };
         end: u64, Same("start"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_END, "when the call returned") };
-        /// What a handler at the marker set, when `flags` has [`Launch::TAGGED`].
+        /// The tag set by a handler at the marker, if `flags` has [`Launch::TAGGED`].
         tag: i64, Previous;
-        /// CUPTI's correlation id; runtime and nested driver call have the same.
+        /// CUPTI's correlation id; a runtime call and its nested driver call share it.
         correlation: u32, Previous;
         /// Thread id as the target sees it.
         tid: u32, Previous;
         /// Name id of the outermost call, version suffix removed.
         api: u32, Kept;
-        /// Stack id, 0 when no stack was asked for or none could be taken.
+        /// Stack id; 0 if no stack was requested or none could be taken.
         stack: u32, Kept;
-        /// Name id of the kernel's symbol, 0 for calls that submit none or many.
+        /// Name id of the kernel's symbol; 0 for calls that submit none or several.
         symbol: u32, Kept;
         /// Return value of the outermost call, 0 is success.
         result: i32, Previous, int(word::LAUNCH_RESULT, "the call's result, 0 on success");
         context: u32, Previous, int(word::LAUNCH_CONTEXT, "CUPTI's context id");
         device: u32, Previous, int(word::LAUNCH_DEVICE, "CUPTI's device id");
-        /// [`UNKNOWN`] where it was not asked for.
+        /// [`UNKNOWN`] if not requested.
         stream: u32, Previous, int(word::LAUNCH_STREAM, "CUPTI's stream id");
         grid: [u32; 3], Kept, dim3(word::LAUNCH_GRID, "blocks in the grid");
         block: [u32; 3], Kept, dim3(word::LAUNCH_BLOCK, "threads per block");
@@ -265,21 +266,21 @@ impl Launch {
     pub const MEMSET: u32 = Call::Memset as u32;
 
     pub const TAGGED: u32 = 1;
-    /// Recorded into a graph under stream capture: it submits no work.
+    /// Captured into a graph: it submits no work.
     pub const CAPTURED: u32 = 2;
-    /// A stack was asked for and could not be stored.
+    /// A stack was requested but could not be stored.
     pub const NO_STACK: u32 = 4;
-    /// A graph without a kernel: no kernel's record comes of it.
+    /// A graph without kernels: it produces no kernel record.
     pub const NO_KERNEL: u32 = 8;
-    /// A graph of which it is not known whether it launches a kernel: it was made ready before
-    /// tracing began, or has nodes that may be skipped.
+    /// A graph that may launch no kernel: it was instantiated before tracing started, or has nodes
+    /// that may be skipped.
     pub const MAYBE_NO_KERNEL: u32 = 16;
 
     /// Its fields.
     pub const FIELDS: &'static [Field] =
         &fields::<{ LAUNCH_DERIVED.len() + n_fields(Launch::COLUMNS) }>(&[LAUNCH_DERIVED], Launch::COLUMNS);
 
-    /// What it submits; `None` for a number of no known kind.
+    /// Returns what it submits, or `None` for an unknown number.
     #[inline]
     pub fn call(&self) -> Option<Call> {
         Call::from_number(self.launch_kind)
@@ -331,13 +332,13 @@ activities! {
                 "\"device\", \"pinned\", \"pageable\", \"managed\", …; `()` inside a graph, where CUPTI does not report it",
             )
             .unless_0(word::memset::KNOWN);
-        /// 1 when `value` and `memory_kind` are those of this operation, 0 when they are not known.
+        /// 1 if `value` and `memory_kind` are those of this operation, 0 if they are unknown.
         known: u32, Kept, hidden(word::memset::KNOWN);
     }
 }
 
 impl ActivityRecord {
-    /// Name id of what ran; 0 where it has no name.
+    /// Returns the name id of what ran; 0 without a name.
     #[inline]
     pub fn symbol(&self) -> u32 {
         match self {
@@ -348,19 +349,19 @@ impl ActivityRecord {
 }
 
 impl Activity {
-    /// The kind with this wire kind.
+    /// Returns the kind with this wire kind.
     #[inline]
     pub fn of_record(record_kind: u16) -> Option<Activity> {
         Activity::ALL.iter().copied().find(|it| it.record_kind() == record_kind)
     }
 
-    /// Its place in arrays by kind.
+    /// Returns its index in arrays by kind.
     #[inline]
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// The calls that may submit it.
+    /// Returns the calls that may submit it.
     pub const fn causes(self) -> Calls {
         Calls::of(&[self.call(), Call::Graph])
     }
@@ -369,7 +370,7 @@ impl Activity {
 impl Call {
     pub const COUNT: usize = Call::ALL.len();
 
-    /// Its number in [`Launch::launch_kind`].
+    /// Returns its number in [`Launch::launch_kind`].
     #[inline]
     pub const fn number(self) -> u32 {
         self as u32
@@ -381,14 +382,14 @@ impl Call {
         Call::ALL.iter().copied().find(|it| it.number() == number)
     }
 
-    /// Its place in arrays by kind.
+    /// Returns its index in arrays by kind.
     #[inline]
     pub const fn index(self) -> usize {
         self as usize - 1
     }
 }
 
-/// A fixed list of strings that a column's number is one of.
+/// A fixed list of strings, indexed by a column's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     MemoryKind,
@@ -397,7 +398,7 @@ pub enum Choice {
 impl Choice {
     pub const ALL: &'static [Choice] = &[Choice::MemoryKind];
 
-    /// The strings, by number; 0 is none of them.
+    /// Returns the strings by number; 0 means none of them.
     pub const fn texts(self) -> &'static [&'static str] {
         match self {
             Choice::MemoryKind => MemoryKind::NAMES,
@@ -419,13 +420,13 @@ pub enum MemoryKind {
 }
 
 impl MemoryKind {
-    /// What scripts call them, by number.
+    /// Names in scripts, by number.
     pub const NAMES: &'static [&'static str] =
         &["", "pageable", "pinned", "device", "array", "managed", "device_static", "managed_static"];
 }
 
 const _: () = {
-    // Everybody's arrays by kind are indexed by these.
+    // All arrays by kind are indexed by these.
     let mut at = 0;
     while at < Call::ALL.len() {
         assert!(Call::ALL[at].index() < Call::COUNT, "the numbers of calls have a gap");

@@ -1,4 +1,4 @@
-//! What a GPU handler is given: one flat array of 64-bit words, the same for every GPU event.
+//! The input of a GPU handler: a flat array of 64-bit words, the same for every GPU event.
 //!
 //! The tracer fills it for each joined event; handlers read it at fixed offsets, so the same
 //! bytecode runs in the tracer and, as a `syscall` program with this array as context, in Linux.
@@ -9,8 +9,8 @@
 //! 11..20  the event's own fields        21..26  where it ran, whether it was joined
 //! 32..63  the launch: all zero when the event was not joined
 //! ```
-//! At the collector's launch marker the same numbers hold; there only some words are filled,
-//! and the others are 0.
+//! At the collector's launch marker the same numbers apply, but only some words are filled; the
+//! others are 0.
 
 /// Number of 64-bit words.
 pub const WORDS: usize = 64;
@@ -30,7 +30,7 @@ pub const START: usize = 8;
 pub const END: usize = 9;
 pub const DURATION: usize = 10;
 
-/// First word of the event's own fields: each event uses these its own way.
+/// First word of the event's own fields; each event has its own layout.
 pub const OWN: usize = 11;
 pub const GRID: usize = OWN;
 pub const BLOCK: usize = OWN + 3;
@@ -65,8 +65,8 @@ pub const LAUNCH_API: usize = 41;
 pub const LAUNCH_RESULT: usize = 42;
 pub const LAUNCH_NAME: usize = 43;
 pub const LAUNCH_SHORT_NAME: usize = 44;
-/// A string id; at the marker, the address in the target of the mangled name as a C string, 0
-/// where the call submits no single kernel.
+/// A string id. At the marker, the address in the target of the mangled name as a C string; 0 if
+/// the call does not submit a single kernel.
 pub const LAUNCH_SYMBOL: usize = 45;
 pub const LAUNCH_GRID: usize = 46;
 pub const LAUNCH_BLOCK: usize = 49;
@@ -85,6 +85,6 @@ pub mod memset {
     pub const BYTES: usize = OWN;
     pub const VALUE: usize = OWN + 1;
     pub const MEMORY_KIND: usize = OWN + 2;
-    /// 1 when value and memory kind are those of this very operation.
+    /// 1 if value and memory kind are those of this operation.
     pub const KNOWN: usize = OWN + 3;
 }

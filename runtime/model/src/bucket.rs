@@ -1,15 +1,15 @@
-//! The one log-linear bucketing that `hist`, its sub-buckets and `quantiles` share.
+//! The log-linear bucketing shared by `hist`, its sub-buckets and `quantiles`.
 //!
-//! With `2^bits` sub-buckets an octave, a positive value `v` with leading bit `e` falls into
-//! sub-bucket `(v >> (e - bits)) - 2^bits` of octave `e`; values below `2^bits` are exact.
-//! The same arithmetic is emitted as eBPF by the compiler; `index` is its meaning.
+//! With `2^bits` sub-buckets per octave, a positive value `v` with leading bit `e` falls into
+//! sub-bucket `(v >> (e - bits)) - 2^bits` of octave `e`; values below `2^bits` are exact. The
+//! compiler emits the same arithmetic as eBPF; `index` defines it.
 
-/// Sub-bucket bits of `hist(x)`: one bucket a power of two, as bpftrace draws it.
+/// Sub-bucket bits of `hist(x)`: one bucket per power of two, as in bpftrace.
 pub const HIST_BITS: u32 = 0;
-/// Sub-bucket bits of `quantiles(x)`: 32 buckets an octave, relative error at most 1/32.
+/// Sub-bucket bits of `quantiles(x)`: 32 buckets per octave, relative error at most 1/32.
 pub const QUANTILE_BITS: u32 = 5;
 
-/// Bucket of `value`. Negative values share bucket −1; 0 has its own.
+/// Returns the bucket of `value`. Negative values share bucket −1; 0 has its own.
 ///
 /// For `bits == 0`: 0 → 0, 1 → 1, 2..=3 → 2, 4..=7 → 3, and so on.
 pub fn index(value: i64, bits: u32) -> i64 {
@@ -25,7 +25,7 @@ pub fn index(value: i64, bits: u32) -> i64 {
     ((u64::from(exponent - bits + 1) << bits) + sub) as i64
 }
 
-/// The values that fall into bucket `index`: lowest and highest, both inclusive.
+/// Returns the lowest and highest value of bucket `index`, inclusive.
 pub fn bounds(index: i64, bits: u32) -> (i64, i64) {
     if index < 0 {
         return (i64::MIN, -1);
@@ -39,7 +39,7 @@ pub fn bounds(index: i64, bits: u32) -> (i64, i64) {
     (low as i64, (low + ((1 << shift) - 1)) as i64)
 }
 
-/// The values that fall into a bucket, whatever its number: damaged data may have any.
+/// Returns the bounds of any bucket number: damaged data may contain any.
 pub fn log_bounds(index: i64, bits: u32) -> Bounds {
     if index < 0 {
         return Bounds { min: None, max: Some(-1) };
@@ -48,7 +48,8 @@ pub fn log_bounds(index: i64, bits: u32) -> Bounds {
     Bounds { min: Some(min), max: Some(max) }
 }
 
-/// Bucket of `value` in a linear histogram: −1 below `min`, [`last_linear`] from `max` on.
+/// Returns the bucket of `value` in a linear histogram: −1 below `min`, [`last_linear`] from `max`
+/// on.
 pub fn linear(value: i64, min: i64, max: i64, step: i64) -> i64 {
     match value {
         _ if value < min => -1,
@@ -57,13 +58,13 @@ pub fn linear(value: i64, min: i64, max: i64, step: i64) -> i64 {
     }
 }
 
-/// The bucket of all values from `max` on.
+/// Returns the bucket of all values from `max` on.
 pub fn last_linear(min: i64, max: i64, step: i64) -> i64 {
     let span = (i128::from(max) - i128::from(min)).max(0) as u128;
     span.div_ceil(step.max(1) as u128) as i64
 }
 
-/// The values that fall into bucket `index` of a linear histogram; the one below `max` may be narrower.
+/// Returns the bounds of bucket `index` of a linear histogram; the one below `max` may be narrower.
 pub fn linear_bounds(index: i64, min: i64, max: i64, step: i64) -> Bounds {
     if index < 0 {
         return Bounds { min: None, max: Some(min.saturating_sub(1)) };
@@ -76,7 +77,7 @@ pub fn linear_bounds(index: i64, min: i64, max: i64, step: i64) -> Bounds {
     Bounds { min: Some(low as i64), max: Some(((low + step).min(max.into()) - 1) as i64) }
 }
 
-/// The values that a bucket stands for, both inclusive; `None` where it is open.
+/// The range of a bucket, inclusive; `None` where it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     pub min: Option<i64>,

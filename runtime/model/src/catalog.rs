@@ -1,25 +1,28 @@
-//! What the compiler must know of the machine a script will run on, as a value passed in:
-//! the live machine implements it, and so does the miniature one that goldens use.
+//! What the compiler needs to know about the machine, as a value passed in. The live machine
+//! implements it, and so does a miniature one for golden tests.
 
 /// The machine's side of compilation.
 pub trait Catalog {
-    /// The format of a tracepoint; the error is a sentence (unknown, unreadable, near names).
+    /// Returns the format of a tracepoint. The error is a sentence (unknown, unreadable, similar
+    /// names).
     fn tracepoint(&self, category: &str, name: &str) -> Result<TracepointFormat, String>;
 
-    /// `CATEGORY:NAME` of all tracepoints, sorted; the error is a sentence.
+    /// Returns `CATEGORY:NAME` of all tracepoints, sorted. The error is a sentence.
     fn tracepoints(&self) -> Result<Vec<String>, String>;
 
-    /// Whether `function`, which may be a pattern, can be probed in the file that `object` names; the error is a
-    /// sentence (none of that name, near names). A file that is not known beforehand may come later: that is well.
+    /// Checks that `function`, which may be a pattern, can be probed in the file that `object`
+    /// names. The error is a sentence (no such name, similar names). An unknown file is fine: it
+    /// may be mapped later.
     fn function(&self, _object: &str, _function: &str) -> Result<(), String> {
         Ok(())
     }
 
-    /// Device and inode of the tracer's pid namespace when it is not the initial one: process
-    /// and thread ids are then asked for in that namespace.
+    /// Returns device and inode of the tracer's pid namespace unless it is the initial one: process
+    /// and thread ids are then read in that namespace.
     fn pid_namespace(&self) -> Option<(u64, u64)>;
 
-    /// Byte offset of `task_struct.self_exec_id`, which tells images of one process apart.
+    /// Returns the byte offset of `task_struct.self_exec_id`, which tells images of one process
+    /// apart.
     fn exec_id_offset(&self) -> Option<u32>;
 }
 
@@ -30,9 +33,10 @@ pub struct TracepointFormat {
 }
 
 impl TracepointFormat {
-    /// Offsets of the fields that name the threads which an event of the scheduler is about, besides
-    /// the one that runs: `pid`, `prev_pid`, `next_pid`, … Empty for other categories, where a `pid`
-    /// may be anything, and where a thread waits for a process: that is the waiting thread's doing alone.
+    /// Returns the offsets of the fields that name the threads of a scheduler event other than the
+    /// running one: `pid`, `prev_pid`, `next_pid`, … Returns none for other categories, where `pid`
+    /// may be anything, and for a thread that waits for a process, which is the waiting thread's
+    /// event alone.
     pub fn scheduled_threads(&self, category: &str, name: &str) -> Vec<i16> {
         const THREAD_ID: TracepointFieldType = TracepointFieldType::Int { size: 4, signed: true };
         let is_thread = |it: &&TracepointField| {
@@ -63,11 +67,11 @@ pub enum TracepointFieldType {
     Chars(u32),
     /// `__data_loc char[] name`: 16 bits of offset, 16 bits of length.
     DataLoc,
-    /// A kind that cannot be read.
+    /// A type that cannot be read.
     Other,
 }
 
-/// Whether `text` is what `pattern` describes: `*` is any text, `?` any byte.
+/// Whether `text` matches `pattern`: `*` matches any text, `?` any byte.
 pub fn glob(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
     let (mut p, mut t) = (0, 0);
@@ -94,7 +98,7 @@ pub fn glob(pattern: &str, text: &str) -> bool {
     pattern[p..].iter().all(|it| *it == b'*')
 }
 
-/// A machine in miniature, the same everywhere: for goldens, and for `--replay`.
+/// A miniature machine, the same everywhere: for golden tests, and for `--replay`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MiniCatalog;
 

@@ -1,37 +1,37 @@
-//! Script mistakes as data: where, what, why, and what to write instead.
+//! Script errors as data: where, what, why, and what to write instead.
 //!
-//! Compilation returns its best result together with these; rendering happens elsewhere.
+//! Compilation returns its best result together with diagnostics; rendering happens elsewhere.
 
 use std::ops::Range;
 
-/// How bad it is: an error stops the run before anything is attached, a warning is printed.
+/// Severity: an error stops the run before anything is attached, a warning is only printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Severity {
     Error,
     Warning,
 }
 
-/// One mistake, or one thing to know, about a script.
+/// An error or warning about a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     pub severity: Severity,
-    /// Stable, kebab-case, one a kind of mistake: `unknown-field`, `mixed-keys`, …
+    /// Stable identifier in kebab-case, one per kind of mistake: `unknown-field`, `mixed-keys`, …
     pub code: &'static str,
     /// What is wrong, in a sentence without a final dot.
     pub message: String,
     /// The place that the caret points at.
     pub primary: Label,
-    /// Other places that explain it, such as the first use of the same map.
+    /// Related places, such as the first use of the same map.
     pub secondary: Vec<Label>,
-    /// What to write instead, or why it is so.
+    /// What to write instead, or why.
     pub help: Vec<String>,
 }
 
-/// A byte range of one source file of the script, with an optional note of its own.
+/// A byte range in one source file, with an optional note.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
     pub file: FileId,
-    /// Byte offsets into the text as the user wrote it.
+    /// Byte offsets in the user's text.
     pub span: Range<usize>,
     pub note: Option<String>,
 }
@@ -44,19 +44,19 @@ pub struct FileId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Site {
     pub file: FileId,
-    /// Byte offset into the text as the user wrote it.
+    /// Byte offset in the user's text.
     pub offset: u32,
     /// 1-based line.
     pub line: u32,
 }
 
-/// The texts that a script consists of: itself, then what it imports.
+/// The texts of a script: itself, then its imports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
     pub files: Vec<SourceFile>,
 }
 
-/// One source text and the name that messages give it (`-e` for a one-liner).
+/// A source text and its name in messages (`-e` for a one-liner).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceFile {
     pub name: String,
@@ -64,7 +64,7 @@ pub struct SourceFile {
 }
 
 impl Diagnostic {
-    /// An error at one place; add to `secondary` and `help` as needed.
+    /// Creates an error at a place; add to `secondary` and `help` as needed.
     pub fn error(code: &'static str, message: impl Into<String>, primary: Label) -> Self {
         Diagnostic {
             severity: Severity::Error,
@@ -76,19 +76,19 @@ impl Diagnostic {
         }
     }
 
-    /// A warning at one place.
+    /// Creates a warning at a place.
     pub fn warning(code: &'static str, message: impl Into<String>, primary: Label) -> Self {
         Diagnostic { severity: Severity::Warning, ..Diagnostic::error(code, message, primary) }
     }
 
-    /// The same with one more line of help.
+    /// Adds a line of help.
     #[must_use]
     pub fn help(mut self, text: impl Into<String>) -> Self {
         self.help.push(text.into());
         self
     }
 
-    /// The same with one more labelled place.
+    /// Adds a labelled place.
     #[must_use]
     pub fn also(mut self, mut label: Label, note: impl Into<String>) -> Self {
         label.note = Some(note.into());
@@ -97,7 +97,7 @@ impl Diagnostic {
     }
 }
 
-/// The candidate nearest to `word`, if one is near enough to suggest (a third of its length).
+/// Returns the candidate nearest to `word` if it is near enough to suggest (a third of its length).
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .into_iter()

@@ -1,11 +1,11 @@
-//! The nouns that every part of xputrace shares, and nothing else.
+//! The types that all parts of xputrace share, and nothing else.
 //!
 //! ```text
 //! script ──Plan──▶ kernel, tracer ──Row──▶ render
 //!    └──Diagnostic──▶ render      losses ──▶ render
 //! ```
 //!
-//! This crate does no IO, contains no `unsafe`, and depends on `bytecode` and `events` alone.
+//! This crate does no I/O, contains no `unsafe`, and depends only on `bytecode` and `events`.
 #![forbid(unsafe_code)]
 
 pub mod bucket;

@@ -1,18 +1,18 @@
-//! Every way an event or a value can be lost, in one place. Losses are data: they are counted
-//! where they happen and printed with every result.
+//! Every way to lose an event or a value, in one place. Losses are data: they are counted where
+//! they happen and printed with every result.
 
 use crate::diagnostic::Site;
 use std::collections::BTreeMap;
 use xputrace_events::{Activities, Activity, Call, Calls};
 
-/// A way to lose something. The text form is the key in `-f json`.
+/// A kind of loss. Its name is the key in `-f json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Loss {
     /// Launch records that did not fit into a thread's ring.
     LaunchRingFull,
     /// Threads beyond the number of rings; their launches are not seen.
     NoRingForThread,
-    /// Records of the GPU's activity that did not fit into a ring although the writer waited.
+    /// Activity records that did not fit into a ring, even after waiting.
     ActivityRingFull,
     /// Activity records that CUPTI itself dropped.
     CuptiDropped,
@@ -24,15 +24,16 @@ pub enum Loss {
     NameTableFull,
     /// Activities whose launch was never seen.
     Unjoined,
-    /// Launches whose work had not been recorded when the process ended.
+    /// Launches without an activity record when the process ended.
     LostAtExit,
-    /// Activity records that the collector passed on and that did not arrive, by its own totals.
+    /// Activity records that the collector sent and that did not arrive, by its own totals.
     Unreconciled,
-    /// Launches forgotten because too many waited for their work.
+    /// Launches dropped because too many waited for their activities.
     LaunchEvicted,
-    /// Graph launches without a kernel's record, of which it is not known whether they launch a kernel.
+    /// Graph launches without a kernel record, for which it is unknown whether they launch a
+    /// kernel.
     GraphWithoutRecord,
-    /// Events handled after later ones because they came too late.
+    /// Events handled after later ones because they arrived too late.
     OutOfOrder,
     /// Steps of the wall clock against the monotonic clock while recording.
     ClockStep,
@@ -40,50 +41,50 @@ pub enum Loss {
     Malformed,
     /// Updates refused because a map was full.
     MapFull,
-    /// Elements that made room for others, of maps that evict.
+    /// Elements evicted from maps to make room.
     MapEvicted,
-    /// Updates that Linux refused for another reason than room: it had no memory at hand where it
-    /// could not wait for any, or the map was being changed by what the probe interrupted.
+    /// Updates that Linux refused although there was room: it had no memory at hand and could not
+    /// wait for any, or the probe interrupted a change of the map.
     UpdateRefused,
-    /// Values that a bounded compare-and-swap did not manage to store.
+    /// Values that a bounded compare-and-swap failed to store.
     CasFailed,
-    /// Texts longer than their capacity, stored cut.
+    /// Texts cut to their capacity.
     TextCut,
-    /// Stacks that the kernel could not store.
+    /// Stacks that Linux could not store.
     KernelStack,
-    /// Printed lines and events that did not fit into the kernel's ring buffer.
+    /// Printed lines and events that did not fit into Linux's ring buffer.
     KernelRingFull,
     /// Handlers that ended because they used a missing value.
     MissingValue,
     /// Handlers that ended because they divided by zero.
     DivisionByZero,
-    /// Handlers that skipped an event because its launch is not known.
+    /// Handlers that skipped an event because its launch is unknown.
     SkippedUnjoined,
     /// Handlers that ended because they could not read the target's memory.
     UnreadableMemory,
-    /// Return probes that found no entry (it was made before attaching, or did not fit).
+    /// Returns without an entry (it preceded attaching, or did not fit).
     NoEntry,
-    /// Returns that the kernel does not report, as a thread has 64 probed calls open around them.
+    /// Returns that Linux did not report because their thread already had 64 probed calls open.
     ReturnTooDeep,
-    /// Calls whose return was not seen: left by an exception, `longjmp` or the end of the thread,
-    /// or not over yet.
+    /// Calls without a return: ended by an exception, `longjmp` or the end of the thread, or still
+    /// running.
     NoReturn,
-    /// Calls that ended by a jump to another function, whose return is not seen.
+    /// Calls that ended in a jump to another function, so that their return is not seen.
     TailCall,
-    /// Hits that the kernel skipped because the same program was already running there.
+    /// Hits that Linux skipped because the same program was already running on that CPU.
     KernelMissed,
-    /// Processes that ran without uprobes, most of them because they ended before those were in place.
+    /// Processes that ran without uprobes, usually because they ended before these were attached.
     UnprobedProcess,
-    /// Processes that started CUDA and were not traced: none of their launches is in the result.
+    /// Processes that used CUDA and were not traced: their launches are missing.
     UntracedProcess,
-    /// Processes of the command that ran on when tracing ended with it.
+    /// Processes of the command that were still running when tracing ended with it.
     StillRunning,
     /// Handlers stopped by the engine's instruction limit.
     InstructionLimit,
 }
 
 impl Loss {
-    /// Every kind, in the order in which they are printed.
+    /// Every kind, in print order.
     pub const ALL: &'static [Loss] = &[
         Loss::LaunchRingFull,
         Loss::NoRingForThread,
@@ -122,7 +123,7 @@ impl Loss {
         Loss::InstructionLimit,
     ];
 
-    /// Its name in `-f json` and in messages.
+    /// Returns its name in `-f json` and in messages.
     pub fn name(self) -> &'static str {
         match self {
             Loss::LaunchRingFull => "launch_ring_full",
@@ -164,15 +165,15 @@ impl Loss {
     }
 }
 
-/// Counts of losses, by kind and, where a handler's line caused them, by that line. Sums stay at
-/// their greatest: some counts come from a target and are any number.
+/// Counts of losses by kind and, if a handler's line caused them, by line. Sums saturate: some
+/// counts come from a target and may be any number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     counts: BTreeMap<(Loss, Option<Site>), u64>,
 }
 
 impl Losses {
-    /// Adds `n` losses that belong to no line of the script.
+    /// Adds `n` losses that no line of the script caused.
     pub fn add(&mut self, loss: Loss, n: u64) {
         if n > 0 {
             let count = self.counts.entry((loss, None)).or_default();
@@ -180,7 +181,7 @@ impl Losses {
         }
     }
 
-    /// Adds `n` losses that a line of the script met.
+    /// Adds `n` losses caused by a line of the script.
     pub fn add_at(&mut self, loss: Loss, site: Site, n: u64) {
         if n > 0 {
             let count = self.counts.entry((loss, Some(site))).or_default();
@@ -188,7 +189,7 @@ impl Losses {
         }
     }
 
-    /// Adds all of another count.
+    /// Adds all counts of another.
     pub fn merge(&mut self, other: &Losses) {
         for (key, n) in &other.counts {
             let count = self.counts.entry(*key).or_default();
@@ -196,13 +197,13 @@ impl Losses {
         }
     }
 
-    /// How many of one kind, over all lines.
+    /// Returns the count of one kind, over all lines.
     pub fn of(&self, loss: Loss) -> u64 {
         let of_kind = self.counts.iter().filter(|((kind, _), _)| *kind == loss);
         of_kind.fold(0, |sum, (_, n)| sum.saturating_add(*n))
     }
 
-    /// All that is not zero, by kind and line.
+    /// Iterates over all nonzero counts, by kind and line.
     pub fn iter(&self) -> impl Iterator<Item = (Loss, Option<Site>, u64)> + '_ {
         self.counts.iter().map(|((loss, site), n)| (*loss, *site, *n))
     }
@@ -213,27 +214,27 @@ impl Losses {
     }
 }
 
-/// What became of the calls of one kind: `made` is the sum of all but `captured`.
+/// The outcome of the calls of one kind: `made` is the sum of all but `captured`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Balance {
-    /// Calls seen by the collector, captured ones (which submit no work) apart.
+    /// Calls that the collector saw, except captured ones (which submit no work).
     pub made: u64,
-    /// Calls whose work was recorded.
+    /// Calls with an activity record.
     pub joined: u64,
     /// Calls that returned an error.
     pub failed: u64,
-    /// Calls whose work never arrived, or whose own record was lost.
+    /// Calls whose activities never arrived, or whose own record was lost.
     pub lost: u64,
-    /// Launches of graphs that hold no kernel: none of their work is a kernel's.
+    /// Launches of graphs that contain no kernel.
     pub without_kernel: u64,
-    /// Launches of graphs of which no kernel's record came, and which may hold none.
+    /// Launches of graphs that may contain no kernel, without a kernel record.
     pub without_record: u64,
-    /// Calls recorded into a graph under stream capture: they submit no work.
+    /// Calls captured into a graph: they submit no work.
     pub captured: u64,
 }
 
 impl Balance {
-    /// Both together. Sums stay at their greatest.
+    /// Adds both. Sums saturate.
     #[must_use]
     pub fn with(self, other: Balance) -> Balance {
         Balance {
@@ -247,7 +248,7 @@ impl Balance {
         }
     }
 
-    /// What is accounted for: equal to `made` where nothing is missing.
+    /// Returns the calls accounted for: equal to `made` if nothing is missing.
     pub fn sum(&self) -> u64 {
         let parts = [self.joined, self.failed, self.lost, self.without_kernel, self.without_record];
         parts.into_iter().fold(0, u64::saturating_add)
@@ -259,22 +260,22 @@ impl Balance {
 pub struct Arrived {
     pub records: u64,
     pub nanos: u64,
-    /// The collector's own totals of the same, as the GPU's library delivered them.
+    /// The collector's own totals, as the GPU's library delivered them.
     pub told_records: u64,
     pub told_nanos: u64,
 }
 
 impl Arrived {
-    /// Whether all that was delivered has arrived.
+    /// Whether everything delivered has arrived.
     pub fn agrees(&self) -> bool {
         (self.records, self.nanos) == (self.told_records, self.told_nanos)
     }
 }
 
-/// What became of everything that was asked of the GPU's side.
+/// The outcome of everything that was requested of the GPU side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// The kinds that the script asked for; the others are not known.
+    /// The kinds that the script requested; others are unknown.
     pub calls: Calls,
     pub activities: Activities,
     balances: [Balance; Call::COUNT],
@@ -282,17 +283,17 @@ pub struct Account {
 }
 
 impl Account {
-    /// Nothing yet, of these kinds.
+    /// Creates an empty account of these kinds.
     pub fn new(calls: Calls, activities: Activities) -> Self {
         Account { calls, activities, ..Account::default() }
     }
 
-    /// What became of one kind of calls.
+    /// Returns the outcome of one kind of calls.
     pub fn call(&self, kind: Call) -> &Balance {
         &self.balances[kind.index()]
     }
 
-    /// The same, to be changed.
+    /// Returns the outcome of one kind of calls, mutable.
     #[inline]
     pub fn call_mut(&mut self, kind: Call) -> &mut Balance {
         &mut self.balances[kind.index()]
@@ -303,23 +304,23 @@ impl Account {
         &self.arrived[kind.index()]
     }
 
-    /// The same, to be changed.
+    /// Returns the records of one kind, mutable.
     #[inline]
     pub fn activity_mut(&mut self, kind: Activity) -> &mut Arrived {
         &mut self.arrived[kind.index()]
     }
 
-    /// What became of calls of several kinds.
+    /// Returns the outcome of calls of several kinds.
     pub fn balance(&self, kinds: Calls) -> Balance {
         kinds.iter().fold(Balance::default(), |all, it| all.with(*self.call(it)))
     }
 
-    /// What became of the calls that submit a kernel or a graph.
+    /// Returns the outcome of the calls that submit a kernel or a graph.
     pub fn launches(&self) -> Balance {
         self.balance(Calls::LAUNCHES)
     }
 
-    /// Whether nothing was seen of what was asked for.
+    /// Whether nothing of what was requested was seen.
     pub fn is_silent(&self) -> bool {
         match self.activities.is_empty() {
             true => self.balance(Calls::ALL).made == 0,
@@ -327,8 +328,8 @@ impl Account {
         }
     }
 
-    /// The same without the kinds of which nothing was seen; `None` where that is all of them. For
-    /// a recording, which asks for every kind.
+    /// Drops the kinds of which nothing was seen; returns `None` if that is all of them. For
+    /// recordings, which request every kind.
     pub fn seen(self) -> Option<Account> {
         let of_work = |call: Call| call.activity().unwrap_or(Activity::Kernel);
         let is_seen = |kind: Activity| {
@@ -348,7 +349,7 @@ impl Account {
         (!seen.calls.is_empty() || !seen.activities.is_empty()).then_some(seen)
     }
 
-    /// Takes what has arrived for everything that the collectors had to tell.
+    /// Takes what arrived for the collectors' totals.
     pub fn believe(&mut self) {
         for it in &mut self.arrived {
             (it.told_records, it.told_nanos) = (it.records, it.nanos);

@@ -1,7 +1,8 @@
-//! The run's string table: the plan's strings first, then what the run meets.
+//! The run's string table: the plan's strings first, then those met during the run.
 //!
-//! A run has one. Whoever needs ids of new texts (the tracer for kernels and calls, the Linux side for
-//! functions that a pattern matches) interns them here, so that equal text is equal everywhere.
+//! A run has one. Everything that needs ids for new texts (the tracer for kernels and calls, the
+//! Linux side for functions that a pattern matches) interns them here, so equal text has an equal
+//! id everywhere.
 
 use crate::plan::StringId;
 use rustc_hash::FxHashMap;
@@ -15,14 +16,14 @@ pub struct Names {
 }
 
 impl Default for Names {
-    /// The empty text alone.
+    /// Contains only the empty text.
     fn default() -> Self {
         Names::new(&[])
     }
 }
 
 impl Names {
-    /// The plan's strings keep their ids; where a text stands there twice, the first id is its id.
+    /// Keeps the ids of the plan's strings; a text that occurs twice gets its first id.
     pub fn new(strings: &[String]) -> Self {
         let mut names = Names { texts: Vec::new(), ids: FxHashMap::default() };
         if strings.is_empty() {
@@ -34,7 +35,7 @@ impl Names {
         names
     }
 
-    /// The id of a text, new where it was not known.
+    /// Returns the id of a text, creating one if needed.
     pub fn intern(&mut self, text: &str) -> StringId {
         match self.ids.get(text) {
             Some(id) => *id,
@@ -42,22 +43,22 @@ impl Names {
         }
     }
 
-    /// The text behind an id.
+    /// Returns the text of an id.
     pub fn get(&self, id: u64) -> Option<&Arc<str>> {
         self.texts.get(usize::try_from(id).ok()?)
     }
 
-    /// All texts, in the order of their ids.
+    /// Iterates over all texts in the order of their ids.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.texts.iter().map(|it| &**it)
     }
 
-    /// The number of texts.
+    /// Returns the number of texts.
     pub fn len(&self) -> usize {
         self.texts.len()
     }
 
-    /// Never: the empty text is always there.
+    /// Always false: the empty text is always there.
     pub fn is_empty(&self) -> bool {
         self.texts.is_empty()
     }

@@ -1,22 +1,23 @@
-//! What a run says, as data: the render crate turns these into text or JSON.
+//! What a run outputs, as data; the render crate turns it into text or JSON.
 
 use crate::loss::{Account, Losses};
 use crate::stack::{Frames, StackKey};
 use crate::table::Table;
 use std::sync::Arc;
 
-/// One thing to print, in the order in which it happened.
+/// One output, in the order of events.
 #[derive(Clone, Debug)]
 pub enum Output {
-    /// All probes are in place.
+    /// All probes are attached.
     Attached { probes: usize },
-    /// A `print` of a string, whose stacks get their names where it is rendered.
+    /// A printed string; its stacks are named when it is rendered.
     Print(Vec<Piece>),
-    /// What the tracer itself has to say of the results below.
+    /// The tracer's own remark about the results.
     Note(String),
     /// A map, or part of it.
     Table(View),
-    /// The end of the run: losses last, always. The account is boxed as prints, of which there are many, are small.
+    /// The end of the run; losses always come last. The account is boxed to keep the many prints
+    /// small.
     End { losses: Losses, account: Option<Box<Account>> },
 }
 
@@ -34,16 +35,16 @@ pub enum Piece {
     Stack(StackKey),
 }
 
-/// A map as it is to be shown.
+/// A map as it should be shown.
 #[derive(Clone, Debug)]
 pub struct View {
     pub table: Arc<Table>,
-    /// Only this many of the largest.
+    /// Show only this many of the largest.
     pub top: Option<usize>,
 }
 
-/// Names for stacks: implemented by the session over live processes, or over a recording.
+/// Names stacks: from live processes, or from a recording.
 pub trait StackNames {
-    /// The frames of a stack, innermost first; `None` when it was lost.
+    /// Returns the frames of a stack, innermost first; `None` if it was lost.
     fn frames(&mut self, stack: StackKey) -> Option<Frames>;
 }

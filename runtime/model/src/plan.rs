@@ -1,4 +1,4 @@
-//! A compiled script: what to attach where, the bytecode, and how to read what it stores.
+//! A compiled script: what to attach where, the bytecode, and how to read the data it stores.
 
 use crate::diagnostic::{Site, Sources};
 use crate::loss::Loss;
@@ -8,8 +8,8 @@ use std::sync::Arc;
 pub use xputrace_bytecode::Image;
 pub use xputrace_events::{Activities, Activity, Call, Calls};
 
-/// Id of a string in the run's string table. Ids below [`Plan::strings`]`.len()` are those
-/// strings (0 is the empty one); the tracer appends what it meets while running.
+/// Id of a string in the run's string table. Ids below [`Plan::strings`]`.len()` are those strings
+/// (0 is the empty one); the tracer appends others during the run.
 pub type StringId = u32;
 
 /// Everything a run needs of a script.
@@ -25,22 +25,22 @@ pub struct Plan {
     pub prints: Vec<Print>,
     /// What the slots of the loss maps count.
     pub loss_sites: Vec<LossSite>,
-    /// Index in [`Image::maps`] of the kernel's and the tracer's loss maps: arrays of one `u64`
-    /// a slot of `loss_sites`; the kernel's is per CPU.
+    /// Index in [`Image::maps`] of Linux's and the tracer's loss maps: arrays with one `u64` per
+    /// slot of `loss_sites`; Linux's is per CPU.
     pub linux_losses: Option<usize>,
     pub tracer_losses: Option<usize>,
-    /// Index of the per-CPU array, a map of the script (`u32`) → how many elements handlers in Linux have
-    /// put into it less those they removed (`i64`), of maps that evict; where any does.
+    /// Index of the per-CPU array from a map of the script (`u32`) to the number of elements that
+    /// handlers in Linux stored in it less those they removed (`i64`). Present if any map evicts.
     pub linux_stored: Option<usize>,
-    /// Index of the ring buffer through which the kernel's handlers print.
+    /// Index of the ring buffer through which Linux's handlers print.
     pub linux_ring: Option<usize>,
-    /// Index of the kernel's stack map.
+    /// Index of Linux's stack map.
     pub linux_stacks: Option<usize>,
-    /// Index of the hash of threads, by their ids in the initial pid namespace (`u32` → `u64`, the
-    /// address of their `task_struct`), that probes are limited to, where any probe is.
+    /// Index of the hash of target threads, from their ids in the initial pid namespace (`u32`) to
+    /// the address of their `task_struct` (`u64`). Present if any probe is limited to them.
     pub targets: Option<usize>,
-    /// Index of the hash of maps, process id (`u32`) → array of [`TAG_SLOTS`] × 16 bytes
-    /// (`u64` set, `u64` tag), through which launch handlers in the kernel leave their tag.
+    /// Index of the hash of maps, from process id (`u32`) to an array of [`TAG_SLOTS`] × 16 bytes
+    /// (`u64` set, `u64` tag), through which launch handlers in Linux return their tag.
     pub tags: Option<usize>,
     pub demand: Demand,
     /// Maps that an `end` handler prints, draws or clears itself.
@@ -50,24 +50,24 @@ pub struct Plan {
 /// Slots of the array through which a process's threads receive launch tags.
 pub const TAG_SLOTS: u32 = 1024;
 
-/// What the collector has to be armed for.
+/// What the collector must record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// Calls whose launches are recorded.
     pub calls: Calls,
-    /// What is recorded of what the GPU does.
+    /// Activities to record.
     pub activities: Activities,
     pub launch_stacks: bool,
-    /// `launch.end` or `launch.duration` is read, or launches are put in order by their end.
+    /// Whether `launch.end` or `launch.duration` is read, or launches are ordered by their end.
     pub launch_ends: bool,
-    /// `launch.stream` is read where no kernel record can tell it.
+    /// Whether `launch.stream` is read where no kernel record has it.
     pub launch_streams: bool,
-    /// A launch handler runs in the kernel, at the collector's marker function.
+    /// Whether a launch handler runs in Linux, at the collector's marker function.
     pub launch_marker: bool,
 }
 
 impl Demand {
-    /// Whether the program has to be injected at all.
+    /// Whether the program must load the collector.
     pub fn gpu(&self) -> bool {
         !self.calls.is_empty() || !self.activities.is_empty()
     }
@@ -77,8 +77,8 @@ impl Demand {
         self.activities.contains(activity) && self.calls.contains_all(activity.causes())
     }
 
-    /// Whether what is recorded tells when a call's work is done. A graph may hold anything: it
-    /// is known to have run by its kernels.
+    /// Whether the records tell when a call's work is done. A graph may contain anything: only its
+    /// kernels show that it ran.
     pub fn expects(&self, call: Call) -> bool {
         self.calls.contains(call) && self.activities.contains(call.activity().unwrap_or(Activity::Kernel))
     }
@@ -89,33 +89,33 @@ impl Demand {
 pub struct Probe {
     pub event: Event,
     pub target: Target,
-    /// As bpftrace would write it: `uprobe:libc:malloc`; what `e.probe` is.
+    /// The name in bpftrace's notation, `uprobe:libc:malloc`, which is `e.probe`.
     pub name: String,
     pub place: Place,
     /// Index in [`Image::programs`], for compiled handlers.
     pub program: Option<usize>,
-    /// The program at the function's entry, for return probes that need one.
+    /// The entry program of a return probe that needs one.
     pub entry_program: Option<usize>,
-    /// The program where the function jumps to another instead of returning, for return probes.
+    /// The program of a return probe at jumps to another function.
     pub tail_program: Option<usize>,
-    /// How a return probe sees returns.
+    /// How a return probe detects returns.
     pub returns: ReturnWay,
     /// Index of the interpreter's closure, for interpreted handlers.
     pub closure: Option<usize>,
     pub scope: ProbeScope,
-    /// Texts of the target that the handler reads.
+    /// Texts that the handler reads from the target.
     pub texts: Vec<TextRead>,
-    /// Whether the handler sees kernels whose launch is not known.
+    /// Whether the handler sees kernels without a known launch.
     pub sees_unjoined: bool,
     pub site: Site,
-    /// Why it runs where it runs, for `explain`; sentences without a final dot.
+    /// Why it runs there, for `explain`: sentences without a final dot.
     pub why: Vec<String>,
 }
 
 /// A text of the target that a handler reads with `str()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextRead {
-    /// Where its address is found; `None` where the handler computes it from more than that.
+    /// Where its address comes from; `None` if the handler computes it in another way.
     pub address: Option<ContextWord>,
     /// Where the script reads it.
     pub site: Site,
@@ -130,11 +130,11 @@ pub struct ContextWord {
     pub plus: i64,
 }
 
-/// Bytes of the longest text that `str()` reads.
+/// Maximum length of a text read by `str()`.
 pub const LONGEST_TEXT: u32 = 240;
 
 impl Probe {
-    /// A probe that is attached nowhere and runs nothing yet.
+    /// Creates a probe that is not attached and has no handler.
     pub fn of(event: Event, place: Place) -> Self {
         Probe {
             event,
@@ -155,27 +155,26 @@ impl Probe {
     }
 }
 
-/// `#{scope: …}`: whose events fire a probe in the kernel, and who else pays for it.
+/// `#{scope: …}`: whose events fire a CPU probe, and who else pays for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProbeScope {
-    /// The target's process tree from each process's first instruction on: function probes are in
-    /// every process that has the code, and the program leaves the others out.
+    /// The target's process tree, each process from its first instruction on. Function probes are
+    /// in every process that maps the code, and the program filters out others.
     #[default]
     Tree,
-    /// The target's process tree; each of its processes has function probes of its own, so that
-    /// nobody else pays, and a new one runs without them for some milliseconds.
+    /// The target's process tree. Each process has its own function probes, so others pay nothing,
+    /// but a new process runs without them for some milliseconds.
     Process,
     /// Every process.
     System,
 }
 
 impl ProbeScope {
-    /// What a script calls them.
+    /// Names in scripts.
     pub const NAMES: [(&str, ProbeScope); 3] =
         [("tree", ProbeScope::Tree), ("process", ProbeScope::Process), ("system", ProbeScope::System)];
 
-    /// Whether the program has to leave out processes that are not the target's: it runs in
-    /// others too.
+    /// Whether the program must filter out other processes because it runs there too.
     pub fn is_filtered(self, event: Event) -> bool {
         let sampled = matches!(event, Event::Tracepoint | Event::Profile);
         match self {
@@ -186,18 +185,18 @@ impl ProbeScope {
     }
 }
 
-/// What the cookie of a function probe's hit tells its program: in the lower half the function's
-/// name, above it where a return probe stands.
+/// The attach cookie of a function probe: the function's name in the lower half, the return site
+/// above it.
 pub mod cookie {
     use super::StringId;
 
     /// Where the [`ReturnSite`] begins.
     pub const SITE_SHIFT: i32 = 32;
 
-    /// Where a return is seen, and so where its return address lies.
+    /// Where a return is detected, and so where its return address is.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum ReturnSite {
-        /// In the caller, with the return address gone from the stack: the trampoline of Linux.
+        /// In the caller, after the return address left the stack: Linux's trampoline.
         #[default]
         Trampoline,
         /// At a `ret`, with the return address on top of the stack.
@@ -209,13 +208,13 @@ pub mod cookie {
     }
 
     impl ReturnSite {
-        /// The number that a program finds in the upper half of the cookie.
+        /// Returns the number in the upper half of the cookie.
         pub fn code(self) -> i32 {
             self as i32
         }
     }
 
-    /// The cookie of a hit. `site` is [`ReturnSite::Trampoline`] where returns are not probed.
+    /// Creates a cookie. `site` is [`ReturnSite::Trampoline`] if returns are not probed.
     pub fn of(name: StringId, site: ReturnSite) -> u64 {
         u64::from(name) | ((site as u64) << SITE_SHIFT)
     }
@@ -225,13 +224,13 @@ pub mod cookie {
         cookie as StringId
     }
 
-    /// The same cookie with another name, as a replay has it.
+    /// Returns the cookie with another name, for a replay.
     pub fn renamed(cookie: u64, name: StringId) -> u64 {
         (cookie >> SITE_SHIFT << SITE_SHIFT) | u64::from(name)
     }
 
-    /// What the program of a tail call finds there instead of a name: the condition code of a
-    /// conditional jump, or [`ALWAYS`].
+    /// Returns the cookie of a tail call: instead of a name, the condition code of a conditional
+    /// jump or [`ALWAYS`].
     pub fn of_tail_call(condition: Option<u8>) -> u64 {
         condition.map_or(ALWAYS, u64::from)
     }
@@ -244,16 +243,16 @@ pub mod cookie {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReturnWay {
     /// At the function's own `ret` instructions, which leaves the stack alone; by the trampoline
-    /// only where nothing that runs inside the function can read the stack.
+    /// only if no code that runs inside the function can read the stack.
     #[default]
     Safe,
-    /// By the trampoline of Linux, which takes the place of the return address: cheaper, but
-    /// programs that unwind, move or switch stacks meanwhile are killed.
+    /// By Linux's trampoline, which replaces the return address: cheaper, but programs that unwind,
+    /// move or switch stacks meanwhile are killed.
     Trampoline,
 }
 
 impl ReturnWay {
-    /// The way that a script calls so.
+    /// Returns the way with this name in scripts.
     pub fn named(name: &str) -> Option<ReturnWay> {
         match name {
             "safe" => Some(ReturnWay::Safe),
@@ -275,7 +274,7 @@ pub enum Target {
         category: String,
         name: String,
     },
-    /// A sample a so many times a second on each CPU.
+    /// Samples each CPU `hz` times a second.
     Profile {
         hz: u64,
     },
@@ -284,14 +283,14 @@ pub enum Target {
     },
     /// Calls that submit work of these kinds: a `launch` handler.
     Calls(Calls),
-    /// Other events of the GPU side, `begin` and `end`.
+    /// Other GPU events, `begin` and `end`.
     None,
 }
 
 /// Where a handler runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
-    /// As eBPF in the kernel.
+    /// As eBPF in Linux.
     Linux,
     /// As eBPF in the tracer, on joined events.
     Tracer,
@@ -300,7 +299,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// What `explain` calls it.
+    /// Returns its name in `explain`.
     pub fn name(self) -> &'static str {
         match self {
             Place::Linux => "linux",
@@ -315,11 +314,11 @@ impl Place {
 pub struct LossSite {
     pub loss: Loss,
     pub site: Site,
-    /// The map that was full, where one was.
+    /// The map that was full, if any.
     pub table: Option<TableId>,
 }
 
-/// First 4 bytes of every record that a handler writes: what follows.
+/// The first 4 bytes of each record that a handler writes: its kind.
 pub mod record {
     /// A print: `u32` index into [`super::Plan::prints`], then its arguments.
     pub const PRINT: u32 = 1;
@@ -333,7 +332,7 @@ pub mod record {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Print {
     pub pieces: Vec<Piece>,
-    /// Bytes of the record, header included.
+    /// Size of the record, including its header.
     pub size: usize,
 }
 
@@ -349,8 +348,8 @@ pub enum Piece {
 pub struct Arg {
     pub at: usize,
     pub kind: crate::table::Scalar,
-    /// Offset of a `u64` that is 0 when the value is missing.
+    /// Offset of a `u64` that is 0 if the value is missing.
     pub present_at: Option<usize>,
-    /// `Some` where the script wrote `.human`.
+    /// `Some` if the script wrote `.human`.
     pub human: Option<Unit>,
 }

@@ -1,12 +1,12 @@
-//! The events a script can name, and their fields: one table from which the compiler, the
-//! interpreted handlers, `explain`, the diagnostics and the language reference all work.
+//! The events of the language and their fields: one table for the compiler, interpreted handlers,
+//! `explain`, diagnostics and the language reference.
 
 pub use xputrace_events::{Activity, Call, Field, FieldType, From, Launch as LaunchRecord, Unit};
 
 /// An event source of the language.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Event {
-    /// Something that the GPU did.
+    /// A GPU activity.
     Activity(Activity),
     Launch,
     Uprobe,
@@ -22,7 +22,7 @@ impl Event {
     /// A kernel ran.
     pub const KERNEL: Event = Event::Activity(Activity::Kernel);
 
-    /// The function that declares a handler for it.
+    /// Returns the function that declares a handler for it.
     pub fn name(self) -> &'static str {
         match self {
             Event::Activity(kind) => kind.name(),
@@ -42,12 +42,13 @@ impl Event {
         matches!(self, Event::Activity(_) | Event::Launch)
     }
 
-    /// Whether it is a function's entry or return, where its probe is in a file's code.
+    /// Whether it is a function's entry or return, whose probe is in a file's code.
     pub fn is_function(self) -> bool {
         matches!(self, Event::Uprobe | Event::Uretprobe)
     }
 
-    /// The fields of its event value, tracepoint fields (which the running kernel defines) apart.
+    /// Returns the fields of its event, except tracepoint fields, which the running Linux kernel
+    /// defines.
     pub fn fields(self) -> &'static [Field] {
         match self {
             Event::Activity(kind) => kind.fields(),
@@ -60,7 +61,7 @@ impl Event {
     }
 }
 
-/// Events that the language defines and this version does not run yet: naming one is an error that says so.
+/// Events of the language that are not implemented yet: using one is an error that says so.
 pub const NOT_YET: &[&str] = &[
     "memcpy",
     "wait",

@@ -3,31 +3,31 @@
 //! ```text
 //! 63..62 source   61..32 owner   31..0 id
 //! ```
-//! Stacks of different sources are different keys; tables merge them by their named frames
-//! when they are printed.
+//! Stacks of different sources are different keys; tables merge them by their named frames when
+//! they are printed.
 
 use xputrace_bytecode::probe::stack_word;
 
-/// Who took the stack, and so where its frames are found.
+/// Who took the stack, which determines where its frames are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StackKey {
-    /// User frames from the kernel's stack map: process id, low bits of its exec generation, map id.
+    /// User frames in Linux's stack map: process id, low bits of its exec generation, map id.
     LinuxUser { pid: u32, exec: u8, id: u32 },
-    /// Kernel frames from the kernel's stack map.
+    /// Linux kernel frames in Linux's stack map.
     LinuxKernel { id: u32 },
-    /// Frames the collector interned: index of the process within this run, and its stack id.
+    /// Frames that the collector interned: index of the process in this run, and its stack id.
     Collector { process: u32, id: u32 },
-    /// There was nothing to take: kernel frames of a sample in user mode, user frames of a thread
-    /// of the kernel.
+    /// There was no such stack: Linux kernel frames of a sample in user mode, user frames of a
+    /// kernel thread.
     Empty,
     /// No stack could be taken; counted where it happened.
     Lost,
 }
 
-/// Stacks that the table of CPU probes holds, unless the script says otherwise: a table of stacks
-/// has one place for those of the same hash, so that some find none before it is full.
+/// Default size of the table of CPU-probe stacks. It has one place per hash, so some stacks find
+/// none before it is full.
 pub const LINUX_STACKS: u32 = 16_384;
-/// Frames of each: `PERF_MAX_STACK_DEPTH` of `include/uapi/linux/perf_event.h`.
+/// Maximum frames per stack: `PERF_MAX_STACK_DEPTH` in `include/uapi/linux/perf_event.h`.
 pub const LINUX_FRAMES: u32 = 127;
 
 /// The word of [`StackKey::Empty`].
@@ -40,7 +40,7 @@ const SOURCE_LINUX_KERNEL: u64 = stack_word::KERNEL;
 pub const SOURCE_COLLECTOR: u64 = 3 << 62;
 
 impl StackKey {
-    /// The word that stands for this stack in keys and values; 0 is [`StackKey::Lost`].
+    /// Returns the word for this stack in keys and values; 0 is [`StackKey::Lost`].
     pub fn to_word(self) -> u64 {
         match self {
             StackKey::LinuxUser { pid, exec, id } => {
@@ -56,7 +56,7 @@ impl StackKey {
         }
     }
 
-    /// The inverse of [`StackKey::to_word`]; words of no known source are [`StackKey::Lost`].
+    /// Inverse of [`StackKey::to_word`]; unknown words are [`StackKey::Lost`].
     pub fn from_word(word: u64) -> Self {
         let id = word as u32;
         match word & (3 << 62) {
@@ -72,14 +72,14 @@ impl StackKey {
     }
 }
 
-/// One frame of a stack that has been given names, outermost last.
+/// A named frame of a stack.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Frame {
-    /// Function name without parameters, or the address in hexadecimal where there is none.
+    /// Function name without parameters, or the hexadecimal address if there is none.
     pub function: String,
-    /// File name of the mapped object, empty where unknown.
+    /// File name of the mapped object, empty if unknown.
     pub module: String,
-    /// Distance from the function's start in bytes.
+    /// Offset from the function's start in bytes.
     pub offset: u64,
 }
 

@@ -1,7 +1,6 @@
-//! A script's maps: their declared shape, the bytes of their keys and values, and what is read
-//! out of them.
+//! A script's maps: their shape, the bytes of their keys and values, and their contents when read.
 //!
-//! Keys are made of parts of fixed size, one after another, each a multiple of 8 bytes:
+//! A key is a sequence of parts of fixed size, each a multiple of 8 bytes:
 //!
 //! | part | bytes |
 //! |---|---|
@@ -9,9 +8,9 @@
 //! | text of capacity n | n rounded up to 8, NUL padded |
 //! | optional part | 8 (0 or 1), then the part (zeros when missing) |
 //!
-//! Histograms and quantiles are sparse: their keys end in one more 8-byte part, the bucket.
-//! A map without a key and without buckets has an empty key here (the BPF map behind it is an
-//! array of one element).
+//! Histograms and quantiles are sparse: their keys end in another 8-byte part, the bucket. A map
+//! without a key and without buckets has an empty key here (its BPF map is an array of one
+//! element).
 
 use crate::bucket::{self, Bounds, HIST_BITS};
 use crate::schema::Unit;
@@ -19,7 +18,7 @@ use crate::stack::StackKey;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Elements a map holds unless it is declared with another size.
+/// Default capacity of a map.
 pub const DEFAULT_CAPACITY: u32 = 65_536;
 
 /// Index of a map of the script in [`crate::plan::Plan::tables`].
@@ -29,36 +28,36 @@ pub struct TableId(pub u32);
 /// A map of the script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableDef {
-    /// As the user writes it, with its `@`; `@` alone is a name too.
+    /// The name as the user writes it, with its `@`; `@` alone is a name too.
     pub name: String,
     pub keys: Vec<KeyPart>,
     pub kind: TableKind,
     /// What its values measure.
     pub unit: Unit,
-    /// Elements it can hold; see [`TableDef::stored_capacity`] for those of a histogram.
+    /// Its capacity; see [`TableDef::stored_capacity`] for histograms.
     pub capacity: u32,
-    /// Whether the oldest element makes room for a new one.
+    /// Whether it evicts the oldest element to make room for a new one.
     pub evict: bool,
-    /// Where its values are kept.
+    /// Where its values are stored.
     pub storage: Storage,
 }
 
-/// Where a map's values are kept. The compiler decides it once, from all handlers together;
+/// Where a map's values are stored. The compiler decides it once, from all handlers together;
 /// numbers are indices into [`crate::plan::Image::maps`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
-    /// With the interpreter: no compiled handler uses the map.
+    /// In the interpreter: no compiled handler uses the map.
     Interpreter,
     /// In this map of the tracer's engine.
     Tracer(usize),
-    /// In this map in Linux. Handlers of the tracer, where any use it, reach it by system call.
+    /// In this map in Linux. Handlers in the tracer access it by system calls.
     Linux { map: usize, from_tracer: bool },
-    /// An aggregation: each engine adds to a part of its own, and readers merge them.
+    /// An aggregation: each engine updates its own part, and readers merge them.
     Both { linux: usize, tracer: usize },
 }
 
 impl Storage {
-    /// The map in Linux that holds the values, or a part of them.
+    /// Returns the map in Linux that holds the values or a part of them.
     pub fn linux(self) -> Option<usize> {
         match self {
             Storage::Linux { map, .. } | Storage::Both { linux: map, .. } => Some(map),
@@ -66,7 +65,7 @@ impl Storage {
         }
     }
 
-    /// The map in the tracer's engine that holds the values, or a part of them.
+    /// Returns the map in the tracer's engine that holds the values or a part of them.
     pub fn tracer(self) -> Option<usize> {
         match self {
             Storage::Tracer(map) | Storage::Both { tracer: map, .. } => Some(map),
@@ -74,7 +73,7 @@ impl Storage {
         }
     }
 
-    /// The map that handlers of the tracer use, wherever it is.
+    /// Returns the map that handlers in the tracer use, wherever it is.
     pub fn used_by_tracer(self) -> Option<usize> {
         match self {
             Storage::Linux { map, from_tracer: true } => Some(map),
@@ -87,7 +86,7 @@ impl Storage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyPart {
     pub kind: Scalar,
-    /// Whether `()` can be this part; prints as `-`.
+    /// Whether this part can be `()`, which prints as `-`.
     pub optional: bool,
     pub unit: Unit,
 }
@@ -105,7 +104,7 @@ pub enum Scalar {
 }
 
 impl Scalar {
-    /// Bytes it takes in a key or value.
+    /// Returns its size in a key or value.
     pub fn size(self) -> usize {
         match self {
             Scalar::Text(n) => (n as usize).next_multiple_of(8),
@@ -115,7 +114,7 @@ impl Scalar {
 }
 
 impl KeyPart {
-    /// Bytes it takes in a key.
+    /// Returns its size in a key.
     pub fn size(self) -> usize {
         self.kind.size() + if self.optional { 8 } else { 0 }
     }
@@ -134,22 +133,22 @@ pub enum TableKind {
     Min,
     /// 8 bytes: the maximum XOR `i64::MIN`, likewise.
     Max,
-    /// 24 bytes: count, and the total in two: the sum of the values' low 32 bits, and that of the
-    /// rest of them, with its sign. Neither overflows before 2³² values.
+    /// 24 bytes: count, and the total in two words: the sum of the values' low 32 bits, and the
+    /// signed sum of their upper bits. Neither overflows before 2³² values.
     Avg,
-    /// 40 bytes: the same, then minimum and maximum coded as in `Min` and `Max`.
+    /// 40 bytes: as for `Avg`, then minimum and maximum coded as in `Min` and `Max`.
     Stats,
-    /// 8 bytes a bucket: count. Buckets are [`crate::bucket::index`] with `bits`.
+    /// 8 bytes per bucket: count. Buckets are [`crate::bucket::index`] with `bits`.
     Hist { bits: u32 },
-    /// 8 bytes a bucket: count. Bucket −1 is below `min`, bucket `n` is `min + n·step`,
-    /// the last is all from `max` on.
+    /// 8 bytes per bucket: count. Bucket −1 is below `min`, bucket `n` starts at `min + n·step`,
+    /// the last covers everything from `max` on.
     Lhist { min: i64, max: i64, step: i64 },
-    /// As `Hist` with [`crate::bucket::QUANTILE_BITS`], printed as quantiles.
+    /// Like `Hist` with [`crate::bucket::QUANTILE_BITS`], printed as quantiles.
     Quantiles,
 }
 
 impl TableKind {
-    /// The aggregations, each with the parameters that it has unless a call gives others.
+    /// The aggregations, each with its default parameters.
     pub const AGGREGATIONS: [TableKind; 9] = [
         TableKind::Count,
         TableKind::Sum,
@@ -162,27 +161,27 @@ impl TableKind {
         TableKind::Quantiles,
     ];
 
-    /// The aggregation that a method of this name makes.
+    /// Returns the aggregation of a method.
     pub fn of_method(name: &str) -> Option<TableKind> {
         TableKind::AGGREGATIONS.into_iter().find(|it| it.method() == name)
     }
 
-    /// The aggregation that a method makes which takes one value, and nothing else.
+    /// Returns the aggregation of a method that takes exactly one value.
     pub fn of_one_value(name: &str) -> Option<TableKind> {
         TableKind::of_method(name).filter(|it| !matches!(it, TableKind::Count | TableKind::Lhist { .. }))
     }
 
-    /// The names of all methods that aggregate.
+    /// Returns the names of all aggregation methods.
     pub fn methods() -> impl Iterator<Item = &'static str> + Clone {
         TableKind::AGGREGATIONS.iter().map(|it| it.method())
     }
 
-    /// The name of the method that makes it; `=` for a plain value.
+    /// Returns the method's name; `=` for a plain value.
     pub fn method(self) -> &'static str {
         self.verb().trim_end_matches("()")
     }
 
-    /// The method that makes it, for messages: `count()`, `=`.
+    /// Returns the method for messages: `count()`, `=`.
     pub fn verb(self) -> &'static str {
         match self {
             TableKind::Plain(_) => "=",
@@ -203,7 +202,7 @@ impl TableKind {
         matches!(self, TableKind::Hist { .. } | TableKind::Lhist { .. } | TableKind::Quantiles)
     }
 
-    /// Buckets that one element can have; 1 where there are none.
+    /// Returns the maximum number of buckets of an element; 1 without buckets.
     pub fn buckets(self) -> u64 {
         let of_log = |bits| bucket::index(i64::MAX, bits) as u64 + 2;
         match self {
@@ -214,7 +213,7 @@ impl TableKind {
         }
     }
 
-    /// The bucket that a value falls into; 0 where there are none.
+    /// Returns the bucket of a value; 0 without buckets.
     pub fn bucket(self, value: i64) -> i64 {
         match self {
             TableKind::Hist { bits } => bucket::index(value, bits),
@@ -224,7 +223,7 @@ impl TableKind {
         }
     }
 
-    /// The values that fall into a bucket.
+    /// Returns the range of a bucket.
     pub fn bucket_bounds(self, index: i64) -> Bounds {
         match self {
             TableKind::Lhist { min, max, step } => bucket::linear_bounds(index, min, max, step),
@@ -232,22 +231,22 @@ impl TableKind {
         }
     }
 
-    /// Sub-bucket bits of a logarithmic histogram.
+    /// Returns the sub-bucket bits of a logarithmic histogram.
     pub fn bucket_bits(self) -> u32 {
         match self {
-            // Scripts give five at most; more would only come from damaged data.
+            // Scripts give five at most; more means damaged data.
             TableKind::Hist { bits } => bits.min(16),
             TableKind::Quantiles => bucket::QUANTILE_BITS,
             _ => HIST_BITS,
         }
     }
 
-    /// Whether it is kept in parts, one an engine and CPU, and merged when read.
+    /// Whether it is stored in parts, one per engine and CPU, and merged when read.
     pub fn is_aggregation(self) -> bool {
         !matches!(self, TableKind::Plain(_))
     }
 
-    /// Bytes of one stored value (of one bucket, where there are buckets).
+    /// Returns the size of a stored value (of one bucket, if there are buckets).
     pub fn value_size(self) -> usize {
         match self {
             TableKind::Plain(scalar) => scalar.size(),
@@ -258,35 +257,35 @@ impl TableKind {
     }
 }
 
-/// Most buckets that a histogram's map has room for, where its keys are not more.
+/// Maximum number of buckets in a histogram's map, unless it has more keys.
 const MOST_BUCKETS: u64 = 1 << 20;
 
 impl TableDef {
-    /// Elements of the stored map. A histogram stores each used bucket as one: there is room for
-    /// all buckets of every key, up to a million buckets together.
+    /// Returns the capacity of the stored map. A histogram stores each used bucket as an element:
+    /// there is room for all buckets of every key, up to a million buckets in total.
     pub fn stored_capacity(&self) -> u32 {
         let keys = if self.keys.is_empty() { 1 } else { u64::from(self.capacity) };
         let wanted = keys.saturating_mul(self.kind.buckets());
         wanted.min(MOST_BUCKETS.max(keys)) as u32
     }
 
-    /// Whether elements make room for others: a map that is one element never needs any.
+    /// Whether it evicts: a map with a single element never needs to.
     pub fn evicts(&self) -> bool {
         self.evict && self.stored_key_size() > 0
     }
 
-    /// Bytes of the script's key, the bucket apart.
+    /// Returns the size of the script's key, without the bucket.
     pub fn key_size(&self) -> usize {
         self.keys.iter().map(|it| it.size()).sum()
     }
 
-    /// Bytes of the stored key: with the bucket, 0 for a map that is a single element.
+    /// Returns the size of the stored key, with the bucket; 0 for a map with a single element.
     pub fn stored_key_size(&self) -> usize {
         self.key_size() + if self.kind.is_bucketed() { 8 } else { 0 }
     }
 }
 
-/// A key as it is read out: its parts in order.
+/// A decoded key: its parts in order.
 pub type Key = Vec<Value>;
 
 /// A value that a script can see.
@@ -300,7 +299,7 @@ pub enum Value {
     Stack(StackKey),
 }
 
-/// What one element of a map holds, merged over engines and CPUs.
+/// The contents of an element, merged over engines and CPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cell {
     Plain(Value),
@@ -316,22 +315,22 @@ pub enum Cell {
         min: i64,
         max: i64,
     },
-    /// Counts by bucket number, of `Hist`, `Lhist` and `Quantiles`.
+    /// Counts by bucket number: `Hist`, `Lhist` and `Quantiles`.
     Buckets(BTreeMap<i64, u64>),
 }
 
-/// The average of values that add up to `total`, towards zero; `None` for no values.
+/// Returns the average of `count` values, rounded towards zero; `None` without values.
 pub fn average(total: i128, count: i64) -> Option<i64> {
     i64::try_from(total.checked_div(count.into())?).ok()
 }
 
-/// The total that two words hold, as [`TableKind::Avg`] says.
+/// Returns the total stored in two words, as [`TableKind::Avg`] describes.
 pub fn total(low: u64, rest: i64) -> i128 {
     (i128::from(rest) << 32) + i128::from(low)
 }
 
 impl Cell {
-    /// An aggregation of one value.
+    /// Returns an aggregation of one value.
     pub fn of(kind: TableKind, value: i64) -> Cell {
         match kind {
             TableKind::Plain(_) => Cell::Plain(Value::Int(value)),
@@ -345,7 +344,7 @@ impl Cell {
         }
     }
 
-    /// What tables are sorted by: the number, the average's total, the histogram's count.
+    /// Returns what tables sort by: the number, the average's total, the histogram's count.
     pub fn weight(&self) -> i64 {
         match self {
             Cell::Plain(Value::Int(n)) | Cell::Number(n) => *n,
@@ -356,7 +355,7 @@ impl Cell {
         }
     }
 
-    /// Adds another part of the same element. Parts of a plain value replace each other.
+    /// Merges another part of the same element. Parts of a plain value replace each other.
     pub fn merge(&mut self, kind: TableKind, other: Cell) {
         match (self, other) {
             (Cell::Number(a), Cell::Number(b)) => match kind {
@@ -384,11 +383,11 @@ impl Cell {
     }
 }
 
-/// A map's contents at one moment.
+/// A snapshot of a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     pub def: Arc<TableDef>,
-    /// Unsorted; every key once.
+    /// Unsorted; each key occurs once.
     pub rows: Vec<(Key, Cell)>,
 }
 
