@@ -4,6 +4,8 @@
 //! sub-bucket `(v >> (e - bits)) - 2^bits` of octave `e`; values below `2^bits` are exact. The
 //! compiler emits the same arithmetic as eBPF; `index` defines it.
 
+use std::collections::BTreeMap;
+
 /// Sub-bucket bits of `hist(x)`: one bucket per power of two, as in bpftrace.
 pub const HIST_BITS: u32 = 0;
 /// Sub-bucket bits of `quantiles(x)`: 32 buckets per octave, relative error at most 1/32.
@@ -37,6 +39,32 @@ pub fn bounds(index: i64, bits: u32) -> (i64, i64) {
     let shift = (i >> bits) - 1;
     let low = ((i & ((1 << bits) - 1)) + (1 << bits)) << shift;
     (low as i64, (low + ((1 << shift) - 1)) as i64)
+}
+
+/// Returns the bucket of `value` where negative values have buckets too: they mirror the others, and −1 mirrors 0.
+pub fn signed_index(value: i64, bits: u32) -> i64 {
+    if value < 0 { !index(!value, bits) } else { index(value, bits) }
+}
+
+/// Returns the bounds of any bucket number of [`signed_index`].
+pub fn signed_bounds(index: i64, bits: u32) -> Bounds {
+    if index >= 0 {
+        return log_bounds(index, bits);
+    }
+    let mirrored = log_bounds(!index, bits);
+    Bounds { min: mirrored.max.map(|it| !it), max: mirrored.min.map(|it| !it) }
+}
+
+/// Returns the first bucket up to which at least `percent` of all values lie, or `None` if there are no values.
+pub fn percentile(buckets: &BTreeMap<i64, u64>, percent: f64) -> Option<i64> {
+    let total = buckets.values().fold(0u64, |sum, n| sum.saturating_add(*n));
+    let rank = ((total as f64 * percent.clamp(0.0, 100.0) / 100.0).ceil() as u64).max(1);
+    let mut seen = 0u64;
+    let found = buckets.iter().find(|(_, n)| {
+        seen = seen.saturating_add(**n);
+        seen >= rank
+    });
+    found.map(|(index, _)| *index)
 }
 
 /// Returns the bounds of any bucket number: damaged data may contain any.
@@ -127,5 +155,26 @@ mod tests {
             }
         }
         assert_eq!([9, 10].map(|it| linear(it, 0, 10, 3)), [3, 4], "the last step is narrower");
+    }
+
+    #[test]
+    fn negative_values_have_the_mirror_of_the_others_buckets() {
+        for value in [i64::MIN, i64::MIN + 1, -1_000_000, -100, -33, -32, -2, -1, 0, 1, 100, i64::MAX] {
+            let index = signed_index(value, QUANTILE_BITS);
+            let Bounds { min: Some(min), max: Some(max) } = signed_bounds(index, QUANTILE_BITS) else { panic!() };
+            assert!(min <= value && value <= max, "{value} in {min}..={max}");
+            assert!(max.abs_diff(value) <= value.unsigned_abs() / 32, "{value} in {min}..={max}");
+        }
+        let indices: Vec<i64> = (-5000..5000).map(|it| signed_index(it, QUANTILE_BITS)).collect();
+        assert!(indices.is_sorted(), "buckets are in the order of their values");
+    }
+
+    #[test]
+    fn a_percentile_is_the_bucket_that_reaches_its_rank() {
+        let buckets = BTreeMap::from([(-3, 1), (0, 0), (2, 8), (9, 1)]);
+        let of = |percent| percentile(&buckets, percent).unwrap();
+        assert_eq!([0.0, 10.0, 11.0, 90.0, 91.0, 100.0].map(of), [-3, -3, 2, 2, 9, 9]);
+        assert_eq!(percentile(&BTreeMap::new(), 50.0), None);
+        assert_eq!(percentile(&BTreeMap::from([(1, 0)]), 50.0), None);
     }
 }

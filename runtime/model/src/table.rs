@@ -143,7 +143,8 @@ pub enum TableKind {
     /// 8 bytes per bucket: count. Bucket −1 is below `min`, bucket `n` starts at `min + n·step`,
     /// the last covers everything from `max` on.
     Lhist { min: i64, max: i64, step: i64 },
-    /// Like `Hist` with [`crate::bucket::QUANTILE_BITS`], printed as quantiles.
+    /// Like `Hist` with [`crate::bucket::QUANTILE_BITS`], but negative values have buckets of their own
+    /// ([`crate::bucket::signed_index`]). Printed as quantiles.
     Quantiles,
 }
 
@@ -207,7 +208,7 @@ impl TableKind {
         let of_log = |bits| bucket::index(i64::MAX, bits) as u64 + 2;
         match self {
             TableKind::Hist { bits } => of_log(bits),
-            TableKind::Quantiles => of_log(bucket::QUANTILE_BITS),
+            TableKind::Quantiles => 2 * (of_log(bucket::QUANTILE_BITS) - 1),
             TableKind::Lhist { min, max, step } => (bucket::last_linear(min, max, step) as u64).saturating_add(2),
             _ => 1,
         }
@@ -217,7 +218,7 @@ impl TableKind {
     pub fn bucket(self, value: i64) -> i64 {
         match self {
             TableKind::Hist { bits } => bucket::index(value, bits),
-            TableKind::Quantiles => bucket::index(value, bucket::QUANTILE_BITS),
+            TableKind::Quantiles => bucket::signed_index(value, bucket::QUANTILE_BITS),
             TableKind::Lhist { min, max, step } => bucket::linear(value, min, max, step),
             _ => 0,
         }
@@ -227,6 +228,7 @@ impl TableKind {
     pub fn bucket_bounds(self, index: i64) -> Bounds {
         match self {
             TableKind::Lhist { min, max, step } => bucket::linear_bounds(index, min, max, step),
+            TableKind::Quantiles => bucket::signed_bounds(index, bucket::QUANTILE_BITS),
             _ => bucket::log_bounds(index, self.bucket_bits()),
         }
     }

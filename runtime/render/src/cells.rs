@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use xputrace_model::bucket;
 use xputrace_model::table::TableKind;
 
 /// Shortens `text` to `width` columns, replacing its middle with `…`. Prints control characters,
@@ -153,24 +154,14 @@ pub(crate) struct Quantiles {
 pub(crate) fn quantiles(buckets: &BTreeMap<i64, u64>) -> Option<Quantiles> {
     let count = buckets.values().fold(0u64, |sum, n| sum.saturating_add(*n));
     let upper = |index: i64| TableKind::Quantiles.bucket_bounds(index).max.unwrap_or(i64::MAX);
-    let last = buckets.iter().rev().find(|(_, n)| **n > 0)?.0;
-    let at = |percent: u128| {
-        let rank = (u128::from(count) * percent).div_ceil(100);
-        let mut seen = 0u128;
-        let found = buckets.iter().find(|(_, n)| {
-            seen += u128::from(**n);
-            seen >= rank && **n > 0
-        });
-        upper(found.map_or(*last, |(index, _)| *index))
-    };
-    Some(Quantiles { count, p50: at(50), p90: at(90), p99: at(99), max: upper(*last) })
+    let at = |percent| bucket::percentile(buckets, percent).map(upper);
+    Some(Quantiles { count, p50: at(50.0)?, p90: at(90.0)?, p99: at(99.0)?, max: at(100.0)? })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use xputrace_model::bucket;
 
     #[test]
     fn the_middle_goes_first() {
@@ -207,7 +198,7 @@ mod tests {
     fn quantiles_are_upper_bounds_within_a_32nd() {
         let mut buckets = BTreeMap::new();
         for value in 1..=1000 {
-            *buckets.entry(bucket::index(value, bucket::QUANTILE_BITS)).or_default() += 1;
+            *buckets.entry(TableKind::Quantiles.bucket(value)).or_default() += 1;
         }
         let q = quantiles(&buckets).unwrap();
         for (got, exact) in [(q.p50, 500), (q.p90, 900), (q.p99, 990), (q.max, 1000)] {

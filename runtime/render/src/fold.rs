@@ -76,7 +76,7 @@ fn frames(part: &Part) -> Vec<String> {
 /// Replaces characters that would end the frame or the line.
 fn frame(name: &str) -> String {
     match printable(name).replace(';', ":") {
-        it if it.is_empty() => "-".into(),
+        it if it.trim().is_empty() => "-".into(),
         it => it,
     }
 }

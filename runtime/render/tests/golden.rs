@@ -241,6 +241,16 @@ fn flame_graphs_are_labelled_and_the_same_each_time() {
     let svg = String::from_utf8(flamegraph(lines, "GPU time <x>", Unit::Nanos).unwrap()).unwrap();
     assert!(svg.contains("GPU time &lt;x&gt;") && svg.contains("matmul (1,200 ns, 97.56%)"), "{svg}");
     assert_eq!(svg.as_bytes(), flamegraph(lines, "GPU time <x>", Unit::Nanos).unwrap());
+    let blank = table(
+        "@b",
+        &[Scalar::Stack],
+        TableKind::Count,
+        Unit::None,
+        vec![(vec![Value::Str(" ".into())], Cell::Number(1))],
+    );
+    let lines = folded(&blank, &mut Names).unwrap();
+    assert_eq!(lines, "- 1\n");
+    assert!(flamegraph(&lines, "t", Unit::None).is_ok(), "a frame of blanks");
     let no_stack = table("@x", &[Scalar::Int], TableKind::Count, Unit::None, vec![]);
     let histogram = table(
         "@h",

@@ -11,6 +11,7 @@ use rhai::{Array, Dynamic, Engine, EvalAltResult, FuncRegistration, ImmutableStr
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use xputrace_model::bucket;
 use xputrace_model::schema::Unit;
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Key, Table, TableKind, Value, average};
@@ -230,21 +231,12 @@ fn part(cell: &Cell, kind: TableKind, name: &str) -> Option<i64> {
     }
 }
 
-/// Returns the upper bound of the percentile's bucket; for the last bucket of `lhist`, its lower
-/// bound.
+/// Returns the upper bound of the percentile's bucket, or its lower bound for percentile 0. The last bucket
+/// of `lhist` has no upper bound: returns its lower one.
 fn percentile(cell: &Cell, kind: TableKind, percent: f64) -> Option<i64> {
     let Cell::Buckets(buckets) = cell else { return None };
-    let total: u64 = buckets.values().sum();
-    let rank = ((total as f64 * percent.clamp(0.0, 100.0) / 100.0).ceil() as u64).max(1);
-    let mut seen = 0;
-    for (index, count) in buckets {
-        seen += count;
-        if seen >= rank {
-            let bounds = kind.bucket_bounds(*index);
-            return if percent == 0.0 { bounds.min.or(bounds.max) } else { bounds.max.or(bounds.min) };
-        }
-    }
-    None
+    let bounds = kind.bucket_bounds(bucket::percentile(buckets, percent)?);
+    if percent == 0.0 { bounds.min } else { bounds.max.or(bounds.min) }
 }
 
 /// Converts a host's value to Rhai's.

@@ -156,15 +156,35 @@ impl Emitter<'_, '_> {
         match kind {
             TableKind::Lhist { min, max, step } => self.linear_bucket(min, max, step),
             TableKind::Hist { bits } => self.log_bucket(bits),
-            _ => self.log_bucket(QUANTILE_BITS),
+            _ => self.signed_bucket(QUANTILE_BITS),
         }
     }
 
-    /// Computes [`xputrace_model::bucket::index`]. It finds the exponent without branches, so that
-    /// the verifier has a single path: each step shifts by half as much if that leaves a bit.
+    /// Computes [`xputrace_model::bucket::signed_index`]: R4 is all ones for a negative value.
+    fn signed_bucket(&mut self, bits: u32) {
+        self.asm.mov(Reg::R4, Reg::R1);
+        self.asm.alu_imm(Alu::Arsh, Reg::R4, 63);
+        self.asm.alu(Alu::Xor, Reg::R1, Reg::R4);
+        let done = self.asm.label();
+        self.bucket_from_zero(bits, done);
+        self.asm.place(done);
+        self.asm.alu(Alu::Xor, Reg::R0, Reg::R4);
+    }
+
+    /// Computes [`xputrace_model::bucket::index`].
     fn log_bucket(&mut self, bits: u32) {
         let (negative, done) = (self.asm.label(), self.asm.label());
         self.asm.jump_if_imm(Cond::Slt, Reg::R1, 0, negative);
+        self.bucket_from_zero(bits, done);
+        self.asm.jump(done);
+        self.asm.place(negative);
+        self.asm.mov_imm(Reg::R0, -1);
+        self.asm.place(done);
+    }
+
+    /// Computes the bucket of a value that is not negative. It finds the exponent without branches, so that
+    /// the verifier has a single path: each step shifts by half as much if that leaves a bit.
+    fn bucket_from_zero(&mut self, bits: u32, done: Label) {
         self.asm.mov(Reg::R0, Reg::R1);
         self.asm.jump_if_imm(Cond::Slt, Reg::R1, 1 << bits, done);
         self.asm.mov(Reg::R2, Reg::R1);
@@ -183,10 +203,6 @@ impl Emitter<'_, '_> {
         self.asm.alu(Alu::Rsh, Reg::R1, Reg::R0);
         self.asm.alu_imm(Alu::Lsh, Reg::R0, bits as i32);
         self.asm.alu(Alu::Add, Reg::R0, Reg::R1);
-        self.asm.jump(done);
-        self.asm.place(negative);
-        self.asm.mov_imm(Reg::R0, -1);
-        self.asm.place(done);
     }
 
     fn linear_bucket(&mut self, min: i64, max: i64, step: i64) {

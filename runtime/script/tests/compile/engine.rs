@@ -4,7 +4,6 @@
 use crate::support::{compiled, plan};
 use std::collections::{BTreeMap, HashMap};
 use xputrace_bytecode::vm::{Engine, Env};
-use xputrace_model::bucket;
 use xputrace_model::context::{GpuContext, WORDS, word};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Piece, Plan, record};
@@ -479,13 +478,16 @@ fn extremes_of_the_integers_are_kept() {
 fn buckets_are_those_of_the_model() {
     let mut values: Vec<i64> = (0..63).flat_map(|it| [(1i64 << it) - 1, 1 << it, (1 << it) + 1]).collect();
     values.extend([-1, i64::MIN, i64::MAX]);
-    for (call, bits) in [("hist(k.duration)", 0), ("hist(k.duration, 3)", 3), ("quantiles(k.duration)", 5)] {
+    values.extend((1..64).map(|it| -(1i64 << (it - 1)) - 1));
+    let hist = |bits| TableKind::Hist { bits };
+    let kinds = [hist(0), hist(3), TableKind::Quantiles];
+    for (call, kind) in ["hist(k.duration)", "hist(k.duration, 3)", "quantiles(k.duration)"].into_iter().zip(kinds) {
         let mut run = Run::new(&format!("kernel(|k| @h.{call});"));
         let events: Vec<Kernel> = values.iter().map(|it| kernel("k", *it)).collect();
         run.feed(&events);
         let mut expected: BTreeMap<String, Vec<i64>> = BTreeMap::new();
         for value in &values {
-            expected.entry(format!("#{}", bucket::index(*value, bits))).or_insert_with(|| vec![0])[0] += 1;
+            expected.entry(format!("#{}", kind.bucket(*value))).or_insert_with(|| vec![0])[0] += 1;
         }
         assert_eq!(run.rows("@h"), expected, "{call}");
     }

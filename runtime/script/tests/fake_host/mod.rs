@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use xputrace_model::bucket;
 use xputrace_model::output::{Output, Piece};
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Storage, Table, TableDef, TableKind, Value};
@@ -70,13 +69,7 @@ impl Host for FakeHost {
     }
 
     fn update(&mut self, name: &str, key: &[Value], kind: TableKind, x: i64) -> Result<(), String> {
-        let cell = match kind {
-            TableKind::Avg => Cell::Avg { count: 1, total: x.into() },
-            TableKind::Stats => Cell::Stats { count: 1, total: x.into(), min: x, max: x },
-            TableKind::Hist { bits } => Cell::Buckets(BTreeMap::from([(bucket::index(x, bits), 1)])),
-            TableKind::Quantiles => Cell::Buckets(BTreeMap::from([(bucket::index(x, bucket::QUANTILE_BITS), 1)])),
-            _ => Cell::Number(x),
-        };
+        let cell = Cell::of(kind, x);
         let (known, rows) = self.map(name);
         *known = Some(kind);
         match rows.get_mut(key) {
