@@ -1,14 +1,15 @@
 //! How long a GPU was busy: the length of the union of its kernels' times.
 //!
-//! Kernels come mostly in order of their end, so the union is a short list of disjoint spans of
+//! Kernels arrive mostly in order of their end. So the union is a short list of disjoint spans, of
 //! which only the last few can still grow; older ones are summed up.
 
 use rustc_hash::FxHashMap;
 
-/// Spans kept apart; a kernel that began before all of them counts from the oldest one's start.
+/// Maximum number of separate spans; a kernel that started before all of them counts from the
+/// oldest one's start.
 const OPEN_SPANS: usize = 256;
 
-/// GPUs kept: device ids come from the target.
+/// Maximum number of GPUs: device ids come from the target.
 const MOST_DEVICES: usize = 64;
 
 /// The busy time of each GPU, by device id.
@@ -25,19 +26,19 @@ impl BusyGpus {
         }
     }
 
-    /// Of the GPU that was busiest.
+    /// Returns the busy time of the busiest GPU.
     pub(crate) fn most_nanos(&self) -> u64 {
         self.by_device.values().map(BusyTime::nanos).max().unwrap_or(0)
     }
 }
 
-/// The union of the times of one GPU's kernels.
+/// The union of one GPU's kernel times.
 #[derive(Clone, Debug, Default)]
 struct BusyTime {
-    /// Disjoint, ascending.
+    /// Disjoint spans, ascending.
     open: std::collections::VecDeque<(u64, u64)>,
     closed_nanos: u64,
-    /// End of the last span that was summed up.
+    /// End of the last span summed up.
     closed_until: u64,
 }
 
@@ -71,7 +72,7 @@ impl BusyTime {
         }
     }
 
-    /// Length of the union so far.
+    /// Returns the length of the union so far.
     fn nanos(&self) -> u64 {
         self.closed_nanos + self.open.iter().map(|(start, end)| end - start).sum::<u64>()
     }

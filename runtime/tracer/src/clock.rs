@@ -1,27 +1,28 @@
-//! CUPTI's clock (CLOCK_REALTIME) to the one clock behind the pipeline (CLOCK_MONOTONIC).
+//! Converts CUPTI's clock (CLOCK_REALTIME) to the tracer's (CLOCK_MONOTONIC).
 //!
-//! Both clocks are slewed together, so their difference is constant but for steps. Each
-//! bracketed pair bounds it from both sides; bounds of consecutive pairs are intersected, so a
-//! badly preempted pair costs nothing. A pair that contradicts them is a step: it starts anew.
+//! Linux slews both clocks together, so their difference is constant except for steps. Each
+//! bracketed reading bounds it from both sides, and the bounds of consecutive readings are
+//! intersected, so a badly preempted reading does no harm. A reading that contradicts them is a
+//! step, which starts over.
 
 use xputrace_wire::events::Realtime;
 use xputrace_wire::record::Clock;
 
-/// When something ran, in CLOCK_MONOTONIC nanoseconds.
+/// Start and end in CLOCK_MONOTONIC nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) start: u64,
     pub(crate) end: u64,
 }
 
-/// The difference REALTIME − MONOTONIC as far as it is known.
+/// The known bounds of REALTIME − MONOTONIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClockOffset {
     bounds: Option<(i64, i64)>,
 }
 
 impl ClockOffset {
-    /// Takes the newest pair; true when the wall clock was stepped since the one before.
+    /// Adds the newest reading; returns true if the wall clock was stepped since the previous one.
     pub(crate) fn update(&mut self, pair: &Clock) -> bool {
         let difference = |monotonic: u64| pair.realtime.wrapping_sub(monotonic) as i64;
         let (low, high) = (difference(pair.monotonic_after), difference(pair.monotonic_before));
@@ -38,8 +39,9 @@ impl ClockOffset {
         stepped
     }
 
-    /// From start to end on CLOCK_MONOTONIC; `None` where the times were not collected. Both move
-    /// together, so the duration stays CUPTI's own. Unchanged while no pair is known.
+    /// Converts start and end to CLOCK_MONOTONIC; returns `None` if the times were not collected.
+    /// Both are shifted together, so the duration stays CUPTI's own. Unchanged before the first
+    /// reading.
     #[inline]
     pub(crate) fn span(self, start: Realtime, end: Realtime) -> Option<Span> {
         let collected = start.0 != 0 && end >= start;

@@ -24,7 +24,7 @@ pub(crate) struct Symbol {
     pub(crate) short_name: u64,
 }
 
-/// What an event says beside its records.
+/// The parts of an event that are not in its records.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Identity {
     pub(crate) pid: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Identity {
     pub(crate) comm: Comm,
 }
 
-/// An event's launch, resolved.
+/// An event's launch with resolved names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaunchFacts<'a> {
     pub(crate) record: &'a Launch,
@@ -43,7 +43,7 @@ pub(crate) struct LaunchFacts<'a> {
     pub(crate) thread: Identity,
 }
 
-/// Fills the words of something that the GPU did.
+/// Fills the words of an activity.
 #[inline]
 pub(crate) fn fill_activity(
     ctx: &mut GpuContext,
@@ -67,7 +67,7 @@ pub(crate) fn clear_activity(ctx: &mut GpuContext) {
     ctx[..word::LAUNCH].fill(0);
 }
 
-/// Zeroes the words of the launch, for an event whose launch is not known.
+/// Zeroes the words of the launch, for an event without a known launch.
 pub(crate) fn clear_launch(ctx: &mut GpuContext) {
     ctx[word::JOINED] = 0;
     ctx[word::LAUNCH..WORDS].fill(0);

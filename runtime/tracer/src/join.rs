@@ -1,15 +1,15 @@
-//! Launches that wait for their work to be recorded, found by correlation id.
+//! Launches that wait for their activities, found by correlation id.
 //!
-//! Correlation ids of a process grow with gaps, so a launch lies in the slot of its id modulo
-//! the table's size and is found without hashing; collisions go to a map beside it. A launch of one
-//! kernel is consumed by it; a graph's stays for the rest of the graph.
+//! A process's correlation ids grow, with gaps. So a launch is stored in the slot of its id modulo
+//! the table's size and found without hashing; collisions go to a separate map. A kernel consumes
+//! its launch; a graph launch stays for the rest of the graph.
 
 use crate::pipeline::queue::push_thriftily;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use xputrace_wire::record::Launch;
 
-/// Slab entries in which nothing withholds the watermark have this start.
+/// Start of slab entries that do not hold back the watermark.
 const NOT_WAITING: u64 = u64::MAX;
 const FIRST_SLOTS: usize = 1 << 10;
 const MOST_SLOTS: usize = 1 << 18;
@@ -18,14 +18,14 @@ const EMPTY: u32 = u32::MAX;
 /// Launches by correlation id.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    /// Slab index by correlation id modulo the length, [`EMPTY`] where none is.
+    /// Slab index by correlation id modulo the length; [`EMPTY`] if there is none.
     slots: Vec<u32>,
     overflow: FxHashMap<u32, Vec<u32>>,
     slab: Vec<Launch>,
-    /// Start of each slab entry that waits for its first activity, else [`NOT_WAITING`].
+    /// Start of each slab entry that waits for its first activity; [`NOT_WAITING`] for others.
     waiting_since: Vec<u64>,
     free: Vec<u32>,
-    /// Graph launches that are not waited for any more, oldest first: slab index and start.
+    /// Graph launches that are no longer waited for, oldest first: slab index and start.
     graphs: VecDeque<(u32, u64)>,
     graph_limit: usize,
     n_waiting: usize,
@@ -45,12 +45,13 @@ impl Pending {
         }
     }
 
-    /// Launches of whose work nothing has come.
+    /// Returns the number of launches without any activity so far.
     pub(crate) fn n_waiting(&self) -> usize {
         self.n_waiting
     }
 
-    /// A graph that is not `expected` may have nothing that is recorded: nothing waits for it.
+    /// Inserts a launch. A graph that is not `expected` may have no recorded activity, so nothing
+    /// waits for it.
     #[inline]
     pub(crate) fn insert(&mut self, launch: &Launch, expected: bool) {
         let index = match self.free.pop() {
@@ -75,7 +76,8 @@ impl Pending {
         }
     }
 
-    /// The launch that caused an activity, and whether this is the first that was waited for.
+    /// Returns the launch that caused an activity, and whether this is the first activity that was
+    /// waited for.
     #[inline]
     pub(crate) fn join(&mut self, correlation: u32, context: u32) -> Option<(Launch, bool)> {
         let index = self.find(correlation, context)?;
@@ -89,7 +91,7 @@ impl Pending {
         Some((launch, first))
     }
 
-    /// Start and contents of the oldest launch that waits and that `withholds` accepts.
+    /// Returns start and contents of the oldest waiting launch that `withholds` accepts.
     pub(crate) fn oldest(&self, mut withholds: impl FnMut(&Launch) -> bool) -> Option<&Launch> {
         let mut best = (NOT_WAITING, EMPTY);
         for (index, start) in self.waiting_since.iter().enumerate() {
@@ -100,7 +102,7 @@ impl Pending {
         self.slab.get(best.1 as usize)
     }
 
-    /// Takes out the `n` oldest of those that wait.
+    /// Removes the `n` oldest waiting launches.
     pub(crate) fn evict(&mut self, n: usize) -> Vec<Launch> {
         let mut starts: Vec<(u64, u32)> = self
             .waiting_since

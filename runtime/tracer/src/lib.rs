@@ -6,8 +6,8 @@
 //! recording ──┘             └─ clock: everything behind it is CLOCK_MONOTONIC
 //! ```
 //!
-//! Live rings and recordings look alike to [`Pipeline`]: both are bytes in the wire format.
-//! Only [`rendezvous`] touches sockets and shared memory, and only it contains `unsafe`.
+//! [`Pipeline`] cannot tell live rings from recordings: both are bytes in the wire format. Only
+//! [`rendezvous`] uses sockets and shared memory, and only it contains `unsafe`.
 #![deny(unsafe_code)]
 
 mod busy;

@@ -1,7 +1,8 @@
-//! Texts of a run: the string table is `model`'s; names are demangled by a function that the run passes in.
+//! Texts of a run. The string table is `model`'s; the run passes in the function that demangles
+//! names.
 
 pub use xputrace_model::names::Names;
 
-/// Gives a mangled name its two readable forms: with template arguments and without, both
-/// without parameters. Names that are not mangled come back as they are.
+/// Returns the two readable forms of a mangled name, with and without template arguments, both
+/// without parameters. Names that are not mangled are returned as they are.
 pub type Demangle = fn(&str) -> (String, String);

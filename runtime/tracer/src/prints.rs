@@ -1,5 +1,5 @@
-//! Records that handlers write, to lines: the format is known to the plan, the record carries
-//! only the arguments.
+//! Formats the records that handlers write. The plan knows the format; a record carries only the
+//! arguments.
 
 use crate::names::Names;
 use crate::pipeline::Sink;
@@ -9,7 +9,8 @@ use xputrace_model::table::Value;
 use xputrace_render::human;
 use xputrace_store::codec::{decode_scalar, word};
 
-/// Hands a print or an exit to the sink; false for records of other kinds and broken ones.
+/// Passes a print or an exit to the sink; returns false for records of other kinds and malformed
+/// ones.
 pub(crate) fn record(plan: &Plan, names: &Names, data: &[u8], sink: &mut dyn Sink) -> bool {
     let Some(kind) = data.first_chunk::<4>().map(|it| u32::from_le_bytes(*it)) else { return false };
     match kind {
@@ -28,7 +29,7 @@ pub(crate) fn record(plan: &Plan, names: &Names, data: &[u8], sink: &mut dyn Sin
     }
 }
 
-/// The line, its stacks apart: they are named where it is rendered.
+/// Returns the line with its stacks as separate pieces, which are named when it is rendered.
 fn pieces(print: &Print, names: &Names, data: &[u8]) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut text = String::new();

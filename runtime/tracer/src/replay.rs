@@ -74,7 +74,7 @@ pub struct Opened {
 /// `begin` handlers can run first.
 ///
 /// # Errors
-/// When the plan needs a probe that was not recorded, or cannot be loaded into the engine.
+/// The plan needs a probe that was not recorded, or cannot be loaded into the engine.
 pub fn open(plan: Arc<Plan>, recording: Reader, demangle: Demangle) -> Result<(Pipeline, Opened), Error> {
     let meta = recording.meta().clone();
     check(&plan, &meta)?;
@@ -88,7 +88,7 @@ impl Opened {
         self.tape.gpus.contains(&GpuKind::Software) || self.meta.gpu == GpuKind::Software
     }
 
-    /// Runs the plan over everything in the recording. `begin` and `end` are the caller's business.
+    /// Runs the plan over the whole recording. The caller runs `begin` and `end`.
     pub fn run(self, pipeline: &mut Pipeline, sink: &mut dyn Sink) -> Outcome {
         let mut tape = self.tape;
         let handlers = KernelHandlers::of(&self.plan, &self.meta);
@@ -120,7 +120,7 @@ impl Opened {
     }
 }
 
-/// Every CPU probe of the plan must have been recorded.
+/// Checks that every CPU probe of the plan was recorded.
 fn check(plan: &Plan, meta: &Meta) -> Result<(), Error> {
     let is_cpu =
         |it: &&Probe| matches!(it.event, Event::Uprobe | Event::Uretprobe | Event::Tracepoint | Event::Profile);
@@ -140,7 +140,7 @@ fn check(plan: &Plan, meta: &Meta) -> Result<(), Error> {
     Ok(())
 }
 
-/// A text that a handler reads at an address that is known beforehand, and that no hit carries.
+/// Returns the first text that a handler reads at a fixed location and that no hit carries.
 fn first_unrecorded_text<'p>(plan: &'p Plan, meta: &Meta) -> Option<(&'p Probe, &'p TextRead)> {
     let is_recorded = |probe: &Probe, word: RecordedText| {
         meta.probes.iter().any(|it| it.name == probe.name && it.texts.contains(&word))
@@ -163,7 +163,7 @@ struct Tape {
     damage: Option<Damage>,
 }
 
-/// Something that happened on a CPU, at a time.
+/// An event on a CPU, with its time.
 struct Cause {
     time: u64,
     what: What,
@@ -172,7 +172,7 @@ struct Cause {
 enum What {
     /// Index into [`Tape::hits`].
     Hit(usize),
-    /// A launch, by where it lies in the entries.
+    /// A launch, by its location in the entries.
     Launch { entry: usize, ring: usize, offset: usize },
 }
 
@@ -221,7 +221,7 @@ impl Tape {
         }
     }
 
-    /// Learns names, and takes out the tags that the recorded script set: they are not this one's.
+    /// Learns names, and removes the tags that the recorded script set.
     fn prepare(&mut self, process: u32, ring: &mut [u8]) {
         for record in records(ring).map_while(Result::ok) {
             match record {
@@ -234,7 +234,7 @@ impl Tape {
         launches.into_iter().for_each(|it| set_tag(ring, it, None));
     }
 
-    /// Everything that runs a program of the kernel, latest first.
+    /// Returns everything that runs a program of Linux, latest first.
     fn causes(&self, hits_only: bool) -> Vec<Cause> {
         let hit = |(at, it): (usize, &Hit)| Cause { time: it.time_nanos, what: What::Hit(at) };
         let mut causes: Vec<Cause> = self.hits.iter().enumerate().map(hit).collect();
@@ -252,8 +252,8 @@ impl Tape {
         causes
     }
 
-    /// How far the CPU side must have come before an entry is handled: a drain holds launches
-    /// that had begun before it was taken.
+    /// Returns how far the CPU side must be before an entry is handled: a drain holds launches that
+    /// started before it was taken.
     fn time_of(&self, at: usize) -> u64 {
         match &self.entries[at] {
             Entry::Wire { time_nanos, rings, .. } => {
@@ -272,11 +272,11 @@ struct Replay<'a> {
     pipeline: &'a mut Pipeline,
     now: u64,
     totals: Vec<CollectorTotals>,
-    /// What the kernel answers where a hit's stack has the word 0.
+    /// What Linux answers if a hit's stack has the word 0.
     lost_stack: i64,
 }
 
-/// Programs of the kernel: by recorded probe, and at the launch marker.
+/// Linux's programs: by recorded probe, and at the launch marker.
 struct KernelHandlers {
     hits: Vec<Vec<KernelHandler>>,
     launch: Vec<(usize, usize)>,
@@ -299,7 +299,7 @@ impl KernelHandlers {
             };
             kernel().filter(|(_, it)| it.name == name && it.event != Event::Launch).map(handler).collect()
         };
-        // Some recordings hold each hit once for every handler that was at the probe.
+        // Some recordings hold each hit once for every handler at the probe.
         let is_first = |at: usize, name: &str| meta.probes.iter().position(|it| it.name == name) == Some(at);
         let of_probe = |at, name: &str| if is_first(at, name) { of_name(name) } else { Vec::new() };
         let launch = kernel().filter(|(_, it)| it.event == Event::Launch);
@@ -344,7 +344,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Runs the launch handlers of the kernel as the collector's marker would; the tag they left.
+    /// Runs Linux's launch handlers as the collector's marker would; returns the tag that they set.
     fn run_marker(&mut self, process: u32, launch: &Launch, tape: &Tape, sink: &mut dyn Sink) -> Option<i64> {
         let pid = tape.pids.get(&process).copied().unwrap_or(0);
         let symbol = tape.names.get(&(process, launch.symbol)).filter(|_| launch.symbol != 0);
@@ -397,7 +397,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Processes whose start was lost with a damaged block: their stacks keep their numbers.
+    /// Adds processes whose start was lost with a damaged block, so that later ones keep their
+    /// numbers.
     fn fill_up_to(&mut self, n: u32) {
         while self.pipeline.n_processes() < (n as usize).min(MOST_PROCESSES) {
             self.pipeline.add_process(ProcessInfo { comm: "?".into(), ..ProcessInfo::default() });
@@ -409,10 +410,10 @@ impl Replay<'_> {
     }
 }
 
-/// Processes whose start was lost are made up to this number: beyond it is damage, and each costs some KiB.
+/// Maximum number of such processes: a higher number is damage, and each costs some KiB.
 const MOST_PROCESSES: usize = 1 << 12;
 
-/// Where a handler at the marker finds its words and the kernel's name; the addresses are made up.
+/// Addresses where a handler at the marker finds its words and the kernel's name; made up.
 const WORDS_AT: u64 = 0x1000_0000;
 const SYMBOL_AT: u64 = 0x2000_0000;
 
@@ -424,7 +425,7 @@ fn marker_regs() -> Vec<u8> {
     regs
 }
 
-/// Offsets of the launch records in a ring's bytes.
+/// Returns the offsets of the launch records in a ring's bytes.
 fn launches_in(ring: &[u8]) -> impl Iterator<Item = usize> {
     let is_launch = |it: &Frame<'_>| it.header.kind == kind::LAUNCH && it.body().len() >= size_of::<Launch>();
     framed(ring).filter(is_launch).map(|it| it.offset)
@@ -442,7 +443,7 @@ fn set_tag(ring: &mut [u8], offset: usize, tag: Option<i64>) {
     ring[from..from + size_of::<Launch>()].copy_from_slice(launch.as_bytes());
 }
 
-/// What a hit's cookie is in this run, whose ids of names are others than the recorded one's.
+/// Returns a hit's cookie in this run, whose name ids differ from the recorded run's.
 fn cookie_of(hit: &Hit, names: &mut Names) -> u64 {
     let name = hit.strings.iter().find(|it| it.address == hits::FUNCTION_NAME);
     name.map_or(hit.cookie, |it| cookie::renamed(hit.cookie, names.intern(&String::from_utf8_lossy(&it.text))))
@@ -458,7 +459,7 @@ impl<'a> Memory<'a> {
         Memory { parts: hit.strings.iter().map(|it| (it.address, it.text.as_slice())).collect() }
     }
 
-    /// The bytes from an address to the end of what was recorded there.
+    /// Returns the bytes from an address to the end of what was recorded there.
     fn at(&self, address: u64) -> Option<&'a [u8]> {
         let from = |(start, bytes): &(u64, &'a [u8])| {
             let skip = usize::try_from(address.checked_sub(*start)?).ok()?;
@@ -468,7 +469,7 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// The surroundings of a recorded hit.
+/// The environment of a recorded hit.
 struct CpuEnv<'a> {
     plan: &'a Plan,
     names: &'a Names,
@@ -476,16 +477,16 @@ struct CpuEnv<'a> {
     /// Id of the probed function's name in this run.
     cookie: u64,
     memory: Memory<'a>,
-    /// What the kernel answers where the hit's stack has the word 0.
+    /// What Linux answers if the hit's stack has the word 0.
     lost_stack: i64,
     sink: &'a mut dyn Sink,
 }
 
-/// Answers of the kernel where there is no stack, and where it could not store one.
+/// Linux's answers if there is no stack, and if it could not store one.
 const EFAULT: i64 = -(probe::EFAULT as i64);
 const EEXIST: i64 = -17;
-/// Where programs over a recording find the exec generation of a hit's process, from the task:
-/// for [`xputrace_model::catalog::Catalog::exec_id_offset`]. The address is made up.
+/// Where programs over a recording find the exec generation of a hit's process, relative to the
+/// task, for [`xputrace_model::catalog::Catalog::exec_id_offset`]. The address is made up.
 pub const EXEC_ID_OFFSET: u32 = 0x3000;
 
 impl Env for CpuEnv<'_> {

@@ -1,5 +1,5 @@
-//! What handlers work on: the engine with its maps, the string table, and what is known of
-//! each process. Interpreted handlers get it while the pipeline runs.
+//! What handlers work on: the engine with its maps, the string table, and the processes.
+//! Interpreted handlers use it while the pipeline runs.
 
 use crate::names::Names;
 use crate::pipeline::{ProcessIndex, ProcessInfo, Sink};
@@ -15,8 +15,8 @@ use xputrace_model::stack::StackKey;
 use xputrace_model::table::TableDef;
 use xputrace_store::{Backing, OnValue, Refusal, codec};
 
-// Bounds on what is kept of one process: a target cannot make the tracer's memory grow further.
-// A collector gives out 16,384 ids of names and 65,536 of stacks.
+// Limits per process, so that a target cannot grow the tracer's memory further. A collector issues
+// up to 16,384 name ids and 65,536 stack ids.
 const MOST_IDS: usize = 1 << 17;
 /// Return addresses of all its stacks together: 32 MiB.
 const MOST_FRAMES: usize = 4 << 20;
@@ -28,9 +28,9 @@ pub struct State {
     pub(crate) engine: Engine,
     pub(crate) names: Names,
     pub(crate) targets: Vec<Target>,
-    /// Handler runs that ended in a fault, by probe; the first fault is kept for messages.
+    /// Handler runs that ended in a fault, by probe; keeps the first fault for messages.
     pub(crate) faults: FxHashMap<usize, (u64, Fault)>,
-    /// Whether maps whose home is the kernel are here too, as in a replay.
+    /// Whether the maps of Linux are here too, as in a replay.
     pub(crate) all_native: bool,
 }
 
@@ -59,7 +59,7 @@ impl Target {
         Target { info, stacks: IdMap::default(), n_frames: 0, mappings: Vec::new() }
     }
 
-    /// Takes note of a stack; an id keeps its first one. False when there are too many already.
+    /// Adds a stack; an id keeps its first one. Returns false if there are too many.
     pub(crate) fn add_stack(&mut self, id: u32, frames: Vec<u64>) -> bool {
         if self.stacks.get(id).is_some() {
             return true;
@@ -68,7 +68,7 @@ impl Target {
         self.n_frames <= MOST_FRAMES && self.stacks.insert(id, frames.into_boxed_slice())
     }
 
-    /// The process is over: keeps what names its stacks, and no more.
+    /// Ends the process: keeps only what names its stacks.
     pub(crate) fn end(&mut self) {
         self.stacks.shrink();
         if self.stacks.is_empty() {
@@ -77,9 +77,9 @@ impl Target {
         self.mappings.shrink_to_fit();
     }
 
-    /// Takes note of a mapping that is not known yet; false when there are too many already.
+    /// Adds an unknown mapping; returns false if there are too many.
     pub(crate) fn add_mapping(&mut self, mapping: MappingInfo) -> bool {
-        // The collector sends its whole list whenever it changed.
+        // The collector sends its whole list whenever it has changed.
         if self.mappings.contains(&mapping) {
             return true;
         }
@@ -92,48 +92,49 @@ impl Target {
 }
 
 impl State {
-    /// The string table.
+    /// Returns the string table.
     pub fn names(&self) -> &Names {
         &self.names
     }
 
-    /// The string table, for interning.
+    /// Returns the string table, for interning.
     pub fn names_mut(&mut self) -> &mut Names {
         &mut self.names
     }
 
-    /// The script that runs.
+    /// Returns the running script.
     pub fn plan(&self) -> &Arc<Plan> {
         &self.plan
     }
 
-    /// What was said of a process when it was added.
+    /// Returns the information given when the process was added.
     pub fn process(&self, process: ProcessIndex) -> Option<&ProcessInfo> {
         self.targets.get(process.0 as usize).map(|it| &it.info)
     }
 
-    /// Executable mappings that the process's collector sent.
+    /// Returns the executable mappings that the process's collector sent.
     pub fn mappings(&self, process: ProcessIndex) -> &[MappingInfo] {
         self.targets.get(process.0 as usize).map(|it| it.mappings.as_slice()).unwrap_or_default()
     }
 
-    /// Return addresses, innermost first, of a stack that a collector took.
+    /// Returns the return addresses, innermost first, of a stack that a collector took.
     pub fn stack(&self, stack: StackKey) -> Option<(ProcessIndex, &[u64])> {
         frames_of(&self.targets, stack)
     }
 
-    /// The engine's maps and the string table, for the store.
+    /// Returns the engine's maps and the string table, for the store.
     pub fn maps(&mut self) -> (EngineMaps<'_>, &mut Names) {
         (EngineMaps(&mut self.engine), &mut self.names)
     }
 
-    /// Handles a record that a handler of the kernel wrote: a print or `exit`. Recorded hits
-    /// and unknown kinds are left alone: returns false.
+    /// Handles a record written by a handler in Linux: a print or `exit`. Returns false for
+    /// recorded hits and unknown kinds.
     pub fn record(&self, record: &[u8], sink: &mut dyn Sink) -> bool {
         prints::record(&self.plan, &self.names, record, sink)
     }
 
-    /// Losses that handlers of the engine counted, by line, and runs that ended in a fault.
+    /// Returns the losses that the engine's handlers counted, by line, and runs that ended in a
+    /// fault.
     pub fn handler_losses(&self) -> Losses {
         let mut losses = Losses::default();
         let kernel = self.plan.linux_losses.filter(|_| self.all_native);
@@ -153,8 +154,8 @@ impl State {
         losses
     }
 
-    /// The first fault of each probe's handler, for messages: a fault is a mistake of the
-    /// compiler or an endless loop, never of the data.
+    /// Iterates over the first fault of each probe's handler, for messages. A fault is a bug in the
+    /// compiler or an endless loop; data cannot cause one.
     pub fn faults(&self) -> impl Iterator<Item = (usize, Fault)> + '_ {
         self.faults.iter().map(|(probe, (_, fault))| (*probe, *fault))
     }
@@ -168,7 +169,7 @@ impl State {
         }
     }
 
-    /// The maps of the image that hold parts of a table here.
+    /// Returns the maps of the image that hold parts of a table here.
     fn maps_of(&self, def: &TableDef) -> Vec<usize> {
         let of_linux = def.storage.linux().filter(|_| self.all_native);
         def.storage.tracer().into_iter().chain(of_linux).collect()
@@ -194,7 +195,7 @@ pub(crate) fn frames_of(targets: &[Target], stack: StackKey) -> Option<(ProcessI
     Some((ProcessIndex(process), frames))
 }
 
-/// The script's maps that the engine keeps. Those of Linux are not reached through it.
+/// The script's maps in the engine. Those of Linux are not reachable through it.
 pub struct EngineMaps<'a>(&'a mut Engine);
 
 impl Backing for EngineMaps<'_> {
@@ -240,12 +241,12 @@ fn refusal(answer: i64) -> Result<(), Refusal> {
     })
 }
 
-/// The engine's answer: 0 or a negative errno.
+/// Converts the engine's answer: 0 or a negative errno.
 fn errno(answer: i64) -> Result<(), io::Error> {
     if answer == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-answer as i32)) }
 }
 
-/// What GPU handlers may ask: names and printing; the time is the event's own.
+/// What GPU handlers can ask for: names and printing; the time is the event's own.
 struct GpuEnv<'a> {
     plan: &'a Plan,
     names: &'a Names,
@@ -272,7 +273,7 @@ impl Env for GpuEnv<'_> {
     }
 }
 
-/// Values by small ids that another process chose.
+/// Values indexed by small ids that another process chose.
 #[derive(Debug)]
 pub(crate) struct IdMap<T> {
     values: Vec<Option<T>>,
@@ -285,7 +286,7 @@ impl<T> Default for IdMap<T> {
 }
 
 impl<T> IdMap<T> {
-    /// False when the id is beyond what is kept.
+    /// Returns false if the id is out of range.
     pub(crate) fn insert(&mut self, id: u32, value: T) -> bool {
         let at = id as usize;
         if at >= MOST_IDS {
@@ -302,7 +303,7 @@ impl<T> IdMap<T> {
         self.values.is_empty()
     }
 
-    /// Gives up room for ids to come.
+    /// Releases capacity for further ids.
     pub(crate) fn shrink(&mut self) {
         self.values.shrink_to_fit();
     }

@@ -1,7 +1,7 @@
-//! What became of everything: calls = joined + failed + lost, by kind, and every loss by name.
+//! The outcome of everything: calls = joined + failed + lost, by kind, and every loss by name.
 //!
-//! The counts of a collector stand in memory that its target can write: they are any numbers,
-//! and sums with them stay at their greatest instead of overflowing.
+//! A collector's counts are in memory that its target can write. They may be any numbers, so sums
+//! with them saturate.
 
 use super::handlers::Wanted;
 use super::totals::CollectorTotals;
@@ -37,7 +37,7 @@ impl Ledger {
         }
     }
 
-    /// So many calls of this kind and name have no record of their work, and will not have any.
+    /// Counts calls of this kind and name that will never have an activity record.
     pub(super) fn lose(&mut self, call: Call, name: StringId, n: u64) {
         let balance = self.account.call_mut(call);
         balance.lost = balance.lost.saturating_add(n);
@@ -45,7 +45,7 @@ impl Ledger {
         *of_name = of_name.saturating_add(n);
     }
 
-    /// Calls without a record of their work by name, most first.
+    /// Returns the calls without an activity record by name, most frequent first.
     pub(super) fn lost_by_name(&self, names: &Names) -> Vec<(Arc<str>, u64)> {
         let text = |id: StringId| names.get(id.into()).cloned().unwrap_or_else(|| Arc::from(""));
         let mut lost: Vec<_> = self.lost_by_name.iter().map(|(id, n)| (text(*id), *n)).collect();
@@ -53,8 +53,8 @@ impl Ledger {
         lost
     }
 
-    /// Compares what arrived of a process with what its collector counted. Calls without a
-    /// record get the name `unnamed`.
+    /// Compares what arrived of a process with its collector's counts. Calls without a record get
+    /// the name `unnamed`.
     pub(super) fn reconcile(&mut self, arrived: Counts, told: &CollectorTotals, wanted: &Wanted, unnamed: StringId) {
         for kind in wanted.activities.iter() {
             let it = self.account.activity_mut(kind);

@@ -1,12 +1,12 @@
-//! Order without launches: what CUPTI's completed buffers tell.
+//! Order without launches, from CUPTI's completed buffers.
 //!
-//! A record takes its place in a buffer when its kernel, or whatever it is of, is submitted. CUPTI
-//! hands buffers over in that order, and each only when everything in it has ended. So
-//! - what is still to come was submitted after everything that has come;
-//! - a buffer that is not full was handed over by a flush that found all work done: all that
-//!   has come had ended by then, and what is still to come had not been submitted;
-//! - after a full buffer, what is still to come ends after the last of its own stream that has
-//!   come. A stream without a record in three buffers is taken as idle.
+//! A record takes its place in a buffer when its work is submitted. CUPTI delivers buffers in that
+//! order, each only when everything in it has ended. So
+//! - everything outstanding was submitted after everything that has arrived;
+//! - a buffer that is not full was delivered by a flush that found all work done: everything that
+//!   has arrived had ended by then, and everything outstanding had not been submitted;
+//! - after a full buffer, outstanding work ends after the last record of its own stream. A stream
+//!   without a record in three buffers is taken as idle.
 //!
 //! All three hold however late CUPTI delivers: the time of a flush is not needed.
 

@@ -1,4 +1,4 @@
-//! The script's GPU handlers that run here, and the texts that their events refer to.
+//! The script's GPU handlers that run here, and the strings that their events refer to.
 
 use crate::context::Symbol;
 use crate::names::{Demangle, Names};
@@ -17,7 +17,7 @@ pub(super) struct Handlers {
 #[derive(Clone, Copy)]
 pub(super) struct Handler {
     pub(super) probe: usize,
-    /// `None` for interpreted ones.
+    /// `None` for interpreted handlers.
     pub(super) program: Option<usize>,
 }
 
@@ -57,7 +57,7 @@ impl Handlers {
     }
 }
 
-/// The calls that a launch handler is for.
+/// Returns the calls that a launch handler sees.
 fn calls_of(probe: &Probe) -> Calls {
     match probe.target {
         Target::Calls(calls) => calls,
@@ -72,7 +72,7 @@ fn by_call<T: Default>(of: impl Fn(Call) -> T) -> [T; Call::COUNT] {
     all
 }
 
-/// What the collector was armed for. A recording may hold more: that is left out, so that a
+/// What the collector was armed to record. A recording may hold more, which is ignored, so that a
 /// script gives the same answer live and replayed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
@@ -80,9 +80,10 @@ pub(super) struct Wanted {
     pub(super) calls: Calls,
     /// Activities that are joined with their launch.
     pub(super) joined: Activities,
-    /// Calls of which records tell when their work is done.
+    /// Calls whose records tell when their work is done.
     pub(super) expected: Calls,
-    /// Activities of which launches tell that they are still to come; of the others, CUPTI's buffers do.
+    /// Activities announced by their launches; for others, CUPTI's buffers tell what is
+    /// outstanding.
     pub(super) foretold: Activities,
 }
 
@@ -106,7 +107,7 @@ impl Wanted {
         }
     }
 
-    /// Whether anything can be joined with a call of this kind.
+    /// Whether an activity can be joined with a call of this kind.
     #[inline]
     pub(super) fn joins_with(&self, call: Call) -> bool {
         match call.activity() {
@@ -116,7 +117,7 @@ impl Wanted {
     }
 }
 
-/// Ids of texts that events refer to.
+/// String ids that events refer to.
 pub(super) struct Strings {
     demangle: Demangle,
     demangled: FxHashMap<StringId, Symbol>,
@@ -141,7 +142,7 @@ impl Strings {
         }
     }
 
-    /// What scripts call a kind of calls.
+    /// Returns the name of a kind of call in scripts.
     #[inline]
     pub(super) fn call(&self, kind: Call) -> u64 {
         self.calls[kind.index()]

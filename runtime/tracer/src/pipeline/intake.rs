@@ -1,4 +1,4 @@
-//! What the records of one drain change in their process.
+//! How the records of one drain change their process.
 
 use super::Limits;
 use super::account::Ledger;
@@ -25,7 +25,7 @@ pub(super) struct Intake<'a> {
 }
 
 impl Intake<'_> {
-    /// Takes a drain: first of all rings what activities refer to, then the activities.
+    /// Takes a drain: first, from all rings, what activities refer to; then the activities.
     pub(super) fn take(&mut self, rings: &[Vec<u8>]) {
         rings.iter().for_each(|it| self.take_causes(it));
         self.retry_orphans();
@@ -39,19 +39,19 @@ impl Intake<'_> {
         self.shrink_orphans(0);
     }
 
-    /// Counts the launches whose work never came.
+    /// Counts the launches whose activities never arrived.
     pub(super) fn count_lost_launches(&mut self) {
         self.forget_launches(usize::MAX, Loss::LostAtExit);
     }
 
-    /// All records but those of the GPU's side.
+    /// Takes all records except those of GPU activities.
     fn take_causes(&mut self, ring: &[u8]) {
         let mut frames = framed(ring);
         let sound = frames.all(|it| self.take_cause(&it)) && frames.rest().is_empty();
         self.ledger.losses.add(Loss::Malformed, (!sound).into());
     }
 
-    /// False where the record is not what its kind says: the rest of its ring is skipped.
+    /// Returns false if the record does not match its kind; the rest of its ring is then skipped.
     #[inline]
     fn take_cause(&mut self, frame: &Frame<'_>) -> bool {
         match frame.header.kind {
@@ -63,7 +63,7 @@ impl Intake<'_> {
         }
     }
 
-    /// Clocks, activities and flushes, in their order.
+    /// Takes clocks, activities and flushes, in order.
     fn take_activities(&mut self, ring: usize, bytes: &[u8]) {
         let sound = framed(bytes).all(|frame| match frame.header.kind {
             kind::CLOCK => Clock::read(frame.body()).map(|it| self.take_clock(ring, &it)).is_some(),
@@ -76,7 +76,7 @@ impl Intake<'_> {
         self.ledger.losses.add(Loss::Malformed, (!sound).into());
     }
 
-    /// False where the record is too short for its kind.
+    /// Returns false if the record is too short for its kind.
     #[inline]
     fn take_record(&mut self, ring: usize, activity: Activity, frame: &Frame<'_>) -> bool {
         let record = ActivityRecord::read(frame.header.kind, frame.body());
@@ -132,7 +132,8 @@ impl Intake<'_> {
         }
     }
 
-    /// An id keeps its first text: a target cannot make the string table grow without end.
+    /// Takes a name. An id keeps its first text, so that a target cannot grow the string table
+    /// without limit.
     fn take_name(&mut self, id: u32, text: &[u8]) {
         let facts = &mut self.process.facts;
         if facts.knows_name(id) {
@@ -220,7 +221,7 @@ impl Intake<'_> {
     }
 }
 
-/// Joins an activity with its launch; false where that has not come.
+/// Joins an activity with its launch; returns false if the launch has not arrived.
 #[inline]
 fn join(process: &mut Process, ledger: &mut Ledger, activity: &ActivityRecord, span: Option<Span>) -> bool {
     let Some((launch, first)) = process.launches.join(activity.correlation(), activity.context()) else { return false };
@@ -232,7 +233,7 @@ fn join(process: &mut Process, ledger: &mut Ledger, activity: &ActivityRecord, s
     true
 }
 
-/// What has no times is counted and not handled.
+/// Queues an activity; one without times is counted and not handled.
 #[inline]
 fn queue(queue: &mut Queue<Joined>, span: Option<Span>, activity: &ActivityRecord, launch: Option<Launch>) {
     if let Some(span) = span {
@@ -240,7 +241,7 @@ fn queue(queue: &mut Queue<Joined>, span: Option<Span>, activity: &ActivityRecor
     }
 }
 
-/// Activities whose launch is waited for no longer; returns how many.
+/// Handles activities whose launch is no longer waited for; returns their number.
 fn give_up(orphans: impl Iterator<Item = Orphan>, activities: &mut Queue<Joined>) -> u64 {
     let mut n = 0;
     for orphan in orphans {

@@ -36,13 +36,13 @@ use xputrace_model::plan::{Activity, Place, Plan};
 use xputrace_model::stack::StackKey;
 use xputrace_wire::record::Launch;
 
-/// Where the pipeline's results go, and what it asks of the session.
+/// Receives the pipeline's results and answers its questions about the run.
 pub trait Sink {
-    /// A line that a handler printed.
+    /// Prints a handler's output.
     fn output(&mut self, output: Output);
-    /// Runs an interpreted GPU handler over an event. Its strings are ids of `state.names()`.
-    /// Activities whose launch is not known come too, with word `JOINED` 0: whoever runs the
-    /// handler decides by what it reads, as compiled handlers do themselves.
+    /// Runs an interpreted GPU handler over an event whose strings are ids of `state.names()`. It
+    /// also gets activities without a known launch (word `JOINED` is 0); the implementation decides
+    /// by what the handler reads, as compiled handlers do themselves.
     fn interpret(&mut self, probe: usize, event: &GpuContext, state: &mut State);
     /// A handler called `exit(code)`.
     fn exit(&mut self, code: i64);
@@ -52,16 +52,16 @@ pub trait Sink {
     }
 }
 
-/// Number of a process in this run, in order of appearance; a process that execs gets a new one.
+/// Number of a process in this run, in order of appearance; exec starts a new number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProcessIndex(pub u32);
 
-/// A process as its events name it.
+/// A process, as events show it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessInfo {
-    /// In the tracer's namespace.
+    /// Process id in the tracer's namespace.
     pub pid: u32,
-    /// The process id as the target sees it, where that differs; 0 where it is the same.
+    /// Process id in the target's namespace if it differs, else 0.
     pub pid_in_target: u32,
     /// Name of the process.
     pub comm: String,
@@ -69,19 +69,20 @@ pub struct ProcessInfo {
     pub generation: u32,
 }
 
-/// Supplies the maps that live in the kernel, by index in the image.
+/// Returns the maps that live in Linux, by index in the image.
 pub type RemoteMaps<'a> = dyn FnMut(usize, &MapSpec) -> Option<Box<dyn RemoteMap>> + 'a;
 
-/// Bounds on what is kept of one process.
+/// Limits on what is kept per process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Launches that wait for their work; about 130 bytes each. CUPTI has room for 50,000
-    /// kernels in a collector's buffers: of launches beyond those, the kernels are lost.
+    /// Launches that wait for their activities, about 130 bytes each. A collector's buffers hold
+    /// 50,000 kernels; beyond those, the kernels of further launches are lost.
     pub pending_launches: usize,
     /// Graph launches kept for the rest of their graph.
     pub graph_launches: usize,
-    /// Activities that wait for the watermark, and calls beside them; about 240 bytes each. Enough
-    /// for all kernels in a collector's buffers (8 MiB, some 39,000). More are waiting for what was lost.
+    /// Activities that wait for the watermark, and calls as well; about 240 bytes each. Enough for
+    /// all kernels in a collector's buffers (8 MiB, about 39,000). If more wait, they wait for
+    /// something lost.
     pub buffered_events: usize,
     /// Activities that wait for their launch; about 120 bytes each.
     pub orphans: usize,
@@ -100,13 +101,13 @@ pub enum Error {
     Load(#[from] LoadError),
 }
 
-/// What the output waits for: the oldest launch whose work has not come.
+/// What the output waits for: the oldest launch without an activity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     pub process: ProcessIndex,
     /// Demangled name of the kernel, or the call's name.
     pub name: Arc<str>,
-    /// CLOCK_MONOTONIC nanoseconds at which it was launched.
+    /// Launch time in CLOCK_MONOTONIC nanoseconds.
     pub since_nanos: u64,
     /// Events that wait behind it.
     pub events: usize,
@@ -115,7 +116,7 @@ pub struct Waiting {
 /// Decodes, joins, orders and handles the events of all processes of a run.
 pub struct Pipeline {
     state: State,
-    /// `None` once a process has ended.
+    /// `None` after a process has ended.
     processes: Vec<Option<Box<Process>>>,
     handlers: Handlers,
     strings: Strings,
@@ -128,14 +129,14 @@ impl Pipeline {
     /// Loads the plan's handlers that run in the tracer.
     ///
     /// # Errors
-    /// When a program or map cannot be loaded into the engine.
+    /// A program or map cannot be loaded into the engine.
     pub fn new(plan: Arc<Plan>, demangle: Demangle, remote: &mut RemoteMaps<'_>) -> Result<Self, Error> {
         let handlers = Handlers::of(&plan);
         let engine = Engine::new(&plan.image, &handlers.programs(), remote)?;
         Ok(Self::with_engine(plan, handlers, engine, demangle, false))
     }
 
-    /// The same with every map in the engine, and the kernel's programs beside the tracer's.
+    /// Loads every map into the engine, and Linux's programs as well as the tracer's.
     pub(crate) fn all_native(plan: Arc<Plan>, demangle: Demangle) -> Result<Self, Error> {
         let handlers = Handlers::of(&plan);
         let kernel = plan.probes.iter().filter(|it| it.place == Place::Linux);
@@ -163,13 +164,13 @@ impl Pipeline {
         }
     }
 
-    /// Other bounds than the default ones.
+    /// Replaces the default limits.
     pub fn with_limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// A process whose collector was armed.
+    /// Adds a process whose collector was armed.
     pub fn add_process(&mut self, info: ProcessInfo) -> ProcessIndex {
         let index = ProcessIndex(self.processes.len() as u32);
         self.processes.push(Some(Box::new(Process::new(index, &info, self.limits))));
@@ -177,21 +178,21 @@ impl Pipeline {
         index
     }
 
-    /// How many processes there are.
+    /// Returns the number of processes.
     pub fn n_processes(&self) -> usize {
         self.processes.len()
     }
 
-    /// Thread ids as the target sees them, and as the tracer does: for targets in another pid
-    /// namespace. Others are taken as they are.
+    /// Maps thread ids in the target's pid namespace to the tracer's. Other ids are used as they
+    /// are.
     pub fn translate_threads(&mut self, process: ProcessIndex, ids: impl IntoIterator<Item = (u32, u32)>) {
         if let Some(Some(process)) = self.processes.get_mut(process.0 as usize) {
             process.facts.thread_ids.extend(ids);
         }
     }
 
-    /// Takes one drain of a process's rings, and handles what is in order by now. A process that
-    /// is not known, or has ended, has no rings: that is counted as [`Loss::Malformed`].
+    /// Takes one drain of a process's rings and handles the events that are in order. Rings of an
+    /// unknown or ended process are counted as [`Loss::Malformed`].
     pub fn feed(&mut self, process: ProcessIndex, rings: &[Vec<u8>], sink: &mut dyn Sink) {
         let at = process.0 as usize;
         let Some(mut process) = self.processes.get_mut(at).and_then(Option::take) else {
@@ -202,7 +203,8 @@ impl Pipeline {
         self.processes[at] = Some(process);
     }
 
-    /// The process is gone or was disarmed: handles all that is left, and counts what never came.
+    /// Ends a process that exited or was disarmed: handles everything left, and counts what never
+    /// arrived.
     pub fn end_process(&mut self, process: ProcessIndex, totals: CollectorTotals, sink: &mut dyn Sink) {
         let at = process.0 as usize;
         let Some(mut process) = self.processes.get_mut(at).and_then(Option::take) else { return };
@@ -213,42 +215,42 @@ impl Pipeline {
         self.state.targets[at].end();
     }
 
-    /// Ends every process that still runs, with no totals of their collectors.
+    /// Ends every process that is still running, without its collector's totals.
     pub fn finish(&mut self, sink: &mut dyn Sink) {
         for at in 0..self.processes.len() as u32 {
             self.end_process(ProcessIndex(at), CollectorTotals::default(), sink);
         }
     }
 
-    /// What became of the launches so far. While a process runs, launches in flight are neither
-    /// joined nor lost.
+    /// Returns the outcome of the launches so far. While a process runs, launches in flight are
+    /// neither joined nor lost.
     pub fn account(&self) -> Account {
         self.ledger.account
     }
 
-    /// Nanoseconds in which a GPU ran at least one kernel, of the GPU that was busiest.
+    /// Returns the nanoseconds during which the busiest GPU ran at least one kernel.
     pub fn busy_nanos(&self) -> u64 {
         self.busy.most_nanos()
     }
 
-    /// Everything lost so far, by kind and line of the script.
+    /// Returns all losses so far, by kind and line of the script.
     pub fn losses(&self) -> Losses {
         let mut losses = self.ledger.losses.clone();
         losses.merge(&self.state.handler_losses());
         losses
     }
 
-    /// Launches whose work never came, by name, most first.
+    /// Returns the launches whose activities never arrived by name, most frequent first.
     pub fn lost_by_name(&self) -> Vec<(Arc<str>, u64)> {
         self.ledger.lost_by_name(&self.state.names)
     }
 
-    /// Launches whose work may still come, over all processes.
+    /// Returns the number of launches in flight, over all processes.
     pub fn in_flight(&self) -> usize {
         self.processes.iter().flatten().map(|it| it.launches.n_waiting()).sum()
     }
 
-    /// What the output waits for, where events wait.
+    /// Returns what the output waits for, if events are waiting.
     pub fn waiting(&self) -> Option<Waiting> {
         let waiting = |it: &Process| {
             let launch = *it.waits_for()?;
@@ -259,22 +261,22 @@ impl Pipeline {
         self.processes.iter().flatten().map(AsRef::as_ref).filter_map(waiting).min_by_key(|it| it.since_nanos)
     }
 
-    /// The engine, the string table, the processes.
+    /// Returns the engine, the string table and the processes.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// The same, for handlers that change maps.
+    /// Returns the same, for handlers that change maps.
     pub fn state_mut(&mut self) -> &mut State {
         &mut self.state
     }
 
-    /// The string table.
+    /// Returns the string table.
     pub fn names(&self) -> &Names {
         &self.state.names
     }
 
-    /// Return addresses of a stack that a collector took.
+    /// Returns the return addresses of a stack that a collector took.
     pub fn stack(&self, stack: StackKey) -> Option<(ProcessIndex, &[u64])> {
         self.state.stack(stack)
     }
@@ -287,7 +289,7 @@ enum Reach {
 }
 
 impl Pipeline {
-    /// What a drain of a process changes; the process is lent out meanwhile.
+    /// Borrows what a drain of a process changes; the process itself is moved out meanwhile.
     fn intake<'a>(&'a mut self, at: usize, process: &'a mut Process) -> Intake<'a> {
         Intake {
             process,
@@ -300,8 +302,8 @@ impl Pipeline {
         }
     }
 
-    /// Handles the events that nothing earlier can precede any more: calls first, so that what
-    /// the GPU did comes behind its launch.
+    /// Handles the events that nothing earlier can precede any more. Calls come first, so that an
+    /// activity follows its launch.
     fn handle_ready(&mut self, process: &mut Process, reach: Reach, sink: &mut dyn Sink) {
         let Process { watermark, launches, orphans, .. } = process;
         let activities = match reach {

@@ -1,9 +1,9 @@
-//! Activities that came before their launch: a launch record is written when its call returns.
+//! Activities that arrived before their launch, whose record is written when the call returns.
 
 use crate::clock::Span;
 use xputrace_wire::record::ActivityRecord;
 
-/// Flushes that an activity waits for its launch.
+/// Flushes for which an activity waits for its launch.
 const MOST_FLUSHES: u64 = 2;
 
 /// Activities that wait for their launch, in order of arrival.
@@ -14,7 +14,7 @@ pub(super) struct Orphans {
 
 pub(super) struct Orphan {
     pub(super) activity: ActivityRecord,
-    /// `None` where its times were not collected.
+    /// `None` if its times were not collected.
     pub(super) span: Option<Span>,
     flushes_seen: u64,
 }
@@ -24,23 +24,23 @@ impl Orphans {
         self.waiting.push(Orphan { activity, span, flushes_seen: 0 });
     }
 
-    /// Takes out those whose launch `join` finds.
+    /// Removes those whose launch `join` finds.
     pub(super) fn retry(&mut self, mut join: impl FnMut(&Orphan) -> bool) {
         self.waiting.retain(|it| !join(it));
     }
 
-    /// A flush has completed: gives up those that have waited for too many.
+    /// Handles a completed flush: gives up those that have waited for too many.
     pub(super) fn expire(&mut self) -> impl Iterator<Item = Orphan> {
         self.waiting.iter_mut().for_each(|it| it.flushes_seen += 1);
         self.waiting.extract_if(.., |it| it.flushes_seen >= MOST_FLUSHES)
     }
 
-    /// Gives up the oldest beyond `limit`.
+    /// Gives up the oldest ones beyond `limit`.
     pub(super) fn shrink_to(&mut self, limit: usize) -> impl Iterator<Item = Orphan> {
         self.waiting.drain(..self.waiting.len().saturating_sub(limit))
     }
 
-    /// End of the first to end; `u64::MAX` where none waits.
+    /// Returns the earliest end; `u64::MAX` if none waits.
     pub(super) fn oldest_end(&self) -> u64 {
         self.waiting.iter().filter_map(|it| it.span).map(|it| it.end).min().unwrap_or(u64::MAX)
     }

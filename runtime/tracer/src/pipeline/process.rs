@@ -15,22 +15,22 @@ use xputrace_model::context::{GpuContext, word};
 use xputrace_model::stack::StackKey;
 use xputrace_wire::record::{Launch, UNKNOWN};
 
-/// Threads remembered of one process.
+/// Maximum number of threads remembered per process.
 const MOST_THREADS: usize = 1 << 16;
-/// Bytes of names kept of one process, as they came and readable; a collector sends 4 MiB at most.
+/// Maximum size of the names kept per process, raw and readable; a collector sends at most 4 MiB.
 const MOST_NAME_BYTES: usize = 32 << 20;
-/// Drains that an event waits for a name: another thread's ring may bring it in the next one.
+/// Drains for which an event waits for a name: another thread's ring may bring it in the next one.
 const MOST_NAME_WAITS: u32 = 2;
 
 /// One process of a run.
 pub(super) struct Process {
     pub(super) facts: Facts,
     pub(super) clock: ClockOffset,
-    /// Launches whose work may still come.
+    /// Launches in flight.
     pub(super) launches: Pending,
     pub(super) orphans: Orphans,
     pub(super) watermark: Watermark,
-    /// What the GPU did, and the calls of the CPU that a handler wants to see.
+    /// GPU activities, and the CPU calls that handlers want to see.
     pub(super) activities: Queue<Joined>,
     pub(super) calls: Queue<Launch>,
     pub(super) counts: Counts,
@@ -52,7 +52,7 @@ impl Process {
         }
     }
 
-    /// Whether an event had better wait for a name that is still on its way.
+    /// Whether an event should wait for a name that has not arrived.
     #[inline]
     pub(super) fn waits_for_names(&mut self, event: &impl Queued) -> bool {
         let waits = self.name_waits < MOST_NAME_WAITS && event.lacks_names(&self.facts);
@@ -60,7 +60,7 @@ impl Process {
         waits
     }
 
-    /// The launch that holds back what waits, if anything waits.
+    /// Returns the launch that holds back waiting events, if any.
     pub(super) fn waits_for(&self) -> Option<&Launch> {
         match self.activities.is_empty() {
             true => None,
@@ -78,7 +78,7 @@ pub(super) struct Facts {
     names: IdMap<Symbol>,
     name_bytes: usize,
     threads: FxHashMap<u32, Comm>,
-    /// Thread ids as the target sees them, to the tracer's.
+    /// Maps thread ids in the target's namespace to the tracer's.
     pub(super) thread_ids: FxHashMap<u32, u32>,
 }
 
@@ -117,7 +117,7 @@ impl Facts {
         self.name_bytes < MOST_NAME_BYTES
     }
 
-    /// Takes note of a name whose texts have so many bytes; false when the id is beyond what is kept.
+    /// Adds a name whose texts take that many bytes; returns false if the id is out of range.
     pub(super) fn name(&mut self, id: u32, symbol: Symbol, bytes: usize) -> bool {
         self.name_bytes += bytes;
         self.names.insert(id, symbol)
@@ -131,7 +131,7 @@ impl Facts {
         self.names.get(id).copied().unwrap_or_default()
     }
 
-    /// A launch is named by its kernel; one of none or many by the call.
+    /// Returns a launch's name: its kernel's or, if it launches none or several, the call's.
     pub(super) fn launch_symbol(&self, launch: &Launch) -> Symbol {
         match launch.symbol {
             0 | UNKNOWN => {

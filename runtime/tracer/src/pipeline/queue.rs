@@ -1,25 +1,25 @@
-//! Events of one process that wait for their turn, in order of their end.
+//! Waiting events of one process, in order of their end.
 //!
-//! What the GPU did and the calls of the CPU have a queue each: neither waits for the other.
+//! Activities and calls have separate queues: neither waits for the other.
 
 use super::process::{Facts, Process};
 use crate::clock::Span;
 use xputrace_wire::record::{ActivityRecord, Launch};
 
-/// Something that the GPU did, with the launch that caused it where that is known.
+/// An activity, with its launch if known.
 pub(super) struct Joined {
     pub(super) span: Span,
     pub(super) activity: ActivityRecord,
     pub(super) launch: Option<Launch>,
 }
 
-/// What a queue holds.
+/// An element of a queue.
 pub(super) trait Queued: Sized {
     fn end(&self) -> u64;
-    /// Decides between events that end together, whichever way they arrived.
+    /// Orders events that end at the same time, independently of their arrival.
     fn tie(&self) -> Tie;
     fn queue_of(process: &mut Process) -> &mut Queue<Self>;
-    /// Whether a name that it refers to has not come.
+    /// Whether a name that it refers to has not arrived.
     fn lacks_names(&self, facts: &Facts) -> bool;
 }
 
@@ -79,10 +79,10 @@ impl Queued for Launch {
 /// The events that wait.
 pub(super) struct Queue<E> {
     events: Vec<E>,
-    /// End and index of the events that are in order, and of those that came since.
+    /// End and index of the events in order, and of those that arrived since.
     order: Vec<(u64, u32)>,
     unsorted: Vec<(u64, u32)>,
-    /// End of the last event that was handled.
+    /// End of the last handled event.
     pub(super) handled_until: u64,
 }
 
@@ -92,7 +92,7 @@ impl<E> Default for Queue<E> {
     }
 }
 
-/// All events of a queue in order, of which the first may be handled.
+/// All events of a queue in order; the first ones may be handled.
 pub(super) struct Batch<E> {
     events: Vec<E>,
     order: Vec<(u64, u32)>,
@@ -114,8 +114,8 @@ impl<E: Queued> Queue<E> {
         self.events.len()
     }
 
-    /// The events, those ready that end by `until`; where more than `limit` wait, the first of
-    /// them are ready whenever they end. [`Queue::put_back`] takes what was not handled.
+    /// Takes the events; those that end by `until` are ready. If more than `limit` wait, the first
+    /// ones are ready whenever they end. [`Queue::put_back`] returns those not handled.
     pub(super) fn take(&mut self, until: u64, limit: usize) -> Batch<E> {
         self.sort();
         let excess = self.order.len().saturating_sub(limit);
@@ -132,7 +132,7 @@ impl<E: Queued> Queue<E> {
         self.order.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| tie(a.1).cmp(&tie(b.1))));
     }
 
-    /// Keeps all but the first `n_handled` events, and the buffers' room.
+    /// Keeps all but the first `n_handled` events, and the buffers' capacity.
     pub(super) fn put_back(&mut self, batch: Batch<E>, n_handled: usize) {
         let Batch { mut events, mut order, .. } = batch;
         if n_handled == order.len() {
@@ -148,13 +148,13 @@ impl<E: Queued> Queue<E> {
 }
 
 impl<E> Batch<E> {
-    /// End and event of those that may be handled, in order.
+    /// Iterates over end and event of those that may be handled, in order.
     pub(super) fn ready(&self) -> impl Iterator<Item = (u64, &E)> {
         self.order[..self.n_ready].iter().map(|(end, index)| (*end, &self.events[*index as usize]))
     }
 }
 
-/// Adds to a list of large elements, whose room grows by a quarter instead of doubling.
+/// Appends to a list of large elements, growing its capacity by a quarter instead of doubling.
 #[inline]
 pub(crate) fn push_thriftily<T>(list: &mut Vec<T>, element: T) {
     if list.len() == list.capacity() {
@@ -163,7 +163,7 @@ pub(crate) fn push_thriftily<T>(list: &mut Vec<T>, element: T) {
     list.push(element);
 }
 
-/// Drops the events that are not in `order`, and renumbers those that are.
+/// Drops the events that are not in `order`, and renumbers the others.
 fn keep_only<E>(events: &mut Vec<E>, order: &mut [(u64, u32)]) {
     const GONE: u32 = u32::MAX;
     let mut numbers = vec![GONE; events.len()];

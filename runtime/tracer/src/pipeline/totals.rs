@@ -1,4 +1,4 @@
-//! The collector's own counts, live and as recordings hold them.
+//! The collector's own counts, live and in recordings.
 
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,23 +13,23 @@ pub struct CollectorTotals {
     pub activities: [Records; Activity::COUNT],
     /// By [`Call::index`].
     pub calls: [Made; Call::COUNT],
-    /// Nanoseconds that the collector's callbacks took.
+    /// Nanoseconds spent in the collector's callbacks.
     pub callback_nanos: u64,
     pub flushes: u64,
     /// Indexed by [`Lost`].
     pub lost: [u64; Lost::COUNT],
-    /// Ring positions that could not be: their bytes were skipped.
+    /// Impossible ring positions, whose bytes were skipped.
     pub broken_rings: u64,
 }
 
-/// Records of one kind of activity, and the nanoseconds in them.
+/// Number and total duration of one kind of activity records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Records {
     pub records: u64,
     pub nanos: u64,
 }
 
-/// Calls of one kind that returned, captured ones included.
+/// Calls of one kind that returned, including captured ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Made {
     pub made: u64,
@@ -38,7 +38,7 @@ pub struct Made {
 }
 
 impl CollectorTotals {
-    /// What the first page of a region says now.
+    /// Reads the current counts from the first page of a region.
     pub(crate) fn of(control: &Control, broken_rings: u64) -> Self {
         let now = |it: &AtomicU64| it.load(Ordering::Relaxed);
         let Totals { activities, calls, callback_nanos, flushes } = &control.totals;
@@ -56,38 +56,38 @@ impl CollectorTotals {
         }
     }
 
-    /// The records of one kind.
+    /// Returns the records of one kind.
     pub fn activity(&self, kind: Activity) -> Records {
         self.activities[kind.index()]
     }
 
-    /// The calls of one kind.
+    /// Returns the calls of one kind.
     pub fn call(&self, kind: Call) -> Made {
         self.calls[kind.index()]
     }
 
-    /// The same with other counts of one kind of activity.
+    /// Replaces the counts of one kind of activity.
     #[must_use]
     pub fn with_activity(mut self, kind: Activity, records: u64, nanos: u64) -> Self {
         self.activities[kind.index()] = Records { records, nanos };
         self
     }
 
-    /// The same with other counts of one kind of calls.
+    /// Replaces the counts of one kind of call.
     #[must_use]
     pub fn with_call(mut self, kind: Call, counts: Made) -> Self {
         self.calls[kind.index()] = counts;
         self
     }
 
-    /// Calls that submit a kernel or a graph.
+    /// Returns the calls that submit a kernel or a graph.
     pub fn launches(&self) -> u64 {
         Calls::LAUNCHES.iter().fold(0, |sum, it| sum.saturating_add(self.call(it).made))
     }
 }
 
-/// The form in recordings: kinds by name. Earlier ones have the members behind `broken_rings`
-/// instead, which do not tell graphs and kernels apart where calls failed or were captured.
+/// The form in recordings: kinds by name. Older recordings have the members after `broken_rings`
+/// instead, which do not tell failed or captured graphs from kernels.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Stored {
@@ -150,7 +150,7 @@ impl From<Stored> for CollectorTotals {
     }
 }
 
-/// What an earlier recording tells: failed and captured calls are taken to be those of kernels.
+/// Converts an older recording's counts: failed and captured calls are taken for kernels'.
 fn earlier(it: &Stored) -> CollectorTotals {
     let kernels = it.launches.saturating_sub(it.graph_launches);
     let captured = it.captured_launches.min(kernels);

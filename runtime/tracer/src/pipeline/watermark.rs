@@ -1,5 +1,5 @@
-//! How far the events of a process may be handled: nothing that is still to come ends before
-//! (docs/JOIN.md, "Order").
+//! How far the events of a process may be handled: no outstanding event ends earlier (docs/JOIN.md,
+//! "Order").
 
 use super::buffers::Buffers;
 use super::handlers::Wanted;
@@ -7,20 +7,20 @@ use super::orphans::Orphans;
 use crate::join::Pending;
 use xputrace_wire::record::Launch;
 
-/// Contexts remembered of one process.
+/// Maximum number of contexts remembered per process.
 const MOST_CONTEXTS: usize = 64;
 
-/// What a process's records have told about what is still to come.
+/// What a process's records say about outstanding events.
 #[derive(Default)]
 pub(super) struct Watermark {
-    /// When the last completed flush began.
+    /// Start of the last completed flush.
     flushed_until: u64,
-    /// By context: start of the newest joined launch, now, one and two flushes ago.
+    /// By context: start of the newest joined launch, now and one and two flushes ago.
     horizons: Vec<(u32, [u64; 3])>,
-    /// End of the newest launch, and what it was when the last drain had been taken.
+    /// End of the newest launch, and its value at the end of the last drain.
     newest_launch_end: u64,
     launch_end_of_last_drain: u64,
-    /// For what launches do not tell of: what CUPTI's buffers do.
+    /// What CUPTI's buffers say, for activities that launches do not announce.
     pub(super) buffers: Buffers,
 }
 
@@ -30,7 +30,7 @@ impl Watermark {
         self.newest_launch_end = self.newest_launch_end.max(launch.end);
     }
 
-    /// A launch's work has been recorded.
+    /// Handles the first activity of a launch.
     #[inline]
     pub(super) fn joined(&mut self, launch: &Launch) {
         if let Some((_, [newest, ..])) = self.horizons.iter_mut().find(|(context, _)| *context == launch.context) {
@@ -48,19 +48,19 @@ impl Watermark {
         self.buffers.flush(ring, began);
     }
 
-    /// All of a drain was taken, and what was ready is about to be handled.
+    /// Ends a drain: its ready events are about to be handled.
     pub(super) fn end_drain(&mut self) {
         self.launch_end_of_last_drain = self.newest_launch_end;
     }
 
-    /// Calls that end by this time may be handled: one drain late, or where what the GPU did by
-    /// then is handled too.
+    /// Returns the time up to which calls may be handled: one drain late, or as far as activities
+    /// are handled.
     pub(super) fn calls_until(&self, wanted: &Wanted, activities_until: u64) -> u64 {
         let with_activities = if wanted.activities.is_empty() { 0 } else { activities_until };
         self.launch_end_of_last_drain.max(with_activities)
     }
 
-    /// What the GPU did may be handled where it ended by this time.
+    /// Returns the time up to which activities may be handled.
     pub(super) fn activities_until(&self, wanted: &Wanted, launches: &Pending, orphans: &Orphans) -> u64 {
         let mut until = orphans.oldest_end();
         if !wanted.foretold.is_empty() {
@@ -73,9 +73,9 @@ impl Watermark {
         until
     }
 
-    /// The launch that holds later events back: the oldest whose work has not come. One that
-    /// the work of later launches in its context overtook two flushes ago was lost by CUPTI
-    /// (which hands records over in order of launch) and holds back no longer.
+    /// Returns the launch that holds back later events: the oldest without an activity. If
+    /// activities of later launches in its context arrived two flushes ago, CUPTI has lost its
+    /// records (it delivers them in launch order), and it no longer holds back.
     pub(super) fn oldest_withholding<'a>(&self, launches: &'a Pending) -> Option<&'a Launch> {
         let overtaken = |it: &Launch| {
             self.horizons.iter().any(|(context, [_, _, two_ago])| *context == it.context && it.start < *two_ago)
