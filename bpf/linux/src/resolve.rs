@@ -383,8 +383,12 @@ impl Files {
 
     fn by_path(mut self, object: &str, scope: &Scope) -> Vec<Candidate> {
         let path = Path::new(object);
-        if path.is_absolute() {
-            scope.pids().iter().for_each(|pid| self.add_as_seen(path, *pid));
+        let pids = match scope {
+            Scope::System => crate::scope::all_processes(),
+            _ => scope.pids(),
+        };
+        if let Some(whole) = as_mapped(path) {
+            pids.iter().for_each(|pid| self.add_as_seen(&whole, *pid));
         }
         if is_glob(object) {
             self.add_matching(path.parent().unwrap_or(Path::new(".")), path.file_name().unwrap_or_default());
@@ -394,11 +398,12 @@ impl Files {
         self.found
     }
 
-    /// The file that a process sees under a path, and the one it runs if that is another by now.
+    /// The file that a process sees under a path or pattern, and those it runs if they are others by now.
     fn add_as_seen(&mut self, path: &Path, pid: u32) {
         let view = View::of(pid);
         let mappings = proc_maps::of(pid).unwrap_or_default();
-        let replaced = mappings.iter().filter(|it| it.deleted && it.path == path);
+        let pattern = path.to_string_lossy();
+        let replaced = mappings.iter().filter(|it| it.deleted && glob(&pattern, &it.path.to_string_lossy()));
         replaced.for_each(|it| self.add(view.mapped(it)));
         self.add(view.file(path));
     }
@@ -455,6 +460,13 @@ impl Files {
         paths.sort();
         paths.into_iter().for_each(|it| self.add(it));
     }
+}
+
+/// A path as a process has the file mapped: absolute, and its directory without symbolic links. The file itself need
+/// not be there. `None` where the directory is not.
+fn as_mapped(path: &Path) -> Option<PathBuf> {
+    let directory = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Some(directory.canonicalize().ok()?.join(path.file_name()?))
 }
 
 /// The executable, what is loaded before it, and everything that they are linked with.
