@@ -39,7 +39,16 @@ pub(crate) struct Probes {
     late_files: HashMap<FileId, u64>,
     /// Such files by the processes that had them before.
     late_in: HashMap<u32, Vec<(FileId, PathBuf)>>,
+    /// Processes that got links of their own while they ran.
+    linked: HashMap<u32, Linked>,
     news: Vec<News>,
+}
+
+/// A process that got links of its own while it ran.
+struct Linked {
+    at_nanos: u64,
+    /// Programs that it began to run before that.
+    programs: u32,
 }
 
 impl Probes {
@@ -56,6 +65,7 @@ impl Probes {
             alive: Alive::new(),
             late_files: HashMap::new(),
             late_in: HashMap::new(),
+            linked: HashMap::new(),
             news: Vec::new(),
         }
     }
@@ -125,6 +135,13 @@ impl Probes {
     /// where another thread than its main one has called `exec`.
     pub(crate) fn on_exec(&mut self, pid: u32, time_nanos: u64) {
         self.late_in.remove(&pid);
+        if let Some(linked) = self.linked.get_mut(&pid).filter(|it| time_nanos < it.at_nanos) {
+            linked.programs += 1;
+            // The first is what the process was made for, and counted with it.
+            if linked.programs > 1 {
+                self.news.push(News::UnprobedProgram);
+            }
+        }
         if self.alive.contains(&pid) && self.links.are_void(pid) {
             self.links.remove_now(pid);
             self.link_process(pid, time_nanos);
@@ -136,6 +153,7 @@ impl Probes {
         self.links.remove(pid);
         self.alive.remove(&pid);
         self.late_in.remove(&pid);
+        self.linked.remove(&pid);
     }
 
     pub(crate) fn take_news(&mut self) -> Vec<News> {
@@ -335,7 +353,9 @@ impl Probes {
             linked += 1;
         }
         if linked > 0 {
-            let micros = sys::monotonic_nanos().saturating_sub(since_nanos) / 1000;
+            let at_nanos = sys::monotonic_nanos();
+            self.linked.insert(pid, Linked { at_nanos, programs: 0 });
+            let micros = at_nanos.saturating_sub(since_nanos) / 1000;
             self.news.push(News::Child(Unprobed { pid, micros, failed }));
         }
     }

@@ -50,6 +50,8 @@ pub enum News {
     /// A process got its own links, or was made a target, after it had begun to run: a child, or a
     /// process of which another thread than the main one called `exec`.
     Child(Unprobed),
+    /// Such a process had begun to run a further program by then: one `exec` after another.
+    UnprobedProgram,
     /// A process had a file before the file had its uprobes.
     LateFile(LateFile),
     /// So many more new processes of the scope are not targets, and nothing is seen of them.

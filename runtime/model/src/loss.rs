@@ -73,7 +73,8 @@ pub enum Loss {
     TailCall,
     /// Hits that Linux skipped because the same program was already running on that CPU.
     KernelMissed,
-    /// Processes that ran without uprobes, usually because they ended before these were attached.
+    /// Processes that ran without uprobes, usually because they ended before these were attached. A process
+    /// that ran several programs meanwhile counts once for each.
     UnprobedProcess,
     /// Processes that used CUDA and were not traced: their launches are missing.
     UntracedProcess,

@@ -77,6 +77,7 @@ impl LinuxEvents {
                     self.pending.remove(&it.probe);
                     failure(&plan, &it).iter().for_each(|it| report.note(it));
                 }
+                News::UnprobedProgram => losses.add(Loss::UnprobedProcess, 1),
                 News::LateFile(it) => {
                     losses.add(Loss::UnprobedProcess, 1);
                     report.late_file(it.file, it.micros);
