@@ -9,7 +9,7 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum Error {
     /// Linux's verifier refused a program that we made.
-    #[error("the kernel refused the program {program} of {place}: {answer}\n{log}\n{}", advice(answer))]
+    #[error("Linux refused the program {program} of {place}: {answer}\n{log}\n{}", advice(answer))]
     Refused {
         program: String,
         /// `script.rhai:3`, the line that the refused instruction came from.
@@ -24,12 +24,12 @@ pub enum Error {
     Object(xputrace_bytecode::object::ObjectError),
     #[error("cannot {operation} the map {map}: {answer}")]
     Map { operation: &'static str, map: String, answer: io::Error },
-    #[error("the plan has no map number {0} in the kernel")]
+    #[error("the plan has no map number {0} in Linux")]
     NoSuchMap(usize),
     #[error("the map {0} has no generations to swap: it is not an array of maps")]
     NotSwappable(String),
     #[error(
-        "not permitted to load programs into the kernel: run as root, or grant CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN{0}"
+        "not permitted to load programs into Linux: run as root, or grant CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN{0}"
     )]
     NotPermitted(&'static str),
     /// A sentence.
@@ -52,7 +52,7 @@ pub enum AttachError {
     #[error("`{function}` in {file} is chosen when the program starts (an indirect function): probe one of its versions{}", near_names(.near))]
     Indirect { file: PathBuf, function: String, near: Vec<String> },
     #[error(
-        "{functions} in {file} cannot be probed: the kernel cannot step over the first instruction there (its error 524). another instruction of the function may do: NAME+OFFSET"
+        "{functions} in {file} cannot be probed: Linux cannot step over the first instruction there (its error 524). another instruction of the function may do: NAME+OFFSET"
     )]
     Unsteppable { file: PathBuf, functions: String },
     #[error("the returns of {file}'s functions cannot be probed: {}. `#{{return: \"trampoline\"}}` sees returns without reading the code, but kills a program that throws, switches stacks or is written in Go", functions.join(", "))]
@@ -91,9 +91,9 @@ impl AttachError {
 fn advice(reason: &io::Error) -> &'static str {
     match reason.raw_os_error() {
         Some(libc::E2BIG) => {
-            "the handler has more ways through it than the kernel's verifier follows, a million instructions: split it into several handlers of the same event, or branch and loop less"
+            "the handler has more ways through it than the verifier of Linux follows, a million instructions: split it into several handlers of the same event, or branch and loop less"
         }
-        Some(libc::EMFILE | libc::ENFILE) => "each handler in the kernel is an open file: raise the limit, ulimit -n",
+        Some(libc::EMFILE | libc::ENFILE) => "each handler in Linux is an open file: raise the limit, ulimit -n",
         Some(libc::ENOMEM) => "there is not enough memory, or the handler is too large: split it into several",
         _ => "this is a bug in xputrace: the compiler must not make such a program",
     }

@@ -84,9 +84,7 @@ fn kernel_version() -> Fact {
     Fact {
         name: "kernel version",
         standing: Standing::Limited,
-        found: format!(
-            "Linux {release} has no uprobe_multi links: no uprobe, uretprobe and launch handlers in the kernel"
-        ),
+        found: format!("Linux {release} has no uprobe_multi links: no uprobe, uretprobe and launch handlers in Linux"),
         fix: Some("boot a kernel of version 6.6 or later".into()),
     }
 }
@@ -141,8 +139,7 @@ fn perf_event_paranoid() -> Fact {
         None => Fact {
             name: NAME,
             standing: Standing::Missing,
-            found: "the kernel has no perf events: no samples, no tracepoints, no names for libraries loaded later"
-                .into(),
+            found: "Linux has no perf events: no samples, no tracepoints, no names for libraries loaded later".into(),
             fix: Some("boot a kernel that is built with CONFIG_PERF_EVENTS=y".into()),
         },
         Some(value) if privileged || value <= 1 => works(NAME, format!("{value}")),
@@ -160,7 +157,7 @@ fn unprivileged_bpf() -> Fact {
     match number("/proc/sys/kernel/unprivileged_bpf_disabled") {
         Some(0) => works(NAME, "allowed; not needed"),
         Some(value) => works(NAME, format!("off (kernel.unprivileged_bpf_disabled={value}); not needed")),
-        None => works(NAME, "the kernel does not say; not needed"),
+        None => works(NAME, "Linux does not say; not needed"),
     }
 }
 

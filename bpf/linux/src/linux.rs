@@ -145,7 +145,7 @@ impl Linux {
         let mut fds: Vec<_> = self.sideband.fds().chain(ring).map(wait).collect();
         let millis = timeout.as_micros().div_ceil(1000).try_into().unwrap_or(i32::MAX);
         sys::wait_readable(&mut fds, millis)
-            .map_err(|answer| Error::System { what: "wait for events of the kernel".into(), answer })?;
+            .map_err(|answer| Error::System { what: "wait for events of Linux".into(), answer })?;
         // Children first: every microsecond counts for them.
         self.handle_process_events();
         if let Some(ring) = &mut self.ring {

@@ -108,7 +108,7 @@ impl KernelPart {
         match refusal.map().and_then(|it| by_name(&names.maps, it)) {
             Some(at) => refused_map(&self.image.maps[at], answer()),
             None => Error::System {
-                what: format!("load the programs into the kernel ({})", refusal.last_words()),
+                what: format!("load the programs into Linux ({})", refusal.last_words()),
                 answer: answer(),
             },
         }
@@ -130,7 +130,7 @@ struct Descriptors {
 impl Descriptors {
     fn of(object: &Object, names: Names) -> Result<Descriptors, Error> {
         let keep = |fd: std::os::fd::BorrowedFd<'_>| {
-            let what = || "keep what was loaded into the kernel".to_owned();
+            let what = || "keep what was loaded into Linux".to_owned();
             fd.try_clone_to_owned().map_err(|answer| Error::System { what: what(), answer })
         };
         let mut found = Descriptors { names, ..Descriptors::default() };

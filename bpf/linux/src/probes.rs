@@ -369,7 +369,7 @@ fn runs_here(probe: &Probe) -> bool {
 fn not_compiled(name: &str) -> AttachError {
     AttachError::Refused {
         what: name.to_owned(),
-        answer: "it has nothing that could be attached in the kernel".into(),
+        answer: "it has nothing that could be attached in Linux".into(),
         hint: "; this is a bug in xputrace".into(),
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use xputrace_linux::{Linux, ProcessEvent};
 use xputrace_model::output::StackNames;
 use xputrace_model::plan::Plan;
-use xputrace_model::stack::{Frame, Frames, StackKey};
+use xputrace_model::stack::{Frame, Frames, LINUX_FRAMES, StackKey};
 use xputrace_symbols::{Images, Innermost, Mapping, ProcessKey, Processes};
 use xputrace_tracer::{ProcessIndex, State};
 
@@ -117,20 +117,22 @@ impl StackNames for Names<'_> {
         if let Some(frames) = self.stacks.known.get(&stack) {
             return Some(frames.clone());
         }
-        let frames = match stack {
+        let (frames, is_cut) = match stack {
             StackKey::Empty | StackKey::Lost => return None,
             StackKey::LinuxKernel { .. } => {
                 let addresses = self.linux?.stack_addresses(stack)?;
-                self.stacks.processes.resolve_kernel(&addresses)
+                (self.stacks.processes.resolve_kernel(&addresses), is_cut(&addresses))
             }
             StackKey::LinuxUser { pid, exec, .. } => {
                 let addresses = self.linux?.stack_addresses(stack)?;
                 let key = self.program(pid, exec, &addresses);
-                self.stacks.processes.resolve(&addresses, key, Innermost::Instruction)
+                (self.stacks.processes.resolve(&addresses, key, Innermost::Instruction), is_cut(&addresses))
             }
-            StackKey::Collector { .. } => self.collector_frames(stack)?,
+            StackKey::Collector { .. } => (self.collector_frames(stack)?, false),
         };
-        if is_final(&frames) {
+        let is_final = is_final(&frames);
+        let frames = if is_cut { with_end_of_walk(&frames) } else { frames };
+        if is_final {
             self.stacks.known.insert(stack, frames.clone());
         }
         Some(frames)
@@ -141,6 +143,19 @@ impl StackNames for Names<'_> {
 /// while the program runs.
 fn is_final(frames: &[Frame]) -> bool {
     frames.iter().all(|it| !it.module.is_empty() && it.module != xputrace_symbols::ANONYMOUS)
+}
+
+/// Whether a stack that Linux took may have more frames than it holds.
+fn is_cut(addresses: &[u64]) -> bool {
+    addresses.len() >= LINUX_FRAMES as usize
+}
+
+/// The frames, and behind them one that says why there are no more: unless they end for another reason.
+fn with_end_of_walk(frames: &[Frame]) -> Frames {
+    let function = format!("[Linux stops after {LINUX_FRAMES} frames]");
+    let end = Frame { function, module: String::new(), offset: 0 };
+    let has_ended = frames.last().is_some_and(xputrace_symbols::is_without_frame_pointers);
+    frames.iter().cloned().chain((!has_ended).then_some(end)).collect()
 }
 
 impl Names<'_> {
