@@ -76,7 +76,7 @@ pub enum Loss {
     /// Processes that ran without uprobes, usually because they ended before these were attached. A process
     /// that ran several programs meanwhile counts once for each.
     UnprobedProcess,
-    /// Processes that used CUDA and were not traced: their launches are missing.
+    /// Processes that used CUDA, or may have, and were not traced: their launches are missing.
     UntracedProcess,
     /// Processes of the command that were still running when tracing ended with it.
     StillRunning,

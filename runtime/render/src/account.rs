@@ -113,8 +113,8 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
             "name the library by its path; if the probe has another scope, use `#{scope: \"tree\"}`",
         ),
         Loss::UntracedProcess => (
-            "processes that started CUDA and were not traced: none of their launches is in the result",
-            "the notes say which and why",
+            "processes that used CUDA, or may have, and were not traced: their launches are not in the result",
+            "the notes say which and why; without `-q` they are on standard error",
         ),
         Loss::StillRunning => (
             "processes that the traced program left running; what they do from here on is not in the result",

@@ -7,6 +7,11 @@ use rhai::{Dynamic, EvalAltResult, LexError, ParseError, ParseErrorType, Positio
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
 use xputrace_model::table::TableKind;
 
+/// Code for computing with a missing value.
+pub(crate) const MISSING_VALUE: &str = "missing-value";
+/// Code for a division by zero.
+pub(crate) const DIVISION_BY_ZERO: &str = "division-by-zero";
+
 /// A failure raised by one of our native functions; Rhai adds the position.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
@@ -63,7 +68,7 @@ fn at(session: &Session, file: FileId, error: EvalAltResult, position: Position)
             Diagnostic::error("type", "this value has no elements or fields", label)
         }
         EvalAltResult::ErrorArithmetic(text, _) => {
-            let code = if text.contains("zero") { "division-by-zero" } else { "arithmetic" };
+            let code = if text.contains("zero") { DIVISION_BY_ZERO } else { "arithmetic" };
             Diagnostic::error(code, plain(&text), label)
         }
         EvalAltResult::ErrorTooManyOperations(_) => {
@@ -124,7 +129,7 @@ fn strip(text: &str) -> &str {
 
 fn operator(name: &str, types: &[&str], label: Label) -> Diagnostic {
     if types.contains(&"()") {
-        return Diagnostic::error("missing-value", format!("`{name}` is applied to a missing value"), label)
+        return Diagnostic::error(MISSING_VALUE, format!("`{name}` is applied to a missing value"), label)
             .help("test it first: `if key in @map { … }`, or use a default: `@map[key] ?? 0`");
     }
     let kinds: Vec<&str> = types.iter().map(|it| kind(it)).collect();
@@ -184,7 +189,7 @@ fn unknown_field(text: &str, label: Label) -> Diagnostic {
     let mut quoted = text.split('\'').skip(1).step_by(2);
     match (quoted.next(), quoted.next()) {
         (Some(field), Some("()")) => {
-            Diagnostic::error("missing-value", format!("a missing value has no field `{field}`"), label)
+            Diagnostic::error(MISSING_VALUE, format!("a missing value has no field `{field}`"), label)
                 .help("test it first with `== ()`, or use `?.`")
         }
         (Some(field), Some("i64")) => {

@@ -102,6 +102,10 @@ pub(crate) fn register(engine: &mut Engine) {
     engine.register_global_module(module.into());
     // Every Rhai value has a `tag` of its own.
     engine.register_get("tag", |event: &mut EventValue| event.get("tag"));
+    // A handler that tests `.launch` sees events without one: its fields are missing then too.
+    for field in Event::Launch.fields() {
+        engine.register_get(field.name, |(): &mut ()| ());
+    }
     for (i, name) in ["x", "y", "z"].into_iter().enumerate() {
         engine.register_get(name, move |size: &mut Dim3| size.0[i]);
     }

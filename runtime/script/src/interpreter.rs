@@ -10,7 +10,8 @@ use crate::{declare, event, static_check, units};
 use rhai::{Array, Dynamic, Engine, EvalAltResult, OptimizationLevel, Position, Scope};
 use std::cell::RefCell;
 use std::rc::Rc;
-use xputrace_model::diagnostic::{Diagnostic, Label};
+use xputrace_model::diagnostic::{Diagnostic, Label, Site};
+use xputrace_model::loss::Loss;
 use xputrace_model::output::{Output, View};
 use xputrace_model::table::Value;
 
@@ -68,6 +69,17 @@ impl Interpreter {
                 Err(diagnostic)
             }
         }
+    }
+
+    /// What ended a handler of events as a loss at its line, where it would end a compiled handler so:
+    /// a missing value, or a division by zero.
+    pub fn as_loss(&self, failure: &Diagnostic) -> Option<(Loss, Site)> {
+        let loss = match failure.code {
+            errors::MISSING_VALUE => Loss::MissingValue,
+            errors::DIVISION_BY_ZERO => Loss::DivisionByZero,
+            _ => return None,
+        };
+        Some((loss, self.session.borrow().site(&failure.primary)))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The collectors of a run: found as their processes start CUDA, armed, drained, let go.
 
-use crate::drivers::{Drivers, Unconnected, is_software_gpu_name};
+use crate::drivers::{Drivers, Given, INJECTION_VARIABLE, Unconnected, is_software_gpu_name};
 use crate::run::Running;
 use crate::run::sources::{Progress, Source};
 use crate::target::Launch;
@@ -26,12 +26,13 @@ pub struct Collectors {
     /// Until the thread that lets collectors in has it.
     listener: Option<Listener>,
     acceptor: Option<Acceptor>,
-    /// The collector's file, as the targets load it.
+    /// The collector's file, as the targets load it, and our address, as they find it.
     file: PathBuf,
+    socket: String,
+    /// Why the system let nobody connect, once it did.
+    no_room: Option<String>,
     /// Those that record, or have left something to be read.
     targets: Vec<Traced>,
-    /// Who has loaded CUDA's driver library.
-    drivers: Drivers,
     /// How often each process id has connected.
     generations: HashMap<u32, u32>,
     /// Given up when no further file can be opened: what it makes room for is saying so.
@@ -55,13 +56,15 @@ impl Collectors {
     /// Listens, and has the command load the collector. Nobody is let in before [`Collectors::open`].
     pub fn new(launch: &mut Launch) -> Result<Self> {
         let listener = Listener::new(launch.identity.as_ref().map(|it| it.uid))?;
-        let file = launch.inject(listener.value())?;
+        let socket = listener.value().to_owned();
+        let file = launch.inject(&socket)?;
         Ok(Collectors {
             listener: Some(listener),
             acceptor: None,
             file,
+            socket,
+            no_room: None,
             targets: Vec::new(),
-            drivers: Drivers::default(),
             generations: HashMap::new(),
             spare: File::open("/dev/null").ok(),
             totals: Vec::new(),
@@ -70,12 +73,15 @@ impl Collectors {
     }
 
     /// Attaches the launch handlers that run in Linux, and begins to let collectors in: those of `command` and its
-    /// children, whichever user they become, and of the same user's processes.
+    /// children, whichever user they become, and of the same user's processes. Returns who finds out which of
+    /// them use CUDA; where there are probes in Linux, these tell it what processes do.
     ///
     /// # Errors
     /// When the handlers cannot be attached, or the system has no thread for it.
-    pub fn open(&mut self, plan: &Plan, linux: Option<&mut Linux>, command: u32) -> Result<()> {
+    pub fn open(&mut self, plan: &Plan, linux: Option<&mut Linux>, command: u32) -> Result<Drivers> {
         let mut tags: Option<TagArrays> = None;
+        let given = Given { command, collector: self.file.clone(), socket: self.socket.clone() };
+        let drivers = if linux.is_some() { Drivers::told(given) } else { Drivers::watching(given) };
         if let (true, Some(linux)) = (plan.demand.launch_marker, linux) {
             linux.attach_marker(plan, &self.file, marker_offset(&self.file)?)?;
             let arrays = linux.tag_arrays()?;
@@ -88,10 +94,9 @@ impl Collectors {
             tags,
             is_target: Box::new(move |pid| is_descendant(pid, command)),
         };
-        self.drivers = Drivers::watch(command);
         let listener = self.listener.take().context("collectors are let in once")?;
         self.acceptor = Some(Acceptor::start(listener, order).context("cannot start the thread that arms collectors")?);
-        Ok(())
+        Ok(drivers)
     }
 
     /// Whether any process records, or has left something to be read.
@@ -105,24 +110,19 @@ impl Collectors {
         self.totals.iter().copied().chain(present).collect()
     }
 
-    /// The command's processes that run.
-    pub fn running_processes(&mut self) -> Vec<u32> {
-        self.drivers.take();
-        self.drivers.running()
-    }
-
     fn take_arrivals(&mut self, running: &mut Running) {
-        self.drivers.take();
+        running.state().drivers.take();
         let Some(acceptor) = &self.acceptor else { return };
         for arrival in acceptor.arrivals().collect::<Vec<_>>() {
             match arrival {
                 Arrival::Armed(it) => self.take_in(it, running),
                 Arrival::Missed(it) => {
-                    self.drivers.connected(it.pid);
+                    running.state().drivers.connected(it.pid);
                     miss(&it, running);
                 }
                 Arrival::Full(error) => {
                     self.spare = None;
+                    self.no_room = Some(error.to_string());
                     running.report().fail(&format!("processes that start CUDA now may not be traced: {error}"));
                 }
             }
@@ -132,7 +132,7 @@ impl Collectors {
     /// Begins to follow a process that was sent its order.
     fn take_in(&mut self, armed: Armed, running: &mut Running) {
         running.report().collector_connected();
-        self.drivers.connected(armed.target.pid);
+        running.state().drivers.connected(armed.target.pid);
         let software = is_software_gpu(&armed.cupti_file);
         running.say_if_software(software);
         let info = self.describe(&armed);
@@ -184,17 +184,30 @@ impl Collectors {
         self.targets.iter_mut().for_each(|it| it.target.disarm());
     }
 
-    /// Closes every account, whether its collector has said bye or not, and counts the processes whose collector
-    /// never connected.
+    /// Closes every account, whether its collector has said bye or not, and counts the processes that may have
+    /// used CUDA and whose collector never connected.
     pub fn part_with_all(&mut self, running: &mut Running) {
-        for Unconnected { pid, comm } in self.drivers.unconnected() {
+        let (unconnected, n_idle) = {
+            let drivers = &mut running.state().drivers;
+            drivers.take();
+            (drivers.unconnected(), drivers.n_idle())
+        };
+        for Unconnected { pid, comm, why } in unconnected {
+            let why = why.or_else(|| self.no_room.clone()).unwrap_or_else(|| "it found no way to connect".into());
             untraced(
                 &format!(
-                    "process {pid} ({comm}) loaded CUDA's driver library, and its collector never connected: its \
-                     environment has no CUDA_INJECTION64_PATH, or that file is not there in its mount namespace"
+                    "process {pid} ({comm}) loaded CUDA's driver library, and its collector never connected: {why}. If it \
+                     made CUDA calls, they are missing"
                 ),
                 running,
             );
+        }
+        if n_idle > 0 {
+            let plural = if n_idle == 1 { "" } else { "s" };
+            running.report().note(&format!(
+                "{n_idle} program{plural} loaded CUDA's driver library and never started it: no CUDA call was made, or \
+                 the program removed {INJECTION_VARIABLE} from its own environment first"
+            ));
         }
         while !self.targets.is_empty() {
             self.part_with(0, running);
@@ -203,8 +216,9 @@ impl Collectors {
 }
 
 impl Source for Collectors {
-    fn descriptors(&self, _running: &Running) -> Vec<RawFd> {
-        let waited = self.drivers.fds().chain(self.acceptor.iter().map(Acceptor::fd));
+    fn descriptors(&self, running: &Running) -> Vec<RawFd> {
+        let state = running.state();
+        let waited = state.drivers.fds().chain(self.acceptor.iter().map(Acceptor::fd));
         waited.chain(self.targets.iter().map(|it| it.target.fd())).collect()
     }
 

@@ -1,5 +1,6 @@
 //! The command as it is to be started: as which user, with which environment.
 
+use crate::drivers::INJECTION_VARIABLE;
 use crate::payload::{COLLECTOR, Owner};
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
@@ -8,7 +9,6 @@ use std::path::PathBuf;
 use xputrace_linux::{Identity, parent_of};
 
 /// CUDA loads the library that this variable names at the first call.
-const INJECTION_VARIABLE: &str = "CUDA_INJECTION64_PATH";
 /// What sudo commonly takes away and GPU programs need.
 const OFTEN_LOST: &[&str] =
     &["PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES"];

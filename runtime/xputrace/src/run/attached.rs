@@ -4,7 +4,6 @@ use super::running::Running;
 use super::sources::command::Parting;
 use super::sources::keyboard::EndedBy;
 use super::sources::{Progress, Source, Sources, Target};
-use crate::collectors::Collectors;
 use crate::console::say;
 use crate::interrupts;
 use crate::machine::deadline;
@@ -100,8 +99,12 @@ impl Attached {
         if self.sources.target.has_ended() {
             self.sources.linux.step(&mut self.running)?;
             let of_linux = self.running.state().linux.as_ref().map(Linux::running);
-            let of_collectors = || self.sources.collectors.as_mut().map(Collectors::running_processes);
-            let left = of_linux.or_else(of_collectors).unwrap_or_default();
+            let of_drivers = || {
+                let mut state = self.running.state();
+                state.drivers.take();
+                state.drivers.running()
+            };
+            let left = of_linux.unwrap_or_else(of_drivers);
             self.running.left_behind(&left);
         }
         Ok(())
@@ -135,6 +138,8 @@ impl Attached {
         while self.sources.is_recording() && Instant::now() < until && self.sources.keyboard.ended_by() == ended_by {
             self.step()?;
         }
+        // What Linux has told of processes decides which of them are missing.
+        self.sources.linux.step(&mut self.running)?;
         if let Some(collectors) = &mut self.sources.collectors {
             collectors.part_with_all(&mut self.running);
         }

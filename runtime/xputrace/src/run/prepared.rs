@@ -105,7 +105,9 @@ impl Prepared {
     fn let_collectors_in(&mut self) -> Result<()> {
         let (Some(collectors), Target::Command(command)) = (&mut self.collectors, &self.target) else { return Ok(()) };
         let plan = self.running.plan().clone();
-        collectors.open(&plan, self.running.state().linux.as_mut(), command.pid())
+        let state = &mut *self.running.state();
+        state.drivers = collectors.open(&plan, state.linux.as_mut(), command.pid())?;
+        Ok(())
     }
 
     fn attach_probes(&mut self) -> Result<LinuxEvents> {

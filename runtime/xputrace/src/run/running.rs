@@ -16,7 +16,7 @@ use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use xputrace_model::context::GpuContext;
+use xputrace_model::context::{GpuContext, word};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::{Account, Loss};
 use xputrace_model::output::Output;
@@ -236,12 +236,20 @@ impl Running {
 
     fn interpret(&mut self, probe: usize, words: &GpuContext) {
         let probe = self.plan.probes.get(probe);
-        let Some((event, closure)) = probe.and_then(|it| Some((it.event, it.closure?))) else { return };
+        let Some((probe, closure)) = probe.and_then(|it| Some((it, it.closure?))) else { return };
+        let event = probe.event;
+        // As a compiled handler does before its first statement.
+        if words[word::JOINED] == 0 && !probe.sees_unjoined {
+            return self.state.borrow_mut().losses.add_at(Loss::SkippedUnjoined, probe.site, 1);
+        }
         let state = self.state.clone();
         // The interpreter borrows the results itself: texts are looked up between its borrows.
         let strings = move |id: u64| state.try_borrow().ok()?.pipeline.names().get(id).cloned();
         let outcome = self.interpreter.run(closure, Some(&EventView { event, words, strings: &strings }));
-        self.note_failure(outcome);
+        match outcome.as_ref().err().and_then(|it| self.interpreter.as_loss(it)) {
+            Some((loss, site)) => self.state.borrow_mut().losses.add_at(loss, site, 1),
+            None => self.note_failure(outcome),
+        }
     }
 
     /// The `end` handlers, also where a handler has called `exit`; whether all came to their end.

@@ -1,5 +1,6 @@
 //! What handlers, sources and output of a run share: engines, maps, names of stacks, output.
 
+use crate::drivers::Drivers;
 use crate::printer::Printer;
 use crate::stacks::Stacks;
 use std::collections::{HashMap, HashSet};
@@ -22,6 +23,8 @@ pub struct State {
     pub linux: Option<Linux>,
     pub pipeline: Pipeline,
     pub stacks: Stacks,
+    /// Who has loaded CUDA's driver library.
+    pub drivers: Drivers,
     /// Losses that the session itself met.
     pub losses: Losses,
     /// Set by `exit(code)`.
@@ -44,6 +47,7 @@ impl State {
             linux,
             pipeline,
             stacks,
+            drivers: Drivers::default(),
             losses: Losses::default(),
             exit: None,
             builtins: HashMap::new(),

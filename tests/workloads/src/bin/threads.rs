@@ -1,8 +1,10 @@
 //! Several threads, each launching on a stream of its own.
 //!
-//! `threads [--threads=4] [--launches=1000] [--every=256] [--hold] [--until-input]`: each thread launches `nop` so often,
-//! and waits for its stream after every so many.
+//! `threads [--threads=4] [--launches=1000] [--every=256] [--together] [--hold] [--until-input]`: each thread launches
+//! `nop` so often, and waits for its stream after every so many. With `--together` each waits behind its first launch
+//! until all have made theirs.
 
+use std::sync::{Arc, Barrier};
 use xputrace_workloads::{Account, Gpu, NOP, Result, flag, hold_if_asked, option, until_input};
 
 fn main() -> Result<()> {
@@ -11,11 +13,12 @@ fn main() -> Result<()> {
     hold_if_asked()?;
     let goes_on = until_input();
     let launches = if flag("until-input") { u64::MAX } else { launches };
+    let all = flag("together").then(|| Arc::new(Barrier::new(threads as usize)));
     let workers: Vec<_> = (0..threads)
         .map(|number| {
-            let (gpu, goes_on) = (gpu.clone(), goes_on.clone());
+            let (gpu, goes_on, all) = (gpu.clone(), goes_on.clone(), all.clone());
             let launcher = std::thread::Builder::new().name(format!("launcher-{number}"));
-            launcher.spawn(move || worker(&gpu, launches, every, &goes_on))
+            launcher.spawn(move || worker(&gpu, launches, every, all.as_deref(), &goes_on))
         })
         .collect::<std::io::Result<_>>()?;
     let mut launched = 0;
@@ -30,12 +33,15 @@ fn main() -> Result<()> {
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-fn worker(gpu: &Gpu, launches: u64, every: u64, goes_on: &dyn Fn() -> bool) -> Result<u64> {
+fn worker(gpu: &Gpu, launches: u64, every: u64, all: Option<&Barrier>, goes_on: &dyn Fn() -> bool) -> Result<u64> {
     let stream = gpu.stream()?;
     let mut launched = 0;
     while launched < launches && goes_on() {
         gpu.nop(&stream)?;
         launched += 1;
+        if launched == 1 {
+            all.map(Barrier::wait);
+        }
         if launched % every == 0 {
             stream.synchronize()?;
         }

@@ -65,10 +65,11 @@ impl LinuxEvents {
     fn follow_processes(&mut self, running: &mut Running) {
         let plan = running.plan().clone();
         let (mut state, report) = running.parts();
-        let State { linux, pipeline, stacks, losses, .. } = &mut *state;
+        let State { linux, pipeline, stacks, drivers, losses, .. } = &mut *state;
         let Some(linux) = linux else { return };
         for event in linux.lending(pipeline.state_mut().names_mut(), Linux::processes) {
             stacks.heard(&event);
+            drivers.heard(&event);
         }
         for news in linux.news() {
             match news {
