@@ -26,10 +26,8 @@
 //! | `SOFTGPU_LATE_MS=ms` | deliver completed buffers that much later, flush or not |
 //! | `SOFTGPU_NO_TIMES=1/n` | set start = end = 0 ("not collected") in every n-th record |
 //! | `SOFTGPU_CUPTI_VERSION=n` | return n from `cuptiGetVersion`; default 130001 |
-//! | `SOFTGPU_FAIL_LAUNCH=n` | fail every n-th kernel launch with
-//! `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES` (701) |
-//! | `SOFTGPU_FAIL=function:code,…` | make these calls (driver, runtime or CUPTI) return the code
-//! and do nothing |
+//! | `SOFTGPU_FAIL_LAUNCH=n` | fail every n-th kernel launch with `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES` (701) |
+//! | `SOFTGPU_FAIL=function:code,…` | make these calls (driver, runtime or CUPTI) return the code and do nothing |
 //! | `SOFTGPU_BUSY_NS=n` | make every kernel take at least n nanoseconds |
 //! | `SOFTGPU_VERBOSE=1` | explain failing calls on stderr |
 //!

@@ -1,4 +1,4 @@
-//! One JSON object a line, in the shapes that bpftrace's users parse.
+//! JSON lines, one object each, in the shapes that users of bpftrace parse.
 //!
 //! | type | data |
 //! |---|---|
@@ -6,16 +6,17 @@
 //! | `print` | the text |
 //! | `note` | a note about the results, such as that they come from the software GPU |
 //! | `map` | `{"@x":{"KEY":3}}`; a map without a key is the value itself: `{"@n":3}` |
-//! | `hist` | `{"@us":{"KEY":[{"min":0,"max":1,"count":4}]}}`, bounds inclusive; open ends have no
-//! `min` or no `max` |
-//! | `stats` | `{"@s":{"KEY":{"count":1,"average":5,"total":5,"min":5,"max":5}}}`; for `avg()` only
-//! the average, as in bpftrace |
-//! | `quantiles` | `{"@q":{"KEY":{"count":9,"p50":1,"p90":2,"p99":3,"max":3}}}`, each at most 1/32
-//! too high |
-//! | `losses` | a number for every loss by name; by line under `"lines"`; the account of launches under `"account"` (null without a GPU), in which `kernels_only` and `launches_only` say that the others were not asked for; each other activity that was asked for, such as `memset`, has an object of its own in it |
+//! | `hist` | `{"@us":{"KEY":[{"min":0,"max":1,"count":4}]}}`, bounds inclusive; open ends have no `min` or no `max` |
+//! | `stats` | `{"@s":{"KEY":{"count":1,"average":5,"total":5,"min":5,"max":5}}}`; for `avg()` only the average, as in bpftrace |
+//! | `quantiles` | `{"@q":{"KEY":{"count":9,"p50":1,"p90":2,"p99":3,"max":3}}}`, each at most 1/32 too high |
+//! | `losses` | the number of each loss by name; `"lines"`: by line; `"account"`: the outcome of launches, null without a GPU |
 //!
-//! A total that 64 bits do not hold is a string of its digits. Times are integers in nanoseconds, sizes in bytes, names whole. Several keys are joined with
-//! a comma, a missing one is `-`, a stack is one line a frame, as bpftrace has it.
+//! In the account, `kernels_only` and `launches_only` say that the other kind was not recorded. Each
+//! other recorded activity, such as `memset`, has an object of its own in it.
+//!
+//! A total beyond 64 bits is a string of its digits. Times are integers in nanoseconds, sizes are in
+//! bytes, names are whole. As in bpftrace, several keys are joined with a comma, a missing key is `-`,
+//! and a stack is one line per frame.
 
 use crate::Context;
 use crate::account::place;

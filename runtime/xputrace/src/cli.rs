@@ -1,7 +1,9 @@
-//! The command line: what was typed (`Typed`, clap's table of verbs) and what it means (`Invocation`).
+//! The command line: the typed words (`Typed`, clap's table of verbs) and their meaning
+//! (`Invocation`).
 //!
-//! Options stand anywhere before `--`. A script's own arguments stand among ours: every `--name=value`
-//! that no verb of ours knows is the script's, and the script refuses those it does not declare.
+//! Options may be anywhere before `--`, mixed with the script's own arguments: every `--name=value`
+//! that the verb does not know belongs to the script, which refuses arguments that it does not
+//! declare.
 
 use clap::builder::PossibleValuesParser;
 use clap::error::ErrorKind;
@@ -12,9 +14,9 @@ use std::time::Duration;
 use xputrace_model::diagnostic::nearest;
 use xputrace_render::{FILES, FORMATS, FileOutput, Format};
 
-/// Options that will be there: typed now, they are an error that says so.
+/// Planned options: using one is an error that says so.
 const NOT_YET: &[&str] = &["perfetto", "after", "device", "comm", "fail-if"];
-/// Likewise a format.
+/// Planned formats, likewise.
 const FORMATS_NOT_YET: &[&str] = &["csv"];
 
 /// bpftrace for programs that use a CPU and a GPU.
@@ -76,7 +78,7 @@ struct ScriptOptions {
     quiet: bool,
 }
 
-/// How long a command is traced, and as whom it runs.
+/// How long a command is traced, and as which user it runs.
 #[derive(clap::Args, Debug)]
 struct CommandOptions {
     /// Stop after this long, such as 10s or 500ms
@@ -154,7 +156,7 @@ pub struct DoctorOptions {
 }
 
 impl DoctorOptions {
-    /// Whether a program reads it.
+    /// Whether the output is for programs.
     pub fn is_json(&self) -> bool {
         self.format.0.is_for_programs
     }
@@ -188,7 +190,7 @@ impl FromArgMatches for FormatOption {
     }
 }
 
-/// A file to write at the end of a run: an option of [`FILES`], and what was typed behind it.
+/// A file to write at the end of a run: an option of [`FILES`] and its argument.
 #[derive(Clone, Debug)]
 pub struct FileWish {
     pub output: &'static FileOutput,
@@ -227,7 +229,7 @@ impl FromArgMatches for FileOptions {
     }
 }
 
-/// What was asked for.
+/// What the command line asks for.
 #[derive(Debug)]
 pub enum Invocation {
     Run(Run),
@@ -244,16 +246,16 @@ pub enum Invocation {
 /// A script, its arguments, and what to run it on.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// `None`: no script was given.
+    /// `None` without a script.
     pub script: Option<Script>,
     pub script_arguments: Vec<String>,
     pub command: Vec<OsString>,
     pub options: Options,
-    /// `--help` stood behind a script: its arguments are asked for.
+    /// Whether `--help` came after a script, and so asks for its arguments.
     pub help: bool,
 }
 
-/// The options of all verbs that take a script; those that a verb does not have are as if not given.
+/// The options of all verbs that take a script; options that a verb lacks have their defaults.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub quiet: bool,
@@ -293,16 +295,16 @@ pub enum Script {
     Named(String),
 }
 
-/// Why the command line was not understood; printed by clap with usage and hint.
+/// A command line error; clap prints it with usage and hint.
 pub type UsageError = clap::Error;
 
-/// A command line that was not understood, and whether it would have run anything.
+/// A command line error, and whether the command line would have run anything.
 pub struct Misunderstood {
     pub error: UsageError,
     pub runs_something: bool,
 }
 
-/// Reads a command line, program name first.
+/// Parses a command line, program name first.
 pub fn parse(arguments: Vec<OsString>) -> Result<Invocation, Misunderstood> {
     let (ours, command) = split_command(help_first(arguments));
     let words = Words::split(ours);
@@ -310,7 +312,7 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Invocation, Misunderstood> {
     understand(&words, &command).map_err(|error| Misunderstood { error: words.explain(error), runs_something })
 }
 
-/// `help VERB` is `VERB --help`.
+/// Turns `help VERB` into `VERB --help`.
 fn help_first(mut arguments: Vec<OsString>) -> Vec<OsString> {
     if arguments.get(1).is_some_and(|it| it == "help") {
         let help = arguments.remove(1);
@@ -342,7 +344,7 @@ fn understand(words: &Words, command: &[OsString]) -> Result<Invocation, UsageEr
             let options = Options { output: it.output, ..Options::default() };
             Invocation::Build(it.script.meaning(words, &[], options)?)
         }
-        // The others know no script, whose arguments these could be.
+        // The other verbs take no script that these could belong to.
         _ if let Some(word) = words.scripts.first() => return Err(unexpected(word)),
         Verb::List { pattern } => {
             none()?;
@@ -420,7 +422,7 @@ impl ScriptOptions {
     }
 }
 
-/// A mistake in the command line that clap itself cannot see.
+/// Creates an error that clap itself cannot detect.
 pub fn usage(message: String) -> UsageError {
     Typed::command().error(ErrorKind::ArgumentConflict, message)
 }
@@ -436,19 +438,20 @@ fn split_command(mut arguments: Vec<OsString>) -> (Vec<OsString>, Vec<OsString>)
     }
 }
 
-/// What stands before `--`, sorted.
+/// The words before `--`, sorted.
 struct Words {
-    /// Clap's: program name, verb, and all that the verb knows or that is no long option.
+    /// For clap: program name, verb, and everything that the verb knows or that is not a long
+    /// option.
     ours: Vec<OsString>,
     verb: Option<String>,
-    /// Long options that are not the verb's, each with the word behind it when it has no `=` and a script
-    /// stands before it.
+    /// Long options that are not the verb's. Each is followed by the next word if it has no `=` and
+    /// comes after a script.
     scripts: Vec<String>,
-    /// `--help` behind a script.
+    /// Whether `--help` came after a script.
     help: bool,
     /// The script's name.
     script: Option<String>,
-    /// An option that stands before any script and looks like this one of ours.
+    /// An option before any script that resembles this one of ours.
     misspelled: Option<(String, String)>,
     one_liner: bool,
 }
@@ -497,7 +500,7 @@ impl Words {
         it
     }
 
-    /// Options that are another verb's, or that are still to come, are no script's.
+    /// Refuses options of other verbs and planned options: they do not belong to a script.
     fn refuse_what_is_not_ours(&self) -> Result<(), UsageError> {
         let verb = self.verb.as_deref().unwrap_or("run");
         let of_run = KnownOptions::of(None).long;
@@ -518,7 +521,7 @@ impl Words {
         }
     }
 
-    /// A better reason why the words were not understood, where there is one.
+    /// Returns a better explanation of an error if there is one.
     fn explain(&self, error: UsageError) -> UsageError {
         if !error.use_stderr() {
             return error;
@@ -536,12 +539,12 @@ impl Words {
     }
 }
 
-/// `name` of `--name` and `--name=value`.
+/// Returns `name` of `--name` and `--name=value`.
 fn long_name(word: &str) -> Option<&str> {
     word.strip_prefix("--").map(|it| it.split('=').next().unwrap_or(it))
 }
 
-/// Takes the verb out of the words, wherever options stand around it.
+/// Removes the verb from the words, even if options precede it.
 fn take_verb(arguments: &mut Vec<OsString>) -> Option<String> {
     let options = KnownOptions::of(None);
     let mut at = 1;
@@ -556,11 +559,11 @@ fn take_verb(arguments: &mut Vec<OsString>) -> Option<String> {
     None
 }
 
-/// The options of a verb, as clap's table has them.
+/// The options of a verb, from clap's table.
 struct KnownOptions {
-    /// Names of long ones.
+    /// Names of the long options.
     long: Vec<String>,
-    /// Those with a value behind them, as typed.
+    /// Options that take a value, as typed.
     with_value: Vec<String>,
 }
 
@@ -584,7 +587,7 @@ pub fn is_program(path: &str) -> bool {
     read.is_ok() && &magic == b"\x7fELF"
 }
 
-/// `10s`, `500ms`, `100us`, `2m`.
+/// Parses `10s`, `500ms`, `100us`, `2m`.
 fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let number: f64 = text[..digits].parse().map_err(|_| format!("`{text}` is not a time: write 10s or 500ms"))?;

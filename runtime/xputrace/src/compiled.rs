@@ -1,4 +1,4 @@
-//! From the script that was named to a plan, and the commands that need no more than that.
+//! Compiles the named script to a plan; and the verbs that need no more than that.
 
 use crate::cli::{Run, Script};
 use crate::console;
@@ -22,14 +22,14 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// What a recording without a script runs: no handler at all.
+    /// Returns the empty script of a recording without a script: no handlers.
     pub fn of_no_script() -> Self {
         let nothing = SourceFile { name: String::new(), text: String::new() };
         let loaded = xputrace_script::load(nothing, &[], Rc::new(BundledLoader));
         Compiled { plan: Plan::default(), interpreter: loaded.interpreter }
     }
 
-    /// A script that declares nothing is a mistake where it is to be run.
+    /// Refuses to run a script that declares nothing.
     pub fn refuse_empty(&self) -> Result<()> {
         if self.plan.probes.is_empty() {
             bail!("the script is empty: it declares no handler, as in kernel(|k| @time[k.name].sum(k.duration))");
@@ -38,17 +38,17 @@ impl Compiled {
     }
 }
 
-/// What compiling a script came to.
+/// The result of compiling a script.
 pub enum Outcome {
     Ready(Box<Compiled>),
-    /// Mistakes were printed; nothing may run.
+    /// Errors were printed; nothing may run.
     Mistakes,
-    /// The script's `--help` was asked for and printed.
+    /// The script's `--help` was requested and printed.
     Helped,
 }
 
 impl Outcome {
-    /// The compiled script, or the status to end with: `mistakes` where there were some.
+    /// Returns the compiled script or the exit status: `mistakes` after errors.
     pub fn ready_or(self, mistakes: u8) -> std::result::Result<Compiled, ExitCode> {
         match self {
             Outcome::Ready(compiled) => Ok(*compiled),
@@ -58,8 +58,8 @@ impl Outcome {
     }
 }
 
-/// Compiles the script of an invocation (`summary` where none is given) for this machine, and
-/// prints its diagnostics.
+/// Compiles the script of an invocation (`summary` by default) for this machine, and prints its
+/// diagnostics.
 pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
     let (source, directory) = source_of(run.script.as_ref())?;
     let name = typed_name(run.script.as_ref());
@@ -70,7 +70,7 @@ pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
         if run.options.all_processes {
             *scope = Some(ProbeScope::System);
         } else if !run.options.pids.is_empty() {
-            // Who asks for a process wants nobody else to notice; children may miss a moment.
+            // Attaching to a process should not affect others; its children may miss a moment.
             scope.get_or_insert(ProbeScope::Process);
         }
     }
@@ -87,7 +87,7 @@ pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
     Ok(Outcome::Ready(Box::new(Compiled { plan, interpreter: loaded.interpreter })))
 }
 
-/// Prints diagnostics to standard error, warnings only where they are wanted.
+/// Prints diagnostics to standard error; warnings only on request.
 pub fn report(diagnostics: &[Diagnostic], sources: &Sources, errors_only: bool) {
     let shown: Vec<Diagnostic> =
         diagnostics.iter().filter(|it| !errors_only || it.severity == Severity::Error).cloned().collect();
@@ -97,12 +97,12 @@ pub fn report(diagnostics: &[Diagnostic], sources: &Sources, errors_only: bool) 
     }
 }
 
-/// `xputrace check`: errors and warnings, nothing else.
+/// `xputrace check`: prints errors and warnings only.
 pub fn check(run: &Run) -> Result<ExitCode> {
     Ok(compile_named(run)?.ready_or(MISTAKE).err().unwrap_or(ExitCode::SUCCESS))
 }
 
-/// `xputrace explain`: where each handler runs, and why; with -v the bytecode.
+/// `xputrace explain`: prints where each handler runs and why; with -v also the bytecode.
 pub fn explain(run: &Run) -> Result<ExitCode> {
     let compiled = match compile_named(run)?.ready_or(MISTAKE) {
         Ok(compiled) => compiled,
@@ -118,7 +118,8 @@ pub fn explain(run: &Run) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `xputrace build -o x.bpf.o`: the compiled script as an object for libbpf, bpftool and aya.
+/// `xputrace build -o x.bpf.o`: writes the compiled script as an object for libbpf, bpftool and
+/// aya.
 pub fn build(run: &Run) -> Result<ExitCode> {
     let compiled = match compile_named(run)?.ready_or(MISTAKE) {
         Ok(compiled) => compiled,
@@ -134,7 +135,7 @@ pub fn build(run: &Run) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `xputrace scripts`: the bundled scripts, a line each.
+/// `xputrace scripts`: lists the bundled scripts.
 pub fn scripts() -> Result<ExitCode> {
     let line = |it: &xputrace_script::Bundled| format!("{:<12} {}\n", it.name, it.summary());
     console::print(xputrace_script::scripts().iter().map(line).collect::<String>())?;
@@ -157,7 +158,7 @@ fn default_object(script: Option<&Script>) -> PathBuf {
     }
 }
 
-/// The text of a script and the directory that its imports are relative to.
+/// Returns the text of a script and the directory that its imports are relative to.
 fn source_of(script: Option<&Script>) -> Result<(SourceFile, PathBuf)> {
     let here = PathBuf::from(".");
     match script {
@@ -167,7 +168,7 @@ fn source_of(script: Option<&Script>) -> Result<(SourceFile, PathBuf)> {
     }
 }
 
-/// The script as it was typed.
+/// Returns the script's name as typed.
 fn typed_name(script: Option<&Script>) -> String {
     match script {
         None => "summary".into(),
@@ -219,7 +220,7 @@ fn help(name: &str, sources: &Sources, arguments: &[ArgumentSpec]) -> String {
     out
 }
 
-/// The script's first comment, which is its manual.
+/// Returns the script's first comment, which is its manual.
 fn manual(sources: &Sources) -> String {
     let text = sources.files.first().map_or("", |it| it.text.as_str());
     let lines = text.lines().take_while(|it| it.starts_with("//"));
@@ -228,7 +229,7 @@ fn manual(sources: &Sources) -> String {
         .collect()
 }
 
-/// Finds imports beside the script, then leaves the standard library to the bundle.
+/// Finds imports beside the script; the bundle provides the standard library.
 struct FileLoader {
     directory: PathBuf,
 }

@@ -1,7 +1,6 @@
-//! The way to standard output, standard error and `-o`, and the only one.
+//! The only way to standard output, standard error and `-o`.
 //!
-//! Writing fails as an error where nobody reads any more, and an interrupt gets through while a
-//! slow reader is waited for.
+//! Writing to a closed pipe is an error, and interrupts work while a slow reader is waited for.
 
 use crate::interrupts;
 use std::fmt::Display;
@@ -13,36 +12,36 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a reader who does not read may hold up a run that was interrupted.
+/// How long a stalled reader may delay an interrupted run.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long a line is kept back until a pipe has room for it.
+/// How long a line is held back until a pipe has room for it.
 const ROOM_PATIENCE: Duration = Duration::from_millis(200);
 const ROOM_GLANCE: Duration = Duration::from_millis(1);
-/// Bytes that are gathered before they are written.
+/// Size of the write buffer.
 const MOST_WAITING: usize = 16 * 1024;
-/// How often a waiting writer looks for interrupts.
+/// How often a waiting writer checks for interrupts.
 const GLANCE_MILLIS: libc::c_int = 20;
 
-/// Says a thing to the user, on standard error. Where that cannot be written there is nobody to tell.
+/// Prints a message on standard error; ignores a failure, which could not be reported.
 pub fn say(text: impl Display) {
     complain(format_args!("xputrace: {text}\n"));
 }
 
-/// Writes to standard error as it stands.
+/// Writes to standard error as is.
 pub fn complain(text: impl Display) {
     static ABANDONED: AtomicBool = AtomicBool::new(false);
     if ABANDONED.load(Ordering::Relaxed) {
         return;
     }
-    // In one piece: other processes write there too.
+    // In a single write: other processes write there too.
     let written = Outlet::stderr().and_then(|it| Lines::new(it).print(text));
     ABANDONED.store(written.is_err(), Ordering::Relaxed);
 }
 
-/// Writes to standard output as it stands.
+/// Writes to standard output as is.
 ///
 /// # Errors
-/// Those of the output: nobody reads it, no room is left.
+/// The output is closed, or no room is left.
 pub fn print(text: impl Display) -> io::Result<()> {
     Lines::new(Outlet::stdout()?).print(text)
 }
@@ -60,14 +59,14 @@ impl Outlet {
         Self::standard(io::stderr().as_fd())
     }
 
-    /// A file, which keeps what is in it until [`Outlet::truncate`].
+    /// Opens a file, keeping its contents until [`Outlet::truncate`].
     pub fn file(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
         Ok(Self::standard(file.as_fd()).unwrap_or(Outlet(file)))
     }
 
-    /// A pipe is opened anew, without blocking: that its readers are slow must not keep us from hearing
-    /// an interrupt, and the descriptor itself is shared with the command.
+    /// Opens a pipe anew, without blocking: a slow reader must not keep us from hearing an
+    /// interrupt, and the descriptor itself is shared with the command.
     fn standard(fd: BorrowedFd<'_>) -> io::Result<Self> {
         let shared = File::from(fd.try_clone_to_owned()?);
         let again = || {
@@ -78,13 +77,13 @@ impl Outlet {
         Ok(Outlet(is_pipe.then(again).flatten().unwrap_or(shared)))
     }
 
-    /// Empties it, where it is a file on a disk.
+    /// Truncates it if it is a regular file.
     pub fn truncate(&self) -> io::Result<()> {
         if self.0.metadata()?.is_file() { self.0.set_len(0) } else { Ok(()) }
     }
 
-    /// Waits until a pipe has room for a line that is longer than what Linux writes in one piece. A reader
-    /// who leaves something in it is not waited for long.
+    /// Waits until a pipe has room for a line that is longer than Linux writes atomically, but not
+    /// long if the reader does not read.
     fn await_room(&self, bytes: usize) {
         let until = Instant::now() + ROOM_PATIENCE;
         while self.room().is_some_and(|it| it < bytes) && Instant::now() < until && !interrupts::are_pending() {
@@ -92,7 +91,8 @@ impl Outlet {
         }
     }
 
-    /// Bytes that an empty pipe holds, 0 while there is something in it; `None` where it is no pipe.
+    /// Returns the capacity of an empty pipe, 0 if the pipe is not empty, `None` if it is not a
+    /// pipe.
     fn room(&self) -> Option<usize> {
         let mut queued: libc::c_int = 0;
         // SAFETY: a command that takes no pointer, and a request that fills an integer.
@@ -132,9 +132,9 @@ impl Write for Outlet {
     }
 }
 
-/// Writes whole lines: where the command writes into the same pipe, its lines and ours stay apart.
+/// Writes whole lines, so that they stay whole even if the command writes into the same pipe.
 ///
-/// Linux writes up to `PIPE_BUF` bytes into a pipe in one piece, and more where the pipe has room.
+/// Linux writes up to `PIPE_BUF` bytes to a pipe atomically, and more if the pipe has room.
 pub struct Lines {
     outlet: Outlet,
     waiting: Vec<u8>,
@@ -145,18 +145,18 @@ impl Lines {
         Lines { outlet, waiting: Vec::new() }
     }
 
-    /// Writes a text at once.
+    /// Writes a text immediately.
     fn print(&mut self, text: impl Display) -> io::Result<()> {
         write!(self, "{text}")?;
         self.flush()
     }
 
-    /// Empties it, where it is a file on a disk.
+    /// Truncates it if it is a regular file.
     pub fn truncate(&self) -> io::Result<()> {
         self.outlet.truncate()
     }
 
-    /// Writes what there is up to here, in pieces that end with a line.
+    /// Writes everything up to `end`, in pieces that end with a line.
     fn write_until(&mut self, end: usize) -> io::Result<()> {
         let mut at = 0;
         while at < end {
@@ -172,7 +172,8 @@ impl Lines {
     }
 }
 
-/// How much to write in one piece: as many whole lines as fit into `PIPE_BUF`, or one that does not.
+/// Returns the length of the next piece: as many whole lines as fit into `PIPE_BUF`, or one longer
+/// line.
 fn piece_len(bytes: &[u8]) -> usize {
     let ends = |from: &[u8]| from.iter().position(|it| *it == b'\n').map(|it| it + 1);
     let short = &bytes[..bytes.len().min(libc::PIPE_BUF)];

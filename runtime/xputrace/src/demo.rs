@@ -1,7 +1,8 @@
-//! `xputrace demo`: the main job on any machine, each step with the command a user would type.
+//! `xputrace demo`: shows the main features on any machine, each with the command that a user would
+//! type.
 //!
-//! What it shows is real (traced now), recorded (on an H200, replayed here) or software (traced
-//! now, on the software GPU, whose times mean nothing); each step says which.
+//! Each step says whether it is real (traced now), recorded (on an H200, replayed here) or software
+//! (traced now, on the software GPU, whose times mean nothing).
 
 use crate::console;
 use crate::payload::{Owner, Payload, SERVER, SOFTGPU};
@@ -17,7 +18,7 @@ const LLM: &[u8] = include_bytes!("../../../tests/replay/llm.xpt");
 /// The program of step 5, recorded on an H200, for machines that may not load eBPF.
 const REQUESTS: &[u8] = include_bytes!("../../../tests/replay/requests.xpt");
 
-/// Names under which programs look for CUDA's libraries.
+/// Names under which programs load CUDA's libraries.
 const LIBRARY_NAMES: &[&str] =
     &["libcuda.so.1", "libcuda.so", "libcudart.so.13", "libcudart.so", "libcupti.so.13", "libcupti.so"];
 
@@ -29,7 +30,7 @@ kernel(|k| { @kernels[k.launch.tag].count(); @gpu_time[k.launch.tag].sum(k.durat
 const TOP_KERNELS: &str = "kernel(|k| @time[k.name].sum(k.duration)); launch(|l| @calls[l.api].count());";
 const TYPO: &str = "kernel(|k| if k.duraton > 100.ms { print(k.name) })";
 
-/// Shows all steps; fails when one of them does.
+/// Runs all steps; fails if one of them does.
 pub fn demo() -> Result<ExitCode> {
     let stage = Stage::set()?;
     let mut failed = Vec::new();
@@ -49,7 +50,7 @@ type Step = fn(&Stage, usize) -> Result<()>;
 
 const STEPS: &[Step] = &[top_kernels, long_kernels, latency, flame, tags, typo, explain, next];
 
-/// Where the demo's files lie, and what this machine can do.
+/// Where the demo's files are, and what this machine can do.
 struct Stage {
     directory: PathBuf,
     has_gpu: bool,
@@ -75,8 +76,9 @@ impl Stage {
         self.directory.join(name)
     }
 
-    /// Runs this program as a user would, in the demo's directory, and shows what it prints:
-    /// of long outputs the first lines. `libraries` is a directory there for the program's own.
+    /// Runs this program in the demo's directory as a user would, and shows its output, or the
+    /// first lines of a long one. `libraries` is a directory there with the program's own
+    /// libraries.
     fn xputrace(&self, arguments: &[&str], libraries: Option<&str>, lines: usize) -> Result<bool> {
         let searched = libraries.map_or_else(String::new, |it| format!("LD_LIBRARY_PATH=$PWD/{it} "));
         let words = arguments.iter().map(|it| quoted(it)).collect::<Vec<_>>().join(" ");
@@ -96,7 +98,7 @@ impl Stage {
         Ok(done.status.success())
     }
 
-    /// The same for steps that must succeed.
+    /// Does the same for steps that must succeed.
     fn show(&self, arguments: &[&str], lines: usize) -> Result<()> {
         match self.xputrace(arguments, None, lines)? {
             true => Ok(()),
@@ -105,7 +107,7 @@ impl Stage {
     }
 }
 
-/// Shows a line.
+/// Prints a line.
 fn line(text: impl Display) -> std::io::Result<()> {
     console::print(format_args!("{text}\n"))
 }
@@ -114,7 +116,7 @@ fn title(number: usize, text: &str, kind: &str) -> std::io::Result<()> {
     line(format_args!("\n── {number}. {text} [{kind}]"))
 }
 
-/// Directory of the software GPU in the demo's.
+/// The software GPU's directory in the demo's.
 const SOFTWARE_GPU: &str = "softgpu";
 
 const RECORDED: &str = "recorded on an H200";
@@ -195,7 +197,7 @@ fn next(stage: &Stage, number: usize) -> Result<()> {
     Ok(())
 }
 
-/// A file that the binary carries, under a readable name in the demo's directory.
+/// Copies a bundled file to the demo's directory, under a readable name.
 fn copy(stage: &Stage, payload: Payload, name: &str, owner: &Owner) -> Result<PathBuf> {
     let at = stage.path(name);
     let _ = fs::remove_file(&at);
@@ -203,8 +205,8 @@ fn copy(stage: &Stage, payload: Payload, name: &str, owner: &Owner) -> Result<Pa
     Ok(at)
 }
 
-/// Lays down the software GPU under the names of CUDA's libraries: one file, so that a program
-/// that opens several of them has one GPU.
+/// Installs the software GPU under the names of CUDA's libraries: one file, so that a program that
+/// opens several of them has one GPU.
 fn software_gpu(stage: &Stage, owner: &Owner) -> Result<()> {
     let directory = stage.path(SOFTWARE_GPU);
     fs::create_dir_all(&directory)?;
@@ -217,7 +219,7 @@ fn software_gpu(stage: &Stage, owner: &Owner) -> Result<()> {
     Ok(())
 }
 
-/// Why the kernel would not take programs from us, where it would not.
+/// Returns why Linux does not accept programs from us, if so.
 fn can_load_bpf() -> Result<(), String> {
     let missing = xputrace_linux::facts().into_iter().find(|it| it.standing == xputrace_linux::Standing::Missing);
     match missing {

@@ -1,4 +1,4 @@
-//! `xputrace doctor`: what works on this machine, and the exact fix for what does not.
+//! `xputrace doctor`: what works on this machine, and how to fix what does not.
 
 use crate::cli::DoctorOptions;
 use crate::console;
@@ -9,11 +9,11 @@ use std::process::ExitCode;
 use xputrace_linux::{Fact, Standing};
 use xputrace_wire::cupti;
 
-/// Facts that GPU hooks need, and CPU probes do not; all others are the other way round, as a
-/// script without CPU probes works without root.
+/// Facts that only GPU hooks need; all others are needed only by CPU probes, since scripts without
+/// those work without root.
 const GPU_SIDE: &[&str] = &["driver", "CUPTI", "GPU counters", "GPU"];
 
-/// Prints a line a fact; status 0 when the main job (GPU scripts, or CPU ones) can run.
+/// Prints one line per fact; status 0 if GPU scripts or CPU scripts can run.
 pub fn doctor(options: &DoctorOptions) -> Result<ExitCode> {
     let mut facts = xputrace_linux::facts();
     facts.extend(gpu_facts());
@@ -56,7 +56,7 @@ fn as_json(fact: &Fact) -> String {
     format!("{}\n", json!({"type": "fact", "data": data}))
 }
 
-/// Driver, CUPTI, restrictions and GPUs, as files and the driver's own library show them.
+/// Returns facts about driver, CUPTI, restrictions and GPUs, from files and the driver's library.
 fn gpu_facts() -> Vec<Fact> {
     let cuda = Cuda::ask();
     vec![driver(&cuda), cupti_fact(), counters(), gpus(&cuda)]
@@ -114,14 +114,14 @@ fn cupti_fact() -> Fact {
     }
 }
 
-/// What the collector will find in a program that brings no copy of its own, searched as it does.
+/// Returns the CUPTI that the collector will find in a program without its own copy.
 fn find_cupti() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name);
     let all = cupti::directories(&[], variable).into_iter().chain(loader_directories()).chain(cupti::wheels(variable));
     all.into_iter().find_map(|it| cupti::files(&it).into_iter().next())
 }
 
-/// Where the dynamic loader looks, as far as that can be told without it.
+/// Returns where the dynamic loader looks, as far as that can be told without it.
 fn loader_directories() -> impl Iterator<Item = PathBuf> {
     let named = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let named: Vec<PathBuf> = std::env::split_paths(&named).filter(|it| it.is_dir()).collect();
@@ -163,7 +163,7 @@ fn gpus(cuda: &Result<Cuda, String>) -> Fact {
     }
 }
 
-/// What the driver's own library says.
+/// What the driver's library reports.
 struct Cuda {
     /// 1000 × major + 10 × minor.
     version: i32,
@@ -171,7 +171,7 @@ struct Cuda {
 }
 
 impl Cuda {
-    /// Loads the library as a program would; the error says which step failed.
+    /// Loads the library as a program would; the error names the failing step.
     fn ask() -> Result<Cuda, String> {
         // SAFETY: loading the driver's library runs its initializers, as in every CUDA program.
         let library = unsafe { libloading::Library::new("libcuda.so.1") }
@@ -197,7 +197,7 @@ impl Cuda {
             let (mut number, mut devices) = (0, 0);
             version(&mut number);
             count(&mut devices);
-            // The driver may have started threads: its library stays.
+            // Keep the library loaded: the driver may have started threads.
             let name = *name;
             std::mem::forget(library);
             let name_of = |device| {

@@ -1,30 +1,30 @@
-//! Signals that ask us to end: Ctrl-C and its like.
+//! Signals that ask us to end: Ctrl-C and the like.
 //!
-//! The handler takes note of a signal; the run takes it up and decides what it means. A second one
-//! before that, or once the run is ending because of one, quits at once.
+//! The handler records a signal; the run decides what it means. A second signal before that, or
+//! while the run is already ending because of one, quits at once.
 
 use anyhow::{Context, Result};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Signals that ask for the end, as those of the terminal (Ctrl-C, Ctrl-\, hangup) and of `kill`.
+/// Signals that ask for the end, sent by the terminal (Ctrl-C, Ctrl-\, hangup) or by `kill`.
 const SIGNALS: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
-/// Two of Ctrl-C within this time end the tracing of a command that handles Ctrl-C itself.
+/// Two Ctrl-C within this time end the tracing of a command that handles Ctrl-C itself.
 pub const TWICE: Duration = Duration::from_secs(1);
 
-/// Signals taken note of and not taken up, in the order of `SIGNALS`; behind them those of a terminal.
+/// Signals recorded but not handled, in the order of `SIGNALS`; then those from a terminal.
 static NOTED: [AtomicBool; 2 * SIGNALS.len()] = [const { AtomicBool::new(false) }; 2 * SIGNALS.len()];
-/// Signals taken note of and not taken up.
+/// Number of signals recorded but not handled.
 static PENDING: AtomicU32 = AtomicU32::new(0);
-/// The run is ending because of one.
+/// Whether the run is ending because of a signal.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// A signal, and who it came from.
+/// A signal and its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interrupt {
     pub signal: libc::c_int,
-    /// A terminal sends it to the command as well.
+    /// Whether the terminal sent it, and so to the command as well.
     pub is_from_terminal: bool,
 }
 
@@ -35,19 +35,19 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, _contex
     let Some(at) = SIGNALS.iter().position(|it| *it == signal).filter(|_| !is_shielded) else { return };
     NOTED[at + if is_from_terminal { SIGNALS.len() } else { 0 }].store(true, Ordering::Release);
     let is_second = PENDING.fetch_add(1, Ordering::AcqRel) > 0 || ENDING.load(Ordering::Acquire);
-    // A terminal that closes sends a hangup behind whatever came before.
+    // A closing terminal sends a hangup after whatever came before.
     if is_second && signal != libc::SIGHUP {
         // SAFETY: async-signal-safe, and nothing of ours needs more than the end of the process.
         unsafe { libc::_exit(128 + signal) };
     }
 }
 
-/// Whether someone wants us to end: a reader who does not read is not waited for then.
+/// Whether a signal asks us to end; a stalled reader is then not waited for.
 pub fn are_pending() -> bool {
     PENDING.load(Ordering::Acquire) > 0 || ENDING.load(Ordering::Acquire)
 }
 
-/// The signals since this was last asked.
+/// Returns the signals since the last call.
 pub fn take() -> Vec<Interrupt> {
     if PENDING.swap(0, Ordering::AcqRel) == 0 {
         return Vec::new();
@@ -60,13 +60,13 @@ pub fn take() -> Vec<Interrupt> {
     noted.map(interrupt).collect()
 }
 
-/// The run is ending because of an interrupt: from here on another one quits at once.
+/// Notes that the run is ending because of an interrupt: from now on another one quits at once.
 pub fn begin_to_end() {
     ENDING.store(true, Ordering::Release);
 }
 
-/// The tracing is over and a command is waited for that handles Ctrl-C itself: the terminal's signals
-/// are the command's alone, and those of others end us as they end any process.
+/// Leaves the terminal's signals to a command that handles Ctrl-C itself and is waited for after
+/// tracing; other signals end us like any process.
 pub fn leave_to_command() -> Result<()> {
     for signal in SIGNALS {
         let is_terminals = matches!(signal, libc::SIGINT | libc::SIGQUIT);
@@ -75,19 +75,19 @@ pub fn leave_to_command() -> Result<()> {
     Ok(())
 }
 
-/// From here on signals are taken note of, and no longer end the process.
+/// Records signals from now on instead of letting them end the process.
 ///
 /// # Errors
 /// The system refuses.
 pub fn install() -> Result<()> {
     for signal in SIGNALS {
-        // Under nohup a hangup is no interrupt, for the command neither.
+        // Under nohup a hangup is not an interrupt, neither for us nor for the command.
         if signal == libc::SIGHUP && xputrace_linux::was_ignored(signal) {
             continue;
         }
         set(signal, on_signal as *const () as libc::sighandler_t, libc::SA_SIGINFO)?;
     }
-    // A file that grows beyond its limit is an error of the write, which we tell.
+    // Ignore SIGXFSZ: exceeding the file size limit is an error of the write, which we report.
     set(libc::SIGXFSZ, libc::SIG_IGN, 0)?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! This machine: as the compiler sees it, its clock and name, and `xputrace list`.
+//! This machine: the compiler's view of it, its clock and name, and `xputrace list`.
 
 use crate::cli::Run;
 use crate::console;
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use xputrace_linux::{LiveCatalog, Scope};
 
-/// This machine, and the files that a run would probe.
+/// Returns this machine's catalog, including the files that a run would probe.
 pub fn catalog(run: &Run) -> LiveCatalog {
     LiveCatalog::of(match run.command.first() {
         Some(program) => Scope::foretold(program),
@@ -16,7 +16,7 @@ pub fn catalog(run: &Run) -> LiveCatalog {
     })
 }
 
-/// `xputrace list PATTERN`: what can be probed here, a line each.
+/// `xputrace list PATTERN`: lists what can be probed here.
 pub fn list(pattern: Option<&str>) -> Result<ExitCode> {
     let pattern = pattern.unwrap_or("tracepoint:*:*");
     let found = xputrace_linux::list(pattern).map_err(|e| anyhow!(e))?;
@@ -27,16 +27,16 @@ pub fn list(pattern: Option<&str>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What names this machine in a recording.
+/// Returns this machine's name for recordings.
 pub fn name() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_string();
     let release = read("/proc/sys/kernel/osrelease");
-    // What distributions append to the version says more of the machine than a recording should.
+    // The distribution's version suffix says more about the machine than a recording should.
     let version = release.split('-').next().unwrap_or_default();
     format!("{} {version}", read("/proc/sys/kernel/ostype"))
 }
 
-/// A moment this far from now; for times that no clock reaches, one that does not come.
+/// Returns a moment this far from now; a distant one if the clock cannot express it.
 pub fn deadline(after: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(100 * 365 * 86_400);
     let now = Instant::now();

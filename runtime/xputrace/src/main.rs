@@ -1,8 +1,8 @@
 //! xputrace: bpftrace for programs that use a CPU and a GPU.
 //!
-//! This crate wires the others together: it reads the command line, owns the run, and is the
-//! only one that prints, exits, or reads the tracer's environment. Printing goes through [`console`]
-//! alone, exit statuses are decided in [`status`].
+//! This crate wires the others together. It reads the command line, owns the run, and is the only
+//! one that prints, exits, or reads the tracer's environment. All printing goes through
+//! [`console`]; [`status`] decides exit statuses.
 
 mod cli;
 mod collectors;
@@ -32,12 +32,13 @@ fn main() -> ExitCode {
     guarded(answer)
 }
 
-/// Reports a panic as a failure. Unwinding drops the run: probes are taken out, a command goes on.
+/// Reports a panic as a failure. Unwinding drops the run: probes are removed, and the command keeps
+/// running.
 fn guarded(answer: impl FnOnce() -> ExitCode) -> ExitCode {
     panic::catch_unwind(AssertUnwindSafe(answer)).unwrap_or(ExitCode::from(FAILED))
 }
 
-/// Says that a panic is a bug, and what to do.
+/// Prints that a panic is a bug, and what to do.
 fn ask_for_report(info: &PanicHookInfo<'_>) {
     let what = info.payload_as_str().unwrap_or("a panic without a message");
     let place = info.location().map(|it| format!(" ({}:{})", it.file(), it.line())).unwrap_or_default();

@@ -1,16 +1,16 @@
-//! How many files a run may have open: every handler, every map and every link in Linux is one, and
-//! the usual limit of 1024 is less than a tracepoint with a wild card needs.
+//! The number of open files that a run needs: every handler, map and link in Linux is one, and the
+//! usual limit of 1024 is less than a tracepoint with a wildcard needs.
 
 use anyhow::{Result, bail};
 use std::fs::File;
 use std::io;
 use xputrace_model::plan::{Place, Plan};
 
-/// What a run has open beside its programs, maps and links: output, pipes to the command, the rings
-/// of process events, a script's files while they are read.
+/// What a run has open besides its programs, maps and links: output, pipes to the command, the
+/// rings of process events, a script's files while they are read.
 const BESIDE: usize = 24;
 
-/// Raises this process's limit as far as it may go without rights, and makes sure that the plan fits.
+/// Raises this process's limit as far as it can without privileges, and checks that the plan fits.
 /// The command keeps its own limit.
 ///
 /// # Errors
@@ -18,7 +18,7 @@ const BESIDE: usize = 24;
 pub fn make_room(plan: &Plan) -> Result<()> {
     raise();
     let needed = least(plan);
-    // Asked of the system, as others' descriptors count too.
+    // Ask the system: inherited descriptors count too.
     let opened: io::Result<Vec<File>> = (0..needed).map(|_| File::open("/dev/null")).collect();
     let is_full = |it: &io::Error| matches!(it.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
     match opened.err().filter(is_full) {
@@ -31,7 +31,7 @@ pub fn make_room(plan: &Plan) -> Result<()> {
     }
 }
 
-/// Files that the plan needs at least.
+/// Returns the minimum number of files that the plan needs.
 fn least(plan: &Plan) -> usize {
     let is_linux = |place: Place| place == Place::Linux;
     let links = plan.probes.iter().filter(|it| is_linux(it.place)).count();

@@ -1,6 +1,6 @@
-//! The files inside the binary that other processes must load: the collector, and for the demo
-//! the software GPU and its program. They are laid down under the hash of their contents, in a
-//! directory of the user who loads them, and stay there: children of a target load them later.
+//! Files inside the binary that other processes must load: the collector and, for the demo, the
+//! software GPU and its program. They are stored under the hash of their contents in a directory of
+//! the user who loads them, and stay there: children of a target load them later.
 
 use anyhow::{Context, Result, bail};
 use std::fs;
@@ -32,7 +32,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// The user this process runs as.
+    /// Returns the user that this process runs as.
     pub fn current() -> Self {
         // SAFETY: both calls only return numbers.
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
@@ -41,10 +41,10 @@ impl Owner {
 }
 
 impl Payload {
-    /// Makes sure that the file lies in a directory from which `owner` can load it; its path.
+    /// Ensures that the file is in a directory from which `owner` can load it; returns its path.
     ///
-    /// All of it happens with the rights of `owner`: a directory that they can change must not
-    /// lead root anywhere.
+    /// All of this happens with the rights of `owner`: a directory that they can change must not
+    /// lead root astray.
     pub fn lay_down(self, owner: &Owner) -> Result<PathBuf> {
         let _rights = Rights::of(owner)?;
         let directory = directory(owner)?;
@@ -100,11 +100,11 @@ impl Drop for Rights {
     }
 }
 
-/// A directory that belongs to the user alone and may hold code.
+/// Returns a directory that belongs to the user alone and may contain code.
 fn directory(owner: &Owner) -> Result<PathBuf> {
     let mut candidates = Vec::new();
     if owner.uid == 0 {
-        // What root starts may become another user, who cannot look into root's home.
+        // A program started by root may become another user, who cannot read root's home.
         candidates.push(PathBuf::from("/var/cache/xputrace"));
     }
     // Don't create a missing home (the user nobody has none); it would get the wrong owner.
@@ -126,7 +126,7 @@ fn directory(owner: &Owner) -> Result<PathBuf> {
 }
 
 fn prepare(directory: &Path, owner: &Owner) -> Result<()> {
-    // Users whom root's commands become load from root's directory.
+    // Users that root's commands become load from root's directory.
     let mode = if owner.uid == 0 { 0o755 } else { 0o700 };
     if !directory.exists() {
         fs::DirBuilder::new().recursive(true).mode(mode).create(directory)?;
@@ -136,7 +136,7 @@ fn prepare(directory: &Path, owner: &Owner) -> Result<()> {
         bail!("it is not a directory that only user {} can write", owner.uid);
     }
     if found.mode() & mode != mode {
-        // Made under a narrow umask.
+        // It was created under a restrictive umask.
         fs::set_permissions(directory, fs::Permissions::from_mode(mode))?;
     }
     if is_noexec(directory)? {
@@ -157,7 +157,7 @@ fn is_noexec(directory: &Path) -> Result<bool> {
     Ok(info.f_flag & libc::ST_NOEXEC != 0)
 }
 
-/// FNV-1a: names contents, protects nothing (the contents are compared too).
+/// FNV-1a: identifies contents, protects nothing (the contents are compared too).
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |acc, byte| (acc ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -1,4 +1,4 @@
-//! Where a run's results go, and in what form.
+//! Where a run's results go, and in which format.
 
 use crate::console::{Lines, Outlet};
 use anyhow::{Context as _, Result};
@@ -8,30 +8,30 @@ use xputrace_model::diagnostic::Sources;
 use xputrace_model::output::{Output, StackNames};
 use xputrace_render::{Context, Exporter, Format, UNLIMITED};
 
-/// Narrower terminals are written to as if they were wider: lines wrap there.
+/// Minimum width: lines wrap on narrower terminals.
 const LEAST_WIDTH: usize = 40;
-/// Of a terminal that does not know its width.
+/// Width of a terminal that does not report one.
 const COMMON_WIDTH: usize = 80;
 
-/// Hands outputs to an exporter, and what it makes of them to standard output or the file of `-o`.
+/// Passes outputs to an exporter, and the result to standard output or the file of `-o`.
 pub struct Printer {
     exporter: Box<dyn Exporter>,
     format: &'static Format,
-    /// `None` once writing has failed: what comes later is dropped.
+    /// `None` after a write has failed: everything later is dropped.
     out: Option<Lines>,
     /// The failure, until the next flush reports it.
     failure: Option<io::Error>,
-    /// Whether the file has been emptied; what others gave us is not ours to empty.
+    /// Whether the file has been truncated; an inherited descriptor is not ours to truncate.
     begun: bool,
     width: usize,
 }
 
 impl Printer {
-    /// Opens the output: the file, or standard output. What was in a file stays there until the first line
-    /// is written.
+    /// Opens the file or standard output. A file keeps its contents until the first line is
+    /// written.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// The file cannot be opened.
     pub fn new(format: &'static Format, file: Option<&Path>) -> Result<Self> {
         let (outlet, width) = match file {
             Some(path) => {
@@ -44,7 +44,7 @@ impl Printer {
         Ok(Printer { exporter: (format.open)(), format, out, failure: None, begun, width })
     }
 
-    /// Texts that fit the output's width, all but `beside` columns of it.
+    /// Cuts texts to the output's width less `beside` columns.
     pub fn fit(&self, texts: &[String], beside: usize) -> Vec<String> {
         xputrace_render::shorten_all(texts, self.width.saturating_sub(beside))
     }
@@ -54,7 +54,7 @@ impl Printer {
         self.format.is_for_programs
     }
 
-    /// Renders one output; [`Printer::flush`] has the outcome.
+    /// Renders one output; [`Printer::flush`] returns the result.
     pub fn write(&mut self, output: &Output, names: &mut dyn StackNames, sources: &Sources) {
         let (Some(out), None) = (&mut self.out, &self.failure) else { return };
         let truncated = if self.begun { Ok(()) } else { out.truncate() };
@@ -63,10 +63,10 @@ impl Printer {
         self.failure = truncated.and_then(|()| self.exporter.output(out, output, &mut context)).err();
     }
 
-    /// Hands what was written to the reader.
+    /// Sends what was written to the reader.
     ///
     /// # Errors
-    /// The first failure; after it nothing is written any more, and nothing fails.
+    /// The first failure; after it nothing is written, and nothing fails.
     pub fn flush(&mut self) -> io::Result<()> {
         let Some(out) = &mut self.out else { return Ok(()) };
         let exporter = &mut self.exporter;
@@ -83,7 +83,8 @@ impl Printer {
     }
 }
 
-/// The columns of standard output where it is a terminal: `COLUMNS`, or what the terminal says.
+/// Returns the width of standard output if it is a terminal: `COLUMNS`, or what the terminal
+/// reports.
 fn terminal_width() -> usize {
     if !io::stdout().is_terminal() {
         return UNLIMITED;
@@ -95,7 +96,7 @@ fn terminal_width() -> usize {
     }
 }
 
-/// What the terminal says; 0 where it does not know.
+/// Returns the width that the terminal reports; 0 if unknown.
 fn asked_width() -> usize {
     // SAFETY: a zeroed winsize is valid, and the call fills it or fails.
     let mut size: libc::winsize = unsafe { std::mem::zeroed() };

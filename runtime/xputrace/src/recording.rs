@@ -30,7 +30,7 @@ use xputrace_tracer::recording::{
 use xputrace_tracer::replay::open;
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
 
-/// `xputrace record [SCRIPT] -o T.xpt -- CMD`: everything of the GPU side, and the hits of the
+/// `xputrace record [SCRIPT] -o T.xpt -- CMD`: records the whole GPU side, and the hits of the
 /// script's CPU probes.
 pub fn record(run: &Run) -> Result<ExitCode> {
     let path = run.options.output.clone().unwrap_or_else(|| PathBuf::from("recording.xpt"));
@@ -54,7 +54,7 @@ pub fn record(run: &Run) -> Result<ExitCode> {
 pub struct Tape {
     writer: Writer<BufWriter<File>>,
     draft: Draft,
-    /// Every stack in it once, in the order in which they are named at the end.
+    /// Every stack once, in the order in which they are named at the end.
     stacks: BTreeSet<StackKey>,
     layouts: hits::Layouts,
 }
@@ -62,9 +62,9 @@ pub struct Tape {
 /// Where a recording is written until it is complete.
 struct Draft {
     path: PathBuf,
-    /// Where it will be then.
+    /// The final path.
     target: PathBuf,
-    /// Whether there is more in it than the header.
+    /// Whether it contains more than the header.
     is_begun: bool,
 }
 
@@ -77,7 +77,7 @@ impl Draft {
 }
 
 impl Drop for Draft {
-    /// A recording that was refused leaves nothing behind. What a run that failed has recorded stays.
+    /// Removes the file of a refused recording; keeps what a failed run has recorded.
     fn drop(&mut self) {
         if !self.is_begun {
             let _ = std::fs::remove_file(&self.path);
@@ -145,7 +145,7 @@ impl Observer for Tape {
         self.write(&entry)
     }
 
-    /// The hit's cookie, which is an id of this run's string table, is recorded as the function's name.
+    /// Records the hit's cookie, an id of this run's string table, as the function's name.
     fn hit(&mut self, record: &[u8], state: &State) -> Result<()> {
         let Some(mut hit) = self.layouts.decode(record) else { return Ok(()) };
         self.stacks.extend([hit.ustack, hit.kstack].map(StackKey::from_word));
@@ -155,8 +155,8 @@ impl Observer for Tape {
         self.write(&Entry::Hit(hit))
     }
 
-    /// Names every stack while its process's files are still known, tells the losses, and closes
-    /// the file.
+    /// Names every stack while the files of its process are still known, writes the losses, and
+    /// closes the file.
     fn end(mut self: Box<Self>, state: &mut State) -> Result<()> {
         let mut symbols = Vec::new();
         for stack in self.stacks.iter().copied() {
@@ -178,7 +178,7 @@ impl Observer for Tape {
     }
 }
 
-/// `xputrace run SCRIPT --replay T.xpt`: the script over a recording; no root, no GPU.
+/// `xputrace run SCRIPT --replay T.xpt`: runs the script over a recording, without root and GPU.
 pub fn replay(run: &Run) -> Result<ExitCode> {
     let path = run.options.replay.as_ref().context("no recording was named")?;
     if run.options.all_processes || !run.options.pids.is_empty() {
@@ -236,7 +236,7 @@ fn describe(damage: &Damage) -> String {
     )
 }
 
-/// Timers do not fire over a recording: there is no passing time to fire them by.
+/// Notes that timers do not fire over a recording: no time passes.
 fn note_intervals(plan: &Plan, report: &mut Report) {
     if plan.probes.iter().any(|it| it.event == Event::Interval) {
         report.note("interval handlers do not run over a recording; its maps are shown as they are at the end");

@@ -1,5 +1,5 @@
-//! Names for the stacks of a run: the addresses come from the kernel's stack map or from a
-//! collector, the mappings from perf's records, /proc, or the collector's own list.
+//! Names the stacks of a run. Addresses come from Linux's stack map or from a collector; mappings
+//! come from perf's records, /proc, or the collector's own list.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -10,8 +10,8 @@ use xputrace_model::stack::{Frame, Frames, LINUX_FRAMES, StackKey};
 use xputrace_symbols::{Images, Innermost, Mapping, ProcessKey, Processes};
 use xputrace_tracer::{ProcessIndex, State};
 
-/// Generations of processes that collectors described are counted from here, apart from those
-/// that perf's records describe.
+/// First generation of processes that collectors describe, separate from those that perf's records
+/// describe.
 const COLLECTOR_GENERATIONS: u32 = 1 << 24;
 
 /// What is known of every process of the run, and the stacks named so far.
@@ -19,20 +19,20 @@ const COLLECTOR_GENERATIONS: u32 = 1 << 24;
 pub struct Stacks {
     processes: Processes,
     images: Images,
-    /// How many of a collector's mappings have been taken.
+    /// How many of a collector's mappings have been processed.
     mappings_taken: HashMap<ProcessIndex, usize>,
     known: HashMap<StackKey, Frames>,
-    /// Whether handlers in Linux take stacks: else nobody asks what processes have mapped.
+    /// Whether handlers in Linux take stacks; otherwise mappings are not needed.
     takes_in_linux: bool,
 }
 
 impl Stacks {
-    /// Knows no process yet.
+    /// Creates one without any process.
     pub fn of(plan: &Plan) -> Self {
         Stacks { takes_in_linux: plan.linux_stacks.is_some(), ..Stacks::default() }
     }
 
-    /// A process that runs already.
+    /// Adds a running process.
     pub fn add_process(&mut self, pid: u32) {
         if !self.takes_in_linux {
             return;
@@ -42,7 +42,7 @@ impl Stacks {
         let _ = self.processes.map_running(key);
     }
 
-    /// Takes note of what a process did.
+    /// Handles a process event.
     pub fn heard(&mut self, event: &ProcessEvent) {
         if !self.takes_in_linux {
             return;
@@ -72,7 +72,7 @@ impl Stacks {
         }
     }
 
-    /// Opens the files that a collector has reported, while they are there.
+    /// Opens the files that a collector has reported, while they exist.
     pub fn take_mappings(&mut self, state: &State, process: ProcessIndex) -> Option<ProcessKey> {
         let info = state.process(process)?;
         let key = ProcessKey { pid: info.pid, generation: COLLECTOR_GENERATIONS + process.0 };
@@ -94,12 +94,12 @@ impl Stacks {
         Some(key)
     }
 
-    /// Frames that a recording brought along.
+    /// Adds frames from a recording.
     pub fn know(&mut self, stack: StackKey, frames: Frames) {
         self.known.insert(stack, frames);
     }
 
-    /// Names over these engines.
+    /// Returns names over these engines.
     pub fn names<'a>(&'a mut self, linux: Option<&'a Linux>, state: &'a State) -> Names<'a> {
         Names { stacks: self, linux, state }
     }
@@ -139,8 +139,8 @@ impl StackNames for Names<'_> {
     }
 }
 
-/// Whether nothing that is heard later can name these frames better: a mapping, or code that is made
-/// while the program runs.
+/// Whether later events cannot name these frames better: a new mapping, or code made while the
+/// program runs.
 fn is_final(frames: &[Frame]) -> bool {
     frames.iter().all(|it| !it.module.is_empty() && it.module != xputrace_symbols::ANONYMOUS)
 }
@@ -159,7 +159,7 @@ fn with_end_of_walk(frames: &[Frame]) -> Frames {
 }
 
 impl Names<'_> {
-    /// Which of the programs that a process ran a stack was taken in.
+    /// Returns the program of the process in which a stack was taken.
     fn program(&mut self, pid: u32, exec: u8, addresses: &[u64]) -> ProcessKey {
         let Stacks { processes, images, .. } = &mut *self.stacks;
         let key = images.of_stack(pid, exec, |it| processes.n_covered(it, addresses));
@@ -176,7 +176,7 @@ impl Names<'_> {
     }
 }
 
-/// Readable names of a mangled one: whole, and without template arguments.
+/// Returns a mangled name's readable forms: whole, and without template arguments.
 pub fn demangle(symbol: &str) -> (String, String) {
     let names = xputrace_symbols::demangle(symbol);
     (names.name, names.short_name)
@@ -186,7 +186,7 @@ pub fn demangle(symbol: &str) -> (String, String) {
 mod tests {
     use super::*;
 
-    /// Over a long run the mappings of every process that ever was would fill the memory.
+    /// Over a long run the mappings of every process would fill the memory.
     #[test]
     fn mappings_are_kept_only_where_handlers_take_stacks() {
         let own = std::env::current_exe().unwrap();

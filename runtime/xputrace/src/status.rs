@@ -2,33 +2,34 @@
 //!
 //! | what happened | status |
 //! |---|---|
-//! | nothing was run: script error, usage, rights | 125; 2 from `check` and the others that run nothing |
-//! | a handler called `exit(code)` | that code; 125 where it is not from 0 to 255 |
-//! | else | the command's own; 128 + the signal that killed it |
-//! | SIGTERM, SIGHUP or SIGQUIT ended the run, and the command goes on | 128 + the signal |
-//! | that is 0, or there is none, but a handler, the output or a recording failed, or no probe attached | 125 |
+//! | nothing was run: script error, usage, rights | 125; 2 from `check` and the other verbs that run nothing |
+//! | a handler called `exit(code)` | that code; 125 if it is not from 0 to 255 |
+//! | otherwise | the command's own; 128 + the signal that killed it |
+//! | SIGTERM, SIGHUP or SIGQUIT ended the run, and the command keeps running | 128 + the signal |
+//! | that is 0 or missing, but a handler, the output or a recording failed, or no probe attached |
+//! 125 |
 //! | interrupted twice | 128 + the signal |
 //!
-//! A reader that has had enough (`| head`) is no failure. `--help` says the same in short.
+//! A closed pipe (`| head`) is not a failure. `--help` gives the short form.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 
-/// We failed, or refused and ran nothing.
+/// xputrace failed, or refused and ran nothing.
 pub const FAILED: u8 = 125;
 /// A script or usage error in commands that run nothing.
 pub const MISTAKE: u8 = 2;
 
-/// How a run came to its end.
+/// How a run ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ended {
-    /// What a handler said in `exit(code)`.
+    /// The code that a handler passed to `exit(code)`.
     pub exit: Option<i64>,
-    /// The command's, where it ended with the run.
+    /// The command's status, if it ended with the run.
     pub command: Option<ExitStatus>,
-    /// The signal that made us leave a command which goes on.
+    /// The signal that made us leave a running command.
     pub left_by: Option<i32>,
-    /// Whether something of ours went wrong: it was said when it did.
+    /// Whether something of ours failed, which has been reported.
     pub failed: bool,
 }
 
@@ -39,7 +40,7 @@ impl Ended {
 
     fn number(self) -> u8 {
         let own = match (self.exit, self.command.map(|it| (it.code(), it.signal()))) {
-            // A code that a process cannot have: said when the handler exited.
+            // A code that a process cannot have was reported when the handler exited.
             (Some(code), _) => u8::try_from(code).unwrap_or(FAILED),
             (None, Some((Some(code), _))) => code as u8,
             (None, Some((None, Some(signal)))) => 128u8.wrapping_add(signal as u8),

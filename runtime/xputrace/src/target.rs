@@ -1,4 +1,4 @@
-//! The command as it is to be started: as which user, with which environment.
+//! How to start the command: as which user, with which environment.
 
 use crate::drivers::INJECTION_VARIABLE;
 use crate::payload::{COLLECTOR, Owner};
@@ -8,8 +8,7 @@ use std::ffi::{CStr, CString, OsString};
 use std::path::PathBuf;
 use xputrace_linux::{Identity, parent_of};
 
-/// CUDA loads the library that this variable names at the first call.
-/// What sudo commonly takes away and GPU programs need.
+/// Variables that sudo commonly removes and GPU programs need.
 const OFTEN_LOST: &[&str] =
     &["PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES"];
 
@@ -17,19 +16,19 @@ const OFTEN_LOST: &[&str] =
 pub struct Launch {
     /// Added to our environment; `None` removes.
     pub environment: Vec<(OsString, Option<OsString>)>,
-    /// The user it runs as, where that is not ours.
+    /// The user it runs as, if not ours.
     pub identity: Option<Identity>,
-    /// Who will load the collector.
+    /// The user who will load the collector.
     pub owner: Owner,
-    /// Things the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
 impl Launch {
-    /// As ourselves, or under sudo as the user who called it.
+    /// Starts it as ourselves or, under sudo, as the invoking user.
     ///
     /// # Errors
-    /// sudo names a user whom this system does not know: running as root instead is never what was meant.
+    /// sudo names a user whom this system does not know: running as root instead is never intended.
     pub fn new(as_root: bool) -> Result<Self> {
         let mut launch = Launch { environment: Vec::new(), identity: None, owner: Owner::current(), notes: Vec::new() };
         if launch.owner.uid == 0
@@ -54,7 +53,8 @@ impl Launch {
         self.identity = Some(Identity { uid: user.uid, gid: user.gid, groups: user.groups });
     }
 
-    /// Has CUDA load the collector, which will find the tracer at `socket`; its path.
+    /// Makes CUDA load the collector, which will connect to the tracer at `socket`; returns its
+    /// path.
     pub fn inject(&mut self, socket: &str) -> Result<PathBuf> {
         let collector = COLLECTOR.lay_down(&self.owner)?;
         if let Some(earlier) =
@@ -72,7 +72,7 @@ impl Launch {
     }
 }
 
-/// The user who called sudo.
+/// The user who invoked sudo.
 struct Invoker {
     uid: u32,
     gid: u32,
@@ -82,7 +82,7 @@ struct Invoker {
 }
 
 impl Invoker {
-    /// `None` where sudo was not used, or root used it.
+    /// Returns `None` if sudo was not used, or was used by root.
     fn of_sudo() -> Result<Option<Self>> {
         let Some(text) = std::env::var_os("SUDO_UID") else { return Ok(None) };
         let unknown = || {
@@ -96,14 +96,14 @@ impl Invoker {
             return Ok(None);
         }
         let User { name, gid, home } = password_entry(uid).with_context(unknown)?;
-        // The group that sudo was called with may be another than the user's own.
+        // The group that sudo was invoked with may differ from the user's own.
         let gid = std::env::var("SUDO_GID").ok().and_then(|it| it.parse().ok()).unwrap_or(gid);
         let groups = groups_of(&name, gid);
         Ok(Some(Invoker { uid, gid, groups, name, home }))
     }
 }
 
-/// A line of the password database.
+/// An entry of the password database.
 struct User {
     name: String,
     gid: u32,

@@ -11,8 +11,7 @@
 //! | `@x[k] += n` | `_x[k] += n` | `_x[k].added = n` (so that it starts from 0) |
 //! | `e.new` | `e["new"]` | the same |
 //! | `1.5.ms`, `100.hz` | `1500000.ns`, `10000000.ns` | the same |
-//! | `
-//! `, `\t`, `\\` in backticks | their meaning in quotes | the same |
+//! | ` `, `\t`, `\\` in backticks | their meaning in quotes | the same |
 //! | a byte order mark, `#!…` at the start | removed, commented out | the same |
 //!
 //! Lines are never removed, and added only by `\n` in backticks.

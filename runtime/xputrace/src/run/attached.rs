@@ -1,4 +1,4 @@
-//! A run whose probes are in place: it watches until something ends it, then gathers what is left.
+//! A run whose probes are attached: it watches until something ends it, then collects the rest.
 
 use super::running::Running;
 use super::sources::command::Parting;
@@ -17,7 +17,7 @@ use xputrace_model::schema::Event;
 /// How long collectors have for their last flush.
 const FAREWELL: Duration = Duration::from_millis(2000);
 
-/// Probes are in place, the command runs.
+/// Probes are attached, and the command runs.
 pub struct Attached {
     running: Running,
     sources: Sources,
@@ -25,7 +25,7 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// Lets the command run.
+    /// Resumes the command.
     ///
     /// # Errors
     /// The command cannot be run.
@@ -35,13 +35,14 @@ impl Attached {
         Ok(Attached { running, sources, began })
     }
 
-    /// A run that a `begin` handler ended: the command never runs.
+    /// Creates a run that a `begin` handler ended: the command never runs.
     pub fn over_before_it_began(running: Running, target: Target) -> Self {
         drop(target);
         Attached { running, sources: Sources::none(), began: Instant::now() }
     }
 
-    /// Until the command ends, time is up, a handler exits, the user interrupts, or nobody reads.
+    /// Runs until the command ends, time is up, a handler exits, the user interrupts, or the output
+    /// closes.
     pub fn watch(&mut self) -> Result<()> {
         loop {
             self.running.flush();
@@ -56,7 +57,7 @@ impl Attached {
         }
     }
 
-    /// Sleeps until something may have happened, and takes what has.
+    /// Sleeps until something may have happened, and handles it.
     fn step(&mut self) -> Result<Progress> {
         self.sources.wait(&self.running);
         let progress = self.sources.step(&mut self.running, self.began)?;
@@ -64,13 +65,14 @@ impl Attached {
         Ok(progress)
     }
 
-    /// Without a command, a script of `begin` and `end` alone has nothing to wait for.
+    /// Whether there is nothing to wait for: a script with only `begin` and `end`, without a
+    /// command.
     fn has_nothing_to_wait_for(&self) -> bool {
         let waits = |it: &Probe| !matches!(it.event, Event::Begin | Event::End);
         !self.sources.target.is_command() && !self.running.plan().probes.iter().any(waits)
     }
 
-    /// Disarms, reads what is left, lets `end` handlers speak, prints, and parts with the command.
+    /// Disarms, reads what is left, runs `end` handlers, prints, and leaves the command.
     pub fn end(mut self) -> Result<Ended> {
         if self.running.is_over() {
             self.running.detach();
@@ -78,14 +80,14 @@ impl Attached {
         self.part_with_collectors()?;
         self.report_left_behind()?;
         self.running.detach();
-        // What the rings of Linux held when the probes were taken out.
+        // Contents of Linux's rings at the time when the probes were detached.
         self.sources.linux.step(&mut self.running)?;
         self.running.drain_pipeline();
         self.running.refresh_builtins(&self.sources.totals(), self.began.elapsed());
         self.running.finish();
         self.report_pending();
         self.running.report().note_children();
-        // Programs that the command starts from now on must not wait for us, nor be followed.
+        // Programs that the command starts from now on must neither wait for us nor be followed.
         self.sources.collectors = None;
         self.running.unload();
         let (why, left_by) = (self.parting(), self.left_by());
@@ -93,8 +95,8 @@ impl Attached {
         Ok(Ended { exit: self.running.exit_code(), command, left_by, failed: self.running.report().has_failed() })
     }
 
-    /// Tracing ends with the command, or with the processes that were named. What these have left running is no
-    /// longer traced: that is counted and said with the results.
+    /// Counts and reports the processes still running: tracing ends with the command, or with the
+    /// processes named by `-p`.
     fn report_left_behind(&mut self) -> Result<()> {
         if self.sources.target.has_ended() {
             self.sources.linux.step(&mut self.running)?;
@@ -110,7 +112,7 @@ impl Attached {
         Ok(())
     }
 
-    /// How long a command that still runs is waited for.
+    /// Returns how long to wait for a command that is still running.
     fn parting(&self) -> Parting {
         match self.sources.keyboard.ended_by() {
             Some(EndedBy::Signal(_)) => Parting::Interrupted,
@@ -121,7 +123,7 @@ impl Attached {
         }
     }
 
-    /// The signal, other than Ctrl-C, that makes us leave a command.
+    /// Returns the signal, other than Ctrl-C, that makes us leave a running command.
     fn left_by(&self) -> Option<i32> {
         match self.sources.keyboard.ended_by() {
             Some(EndedBy::Signal(signal)) if signal != libc::SIGINT && self.sources.target.is_command() => Some(signal),
@@ -129,7 +131,7 @@ impl Attached {
         }
     }
 
-    /// Asks the collectors for their last flush and waits for it, within bounds.
+    /// Asks the collectors for their last flush and waits for it, within limits.
     fn part_with_collectors(&mut self) -> Result<()> {
         let Some(collectors) = &mut self.sources.collectors else { return Ok(()) };
         collectors.disarm(&mut self.running);
@@ -146,8 +148,8 @@ impl Attached {
         Ok(())
     }
 
-    /// A probe that never attached counted nothing: that is said, also where notes are not wanted. A run in
-    /// which none did has failed.
+    /// Reports probes that never attached and so counted nothing, even with notes suppressed. A run
+    /// in which none attached has failed.
     fn report_pending(&mut self) {
         let plan = self.running.plan().clone();
         let reason = |it: &Probe| format!("{} never attached: no process mapped such a file", it.name);

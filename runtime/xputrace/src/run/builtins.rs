@@ -1,18 +1,18 @@
-//! Numbers of the run itself that scripts can read.
+//! Numbers about the run that scripts can read.
 
 use super::State;
 use std::time::Duration;
 use xputrace_model::plan::Activity;
 use xputrace_tracer::CollectorTotals;
 
-/// Launches below which their cost is not known: the collector times one in 64.
+/// Minimum number of launches for a cost estimate: the collector times one in 64.
 const LEAST_LAUNCHES: i64 = 1024;
 
-/// Computes them anew.
+/// Recomputes them.
 pub fn refresh(state: &mut State, totals: &[CollectorTotals], elapsed: Duration) {
     let account = state.pipeline.account();
     let (launches, kernels) = (account.launches(), account.activity(Activity::Kernel));
-    // The counts of a target are any numbers.
+    // Target-supplied counts are untrusted.
     let sum = |of: fn(&CollectorTotals) -> u64| totals.iter().map(of).fold(0, u64::saturating_add) as i64;
     let elapsed_ns = elapsed.as_nanos() as i64;
     let busy = state.pipeline.busy_nanos() as i64;
@@ -29,7 +29,7 @@ pub fn refresh(state: &mut State, totals: &[CollectorTotals], elapsed: Duration)
         ("tracer_cost_ns", own_cpu_nanos()),
     ];
     state.builtins.extend(values);
-    // A sum over a handful of samples says nothing.
+    // An estimate from a handful of samples means nothing.
     if sum(CollectorTotals::launches) >= LEAST_LAUNCHES {
         let inside = sum(|it| it.callback_nanos);
         let costs = [("collector_cost_ns", inside), ("own_cost_ns", inside.saturating_add(own_cpu_nanos()))];

@@ -8,7 +8,7 @@ use xputrace_linux::Linux;
 use xputrace_model::plan::{Place, Plan};
 use xputrace_tracer::Pipeline;
 
-/// Loads the plan's programs and maps into Linux; nothing where no handler runs there.
+/// Loads the plan's programs and maps into Linux; returns `None` if no handler runs there.
 pub fn linux(plan: &Plan) -> Result<Option<Linux>> {
     match plan.probes.iter().any(|it| it.place == Place::Linux) {
         true => Ok(Some(Linux::load(plan)?)),
@@ -16,7 +16,7 @@ pub fn linux(plan: &Plan) -> Result<Option<Linux>> {
     }
 }
 
-/// The tracer's own engine, which reaches maps that live in Linux there.
+/// Creates the tracer's own engine, which can access maps in Linux.
 pub fn pipeline(plan: &Arc<Plan>, linux: Option<&Linux>) -> Result<Pipeline> {
     let mut remote = |index: usize, _: &xputrace_bytecode::MapSpec| {
         let handle = linux?.map(index)?.clone();

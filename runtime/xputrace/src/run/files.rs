@@ -1,4 +1,4 @@
-//! The files that a run writes at its end, each by an exporter of its own.
+//! The files that a run writes at its end, each with its own exporter.
 
 use super::State;
 use crate::cli::FileWish;
@@ -12,7 +12,7 @@ use xputrace_render::Exporter;
 pub struct Files(Vec<(&'static str, Box<dyn Exporter>, String)>);
 
 impl Files {
-    /// What was asked for, held against the script's maps before anything is run.
+    /// Checks the requested files against the script's maps before anything runs.
     ///
     /// # Errors
     /// The option, and what is wrong with it.
@@ -25,7 +25,7 @@ impl Files {
         Ok(Files(wishes.iter().map(file).collect::<Result<_>>()?))
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What interpreted handlers may do with a run.
+//! What interpreted handlers can do with a run.
 
 use super::State;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The store's way to maps of Linux.
+//! The store's access to maps in Linux.
 
 use super::State;
 use xputrace_linux::{Error, Linux, MapHandle};
@@ -10,13 +10,13 @@ use xputrace_tracer::EngineMaps;
 pub struct LinuxMaps<'a>(&'a mut Linux);
 
 impl State {
-    /// The script's maps with all their parts, for one step.
+    /// Returns the script's maps with all their parts, for one step.
     pub fn maps(&mut self) -> Access<'_, LinuxMaps<'_>, EngineMaps<'_>> {
         let (engine, names) = self.pipeline.state_mut().maps();
         self.store.with(self.linux.as_mut().map(LinuxMaps), engine, names)
     }
 
-    /// The map of this name, with its `@`.
+    /// Returns the map of this name, with its `@`.
     pub fn id(&self, name: &str) -> Option<TableId> {
         self.store.id(name)
     }

@@ -1,12 +1,12 @@
-//! A run: the script onto a command, processes, or the whole machine, until it ends.
+//! A run: applies the script to a command, processes, or the whole machine, until it ends.
 //!
 //! ```text
 //! compile ─▶ Prepared ── begin, attach, resume ──▶ Attached ── disarm, detach, results ──▶ Ended ─▶ status
 //!            stopped command, programs loaded       one list of sources: collectors, Linux,
 //!                                                   timers, command or processes, keyboard
 //! ```
-//! [`Running`] is the script in all of these phases, over a recording too. It alone holds the
-//! [`State`] that handlers, sources and output share; whoever changes it borrows it for one step.
+//! [`Running`] is the script in all of these phases, and over a recording too. It alone holds the
+//! [`State`] shared by handlers, sources and output; anyone who changes it borrows it for one step.
 
 mod attached;
 mod builtins;
@@ -46,7 +46,7 @@ pub fn run(run: &Run) -> Result<ExitCode> {
     trace(run, compiled, None)
 }
 
-/// Runs a compiled script; `observer` hears everything that the run takes in.
+/// Runs a compiled script; `observer` sees everything that the run receives.
 pub fn trace(run: &Run, compiled: Compiled, observer: Option<Box<dyn Observer>>) -> Result<ExitCode> {
     refuse_impossible(run, &compiled.plan)?;
     let processes = Processes::named(&run.options.pids)?;
@@ -56,7 +56,7 @@ pub fn trace(run: &Run, compiled: Compiled, observer: Option<Box<dyn Observer>>)
     Ok(attached.end()?.code())
 }
 
-/// What this version cannot do is said before anything is attached.
+/// Reports what this version cannot do, before anything is attached.
 fn refuse_impossible(run: &Run, plan: &Plan) -> Result<()> {
     let elsewhere = run.options.all_processes || !run.options.pids.is_empty();
     if elsewhere && !run.command.is_empty() {

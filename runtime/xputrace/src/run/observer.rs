@@ -1,19 +1,19 @@
-//! Whoever wants to hear what a run takes in, before its handlers do: a recording.
+//! Observes what a run receives, before its handlers do: a recording.
 
 use super::State;
 use anyhow::Result;
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
 
-/// Hears a run. An error is reported once and ends nothing: the run goes on.
+/// Observes a run. An error is reported once; the run continues.
 pub trait Observer {
-    /// A process's collector was armed. `software` says that its GPU is the software GPU.
+    /// A process's collector was armed. `software` says whether its GPU is the software GPU.
     fn process(&mut self, process: ProcessIndex, info: &ProcessInfo, software: bool) -> Result<()>;
-    /// What a process's rings held.
+    /// The contents of a process's rings.
     fn rings(&mut self, process: ProcessIndex, rings: &[Vec<u8>]) -> Result<()>;
-    /// Nothing more comes from a process.
+    /// A process has ended.
     fn end_process(&mut self, process: ProcessIndex, totals: &CollectorTotals) -> Result<()>;
     /// A record from a Linux probe that is neither a print nor an exit: a recorded hit.
     fn hit(&mut self, record: &[u8], state: &State) -> Result<()>;
-    /// The end of the run, while names of stacks can still be looked up.
+    /// The run has ended; stacks can still be named.
     fn end(self: Box<Self>, state: &mut State) -> Result<()>;
 }

@@ -78,7 +78,7 @@ impl Prepared {
         Ok(Prepared { running, collectors, target, scope, run_for: run.options.run_for })
     }
 
-    /// Runs the `begin` handlers, puts the probes in place, and lets the command run.
+    /// Runs the `begin` handlers, attaches the probes, and resumes the command.
     ///
     /// # Errors
     /// A probe cannot be attached, or the command cannot be run.
@@ -89,7 +89,7 @@ impl Prepared {
         }
         let linux = self.attach_probes()?;
         self.let_collectors_in()?;
-        // What `begin` printed stands above what the command prints.
+        // The output of `begin` must precede the command's.
         self.running.flush();
         let sources = Sources {
             collectors: self.collectors,
@@ -129,7 +129,7 @@ impl Prepared {
             let waits = |it: &&ProbeReport| matches!(it.outcome, Outcome::Pending);
             pending.extend(outcome.probes.iter().filter(waits).map(|it| it.probe));
         }
-        // A recording without a script has none, and is none the worse.
+        // A recording without a script has no probes, which is fine.
         if !report.is_quiet() && !plan.probes.is_empty() {
             state.emit(&Output::Attached { probes: attached });
         }
@@ -137,7 +137,7 @@ impl Prepared {
     }
 }
 
-/// Why a probe could not be attached, with its place in the script.
+/// Returns why a probe could not be attached, with its place in the script.
 pub fn failure(plan: &Plan, report: &ProbeReport) -> Option<String> {
     let Outcome::Failed(error) = &report.outcome else { return None };
     let probe = plan.probes.get(report.probe)?;

@@ -1,4 +1,4 @@
-//! What a run says beside its results: notes, failures, and why nothing was seen.
+//! What a run reports besides its results: notes, failures, and why nothing was seen.
 
 use crate::console;
 use std::collections::{BTreeMap, HashSet};
@@ -8,12 +8,12 @@ use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::Account;
 use xputrace_model::plan::Activity;
 
-/// Processes that used CUDA.
+/// How many processes used CUDA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collectors {
-    /// Those whose collector connected.
+    /// Processes whose collector connected.
     Live(u64),
-    /// Those in a recording.
+    /// Processes in a recording.
     Recorded(u64),
 }
 
@@ -23,7 +23,7 @@ impl Default for Collectors {
     }
 }
 
-/// Says each thing once, on standard error, and remembers whether anything failed.
+/// Prints each message once, on standard error, and remembers whether anything failed.
 #[derive(Default)]
 pub struct Report {
     quiet: bool,
@@ -34,11 +34,12 @@ pub struct Report {
     software_said: bool,
     pub collectors: Collectors,
     pub refusals: Vec<String>,
-    /// Which processes the traced program has left running.
+    /// The processes that the program left running.
     pub left_behind: Option<String>,
     pub children: u64,
     pub unprobed_micros: u64,
-    /// By file: processes that had it before its uprobes were in place, and for how long together.
+    /// By file: processes that mapped it before its uprobes were attached, and their total time
+    /// without them.
     late_files: BTreeMap<PathBuf, (u64, u64)>,
 }
 
@@ -51,19 +52,19 @@ impl Report {
         self.quiet
     }
 
-    /// Whether something of ours went wrong; see [`crate::status`].
+    /// Whether something of ours failed; see [`crate::status`].
     pub fn has_failed(&self) -> bool {
         self.failed
     }
 
-    /// A thing that the user may want to know.
+    /// Reports something that the user may want to know.
     pub fn note(&mut self, text: &str) {
         if !self.quiet && self.said.insert(text.to_string()) {
             console::say(text);
         }
     }
 
-    /// Something went wrong, and the run goes on: said also where notes are not wanted.
+    /// Reports a failure after which the run continues, even with notes suppressed.
     pub fn fail(&mut self, text: &str) {
         self.failed = true;
         if self.said.insert(text.to_string()) {
@@ -71,13 +72,14 @@ impl Report {
         }
     }
 
-    /// An interpreted handler failed; whether it is the first failure at its place.
+    /// Notes that an interpreted handler failed; returns whether it is the first failure at its
+    /// place.
     pub fn handler_failed(&mut self, diagnostic: &Diagnostic) -> bool {
         self.failed = true;
         self.handler_failures.insert((diagnostic.primary.file.0, diagnostic.primary.span.start))
     }
 
-    /// A tape that cannot be written is said once; the run goes on.
+    /// Reports the first failure to write the recording; the run continues.
     pub fn tape_result(&mut self, result: anyhow::Result<()>) {
         if let Err(error) = result
             && !std::mem::replace(&mut self.tape_failed, true)
@@ -86,7 +88,7 @@ impl Report {
         }
     }
 
-    /// Output that cannot be written. A reader that has had enough is no failure.
+    /// Reports a failure to write the output. A closed pipe is not a failure.
     pub fn output_result(&mut self, result: io::Result<()>) {
         if let Err(error) = result
             && error.kind() != io::ErrorKind::BrokenPipe
@@ -95,26 +97,27 @@ impl Report {
         }
     }
 
-    /// A process has loaded the collector.
+    /// Counts a process whose collector connected.
     pub fn collector_connected(&mut self) {
         if let Collectors::Live(n) = &mut self.collectors {
             *n += 1;
         }
     }
 
-    /// Whether this is the first time that a software GPU was met.
+    /// Whether this is the first software GPU.
     pub fn is_first_software(&mut self) -> bool {
         !std::mem::replace(&mut self.software_said, true)
     }
 
-    /// A process had a file for so long before the file's uprobes were in place.
+    /// Notes that a process had a file mapped for this long before the file's uprobes were
+    /// attached.
     pub fn late_file(&mut self, file: PathBuf, micros: u64) {
         let (processes, together) = self.late_files.entry(file).or_default();
         *processes += 1;
         *together = together.saturating_add(micros);
     }
 
-    /// What was counted on the way.
+    /// Reports what was counted during the run.
     pub fn note_children(&mut self) {
         for (file, (processes, micros)) in std::mem::take(&mut self.late_files) {
             self.note(&format!(
@@ -133,7 +136,7 @@ impl Report {
         }
     }
 
-    /// Why no GPU event was seen, and what to do.
+    /// Returns why no GPU event was seen, and what to do.
     pub fn silence(&self, account: &Account) -> Option<String> {
         let launches = account.launches();
         Some(if !self.refusals.is_empty() {

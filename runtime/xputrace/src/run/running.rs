@@ -1,8 +1,8 @@
-//! A script while it runs, live or over a recording: its state, its interpreted handlers, and what
+//! A running script, live or over a recording: its state, its interpreted handlers, and what
 //! engines queued for it.
 //!
-//! Engines must not be re-entered from their own events, so what handlers do there is queued and
-//! carried out when the engines are free: prints, then interpreted handlers, in order.
+//! Engines must not be re-entered from their own events. So the actions of handlers are queued and
+//! carried out in order once the engines are free: prints, then interpreted handlers.
 
 use super::builtins;
 use super::files::Files;
@@ -25,10 +25,10 @@ use xputrace_model::schema::Event;
 use xputrace_script::{EventView, Host, Interpreter};
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo, Sink};
 
-/// A script that runs.
+/// A running script.
 ///
-/// It owns the [`State`]. The interpreter holds it too, as its handlers read and change it; so no
-/// borrow of it may outlive a step: everything here borrows it, does one thing, and gives it back
+/// It owns the [`State`]. The interpreter holds it too, because its handlers read and change it. So
+/// no borrow of it may outlive a step: everything here borrows it, does one thing, and releases it
 /// before a handler runs.
 pub struct Running {
     state: Rc<RefCell<State>>,
@@ -36,28 +36,28 @@ pub struct Running {
     report: Report,
     interpreter: Interpreter,
     observer: Option<Box<dyn Observer>>,
-    /// Written at the end.
+    /// Files written at the end.
     files: Files,
 }
 
-/// Stands above every number that comes from the software GPU.
+/// Precedes every number from the software GPU.
 const SOFTWARE_GPU: &str = "GPU numbers below come from the software GPU: its times mean nothing.";
-/// Names of lost launches that are listed.
+/// Maximum number of names of lost launches listed.
 const MOST_LOST_NAMES: usize = 10;
-/// Processes that are named as still running.
+/// Maximum number of processes named as still running.
 const MOST_LEFT_BEHIND: usize = 5;
-/// How long a kernel may hold the output back before the user is told.
+/// How long a kernel may hold back the output before the user is told.
 const LONG_WAIT_NANOS: u64 = 2_000_000_000;
 
 /// What handlers did while an engine was busy, in order.
 #[derive(Default)]
 pub struct Queue {
     wishes: Vec<Wish>,
-    /// A handler has called `exit`.
+    /// Whether a handler has called `exit`.
     is_over: bool,
 }
 
-/// What a handler wants done.
+/// An action that a handler requested.
 enum Wish {
     Output(Output),
     Interpret(usize, Box<GpuContext>),
@@ -72,40 +72,40 @@ impl Running {
         Running { state, plan, report, interpreter, observer: None, files: Files::default() }
     }
 
-    /// Has an observer hear everything that the run takes in.
+    /// Sets an observer that sees everything the run receives.
     pub fn watched_by(mut self, observer: Option<Box<dyn Observer>>) -> Self {
         self.observer = observer;
         self
     }
 
-    /// Has these files written at the end.
+    /// Sets the files to write at the end.
     pub fn writing(mut self, files: Files) -> Self {
         self.files = files;
         self
     }
 
-    /// The script.
+    /// Returns the script.
     pub fn plan(&self) -> &Arc<Plan> {
         &self.plan
     }
 
-    /// What is said beside the results.
+    /// Returns the report.
     pub fn report(&mut self) -> &mut Report {
         &mut self.report
     }
 
-    /// The state, for one step: no handler may run while it is borrowed.
+    /// Borrows the state for one step: no handler may run meanwhile.
     pub fn state(&self) -> RefMut<'_, State> {
         self.state.borrow_mut()
     }
 
-    /// State and report, for one step.
+    /// Borrows state and report for one step.
     pub fn parts(&mut self) -> (RefMut<'_, State>, &mut Report) {
         (self.state.borrow_mut(), &mut self.report)
     }
 
-    /// A process whose collector was armed. `threads` are the ids of its threads in its own pid
-    /// namespace, with ours.
+    /// Adds a process whose collector was armed. `threads` maps thread ids in its own pid namespace
+    /// to ours.
     pub fn add_process(&mut self, info: ProcessInfo, threads: Vec<(u32, u32)>, software: bool) {
         let mut state = self.state.borrow_mut();
         let process = ProcessIndex(state.pipeline.n_processes() as u32);
@@ -115,7 +115,7 @@ impl Running {
         self.observe(|it| it.process(process, &info, software));
     }
 
-    /// Hands a process's rings to the engine, and does what its handlers want.
+    /// Passes a process's rings to the engine, and does what its handlers request.
     pub fn feed(&mut self, process: ProcessIndex, rings: &[Vec<u8>]) {
         self.observe(|it| it.rings(process, rings));
         let mut queue = self.queue();
@@ -127,7 +127,7 @@ impl Running {
         self.settle(queue);
     }
 
-    /// Nothing more comes from a process.
+    /// Handles the end of a process.
     pub fn end_process(&mut self, process: ProcessIndex, totals: CollectorTotals) {
         self.observe(|it| it.end_process(process, &totals));
         let mut queue = self.queue();
@@ -142,7 +142,7 @@ impl Running {
         self.settle(queue);
     }
 
-    /// Lets the observer hear a record of Linux that no handler of ours reads.
+    /// Passes a record of Linux that no handler reads to the observer.
     pub fn observe_hit(&mut self, record: &[u8]) {
         let Running { state, observer, report, .. } = self;
         if let Some(observer) = observer {
@@ -156,14 +156,14 @@ impl Running {
         }
     }
 
-    /// Takes the probes out: what is printed and what is counted end at the same moment.
+    /// Detaches the probes, so that printing and counting end at the same moment.
     pub fn detach(&mut self) {
         if let Some(linux) = &mut self.state.borrow_mut().linux {
             linux.detach();
         }
     }
 
-    /// Counts processes that the traced program has left running, and says with the results which.
+    /// Counts processes that the program left running, and reports them with the results.
     pub fn left_behind(&mut self, pids: &[u32]) {
         if pids.is_empty() {
             return;
@@ -182,22 +182,22 @@ impl Running {
         self.report.left_behind = Some(text);
     }
 
-    /// Lets go of everything in Linux.
+    /// Releases everything in Linux.
     pub fn unload(&mut self) {
         self.state.borrow_mut().linux = None;
     }
 
-    /// Whether nothing that this run still finds would reach anybody.
+    /// Whether nothing that this run still finds would reach anyone.
     pub fn is_unread(&self) -> bool {
         self.observer.is_none() && self.files.is_empty() && self.state.borrow().is_closed()
     }
 
-    /// Whether the run goes on for nobody: what it prints cannot be written any more.
+    /// Whether the output is closed, so that the run continues for nobody.
     pub fn has_lost_its_reader(&self) -> bool {
         !self.is_over() && self.state.borrow().is_closed()
     }
 
-    /// What a handler said in `exit(code)`.
+    /// Returns the code that a handler passed to `exit(code)`.
     pub fn exit_code(&self) -> Option<i64> {
         self.state.borrow().exit
     }
@@ -207,12 +207,12 @@ impl Running {
         self.state.borrow().exit.is_some()
     }
 
-    /// An empty queue; of a run that is over, one that lets no further event be handled.
+    /// Returns an empty queue; after `exit`, one that handles no further event.
     pub fn queue(&self) -> Queue {
         Queue { wishes: Vec::new(), is_over: self.is_over() }
     }
 
-    /// Hands the reader what was written, and reports what went wrong with maps and output.
+    /// Sends what was written to the reader, and reports failures of maps and output.
     pub fn flush(&mut self) {
         let mut state = self.state.borrow_mut();
         state.take_failures().iter().for_each(|it| self.report.fail(it));
@@ -220,7 +220,7 @@ impl Running {
         self.report.output_result(state.flush());
     }
 
-    /// Carries out what handlers queued, up to the `exit` of one of them.
+    /// Carries out what handlers queued, up to an `exit`.
     pub fn settle(&mut self, queue: Queue) {
         for wish in queue.wishes {
             if self.is_over() {
@@ -243,7 +243,7 @@ impl Running {
             return self.state.borrow_mut().losses.add_at(Loss::SkippedUnjoined, probe.site, 1);
         }
         let state = self.state.clone();
-        // The interpreter borrows the results itself: texts are looked up between its borrows.
+        // The interpreter borrows the state itself, so texts are looked up between its borrows.
         let strings = move |id: u64| state.try_borrow().ok()?.pipeline.names().get(id).cloned();
         let outcome = self.interpreter.run(closure, Some(&EventView { event, words, strings: &strings }));
         match outcome.as_ref().err().and_then(|it| self.interpreter.as_loss(it)) {
@@ -252,7 +252,7 @@ impl Running {
         }
     }
 
-    /// The `end` handlers, also where a handler has called `exit`; whether all came to their end.
+    /// Runs the `end` handlers, even after `exit`; returns whether all completed.
     fn run_end(&mut self) -> bool {
         let plan = self.plan.clone();
         let mut well = true;
@@ -262,7 +262,7 @@ impl Running {
         well
     }
 
-    /// Runs interpreted handlers that have no event, up to one that calls `exit`.
+    /// Runs interpreted handlers without an event, up to one that calls `exit`.
     pub fn run_closures(&mut self, closures: impl IntoIterator<Item = usize>) {
         for closure in closures {
             if self.is_over() {
@@ -279,25 +279,25 @@ impl Running {
         well
     }
 
-    /// The `begin` handlers.
+    /// Runs the `begin` handlers.
     pub fn begin(&mut self) {
         let plan = self.plan.clone();
         self.run_closures(closures(&plan, Event::Begin));
     }
 
-    /// Numbers of the run itself, as scripts may read them.
+    /// Updates the numbers about the run that scripts can read.
     pub fn refresh_builtins(&self, totals: &[CollectorTotals], elapsed: Duration) {
         builtins::refresh(&mut self.state.borrow_mut(), totals, elapsed);
     }
 
-    /// Numbers of the software GPU are never shown without saying so above them.
+    /// Says so before the first number from the software GPU.
     pub fn say_if_software(&mut self, software: bool) {
         if software && self.report.is_first_software() {
             self.state.borrow_mut().emit(&Output::Note(SOFTWARE_GPU.into()));
         }
     }
 
-    /// Says what live output waits for, once it has waited for long.
+    /// Says what live output is waiting for, once it has waited long.
     pub fn say_what_is_waited_for(&mut self) {
         let Some(waiting) = self.state.borrow().pipeline.waiting() else { return };
         if xputrace_linux::monotonic_nanos().saturating_sub(waiting.since_nanos) > LONG_WAIT_NANOS {
@@ -316,7 +316,7 @@ impl Running {
         }
     }
 
-    /// The end. A run that was recorded says what it lost: its maps are the recording's business.
+    /// Ends the run. A recording only reports its losses; its maps belong to replays.
     pub fn finish(&mut self) {
         if let Some(code) = self.exit_code().filter(|it| u8::try_from(*it).is_err()) {
             let text = format!("exit({code}): an exit status is from 0 to 255; this run ends with {FAILED}");
@@ -333,7 +333,7 @@ impl Running {
         self.flush();
     }
 
-    /// `end` handlers, files, every map that was not shown, losses.
+    /// Runs `end` handlers, then prints or writes files, every map not yet shown, and losses.
     fn print_results(&mut self) {
         self.state.borrow_mut().begin_end();
         let all_said = self.run_end();
@@ -359,7 +359,7 @@ impl Running {
         state.emit(&Output::End { losses, account: account.map(Box::new) });
     }
 
-    /// When nothing that was asked for was seen: which step was missing, and what to do.
+    /// If nothing requested was seen, says which step was missing and what to do.
     fn explain_silence(&mut self) {
         let account = self.state.borrow().pipeline.account();
         if account.is_silent()
@@ -370,16 +370,16 @@ impl Running {
     }
 }
 
-/// Interpreted handlers of `begin` or `end`.
+/// Returns the interpreted handlers of `begin` or `end`.
 fn closures(plan: &Plan, event: Event) -> impl Iterator<Item = usize> + '_ {
     plan.probes.iter().filter(move |it| it.event == event).filter_map(|it| it.closure)
 }
 
-/// What became of the launches, where any were asked for.
+/// Returns the outcome of the launches, if any were requested.
 fn account(state: &State) -> Option<Account> {
     let demand = &state.plan.demand;
     let mut account = state.pipeline.account();
-    // After `exit` nothing more is handled: there is no whole to hold the parts against.
+    // After `exit` nothing more is handled, so the parts would not add up.
     if state.exit.is_some() {
         account.believe();
     }

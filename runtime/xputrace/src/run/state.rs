@@ -1,4 +1,5 @@
-//! What handlers, sources and output of a run share: engines, maps, names of stacks, output.
+//! The state shared by handlers, sources and output of a run: engines, maps, names of stacks,
+//! output.
 
 use crate::drivers::Drivers;
 use crate::printer::Printer;
@@ -23,19 +24,19 @@ pub struct State {
     pub linux: Option<Linux>,
     pub pipeline: Pipeline,
     pub stacks: Stacks,
-    /// Who has loaded CUDA's driver library.
+    /// The processes that have loaded CUDA's driver library.
     pub drivers: Drivers,
-    /// Losses that the session itself met.
+    /// Losses counted by the run itself.
     pub losses: Losses,
     /// Set by `exit(code)`.
     pub exit: Option<i64>,
-    /// Built-in values by name, as the session last computed them.
+    /// Built-in values by name, as last computed.
     pub builtins: HashMap<&'static str, i64>,
     pub(super) store: Store,
     /// Maps that a handler has printed, drawn or cleared.
     pub(super) shown: HashSet<TableId>,
     pub(super) printer: Printer,
-    /// What the user may want to know, until it is said.
+    /// Notes for the user that have not been printed.
     notes: Vec<String>,
 }
 
@@ -64,37 +65,37 @@ impl State {
         self.printer.write(output, &mut names, &self.plan.sources);
     }
 
-    /// Hands what was written to the reader.
+    /// Sends what was written to the reader.
     ///
     /// # Errors
-    /// The first failure to write; what comes after it is dropped.
+    /// The first failure to write; everything after it is dropped.
     pub fn flush(&mut self) -> io::Result<()> {
         self.printer.flush()
     }
 
-    /// Whether nothing can be written any more: nobody reads, or there is no room.
+    /// Whether nothing can be written any more: the output is closed, or there is no room.
     pub fn is_closed(&self) -> bool {
         self.printer.is_closed()
     }
 
-    /// What went wrong with maps since this was last asked.
+    /// Returns the failures of maps since the last call.
     pub fn take_failures(&mut self) -> Vec<String> {
         self.store.take_failures()
     }
 
-    /// What there is to say beside the results since this was last asked.
+    /// Returns the notes since the last call.
     pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }
 
-    /// From here on, what handlers print, draw or clear counts as shown: `end` handlers come now, and
-    /// what `interval` handlers showed before was not the last of it.
+    /// Starts the end: from now on, maps that handlers print, draw or clear count as shown. What
+    /// `interval` handlers showed earlier was not final.
     pub fn begin_end(&mut self) {
         self.shown.clear();
     }
 
-    /// The end of the run: every map that no `end` handler showed, then the losses. A map that an `end` handler
-    /// is to show is its business, unless one of them failed (`all_said` is false).
+    /// Prints every map that no `end` handler showed, then the losses. A map that an `end` handler
+    /// should show is left to it, unless one of them failed (`all_said` is false).
     pub fn finish(&mut self, account: Option<Account>, all_said: bool) {
         let plan = self.plan.clone();
         let is_ends = |id: &TableId| all_said && plan.shown_by_end.contains(id);
@@ -111,14 +112,14 @@ impl State {
         self.emit(&Output::End { losses, account: account.map(Box::new) });
     }
 
-    /// Everything lost so far, of every engine.
+    /// Returns all losses so far, of every engine.
     pub fn all_losses(&self) -> Losses {
         let mut losses = self.pipeline.losses();
         losses.merge(&self.cpu_losses());
         losses
     }
 
-    /// What CPU probes and the session itself lost so far: what no record of the GPU side tells.
+    /// Returns the losses of CPU probes and of the run itself so far, which no GPU record tells.
     pub fn cpu_losses(&self) -> Losses {
         let mut losses = self.losses.clone();
         losses.add(Loss::MapFull, self.store.refused());
@@ -136,7 +137,7 @@ impl State {
         losses
     }
 
-    /// Draws a map's stacks into a file. The error is a sentence.
+    /// Draws a map's stacks to a file. Errors are sentences.
     pub(super) fn draw(&mut self, id: TableId, path: &str) -> Result<(), String> {
         let mut drawing = StackFile { map: id, is_drawn: true, path: path.to_owned() };
         self.write_file(&mut drawing, path)?;
@@ -144,7 +145,7 @@ impl State {
         Ok(())
     }
 
-    /// Has an exporter write its file. The error is a sentence.
+    /// Lets an exporter write its file. Errors are sentences.
     pub fn write_file(&mut self, exporter: &mut dyn Exporter, path: &str) -> Result<(), String> {
         let mut file = LazyFile { path, file: None };
         let written = exporter.finish(&mut file, self)?;
@@ -152,13 +153,13 @@ impl State {
         Ok(())
     }
 
-    /// A stack as indented lines.
+    /// Returns a stack as indented lines.
     pub(super) fn stack_lines(&mut self, stack: StackKey) -> String {
         let mut names = self.stacks.names(self.linux.as_ref(), self.pipeline.state());
         xputrace_render::stack_lines(stack, &mut names)
     }
 
-    /// A stack's frames.
+    /// Returns a stack's frames.
     pub fn frames(&mut self, stack: StackKey) -> Option<Frames> {
         self.stacks.names(self.linux.as_ref(), self.pipeline.state()).frames(stack)
     }
@@ -175,7 +176,8 @@ impl Maps for State {
     }
 }
 
-/// A file that is made when the first byte is written: what there is nothing to write into is not made.
+/// A file created when the first byte is written, so that nothing is created if there is nothing to
+/// write.
 struct LazyFile<'a> {
     path: &'a str,
     file: Option<File>,

@@ -1,4 +1,4 @@
-//! The command that a run was started with.
+//! The command of a run.
 
 use super::processes::{Processes, poll};
 use super::{Progress, Source};
@@ -14,28 +14,28 @@ use xputrace_linux::{Scope, StoppedChild};
 
 /// How long a command has to end after an interrupt, which a terminal sends to it too.
 const GRACE: Duration = Duration::from_millis(500);
-/// How often the end of a command is asked for while nothing else is left to do.
+/// How often to check for the command's end when nothing else is left to do.
 const GLANCE_MILLIS: libc::c_int = 50;
 
 /// `-- CMD`.
 pub struct Command {
     child: StoppedChild,
-    /// Empty where Linux gives out no descriptor of it: its end is asked for too.
+    /// Empty if Linux provides no descriptor for it; its end is then polled.
     watched: Processes,
     status: Option<ExitStatus>,
 }
 
-/// How long a command that still runs is waited for when the run has ended.
+/// How long to wait for a command that is still running after the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parting {
     /// Not at all: a handler called `exit`, or time is up.
     AtOnce,
-    /// For a moment: it was interrupted too.
+    /// Briefly: it was interrupted too.
     Interrupted,
-    /// Until it ends, or until this moment: nobody reads any more, but whoever started the run started
-    /// the command.
+    /// Until it ends, or until this moment: the output is closed, but whoever started the run
+    /// started the command.
     Unread(Option<Instant>),
-    /// Until it ends: it has the terminal, and its user ended the tracing alone.
+    /// Until it ends: it has the terminal, and its user ended only the tracing.
     InTerminal,
 }
 
@@ -44,17 +44,17 @@ impl Command {
         Command { watched: Processes::of_command(child.pid()), child, status: None }
     }
 
-    /// Its process.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.pid()
     }
 
-    /// The process, and what it will load.
+    /// Returns its process and the files it will load.
     pub fn scope(&self) -> Scope {
         self.child.scope()
     }
 
-    /// Lets it run.
+    /// Resumes it.
     ///
     /// # Errors
     /// It cannot be run.
@@ -67,12 +67,12 @@ impl Command {
         self.status.is_some()
     }
 
-    /// The process.
+    /// Returns its process.
     pub fn child(&self) -> &StoppedChild {
         &self.child
     }
 
-    /// What becomes of it when it still runs: it goes on alone, unless there is a reason to wait for it.
+    /// Leaves it running unless there is a reason to wait for it.
     ///
     /// # Errors
     /// It cannot be waited for.
@@ -107,7 +107,7 @@ impl Command {
 
 impl Source for Command {
     fn descriptors(&self, _running: &Running) -> Vec<RawFd> {
-        // The end of a command that has ended is no news any more.
+        // The end of a command that has already ended is no news.
         self.watched.fds().filter(|_| self.status.is_none()).collect()
     }
 

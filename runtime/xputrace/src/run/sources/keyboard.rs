@@ -1,11 +1,11 @@
-//! Ctrl-C and the other signals that ask a run to end.
+//! Ctrl-C and other signals that ask a run to end.
 //!
-//! | signal | command handles it itself | else |
+//! | signal | the command handles it itself | otherwise |
 //! |---|---|---|
-//! | SIGINT of the terminal | tracing goes on; two within a second end the tracing, and the command is waited for | the run ends |
-//! | SIGINT by `kill` | the run ends, the command goes on | the same |
-//! | SIGTERM, SIGHUP, SIGQUIT by `kill` | the command gets it too, the run ends | the same |
-//! | those of the terminal | the command has got it, the run ends | the same |
+//! | SIGINT from the terminal | tracing goes on; two within a second end the tracing, and the command is waited for | the run ends |
+//! | SIGINT by `kill` | the run ends, the command keeps running | the same |
+//! | SIGTERM, SIGHUP, SIGQUIT by `kill` | the command receives it too, the run ends | the same |
+//! | those from the terminal | the command has received it, the run ends | the same |
 
 use super::{Progress, Source};
 use crate::interrupts::{self, Interrupt};
@@ -14,14 +14,14 @@ use anyhow::Result;
 use std::time::Instant;
 use xputrace_linux::StoppedChild;
 
-/// Said at the first Ctrl-C that a command handles itself.
+/// Printed at the first Ctrl-C that a command handles itself.
 const GOES_ON: &str = "the command handles Ctrl-C itself, so tracing goes on; press it twice within a second to end the \
                        tracing";
 
-/// Whoever asks the run to end.
+/// The source of requests to end the run.
 #[derive(Debug, Default)]
 pub struct Keyboard {
-    /// The command's process, until its end was heard of.
+    /// The command's process, until its end is known.
     command: Option<u32>,
     last: Option<Instant>,
     /// What ended the run.
@@ -31,24 +31,24 @@ pub struct Keyboard {
 /// How a run was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndedBy {
-    /// Ctrl-C, or a signal of this number.
+    /// Ctrl-C, or a signal with this number.
     Signal(libc::c_int),
-    /// Ctrl-C twice, from a user whose command goes on in the terminal.
+    /// Ctrl-C twice; the command keeps running in the terminal.
     TracingAlone,
 }
 
 impl Keyboard {
-    /// Without a command, every signal ends the run.
+    /// Creates the source. Without a command, every signal ends the run.
     pub fn new(command: Option<&StoppedChild>) -> Self {
         Keyboard { command: command.map(StoppedChild::pid), ..Keyboard::default() }
     }
 
-    /// The command has ended: its number may be another process's.
+    /// Forgets the command after its end: its id may be reused.
     pub fn forget_command(&mut self) {
         self.command = None;
     }
 
-    /// What ended the run, where that was a signal.
+    /// Returns the signal that ended the run, if one did.
     pub fn ended_by(&self) -> Option<EndedBy> {
         self.ended_by
     }
@@ -89,7 +89,8 @@ impl Source for Keyboard {
     }
 }
 
-/// Whether a process handles a signal itself: `SigCgt` of proc_pid_status(5), in which signal 1 is bit 0.
+/// Whether a process handles a signal itself: `SigCgt` in proc_pid_status(5), where signal 1 is bit
+/// 0.
 fn catches(pid: u32, signal: libc::c_int) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let caught = status.lines().find_map(|it| it.strip_prefix("SigCgt:"));

@@ -1,4 +1,4 @@
-//! What the Linux side of a run has to tell: records of handlers, processes, files mapped late.
+//! What the Linux side of a run reports: records of handlers, processes, files mapped late.
 
 use super::{Progress, Source};
 use crate::run::prepared::failure;
@@ -13,29 +13,29 @@ use xputrace_linux::{AttachError, Linux, News, Unprobed};
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_tracer::Sink;
 
-/// Said once, beside the count.
+/// Printed once, in addition to the count.
 const UNFOLLOWED: &str = "some new threads and processes are not traced, and counted as unprobed_process: too many ran \
                           at once";
 
-/// The probes in Linux, where a script has any.
+/// The probes in Linux, if a script has any.
 #[derive(Debug, Default)]
 pub struct LinuxEvents {
-    /// Probes whose file nobody has mapped yet.
+    /// Probes whose file no process has mapped yet.
     pending: BTreeSet<usize>,
 }
 
 impl LinuxEvents {
-    /// `pending` are the probes whose file nobody has mapped yet.
+    /// `pending` are the probes whose file no process has mapped yet.
     pub fn new(pending: Vec<usize>) -> Self {
         LinuxEvents { pending: pending.into_iter().collect() }
     }
 
-    /// Probes whose file nobody has mapped so far.
+    /// Returns the probes whose file no process has mapped so far.
     pub fn pending(&self) -> impl Iterator<Item = usize> + '_ {
         self.pending.iter().copied()
     }
 
-    /// Prints and other records of handlers.
+    /// Handles prints and other records of handlers.
     fn take_records(&mut self, running: &mut Running) -> Result<()> {
         let mut records: Vec<Vec<u8>> = Vec::new();
         {
@@ -44,11 +44,11 @@ impl LinuxEvents {
             let names = state.pipeline.state_mut().names_mut();
             linux.lending(names, |it| it.poll(Duration::ZERO, &mut |record| records.push(record.to_vec())))?;
         }
-        // What a record's stacks lie in was mapped before the record was written.
+        // The mappings that a record's stacks need precede the record.
         self.follow_processes(running);
         let mut queue = running.queue();
         for record in &records {
-            // What comes behind an `exit` has happened after the end.
+            // Records after an `exit` are events after the end.
             if queue.is_over() {
                 break;
             }
@@ -61,7 +61,7 @@ impl LinuxEvents {
         Ok(())
     }
 
-    /// Children, mappings, and files that were seen only now.
+    /// Handles children, mappings, and files that appear late.
     fn follow_processes(&mut self, running: &mut Running) {
         let plan = running.plan().clone();
         let (mut state, report) = running.parts();
@@ -93,12 +93,12 @@ impl LinuxEvents {
     }
 }
 
-/// A new process of which some time went by without uprobes.
+/// Handles a new process that ran without uprobes for some time.
 fn child(it: Unprobed, losses: &mut Losses, report: &mut Report) {
     report.children += 1;
     report.unprobed_micros += it.micros;
     losses.add(Loss::UnprobedProcess, u64::from(it.failed.is_some() || it.micros > 0));
-    // That it has ended already is what the loss says.
+    // The loss already says that it has ended.
     if let Some(reason) = it.failed.filter(|it| !matches!(it, AttachError::NoSuchProcess(_))) {
         report.note(&format!("process {} ran without uprobes: {reason}", it.pid));
     }

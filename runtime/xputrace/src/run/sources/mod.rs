@@ -1,4 +1,5 @@
-//! What a run hears from. A run sleeps until one of its sources has something, then asks each in turn.
+//! The event sources of a run. A run sleeps until one of them has something, then steps each in
+//! turn.
 
 pub mod command;
 pub mod keyboard;
@@ -20,36 +21,36 @@ use timers::{TimeLimit, Timers};
 use xputrace_linux::StoppedChild;
 use xputrace_tracer::CollectorTotals;
 
-/// How long a run sleeps at most while nothing happens.
+/// Maximum time that a run sleeps while nothing happens.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
 
-/// Something that a run hears from.
+/// An event source of a run.
 pub trait Source {
-    /// Descriptors that are readable when there is something to do.
+    /// Returns descriptors that are readable when there is something to do.
     fn descriptors(&self, _running: &Running) -> Vec<RawFd> {
         Vec::new()
     }
 
-    /// How soon it has to be asked although none of its descriptors is readable.
+    /// Returns how soon it must be stepped even if none of its descriptors is readable.
     fn due_in(&self) -> Option<Duration> {
         None
     }
 
-    /// Takes what there is.
+    /// Handles what there is.
     ///
     /// # Errors
-    /// What ends the run: the source cannot be read any more.
+    /// The source is unreadable, which ends the run.
     fn step(&mut self, running: &mut Running) -> Result<Progress>;
 }
 
-/// What a step came to, in the order in which one outweighs another.
+/// The result of a step; a later variant outweighs an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Progress {
-    /// Nothing more is there now.
+    /// There is nothing more now.
     Idle,
-    /// What the run was for has ended; the run ends once no source is busy.
+    /// What the run waits for has ended; the run ends once no source is busy.
     Done,
-    /// There was something, and more may follow at once.
+    /// There was something, and more may follow immediately.
     Busy,
     /// The run ends now.
     Stop,
@@ -65,16 +66,16 @@ pub struct Sources {
     pub target: Target,
 }
 
-/// Whom a run is about.
+/// What a run traces.
 pub enum Target {
     /// `-- CMD`.
     Command(Command),
-    /// `-p`, or with no process named, all of them.
+    /// `-p`; without a process, all of them.
     Processes(Processes),
 }
 
 impl Sources {
-    /// Of a run that is over.
+    /// Returns the target of a run that is over.
     pub fn none() -> Self {
         Sources {
             collectors: None,
@@ -98,10 +99,10 @@ impl Sources {
         poll(descriptors.into_iter(), sleep.as_millis().max(1) as libc::c_int);
     }
 
-    /// Asks each source once.
+    /// Steps each source once.
     ///
     /// # Errors
-    /// Those of a source.
+    /// Errors of a source.
     pub fn step(&mut self, running: &mut Running, began: Instant) -> Result<Progress> {
         let mut progress = match &mut self.collectors {
             Some(collectors) => Source::step(collectors, running)?,
@@ -121,12 +122,12 @@ impl Sources {
         Ok(progress.max(of_target))
     }
 
-    /// Whether collectors record, or have left something to be read.
+    /// Whether collectors record, or have left something to read.
     pub fn is_recording(&self) -> bool {
         self.collectors.as_ref().is_some_and(Collectors::is_recording)
     }
 
-    /// The collectors' own totals.
+    /// Returns the collectors' own totals.
     pub fn totals(&self) -> Vec<CollectorTotals> {
         self.collectors.as_ref().map(Collectors::totals).unwrap_or_default()
     }
@@ -138,7 +139,7 @@ impl Target {
         matches!(self, Target::Command(_))
     }
 
-    /// The command's process, where there is one.
+    /// Returns the command's process, if there is one.
     pub fn child(&self) -> Option<&StoppedChild> {
         match self {
             Target::Command(command) => Some(command.child()),
@@ -146,7 +147,7 @@ impl Target {
         }
     }
 
-    /// Whether the command, or every process that was named, has ended by itself.
+    /// Whether the command, or every named process, has ended by itself.
     pub fn has_ended(&mut self) -> bool {
         match self {
             Target::Command(command) => command.has_ended(),
@@ -154,7 +155,7 @@ impl Target {
         }
     }
 
-    /// Lets a command run.
+    /// Resumes a command.
     ///
     /// # Errors
     /// It cannot be run.
@@ -165,7 +166,7 @@ impl Target {
         }
     }
 
-    /// Leaves it alone; the status of a command that has ended.
+    /// Leaves the target; returns the status of a command that has ended.
     ///
     /// # Errors
     /// The command cannot be waited for.

@@ -1,4 +1,4 @@
-//! Processes that are waited for, held by descriptor: a number can be another process's by now.
+//! Processes to wait for, held by descriptor because their ids may be reused.
 
 use super::{Progress, Source};
 use crate::run::running::Running;
@@ -6,11 +6,11 @@ use anyhow::{Result, bail};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use xputrace_linux::pidfd;
 
-/// Processes, or none where all are probed. Those that have ended are forgotten.
+/// The processes; none if all are probed. Ended ones are forgotten.
 #[derive(Debug, Default)]
 pub struct Processes {
     alive: Vec<OwnedFd>,
-    /// Whether any was named.
+    /// Whether any were named.
     are_named: bool,
 }
 
@@ -18,7 +18,7 @@ impl Processes {
     /// The processes that `-p` names.
     ///
     /// # Errors
-    /// There is no such process, or the number is a thread's.
+    /// There is no such process, or the id is a thread's.
     pub fn named(pids: &[u32]) -> Result<Self> {
         let mut all = Vec::new();
         for pid in pids {
@@ -36,17 +36,17 @@ impl Processes {
         Ok(Processes { are_named: !all.is_empty(), alive: all })
     }
 
-    /// The command; nothing where Linux refuses, as its end is asked for too.
+    /// Returns the command's process; none if Linux refuses, since its end is polled too.
     pub fn of_command(pid: u32) -> Self {
         Processes { alive: pidfd(pid).into_iter().collect(), are_named: true }
     }
 
-    /// Readable when one of them ends.
+    /// Returns descriptors that are readable when one of them ends.
     pub fn fds(&self) -> impl Iterator<Item = RawFd> + '_ {
         self.alive.iter().map(AsRawFd::as_raw_fd)
     }
 
-    /// Whether all that were named have ended.
+    /// Whether all named processes have ended.
     pub fn are_gone(&mut self) -> bool {
         self.alive.retain(|it| !is_readable(it));
         self.are_named && self.alive.is_empty()
@@ -63,7 +63,7 @@ impl Source for Processes {
     }
 }
 
-/// Sleeps until one of these can be read, or so many milliseconds.
+/// Sleeps until one of these is readable, at most `millis` milliseconds.
 pub fn poll(fds: impl Iterator<Item = RawFd>, millis: libc::c_int) -> bool {
     let mut fds: Vec<libc::pollfd> = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
     // SAFETY: the array outlives the call and its length is given.
@@ -84,7 +84,7 @@ mod tests {
         let mut processes = Processes::named(&[child.id()]).unwrap();
         assert!(!processes.are_gone());
         child.kill().unwrap();
-        // Before it is waited for: its number is still in /proc.
+        // Not reaped yet: its id is still in /proc.
         poll(processes.fds(), 10_000);
         assert!(processes.are_gone());
         assert!(std::path::Path::new("/proc").join(child.id().to_string()).exists());

@@ -1,4 +1,4 @@
-//! `interval` handlers and when they are due; the time limit of a run.
+//! `interval` handlers and their due times; the time limit of a run.
 
 use super::{Progress, Source};
 use crate::machine::deadline;
@@ -22,7 +22,7 @@ struct Timer {
 }
 
 impl Timers {
-    /// All of them begin now.
+    /// Starts all of them now.
     pub fn new(plan: &Plan) -> Self {
         let now = Instant::now();
         let timer = |it: &Probe| match (&it.target, it.closure) {
@@ -40,13 +40,13 @@ impl Timers {
         self.due_in().is_some_and(|it| it.is_zero())
     }
 
-    /// The closures that are due now.
+    /// Returns the closures that are due now.
     fn due(&mut self) -> Vec<usize> {
         let now = Instant::now();
         let mut due = Vec::new();
         for timer in self.0.iter_mut().filter(|it| it.next <= now) {
             timer.next += timer.every;
-            // A late timer does not catch up: it fires once and goes on from now.
+            // A late timer does not catch up: it fires once and restarts from now.
             if timer.next <= now {
                 timer.next = now + timer.every;
             }
@@ -73,12 +73,12 @@ impl Source for Timers {
 pub struct TimeLimit(Option<Instant>);
 
 impl TimeLimit {
-    /// So long from now; `None` is no limit.
+    /// Sets a limit from now; `None` means no limit.
     pub fn after(time: Option<Duration>) -> Self {
         TimeLimit(time.map(deadline))
     }
 
-    /// The moment, where there is a limit.
+    /// Returns the moment, if there is a limit.
     pub fn at(self) -> Option<Instant> {
         self.0
     }
