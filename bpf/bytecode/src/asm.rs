@@ -1,15 +1,15 @@
 //! An assembler: instructions with labels in, resolved instructions out.
 //!
-//! One method an instruction, named after the verifier's mnemonics; nothing is optimized.
+//! One method per instruction, named after the verifier's mnemonics; nothing is optimized.
 
 use crate::image::Line;
 use crate::insn::{self, Alu, Cond, Insn, Reg, Size, class, mode};
 
-/// A place to jump to, created before or after the jumps that name it.
+/// A jump target, created before or after the jumps to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Label(u32);
 
-/// The program being written.
+/// The program under construction.
 #[derive(Clone, Debug, Default)]
 pub struct Assembler {
     insns: Vec<Insn>,
@@ -19,7 +19,7 @@ pub struct Assembler {
     lines: Vec<Line>,
 }
 
-/// What [`Assembler::finish`] returns: the parts of a [`crate::Program`].
+/// The result of [`Assembler::finish`]: the parts of a [`crate::Program`].
 #[derive(Clone, Debug)]
 pub struct Assembled {
     pub insns: Vec<Insn>,
@@ -41,23 +41,23 @@ impl Assembler {
         Self::default()
     }
 
-    /// Index of the next instruction.
+    /// Returns the index of the next instruction.
     pub fn here(&self) -> usize {
         self.insns.len()
     }
 
-    /// A label that is placed later.
+    /// Creates a label to be placed later.
     pub fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() as u32 - 1)
     }
 
-    /// Puts `label` before the next instruction.
+    /// Places `label` before the next instruction.
     pub fn place(&mut self, label: Label) {
         self.labels[label.0 as usize] = Some(self.here());
     }
 
-    /// The instructions from here on come from this place of the script.
+    /// Sets the script's position for the instructions that follow.
     pub fn line(&mut self, file: usize, line: u32, column: u32) {
         let insn = self.here();
         if self.lines.last().is_some_and(|it| it.insn == insn) {
@@ -135,8 +135,8 @@ impl Assembler {
         self.push(class::ST | mode::MEM | size as u8, base, Reg::R0, off, imm);
     }
 
-    /// Atomic operation on `*(size *)(base + off)`; see [`insn::atomic`]. With `FETCH` and
-    /// `XCHG` the old value comes back in `src`, with `CMPXCHG` in R0.
+    /// Atomic operation on `*(size *)(base + off)`; see [`insn::atomic`]. The old value is returned
+    /// in `src` with `FETCH` and `XCHG`, in R0 with `CMPXCHG`.
     pub fn atomic(&mut self, op: i32, size: Size, base: Reg, off: i16, src: Reg) {
         self.push(class::STX | mode::ATOMIC | size as u8, base, src, off, op);
     }
@@ -159,7 +159,7 @@ impl Assembler {
         self.push(class::JMP | cond as u8, dst, Reg::R0, 0, imm);
     }
 
-    /// `r0 = helper(r1, …, r5)`; R1 to R5 are lost.
+    /// `r0 = helper(r1, …, r5)`; clobbers R1 to R5.
     pub fn call(&mut self, helper: i32) {
         self.push(class::JMP | insn::CALL, Reg::R0, Reg::R0, 0, helper);
     }

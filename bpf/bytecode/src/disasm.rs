@@ -1,4 +1,4 @@
-//! Programs as text, in the words of the verifier's log, so that the two can be laid side by side.
+//! Formats programs like the verifier's log, so that the two can be compared.
 //!
 //! ```text
 //! ; @calls[e.tid].count() @ calls.rhai:3
@@ -13,7 +13,7 @@ use crate::helper;
 use crate::image::{Image, Line, Program};
 use crate::insn::{self, Insn, Size, atomic, class, mode};
 
-/// The program, an instruction a line, each stretch headed by the script's line it came from.
+/// Returns the program, one instruction per line; each stretch is headed by its line of the script.
 pub fn text(program: &Program, image: &Image) -> String {
     let mut out = String::new();
     let mut headed = None;

@@ -1,4 +1,4 @@
-//! Numbers of the helper functions that programs call.
+//! Numbers of helper functions.
 //!
 //! Source: `include/uapi/linux/bpf.h`, except [`NAME_TEXT`], [`MAP_MODIFY`] and [`NAME_MATCHES`],
 //! which only the tracer's engine has.
@@ -27,20 +27,20 @@ pub const GET_FUNC_IP: i32 = 173;
 pub const GET_ATTACH_COOKIE: i32 = 174;
 pub const MAP_LOOKUP_PERCPU_ELEM: i32 = 195;
 
-/// `u64 name_text(u64 string_id, void *dst, u32 size)`: copies at most `size - 1` bytes of a
-/// string of the run's string table and pads with NULs; returns the string's whole length.
-/// Only in the tracer's engine: programs that call it are not loaded into the kernel.
+/// `u64 name_text(u64 string_id, void *dst, u32 size)`: copies at most `size - 1` bytes of a string
+/// in the run's string table and pads with NULs; returns the string's full length. Only in the
+/// tracer's engine; programs that call it are not loaded into Linux.
 pub const NAME_TEXT: i32 = 9001;
 
 /// `i64 map_modify(map, const void *key, u64 operand, u64 op)`: changes the first 8 bytes of an
-/// element as one of [`crate::insn::atomic`]'s `ADD OR AND XOR` does, from 0 where there is no
-/// element yet; 0, or a negative errno where the map is full. Exact also where the map lives in
-/// the kernel and its programs change the same element. Only in the tracer's engine.
+/// element like [`crate::insn::atomic`]'s `ADD OR AND XOR`, from 0 if there is no element. Returns
+/// 0, or a negative errno if the map is full. Exact even if the map lives in Linux and programs
+/// there change the same element. Only in the tracer's engine.
 pub const MAP_MODIFY: i32 = 9002;
 
-/// `u64 name_matches(u64 string_id, u64 wanted_id, u64 place)`: 1 when one string of the run's
-/// string table has another in it, at [`MATCH_START`], [`MATCH_END`] or anywhere; else 0. Only in
-/// the tracer's engine.
+/// `u64 name_matches(u64 string_id, u64 wanted_id, u64 place)`: returns 1 if one string of the
+/// run's string table contains another at [`MATCH_START`], at [`MATCH_END`] or anywhere, else 0.
+/// Only in the tracer's engine.
 pub const NAME_MATCHES: i32 = 9003;
 
 /// `place` of `name_matches`.
@@ -56,7 +56,7 @@ pub const UPDATE_EXIST: i32 = 2;
 /// `flags` of `get_stackid`: take the user stack.
 pub const STACK_USER: i32 = 1 << 8;
 
-/// A helper's name without its `bpf_`; none for numbers that this module does not know.
+/// Returns a helper's name without its `bpf_`; `None` for numbers unknown to this module.
 pub fn name(helper: i32) -> Option<&'static str> {
     Some(match helper {
         MAP_LOOKUP_ELEM => "map_lookup_elem",

@@ -2,20 +2,20 @@
 
 use crate::insn::Insn;
 
-/// A unit of programs and the maps they share.
+/// Programs and the maps they share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
     pub maps: Vec<MapSpec>,
     pub programs: Vec<Program>,
-    /// Name and text of each source file, for line information: the verifier's log and
-    /// `bpftool prog dump xlated linum` then show the script's lines.
+    /// Name and text of each source file for line information: the verifier's log and `bpftool prog
+    /// dump xlated linum` then show the script's lines.
     pub sources: Vec<(String, String)>,
 }
 
-/// Which engine a map lives in.
+/// The engine in which a map lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Home {
-    /// A BPF map in Linux; programs of the tracer reach it by system call.
+    /// A BPF map in Linux; programs in the tracer access it by system calls.
     Linux,
     /// A map of the tracer's engine.
     Tracer,
@@ -37,7 +37,7 @@ pub enum MapKind {
     Ringbuf = 27,
 }
 
-/// `BPF_F_NO_PREALLOC`: hash elements are allocated as they come.
+/// `BPF_F_NO_PREALLOC`: allocate hash elements on demand.
 pub const NO_PREALLOC: u32 = 1;
 /// `BPF_F_MMAPABLE`: an array whose pages can be mapped.
 pub const MMAPABLE: u32 = 1 << 10;
@@ -58,14 +58,14 @@ pub struct MapSpec {
 }
 
 impl MapSpec {
-    /// A map of one 64-bit number, in Linux.
+    /// Describes a map in Linux with one 64-bit number.
     pub fn number(name: &str, kind: MapKind) -> Self {
         let (key_size, value_size, max_entries) = (4, 8, 1);
         MapSpec { name: name.into(), kind, key_size, value_size, max_entries, flags: 0, home: Home::Linux, inner: None }
     }
 }
 
-/// What a program is attached to; decides its section, its context and its helpers.
+/// What a program is attached to; determines its section, context and helpers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ProgramKind {
     /// `uprobe.multi`; context is `struct pt_regs`.
@@ -93,7 +93,7 @@ pub struct Program {
     pub lines: Vec<Line>,
 }
 
-/// The script's place that an instruction came from.
+/// An instruction's position in the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
     pub insn: usize,
@@ -106,7 +106,7 @@ pub struct Line {
 }
 
 impl Program {
-    /// The line that instruction `insn` came from.
+    /// Returns the line of instruction `insn`.
     pub fn line_of(&self, insn: usize) -> Option<Line> {
         self.lines.iter().take_while(|it| it.insn <= insn).last().copied()
     }

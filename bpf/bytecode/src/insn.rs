@@ -1,4 +1,4 @@
-//! One eBPF instruction, and the numbers it is made of.
+//! eBPF instructions and the numbers that encode them.
 //!
 //! Source: RFC 9669, "BPF Instruction Set Architecture", and `include/uapi/linux/bpf.h`.
 
@@ -17,7 +17,7 @@ impl Reg {
     pub const R7: Reg = Reg(7);
     pub const R8: Reg = Reg(8);
     pub const R9: Reg = Reg(9);
-    /// Frame pointer: the program's 512 bytes of stack lie below it.
+    /// Frame pointer; the program's 512 bytes of stack are below it.
     pub const FP: Reg = Reg(10);
 }
 
@@ -32,14 +32,14 @@ pub struct Insn {
 }
 
 impl Insn {
-    /// The 8 bytes of the slot, little endian.
+    /// Returns the 8 bytes of the slot, little endian.
     pub fn to_bytes(self) -> [u8; 8] {
         let [o0, o1] = self.off.to_le_bytes();
         let [i0, i1, i2, i3] = self.imm.to_le_bytes();
         [self.code, (self.src << 4) | (self.dst & 0xf), o0, o1, i0, i1, i2, i3]
     }
 
-    /// The inverse of [`Insn::to_bytes`].
+    /// Inverse of [`Insn::to_bytes`].
     pub fn from_bytes(b: [u8; 8]) -> Self {
         Insn {
             code: b[0],
@@ -123,7 +123,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// Bytes that it moves.
+    /// Returns the number of bytes.
     pub fn bytes(self) -> usize {
         match self {
             Size::B => 1,
@@ -143,7 +143,7 @@ pub mod mode {
     pub const ATOMIC: u8 = 0xc0;
 }
 
-/// Atomic operations, in `imm`; add [`FETCH`] to get the old value back.
+/// Atomic operations, in `imm`; add [`FETCH`] to return the old value.
 pub mod atomic {
     pub const ADD: i32 = 0x00;
     pub const OR: i32 = 0x40;
@@ -154,5 +154,5 @@ pub mod atomic {
     pub const CMPXCHG: i32 = 0xf1;
 }
 
-/// `src` of `ld_imm64` when its immediate is a map (patched by whoever loads the program).
+/// `src` of `ld_imm64` if its immediate is a map (patched by the loader).
 pub const PSEUDO_MAP_FD: u8 = 1;

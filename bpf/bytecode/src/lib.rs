@@ -6,7 +6,7 @@
 //!                                └─ vm ──────▶ the tracer's engine
 //! ```
 //!
-//! This crate knows nothing of scripts, events or processes, and does no IO.
+//! This crate knows nothing of scripts, events or processes, and does no I/O.
 #![forbid(unsafe_code)]
 
 pub mod asm;

@@ -1,16 +1,16 @@
 //! Readers of what a program at a Linux probe sees: registers, process and thread ids, stacks.
 //!
-//! Whoever writes such programs (the compiler of handlers, the recorder of hits) emits these
-//! sequences from here, so that a fact about Linux stands in one place.
+//! The compiler of handlers and the recorder of hits both emit these sequences, so that each fact
+//! about Linux is in one place.
 
 use crate::asm::{Assembler, Label};
 use crate::helper;
 use crate::insn::{Alu, Cond, Reg, Size};
 
-/// x86-64's `struct pt_regs`, with which the contexts of function probes and samples begin.
-/// Source: `arch/x86/include/asm/ptrace.h`.
+/// x86-64's `struct pt_regs`, at the start of the contexts of function probes and samples. Source:
+/// `arch/x86/include/asm/ptrace.h`.
 pub mod pt_regs {
-    /// Bytes of it.
+    /// Its size.
     pub const SIZE: usize = 168;
     /// `rdi rsi rdx rcx r8 r9`: the integer arguments, in order.
     pub const ARGUMENTS: [i16; 6] = [112, 104, 96, 88, 72, 64];
@@ -25,13 +25,13 @@ pub mod pt_regs {
     pub const STACK_POINTER: i16 = 152;
 }
 
-/// The word that stands for a stack: source, owner and the id that the stack map gave.
+/// A stack as a word: source, owner, and the stack map's id.
 ///
 /// ```text
 /// 63..62 source   61..54 exec generation   53..32 process   31..0 id
 /// ```
 pub mod stack_word {
-    /// Where there was nothing to take.
+    /// There was no stack to take.
     pub const EMPTY: u64 = 1;
     /// Source bits of user frames.
     pub const USER: u64 = 1 << 62;
@@ -40,22 +40,22 @@ pub mod stack_word {
     /// Where the process id stands, and its bits.
     pub const PROCESS_SHIFT: u32 = 32;
     pub const PROCESS_MASK: u64 = 0x3f_ffff;
-    /// Where the low 8 bits of the exec generation stand.
+    /// Position of the low 8 bits of the exec generation.
     pub const EXEC_SHIFT: u32 = 54;
 }
 
-/// errno of a stack that is not there: kernel frames of a sample in user mode, and the like.
+/// The errno of a missing stack, such as the Linux frames of a sample in user mode.
 pub const EFAULT: i32 = 14;
 
-/// Bytes of a program's stack that the readers of this module overwrite.
+/// Bytes of the program's stack that these readers overwrite.
 pub const SCRATCH_BYTES: i16 = 24;
 
-/// What the readers have to know of the machine.
+/// What the readers need to know about the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// Device and inode of the pid namespace that ids are asked for in; `None` for the initial one.
+    /// Device and inode of the pid namespace for ids; `None` for the initial one.
     pub pid_namespace: Option<(u64, u64)>,
-    /// Byte offset of `task_struct.self_exec_id`, where it is known.
+    /// Byte offset of `task_struct.self_exec_id`, if known.
     pub exec_id_offset: Option<u32>,
 }
 
@@ -73,16 +73,16 @@ pub enum Frames {
     Kernel,
 }
 
-/// Writes readers into a program; each leaves its value in R0 and keeps R6 to R9.
+/// Emits readers into a program; each leaves its value in R0 and keeps R6 to R9.
 pub struct Reader<'a> {
     pub asm: &'a mut Assembler,
     pub machine: Machine,
-    /// Offset from the frame pointer of [`SCRATCH_BYTES`] bytes.
+    /// Offset of [`SCRATCH_BYTES`] bytes from the frame pointer.
     pub scratch: i16,
 }
 
 impl Reader<'_> {
-    /// R0 = an id in the machine's pid namespace; 0 where the task has none there.
+    /// Sets R0 to an id in the machine's pid namespace; 0 if the task has none there.
     pub fn task_id(&mut self, id: TaskId) {
         match (self.machine.pid_namespace, id) {
             (None, TaskId::Process) => {
@@ -100,7 +100,7 @@ impl Reader<'_> {
         }
     }
 
-    /// R0 = process << 32 | thread, likewise.
+    /// Sets R0 to process << 32 | thread, likewise.
     pub fn task_ids(&mut self) {
         let Some(namespace) = self.machine.pid_namespace else { return self.asm.call(helper::GET_CURRENT_PID_TGID) };
         self.ids_in(namespace);
@@ -110,8 +110,8 @@ impl Reader<'_> {
         self.asm.alu(Alu::Or, Reg::R0, Reg::R1);
     }
 
-    /// Leaves `struct bpf_pidns_info { u32 pid; u32 tgid; }` in the scratch: the thread, then the
-    /// process.
+    /// Stores `struct bpf_pidns_info { u32 pid; u32 tgid; }` in the scratch bytes: the thread, then
+    /// the process.
     fn ids_in(&mut self, (device, inode): (u64, u64)) {
         self.asm.mov_imm(Reg::R1, device as i64);
         self.asm.mov_imm(Reg::R2, inode as i64);
@@ -125,9 +125,9 @@ impl Reader<'_> {
         self.asm.ldx(Size::W, to, Reg::FP, self.scratch + at);
     }
 
-    /// R0 = the word of the current stack, [`stack_word::EMPTY`] where there is nothing to take.
-    /// Jumps to `lost` where the stack map could not store it. `context` is what the program was
-    /// given, `stacks` the stack map by index into the image's maps.
+    /// Sets R0 to the word of the current stack, or [`stack_word::EMPTY`] if there is none. Jumps
+    /// to `lost` if the stack map could not store it. `context` is the program's context, `stacks`
+    /// the stack map's index in the image.
     pub fn stack(&mut self, frames: Frames, context: Reg, stacks: usize, lost: Label) {
         let (taken, done) = (self.asm.label(), self.asm.label());
         self.asm.mov(Reg::R1, context);
@@ -147,8 +147,8 @@ impl Reader<'_> {
         self.asm.place(done);
     }
 
-    /// R0 |= source and owner of a user stack. Programs that one process ran one after another
-    /// are told apart by the exec generation.
+    /// Adds source and owner of a user stack to R0. The exec generation distinguishes the programs
+    /// that one process ran.
     fn owner(&mut self) {
         let (id, exec) = (self.scratch + 8, self.scratch + 16);
         self.asm.stx(Size::Dw, Reg::FP, id, Reg::R0);

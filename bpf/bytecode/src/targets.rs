@@ -1,13 +1,13 @@
-//! The filter of probes that run in other processes too.
+//! The filter of probes that also run in other processes.
 
 use crate::insn::{Cond, Size};
 use crate::{Assembler, Label, Reg, helper};
 
-/// Goes on where the event belongs to a target, and jumps to `out` where it does not.
+/// Continues if the event belongs to a target, else jumps to `out`.
 ///
-/// An event belongs to the thread that runs, and to the threads whose ids its record holds at these
-/// offsets from `record`. `map` has targets by their thread id in the initial pid namespace
-/// (`u32`). R1 to R5 are lost; R0 is not null where it goes on. `key` is a free stack slot of 4 bytes.
+/// An event belongs to the running thread, and to the threads whose ids its record holds at these
+/// offsets from `record`. `map` contains the targets by thread id in the initial pid namespace
+/// (`u32`). Clobbers R1 to R5; R0 is not null afterwards. `key` is a free 4-byte stack slot.
 pub fn leave_out_others(asm: &mut Assembler, map: usize, key: i16, record: Reg, threads: &[i16], out: Label) {
     let found = asm.label();
     asm.call(helper::GET_CURRENT_PID_TGID);
@@ -21,7 +21,7 @@ pub fn leave_out_others(asm: &mut Assembler, map: usize, key: i16, record: Reg, 
     asm.place(found);
 }
 
-/// R0 = the element of the thread whose id is in the low half of R0, or null.
+/// Sets R0 to the element of the thread whose id is in the low half of R0, or null.
 fn look_up(asm: &mut Assembler, map: usize, key: i16) {
     asm.stx(Size::W, Reg::FP, key, Reg::R0);
     asm.ld_map(Reg::R1, map);

@@ -1,6 +1,6 @@
-//! BPF type format: just enough to describe maps and functions.
+//! BPF type format, as far as maps and functions need it.
 //!
-//! Source: Documentation/bpf/btf.rst of the kernel, `include/uapi/linux/btf.h`.
+//! Source: Linux's Documentation/bpf/btf.rst, `include/uapi/linux/btf.h`.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ enum Kind {
 
 /// `BTF_INT_SIGNED`.
 const SIGNED: u32 = 1;
-/// `BTF_FUNC_STATIC`: of global functions the verifier would check the argument's type.
+/// `BTF_FUNC_STATIC`: the verifier checks argument types of global functions.
 const STATIC: u32 = 0;
 /// `BTF_VAR_GLOBAL_ALLOCATED`.
 const GLOBAL: u32 = 1;
@@ -49,7 +49,7 @@ impl Btf {
         Btf { types: Vec::new(), n_types: 0, strings: vec![0], offsets }
     }
 
-    /// Offset of a string; NULs end it.
+    /// Returns the offset of a string, cut at the first NUL.
     pub(super) fn string(&mut self, text: &str) -> u32 {
         let text = text.split('\0').next().unwrap_or_default();
         if let Some(offset) = self.offsets.get(text) {
@@ -62,7 +62,7 @@ impl Btf {
         offset
     }
 
-    /// `struct btf_type` with what follows it.
+    /// Adds a `struct btf_type` and the data that follows it.
     fn add(&mut self, name: &str, kind: Kind, count: u32, size_or_type: u32, rest: &[u32]) -> TypeId {
         let name = self.string(name);
         let info = (kind as u32) << 24 | count;
@@ -85,7 +85,7 @@ impl Btf {
         self.add("", Kind::Array, 0, 0, &[of.0, index.0, n_elements])
     }
 
-    /// A nameless struct whose members are pointers, 8 bytes each, except an empty last one.
+    /// Adds an anonymous struct whose members are pointers, 8 bytes each, except an empty last one.
     pub(super) fn struct_of_pointers(&mut self, members: &[(&str, TypeId)], bytes: u32) -> TypeId {
         let mut rest = Vec::new();
         for (at, (name, id)) in members.iter().enumerate() {
@@ -94,7 +94,7 @@ impl Btf {
         self.add("", Kind::Struct, members.len() as u32, bytes, &rest)
     }
 
-    /// `int name(void *ctx)`.
+    /// Adds `int name(void *ctx)`.
     pub(super) fn function(&mut self, name: &str, result: TypeId, ctx: TypeId) -> TypeId {
         let parameter = self.string("ctx");
         let proto = self.add("", Kind::FuncProto, 1, result.0, &[parameter, ctx.0]);
@@ -105,13 +105,13 @@ impl Btf {
         self.add(name, Kind::Var, 0, of.0, &[GLOBAL])
     }
 
-    /// A section and its variables: (variable, offset, size).
+    /// Adds a section and its variables: (variable, offset, size).
     pub(super) fn section(&mut self, name: &str, bytes: u32, variables: &[(TypeId, u32, u32)]) {
         let rest: Vec<u32> = variables.iter().flat_map(|it| [it.0.0, it.1, it.2]).collect();
         self.add(name, Kind::Datasec, variables.len() as u32, bytes, &rest);
     }
 
-    /// Contents of `.BTF`.
+    /// Returns the contents of `.BTF`.
     pub(super) fn finish(self) -> Vec<u8> {
         let (types, strings) = (self.types.len() as u32, self.strings.len() as u32);
         let mut out = header();
@@ -122,7 +122,7 @@ impl Btf {
     }
 }
 
-/// Function and line information of one section's programs.
+/// Function and line information of a section's programs.
 pub(super) struct SectionInfo {
     /// Offset of the section's name.
     pub(super) name: u32,
@@ -132,7 +132,7 @@ pub(super) struct SectionInfo {
     pub(super) lines: Vec<[u32; 4]>,
 }
 
-/// Contents of `.BTF.ext`.
+/// Returns the contents of `.BTF.ext`.
 pub(super) fn ext(sections: &[SectionInfo]) -> Vec<u8> {
     let functions = info(8, sections, |it| it.functions.iter().flat_map(|(offset, id)| [*offset, id.0]).collect());
     let lines = info(16, sections, |it| it.lines.concat());
@@ -144,7 +144,7 @@ pub(super) fn ext(sections: &[SectionInfo]) -> Vec<u8> {
     out
 }
 
-/// A table of records, grouped by section; empty when there are none at all.
+/// Returns a table of records grouped by section; empty if there are none.
 fn info(record_bytes: u32, sections: &[SectionInfo], records: impl Fn(&SectionInfo) -> Vec<u32>) -> Vec<u8> {
     let mut out = Vec::new();
     for section in sections {

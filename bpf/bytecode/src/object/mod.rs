@@ -7,10 +7,10 @@
 //! license                      "Dual BSD/GPL"
 //! ```
 //!
-//! Maps of both homes are included, so the object stands alone. An array of maps comes with a first
-//! inner map in its slot 0 (a static initialisation, which the loader carries out); hashes of maps
-//! are empty: whoever loads the object fills them. Programs that call a helper of the tracer's engine
-//! alone are in sections whose name begins with `?`, which libbpf does not load.
+//! Maps of both homes are included, so the object is self-contained. An array of maps comes with a
+//! first inner map in slot 0 (a static initializer, which the loader carries out). Hashes of maps
+//! are empty; whoever loads the object fills them. Programs that call helpers of the tracer's
+//! engine are in sections whose name starts with `?`, which libbpf does not load.
 //!
 //! Source: libbpf's documentation of `SEC()` names and BTF-defined maps.
 
@@ -28,17 +28,17 @@ use crate::image::{Image, MapKind, MapSpec, Program, ProgramKind};
 use crate::insn::{self, class};
 
 const LICENSE: &[u8] = b"Dual BSD/GPL\0";
-/// Longest name of maps and programs in the kernel, its NUL not counted.
+/// Maximum length of map and program names in Linux, without the NUL.
 const MAX_NAME_BYTES: usize = 15;
-/// Helpers from here on exist only in the tracer's engine.
+/// Helpers from this number on exist only in the tracer's engine.
 const FIRST_OWN_HELPER: i32 = 9000;
 const INSN_BYTES: usize = 8;
-/// A slot of `values`: a pointer, which the object's relocation stands for.
+/// A slot of `values`: a pointer filled in by a relocation.
 const SLOT_BYTES: u32 = 8;
 /// Bits of a line record that hold the column.
 const COLUMN_BITS: u32 = 10;
 
-/// Why no object could be written.
+/// Why the object could not be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectError {
@@ -56,17 +56,17 @@ pub enum ObjectError {
     Elf(String),
 }
 
-/// The names that maps and programs have in the object, in the image's order.
+/// The names of maps and programs in the object, in the image's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
     pub maps: Vec<String>,
     pub programs: Vec<String>,
-    /// For each map, the name of the inner map that it has in slot 0; of arrays of maps only.
+    /// For each array of maps, the name of the inner map in slot 0.
     pub inner_maps: Vec<Option<String>>,
 }
 
-/// The names under which [`write()`] puts each map and program: the image's own where they are
-/// C identifiers of at most 15 characters and unique, else made so.
+/// Returns the names under which [`write()`] stores each map and program: the image's own if they
+/// are unique C identifiers of at most 15 characters, else derived ones.
 pub fn names(image: &Image) -> Names {
     let maps = image.maps.iter().map(|it| it.name.as_str());
     let programs = image.programs.iter().map(|it| it.name.as_str());

@@ -1,4 +1,4 @@
-//! The helper functions. Answers and their order of checks are the kernel's.
+//! The helper functions. Results and order of checks are Linux's.
 
 use super::FaultReason;
 use super::env::{Change, EAGAIN, EFAULT, EINVAL, Env};
@@ -7,7 +7,7 @@ use super::memory::Memory;
 use super::pointer::{self, MAPS, VALUES};
 use crate::helper as id;
 
-/// Helpers of the engine, apart from `map_lookup_elem`, which has an instruction of its own.
+/// Helpers of the engine, except `map_lookup_elem`, which is an instruction of its own.
 pub(super) const KNOWN: [i32; 25] = [
     id::MAP_UPDATE_ELEM,
     id::MAP_DELETE_ELEM,
@@ -36,16 +36,16 @@ pub(super) const KNOWN: [i32; 25] = [
     id::NAME_MATCHES,
 ];
 
-/// Records larger than this are refused, whatever the ring buffer's size.
+/// Maximum record size, whatever the ring buffer's size.
 const MAX_RECORD_BYTES: u64 = 1 << 24;
-/// Header that the kernel puts before each record.
+/// Header that Linux puts before each record.
 const RECORD_HEADER_BYTES: u64 = 8;
 /// `BPF_RB_NO_WAKEUP | BPF_RB_FORCE_WAKEUP`.
 const RINGBUF_FLAGS: u64 = 3;
 /// Size of `struct bpf_pidns_info`.
 const PIDNS_INFO_BYTES: u64 = 8;
 
-/// What calls need beside their arguments; kept between runs for its allocations.
+/// What calls need besides their arguments; kept between runs for its allocations.
 #[derive(Default)]
 pub(super) struct Scratch {
     key: Vec<u8>,
@@ -54,7 +54,7 @@ pub(super) struct Scratch {
 
 type Answer = Result<u64, FaultReason>;
 
-/// A call under way.
+/// A call in progress.
 pub(super) struct Call<'c, 'm, E> {
     pub(super) memory: &'c mut Memory<'m>,
     pub(super) scratch: &'c mut Scratch,
@@ -64,7 +64,7 @@ pub(super) struct Call<'c, 'm, E> {
 }
 
 impl<E: Env> Call<'_, '_, E> {
-    /// Runs the helper; the value of R0.
+    /// Runs the helper; returns the value of R0.
     #[inline(never)]
     pub(super) fn run(&mut self, helper: i32) -> Answer {
         match helper {
@@ -97,7 +97,7 @@ impl<E: Env> Call<'_, '_, E> {
         }
     }
 
-    /// The map that R1 names.
+    /// Returns the map in R1.
     fn map(&self) -> Result<usize, FaultReason> {
         let address = self.args[0];
         let at = pointer::offset(address) as usize;
@@ -195,7 +195,7 @@ impl<E: Env> Call<'_, '_, E> {
         Ok(answer as u64)
     }
 
-    /// `probe_read_kernel_str` of what the program itself can reach.
+    /// Implements `probe_read_kernel_str` for memory that the program itself can reach.
     fn copy_str(&mut self) -> Answer {
         let [to, len, from, ..] = self.args;
         let most = (len as u32 as usize).saturating_sub(1);
@@ -291,7 +291,7 @@ impl<E: Env> Call<'_, '_, E> {
     }
 }
 
-/// Bytes that a helper fills. Sizes are 32-bit, as the kernel's helpers take them.
+/// Returns the bytes that a helper fills. Sizes are 32-bit, as for Linux's helpers.
 fn writable<'m>(memory: &'m mut Memory<'_>, address: u64, len: u64) -> Result<&'m mut [u8], FaultReason> {
     let len = len as u32 as usize;
     memory.bytes_mut(address, len).ok_or(FaultReason::BadAccess { address, len, write: true })

@@ -1,8 +1,8 @@
-//! Checks a program once and turns it into a form that the inner loop runs without thinking.
+//! Checks a program once and converts it to the form that the inner loop runs.
 //!
-//! One decoded instruction a slot, so positions stay what they are in the program and the log.
-//! Jumps hold their target, immediates are extended, maps are pointers, and accesses relative to
-//! the frame pointer have become fixed places of the stack.
+//! There is one decoded instruction per slot, so positions match the program and the log. Jumps
+//! hold their target, immediates are extended, maps are pointers, and accesses relative to the
+//! frame pointer are fixed stack offsets.
 
 use super::LoadError;
 use super::memory::STACK_BYTES;
@@ -17,7 +17,7 @@ pub(super) struct Decoded {
     pub(super) op: Op,
     pub(super) dst: u8,
     pub(super) src: u8,
-    /// Jump target, offset of an access, or place in the stack.
+    /// Jump target, access offset, or stack offset.
     pub(super) off: i32,
     pub(super) imm: u64,
 }
@@ -184,7 +184,7 @@ fn writes(reg: u8) -> Checked<()> {
     }
 }
 
-/// The frame pointer's fixed place for an access of `size` bytes.
+/// Returns the stack offset of a frame-pointer access of `size` bytes.
 fn stack_place(off: i16, size: usize) -> Checked<i32> {
     let place = STACK_BYTES as i32 + i32::from(off);
     if place < 0 || place as usize + size > STACK_BYTES {

@@ -1,10 +1,10 @@
-//! What the engine asks of others: the surroundings of a run, and maps that live elsewhere.
+//! What the engine needs from outside: the environment of a run, and maps that live elsewhere.
 
 use crate::helper::{UPDATE_EXIST, UPDATE_NOEXIST};
 use crate::insn::atomic;
 
-/// What a program may ask of its surroundings. The defaults know nothing: they answer 0, an
-/// empty text or a refusal, so that an implementation names only what it can tell.
+/// What a program can ask its environment. The defaults know nothing: they return 0, an empty text
+/// or an error, so an implementation defines only what it knows.
 pub trait Env {
     /// Nanoseconds of CLOCK_MONOTONIC (`ktime_get_ns`).
     fn ktime_ns(&mut self) -> u64 {
@@ -18,11 +18,11 @@ pub trait Env {
     fn uid_gid(&mut self) -> u64 {
         0
     }
-    /// The thread's name; `out` comes zeroed, its last byte stays NUL whatever is written.
+    /// Writes the thread's name; `out` is zeroed, and its last byte stays NUL.
     fn comm(&mut self, out: &mut [u8]) {
         let _ = out;
     }
-    /// The processor's number (`get_smp_processor_id`).
+    /// Returns the CPU's number (`get_smp_processor_id`).
     fn cpu(&mut self) -> u32 {
         0
     }
@@ -30,7 +30,7 @@ pub trait Env {
     fn cgroup_id(&mut self) -> u64 {
         0
     }
-    /// Id of the stack, or a negative errno (`get_stackid`).
+    /// Returns the id of the stack, or a negative errno (`get_stackid`).
     fn stack_id(&mut self, flags: u64) -> i64 {
         let _ = flags;
         EINVAL
@@ -43,8 +43,8 @@ pub trait Env {
     fn func_ip(&mut self) -> u64 {
         0
     }
-    /// Fills `out` from an address of the traced program (`user`) or of the kernel; false when
-    /// it cannot be read (the program then sees zeros and `-EFAULT`).
+    /// Fills `out` from an address of the traced program (`user`) or of Linux; returns false if it
+    /// is unreadable (the program then sees zeros and `-EFAULT`).
     fn read_memory(&mut self, user: bool, address: u64, out: &mut [u8]) -> bool {
         let _ = (user, address, out);
         false
@@ -55,37 +55,39 @@ pub trait Env {
         let _ = (user, address, out);
         EINVAL
     }
-    /// Takes a record of the ring buffer `map` (its index in the image); false when it is full.
+    /// Takes a record of the ring buffer `map` (its index in the image); returns false if it is
+    /// full.
     fn output(&mut self, map: usize, data: &[u8]) -> bool {
         let _ = (map, data);
         false
     }
-    /// Text of a string id; empty when the id is unknown.
+    /// Returns the text of a string id; empty if unknown.
     fn name(&mut self, id: u64) -> &[u8] {
         let _ = id;
         &[]
     }
 }
 
-/// Surroundings that know nothing.
+/// An environment that knows nothing.
 impl Env for () {}
 
-/// A map that the engine does not hold itself, such as a kernel's map reached by system call.
+/// A map that the engine does not hold itself, such as a map in Linux accessed by system calls.
 ///
-/// A looked-up value is a copy. What a program stores into it is written back with
-/// [`RemoteMap::update`] before the next helper call on that map and at the end of the run; a
-/// change made by others in between is overwritten.
+/// A looked-up value is a copy. What a program stores in it is written back with
+/// [`RemoteMap::update`] before the next helper call on that map and at the end of the run,
+/// overwriting changes by others in between.
 pub trait RemoteMap {
-    /// Copies the element's value; false when there is none.
+    /// Copies the element's value; returns false if there is none.
     fn lookup(&mut self, key: &[u8], value: &mut [u8]) -> bool;
-    /// 0 or a negative errno; flags as of `bpf_map_update_elem`.
+    /// Returns 0 or a negative errno; flags as for `bpf_map_update_elem`.
     fn update(&mut self, key: &[u8], value: &[u8], flags: u64) -> i64;
-    /// 0 or a negative errno.
+    /// Returns 0 or a negative errno.
     fn delete(&mut self, key: &[u8]) -> i64;
-    /// Changes the first 8 bytes of the element's value, of which there are `value_size`; an
-    /// element that is not there begins with zeros. 0 or a negative errno.
+    /// Changes the first 8 bytes of the element's value, which has `value_size` bytes; a missing
+    /// element starts from zeros. Returns 0 or a negative errno.
     ///
-    /// This reads and writes back, which loses a change that others make in between: a map that
+    /// This default reads and writes back, which loses changes by others in between: a map that
+    /// others write to must do it atomically.
     /// others write to has to do it in one step.
     fn modify(&mut self, key: &[u8], value_size: usize, change: Change) -> i64 {
         let mut value = vec![0; value_size];
@@ -98,7 +100,7 @@ pub trait RemoteMap {
     }
 }
 
-/// A change of a number by `map_modify`.
+/// A `map_modify` operation on a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     op: i32,
@@ -106,18 +108,18 @@ pub struct Change {
 }
 
 impl Change {
-    /// None unless `op` is one of [`crate::insn::atomic`]'s `ADD OR AND XOR`.
+    /// Returns `None` unless `op` is one of [`crate::insn::atomic`]'s `ADD OR AND XOR`.
     pub fn new(op: i32, operand: u64) -> Option<Change> {
         let known = [atomic::ADD, atomic::OR, atomic::AND, atomic::XOR].contains(&op);
         known.then_some(Change { op, operand })
     }
 
-    /// Adds a signed number, and wraps.
+    /// Adds a signed number, wrapping.
     pub fn add(delta: i64) -> Change {
         Change { op: atomic::ADD, operand: delta as u64 }
     }
 
-    /// One of [`crate::insn::atomic`].
+    /// Returns the operation, one of [`crate::insn::atomic`].
     pub fn op(self) -> i32 {
         self.op
     }
@@ -126,7 +128,7 @@ impl Change {
         self.operand
     }
 
-    /// What becomes of a number.
+    /// Applies it to a number.
     pub fn apply(self, number: u64) -> u64 {
         match self.op {
             atomic::OR => number | self.operand,
@@ -136,7 +138,7 @@ impl Change {
         }
     }
 
-    /// Changes the first 8 bytes; shorter values stay.
+    /// Changes the first 8 bytes; shorter values are unchanged.
     pub(super) fn apply_to(self, value: &mut [u8]) {
         if let Some(number) = value.first_chunk_mut() {
             *number = self.apply(u64::from_le_bytes(*number)).to_le_bytes();

@@ -1,9 +1,9 @@
 //! The engine's own maps.
 //!
-//! Values lie in one arena a map, each at a multiple of 8 bytes; a hash finds the value's slot
-//! through an open-addressing index. An element keeps its slot while it lives, so a pointer that a
-//! program holds stays good when the arena grows; after a delete it points at bytes that the next
-//! element may use, as it may in the kernel.
+//! A map's values are in one arena, each at a multiple of 8 bytes; a hash finds a value's slot
+//! through an open-addressing index. An element keeps its slot while it lives, so a program's
+//! pointer stays valid when the arena grows. After a delete it points to bytes that the next
+//! element may use, as it may in Linux.
 
 use std::hash::Hasher as _;
 use std::ops::Range;
@@ -15,14 +15,14 @@ use super::pointer::OFFSET_BITS;
 use crate::helper::{UPDATE_EXIST, UPDATE_NOEXIST};
 use crate::image::{MapKind, MapSpec};
 
-/// Bytes that one native map may hold when full.
+/// Maximum size of a full native map.
 const MAX_MAP_BYTES: u64 = 1 << 30;
-/// Values of one remote map that a run may have in hand.
+/// Maximum number of remote values that a run may hold.
 const MAX_REMOTE_VALUES: usize = 1024;
-/// Longest key, which is the kernel's own bound for a program's stack.
+/// Maximum key size, Linux's own limit for a program's stack.
 const MAX_KEY_BYTES: u32 = 512;
 
-/// A map as programs of the engine see it.
+/// A map as the engine's programs see it.
 pub(super) struct Map {
     pub(super) key_size: usize,
     pub(super) value_size: usize,
@@ -30,28 +30,28 @@ pub(super) struct Map {
     /// Bytes from one value to the next in `values`.
     stride: usize,
     /// Log2 of the distance between values in the programs' address space: more than twice the
-    /// value, so that running off either end of one never reaches another.
+    /// value, so that an overrun on either side never reaches another one.
     pub(super) shift: u32,
     values: Vec<u8>,
     pub(super) store: Store,
 }
 
-/// How a map finds its values.
+/// How a map stores its values.
 pub(super) enum Store {
     Array,
     Hash(HashIndex),
-    /// Positions of the inner maps among all maps.
+    /// Positions of the inner maps in the list of all maps.
     Maps(Range<usize>),
-    /// Position of the inner map that every key finds.
+    /// Position of the inner map that every key returns.
     OneMap(usize),
     Remote(Remote),
-    /// Ring buffers and stack traces: the surroundings hold what they hold.
+    /// Ring buffers and stack traces, whose contents the environment holds.
     Outside,
-    /// No program of the engine touches it.
+    /// Not used by any program of the engine.
     Unused,
 }
 
-/// What a program gets from a lookup.
+/// The result of a program's lookup.
 pub(super) enum Found {
     /// The slot of a value.
     Value(u32),
@@ -63,12 +63,12 @@ pub(super) enum Found {
 }
 
 impl Map {
-    /// A map that stands elsewhere.
+    /// Creates a map that lives elsewhere.
     pub(super) fn remote(spec: &MapSpec, handle: Box<dyn RemoteMap>) -> Result<Map, String> {
         Map::empty(spec, Store::Remote(Remote::new(handle)))
     }
 
-    /// A map that no program uses.
+    /// Creates a map that no program uses.
     pub(super) fn unused(spec: &MapSpec) -> Map {
         Map {
             key_size: spec.key_size as usize,
@@ -81,7 +81,7 @@ impl Map {
         }
     }
 
-    /// A map of the engine; `inner` says where its inner maps stand when it is an array of maps.
+    /// Creates a map of the engine; `inner` gives the positions of an array's inner maps.
     pub(super) fn native(spec: &MapSpec, inner: Range<usize>) -> Result<Map, String> {
         match spec.kind {
             MapKind::Array | MapKind::PercpuArray => Map::array(spec),
@@ -91,8 +91,8 @@ impl Map {
             MapKind::StackTrace | MapKind::Ringbuf => {
                 Ok(Map { max_entries: spec.max_entries, store: Store::Outside, ..Map::unused(spec) })
             }
-            // Which maps a hash holds is decided while it runs, by others: here every key
-            // finds the same one, and whoever needs them apart gives the engine a handle.
+            // Others decide at run time which maps a hash holds. Here every key returns the same
+            // one; an engine that must tell them apart is given a handle.
             MapKind::HashOfMaps => Ok(Map { max_entries: 1, store: Store::OneMap(inner.start), ..Map::unused(spec) }),
         }
     }
@@ -135,7 +135,7 @@ impl Map {
         })
     }
 
-    /// Where `len` bytes at an offset of the programs' address space lie in the arena.
+    /// Returns the arena range of `len` bytes at an offset of the programs' address space.
     #[inline(always)]
     fn range(&self, offset: u64, len: usize) -> Option<Range<usize>> {
         let slot = (offset >> self.shift) as usize;
@@ -152,7 +152,7 @@ impl Map {
         self.values.get(self.range(offset, len)?)
     }
 
-    /// Bytes that the caller is about to change.
+    /// Returns bytes for the caller to change.
     #[inline(always)]
     pub(super) fn bytes_mut(&mut self, offset: u64, len: usize) -> Option<&mut [u8]> {
         let range = self.range(offset, len)?;
@@ -167,7 +167,7 @@ impl Map {
         start..start + self.value_size
     }
 
-    /// Lookup by a program. The key has the map's key size.
+    /// Looks up a key of the map's key size for a program.
     #[inline]
     pub(super) fn find(&mut self, key: &[u8]) -> Found {
         let found = match &mut self.store {
@@ -208,7 +208,7 @@ impl Map {
         Found::Value(slot as u32)
     }
 
-    /// Sends changed copies of remote values home. An element that was deleted meanwhile stays so.
+    /// Writes changed copies of remote values back. An element deleted meanwhile stays deleted.
     pub(super) fn write_back(&mut self) {
         let (stride, size) = (self.stride, self.value_size);
         let Store::Remote(remote) = &mut self.store else { return };
@@ -221,7 +221,7 @@ impl Map {
         }
     }
 
-    /// Before a run: remote values of the last one are forgotten.
+    /// Forgets the last run's remote values before a run.
     pub(super) fn forget_remote_values(&mut self) {
         if let Store::Remote(remote) = &mut self.store {
             remote.keys.clear();
@@ -229,7 +229,7 @@ impl Map {
         }
     }
 
-    /// 0 or a negative errno, in the kernel's order of checks.
+    /// Returns 0 or a negative errno, checking in Linux's order.
     pub(super) fn update(&mut self, key: &[u8], value: &[u8], flags: u64) -> i64 {
         if key.len() != self.key_size || value.len() != self.value_size {
             return EINVAL;
@@ -268,7 +268,7 @@ impl Map {
         answer
     }
 
-    /// 0 or a negative errno.
+    /// Returns 0 or a negative errno.
     pub(super) fn modify(&mut self, key: &[u8], change: Change) -> i64 {
         if key.len() != self.key_size || self.value_size < size_of::<u64>() {
             return EINVAL;
@@ -294,7 +294,7 @@ impl Map {
         0
     }
 
-    /// A copy that the run has in hand is read anew.
+    /// Reads a copy that the run holds again afterwards.
     fn modify_remote(&mut self, key: &[u8], change: Change) -> i64 {
         self.write_back();
         let (stride, size) = (self.stride, self.value_size);
@@ -306,7 +306,7 @@ impl Map {
         answer
     }
 
-    /// 0 or a negative errno.
+    /// Returns 0 or a negative errno.
     pub(super) fn delete(&mut self, key: &[u8]) -> i64 {
         if key.len() != self.key_size {
             return EINVAL;
@@ -322,7 +322,7 @@ impl Map {
         }
     }
 
-    /// A value by key, for the engine's owner.
+    /// Returns a value by key, for the engine's owner.
     pub(super) fn peek(&self, key: &[u8]) -> Option<&[u8]> {
         if key.len() != self.key_size {
             return None;
@@ -358,7 +358,7 @@ impl Map {
         }
     }
 
-    /// A hash loses its elements, an array's values become zero.
+    /// Removes the elements of a hash, zeroes the values of an array.
     pub(super) fn clear(&mut self) {
         match &mut self.store {
             Store::Hash(index) => {
@@ -370,7 +370,7 @@ impl Map {
         }
     }
 
-    /// Elements of a hash, entries of an array.
+    /// Returns the number of elements of a hash or entries of an array.
     pub(super) fn len(&self) -> usize {
         match &self.store {
             Store::Hash(index) => index.live,
@@ -385,7 +385,7 @@ fn array_slot(key: &[u8], max_entries: u32) -> Option<u32> {
     (index < max_entries).then_some(index)
 }
 
-/// Copies of elements that stand elsewhere: slot `i` has the `i`-th key.
+/// Copies of elements that live elsewhere: slot `i` has the `i`-th key.
 pub(super) struct Remote {
     handle: Box<dyn RemoteMap>,
     keys: Vec<u8>,
@@ -402,19 +402,19 @@ impl Remote {
     }
 }
 
-/// Keys to slots: linear probing over `(hash, slot + 1)` pairs, at most half full; deletion moves
-/// the followers back, so there are no tombstones.
+/// Maps keys to slots: linear probing over `(hash, slot + 1)` pairs, at most half full. Deletion
+/// moves followers back, so there are no tombstones.
 pub(super) struct HashIndex {
     buckets: Vec<u64>,
-    /// Key of each slot, one after the other.
+    /// Key of each slot, one after another.
     keys: Vec<u8>,
     slots: Vec<Slot>,
     free: Vec<u32>,
     live: usize,
     evicts: bool,
-    /// Elements that made room for others so far, also before the map was cleared.
+    /// Elements evicted so far, including before the map was cleared.
     evicted: u64,
-    /// Where the search for something to evict goes on (second chance).
+    /// Where the search for an eviction candidate continues (second chance).
     hand: usize,
 }
 
@@ -457,7 +457,7 @@ impl HashIndex {
         &self.keys[slot as usize * len..][..len]
     }
 
-    /// The bucket that holds the key, or the empty one where it would go.
+    /// Returns the bucket that holds the key, or the empty one where it would go.
     #[inline(always)]
     fn bucket(&self, key: &[u8], hash: u32) -> (usize, Option<u32>) {
         let mut at = hash as usize & self.mask();
@@ -548,7 +548,7 @@ impl HashIndex {
         Some(slot)
     }
 
-    /// Moves back every follower that would no longer be reached over the gap.
+    /// Moves back every follower that the gap would make unreachable.
     fn close_gap(&mut self, mut gap: usize) {
         let mask = self.mask();
         let mut at = gap;
@@ -567,7 +567,7 @@ impl HashIndex {
         }
     }
 
-    /// Drops an element that was not used since the hand last passed it.
+    /// Evicts an element that was not used since the hand last passed it.
     fn evict(&mut self, key_len: usize) {
         for _ in 0..=2 * self.slots.len() {
             let at = self.hand % self.slots.len().max(1);
@@ -585,7 +585,7 @@ impl HashIndex {
         }
     }
 
-    /// Live slots with their keys, oldest slot first.
+    /// Iterates over live slots and their keys, lowest slot first.
     fn elements(&self, key_len: usize) -> impl Iterator<Item = (u32, &[u8])> {
         let slots = self.slots.iter().enumerate().filter(|(_, it)| **it != Slot::Free);
         slots.map(move |(slot, _)| (slot as u32, self.key(slot as u32, key_len)))
@@ -596,7 +596,7 @@ fn entry(hash: u32, slot: u32) -> u64 {
     u64::from(hash) << 32 | (u64::from(slot) + 1)
 }
 
-/// Keys are short and of one length: comparing words beats a call.
+/// Keys are short and of equal length: comparing words is faster than a call.
 #[inline(always)]
 fn same(a: &[u8], b: &[u8]) -> bool {
     let ((a_words, a_rest), (b_words, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());

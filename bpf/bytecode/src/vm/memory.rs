@@ -1,4 +1,4 @@
-//! Everything that a program can reach by pointer, and the checks before it does.
+//! Everything that a program can reach by pointer, with the checks.
 
 use super::map::Map;
 use super::pointer::{self, CTX, RECORDS, STACK, VALUES};
@@ -12,7 +12,7 @@ pub(super) struct Memory<'a> {
     pub(super) maps: &'a mut [Map],
 }
 
-/// The part that is not in maps: apart, so that it can be read while a map is changed.
+/// The memory outside maps: separate, so that it can be read while a map changes.
 pub(super) struct Local<'a> {
     pub(super) stack: [u8; STACK_BYTES],
     pub(super) ctx: &'a [u8],
@@ -75,7 +75,7 @@ impl Local<'_> {
         }
     }
 
-    /// Bytes that stay readable while the maps change: those of a map are copied to `copy`.
+    /// Returns bytes that stay readable while maps change: a map's bytes are copied to `copy`.
     #[inline(always)]
     pub(super) fn argument<'s>(
         &'s self,
@@ -91,14 +91,14 @@ impl Local<'_> {
     }
 }
 
-/// Records of ring buffers that a run has reserved and not yet given away.
+/// Ring buffer records that a run has reserved and not yet submitted.
 #[derive(Default)]
 pub(super) struct Records {
     list: Vec<Record>,
 }
 
 struct Record {
-    /// Number of the ring buffer; none once the record is given away.
+    /// Index of the ring buffer; `None` once the record is submitted or discarded.
     map: Option<usize>,
     data: Vec<u8>,
 }
@@ -108,7 +108,7 @@ impl Records {
         self.list.iter_mut().for_each(|it| it.map = None);
     }
 
-    /// Address of a new, zeroed record; none when too many are reserved.
+    /// Returns the address of a new, zeroed record; `None` if too many are reserved.
     pub(super) fn reserve(&mut self, map: usize, len: usize) -> Option<u64> {
         let at = match self.list.iter().position(|it| it.map.is_none()) {
             Some(at) => at,
@@ -125,7 +125,7 @@ impl Records {
         Some(pointer::make(RECORDS, (at as u64) << pointer::RECORD_SHIFT))
     }
 
-    /// Ends the reservation at `address`; its ring buffer and bytes.
+    /// Ends the reservation at `address`; returns its ring buffer and bytes.
     pub(super) fn take(&mut self, address: u64) -> Option<(usize, &[u8])> {
         let (at, within) = split(pointer::offset(address) as usize);
         let record = self.list.get_mut(at)?;

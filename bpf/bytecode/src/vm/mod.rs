@@ -1,18 +1,17 @@
-//! The user-space engine: runs the same programs that the kernel runs, over events that the
-//! kernel never sees.
+//! The user-space engine: runs the same programs as Linux, over events that Linux never sees.
 //!
 //! ```text
 //! Program ──decode (checks once)──▶ Decoded ──run (checks every access)──▶ R0, maps, records
 //! ```
 //!
-//! It is safe on any input: programs are checked when loaded as far as that is possible without
-//! following values (instructions, registers, jumps, helpers, maps), and every memory access is
-//! checked when it happens. Pointers are virtual; no host address is visible. The module has no
-//! `unsafe`. What the kernel's verifier accepts runs here; much that it refuses runs here too.
+//! It is safe on any input. Programs are checked at load as far as possible without following
+//! values (instructions, registers, jumps, helpers, maps), and every memory access is checked when
+//! it happens. Pointers are virtual; no host address is visible. The module has no `unsafe`. It
+//! runs everything that Linux's verifier accepts, and much that it refuses.
 //!
-//! Differences from the kernel: registers and stack begin as zeros instead of being refused;
-//! maps per CPU have one copy (`map_lookup_percpu_elem` gives it for every CPU); an LRU map
-//! holds exactly its capacity; `get_current_task` is 0; a reserved record of a ring buffer meets
+//! Differences from Linux: registers and stack start as zeros instead of being refused; per-CPU
+//! maps have one copy (`map_lookup_percpu_elem` returns it for every CPU); an LRU map holds exactly
+//! its capacity; `get_current_task` is 0; a reserved record of a ring buffer reaches
 //! [`Env::output`] when it is submitted.
 
 mod call;
@@ -33,10 +32,10 @@ pub use env::{Change, Env, RemoteMap};
 
 use crate::image::{Home, Image, MapSpec};
 
-/// Instructions that a run may take unless [`Engine::set_instruction_limit`] says otherwise.
+/// Instruction limit of a run unless [`Engine::set_instruction_limit`] sets another.
 pub const DEFAULT_INSTRUCTION_LIMIT: u64 = 1_000_000;
 
-/// Why the engine refuses a program or a map.
+/// Why the engine refused a program or a map.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {what}")]
 pub struct LoadError {
@@ -46,7 +45,7 @@ pub struct LoadError {
     pub what: String,
 }
 
-/// Why a run ended before its `exit`. What it changed until then stays changed.
+/// Why a run ended before its `exit`. Its changes up to then stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("instruction {insn}: {reason}")]
 pub struct Fault {
@@ -77,20 +76,20 @@ pub enum FaultReason {
     NoHelper(i32),
 }
 
-/// Gives the handle of a map (its index in the image) that stands elsewhere, or none.
+/// Returns the handle of a map (its index in the image) that lives elsewhere, or `None`.
 pub type FindRemote<'a> = dyn FnMut(usize, &MapSpec) -> Option<Box<dyn RemoteMap>> + 'a;
 
-/// Programs of an image ready to run, with the maps they share.
+/// Programs of an image, ready to run, with the maps they share.
 ///
-/// Programs and maps go by their indices in the image. Asking about a map that the engine does
-/// not hold (a remote one, one that only the kernel's programs use, an index out of range) gives
-/// nothing: no elements, `-EINVAL`.
+/// Programs and maps are identified by their index in the image. Queries of a map that the engine
+/// does not hold (a remote map, one used only by Linux's programs, an index out of range) return no
+/// elements or `-EINVAL`.
 pub struct Engine {
-    /// By index in the image; empty where not loaded.
+    /// By index in the image; empty if not loaded.
     programs: Vec<Vec<Decoded>>,
     /// The image's maps, then the inner maps.
     maps: Vec<Map>,
-    /// Maps whose values are copies, to be brought home after each run.
+    /// Maps whose values are copies, to be written back after each run.
     remote: Vec<usize>,
     records: Records,
     scratch: Scratch,
@@ -100,12 +99,12 @@ pub struct Engine {
 impl Engine {
     /// Checks and decodes the given programs of the image (indices into [`Image::programs`]).
     ///
-    /// `remote` is asked once for each map that those programs use or whose home is the tracer;
-    /// where it has no handle the engine creates the map itself.
+    /// `remote` is asked once for each map that those programs use or whose home is the tracer; if
+    /// it returns no handle, the engine creates the map itself.
     ///
     /// # Errors
-    /// A program that breaks the rules of the instruction set or calls a helper that the engine
-    /// lacks; a map that the engine cannot hold.
+    /// A program breaks the rules of the instruction set or calls a helper that the engine lacks;
+    /// or the engine cannot hold a map.
     pub fn new(image: &Image, programs: &[usize], remote: &mut FindRemote<'_>) -> Result<Engine, LoadError> {
         let mut engine = Engine {
             programs: vec![Vec::new(); image.programs.len()],
@@ -165,8 +164,7 @@ impl Engine {
         }
     }
 
-    /// Changes how many instructions a run may take. Runs may overstep it by one pass through
-    /// their program.
+    /// Changes the instruction limit. A run may exceed it by one pass through its program.
     pub fn set_instruction_limit(&mut self, n_instructions: u64) {
         self.instruction_limit = n_instructions;
     }
@@ -174,7 +172,7 @@ impl Engine {
     /// Runs a program over a read-only context; returns R0.
     ///
     /// # Errors
-    /// The program did what it must not do; see [`FaultReason`].
+    /// The program did something forbidden; see [`FaultReason`].
     #[inline]
     pub fn run<E: Env>(&mut self, program: usize, ctx: &[u8], env: &mut E) -> Result<u64, Fault> {
         let code = self.programs.get(program).map_or(&[][..], Vec::as_slice);
@@ -182,7 +180,7 @@ impl Engine {
             self.maps[*at].forget_remote_values();
         }
         self.records.forget();
-        // In one piece: a stack built apart would be copied.
+        // Build it in place: building the stack separately would copy it.
         let mut memory =
             Memory { local: Local { stack: [0; STACK_BYTES], ctx, records: &mut self.records }, maps: &mut self.maps };
         let answer = run::run(code, &mut memory, &mut self.scratch, env, self.instruction_limit);
@@ -192,62 +190,63 @@ impl Engine {
         answer
     }
 
-    /// [`Engine::run`] over words, without copying them.
+    /// Like [`Engine::run`], but over words, without copying them.
     ///
     /// # Errors
-    /// As [`Engine::run`].
+    /// As for [`Engine::run`].
     #[inline]
     pub fn run_words<E: Env>(&mut self, program: usize, ctx: &[u64], env: &mut E) -> Result<u64, Fault> {
         self.run(program, ctx.as_bytes(), env)
     }
 
-    /// Each element's key and value; of an array all entries, with their index as the key; of
-    /// an array of maps the elements of its inner maps.
+    /// Calls `f` with each element's key and value: for an array, all entries with their index as
+    /// key; for an array of maps, the elements of its inner maps.
     pub fn for_each(&self, map: usize, f: &mut dyn FnMut(&[u8], &[u8])) {
         for at in self.parts(map) {
             self.maps[at].for_each(f);
         }
     }
 
-    /// The value of an element.
+    /// Returns the value of an element.
     pub fn lookup(&self, map: usize, key: &[u8]) -> Option<&[u8]> {
         self.image_map(map)?.peek(key)
     }
 
-    /// Creates or changes an element; 0 or a negative errno. Flags as in [`crate::helper`].
+    /// Creates or changes an element; returns 0 or a negative errno. Flags as in [`crate::helper`].
     pub fn update(&mut self, map: usize, key: &[u8], value: &[u8], flags: u64) -> i64 {
         self.native_mut(map).map_or(env::EINVAL, |it| it.update(key, value, flags))
     }
 
-    /// Adds to the first 8 bytes of an element's value, which begin with zeros; 0 or a negative errno.
+    /// Adds to the first 8 bytes of an element's value, starting from zeros; returns 0 or a
+    /// negative errno.
     pub fn add(&mut self, map: usize, key: &[u8], delta: i64) -> i64 {
         self.native_mut(map).map_or(env::EINVAL, |it| it.modify(key, Change::add(delta)))
     }
 
-    /// Removes an element; 0 or a negative errno.
+    /// Removes an element; returns 0 or a negative errno.
     pub fn delete(&mut self, map: usize, key: &[u8]) -> i64 {
         self.native_mut(map).map_or(env::EINVAL, |it| it.delete(key))
     }
 
-    /// Removes all elements; the entries of an array become zero. Inner maps likewise.
+    /// Removes all elements, including those of inner maps; the entries of an array become zero.
     pub fn clear(&mut self, map: usize) {
         for at in self.parts(map) {
             self.maps[at].clear();
         }
     }
 
-    /// Elements of an LRU hash that made room for others so far.
+    /// Returns the number of elements evicted from an LRU hash so far.
     pub fn evicted(&self, map: usize) -> u64 {
         self.parts(map).map(|at| self.maps[at].evicted()).sum()
     }
 
-    /// Elements of a hash, entries of an array.
+    /// Returns the number of elements of a hash or entries of an array.
     pub fn len(&self, map: usize) -> usize {
         self.image_map(map).map_or(0, Map::len)
     }
 
-    /// Hands all elements to `f`, then removes them as [`Engine::clear`] does. Of an array of
-    /// maps these are the elements of its inner maps.
+    /// Passes all elements (of an array of maps, those of its inner maps) to `f`, then removes them
+    /// like [`Engine::clear`].
     pub fn drain(&mut self, map: usize, f: &mut dyn FnMut(&[u8], &[u8])) {
         for at in self.parts(map) {
             self.maps[at].for_each(f);
@@ -255,7 +254,7 @@ impl Engine {
         }
     }
 
-    /// The maps that hold a map's elements: itself, or its inner maps.
+    /// Returns the maps that hold a map's elements: itself, or its inner maps.
     fn parts(&self, map: usize) -> std::ops::Range<usize> {
         match self.image_map(map).map(|it| &it.store) {
             Some(Store::Maps(inner)) => inner.clone(),
@@ -274,7 +273,7 @@ impl Engine {
     }
 }
 
-/// The inner maps of a map of maps, all empty; they will stand at `first` and on.
+/// Creates the empty inner maps of a map of maps; they will be at `first` and following.
 fn inner_maps_of(spec: &MapSpec, first: usize) -> Result<Vec<Map>, String> {
     let n_inner = match spec.kind {
         crate::MapKind::ArrayOfMaps => spec.max_entries,

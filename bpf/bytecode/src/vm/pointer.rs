@@ -1,27 +1,27 @@
-//! Addresses as programs of the engine see them: a region and an offset, never a host address.
+//! Addresses as the engine's programs see them: a region and an offset, never a host address.
 //!
-//! The upper 24 bits name the region, the lower 40 the byte in it. Running off the front of a
-//! region lands at the far end of the one before, where nothing is.
+//! The upper 24 bits select the region, the lower 40 the byte in it. Running off the front of a
+//! region lands at the unused far end of the previous one.
 
 pub(super) const OFFSET_BITS: u32 = 40;
 const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
 
-/// The regions' numbers look like the kernel's addresses, so a small integer is never a pointer.
+/// Region numbers resemble Linux kernel addresses, so a small integer is never a pointer.
 const FIRST: u64 = 0xff_b000;
 
 pub(super) const STACK: u64 = FIRST;
 pub(super) const CTX: u64 = FIRST + 1;
 pub(super) const RECORDS: u64 = FIRST + 2;
-/// Maps themselves; the offset is the map's number.
+/// Maps themselves; the offset is the map's index.
 pub(super) const MAPS: u64 = FIRST + 3;
-/// Values of map 0; map n's are n regions on.
+/// Values of map 0; map n's are n regions further.
 pub(super) const VALUES: u64 = FIRST + 16;
-/// Maps that have a region of their own.
+/// Maximum number of maps with a region of their own.
 pub(super) const MAX_MAPS: usize = 4000;
 
 /// Log2 of the distance between two records of a ring buffer.
 pub(super) const RECORD_SHIFT: u32 = 33;
-/// Records that a run may have reserved at one time.
+/// Maximum number of records that a run may have reserved.
 pub(super) const MAX_RECORDS: usize = 1 << (OFFSET_BITS - RECORD_SHIFT);
 
 pub(super) fn make(region: u64, offset: u64) -> u64 {

@@ -8,7 +8,7 @@ use super::pointer::{self, CTX, STACK};
 use super::{Fault, FaultReason};
 use crate::insn::atomic;
 
-/// Registers; five more than there are, so that no index of four bits needs a check.
+/// Registers; five more than exist, so that no 4-bit index needs a check.
 type Registers = [u64; 16];
 
 /// Runs a decoded program to its `exit`; returns R0.
@@ -24,7 +24,7 @@ pub(super) fn run<E: Env>(
     r[1] = pointer::make(CTX, 0);
     r[10] = pointer::make(STACK, STACK_BYTES as u64);
     let mut pc = 0;
-    // Between two jumps backward a program can only run forward, so it is enough to charge those.
+    // Between two backward jumps a program only runs forward, so it is enough to charge those.
     let mut budget = instruction_limit;
 
     macro_rules! fail {
@@ -298,7 +298,7 @@ fn bad_stack(place: i32, write: bool) -> FaultReason {
     FaultReason::BadAccess { address: pointer::make(STACK, place as u64), len: 0, write }
 }
 
-/// The kernel's answers: 0 for a division by zero, and the smallest number over -1 is itself.
+/// Follows Linux: dividing by zero yields 0, and the smallest number divided by -1 is itself.
 fn signed_div(a: u64, b: u64) -> u64 {
     match b {
         0 => 0,
@@ -306,7 +306,7 @@ fn signed_div(a: u64, b: u64) -> u64 {
     }
 }
 
-/// The dividend for a division by zero, and 0 for -1.
+/// Follows Linux: the dividend for a division by zero, and 0 for -1.
 fn signed_mod(a: u64, b: u64) -> u64 {
     match b {
         0 => a,
@@ -328,7 +328,7 @@ fn signed_mod_32(a: u32, b: u32) -> u32 {
     }
 }
 
-/// One thread runs the engine, so plain memory access is atomic enough.
+/// A single thread runs the engine, so plain memory access is atomic enough.
 fn atomic_64(memory: &mut Memory<'_>, address: u64, op: i32, r: &mut Registers, src: usize) -> Option<()> {
     let old = u64::from_le_bytes(memory.load(address)?);
     let new = changed(op, old, r[src], r[0])?;
