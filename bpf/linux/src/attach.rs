@@ -1,8 +1,8 @@
-//! Making links: which program sits where, and for which process.
+//! Attaching: which program runs where, and for which process.
 //!
-//! A uprobe program has one link for each file and process: places of a file are attached all at
-//! once, and each process of the scope has links of its own, so that nobody else pays. A probe of
-//! the whole tree or system has one link for each file, which is there before any child is.
+//! A uprobe program has one link per file and process: all places of a file are attached at once,
+//! and each process of the scope has its own links, so that others pay nothing. A probe of the
+//! whole tree or system has one link per file, which exists before any child does.
 
 use crate::code::Exits;
 use crate::cpus;
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use xputrace_model::plan::cookie::{self, ReturnSite};
 use xputrace_model::plan::{ReturnWay, StringId};
 
-/// Functions that a warning names.
+/// Maximum number of functions named in a warning.
 const NAMED_FUNCTIONS: usize = 3;
 
 /// A probe on functions, and the files it was found in.
@@ -33,16 +33,16 @@ pub(crate) struct FunctionProbe {
     pub(crate) entry_program: Option<usize>,
     /// Counts calls that end by a jump to another function.
     pub(crate) tail_program: Option<usize>,
-    /// How it sees returns, if that is what it probes.
+    /// How it detects returns, if it probes them.
     pub(crate) returns: Option<ReturnWay>,
     pub(crate) object: String,
     pub(crate) function: String,
-    /// Whether other processes' files are looked into too.
+    /// Whether files of other processes are searched too.
     pub(crate) every_file: bool,
-    /// In every process, whatever the scope is.
+    /// Attached to every process, whatever the scope.
     pub(crate) every_process: bool,
     pub(crate) files: Vec<ProbedFile>,
-    /// Files that were looked into.
+    /// Files already searched.
     pub(crate) seen: HashSet<FileId>,
 }
 
@@ -52,9 +52,9 @@ pub(crate) struct ProbedFile {
     pub(crate) path: PathBuf,
     /// One for each function.
     entries: Sites,
-    /// Entries of functions whose returns the trampoline of Linux sees.
+    /// Entries of functions whose returns Linux's trampoline reports.
     trampolined: Sites,
-    /// Where the other functions return.
+    /// Return sites of the other functions.
     returns: Sites,
     tail_calls: Sites,
 }
@@ -70,7 +70,7 @@ impl ProbedFile {
     }
 }
 
-/// Offsets in a file, and the cookie of each.
+/// Offsets in a file, each with its cookie.
 #[derive(Debug, Default)]
 struct Sites {
     offsets: Vec<u64>,
@@ -87,7 +87,7 @@ impl Sites {
 /// Loaded programs by their index in the image.
 pub(crate) type Programs = [Option<OwnedFd>];
 
-/// What looking into a file found: its number among the probe's files, and what to say of it.
+/// The result of searching a file: its index among the probe's files, and warnings.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) file: usize,
@@ -95,8 +95,8 @@ pub(crate) struct Found {
 }
 
 impl FunctionProbe {
-    /// Finds the functions in a file that was not looked into yet, without those that cannot be
-    /// probed. `Ok(None)`: it was.
+    /// Finds the functions in a file, except those that cannot be probed. Returns `Ok(None)` if the
+    /// file was searched before.
     pub(crate) fn look_into(
         &mut self,
         file: &Candidate,
@@ -127,8 +127,8 @@ impl FunctionProbe {
         Ok(Some(Found { file: self.files.len() - 1, warnings }))
     }
 
-    /// Finds where functions return, if that is what is probed. Where no returns can be seen, or
-    /// those of the one function that was asked for by its name cannot, that is an error.
+    /// Finds the return sites if returns are probed. Fails if no returns can be probed, or not
+    /// those of the only function requested by name.
     fn with_exits(&self, places: Vec<Place>, file: &Path, programs: &Programs) -> Result<Seen, AttachError> {
         let seen = match self.returns {
             None => Seen { places: places.into_iter().map(|it| (it, None)).collect(), ..Seen::default() },
@@ -152,7 +152,7 @@ impl FunctionProbe {
         let mut file = ProbedFile { path: path.to_path_buf(), ..ProbedFile::default() };
         for (place, exits) in places {
             let name = intern(&place.function);
-            // The entry's program asks how the return is seen, not where.
+            // The entry's program asks how the return is detected, not where.
             let way = if exits.is_some() { ReturnSite::Ret } else { ReturnSite::Trampoline };
             file.entries.add(place.file_offset, cookie::of(name, way));
             match exits {
@@ -163,9 +163,8 @@ impl FunctionProbe {
         file
     }
 
-    /// Takes out the places that Linux refuses, and those of which that could not be found
-    /// out; returns the names of both. Where none is left, or one function was asked for by its
-    /// name, that is an error.
+    /// Removes the places that Linux refuses, and those it could not be asked about; returns the
+    /// names of both. Fails if none is left, or if the only function requested by name is refused.
     fn take_refused(
         &self,
         places: &mut Vec<Place>,
@@ -201,8 +200,8 @@ impl FunctionProbe {
         (!functions.is_empty()).then(text)
     }
 
-    /// Links one of its files in a process, or in all: entries first, as a return without its entry
-    /// would be counted as lost.
+    /// Links one of its files in a process or in all. Entries come first: a return without its
+    /// entry would be counted as lost.
     pub(crate) fn link(&self, file: usize, pid: Option<u32>, programs: &Programs) -> Result<Vec<OwnedFd>, AttachError> {
         let file = &self.files[file];
         let mut links = Vec::new();
@@ -218,7 +217,8 @@ impl FunctionProbe {
         Ok(links)
     }
 
-    /// Program, places, and whether Linux is to call it at the return of the call that begins there.
+    /// Returns program, places, and whether Linux must call it at the return of the call that
+    /// starts there.
     fn links_of<'a>(&self, file: &'a ProbedFile) -> Vec<(usize, &'a Sites, bool)> {
         let entry = self.entry_program.map(|it| (it, &file.entries, false));
         let tail = self.tail_program.map(|it| (it, &file.tail_calls, false));
@@ -245,8 +245,8 @@ impl FunctionProbe {
         }
     }
 
-    /// The candidates of the scope. That a statically linked library may be in the executable is
-    /// a guess, so a miss there is no failure.
+    /// Returns the candidates in the scope. An executable may contain a statically linked library;
+    /// that is a guess, so a miss there is not a failure.
     pub(crate) fn candidates(&self, scope: &Scope) -> Vec<Candidate> {
         resolve::candidates(&self.object, scope)
     }
@@ -277,7 +277,7 @@ fn looped(functions: &[String], file: &Path) -> Option<String> {
     (!functions.is_empty()).then(text)
 }
 
-/// The functions whose returns cannot be seen, by the reason.
+/// Groups the functions whose returns cannot be probed by reason.
 fn unseen(all: &[Unseen]) -> impl Iterator<Item = (&'static str, Vec<String>)> {
     let mut by_reason: BTreeMap<&'static str, Vec<String>> = BTreeMap::new();
     for Unseen { function, why } in all {
@@ -286,7 +286,7 @@ fn unseen(all: &[Unseen]) -> impl Iterator<Item = (&'static str, Vec<String>)> {
     by_reason.into_iter()
 }
 
-/// `a, b, c and 5 more`.
+/// Formats `a, b, c and 5 more`.
 fn listed(functions: &[String]) -> String {
     let names = functions.iter().take(NAMED_FUNCTIONS).map(String::as_str).collect::<Vec<_>>().join(", ");
     match functions.len().saturating_sub(NAMED_FUNCTIONS) {
@@ -295,7 +295,7 @@ fn listed(functions: &[String]) -> String {
     }
 }
 
-/// One place in every process, as the launch marker has.
+/// Links one place in every process, for the launch marker.
 pub(crate) fn link_place(
     programs: &Programs,
     index: usize,
@@ -330,9 +330,9 @@ pub(crate) fn link_tracepoint(
 /// A program on a tracepoint.
 #[derive(Debug)]
 pub(crate) struct TracepointLink {
-    /// Closing it takes the program out.
+    /// Closing it detaches the program.
     pub(crate) link: OwnedFd,
-    /// Holds the tracepoint ready.
+    /// Keeps the tracepoint enabled.
     pub(crate) event: OwnedFd,
 }
 
@@ -373,9 +373,9 @@ impl Sampler {
         self.events.len()
     }
 
-    /// Samples that were due so far and that the program did not see: Linux drops a sample that
-    /// lands while a tracepoint's handler runs on its CPU, and counts it nowhere. At least so many:
-    /// one a CPU may be under way. 0 where Linux did not count the program's runs.
+    /// Returns a lower bound of the due samples that the program did not see: Linux drops a sample
+    /// that hits while a tracepoint's handler runs on its CPU, without counting it. One sample per
+    /// CPU may be in progress. Returns 0 if Linux did not count the program's runs.
     pub(crate) fn missed(&self, programs: &Programs) -> u64 {
         let Ok(seen) = self::program(programs, self.program).map(|it| sys::prog_runs(it).unwrap_or_default()) else {
             return 0;
@@ -390,7 +390,7 @@ impl Sampler {
         }
     }
 
-    /// Everything that it holds, to be closed.
+    /// Returns all of its descriptors, to be closed.
     pub(crate) fn into_links(self) -> Vec<OwnedFd> {
         self.links.into_iter().chain(self.events).collect()
     }
@@ -444,7 +444,7 @@ pub(crate) fn hint(errno: Option<i32>) -> &'static str {
     }
 }
 
-/// `6.18.44-generic`.
+/// Returns a release such as `6.18.44-generic`.
 pub(crate) fn kernel_release() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     text.trim().to_owned()
@@ -461,8 +461,8 @@ pub(crate) fn version(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Names of the failures of several files, the most telling one first: a file that has no such
-/// function says more than one that could not be read.
+/// Returns the most telling of several files' errors: a file without such a function says more than
+/// one that could not be read.
 pub(crate) fn most_telling(mut errors: Vec<AttachError>) -> Option<AttachError> {
     let rank = |it: &AttachError| match it {
         AttachError::OldKernel { .. } => 0,
@@ -475,7 +475,7 @@ pub(crate) fn most_telling(mut errors: Vec<AttachError>) -> Option<AttachError> 
     errors.into_iter().next()
 }
 
-/// Processes that links belong to now.
+/// Processes that currently have links.
 pub(crate) type Alive = BTreeSet<u32>;
 
 #[cfg(test)]

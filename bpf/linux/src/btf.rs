@@ -1,7 +1,7 @@
-//! Looks things up in the type information of the Linux that runs.
+//! Lookups in the type information of the running Linux kernel.
 //!
-//! Only what is needed: a function by name; a structure by name, then a member by name, looking
-//! into anonymous structures and unions. Source: `Documentation/bpf/btf.rst`.
+//! Only what is needed: a function by name; a structure by name, then a member by name, including
+//! anonymous structures and unions. Source: `Documentation/bpf/btf.rst`.
 
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 const MAGIC: u16 = 0xeb9f;
@@ -9,7 +9,7 @@ const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
 const KIND_FUNC: u32 = 12;
 
-/// Returns what `look_up` finds in the type information of the Linux that runs; `None` also where
+/// Returns what `look_up` finds in the type information of the running Linux kernel; `None` also if
 /// there is none.
 pub(crate) fn with<R>(look_up: impl FnOnce(&Btf<'_>) -> Option<R>) -> Option<R> {
     let bytes = std::fs::read(VMLINUX).ok()?;
@@ -20,7 +20,7 @@ pub(crate) fn with<R>(look_up: impl FnOnce(&Btf<'_>) -> Option<R>) -> Option<R> 
 pub(crate) struct Btf<'a> {
     bytes: &'a [u8],
     strings: &'a [u8],
-    /// Where each type begins; entry 0 is type 1.
+    /// Offset of each type; entry 0 is type 1.
     types: Vec<usize>,
 }
 
@@ -44,13 +44,13 @@ impl<'a> Btf<'a> {
         Some(btf)
     }
 
-    /// The byte offset of a structure's member.
+    /// Returns the byte offset of a structure's member.
     pub(crate) fn offset(&self, structure: &str, member: &str) -> Option<u32> {
         let at = self.types[self.position(KIND_STRUCT, structure)?];
         self.member(at, member.as_bytes(), 0)
     }
 
-    /// The type id of a function.
+    /// Returns the type id of a function.
     pub(crate) fn function(&self, name: &str) -> Option<u32> {
         Some(self.position(KIND_FUNC, name)? as u32 + 1)
     }
@@ -60,7 +60,7 @@ impl<'a> Btf<'a> {
         self.types.iter().position(named)
     }
 
-    /// Bytes of a type's description.
+    /// Returns the size of a type's description.
     fn len(&self, at: usize) -> Option<usize> {
         let count = self.info(at)? as usize & 0xffff;
         let extra = match self.kind(at)? {
@@ -91,7 +91,7 @@ impl<'a> Btf<'a> {
         rest.get(..rest.iter().position(|it| *it == 0)?)
     }
 
-    /// Depth guards against descriptions that contain themselves.
+    /// `depth` guards against descriptions that contain themselves.
     fn member(&self, at: usize, wanted: &[u8], depth: u32) -> Option<u32> {
         const DEEPEST: u32 = 16;
         let info = self.info(at)?;

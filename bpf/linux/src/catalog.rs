@@ -1,7 +1,8 @@
 //! The live machine as the compiler's catalog.
 //!
-//! Tracepoints come from tracefs, functions from the files that a run would probe, the pid namespace from /proc, and the offset of one field of
-//! `task_struct` from the kernel's own type information (BTF).
+//! Tracepoints come from tracefs, functions from the files that a run would probe, the pid
+//! namespace from /proc, and the offset of one field of `task_struct` from Linux's type information
+//! (BTF).
 
 use crate::error::AttachError;
 use crate::resolve::{self, Candidate};
@@ -31,7 +32,7 @@ pub struct LiveCatalog {
     answers: RefCell<HashMap<(String, String), Result<(), String>>>,
 }
 
-/// A file and the functions in it that can be probed by their names.
+/// A file and the names of its functions that can be probed.
 #[derive(Debug)]
 struct NamedFile {
     file: Candidate,
@@ -45,12 +46,12 @@ impl Default for LiveCatalog {
 }
 
 impl LiveCatalog {
-    /// Reads nothing yet. Functions are looked for in what is installed.
+    /// Creates a catalog without reading anything. Functions are looked up in installed files.
     pub fn new() -> Self {
         Self::of(Scope::Processes(Vec::new()))
     }
 
-    /// Functions are looked for in the files in which probes of this scope would be attached.
+    /// Creates a catalog that looks up functions in the files that this scope would probe.
     pub fn of(scope: Scope) -> Self {
         LiveCatalog { scope, exec_id: OnceLock::new(), files: RefCell::default(), answers: RefCell::default() }
     }
@@ -106,7 +107,7 @@ impl Catalog for LiveCatalog {
     }
 }
 
-/// The number by which perf knows a tracepoint.
+/// Returns perf's id of a tracepoint.
 pub(crate) fn tracepoint_id(category: &str, name: &str) -> Result<u64, AttachError> {
     let text = read(category, name, "id")?;
     text.trim()
@@ -114,7 +115,7 @@ pub(crate) fn tracepoint_id(category: &str, name: &str) -> Result<u64, AttachErr
         .map_err(|_| AttachError::Tracefs(format!("the id of the tracepoint {category}:{name} is {text:?}")))
 }
 
-/// `CATEGORY:NAME` of every tracepoint, sorted.
+/// Returns `CATEGORY:NAME` of every tracepoint, sorted.
 pub(crate) fn tracepoints() -> Result<Vec<String>, String> {
     let events = tracefs()?.join("events");
     let mut found = Vec::new();
@@ -129,7 +130,7 @@ pub(crate) fn tracepoints() -> Result<Vec<String>, String> {
     Ok(found)
 }
 
-/// Where tracefs is mounted.
+/// Returns where tracefs is mounted.
 pub(crate) fn tracefs() -> Result<PathBuf, String> {
     if let Some(found) = TRACEFS.iter().find(|it| Path::new(it).join("events").exists()) {
         return Ok(PathBuf::from(found));
@@ -157,7 +158,7 @@ fn unreadable(path: &Path, error: &io::Error) -> String {
     format!("cannot read {}: {error}; run as root", path.display())
 }
 
-/// Similar tracepoints: of the same category first, then the same name elsewhere.
+/// Returns similar tracepoints: of the same category first, then of the same name elsewhere.
 fn near(category: &str, name: &str) -> Vec<String> {
     let all = tracepoints().unwrap_or_default();
     let split = || all.iter().filter_map(|it| Some((it, it.split_once(':')?)));
@@ -176,8 +177,8 @@ fn entries(directory: &Path) -> io::Result<Vec<String>> {
     Ok(std::fs::read_dir(directory)?.flatten().filter_map(|it| it.file_name().into_string().ok()).collect())
 }
 
-/// Lines such as `field:pid_t prev_pid; offset:24; size:4; signed:1;`, with tabs between. The
-/// fields that all tracepoints share (`common_…`) are not the event's own.
+/// Parses lines such as `field:pid_t prev_pid; offset:24; size:4; signed:1;`, separated by tabs.
+/// Skips the fields that all tracepoints share (`common_…`).
 fn parse_format(text: &str) -> TracepointFormat {
     let fields = text.lines().filter_map(parse_field).filter(|it| !it.name.starts_with("common_")).collect();
     TracepointFormat { fields }

@@ -1,13 +1,13 @@
-//! The instructions of a function: where it returns, where it leaves by a jump, and where its own
-//! jumps lead.
+//! The instructions of a function: where it returns, where it jumps to another function, and where
+//! its own jumps go.
 //!
 //! ```text
 //! symbol ──sweep──▶ instructions ──▶ exits: `ret`s, and jumps to other functions
 //!    │                   │
 //!    └── `.cold` parts ◀─┘ jumps out
 //! ```
-//! A breakpoint in data would change the program, so bytes count as code only if all of it makes
-//! sense: every instruction is valid, and every jump leads to the start of one.
+//! A breakpoint in data would change the program. So bytes count as code only if all of it makes
+//! sense: every instruction is valid, and every jump goes to the start of one.
 
 use crate::elf::Elf;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
@@ -16,31 +16,31 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use xputrace_model::plan::cookie::ReturnSite;
 
-/// How many instructions before an indirect jump are searched for the load from its table.
+/// How many instructions before an indirect jump to search for the load from its table.
 const TABLE_LOAD_DISTANCE: usize = 16;
 
-/// Reads functions of one file. Addresses are offsets in the file: instructions refer to each
-/// other by distance, which is the same there.
+/// Reads the functions of a file. Addresses are file offsets: instructions refer to each other by
+/// distance, which is the same there.
 pub(crate) struct Reader<'a> {
     elf: &'a Elf,
-    /// Where functions begin, and how long they are.
+    /// Start and size of each function.
     starts: OnceCell<HashMap<u64, u64>>,
-    /// Parts that the compiler moved away from their functions: start to end.
+    /// Parts that the compiler moved out of their functions: start to end.
     cold: OnceCell<BTreeMap<u64, u64>>,
 }
 
-/// The code of a function, with the parts that the compiler moved away from it.
+/// The code of a function, including the parts that the compiler moved out.
 #[derive(Default)]
 pub(crate) struct Code {
     parts: Vec<Range<u64>>,
     /// By address.
     instructions: Vec<Instruction>,
-    /// Where direct jumps lead.
+    /// Targets of direct jumps.
     targets: HashSet<u64>,
     has_table_jump: bool,
 }
 
-/// Where a function ends a call.
+/// Where calls of a function end.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Exits {
     pub(crate) returns: Vec<Return>,
@@ -54,11 +54,11 @@ pub(crate) struct Return {
     pub(crate) site: ReturnSite,
 }
 
-/// A jump to another function, which returns in this one's stead.
+/// A jump to another function, which returns instead of this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TailCall {
     pub(crate) file_offset: u64,
-    /// The condition code of a conditional jump, as the processor encodes it.
+    /// The processor's condition code of a conditional jump.
     pub(crate) condition: Option<u8>,
 }
 
@@ -85,7 +85,7 @@ impl<'a> Reader<'a> {
         Reader { elf, starts: OnceCell::new(), cold: OnceCell::new() }
     }
 
-    /// The code of a function that begins at `start`.
+    /// Reads the code of the function at `start`.
     pub(crate) fn read(&self, start: u64, size: u64) -> Result<Code, Unreadable> {
         if !self.elf.is_x86_64() {
             return Err(Unreadable::OtherMachine);
@@ -105,7 +105,7 @@ impl<'a> Reader<'a> {
         if code.makes_sense() { Ok(code) } else { Err(Unreadable::NotCode) }
     }
 
-    /// Where calls of the function end.
+    /// Returns where calls of the function end.
     pub(crate) fn exits(&self, code: &Code) -> Exits {
         let mut exits = Exits::default();
         for (index, instruction) in code.instructions.iter().enumerate() {
@@ -118,14 +118,14 @@ impl<'a> Reader<'a> {
         exits
     }
 
-    /// Whether all that runs from the function's entry to its return is known and leaves the stack
-    /// to itself: no call or jump through a pointer or into another file, no system call, no
+    /// Whether everything that runs between the function's entry and its return is known and leaves
+    /// the stack alone: no call or jump through a pointer or to another file, no system call, no
     /// recursion, no other stack.
     pub(crate) fn is_closed(&self, start: u64, size: u64) -> bool {
         self.is_closed_below(start, size, &mut Vec::new())
     }
 
-    /// `above` are the functions whose calls led here.
+    /// `above` are the functions whose calls lead here.
     fn is_closed_below(&self, start: u64, size: u64, above: &mut Vec<u64>) -> bool {
         const DEEPEST: usize = 3;
         if above.len() == DEEPEST || above.contains(&start) {
@@ -153,12 +153,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Whether an instruction jumps to another function, and on what condition.
+    /// Returns the condition of a jump to another function, if an instruction is one.
     fn leaves(&self, code: &Code, index: usize) -> Option<Option<u8>> {
         let instruction = &code.instructions[index];
         match instruction.flow_control() {
             FlowControl::UnconditionalBranch => (!code.contains(instruction.near_branch_target())).then_some(None),
-            // Elsewhere than to the start of a function it leads to a part of this one.
+            // A target that is not the start of a function is a part of this one.
             FlowControl::ConditionalBranch => {
                 let target = instruction.near_branch_target();
                 let leaves = !code.contains(target) && self.starts().contains_key(&target);
@@ -185,7 +185,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// `f.cold`, `f.cold.1` (GCC, LLVM): rarely run parts of `f`.
+/// `f.cold`, `f.cold.1` (GCC, LLVM): rarely executed parts of `f`.
 fn is_cold(symbol: &str) -> bool {
     symbol.ends_with(".cold") || symbol.contains(".cold.")
 }
@@ -196,7 +196,7 @@ impl Code {
         self.targets.contains(&place) || (self.has_table_jump && !self.sets_up_frame(place))
     }
 
-    /// Whether a jump with a fixed target leads to this place.
+    /// Whether a direct jump goes to this place.
     pub(crate) fn jumps_to(&self, place: u64) -> bool {
         self.targets.contains(&place)
     }
@@ -206,8 +206,8 @@ impl Code {
         self.instructions.iter().enumerate().any(|(index, it)| indirect(it) && self.is_table_jump(index))
     }
 
-    /// Whether the instruction at a place can be no jump's target but a call's: it would make the
-    /// stack grow in every round.
+    /// Whether the instruction at a place can only be reached by a call: a jump there would grow
+    /// the stack in every iteration.
     fn sets_up_frame(&self, place: u64) -> bool {
         self.instruction_at(place).is_some_and(|it| {
             it.mnemonic() == Mnemonic::Push
@@ -241,16 +241,16 @@ impl Code {
         self.parts.iter().any(|it| it.contains(&place))
     }
 
-    /// Whether every jump within the function leads to an instruction, or past the `lock` prefix
-    /// of one, which code jumps over where one thread runs alone.
+    /// Whether every jump within the function goes to an instruction, or past the `lock` prefix of
+    /// one (code skips the prefix when single-threaded).
     fn makes_sense(&self) -> bool {
         let after_lock = |it: u64| self.instruction_at(it - 1).is_some_and(Instruction::has_lock_prefix);
         let mut inside = self.targets.iter().filter(|it| self.contains(**it));
         inside.all(|it| self.instruction_at(*it).is_some() || after_lock(*it))
     }
 
-    /// The place to probe for a `ret`. Before `pop %rbp` or `leave` the frame is still whole, so a
-    /// stack taken there has the caller; nothing may jump in between.
+    /// Returns the place to probe for a `ret`. Before `pop %rbp` or `leave` the frame is still
+    /// complete, so a stack taken there includes the caller; nothing may jump in between.
     fn return_at(&self, index: usize) -> Return {
         let ret = &self.instructions[index];
         let before = index.checked_sub(1).map(|it| &self.instructions[it]);
@@ -262,8 +262,8 @@ impl Code {
         }
     }
 
-    /// Whether an indirect jump goes through a table of the function's own labels, as a `switch`
-    /// does. The compiler marks it `notrack`, or loads its target by an index.
+    /// Whether an indirect jump goes through a table of the function's own labels, as in a
+    /// `switch`. The compiler marks it `notrack`, or loads its target by an index.
     fn is_table_jump(&self, index: usize) -> bool {
         let jump = &self.instructions[index];
         if jump.segment_prefix() == Register::DS || jump.memory_index() != Register::None {
@@ -284,7 +284,8 @@ fn jump_target(instruction: &Instruction) -> Option<u64> {
     (jumps && instruction.op0_kind() == OpKind::NearBranch64).then(|| instruction.near_branch_target())
 }
 
-/// Whether an instruction moves the stack pointer by other means than a function's own frame needs.
+/// Whether an instruction moves the stack pointer in a way that a function's own frame does not
+/// need.
 fn sets_stack_pointer(instruction: &Instruction) -> bool {
     let (to, from) = (instruction.op0_register(), instruction.op1_register());
     let exchanges = instruction.mnemonic() == Mnemonic::Xchg && from == Register::RSP;
@@ -297,7 +298,7 @@ fn sets_stack_pointer(instruction: &Instruction) -> bool {
     exchanges || (to == Register::RSP && !in_frame)
 }
 
-/// The code of `jcc`; none for `loop` and `jrcxz`, which compilers don't make.
+/// Returns the condition code of `jcc`; `None` for `loop` and `jrcxz`, which compilers don't emit.
 fn condition(instruction: &Instruction) -> Option<u8> {
     use iced_x86::ConditionCode as Is;
     let order = [

@@ -1,21 +1,21 @@
-//! How many processors there are, asked of Linux itself.
+//! The number of CPUs, as reported by Linux itself.
 //!
-//! Files under `/sys/devices/system/cpu` may be missing, bound over, or made up by a container's
-//! file system; a per-CPU value that is read into too small a buffer would write past its end.
+//! Files in `/sys/devices/system/cpu` may be missing, bind-mounted, or faked by a container's file
+//! system; reading a per-CPU value into too small a buffer would write past its end.
 
 use crate::sys;
 use std::io;
 use std::sync::OnceLock;
 use xputrace_bytecode::{MapKind, MapSpec};
 
-/// What a word is before Linux writes a value there.
+/// Content of a word before Linux writes a value there.
 const UNTOUCHED: u64 = 0x5bad_5bad_5bad_5bad;
 
-/// Number of values that an element of a per-CPU map has. It is counted once: how much of a buffer
-/// that is surely large enough a lookup fills.
+/// Returns the number of values in an element of a per-CPU map. Determined once, by how much of a
+/// large buffer a lookup fills.
 ///
 /// # Errors
-/// Linux refuses to make or read a map.
+/// Linux refuses to create or read a map.
 pub(crate) fn possible() -> io::Result<usize> {
     static COUNTED: OnceLock<usize> = OnceLock::new();
     if let Some(known) = COUNTED.get() {
@@ -34,10 +34,10 @@ fn count_values() -> io::Result<usize> {
     Ok(values.as_chunks::<8>().0.iter().take_while(|it| **it != untouched).count())
 }
 
-/// Numbers of the processors that run now: those that take an event.
+/// Returns the numbers of the online CPUs: those that accept an event.
 ///
 /// # Errors
-/// Linux does not say how many there may be.
+/// The maximum number of CPUs is unknown.
 pub(crate) fn online() -> io::Result<Vec<i32>> {
     let takes_events = |cpu: &i32| match sys::perf_event_open(&nothing(), 0, *cpu) {
         Ok(_) => true,
@@ -46,7 +46,7 @@ pub(crate) fn online() -> io::Result<Vec<i32>> {
     Ok((0..sys::most_cpus()? as i32).filter(takes_events).collect())
 }
 
-/// An event that counts nothing.
+/// Describes an event that counts nothing.
 fn nothing() -> libbpf_sys::perf_event_attr {
     let mut attr = libbpf_sys::perf_event_attr {
         type_: libbpf_sys::PERF_TYPE_SOFTWARE,

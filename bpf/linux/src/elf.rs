@@ -1,4 +1,4 @@
-//! Executables and libraries: their functions, where in the file those are, and what they need.
+//! Executables and libraries: their functions, where these are in the file, and the dependencies.
 
 use memmap2::Mmap;
 use object::read::elf::{Dyn, ElfFile64, FileHeader, SectionHeader};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 const STT_FUNC: u8 = 2;
 const STT_GNU_IFUNC: u8 = 10;
 
-/// Functions by which programs unwind stacks, or run on several.
+/// Functions with which programs unwind stacks or switch between several.
 const STACK_READERS: [&str; 16] = [
     "_Unwind_RaiseException",
     "_Unwind_Resume",
@@ -40,12 +40,12 @@ pub(crate) struct Elf {
 /// A function symbol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Function {
-    /// Without a version.
+    /// The name without a version.
     pub(crate) name: String,
     /// Offset of its first byte in the file.
     pub(crate) file_offset: u64,
     pub(crate) size: u64,
-    /// It only chooses the function that runs.
+    /// Whether it only selects the function to run (an indirect function).
     pub(crate) indirect: bool,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Function {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Needs {
     pub(crate) libraries: Vec<String>,
-    /// Of RPATH and RUNPATH, `$ORIGIN` replaced.
+    /// RPATH and RUNPATH, with `$ORIGIN` replaced.
     pub(crate) directories: Vec<PathBuf>,
 }
 
@@ -72,8 +72,8 @@ impl Elf {
         ElfFile64::parse(&*self.bytes).map_err(|_| "it is not a 64-bit ELF file".to_owned())
     }
 
-    /// Defined functions whose name (as it stands in the file, without a version) passes. A symbol
-    /// that calls data a function is none: a breakpoint there would change the data.
+    /// Returns the defined functions whose name (as in the file, without a version) passes. Skips
+    /// function symbols that refer to data, where a breakpoint would change the data.
     pub(crate) fn functions(&self, passes: &mut dyn FnMut(&str) -> bool) -> Vec<Function> {
         let Ok(file) = self.parse() else { return Vec::new() };
         let code = code_segments(&file);
@@ -95,7 +95,7 @@ impl Elf {
         found
     }
 
-    /// The offset in the file of the code at an address of its own address space.
+    /// Returns the file offset of the code at a virtual address.
     pub(crate) fn file_offset(&self, address: u64) -> Option<u64> {
         let file = self.parse().ok()?;
         offset_of(&code_segments(&file), address)
@@ -115,12 +115,12 @@ impl Elf {
         is_go || file.symbols().chain(file.dynamic_symbols()).any(|it| it.name().is_ok_and(named))
     }
 
-    /// Whether it has no symbol table but the dynamic linker's.
+    /// Whether it has no symbol table except the dynamic linker's.
     pub(crate) fn is_stripped(&self) -> bool {
         self.parse().is_ok_and(|file| file.symbol_table().is_none())
     }
 
-    /// The code at an offset, empty beyond the end.
+    /// Returns the code at an offset; empty beyond the end.
     pub(crate) fn code(&self, file_offset: u64) -> &[u8] {
         usize::try_from(file_offset).ok().and_then(|it| self.bytes.get(it..)).unwrap_or(&[])
     }
@@ -133,7 +133,7 @@ impl Elf {
         self.parse().ok().and_then(|it| it.build_id().ok().flatten().map(<[u8]>::to_vec)).unwrap_or_default()
     }
 
-    /// The libraries it is linked with, and where it wants them searched.
+    /// Returns the libraries that it is linked with, and its search directories.
     pub(crate) fn needs(&self) -> Needs {
         self.parse().ok().and_then(|file| self.read_needs(&file)).unwrap_or_default()
     }
@@ -172,7 +172,7 @@ fn function_kind(flags: &SymbolFlags<object::SectionIndex, object::SymbolIndex>)
     }
 }
 
-/// Address, and offset and size in the file, of what is mapped to be run.
+/// Returns address, file offset and size of the executable segments.
 fn code_segments(file: &ElfFile64<'_, Endianness>) -> Vec<(u64, (u64, u64))> {
     let code = file.segments().filter(|it| it.permissions().executable());
     code.map(|it| (it.address(), it.file_range())).collect()

@@ -1,10 +1,10 @@
-//! What can go wrong with Linux, in sentences that say what was attempted and what to do.
+//! Failures of Linux, in sentences that say what was attempted and what to do.
 
 use std::io;
 use std::path::PathBuf;
 
-/// A failure that stops the run. Its text has the cause in it, so none has a `source`: whoever
-/// prints an error with its sources would say the cause twice.
+/// A failure that stops the run. Its text includes the cause, so it has no `source`: printing an
+/// error with its sources would repeat the cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -12,7 +12,7 @@ pub enum Error {
     #[error("Linux refused the program {program} of {place}: {answer}\n{log}\n{}", advice(answer))]
     Refused {
         program: String,
-        /// `script.rhai:3`, the line that the refused instruction came from.
+        /// `script.rhai:3`, the line of the refused instruction.
         place: String,
         answer: io::Error,
         /// The last lines of the verifier's log.
@@ -58,7 +58,7 @@ pub enum AttachError {
     #[error("the returns of {file}'s functions cannot be probed: {}. `#{{return: \"trampoline\"}}` sees returns without reading the code, but kills a program that throws, switches stacks or is written in Go", functions.join(", "))]
     NoReturns {
         file: PathBuf,
-        /// Each with the reason: `f has no …`.
+        /// Each with its reason: `f has no …`.
         functions: Vec<String>,
     },
     #[error("`{function}`: the offset {offset:#x} is not inside the function, which has {size:#x} bytes")]
@@ -78,7 +78,7 @@ pub enum AttachError {
 }
 
 impl AttachError {
-    /// Whether it lies in the file, so that trying again is of no use.
+    /// Whether the file is the cause, so that retrying is pointless.
     pub(crate) fn is_of_the_file(&self) -> bool {
         use AttachError::*;
         matches!(
@@ -104,7 +104,7 @@ fn near_names(near: &[String]) -> String {
 }
 
 impl Error {
-    /// The operating system's last answer, as an error about `what`.
+    /// Returns the system's last error as an error about `what`.
     pub(crate) fn last(what: impl Into<String>) -> Error {
         Error::System { what: what.into(), answer: io::Error::last_os_error() }
     }
@@ -128,7 +128,7 @@ mod tests {
         }
     }
 
-    /// An error's text and those of its sources, as programs print them.
+    /// Formats an error and its sources the way programs print them.
     fn with_sources(error: &dyn std::error::Error) -> String {
         let sources = std::iter::successors(Some(error), |it| it.source());
         sources.map(ToString::to_string).collect::<Vec<_>>().join(": ")

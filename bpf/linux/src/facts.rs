@@ -4,15 +4,15 @@ use crate::attach::{has_uprobe_multi, kernel_release};
 use crate::catalog;
 use std::path::Path;
 
-/// One thing that was looked at.
+/// One fact about the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
-    /// Short: `BTF`, `kernel version`.
+    /// A short name: `BTF`, `kernel version`.
     pub name: &'static str,
     pub standing: Standing,
-    /// What was found, a sentence without a final dot.
+    /// What was found, as a sentence without a final dot.
     pub found: String,
-    /// The exact command or setting that mends it, where it does not work.
+    /// If it does not work: the exact command or setting that fixes it.
     pub fix: Option<String>,
 }
 
@@ -20,13 +20,13 @@ pub struct Fact {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     Works,
-    /// Some scripts do not.
+    /// Works for some scripts only.
     Limited,
     Missing,
 }
 
-/// Rights, kernel version, BTF, tracefs, bpffs and the settings that restrict tracing. Only
-/// looks: loads and changes nothing.
+/// Checks rights, Linux version, BTF, tracefs, bpffs and the settings that restrict tracing. Loads
+/// and changes nothing.
 pub fn facts() -> Vec<Fact> {
     vec![
         rights(),
@@ -116,7 +116,7 @@ fn tracefs() -> Fact {
     }
 }
 
-/// Only needed to pin objects that `build` wrote; the tracer itself pins nothing.
+/// Needed only to pin objects written by `build`; the tracer itself pins nothing.
 fn bpffs() -> Fact {
     let mounts = read("/proc/self/mounts").unwrap_or_default();
     match mounts.lines().filter_map(|it| it.split(' ').nth(1).filter(|_| it.contains(" bpf "))).next() {
@@ -178,7 +178,7 @@ fn ptrace_scope() -> Fact {
     }
 }
 
-/// In `/sys/kernel/security/lockdown` the mode stands in brackets: `none [integrity] confidentiality`.
+/// `/sys/kernel/security/lockdown` shows the mode in brackets: `none [integrity] confidentiality`.
 fn lockdown() -> Fact {
     const NAME: &str = "lockdown";
     let text = read("/sys/kernel/security/lockdown").unwrap_or_default();

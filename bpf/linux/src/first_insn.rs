@@ -1,26 +1,26 @@
-//! Whether Linux takes a breakpoint on an instruction, and what a hit costs there.
+//! Whether Linux accepts a breakpoint on an instruction, and what a hit costs there.
 //!
-//! Linux emulates a few instructions when a uprobe is hit and single-steps all others out of
-//! line, which takes a second trap: twenty times longer in a virtual machine.
-//! Source: `arch/x86/kernel/uprobes.c`, `branch_setup_xol_ops` and `push_setup_xol_ops`.
+//! Linux emulates a few instructions when a uprobe is hit, and single-steps all others out of line.
+//! That takes a second trap, which is twenty times slower in a virtual machine. Source:
+//! `arch/x86/kernel/uprobes.c`, `branch_setup_xol_ops` and `push_setup_xol_ops`.
 
-/// `endbr64`, at the start of functions compiled for control-flow enforcement. It does nothing
-/// that a handler could miss, but it is single-stepped.
+/// `endbr64`, at the start of functions compiled for control-flow enforcement. It does nothing that
+/// a handler could miss, but it is single-stepped.
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
-/// How Linux gets past a probed instruction.
+/// How Linux executes a probed instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Emulated,
     SingleStepped,
 }
 
-/// Bytes of the `endbr64` that a function begins with, if it does.
+/// Returns the length of a leading `endbr64`.
 pub(crate) fn landing_pad(code: &[u8]) -> u64 {
     if code.starts_with(&ENDBR64) { ENDBR64.len() as u64 } else { 0 }
 }
 
-/// How Linux gets past the x86-64 instruction that `code` begins with.
+/// Returns how Linux executes the x86-64 instruction at the start of `code`.
 pub(crate) fn step(code: &[u8]) -> Step {
     let code = match code {
         // A REX prefix: `push %r12` is 41 54.
@@ -36,17 +36,17 @@ pub(crate) fn step(code: &[u8]) -> Step {
     }
 }
 
-/// What Linux says to a breakpoint on an instruction.
+/// Linux's answer to a breakpoint on an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Taken,
-    /// It has never been able to step over it.
+    /// No version can step over it.
     Refused,
-    /// Ask it: its lists change from version to version.
+    /// Ask Linux: its lists differ between versions.
     InDoubt,
 }
 
-/// What Linux will say to a breakpoint on the x86-64 instruction that `code` begins with.
+/// Predicts Linux's answer to a breakpoint on the x86-64 instruction at the start of `code`.
 pub(crate) fn answer(code: &[u8]) -> Answer {
     match code {
         // The lock prefix: functions that count references begin with it. Then int3 and hlt.
@@ -56,7 +56,7 @@ pub(crate) fn answer(code: &[u8]) -> Answer {
     }
 }
 
-/// What functions usually begin with.
+/// Whether functions commonly start like this.
 fn is_usual(code: &[u8]) -> bool {
     let code = match code {
         [0x40..=0x4f, rest @ ..] => rest,

@@ -1,23 +1,23 @@
-//! What this process was given by whoever started it, and a command that it starts is to find again.
+//! What this process inherited, which a command that it starts must find unchanged.
 //!
-//! It is noted down before `main`: Rust's own start-up code ignores SIGPIPE and opens `/dev/null` in
+//! It is recorded before `main`: Rust's start-up code ignores SIGPIPE and opens `/dev/null` in
 //! place of closed standard descriptors, and the run then handles signals and raises limits.
 
 use std::mem::{MaybeUninit, zeroed};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Signals that were ignored, a bit each: signal 1 is bit 0.
+/// Signals that were ignored, one bit each: signal 1 is bit 0.
 static IGNORED: AtomicU64 = AtomicU64::new(0);
 /// Signals that were blocked, likewise.
 static BLOCKED: AtomicU64 = AtomicU64::new(0);
-/// Standard descriptors that were closed, a bit each.
+/// Standard descriptors that were closed, one bit each.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
 static OPEN_FILES_SOFT: AtomicU64 = AtomicU64::new(0);
 static OPEN_FILES_HARD: AtomicU64 = AtomicU64::new(0);
 
 /// Signals of Linux: 1 to 64.
 const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
-/// Those which are ours to change: the C library keeps two for itself, and two cannot be changed.
+/// Signals that we must not change: the C library reserves two, and two cannot be changed.
 const FIXED: [i32; 4] = [libc::SIGKILL, libc::SIGSTOP, 32, 33];
 
 /// Runs before `main`, and before Rust's start-up code.
@@ -68,7 +68,7 @@ pub fn was_ignored(signal: i32) -> bool {
     IGNORED.load(Ordering::Relaxed) & bit(signal) != 0
 }
 
-/// Has Linux keep the statuses of our children, also where the caller had it throw them away.
+/// Makes Linux keep our children's exit statuses even if the caller had it discard them.
 pub(crate) fn hear_of_children() {
     if was_ignored(libc::SIGCHLD) {
         set(libc::SIGCHLD, libc::SIG_DFL);
@@ -83,8 +83,8 @@ fn set(signal: i32, disposition: libc::sighandler_t) {
     unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
 }
 
-/// In a forked child: gives back what was noted down. Handlers need nothing, `exec` removes them.
-/// It allocates nothing and takes no lock.
+/// Restores the recorded state in a forked child. Handlers need nothing, because `exec` removes
+/// them. Allocates nothing and takes no lock.
 pub(crate) fn restore() {
     for signal in SIGNALS.filter(|it| !FIXED.contains(it)) {
         match was_ignored(signal) {
@@ -118,7 +118,7 @@ fn block_only(signals: u64) {
     }
 }
 
-/// All signals are blocked in this thread until it is dropped.
+/// Blocks all signals in this thread until dropped.
 pub(crate) struct BlockedSignals {
     before: u64,
 }

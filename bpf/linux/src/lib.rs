@@ -1,16 +1,16 @@
 //! Loads the Linux half of a [`Plan`](xputrace_model::plan::Plan), attaches its probes within a
-//! scope, and takes everything out again on drop.
+//! scope, and removes everything on drop.
 //!
 //! ```text
 //! Plan ──load──▶ Linux ──attach(scope)──▶ links ──▶ poll: ring buffer, new children, new files
 //!                   └── map, swap, stack_addresses, loss_counts
 //! ```
 //!
-//! Everything hangs on file descriptors of [`Linux`]: dropping it, or being killed, detaches and
+//! Everything depends on file descriptors of [`Linux`]: dropping it, or being killed, detaches and
 //! frees everything.
 //!
-//! The only crate that knows libbpf and perf. It decides nothing about scripts: what is attached
-//! where comes from the plan.
+//! The only crate that knows libbpf and perf. It decides nothing about scripts: the plan says what
+//! to attach where.
 
 mod attach;
 mod btf;

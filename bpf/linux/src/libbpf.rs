@@ -1,8 +1,8 @@
-//! An object in memory into Linux by libbpf, and what libbpf said where it failed.
+//! Loads an object in memory with libbpf, and reports what libbpf said if it fails.
 //!
-//! libbpf tells what went wrong in messages, not in values: which map could not be created, which
-//! program the verifier refused, and the verifier's log between two marks. They are collected
-//! instead of printed, and taken apart here.
+//! libbpf reports failures in messages, not in values: which map could not be created, which
+//! program the verifier refused, and the verifier's log between two marks. These messages are
+//! collected instead of printed, and parsed here.
 
 use crate::sys;
 use libbpf_rs::{Object, ObjectBuilder, PrintLevel};
@@ -12,15 +12,15 @@ use std::sync::Once;
 const LOG_BEGINS: &str = "-- BEGIN PROG LOAD LOG --";
 const LOG_ENDS: &str = "-- END PROG LOAD LOG --";
 
-/// An object that was not loaded. What had been loaded of it is out again.
+/// An object that was not loaded. Everything loaded of it has been removed.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) errno: i32,
-    /// libbpf's messages, a line each.
+    /// libbpf's messages, one per line.
     said: String,
 }
 
-/// Loads everything that the object holds.
+/// Loads everything in the object.
 pub(crate) fn load(elf: &[u8]) -> Result<Object, Refusal> {
     listen();
     let opened = ObjectBuilder::default().open_memory(elf);
@@ -33,12 +33,12 @@ pub(crate) fn load(elf: &[u8]) -> Result<Object, Refusal> {
 }
 
 impl Refusal {
-    /// `prog 'NAME': BPF program load failed: …`.
+    /// Parses `prog 'NAME': BPF program load failed: …`.
     pub(crate) fn program(&self) -> Option<&str> {
         self.subject("prog '", "': BPF program load failed")
     }
 
-    /// `map 'NAME': failed to create: …`.
+    /// Parses `map 'NAME': failed to create: …`.
     pub(crate) fn map(&self) -> Option<&str> {
         self.subject("map '", "': failed to create:")
     }
@@ -52,18 +52,18 @@ impl Refusal {
         after.split_once(LOG_ENDS).map_or(after, |(it, _)| it).trim_matches('\n')
     }
 
-    /// What libbpf said last.
+    /// Returns libbpf's last message.
     pub(crate) fn last_words(&self) -> &str {
         self.said.lines().last().unwrap_or_default().trim_start_matches("libbpf: ")
     }
 }
 
 thread_local! {
-    /// Messages of this thread's load under way.
+    /// Messages of the load in progress on this thread.
     static SAID: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Begins to collect. What libbpf says at other times is about calls whose answer says it too.
+/// Starts collecting. At other times libbpf's messages repeat what a call's result says.
 fn listen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -72,7 +72,7 @@ fn listen() {
     SAID.set(Some(String::new()));
 }
 
-/// Never panics: libbpf calls it.
+/// Must not panic: libbpf calls it.
 fn keep(_: PrintLevel, text: String) {
     SAID.with(|it| {
         if let Ok(mut said) = it.try_borrow_mut()

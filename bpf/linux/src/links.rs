@@ -1,12 +1,12 @@
-//! Links that are held, and how they are closed.
+//! Open links, and how to close them.
 //!
-//! Closing a uprobe link waits for Linux's readers for about 10 ms. So many are closed at the
-//! same time, and while a run goes on a thread of its own does it.
+//! Closing a uprobe link waits about 10 ms for Linux's readers. So many are closed concurrently,
+//! during a run by a separate thread.
 //!
-//! Closing the last event of a tracepoint waits for about 40 ms, and Linux does that for one event
-//! at a time (`perf_trace_destroy` under `event_mutex`), so 350 tracepoints would hold up the end of
-//! a run for 14 s. Their programs go with their links; a child process that does nothing else closes
-//! the events.
+//! Closing the last event of a tracepoint waits about 40 ms, and Linux does that for one event at a
+//! time (`perf_trace_destroy` under `event_mutex`): 350 tracepoints would delay the end of a run by
+//! 14 s. Their programs are detached with their links; a child process closes the events and does
+//! nothing else.
 
 use crate::sys;
 use std::collections::HashMap;
@@ -14,14 +14,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-/// Links that are closed at the same time: each waits for Linux, not for us.
+/// Number of links closed concurrently: each waits for Linux, not for us.
 const CLOSERS: usize = 256;
 
-/// Links by the process they belong to; `None` is all processes.
+/// Links by process; `None` means all processes.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     by_process: HashMap<Option<u32>, Vec<OwnedFd>>,
-    /// Of tracepoints, whose programs are in `by_process`.
+    /// Events of tracepoints, whose programs are in `by_process`.
     events: Vec<OwnedFd>,
     closer: Closer,
 }
@@ -31,7 +31,7 @@ impl Links {
         self.by_process.entry(pid).or_default().extend(links);
     }
 
-    /// Keeps the event that holds a tracepoint ready for as long as there are links.
+    /// Keeps the event of a tracepoint open while there are links.
     pub(crate) fn add_event(&mut self, event: OwnedFd) {
         self.events.push(event);
     }
@@ -41,21 +41,21 @@ impl Links {
         self.events.append(&mut others.events);
     }
 
-    /// Whether what belongs to a process is bound to a task that is not its main one any more: another thread has
-    /// taken that one's place by `exec`. Nothing fires then.
+    /// Whether a process's links are bound to a task that is no longer its main one because another
+    /// thread called `exec` and took its place. They never fire again.
     pub(crate) fn are_void(&self, pid: u32) -> bool {
         let links = self.by_process.get(&Some(pid)).map(Vec::as_slice).unwrap_or_default();
         links.iter().any(|it| sys::uprobe_link_pid(it.as_fd()).is_ok_and(|bound_to| bound_to != pid))
     }
 
-    /// Takes out what belongs to a process that has ended, some time soon.
+    /// Closes an ended process's links in the background.
     pub(crate) fn remove(&mut self, pid: u32) {
         if let Some(links) = self.by_process.remove(&Some(pid)) {
             self.closer.close(links);
         }
     }
 
-    /// Takes out what belongs to a process; it has no link any more when this returns.
+    /// Closes a process's links before returning.
     pub(crate) fn remove_now(&mut self, pid: u32) {
         close_all(self.by_process.remove(&Some(pid)).unwrap_or_default());
     }
@@ -70,20 +70,21 @@ impl Drop for Links {
     }
 }
 
-/// Closes links, many at the same time; all are closed when it returns.
+/// Closes links concurrently; returns when all are closed.
 fn close_all(mut links: Vec<OwnedFd>) {
     let each = links.len().div_ceil(CLOSERS).max(1);
     thread::scope(|scope| {
         while links.len() > each {
             let part = links.split_off(links.len() - each);
-            // Where no thread can be made, the part is dropped with its closure: closed right here.
+            // If no thread can be created, the part is dropped with its closure and so closed right
+            // here.
             let _ = thread::Builder::new().spawn_scoped(scope, move || drop(part));
         }
         drop(links);
     });
 }
 
-/// Closes links, and nobody waits for it.
+/// Closes links in the background.
 pub(crate) fn close_behind(links: Vec<OwnedFd>) {
     if !links.is_empty() {
         // As in `close_all`.
@@ -91,7 +92,7 @@ pub(crate) fn close_behind(links: Vec<OwnedFd>) {
     }
 }
 
-/// Closes links while the run goes on, by one thread, which ends when nothing is left to close.
+/// Closes links during a run, on a thread that ends when nothing is left to close.
 #[derive(Debug, Default)]
 struct Closer {
     queue: Arc<Mutex<Queue>>,
@@ -133,7 +134,7 @@ impl Drop for Closer {
     }
 }
 
-/// Closes what is queued; `false` when that was nothing.
+/// Closes what is queued; returns `false` if there was nothing.
 fn close_queued(queue: &Mutex<Queue>) -> bool {
     let links = {
         let mut queue = lock(queue);
@@ -145,7 +146,7 @@ fn close_queued(queue: &Mutex<Queue>) -> bool {
     some
 }
 
-/// The queue is whole at every moment, so a thread that panicked has left nothing half done.
+/// The queue is consistent at every moment, so a thread that panicked left nothing half done.
 fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -156,7 +157,7 @@ mod tests {
     use std::io::Read;
     use std::process::Command;
 
-    /// So many write ends of one pipe; its reader meets the end when all are closed.
+    /// Returns `n` write ends of one pipe; its reader sees the end once all are closed.
     fn links(n: usize) -> (std::io::PipeReader, Vec<OwnedFd>) {
         let (reader, writer) = std::io::pipe().unwrap();
         let links = (0..n).map(|_| OwnedFd::from(writer.try_clone().unwrap())).collect();
@@ -205,7 +206,7 @@ mod tests {
 
     const NO_THREADS: &str = "XPUTRACE_TEST_NO_THREADS";
 
-    /// In a process of its own, which gives up the right to make threads.
+    /// Runs in a separate process, which gives up the right to create threads.
     #[test]
     fn where_no_thread_can_be_made_links_are_closed_all_the_same() {
         if std::env::var_os(NO_THREADS).is_some() {

@@ -1,11 +1,11 @@
-//! What can be probed here.
+//! Lists available probes.
 
 use crate::catalog;
 use crate::resolve::{self, glob};
 use crate::scope::Scope;
 
-/// Probes that match a pattern such as `uprobe:libcudart*:cudaMem*` or `tracepoint:sched:*`,
-/// sorted. Functions come as `uprobe:PATH:NAME`. The error is a sentence.
+/// Returns the probes that match a pattern such as `uprobe:libcudart*:cudaMem*` or
+/// `tracepoint:sched:*`, sorted. Functions are listed as `uprobe:PATH:NAME`. Errors are sentences.
 pub fn list(pattern: &str) -> Result<Vec<String>, String> {
     match pattern.split_once(':') {
         Some((kind @ ("uprobe" | "uretprobe"), rest)) => functions(kind, rest),

@@ -1,12 +1,12 @@
-//! Loads an image's Linux half: makes an object of it in memory, which libbpf loads.
+//! Loads an image's Linux half: builds an object in memory, which libbpf loads.
 //!
 //! ```text
 //! Image ──KernelPart──▶ Image without the tracer's half ──object::write──▶ ELF ──libbpf──▶ descriptors
 //! ```
 //!
-//! So Linux knows the script's lines (in the verifier's log and in what bpftool shows) and the
-//! types of keys and values. Everything ends as descriptors in the order of the image: nothing
-//! afterwards depends on names.
+//! So Linux knows the script's lines (in the verifier's log and in bpftool's output) and the types
+//! of keys and values. The result is descriptors in the image's order; nothing later depends on
+//! names.
 
 use crate::error::Error;
 use crate::libbpf::{self, Refusal};
@@ -19,16 +19,16 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use xputrace_bytecode::object::{self, Names};
 use xputrace_bytecode::{Home, Image, MapSpec, Program, ProgramKind};
 
-/// Lines of it that an error shows.
+/// Number of log lines shown in an error.
 const LOG_LINES: usize = 12;
 
-/// Maps and programs by their index in the image; `None` for what does not live in Linux.
+/// Maps and programs by their index in the image; `None` for those that do not live in Linux.
 pub(crate) struct Loaded {
     pub(crate) maps: Vec<Option<LoadedMap>>,
     pub(crate) programs: Vec<Option<OwnedFd>>,
 }
 
-/// A map, and the array around it where it has two generations.
+/// A map, and the array around it if it has two generations.
 pub(crate) struct LoadedMap {
     pub(crate) current: MapHandle,
     pub(crate) outer: Option<OwnedFd>,
@@ -46,7 +46,7 @@ pub(crate) fn load(image: &Image) -> Result<Loaded, Error> {
     part.descriptors(image, Descriptors::of(&object, names)?)
 }
 
-/// A new inner map of an array or hash of maps.
+/// Creates an inner map of an array or hash of maps.
 pub(crate) fn create_inner(outer: &MapSpec) -> Result<(MapSpec, OwnedFd), Error> {
     let inner = outer.inner.as_deref().ok_or_else(|| Error::NotSwappable(outer.name.clone()))?;
     let fd = sys::map_create(inner).map_err(|it| refused_map(inner, it))?;
@@ -56,7 +56,7 @@ pub(crate) fn create_inner(outer: &MapSpec) -> Result<(MapSpec, OwnedFd), Error>
 /// The image without what does not live in Linux.
 struct KernelPart {
     image: Image,
-    /// Where each map and program stands in the whole image.
+    /// Index of each map and program in the whole image.
     maps: Vec<usize>,
     programs: Vec<usize>,
 }
@@ -77,7 +77,7 @@ impl KernelPart {
         Ok(KernelPart { image, maps, programs })
     }
 
-    /// Brings the object's descriptors into the order of the whole image.
+    /// Reorders the object's descriptors to match the whole image.
     fn descriptors(&self, whole: &Image, mut found: Descriptors) -> Result<Loaded, Error> {
         let mut loaded = Loaded {
             maps: whole.maps.iter().map(|_| None).collect(),
@@ -92,7 +92,7 @@ impl KernelPart {
         Ok(loaded)
     }
 
-    /// Which map or program it was, and which line of the script.
+    /// Says which map or program failed, and at which line of the script.
     fn explain(&self, names: &Names, refusal: &Refusal) -> Error {
         let answer = || io::Error::from_raw_os_error(refusal.errno);
         if refusal.errno == libc::EPERM {
@@ -119,7 +119,7 @@ fn positions<T>(all: &[T], wanted: impl Fn(&T) -> bool) -> Vec<usize> {
     all.iter().enumerate().filter(|(_, it)| wanted(it)).map(|(at, _)| at).collect()
 }
 
-/// Descriptors of a loaded object by the names in it, which outlive the object.
+/// Descriptors of a loaded object by name; they outlive the object.
 #[derive(Default)]
 struct Descriptors {
     names: Names,
@@ -143,7 +143,7 @@ impl Descriptors {
         Ok(found)
     }
 
-    /// Of an array of maps also the map in its slot 0, its first generation.
+    /// For an array of maps, also takes the map in slot 0, its first generation.
     fn map(&mut self, at: usize, spec: &MapSpec) -> Result<LoadedMap, Error> {
         let fd = take(&mut self.maps, &self.names.maps[at])?;
         let Some(inner_name) = &self.names.inner_maps[at] else {
@@ -165,13 +165,13 @@ fn take(from: &mut HashMap<String, OwnedFd>, name: &str) -> Result<OwnedFd, Erro
     from.remove(name).ok_or_else(missing)
 }
 
-/// Makes `inner` the map that programs find. Linux waits for programs that still have the
-/// one before (`maybe_wait_bpf_programs` in `kernel/bpf/syscall.c`).
+/// Makes `inner` the map that programs find. Linux waits for programs that still use the previous
+/// one (`maybe_wait_bpf_programs` in `kernel/bpf/syscall.c`).
 pub(crate) fn put_generation(outer: &OwnedFd, inner: &OwnedFd) -> io::Result<()> {
     sys::map_update(outer.as_fd(), &0u32.to_ne_bytes(), &inner.as_raw_fd().to_ne_bytes(), 0)
 }
 
-/// The script's line of the last instruction that the verifier looked at.
+/// Returns the script's line of the last instruction that the verifier examined.
 fn place(program: &Program, image: &Image, log: &str) -> String {
     let line = last_insn(log).and_then(|it| program.line_of(it));
     let source = line.and_then(|it| image.sources.get(it.file));
@@ -181,7 +181,7 @@ fn place(program: &Program, image: &Image, log: &str) -> String {
     }
 }
 
-/// Instructions stand in the log as `12: (79) r0 = *(u64 *)(r6 +4000)`.
+/// Finds the last instruction in the log, such as `12: (79) r0 = *(u64 *)(r6 +4000)`.
 fn last_insn(log: &str) -> Option<usize> {
     log.lines().rev().find_map(|line| {
         let (number, rest) = line.split_once(": ")?;

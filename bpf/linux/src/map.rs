@@ -12,30 +12,30 @@ use xputrace_bytecode::helper;
 use xputrace_bytecode::image::{MapKind, MapSpec};
 use xputrace_bytecode::vm::{Change, RemoteMap};
 
-/// What is called with every element: its key, and its value once a CPU (once in all for maps
-/// that are not per CPU).
+/// Called with every element: its key, and one value per CPU (a single value for maps that are not
+/// per-CPU).
 pub type OnElement<'f> = dyn FnMut(&[u8], &[&[u8]]) + 'f;
 
-/// Elements that one call reads at first.
+/// Initial number of elements per batch.
 const BATCH: usize = 1024;
 
-/// A map in Linux. Where a map has two generations, the handle is of the current one,
-/// also after a swap. Clones are the same map.
+/// A map in Linux. If it has two generations, the handle refers to the current one, even after a
+/// swap. Clones refer to the same map.
 #[derive(Clone, Debug)]
 pub struct MapHandle {
     spec: Rc<MapSpec>,
-    /// Values of an element.
+    /// Number of values of an element.
     values: usize,
     fd: Rc<RefCell<Rc<OwnedFd>>>,
-    /// Loaded when first used.
+    /// Loaded on first use.
     modifiers: Rc<RefCell<Vec<Modifier>>>,
-    /// Elements put into a map that evicts from user space, less those that were removed.
+    /// Elements that user space stored in an evicting map, less those it removed.
     stored: Rc<Cell<i64>>,
 }
 
 impl MapHandle {
     /// # Errors
-    /// The map has a value a CPU, and Linux does not say how many CPUs there may be.
+    /// The map is per-CPU, and the maximum number of CPUs is unknown.
     pub(crate) fn new(spec: MapSpec, fd: OwnedFd) -> Result<MapHandle, Error> {
         let values = match spec.kind {
             MapKind::PercpuHash | MapKind::PercpuArray | MapKind::LruPercpuHash => cpus::possible()
@@ -46,17 +46,17 @@ impl MapHandle {
         Ok(MapHandle { spec: Rc::new(spec), values, fd, modifiers: Rc::default(), stored: Rc::default() })
     }
 
-    /// What the map was made from.
+    /// Returns the specification that the map was created from.
     pub fn spec(&self) -> &MapSpec {
         &self.spec
     }
 
-    /// Another descriptor of the same map.
+    /// Returns another descriptor of the same map.
     pub fn try_clone_fd(&self) -> Result<OwnedFd, Error> {
         self.fd().try_clone().map_err(|it| self.error("duplicate the descriptor of", it))
     }
 
-    /// The value, or of a per-CPU map each CPU's value.
+    /// Returns the value, or each CPU's value of a per-CPU map.
     pub fn lookup(&self, key: &[u8]) -> Result<Option<Vec<Vec<u8>>>, Error> {
         self.check("look up a key in", key.len(), self.spec.key_size)?;
         let mut value = vec![0; self.stored_size()];
@@ -67,27 +67,27 @@ impl MapHandle {
         }
     }
 
-    /// Stores a value; `flags` as of `bpf_map_update_elem`. In a per-CPU map every CPU's value
-    /// becomes this one.
+    /// Stores a value; `flags` as for `bpf_map_update_elem`. In a per-CPU map, sets every CPU's
+    /// value.
     pub fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), Error> {
         self.check("update", key.len(), self.spec.key_size)?;
         self.check("update", value.len(), self.spec.value_size)?;
         self.store(key, value, flags).map_err(|it| self.error("update", it))
     }
 
-    /// Changes the first 8 bytes of an element's value in one step, whatever probes do to it at the
-    /// same time; an element that is not there begins with zeros.
+    /// Changes the first 8 bytes of an element's value atomically, even if probes change it at the
+    /// same time; a missing element starts from zeros.
     pub fn modify(&self, key: &[u8], change: Change) -> Result<(), Error> {
         self.check("change an element of", key.len(), self.spec.key_size)?;
         self.modify_in_linux(key, change).map_err(|it| self.error("change an element of", it))
     }
 
-    /// Adds to the first 8 bytes of an element's value, as [`MapHandle::modify`] does.
+    /// Adds to the first 8 bytes of an element's value, like [`MapHandle::modify`].
     pub fn add(&self, key: &[u8], delta: i64) -> Result<(), Error> {
         self.modify(key, Change::add(delta))
     }
 
-    /// Removes an element; whether it was there.
+    /// Removes an element; returns whether it existed.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
         self.check("delete a key of", key.len(), self.spec.key_size)?;
         match self.delete_in_linux(key) {
@@ -97,8 +97,8 @@ impl MapHandle {
         }
     }
 
-    /// Every element: its key, and its value once a CPU (once in all for maps that are not per
-    /// CPU). What changes meanwhile may or may not be seen.
+    /// Calls `f` with every element: its key, and one value per CPU (a single value for maps that
+    /// are not per-CPU). Concurrent changes may or may not be seen.
     pub fn for_each(&self, f: &mut OnElement<'_>) -> Result<(), Error> {
         let fd = self.fd();
         match self.read_batches(fd.as_fd(), f) {
@@ -128,7 +128,7 @@ impl MapHandle {
         self.fd.borrow().clone()
     }
 
-    /// Puts another map of the same shape behind the handle and returns the one before.
+    /// Makes the handle refer to another map of the same shape; returns the previous one.
     pub(crate) fn replace(&self, fd: OwnedFd) -> MapHandle {
         let old = self.fd.replace(Rc::new(fd));
         let modifiers = self.modifiers.take();
@@ -176,8 +176,9 @@ impl MapHandle {
         Ok(())
     }
 
-    /// Elements that user space has put into a map that evicts, less those that it removed: with what
-    /// programs have put there, and what is there, this tells how many made room.
+    /// Returns the number of elements that user space stored in an evicting map, less those it
+    /// removed. Together with what programs stored, and what is there, it tells how many were
+    /// evicted.
     pub fn stored(&self) -> i64 {
         self.stored.get()
     }
@@ -194,7 +195,7 @@ impl MapHandle {
         matches!(self.spec.kind, MapKind::PercpuHash | MapKind::PercpuArray | MapKind::LruPercpuHash)
     }
 
-    /// Bytes of one CPU's value as Linux copies it.
+    /// Returns the size of one CPU's value as Linux copies it.
     fn stride(&self) -> usize {
         if self.is_per_cpu() {
             (self.spec.value_size as usize).next_multiple_of(8)
@@ -203,7 +204,7 @@ impl MapHandle {
         }
     }
 
-    /// Bytes of an element's value over all CPUs.
+    /// Returns the size of an element's value over all CPUs.
     fn stored_size(&self) -> usize {
         self.stride() * self.values
     }
@@ -252,7 +253,7 @@ impl MapHandle {
             let (mut keys, mut values) = (vec![0; room * key_size], vec![0; room * value_size]);
             let read = sys::map_lookup_batch(fd, from.as_deref_mut(), &mut to, &mut keys, &mut values, room as u32);
             let (n, last) = match read {
-                // A bucket has more elements than there is room for.
+                // A bucket has more elements than the buffer has room for.
                 Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
                     room *= 2;
                     continue;
@@ -290,8 +291,8 @@ impl MapHandle {
     }
 }
 
-/// The engine's view: one value an element. Per-CPU maps cannot be reached this way (a lookup
-/// finds nothing, an update is refused), as programs never share them between engines.
+/// The engine's view: one value per element. Per-CPU maps are not accessible this way (a lookup
+/// finds nothing, an update is refused), because engines never share them.
 impl RemoteMap for MapHandle {
     fn lookup(&mut self, key: &[u8], value: &mut [u8]) -> bool {
         key.len() == self.spec.key_size as usize

@@ -1,5 +1,5 @@
-//! What the launch handlers that run in Linux share with the collectors: an array of tags for each
-//! process, made on whichever thread arms the process.
+//! What the launch handlers in Linux share with the collectors: an array of tags for each process,
+//! created on the thread that arms the process.
 
 use crate::error::Error;
 use crate::load;
@@ -9,7 +9,7 @@ use xputrace_bytecode::image::MapSpec;
 
 /// The map of a plan's tag arrays, by process id.
 ///
-/// A process without an array is not the run's: launch handlers leave it out.
+/// A process without an array does not belong to the run: launch handlers skip it.
 #[derive(Debug)]
 pub struct TagArrays {
     by_process: OwnedFd,
@@ -21,11 +21,11 @@ impl TagArrays {
         TagArrays { by_process, spec }
     }
 
-    /// A process's array. It can be mapped, and belongs to this process alone; one that its id had before is
-    /// replaced.
+    /// Creates a process's array. It can be mapped, and belongs to this process alone; an array of
+    /// an earlier process with this id is replaced.
     ///
     /// # Errors
-    /// When the system has no room for it.
+    /// The system is out of resources.
     pub fn add(&self, pid: u32) -> Result<OwnedFd, Error> {
         let (_, array) = load::create_inner(&self.spec)?;
         sys::map_update(self.by_process.as_fd(), &pid.to_ne_bytes(), &array.as_raw_fd().to_ne_bytes(), 0)

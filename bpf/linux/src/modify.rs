@@ -1,8 +1,8 @@
-//! Changing a number in a map of Linux from user space, in one step.
+//! Changes a number in a map of Linux from user space, atomically.
 //!
-//! A read and a write back would lose what a probe adds in between. So a program of a few
-//! instructions does it inside Linux, run by `BPF_PROG_TEST_RUN`: it looks the element up,
-//! makes it where there is none, and changes it atomically, as the probes themselves do.
+//! Reading and writing back would lose what a probe adds in between. So a program of a few
+//! instructions does it inside Linux, run by `BPF_PROG_TEST_RUN`: it looks up the element, creates
+//! it if needed, and changes it atomically, as the probes themselves do.
 //!
 //! ```text
 //! ctx:  key, padded to 8 bytes │ operand
@@ -46,7 +46,7 @@ impl Modifier {
         self.op
     }
 
-    /// Whether the element was made; `key` is as long as the map's.
+    /// Returns whether the element was created; `key` has the map's key size.
     pub(crate) fn run(&mut self, key: &[u8], operand: u64) -> io::Result<bool> {
         let operand_at = self.ctx.len() - 8;
         self.ctx[..key.len()].copy_from_slice(key);
@@ -58,14 +58,15 @@ impl Modifier {
     }
 }
 
-/// Key and value, each padded to 8 bytes.
+/// Returns the sizes of key and value, each padded to 8 bytes.
 fn sizes(spec: &MapSpec) -> (usize, usize) {
     let padded = |it: u32| (it as usize).next_multiple_of(8);
     (padded(spec.key_size), padded(spec.value_size))
 }
 
-/// Returns 1 where it made the element and else 0, or the negative errno of a map that takes no element. An element that is deleted
-/// between two steps is as good as one that is deleted after the last.
+/// Returns 1 if it created the element, else 0, or the negative errno of a map that accepts no
+/// element. Deleting an element between two steps has the same effect as deleting it after the
+/// last.
 fn program(map: BorrowedFd<'_>, key: usize, value: usize, op: i32) -> Result<Vec<[u8; 8]>, String> {
     let (key_at, value_at) = (-(key as i16), -((key + value) as i16));
     let mut asm = Assembler::new();

@@ -9,24 +9,24 @@ use xputrace_wire::maps::MapsLine;
 pub(crate) struct FileMapping {
     pub(crate) start: u64,
     pub(crate) len: u64,
-    /// Offset in the file, in bytes.
+    /// File offset in bytes.
     pub(crate) pgoff: u64,
     pub(crate) path: PathBuf,
-    /// The file is no longer under its path.
+    /// The file no longer exists under its path.
     pub(crate) deleted: bool,
 }
 
-/// Executable file mappings of a process, in order of address.
+/// Returns the executable file mappings of a process, in address order.
 pub(crate) fn of(pid: u32) -> io::Result<Vec<FileMapping>> {
     let text = std::fs::read(format!("/proc/{pid}/maps"))?;
     Ok(text.split(|it| *it == b'\n').filter_map(executable_file).collect())
 }
 
-/// How we get to the files that a process sees.
+/// How to access the files that a process sees.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
     pid: u32,
-    /// It has another mount namespace or root than we have.
+    /// Whether its mount namespace or root differs from ours.
     elsewhere: bool,
 }
 
@@ -39,7 +39,7 @@ impl View {
         View { pid, elsewhere }
     }
 
-    /// The path under which we can open a mapped file.
+    /// Returns the path under which we can open a mapped file.
     pub(crate) fn mapped(self, mapping: &FileMapping) -> PathBuf {
         if mapping.deleted {
             let range = format!("{:x}-{:x}", mapping.start, mapping.start + mapping.len);
@@ -48,7 +48,7 @@ impl View {
         self.file(&mapping.path)
     }
 
-    /// An absolute path as the process sees it, as a path that we can open.
+    /// Converts an absolute path, as the process sees it, to a path that we can open.
     pub(crate) fn file(self, path: &Path) -> PathBuf {
         match path.strip_prefix("/") {
             Ok(relative) if self.elsewhere => PathBuf::from(format!("/proc/{}/root", self.pid)).join(relative),

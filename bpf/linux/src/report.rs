@@ -1,4 +1,4 @@
-//! What became of each probe.
+//! The outcome of each probe.
 
 use crate::error::AttachError;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// What [`crate::Linux::attach`] did.
 #[derive(Clone, Debug, Default)]
 pub struct AttachReport {
-    /// One for each probe that runs in Linux, the launch marker's apart.
+    /// One for each probe in Linux, except the launch marker.
     pub probes: Vec<ProbeReport>,
     pub warnings: Vec<Warning>,
 }
@@ -19,23 +19,24 @@ pub struct ProbeReport {
     pub outcome: Outcome,
 }
 
-/// What became of a probe.
+/// The outcome of a probe.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// `functions` places in `files`. A tracepoint has one function and no file, a profile one a CPU.
+    /// Attached to `functions` places in `files`. A tracepoint has one function and no file, a
+    /// profile one per CPU.
     Attached {
         functions: usize,
         files: Vec<PathBuf>,
     },
-    /// No file of that name was seen yet; it is attached when one is mapped.
+    /// No such file has been seen; attached once one is mapped.
     Pending,
     Failed(AttachError),
 }
 
-/// A thing to know about an attached probe.
+/// A remark about an attached probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// Index into `Plan::probes`; 0 where it is about the whole run.
+    /// Index into `Plan::probes`; 0 if it is about the whole run.
     pub probe: usize,
     /// A sentence without a final dot.
     pub text: String,
@@ -44,42 +45,42 @@ pub struct Warning {
 /// What happened after [`crate::Linux::attach`].
 #[derive(Clone, Debug)]
 pub enum News {
-    /// A pending probe found its file, or a probe found a further one.
+    /// A pending probe found its file, or a probe found another one.
     Probe(ProbeReport),
     Warning(Warning),
-    /// A process got its own links, or was made a target, after it had begun to run: a child, or a
-    /// process of which another thread than the main one called `exec`.
+    /// A process got its own links, or became a target, after it had started to run: a child, or a
+    /// process in which a thread other than the main one called `exec`.
     Child(Unprobed),
-    /// Such a process had begun to run a further program by then: one `exec` after another.
+    /// Such a process was already running another program by then, after a second `exec`.
     UnprobedProgram,
-    /// A process had a file before the file had its uprobes.
+    /// A process had mapped a file before the file had its uprobes.
     LateFile(LateFile),
-    /// So many more new processes of the scope are not targets, and nothing is seen of them.
+    /// So many new processes of the scope are not targets, and nothing is seen of them.
     Unfollowed(u64),
 }
 
-/// A process used a file, which nothing had told of before, without the file's uprobes.
+/// A process used a file, unknown until then, without the file's uprobes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LateFile {
     pub pid: u32,
     /// As the process sees it.
     pub file: PathBuf,
-    /// From its mapping until its uprobes were attached, or until that was found impossible.
+    /// From the mapping until the uprobes were attached, or until that proved impossible.
     pub micros: u64,
 }
 
-/// The time in which a process ran without uprobes.
+/// A process that ran without uprobes for some time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unprobed {
     pub pid: u32,
-    /// From its fork, or its `exec`, until all its uprobes were attached.
+    /// From its fork or `exec` until all its uprobes were attached.
     pub micros: u64,
     /// Why its probes could not be attached; it may have ended by then.
     pub failed: Option<AttachError>,
 }
 
 impl AttachReport {
-    /// How many places were attached, over all probes.
+    /// Returns the number of attached places, over all probes.
     pub fn places(&self) -> usize {
         self.probes
             .iter()
