@@ -98,6 +98,10 @@ const TEXT_BYTES: usize = 8 + TEXT_ROOM.next_multiple_of(8);
 /// by that byte that a text was cut.
 const TEXT_ROOM: usize = LONGEST_TEXT as usize + 2;
 
+/// Room for a text of a tracepoint's record, with its NUL. In a recorded context these texts follow the fixed fields,
+/// each in its own room, and the fields that say where they are point there.
+const RECORD_TEXT_BYTES: usize = TEXT_ROOM.next_multiple_of(8);
+
 /// Why the probes cannot be recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum RecorderError {
@@ -248,6 +252,7 @@ impl<'a> Builder<'a> {
         let number = self.probes.len() as u32;
         let (kind, size, format) = self.context(probe)?;
         let texts = texts(probe)?;
+        let record_texts = format.as_ref().map(|it| record_texts(it, size)).unwrap_or_default();
         let threads = match (&probe.target, &format) {
             (Target::Tracepoint { category, name }, Some(format)) => format.scheduled_threads(category, name),
             _ => Vec::new(),
@@ -256,7 +261,7 @@ impl<'a> Builder<'a> {
         let targets = probe.scope.is_filtered(probe.event).then_some(&*threads);
         self.plan.loss_sites.extend(COUNTED.map(|loss| LossSite { loss, site: probe.site, table: None }));
         let is_function = matches!(kind, ProgramKind::Uprobe | ProgramKind::Uretprobe);
-        let hit = HitProgram { number, size, is_function, targets, texts: &texts };
+        let hit = HitProgram { number, size, is_function, targets, record_texts: &record_texts, texts: &texts };
         let entry = HitProgram { number: number | ENTRY, texts: &[], ..hit };
         let entry_program = match probe.entry_program {
             Some(_) => Some(self.program(probe, ProgramKind::Uprobe, &entry)?),
@@ -270,7 +275,7 @@ impl<'a> Builder<'a> {
             kstack: true,
             texts: texts.iter().map(|it| (*it).into()).collect(),
         });
-        self.layouts.probes.push(Layout { context_size: size.next_multiple_of(8), texts });
+        self.layouts.probes.push(Layout { context_size: hit.context_size(), texts });
         self.plan.probes.push(Probe {
             program: Some(program),
             entry_program,
@@ -312,8 +317,8 @@ impl<'a> Builder<'a> {
 
     /// R6 the context, R7 the record, R8 the process and thread ids.
     fn write_program(&self, hit: &HitProgram, probe: &Probe) -> Assembler {
-        let HitProgram { number, size, is_function, targets, texts } = *hit;
-        let texts_at = at::CONTEXT + size.next_multiple_of(8);
+        let HitProgram { number, size, is_function, targets, record_texts, texts } = *hit;
+        let texts_at = at::CONTEXT + hit.context_size();
         let mut asm = Assembler::new();
         let (out, full) = (asm.label(), asm.label());
         asm.line(probe.site.file.0 as usize, probe.site.line, 1);
@@ -353,6 +358,9 @@ impl<'a> Builder<'a> {
             asm.ldx(width, Reg::R1, Reg(6), offset as i16);
             asm.stx(width, Reg(7), (at::CONTEXT + offset) as i16, Reg::R1);
             offset += bytes;
+        }
+        for (field, to) in record_texts.iter().zip(hit.record_texts_at()) {
+            record_text(&mut asm, *field, to);
         }
         for (n, word) in texts.iter().enumerate() {
             text(&mut asm, *word, (texts_at + n * TEXT_BYTES) as i16);
@@ -434,12 +442,26 @@ impl<'a> Builder<'a> {
 #[derive(Clone, Copy)]
 struct HitProgram<'a> {
     number: u32,
-    /// Bytes of the context.
+    /// Bytes of the context's fixed fields.
     size: usize,
     is_function: bool,
     /// Where only events of the targets are recorded: the threads that a record of the scheduler names.
     targets: Option<&'a [i16]>,
+    /// Offsets of the fields that say where the record has a text.
+    record_texts: &'a [usize],
     texts: &'a [ContextWord],
+}
+
+impl HitProgram<'_> {
+    /// Bytes of the context as it is recorded.
+    fn context_size(&self) -> usize {
+        self.size.next_multiple_of(8) + self.record_texts.len() * RECORD_TEXT_BYTES
+    }
+
+    /// Where in the recorded context the record's texts are.
+    fn record_texts_at(&self) -> impl Iterator<Item = usize> {
+        (self.size.next_multiple_of(8)..).step_by(RECORD_TEXT_BYTES)
+    }
 }
 
 /// The texts to record of a probe, each once.
@@ -450,6 +472,23 @@ fn texts(probe: &Probe) -> Result<Vec<ContextWord>, RecorderError> {
     words.sort();
     words.dedup();
     Ok(words)
+}
+
+/// Reads a text of the tracepoint's record, whose place `field` says, into the hit in R7 at `to` of its context, and
+/// has the recorded field say that place. A text that cannot be read is empty.
+fn record_text(asm: &mut Assembler, field: usize, to: usize) {
+    for word in (0..RECORD_TEXT_BYTES).step_by(8) {
+        asm.st_imm(Size::Dw, Reg(7), (at::CONTEXT + to + word) as i16, 0);
+    }
+    asm.mov(Reg::R1, Reg(7));
+    asm.alu_imm(Alu::Add, Reg::R1, (at::CONTEXT + to) as i32);
+    asm.mov_imm(Reg::R2, TEXT_ROOM as i64);
+    asm.ldx(Size::W, Reg::R3, Reg(6), field as i16);
+    asm.alu_imm(Alu::And, Reg::R3, 0xffff);
+    asm.alu(Alu::Add, Reg::R3, Reg(6));
+    asm.call(helper::PROBE_READ_KERNEL_STR);
+    let place = (RECORD_TEXT_BYTES << 16) | to;
+    asm.st_imm(Size::W, Reg(7), (at::CONTEXT + field) as i16, place as i32);
 }
 
 /// Reads a text of the target into the record in R7.
@@ -474,6 +513,12 @@ fn lookup(asm: &mut Assembler, map: usize) {
 fn address(asm: &mut Assembler, to: Reg, slot: i16) {
     asm.mov(to, Reg::FP);
     asm.alu_imm(Alu::Add, to, slot.into());
+}
+
+/// Offsets of the fields of a tracepoint's record that say where a text of it is.
+fn record_texts(format: &TracepointFormat, size: usize) -> Vec<usize> {
+    let fields = format.fields.iter().filter(|it| it.kind == TracepointFieldType::DataLoc);
+    fields.map(|it| it.offset as usize).filter(|it| it + 4 <= size).collect()
 }
 
 /// Bytes of a tracepoint's record, up to the end of its last fixed field.
