@@ -19,3 +19,4 @@ pub mod plan;
 pub mod schema;
 pub mod stack;
 pub mod table;
+pub mod text;

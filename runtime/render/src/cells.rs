@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 use xputrace_model::bucket;
 use xputrace_model::table::TableKind;
+use xputrace_model::text::Shown;
 
-/// Shortens `text` to `width` columns, replacing its middle with `…`. Prints control characters,
-/// which would break the line, as `?`.
+/// Shortens `text` to `width` columns, replacing its middle with `…`. Escapes control characters, which
+/// would break the line.
 pub fn shorten(text: &str, width: usize) -> String {
-    let text = printable(text);
+    let text = one_line(text);
     if columns(&text) <= width {
         return text;
     }
@@ -46,7 +47,7 @@ pub(crate) fn alike<T: Ord>(items: &[T]) -> Vec<Vec<usize>> {
 /// Shortens texts that would read the same without their middles: keeps the start and the place
 /// where each differs from its closest neighbour. Numbers them if that is not enough.
 pub(crate) fn told_apart(texts: &[&str], widths: &[usize]) -> Vec<String> {
-    let texts: Vec<String> = texts.iter().map(|it| printable(it)).collect();
+    let texts: Vec<String> = texts.iter().map(|it| one_line(it)).collect();
     let mut order: Vec<usize> = (0..texts.len()).collect();
     order.sort_by_key(|it| &texts[*it]);
     let common = |a: usize, b: usize| match texts[a] == texts[b] {
@@ -85,9 +86,19 @@ fn around(text: &str, place: usize, width: usize) -> String {
     shorten(&format!("{head}…{part}…"), width)
 }
 
-/// Makes a text printable on one line.
+/// Makes a text of the target printable on one line; different texts stay different.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|it| if it.is_control() { '?' } else { it }).collect()
+    Shown { text, one_line: true, distinct: true }.to_string()
+}
+
+/// Formats a text of the target, whose lines stay lines; different texts stay different.
+pub fn shown_text(text: &str) -> String {
+    Shown { text, one_line: false, distinct: true }.to_string()
+}
+
+/// Makes a text printable on one line; what was made so before stays as it is.
+fn one_line(text: &str) -> String {
+    Shown { text, one_line: true, distinct: false }.to_string()
 }
 
 /// Returns the terminal columns that a text takes.
@@ -167,7 +178,7 @@ mod tests {
     fn the_middle_goes_first() {
         assert_eq!(shorten("vectorized_elementwise_kernel", 11), "vecto…ernel");
         assert_eq!(shorten("short", 5), "short");
-        assert_eq!(shorten("a\nb", 9), "a?b");
+        assert_eq!(shorten("a\nb", 9), "a\\nb");
         assert_eq!(shorten("语言语言", 5), "语…言");
         assert_eq!(shorten("abc", 0), "");
     }

@@ -20,7 +20,7 @@
 
 use crate::Context;
 use crate::account::place;
-use crate::cells::{filled, quantiles};
+use crate::cells::{filled, quantiles, shown_text};
 use crate::export::{Exporter, Format};
 use crate::print::printed;
 use crate::rows::{NamedStack, Part, Row, named, rows};
@@ -102,7 +102,7 @@ fn key_text(part: &Part) -> String {
         Part::Missing => "-".into(),
         Part::Int(it, _) => it.to_string(),
         Part::Bool(it) => it.to_string(),
-        Part::Text(it) => it.clone(),
+        Part::Text(it) => shown_text(it),
         Part::Stack(it) => stack_text(it),
     }
 }
@@ -149,7 +149,7 @@ fn plain(value: &Value, context: &mut Context<'_>) -> Json {
         Value::Missing => Json::Null,
         Value::Bool(it) => json!(it),
         Value::Int(it) => json!(it),
-        Value::Str(it) => json!(&**it),
+        Value::Str(it) => json!(shown_text(it)),
         Value::Stack(it) => json!(stack_text(&named(*it, context.names))),
     }
 }

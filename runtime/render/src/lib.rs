@@ -22,7 +22,7 @@ mod rows;
 mod text;
 
 pub use account::meaning;
-pub use cells::{shorten, shorten_all};
+pub use cells::{shorten, shorten_all, shown_text};
 pub use diagnostics::diagnostics;
 pub use explain::explain;
 pub use export::{Exporter, FILES, FORMATS, FileOutput, Format, Maps};

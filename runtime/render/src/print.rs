@@ -2,11 +2,12 @@
 
 use xputrace_model::output::{Piece, StackNames};
 use xputrace_model::stack::{Frame, StackKey};
+use xputrace_model::text::Shown;
 
 /// Formats a printed text, with its stacks as lines.
 pub fn printed(pieces: &[Piece], names: &mut dyn StackNames) -> String {
     let text = |it: &Piece| match it {
-        Piece::Text(text) => text.clone(),
+        Piece::Text(text) => Shown { text, one_line: false, distinct: false }.to_string(),
         Piece::Stack(stack) => stack_lines(*stack, names),
     };
     pieces.iter().map(text).collect()

@@ -89,7 +89,7 @@ impl EventValue {
 /// Decodes 16 bytes padded with NULs.
 fn comm(low: u64, high: u64) -> String {
     let bytes: Vec<u8> = [low, high].iter().flat_map(|it| it.to_le_bytes()).take_while(|b| *b != 0).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
+    xputrace_model::text::from_bytes(&bytes)
 }
 
 pub(crate) fn register(engine: &mut Engine) {

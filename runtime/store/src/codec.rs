@@ -176,8 +176,8 @@ fn encode_scalar(kind: Scalar, value: &Value, names: &mut Names, out: &mut Vec<u
         (Scalar::Stack, Value::Stack(key)) => key.to_word(),
         (Scalar::Text(_), Value::Str(s)) => {
             let end = out.len() + kind.size();
-            let cut = (0..=s.len().min(kind.size())).rev().find(|&i| s.is_char_boundary(i)).unwrap_or(0);
-            out.extend(&s.as_bytes()[..cut]);
+            let bytes = xputrace_model::text::to_bytes(s);
+            out.extend(&bytes[..end_of_text(&bytes, kind.size())]);
             out.resize(end, 0);
             return Some(());
         }
@@ -187,10 +187,18 @@ fn encode_scalar(kind: Scalar, value: &Value, names: &mut Names, out: &mut Vec<u
     Some(())
 }
 
+/// Returns how many bytes of a text fit, without cutting a character.
+fn end_of_text(bytes: &[u8], capacity: usize) -> usize {
+    let continues = |at: usize| bytes.get(at).is_some_and(|it| it & 0xc0 == 0x80);
+    let nearest = bytes.len().min(capacity);
+    // A character has at most three bytes after its first; more of them are no character.
+    (nearest.saturating_sub(3)..=nearest).rev().find(|at| !continues(*at)).unwrap_or(nearest)
+}
+
 fn text(bytes: &[u8], capacity: usize) -> Arc<str> {
     let bytes = &bytes[..bytes.len().min(capacity)];
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    String::from_utf8_lossy(&bytes[..end]).into()
+    xputrace_model::text::from_bytes(&bytes[..end]).into()
 }
 
 /// The word at a byte offset; bytes that are missing are 0.

@@ -6,7 +6,7 @@ use crate::pipeline::Sink;
 use xputrace_model::output::{Output, Piece};
 use xputrace_model::plan::{self, Arg, Plan, Print, record};
 use xputrace_model::table::Value;
-use xputrace_render::human;
+use xputrace_render::{human, shown_text};
 use xputrace_store::codec::{decode_scalar, word};
 
 /// Passes a print or an exit to the sink; returns false for records of other kinds and malformed
@@ -44,7 +44,7 @@ fn pieces(print: &Print, names: &Names, data: &[u8]) -> Vec<Piece> {
                 Value::Missing => text.push('-'),
                 Value::Bool(it) => text.push_str(if it { "true" } else { "false" }),
                 Value::Int(n) => text.push_str(&arg.human.map_or_else(|| n.to_string(), |unit| human(n, unit))),
-                Value::Str(it) => text.push_str(&it),
+                Value::Str(it) => text.push_str(&shown_text(&it)),
             },
         }
     }

@@ -446,7 +446,7 @@ fn set_tag(ring: &mut [u8], offset: usize, tag: Option<i64>) {
 /// Returns a hit's cookie in this run, whose name ids differ from the recorded run's.
 fn cookie_of(hit: &Hit, names: &mut Names) -> u64 {
     let name = hit.strings.iter().find(|it| it.address == hits::FUNCTION_NAME);
-    name.map_or(hit.cookie, |it| cookie::renamed(hit.cookie, names.intern(&String::from_utf8_lossy(&it.text))))
+    name.map_or(hit.cookie, |it| cookie::renamed(hit.cookie, names.intern(&xputrace_model::text::from_bytes(&it.text))))
 }
 
 /// What a handler may read of the target's memory.

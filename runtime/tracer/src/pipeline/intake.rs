@@ -140,7 +140,7 @@ impl Intake<'_> {
             return;
         }
         let named = facts.has_room_for_names() && {
-            let symbol = self.strings.symbol(&String::from_utf8_lossy(text), self.names);
+            let symbol = self.strings.symbol(&xputrace_model::text::from_bytes(text), self.names);
             let texts = [symbol.symbol, symbol.name, symbol.short_name];
             let bytes = texts.into_iter().filter_map(|it| self.names.get(it)).map(|it| it.len()).sum();
             facts.name(id, symbol, bytes)
