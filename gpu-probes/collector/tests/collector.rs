@@ -25,8 +25,9 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use tracer::{Listener, Tracer, listen, memory, message};
+use xputrace_collector::cupti::records;
 use xputrace_collector::{Dormant, World};
-use xputrace_wire::events::{Activity, Call};
+use xputrace_wire::events::{Activities, Activity, Call};
 use xputrace_wire::marker::{WORDS, word};
 use xputrace_wire::message::{ARMED, BYE, DISARM, DORMANT, HELLO, Message, REFUSED, demand};
 use xputrace_wire::record::{Launch, Record, UNKNOWN};
@@ -561,6 +562,25 @@ fn what_cupti_lost_is_counted() {
     assert_eq!(tracer.lost(Lost::NoTimestamps), 1);
     assert_eq!((tracer.kernels()[0].start.0, tracer.kernels()[0].end.0), (0, 0));
     disarm::<OverCupti>(&mut tracer);
+}
+
+#[test]
+fn records_in_a_discarded_buffer_are_counted_by_kind_where_that_is_known() {
+    let of = |activities: Activities, bytes| {
+        let _alone = alone::<OverCupti>();
+        let mut tracer = arm::<OverCupti>(demand::activities(activities), SHAPE);
+        cupti::overrun(bytes);
+        let told = Activity::ALL.iter().map(|it| tracer.control().totals.activity(*it).records.load(SeqCst));
+        let counts = (told.collect::<Vec<_>>(), tracer.lost(Lost::ActivityRingFull), tracer.lost(Lost::Unread));
+        tracer.order(DISARM);
+        tracer.message();
+        counts
+    };
+    let kernels = 10 * records::KERNEL_RECORD_BYTES;
+    assert_eq!(of(Activities::of(&[Activity::Kernel]), kernels), (vec![10, 0], 10, 0));
+    assert_eq!(of(Activities::of(&[Activity::Memset]), 20 * 88), (vec![0, 20], 20, 0));
+    // At least: memsets are smaller.
+    assert_eq!(of(Activities::ALL, kernels), (vec![0, 0], 0, 10));
 }
 
 fn many_kernels_come_through_a_small_ring_when_it_is_read<M: Machine>() {

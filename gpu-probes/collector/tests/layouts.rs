@@ -71,6 +71,7 @@ fn offsets_are_those_of_the_headers() {
         ("Memset.memoryKind", memset_offset::MEMORY_KIND),
         ("Memset.graphNodeId", memset_offset::GRAPH_NODE),
         ("Memset.graphId", memset_offset::GRAPH),
+        ("Memset", records::MEMSET_RECORD_BYTES),
         ("CUPTI_ACTIVITY_KIND_MEMSET", cupti::KIND_MEMSET as usize),
         ("CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE", MemoryKind::Pageable as usize),
         ("CUPTI_ACTIVITY_MEMORY_KIND_PINNED", MemoryKind::Pinned as usize),

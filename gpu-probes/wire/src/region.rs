@@ -88,10 +88,12 @@ pub enum Lost {
     Unexpected,
     /// Panics caught at the C boundary.
     Panics,
+    /// Activity records of unknown kinds, at least: their buffer was discarded unread.
+    Unread,
 }
 
 impl Lost {
-    pub const COUNT: usize = 9;
+    pub const COUNT: usize = 10;
 }
 
 /// Sizes that define a region.

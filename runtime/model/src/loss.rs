@@ -10,10 +10,12 @@ use xputrace_events::{Activities, Activity, Call, Calls};
 pub enum Loss {
     /// Launch records that did not fit into a thread's ring.
     LaunchRingFull,
-    /// Threads beyond the number of rings; their launches are not seen.
+    /// Launches, and other records, of threads that found no ring: a process has a bounded number.
     NoRingForThread,
     /// Activity records that did not fit into a ring, even after waiting.
     ActivityRingFull,
+    /// Records of the GPU's activity, at least, of unknown kinds, whose buffer was discarded unread.
+    ActivityUnread,
     /// Activity records that CUPTI itself dropped.
     CuptiDropped,
     /// Activity records whose times CUPTI did not collect.
@@ -90,6 +92,7 @@ impl Loss {
         Loss::LaunchRingFull,
         Loss::NoRingForThread,
         Loss::ActivityRingFull,
+        Loss::ActivityUnread,
         Loss::CuptiDropped,
         Loss::NoTimestamps,
         Loss::StackTableFull,
@@ -130,6 +133,7 @@ impl Loss {
             Loss::LaunchRingFull => "launch_ring_full",
             Loss::NoRingForThread => "no_ring_for_thread",
             Loss::ActivityRingFull => "activity_ring_full",
+            Loss::ActivityUnread => "activity_unread",
             Loss::CuptiDropped => "cupti_dropped",
             Loss::NoTimestamps => "no_timestamps",
             Loss::StackTableFull => "stack_table_full",

@@ -16,11 +16,15 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
             "record less per launch (no stack), or sample with `every`",
         ),
         Loss::NoRingForThread => (
-            "threads that launched while all rings were taken; their launches are not seen",
-            "trace fewer threads at once",
+            "launches, and other records, of threads that found every ring of their process taken",
+            "have fewer threads of one process launch at the same time",
         ),
         Loss::ActivityRingFull => (
             "GPU activity records that did not fit into a ring, even after waiting",
+            "give the tracer a CPU of its own",
+        ),
+        Loss::ActivityUnread => (
+            "GPU activity records, at least, that were discarded unread because all buffers for CUPTI were in use",
             "give the tracer a CPU of its own",
         ),
         Loss::CuptiDropped => {
@@ -78,9 +82,10 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
         ),
         Loss::TextCut => ("texts cut to their capacity", "pass a length to `str()`"),
         Loss::KernelStack => ("stacks that Linux could not store", "declare a larger table: `stacks(65_536);`"),
-        Loss::KernelRingFull => {
-            ("printed lines and events that did not fit into Linux's ring buffer", "print less often, or aggregate")
-        }
+        Loss::KernelRingFull => (
+            "printed lines, and hits that `record` keeps, that did not fit into Linux's ring buffer",
+            "print less often, or aggregate; with `record`, probe something less frequent",
+        ),
         Loss::MissingValue => {
             ("handlers that ended because they used a missing value", "test the value first: `??`, `in`, `== ()`")
         }

@@ -416,7 +416,7 @@ fn any_entry() -> impl Strategy<Value = Entry> {
         (process.clone(), any::<u64>(), proptest::collection::vec(ring, 0..3))
             .prop_map(|(process, time_nanos, rings)| Entry::Wire { process, time_nanos, rings }),
         (process, any::<(u64, [u64; 4])>()).prop_map(|(process, (time_nanos, [kernels, made, failed, lost]))| {
-            let totals = CollectorTotals { lost: [lost; 9], ..Default::default() }
+            let totals = CollectorTotals { lost: [lost; xputrace_wire::region::Lost::COUNT], ..Default::default() }
                 .with_activity(Activity::Kernel, kernels, 0)
                 .with_call(Call::Kernel, Made { made, failed, captured: 0 });
             Entry::ProcessEnd { process, time_nanos, totals }

@@ -90,6 +90,8 @@ struct Local {
     name: *const c_char,
     /// The driver call has been seen: its parameters are those of the launch.
     submitted: bool,
+    /// The marker was left out, as the thread found no ring.
+    has_no_slot: bool,
     /// Nanoseconds of the launch's callbacks so far, where it is a timed one.
     timed: Option<u64>,
     countdown: u32,
@@ -199,6 +201,7 @@ impl Local {
             symbol: std::ptr::null(),
             name: std::ptr::null(),
             submitted: false,
+            has_no_slot: false,
             timed: None,
             // A thread's first launches fill tables, and stand for no others.
             countdown: TIMED_EVERY / 2,
@@ -255,6 +258,7 @@ impl Local {
         };
         self.countdown = self.countdown.checked_sub(1).unwrap_or(TIMED_EVERY - 1);
         self.submitted = false;
+        self.has_no_slot = false;
         self.symbol = entered.symbol;
         self.name = entered.name;
         self.launch = Launch {
@@ -345,6 +349,7 @@ impl Local {
         let Some(tags) = &agent.memory.tags else { return };
         let Some(slot) = output::with(agent, Role::Launch, |out| out.ring()) else {
             // Its handlers have no slot for a tag and do not run, though its record may find a ring later.
+            self.has_no_slot = true;
             return agent.memory.region.count_lost(Lost::NoRing, 1);
         };
         let words = marker::words(&self.launch, agent.life.pid, self.symbol as u64);
@@ -395,6 +400,8 @@ impl Local {
         match wrote {
             Some((_, true)) => {}
             Some((_, false)) => agent.count_lost(Lost::LaunchRingFull, 1),
+            // Counted at its marker.
+            None if self.has_no_slot => {}
             None => output::count_no_ring(agent, 1),
         }
         let nanos = self.timed.take().map_or(0, |before| (before + now() - end) * u64::from(TIMED_EVERY));

@@ -8,6 +8,7 @@ use crate::agent::{Agent, Flushing};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use xputrace_wire::events::Activity;
+use xputrace_wire::message::demand;
 use xputrace_wire::region::Lost;
 
 /// How long a flush waits for the buffers that CUPTI's own thread is handing over.
@@ -38,11 +39,8 @@ impl Run {
                     unsafe { backend.for_each_record(buffer, valid, |it| deliver_record(it, delivery)) };
                 });
             }
-            Origin::Discard => {
-                // Several threads of CUPTI wrote over each other there: only how much it was is known.
-                let lost = (valid / backend.kernel_bytes.load(Ordering::Relaxed)) as u64;
-                agent.count_thrown_away(Activity::Kernel, lost);
-            }
+            // Several CUPTI threads overwrote each other there: only the size is known.
+            Origin::Discard => backend.count_unread(agent, valid),
             Origin::Foreign => agent.count_unexpected(),
         }
     }
@@ -62,6 +60,21 @@ unsafe fn deliver_record(record: *const u8, delivery: &mut Delivery<'_>) {
 }
 
 impl CuptiBackend {
+    /// Counts the records in bytes that nobody reads. If only one kind is recorded, all are of that kind;
+    /// otherwise there are at least as many as the largest kind would make.
+    fn count_unread(&self, agent: &Agent, bytes: usize) {
+        let kernel_bytes = self.kernel_bytes.load(Ordering::Relaxed);
+        let bytes_of = |it: Activity| if it == Activity::Kernel { kernel_bytes } else { records::MEMSET_RECORD_BYTES };
+        let recorded: Vec<Activity> = demand::activities_of(agent.demand()).iter().collect();
+        match recorded[..] {
+            [kind] => agent.count_thrown_away(kind, (bytes / bytes_of(kind)) as u64),
+            _ => {
+                let largest = recorded.iter().map(|it| bytes_of(*it)).max().unwrap_or(kernel_bytes);
+                agent.count_lost(Lost::Unread, (bytes / largest) as u64);
+            }
+        }
+    }
+
     /// # Safety
     /// CUPTI filled `valid` bytes at `buffer`.
     unsafe fn for_each_record(&self, buffer: *mut u8, valid: usize, mut each: impl FnMut(*const u8)) {

@@ -171,3 +171,6 @@ unsafe fn field<T: Copy>(base: *const u8, offset: usize) -> T {
 /// Smallest kernel record that any supported CUPTI writes, for counting what is thrown away
 /// before any was seen.
 pub const KERNEL_RECORD_BYTES: usize = 176;
+
+/// Bytes of a memset record, for the same.
+pub const MEMSET_RECORD_BYTES: usize = 88;

@@ -161,6 +161,25 @@ unsafe extern "C" fn flush_all(flags: u32) -> u32 {
     0
 }
 
+/// Fills `bytes` of the buffer that is handed out when all others are in use.
+pub fn overrun(bytes: usize) {
+    let Some((request, complete)) = STATE.lock().unwrap().buffers else { return };
+    let ask = || {
+        let (mut buffer, mut size, mut records) = (std::ptr::null_mut(), 0, 7);
+        unsafe { request(&mut buffer, &mut size, &mut records) };
+        (buffer, size)
+    };
+    let mut taken = vec![ask()];
+    while taken.last().is_some_and(|it| it.1 == taken[0].1) {
+        taken.push(ask());
+    }
+    let (discarded, size) = taken.pop().unwrap();
+    unsafe { complete(std::ptr::null_mut(), 0, discarded, size, bytes) };
+    for (buffer, size) in taken {
+        unsafe { complete(std::ptr::null_mut(), 0, buffer, size, 0) };
+    }
+}
+
 unsafe extern "C" fn next_record(buffer: *mut u8, valid: usize, record: *mut *mut u8) -> u32 {
     let next = unsafe { if (*record).is_null() { buffer } else { (*record).add(RECORD_BYTES) } };
     if next as usize >= buffer as usize + valid {

@@ -84,6 +84,7 @@ impl Ledger {
             (Loss::LaunchRingFull, lost(Lost::LaunchRingFull)),
             (Loss::NoRingForThread, lost(Lost::NoRing)),
             (Loss::ActivityRingFull, lost(Lost::ActivityRingFull)),
+            (Loss::ActivityUnread, lost(Lost::Unread)),
             (Loss::CuptiDropped, lost(Lost::CuptiDropped)),
             (Loss::NoTimestamps, lost(Lost::NoTimestamps).saturating_sub(arrived.untimed)),
             (Loss::StackTableFull, lost(Lost::StackTableFull)),
