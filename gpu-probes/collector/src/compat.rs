@@ -1,14 +1,14 @@
-//! Older names for newer symbols, so that the library loads where glibc is as old as 2.28.
+//! Uses older versions of symbols, so that the library loads with glibc 2.28.
 //!
-//! Linked on a newer system, each function gets that system's version of it, such as
-//! `pthread_create@GLIBC_2.34`, although glibc still has the old one and it does the same. The
-//! build script asks the linker to send calls of these functions, those of the standard library
-//! too, to `__wrap_NAME` here, which goes on to the old version. `tests/symbols.rs` looks at the
-//! built file; a new name there belongs into both lists.
+//! Linking on a newer system binds each function to that system's version, such as
+//! `pthread_create@GLIBC_2.34`, although glibc still has the old one, which does the same. The
+//! build script makes the linker redirect these functions, including the standard library's calls,
+//! to `__wrap_NAME` here, which calls the old version. `tests/symbols.rs` checks the built file; a
+//! new function must be added to both lists.
 
 use core::arch::global_asm;
 
-/// `name` in the version that glibc had it in before it moved into libc proper.
+/// Defines a wrapper for `name` in the version from before glibc moved it into libc proper.
 macro_rules! old_version {
     ($($name:literal = $version:literal;)*) => {
         $(global_asm!(
@@ -40,7 +40,7 @@ old_version! {
     "pthread_sigmask" = "GLIBC_2.2.5";
 }
 
-/// `stat64(path, buffer)` was `__xstat64(1, path, buffer)`, and so on.
+/// `stat64(path, buffer)` used to be `__xstat64(1, path, buffer)`, and so on.
 macro_rules! old_stat {
     ($($name:literal = $old:literal;)*) => {
         $(global_asm!(
@@ -63,7 +63,7 @@ old_stat! {
     "stat64" = "__xstat64";
 }
 
-// `gettid()` was a plain system call (186).
+// `gettid()` used to be a plain system call (186).
 global_asm!(
     ".hidden __wrap_gettid",
     ".globl __wrap_gettid",

@@ -1,4 +1,4 @@
-//! The library inside the traced program: CUPTI callbacks → records in shared memory.
+//! The library inside the traced program: from CUPTI's callbacks to records in shared memory.
 //!
 //! ```text
 //! cuInit ─▶ InitializeInjection ─▶ socket named in the environment ─▶ HELLO
@@ -9,17 +9,18 @@
 //! thread "xputrace": flush, DISARM or tracer gone ─▶ leave;   exit ─▶ last flush
 //! ```
 //!
-//! [`agent`] knows rings, ids, stacks and the tracer, [`cupti`] knows CUPTI; another vendor's
+//! [`agent`] knows rings, ids, stacks and the tracer; [`cupti`] knows CUPTI. Another vendor's
 //! library is another [`Backend`] beside it.
 //!
-//! It lives in other people's processes: it never runs user code, holds no lock over a CUPTI
-//! call, allocates nothing at a launch after a thread's first, lets no panic out, and drops with
-//! a counter where something is full. Whatever goes wrong, the program runs on.
+//! It lives in other people's processes. It never runs user code, holds no lock during a CUPTI
+//! call, allocates nothing at a launch after a thread's first, lets no panic out, and drops and
+//! counts what does not fit. Whatever goes wrong, the program continues.
 //!
-//! Of a launch stack it keeps the API function's frame and everything outside it ([`agent::stack`]).
+//! Of a launch stack it keeps the API function's frame and everything outside it
+//! ([`agent::stack`]).
 //!
-//! The built library needs no symbol newer than glibc 2.28 (`compat`; `tests/symbols.rs` checks
-//! the file), libgcc_s, and neither CUDA nor CUPTI to load. It is never unloaded.
+//! The built library needs no symbol newer than glibc 2.28 (`compat`; `tests/symbols.rs` checks the
+//! file) and libgcc_s, and neither CUDA nor CUPTI to load. It is never unloaded.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -43,16 +44,16 @@ use xputrace_wire::message::{ARM, ARMED, COMING, DORMANT, HELLO, Message, REFUSE
 use xputrace_wire::region::Shape;
 use xputrace_wire::{CHAIN_VARIABLE, SOCKET_VARIABLE, VERSION};
 
-/// What the CUDA driver reads as success. Failing would be of no use to the program.
+/// The CUDA driver's success code. Failing would not help the program.
 const SUCCESS: c_int = 1;
 
 /// How long the program waits for a tracer at its first CUDA call.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-/// The same for one that has said that it is there: many programs may start at once.
+/// How long it waits for a tracer that has said it is there: many programs may start at once.
 const ORDER_WITHIN: Duration = Duration::from_secs(10);
 
-/// Called by the CUDA driver in `cuInit` when `CUDA_INJECTION64_PATH` names this library.
-/// Returns when this process is armed, or dormant.
+/// Called by the CUDA driver in `cuInit` if `CUDA_INJECTION64_PATH` names this library. Returns
+/// when this process is armed or dormant.
 #[unsafe(no_mangle)]
 pub extern "C" fn InitializeInjection() -> c_int {
     let _ = catch_unwind(|| {
@@ -65,8 +66,8 @@ pub extern "C" fn InitializeInjection() -> c_int {
     SUCCESS
 }
 
-/// Arms for the tracer at `socket`, as [`InitializeInjection`] does for the one in the
-/// environment: for a tracer that attaches to a running program. 1 when armed, else 0.
+/// Arms for the tracer at `socket`, as [`InitializeInjection`] does for the one in the environment:
+/// for a tracer that attaches to a running program. Returns 1 if armed, else 0.
 ///
 /// # Safety
 /// `socket` is a C string.
@@ -81,8 +82,8 @@ pub unsafe extern "C" fn xputrace_arm(socket: *const c_char) -> c_int {
     c_int::from(matches!(armed, Ok(Some(()))))
 }
 
-/// Where the kernel's eBPF handlers of `launch` sit: a uprobe on its first instruction, a nop of
-/// five bytes, reads the words and sets the slot's tag. Does nothing by itself.
+/// The function that Linux's eBPF handlers of `launch` probe. A uprobe on its first instruction, a
+/// five-byte nop, reads the words and sets the slot's tag. Does nothing itself.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub extern "C" fn xputrace_launch_marker(words: *const u64, slot: u64) {
@@ -92,27 +93,27 @@ pub extern "C" fn xputrace_launch_marker(words: *const u64, slot: u64) {
 /// Why this process stays dormant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dormant {
-    /// A run is armed in this process already.
+    /// This process is already armed by a run.
     AlreadyArmed,
-    /// Nobody is at the socket, or not the right user: the text says which.
+    /// The socket has no listener, or one of the wrong user; the text says which.
     NoTracer(String),
-    /// The tracer wants nothing of this process, or did not answer in time.
+    /// The tracer wants nothing from this process, or did not answer in time.
     NotWanted,
     /// The tracer was told.
     Refused(Refusal),
 }
 
-/// What arming works with; tests bring their own.
+/// What arming needs; tests provide their own.
 #[derive(Debug, Default)]
 pub struct World {
     pub backend: Option<Box<dyn Backend>>,
     /// The path of the backend's library, or why there is none.
     pub library: String,
-    /// What became of an earlier injection library.
+    /// The outcome of loading an earlier injection library.
     pub chained: Option<String>,
 }
 
-/// One armed run at a time, and one caller that arms.
+/// Ensures one armed run at a time, and one caller that arms.
 static ARMING: AtomicBool = AtomicBool::new(false);
 
 fn arm_from_system(address: &str, chained: Option<String>) -> Result<(), Dormant> {
@@ -125,8 +126,8 @@ fn arm_from_system(address: &str, chained: Option<String>) -> Result<(), Dormant
     })
 }
 
-/// Meets the tracer at `address`, and arms what it asks for. `world` is called only when there
-/// is a tracer.
+/// Connects to the tracer at `address`, and arms what it requests. Calls `world` only if there is a
+/// tracer.
 ///
 /// # Errors
 /// Why the process stays dormant.
@@ -171,7 +172,7 @@ fn wait_for_order(socket: &Socket) -> Result<(Message, Vec<OwnedFd>), Dormant> {
     }
 }
 
-/// The order, checked, and its memory, mapped.
+/// Checks the order and maps its memory.
 fn prepare(
     order: &Message,
     descriptors: Vec<OwnedFd>,
@@ -183,7 +184,7 @@ fn prepare(
         let backend = world.backend.ok_or(world.library)?;
         let beyond = demand & !backend.capabilities();
         if beyond != 0 {
-            return Err(format!("the GPU's library here cannot record all that is asked for (demand {beyond:#x})"));
+            return Err(format!("the GPU's library cannot record everything requested (demand {beyond:#x})"));
         }
         let shape =
             Shape { rings: u32::try_from(rings).unwrap_or(0), ring_bytes: u32::try_from(ring_bytes).unwrap_or(0) };
@@ -225,7 +226,7 @@ fn start(setup: Setup, began: Instant, notes: &str) -> Result<(), Dormant> {
             return Err(refuse(&agent.socket, refusal, notes));
         }
     };
-    // Behind the backend's own handlers, so that it runs before them.
+    // Registered after the backend's own handlers, so that it runs before them.
     register_exit_handler();
     let micros = began.elapsed().as_micros() as u64;
     agent.socket.send(&Message::new(ARMED, &[micros], notes));
@@ -271,8 +272,8 @@ fn register_exit_handler() {
     });
 }
 
-/// Panics are caught and counted; their text is not for the program's terminal. Touches this
-/// library's copy of the standard library only.
+/// Silences panics: they are caught and counted, and their text is not for the program's terminal.
+/// Affects only this library's copy of the standard library.
 fn quiet_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| std::panic::set_hook(Box::new(|_| ())));

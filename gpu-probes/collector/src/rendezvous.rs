@@ -1,4 +1,4 @@
-//! The socket to the tracer: finding it, checking who is there, messages with descriptors.
+//! The socket to the tracer: finds it, checks the peer, exchanges messages with descriptors.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -6,9 +6,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 use xputrace_wire::message::{MAX_SIZE, Message};
 
-/// A connection, one message a packet. Its descriptor stands in the program's table, where the
-/// program may close the number and use it again: before each use it is looked at whether the
-/// number is still this socket's.
+/// A connection, one message per packet. Its descriptor is in the program's table, where the
+/// program may close the number and reuse it. So before each use we check that the number is still
+/// this socket's.
 #[derive(Debug)]
 pub struct Socket {
     socket: OwnedFd,
@@ -20,7 +20,7 @@ pub struct Socket {
 struct Identity(libc::dev_t, libc::ino_t);
 
 impl Identity {
-    /// Of what is open under this number now.
+    /// Returns the identity of what is open under this number now.
     fn of(descriptor: i32) -> Option<Self> {
         // SAFETY: zeroes are a stat, which the call fills.
         unsafe {
@@ -30,15 +30,15 @@ impl Identity {
     }
 }
 
-/// Descriptors are moved to numbers below this one: few programs come so far, and the kernel's table
-/// of the process does not grow for it.
+/// Descriptors are moved to numbers below this one: few programs get that far, and Linux's table
+/// for the process does not grow.
 const HIGHEST: libc::rlim_t = 1024;
 /// How far below the end of the table.
 const BELOW_THE_END: libc::rlim_t = 24;
-/// `CLOSE_RANGE_UNSHARE` of close_range(2): the calling thread gets a table of its own first.
+/// `CLOSE_RANGE_UNSHARE` of close_range(2): first gives the calling thread a table of its own.
 const UNSHARE: libc::c_uint = 2;
 
-/// A descriptor for the same file under a high number, or `socket` itself where there is none free.
+/// Returns a descriptor for the same file with a high number, or `socket` itself if none is free.
 fn moved_high(socket: OwnedFd) -> OwnedFd {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a live rlimit; the new descriptor is owned from here on.
@@ -52,11 +52,11 @@ fn moved_high(socket: OwnedFd) -> OwnedFd {
     }
 }
 
-/// What came.
+/// The result of receiving.
 #[derive(Debug)]
 pub enum Received {
     Message(Message, Vec<OwnedFd>),
-    /// Nothing within the time.
+    /// Nothing within the time limit.
     Nothing,
     /// The tracer is gone.
     Closed,
@@ -65,11 +65,11 @@ pub enum Received {
 const MAX_DESCRIPTORS: usize = 4;
 
 impl Socket {
-    /// Connects to the first of these that answers: `@NAME` in the abstract namespace, a path, or
-    /// `@NAME:PATH`, of which a process in another network namespace reaches the path.
+    /// Connects to the first address that answers: `@NAME` in the abstract namespace, a path, or
+    /// `@NAME:PATH`, whose path is also reachable from other network namespaces.
     ///
     /// # Errors
-    /// Nobody listens, or not within `within`, or who listens is neither root nor the same user.
+    /// Nobody listens, or accepts in time, or the listener is neither root nor the same user.
     pub fn connect(addresses: &str, within: Duration) -> io::Result<Self> {
         match addresses.split_once(':').filter(|_| addresses.starts_with('@')) {
             Some((name, path)) => Self::connect_to(name, within).or_else(|_| Self::connect_to(path, within)),
@@ -85,13 +85,13 @@ impl Socket {
         }
         // SAFETY: a fresh descriptor of ours.
         let socket = Socket::from_connected(moved_high(unsafe { OwnedFd::from_raw_fd(fd) }));
-        // Connecting and sending wait this long at most.
+        // Limits how long connecting and sending may wait.
         socket.set_send_timeout(within)?;
         let (name, len) = socket_address(address)?;
         // SAFETY: an address of `len` bytes.
         while unsafe { libc::connect(socket.raw(), (&raw const name).cast(), len) } != 0 {
             let error = io::Error::last_os_error();
-            // A signal of the program's, while the tracer's queue is full.
+            // A signal arrived while the tracer's queue is full.
             if error.kind() != io::ErrorKind::Interrupted {
                 return Err(error);
             }
@@ -100,14 +100,14 @@ impl Socket {
         Ok(socket)
     }
 
-    /// A socket that is connected already.
+    /// Wraps a connected socket.
     pub fn from_connected(socket: OwnedFd) -> Self {
         let identity = Identity::of(socket.as_raw_fd());
         Socket { socket, identity }
     }
 
-    /// Gives the calling thread a table of descriptors of its own, with this socket alone in it: out
-    /// of the program's reach. Whether the system allows that (Linux 5.9 and later do).
+    /// Gives the calling thread its own descriptor table that contains only this socket, out of the
+    /// program's reach. Returns whether the system supports that (Linux 5.9 and later do).
     pub fn keep_to_this_thread(&self) -> bool {
         let own = self.raw() as libc::c_uint;
         let close = |from: libc::c_uint, to: libc::c_uint, flags: libc::c_uint| {
@@ -118,8 +118,8 @@ impl Socket {
         unshared && (own == 0 || close(0, own - 1, 0))
     }
 
-    /// Closes the number in the calling thread's table, where it is still this socket's. May be
-    /// called between fork and exec.
+    /// Closes the number in the calling thread's table if it is still this socket's. May be called
+    /// between fork and exec.
     pub fn close_number(&self) {
         if self.is_here() {
             // SAFETY: our own descriptor; whoever calls this does not use it any more in this table.

@@ -177,7 +177,7 @@ fn what_the_backend_cannot_serve_is_refused_by_name() {
         |listener| {
             let refused = listener.arm(demand::MEMSETS, SHAPE).message();
             assert_eq!(refused.kind, REFUSED);
-            assert!(refused.text.contains("cannot record all that is asked for"), "{}", refused.text);
+            assert!(refused.text.contains("cannot record everything requested"), "{}", refused.text);
         },
         Plain::world,
     );

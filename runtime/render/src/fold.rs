@@ -146,7 +146,7 @@ fn parse(line: &str) -> Option<(&str, u64)> {
 /// `--folded`.
 pub const FOLDED: FileOutput = FileOutput {
     option: "folded",
-    help: "Write folded stacks: FILE, or @name=FILE where several maps begin with a stack",
+    help: "Write folded stacks: FILE, or @name=FILE to choose the map",
     open: |typed, maps| {
         let (map, path) = stack_map(typed, maps)?;
         Ok((Box::new(StackFile { map, is_drawn: false, path: path.clone() }), path))
@@ -216,7 +216,11 @@ fn stack_map(typed: &str, maps: &[Arc<TableDef>]) -> Result<(TableId, String), S
             .into()),
         several => {
             let names: Vec<&str> = several.iter().map(|(_, it)| *it).collect();
-            Err(format!("several maps begin with a stack ({}); say which: {}={typed}", names.join(", "), names[0]))
+            Err(format!(
+                "several maps have stacks as their first key ({}); choose one: {}={typed}",
+                names.join(", "),
+                names[0]
+            ))
         }
     }
 }

@@ -33,10 +33,10 @@ pub enum Error {
     #[error("the recording has no hits of {}; it has {}", missing.join(", "), listed(recorded))]
     NotRecorded { missing: Vec<String>, recorded: Vec<String> },
     #[error(
-        "line {line} of the script reads a text at {probe} that was not recorded: record it with a script that reads it"
+        "line {line} of the script reads a text at {probe} that was not recorded: record with a script that reads it"
     )]
     TextNotRecorded { probe: String, line: u32 },
-    #[error("the script reads launch stacks, and the recording has none: record it with a script that reads them")]
+    #[error("the script reads launch stacks, but the recording has none: record with a script that reads them")]
     NoLaunchStacks,
     #[error(transparent)]
     Pipeline(#[from] pipeline::Error),

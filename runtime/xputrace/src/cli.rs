@@ -30,7 +30,7 @@ const FORMATS_NOT_YET: &[&str] = &["csv"];
     xputrace scripts                               list the bundled scripts\n  \
     xputrace demo                                  run a demo (no GPU needed)\n\n\
 Exit status of a run: what a handler passed to exit(code), else the command's own (128 + the signal that killed it). \
-    125 if xputrace failed or ran nothing. Verbs that run nothing: 2 for a mistake.\n\n\
+    125 if xputrace failed or ran nothing. Verbs that run nothing exit with 2 on an error.\n\n\
 Ctrl-C ends the run and prints the results; a second one quits at once. Where the command handles Ctrl-C itself, tracing \
     goes on; two within a second end it. A closed pipe (`| head`) stops tracing; this is not an error.")]
 struct Typed {
@@ -49,7 +49,10 @@ enum Verb {
     #[command(override_usage = "xputrace record [OPTIONS] [SCRIPT] [ARGS] -- CMD …")]
     Record(RecordOptions),
     /// List available probes: xputrace list 'uprobe:libc:mem*'
-    List { pattern: Option<String> },
+    List {
+        /// uprobe:LIBRARY:FUNCTION, uretprobe:LIBRARY:FUNCTION or tracepoint:CATEGORY:NAME; * matches any text
+        pattern: Option<String>,
+    },
     /// Check a script without running it
     Check(CheckOptions),
     /// Show where each handler will run, and why

@@ -123,7 +123,7 @@ impl Collectors {
                 Arrival::Full(error) => {
                     self.spare = None;
                     self.no_room = Some(error.to_string());
-                    running.report().fail(&format!("processes that start CUDA now may not be traced: {error}"));
+                    running.report().fail(&format!("processes that start using CUDA now may not be traced: {error}"));
                 }
             }
         }
@@ -285,8 +285,8 @@ fn miss(missed: &Missed, running: &mut Running) {
             return refuse(reason.clone(), running);
         }
         Why::OtherUser => "belongs to another user and is not a child of the command".to_owned(),
-        Why::Silent => "connected and said nothing for 10 s".to_owned(),
-        Why::Left => "left before it could be armed: it was killed, or takes no orders from this user".to_owned(),
+        Why::Silent => "connected and then sent nothing for 10 s".to_owned(),
+        Why::Left => "left before it could be armed: it was killed, or refuses this user".to_owned(),
         Why::Failed(reason) => reason.clone(),
     };
     untraced(&format!("process {pid} ({comm}, user {uid}) {reason}"), running);

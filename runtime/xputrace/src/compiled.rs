@@ -32,7 +32,7 @@ impl Compiled {
     /// Refuses to run a script that declares nothing.
     pub fn refuse_empty(&self) -> Result<()> {
         if self.plan.probes.is_empty() {
-            bail!("the script is empty: it declares no handler, as in kernel(|k| @time[k.name].sum(k.duration))");
+            bail!("the script is empty: declare a handler, such as kernel(|k| @time[k.name].sum(k.duration))");
         }
         Ok(())
     }
@@ -144,7 +144,7 @@ pub fn scripts() -> Result<ExitCode> {
 
 fn compile_named(run: &Run) -> Result<Outcome> {
     if run.script.is_none() {
-        bail!("no script was given: name a file, a bundled script, or use -e 'TEXT'");
+        bail!("no script was given: name a file or a bundled script, or use -e 'TEXT'");
     }
     compile_script(run, &machine::catalog(run))
 }

@@ -66,7 +66,7 @@ impl Stage {
         fs::write(stage.path("llm.xpt"), LLM)?;
         fs::write(stage.path("requests.xpt"), REQUESTS)?;
         line(format_args!(
-            "xputrace demo: eight steps; its files are in {}, where its commands run",
+            "xputrace demo: eight steps. The files are in {}; the commands run there",
             stage.directory.display()
         ))?;
         Ok(stage)
@@ -122,7 +122,7 @@ const SOFTWARE_GPU: &str = "softgpu";
 const RECORDED: &str = "recorded on an H200";
 
 fn top_kernels(stage: &Stage, number: usize) -> Result<()> {
-    title(number, "A small LLM: its kernels by GPU time, every launch joined", RECORDED)?;
+    title(number, "A small LLM: kernels by GPU time, every launch joined", RECORDED)?;
     stage.show(&["-q", "-e", TOP_KERNELS, "--replay", "llm.xpt"], 24)
 }
 
@@ -151,7 +151,7 @@ fn tags(stage: &Stage, number: usize) -> Result<()> {
     let text = "A uprobe, a launch tag and a kernel handler share a map: GPU work by request";
     if let Err(reason) = &stage.has_bpf {
         title(number, text, RECORDED)?;
-        line(format_args!("(eBPF cannot be loaded here: {reason}; so this step is its recording)"))?;
+        line(format_args!("(eBPF cannot be loaded here: {reason}; so this step replays a recording)"))?;
         let script = TAGS.replace("SERVER", "./requests");
         fs::write(stage.path("request.rhai"), script)?;
         return stage.show(&["-q", "request.rhai", "--replay", "requests.xpt"], 30);
@@ -166,7 +166,7 @@ fn tags(stage: &Stage, number: usize) -> Result<()> {
     title(number, text, if stage.has_gpu { "live, real GPU" } else { "live, software GPU: its times mean nothing" })?;
     console::print(fs::read_to_string(stage.path("request.rhai"))?)?;
     let done = stage.xputrace(&["-q", "request.rhai", "--", "./server", "--requests=8"], libraries, 40)?;
-    line(format_args!("(the line in braces is the program's own account)"))?;
+    line(format_args!("(the line in braces is the program's own count)"))?;
     if done { Ok(()) } else { bail!("xputrace ended with an error") }
 }
 
@@ -174,7 +174,7 @@ fn typo(stage: &Stage, number: usize) -> Result<()> {
     title(number, "A typo, before anything is attached", "real")?;
     match stage.xputrace(&["check", "-e", TYPO], None, 20)? {
         false => Ok(()),
-        true => bail!("the mistake was not noticed"),
+        true => bail!("the mistake was not detected"),
     }
 }
 
@@ -193,7 +193,7 @@ fn next(stage: &Stage, number: usize) -> Result<()> {
             stage.path(SOFTWARE_GPU).display()
         ))?;
     }
-    line(format_args!("or begin with a look at where the time goes:\n  xputrace -- ./your-program"))?;
+    line(format_args!("or see where the time goes:\n  xputrace -- ./your-program"))?;
     Ok(())
 }
 

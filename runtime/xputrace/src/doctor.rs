@@ -106,7 +106,7 @@ fn cupti_fact() -> Fact {
         None => fact(
             "CUPTI",
             Standing::Missing,
-            "no libcupti.so was found (a program that brings its own still works)",
+            "no libcupti.so found (programs with their own copy still work)",
             Some(
                 "install the CUDA toolkit's CUPTI (package cuda-cupti-13-0 or the wheel nvidia-cuda-cupti) or add its directory to LD_LIBRARY_PATH",
             ),
@@ -157,7 +157,7 @@ fn gpus(cuda: &Result<Cuda, String>) -> Fact {
         _ => fact(
             "GPU",
             Standing::Missing,
-            "no GPU that CUDA can use",
+            "CUDA finds no GPU",
             Some("recordings and the software GPU work without one: xputrace demo"),
         ),
     }

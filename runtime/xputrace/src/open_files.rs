@@ -24,7 +24,7 @@ pub fn make_room(plan: &Plan) -> Result<()> {
     match opened.err().filter(is_full) {
         None => Ok(()),
         Some(error) => bail!(
-            "this script needs at least {needed} open files, and the limit does not leave so many ({error}); raise it \
+            "this script needs at least {needed} open files, which the limit does not allow ({error}); raise it \
              with `ulimit -n {}`",
             needed.next_multiple_of(1024)
         ),

@@ -119,7 +119,7 @@ fn directory(owner: &Owner) -> Result<PathBuf> {
         }
     }
     bail!(
-        "found no directory for the collector that user {} owns and may execute from: {}",
+        "found no directory for the collector that user {} owns and can execute files from: {}",
         owner.uid,
         refusals.join("; ")
     )

@@ -180,7 +180,7 @@ impl Observer for Tape {
 
 /// `xputrace run SCRIPT --replay T.xpt`: runs the script over a recording, without root and GPU.
 pub fn replay(run: &Run) -> Result<ExitCode> {
-    let path = run.options.replay.as_ref().context("no recording was named")?;
+    let path = run.options.replay.as_ref().context("no recording was given")?;
     if run.options.all_processes || !run.options.pids.is_empty() {
         bail!("--replay runs over {} and cannot be combined with -p or -a", path.display());
     }
@@ -231,7 +231,7 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
 fn describe(damage: &Damage) -> String {
     let end = if damage.cut { ", the end is missing" } else { "" };
     format!(
-        "the recording is damaged from byte {} on ({} blocks lost{end}); what could be read follows",
+        "the recording is damaged from byte {} on ({} blocks lost{end}); the readable part follows",
         damage.offset, damage.blocks
     )
 }
@@ -239,6 +239,6 @@ fn describe(damage: &Damage) -> String {
 /// Notes that timers do not fire over a recording: no time passes.
 fn note_intervals(plan: &Plan, report: &mut Report) {
     if plan.probes.iter().any(|it| it.event == Event::Interval) {
-        report.note("interval handlers do not run over a recording; its maps are shown as they are at the end");
+        report.note("interval handlers do not run over a recording; maps are shown as they are at the end");
     }
 }

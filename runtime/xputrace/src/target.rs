@@ -61,7 +61,7 @@ impl Launch {
             std::env::var_os(INJECTION_VARIABLE).filter(|it| !it.is_empty() && *it != *collector.as_os_str())
         {
             self.notes.push(format!(
-                "{INJECTION_VARIABLE} already named {}: it is loaded too, behind the collector",
+                "{INJECTION_VARIABLE} already named {}; it is loaded too, after the collector",
                 earlier.to_string_lossy()
             ));
             self.environment.push((xputrace_wire::CHAIN_VARIABLE.into(), Some(earlier)));
@@ -87,7 +87,7 @@ impl Invoker {
         let Some(text) = std::env::var_os("SUDO_UID") else { return Ok(None) };
         let unknown = || {
             format!(
-                "SUDO_UID is {}, and there is no such user to run the command as; use --as-root to run it as root",
+                "cannot run the command as the invoking user: there is no user {} (SUDO_UID); use --as-root to run it as root",
                 text.display()
             )
         };
@@ -150,11 +150,7 @@ fn lost_to_sudo() -> Option<String> {
     }
     let keep: Vec<String> = changed.iter().map(|it| format!("{it}=\"${it}\"")).collect();
     let names: Vec<&str> = changed.iter().copied().collect();
-    Some(format!(
-        "sudo took or changed {} of the environment; to keep them: sudo {} xputrace …",
-        names.join(", "),
-        keep.join(" ")
-    ))
+    Some(format!("sudo removed or changed {}; to keep them, run: sudo {} xputrace …", names.join(", "), keep.join(" ")))
 }
 
 /// The sudo above us: its own environment is still the invoking user's.

@@ -1,4 +1,4 @@
-//! What the agent needs of a GPU vendor's tracing library. A second vendor is one more
+//! What the agent needs from a GPU vendor's tracing library. Another vendor is another
 //! implementation of [`Backend`]; nothing in the agent changes.
 //!
 //! ```text
@@ -9,8 +9,8 @@
 use super::{Agent, Flushing};
 use std::ffi::c_void;
 
-/// Where in the software of a GPU a library stands: decides which frames of a launch stack are
-/// the program's.
+/// A library's layer in the GPU software stack: determines which frames of a launch stack belong to
+/// the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
     /// The tracing library, which calls us.
@@ -23,7 +23,7 @@ pub enum Layer {
 /// Why arming failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The library's result, 0 where it was not the library.
+    /// The library's result code, 0 if the library was not the cause.
     pub result: u32,
     pub text: String,
 }
@@ -34,56 +34,56 @@ impl From<String> for Refusal {
     }
 }
 
-/// A context of the vendor's: its id in records, and the handle that the library knows it by.
+/// A vendor's context: its id in records, and the library's handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
     pub id: u32,
     pub handle: *mut c_void,
 }
 
-/// A stream as a call names it. Handles are used again when a stream is gone.
+/// A stream as named in a call. Handles are reused after a stream is destroyed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stream {
     /// 0 is the default stream.
     pub handle: usize,
-    /// The default stream is the thread's own.
+    /// Whether the default stream is the thread's own.
     pub per_thread: bool,
 }
 
 /// One vendor's tracing library, found in this process.
 pub trait Backend: std::fmt::Debug + Send + Sync {
-    /// Its version, not 0; told in HELLO.
+    /// Returns its version, which is not 0; sent in HELLO.
     fn version(&self) -> u32;
 
-    /// The bits of `message::demand` that it can serve.
+    /// Returns the bits of `message::demand` that it supports.
     fn capabilities(&self) -> u64;
 
-    /// The layer that a library belongs to, by the last part of its path.
+    /// Returns the layer of a library, given its file name.
     fn layer_of(&self, file_name: &[u8]) -> Option<Layer>;
 
-    /// Begins to record what the agent's demand says. Called once; the agent records from before.
+    /// Starts recording what the agent's demand says. Called once; the agent is already recording.
     ///
     /// # Errors
-    /// What the library refused. [`Backend::abandon`] is called then.
+    /// The library refused something. [`Backend::abandon`] is called then.
     fn start(&'static self, agent: &'static Agent) -> Result<(), Refusal>;
 
-    /// Takes back what [`Backend::start`] did, as far as it came.
+    /// Undoes what [`Backend::start`] did, as far as it got.
     fn abandon(&self, agent: &'static Agent);
 
-    /// Has everything delivered that has finished, from an ordinary thread without a lock; whether
-    /// all of it was.
+    /// Delivers everything that has finished, on an ordinary thread without locks; returns whether
+    /// all of it was delivered.
     fn flush(&self, agent: &'static Agent, how: Flushing) -> bool;
 
-    /// No activity is recorded any more; launches still are.
+    /// Stops recording activities; launches are still recorded.
     fn stop_activities(&self, agent: &'static Agent);
 
-    /// Lets go of the library while the program goes on, after the last flush; returns what stays
+    /// Releases the library while the program continues, after the last flush; returns what stays
     /// behind, for the user.
     fn leave(&'static self, agent: &'static Agent) -> Option<&'static str>;
 
-    /// The id of a context's device, where it can be told. Asked once for each context of a thread.
+    /// Returns the device id of a context, if available. Asked once per context and thread.
     fn device_of(&self, context: Context) -> Option<u32>;
 
-    /// The id of a stream, where it can be told. Asked again after [`Agent::on_stream_created`].
+    /// Returns a stream's id, if available. Asked again after [`Agent::on_stream_created`].
     fn stream_of(&self, context: Context, stream: Stream) -> Option<u32>;
 }

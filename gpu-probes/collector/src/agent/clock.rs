@@ -1,8 +1,8 @@
-//! The two clocks: the system's, which everything is told in, and CUPTI's.
+//! The two clocks: CLOCK_MONOTONIC, used for all times here, and CUPTI's.
 
 use xputrace_wire::record::Clock;
 
-/// CLOCK_MONOTONIC in nanoseconds.
+/// Returns CLOCK_MONOTONIC in nanoseconds.
 #[inline]
 pub(crate) fn now() -> u64 {
     clock(libc::CLOCK_MONOTONIC)
@@ -16,7 +16,7 @@ fn clock(which: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Both clocks, read close together: the tightest of a few tries.
+/// Reads both clocks close together; keeps the tightest of a few attempts.
 pub(crate) fn read_clocks() -> Clock {
     let read = || {
         let monotonic_before = now();

@@ -1,8 +1,8 @@
-//! Which addresses of the process hold code: what a stack's frames are held against.
+//! Which addresses of the process contain code, to validate stack frames.
 //!
 //! The list of executable memory is read from `/proc/self/maps` into a fixed table. Launches read
-//! the table without a lock: the list is written into the half that is not in use, and a reader
-//! that was overtaken reads again.
+//! the table without a lock: the list is written to the half that is not in use, and a reader that
+//! was overtaken reads again.
 
 use super::clock::now;
 use super::zeroed::Zeroed;
@@ -10,22 +10,22 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use xputrace_wire::maps::MapsLine;
 
-/// Most ranges of executable memory; with more, every address counts as code.
+/// Maximum number of executable ranges; with more, every address counts as code.
 const RANGES: usize = 8192;
-/// Bytes of a line that are read: all words before the path fit.
+/// Bytes read of a line: enough for everything before the path.
 const LINE_BYTES: usize = 128;
-/// A list is read again because of an unknown address only when this many times as long has passed
-/// as reading it took: a program whose stacks lead nowhere loses at most 2% of its time.
+/// After an unknown address, the list is read again only when this many times the duration of the
+/// last read has passed: a program with invalid stacks loses at most 2 % of its time.
 const REST: u64 = 50;
 
-/// The executable memory of the process, as it was when last looked at.
+/// The executable memory of the process at the last read.
 #[derive(Debug)]
 pub(crate) struct ExecutableMemory {
     halves: [Half; 2],
-    /// Lists read so far: the last one is in the half of its parity. 0 before the first.
+    /// Number of reads; the latest list is in the half with its parity. 0 before the first.
     generation: AtomicU64,
     reading: AtomicBool,
-    /// Not to be read again for an unknown address before (CLOCK_MONOTONIC).
+    /// Don't read again for an unknown address before this time (CLOCK_MONOTONIC).
     rests_until: AtomicU64,
 }
 
@@ -51,8 +51,8 @@ impl ExecutableMemory {
         })
     }
 
-    /// How many of these return addresses, from the first on, lie in code. The list is read again
-    /// where one is not in it, for code that was mapped or made meanwhile.
+    /// Returns how many of these return addresses, from the first on, are in code. Reads the list
+    /// again for an unknown address, because code may have been mapped or created meanwhile.
     pub(crate) fn n_in_code(&self, frames: &[u64]) -> usize {
         let n = self.known(frames);
         if n == frames.len() || !may_be_code(frames[n]) || now() < self.rests_until.load(Ordering::Relaxed) {
@@ -66,7 +66,7 @@ impl ExecutableMemory {
         frames.iter().take_while(|&&it| may_be_code(it) && self.holds(it)).count()
     }
 
-    /// Whether a return address was in the list: the call before it was.
+    /// Whether a return address is in the list: the call before it must be.
     fn holds(&self, address: u64) -> bool {
         loop {
             let generation = self.generation.load(Ordering::Acquire);
@@ -82,7 +82,7 @@ impl ExecutableMemory {
         &self.halves[(generation % 2) as usize]
     }
 
-    /// Reads the list, unless another thread is at it. Allocates nothing, and leaves `errno` as it is.
+    /// Reads the list, unless another thread is doing so. Allocates nothing and preserves `errno`.
     #[cold]
     pub(crate) fn refresh(&self) {
         if self.reading.swap(true, Ordering::Acquire) {
@@ -90,7 +90,8 @@ impl ExecutableMemory {
         }
         let began = now();
         let generation = self.generation.load(Ordering::Relaxed);
-        // Who still reads this half must find out: the generation is seen no later than what follows.
+        // Readers still using this half must notice: the generation becomes visible before what
+        // follows.
         fence(Ordering::Release);
         if self.half(generation + 1).read() {
             self.generation.store(generation + 1, Ordering::Release);
@@ -101,7 +102,8 @@ impl ExecutableMemory {
     }
 }
 
-/// Whether code of a program can lie there at all: not in the first page, nor in Linux's half.
+/// Whether an address can contain a program's code at all: not in the first page, nor in Linux's
+/// half.
 #[inline]
 pub(crate) fn may_be_code(address: u64) -> bool {
     (4096..1 << 47).contains(&address)
@@ -125,7 +127,7 @@ impl Half {
         self.words[at].load(Ordering::Relaxed)
     }
 
-    /// False where the system does not show the list.
+    /// Returns false if the system does not show the list.
     fn read(&self) -> bool {
         self.len.store(0, Ordering::Relaxed);
         self.is_complete.store(true, Ordering::Relaxed);
@@ -137,7 +139,7 @@ impl Half {
         read && self.len.load(Ordering::Relaxed) > 0
     }
 
-    /// Adds a range above all others, joined with the last one where they touch.
+    /// Adds a range above all others; merges it with the last one if they touch.
     fn push(&self, start: u64, end: u64) {
         let len = self.len.load(Ordering::Relaxed) as usize;
         if len > 0 && self.word(2 * len - 1) >= start {
@@ -152,8 +154,8 @@ impl Half {
     }
 }
 
-/// Calls `each` with the beginning of every line of `/proc/self/maps`. False where it cannot be read
-/// to its end.
+/// Calls `each` with the start of every line of `/proc/self/maps`. Returns false if it cannot be
+/// read to its end.
 fn for_each_line(mut each: impl FnMut(&[u8])) -> bool {
     let errno = Errno::keep();
     // SAFETY: a C string.
@@ -182,7 +184,7 @@ fn for_each_line(mut each: impl FnMut(&[u8])) -> bool {
     is_whole
 }
 
-/// The program's `errno`, as it was before we called the system.
+/// The program's `errno` before our system calls.
 struct Errno(i32);
 
 impl Errno {
@@ -203,7 +205,7 @@ impl Drop for Errno {
 mod tests {
     use super::*;
 
-    /// A page of memory with these rights.
+    /// Maps a page with these access rights.
     fn page(rights: i32) -> u64 {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a fresh mapping.

@@ -1,11 +1,11 @@
-//! The threads of ours in the program.
+//! Our threads in the program.
 //!
 //! ```text
 //! control:  flushes the backend's buffers; leaves when the run ends
 //! listener: waits for DISARM or the tracer's end ─▶ wakes control ─▶ (last flush) ─▶ BYE
 //! ```
-//! The program may close any descriptor and use its number again, so the listener takes the
-//! connection with it into a table of its own.
+//! The program may close any descriptor and reuse its number, so the listener moves the connection
+//! to a descriptor table of its own.
 
 use super::{Agent, Flushing};
 use crate::rendezvous::Received;
@@ -17,17 +17,17 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 use xputrace_wire::message::DISARM;
 
-/// How often the listener looks whether there is anything left to listen for.
+/// How often the listener checks whether there is still anything to listen for.
 const LONGEST_LISTEN: Duration = Duration::from_secs(1);
 
 /// Name of the threads.
 pub const THREAD_NAME: &str = "xputrace";
 
-/// Starts the two threads of an armed agent. Returns whether the listener keeps the connection in
-/// a table of descriptors of its own.
+/// Starts the two threads of an armed agent. Returns whether the listener has its own descriptor
+/// table for the connection.
 ///
 /// # Errors
-/// The system made no thread.
+/// The system cannot create a thread.
 pub(crate) fn start(agent: &'static Agent) -> io::Result<bool> {
     let (says, hears) = sync_channel(1);
     spawn(agent, move || {
@@ -49,7 +49,7 @@ fn spawn(agent: &'static Agent, run: impl FnOnce() + Send + 'static) -> io::Resu
     thread.map(|it| it.thread().clone())
 }
 
-/// Hears the tracer, and says the last word. Calls nothing of the backend: a driver needs the
+/// Listens to the tracer, and sends the final message. Never calls the backend: a driver needs the
 /// program's descriptors, which this thread may no longer have.
 fn listen(agent: &'static Agent) {
     while !agent.is_gone() {
@@ -65,7 +65,7 @@ fn listen(agent: &'static Agent) {
     }
     agent.life.disarmed.store(true, Ordering::Release);
     agent.life.control.get().inspect(|it| it.unpark());
-    // The connection ends with this thread: not before the last flush.
+    // The connection ends with this thread, but not before the last flush.
     while !agent.is_gone() {
         std::thread::sleep(Duration::from_micros(500));
     }

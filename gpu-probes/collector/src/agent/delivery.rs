@@ -1,4 +1,4 @@
-//! Delivery: what the backend recorded, from its buffers into the rings.
+//! Delivery: from the backend's buffers into the rings.
 
 use super::clock::read_clocks;
 use super::intern::{NoId, Text};
@@ -12,8 +12,8 @@ use xputrace_wire::region::Lost;
 use zerocopy::{Immutable, IntoBytes};
 
 impl Agent {
-    /// Takes a buffer of activities that has `filled` of `room` bytes: `each` hands them to the
-    /// delivery one after the other.
+    /// Takes a buffer of activities with `filled` of `room` bytes in use; `each` passes them to the
+    /// delivery one by one.
     pub fn deliver(&'static self, filled: u32, room: u32, each: impl FnOnce(&mut Delivery<'_>)) {
         let mut each = Some(each);
         let wrote = output::with(self, Role::Service, |out| {
@@ -22,7 +22,7 @@ impl Agent {
             out.write_waiting(&mut patience, kind::CLOCK, &clock, &[]);
             self.tally(Some(out), patience, each.take())
         });
-        // Without a ring they are counted all the same.
+        // Without a ring they are still counted.
         let tally = wrote.unwrap_or_else(|| self.tally(None, Patience::new(self, BUFFER_PATIENCE), each.take()));
         tally.publish(self);
     }
@@ -40,14 +40,14 @@ impl Agent {
         delivery.tally
     }
 
-    /// Counts activities that were thrown away before anybody looked at them.
+    /// Counts activities that were discarded unread.
     pub fn count_thrown_away(&self, kind: Activity, n: u64) {
         self.count_lost(Lost::ActivityRingFull, n);
         self.memory.region.control().totals.activity(kind).records.fetch_add(n, Ordering::Relaxed);
     }
 }
 
-/// A buffer on its way into the rings.
+/// A buffer being written into the rings.
 #[derive(Debug)]
 pub struct Delivery<'a> {
     agent: &'static Agent,
@@ -57,7 +57,7 @@ pub struct Delivery<'a> {
 }
 
 impl Delivery<'_> {
-    /// A kernel and its mangled name.
+    /// Delivers a kernel with its mangled name.
     ///
     /// # Safety
     /// `name` is null or a C string.
@@ -69,19 +69,19 @@ impl Delivery<'_> {
         }
     }
 
-    /// An activity without a name.
+    /// Delivers an activity without a name.
     pub fn activity<T: Into<ActivityRecord> + IntoBytes + Immutable + Copy>(&mut self, record: T) {
         if self.count(&record.into()) {
             self.write(&record);
         }
     }
 
-    /// A record that was not asked for.
+    /// Counts a record that was not requested.
     pub fn unexpected(&mut self) {
         self.tally.unexpected += 1;
     }
 
-    /// Whether there is a ring to write it into.
+    /// Counts a record; returns whether there is a ring to write it to.
     fn count(&mut self, record: &ActivityRecord) -> bool {
         let of_kind = &mut self.tally.activities[record.activity().index()];
         of_kind.0 += 1;
@@ -117,7 +117,7 @@ impl Delivery<'_> {
     }
 }
 
-/// What one buffer held.
+/// The contents of one buffer.
 #[derive(Debug, Default)]
 struct Tally {
     /// Records and nanoseconds, by [`Activity::index`].

@@ -1,22 +1,22 @@
-//! Flushing: the backend hands over what it holds back, and the tracer is told how far that reaches.
+//! Flushing: the backend delivers what it holds back, and the tracer is told how far that reaches.
 
 use super::Agent;
 use super::clock::now;
 use std::sync::atomic::{AtomicBool, Ordering};
 use xputrace_wire::record::{Flush, kind};
 
-/// Why a flush is made.
+/// Why a flush happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flushing {
     Regular,
-    /// The run is over, the program goes on.
+    /// The run is over, the program continues.
     Leaving,
-    /// The program ends.
+    /// The program is exiting.
     AtExit,
 }
 
 impl Agent {
-    /// Asks the backend for what has finished and writes a Flush record behind it.
+    /// Asks the backend for everything finished, then writes a Flush record.
     pub(crate) fn flush(&'static self, how: Flushing) {
         if !self.is_ours() {
             return;
@@ -37,7 +37,7 @@ impl Agent {
     }
 }
 
-/// A flag that is up until this is dropped.
+/// A flag that is set until this is dropped.
 struct Raised<'a>(&'a AtomicBool);
 
 impl<'a> Raised<'a> {

@@ -1,8 +1,8 @@
-//! Names and stacks → small ids, from any number of launching threads at once.
+//! Interns names and stacks as small ids, from any number of launching threads.
 //!
-//! Fixed capacity, no lock, no allocation. An id is the number of a slot, so two threads that
-//! meet the same new text or stack agree on the id before either has told the tracer; whoever
-//! finds a slot not yet told tells it (again): the record repeats, its meaning does not change.
+//! Fixed capacity, no lock, no allocation. An id is a slot's number, so two threads with the same
+//! new text or stack agree on the id before either has told the tracer. Whoever finds a slot not
+//! yet told tells it again; repeating the record does not change its meaning.
 
 use super::zeroed::{ZeroIsValid, Zeroed};
 use std::ffi::{CStr, c_char};
@@ -10,9 +10,9 @@ use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use xputrace_wire::record::MAX_NAME;
 
-/// Most names of a process.
+/// Maximum number of names per process.
 pub(crate) const NAMES: usize = 16 << 10;
-/// Most different launch stacks of a process.
+/// Maximum number of distinct launch stacks per process.
 pub(crate) const STACKS: usize = 64 << 10;
 const TEXT_BYTES: usize = 4 << 20;
 const POINTERS: usize = 16 << 10;
@@ -22,11 +22,11 @@ const PROBES: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoId {
     TableFull,
-    /// The record that explains the id did not fit the ring.
+    /// The record that defines the id did not fit into the ring.
     NotTold,
 }
 
-/// What kind of text a pointer leads to.
+/// The kind of text behind a pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Text {
     /// A kernel's mangled name.
@@ -35,11 +35,11 @@ pub(crate) enum Text {
     Call,
 }
 
-/// The table of names. A name is looked up by its pointer first; as CUDA may reuse the memory of
-/// an unloaded module, the text behind the pointer is compared each time.
+/// The table of names. A name is first looked up by its pointer. CUDA may reuse the memory of an
+/// unloaded module, so the text behind the pointer is compared every time.
 #[derive(Debug)]
 pub(crate) struct Names {
-    /// Address in the low 48 bits, id above: a cache in front of `entries`.
+    /// Address in the low 48 bits, id above: a cache for `entries`.
     pointers: Zeroed<AtomicU64>,
     entries: Zeroed<NameEntry>,
     text: Zeroed<AtomicU8>,
@@ -49,7 +49,7 @@ pub(crate) struct Names {
 #[derive(Debug)]
 #[repr(C)]
 struct NameEntry {
-    /// Of the text; 0 while the slot is free.
+    /// Hash of the text; 0 while the slot is free.
     hash: AtomicU64,
     /// `offset << 16 | len + 1` in `text`; 0 while the text is being copied.
     place: AtomicU64,
@@ -75,7 +75,7 @@ impl Names {
         })
     }
 
-    /// The id of the text at `pointer`, which `tell` has been given before if it answered true.
+    /// Returns the id of the text at `pointer`; `tell` was called for it before and returned true.
     ///
     /// # Safety
     /// `pointer` is a C string.
@@ -136,7 +136,7 @@ impl Names {
             match entry.hash.compare_exchange(0, hash, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return self.place(entry, text).map(|()| id),
                 Err(seen) if seen != hash => {}
-                // Another thread is copying the text of this very hash: its id will be this one.
+                // Another thread is copying a text with this hash: its id will be this one.
                 Err(_) if entry.place.load(Ordering::Acquire) == 0 => return Ok(id),
                 Err(_) if entry.place.load(Ordering::Acquire) == NO_PLACE => return Err(NoId::TableFull),
                 Err(_) if self.text_of(id) == Some(text) => return Ok(id),
@@ -147,7 +147,7 @@ impl Names {
     }
 
     fn place(&self, entry: &NameEntry, text: &[u8]) -> Result<(), NoId> {
-        // Room is taken only where it fits: taking and giving back would hand it out twice.
+        // Take room only if the text fits: taking and returning it could give it out twice.
         let fits = |used: usize| Some(used + text.len() + 1).filter(|end| *end <= self.text.len());
         let taken = self.text_used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
         let Some((offset, room)) = taken.ok().and_then(|at| Some((at, self.text.get(at..at + text.len() + 1)?))) else {
@@ -161,7 +161,7 @@ impl Names {
         Ok(())
     }
 
-    /// Whether the C string at `pointer` is the text of `id`.
+    /// Whether the C string at `pointer` equals the text of `id`.
     ///
     /// # Safety
     /// `pointer` is a C string.
@@ -197,7 +197,7 @@ impl Names {
     }
 }
 
-/// The text at `pointer`, cut at [`MAX_NAME`], without a call's version suffix.
+/// Returns the text at `pointer`, cut at [`MAX_NAME`], without a call's version suffix.
 ///
 /// # Safety
 /// `pointer` is a C string that lives as long as the result is used.
@@ -220,8 +220,8 @@ fn without_version(name: &[u8]) -> &[u8] {
     }
 }
 
-/// The table of stacks, known by a fingerprint of 128 bits: with 65,536 different stacks the
-/// chance that any two are taken for one is below 1e-28.
+/// The table of stacks, identified by 128-bit fingerprints: with 65,536 different stacks the
+/// probability of a collision is below 1e-28.
 #[derive(Debug)]
 pub(crate) struct Stacks {
     entries: Zeroed<StackEntry>,
@@ -231,7 +231,7 @@ pub(crate) struct Stacks {
 #[repr(C)]
 struct StackEntry {
     key: AtomicU64,
-    /// The second half of the fingerprint; 0 for a moment after `key` was set.
+    /// The second half of the fingerprint; briefly 0 after `key` is set.
     check: AtomicU64,
     told: AtomicU64,
 }
@@ -244,7 +244,7 @@ impl Stacks {
         Ok(Stacks { entries: Zeroed::new(STACKS)? })
     }
 
-    /// The id of a stack that the tracer has been told; `None` where it is a new one.
+    /// Returns the id of a stack that the tracer knows; `None` for a new one.
     #[inline]
     pub(crate) fn find(&self, frames: &[u64]) -> Option<u32> {
         let (key, check) = fingerprint(frames);
@@ -254,7 +254,7 @@ impl Stacks {
         (self.entries[slot].told.load(Ordering::Acquire) != 0).then_some(slot as u32 + 1)
     }
 
-    /// The id of a stack, which `tell` has been given before if it answered true.
+    /// Returns the id of a stack; `tell` was called for it before and returned true.
     #[inline]
     pub(crate) fn intern(&self, frames: &[u64], mut tell: impl FnMut(u32, &[u64]) -> bool) -> Result<u32, NoId> {
         let (key, check) = fingerprint(frames);
@@ -278,7 +278,7 @@ impl Stacks {
 }
 
 impl StackEntry {
-    /// Whether this slot is, or hereby becomes, that of the fingerprint.
+    /// Whether this slot has, or now takes, this fingerprint.
     #[inline]
     fn is(&self, key: u64, check: u64) -> bool {
         let mut seen = self.key.load(Ordering::Acquire);

@@ -1,11 +1,11 @@
-//! The launch path: what happens on the application's thread at each call that launches.
+//! The launch path: what happens on the application's thread at each launch call.
 //!
 //! ```text
 //! runtime ENTER ─ driver ENTER ─────────── driver EXIT ─ runtime EXIT
 //! start, stack    parameters, marker       (nothing)     Launch record
 //! ```
-//! A driver call that stands alone does all of it. No lock, no allocation once a thread has
-//! made its first launch.
+//! A driver call on its own does all of it. No lock, and no allocation after a thread's first
+//! launch.
 
 use super::Agent;
 use super::backend::{Context, Layer, Stream};
@@ -21,56 +21,56 @@ use xputrace_wire::record::{Launch, NO_CALLERS, UNKNOWN, kind};
 use xputrace_wire::region::{CallTotals, Lost};
 use xputrace_wire::{events, marker};
 
-/// One launch in this many is timed for `Totals::callback_nanos`.
+/// One in this many launches is timed for `Totals::callback_nanos`.
 const TIMED_EVERY: u32 = 64;
 const STREAM_SLOTS: usize = 16;
-/// Most different calls of a backend.
+/// Maximum number of distinct calls of a backend.
 pub const MOST_CALLS: usize = 256;
 
-/// A call that launches, as it is entered.
+/// A launch call on entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Entered<'a> {
-    /// The backend's number of the call, below [`MOST_CALLS`].
+    /// The backend's number for the call, below [`MOST_CALLS`].
     pub call: usize,
     /// [`Layer::Runtime`] or [`Layer::Driver`].
     pub layer: Layer,
     /// What it submits.
     pub submits: events::Call,
-    /// A runtime call and the driver calls inside it have the same.
+    /// Shared by a runtime call and the driver calls inside it.
     pub correlation: u32,
-    /// A C string, as the two below valid until the call returns, or null.
+    /// A C string or null; like the two below, valid until the call returns.
     pub name: *const c_char,
-    /// The kernel's mangled name, where the call says it.
+    /// The kernel's mangled name, if the call has one.
     pub symbol: *const c_char,
-    /// With which the backend was called.
+    /// Registers at the call of the backend.
     pub registers: &'a Registers,
 }
 
-/// What a call says of the work that it submits.
+/// The parameters of the work that a call submits.
 #[derive(Clone, Copy, Debug)]
 pub struct Submission {
     pub context: Option<Context>,
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub dynamic_shared: u32,
-    /// Where the call's parameters are known.
+    /// Present if the call's parameters are known.
     pub stream: Option<Stream>,
-    /// It is recorded into a graph and submits nothing now.
+    /// Whether it is captured into a graph and submits nothing now.
     pub is_captured: bool,
-    /// Whether a kernel comes of it; looked at where it submits a graph.
+    /// Whether it launches a kernel; used for graphs.
     pub kernels: Kernels,
 }
 
-/// Whether a launch of a graph brings a kernel's record.
+/// Whether launching a graph produces a kernel record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernels {
     Certain,
     None,
-    /// It is not known, or decided while the graph runs.
+    /// Unknown, or decided while the graph runs.
     Possible,
 }
 
-/// The same call as it returns.
+/// A launch call on return.
 #[derive(Clone, Copy, Debug)]
 pub struct Returned {
     pub call: usize,
@@ -88,15 +88,15 @@ struct Local {
     launch: Launch,
     symbol: *const c_char,
     name: *const c_char,
-    /// The driver call has been seen: its parameters are those of the launch.
+    /// Whether the driver call was seen: its parameters are the launch's.
     submitted: bool,
-    /// The marker was left out, as the thread found no ring.
+    /// Whether the marker was skipped because the thread has no ring.
     has_no_slot: bool,
-    /// Nanoseconds of the launch's callbacks so far, where it is a timed one.
+    /// Nanoseconds spent in the launch's callbacks so far, if it is timed.
     timed: Option<u64>,
     countdown: u32,
     bounds: Option<Bounds>,
-    /// Context and device as last asked.
+    /// Context and device of the last query.
     device: (u32, u32),
     streams: [StreamSlot; STREAM_SLOTS],
     frames: [u64; WALK_FRAMES],
@@ -107,7 +107,7 @@ struct Open {
     call: usize,
     layer: Layer,
     correlation: u32,
-    /// Recording was on at ENTER.
+    /// Whether recording was on at ENTER.
     recorded: bool,
 }
 
@@ -120,11 +120,11 @@ struct StreamSlot {
 }
 
 thread_local! {
-    /// Without a destructor: callbacks come while threads end.
+    /// Has no destructor: callbacks occur while threads end.
     static LOCAL: RefCell<Local> = const { RefCell::new(Local::new()) };
 }
 
-/// A call is entered. `submission` is asked once a launch, at the driver's call.
+/// Handles a call on entry. `submission` is called once per launch, at the driver's call.
 ///
 /// # Safety
 /// The pointers in `entered` are valid, and its registers those of the calling thread.
@@ -139,10 +139,10 @@ pub unsafe fn enter(agent: &'static Agent, entered: &Entered<'_>, submission: im
     });
 }
 
-/// A call returns; whether it was an outermost one.
+/// Handles a call on return; returns whether it was an outermost one.
 ///
 /// # Safety
-/// The pointers that were given to [`enter`] are still valid.
+/// The pointers passed to [`enter`] are still valid.
 #[inline]
 pub unsafe fn exit(agent: &'static Agent, returned: &Returned) -> bool {
     LOCAL.with(|local| match local.try_borrow_mut() {
@@ -157,13 +157,13 @@ pub unsafe fn exit(agent: &'static Agent, returned: &Returned) -> bool {
     })
 }
 
-/// The id of a stack; 0 where it has none. It ends before the first address that is no code.
+/// Returns the id of a stack, 0 if it has none. Cuts it before the first address outside any code.
 #[inline]
 fn stack_id(agent: &'static Agent, frames: &mut [u64]) -> u32 {
     if frames.is_empty() {
         return 0;
     }
-    // What is known was held against the code when it was new.
+    // A known stack was validated when it was new.
     agent.tables.stacks.find(frames).unwrap_or_else(|| new_stack_id(agent, frames))
 }
 
@@ -203,7 +203,7 @@ impl Local {
             submitted: false,
             has_no_slot: false,
             timed: None,
-            // A thread's first launches fill tables, and stand for no others.
+            // A thread's first launches fill tables and are not representative.
             countdown: TIMED_EVERY / 2,
             bounds: None,
             device: (UNKNOWN, UNKNOWN),
@@ -224,14 +224,14 @@ impl Local {
     fn enter(&mut self, agent: &'static Agent, entered: &Entered<'_>, submission: impl FnOnce() -> Submission) {
         let nested = match self.open {
             Some(open) if is_nested(open, entered) => true,
-            // The EXIT of the open call never came.
+            // The open call's EXIT never came.
             Some(_) => {
                 agent.count_unexpected();
                 false
             }
             None => false,
         };
-        // The clock is read once a launch, but for those whose callbacks are timed.
+        // Read the clock once per launch, except for timed ones.
         let start = if !nested || self.timed.is_some() { now() } else { 0 };
         if !nested {
             let Entered { call, layer, correlation, .. } = *entered;
@@ -291,7 +291,7 @@ impl Local {
         }
     }
 
-    /// Takes the driver call's parameters; runs the handlers at the marker.
+    /// Takes the driver call's parameters, and runs the handlers at the marker.
     #[inline]
     fn submit(&mut self, agent: &'static Agent, entered: &Entered<'_>, submission: Submission) {
         self.submitted = true;
@@ -329,7 +329,7 @@ impl Local {
         self.launch.device = self.device.1;
     }
 
-    /// The id of a stream, remembered until any stream is created (handles are used again).
+    /// Returns a stream's id, cached until any stream is created (handles are reused).
     #[inline(never)]
     fn stream_id(&mut self, agent: &Agent, context: Context, stream: Stream) -> u32 {
         let epoch = agent.stream_epoch.load(Ordering::Acquire);
@@ -343,7 +343,7 @@ impl Local {
         id
     }
 
-    /// Calls the marker, where handlers that run in Linux sit, and takes the tag they set.
+    /// Calls the marker, which handlers in Linux probe, and takes the tag that they set.
     #[cold]
     fn mark(&mut self, agent: &'static Agent) {
         let Some(tags) = &agent.memory.tags else { return };
@@ -361,7 +361,7 @@ impl Local {
         }
     }
 
-    /// Whether it was an outermost call.
+    /// Returns whether it was an outermost call.
     #[inline]
     fn exit(&mut self, agent: &'static Agent, returned: &Returned) -> bool {
         match self.open {
@@ -374,7 +374,7 @@ impl Local {
             }
             // A driver call inside the open one.
             Some(_) => false,
-            // Entered before we were armed.
+            // It was entered before we were armed.
             None => true,
         }
     }
@@ -443,8 +443,8 @@ fn is_nested(open: Open, entered: &Entered<'_>) -> bool {
     entered.correlation == open.correlation || entered.layer == Layer::Driver && open.layer == Layer::Runtime
 }
 
-/// The ids of the calls' names once the tracer was told them: a call's name is one for each of the
-/// backend's numbers, so that it need not be compared at each launch.
+/// The ids of call names that the tracer knows. Each of the backend's call numbers has one name, so
+/// it need not be compared at each launch.
 #[derive(Debug)]
 pub(crate) struct CallNames([AtomicU32; MOST_CALLS]);
 
@@ -453,7 +453,7 @@ impl CallNames {
         CallNames([const { AtomicU32::new(0) }; MOST_CALLS])
     }
 
-    /// The known id, or what `intern` finds; 0 is none.
+    /// Returns the known id, or the result of `intern`; 0 means none.
     #[inline]
     fn id(&self, call: usize, intern: impl FnOnce() -> u32) -> u32 {
         let Some(known) = self.0.get(call) else { return intern() };
@@ -486,8 +486,8 @@ unsafe fn name(agent: &Agent, out: &mut Output, pointer: *const c_char, text: Te
     }
 }
 
-/// One ring's part of the totals: written by the ring's owner alone, summed at each flush, so
-/// that launching threads do not fight for a cache line.
+/// A ring's share of the totals. Only its owner writes it, and each flush sums them, so that
+/// launching threads do not contend for a cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counters {

@@ -1,4 +1,4 @@
-//! Leaving: at the end of a run or of the program, everything that was asked of the backend is undone.
+//! Leaving: at the end of a run or of the program, undoes everything requested of the backend.
 
 use super::phase::Phase;
 use super::{Agent, CURRENT, Flushing};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use xputrace_wire::message::{BYE, Message};
 
 impl Agent {
-    /// Ends the run: last flush, the backend let go of, BYE. Called by the control thread.
+    /// Ends the run: last flush, release of the backend, BYE. Called by the control thread.
     pub(crate) fn leave(&'static self) {
         // Launches are recorded until activities are not, so that none lacks its launch. Flushed
         // once while records are on, for what has finished; once more for what the end sets free.
@@ -24,26 +24,27 @@ impl Agent {
         }
         self.life.phase.set(Phase::Left);
         self.publish_totals();
-        // In this order: who hears BYE, which the listener says now, may arm again at once.
+        // The order matters: whoever receives BYE, which the listener sends now, may arm again at
+        // once.
         self.forget();
         self.life.gone.store(true, Ordering::Release);
     }
 
-    /// The last flush, forced: what is still running comes without an end.
+    /// Makes the last, forced flush: activities still running are delivered without an end.
     pub(super) fn leave_at_exit(&'static self) {
         if !self.is_surely_ours() {
             return;
         }
         self.life.exiting.store(true, Ordering::Release);
         if !self.life.phase.step(Phase::Armed, Phase::Left) {
-            // The control thread is at it: it hurries now.
+            // The control thread is doing it, and now hurries.
             self.wait_while(|it| !it.life.gone.load(Ordering::Acquire));
             return;
         }
         self.wait_while(|it| it.life.flushing.load(Ordering::Acquire));
         self.flush(Flushing::AtExit);
         self.forget();
-        // The listener says BYE, or the end of the process does.
+        // The listener sends BYE, or the process ends first.
         self.life.gone.store(true, Ordering::Release);
     }
 
@@ -59,7 +60,7 @@ impl Agent {
         self.life.gone.load(Ordering::Acquire)
     }
 
-    /// Ends the conversation. Called by the listener.
+    /// Ends the connection. Called by the listener.
     pub(super) fn end_connection(&self) {
         let left_behind = self.life.left_behind.get().copied().unwrap_or_default();
         self.socket.send(&Message::new(BYE, &[], left_behind));

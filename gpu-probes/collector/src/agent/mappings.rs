@@ -1,11 +1,11 @@
-//! The program's executable mappings, for a tracer that cannot get them from perf.
+//! The program's executable mappings, for a tracer that cannot read them from perf.
 
 use super::stack::for_each_library;
 use std::sync::atomic::{AtomicU64, Ordering};
 use xputrace_wire::maps::MapsLine;
 use xputrace_wire::record::Mapping;
 
-/// Remembers which libraries were mapped when the list was last looked at.
+/// Remembers which libraries were mapped at the last check.
 #[derive(Debug, Default)]
 pub(crate) struct Mappings {
     changes: AtomicU64,
@@ -19,7 +19,7 @@ impl Mappings {
         self.changes.swap(changes, Ordering::AcqRel) != changes
     }
 
-    /// Hands the whole list to `write`.
+    /// Passes the whole list to `write`.
     pub(crate) fn send(&self, mut write: impl FnMut(&Mapping, &[u8])) {
         let Ok(text) = std::fs::read("/proc/self/maps") else { return };
         for (mapping, path) in text.split(|&it| it == b'\n').filter_map(parse) {
@@ -28,7 +28,7 @@ impl Mappings {
     }
 }
 
-/// A line of `/proc/PID/maps`, where it is executable code of a file (or the vdso).
+/// Parses a line of `/proc/PID/maps` if it is executable code of a file (or the vdso).
 fn parse(line: &[u8]) -> Option<(Mapping, &[u8])> {
     let line = MapsLine::parse(line).filter(|it| it.is_executable && !it.path.is_empty())?;
     let mapping = Mapping {

@@ -1,6 +1,6 @@
-//! The vendor-neutral part: one armed run, reachable from a backend's callbacks and from one
+//! The vendor-neutral part: an armed run, reachable from a backend's callbacks and from a
 //! process-wide pointer. Agents are never freed, because a callback may still be running in one;
-//! there are as many as there were runs that armed this process.
+//! there are as many as runs that armed this process.
 //!
 //! ```text
 //! backend ─▶ launch (per thread) ─┐
@@ -43,7 +43,7 @@ use xputrace_wire::message::demand;
 use xputrace_wire::record::{Thread, kind};
 use xputrace_wire::region::Lost;
 
-/// What a run asks of this process, and what it is given to work with.
+/// What a run asks of this process, and what it provides.
 #[derive(Debug)]
 pub struct Setup {
     pub backend: Box<dyn Backend>,
@@ -66,37 +66,37 @@ pub struct Agent {
     pub(crate) socket: Socket,
     pub(crate) tables: Tables,
     code: Code,
-    /// Streams created so far; 0 where the backend does not tell.
+    /// Number of streams created so far; 0 if the backend does not report them.
     stream_epoch: AtomicU64,
 }
 
-/// Whose it is, and how far.
+/// The lifetime of an agent.
 #[derive(Debug)]
 struct Life {
     phase: SharedPhase,
-    /// [`FORKS`] when it was made: another number means we are in a forked child.
+    /// Value of [`FORKS`] at its creation: a different value means that we are in a forked child.
     forks: u32,
     pid: u32,
     flushing: AtomicBool,
     tracer_gone: AtomicBool,
     exiting: AtomicBool,
-    /// The run is over: the tracer said so, or is gone.
+    /// Whether the run is over: the tracer said so, or is gone.
     disarmed: AtomicBool,
-    /// The last flush is done, and nothing is touched any more.
+    /// Whether the last flush is done; nothing is touched afterwards.
     gone: AtomicBool,
     /// What stays behind in the program, for BYE.
     left_behind: OnceLock<&'static str>,
-    /// To be woken when the run is over.
+    /// The thread to wake when the run is over.
     control: OnceLock<std::thread::Thread>,
 }
 
-/// What is shared with the tracer, and what is summed into it.
+/// Memory shared with the tracer, and the counters summed into it.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) region: Region,
     pub(crate) tags: Option<Tags>,
     counters: Vec<Counters>,
-    /// Rings given back so far.
+    /// Number of rings released so far.
     pub(crate) released: AtomicU64,
 }
 
@@ -116,15 +116,15 @@ struct Code {
     mappings: Mappings,
 }
 
-/// The run that exit and fork belong to.
+/// The run that exit and fork handlers refer to.
 static CURRENT: AtomicPtr<Agent> = AtomicPtr::new(std::ptr::null_mut());
-/// Forks between the loading of this library and this process.
+/// Forks between loading this library and this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Waiting for room in a ring, for one buffer of kernels.
+/// How long to wait for room in a ring, per buffer of activities.
 const BUFFER_PATIENCE: Duration = Duration::from_millis(250);
 
-/// The agent that is armed or leaving, if any.
+/// Returns the agent that is armed or leaving, if any.
 pub(crate) fn current() -> Option<&'static Agent> {
     // SAFETY: null, or a leaked agent.
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
@@ -135,18 +135,18 @@ pub(crate) fn is_forked() -> bool {
     FORKS.load(Ordering::Relaxed) != 0
 }
 
-/// First of all in a forked child: nothing of the parent's agent is touched again.
+/// Runs first in a forked child: nothing of the parent's agent is touched again.
 pub(crate) unsafe extern "C" fn in_forked_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     let agent = CURRENT.swap(std::ptr::null_mut(), Ordering::AcqRel);
-    // The parent's connection ends with the parent, not with its last child.
+    // The parent's connection must end with the parent, not with its last child.
     // SAFETY: null, or a leaked agent.
     if let Some(agent) = unsafe { agent.as_ref() } {
         agent.socket.close_number();
     }
 }
 
-/// At exit of the process.
+/// Runs when the process exits.
 pub(crate) extern "C" fn at_process_exit() {
     let _ = std::panic::catch_unwind(|| {
         if let Some(agent) = current() {
@@ -196,12 +196,12 @@ impl Agent {
     /// Arms what the demand says, and makes the agent the current one.
     ///
     /// # Errors
-    /// What the backend refused, undone as far as it had been done.
+    /// The backend refused; everything done so far is undone.
     pub(crate) fn arm(setup: Setup) -> Result<&'static Agent, Refusal> {
         let agent: &'static Agent = Box::leak(Box::new(Agent::new(setup)?));
         agent.refresh_code();
         CURRENT.store(std::ptr::from_ref(agent).cast_mut(), Ordering::Release);
-        // Recording begins before the backend does, so that nothing it delivers is turned away.
+        // Start recording before the backend does, so that nothing it delivers is rejected.
         agent.life.phase.set(Phase::Armed);
         if let Err(refusal) = agent.backend.start(agent) {
             agent.abandon();
@@ -211,7 +211,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Takes back what arming did, where it cannot go on.
+    /// Undoes arming if it cannot continue.
     pub(crate) fn abandon(&'static self) {
         self.life.phase.set(Phase::Left);
         self.backend.abandon(self);
@@ -219,7 +219,7 @@ impl Agent {
         self.life.gone.store(true, Ordering::Release);
     }
 
-    /// Looks at what is mapped now, as far as launches are held against it.
+    /// Reads what is mapped now, as far as launches need it.
     fn refresh_code(&self) {
         self.code.modules.refresh(|name| self.backend.layer_of(name));
         if self.wants(demand::STACKS) {
@@ -240,33 +240,33 @@ impl Agent {
         self.send_mappings();
     }
 
-    /// The bits of `message::demand`.
+    /// Returns the bits of `message::demand`.
     pub fn demand(&self) -> u64 {
         self.demand
     }
 
-    /// Whether this is the run that the process is armed for, or that is ending.
+    /// Whether this is the run that is armed, or ending.
     pub fn is_current(&self) -> bool {
         std::ptr::eq(CURRENT.load(Ordering::Acquire), self)
     }
 
-    /// Whether the process is exiting: nobody is waited for.
+    /// Whether the process is exiting: don't wait for anyone.
     pub fn is_exiting(&self) -> bool {
         self.life.exiting.load(Ordering::Acquire)
     }
 
-    /// Launch calls that returned so far.
+    /// Returns the number of launch calls that have returned.
     pub fn calls_made(&self) -> u64 {
         let calls = self.memory.counters.iter().flat_map(|it| &it.calls);
         calls.map(|it| it.made.load(Ordering::Relaxed)).sum()
     }
 
-    /// Counts what was lost.
+    /// Counts a loss.
     pub fn count_lost(&self, what: Lost, n: u64) {
         self.memory.region.count_lost(what, n);
     }
 
-    /// Runs a callback's work. A panic ends here, counted: it must not reach C.
+    /// Runs a callback's work. Catches and counts panics, which must not reach C.
     #[inline]
     pub fn guarded(&self, run: impl FnOnce()) {
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() && self.is_ours() {
@@ -274,7 +274,7 @@ impl Agent {
         }
     }
 
-    /// The backend tells of streams as they are created: ids may be remembered until then.
+    /// Notes that the backend reports new streams, so that ids may be cached until then.
     pub fn tells_of_streams(&self) {
         self.stream_epoch.fetch_max(1, Ordering::AcqRel);
     }
@@ -290,8 +290,8 @@ impl Agent {
         self.life.forks == FORKS.load(Ordering::Relaxed)
     }
 
-    /// The same, also in a child that a bare `clone` made: no fork handler ran in it. Asks the
-    /// system, so it is for the ends of threads and processes.
+    /// Like [`Agent::is_ours`], but also detects a child created by a bare `clone`, in which no
+    /// fork handler ran. Makes a system call, so use it only when threads or processes end.
     pub(crate) fn is_surely_ours(&self) -> bool {
         self.is_ours() && std::process::id() == self.life.pid
     }
@@ -314,7 +314,7 @@ impl Agent {
         &self.memory.counters[ring.map_or(shared, |it| it as usize).min(shared)]
     }
 
-    /// A stream was created: its handle may be that of an earlier one.
+    /// Handles a new stream: its handle may have been an earlier one's.
     pub fn on_stream_created(&self) {
         self.stream_epoch.fetch_add(1, Ordering::AcqRel);
     }

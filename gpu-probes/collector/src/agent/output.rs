@@ -1,6 +1,6 @@
-//! The ring of the calling thread: claimed at its first record, given back when it ends.
+//! The ring of the calling thread: claimed at its first record, released when it ends.
 //!
-//! Unread records stay in a ring that was given back; the next owner writes behind them.
+//! Unread records stay in a released ring; the next owner writes after them.
 
 use super::Agent;
 use std::cell::{Cell, RefCell};
@@ -11,10 +11,10 @@ use xputrace_wire::region::Lost;
 use xputrace_wire::ring::Writer;
 use zerocopy::{Immutable, IntoBytes};
 
-/// Rings that launching threads leave for the threads that write kernels and flushes.
+/// Rings that launching threads leave for the threads that write activities and flushes.
 const RESERVED_RINGS: u32 = 2;
 
-/// Who wants a ring.
+/// Who needs a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Launch,
@@ -29,12 +29,12 @@ pub(crate) struct Output {
     writer: Option<Writer>,
     ring: u32,
     tid: u32,
-    /// [`Agent::released`] when no ring was left.
+    /// Value of [`Agent::released`] when no ring was left.
     released_seen: Option<u64>,
 }
 
 thread_local! {
-    /// Without a destructor, so that it can be used at any time; `GUARD` gives the ring back.
+    /// Has no destructor, so that it is always usable; `GUARD` releases the ring.
     static OUTPUT: RefCell<Output> = const {
         RefCell::new(Output { agent: std::ptr::null(), writer: None, ring: 0, tid: 0, released_seen: None })
     };
@@ -42,7 +42,7 @@ thread_local! {
     static TID: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The calling thread's id.
+/// Returns the calling thread's id.
 #[inline]
 pub(crate) fn tid() -> u32 {
     let known = TID.get();
@@ -55,8 +55,8 @@ pub(crate) fn tid() -> u32 {
     tid
 }
 
-/// Runs `with` on the calling thread's ring; `None` when there is none, or when it is in use
-/// further up the stack.
+/// Runs `with` on the calling thread's ring; returns `None` if it has none, or if the ring is in
+/// use further up the stack.
 #[inline]
 pub(crate) fn with<R>(agent: &'static Agent, role: Role, with: impl FnOnce(&mut Output) -> R) -> Option<R> {
     OUTPUT.with(|output| {
@@ -85,7 +85,7 @@ impl Output {
         }
         let released = agent.memory.released.load(Ordering::Acquire);
         let ending = GUARD.try_with(|_| ()).is_err();
-        // A ring that is claimed by then is never given back: only the last flush may.
+        // A ring claimed this late would never be released, so only the last flush may claim one.
         let refused = ending && role == Role::Launch && self.tid != agent.life.pid;
         if self.released_seen == Some(released) || refused {
             return false;
@@ -105,19 +105,19 @@ impl Output {
         }
     }
 
-    /// Index of the ring, which is also the slot in the tag array.
+    /// Returns the index of the ring, which is also its slot in the tag array.
     pub(crate) fn ring(&self) -> u32 {
         self.ring
     }
 
-    /// Writes a record, or nothing where it does not fit.
+    /// Writes a record, or nothing if it does not fit.
     #[inline]
     pub(crate) fn write<T: IntoBytes + Immutable>(&mut self, kind: u16, body: &T, tail: &[u8]) -> bool {
         let Some(writer) = &mut self.writer else { return false };
         writer.write(size_of_record::<T>(tail.len()), |out| encode(kind, body, tail, out))
     }
 
-    /// The same, waiting for the tracer to make room. Never on the launch path.
+    /// Writes a record, waiting for the tracer to make room. Never use it on the launch path.
     pub(crate) fn write_waiting<T: IntoBytes + Immutable>(
         &mut self,
         patience: &mut Patience,
@@ -180,14 +180,14 @@ fn claim_ring(agent: &Agent, role: Role, tid: u32) -> Option<u32> {
     loop {
         let next =
             claimed.fetch_update(Ordering::AcqRel, Ordering::Acquire, |it| (it < fresh).then_some(it + 1)).ok()?;
-        // Another thread may have found it free between the two steps.
+        // Another thread may have found it free in between.
         if take(next) {
             return Some(next);
         }
     }
 }
 
-/// Gives the thread's ring back when the thread ends.
+/// Releases the thread's ring when the thread ends.
 struct Guard;
 
 impl Drop for Guard {
@@ -200,7 +200,7 @@ impl Drop for Guard {
     }
 }
 
-/// How long a writer off the launch path may wait for room, in all.
+/// How long a writer off the launch path may wait for room in total.
 #[derive(Debug)]
 pub(crate) struct Patience {
     agent: &'static Agent,
@@ -212,7 +212,7 @@ impl Patience {
         Patience { agent, until: Instant::now() + at_most }
     }
 
-    /// Sleeps a little; false when the time is over or nobody reads.
+    /// Sleeps briefly; returns false if the time is up or nobody reads.
     fn wait(&mut self) -> bool {
         if self.agent.life.tracer_gone.load(Ordering::Relaxed) || Instant::now() >= self.until {
             return false;
@@ -222,7 +222,7 @@ impl Patience {
     }
 }
 
-/// Counts `n` records that found no ring.
+/// Counts `n` records without a ring.
 pub(crate) fn count_no_ring(agent: &Agent, n: u64) {
     if agent.is_ours() {
         agent.memory.region.count_lost(Lost::NoRing, n);

@@ -1,19 +1,19 @@
-//! How far a run is.
+//! The phases of a run.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How far a run is, in order.
+/// The phases of a run, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Phase {
     Arming,
     Armed,
-    /// Recording is over; the last flush is being made.
+    /// Recording is over; the last flush is in progress.
     Ending,
     Left,
 }
 
-/// A phase that several threads move on.
+/// A phase that several threads advance.
 #[derive(Debug)]
 pub(crate) struct SharedPhase(AtomicU32);
 
@@ -31,7 +31,7 @@ impl SharedPhase {
         self.0.store(phase as u32, Ordering::Release);
     }
 
-    /// Whether the caller is the one that made this step.
+    /// Whether the caller made this step.
     pub(crate) fn step(&self, from: Phase, to: Phase) -> bool {
         self.0.compare_exchange(from as u32, to as u32, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }

@@ -1,4 +1,4 @@
-//! The region that the tracer sent, mapped here, and the tag array beside it.
+//! The region from the tracer, mapped here, and its tag array.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -7,7 +7,7 @@ use xputrace_wire::marker::SLOT_BYTES;
 use xputrace_wire::region::{Control, Lost, PAGE, Shape};
 use xputrace_wire::ring::{RingHeader, Writer};
 
-/// A mapped region. It is never unmapped: a thread may still be in a callback.
+/// A mapped region. Never unmapped: a thread may still be in a callback.
 #[derive(Debug)]
 pub struct Region {
     base: *mut u8,
@@ -20,11 +20,11 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps the region behind `memory`, not to be inherited over fork.
+    /// Maps the region in `memory`; it is not inherited over fork.
     ///
     /// # Errors
     /// A text that says what is wrong with the memory: not sealed against shrinking, of another
-    /// size, or not to be mapped.
+    /// size, or not mappable.
     pub fn map(memory: BorrowedFd<'_>, shape: Shape) -> Result<Self, String> {
         if !shape.is_sound() {
             return Err(format!("cannot use a region of {} rings of {} bytes", shape.rings, shape.ring_bytes));
@@ -45,22 +45,22 @@ impl Region {
         unsafe { &*self.base.cast() }
     }
 
-    /// Counts what was lost.
+    /// Counts a loss.
     pub fn count_lost(&self, what: Lost, n: u64) {
         self.control().lost[what as usize].fetch_add(n, Ordering::Relaxed);
     }
 
-    /// The header of a ring below `shape().rings`.
+    /// Returns the header of a ring below `shape().rings`.
     pub fn ring(&self, index: u32) -> &RingHeader {
         assert!(index < self.shape.rings, "a ring of this region");
         // SAFETY: within the region, of atomics only.
         unsafe { &*self.base.add(self.shape.ring_offset(index)).cast() }
     }
 
-    /// The writing end of a ring.
+    /// Returns the writing end of a ring.
     ///
     /// # Safety
-    /// The caller owns the ring: it set `owner`, and no other writer of it is used.
+    /// The caller owns the ring: it set `owner`, and no other writer of the ring is in use.
     pub unsafe fn writer(&self, index: u32) -> Writer {
         let header = self.ring(index);
         // SAFETY: the data follow the header's page; the owner is the caller.
@@ -71,7 +71,7 @@ impl Region {
     }
 }
 
-/// The tag array: one slot a ring, written by a handler at the marker.
+/// The tag array: one slot per ring, written by handlers at the marker.
 #[derive(Debug)]
 pub struct Tags {
     base: *mut u8,
@@ -90,12 +90,12 @@ impl Tags {
         Ok(Tags { base })
     }
 
-    /// Takes back what an earlier launch left in the slot.
+    /// Clears what an earlier launch left in the slot.
     pub fn clear(&self, slot: u32) {
         self.word(slot).store(0, Ordering::Relaxed);
     }
 
-    /// The tag, where one was set.
+    /// Returns the tag, if one was set.
     pub fn tag(&self, slot: u32) -> Option<i64> {
         // SAFETY: the second word of the slot.
         let tag = unsafe { &*self.base.add(slot as usize * SLOT_BYTES + 8).cast::<AtomicI64>() };
@@ -108,12 +108,12 @@ impl Tags {
     }
 }
 
-/// Refuses memory that could shrink under us (touching it would kill the program).
+/// Refuses memory that could shrink under us (accessing it would kill the program).
 fn check(memory: BorrowedFd<'_>, size: u64) -> Result<(), String> {
     // SAFETY: a descriptor of ours and plain out-parameters.
     let (seals, real_size) = unsafe {
         let seals = libc::fcntl(memory.as_raw_fd(), libc::F_GET_SEALS);
-        // lseek instead of fstat: the latter's symbol is newer than the glibc we want to run on.
+        // Use lseek instead of fstat, whose symbol is newer than the oldest glibc that we support.
         (seals, libc::lseek(memory.as_raw_fd(), 0, libc::SEEK_END))
     };
     if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {

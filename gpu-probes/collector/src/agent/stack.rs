@@ -1,14 +1,14 @@
 //! The caller's stack at a launch, by frame pointers.
 //!
-//! The libraries of CUDA keep frame pointers, so the chain from the callback reaches the
-//! application. It reads aligned, increasing addresses within the thread's own stack only:
-//! in code without frame pointers rbp is any number, and the walk ends there or leads to an address
-//! that is no code, which [`super::code`] finds out.
+//! CUDA's libraries keep frame pointers, so the chain from the callback reaches the application.
+//! The walk only reads aligned, increasing addresses within the thread's own stack. In code without
+//! frame pointers rbp has any value, and the walk ends there or reaches an address outside any
+//! code, which [`super::code`] detects.
 //!
-//! Kept: the API function that was called, which is the outermost frame in the runtime for a
-//! runtime call and in the driver for a driver call, and everything outside it. Dropped: the
-//! collector, the tracing library, and the inner functions of the other two. Where the runtime is
-//! linked statically its inner functions cannot be told from the program's and stay.
+//! Kept: the called API function (the outermost frame in the runtime for a runtime call, in the
+//! driver for a driver call) and everything outside it. Dropped: the collector, the tracing
+//! library, and the inner functions of the other two. If the runtime is linked statically, its
+//! inner functions cannot be told from the program's and stay.
 
 use super::backend::Layer;
 use super::code::may_be_code;
@@ -17,15 +17,15 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use xputrace_wire::record::MAX_FRAMES;
 
-/// The addresses of a thread's stack.
+/// The address range of a thread's stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     pub low: usize,
     pub high: usize,
 }
 
-/// The registers that a caller may rely on, at the moment the backend called us: all that is
-/// needed to unwind, whichever way.
+/// The registers that a caller can rely on, at the moment when the backend called us: everything
+/// needed to unwind by any method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Registers {
@@ -40,14 +40,14 @@ pub struct Registers {
     pub r15: usize,
 }
 
-/// A way to find the callers of a function.
+/// A method to find the callers of a function.
 pub trait Unwind {
-    /// Return addresses, innermost first, written to `out`; returns how many there are. What code
-    /// without frame pointers led to may be among them.
+    /// Writes return addresses, innermost first, to `out`; returns their number. They may include
+    /// addresses that code without frame pointers led to.
     ///
     /// # Safety
-    /// The addresses from `registers.rsp` to `bounds.high` are readable whenever `registers.rsp`
-    /// lies within `bounds`.
+    /// The addresses from `registers.rsp` to `bounds.high` are readable if `registers.rsp` is
+    /// within `bounds`.
     unsafe fn unwind(&mut self, registers: &Registers, bounds: Bounds, out: &mut [u64]) -> usize;
 }
 
@@ -78,7 +78,7 @@ unsafe fn walk(frame: &Registers, bounds: Bounds, out: &mut [u64]) -> usize {
     while n < out.len() && rbp > last && readable(rbp, 2 * word) {
         // SAFETY: above an address that was within the stack, and below its end.
         let (next, back) = unsafe { (*(rbp as *const usize), *((rbp + word) as *const usize)) };
-        // Where a thread begins, nothing is returned to.
+        // Nothing to return to at the start of a thread.
         if back == 0 {
             break;
         }
@@ -93,7 +93,7 @@ unsafe fn walk(frame: &Registers, bounds: Bounds, out: &mut [u64]) -> usize {
     n
 }
 
-/// The stack of the calling thread. May allocate: called once a thread.
+/// Returns the stack of the calling thread. May allocate: called once per thread.
 pub fn bounds() -> Option<Bounds> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut low, mut size) = (std::ptr::null_mut::<c_void>(), 0);
@@ -115,7 +115,8 @@ pub fn bounds() -> Option<Bounds> {
 
 const MODULES: usize = 16;
 
-/// Where the tracing library, the driver and the runtime lie. Written by the control thread, read at launches.
+/// The address ranges of the tracing library, the driver and the runtime. Written by the control
+/// thread, read at launches.
 #[derive(Debug)]
 pub struct Modules {
     tracing: Ranges,
@@ -143,7 +144,7 @@ impl Ranges {
             .any(|[start, end]| (start.load(Ordering::Relaxed)..end.load(Ordering::Relaxed)).contains(&address))
     }
 
-    /// Adds a range that is not there yet. One writer at a time.
+    /// Adds a new range. One writer at a time.
     fn add(&self, start: usize, end: usize) {
         let len = self.len.load(Ordering::Relaxed);
         if len == MODULES || self.contain(start as u64) {
@@ -162,8 +163,8 @@ impl Default for Modules {
 }
 
 impl Modules {
-    /// Looks at the libraries that are mapped now and adds those that matter.
-    /// `layer_of` tells a library's layer by its file name.
+    /// Adds the relevant libraries that are mapped now. `layer_of` returns a library's layer by its
+    /// file name.
     pub fn refresh(&self, layer_of: impl Fn(&[u8]) -> Option<Layer>) {
         for_each_library(|library| {
             let name = library.path.rsplit(|&it| it == b'/').next().unwrap_or_default();
@@ -177,7 +178,7 @@ impl Modules {
         });
     }
 
-    /// Frames from the API function outward, of a call to this layer.
+    /// Returns the frames from the API function outward, for a call to this layer.
     #[inline]
     pub fn from_api<'a>(&self, frames: &'a [u64], called: Layer) -> &'a [u64] {
         let run = |frames: &[u64], of: &Ranges| frames.iter().take_while(|&&it| of.contain(it)).count();
@@ -186,7 +187,7 @@ impl Modules {
         if called != Layer::Runtime {
             return &frames[driver.saturating_sub(1)..];
         }
-        // The driver only passes the runtime's callbacks on.
+        // The driver only passes on the runtime's callbacks.
         let frames = &frames[driver..];
         &frames[run(frames, &self.runtime).saturating_sub(1)..]
     }
@@ -205,13 +206,13 @@ impl Modules {
 #[derive(Debug)]
 pub struct Library<'a> {
     pub path: &'a [u8],
-    /// Addresses that its segments span.
+    /// Address range of its segments.
     pub start: usize,
     pub end: usize,
 }
 
-/// Calls `each` for every library that the dynamic loader has mapped, the program first (with
-/// an empty path). Returns how often libraries were added and removed so far.
+/// Calls `each` for every library mapped by the dynamic loader, the program first (with an empty
+/// path). Returns how often libraries were added and removed so far.
 pub fn for_each_library(mut each: impl FnMut(Library<'_>)) -> (u64, u64) {
     struct State<'a> {
         each: &'a mut dyn FnMut(Library<'_>),
@@ -257,14 +258,14 @@ pub fn for_each_library(mut each: impl FnMut(Library<'_>)) -> (u64, u64) {
     state.changes
 }
 
-/// Frames of one walk, more than are kept so that inner ones can be dropped.
+/// Maximum frames of a walk; more than are kept, so that inner ones can be dropped.
 pub const WALK_FRAMES: usize = MAX_FRAMES;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A made-up stack: 64 words, with frames at the word numbers given.
+    /// Walks a made-up stack: 64 words, with frames at the given word numbers.
     fn walked(words: &[usize; 64], rsp: usize, rbp: usize) -> Vec<u64> {
         let base = words.as_ptr() as usize;
         let bounds = Bounds { low: base, high: base + size_of_val(words) };

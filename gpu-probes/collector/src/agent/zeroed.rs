@@ -1,13 +1,13 @@
-//! Memory for the fixed tables: zeroed, from the kernel, and touched only where it is used, so a
-//! large table costs what is in it.
+//! Memory for the fixed tables: zeroed by Linux and touched only where used, so a large table costs
+//! only what is in it.
 
 use std::io;
 use std::ops::Deref;
 
-/// Types for which all bytes 0 is a value.
+/// Types for which all-zero bytes are a value.
 ///
 /// # Safety
-/// All bytes 0 must be a valid value that needs no drop.
+/// All-zero bytes must be a valid value that needs no drop.
 pub(crate) unsafe trait ZeroIsValid: Sync {}
 
 // SAFETY: integers and atomics may be 0.
@@ -28,7 +28,7 @@ unsafe impl<T: ZeroIsValid> Send for Zeroed<T> {}
 unsafe impl<T: ZeroIsValid> Sync for Zeroed<T> {}
 
 impl<T: ZeroIsValid> Zeroed<T> {
-    /// `len` values; no page of them is in use yet.
+    /// Creates `len` values without touching their pages.
     pub(crate) fn new(len: usize) -> io::Result<Self> {
         // SAFETY: a fresh anonymous mapping.
         let base = unsafe {

@@ -1,4 +1,4 @@
-//! Arming: what the demand says, asked of CUPTI.
+//! Arming: requests from CUPTI what the demand says.
 
 use super::calls::{IDS, REQUIRED};
 use super::records::kind_of;
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use xputrace_wire::message::demand;
 
 impl CuptiBackend {
-    /// Asks CUPTI for what the agent's demand says.
+    /// Requests from CUPTI what the agent's demand says.
     pub(super) fn arm(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
         if POOL.get().is_none() {
             let pool =
@@ -37,7 +37,7 @@ impl CuptiBackend {
                 return Err(self.refusal(&format!("cuptiEnableCallback for {}", it.name), answer));
             }
         }
-        // Where CUPTI does not tell of new streams, ids are asked for at each launch.
+        // If CUPTI does not report new streams, ids are queried at each launch.
         if agent.wants(demand::STREAMS)
             && self.enable_callback(domain::RESOURCE, RESOURCE_STREAM_CREATED, true)? == SUCCESS
         {
@@ -75,7 +75,7 @@ impl CuptiBackend {
         let enable = self.cupti.enable.ok_or_else(|| missing("cuptiActivityEnable"))?;
         self.cupti.flush_all.ok_or_else(|| missing("cuptiActivityFlushAll"))?;
         self.cupti.next_record.ok_or_else(|| missing("cuptiActivityGetNextRecord"))?;
-        // Neither is needed: without them CUPTI zeroes buffers itself, and takes one a thread.
+        // Both are optional: without them CUPTI zeroes buffers itself, and uses one per thread.
         self.set_attribute(ATTRIBUTE_ZEROED_BUFFERS, 1);
         self.set_attribute(ATTRIBUTE_PER_THREAD_BUFFER, 0);
         // SAFETY: functions that stay for ever.

@@ -1,24 +1,24 @@
-//! The API calls that the collector listens to, by CUPTI's callback ids, and where their
-//! parameters lie. Ids are stable from 11.8 to 13.5; `layouts.txt` has them by name.
+//! The API calls that the collector watches, by CUPTI's callback ids, and the layout of their
+//! parameters. Ids are stable from 11.8 to 13.5; `layouts.txt` lists them by name.
 
 use super::domain;
 use crate::agent::Stream;
 use std::ffi::c_void;
 use xputrace_wire::events;
 
-/// What a call means to us.
+/// The role of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Call {
     /// A runtime launch, whose parameters are those of the driver call inside it.
     RuntimeLaunch,
     RuntimeGraph,
-    /// `cuLaunchKernel` or `cuLaunchCooperativeKernel`: their parameters begin alike.
+    /// `cuLaunchKernel` or `cuLaunchCooperativeKernel`, whose parameters start alike.
     DriverLaunch,
     DriverLaunchPtsz,
     DriverLaunchEx,
     DriverLaunchExPtsz,
-    /// A launch whose parameters are not read (calls of old, and multi-device launches).
+    /// A launch whose parameters are not read (legacy and multi-device launches).
     DriverLaunchOther,
     DriverGraph,
     DriverGraphPtsz,
@@ -33,20 +33,20 @@ pub enum Call {
     /// A driver memset of rows in a stream.
     DriverMemset2DAsync,
     DriverMemset2DAsyncPtsz,
-    /// A memset whose parameters are not read (calls of old).
+    /// A memset whose parameters are not read (legacy calls).
     DriverMemsetOther,
     BeginCapture,
     EndCapture,
-    /// A graph is made ready to launch.
+    /// Instantiates a graph.
     InstantiateGraph,
-    /// Such a graph ends.
+    /// Destroys an executable graph.
     DestroyGraph,
-    /// A node of such a graph is switched on or off.
+    /// Enables or disables a node of an executable graph.
     SwitchNode,
 }
 
 impl Call {
-    /// What the call submits; none where it is about captures or graphs.
+    /// Returns what the call submits; `None` for calls about captures or graphs.
     #[inline]
     pub const fn submits(self) -> Option<events::Call> {
         Some(match self {
@@ -71,7 +71,7 @@ impl Call {
         })
     }
 
-    /// Whether the call is listened to where these calls are asked for. Captures decide about all.
+    /// Whether the call is watched if these calls are requested. Captures affect all of them.
     pub fn is_among(self, calls: events::Calls) -> bool {
         match self {
             Call::InstantiateGraph | Call::DestroyGraph | Call::SwitchNode => calls.contains(events::Call::Graph),
@@ -99,7 +99,7 @@ impl Call {
 pub struct Id {
     pub domain: u32,
     pub id: u32,
-    /// As in `layouts.txt`.
+    /// The name in `layouts.txt`.
     pub name: &'static str,
     pub call: Call,
 }
@@ -112,8 +112,8 @@ const fn runtime(id: u32, name: &'static str, call: Call) -> Id {
     Id { domain: domain::RUNTIME, id, name, call }
 }
 
-/// Every id that may be enabled. Captures and the making of graphs are watched in the driver only,
-/// where the runtime's calls arrive too.
+/// Every id that may be enabled. Captures and graph instantiation are watched only in the driver,
+/// which the runtime's calls reach too.
 pub const IDS: &[Id] = &[
     driver(115, "cuLaunch", Call::DriverLaunchOther),
     driver(116, "cuLaunchGrid", Call::DriverLaunchOther),
@@ -211,7 +211,7 @@ pub const IDS: &[Id] = &[
     runtime(244, "cudaMemset3DAsync_ptsz_v7000", Call::RuntimeMemset),
 ];
 
-/// Ids without which launches would be missed; all others may be unknown to a CUPTI.
+/// Ids without which launches would be missed; a CUPTI may lack any of the others.
 pub const REQUIRED: [(u32, u32); 2] = [(domain::DRIVER, 307), (domain::RUNTIME, 211)];
 
 const TABLE_SIZE: usize = 1024;
@@ -231,14 +231,14 @@ const fn table(domain: u32) -> [u8; TABLE_SIZE] {
     table
 }
 
-/// Index into [`IDS`] of a callback id, if it is one of them.
+/// Returns the index in [`IDS`] of a callback id, if it is one of them.
 #[inline]
 pub fn index_of(domain: u32, id: u32) -> Option<usize> {
     let index = *TABLES.get((domain as usize).wrapping_sub(1))?.get(id as usize)?;
     (index != NOT_OURS).then_some(usize::from(index))
 }
 
-/// What a driver call says of the work that it submits.
+/// The parameters of a driver call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Params {
     pub grid: [u32; 3],
@@ -249,7 +249,7 @@ pub struct Params {
     pub graph: usize,
 }
 
-/// Reads the parameters of a driver call; `None` where this call's are not known.
+/// Reads the parameters of a driver call; returns `None` if their layout is unknown.
 ///
 /// # Safety
 /// `params` is null or points at the parameter structure of `call`.
@@ -298,8 +298,8 @@ fn of_stream(stream: Stream) -> Params {
     Params { stream, ..Params::default() }
 }
 
-/// The graph that a [`Call::InstantiateGraph`] made ready, and the graph (`CUgraph`) that it was
-/// made of. All such calls begin with the two; it is asked at EXIT of one that succeeded.
+/// Returns the executable graph created by a [`Call::InstantiateGraph`], and its graph (`CUgraph`).
+/// All such calls start with these two; ask at EXIT of one that succeeded.
 ///
 /// # Safety
 /// `params` is null or points at the parameter structure of such a call.
@@ -315,8 +315,8 @@ pub unsafe fn instantiated(params: *const c_void) -> Option<(usize, *mut c_void)
     }
 }
 
-/// The graph (`CUgraphExec`) that a [`Call::DestroyGraph`] or [`Call::SwitchNode`] is about: their
-/// first parameter.
+/// Returns the graph (`CUgraphExec`) of a [`Call::DestroyGraph`] or [`Call::SwitchNode`]: its first
+/// parameter.
 ///
 /// # Safety
 /// `params` is null or points at the parameter structure of such a call.

@@ -1,4 +1,4 @@
-//! Buffers of activity records: asked for by CUPTI, filled, handed back, read.
+//! Buffers of activity records: requested by CUPTI, filled, returned, read.
 
 use super::pool::{BUFFER_BYTES, Origin, Pool};
 use super::records::{self, Record};
@@ -11,10 +11,10 @@ use xputrace_wire::events::Activity;
 use xputrace_wire::message::demand;
 use xputrace_wire::region::Lost;
 
-/// How long a flush waits for the buffers that CUPTI's own thread is handing over.
+/// How long a flush waits for the buffers that CUPTI's own thread is delivering.
 const COMPLETION_PATIENCE: Duration = Duration::from_millis(300);
 
-/// Takes back a buffer that came after its run was over.
+/// Takes back a buffer that arrives after its run is over.
 pub(super) fn drop_buffer(buffer: *const u8) {
     if let Some(pool) = POOL.get()
         && let Origin::Pool(n) = pool.origin(buffer)
@@ -27,7 +27,7 @@ impl Run {
     /// Reads a completed buffer.
     ///
     /// # Safety
-    /// CUPTI filled `valid` bytes at `buffer` and does not use them any more.
+    /// CUPTI filled `valid` bytes at `buffer` and no longer uses them.
     pub(super) unsafe fn complete(&self, buffer: *mut u8, valid: usize) {
         let Some(pool) = POOL.get() else { return };
         let Run { agent, backend } = *self;
@@ -106,7 +106,7 @@ impl CuptiBackend {
         answer == SUCCESS && delivered
     }
 
-    /// Buffers that CUPTI's own thread was completing meanwhile belong to the flush.
+    /// Waits for buffers that CUPTI's own thread is completing: they belong to the flush.
     fn wait_for_completions(&self) -> bool {
         let until = Instant::now() + COMPLETION_PATIENCE;
         while self.completing.load(Ordering::Acquire) != 0 {
@@ -128,7 +128,7 @@ impl CuptiBackend {
     }
 }
 
-/// A buffer that is being delivered: whatever happens, it is given back, and no flush waits for it.
+/// A buffer being delivered: it is always returned, and no flush waits for it afterwards.
 struct Completing<'a> {
     backend: &'a CuptiBackend,
     pool: &'a Pool,

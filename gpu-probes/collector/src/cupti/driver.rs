@@ -1,23 +1,22 @@
-//! The few functions of the CUDA driver that are called directly.
+//! The few CUDA driver functions that are called directly.
 
 use super::Handle;
 use crate::agent::Stream;
 use std::ffi::{CStr, c_void};
 
-/// A question of one handle with a number as its answer.
+/// A query of one handle that returns a number.
 pub type AskNumber = unsafe extern "C" fn(Handle, *mut u32) -> u32;
-/// A question of one handle with another as its answer.
+/// A query of one handle that returns another.
 pub type AskHandle = unsafe extern "C" fn(Handle, *mut Handle) -> u32;
-/// A question of one handle with a list as its answer: room for handles, or null; and how many.
+/// A query of one handle that returns a list: room for handles, or null; and their number.
 pub type AskHandles = unsafe extern "C" fn(Handle, *mut Handle, *mut usize) -> u32;
 
-/// What a driver answers about streams that are captured, and about graphs; a missing function is
-/// `None`.
+/// Driver functions about captured streams and graphs; a missing function is `None`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Driver {
     /// `cuStreamIsCapturing(stream, &status)`.
     pub is_capturing: Option<AskNumber>,
-    /// The same for the variant whose default stream is the thread's own.
+    /// The variant whose default stream is the thread's own.
     pub is_capturing_ptsz: Option<AskNumber>,
     /// `cuGraphGetNodes(graph, nodes, &count)`.
     pub graph_nodes: Option<AskHandles>,
@@ -28,7 +27,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Whether work in this stream would be recorded into a graph.
+    /// Whether work in this stream would be captured into a graph.
     pub(crate) fn is_capturing(&self, stream: Stream) -> bool {
         let ask = if stream.per_thread { self.is_capturing_ptsz.or(self.is_capturing) } else { self.is_capturing };
         let mut status = 0;
@@ -36,7 +35,7 @@ impl Driver {
         ask.is_some_and(|ask| unsafe { ask(stream.handle as Handle, &mut status) == 0 } && status != 0)
     }
 
-    /// The nodes of a graph, where they can be told. The graph is not being changed.
+    /// Returns the nodes of a graph, if available. The graph must not change meanwhile.
     pub(crate) fn nodes_of(&self, graph: Handle) -> Option<Vec<Handle>> {
         let ask = self.graph_nodes?;
         let mut count = 0;
@@ -52,14 +51,14 @@ impl Driver {
         (answer == 0 && count >= nodes.len()).then_some(nodes)
     }
 
-    /// `CUgraphNodeType` of a node.
+    /// Returns the `CUgraphNodeType` of a node.
     pub(crate) fn type_of_node(&self, node: Handle) -> Option<u32> {
         let mut kind = 0;
         // SAFETY: a node of a graph of the program, and a live u32.
         (unsafe { (self.node_type?)(node, &mut kind) } == 0).then_some(kind)
     }
 
-    /// The graph within a node that is a child graph.
+    /// Returns the graph inside a child graph node.
     pub(crate) fn child_graph(&self, node: Handle) -> Option<Handle> {
         let mut graph = std::ptr::null_mut();
         // SAFETY: a node of a graph of the program, and a live handle.
@@ -67,7 +66,7 @@ impl Driver {
     }
 }
 
-/// The functions of the driver that is mapped; empty where there is none.
+/// Finds the functions of the mapped driver; all are missing without one.
 pub(crate) fn find_driver() -> Driver {
     // SAFETY: only looks at what is mapped.
     let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };

@@ -1,4 +1,4 @@
-//! Where C calls in: CUPTI's callbacks. Panics end here, counted.
+//! CUPTI's callbacks, the entry points from C. Panics end here and are counted.
 
 use super::delivery::drop_buffer;
 use super::{CallbackData, CallbackFunction, Handle, POOL, RESOURCE_STREAM_CREATED, Run, current_run, domain};
@@ -8,11 +8,11 @@ use std::ffi::c_void;
 /// The subscriber's callback.
 pub(super) const CALLBACK: CallbackFunction = callback;
 
-/// Hands on to [`on_callback`], with the registers that the caller relies on as fifth argument:
-/// our own code need not keep frame pointers.
+/// Calls [`on_callback`] with the registers that the caller relies on as fifth argument: our own
+/// code need not keep frame pointers.
 #[unsafe(naked)]
 unsafe extern "C" fn callback(user_data: *mut c_void, domain: u32, id: u32, data: *const CallbackData) {
-    // The pushes make a `Registers`, from its last member to its first, and align the stack.
+    // The pushes build a `Registers`, from its last member to its first, and align the stack.
     core::arch::naked_asm!(
         "mov rax, rsp",
         "push r15",
@@ -55,7 +55,7 @@ unsafe extern "C" fn on_callback(
     });
 }
 
-/// CUPTI wants a buffer.
+/// CUPTI requests a buffer.
 pub(super) unsafe extern "C" fn request_buffer(buffer: *mut *mut u8, size: *mut usize, max_records: *mut usize) {
     let Some((memory, bytes)) = POOL.get().map(super::Pool::request) else { return };
     // SAFETY: CUPTI's out-parameters.
@@ -66,7 +66,7 @@ pub(super) unsafe extern "C" fn request_buffer(buffer: *mut *mut u8, size: *mut 
     }
 }
 
-/// CUPTI hands a buffer back.
+/// CUPTI returns a buffer.
 pub(super) unsafe extern "C" fn complete_buffer(
     _context: Handle,
     _stream: u32,

@@ -1,8 +1,8 @@
-//! CUPTI as the collector sees it: a table of optional functions, filled by name from whatever
-//! libcupti the program has, and the few constants and structures that they need.
+//! CUPTI as the collector uses it: a table of optional functions, looked up by name in the
+//! program's libcupti, and the few constants and structures that they need.
 //!
-//! Numbers are those of CUPTI 11.8 to 13.5; `layouts/cupti-13.0/layouts.txt`, printed by a
-//! program that was compiled against the real headers, is what the tests hold them to.
+//! Numbers are those of CUPTI 11.8 to 13.5. The tests compare them with
+//! `layouts/cupti-13.0/layouts.txt`, printed by a program compiled against the real headers.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -50,8 +50,8 @@ pub const ATTRIBUTE_PER_THREAD_BUFFER: u32 = 9;
 /// `CUPTI_ACTIVITY_FLAG_FLUSH_FORCED`.
 pub const FLUSH_FORCED: u32 = 1;
 
-/// Versions after whose `cuptiFinalize` launches were measured to be as fast as before, and
-/// subscribing again to work.
+/// Versions for which launches were measured to be as fast as before after `cuptiFinalize`, and
+/// subscribing again works.
 pub const FINALIZE_TESTED: std::ops::RangeInclusive<u32> = 130_000..=130_001;
 
 /// `CUpti_CallbackData`.
@@ -61,7 +61,7 @@ pub struct CallbackData {
     pub site: u32,
     pub function_name: *const c_char,
     pub function_params: *const c_void,
-    /// Points at the call's result; meaningful at EXIT only.
+    /// Points to the call's result; meaningful only at EXIT.
     pub return_value: *const c_void,
     /// Mangled name of the kernel, null for other calls.
     pub symbol_name: *const c_char,
@@ -73,18 +73,18 @@ pub struct CallbackData {
 
 macro_rules! table {
     ($($(#[$doc:meta])* $field:ident = $symbol:literal ($($argument:ty),*);)*) => {
-        /// The functions of one libcupti; a missing one is `None`.
+        /// The functions of a libcupti; a missing one is `None`.
         #[derive(Clone, Copy, Debug, Default)]
         pub struct Cupti {
             $($(#[$doc])* pub $field: Option<unsafe extern "C" fn($($argument),*) -> CuptiResult>,)*
         }
 
         impl Cupti {
-            /// Fills the table; `find` answers null for a name that is not there.
+            /// Fills the table; `find` returns null for a missing name.
             ///
             /// # Safety
-            /// What `find` answers are functions of these names with CUPTI's signatures, and
-            /// they stay loaded.
+            /// `find` returns functions of these names with CUPTI's signatures, and they stay
+            /// loaded.
             pub unsafe fn from_symbols(mut find: impl FnMut(&CStr) -> *mut c_void) -> Self {
                 Cupti {
                     $($field: {
@@ -117,13 +117,13 @@ table! {
     dropped_records = c"cuptiActivityGetNumDroppedRecords" (Handle, u32, *mut usize);
     set_attribute = c"cuptiActivitySetAttribute" (u32, *mut usize, *mut c_void);
     get_device_id = c"cuptiGetDeviceId" (Handle, *mut u32);
-    /// The third argument says whether the stream is one of the per-thread default kind.
+    /// The third argument says whether the default stream is per-thread.
     get_stream_id = c"cuptiGetStreamIdEx" (Handle, Handle, u8, *mut u32);
     finalize = c"cuptiFinalize" ();
 }
 
 impl Cupti {
-    /// `cuptiGetVersion`, 0 where it does not answer.
+    /// Returns `cuptiGetVersion`, 0 if it fails.
     pub fn version(&self) -> u32 {
         let mut version = 0;
         match self.get_version {
@@ -133,7 +133,7 @@ impl Cupti {
         }
     }
 
-    /// CUPTI's own name of a result, followed by what usually causes it and what to do.
+    /// Returns CUPTI's name of a result, followed by its usual cause and what to do.
     pub fn explain(&self, result: CuptiResult) -> String {
         let mut name = std::ptr::null();
         let named = self
@@ -156,16 +156,16 @@ impl Cupti {
 fn advice(result: CuptiResult) -> Option<&'static str> {
     Some(match result {
         ERROR_MULTIPLE_SUBSCRIBERS => {
-            "another tool in this process holds CUPTI, such as Nsight, torch.profiler or cuda-gdb; run without it"
+            "another tool in this process uses CUPTI, such as Nsight, torch.profiler or cuda-gdb; run without it"
         }
         ERROR_NOT_INITIALIZED => {
             "this libcupti is newer than the driver; use the libcupti of the driver's CUDA version"
         }
         ERROR_INSUFFICIENT_PRIVILEGES => {
-            "the driver lets only administrators profile; run as root or set NVreg_RestrictProfilingToAdminUsers=0"
+            "the driver only lets administrators profile; run as root or set NVreg_RestrictProfilingToAdminUsers=0"
         }
         ERROR_HARDWARE_BUSY => "another process holds the profiling hardware",
-        ERROR_VIRTUALIZED_DEVICE => "the virtual GPU does not allow profiling; ask for it in the vGPU's settings",
+        ERROR_VIRTUALIZED_DEVICE => "the virtual GPU does not allow profiling; enable it in the vGPU's settings",
         _ => return None,
     })
 }

@@ -1,7 +1,7 @@
-//! Which graphs hold a kernel: a launch of any other has no kernel record to wait for.
+//! Which graphs contain a kernel: launching any other produces no kernel record to wait for.
 //!
-//! A graph is looked at once, when the program makes it ready to launch, and no further than its
-//! first kernel. So a program with huge graphs pays for all of their nodes only where none is a kernel.
+//! A graph is examined once, when the program instantiates it, and only up to its first kernel. So
+//! a program with huge graphs pays for all of their nodes only if none is a kernel.
 
 use super::Handle;
 use super::driver::Driver;
@@ -9,12 +9,13 @@ use crate::agent::launch::Kernels;
 use crate::agent::zeroed::Zeroed;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Handles are kept in sets of so many, so that a launch looks at one cache line.
+/// Handles are stored in sets of this size, so that a launch touches one cache line.
 const SET: usize = 8;
 const SETS: usize = 1 << 12;
-/// Child graphs within child graphs that are looked into.
+/// Maximum nesting of child graphs that is examined.
 const MOST_DEPTH: u32 = 16;
-/// The upper bits of a word say what the graph holds, the rest is its handle: an address of a program.
+/// The upper bits of a word say what the graph contains; the rest is its handle, an address in the
+/// program.
 const HANDLE_BITS: u32 = 62;
 const HANDLE: u64 = (1 << HANDLE_BITS) - 1;
 
@@ -22,23 +23,23 @@ const HANDLE: u64 = (1 << HANDLE_BITS) - 1;
 mod node_type {
     pub(super) const KERNEL: u32 = 0;
     pub(super) const CHILD_GRAPH: u32 = 4;
-    /// The greatest of those that never launch a kernel: copies, events, memory and the like.
+    /// The highest type that never launches a kernel: copies, events, memory and the like.
     pub(super) const LAST_WITHOUT_KERNEL: u32 = 12;
 }
 
-/// What is known of the executable graphs (`CUgraphExec`) of this process. Of those made before
-/// this began, of those beyond the table's room, and of those with a node that may be switched
-/// off or skipped, a kernel is [`Kernels::Possible`].
+/// What is known of the executable graphs (`CUgraphExec`) of this process. It is
+/// [`Kernels::Possible`] for graphs instantiated earlier, for those beyond the table's capacity,
+/// and for those with a node that may be disabled or skipped.
 #[derive(Debug)]
 pub(super) struct Graphs(Option<Zeroed<AtomicU64>>);
 
 impl Graphs {
-    /// Knows none. Without memory it stays so.
+    /// Creates an empty table. Without memory it stays empty.
     pub(super) fn new() -> Self {
         Graphs(Zeroed::new(SET * SETS).ok())
     }
 
-    /// What a launch of this graph brings.
+    /// Returns what a launch of this graph produces.
     #[inline]
     pub(super) fn kernels_of(&self, exec: usize) -> Kernels {
         let known = self.set(exec).iter().map(|it| it.load(Ordering::Acquire)).find(|it| is_of(*it, exec));
@@ -49,19 +50,19 @@ impl Graphs {
         }
     }
 
-    /// `exec` was made of `graph`, which nobody changes now.
+    /// Examines `graph`, from which `exec` was instantiated; it must not change meanwhile.
     pub(super) fn made(&self, exec: usize, graph: Handle, driver: &Driver) {
         self.remember(exec, kernels_in(graph, driver, MOST_DEPTH));
     }
 
-    /// A node of the graph was switched on or off. What has no kernel has none to switch.
+    /// Handles a node that was enabled or disabled. A graph without kernels stays without.
     pub(super) fn switched(&self, exec: usize) {
         if self.kernels_of(exec) == Kernels::Certain {
             self.forget(exec);
         }
     }
 
-    /// The graph is about to end, and its handle may become another's.
+    /// Forgets a graph before it is destroyed: its handle may be reused.
     pub(super) fn forget(&self, exec: usize) {
         for it in self.set(exec) {
             let _ = it.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| is_of(word, exec).then_some(0));
@@ -98,7 +99,7 @@ fn is_of(word: u64, exec: usize) -> bool {
     word != 0 && word & HANDLE == exec as u64
 }
 
-/// Whether a launch of this graph brings a kernel, as far as `depth` levels of child graphs tell.
+/// Whether launching this graph produces a kernel, examining `depth` levels of child graphs.
 fn kernels_in(graph: Handle, driver: &Driver, depth: u32) -> Kernels {
     let Some(nodes) = driver.nodes_of(graph) else { return Kernels::Possible };
     let mut all = Kernels::None;
@@ -121,7 +122,7 @@ fn kernels_of_node(node: Handle, driver: &Driver, depth: u32) -> Kernels {
         },
         Some(node_type::CHILD_GRAPH) => Kernels::Possible,
         Some(other) if other <= node_type::LAST_WITHOUT_KERNEL => Kernels::None,
-        // A conditional node, whose body may run or not, or one of a later version.
+        // A conditional node, whose body may or may not run, or a node of a later version.
         Some(_) | None => Kernels::Possible,
     }
 }

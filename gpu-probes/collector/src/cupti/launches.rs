@@ -1,4 +1,4 @@
-//! CUPTI's callbacks for API calls, as launches of the agent.
+//! Translates CUPTI's callbacks for API calls into launches of the agent.
 
 use super::calls::{self, Call, IDS};
 use super::{CallbackData, CuptiBackend, Run, SITE_ENTER, SITE_EXIT, domain};
@@ -8,10 +8,10 @@ use crate::agent::{Context, Layer};
 use std::sync::atomic::Ordering;
 
 impl Run {
-    /// An API call begins or returns.
+    /// Handles an API call on entry or return.
     ///
     /// # Safety
-    /// `data` is CUPTI's for this call, `registers` those with which CUPTI called.
+    /// `data` is CUPTI's for this call, `registers` those at CUPTI's call.
     #[inline]
     pub(super) unsafe fn on_call(&self, domain: u32, id: u32, data: &CallbackData, registers: &Registers) {
         let Some(index) = calls::index_of(domain, id) else { return self.agent.count_unexpected() };
@@ -71,7 +71,7 @@ impl Run {
         }
     }
 
-    /// A call that launches nothing, but decides what launches mean.
+    /// Handles a call that launches nothing but affects what launches mean.
     ///
     /// # Safety
     /// `data` is CUPTI's for this call.
@@ -94,7 +94,7 @@ impl Run {
                     graphs.made(exec, graph, driver);
                 }
             }
-            // Before the call: once it has returned, the handle may be that of another thread's graph.
+            // Before the call: once it has returned, another thread's graph may have the handle.
             Call::DestroyGraph if !done => {
                 // SAFETY: as above.
                 unsafe { calls::graph_of(data.function_params) }.into_iter().for_each(|it| graphs.forget(it));
@@ -113,7 +113,7 @@ fn context(data: &CallbackData) -> Option<Context> {
     (!data.context.is_null()).then_some(Context { id: data.context_uid, handle: data.context })
 }
 
-/// The call's result; `CUresult` and `cudaError_t` are both 32 bits, 0 is success.
+/// Returns the call's result; `CUresult` and `cudaError_t` are both 32 bits, 0 is success.
 #[inline]
 fn result(data: &CallbackData) -> i32 {
     if data.return_value.is_null() {

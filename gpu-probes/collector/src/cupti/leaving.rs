@@ -1,4 +1,4 @@
-//! Letting go of CUPTI while the program goes on.
+//! Releases CUPTI while the program continues.
 
 use super::calls::IDS;
 use super::records::kind_of;
@@ -8,23 +8,24 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use xputrace_wire::message::demand;
 
-/// Waiting for a CUDA call from whose return CUPTI can be torn down.
-/// Shorter than the tracer waits for our last word.
+/// How long to wait for a CUDA call on whose return CUPTI can be unloaded. Shorter than the tracer
+/// waits for our final message.
 const FINALIZE_PATIENCE: Duration = Duration::from_millis(700);
 
-const STAYS_LOADED: &str = "CUPTI stays loaded in the process: each launch may cost about 0.4 us more until it exits";
-const NO_CALL_CAME: &str = "no CUDA call came from whose return CUPTI could be torn down: each launch may cost about \
+const STAYS_LOADED: &str =
+    "CUPTI stays loaded in the process: each launch may cost about 0.4 us more until the process exits";
+const NO_CALL_CAME: &str = "no CUDA call returned in time to unload CUPTI: each launch may cost about \
                             0.4 us more until the process exits";
 
-/// Who tears CUPTI down, and whether that is done.
+/// Who unloads CUPTI, and whether that is done.
 #[derive(Debug, Default)]
 pub(super) struct Teardown(AtomicU32);
 
-/// Steps of a teardown.
+/// Steps of unloading.
 const NOT_WANTED: u32 = 0;
 /// The next callback that returns may do it.
 const WANTED: u32 = 1;
-/// A callback has taken it on itself.
+/// A callback is doing it.
 const RUNNING: u32 = 2;
 const DONE: u32 = 3;
 
@@ -38,14 +39,14 @@ impl Teardown {
         self.0.store(step, Ordering::Release);
     }
 
-    /// Whether the caller is the one that made this step.
+    /// Whether the caller made this step.
     fn step(&self, from: u32, to: u32) -> bool {
         self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
 
 impl CuptiBackend {
-    /// Tears CUPTI down where that is safe, else unsubscribes; what stays behind.
+    /// Unloads CUPTI if that is safe, else unsubscribes; returns what stays behind.
     pub(super) fn let_go(&'static self, agent: &'static Agent) -> Option<&'static str> {
         let left_behind = if !self.may_finalize(agent) {
             Some(STAYS_LOADED)
@@ -55,11 +56,11 @@ impl CuptiBackend {
             Some(NO_CALL_CAME)
         };
         self.give_up_teardown(agent);
-        // Callbacks alone leave nothing behind that unsubscribing does not take away.
+        // Callbacks alone leave nothing behind after unsubscribing.
         left_behind.filter(|_| wants_activities(agent))
     }
 
-    /// Waits for a callback to tear CUPTI down.
+    /// Waits for a callback to unload CUPTI.
     fn wait_for_finalize(&'static self, agent: &'static Agent) -> bool {
         if !wants_activities(agent) {
             return false;
@@ -86,7 +87,7 @@ impl CuptiBackend {
         Ok(())
     }
 
-    /// Unsubscribes without tearing down, unless a callback is just doing more.
+    /// Unsubscribes without unloading, unless a callback is just unloading.
     fn give_up_teardown(&self, agent: &Agent) {
         if self.teardown.step(NOT_WANTED, DONE) || self.teardown.step(WANTED, DONE) {
             self.unsubscribe();
@@ -112,7 +113,7 @@ impl CuptiBackend {
         }
     }
 
-    /// An outermost call returns: the place where CUPTI may be torn down.
+    /// Handles the return of an outermost call, where CUPTI may be unloaded.
     #[inline]
     pub(super) fn on_outermost_exit(&self, agent: &Agent) {
         if self.teardown.is(WANTED) {
@@ -136,9 +137,9 @@ impl CuptiBackend {
         self.teardown.set(DONE);
     }
 
-    /// Whether this CUPTI is known to survive it and nobody else seems to use it: no other
-    /// injected tool, and our buffers were not taken away (a profiler that registers its own
-    /// buffers receives the records in our place).
+    /// Whether this CUPTI is known to survive it and nobody else seems to use it: no other injected
+    /// tool, and our buffers were not taken away (a profiler that registers its own buffers
+    /// receives the records instead of us).
     fn may_finalize(&self, agent: &Agent) -> bool {
         let taken_away = wants_activities(agent) && agent.calls_made() > 0 && !self.saw_records.load(Ordering::Relaxed);
         self.cupti.finalize.is_some()

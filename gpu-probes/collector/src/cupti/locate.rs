@@ -1,5 +1,5 @@
-//! Finding libcupti: the application's own copy first, because a second one in the process would
-//! fight it for the subscription, and because its version fits the application's CUDA.
+//! Finds libcupti. The application's own copy comes first: a second copy in the process would
+//! compete with it for the subscription, and its version matches the application's CUDA.
 
 use super::Cupti;
 use crate::agent::stack::for_each_library;
@@ -8,14 +8,14 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use xputrace_wire::cupti;
 
-/// A libcupti that is loaded.
+/// A loaded libcupti.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) cupti: Cupti,
     pub(crate) path: String,
 }
 
-/// Names under which libcupti is loaded: 11 carries its minor version, later ones do not.
+/// Names of libcupti: that of version 11 includes the minor version, later ones do not.
 const SONAMES: [&CStr; 12] = [
     c"libcupti.so.13",
     c"libcupti.so.12",
@@ -31,10 +31,10 @@ const SONAMES: [&CStr; 12] = [
     c"libcupti.so",
 ];
 
-/// Looks for libcupti and loads it.
+/// Finds libcupti and loads it.
 ///
 /// # Errors
-/// A text that says where it was looked for.
+/// A text that says where it was searched for.
 pub(crate) fn find() -> Result<Found, String> {
     if let Some(found) = SONAMES.iter().find_map(|name| open(name, libc::RTLD_NOLOAD)) {
         return Ok(found);
@@ -46,7 +46,7 @@ pub(crate) fn find() -> Result<Found, String> {
     }
     let variable = |name: &str| std::env::var_os(name);
     let (directories, wheels) = (cupti::directories(&mapped, variable), cupti::wheels(variable));
-    // In the middle the loader's own search: LD_LIBRARY_PATH and its cache.
+    // In between comes the loader's own search: LD_LIBRARY_PATH and its cache.
     let found = first_in(&directories).or_else(|| SONAMES.iter().find_map(|name| open(name, 0)));
     found.or_else(|| first_in(&wheels)).ok_or_else(|| {
         let looked: Vec<_> = directories.iter().chain(&wheels).map(|it| it.display().to_string()).collect();
@@ -63,7 +63,7 @@ fn mapped_libraries() -> Vec<PathBuf> {
     all
 }
 
-/// The first libcupti of these directories that can be loaded.
+/// Returns the first loadable libcupti in these directories.
 fn first_in(directories: &[PathBuf]) -> Option<Found> {
     directories.iter().flat_map(|it| cupti::files(it)).find_map(|it| open_path(&it, 0))
 }
@@ -84,7 +84,7 @@ fn open(name: &CStr, flags: i32) -> Option<Found> {
     Some(Found { cupti, path: path.unwrap_or_else(|| name.to_string_lossy().into_owned()) })
 }
 
-/// Path of the library that a function lies in.
+/// Returns the path of the library that contains a function.
 fn path_of(function: Option<*const c_void>) -> Option<String> {
     let address = function? as usize;
     let mut path = None;
@@ -96,7 +96,7 @@ fn path_of(function: Option<*const c_void>) -> Option<String> {
     Some(std::ffi::OsString::from_vec(path?).to_string_lossy().into_owned())
 }
 
-/// Loads an injection library that was asked for before us, and runs it; a note for the user.
+/// Loads and runs an injection library that was requested before us; returns a note for the user.
 pub(crate) fn run_chained(path: &str) -> String {
     let Ok(name) = CString::new(path) else { return format!("{path}: not a file name") };
     // SAFETY: what the CUDA driver would have done with this variable had we not taken it.

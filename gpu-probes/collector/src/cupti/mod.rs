@@ -1,12 +1,12 @@
-//! The backend for NVIDIA's GPUs: CUPTI, reached by a table of functions over dlopen.
+//! The backend for NVIDIA's GPUs: CUPTI, accessed through a table of functions from dlopen.
 //!
 //! ```text
 //! launch ─▶ CUPTI ─▶ entry ─▶ launches ─▶ agent::launch
 //! buffer ─▶ CUPTI ─▶ entry ─▶ delivery (records) ─▶ agent::delivery
 //! ```
 //!
-//! Of CUPTI's launch calls, two kinds are recorded without parameters: those of CUDA 4 and
-//! before, and multi-device cooperative launches (one record, the kernels of all devices).
+//! Two kinds of CUPTI's launch calls are recorded without parameters: those of CUDA 4 and earlier,
+//! and multi-device cooperative launches (one record, the kernels of all devices).
 
 mod arming;
 pub mod calls;
@@ -39,39 +39,40 @@ use xputrace_wire::message::demand;
 pub struct CuptiBackend {
     cupti: Cupti,
     driver: Driver,
-    /// Another injected tool runs in this process: CUPTI is not torn down on leaving.
+    /// Whether another injected tool runs in this process: CUPTI is then not unloaded on leaving.
     is_chained: bool,
     subscriber: AtomicPtr<c_void>,
     open_captures: AtomicU32,
     graphs: Graphs,
-    /// Completions of buffers that are running.
+    /// Number of buffer completions in progress.
     completing: AtomicU32,
-    /// Whether any record has come.
+    /// Whether any record has arrived.
     saw_records: AtomicBool,
-    /// Bytes of a kernel record of this CUPTI, as last seen.
+    /// Size of this CUPTI's kernel records, as last seen.
     kernel_bytes: AtomicUsize,
     teardown: Teardown,
 }
 
-/// A backend that records for an agent: what CUPTI's callbacks are given.
+/// A backend that records for an agent: the context of CUPTI's callbacks.
 #[derive(Debug)]
 struct Run {
     agent: &'static Agent,
     backend: &'static CuptiBackend,
 }
 
-/// The run whose buffers CUPTI fills: buffers come without a pointer of ours.
+/// The run whose buffers CUPTI fills: buffer callbacks have no context pointer.
 static RUN: AtomicPtr<Run> = AtomicPtr::new(std::ptr::null_mut());
 static POOL: OnceLock<Pool> = OnceLock::new();
 
-/// The run that buffers belong to; none once it is over.
+/// Returns the run that buffers belong to; `None` once it is over.
 fn current_run() -> Option<&'static Run> {
     // SAFETY: null, or a leaked run.
     unsafe { RUN.load(Ordering::Acquire).as_ref() }.filter(|it| it.agent.is_current())
 }
 
 impl CuptiBackend {
-    /// Uses this CUPTI and driver. `is_chained`: another injected tool runs in this process.
+    /// Uses this CUPTI and driver. `is_chained` says whether another injected tool runs in this
+    /// process.
     pub fn new(cupti: Cupti, driver: Driver, is_chained: bool) -> Self {
         CuptiBackend {
             cupti,
@@ -88,7 +89,7 @@ impl CuptiBackend {
     }
 }
 
-/// Whether the demand asks for any activity.
+/// Whether the demand includes any activity.
 fn wants_activities(agent: &Agent) -> bool {
     !demand::activities_of(agent.demand()).is_empty()
 }

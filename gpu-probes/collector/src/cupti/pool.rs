@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes of a buffer: room for about 4,800 kernels.
+/// Size of a buffer: room for about 4,800 kernels.
 pub const BUFFER_BYTES: usize = 1 << 20;
-/// Buffers of the pool. CUPTI is asked to use one a process, not one a thread.
+/// Number of buffers. CUPTI is asked to use one buffer per process, not one per thread.
 pub const BUFFERS: usize = 8;
 const DISCARD_BYTES: usize = 64 << 10;
 
-/// The buffers that CUPTI fills. Bounded: when all are out, one buffer whose contents are thrown
-/// away is handed out instead (a null buffer crashes CUPTI before 12.9).
+/// The buffers that CUPTI fills. Their number is bounded: when all are in use, CUPTI gets a buffer
+/// whose contents are discarded (a null buffer crashes CUPTI before 12.9).
 #[derive(Debug)]
 pub struct Pool {
     base: *mut u8,
@@ -21,7 +21,7 @@ unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
 
-/// Where a completed buffer came from.
+/// The origin of a completed buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     Pool(usize),
@@ -51,7 +51,7 @@ impl Pool {
         Ok(Pool { base: base.cast(), taken: [const { AtomicBool::new(false) }; BUFFERS] })
     }
 
-    /// A zeroed buffer and its size.
+    /// Returns a zeroed buffer and its size.
     pub fn request(&self) -> (*mut u8, usize) {
         for (n, taken) in self.taken.iter().enumerate() {
             if !taken.load(Ordering::Relaxed) && !taken.swap(true, Ordering::Acquire) {
@@ -61,7 +61,7 @@ impl Pool {
         (self.buffer(BUFFERS), DISCARD_BYTES)
     }
 
-    /// Which buffer this is.
+    /// Returns which buffer this is.
     pub fn origin(&self, buffer: *const u8) -> Origin {
         let distance = (buffer as usize).wrapping_sub(self.base as usize);
         match distance / BUFFER_BYTES {
@@ -79,7 +79,7 @@ impl Pool {
         taken.store(false, Ordering::Release);
     }
 
-    /// Takes back what CUPTI kept when it was torn down.
+    /// Takes back the buffers that CUPTI kept when it was unloaded.
     pub fn take_all_back(&self) {
         for n in (0..BUFFERS).filter(|&n| self.taken[n].load(Ordering::Acquire)) {
             self.give_back(n);

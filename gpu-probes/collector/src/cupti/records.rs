@@ -1,25 +1,25 @@
-//! CUPTI's activity records, read at fixed offsets.
+//! Reads CUPTI's activity records at fixed offsets.
 //!
-//! A record's offsets are the same in every version from CUPTI 11.7 to 13.5 (structures only grow
-//! at the end), so no record type is needed; stepping is left to CUPTI, which knows the sizes. A
-//! new kind is an offset table and a function here, held against the dump by `tests/layouts.rs`.
+//! A record's offsets are the same in all versions from CUPTI 11.7 to 13.5 (structures only grow at
+//! the end), so no record type is needed; CUPTI, which knows the sizes, steps through them. A new
+//! kind needs an offset table and a function here, which `tests/layouts.rs` compares with the dump.
 
 use super::{KIND_CONCURRENT_KERNEL, KIND_KERNEL, KIND_MEMSET};
 use std::ffi::c_char;
 use xputrace_wire::events::{Activity, Realtime};
 use xputrace_wire::record::{Kernel, Memset};
 
-/// A record, read.
+/// A decoded record.
 #[derive(Clone, Copy, Debug)]
 pub enum Record {
     /// With the address of its mangled name; `symbol` is 0.
     Kernel(Kernel, *const c_char),
     Memset(Memset),
-    /// A kind that is not read.
+    /// A kind that is not decoded.
     Other(u32),
 }
 
-/// The kind of CUPTI's records of this activity.
+/// Returns CUPTI's kind for records of this activity.
 pub fn kind_of(activity: Activity) -> u32 {
     match activity {
         Activity::Kernel => KIND_CONCURRENT_KERNEL,
@@ -30,7 +30,7 @@ pub fn kind_of(activity: Activity) -> u32 {
 /// Reads a record.
 ///
 /// # Safety
-/// `record` points at an activity record of CUPTI's.
+/// `record` points to an activity record of CUPTI's.
 pub unsafe fn read(record: *const u8) -> Record {
     // SAFETY: the caller's promise; each kind's reader gets its own kind.
     unsafe {
@@ -45,7 +45,7 @@ pub unsafe fn read(record: *const u8) -> Record {
     }
 }
 
-/// Byte offsets within a kernel record.
+/// Byte offsets in a kernel record.
 pub mod offset {
     pub const KIND: usize = 0;
     pub const REGISTERS: usize = 6;
@@ -65,10 +65,10 @@ pub mod offset {
     pub const GRAPH: usize = 156;
 }
 
-/// Kind of the record at `record`.
+/// Returns the kind of the record at `record`.
 ///
 /// # Safety
-/// `record` points at an activity record of CUPTI's.
+/// `record` points to an activity record of CUPTI's.
 pub unsafe fn kind(record: *const u8) -> u32 {
     // SAFETY: every record begins with its kind.
     unsafe { field(record, offset::KIND) }
@@ -79,10 +79,10 @@ pub fn is_kernel(kind: u32) -> bool {
     kind == KIND_CONCURRENT_KERNEL || kind == KIND_KERNEL
 }
 
-/// A kernel record and the address of its name; `symbol` in it is 0.
+/// Returns a kernel record and the address of its name; `symbol` in it is 0.
 ///
 /// # Safety
-/// `record` points at a record of a kind that [`is_kernel`].
+/// `record` points to a record of a kind that [`is_kernel`].
 pub unsafe fn kernel(record: *const u8) -> (Kernel, *const c_char) {
     // SAFETY: the caller's promise, and offsets that hold in every version.
     unsafe {
@@ -108,7 +108,7 @@ pub unsafe fn kernel(record: *const u8) -> (Kernel, *const c_char) {
     }
 }
 
-/// Byte offsets within a memset record, where they differ from a kernel's.
+/// Byte offsets in a memset record, where they differ from a kernel's.
 pub mod memset_offset {
     pub const VALUE: usize = 4;
     pub const BYTES: usize = 8;
@@ -121,11 +121,11 @@ pub mod memset_offset {
     pub const GRAPH: usize = 72;
 }
 
-/// A memset record. In a graph, CUPTI leaves the value and the kind of memory of the last memset
-/// outside of graphs there (seen with 13.0): they are not known.
+/// Returns a memset record. In a graph, CUPTI leaves the value and memory kind of the last memset
+/// outside graphs there (seen with 13.0), so they are unknown.
 ///
 /// # Safety
-/// `record` points at a record of kind [`KIND_MEMSET`].
+/// `record` points to a record of kind [`KIND_MEMSET`].
 pub unsafe fn memset(record: *const u8) -> Memset {
     use memset_offset as at;
     // SAFETY: the caller's promise, and offsets that hold in every version.
@@ -150,11 +150,11 @@ pub unsafe fn memset(record: *const u8) -> Memset {
     }
 }
 
-/// Start and end, which lie at the same place in every kind that is read. Where either is
-/// missing, both are 0: "not collected".
+/// Returns start and end, which have the same offset in every decoded kind. If either is missing,
+/// both are 0: "not collected".
 ///
 /// # Safety
-/// `record` points at a record of such a kind.
+/// `record` points to a record of such a kind.
 unsafe fn times(record: *const u8) -> (Realtime, Realtime) {
     // SAFETY: the caller's promise.
     let (start, end): (u64, u64) = unsafe { (field(record, offset::START), field(record, offset::END)) };
@@ -168,8 +168,8 @@ unsafe fn field<T: Copy>(base: *const u8, offset: usize) -> T {
     unsafe { base.add(offset).cast::<T>().read_unaligned() }
 }
 
-/// Smallest kernel record that any supported CUPTI writes, for counting what is thrown away
-/// before any was seen.
+/// Size of the smallest kernel record of any supported CUPTI, for counting discarded records before
+/// any was seen.
 pub const KERNEL_RECORD_BYTES: usize = 176;
 
 /// Bytes of a memset record, for the same.

@@ -29,9 +29,9 @@ pub const VERSION: u32 = 1;
 /// Why a recording cannot be used at all.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("not a recording: it does not begin with {:?}", String::from_utf8_lossy(MAGIC))]
+    #[error("not a recording: it does not start with {:?}", String::from_utf8_lossy(MAGIC))]
     NotARecording,
-    #[error("the recording has version {0} of the format, this program reads version {VERSION}")]
+    #[error("the recording has format version {0}; this program reads version {VERSION}")]
     Version(u32),
     #[error("the header of the recording is damaged at byte {0}")]
     Header(usize),

@@ -93,7 +93,7 @@ impl Report {
         if let Err(error) = result
             && error.kind() != io::ErrorKind::BrokenPipe
         {
-            self.fail(&format!("cannot write the output, which ends here: {error}"));
+            self.fail(&format!("cannot write the output; it ends here: {error}"));
         }
     }
 
@@ -121,15 +121,15 @@ impl Report {
     pub fn note_children(&mut self) {
         for (file, (processes, micros)) in std::mem::take(&mut self.late_files) {
             self.note(&format!(
-                "{processes} processes ran {micros} us together with {} before its uprobes were in place: name the \
-                 file by its path to have them there from the start",
+                "{processes} processes ran with {} for {micros} us in total before its uprobes were attached: name the \
+                 file by its path to attach them from the start",
                 file.display()
             ));
         }
         if self.children > 0 {
             let text = format!(
-                "{} child processes were followed; together they ran {} us before their uprobes were in place \
-                 (none of it with `#{{scope: \"tree\"}}`)",
+                "{} child processes were followed; in total they ran {} us before their uprobes were attached \
+                 (`#{{scope: \"tree\"}}` avoids this)",
                 self.children, self.unprobed_micros
             );
             self.note(&text);
@@ -144,7 +144,7 @@ impl Report {
         } else if self.collectors == Collectors::Recorded(0) {
             "no GPU events: the recording has no process that used CUDA".into()
         } else if self.collectors == Collectors::Live(0) {
-            "no GPU events: no process loaded the collector, which CUDA does at the first CUDA call. Either the \
+            "no GPU events: no process loaded the collector, which happens at the first CUDA call. Either the \
              program made no CUDA call, or it removes CUDA_INJECTION64_PATH from its environment; `xputrace doctor` \
              checks the machine"
                 .into()

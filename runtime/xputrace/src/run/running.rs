@@ -302,7 +302,7 @@ impl Running {
         let Some(waiting) = self.state.borrow().pipeline.waiting() else { return };
         if xputrace_linux::monotonic_nanos().saturating_sub(waiting.since_nanos) > LONG_WAIT_NANOS {
             self.report.note(&format!(
-                "waiting for the kernel {}, which was launched more than 2 s ago: CUPTI hands nothing over until it ends",
+                "waiting for the kernel {}, which was launched more than 2 s ago: CUPTI delivers nothing until it ends",
                 waiting.name
             ));
         }

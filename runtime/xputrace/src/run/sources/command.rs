@@ -94,7 +94,7 @@ impl Command {
                 return Ok(self.status);
             }
             if until.is_some_and(|it| Instant::now() >= it) {
-                say(format_args!("the command goes on (process {}); it is no longer traced", self.child.pid()));
+                say(format_args!("the command keeps running (process {}) and is no longer traced", self.child.pid()));
                 return Ok(None);
             }
             if !interrupts::take().is_empty() {

@@ -14,8 +14,8 @@ use xputrace_model::loss::{Loss, Losses};
 use xputrace_tracer::Sink;
 
 /// Printed once, in addition to the count.
-const UNFOLLOWED: &str = "some new threads and processes are not traced, and counted as unprobed_process: too many ran \
-                          at once";
+const UNFOLLOWED: &str = "some new threads and processes are not traced, because too many run at once; they are \
+                          counted as unprobed_process";
 
 /// The probes in Linux, if a script has any.
 #[derive(Debug, Default)]
