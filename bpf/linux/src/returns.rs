@@ -1,12 +1,12 @@
-//! Which places see the returns of functions.
+//! How the returns of functions are probed.
 //!
-//! A return probe of Linux puts the address of a trampoline in the place of the return address.
-//! Whoever reads the stack meanwhile finds it: a C++ exception or a Rust panic ends the program, so
-//! does a Go stack that moves, and a thread that switches stacks (`swapcontext`) or takes a signal
-//! on another one loses its trampoline and is killed. So the function's own `ret` instructions are
-//! probed, which leaves the stack as it is, but is dear, as Linux single-steps them. The trampoline
-//! is for functions where nobody can come to read the stack: all that they run is known, in a file
-//! that has nothing to do with unwinding or other stacks.
+//! A return probe of Linux replaces the return address by the address of a trampoline. Anything
+//! that reads the stack meanwhile finds it: a C++ exception or a Rust panic ends the program, and
+//! so does a Go stack that moves; a thread that switches stacks (`swapcontext`), or takes a signal
+//! on another one, loses its trampoline and is killed. So the function's own `ret` instructions are
+//! probed, which leaves the stack alone but is expensive, because Linux single-steps them. The
+//! trampoline is used only if nothing can read the stack: everything that the function runs is
+//! known, in a file that neither unwinds nor switches stacks.
 //!
 //! ```text
 //! function ┬─ closed ──▶ trampoline ──▶ the handler's program
@@ -27,23 +27,24 @@ const NO_FUNCTION: &str = "is not the start of a function";
 const NO_RET: &str = "has no `ret`: it ends with a jump to another function, or never";
 const UNSTEPPABLE: &str = "returns at an instruction that Linux cannot step over";
 
-/// Functions whose returns can be seen, and why those of others cannot.
+/// Functions whose returns can be probed, and why those of others cannot.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// Each with its exits; `None` where the trampoline sees its returns.
+    /// Each with its exits; `None` if the trampoline reports its returns.
     pub(crate) places: Vec<(Place, Option<Exits>)>,
     pub(crate) unseen: Vec<Unseen>,
 }
 
-/// A function whose returns cannot be seen.
+/// A function whose returns cannot be probed.
 #[derive(Debug)]
 pub(crate) struct Unseen {
     pub(crate) function: String,
-    /// Goes on after the function's name.
+    /// Continues a sentence that starts with the function's name.
     pub(crate) why: &'static str,
 }
 
-/// Chooses how to see the returns of functions in a file. `program` is tried where Linux may refuse a place.
+/// Chooses how to probe the returns of functions in a file. Tries `program` where Linux may refuse
+/// a place.
 pub(crate) fn without_harm(file: &Path, places: Vec<Place>, program: BorrowedFd<'_>) -> Seen {
     let Ok(elf) = Elf::open(file) else { return Seen::default() };
     let reader = Reader::new(&elf);
@@ -61,8 +62,9 @@ pub(crate) fn without_harm(file: &Path, places: Vec<Place>, program: BorrowedFd<
     seen
 }
 
-/// The trampoline for all functions, whatever may happen to their programs. It only asks for starts of functions: elsewhere the top of the
-/// stack is no return address, and it would overwrite something else.
+/// Uses the trampoline for all functions, whatever may happen to their programs. Requires only that
+/// they are starts of functions: elsewhere the top of the stack is not a return address, and
+/// something else would be overwritten.
 pub(crate) fn by_trampoline(places: Vec<Place>) -> Seen {
     sorted(places, |place| place.entry_of.map(|_| None).ok_or(NO_FUNCTION))
 }
@@ -85,7 +87,7 @@ fn exits(reader: &Reader<'_>, place: &Place) -> Result<Exits, &'static str> {
     if exits.returns.is_empty() { Err(NO_RET) } else { Ok(exits) }
 }
 
-/// Places among the exits that Linux refuses.
+/// Returns the places among the exits that Linux refuses.
 fn refused(elf: &Elf, file: &Path, seen: &Seen, program: BorrowedFd<'_>) -> HashSet<u64> {
     let all = seen.places.iter().filter_map(|(_, exits)| exits.as_ref()).flat_map(Exits::offsets);
     let in_doubt: Vec<u64> = all.filter(|it| first_insn::answer(elf.code(*it)) != Answer::Taken).collect();

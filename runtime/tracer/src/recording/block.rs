@@ -1,27 +1,27 @@
-//! Blocks: the unit of compression, checking and loss.
+//! Blocks: the unit of compression, checksums and loss.
 
 use crc32fast::hash;
 
 /// First bytes of a block.
 pub(super) const MAGIC: [u8; 4] = *b"XBLK";
-/// Bytes in front of the payload.
+/// Size of the header before the payload.
 pub(super) const HEAD: usize = 32;
-/// Most bytes of a block, compressed or not: what a reader will allocate.
+/// Maximum size of a block, compressed or not: what a reader will allocate.
 pub(super) const MOST_BYTES: usize = 64 << 20;
 
-/// What a block's payload is.
+/// The kinds of payloads.
 pub(super) mod kind {
     pub(crate) const PROCESS_START: u32 = 1;
     pub(crate) const WIRE: u32 = 2;
     pub(crate) const HITS: u32 = 3;
     pub(crate) const PROCESS_END: u32 = 4;
     pub(crate) const SYMBOLS: u32 = 6;
-    /// The writer finished: a file without it was cut.
+    /// The writer finished: a file without this block is truncated.
     pub(crate) const END: u32 = 7;
     pub(crate) const LOSSES: u32 = 8;
 }
 
-/// The head of a block.
+/// The header of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) kind: u32,
@@ -45,7 +45,7 @@ impl Head {
         out
     }
 
-    /// `None` when these are not the bytes of a head, or they are damaged.
+    /// Returns `None` if the bytes are not a header or are damaged.
     pub(super) fn decode(bytes: &[u8]) -> Option<Head> {
         let bytes = bytes.get(..HEAD)?;
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -57,7 +57,7 @@ impl Head {
     }
 }
 
-/// A whole block; `None` when the payload is larger than a reader would take.
+/// Returns a whole block, or `None` if the payload is larger than a reader would accept.
 pub(super) fn pack(kind: u32, number: u32, raw: &[u8], level: i32) -> Option<Vec<u8>> {
     if raw.len() > MOST_BYTES {
         return None;
@@ -75,7 +75,7 @@ pub(super) fn pack(kind: u32, number: u32, raw: &[u8], level: i32) -> Option<Vec
     Some(out)
 }
 
-/// The payload behind a head; `None` when it is damaged.
+/// Returns the payload after a header, or `None` if it is damaged.
 pub(super) fn unpack(head: &Head, payload: &[u8]) -> Option<Vec<u8>> {
     if hash(payload) != head.payload_crc {
         return None;

@@ -1,8 +1,8 @@
-//! Wire bytes, made easy to compress: frequent records turned into columns of differences.
+//! Makes wire bytes easy to compress: splits frequent records into columns of differences.
 //!
-//! Launches and activities are split into their fields, one column a field, by the table of GPU
-//! events; each column holds what is left after a simple prediction, as planes of bytes, as few
-//! as the largest needs. All other bytes stay as they are. Any input comes back bit for bit.
+//! Launches and activities are split into one column per field, by the table of GPU events. A
+//! column holds the differences from a simple prediction, as planes of bytes, as few as the largest
+//! difference needs. All other bytes stay as they are. Any input is restored bit by bit.
 
 use super::budget::Budget;
 use super::entry::Entry;
@@ -11,9 +11,9 @@ use xputrace_wire::events::{Activity, Column as WireColumn, Launch, Prediction};
 use xputrace_wire::record::{Frame, Header, framed, kind};
 use zerocopy::IntoBytes;
 
-/// Codes of the record sequence beside the kinds of records that have columns.
+/// Codes of the record sequence, besides the kinds of records with columns.
 const RAW: u8 = 0;
-/// Ends a ring: the bytes that follow its last record are raw.
+/// Ends a ring: the bytes after its last record are raw.
 const RING_END: u8 = 3;
 /// Ends a drain.
 const DRAIN_END: u8 = 4;
@@ -34,7 +34,7 @@ struct Field {
     prediction: Predicted,
 }
 
-/// A [`Prediction`] with the field's place instead of its name.
+/// A [`Prediction`] with the field's index instead of its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Predicted {
     Previous,
@@ -43,7 +43,7 @@ enum Predicted {
     Kept,
 }
 
-/// The first two are those that every payload has, in this order; others follow where they occur.
+/// Every payload has the first two, in this order; others follow if they occur.
 static LAYOUTS: LazyLock<Vec<Layout>> = LazyLock::new(|| {
     let launch = Layout::new(kind::LAUNCH, size_of::<Launch>(), Launch::COLUMNS);
     let activity = |it: &Activity| Layout::new(it.record_kind(), it.record_size(), it.columns());
@@ -72,7 +72,7 @@ impl Layout {
         LAYOUTS.iter().position(|it| it.kind == u16::from(code))
     }
 
-    /// The layout that keeps all of a record.
+    /// Returns the layout that preserves all of a record.
     fn of_record(frame: &Frame<'_>) -> Option<usize> {
         let header = frame.header;
         let fits = |it: &Layout| it.kind == header.kind && header.flags == 0 && frame.body().len() == it.size;
@@ -113,10 +113,10 @@ impl Field {
     }
 }
 
-/// When the rings of a process were drained, and what was in each.
+/// The time at which a process's rings were drained, and the contents of each.
 pub(super) type Drain = (u64, Vec<Vec<u8>>);
 
-/// Several drains of one process, as a payload.
+/// Encodes several drains of one process as a payload.
 pub(super) fn encode(process: u32, drains: &[Drain]) -> Vec<u8> {
     let mut split = Split::new();
     drains.iter().for_each(|(_, rings)| split.add_drain(rings));
@@ -142,7 +142,7 @@ pub(super) fn encode(process: u32, drains: &[Drain]) -> Vec<u8> {
     out
 }
 
-/// The drains of a payload; `None` when it is not one, or becomes more than the budget allows.
+/// Decodes the drains of a payload; returns `None` if it is malformed or exceeds the budget.
 pub(super) fn decode(bytes: &[u8], budget: &mut Budget) -> Option<Vec<Entry>> {
     let mut input = bytes;
     let process = u32::try_from(get(&mut input)?).ok()?;
@@ -213,7 +213,7 @@ impl Split {
     }
 }
 
-/// The rows of one layout, and the next to be read.
+/// The rows of one layout, and the index of the next.
 #[derive(Default)]
 struct Rows {
     values: Vec<u64>,
@@ -292,7 +292,7 @@ fn get_columns(input: &mut &[u8], fields: &[Field], budget: &mut Budget) -> Opti
     let n_fields = fields.len();
     let values = n.checked_mul(n_fields)?;
     budget.take_values::<(u64, u64)>(values)?;
-    // The first row stands for the one before.
+    // The first row is also its own predecessor.
     let mut rows = vec![0u64; values + n_fields];
     for at in 0..n {
         let (before, row) = rows[at * n_fields..][..2 * n_fields].split_at_mut(n_fields);
@@ -312,7 +312,7 @@ fn get_columns(input: &mut &[u8], fields: &[Field], budget: &mut Budget) -> Opti
 }
 
 impl Field {
-    /// A value of this width: columns of a damaged file may hold more.
+    /// Cuts a value to the column's width: columns of a damaged file may exceed it.
     fn cut(&self, value: u64) -> u64 {
         if self.width == 8 { value } else { value & 0xffff_ffff }
     }
@@ -367,7 +367,7 @@ fn unzigzag(code: u64) -> u64 {
     (code >> 1) ^ (code & 1).wrapping_neg()
 }
 
-/// A number in groups of 7 bits, low ones first.
+/// Writes a number in groups of 7 bits, lowest first.
 pub(super) fn put(out: &mut Vec<u8>, mut n: u64) {
     while n >= 0x80 {
         out.push(n as u8 | 0x80);

@@ -1,4 +1,4 @@
-//! What a recording holds, entry by entry, in the order in which it was written.
+//! The contents of a recording, entry by entry, in the order in which they were written.
 
 use crate::pipeline::CollectorTotals;
 use serde::{Deserialize, Serialize};
@@ -6,29 +6,29 @@ use xputrace_model::loss::Losses;
 use xputrace_model::plan::ContextWord;
 use xputrace_model::stack::{Frame, StackKey};
 
-/// What the whole recording is about; the file's header.
+/// The file's header: facts about the whole recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Meta {
     /// The command line that was recorded.
     pub command: Vec<String>,
-    /// `uname -a`, or what else names the machine.
+    /// `uname -a`, or another name of the machine.
     pub machine: String,
     /// Seconds since 1970 at the start.
     pub unix_seconds: u64,
     /// CLOCK_MONOTONIC nanoseconds at the start.
     pub monotonic_nanos: u64,
-    /// Of recordings that do not say it of each process, as this version does.
+    /// The kind of GPU, in recordings that do not say it of each process.
     #[serde(skip_serializing_if = "GpuKind::is_none")]
     pub gpu: GpuKind,
     /// Name and version of the program that wrote it.
     pub program: String,
     /// CPU probes whose hits are in the file; [`Hit::probe`] is an index into this.
     pub probes: Vec<ProbeInfo>,
-    /// Whether the collector was asked for launch stacks.
+    /// Whether launch stacks were requested.
     pub launch_stacks: bool,
-    /// Whether what CPU probes lost is in the file. Where it is not, a stack's word of 0 may also
-    /// mean that there was none.
+    /// Whether the file contains the losses of CPU probes. If not, a stack's word of 0 may also
+    /// mean that there was no stack.
     pub tells_losses: bool,
 }
 
@@ -40,7 +40,7 @@ pub enum GpuKind {
     #[default]
     None,
     Real,
-    /// The stand-in: its times mean nothing.
+    /// The software GPU: its times mean nothing.
     Software,
 }
 
@@ -56,16 +56,16 @@ impl GpuKind {
 pub struct ProbeInfo {
     /// As in [`xputrace_model::plan::Probe::name`].
     pub name: String,
-    /// Fields of a tracepoint's record, so that a script can be compiled without the machine.
+    /// Fields of a tracepoint's record, so that scripts compile without the machine.
     pub fields: Vec<TracepointFieldInfo>,
-    /// Whether each hit carries the user stack, the kernel stack.
+    /// Whether each hit has the user stack, and the Linux stack.
     pub ustack: bool,
     pub kstack: bool,
-    /// The texts of the target that each hit carries.
+    /// The texts of the target that each hit has.
     pub texts: Vec<RecordedText>,
 }
 
-/// Where the address of a recorded text is found: as `model::plan::ContextWord`.
+/// Where the address of a recorded text comes from, like `model::plan::ContextWord`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RecordedText {
@@ -79,7 +79,7 @@ impl From<ContextWord> for RecordedText {
     }
 }
 
-/// A field of a recorded tracepoint: as `model::catalog::TracepointField`, by name.
+/// A field of a recorded tracepoint, like `model::catalog::TracepointField`, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TracepointFieldInfo {
@@ -89,7 +89,7 @@ pub struct TracepointFieldInfo {
     pub kind: String,
 }
 
-/// One thing that happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// A process was armed.
@@ -114,12 +114,12 @@ pub enum Entry {
     Losses(Losses),
 }
 
-/// A hit of a recorded CPU probe, with everything a handler at that probe may read.
+/// A hit of a recorded CPU probe, with everything that a handler at that probe may read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hit {
     /// Index into [`Meta::probes`].
     pub probe: u32,
-    /// Of a return probe: the hit at the function's entry.
+    /// Whether it is the hit at the function's entry, for a return probe.
     pub entry: bool,
     /// CLOCK_MONOTONIC.
     pub time_nanos: u64,
@@ -142,7 +142,7 @@ pub struct Hit {
     pub strings: Vec<UserString>,
 }
 
-/// Text at an address, as it was when the probe was hit.
+/// Text at an address, at the time of the hit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserString {
     pub address: u64,

@@ -1,5 +1,5 @@
-//! Recording CPU probes: programs that write each hit with everything a handler may read of it,
-//! and the layout of what they write.
+//! Records CPU probes: programs that write each hit with everything a handler may read of it, and
+//! the layout of what they write.
 //!
 //! ```text
 //! Plan ──recorder──▶ Plan whose programs write Hit records ──ring──▶ Layouts::decode ──▶ Hit
@@ -23,22 +23,22 @@ use xputrace_model::plan::{
 use xputrace_model::schema::Event;
 use xputrace_model::stack;
 
-/// Most bytes of a tracepoint's record that are kept.
+/// Maximum number of bytes kept of a tracepoint's record.
 const LONGEST_RECORD: usize = 1024;
-/// Bytes of the kernel's ring buffer while recording.
+/// Size of Linux's ring buffer while recording.
 const RING_BYTES: u32 = 8 << 20;
-/// What is counted of each probe while recording; its slots follow one another.
+/// Counted for each probe while recording; its slots are adjacent.
 const COUNTED: [Loss; 2] = [Loss::KernelRingFull, Loss::KernelStack];
 
-/// Where programs keep something on their stack.
+/// Stack slots of the programs.
 mod slot {
-    /// The key of a map of 4 bytes.
+    /// The key of a map with 4-byte keys.
     pub(super) const KEY: i16 = -8;
-    /// What the readers of the context overwrite.
+    /// Overwritten by the readers of the context.
     pub(super) const SCRATCH: i16 = KEY - xputrace_bytecode::probe::SCRATCH_BYTES;
 }
 
-/// What a recording always asks of the collector.
+/// What a recording always requests from the collector.
 const EVERYTHING: Demand = Demand {
     calls: Calls::ALL,
     activities: Activities::ALL,
@@ -47,10 +47,10 @@ const EVERYTHING: Demand = Demand {
     launch_streams: false,
     launch_marker: false,
 };
-/// Set in a record's probe number where the hit is at the entry of a return probe's function.
+/// Set in a record's probe number if the hit is at the entry of a return probe's function.
 const ENTRY: u32 = 1 << 31;
-/// Address under which [`Hit::strings`] holds the name of the probed function: the cookie of a
-/// hit is an id of the recording run's string table, which later runs do not have.
+/// Address under which [`Hit::strings`] holds the name of the probed function: a hit's cookie is an
+/// id in the recording run's string table, which later runs lack.
 pub const FUNCTION_NAME: u64 = u64::MAX;
 
 /// Offsets in a hit record; the context follows at [`at::CONTEXT`].
@@ -69,7 +69,7 @@ mod at {
     pub(super) const CONTEXT: usize = 96;
 }
 
-/// A plan that records, and what its records mean.
+/// A plan that records, and the meaning of its records.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     pub plan: Plan,
@@ -78,7 +78,7 @@ pub struct Recorder {
     pub layouts: Layouts,
 }
 
-/// What each probe's hits hold.
+/// The contents of each probe's hits.
 #[derive(Clone, Debug, Default)]
 pub struct Layouts {
     probes: Vec<Layout>,
@@ -88,14 +88,14 @@ pub struct Layouts {
 #[derive(Clone, Debug, Default)]
 struct Layout {
     context_size: usize,
-    /// Texts of the target, one behind the other; a hit at the entry of a return probe has none.
+    /// Texts of the target, one after another; a hit at the entry of a return probe has none.
     texts: Vec<ContextWord>,
 }
 
-/// A text in a hit: what the read returned, then the bytes.
+/// A text in a hit: the result of the read, then the bytes.
 const TEXT_BYTES: usize = 8 + TEXT_ROOM.next_multiple_of(8);
-/// Room for the longest text that any script can ask for, a byte more, and the NUL: handlers tell
-/// by that byte that a text was cut.
+/// Room for the longest text that a script can request, one more byte, and the NUL: that byte tells
+/// handlers that a text was cut.
 const TEXT_ROOM: usize = LONGEST_TEXT as usize + 2;
 
 /// Room for a text of a tracepoint's record, with its NUL. In a recorded context these texts follow the fixed fields,
