@@ -30,7 +30,7 @@ measure() { # case binary
             { time "$2" -q -e "$replay_script" --replay "$bench/../replay/llm.xpt" >/dev/null 2>&1; } 2>&1 |
                 awk '{ print $1, ($2 + $3) * 1000 }' ;;
         *)
-            measure_case "$1" "$calls" "$2" -e "$(xputrace_script "$1")" -p PID |
+            "$bin" "$calls" "$2" -e "$(xputrace_script "$1")" -p PID |
                 awk -v name="$1" '{ print "hit_" name "_ns", $1; print "attach_ms", $2; print "end_ms", $3 }' ;;
     esac
 }

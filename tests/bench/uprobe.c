@@ -1,14 +1,12 @@
 // Measures what a uprobe costs the probed program, and how long its tool takes to attach.
 //
-//   uprobe bare FUNCTION CALLS        prints the ns of a call without a probe
-//   uprobe FUNCTION CALLS TOOL ARGS…  runs TOOL on a child that calls FUNCTION; `PID` among ARGS is the
-//                                     child's id. Prints one line:
+//   uprobe bare CALLS        prints the ns of a call without a probe
+//   uprobe CALLS TOOL ARGS…  runs TOOL on a child that calls `probed_function`; `PID` among ARGS is the
+//                            child's id. Prints one line:
 //     ns of CPU time per call │ ms from the tool's exec to the first breakpoint │ ms from SIGINT to the
 //     tool's exit │ the tool's peak memory in KiB
 //
-// FUNCTION is `closed` or `open` (the symbols `closed_function`, `open_function`). Both start with `push %rbp`, which Linux emulates, and are called five
-// frames deep. `open` could call through a pointer, so a return probe must not put a trampoline there
-// unless told to.
+// The function starts with `push %rbp`, which Linux emulates, and is called five frames deep.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -29,16 +27,10 @@
 // Sets up a frame although there is nothing to keep in it.
 #define FRAME __asm__ volatile("" ::"r"(__builtin_frame_address(0)))
 
-static void (*volatile unknown)(void);
+FUNCTION long probed(long value) __asm__("probed_function");
+FUNCTION long probed(long value) { FRAME; return value ^ 7; }
 
-FUNCTION long closed(long value) __asm__("closed_function");
-FUNCTION long closed(long value) { FRAME; return value ^ 7; }
-FUNCTION long open_(long value) __asm__("open_function");
-FUNCTION long open_(long value) { FRAME; if (value < 0) { unknown(); STAY; } return value ^ 7; }
-
-static int is_open;
-
-FUNCTION static long third(long value) { long it = is_open ? open_(value) : closed(value); STAY; return it + 1; }
+FUNCTION static long third(long value) { long it = probed(value); STAY; return it + 1; }
 FUNCTION static long second(long value) { long it = third(value); STAY; return it + 1; }
 FUNCTION static long first(long value) { long it = second(value); STAY; return it + 1; }
 
@@ -69,7 +61,7 @@ struct code { unsigned char bytes[48]; };
 
 static struct code code_now(void) {
     struct code code;
-    const volatile unsigned char *at = is_open ? (void *)open_ : (void *)closed;
+    const volatile unsigned char *at = (void *)probed;
     for (size_t i = 0; i < sizeof code; i++) code.bytes[i] = at[i];
     return code;
 }
@@ -134,22 +126,20 @@ static pid_t start_tool(char **arguments, pid_t target) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 4) return 2;
-    int is_bare = !strcmp(argv[1], "bare");
-    is_open = !strcmp(argv[1 + is_bare], "open");
-    if (is_bare) {
-        printf("%.2f\n", ns_per_call(atol(argv[3])));
+    if (argc < 3) return 2;
+    if (!strcmp(argv[1], "bare")) {
+        printf("%.2f\n", ns_per_call(atol(argv[2])));
         return 0;
     }
     int out;
-    pid_t child = start_target(atol(argv[2]), &out);
+    pid_t child = start_target(atol(argv[1]), &out);
     long started = now_ns();
-    pid_t tool = start_tool(argv + 3, child);
+    pid_t tool = start_tool(argv + 2, child);
     char line[64] = "";
     long attached;
     double ns;
     if (read(out, line, sizeof line - 1) <= 0 || sscanf(line, "%ld %lf", &attached, &ns) != 2) {
-        fprintf(stderr, "the tool attached nothing: %s\n", argv[3]);
+        fprintf(stderr, "the tool attached nothing: %s\n", argv[2]);
         kill(child, SIGKILL);
         kill(tool, SIGKILL);
         return 1;

@@ -29,16 +29,14 @@ command -v bpftrace >/dev/null && tools="bpftrace xputrace" || echo "bpftrace is
 
 measure() { # tool case
     case $1 in
-        xputrace) measure_case "$2" "$calls" "$XPUTRACE" -e "$(xputrace_script "$2")" -p PID ;;
-        bpftrace) measure_case "$2" "$calls" bpftrace -p PID -e "$(bpftrace_script "$2")" ;;
+        xputrace) "$bin" "$calls" "$XPUTRACE" -e "$(xputrace_script "$2")" -p PID ;;
+        bpftrace) "$bin" "$calls" bpftrace -p PID -e "$(bpftrace_script "$2")" ;;
     esac
 }
 
 echo case,tool,round,ns_per_call,attach_ms,exit_ms,peak_kib >"$csv"
 for round in $(seq "$rounds"); do
-    for function in closed open; do
-        echo "without a probe: $function,,$round,$("$bin" bare $function 20000000),,," >>"$csv"
-    done
+    echo "without a probe,,$round,$("$bin" bare 20000000),,," >>"$csv"
     for case in $cases; do
         for tool in $tools; do
             if line=$(measure "$tool" "$case"); then
@@ -53,17 +51,17 @@ done
 
 awk -F, "$(cat "$bench/median.awk")"'
 NR == 1 { next }
-$2 == "" { sub(/.*: /, "", $1); bare[$1] = bare[$1] " " $4; next }
+$2 == "" { bare = bare " " $4; next }
 {
     ns[$2, $1] = ns[$2, $1] " " $4; attach[$2] = attach[$2] " " $5; ending[$2] = ending[$2] " " $6
     if ($7 > peak[$2]) peak[$2] = $7
     if (!($1 in seen)) { seen[$1] = 1; order[++n_cases] = $1 }
 }
 END {
-    printf "without a probe: %.1f ns (closed), %.1f ns (open); a probe adds (medians):\n", median(bare["closed"]), median(bare["open"])
+    base = median(bare)
+    printf "without a probe: %.1f ns; a probe adds (medians):\n", base
     printf "%-12s %14s %14s %8s\n", "case", "xputrace", "bpftrace", "ratio"
     for (i = 1; i <= n_cases; i++) {
-        base = median(bare[order[i] ~ /^(ret|latency_ret)$/ ? "open" : "closed"])
         ours = median(ns["xputrace", order[i]]) - base
         if (("bpftrace", order[i]) in ns) {
             theirs = median(ns["bpftrace", order[i]]) - base

@@ -4,7 +4,7 @@
 # |---|---|
 # | empty, count, tid, hist, ustack | a probe at the entry, by handler |
 # | ret, trampoline | a return probe: at the function's `ret`; by Linux's trampoline |
-# | latency, latency_ret | entry and return with the time between them; by trampoline, as `closed` allows it, and at `ret` |
+# | latency, latency_ret | entry and return with the time between them; by trampoline, and at `ret` |
 
 bench=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -12,11 +12,8 @@ require_root() { [ "$(id -u)" -eq 0 ] || { echo "uprobes need root" >&2; exit 1;
 
 build_target() { cc -O2 -fno-omit-frame-pointer -o "$bin" "$bench/uprobe.c"; }
 
-# The function that a case probes: returns of `open` are probed at its `ret`.
-function_of() { case $1 in ret | latency_ret) echo open ;; *) echo closed ;; esac; }
-
 xputrace_script() { # case
-    local at; at="\"$bin:$(function_of "$1")_function\""
+    local at; at="\"$bin:probed_function\""
     case $1 in
         empty) echo "uprobe($at, |e| ())" ;;
         count) echo "uprobe($at, |e| @calls.count())" ;;
@@ -26,13 +23,13 @@ xputrace_script() { # case
         ret) echo "uretprobe($at, |e| @calls.count())" ;;
         latency_ret) echo "uretprobe($at, |e| @ns.hist(e.duration))" ;;
         trampoline) echo "uretprobe($at, #{return: \"trampoline\"}, |e| @calls.count())" ;;
-        latency) echo "uretprobe($at, |e| @ns.hist(e.duration))" ;;
+        latency) echo "uretprobe($at, #{return: \"trampoline\"}, |e| @ns.hist(e.duration))" ;;
         *) echo "no such case: $1" >&2; exit 2 ;;
     esac
 }
 
 bpftrace_script() { # case
-    local at; at="$bin:$(function_of "$1")_function"
+    local at; at="$bin:probed_function"
     case $1 in
         empty) echo "uprobe:$at { }" ;;
         count) echo "uprobe:$at { @ = count() }" ;;
@@ -45,14 +42,7 @@ bpftrace_script() { # case
     esac
 }
 
-# Runs a tool over a case; prints ns per call, ms to attach, ms to exit, KiB.
-measure_case() { # case calls tool…
-    local case=$1 calls=$2
-    shift 2
-    "$bin" "$(function_of "$case")" "$calls" "$@"
-}
-
-reversed() { echo "$1" | awk '{ for (i = NF; i > 0; i--) printf "%s%s", $i, i > 1 ? " " : "\n" }'; }
+reversed() { echo "$1" | awk '{ for (i = NF; i > 0; i--) printf "%s%s", $i, (i > 1 ? " " : "\n") }'; }
 
 machine_line() { # rounds calls
     local cpu; cpu=$(awk -F': ' '/model name/ { print $2; exit }' /proc/cpuinfo)

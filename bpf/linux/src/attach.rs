@@ -54,7 +54,7 @@ pub(crate) struct ProbedFile {
     entries: Sites,
     /// Entries of functions whose returns Linux's trampoline reports.
     trampolined: Sites,
-    /// Return sites of the other functions.
+    /// Return sites of functions.
     returns: Sites,
     tail_calls: Sites,
 }
@@ -133,7 +133,7 @@ impl FunctionProbe {
         let seen = match self.returns {
             None => Seen { places: places.into_iter().map(|it| (it, None)).collect(), ..Seen::default() },
             Some(ReturnWay::Trampoline) => returns::by_trampoline(places),
-            Some(ReturnWay::Safe) => returns::without_harm(file, places, program(programs, self.program)?),
+            Some(ReturnWay::Safe) => returns::at_exits(file, places, program(programs, self.program)?),
         };
         if seen.places.is_empty() || (!seen.unseen.is_empty() && !resolve::is_glob(&self.function)) {
             let reason = |(why, functions): (&str, Vec<String>)| format!("{} {why}", listed(&functions));

@@ -12,19 +12,20 @@
 use crate::elf::Elf;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use std::cell::OnceCell;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use xputrace_model::plan::cookie::ReturnSite;
 
 /// How many instructions before an indirect jump to search for the load from its table.
 const TABLE_LOAD_DISTANCE: usize = 16;
+const BITS: u32 = 64;
 
 /// Reads the functions of a file. Addresses are file offsets: instructions refer to each other by
 /// distance, which is the same there.
 pub(crate) struct Reader<'a> {
     elf: &'a Elf,
-    /// Start and size of each function.
-    starts: OnceCell<HashMap<u64, u64>>,
+    /// Start of each function.
+    starts: OnceCell<HashSet<u64>>,
     /// Parts that the compiler moved out of their functions: start to end.
     cold: OnceCell<BTreeMap<u64, u64>>,
 }
@@ -68,14 +69,18 @@ pub(crate) enum Unreadable {
     NoSize,
     NotCode,
     OtherMachine,
+    /// A conditional jump leads to code without a name: a part of the function, or another one.
+    LeavesToUnnamed,
 }
 
 impl Unreadable {
+    /// Continues a sentence that starts with the function's name.
     pub(crate) fn reason(self) -> &'static str {
         match self {
-            Unreadable::NoSize => "the file does not say how long the function is",
-            Unreadable::NotCode => "its bytes are not all instructions",
-            Unreadable::OtherMachine => "the file is not for x86-64",
+            Unreadable::NoSize => "has no length in the file's symbols",
+            Unreadable::NotCode => "has bytes that are not instructions",
+            Unreadable::OtherMachine => "is not code for x86-64",
+            Unreadable::LeavesToUnnamed => "jumps to code that the file does not name, which may return",
         }
     }
 }
@@ -97,8 +102,9 @@ impl<'a> Reader<'a> {
         let mut parts: Vec<_> = std::iter::once(start..start + size).collect();
         while let Some(part) = parts.pop() {
             code.sweep(part, self.elf)?;
-            let moved = code.targets.iter().filter(|it| !code.contains(**it)).find_map(|it| self.cold_part(*it));
-            parts.extend(moved);
+            let outside = || code.targets.iter().copied().filter(|it| !code.contains(*it));
+            let moved = outside().find_map(|it| self.cold_part(it));
+            parts.extend(moved.or_else(|| outside().find_map(|it| self.unnamed_part(it, &code))));
         }
         code.instructions.sort_by_key(Instruction::ip);
         code.has_table_jump = code.find_table_jump();
@@ -106,66 +112,29 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns where calls of the function end.
-    pub(crate) fn exits(&self, code: &Code) -> Exits {
+    pub(crate) fn exits(&self, code: &Code) -> Result<Exits, Unreadable> {
         let mut exits = Exits::default();
         for (index, instruction) in code.instructions.iter().enumerate() {
             if instruction.mnemonic() == Mnemonic::Ret {
                 exits.returns.push(code.return_at(index));
-            } else if let Some(condition) = self.leaves(code, index) {
+            } else if let Some(condition) = self.leaves(code, index)? {
                 exits.tail_calls.push(TailCall { file_offset: instruction.ip(), condition });
             }
         }
-        exits
-    }
-
-    /// Whether everything that runs between the function's entry and its return is known and leaves
-    /// the stack alone: no call or jump through a pointer or to another file, no system call, no
-    /// recursion, no other stack.
-    pub(crate) fn is_closed(&self, start: u64, size: u64) -> bool {
-        self.is_closed_below(start, size, &mut Vec::new())
-    }
-
-    /// `above` are the functions whose calls lead here.
-    fn is_closed_below(&self, start: u64, size: u64, above: &mut Vec<u64>) -> bool {
-        const DEEPEST: usize = 3;
-        if above.len() == DEEPEST || above.contains(&start) {
-            return false;
-        }
-        let Ok(code) = self.read(start, size) else { return false };
-        above.push(start);
-        let closed = code.instructions.iter().all(|it| self.stays_inside(it, &code, above));
-        above.pop();
-        closed
-    }
-
-    fn stays_inside(&self, instruction: &Instruction, code: &Code, above: &mut Vec<u64>) -> bool {
-        let is_direct = instruction.op0_kind() == OpKind::NearBranch64;
-        let target = instruction.near_branch_target();
-        match instruction.flow_control() {
-            FlowControl::Next => !sets_stack_pointer(instruction),
-            FlowControl::Return => instruction.mnemonic() == Mnemonic::Ret,
-            FlowControl::Exception => true,
-            FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch if code.contains(target) => is_direct,
-            FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch | FlowControl::Call if is_direct => {
-                self.starts().get(&target).is_some_and(|size| self.is_closed_below(target, *size, above))
-            }
-            _ => false,
-        }
+        Ok(exits)
     }
 
     /// Returns the condition of a jump to another function, if an instruction is one.
-    fn leaves(&self, code: &Code, index: usize) -> Option<Option<u8>> {
+    fn leaves(&self, code: &Code, index: usize) -> Result<Option<Option<u8>>, Unreadable> {
         let instruction = &code.instructions[index];
+        let target = instruction.near_branch_target();
         match instruction.flow_control() {
-            FlowControl::UnconditionalBranch => (!code.contains(instruction.near_branch_target())).then_some(None),
-            // A target that is not the start of a function is a part of this one.
-            FlowControl::ConditionalBranch => {
-                let target = instruction.near_branch_target();
-                let leaves = !code.contains(target) && self.starts().contains_key(&target);
-                condition(instruction).filter(|_| leaves).map(Some)
-            }
-            FlowControl::IndirectBranch => (!code.is_table_jump(index)).then_some(None),
-            _ => None,
+            FlowControl::UnconditionalBranch => Ok((!code.contains(target)).then_some(None)),
+            FlowControl::ConditionalBranch if code.contains(target) => Ok(None),
+            FlowControl::ConditionalBranch if self.starts().contains(&target) => Ok(condition(instruction).map(Some)),
+            FlowControl::ConditionalBranch => Err(Unreadable::LeavesToUnnamed),
+            FlowControl::IndirectBranch => Ok((!code.is_table_jump(index)).then_some(None)),
+            _ => Ok(None),
         }
     }
 
@@ -174,9 +143,26 @@ impl<'a> Reader<'a> {
         (target < *end).then_some(*start..*end)
     }
 
-    fn starts(&self) -> &HashMap<u64, u64> {
+    /// Returns a moved part that the file does not name, if it can be nothing else: it leads back into
+    /// the function without a branch.
+    fn unnamed_part(&self, start: u64, code: &Code) -> Option<Range<u64>> {
+        const LONGEST: usize = 4096;
+        if self.starts().contains(&start) {
+            return None;
+        }
+        let bytes = self.elf.code(start);
+        let bytes = &bytes[..bytes.len().min(LONGEST)];
+        let mut decoded = Decoder::with_ip(BITS, bytes, start, DecoderOptions::NONE).into_iter();
+        let last = decoded.find(|it| !matches!(it.flow_control(), FlowControl::Next | FlowControl::Call))?;
+        let leads_back = last.flow_control() == FlowControl::UnconditionalBranch
+            && last.op0_kind() == OpKind::NearBranch64
+            && code.contains(last.near_branch_target());
+        leads_back.then(|| start..last.next_ip())
+    }
+
+    fn starts(&self) -> &HashSet<u64> {
         let functions = || self.elf.functions(&mut |it| !is_cold(it));
-        self.starts.get_or_init(|| functions().iter().map(|it| (it.file_offset, it.size)).collect())
+        self.starts.get_or_init(|| functions().iter().map(|it| it.file_offset).collect())
     }
 
     fn cold(&self) -> &BTreeMap<u64, u64> {
@@ -223,7 +209,6 @@ impl Code {
     }
 
     fn sweep(&mut self, part: Range<u64>, elf: &Elf) -> Result<(), Unreadable> {
-        const BITS: u32 = 64;
         let bytes = usize::try_from(part.end - part.start).ok().and_then(|it| elf.code(part.start).get(..it));
         let bytes = bytes.ok_or(Unreadable::NotCode)?;
         for instruction in Decoder::with_ip(BITS, bytes, part.start, DecoderOptions::NONE) {
@@ -282,20 +267,6 @@ impl Code {
 fn jump_target(instruction: &Instruction) -> Option<u64> {
     let jumps = matches!(instruction.flow_control(), FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch);
     (jumps && instruction.op0_kind() == OpKind::NearBranch64).then(|| instruction.near_branch_target())
-}
-
-/// Whether an instruction moves the stack pointer in a way that a function's own frame does not
-/// need.
-fn sets_stack_pointer(instruction: &Instruction) -> bool {
-    let (to, from) = (instruction.op0_register(), instruction.op1_register());
-    let exchanges = instruction.mnemonic() == Mnemonic::Xchg && from == Register::RSP;
-    let in_frame = match instruction.mnemonic() {
-        Mnemonic::Push | Mnemonic::Sub | Mnemonic::Add | Mnemonic::And | Mnemonic::Cmp | Mnemonic::Test => true,
-        Mnemonic::Mov => from == Register::RBP,
-        Mnemonic::Lea => matches!(instruction.memory_base(), Register::RSP | Register::RBP),
-        _ => false,
-    };
-    exchanges || (to == Register::RSP && !in_frame)
 }
 
 /// Returns the condition code of `jcc`; `None` for `loop` and `jrcxz`, which compilers don't emit.

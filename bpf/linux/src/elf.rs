@@ -11,26 +11,6 @@ use std::path::{Path, PathBuf};
 const STT_FUNC: u8 = 2;
 const STT_GNU_IFUNC: u8 = 10;
 
-/// Functions with which programs unwind stacks or switch between several.
-const STACK_READERS: [&str; 16] = [
-    "_Unwind_RaiseException",
-    "_Unwind_Resume",
-    "_Unwind_ForcedUnwind",
-    "_Unwind_Backtrace",
-    "__gxx_personality_v0",
-    "__gcc_personality_v0",
-    "__cxa_throw",
-    "rust_eh_personality",
-    "backtrace",
-    "makecontext",
-    "setcontext",
-    "swapcontext",
-    "sigaltstack",
-    "pthread_cancel",
-    "pthread_setcanceltype",
-    "pthread_exit",
-];
-
 /// A mapped file.
 pub(crate) struct Elf {
     path: PathBuf,
@@ -104,15 +84,6 @@ impl Elf {
     /// Whether a function is used here but defined elsewhere.
     pub(crate) fn imports(&self, function: &str) -> bool {
         self.parse().is_ok_and(|file| file.dynamic_symbols().any(|it| it.is_undefined() && it.name() == Ok(function)))
-    }
-
-    /// Whether it defines or uses a function that reads or switches stacks, or is written in Go,
-    /// whose runtime does both.
-    pub(crate) fn may_read_stacks(&self) -> bool {
-        let Ok(file) = self.parse() else { return true };
-        let is_go = [".gopclntab", ".note.go.buildid"].iter().any(|it| file.section_by_name(it).is_some());
-        let named = |name: &str| STACK_READERS.contains(&name.split('@').next().unwrap_or(name));
-        is_go || file.symbols().chain(file.dynamic_symbols()).any(|it| it.name().is_ok_and(named))
     }
 
     /// Whether it has no symbol table except the dynamic linker's.

@@ -55,7 +55,7 @@ pub enum AttachError {
         "{functions} in {file} cannot be probed: Linux cannot step over the first instruction there (its error 524). another instruction of the function may do: NAME+OFFSET"
     )]
     Unsteppable { file: PathBuf, functions: String },
-    #[error("the returns of {file}'s functions cannot be probed: {}. `#{{return: \"trampoline\"}}` sees returns without reading the code, but kills a program that throws, switches stacks or is written in Go", functions.join(", "))]
+    #[error("not all returns can be found in {file}: {}. Probe the entry with `uprobe`, or insist on Linux's trampoline with `#{{return: \"trampoline\"}}`, which kills a program that throws, switches stacks or is written in Go", functions.join(", "))]
     NoReturns {
         file: PathBuf,
         /// Each with its reason: `f has no …`.

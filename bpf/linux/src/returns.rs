@@ -3,15 +3,15 @@
 //! A return probe of Linux replaces the return address by the address of a trampoline. Anything
 //! that reads the stack meanwhile finds it: a C++ exception or a Rust panic ends the program, and
 //! so does a Go stack that moves; a thread that switches stacks (`swapcontext`), or takes a signal
-//! on another one, loses its trampoline and is killed. So the function's own `ret` instructions are
-//! probed, which leaves the stack alone but is expensive, because Linux single-steps them. The
-//! trampoline is used only if nothing can read the stack: everything that the function runs is
-//! known, in a file that neither unwinds nor switches stacks.
+//! on another one, loses its trampoline and is killed. No file shows that its functions are safe: a
+//! signal comes at any instruction, and its handler may be in any other file. So the function's own
+//! `ret` instructions are probed, which leaves the stack alone but is expensive, because Linux
+//! single-steps them. The trampoline is used only if the script insists on it.
 //!
 //! ```text
-//! function ┬─ closed ──▶ trampoline ──▶ the handler's program
-//!          └─ exits ┬─ ret ───────────▶ the handler's program
-//!                   └─ jmp other ─────▶ the program that counts tail calls
+//! function ┬─ safe ──▶ exits ┬─ ret ───────▶ the handler's program
+//!          │                 └─ jmp other ─▶ the program that counts tail calls
+//!          └─ trampoline ──────────────────▶ the handler's program
 //! ```
 
 use crate::code::{Exits, Reader, Return, TailCall};
@@ -43,16 +43,11 @@ pub(crate) struct Unseen {
     pub(crate) why: &'static str,
 }
 
-/// Chooses how to probe the returns of functions in a file. Tries `program` where Linux may refuse
-/// a place.
-pub(crate) fn without_harm(file: &Path, places: Vec<Place>, program: BorrowedFd<'_>) -> Seen {
+/// Finds where functions in a file return. Tries `program` where Linux may refuse a place.
+pub(crate) fn at_exits(file: &Path, places: Vec<Place>, program: BorrowedFd<'_>) -> Seen {
     let Ok(elf) = Elf::open(file) else { return Seen::default() };
     let reader = Reader::new(&elf);
-    let may_be_read = elf.may_read_stacks();
-    let mut seen = sorted(places, |place| match place.entry_of {
-        Some(it) if !may_be_read && reader.is_closed(it.start, it.size) => Ok(None),
-        _ => exits(&reader, place).map(Some),
-    });
+    let mut seen = sorted(places, |place| exits(&reader, place).map(Some));
     let refused = refused(&elf, file, &seen, program);
     let is_refused =
         |(_, exits): &(_, Option<Exits>)| exits.iter().flat_map(Exits::offsets).any(|it| refused.contains(&it));
@@ -83,7 +78,7 @@ fn sorted(places: Vec<Place>, exits: impl Fn(&Place) -> Result<Option<Exits>, &'
 fn exits(reader: &Reader<'_>, place: &Place) -> Result<Exits, &'static str> {
     let extent = place.entry_of.ok_or(NO_FUNCTION)?;
     let code = reader.read(extent.start, extent.size).map_err(|it| it.reason())?;
-    let exits = reader.exits(&code);
+    let exits = reader.exits(&code).map_err(|it| it.reason())?;
     if exits.returns.is_empty() { Err(NO_RET) } else { Ok(exits) }
 }
 

@@ -242,8 +242,7 @@ pub mod cookie {
 /// How the returns of a function are probed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReturnWay {
-    /// At the function's own `ret` instructions, which leaves the stack alone; by the trampoline
-    /// only if no code that runs inside the function can read the stack.
+    /// At the function's own `ret` instructions, which leaves the stack alone.
     #[default]
     Safe,
     /// By Linux's trampoline, which replaces the return address: cheaper, but programs that unwind,

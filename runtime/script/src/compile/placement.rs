@@ -48,11 +48,12 @@ fn returns(way: ReturnWay) -> &'static str {
     match way {
         ReturnWay::Safe => {
             "returns are probed at the function's `ret` instructions, without touching the stack: 3 to 12 us per return, \
-             because Linux single-steps them; about 1 us by Linux's trampoline where no unwinder can reach the frame"
+             because Linux single-steps them"
         }
         ReturnWay::Trampoline => {
-            "returns are probed by Linux's trampoline: about 1 us per return, but a program that unwinds, moves or \
-             switches its stack meanwhile is killed"
+            "returns are probed by Linux's trampoline, as `return: \"trampoline\"` says: about 1 us per return, but a program \
+             that unwinds, moves or switches its stack meanwhile, in a signal handler too, is killed, and one that \
+             reads its return address gets a wrong one"
         }
     }
 }
