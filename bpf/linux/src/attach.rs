@@ -19,7 +19,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use xputrace_model::plan::cookie::{self, ReturnSite};
-use xputrace_model::plan::{ReturnWay, StringId};
+use xputrace_model::plan::{ProbeId, ReturnWay, StringId};
 
 /// Maximum number of functions named in a warning.
 const NAMED_FUNCTIONS: usize = 3;
@@ -27,7 +27,7 @@ const NAMED_FUNCTIONS: usize = 3;
 /// A probe on functions, and the files it was found in.
 #[derive(Debug)]
 pub(crate) struct FunctionProbe {
-    pub(crate) probe: usize,
+    pub(crate) probe: ProbeId,
     pub(crate) program: usize,
     /// Runs at the entry; attached before `program`, which then runs at the return.
     pub(crate) entry_program: Option<usize>,
@@ -122,7 +122,7 @@ impl FunctionProbe {
             unseen(&seen.unseen)
                 .map(|(why, functions)| self.left_out(&functions, matched, &format!("are not probed. Each {why}"))),
         );
-        let warnings = texts.into_iter().flatten().map(|text| Warning { probe: self.probe, text }).collect();
+        let warnings = texts.into_iter().flatten().map(|text| Warning { probe: Some(self.probe), text }).collect();
         self.files.push(self.sites(&file.path, &seen.places, intern));
         Ok(Some(Found { file: self.files.len() - 1, warnings }))
     }

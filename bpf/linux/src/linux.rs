@@ -283,7 +283,7 @@ impl Linux {
                 self.sideband = sideband;
                 None
             }
-            Err(error) => Some(Warning { probe: 0, text: unwatched(&error) }),
+            Err(error) => Some(Warning { probe: None, text: unwatched(&error) }),
         }
     }
 
@@ -332,7 +332,7 @@ impl Linux {
                 "process {pid} runs with other rights since its exec, and cannot be watched any more: {error}. Its new \
                  children and files have no uprobes of their own, and its stacks no names"
             );
-            self.news.push(News::Warning(Warning { probe: 0, text }));
+            self.news.push(News::Warning(Warning { probe: None, text }));
             return;
         }
         let time_nanos = sys::monotonic_nanos();
@@ -366,7 +366,7 @@ impl Linux {
             let text = "process events were lost, as too many came at once: processes and files of that moment may \
                         have no uprobes, and stacks no names"
                 .into();
-            self.news.push(News::Warning(Warning { probe: 0, text }));
+            self.news.push(News::Warning(Warning { probe: None, text }));
         }
     }
 

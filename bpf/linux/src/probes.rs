@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use xputrace_model::names::Names;
-use xputrace_model::plan::{Place, Plan, Probe, ProbeScope, Target};
+use xputrace_model::plan::{Place, Plan, Probe, ProbeId, ProbeScope, Target};
 use xputrace_model::schema::Event;
 
 /// Links, and what they are made from when a file or process comes later.
@@ -92,7 +92,7 @@ impl Probes {
         if has(Event::Profile) && has(Event::Tracepoint) {
             self.run_counting = sys::count_runs().ok();
         }
-        let here = plan.probes.iter().enumerate().filter(|(_, it)| runs_here(it));
+        let here = ProbeId::each(&plan.probes).filter(|(_, it)| runs_here(it));
         here.map(|(probe, it)| ProbeReport { probe, outcome: self.attach_probe(probe, it, warnings) }).collect()
     }
 
@@ -160,14 +160,14 @@ impl Probes {
         std::mem::take(&mut self.news)
     }
 
-    fn attach_probe(&mut self, index: usize, probe: &Probe, warnings: &mut Vec<Warning>) -> Outcome {
+    fn attach_probe(&mut self, id: ProbeId, probe: &Probe, warnings: &mut Vec<Warning>) -> Outcome {
         let Some(program) = probe.program else {
             return Outcome::Failed(not_compiled(&probe.name));
         };
         match &probe.target {
             Target::Function { object, function } => {
                 self.functions.push(FunctionProbe {
-                    probe: index,
+                    probe: id,
                     program,
                     entry_program: probe.entry_program,
                     tail_program: probe.tail_program,

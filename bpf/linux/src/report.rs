@@ -2,6 +2,7 @@
 
 use crate::error::AttachError;
 use std::path::PathBuf;
+use xputrace_model::plan::ProbeId;
 
 /// What [`crate::Linux::attach`] did.
 #[derive(Clone, Debug, Default)]
@@ -14,8 +15,7 @@ pub struct AttachReport {
 /// One probe of the plan.
 #[derive(Clone, Debug)]
 pub struct ProbeReport {
-    /// Index into `Plan::probes`.
-    pub probe: usize,
+    pub probe: ProbeId,
     pub outcome: Outcome,
 }
 
@@ -36,8 +36,8 @@ pub enum Outcome {
 /// A remark about an attached probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// Index into `Plan::probes`; 0 if it is about the whole run.
-    pub probe: usize,
+    /// `None` if it is about the whole run.
+    pub probe: Option<ProbeId>,
     /// A sentence without a final dot.
     pub text: String,
 }

@@ -12,6 +12,7 @@ pub mod bucket;
 pub mod catalog;
 pub mod context;
 pub mod diagnostic;
+mod id;
 pub mod loss;
 pub mod names;
 pub mod output;

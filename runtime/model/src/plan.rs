@@ -1,6 +1,7 @@
 //! A compiled script: what to attach where, the bytecode, and how to read the data it stores.
 
 use crate::diagnostic::{Site, Sources};
+pub use crate::id::{ClosureId, ProbeId};
 use crate::loss::Loss;
 use crate::schema::{Event, Unit};
 use crate::table::{TableDef, TableId};
@@ -100,8 +101,8 @@ pub struct Probe {
     pub tail_program: Option<usize>,
     /// How a return probe detects returns.
     pub returns: ReturnWay,
-    /// Index of the interpreter's closure, for interpreted handlers.
-    pub closure: Option<usize>,
+    /// The interpreter's closure, for interpreted handlers.
+    pub closure: Option<ClosureId>,
     pub scope: ProbeScope,
     /// Texts that the handler reads from the target.
     pub texts: Vec<TextRead>,

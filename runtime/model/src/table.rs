@@ -21,9 +21,7 @@ use std::sync::Arc;
 /// Default capacity of a map.
 pub const DEFAULT_CAPACITY: u32 = 65_536;
 
-/// Index of a map of the script in [`crate::plan::Plan::tables`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TableId(pub u32);
+pub use crate::id::TableId;
 
 /// A map of the script.
 #[derive(Clone, Debug, PartialEq, Eq)]

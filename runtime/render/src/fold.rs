@@ -204,7 +204,7 @@ impl Exporter for StackFile {
 fn stack_map(typed: &str, maps: &[Arc<TableDef>]) -> Result<(TableId, String), String> {
     let is_stack = |it: &TableDef| it.keys.first().is_some_and(|it| it.kind == Scalar::Stack);
     let stacks: Vec<(TableId, &str)> =
-        (0..).map(TableId).zip(maps).filter(|(_, it)| is_stack(it)).map(|(id, it)| (id, it.name.as_str())).collect();
+        TableId::each(maps).filter(|(_, it)| is_stack(it)).map(|(id, it)| (id, it.name.as_str())).collect();
     if let Some((name, path)) = typed.split_once('=').filter(|(name, _)| name.starts_with('@')) {
         let found = stacks.iter().find(|(_, it)| *it == name);
         return found.map(|(id, _)| (*id, path.to_owned())).ok_or_else(|| format!("no map {name} begins with a stack"));

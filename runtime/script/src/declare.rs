@@ -12,7 +12,7 @@ use crate::{arguments, lexer, units};
 use rhai::{Dynamic, Engine, FnPtr, ImmutableString, Map, NativeCallContext};
 use std::any::TypeId;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
-use xputrace_model::plan::{Call as LaunchCall, Calls, ProbeScope, ReturnWay, Target};
+use xputrace_model::plan::{Call as LaunchCall, Calls, ClosureId, ProbeScope, ReturnWay, Target};
 use xputrace_model::schema::{Activity, Event, NOT_YET};
 
 /// Maximum number of arguments that declaring functions are registered for; beyond it Rhai reports
@@ -172,7 +172,7 @@ fn declare(call: &Call, event: Event) -> ProbeRef {
             declared_at: call.at.clone(),
             takes_event: !body.parameters.is_empty(),
         });
-        session.closures.len() - 1
+        ClosureId::at(session.closures.len() - 1)
     });
     let mut session = call.session.borrow_mut();
     let site = session.site(&call.at);

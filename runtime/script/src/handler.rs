@@ -3,7 +3,7 @@
 use rhai::{Position, Stmt};
 use std::ops::Range;
 use xputrace_model::diagnostic::{FileId, Label, Site, Sources};
-use xputrace_model::plan::{Calls, ProbeScope, ReturnWay, Target};
+use xputrace_model::plan::{Calls, ClosureId, ProbeScope, ReturnWay, Target};
 use xputrace_model::schema::Event;
 
 /// A handler as the script declared it.
@@ -26,7 +26,7 @@ pub struct Handler {
     pub declared_at: Label,
     /// Index of the closure, for handlers that must run in the interpreter: `interval`, `begin`,
     /// `end`, and those wrapped in `interpret(…)`.
-    pub interpreted: Option<usize>,
+    pub interpreted: Option<ClosureId>,
 }
 
 /// The `#{…}` before the handler.

@@ -13,6 +13,7 @@ use std::rc::Rc;
 use xputrace_model::diagnostic::{Diagnostic, Label, Site};
 use xputrace_model::loss::Loss;
 use xputrace_model::output::{Output, View};
+use xputrace_model::plan::ClosureId;
 use xputrace_model::table::Value;
 
 /// Maximum number of operations for the top level: about a second.
@@ -48,10 +49,10 @@ impl Interpreter {
     ///
     /// The error says what ended the handler, and at which line; it can be run again.
     #[expect(clippy::result_large_err, reason = "a handler's failure is rare, and is printed")]
-    pub fn run(&mut self, closure: usize, event: Option<&EventView>) -> Result<(), Diagnostic> {
-        let Some(closure) = self.session.borrow().closures.get(closure).cloned() else {
+    pub fn run(&mut self, closure: ClosureId, event: Option<&EventView>) -> Result<(), Diagnostic> {
+        let Some(closure) = self.session.borrow().closures.get(closure.index()).cloned() else {
             let label = Label { file: Default::default(), span: 0..0, note: None };
-            return Err(Diagnostic::error("handler", format!("there is no interpreted handler {closure}"), label));
+            return Err(Diagnostic::error("handler", format!("there is no interpreted handler {}", closure.0), label));
         };
         let ast = self.session.borrow().files[closure.file.0 as usize].interpreted.ast.clone();
         let arguments: Vec<Dynamic> = match event {

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 use xputrace_model::diagnostic::{Diagnostic, SourceFile};
-use xputrace_model::plan::{ProbeScope, Target};
+use xputrace_model::plan::{ClosureId, ProbeScope, Target};
 use xputrace_model::schema::Event;
 use xputrace_script::handler::Captured;
 use xputrace_script::{ArgumentValue, BundledLoader, Loaded, load};
@@ -120,7 +120,7 @@ fn rates_and_durations() {
         [Target::Profile { hz: 99 }, Target::Interval { nanos: 1_500_000_000 }, Target::Profile { hz: 100 }]
     );
     assert_eq!(loaded.staged.handlers[1].name, "interval:ms:1500");
-    assert_eq!(loaded.staged.handlers[1].interpreted, Some(0));
+    assert_eq!(loaded.staged.handlers[1].interpreted, Some(ClosureId(0)));
 }
 
 #[test]

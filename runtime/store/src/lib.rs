@@ -37,10 +37,9 @@ pub struct Store {
 impl Store {
     /// The plan's maps, empty. Without Linux, the tracer's engine has its maps too.
     pub fn new(plan: &Plan, has_linux: bool) -> Store {
-        let ids = (0..).map(TableId);
         Store {
             maps: plan.tables.iter().map(|it| Map::new(it.clone(), &plan.image, has_linux)).collect(),
-            by_name: plan.tables.iter().map(|it| it.name.clone()).zip(ids).collect(),
+            by_name: TableId::each(&plan.tables).map(|(id, it)| (it.name.clone(), id)).collect(),
             ..Store::default()
         }
     }
@@ -76,11 +75,11 @@ impl Store {
     }
 
     fn map(&self, id: TableId) -> &Map {
-        &self.maps[id.0 as usize]
+        &self.maps[id.index()]
     }
 
     fn map_mut(&mut self, id: TableId) -> &mut Map {
-        &mut self.maps[id.0 as usize]
+        &mut self.maps[id.index()]
     }
 
     fn fail(&mut self, done: Result<(), String>, verb: &str, id: TableId) {

@@ -20,7 +20,7 @@ use xputrace_bytecode::probe::{self, pt_regs};
 use xputrace_bytecode::vm::Env;
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::plan::cookie;
-use xputrace_model::plan::{Place, Plan, Probe, TextRead, record as plan_record};
+use xputrace_model::plan::{Place, Plan, Probe, ProbeId, TextRead, record as plan_record};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::{self, StackKey};
 use xputrace_wire::marker;
@@ -279,20 +279,21 @@ struct Replay<'a> {
 /// Linux's programs: by recorded probe, and at the launch marker.
 struct KernelHandlers {
     hits: Vec<Vec<KernelHandler>>,
-    launch: Vec<(usize, usize)>,
+    /// Each with its program.
+    launch: Vec<(ProbeId, usize)>,
 }
 
 struct KernelHandler {
-    probe: usize,
+    probe: ProbeId,
     program: Option<usize>,
     entry_program: Option<usize>,
 }
 
 impl KernelHandlers {
     fn of(plan: &Plan, meta: &Meta) -> Self {
-        let kernel = || plan.probes.iter().enumerate().filter(|(_, it)| it.place == Place::Linux);
+        let kernel = || ProbeId::each(&plan.probes).filter(|(_, it)| it.place == Place::Linux);
         let of_name = |name: &str| {
-            let handler = |(probe, it): (usize, &Probe)| KernelHandler {
+            let handler = |(probe, it): (ProbeId, &Probe)| KernelHandler {
                 probe,
                 program: it.program,
                 entry_program: it.entry_program,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use xputrace_bytecode::vm::{Engine, Env, Fault};
 use xputrace_model::context::GpuContext;
 use xputrace_model::loss::{Loss, Losses};
-use xputrace_model::plan::Plan;
+use xputrace_model::plan::{Plan, ProbeId};
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::TableDef;
 use xputrace_store::{Backing, OnValue, Refusal, codec};
@@ -29,7 +29,7 @@ pub struct State {
     pub(crate) names: Names,
     pub(crate) targets: Vec<Target>,
     /// Handler runs that ended in a fault, by probe; keeps the first fault for messages.
-    pub(crate) faults: FxHashMap<usize, (u64, Fault)>,
+    pub(crate) faults: FxHashMap<ProbeId, (u64, Fault)>,
     /// Whether the maps of Linux are here too, as in a replay.
     pub(crate) all_native: bool,
 }
@@ -146,7 +146,7 @@ impl State {
             losses.add(Loss::MapEvicted, evicted);
         }
         for (probe, (n, _)) in &self.faults {
-            match self.plan.probes.get(*probe) {
+            match self.plan.probes.get(probe.index()) {
                 Some(it) => losses.add_at(Loss::InstructionLimit, it.site, *n),
                 None => losses.add(Loss::InstructionLimit, *n),
             }
@@ -156,7 +156,7 @@ impl State {
 
     /// Iterates over the first fault of each probe's handler, for messages. A fault is a bug in the
     /// compiler or an endless loop; data cannot cause one.
-    pub fn faults(&self) -> impl Iterator<Item = (usize, Fault)> + '_ {
+    pub fn faults(&self) -> impl Iterator<Item = (ProbeId, Fault)> + '_ {
         self.faults.iter().map(|(probe, (_, fault))| (*probe, *fault))
     }
 
@@ -177,14 +177,14 @@ impl State {
 
     /// Runs a compiled GPU handler over an event.
     #[inline]
-    pub(crate) fn run_gpu(&mut self, probe: usize, program: usize, ctx: &GpuContext, sink: &mut dyn Sink) {
+    pub(crate) fn run_gpu(&mut self, probe: ProbeId, program: usize, ctx: &GpuContext, sink: &mut dyn Sink) {
         let mut env = GpuEnv { plan: &self.plan, names: &self.names, ctx, sink };
         if let Err(fault) = self.engine.run_words(program, ctx, &mut env) {
             self.count_fault(probe, fault);
         }
     }
 
-    pub(crate) fn count_fault(&mut self, probe: usize, fault: Fault) {
+    pub(crate) fn count_fault(&mut self, probe: ProbeId, fault: Fault) {
         self.faults.entry(probe).or_insert((0, fault)).0 += 1;
     }
 }

@@ -14,7 +14,7 @@ use xputrace_bytecode::{Home, Image, MapKind, MapSpec, ProgramKind};
 use xputrace_model::catalog::Catalog;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Site};
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::{LossSite, Place, Plan, Probe, ReturnWay, StringId, TAG_SLOTS, Target};
+use xputrace_model::plan::{LossSite, Place, Plan, Probe, ProbeId, ReturnWay, StringId, TAG_SLOTS, Target};
 use xputrace_model::schema::Event;
 use xputrace_model::stack;
 use xputrace_model::table::{Storage, TableDef, TableId, TableKind};
@@ -100,7 +100,7 @@ impl<'a> Build<'a> {
     /// Adds a handler's probe, and its programs if it is compiled and the script has no errors.
     pub(super) fn handler(&mut self, unit: &Unit, fit: bool) {
         let handler = unit.handler;
-        let index = self.plan.probes.len();
+        let id = ProbeId::at(self.plan.probes.len());
         let mut probe = Probe {
             target: handler.target.clone(),
             name: handler.name.clone(),
@@ -114,18 +114,18 @@ impl<'a> Build<'a> {
             ..Probe::of(handler.event, unit.place)
         };
         if let Some(checked) = unit.checked.as_ref().filter(|_| fit) {
-            probe.program = self.program(handler, unit.place, checked, index);
+            probe.program = self.program(handler, unit.place, checked, id);
             if checked.entry_args.is_some() {
-                probe.entry_program = self.entry_program(handler, checked, index);
+                probe.entry_program = self.entry_program(handler, checked, id);
             }
             if handler.event == Event::Uretprobe && probe.returns == ReturnWay::Safe {
-                probe.tail_program = self.tail_program(handler, checked, index);
+                probe.tail_program = self.tail_program(handler, checked, id);
             }
         }
         self.plan.probes.push(probe);
     }
 
-    fn program(&mut self, handler: &Handler, place: Place, checked: &Checked, probe: usize) -> Option<usize> {
+    fn program(&mut self, handler: &Handler, place: Place, checked: &Checked, probe: ProbeId) -> Option<usize> {
         let (engine, kind) = match (place, handler.event, &handler.target) {
             (Place::Tracer | Place::Interpreter, ..) => (Engine::Tracer, ProgramKind::Syscall),
             (_, Event::Uretprobe, _) => (Engine::Linux, ProgramKind::Uretprobe),
@@ -135,7 +135,7 @@ impl<'a> Build<'a> {
             (_, Event::Profile, _) => (Engine::Linux, ProgramKind::PerfEvent),
             _ => (Engine::Linux, ProgramKind::Uprobe),
         };
-        let name = format!("{}_{probe}", handler.event.name());
+        let name = format!("{}_{}", handler.event.name(), probe.0);
         let mut emitter = Emitter::new(self, handler, checked, engine, probe);
         emitter.prologue();
         emitter.block(&checked.body);
@@ -144,18 +144,18 @@ impl<'a> Build<'a> {
         Some(self.plan.image.programs.len() - 1)
     }
 
-    fn entry_program(&mut self, handler: &Handler, checked: &Checked, probe: usize) -> Option<usize> {
+    fn entry_program(&mut self, handler: &Handler, checked: &Checked, probe: ProbeId) -> Option<usize> {
         let mut emitter = Emitter::new(self, handler, checked, Engine::Linux, probe);
         emitter.leave_entry();
-        let program = emitter.finish(format!("entry_{probe}"), ProgramKind::Uprobe)?;
+        let program = emitter.finish(format!("entry_{}", probe.0), ProgramKind::Uprobe)?;
         self.plan.image.programs.push(program);
         Some(self.plan.image.programs.len() - 1)
     }
 
-    fn tail_program(&mut self, handler: &Handler, checked: &Checked, probe: usize) -> Option<usize> {
+    fn tail_program(&mut self, handler: &Handler, checked: &Checked, probe: ProbeId) -> Option<usize> {
         let mut emitter = Emitter::new(self, handler, checked, Engine::Linux, probe);
         emitter.count_tail_call();
-        let program = emitter.finish(format!("tail_{probe}"), ProgramKind::Uprobe)?;
+        let program = emitter.finish(format!("tail_{}", probe.0), ProgramKind::Uprobe)?;
         self.plan.image.programs.push(program);
         Some(self.plan.image.programs.len() - 1)
     }

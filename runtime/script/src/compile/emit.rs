@@ -14,6 +14,7 @@ use xputrace_bytecode::insn::{Alu, Cond, Insn, Reg, Size, atomic, class};
 use xputrace_bytecode::{Assembler, Label, Line, Program, ProgramKind, helper};
 use xputrace_model::diagnostic::{Diagnostic, FileId, Site};
 use xputrace_model::loss::Loss;
+use xputrace_model::plan::ProbeId;
 use xputrace_model::table::TableId;
 
 /// Stack size that Linux gives a program.
@@ -33,8 +34,8 @@ pub(super) struct Emitter<'a, 'b> {
     pub(super) handler: &'a Handler,
     pub(super) checked: &'a Checked,
     pub(super) engine: Engine,
-    /// Index of the handler's probe in the plan.
-    pub(super) probe: usize,
+    /// The handler's probe in the plan.
+    pub(super) probe: ProbeId,
     pub(super) locals: FxHashMap<LocalId, i16>,
     /// At a return probe: the slot with the entry's time and arguments.
     pub(super) entry: Option<i16>,
@@ -82,7 +83,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         handler: &'a Handler,
         checked: &'a Checked,
         engine: Engine,
-        probe: usize,
+        probe: ProbeId,
     ) -> Self {
         let mut asm = Assembler::new();
         let end = asm.label();
@@ -267,7 +268,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
     /// Returns the label to jump to if a loss is counted and the handler goes on at `back`, with R0
     /// zero.
     pub(super) fn counts(&mut self, loss: Loss, at: Position, table: Option<MapId>, back: Label) -> Label {
-        let table = table.map(|it| TableId(it as u32));
+        let table = table.map(|it| TableId::at(it));
         let slot = self.build.loss_slot(loss, self.site(at), table, self.engine);
         let label = self.asm.label();
         self.counted.push(Counted { label, slot, back });

@@ -129,7 +129,7 @@ impl Emitter<'_, '_> {
         self.asm.call(helper::GET_CURRENT_PID_TGID);
         self.asm.alu_imm(Alu::Rsh, Reg::R0, 32);
         self.store(key, Reg::R0);
-        self.store_imm(key + 16, self.probe as i64);
+        self.store_imm(key + 16, self.probe.0.into());
     }
 
     /// Sets R0 to the slot that holds, or held, the return address.

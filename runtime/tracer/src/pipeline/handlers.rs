@@ -3,7 +3,7 @@
 use crate::context::Symbol;
 use crate::names::{Demangle, Names};
 use rustc_hash::FxHashMap;
-use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Place, Plan, Probe, StringId, Target};
+use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Place, Plan, Probe, ProbeId, StringId, Target};
 use xputrace_model::schema::Event;
 use xputrace_wire::events::{Choice, Texts};
 
@@ -16,7 +16,7 @@ pub(super) struct Handlers {
 
 #[derive(Clone, Copy)]
 pub(super) struct Handler {
-    pub(super) probe: usize,
+    pub(super) probe: ProbeId,
     /// `None` for interpreted handlers.
     pub(super) program: Option<usize>,
 }
@@ -24,12 +24,12 @@ pub(super) struct Handler {
 impl Handlers {
     pub(super) fn of(plan: &Plan) -> Self {
         let of = |fires: &dyn Fn(&Probe) -> bool| {
-            let here = |(_, it): &(usize, &Probe)| it.place != Place::Linux && fires(it);
-            let handler = |(probe, it): (usize, &Probe)| Handler {
+            let here = |(_, it): &(ProbeId, &Probe)| it.place != Place::Linux && fires(it);
+            let handler = |(probe, it): (ProbeId, &Probe)| Handler {
                 probe,
                 program: it.program.filter(|_| it.place == Place::Tracer),
             };
-            plan.probes.iter().enumerate().filter(here).map(handler).collect::<Vec<_>>()
+            ProbeId::each(&plan.probes).filter(here).map(handler).collect::<Vec<_>>()
         };
         let of_call = |call: Call| of(&|it: &Probe| it.event == Event::Launch && calls_of(it).contains(call));
         Handlers {

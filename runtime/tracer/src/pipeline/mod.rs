@@ -32,7 +32,7 @@ use xputrace_bytecode::vm::{Engine, LoadError, RemoteMap};
 use xputrace_model::context::{GpuContext, WORDS};
 use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::Output;
-use xputrace_model::plan::{Activity, Place, Plan};
+use xputrace_model::plan::{Activity, Place, Plan, ProbeId};
 use xputrace_model::stack::StackKey;
 use xputrace_wire::record::Launch;
 
@@ -43,7 +43,7 @@ pub trait Sink {
     /// Runs an interpreted GPU handler over an event whose strings are ids of `state.names()`. It
     /// also gets activities without a known launch (word `JOINED` is 0); the implementation decides
     /// by what the handler reads, as compiled handlers do themselves.
-    fn interpret(&mut self, probe: usize, event: &GpuContext, state: &mut State);
+    fn interpret(&mut self, probe: ProbeId, event: &GpuContext, state: &mut State);
     /// A handler called `exit(code)`.
     fn exit(&mut self, code: i64);
     /// Whether the run is over: no further event is handled.

@@ -6,7 +6,7 @@ use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
 use xputrace_bytecode::{Assembler, Home, Image, MapKind, MapSpec, Program, ProgramKind, helper};
 use xputrace_model::context::{GpuContext, word};
 use xputrace_model::output::{Output, Piece};
-use xputrace_model::plan::{Activities, Activity, Calls, Demand, Place, Plan, Probe, ProbeScope};
+use xputrace_model::plan::{Activities, Activity, Calls, Demand, Place, Plan, Probe, ProbeId, ProbeScope};
 use xputrace_model::schema::{Event, Unit};
 use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Storage, TableDef, TableId, TableKind};
 use xputrace_store::Store;
@@ -158,7 +158,7 @@ impl Sink for Recorder {
         }
     }
 
-    fn interpret(&mut self, _probe: usize, event: &GpuContext, _state: &mut State) {
+    fn interpret(&mut self, _probe: ProbeId, event: &GpuContext, _state: &mut State) {
         self.events.push(*event);
     }
 

@@ -154,7 +154,7 @@ impl Attached {
         let plan = self.running.plan().clone();
         let reason = |it: &Probe| format!("{} never attached: no process mapped such a file", it.name);
         let pending = self.sources.linux.pending();
-        let reasons: Vec<String> = pending.filter_map(|it| plan.probes.get(it)).map(reason).collect();
+        let reasons: Vec<String> = pending.filter_map(|it| plan.probes.get(it.index())).map(reason).collect();
         let traced = |it: &&Probe| !matches!(it.event, Event::Begin | Event::End | Event::Interval);
         match reasons.len() == plan.probes.iter().filter(traced).count() {
             true => reasons.iter().for_each(|it| self.running.report().fail(it)),

@@ -140,7 +140,7 @@ impl Prepared {
 /// Returns why a probe could not be attached, with its place in the script.
 pub fn failure(plan: &Plan, report: &ProbeReport) -> Option<String> {
     let Outcome::Failed(error) = &report.outcome else { return None };
-    let probe = plan.probes.get(report.probe)?;
+    let probe = plan.probes.get(report.probe.index())?;
     let file = plan.sources.files.get(probe.site.file.0 as usize).map_or("", |it| it.name.as_str());
     Some(format!("{file}:{}: cannot attach {}: {error}", probe.site.line, probe.name))
 }

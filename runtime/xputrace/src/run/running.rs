@@ -20,7 +20,7 @@ use xputrace_model::context::{GpuContext, word};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::{Account, Loss};
 use xputrace_model::output::Output;
-use xputrace_model::plan::Plan;
+use xputrace_model::plan::{ClosureId, Plan, ProbeId};
 use xputrace_model::schema::Event;
 use xputrace_script::{EventView, Host, Interpreter};
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo, Sink};
@@ -60,7 +60,7 @@ pub struct Queue {
 /// An action that a handler requested.
 enum Wish {
     Output(Output),
-    Interpret(usize, Box<GpuContext>),
+    Interpret(ProbeId, Box<GpuContext>),
     Exit(i64),
 }
 
@@ -234,8 +234,8 @@ impl Running {
         }
     }
 
-    fn interpret(&mut self, probe: usize, words: &GpuContext) {
-        let probe = self.plan.probes.get(probe);
+    fn interpret(&mut self, probe: ProbeId, words: &GpuContext) {
+        let probe = self.plan.probes.get(probe.index());
         let Some((probe, closure)) = probe.and_then(|it| Some((it, it.closure?))) else { return };
         let event = probe.event;
         // As a compiled handler does before its first statement.
@@ -263,7 +263,7 @@ impl Running {
     }
 
     /// Runs interpreted handlers without an event, up to one that calls `exit`.
-    pub fn run_closures(&mut self, closures: impl IntoIterator<Item = usize>) {
+    pub fn run_closures(&mut self, closures: impl IntoIterator<Item = ClosureId>) {
         for closure in closures {
             if self.is_over() {
                 break;
@@ -272,7 +272,7 @@ impl Running {
         }
     }
 
-    fn run_closure(&mut self, closure: usize) -> bool {
+    fn run_closure(&mut self, closure: ClosureId) -> bool {
         let outcome = self.interpreter.run(closure, None);
         let well = outcome.is_ok();
         self.note_failure(outcome);
@@ -371,7 +371,7 @@ impl Running {
 }
 
 /// Returns the interpreted handlers of `begin` or `end`.
-fn closures(plan: &Plan, event: Event) -> impl Iterator<Item = usize> + '_ {
+fn closures(plan: &Plan, event: Event) -> impl Iterator<Item = ClosureId> + '_ {
     plan.probes.iter().filter(move |it| it.event == event).filter_map(|it| it.closure)
 }
 
@@ -391,7 +391,7 @@ impl Sink for Queue {
         self.wishes.push(Wish::Output(output));
     }
 
-    fn interpret(&mut self, probe: usize, event: &GpuContext, _state: &mut xputrace_tracer::State) {
+    fn interpret(&mut self, probe: ProbeId, event: &GpuContext, _state: &mut xputrace_tracer::State) {
         self.wishes.push(Wish::Interpret(probe, Box::new(*event)));
     }
 

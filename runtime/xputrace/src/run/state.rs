@@ -100,7 +100,7 @@ impl State {
         let plan = self.plan.clone();
         let is_ends = |id: &TableId| all_said && plan.shown_by_end.contains(id);
         let is_left = |(id, _): &(TableId, &Arc<TableDef>)| !self.shown.contains(id) && !is_ends(id);
-        let mut left: Vec<_> = (0..).map(TableId).zip(&plan.tables).filter(is_left).collect();
+        let mut left: Vec<_> = TableId::each(&plan.tables).filter(is_left).collect();
         left.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
         for (id, _) in left {
             let table = self.maps().snapshot(id);

@@ -11,6 +11,7 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 use xputrace_linux::{AttachError, Linux, News, Unprobed};
 use xputrace_model::loss::{Loss, Losses};
+use xputrace_model::plan::ProbeId;
 use xputrace_tracer::Sink;
 
 /// Printed once, in addition to the count.
@@ -21,17 +22,17 @@ const UNFOLLOWED: &str = "some new threads and processes are not traced, because
 #[derive(Debug, Default)]
 pub struct LinuxEvents {
     /// Probes whose file no process has mapped yet.
-    pending: BTreeSet<usize>,
+    pending: BTreeSet<ProbeId>,
 }
 
 impl LinuxEvents {
     /// `pending` are the probes whose file no process has mapped yet.
-    pub fn new(pending: Vec<usize>) -> Self {
+    pub fn new(pending: Vec<ProbeId>) -> Self {
         LinuxEvents { pending: pending.into_iter().collect() }
     }
 
     /// Returns the probes whose file no process has mapped so far.
-    pub fn pending(&self) -> impl Iterator<Item = usize> + '_ {
+    pub fn pending(&self) -> impl Iterator<Item = ProbeId> + '_ {
         self.pending.iter().copied()
     }
 

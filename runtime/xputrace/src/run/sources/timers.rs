@@ -5,7 +5,7 @@ use crate::machine::deadline;
 use crate::run::running::Running;
 use anyhow::Result;
 use std::time::{Duration, Instant};
-use xputrace_model::plan::{Plan, Probe, Target};
+use xputrace_model::plan::{ClosureId, Plan, Probe, Target};
 
 /// Shorter intervals would leave no time for anything else.
 const SHORTEST: Duration = Duration::from_micros(1);
@@ -16,7 +16,7 @@ pub struct Timers(Vec<Timer>);
 
 #[derive(Debug)]
 struct Timer {
-    closure: usize,
+    closure: ClosureId,
     every: Duration,
     next: Instant,
 }
@@ -41,7 +41,7 @@ impl Timers {
     }
 
     /// Returns the closures that are due now.
-    fn due(&mut self) -> Vec<usize> {
+    fn due(&mut self) -> Vec<ClosureId> {
         let now = Instant::now();
         let mut due = Vec::new();
         for timer in self.0.iter_mut().filter(|it| it.next <= now) {
