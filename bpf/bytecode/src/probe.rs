@@ -47,6 +47,9 @@ pub mod stack_word {
 /// The errno of a missing stack, such as the Linux frames of a sample in user mode.
 pub const EFAULT: i32 = 14;
 
+/// The errno of a stack whose place in the stack map another stack has.
+pub const EEXIST: i32 = 17;
+
 /// Bytes of the program's stack that these readers overwrite.
 pub const SCRATCH_BYTES: i16 = 24;
 

@@ -54,6 +54,8 @@ pub enum Loss {
     TextCut,
     /// Stacks that Linux could not store.
     KernelStack,
+    /// Stacks whose place in Linux's table another stack has.
+    StackCollision,
     /// Printed lines and events that did not fit into Linux's ring buffer.
     KernelRingFull,
     /// Handlers that ended because they used a missing value.
@@ -111,6 +113,7 @@ impl Loss {
         Loss::CasFailed,
         Loss::TextCut,
         Loss::KernelStack,
+        Loss::StackCollision,
         Loss::KernelRingFull,
         Loss::MissingValue,
         Loss::DivisionByZero,
@@ -152,6 +155,7 @@ impl Loss {
             Loss::CasFailed => "cas_failed",
             Loss::TextCut => "text_cut",
             Loss::KernelStack => "kernel_stack",
+            Loss::StackCollision => "stack_collision",
             Loss::KernelRingFull => "kernel_ring_full",
             Loss::MissingValue => "missing_value",
             Loss::DivisionByZero => "division_by_zero",

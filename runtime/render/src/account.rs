@@ -82,6 +82,10 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
         ),
         Loss::TextCut => ("texts cut to their capacity", "pass a length to `str()`"),
         Loss::KernelStack => ("stacks that Linux could not store", "declare a larger table: `stacks(65_536);`"),
+        Loss::StackCollision => (
+            "stacks whose place in the table another stack has: a stack has one place, by its hash",
+            "declare a larger table, in which fewer stacks share a place: `stacks(65_536);`",
+        ),
         Loss::KernelRingFull => (
             "printed lines, and hits that `record` keeps, that did not fit into Linux's ring buffer",
             "print less often, or aggregate; with `record`, probe something less frequent",

@@ -92,7 +92,7 @@ impl Opened {
     pub fn run(self, pipeline: &mut Pipeline, sink: &mut dyn Sink) -> Outcome {
         let mut tape = self.tape;
         let handlers = KernelHandlers::of(&self.plan, &self.meta);
-        let lost_stack = if self.meta.tells_losses { EEXIST } else { EFAULT };
+        let lost_stack = if self.meta.tells_losses { ENOMEM } else { EFAULT };
         let mut replay = Replay { handlers, pipeline, now: 0, totals: Vec::new(), lost_stack };
         let mut causes = tape.causes(replay.handlers.launch.is_empty());
         for at in 0..tape.entries.len() {
@@ -201,7 +201,7 @@ impl Tape {
             Entry::Hit(hit) => self.hits.push(hit),
             Entry::Symbols(symbols) => self.frames.extend(symbols),
             Entry::Losses(losses) => {
-                let told_here = losses.iter().filter(|it| it.0 != Loss::KernelStack);
+                let told_here = losses.iter().filter(|it| !matches!(it.0, Loss::KernelStack | Loss::StackCollision));
                 told_here.for_each(|(loss, _, n)| self.losses.add(loss, n));
             }
             Entry::ProcessStart { process, pid, ref comm, pid_in_target, gpu, .. } => {
@@ -485,7 +485,8 @@ struct CpuEnv<'a> {
 
 /// Linux's answers if there is no stack, and if it could not store one.
 const EFAULT: i64 = -(probe::EFAULT as i64);
-const EEXIST: i64 = -17;
+const ENOMEM: i64 = -12;
+const EEXIST: i64 = -(probe::EEXIST as i64);
 /// Where programs over a recording find the exec generation of a hit's process, relative to the
 /// task, for [`xputrace_model::catalog::Catalog::exec_id_offset`]. The address is made up.
 pub const EXEC_ID_OFFSET: u32 = 0x3000;
@@ -520,6 +521,7 @@ impl Env for CpuEnv<'_> {
         let word = if flags & helper::STACK_USER as u64 != 0 { self.hit.ustack } else { self.hit.kstack };
         match word {
             0 => self.lost_stack,
+            hits::COLLIDED => EEXIST,
             stack::EMPTY => EFAULT,
             taken => i64::from(taken as u32),
         }

@@ -496,13 +496,14 @@ fn recorded_hits_have_the_words_of_stacks_that_handlers_have() {
         let losses = recorder.plan.linux_losses.unwrap();
         let count = |slot: u32| engine.lookup(losses, &slot.to_le_bytes()).unwrap()[0];
         let of_loss = |loss| count(recorder.plan.loss_sites.iter().position(|it| it.loss == loss).unwrap() as u32);
-        ([hit.ustack, hit.kstack].map(StackKey::from_word), of_loss(Loss::KernelStack))
+        ([hit.ustack, hit.kstack].map(StackKey::from_word), [Loss::KernelStack, Loss::StackCollision].map(of_loss))
     };
-    let (efault, eexist) = (-14, -17);
+    let (efault, eexist, enomem) = (-14, -17, -12);
     let user = StackKey::LinuxUser { pid: 100, exec: 3, id: 5 };
-    assert_eq!(stacks(5, 6), ([user, StackKey::LinuxKernel { id: 6 }], 0), "two programs of a process differ");
-    assert_eq!(stacks(5, efault), ([user, StackKey::Empty], 0), "what is not there is not lost");
-    assert_eq!(stacks(eexist, efault), ([StackKey::Lost, StackKey::Empty], 1));
+    assert_eq!(stacks(5, 6), ([user, StackKey::LinuxKernel { id: 6 }], [0, 0]), "two programs of a process differ");
+    assert_eq!(stacks(5, efault), ([user, StackKey::Empty], [0, 0]), "what is not there is not lost");
+    assert_eq!(stacks(eexist, efault), ([StackKey::Lost, StackKey::Empty], [0, 1]));
+    assert_eq!(stacks(enomem, efault), ([StackKey::Lost, StackKey::Empty], [1, 0]));
 }
 
 /// Recordings of an H200 that earlier versions wrote, with the numbers that those versions gave:

@@ -6,7 +6,7 @@ use super::emit::{Emitter, SCRATCH};
 use super::typed::Source;
 use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
-use xputrace_bytecode::probe::{Frames, Machine, Reader, SCRATCH_BYTES, TaskId, pt_regs};
+use xputrace_bytecode::probe::{EEXIST, Frames, Machine, Reader, SCRATCH_BYTES, TaskId, pt_regs};
 use xputrace_bytecode::targets::leave_out_others;
 use xputrace_bytecode::{Label, helper};
 use xputrace_model::context::word;
@@ -144,10 +144,15 @@ impl Emitter<'_, '_> {
     fn stack(&mut self, frames: Frames, at: Position) {
         let mark = self.mark();
         let (machine, scratch) = (self.machine(), self.alloc(SCRATCH_BYTES as usize));
-        let done = self.asm.label();
-        let lost = self.counts(Loss::KernelStack, at, None, done);
+        let (done, lost) = (self.asm.label(), self.asm.label());
+        let collided = self.counts(Loss::StackCollision, at, None, done);
+        let other = self.counts(Loss::KernelStack, at, None, done);
         let stacks = self.build.stack_map();
         Reader { asm: &mut self.asm, machine, scratch }.stack(frames, Reg::R6, stacks, lost);
+        self.asm.jump(done);
+        self.asm.place(lost);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R0, -EEXIST, collided);
+        self.asm.jump(other);
         self.asm.place(done);
         self.release(mark);
     }

@@ -11,7 +11,7 @@ use crate::recording::entry::{Hit, ProbeInfo, UserString};
 use rustc_hash::FxHashMap;
 use xputrace_bytecode::asm::AsmError;
 use xputrace_bytecode::insn::{Alu, Cond, atomic};
-use xputrace_bytecode::probe::{Frames, Machine, Reader, pt_regs};
+use xputrace_bytecode::probe::{EEXIST, Frames, Machine, Reader, pt_regs};
 use xputrace_bytecode::targets::leave_out_others;
 use xputrace_bytecode::{Assembler, Home, Image, MapKind, MapSpec, Program, ProgramKind, Reg, helper, insn::Size};
 use xputrace_model::catalog::{Catalog, TracepointFieldType, TracepointFormat};
@@ -28,7 +28,9 @@ const LONGEST_RECORD: usize = 1024;
 /// Size of Linux's ring buffer while recording.
 const RING_BYTES: u32 = 8 << 20;
 /// Counted for each probe while recording; its slots are adjacent.
-const COUNTED: [Loss; 2] = [Loss::KernelRingFull, Loss::KernelStack];
+const COUNTED: [Loss; 3] = [Loss::KernelRingFull, Loss::KernelStack, Loss::StackCollision];
+/// The word of a stack that found its place taken: a replay counts it as the run would have.
+pub(crate) const COLLIDED: u64 = 2;
 
 /// Stack slots of the programs.
 mod slot {
@@ -416,6 +418,12 @@ impl<'a> Builder<'a> {
         asm.stx(Size::Dw, Reg(7), offset, Reg::R0);
         asm.jump(done);
         asm.place(lost);
+        let other = asm.label();
+        asm.jump_if_imm(Cond::Ne, Reg::R0, -EEXIST, other);
+        asm.st_imm(Size::Dw, Reg(7), offset, COLLIDED as i32);
+        self.count(asm, number, Loss::StackCollision);
+        asm.jump(done);
+        asm.place(other);
         self.count(asm, number, Loss::KernelStack);
         asm.place(done);
     }
