@@ -292,22 +292,20 @@ struct KernelHandler {
 impl KernelHandlers {
     fn of(plan: &Plan, meta: &Meta) -> Self {
         let kernel = || ProbeId::each(&plan.probes).filter(|(_, it)| it.place == Place::Linux);
-        let of_name = |name: &str| {
-            let handler = |(probe, it): (ProbeId, &Probe)| KernelHandler {
-                probe,
-                program: it.program,
-                entry_program: it.entry_program,
-            };
-            kernel().filter(|(_, it)| it.name == name && it.event != Event::Launch).map(handler).collect()
+        // Some recordings hold each hit once for every handler at the probe: the first is taken.
+        let recorded_at = |probe: &Probe| {
+            let of_name = || meta.probes.iter().enumerate().filter(|(_, it)| it.name == probe.name);
+            let alike = of_name().find(|(_, it)| it.everywhere == hits::is_everywhere(probe));
+            alike.or_else(|| of_name().next()).map(|it| it.0)
         };
-        // Some recordings hold each hit once for every handler at the probe.
-        let is_first = |at: usize, name: &str| meta.probes.iter().position(|it| it.name == name) == Some(at);
-        let of_probe = |at, name: &str| if is_first(at, name) { of_name(name) } else { Vec::new() };
-        let launch = kernel().filter(|(_, it)| it.event == Event::Launch);
-        KernelHandlers {
-            hits: meta.probes.iter().enumerate().map(|(at, it)| of_probe(at, &it.name)).collect(),
-            launch: launch.filter_map(|(probe, it)| Some((probe, it.program?))).collect(),
+        let mut hits: Vec<Vec<KernelHandler>> = meta.probes.iter().map(|_| Vec::new()).collect();
+        for (probe, it) in kernel().filter(|(_, it)| it.event != Event::Launch) {
+            if let Some(at) = recorded_at(it) {
+                hits[at].push(KernelHandler { probe, program: it.program, entry_program: it.entry_program });
+            }
         }
+        let launch = kernel().filter(|(_, it)| it.event == Event::Launch);
+        KernelHandlers { hits, launch: launch.filter_map(|(probe, it)| Some((probe, it.program?))).collect() }
     }
 }
 

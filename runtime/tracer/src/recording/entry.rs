@@ -63,6 +63,8 @@ pub struct ProbeInfo {
     pub kstack: bool,
     /// The texts of the target that each hit has.
     pub texts: Vec<RecordedText>,
+    /// Hits of all processes, not of the command's alone. A probe may be recorded both ways.
+    pub everywhere: bool,
 }
 
 /// Where the address of a recorded text comes from, like `model::plan::ContextWord`.

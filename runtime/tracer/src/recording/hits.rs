@@ -131,15 +131,17 @@ pub fn recorder(plan: &Plan, catalog: &dyn Catalog) -> Result<Recorder, Recorder
 }
 
 /// Probes of one name as one, which records what any of their handlers reads: each hit is
-/// recorded once, and a replay runs all handlers of the name over it.
+/// recorded once, and a replay runs all handlers of the name over it. Handlers of all processes have a
+/// probe of their own: their hits are others.
 fn each_once<'p>(probes: impl Iterator<Item = &'p Probe>) -> Vec<Probe> {
     let mut once: Vec<Probe> = Vec::new();
-    let mut by_name: FxHashMap<&str, usize> = FxHashMap::default();
+    let mut by_name: FxHashMap<(&str, bool), usize> = FxHashMap::default();
     for probe in probes {
-        match by_name.get(probe.name.as_str()) {
+        let key = (probe.name.as_str(), is_everywhere(probe));
+        match by_name.get(&key) {
             Some(at) => widen(&mut once[*at], probe),
             None => {
-                by_name.insert(&probe.name, once.len());
+                by_name.insert(key, once.len());
                 once.push(probe.clone());
             }
         }
@@ -151,9 +153,15 @@ fn each_once<'p>(probes: impl Iterator<Item = &'p Probe>) -> Vec<Probe> {
 fn widen(probe: &mut Probe, other: &Probe) {
     probe.texts.extend(&other.texts);
     probe.entry_program = probe.entry_program.or(other.entry_program);
-    if other.scope == ProbeScope::System {
-        probe.scope = ProbeScope::System;
+    // A link per process misses what the link per file sees.
+    if other.scope == ProbeScope::Tree {
+        probe.scope = ProbeScope::Tree;
     }
+}
+
+/// Whether a probe's handler sees all processes.
+pub(crate) fn is_everywhere(probe: &Probe) -> bool {
+    probe.scope == ProbeScope::System
 }
 
 impl Layouts {
@@ -276,6 +284,7 @@ impl<'a> Builder<'a> {
             ustack: true,
             kstack: true,
             texts: texts.iter().map(|it| (*it).into()).collect(),
+            everywhere: is_everywhere(probe),
         });
         self.layouts.probes.push(Layout { context_size: hit.context_size(), texts });
         self.plan.probes.push(Probe {
