@@ -105,7 +105,8 @@ fn thrown(value: Dynamic, label: Label) -> Diagnostic {
 fn function_not_found(session: &Session, file: FileId, signature: &str, label: Label) -> Diagnostic {
     let (name, types) = signature.split_once(" (").unwrap_or((signature, ""));
     let types: Vec<&str> = types.trim_end_matches(')').split(", ").filter(|it| !it.is_empty()).map(strip).collect();
-    if !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+    let computes = matches!(name, "min" | "max" | "abs") && types.contains(&"()");
+    if computes || !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
         return operator(name, &types, label);
     }
     let defined = session.files.get(file.0 as usize).is_some_and(|it| it.interpreted.defines(name));

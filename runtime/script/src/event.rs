@@ -3,6 +3,7 @@
 use crate::errors::Failure;
 use crate::host::EventView;
 use crate::maps::{Stack, to_dynamic};
+use crate::operators::Symbols;
 use rhai::{Dynamic, Engine, EvalAltResult, FuncRegistration, ImmutableString, Module};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
@@ -25,6 +26,7 @@ struct Data {
     words: GpuContext,
     /// The text of each id in `words`.
     names: FxHashMap<u64, Arc<str>>,
+    symbols: Symbols,
 }
 
 /// `k.grid`: three sizes.
@@ -33,7 +35,7 @@ struct Dim3([i64; 3]);
 
 impl EventValue {
     /// Copies an event out of the run's buffers.
-    pub(crate) fn of(view: &EventView) -> Self {
+    pub(crate) fn of(view: &EventView, symbols: &Symbols) -> Self {
         let mut names = FxHashMap::default();
         let all = view.event.fields().iter().chain(Event::Launch.fields());
         for field in all.filter(|it| it.kind == FieldType::Name) {
@@ -43,7 +45,10 @@ impl EventValue {
                 names.insert(view.words[at], text);
             }
         }
-        EventValue { fields: view.event.fields(), data: Rc::new(Data { words: *view.words, names }) }
+        EventValue {
+            fields: view.event.fields(),
+            data: Rc::new(Data { words: *view.words, names, symbols: symbols.clone() }),
+        }
     }
 
     fn get(&self, name: &str) -> Result<Dynamic, Box<EvalAltResult>> {
@@ -72,7 +77,7 @@ impl EventValue {
         match field.kind {
             FieldType::Int => Dynamic::from_int(words[at] as i64),
             FieldType::Name => match self.data.names.get(&words[at]) {
-                Some(text) => Dynamic::from(ImmutableString::from(&**text)),
+                Some(text) => self.tagged(field, Dynamic::from(ImmutableString::from(&**text))),
                 None => Dynamic::UNIT,
             },
             FieldType::Comm => Dynamic::from(comm(words[at], words[at + 1])),
@@ -83,6 +88,19 @@ impl EventValue {
             }
             FieldType::Launch | FieldType::Entry => Dynamic::UNIT,
         }
+    }
+}
+
+impl EventValue {
+    /// Makes a kernel's name equal to its mangled form too.
+    fn tagged(&self, field: &Field, mut text: Dynamic) -> Dynamic {
+        let symbol = self.fields.iter().find(|it| field.name == "name" && it.name == "symbol");
+        if let Some(id) = symbol.and_then(|it| it.from.word()).map(|at| self.data.words[at])
+            && let Some(symbol) = self.data.names.get(&id)
+        {
+            text.set_tag(self.data.symbols.tag(id, symbol));
+        }
+        text
     }
 }
 

@@ -4,6 +4,7 @@ use crate::errors::{self, Failure};
 use crate::handler::map_name;
 use crate::host::{EventView, Host};
 use crate::maps::{self, MapRef, Top};
+use crate::operators::{self, Symbols};
 use crate::session::Shared;
 use crate::width::WIDTHS;
 use crate::{declare, event, static_check, units};
@@ -28,12 +29,15 @@ const PRINTED: &str = "\0printed";
 pub struct Interpreter {
     engine: Engine,
     session: Shared,
+    symbols: Symbols,
 }
 
 impl Interpreter {
     pub(crate) fn new(mut engine: Engine, session: Shared) -> Self {
         engine.set_max_operations(HANDLER_OPERATIONS);
-        Interpreter { engine, session }
+        let symbols = Symbols::default();
+        operators::register(&mut engine, &symbols);
+        Interpreter { engine, session, symbols }
     }
 
     /// Gives the handlers the run that they read and change. Prints what the top level printed
@@ -56,7 +60,7 @@ impl Interpreter {
         };
         let ast = self.session.borrow().files[closure.file.0 as usize].interpreted.ast.clone();
         let arguments: Vec<Dynamic> = match event {
-            Some(event) if closure.takes_event => vec![Dynamic::from(event::EventValue::of(event))],
+            Some(event) if closure.takes_event => vec![Dynamic::from(event::EventValue::of(event, &self.symbols))],
             _ => Vec::new(),
         };
         match closure.function.call::<Dynamic>(&self.engine, &ast, arguments) {

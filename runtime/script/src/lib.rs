@@ -24,6 +24,7 @@ mod host;
 mod interpreter;
 pub mod lexer;
 mod maps;
+mod operators;
 mod session;
 mod source;
 mod stage;

@@ -3,6 +3,8 @@
 //! All are nanoseconds. A rate is the time between two events, so `99.hz` and `10.ms` are
 //! interchangeable.
 
+use xputrace_model::diagnostic::{Diagnostic, Label};
+
 /// Nanoseconds in a second.
 pub(crate) const SECOND: i64 = 1_000_000_000;
 
@@ -29,6 +31,15 @@ pub(crate) fn refusal(n: i64, unit: &str) -> (String, &'static str) {
     match unit {
         "hz" => (format!("{n} times a second is not a valid rate"), "a rate must be at least 1 per second: `99.hz`"),
         _ => (format!("{n} {unit} in nanoseconds exceeds 64 bits"), "the longest time is 292 years"),
+    }
+}
+
+/// The diagnostic for a unit applied to what is a time already.
+pub(crate) fn of_a_time(unit: &str, label: Label) -> Diagnostic {
+    let diagnostic = Diagnostic::error("unit", format!("this is a time already, so `.{unit}` makes no sense"), label);
+    match unit {
+        "hz" => diagnostic.help("a rate is `1.s / time`"),
+        _ => diagnostic.help(format!("a time is in nanoseconds; to count {unit}, divide it: `/ 1.{unit}`")),
     }
 }
 

@@ -1,8 +1,12 @@
 //! The compiler from the outside: what it says of mistakes, what its programs compute, and
 //! whether the kernel takes them.
 
+#[path = "compile/agree.rs"]
+mod agree;
 #[path = "compile/engine.rs"]
 mod engine;
+#[allow(dead_code, reason = "other tests use all of it")]
+mod fake_host;
 #[path = "compile/goldens.rs"]
 mod goldens;
 #[path = "compile/odd.rs"]

@@ -140,15 +140,13 @@ impl Emitter<'_, '_> {
         };
         match (op, constant.map(i32::try_from)) {
             (Alu::Div | Alu::Mod, _) => self.division(op, a, b, constant, at),
-            (Alu::Lsh | Alu::Arsh, Some(_)) => {
-                self.eval_strict(a);
-                self.asm.alu_imm(op, Reg::R0, (constant.unwrap_or(0) & 63) as i32);
-            }
-            (Alu::Lsh | Alu::Arsh, None) => {
-                self.two(a, b);
-                self.asm.alu_imm(Alu::And, Reg::R1, 63);
-                self.asm.alu(op, Reg::R0, Reg::R1);
-            }
+            (Alu::Lsh | Alu::Arsh, _) => match constant.map(u8::try_from) {
+                Some(Ok(bits @ 0..64)) => {
+                    self.eval_strict(a);
+                    self.asm.alu_imm(op, Reg::R0, bits.into());
+                }
+                _ => self.shift(op, a, b),
+            },
             (op, Some(Ok(small))) => {
                 self.eval_strict(a);
                 self.asm.alu_imm(op, Reg::R0, small);
@@ -157,6 +155,38 @@ impl Emitter<'_, '_> {
                 self.two(a, b);
                 self.asm.alu(op, Reg::R0, Reg::R1);
             }
+        }
+    }
+
+    /// Shifts by any number of bits, as Rhai does: by 64 and more, every bit is shifted out, and by a
+    /// negative number the other way. The instruction itself takes 0 to 63.
+    fn shift(&mut self, op: Alu, a: &Expr, b: &Expr) {
+        let back = if op == Alu::Lsh { Alu::Arsh } else { Alu::Lsh };
+        self.two(a, b);
+        let (few, far, far_back, done) = (self.asm.label(), self.asm.label(), self.asm.label(), self.asm.label());
+        self.asm.jump_if_imm(Cond::Le, Reg::R1, 63, few);
+        self.asm.jump_if_imm(Cond::Sgt, Reg::R1, 63, far);
+        self.asm.alu_imm(Alu::Neg, Reg::R1, 0);
+        // Unsigned: the smallest integer is its own negative.
+        self.asm.jump_if_imm(Cond::Gt, Reg::R1, 63, far_back);
+        self.asm.alu(back, Reg::R0, Reg::R1);
+        self.asm.jump(done);
+        self.asm.place(far_back);
+        self.shift_out(back);
+        self.asm.jump(done);
+        self.asm.place(far);
+        self.shift_out(op);
+        self.asm.jump(done);
+        self.asm.place(few);
+        self.asm.alu(op, Reg::R0, Reg::R1);
+        self.asm.place(done);
+    }
+
+    /// Shifts every bit of R0 out: 0 remains, or −1 of a negative number shifted right.
+    fn shift_out(&mut self, op: Alu) {
+        match op {
+            Alu::Lsh => self.asm.mov_imm(Reg::R0, 0),
+            _ => self.asm.alu_imm(op, Reg::R0, 63),
         }
     }
 

@@ -16,6 +16,9 @@ use xputrace_model::table::{TableId, TableKind};
 
 /// Merges one handler's uses into the shapes.
 pub(super) fn note(staged: &Staged, scan: &Scan, shapes: &mut Shapes, diagnostics: &mut Vec<Diagnostic>) {
+    for (unit, file, at) in &scan.units_of_times {
+        diagnostics.push(units::of_a_time(unit, staged.label(*file, *at)));
+    }
     for each in &scan.uses {
         let label = staged.label(each.file, each.at);
         let map = shapes.id(&each.map, &label);

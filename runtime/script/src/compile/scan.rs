@@ -5,10 +5,11 @@
 use super::chain::{Chain, Link, key_parts, map_name, unwrapped};
 use super::reads::Reads;
 use crate::handler::{Captured, Function, Handler, Staged};
+use crate::units;
 use rhai::{Expr, FnCallExpr, Position, Stmt};
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::FileId;
-use xputrace_model::schema::{self, Field, FieldType};
+use xputrace_model::schema::{self, Field, FieldType, Unit};
 
 /// One use of a map.
 pub(super) struct Use<'a> {
@@ -50,6 +51,8 @@ pub(super) struct Scan<'a> {
     pub(super) tests_launch: bool,
     /// What it may read of its event; for handlers that are not compiled this is the only answer.
     pub(super) reads: Reads,
+    /// Where it applies a unit to a field that is a time: `k.duration.ms`.
+    pub(super) units_of_times: Vec<(&'a str, FileId, Position)>,
     /// Names of all functions called, except methods and functions of scripts.
     pub(super) calls: Vec<&'a str>,
 }
@@ -84,6 +87,7 @@ pub(super) fn scan<'a>(staged: &'a Staged, handler: &'a Handler) -> Scan<'a> {
         sets_tag: None,
         tests_launch: false,
         reads: Reads::default(),
+        units_of_times: Vec::new(),
         calls: Vec::new(),
     };
     scan.names = captured(&handler.captured);
@@ -147,7 +151,8 @@ impl<'a> Scan<'a> {
 
     /// Notes what a chain on the event or its launch reads. If it does not name a field, it may
     /// read all of them.
-    fn event_chain(&mut self, of: Meaning, chain: &Chain) {
+    fn event_chain(&mut self, of: Meaning, chain: &Chain<'a>) {
+        self.unit_of_time(of, chain);
         let names = chain.links.iter().map_while(|it| match it {
             Link::Property(name, _) => Some(*name),
             _ => None,
@@ -167,6 +172,21 @@ impl<'a> Scan<'a> {
                 schema::LAUNCH.iter().filter(|it| it.name == name).for_each(|it| self.reads.add_field(it));
             }
             None => self.reads.add_all(schema::LAUNCH),
+        }
+    }
+
+    fn unit_of_time(&mut self, of: Meaning, chain: &Chain<'a>) {
+        let (fields, links) = match (of, &chain.links[..]) {
+            (Meaning::Event, [Link::Property(name, _), rest @ ..]) if self.field(name).is_some_and(is_launch) => {
+                (schema::LAUNCH, rest)
+            }
+            (Meaning::Launch, links) => (schema::LAUNCH, links),
+            (_, links) => (self.fields, links),
+        };
+        let [Link::Property(name, _), Link::Property(unit, at), ..] = links else { return };
+        let is_time = |it: &Field| it.name == *name && matches!(it.unit, Unit::Nanos | Unit::Clock);
+        if units::is_unit(unit) && fields.iter().any(is_time) {
+            self.units_of_times.push((*unit, self.file, *at));
         }
     }
 

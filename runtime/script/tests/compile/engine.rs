@@ -10,7 +10,7 @@ use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Piece, Pla
 use xputrace_model::table::{self, Scalar, TableDef, TableKind};
 
 /// A script with its engine, fed with kernels.
-struct Run {
+pub(crate) struct Run {
     plan: Plan,
     engine: Engine,
     world: World,
@@ -35,24 +35,24 @@ impl Env for World {
 
 /// A kernel event, field by field.
 #[derive(Clone)]
-struct Kernel<'a> {
+pub(crate) struct Kernel<'a> {
     name: &'a str,
     symbol: &'a str,
     words: Vec<(usize, i64)>,
     joined: bool,
 }
 
-fn kernel(name: &str, duration: i64) -> Kernel<'_> {
+pub(crate) fn kernel(name: &str, duration: i64) -> Kernel<'_> {
     Kernel { name, symbol: "", words: vec![(word::DURATION, duration)], joined: true }
 }
 
 impl<'a> Kernel<'a> {
-    fn with(mut self, at: usize, value: i64) -> Self {
+    pub(crate) fn with(mut self, at: usize, value: i64) -> Self {
         self.words.push((at, value));
         self
     }
 
-    fn symbol(self, symbol: &'a str) -> Self {
+    pub(crate) fn symbol(self, symbol: &'a str) -> Self {
         Kernel { symbol, ..self }
     }
 
@@ -62,7 +62,7 @@ impl<'a> Kernel<'a> {
 }
 
 impl Run {
-    fn new(script: &str) -> Self {
+    pub(crate) fn new(script: &str) -> Self {
         let plan = plan(script);
         let programs: Vec<usize> = plan.probes.iter().filter_map(|it| it.program).collect();
         let engine = Engine::new(&plan.image, &programs, &mut |_, _| None).expect("the engine takes the programs");
@@ -78,7 +78,7 @@ impl Run {
         }) as u64
     }
 
-    fn feed(&mut self, kernels: &[Kernel]) -> &mut Self {
+    pub(crate) fn feed(&mut self, kernels: &[Kernel]) -> &mut Self {
         for kernel in kernels {
             let mut ctx: GpuContext = [0; WORDS];
             ctx[word::NAME] = self.id(kernel.name);
@@ -133,7 +133,7 @@ impl Run {
         }
     }
 
-    fn one(&self, name: &str) -> Option<Vec<i64>> {
+    pub(crate) fn one(&self, name: &str) -> Option<Vec<i64>> {
         self.rows(name).into_values().next()
     }
 
@@ -315,7 +315,7 @@ fn arithmetic_is_that_of_wrapping_64_bit_integers() {
         ("k.grid.size", 24),
         ("k.grid.x + k.grid.y * k.grid.z", 14),
         ("100.ms / 1.us", 100_000),
-        ("1.5.ms + k.end.us", 1_503_000),
+        ("1.5.ms + k.device.us + k.end", 1_500_003),
         ("min(k.start, k.end) + max(k.start, k.end)", -4),
         ("k.end.max(10)", 10),
         ("abs(k.start) + (k.start).abs()", 14),

@@ -54,6 +54,6 @@ pub(crate) fn described(script: &str, diagnostics: &[Diagnostic]) -> String {
 }
 
 /// Runs a script's top level.
-fn staged(script: &str) -> Loaded {
+pub(crate) fn staged(script: &str) -> Loaded {
     load(SourceFile { name: "script.rhai".into(), text: script.into() }, &[], Rc::new(BundledLoader))
 }

@@ -164,6 +164,9 @@ impl Checker<'_> {
     /// Checks `n.ms` in nanoseconds; constants accept the top level's units too.
     pub(super) fn in_unit(&mut self, value: Expr, unit: &str, at: Position) -> Expr {
         let ty = Type::with(Base::Int, Unit::Nanos);
+        if matches!(value.ty.unit, Unit::Nanos | Unit::Clock) {
+            return self.poison(units::of_a_time(unit, self.label(at)), at);
+        }
         match (&value.kind, units::whole(1, unit)) {
             (Kind::Const(n), _) if value.ty.base == Base::Int => match units::whole(*n, unit) {
                 Some(nanos) => Expr { ty, ..int(nanos, at) },

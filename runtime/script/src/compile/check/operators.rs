@@ -133,7 +133,8 @@ impl Checker<'_> {
         let equal = match (&a.kind, &b.kind) {
             (_, Kind::Missing) => of(Kind::IsMissing(Box::new(a))),
             (Kind::Missing, _) => of(Kind::IsMissing(Box::new(b))),
-            _ if compared_twice(&a, &b) && !(a.is_simple() && b.is_simple()) => {
+            // A missing left side answers at once, but the right side may end the handler.
+            _ if (a.ty.optional || compared_twice(&a, &b)) && !(a.is_simple() && b.is_simple()) => {
                 let mut stmts = Vec::new();
                 let (a, b) = (self.settled(a, &mut stmts), self.settled(b, &mut stmts));
                 let value = Some(self.equality(false, a, b, at));
@@ -243,9 +244,19 @@ pub(super) fn fold(op: Alu, a: i64, b: i64) -> i64 {
         Alu::And => a & b,
         Alu::Or => a | b,
         Alu::Xor => a ^ b,
-        Alu::Lsh => a.wrapping_shl(b as u32),
-        _ => a.wrapping_shr(b as u32),
+        Alu::Lsh if b < 0 => shifted_right(a, b.unsigned_abs()),
+        Alu::Lsh => shifted_left(a, b.unsigned_abs()),
+        _ if b < 0 => shifted_left(a, b.unsigned_abs()),
+        _ => shifted_right(a, b.unsigned_abs()),
     }
+}
+
+fn shifted_left(a: i64, bits: u64) -> i64 {
+    u32::try_from(bits).ok().and_then(|it| a.checked_shl(it)).unwrap_or(0)
+}
+
+fn shifted_right(a: i64, bits: u64) -> i64 {
+    a >> bits.min(63)
 }
 
 pub(super) fn int(n: i64, at: Position) -> Expr {

@@ -2,6 +2,7 @@
 //! literal in the text is parsed as a case of its own, and the hashes are compared.
 
 use super::Checker;
+use super::operators::symbol_beside;
 use super::typed::{Block, Expr, Kind, Stmt, StmtKind};
 use crate::lexer;
 use rhai::{
@@ -27,7 +28,11 @@ impl Checker<'_> {
     ) -> Expr {
         let value = self.expr(value);
         let mut stmts = Vec::new();
-        let value = self.settled(value, &mut stmts);
+        // A name's mangled form is no case of it: Rhai finds a case by the value alone.
+        let value = match symbol_beside(&value) {
+            Some(_) => self.stored(value, &mut stmts),
+            None => self.settled(value, &mut stmts),
+        };
         let mut ways = self.value_ways(&value, cases, at);
         ways.extend(self.range_ways(&value, cases));
         let mut otherwise = match cases.def_case {
@@ -115,9 +120,11 @@ impl Checker<'_> {
     /// Returns a value that can be used twice; computes it first if evaluating it twice would
     /// repeat an effect.
     pub(super) fn settled(&mut self, value: Expr, before: &mut Vec<Stmt>) -> Expr {
-        if value.is_simple() {
-            return value;
-        }
+        if value.is_simple() { value } else { self.stored(value, before) }
+    }
+
+    /// Computes a value into a variable of its own.
+    fn stored(&mut self, value: Expr, before: &mut Vec<Stmt>) -> Expr {
         let (at, ty) = (value.at, value.ty);
         let local = self.new_local(ty);
         before.push(Stmt { kind: StmtKind::Set(local, value), at });
