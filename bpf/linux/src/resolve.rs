@@ -387,13 +387,14 @@ impl Files {
             Scope::System => crate::scope::all_processes(),
             _ => scope.pids(),
         };
-        if let Some(whole) = as_mapped(path) {
-            pids.iter().for_each(|pid| self.add_as_seen(&whole, *pid));
-        }
+        // First as it was written: messages name the file so.
         if is_glob(object) {
             self.add_matching(path.parent().unwrap_or(Path::new(".")), path.file_name().unwrap_or_default());
         } else {
             self.add(path.to_path_buf());
+        }
+        if let Some(whole) = as_mapped(path) {
+            pids.iter().for_each(|pid| self.add_as_seen(&whole, *pid));
         }
         self.found
     }
