@@ -467,7 +467,11 @@ pub(crate) fn most_telling(mut errors: Vec<AttachError>) -> Option<AttachError> 
     let rank = |it: &AttachError| match it {
         AttachError::OldKernel { .. } => 0,
         AttachError::Refused { .. } => 1,
-        AttachError::Indirect { .. } | AttachError::Unsteppable { .. } | AttachError::NoReturns { .. } => 2,
+        AttachError::Indirect { .. }
+        | AttachError::Unsteppable { .. }
+        | AttachError::NoReturns { .. }
+        | AttachError::InsideInstruction { .. }
+        | AttachError::Undecodable { .. } => 2,
         AttachError::NoSuchFunction { near, .. } => 4 - near.len().min(1),
         _ => 5,
     };

@@ -73,6 +73,15 @@ pub(crate) enum Unreadable {
     LeavesToUnnamed,
 }
 
+/// Why a place inside a function cannot be probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Misplaced {
+    /// It is inside an instruction; where that and the next one begin.
+    Inside { before: u64, after: u64 },
+    /// The code up to there cannot be decoded.
+    Undecodable,
+}
+
 impl Unreadable {
     /// Continues a sentence that starts with the function's name.
     pub(crate) fn reason(self) -> &'static str {
@@ -109,6 +118,24 @@ impl<'a> Reader<'a> {
         code.instructions.sort_by_key(Instruction::ip);
         code.has_table_jump = code.find_table_jump();
         if code.makes_sense() { Ok(code) } else { Err(Unreadable::NotCode) }
+    }
+
+    /// Checks that an instruction begins at a place, decoding from the start of its function. A breakpoint
+    /// elsewhere would change the program.
+    pub(crate) fn begins_at(&self, start: u64, place: u64) -> Result<(), Misplaced> {
+        let code = if self.elf.is_x86_64() { self.elf.code(start) } else { &[] };
+        for instruction in Decoder::with_ip(BITS, code, start, DecoderOptions::NONE) {
+            if instruction.is_invalid() {
+                break;
+            }
+            if instruction.ip() == place {
+                return Ok(());
+            }
+            if instruction.next_ip() > place {
+                return Err(Misplaced::Inside { before: instruction.ip(), after: instruction.next_ip() });
+            }
+        }
+        Err(Misplaced::Undecodable)
     }
 
     /// Returns where calls of the function end.

@@ -1,8 +1,9 @@
 //! Executables and libraries: their functions, where these are in the file, and the dependencies.
 
+use gimli::UnwindSection;
 use memmap2::Mmap;
 use object::read::elf::{Dyn, ElfFile64, FileHeader, SectionHeader};
-use object::{Endianness, Object, ObjectSegment, ObjectSymbol, SymbolFlags};
+use object::{Endianness, Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolFlags};
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -79,6 +80,24 @@ impl Elf {
     pub(crate) fn file_offset(&self, address: u64) -> Option<u64> {
         let file = self.parse().ok()?;
         offset_of(&code_segments(&file), address)
+    }
+
+    /// Returns the start of the code with unwinding rules of its own (a function, or a part that the compiler
+    /// moved out of one) that an address lies in. Stripped files have these rules too.
+    pub(crate) fn unwound_part(&self, address: u64) -> Option<u64> {
+        let file = self.parse().ok()?;
+        let section = file.section_by_name(".eh_frame")?;
+        let rules = gimli::EhFrame::new(section.data().ok()?, gimli::LittleEndian);
+        let bases = gimli::BaseAddresses::default().set_eh_frame(section.address());
+        let mut entries = rules.entries(&bases);
+        while let Ok(Some(entry)) = entries.next() {
+            let gimli::CieOrFde::Fde(part) = entry else { continue };
+            let Ok(part) = part.parse(gimli::EhFrame::cie_from_offset) else { continue };
+            if part.contains(address) {
+                return Some(part.initial_address());
+            }
+        }
+        None
     }
 
     /// Whether a function is used here but defined elsewhere.

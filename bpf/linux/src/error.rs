@@ -61,6 +61,20 @@ pub enum AttachError {
         /// Each with its reason: `f has no …`.
         functions: Vec<String>,
     },
+    #[error(
+        "no instruction of {file} begins at `{place}`, so a breakpoint would change what the program does. the nearest begin at {}",
+        nearest.join(" and ")
+    )]
+    InsideInstruction {
+        file: PathBuf,
+        place: String,
+        /// Places as a script writes them.
+        nearest: [String; 2],
+    },
+    #[error(
+        "cannot decode the instructions of {file} up to `{place}`, so a breakpoint there might change what the program does. probe a function by its name"
+    )]
+    Undecodable { file: PathBuf, place: String },
     #[error("`{function}`: the offset {offset:#x} is not inside the function, which has {size:#x} bytes")]
     OffsetOutside { function: String, offset: u64, size: u64 },
     #[error(
@@ -83,7 +97,13 @@ impl AttachError {
         use AttachError::*;
         matches!(
             self,
-            NoSuchFunction { .. } | Indirect { .. } | Unsteppable { .. } | NoReturns { .. } | OffsetOutside { .. }
+            NoSuchFunction { .. }
+                | Indirect { .. }
+                | Unsteppable { .. }
+                | NoReturns { .. }
+                | InsideInstruction { .. }
+                | Undecodable { .. }
+                | OffsetOutside { .. }
         )
     }
 }

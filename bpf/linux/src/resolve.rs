@@ -4,7 +4,7 @@
 //! object + scope ──candidates──▶ files      file + function ──places──▶ names and file offsets
 //! ```
 
-use crate::code;
+use crate::code::{self, Misplaced};
 use crate::elf::{Elf, Function};
 use crate::error::AttachError;
 use crate::first_insn::{self, Answer, Step};
@@ -120,11 +120,11 @@ pub(crate) fn file_id(path: &Path) -> Option<FileId> {
 pub(crate) fn places(file: &Path, function: &str) -> Result<Places, AttachError> {
     let elf = Elf::open(file).map_err(|reason| AttachError::UnreadableFile { file: file.to_path_buf(), reason })?;
     let wanted = Wanted::parse(function);
+    let code = code::Reader::new(&elf);
     if let Some(address) = wanted.address {
-        let places = vec![place_at(&elf, file, function, address)?];
+        let places = vec![place_at(&elf, &code, file, function, address)?];
         return Ok(Places { places, indirect: Vec::new() });
     }
-    let code = code::Reader::new(&elf);
     let found = wanted.find(&elf);
     if found.is_empty() {
         return Err(missing(&elf, file, &wanted));
@@ -137,7 +137,7 @@ pub(crate) fn places(file: &Path, function: &str) -> Result<Places, AttachError>
     if direct.is_empty() {
         return Err(chosen_at_start(&elf, file, &indirect[0]));
     }
-    let places = direct.into_iter().map(|it| wanted.place(&elf, &code, it)).collect::<Result<Vec<_>, _>>()?;
+    let places = direct.into_iter().map(|it| wanted.place(&elf, &code, file, it)).collect::<Result<Vec<_>, _>>()?;
     Ok(Places { places: each_once(places), indirect })
 }
 
@@ -220,11 +220,20 @@ impl<'a> Wanted<'a> {
         found
     }
 
-    fn place(&self, elf: &Elf, code: &code::Reader<'_>, function: &Function) -> Result<Place, AttachError> {
+    fn place(
+        &self,
+        elf: &Elf,
+        code: &code::Reader<'_>,
+        file: &Path,
+        function: &Function,
+    ) -> Result<Place, AttachError> {
         match self.offset {
             None => Ok(entry(elf, code, function)),
             Some(offset) if offset < function.size.max(1) => {
-                Ok(place(elf, &function.name, function.file_offset + offset))
+                let (name, start) = (&function.name, function.file_offset);
+                let written = |it: u64| if it == start { name.clone() } else { format!("{name}+{:#x}", it - start) };
+                check_beginning(code, file, start, start + offset, &written)?;
+                Ok(place(elf, name, start + offset))
             }
             Some(offset) => {
                 let function = function.name.clone();
@@ -250,17 +259,46 @@ fn entry(elf: &Elf, code: &code::Reader<'_>, function: &Function) -> Place {
     Place { entry_of: Some(Extent { start, size }), is_loop, ..place(elf, &function.name, chosen) }
 }
 
-fn place_at(elf: &Elf, file: &Path, text: &str, address: u64) -> Result<Place, AttachError> {
+fn place_at(elf: &Elf, code: &code::Reader<'_>, file: &Path, text: &str, address: u64) -> Result<Place, AttachError> {
     let file_offset = elf.file_offset(address).ok_or_else(|| AttachError::NoSuchFunction {
         file: file.to_path_buf(),
         function: text.into(),
         near: Vec::new(),
         why: ": no code of the file is loaded at this address".into(),
     })?;
-    let starts_there = |it: &Function| it.file_offset == file_offset && !it.indirect;
-    let function = elf.functions(&mut |_| true).into_iter().find(starts_there);
+    let functions = elf.functions(&mut |_| true);
+    let contains = |it: &&Function| (it.file_offset..it.file_offset + it.size.max(1)).contains(&file_offset);
+    let named = functions.iter().filter(contains).map(|it| it.file_offset).max();
+    let start = named.or_else(|| elf.file_offset(elf.unwound_part(address)?)).filter(|it| *it <= file_offset);
+    let written = |it: u64| format!("{:#x}", it.wrapping_add(address.wrapping_sub(file_offset)));
+    match start {
+        Some(start) => check_beginning(code, file, start, file_offset, &written)?,
+        None => return Err(AttachError::Undecodable { file: file.to_path_buf(), place: text.into() }),
+    }
+    let function = functions.iter().find(|it| it.file_offset == file_offset && !it.indirect);
     let entry_of = function.map(|it| Extent { start: file_offset, size: it.size });
     Ok(Place { entry_of, ..place(elf, text, file_offset) })
+}
+
+/// Checks that an instruction begins at a place of the code that begins at `start`. `written` says a
+/// place as a script does.
+fn check_beginning(
+    code: &code::Reader<'_>,
+    file: &Path,
+    start: u64,
+    place: u64,
+    written: &dyn Fn(u64) -> String,
+) -> Result<(), AttachError> {
+    let file = || file.to_path_buf();
+    match code.begins_at(start, place) {
+        Ok(()) => Ok(()),
+        Err(Misplaced::Inside { before, after }) => Err(AttachError::InsideInstruction {
+            file: file(),
+            place: written(place),
+            nearest: [written(before), written(after)],
+        }),
+        Err(Misplaced::Undecodable) => Err(AttachError::Undecodable { file: file(), place: written(place) }),
+    }
 }
 
 fn place(elf: &Elf, function: &str, file_offset: u64) -> Place {
