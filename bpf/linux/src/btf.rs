@@ -16,6 +16,14 @@ pub(crate) fn with<R>(look_up: impl FnOnce(&Btf<'_>) -> Option<R>) -> Option<R> 
     look_up(&Btf::parse(&bytes)?)
 }
 
+/// Says why [`with`] found nothing.
+pub(crate) fn why_missing() -> String {
+    match std::fs::read(VMLINUX) {
+        Err(error) => format!("cannot read Linux's type information, {VMLINUX}: {error}"),
+        Ok(_) => format!("Linux's type information, {VMLINUX}, does not describe what is needed"),
+    }
+}
+
 /// Type information.
 pub(crate) struct Btf<'a> {
     bytes: &'a [u8],

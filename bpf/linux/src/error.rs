@@ -45,7 +45,7 @@ pub enum Error {
 pub enum AttachError {
     #[error("there is no function `{function}` in {file}{why}{}", near_names(.near))]
     NoSuchFunction { file: PathBuf, function: String, near: Vec<String>, why: String },
-    #[error("there is no file {0}")]
+    #[error("there is no file {}; if the run creates it, name it by a pattern: `{}*`", .0.display(), .0.display())]
     NoSuchFile(PathBuf),
     #[error("cannot read the functions of {file}: {reason}")]
     UnreadableFile { file: PathBuf, reason: String },

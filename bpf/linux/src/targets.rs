@@ -55,7 +55,7 @@ impl Targets {
         let create = |spec: &MapSpec| sys::map_create(spec).map_err(|it| failed("create a map", it));
         let refused = create(&spec)?;
         let awaited = create(&MapSpec::number("xt_awaited", MapKind::Array))?;
-        let task = TaskType::of_linux().ok_or("this Linux has no type information (/sys/kernel/btf/vmlinux)")?;
+        let task = TaskType::of_linux().ok_or_else(btf::why_missing)?;
         let maps = [targets, refused.as_fd(), awaited.as_fd()];
         let load =
             |name, asm| sys::load_raw_tracepoint(name, &insns(asm, maps)?).map_err(|it| failed("load a program", it));

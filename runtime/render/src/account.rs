@@ -149,7 +149,8 @@ pub(crate) fn write_end(
     }
     for (loss, site, n) in losses.iter() {
         let (what, advice) = meaning(loss);
-        let place = site.map(|it| format!(" at {}", place(it, context.sources))).unwrap_or_default();
+        let map = site.and_then(|it| map_at(it, context.sources)).map(|it| format!(" of {it}")).unwrap_or_default();
+        let place = site.map(|it| format!("{map} at {}", place(it, context.sources))).unwrap_or_default();
         write_wrapped(out, &format!("{} {n}{place}: {what}", loss.name()), 2, context)?;
         if advice != "nothing" {
             write_advice(out, advice, context)?;
@@ -162,6 +163,14 @@ pub(crate) fn write_end(
 pub(crate) fn place(site: Site, sources: &Sources) -> String {
     let file = sources.files.get(site.file.0 as usize).map_or("script", |it| it.name.as_str());
     format!("{file}:{}", site.line)
+}
+
+/// Returns the map that is used at a place in a script: losses of a map are counted where it is used.
+pub(crate) fn map_at(site: Site, sources: &Sources) -> Option<&str> {
+    let text = sources.files.get(site.file.0 as usize)?.text.get(site.offset as usize..)?;
+    let name = text.strip_prefix('@')?;
+    let end = name.find(|it: char| !it.is_alphanumeric() && it != '_').unwrap_or(name.len());
+    Some(&text[..1 + end])
 }
 
 /// Returns a line for launches of kernels and graphs together, and one for each other kind of call

@@ -19,7 +19,7 @@
 //! and a stack is one line per frame.
 
 use crate::Context;
-use crate::account::place;
+use crate::account::{map_at, place};
 use crate::cells::{filled, quantiles, shown_text};
 use crate::export::{Exporter, Format};
 use crate::print::printed;
@@ -160,7 +160,11 @@ fn end(losses: &Losses, account: Option<&Account>, context: &Context<'_>) -> Jso
         data.insert(loss.name().into(), json!(losses.of(*loss)));
     }
     let at_line = |(loss, site, n): (Loss, Option<_>, u64)| {
-        site.map(|it| json!({ "loss": loss.name(), "at": place(it, context.sources), "count": n }))
+        site.map(|it| {
+            let mut line = json!({ "loss": loss.name(), "at": place(it, context.sources), "count": n });
+            map_at(it, context.sources).into_iter().for_each(|map| line["map"] = json!(map));
+            line
+        })
     };
     data.insert("lines".into(), losses.iter().filter_map(at_line).collect());
     data.insert("account".into(), account.map_or(Json::Null, account_json));

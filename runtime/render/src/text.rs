@@ -248,6 +248,8 @@ fn value_parts(cell: &Cell, def: &TableDef) -> Vec<String> {
 const BOUNDS_WIDTH: usize = 16;
 const COUNT_WIDTH: usize = 8;
 const BAR_WIDTH: usize = 52;
+/// Empty buckets in a row that are shown as one line.
+const LEAST_GAP: usize = 16;
 
 fn histogram(def: &TableDef, rows: &[(i64, u64)], width: usize) -> Vec<String> {
     let labels: Vec<String> = rows.iter().map(|(index, _)| label(def, *index)).collect();
@@ -257,11 +259,19 @@ fn histogram(def: &TableDef, rows: &[(i64, u64)], width: usize) -> Vec<String> {
     let count_width = longest(&counts, COUNT_WIDTH - 1) + 1;
     let bar_width = width.saturating_sub(label_width + count_width + 3).min(BAR_WIDTH);
     let largest = rows.iter().map(|(_, n)| *n).max().unwrap_or(0);
+    let line = |at: usize| {
+        let bar = "@".repeat(bar_columns(rows[at].1, largest, bar_width));
+        let (label, count) = (padded(&labels[at], label_width), &counts[at]);
+        shorten(&format!("{label}{count:>count_width$} |{}|", padded(&bar, bar_width)), width)
+    };
     let mut lines = Vec::with_capacity(rows.len());
-    for (((_, n), label), count) in rows.iter().zip(&labels).zip(&counts) {
-        let bar = "@".repeat(bar_columns(*n, largest, bar_width));
-        let line = format!("{}{count:>count_width$} |{}|", padded(label, label_width), padded(&bar, bar_width));
-        lines.push(shorten(&line, width));
+    let mut at = 0;
+    for run in rows.chunk_by(|a, b| (a.1 == 0) == (b.1 == 0)) {
+        match run[0].1 {
+            0 if run.len() >= LEAST_GAP => lines.push(shorten(&format!("... {} empty", run.len()), width)),
+            _ => lines.extend((at..at + run.len()).map(line)),
+        }
+        at += run.len();
     }
     lines
 }

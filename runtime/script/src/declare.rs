@@ -366,7 +366,7 @@ fn rate_problem(event: Event, nanos: i64) -> Option<String> {
     match event {
         _ if nanos <= 0 => Some(format!("{shown} is not a positive time")),
         Event::Profile if nanos < units::SECOND / MOST_SAMPLES => {
-            Some(format!("one sample every {shown} is {} a second{unit}", units::SECOND / nanos))
+            Some(format!("one sample every {shown} is more than {MOST_SAMPLES} a second{unit}"))
         }
         Event::Profile if nanos > units::SECOND => Some(format!("one sample every {shown} is less than one a second")),
         Event::Interval if nanos < SHORTEST_INTERVAL => {

@@ -415,7 +415,7 @@ fn reads(engine: &mut Engine) {
     engine.register_fn("percentile", |map: &mut MapRef, p: Dynamic| element_percentile(&map.only(), &p));
     engine.register_fn("percentile", |it: &mut ElementRef, p: Dynamic| element_percentile(it, &p));
     engine.register_fn("percentile", |it: &mut Aggregate, p: Dynamic| {
-        optional(percent(&p).and_then(|p| percentile(&it.cell, it.kind, p)))
+        percent(&p).map(|p| optional(percentile(&it.cell, it.kind, p)))
     });
 }
 
@@ -431,11 +431,19 @@ fn element_part(it: &ElementRef, name: &str) -> Answer<Dynamic> {
 
 fn element_percentile(it: &ElementRef, p: &Dynamic) -> Answer<Dynamic> {
     let cell = it.cell()?;
-    Ok(optional(percent(p).zip(cell).and_then(|(p, (cell, kind))| percentile(&cell, kind, p))))
+    let percent = percent(p)?;
+    Ok(optional(cell.and_then(|(cell, kind)| percentile(&cell, kind, percent))))
 }
 
-fn percent(p: &Dynamic) -> Option<f64> {
-    p.as_int().map(|n| n as f64).or_else(|_| p.as_float()).ok()
+fn percent(p: &Dynamic) -> Answer<f64> {
+    let number = p.as_int().map(|n| n as f64).or_else(|_| p.as_float());
+    match number {
+        Ok(number) if (0.0..=100.0).contains(&number) => Ok(number),
+        _ => {
+            let message = format!("`percentile` takes a number from 0 to 100, not {p}");
+            Failure::raise("wrong-arguments", message, Some("write `.percentile(99.9)`"))
+        }
+    }
 }
 
 fn optional(n: Option<i64>) -> Dynamic {

@@ -291,6 +291,16 @@ impl Checker<'_> {
             let help = format!("write `\"{inner}\"`");
             self.say(at, "quotes", "strings need double quotes", &[&help]);
         }
+        self.quoted_template(at);
+    }
+
+    fn quoted_template(&mut self, at: usize) {
+        let text = self.slice(at);
+        if text.starts_with('"') && text.split_once("${").is_some_and(|(_, rest)| rest.contains('}')) {
+            let message = "double quotes insert no values: `${…}` stays as it is";
+            let warning = Diagnostic::warning("template", message, self.label_of(at));
+            self.found.push(warning.help("write backticks instead of the quotes"));
+        }
     }
 
     fn open_text(&mut self, at: usize) {

@@ -5,8 +5,15 @@ use super::socket::{accept, seqpacket};
 use super::target::Target;
 use super::{RendezvousError, failed};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use xputrace_wire::message::{self, Message};
+
+/// How the names of a tracer's socket and directory begin.
+const PREFIX: &str = "xputrace-";
+/// The socket's name in its directory.
+const SOCKET: &str = "socket";
 
 /// The sockets that collectors find through [`xputrace_wire::SOCKET_VARIABLE`]: a name in the abstract namespace,
 /// and a path beside it, which processes in other network namespaces reach.
@@ -29,7 +36,7 @@ impl Listener {
     /// # Errors
     /// When neither kind of socket can be made.
     pub fn new(also_uid: Option<u32>) -> Result<Listener, RendezvousError> {
-        let name = format!("xputrace-{}-{:016x}", std::process::id(), random());
+        let name = format!("{PREFIX}{}-{:016x}", std::process::id(), random());
         // SAFETY: no arguments, cannot fail.
         let own = unsafe { libc::geteuid() };
         let allowed_uids = [0, own].into_iter().chain(also_uid).collect();
@@ -99,11 +106,33 @@ fn on_abstract(name: &str) -> Result<OwnedFd, RendezvousError> {
 }
 
 fn on_path(name: &str) -> Result<(OwnedFd, PathBuf), RendezvousError> {
-    let path = private_directory(name)?.join("socket");
+    let directory = private_directory(name)?;
+    directory.parent().into_iter().for_each(clear_abandoned);
+    let path = directory.join(SOCKET);
     let context = |it| failed(format!("listen on {} for the collectors", path.display()), it);
     let socket = seqpacket().map_err(context)?;
     bind_path(&socket, &path).and_then(|()| listen(&socket)).map_err(context)?;
     Ok((socket, path))
+}
+
+/// Removes the directories that our tracers left in `parent` when they were killed.
+fn clear_abandoned(parent: &Path) {
+    // SAFETY: no arguments, cannot fail.
+    let own = unsafe { libc::geteuid() };
+    let Ok(entries) = std::fs::read_dir(parent) else { return };
+    for entry in entries.flatten().filter(|it| it.file_name().to_string_lossy().starts_with(PREFIX)) {
+        let is_ours = entry.metadata().is_ok_and(|it| it.is_dir() && it.uid() == own);
+        let socket = entry.path().join(SOCKET);
+        if is_ours && is_abandoned(&socket) {
+            let _ = std::fs::remove_file(socket).and_then(|()| std::fs::remove_dir(entry.path()));
+        }
+    }
+}
+
+/// Whether no process has this socket any more. A connection of another type is refused for the type while
+/// one has, so its tracer hears nothing of the question.
+fn is_abandoned(socket: &Path) -> bool {
+    UnixStream::connect(socket).is_err_and(|it| it.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
 /// A peer that has connected and said nothing yet.
@@ -158,7 +187,6 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     #[test]
     fn another_user_can_connect_by_path_and_change_nothing() {
@@ -171,6 +199,20 @@ mod tests {
         assert_eq!((mode(path) & 0o222, mode(&directory) & 0o077), (0o222, 0o011));
         drop(listener);
         assert!(!directory.exists());
+    }
+
+    #[test]
+    fn what_a_killed_tracer_left_is_removed_and_what_a_living_one_has_stays() {
+        let living = Listener::new(None).unwrap();
+        let kept = living.path.clone().unwrap();
+        let mut killed = Listener::new(None).unwrap();
+        // As a kill does: the sockets are closed, and nothing is removed.
+        killed.sockets.clear();
+        let left = killed.path.take().unwrap();
+        assert!(left.exists());
+        let _later = Listener::new(None).unwrap();
+        assert!(!left.exists() && !left.parent().unwrap().exists(), "{}", left.display());
+        assert!(kept.exists());
     }
 
     #[test]

@@ -3,6 +3,9 @@
 use super::State;
 use crate::cli::FileWish;
 use anyhow::{Result, anyhow};
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use xputrace_model::table::TableDef;
 use xputrace_render::Exporter;
@@ -20,6 +23,7 @@ impl Files {
         let file = |wish: &FileWish| {
             let option = wish.output.option;
             let (exporter, path) = (wish.output.open)(&wish.typed, maps).map_err(|it| anyhow!("--{option}: {it}"))?;
+            can_be_written(Path::new(&path)).map_err(|it| anyhow!("--{option}: cannot write {path}: {it}"))?;
             Ok((option, exporter, path))
         };
         Ok(Files(wishes.iter().map(file).collect::<Result<_>>()?))
@@ -36,5 +40,18 @@ impl Files {
             state.write_file(&mut **exporter, path).err().map(|it| format!("--{option}: {it}"))
         };
         self.0.iter_mut().filter_map(write).collect()
+    }
+}
+
+/// Finds out before the run whether a file can be written at its end; leaves everything as it was.
+fn can_be_written(path: &Path) -> io::Result<()> {
+    match OpenOptions::new().write(true).create_new(true).open(path) {
+        Ok(_) => fs::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match fs::metadata(path) {
+            // Opening a pipe would wait for its reader.
+            Ok(there) if !there.is_file() && !there.is_dir() => Ok(()),
+            _ => OpenOptions::new().write(true).open(path).map(drop),
+        },
+        Err(error) => Err(error),
     }
 }

@@ -37,9 +37,8 @@ impl Checker<'_> {
                     self.label(at),
                 );
                 let help = match value.ty.base {
-                    Base::Name | Base::Text(_) => {
-                        "a string has `contains(\"x\")`, `starts_with(\"x\")` and `ends_with(\"x\")`; `interpret(|k| …)` has all methods"
-                    }
+                    Base::Name | Base::Text(_) => &self
+                        .or_interpret("a string has `contains(\"x\")`, `starts_with(\"x\")` and `ends_with(\"x\")`"),
                     Base::Stack => "a stack can be a part of a key, or be printed",
                     _ => "a number has `min(x)`, `max(x)` and `abs()`",
                 };

@@ -49,7 +49,11 @@ impl Checker<'_> {
             }
             Syntax::Array(..) => self.no_value("a list", at, "lists are keys only: `@m[a, b]`, `[a, b] in @m`"),
             Syntax::Map(..) => self.no_value("an object map", at, "use several maps, or several parts of a key"),
-            _ => self.no_value("this expression", at, "wrap the handler in `interpret(…)` if it needs all of Rhai"),
+            _ => self.no_value(
+                "this expression",
+                at,
+                &self.or_interpret("write it with what docs/LANGUAGE.md lists under compiled handlers"),
+            ),
         }
     }
 

@@ -74,7 +74,7 @@ impl Checker<'_> {
                 StmtKind::Store(map, keys, value)
             }
         };
-        Some(Stmt { kind, at })
+        Some(Stmt { kind, at: chain.head.position() })
     }
 
     /// Reports bpftrace's `@calls = count()`.
@@ -139,7 +139,8 @@ impl Checker<'_> {
             let stored = Stored::new(value.ty.maybe(false), None);
             self.shapes.use_value(element.map, stored, &element.label, self.diagnostics);
         }
-        Some(Stmt { kind: StmtKind::Aggregate(element.map, element.keys, value), at })
+        // Updates that the map refuses are counted where it is named.
+        Some(Stmt { kind: StmtKind::Aggregate(element.map, element.keys, value), at: chain.head.position() })
     }
 
     /// Returns an aggregation's kind and its value.

@@ -48,9 +48,17 @@ impl Checker<'_> {
                     format!("`{name}` is {ty}, which compiled handlers cannot use"),
                     self.label(at),
                 )
-                .help("use an integer, boolean or string, or wrap the handler in `interpret(…)`");
+                .help(self.or_interpret("use an integer, boolean or string"));
                 self.poison(diagnostic, at)
             }
+        }
+    }
+
+    /// Adds to an advice that the interpreter knows more, for events whose handlers it can run.
+    pub(super) fn or_interpret(&self, advice: &str) -> String {
+        match self.handler.event.is_gpu() {
+            true => format!("{advice}, or wrap the handler in `interpret(…)`, which has all of Rhai"),
+            false => advice.to_owned(),
         }
     }
 

@@ -57,7 +57,11 @@ impl Checker<'_> {
                 return None;
             }
             _ => {
-                self.unsupported("this statement", at, "wrap the handler in `interpret(…)` if it needs all of Rhai");
+                self.unsupported(
+                    "this statement",
+                    at,
+                    &self.or_interpret("write it with what docs/LANGUAGE.md lists under compiled handlers"),
+                );
                 return None;
             }
         };
