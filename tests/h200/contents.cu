@@ -38,5 +38,5 @@ int main(int argc, char **argv) {
   launch(of_kernel(), n); launch(of_child(of_kernel()), n); launch(of_condition(1), n);
   launch(of_copies(), n); launch(of_child(of_copies()), n);
   launch(of_kernel(), n, true); launch(of_condition(0), n); CHECK(cudaDeviceSynchronize());
-  printf("{\"launches\": %d, \"with_kernel\": %d, \"without_kernel\": %d, \"not_known\": %d, \"kernels\": %d}\n", 7 * n + 1, 3 * n + 1, 2 * n, 2 * n, 3 * n + 1); return 0;
+  printf("{\"launches\": %d, \"with_kernel\": %d, \"without_kernel\": %d, \"not_known\": %d, \"in_condition\": %d}\n", 7 * n + 1, 2 * n + 1, 2 * n, 3 * n, n); return 0;
 }

@@ -37,7 +37,7 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
         Loss::NameTableFull => ("names that did not fit into the collector's table", "trace for less time"),
         Loss::Unjoined => (
             "GPU activities whose launch was never seen",
-            "if launch records were lost too, these are their activities; otherwise they were launched before tracing began",
+            "either launch records were lost too, or they were launched before tracing began, or by a conditional node of a graph",
         ),
         Loss::LostAtExit => (
             "launches whose kernel record had not arrived when the process ended or called exec",
