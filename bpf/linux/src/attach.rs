@@ -14,7 +14,7 @@ use crate::returns::{self, Seen, Unseen};
 use crate::scope::Scope;
 use crate::sys::{self, UprobeMulti};
 use crate::trial;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -42,8 +42,8 @@ pub(crate) struct FunctionProbe {
     /// Attached to every process, whatever the scope.
     pub(crate) every_process: bool,
     pub(crate) files: Vec<ProbedFile>,
-    /// Files already searched.
-    pub(crate) seen: HashSet<FileId>,
+    /// Files that were looked into, with their build ids.
+    pub(crate) seen: HashMap<FileId, Vec<u8>>,
 }
 
 /// Places of one file.
@@ -103,9 +103,10 @@ impl FunctionProbe {
         programs: &Programs,
         intern: &mut dyn FnMut(&str) -> StringId,
     ) -> Result<Option<Found>, AttachError> {
-        if !self.seen.insert(file.id) {
+        if self.seen.contains_key(&file.id) {
             return Ok(None);
         }
+        self.seen.insert(file.id, resolve::build_id(&file.path));
         let Places { mut places, indirect } = resolve::places(&file.path, &self.function)?;
         let matched = places.len() + indirect.len();
         let (refused, unknown) = self.take_refused(&mut places, &file.path, programs)?;

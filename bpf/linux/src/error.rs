@@ -49,7 +49,7 @@ pub enum AttachError {
     NoSuchFile(PathBuf),
     #[error("cannot read the functions of {file}: {reason}")]
     UnreadableFile { file: PathBuf, reason: String },
-    #[error("`{function}` in {file} is chosen when the program starts (an indirect function): probe one of its versions{}", near_names(.near))]
+    #[error("`{function}` in {file} is chosen when the program starts (an indirect function): {}", versions(.near))]
     Indirect { file: PathBuf, function: String, near: Vec<String> },
     #[error(
         "{functions} in {file} cannot be probed: Linux cannot step over the first instruction there (its error 524). another instruction of the function may do: NAME+OFFSET"
@@ -116,6 +116,16 @@ fn advice(reason: &io::Error) -> &'static str {
         Some(libc::EMFILE | libc::ENFILE) => "each handler in Linux is an open file: raise the limit, ulimit -n",
         Some(libc::ENOMEM) => "there is not enough memory, or the handler is too large: split it into several",
         _ => "this is a bug in xputrace: the compiler must not make such a program",
+    }
+}
+
+fn versions(near: &[String]) -> String {
+    match near {
+        [] => {
+            "the file does not name its versions; probe one by its address, `0x…`, or install the file's debug symbols"
+                .to_owned()
+        }
+        near => format!("probe one of its versions, such as {}", near.join(", ")),
     }
 }
 

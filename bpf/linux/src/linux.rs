@@ -1,7 +1,6 @@
 //! [`Linux`]: what a run holds in Linux.
 
 use crate::attach;
-use crate::elf::Elf;
 use crate::error::{AttachError, Error};
 use crate::links::Links;
 use crate::load::{self, LoadedMap};
@@ -312,7 +311,9 @@ impl Linux {
         for event in self.sideband.drain() {
             match &event {
                 ProcessEvent::Fork { time_nanos, parent, pid } => self.probes.on_fork(*parent, *pid, *time_nanos),
-                ProcessEvent::Mmap { pid, path, time_nanos, .. } => self.probes.on_mapping(*pid, path, *time_nanos),
+                ProcessEvent::Mmap { pid, path, build_id, time_nanos, .. } => {
+                    self.probes.on_mapping(*pid, path, build_id, *time_nanos)
+                }
                 ProcessEvent::Exit { pid, .. } => self.forget(*pid),
                 ProcessEvent::Exec { pid, time_nanos, .. } => self.probes.on_exec(*pid, *time_nanos),
             }
@@ -345,8 +346,8 @@ impl Linux {
         let first = self.events.len();
         self.report_mappings(&new);
         for event in self.events[first..].iter().cloned() {
-            if let ProcessEvent::Mmap { pid, path, time_nanos, .. } = event {
-                self.probes.on_mapping(pid, &path, time_nanos);
+            if let ProcessEvent::Mmap { pid, path, build_id, time_nanos, .. } = event {
+                self.probes.on_mapping(pid, &path, &build_id, time_nanos);
             }
         }
     }
@@ -385,10 +386,7 @@ impl Linux {
             let view = View::of(pid);
             for mapping in proc_maps::of(pid).unwrap_or_default() {
                 let path = view.mapped(&mapping);
-                let build_id = build_ids
-                    .entry(path)
-                    .or_insert_with_key(|it| Elf::open(it).map(|it| it.build_id()).unwrap_or_default())
-                    .clone();
+                let build_id = build_ids.entry(path).or_insert_with_key(|it| crate::resolve::build_id(it)).clone();
                 let proc_maps::FileMapping { start, len, pgoff, path, .. } = mapping;
                 self.events.push(ProcessEvent::Mmap { time_nanos, pid, start, len, pgoff, path, build_id });
             }

@@ -3,6 +3,7 @@
 use crate::catalog;
 use crate::resolve::{self, glob};
 use crate::scope::Scope;
+use xputrace_model::catalog::split_function;
 
 /// Returns the probes that match a pattern such as `uprobe:libcudart*:cudaMem*` or
 /// `tracepoint:sched:*`, sorted. Functions are listed as `uprobe:PATH:NAME`. Errors are sentences.
@@ -19,7 +20,7 @@ pub fn list(pattern: &str) -> Result<Vec<String>, String> {
 }
 
 fn functions(kind: &str, rest: &str) -> Result<Vec<String>, String> {
-    let (object, function) = match rest.split_once(':') {
+    let (object, function) = match split_function(rest) {
         Some((object, "")) => (object, "*"),
         Some(split) => split,
         None => (rest, "*"),

@@ -39,6 +39,8 @@ pub(crate) struct Probes {
     late_files: HashMap<FileId, u64>,
     /// Such files by the processes that had them before.
     late_in: HashMap<u32, Vec<(FileId, PathBuf)>>,
+    /// Files of which was told that the program that a process runs had them without their probes.
+    told: HashMap<u32, HashSet<PathBuf>>,
     /// Processes that got links of their own while they ran.
     linked: HashMap<u32, Linked>,
     news: Vec<News>,
@@ -65,6 +67,7 @@ impl Probes {
             alive: Alive::new(),
             late_files: HashMap::new(),
             late_in: HashMap::new(),
+            told: HashMap::new(),
             linked: HashMap::new(),
             news: Vec::new(),
         }
@@ -135,6 +138,7 @@ impl Probes {
     /// where another thread than its main one has called `exec`.
     pub(crate) fn on_exec(&mut self, pid: u32, time_nanos: u64) {
         self.late_in.remove(&pid);
+        self.told.remove(&pid);
         if let Some(linked) = self.linked.get_mut(&pid).filter(|it| time_nanos < it.at_nanos) {
             linked.programs += 1;
             // The first is what the process was made for, and counted with it.
@@ -153,6 +157,7 @@ impl Probes {
         self.links.remove(pid);
         self.alive.remove(&pid);
         self.late_in.remove(&pid);
+        self.told.remove(&pid);
         self.linked.remove(&pid);
     }
 
@@ -177,7 +182,7 @@ impl Probes {
                     every_file: probe.scope == ProbeScope::System || self.is_system(),
                     every_process: probe.scope != ProbeScope::Process || self.is_system(),
                     files: Vec::new(),
-                    seen: HashSet::new(),
+                    seen: HashMap::new(),
                 });
                 self.attach_function(self.functions.len() - 1, warnings)
             }
@@ -289,7 +294,7 @@ impl Probes {
 
     /// Attaches the probes that name functions in a file which a process has just mapped. `file`
     /// is its path as the process sees it.
-    pub(crate) fn on_mapping(&mut self, pid: u32, file: &Path, time_nanos: u64) {
+    pub(crate) fn on_mapping(&mut self, pid: u32, file: &Path, build_id: &[u8], time_nanos: u64) {
         // Memory without a file has names such as `//anon` and `[vdso]`.
         let is_file = file.is_absolute() && !file.as_os_str().as_encoded_bytes().starts_with(b"//");
         let wanted = is_file && self.functions.iter().any(|it| resolve::is_candidate(&it.object, file));
@@ -300,7 +305,7 @@ impl Probes {
         let path = mapped_path(pid, file);
         let Some(id) = resolve::file_id(&path) else {
             // The process has ended, and with it our view of its files.
-            if wanted && !self.is_probed_by_name(file) {
+            if wanted && !self.was_probed(file, build_id) {
                 self.tell_late(pid, file, time_nanos);
             }
             return;
@@ -312,7 +317,7 @@ impl Probes {
             let probe = &self.functions[index];
             let named = resolve::is_candidate(&probe.object, file);
             let guessed = executable && resolve::may_be_static(&probe.object);
-            if (named || guessed) && !probe.seen.contains(&id) {
+            if (named || guessed) && !probe.seen.contains_key(&id) {
                 attached &= self.attach_late(index, &Candidate { id, path: path.clone() }, named);
             }
         }
@@ -330,15 +335,27 @@ impl Probes {
         }
     }
 
-    /// Whether a file of this name is probed for every probe that asks for it.
-    fn is_probed_by_name(&self, file: &Path) -> bool {
-        let named = |it: &FunctionProbe| it.files.iter().any(|it| it.path.file_name() == file.file_name());
-        self.functions.iter().filter(|it| resolve::is_candidate(&it.object, file)).all(named)
+    /// Whether a file was probed, for every probe that asks for it, when a process that has ended since mapped it.
+    /// What is under its path now may be another file. In doubt it was not.
+    fn was_probed(&self, file: &Path, build_id: &[u8]) -> bool {
+        let now = resolve::file_id(file);
+        let named = |it: &&FunctionProbe| resolve::is_candidate(&it.object, file);
+        self.functions.iter().filter(named).all(|probe| match now.map(|it| probe.seen.get(&it)) {
+            Some(Some(known)) if known == build_id => true,
+            Some(None) if resolve::build_id(file) == build_id => false,
+            _ => !build_id.is_empty() && probe.seen.values().any(|it| it == build_id),
+        })
     }
 
+    /// Tells once that the program of a process had a file without its probes, however often it maps it.
     fn tell_late(&mut self, pid: u32, file: &Path, since_nanos: u64) {
+        if !self.told.entry(pid).or_default().insert(file.to_path_buf()) {
+            return;
+        }
         let micros = sys::monotonic_nanos().saturating_sub(since_nanos) / 1000;
-        self.news.push(News::LateFile(LateFile { pid, file: file.to_path_buf(), micros }));
+        let waits = |it: &&FunctionProbe| it.files.is_empty() && resolve::is_candidate(&it.object, file);
+        let waiting = self.functions.iter().filter(waits).map(|it| it.probe).collect();
+        self.news.push(News::LateFile(LateFile { pid, file: file.to_path_buf(), waiting, micros }));
     }
 
     /// Links the probes of which each process has its own, and tells since when there were none.

@@ -65,6 +65,8 @@ pub struct LateFile {
     pub pid: u32,
     /// As the process sees it.
     pub file: PathBuf,
+    /// Probes, by their index in `Plan::probes`, that ask for such a file and are attached to none.
+    pub waiting: Vec<ProbeId>,
     /// From the mapping until the uprobes were attached, or until that proved impossible.
     pub micros: u64,
 }

@@ -116,6 +116,11 @@ pub(crate) fn file_id(path: &Path) -> Option<FileId> {
     std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|it| (it.dev(), it.ino()))
 }
 
+/// Empty where the file has none, or cannot be read.
+pub(crate) fn build_id(path: &Path) -> Vec<u8> {
+    Elf::open(path).map(|it| it.build_id()).unwrap_or_default()
+}
+
 /// The places in a file that `function` names.
 pub(crate) fn places(file: &Path, function: &str) -> Result<Places, AttachError> {
     let elf = Elf::open(file).map_err(|reason| AttachError::UnreadableFile { file: file.to_path_buf(), reason })?;

@@ -71,6 +71,21 @@ pub enum TracepointFieldType {
     Other,
 }
 
+/// Splits `library:function`, where the library may be a path with colons and the function a C++ or Rust name
+/// with `::`: at the last colon that stands alone.
+pub fn split_function(pattern: &str) -> Option<(&str, &str)> {
+    let mut separator = None;
+    let mut at = 0;
+    while let Some(colon) = pattern[at..].find(':').map(|it| at + it) {
+        let run = pattern[colon..].bytes().take_while(|it| *it == b':').count();
+        if run % 2 == 1 {
+            separator = Some(colon);
+        }
+        at = colon + run;
+    }
+    separator.map(|it| (&pattern[..it], &pattern[it + 1..]))
+}
+
 /// Whether `text` matches `pattern`: `*` matches any text, `?` any byte.
 pub fn glob(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());

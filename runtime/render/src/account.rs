@@ -97,10 +97,15 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
         Loss::SkippedUnjoined => {
             ("events that a handler skipped because their launch is unknown", "to handle them, test `.launch == ()`")
         }
-        Loss::UnreadableMemory => {
-            ("handlers that ended because the program's memory was unreadable", "check the address")
-        }
-        Loss::NoEntry => ("returns without a probed entry: the calls started before the probe was attached", "nothing"),
+        Loss::UnreadableMemory => (
+            "handlers that ended because the program's memory was unreadable",
+            "check the address. Linux reads only memory that is loaded: text that the program has not touched yet can be \
+             read later, such as at the function's return",
+        ),
+        Loss::NoEntry => (
+            "returns without a probed entry: the calls started before the probe was attached, or in the parent of a forked process",
+            "nothing",
+        ),
         Loss::ReturnTooDeep => (
             "returns that Linux did not report: their thread already had 64 probed calls open",
             "probe fewer functions that call each other, or drop `return: \"trampoline\"`",

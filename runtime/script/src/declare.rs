@@ -11,6 +11,7 @@ use crate::stage::{ArgumentSpec, ArgumentValue};
 use crate::{arguments, lexer, units};
 use rhai::{Dynamic, Engine, FnPtr, ImmutableString, Map, NativeCallContext};
 use std::any::TypeId;
+use xputrace_model::catalog::split_function;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
 use xputrace_model::plan::{Call as LaunchCall, Calls, ClosureId, ProbeScope, ReturnWay, Target};
 use xputrace_model::schema::{Activity, Event, NOT_YET};
@@ -310,7 +311,15 @@ fn take_patterns(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opt
 /// Parses `libc:malloc` or `sched:sched_switch`; keeps wildcards.
 fn target(call: &Call, event: Event, pattern: &str) -> Option<(Target, String)> {
     let name = format!("{}:{pattern}", event.name());
-    let (first, second) = match pattern.split_once(':') {
+    if let Some((kind, rest)) = pattern.split_once(':')
+        && let Some(event) = events().find(|it| it.name() == kind)
+    {
+        let message = format!("`{pattern}` repeats the kind of probe");
+        call.error("pattern", message).help(format!("write `{}(\"{rest}\", …)`", event.name())).report(call);
+        return None;
+    }
+    let parts = if event == Event::Tracepoint { pattern.split_once(':') } else { split_function(pattern) };
+    let (first, second) = match parts {
         Some((first, second)) if !first.is_empty() && !second.is_empty() => (first.to_owned(), second.to_owned()),
         _ => {
             let what = if event == Event::Tracepoint { "category and name" } else { "library and function" };
@@ -319,11 +328,6 @@ fn target(call: &Call, event: Event, pattern: &str) -> Option<(Target, String)> 
             return None;
         }
     };
-    if let Some(event) = events().find(|it| it.name() == first) {
-        let message = format!("`{pattern}` repeats the kind of probe");
-        call.error("pattern", message).help(format!("write `{}(\"{second}\", …)`", event.name())).report(call);
-        return None;
-    }
     let target = match event {
         Event::Tracepoint => Target::Tracepoint { category: first, name: second },
         _ => Target::Function { object: first, function: second },

@@ -11,7 +11,7 @@ use crate::status::Ended;
 use anyhow::Result;
 use std::time::{Duration, Instant};
 use xputrace_linux::Linux;
-use xputrace_model::plan::Probe;
+use xputrace_model::plan::{Probe, ProbeId};
 use xputrace_model::schema::Event;
 
 /// How long collectors have for their last flush.
@@ -152,9 +152,11 @@ impl Attached {
     /// in which none attached has failed.
     fn report_pending(&mut self) {
         let plan = self.running.plan().clone();
-        let reason = |it: &Probe| format!("{} never attached: no process mapped such a file", it.name);
-        let pending = self.sources.linux.pending();
-        let reasons: Vec<String> = pending.filter_map(|it| plan.probes.get(it.index())).map(reason).collect();
+        let named = |(probe, reason): (ProbeId, &str)| {
+            let probe = plan.probes.get(probe.index())?;
+            Some(format!("{} never attached: {reason}", probe.name))
+        };
+        let reasons: Vec<String> = self.sources.linux.pending().filter_map(named).collect();
         let traced = |it: &&Probe| !matches!(it.event, Event::Begin | Event::End | Event::Interval);
         match reasons.len() == plan.probes.iter().filter(traced).count() {
             true => reasons.iter().for_each(|it| self.running.report().fail(it)),

@@ -92,11 +92,11 @@ impl Checker<'_> {
             }
             Target::Function { object, function } => {
                 let Err(why) = self.catalog.function(object, function) else { return };
-                (
-                    NO_SUCH_FUNCTION,
-                    why,
-                    format!("`xputrace list 'uprobe:{object}:*'` lists the functions that can be probed"),
-                )
+                let help = match function.starts_with("0x") || function.contains('+') {
+                    true => "`objdump -d` shows where instructions begin".to_owned(),
+                    false => format!("`xputrace list 'uprobe:{object}:*'` lists the functions that can be probed"),
+                };
+                (NO_SUCH_FUNCTION, why, help)
             }
             _ => return,
         };

@@ -23,17 +23,23 @@ const UNFOLLOWED: &str = "some new threads and processes are not traced, because
 pub struct LinuxEvents {
     /// Probes whose file no process has mapped yet.
     pending: BTreeSet<ProbeId>,
+    /// Probes whose file was mapped only by processes that had ended before it could be probed.
+    too_late: BTreeSet<ProbeId>,
 }
 
 impl LinuxEvents {
     /// `pending` are the probes whose file no process has mapped yet.
     pub fn new(pending: Vec<ProbeId>) -> Self {
-        LinuxEvents { pending: pending.into_iter().collect() }
+        LinuxEvents { pending: pending.into_iter().collect(), too_late: BTreeSet::new() }
     }
 
-    /// Returns the probes whose file no process has mapped so far.
-    pub fn pending(&self) -> impl Iterator<Item = ProbeId> + '_ {
-        self.pending.iter().copied()
+    /// Returns the probes that are attached to no file so far, each with the reason.
+    pub fn pending(&self) -> impl Iterator<Item = (ProbeId, &'static str)> + '_ {
+        let reason = |it: &ProbeId| match self.too_late.contains(it) {
+            true => "the processes that mapped such a file ended, or unmapped it, before it could be probed",
+            false => "no process mapped such a file",
+        };
+        self.pending.iter().map(move |it| (*it, reason(it)))
     }
 
     /// Handles prints and other records of handlers.
@@ -82,6 +88,7 @@ impl LinuxEvents {
                 News::UnprobedProgram => losses.add(Loss::UnprobedProcess, 1),
                 News::LateFile(it) => {
                     losses.add(Loss::UnprobedProcess, 1);
+                    self.too_late.extend(it.waiting);
                     report.late_file(it.file, it.micros);
                 }
                 News::Unfollowed(n) => {
