@@ -65,6 +65,9 @@ pub(super) struct Build<'a> {
     nested: Option<usize>,
     every: FxHashMap<Engine, (usize, u32)>,
     tracer_ring: Option<usize>,
+    /// Whether a handler in Linux calls `exit`.
+    pub(super) ends_in_linux: bool,
+    over: Option<usize>,
 }
 
 impl<'a> Build<'a> {
@@ -89,6 +92,8 @@ impl<'a> Build<'a> {
             nested: None,
             every: FxHashMap::default(),
             tracer_ring: None,
+            ends_in_linux: false,
+            over: None,
         };
         for map in 0..shapes.list.len() {
             let table = build.table_with_maps(map);
@@ -223,6 +228,18 @@ impl<'a> Build<'a> {
         let map = self.map(spec("stored", MapKind::PercpuArray, 4, 8, maps, 0, Home::Linux));
         self.plan.linux_stored = Some(map);
         map
+    }
+
+    /// Returns the map that tells programs in Linux that one of them has called `exit`: its value is then
+    /// not 0. `None` if none of them can.
+    pub(super) fn over_map(&mut self, engine: Engine) -> Option<usize> {
+        if engine == Engine::Tracer || !self.ends_in_linux {
+            return None;
+        }
+        if self.over.is_none() {
+            self.over = Some(self.map(spec("over", MapKind::Array, 4, 8, 1, 0, Home::Linux)));
+        }
+        self.over
     }
 
     pub(super) fn ring_map(&mut self, engine: Engine) -> usize {

@@ -7,7 +7,7 @@ use super::typed::{Base, Block, Expr, Kind, LocalId, MapId, Part, Stmt, StmtKind
 use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
 use xputrace_bytecode::probe::TaskId;
-use xputrace_bytecode::{Home, helper};
+use xputrace_bytecode::{Home, Label, helper};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Arg, Piece, Print, TAG_SLOTS, record};
@@ -314,12 +314,21 @@ impl Emitter<'_, '_> {
         }
         self.asm.st_imm(Size::W, Reg::FP, buffer, record::EXIT as i32);
         self.asm.st_imm(Size::W, Reg::FP, buffer + 4, 0);
-        self.output(buffer, 16, at);
+        // If the record did not fit, the run goes on.
+        let full = self.submit(buffer, 16, at);
+        self.announce_exit();
+        self.asm.place(full);
         self.asm.jump(self.end);
     }
 
     /// Submits a record to the engine's ring buffer.
     fn output(&mut self, buffer: i16, size: usize, at: Position) {
+        let full = self.submit(buffer, size, at);
+        self.asm.place(full);
+    }
+
+    /// Submits a record; returns the label where the program goes on if it did not fit.
+    fn submit(&mut self, buffer: i16, size: usize, at: Position) -> Label {
         let on = self.asm.label();
         let full = self.counts(Loss::KernelRingFull, at, None, on);
         let ring = self.build.ring_map(self.engine);
@@ -329,7 +338,7 @@ impl Emitter<'_, '_> {
         self.asm.mov_imm(Reg::R4, 0);
         self.asm.call(helper::RINGBUF_OUTPUT);
         self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, full);
-        self.asm.place(on);
+        on
     }
 
     /// Emits `l.tag = value` at the marker: writes to the launching process's array, at the slot

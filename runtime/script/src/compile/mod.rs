@@ -77,6 +77,7 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog) -> (Plan, Vec<Diagno
     let fit = !has_errors(&diagnostics);
     let mut build = Build::new(staged, catalog, &shapes);
     build.plan.demand = placement::demand(&units);
+    build.ends_in_linux = units.iter().any(Unit::ends_in_linux);
     units.iter().for_each(|it| build.handler(it, fit));
     let (mut plan, from_build) = build.finish();
     diagnostics.extend(from_build);

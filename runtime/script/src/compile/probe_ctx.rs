@@ -189,6 +189,7 @@ impl Emitter<'_, '_> {
         if self.checked.entry_args.is_some() {
             self.fetch_entry();
         }
+        self.until_exit();
         if let Some(every) = self.handler.options.every.filter(|it| *it > 1) {
             self.only_every(every);
         }
@@ -204,6 +205,33 @@ impl Emitter<'_, '_> {
             self.store(slot, Reg::R0);
             self.time = Some(slot);
         }
+    }
+
+    /// Skips events after an `exit` in Linux: the probes stay until the tracer has heard of it.
+    fn until_exit(&mut self) {
+        if let Some(map) = self.build.over_map(self.engine) {
+            self.find_only(map);
+            self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, self.end);
+            self.asm.ldx(Size::Dw, Reg::R0, Reg::R0, 0);
+            self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, self.end);
+        }
+    }
+
+    /// Tells all programs in Linux that the run is over.
+    pub(super) fn announce_exit(&mut self) {
+        if let Some(map) = self.build.over_map(self.engine) {
+            let unknown = self.asm.label();
+            self.find_only(map);
+            self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, unknown);
+            self.asm.st_imm(Size::Dw, Reg::R0, 0, 1);
+            self.asm.place(unknown);
+        }
+    }
+
+    /// Sets R0 to the address of the only element of an array.
+    fn find_only(&mut self, bpf_map: usize) {
+        self.asm.st_imm(Size::W, Reg::FP, SCRATCH, 0);
+        self.lookup(bpf_map, SCRATCH);
     }
 
     /// Skips events of other processes, if the program runs there too.

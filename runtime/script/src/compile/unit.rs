@@ -39,6 +39,11 @@ impl Unit<'_> {
         self.place != Place::Interpreter
     }
 
+    /// Whether it runs in Linux and calls `exit`.
+    pub(super) fn ends_in_linux(&self) -> bool {
+        self.place == Place::Linux && self.scan.calls.contains(&"exit")
+    }
+
     /// Returns the fields that it reads: resolved by the checker or, if it is interpreted, taken
     /// from its syntax; if the syntax does not tell, all that it could read.
     pub(super) fn reads(&self) -> &Reads {
