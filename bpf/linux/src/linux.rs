@@ -137,8 +137,9 @@ impl Linux {
 
     /// Waits until the ring buffer has records or a process did something, at most `timeout`;
     /// hands out the records, and attaches to new children and newly mapped files. Records come
-    /// in the order in which handlers wrote them; what is written meanwhile is for the next call.
-    pub fn poll(&mut self, timeout: Duration, on_record: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
+    /// in the order in which handlers wrote them; what is written meanwhile is for the next call. Returns
+    /// whether all were complete: one that is still being written holds later ones back.
+    pub fn poll(&mut self, timeout: Duration, on_record: &mut dyn FnMut(&[u8])) -> Result<bool, Error> {
         let ring = self.ring.as_ref().map(|it| it.fd().as_raw_fd());
         let wait = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut fds: Vec<_> = self.sideband.fds().chain(ring).map(wait).collect();
@@ -147,10 +148,7 @@ impl Linux {
             .map_err(|answer| Error::System { what: "wait for events of Linux".into(), answer })?;
         // Children first: every microsecond counts for them.
         self.handle_process_events();
-        if let Some(ring) = &mut self.ring {
-            ring.drain(on_record);
-        }
-        Ok(())
+        Ok(self.ring.as_mut().is_none_or(|it| it.drain(on_record)))
     }
 
     /// The map with this index in `Plan::image`, where it lives in Linux. Of a map with two

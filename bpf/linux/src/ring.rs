@@ -40,8 +40,9 @@ impl Ring {
         self.fd.as_fd()
     }
 
-    /// Hands out every complete record that is there when it is called, in order.
-    pub(crate) fn drain(&mut self, on_record: &mut dyn FnMut(&[u8])) {
+    /// Hands out every complete record that is there when it is called, in order; returns whether that
+    /// was all, or one that is still being written holds others back.
+    pub(crate) fn drain(&mut self, on_record: &mut dyn FnMut(&[u8])) -> bool {
         // Producers may be faster than we are: what comes meanwhile is for the next call, so
         // that a flood cannot keep the caller from looking at anything else.
         let end = self.position(&self.producer).load(Ordering::Acquire);
@@ -49,7 +50,7 @@ impl Ring {
         while at < end {
             let header = self.header(at).load(Ordering::Acquire);
             if header & BUSY != 0 {
-                break;
+                return false;
             }
             let len = header & !(BUSY | DISCARDED);
             if header & DISCARDED == 0 {
@@ -58,6 +59,7 @@ impl Ring {
             at += (u64::from(len) + HEADER_BYTES).next_multiple_of(8);
             self.position(&self.consumer).store(at, Ordering::Release);
         }
+        true
     }
 
     fn position<'a>(&self, page: &'a Mapping) -> &'a AtomicU64 {

@@ -269,6 +269,11 @@ impl TableDef {
         wanted.min(MOST_BUCKETS.max(keys)) as u32
     }
 
+    /// Whether stacks are in its keys or values.
+    pub fn holds_stacks(&self) -> bool {
+        self.kind == TableKind::Plain(Scalar::Stack) || self.keys.iter().any(|it| it.kind == Scalar::Stack)
+    }
+
     /// Whether it evicts: a map with a single element never needs to.
     pub fn evicts(&self) -> bool {
         self.evict && self.stored_key_size() > 0

@@ -23,6 +23,7 @@ pub(crate) const BUILTINS: &[&str] = &[
     "gpu_time_ns",
     "collector_cost_ns",
     "tracer_cost_ns",
+    "kept_programs",
     "own_cost_ns",
     "elapsed_ns",
     "output_is_json",

@@ -5,6 +5,7 @@ use crate::codec::{self, Collector};
 use crate::{Store, map::Homes};
 use std::sync::Arc;
 use xputrace_model::names::Names;
+use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Key, Scalar, Table, TableDef, TableId, TableKind, Value};
 
 /// The store and the engines, for one step: no handler may run while it is held.
@@ -129,6 +130,27 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
             let done = self.tracer.clear(map);
             self.store.fail(done, "clear", id);
         }
+    }
+
+    /// Calls `f` with every stack that a map holds, in any part and perhaps more than once. Changes nothing: a
+    /// read by a handler sees what it would have seen.
+    ///
+    /// # Errors
+    /// A map of Linux cannot be read; not all stacks were handed out.
+    pub fn for_each_stack(&self, f: &mut dyn FnMut(StackKey)) -> Result<(), String> {
+        let holding = || self.store.maps.iter().filter(|it| it.def.holds_stacks());
+        holding().for_each(|it| it.own_stacks(f));
+        // Twice: a handler may move a stack to a map that was read earlier from one that is read later.
+        for map in holding().chain(holding()) {
+            let on_value = &mut |key: &[u8], value: &[u8]| codec::stacks(&map.def, key, value, f);
+            if let (Some(at), Some(linux)) = (map.homes.linux, &self.linux) {
+                linux.for_each(at, on_value)?;
+            }
+            for at in map.homes.in_tracer() {
+                self.tracer.for_each(at, on_value)?;
+            }
+        }
+        Ok(())
     }
 
     /// What the engines hold now. A map of Linux that cannot be read any more reads as what was seen.

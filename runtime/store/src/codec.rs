@@ -48,6 +48,20 @@ pub fn decode_value(def: &TableDef, key: &[u8], value: &[u8], names: &Names) -> 
     }
 }
 
+/// Calls `f` with every stack in a stored element: in its key, or its plain value.
+pub fn stacks(def: &TableDef, key: &[u8], value: &[u8], f: &mut dyn FnMut(StackKey)) {
+    let mut at = 0;
+    for part in &def.keys {
+        if part.kind == Scalar::Stack && !(part.optional && word(key, at) == 0) {
+            f(StackKey::from_word(word(key, at + part.size() - part.kind.size())));
+        }
+        at += part.size();
+    }
+    if def.kind == TableKind::Plain(Scalar::Stack) {
+        f(StackKey::from_word(word(value, 0)));
+    }
+}
+
 /// Whether a stored value was never updated: what an array of one element and other
 /// processors' parts of an element hold before their first update. A sum of 0 counts as an
 /// element where its key shows that there was an update.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use xputrace_model::plan::Image;
+use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Key, Storage, TableDef, TableKind, Value};
 
 /// A map of the script.
@@ -53,6 +54,20 @@ impl Map {
 
     pub(crate) fn own_rows(&self) -> Vec<(Key, Cell)> {
         self.own.iter().map(|(key, cell)| (key.clone(), cell.clone())).collect()
+    }
+
+    pub(crate) fn own_stacks(&self, f: &mut dyn FnMut(StackKey)) {
+        let of_value = |cell| match cell {
+            &Cell::Plain(Value::Stack(stack)) => Some(stack),
+            _ => None,
+        };
+        let of_key = |value: &Value| match value {
+            Value::Stack(stack) => Some(*stack),
+            _ => None,
+        };
+        for (key, cell) in &self.own {
+            key.iter().filter_map(of_key).chain(of_value(cell)).for_each(&mut *f);
+        }
     }
 
     pub(crate) fn own_value(&self, key: &[Value]) -> Option<Value> {

@@ -1,11 +1,12 @@
 //! The store over engines that are maps of bytes in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use xputrace_bytecode::image::{Home, MapKind, MapSpec};
 use xputrace_model::names::Names;
 use xputrace_model::plan::Plan;
 use xputrace_model::schema::Unit;
+use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Storage, TableDef, TableId, TableKind, Value};
 use xputrace_store::{Backing, OnValue, Refusal, Store};
 
@@ -276,6 +277,51 @@ fn a_replay_has_the_maps_of_linux_in_the_tracers_engine() {
     let mut run = Run::of(&plan(&[Scalar::Int], TableKind::Plain(Scalar::Int), storage), false);
     run.maps().set(ID, &[Value::Int(7)], Value::Int(1)).unwrap();
     assert_eq!((run.get(7), run.tracer.elements(LINUX)), (Some(Value::Int(1)), 1));
+}
+
+fn stack(id: u32) -> StackKey {
+    StackKey::LinuxUser { pid: 7, exec: 1, id }
+}
+
+fn stacks(run: &mut Run) -> BTreeSet<StackKey> {
+    let mut found = BTreeSet::new();
+    run.maps().for_each_stack(&mut |it| _ = found.insert(it)).unwrap();
+    found
+}
+
+#[test]
+fn stacks_are_found_in_every_part_and_finding_them_changes_nothing() {
+    let mut plan = two_generations(&[Scalar::Int, Scalar::Stack], TableKind::Count, BOTH);
+    let mut def = TableDef::clone(&plan.tables[0]);
+    def.keys[1].optional = true;
+    plan.tables[0] = Arc::new(def);
+    let mut run = Run::of(&plan, true);
+    let word = |id| stack(id).to_word() as i64;
+    run.linux().put(LINUX, &[word(90), 1, word(1)], &[&[5]]);
+    assert_eq!(run.rows().len(), 1, "what was read is in the own part");
+    run.linux().put(LINUX, &[0, 1, word(2)], &[&[5]]);
+    run.linux().put(LINUX, &[0, 0, word(91)], &[&[5]]);
+    run.tracer.put(TRACER, &[0, 1, word(3)], &[&[5]]);
+    assert_eq!(stacks(&mut run), [1, 2, 3].map(stack).into(), "integers and missing parts are no stacks");
+    run.maps().clear(ID);
+    assert_eq!(stacks(&mut run), [2, 3].map(stack).into(), "a clear removes what was read, and nothing else");
+}
+
+#[test]
+fn plain_stacks_are_found_in_engines_and_in_the_interpreter() {
+    for storage in [Storage::Linux { map: LINUX, from_tracer: false }, Storage::Tracer(TRACER), Storage::Interpreter] {
+        let mut run = Run::new(&[Scalar::Int], TableKind::Plain(Scalar::Stack), storage);
+        run.maps().set(ID, &[Value::Int(1)], Value::Stack(stack(4))).unwrap();
+        assert_eq!(stacks(&mut run), [stack(4)].into(), "{storage:?}");
+    }
+}
+
+#[test]
+fn a_map_that_cannot_be_read_is_an_error_to_whoever_looks_for_stacks() {
+    let storage = Storage::Linux { map: LINUX, from_tracer: false };
+    let mut run = Run::new(&[Scalar::Stack], TableKind::Count, storage);
+    run.linux().is_broken = true;
+    assert_eq!(run.maps().for_each_stack(&mut |_| {}), Err("broken".into()));
 }
 
 #[test]

@@ -26,6 +26,7 @@ struct Image {
     current: u32,
     /// Execs of its ancestors since the start of the lineage.
     inherited: u32,
+    has_ended: bool,
 }
 
 impl Image {
@@ -47,13 +48,26 @@ impl Images {
         let from = *self.image(parent);
         let first = self.processes.get(&child).map_or(0, |it| it.current + 1);
         let inherited = from.execs_at(from.current);
-        self.processes.insert(child, Image { lineage: from.lineage, first, current: first, inherited });
+        let image = Image { lineage: from.lineage, first, current: first, inherited, has_ended: false };
+        self.processes.insert(child, image);
         (ProcessKey { pid: parent, generation: from.current }, ProcessKey { pid: child, generation: first })
     }
 
     /// Handles an exec.
     pub fn exec(&mut self, pid: u32) {
         self.image(pid).current += 1;
+    }
+
+    /// Handles the end of a process.
+    pub fn exit(&mut self, pid: u32) {
+        self.image(pid).has_ended = true;
+    }
+
+    /// Drops a process if it has ended: the next one with its id starts anew.
+    pub fn forget_ended(&mut self, pid: u32) {
+        if self.processes.get(&pid).is_some_and(|it| it.has_ended) {
+            self.processes.remove(&pid);
+        }
     }
 
     /// Returns the program in which a stack with this exec count was taken. `n_covered` returns how
@@ -78,7 +92,7 @@ impl Images {
         let first_execs = &mut self.first_execs;
         self.processes.entry(pid).or_insert_with(|| {
             first_execs.push(None);
-            Image { lineage: first_execs.len() - 1, first: 0, current: 0, inherited: 0 }
+            Image { lineage: first_execs.len() - 1, first: 0, current: 0, inherited: 0, has_ended: false }
         })
     }
 }

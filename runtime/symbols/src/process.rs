@@ -147,6 +147,16 @@ impl Processes {
         Ok(mappings.len())
     }
 
+    /// Returns the number of programs whose mappings are known.
+    pub fn len(&self) -> usize {
+        self.processes.len()
+    }
+
+    /// Whether no mapping is known.
+    pub fn is_empty(&self) -> bool {
+        self.processes.is_empty()
+    }
+
     /// Whether any mapping of the process is known.
     pub fn knows(&self, key: ProcessKey) -> bool {
         self.processes.contains_key(&key)

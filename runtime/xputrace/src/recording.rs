@@ -155,6 +155,10 @@ impl Observer for Tape {
         self.write(&Entry::Hit(hit))
     }
 
+    fn stacks(&self) -> &BTreeSet<StackKey> {
+        &self.stacks
+    }
+
     /// Names every stack while the files of its process are still known, writes the losses, and
     /// closes the file.
     fn end(mut self: Box<Self>, state: &mut State) -> Result<()> {

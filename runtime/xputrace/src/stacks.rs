@@ -1,7 +1,7 @@
 //! Names the stacks of a run. Addresses come from Linux's stack map or from a collector; mappings
 //! come from perf's records, /proc, or the collector's own list.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use xputrace_linux::{Linux, ProcessEvent};
 use xputrace_model::output::StackNames;
@@ -24,6 +24,28 @@ pub struct Stacks {
     known: HashMap<StackKey, Frames>,
     /// Whether handlers in Linux take stacks; otherwise mappings are not needed.
     takes_in_linux: bool,
+    over: Over,
+}
+
+/// Programs that have ended, or whose process has become another. They are kept while a map holds a
+/// stack of theirs.
+#[derive(Default)]
+struct Over {
+    /// Those of which Linux may still have unread records.
+    unread: Vec<ProcessKey>,
+    kept: HashSet<ProcessKey>,
+    /// How many were needed when that was last found out.
+    needed: usize,
+}
+
+/// How many programs that are over are kept before the maps are searched for stacks of theirs.
+const LEAST_KEPT: usize = 4096;
+
+impl Over {
+    /// Whether it pays to find out which of them are needed.
+    fn are_many(&self) -> bool {
+        self.kept.len() >= LEAST_KEPT.max(self.needed.saturating_mul(2))
+    }
 }
 
 impl Stacks {
@@ -52,10 +74,13 @@ impl Stacks {
                 let (parent, child) = self.images.fork(*parent, *pid);
                 self.processes.fork(parent, child);
             }
-            ProcessEvent::Exec { pid, .. } => self.images.exec(*pid),
+            ProcessEvent::Exec { pid, .. } => {
+                self.is_over(*pid);
+                self.images.exec(*pid);
+            }
             ProcessEvent::Exit { pid, .. } => {
-                let key = self.images.current(*pid);
-                self.processes.ended(key);
+                self.is_over(*pid);
+                self.images.exit(*pid);
             }
             ProcessEvent::Mmap { pid, start, len, pgoff, path, build_id, .. } => {
                 let mapping = Mapping {
@@ -70,6 +95,68 @@ impl Stacks {
                 self.processes.map(self.images.current(*pid), &mapping);
             }
         }
+    }
+
+    fn is_over(&mut self, pid: u32) {
+        let key = self.images.current(pid);
+        self.processes.ended(key);
+        self.over.unread.push(key);
+    }
+
+    /// Begins to read all records that Linux has now: those of programs that were over before, too.
+    pub fn begin_to_read(&mut self) {
+        self.over.kept.extend(self.over.unread.drain(..));
+    }
+
+    /// Whether it pays to call [`Stacks::forget_unused`].
+    pub fn are_many_over(&self) -> bool {
+        self.over.are_many()
+    }
+
+    /// Keeps all programs, until there are as many again.
+    pub fn keep_all(&mut self) {
+        self.over.needed = self.over.kept.len();
+    }
+
+    /// Forgets the programs that are over and have taken none of the stacks in `used`. All records must have
+    /// been handled that Linux had after [`Stacks::begin_to_read`].
+    pub fn forget_unused(&mut self, used: &HashSet<StackKey>, linux: &Linux) {
+        self.known.retain(|it, _| !matches!(it, StackKey::LinuxUser { .. }) || used.contains(it));
+        let mut needed = HashSet::new();
+        for stack in used {
+            let &StackKey::LinuxUser { pid, exec, .. } = stack else { continue };
+            if self.known.contains_key(stack) {
+                continue;
+            }
+            if let Some(addresses) = linux.stack_addresses(*stack) {
+                needed.insert(self.program(pid, exec, &addresses));
+            }
+        }
+        self.forget_all_but(&needed);
+    }
+
+    /// Returns the program of the process in which a stack was taken.
+    fn program(&mut self, pid: u32, exec: u8, addresses: &[u64]) -> ProcessKey {
+        self.images.of_stack(pid, exec, |it| self.processes.n_covered(it, addresses))
+    }
+
+    fn forget_all_but(&mut self, needed: &HashSet<ProcessKey>) {
+        let Stacks { processes, images, over, .. } = self;
+        let (kept, unused): (HashSet<_>, HashSet<_>) = over.kept.drain().partition(|it| needed.contains(it));
+        let with_others: HashSet<u32> = kept.iter().chain(&over.unread).map(|it| it.pid).collect();
+        for key in unused {
+            processes.forget(key);
+            if !with_others.contains(&key.pid) {
+                images.forget_ended(key.pid);
+            }
+        }
+        over.needed = kept.len();
+        over.kept = kept;
+    }
+
+    /// Returns the number of programs whose mappings are kept.
+    pub fn n_programs(&self) -> usize {
+        self.processes.len()
     }
 
     /// Opens the files that a collector has reported, while they exist.
@@ -159,10 +246,10 @@ fn with_end_of_walk(frames: &[Frame]) -> Frames {
 }
 
 impl Names<'_> {
-    /// Returns the program of the process in which a stack was taken.
+    /// Returns the program of the process in which a stack was taken, with its mappings if it still runs.
     fn program(&mut self, pid: u32, exec: u8, addresses: &[u64]) -> ProcessKey {
-        let Stacks { processes, images, .. } = &mut *self.stacks;
-        let key = images.of_stack(pid, exec, |it| processes.n_covered(it, addresses));
+        let key = self.stacks.program(pid, exec, addresses);
+        let processes = &mut self.stacks.processes;
         if !processes.knows(key) {
             let _ = processes.map_running(key);
         }
@@ -185,6 +272,80 @@ pub fn demangle(symbol: &str) -> (String, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const PARENT: u32 = 6;
+
+    /// A process that runs one program after another and ends; returns the programs.
+    fn short_process(stacks: &mut Stacks, pid: u32, n_execs: u32) -> Vec<ProcessKey> {
+        let map = |start| ProcessEvent::Mmap {
+            time_nanos: 1,
+            pid,
+            start,
+            len: 4096,
+            pgoff: 0,
+            path: "//anon".into(),
+            build_id: Vec::new(),
+        };
+        stacks.heard(&ProcessEvent::Fork { time_nanos: 1, parent: PARENT, pid });
+        for exec in 0..n_execs {
+            stacks.heard(&ProcessEvent::Exec { time_nanos: 1, pid, comm: "it".into() });
+            stacks.heard(&map(4096 * u64::from(exec + 1)));
+        }
+        let last = stacks.images.current(pid);
+        stacks.heard(&ProcessEvent::Exit { time_nanos: 1, pid });
+        let first = last.generation - n_execs;
+        (first..=last.generation).map(|generation| ProcessKey { pid, generation }).collect()
+    }
+
+    #[test]
+    fn programs_that_are_over_are_kept_while_they_are_needed() {
+        let mut stacks = Stacks { takes_in_linux: true, ..Stacks::default() };
+        let mut needed = HashSet::new();
+        let mut most = 0;
+        // Ids are used again and again; of each tenth process a stack is in a map.
+        for n in 0..40_000 {
+            let programs = short_process(&mut stacks, 100 + n % 1000, 2);
+            assert_eq!(programs.len(), 3);
+            needed.extend((n % 10 == 0 && n < 10_000).then_some(programs[1]));
+            stacks.begin_to_read();
+            if stacks.are_many_over() {
+                stacks.forget_all_but(&needed);
+            }
+            most = most.max(stacks.n_programs());
+        }
+        assert!(needed.iter().all(|it| stacks.processes.knows(*it)), "what is needed is kept");
+        assert!(most <= LEAST_KEPT + 3, "{most} of 120,000 programs were kept");
+        needed.clear();
+        stacks.forget_all_but(&needed);
+        assert_eq!((stacks.n_programs(), stacks.over.kept.len()), (0, 0));
+        assert_eq!(stacks.images.current(100).generation, 0, "the process is forgotten");
+    }
+
+    #[test]
+    fn the_maps_are_searched_less_often_when_much_is_needed() {
+        let mut stacks = Stacks { takes_in_linux: true, ..Stacks::default() };
+        let (mut needed, mut searches) = (HashSet::new(), 0);
+        for n in 0..40_000 {
+            needed.extend(short_process(&mut stacks, 100 + n, 1));
+            stacks.begin_to_read();
+            if stacks.are_many_over() {
+                searches += 1;
+                stacks.forget_all_but(&needed);
+            }
+        }
+        assert_eq!((stacks.over.kept.len(), searches), (80_000, 5), "at 4,096 and at each double");
+    }
+
+    #[test]
+    fn a_program_with_unread_records_is_kept() {
+        let mut stacks = Stacks { takes_in_linux: true, ..Stacks::default() };
+        let programs = short_process(&mut stacks, 7, 1);
+        stacks.forget_all_but(&HashSet::new());
+        assert!(stacks.processes.knows(programs[1]));
+        stacks.begin_to_read();
+        stacks.forget_all_but(&HashSet::new());
+        assert!(!stacks.processes.knows(programs[1]));
+    }
 
     /// Over a long run the mappings of every process would fill the memory.
     #[test]

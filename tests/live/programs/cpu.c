@@ -9,6 +9,7 @@
 //   burn MS            is busy in burn() for that much CPU time
 //   fork CHILDREN N    each child calls work() N times
 //   brief CHILDREN N   one child after the other calls work() N times and exits, in less than 2 ms
+//   pairs CHILDREN     one child after the other calls work() and then other(), and exits
 //   deep DEPTH N       calls down(), which calls itself to that depth, N times
 //   flood              calls work() until it is killed
 // `hold` in front prints `ready PID` and waits for a line of input first.
@@ -85,6 +86,7 @@ int main(int argc, char **argv) {
   if (!strcmp(mode, "burn")) { struct timespec t; do { burn(1000000); clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t); } while (t.tv_sec * 1000 + t.tv_nsec / 1000000 < a); }
   if (!strcmp(mode, "fork")) { for (long i = 0; i < a; i++) if (!fork()) { for (long j = 1; j <= b; j++) work(j); _exit(0); } while (wait(0) > 0); }
   if (!strcmp(mode, "brief")) for (long i = 0; i < a; i++) { if (!fork()) { for (long j = 1; j <= b; j++) work(j); _exit(0); } wait(0); }
+  if (!strcmp(mode, "pairs")) for (long i = 0; i < a; i++) { if (!fork()) { work(i); other(i); _exit(0); } wait(0); }
   if (!strcmp(mode, "deep")) for (long i = 0; i < b; i++) down(a);
   if (!strcmp(mode, "flood")) for (long i = 1;; i++) work(i);
   return 0;

@@ -27,6 +27,7 @@ pub fn refresh(state: &mut State, totals: &[CollectorTotals], elapsed: Duration)
         ("lost", launches.lost as i64),
         ("kernels", kernels.records as i64),
         ("tracer_cost_ns", own_cpu_nanos()),
+        ("kept_programs", state.stacks.n_programs() as i64),
     ];
     state.builtins.extend(values);
     // An estimate from a handful of samples means nothing.

@@ -2,6 +2,8 @@
 
 use super::State;
 use anyhow::Result;
+use std::collections::BTreeSet;
+use xputrace_model::stack::StackKey;
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
 
 /// Observes a run. An error is reported once; the run continues.
@@ -14,6 +16,8 @@ pub trait Observer {
     fn end_process(&mut self, process: ProcessIndex, totals: &CollectorTotals) -> Result<()>;
     /// A record from a Linux probe that is neither a print nor an exit: a recorded hit.
     fn hit(&mut self, record: &[u8], state: &State) -> Result<()>;
+    /// The stacks that it will name when the run has ended.
+    fn stacks(&self) -> &BTreeSet<StackKey>;
     /// The run has ended; stacks can still be named.
     fn end(self: Box<Self>, state: &mut State) -> Result<()>;
 }

@@ -13,6 +13,7 @@ use crate::compiled::report;
 use crate::status::FAILED;
 use anyhow::Result;
 use std::cell::{RefCell, RefMut};
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,7 @@ use xputrace_model::loss::{Account, Loss};
 use xputrace_model::output::Output;
 use xputrace_model::plan::{ClosureId, Plan, ProbeId};
 use xputrace_model::schema::Event;
+use xputrace_model::stack::StackKey;
 use xputrace_script::{EventView, Host, Interpreter};
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo, Sink};
 
@@ -147,6 +149,21 @@ impl Running {
         let Running { state, observer, report, .. } = self;
         if let Some(observer) = observer {
             report.tape_result(observer.hit(record, &state.borrow()));
+        }
+    }
+
+    /// Forgets the programs that are over and of which no stack is left, once they are many. No queued print
+    /// and no unread record of Linux may hold a stack of theirs.
+    pub fn forget_programs(&mut self) {
+        let state = &mut *self.state.borrow_mut();
+        if !state.stacks.are_many_over() {
+            return;
+        }
+        let mut used: HashSet<StackKey> = self.observer.iter().flat_map(|it| it.stacks()).copied().collect();
+        let found = state.maps().for_each_stack(&mut |it| _ = used.insert(it));
+        match &state.linux {
+            Some(linux) if found.is_ok() => state.stacks.forget_unused(&used, linux),
+            _ => state.stacks.keep_all(),
         }
     }
 

@@ -45,12 +45,13 @@ impl LinuxEvents {
     /// Handles prints and other records of handlers.
     fn take_records(&mut self, running: &mut Running) -> Result<()> {
         let mut records: Vec<Vec<u8>> = Vec::new();
-        {
+        let are_all_read = {
             let state = &mut *running.state();
             let Some(linux) = &mut state.linux else { return Ok(()) };
+            state.stacks.begin_to_read();
             let names = state.pipeline.state_mut().names_mut();
-            linux.lending(names, |it| it.poll(Duration::ZERO, &mut |record| records.push(record.to_vec())))?;
-        }
+            linux.lending(names, |it| it.poll(Duration::ZERO, &mut |record| records.push(record.to_vec())))?
+        };
         // The mappings that a record's stacks need precede the record.
         self.follow_processes(running);
         let mut queue = running.queue();
@@ -65,6 +66,9 @@ impl LinuxEvents {
             }
         }
         running.settle(queue);
+        if are_all_read {
+            running.forget_programs();
+        }
         Ok(())
     }
 
