@@ -154,7 +154,7 @@ pub(crate) fn write_end(
     }
     for (loss, site, n) in losses.iter() {
         let (what, advice) = meaning(loss);
-        let map = site.and_then(|it| map_at(it, context.sources)).map(|it| format!(" of {it}")).unwrap_or_default();
+        let map = map_of(loss, site, context.sources).map(|it| format!(" of {it}")).unwrap_or_default();
         let place = site.map(|it| format!("{map} at {}", place(it, context.sources))).unwrap_or_default();
         write_wrapped(out, &format!("{} {n}{place}: {what}", loss.name()), 2, context)?;
         if advice != "nothing" {
@@ -170,8 +170,9 @@ pub(crate) fn place(site: Site, sources: &Sources) -> String {
     format!("{file}:{}", site.line)
 }
 
-/// Returns the map that is used at a place in a script: losses of a map are counted where it is used.
-pub(crate) fn map_at(site: Site, sources: &Sources) -> Option<&str> {
+/// Returns the map that refused an update: these losses are counted where the script names the map.
+pub(crate) fn map_of(loss: Loss, site: Option<Site>, sources: &Sources) -> Option<&str> {
+    let site = site.filter(|_| matches!(loss, Loss::MapFull | Loss::UpdateRefused))?;
     let text = sources.files.get(site.file.0 as usize)?.text.get(site.offset as usize..)?;
     let name = text.strip_prefix('@')?;
     let end = name.find(|it: char| !it.is_alphanumeric() && it != '_').unwrap_or(name.len());

@@ -19,7 +19,7 @@
 //! and a stack is one line per frame.
 
 use crate::Context;
-use crate::account::{map_at, place};
+use crate::account::{map_of, place};
 use crate::cells::{filled, quantiles, shown_text};
 use crate::export::{Exporter, Format};
 use crate::print::printed;
@@ -162,7 +162,7 @@ fn end(losses: &Losses, account: Option<&Account>, context: &Context<'_>) -> Jso
     let at_line = |(loss, site, n): (Loss, Option<_>, u64)| {
         site.map(|it| {
             let mut line = json!({ "loss": loss.name(), "at": place(it, context.sources), "count": n });
-            map_at(it, context.sources).into_iter().for_each(|map| line["map"] = json!(map));
+            map_of(loss, Some(it), context.sources).into_iter().for_each(|map| line["map"] = json!(map));
             line
         })
     };
