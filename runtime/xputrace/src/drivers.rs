@@ -49,23 +49,29 @@ struct Process {
     now: Option<Program>,
     /// What it ran before, as far as it is missing.
     earlier: Vec<Program>,
-    /// Collectors that connected before their program was heard of.
+    /// Collectors that connected before their program was heard to load the library.
     early_connections: u32,
 }
 
-/// A program that has loaded the driver library, and whose collector has not connected.
+/// A program that has loaded the driver library, which may be heard of several times.
 #[derive(Debug)]
 struct Program {
     comm: String,
     has_loaded_collector: bool,
+    has_connected: bool,
     /// Why CUDA finds no collector in it; `None` where it does.
     hindrance: Option<String>,
 }
 
 impl Program {
-    /// Whether it may have made CUDA calls.
+    /// Whether it may have made CUDA calls that are missing.
     fn is_missing(&self) -> bool {
-        self.has_loaded_collector || self.hindrance.is_some()
+        !self.has_connected && (self.has_loaded_collector || self.hindrance.is_some())
+    }
+
+    /// Whether it could load the collector, and did not.
+    fn is_idle(&self) -> bool {
+        !self.has_connected && !self.is_missing()
     }
 }
 
@@ -142,11 +148,9 @@ impl Drivers {
             Ok(hindrance) => hindrance,
         };
         let comm = process.comm.clone();
-        process.now = Some(Program { comm, has_loaded_collector: false, hindrance });
-        if process.early_connections > 0 {
-            process.early_connections -= 1;
-            process.now = None;
-        }
+        let has_connected = process.early_connections > 0;
+        process.early_connections -= u32::from(has_connected);
+        process.now = Some(Program { comm, has_loaded_collector: false, has_connected, hindrance });
     }
 
     /// Most have nothing to do with CUDA: they are forgotten, and others have room.
@@ -161,7 +165,7 @@ impl Drivers {
         let Some(process) = self.processes.get_mut(&pid) else { return };
         match process.now.take() {
             Some(program) if program.is_missing() => process.earlier.push(program),
-            Some(_) => self.n_idle += 1,
+            Some(program) => self.n_idle += u64::from(program.is_idle()),
             None => {}
         }
     }
@@ -169,11 +173,12 @@ impl Drivers {
     /// The collector of a process has connected, which may be heard before its mappings are.
     pub fn connected(&mut self, pid: u32) {
         let Some(process) = self.process(pid) else { return };
+        let now = process.now.as_mut().filter(|it| !it.has_connected);
         let earlier = process.earlier.iter().position(|it| it.has_loaded_collector);
-        match earlier.or(process.earlier.len().checked_sub(1).filter(|_| process.now.is_none())) {
-            Some(at) => _ = process.earlier.remove(at),
-            None if process.now.take().is_none() => process.early_connections += 1,
-            None => {}
+        match (earlier.or(process.earlier.len().checked_sub(1).filter(|_| now.is_none())), now) {
+            (Some(at), _) => _ = process.earlier.remove(at),
+            (None, Some(program)) => program.has_connected = true,
+            (None, None) => process.early_connections += 1,
         }
     }
 
@@ -196,8 +201,8 @@ impl Drivers {
 
     /// Programs that loaded the driver library, and in which CUDA never loaded the collector though it could.
     pub fn n_idle(&self) -> u64 {
-        let is_idle = |it: &Process| it.now.as_ref().is_some_and(|it| !it.is_missing());
-        self.n_idle + self.processes.values().filter(|it| is_idle(it)).count() as u64
+        let running = self.processes.values().filter_map(|it| it.now.as_ref());
+        self.n_idle + running.filter(|it| it.is_idle()).count() as u64
     }
 }
 
@@ -307,8 +312,12 @@ mod tests {
         assert_eq!(unknown(&begun, NEVER), (vec![GONE], 0), "nobody knows whether it could");
         let loaded = [e.clone(), library.clone(), collector.clone()];
         assert_eq!(known(&loaded, NEVER), (vec![GONE], 0), "it has loaded it, and never connected");
-        for connected in 0..=loaded.len() {
-            assert_eq!(known(&loaded, connected), (vec![], 0), "connected before event {connected}");
+        // The library is heard of again after the connection: it has several mappings, or all events are late.
+        let often = [e.clone(), library.clone(), library.clone(), collector.clone(), library.clone(), exit(GONE)];
+        for events in [&loaded[..], &often] {
+            for connected in 0..=events.len() {
+                assert_eq!(known(events, connected), (vec![], 0), "connected before event {connected}");
+            }
         }
         let ended = [e.clone(), library.clone(), collector.clone(), exit(GONE)];
         assert_eq!((known(&ended, NEVER), known(&ended, 4)), ((vec![GONE], 0), (vec![], 0)));
