@@ -42,10 +42,11 @@ impl Links {
     }
 
     /// Whether a process's links are bound to a task that is no longer its main one because another
-    /// thread called `exec` and took its place. They never fire again.
+    /// thread called `exec` and took its place. They never fire again. False where Linux does not tell.
     pub(crate) fn are_void(&self, pid: u32) -> bool {
         let links = self.by_process.get(&Some(pid)).map(Vec::as_slice).unwrap_or_default();
-        links.iter().any(|it| sys::uprobe_link_pid(it.as_fd()).is_ok_and(|bound_to| bound_to != pid))
+        let bound_to = |link: &OwnedFd| sys::uprobe_link_pid(link.as_fd()).ok().flatten();
+        links.iter().any(|it| bound_to(it).is_some_and(|it| it != pid))
     }
 
     /// Closes an ended process's links in the background.

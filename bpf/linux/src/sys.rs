@@ -257,15 +257,21 @@ fn prog_info(program: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_prog_info> {
     Ok(info)
 }
 
-/// The process that a uprobe link is bound to, while the task lives that had its id when the link was made. Linux
-/// tells from 6.8 on.
-pub(crate) fn uprobe_link_pid(link: BorrowedFd<'_>) -> io::Result<u32> {
+/// The process that a uprobe link is bound to: 0 once the task has ended that had its id when the link was made.
+/// `None` where Linux does not tell, which it does from 6.8 on (`bpf_uprobe_multi_link_fill_link_info`).
+pub(crate) fn uprobe_link_pid(link: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     let mut info = libbpf_sys::bpf_link_info::default();
     let mut len = size_of_val(&info) as u32;
     // SAFETY: `len` is the size of the structure, whose pointers are all null.
     done(unsafe { libbpf_sys::bpf_link_get_info_by_fd(link.as_raw_fd(), &mut info, &mut len) })?;
     // SAFETY: plain numbers, zero where Linux did not fill them.
-    Ok(unsafe { info.__bindgen_anon_1.uprobe_multi.pid })
+    let (places, pid) = unsafe { (info.__bindgen_anon_1.uprobe_multi.count, info.__bindgen_anon_1.uprobe_multi.pid) };
+    Ok(bound_to(places, pid))
+}
+
+/// A link has at least one place, so 0 places are an answer that Linux left empty.
+fn bound_to(places: u32, pid: u32) -> Option<u32> {
+    (places > 0).then_some(pid)
 }
 
 /// Places in one file for one program.
@@ -440,5 +446,16 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: made by `mmap` with this length, and nobody has a reference into it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_of_which_linux_says_nothing_is_not_one_of_an_ended_task() {
+        assert_eq!(bound_to(0, 0), None, "before Linux 6.8");
+        assert_eq!((bound_to(1, 0), bound_to(1, 7)), (Some(0), Some(7)));
     }
 }
