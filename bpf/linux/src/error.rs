@@ -52,7 +52,7 @@ pub enum AttachError {
     #[error("`{function}` in {file} is chosen when the program starts (an indirect function): {}", versions(.near))]
     Indirect { file: PathBuf, function: String, near: Vec<String> },
     #[error(
-        "{functions} in {file} cannot be probed: Linux cannot step over the first instruction there (its error 524). another instruction of the function may do: NAME+OFFSET"
+        "{functions} in {file} cannot be probed: Linux cannot step over the first instruction there (its error 524); another instruction of the function may do: NAME+OFFSET"
     )]
     Unsteppable { file: PathBuf, functions: String },
     #[error("not all returns can be found in {file}: {}. Probe the entry with `uprobe`, or insist on Linux's trampoline with `#{{return: \"trampoline\"}}`, which kills a program that throws, switches stacks or is written in Go", functions.join(", "))]
@@ -62,7 +62,7 @@ pub enum AttachError {
         functions: Vec<String>,
     },
     #[error(
-        "no instruction of {file} begins at `{place}`, so a breakpoint would change what the program does. the nearest begin at {}",
+        "no instruction of {file} begins at `{place}`, so a breakpoint would change what the program does; the nearest begin at {}",
         nearest.join(" and ")
     )]
     InsideInstruction {
@@ -72,13 +72,13 @@ pub enum AttachError {
         nearest: [String; 2],
     },
     #[error(
-        "cannot decode the instructions of {file} up to `{place}`, so a breakpoint there might change what the program does. probe a function by its name"
+        "cannot decode the instructions of {file} up to `{place}`, so a breakpoint there might change what the program does; probe a function by its name"
     )]
     Undecodable { file: PathBuf, place: String },
     #[error("`{function}`: the offset {offset:#x} is not inside the function, which has {size:#x} bytes")]
     OffsetOutside { function: String, offset: u64, size: u64 },
     #[error(
-        "uprobes need uprobe_multi links, which Linux has from 6.6 on; this is {release}. scripts with GPU hooks, tracepoints and samples alone work here"
+        "uprobes need uprobe_multi links, which Linux has from 6.6 on; this is {release}; scripts with GPU hooks, tracepoints and samples alone work here"
     )]
     OldKernel { release: String },
     #[error("there is no tracepoint `{name}`{}", near_names(.near))]

@@ -2,6 +2,7 @@
 
 use crate::attach::{has_uprobe_multi, kernel_release};
 use crate::catalog;
+use crate::sideband::MOST_PARANOID_FOR_PROCESSES;
 use std::path::Path;
 
 /// One fact about the machine.
@@ -96,7 +97,10 @@ fn btf() -> Fact {
     Fact {
         name: "BTF",
         standing: Standing::Limited,
-        found: "/sys/kernel/btf/vmlinux is missing: stacks of processes that call exec may be named wrongly".into(),
+        found: "/sys/kernel/btf/vmlinux is missing: no script that needs to know which threads are the command's, \
+                which are most of those with CPU probes; `scope: \"system\"` and GPU-only scripts work, but stacks of \
+                processes that call exec may be named wrongly"
+            .into(),
         fix: Some("boot a kernel that is built with CONFIG_DEBUG_INFO_BTF=y".into()),
     }
 }
@@ -142,12 +146,12 @@ fn perf_event_paranoid() -> Fact {
             found: "Linux has no perf events: no samples, no tracepoints, no names for libraries loaded later".into(),
             fix: Some("boot a kernel that is built with CONFIG_PERF_EVENTS=y".into()),
         },
-        Some(value) if privileged || value <= 1 => works(NAME, format!("{value}")),
+        Some(value) if privileged || value <= MOST_PARANOID_FOR_PROCESSES => works(NAME, format!("{value}")),
         Some(value) => Fact {
             name: NAME,
             standing: Standing::Limited,
             found: format!("{value}: without CAP_PERFMON the mappings of processes come from the collector alone"),
-            fix: Some("sysctl kernel.perf_event_paranoid=1".into()),
+            fix: Some(format!("sysctl kernel.perf_event_paranoid={MOST_PARANOID_FOR_PROCESSES}")),
         },
     }
 }
@@ -155,9 +159,11 @@ fn perf_event_paranoid() -> Fact {
 fn unprivileged_bpf() -> Fact {
     const NAME: &str = "unprivileged BPF";
     match number("/proc/sys/kernel/unprivileged_bpf_disabled") {
-        Some(0) => works(NAME, "allowed; not needed"),
-        Some(value) => works(NAME, format!("off (kernel.unprivileged_bpf_disabled={value}); not needed")),
-        None => works(NAME, "Linux does not say; not needed"),
+        Some(0) => works(NAME, "allowed; xputrace does not need it"),
+        Some(value) => {
+            works(NAME, format!("not allowed (kernel.unprivileged_bpf_disabled={value}); xputrace does not need it"))
+        }
+        None => works(NAME, "Linux does not say; xputrace does not need it"),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::proc_maps::{self, View};
 use crate::report::{AttachReport, News, Warning};
 use crate::ring::Ring;
 use crate::scope::{self, Scope};
-use crate::sideband::{ProcessEvent, Sideband};
+use crate::sideband::{MOST_PARANOID_FOR_PROCESSES, MOST_PARANOID_FOR_SYSTEM, ProcessEvent, Sideband};
 use crate::sys;
 use crate::targets::Targets;
 use std::collections::HashMap;
@@ -280,7 +280,7 @@ impl Linux {
                 self.sideband = sideband;
                 None
             }
-            Err(error) => Some(Warning { probe: None, text: unwatched(&error) }),
+            Err(error) => Some(Warning { probe: None, text: unwatched(&error, scope) }),
         }
     }
 
@@ -328,7 +328,7 @@ impl Linux {
         let tree = scope::with_descendants(&[pid]);
         if let Err(error) = self.sideband.watch(&tree) {
             let text = format!(
-                "process {pid} runs with other rights since its exec, and cannot be watched any more: {error}. Its new \
+                "process {pid} changed privileges at exec, and cannot be watched any more: {error}. Its new \
                  children and files have no uprobes of their own, and its stacks no names"
             );
             self.news.push(News::Warning(Warning { probe: None, text }));
@@ -362,9 +362,10 @@ impl Linux {
             self.news.push(News::Unfollowed(refused));
         }
         if self.sideband.lost > 0 && !std::mem::replace(&mut self.lost_events_told, true) {
-            let text = "process events were lost, as too many came at once: processes and files of that moment may \
-                        have no uprobes, and stacks no names"
-                .into();
+            let text =
+                "process events were lost, as too many came at once: processes started and files mapped just then \
+                        may have no uprobes, and stacks no names"
+                    .into();
             self.news.push(News::Warning(Warning { probe: None, text }));
         }
     }
@@ -393,10 +394,16 @@ impl Linux {
 }
 
 /// Why process events are not available, and what follows from it.
-fn unwatched(error: &std::io::Error) -> String {
+fn unwatched(error: &std::io::Error, scope: &Scope) -> String {
+    let most_paranoid = match scope {
+        Scope::System => MOST_PARANOID_FOR_SYSTEM,
+        _ => MOST_PARANOID_FOR_PROCESSES,
+    };
     let hint = match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => "; run as root or set sysctl kernel.perf_event_paranoid=1",
-        errno => attach::hint(errno),
+        Some(libc::EPERM | libc::EACCES) => {
+            format!("; run as root, or set sysctl kernel.perf_event_paranoid={most_paranoid}")
+        }
+        errno => attach::hint(errno).to_owned(),
     };
     format!(
         "cannot watch processes by perf events: {error}{hint}. Files that are mapped from now on have no uprobes, \

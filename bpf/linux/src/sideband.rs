@@ -14,6 +14,13 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// The highest `perf_event_paranoid` at which a process without CAP_PERFMON may hear of its own user's processes:
+/// `perf_allow_kernel` in `include/linux/perf_event.h` refuses what includes Linux's own code from 2 on, and
+/// distributions that know a 3 refuse everything there.
+pub(crate) const MOST_PARANOID_FOR_PROCESSES: i64 = 2;
+/// Likewise, to hear of all processes: `perf_allow_cpu`.
+pub(crate) const MOST_PARANOID_FOR_SYSTEM: i64 = 0;
+
 /// Something a process of the scope did. Times are CLOCK_MONOTONIC nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProcessEvent {

@@ -4,7 +4,7 @@ use crate::sideband::{ProcessEvent, Sideband};
 use std::io;
 
 /// Hears of forks, execs, exits and mappings of a process and of those that it starts. Needs no rights where
-/// `perf_event_paranoid` is 2 or less.
+/// `perf_event_paranoid` is at most `sideband::MOST_PARANOID_FOR_PROCESSES`.
 #[derive(Debug)]
 pub struct ProcessWatch {
     sideband: Sideband,

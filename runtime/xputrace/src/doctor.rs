@@ -192,7 +192,7 @@ impl Cuda {
                 .map_err(|_| get("cuDeviceGetName"))?;
             let status = init(0);
             if status != 0 {
-                return Err(format!("cuInit answers {status}"));
+                return Err(format!("cuInit failed: CUDA error {status}"));
             }
             let (mut number, mut devices) = (0, 0);
             version(&mut number);
