@@ -1,7 +1,26 @@
 //! The filter of probes that also run in other processes.
 
+use crate::image::NO_PREALLOC;
 use crate::insn::{Cond, Size};
-use crate::{Assembler, Label, Reg, helper};
+use crate::{Assembler, Home, Label, MapKind, MapSpec, Reg, helper};
+
+/// Maximum number of threads that are followed at a time.
+pub const MOST_THREADS: u32 = 131_072;
+
+/// Describes the map of targets: by thread id in the initial pid namespace, what tells apart threads that have the
+/// id one after the other.
+pub fn map(name: &str) -> MapSpec {
+    MapSpec {
+        name: name.into(),
+        kind: MapKind::Hash,
+        key_size: 4,
+        value_size: 8,
+        max_entries: MOST_THREADS,
+        flags: NO_PREALLOC,
+        home: Home::Linux,
+        inner: None,
+    }
+}
 
 /// Continues if the event belongs to a target, else jumps to `out`.
 ///

@@ -5,7 +5,9 @@
 //! id everywhere.
 
 use crate::plan::StringId;
+use crate::text;
 use rustc_hash::FxHashMap;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// Texts by id and ids by text. Ids are never reused, and equal text has an equal id.
@@ -13,6 +15,8 @@ use std::sync::Arc;
 pub struct Names {
     texts: Vec<Arc<str>>,
     ids: FxHashMap<Arc<str>, StringId>,
+    /// What texts stand for that are not their own bytes ([`crate::text`]).
+    bytes: FxHashMap<StringId, Box<[u8]>>,
 }
 
 impl Default for Names {
@@ -25,7 +29,7 @@ impl Default for Names {
 impl Names {
     /// Keeps the ids of the plan's strings; a text that occurs twice gets its first id.
     pub fn new(strings: &[String]) -> Self {
-        let mut names = Names { texts: Vec::new(), ids: FxHashMap::default() };
+        let mut names = Names { texts: Vec::new(), ids: FxHashMap::default(), bytes: FxHashMap::default() };
         if strings.is_empty() {
             names.push(Arc::from(""));
         }
@@ -48,6 +52,13 @@ impl Names {
         self.texts.get(usize::try_from(id).ok()?)
     }
 
+    /// Returns the bytes that the text of an id stands for, empty if there is none: what a program that runs in
+    /// Linux reads of the target.
+    pub fn bytes(&self, id: u64) -> &[u8] {
+        let other = StringId::try_from(id).ok().and_then(|it| self.bytes.get(&it));
+        other.map(|it| &**it).or_else(|| self.get(id).map(|it| it.as_bytes())).unwrap_or_default()
+    }
+
     /// Iterates over all texts in the order of their ids.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.texts.iter().map(|it| &**it)
@@ -66,6 +77,9 @@ impl Names {
     fn push(&mut self, text: Arc<str>) -> StringId {
         let id = self.texts.len() as StringId;
         self.texts.push(text.clone());
+        if let Cow::Owned(bytes) = text::to_bytes(&text) {
+            self.bytes.insert(id, bytes.into());
+        }
         self.ids.entry(text).or_insert(id);
         id
     }
@@ -81,5 +95,13 @@ mod tests {
         assert_eq!((names.intern("a"), names.intern("b"), names.intern("b"), names.intern("")), (1, 2, 2, 0));
         assert_eq!(names.get(2).map(|it| &**it), Some("b"));
         assert_eq!(names.get(u64::MAX), None);
+    }
+
+    #[test]
+    fn a_text_has_the_bytes_that_it_stands_for() {
+        let mut names = Names::new(&["".into(), "plain".into()]);
+        let other = names.intern(&text::from_bytes(b"caf\xe9"));
+        assert_eq!((names.bytes(1), names.bytes(other.into())), (&b"plain"[..], &b"caf\xe9"[..]));
+        assert_eq!((names.bytes(0), names.bytes(u64::MAX)), (&b""[..], &b""[..]));
     }
 }

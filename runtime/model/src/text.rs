@@ -41,6 +41,15 @@ pub fn to_bytes(text: &str) -> Cow<'_, [u8]> {
     Cow::Owned(bytes)
 }
 
+/// Returns the bytes that `text` stands for, as many as fit, with a NUL behind them and zeros to the end.
+pub fn padded<const N: usize>(text: &str) -> [u8; N] {
+    let bytes = to_bytes(text);
+    let n = bytes.len().min(N.saturating_sub(1));
+    let mut padded = [0; N];
+    padded[..n].copy_from_slice(&bytes[..n]);
+    padded
+}
+
 fn char_of(byte: u8) -> Option<char> {
     char::from_u32(BYTES + u32::from(byte))
 }

@@ -1,18 +1,18 @@
 //! Runs a plan over a recording, as if it were happening.
 //!
 //! ```text
-//! hits, launch starts ─by time─▶ programs of the kernel ─tags─┐
+//! hits, launch starts ─by time─▶ programs of Linux ──────tags─┐
 //! drains, in their order ────────────────────────────────────▶ pipeline
 //! ```
 //! GPU events go through the same pipeline as live ones. Hits of CPU probes run the programs
-//! that the kernel would run, in the engine, over what was recorded of each hit; launch
-//! handlers of the kernel run at the start of their launch, and leave their tag in it before
+//! that Linux would run, in the engine, over what was recorded of each hit; launch
+//! handlers of Linux run at the start of their launch, and leave their tag in it before
 //! it is joined. All maps are the engine's.
 
 use crate::names::{Demangle, Names};
 use crate::pipeline::{self, CollectorTotals, Pipeline, ProcessIndex, ProcessInfo, Sink};
 use crate::prints;
-use crate::recording::{Damage, Entry, FrameInfo, GpuKind, Hit, Meta, Reader, RecordedText, hits};
+use crate::recording::{Damage, Entry, FrameInfo, GpuKind, Hit, Meta, ProbeInfo, Reader, RecordedText, hits};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use xputrace_bytecode::helper;
@@ -36,6 +36,15 @@ pub enum Error {
         "line {line} of the script reads a text at {probe} that was not recorded: record with a script that reads it"
     )]
     TextNotRecorded { probe: String, line: u32 },
+    #[error(
+        "line {line} of the script asks for the hits of {probe} in {}, but the recording has those in {}: {}",
+        processes(*everywhere), processes(!*everywhere), if *everywhere {
+            "record with a script that asks for them, or leave `scope: \"system\"` out"
+        } else {
+            "record with a script that asks for them, or add `scope: \"system\"`"
+        }
+    )]
+    OtherScope { probe: String, line: u32, everywhere: bool },
     #[error("the script reads launch stacks, but the recording has none: record with a script that reads them")]
     NoLaunchStacks,
     #[error(transparent)]
@@ -44,6 +53,10 @@ pub enum Error {
 
 fn listed(names: &[String]) -> String {
     if names.is_empty() { "no CPU probes".into() } else { names.join(", ") }
+}
+
+fn processes(everywhere: bool) -> &'static str {
+    if everywhere { "all processes" } else { "the traced processes alone" }
 }
 
 /// What a replay found beside the handled events.
@@ -91,7 +104,7 @@ impl Opened {
     /// Runs the plan over the whole recording. The caller runs `begin` and `end`.
     pub fn run(self, pipeline: &mut Pipeline, sink: &mut dyn Sink) -> Outcome {
         let mut tape = self.tape;
-        let handlers = KernelHandlers::of(&self.plan, &self.meta);
+        let handlers = LinuxHandlers::of(&self.plan, &self.meta);
         let lost_stack = if self.meta.tells_losses { ENOMEM } else { EFAULT };
         let mut replay = Replay { handlers, pipeline, now: 0, totals: Vec::new(), lost_stack };
         let mut causes = tape.causes(replay.handlers.launch.is_empty());
@@ -120,16 +133,21 @@ impl Opened {
     }
 }
 
-/// Checks that every CPU probe of the plan was recorded.
+/// Checks that every CPU probe of the plan was recorded, in its scope.
 fn check(plan: &Plan, meta: &Meta) -> Result<(), Error> {
     let is_cpu =
         |it: &&Probe| matches!(it.event, Event::Uprobe | Event::Uretprobe | Event::Tracepoint | Event::Profile);
-    let recorded: Vec<String> = meta.probes.iter().map(|it| it.name.clone()).collect();
-    let wanted = plan.probes.iter().filter(is_cpu).map(|it| it.name.clone());
-    let mut missing: Vec<String> = wanted.filter(|it| !recorded.contains(it)).collect();
+    let mut recorded: Vec<String> = meta.probes.iter().map(|it| it.name.clone()).collect();
+    recorded.dedup();
+    let wanted = || plan.probes.iter().filter(is_cpu);
+    let mut missing: Vec<String> = wanted().map(|it| it.name.clone()).filter(|it| !recorded.contains(it)).collect();
     missing.dedup();
     if !missing.is_empty() {
         return Err(Error::NotRecorded { missing, recorded });
+    }
+    if let Some(it) = wanted().find(|it| recorded_as(it, meta).is_none()) {
+        let everywhere = hits::is_everywhere(it);
+        return Err(Error::OtherScope { probe: it.name.clone(), line: it.site.line, everywhere });
     }
     if let Some((probe, text)) = first_unrecorded_text(plan, meta) {
         return Err(Error::TextNotRecorded { probe: probe.name.clone(), line: text.site.line });
@@ -138,6 +156,14 @@ fn check(plan: &Plan, meta: &Meta) -> Result<(), Error> {
         return Err(Error::NoLaunchStacks);
     }
     Ok(())
+}
+
+/// Returns the number under which a probe's hits were recorded, if they were recorded in its scope.
+fn recorded_as(probe: &Probe, meta: &Meta) -> Option<usize> {
+    let mut of_name = meta.probes.iter().enumerate().filter(|(_, it)| it.name == probe.name);
+    let is_alike = |it: &ProbeInfo| it.everywhere.is_none_or(|it| it == hits::is_everywhere(probe));
+    // Some recordings hold each hit once for every handler at the probe: the first is taken.
+    of_name.find(|(_, it)| is_alike(it)).map(|it| it.0)
 }
 
 /// Returns the first text that a handler reads at a fixed location and that no hit carries.
@@ -207,10 +233,8 @@ impl Tape {
             Entry::ProcessStart { process, pid, ref comm, pid_in_target, gpu, .. } => {
                 self.pids.insert(process, pid);
                 self.gpus.extend(Some(gpu).filter(|it| !self.gpus.contains(it)));
-                let mut padded = [0; 16];
-                let n = comm.len().min(15);
-                padded[..n].copy_from_slice(&comm.as_bytes()[..n]);
-                self.comms.insert((process, if pid_in_target == 0 { pid } else { pid_in_target }), padded);
+                let tid = if pid_in_target == 0 { pid } else { pid_in_target };
+                self.comms.insert((process, tid), xputrace_model::text::padded(comm));
                 self.entries.push(entry);
             }
             Entry::Wire { process, time_nanos, mut rings } => {
@@ -268,7 +292,7 @@ impl Tape {
 }
 
 struct Replay<'a> {
-    handlers: KernelHandlers,
+    handlers: LinuxHandlers,
     pipeline: &'a mut Pipeline,
     now: u64,
     totals: Vec<CollectorTotals>,
@@ -277,35 +301,29 @@ struct Replay<'a> {
 }
 
 /// Linux's programs: by recorded probe, and at the launch marker.
-struct KernelHandlers {
-    hits: Vec<Vec<KernelHandler>>,
+struct LinuxHandlers {
+    hits: Vec<Vec<LinuxHandler>>,
     /// Each with its program.
     launch: Vec<(ProbeId, usize)>,
 }
 
-struct KernelHandler {
+struct LinuxHandler {
     probe: ProbeId,
     program: Option<usize>,
     entry_program: Option<usize>,
 }
 
-impl KernelHandlers {
+impl LinuxHandlers {
     fn of(plan: &Plan, meta: &Meta) -> Self {
-        let kernel = || ProbeId::each(&plan.probes).filter(|(_, it)| it.place == Place::Linux);
-        // Some recordings hold each hit once for every handler at the probe: the first is taken.
-        let recorded_at = |probe: &Probe| {
-            let of_name = || meta.probes.iter().enumerate().filter(|(_, it)| it.name == probe.name);
-            let alike = of_name().find(|(_, it)| it.everywhere == hits::is_everywhere(probe));
-            alike.or_else(|| of_name().next()).map(|it| it.0)
-        };
-        let mut hits: Vec<Vec<KernelHandler>> = meta.probes.iter().map(|_| Vec::new()).collect();
-        for (probe, it) in kernel().filter(|(_, it)| it.event != Event::Launch) {
-            if let Some(at) = recorded_at(it) {
-                hits[at].push(KernelHandler { probe, program: it.program, entry_program: it.entry_program });
+        let in_linux = || ProbeId::each(&plan.probes).filter(|(_, it)| it.place == Place::Linux);
+        let mut hits: Vec<Vec<LinuxHandler>> = meta.probes.iter().map(|_| Vec::new()).collect();
+        for (probe, it) in in_linux().filter(|(_, it)| it.event != Event::Launch) {
+            if let Some(at) = recorded_as(it, meta) {
+                hits[at].push(LinuxHandler { probe, program: it.program, entry_program: it.entry_program });
             }
         }
-        let launch = kernel().filter(|(_, it)| it.event == Event::Launch);
-        KernelHandlers { hits, launch: launch.filter_map(|(probe, it)| Some((probe, it.program?))).collect() }
+        let launch = in_linux().filter(|(_, it)| it.event == Event::Launch);
+        LinuxHandlers { hits, launch: launch.filter_map(|(probe, it)| Some((probe, it.program?))).collect() }
     }
 }
 
@@ -328,8 +346,10 @@ impl Replay<'_> {
     fn run_hit(&mut self, hit: &Hit, sink: &mut dyn Sink) {
         let Some(handlers) = self.handlers.hits.get(hit.probe as usize) else { return };
         let state = self.pipeline.state_mut();
+        // Every recorded hit is a target's. The map holds one thread at a time, so it has room for any number.
+        let thread = hit.tid.to_le_bytes();
         if let Some(targets) = state.plan.targets {
-            state.engine.update(targets, &hit.tid.to_le_bytes(), &0u64.to_le_bytes(), 0);
+            state.engine.update(targets, &thread, &0u64.to_le_bytes(), 0);
         }
         let cookie = cookie_of(hit, &mut state.names);
         for it in handlers {
@@ -340,6 +360,9 @@ impl Replay<'_> {
             if let Err(fault) = state.engine.run(program, &hit.context, &mut env) {
                 state.count_fault(it.probe, fault);
             }
+        }
+        if let Some(targets) = state.plan.targets {
+            state.engine.delete(targets, &thread);
         }
     }
 
@@ -559,6 +582,6 @@ impl Env for CpuEnv<'_> {
     }
 
     fn name(&mut self, id: u64) -> &[u8] {
-        self.names.get(id).map(|it| it.as_bytes()).unwrap_or_default()
+        self.names.bytes(id)
     }
 }

@@ -269,7 +269,7 @@ impl Env for GpuEnv<'_> {
     }
 
     fn name(&mut self, id: u64) -> &[u8] {
-        self.names.get(id).map(|it| it.as_bytes()).unwrap_or_default()
+        self.names.bytes(id)
     }
 }
 

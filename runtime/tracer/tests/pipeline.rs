@@ -4,11 +4,13 @@ mod common;
 
 use common::*;
 use proptest::prelude::*;
+use xputrace_bytecode::insn::{Alu, Reg, Size, atomic};
+use xputrace_bytecode::{Assembler, Home, ProgramKind, helper};
 use xputrace_model::context::{GpuContext, word};
 use xputrace_model::loss::{Balance, Loss};
 use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Place, Plan, Target};
 use xputrace_model::schema::Event;
-use xputrace_model::table::{Cell, Key, Value};
+use xputrace_model::table::{Cell, Key, Scalar, TableKind, Value};
 use xputrace_tracer::{CollectorTotals, Limits, Made, Pipeline, ProcessIndex, ProcessInfo};
 use xputrace_wire::events::Realtime;
 use xputrace_wire::record::{self, Clock, Kernel, Launch, Memset, kind};
@@ -68,6 +70,42 @@ fn the_documented_example() {
     assert_eq!(pipeline.account().launches(), Balance { made: 3, joined: 3, ..Balance::default() });
     assert_eq!(kernels(&pipeline), (4, 1_710));
     assert_eq!(pipeline.losses().iter().collect::<Vec<_>>(), [(Loss::Unjoined, None, 1)]);
+}
+
+/// `kernel(|k| @names[k.name] += 1)`, with the text itself as the key.
+fn plan_by_text() -> Plan {
+    const ROOM: u32 = 8;
+    let mut asm = Assembler::new();
+    asm.ldx(Size::Dw, Reg::R1, Reg::R1, (word::NAME * 8) as i16);
+    asm.mov(Reg::R2, Reg::FP);
+    asm.alu_imm(Alu::Add, Reg::R2, -8);
+    asm.mov_imm(Reg::R3, ROOM.into());
+    asm.call(helper::NAME_TEXT);
+    asm.ld_map(Reg::R1, 0);
+    asm.mov(Reg::R2, Reg::FP);
+    asm.alu_imm(Alu::Add, Reg::R2, -8);
+    asm.mov_imm(Reg::R3, 1);
+    asm.mov_imm(Reg::R4, atomic::ADD.into());
+    asm.call(helper::MAP_MODIFY);
+    asm.mov_imm(Reg::R0, 0);
+    asm.exit();
+    let mut plan = kernel_plan();
+    plan.image.maps[0] = hash("names", ROOM, Home::Tracer);
+    plan.image.programs[0] = program("names", ProgramKind::Syscall, asm);
+    plan.tables = vec![table("@names", vec![key(Scalar::Text(ROOM))], TableKind::Count, 0)];
+    plan.probes.truncate(1);
+    plan
+}
+
+#[test]
+fn a_name_that_is_not_utf8_has_the_key_that_linux_gives_it() {
+    let (mut pipeline, mut sink) = (pipeline(plan_by_text()), Recorder::default());
+    let launches = Ring::default().name_of_bytes(KERNEL_A, b"caf\xe9").launch(launch(1, 1_000));
+    feed(&mut pipeline, &mut sink, &[launches, Ring::default().clock(2_000).kernel(kernel(1, 1_100, 1_200))]);
+    end(&mut pipeline, &mut sink);
+    // What the bytes in a map of Linux are read back as.
+    let key = vec![Value::Str(xputrace_model::text::from_bytes(b"caf\xe9").into())];
+    assert_eq!(rows(&mut pipeline, 0, true), [(key, Cell::Number(1))]);
 }
 
 #[test]

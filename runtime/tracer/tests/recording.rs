@@ -6,6 +6,7 @@ use common::*;
 use proptest::prelude::*;
 use std::sync::Arc;
 use xputrace_bytecode::insn::{Reg, Size};
+use xputrace_bytecode::targets::{self, leave_out_others};
 use xputrace_bytecode::vm::{Engine, Env};
 use xputrace_bytecode::{Assembler, Home, ProgramKind, helper};
 use xputrace_model::catalog::{Catalog, TracepointFormat};
@@ -301,6 +302,60 @@ fn a_probe_that_was_not_recorded_is_an_error_that_lists_those_that_were() {
     let reader = Reader::new(written(&entries())).unwrap();
     let error = replay(plan, reader).err().unwrap();
     assert_eq!(error.to_string(), "the recording has no hits of uprobe:app:g; it has uprobe:app:f");
+}
+
+#[test]
+fn a_probe_that_was_recorded_in_another_scope_is_an_error_that_says_so() {
+    let replay_in = |recorded: Option<bool>, scope: ProbeScope| {
+        let mut meta = meta();
+        meta.probes[0].everywhere = recorded;
+        let mut plan = tagging_plan();
+        plan.probes[1].scope = scope;
+        let writer = Writer::new(Vec::new(), &meta).unwrap();
+        replay(plan, Reader::new(writer.finish().unwrap()).unwrap()).err().map(|it| it.to_string())
+    };
+    for scope in [ProbeScope::Tree, ProbeScope::Process, ProbeScope::System] {
+        assert_eq!(replay_in(None, scope), None, "a recording that does not say it");
+        assert_eq!(replay_in(Some(scope == ProbeScope::System), scope), None);
+    }
+    let error = replay_in(Some(false), ProbeScope::System).unwrap();
+    assert!(error.contains("uprobe:app:f in all processes, but the recording has those in the traced"), "{error}");
+    let error = replay_in(Some(true), ProbeScope::Tree).unwrap();
+    assert!(
+        error.contains("uprobe:app:f in the traced processes alone, but the recording has those in all"),
+        "{error}"
+    );
+}
+
+/// Counts the hits of targets in the map 1, under key 0.
+fn count_targets(targets: usize) -> xputrace_bytecode::Program {
+    let mut asm = Assembler::new();
+    let out = asm.label();
+    leave_out_others(&mut asm, targets, -8, Reg::R1, &[], out);
+    asm.st_imm(Size::Dw, Reg::FP, -8, 0);
+    asm.ld_map(Reg::R1, 1);
+    pointer(&mut asm, Reg::R2, -8);
+    asm.mov_imm(Reg::R3, 1);
+    asm.mov_imm(Reg::R4, xputrace_bytecode::insn::atomic::ADD.into());
+    asm.call(helper::MAP_MODIFY);
+    asm.place(out);
+    asm.mov_imm(Reg::R0, 0);
+    asm.exit();
+    program("count", ProgramKind::Uprobe, asm)
+}
+
+#[test]
+fn hits_of_more_threads_than_the_map_of_targets_holds_are_all_replayed() {
+    const ROOM: u32 = 4;
+    let mut plan = tagging_plan();
+    let targets = xputrace_bytecode::MapSpec { max_entries: ROOM, ..targets::map("targets") };
+    plan.image.maps.push(targets);
+    plan.targets = Some(plan.image.maps.len() - 1);
+    plan.image.programs[1] = count_targets(plan.image.maps.len() - 1);
+    plan.tables = vec![table("@hits", vec![key(Scalar::Int)], TableKind::Count, 1)];
+    let hits = (0..ROOM * 4).map(|tid| Entry::Hit(Hit { tid: 1000 + tid, ..hit(500, 42) }));
+    let (mut pipeline, _) = replay(plan, Reader::new(written(&hits.collect::<Vec<_>>())).unwrap()).unwrap();
+    assert_eq!(rows(&mut pipeline, 0, false), [(vec![Value::Int(0)], Cell::Number(i64::from(ROOM) * 4))]);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use std::time::Duration;
 use xputrace_linux::{Linux, parent_of};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::Plan;
+use xputrace_render::shown_text;
 use xputrace_tracer::rendezvous::{
     Acceptor, Armed, Arrival, DEFAULT_SHAPE, Listener, Missed, Notice, Order, Region, TagArrays, Target, Why,
 };
@@ -267,7 +268,7 @@ fn hear(traced: &mut Traced, running: &mut Running) -> Hearing {
             Notice::Closed => {
                 if !traced.is_armed {
                     let Traced { target: Target { pid, .. }, comm, .. } = traced;
-                    untraced(&format!("process {pid} ({comm}) went on before it was armed"), running);
+                    untraced(&format!("process {pid} ({}) went on before it was armed", shown_text(comm)), running);
                 }
                 return Hearing::IsOver;
             }
@@ -289,7 +290,7 @@ fn miss(missed: &Missed, running: &mut Running) {
         Why::Left => "left before it could be armed: it was killed, or refuses this user".to_owned(),
         Why::Failed(reason) => reason.clone(),
     };
-    untraced(&format!("process {pid} ({comm}, user {uid}) {reason}"), running);
+    untraced(&format!("process {pid} ({}, user {uid}) {reason}", shown_text(comm)), running);
 }
 
 fn refuse(reason: String, running: &mut Running) {

@@ -150,7 +150,10 @@ impl Observer for Tape {
         let Some(mut hit) = self.layouts.decode(record) else { return Ok(()) };
         self.stacks.extend([hit.ustack, hit.kstack].map(StackKey::from_word));
         if let Some(name) = state.pipeline.names().get(cookie::name(hit.cookie).into()) {
-            hit.strings.push(UserString { address: hits::FUNCTION_NAME, text: name.as_bytes().to_vec() });
+            hit.strings.push(UserString {
+                address: hits::FUNCTION_NAME,
+                text: xputrace_model::text::to_bytes(name).into_owned(),
+            });
         }
         self.write(&Entry::Hit(hit))
     }

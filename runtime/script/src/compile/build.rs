@@ -25,9 +25,8 @@ const RING_BYTES: u32 = 1 << 20;
 const ENTRIES: u32 = 16_384;
 /// Maximum number of threads whose open calls are tracked.
 const NESTED_THREADS: u32 = 4096;
-/// Maximum number of processes that samples and tracepoints are limited to, and that receive tags.
+/// Maximum number of processes that receive tags.
 const PROCESSES: u32 = 16_384;
-const THREADS: u32 = 131_072;
 
 /// Which engine a program runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -273,7 +272,7 @@ impl<'a> Build<'a> {
         if let Some(map) = self.plan.targets {
             return map;
         }
-        let map = self.map(spec("targets", MapKind::Hash, 4, 8, THREADS, NO_PREALLOC, Home::Linux));
+        let map = self.map(xputrace_bytecode::targets::map("targets"));
         self.plan.targets = Some(map);
         map
     }

@@ -84,15 +84,11 @@ pub(super) struct Facts {
 
 impl Facts {
     fn new(index: ProcessIndex, info: &ProcessInfo) -> Self {
-        let mut comm = [0; 16];
-        let bytes = info.comm.as_bytes();
-        let n = bytes.len().min(15);
-        comm[..n].copy_from_slice(&bytes[..n]);
         Facts {
             index,
             pid: info.pid.into(),
             pid_in_target: if info.pid_in_target == 0 { info.pid } else { info.pid_in_target },
-            comm: comm.into(),
+            comm: xputrace_model::text::padded::<16>(&info.comm).into(),
             names: IdMap::default(),
             name_bytes: 0,
             threads: FxHashMap::default(),

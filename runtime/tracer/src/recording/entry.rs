@@ -63,8 +63,10 @@ pub struct ProbeInfo {
     pub kstack: bool,
     /// The texts of the target that each hit has.
     pub texts: Vec<RecordedText>,
-    /// Hits of all processes, not of the command's alone. A probe may be recorded both ways.
-    pub everywhere: bool,
+    /// Hits of all processes, not of the command's alone. A probe may be recorded both ways. `None` in recordings
+    /// that do not say it, in which a probe's hits are those of the widest scope.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub everywhere: Option<bool>,
 }
 
 /// Where the address of a recorded text comes from, like `model::plan::ContextWord`.

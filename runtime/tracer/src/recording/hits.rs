@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use xputrace_bytecode::asm::AsmError;
 use xputrace_bytecode::insn::{Alu, Cond, atomic};
 use xputrace_bytecode::probe::{EEXIST, Frames, Machine, Reader, pt_regs};
-use xputrace_bytecode::targets::leave_out_others;
+use xputrace_bytecode::targets::{self, leave_out_others};
 use xputrace_bytecode::{Assembler, Home, Image, MapKind, MapSpec, Program, ProgramKind, Reg, helper, insn::Size};
 use xputrace_model::catalog::{Catalog, TracepointFieldType, TracepointFormat};
 use xputrace_model::loss::Loss;
@@ -225,25 +225,26 @@ struct Builder<'a> {
 impl<'a> Builder<'a> {
     fn new(plan: &Plan, catalog: &'a dyn Catalog) -> Self {
         let mut image = Image { sources: plan.image.sources.clone(), ..Image::default() };
-        let mut map = |name: &str, kind, key_size, value_size, max_entries| {
-            image.maps.push(MapSpec {
-                name: name.into(),
-                kind,
-                key_size,
-                value_size,
-                max_entries,
-                flags: 0,
-                home: Home::Linux,
-                inner: None,
-            });
+        let mut map = |spec: MapSpec| {
+            image.maps.push(spec);
             image.maps.len() - 1
         };
-        let ring = map("xpu_ring", MapKind::Ringbuf, 0, 0, RING_BYTES);
+        let spec = |name: &str, kind, key_size, value_size, max_entries| MapSpec {
+            name: name.into(),
+            kind,
+            key_size,
+            value_size,
+            max_entries,
+            flags: 0,
+            home: Home::Linux,
+            inner: None,
+        };
+        let ring = map(spec("xpu_ring", MapKind::Ringbuf, 0, 0, RING_BYTES));
         let declared = plan.linux_stacks.map(|it| plan.image.maps[it].max_entries);
         let n_stacks = declared.unwrap_or(stack::LINUX_STACKS);
-        let stacks = map("xpu_stacks", MapKind::StackTrace, 4, stack::LINUX_FRAMES * 8, n_stacks);
-        let targets = map("xpu_targets", MapKind::Hash, 4, 8, 65_536);
-        let losses = map("xpu_losses", MapKind::PercpuArray, 4, 8, COUNTED.len() as u32);
+        let stacks = map(spec("xpu_stacks", MapKind::StackTrace, 4, stack::LINUX_FRAMES * 8, n_stacks));
+        let targets = map(targets::map("xpu_targets"));
+        let losses = map(spec("xpu_losses", MapKind::PercpuArray, 4, 8, COUNTED.len() as u32));
         let recording = Plan {
             sources: plan.sources.clone(),
             strings: plan.strings.clone(),
@@ -284,7 +285,7 @@ impl<'a> Builder<'a> {
             ustack: true,
             kstack: true,
             texts: texts.iter().map(|it| (*it).into()).collect(),
-            everywhere: is_everywhere(probe),
+            everywhere: Some(is_everywhere(probe)),
         });
         self.layouts.probes.push(Layout { context_size: hit.context_size(), texts });
         self.plan.probes.push(Probe {

@@ -298,5 +298,6 @@ fn file_seen_by(pid: u32, path: &str) -> PathBuf {
 }
 
 fn comm_of(pid: u32) -> String {
-    std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().into()
+    let line = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    xputrace_model::text::from_bytes(line.strip_suffix(b"\n").unwrap_or(&line))
 }

@@ -172,8 +172,12 @@ impl Sink for Recorder {
 pub struct Ring(pub Vec<u8>);
 
 impl Ring {
-    pub fn name(mut self, id: u32, text: &str) -> Self {
-        record::push(&mut self.0, kind::NAME, &Name { id, len: text.len() as u32 }, text.as_bytes());
+    pub fn name(self, id: u32, text: &str) -> Self {
+        self.name_of_bytes(id, text.as_bytes())
+    }
+
+    pub fn name_of_bytes(mut self, id: u32, text: &[u8]) -> Self {
+        record::push(&mut self.0, kind::NAME, &Name { id, len: text.len() as u32 }, text);
         self
     }
 
