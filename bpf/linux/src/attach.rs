@@ -134,7 +134,7 @@ impl FunctionProbe {
         let seen = match self.returns {
             None => Seen { places: places.into_iter().map(|it| (it, None)).collect(), ..Seen::default() },
             Some(ReturnWay::Trampoline) => returns::by_trampoline(places),
-            Some(ReturnWay::Safe) => returns::at_exits(file, places, program(programs, self.program)?),
+            Some(ReturnWay::AtReturn) => returns::at_exits(file, places, program(programs, self.program)?),
         };
         if seen.places.is_empty() || (!seen.unseen.is_empty() && !resolve::is_glob(&self.function)) {
             let reason = |(why, functions): (&str, Vec<String>)| format!("{} {why}", listed(&functions));

@@ -1,7 +1,7 @@
 //! Loads an image's Linux half: builds an object in memory, which libbpf loads.
 //!
 //! ```text
-//! Image ──KernelPart──▶ Image without the tracer's half ──object::write──▶ ELF ──libbpf──▶ descriptors
+//! Image ──LinuxPart──▶ Image without the tracer's half ──object::write──▶ ELF ──libbpf──▶ descriptors
 //! ```
 //!
 //! So Linux knows the script's lines (in the verifier's log and in bpftool's output) and the types
@@ -36,7 +36,7 @@ pub(crate) struct LoadedMap {
 
 /// Loads the maps that live in Linux and every program that is attached there.
 pub(crate) fn load(image: &Image) -> Result<Loaded, Error> {
-    let part = KernelPart::of(image)?;
+    let part = LinuxPart::of(image)?;
     if part.image.maps.is_empty() && part.image.programs.is_empty() {
         return part.descriptors(image, Descriptors::default());
     }
@@ -54,15 +54,15 @@ pub(crate) fn create_inner(outer: &MapSpec) -> Result<(MapSpec, OwnedFd), Error>
 }
 
 /// The image without what does not live in Linux.
-struct KernelPart {
+struct LinuxPart {
     image: Image,
     /// Index of each map and program in the whole image.
     maps: Vec<usize>,
     programs: Vec<usize>,
 }
 
-impl KernelPart {
-    fn of(whole: &Image) -> Result<KernelPart, Error> {
+impl LinuxPart {
+    fn of(whole: &Image) -> Result<LinuxPart, Error> {
         let maps: Vec<usize> = positions(&whole.maps, |it| it.home == Home::Linux);
         let programs: Vec<usize> = positions(&whole.programs, |it| it.kind != ProgramKind::Syscall);
         let mut image = Image { sources: whole.sources.clone(), ..Image::default() };
@@ -74,7 +74,7 @@ impl KernelPart {
             }
             image.programs.push(program);
         }
-        Ok(KernelPart { image, maps, programs })
+        Ok(LinuxPart { image, maps, programs })
     }
 
     /// Reorders the object's descriptors to match the whole image.

@@ -24,7 +24,7 @@ use std::process::ExitStatus;
 const GIVEN_UP: i32 = 125;
 /// The status of a child that could not become the command; its parent is told why.
 const NOT_RUN: i32 = 127;
-/// What runs a file that the kernel does not know how to run, as `execvp` has it.
+/// What runs a file that Linux does not know how to run, as `execvp` has it.
 const SHELL: &std::ffi::CStr = c"/bin/sh";
 
 /// The user that the command runs as, when it is not ours.

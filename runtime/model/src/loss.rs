@@ -53,11 +53,11 @@ pub enum Loss {
     /// Texts cut to their capacity.
     TextCut,
     /// Stacks that Linux could not store.
-    KernelStack,
+    LinuxStack,
     /// Stacks whose place in Linux's table another stack has.
     StackCollision,
     /// Printed lines and events that did not fit into Linux's ring buffer.
-    KernelRingFull,
+    LinuxRingFull,
     /// Handlers that ended because they used a missing value.
     MissingValue,
     /// Handlers that ended because they divided by zero.
@@ -76,7 +76,7 @@ pub enum Loss {
     /// Calls that ended in a jump to another function, so that their return is not seen.
     TailCall,
     /// Hits that Linux skipped because the same program was already running on that CPU.
-    KernelMissed,
+    LinuxMissed,
     /// Processes that ran without uprobes, usually because they ended before these were attached. A process
     /// that ran several programs meanwhile counts once for each.
     UnprobedProcess,
@@ -112,9 +112,9 @@ impl Loss {
         Loss::UpdateRefused,
         Loss::CasFailed,
         Loss::TextCut,
-        Loss::KernelStack,
+        Loss::LinuxStack,
         Loss::StackCollision,
-        Loss::KernelRingFull,
+        Loss::LinuxRingFull,
         Loss::MissingValue,
         Loss::DivisionByZero,
         Loss::SkippedUnjoined,
@@ -123,12 +123,22 @@ impl Loss {
         Loss::ReturnTooDeep,
         Loss::NoReturn,
         Loss::TailCall,
-        Loss::KernelMissed,
+        Loss::LinuxMissed,
         Loss::UnprobedProcess,
         Loss::UntracedProcess,
         Loss::StillRunning,
         Loss::InstructionLimit,
     ];
+
+    /// Returns the kind with this name, or with one that recordings of earlier versions have for it.
+    pub fn named(name: &str) -> Option<Loss> {
+        match name {
+            "kernel_stack" => Some(Loss::LinuxStack),
+            "kernel_ring_full" => Some(Loss::LinuxRingFull),
+            "kernel_missed" => Some(Loss::LinuxMissed),
+            _ => Loss::ALL.iter().copied().find(|it| it.name() == name),
+        }
+    }
 
     /// Returns its name in `-f json` and in messages.
     pub fn name(self) -> &'static str {
@@ -154,9 +164,9 @@ impl Loss {
             Loss::UpdateRefused => "update_refused",
             Loss::CasFailed => "cas_failed",
             Loss::TextCut => "text_cut",
-            Loss::KernelStack => "kernel_stack",
+            Loss::LinuxStack => "linux_stack",
             Loss::StackCollision => "stack_collision",
-            Loss::KernelRingFull => "kernel_ring_full",
+            Loss::LinuxRingFull => "linux_ring_full",
             Loss::MissingValue => "missing_value",
             Loss::DivisionByZero => "division_by_zero",
             Loss::SkippedUnjoined => "skipped_unjoined",
@@ -165,7 +175,7 @@ impl Loss {
             Loss::ReturnTooDeep => "return_too_deep",
             Loss::NoReturn => "no_return",
             Loss::TailCall => "tail_call",
-            Loss::KernelMissed => "kernel_missed",
+            Loss::LinuxMissed => "linux_missed",
             Loss::UnprobedProcess => "unprobed_process",
             Loss::UntracedProcess => "untraced_process",
             Loss::StillRunning => "still_running",

@@ -245,7 +245,7 @@ pub mod cookie {
 pub enum ReturnWay {
     /// At the function's own `ret` instructions, which leaves the stack alone.
     #[default]
-    Safe,
+    AtReturn,
     /// By Linux's trampoline, which replaces the return address: cheaper, but programs that unwind,
     /// move or switch stacks meanwhile are killed.
     Trampoline,
@@ -255,7 +255,7 @@ impl ReturnWay {
     /// Returns the way with this name in scripts.
     pub fn named(name: &str) -> Option<ReturnWay> {
         match name {
-            "safe" => Some(ReturnWay::Safe),
+            "safe" => Some(ReturnWay::AtReturn),
             "trampoline" => Some(ReturnWay::Trampoline),
             _ => None,
         }

@@ -81,12 +81,12 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
             "add a key that fewer threads share, such as `tid`",
         ),
         Loss::TextCut => ("texts cut to their capacity", "pass a length to `str()`"),
-        Loss::KernelStack => ("stacks that Linux could not store", "declare a larger table: `stacks(65_536);`"),
+        Loss::LinuxStack => ("stacks that Linux could not store", "declare a larger table: `stacks(65_536);`"),
         Loss::StackCollision => (
             "stacks whose place in the table another stack has: a stack has one place, by its hash",
             "declare a larger table, in which fewer stacks share a place: `stacks(65_536);`",
         ),
-        Loss::KernelRingFull => (
+        Loss::LinuxRingFull => (
             "printed lines, and hits that `record` keeps, that did not fit into Linux's ring buffer",
             "print less often, or aggregate; with `record`, probe something less frequent",
         ),
@@ -118,7 +118,7 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
             "calls that ended in a jump to another function, which returned instead",
             "probe that function, or only the entry",
         ),
-        Loss::KernelMissed => (
+        Loss::LinuxMissed => (
             "hits that Linux skipped because a handler was already running on that CPU",
             "probe something less frequent",
         ),

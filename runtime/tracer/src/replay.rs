@@ -227,7 +227,7 @@ impl Tape {
             Entry::Hit(hit) => self.hits.push(hit),
             Entry::Symbols(symbols) => self.frames.extend(symbols),
             Entry::Losses(losses) => {
-                let told_here = losses.iter().filter(|it| !matches!(it.0, Loss::KernelStack | Loss::StackCollision));
+                let told_here = losses.iter().filter(|it| !matches!(it.0, Loss::LinuxStack | Loss::StackCollision));
                 told_here.for_each(|(loss, _, n)| self.losses.add(loss, n));
             }
             Entry::ProcessStart { process, pid, ref comm, pid_in_target, gpu, .. } => {

@@ -82,7 +82,7 @@ fn entries() -> Vec<Entry> {
 /// What the CPU probes of [`entries`] lost.
 fn losses() -> Losses {
     let mut losses = Losses::default();
-    [(Loss::KernelRingFull, 3), (Loss::KernelStack, 2)].into_iter().for_each(|(loss, n)| losses.add(loss, n));
+    [(Loss::LinuxRingFull, 3), (Loss::LinuxStack, 2)].into_iter().for_each(|(loss, n)| losses.add(loss, n));
     losses
 }
 
@@ -279,7 +279,7 @@ fn a_program_over_a_hit_finds_the_exec_generation_of_its_process() {
 #[test]
 fn what_was_lost_while_recording_is_told() {
     let (_, outcome) = replay(tagging_plan(), Reader::new(written(&entries())).unwrap()).unwrap();
-    assert_eq!((outcome.losses.of(Loss::KernelRingFull), outcome.losses.of(Loss::KernelStack)), (3, 0));
+    assert_eq!((outcome.losses.of(Loss::LinuxRingFull), outcome.losses.of(Loss::LinuxStack)), (3, 0));
 }
 
 #[test]
@@ -551,7 +551,7 @@ fn recorded_hits_have_the_words_of_stacks_that_handlers_have() {
         let losses = recorder.plan.linux_losses.unwrap();
         let count = |slot: u32| engine.lookup(losses, &slot.to_le_bytes()).unwrap()[0];
         let of_loss = |loss| count(recorder.plan.loss_sites.iter().position(|it| it.loss == loss).unwrap() as u32);
-        ([hit.ustack, hit.kstack].map(StackKey::from_word), [Loss::KernelStack, Loss::StackCollision].map(of_loss))
+        ([hit.ustack, hit.kstack].map(StackKey::from_word), [Loss::LinuxStack, Loss::StackCollision].map(of_loss))
     };
     let (efault, eexist, enomem) = (-14, -17, -12);
     let user = StackKey::LinuxUser { pid: 100, exec: 3, id: 5 };

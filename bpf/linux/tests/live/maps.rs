@@ -142,7 +142,7 @@ fn records_come_through_the_ring_in_order() {
     let lost = add_map(&mut plan, "losses", MapKind::PercpuArray, 4, 8, 1);
     plan.linux_losses = Some(lost);
     plan.loss_sites.push(LossSite {
-        loss: xputrace_model::loss::Loss::KernelRingFull,
+        loss: xputrace_model::loss::Loss::LinuxRingFull,
         site: Site::default(),
         table: None,
     });

@@ -122,7 +122,7 @@ impl<'a> Build<'a> {
             if checked.entry_args.is_some() {
                 probe.entry_program = self.entry_program(handler, checked, id);
             }
-            if handler.event == Event::Uretprobe && probe.returns == ReturnWay::Safe {
+            if handler.event == Event::Uretprobe && probe.returns == ReturnWay::AtReturn {
                 probe.tail_program = self.tail_program(handler, checked, id);
             }
         }

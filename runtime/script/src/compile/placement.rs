@@ -46,7 +46,7 @@ pub(super) fn explain(units: &[Unit], plan: &mut Plan) {
 
 fn returns(way: ReturnWay) -> &'static str {
     match way {
-        ReturnWay::Safe => {
+        ReturnWay::AtReturn => {
             "returns are probed at the function's `ret` instructions, without touching the stack: 3 to 12 us per return, \
              because Linux single-steps them"
         }

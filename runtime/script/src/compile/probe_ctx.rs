@@ -55,7 +55,7 @@ impl Emitter<'_, '_> {
                 self.asm.alu32(Alu::Mov, Reg::R0, Reg::R0);
             }
             Source::UserStack => self.stack(Frames::User, at),
-            Source::KernelStack => self.stack(Frames::Kernel, at),
+            Source::LinuxStack => self.stack(Frames::Kernel, at),
             Source::EntryTime => self.entry_word(0),
             Source::EntryArg(n) => self.entry_word(1 + n),
             Source::Record { offset, size, signed } => self.record_integer(offset, size, signed),
@@ -146,7 +146,7 @@ impl Emitter<'_, '_> {
         let (machine, scratch) = (self.machine(), self.alloc(SCRATCH_BYTES as usize));
         let (done, lost) = (self.asm.label(), self.asm.label());
         let collided = self.counts(Loss::StackCollision, at, None, done);
-        let other = self.counts(Loss::KernelStack, at, None, done);
+        let other = self.counts(Loss::LinuxStack, at, None, done);
         let stacks = self.build.stack_map();
         Reader { asm: &mut self.asm, machine, scratch }.stack(frames, Reg::R6, stacks, lost);
         self.asm.jump(done);

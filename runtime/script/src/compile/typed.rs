@@ -199,7 +199,7 @@ pub(super) enum Source {
     /// The function's name, passed by the loader: the attach cookie is its string id.
     Cookie,
     UserStack,
-    KernelStack,
+    LinuxStack,
     EntryTime,
     EntryArg(usize),
     /// An integer in a tracepoint's record.

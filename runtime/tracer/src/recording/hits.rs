@@ -28,7 +28,7 @@ const LONGEST_RECORD: usize = 1024;
 /// Size of Linux's ring buffer while recording.
 const RING_BYTES: u32 = 8 << 20;
 /// Counted for each probe while recording; its slots are adjacent.
-const COUNTED: [Loss; 3] = [Loss::KernelRingFull, Loss::KernelStack, Loss::StackCollision];
+const COUNTED: [Loss; 3] = [Loss::LinuxRingFull, Loss::LinuxStack, Loss::StackCollision];
 /// The word of a stack that found its place taken: a replay counts it as the run would have.
 pub(crate) const COLLIDED: u64 = 2;
 
@@ -165,7 +165,7 @@ pub(crate) fn is_everywhere(probe: &Probe) -> bool {
 }
 
 impl Layouts {
-    /// The hit in a record of the kernel's ring; `None` when it is not one.
+    /// The hit in a record of Linux's ring; `None` when it is not one.
     pub fn decode(&self, bytes: &[u8]) -> Option<Hit> {
         let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let head = word(0)?;
@@ -353,7 +353,7 @@ impl<'a> Builder<'a> {
         self.facts(&mut asm, is_function);
         self.stack(&mut asm, number, Frames::User, at::USTACK);
         self.stack(&mut asm, number, Frames::Kernel, at::KSTACK);
-        // The first word of a tracepoint's record is the kernel's own, and nothing behind its last
+        // The first word of a tracepoint's record is Linux's own, and nothing behind its last
         // field may be read.
         let first = if matches!(probe.target, Target::Tracepoint { .. }) { 8 } else { 0 };
         for word in [0, size.saturating_sub(1) / 8 * 8] {
@@ -382,7 +382,7 @@ impl<'a> Builder<'a> {
         asm.call(helper::RINGBUF_SUBMIT);
         asm.jump(out);
         asm.place(full);
-        self.count(&mut asm, number, Loss::KernelRingFull);
+        self.count(&mut asm, number, Loss::LinuxRingFull);
         asm.place(out);
         asm.mov_imm(Reg::R0, 0);
         asm.exit();
@@ -420,7 +420,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Stores a stack's word; one that the kernel could not store is counted, and its word is 0.
+    /// Stores a stack's word; one that Linux could not store is counted, and its word is 0.
     fn stack(&self, asm: &mut Assembler, number: u32, frames: Frames, offset: i16) {
         let (lost, done) = (asm.label(), asm.label());
         asm.st_imm(Size::Dw, Reg(7), offset, 0);
@@ -434,7 +434,7 @@ impl<'a> Builder<'a> {
         self.count(asm, number, Loss::StackCollision);
         asm.jump(done);
         asm.place(other);
-        self.count(asm, number, Loss::KernelStack);
+        self.count(asm, number, Loss::LinuxStack);
         asm.place(done);
     }
 

@@ -208,8 +208,7 @@ impl From<ProcessStart> for Entry {
 fn losses(counts: Vec<(String, u64)>) -> Losses {
     let mut losses = Losses::default();
     for (name, n) in counts {
-        let known = Loss::ALL.iter().find(|it| it.name() == name);
-        known.into_iter().for_each(|it| losses.add(*it, n));
+        Loss::named(&name).into_iter().for_each(|it| losses.add(it, n));
     }
     losses
 }
@@ -319,7 +318,7 @@ mod tests {
             Entry::Hit(hit),
             Entry::ProcessEnd { process: 0, time_nanos: 9, totals: crate::CollectorTotals::default() },
             Entry::Symbols(vec![(StackKey::from_word(5), vec![frame])]),
-            Entry::Losses(losses(vec![("kernel_ring_full".into(), 3)])),
+            Entry::Losses(losses(vec![("linux_ring_full".into(), 3)])),
         ];
         let mut writer = Writer::new(Vec::new(), &Meta::default()).unwrap();
         entries.iter().for_each(|it| writer.write(it).unwrap());
@@ -330,6 +329,19 @@ mod tests {
             (head.kind, block::unpack(&head, &file[from..from + head.packed_len as usize]).unwrap())
         };
         heads.map(payload).collect()
+    }
+
+    #[test]
+    fn losses_are_read_by_the_names_of_earlier_versions_too() {
+        for (earlier, now) in [
+            ("kernel_stack", "linux_stack"),
+            ("kernel_ring_full", "linux_ring_full"),
+            ("kernel_missed", "linux_missed"),
+        ] {
+            let read = losses(vec![(earlier.into(), 3)]);
+            assert!(!read.is_empty() && read == losses(vec![(now.into(), 3)]), "{earlier}");
+        }
+        assert!(losses(vec![("of_a_later_version".into(), 3)]).is_empty());
     }
 
     #[test]

@@ -129,7 +129,7 @@ impl State {
                     losses.add_at(site.loss, site.site, n);
                 }
             }
-            losses.add(Loss::KernelMissed, linux.missed_hits());
+            losses.add(Loss::LinuxMissed, linux.missed_hits());
             for (table, def) in (0..).zip(&self.plan.tables).filter(|(_, def)| def.evicts()) {
                 losses.add(Loss::MapEvicted, def.storage.linux().map_or(0, |map| linux.evicted(map, table)));
             }

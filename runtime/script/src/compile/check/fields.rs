@@ -201,7 +201,7 @@ impl Checker<'_> {
             "gid" => of(Base::Int, Source::Gid),
             "cgroup" => of(Base::Int, Source::Cgroup),
             "ustack" => of(Base::Stack, Source::UserStack),
-            "kstack" => of(Base::Stack, Source::KernelStack),
+            "kstack" => of(Base::Stack, Source::LinuxStack),
             "probe" => self.literal(&self.handler.name.clone(), at),
             "func" => self.function_name(at),
             "retval" => of(Base::Int, Source::Register(pt_regs::RETURN_VALUE)),
