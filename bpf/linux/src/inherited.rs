@@ -68,6 +68,11 @@ pub fn was_ignored(signal: i32) -> bool {
     IGNORED.load(Ordering::Relaxed) & bit(signal) != 0
 }
 
+/// Whether a standard descriptor (0 to 2) was closed when this process was started: `/dev/null` is open in its place.
+pub fn was_closed(fd: i32) -> bool {
+    CLOSED.load(Ordering::Relaxed) & 1 << fd != 0
+}
+
 /// Makes Linux keep our children's exit statuses even if the caller had it discard them.
 pub(crate) fn hear_of_children() {
     if was_ignored(libc::SIGCHLD) {
@@ -94,8 +99,7 @@ pub(crate) fn restore() {
             false => {}
         }
     }
-    let closed = CLOSED.load(Ordering::Relaxed);
-    for fd in (0..3).filter(|fd| closed & 1 << fd != 0) {
+    for fd in (0..3).filter(|fd| was_closed(*fd)) {
         // SAFETY: `/dev/null`, which Rust's start-up code has put there and the child does not use.
         unsafe { libc::close(fd) };
     }

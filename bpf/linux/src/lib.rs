@@ -47,7 +47,7 @@ mod watch;
 pub use catalog::LiveCatalog;
 pub use error::{AttachError, Error};
 pub use facts::{Fact, Standing, facts};
-pub use inherited::was_ignored;
+pub use inherited::{was_closed, was_ignored};
 pub use linux::Linux;
 pub use list::list;
 pub use map::{MapHandle, OnElement};

@@ -12,23 +12,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Whether standard output was closed when the program started: Rust then opens /dev/null in its place, and
-/// results would vanish without a word.
-static STDOUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
-
-/// Runs before Rust's own start.
-// SAFETY: glibc calls what this section holds before `main`, with arguments that a C function may ignore; the
-// function makes one system call and stores to an atomic.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static LOOK_AT_STDOUT: extern "C" fn() = look_at_stdout;
-
-extern "C" fn look_at_stdout() {
-    // SAFETY: takes no pointer.
-    let is_open = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } >= 0;
-    STDOUT_WAS_CLOSED.store(!is_open, Ordering::Relaxed);
-}
-
 /// How long a stalled reader may delay an interrupted run.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How long a line is held back until a pipe has room for it.
@@ -71,7 +54,8 @@ impl Outlet {
     /// # Errors
     /// It was closed when the program started.
     pub fn stdout() -> io::Result<Self> {
-        if STDOUT_WAS_CLOSED.load(Ordering::Relaxed) {
+        // Results would vanish without a word.
+        if xputrace_linux::was_closed(libc::STDOUT_FILENO) {
             return Err(io::Error::from_raw_os_error(libc::EBADF));
         }
         Self::standard(io::stdout().as_fd())
