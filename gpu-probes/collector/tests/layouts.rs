@@ -260,7 +260,7 @@ fn decoded(bytes: &[u8]) -> (String, usize) {
     match record {
         Record::Kernel(k, name) => {
             assert!(records::is_kernel(kind) && !name.is_null());
-            assert!(facts["Kernel"] >= records::KERNEL_RECORD_BYTES);
+            assert!(facts["Kernel"] <= records::MOST_KERNEL_RECORD_BYTES);
             let text = format!(
                 "kind {kind} start {} end {} device {} context {} stream {} grid {} block {} registers {} static {} dynamic {} local {} correlation {} graph {} node {}",
                 k.start.0,

@@ -60,14 +60,17 @@ unsafe fn deliver_record(record: *const u8, delivery: &mut Delivery<'_>) {
 }
 
 impl CuptiBackend {
-    /// Counts the records in bytes that nobody reads. If only one kind is recorded, all are of that kind;
-    /// otherwise there are at least as many as the largest kind would make.
+    /// Counts the records in bytes that nobody reads. If only one kind is recorded, and its size is known, the
+    /// count is exact; otherwise there are at least as many as the largest records would make.
     fn count_unread(&self, agent: &Agent, bytes: usize) {
-        let kernel_bytes = self.kernel_bytes.load(Ordering::Relaxed);
+        let seen = self.kernel_bytes.load(Ordering::Relaxed);
+        let kernel_bytes = if seen == 0 { records::MOST_KERNEL_RECORD_BYTES } else { seen };
         let bytes_of = |it: Activity| if it == Activity::Kernel { kernel_bytes } else { records::MEMSET_RECORD_BYTES };
         let recorded: Vec<Activity> = demand::activities_of(agent.demand()).iter().collect();
         match recorded[..] {
-            [kind] => agent.count_thrown_away(kind, (bytes / bytes_of(kind)) as u64),
+            [kind] if kind != Activity::Kernel || seen != 0 => {
+                agent.count_thrown_away(kind, (bytes / bytes_of(kind)) as u64)
+            }
             _ => {
                 let largest = recorded.iter().map(|it| bytes_of(*it)).max().unwrap_or(kernel_bytes);
                 agent.count_lost(Lost::Unread, (bytes / largest) as u64);

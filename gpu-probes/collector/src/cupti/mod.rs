@@ -48,7 +48,7 @@ pub struct CuptiBackend {
     completing: AtomicU32,
     /// Whether any record has arrived.
     saw_records: AtomicBool,
-    /// Size of this CUPTI's kernel records, as last seen.
+    /// Size of this CUPTI's kernel records; 0 until two were seen side by side.
     kernel_bytes: AtomicUsize,
     teardown: Teardown,
 }
@@ -83,7 +83,7 @@ impl CuptiBackend {
             graphs: Graphs::new(),
             completing: AtomicU32::new(0),
             saw_records: AtomicBool::new(false),
-            kernel_bytes: AtomicUsize::new(records::KERNEL_RECORD_BYTES),
+            kernel_bytes: AtomicUsize::new(0),
             teardown: Teardown::default(),
         }
     }

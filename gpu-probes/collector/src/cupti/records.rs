@@ -168,9 +168,9 @@ unsafe fn field<T: Copy>(base: *const u8, offset: usize) -> T {
     unsafe { base.add(offset).cast::<T>().read_unaligned() }
 }
 
-/// Size of the smallest kernel record of any supported CUPTI, for counting discarded records before
-/// any was seen.
-pub const KERNEL_RECORD_BYTES: usize = 176;
+/// More than a kernel record has in any supported CUPTI (216 bytes in CUPTI 13.0), for a lower bound on
+/// discarded records before any was seen.
+pub const MOST_KERNEL_RECORD_BYTES: usize = 256;
 
-/// Bytes of a memset record, for the same.
+/// Bytes of a memset record, to count discarded ones.
 pub const MEMSET_RECORD_BYTES: usize = 88;
