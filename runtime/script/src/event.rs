@@ -4,8 +4,9 @@ use crate::errors::Failure;
 use crate::host::EventView;
 use crate::maps::{Stack, to_dynamic};
 use crate::operators::Symbols;
-use rhai::{Dynamic, Engine, EvalAltResult, FuncRegistration, ImmutableString, Module};
+use rhai::{Dynamic, Engine, EvalAltResult, FuncRegistration, ImmutableString, Module, Position};
 use rustc_hash::FxHashMap;
+use std::any::TypeId;
 use std::rc::Rc;
 use std::sync::Arc;
 use xputrace_model::context::{GpuContext, word};
@@ -86,7 +87,8 @@ impl EventValue {
             FieldType::Launch if words[word::JOINED] != 0 => {
                 Dynamic::from(EventValue { fields: Event::Launch.fields(), data: self.data.clone() })
             }
-            FieldType::Launch | FieldType::Entry => Dynamic::UNIT,
+            FieldType::Launch => no_launch(),
+            FieldType::Entry => Dynamic::UNIT,
         }
     }
 }
@@ -102,6 +104,26 @@ impl EventValue {
         }
         text
     }
+}
+
+/// The tag of the missing value that stands for a launch that is not known.
+const NO_LAUNCH: i32 = 1;
+
+fn no_launch() -> Dynamic {
+    let mut launch = Dynamic::UNIT;
+    launch.set_tag(NO_LAUNCH);
+    launch
+}
+
+/// A handler that tests `.launch` sees events without one: its fields are missing then too. Other missing
+/// values have no fields.
+fn field_of_missing(value: &Dynamic, field: &str) -> Result<(), Box<EvalAltResult>> {
+    if value.tag() == NO_LAUNCH {
+        return Ok(());
+    }
+    // Rhai's own words, which `errors` reads.
+    let text = format!("Unknown property '{field}' - a getter is not registered for type '()'");
+    Err(EvalAltResult::ErrorDotExpr(text, Position::NONE).into())
 }
 
 /// Decodes 16 bytes padded with NULs.
@@ -120,9 +142,10 @@ pub(crate) fn register(engine: &mut Engine) {
     engine.register_global_module(module.into());
     // Every Rhai value has a `tag` of its own.
     engine.register_get("tag", |event: &mut EventValue| event.get("tag"));
-    // A handler that tests `.launch` sees events without one: its fields are missing then too.
     for field in Event::Launch.fields() {
-        engine.register_get(field.name, |(): &mut ()| ());
+        // As Rhai names the function that reads a property.
+        let name = format!("get${}", field.name);
+        engine.register_raw_fn(name, [TypeId::of::<()>()], |_, args| field_of_missing(&*args[0], field.name));
     }
     for (i, name) in ["x", "y", "z"].into_iter().enumerate() {
         engine.register_get(name, move |size: &mut Dim3| size.0[i]);

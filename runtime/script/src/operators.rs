@@ -80,8 +80,8 @@ fn register_comparisons(engine: &mut Engine) {
         let missing = move |types: &str| -> Result<bool, Box<EvalAltResult>> {
             Err(EvalAltResult::ErrorFunctionNotFound(format!("{name} ({types})"), Position::NONE).into())
         };
-        engine.register_fn(name, move |(): (), _: i64| missing("(), i64"));
-        engine.register_fn(name, move |_: i64, (): ()| missing("i64, ()"));
+        engine.register_fn(name, move |(): (), it: Dynamic| missing(&format!("(), {}", it.type_name())));
+        engine.register_fn(name, move |it: Dynamic, (): ()| missing(&format!("{}, ()", it.type_name())));
         engine.register_fn(name, move |(): (), (): ()| missing("(), ()"));
     }
 }

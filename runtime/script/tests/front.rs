@@ -210,6 +210,23 @@ fn events_have_their_fields() {
 }
 
 #[test]
+fn a_missing_value_has_no_fields_and_no_order() {
+    let (_, answers) = run("begin(|| {\n    let gone = ();\n    print(gone.time);\n});\n\
+         end(|| { let gone = (); print(gone < \"a\"); });\n\
+         end(|| { let gone = (); print(1.5 >= gone); });\n\
+         end(|| { let gone = (); print(gone > true); });\n");
+    assert_eq!(
+        answers,
+        [
+            "test.rhai:3:16: a missing value has no field `time`",
+            "test.rhai:5:36: `<` is applied to a missing value",
+            "test.rhai:6:35: `>=` is applied to a missing value",
+            "test.rhai:7:36: `>` is applied to a missing value",
+        ]
+    );
+}
+
+#[test]
 fn run_time_mistakes_name_their_line() {
     let (_, answers) = run("begin(|| {\n    let x = @gone[1] + 1;\n});\n\
          fn share(a, b) {\n    a / b\n}\n\
