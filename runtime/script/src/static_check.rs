@@ -116,7 +116,7 @@ fn late_declaration(name: &str, label: Label) -> Diagnostic {
 
 /// The diagnostic for an exit status that a process cannot have.
 pub(crate) fn no_exit_status(code: i64, label: Label) -> Diagnostic {
-    Diagnostic::error("exit-code", format!("{code} is not an exit status"), label)
+    Diagnostic::error("exit-code", format!("{code} is not a valid exit status"), label)
         .help("an exit status is from 0 to 255")
 }
 

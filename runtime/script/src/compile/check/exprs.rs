@@ -52,7 +52,7 @@ impl Checker<'_> {
             _ => self.no_value(
                 "this expression",
                 at,
-                &self.or_interpret("write it with what docs/LANGUAGE.md lists under compiled handlers"),
+                &self.or_interpret("write it with integers, text, maps and the event's fields"),
             ),
         }
     }

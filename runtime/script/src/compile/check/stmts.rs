@@ -60,7 +60,7 @@ impl Checker<'_> {
                 self.unsupported(
                     "this statement",
                     at,
-                    &self.or_interpret("write it with what docs/LANGUAGE.md lists under compiled handlers"),
+                    &self.or_interpret("write it with `if`, `switch`, `for i in 0..n`, assignments and calls"),
                 );
                 return None;
             }
