@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compares the cost of entry probes, return probes at `ret` and return probes by trampoline with bpftrace's
-# uprobe and uretprobe. Every round goes to docs/data/uprobe_returns.csv.
+# uprobe and uretprobe. Writes every round to docs/data/uprobe_returns.csv, or to the file in $CSV.
 #
 #   tests/bench/returns.sh [ROUNDS]     as root; variables as in uprobe.sh
 set -eu
