@@ -29,6 +29,11 @@ impl ProcessWatch {
         self.sideband.drain()
     }
 
+    /// How many records of what they did Linux dropped, because too many came at once.
+    pub fn lost(&self) -> u64 {
+        self.sideband.lost
+    }
+
     /// The watched processes that run, as of the last [`ProcessWatch::events`].
     pub fn running(&self) -> Vec<u32> {
         self.sideband.running()

@@ -2,6 +2,7 @@
 //! they happen and printed with every result.
 
 use crate::diagnostic::Site;
+use crate::id::TableId;
 use std::collections::BTreeMap;
 use xputrace_events::{Activities, Activity, Call, Calls};
 
@@ -24,6 +25,8 @@ pub enum Loss {
     StackTableFull,
     /// Strings that did not fit into the collector's name table.
     NameTableFull,
+    /// Mappings of a target that did not fit into the tracer's table.
+    MappingTableFull,
     /// Activities whose launch was never seen.
     Unjoined,
     /// Launches without an activity record when the process ended.
@@ -39,8 +42,10 @@ pub enum Loss {
     OutOfOrder,
     /// Steps of the wall clock against the monotonic clock while recording.
     ClockStep,
-    /// Records in a ring or file that could not be decoded.
+    /// Records of a target that could not be decoded.
     Malformed,
+    /// Blocks of a recording that are damaged or missing.
+    RecordingDamaged,
     /// Updates refused because a map was full.
     MapFull,
     /// Elements evicted from maps to make room.
@@ -99,6 +104,7 @@ impl Loss {
         Loss::NoTimestamps,
         Loss::StackTableFull,
         Loss::NameTableFull,
+        Loss::MappingTableFull,
         Loss::Unjoined,
         Loss::LostAtExit,
         Loss::Unreconciled,
@@ -107,6 +113,7 @@ impl Loss {
         Loss::OutOfOrder,
         Loss::ClockStep,
         Loss::Malformed,
+        Loss::RecordingDamaged,
         Loss::MapFull,
         Loss::MapEvicted,
         Loss::UpdateRefused,
@@ -151,6 +158,7 @@ impl Loss {
             Loss::NoTimestamps => "no_timestamps",
             Loss::StackTableFull => "stack_table_full",
             Loss::NameTableFull => "name_table_full",
+            Loss::MappingTableFull => "mapping_table_full",
             Loss::Unjoined => "unjoined",
             Loss::LostAtExit => "lost_at_exit",
             Loss::Unreconciled => "unreconciled",
@@ -159,6 +167,7 @@ impl Loss {
             Loss::OutOfOrder => "out_of_order",
             Loss::ClockStep => "clock_step",
             Loss::Malformed => "malformed",
+            Loss::RecordingDamaged => "recording_damaged",
             Loss::MapFull => "map_full",
             Loss::MapEvicted => "map_evicted",
             Loss::UpdateRefused => "update_refused",
@@ -188,7 +197,21 @@ impl Loss {
 /// counts come from a target and may be any number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    counts: BTreeMap<(Loss, Option<Site>), u64>,
+    counts: BTreeMap<(Loss, Option<Cause>), u64>,
+}
+
+/// What in the script caused a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Cause {
+    pub site: Site,
+    /// The map that lost something, if any.
+    pub table: Option<TableId>,
+}
+
+impl From<Site> for Cause {
+    fn from(site: Site) -> Self {
+        Cause { site, table: None }
+    }
 }
 
 impl Losses {
@@ -201,9 +224,9 @@ impl Losses {
     }
 
     /// Adds `n` losses caused by a line of the script.
-    pub fn add_at(&mut self, loss: Loss, site: Site, n: u64) {
+    pub fn add_at(&mut self, loss: Loss, place: impl Into<Cause>, n: u64) {
         if n > 0 {
-            let count = self.counts.entry((loss, Some(site))).or_default();
+            let count = self.counts.entry((loss, Some(place.into()))).or_default();
             *count = count.saturating_add(n);
         }
     }
@@ -222,9 +245,9 @@ impl Losses {
         of_kind.fold(0, |sum, (_, n)| sum.saturating_add(*n))
     }
 
-    /// Iterates over all nonzero counts, by kind and line.
-    pub fn iter(&self) -> impl Iterator<Item = (Loss, Option<Site>, u64)> + '_ {
-        self.counts.iter().map(|((loss, site), n)| (*loss, *site, *n))
+    /// Iterates over all nonzero counts, by kind, line and map.
+    pub fn iter(&self) -> impl Iterator<Item = (Loss, Option<Cause>, u64)> + '_ {
+        self.counts.iter().map(|((loss, place), n)| (*loss, *place, *n))
     }
 
     /// Whether nothing was lost.

@@ -2,7 +2,7 @@
 
 use crate::diagnostic::{Site, Sources};
 pub use crate::id::{ClosureId, ProbeId};
-use crate::loss::Loss;
+use crate::loss::{self, Loss};
 use crate::schema::{Event, Unit};
 use crate::table::{TableDef, TableId};
 use std::sync::Arc;
@@ -316,6 +316,12 @@ pub struct LossSite {
     pub site: Site,
     /// The map that was full, if any.
     pub table: Option<TableId>,
+}
+
+impl From<LossSite> for loss::Cause {
+    fn from(LossSite { site, table, .. }: LossSite) -> Self {
+        loss::Cause { site, table }
+    }
 }
 
 /// The first 4 bytes of each record that a handler writes: its kind.

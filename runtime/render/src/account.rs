@@ -3,10 +3,12 @@
 use crate::cells::wrapped;
 use crate::{Context, human};
 use std::io::{self, Write};
+use std::sync::Arc;
 use xputrace_model::diagnostic::{Site, Sources};
-use xputrace_model::loss::{Account, Arrived, Balance, Loss, Losses};
+use xputrace_model::loss::{Account, Arrived, Balance, Cause, Loss, Losses};
 use xputrace_model::plan::{Activity, Call, Calls};
 use xputrace_model::schema::Unit;
+use xputrace_model::table::TableDef;
 
 /// Returns what a loss means, then what to do about it, as sentences without a final dot.
 pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
@@ -24,7 +26,7 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
             "give the tracer a CPU of its own",
         ),
         Loss::ActivityUnread => (
-            "GPU activity records, at least, that were discarded unread because all buffers for CUPTI were in use",
+            "GPU activity records discarded unread (a lower bound): all buffers for CUPTI were in use",
             "give the tracer a CPU of its own",
         ),
         Loss::CuptiDropped => {
@@ -34,6 +36,10 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
         Loss::StackTableFull => {
             ("launch stacks that did not fit into the collector's table", "trace for less time, or without stacks")
         }
+        Loss::MappingTableFull => (
+            "mappings of processes that did not fit into the tracer's table; stacks have no names there",
+            "trace for less time, or without stacks",
+        ),
         Loss::NameTableFull => ("names that did not fit into the collector's table", "trace for less time"),
         Loss::Unjoined => (
             "GPU activities whose launch was never seen",
@@ -64,7 +70,15 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
             "steps of the wall clock during the run; GPU times near them may be wrong",
             "don't set the clock during a run",
         ),
-        Loss::Malformed => ("records that could not be decoded", "this is a bug in xputrace; please report it"),
+        Loss::Malformed => (
+            "records of a traced process that could not be decoded",
+            "either the process overwrote memory that it shares with the tracer, or this is a bug in xputrace; please \
+             report it if the process does not",
+        ),
+        Loss::RecordingDamaged => (
+            "blocks of the recording that are damaged or missing",
+            "copy the file again, or record again; the message on standard error says where the damage begins",
+        ),
         Loss::MapFull => {
             ("updates refused because a map was full", "declare a larger size: `map(#{name: …, size: …})`")
         }
@@ -83,8 +97,8 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
         Loss::TextCut => ("texts cut to their capacity", "pass a length to `str()`"),
         Loss::LinuxStack => ("stacks that Linux could not store", "declare a larger table: `stacks(65_536);`"),
         Loss::StackCollision => (
-            "stacks whose place in the table another stack has: a stack has one place, by its hash",
-            "declare a larger table, in which fewer stacks share a place: `stacks(65_536);`",
+            "stacks dropped because another stack has the same hash slot",
+            "declare a larger table, where fewer stacks share a slot: `stacks(65_536);`",
         ),
         Loss::LinuxRingFull => (
             "printed lines, and hits that `record` keeps, that did not fit into Linux's ring buffer",
@@ -128,7 +142,7 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
         ),
         Loss::UntracedProcess => (
             "processes that used CUDA, or may have, and were not traced: their launches are not in the result",
-            "the notes say which and why; without `-q` they are on standard error",
+            "run without `-q` to see which and why: the notes are on standard error",
         ),
         Loss::StillRunning => (
             "processes that the traced program left running; what they do from here on is not in the result",
@@ -152,10 +166,10 @@ pub(crate) fn write_end(
     } else if losses.is_empty() {
         writeln!(out, "0 lost")?;
     }
-    for (loss, site, n) in losses.iter() {
+    for (loss, at, n) in losses.iter() {
         let (what, advice) = meaning(loss);
-        let map = map_of(loss, site, context.sources).map(|it| format!(" of {it}")).unwrap_or_default();
-        let place = site.map(|it| format!("{map} at {}", place(it, context.sources))).unwrap_or_default();
+        let map = at.and_then(|it| map_of(it, context.tables)).map(|it| format!(" of {it}")).unwrap_or_default();
+        let place = at.map(|it| format!("{map} at {}", place(it.site, context.sources))).unwrap_or_default();
         write_wrapped(out, &format!("{} {n}{place}: {what}", loss.name()), 2, context)?;
         if advice != "nothing" {
             write_advice(out, advice, context)?;
@@ -170,13 +184,9 @@ pub(crate) fn place(site: Site, sources: &Sources) -> String {
     format!("{file}:{}", site.line)
 }
 
-/// Returns the map that refused an update: these losses are counted where the script names the map.
-pub(crate) fn map_of(loss: Loss, site: Option<Site>, sources: &Sources) -> Option<&str> {
-    let site = site.filter(|_| matches!(loss, Loss::MapFull | Loss::UpdateRefused))?;
-    let text = sources.files.get(site.file.0 as usize)?.text.get(site.offset as usize..)?;
-    let name = text.strip_prefix('@')?;
-    let end = name.find(|it: char| !it.is_alphanumeric() && it != '_').unwrap_or(name.len());
-    Some(&text[..1 + end])
+/// Returns the name of the map that lost something at a place in a script.
+pub(crate) fn map_of<'a>(cause: Cause, tables: &'a [Arc<TableDef>]) -> Option<&'a str> {
+    tables.get(cause.table?.index()).map(|it| it.name.as_str())
 }
 
 /// Returns a line for launches of kernels and graphs together, and one for each other kind of call

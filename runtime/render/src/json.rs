@@ -26,7 +26,7 @@ use crate::print::printed;
 use crate::rows::{NamedStack, Part, Row, named, rows};
 use serde_json::{Map, Value as Json, json};
 use std::io::{self, Write};
-use xputrace_model::loss::{Account, Loss, Losses};
+use xputrace_model::loss::{Account, Cause, Loss, Losses};
 use xputrace_model::output::{Output, View};
 use xputrace_model::plan::{Activity, Calls};
 use xputrace_model::table::{Cell, TableKind, Value, average};
@@ -159,10 +159,10 @@ fn end(losses: &Losses, account: Option<&Account>, context: &Context<'_>) -> Jso
     for loss in Loss::ALL {
         data.insert(loss.name().into(), json!(losses.of(*loss)));
     }
-    let at_line = |(loss, site, n): (Loss, Option<_>, u64)| {
-        site.map(|it| {
-            let mut line = json!({ "loss": loss.name(), "at": place(it, context.sources), "count": n });
-            map_of(loss, Some(it), context.sources).into_iter().for_each(|map| line["map"] = json!(map));
+    let at_line = |(loss, at, n): (Loss, Option<Cause>, u64)| {
+        at.map(|it| {
+            let mut line = json!({ "loss": loss.name(), "at": place(it.site, context.sources), "count": n });
+            map_of(it, context.tables).into_iter().for_each(|map| line["map"] = json!(map));
             line
         })
     };

@@ -63,7 +63,7 @@ proptest! {
     fn any_table_renders(rows in rows(), kind in kind(), unit in unit(), width in prop_oneof![8 => 1usize..140, 1 => Just(xputrace_render::UNLIMITED)], top in proptest::option::of(0usize..4), keys in 0usize..4, name in "@[a-z]{0,30}") {
         let table = table(&name, &vec![Scalar::Stack; keys], kind, unit, rows);
         let (mut names, sources) = (Names, Sources::default());
-        let mut context = Context { names: &mut names, sources: &sources, width };
+        let mut context = Context { names: &mut names, sources: &sources, tables: &[], width };
         let output = Output::Table(View { table: table.clone(), top });
         let mut out = Vec::new();
         text(&mut out, &output, &mut context).unwrap();
@@ -88,7 +88,7 @@ proptest! {
         let kind = TableKind::Hist { bits: 0 };
         let table = table("@h", &[], kind, Unit::None, vec![(vec![], Cell::Buckets(counts.clone()))]);
         let (mut names, sources) = (Names, Sources::default());
-        let mut context = Context { names: &mut names, sources: &sources, width: 80 };
+        let mut context = Context { names: &mut names, sources: &sources, tables: &[], width: 80 };
         let mut out = Vec::new();
         json(&mut out, &view(table), &mut context).unwrap();
         let parsed: serde_json::Value = serde_json::from_slice(&out).unwrap();

@@ -28,7 +28,7 @@ fn both(outputs: &[Output]) -> String {
     let sources = sources();
     let mut names = Names;
     let mut out = Vec::new();
-    let mut context = Context { names: &mut names, sources: &sources, width: 80 };
+    let mut context = Context { names: &mut names, sources: &sources, tables: &[], width: 80 };
     for output in outputs {
         text(&mut out, output, &mut context).unwrap();
     }
@@ -208,7 +208,7 @@ fn widths() {
     let clock = view(table("@seen", &[Scalar::Name], TableKind::Plain(Scalar::Int), Unit::Clock, rows));
     let at = |width: usize| {
         let (mut names, sources, mut out) = (Names, sources(), Vec::new());
-        let mut context = Context { names: &mut names, sources: &sources, width };
+        let mut context = Context { names: &mut names, sources: &sources, tables: &[], width };
         [&time, &quantiles, &clock].into_iter().for_each(|it| text(&mut out, it, &mut context).unwrap());
         String::from_utf8(out).unwrap()
     };
@@ -350,7 +350,7 @@ fn a_new_output_is_an_exporter() {
     let (mut exporter, mut out) = ((format.open)(), Vec::new());
     let sources = Sources::default();
     for text in ["one", "two"] {
-        let mut context = Context { names: &mut Names, sources: &sources, width: UNLIMITED };
+        let mut context = Context { names: &mut Names, sources: &sources, tables: &[], width: UNLIMITED };
         exporter.output(&mut out, &Output::print(text), &mut context).unwrap();
     }
     exporter.tick(&mut out).unwrap();

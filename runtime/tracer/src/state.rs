@@ -164,7 +164,7 @@ impl State {
         for (slot, site) in self.plan.loss_sites.iter().enumerate() {
             let key = (slot as u32).to_le_bytes();
             if let Some(value) = self.engine.lookup(map, &key) {
-                losses.add_at(site.loss, site.site, codec::word(value, 0));
+                losses.add_at(site.loss, *site, codec::word(value, 0));
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::drivers::{Drivers, Given, INJECTION_VARIABLE, Unconnected, is_software_gpu_name};
 use crate::run::Running;
+use crate::run::report::counted;
 use crate::run::sources::{Progress, Source};
 use crate::target::Launch;
 use anyhow::{Context, Result, anyhow};
@@ -188,13 +189,13 @@ impl Collectors {
     /// Closes every account, whether its collector has said bye or not, and counts the processes that may have
     /// used CUDA and whose collector never connected.
     pub fn part_with_all(&mut self, running: &mut Running) {
-        let (unconnected, n_idle) = {
+        let (unconnected, n_idle, shortfall) = {
             let drivers = &mut running.state().drivers;
             drivers.take();
-            (drivers.unconnected(), drivers.n_idle())
+            (drivers.unconnected(), drivers.n_idle(), drivers.shortfall())
         };
         for Unconnected { pid, comm, why } in unconnected {
-            let why = why.or_else(|| self.no_room.clone()).unwrap_or_else(|| "it found no way to connect".into());
+            let why = why.or_else(|| self.no_room.clone()).unwrap_or_else(|| "its collector reported no reason".into());
             untraced(
                 &format!(
                     "process {pid} ({comm}) loaded CUDA's driver library, and its collector never connected: {why}. If it \
@@ -203,11 +204,14 @@ impl Collectors {
                 running,
             );
         }
+        if let Some(shortfall) = shortfall {
+            running.report().note(&shortfall);
+        }
         if n_idle > 0 {
-            let plural = if n_idle == 1 { "" } else { "s" };
             running.report().note(&format!(
-                "{n_idle} program{plural} loaded CUDA's driver library and never started it: no CUDA call was made, or \
-                 the program removed {INJECTION_VARIABLE} from its own environment first"
+                "{} loaded CUDA's driver library and never started it: no CUDA call was made, or the program removed \
+                 {INJECTION_VARIABLE} from its own environment first",
+                counted(n_idle, "program", "programs")
             ));
         }
         while !self.targets.is_empty() {

@@ -23,8 +23,10 @@ const MOST_PROCESSES: usize = 1 << 16;
 /// The driver library's users among the processes of a command.
 #[derive(Default)]
 pub struct Drivers {
-    /// `None` where what processes do is heard from elsewhere, or the system lets us open no perf events.
+    /// `None` where what processes do is heard from elsewhere, or the system refused it.
     watch: Option<ProcessWatch>,
+    /// What cannot be known because the system refused the watch.
+    deaf: Option<String>,
     given: Given,
     processes: HashMap<u32, Process>,
     /// Programs that have ended, could load the collector, and did not.
@@ -92,7 +94,23 @@ impl Drivers {
 
     /// The same, hearing itself what they do.
     pub fn watching(given: Given) -> Self {
-        Drivers { watch: ProcessWatch::of(given.command).ok(), ..Drivers::told(given) }
+        let (watch, deaf) = match ProcessWatch::of(given.command) {
+            Ok(watch) => (Some(watch), None),
+            Err(error) => (None, Some(deafness(&error))),
+        };
+        Drivers { watch, deaf, ..Drivers::told(given) }
+    }
+
+    /// Returns what cannot be known about the command's processes, and why; `None` if all of it can.
+    pub fn shortfall(&self) -> Option<String> {
+        let lost = self.watch.as_ref().map_or(0, ProcessWatch::lost);
+        let dropped = || {
+            format!(
+                "Linux dropped {lost} records of what processes did, as too many came at once: `untraced_process` and \
+                 `still_running` may be too low"
+            )
+        };
+        self.deaf.clone().or_else(|| (lost > 0).then(dropped))
     }
 
     /// Readable when there is something to take.
@@ -240,8 +258,23 @@ impl Given {
             Some(_) => return Some("another xputrace, started inside, traces it".into()),
             None => return Some(format!("its environment has no {SOCKET_VARIABLE}")),
         }
-        (!has_file).then(|| format!("{} is not there in its root directory", self.collector.display()))
+        (!has_file).then(|| format!("{} does not exist in its root directory", self.collector.display()))
     }
+}
+
+/// Returns what a run misses that cannot watch processes, and what to do.
+fn deafness(error: &io::Error) -> String {
+    let advice = match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files (`ulimit -n`)",
+        Some(libc::EACCES | libc::EPERM) => {
+            "set /proc/sys/kernel/perf_event_paranoid to 2, or run as root; containers often refuse it by seccomp"
+        }
+        _ => "`xputrace doctor` checks the machine",
+    };
+    format!(
+        "cannot watch processes: perf_event_open failed: {error}. Processes whose CUDA calls are missing \
+         (`untraced_process`), and those that go on after the run (`still_running`), are not counted; {advice}"
+    )
 }
 
 /// A path as a process with this root directory sees it.
@@ -350,7 +383,7 @@ mod tests {
             (injected.replace(COLLECTOR, "/opt/tool.so").as_str(), true, "is /opt/tool.so"),
             (injected.replace("trace-1:", "trace-2:").as_str(), true, "another xputrace"),
             (injected.split(SOCKET_VARIABLE).next().unwrap(), true, "no XPUTRACE_SOCKET"),
-            (&injected, false, "not there in its root directory"),
+            (&injected, false, "does not exist in its root directory"),
         ] {
             let said = of(environment, has_file).unwrap_or_default();
             assert!(said.contains(expected), "{said}");

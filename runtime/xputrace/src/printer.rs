@@ -4,8 +4,8 @@ use crate::console::{Lines, Outlet};
 use anyhow::{Context as _, Result};
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
-use xputrace_model::diagnostic::Sources;
 use xputrace_model::output::{Output, StackNames};
+use xputrace_model::plan::Plan;
 use xputrace_render::{Context, Exporter, Format, UNLIMITED};
 
 /// Minimum width: lines wrap on narrower terminals.
@@ -55,11 +55,11 @@ impl Printer {
     }
 
     /// Renders one output; [`Printer::flush`] returns the result.
-    pub fn write(&mut self, output: &Output, names: &mut dyn StackNames, sources: &Sources) {
+    pub fn write(&mut self, output: &Output, names: &mut dyn StackNames, plan: &Plan) {
         let (Some(out), None) = (&mut self.out, &self.failure) else { return };
         let truncated = if self.begun { Ok(()) } else { out.truncate() };
         self.begun = true;
-        let mut context = Context { names, sources, width: self.width };
+        let mut context = Context { names, sources: &plan.sources, tables: &plan.tables, width: self.width };
         self.failure = truncated.and_then(|()| self.exporter.output(out, output, &mut context)).err();
     }
 

@@ -226,7 +226,7 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     running.state().losses.merge(&outcome.losses);
     if let Some(damage) = &outcome.damage {
         running.report().fail(&describe(damage));
-        running.state().losses.add(Loss::Malformed, u64::from(damage.blocks).max(1));
+        running.state().losses.add(Loss::RecordingDamaged, u64::from(damage.blocks).max(1));
     }
     running.settle(queue);
     running.report().collectors = Collectors::Recorded(outcome.processes);

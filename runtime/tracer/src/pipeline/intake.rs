@@ -126,7 +126,7 @@ impl Intake<'_> {
             Record::Thread(thread) => self.process.facts.name_thread(thread.tid, thread.comm),
             Record::Mapping { mapping, path } => {
                 let kept = self.target.add_mapping(mapping_info(&mapping, path));
-                self.ledger.losses.add(Loss::Malformed, (!kept).into());
+                self.ledger.losses.add(Loss::MappingTableFull, (!kept).into());
             }
             _ => {}
         }

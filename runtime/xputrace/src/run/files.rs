@@ -50,6 +50,11 @@ fn can_be_written(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match fs::metadata(path) {
             // Opening a pipe would wait for its reader.
             Ok(there) if !there.is_file() && !there.is_dir() => Ok(()),
+            // A link to a file that does not exist: creating it creates that file.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let to = fs::read_link(path)?;
+                can_be_written(&path.parent().unwrap_or(Path::new("")).join(to))
+            }
             _ => OpenOptions::new().write(true).open(path).map(drop),
         },
         Err(error) => Err(error),

@@ -121,16 +121,17 @@ impl Report {
     pub fn note_children(&mut self) {
         for (file, (processes, micros)) in std::mem::take(&mut self.late_files) {
             self.note(&format!(
-                "{processes} processes ran with {} for {micros} us in total before its uprobes were attached: name the \
-                 file by its path to attach them from the start",
+                "{} ran with {} for {micros} us in total before its uprobes were attached: name the file by its path \
+                 to attach them from the start",
+                counted(processes, "process", "processes"),
                 file.display()
             ));
         }
         if self.children > 0 {
             let text = format!(
-                "{} child processes were followed; in total they ran {} us before their uprobes were attached \
-                 (`#{{scope: \"tree\"}}` avoids this)",
-                self.children, self.unprobed_micros
+                "followed {}, without uprobes for {} us in total (`#{{scope: \"tree\"}}` avoids this)",
+                counted(self.children, "child process", "child processes"),
+                self.unprobed_micros
             );
             self.note(&text);
         }
@@ -159,4 +160,9 @@ impl Report {
             return None;
         })
     }
+}
+
+/// Returns a number with its noun.
+pub fn counted(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
 }

@@ -62,7 +62,7 @@ impl State {
     /// Writes one output now.
     pub fn emit(&mut self, output: &Output) {
         let mut names = self.stacks.names(self.linux.as_ref(), self.pipeline.state());
-        self.printer.write(output, &mut names, &self.plan.sources);
+        self.printer.write(output, &mut names, &self.plan);
     }
 
     /// Sends what was written to the reader.
@@ -126,7 +126,7 @@ impl State {
         if let Some(linux) = &self.linux {
             for (slot, n) in linux.loss_counts().into_iter().enumerate() {
                 if let Some(site) = self.plan.loss_sites.get(slot) {
-                    losses.add_at(site.loss, site.site, n);
+                    losses.add_at(site.loss, *site, n);
                 }
             }
             losses.add(Loss::LinuxMissed, linux.missed_hits());
