@@ -568,7 +568,7 @@ fn what_cupti_lost_is_counted() {
 fn records_in_a_discarded_buffer_are_counted_by_kind_where_that_is_known() {
     let of = |activities: Activities, bytes| {
         let _alone = alone::<OverCupti>();
-        let mut tracer = arm::<OverCupti>(demand::activities(activities), SHAPE);
+        let tracer = arm::<OverCupti>(demand::activities(activities), SHAPE);
         cupti::overrun(bytes);
         let told = Activity::ALL.iter().map(|it| tracer.control().totals.activity(*it).records.load(SeqCst));
         let counts = (told.collect::<Vec<_>>(), tracer.lost(Lost::ActivityRingFull), tracer.lost(Lost::Unread));
