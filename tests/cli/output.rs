@@ -157,8 +157,16 @@ fn what_begin_prints_stands_above_what_the_command_prints() {
 
 #[test]
 fn closed_descriptors_are_no_harm() {
+    let directory = tempfile::tempdir().unwrap();
+    let status = |options: &str, closed: &str| {
+        let run = format!("{options} -e 'begin(|| print(\"on\"));' -- sh -c 'exit 7' {closed}");
+        let line = format!("{} {run}", xputrace().display());
+        let done = Command::new("sh").args(["-c", &line]).current_dir(directory.path()).output();
+        done.unwrap().status.code()
+    };
     for closed in ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"] {
-        let line = format!("{} -e 'begin(|| print(\"on\"));' -- sh -c 'exit 7' {closed}", xputrace().display());
-        assert_eq!(Command::new("sh").args(["-c", &line]).output().unwrap().status.code(), Some(7), "{closed}");
+        assert_eq!(status("-o results", closed), Some(7), "{closed}");
     }
+    // Results that nobody could read are refused before the command runs.
+    assert_eq!([status("", "<&-"), status("", "2>&-"), status("", ">&-")], [Some(7), Some(7), Some(125)]);
 }
