@@ -44,14 +44,30 @@ pub struct Name {
     pub len: u32,
 }
 
-/// Frames of a stack id, innermost first. Followed by `len` return addresses of 8 bytes; the last
-/// one is [`NO_CALLERS`] if the walk met an address outside any code. Like [`Name`], it precedes
-/// its first use.
+/// Frames of a stack id, innermost first. Followed by `len` return addresses of 8 bytes. Like
+/// [`Name`], it precedes its first use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Stack {
     pub id: u32,
-    pub len: u32,
+    pub len: u16,
+    /// Why there are no more: of [`stack_end`].
+    pub end: u16,
+}
+
+/// Why a stack ends. Where it does not reach its root, readers find this number in place of a
+/// further return address: no code lies that low.
+pub mod stack_end {
+    /// The program's or the thread's first function, so nothing is missing.
+    pub const ROOT: u16 = 0;
+    /// The last frame's code has no table of unwinding.
+    pub const NO_TABLE: u16 = 1;
+    /// The table has a rule that the collector does not know, or is damaged.
+    pub const UNSUPPORTED_RULE: u16 = 2;
+    /// The callers are not on the thread's own stack.
+    pub const OFF_STACK: u16 = 3;
+    /// There are more than [`super::MAX_FRAMES`].
+    pub const TOO_DEEP: u16 = 4;
 }
 
 /// Both clocks, read together: CLOCK_MONOTONIC before and after, CLOCK_REALTIME in between.
@@ -152,11 +168,11 @@ pub struct Malformed {
     pub remaining: usize,
 }
 
-/// Replaces a stack's last frame: the frame before it keeps no frame pointer, so its callers are
-/// unknown.
+/// In older recordings a stack's last frame, if the one before it keeps no frame pointer: its
+/// callers are unknown.
 pub const NO_CALLERS: u64 = 0;
-/// Maximum number of frames in a stack.
-pub const MAX_FRAMES: usize = 128;
+/// Maximum number of return addresses in a stack.
+pub const MAX_FRAMES: usize = 256;
 /// Maximum length of a name; the collector cuts longer ones.
 pub const MAX_NAME: usize = 4096;
 
@@ -272,10 +288,11 @@ fn decode(kind: u16, body: &[u8]) -> Option<Record<'_>> {
         }
         kind::STACK => {
             let (stack, tail): (Stack, _) = take(body)?;
-            let len = Some(stack.len as usize).filter(|len| *len <= MAX_FRAMES)?;
+            let len = Some(usize::from(stack.len)).filter(|len| *len <= MAX_FRAMES)?;
             let bytes = tail.get(..len * 8)?;
             let frames = bytes.chunks_exact(8).map(|it| u64::from_le_bytes(it.try_into().unwrap_or_default()));
-            Record::Stack { id: stack.id, frames: frames.collect() }
+            let end = (stack.end != stack_end::ROOT).then_some(u64::from(stack.end));
+            Record::Stack { id: stack.id, frames: frames.chain(end).collect() }
         }
         kind::CLOCK => Record::Clock(Clock::read(body)?),
         kind::FLUSH => Record::Flush(take(body)?.0),
@@ -325,7 +342,12 @@ mod tests {
         let launch = Launch { correlation: 7, grid: [1, 2, 3], ..Default::default() };
         push(&mut bytes, kind::LAUNCH, &launch, &[]);
         push(&mut bytes, kind::NAME, &Name { id: 3, len: 5 }, b"_Z3fv");
-        push(&mut bytes, kind::STACK, &Stack { id: 1, len: 2 }, &[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+        push(
+            &mut bytes,
+            kind::STACK,
+            &Stack { id: 1, len: 2, end: 0 },
+            &[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0],
+        );
         push(&mut bytes, 999, &Name { id: 0, len: 0 }, &[]);
         let read: Result<Vec<_>, _> = records(&bytes).collect();
         assert_eq!(
@@ -373,7 +395,7 @@ mod tests {
     fn every_kind() -> Vec<u8> {
         let mut bytes = Vec::new();
         push(&mut bytes, kind::NAME, &Name { id: 3, len: 5 }, b"_Z3fv");
-        push(&mut bytes, kind::STACK, &Stack { id: 1, len: 2 }, &[7; 16]);
+        push(&mut bytes, kind::STACK, &Stack { id: 1, len: 2, end: stack_end::NO_TABLE }, &[7; 16]);
         push(&mut bytes, kind::THREAD, &Thread { tid: 7, reserved: 0, comm: [b'a'; 16] }, &[]);
         let mapping = Mapping { start: 1, end: 2, file_offset: 3, inode: 4, device: 5, path_len: 6 };
         push(&mut bytes, kind::MAPPING, &mapping, b"/a.out");

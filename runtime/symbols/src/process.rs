@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use xputrace_model::stack::{Frame, Frames};
 use xputrace_wire::maps::MapsLine;
-use xputrace_wire::record::NO_CALLERS;
+use xputrace_wire::record::{MAX_FRAMES, NO_CALLERS, stack_end};
 
 /// A process image: an id in the tracer's pid namespace, and the program that it runs, counted from
 /// its first (each exec starts a new generation).
@@ -196,18 +196,18 @@ impl Processes {
     /// Linux walks stacks by frame pointer and follows whatever value code without frame pointers
     /// leaves in that register. So a stack taken by Linux is cut before the first return address
     /// outside the process's code; a mark names the last frame's file
-    /// ([`is_without_frame_pointers`]). The collector knows code made at run time and marks the
-    /// place itself ([`NO_CALLERS`]).
+    /// ([`is_without_frame_pointers`]). The collector says itself why a stack ends ([`stack_end`]).
     pub fn resolve(&mut self, addresses: &[u64], key: ProcessKey, innermost: Innermost) -> Frames {
         let mut frames: Vec<Frame> = Vec::with_capacity(addresses.len());
         for (i, address) in addresses.iter().enumerate() {
             let back = u64::from(i > 0 || innermost == Innermost::ReturnAddress);
+            if let (Innermost::ReturnAddress, Some(end)) = (innermost, end_of_stack(*address, frames.last())) {
+                frames.push(end);
+                break;
+            }
             let frame = self.frame(key, *address, back);
-            let lies_in_no_code = match innermost {
-                Innermost::Instruction => frame.module.is_empty() && i > 0 && !frames[i - 1].module.is_empty(),
-                Innermost::ReturnAddress => *address == NO_CALLERS,
-            };
-            if lies_in_no_code {
+            let lies_in_no_code = frame.module.is_empty() && i > 0 && !frames[i - 1].module.is_empty();
+            if innermost == Innermost::Instruction && lies_in_no_code {
                 frames.push(without_frame_pointers(frames.last()));
                 break;
             }
@@ -344,8 +344,30 @@ const WITHOUT_FRAME_POINTERS: &str = "[no frame pointers: ";
 
 /// Returns the frame that stands for the callers of code without frame pointers.
 fn without_frame_pointers(of: Option<&Frame>) -> Frame {
-    let module = of.map(|it| it.module.as_str()).filter(|it| !it.is_empty()).unwrap_or(ANONYMOUS);
-    Frame { function: format!("{WITHOUT_FRAME_POINTERS}{module}]"), module: String::new(), offset: 0 }
+    mark(format!("{WITHOUT_FRAME_POINTERS}{}]", module_of(of)))
+}
+
+/// Returns the frame that says why a launch stack ends before its root, if `address` is a
+/// [`stack_end`]; `last` is the frame before.
+fn end_of_stack(address: u64, last: Option<&Frame>) -> Option<Frame> {
+    if address == NO_CALLERS {
+        return Some(without_frame_pointers(last));
+    }
+    Some(mark(match u16::try_from(address).ok()? {
+        stack_end::NO_TABLE => format!("[no unwind table: {}]", module_of(last)),
+        stack_end::UNSUPPORTED_RULE => format!("[unsupported unwind rule: {}]", module_of(last)),
+        stack_end::OFF_STACK => "[not on the thread's own stack]".into(),
+        stack_end::TOO_DEEP => format!("[more than {MAX_FRAMES} frames]"),
+        _ => return None,
+    }))
+}
+
+fn module_of(frame: Option<&Frame>) -> &str {
+    frame.map(|it| it.module.as_str()).filter(|it| !it.is_empty()).unwrap_or(ANONYMOUS)
+}
+
+fn mark(function: String) -> Frame {
+    Frame { function, module: String::new(), offset: 0 }
 }
 
 /// Whether a frame stands for the callers of code without frame pointers.

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use xputrace_symbols::{Innermost, Mapping, ProcessKey, Processes};
+use xputrace_wire::record::stack_end;
 
 /// Prints its return address at each level, innermost first, then waits for its input to close.
 const PROGRAM: &str = r#"
@@ -274,6 +275,38 @@ fn a_later_mapping_replaces_what_it_covers() {
     let frames = processes.resolve(&[0x2fff, 0x3001, 0x4001, 0x9001], key, Innermost::Instruction);
     assert_eq!(names(&frames), ["0x1fff old.so", "0x1 new.so", "0x3001 old.so", "[no frame pointers: old.so] "]);
     assert!(processes.resolve(&[], key, Innermost::Instruction).is_empty());
+}
+
+#[test]
+fn a_launch_stack_says_why_it_ends() {
+    let key = ProcessKey { pid: u32::MAX, generation: 0 };
+    let map = Mapping {
+        start: 0x1000,
+        end: 0x9000,
+        file_offset: 0,
+        path: "/none/lib.so".into(),
+        build_id: None,
+        device: 0,
+        inode: 0,
+    };
+    let mut processes = Processes::new();
+    processes.map(key, &map);
+    let mut last = |end: u16| {
+        let frames = processes.resolve(&[0x2001, end.into()], key, Innermost::ReturnAddress);
+        (frames.len(), frames[1].function.clone())
+    };
+    let ends = [0, stack_end::NO_TABLE, stack_end::UNSUPPORTED_RULE, stack_end::OFF_STACK, stack_end::TOO_DEEP];
+    assert_eq!(
+        ends.map(&mut last),
+        [
+            "[no frame pointers: lib.so]",
+            "[no unwind table: lib.so]",
+            "[unsupported unwind rule: lib.so]",
+            "[not on the thread's own stack]",
+            "[more than 256 frames]",
+        ]
+        .map(|it| (2, it.to_owned()))
+    );
 }
 
 #[test]

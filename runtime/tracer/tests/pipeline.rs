@@ -464,7 +464,7 @@ fn descriptions() -> Ring {
     let mut ring = Ring::default().names().clock(1);
     let mapping = record::Mapping { start: 1, end: 2, file_offset: 0, inode: 3, device: 4, path_len: 4 };
     record::push(&mut ring.0, kind::MAPPING, &mapping, b"/app");
-    record::push(&mut ring.0, kind::STACK, &record::Stack { id: 1, len: 2 }, &[9; 16]);
+    record::push(&mut ring.0, kind::STACK, &record::Stack { id: 1, len: 2, end: 0 }, &[9; 16]);
     record::push(
         &mut ring.0,
         kind::THREAD,
@@ -505,7 +505,7 @@ fn names_and_stacks_of_one_target_are_bounded() {
         let mut ring = Ring::default();
         for n in 0..1000 {
             ring = ring.name(10 + drain * 1000 + n, &format!("{text}{drain}.{n}"));
-            record::push(&mut ring.0, kind::STACK, &record::Stack { id: 1 << 30, len: 0 }, &[]);
+            record::push(&mut ring.0, kind::STACK, &record::Stack { id: 1 << 30, len: 0, end: 0 }, &[]);
         }
         feed(&mut pipeline, &mut sink, &[ring]);
     }

@@ -223,7 +223,7 @@ fn without_version(name: &[u8]) -> &[u8] {
 /// The table of stacks, identified by 128-bit fingerprints: with 65,536 different stacks the
 /// probability of a collision is below 1e-28.
 #[derive(Debug)]
-pub(crate) struct Stacks {
+pub(crate) struct StackIds {
     entries: Zeroed<StackEntry>,
 }
 
@@ -239,25 +239,20 @@ struct StackEntry {
 // SAFETY: atomics.
 unsafe impl ZeroIsValid for StackEntry {}
 
-impl Stacks {
+impl StackIds {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Stacks { entries: Zeroed::new(STACKS)? })
-    }
-
-    /// Returns the id of a stack that the tracer knows; `None` for a new one.
-    #[inline]
-    pub(crate) fn find(&self, frames: &[u64]) -> Option<u32> {
-        let (key, check) = fingerprint(frames);
-        let slots = (0..PROBES).map(|probe| (key as usize).wrapping_add(probe) % STACKS);
-        let known = |slot: &usize| self.entries[*slot].key.load(Ordering::Acquire) != 0;
-        let slot = slots.take_while(known).find(|slot| self.entries[*slot].is(key, check))?;
-        (self.entries[slot].told.load(Ordering::Acquire) != 0).then_some(slot as u32 + 1)
+        Ok(StackIds { entries: Zeroed::new(STACKS)? })
     }
 
     /// Returns the id of a stack; `tell` was called for it before and returned true.
     #[inline]
-    pub(crate) fn intern(&self, frames: &[u64], mut tell: impl FnMut(u32, &[u64]) -> bool) -> Result<u32, NoId> {
-        let (key, check) = fingerprint(frames);
+    pub(crate) fn intern(
+        &self,
+        frames: &[u64],
+        end: u16,
+        mut tell: impl FnMut(u32, &[u64]) -> bool,
+    ) -> Result<u32, NoId> {
+        let (key, check) = fingerprint(frames, end);
         for probe in 0..PROBES {
             let slot = (key as usize).wrapping_add(probe) % STACKS;
             let entry = &self.entries[slot];
@@ -302,8 +297,9 @@ impl StackEntry {
 }
 
 #[inline]
-fn fingerprint(frames: &[u64]) -> (u64, u64) {
-    let (mut key, mut check) = (frames.len() as u64 ^ 0x9e37_79b9_7f4a_7c15, 0x2545_f491_4f6c_dd1d_u64);
+fn fingerprint(frames: &[u64], end: u16) -> (u64, u64) {
+    let (mut key, mut check) =
+        ((frames.len() as u64 | u64::from(end) << 32) ^ 0x9e37_79b9_7f4a_7c15, 0x2545_f491_4f6c_dd1d_u64);
     for &frame in frames {
         key = (key ^ frame).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29);
         check = (check.rotate_left(23) ^ frame).wrapping_mul(0x9fb2_1c65_1e98_df25);
@@ -398,24 +394,23 @@ mod tests {
         assert_eq!(intern(false), Err(NoId::NotTold));
         assert!(intern(true).is_ok());
         assert!(intern(false).is_ok());
-        let stacks = Stacks::new().unwrap();
-        assert_eq!(stacks.intern(&[1, 2], |_, _| false), Err(NoId::NotTold));
-        assert_eq!(stacks.find(&[1, 2]), None);
-        let id = stacks.intern(&[1, 2], |_, _| true).unwrap();
-        assert_eq!(stacks.intern(&[1, 2], |_, _| false), Ok(id));
-        assert_eq!((stacks.find(&[1, 2]), stacks.find(&[1])), (Some(id), None));
+        let stacks = StackIds::new().unwrap();
+        assert_eq!(stacks.intern(&[1, 2], 0, |_, _| false), Err(NoId::NotTold));
+        let id = stacks.intern(&[1, 2], 0, |_, _| true).unwrap();
+        assert_eq!(stacks.intern(&[1, 2], 0, |_, _| false), Ok(id));
+        assert_ne!(stacks.intern(&[1, 2], 1, |_, _| true), Ok(id), "it ends for another reason");
     }
 
     #[test]
     fn full_tables_say_so() {
-        let (names, stacks) = (Names::new().unwrap(), Stacks::new().unwrap());
+        let (names, stacks) = (Names::new().unwrap(), StackIds::new().unwrap());
         let mut full = 0;
         for n in 0..NAMES + 100 {
             let text = std::ffi::CString::new(format!("name {n}")).unwrap();
             full += usize::from(name(&names, &text, Text::Symbol, &mut Vec::new()).is_err());
         }
         assert!(full >= 100, "{full}");
-        let full = (0..STACKS as u64 + 100).filter(|&n| stacks.intern(&[n], |_, _| true).is_err()).count();
+        let full = (0..STACKS as u64 + 100).filter(|&n| stacks.intern(&[n], 0, |_, _| true).is_err()).count();
         assert!(full >= 100, "{full}");
     }
 

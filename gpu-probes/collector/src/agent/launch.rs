@@ -12,12 +12,13 @@ use super::backend::{Context, Layer, Stream};
 use super::clock::now;
 use super::intern::{NoId, Text};
 use super::output::{self, Output, Role};
-use super::stack::{Bounds, FramePointers, Registers, Unwind, WALK_FRAMES, bounds};
+use super::stack::{Registers, bounds};
 use std::cell::RefCell;
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use xputrace_unwind::Bounds;
 use xputrace_wire::message::demand;
-use xputrace_wire::record::{Launch, NO_CALLERS, UNKNOWN, kind};
+use xputrace_wire::record::{Launch, UNKNOWN, kind};
 use xputrace_wire::region::{CallTotals, Lost};
 use xputrace_wire::{events, marker};
 
@@ -99,7 +100,6 @@ struct Local {
     /// Context and device of the last query.
     device: (u32, u32),
     streams: [StreamSlot; STREAM_SLOTS],
-    frames: [u64; WALK_FRAMES],
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -157,36 +157,19 @@ pub unsafe fn exit(agent: &'static Agent, returned: &Returned) -> bool {
     })
 }
 
-/// Returns the id of a stack, 0 if it has none. Cuts it before the first address outside any code.
+/// Returns the id of a stack, 0 if it has none.
 #[inline]
-fn stack_id(agent: &'static Agent, frames: &mut [u64]) -> u32 {
+fn stack_id(agent: &'static Agent, out: &mut Output, frames: &[u64], end: u16) -> u32 {
     if frames.is_empty() {
         return 0;
     }
-    // A known stack was validated when it was new.
-    agent.tables.stacks.find(frames).unwrap_or_else(|| new_stack_id(agent, frames))
-}
-
-#[cold]
-fn new_stack_id(agent: &'static Agent, frames: &mut [u64]) -> u32 {
-    let n = agent.code.executable.n_in_code(frames);
-    let frames = match frames.get_mut(n) {
-        Some(no_code) => {
-            *no_code = NO_CALLERS;
-            &frames[..=n]
-        }
-        None => frames,
-    };
-    let told = output::with(agent, Role::Launch, |out| {
-        agent.tables.stacks.intern(frames, |id, frames| out.write_stack(id, frames))
-    });
-    match told {
-        Some(Ok(id)) => id,
-        Some(Err(NoId::TableFull)) => {
+    match agent.tables.stacks.intern(frames, end, |id, frames| out.write_stack(id, frames, end)) {
+        Ok(id) => id,
+        Err(NoId::TableFull) => {
             agent.count_lost(Lost::StackTableFull, 1);
             0
         }
-        Some(Err(NoId::NotTold)) | None => 0,
+        Err(NoId::NotTold) => 0,
     }
 }
 
@@ -208,7 +191,6 @@ impl Local {
             bounds: None,
             device: (UNKNOWN, UNKNOWN),
             streams: [NO_STREAM; STREAM_SLOTS],
-            frames: [0; WALK_FRAMES],
         }
     }
 
@@ -280,11 +262,13 @@ impl Local {
         if self.bounds.is_none() {
             self.bounds = bounds();
         }
-        if let Some(bounds) = self.bounds {
-            // SAFETY: the thread's own stack, from where the backend called us to its end.
-            let n = unsafe { FramePointers.unwind(registers, bounds, &mut self.frames) };
-            let first = n - agent.code.modules.from_api(&self.frames[..n], layer).len();
-            self.launch.stack = stack_id(agent, &mut self.frames[first..n]);
+        if let (Some(bounds), Some(stacks)) = (self.bounds, &agent.code.stacks) {
+            let id = output::with(agent, Role::Launch, |out| {
+                // SAFETY: the thread has the ring; its own stack, from where the backend called us to its end.
+                let (frames, end) = unsafe { stacks.take(out.ring(), registers, bounds)? };
+                Some(stack_id(agent, out, agent.code.modules.from_api(frames, layer), end))
+            });
+            self.launch.stack = id.flatten().unwrap_or(0);
         }
         if self.launch.stack == 0 {
             self.launch.flags |= Launch::NO_STACK;

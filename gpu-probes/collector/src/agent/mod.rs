@@ -10,7 +10,6 @@
 
 pub mod backend;
 pub(crate) mod clock;
-mod code;
 pub mod control;
 pub mod delivery;
 mod flushing;
@@ -28,14 +27,13 @@ pub use backend::{Backend, Context, Layer, Refusal, Stream};
 pub use flushing::Flushing;
 
 use crate::rendezvous::Socket;
-use code::ExecutableMemory;
-use intern::{Names, Stacks};
+use intern::{Names, StackIds};
 use launch::{CallNames, Counters};
 use mappings::Mappings;
 use output::{Patience, Role};
 use phase::{Phase, SharedPhase};
 use region::{Region, Tags};
-use stack::Modules;
+use stack::{Modules, Stacks};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -105,14 +103,15 @@ pub(crate) struct Memory {
 pub(crate) struct Tables {
     pub(crate) names: Names,
     pub(crate) call_names: CallNames,
-    pub(crate) stacks: Stacks,
+    pub(crate) stacks: StackIds,
 }
 
 /// What is mapped into the process.
 #[derive(Debug)]
 struct Code {
     modules: Modules,
-    executable: ExecutableMemory,
+    /// Where stacks were asked for.
+    stacks: Option<Stacks>,
     mappings: Mappings,
 }
 
@@ -161,6 +160,8 @@ impl Agent {
         let rings = setup.region.shape().rings;
         let mut counters: Vec<Counters> = (0..rings).map(|_| Counters::default()).collect();
         counters.push(Counters { shared: true, ..Counters::default() });
+        let wants_stacks = setup.demand & demand::STACKS != 0;
+        let stacks = wants_stacks.then(|| Stacks::new(rings)).transpose().map_err(memory)?;
         Ok(Agent {
             backend: Box::leak(setup.backend),
             demand: setup.demand,
@@ -182,13 +183,9 @@ impl Agent {
             tables: Tables {
                 names: Names::new().map_err(memory)?,
                 call_names: CallNames::new(),
-                stacks: Stacks::new().map_err(memory)?,
+                stacks: StackIds::new().map_err(memory)?,
             },
-            code: Code {
-                modules: Modules::default(),
-                executable: ExecutableMemory::new().map_err(memory)?,
-                mappings: Mappings::default(),
-            },
+            code: Code { modules: Modules::default(), stacks, mappings: Mappings::default() },
             stream_epoch: AtomicU64::new(0),
         })
     }
@@ -222,9 +219,6 @@ impl Agent {
     /// Reads what is mapped now, as far as launches need it.
     fn refresh_code(&self) {
         self.code.modules.refresh(|name| self.backend.layer_of(name));
-        if self.wants(demand::STACKS) {
-            self.code.executable.refresh();
-        }
     }
 
     fn write_first_records(&'static self) {

@@ -139,10 +139,10 @@ impl Output {
         self.write(kind::NAME, &record::Name { id, len: text.len() as u32 }, text)
     }
 
-    pub(crate) fn write_stack(&mut self, id: u32, frames: &[u64]) -> bool {
+    pub(crate) fn write_stack(&mut self, id: u32, frames: &[u64], end: u16) -> bool {
         // SAFETY: the same memory as bytes; x86-64 is little endian, as the record is.
         let tail = unsafe { std::slice::from_raw_parts(frames.as_ptr().cast(), size_of_val(frames)) };
-        self.write(kind::STACK, &record::Stack { id, len: frames.len() as u32 }, tail)
+        self.write(kind::STACK, &record::Stack { id, len: frames.len() as u16, end }, tail)
     }
 
     fn write_comm(&mut self) {

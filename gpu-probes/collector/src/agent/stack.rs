@@ -1,9 +1,4 @@
-//! The caller's stack at a launch, by frame pointers.
-//!
-//! CUDA's libraries keep frame pointers, so the chain from the callback reaches the application.
-//! The walk only reads aligned, increasing addresses within the thread's own stack. In code without
-//! frame pointers rbp has any value, and the walk ends there or reaches an address outside any
-//! code, which [`super::code`] detects.
+//! The caller's stack at a launch.
 //!
 //! Kept: the called API function (the outermost frame in the runtime for a runtime call, in the
 //! driver for a driver call) and everything outside it. Dropped: the collector, the tracing
@@ -11,89 +6,90 @@
 //! inner functions cannot be told from the program's and stay.
 
 use super::backend::Layer;
-use super::code::may_be_code;
+use super::zeroed::{ZeroIsValid, Zeroed};
+use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int, c_void};
+use std::io;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use xputrace_wire::record::MAX_FRAMES;
+use xputrace_unwind::{Bounds, End, Tables, Walker};
+use xputrace_wire::record::{MAX_FRAMES, stack_end};
 
-/// The address range of a thread's stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
-    pub low: usize,
-    pub high: usize,
-}
-
-/// The registers that a caller can rely on, at the moment when the backend called us: everything
-/// needed to unwind by any method.
+/// The registers that a caller may rely on, at the moment the backend called us: all that is
+/// needed to unwind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Registers {
     /// Address of the return address.
-    pub rsp: usize,
-    pub rbx: usize,
-    /// The caller's frame pointer, in code that keeps one.
-    pub rbp: usize,
-    pub r12: usize,
-    pub r13: usize,
-    pub r14: usize,
-    pub r15: usize,
+    pub rsp: u64,
+    /// rbx, rbp, r12, r13, r14, r15.
+    pub saved: [u64; xputrace_unwind::SAVED],
 }
 
-/// A method to find the callers of a function.
-pub trait Unwind {
-    /// Writes return addresses, innermost first, to `out`; returns their number. They may include
-    /// addresses that code without frame pointers led to.
+impl Registers {
+    /// Those of the caller; `None` where the return address is not within `bounds`.
     ///
     /// # Safety
-    /// The addresses from `registers.rsp` to `bounds.high` are readable if `registers.rsp` is
-    /// within `bounds`.
-    unsafe fn unwind(&mut self, registers: &Registers, bounds: Bounds, out: &mut [u64]) -> usize;
-}
-
-/// Follows the chain of frame pointers.
-#[derive(Clone, Copy, Debug)]
-pub struct FramePointers;
-
-impl Unwind for FramePointers {
+    /// The return address is readable where it is within `bounds`.
     #[inline]
-    unsafe fn unwind(&mut self, registers: &Registers, bounds: Bounds, out: &mut [u64]) -> usize {
+    unsafe fn of_caller(&self, bounds: Bounds) -> Option<xputrace_unwind::Registers> {
+        let is_within = self.rsp.is_multiple_of(8) && bounds.low <= self.rsp && self.rsp < bounds.high;
         // SAFETY: the caller's promise.
-        unsafe { walk(registers, bounds, out) }
+        let rip = is_within.then(|| unsafe { *(self.rsp as *const u64) })?;
+        Some(xputrace_unwind::Registers { rip, rsp: self.rsp + 8, saved: self.saved })
     }
 }
 
-/// # Safety
-/// That of [`Unwind::unwind`].
-#[inline]
-unsafe fn walk(frame: &Registers, bounds: Bounds, out: &mut [u64]) -> usize {
-    let word = size_of::<usize>();
-    let readable = |at: usize, len: usize| at.is_multiple_of(word) && at <= bounds.high - len;
-    if frame.rsp < bounds.low || bounds.high < 2 * word || !readable(frame.rsp, word) || out.is_empty() {
-        return 0;
-    }
-    // SAFETY: within the stack, at or above the stack pointer.
-    out[0] = unsafe { *(frame.rsp as *const usize) } as u64;
-    let (mut n, mut last, mut rbp) = (1, frame.rsp, frame.rbp);
-    while n < out.len() && rbp > last && readable(rbp, 2 * word) {
-        // SAFETY: above an address that was within the stack, and below its end.
-        let (next, back) = unsafe { (*(rbp as *const usize), *((rbp + word) as *const usize)) };
-        // Nothing to return to at the start of a thread.
-        if back == 0 {
-            break;
-        }
-        out[n] = back as u64;
-        n += 1;
-        if !may_be_code(back as u64) {
-            break;
-        }
-        last = rbp;
-        rbp = next;
-    }
-    n
+/// What unwinding needs in a process that was asked for stacks.
+#[derive(Debug)]
+pub(crate) struct Stacks {
+    tables: Tables,
+    /// By ring: used by the thread that has it. One that takes it over finds nothing of its own there.
+    walkers: Zeroed<RingWalker>,
 }
 
-/// Returns the stack of the calling thread. May allocate: called once per thread.
+#[derive(Debug)]
+#[repr(transparent)]
+struct RingWalker(UnsafeCell<Walker>);
+
+// SAFETY: a walker whose bytes are 0 remembers nothing, and needs no drop.
+unsafe impl ZeroIsValid for RingWalker {}
+// SAFETY: only the thread that has the ring uses it (`Stacks::take`).
+unsafe impl Sync for RingWalker {}
+
+const _: () = assert!(xputrace_unwind::MOST_FRAMES == MAX_FRAMES);
+
+impl Stacks {
+    pub(crate) fn new(rings: u32) -> io::Result<Self> {
+        Ok(Stacks { tables: Tables::new(), walkers: Zeroed::new(rings as usize)? })
+    }
+
+    /// The calling thread's stack outside us, and why it ends: a number of [`stack_end`]. `None`
+    /// where it is not the thread's own stack that it runs on.
+    ///
+    /// # Safety
+    /// The calling thread has `ring`, and the result is not used beyond its next call; its registers and
+    /// bounds are given.
+    #[inline]
+    pub(crate) unsafe fn take(&self, ring: u32, registers: &Registers, bounds: Bounds) -> Option<(&[u64], u16)> {
+        let walker = self.walkers.get(ring as usize)?.0.get();
+        // SAFETY: the caller's promises.
+        let (frames, end) = unsafe { (*walker).walk(&self.tables, registers.of_caller(bounds)?, bounds) };
+        Some((frames, number(end)))
+    }
+}
+
+fn number(end: End) -> u16 {
+    match end {
+        End::Root => stack_end::ROOT,
+        End::NoTable => stack_end::NO_TABLE,
+        End::Unsupported => stack_end::UNSUPPORTED_RULE,
+        End::OffStack => stack_end::OFF_STACK,
+        End::TooDeep => stack_end::TOO_DEEP,
+    }
+}
+
+/// The stack of the calling thread. May allocate: called once a thread.
 pub fn bounds() -> Option<Bounds> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut low, mut size) = (std::ptr::null_mut::<c_void>(), 0);
@@ -109,8 +105,8 @@ pub fn bounds() -> Option<Bounds> {
             return None;
         }
     }
-    let low = low as usize;
-    Some(Bounds { low, high: low.checked_add(size)? })
+    let low = low as u64;
+    Some(Bounds { low, high: low.checked_add(size as u64)? })
 }
 
 const MODULES: usize = 16;
@@ -258,58 +254,9 @@ pub fn for_each_library(mut each: impl FnMut(Library<'_>)) -> (u64, u64) {
     state.changes
 }
 
-/// Maximum frames of a walk; more than are kept, so that inner ones can be dropped.
-pub const WALK_FRAMES: usize = MAX_FRAMES;
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Walks a made-up stack: 64 words, with frames at the given word numbers.
-    fn walked(words: &[usize; 64], rsp: usize, rbp: usize) -> Vec<u64> {
-        let base = words.as_ptr() as usize;
-        let bounds = Bounds { low: base, high: base + size_of_val(words) };
-        let mut out = [0; 16];
-        let frame =
-            Registers { rbp: base.wrapping_add(rbp * 8), rsp: base.wrapping_add(rsp * 8), ..Registers::default() };
-        // SAFETY: the bounds are those of `words`.
-        let n = unsafe { FramePointers.unwind(&frame, bounds, &mut out) };
-        out[..n].to_vec()
-    }
-
-    fn stack(frames: &[(usize, usize, usize)]) -> Box<[usize; 64]> {
-        let mut words = Box::new([0; 64]);
-        let base = words.as_ptr() as usize;
-        for &(at, next, back) in frames {
-            words[at] = base + next * 8;
-            words[at + 1] = back;
-        }
-        words
-    }
-
-    #[test]
-    fn frames_come_innermost_first() {
-        let mut words = stack(&[(4, 10, 0x5000), (10, 20, 0x6000), (20, 0, 0x7000)]);
-        words[2] = 0x4000;
-        assert_eq!(walked(&words, 2, 4), [0x4000, 0x5000, 0x6000, 0x7000]);
-    }
-
-    #[test]
-    fn the_walk_ends_where_rbp_is_not_a_frame() {
-        let mut words = stack(&[(4, 10, 0x5000), (10, 4, 0x6000)]);
-        words[2] = 0x4000;
-        assert_eq!(walked(&words, 2, 4), [0x4000, 0x5000, 0x6000], "backwards");
-        words[10] += 1;
-        assert_eq!(walked(&words, 2, 4), [0x4000, 0x5000, 0x6000], "unaligned");
-        assert_eq!(walked(&words, 2, 63), [0x4000], "past the end");
-        assert_eq!(walked(&words, 2, 64), [0x4000], "past the end");
-        assert_eq!(walked(&words, 2, usize::MAX / 8), [0x4000], "any number");
-        words[5] = 7;
-        assert_eq!(walked(&words, 2, 4), [0x4000, 7], "no code there");
-        words[5] = 0;
-        assert_eq!(walked(&words, 2, 4), [0x4000], "the end");
-        assert_eq!(walked(&words, 64, 4), [0; 0], "on another stack");
-    }
 
     #[test]
     fn frames_inside_cupti_and_cuda_are_dropped_but_the_outermost() {
@@ -328,11 +275,11 @@ mod tests {
     #[test]
     fn a_thread_knows_its_own_stack() {
         let local = 0u8;
-        let check = |at: usize| bounds().is_some_and(|it| it.low <= at && at < it.high);
-        assert!(check(&raw const local as usize));
+        let check = |at: u64| bounds().is_some_and(|it| it.low <= at && at < it.high);
+        assert!(check(&raw const local as u64));
         std::thread::spawn(move || {
             let local = 0u8;
-            assert!(check(&raw const local as usize));
+            assert!(check(&raw const local as u64));
         })
         .join()
         .unwrap();

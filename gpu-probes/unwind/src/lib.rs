@@ -1,0 +1,48 @@
+//! Unwinds the calling thread's own stack by the tables that compilers leave in `.eh_frame`
+//! (System V ABI for x86-64, §4.2.4; DWARF 5, §6.4).
+//!
+//! For use inside other people's programs, on paths that run often: nothing allocates, nothing
+//! locks but the loader's own list where the C library cannot be asked without (before glibc 2.35),
+//! memory is bounded, and only the thread's own stack is read. A stack is never guessed: where no
+//! table covers an address, or a rule is not understood, it ends there and says why.
+//!
+//! ```text
+//! Walker ── a thread's last stack; proves what has not changed, walks the rest
+//!   └▶ Tables ── rules of addresses seen before, shared by all threads
+//!        └▶ objects ── which file is mapped there, and where its tables are
+//!        └▶ rule ── one row of `.eh_frame` as a few words
+//! ```
+
+mod objects;
+mod rule;
+mod tables;
+mod walk;
+
+pub use tables::Tables;
+pub use walk::{End, MOST_FRAMES, Walker};
+
+/// The registers that a function keeps for its caller, in the order of [`Registers::saved`].
+pub const SAVED: usize = 6;
+
+/// The registers of a frame, as far as callers can rely on them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registers {
+    pub rip: u64,
+    pub rsp: u64,
+    /// rbx, rbp, r12, r13, r14, r15.
+    pub saved: [u64; SAVED],
+}
+
+/// The addresses of a thread's stack, `low..high`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    pub low: u64,
+    pub high: u64,
+}
+
+impl Bounds {
+    #[inline]
+    fn holds_word(self, address: u64) -> bool {
+        address.is_multiple_of(8) && self.low <= address && address < self.high && self.high - address >= 8
+    }
+}

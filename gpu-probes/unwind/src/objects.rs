@@ -1,0 +1,202 @@
+//! Which file is mapped at an address of code, and where its tables of unwinding are.
+//!
+//! glibc 2.35 and later answer without a lock (`_dl_find_object`, dlfcn.h). Before, the loader's
+//! list is gone through, which takes the loader's lock for as long as that lasts.
+
+use libc::{Elf64_Ehdr, Elf64_Phdr, PT_LOAD, PT_NOTE};
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A file that is mapped, by the addresses of its segments.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Object {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// `.eh_frame_hdr` (Linux Standard Base, "Exception Frames"), and where its segment ends.
+    pub(crate) header: u64,
+    pub(crate) header_end: u64,
+    /// Tells this file from all others, wherever it is mapped: its build id or what stands in for it.
+    pub(crate) identity: u64,
+}
+
+impl Object {
+    /// The file at an address; `None` where there is none, or it has no tables.
+    #[inline]
+    pub(crate) fn at(address: u64) -> Option<Object> {
+        let found = find(address)?;
+        // SAFETY: the loader says that a file is mapped there, and one that the stack returns into stays.
+        unsafe { Object::mapped(found) }
+    }
+
+    /// Whether the same file is mapped at the same place.
+    #[inline]
+    pub(crate) fn is_still_there(&self) -> bool {
+        Object::at(self.start).is_some_and(|it| (it.start, it.identity) == (self.start, self.identity))
+    }
+
+    #[inline]
+    pub(crate) fn holds(&self, address: u64) -> bool {
+        self.start <= address && address < self.end
+    }
+
+    /// # Safety
+    /// An ELF file is mapped at `found`.
+    unsafe fn mapped(found: Found) -> Option<Object> {
+        // SAFETY: the caller's promise; the program headers are in the first segment.
+        let headers = unsafe { program_headers(found.start)? };
+        let base = found.start - headers.iter().find(|it| it.p_type == PT_LOAD)?.p_vaddr;
+        let loads = || headers.iter().filter(|it| it.p_type == PT_LOAD);
+        let segment = loads().find(|it| in_segment(it, base, found.header))?;
+        let end = loads().map(|it| base + it.p_vaddr + it.p_memsz).max()?;
+        let notes = headers.iter().filter(|it| it.p_type == PT_NOTE && it.p_filesz <= 4096);
+        let header_end = base + segment.p_vaddr + segment.p_filesz;
+        // SAFETY: notes and the header lie in segments that are mapped.
+        let identity = unsafe {
+            let notes = notes.fold(0, |sum, it| digest(sum, base + it.p_vaddr, it.p_filesz as usize));
+            digest(notes, found.header, 64.min(header_end - found.header) as usize)
+        };
+        let identity = mix(identity ^ mix(found.header - found.start) ^ mix(end - found.start)) | 1;
+        Some(Object { start: found.start, end, header: found.header, header_end, identity })
+    }
+}
+
+fn in_segment(segment: &Elf64_Phdr, base: u64, address: u64) -> bool {
+    let start = base.wrapping_add(segment.p_vaddr);
+    start <= address && address < start.wrapping_add(segment.p_filesz)
+}
+
+/// # Safety
+/// An ELF file's first page is mapped at `start`.
+unsafe fn program_headers<'a>(start: u64) -> Option<&'a [Elf64_Phdr]> {
+    // SAFETY: the caller's promise.
+    let header = unsafe { &*(start as *const Elf64_Ehdr) };
+    let size = usize::from(header.e_phnum) * size_of::<Elf64_Phdr>();
+    let is_usual = header.e_ident.starts_with(b"\x7fELF\x02")
+        && usize::from(header.e_phentsize) == size_of::<Elf64_Phdr>()
+        && header.e_phoff.is_multiple_of(8)
+        && (header.e_phoff as usize).checked_add(size).is_some_and(|it| it <= 4096);
+    // SAFETY: within the first page.
+    is_usual.then(|| unsafe {
+        std::slice::from_raw_parts((start + header.e_phoff) as *const Elf64_Phdr, usize::from(header.e_phnum))
+    })
+}
+
+/// # Safety
+/// `len` bytes are readable at `address`.
+unsafe fn digest(seed: u64, address: u64, len: usize) -> u64 {
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, len) };
+    let (words, rest) = bytes.as_chunks::<8>();
+    let sum = words.iter().fold(seed, |sum, it| mix(sum ^ u64::from_ne_bytes(*it)));
+    rest.iter().fold(sum, |sum, it| mix(sum ^ u64::from(*it)))
+}
+
+#[inline]
+pub(crate) fn mix(it: u64) -> u64 {
+    let it = (it ^ it >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    it ^ it >> 32
+}
+
+/// The loader's answer.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    start: u64,
+    header: u64,
+}
+
+/// `struct dl_find_object` of dlfcn.h, as long as any version's.
+#[repr(C)]
+struct DlFindObject {
+    flags: u64,
+    map_start: *mut c_void,
+    map_end: *mut c_void,
+    link_map: *mut c_void,
+    eh_frame: *mut c_void,
+    reserved: [u64; 16],
+}
+
+type FindObject = unsafe extern "C" fn(*mut c_void, *mut DlFindObject) -> c_int;
+
+/// `_dl_find_object`; null before it was looked for, [`ABSENT`] where there is none.
+static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+const ABSENT: *mut c_void = std::ptr::dangling_mut();
+
+/// Looks for what the C library offers: once, off the paths that run often.
+pub(crate) fn prepare() {
+    // SAFETY: a C string, looked for among all libraries.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
+    FIND_OBJECT.store(if found.is_null() { ABSENT } else { found }, Ordering::Release);
+}
+
+#[inline]
+fn find(address: u64) -> Option<Found> {
+    match FIND_OBJECT.load(Ordering::Acquire) {
+        it if it.is_null() || it == ABSENT => find_in_list(address),
+        function => {
+            // SAFETY: the function of this name has this type since it exists.
+            let function: FindObject = unsafe { std::mem::transmute(function) };
+            // SAFETY: integers and pointers may be 0.
+            let mut result: DlFindObject = unsafe { std::mem::zeroed() };
+            // SAFETY: it takes any address, and the result has room for any version's answer.
+            let answer = unsafe { function(address as *mut c_void, &mut result) };
+            (answer == 0 && !result.eh_frame.is_null())
+                .then(|| Found { start: result.map_start as u64, header: result.eh_frame as u64 })
+        }
+    }
+}
+
+fn find_in_list(address: u64) -> Option<Found> {
+    struct Search {
+        address: u64,
+        found: Option<Found>,
+    }
+
+    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
+        // SAFETY: the loader's entry, and the search below.
+        let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
+        if info.dlpi_phdr.is_null() {
+            return 0;
+        }
+        // SAFETY: the file's own program headers.
+        let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        let loads = || headers.iter().filter(|it| it.p_type == PT_LOAD);
+        if !loads().any(|it| {
+            let start = info.dlpi_addr.wrapping_add(it.p_vaddr);
+            start <= search.address && search.address < start.wrapping_add(it.p_memsz)
+        }) {
+            return 0;
+        }
+        let header = headers.iter().find(|it| it.p_type == libc::PT_GNU_EH_FRAME);
+        let first = loads().next().map(|it| info.dlpi_addr.wrapping_add(it.p_vaddr) & !4095);
+        search.found = header
+            .zip(first)
+            .map(|(header, start)| Found { start, header: info.dlpi_addr.wrapping_add(header.p_vaddr) });
+        1
+    }
+
+    let mut search = Search { address, found: None };
+    // SAFETY: `visit` and its argument live through the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+    search.found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_is_in_its_file_whichever_way_it_is_asked() {
+        prepare();
+        for address in [mix as *const () as u64, libc::getpid as *const () as u64] {
+            let (found, listed) = (find(address).unwrap(), find_in_list(address).unwrap());
+            assert_eq!((found.start, found.header), (listed.start, listed.header));
+            let object = Object::at(address).unwrap();
+            assert!(object.holds(address) && object.holds(object.header), "{object:x?}");
+        }
+        let (own, libc) =
+            (Object::at(mix as *const () as u64).unwrap(), Object::at(libc::getpid as *const () as u64).unwrap());
+        assert_ne!(own.identity, libc.identity);
+        let local = 0;
+        assert!(Object::at(&raw const local as u64).is_none() && find_in_list(8).is_none());
+    }
+}
