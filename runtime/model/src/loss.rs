@@ -87,6 +87,9 @@ pub enum Loss {
     UnprobedProcess,
     /// Processes that used CUDA, or may have, and were not traced: their launches are missing.
     UntracedProcess,
+    /// Processes that ended, or whose tracing ended, without a last flush: the activities of their last moments
+    /// are missing, and no launch record tells how many.
+    NoLastFlush,
     /// Processes of the command that were still running when tracing ended with it.
     StillRunning,
     /// Handlers stopped by the engine's instruction limit.
@@ -133,6 +136,7 @@ impl Loss {
         Loss::LinuxMissed,
         Loss::UnprobedProcess,
         Loss::UntracedProcess,
+        Loss::NoLastFlush,
         Loss::StillRunning,
         Loss::InstructionLimit,
     ];
@@ -187,6 +191,7 @@ impl Loss {
             Loss::LinuxMissed => "linux_missed",
             Loss::UnprobedProcess => "unprobed_process",
             Loss::UntracedProcess => "untraced_process",
+            Loss::NoLastFlush => "no_last_flush",
             Loss::StillRunning => "still_running",
             Loss::InstructionLimit => "instruction_limit",
         }

@@ -144,6 +144,10 @@ pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
             "processes that used CUDA, or may have, and were not traced: their launches are not in the result",
             "run without `-q` to see which and why: the notes are on standard error",
         ),
+        Loss::NoLastFlush => (
+            "processes killed, or ended by `_exit` or exec: GPU activities of up to their last 100 ms are missing, how many is unknown",
+            "end the program with exit(); or read `.launch` in the handler, and the launches that lack a kernel are counted",
+        ),
         Loss::StillRunning => (
             "processes that the traced program left running; what they do from here on is not in the result",
             "let the command wait for them (`sh -c '… & wait'`), or trace them by `-p PID` or `-a`",

@@ -173,7 +173,11 @@ impl Collectors {
         for _ in 0..2 {
             self.drain(at, running);
         }
-        let Traced { region, process, .. } = self.targets.remove(at);
+        let Traced { target, region, process, comm, is_armed } = self.targets.remove(at);
+        if is_armed && running.state().pipeline.may_lack_activities(process) {
+            running.state().losses.add(Loss::NoLastFlush, 1);
+            running.report().note(&format!("process {} ({comm}) ended without a last flush", target.pid));
+        }
         let totals = region.totals();
         self.totals.push(totals);
         running.end_process(process, totals);

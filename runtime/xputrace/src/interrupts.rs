@@ -1,11 +1,12 @@
 //! Signals that ask us to end: Ctrl-C and the like.
 //!
 //! The handler records a signal; the run decides what it means. A second signal before that, or
-//! while the run is already ending because of one, quits at once.
+//! while the run is already ending because of one, quits at once. The same signal within 200 ms is no
+//! second one: timeout(1), for example, signals the process and then its group.
 
 use anyhow::{Context, Result};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Signals that ask for the end, sent by the terminal (Ctrl-C, Ctrl-\, hangup) or by `kill`.
@@ -13,12 +14,21 @@ const SIGNALS: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, li
 /// Two Ctrl-C within this time end the tracing of a command that handles Ctrl-C itself.
 pub const TWICE: Duration = Duration::from_secs(1);
 
+/// The same signal within this time is one request, sent twice.
+const ONE_REQUEST_NANOS: i64 = 200_000_000;
+/// What a second signal says before it ends the process.
+const RESULTS_MISSING: &[u8] = b"xputrace: quit by a second signal; the results were not printed\n";
+
 /// Signals recorded but not handled, in the order of `SIGNALS`; then those from a terminal.
 static NOTED: [AtomicBool; 2 * SIGNALS.len()] = [const { AtomicBool::new(false) }; 2 * SIGNALS.len()];
 /// Number of signals recorded but not handled.
 static PENDING: AtomicU32 = AtomicU32::new(0);
 /// Whether the run is ending because of a signal.
 static ENDING: AtomicBool = AtomicBool::new(false);
+/// Whether the results are out, so that nothing is missing if a second signal ends the process.
+static PRINTED: AtomicBool = AtomicBool::new(false);
+/// Time of the last request by each signal, in CLOCK_MONOTONIC nanoseconds; 0 if there was none.
+static REQUESTED: [AtomicI64; SIGNALS.len()] = [const { AtomicI64::new(0) }; SIGNALS.len()];
 
 /// A signal and its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,13 +43,41 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, _contex
     let is_from_terminal = unsafe { (*info).si_code } == libc::SI_KERNEL;
     let is_shielded = is_from_terminal && xputrace_linux::was_ignored(signal);
     let Some(at) = SIGNALS.iter().position(|it| *it == signal).filter(|_| !is_shielded) else { return };
+    // A terminal's are noted even so: its user may press Ctrl-C twice that fast.
+    let is_repeated = is_repeated(at);
+    if is_repeated && !is_from_terminal {
+        return;
+    }
     NOTED[at + if is_from_terminal { SIGNALS.len() } else { 0 }].store(true, Ordering::Release);
     let is_second = PENDING.fetch_add(1, Ordering::AcqRel) > 0 || ENDING.load(Ordering::Acquire);
     // A closing terminal sends a hangup after whatever came before.
-    if is_second && signal != libc::SIGHUP {
-        // SAFETY: async-signal-safe, and nothing of ours needs more than the end of the process.
-        unsafe { libc::_exit(128 + signal) };
+    if is_second && !is_repeated && signal != libc::SIGHUP {
+        quit(128 + signal);
     }
+}
+
+/// Whether the same signal asked a moment ago; if not, this is a request.
+fn is_repeated(at: usize) -> bool {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a live timespec; async-signal-safe.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    let now = now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec);
+    let last = REQUESTED[at].load(Ordering::Acquire);
+    let is_repeated = last != 0 && now - last < ONE_REQUEST_NANOS;
+    if !is_repeated {
+        REQUESTED[at].store(now, Ordering::Release);
+    }
+    is_repeated
+}
+
+/// Ends the process from a signal handler.
+fn quit(status: libc::c_int) -> ! {
+    if !PRINTED.load(Ordering::Acquire) {
+        // SAFETY: async-signal-safe, with a live text and its length.
+        unsafe { libc::write(libc::STDERR_FILENO, RESULTS_MISSING.as_ptr().cast(), RESULTS_MISSING.len()) };
+    }
+    // SAFETY: async-signal-safe, and nothing of ours needs more than the end of the process.
+    unsafe { libc::_exit(status) }
 }
 
 /// Whether a signal asks us to end; a stalled reader is then not waited for.
@@ -63,6 +101,11 @@ pub fn take() -> Vec<Interrupt> {
 /// Notes that the run is ending because of an interrupt: from now on another one quits at once.
 pub fn begin_to_end() {
     ENDING.store(true, Ordering::Release);
+}
+
+/// Notes that the results are out.
+pub fn results_are_printed() {
+    PRINTED.store(true, Ordering::Release);
 }
 
 /// Leaves the terminal's signals to a command that handles Ctrl-C itself and is waited for after

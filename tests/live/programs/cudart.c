@@ -1,5 +1,6 @@
-// Uses the CUDA runtime: MALLOCS FREES COPIES SLOW QUICK; the kernels are `slow` (30 ms each) and `quick<int>`.
+// Uses the CUDA runtime: MALLOCS FREES COPIES SLOW QUICK [SIGNAL, sent to itself after the launches]; the kernels are `slow` (30 ms each) and `quick<int>`.
 // flags: -L $SOFTGPU -lcudart -ldl
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -18,7 +19,6 @@ static struct { int magic, version; const void *data; void *file; } fatbin = {0x
 static dim3 grid = {2, 1, 1}, block = {32, 1, 1};
 __attribute__((noinline)) int launch_slow(void) { int r = cudaLaunchKernel((void *)slow, grid, block, 0, 0, 0); __asm__ volatile(""); return r; }
 __attribute__((noinline)) int launch_quick(void) { int r = cudaLaunchKernel((void *)quick, grid, block, 0, 0, 0); __asm__ volatile(""); return r; }
-static int many(int n, char **v) { return n > 0 ? atoi(v[n]) : 0; }
 int main(int argc, char **argv) {
   int mallocs = atoi(argv[1]), frees = atoi(argv[2]), copies = atoi(argv[3]), slows = atoi(argv[4]), quicks = atoi(argv[5]), bad = 0;
   void **binary = __cudaRegisterFatBinary(&fatbin), *pointers[1000]; char host[64] = {0};
@@ -31,6 +31,7 @@ int main(int argc, char **argv) {
   for (int i = 0; i < slows; i++) bad |= launch_slow();
   for (int i = 0; i < quicks; i++) bad |= launch_quick();
   bad |= cudaDeviceSynchronize();
+  if (argc > 6) raise(atoi(argv[6]));
   for (int i = 0; i < frees; i++) bad |= cudaFree(pointers[i]);
   printf("bad %d\n", bad);
   return bad != 0;

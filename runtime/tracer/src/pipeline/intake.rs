@@ -184,6 +184,7 @@ impl Intake<'_> {
 
     fn take_flush(&mut self, ring: usize, flush: &Flush) {
         self.process.watermark.flush(ring, flush.began);
+        self.process.is_complete |= flush.last != 0;
         let Process { orphans, activities, .. } = &mut *self.process;
         self.ledger.losses.add(Loss::Unjoined, give_up(orphans.expire(), activities));
     }

@@ -32,7 +32,7 @@ use xputrace_bytecode::vm::{Engine, LoadError, RemoteMap};
 use xputrace_model::context::{GpuContext, WORDS};
 use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::Output;
-use xputrace_model::plan::{Activity, Place, Plan, ProbeId};
+use xputrace_model::plan::{Activity, Call, Place, Plan, ProbeId};
 use xputrace_model::stack::StackKey;
 use xputrace_wire::record::Launch;
 
@@ -201,6 +201,18 @@ impl Pipeline {
         self.intake(at, &mut process).take(rings);
         self.handle_ready(&mut process, Reach::Watermark, sink);
         self.processes[at] = Some(process);
+    }
+
+    /// Whether activities of a process may be missing without a loss that counts them: its collector's last flush
+    /// has not arrived, and no launch record shows what it would have brought. A graph's launch does not: how
+    /// many kernels it has is unknown.
+    pub fn may_lack_activities(&self, process: ProcessIndex) -> bool {
+        let Some(Some(process)) = self.processes.get(process.0 as usize) else { return false };
+        let wanted = &self.handlers.wanted;
+        let launched_graphs = process.counts.submitted[Call::Graph.index()] > 0;
+        !process.is_complete
+            && !wanted.activities.is_empty()
+            && (wanted.foretold != wanted.activities || launched_graphs)
     }
 
     /// Ends a process that exited or was disarmed: handles everything left, and counts what never

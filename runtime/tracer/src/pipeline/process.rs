@@ -34,6 +34,8 @@ pub(super) struct Process {
     pub(super) activities: Queue<Joined>,
     pub(super) calls: Queue<Launch>,
     pub(super) counts: Counts,
+    /// Whether its collector's last flush has arrived.
+    pub(super) is_complete: bool,
     name_waits: u32,
 }
 
@@ -48,6 +50,7 @@ impl Process {
             activities: Queue::default(),
             calls: Queue::default(),
             counts: Counts::default(),
+            is_complete: false,
             name_waits: 0,
         }
     }

@@ -85,6 +85,7 @@ impl Attached {
         self.running.drain_pipeline();
         self.running.refresh_builtins(&self.sources.totals(), self.began.elapsed());
         self.running.finish();
+        interrupts::results_are_printed();
         self.report_pending();
         self.running.report().note_children();
         // Programs that the command starts from now on must neither wait for us nor be followed.
