@@ -75,6 +75,20 @@ impl MapRef {
         ElementRef { map: self.clone(), key: Vec::new() }
     }
 
+    /// Returns its only element, of which a part is read; a map with keys has a part for each.
+    fn without_keys(&self, part: &str) -> Answer<ElementRef> {
+        let has_keys = self.table()?.is_some_and(|it| !it.def.keys.is_empty());
+        let name = &self.name;
+        match has_keys {
+            false => Ok(self.only()),
+            true => Failure::raise(
+                "type",
+                format!("`{name}` has keys, so `{name}.{part}` names no element"),
+                Some(&format!("write `{name}[key].{part}`, or `for row in {name} {{ print(row.{part}); }}`")),
+            ),
+        }
+    }
+
     /// Returns its value; for a map with keys that is the map itself, so that `let m = @m;` works.
     fn value(&self) -> Answer<Dynamic> {
         let value = self.only().value()?;
@@ -292,16 +306,26 @@ fn key_value(key: &Key) -> Dynamic {
     }
 }
 
-/// Formats a value inside a string: stacks are named, numbers have no unit.
+/// Formats a value inside a string: stacks are named, numbers have no unit, and an aggregation of more than a
+/// number shows what its table shows.
 pub(crate) fn text(session: &Shared, value: &Dynamic) -> Answer<String> {
     if let Some(element) = value.clone().try_cast::<ElementRef>() {
-        return text(session, &element.value()?);
+        return match element.cell()?.filter(|(cell, _)| is_compound(cell)) {
+            Some((cell, kind)) => Ok(summary(&cell, kind, &mut |n| n.to_string())),
+            None => text(session, &element.value()?),
+        };
     }
     if let Some(map) = value.clone().try_cast::<MapRef>() {
-        return text(session, &map.value()?);
+        return match map.value()?.try_cast::<MapRef>() {
+            Some(keyed) => Ok(keyed.name.to_string()),
+            None => text(session, &Dynamic::from(map.only())),
+        };
     }
-    if let Some(aggregate) = value.clone().try_cast::<Aggregate>() {
-        return Ok(aggregate_text(&aggregate));
+    if let Some(Aggregate { cell, kind }) = value.clone().try_cast::<Aggregate>() {
+        return Ok(summary(&cell, kind, &mut |n| n.to_string()));
+    }
+    if let Some(row) = value.clone().try_cast::<Row>() {
+        return row_text(session, &row);
     }
     match value.clone().try_cast::<Stack>() {
         Some(stack) => Ok(host(session)?.borrow_mut().text(&Value::Stack(stack.0), Unit::None, false)),
@@ -310,13 +334,52 @@ pub(crate) fn text(session: &Shared, value: &Dynamic) -> Answer<String> {
     }
 }
 
-fn aggregate_text(aggregate: &Aggregate) -> String {
-    let names: &[&str] = match aggregate.cell {
-        Cell::Stats { .. } => &["count", "avg", "total", "min", "max"],
-        _ => &["count", "p50", "p90", "p99"],
+/// Whether an aggregation is more than a number.
+fn is_compound(cell: &Cell) -> bool {
+    matches!(cell, Cell::Stats { .. } | Cell::Buckets(_))
+}
+
+/// Formats the parts of an aggregation that its table shows; of a histogram, those of `quantiles`.
+fn summary(cell: &Cell, kind: TableKind, number: &mut dyn FnMut(i64) -> String) -> String {
+    let names: &[&str] = match cell {
+        Cell::Stats { .. } => &["count", "average", "total", "min", "max"],
+        _ => &["count", "p50", "p90", "p99", "max"],
     };
-    let parts = names.iter().filter_map(|it| Some(format!("{it} {}", part(&aggregate.cell, aggregate.kind, it)?)));
-    parts.collect::<Vec<_>>().join(", ")
+    let mut shown = |name: &&str| {
+        let n = part(cell, kind, name)?;
+        Some(format!("{name} {}", if *name == "count" { n.to_string() } else { number(n) }))
+    };
+    names.iter().filter_map(&mut shown).collect::<Vec<_>>().join(", ")
+}
+
+/// Formats a cell with its map's unit.
+fn cell_human(session: &Shared, cell: &Cell, kind: TableKind, unit: Unit) -> Answer<String> {
+    let host = host(session)?;
+    let mut host = host.borrow_mut();
+    if is_compound(cell) {
+        return Ok(summary(cell, kind, &mut |n| host.text(&Value::Int(n), unit, true)));
+    }
+    let value = match cell {
+        Cell::Plain(value) => value.clone(),
+        number => Value::Int(number.weight()),
+    };
+    Ok(host.text(&value, unit, true))
+}
+
+/// Formats an element with the unit of its map; one that does not exist is missing.
+fn element_human(session: &Shared, it: &ElementRef) -> Answer<String> {
+    match it.cell()? {
+        Some((cell, kind)) => cell_human(session, &cell, kind, it.unit()?),
+        None => text(session, &it.value()?),
+    }
+}
+
+/// Formats a row as its table's line: `@m[key]: value`.
+fn row_text(session: &Shared, row: &Row) -> Answer<String> {
+    let keys: Vec<String> = row.key().iter().map(|it| text(session, &to_dynamic(it.clone()))).collect::<Answer<_>>()?;
+    let keys = if keys.is_empty() { String::new() } else { format!("[{}]", keys.join(", ")) };
+    let def = &row.table.def;
+    Ok(format!("{}{keys}: {}", def.name, cell_human(session, row.cell(), def.kind, def.unit)?))
 }
 
 /// Registers maps, elements, rows and stacks.
@@ -324,7 +387,7 @@ pub(crate) fn register(engine: &mut Engine, session: &Shared) {
     engine.register_type_with_name::<MapRef>("map handle");
     engine.register_type_with_name::<ElementRef>("map element");
     engine.register_type_with_name::<Stack>("stack");
-    engine.register_type_with_name::<Row>("row");
+    engine.register_type_with_name::<Row>("row of a map");
     engine.register_type_with_name::<Aggregate>("aggregation");
     let mut module = Module::new();
     values(&mut module);
@@ -397,22 +460,17 @@ fn reads(engine: &mut Engine) {
         let key = key_of(&key)?;
         Ok(map.host()?.borrow_mut().contains(&map.name, &key))
     });
-    engine.register_get("human", |it: &mut ElementRef| -> Answer<String> {
-        let (value, unit) = (from_dynamic(&it.value()?)?, it.unit()?);
-        Ok(it.map.host()?.borrow_mut().text(&value, unit, true))
-    });
-    engine.register_get("human", |map: &mut MapRef| -> Answer<String> {
-        let it = map.only();
-        let (value, unit) = (from_dynamic(&it.value()?)?, it.unit()?);
-        Ok(map.host()?.borrow_mut().text(&value, unit, true))
-    });
+    engine.register_get("human", |it: &mut ElementRef| element_human(&it.map.session, it));
+    engine.register_get("human", |map: &mut MapRef| element_human(&map.session, &map.only()));
     for name in PARTS {
-        engine.register_get(*name, move |map: &mut MapRef| element_part(&map.only(), name));
+        engine.register_get(*name, move |map: &mut MapRef| element_part(&map.without_keys(name)?, name));
         engine.register_get(*name, move |it: &mut ElementRef| element_part(it, name));
         engine.register_get(*name, move |it: &mut Aggregate| optional(part(&it.cell, it.kind, name)));
         engine.register_get(*name, move |row: &mut Row| optional(part(row.cell(), row.table.def.kind, name)));
     }
-    engine.register_fn("percentile", |map: &mut MapRef, p: Dynamic| element_percentile(&map.only(), &p));
+    engine.register_fn("percentile", |map: &mut MapRef, p: Dynamic| {
+        element_percentile(&map.without_keys("percentile(…)")?, &p)
+    });
     engine.register_fn("percentile", |it: &mut ElementRef, p: Dynamic| element_percentile(it, &p));
     engine.register_fn("percentile", |it: &mut Aggregate, p: Dynamic| {
         percent(&p).map(|p| optional(percentile(&it.cell, it.kind, p)))
@@ -471,8 +529,7 @@ fn rows(engine: &mut Engine, session: &Shared) {
     engine.register_get("value", |row: &mut Row| row_value(row));
     let shared = session.clone();
     engine.register_get("human", move |row: &mut Row| -> Answer<String> {
-        let value = from_dynamic(&row_value(row))?;
-        Ok(host(&shared)?.borrow_mut().text(&value, row.table.def.unit, true))
+        cell_human(&shared, row.cell(), row.table.def.kind, row.table.def.unit)
     });
 }
 
@@ -490,7 +547,7 @@ fn texts(engine: &mut Engine, session: &Shared) {
             }
         )*};
     }
-    text_of!(MapRef, ElementRef, Stack, Aggregate);
+    text_of!(MapRef, ElementRef, Stack, Aggregate, Row);
     engine.register_fn("==", |a: Stack, b: Stack| a == b);
     engine.register_fn("!=", |a: Stack, b: Stack| a != b);
 }

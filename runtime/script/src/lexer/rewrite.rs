@@ -242,8 +242,17 @@ impl Plan<'_> {
             "-=" => self.accumulate(last, ".subtracted", start),
             _ if first > 0 && self.word(first - 1) == "in" => {}
             "," | ")" if self.is_for_a_handle(first) => {}
+            // Its text may be more than its value, such as the parts of `stats`.
+            _ if self.is_alone_in_template(first, last) => {}
             _ => self.insert(end, ".value", start),
         }
+    }
+
+    /// Whether these tokens are all of a `${…}`.
+    fn is_alone_in_template(&self, first: usize, last: usize) -> bool {
+        let kind = |at: usize| self.tokens.get(at).map(|it| it.kind);
+        matches!(first.checked_sub(1).and_then(kind), Some(Kind::TemplateStart | Kind::TemplateMiddle))
+            && matches!(kind(last + 1), Some(Kind::TemplateMiddle | Kind::TemplateEnd))
     }
 
     /// Rewrites `x += n` as an assignment to a property that adds.

@@ -39,7 +39,7 @@ fn values_are_read_where_they_are_meant() {
         ("k in @x", "k in _x"),
         ("for r in @x { }", "for r in _x { }"),
         ("f([@x])", "f([_x.value])"),
-        ("`${@x}`", "`${_x.value}`"),
+        ("`${@x} ${@x[1]} ${@x + 1}`", "`${_x} ${_x[1]} ${_x.value + 1}`"),
         ("return @x;", "return _x.value;"),
         ("|e| @r[e.tid] = e.arg0", "|e| _r[e.tid].value = e.arg0"),
     ] {
