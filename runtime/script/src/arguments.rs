@@ -4,8 +4,9 @@ use crate::stage::{ArgumentSpec, ArgumentValue};
 use crate::units;
 use xputrace_model::diagnostic::nearest;
 
-/// Options of the command line itself; scripts cannot declare arguments with these names.
-pub(crate) const TAKEN: &[&str] = &[
+/// Long options of the command line itself, also planned ones, sorted; scripts cannot declare arguments with these
+/// names.
+pub const TAKEN: &[&str] = &[
     "after",
     "all-processes",
     "as-root",
@@ -15,13 +16,11 @@ pub(crate) const TAKEN: &[&str] = &[
     "flamegraph",
     "folded",
     "for",
-    "format",
     "help",
-    "output",
     "perfetto",
-    "pid",
     "quiet",
     "replay",
+    "verbose",
     "version",
 ];
 

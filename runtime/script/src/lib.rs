@@ -32,7 +32,7 @@ mod static_check;
 mod units;
 mod width;
 
-pub use arguments::help as argument_help;
+pub use arguments::{TAKEN, help as argument_help};
 pub use bundle::{Bundled, BundledKind, bundled, scripts, stdlib};
 pub use host::{EventView, Host};
 pub use interpreter::Interpreter;

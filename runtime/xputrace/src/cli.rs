@@ -687,6 +687,17 @@ mod tests {
     }
 
     #[test]
+    fn scripts_cannot_declare_our_options() {
+        let all = Typed::command();
+        let verbs = all.get_subcommands().chain([&all]).flat_map(clap::Command::get_arguments);
+        let long = verbs.filter_map(Arg::get_long).chain(NOT_YET.iter().copied()).chain(["help", "version"]);
+        let mut ours: Vec<&str> = long.collect();
+        ours.sort_unstable();
+        ours.dedup();
+        assert_eq!(xputrace_script::TAKEN, ours);
+    }
+
+    #[test]
     fn times_need_a_unit() {
         assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert!(duration("10").is_err());
