@@ -119,7 +119,7 @@ def graph_contents():
     expect("without a kernel", lost["without_kernel"], own["without_kernel"])
     expect("not known", lost["without_record"], own["not_known"])
     expect("lost", lost["lost"], 0)
-    expect("kernels", sum(found["@n"].values()), own["with_kernel"])
+    expect("kernels", sum(found["@n"].values()), own["with_kernel"] + own["in_condition"])
     expect("unjoined", lost["unjoined"], own["in_condition"])
     return f"{own['launches']} launches, {lost['without_kernel']} without a kernel, {lost['without_record']} not known"
 

@@ -213,8 +213,8 @@ impl Collectors {
         }
         if n_idle > 0 {
             running.report().note(&format!(
-                "{} loaded CUDA's driver library and never started it: no CUDA call was made, or the program removed \
-                 {INJECTION_VARIABLE} from its own environment first",
+                "{} loaded CUDA's driver library and never started it: no CUDA call was made, or \
+                 {INJECTION_VARIABLE} was taken out of its environment first",
                 counted(n_idle, "program", "programs")
             ));
         }

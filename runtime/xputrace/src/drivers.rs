@@ -162,6 +162,8 @@ impl Drivers {
         let is_as_given = pid == given.command && process.execs <= 1;
         let hindrance = match given.hindrance(pid) {
             Err(_) if is_as_given => None,
+            // It ended before it could be asked. It inherited the environment of the command, as far as is known.
+            Err(error) if has_ended(&error) => None,
             Err(error) => Some(format!("its environment cannot be read ({error})")),
             Ok(hindrance) => hindrance,
         };
@@ -222,6 +224,11 @@ impl Drivers {
         let running = self.processes.values().filter_map(|it| it.now.as_ref());
         self.n_idle + running.filter(|it| it.is_idle()).count() as u64
     }
+}
+
+/// Whether a file of `/proc/PID` could not be read because the process is over (proc_pid_environ(5)).
+fn has_ended(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT))
 }
 
 impl Given {
