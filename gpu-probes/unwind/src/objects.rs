@@ -17,7 +17,18 @@ pub(crate) struct Object {
     pub(crate) header_end: u64,
     /// Tells this file from all others, wherever it is mapped: its build id or what stands in for it.
     pub(crate) identity: u64,
+    /// The notes in its first page, which hold the build id; without any, their length is 0.
+    notes: u64,
+    notes_len: usize,
+    notes_digest: u64,
 }
+
+/// A place where no file is.
+pub(crate) const NO_OBJECT: Object =
+    Object { start: 0, end: 0, header: 0, header_end: 0, identity: 0, notes: 0, notes_len: 0, notes_digest: 0 };
+
+/// Bytes from a file's start that are mapped whenever its header is.
+const FIRST_PAGE: u64 = 4096;
 
 impl Object {
     /// The file at an address; `None` where there is none, or it has no tables.
@@ -31,7 +42,14 @@ impl Object {
     /// Whether the same file is mapped at the same place.
     #[inline]
     pub(crate) fn is_still_there(&self) -> bool {
-        Object::at(self.start).is_some_and(|it| (it.start, it.identity) == (self.start, self.identity))
+        match find(self.start) {
+            Some(found) if (found.start, found.header) != (self.start, self.header) => false,
+            // SAFETY: in the first page of the file that the loader says is mapped there.
+            Some(_) if self.notes_len > 0 => unsafe { digest(0, self.notes, self.notes_len) == self.notes_digest },
+            // SAFETY: as in `at`.
+            Some(found) => unsafe { Object::mapped(found) }.is_some_and(|it| it.identity == self.identity),
+            None => false,
+        }
     }
 
     #[inline]
@@ -48,15 +66,21 @@ impl Object {
         let loads = || headers.iter().filter(|it| it.p_type == PT_LOAD);
         let segment = loads().find(|it| in_segment(it, base, found.header))?;
         let end = loads().map(|it| base + it.p_vaddr + it.p_memsz).max()?;
-        let notes = headers.iter().filter(|it| it.p_type == PT_NOTE && it.p_filesz <= 4096);
+        let notes = || headers.iter().filter(|it| it.p_type == PT_NOTE && it.p_filesz <= FIRST_PAGE);
+        let is_early = |it: &&Elf64_Phdr| base + it.p_vaddr + it.p_filesz <= found.start + FIRST_PAGE;
+        let early = notes().filter(is_early).max_by_key(|it| it.p_filesz);
+        let (notes_at, notes_len) = early.map_or((0, 0), |it| (base + it.p_vaddr, it.p_filesz as usize));
         let header_end = base + segment.p_vaddr + segment.p_filesz;
         // SAFETY: notes and the header lie in segments that are mapped.
+        let notes_digest = unsafe { digest(0, notes_at, notes_len) };
+        // SAFETY: as above.
         let identity = unsafe {
-            let notes = notes.fold(0, |sum, it| digest(sum, base + it.p_vaddr, it.p_filesz as usize));
+            let notes = notes().fold(0, |sum, it| digest(sum, base + it.p_vaddr, it.p_filesz as usize));
             digest(notes, found.header, 64.min(header_end - found.header) as usize)
         };
         let identity = mix(identity ^ mix(found.header - found.start) ^ mix(end - found.start)) | 1;
-        Some(Object { start: found.start, end, header: found.header, header_end, identity })
+        let (start, header) = (found.start, found.header);
+        Some(Object { start, end, header, header_end, identity, notes: notes_at, notes_len, notes_digest })
     }
 }
 
@@ -84,6 +108,9 @@ unsafe fn program_headers<'a>(start: u64) -> Option<&'a [Elf64_Phdr]> {
 /// # Safety
 /// `len` bytes are readable at `address`.
 unsafe fn digest(seed: u64, address: u64, len: usize) -> u64 {
+    if len == 0 {
+        return seed;
+    }
     // SAFETY: the caller's promise.
     let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, len) };
     let (words, rest) = bytes.as_chunks::<8>();
@@ -140,7 +167,7 @@ fn find(address: u64) -> Option<Found> {
             // SAFETY: it takes any address, and the result has room for any version's answer.
             let answer = unsafe { function(address as *mut c_void, &mut result) };
             (answer == 0 && !result.eh_frame.is_null())
-                .then(|| Found { start: result.map_start as u64, header: result.eh_frame as u64 })
+                .then_some(Found { start: result.map_start as u64, header: result.eh_frame as u64 })
         }
     }
 }

@@ -4,7 +4,7 @@
 //! place in a file's content, never as a bare address: a file that is unloaded, and another
 //! loaded in its place, cannot be taken for each other.
 
-use crate::objects::{Object, mix, prepare};
+use crate::objects::{NO_OBJECT, Object, mix, prepare};
 use crate::rule::{Bytes, Rule, WORDS};
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, NativeEndian, Register, RegisterRule, UnwindContext, UnwindSection};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -63,6 +63,9 @@ pub(crate) struct File {
     pub(crate) object: Object,
     number: Option<u16>,
 }
+
+/// A place where no file is.
+pub(crate) const NO_FILE: File = File { object: NO_OBJECT, number: None };
 
 impl Default for Tables {
     fn default() -> Self {

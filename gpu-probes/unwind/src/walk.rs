@@ -6,9 +6,8 @@
 //! value, all frames to the root are what they were. Reading those words is far cheaper than
 //! finding the rules, and leaves nothing to chance.
 
-use crate::objects::Object;
 use crate::rule::{Cfa, RIP, Rule};
-use crate::tables::{File, NoRule, RuleId, Tables};
+use crate::tables::{File, NO_FILE, NoRule, RuleId, Tables};
 use crate::{Bounds, Registers, SAVED};
 
 /// Frames of a stack that are kept, the inner ones.
@@ -46,7 +45,7 @@ pub struct Walker {
     slots: [Slot; MOST_SLOTS],
     last: Ended,
     /// The files that the last stacks' frames lay in.
-    files: [Object; MOST_FILES],
+    files: [File; MOST_FILES],
     n_files: usize,
 }
 
@@ -61,7 +60,6 @@ struct Slot {
 
 /// Words of a stack that can be proved.
 const MOST_SLOTS: usize = 3 * MOST_FRAMES;
-const NO_FILE: Object = Object { start: 0, end: 0, header: 0, header_end: 0, identity: 0 };
 const NO_SLOT: Slot = Slot { address: 0, value: 0, frame: 0 };
 
 /// Files of a stack that can be proved.
@@ -222,9 +220,8 @@ impl Walker {
         // A call may be the last instruction of its function.
         let address = new.frame.registers.rip.wrapping_sub(u64::from(!new.frame.is_interrupted));
         if new.file.is_none_or(|it| !it.object.holds(address)) {
-            let file = tables.file(address).ok_or(End::NoTable)?;
-            new.file = Some(file);
-            new.file_bit = self.file_bit(&file.object);
+            let (file, bit) = self.file(tables, address).ok_or(End::NoTable)?;
+            (new.file, new.file_bit) = (Some(file), bit);
         }
         let known = new.file.map_or(Err(NoRule::NoTable), |it| tables.rule(&it, address));
         let known = known.map_err(|it| match it {
@@ -254,23 +251,29 @@ impl Walker {
         // Their addresses are on the stack, so their files stay mapped while they are looked at: if
         // they are other files by now, equal words have another meaning.
         let files = self.files[..self.n_files].iter().enumerate();
-        if !files.into_iter().all(|(at, file)| remembered.files & 1 << at == 0 || file.is_still_there()) {
+        if !files.into_iter().all(|(at, file)| remembered.files & 1 << at == 0 || file.object.is_still_there()) {
             *old = MOST_FRAMES;
             return None;
         }
         Some(*old)
     }
 
-    /// The bit of a file; `None` where there is no room, or another file was there.
-    #[inline]
-    fn file_bit(&mut self, file: &Object) -> Option<u32> {
-        let known = self.files[..self.n_files].iter().position(|it| it.start == file.start);
-        let at = known.unwrap_or(self.n_files);
-        if at == self.n_files {
-            *self.files.get_mut(at)? = *file;
-            self.n_files += 1;
+    /// The file at an address of the stack, and its bit; it has none where there is no room, or
+    /// another file was there.
+    fn file(&mut self, tables: &Tables, address: u64) -> Option<(File, Option<u32>)> {
+        let known = self.files[..self.n_files].iter().position(|it| it.object.holds(address));
+        if let Some(at) = known.filter(|at| self.files[*at].object.is_still_there()) {
+            return Some((self.files[at], Some(1 << at)));
         }
-        (self.files[at].identity == file.identity).then_some(1 << at)
+        let file = tables.file(address)?;
+        match self.files.get_mut(self.n_files).filter(|_| known.is_none()) {
+            Some(free) => {
+                *free = file;
+                self.n_files += 1;
+                Some((file, Some(1 << (self.n_files - 1))))
+            }
+            None => Some((file, None)),
+        }
     }
 
     /// Puts what is new before what is proved. What is new fits there: nothing was written over

@@ -189,7 +189,7 @@ pub(crate) fn place(site: Site, sources: &Sources) -> String {
 }
 
 /// Returns the name of the map that lost something at a place in a script.
-pub(crate) fn map_of<'a>(cause: Cause, tables: &'a [Arc<TableDef>]) -> Option<&'a str> {
+pub(crate) fn map_of(cause: Cause, tables: &[Arc<TableDef>]) -> Option<&str> {
     tables.get(cause.table?.index()).map(|it| it.name.as_str())
 }
 

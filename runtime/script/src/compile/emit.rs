@@ -268,7 +268,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
     /// Returns the label to jump to if a loss is counted and the handler goes on at `back`, with R0
     /// zero.
     pub(super) fn counts(&mut self, loss: Loss, at: Position, table: Option<MapId>, back: Label) -> Label {
-        let table = table.map(|it| TableId::at(it));
+        let table = table.map(TableId::at);
         let slot = self.build.loss_slot(loss, self.site(at), table, self.engine);
         let label = self.asm.label();
         self.counted.push(Counted { label, slot, back });

@@ -71,7 +71,7 @@ fn mark_reads_of(scan: &Scan, shapes: &mut Shapes) {
 pub(super) fn shown_by_end(units: &[HandlerUnit], shapes: &Shapes) -> Vec<TableId> {
     let ends = units.iter().filter(|it| it.handler.event == Event::End);
     let whole = ends.flat_map(|it| &it.scan.uses).filter(|it| it.keys.is_none() && is_read(&it.how));
-    let mut shown: Vec<TableId> = whole.filter_map(|it| shapes.get(&it.map)).map(|it| TableId::at(it)).collect();
+    let mut shown: Vec<TableId> = whole.filter_map(|it| shapes.get(&it.map)).map(TableId::at).collect();
     shown.sort();
     shown.dedup();
     shown
