@@ -1,22 +1,15 @@
-//! What a frame costs: proved unchanged, walked with known rules, read from the tables anew.
+//! What a frame costs: proved unchanged, and walked by rules that are known.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::ffi::c_void;
 use std::hint::black_box;
-use xputrace_unwind::{Bounds, Registers, Tables, Walker};
+use xputrace_unwind::{Bounds, Pushed, Tables, Walker, push_registers};
 
 // Calls `at_bottom(argument, registers)` with the registers that the caller relies on.
 core::arch::global_asm!(
     "with_registers:",
     ".cfi_startproc",
-    "mov rax, rsp",
-    "push r15",
-    "push r14",
-    "push r13",
-    "push r12",
-    "push rbp",
-    "push rbx",
-    "push rax",
+    push_registers!(),
     ".cfi_adjust_cfa_offset 56",
     "mov rsi, rsp",
     "call {}",
@@ -31,24 +24,18 @@ unsafe extern "C" {
     fn with_registers(argument: *mut c_void);
 }
 
-#[repr(C)]
-struct Pushed {
-    rsp: u64,
-    saved: [u64; 6],
-}
-
 struct AtBottom<'a> {
-    run: &'a mut dyn FnMut(Registers),
+    run: &'a mut dyn FnMut(&Pushed),
 }
 
 unsafe extern "C" fn at_bottom(argument: *mut c_void, pushed: &Pushed) {
-    // SAFETY: what `down` gives, and what was pushed.
-    let (argument, rip) = unsafe { (&mut *argument.cast::<AtBottom<'_>>(), *(pushed.rsp as *const u64)) };
-    (argument.run)(Registers { rip, rsp: pushed.rsp + 8, saved: pushed.saved });
+    // SAFETY: what `down` gives.
+    let argument = unsafe { &mut *argument.cast::<AtBottom<'_>>() };
+    (argument.run)(pushed);
 }
 
 #[inline(never)]
-fn down(depth: usize, run: &mut dyn FnMut(Registers)) -> usize {
+fn down(depth: usize, run: &mut dyn FnMut(&Pushed)) -> usize {
     if depth == 0 {
         let mut argument = AtBottom { run };
         // SAFETY: the argument lives through the call.
@@ -58,23 +45,13 @@ fn down(depth: usize, run: &mut dyn FnMut(Registers)) -> usize {
     black_box(down(depth - 1, run)) + 1
 }
 
-fn bounds() -> Bounds {
-    // SAFETY: the attributes are initialised, read and destroyed.
-    unsafe {
-        let mut attributes = std::mem::zeroed::<libc::pthread_attr_t>();
-        libc::pthread_getattr_np(libc::pthread_self(), &mut attributes);
-        let (mut low, mut size) = (std::ptr::null_mut::<c_void>(), 0);
-        libc::pthread_attr_getstack(&attributes, &mut low, &mut size);
-        libc::pthread_attr_destroy(&mut attributes);
-        Bounds { low: low as u64, high: low as u64 + size as u64 }
-    }
-}
-
 fn walks(criterion: &mut Criterion) {
-    let (tables, bounds) = (Tables::new(), bounds());
+    let (tables, bounds) = (Tables::new(), Bounds::of_thread().unwrap());
     let mut walker = Walker::new();
     for depth in [20, 60] {
-        let mut run = |registers: Registers| {
+        let mut run = |pushed: &Pushed| {
+            // SAFETY: what was pushed.
+            let registers = unsafe { pushed.registers(bounds) }.unwrap();
             // SAFETY: the calling thread's registers and stack.
             let n = unsafe { walker.walk(&tables, registers, bounds) }.0.len();
             criterion.bench_function(&format!("{n} frames, none changed"), |it| {

@@ -13,11 +13,13 @@
 //!        └▶ rule ── one row of `.eh_frame` as a few words
 //! ```
 
+mod caller;
 mod objects;
 mod rule;
 mod tables;
 mod walk;
 
+pub use caller::Pushed;
 pub use tables::Tables;
 pub use walk::{End, MOST_FRAMES, Walker};
 

@@ -98,7 +98,7 @@ unsafe fn program_headers<'a>(start: u64) -> Option<&'a [Elf64_Phdr]> {
     let is_usual = header.e_ident.starts_with(b"\x7fELF\x02")
         && usize::from(header.e_phentsize) == size_of::<Elf64_Phdr>()
         && header.e_phoff.is_multiple_of(8)
-        && (header.e_phoff as usize).checked_add(size).is_some_and(|it| it <= 4096);
+        && (header.e_phoff as usize).checked_add(size).is_some_and(|it| it <= FIRST_PAGE as usize);
     // SAFETY: within the first page.
     is_usual.then(|| unsafe {
         std::slice::from_raw_parts((start + header.e_phoff) as *const Elf64_Phdr, usize::from(header.e_phnum))
@@ -144,21 +144,20 @@ struct DlFindObject {
 
 type FindObject = unsafe extern "C" fn(*mut c_void, *mut DlFindObject) -> c_int;
 
-/// `_dl_find_object`; null before it was looked for, [`ABSENT`] where there is none.
+/// `_dl_find_object`; null before it was looked for, and where there is none.
 static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-const ABSENT: *mut c_void = std::ptr::dangling_mut();
 
 /// Looks for what the C library offers: once, off the paths that run often.
 pub(crate) fn prepare() {
     // SAFETY: a C string, looked for among all libraries.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
-    FIND_OBJECT.store(if found.is_null() { ABSENT } else { found }, Ordering::Release);
+    FIND_OBJECT.store(found, Ordering::Release);
 }
 
 #[inline]
 fn find(address: u64) -> Option<Found> {
     match FIND_OBJECT.load(Ordering::Acquire) {
-        it if it.is_null() || it == ABSENT => find_in_list(address),
+        it if it.is_null() => find_in_list(address),
         function => {
             // SAFETY: the function of this name has this type since it exists.
             let function: FindObject = unsafe { std::mem::transmute(function) };

@@ -4,21 +4,14 @@ use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use xputrace_unwind::{Bounds, End, MOST_FRAMES, Registers, Tables, Walker};
+use xputrace_unwind::{Bounds, End, MOST_FRAMES, Pushed, Tables, Walker, push_registers};
 
 // Hands on to `on_call` with the registers that the caller relies on. libgcc unwinds through it.
 core::arch::global_asm!(
     ".type callback, @function",
     "callback:",
     ".cfi_startproc",
-    "mov rax, rsp",
-    "push r15",
-    "push r14",
-    "push r13",
-    "push r12",
-    "push rbp",
-    "push rbx",
-    "push rax",
+    push_registers!(),
     ".cfi_adjust_cfa_offset 56",
     "mov rdi, rsp",
     "call {}",
@@ -32,12 +25,6 @@ core::arch::global_asm!(
 
 unsafe extern "C" {
     fn callback();
-}
-
-#[repr(C)]
-struct Pushed {
-    rsp: u64,
-    saved: [u64; 6],
 }
 
 struct Thread {
@@ -80,8 +67,7 @@ unsafe extern "C" fn on_call(pushed: &Pushed) {
     THREAD.with_borrow_mut(|thread| {
         let thread = thread.as_mut().unwrap();
         // SAFETY: what `callback` pushed.
-        let rip = unsafe { *(pushed.rsp as *const u64) };
-        let registers = Registers { rip, rsp: pushed.rsp + 8, saved: pushed.saved };
+        let registers = unsafe { pushed.registers(thread.bounds) }.unwrap();
         let expected = libgcc(registers.rsp);
         thread.calls += 1;
         thread.frames += expected.len() as u64;
@@ -104,22 +90,16 @@ unsafe extern "C" fn on_call(pushed: &Pushed) {
     });
 }
 
-fn bounds() -> Bounds {
-    // SAFETY: the attributes are initialised, read and destroyed.
-    unsafe {
-        let mut attributes = std::mem::zeroed::<libc::pthread_attr_t>();
-        assert_eq!(libc::pthread_getattr_np(libc::pthread_self(), &mut attributes), 0);
-        let (mut low, mut size) = (std::ptr::null_mut::<c_void>(), 0);
-        assert_eq!(libc::pthread_attr_getstack(&attributes, &mut low, &mut size), 0);
-        libc::pthread_attr_destroy(&mut attributes);
-        Bounds { low: low as u64, high: low as u64 + size as u64 }
-    }
-}
-
 /// Calls and frames that were compared on this thread while `run` ran.
 fn compared(tables: &'static Tables, run: impl FnOnce()) -> (u64, u64) {
-    let thread =
-        Thread { tables, bounds: bounds(), walker: Box::new(Walker::new()), calls: 0, frames: 0, wrong: Vec::new() };
+    let thread = Thread {
+        tables,
+        bounds: Bounds::of_thread().unwrap(),
+        walker: Box::new(Walker::new()),
+        calls: 0,
+        frames: 0,
+        wrong: Vec::new(),
+    };
     THREAD.set(Some(thread));
     run();
     let thread = THREAD.take().unwrap();

@@ -6,8 +6,9 @@
 
 use anyhow::{Context, Result};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
+use xputrace_linux::monotonic_nanos;
 
 /// Signals that ask for the end, sent by the terminal (Ctrl-C, Ctrl-\, hangup) or by `kill`.
 const SIGNALS: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
@@ -15,7 +16,7 @@ const SIGNALS: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, li
 pub const TWICE: Duration = Duration::from_secs(1);
 
 /// The same signal within this time is one request, sent twice.
-const ONE_REQUEST_NANOS: i64 = 200_000_000;
+const ONE_REQUEST_NANOS: u64 = 200_000_000;
 /// What a second signal says before it ends the process.
 const RESULTS_MISSING: &[u8] = b"xputrace: quit by a second signal; the results were not printed\n";
 
@@ -28,7 +29,7 @@ static ENDING: AtomicBool = AtomicBool::new(false);
 /// Whether the results are out, so that nothing is missing if a second signal ends the process.
 static PRINTED: AtomicBool = AtomicBool::new(false);
 /// Time of the last request by each signal, in CLOCK_MONOTONIC nanoseconds; 0 if there was none.
-static REQUESTED: [AtomicI64; SIGNALS.len()] = [const { AtomicI64::new(0) }; SIGNALS.len()];
+static REQUESTED: [AtomicU64; SIGNALS.len()] = [const { AtomicU64::new(0) }; SIGNALS.len()];
 
 /// A signal and its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,12 +59,10 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, _contex
 
 /// Whether the same signal asked a moment ago; if not, this is a request.
 fn is_repeated(at: usize) -> bool {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a live timespec; async-signal-safe.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    let now = now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec);
+    // clock_gettime(2), which is async-signal-safe.
+    let now = monotonic_nanos();
     let last = REQUESTED[at].load(Ordering::Acquire);
-    let is_repeated = last != 0 && now - last < ONE_REQUEST_NANOS;
+    let is_repeated = last != 0 && now.saturating_sub(last) < ONE_REQUEST_NANOS;
     if !is_repeated {
         REQUESTED[at].store(now, Ordering::Release);
     }

@@ -12,11 +12,10 @@ use super::backend::{Context, Layer, Stream};
 use super::clock::now;
 use super::intern::{NoId, Text};
 use super::output::{self, Output, Role};
-use super::stack::{Registers, bounds};
 use std::cell::RefCell;
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use xputrace_unwind::Bounds;
+use xputrace_unwind::{Bounds, Pushed};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{Launch, UNKNOWN, kind};
 use xputrace_wire::region::{CallTotals, Lost};
@@ -44,7 +43,7 @@ pub struct Entered<'a> {
     /// The kernel's mangled name, if the call has one.
     pub symbol: *const c_char,
     /// Registers at the call of the backend.
-    pub registers: &'a Registers,
+    pub registers: &'a Pushed,
 }
 
 /// The parameters of the work that a call submits.
@@ -257,10 +256,10 @@ impl Local {
     }
 
     #[inline(never)]
-    fn take_stack(&mut self, agent: &'static Agent, registers: &Registers, layer: Layer) {
+    fn take_stack(&mut self, agent: &'static Agent, registers: &Pushed, layer: Layer) {
         self.launch.stack = 0;
         if self.bounds.is_none() {
-            self.bounds = bounds();
+            self.bounds = Bounds::of_thread();
         }
         if let (Some(bounds), Some(stacks)) = (self.bounds, &agent.code.stacks) {
             let id = output::with(agent, Role::Launch, |out| {

@@ -10,35 +10,9 @@ use super::zeroed::{ZeroIsValid, Zeroed};
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int, c_void};
 use std::io;
-use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use xputrace_unwind::{Bounds, End, Tables, Walker};
+use xputrace_unwind::{Bounds, End, Pushed, Tables, Walker};
 use xputrace_wire::record::{MAX_FRAMES, stack_end};
-
-/// The registers that a caller may rely on, at the moment the backend called us: all that is
-/// needed to unwind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Registers {
-    /// Address of the return address.
-    pub rsp: u64,
-    /// rbx, rbp, r12, r13, r14, r15.
-    pub saved: [u64; xputrace_unwind::SAVED],
-}
-
-impl Registers {
-    /// Those of the caller; `None` where the return address is not within `bounds`.
-    ///
-    /// # Safety
-    /// The return address is readable where it is within `bounds`.
-    #[inline]
-    unsafe fn of_caller(&self, bounds: Bounds) -> Option<xputrace_unwind::Registers> {
-        let is_within = self.rsp.is_multiple_of(8) && bounds.low <= self.rsp && self.rsp < bounds.high;
-        // SAFETY: the caller's promise.
-        let rip = is_within.then(|| unsafe { *(self.rsp as *const u64) })?;
-        Some(xputrace_unwind::Registers { rip, rsp: self.rsp + 8, saved: self.saved })
-    }
-}
 
 /// What unwinding needs in a process that was asked for stacks.
 #[derive(Debug)]
@@ -71,10 +45,10 @@ impl Stacks {
     /// The calling thread has `ring`, and the result is not used beyond its next call; its registers and
     /// bounds are given.
     #[inline]
-    pub(crate) unsafe fn take(&self, ring: u32, registers: &Registers, bounds: Bounds) -> Option<(&[u64], u16)> {
+    pub(crate) unsafe fn take(&self, ring: u32, registers: &Pushed, bounds: Bounds) -> Option<(&[u64], u16)> {
         let walker = self.walkers.get(ring as usize)?.0.get();
         // SAFETY: the caller's promises.
-        let (frames, end) = unsafe { (*walker).walk(&self.tables, registers.of_caller(bounds)?, bounds) };
+        let (frames, end) = unsafe { (*walker).walk(&self.tables, registers.registers(bounds)?, bounds) };
         Some((frames, number(end)))
     }
 }
@@ -87,26 +61,6 @@ fn number(end: End) -> u16 {
         End::OffStack => stack_end::OFF_STACK,
         End::TooDeep => stack_end::TOO_DEEP,
     }
-}
-
-/// The stack of the calling thread. May allocate: called once a thread.
-pub fn bounds() -> Option<Bounds> {
-    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
-    let (mut low, mut size) = (std::ptr::null_mut::<c_void>(), 0);
-    // SAFETY: the attributes are initialised by the first call, read by the second, and
-    // destroyed by the third.
-    unsafe {
-        if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
-            return None;
-        }
-        let answer = libc::pthread_attr_getstack(attributes.as_ptr(), &mut low, &mut size);
-        libc::pthread_attr_destroy(attributes.as_mut_ptr());
-        if answer != 0 {
-            return None;
-        }
-    }
-    let low = low as u64;
-    Some(Bounds { low, high: low.checked_add(size as u64)? })
 }
 
 const MODULES: usize = 16;
@@ -270,18 +224,5 @@ mod tests {
         assert_eq!(runtime(&[0x9000]), [0x9000]);
         assert_eq!(runtime(&[]), [0; 0]);
         assert_eq!(runtime(&[0x1001]), [0; 0]);
-    }
-
-    #[test]
-    fn a_thread_knows_its_own_stack() {
-        let local = 0u8;
-        let check = |at: u64| bounds().is_some_and(|it| it.low <= at && at < it.high);
-        assert!(check(&raw const local as u64));
-        std::thread::spawn(move || {
-            let local = 0u8;
-            assert!(check(&raw const local as u64));
-        })
-        .join()
-        .unwrap();
     }
 }

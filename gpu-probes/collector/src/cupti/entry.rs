@@ -2,8 +2,8 @@
 
 use super::delivery::drop_buffer;
 use super::{CallbackData, CallbackFunction, Handle, POOL, RESOURCE_STREAM_CREATED, Run, current_run, domain};
-use crate::agent::stack::Registers;
 use std::ffi::c_void;
+use xputrace_unwind::{Pushed, push_registers};
 
 /// The subscriber's callback.
 pub(super) const CALLBACK: CallbackFunction = callback;
@@ -12,16 +12,8 @@ pub(super) const CALLBACK: CallbackFunction = callback;
 /// code need not keep frame pointers.
 #[unsafe(naked)]
 unsafe extern "C" fn callback(user_data: *mut c_void, domain: u32, id: u32, data: *const CallbackData) {
-    // The pushes build a `Registers`, from its last member to its first, and align the stack.
     core::arch::naked_asm!(
-        "mov rax, rsp",
-        "push r15",
-        "push r14",
-        "push r13",
-        "push r12",
-        "push rbp",
-        "push rbx",
-        "push rax",
+        push_registers!(),
         "mov r8, rsp",
         "call {}",
         "add rsp, 56",
@@ -35,7 +27,7 @@ unsafe extern "C" fn on_callback(
     domain: u32,
     id: u32,
     data: *const CallbackData,
-    registers: *const Registers,
+    registers: *const Pushed,
 ) {
     // SAFETY: the run that was subscribed with: never freed; and what `callback` pushed.
     let (Some(run), Some(registers)) = (unsafe { (user_data.cast::<Run>().as_ref(), registers.as_ref()) }) else {

@@ -3,9 +3,9 @@
 use super::calls::{self, Call, IDS};
 use super::{CallbackData, CuptiBackend, Run, SITE_ENTER, SITE_EXIT, domain};
 use crate::agent::launch::{self, Entered, Kernels, Returned, Submission};
-use crate::agent::stack::Registers;
 use crate::agent::{Context, Layer};
 use std::sync::atomic::Ordering;
+use xputrace_unwind::Pushed;
 
 impl Run {
     /// Handles an API call on entry or return.
@@ -13,7 +13,7 @@ impl Run {
     /// # Safety
     /// `data` is CUPTI's for this call, `registers` those at CUPTI's call.
     #[inline]
-    pub(super) unsafe fn on_call(&self, domain: u32, id: u32, data: &CallbackData, registers: &Registers) {
+    pub(super) unsafe fn on_call(&self, domain: u32, id: u32, data: &CallbackData, registers: &Pushed) {
         let Some(index) = calls::index_of(domain, id) else { return self.agent.count_unexpected() };
         let Some(submits) = IDS[index].call.submits() else {
             // SAFETY: the caller's promise.

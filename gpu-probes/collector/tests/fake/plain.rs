@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use xputrace_collector::World;
 use xputrace_collector::agent::launch::{self, Entered, Kernels, Returned, Submission};
-use xputrace_collector::agent::stack::Registers;
 use xputrace_collector::agent::{Agent, Backend, Context, Flushing, Layer, Refusal, Stream};
+use xputrace_unwind::{Pushed, push_registers};
 use xputrace_wire::events::{Activities, Activity, Call, Calls, Realtime};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::Kernel;
@@ -92,7 +92,7 @@ const CONTEXT: Option<Context> = Some(Context { id: 5, handle: std::ptr::null_mu
 fn call(call: usize, name: &CStr, symbol: Option<&CStr>, submits: Call, stream: u64, result: i32) -> u32 {
     let correlation = CORRELATION.fetch_add(1, SeqCst);
     let Some(agent) = agent() else { return correlation };
-    let mut enter = |registers: &Registers| {
+    let mut enter = |registers: &Pushed| {
         let (name, symbol) = (name.as_ptr(), symbol.map_or(std::ptr::null(), CStr::as_ptr));
         let entered = Entered { call, layer: Layer::Driver, submits, correlation, name, symbol, registers };
         let submission = Submission {
@@ -106,7 +106,7 @@ fn call(call: usize, name: &CStr, symbol: Option<&CStr>, submits: Call, stream: 
         };
         unsafe { launch::enter(agent, &entered, || submission) };
     };
-    let mut enter: &mut dyn FnMut(&Registers) = &mut enter;
+    let mut enter: &mut dyn FnMut(&Pushed) = &mut enter;
     // The data is not looked at.
     let data = std::mem::MaybeUninit::uninit();
     unsafe { framed(with_registers, (&raw mut enter) as usize, 0, 0, &*data.as_ptr()) };
@@ -123,8 +123,7 @@ unsafe extern "C" fn with_registers(
     data: *const xputrace_collector::cupti::CallbackData,
 ) {
     core::arch::naked_asm!(
-        "mov rax, rsp",
-        "push r15", "push r14", "push r13", "push r12", "push rbp", "push rbx", "push rax",
+        push_registers!(),
         "mov rsi, rsp",
         "call {}",
         "add rsp, 56",
@@ -133,8 +132,8 @@ unsafe extern "C" fn with_registers(
     )
 }
 
-unsafe extern "C" fn run(user: *mut c_void, registers: *const Registers) {
-    unsafe { (*user.cast::<&mut dyn FnMut(&Registers)>())(&*registers) }
+unsafe extern "C" fn run(user: *mut c_void, registers: *const Pushed) {
+    unsafe { (*user.cast::<&mut dyn FnMut(&Pushed)>())(&*registers) }
 }
 
 impl Machine for Plain {
