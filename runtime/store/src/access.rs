@@ -69,21 +69,23 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
     pub fn add(&mut self, id: TableId, key: &[Value], delta: i64) -> Result<(), String> {
         let map = self.store.map(id);
         match map.def.kind {
-            TableKind::Sum => self.aggregate(id, key, TableKind::Sum, delta),
+            TableKind::Sum => {
+                self.aggregate(id, key, TableKind::Sum, delta);
+                Ok(())
+            }
             TableKind::Plain(Scalar::Int) if map.homes.is_some() => {
                 let done = self.add_in_engine(id, key, delta);
-                return self.count_refusal(done);
+                self.count_refusal(done)
             }
             TableKind::Plain(Scalar::Int) => {
                 let old = match map.own_value(key) {
                     Some(Value::Int(n)) => n,
                     _ => 0,
                 };
-                return self.set(id, key, Value::Int(old.wrapping_add(delta)));
+                self.set(id, key, Value::Int(old.wrapping_add(delta)))
             }
-            _ => return Err(format!("{} does not hold integers", map.def.name)),
+            _ => Err(format!("{} does not hold integers", map.def.name)),
         }
-        Ok(())
     }
 
     /// Adds one value to an aggregation.
@@ -99,17 +101,9 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         if map.drains {
             return;
         }
-        let homes = map.homes;
         let Some(stored) = self.stored_key(id, key) else { return };
         let def = self.store.map(id).def.clone();
-        if let (Some(map), Some(linux)) = (homes.linux, &mut self.linux) {
-            let done = delete(linux, map, &def, &stored);
-            self.store.fail(done, "remove from", id);
-        }
-        for map in homes.in_tracer() {
-            let done = delete(&mut self.tracer, map, &def, &stored);
-            self.store.fail(done, "remove from", id);
-        }
+        self.in_engines(id, "remove from", |engine, map| delete(engine, map, &def, &stored));
     }
 
     /// Empties a map: of one with two generations, removes what the last read has seen.
@@ -121,15 +115,7 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         if map.drains {
             return;
         }
-        let homes = map.homes;
-        if let (Some(map), Some(linux)) = (homes.linux, &mut self.linux) {
-            let done = linux.clear(map);
-            self.store.fail(done, "clear", id);
-        }
-        for map in homes.in_tracer() {
-            let done = self.tracer.clear(map);
-            self.store.fail(done, "clear", id);
-        }
+        self.in_engines(id, "clear", |engine, map| engine.clear(map));
     }
 
     /// Calls `f` with every stack that a map holds, in any part and perhaps more than once. Changes nothing: a
@@ -234,6 +220,22 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
     fn add_in_engine(&mut self, id: TableId, key: &[Value], delta: i64) -> Result<(), Refusal> {
         let stored = self.stored_key(id, key).ok_or_else(|| Refusal::Other(misfit(&self.store.map(id).def)))?;
         self.in_engine(id, |engine, map| engine.add(map, &stored, delta))
+    }
+
+    /// Does something to a map in each engine that has it; `verb` is for what fails.
+    fn in_engines(
+        &mut self,
+        id: TableId,
+        verb: &str,
+        mut change: impl FnMut(&mut dyn Backing, usize) -> Result<(), String>,
+    ) {
+        let homes = self.store.map(id).homes;
+        if let (Some(map), Some(linux)) = (homes.linux, &mut self.linux) {
+            self.store.fail(change(linux, map), verb, id);
+        }
+        for map in homes.in_tracer() {
+            self.store.fail(change(&mut self.tracer, map), verb, id);
+        }
     }
 
     /// Does something to the only home of a plain map.
