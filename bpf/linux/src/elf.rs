@@ -26,7 +26,7 @@ pub(crate) struct Function {
     /// Offset of its first byte in the file.
     pub(crate) file_offset: u64,
     pub(crate) size: u64,
-    /// Whether it only selects the function to run (an indirect function).
+    /// Whether it only selects the implementation to run (an indirect function).
     pub(crate) indirect: bool,
 }
 
@@ -82,8 +82,8 @@ impl Elf {
         offset_of(&code_segments(&file), address)
     }
 
-    /// Returns the start of the code with unwinding rules of its own (a function, or a part that the compiler
-    /// moved out of one) that an address lies in. Stripped files have these rules too.
+    /// Returns the start of the code that contains an address, by the file's unwinding rules: a
+    /// function, or a part that the compiler moved out of one. Stripped files have these rules too.
     pub(crate) fn unwound_part(&self, address: u64) -> Option<u64> {
         let file = self.parse().ok()?;
         let section = file.section_by_name(".eh_frame")?;

@@ -1,4 +1,4 @@
-//! Failures of Linux, in sentences that say what was attempted and what to do.
+//! Failures of Linux, as sentences that say what was attempted and what to do.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What this process inherited, which a command that it starts must find unchanged.
+//! What this process inherited, which a command started by it must get unchanged.
 //!
 //! It is recorded before `main`: Rust's start-up code ignores SIGPIPE and opens `/dev/null` in
 //! place of closed standard descriptors, and the run then handles signals and raises limits.
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Signals that were ignored, one bit each: signal 1 is bit 0.
 static IGNORED: AtomicU64 = AtomicU64::new(0);
-/// Signals that were blocked, likewise.
+/// Signals that were blocked, in the same form.
 static BLOCKED: AtomicU64 = AtomicU64::new(0);
 /// Standard descriptors that were closed, one bit each.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
@@ -30,7 +30,7 @@ extern "C" fn note() {
     for signal in SIGNALS.filter(|it| !FIXED.contains(it)) {
         // SAFETY: a zeroed sigaction is valid; the call fills it or fails.
         let mut action: libc::sigaction = unsafe { zeroed() };
-        // SAFETY: only asks; the pointer is to a sigaction.
+        // SAFETY: only queries; the pointer is to a sigaction.
         let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) };
         if asked == 0 && action.sa_sigaction == libc::SIG_IGN {
             ignored |= bit(signal);
@@ -54,12 +54,12 @@ fn bit(signal: i32) -> u64 {
 
 fn blocked_now() -> u64 {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: only asks; the pointer is to a sigset, which a zeroed one is too.
+    // SAFETY: only queries; the pointer is to a sigset, and a zeroed one is valid.
     let set = unsafe {
         libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), set.as_mut_ptr());
         set.assume_init()
     };
-    // SAFETY: the set is filled; numbers that it does not know are no members.
+    // SAFETY: the set is filled; unknown numbers are not members.
     SIGNALS.filter(|it| unsafe { libc::sigismember(&set, *it) } == 1).fold(0, |all, it| all | bit(it))
 }
 
@@ -68,12 +68,14 @@ pub fn was_ignored(signal: i32) -> bool {
     IGNORED.load(Ordering::Relaxed) & bit(signal) != 0
 }
 
-/// Whether a standard descriptor (0 to 2) was closed when this process was started: `/dev/null` is open in its place.
+/// Whether a standard descriptor (0 to 2) was closed when this process was started. It is
+/// `/dev/null` since.
 pub fn was_closed(fd: i32) -> bool {
     CLOSED.load(Ordering::Relaxed) & 1 << fd != 0
 }
 
-/// Makes Linux keep our children's exit statuses even if the caller had it discard them.
+/// Makes Linux keep our children's exit statuses even if the caller's SIGCHLD disposition discards
+/// them.
 pub(crate) fn hear_of_children() {
     if was_ignored(libc::SIGCHLD) {
         set(libc::SIGCHLD, libc::SIG_DFL);
@@ -100,7 +102,8 @@ pub(crate) fn restore() {
         }
     }
     for fd in (0..3).filter(|fd| was_closed(*fd)) {
-        // SAFETY: `/dev/null`, which Rust's start-up code has put there and the child does not use.
+        // SAFETY: closes the `/dev/null` that Rust's start-up code opened, which the child does not
+        // use.
         unsafe { libc::close(fd) };
     }
     let (soft, hard) = (OPEN_FILES_SOFT.load(Ordering::Relaxed), OPEN_FILES_HARD.load(Ordering::Relaxed));

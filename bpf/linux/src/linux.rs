@@ -24,12 +24,12 @@ use xputrace_model::plan::{Place, Plan};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
 
-/// A plan's programs, maps and links in Linux; dropping it takes all of them out.
+/// Everything a run holds in Linux: programs, maps and links. Dropping it removes all of them.
 pub struct Linux {
     probes: Probes,
-    /// At the collectors' marker function.
+    /// Links to the collectors' marker function.
     markers: Links,
-    /// Links of the programs that follow the targets.
+    /// Links of the programs that keep the map of targets up to date.
     followers: Vec<OwnedFd>,
     targets: Option<Targets>,
     image: Image,
@@ -43,7 +43,7 @@ pub struct Linux {
     news: Vec<News>,
 }
 
-/// Which of the image's maps serves what.
+/// Indices of the image's maps that have a special role.
 #[derive(Clone, Copy, Debug, Default)]
 struct Roles {
     losses: Option<usize>,
@@ -53,8 +53,8 @@ struct Roles {
 }
 
 impl Linux {
-    /// Loads the plan's programs for Linux and the maps that live in Linux. A program that
-    /// the verifier refuses is a bug of the compiler; the error names the script's line.
+    /// Loads the plan's programs for Linux and the maps that live in Linux. If the verifier refuses
+    /// a program, that is a bug in the compiler; the error names the script's line.
     pub fn load(plan: &Plan) -> Result<Linux, Error> {
         let image = plan.image.clone();
         let loaded = load::load(&image)?;
@@ -84,10 +84,11 @@ impl Linux {
         })
     }
 
-    /// Runs `f` with the run's string table in place of this side's own, so that functions which a
-    /// pattern matches get ids of that table. A hit's cookie is the id of its function's name.
+    /// Runs `f` with `names` as the string table. Functions matched by a pattern then get ids of
+    /// the run's table; a hit's cookie is the id of its function's name.
     ///
-    /// Lend it to whatever may attach: [`Linux::attach`], [`Linux::poll`] and [`Linux::processes`].
+    /// Use this around every call that may attach: [`Linux::attach`], [`Linux::poll`] and
+    /// [`Linux::processes`].
     pub fn lending<R>(&mut self, names: &mut Names, f: impl FnOnce(&mut Linux) -> R) -> R {
         std::mem::swap(&mut self.probes.names, names);
         let result = f(self);
@@ -95,16 +96,16 @@ impl Linux {
         result
     }
 
-    /// The string table of functions that were matched while no other was lent.
+    /// Returns the string table used outside [`Linux::lending`].
     pub fn names(&self) -> &Names {
         &self.probes.names
     }
 
-    /// Attaches every probe that can be attached now; one that cannot does not affect the others.
-    /// Process events are watched from before the first link, so nothing falls in between.
+    /// Attaches every probe that can be attached now; a failure does not affect the other probes.
+    /// Starts to watch process events before the first link exists, so no event falls in between.
     ///
     /// # Errors
-    /// The scope's processes cannot be followed: nothing that is limited to them would see anything.
+    /// The scope's processes cannot be followed. Probes limited to them would see nothing.
     pub fn attach(&mut self, plan: &Plan, scope: &Scope) -> Result<AttachReport, Error> {
         let mut report = AttachReport::default();
         self.scope = scope.clone();
@@ -115,30 +116,30 @@ impl Linux {
         }
         self.add_targets()?;
         report.probes = self.probes.attach(plan, scope, &mut report.warnings);
-        // After the script's own handlers of that tracepoint, which must still see the thread.
+        // After the script's handlers, which must still see the thread.
         self.follow(Targets::watch_frees)?;
         self.report_existing_mappings();
         Ok(report)
     }
 
-    /// Takes all probes out for good; programs and maps stay. From here on what the maps and the
-    /// ring buffer hold belongs together.
+    /// Detaches all probes for good, and keeps programs and maps. From here on the maps and the
+    /// ring buffer are consistent with each other.
     pub fn detach(&mut self) {
         self.probes.detach();
         self.markers = Links::default();
         self.followers.clear();
     }
 
-    /// Readable when [`Linux::poll`] has something to do.
+    /// Returns the descriptors that become readable when [`Linux::poll`] has something to do.
     pub fn fds(&self) -> impl Iterator<Item = std::os::fd::RawFd> + '_ {
         let ring = self.ring.as_ref().map(|it| it.fd().as_raw_fd());
         self.sideband.fds().chain(ring)
     }
 
-    /// Waits until the ring buffer has records or a process did something, at most `timeout`;
-    /// hands out the records, and attaches to new children and newly mapped files. Records come
-    /// in the order in which handlers wrote them; what is written meanwhile is for the next call. Returns
-    /// whether all were complete: one that is still being written holds later ones back.
+    /// Waits at most `timeout` for records in the ring buffer or process events. Passes on the
+    /// records, and attaches to new children and newly mapped files. Records come in the order in
+    /// which handlers reserved them; records written during the call are left for the next one.
+    /// Returns `false` if a record that is still being written holds back later ones.
     pub fn poll(&mut self, timeout: Duration, on_record: &mut dyn FnMut(&[u8])) -> Result<bool, Error> {
         let ring = self.ring.as_ref().map(|it| it.fd().as_raw_fd());
         let wait = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -146,20 +147,19 @@ impl Linux {
         let millis = timeout.as_micros().div_ceil(1000).try_into().unwrap_or(i32::MAX);
         sys::wait_readable(&mut fds, millis)
             .map_err(|answer| Error::System { what: "wait for events of Linux".into(), answer })?;
-        // Children first: every microsecond counts for them.
+        // Children first: until their links exist, their hits are missing.
         self.handle_process_events();
         Ok(self.ring.as_mut().is_none_or(|it| it.drain(on_record)))
     }
 
-    /// The map with this index in `Plan::image`, where it lives in Linux. Of a map with two
-    /// generations it is the current one.
+    /// Returns the map with this index in `Plan::image`, if it lives in Linux: the current
+    /// generation, if it has two.
     pub fn map(&self, index: usize) -> Option<&MapHandle> {
         self.maps.get(index)?.as_ref().map(|it| &it.current)
     }
 
-    /// Puts an empty generation in place of the current one, waits (in Linux) until no
-    /// program uses the old one any more, and hands out everything that it holds: each key, and
-    /// its value once a CPU.
+    /// Replaces the current generation by an empty one and waits until no program uses the old one.
+    /// Then passes on each of the old one's keys with one value per CPU.
     pub fn swap(&mut self, index: usize, f: &mut OnElement<'_>) -> Result<(), Error> {
         let map = self.maps.get(index).and_then(Option::as_ref).ok_or(Error::NoSuchMap(index))?;
         let spec = &self.image.maps[index];
@@ -173,8 +173,8 @@ impl Linux {
         })
     }
 
-    /// Elements of a map of the script that made room for others in Linux; exact where nothing is stored
-    /// meanwhile. `index` is of the map in the image, `table` its number in the script.
+    /// Returns how many elements Linux evicted from a map of the script. Exact unless elements are
+    /// stored meanwhile. `index` is the map's index in the image, `table` its number in the script.
     pub fn evicted(&self, index: usize, table: u32) -> u64 {
         let Some(map) = self.map(index) else { return 0 };
         let by_programs = self.roles.stored.and_then(|it| self.map(it)?.lookup(&table.to_ne_bytes()).ok()?);
@@ -185,8 +185,8 @@ impl Linux {
         if counted.is_err() { 0 } else { u64::try_from(stored - present).unwrap_or(0) }
     }
 
-    /// Addresses of a stack that Linux took, innermost first; `None` when it is not (or no
-    /// longer) there.
+    /// Returns the addresses of a stack that Linux took, innermost first, or `None` if it is not
+    /// there.
     pub fn stack_addresses(&self, stack: StackKey) -> Option<Vec<u64>> {
         let id = match stack {
             StackKey::LinuxUser { id, .. } | StackKey::LinuxKernel { id } => id,
@@ -197,7 +197,7 @@ impl Linux {
         Some(words.take_while(|it| *it != 0).collect())
     }
 
-    /// Counts of `Plan::loss_sites` in Linux, summed over CPUs; empty where the plan has
+    /// Returns the counts of `Plan::loss_sites` in Linux, summed over CPUs; empty if the plan has
     /// no loss map in Linux.
     pub fn loss_counts(&self) -> Vec<u64> {
         let Some(map) = self.roles.losses.and_then(|it| self.map(it)) else { return Vec::new() };
@@ -212,24 +212,26 @@ impl Linux {
         if read.is_err() { Vec::new() } else { counts }
     }
 
-    /// Hits that Linux skipped because a program was already running on that CPU.
+    /// Returns the number of hits that Linux skipped because a program was already running on that
+    /// CPU.
     pub fn missed_hits(&self) -> u64 {
         self.probes.missed_hits()
     }
 
-    /// What the scope's processes did since last asked, in order of time. Looks for new events
-    /// first, so that it can be called without [`Linux::poll`].
+    /// Returns what the scope's processes did since the last call, in order of time. Looks for new
+    /// events first, so it works without [`Linux::poll`].
     pub fn processes(&mut self) -> Vec<ProcessEvent> {
         self.handle_process_events();
         std::mem::take(&mut self.events)
     }
 
-    /// The scope's processes that run, as of the last [`Linux::processes`]; none where the scope is every process.
+    /// Returns the scope's running processes, as of the last [`Linux::processes`]; empty for
+    /// [`Scope::System`].
     pub fn running(&self) -> Vec<u32> {
         self.sideband.running()
     }
 
-    /// What was attached, or could not be, since last asked.
+    /// Returns what was attached, or failed to be, since the last call.
     pub fn news(&mut self) -> Vec<News> {
         self.look_for_losses();
         let mut news = self.probes.take_news();
@@ -237,10 +239,11 @@ impl Linux {
         news
     }
 
-    /// The map of tag arrays, for the thread that arms processes; `None` where no handler needs one.
+    /// Returns the map of tag arrays for the thread that arms processes; `None` if no handler needs
+    /// it.
     ///
     /// # Errors
-    /// When the system has no descriptor for it.
+    /// The process is out of file descriptors.
     pub fn tag_arrays(&self) -> Result<Option<TagArrays>, Error> {
         let Some(map) = self.roles.tags.and_then(|it| self.map(it)) else { return Ok(None) };
         let spec = &self.image.maps[self.roles.tags.unwrap_or_default()];
@@ -248,10 +251,12 @@ impl Linux {
         Ok(Some(TagArrays::new(fd, spec.clone())))
     }
 
-    /// Attaches the launch handlers that run in Linux at the collector's marker function, in whichever process
-    /// loads `file`; returns how many there are. They leave out processes without a tag array.
+    /// Attaches the launch handlers that run in Linux to the collector's marker function, in every
+    /// process that loads `file`. Returns the number of handlers. They skip processes without a tag
+    /// array.
     ///
-    /// One link a file, since a process would otherwise wait some 10 ms for its own, in which many others start.
+    /// One link per file: attaching to a single process takes some 10 ms, in which many others may
+    /// start.
     pub fn attach_marker(&mut self, plan: &Plan, file: &Path, file_offset: u64) -> Result<usize, AttachError> {
         let handlers = plan.probes.iter().filter(|it| it.event == Event::Launch && it.place == Place::Linux);
         let programs: Vec<usize> = handlers.filter_map(|it| it.program).collect();
@@ -262,7 +267,7 @@ impl Linux {
         Ok(programs.len())
     }
 
-    /// Takes back a process's tag array: for one whose collector is not armed after all. Its other probes stay.
+    /// Removes a process's tag array. Other probes in the process are not affected.
     pub fn remove_tag_array(&mut self, pid: u32) {
         if let Some(tags) = self.roles.tags.and_then(|it| self.map(it)) {
             // Most processes have none.
@@ -291,8 +296,8 @@ impl Linux {
         Ok(())
     }
 
-    /// Makes what runs already targets. The programs that follow are there before: a fork in
-    /// between is seen by them, or the child is found here.
+    /// Makes running processes targets. The programs that follow targets are attached before this,
+    /// so a child forked meanwhile is seen by them or found here.
     fn add_targets(&self) -> Result<(), Error> {
         let Some(targets) = &self.targets else { return Ok(()) };
         let seeds = match &self.scope {
@@ -322,8 +327,8 @@ impl Linux {
         }
     }
 
-    /// Watches a process whose events Linux dropped, and what descends from it, and makes up for the
-    /// events since.
+    /// Watches a process whose events Linux dropped, and its descendants. Reports what was missed:
+    /// new children and mappings.
     fn take_up_again(&mut self, pid: u32) {
         let tree = scope::with_descendants(&[pid]);
         if let Err(error) = self.sideband.watch(&tree) {
@@ -355,7 +360,7 @@ impl Linux {
         self.remove_tag_array(pid);
     }
 
-    /// What became of threads and process events that were not reported yet.
+    /// Reports refused threads and lost process events, unless reported before.
     fn look_for_losses(&mut self) {
         let refused = self.targets.as_mut().map_or(0, Targets::newly_refused);
         if refused > 0 {
@@ -370,7 +375,7 @@ impl Linux {
         }
     }
 
-    /// What the scope's processes have mapped already, as if they had just done so.
+    /// Reports the mappings that the scope's processes already have as new ones.
     fn report_existing_mappings(&mut self) {
         if matches!(self.scope, Scope::Processes(_)) {
             let alive: Vec<u32> = self.probes.alive().iter().copied().collect();
@@ -393,7 +398,7 @@ impl Linux {
     }
 }
 
-/// Why process events are not available, and what follows from it.
+/// Explains why process events are unavailable, and the consequences.
 fn unwatched(error: &std::io::Error, scope: &Scope) -> String {
     let most_paranoid = match scope {
         Scope::System => MOST_PARANOID_FOR_SYSTEM,

@@ -1,4 +1,4 @@
-//! What the launch handlers in Linux share with the collectors: an array of tags for each process,
+//! State shared between launch handlers in Linux and the collectors: a tag array per process,
 //! created on the thread that arms the process.
 
 use crate::error::Error;
@@ -7,7 +7,7 @@ use crate::sys;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use xputrace_bytecode::image::MapSpec;
 
-/// The map of a plan's tag arrays, by process id.
+/// A plan's tag arrays, by process id.
 ///
 /// A process without an array does not belong to the run: launch handlers skip it.
 #[derive(Debug)]
@@ -21,8 +21,8 @@ impl TagArrays {
         TagArrays { by_process, spec }
     }
 
-    /// Creates a process's array. It can be mapped, and belongs to this process alone; an array of
-    /// an earlier process with this id is replaced.
+    /// Creates a process's array, which can be mapped and belongs to this process alone. Replaces
+    /// an array of an earlier process with the same id.
     ///
     /// # Errors
     /// The system is out of resources.

@@ -1,7 +1,7 @@
 //! The probes of a run: where they are attached, and for which processes.
 //!
-//! A function's probe is attached to every file that has the function: those that are known when
-//! the run begins, and those that a process maps later.
+//! A function's probe is attached to every file that contains the function: files known when the
+//! run begins, and files that a process maps later.
 
 use crate::attach::{self, Alive, FunctionProbe, Programs, Sampler, TracepointLink};
 use crate::error::AttachError;
@@ -18,38 +18,38 @@ use xputrace_model::names::Names;
 use xputrace_model::plan::{Place, Plan, Probe, ProbeId, ProbeScope, Target};
 use xputrace_model::schema::Event;
 
-/// Links, and what they are made from when a file or process comes later.
+/// Links, and what is needed to link files and processes that come later.
 pub(crate) struct Probes {
-    // Dropped in this order: links first, then what they refer to.
+    // Drop order: links before the programs they refer to.
     links: Links,
-    /// By their index in the image; `None` for what does not run in Linux.
+    /// By index in the image; `None` for programs that don't run in Linux.
     programs: Vec<Option<OwnedFd>>,
-    /// Gives functions that a pattern matches their ids.
+    /// Assigns ids to functions matched by a pattern.
     pub(crate) names: Names,
     functions: Vec<FunctionProbe>,
     samplers: Vec<Sampler>,
-    /// Lets Linux count the runs of samplers' programs, where some of their samples may be missed.
+    /// Open while Linux counts program runs. Needed if samples may be missed.
     run_counting: Option<OwnedFd>,
-    /// Samples that were missed up to the end.
+    /// Missed samples, final once detached.
     missed_samples: u64,
     scope: Option<Scope>,
-    /// Processes of the scope that run now.
+    /// The scope's running processes.
     alive: Alive,
-    /// Files that were probed only after a process had mapped them, and since when they are.
+    /// When files were probed that a process had mapped before.
     late_files: HashMap<FileId, u64>,
-    /// Such files by the processes that had them before.
+    /// The late files that a process had before they were probed.
     late_in: HashMap<u32, Vec<(FileId, PathBuf)>>,
-    /// Files of which was told that the program that a process runs had them without their probes.
+    /// Files already reported as unprobed, by process. Reset at `exec`.
     told: HashMap<u32, HashSet<PathBuf>>,
-    /// Processes that got links of their own while they ran.
+    /// Processes that got their own links after they had started.
     linked: HashMap<u32, Linked>,
     news: Vec<News>,
 }
 
-/// A process that got links of its own while it ran.
+/// A process that got its own links after it had started.
 struct Linked {
     at_nanos: u64,
-    /// Programs that it began to run before that.
+    /// Number of `exec`s before that.
     programs: u32,
 }
 
@@ -77,7 +77,7 @@ impl Probes {
         &self.programs
     }
 
-    /// Processes of the scope that run now.
+    /// Returns the scope's running processes.
     pub(crate) fn alive(&self) -> &Alive {
         &self.alive
     }
@@ -86,8 +86,8 @@ impl Probes {
         matches!(self.scope, Some(Scope::System))
     }
 
-    /// Attaches every probe of the plan that can be attached now; one that cannot does not affect
-    /// the others.
+    /// Attaches every probe of the plan that can be attached now; a failure does not affect the
+    /// other probes.
     pub(crate) fn attach(&mut self, plan: &Plan, scope: &Scope, warnings: &mut Vec<Warning>) -> Vec<ProbeReport> {
         self.alive = scope::with_descendants(&scope.pids()).into_iter().collect();
         self.scope = Some(scope.clone());
@@ -99,7 +99,7 @@ impl Probes {
         here.map(|(probe, it)| ProbeReport { probe, outcome: self.attach_probe(probe, it, warnings) }).collect()
     }
 
-    /// Takes all links out. Neither a new process nor a newly mapped file is given any from now on.
+    /// Detaches everything. From now on, new processes and newly mapped files get no links.
     pub(crate) fn detach(&mut self) {
         self.functions.clear();
         self.alive.clear();
@@ -110,13 +110,14 @@ impl Probes {
         self.run_counting = None;
     }
 
-    /// Hits that Linux skipped because a program was already running on that CPU.
+    /// Returns the number of hits that Linux skipped because a program was already running on that
+    /// CPU, and of missed samples.
     pub(crate) fn missed_hits(&self) -> u64 {
         let counted = self.programs.iter().flatten().filter_map(|it| sys::prog_misses(it.as_fd()).ok());
         counted.sum::<u64>() + self.missed_samples()
     }
 
-    /// Samples are counted only where handlers of tracepoints can make Linux miss some.
+    /// Returns 0 for scripts without tracepoint handlers, which alone make Linux miss samples.
     fn missed_samples(&self) -> u64 {
         if self.run_counting.is_none() {
             return self.missed_samples;
@@ -124,7 +125,7 @@ impl Probes {
         self.samplers.iter().map(|it| it.missed(&self.programs)).sum()
     }
 
-    /// Gives a new process of the scope links of its own.
+    /// Links a new process of the scope.
     pub(crate) fn on_fork(&mut self, parent: u32, pid: u32, time_nanos: u64) {
         if self.alive.contains(&parent) && self.alive.insert(pid) {
             self.link_process(pid, time_nanos);
@@ -134,14 +135,14 @@ impl Probes {
         }
     }
 
-    /// Forgets what the program had mapped that a process ran until now, and links the probes of the process anew
-    /// where another thread than its main one has called `exec`.
+    /// Forgets the previous program's mappings. Links the process anew if a thread other than the
+    /// main one called `exec`.
     pub(crate) fn on_exec(&mut self, pid: u32, time_nanos: u64) {
         self.late_in.remove(&pid);
         self.told.remove(&pid);
         if let Some(linked) = self.linked.get_mut(&pid).filter(|it| time_nanos < it.at_nanos) {
             linked.programs += 1;
-            // The first is what the process was made for, and counted with it.
+            // The first `exec` is counted with the process itself.
             if linked.programs > 1 {
                 self.news.push(News::UnprobedProgram);
             }
@@ -152,7 +153,7 @@ impl Probes {
         }
     }
 
-    /// Takes out the links of a process that has ended.
+    /// Removes the links of an ended process.
     pub(crate) fn forget(&mut self, pid: u32) {
         self.links.remove(pid);
         self.alive.remove(&pid);
@@ -223,7 +224,7 @@ impl Probes {
         for file in &candidates {
             match self.attach_file(index, file) {
                 Ok(more) => warnings.extend(more),
-                // The executable was only a guess for a library that may be linked statically.
+                // The executable was only a guess: the library may be linked statically.
                 Err(AttachError::NoSuchFunction { file, .. }) if !resolve::is_candidate(&object, &file) => {}
                 Err(error) => errors.push(error),
             }
@@ -235,7 +236,8 @@ impl Probes {
         }
     }
 
-    /// Looks into a file and links what it found, in all processes of the scope or in none.
+    /// Searches a file, and links what was found: in all processes if the probe is for every
+    /// process, else in each process of the scope.
     fn attach_file(&mut self, index: usize, file: &Candidate) -> Result<Vec<Warning>, AttachError> {
         let names = &mut self.names;
         let probe = &mut self.functions[index];
@@ -268,7 +270,8 @@ impl Probes {
         Ok(linked)
     }
 
-    /// Whether the probe is in the file now, or is not for it.
+    /// Attaches a probe to a file that is already in use. Returns whether that is settled: the file
+    /// is probed, or never will be.
     fn attach_late(&mut self, index: usize, file: &Candidate, named: bool) -> bool {
         let probe = self.functions[index].probe;
         match self.attach_file(index, file) {
@@ -278,7 +281,7 @@ impl Probes {
                 self.news.push(News::Probe(ProbeReport { probe, outcome }));
                 self.late_files.insert(file.id, sys::monotonic_nanos());
             }
-            // Another file has it, or the executable was only a guess.
+            // Another file has the function, or the executable was only a guess.
             Err(AttachError::NoSuchFunction { .. }) if !named || !self.functions[index].files.is_empty() => {}
             Err(error) => {
                 let is_final = error.is_of_the_file();
@@ -292,10 +295,10 @@ impl Probes {
         true
     }
 
-    /// Attaches the probes that name functions in a file which a process has just mapped. `file`
-    /// is its path as the process sees it.
+    /// Attaches the probes that name functions in a newly mapped file. `file` is its path as the
+    /// process sees it.
     pub(crate) fn on_mapping(&mut self, pid: u32, file: &Path, build_id: &[u8], time_nanos: u64) {
-        // Memory without a file has names such as `//anon` and `[vdso]`.
+        // Anonymous memory may have a name too, such as `//anon` or `[vdso]`.
         let is_file = file.is_absolute() && !file.as_os_str().as_encoded_bytes().starts_with(b"//");
         let wanted = is_file && self.functions.iter().any(|it| resolve::is_candidate(&it.object, file));
         let may_be_static = self.functions.iter().any(|it| resolve::may_be_static(&it.object));
@@ -304,7 +307,7 @@ impl Probes {
         }
         let path = mapped_path(pid, file);
         let Some(id) = resolve::file_id(&path) else {
-            // The process has ended, and with it our view of its files.
+            // The process has ended, so `/proc` no longer leads to its files.
             if wanted && !self.was_probed(file, build_id) {
                 self.tell_late(pid, file, time_nanos);
             }
@@ -327,7 +330,8 @@ impl Probes {
         }
     }
 
-    /// Notes that a process has a file since it mapped it, or since its parent, which had it, made it.
+    /// Records that a process has had a file since `since_nanos`, when it mapped the file or was
+    /// forked by a parent that had it. Reports it if the file was not probed yet at that time.
     fn had_file(&mut self, pid: u32, id: FileId, file: &Path, since_nanos: u64) {
         if self.late_files.get(&id).is_some_and(|probed_at| since_nanos < *probed_at) {
             self.tell_late(pid, file, since_nanos);
@@ -335,8 +339,8 @@ impl Probes {
         }
     }
 
-    /// Whether a file was probed, for every probe that asks for it, when a process that has ended since mapped it.
-    /// What is under its path now may be another file. In doubt it was not.
+    /// Whether every probe that asks for a file was in it when a process, which has ended since,
+    /// mapped it. The path may lead to another file by now. Returns `false` in doubt.
     fn was_probed(&self, file: &Path, build_id: &[u8]) -> bool {
         let now = resolve::file_id(file);
         let named = |it: &&FunctionProbe| resolve::is_candidate(&it.object, file);
@@ -347,7 +351,7 @@ impl Probes {
         })
     }
 
-    /// Tells once that the program of a process had a file without its probes, however often it maps it.
+    /// Reports once per program that it had a file without its probes.
     fn tell_late(&mut self, pid: u32, file: &Path, since_nanos: u64) {
         if !self.told.entry(pid).or_default().insert(file.to_path_buf()) {
             return;
@@ -358,7 +362,7 @@ impl Probes {
         self.news.push(News::LateFile(LateFile { pid, file: file.to_path_buf(), waiting, micros }));
     }
 
-    /// Links the probes of which each process has its own, and tells since when there were none.
+    /// Links the per-process probes in a process, and reports how long it ran without them.
     fn link_process(&mut self, pid: u32, since_nanos: u64) {
         let mut failed = None;
         let mut linked = 0;
@@ -378,7 +382,7 @@ impl Probes {
     }
 }
 
-/// Whether a probe is attached by [`crate::Linux::attach`].
+/// Whether [`crate::Linux::attach`] attaches the probe.
 fn runs_here(probe: &Probe) -> bool {
     probe.place == Place::Linux && probe.event != Event::Launch
 }
@@ -391,7 +395,7 @@ fn not_compiled(name: &str) -> AttachError {
     }
 }
 
-/// A path that we can open for a file that a process has mapped under `file`.
+/// Returns a path that we can open for a file that a process has mapped as `file`.
 fn mapped_path(pid: u32, file: &Path) -> PathBuf {
     let view = View::of(pid);
     let direct = view.file(file);

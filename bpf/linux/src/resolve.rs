@@ -34,10 +34,10 @@ const STANDARD_DIRECTORIES: &[&str] = &[
 const LD_SO_CACHE: &str = "/etc/ld.so.cache";
 const NEAR_NAMES: usize = 3;
 
-/// Device and inode: one file however it is named.
+/// Device and inode, which identify a file under any name.
 pub(crate) type FileId = (u64, u64);
 
-/// A file that may have the probed functions.
+/// A file that may contain the probed functions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) id: FileId,
@@ -48,34 +48,35 @@ pub(crate) struct Candidate {
 /// A place to attach to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// What `func` is there.
+    /// The value of `func` there.
     pub(crate) function: String,
     pub(crate) file_offset: u64,
     pub(crate) step: Step,
     pub(crate) answer: Answer,
-    /// The function that the place is the entry of; none for other places.
+    /// The function that starts there; `None` for places inside a function.
     pub(crate) entry_of: Option<Extent>,
-    /// A loop of the function begins at the place, so each round looks like a call.
+    /// Whether a loop of the function starts there, so that each iteration looks like a call.
     pub(crate) is_loop: bool,
 }
 
-/// Where a function begins, as an offset in the file, and how long it is (0: not known).
+/// A function's offset in the file, and its size (0 if unknown).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) start: u64,
     pub(crate) size: u64,
 }
 
-/// What a function's name or pattern found in a file.
+/// What a function's name or pattern matched in a file.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
-    /// Each once, and never none.
+    /// Without duplicates, never empty.
     pub(crate) places: Vec<Place>,
-    /// Functions that are chosen when the program starts, and cannot be probed by that name.
+    /// Indirect functions: the dynamic linker chooses the implementation, so the name has no code
+    /// to probe.
     pub(crate) indirect: Vec<String>,
 }
 
-/// The files that `object` names within the scope, each once.
+/// Returns the files that `object` names within the scope, without duplicates.
 pub(crate) fn candidates(object: &str, scope: &Scope) -> Vec<Candidate> {
     let mut files = Files::default();
     if object.contains('/') {
@@ -107,7 +108,7 @@ pub(crate) fn is_candidate(object: &str, file: &Path) -> bool {
     file.file_name().is_some_and(|it| library_matches(object, &it.to_string_lossy()))
 }
 
-/// Whether the executable itself can hold this library, linked statically.
+/// Whether the executable may contain this library, linked statically.
 pub(crate) fn may_be_static(object: &str) -> bool {
     object.starts_with("libcudart") || object == "cudart"
 }
@@ -116,12 +117,12 @@ pub(crate) fn file_id(path: &Path) -> Option<FileId> {
     std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|it| (it.dev(), it.ino()))
 }
 
-/// Empty where the file has none, or cannot be read.
+/// Returns a file's build id; empty if it has none or cannot be read.
 pub(crate) fn build_id(path: &Path) -> Vec<u8> {
     Elf::open(path).map(|it| it.build_id()).unwrap_or_default()
 }
 
-/// The places in a file that `function` names.
+/// Returns the places in a file that `function` names.
 pub(crate) fn places(file: &Path, function: &str) -> Result<Places, AttachError> {
     let elf = Elf::open(file).map_err(|reason| AttachError::UnreadableFile { file: file.to_path_buf(), reason })?;
     let wanted = Wanted::parse(function);
@@ -137,7 +138,7 @@ pub(crate) fn places(file: &Path, function: &str) -> Result<Places, AttachError>
     let mut indirect: Vec<_> = found.iter().filter(|it| it.indirect).map(|it| it.name.clone()).collect();
     indirect.sort();
     indirect.dedup();
-    // An old version of the same name may be an ordinary function, which nobody calls any more.
+    // An old version of the same name may be an ordinary function, but nothing calls it any more.
     let direct: Vec<_> = found.iter().filter(|it| indirect.binary_search(&it.name).is_err()).collect();
     if direct.is_empty() {
         return Err(chosen_at_start(&elf, file, &indirect[0]));
@@ -146,7 +147,7 @@ pub(crate) fn places(file: &Path, function: &str) -> Result<Places, AttachError>
     Ok(Places { places: each_once(places), indirect })
 }
 
-/// Of several names of one place the one that is meant for users: `malloc`, not `__libc_malloc`.
+/// If a place has several names, keeps the public one: `malloc`, not `__libc_malloc`.
 fn each_once(mut places: Vec<Place>) -> Vec<Place> {
     let internal = |it: &Place| it.function.len() - it.function.trim_start_matches('_').len();
     places.sort_by(|a, b| (a.file_offset, internal(a), &a.function).cmp(&(b.file_offset, internal(b), &b.function)));
@@ -154,7 +155,7 @@ fn each_once(mut places: Vec<Place>) -> Vec<Place> {
     places
 }
 
-/// Why a function can be probed in none of the files, where there are some that can be read.
+/// Explains why a function cannot be probed in any of the readable files.
 pub(crate) fn refusal<'a>(
     object: &str,
     function: &str,
@@ -165,7 +166,7 @@ pub(crate) fn refusal<'a>(
         match places(&file.path, function) {
             Ok(_) => return None,
             Err(AttachError::UnreadableFile { .. }) => {}
-            // The executable was only a guess for a library that may be linked statically.
+            // The executable was only a guess: the library may be linked statically.
             Err(_) if !is_candidate(object, &file.path) => {}
             Err(error) => errors.push(error),
         }
@@ -173,7 +174,7 @@ pub(crate) fn refusal<'a>(
     crate::attach::most_telling(errors)
 }
 
-/// Names by which functions in a file can be probed.
+/// Returns the names by which functions in a file can be probed.
 pub(crate) fn probed_names(file: &Path) -> HashSet<String> {
     let Ok(elf) = Elf::open(file) else { return HashSet::new() };
     let (indirect, direct): (Vec<_>, Vec<_>) = elf.functions(&mut |_| true).into_iter().partition(|it| it.indirect);
@@ -181,7 +182,7 @@ pub(crate) fn probed_names(file: &Path) -> HashSet<String> {
     direct.into_iter().map(|it| it.name).filter(|it| !indirect.contains(it)).collect()
 }
 
-/// Names of functions in a file that match a pattern, sorted, each once.
+/// Returns the names of a file's functions that match a pattern, sorted, without duplicates.
 pub(crate) fn function_names(file: &Path, pattern: &str) -> Vec<String> {
     let Ok(elf) = Elf::open(file) else { return Vec::new() };
     let mut names: Vec<_> =
@@ -193,9 +194,9 @@ pub(crate) fn function_names(file: &Path, pattern: &str) -> Vec<String> {
 /// A function as the user wrote it.
 struct Wanted<'a> {
     name: &'a str,
-    /// From `name+offset`: exactly there, no landing pad skipped.
+    /// From `name+offset`: probe exactly there, without skipping an `endbr64`.
     offset: Option<u64>,
-    /// From `0x…` alone.
+    /// From `0x…`: an address instead of a name.
     address: Option<u64>,
 }
 
@@ -209,8 +210,8 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// By the name in the file; where that finds nothing, or the name is qualified, by the
-    /// readable names of C++ and Rust functions.
+    /// Searches by symbol name. If that finds nothing, or the name is qualified, searches the
+    /// demangled names of C++ and Rust functions.
     fn find(&self, elf: &Elf) -> Vec<Function> {
         let found = elf.functions(&mut |it| glob(self.name, it));
         if !found.is_empty() || (is_glob(self.name) && !self.name.contains("::")) {
@@ -252,8 +253,8 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// The place at which each call of a function is seen once: its first instruction, or the one after
-/// an `endbr64`, which is cheaper, unless the function itself may jump there.
+/// Returns the place that is executed once per call: the instruction after an `endbr64`, which is
+/// cheaper to probe, or the first one if the function itself may jump to the other.
 fn entry(elf: &Elf, code: &code::Reader<'_>, function: &Function) -> Place {
     let Function { file_offset: start, size, .. } = *function;
     let body = code.read(start, size).ok();
@@ -285,8 +286,8 @@ fn place_at(elf: &Elf, code: &code::Reader<'_>, file: &Path, text: &str, address
     Ok(Place { entry_of, ..place(elf, text, file_offset) })
 }
 
-/// Checks that an instruction begins at a place of the code that begins at `start`. `written` says a
-/// place as a script does.
+/// Checks that an instruction begins at a place in the function at `start`. `written` formats a
+/// place as a script would.
 fn check_beginning(
     code: &code::Reader<'_>,
     file: &Path,
@@ -315,7 +316,7 @@ fn place(elf: &Elf, function: &str, file_offset: u64) -> Place {
     Place { function: function.into(), file_offset, step, answer, entry_of: None, is_loop: false }
 }
 
-/// Why there is no such function, and what there is.
+/// Explains that there is no such function, and suggests similar ones.
 fn missing(elf: &Elf, file: &Path, wanted: &Wanted<'_>) -> AttachError {
     let why = if elf.imports(wanted.name) {
         ": it is only used there, another library defines it"
@@ -354,7 +355,7 @@ fn near(elf: &Elf, name: &str) -> Vec<String> {
     near
 }
 
-/// The name of a C++ or Rust function without parameters and hash.
+/// Demangles a C++ or Rust name, without parameters and hash.
 fn readable(mangled: &str) -> Option<String> {
     if let Ok(rust) = rustc_demangle::try_demangle(mangled) {
         return Some(format!("{rust:#}"));
@@ -366,7 +367,8 @@ fn readable(mangled: &str) -> Option<String> {
     cpp_demangle::Symbol::new(mangled).ok()?.demangle_with_options(&options).ok()
 }
 
-/// The last identifier of a name: it stands in the mangled name as it is. Operators do not.
+/// Returns the last identifier of a name, which the mangled name contains literally. Operators have
+/// none.
 fn last_word(name: &str) -> &str {
     if name.contains("operator") || name.contains('<') {
         return "";
@@ -386,8 +388,9 @@ pub(crate) fn is_glob(pattern: &str) -> bool {
     pattern.contains(['*', '?'])
 }
 
-/// Whether a file name belongs to a library: `libc` is `libc.so.6` and `libc-2.31.so`, `cudart`
-/// and `libcudart` are `libcudart.so.12` and bundled copies such as `libcudart-9335f6a2.so.12`.
+/// Whether a file name belongs to a library: `libc` matches `libc.so.6` and `libc-2.31.so`;
+/// `cudart` and `libcudart` match `libcudart.so.12` and bundled copies such as
+/// `libcudart-9335f6a2.so.12`.
 pub(crate) fn library_matches(library: &str, file_name: &str) -> bool {
     if is_glob(library) {
         return glob(library, file_name);
@@ -408,7 +411,7 @@ fn is_library_suffix(rest: &str) -> bool {
     rest == ".so" || rest.starts_with(".so.")
 }
 
-/// Files found so far, each once.
+/// Files found so far, without duplicates.
 #[derive(Default)]
 struct Files {
     found: Vec<Candidate>,
@@ -430,7 +433,7 @@ impl Files {
             Scope::System => crate::scope::all_processes(),
             _ => scope.pids(),
         };
-        // First as it was written: messages name the file so.
+        // First as written: messages use this path.
         if is_glob(object) {
             self.add_matching(path.parent().unwrap_or(Path::new(".")), path.file_name().unwrap_or_default());
         } else {
@@ -442,7 +445,8 @@ impl Files {
         self.found
     }
 
-    /// The file that a process sees under a path or pattern, and those it runs if they are others by now.
+    /// Adds the files that a process sees under a path or pattern, and those it has mapped under
+    /// that path, which may have been replaced since.
     fn add_as_seen(&mut self, path: &Path, pid: u32) {
         let view = View::of(pid);
         let mappings = proc_maps::of(pid).unwrap_or_default();
@@ -469,7 +473,7 @@ impl Files {
         }
     }
 
-    /// What the command will load when it starts, and what it may load later.
+    /// Adds the libraries that the command will load at its start, and those it may load later.
     fn add_foretold(&mut self, library: &str, command: &CommandScope) {
         let matches = |it: &Path| it.file_name().is_some_and(|it| library_matches(library, &it.to_string_lossy()));
         let linked = linked_files(command);
@@ -491,8 +495,8 @@ impl Files {
         }
     }
 
-    /// Files of a directory by name, sorted. Only ELF files count: linker scripts have the names
-    /// of libraries too.
+    /// Adds a directory's files whose names match, sorted. Only ELF files: linker scripts share the
+    /// names of libraries.
     fn add_from(&mut self, directory: &Path, matches: &dyn Fn(&str) -> bool) {
         let Ok(entries) = std::fs::read_dir(directory) else { return };
         let mut paths: Vec<_> = entries
@@ -506,14 +510,14 @@ impl Files {
     }
 }
 
-/// A path as a process has the file mapped: absolute, and its directory without symbolic links. The file itself need
-/// not be there. `None` where the directory is not.
+/// Returns a path as a process has it mapped: absolute, with symbolic links in its directory
+/// resolved. The file itself need not exist. Returns `None` if the directory does not exist.
 fn as_mapped(path: &Path) -> Option<PathBuf> {
     let directory = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Some(directory.canonicalize().ok()?.join(path.file_name()?))
 }
 
-/// The executable, what is loaded before it, and everything that they are linked with.
+/// Returns the executable, its preloaded libraries, and everything that these are linked with.
 fn linked_files(command: &CommandScope) -> Vec<PathBuf> {
     let cache = ld_so_cache();
     let locate = |library: &str, directories: &[PathBuf]| {
@@ -539,7 +543,7 @@ fn linked_files(command: &CommandScope) -> Vec<PathBuf> {
     found
 }
 
-/// Where Python packages keep CUDA libraries, below the prefix of a Python executable.
+/// Returns the directories below a Python executable's prefix where packages keep CUDA libraries.
 fn python_directories(executable: &Path) -> Vec<PathBuf> {
     let is_python = executable.file_name().is_some_and(|it| it.to_string_lossy().starts_with("python"));
     let prefixes = [Some(executable.to_path_buf()), executable.canonicalize().ok()];
@@ -561,13 +565,13 @@ fn children(directory: &Path, pattern: &str) -> Vec<PathBuf> {
     entries.filter(|it| it.file_name().to_str().is_some_and(|it| glob(pattern, it))).map(|it| it.path()).collect()
 }
 
-/// Library names and paths that the dynamic linker has cached.
+/// Returns the library names and paths in the dynamic linker's cache.
 fn ld_so_cache() -> Vec<(String, PathBuf)> {
     std::fs::read(LD_SO_CACHE).map(|it| parse_cache(&it)).unwrap_or_default()
 }
 
-/// Source: glibc, `sysdeps/generic/dl-cache.h`: a 48-byte header whose fifth word counts the
-/// entries of 24 bytes, which hold offsets of two strings at bytes 4 and 8.
+/// Source: glibc, `sysdeps/generic/dl-cache.h`. A 48-byte header, whose fifth word is the number of
+/// entries; then entries of 24 bytes, with the offsets of two strings at bytes 4 and 8.
 fn parse_cache(bytes: &[u8]) -> Vec<(String, PathBuf)> {
     const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
     const HEADER: usize = 48;

@@ -35,16 +35,16 @@ impl Ring {
         Ok(Ring { fd, consumer, producer, data_at: page, mask: u64::from(bytes) - 1 })
     }
 
-    /// The descriptor to wait on.
+    /// Returns the descriptor to wait on.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Hands out every complete record that is there when it is called, in order; returns whether that
-    /// was all, or one that is still being written holds others back.
+    /// Passes on every record that is complete when it is called, in order. Returns `false` if a
+    /// record that is still being written holds back others.
     pub(crate) fn drain(&mut self, on_record: &mut dyn FnMut(&[u8])) -> bool {
-        // Producers may be faster than we are: what comes meanwhile is for the next call, so
-        // that a flood cannot keep the caller from looking at anything else.
+        // Producers may be faster than we are. Leave new records for the next call, so that a flood
+        // doesn't block the caller.
         let end = self.position(&self.producer).load(Ordering::Acquire);
         let mut at = self.position(&self.consumer).load(Ordering::Relaxed);
         while at < end {

@@ -1,4 +1,4 @@
-//! Which processes a run is about.
+//! The processes that a run traces.
 
 use std::path::PathBuf;
 
@@ -13,21 +13,21 @@ pub enum Scope {
     System,
 }
 
-/// A command that has a process but does not run in it yet, so that its executable and libraries
-/// must be foretold.
+/// A command that is stopped before its `exec`. Its executable and libraries are therefore
+/// predicted.
 #[derive(Clone, Debug)]
 pub struct CommandScope {
     pub pid: u32,
-    /// The executable as `execvp` will find it.
+    /// The executable that `execvp` will find.
     pub executable: PathBuf,
     /// Directories of the command's `LD_LIBRARY_PATH`.
     pub library_path: Vec<PathBuf>,
-    /// Libraries of the command's `LD_PRELOAD`: paths, or names as programs ask for libraries.
+    /// Libraries of the command's `LD_PRELOAD`: paths, or library names.
     pub preloaded: Vec<String>,
 }
 
 impl Scope {
-    /// The processes that it begins with; none for [`Scope::System`].
+    /// Returns the processes to start from; empty for [`Scope::System`].
     pub fn pids(&self) -> Vec<u32> {
         match self {
             Scope::Processes(pids) => pids.clone(),
@@ -37,13 +37,13 @@ impl Scope {
     }
 }
 
-/// Every process there is now.
+/// Returns all running processes.
 pub(crate) fn all_processes() -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|it| it.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The given processes and all that descend from them now.
+/// Returns the given processes and all their current descendants.
 pub(crate) fn with_descendants(pids: &[u32]) -> Vec<u32> {
     let mut tree = pids.to_vec();
     let mut everyone = None;
@@ -63,9 +63,9 @@ pub(crate) fn with_descendants(pids: &[u32]) -> Vec<u32> {
     tree
 }
 
-/// Children by Linux's own lists, one a thread; `None` where it keeps none (it needs
-/// `CONFIG_PROC_CHILDREN`). A list can leave one out when another child ends while it is read, so
-/// it counts when it reads the same twice.
+/// Returns a process's children from Linux's own lists, one per thread; `None` if it has none (that
+/// takes `CONFIG_PROC_CHILDREN`). A list may omit a child if another one ends while it is read, so
+/// it is read until two readings agree.
 fn listed_children(pid: u32) -> Option<Vec<u32>> {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Some(Vec::new()) };
     let mut children = Vec::new();
@@ -84,7 +84,7 @@ fn listed_children(pid: u32) -> Option<Vec<u32>> {
     Some(children)
 }
 
-/// Every process with its parent: many files, where Linux lists no children.
+/// Returns every process with its parent. Reads many files; used only if Linux lists no children.
 fn parents() -> Vec<(u32, u32)> {
     all_processes().into_iter().filter_map(|it| Some((it, parent_of(it)?))).collect()
 }
@@ -93,8 +93,8 @@ fn children_among(everyone: &[(u32, u32)], pid: u32) -> Vec<u32> {
     everyone.iter().filter(|(_, parent)| *parent == pid).map(|(child, _)| *child).collect()
 }
 
-/// A process's parent; `None` where the process is not there. The fourth field of `/proc/PID/stat`; the second is
-/// a name in parentheses that may hold anything.
+/// Returns a process's parent, or `None` if there is no such process. It is the fourth field of
+/// `/proc/PID/stat`; the second is a name in parentheses that may contain anything.
 pub fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()

@@ -1,7 +1,8 @@
-//! What processes do, from Linux's perf records: forks, execs, exits and mappings.
+//! Forks, execs, exits and mappings of processes, from Linux's perf records.
 //!
-//! One ring a CPU; the events of all watched threads on a CPU write into its ring, and what
-//! those threads start is watched too.
+//! There is one ring per CPU. The events of all watched threads on a CPU write into its ring;
+//! threads and processes that they create are watched too.
+//!
 //! Source of the record layouts: `include/uapi/linux/perf_event.h`, `enum perf_event_type`.
 
 use crate::cpus;
@@ -14,14 +15,14 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The highest `perf_event_paranoid` at which a process without CAP_PERFMON may hear of its own user's processes:
-/// `perf_allow_kernel` in `include/linux/perf_event.h` refuses what includes Linux's own code from 2 on, and
-/// distributions that know a 3 refuse everything there.
+/// The highest `perf_event_paranoid` at which a process without CAP_PERFMON may watch its own
+/// user's processes. From 2 on, `perf_allow_kernel` in `include/linux/perf_event.h` refuses events
+/// that include Linux's own code; distributions that have a level 3 refuse all events there.
 pub(crate) const MOST_PARANOID_FOR_PROCESSES: i64 = 2;
-/// Likewise, to hear of all processes: `perf_allow_cpu`.
+/// Likewise for watching all processes: `perf_allow_cpu`.
 pub(crate) const MOST_PARANOID_FOR_SYSTEM: i64 = 0;
 
-/// Something a process of the scope did. Times are CLOCK_MONOTONIC nanoseconds.
+/// An action of a process in the scope. Times are CLOCK_MONOTONIC nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProcessEvent {
     Fork {
@@ -38,9 +39,9 @@ pub enum ProcessEvent {
         time_nanos: u64,
         pid: u32,
     },
-    /// An executable mapping: of a file, or of memory that has a name such as `//anon` or `[vdso]`.
-    /// `build_id` is empty where Linux could not read it. Files that were mapped before attaching
-    /// come as such events too, with the time of attaching.
+    /// An executable mapping of a file, or of memory with a name such as `//anon` or `[vdso]`.
+    /// `build_id` is empty if Linux could not read it. Files mapped before attaching are reported
+    /// the same way, with the time of attaching.
     Mmap {
         time_nanos: u64,
         pid: u32,
@@ -53,7 +54,7 @@ pub enum ProcessEvent {
 }
 
 impl ProcessEvent {
-    /// When it happened.
+    /// Returns when it happened.
     pub fn time_nanos(&self) -> u64 {
         match self {
             ProcessEvent::Fork { time_nanos, .. }
@@ -64,7 +65,7 @@ impl ProcessEvent {
     }
 }
 
-/// Pages of each CPU's ring, a power of two.
+/// Pages in each CPU's ring; a power of two.
 const RING_PAGES: usize = 64;
 
 const RECORD_LOST: u32 = 2;
@@ -75,30 +76,31 @@ const RECORD_MMAP2: u32 = 10;
 const MISC_COMM_EXEC: u16 = 1 << 13;
 const MISC_MMAP_BUILD_ID: u16 = 1 << 14;
 const HEADER_BYTES: usize = 8;
-/// Thread and time at the end of every record (`sample_id_all` with TID and TIME).
+/// Size of the thread ids and time at the end of every record (`sample_id_all` with TID and TIME).
 const TRAILER_BYTES: usize = 16;
-/// Bytes of an MMAP2 record between `pgoff` and `prot`: device, inode and generation, or the
-/// build id with its length.
+/// Size of the part of an MMAP2 record between `pgoff` and `prot`: device, inode and generation, or
+/// the build id with its length.
 const MMAP2_IDENTITY_BYTES: usize = 24;
 
 /// The open rings.
 #[derive(Debug, Default)]
 pub(crate) struct Sideband {
     rings: Vec<PerfRing>,
-    /// Events that write into those rings.
+    /// Events that write into the rings.
     events: Vec<OwnedFd>,
-    /// Processes whose main thread has ended while others went on, with the time of the last end.
+    /// Processes whose main thread has ended but others may run, with the time of the last thread's
+    /// end.
     leaderless: BTreeMap<u32, u64>,
-    /// When processes that run called `exec` last.
+    /// When each running process last called `exec`.
     execs: BTreeMap<u32, u64>,
     dropped: Vec<u32>,
-    /// The watched processes that run, by what was heard so far; `None` where all are watched.
+    /// The watched processes known to run; `None` if all processes are watched.
     running: Option<BTreeSet<u32>>,
     pub(crate) lost: u64,
 }
 
 impl Sideband {
-    /// Watches every thread of the processes, or with `None` every process.
+    /// Watches every thread of the processes, or every process if `None`.
     pub(crate) fn open(pids: Option<&[u32]>) -> io::Result<Sideband> {
         let threads = match pids {
             Some(pids) => pids.iter().flat_map(|it| threads_of(*it)).collect(),
@@ -117,7 +119,7 @@ impl Sideband {
         for thread in threads {
             let event = match sys::perf_event_open(&attributes(), *thread, cpu) {
                 Ok(event) => event,
-                // The thread has ended meanwhile.
+                // The thread has ended in the meantime.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
                 Err(error) => return Err(error),
             };
@@ -135,7 +137,7 @@ impl Sideband {
         Ok(())
     }
 
-    /// Watches every thread of further processes.
+    /// Also watches every thread of these processes.
     pub(crate) fn watch(&mut self, pids: &[u32]) -> io::Result<()> {
         let threads: Vec<i32> = pids.iter().flat_map(|it| threads_of(*it)).collect();
         for ring in &self.rings {
@@ -145,7 +147,7 @@ impl Sideband {
                         sys::perf_redirect(event.as_fd(), ring.fd.as_fd())?;
                         self.events.push(event);
                     }
-                    // The thread has ended meanwhile.
+                    // The thread has ended in the meantime.
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                     Err(error) => return Err(error),
                 }
@@ -155,17 +157,17 @@ impl Sideband {
         Ok(())
     }
 
-    /// The watched processes that run; none where all are watched.
+    /// Returns the watched processes that run; empty if all processes are watched.
     pub(crate) fn running(&self) -> Vec<u32> {
         self.running.iter().flatten().copied().filter(|it| !is_over(*it)).collect()
     }
 
-    /// What to wait on.
+    /// Returns the descriptors to wait on.
     pub(crate) fn fds(&self) -> impl Iterator<Item = i32> + '_ {
         self.rings.iter().map(|it| it.fd.as_raw_fd())
     }
 
-    /// Everything since the last call, over all CPUs in order of time.
+    /// Returns everything since the last call, from all CPUs, in order of time.
     pub(crate) fn drain(&mut self) -> Vec<ProcessEvent> {
         let mut events = Vec::new();
         for ring in &mut self.rings {
@@ -194,14 +196,16 @@ impl Sideband {
         events
     }
 
-    /// Processes that run and are not watched any more since the last call: Linux drops the events of
-    /// a process that executes a program with other rights, and records that as its end.
+    /// Returns running processes that are no longer watched, since the last call. When a process
+    /// executes a program that changes its privileges, Linux drops its events and records that as
+    /// its end.
     pub(crate) fn dropped(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.dropped)
     }
 
-    /// A process ends with its last thread, which need not be the main one; and it goes on, with
-    /// the same id, when another thread than the main one calls `exec`.
+    /// Finds processes that have ended. A process ends with its last thread, which may not be the
+    /// main one. It also continues, with the same id, when a thread other than the main one calls
+    /// `exec`.
     fn ended(&mut self) -> Vec<ProcessEvent> {
         let mut ended = Vec::new();
         self.leaderless.retain(|pid, time_nanos| match after_leader(*pid) {
@@ -211,7 +215,8 @@ impl Sideband {
                 false
             }
             After::OtherThreads => true,
-            // A thread that takes the main one's place calls `exec` after that has ended.
+            // A thread that takes over calls `exec` after the main thread has ended; an earlier
+            // `exec` is one that dropped the events.
             After::NewLeader if self.execs.get(pid).is_some_and(|exec| exec < time_nanos) => {
                 self.dropped.push(*pid);
                 false
@@ -230,7 +235,7 @@ fn follow(running: &mut BTreeSet<u32>, event: &ProcessEvent) {
     }
 }
 
-/// What there is of a process whose main thread has ended.
+/// What remains of a process whose main thread has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
     Nothing,
@@ -242,15 +247,15 @@ fn after_leader(pid: u32) -> After {
     if is_over(pid) {
         return After::Nothing;
     }
-    // While a thread takes the main one's place, this file may for a moment not be there.
+    // This file may be missing for a moment while a thread replaces the main one.
     match std::fs::read_to_string(format!("/proc/{pid}/stat")).ok().as_deref().and_then(main_thread) {
         Some(MainThread::Lives) => After::NewLeader,
         Some(MainThread::Ended) | None => After::OtherThreads,
     }
 }
 
-/// Whether all threads have ended. `/proc` does not tell: when a thread takes the main one's place, a
-/// process that runs may have no entry there, or that of a thread that has ended.
+/// Whether all threads have ended. `/proc` cannot tell: while a thread replaces the main one, a
+/// running process may have no entry there, or that of the ended thread.
 fn is_over(pid: u32) -> bool {
     match sys::pidfd(pid) {
         Ok(pidfd) => {
@@ -264,11 +269,11 @@ fn is_over(pid: u32) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MainThread {
     Lives,
-    /// Or on its way out: its end has been recorded, and it is still there.
+    /// Or is exiting: its end has been recorded, but it is still there.
     Ended,
 }
 
-/// From the text of `/proc/PID/stat`: its third field, the state, and its ninth, the flags.
+/// Parses `/proc/PID/stat`: the third field is the state, the ninth the flags.
 fn main_thread(stat: &str) -> Option<MainThread> {
     /// Source: `include/linux/sched.h`.
     const PF_EXITING: u64 = 4;
@@ -291,7 +296,7 @@ fn attributes() -> libbpf_sys::perf_event_attr {
         clockid: libc::CLOCK_MONOTONIC,
         ..Default::default()
     };
-    // What a process does is heard of all the same, and other users may open such an event.
+    // Process events are reported anyway, and users without privileges may only open such an event.
     attr.set_exclude_kernel(1);
     attr.set_inherit(1);
     attr.set_mmap(1);
@@ -312,13 +317,13 @@ fn threads_of(pid: u32) -> Vec<i32> {
     entries.filter_map(|it| it.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// One CPU's ring: a page of positions, then the data.
+/// One CPU's ring: a page with the positions, then the data.
 #[derive(Debug)]
 struct PerfRing {
     fd: OwnedFd,
     cpu: i32,
     pages: Mapping,
-    /// A record that wraps around the end is put together here.
+    /// Buffer for a record that wraps around the end.
     record: Vec<u8>,
 }
 
@@ -352,8 +357,8 @@ impl PerfRing {
     }
 
     fn position(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: an aligned 64-bit word of the first page, which Linux accesses
-        // atomically; the mapping lives as long as `self`.
+        // SAFETY: an aligned 64-bit word of the first page, which Linux accesses atomically; the
+        // mapping lives as long as `self`.
         unsafe { AtomicU64::from_ptr(self.pages.at(offset).cast()) }
     }
 
@@ -367,7 +372,7 @@ impl PerfRing {
     }
 }
 
-/// What a record says.
+/// A parsed record.
 #[derive(Debug, PartialEq, Eq)]
 enum Record {
     Event(ProcessEvent),
@@ -376,11 +381,11 @@ enum Record {
         thread: u32,
         time_nanos: u64,
     },
-    /// So many records did not fit.
+    /// The number of records that did not fit.
     Lost(u64),
 }
 
-/// Reads one whole record; `None` for those of no interest and for broken ones.
+/// Parses one complete record. Returns `None` if it is irrelevant or malformed.
 fn parse(record: &[u8]) -> Option<Record> {
     let body = Body(record);
     let (kind, misc) = (body.u32(0)?, body.u16(4)?);
@@ -426,7 +431,7 @@ fn mapping(body: &Body<'_>, misc: u16, time_nanos: u64) -> Option<ProcessEvent> 
     })
 }
 
-/// A record with its header, read by byte offset.
+/// A record including its header, read by byte offset.
 struct Body<'a>(&'a [u8]);
 
 impl<'a> Body<'a> {
@@ -442,7 +447,7 @@ impl<'a> Body<'a> {
         Some(u64::from_le_bytes(self.0.get(at..at.checked_add(8)?)?.try_into().ok()?))
     }
 
-    /// NUL-terminated text in front of the trailer.
+    /// Returns the NUL-terminated text before the trailer.
     fn text(&self, at: usize) -> Option<&'a [u8]> {
         let text = self.0.get(at..self.0.len().checked_sub(TRAILER_BYTES)?)?;
         Some(&text[..text.iter().position(|it| *it == 0)?])
@@ -478,7 +483,7 @@ mod tests {
 
     const EXECS_LEFT: &str = "XPUTRACE_TEST_EXECS_LEFT";
 
-    /// The child is this test again, which becomes itself so many times, each time by another thread.
+    /// The child is this test, which executes itself repeatedly, each time from another thread.
     #[test]
     fn an_exec_by_another_thread_is_no_end() {
         let test = || {

@@ -1,11 +1,11 @@
-//! A command that waits before its `exec` until its probes are in place.
+//! A command that is stopped before its `exec`, until its probes are attached.
 //!
 //! ```text
-//! spawn ── fork ──▶ child: takes on what the command is to find, waits ──resume──▶ exec CMD
+//! spawn ── fork ──▶ child: prepares itself, waits ──resume──▶ exec CMD
 //!                      ▲ its pid can be watched and probed while it waits
 //! ```
-//! The child does everything it can before it waits, so that what it does afterwards is one `execve`.
-//! That, and the end of the wait, go past the C library: a probe on `libc:read` sees the command alone.
+//! The child prepares everything before it waits; afterwards it only calls `execve`. The wait and
+//! the `execve` bypass the C library, so that a probe on `libc:read` sees only the command.
 
 use crate::error::Error;
 use crate::inherited;
@@ -20,14 +20,14 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
-/// The status of a child that was never resumed: its tracer gave up or was killed.
+/// Exit status of a child that was never resumed: its tracer gave up or was killed.
 const GIVEN_UP: i32 = 125;
-/// The status of a child that could not become the command; its parent is told why.
+/// Exit status of a child that could not execute the command; its parent is told why.
 const NOT_RUN: i32 = 127;
-/// What runs a file that Linux does not know how to run, as `execvp` has it.
+/// Runs files that Linux does not recognize, as `execvp` does.
 const SHELL: &std::ffi::CStr = c"/bin/sh";
 
-/// The user that the command runs as, when it is not ours.
+/// The user to run the command as, if it is not ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub uid: u32,
@@ -36,8 +36,8 @@ pub struct Identity {
     pub groups: Vec<u32>,
 }
 
-/// A process that becomes the command when it is resumed. Dropped before that, it ends without
-/// having run anything; dropped later, it is left alone.
+/// A process that becomes the command when it is resumed. If dropped before, it exits without
+/// running anything; if dropped later, it keeps running.
 #[derive(Debug)]
 pub struct StoppedChild {
     pid: u32,
@@ -47,25 +47,25 @@ pub struct StoppedChild {
     status: Option<ExitStatus>,
 }
 
-/// Our ends of what a waiting child hangs on.
+/// Our ends of the pipes to a waiting child.
 #[derive(Debug)]
 struct Gate {
-    /// One byte lets the child go on; closing it ends the child.
+    /// A byte resumes the child; closing the pipe ends it.
     go: PipeWriter,
-    /// Why the `exec` failed; closed by an `exec` that did not.
+    /// Receives the errno of a failed `exec`; closed by a successful one.
     failure: PipeReader,
 }
 
 impl StoppedChild {
-    /// Forks. `command` is the program, found as a shell finds it, and its arguments; `env` is
-    /// added to our environment (`None` takes a name out).
+    /// Forks a child that waits. `command` is the program, looked up as a shell does, and its
+    /// arguments. `env` changes our environment: `None` removes a variable.
     ///
-    /// The command gets signals, descriptors and limits as this process was given them, whatever
-    /// became of them here since. A caller's ignored SIGCHLD is set back to the default in this
-    /// process: with it no child could be waited for.
+    /// The command gets the signals, descriptors and limits that this process was started with,
+    /// even if they were changed since. Resets an ignored SIGCHLD in this process, because
+    /// otherwise it could not wait for the child.
     ///
     /// # Errors
-    /// There is no such program, it cannot be executed, or the system has no room for a process.
+    /// The program does not exist or is not executable, or the system cannot create a process.
     pub fn spawn(
         command: &[OsString],
         env: &[(OsString, Option<OsString>)],
@@ -90,21 +90,22 @@ impl StoppedChild {
         Ok(StoppedChild { pid, name, scope: CommandScope { pid, ..scope }, gate, status: None })
     }
 
-    /// Its process id, before and after the `exec`.
+    /// Returns the process id, which `exec` does not change.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The scope of this command, with the executable that it will become: of a script, the
-    /// interpreter that its first line names.
+    /// Returns the scope of this command. The executable of a script is the interpreter that its
+    /// first line names.
     pub fn scope(&self) -> Scope {
         Scope::Command(self.scope.clone())
     }
 
-    /// Lets it run. A child that was killed while it waited is no error: its status says so.
+    /// Resumes the command. A child killed while it waited is not an error; its exit status shows
+    /// it.
     ///
     /// # Errors
-    /// Why it cannot run: no such program, no right to run it.
+    /// The program cannot be executed.
     pub fn resume(&mut self) -> Result<(), Error> {
         let Some(Gate { mut go, mut failure }) = self.gate.take() else { return Ok(()) };
         let failed = |answer| Error::System { what: format!("run {}", self.name), answer };
@@ -120,10 +121,10 @@ impl StoppedChild {
         }
     }
 
-    /// Waits for its end; resumes it first where that was not done.
+    /// Waits for the command to end; resumes it first if necessary.
     ///
     /// # Errors
-    /// It cannot be run or waited for.
+    /// The command cannot be executed or waited for.
     pub fn wait(&mut self) -> Result<ExitStatus, Error> {
         self.resume()?;
         loop {
@@ -133,23 +134,23 @@ impl StoppedChild {
         }
     }
 
-    /// Its status when it has ended, `None` while it runs or waits.
+    /// Returns the exit status, or `None` if the command has not ended.
     ///
     /// # Errors
-    /// It cannot be waited for.
+    /// The command cannot be waited for.
     pub fn try_wait(&mut self) -> Result<Option<ExitStatus>, Error> {
         self.reap(libc::WNOHANG)
     }
 
-    /// Sends it a signal; nothing where it has ended.
+    /// Sends the command a signal; does nothing if it has ended.
     ///
     /// # Errors
-    /// It may not be sent one: it runs as another user.
+    /// The command runs as another user and must not be sent signals.
     pub fn signal(&self, signal: i32) -> Result<(), Error> {
         if self.status.is_some() {
             return Ok(());
         }
-        // SAFETY: takes no pointers. The child was not waited for, so the number is still its own.
+        // SAFETY: takes no pointers. The child has not been reaped, so the pid is still its own.
         match unsafe { libc::kill(self.pid as libc::pid_t, signal) } {
             0 => Ok(()),
             _ => Err(Error::last(format!("send signal {signal} to {}", self.name))),
@@ -176,18 +177,19 @@ impl StoppedChild {
 
 impl Drop for StoppedChild {
     fn drop(&mut self) {
-        // Without a word through the gate the child gives up; it is not left behind as a zombie.
+        // Closing the gate ends the child; reap it, so that no zombie remains.
         if self.gate.take().is_some() {
             while matches!(self.reap(0), Ok(None)) {}
         }
     }
 }
 
-/// What `execve` takes, made before the fork: a child of a process with threads may not allocate.
+/// The arguments of `execve`, created before the fork: the child of a multithreaded process must
+/// not allocate.
 struct ExecImage {
     path: CString,
     argv: CStrings,
-    /// For a file that only a shell can run.
+    /// For files that Linux does not recognize: the shell runs them.
     shell_argv: CStrings,
     envp: CStrings,
 }
@@ -209,7 +211,7 @@ impl ExecImage {
         Ok(ExecImage { path, argv, shell_argv, envp: CStrings::new(all)? })
     }
 
-    /// Becomes the command; returns the system's answer where that fails.
+    /// Executes the command; returns the errno if that fails.
     fn exec(&self) -> i32 {
         let errno = raw::execve(&self.path, &self.argv.pointers, &self.envp.pointers);
         match errno {
@@ -219,7 +221,7 @@ impl ExecImage {
     }
 }
 
-/// Texts, and the null-terminated array of pointers to them.
+/// Strings, and the null-terminated array of pointers to them.
 struct CStrings {
     _texts: Vec<CString>,
     pointers: Vec<*const libc::c_char>,
@@ -233,18 +235,18 @@ impl CStrings {
     }
 }
 
-/// What the child of a fork needs until it becomes the command.
+/// What the child needs after the fork until it executes the command.
 struct WaitingChild<'a> {
     image: &'a ExecImage,
     wait: PipeReader,
     report: PipeWriter,
-    /// The child's copy of our end of the gate, which would keep it open for ever.
+    /// The child's copy of our end of the gate. It must be closed, or the gate would never close.
     go: i32,
     identity: Option<&'a Identity>,
 }
 
 impl WaitingChild<'_> {
-    /// The child's pid. No signal is handled in the child, whose handlers are ours.
+    /// Returns the child's pid. Blocks signals in the child, which still has our handlers.
     fn fork(self) -> io::Result<u32> {
         let blocked = inherited::BlockedSignals::all();
         // SAFETY: the child makes system calls only: it allocates nothing and takes no lock.
@@ -259,10 +261,10 @@ impl WaitingChild<'_> {
     }
 
     fn become_command(&self) -> ! {
-        // SAFETY: closes a descriptor that the child has by inheritance and never uses.
+        // SAFETY: closes a descriptor that the child inherited and never uses.
         unsafe { libc::close(self.go) };
         if let Some(errno) = self.identity.and_then(become_user) {
-            // Said when the parent asks: it resumes first.
+            // The parent reads the error only after it has resumed the child.
             self.wait_for_word();
             self.fail(errno);
         }
@@ -271,7 +273,7 @@ impl WaitingChild<'_> {
         self.fail(self.image.exec())
     }
 
-    /// Ends the child where no word comes: the tracer gave up, or was killed.
+    /// Exits if the gate closes: the tracer gave up or was killed.
     fn wait_for_word(&self) {
         let mut word = [0];
         loop {
@@ -289,10 +291,10 @@ impl WaitingChild<'_> {
     }
 }
 
-/// The system's answer where it refuses.
+/// Changes the user; returns the errno if that fails.
 fn become_user(identity: &Identity) -> Option<i32> {
-    // SAFETY: pointer and length are of one vector; the others take no pointers. The child has one
-    // thread, which is all that the raw calls change.
+    // SAFETY: pointer and length are of one vector; the other calls take no pointers. Raw system
+    // calls change only the calling thread, and the child has only one.
     let is_done = unsafe {
         libc::syscall(libc::SYS_setgroups, identity.groups.len(), identity.groups.as_ptr()) == 0
             && libc::syscall(libc::SYS_setgid, identity.gid) == 0
@@ -301,11 +303,11 @@ fn become_user(identity: &Identity) -> Option<i32> {
     (!is_done).then(|| io::Error::last_os_error().raw_os_error().unwrap_or(libc::EPERM))
 }
 
-/// System calls without the C library, whose functions may be probed by now.
+/// System calls without the C library, whose functions may already be probed.
 mod raw {
     use std::ffi::CStr;
 
-    /// Bytes read, or the negative errno.
+    /// Returns the number of bytes read, or the negative errno.
     pub fn read(fd: i32, into: &mut [u8]) -> isize {
         // SAFETY: pointer and length are of one slice.
         unsafe { call(libc::SYS_read, [fd as usize, into.as_mut_ptr() as usize, into.len()]) }
@@ -316,7 +318,7 @@ mod raw {
         unsafe { call(libc::SYS_write, [fd as usize, bytes.as_ptr() as usize, bytes.len()]) }
     }
 
-    /// The errno: it returns only where it fails. Both arrays end in a null pointer.
+    /// Returns the errno; on success it doesn't return. Both arrays must end with a null pointer.
     pub fn execve(path: &CStr, argv: &[*const libc::c_char], envp: &[*const libc::c_char]) -> i32 {
         debug_assert!([argv, envp].iter().all(|it| it.last().is_some_and(|it| it.is_null())));
         // SAFETY: the path is NUL-terminated, the arrays are null-terminated and live, as do their texts.
@@ -333,7 +335,7 @@ mod raw {
     }
 
     /// # Safety
-    /// The arguments are what the call takes; pointers among them are live.
+    /// The arguments must be valid for the call; pointers among them must be live.
     #[cfg(target_arch = "x86_64")]
     unsafe fn call(number: libc::c_long, [a, b, c]: [usize; 3]) -> isize {
         let answer: isize;
@@ -346,7 +348,7 @@ mod raw {
     }
 
     /// # Safety
-    /// The arguments are what the call takes; pointers among them are live.
+    /// The arguments must be valid for the call; pointers among them must be live.
     #[cfg(target_arch = "aarch64")]
     unsafe fn call(number: libc::c_long, [a, b, c]: [usize; 3]) -> isize {
         let answer: isize;
@@ -359,10 +361,10 @@ mod raw {
     }
 }
 
-/// Where programs are looked for without a `PATH`, as the C library does.
+/// Where the C library searches for programs if `PATH` is unset.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// A variable as the command will see it.
+/// Returns a variable as the command will see it.
 fn variable(env: &[(OsString, Option<OsString>)], name: &str) -> Option<OsString> {
     match env.iter().rev().find(|(key, _)| key == name) {
         Some((_, value)) => value.clone(),
@@ -370,12 +372,12 @@ fn variable(env: &[(OsString, Option<OsString>)], name: &str) -> Option<OsString
     }
 }
 
-/// The file of a command, looked for once.
+/// A command's executable file.
 struct Program {
-    /// As it was typed where no file was found.
+    /// As typed if no file was found.
     path: PathBuf,
     is_found: bool,
-    /// Of a script.
+    /// If the file is a script.
     interpreter: Option<PathBuf>,
 }
 
@@ -389,7 +391,7 @@ impl Program {
         Program { path, is_found, interpreter }
     }
 
-    /// What `exec` would answer, asked before anything is done for the command.
+    /// Fails as `exec` would, before the run prepares anything.
     fn check(&self) -> io::Result<()> {
         if !self.is_found {
             return Err(io::Error::from_raw_os_error(libc::ENOENT));
@@ -406,18 +408,18 @@ impl Program {
 }
 
 impl Scope {
-    /// The scope of a command that has no process yet: what it will load can be told all the same.
+    /// Predicts the scope of a command that has no process yet.
     pub fn foretold(program: &OsStr) -> Scope {
         Scope::Command(CommandScope { pid: std::process::id(), ..foretell(Program::find(program, &[]), &[]) })
     }
 }
 
-/// What the command will be, as far as that can be told before it runs.
+/// Predicts which executable and libraries the command will have.
 fn foretell(program: Program, env: &[(OsString, Option<OsString>)]) -> CommandScope {
     let executable = program.interpreter.unwrap_or(program.path);
     let library_path = variable(env, "LD_LIBRARY_PATH").unwrap_or_default();
     let library_path = std::env::split_paths(&library_path).filter(|it| it.is_dir()).collect();
-    // Separated by spaces or colons, as `ld.so` reads it.
+    // `ld.so` accepts spaces and colons as separators.
     let preload = variable(env, "LD_PRELOAD").unwrap_or_default();
     let preload = preload.to_string_lossy();
     let preloaded = preload.split([' ', ':']).filter(|it| !it.is_empty()).map(str::to_owned).collect();
@@ -435,7 +437,7 @@ fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
 }
 
-/// The interpreter that a script's first line names, `/usr/bin/env NAME` looked up.
+/// Returns the interpreter that a script's first line names; resolves `/usr/bin/env NAME`.
 fn interpreter(script: &Path, path: &OsStr) -> Option<PathBuf> {
     const LONGEST: u64 = 256;
     let mut start = Vec::new();

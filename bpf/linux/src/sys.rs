@@ -1,7 +1,6 @@
-//! System calls as functions over owned descriptors: the room where most of the `unsafe` is.
+//! System calls as functions on owned descriptors; most of this crate's `unsafe` code.
 //!
-//! Nothing here decides anything; each function makes one call and turns its answer into a
-//! `Result`.
+//! Nothing here makes decisions: each function makes a call and converts its answer to a `Result`.
 
 use libbpf_rs::{AsRawLibbpf, Object, OpenObject};
 use std::ffi::{CStr, CString};
@@ -16,15 +15,15 @@ use xputrace_bytecode::image::MapSpec;
 const BPF_TRACE_ITER: u32 = 28;
 const BPF_PERF_EVENT: u32 = 41;
 const BPF_TRACE_UPROBE_MULTI: u32 = 48;
-/// `BPF_F_UPROBE_MULTI_RETURN`: at the functions' returns.
+/// `BPF_F_UPROBE_MULTI_RETURN`: attach to the functions' returns.
 const UPROBE_MULTI_RETURN: u32 = 1;
 
-/// A descriptor from a call that answers with one, or with a negative errno.
+/// Converts the answer of a call that returns a descriptor or a negative errno.
 fn owned(answer: i32) -> io::Result<OwnedFd> {
     if answer < 0 {
         return Err(io::Error::from_raw_os_error(-answer));
     }
-    // SAFETY: the call has just made this descriptor and nobody else knows its number.
+    // SAFETY: the call has just created this descriptor; nothing else knows its number.
     Ok(unsafe { OwnedFd::from_raw_fd(answer) })
 }
 
@@ -36,13 +35,13 @@ fn c_string(bytes: &[u8]) -> io::Result<CString> {
     CString::new(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
 }
 
-/// A number of CPUs that Linux never exceeds on this machine.
+/// Returns an upper bound of this machine's number of CPUs.
 pub(crate) fn most_cpus() -> io::Result<usize> {
-    /// Bits; Linux refuses a mask that is too small for its own.
+    /// In bits. Linux refuses a mask that is smaller than its own.
     const LARGEST: usize = 1 << 16;
     let mut mask = vec![0u64; LARGEST / 64];
-    // SAFETY: pointer and length are of one buffer. The call itself, not the C library's function,
-    // as it returns how many bytes Linux's own mask has.
+    // SAFETY: pointer and length are of one buffer. The raw system call returns the size of Linux's
+    // mask; the C library's function doesn't.
     let bytes = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&*mask), mask.as_mut_ptr()) };
     match usize::try_from(bytes) {
         Ok(bytes) if bytes > 0 => Ok(bytes * 8),
@@ -71,13 +70,14 @@ pub(crate) fn map_create(spec: &MapSpec) -> io::Result<OwnedFd> {
     })
 }
 
-/// Reads an element into `value`, which must be as long as the map's (rounded, per-CPU) value.
+/// Reads an element into `value`, which must be as long as the map's value, rounded up and times
+/// the CPUs if the map is per-CPU.
 pub(crate) fn map_lookup(map: BorrowedFd<'_>, key: &[u8], value: &mut [u8]) -> io::Result<()> {
     // SAFETY: the caller, `map.rs`, has checked both lengths against the map's sizes.
     done(unsafe { libbpf_sys::bpf_map_lookup_elem(map.as_raw_fd(), key.as_ptr().cast(), value.as_mut_ptr().cast()) })
 }
 
-/// Stores an element; lengths as in [`map_lookup`].
+/// Stores an element; lengths as for [`map_lookup`].
 pub(crate) fn map_update(map: BorrowedFd<'_>, key: &[u8], value: &[u8], flags: u64) -> io::Result<()> {
     // SAFETY: as in `map_lookup`.
     done(unsafe { libbpf_sys::bpf_map_update_elem(map.as_raw_fd(), key.as_ptr().cast(), value.as_ptr().cast(), flags) })
@@ -88,15 +88,16 @@ pub(crate) fn map_delete(map: BorrowedFd<'_>, key: &[u8]) -> io::Result<()> {
     done(unsafe { libbpf_sys::bpf_map_delete_elem(map.as_raw_fd(), key.as_ptr().cast()) })
 }
 
-/// The key after `key`, or the first one.
+/// Writes the key after `key`, or the first one, to `next`.
 pub(crate) fn map_next_key(map: BorrowedFd<'_>, key: Option<&[u8]>, next: &mut [u8]) -> io::Result<()> {
     let key = key.map_or(ptr::null(), <[u8]>::as_ptr);
     // SAFETY: as in `map_lookup`; a null key asks for the first.
     done(unsafe { libbpf_sys::bpf_map_get_next_key(map.as_raw_fd(), key.cast(), next.as_mut_ptr().cast()) })
 }
 
-/// Reads up to `count` elements after the position `from` and leaves the new position in `to`.
-/// Returns how many were read, and whether those were the last; the error `ENOSPC` asks for more room.
+/// Reads up to `count` elements after the position `from`, and writes the new position to `to`.
+/// Returns how many were read, and whether those were the last. The error `ENOSPC` asks for a
+/// larger buffer.
 pub(crate) fn map_lookup_batch(
     map: BorrowedFd<'_>,
     from: Option<&mut [u8]>,
@@ -126,34 +127,34 @@ pub(crate) fn map_lookup_batch(
     }
 }
 
-/// Loads all that the object holds. As [`OpenObject::load`] does, which does not tell the errno.
+/// Loads the object. Unlike [`OpenObject::load`], preserves the errno.
 pub(crate) fn load_object(object: OpenObject) -> io::Result<Object> {
     let pointer = object.as_libbpf_object();
     // SAFETY: the pointer is to an opened object, which `object` keeps alive.
     done(unsafe { libbpf_sys::bpf_object__load(pointer.as_ptr()) })?;
-    // SAFETY: the object is loaded, and `take_ptr` leaves nobody else to close it.
+    // SAFETY: the object is loaded, and after `take_ptr` nothing else closes it.
     Ok(unsafe { Object::from_ptr(object.take_ptr()) })
 }
 
-/// Loads a program for [`run_program`], whose map references are patched.
+/// Loads a program for [`run_program`]. Its map references must be patched.
 pub(crate) fn load_syscall_program(name: &CStr, insns: &[[u8; 8]]) -> io::Result<OwnedFd> {
     /// Source: `enum bpf_prog_type`.
     const BPF_PROG_TYPE_SYSCALL: u32 = 31;
-    /// `BPF_F_SLEEPABLE`, which programs of this type must have.
+    /// `BPF_F_SLEEPABLE`, required for this type.
     const SLEEPABLE: u32 = 1 << 4;
     let opts = libbpf_sys::bpf_prog_load_opts { prog_flags: SLEEPABLE, ..load_options() };
     load_program(BPF_PROG_TYPE_SYSCALL, opts, name, insns)
 }
 
-/// Loads a program for [`link_raw_tracepoint`], whose map references are patched.
+/// Loads a program for [`link_raw_tracepoint`]. Its map references must be patched.
 pub(crate) fn load_raw_tracepoint(name: &CStr, insns: &[[u8; 8]]) -> io::Result<OwnedFd> {
     /// Source: `enum bpf_prog_type`.
     const BPF_PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
     load_program(BPF_PROG_TYPE_RAW_TRACEPOINT, load_options(), name, insns)
 }
 
-/// Loads a program that an iterator runs, whose map references are patched. `iterator` is the type
-/// id of the function that stands for the iterator, such as `bpf_iter_task`.
+/// Loads a program for an iterator. Its map references must be patched. `iterator` is the BTF type
+/// id of the iterator's function, such as `bpf_iter_task`.
 pub(crate) fn load_iterator(name: &CStr, iterator: u32, insns: &[[u8; 8]]) -> io::Result<OwnedFd> {
     /// Source: `enum bpf_prog_type`.
     const BPF_PROG_TYPE_TRACING: u32 = 26;
@@ -165,8 +166,8 @@ pub(crate) fn load_iterator(name: &CStr, iterator: u32, insns: &[[u8; 8]]) -> io
     load_program(BPF_PROG_TYPE_TRACING, opts, name, insns)
 }
 
-/// Runs an iterator's program for every thread of a process, or with `None` for every thread; both
-/// in our pid namespace.
+/// Runs an iterator's program for every thread of a process, or for every thread if `None`. Only
+/// visits threads in our pid namespace.
 pub(crate) fn iterate_tasks(program: BorrowedFd<'_>, pid: Option<u32>) -> io::Result<()> {
     const NO_TARGET: i32 = 0;
     let mut tasks = libbpf_sys::bpf_iter_link_info::default();
@@ -179,9 +180,9 @@ pub(crate) fn iterate_tasks(program: BorrowedFd<'_>, pid: Option<u32>) -> io::Re
     };
     // SAFETY: the options and what they point to live through the call.
     let link = owned(unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), NO_TARGET, BPF_TRACE_ITER, &opts) })?;
-    // SAFETY: the call takes a number and makes a descriptor.
+    // SAFETY: the call takes a number and returns a descriptor.
     let iterator = owned(unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) })?;
-    // The program writes nothing, so the text ends when all tasks have been visited.
+    // The program prints nothing; reading until the end visits all tasks.
     io::copy(&mut std::fs::File::from(iterator), &mut io::sink()).map(drop)
 }
 
@@ -195,8 +196,8 @@ fn load_program(
     name: &CStr,
     insns: &[[u8; 8]],
 ) -> io::Result<OwnedFd> {
-    // SAFETY: `[u8; 8]` is the layout of `struct bpf_insn`, which libbpf passes on without
-    // looking into; name and options live through the call.
+    // SAFETY: `[u8; 8]` has the layout of `struct bpf_insn`, which libbpf passes on without looking
+    // into it; name and options live through the call.
     owned(unsafe {
         libbpf_sys::bpf_prog_load(
             kind,
@@ -209,7 +210,7 @@ fn load_program(
     })
 }
 
-/// Runs a program of type `syscall` over `ctx`, here and now; what it returned.
+/// Runs a program of type `syscall` on `ctx` now; returns the program's result.
 pub(crate) fn run_program(program: BorrowedFd<'_>, ctx: &mut [u8]) -> io::Result<i32> {
     let mut opts = libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
@@ -222,23 +223,24 @@ pub(crate) fn run_program(program: BorrowedFd<'_>, ctx: &mut [u8]) -> io::Result
     Ok(opts.retval as i32)
 }
 
-/// How often Linux skipped the program because it, or another one of its kind, was running there.
+/// Returns how often Linux skipped the program, because a program was already running on that CPU.
 pub(crate) fn prog_misses(program: BorrowedFd<'_>) -> io::Result<u64> {
     prog_info(program).map(|it| it.recursion_misses)
 }
 
-/// How often the program ran while [`count_runs`] was in effect.
+/// Returns how often the program ran while [`count_runs`] was in effect.
 pub(crate) fn prog_runs(program: BorrowedFd<'_>) -> io::Result<u64> {
     prog_info(program).map(|it| it.run_cnt)
 }
 
-/// Lets Linux count how often each program runs, as long as the descriptor is open.
+/// Makes Linux count the runs of each program until the descriptor is closed.
 pub(crate) fn count_runs() -> io::Result<OwnedFd> {
-    // SAFETY: the call takes a number and makes a descriptor.
+    // SAFETY: the call takes a number and returns a descriptor.
     owned(unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) })
 }
 
-/// Nanoseconds for which a perf event was enabled; its read format is the time enabled alone.
+/// Returns for how many nanoseconds a perf event was enabled. Its read format must be the enabled
+/// time alone.
 pub(crate) fn time_enabled(event: &OwnedFd) -> io::Result<u64> {
     let mut words = [0u64; 2];
     // SAFETY: pointer and length are of one buffer.
@@ -257,30 +259,31 @@ fn prog_info(program: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_prog_info> {
     Ok(info)
 }
 
-/// The process that a uprobe link is bound to: 0 once the task has ended that had its id when the link was made.
-/// `None` where Linux does not tell, which it does from 6.8 on (`bpf_uprobe_multi_link_fill_link_info`).
+/// Returns the process that a uprobe link is bound to: 0 if the task that it was created for has
+/// ended. Returns `None` before Linux 6.8, which does not tell
+/// (`bpf_uprobe_multi_link_fill_link_info`).
 pub(crate) fn uprobe_link_pid(link: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     let mut info = libbpf_sys::bpf_link_info::default();
     let mut len = size_of_val(&info) as u32;
     // SAFETY: `len` is the size of the structure, whose pointers are all null.
     done(unsafe { libbpf_sys::bpf_link_get_info_by_fd(link.as_raw_fd(), &mut info, &mut len) })?;
-    // SAFETY: plain numbers, zero where Linux did not fill them.
+    // SAFETY: plain numbers; zero if Linux did not fill them.
     let (places, pid) = unsafe { (info.__bindgen_anon_1.uprobe_multi.count, info.__bindgen_anon_1.uprobe_multi.pid) };
     Ok(bound_to(places, pid))
 }
 
-/// A link has at least one place, so 0 places are an answer that Linux left empty.
+/// Returns `None` if there are 0 places: every link has one, so Linux did not fill the answer.
 fn bound_to(places: u32, pid: u32) -> Option<u32> {
     (places > 0).then_some(pid)
 }
 
-/// Places in one file for one program.
+/// Places in one file for one program to be attached to.
 pub(crate) struct UprobeMulti<'a> {
     pub(crate) path: &'a Path,
-    /// File offsets, and the cookie that each place's hits carry.
+    /// File offsets, each with the cookie that its hits carry.
     pub(crate) offsets: &'a [u64],
     pub(crate) cookies: &'a [u64],
-    /// `None` for every process.
+    /// `None` means every process.
     pub(crate) pid: Option<u32>,
     pub(crate) at_return: bool,
 }
@@ -306,7 +309,7 @@ pub(crate) fn link_uprobe_multi(program: BorrowedFd<'_>, places: &UprobeMulti<'_
     owned(unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), NO_TARGET, BPF_TRACE_UPROBE_MULTI, &opts) })
 }
 
-/// Runs the program at every hit of a perf event (a tracepoint or a timer).
+/// Runs the program at every occurrence of a perf event (a tracepoint or a timer).
 pub(crate) fn link_perf_event(program: BorrowedFd<'_>, event: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let opts = libbpf_sys::bpf_link_create_opts {
         sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
@@ -316,13 +319,14 @@ pub(crate) fn link_perf_event(program: BorrowedFd<'_>, event: BorrowedFd<'_>) ->
     owned(unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), event.as_raw_fd(), BPF_PERF_EVENT, &opts) })
 }
 
-/// Runs the program at every hit of a tracepoint, over the tracepoint's own arguments.
+/// Runs the program at every occurrence of a raw tracepoint, which passes the tracepoint's own
+/// arguments.
 pub(crate) fn link_raw_tracepoint(name: &CStr, program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: the name lives through the call.
     owned(unsafe { libbpf_sys::bpf_raw_tracepoint_open(name.as_ptr(), program.as_raw_fd()) })
 }
 
-/// `pid` −1 is every process, `cpu` −1 every CPU.
+/// `pid` −1 means every process, `cpu` −1 every CPU.
 pub(crate) fn perf_event_open(attr: &libbpf_sys::perf_event_attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
     const NO_GROUP: i32 = -1;
     /// `PERF_FLAG_FD_CLOEXEC`.
@@ -335,25 +339,26 @@ pub(crate) fn perf_event_open(attr: &libbpf_sys::perf_event_attr, pid: i32, cpu:
     }
 }
 
-/// Closes descriptors of which each takes long to close, in a child process that has nothing else:
-/// here they are closed at once. Where no child can be made, it takes as long as it takes.
+/// Closes descriptors that take long to close. A forked child, which keeps only these open, closes
+/// them at its exit; the caller doesn't wait. If the fork fails, closing them blocks.
 pub(crate) fn close_in_child(mut descriptors: Vec<OwnedFd>) {
     if descriptors.is_empty() {
         return;
     }
     descriptors.sort_by_key(AsRawFd::as_raw_fd);
-    // SAFETY: the child makes system calls on its own descriptors alone, and ends.
+    // SAFETY: the child only makes system calls on its own descriptors, and exits.
     if unsafe { libc::fork() } == 0 {
         let mut first: libc::c_uint = 0;
         for kept in &descriptors {
             let kept = kept.as_raw_fd() as libc::c_uint;
             if kept > first {
-                // SAFETY: numbers of descriptors.
+                // SAFETY: takes only descriptor numbers.
                 unsafe { libc::syscall(libc::SYS_close_range, first, kept - 1, 0) };
             }
             first = kept + 1;
         }
-        // SAFETY: numbers of descriptors; what is left is closed as the child ends, outside of any session.
+        // SAFETY: takes only descriptor numbers. The child's exit closes the rest, in a session of
+        // its own.
         unsafe {
             libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0);
             libc::setsid();
@@ -362,7 +367,7 @@ pub(crate) fn close_in_child(mut descriptors: Vec<OwnedFd>) {
     }
 }
 
-/// Records of `event` go into the ring of `into`.
+/// Makes `event` write its records into the ring of `into`.
 pub(crate) fn perf_redirect(event: BorrowedFd<'_>, into: BorrowedFd<'_>) -> io::Result<()> {
     /// `PERF_EVENT_IOC_SET_OUTPUT`, `_IO('$', 5)`.
     const SET_OUTPUT: libc::c_ulong = 0x2405;
@@ -371,7 +376,7 @@ pub(crate) fn perf_redirect(event: BorrowedFd<'_>, into: BorrowedFd<'_>) -> io::
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Waits until one of the descriptors can be read; how long at most in milliseconds.
+/// Waits until one of the descriptors is readable, at most `timeout_millis`.
 pub(crate) fn wait_readable(fds: &mut [libc::pollfd], timeout_millis: i32) -> io::Result<()> {
     // SAFETY: pointer and length are of one slice.
     let answer = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as _, timeout_millis) };
@@ -384,10 +389,10 @@ pub(crate) fn wait_readable(fds: &mut [libc::pollfd], timeout_millis: i32) -> io
     }
 }
 
-/// A descriptor of a process, readable when the process has ended with all its threads.
+/// Returns a descriptor that becomes readable when the process has ended with all its threads.
 ///
 /// # Errors
-/// `ESRCH` where no process has this id.
+/// `ESRCH` if there is no such process.
 pub fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
@@ -397,7 +402,7 @@ pub fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     }
 }
 
-/// CLOCK_MONOTONIC now, in nanoseconds: the clock of all events.
+/// Returns the current CLOCK_MONOTONIC time in nanoseconds, the clock of all events.
 pub fn monotonic_nanos() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a whole timespec.
@@ -405,26 +410,27 @@ pub fn monotonic_nanos() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Bytes of a page.
+/// Returns the page size in bytes.
 pub(crate) fn page_size() -> usize {
     // SAFETY: takes no pointers.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// Pages of a ring that Linux shares with us; unmapped on drop.
+/// Pages of a ring shared with Linux; unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the pages belong to the process, not to a thread; `Mapping` hands out raw pointers only.
+// SAFETY: the mapping belongs to the process, not to a thread; `Mapping` only hands out raw
+// pointers.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
     pub(crate) fn new(fd: BorrowedFd<'_>, len: usize, offset: usize, writable: bool) -> io::Result<Mapping> {
         let access = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-        // SAFETY: a new mapping at an address of Linux's choice touches no memory of ours.
+        // SAFETY: Linux chooses the address, so a new mapping touches no memory of ours.
         let base = unsafe {
             libc::mmap(ptr::null_mut(), len, access, libc::MAP_SHARED, fd.as_raw_fd(), offset as libc::off_t)
         };
@@ -434,7 +440,7 @@ impl Mapping {
         }
     }
 
-    /// The address of byte `at`.
+    /// Returns the address of byte `at`.
     pub(crate) fn at(&self, at: usize) -> *mut u8 {
         assert!(at < self.len, "inside the mapping");
         // SAFETY: checked to be inside the mapping.
@@ -444,7 +450,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: made by `mmap` with this length, and nobody has a reference into it.
+        // SAFETY: created by `mmap` with this length; nothing refers to it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

@@ -1,7 +1,7 @@
-//! Keeps the map of target threads right from inside Linux.
+//! Maintains the map of target threads inside Linux.
 //!
-//! A new thread is a target before it runs its first instruction, and stays one until Linux frees
-//! it, so probes, tracepoints and samples miss nothing of it: not its start, not its exit.
+//! A new thread becomes a target before its first instruction, and remains one until Linux frees
+//! it. So probes, tracepoints and samples miss neither its start nor its exit.
 //!
 //! ```text
 //! task_newtask        if targets[current thread]: targets[new thread] = its task, or refused += 1
@@ -12,12 +12,13 @@
 //! task_rename         if awaited is this task: awaited = 0, targets[thread] = its task
 //! ```
 //!
-//! A command that is stopped before its `exec` is ours until then, and becomes a target in the middle of that call,
-//! when Linux gives the process its new name: whatever is counted has the command's name.
+//! Until its `exec`, a stopped command still runs our code. It becomes a target in the middle of
+//! that call, when Linux gives the process its new name, so everything that is counted has the
+//! command's name.
 //!
-//! The map names threads by their ids in the initial pid namespace, which every program can read,
-//! whatever namespaces the tracer and the threads are in. A value is the address of the thread's
-//! `task_struct`: ids are used again before the thread that had them is freed.
+//! The map's keys are thread ids in the initial pid namespace, which every program can read,
+//! whatever the namespaces of the tracer and the threads. A value is the address of the thread's
+//! `task_struct`, because Linux reuses an id before it frees the thread that had it.
 
 use crate::btf;
 use crate::map::MapHandle;
@@ -27,28 +28,28 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use xputrace_bytecode::insn::{Alu, Cond, Size, atomic};
 use xputrace_bytecode::{Assembler, Label, MapKind, MapSpec, Reg, helper};
 
-/// Stack slots of the programs.
+/// Stack slots in the programs.
 const KEY: i16 = -4;
 const ZERO: i16 = -8;
 const TASK: i16 = -16;
 
-/// The programs, loaded.
+/// The loaded programs.
 #[derive(Debug)]
 pub(crate) struct Targets {
     birth: OwnedFd,
     free: OwnedFd,
-    /// Adds the threads that an iteration over tasks visits.
+    /// Adds the threads visited by an iteration.
     add: OwnedFd,
-    /// Notes the thread that an iteration over tasks visits, for `rename`.
+    /// Stores the thread visited by an iteration, for `rename`.
     await_exec: OwnedFd,
     rename: OwnedFd,
     refused: MapHandle,
-    /// How many refused threads were reported.
+    /// The number of refused threads already reported.
     reported: u64,
 }
 
 impl Targets {
-    /// Loads the programs for a map of targets; the error is a sentence.
+    /// Loads the programs for a map of targets. Errors are sentences.
     pub(crate) fn load(targets: BorrowedFd<'_>) -> Result<Targets, String> {
         let spec = MapSpec::number("xt_refused", MapKind::Array);
         let failed = |what: &str, answer: io::Error| format!("cannot {what}: {answer}");
@@ -72,33 +73,35 @@ impl Targets {
         Ok(Targets { birth, free, add, await_exec, rename, refused, reported: 0 })
     }
 
-    /// From here on the children and threads of targets are targets.
+    /// From here on, children and threads of targets become targets.
     pub(crate) fn watch_births(&self) -> Result<OwnedFd, String> {
         link(c"task_newtask", &self.birth)
     }
 
-    /// From here on targets that Linux frees are taken out.
+    /// From here on, targets that Linux frees are removed.
     pub(crate) fn watch_frees(&self) -> Result<OwnedFd, String> {
         link(c"sched_process_free", &self.free)
     }
 
-    /// From here on the process that [`Targets::await_exec`] names is a target once it calls `exec`.
+    /// From here on, the process passed to [`Targets::await_exec`] becomes a target at its `exec`.
     pub(crate) fn watch_exec(&self) -> Result<OwnedFd, String> {
         link(c"task_rename", &self.rename)
     }
 
-    /// Has a process of one thread become a target by its next `exec`. One that has ended is no error.
+    /// Makes a single-threaded process become a target at its next `exec`. Not an error if it has
+    /// ended.
     pub(crate) fn await_exec(&self, pid: u32) -> Result<(), String> {
         visit(&self.await_exec, Some(pid))
     }
 
-    /// Makes every thread of a running process a target; with `None`, every thread there is.
-    /// A process that has ended is no error.
+    /// Makes every thread of a running process a target, or every thread if `None`. Not an error if
+    /// the process has ended.
     pub(crate) fn add(&self, pid: Option<u32>) -> Result<(), String> {
         visit(&self.add, pid)
     }
 
-    /// Threads that did not become targets since last asked, as the map is full.
+    /// Returns how many threads were refused because the map is full, since the last call. Includes
+    /// births that the program missed.
     pub(crate) fn newly_refused(&mut self) -> u64 {
         let missed = sys::prog_misses(self.birth.as_fd()).unwrap_or_default();
         let count = self.refused.lookup(&[0; 4]).ok().flatten().and_then(|it| it.first()?.first_chunk().copied());
@@ -118,11 +121,11 @@ fn visit(program: &OwnedFd, pid: Option<u32>) -> Result<(), String> {
     }
 }
 
-/// What the programs know of `task_struct`.
+/// Facts about `task_struct` that the programs need.
 struct TaskType {
     /// Offset of the thread's id in the initial pid namespace.
     pid: i32,
-    /// The type id of the iterator over tasks.
+    /// The BTF type id of the iterator over tasks.
     iterator: u32,
 }
 
@@ -134,7 +137,7 @@ impl TaskType {
     }
 }
 
-/// Arguments: the new task, its clone flags. The thread that makes it runs.
+/// Arguments: the new task, its clone flags. Runs in the thread that creates it.
 fn on_birth(task: &TaskType) -> Assembler {
     let mut asm = Assembler::new();
     let (out, refused) = (asm.label(), asm.label());
@@ -151,7 +154,7 @@ fn on_birth(task: &TaskType) -> Assembler {
     finish(asm, out)
 }
 
-/// Argument: the task that nobody refers to any more.
+/// Argument: the task, which nothing refers to any more.
 fn on_free(task: &TaskType) -> Assembler {
     let mut asm = Assembler::new();
     let out = asm.label();
@@ -159,14 +162,14 @@ fn on_free(task: &TaskType) -> Assembler {
     read_thread_id(&mut asm, task, out);
     call_with_key(&mut asm, Map::Targets, KEY, helper::MAP_LOOKUP_ELEM);
     asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
-    // The id may be a new thread's by now.
+    // The id may belong to a newer thread.
     asm.ldx(Size::Dw, Reg::R1, Reg::R0, 0);
     asm.jump_if(Cond::Ne, Reg::R1, Reg::R6, out);
     call_with_key(&mut asm, Map::Targets, KEY, helper::MAP_DELETE_ELEM);
     finish(asm, out)
 }
 
-/// Context: `struct bpf_iter__task`, whose second word is the task, null after the last one.
+/// Context: `struct bpf_iter__task`, whose second word is the task; null after the last one.
 fn on_visit(task: &TaskType) -> Assembler {
     let mut asm = Assembler::new();
     let (out, refused) = (asm.label(), asm.label());
@@ -179,7 +182,7 @@ fn on_visit(task: &TaskType) -> Assembler {
     finish(asm, out)
 }
 
-/// Context: as of [`on_visit`].
+/// Context: as for [`on_visit`].
 fn on_visit_awaited() -> Assembler {
     let mut asm = Assembler::new();
     let out = asm.label();
@@ -190,8 +193,8 @@ fn on_visit_awaited() -> Assembler {
     finish(asm, out)
 }
 
-/// Arguments: the task that gets another name, which is the thread that runs; the name. In an `exec` the process
-/// has its new memory by then.
+/// Arguments: the task to be renamed, which is the current thread; its new name. In an `exec`, the
+/// process already has its new memory.
 fn on_rename(task: &TaskType) -> Assembler {
     let mut asm = Assembler::new();
     let (out, refused) = (asm.label(), asm.label());
@@ -207,7 +210,7 @@ fn on_rename(task: &TaskType) -> Assembler {
     finish(asm, out)
 }
 
-/// The id of the task in R6, into its stack slot.
+/// Copies the id of the task in R6 to its stack slot.
 fn read_thread_id(asm: &mut Assembler, task: &TaskType, unreadable: Label) {
     asm.mov(Reg::R3, Reg::R6);
     asm.alu_imm(Alu::Add, Reg::R3, task.pid);
@@ -217,8 +220,8 @@ fn read_thread_id(asm: &mut Assembler, task: &TaskType, unreadable: Label) {
     asm.jump_if_imm(Cond::Ne, Reg::R0, 0, unreadable);
 }
 
-/// Makes the task in R6, whose id is in its stack slot, a target, and goes on at `done`; where the
-/// map is full, goes on behind.
+/// Makes the task in R6, whose id is in its stack slot, a target. Jumps to `done`, or falls through
+/// if the map is full.
 fn add_thread(asm: &mut Assembler, done: Label) {
     asm.stx(Size::Dw, Reg::FP, TASK, Reg::R6);
     address(asm, Reg::R3, TASK);
@@ -233,14 +236,15 @@ fn count_refused(asm: &mut Assembler, out: Label) {
     asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
 }
 
-/// R0 = the address of a map's one number; to `out` where it has none, which does not happen.
+/// R0 = the address of the map's only element. Jumps to `out` if it is missing, which does not
+/// happen.
 fn only_element(asm: &mut Assembler, map: Map, out: Label) {
     asm.st_imm(Size::W, Reg::FP, ZERO, 0);
     call_with_key(asm, map, ZERO, helper::MAP_LOOKUP_ELEM);
     asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
 }
 
-/// The maps of the programs, by the number under which their instructions name them.
+/// The programs' maps, by the number that refers to them in instructions.
 #[derive(Clone, Copy)]
 enum Map {
     Targets,
@@ -248,7 +252,7 @@ enum Map {
     Awaited,
 }
 
-/// R3 and R4 are left as they are.
+/// Preserves R3 and R4.
 fn call_with_key(asm: &mut Assembler, map: Map, key: i16, function: i32) {
     asm.ld_map(Reg::R1, map as usize);
     address(asm, Reg::R2, key);

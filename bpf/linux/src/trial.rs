@@ -1,8 +1,9 @@
 //! Which places of a file Linux refuses to probe.
 //!
 //! Linux cannot step over every instruction, and one refused place fails a link of a thousand. It
-//! checks only when a process maps the file, so in a command that maps it later the probe would
-//! silently be missing. So try doubtful places first, in a mapping of our own that nobody runs.
+//! checks an instruction only when a process maps the file, so in a command that maps it later the
+//! probe would silently be missing. So doubtful places are tried first, in a mapping of our own
+//! that is never executed.
 //!
 //! ```text
 //! places in doubt ──link──▶ taken          refused ──▶ two halves ──link──▶ … ──▶ single places
@@ -32,8 +33,8 @@ pub(crate) struct Verdict {
     pub(crate) unknown: HashSet<u64>,
 }
 
-/// Tries to probe places of a file. Any answer other than that Linux cannot step over an instruction
-/// is left to the real link, which will get it too.
+/// Tries to probe places of a file. Ignores all answers except that Linux cannot step over an
+/// instruction: the real link will get them too.
 pub(crate) fn run(program: BorrowedFd<'_>, path: &Path, offsets: &[u64]) -> Verdict {
     let mut verdict = Verdict::default();
     if offsets.is_empty() {
@@ -62,7 +63,7 @@ pub(crate) fn run(program: BorrowedFd<'_>, path: &Path, offsets: &[u64]) -> Verd
 /// Private and without a writer, as a program's own mappings are: Linux probes no others.
 fn map(path: &Path) -> io::Result<Mmap> {
     let file = File::open(path)?;
-    // SAFETY: nobody looks at the bytes.
+    // SAFETY: nothing reads the bytes.
     unsafe { MmapOptions::new().map_copy_read_only(&file) }
 }
 
