@@ -73,11 +73,25 @@ pub struct CallTotals {
     pub captured: AtomicU64,
 }
 
-/// Losses counted inside the target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Lost {
+/// Lists the kinds once: their positions in [`Control::lost`] follow from it.
+macro_rules! lost {
+    ($( $(#[$doc:meta])* $Kind:ident, )*) => {
+        /// Losses counted inside the target. Recordings have the counts by position: new kinds come last.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum Lost { $( $(#[$doc])* $Kind, )* }
+
+        impl Lost {
+            /// Every kind, by position.
+            pub const ALL: &'static [Lost] = &[$( Lost::$Kind ),*];
+            pub const COUNT: usize = Lost::ALL.len();
+        }
+    };
+}
+
+lost! {
     LaunchRingFull,
+    /// A thread found no ring.
     NoRing,
     ActivityRingFull,
     CuptiDropped,
@@ -90,10 +104,6 @@ pub enum Lost {
     Panics,
     /// Activity records of unknown kinds, at least: their buffer was discarded unread.
     Unread,
-}
-
-impl Lost {
-    pub const COUNT: usize = 10;
 }
 
 /// Sizes that define a region.

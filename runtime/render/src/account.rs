@@ -5,156 +5,10 @@ use crate::{Context, human};
 use std::io::{self, Write};
 use std::sync::Arc;
 use xputrace_model::diagnostic::{Site, Sources};
-use xputrace_model::loss::{Account, Arrived, Balance, Cause, Loss, Losses};
+use xputrace_model::loss::{Account, Arrived, Balance, Cause, Losses};
 use xputrace_model::plan::{Activity, Call, Calls};
 use xputrace_model::schema::Unit;
 use xputrace_model::table::TableDef;
-
-/// Returns what a loss means, then what to do about it, as sentences without a final dot.
-pub fn meaning(loss: Loss) -> (&'static str, &'static str) {
-    match loss {
-        Loss::LaunchRingFull => (
-            "launch records that did not fit into a thread's ring",
-            "record less per launch (no stack), or sample with `every`",
-        ),
-        Loss::NoRingForThread => (
-            "launches, and other records, of threads that found every ring of their process taken",
-            "have fewer threads of one process launch at the same time",
-        ),
-        Loss::ActivityRingFull => (
-            "GPU activity records that did not fit into a ring, even after waiting",
-            "give the tracer a CPU of its own",
-        ),
-        Loss::ActivityUnread => (
-            "GPU activity records discarded unread (a lower bound): all buffers for CUPTI were in use",
-            "give the tracer a CPU of its own",
-        ),
-        Loss::CuptiDropped => {
-            ("GPU activity records that CUPTI dropped", "have fewer launches in flight, or trace for less time")
-        }
-        Loss::NoTimestamps => ("GPU activities without times from CUPTI; sums leave out their durations", "nothing"),
-        Loss::StackTableFull => {
-            ("launch stacks that did not fit into the collector's table", "trace for less time, or without stacks")
-        }
-        Loss::MappingTableFull => (
-            "mappings of processes that did not fit into the tracer's table; stacks have no names there",
-            "trace for less time, or without stacks",
-        ),
-        Loss::NameTableFull => ("names that did not fit into the collector's table", "trace for less time"),
-        Loss::Unjoined => (
-            "GPU activities whose launch was never seen",
-            "either launch records were lost too, or they were launched before tracing began, or by a conditional node of a graph",
-        ),
-        Loss::LostAtExit => (
-            "launches whose kernel record had not arrived when the process ended or called exec",
-            "CUPTI delivers records up to 100 ms late: let the program wait that long, or end it with exit()",
-        ),
-        Loss::Unreconciled => (
-            "GPU activity records that the collector sent and that did not arrive",
-            "this is a bug in xputrace; please report it",
-        ),
-        Loss::LaunchEvicted => (
-            "launches dropped because too many were waiting for their kernels",
-            "look for a kernel that does not finish",
-        ),
-        Loss::GraphWithoutRecord => (
-            "graph launches without a kernel record; whether their graphs launch a kernel is not known",
-            "start the program under xputrace, which then sees its graphs being made; conditional nodes, and nodes that \
-             are switched off, stay unknown",
-        ),
-        Loss::OutOfOrder => (
-            "events that CUPTI delivered after later ones had been handled; sums are complete",
-            "if order matters, read `.launch` in the handler: launches tell which kernels to wait for",
-        ),
-        Loss::ClockStep => (
-            "steps of the wall clock during the run; GPU times near them may be wrong",
-            "don't set the clock during a run",
-        ),
-        Loss::Malformed => (
-            "records of a traced process that could not be decoded",
-            "either the process overwrote memory that it shares with the tracer, or this is a bug in xputrace; please \
-             report it if the process does not",
-        ),
-        Loss::RecordingDamaged => (
-            "blocks of the recording that are damaged or missing",
-            "copy the file again, or record again; the message on standard error says where the damage begins",
-        ),
-        Loss::MapFull => {
-            ("updates refused because a map was full", "declare a larger size: `map(#{name: …, size: …})`")
-        }
-        Loss::MapEvicted => (
-            "elements evicted with their values to make room; a key that returns starts anew",
-            "declare a larger size: `map(#{name: …, size: …, evict: true})`",
-        ),
-        Loss::UpdateRefused => (
-            "updates that Linux refused temporarily although there was room",
-            "ignore small numbers: only the first hits of a new key are missing",
-        ),
-        Loss::CasFailed => (
-            "minima or maxima not stored because other threads kept changing them",
-            "add a key that fewer threads share, such as `tid`",
-        ),
-        Loss::TextCut => ("texts cut to their capacity", "pass a length to `str()`"),
-        Loss::LinuxStack => ("stacks that Linux could not store", "declare a larger table: `stacks(65_536);`"),
-        Loss::StackCollision => (
-            "stacks dropped because another stack has the same hash slot",
-            "declare a larger table, where fewer stacks share a slot: `stacks(65_536);`",
-        ),
-        Loss::LinuxRingFull => (
-            "printed lines, and hits that `record` keeps, that did not fit into Linux's ring buffer",
-            "print less often, or aggregate; with `record`, probe something less frequent",
-        ),
-        Loss::MissingValue => {
-            ("handlers that ended because they used a missing value", "test the value first: `??`, `in`, `== ()`")
-        }
-        Loss::DivisionByZero => ("handlers that ended because they divided by zero", "test the divisor first"),
-        Loss::SkippedUnjoined => {
-            ("events that a handler skipped because their launch is unknown", "to handle them, test `.launch == ()`")
-        }
-        Loss::UnreadableMemory => (
-            "handlers that ended because the program's memory was unreadable",
-            "check the address. Linux reads only memory that is loaded: text that the program has not touched yet can be \
-             read later, such as at the function's return",
-        ),
-        Loss::NoEntry => (
-            "returns without a probed entry: the calls started before the probe was attached, or in the parent of a forked process",
-            "nothing",
-        ),
-        Loss::ReturnTooDeep => (
-            "returns that Linux did not report: their thread already had 64 probed calls open",
-            "probe fewer functions that call each other, or drop `return: \"trampoline\"`",
-        ),
-        Loss::NoReturn => (
-            "calls without a return: they ended by an exception, `longjmp` or `exit`, or were still running",
-            "nothing",
-        ),
-        Loss::TailCall => (
-            "calls that ended in a jump to another function, which returned instead",
-            "probe that function, or only the entry",
-        ),
-        Loss::LinuxMissed => (
-            "hits that Linux skipped because a handler was already running on that CPU",
-            "probe something less frequent",
-        ),
-        Loss::UnprobedProcess => (
-            "processes that ran without their uprobes, for some milliseconds or throughout",
-            "name the library by its path; if the probe has another scope, use `#{scope: \"tree\"}`",
-        ),
-        Loss::UntracedProcess => (
-            "processes that used CUDA, or may have, and were not traced: their launches are not in the result",
-            "run without `-q` to see which and why: the notes are on standard error",
-        ),
-        Loss::NoLastFlush => (
-            "processes killed, or ended by `_exit` or exec: GPU activities of up to their last 100 ms are missing, how many is unknown",
-            "end the program with exit(); or read `.launch` in the handler, and the launches that lack a kernel are counted",
-        ),
-        Loss::StillRunning => (
-            "processes that the traced program left running; what they do from here on is not in the result",
-            "let the command wait for them (`sh -c '… & wait'`), or trace them by `-p PID` or `-a`",
-        ),
-        Loss::InstructionLimit => ("handlers stopped by the instruction limit", "make the loop shorter"),
-    }
-}
 
 /// Writes one line if nothing was lost, else one line per loss with its meaning.
 pub(crate) fn write_end(
@@ -171,13 +25,10 @@ pub(crate) fn write_end(
         writeln!(out, "0 lost")?;
     }
     for (loss, at, n) in losses.iter() {
-        let (what, advice) = meaning(loss);
         let map = at.and_then(|it| map_of(it, context.tables)).map(|it| format!(" of {it}")).unwrap_or_default();
         let place = at.map(|it| format!("{map} at {}", place(it.site, context.sources))).unwrap_or_default();
-        write_wrapped(out, &format!("{} {n}{place}: {what}", loss.name()), 2, context)?;
-        if advice != "nothing" {
-            write_advice(out, advice, context)?;
-        }
+        write_wrapped(out, &format!("{} {n}{place}: {}", loss.name(), loss.meaning()), 2, context)?;
+        loss.help().map_or(Ok(()), |help| write_help(out, help, context))?;
     }
     Ok(())
 }
@@ -270,10 +121,10 @@ fn disagreements(account: &Account) -> impl Iterator<Item = String> {
     })
 }
 
-/// Writes what to do below its loss.
-fn write_advice(out: &mut dyn Write, advice: &str, context: &Context<'_>) -> io::Result<()> {
+/// Writes what the user can do below its loss.
+fn write_help(out: &mut dyn Write, help: &str, context: &Context<'_>) -> io::Result<()> {
     let indent = 4.min(context.width / 2);
-    let text = wrapped(&format!("help: {advice}"), context.width - indent, 2);
+    let text = wrapped(&format!("help: {help}"), context.width - indent, 2);
     text.lines().try_for_each(|it| writeln!(out, "{}{it}", " ".repeat(indent)))
 }
 

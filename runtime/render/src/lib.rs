@@ -21,7 +21,6 @@ mod print;
 mod rows;
 mod text;
 
-pub use account::meaning;
 pub use cells::{shorten, shorten_all, shown_text};
 pub use diagnostics::diagnostics;
 pub use explain::explain;

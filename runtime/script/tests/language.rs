@@ -1,11 +1,12 @@
-//! The language reference is run: its examples compile, and its tables of fields are those of
-//! the schema. `BLESS=1` writes the tables anew.
+//! The language reference is run: its examples compile, and its tables are those of the schema and
+//! of the losses. `BLESS=1` writes the tables anew.
 
 use std::fmt::Write;
 use std::path::Path;
 use std::rc::Rc;
 use xputrace_model::catalog::MiniCatalog;
 use xputrace_model::diagnostic::{Severity, SourceFile};
+use xputrace_model::loss::Loss;
 use xputrace_model::schema::{self, Activity, Field, FieldType, From, NOT_YET, Unit};
 use xputrace_script::{BundledLoader, compile, load};
 
@@ -31,19 +32,20 @@ fn the_examples_compile() {
 }
 
 #[test]
-fn the_tables_are_the_schema() {
+fn the_tables_are_those_of_the_code() {
     let text = std::fs::read_to_string(reference()).expect("the reference is in the repository");
-    let activities = Activity::ALL.iter().map(|it| (it.name(), fields(it.fields())));
+    let activities = Activity::ALL.iter().map(|it| (format!("fields: {}", it.name()), fields(it.fields())));
     let others = [
-        ("launch", fields(schema::LAUNCH)),
-        ("cpu", fields(schema::CPU)),
-        ("uprobe", fields(beyond_cpu(schema::UPROBE))),
-        ("uretprobe", fields(beyond_cpu(schema::URETPROBE))),
+        ("fields: launch", fields(schema::LAUNCH)),
+        ("fields: cpu", fields(schema::CPU)),
+        ("fields: uprobe", fields(beyond_cpu(schema::UPROBE))),
+        ("fields: uretprobe", fields(beyond_cpu(schema::URETPROBE))),
+        ("losses", losses()),
         ("not-yet", format!("`{}`\n", NOT_YET.join("` `"))),
     ];
     let mut written = text.clone();
-    for (name, table) in activities.chain(others) {
-        let (start, end) = (format!("<!-- fields: {name} -->\n"), "<!-- end -->");
+    for (name, table) in activities.chain(others.map(|(name, table)| (name.to_owned(), table))) {
+        let (start, end) = (format!("<!-- {name} -->\n"), "<!-- end -->");
         let from =
             written.find(&start).unwrap_or_else(|| panic!("the reference has no place for {name}")) + start.len();
         let to = from + written[from..].find(end).expect("the table has an end");
@@ -73,6 +75,14 @@ fn fields(fields: &[Field]) -> String {
             (FieldType::Entry, _) => "an event",
         };
         let _ = writeln!(out, "| `{}` | {kind}{missing} | {} |", field.name, field.doc);
+    }
+    out
+}
+
+fn losses() -> String {
+    let mut out = String::from("| loss | what is counted | what you can do |\n|---|---|---|\n");
+    for loss in Loss::ALL {
+        let _ = writeln!(out, "| `{}` | {} | {} |", loss.name(), loss.meaning(), loss.help().unwrap_or("-"));
     }
     out
 }

@@ -9,7 +9,7 @@ use crate::names::Names;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use xputrace_model::loss::{Account, Loss, Losses};
-use xputrace_model::plan::{Activity, Call, StringId};
+use xputrace_model::plan::{Call, StringId};
 use xputrace_wire::region::Lost;
 
 /// The run's account.
@@ -74,24 +74,28 @@ impl Ledger {
     }
 
     fn add_losses(&mut self, arrived: Counts, told: &CollectorTotals, wanted: &Wanted) {
-        let lost = |it: Lost| told.lost[it as usize];
-        let records = |kind: Activity| told.activity(kind).records;
-        let delivered = wanted.activities.iter().fold(0, |sum, kind| records(kind).saturating_add(sum));
-        let accounted = arrived.activities.saturating_add(lost(Lost::ActivityRingFull));
-        let unexpected = lost(Lost::Unexpected).saturating_add(lost(Lost::Panics)).saturating_add(told.broken_rings);
-        for (loss, n) in [
-            (Loss::Unreconciled, delivered.saturating_sub(accounted)),
-            (Loss::LaunchRingFull, lost(Lost::LaunchRingFull)),
-            (Loss::NoRingForThread, lost(Lost::NoRing)),
-            (Loss::ActivityRingFull, lost(Lost::ActivityRingFull)),
-            (Loss::ActivityUnread, lost(Lost::Unread)),
-            (Loss::CuptiDropped, lost(Lost::CuptiDropped)),
-            (Loss::NoTimestamps, lost(Lost::NoTimestamps).saturating_sub(arrived.untimed)),
-            (Loss::StackTableFull, lost(Lost::StackTableFull)),
-            (Loss::NameTableFull, lost(Lost::NameTableFull)),
-            (Loss::Malformed, unexpected),
-        ] {
-            self.losses.add(loss, n);
+        let delivered = wanted.activities.iter().map(|it| told.activity(it).records).fold(0, u64::saturating_add);
+        let accounted = arrived.activities.saturating_add(told.lost[Lost::ActivityRingFull as usize]);
+        self.losses.add(Loss::Unreconciled, delivered.saturating_sub(accounted));
+        self.losses.add(Loss::Malformed, told.broken_rings);
+        for lost in Lost::ALL {
+            let already_counted = if *lost == Lost::NoTimestamps { arrived.untimed } else { 0 };
+            self.losses.add(loss(*lost), told.lost[*lost as usize].saturating_sub(already_counted));
         }
+    }
+}
+
+/// Under which name the collector's loss is reported.
+fn loss(lost: Lost) -> Loss {
+    match lost {
+        Lost::LaunchRingFull => Loss::LaunchRingFull,
+        Lost::NoRing => Loss::NoRingForThread,
+        Lost::ActivityRingFull => Loss::ActivityRingFull,
+        Lost::CuptiDropped => Loss::CuptiDropped,
+        Lost::NoTimestamps => Loss::NoTimestamps,
+        Lost::StackTableFull => Loss::StackTableFull,
+        Lost::NameTableFull => Loss::NameTableFull,
+        Lost::Unexpected | Lost::Panics => Loss::Malformed,
+        Lost::Unread => Loss::ActivityUnread,
     }
 }

@@ -1,0 +1,289 @@
+//! The kinds of losses: one row each. Messages, JSON, recordings and the reference take what they say from here.
+
+/// A row is a kind's name, the name that older recordings have for it, what its count means, and what the user can do
+/// about it. Both sentences have no final dot, and are also the kind's documentation.
+macro_rules! losses {
+    ($(
+        $(#[$doc:meta])*
+        $Kind:ident {
+            name: $name:literal, $(was: $was:literal,)?
+            meaning: $meaning:literal,
+            $(help: $help:literal,)?
+        }
+    )*) => {
+        /// A kind of loss.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Loss { $(
+            #[doc = concat!("`", $name, "`: ", $meaning, ".")]
+            ///
+            $(#[$doc])*
+            $Kind,
+        )* }
+
+        impl Loss {
+            /// Every kind, in print order.
+            pub const ALL: &'static [Loss] = &[$( Loss::$Kind ),*];
+
+            /// Its name in `-f json`, messages and recordings.
+            pub const fn name(self) -> &'static str {
+                match self { $( Loss::$Kind => $name, )* }
+            }
+
+            /// What its count means: a sentence without a final dot.
+            pub const fn meaning(self) -> &'static str {
+                match self { $( Loss::$Kind => $meaning, )* }
+            }
+
+            /// What the user can do about it, as such a sentence; `None` where nothing can be done.
+            pub const fn help(self) -> Option<&'static str> {
+                match self { $( Loss::$Kind => first(&[$( $help )?]), )* }
+            }
+
+            /// Its name in recordings of earlier versions, if it had another.
+            const fn former_name(self) -> Option<&'static str> {
+                match self { $( Loss::$Kind => first(&[$( $was )?]), )* }
+            }
+        }
+    };
+}
+
+const fn first(texts: &[&'static str]) -> Option<&'static str> {
+    texts.first().copied()
+}
+
+impl Loss {
+    /// Returns the kind that has this name, or had it in recordings of earlier versions.
+    pub fn named(name: &str) -> Option<Loss> {
+        Loss::ALL.iter().copied().find(|it| it.name() == name || it.former_name() == Some(name))
+    }
+}
+
+losses! {
+    LaunchRingFull {
+        name: "launch_ring_full",
+        meaning: "launch records that did not fit into a thread's ring",
+        help: "record less per launch (no stack), or sample with `every`",
+    }
+    /// A process has a bounded number of rings.
+    NoRingForThread {
+        name: "no_ring_for_thread",
+        meaning: "launches, and other records, of threads that found every ring of their process taken",
+        help: "have fewer threads of one process launch at the same time",
+    }
+    ActivityRingFull {
+        name: "activity_ring_full",
+        meaning: "GPU activity records that did not fit into a ring, even after waiting",
+        help: "give the tracer a CPU of its own",
+    }
+    /// Of unknown kinds: the buffer was not decoded.
+    ActivityUnread {
+        name: "activity_unread",
+        meaning: "GPU activity records discarded unread (a lower bound): all buffers for CUPTI were in use",
+        help: "give the tracer a CPU of its own",
+    }
+    CuptiDropped {
+        name: "cupti_dropped",
+        meaning: "GPU activity records that CUPTI dropped",
+        help: "have fewer launches in flight, or trace for less time",
+    }
+    NoTimestamps {
+        name: "no_timestamps",
+        meaning: "GPU activities without times from CUPTI; sums leave out their durations",
+    }
+    StackTableFull {
+        name: "stack_table_full",
+        meaning: "launch stacks that did not fit into the collector's table",
+        help: "trace for less time, or without stacks",
+    }
+    NameTableFull {
+        name: "name_table_full",
+        meaning: "names that did not fit into the collector's table",
+        help: "trace for less time",
+    }
+    MappingTableFull {
+        name: "mapping_table_full",
+        meaning: "mappings of processes that did not fit into the tracer's table; stacks have no names there",
+        help: "trace for less time, or without stacks",
+    }
+    Unjoined {
+        name: "unjoined",
+        meaning: "GPU activities whose launch was never seen",
+        help: "either launch records were lost too, or they were launched before tracing began, or by a conditional \
+             node of a graph",
+    }
+    LostAtExit {
+        name: "lost_at_exit",
+        meaning: "launches whose kernel record had not arrived when the process ended or called exec",
+        help: "CUPTI delivers records up to 100 ms late: let the program wait that long, or end it with exit()",
+    }
+    Unreconciled {
+        name: "unreconciled",
+        meaning: "GPU activity records that the collector sent and that did not arrive",
+        help: "this is a bug in xputrace; please report it",
+    }
+    LaunchEvicted {
+        name: "launch_evicted",
+        meaning: "launches dropped because too many were waiting for their kernels",
+        help: "look for a kernel that does not finish",
+    }
+    GraphWithoutRecord {
+        name: "graph_without_record",
+        meaning: "graph launches without a kernel record; whether their graphs launch a kernel is not known",
+        help: "start the program under xputrace, which then sees its graphs being made; conditional nodes, and nodes \
+             that are switched off, stay unknown",
+    }
+    OutOfOrder {
+        name: "out_of_order",
+        meaning: "events that CUPTI delivered after later ones had been handled; sums are complete",
+        help: "if order matters, read `.launch` in the handler: launches tell which kernels to wait for",
+    }
+    ClockStep {
+        name: "clock_step",
+        meaning: "steps of the wall clock during the run; GPU times near them may be wrong",
+        help: "don't set the clock during a run",
+    }
+    Malformed {
+        name: "malformed",
+        meaning: "records of a traced process that could not be decoded",
+        help: "either the process overwrote memory that it shares with the tracer, or this is a bug in xputrace; \
+             please report it if the process does not",
+    }
+    RecordingDamaged {
+        name: "recording_damaged",
+        meaning: "blocks of the recording that are damaged or missing",
+        help: "copy the file again, or record again; the message on standard error says where the damage begins",
+    }
+    MapFull {
+        name: "map_full",
+        meaning: "updates refused because a map was full",
+        help: "declare a larger size: `map(#{name: …, size: …})`",
+    }
+    MapEvicted {
+        name: "map_evicted",
+        meaning: "elements evicted with their values to make room; a key that returns starts anew",
+        help: "declare a larger size: `map(#{name: …, size: …, evict: true})`",
+    }
+    /// It had no memory at hand and could not wait for any, or the probe interrupted a change of the map.
+    UpdateRefused {
+        name: "update_refused",
+        meaning: "updates that Linux refused temporarily although there was room",
+        help: "ignore small numbers: only the first hits of a new key are missing",
+    }
+    CasFailed {
+        name: "cas_failed",
+        meaning: "minima or maxima not stored because other threads kept changing them",
+        help: "add a key that fewer threads share, such as `tid`",
+    }
+    TextCut {
+        name: "text_cut",
+        meaning: "texts cut to their capacity",
+        help: "pass a length to `str()`",
+    }
+    LinuxStack {
+        name: "linux_stack", was: "kernel_stack",
+        meaning: "stacks that Linux could not store",
+        help: "declare a larger table: `stacks(65_536);`",
+    }
+    StackCollision {
+        name: "stack_collision",
+        meaning: "stacks dropped because another stack has the same hash slot",
+        help: "declare a larger table, where fewer stacks share a slot: `stacks(65_536);`",
+    }
+    LinuxRingFull {
+        name: "linux_ring_full", was: "kernel_ring_full",
+        meaning: "printed lines, and hits that `record` keeps, that did not fit into Linux's ring buffer",
+        help: "print less often, or aggregate; with `record`, probe something less frequent",
+    }
+    MissingValue {
+        name: "missing_value",
+        meaning: "handlers that ended because they used a missing value",
+        help: "test the value first: `??`, `in`, `== ()`",
+    }
+    DivisionByZero {
+        name: "division_by_zero",
+        meaning: "handlers that ended because they divided by zero",
+        help: "test the divisor first",
+    }
+    SkippedUnjoined {
+        name: "skipped_unjoined",
+        meaning: "events that a handler skipped because their launch is unknown",
+        help: "to handle them, test `.launch == ()`",
+    }
+    UnreadableMemory {
+        name: "unreadable_memory",
+        meaning: "handlers that ended because the program's memory was unreadable",
+        help: "check the address. Linux reads only memory that is loaded: text that the program has not touched yet \
+             can be read later, such as at the function's return",
+    }
+    NoEntry {
+        name: "no_entry",
+        meaning: "returns without a probed entry: the calls started before the probe was attached, or in the parent of \
+             a forked process",
+    }
+    ReturnTooDeep {
+        name: "return_too_deep",
+        meaning: "returns that Linux did not report: their thread already had 64 probed calls open",
+        help: "probe fewer functions that call each other, or drop `return: \"trampoline\"`",
+    }
+    NoReturn {
+        name: "no_return",
+        meaning: "calls without a return: they ended by an exception, `longjmp` or `exit`, or were still running",
+    }
+    TailCall {
+        name: "tail_call",
+        meaning: "calls that ended in a jump to another function, which returned instead",
+        help: "probe that function, or only the entry",
+    }
+    LinuxMissed {
+        name: "linux_missed", was: "kernel_missed",
+        meaning: "hits that Linux skipped because a handler was already running on that CPU",
+        help: "probe something less frequent",
+    }
+    /// Usually because they ended before these were attached. A process that ran several programs meanwhile
+    /// counts once for each.
+    UnprobedProcess {
+        name: "unprobed_process",
+        meaning: "processes that ran without their uprobes, for some milliseconds or throughout",
+        help: "name the library by its path; if the probe has another scope, use `#{scope: \"tree\"}`",
+    }
+    UntracedProcess {
+        name: "untraced_process",
+        meaning: "processes that used CUDA, or may have, and were not traced: their launches are not in the result",
+        help: "run without `-q` to see which and why: the notes are on standard error",
+    }
+    NoLastFlush {
+        name: "no_last_flush",
+        meaning: "processes killed, or ended by `_exit` or exec: GPU activities of up to their last 100 ms are \
+             missing, how many is unknown",
+        help: "end the program with exit(); or read `.launch` in the handler, and the launches that lack a kernel are \
+             counted",
+    }
+    StillRunning {
+        name: "still_running",
+        meaning: "processes that the traced program left running; what they do from here on is not in the result",
+        help: "let the command wait for them (`sh -c '… & wait'`), or trace them by `-p PID` or `-a`",
+    }
+    InstructionLimit {
+        name: "instruction_limit",
+        meaning: "handlers stopped by the instruction limit",
+        help: "make the loop shorter",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn a_loss_is_found_by_its_names_and_explained_without_a_dot() {
+        let names = Loss::ALL.iter().flat_map(|it| [Some(it.name()), it.former_name()]).flatten();
+        let mut seen = HashSet::new();
+        assert!(names.clone().all(|it| seen.insert(it)), "two kinds have the same name");
+        assert!(names.into_iter().all(|it| Loss::named(it).is_some()));
+        assert_eq!((Loss::named("kernel_missed"), Loss::named("")), (Some(Loss::LinuxMissed), None));
+        for text in Loss::ALL.iter().flat_map(|it| [Some(it.meaning()), it.help()]).flatten() {
+            assert!(!text.is_empty() && !text.ends_with('.'), "{text}");
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Every way to lose an event or a value, in one place. Losses are data: they are counted where
+//! they happen and printed with every result.
+
+mod kind;
+
+pub use kind::Loss;
+
+use crate::diagnostic::Site;
+use crate::id::TableId;
+use std::collections::BTreeMap;
+use xputrace_events::{Activities, Activity, Call, Calls};
+
+/// Counts of losses by kind and, if a handler's line caused them, by line. Sums saturate: some
+/// counts come from a target and may be any number.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    counts: BTreeMap<(Loss, Option<Cause>), u64>,
+}
+
+/// What in the script caused a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Cause {
+    pub site: Site,
+    /// The map that lost something, if any.
+    pub table: Option<TableId>,
+}
+
+impl From<Site> for Cause {
+    fn from(site: Site) -> Self {
+        Cause { site, table: None }
+    }
+}
+
+impl Losses {
+    /// Adds `n` losses that no line of the script caused.
+    pub fn add(&mut self, loss: Loss, n: u64) {
+        if n > 0 {
+            let count = self.counts.entry((loss, None)).or_default();
+            *count = count.saturating_add(n);
+        }
+    }
+
+    /// Adds `n` losses caused by a line of the script.
+    pub fn add_at(&mut self, loss: Loss, place: impl Into<Cause>, n: u64) {
+        if n > 0 {
+            let count = self.counts.entry((loss, Some(place.into()))).or_default();
+            *count = count.saturating_add(n);
+        }
+    }
+
+    /// Adds all counts of another.
+    pub fn merge(&mut self, other: &Losses) {
+        for (key, n) in &other.counts {
+            let count = self.counts.entry(*key).or_default();
+            *count = count.saturating_add(*n);
+        }
+    }
+
+    /// Returns the count of one kind, over all lines.
+    pub fn of(&self, loss: Loss) -> u64 {
+        let of_kind = self.counts.iter().filter(|((kind, _), _)| *kind == loss);
+        of_kind.fold(0, |sum, (_, n)| sum.saturating_add(*n))
+    }
+
+    /// Iterates over all nonzero counts, by kind, line and map.
+    pub fn iter(&self) -> impl Iterator<Item = (Loss, Option<Cause>, u64)> + '_ {
+        self.counts.iter().map(|((loss, place), n)| (*loss, *place, *n))
+    }
+
+    /// Whether nothing was lost.
+    pub fn is_empty(&self) -> bool {
+        self.counts.is_empty()
+    }
+}
+
+/// The outcome of the calls of one kind: `made` is the sum of all but `captured`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Balance {
+    /// Calls that the collector saw, except captured ones (which submit no work).
+    pub made: u64,
+    /// Calls with an activity record.
+    pub joined: u64,
+    /// Calls that returned an error.
+    pub failed: u64,
+    /// Calls whose activities never arrived, or whose own record was lost.
+    pub lost: u64,
+    /// Launches of graphs that contain no kernel.
+    pub without_kernel: u64,
+    /// Launches of graphs that may contain no kernel, without a kernel record.
+    pub without_record: u64,
+    /// Calls captured into a graph: they submit no work.
+    pub captured: u64,
+}
+
+impl Balance {
+    /// Adds both. Sums saturate.
+    #[must_use]
+    pub fn with(self, other: Balance) -> Balance {
+        Balance {
+            made: self.made.saturating_add(other.made),
+            joined: self.joined.saturating_add(other.joined),
+            failed: self.failed.saturating_add(other.failed),
+            lost: self.lost.saturating_add(other.lost),
+            without_kernel: self.without_kernel.saturating_add(other.without_kernel),
+            without_record: self.without_record.saturating_add(other.without_record),
+            captured: self.captured.saturating_add(other.captured),
+        }
+    }
+
+    /// Returns the calls accounted for: equal to `made` if nothing is missing.
+    pub fn sum(&self) -> u64 {
+        let parts = [self.joined, self.failed, self.lost, self.without_kernel, self.without_record];
+        parts.into_iter().fold(0, u64::saturating_add)
+    }
+}
+
+/// Records of one kind of activity, and the nanoseconds in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrived {
+    pub records: u64,
+    pub nanos: u64,
+    /// The collector's own totals, as the GPU's library delivered them.
+    pub told_records: u64,
+    pub told_nanos: u64,
+}
+
+impl Arrived {
+    /// Whether everything delivered has arrived.
+    pub fn agrees(&self) -> bool {
+        (self.records, self.nanos) == (self.told_records, self.told_nanos)
+    }
+}
+
+/// The outcome of everything that was requested of the GPU side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// The kinds that the script requested; others are unknown.
+    pub calls: Calls,
+    pub activities: Activities,
+    balances: [Balance; Call::COUNT],
+    arrived: [Arrived; Activity::COUNT],
+}
+
+impl Account {
+    /// Creates an empty account of these kinds.
+    pub fn new(calls: Calls, activities: Activities) -> Self {
+        Account { calls, activities, ..Account::default() }
+    }
+
+    /// Returns the outcome of one kind of calls.
+    pub fn call(&self, kind: Call) -> &Balance {
+        &self.balances[kind.index()]
+    }
+
+    /// Returns the outcome of one kind of calls, mutable.
+    #[inline]
+    pub fn call_mut(&mut self, kind: Call) -> &mut Balance {
+        &mut self.balances[kind.index()]
+    }
+
+    /// The records of one kind.
+    pub fn activity(&self, kind: Activity) -> &Arrived {
+        &self.arrived[kind.index()]
+    }
+
+    /// Returns the records of one kind, mutable.
+    #[inline]
+    pub fn activity_mut(&mut self, kind: Activity) -> &mut Arrived {
+        &mut self.arrived[kind.index()]
+    }
+
+    /// Returns the outcome of calls of several kinds.
+    pub fn balance(&self, kinds: Calls) -> Balance {
+        kinds.iter().fold(Balance::default(), |all, it| all.with(*self.call(it)))
+    }
+
+    /// Returns the outcome of the calls that submit a kernel or a graph.
+    pub fn launches(&self) -> Balance {
+        self.balance(Calls::LAUNCHES)
+    }
+
+    /// Whether nothing of what was requested was seen.
+    pub fn is_silent(&self) -> bool {
+        match self.activities.is_empty() {
+            true => self.balance(Calls::ALL).made == 0,
+            false => self.activities.iter().all(|it| self.activity(it).records == 0),
+        }
+    }
+
+    /// Drops the kinds of which nothing was seen; returns `None` if that is all of them. For
+    /// recordings, which request every kind.
+    pub fn seen(self) -> Option<Account> {
+        let of_work = |call: Call| call.activity().unwrap_or(Activity::Kernel);
+        let is_seen = |kind: Activity| {
+            *self.activity(kind) != Arrived::default()
+                || self.calls.iter().any(|it| of_work(it) == kind && *self.call(it) != Balance::default())
+        };
+        let calls = self.calls.iter().filter(|it| is_seen(of_work(*it)));
+        let seen = Account {
+            calls: calls.fold(Calls::NONE, |all, it| all.with(Calls::of(&[it]))),
+            activities: self
+                .activities
+                .iter()
+                .filter(|it| is_seen(*it))
+                .fold(Activities::NONE, |all, it| all.with(Activities::of(&[it]))),
+            ..self
+        };
+        (!seen.calls.is_empty() || !seen.activities.is_empty()).then_some(seen)
+    }
+
+    /// Takes what arrived for the collectors' totals.
+    pub fn believe(&mut self) {
+        for it in &mut self.arrived {
+            (it.told_records, it.told_nanos) = (it.records, it.nanos);
+        }
+    }
+}
