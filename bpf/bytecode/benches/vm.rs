@@ -1,5 +1,5 @@
-//! What one event costs in the engine: a filter, a histogram's bucket and one hash update, which
-//! is `kernel(|k| if k.duration > 1.us { @time[k.name].hist(k.duration) })`.
+//! The cost of one event in the engine: a filter, a histogram's bucket and a hash update, as in
+//! `kernel(|k| if k.duration > 1.us { @time[k.name].hist(k.duration) })`.
 
 use std::hint::black_box;
 
@@ -9,7 +9,7 @@ use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
 use xputrace_bytecode::vm::Engine;
 use xputrace_bytecode::{Assembler, helper};
 
-/// Steps of the binary logarithm: (bits still there, shift).
+/// Steps of the binary logarithm: (remaining bits, shift).
 const LOG2_STEPS: [i32; 6] = [32, 16, 8, 4, 2, 1];
 
 fn handler(asm: &mut Assembler) {

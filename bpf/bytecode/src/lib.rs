@@ -2,7 +2,7 @@
 //! libbpf, bpftool and aya load, and an engine that runs the same programs in user space.
 //!
 //! ```text
-//! compiler ──Assembler──▶ Image ─┬─ object ──▶ ELF ──▶ kernel (libbpf)
+//! compiler ──Assembler──▶ Image ─┬─ object ──▶ ELF ──▶ Linux (libbpf)
 //!                                └─ vm ──────▶ the tracer's engine
 //! ```
 //!

@@ -1,4 +1,4 @@
-//! The filter of probes that also run in other processes.
+//! The filter of probes that also fire in other processes.
 
 use crate::image::NO_PREALLOC;
 use crate::insn::{Cond, Size};
@@ -7,8 +7,8 @@ use crate::{Assembler, Home, Label, MapKind, MapSpec, Reg, helper};
 /// Maximum number of threads that are followed at a time.
 pub const MOST_THREADS: u32 = 131_072;
 
-/// Describes the map of targets: by thread id in the initial pid namespace, what tells apart threads that have the
-/// id one after the other.
+/// Describes the map of targets. The key is the thread id in the initial pid namespace; the value
+/// distinguishes threads that have the same id one after the other.
 pub fn map(name: &str) -> MapSpec {
     MapSpec {
         name: name.into(),

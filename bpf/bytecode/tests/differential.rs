@@ -1,5 +1,5 @@
-//! The engine against the kernel: random programs that the verifier accepts by construction run
-//! in both, and what they leave in maps, ring buffer and result must be the same.
+//! Compares the engine with Linux: random programs that the verifier accepts by construction run in
+//! both, and must leave the same contents in maps, ring buffer and result.
 
 mod common;
 
@@ -19,23 +19,23 @@ use xputrace_bytecode::{helper, object};
 const N_CASES: u32 = 400;
 const N_CTX_WORDS: usize = 8;
 
-// Maps of every test image, after a hash.
+// Indices of every test image's maps, after a hash.
 const ARRAY: usize = 1;
 const PERCPU: usize = 2;
 const LRU: usize = 3;
 const RING: usize = 4;
 const OUT: usize = 5;
 
-/// Bytes of stack, below the frame pointer, that programs read and write at random.
+/// Size of the stack area, below the frame pointer, that programs access at random.
 const STACK: i16 = 64;
-/// Where key and value of map helpers are put, and the registers in the end.
+/// Where the key and value for map helpers are stored, and the registers at the end.
 const KEY_AT: i16 = -72;
 const VALUE_AT: i16 = -88;
 const OUT_AT: i16 = -160;
 const CTX_REG: u8 = 9;
 const COUNTER_REG: u8 = 8;
 
-/// A register for scalars.
+/// Generates a register for scalars.
 fn reg() -> impl Strategy<Value = u8> {
     prop_oneof![Just(0u8), 1u8..8]
 }
@@ -165,7 +165,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Writes instructions; the assembler leaves out what the compiler does not emit.
+/// Emits raw instructions, because the assembler only has those that the compiler needs.
 #[derive(Default)]
 struct Emitter {
     insns: Vec<Insn>,
@@ -207,7 +207,7 @@ impl Emitter {
         self.raw(0x7b, 10, src, off, 0);
     }
 
-    /// A call, after which R1 to R5 are scalars again.
+    /// Emits a call; afterwards R1 to R5 are scalars again.
     fn call(&mut self, helper: i32) {
         self.raw(0x85, 0, 0, 0, helper);
         (1..6).for_each(|it| self.mov_imm(it, 7 * i32::from(it)));
@@ -223,7 +223,7 @@ impl Emitter {
         }
     }
 
-    /// Leaves all registers in the map `OUT`.
+    /// Stores all registers in the map `OUT`.
     fn end(&mut self) {
         (0..CTX_REG).for_each(|it| self.store(OUT_AT + i16::from(it) * 8, it));
         self.mov_imm(1, 0);
@@ -237,11 +237,11 @@ impl Emitter {
         self.raw(0x95, 0, 0, 0, 0);
     }
 
-    /// Puts a key that is met often where helpers read it.
+    /// Stores a key for helpers, from a small range so that lookups often succeed.
     fn key(&mut self, map: usize, from: u8) {
         self.store(KEY_AT, from);
         self.raw(0x79, 1, 10, KEY_AT, 0);
-        // One more than there are entries.
+        // Includes one key beyond the end.
         self.raw(0x57, 1, 0, 0, if map == ARRAY { 7 } else { 15 });
         self.store(KEY_AT, 1);
         self.ld_map(1, map);
@@ -252,7 +252,7 @@ impl Emitter {
         steps.iter().for_each(|it| self.step(it));
     }
 
-    /// Writes the body, then makes the jump at `from` end behind it.
+    /// Emits the body, and makes the jump at `from` skip it.
     fn over(&mut self, from: usize, long: bool, body: impl FnOnce(&mut Self)) {
         body(self);
         let distance = self.insns.len() - from - 1;
@@ -360,7 +360,7 @@ impl Emitter {
                 let address = match (is_user(*helper), good) {
                     (true, true) => self.readable,
                     (true, false) => 16,
-                    // Of the kernel's half, where nothing is: elsewhere it says -ERANGE.
+                    // An unmapped address in Linux's half; other addresses would fail with -ERANGE.
                     (false, _) => 0xffff_ffff_ffff_f000,
                 };
                 self.constant(3, address);
@@ -397,7 +397,7 @@ impl Emitter {
         match operand {
             _ if op == 0x80 => self.raw(class | op, dst, 0, 0, 0),
             Operand::Reg(src) => self.raw(class | 8 | op, dst, src, off, 0),
-            // The verifier wants shifts in range and divisors that are not 0.
+            // The verifier requires shifts in range and divisors other than 0.
             Operand::Imm(imm) if matches!(op, 0x60 | 0x70 | 0xc0) => {
                 self.raw(class | op, dst, 0, off, imm & 31);
             }
@@ -406,10 +406,10 @@ impl Emitter {
         }
     }
 
-    /// Mixes in a number that the verifier does not know. Linux 6.18 believes that it knows what
-    /// an atomic operation fetches from the stack, without keeping apart the paths on which it
-    /// differs, and then leaves out branches that are taken: the one thing in which engine and
-    /// kernel were seen to disagree.
+    /// Mixes in a number that the verifier does not know. Linux 6.18 assumes that it knows what an
+    /// atomic operation fetches from the stack, even if that differs between paths, and then
+    /// removes branches that are taken. This is the only known difference between the engine and
+    /// Linux.
     fn blur(&mut self, reg: u8) {
         let other = if reg == 5 { 4 } else { 5 };
         self.raw(0x79, other, CTX_REG, 0, 0);
@@ -427,7 +427,7 @@ impl Emitter {
         self.unless_null(|it| {
             it.raw(0x79, 6, 0, 8, 0);
             match change {
-                // With R0 the pointer, compare-and-swap would compare with it.
+                // R0 is the pointer here, and compare-and-swap would compare with it.
                 Some((op, wide)) if op != atomic::CMPXCHG => {
                     it.raw(if wide { 0xdb } else { 0xc3 }, 0, 6, 8, op);
                     it.raw(0x63, 0, 7, 0, 0);
@@ -459,12 +459,12 @@ fn maps() -> Vec<MapSpec> {
     ]
     .into_iter()
     .map(|it| if it.name == "array" { MapSpec { key_size: 4, ..it } } else { it })
-    // The engine then holds even those that a program does not use.
+    // The engine also holds maps of this home that no program uses.
     .map(|it| MapSpec { home: Home::Tracer, ..it })
     .collect()
 }
 
-/// What both engines leave behind.
+/// What a run leaves behind.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     result: u32,
@@ -472,7 +472,7 @@ struct Outcome {
     records: Vec<Vec<u8>>,
 }
 
-/// Text that programs may read, and the thread that runs them.
+/// A string that programs may read, and the ids of the thread that runs them.
 struct Thread {
     text: [u8; 16],
     records: Vec<Vec<u8>>,
@@ -562,12 +562,12 @@ fn in_linux(image: &Image, ctx: &[u64]) -> Outcome {
     Outcome { result, maps, records }
 }
 
-/// The copy of the one processor that ran the program; the test stays on processor 0.
+/// Returns the copy of the CPU that ran the program; the test is pinned to CPU 0.
 fn used_copy(copies: Option<Vec<Vec<u8>>>) -> Option<Vec<u8>> {
     copies?.into_iter().next()
 }
 
-/// Instructions and helpers that programs were made of, by name.
+/// Collects the names of instructions and helpers that programs used.
 fn coverage(insns: &[Insn], seen: &mut BTreeSet<String>) {
     let mut at = 0;
     while let Some(insn) = insns.get(at) {
@@ -588,7 +588,7 @@ fn kind(insn: &Insn) -> String {
     }
 }
 
-/// Everything that a program for the engine can be made of.
+/// Returns all instructions and helpers that the engine knows.
 fn everything() -> BTreeSet<String> {
     let mut all = BTreeSet::from(["18 src 0".to_string(), "18 src 1".into(), "95".into()]);
     for (class, moves) in [(class::ALU, 2), (class::ALU64, 3)] {
@@ -658,8 +658,8 @@ fn build(steps: &[Step], readable: u64) -> Image {
 }
 
 #[test]
-fn the_engine_does_what_the_kernel_does() {
-    if !can_load("the_engine_does_what_the_kernel_does") {
+fn the_engine_does_what_linux_does() {
+    if !can_load("the_engine_does_what_linux_does") {
         return;
     }
     stay_on_processor_0();

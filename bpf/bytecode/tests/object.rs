@@ -1,4 +1,4 @@
-//! The object loads: into the kernel through libbpf, and with bpftool.
+//! Loads the object into Linux by libbpf, and with bpftool.
 
 mod common;
 
@@ -14,7 +14,7 @@ use xputrace_bytecode::{Assembler, helper};
 
 const SCRIPT: &str = "// counts\nuprobe(\"libc:malloc\", |e| @calls[e.tid].count());\n";
 
-/// `lookup(map, &key)`, and one more where it is found.
+/// Emits `lookup(map, &key)`, and adds one if there is an element.
 fn count(asm: &mut Assembler, map: usize, key_bytes: i16) {
     asm.line(0, 2, 28);
     let missing = asm.label();
@@ -33,7 +33,7 @@ fn count(asm: &mut Assembler, map: usize, key_bytes: i16) {
     asm.exit();
 }
 
-/// `lookup(lookup(map, 0), 0)`.
+/// Emits `lookup(lookup(map, 0), 0)`.
 fn count_in_inner(asm: &mut Assembler, map: usize) {
     asm.line(0, 1, 1);
     let missing = asm.label();
@@ -125,7 +125,7 @@ fn keep(_: PrintLevel, text: String) {
     said().push_str(&text);
 }
 
-/// Never panics: libbpf calls it.
+/// Must not panic: libbpf calls it.
 fn said() -> std::sync::MutexGuard<'static, String> {
     LIBBPF_SAYS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
@@ -145,7 +145,7 @@ fn libbpf_loads_every_kind_of_program_and_map() {
     let object = load(&object::write(&image).expect("writes"));
     let maps: Vec<String> = object.maps().map(|it| it.name().to_string_lossy().into_owned()).collect();
     let mut expected: Vec<&str> = image.maps.iter().map(|it| it.name.as_str()).collect();
-    expected.insert(4, "gen"); // The first map of `gens` stands before it.
+    expected.insert(4, "gen"); // The first inner map of `gens` comes before it.
     assert_eq!(maps, expected);
     let maps = object.maps().filter(|it| it.name() != "gen");
     for (map, spec) in maps.zip(&image.maps) {
@@ -157,18 +157,18 @@ fn libbpf_loads_every_kind_of_program_and_map() {
     assert_eq!(said, "");
 }
 
-/// Line information of the kernel's copy, for both programs of one section.
+/// Checks the line information in Linux for both programs of one section.
 #[test]
-fn the_kernel_knows_the_scripts_lines() {
+fn linux_knows_the_scripts_lines() {
     use std::os::fd::{AsFd as _, AsRawFd as _};
-    if !can_load("the_kernel_knows_the_scripts_lines") {
+    if !can_load("linux_knows_the_scripts_lines") {
         return;
     }
     let object = load(&object::write(&all_kinds()).expect("writes"));
     for program in object.progs().filter(|it| it.autoload()) {
         let mut info = libbpf_sys::bpf_prog_info::default();
         let mut len = size_of_val(&info) as u32;
-        // SAFETY: the descriptor is a program's, `info` has `len` bytes and asks for no arrays.
+        // SAFETY: the descriptor is a program's; `info` has `len` bytes and requests no arrays.
         let answer = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_fd().as_raw_fd(), &mut info, &mut len) };
         assert_eq!(answer, 0);
         let name = program.name().to_string_lossy();
@@ -200,7 +200,7 @@ fn an_image_without_maps_loads() {
     assert_eq!(load(&object::write(&image).expect("writes")).progs().count(), 1);
 }
 
-/// The outer array names the inner map, with no help of ours.
+/// The object itself names the inner map of the outer array.
 #[test]
 fn an_array_of_maps_has_its_first_map() {
     if !can_load("an_array_of_maps_has_its_first_map") {
@@ -215,7 +215,7 @@ fn an_array_of_maps_has_its_first_map() {
     assert_eq!(empty, 0, "hashes of maps are filled by whoever knows their keys");
 }
 
-/// bpftool may be built with a libbpf that does not know `uprobe.multi` yet, so without those.
+/// bpftool may contain a libbpf that does not know `uprobe.multi`, so such programs are removed.
 #[test]
 fn bpftool_loads_it_and_shows_the_scripts_lines() {
     if !can_load("bpftool_loads_it_and_shows_the_scripts_lines") {

@@ -1,4 +1,4 @@
-//! The engine alone: its checks, its maps, its helpers, and that nothing makes it panic.
+//! The engine alone: its checks, maps and helpers, and that no input makes it panic.
 
 mod common;
 
@@ -37,7 +37,7 @@ fn fault(image: &Image) -> Fault {
     engine(image).run_words(0, &[1, 2], &mut ()).expect_err("fails")
 }
 
-/// Adds one to the element with the key of context word 0.
+/// Adds one to the element whose key is context word 0.
 fn count(asm: &mut Assembler) {
     let (missing, end) = (asm.label(), asm.label());
     asm.ldx(Size::Dw, Reg::R2, Reg::R1, 0);
@@ -131,7 +131,7 @@ fn two_generations_drain() {
     assert_eq!(drained, []);
 }
 
-/// Elements that stand elsewhere, as the kernel's do.
+/// A remote map, like one in Linux.
 #[derive(Clone, Default)]
 struct Elsewhere(Rc<RefCell<BTreeMap<Vec<u8>, Vec<u8>>>>);
 
@@ -171,7 +171,7 @@ fn a_remote_map_gets_what_programs_store() {
     assert_eq!(found, [(3, 3), (4, 1)]);
 }
 
-/// Adds the second word of the context to the element of the first; then copies it to `copy`.
+/// Adds the second word of the context to the element of the first, then copies it to `copy`.
 fn modify(asm: &mut Assembler) {
     let missing = asm.label();
     asm.mov(Reg::R6, Reg::R1);
@@ -322,7 +322,7 @@ fn an_image_that_the_engine_cannot_hold_is_refused() {
     assert!(Engine::new(&huge, &[5], &mut |_, _| None).is_err());
 }
 
-/// Surroundings that answer.
+/// An environment with an answer to everything.
 struct Answers(Vec<Vec<u8>>);
 
 impl Env for Answers {
@@ -435,7 +435,7 @@ proptest! {
         }
     }
 
-    /// One after the other, so that most programs get past the loader.
+    /// One instruction at a time, so that most programs pass the loader's checks.
     #[test]
     fn a_single_instruction_never_panics(insn in any_insn()) {
         let program = Program {
@@ -451,7 +451,7 @@ proptest! {
         }
     }
 
-    /// The engine's hash against the standard library's.
+    /// Compares the engine's hash with the standard library's.
     #[test]
     fn a_hash_is_a_map(ops in prop::collection::vec((0..3u8, 0..40u64, any::<u64>(), 0..3u64), 0..300)) {
         let spec = MapSpec { home: Home::Tracer, ..map("m", MapKind::Hash, 8, 8, 16) };

@@ -1,9 +1,9 @@
-//! How long it takes from a plan to attached probes; needs root.
+//! Measures the time from a plan to attached probes; needs root.
 //!
-//! `cargo run --release -p xputrace-linux --example attach_time -- FILE FUNCTION [ROUNDS]`
-//! prints medians: the object and its maps and programs into the kernel (load), everything else up
-//! to the last link (attach), and the same a second time at once (again): then the kernel need not
-//! wait for readers when it registers a uprobe, and what is left is our own.
+//! `cargo run --release -p xputrace-linux --example attach_time -- FILE FUNCTION [ROUNDS]` prints
+//! medians: loading the object into Linux (load); everything up to the last link (attach); the same
+//! again right afterwards, when Linux does not wait for readers to register a uprobe, so that only
+//! our own part remains (again).
 
 #![allow(clippy::exit, clippy::print_stderr, clippy::print_stdout, reason = "a measurement prints its result")]
 
@@ -35,7 +35,7 @@ fn main() {
     println!("load {load:.2?}, attach {attach:.2?}, again {again:.2?} (medians of {rounds})");
 }
 
-/// How long loading took, and what was loaded and attached.
+/// Returns how long loading took; adds how long attaching took to `attaches`.
 fn timed(plan: &Plan, scope: &Scope, attaches: &mut Vec<Duration>) -> (Duration, Linux) {
     let start = Instant::now();
     let mut linux = match Linux::load(plan) {
@@ -58,7 +58,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// Two uprobes that count by thread, as a small script has.
+/// Two uprobes that count by thread, as a small script would have.
 fn plan(object: &str, function: &str) -> Plan {
     let mut plan = Plan::default();
     for name in ["calls_0", "calls_1"] {

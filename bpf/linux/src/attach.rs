@@ -408,7 +408,7 @@ fn program(programs: &Programs, index: usize) -> Result<BorrowedFd<'_>, AttachEr
 fn refused_uprobe(file: &Path, pid: Option<u32>, error: io::Error) -> AttachError {
     match (error.raw_os_error(), pid) {
         (Some(libc::ESRCH), Some(pid)) => AttachError::NoSuchProcess(pid),
-        (Some(libc::EINVAL), _) if !has_uprobe_multi() => AttachError::OldKernel { release: kernel_release() },
+        (Some(libc::EINVAL), _) if !has_uprobe_multi() => AttachError::OldKernel { release: linux_release() },
         (Some(trial::ENOTSUPP), _) => {
             AttachError::Unsteppable { file: file.to_path_buf(), functions: "a function".into() }
         }
@@ -446,14 +446,14 @@ pub(crate) fn hint(errno: Option<i32>) -> &'static str {
 }
 
 /// Returns a release such as `6.18.44-generic`.
-pub(crate) fn kernel_release() -> String {
+pub(crate) fn linux_release() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     text.trim().to_owned()
 }
 
 /// Whether Linux is 6.6 or later.
 pub(crate) fn has_uprobe_multi() -> bool {
-    version(&kernel_release()).is_none_or(|it| it >= (6, 6))
+    version(&linux_release()).is_none_or(|it| it >= (6, 6))
 }
 
 /// Major and minor number of a release.

@@ -1,6 +1,6 @@
 //! What this machine allows, for `doctor`.
 
-use crate::attach::{has_uprobe_multi, kernel_release};
+use crate::attach::{has_uprobe_multi, linux_release};
 use crate::catalog;
 use crate::sideband::MOST_PARANOID_FOR_PROCESSES;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub enum Standing {
 pub fn facts() -> Vec<Fact> {
     vec![
         rights(),
-        kernel_version(),
+        linux_version(),
         btf(),
         tracefs(),
         bpffs(),
@@ -77,16 +77,16 @@ fn capabilities(status: &str) -> u64 {
     line.and_then(|it| u64::from_str_radix(it.trim(), 16).ok()).unwrap_or(0)
 }
 
-fn kernel_version() -> Fact {
-    let release = kernel_release();
+fn linux_version() -> Fact {
+    let release = linux_release();
     if has_uprobe_multi() {
-        return works("kernel version", format!("Linux {release}, uprobes need 6.6"));
+        return works("Linux version", format!("Linux {release}, uprobes need 6.6"));
     }
     Fact {
-        name: "kernel version",
+        name: "Linux version",
         standing: Standing::Limited,
         found: format!("Linux {release} has no uprobe_multi links: no uprobe, uretprobe and launch handlers in Linux"),
-        fix: Some("boot a kernel of version 6.6 or later".into()),
+        fix: Some("boot Linux 6.6 or later".into()),
     }
 }
 
@@ -101,7 +101,7 @@ fn btf() -> Fact {
                 which are most of those with CPU probes; `scope: \"system\"` and GPU-only scripts work, but stacks of \
                 processes that call exec may be named wrongly"
             .into(),
-        fix: Some("boot a kernel that is built with CONFIG_DEBUG_INFO_BTF=y".into()),
+        fix: Some("boot a Linux kernel built with CONFIG_DEBUG_INFO_BTF=y".into()),
     }
 }
 
@@ -144,7 +144,7 @@ fn perf_event_paranoid() -> Fact {
             name: NAME,
             standing: Standing::Missing,
             found: "Linux has no perf events: no samples, no tracepoints, no names for libraries loaded later".into(),
-            fix: Some("boot a kernel that is built with CONFIG_PERF_EVENTS=y".into()),
+            fix: Some("boot a Linux kernel built with CONFIG_PERF_EVENTS=y".into()),
         },
         Some(value) if privileged || value <= MOST_PARANOID_FOR_PROCESSES => works(NAME, format!("{value}")),
         Some(value) => Fact {
@@ -196,7 +196,7 @@ fn lockdown() -> Fact {
             name: NAME,
             standing: Standing::Limited,
             found: format!(
-                "{mode}: BPF programs may not read kernel memory, so kernel stacks and text from pointers fail"
+                "{mode}: BPF programs may not read memory of Linux, so Linux stacks and text from pointers fail"
             ),
             fix: Some("boot without lockdown=confidentiality".into()),
         },

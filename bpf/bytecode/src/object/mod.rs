@@ -1,16 +1,16 @@
-//! `Image` → ELF object that libbpf, bpftool and aya load.
+//! Converts an `Image` to an ELF object that libbpf, bpftool and aya load.
 //!
 //! ```text
-//! one section a program type   all its programs, one after the other, with relocations to maps
-//! .maps + .BTF                 a struct a map, whose members' types spell its definition
+//! a section per program type   all its programs in a row, with relocations to maps
+//! .maps + .BTF                 a struct per map; its members' types encode the definition
 //! .BTF.ext                     functions, and the script's lines for the verifier's log
 //! license                      "Dual BSD/GPL"
 //! ```
 //!
-//! Maps of both homes are included, so the object is self-contained. An array of maps comes with a
-//! first inner map in slot 0 (a static initializer, which the loader carries out). Hashes of maps
-//! are empty; whoever loads the object fills them. Programs that call helpers of the tracer's
-//! engine are in sections whose name starts with `?`, which libbpf does not load.
+//! The object contains the maps of both homes, so it is self-contained. An array of maps comes with
+//! a first inner map in slot 0, by a static initializer that the loader executes. Hashes of maps
+//! are empty; the loader's user fills them. Programs that call helpers of the tracer's engine are
+//! in sections whose name starts with `?`, which libbpf does not load.
 //!
 //! Source: libbpf's documentation of `SEC()` names and BTF-defined maps.
 
@@ -87,7 +87,7 @@ pub fn names(image: &Image) -> Names {
     Names { maps, programs, inner_maps: inner_maps.collect() }
 }
 
-/// The map that stands in slot 0 of an array of maps.
+/// Returns the map for slot 0 of an array of maps.
 fn first_inner(spec: &MapSpec) -> Option<&MapSpec> {
     spec.inner.as_deref().filter(|_| spec.kind == MapKind::ArrayOfMaps)
 }
@@ -112,10 +112,10 @@ fn unique(name: &str, taken: &mut HashSet<String>) -> String {
     candidates.find(|it| taken.insert(it.clone())).unwrap_or_default()
 }
 
-/// The image as an ELF object.
+/// Converts the image to an ELF object.
 ///
 /// # Errors
-/// The image contradicts itself (see [`ObjectError`]).
+/// The image is inconsistent (see [`ObjectError`]).
 pub fn write(image: &Image) -> Result<Vec<u8>, ObjectError> {
     let mut writer = Writer::new(image);
     writer.license();
@@ -126,13 +126,13 @@ pub fn write(image: &Image) -> Result<Vec<u8>, ObjectError> {
     writer.finish()
 }
 
-/// A section and its programs, as indices into the image.
+/// A section, and its programs as indices into the image.
 struct Section {
     name: String,
     programs: Vec<usize>,
 }
 
-/// Programs by section, in order of first appearance.
+/// Groups programs by section, in order of first appearance.
 fn sections(image: &Image) -> Result<Vec<Section>, ObjectError> {
     let mut sections: Vec<Section> = Vec::new();
     for (at, program) in image.programs.iter().enumerate() {
@@ -186,12 +186,12 @@ struct Variables {
     names: Vec<String>,
     /// (variable, offset, size).
     list: Vec<(TypeId, u32, u32)>,
-    /// Where the next one begins.
+    /// Offset of the next one.
     offset: u32,
 }
 
 impl Variables {
-    /// Its position in the list.
+    /// Returns its position in the list.
     fn add(&mut self, variable: TypeId, name: String, bytes: u32) -> usize {
         self.names.push(name);
         self.list.push((variable, self.offset, bytes));
@@ -200,7 +200,7 @@ impl Variables {
     }
 }
 
-/// Types that descriptions are made of.
+/// Types used by all map definitions.
 struct Types {
     int: TypeId,
     u8: TypeId,
@@ -265,7 +265,7 @@ impl<'a> Writer<'a> {
         let mut section = Variables::default();
         for (at, spec) in image.maps.iter().enumerate() {
             let (definition, bytes) = self.map(spec, false)?;
-            // Loaders create the maps in this order and fill an array as soon as it is there.
+            // Loaders create the maps in this order, and fill an array as soon as it exists.
             let inner = match (first_inner(spec), self.names.inner_maps[at].clone()) {
                 (Some(inner), Some(name)) => {
                     let (definition, bytes) = self.map(inner, true)?;
@@ -297,7 +297,7 @@ impl<'a> Writer<'a> {
         .collect()
     }
 
-    /// The struct that defines a map, and its size in bytes.
+    /// Adds the struct that defines a map; returns it and its size in bytes.
     fn map(&mut self, spec: &MapSpec, is_inner: bool) -> Result<(TypeId, u32), ObjectError> {
         let mut members = vec![("type", self.number(spec.kind as u32)), ("max_entries", self.number(spec.max_entries))];
         if spec.flags != 0 {
@@ -327,13 +327,13 @@ impl<'a> Writer<'a> {
         Ok((self.btf.struct_of_pointers(&members, bytes), bytes))
     }
 
-    /// A number as libbpf reads it: a pointer to an array of that length.
+    /// Encodes a number for libbpf: a pointer to an array of that length.
     fn number(&mut self, number: u32) -> TypeId {
         let array = self.btf.array(self.types.int, self.types.u32, number);
         self.btf.pointer(array)
     }
 
-    /// A type of that size which dumps readably: an integer, words, or bytes.
+    /// Returns a type of that size that dumps readably: an integer, words, or bytes.
     fn bytes_type(&mut self, bytes: u32) -> TypeId {
         let Types { u8, u32, u64, .. } = self.types;
         match bytes {
@@ -409,8 +409,8 @@ impl<'a> Writer<'a> {
         self.object.add_relocation(section, relocation).map_err(|it| ObjectError::Elf(it.to_string()))
     }
 
-    /// The kernel wants a record at a program's first instruction and none inside of a `ld_imm64`;
-    /// libbpf complains of programs that have none.
+    /// Linux requires a record at a program's first instruction, and none inside an `ld_imm64`.
+    /// libbpf warns about programs without records.
     fn program_lines(&mut self, program: &Program, first_insn: usize, info: &mut SectionInfo) {
         let offset = |insn: usize| ((first_insn + insn) * INSN_BYTES) as u32;
         if program.lines.first().is_none_or(|it| it.insn != 0) {

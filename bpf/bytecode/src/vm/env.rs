@@ -86,9 +86,8 @@ pub trait RemoteMap {
     /// Changes the first 8 bytes of the element's value, which has `value_size` bytes; a missing
     /// element starts from zeros. Returns 0 or a negative errno.
     ///
-    /// This default reads and writes back, which loses changes by others in between: a map that
-    /// others write to must do it atomically.
-    /// others write to has to do it in one step.
+    /// The default reads and writes back, which loses concurrent changes. A map that others write
+    /// to must change the value atomically.
     fn modify(&mut self, key: &[u8], value_size: usize, change: Change) -> i64 {
         let mut value = vec![0; value_size];
         let flags = match self.lookup(key, &mut value) {
@@ -146,7 +145,7 @@ impl Change {
     }
 }
 
-// Source of the numbers: include/uapi/asm-generic/errno-base.h.
+// Source: `include/uapi/asm-generic/errno-base.h`.
 pub(crate) const ENOENT: i64 = -2;
 pub(crate) const E2BIG: i64 = -7;
 pub(crate) const EAGAIN: i64 = -11;

@@ -1,10 +1,10 @@
-//! What the tests share: a way to say that a test cannot run here, and small builders.
+//! Shared by the tests: a check for privileges, and small builders.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use xputrace_bytecode::image::{Home, Image, MapKind, MapSpec, Program, ProgramKind};
 use xputrace_bytecode::{Assembler, Line};
 
-/// Whether programs can be loaded into this kernel; says so when not.
+/// Whether we may load programs into Linux; prints a line if not.
 #[allow(clippy::print_stderr, reason = "a test says why it did not run")]
 pub(crate) fn can_load(test: &str) -> bool {
     // SAFETY: geteuid has no preconditions.

@@ -1,4 +1,4 @@
-//! Functions: found, probed where they are, named, or refused with a reason.
+//! Functions are found, probed where they are, named, or refused with a reason.
 
 use crate::need_root;
 use crate::plans::*;
@@ -58,7 +58,7 @@ fn returns_are_paired_with_entries_and_see_the_value() {
     let sum = counter(&mut plan, "sum");
     let entries = counter(&mut plan, "entries");
     let mut asm = Assembler::new();
-    // The return value stands in rax, at byte 80 of pt_regs.
+    // rax, the return value, is at byte 80 of pt_regs.
     asm.ldx(Size::Dw, Reg::R7, Reg::R1, 80);
     add_r7(&mut asm, sum);
     let program = add_program(&mut plan, "ret", ProgramKind::Uretprobe, asm);
@@ -208,8 +208,7 @@ fn what_cannot_be_attached_says_why_and_the_rest_is() {
     assert_eq!(read_counter(&linux, work), 10);
 }
 
-/// The places that the kernel refuses, in a file that the command has yet to map, where the kernel
-/// itself says nothing.
+/// The command has yet to map the file, so Linux itself does not report the places that it refuses.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_pattern_probes_what_can_be_probed_and_names_the_rest() {
@@ -257,7 +256,7 @@ fn a_function_that_cannot_be_probed_is_an_error_with_its_reason() {
     child.wait().unwrap();
 }
 
-/// Run by the test below, in a process of its own: the limit of open files is the whole process's.
+/// Run by the test below in a process of its own, because the limit on open files is per process.
 #[test]
 #[ignore = "run by another test"]
 fn attach_with_few_files() {
@@ -266,11 +265,11 @@ fn attach_with_few_files() {
     uprobe(&mut plan, target(), "work", work);
     let mut children: Vec<_> = (0..8).map(|_| Command::new("sleep").arg("1000").spawn().unwrap()).collect();
     let mut linux = Linux::load(&plan).unwrap();
-    // One a CPU and process for the processes' events, and two links more.
+    // One per CPU and process for process events, plus two links.
     let cpus = std::thread::available_parallelism().unwrap().get();
     let limit = open_files().len() + 8 * cpus + 2;
     let limit = libc::rlimit { rlim_cur: limit as u64, rlim_max: limit as u64 };
-    // SAFETY: the pointer is to a whole structure.
+    // SAFETY: the pointer is to a complete structure.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
     let report =
         linux.attach(&plan, &Scope::Processes(children.iter().map(std::process::Child::id).collect())).unwrap();

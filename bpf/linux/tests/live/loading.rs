@@ -1,4 +1,4 @@
-//! Programs and maps into the kernel, and out again.
+//! Programs and maps are loaded into Linux, and removed.
 
 use crate::need_root;
 use crate::plans::*;
@@ -27,7 +27,7 @@ fn nothing_is_left_after_drop() {
     };
     assert!(before.contains(&name), "{before}");
     drop(linux);
-    // The kernel frees a program a moment after its last link is closed.
+    // Linux frees a program shortly after its last link is closed.
     let give_up = Instant::now() + Duration::from_secs(120);
     while bpftool_programs().unwrap().contains(&name) {
         assert!(Instant::now() < give_up, "a program is only gone when its links are");
@@ -53,9 +53,9 @@ fn a_refused_program_names_the_script_line() {
     assert!(error.contains("invalid bpf_context access") && error.contains("a bug in xputrace"), "{error}");
 }
 
-/// What bpftool shows comes from the object's types and lines.
+/// bpftool shows the object's types and lines.
 #[test]
-fn the_kernel_knows_lines_and_types() {
+fn linux_knows_lines_and_types() {
     need_root!();
     let mut plan = Plan::default();
     plan.image.sources.push(("calls.rhai".into(), "// one\nuprobe(…, |e| @calls.count());".into()));
@@ -91,9 +91,9 @@ fn a_map_that_cannot_be_made_is_named() {
     assert!(error.contains("declare it smaller"), "{error}");
 }
 
-/// Maps and programs of the tracer's engine stay out, and numbers of maps are those of the plan.
+/// Skips maps and programs of the tracer's engine; map indices are those of the plan.
 #[test]
-fn only_the_kernels_half_is_loaded() {
+fn only_the_linux_half_is_loaded() {
     need_root!();
     let mut plan = Plan::default();
     let ours = add_map(&mut plan, "ours", MapKind::Hash, 8, 8, 16);

@@ -1,5 +1,5 @@
-//! The kernel side as it is used: programs are loaded, attached to a small C program, counted
-//! and taken out again. Needs root; without it every test says so and passes.
+//! Uses the Linux side as a run does: loads programs, attaches them to a small C program, reads
+//! counts and detaches. Needs root; without it every test prints a line and passes.
 
 mod functions;
 mod loading;

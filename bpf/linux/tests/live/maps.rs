@@ -1,4 +1,4 @@
-//! Maps and the ring buffer, while probes write into them.
+//! Maps and the ring buffer, while probes write to them.
 
 use crate::need_root;
 use crate::plans::*;
@@ -40,7 +40,7 @@ fn swapping_generations_under_load_loses_nothing() {
     asm.atomic(atomic::ADD, Size::Dw, Reg::R0, 0, Reg::R1);
     asm.jump(out);
     asm.place(first);
-    // The element is made with zeros first: another CPU may make it at the same time.
+    // Creates the element with zeros first: another CPU may create it at the same time.
     asm.st_imm(Size::Dw, Reg::FP, -24, 0);
     asm.mov(Reg::R1, Reg::R6);
     frame_address(&mut asm, Reg::R2, -16);
@@ -63,7 +63,7 @@ fn swapping_generations_under_load_loses_nothing() {
     let (mut total, mut filled) = (0u64, 0);
     let mut ended = false;
     while !ended {
-        // The last swap comes after the end, so that nothing is left behind.
+        // The last swap comes after the end, so it finds the rest.
         ended = child.try_wait().unwrap().is_some();
         let before = total;
         linux
@@ -77,7 +77,7 @@ fn swapping_generations_under_load_loses_nothing() {
     assert!(filled > 1, "more than one generation had something");
 }
 
-/// Several threads hit a probe that adds to the very element that we add to.
+/// Several threads hit a probe that adds to the same element as we do.
 #[test]
 fn a_number_is_changed_exactly_while_probes_change_it() {
     need_root!();
@@ -148,7 +148,7 @@ fn records_come_through_the_ring_in_order() {
     });
     let mut asm = Assembler::new();
     let out = asm.label();
-    // The first argument stands in rdi, at byte 112 of pt_regs.
+    // rdi, the first argument, is at byte 112 of pt_regs.
     asm.ldx(Size::Dw, Reg::R2, Reg::R1, 112);
     asm.stx(Size::Dw, Reg::FP, -24, Reg::R2);
     asm.st_imm(Size::Dw, Reg::FP, -16, 0);
@@ -195,7 +195,7 @@ fn a_process_that_is_not_armed_after_all_leaves_no_tags() {
     assert_eq!(tags_left(Linux::remove_tag_array), 0);
 }
 
-/// What 40 calls of the marker, each adding 1, leave in a tag after `change`.
+/// Returns the tag left by 40 calls of the marker, each adding 1, after `change`.
 fn tags_left(change: impl Fn(&mut Linux, u32)) -> u64 {
     let mut plan = Plan::default();
     let mut inner = map_spec("tags", MapKind::Array, 4, 16, xputrace_model::plan::TAG_SLOTS);
@@ -230,7 +230,7 @@ fn tags_left(change: impl Fn(&mut Linux, u32)) -> u64 {
     change(&mut linux, child.pid());
     child.wait().unwrap();
     let len = 16 * xputrace_model::plan::TAG_SLOTS as usize;
-    // SAFETY: a new mapping at an address of the kernel's choice.
+    // SAFETY: Linux chooses the address of the new mapping.
     let base =
         unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, array.as_raw_fd(), 0) };
     assert_ne!(base, libc::MAP_FAILED);
@@ -242,6 +242,6 @@ fn symbol_offset(file: &Path, name: &str) -> u64 {
     let output = Command::new("nm").arg(file).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let line = text.lines().find(|it| it.ends_with(&format!(" {name}"))).unwrap();
-    // Text of these programs lies at its address in the file.
+    // In these programs, the text's address equals its file offset.
     u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap()
 }

@@ -1,4 +1,4 @@
-//! Whose events are seen: one process, its children, a tree, the whole system.
+//! Which processes' events are seen: one process, its children, a tree, the whole system.
 
 use crate::need_root;
 use crate::plans::*;
@@ -26,7 +26,7 @@ fn a_tracepoint_fires_for_the_process_tree_alone() {
     child.wait().unwrap();
     other.wait().unwrap();
     assert_eq!(read_counter(&linux, calls), 3000, "three children, each from its first instruction on");
-    // Linux frees them a moment after they have ended.
+    // Linux frees them shortly after they have ended.
     poll_until(&mut linux, |linux| n_targets(linux, &plan) == 0);
 }
 
@@ -99,7 +99,7 @@ fn children_get_their_own_probes() {
     poll_until(&mut linux, |linux| linux.processes().iter().any(|it| matches!(it, ProcessEvent::Exit { .. })));
 }
 
-/// A process goes on when its main thread has ended, and so do its probes.
+/// A process and its probes outlive its main thread.
 #[test]
 fn a_process_ends_with_its_last_thread() {
     need_root!();
@@ -119,7 +119,7 @@ fn a_process_ends_with_its_last_thread() {
     assert_eq!(read_counter(&linux, work), 300);
 }
 
-/// The thread that called `exec` is the main thread afterwards; the one before it has ended.
+/// The thread that calls `exec` becomes the main thread; the previous one has ended.
 #[test]
 fn a_process_goes_on_when_another_thread_than_the_main_one_calls_exec() {
     need_root!();
@@ -163,7 +163,7 @@ fn processes_that_are_too_many_to_be_followed_are_counted() {
     assert_eq!(read_counter(&linux, calls), 0);
 }
 
-/// The map has room for the main thread alone.
+/// The map only has room for the main thread.
 #[test]
 fn threads_that_are_too_many_to_be_followed_are_counted() {
     need_root!();
@@ -175,7 +175,7 @@ fn threads_that_are_too_many_to_be_followed_are_counted() {
     assert!(matches!(news[..], [News::Unfollowed(4)]), "{news:?}");
 }
 
-/// More than a ring holds, as nobody reads it.
+/// More events than a ring holds, because nothing reads them.
 #[test]
 fn lost_process_events_are_told_of_once() {
     need_root!();
@@ -191,7 +191,7 @@ fn lost_process_events_are_told_of_once() {
     let mut child = StoppedChild::spawn(&command, &[], None).unwrap();
     linux.attach(&plan, &child.scope()).unwrap();
     child.resume().unwrap();
-    // Opening it waits for the reader, who comes when all the others have ended.
+    // Opening blocks until the reader opens it, after its children have ended.
     let mut writer = std::fs::OpenOptions::new().write(true).open(&fifo).unwrap();
     linux.processes();
     std::io::Write::write_all(&mut writer, b"\n").unwrap();
@@ -206,7 +206,7 @@ fn a_whole_system_scope_sees_processes_that_start_later() {
     need_root!();
     let mut plan = Plan::default();
     let work = counter(&mut plan, "work");
-    // A copy of its own: other tests run the same program at the same time.
+    // A separate copy: other tests run the same program at the same time.
     let directory = tempfile::tempdir().unwrap();
     let copy = directory.path().join("target-copy");
     std::fs::copy(target(), &copy).unwrap();
@@ -235,7 +235,7 @@ fn getppid_plan() -> (Plan, usize) {
     (plan, calls)
 }
 
-/// Children that are over before links of their own could be there.
+/// Children that end before they could have links of their own.
 #[test]
 fn a_tree_is_seen_from_every_childs_first_instruction_and_nobody_else() {
     need_root!();

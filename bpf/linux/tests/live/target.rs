@@ -1,4 +1,4 @@
-//! The C program that the plans probe, and how it is run.
+//! The C program that the plans probe, and how to run it.
 
 use crate::plans::{counter, uprobe};
 use std::ffi::OsString;
@@ -11,11 +11,11 @@ use xputrace_linux::{AttachReport, Linux, Outcome, StoppedChild};
 use xputrace_model::plan::Plan;
 
 pub fn is_root() -> bool {
-    // SAFETY: takes nothing, cannot fail.
+    // SAFETY: takes no arguments, cannot fail.
     unsafe { libc::geteuid() == 0 }
 }
 
-/// The compiled test program.
+/// Returns the compiled test program.
 pub fn target() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT
@@ -27,7 +27,7 @@ pub fn target() -> PathBuf {
         .clone()
 }
 
-/// The program of functions that cannot be probed.
+/// Returns the program whose functions cannot be probed.
 #[cfg(target_arch = "x86_64")]
 pub fn odd() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
@@ -42,7 +42,7 @@ pub fn odd() -> PathBuf {
 
 pub fn compile(source: &str, to: &Path, flags: &[&str]) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(source);
-    // A test process beside this one may be probing the file by now: it is made once.
+    // Another test process may already be probing the file, so don't compile it again.
     let lock = std::fs::File::create(to.with_extension("lock")).unwrap();
     lock.lock().unwrap();
     let made = |path: &Path| path.metadata().and_then(|it| it.modified()).ok();
@@ -65,7 +65,7 @@ pub fn words(arguments: &[&str]) -> Vec<OsString> {
     std::iter::once(target().into_os_string()).chain(arguments.iter().map(OsString::from)).collect()
 }
 
-/// Runs the test program to its end with the plan attached from before its `exec`.
+/// Runs the test program to its end, with the plan attached before its `exec`.
 pub fn run(plan: &Plan, arguments: &[&str]) -> (Linux, AttachReport) {
     let mut linux = Linux::load(plan).unwrap();
     let mut child = StoppedChild::spawn(&words(arguments), &[], None).unwrap();
@@ -96,18 +96,18 @@ pub fn make_fifo(directory: &tempfile::TempDir) -> PathBuf {
     path
 }
 
-/// The test program with a counter on `work`, on its way to wait at a FIFO.
+/// The test program with a counter on `work`, about to wait at a FIFO.
 pub struct AtWork {
     pub linux: Linux,
     pub child: StoppedChild,
-    /// The counter's map.
+    /// Index of the counter's map.
     pub work: usize,
     pub fifo: PathBuf,
-    /// The FIFO's, kept until the end.
+    /// Contains the FIFO; removed on drop.
     pub directory: tempfile::TempDir,
 }
 
-/// Starts the test program in one of its modes that wait, which then make so many calls.
+/// Starts the test program in one of its waiting modes; it then makes `calls` calls.
 pub fn at_work(mode: &str, calls: &str) -> AtWork {
     let mut plan = Plan::default();
     let work = counter(&mut plan, "work");
@@ -121,8 +121,8 @@ pub fn at_work(mode: &str, calls: &str) -> AtWork {
     AtWork { linux, child, work, fifo, directory }
 }
 
-/// Lets `readers` processes that wait for the FIFO go on; keep the file until they have ended, so
-/// that none of them finds an end instead of its byte.
+/// Resumes `readers` processes that wait for the FIFO. Keep the file until they have ended, so that
+/// none of them reads an end of file instead of its byte.
 pub fn feed(fifo: &Path, readers: usize) -> std::fs::File {
     let mut writer = std::fs::OpenOptions::new().write(true).open(fifo).unwrap();
     writer.write_all(&vec![b'x'; readers]).unwrap();
