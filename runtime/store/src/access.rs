@@ -8,7 +8,7 @@ use xputrace_model::names::Names;
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Key, Scalar, Table, TableDef, TableId, TableKind, Value};
 
-/// The store and the engines, for one step: no handler may run while it is held.
+/// The store and the engines, borrowed for one step. No handler may run meanwhile.
 #[derive(Debug)]
 pub struct Access<'a, L, T> {
     pub(crate) store: &'a mut Store,
@@ -18,7 +18,7 @@ pub struct Access<'a, L, T> {
 }
 
 impl<L: Backing, T: Backing> Access<'_, L, T> {
-    /// A map's contents now: one consistent snapshot.
+    /// Returns a consistent snapshot of a map's contents.
     pub fn snapshot(&mut self, id: TableId) -> Table {
         self.store.map_mut(id).is_read = true;
         let mut parts = Vec::new();
@@ -32,7 +32,8 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         codec::merge(&map.def, parts)
     }
 
-    /// The value of a plain map's element, or the number by which tables sort an aggregation's.
+    /// Returns the value of a plain map's element, or the number that an aggregation's rows are
+    /// sorted by.
     pub fn get(&mut self, id: TableId, key: &[Value]) -> Option<Value> {
         if self.store.map(id).is_plain() {
             return self.get_plain(id, key);
@@ -41,8 +42,8 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         row.map(|(_, cell)| Value::Int(cell.weight()))
     }
 
-    /// Assigns an element of a map that is no aggregation; a missing value removes it. An update that a full
-    /// map refuses is counted.
+    /// Assigns an element of a map that is not an aggregation; a missing value removes it. Counts
+    /// an update that a full map refuses.
     ///
     /// # Errors
     /// A sentence.
@@ -62,7 +63,7 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         }
     }
 
-    /// Adds to an integer. In an engine, where compiled handlers may be adding too, it is changed in one step.
+    /// Adds to an integer; atomically in engines, where compiled handlers may add too.
     ///
     /// # Errors
     /// A sentence.
@@ -88,12 +89,12 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         }
     }
 
-    /// Adds one value to an aggregation.
+    /// Adds a value to an aggregation.
     pub fn aggregate(&mut self, id: TableId, key: &[Value], kind: TableKind, value: i64) {
         self.merge_own(id, key.to_vec(), Cell::of(kind, value));
     }
 
-    /// Removes one element.
+    /// Removes an element.
     pub fn remove(&mut self, id: TableId, key: &[Value]) {
         self.drain_unread(id);
         let map = self.store.map_mut(id);
@@ -106,27 +107,28 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         self.in_engines(id, "remove from", |engine, map| delete(engine, map, &def, &stored));
     }
 
-    /// Empties a map: of one with two generations, removes what the last read has seen.
+    /// Clears a map. If it has two generations, removes only what the last read saw.
     pub fn clear(&mut self, id: TableId) {
         self.drain_unread(id);
         let map = self.store.map_mut(id);
         map.clear_own();
-        // What the engines gathered since the last read is not what the handler has seen.
+        // The handler has not seen what the engines collected since the last read.
         if map.drains {
             return;
         }
         self.in_engines(id, "clear", |engine, map| engine.clear(map));
     }
 
-    /// Calls `f` with every stack that a map holds, in any part and perhaps more than once. Changes nothing: a
-    /// read by a handler sees what it would have seen.
+    /// Calls `f` with every stack that a map holds, in any part, possibly repeatedly. Unlike a
+    /// handler's read, it drains nothing.
     ///
     /// # Errors
-    /// A map of Linux cannot be read; not all stacks were handed out.
+    /// A map in Linux cannot be read, so some stacks are missing.
     pub fn for_each_stack(&self, f: &mut dyn FnMut(StackKey)) -> Result<(), String> {
         let holding = || self.store.maps.iter().filter(|it| it.def.holds_stacks());
         holding().for_each(|it| it.own_stacks(f));
-        // Twice: a handler may move a stack to a map that was read earlier from one that is read later.
+        // Read the maps twice: a handler may move a stack from a map yet to be read to one already
+        // read.
         for map in holding().chain(holding()) {
             let on_value = &mut |key: &[u8], value: &[u8]| codec::stacks(&map.def, key, value, f);
             if let (Some(at), Some(linux)) = (map.homes.linux, &self.linux) {
@@ -139,7 +141,8 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         Ok(())
     }
 
-    /// What the engines hold now. A map of Linux that cannot be read any more reads as what was seen.
+    /// Returns what the engines hold now. If a map in Linux cannot be read to its end, returns what
+    /// was read.
     fn read_engines(&self, id: TableId) -> Vec<Vec<(Key, Cell)>> {
         let map = self.store.map(id);
         let mut parts = Vec::new();
@@ -158,7 +161,7 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         collector.finish()
     }
 
-    /// Moves what the engines' generations hold into the own part.
+    /// Drains the engines' generations into the own part.
     fn drain(&mut self, id: TableId) {
         let (def, homes) = (self.store.map(id).def.clone(), self.store.map(id).homes);
         let mut collector = Collector::new(&def, self.names);
@@ -176,7 +179,8 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         done.into_iter().for_each(|it| self.store.fail(it, "read", id));
     }
 
-    /// Drains a map that no handler has read since it was cleared: what is removed now is then all there is.
+    /// Drains a map that no handler has read since it was cleared, so that all its contents are
+    /// removed.
     fn drain_unread(&mut self, id: TableId) {
         let map = self.store.map(id);
         if map.drains && !map.is_read {
@@ -222,7 +226,7 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         self.in_engine(id, |engine, map| engine.add(map, &stored, delta))
     }
 
-    /// Does something to a map in each engine that has it; `verb` is for what fails.
+    /// Calls `change` on a map in each engine that has it; `verb` describes it in errors.
     fn in_engines(
         &mut self,
         id: TableId,
@@ -238,7 +242,7 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         }
     }
 
-    /// Does something to the only home of a plain map.
+    /// Calls `change` on the only home of a plain map.
     fn in_engine(
         &mut self,
         id: TableId,
@@ -252,7 +256,7 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         }
     }
 
-    /// Assigns an element of a plain map that is kept as a sum: what was added before is over.
+    /// Assigns an element of a plain map that is kept as a sum: replaces what was added before.
     fn set_sum(&mut self, id: TableId, key: &[Value], value: Value) -> Result<(), String> {
         self.drain(id);
         let map = self.store.map_mut(id);
@@ -265,7 +269,7 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         Ok(())
     }
 
-    /// The key as engines have it: a map without a key has one element, under four zeros.
+    /// Encodes a key for engines. A map without keys has one element, whose key is four zeros.
     fn stored_key(&mut self, id: TableId, key: &[Value]) -> Option<Vec<u8>> {
         let def = Arc::clone(&self.store.map(id).def);
         let stored = codec::encode_key(&def, key, self.names)?;
@@ -284,10 +288,10 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
     }
 }
 
-/// Removes an element of an engine's map; of a histogram, all its buckets.
+/// Removes an element of an engine's map; for a histogram, all its buckets.
 fn delete(engine: &mut dyn Backing, map: usize, def: &TableDef, stored: &[u8]) -> Result<(), String> {
     match (def.kind, def.stored_key_size()) {
-        // An array of one element: it cannot be deleted.
+        // A one-element array, whose element cannot be deleted.
         (kind, 0) if kind.is_aggregation() => engine.clear(map),
         (kind, _) if kind.is_bucketed() => {
             let mut buckets: Vec<Vec<u8>> = Vec::new();

@@ -1,23 +1,23 @@
-//! What an engine offers to the store: maps of bytes.
+//! What the store needs of an engine: maps of bytes.
 
-/// Called with the key and a value of each element; with each CPU's value where a map has one per CPU.
+/// Called with the key and a value of each element; once per CPU if the map is per-CPU.
 pub type OnValue<'f> = dyn FnMut(&[u8], &[u8]) + 'f;
 
 /// An engine that keeps values of the script's maps: Linux, or the tracer's own.
 ///
 /// `map` is an index into [`Image::maps`](xputrace_model::plan::Image::maps). Errors are sentences.
 pub trait Backing {
-    /// Hands out every value of every element. What changes meanwhile may or may not be seen.
+    /// Passes every value of every element to `f`. Concurrent changes may or may not be seen.
     fn for_each(&self, map: usize, f: &mut OnValue<'_>) -> Result<(), String>;
-    /// Hands out every value and leaves the map empty. No update is lost in between.
+    /// Passes every value to `f`, and empties the map without losing concurrent updates.
     fn drain(&mut self, map: usize, f: &mut OnValue<'_>) -> Result<(), String>;
-    /// The first value of an element.
+    /// Returns the first value of an element.
     fn lookup(&self, map: usize, key: &[u8]) -> Option<Vec<u8>>;
     /// Creates or changes an element.
     fn update(&mut self, map: usize, key: &[u8], value: &[u8]) -> Result<(), Refusal>;
-    /// Adds to the integer of an element, which begins with 0, in one step.
+    /// Adds to an element's integer atomically; a missing element starts from 0.
     fn add(&mut self, map: usize, key: &[u8], delta: i64) -> Result<(), Refusal>;
-    /// Removes an element, if it is there.
+    /// Removes an element if it exists.
     fn delete(&mut self, map: usize, key: &[u8]) -> Result<(), String>;
     /// Removes all elements; the entries of an array become zero.
     fn clear(&mut self, map: usize) -> Result<(), String>;
@@ -26,7 +26,7 @@ pub trait Backing {
 /// Why an update was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The map holds as many elements as it can.
+    /// The map is full.
     Full,
     /// A sentence.
     Other(String),

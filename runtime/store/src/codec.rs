@@ -1,7 +1,7 @@
-//! Keys and values of a script's maps, from the bytes that BPF maps hold and back.
+//! Encodes and decodes the keys and values in a script's BPF maps.
 //!
-//! Maps of Linux and of the tracer's engine have the same layout (`model::table`), so both are read
-//! here; the parts that engines and CPUs keep are merged into one [`Table`].
+//! Maps of Linux and of the tracer's engine have the same layout (`model::table`), so this serves
+//! both. The parts of engines and CPUs are merged into one [`Table`].
 
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use xputrace_model::names::Names;
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Table, TableDef, TableKind, Value, total};
 
-/// Decodes a stored key, its bucket apart. Bytes that are too short read as zeros.
+/// Decodes a stored key, without its bucket. Missing bytes read as zeros.
 pub fn decode_key(def: &TableDef, bytes: &[u8], names: &Names) -> Key {
     let mut at = 0;
     def.keys
@@ -23,12 +23,12 @@ pub fn decode_key(def: &TableDef, bytes: &[u8], names: &Names) -> Key {
         .collect()
 }
 
-/// The bucket that ends a stored key; `None` for maps without buckets.
+/// Returns the bucket at the end of a stored key; `None` for maps without buckets.
 pub fn decode_bucket(def: &TableDef, key: &[u8]) -> Option<i64> {
     def.kind.is_bucketed().then(|| word(key, def.key_size()) as i64)
 }
 
-/// Decodes one stored value: of a bucketed map, the count of the bucket that ends `key`.
+/// Decodes a stored value. For a bucketed map, it is the count of the bucket at the end of `key`.
 pub fn decode_value(def: &TableDef, key: &[u8], value: &[u8], names: &Names) -> Cell {
     let number = |at| word(value, at) as i64;
     match def.kind {
@@ -62,9 +62,9 @@ pub fn stacks(def: &TableDef, key: &[u8], value: &[u8], f: &mut dyn FnMut(StackK
     }
 }
 
-/// Whether a stored value was never updated: what an array of one element and other
-/// processors' parts of an element hold before their first update. A sum of 0 counts as an
-/// element where its key shows that there was an update.
+/// Whether a stored value was never updated, like the element of a one-element array, or other
+/// CPUs' values, before the first update. A sum of 0 counts as an element if there is a key, which
+/// shows that there was an update.
 pub fn is_untouched(def: &TableDef, value: &[u8]) -> bool {
     match def.kind {
         TableKind::Plain(_) => false,
@@ -73,9 +73,9 @@ pub fn is_untouched(def: &TableDef, value: &[u8]) -> bool {
     }
 }
 
-/// Collects the elements of one map, stored key by stored key, part by part.
+/// Merges the stored elements of one map, one per key and part.
 ///
-/// Sums, minima and buckets of the same key are merged; a count of parts of 0 is no element.
+/// Merges sums, minima and buckets of the same key. A count of 0 is not an element.
 #[derive(Debug)]
 pub struct Collector<'a> {
     def: &'a TableDef,
@@ -84,7 +84,7 @@ pub struct Collector<'a> {
 }
 
 impl<'a> Collector<'a> {
-    /// Starts with nothing.
+    /// Creates an empty collector.
     pub fn new(def: &'a TableDef, names: &'a Names) -> Self {
         Collector { def, names, rows: FxHashMap::default() }
     }
@@ -94,7 +94,7 @@ impl<'a> Collector<'a> {
         if is_untouched(self.def, value) {
             return;
         }
-        // What is a single element has a key in the engine alone.
+        // Only engines give the element of a map without keys a key.
         let key = &key[..key.len().min(self.def.stored_key_size())];
         let decoded = decode_key(self.def, key, self.names);
         let cell = decode_value(self.def, key, value, self.names);
@@ -110,13 +110,13 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Every key once, in no order.
+    /// Returns each key once, in no particular order.
     pub fn finish(self) -> Vec<(Key, Cell)> {
         self.rows.into_iter().collect()
     }
 }
 
-/// One table out of the parts that engines keep.
+/// Merges the parts that engines keep into one table.
 pub fn merge(def: &Arc<TableDef>, parts: impl IntoIterator<Item = Vec<(Key, Cell)>>) -> Table {
     let mut rows: FxHashMap<Key, Cell> = FxHashMap::default();
     for (key, cell) in parts.into_iter().flatten() {
@@ -130,8 +130,8 @@ pub fn merge(def: &Arc<TableDef>, parts: impl IntoIterator<Item = Vec<(Key, Cell
     Table { def: def.clone(), rows: rows.into_iter().collect() }
 }
 
-/// The stored key of an element, its bucket apart; `None` where a value does not fit the
-/// declared parts. Texts longer than their part are cut.
+/// Encodes an element's key, without its bucket. Returns `None` if a value does not have its part's
+/// declared type. Truncates strings that are longer than their part.
 pub fn encode_key(def: &TableDef, key: &[Value], names: &mut Names) -> Option<Vec<u8>> {
     if key.len() != def.keys.len() {
         return None;
@@ -143,7 +143,7 @@ pub fn encode_key(def: &TableDef, key: &[Value], names: &mut Names) -> Option<Ve
     Some(out)
 }
 
-/// The stored form of a plain value; `None` where it is of another type.
+/// Encodes a plain value; returns `None` if it has another type.
 pub fn encode_plain(kind: Scalar, value: &Value, names: &mut Names) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(kind.size());
     encode_scalar(kind, value, names, &mut out)?;
@@ -201,11 +201,11 @@ fn encode_scalar(kind: Scalar, value: &Value, names: &mut Names, out: &mut Vec<u
     Some(())
 }
 
-/// Returns how many bytes of a text fit, without cutting a character.
+/// Returns how many bytes of a string fit without splitting a character.
 fn end_of_text(bytes: &[u8], capacity: usize) -> usize {
     let continues = |at: usize| bytes.get(at).is_some_and(|it| it & 0xc0 == 0x80);
     let nearest = bytes.len().min(capacity);
-    // A character has at most three bytes after its first; more of them are no character.
+    // A character has at most three continuation bytes; a longer sequence is not a character.
     (nearest.saturating_sub(3)..=nearest).rev().find(|at| !continues(*at)).unwrap_or(nearest)
 }
 
@@ -215,7 +215,7 @@ fn text(bytes: &[u8], capacity: usize) -> Arc<str> {
     xputrace_model::text::from_bytes(&bytes[..end]).into()
 }
 
-/// The word at a byte offset; bytes that are missing are 0.
+/// Returns the word at a byte offset; missing bytes are 0.
 pub fn word(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     let rest = bytes.get(at..).unwrap_or_default();

@@ -1,13 +1,13 @@
-//! A script's maps: the engines' parts and the interpreter's own, read and changed as one.
+//! A script's maps: the parts of the engines and of the interpreter, accessed as one.
 //!
 //! ```text
 //! Linux's part ──┐
 //! tracer's part ─┼─ read: drained or copied, merged ──▶ Table
-//! own part ──────┘   (own: what interpreted handlers wrote, and what reads drained)
+//! own part ──────┘   (own: written by interpreted handlers, or drained by reads)
 //! ```
-//! Engines hold bytes ([`Backing`]); [`codec`] knows what they mean. A map of two generations is drained
-//! into the own part by each read, so that an interpreted handler sees one consistent snapshot, and
-//! `clear` removes exactly that.
+//! Engines hold bytes ([`Backing`]); [`codec`] interprets them. Each read drains a map with two
+//! generations into the own part. So an interpreted handler sees a consistent snapshot, and `clear`
+//! removes exactly what it has seen.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -25,7 +25,7 @@ use xputrace_model::names::Names;
 use xputrace_model::plan::Plan;
 use xputrace_model::table::{TableDef, TableId};
 
-/// The maps of a run, as far as no engine keeps them. [`Store::with`] joins it with the engines.
+/// A run's maps, except for the engines' parts. [`Store::with`] adds the engines.
 #[derive(Debug, Default)]
 pub struct Store {
     maps: Vec<Map>,
@@ -35,7 +35,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// The plan's maps, empty. Without Linux, the tracer's engine has its maps too.
+    /// Creates the plan's maps, empty. Without Linux, the tracer's engine has Linux's maps too.
     pub fn new(plan: &Plan, has_linux: bool) -> Store {
         Store {
             maps: plan.tables.iter().map(|it| Map::new(it.clone(), &plan.image, has_linux)).collect(),
@@ -44,27 +44,27 @@ impl Store {
         }
     }
 
-    /// The map of this name, with its `@`.
+    /// Looks up a map by its name, including the `@`.
     pub fn id(&self, name: &str) -> Option<TableId> {
         self.by_name.get(name).copied()
     }
 
-    /// The shape of a map.
+    /// Returns the shape of a map.
     pub fn def(&self, id: TableId) -> &Arc<TableDef> {
         &self.map(id).def
     }
 
-    /// Updates of interpreted handlers that were refused because a map was full.
+    /// Returns how many updates of interpreted handlers were refused because a map was full.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// What engines could not read or change since this was last asked, a sentence each.
+    /// Returns what engines could not read or change since the last call, as sentences.
     pub fn take_failures(&mut self) -> Vec<String> {
         std::mem::take(&mut self.failures)
     }
 
-    /// The maps with all their parts, for one step.
+    /// Combines the maps with the engines, for one step.
     pub fn with<'a, L: Backing, T: Backing>(
         &'a mut self,
         linux: Option<L>,

@@ -1,4 +1,4 @@
-//! One map: where its parts are, and what the interpreter keeps of it.
+//! One map: where its parts are, and the interpreter's own part.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub(crate) struct Map {
     pub(crate) homes: Homes,
     /// Whether it has two generations, so that reading it drains the engines.
     pub(crate) drains: bool,
-    /// What interpreted handlers wrote, and what reads drained.
+    /// Written by interpreted handlers, or drained by reads.
     own: HashMap<Key, Cell>,
     /// Whether it was read since it was last cleared.
     pub(crate) is_read: bool,
@@ -24,7 +24,7 @@ pub(crate) struct Map {
 pub(crate) struct Homes {
     pub(crate) linux: Option<usize>,
     pub(crate) tracer: Option<usize>,
-    /// The map of Linux, kept by the tracer's engine where there is no Linux.
+    /// Linux's map, kept by the tracer's engine if there is no Linux.
     pub(crate) tracer_for_linux: Option<usize>,
 }
 
@@ -34,12 +34,12 @@ impl Homes {
         Homes { linux, tracer: storage.tracer(), tracer_for_linux: replayed }
     }
 
-    /// Whether an engine has it: compiled handlers use it.
+    /// Whether an engine has the map because compiled handlers use it.
     pub(crate) fn is_some(self) -> bool {
         self.linux.is_some() || self.in_tracer().next().is_some()
     }
 
-    /// The maps of the tracer's engine.
+    /// Returns the maps of the tracer's engine.
     pub(crate) fn in_tracer(self) -> impl Iterator<Item = usize> {
         self.tracer.into_iter().chain(self.tracer_for_linux)
     }
@@ -77,7 +77,7 @@ impl Map {
         }
     }
 
-    /// Merges a part of an element into the own part; false where it is full.
+    /// Merges an element into the own part; returns false if it is full.
     pub(crate) fn merge_own(&mut self, key: Key, cell: Cell) -> bool {
         let has_room = self.has_room_for(&key);
         match self.own.get_mut(&key) {
@@ -88,7 +88,7 @@ impl Map {
         true
     }
 
-    /// Assigns an element of the own part; false where it is full.
+    /// Assigns an element of the own part; returns false if it is full.
     pub(crate) fn set_own(&mut self, key: &[Value], value: Value) -> bool {
         if value == Value::Missing {
             self.own.remove(key);

@@ -1,4 +1,4 @@
-//! The store over engines that are maps of bytes in memory.
+//! The store over engines in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const BOTH: Storage = Storage::Both { linux: LINUX, tracer: TRACER };
 
 type Elements = BTreeMap<Vec<u8>, Vec<Vec<u8>>>;
 
-/// An engine: elements by map, each with any number of values, as of several CPUs.
+/// An engine: elements by map, each with several values, as for several CPUs.
 #[derive(Default)]
 struct Memory {
     maps: BTreeMap<usize, Elements>,
@@ -134,7 +134,7 @@ fn plan(keys: &[Scalar], kind: TableKind, storage: Storage) -> Plan {
     plan
 }
 
-/// The same, with two generations in Linux.
+/// Likewise, with two generations in Linux.
 fn two_generations(keys: &[Scalar], kind: TableKind, storage: Storage) -> Plan {
     let mut plan = plan(keys, kind, storage);
     plan.image.maps[LINUX].inner = Some(Box::new(spec(Home::Linux)));

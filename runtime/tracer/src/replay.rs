@@ -1,12 +1,12 @@
-//! Runs a plan over a recording, as if it were happening.
+//! Runs a plan over a recording, as if it were live.
 //!
 //! ```text
 //! hits, launch starts ─by time─▶ programs of Linux ──────tags─┐
 //! drains, in their order ────────────────────────────────────▶ pipeline
 //! ```
-//! GPU events go through the same pipeline as live ones. Hits of CPU probes run the programs
-//! that Linux would run, in the engine, over what was recorded of each hit; launch
-//! handlers of Linux run at the start of their launch, and leave their tag in it before
+//! GPU events go through the same pipeline as live ones. For hits of CPU probes, the engine runs
+//! the programs that Linux would run, on what was recorded of each hit. Linux's launch handlers run
+//! at the start of their launch, and set its tag before it is joined. All maps are the engine's.
 //! it is joined. All maps are the engine's.
 
 use crate::names::{Demangle, Names};
@@ -59,20 +59,21 @@ fn processes(everywhere: bool) -> &'static str {
     if everywhere { "all processes" } else { "the traced processes alone" }
 }
 
-/// What a replay found beside the handled events.
+/// What a replay returns besides the handled events.
 #[derive(Default)]
 pub struct Outcome {
     /// Processes that used CUDA.
     pub processes: u64,
     /// The collectors' own totals.
     pub totals: Vec<CollectorTotals>,
-    /// From the start of the recording to the last thing that happened in it.
+    /// From the start of the recording to its last event.
     pub span_nanos: u64,
     /// Names of frames, by stack.
     pub frames: FxHashMap<StackKey, Vec<FrameInfo>>,
-    /// What CPU probes lost while it was recorded, but for stacks: handlers count those that they ask for.
+    /// What CPU probes lost during the recording, except stacks: handlers count the stacks that
+    /// they use.
     pub losses: Losses,
-    /// What of the recording could not be read.
+    /// The unreadable parts of the recording.
     pub damage: Option<Damage>,
 }
 
@@ -83,8 +84,8 @@ pub struct Opened {
     tape: Tape,
 }
 
-/// Makes a pipeline for a plan over a recording; nothing has happened in it yet, so that
-/// `begin` handlers can run first.
+/// Creates a pipeline for a plan over a recording. Runs nothing yet, so that `begin` handlers can
+/// run first.
 ///
 /// # Errors
 /// The plan needs a probe that was not recorded, or cannot be loaded into the engine.
@@ -96,7 +97,7 @@ pub fn open(plan: Arc<Plan>, recording: Reader, demangle: Demangle) -> Result<(P
 }
 
 impl Opened {
-    /// Whether the times of any process mean nothing.
+    /// Whether any process used the software GPU, whose times are meaningless.
     pub fn is_of_software_gpu(&self) -> bool {
         self.tape.gpus.contains(&GpuKind::Software) || self.meta.gpu == GpuKind::Software
     }
@@ -162,7 +163,7 @@ fn check(plan: &Plan, meta: &Meta) -> Result<(), Error> {
 fn recorded_as(probe: &Probe, meta: &Meta) -> Option<usize> {
     let mut of_name = meta.probes.iter().enumerate().filter(|(_, it)| it.name == probe.name);
     let is_alike = |it: &ProbeInfo| it.everywhere.is_none_or(|it| it == hits::is_everywhere(probe));
-    // Some recordings hold each hit once for every handler at the probe: the first is taken.
+    // Some recordings contain each hit once per handler of the probe; use the first.
     of_name.find(|(_, it)| is_alike(it)).map(|it| it.0)
 }
 
@@ -346,7 +347,8 @@ impl Replay<'_> {
     fn run_hit(&mut self, hit: &Hit, sink: &mut dyn Sink) {
         let Some(handlers) = self.handlers.hits.get(hit.probe as usize) else { return };
         let state = self.pipeline.state_mut();
-        // Every recorded hit is a target's. The map holds one thread at a time, so it has room for any number.
+        // Every recorded hit is a target's. The map holds only the current thread, so it is never
+        // full.
         let thread = hit.tid.to_le_bytes();
         if let Some(targets) = state.plan.targets {
             state.engine.update(targets, &thread, &0u64.to_le_bytes(), 0);
@@ -435,7 +437,7 @@ impl Replay<'_> {
 /// Maximum number of such processes: a higher number is damage, and each costs some KiB.
 const MOST_PROCESSES: usize = 1 << 12;
 
-/// Addresses where a handler at the marker finds its words and the kernel's name; made up.
+/// Made-up addresses where a handler at the marker finds its words and the kernel's name.
 const WORDS_AT: u64 = 0x1000_0000;
 const SYMBOL_AT: u64 = 0x2000_0000;
 
@@ -508,8 +510,8 @@ struct CpuEnv<'a> {
 const EFAULT: i64 = -(probe::EFAULT as i64);
 const ENOMEM: i64 = -12;
 const EEXIST: i64 = -(probe::EEXIST as i64);
-/// Where programs over a recording find the exec generation of a hit's process, relative to the
-/// task, for [`xputrace_model::catalog::Catalog::exec_id_offset`]. The address is made up.
+/// Made-up offset, relative to the task, where programs over a recording find the exec generation
+/// of a hit's process, for [`xputrace_model::catalog::Catalog::exec_id_offset`].
 pub const EXEC_ID_OFFSET: u32 = 0x3000;
 
 impl Env for CpuEnv<'_> {

@@ -1,15 +1,15 @@
-//! The machine that was recorded, as its recording tells it: the tracepoints whose hits are in the file.
+//! The recorded machine, as described by the recording: the tracepoints whose hits are in the file.
 
 use super::entry::{Meta, TracepointFieldInfo};
 use crate::replay::EXEC_ID_OFFSET;
 use xputrace_model::catalog::{Catalog, TracepointField, TracepointFieldType, TracepointFormat};
 
-/// The catalog against which a script is compiled that runs over a recording.
+/// The catalog for compiling a script that runs over a recording.
 #[derive(Clone, Debug)]
 pub struct RecordedMachine(Meta);
 
 impl RecordedMachine {
-    /// The machine on which the recording with this header was made.
+    /// Returns the machine described by a recording's header.
     pub fn new(meta: &Meta) -> Self {
         RecordedMachine(meta.clone())
     }
@@ -41,7 +41,7 @@ impl Catalog for RecordedMachine {
     }
 }
 
-/// A tracepoint's fields as the header has them.
+/// Converts a tracepoint's fields for the header.
 pub(super) fn recorded(format: &TracepointFormat) -> Vec<TracepointFieldInfo> {
     let info = |it: &TracepointField| TracepointFieldInfo {
         name: it.name.clone(),
@@ -51,7 +51,7 @@ pub(super) fn recorded(format: &TracepointFormat) -> Vec<TracepointFieldInfo> {
     format.fields.iter().map(info).collect()
 }
 
-/// A field of the header; `None` where a later version wrote a kind that is not known here.
+/// Converts a field of the header; returns `None` for kinds that only later versions know.
 fn field(info: &TracepointFieldInfo) -> Option<TracepointField> {
     Some(TracepointField { name: info.name.clone(), offset: info.offset, kind: kind(&info.kind)? })
 }

@@ -1,4 +1,4 @@
-//! The contents of a recording, entry by entry, in the order in which they were written.
+//! The contents of a recording as entries, in the order in which they were written.
 
 use crate::pipeline::CollectorTotals;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ pub struct Meta {
     pub unix_seconds: u64,
     /// CLOCK_MONOTONIC nanoseconds at the start.
     pub monotonic_nanos: u64,
-    /// The kind of GPU, in recordings that do not say it of each process.
+    /// The kind of GPU, in recordings that do not store it per process.
     #[serde(skip_serializing_if = "GpuKind::is_none")]
     pub gpu: GpuKind,
     /// Name and version of the program that wrote it.
@@ -40,7 +40,7 @@ pub enum GpuKind {
     #[default]
     None,
     Real,
-    /// The software GPU: its times mean nothing.
+    /// The software GPU, whose times are meaningless.
     Software,
 }
 
@@ -56,15 +56,15 @@ impl GpuKind {
 pub struct ProbeInfo {
     /// As in [`xputrace_model::plan::Probe::name`].
     pub name: String,
-    /// Fields of a tracepoint's record, so that scripts compile without the machine.
+    /// Fields of a tracepoint's record, so that scripts compile on other machines.
     pub fields: Vec<TracepointFieldInfo>,
     /// Whether each hit has the user stack, and the Linux stack.
     pub ustack: bool,
     pub kstack: bool,
-    /// The texts of the target that each hit has.
+    /// The target's strings that each hit contains.
     pub texts: Vec<RecordedText>,
-    /// Hits of all processes, not of the command's alone. A probe may be recorded both ways. `None` in recordings
-    /// that do not say it, in which a probe's hits are those of the widest scope.
+    /// Whether hits of all processes were recorded, not only the command's. A probe may be recorded
+    /// both ways. `None` in older recordings, where a probe's hits are those of its widest scope.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub everywhere: Option<bool>,
 }
@@ -93,7 +93,7 @@ pub struct TracepointFieldInfo {
     pub kind: String,
 }
 
-/// An event.
+/// An entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// A process was armed.

@@ -1,5 +1,5 @@
-//! Records CPU probes: programs that write each hit with everything a handler may read of it, and
-//! the layout of what they write.
+//! Records CPU probes: programs that write everything that a handler may read of a hit, and the
+//! layout of these records.
 //!
 //! ```text
 //! Plan ──recorder──▶ Plan whose programs write Hit records ──ring──▶ Layouts::decode ──▶ Hit
@@ -29,7 +29,7 @@ const LONGEST_RECORD: usize = 1024;
 const RING_BYTES: u32 = 8 << 20;
 /// Counted for each probe while recording; its slots are adjacent.
 const COUNTED: [Loss; 3] = [Loss::LinuxRingFull, Loss::LinuxStack, Loss::StackCollision];
-/// The word of a stack that found its place taken: a replay counts it as the run would have.
+/// The word of a stack that collided in the stack map: a replay counts it as the run would have.
 pub(crate) const COLLIDED: u64 = 2;
 
 /// Stack slots of the programs.
@@ -51,8 +51,8 @@ const EVERYTHING: Demand = Demand {
 };
 /// Set in a record's probe number if the hit is at the entry of a return probe's function.
 const ENTRY: u32 = 1 << 31;
-/// Address under which [`Hit::strings`] holds the name of the probed function: a hit's cookie is an
-/// id in the recording run's string table, which later runs lack.
+/// Pseudo address under which [`Hit::strings`] holds the probed function's name: a hit's cookie is
+/// an id in the recording run's string table, which later runs lack.
 pub const FUNCTION_NAME: u64 = u64::MAX;
 
 /// Offsets in a hit record; the context follows at [`at::CONTEXT`].
@@ -96,12 +96,12 @@ struct Layout {
 
 /// A text in a hit: the result of the read, then the bytes.
 const TEXT_BYTES: usize = 8 + TEXT_ROOM.next_multiple_of(8);
-/// Room for the longest text that a script can request, one more byte, and the NUL: that byte tells
-/// handlers that a text was cut.
+/// Room for the longest string that a script can request, plus one byte and the NUL. The extra byte
+/// shows handlers that a string was truncated.
 const TEXT_ROOM: usize = LONGEST_TEXT as usize + 2;
 
-/// Room for a text of a tracepoint's record, with its NUL. In a recorded context these texts follow the fixed fields,
-/// each in its own room, and the fields that say where they are point there.
+/// Room for a string of a tracepoint's record, with its NUL. In a recorded context, each of these
+/// strings has its own room after the fixed fields, and the fields that locate strings point there.
 const RECORD_TEXT_BYTES: usize = TEXT_ROOM.next_multiple_of(8);
 
 /// Why the probes cannot be recorded.
@@ -118,10 +118,10 @@ pub enum RecorderError {
     Assemble(#[from] AsmError),
 }
 
-/// The plan that records the CPU probes of `plan`, and everything of the GPU side.
+/// Creates the plan that records the CPU probes of `plan`, and everything on the GPU side.
 ///
 /// # Errors
-/// When a tracepoint's format cannot be read.
+/// A tracepoint's format cannot be read.
 pub fn recorder(plan: &Plan, catalog: &dyn Catalog) -> Result<Recorder, RecorderError> {
     let mut builder = Builder::new(plan, catalog);
     for probe in each_once(plan.probes.iter().filter(|it| it.place == Place::Linux && !it.event.is_gpu())) {
@@ -130,9 +130,9 @@ pub fn recorder(plan: &Plan, catalog: &dyn Catalog) -> Result<Recorder, Recorder
     Ok(builder.finish())
 }
 
-/// Probes of one name as one, which records what any of their handlers reads: each hit is
-/// recorded once, and a replay runs all handlers of the name over it. Handlers of all processes have a
-/// probe of their own: their hits are others.
+/// Combines probes of the same name into one that records whatever any of their handlers reads.
+/// Each hit is recorded once, and a replay runs all handlers of that name over it. Handlers of all
+/// processes get a probe of their own, since they have other hits.
 fn each_once<'p>(probes: impl Iterator<Item = &'p Probe>) -> Vec<Probe> {
     let mut once: Vec<Probe> = Vec::new();
     let mut by_name: FxHashMap<(&str, bool), usize> = FxHashMap::default();
@@ -149,11 +149,11 @@ fn each_once<'p>(probes: impl Iterator<Item = &'p Probe>) -> Vec<Probe> {
     once
 }
 
-/// Makes a probe record what another of the same name needs too.
+/// Makes a probe also record what another one of the same name needs.
 fn widen(probe: &mut Probe, other: &Probe) {
     probe.texts.extend(&other.texts);
     probe.entry_program = probe.entry_program.or(other.entry_program);
-    // A link per process misses what the link per file sees.
+    // A link per process misses hits that a link per file sees.
     if other.scope == ProbeScope::Tree {
         probe.scope = ProbeScope::Tree;
     }
@@ -165,7 +165,7 @@ pub(crate) fn is_everywhere(probe: &Probe) -> bool {
 }
 
 impl Layouts {
-    /// The hit in a record of Linux's ring; `None` when it is not one.
+    /// Decodes a record of Linux's ring; returns `None` if it is not a hit.
     pub fn decode(&self, bytes: &[u8]) -> Option<Hit> {
         let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let head = word(0)?;
@@ -200,7 +200,7 @@ impl Layouts {
     }
 }
 
-/// The texts that could be read.
+/// Returns the strings that could be read.
 fn texts_of(context: &[u8], texts: &[ContextWord], bytes: &[u8]) -> Vec<UserString> {
     let read = |(word, text): (&ContextWord, &[u8])| {
         let address: [u8; 8] = context.get(word.at as usize..word.at as usize + 8)?.try_into().ok()?;
@@ -268,7 +268,7 @@ impl<'a> Builder<'a> {
             (Target::Tracepoint { category, name }, Some(format)) => format.scheduled_threads(category, name),
             _ => Vec::new(),
         };
-        // Limited to events of the targets, where any other would come too.
+        // Some probes fire for every process; if so, record only events of the targets.
         let targets = probe.scope.is_filtered(probe.event).then_some(&*threads);
         self.plan.loss_sites.extend(COUNTED.map(|loss| LossSite { loss, site: probe.site, table: None }));
         let is_function = matches!(kind, ProgramKind::Uprobe | ProgramKind::Uretprobe);
@@ -353,8 +353,8 @@ impl<'a> Builder<'a> {
         self.facts(&mut asm, is_function);
         self.stack(&mut asm, number, Frames::User, at::USTACK);
         self.stack(&mut asm, number, Frames::Kernel, at::KSTACK);
-        // The first word of a tracepoint's record is Linux's own, and nothing behind its last
-        // field may be read.
+        // The first word of a tracepoint's record is Linux's own, and nothing after the last field
+        // may be read.
         let first = if matches!(probe.target, Target::Tracepoint { .. }) { 8 } else { 0 };
         for word in [0, size.saturating_sub(1) / 8 * 8] {
             asm.st_imm(Size::Dw, Reg(7), (at::CONTEXT + word) as i16, 0);
@@ -420,7 +420,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Stores a stack's word; one that Linux could not store is counted, and its word is 0.
+    /// Stores a stack's word. If Linux could not store the stack, counts that and stores 0.
     fn stack(&self, asm: &mut Assembler, number: u32, frames: Frames, offset: i16) {
         let (lost, done) = (asm.label(), asm.label());
         asm.st_imm(Size::Dw, Reg(7), offset, 0);
@@ -438,7 +438,7 @@ impl<'a> Builder<'a> {
         asm.place(done);
     }
 
-    /// Counts something that this probe lost.
+    /// Counts a loss of this probe.
     fn count(&self, asm: &mut Assembler, number: u32, loss: Loss) {
         let none = asm.label();
         let of_probe = COUNTED.iter().position(|it| *it == loss).unwrap_or_default();
@@ -456,33 +456,34 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// The program that records hits of one kind.
+/// The program that records one kind of hit.
 #[derive(Clone, Copy)]
 struct HitProgram<'a> {
     number: u32,
-    /// Bytes of the context's fixed fields.
+    /// Size of the context's fixed fields in bytes.
     size: usize,
     is_function: bool,
-    /// Where only events of the targets are recorded: the threads that a record of the scheduler names.
+    /// If only events of the targets are recorded: offsets of the threads in a record of the
+    /// scheduler.
     targets: Option<&'a [i16]>,
-    /// Offsets of the fields that say where the record has a text.
+    /// Offsets of the fields that locate strings in the record.
     record_texts: &'a [usize],
     texts: &'a [ContextWord],
 }
 
 impl HitProgram<'_> {
-    /// Bytes of the context as it is recorded.
+    /// Returns the size of the recorded context in bytes.
     fn context_size(&self) -> usize {
         self.size.next_multiple_of(8) + self.record_texts.len() * RECORD_TEXT_BYTES
     }
 
-    /// Where in the recorded context the record's texts are.
+    /// Returns where the record's strings are in the recorded context.
     fn record_texts_at(&self) -> impl Iterator<Item = usize> {
         (self.size.next_multiple_of(8)..).step_by(RECORD_TEXT_BYTES)
     }
 }
 
-/// The texts to record of a probe, each once.
+/// Returns the strings to record for a probe, without duplicates.
 fn texts(probe: &Probe) -> Result<Vec<ContextWord>, RecorderError> {
     let word =
         |it: &TextRead| it.address.ok_or_else(|| RecorderError::Text { probe: probe.name.clone(), line: it.site.line });
@@ -492,8 +493,8 @@ fn texts(probe: &Probe) -> Result<Vec<ContextWord>, RecorderError> {
     Ok(words)
 }
 
-/// Reads a text of the tracepoint's record, whose place `field` says, into the hit in R7 at `to` of its context, and
-/// has the recorded field say that place. A text that cannot be read is empty.
+/// Copies a string of the tracepoint's record, located by `field`, to offset `to` of the hit's
+/// context (the hit is in R7), and updates the recorded field. An unreadable string becomes empty.
 fn record_text(asm: &mut Assembler, field: usize, to: usize) {
     for word in (0..RECORD_TEXT_BYTES).step_by(8) {
         asm.st_imm(Size::Dw, Reg(7), (at::CONTEXT + to + word) as i16, 0);
@@ -509,7 +510,7 @@ fn record_text(asm: &mut Assembler, field: usize, to: usize) {
     asm.st_imm(Size::W, Reg(7), (at::CONTEXT + field) as i16, place as i32);
 }
 
-/// Reads a text of the target into the record in R7.
+/// Copies a string of the target to the record in R7.
 fn text(asm: &mut Assembler, word: ContextWord, at: i16) {
     asm.mov(Reg::R1, Reg(7));
     asm.alu_imm(Alu::Add, Reg::R1, i32::from(at) + 8);
@@ -533,13 +534,13 @@ fn address(asm: &mut Assembler, to: Reg, slot: i16) {
     asm.alu_imm(Alu::Add, to, slot.into());
 }
 
-/// Offsets of the fields of a tracepoint's record that say where a text of it is.
+/// Returns the offsets of a tracepoint's fields that locate strings.
 fn record_texts(format: &TracepointFormat, size: usize) -> Vec<usize> {
     let fields = format.fields.iter().filter(|it| it.kind == TracepointFieldType::DataLoc);
     fields.map(|it| it.offset as usize).filter(|it| it + 4 <= size).collect()
 }
 
-/// Bytes of a tracepoint's record, up to the end of its last fixed field.
+/// Returns the size of a tracepoint's record, up to the end of its last fixed field.
 fn record_size(format: &TracepointFormat) -> usize {
     let end = |it: &xputrace_model::catalog::TracepointField| {
         let size = match it.kind {

@@ -1,11 +1,11 @@
-//! The `.xpt` format: what a run saw, so that scripts can run over it later (docs/RECORDING.md).
+//! The `.xpt` format: what a run saw, for scripts to run over later (docs/RECORDING.md).
 //!
 //! ```text
 //! file    magic, version, length and crc of the header, header (JSON)
 //! block   magic, kind, lengths, crc of this head, crc of the payload, payload (zstd)
 //! block   …
 //! ```
-//! Each block can be read without the others. A damaged or cut file yields what is readable.
+//! Each block can be read independently. A damaged or truncated file yields what is readable.
 
 mod block;
 mod budget;
@@ -26,7 +26,7 @@ pub const MAGIC: &[u8; 8] = b"XPUTRACE";
 /// Version of the format; readers refuse others.
 pub const VERSION: u32 = 1;
 
-/// Why a recording cannot be used at all.
+/// Why a recording cannot be read at all.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("not a recording: it does not start with {:?}", String::from_utf8_lossy(MAGIC))]

@@ -1,4 +1,4 @@
-//! Reads a recording, whatever has become of it.
+//! Reads a recording, even if it is damaged.
 
 use super::block::{self, HEAD, Head, kind};
 use super::budget::Budget;
@@ -11,10 +11,10 @@ use std::collections::VecDeque;
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::stack::StackKey;
 
-/// Bytes in memory for each byte of JSON: `[]` is a list of 24 bytes, `{}` a frame of 56.
+/// Bytes in memory per byte of JSON: `[]` becomes a list of 24 bytes, `{}` a frame of 56.
 const JSON_GROWTH: usize = 20;
 
-/// Iterates over the entries of a recording. Blocks that cannot be read are skipped and counted.
+/// Iterates over the entries of a recording. Skips and counts unreadable blocks.
 #[derive(Debug)]
 pub struct Reader {
     bytes: Vec<u8>,
@@ -27,14 +27,14 @@ pub struct Reader {
     finished: bool,
 }
 
-/// What of a recording could not be read.
+/// The unreadable parts of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Offset of the first byte that is not as it was written.
+    /// Offset of the first damaged byte.
     pub offset: usize,
-    /// Blocks that were lost. Those of a cut end are not known, and not counted beyond the first.
+    /// Lost blocks. A truncated end counts as one block.
     pub blocks: u32,
-    /// Whether the file ends before its end block: the recording was cut or is still being written.
+    /// Whether the end block is missing: the recording was truncated, or is still being written.
     pub cut: bool,
 }
 
@@ -42,7 +42,7 @@ impl Reader {
     /// Reads the header.
     ///
     /// # Errors
-    /// When this is not a recording, it is one of another version, or its header is damaged.
+    /// The bytes are not a recording, have another version, or have a damaged header.
     pub fn new(bytes: Vec<u8>) -> Result<Self, Error> {
         let word = |at: usize| bytes.get(at..at + 4).and_then(|it| it.try_into().ok()).map(u32::from_le_bytes);
         if !bytes.starts_with(MAGIC) {
@@ -64,21 +64,21 @@ impl Reader {
         Ok(Reader { bytes, at: end, meta, budget, ready, next_number: 0, damage: None, finished: false })
     }
 
-    /// Reads a file whole.
+    /// Reads a whole file.
     ///
     /// # Errors
-    /// As [`Reader::new`], and when the file cannot be read.
+    /// As for [`Reader::new`], or the file cannot be read.
     pub fn open(path: &std::path::Path) -> Result<Self, Error> {
         let bytes = std::fs::read(path).map_err(|answer| Error::Io { attempted: "read", answer })?;
         Self::new(bytes)
     }
 
-    /// What the recording is about.
+    /// Returns the header.
     pub fn meta(&self) -> &Meta {
         &self.meta
     }
 
-    /// What could not be read; complete once the iterator has ended.
+    /// Returns what could not be read; complete once the iterator has ended.
     pub fn damage(&self) -> Option<Damage> {
         self.damage
     }
@@ -104,13 +104,13 @@ impl Reader {
         self.ready.extend(entries.into_iter().flatten());
     }
 
-    /// No head where one should be: goes on at the next one, if there is any.
+    /// Finds the next block after a damaged header.
     fn resume(&mut self) {
         let from = self.at;
         let rest = self.bytes.get(from + 1..).unwrap_or_default();
         let next = rest.windows(HEAD).position(|it| it[..4] == block::MAGIC && Head::decode(it).is_some());
         match next {
-            // Blocks are numbered: how many are missing is seen at the one that is found.
+            // The number of the block found will tell how many are missing.
             Some(distance) => {
                 self.lose(from, 0);
                 self.at = from + 1 + distance;
@@ -154,9 +154,9 @@ impl Iterator for Reader {
     }
 }
 
-/// The entries of a block; `None` when it is damaged, its payload is not what its kind says, or
-/// there would be more of it than the file's budget allows. Kinds of later versions hold nothing
-/// for this one.
+/// Decodes the entries of a block. Returns `None` if it is damaged, its payload does not match its
+/// kind, or it would exceed the file's budget. Blocks of kinds that only later versions know have
+/// no entries.
 fn unpacked(head: &Head, payload: &[u8], budget: &mut Budget) -> Option<Vec<Entry>> {
     budget.take(head.raw_len as usize)?;
     decode(head.kind, &block::unpack(head, payload)?, budget)
@@ -184,7 +184,7 @@ fn decode(kind: u32, raw: &[u8], budget: &mut Budget) -> Option<Vec<Entry>> {
     })
 }
 
-/// The list that says a process's start. Earlier recordings do not have its last member.
+/// The list that encodes a process's start. Older recordings lack its last member.
 #[derive(Deserialize)]
 struct ProcessStart {
     process: u32,
@@ -204,7 +204,7 @@ impl From<ProcessStart> for Entry {
     }
 }
 
-/// Losses of later versions are nothing that this one could name.
+/// Skips losses that only later versions know.
 fn losses(counts: Vec<(String, u64)>) -> Losses {
     let mut losses = Losses::default();
     for (name, n) in counts {
@@ -280,7 +280,7 @@ mod tests {
     use xputrace_wire::events::Realtime;
     use xputrace_wire::record::{self, Kernel, Launch};
 
-    /// What an entry holds in memory, at least.
+    /// Returns the minimum size of an entry in memory.
     fn size(entry: &Entry) -> usize {
         size_of::<Entry>()
             + match entry {
@@ -294,7 +294,7 @@ mod tests {
             }
     }
 
-    /// A payload of each kind, as the writer makes it.
+    /// Returns a payload of each kind, as the writer creates it.
     fn payloads() -> Vec<(u32, Vec<u8>)> {
         let mut ring = Vec::new();
         record::push(&mut ring, record::kind::LAUNCH, &Launch { start: 7, end: 9, ..Launch::default() }, &[]);
@@ -379,7 +379,7 @@ mod tests {
         assert!(matches!(start[..], [Entry::ProcessStart { pid: 7, time_nanos: 9, gpu: GpuKind::None, .. }]));
     }
 
-    /// A wire block of `n` launches without any fields: a few bytes once packed.
+    /// Returns a wire block of `n` empty launches: a few bytes when compressed.
     fn launches_of_nothing(n: u64) -> Vec<u8> {
         let mut raw = vec![0, 1, 0];
         columns::put_bytes(&mut raw, &[vec![1; n as usize], vec![3, 4]].concat());

@@ -1,4 +1,4 @@
-//! Writes a recording as it happens.
+//! Writes a recording during a run.
 
 use super::block::{self, kind};
 use super::columns::{self, Drain, put, put_bytes};
@@ -8,12 +8,12 @@ use serde::Serialize;
 use std::io::Write;
 use xputrace_model::loss::Loss;
 
-/// Wire bytes and hits are gathered up to this many before they are compressed.
+/// Wire bytes and hits are collected up to this size before they are compressed.
 const BLOCK_BYTES: usize = 4 << 20;
 /// zstd's level: columns are small, so a high one is affordable.
 const LEVEL: i32 = 12;
 
-/// The writing end. What was gathered is lost without [`Writer::finish`].
+/// Writes a recording. Without [`Writer::finish`], what was collected last is lost.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
@@ -33,7 +33,7 @@ impl<W: Write> Writer<W> {
     /// Writes the header.
     ///
     /// # Errors
-    /// When the output refuses it.
+    /// The output cannot be written.
     pub fn new(mut out: W, meta: &Meta) -> Result<Self, Error> {
         let json = serde_json::to_vec(meta)?;
         let mut head = MAGIC.to_vec();
@@ -45,11 +45,11 @@ impl<W: Write> Writer<W> {
         Ok(Writer { out, blocks: 0, wire: Vec::new(), wire_bytes: 0, hits: Vec::new() })
     }
 
-    /// Appends an entry; wire bytes and hits are gathered first. Entries of a process, and hits
-    /// among themselves, keep their order.
+    /// Appends an entry; wire bytes and hits are collected first. Entries of one process keep their
+    /// order, and so do hits.
     ///
     /// # Errors
-    /// When the output refuses it.
+    /// The output cannot be written.
     pub fn write(&mut self, entry: &Entry) -> Result<(), Error> {
         match entry {
             Entry::Wire { process, time_nanos, rings } => self.gather(*process, *time_nanos, rings.clone()),
@@ -76,10 +76,10 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// One drain of a process's rings, without a copy.
+    /// Appends a drain of a process's rings, without copying it.
     ///
     /// # Errors
-    /// When the output refuses it.
+    /// The output cannot be written.
     pub fn gather(&mut self, process: u32, time_nanos: u64, rings: Vec<Vec<u8>>) -> Result<(), Error> {
         let bytes: usize = rings.iter().map(Vec::len).sum();
         if bytes == 0 {
@@ -94,19 +94,19 @@ impl<W: Write> Writer<W> {
         if self.wire_bytes >= BLOCK_BYTES { self.flush_wire() } else { Ok(()) }
     }
 
-    /// Writes what was gathered.
+    /// Writes what was collected.
     ///
     /// # Errors
-    /// When the output refuses it.
+    /// The output cannot be written.
     pub fn flush(&mut self) -> Result<(), Error> {
         self.flush_hits()?;
         self.flush_wire()
     }
 
-    /// Ends the recording and gives the output back.
+    /// Ends the recording and returns the output.
     ///
     /// # Errors
-    /// When the output refuses it.
+    /// The output cannot be written.
     pub fn finish(mut self) -> Result<W, Error> {
         self.flush()?;
         self.block(kind::END, &[])?;
@@ -141,7 +141,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Runs of drains that fit well into a block each.
+/// Splits drains into runs that fit well into a block each.
 fn parts(drains: &[Drain]) -> Vec<&[Drain]> {
     let mut parts = Vec::new();
     let (mut from, mut bytes) = (0, 0);

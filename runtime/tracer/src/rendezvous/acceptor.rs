@@ -1,8 +1,8 @@
-//! The thread that lets collectors in and arms them.
+//! The thread that accepts collectors and arms them.
 //!
-//! A program stands still in its first CUDA call until its collector is armed or gives up, so
-//! nothing here waits for anybody: peers that connect and say nothing are kept aside, and what
-//! there is to report goes through a channel.
+//! A program is blocked in its first CUDA call until its collector is armed or gives up. So this
+//! thread never waits for a single peer: silent peers are set aside, and reports go through a
+//! channel.
 
 use super::RendezvousError;
 use super::listener::{Connection, Heard, Listener};
@@ -19,33 +19,33 @@ use std::time::{Duration, Instant};
 use xputrace_model::plan::Demand;
 use xputrace_wire::region::Shape;
 
-/// How long a peer may be silent. It holds up nobody.
+/// How long a peer may stay silent. A silent peer delays nobody else.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Silent peers kept at a time; of more, the one that came first is let go.
+/// Maximum number of silent peers; beyond it, the oldest is dropped.
 const MOST_SILENT: usize = 1024;
-/// Until the next attempt, where the system lets no further peer connect.
+/// Delay before the next attempt, if the system refuses further connections.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Makes the tag array of a process, by its id.
+/// Creates the tag array of a process, given its id.
 pub type TagArrays = Box<dyn FnMut(u32) -> Result<OwnedFd, String> + Send>;
 
-/// What every collector of a run is asked for.
+/// What a run asks of every collector.
 pub struct Order {
     pub demand: Demand,
-    /// Whether the collector sends its list of executable mappings.
+    /// Whether the collector should send its list of executable mappings.
     pub mappings: bool,
     pub shape: Shape,
-    /// Where the demand has a launch marker.
+    /// Set if the demand has a launch marker.
     pub tags: Option<TagArrays>,
-    /// Whether a process is the target's, whichever user it has become.
+    /// Whether a process is the target's, under any user.
     pub is_target: Box<dyn Fn(u32) -> bool + Send>,
 }
 
-/// What became of a peer.
+/// The fate of a peer.
 pub enum Arrival {
     Armed(Armed),
     Missed(Missed),
-    /// The system lets nobody connect for the moment.
+    /// The system currently refuses connections.
     Full(RendezvousError),
 }
 
@@ -56,9 +56,9 @@ pub struct Armed {
     /// Number of the process in this run, in order of arrival.
     pub index: u32,
     pub comm: String,
-    /// As [`Target::thread_ids`] when it was armed.
+    /// The result of [`Target::thread_ids`] when it was armed.
     pub thread_ids: Vec<(u32, u32)>,
-    /// Its CUPTI's file, links followed.
+    /// The file of its CUPTI, with links resolved.
     pub cupti_file: PathBuf,
 }
 
@@ -76,17 +76,17 @@ pub struct Missed {
 pub enum Why {
     /// It belongs to another user and is not a child of the command.
     OtherUser,
-    /// It connected and said nothing.
+    /// It connected and sent nothing.
     Silent,
-    /// It left before it said what it is: its collector does not trust us, or it was killed.
+    /// It disconnected before it sent a message: its collector does not trust us, or it was killed.
     Left,
-    /// It cannot be: no CUPTI, another version of the collector.
+    /// It cannot be traced: it has no CUPTI, or another version of the collector.
     Refused(String),
-    /// Something failed here.
+    /// Something failed in the tracer.
     Failed(String),
 }
 
-/// The thread, seen from outside. Dropping this ends it.
+/// A handle to the thread. Dropping it ends the thread.
 pub struct Acceptor {
     arrivals: Receiver<Arrival>,
     /// The thread writes a byte for each arrival, and ends when this is closed.
@@ -98,7 +98,7 @@ impl Acceptor {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When the system has no descriptors or no thread for it.
+    /// The system is out of descriptors or threads.
     pub fn start(listener: Listener, order: Order) -> std::io::Result<Self> {
         let (signal, other) = UnixStream::pair()?;
         signal.set_nonblocking(true)?;
@@ -110,19 +110,19 @@ impl Acceptor {
         Ok(Acceptor { arrivals, signal, thread: Some(thread) })
     }
 
-    /// Readable when there are arrivals.
+    /// Returns the descriptor that is readable when there are arrivals.
     pub fn fd(&self) -> RawFd {
         self.signal.as_raw_fd()
     }
 
-    /// What has happened since this was last asked. Never blocks.
+    /// Returns the arrivals since the last call. Never blocks.
     pub fn arrivals(&self) -> impl Iterator<Item = Arrival> + '_ {
         let mut bytes = [0; 256];
         while (&self.signal).read(&mut bytes).is_ok_and(|n| n == bytes.len()) {}
         self.arrivals.try_iter()
     }
 
-    /// Ends the thread: nobody is let in any more. What it did until then is still to be asked for.
+    /// Ends the thread: nobody is accepted any more. Earlier arrivals are still returned.
     pub fn stop(&mut self) {
         let _ = self.signal.shutdown(std::net::Shutdown::Both);
         if let Some(thread) = self.thread.take() {
@@ -137,22 +137,22 @@ impl Drop for Acceptor {
     }
 }
 
-/// A peer that has said nothing yet.
+/// A peer that has sent nothing yet.
 struct Silent {
     connection: Connection,
     since: Instant,
-    /// Asked when it came: it may have ended when it leaves.
+    /// Determined when it connected: it may have ended when it disconnects.
     is_target: bool,
 }
 
-/// What the thread works on.
+/// The thread's state.
 struct Work {
     listener: Listener,
     order: Order,
-    /// Those that have said nothing yet, in order of arrival.
+    /// In order of arrival.
     silent: Vec<Silent>,
     n_armed: u32,
-    /// Whether the system let nobody connect when it was last asked.
+    /// Whether the system refused the last attempt to accept.
     is_full: bool,
     arrivals: Sender<Arrival>,
     signal: UnixStream,
@@ -168,7 +168,8 @@ impl Work {
         self.close();
     }
 
-    /// The run is over: whoever says hello now is left alone; who came and left before is told of.
+    /// Ends the run: peers that say hello now stay dormant, and those that already left are
+    /// reported.
     fn close(&mut self) {
         self.accept();
         for Silent { connection, is_target, .. } in std::mem::take(&mut self.silent) {
@@ -182,7 +183,7 @@ impl Work {
         }
     }
 
-    /// Sleeps until there is something to do; false when the run is over.
+    /// Waits until there is something to do; returns false when the run is over.
     fn wait(&self) -> bool {
         let signal = self.signal.as_raw_fd();
         let listening = self.listener.fds().filter(|_| !self.is_full);
@@ -213,7 +214,7 @@ impl Work {
 
     fn let_in(&mut self, connection: Connection) {
         let peer = connection.peer();
-        // Before anything that takes time: it leaves soon where nobody answers.
+        // Answer first: a peer that gets no answer soon leaves.
         connection.ask_to_wait();
         let is_target = (self.order.is_target)(peer.pid);
         if !self.listener.allows(peer) && !is_target {
@@ -234,7 +235,7 @@ impl Work {
                 Heard::Nothing(connection) => self.silent.push(Silent { connection, since, is_target }),
                 Heard::Hello(target) => {
                     self.arm(target);
-                    // Others who came meanwhile are told that we are here.
+                    // Greet peers that connected in the meantime.
                     self.accept();
                 }
                 Heard::Gone if is_target => self.miss(peer, Why::Left),
@@ -256,7 +257,7 @@ impl Work {
             target.leave_dormant();
             return self.miss(peer, Why::Refused(refusal));
         }
-        // Asked while the process waits for its order: a short-lived one would be gone.
+        // Look it up while the process waits for its order: a short-lived one would be gone later.
         let cupti_file = file_seen_by(target.pid, &target.cupti);
         match self.send_order(&mut target) {
             Ok(region) => {
@@ -284,14 +285,14 @@ impl Work {
     }
 
     fn report(&self, arrival: Arrival) {
-        // Whoever no longer listens is about to end this thread.
+        // If nobody receives, this thread is about to be stopped.
         let _ = self.arrivals.send(arrival);
-        // Where there is no room, earlier bytes say it.
+        // If the socket is full, earlier bytes are signal enough.
         let _ = (&self.signal).write(&[1]);
     }
 }
 
-/// The file that a process means by a path, links followed.
+/// Returns the file that a process means by a path, with links resolved.
 fn file_seen_by(pid: u32, path: &str) -> PathBuf {
     let seen = Path::new("/proc").join(pid.to_string()).join("root").join(path.trim_start_matches('/'));
     std::fs::canonicalize(&seen).unwrap_or(seen)

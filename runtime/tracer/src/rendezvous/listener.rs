@@ -1,4 +1,4 @@
-//! Where collectors connect, and who may.
+//! The sockets that collectors connect to, and who may connect.
 
 use super::socket::{Peer, Received, bind_abstract, bind_path, listen, peer, private_directory, random, receive, send};
 use super::socket::{accept, seqpacket};
@@ -10,13 +10,13 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use xputrace_wire::message::{self, Message};
 
-/// How the names of a tracer's socket and directory begin.
+/// Prefix of the names of a tracer's socket and directory.
 const PREFIX: &str = "xputrace-";
 /// The socket's name in its directory.
 const SOCKET: &str = "socket";
 
-/// The sockets that collectors find through [`xputrace_wire::SOCKET_VARIABLE`]: a name in the abstract namespace,
-/// and a path beside it, which processes in other network namespaces reach.
+/// The sockets that collectors find through [`xputrace_wire::SOCKET_VARIABLE`]: one in the abstract
+/// namespace, and one in the file system, for processes in other network namespaces.
 #[derive(Debug)]
 pub struct Listener {
     sockets: Vec<OwnedFd>,
@@ -27,14 +27,14 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on a fresh abstract name, and on a socket in a fresh directory under
-    /// `XDG_RUNTIME_DIR` or `/tmp`. One of the two is enough.
+    /// Listens on a new abstract name, and on a socket in a new directory under `XDG_RUNTIME_DIR`
+    /// or `/tmp`. One of the two is enough.
     ///
-    /// `also_uid` may connect beside root and the tracer's own user: the invoking user, when the
-    /// program runs as that.
+    /// `also_uid` may connect besides root and the tracer's own user. It is the invoking user, if
+    /// the program runs as that.
     ///
     /// # Errors
-    /// When neither kind of socket can be made.
+    /// Neither socket can be created.
     pub fn new(also_uid: Option<u32>) -> Result<Listener, RendezvousError> {
         let name = format!("{PREFIX}{}-{:016x}", std::process::id(), random());
         // SAFETY: no arguments, cannot fail.
@@ -57,21 +57,21 @@ impl Listener {
         }
     }
 
-    /// The value for [`xputrace_wire::SOCKET_VARIABLE`].
+    /// Returns the value for [`xputrace_wire::SOCKET_VARIABLE`].
     pub fn value(&self) -> &str {
         &self.value
     }
 
-    /// Readable when a collector wants to connect.
+    /// Returns the descriptors that are readable when a collector wants to connect.
     pub fn fds(&self) -> impl Iterator<Item = RawFd> + '_ {
         self.sockets.iter().map(AsRawFd::as_raw_fd)
     }
 
-    /// The next collector that wants to connect; `None` when there is none. Never blocks.
+    /// Accepts the next collector; returns `None` if none is waiting. Never blocks.
     ///
     /// # Errors
-    /// When the system refuses another connection. The peer goes on waiting for one then, and
-    /// [`Listener::fds`] stay readable.
+    /// The system refuses another connection. The peer keeps waiting for one, and [`Listener::fds`]
+    /// stay readable.
     pub fn accept(&self) -> Result<Option<Connection>, RendezvousError> {
         for listening in &self.sockets {
             while let Some(socket) = accept(listening).map_err(|it| failed("accept a collector's connection", it))? {
@@ -83,7 +83,7 @@ impl Listener {
         Ok(None)
     }
 
-    /// Whether this user's processes may connect, whatever they are.
+    /// Whether any process of this user may connect.
     pub fn allows(&self, peer: Peer) -> bool {
         self.allowed_uids.contains(&peer.uid)
     }
@@ -129,26 +129,26 @@ fn clear_abandoned(parent: &Path) {
     }
 }
 
-/// Whether no process has this socket any more. A connection of another type is refused for the type while
-/// one has, so its tracer hears nothing of the question.
+/// Whether no process listens on this socket any more. As long as one does, connecting with another
+/// socket type is refused because of the type, without the tracer noticing.
 fn is_abandoned(socket: &Path) -> bool {
     UnixStream::connect(socket).is_err_and(|it| it.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
-/// A peer that has connected and said nothing yet.
+/// A peer that has connected and sent nothing yet.
 #[derive(Debug)]
 pub struct Connection {
     socket: OwnedFd,
     peer: Peer,
 }
 
-/// What a peer's first word was.
+/// A peer's first message.
 #[derive(Debug)]
 pub enum Heard {
     /// Nothing yet.
     Nothing(Connection),
     Hello(Target),
-    /// It is gone, or is no collector.
+    /// The peer is gone, or is not a collector.
     Gone,
 }
 
@@ -157,22 +157,22 @@ impl Connection {
         self.peer
     }
 
-    /// Readable when there is something to hear.
+    /// Returns the descriptor that is readable when there is a message.
     pub fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
-    /// Tells the peer that a tracer is here and that its order will come.
+    /// Tells the peer that a tracer is here and will send an order.
     pub fn ask_to_wait(&self) {
         let _ = send(&self.socket, &Message::new(message::COMING, &[], ""), &[]);
     }
 
-    /// Nothing is wanted of this process.
+    /// Leaves the process untraced.
     pub fn leave_dormant(self) {
         let _ = send(&self.socket, &Message::new(message::DORMANT, &[], ""), &[]);
     }
 
-    /// Hears the peer's first word. Never blocks.
+    /// Receives the peer's first message. Never blocks.
     pub fn hear(self) -> Heard {
         match receive(&self.socket) {
             Received::Message(hello) if hello.kind == message::HELLO => {
@@ -206,7 +206,7 @@ mod tests {
         let living = Listener::new(None).unwrap();
         let kept = living.path.clone().unwrap();
         let mut killed = Listener::new(None).unwrap();
-        // As a kill does: the sockets are closed, and nothing is removed.
+        // A killed tracer closes its sockets and removes nothing.
         killed.sockets.clear();
         let left = killed.path.take().unwrap();
         assert!(left.exists());

@@ -1,4 +1,4 @@
-//! The tracer's side of `wire::message`: finds the collectors, arms them, reads their rings.
+//! The tracer's side of `wire::message`: accepts collectors, arms them, reads their rings.
 //!
 //! ```text
 //!           thread "xputrace-accept"              whoever drains

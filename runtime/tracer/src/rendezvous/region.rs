@@ -1,5 +1,5 @@
-//! The memory shared with one target. Its content is written by the target and so untrusted: sizes
-//! come from our own shape, bytes are copied before they are read.
+//! The memory shared with one target. The target writes it, so its content is untrusted: sizes come
+//! from our own shape, and bytes are copied before they are read.
 
 use super::socket::checked;
 use crate::pipeline::CollectorTotals;
@@ -20,13 +20,13 @@ pub struct Region {
     broken_rings: u64,
 }
 
-// SAFETY: the mapping belongs to this value alone on our side and is not tied to a thread.
+// SAFETY: on our side only this value owns the mapping, which is not tied to a thread.
 unsafe impl Send for Region {}
 
-/// Looks at the rings' positions until two agree.
+/// How often to read the rings' positions until two readings agree.
 const MOST_LOOKS: usize = 4;
 
-/// How far each ring had been written at one moment.
+/// How far each ring was written at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marks(Vec<u64>);
 
@@ -35,7 +35,8 @@ impl Region {
         if !shape.is_sound() {
             return Err(io::Error::other(format!("unsound sizes: {shape:?}")));
         }
-        // SAFETY: a fresh mapping of a descriptor that is at least this long and sealed against shrinking.
+        // SAFETY: a new mapping of a descriptor that is at least this long and sealed against
+        // shrinking.
         let at = unsafe {
             let flags = libc::PROT_READ | libc::PROT_WRITE;
             libc::mmap(std::ptr::null_mut(), shape.size(), flags, libc::MAP_SHARED, memory.as_raw_fd(), 0)
@@ -48,9 +49,9 @@ impl Region {
         Ok(region)
     }
 
-    /// How far the rings that are in use have been written, as of now. Where writers pause for
-    /// as long as looking at them takes, of one moment: no record then lacks what another thread
-    /// wrote before it, such as the kernels of a flush.
+    /// Returns how far the rings in use have been written. If writers pause for as long as reading
+    /// takes, all positions are of the same moment: no record then lacks what another thread wrote
+    /// before it, such as the kernels of a flush.
     pub fn marks(&self) -> Marks {
         let look = || Marks(self.readers[..self.rings_used()].iter().map(Reader::mark).collect());
         let mut marks = look();
@@ -64,15 +65,16 @@ impl Region {
         marks
     }
 
-    /// The bytes up to the marks, by ring: one drain for [`crate::Pipeline::feed`]. Kernels may
-    /// still precede their launch (its call returns later); the pipeline waits for that.
+    /// Returns the bytes up to the marks, by ring, as a drain for [`crate::Pipeline::feed`].
+    /// Kernels may still precede their launch, whose call returns later; the pipeline waits for
+    /// that.
     pub fn take(&mut self, marks: &Marks) -> Vec<Vec<u8>> {
         let mut rings = vec![Vec::new(); marks.0.len()];
         self.take_into(marks, &mut rings);
         rings
     }
 
-    /// The same into buffers that are reused: each is emptied first.
+    /// Like [`Region::take`], but reuses buffers, whose contents it replaces.
     pub fn take_into(&mut self, marks: &Marks, rings: &mut Vec<Vec<u8>>) {
         rings.resize_with(marks.0.len(), Vec::new);
         for ((reader, mark), out) in self.readers.iter_mut().zip(&marks.0).zip(rings) {
@@ -81,7 +83,7 @@ impl Region {
         }
     }
 
-    /// The collector's own totals as of now.
+    /// Returns the collector's current totals.
     pub fn totals(&self) -> CollectorTotals {
         CollectorTotals::of(self.control(), self.broken_rings)
     }
@@ -101,20 +103,20 @@ impl Drop for Region {
     fn drop(&mut self) {
         self.control().armed.store(0, Ordering::Release);
         self.readers.clear();
-        // SAFETY: the mapping that `map` made, with its size; its readers are gone.
+        // SAFETY: the mapping made by `map`, with its size; its readers are gone.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.shape.size()) };
     }
 }
 
 fn reader(base: NonNull<u8>, shape: Shape, ring: u32) -> Reader {
-    // SAFETY: ring headers and data lie within the mapping by `Shape::size`, and the readers
-    // are dropped with the mapping; nobody else reads.
+    // SAFETY: ring headers and data are inside the mapping by `Shape::size`; the readers are
+    // dropped with the mapping, and nothing else reads.
     unsafe {
         let header = base.as_ptr().add(shape.ring_offset(ring));
         Reader::new(header.cast::<RingHeader>(), header.add(PAGE), shape.ring_bytes)
     }
 }
-/// Shared memory that neither side can shrink or grow.
+/// Creates shared memory that neither side can shrink or grow.
 pub(super) fn sealed_memory(size: usize) -> io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a NUL-terminated name; the descriptor is owned from here on.
@@ -136,7 +138,7 @@ mod tests {
     const SMALL: Shape = Shape { rings: 2, ring_bytes: 4096 };
 
     proptest! {
-        /// The control page, the rings' positions and their bytes are whatever a target leaves there.
+        /// A target may leave any values in the control page and in the rings' positions and bytes.
         #[test]
         fn any_words_in_shared_memory_are_survived(
             writes in proptest::collection::vec((0usize..PAGE / 8 * 5, prop_oneof![any::<u64>(), 0u64..10_000]), 1..40),
@@ -148,7 +150,7 @@ mod tests {
             };
             let mut broken = 0;
             for (at, value) in writes {
-                // SAFETY: as above; nobody else has the mapping.
+                // SAFETY: as above; nothing else uses the mapping.
                 unsafe { word(&region, at).write_volatile(value) };
                 let marks = region.marks();
                 prop_assert!(marks.0.len() <= SMALL.rings as usize);

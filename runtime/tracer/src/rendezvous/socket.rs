@@ -1,4 +1,4 @@
-//! The system calls on sockets: names, credentials, packets with descriptors.
+//! System calls on sockets: names, credentials, packets with descriptors.
 
 use super::{RendezvousError, failed};
 use std::io;
@@ -14,7 +14,8 @@ pub(super) fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
 
 pub(super) fn random() -> u64 {
     let mut bytes = [0u8; 8];
-    // SAFETY: eight writable bytes. A short answer leaves zeros; the name is unique by pid anyway.
+    // SAFETY: eight writable bytes. A short answer leaves zeros; the pid makes the name unique
+    // anyway.
     unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     u64::from_le_bytes(bytes)
 }
@@ -31,9 +32,9 @@ pub(super) fn bind_abstract(socket: &OwnedFd, name: &str) -> io::Result<()> {
 
 pub(super) fn bind_path(socket: &OwnedFd, path: &Path) -> io::Result<()> {
     use std::os::unix::ffi::OsStrExt;
-    // Any user may connect (the peer's id is asked for then). By the mask, as changing the rights
-    // of a path could be made to change those of another file.
-    // SAFETY: cannot fail; the tracer has one thread when it begins to listen.
+    // Any user may connect; the peer's uid is checked then. Use the mask instead of chmod, because
+    // the path could meanwhile lead to another file.
+    // SAFETY: cannot fail. The mask is per process, and the tracer has one thread at this point.
     let before = unsafe { libc::umask(0) };
     let answer = bind(socket, &[path.as_os_str().as_bytes(), b"\0"].concat());
     // SAFETY: as above.
@@ -57,32 +58,32 @@ pub(super) fn bind(socket: &OwnedFd, name: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The next connection, if one waits.
+/// Accepts the next connection, if one is waiting.
 pub(super) fn accept(listening: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     loop {
         let nobody = std::ptr::null_mut();
-        // SAFETY: a listening socket; no address is asked for.
+        // SAFETY: a listening socket; no address is requested.
         let fd = unsafe { libc::accept4(listening.as_raw_fd(), nobody, std::ptr::null_mut(), libc::SOCK_CLOEXEC) };
         if fd >= 0 {
-            // SAFETY: accept4 just returned it, nobody else owns it.
+            // SAFETY: accept4 just returned it; nothing else owns it.
             return Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) }));
         }
         let answer = io::Error::last_os_error();
         match answer.raw_os_error() {
             Some(libc::EAGAIN) => return Ok(None),
-            // Of a peer that has gone meanwhile.
+            // The peer has gone in the meantime.
             Some(libc::EINTR | libc::ECONNABORTED) => {}
             _ => return Err(answer),
         }
     }
 }
 
-/// Waits until some of these can be read, or their other end is gone; `None` waits for ever.
+/// Waits until some descriptors are readable or closed by their peer; `None` waits forever.
 pub(super) fn readable(fds: &[RawFd], limit: Option<Duration>) -> Vec<RawFd> {
     let poll = |fd: &RawFd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 };
     let mut polls: Vec<libc::pollfd> = fds.iter().map(poll).collect();
     let millis = limit.map_or(-1, |it| it.as_millis().min(60_000) as libc::c_int);
-    // SAFETY: as many live entries as it says.
+    // SAFETY: pointer and length are of one vector.
     unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, millis) };
     polls.iter().filter(|it| it.revents != 0).map(|it| it.fd).collect()
 }
@@ -92,8 +93,8 @@ pub(super) fn listen(socket: &OwnedFd) -> io::Result<()> {
     checked(unsafe { libc::listen(socket.as_raw_fd(), libc::SOMAXCONN) }).map(|_| ())
 }
 
-/// A fresh directory that others can pass through, and only we can change. Root's lies in `/tmp`, where a
-/// program that becomes another user reaches it.
+/// Creates a directory that others may enter, but only we can change. Root's is in `/tmp`, where
+/// programs that change their user can reach it.
 pub(super) fn private_directory(name: &str) -> Result<PathBuf, RendezvousError> {
     use std::os::unix::fs::DirBuilderExt;
     // SAFETY: no arguments, cannot fail.
@@ -105,7 +106,7 @@ pub(super) fn private_directory(name: &str) -> Result<PathBuf, RendezvousError> 
     Ok(path)
 }
 
-/// Who is at the other end of a socket.
+/// The process at the other end of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// In the tracer's namespace.
@@ -113,7 +114,7 @@ pub struct Peer {
     pub uid: u32,
 }
 
-/// Who connected, as the system says.
+/// Returns who connected, according to the system.
 pub(super) fn peer(socket: &OwnedFd) -> Option<Peer> {
     let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -134,8 +135,8 @@ pub(super) enum Received {
 pub(super) fn receive(socket: &OwnedFd) -> Received {
     let mut bytes = [0u8; message::MAX_SIZE];
     loop {
-        // SAFETY: a writable buffer of that size. Descriptors that a peer sends are not asked
-        // for, so the kernel closes them.
+        // SAFETY: a writable buffer of that size. Descriptors sent by the peer are not requested,
+        // so Linux closes them.
         let n = unsafe { libc::recv(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) };
         match n {
             1.. => match Message::decode(&bytes[..n as usize]) {
@@ -155,7 +156,7 @@ pub(super) fn receive(socket: &OwnedFd) -> Received {
 pub(super) fn send(socket: &OwnedFd, message: &Message, fds: &[RawFd]) -> io::Result<()> {
     let bytes = message.encode();
     let mut part = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
-    // Room for two descriptors, aligned as a control header has to be.
+    // Room for two descriptors, aligned as a control header must be.
     let mut control = [0u64; 8];
     // SAFETY: an all-zero msghdr is valid.
     let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -175,7 +176,7 @@ pub(super) fn send(socket: &OwnedFd, message: &Message, fds: &[RawFd]) -> io::Re
             std::ptr::copy_nonoverlapping(fds.as_ptr().cast::<u8>(), libc::CMSG_DATA(first), len as usize);
         }
     }
-    // SAFETY: all that `header` points to lives through the call.
+    // SAFETY: everything that `header` points to lives through the call.
     let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &header, libc::MSG_NOSIGNAL) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

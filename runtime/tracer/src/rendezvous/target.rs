@@ -1,4 +1,4 @@
-//! One process whose collector has said hello: what it is asked, and what it says.
+//! A process whose collector has said hello: its order, and its notices.
 
 use super::region::{Region, sealed_memory};
 use super::socket::{Peer, Received, receive, send};
@@ -14,32 +14,33 @@ use xputrace_wire::status::innermost_id;
 #[derive(Debug)]
 pub struct Target {
     socket: OwnedFd,
-    /// In the tracer's namespace, by the peer's credentials.
+    /// In the tracer's namespace, from the peer's credentials.
     pub pid: u32,
     pub uid: u32,
-    /// As the target sees itself.
+    /// As the target sees it.
     pub pid_in_target: u32,
-    /// CUPTI's version, 0 where none was found.
+    /// CUPTI's version; 0 if none was found.
     pub cupti_version: u32,
-    /// Bits of `message::demand` that its collector can serve.
+    /// Bits of `message::demand` that the collector supports.
     pub capabilities: u64,
     /// Path of libcupti, or why there is none.
     pub cupti: String,
-    /// Why it cannot be armed: another version of the collector. Such a target gets DORMANT.
+    /// Why it cannot be armed: another version of the collector. Such a target stays dormant.
     pub refusal: Option<String>,
     closed: bool,
 }
 
-/// What a collector says after it was armed.
+/// What a collector sends after it was armed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// Recording; `micros` is how long arming took. Notes are for the user.
+    /// It records; `micros` is how long arming took. Notes are for the user.
     Armed { micros: u64, notes: Vec<String> },
-    /// Not recording: CUPTI's result code (0 where it was not CUPTI), what was attempted and the answer.
+    /// It does not record. Has CUPTI's result code (0 for other failures), what was attempted, and
+    /// the answer.
     Refused { code: u64, reason: String },
     /// The last flush is done.
     Bye { notes: Vec<String> },
-    /// The process is gone.
+    /// The process has ended.
     Closed,
 }
 
@@ -61,13 +62,13 @@ impl Target {
         }
     }
 
-    /// Makes the shared memory, and asks the collector to record into it.
+    /// Creates the shared memory, and asks the collector to record into it.
     ///
-    /// `tags` is the tag array of a demand with a launch marker; `mappings` asks for the list
-    /// of executable mappings.
+    /// `tags` is the tag array if the demand has a launch marker. `mappings` requests the list of
+    /// executable mappings.
     ///
     /// # Errors
-    /// When the memory cannot be made, or the target is gone.
+    /// The memory cannot be created, or the target is gone.
     pub fn arm(
         &mut self,
         wanted: &Demand,
@@ -87,7 +88,7 @@ impl Target {
         Ok(region)
     }
 
-    /// Nothing is wanted of this process.
+    /// Leaves the process untraced.
     pub fn leave_dormant(self) {
         let _ = send(&self.socket, &Message::new(message::DORMANT, &[], ""), &[]);
     }
@@ -97,12 +98,12 @@ impl Target {
         let _ = send(&self.socket, &Message::new(message::DISARM, &[], ""), &[]);
     }
 
-    /// Readable when [`Target::poll`] has something to say.
+    /// Returns the descriptor that is readable when [`Target::poll`] has a notice.
     pub fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
-    /// What the collector has said since; `None` when nothing. Never blocks. Unknown messages are skipped.
+    /// Returns the next notice, or `None`. Never blocks. Skips unknown messages.
     pub fn poll(&mut self) -> Option<Notice> {
         while !self.closed {
             match receive(&self.socket) {
@@ -120,8 +121,8 @@ impl Target {
         None
     }
 
-    /// Thread ids as the target sees them, and as the tracer does, of all threads that live now:
-    /// for [`crate::Pipeline::translate_threads`]. Empty where both are the same.
+    /// Returns the ids of all current threads, in the target's namespace and in ours, for
+    /// [`crate::Pipeline::translate_threads`]. Empty if both namespaces are the same.
     pub fn thread_ids(&self) -> Vec<(u32, u32)> {
         if self.pid == self.pid_in_target {
             return Vec::new();
@@ -131,7 +132,7 @@ impl Target {
     }
 }
 
-/// Tid in the target's own namespace, and in ours.
+/// Returns a thread's id in the target's own namespace and in ours.
 fn innermost_tid(task: &Path) -> Option<(u32, u32)> {
     let inner = innermost_id(&std::fs::read_to_string(task.join("status")).ok()?)?;
     Some((inner, task.file_name()?.to_str()?.parse().ok()?))
