@@ -1,5 +1,5 @@
-//! What the launch marker passes to a handler: an array of 64-bit words, indexed by [`word`] (only
-//! those that [`words`] fills are nonzero), and a slot for the tag.
+//! What the launch marker passes to a handler: an array of 64-bit words, indexed by [`word`], of
+//! which only those filled by [`words`] are nonzero; and a slot for the tag.
 //!
 //! The marker is the exported function [`SYMBOL`]`(words, slot)`. Its first instruction is a
 //! five-byte nop. The launching thread calls it before the driver launches.

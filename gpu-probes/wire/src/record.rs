@@ -51,16 +51,16 @@ pub struct Name {
 pub struct Stack {
     pub id: u32,
     pub len: u16,
-    /// Why there are no more: of [`stack_end`].
+    /// Why it ends, one of [`stack_end`].
     pub end: u16,
 }
 
-/// Why a stack ends. Where it does not reach its root, readers find this number in place of a
-/// further return address: no code lies that low.
+/// Why a stack ends. If it does not reach its root, readers find this number in place of a further
+/// return address; no code is at such low addresses.
 pub mod stack_end {
     /// The program's or the thread's first function, so nothing is missing.
     pub const ROOT: u16 = 0;
-    /// The last frame's code has no table of unwinding.
+    /// The last frame's code has no unwinding table.
     pub const NO_TABLE: u16 = 1;
     /// The table has a rule that the collector does not know, or is damaged.
     pub const UNSUPPORTED_RULE: u16 = 2;

@@ -1,6 +1,7 @@
-//! Events a second of decode + join + order + handler + table, on one core: an event is a
-//! kernel record with its launch, the handler `@time[k.name, k.launch.tid, joined].sum(k.duration)`.
-//! Over made-up records, and over the recording of an LLM's inference on an H200.
+//! Events per second for decoding, joining, ordering, a handler and its table, on one core. An
+//! event is a kernel record with its launch; the handler is `@time[k.name, k.launch.tid,
+//! joined].sum(k.duration)`. Measures synthetic records, and a recording of an LLM's inference on
+//! an H200.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -14,8 +15,8 @@ use xputrace_wire::record::{Kernel, Launch};
 const DRAINS: u64 = 20;
 const EVENTS_A_DRAIN: u64 = 10_000;
 
-/// Four launching threads; kernels follow their launches by 20 us, and each drain's last ones
-/// come with the next drain.
+/// Returns drains of four launching threads. Kernels follow their launches by 20 us; each drain's
+/// last ones come with the next drain.
 fn drains() -> Vec<Vec<Vec<u8>>> {
     let lag = 500;
     let total = DRAINS * EVENTS_A_DRAIN;
@@ -45,7 +46,7 @@ fn drains() -> Vec<Vec<Vec<u8>>> {
     drains
 }
 
-/// The drains of the recording, decompressed: reading from disk is not measured.
+/// Returns the recording's drains, decompressed, so that reading the file is not measured.
 fn recorded() -> Vec<Vec<Vec<u8>>> {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/replay/llm.xpt");
     let entries = Reader::open(&path).expect("the recording is in the repository");

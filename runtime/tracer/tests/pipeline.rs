@@ -1,4 +1,4 @@
-//! Joins, order, losses: synthetic rings in, tables and counts out.
+//! Joining, order and losses: synthetic rings in, tables and counts out.
 
 mod common;
 
@@ -34,7 +34,7 @@ fn made(made: u64) -> Made {
     Made { made, ..Made::default() }
 }
 
-/// Kernels that arrived, and their nanoseconds.
+/// Returns how many kernels arrived, and their total nanoseconds.
 fn kernels(pipeline: &Pipeline) -> (u64, u64) {
     let it = pipeline.account().activity(Activity::Kernel).to_owned();
     (it.records, it.nanos)
@@ -72,7 +72,7 @@ fn the_documented_example() {
     assert_eq!(pipeline.losses().iter().collect::<Vec<_>>(), [(Loss::Unjoined, None, 1)]);
 }
 
-/// `kernel(|k| @names[k.name] += 1)`, with the text itself as the key.
+/// `kernel(|k| @names[k.name] += 1)`, with the text itself, not its id, as the key.
 fn plan_by_text() -> Plan {
     const ROOM: u32 = 8;
     let mut asm = Assembler::new();
@@ -103,7 +103,7 @@ fn a_name_that_is_not_utf8_has_the_key_that_linux_gives_it() {
     let launches = Ring::default().name_of_bytes(KERNEL_A, b"caf\xe9").launch(launch(1, 1_000));
     feed(&mut pipeline, &mut sink, &[launches, Ring::default().clock(2_000).kernel(kernel(1, 1_100, 1_200))]);
     end(&mut pipeline, &mut sink);
-    // What the bytes in a map of Linux are read back as.
+    // Linux's maps hold bytes; this is how they are read back.
     let key = vec![Value::Str(xputrace_model::text::from_bytes(b"caf\xe9").into())];
     assert_eq!(rows(&mut pipeline, 0, true), [(key, Cell::Number(1))]);
 }
@@ -187,7 +187,7 @@ fn a_graph_launch_without_a_kernel_record_is_lost_only_where_its_graph_has_a_ker
     assert_eq!((losses.of(Loss::LostAtExit), losses.of(Loss::GraphWithoutRecord)), (1, 1));
 }
 
-/// Nothing comes of such a launch, so nothing is held back for it.
+/// No record follows such a launch, so it must not hold anything back.
 #[test]
 fn a_graph_without_a_kernel_does_not_withhold_later_kernels() {
     let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
@@ -379,7 +379,7 @@ fn damaged_bytes_are_counted_once_and_the_rest_is_handled() {
     assert_eq!(pipeline.losses().iter().collect::<Vec<_>>(), [(Loss::Malformed, None, 1)]);
 }
 
-/// What a random program did: launches on a few threads, their kernels in any order.
+/// One call of a random program: a launch on one of a few threads, and its kernel.
 #[derive(Clone, Debug)]
 struct Step {
     thread: usize,
@@ -396,7 +396,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-/// Records of three threads' rings, and of the ring of kernels.
+/// Returns the rings of three threads, and the ring with the kernels.
 fn play(steps: &[Step]) -> Vec<Vec<Vec<u8>>> {
     let mut rings: Vec<Vec<Vec<u8>>> = vec![Vec::new(); 3];
     let mut kernels: Vec<(u64, Vec<u8>)> = Vec::new();
@@ -427,7 +427,7 @@ fn play(steps: &[Step]) -> Vec<Vec<Vec<u8>>> {
     rings
 }
 
-/// Feeds the rings cut into drains, in the given order of rings.
+/// Feeds the rings in drains, in the given order of rings.
 fn run(
     rings: &[Vec<Vec<u8>>],
     cuts: &[usize],
@@ -459,7 +459,7 @@ fn run(
     (rows(&mut pipeline, 0, true), ends, pipeline.account())
 }
 
-/// Names, stacks, threads, mappings and clocks.
+/// Returns names, stacks, threads, mappings and clocks.
 fn descriptions() -> Ring {
     let mut ring = Ring::default().names().clock(1);
     let mapping = record::Mapping { start: 1, end: 2, file_offset: 0, inode: 3, device: 4, path_len: 4 };
@@ -496,7 +496,7 @@ fn counts_that_a_target_made_up_stay_at_their_greatest() {
     assert_eq!(pipeline.losses().of(Loss::Malformed), most);
 }
 
-/// A stack of the same id, thousands of names: what is kept of a target is bounded.
+/// One stack repeatedly, and thousands of names: what is kept per target is bounded.
 #[test]
 fn names_and_stacks_of_one_target_are_bounded() {
     let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
@@ -513,7 +513,7 @@ fn names_and_stacks_of_one_target_are_bounded() {
     assert_eq!(pipeline.losses().of(Loss::StackTableFull), 20_000);
 }
 
-/// Kernels of two streams in CUPTI's buffers; the second stream's come a buffer later.
+/// Two streams' kernels in CUPTI's buffers; the second stream's come one buffer later.
 #[test]
 fn kernels_alone_are_handled_in_order_whatever_the_flushes_say() {
     const N_FULL: u32 = 4096;
@@ -536,7 +536,7 @@ fn kernels_alone_are_handled_in_order_whatever_the_flushes_say() {
     assert_eq!(pipeline.losses().of(Loss::OutOfOrder), 0);
 }
 
-/// Interpreted handlers of kernels, memsets and, of the calls, memsets'; all with their launches.
+/// Interpreted handlers of kernels, memsets, and memset calls; all with their launches.
 fn memset_plan(demand: Demand) -> Plan {
     let mut plan = kernel_plan();
     let mut calls = probe(Event::Launch, Place::Interpreter, None);
@@ -571,7 +571,7 @@ fn memsets_are_joined_with_their_call_and_with_their_graph() {
     let joined = Balance { made: 1, joined: 1, ..Balance::default() };
     assert!(Call::ALL.iter().all(|it| *account.call(*it) == joined), "{account:?}");
     assert_eq!((account.activity(Activity::Memset).records, account.activity(Activity::Memset).nanos), (2, 20));
-    // The call, then what the GPU did in order of its end.
+    // The call, then the GPU's activities in order of their end.
     assert_eq!(sink.ends(), [0, 160, 215, 230, 320]);
     let text = |it: &GpuContext, at: usize| pipeline.names().get(it[at]).map(|it| it.to_string());
     let [call, alone, _, in_graph, _] = &sink.events[..] else { panic!("{}", sink.events.len()) };
@@ -585,7 +585,8 @@ fn memsets_are_joined_with_their_call_and_with_their_graph() {
     assert!(pipeline.losses().is_empty());
 }
 
-/// Failed, captured, lost and without a record: each kind of calls has an account of its own.
+/// Failed, captured and lost calls, and those without a record: each kind of call has its own
+/// account.
 #[test]
 fn memset_calls_have_an_account_of_their_own() {
     let (mut pipeline, mut sink) = (pipeline(memset_plan(everything())), Recorder::default());
@@ -611,8 +612,8 @@ fn memset_calls_have_an_account_of_their_own() {
     assert_eq!((pipeline.losses().of(Loss::LostAtExit), pipeline.losses().of(Loss::Unreconciled)), (1, 1));
 }
 
-/// Without kernel records nothing tells whether a graph ran, or had a memset: it is neither
-/// waited for nor lost.
+/// Without kernel records, it is unknown whether a graph ran, or had a memset. So it is neither
+/// waited for nor counted as lost.
 #[test]
 fn a_graph_without_memsets_does_not_withhold_those_outside() {
     let demand = Demand {
@@ -635,7 +636,7 @@ fn a_graph_without_memsets_does_not_withhold_those_outside() {
     assert!(pipeline.losses().is_empty() && pipeline.account().call(Call::Graph).lost == 0);
 }
 
-/// Memsets that nothing joins are no orphans, and what was not asked for is left out.
+/// Without calls, memsets are not orphans, and unrequested calls are left out.
 #[test]
 fn memsets_alone_need_no_calls() {
     let demand = Demand { activities: Activities::of(&[Activity::Memset]), ..Demand::default() };

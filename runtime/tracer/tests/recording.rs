@@ -1,4 +1,4 @@
-//! Recordings: what is written comes back; what is damaged is told; scripts run over them.
+//! Recordings: they restore what was written, report damage, and run scripts.
 
 mod common;
 
@@ -79,7 +79,7 @@ fn entries() -> Vec<Entry> {
     ]
 }
 
-/// What the CPU probes of [`entries`] lost.
+/// Returns losses of the CPU probes of [`entries`].
 fn losses() -> Losses {
     let mut losses = Losses::default();
     [(Loss::LinuxRingFull, 3), (Loss::LinuxStack, 2)].into_iter().for_each(|(loss, n)| losses.add(loss, n));
@@ -190,7 +190,7 @@ fn store_argument() -> xputrace_bytecode::Program {
     store_in_seen(asm)
 }
 
-/// The rest of a program that stores the word at -16.
+/// Completes a program that stores the word at -16 to `@seen`.
 fn store_in_seen(mut asm: Assembler) -> xputrace_bytecode::Program {
     tid_at_8(&mut asm);
     asm.ld_map(Reg::R1, 1);
@@ -216,7 +216,7 @@ fn store_exec() -> xputrace_bytecode::Program {
     store_in_seen(asm)
 }
 
-/// `slot = { 1, @seen[tid] }`, the slot's number being the second argument.
+/// `slot = { 1, @seen[tid] }`; the second argument is the slot's number.
 fn tag_from_map() -> xputrace_bytecode::Program {
     use xputrace_bytecode::insn::Cond;
     let mut asm = Assembler::new();
@@ -327,7 +327,7 @@ fn a_probe_that_was_recorded_in_another_scope_is_an_error_that_says_so() {
     );
 }
 
-/// Counts the hits of targets in the map 1, under key 0.
+/// Counts the hits of targets, in map 1 under key 0.
 fn count_targets(targets: usize) -> xputrace_bytecode::Program {
     let mut asm = Assembler::new();
     let out = asm.label();
@@ -443,7 +443,7 @@ proptest! {
     }
 }
 
-/// Entries with any numbers in them; rings with records, some of them damaged.
+/// Generates entries with arbitrary numbers, and rings with records, some of them damaged.
 fn any_entry() -> impl Strategy<Value = Entry> {
     let process = prop_oneof![0u32..3, any::<u32>()];
     let ring = (any::<(u64, u64, u32)>(), proptest::collection::vec((any::<usize>(), any::<u8>()), 0..4));
@@ -484,7 +484,7 @@ fn any_entry() -> impl Strategy<Value = Entry> {
     ]
 }
 
-/// A kernel whose answers about stacks are these; `exec` is the process's generation.
+/// A simulated Linux with these answers about stacks; `exec` is the process's generation.
 struct Machine {
     user: i64,
     kernel: i64,
@@ -561,8 +561,8 @@ fn recorded_hits_have_the_words_of_stacks_that_handlers_have() {
     assert_eq!(stacks(enomem, efault), ([StackKey::Lost, StackKey::Empty], [1, 0]));
 }
 
-/// Recordings of an H200 that earlier versions wrote, with the numbers that those versions gave:
-/// launches (all joined), kernels, their nanoseconds, and the sum of launch latencies.
+/// Recordings of an H200 by earlier versions, with the results of those versions: launches (all
+/// joined), kernels, their nanoseconds, and the sum of launch latencies.
 #[test]
 fn recordings_of_earlier_versions_give_the_same_answers() {
     for (name, expected) in [

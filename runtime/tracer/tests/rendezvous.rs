@@ -1,4 +1,4 @@
-//! A collector in miniature connects, is armed, writes, and is read.
+//! A minimal collector connects, is armed, writes, and is read.
 
 mod common;
 
@@ -39,12 +39,12 @@ fn say(socket: &OwnedFd, message: &Message) {
     assert_eq!(n as usize, bytes.len());
 }
 
-/// The next message, and the first descriptor that came with it.
+/// Returns the next message, and the first descriptor sent with it.
 fn hear(socket: &OwnedFd) -> (Message, Option<OwnedFd>) {
     let mut bytes = [0u8; message::MAX_SIZE];
     let mut control = [0u64; 8];
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: all buffers live through the call; the control data is read by the kernel's own macros.
+    // SAFETY: all buffers live through the call; libc's macros parse the control data.
     unsafe {
         let mut header: libc::msghdr = std::mem::zeroed();
         (header.msg_iov, header.msg_iovlen) = (&mut part, 1);
@@ -57,7 +57,7 @@ fn hear(socket: &OwnedFd) -> (Message, Option<OwnedFd>) {
     }
 }
 
-/// The next collector that has connected and said hello; others before it are dropped.
+/// Returns the next collector that said hello; drops earlier ones.
 fn next(listener: &Listener) -> Option<Target> {
     while let Some(connection) = listener.accept().unwrap() {
         if let Heard::Hello(target) = connection.hear() {
@@ -128,9 +128,9 @@ fn a_collector_is_armed_and_its_records_are_read() {
     pipeline.feed(ProcessIndex(0), &rings, &mut sink);
     assert_eq!(pipeline.in_flight(), 1);
 
-    // A target that writes nonsense loses its own data and nothing else.
+    // Nonsense written by a target loses only its own data.
     control.rings_claimed.store(u32::MAX, Ordering::Relaxed);
-    // SAFETY: within the mapping of the second ring.
+    // SAFETY: inside the mapping of the second ring.
     let second = unsafe { &*((control as *const Control).cast::<u8>().add(SHAPE.ring_offset(1)).cast::<RingHeader>()) };
     second.written.store(u64::MAX - 7, Ordering::Relaxed);
     let marks = region.marks();
@@ -160,7 +160,7 @@ fn a_collector_of_another_version_is_named_and_strangers_are_dropped() {
     assert_eq!(hear(&other).0.kind, message::DORMANT);
 }
 
-/// Arrivals of an acceptor until there are so many.
+/// Waits for `n` arrivals of an acceptor.
 fn arrivals(acceptor: &Acceptor, n: usize) -> Vec<Arrival> {
     let mut all = Vec::new();
     while all.len() < n {

@@ -1,49 +1,50 @@
-//! Order without launches, from CUPTI's completed buffers.
+//! Orders events without launches, by CUPTI's completed buffers.
 //!
 //! A record takes its place in a buffer when its work is submitted. CUPTI delivers buffers in that
-//! order, each only when everything in it has ended. So
+//! order, each only after everything in it has ended. So
 //! - everything outstanding was submitted after everything that has arrived;
 //! - a buffer that is not full was delivered by a flush that found all work done: everything that
-//!   has arrived had ended by then, and everything outstanding had not been submitted;
+//! has arrived had ended by then, and everything outstanding had not been submitted yet;
 //! - after a full buffer, outstanding work ends after the last record of its own stream. A stream
-//!   without a record in three buffers is taken as idle.
+//! without a record in three buffers is considered idle.
 //!
-//! All three hold however late CUPTI delivers: the time of a flush is not needed.
+//! All this holds however late CUPTI delivers; the time of a flush is not needed.
 
 use rustc_hash::FxHashMap;
 use xputrace_wire::record::Clock;
 
-/// A buffer with less room left than this is full: CUPTI's records are far smaller.
+/// A buffer with less room left is full: CUPTI's records are far smaller.
 const FULL_BUT_FOR_BYTES: u32 = 32 << 10;
-/// Of an earlier recording, which does not say how full a buffer was: kernels that a full one
-/// holds at least (records of CUPTI 11.7 to 13.5 take 176 to 248 bytes of 1 MiB).
+/// Older recordings don't contain how full a buffer was. A full one has at least this many kernels
+/// (records of CUPTI 11.7 to 13.5 have 176 to 248 bytes; a buffer has 1 MiB).
 const FULL_OF_KERNELS: u32 = 4096;
 
-/// Buffers in which a stream that is in use has a record; the last may have been read in part.
+/// A stream in use has a record in one of this many buffers; the last one may be read only partly.
 const ACTIVE_BUFFERS: u64 = 3;
-/// Flushes without a record after which nothing more is expected of the buffers before. Only a
-/// last buffer that was full to its end needs it; a second where a flush is made every 100 ms.
+/// After this many flushes without a record, nothing more is expected from earlier buffers. Only
+/// needed for a last buffer that is exactly full. One second if there is a flush every 100 ms.
 const QUIET_FLUSHES: u32 = 10;
-/// Bounds on what a target can make us remember.
+/// Limits on what a target can make us remember.
 const MOST_STREAMS: usize = 4096;
 const MOST_RINGS: usize = 4096;
 
 /// The completed buffers of a process so far.
 #[derive(Default)]
 pub(super) struct Buffers {
-    /// Of each ring, the buffer that was written into it last.
+    /// The buffer last begun in each ring.
     of_ring: Vec<Buffer>,
-    /// Buffers begun so far, and how many of them when the last was not full.
+    /// Number of buffers begun so far, and when the last non-full one was.
     n_begun: u64,
     not_full: u64,
-    /// Of those that were read to their end: the one delivered last, and the newest end in all.
+    /// Of the completed buffers: the one delivered last, and the newest end of all.
     last_read: Buffer,
     read_until: u64,
     /// By context and stream, in the last [`ACTIVE_BUFFERS`].
     streams: FxHashMap<(u32, u32), Stream>,
-    /// The ring of all buffers since the last flush; they come in their order as long as it is one.
+    /// The ring of all buffers since the last flush. Buffers are in order as long as there is only
+    /// one.
     writer: Writer,
-    /// When the flush began that is over by this drain.
+    /// When the flush began that this drain completes.
     flush: Option<u64>,
     flushes_without_record: u32,
     complete_until: u64,
@@ -52,17 +53,18 @@ pub(super) struct Buffers {
 #[derive(Clone, Copy, Default)]
 struct Buffer {
     number: u64,
-    /// CLOCK_MONOTONIC nanoseconds at which its delivery began.
+    /// When its delivery began, in CLOCK_MONOTONIC nanoseconds.
     delivered: u64,
     fill: Fill,
     n_records: u32,
     newest_end: u64,
-    /// More of it may come.
+    /// Whether more of its records may come.
     open: bool,
 }
 
 impl Buffer {
-    /// Whether a flush handed it over because all work was done. False as long as it is not known.
+    /// Whether the buffer was delivered because it was full, not because a flush found all work
+    /// done. False while that is unknown.
     fn is_full(&self) -> bool {
         match self.fill {
             Fill::Unknown => self.n_records >= FULL_OF_KERNELS,
@@ -72,7 +74,7 @@ impl Buffer {
     }
 }
 
-/// How full a buffer was when it was handed over.
+/// How full a buffer was when CUPTI delivered it.
 #[derive(Clone, Copy, Default)]
 enum Fill {
     #[default]
@@ -93,7 +95,7 @@ impl Fill {
 
 struct Stream {
     end: u64,
-    /// Number of the buffer that its last record was in.
+    /// Number of the buffer that contains its last record.
     buffer: u64,
 }
 
@@ -106,7 +108,7 @@ enum Writer {
 }
 
 impl Buffers {
-    /// A buffer begins, by its clock record.
+    /// Begins a buffer, at its clock record.
     pub(super) fn begin(&mut self, ring: usize, clock: &Clock) {
         if ring >= MOST_RINGS {
             return;
@@ -127,8 +129,8 @@ impl Buffers {
         self.streams.retain(|_, it| it.buffer >= first_active);
     }
 
-    /// A record of the buffer that was begun last in this ring: its context and stream, and when
-    /// what it is of ended on CLOCK_MONOTONIC.
+    /// Adds a record to the buffer last begun in this ring: its context and stream, and its end on
+    /// CLOCK_MONOTONIC.
     #[inline]
     pub(super) fn record(&mut self, ring: usize, stream: (u32, u32), end: u64) {
         if let Some(buffer) = self.of_ring.get_mut(ring) {
@@ -142,8 +144,8 @@ impl Buffers {
         }
     }
 
-    /// A flush is over: every buffer whose delivery began before it has come to its end, and
-    /// those before it in its own ring.
+    /// Ends a flush: every buffer whose delivery began before it is complete, as are the earlier
+    /// ones in its own ring.
     pub(super) fn flush(&mut self, ring: usize, began: u64) {
         if ring < self.of_ring.len() {
             self.close(ring);
@@ -152,7 +154,7 @@ impl Buffers {
         self.flushes_without_record = self.flushes_without_record.saturating_add(1);
     }
 
-    /// All rings of a drain have been read.
+    /// Ends a drain: all its rings have been read.
     pub(super) fn end_drain(&mut self) {
         let of_streams = self.streams.values().map(|it| it.end).min();
         let until = match self.flush.take() {
@@ -163,14 +165,14 @@ impl Buffers {
                 let all_was_done = !self.last_read.is_full();
                 of_streams.filter(|_| !all_was_done && !quiet).unwrap_or(self.read_until)
             }
-            // The streams that are in use are known when a whole buffer was full of them.
+            // The streams in use are known once a whole buffer was full.
             None if self.writer != Writer::Several && self.n_begun >= self.not_full + 2 => of_streams.unwrap_or(0),
             None => 0,
         };
         self.complete_until = self.complete_until.max(until);
     }
 
-    /// Everything that ended by then has come.
+    /// Returns a time; everything that ended until then has arrived.
     pub(super) fn complete_until(&self) -> u64 {
         self.complete_until
     }
@@ -183,7 +185,7 @@ impl Buffers {
         }
     }
 
-    /// The last buffer of a ring has come to its end.
+    /// Completes the last buffer of a ring.
     fn close(&mut self, ring: usize) {
         let buffer = std::mem::take(&mut self.of_ring[ring].open).then(|| self.of_ring[ring]);
         let Some(buffer) = buffer else { return };
@@ -201,30 +203,31 @@ impl Buffers {
 mod tests {
     use super::*;
 
-    /// Buffers of one ring; each kernel is its stream and its end.
+    /// Delivers a buffer with one ring; each kernel is its stream and its end.
     fn deliver(buffers: &mut Buffers, at: u64, kernels: impl IntoIterator<Item = (u32, u64)>) {
         deliver_into(0, buffers, at, kernels);
     }
 
-    /// A buffer of an earlier recording, which does not say how full it was.
+    /// Delivers a buffer of an older recording, without its fill level.
     fn deliver_into(ring: usize, buffers: &mut Buffers, at: u64, kernels: impl IntoIterator<Item = (u32, u64)>) {
         buffers.begin(ring, &Clock { monotonic_before: at, ..Clock::default() });
         kernels.into_iter().for_each(|(stream, end)| buffers.record(ring, (1, stream), end));
     }
 
-    /// A buffer that says how full it was.
+    /// Delivers a buffer with its fill level.
     fn deliver_filled(buffers: &mut Buffers, at: u64, filled: u32, records: impl IntoIterator<Item = (u32, u64)>) {
         buffers.begin(0, &Clock { monotonic_before: at, filled, room: 1 << 20, ..Clock::default() });
         records.into_iter().for_each(|(stream, end)| buffers.record(0, (1, stream), end));
     }
 
-    /// A flush by another thread, which delivered nothing itself, and the end of the drain.
+    /// A flush by a thread that delivered nothing itself, and the end of the drain.
     fn flush(buffers: &mut Buffers, began: u64) {
         buffers.flush(9, began);
         buffers.end_drain();
     }
 
-    /// As many kernels of a stream as fill a buffer but for `room`, the last of which ends then.
+    /// Returns enough kernels of a stream to fill a buffer except for `room`; the last one ends at
+    /// `end`.
     fn filling(stream: u32, end: u64, room: u32) -> impl Iterator<Item = (u32, u64)> {
         (0..FULL_OF_KERNELS - room).rev().map(move |n| (stream, end - u64::from(n)))
     }
@@ -242,11 +245,11 @@ mod tests {
     #[test]
     fn a_full_buffer_is_known_by_its_bytes_whatever_is_in_it() {
         let mut buffers = Buffers::default();
-        // Few records that filled it: more are to come.
+        // Few records that filled it: more will come.
         deliver_filled(&mut buffers, 1, (1 << 20) - 100, [(1, 90_000), (2, 40_000)]);
         flush(&mut buffers, 2);
         assert_eq!(buffers.complete_until(), 40_000);
-        // Many small ones that did not: all work was done.
+        // Many small records that did not fill it: all work was done.
         deliver_filled(&mut buffers, 3, 900_000, filling(1, 190_000, 0).chain([(2, 120_000)]));
         flush(&mut buffers, 4);
         assert_eq!(buffers.complete_until(), 190_000);
@@ -272,7 +275,7 @@ mod tests {
         deliver(&mut buffers, 2, [(1, 91_000)]);
         buffers.end_drain();
         assert_eq!(buffers.complete_until(), 40_000);
-        // Another thread delivers at the same time: which of the two is earlier is not known.
+        // Another thread delivers at the same time, so the order of the two is unknown.
         deliver_into(3, &mut buffers, 3, [(2, 95_000)]);
         buffers.end_drain();
         assert_eq!(buffers.complete_until(), 40_000);

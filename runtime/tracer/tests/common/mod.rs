@@ -1,4 +1,4 @@
-//! A small plan, and rings to feed it.
+//! A small plan, and synthetic rings for it.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use xputrace_tracer::{EngineMaps, Pipeline, ProcessInfo, Sink, State};
 use xputrace_wire::events::Realtime;
 use xputrace_wire::record::{self, Clock, Flush, Kernel, Launch, Memset, Name, kind};
 
-/// REALTIME − MONOTONIC in all rings made here.
+/// REALTIME − MONOTONIC in all synthetic rings.
 pub const OFFSET: u64 = 1_000_000_000_000;
 /// Name ids: two kernels, a call.
 pub const KERNEL_A: u32 = 1;
 pub const KERNEL_B: u32 = 2;
 pub const API: u32 = 3;
 
-/// `map[ctx[keys]…] += ctx[value]`, or 1 where there is no value.
+/// Creates a program for `map[ctx[keys]…] += ctx[value]`, or `+= 1` without a value.
 pub fn add_to_map(name: &str, map: usize, keys: &[usize], value: Option<usize>) -> Program {
     let mut asm = Assembler::new();
     let key_at = -8 * keys.len() as i16;
@@ -121,7 +121,7 @@ pub fn kernel_plan() -> Plan {
     }
 }
 
-/// A stand-in: without what stands behind `<`.
+/// A simple stand-in that removes everything from `<` on.
 pub fn demangle(symbol: &str) -> (String, String) {
     let short = symbol.split('<').next().unwrap_or(symbol);
     (symbol.to_owned(), short.to_owned())
@@ -133,7 +133,7 @@ pub fn pipeline(plan: Plan) -> Pipeline {
     it
 }
 
-/// Keeps what happened.
+/// Collects everything that the pipeline passes on.
 #[derive(Default)]
 pub struct Recorder {
     pub lines: Vec<String>,
@@ -200,12 +200,12 @@ impl Ring {
         self
     }
 
-    /// At this monotonic time, with [`OFFSET`].
+    /// Adds a clock record at this monotonic time, with [`OFFSET`].
     pub fn clock(self, at: u64) -> Self {
         self.clock_pair(Clock { monotonic_before: at, realtime: at + OFFSET, monotonic_after: at, ..Clock::default() })
     }
 
-    /// The clock in front of a buffer of 1 MiB, so many bytes of which are filled.
+    /// Adds the clock record of a 1 MiB buffer that holds `filled` bytes.
     pub fn clock_of_buffer(self, at: u64, filled: u32) -> Self {
         let (monotonic_before, realtime, monotonic_after) = (at, at + OFFSET, at);
         self.clock_pair(Clock { monotonic_before, realtime, monotonic_after, filled, room: 1 << 20 })
@@ -222,7 +222,7 @@ impl Ring {
     }
 }
 
-/// A kernel launch of `KERNEL_A` by thread 7.
+/// Returns a launch of `KERNEL_A` by thread 7.
 pub fn launch(correlation: u32, start: u64) -> Launch {
     Launch {
         start,
@@ -237,24 +237,25 @@ pub fn launch(correlation: u32, start: u64) -> Launch {
     }
 }
 
-/// A kernel of `KERNEL_A`; times are monotonic.
+/// Returns a run of `KERNEL_A`; times are monotonic.
 pub fn kernel(correlation: u32, start: u64, end: u64) -> Kernel {
     let (start, end) = (Realtime(start + OFFSET), Realtime(end + OFFSET));
     Kernel { start, end, correlation, context: 1, symbol: KERNEL_A, ..Default::default() }
 }
 
-/// A memset of 64 bytes of device memory to 7; times are monotonic.
+/// Returns a memset of 64 bytes of device memory to 7; times are monotonic.
 pub fn memset(correlation: u32, start: u64, end: u64) -> Memset {
     let (start, end) = (Realtime(start + OFFSET), Realtime(end + OFFSET));
     Memset { start, end, correlation, context: 1, bytes: 64, value: 7, memory_kind: 3, known: 1, ..Default::default() }
 }
 
-/// The call of a memset.
+/// Returns the call that submits a memset.
 pub fn memset_call(correlation: u32, start: u64) -> Launch {
     Launch { symbol: 0, launch_kind: Launch::MEMSET, ..launch(correlation, start) }
 }
 
-/// The rows of the map with this number, in order of their keys. `has_linux` is false after a replay.
+/// Returns the rows of the map with this number, sorted by key. `has_linux` is false after a
+/// replay.
 pub fn rows(pipeline: &mut Pipeline, table: u32, has_linux: bool) -> Vec<(Key, Cell)> {
     let state = pipeline.state_mut();
     let mut store = Store::new(&state.plan().clone(), has_linux);
