@@ -1,7 +1,7 @@
-//! How the library that is injected is linked: never unloaded, and against symbols of an old
-//! glibc (`src/compat.rs`).
+//! Links the injected library: never unloaded, and with symbol versions of an old glibc
+//! (`src/compat.rs`).
 
-/// Functions whose newest version is younger than glibc 2.28.
+/// Functions whose default version is newer than glibc 2.28.
 const WRAPPED: &[&str] = &[
     "dlerror",
     "dlopen",
@@ -29,7 +29,7 @@ fn main() {
     for name in WRAPPED {
         link(&format!("-Wl,--wrap={name}"));
     }
-    // Before glibc 2.34 these functions lie in libraries of their own.
+    // Before glibc 2.34 these functions are in separate libraries.
     link("-Wl,--no-as-needed");
     link("-l:libdl.so.2");
     link("-l:libpthread.so.0");

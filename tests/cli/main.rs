@@ -1,11 +1,11 @@
-//! The command line: what is typed and what is answered, and how a run ends whatever becomes of its output.
+//! The command line: what it accepts and answers, and how a run ends if its output fails.
 
 mod odd;
 mod output;
 mod results;
 mod status;
 
-/// `tests/cli/*.md` are run as they stand.
+/// Runs `tests/cli/*.md`.
 #[test]
 fn transcripts() {
     let cases = trycmd::TestCases::new();

@@ -1,9 +1,9 @@
-//! Odd command lines: each has an answer, and none of them panics or says a thing twice.
+//! Odd command lines: each gets an answer, none panics or repeats itself.
 
 use std::process::{Command, Stdio};
 use xputrace_tests::xputrace;
 
-/// (words, status, what standard error says)
+/// (words, status, expected on standard error)
 const REFUSED: &[(&[&str], i32, &str)] = &[
     (&["--bogus"], 125, "bogus"),
     (&["-z"], 125, "unexpected argument '-z'"),
@@ -98,7 +98,7 @@ fn arguments_need_not_be_text() {
     assert_eq!(run(&[&script[..], &[odd]].concat()).stdout, b"1\n\xff\n0 lost\n");
 }
 
-/// Whether an answer of the system stands in a line more than once.
+/// Whether a line contains the system's answer more than once.
 fn is_said_twice(errors: &str) -> bool {
     errors.lines().any(|it| it.matches("(os error").count() > 1)
 }

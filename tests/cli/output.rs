@@ -1,4 +1,4 @@
-//! Output that is not read, or cannot be written.
+//! Output that nobody reads, or that cannot be written.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsRawFd;
@@ -7,13 +7,13 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use xputrace_tests::{Trace, xputrace};
 
-/// Prints all the time, lines that fill a pipe soon.
+/// Prints continuously, with lines that soon fill a pipe.
 const CHATTER: &str =
     "interval(1.ms, || { for i in 0..50 { print(`line ${i} of many, and there is no end to them`); } });";
-/// The least size of a pipe.
+/// The smallest size of a pipe.
 const PAGE: libc::c_int = 4096;
 
-/// A run whose standard output and standard error are ours to read, or not.
+/// Starts a run with pipes for its standard output and standard error.
 fn start(directory: &Path, words: &[&str]) -> Child {
     let mut command = Command::new(xputrace());
     command.current_dir(directory).args(words).stdin(Stdio::null());
@@ -41,11 +41,11 @@ fn errors(child: &mut Child) -> String {
 }
 
 fn interrupt(child: &Child) {
-    // SAFETY: a child of this test that was not waited for.
+    // SAFETY: a child of this test that has not been reaped.
     unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGINT) };
 }
 
-/// Reads one line, as `head -1` does, and no more.
+/// Reads exactly one line, as `head -1` does.
 fn read_one_line(child: &mut Child) {
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -77,14 +77,14 @@ fn without_a_command_a_missing_reader_ends_the_run() {
     assert_eq!((ended(&mut list).code(), errors(&mut list).as_str()), (Some(0), ""));
 }
 
-/// Waits until nothing more is taken by the pipe: one of a page is full once there is anything in it.
+/// Waits until the pipe accepts nothing more: a pipe of one page is full once it contains anything.
 fn until_full(child: &Child) {
     let pipe = child.stdout.as_ref().unwrap().as_raw_fd();
-    // SAFETY: makes a pipe of this test as small as it can be.
+    // SAFETY: shrinks a pipe of this test.
     assert_eq!(unsafe { libc::fcntl(pipe, libc::F_SETPIPE_SZ, PAGE) }, PAGE);
     let mut waiting = 0;
     while waiting == 0 {
-        // SAFETY: the call stores a number of bytes where it is told to.
+        // SAFETY: the call stores a number of bytes in `waiting`.
         assert_eq!(unsafe { libc::ioctl(pipe, libc::FIONREAD, &mut waiting) }, 0);
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -167,6 +167,6 @@ fn closed_descriptors_are_no_harm() {
     for closed in ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"] {
         assert_eq!(status("-o results", closed), Some(7), "{closed}");
     }
-    // Results that nobody could read are refused before the command runs.
+    // If results could not be written at all, the command doesn't run.
     assert_eq!([status("", "<&-"), status("", "2>&-"), status("", ">&-")], [Some(7), Some(7), Some(125)]);
 }

@@ -1,4 +1,4 @@
-//! What is said of results: why there are none, where they went, and all that there is of them.
+//! Messages about results: why there are none, where they are, and whether they are complete.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use xputrace_tests::{Done, Trace, need_root, xputrace};
 
-/// A script over a recording of the repository, with text as its output.
+/// Replays a recording of the repository, with text output.
 fn replay(words: &[&str], recording: &str) -> Done {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("replay").join(recording);
     Trace::new(words).args(["--replay"]).args([path]).text().run()
@@ -129,21 +129,21 @@ fn functions_that_a_file_does_not_have_are_mistakes_before_the_run() {
     assert_eq!(later.stderr, "", "a file may come later");
 }
 
-/// What the binary prints on a terminal of so many columns.
+/// Returns what the binary prints on a terminal of this width.
 fn on_a_terminal(columns: u16, words: &[&str], environment: &[(&str, &str)]) -> String {
     let size = libc::winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     let (mut ours, mut theirs) = (-1, -1);
-    // SAFETY: two places for descriptors, and a size; the rest may be null.
+    // SAFETY: room for two descriptors, and a size; the other pointers may be null.
     let opened = unsafe { libc::openpty(&mut ours, &mut theirs, std::ptr::null_mut(), std::ptr::null(), &size) };
     assert_eq!(opened, 0);
-    // SAFETY: both were just opened, and belong to nobody else.
+    // SAFETY: both were just opened; nothing else owns them.
     let (ours, theirs) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
     let mut command = Command::new(xputrace());
     command.args(words).env_remove("COLUMNS").envs(environment.iter().copied()).stdin(Stdio::null());
     let mut child = command.stdout(theirs).stderr(Stdio::null()).spawn().unwrap();
-    // Our copy of their end; with it open, reading would never end.
+    // Closes our copy of their end; otherwise reading would never end.
     drop(command);
-    // Reading fails when the last of the other side is gone.
+    // Reading fails once the other side is closed.
     let text: Vec<u8> = BufReader::new(ours).bytes().map_while(Result::ok).collect();
     child.wait().unwrap();
     String::from_utf8_lossy(&text).replace("\r\n", "\n")

@@ -1,4 +1,4 @@
-//! The exit status: the rule stands in `runtime/xputrace/src/status.rs`.
+//! The exit status, as defined in `runtime/xputrace/src/status.rs`.
 
 use xputrace_tests::{Done, Trace};
 
@@ -8,7 +8,7 @@ fn run(script: &str, command: &str) -> Done {
 
 #[test]
 fn a_handler_that_fails_fails_the_run() {
-    // The command sees its tracer's standard error, where a handler that fails is told of at once.
+    // The command reads the tracer's standard error, where a failing handler is reported at once.
     let until_told = "until grep -q ivision stderr; do sleep 0.01; done";
     for (script, command) in [
         ("end(|| { let zero = 0; print(1 / zero); });", "true"),
@@ -79,11 +79,11 @@ fn a_command_that_cannot_be_run_is_found_out_first() {
 
 #[test]
 fn an_interrupted_command_has_time_to_end() {
-    // A terminal sends it to the whole group.
+    // A terminal sends it to the whole process group.
     let line = "trap 'sleep 0.1; exit 9' INT; echo ready $$; while :; do sleep 0.01; done";
     let mut run = Trace::one_liner("begin(|| print(\"on\"));").on(["sh", "-c", line]).start();
     let pid = run.ready_pid();
-    // SAFETY: a process of this test, which its parent has not waited for.
+    // SAFETY: a process of this test that its parent has not reaped.
     unsafe { libc::kill(pid as libc::pid_t, libc::SIGINT) };
     run.signal(libc::SIGINT);
     let done = run.finish();

@@ -1,4 +1,4 @@
-//! Runs every case of `tests/live/cases`; `BLESS=1` accepts what comes out.
+//! Runs every case of `tests/live/cases`; `BLESS=1` accepts the output.
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::path::{Path, PathBuf};

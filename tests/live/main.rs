@@ -1,3 +1,4 @@
-//! Live tests that are not text files (`cases.rs` runs those): they read ELF, or change their own root.
+//! Live tests that cannot be text files (`cases.rs` runs those): they read ELF files, or change
+//! their own root.
 
 mod release;

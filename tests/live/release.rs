@@ -1,4 +1,4 @@
-//! The release binary is one file: it asks for nothing but libc6 and libgcc-s1, and works beside them alone.
+//! The release binary is one file. It needs only libc6 and libgcc-s1, and works with nothing else.
 
 use object::read::elf::{Dyn, ElfFile64, FileHeader};
 use object::{Endianness, elf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use xputrace_tests::{Trace, need_root, xputrace};
 
-/// What libc6 and libgcc-s1 have of what a program can need; all else must be inside.
+/// The needed libraries that libc6 and libgcc-s1 provide; everything else must be in the binary.
 const PROVIDED: &[&str] = &[
     "libc.so.6",
     "libm.so.6",
@@ -20,7 +20,7 @@ const PROVIDED: &[&str] = &[
     "ld-linux-aarch64.so.1",
 ];
 
-/// The libraries that an ELF file names as needed.
+/// Returns the libraries that an ELF file lists as needed.
 fn needed(file: &Path) -> Vec<String> {
     let bytes = std::fs::read(file).unwrap();
     let elf = ElfFile64::<Endianness>::parse(&*bytes).unwrap();
@@ -40,7 +40,7 @@ fn the_binary_needs_libc_and_libgcc_alone() {
     assert!(foreign.is_empty(), "{foreign:?} of {libraries:?}");
 }
 
-/// A root that holds the binary, its needed libraries and a recording.
+/// A root directory with the binary, its needed libraries and a recording.
 struct Cell(tempfile::TempDir);
 
 impl Cell {
@@ -69,7 +69,8 @@ impl Cell {
         let path = std::ffi::CString::new(root.to_string_lossy().into_owned()).unwrap();
         let mut command = Command::new("/xputrace");
         command.args(words).env_clear();
-        // SAFETY: between fork and exec only these two system calls are made, on memory prepared before.
+        // SAFETY: between fork and exec only these two system calls are made, with memory prepared
+        // before.
         unsafe {
             command.pre_exec(move || {
                 let entered = libc::chroot(path.as_ptr()) == 0 && libc::chdir(c"/".as_ptr()) == 0;

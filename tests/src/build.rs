@@ -1,4 +1,4 @@
-//! Finds or builds what the tests run: the binary, the workloads, the software GPU, small C programs.
+//! Finds or builds what the tests run: the binary, workloads, the software GPU, small C programs.
 
 use std::error::Error;
 use std::fs;
@@ -9,10 +9,10 @@ use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 use std::time::SystemTime;
 
-/// The names under which programs look for CUDA's libraries.
+/// The names under which programs look up CUDA's libraries.
 const LIBRARY_NAMES: &[&str] =
     &["libcuda.so.1", "libcuda.so", "libcudart.so.13", "libcudart.so", "libcupti.so.13", "libcupti.so"];
-/// What the binary is made of, from the root of the workspace.
+/// The binary's sources, relative to the workspace's root.
 const SOURCES: &[&str] = &[
     "runtime",
     "bpf",
@@ -25,8 +25,8 @@ const SOURCES: &[&str] = &[
     "Cargo.toml",
 ];
 
-/// The binary under test: `$XPUTRACE`; else the release build where it is newer than its sources;
-/// else a debug build, made now.
+/// Returns the binary under test: `$XPUTRACE`; else the release build if it is newer than its
+/// sources; else a debug build, made now.
 pub fn xputrace() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| match std::env::var_os("XPUTRACE") {
@@ -38,14 +38,14 @@ pub fn xputrace() -> &'static Path {
     })
 }
 
-/// A program of `tests/workloads`, built with frame pointers.
+/// Returns a program of `tests/workloads`, built with frame pointers.
 pub fn workload(name: &str) -> PathBuf {
     let path = payload().join(name);
     assert!(path.exists(), "there is no workload {}", path.display());
     path
 }
 
-/// A directory that holds the software GPU under CUDA's names: for `LD_LIBRARY_PATH`.
+/// Returns a directory for `LD_LIBRARY_PATH`, with the software GPU under CUDA's names.
 pub fn softgpu() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
@@ -79,17 +79,18 @@ pub fn program(name: &str) -> PathBuf {
     }
 }
 
-/// Compiles a program (`language` is `c` or `cpp`) unless the same source was compiled with the same flags before.
+/// Compiles a program (`language` is `c` or `cpp`), unless the same source was already compiled
+/// with the same flags.
 ///
 /// # Errors
-/// The compiler refuses it, or there is none.
+/// The compiler fails or is missing.
 pub fn compiled(
     name: &str,
     language: &str,
     source: &str,
     flags: &[String],
 ) -> Result<PathBuf, Box<dyn Error + Send + Sync>> {
-    // Cases run beside each other, and so do test processes.
+    // Cases run concurrently, and so do test processes.
     static COMPILER: Mutex<()> = Mutex::new(());
     let _one_at_a_time = COMPILER.lock().unwrap_or_else(|it| it.into_inner());
     let mut hasher = DefaultHasher::new();
@@ -123,11 +124,12 @@ fn compile(
     if !done.status.success() {
         return Err(format!("{name} does not compile:\n{}", String::from_utf8_lossy(&done.stderr)).into());
     }
-    // What is there under its name is whole.
+    // Renaming is atomic, so a file of this name is complete.
     Ok(fs::rename(unfinished, directory.join(name))?)
 }
 
-/// Where the binary's build left the workloads and the software GPU; built here where it did not.
+/// Returns where the binary's build left the workloads and the software GPU; builds them if it did
+/// not.
 fn payload() -> &'static Path {
     static PAYLOAD: OnceLock<PathBuf> = OnceLock::new();
     PAYLOAD.get_or_init(|| {
@@ -165,20 +167,20 @@ fn debug_build() -> PathBuf {
     target_directory().join("debug/xputrace")
 }
 
-/// A directory of the tests' own, beside the build.
+/// Returns a directory for the tests, next to the build.
 fn stage() -> PathBuf {
     let stage = target_directory().join("tests-stage");
     fs::create_dir_all(&stage).expect("a directory for the tests' programs");
     stage
 }
 
-/// `target/debug/deps/live-…` runs: three up.
+/// Three levels above the running test, `target/debug/deps/live-…`.
 fn target_directory() -> PathBuf {
     let exe = std::env::current_exe().expect("a test knows its own file");
     exe.ancestors().nth(3).expect("tests lie in the target directory").to_path_buf()
 }
 
-/// The root of the repository.
+/// Returns the root of the repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }

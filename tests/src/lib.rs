@@ -1,8 +1,8 @@
-//! What the tests of the built binary share: the binary itself, programs to trace, and a run of
-//! both whose results can be asked for by name.
+//! Shared by the tests of the built binary: the binary itself, programs to trace, and runs whose
+//! results can be queried by name.
 //!
-//! Nothing here knows how xputrace is made: it is started as a user starts it, and judged by what
-//! it prints. What the numbers should be, the traced programs say themselves.
+//! The tests start xputrace as a user would, and judge it by its output. The traced programs
+//! themselves say what the numbers should be.
 
 mod build;
 pub mod case;
@@ -11,7 +11,7 @@ mod run;
 pub use build::{c_program, program, softgpu, workload, xputrace};
 pub use run::{Done, Started, Trace, hist_count};
 
-/// Ends a test that cannot run here, and says why in the form that `tests/run.sh` counts.
+/// Skips a test that cannot run here; prints the reason in the form that `tests/run.sh` counts.
 #[macro_export]
 macro_rules! skip {
     ($reason:expr) => {{
@@ -20,7 +20,7 @@ macro_rules! skip {
     }};
 }
 
-/// Ends a test that needs the right to load eBPF where there is none.
+/// Skips a test that needs the right to load eBPF programs.
 #[macro_export]
 macro_rules! need_root {
     () => {
@@ -30,7 +30,7 @@ macro_rules! need_root {
     };
 }
 
-/// Whether this process may do everything.
+/// Whether this process is root.
 pub fn is_root() -> bool {
     // SAFETY: the call only returns a number.
     unsafe { libc::geteuid() == 0 }

@@ -1,4 +1,5 @@
-//! One run of the binary: what is typed ([`Trace`]), the run ([`Started`]), what came out ([`Done`]).
+//! A run of the binary: its command line ([`Trace`]), the run in progress ([`Started`]), its
+//! results ([`Done`]).
 
 use crate::build::{softgpu, workload, xputrace};
 use serde_json::{Map, Value as Json};
@@ -14,8 +15,8 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(120);
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// A command line of xputrace, in a directory of its own. Unless [`Trace::text`] is asked for, results
-/// go into a file as JSON, apart from what the traced program prints.
+/// A command line of xputrace, in a separate directory. Unless [`Trace::text`] is used, results go
+/// to a file as JSON, separate from the traced program's output.
 pub struct Trace {
     directory: TempDir,
     command: Command,
@@ -24,7 +25,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// With a script on the command line.
+    /// With a one-line script on the command line.
     pub fn one_liner(script: &str) -> Self {
         Self::new(["-e", script])
     }
@@ -36,7 +37,7 @@ impl Trace {
         trace
     }
 
-    /// With these words behind the program's name.
+    /// With these arguments.
     pub fn new<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> Self {
         let directory = tempfile::tempdir().expect("a directory for a run");
         let mut command = Command::new(xputrace());
@@ -45,13 +46,14 @@ impl Trace {
         Trace { directory, command, traced: Vec::new(), json: true }
     }
 
-    /// More words before `--`.
+    /// Adds arguments before `--`.
     pub fn args<W: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = W>) -> Self {
         self.command.args(words);
         self
     }
 
-    /// Started by another program, which gets the words behind its own. To be called first.
+    /// Starts xputrace through another program, which gets the arguments after its own. Must be
+    /// called first.
     pub fn within<W: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = W>) -> Self {
         let mut words = words.into_iter();
         let mut outer = Command::new(words.next().expect("a program"));
@@ -72,37 +74,37 @@ impl Trace {
         self
     }
 
-    /// The results as text, on standard output.
+    /// Prints results as text on standard output.
     pub fn text(mut self) -> Self {
         self.json = false;
         self
     }
 
-    /// Standard input can be written.
+    /// Provides standard input to write to.
     pub fn with_input(mut self) -> Self {
         self.command.stdin(Stdio::piped());
         self
     }
 
-    /// The program to trace.
+    /// Sets the program to trace.
     pub fn on<W: AsRef<OsStr>>(mut self, command: impl IntoIterator<Item = W>) -> Self {
         self.traced = command.into_iter().map(|it| it.as_ref().to_owned()).collect();
         self
     }
 
-    /// A workload to trace, on the software GPU.
+    /// Sets a workload to trace, on the software GPU.
     pub fn on_workload(self, name: &str, arguments: &[&str]) -> Self {
         let path = workload(name);
         let words = std::iter::once(path.as_os_str()).chain(arguments.iter().map(OsStr::new)).collect::<Vec<_>>();
         self.on(words).on_softgpu()
     }
 
-    /// The traced program finds the software GPU.
+    /// Makes the traced program use the software GPU.
     pub fn on_softgpu(self) -> Self {
         self.env("LD_LIBRARY_PATH", softgpu())
     }
 
-    /// A file in the run's directory.
+    /// Returns the path of a file in the run's directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -124,7 +126,7 @@ impl Trace {
     }
 }
 
-/// A run in progress; killed when it is dropped.
+/// A run in progress; killed on drop.
 pub struct Started {
     child: Child,
     directory: TempDir,
@@ -138,26 +140,26 @@ impl Started {
 
     /// Sends the tracer a signal.
     pub fn signal(&self, signal: libc::c_int) {
-        // SAFETY: the child has not been waited for, so its number is its own.
+        // SAFETY: the child has not been reaped, so its pid is its own.
         unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
     }
 
-    /// Writes to the standard input that tracer and program share.
+    /// Writes to the standard input that the tracer and the program share.
     pub fn type_in(&mut self, text: &str) {
         self.child.stdin.as_mut().expect("a run with input").write_all(text.as_bytes()).expect("typing");
     }
 
-    /// What the traced program and the tracer have printed so far.
+    /// Returns what the traced program and the tracer have printed so far.
     pub fn stdout(&self) -> String {
         self.read("stdout")
     }
 
-    /// The results written so far, where they are JSON.
+    /// Returns the JSON results written so far.
     pub fn results(&self) -> String {
         self.read("results")
     }
 
-    /// Waits until something holds.
+    /// Waits until a condition holds.
     pub fn until(&mut self, what: &str, mut holds: impl FnMut(&Started) -> bool) {
         let give_up = Instant::now() + PATIENCE;
         while !holds(self) {
@@ -178,7 +180,7 @@ impl Started {
         self.child.wait().expect("waiting for the tracer");
     }
 
-    /// Waits until the traced program, with or without its tracer, has printed its account.
+    /// Waits until the traced program has printed its account, with or without its tracer.
     pub fn account_without_tracer(&mut self) -> Json {
         let give_up = Instant::now() + PATIENCE;
         loop {
@@ -192,7 +194,7 @@ impl Started {
         }
     }
 
-    /// The number behind `ready` that a held program prints.
+    /// Returns the pid in the `ready PID` line of a held program.
     pub fn ready_pid(&mut self) -> u32 {
         let mut found = None;
         self.until("ready", |it| {
@@ -204,7 +206,7 @@ impl Started {
         found.expect("a number behind ready")
     }
 
-    /// Waits for the end.
+    /// Waits for the run to end.
     pub fn finish(mut self) -> Done {
         drop(self.child.stdin.take());
         let give_up = Instant::now() + PATIENCE;
@@ -240,7 +242,7 @@ fn parse(lines: &str) -> Vec<Json> {
     lines.lines().map(parse).collect()
 }
 
-/// What a run left behind.
+/// The results of a run.
 pub struct Done {
     pub status: ExitStatus,
     pub stdout: String,
@@ -255,14 +257,14 @@ impl Done {
         self.status.code().unwrap_or(-1)
     }
 
-    /// Fails the test, with everything that was said, unless the run ended well.
+    /// Fails the test, showing all output, unless the run succeeded.
     #[track_caller]
     pub fn well(self) -> Self {
         assert!(self.status.success(), "{:?}\n{}\n{}\n{:?}", self.status, self.stdout, self.stderr, self.results);
         self
     }
 
-    /// A file that the run wrote.
+    /// Returns the contents of a file that the run wrote.
     pub fn file(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_else(|e| panic!("{name}: {e}\n{}{}", self.stdout, self.stderr))
     }
@@ -275,7 +277,7 @@ impl Done {
         self.directory.path()
     }
 
-    /// All that was printed of a map, in order.
+    /// Returns everything that was printed of a map, in order.
     pub fn maps(&self, name: &str) -> Vec<&Json> {
         let tables = self
             .results
@@ -284,7 +286,7 @@ impl Done {
         tables.filter_map(|it| it["data"].get(name)).collect()
     }
 
-    /// The last that was printed of a map.
+    /// Returns what was last printed of a map.
     #[track_caller]
     pub fn map(&self, name: &str) -> &Json {
         self.maps(name)
@@ -292,32 +294,32 @@ impl Done {
             .unwrap_or_else(|| panic!("no {name} in {:?}\n{}\n{}", self.results, self.stdout, self.stderr))
     }
 
-    /// The keys and values of a map with keys.
+    /// Returns the keys and values of a map with keys.
     #[track_caller]
     pub fn rows(&self, name: &str) -> &Map<String, Json> {
         let map = self.map(name);
         map.as_object().unwrap_or_else(|| panic!("{name} has no keys: {map}"))
     }
 
-    /// All values of a map with keys, added.
+    /// Returns the sum of a map's values.
     #[track_caller]
     pub fn sum(&self, name: &str) -> i64 {
         self.rows(name).values().map(|it| it.as_i64().unwrap_or_else(|| panic!("{it} is no number"))).sum()
     }
 
-    /// How many values a histogram without a key holds.
+    /// Returns the number of values in a histogram without keys.
     #[track_caller]
     pub fn hist_count(&self, name: &str) -> i64 {
         hist_count(self.map(name))
     }
 
-    /// What the script printed, in order.
+    /// Returns what the script printed, in order.
     pub fn prints(&self) -> Vec<&str> {
         let prints = self.results.iter().filter(|it| it["type"] == "print");
         prints.filter_map(|it| it["data"].as_str()).collect()
     }
 
-    /// The last line: every kind of loss, by name.
+    /// Returns the last line: every kind of loss, by name.
     #[track_caller]
     pub fn losses(&self) -> &Json {
         let last = self.results.last().unwrap_or_else(|| panic!("no results\n{}\n{}", self.stdout, self.stderr));
@@ -331,7 +333,7 @@ impl Done {
         losses[name].as_i64().unwrap_or_else(|| panic!("there is no loss {name} in {losses}"))
     }
 
-    /// Losses by line of the script: `(name, place, count)`.
+    /// Returns losses by line of the script: `(name, place, count)`.
     #[track_caller]
     pub fn line_losses(&self) -> Vec<(String, String, i64)> {
         let text = |it: &Json| it.as_str().unwrap_or_default().to_string();
@@ -339,14 +341,14 @@ impl Done {
         lines.iter().map(|it| (text(&it["loss"]), text(&it["at"]), it["count"].as_i64().unwrap_or(-1))).collect()
     }
 
-    /// What became of the launches.
+    /// Returns a count of the launch account.
     #[track_caller]
     pub fn account(&self, name: &str) -> i64 {
         let account = &self.losses()["account"];
         account[name].as_i64().unwrap_or_else(|| panic!("the account has no {name}: {account}"))
     }
 
-    /// Fails unless nothing was lost, and, with GPU hooks, unless the account adds up.
+    /// Fails unless nothing was lost and, with GPU probes, the account adds up.
     #[track_caller]
     pub fn nothing_lost(&self) {
         let losses = self.losses().as_object().expect("losses are an object");
@@ -367,7 +369,7 @@ impl Done {
         assert_eq!(self.account("launches"), parts.iter().sum::<i64>(), "{}", self.losses()["account"]);
     }
 
-    /// The account that the traced workload printed.
+    /// Returns the account that the traced workload printed.
     #[track_caller]
     pub fn workload(&self) -> Json {
         let line = self.stdout.lines().rev().find(|it| it.starts_with('{') && it.contains("\"workload\""));
@@ -376,7 +378,7 @@ impl Done {
     }
 }
 
-/// How many values the buckets of a histogram hold.
+/// Returns the number of values in a histogram's buckets.
 #[track_caller]
 pub fn hist_count(buckets: &Json) -> i64 {
     let buckets = buckets.as_array().unwrap_or_else(|| panic!("{buckets} is no histogram"));

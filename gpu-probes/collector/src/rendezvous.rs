@@ -6,9 +6,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 use xputrace_wire::message::{MAX_SIZE, Message};
 
-/// A connection, one message per packet. Its descriptor is in the program's table, where the
-/// program may close the number and reuse it. So before each use we check that the number is still
-/// this socket's.
+/// A connection with one message per packet. Its descriptor is in the program's table, where the
+/// program may close the number and reuse it. So each use first checks that the number still refers
+/// to this socket.
 #[derive(Debug)]
 pub struct Socket {
     socket: OwnedFd,
@@ -33,7 +33,7 @@ impl Identity {
 /// Descriptors are moved to numbers below this one: few programs get that far, and Linux's table
 /// for the process does not grow.
 const HIGHEST: libc::rlim_t = 1024;
-/// How far below the end of the table.
+/// How far below the end of the table to start.
 const BELOW_THE_END: libc::rlim_t = 24;
 /// `CLOSE_RANGE_UNSHARE` of close_range(2): first gives the calling thread a table of its own.
 const UNSHARE: libc::c_uint = 2;
@@ -132,12 +132,12 @@ impl Socket {
         self.identity.is_some() && Identity::of(self.raw()) == self.identity
     }
 
-    /// The descriptor, for calls that this type does not have.
+    /// Returns the descriptor, for calls that this type does not have.
     pub fn raw(&self) -> i32 {
         self.socket.as_raw_fd()
     }
 
-    /// A second handle of the same connection.
+    /// Returns a second handle of the same connection.
     pub fn try_clone(&self) -> Option<Self> {
         Some(Socket::from_connected(self.socket.try_clone().ok()?))
     }
@@ -185,7 +185,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Ends the conversation; the tracer still reads what was sent.
+    /// Ends the connection; the tracer still reads what was sent.
     pub fn shut_down(&self) {
         if !self.is_here() {
             return;
@@ -194,8 +194,8 @@ impl Socket {
         unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
     }
 
-    /// Sends a message; one that the tracer does not take at once is dropped, for the program
-    /// must not wait for it.
+    /// Sends a message. Drops it if the tracer does not accept it at once, because the program must
+    /// not wait for the tracer.
     pub fn send(&self, message: &Message) -> bool {
         if !self.is_here() {
             return false;
@@ -212,7 +212,7 @@ impl Socket {
         if !self.wait_readable(within) {
             return Received::Nothing;
         }
-        // A message of the program's own is not for us.
+        // A message that belongs to the program itself.
         if !self.is_here() {
             return Received::Closed;
         }
@@ -261,7 +261,7 @@ impl Socket {
         if len < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel filled the control buffer.
+        // SAFETY: Linux filled the control buffer.
         Ok((len as usize, unsafe { descriptors(&header) }))
     }
 }
@@ -270,8 +270,7 @@ impl Socket {
 /// `header` was filled by recvmsg and its control buffer lives.
 unsafe fn descriptors(header: &libc::msghdr) -> Vec<OwnedFd> {
     let mut all = Vec::new();
-    // SAFETY: walking the control messages by the macros made for it; each descriptor in them is
-    // a new one of ours.
+    // SAFETY: the macros walk the control messages; each descriptor in them is new and ours.
     unsafe {
         let mut message = libc::CMSG_FIRSTHDR(header);
         while let Some(it) = message.as_ref() {
@@ -308,7 +307,7 @@ fn socket_address(address: &str) -> io::Result<(libc::sockaddr_un, libc::socklen
     if is_abstract {
         name.sun_path[0] = 0;
     }
-    // A path ends with its NUL, an abstract name with its last byte.
+    // A path includes its NUL; an abstract name ends with its last byte.
     let len = size_of::<libc::sa_family_t>() + text.len() + usize::from(!is_abstract);
     Ok((name, len as libc::socklen_t))
 }
@@ -321,7 +320,7 @@ mod tests {
 
     fn pair() -> (OwnedFd, OwnedFd) {
         let mut both = [0; 2];
-        // SAFETY: room for two descriptors, which are ours from here on.
+        // SAFETY: room for two descriptors, which we own from here on.
         unsafe {
             assert_eq!(libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, both.as_mut_ptr()), 0);
             (OwnedFd::from_raw_fd(both[0]), OwnedFd::from_raw_fd(both[1]))
@@ -334,7 +333,7 @@ mod tests {
         let socket = Socket::from_connected(moved_high(ours));
         assert!(socket.raw() >= 64 && socket.send(&Message::default()));
         let (stranger, mut other) = UnixStream::pair().unwrap();
-        // SAFETY: closes our number and opens the stranger's socket under it, as a program may.
+        // SAFETY: closes our number and opens another socket under it, as a program may.
         assert_eq!(unsafe { libc::dup2(stranger.as_raw_fd(), socket.raw()) }, socket.raw());
         other.write_all(b"for the program").unwrap();
         assert!(matches!(socket.receive(Duration::from_secs(60)), Received::Closed));

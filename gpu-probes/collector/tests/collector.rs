@@ -1,5 +1,5 @@
-//! The collector in this process, between a made-up machine and a made-up tracer. What is not of
-//! CUPTI alone is tested over a backend of no vendor's too.
+//! The collector in this process, between a simulated machine and a simulated tracer. Everything
+//! that is not specific to CUPTI is also tested with a second, vendor-neutral backend.
 #![allow(
     clippy::undocumented_unsafe_blocks,
     unsafe_op_in_unsafe_fn,
@@ -56,7 +56,7 @@ static ALLOCATOR: Counting = Counting;
 const ALL: u64 = demand::LAUNCHES | demand::KERNELS;
 const SHAPE: Shape = Shape { rings: 8, ring_bytes: 1 << 20 };
 
-/// One run at a time: CUPTI and the collector are the process's.
+/// Runs one test at a time: CUPTI and the collector are per process.
 fn alone<M: Machine>() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(|it| it.into_inner());
@@ -75,7 +75,7 @@ fn arm<M: Machine>(demand: u64, shape: Shape) -> Tracer {
     tracer
 }
 
-/// Disarms while CUDA calls go on, so that CUPTI can be torn down.
+/// Disarms while CUDA calls continue, so that CUPTI can be unloaded.
 fn disarm<M: Machine>(tracer: &mut Tracer) -> Message {
     tracer.order(DISARM);
     tracer.until("leaving", |_| {
@@ -94,7 +94,7 @@ fn refused(within: impl FnOnce(Listener) + Send + 'static, world: impl FnOnce() 
     dormant
 }
 
-/// Each of these over every machine.
+/// Runs each of these tests on every machine.
 macro_rules! suite {
     ($($name:ident)*) => {
         mod over_cupti {
@@ -169,7 +169,7 @@ fn kernels_without_times_are_counted<M: Machine>() {
     disarm::<M>(&mut tracer);
 }
 
-/// The made-up backend that records kernels alone.
+/// The simulated backend only records kernels.
 #[test]
 fn what_the_backend_cannot_serve_is_refused_by_name() {
     let _alone = alone::<Plain>();
@@ -392,7 +392,7 @@ fn the_marker_gets_the_words_and_gives_the_tag<M: Machine>() {
         seen.push(words);
     }
     let _alone = alone::<M>();
-    // A static of a generic function is one for all machines.
+    // A static in a generic function is shared by all machines.
     SEEN.lock().unwrap().clear();
     let mut tracer = arm::<M>(ALL | demand::MARKER | demand::STREAMS, SHAPE);
     *TAGS.lock().unwrap() = tracer.tags as usize;
@@ -414,7 +414,7 @@ fn the_marker_gets_the_words_and_gives_the_tag<M: Machine>() {
     disarm::<M>(&mut tracer);
 }
 
-/// Writes a jump over the marker's nop, which is what the nop has room for, or the nop back.
+/// Replaces the marker's nop by a jump, for which it has room, or restores it.
 fn put_jump(marker: usize, to: Option<usize>) {
     let mut code = [0x0f, 0x1f, 0x44, 0, 0];
     if let Some(to) = to {
@@ -441,7 +441,7 @@ fn nothing_is_allocated_at_a_launch<M: Machine>() {
     disarm::<M>(&mut tracer);
 }
 
-/// For a person to read: what our callbacks cost, CUPTI's own part not included.
+/// For manual measurements: the cost of our callbacks, without CUPTI's own part.
 #[test]
 #[ignore = "prints times, asserts nothing about them"]
 fn print_the_cost_of_a_launch() {
@@ -460,7 +460,7 @@ fn print_the_cost_of_a_launch() {
         ("with stream ids", demand::LAUNCHES | demand::STREAMS),
     ] {
         cupti::reset();
-        // The ring is read after each block and written over and over, as in a run.
+        // The ring is read after each block, so it wraps many times, as in a run.
         let mut tracer = arm::<OverCupti>(wanted, Shape { rings: 4, ring_bytes: 1 << 20 });
         let mut block = |n: u32| {
             let nanos = [false, true].map(|armed| cupti::time_launches(LAUNCHES, n * LAUNCHES, armed));
@@ -481,7 +481,7 @@ fn print_the_cost_of_a_launch() {
 fn four_threads_lose_nothing<M: Machine>() {
     let _alone = alone::<M>();
     const EACH: usize = 5000;
-    // All would fit one ring: threads that follow each other share one, and nobody reads in time.
+    // One ring has room for everything: consecutive threads may share it, and reading may be slow.
     let mut tracer = arm::<M>(demand::LAUNCHES | demand::STACKS, Shape { rings: 8, ring_bytes: 1 << 22 });
     let threads: Vec<_> = (0..4)
         .map(|_| {
@@ -577,10 +577,10 @@ fn records_in_a_discarded_buffer_are_counted_by_kind_where_that_is_known() {
         counts
     };
     let kernels = 10 * records::MOST_KERNEL_RECORD_BYTES;
-    // At least: no kernel record was seen, so their size is not known.
+    // A lower bound: no kernel record was seen, so their size is unknown.
     assert_eq!(of(Activities::of(&[Activity::Kernel]), kernels), (vec![0, 0], 0, 10));
     assert_eq!(of(Activities::of(&[Activity::Memset]), 20 * 88), (vec![0, 20], 20, 0));
-    // At least: memsets are smaller.
+    // A lower bound: memset records are smaller.
     assert_eq!(of(Activities::ALL, kernels), (vec![0, 0], 0, 10));
 }
 
@@ -613,7 +613,7 @@ fn a_killed_tracer_disarms_and_the_next_one_arms_again<M: Machine>() {
     let before = tracer.launches().len();
     M::launch(c"_Z1fv", 7, 0);
     assert_eq!(tracer.launches().len(), before, "nothing is recorded any more");
-    // The old run lets go of the process a moment after it unsubscribed.
+    // The old run releases the process shortly after it unsubscribed.
     tracer.until("letting go", |_| xputrace_collector::arm("", M::world) != Err(Dormant::AlreadyArmed));
     M::reset();
     let mut again = arm::<M>(ALL, SHAPE);
@@ -673,7 +673,7 @@ fn the_last_kernels_come_at_exit() {
     assert_eq!(tracer.launches_made(), 3);
 }
 
-/// The program of the test above.
+/// The program that the test above runs.
 #[test]
 #[ignore = "run by another test, in a process of its own"]
 fn a_program_that_exits() {
@@ -682,7 +682,7 @@ fn a_program_that_exits() {
     for _ in 0..3 {
         cupti::launch(c"_Z1fv", 7, 0);
     }
-    // A child that no fork handler knows of leaves by the same exit handlers, without the region.
+    // A child unknown to fork handlers runs the same exit handlers, without the region.
     let mut status = -1;
     unsafe {
         let child = libc::syscall(libc::SYS_fork) as i32;
@@ -738,8 +738,8 @@ fn a_program_may_close_every_descriptor_and_use_the_numbers_again() {
     assert!(tracer.says_goodbye());
 }
 
-/// The program of the test above: a daemon that closes what it inherited, then talks to itself
-/// through sockets that may have any number, until its input ends.
+/// The program that the test above runs: a daemon that closes inherited descriptors, then uses
+/// sockets with any numbers until its input ends.
 #[test]
 #[ignore = "run by another test, in a process of its own"]
 fn a_program_that_closes_what_it_inherited() {
@@ -747,7 +747,7 @@ fn a_program_that_closes_what_it_inherited() {
     let Ok(address) = std::env::var("XPUTRACE_TEST_SOCKET") else { return };
     xputrace_collector::arm(&address, OverCupti::world).unwrap();
     assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) }, 0);
-    // All numbers below the usual limit are used again.
+    // Reuses all numbers below the usual limit.
     let pairs: Vec<_> = (0..500).map_while(|_| std::os::unix::net::UnixStream::pair().ok()).collect();
     let mut input = libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 };
     while unsafe { libc::poll(&mut input, 1, 0) } == 0 {

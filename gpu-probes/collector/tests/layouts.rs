@@ -1,4 +1,4 @@
-//! The numbers of this crate against those that a program printed on a real machine.
+//! Compares the numbers in this crate with those printed by a program on a real machine.
 
 use std::collections::HashMap;
 use std::mem::offset_of;
@@ -9,7 +9,7 @@ use xputrace_collector::cupti::{self, CallbackData};
 use xputrace_wire::events::{self, MemoryKind};
 
 const LAYOUTS: &str = include_str!("../../layouts/cupti-13.0/layouts.txt");
-/// Raw buffers of activity records, and what the headers' own structures read in them.
+/// Raw buffers of activity records, and how the headers' own structures decode them.
 const BUFFERS: [(&[u8], &str); 2] = [
     (
         include_bytes!("../../layouts/cupti-13.0/activity-0.bin"),
@@ -21,7 +21,7 @@ const BUFFERS: [(&[u8], &str); 2] = [
     ),
 ];
 
-/// `field NAME offset size` lines, and `struct` and `value` lines, by name.
+/// Parses the `field NAME offset size`, `struct` and `value` lines, by name.
 fn facts() -> HashMap<&'static str, usize> {
     let lines = LAYOUTS.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     lines
@@ -100,7 +100,7 @@ fn offsets_are_those_of_the_headers() {
     }
 }
 
-/// Ids by domain and name.
+/// Returns ids by domain and name.
 fn ids() -> HashMap<(&'static str, &'static str), u32> {
     let lines = LAYOUTS.lines().filter_map(|it| it.strip_prefix("cbid "));
     lines
@@ -128,12 +128,12 @@ fn callback_ids_have_the_names_of_the_headers() {
     assert_eq!(index_of(7, u32::MAX), None);
 }
 
-/// Host functions are no work for the GPU; all other launches are listened to.
+/// Host functions are not GPU work; all other launches are watched.
 #[test]
 fn every_launch_of_the_headers_is_listened_to() {
     for ((domain, name), id) in ids() {
         let launches = name.contains("Launch") && !name.contains("HostFunc");
-        // Calls that set a launch up, or ask about one.
+        // Excludes calls that prepare or query a launch.
         let about = ["cuLaunchGridAsync"].contains(&name) || !name.contains("Attribute");
         if launches && about && !name.contains("SetupArgument") && !name.contains("Dim") && !name.contains("Size") {
             let domain = if domain == "driver" { cupti::domain::DRIVER } else { cupti::domain::RUNTIME };
@@ -142,7 +142,7 @@ fn every_launch_of_the_headers_is_listened_to() {
     }
 }
 
-/// Nodes of graphs are no calls that submit; all other memsets are listened to.
+/// Adding a memset node to a graph submits nothing; all other memsets are watched.
 #[test]
 fn every_memset_of_the_headers_is_listened_to() {
     let mut sets = 0;
@@ -201,7 +201,7 @@ fn parameters_are_read_where_the_headers_have_them() {
             put(&mut outer, "cuLaunchKernelEx_params.config", &(config.as_ptr() as u64).to_le_bytes());
             bytes = outer;
         }
-        // SAFETY: structures as the headers lay them out.
+        // SAFETY: structures laid out as in the headers.
         let read = unsafe { params(call, bytes.as_ptr().cast()) }.unwrap();
         assert_eq!((read.grid, read.block), ([1, 2, 3], [4, 5, 6]), "{structure}");
         let stream = Stream { handle: 8, per_thread: call == Call::DriverLaunchPtsz };
@@ -229,15 +229,15 @@ fn the_stream_of_a_memset_is_where_the_headers_have_it() {
         let mut bytes = vec![0u8; facts[structure]];
         let at = facts[&*format!("{structure}.hStream")];
         bytes[at..at + 8].copy_from_slice(&8u64.to_le_bytes());
-        // SAFETY: structures as the headers lay them out.
+        // SAFETY: structures laid out as in the headers.
         let read = unsafe { params(call, bytes.as_ptr().cast()) }.unwrap();
         let per_thread = matches!(call, Call::DriverMemsetAsyncPtsz | Call::DriverMemset2DAsyncPtsz);
         assert_eq!(read.stream, Stream { handle: 8, per_thread }, "{structure}");
     }
 }
 
-/// A raw buffer of the real machine, decoded here, reads as the headers decoded it there.
-/// (Names are pointers into a process that is gone; all other words must agree.)
+/// A raw buffer from a real machine decodes to what the headers gave there. (Names are pointers
+/// into a process that is gone; all other words must agree.)
 #[test]
 fn a_real_activity_buffer_is_decoded_as_the_headers_do() {
     for (buffer, expected) in BUFFERS {
@@ -251,10 +251,10 @@ fn a_real_activity_buffer_is_decoded_as_the_headers_do() {
     }
 }
 
-/// A record as text, and its size.
+/// Formats a record; returns its size too.
 fn decoded(bytes: &[u8]) -> (String, usize) {
     let facts = facts();
-    // SAFETY: a whole record.
+    // SAFETY: a complete record.
     let (kind, record) = unsafe { (records::kind(bytes.as_ptr()), records::read(bytes.as_ptr())) };
     let three = |it: [u32; 3]| format!("{} {} {}", it[0], it[1], it[2]);
     match record {
@@ -302,8 +302,8 @@ fn decoded(bytes: &[u8]) -> (String, usize) {
     }
 }
 
-/// A line of the dump without what is not read: names, which are pointers into a process that is
-/// gone, flags, and in graphs the values of an earlier memset.
+/// Removes what we don't read from a line of the dump: names, which are pointers into a process
+/// that is gone; flags; in graphs, the values of an earlier memset.
 fn as_we_read(line: &str) -> String {
     let words: Vec<&str> = line.split(" name ").next().unwrap().split(' ').collect();
     if words[3] != "2" {

@@ -1,10 +1,10 @@
-//! The built library: what it needs of glibc, what it exports, and how its marker begins.
+//! Checks the built library: what it needs of glibc, what it exports, and how its marker begins.
 
 use object::read::elf::{ElfFile64, FileHeader, VersionTable};
 use object::{Endianness, Object, ObjectSection, ObjectSymbol};
 use std::path::PathBuf;
 
-/// The newest glibc whose symbols it may need: the number in the crate's documentation.
+/// The newest glibc whose symbols it may need, as in the crate's documentation.
 const NEWEST: (u32, u32) = (2, 28);
 
 fn library() -> Vec<u8> {

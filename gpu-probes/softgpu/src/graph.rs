@@ -15,7 +15,7 @@ pub(crate) static EXECS: Registry<Exec> = Registry::new();
 const GRAPH_CREATED: u32 = 9;
 const GRAPH_NODE_CREATED: u32 = 13;
 const GRAPH_EXEC_CREATED: u32 = 18;
-/// A node's handle is its graph's above so many bits of its number.
+/// A node's handle is its graph's handle, shifted by this many bits, plus the node's number.
 const NODE_BITS: u32 = 24;
 
 /// A graph under construction, shared by the streams that joined the capture.
@@ -35,7 +35,7 @@ pub(crate) struct Graph {
 pub(crate) struct Exec {
     pub(crate) id: u32,
     pub(crate) operations: Vec<Operation>,
-    /// Nodes that are switched off, by their number: a launch passes them over.
+    /// Disabled nodes by number; a launch skips them.
     off: Vec<AtomicBool>,
 }
 
@@ -45,13 +45,13 @@ impl Exec {
         u64::from(self.id) << 32 | index as u64
     }
 
-    /// What a launch runs, with the number of each.
+    /// Returns the nodes that a launch runs, with their numbers.
     pub(crate) fn enabled(&self) -> impl Iterator<Item = (usize, &Operation)> {
         let all = self.operations.iter().enumerate();
         all.filter(|(index, _)| !self.off[*index].load(Ordering::Relaxed))
     }
 
-    /// Whether a node, by the handle that it has in the graph, is switched off.
+    /// Returns the disabled flag of a node, given the node's handle in the graph.
     pub(crate) fn off(&self, node: Handle) -> Option<&AtomicBool> {
         self.off.get(node_index(node)?)
     }
@@ -108,12 +108,12 @@ pub(crate) fn node_handle(graph: Handle, index: usize) -> Handle {
     (graph & !device::HANDLES) << NODE_BITS | (index + 1)
 }
 
-/// The number that a node's handle has within its graph.
+/// Returns a node's number within its graph.
 fn node_index(node: Handle) -> Option<usize> {
     (node & ((1 << NODE_BITS) - 1)).checked_sub(1)
 }
 
-/// `CUgraphNodeType` of a node, by its handle.
+/// Returns the `CUgraphNodeType` of a node.
 pub(crate) fn node_type(node: Handle) -> Option<u32> {
     let graph = GRAPHS.get(device::HANDLES | node >> NODE_BITS)?;
     let operations = graph.operations.lock().unwrap_or_else(PoisonError::into_inner);

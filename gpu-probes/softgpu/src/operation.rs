@@ -205,7 +205,7 @@ impl Set {
         }
     }
 
-    /// Returns what CUPTI's record says of this set outside of graphs.
+    /// Returns what CUPTI's record shows of this set outside of graphs.
     fn said(&self) -> (u32, u16, u16) {
         (self.value, u16::from(MEMORY.kind(self.to)), u16::from(self.is_async))
     }

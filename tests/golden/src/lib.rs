@@ -1,22 +1,22 @@
-//! Files that say what must come out of a test. With `BLESS=1` in the environment, what came out is
-//! accepted: it is written into the file.
+//! Compares a test's output with a file. With `BLESS=1` in the environment, accepts the output:
+//! writes it to the file.
 
 use std::path::Path;
 
-/// Whether this run accepts what comes out.
+/// Whether this run accepts all output.
 pub fn blesses() -> bool {
     std::env::var_os("BLESS").is_some()
 }
 
-/// Compares a text with a file, or writes it there when blessing.
+/// Compares a text with a file, or writes the file when blessing.
 ///
 /// # Errors
-/// They differ, or the file cannot be written. A file that is not there is empty.
+/// They differ, or the file cannot be written. A missing file counts as empty.
 pub fn compare(path: &Path, actual: &str) -> Result<(), String> {
     compare_or_write(path, actual, blesses())
 }
 
-/// The same, in a test of one file.
+/// Like [`compare`], for a test with a single file.
 ///
 /// # Panics
 /// They differ, or the file cannot be written.
@@ -34,7 +34,7 @@ fn compare_or_write(path: &Path, actual: &str, writes: bool) -> Result<(), Strin
     if expected == actual { Ok(()) } else { Err(difference(&name.to_string(), &expected, actual)) }
 }
 
-/// The lines from the first to the last that differ.
+/// Returns the lines from the first to the last difference.
 fn difference(name: &str, expected: &str, actual: &str) -> String {
     let (expected, actual): (Vec<&str>, Vec<&str>) = (expected.lines().collect(), actual.lines().collect());
     let same = |a: &mut dyn Iterator<Item = (&&str, &&str)>| a.take_while(|(a, b)| a == b).count();

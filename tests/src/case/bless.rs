@@ -1,8 +1,8 @@
-//! Accepts what came out, and keeps the patterns that still match it.
+//! Accepts the output, and keeps the patterns that still match.
 
 use super::pattern::{self, Bindings};
 
-/// Returns the actual text with every line that an expected line matches, in order, written as that line was.
+/// Returns the actual text, with lines replaced by the expected lines that match them, in order.
 pub fn accept(expected: &str, actual: &str, bindings: &Bindings) -> String {
     let expected: Vec<&str> = expected.lines().filter(|it| !pattern::is_gap(it)).collect();
     let (mut bindings, mut next, mut text) = (bindings.clone(), 0, String::new());

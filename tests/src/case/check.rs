@@ -1,4 +1,4 @@
-//! Conditions over a finished run, in Rhai.
+//! Conditions on a finished run, in Rhai.
 
 use super::pattern::Bindings;
 use rhai::{Array, Dynamic, Engine, EvalAltResult, Map, Scope};
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 type Answer<T> = Result<T, Box<EvalAltResult>>;
 
-/// The file in which the functions look for results as JSON.
+/// The file in which the functions expect results as JSON.
 const RESULTS: &str = "results";
 const COMPARISONS: [&str; 6] = [" == ", " != ", " <= ", " >= ", " < ", " > "];
 
-/// Returns the lines that are not true, each with what its sides are.
+/// Returns the lines that are false, each with the values of both sides.
 pub fn failures(checks: &str, directory: &Path, bindings: &Bindings) -> Vec<String> {
     let (engine, mut scope) = (engine(directory), scope(bindings));
     let mut wrong = Vec::new();
@@ -24,7 +24,7 @@ pub fn failures(checks: &str, directory: &Path, bindings: &Bindings) -> Vec<Stri
     wrong
 }
 
-/// Returns the value of an expression over the names, as text.
+/// Evaluates an expression over the names; returns its value as text.
 ///
 /// # Errors
 /// The expression is wrong.
@@ -81,7 +81,7 @@ fn engine(directory: &Path) -> Engine {
     engine
 }
 
-/// The results that a run wrote as JSON, a line each.
+/// The results of a run: a JSON object per line.
 #[derive(Clone)]
 struct Results(PathBuf);
 
@@ -107,13 +107,13 @@ impl Results {
         Ok(wanted.filter_map(|it| it.get("data").cloned()).collect())
     }
 
-    /// All that was printed of a map, in order.
+    /// Returns everything that was printed of a map, in order.
     fn maps(&self, name: &str) -> Answer<Array> {
         let tables = self.data(|kind| !matches!(kind, "print" | "note" | "losses" | "attached_probes"))?;
         Ok(tables.into_iter().filter_map(|it| it.try_cast::<Map>()?.remove(name)).collect())
     }
 
-    /// The last that was printed of a map.
+    /// Returns what was last printed of a map.
     fn map(&self, name: &str) -> Answer<Dynamic> {
         self.maps(name)?.pop().ok_or_else(|| format!("the results have no {name}").into())
     }
@@ -173,7 +173,7 @@ fn sum_of_array(values: Array) -> Answer<i64> {
     values.into_iter().map(value).sum()
 }
 
-/// How many values the buckets of a histogram hold.
+/// Returns the number of values in a histogram's buckets.
 fn hist_count(buckets: Array) -> Answer<i64> {
     let count = |it: Dynamic| field(&it.try_cast::<Map>().ok_or("no bucket")?, "count")?.as_int().map_err(Into::into);
     buckets.into_iter().map(count).sum()

@@ -1,29 +1,29 @@
-//! The text of a case: its header, its sections, and back to text.
+//! The text of a case: parsed into header and sections, and written back.
 
 use super::Failure;
 use std::fmt;
 
 const MARK: &str = "---- ";
 
-/// A case as it is written.
+/// A parsed case.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Case {
-    /// Everything before the first section, as it stands.
+    /// Everything before the first section, unchanged.
     header: String,
     pub needs: Vec<String>,
     /// Programs of `tests/live/programs` and workloads, by name.
     pub programs: Vec<String>,
-    /// Why the case must fail for now.
+    /// Why the case is expected to fail.
     pub fails: Option<String>,
-    /// Files that are there before the first run.
+    /// Files that exist before the first run.
     pub inputs: Vec<(String, String)>,
     pub sources: Vec<Source>,
     pub runs: Vec<Run>,
-    /// Section titles and bodies before the first run, to be written back as they stand.
+    /// Everything before the first run, unchanged, to be written back.
     before_runs: String,
 }
 
-/// A program whose source stands in the case.
+/// A program whose source is in the case.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Source {
     pub name: String,
@@ -33,13 +33,13 @@ pub struct Source {
     pub text: String,
 }
 
-/// Lines for the shell, and what must come of them.
+/// Lines for the shell, and their expected results.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Run {
     pub script: String,
     pub status: i32,
     pub expected: Vec<Expected>,
-    /// Rhai, a condition a line.
+    /// Rhai, one condition per line.
     pub checks: String,
 }
 
@@ -51,10 +51,10 @@ pub struct Expected {
 }
 
 impl Case {
-    /// Reads the text of a case.
+    /// Parses the text of a case.
     ///
     /// # Errors
-    /// A header line or a section is not known, or there is no run.
+    /// A header line or a section is unknown, or there is no run.
     pub fn parse(text: &str) -> Result<Self, Failure> {
         let mut case = Case::default();
         let mut sections = split(text).into_iter();
@@ -111,7 +111,7 @@ impl Case {
 }
 
 impl Source {
-    /// From `NAME.c FLAGS…`.
+    /// Parses `NAME.c FLAGS…`.
     fn parse(title: &str, text: String) -> Result<Self, Failure> {
         let mut words = title.split_whitespace().map(str::to_string);
         let file = words.next().unwrap_or_default();
@@ -120,7 +120,7 @@ impl Source {
     }
 }
 
-/// Splits into (title, body); the header's title is empty.
+/// Splits the text into (title, body); the header's title is empty.
 fn split(text: &str) -> Vec<(String, String)> {
     let mut sections = vec![(String::new(), String::new())];
     for line in text.lines() {
@@ -133,7 +133,7 @@ fn split(text: &str) -> Vec<(String, String)> {
     sections
 }
 
-/// Without the blank lines that keep sections apart.
+/// Removes the blank lines between sections.
 fn trimmed(body: &str) -> String {
     let text = body.trim_end_matches('\n');
     if text.is_empty() { String::new() } else { format!("{text}\n") }

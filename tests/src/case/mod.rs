@@ -1,4 +1,4 @@
-//! Test cases that are text files: what is run, and what must come out of it.
+//! Test cases as text files: what to run, and what to expect.
 //!
 //! `tests/live/README.md` describes the format for those who write cases.
 
@@ -17,20 +17,20 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What went wrong in a case, for people.
+/// What failed in a case, for people.
 pub type Failure = Box<dyn Error + Send + Sync>;
 
-/// What became of a case that did not fail.
+/// The outcome of a case that did not fail.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
     Passed,
-    /// This machine lacks what the case needs; the text says what.
+    /// This machine lacks something that the case needs, named in the text.
     Skipped(String),
-    /// The case failed, as its `fails:` line says it must for now.
+    /// The case failed, as its `fails:` line expects.
     FailedAsExpected(String),
 }
 
-/// Returns every `.test` file below `directory`, sorted, each with its name relative to that directory.
+/// Returns every `.test` file below `directory` with its relative name, sorted.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -49,10 +49,10 @@ pub fn find(directory: &Path) -> Result<Vec<(String, PathBuf)>, Failure> {
     Ok(found)
 }
 
-/// Runs a case. With `bless`, what came out is written into the file where it was not expected.
+/// Runs a case. With `bless`, writes unexpected output back to the file.
 ///
 /// # Errors
-/// The file is not a case, a program does not build, or something else came out than was expected.
+/// The file is not a case, a program does not build, or the output differs.
 pub fn run(path: &Path, bless: bool) -> Result<Outcome, Failure> {
     let mut case = Case::parse(&fs::read_to_string(path)?)?;
     if let Some(missing) = case.needs.iter().find_map(|it| missing_need(it)) {
@@ -71,7 +71,7 @@ pub fn run(path: &Path, bless: bool) -> Result<Outcome, Failure> {
     }
 }
 
-/// What of a `needs:` word this machine lacks, if anything.
+/// Returns what this machine lacks for a `needs:` word, if anything.
 fn missing_need(need: &str) -> Option<String> {
     let (there, reason) = match need {
         "root" => (crate::is_root(), "not root".to_string()),
@@ -100,7 +100,7 @@ fn run_all(case: &mut Case, bless: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Puts the programs of a case into its directory: copies, so that no other case shares their files.
+/// Copies a case's programs to its directory, so that no other case shares their files.
 fn place_programs(case: &Case, directory: &Path) -> Result<(), Failure> {
     for name in &case.programs {
         fs::copy(build::program(name), directory.join(name))?;
@@ -111,7 +111,7 @@ fn place_programs(case: &Case, directory: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Compares a finished run with what was expected; returns what differs.
+/// Compares a finished run with what was expected; returns the differences.
 fn judge(run: &mut Run, finished: &Finished, directory: &Path, bindings: &mut Bindings, bless: bool) -> Vec<String> {
     let mut complaints = Vec::new();
     if finished.status != run.status {
@@ -150,7 +150,7 @@ fn report(number: usize, run: &Run, finished: &Finished, complaints: &[String]) 
 }
 
 impl Run {
-    /// A stream of which nothing is said must be empty.
+    /// An unmentioned stream must be empty.
     fn add_missing_streams(&mut self) {
         for stream in ["stdout", "stderr"] {
             if !self.expected.iter().any(|it| it.of == stream) {

@@ -1,35 +1,36 @@
-//! Expected text in which some parts vary.
+//! Expected text with variable parts.
 //!
 //! | written | matches |
 //! |---|---|
 //! | a line `...` | any number of lines |
 //! | `{{*}}` | anything within the line |
 //! | `{{:REGEX}}` | what the expression matches |
-//! | `{{name}}` | an integer; the same integer wherever the name stands again |
-//! | `{{name:REGEX}}` | what the expression matches, under that name from then on |
+//! | `{{name}}` | an integer; the same integer wherever the name occurs again |
+//! | `{{name:REGEX}}` | what the expression matches; later occurrences of the name must match the
+//! same text |
 //! | `{{=EXPRESSION}}` | the value of a Rhai expression over the names |
 
 use super::check;
 use regex::Regex;
 use std::collections::BTreeMap;
 
-/// What the names stand for.
+/// The values of the names.
 pub type Bindings = BTreeMap<String, String>;
 
 const GAP: &str = "...";
 const INTEGER: &str = "-?[0-9]+";
 
-/// Compares a text with what was expected; returns the bindings with those that it adds.
+/// Compares a text with the expected one; returns the bindings, including new ones.
 ///
 /// # Errors
-/// They differ: the text says where.
+/// They differ; the text says where.
 pub fn compare(expected: &str, actual: &str, bindings: &Bindings) -> Result<Bindings, String> {
     let lines = Lines { expected: expected.lines().collect(), actual: actual.lines().collect() };
     let mut furthest = Mismatch::default();
     lines.matches(0, 0, bindings.clone(), &mut furthest).ok_or_else(|| lines.complaint(&furthest))
 }
 
-/// The bindings after a single line that matches.
+/// Returns the bindings after matching a single line.
 pub fn compare_line(expected: &str, actual: &str, bindings: &Bindings) -> Option<Bindings> {
     let line = compile(expected, bindings).ok()?;
     let captures = line.expression.captures(actual)?;
@@ -52,7 +53,7 @@ struct Lines<'a> {
     actual: Vec<&'a str>,
 }
 
-/// How far a comparison came before it failed.
+/// How far a comparison got before it failed.
 #[derive(Default)]
 struct Mismatch {
     expected: usize,
@@ -92,7 +93,7 @@ fn note(furthest: &mut Mismatch, expected: usize, actual: usize) -> Option<Bindi
     None
 }
 
-/// A line as an expression whose groups `n0`, `n1`, … are the names.
+/// A line as a regular expression whose groups `n0`, `n1`, … are the names.
 struct Line {
     expression: Regex,
     names: Vec<String>,
@@ -112,7 +113,7 @@ fn compile(line: &str, bindings: &Bindings) -> Result<Line, String> {
     Ok(Line { expression, names })
 }
 
-/// The expression of what stands between the braces.
+/// Returns the regular expression for the text between the braces.
 fn part(inside: &str, bindings: &Bindings, names: &mut Vec<String>) -> Result<String, String> {
     if inside == "*" {
         return Ok(".*".into());
@@ -163,7 +164,7 @@ mod tests {
         }
         assert!(compare("...\nb\n...", "a\nc", &Bindings::new()).is_err());
         assert!(compare("...", "", &Bindings::new()).is_ok());
-        // The first `x` that could be bound is not the one that fits.
+        // The first possible `x` is not the one that fits.
         assert!(compare("...\nx{{n}}\n...\ny{{n}}", "x1\nx2\ny2", &Bindings::new()).is_ok());
     }
 

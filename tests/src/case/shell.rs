@@ -1,4 +1,4 @@
-//! Runs a case's lines in bash, in a directory of their own.
+//! Runs a case's lines in bash, in a separate directory.
 
 use super::Failure;
 use crate::build;
@@ -9,34 +9,34 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// A run that takes longer hangs: far more than any takes on a loaded machine.
+/// A run that takes longer hangs; none takes nearly as long even on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 const GLANCE: Duration = Duration::from_millis(5);
-/// Variables that would change what a run does.
+/// Variables that would affect a run.
 const REMOVED: [&str; 7] =
     ["CUDA_INJECTION64_PATH", "SUDO_UID", "SUDO_GID", "SUDO_USER", "XPUTRACE", "COLUMNS", "LD_LIBRARY_PATH"];
 
-/// What every run can use.
+/// Functions for every run.
 const PRELUDE: &str = include_str!("prelude.sh");
 
 /// A directory with `xputrace` on the path.
 pub struct Shell {
     directory: PathBuf,
     software_gpu: bool,
-    /// Holds what is not the case's own: the link to the binary, and the streams.
+    /// Private to the tests: the link to the binary, and the streams.
     private: tempfile::TempDir,
 }
 
-/// What a run left.
+/// The results of a run.
 pub struct Finished {
-    /// As a shell says it: 128 + the signal that ended it.
+    /// As in a shell: 128 + the signal, if a signal ended it.
     pub status: i32,
     pub stdout: String,
     pub stderr: String,
 }
 
 impl Finished {
-    /// The text of `stdout`, `stderr` or `file NAME`; a file that is not there says so.
+    /// Returns the text of `stdout`, `stderr` or `file NAME`; for a missing file, a line saying so.
     pub fn text(&self, of: &str, directory: &Path) -> String {
         match of.strip_prefix("file ") {
             Some(name) => read(&directory.join(name)).unwrap_or_else(|| format!("(no file {name})\n")),
@@ -48,7 +48,7 @@ impl Finished {
 
 impl Shell {
     /// # Errors
-    /// A directory cannot be made.
+    /// A directory cannot be created.
     pub fn new(directory: &Path, software_gpu: bool) -> Result<Self, Failure> {
         let private = tempfile::tempdir()?;
         fs::create_dir(private.path().join("bin"))?;
@@ -56,10 +56,10 @@ impl Shell {
         Ok(Shell { directory: directory.into(), software_gpu, private })
     }
 
-    /// Runs the lines to their end, and kills what they left running.
+    /// Runs the lines to their end, and kills whatever they left running.
     ///
     /// # Errors
-    /// They cannot be started, or never end.
+    /// They cannot be started, or don't end in time.
     pub fn run(&self, lines: &str) -> Result<Finished, Failure> {
         let stream = |name: &str| self.private.path().join(name);
         let mut bash = self.command(lines);
@@ -98,7 +98,7 @@ impl Shell {
     }
 }
 
-/// The status, unless it never ends. Nothing of the group is left.
+/// Returns the status unless the child hangs. Kills the rest of its group.
 fn finish(mut child: Child) -> Option<ExitStatus> {
     let give_up = Instant::now() + PATIENCE;
     let status = loop {
@@ -108,7 +108,7 @@ fn finish(mut child: Child) -> Option<ExitStatus> {
             Ok(None) | Err(_) => break None,
         }
     };
-    // SAFETY: a group that this process made; a number that is free again is nobody's group yet.
+    // SAFETY: a group that this process created; if the number is free again, no group has it.
     unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
     let _ = child.wait();
     status

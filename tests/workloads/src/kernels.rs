@@ -1,4 +1,4 @@
-//! The four kernels, twice: as PTX for a GPU, as host functions for the software one.
+//! The four kernels, as PTX for a GPU and as host functions for the software GPU.
 
 use std::ffi::{CString, c_char, c_void};
 
@@ -8,7 +8,7 @@ pub const NOP: &str = "_Z3nopv";
 pub const FILL: &str = "_Z4fillPjjj";
 /// `scale(float*, float, unsigned int)`: address, factor, count.
 pub const SCALE: &str = "_Z5scalePffj";
-/// `spin(unsigned long long)`: busy for so many nanoseconds.
+/// `spin(unsigned long long)`: busy for this many nanoseconds.
 pub const SPIN: &str = "_Z4spiny";
 
 pub(crate) const PTX: &str = r"
@@ -83,7 +83,7 @@ SPIN_AGAIN:
 }
 ";
 
-/// What the software GPU tells a kernel; its documentation has the meaning of the fields.
+/// What the software GPU passes to a kernel; its documentation explains the fields.
 #[repr(C)]
 struct SoftLaunch {
     grid: [u32; 3],
@@ -96,7 +96,7 @@ struct SoftLaunch {
 type Kernel = extern "C" fn(*const SoftLaunch, *mut *mut c_void);
 type Register = unsafe extern "C" fn(*const c_char, Kernel);
 
-/// Registers the kernels if the driver is the software GPU; whether it is.
+/// Registers the kernels if the driver is the software GPU; returns whether it is.
 pub(crate) fn register() -> bool {
     let Some(register) = registration() else {
         return false;
@@ -104,7 +104,7 @@ pub(crate) fn register() -> bool {
     let kernels: [(&str, Kernel); 4] = [(NOP, nop), (FILL, fill), (SCALE, scale), (SPIN, spin)];
     for (name, kernel) in kernels {
         if let Ok(name) = CString::new(name) {
-            // SAFETY: the name ends with a NUL, and the function is of the type that is documented.
+            // SAFETY: the name ends with a NUL, and the function has the documented type.
             unsafe { register(name.as_ptr(), kernel) };
         }
     }
@@ -154,7 +154,7 @@ extern "C" fn spin(_: *const SoftLaunch, args: *mut *mut c_void) {
     std::thread::sleep(std::time::Duration::from_nanos(nanoseconds));
 }
 
-/// The elements that the threads of this block work on.
+/// Returns the elements that the threads of this block work on.
 fn block_elements(context: &SoftLaunch, count: u32) -> std::ops::Range<usize> {
     let first = context.block_idx[0] * context.block[0];
     first.min(count) as usize..(first + context.block[0]).min(count) as usize

@@ -1,11 +1,13 @@
-//! What the workloads share: a device, four kernels, options and the account that each prints.
+//! Shared by the workloads: a device, four kernels, options, and the account that each prints.
 //!
-//! The same programs run on a GPU and on the software GPU. The kernels are PTX; where the driver is the software one
-//! (it has `softgpu_register_kernel`), the same kernels are registered as host functions.
+//! The same programs run on a GPU and on the software GPU. The kernels are PTX; if the driver is
+//! the software GPU (it exports `softgpu_register_kernel`), they are also registered as host
+//! functions.
 //!
-//! Every workload prints one JSON object when it is done: what it launched, so that a test can compare a trace
-//! with it. `--hold` makes it say `ready PID` and wait for a line on standard input before it begins, for
-//! tests that attach to it; `--until-input` makes `server` and `threads` go on until such a line comes.
+//! Every workload ends by printing what it launched as one JSON object, for tests to compare a
+//! trace with. With `--hold` it first prints `ready PID` and waits for a line on standard input, so
+//! that tests can attach to it. With `--until-input`, `server` and `threads` continue until such a
+//! line comes.
 //!
 //! Cargo has no stable setting for frame pointers in a manifest: build with
 //! `RUSTFLAGS="-C force-frame-pointers=yes"` for stacks that a frame-pointer walk can follow.
@@ -23,14 +25,14 @@ use serde_json::{Map, Value, json};
 
 pub use kernels::{FILL, NOP, SCALE, SPIN};
 
-/// Any failure ends a workload with its text.
+/// Any error ends a workload with its text.
 pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Elements of a buffer.
 pub const ELEMENTS: u32 = 1024;
 const THREADS: u32 = 128;
 
-/// The device with the kernels loaded.
+/// The device, with the kernels loaded.
 #[derive(Clone)]
 pub struct Gpu {
     pub context: Arc<CudaContext>,
@@ -45,9 +47,9 @@ impl Gpu {
     /// Opens the first device.
     ///
     /// # Errors
-    /// There is no driver or no device, or it refuses the kernels.
+    /// There is no driver or device, or it refuses the kernels.
     pub fn open() -> Result<Self> {
-        // SAFETY: looks for the library, no more.
+        // SAFETY: only looks for the library.
         if !unsafe { cudarc::driver::sys::is_culib_present() } {
             return Err(
                 "there is no CUDA driver here (libcuda.so.1); to use xputrace's software GPU, put its directory \
@@ -56,7 +58,8 @@ impl Gpu {
             );
         }
         let context = CudaContext::new(0)?;
-        // SAFETY: every buffer of a workload is used by one stream only; its events would be launches' noise.
+        // SAFETY: each buffer of a workload is used by one stream only. Event tracking would add
+        // calls to every launch.
         unsafe { context.disable_event_tracking() };
         let software = kernels::register();
         let module = context.load_module(cudarc::nvrtc::Ptx::from_src(kernels::PTX))?;
@@ -70,7 +73,7 @@ impl Gpu {
         })
     }
 
-    /// A stream of its own.
+    /// Creates a stream.
     ///
     /// # Errors
     /// The driver refuses.
@@ -117,7 +120,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// Launches `spin`: one thread, busy for so many nanoseconds.
+    /// Launches `spin`: one thread, busy for this many nanoseconds.
     ///
     /// # Errors
     /// The launch fails.
@@ -130,21 +133,21 @@ impl Gpu {
         Ok(())
     }
 
-    /// A buffer of [`ELEMENTS`] zeros.
+    /// Allocates a buffer of [`ELEMENTS`] zeros.
     ///
     /// # Errors
-    /// There is no memory.
+    /// Out of memory.
     pub fn buffer(&self, stream: &Arc<CudaStream>) -> Result<CudaSlice<f32>> {
         Ok(stream.alloc_zeros::<f32>(ELEMENTS as usize)?)
     }
 }
 
-/// A launch of `blocks` blocks of `threads` threads.
+/// Returns the configuration for `blocks` blocks of `threads` threads.
 pub fn config(blocks: u32, threads: u32) -> LaunchConfig {
     LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 }
 }
 
-/// What a workload did.
+/// The account: what a workload did.
 pub struct Account {
     name: &'static str,
     launches: u64,
@@ -157,18 +160,18 @@ impl Account {
         Self { name, launches: 0, kernels: BTreeMap::new(), more: Map::new() }
     }
 
-    /// So many calls that launched one kernel each.
+    /// Adds `count` calls that launched one kernel each.
     pub fn launched(&mut self, kernel: &'static str, count: u64) {
         self.launches += count;
         self.ran(kernel, count);
     }
 
-    /// So many kernels that ran without a call of their own, as in a graph.
+    /// Adds `count` kernels that ran without a call of their own, as in a graph.
     pub fn ran(&mut self, kernel: &'static str, count: u64) {
         *self.kernels.entry(kernel).or_default() += count;
     }
 
-    /// One more fact.
+    /// Adds another fact.
     pub fn note(&mut self, name: &str, value: impl Into<Value>) {
         self.more.insert(name.into(), value.into());
     }
@@ -194,7 +197,7 @@ impl Account {
     }
 }
 
-/// `--name=VALUE` of the command line.
+/// Returns the value of `--name=VALUE` on the command line.
 ///
 /// # Errors
 /// The value is not a number.
@@ -211,7 +214,8 @@ pub fn flag(name: &str) -> bool {
     std::env::args().any(|arg| arg.strip_prefix("--") == Some(name))
 }
 
-/// Returns a function that says whether to go on: with `--until-input` until a line comes, else always.
+/// Returns a function that says whether to continue: with `--until-input` until a line comes, else
+/// always.
 pub fn until_input() -> impl Fn() -> bool + Clone + Send {
     let came = Arc::new(AtomicBool::new(false));
     if flag("until-input") {
@@ -224,7 +228,7 @@ pub fn until_input() -> impl Fn() -> bool + Clone + Send {
     move || !came.load(Ordering::Relaxed)
 }
 
-/// With `--hold`: says `ready PID` and waits for a line.
+/// If `--hold` is given, prints `ready PID` and waits for a line.
 ///
 /// # Errors
 /// Standard input or output is closed.

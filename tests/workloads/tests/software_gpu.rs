@@ -88,7 +88,8 @@ fn failing() {
 #[test]
 fn asked_for_failures_come() {
     let account = run(env!("CARGO_BIN_EXE_failing"), &["--launches=10"], &[("SOFTGPU_FAIL_LAUNCH", "2")]).account();
-    // Of ten, three are refused for their size before the knob counts; of the other seven every second fails.
+    // Three of ten are refused for their size before the fault setting counts them; of the other
+    // seven, every second fails.
     assert_eq!(account["failed"], 6);
     let broken = run(env!("CARGO_BIN_EXE_threads"), &[], &[("SOFTGPU_FAIL", "cuModuleLoadData:200")]);
     assert!(!broken.output.status.success());

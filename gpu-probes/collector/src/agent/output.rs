@@ -147,13 +147,13 @@ impl Output {
 
     fn write_comm(&mut self) {
         let mut comm = [0u8; 16];
-        // SAFETY: the kernel writes at most 16 bytes.
+        // SAFETY: Linux writes at most 16 bytes.
         unsafe { libc::prctl(libc::PR_GET_NAME, comm.as_mut_ptr()) };
         self.write(kind::THREAD, &Thread { tid: self.tid, reserved: 0, comm }, &[]);
     }
 
     fn release(&mut self) {
-        // SAFETY: null, or a agent: they are never freed.
+        // SAFETY: null, or an agent, which is never freed.
         let Some(agent) = (unsafe { self.agent.as_ref() }) else { return };
         if self.writer.take().is_some() && agent.is_surely_ours() {
             agent.memory.region.ring(self.ring).owner.store(0, Ordering::Release);

@@ -39,7 +39,7 @@ impl Run {
                     unsafe { backend.for_each_record(buffer, valid, |it| deliver_record(it, delivery)) };
                 });
             }
-            // Several CUPTI threads overwrote each other there: only the size is known.
+            // Several CUPTI threads overwrote each other's records there; only the size is known.
             Origin::Discard => backend.count_unread(agent, valid),
             Origin::Foreign => agent.count_unexpected(),
         }
@@ -60,8 +60,8 @@ unsafe fn deliver_record(record: *const u8, delivery: &mut Delivery<'_>) {
 }
 
 impl CuptiBackend {
-    /// Counts the records in bytes that nobody reads. If only one kind is recorded, and its size is known, the
-    /// count is exact; otherwise there are at least as many as the largest records would make.
+    /// Counts records that were discarded unread. Exact if only one kind is recorded and its size
+    /// is known; otherwise the number of the largest possible records, a lower bound.
     fn count_unread(&self, agent: &Agent, bytes: usize) {
         let seen = self.kernel_bytes.load(Ordering::Relaxed);
         let kernel_bytes = if seen == 0 { records::MOST_KERNEL_RECORD_BYTES } else { seen };

@@ -8,8 +8,8 @@ use xputrace_unwind::{Pushed, push_registers};
 /// The subscriber's callback.
 pub(super) const CALLBACK: CallbackFunction = callback;
 
-/// Calls [`on_callback`] with the registers that the caller relies on as fifth argument: our own
-/// code need not keep frame pointers.
+/// Calls [`on_callback`] with the registers at CUPTI's call as the fifth argument. A stack walk
+/// starts from them.
 #[unsafe(naked)]
 unsafe extern "C" fn callback(user_data: *mut c_void, domain: u32, id: u32, data: *const CallbackData) {
     core::arch::naked_asm!(

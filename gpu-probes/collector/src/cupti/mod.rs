@@ -48,7 +48,7 @@ pub struct CuptiBackend {
     completing: AtomicU32,
     /// Whether any record has arrived.
     saw_records: AtomicBool,
-    /// Size of this CUPTI's kernel records; 0 until two were seen side by side.
+    /// Size of this CUPTI's kernel records; 0 until two adjacent ones were seen.
     kernel_bytes: AtomicUsize,
     teardown: Teardown,
 }

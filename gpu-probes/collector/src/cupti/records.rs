@@ -168,9 +168,9 @@ unsafe fn field<T: Copy>(base: *const u8, offset: usize) -> T {
     unsafe { base.add(offset).cast::<T>().read_unaligned() }
 }
 
-/// More than a kernel record has in any supported CUPTI (216 bytes in CUPTI 13.0), for a lower bound on
-/// discarded records before any was seen.
+/// An upper bound of a kernel record's size in all supported CUPTI versions (216 bytes in 13.0).
+/// Gives a lower bound of discarded records before any record was seen.
 pub const MOST_KERNEL_RECORD_BYTES: usize = 256;
 
-/// Bytes of a memset record, to count discarded ones.
+/// Size of a memset record, to count discarded ones.
 pub const MEMSET_RECORD_BYTES: usize = 88;

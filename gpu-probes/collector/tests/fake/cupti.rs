@@ -1,5 +1,4 @@
-//! A CUPTI of one process, for tests: callbacks are fired by the test, kernels go into buffers
-//! when flushed.
+//! A simulated CUPTI: the test fires callbacks, and a flush delivers kernels in buffers.
 
 use crate::machine::Machine;
 use std::collections::HashSet;
@@ -39,7 +38,7 @@ struct State {
     kernels: Vec<[u8; RECORD_BYTES]>,
 }
 
-/// As when the process began.
+/// Restores the initial state.
 pub fn reset() {
     *STATE.lock().unwrap() = State { callback: None, enabled: None, buffers: None, kernels: Vec::new() };
     SUBSCRIBE_ANSWER.store(0, SeqCst);
@@ -107,7 +106,7 @@ unsafe extern "C" fn unsubscribe(handle: Handle) -> u32 {
     0
 }
 
-/// Knows no id above 504 of the runtime, as CUPTI before 13.0.
+/// Knows no runtime id above 504, like CUPTI before 13.0.
 unsafe extern "C" fn enable_callback(on: u32, _: Handle, domain: u32, id: u32) -> u32 {
     if domain == RUNTIME && id > 504 {
         return 1;
@@ -161,7 +160,7 @@ unsafe extern "C" fn flush_all(flags: u32) -> u32 {
     0
 }
 
-/// Fills `bytes` of the buffer that is handed out when all others are in use.
+/// Fills `bytes` of the buffer that is used when all others are in use.
 pub fn overrun(bytes: usize) {
     let Some((request, complete)) = STATE.lock().unwrap().buffers else { return };
     let ask = || {
@@ -222,7 +221,7 @@ pub struct Event<'a> {
     pub result: i32,
 }
 
-/// ENTER (0) or EXIT (1), where that id is enabled.
+/// Fires the callback at ENTER (0) or EXIT (1), if that id is enabled.
 pub fn fire(event: Event<'_>, site: u32) {
     let callback = {
         let state = STATE.lock().unwrap();
@@ -281,7 +280,7 @@ pub fn launch_params(stream: u64) -> LaunchParams {
     LaunchParams { function: 1, grid: [4, 2, 1], block: [64, 1, 1], shared: 128, stream, rest: [0; 2] }
 }
 
-/// `kernel<<<…>>>` through the runtime; its correlation id.
+/// Simulates `kernel<<<…>>>` through the runtime; returns its correlation id.
 pub fn launch(symbol: &CStr, stream: u64, result: i32) -> u32 {
     let correlation = next_correlation();
     let params = launch_params(stream);
@@ -306,7 +305,7 @@ pub fn launch(symbol: &CStr, stream: u64, result: i32) -> u32 {
     correlation
 }
 
-/// `cudaMemsetAsync` in a stream; its correlation id.
+/// Simulates `cudaMemsetAsync` in a stream; returns its correlation id.
 pub fn memset_async(stream: u64) -> u32 {
     let params = [0x1000u64, 42, 4096, stream];
     let (params, correlation) = (params.as_ptr().cast(), next_correlation());
@@ -320,7 +319,7 @@ pub fn memset_async(stream: u64) -> u32 {
     correlation
 }
 
-/// Something other than a kernel launch: the call alone, both sites.
+/// Simulates another call, both sites; returns its correlation id.
 pub fn call(domain: u32, id: u32, name: &CStr, stream: u64) -> u32 {
     let correlation = next_correlation();
     let params = [0u64, stream];
@@ -330,7 +329,7 @@ pub fn call(domain: u32, id: u32, name: &CStr, stream: u64) -> u32 {
     correlation
 }
 
-/// A kernel that will be delivered at the next flush.
+/// Adds a kernel for the next flush to deliver.
 pub fn push_kernel(correlation: u32, symbol: &CStr, graph_node: u64) {
     let mut record = [0u8; RECORD_BYTES];
     let mut put = |at: usize, bytes: &[u8]| record[at..at + bytes.len()].copy_from_slice(bytes);
@@ -345,7 +344,7 @@ pub fn push_kernel(correlation: u32, symbol: &CStr, graph_node: u64) {
     }
 }
 
-/// A memset that will be delivered at the next flush, in CUPTI's larger records.
+/// Adds a memset for the next flush to deliver, in newer CUPTI's larger records.
 pub fn push_memset(correlation: u32, bytes: u64, graph_node: u64) {
     let mut record = [0u8; RECORD_BYTES];
     let mut put = |at: usize, bytes: &[u8]| record[at..at + bytes.len()].copy_from_slice(bytes);
@@ -362,7 +361,7 @@ pub fn push_memset(correlation: u32, bytes: u64, graph_node: u64) {
     }
 }
 
-/// The newest kernel lost its end.
+/// Removes the end of the newest kernel.
 pub fn spoil_last_kernel() {
     let mut state = STATE.lock().unwrap();
     state.kernels.last_mut().unwrap()[offset::END..offset::END + 8].fill(0);
@@ -384,7 +383,8 @@ unsafe extern "C" fn deep(n: u64, callback: CallbackFunction, user: usize, domai
 
 unsafe extern "C" fn nothing(_: *mut c_void, _: u32, _: u32, _: *const CallbackData) {}
 
-/// Nanoseconds of so many launches through the runtime, of the collector's callback or an empty one.
+/// Measures this many launches through the runtime, in nanoseconds: with the collector's callback
+/// if armed, else an empty one.
 pub fn time_launches(launches: u32, correlation: u32, armed: bool) -> u128 {
     let (callback, user) = STATE.lock().unwrap().callback.unwrap();
     let callback = if armed { callback } else { nothing };
@@ -413,7 +413,7 @@ pub fn time_launches(launches: u32, correlation: u32, armed: bool) -> u128 {
     began.elapsed().as_nanos()
 }
 
-/// A machine with this CUPTI, below the CUPTI backend.
+/// A machine with this CUPTI, used by the CUPTI backend.
 pub struct OverCupti;
 
 impl Machine for OverCupti {

@@ -1,41 +1,41 @@
-//! What the suite needs of a machine with a GPU: made up twice, once as a CUPTI below the CUPTI
-//! backend, once as a backend of its own.
+//! What the suite needs of a machine with a GPU. There are two: a simulated CUPTI below the CUPTI
+//! backend, and a backend of its own.
 
 use std::ffi::CStr;
 use xputrace_collector::World;
 
 pub trait Machine {
-    /// As when the process began.
+    /// Restores the initial state.
     fn reset();
 
     fn world() -> World;
 
-    /// A kernel launched through the runtime; its correlation id.
+    /// Launches a kernel through the runtime; returns its correlation id.
     fn launch(symbol: &CStr, stream: u64, result: i32) -> u32;
 
-    /// A driver call that launches, and allocates nothing by itself.
+    /// A driver call that launches, without allocations of its own.
     fn launch_quietly();
 
-    /// A graph with so many kernels.
+    /// Launches a graph with this many kernels.
     fn launch_graph(kernels: u64) -> u32;
 
-    /// A kernel that will be delivered at the next flush.
+    /// Adds a kernel for the next flush to deliver.
     fn push_kernel(correlation: u32, symbol: &CStr);
 
-    /// The newest kernel lost its end.
+    /// Removes the end of the newest kernel.
     fn spoil_last_kernel();
 
     fn create_stream();
 
-    /// How often the id of a stream was asked for.
+    /// Returns how often a stream's id was queried.
     fn stream_questions() -> usize;
 
-    /// How often a run has let go.
+    /// Returns how often a run has released the library.
     fn times_let_go() -> usize;
 
     /// Whether anything is recorded.
     fn is_recording() -> bool;
 
-    /// The function whose frame a launch stack begins with.
+    /// Returns the function whose frame a launch stack begins with.
     fn caller() -> u64;
 }

@@ -1,4 +1,4 @@
-//! A backend of no vendor's: what a second one has to bring, and nothing else.
+//! A vendor-neutral backend: the minimum that a second one must implement.
 
 use crate::cupti::framed;
 use crate::machine::Machine;
@@ -24,7 +24,7 @@ static CORRELATION: AtomicU32 = AtomicU32::new(1);
 #[derive(Debug)]
 struct PlainBackend;
 
-/// The machine that it stands for.
+/// The machine with this backend.
 pub struct Plain;
 
 impl Backend for PlainBackend {
@@ -88,7 +88,7 @@ fn agent() -> Option<&'static Agent> {
 
 const CONTEXT: Option<Context> = Some(Context { id: 5, handle: std::ptr::null_mut() });
 
-/// Enters and leaves a call, from below a function that keeps frame pointers.
+/// Enters and leaves a call, below a function that keeps frame pointers.
 fn call(call: usize, name: &CStr, symbol: Option<&CStr>, submits: Call, stream: u64, result: i32) -> u32 {
     let correlation = CORRELATION.fetch_add(1, SeqCst);
     let Some(agent) = agent() else { return correlation };
@@ -107,14 +107,14 @@ fn call(call: usize, name: &CStr, symbol: Option<&CStr>, submits: Call, stream: 
         unsafe { launch::enter(agent, &entered, || submission) };
     };
     let mut enter: &mut dyn FnMut(&Pushed) = &mut enter;
-    // The data is not looked at.
+    // The data is not read.
     let data = std::mem::MaybeUninit::uninit();
     unsafe { framed(with_registers, (&raw mut enter) as usize, 0, 0, &*data.as_ptr()) };
     unsafe { launch::exit(agent, &Returned { call, correlation, result, context: CONTEXT }) };
     correlation
 }
 
-/// Calls the closure behind `user` with the registers of the caller.
+/// Calls the closure at `user` with the caller's registers.
 #[unsafe(naked)]
 unsafe extern "C" fn with_registers(
     user: *mut c_void,

@@ -1,4 +1,4 @@
-//! The other end of the socket, for tests: listens, orders, reads the rings.
+//! A simulated tracer: listens, sends orders, reads the rings.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -65,7 +65,7 @@ pub fn message(socket: &Socket) -> Message {
     }
 }
 
-/// A memfd, with the seal or without.
+/// Creates a memfd, sealed or not.
 pub fn memory(size: usize, sealed: bool) -> OwnedFd {
     unsafe {
         let fd = libc::memfd_create(c"region".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
@@ -153,7 +153,8 @@ impl Tracer {
         message(self.socket.as_ref().unwrap())
     }
 
-    /// Whether the collector says BYE or nothing more: a process may end before its last word.
+    /// Whether the collector's last message is BYE, or nothing: a process may end before it can
+    /// send one.
     pub fn says_goodbye(&self) -> bool {
         match self.socket.as_ref().unwrap().receive(Duration::from_secs(60)) {
             Received::Message(message, _) => message.kind == xputrace_wire::message::BYE,
@@ -182,7 +183,7 @@ impl Tracer {
         self.records().iter().filter_map(|it| if let Record::Launch(it) = it { Some(*it) } else { None }).collect()
     }
 
-    /// Calls of all kinds, by the collector's totals.
+    /// Returns the number of calls of all kinds, by the collector's totals.
     pub fn launches_made(&self) -> u64 {
         self.control().totals.calls.iter().map(|it| it.made.load(Ordering::SeqCst)).sum()
     }
@@ -219,7 +220,7 @@ impl Tracer {
         })
     }
 
-    /// Reads until `done`, at most ten seconds.
+    /// Reads until `done`, for at most ten seconds.
     pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let end = Instant::now() + Duration::from_secs(120);
         while !done(self) {

@@ -1,4 +1,4 @@
-//! Launches of which some fail: every third asks for more threads than a block can have.
+//! Launches, every third of which fails because it has too many threads per block.
 //!
 //! `failing [--launches=30] [--hold]`
 
@@ -24,7 +24,7 @@ fn main() -> Result<()> {
     account.print(&gpu)
 }
 
-/// Whether the launch was accepted.
+/// Returns whether the launch was accepted.
 #[unsafe(no_mangle)]
 #[inline(never)]
 fn try_launch(gpu: &Gpu, stream: &Arc<CudaStream>, spoil: bool) -> bool {

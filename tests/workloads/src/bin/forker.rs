@@ -1,7 +1,8 @@
-//! A process with children: one that is this program again and launches too, one that is a bare fork and does nothing.
+//! A process with two children: one runs this program again and launches too; the other is a bare
+//! fork that does nothing.
 //!
-//! `forker [--launches=50] [--hold]`; `--child` is how it calls itself. The bare fork happens while
-//! the parent uses CUDA: a tool in the process must survive that.
+//! `forker [--launches=50] [--hold]`; it passes `--child` to itself. The bare fork happens while
+//! the parent uses CUDA, which a tool in the process must survive.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -53,13 +54,13 @@ fn run_child(launches: u64) -> Result<Value> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// The exit status of a forked child that ends at once.
+/// Returns the exit status of a forked child that ends at once.
 fn fork_and_wait() -> Result<i32> {
-    // SAFETY: the child makes no call but `_exit`.
+    // SAFETY: the child only calls `_exit`.
     let pid = unsafe { libc::fork() };
     match pid {
         -1 => Err(format!("fork: {}", std::io::Error::last_os_error()).into()),
-        // SAFETY: ends the child without running what the parent registered for its exit.
+        // SAFETY: ends the child without running the parent's exit handlers.
         0 => unsafe { libc::_exit(0) },
         pid => {
             let mut status = 0;

@@ -1,8 +1,9 @@
-//! A graph of three kernels, captured once and launched often: one call, many kernels.
+//! Launches a graph of three kernels repeatedly: one call, many kernels.
 //!
 //! `graphs [--launches=100] [--memsets=0] [--off=0] [--hold]`
 //!
-//! `--memsets` launches a graph of one memset so often, `--off` a graph whose only kernel is switched off.
+//! `--memsets=N` also launches a graph of one memset N times; `--off=N` a graph whose only kernel
+//! is disabled.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use cudarc::driver::sys::{self, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
 use xputrace_workloads::{Account, FILL, Gpu, Result, SCALE, hold_if_asked, option};
 
-/// Kernels of the graph: one `fill`, two `scale`.
+/// Kernels in the graph: one `fill`, two `scale`.
 const NODES: u64 = 3;
 
 fn main() -> Result<()> {
@@ -54,14 +55,14 @@ fn capture(gpu: &Gpu, stream: &Arc<CudaStream>, buffer: &mut CudaSlice<f32>) -> 
     end_capture(stream)
 }
 
-/// A graph of one memset.
+/// Captures a graph of one memset.
 fn capture_memset(stream: &Arc<CudaStream>, buffer: &mut CudaSlice<f32>) -> Result<CudaGraph> {
     stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
     stream.memset_zeros(buffer)?;
     end_capture(stream)
 }
 
-/// A graph of one kernel, which launches of it pass over.
+/// Captures a graph of one kernel, and disables the kernel.
 fn capture_and_switch_off(gpu: &Gpu, stream: &Arc<CudaStream>) -> Result<CudaGraph> {
     stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
     gpu.nop(stream)?;
@@ -69,7 +70,7 @@ fn capture_and_switch_off(gpu: &Gpu, stream: &Arc<CudaStream>) -> Result<CudaGra
     let (mut node, mut count) = (std::ptr::null_mut(), 1);
     // SAFETY: the graph has one node, for which there is room.
     unsafe { sys::cuGraphGetNodes(graph.cu_graph(), &mut node, &mut count) }.result()?;
-    // SAFETY: a node of the graph that this one was made of.
+    // SAFETY: a node of the graph that this one was instantiated from.
     unsafe { sys::cuGraphNodeSetEnabled(graph.cu_graph_exec(), node, 0) }.result()?;
     Ok(graph)
 }

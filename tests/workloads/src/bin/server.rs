@@ -1,4 +1,4 @@
-//! Requests, each with its kernels: who asks for GPU time per request asks this program.
+//! Handles requests that launch kernels, for measuring GPU time per request.
 //!
 //! `server [--requests=100] [--pause-us=0] [--hold] [--until-input]`
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 use cudarc::driver::{CudaSlice, CudaStream};
 use xputrace_workloads::{Account, ELEMENTS, FILL, Gpu, NOP, Result, SCALE, flag, hold_if_asked, option, until_input};
 
-/// Launches of one request: one `fill`, two `scale`, one `nop`.
+/// Launches per request: one `fill`, two `scale`, one `nop`.
 const LAUNCHES_PER_REQUEST: u64 = 4;
 
 struct Server {
@@ -37,7 +37,7 @@ fn main() -> Result<()> {
     server.report(handled)
 }
 
-/// One request: the function that tests put their probe on.
+/// Handles a request. Tests probe this function.
 #[unsafe(no_mangle)]
 #[inline(never)]
 #[allow(clippy::print_stderr, reason = "a program to trace says what goes wrong in it")]

@@ -1,8 +1,9 @@
-//! Several threads, each launching on a stream of its own.
+//! Several threads, each launching in a stream of its own.
 //!
-//! `threads [--threads=4] [--launches=1000] [--every=256] [--together] [--hold] [--until-input]`: each thread launches
-//! `nop` so often, and waits for its stream after every so many. With `--together` each waits behind its first launch
-//! until all have made theirs.
+//! `threads [--threads=4] [--launches=1000] [--every=256] [--together] [--hold] [--until-input]`:
+//! each thread launches `nop` `--launches` times, and waits for its stream after every `--every`
+//! launches. With `--together`, each thread waits after its first launch until all have made
+//! theirs.
 
 use std::sync::{Arc, Barrier};
 use xputrace_workloads::{Account, Gpu, NOP, Result, flag, hold_if_asked, option, until_input};
