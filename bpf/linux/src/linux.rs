@@ -23,6 +23,7 @@ use xputrace_model::names::Names;
 use xputrace_model::plan::{Place, Plan};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
+use xputrace_model::table::TableId;
 
 /// Everything a run holds in Linux: programs, maps and links. Dropping it removes all of them.
 pub struct Linux {
@@ -174,10 +175,10 @@ impl Linux {
     }
 
     /// Returns how many elements Linux evicted from a map of the script. Exact unless elements are
-    /// stored meanwhile. `index` is the map's index in the image, `table` its number in the script.
-    pub fn evicted(&self, index: usize, table: u32) -> u64 {
+    /// stored meanwhile. `index` is the map's index in the image.
+    pub fn evicted(&self, index: usize, table: TableId) -> u64 {
         let Some(map) = self.map(index) else { return 0 };
-        let by_programs = self.roles.stored.and_then(|it| self.map(it)?.lookup(&table.to_ne_bytes()).ok()?);
+        let by_programs = self.roles.stored.and_then(|it| self.map(it)?.lookup(&table.0.to_ne_bytes()).ok()?);
         let words = by_programs.iter().flatten().filter_map(|it| it.first_chunk()).map(|it| i64::from_ne_bytes(*it));
         let stored = words.fold(map.stored(), i64::wrapping_add);
         let mut present = 0;

@@ -320,7 +320,7 @@ pub struct LossSite {
 
 impl From<LossSite> for loss::Cause {
     fn from(LossSite { site, table, .. }: LossSite) -> Self {
-        loss::Cause { site, table }
+        loss::Cause { site: Some(site), table }
     }
 }
 

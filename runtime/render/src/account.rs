@@ -24,10 +24,10 @@ pub(crate) fn write_end(
     } else if losses.is_empty() {
         writeln!(out, "0 lost")?;
     }
-    for (loss, at, n) in losses.iter() {
-        let map = at.and_then(|it| map_of(it, context.tables)).map(|it| format!(" of {it}")).unwrap_or_default();
-        let place = at.map(|it| format!("{map} at {}", place(it.site, context.sources))).unwrap_or_default();
-        write_wrapped(out, &format!("{} {n}{place}: {}", loss.name(), loss.meaning()), 2, context)?;
+    for (loss, cause, n) in losses.iter() {
+        let map = map_of(cause, context.tables).map(|it| format!(" of {it}")).unwrap_or_default();
+        let place = cause.site.map(|it| format!(" at {}", place(it, context.sources))).unwrap_or_default();
+        write_wrapped(out, &format!("{} {n}{map}{place}: {}", loss.name(), loss.meaning()), 2, context)?;
         loss.help().map_or(Ok(()), |help| write_help(out, help, context))?;
     }
     Ok(())
@@ -39,7 +39,7 @@ pub(crate) fn place(site: Site, sources: &Sources) -> String {
     format!("{file}:{}", site.line)
 }
 
-/// Returns the name of the map that lost something at a place in a script.
+/// Returns the name of the map that lost something.
 pub(crate) fn map_of(cause: Cause, tables: &[Arc<TableDef>]) -> Option<&str> {
     tables.get(cause.table?.index()).map(|it| it.name.as_str())
 }

@@ -159,16 +159,19 @@ fn end(losses: &Losses, account: Option<&Account>, context: &Context<'_>) -> Jso
     for loss in Loss::ALL {
         data.insert(loss.name().into(), json!(losses.of(*loss)));
     }
-    let at_line = |(loss, at, n): (Loss, Option<Cause>, u64)| {
-        at.map(|it| {
-            let mut line = json!({ "loss": loss.name(), "at": place(it.site, context.sources), "count": n });
-            map_of(it, context.tables).into_iter().for_each(|map| line["map"] = json!(map));
-            line
-        })
-    };
-    data.insert("lines".into(), losses.iter().filter_map(at_line).collect());
+    let by_script = losses.iter().filter(|(_, cause, _)| *cause != Cause::default());
+    data.insert("lines".into(), by_script.map(|it| caused(it, context)).collect());
     data.insert("account".into(), account.map_or(Json::Null, account_json));
     Json::Object(data)
+}
+
+/// A loss with the line and the map that it is known to come from.
+fn caused((loss, cause, n): (Loss, Cause, u64), context: &Context<'_>) -> Json {
+    let mut line = Map::from_iter([("loss".into(), json!(loss.name()))]);
+    line.extend(cause.site.map(|it| ("at".into(), json!(place(it, context.sources)))));
+    line.insert("count".into(), json!(n));
+    line.extend(map_of(cause, context.tables).map(|it| ("map".into(), json!(it))));
+    Json::Object(line)
 }
 
 /// Returns launches and kernels side by side, and an object for each other recorded activity.

@@ -52,11 +52,10 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         match map.def.kind {
             TableKind::Plain(kind) if map.homes.is_some() => {
                 let done = self.set_in_engine(id, kind, key, value);
-                self.count_refusal(done)
+                self.count_refusal(id, done)
             }
             TableKind::Plain(_) => {
-                let has_room = map.set_own(key, value);
-                self.store.refused += u64::from(!has_room);
+                map.set_own(key, value);
                 Ok(())
             }
             _ => self.set_sum(id, key, value),
@@ -76,7 +75,7 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
             }
             TableKind::Plain(Scalar::Int) if map.homes.is_some() => {
                 let done = self.add_in_engine(id, key, delta);
-                self.count_refusal(done)
+                self.count_refusal(id, done)
             }
             TableKind::Plain(Scalar::Int) => {
                 let old = match map.own_value(key) {
@@ -91,7 +90,7 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
 
     /// Adds a value to an aggregation.
     pub fn aggregate(&mut self, id: TableId, key: &[Value], kind: TableKind, value: i64) {
-        self.merge_own(id, key.to_vec(), Cell::of(kind, value));
+        self.store.map_mut(id).merge_own(key.to_vec(), Cell::of(kind, value));
     }
 
     /// Removes an element.
@@ -173,9 +172,8 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         for map in homes.in_tracer() {
             done.push(self.tracer.drain(map, &mut take));
         }
-        for (key, cell) in collector.finish() {
-            self.merge_own(id, key, cell);
-        }
+        let map = self.store.map_mut(id);
+        collector.finish().into_iter().for_each(|(key, cell)| map.merge_own(key, cell));
         done.into_iter().for_each(|it| self.store.fail(it, "read", id));
     }
 
@@ -186,11 +184,6 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         if map.drains && !map.is_read {
             self.drain(id);
         }
-    }
-
-    fn merge_own(&mut self, id: TableId, key: Key, cell: Cell) {
-        let has_room = self.store.map_mut(id).merge_own(key, cell);
-        self.store.refused += u64::from(!has_room);
     }
 
     fn get_plain(&mut self, id: TableId, key: &[Value]) -> Option<Value> {
@@ -262,7 +255,7 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         let map = self.store.map_mut(id);
         map.remove_own(key);
         match (map.def.kind, value) {
-            (TableKind::Sum, Value::Int(n)) => self.merge_own(id, key.to_vec(), Cell::Number(n)),
+            (TableKind::Sum, Value::Int(n)) => map.merge_own(key.to_vec(), Cell::Number(n)),
             (TableKind::Sum, Value::Missing) => {}
             _ => return Err(misfit(&self.store.map(id).def)),
         }
@@ -276,11 +269,11 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         Some(if def.stored_key_size() == 0 { vec![0; 4] } else { stored })
     }
 
-    fn count_refusal(&mut self, done: Result<(), Refusal>) -> Result<(), String> {
+    fn count_refusal(&mut self, id: TableId, done: Result<(), Refusal>) -> Result<(), String> {
         match done {
             Ok(()) => Ok(()),
             Err(Refusal::Full) => {
-                self.store.refused += 1;
+                self.store.map_mut(id).refused += 1;
                 Ok(())
             }
             Err(Refusal::Other(reason)) => Err(reason),

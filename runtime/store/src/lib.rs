@@ -30,7 +30,6 @@ use xputrace_model::table::{TableDef, TableId};
 pub struct Store {
     maps: Vec<Map>,
     by_name: HashMap<String, TableId>,
-    refused: u64,
     failures: Vec<String>,
 }
 
@@ -54,9 +53,9 @@ impl Store {
         &self.map(id).def
     }
 
-    /// Returns how many updates of interpreted handlers were refused because a map was full.
-    pub fn refused(&self) -> u64 {
-        self.refused
+    /// Returns how many updates of interpreted handlers were refused because a map was full, by map.
+    pub fn refused(&self) -> impl Iterator<Item = (TableId, u64)> + '_ {
+        TableId::each(self.maps.iter().map(|it| it.refused))
     }
 
     /// Returns what engines could not read or change since the last call, as sentences.

@@ -17,6 +17,8 @@ pub(crate) struct Map {
     own: HashMap<Key, Cell>,
     /// Whether it was read since it was last cleared.
     pub(crate) is_read: bool,
+    /// Updates of interpreted handlers that found it full.
+    pub(crate) refused: u64,
 }
 
 /// The engines' maps that hold its values in this run.
@@ -49,7 +51,7 @@ impl Map {
     pub(crate) fn new(def: Arc<TableDef>, image: &Image, has_linux: bool) -> Map {
         let drains = def.storage.linux().is_some_and(|it| image.maps[it].inner.is_some());
         let homes = Homes::new(def.storage, has_linux);
-        Map { def, homes, drains, own: HashMap::new(), is_read: false }
+        Map { def, homes, drains, own: HashMap::new(), is_read: false, refused: 0 }
     }
 
     pub(crate) fn own_rows(&self) -> Vec<(Key, Cell)> {
@@ -77,28 +79,25 @@ impl Map {
         }
     }
 
-    /// Merges an element into the own part; returns false if it is full.
-    pub(crate) fn merge_own(&mut self, key: Key, cell: Cell) -> bool {
-        let has_room = self.has_room_for(&key);
+    /// Merges an element into the own part; if that is full, counts the update as refused.
+    pub(crate) fn merge_own(&mut self, key: Key, cell: Cell) {
+        let is_full = self.is_full();
         match self.own.get_mut(&key) {
             Some(row) => row.merge(self.def.kind, cell),
-            None if has_room => drop(self.own.insert(key, cell)),
-            None => return false,
+            None if is_full => self.refused += 1,
+            None => drop(self.own.insert(key, cell)),
         }
-        true
     }
 
-    /// Assigns an element of the own part; returns false if it is full.
-    pub(crate) fn set_own(&mut self, key: &[Value], value: Value) -> bool {
-        if value == Value::Missing {
-            self.own.remove(key);
-            return true;
+    /// Assigns an element of the own part; if that is full, counts the update as refused.
+    pub(crate) fn set_own(&mut self, key: &[Value], value: Value) {
+        let is_full = self.is_full();
+        match (value, self.own.get_mut(key)) {
+            (Value::Missing, _) => self.remove_own(key),
+            (value, Some(row)) => *row = Cell::Plain(value),
+            (_, None) if is_full => self.refused += 1,
+            (value, None) => drop(self.own.insert(key.to_vec(), Cell::Plain(value))),
         }
-        let has_room = self.has_room_for(key);
-        if has_room {
-            self.own.insert(key.to_vec(), Cell::Plain(value));
-        }
-        has_room
     }
 
     pub(crate) fn remove_own(&mut self, key: &[Value]) {
@@ -114,7 +113,7 @@ impl Map {
         matches!(self.def.kind, TableKind::Plain(_))
     }
 
-    fn has_room_for(&self, key: &[Value]) -> bool {
-        self.own.contains_key(key) || self.own.len() < self.def.capacity as usize
+    fn is_full(&self) -> bool {
+        self.own.len() >= self.def.capacity as usize
     }
 }

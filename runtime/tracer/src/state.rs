@@ -12,7 +12,7 @@ use xputrace_model::context::GpuContext;
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::plan::{Plan, ProbeId};
 use xputrace_model::stack::StackKey;
-use xputrace_model::table::TableDef;
+use xputrace_model::table::{TableDef, TableId};
 use xputrace_store::{Backing, OnValue, Refusal, codec};
 
 // Limits per process, so that a target cannot grow the tracer's memory further. A collector issues
@@ -141,9 +141,9 @@ impl State {
         for map in self.plan.tracer_losses.into_iter().chain(kernel) {
             self.add_loss_map(map, &mut losses);
         }
-        for def in self.plan.tables.iter().filter(|it| it.evicts()) {
+        for (id, def) in TableId::each(&self.plan.tables).filter(|(_, def)| def.evicts()) {
             let evicted = self.maps_of(def).into_iter().map(|map| self.engine.evicted(map)).sum();
-            losses.add(Loss::MapEvicted, evicted);
+            losses.add_at(Loss::MapEvicted, id, evicted);
         }
         for (probe, (n, _)) in &self.faults {
             match self.plan.probes.get(probe.index()) {

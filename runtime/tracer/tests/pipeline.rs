@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use xputrace_bytecode::insn::{Alu, Reg, Size, atomic};
 use xputrace_bytecode::{Assembler, Home, ProgramKind, helper};
 use xputrace_model::context::{GpuContext, word};
-use xputrace_model::loss::{Balance, Loss};
+use xputrace_model::loss::{Balance, Cause, Loss};
 use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Place, Plan, Target};
 use xputrace_model::schema::Event;
 use xputrace_model::table::{Cell, Key, Scalar, TableKind, Value};
@@ -69,7 +69,7 @@ fn the_documented_example() {
     end(&mut pipeline, &mut sink);
     assert_eq!(pipeline.account().launches(), Balance { made: 3, joined: 3, ..Balance::default() });
     assert_eq!(kernels(&pipeline), (4, 1_710));
-    assert_eq!(pipeline.losses().iter().collect::<Vec<_>>(), [(Loss::Unjoined, None, 1)]);
+    assert_eq!(pipeline.losses().iter().collect::<Vec<_>>(), [(Loss::Unjoined, Cause::default(), 1)]);
 }
 
 /// `kernel(|k| @names[k.name] += 1)`, with the text itself, not its id, as the key.
@@ -274,7 +274,7 @@ fn a_stepped_wall_clock_is_counted_and_followed() {
         &[Ring::default().names().launch(launch(1, 800)).launch(launch(2, 1_800)), activity],
     );
     assert_eq!(sink.ends(), [950, 1_980]);
-    assert_eq!(pipeline.losses().iter().collect::<Vec<_>>(), [(Loss::ClockStep, None, 1)]);
+    assert_eq!(pipeline.losses().iter().collect::<Vec<_>>(), [(Loss::ClockStep, Cause::default(), 1)]);
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn damaged_bytes_are_counted_once_and_the_rest_is_handled() {
     broken.0.extend([1, 0, 0, 0, 3, 0, 0, 0]);
     feed(&mut pipeline, &mut sink, &[broken, Ring::default().clock(1).kernel(kernel(1, 150, 160)).flush(500)]);
     assert_eq!(rows(&mut pipeline, 0, true), [row("a<int>", 7, 1, 10)]);
-    assert_eq!(pipeline.losses().iter().collect::<Vec<_>>(), [(Loss::Malformed, None, 1)]);
+    assert_eq!(pipeline.losses().iter().collect::<Vec<_>>(), [(Loss::Malformed, Cause::default(), 1)]);
 }
 
 /// One call of a random program: a launch on one of a few threads, and its kernel.

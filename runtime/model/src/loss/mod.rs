@@ -10,40 +10,44 @@ use crate::id::TableId;
 use std::collections::BTreeMap;
 use xputrace_events::{Activities, Activity, Call, Calls};
 
-/// Counts of losses by kind and, if a handler's line caused them, by line. Sums saturate: some
-/// counts come from a target and may be any number.
+/// Counts of losses by kind, and by the handler's line and the map, where these are known. Sums saturate:
+/// some counts come from a target and may be any number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    counts: BTreeMap<(Loss, Option<Cause>), u64>,
+    counts: BTreeMap<(Loss, Cause), u64>,
 }
 
-/// What in the script caused a loss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// What in the script caused a loss, as far as it is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Cause {
-    pub site: Site,
-    /// The map that lost something, if any.
+    /// The handler's line.
+    pub site: Option<Site>,
+    /// The map that lost something.
     pub table: Option<TableId>,
 }
 
 impl From<Site> for Cause {
     fn from(site: Site) -> Self {
-        Cause { site, table: None }
+        Cause { site: Some(site), table: None }
+    }
+}
+
+impl From<TableId> for Cause {
+    fn from(table: TableId) -> Self {
+        Cause { site: None, table: Some(table) }
     }
 }
 
 impl Losses {
-    /// Adds `n` losses that no line of the script caused.
+    /// Adds `n` losses that nothing in the script caused.
     pub fn add(&mut self, loss: Loss, n: u64) {
-        if n > 0 {
-            let count = self.counts.entry((loss, None)).or_default();
-            *count = count.saturating_add(n);
-        }
+        self.add_at(loss, Cause::default(), n);
     }
 
-    /// Adds `n` losses caused by a line of the script.
-    pub fn add_at(&mut self, loss: Loss, place: impl Into<Cause>, n: u64) {
+    /// Adds `n` losses caused by a line of the script, or in one of its maps.
+    pub fn add_at(&mut self, loss: Loss, cause: impl Into<Cause>, n: u64) {
         if n > 0 {
-            let count = self.counts.entry((loss, Some(place.into()))).or_default();
+            let count = self.counts.entry((loss, cause.into())).or_default();
             *count = count.saturating_add(n);
         }
     }
@@ -56,15 +60,15 @@ impl Losses {
         }
     }
 
-    /// Returns the count of one kind, over all lines.
+    /// Returns the count of one kind, whatever caused it.
     pub fn of(&self, loss: Loss) -> u64 {
         let of_kind = self.counts.iter().filter(|((kind, _), _)| *kind == loss);
         of_kind.fold(0, |sum, (_, n)| sum.saturating_add(*n))
     }
 
     /// Iterates over all nonzero counts, by kind, line and map.
-    pub fn iter(&self) -> impl Iterator<Item = (Loss, Option<Cause>, u64)> + '_ {
-        self.counts.iter().map(|((loss, place), n)| (*loss, *place, *n))
+    pub fn iter(&self) -> impl Iterator<Item = (Loss, Cause, u64)> + '_ {
+        self.counts.iter().map(|((loss, cause), n)| (*loss, *cause, *n))
     }
 
     /// Whether nothing was lost.

@@ -122,7 +122,7 @@ impl State {
     /// Returns the losses of CPU probes and of the run itself so far, which no GPU record tells.
     pub fn cpu_losses(&self) -> Losses {
         let mut losses = self.losses.clone();
-        losses.add(Loss::MapFull, self.store.refused());
+        self.store.refused().for_each(|(map, n)| losses.add_at(Loss::MapFull, map, n));
         if let Some(linux) = &self.linux {
             for (slot, n) in linux.loss_counts().into_iter().enumerate() {
                 if let Some(site) = self.plan.loss_sites.get(slot) {
@@ -130,8 +130,9 @@ impl State {
                 }
             }
             losses.add(Loss::LinuxMissed, linux.missed_hits());
-            for (table, def) in (0..).zip(&self.plan.tables).filter(|(_, def)| def.evicts()) {
-                losses.add(Loss::MapEvicted, def.storage.linux().map_or(0, |map| linux.evicted(map, table)));
+            for (id, def) in TableId::each(&self.plan.tables).filter(|(_, def)| def.evicts()) {
+                let evicted = def.storage.linux().map_or(0, |map| linux.evicted(map, id));
+                losses.add_at(Loss::MapEvicted, id, evicted);
             }
         }
         losses
