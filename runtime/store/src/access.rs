@@ -1,8 +1,9 @@
 //! [`Access`]: the maps with all their parts.
 
-use crate::backing::{Backing, OnValue, Refusal};
+use crate::Store;
+use crate::backing::{Backing, Refusal};
 use crate::codec::{self, Collector};
-use crate::{Store, map::Homes};
+use crate::engines::Engines;
 use std::sync::Arc;
 use xputrace_model::names::Names;
 use xputrace_model::stack::StackKey;
@@ -12,8 +13,7 @@ use xputrace_model::table::{Cell, Key, Scalar, Table, TableDef, TableId, TableKi
 #[derive(Debug)]
 pub struct Access<'a, L, T> {
     pub(crate) store: &'a mut Store,
-    pub(crate) linux: Option<L>,
-    pub(crate) tracer: T,
+    pub(crate) engines: Engines<L, T>,
     pub(crate) names: &'a mut Names,
 }
 
@@ -21,15 +21,15 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
     /// Returns a consistent snapshot of a map's contents.
     pub fn snapshot(&mut self, id: TableId) -> Table {
         self.store.map_mut(id).is_read = true;
-        let mut parts = Vec::new();
-        if self.store.map(id).drains {
-            self.drain(id);
-        } else {
-            parts = self.read_engines(id);
-        }
+        let in_engines = match self.store.map(id).drains {
+            true => {
+                self.drain(id);
+                Vec::new()
+            }
+            false => self.read_engines(id),
+        };
         let map = self.store.map(id);
-        parts.push(map.own_rows());
-        codec::merge(&map.def, parts)
+        codec::merge(&map.def, [in_engines, map.own_rows()])
     }
 
     /// Returns the value of a plain map's element, or the number that an aggregation's rows are
@@ -130,51 +130,32 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         // read.
         for map in holding().chain(holding()) {
             let on_value = &mut |key: &[u8], value: &[u8]| codec::stacks(&map.def, key, value, f);
-            if let (Some(at), Some(linux)) = (map.homes.linux, &self.linux) {
-                linux.for_each(at, on_value)?;
-            }
-            for at in map.homes.in_tracer() {
-                self.tracer.for_each(at, on_value)?;
-            }
+            self.engines.with(map.homes).try_for_each(|(engine, at)| engine.for_each(at, on_value))?;
         }
         Ok(())
     }
 
     /// Returns what the engines hold now. If a map in Linux cannot be read to its end, returns what
     /// was read.
-    fn read_engines(&self, id: TableId) -> Vec<Vec<(Key, Cell)>> {
+    fn read_engines(&self, id: TableId) -> Vec<(Key, Cell)> {
         let map = self.store.map(id);
-        let mut parts = Vec::new();
-        if let (Some(at), Some(linux)) = (map.homes.linux, &self.linux) {
-            parts.push(self.collect(&map.def, |f| drop(linux.for_each(at, f))));
+        let mut collector = Collector::new(&map.def, self.names);
+        for (engine, at) in self.engines.with(map.homes) {
+            let _ = engine.for_each(at, &mut |key, value| collector.add(key, value));
         }
-        for at in map.homes.in_tracer() {
-            parts.push(self.collect(&map.def, |f| drop(self.tracer.for_each(at, f))));
-        }
-        parts
-    }
-
-    fn collect(&self, def: &TableDef, read: impl FnOnce(&mut OnValue<'_>)) -> Vec<(Key, Cell)> {
-        let mut collector = Collector::new(def, self.names);
-        read(&mut |key, value| collector.add(key, value));
         collector.finish()
     }
 
     /// Drains the engines' generations into the own part.
     fn drain(&mut self, id: TableId) {
-        let (def, homes) = (self.store.map(id).def.clone(), self.store.map(id).homes);
+        let map = self.store.map(id);
+        let def = map.def.clone();
         let mut collector = Collector::new(&def, self.names);
-        let mut take = |key: &[u8], value: &[u8]| collector.add(key, value);
-        let mut done = Vec::new();
-        if let (Some(map), Some(linux)) = (homes.linux, &mut self.linux) {
-            done.push(linux.drain(map, &mut take));
-        }
-        for map in homes.in_tracer() {
-            done.push(self.tracer.drain(map, &mut take));
-        }
+        let take = &mut |key: &[u8], value: &[u8]| collector.add(key, value);
+        let failed = self.engines.change_all(map.homes, |engine, at| engine.drain(at, take));
         let map = self.store.map_mut(id);
         collector.finish().into_iter().for_each(|(key, cell)| map.merge_own(key, cell));
-        done.into_iter().for_each(|it| self.store.fail(it, "read", id));
+        self.store.fail(failed, "read", id);
     }
 
     /// Drains a map that no handler has read since it was cleared, so that all its contents are
@@ -193,10 +174,8 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         }
         let (def, homes) = (map.def.clone(), map.homes);
         let stored = self.stored_key(id, key)?;
-        let value = match homes.linux {
-            Some(map) => self.linux.as_ref()?.lookup(map, &stored)?,
-            None => self.tracer.lookup(homes.in_tracer().next()?, &stored)?,
-        };
+        let (engine, at) = self.engines.with(homes).next()?;
+        let value = engine.lookup(at, &stored)?;
         match codec::decode_value(&def, &stored, &value, self.names) {
             Cell::Plain(value) => Some(value),
             _ => None,
@@ -224,15 +203,10 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         &mut self,
         id: TableId,
         verb: &str,
-        mut change: impl FnMut(&mut dyn Backing, usize) -> Result<(), String>,
+        change: impl FnMut(&mut dyn Backing, usize) -> Result<(), String>,
     ) {
-        let homes = self.store.map(id).homes;
-        if let (Some(map), Some(linux)) = (homes.linux, &mut self.linux) {
-            self.store.fail(change(linux, map), verb, id);
-        }
-        for map in homes.in_tracer() {
-            self.store.fail(change(&mut self.tracer, map), verb, id);
-        }
+        let failed = self.engines.change_all(self.store.map(id).homes, change);
+        self.store.fail(failed, verb, id);
     }
 
     /// Calls `change` on the only home of a plain map.
@@ -241,12 +215,7 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         id: TableId,
         change: impl FnOnce(&mut dyn Backing, usize) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
-        let homes: Homes = self.store.map(id).homes;
-        match (homes.linux, &mut self.linux, homes.in_tracer().next()) {
-            (Some(map), Some(linux), _) => change(linux, map),
-            (None, _, Some(map)) => change(&mut self.tracer, map),
-            _ => Err(Refusal::Other("the map is not loaded".into())),
-        }
+        self.engines.change_only(self.store.map(id).homes, change)
     }
 
     /// Assigns an element of a plain map that is kept as a sum: replaces what was added before.

@@ -13,11 +13,13 @@
 mod access;
 mod backing;
 pub mod codec;
+mod engines;
 mod map;
 
 pub use access::Access;
 pub use backing::{Backing, OnValue, Refusal};
 
+use engines::Engines;
 use map::Map;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -70,7 +72,7 @@ impl Store {
         tracer: T,
         names: &'a mut Names,
     ) -> Access<'a, L, T> {
-        Access { store: self, linux, tracer, names }
+        Access { store: self, engines: Engines { linux, tracer }, names }
     }
 
     fn map(&self, id: TableId) -> &Map {
@@ -81,10 +83,8 @@ impl Store {
         &mut self.maps[id.index()]
     }
 
-    fn fail(&mut self, done: Result<(), String>, verb: &str, id: TableId) {
-        if let Err(reason) = done {
-            let text = format!("cannot {verb} {}: {reason}", self.def(id).name);
-            self.failures.push(text);
-        }
+    fn fail(&mut self, reasons: Vec<String>, verb: &str, id: TableId) {
+        let name = &self.maps[id.index()].def.name;
+        self.failures.extend(reasons.into_iter().map(|it| format!("cannot {verb} {name}: {it}")));
     }
 }
