@@ -14,12 +14,14 @@
 //! ```
 
 mod caller;
+mod loaded;
 mod objects;
 mod rule;
 mod tables;
 mod walk;
 
 pub use caller::Pushed;
+pub use loaded::{Changes, Loaded, find_loaded, for_each_loaded, loader_changes};
 pub use tables::Tables;
 pub use walk::{End, MOST_FRAMES, Walker};
 

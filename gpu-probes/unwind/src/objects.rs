@@ -3,6 +3,7 @@
 //! glibc 2.35 and later answer without a lock (`_dl_find_object`, dlfcn.h). Before, the loader's
 //! list is gone through, which takes the loader's lock for as long as that lasts.
 
+use crate::loaded::find_loaded;
 use libc::{Elf64_Ehdr, Elf64_Phdr, PT_LOAD, PT_NOTE};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -172,38 +173,12 @@ fn find(address: u64) -> Option<Found> {
 }
 
 fn find_in_list(address: u64) -> Option<Found> {
-    struct Search {
-        address: u64,
-        found: Option<Found>,
-    }
-
-    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
-        // SAFETY: the loader's entry, and the search below.
-        let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
-        if info.dlpi_phdr.is_null() {
-            return 0;
-        }
-        // SAFETY: the file's own program headers.
-        let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-        let loads = || headers.iter().filter(|it| it.p_type == PT_LOAD);
-        if !loads().any(|it| {
-            let start = info.dlpi_addr.wrapping_add(it.p_vaddr);
-            start <= search.address && search.address < start.wrapping_add(it.p_memsz)
-        }) {
-            return 0;
-        }
-        let header = headers.iter().find(|it| it.p_type == libc::PT_GNU_EH_FRAME);
-        let first = loads().next().map(|it| info.dlpi_addr.wrapping_add(it.p_vaddr) & !4095);
-        search.found = header
-            .zip(first)
-            .map(|(header, start)| Found { start, header: info.dlpi_addr.wrapping_add(header.p_vaddr) });
-        1
-    }
-
-    let mut search = Search { address, found: None };
-    // SAFETY: `visit` and its argument live through the call.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
-    search.found
+    let found = find_loaded(|file| {
+        let start = || file.segments().next().map(|it| it.start & !(FIRST_PAGE - 1));
+        let found = || Some(Found { start: start()?, header: file.address_of(libc::PT_GNU_EH_FRAME)? });
+        file.holds(address).then(found)
+    });
+    found.flatten()
 }
 
 #[cfg(test)]

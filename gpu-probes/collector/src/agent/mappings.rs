@@ -1,7 +1,7 @@
 //! The program's executable mappings, for a tracer that cannot read them from perf.
 
-use super::stack::for_each_library;
 use std::sync::atomic::{AtomicU64, Ordering};
+use xputrace_unwind::{Changes, loader_changes};
 use xputrace_wire::maps::MapsLine;
 use xputrace_wire::record::Mapping;
 
@@ -14,7 +14,7 @@ pub(crate) struct Mappings {
 impl Mappings {
     /// Whether a library was added or removed since the last call.
     pub(crate) fn changed(&self) -> bool {
-        let (added, removed) = for_each_library(|_| ());
+        let Changes { added, removed } = loader_changes();
         let changes = added.wrapping_mul(1 << 32).wrapping_add(removed).wrapping_add(1);
         self.changes.swap(changes, Ordering::AcqRel) != changes
     }

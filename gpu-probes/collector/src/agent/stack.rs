@@ -8,10 +8,10 @@
 use super::backend::Layer;
 use super::zeroed::{ZeroIsValid, Zeroed};
 use std::cell::UnsafeCell;
-use std::ffi::{CStr, c_int, c_void};
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use xputrace_unwind::{Bounds, End, Pushed, Tables, Walker};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use xputrace_unwind::{Bounds, End, Pushed, Tables, Walker, for_each_loaded};
 use xputrace_wire::record::{MAX_FRAMES, stack_end};
 
 /// What unwinding needs in a process that was asked for stacks.
@@ -76,18 +76,17 @@ pub struct Modules {
 
 #[derive(Debug)]
 struct Ranges {
-    ends: [[AtomicUsize; 2]; MODULES],
+    ends: [[AtomicU64; 2]; MODULES],
     len: AtomicUsize,
 }
 
 impl Ranges {
     const fn new() -> Self {
-        Ranges { ends: [const { [const { AtomicUsize::new(0) }; 2] }; MODULES], len: AtomicUsize::new(0) }
+        Ranges { ends: [const { [const { AtomicU64::new(0) }; 2] }; MODULES], len: AtomicUsize::new(0) }
     }
 
     #[inline]
     fn contain(&self, address: u64) -> bool {
-        let address = address as usize;
         let len = self.len.load(Ordering::Acquire).min(MODULES);
         self.ends[..len]
             .iter()
@@ -95,9 +94,9 @@ impl Ranges {
     }
 
     /// Adds a new range. One writer at a time.
-    fn add(&self, start: usize, end: usize) {
+    fn add(&self, Range { start, end }: Range<u64>) {
         let len = self.len.load(Ordering::Relaxed);
-        if len == MODULES || self.contain(start as u64) {
+        if len == MODULES || self.contain(start) {
             return;
         }
         self.ends[len][0].store(start, Ordering::Relaxed);
@@ -116,7 +115,7 @@ impl Modules {
     /// Adds the relevant libraries that are mapped now. `layer_of` returns a library's layer by its
     /// file name.
     pub fn refresh(&self, layer_of: impl Fn(&[u8]) -> Option<Layer>) {
-        for_each_library(|library| {
+        for_each_loaded(|library| {
             let name = library.path.rsplit(|&it| it == b'/').next().unwrap_or_default();
             let ranges = match layer_of(name) {
                 Some(Layer::Tracing) => &self.tracing,
@@ -124,7 +123,7 @@ impl Modules {
                 Some(Layer::Runtime) => &self.runtime,
                 None => return,
             };
-            ranges.add(library.start, library.end);
+            library.range().into_iter().for_each(|it| ranges.add(it));
         });
     }
 
@@ -143,69 +142,13 @@ impl Modules {
     }
 
     #[cfg(test)]
-    fn with(tracing: (usize, usize), driver: (usize, usize), runtime: (usize, usize)) -> Self {
+    fn with(tracing: Range<u64>, driver: Range<u64>, runtime: Range<u64>) -> Self {
         let modules = Modules::default();
-        modules.tracing.add(tracing.0, tracing.1);
-        modules.driver.add(driver.0, driver.1);
-        modules.runtime.add(runtime.0, runtime.1);
+        modules.tracing.add(tracing);
+        modules.driver.add(driver);
+        modules.runtime.add(runtime);
         modules
     }
-}
-
-/// A mapped library.
-#[derive(Debug)]
-pub struct Library<'a> {
-    pub path: &'a [u8],
-    /// Address range of its segments.
-    pub start: usize,
-    pub end: usize,
-}
-
-/// Calls `each` for every library mapped by the dynamic loader, the program first (with an empty
-/// path). Returns how often libraries were added and removed so far.
-pub fn for_each_library(mut each: impl FnMut(Library<'_>)) -> (u64, u64) {
-    struct State<'a> {
-        each: &'a mut dyn FnMut(Library<'_>),
-        changes: (u64, u64),
-    }
-
-    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, state: *mut c_void) -> c_int {
-        // SAFETY: the loader's entry, and the state below.
-        let (info, state) = unsafe { (&*info, &mut *state.cast::<State<'_>>()) };
-        state.changes = (info.dlpi_adds, info.dlpi_subs);
-        let path = if info.dlpi_name.is_null() {
-            b"".as_slice()
-        } else {
-            // SAFETY: the loader's C string.
-            unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes()
-        };
-        let headers = if info.dlpi_phdr.is_null() {
-            &[]
-        } else {
-            // SAFETY: the library's own program headers.
-            unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) }
-        };
-        let base = info.dlpi_addr as usize;
-        let segments = headers.iter().filter(|it| it.p_type == libc::PT_LOAD);
-        let (mut start, mut end) = (usize::MAX, 0);
-        for segment in segments {
-            start = start.min(base.wrapping_add(segment.p_vaddr as usize));
-            end = end.max(base.wrapping_add(segment.p_vaddr.wrapping_add(segment.p_memsz) as usize));
-        }
-        let library = Library { path, start, end };
-        if start < end {
-            let each = std::panic::AssertUnwindSafe(|| (state.each)(library));
-            if std::panic::catch_unwind(each).is_err() {
-                return 1;
-            }
-        }
-        0
-    }
-
-    let mut state = State { each: &mut each, changes: (0, 0) };
-    // SAFETY: `visit` and its state live through the call.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut state).cast()) };
-    state.changes
 }
 
 #[cfg(test)]
@@ -214,7 +157,7 @@ mod tests {
 
     #[test]
     fn frames_inside_cupti_and_cuda_are_dropped_but_the_outermost() {
-        let modules = Modules::with((0x1000, 0x2000), (0x3000, 0x4000), (0x5000, 0x6000));
+        let modules = Modules::with(0x1000..0x2000, 0x3000..0x4000, 0x5000..0x6000);
         let runtime = |frames: &[u64]| modules.from_api(frames, Layer::Runtime).to_vec();
         let driver = |frames: &[u64]| modules.from_api(frames, Layer::Driver).to_vec();
         assert_eq!(runtime(&[0x1001, 0x1002, 0x3001, 0x5001, 0x5002, 0x9000]), [0x5002, 0x9000]);

@@ -2,10 +2,10 @@
 //! compete with it for the subscription, and its version matches the application's CUDA.
 
 use super::Cupti;
-use crate::agent::stack::for_each_library;
 use std::ffi::{CStr, CString, OsStr, c_void};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use xputrace_unwind::{find_loaded, for_each_loaded};
 use xputrace_wire::cupti;
 
 /// A loaded libcupti.
@@ -59,7 +59,7 @@ pub(crate) fn find() -> Result<Found, String> {
 
 fn mapped_libraries() -> Vec<PathBuf> {
     let mut all = Vec::new();
-    for_each_library(|library| all.push(PathBuf::from(OsStr::from_bytes(library.path))));
+    for_each_loaded(|library| all.push(PathBuf::from(OsStr::from_bytes(library.path))));
     all
 }
 
@@ -86,13 +86,8 @@ fn open(name: &CStr, flags: i32) -> Option<Found> {
 
 /// Returns the path of the library that contains a function.
 fn path_of(function: Option<*const c_void>) -> Option<String> {
-    let address = function? as usize;
-    let mut path = None;
-    for_each_library(|library| {
-        if (library.start..library.end).contains(&address) && !library.path.is_empty() {
-            path = Some(library.path.to_vec());
-        }
-    });
+    let address = function? as u64;
+    let path = find_loaded(|it| (it.holds(address) && !it.path.is_empty()).then(|| it.path.to_vec()));
     Some(std::ffi::OsString::from_vec(path?).to_string_lossy().into_owned())
 }
 

@@ -1,0 +1,140 @@
+//! The files that the dynamic loader has mapped (`dl_iterate_phdr`).
+
+use libc::{Elf64_Phdr, PT_LOAD};
+use std::ffi::{CStr, c_int, c_void};
+use std::ops::{ControlFlow, Range};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A mapped program or library.
+#[derive(Clone, Copy, Debug)]
+pub struct Loaded<'a> {
+    /// Empty for the program.
+    pub path: &'a [u8],
+    /// What is added to the addresses in its program headers.
+    base: u64,
+    headers: &'a [Elf64_Phdr],
+}
+
+/// How many files the loader has added and removed since the process started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    pub added: u64,
+    pub removed: u64,
+}
+
+impl Loaded<'_> {
+    /// Returns the addresses from its first segment to the end of its last; `None` if it has none.
+    pub fn range(&self) -> Option<Range<u64>> {
+        let start = self.segments().map(|it| it.start).min()?;
+        let end = self.segments().map(|it| it.end).max()?;
+        (start < end).then_some(start..end)
+    }
+
+    /// Whether an address is in one of its segments.
+    pub fn holds(&self, address: u64) -> bool {
+        self.segments().any(|it| it.contains(&address))
+    }
+
+    /// Iterates over the addresses of its segments, in the order of its headers.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = Range<u64>> {
+        let loads = self.headers.iter().filter(|it| it.p_type == PT_LOAD);
+        loads.map(|it| self.address(it)..self.address(it).wrapping_add(it.p_memsz))
+    }
+
+    /// Returns the address of what a header of this type describes.
+    pub(crate) fn address_of(&self, kind: u32) -> Option<u64> {
+        self.headers.iter().find(|it| it.p_type == kind).map(|it| self.address(it))
+    }
+
+    fn address(&self, header: &Elf64_Phdr) -> u64 {
+        self.base.wrapping_add(header.p_vaddr)
+    }
+}
+
+/// Calls `each` for every file, the program first. Holds the loader's lock meanwhile.
+pub fn for_each_loaded(mut each: impl FnMut(Loaded<'_>)) {
+    walk(&mut |file| {
+        each(file);
+        ControlFlow::Continue(())
+    });
+}
+
+/// Returns the first answer of `look`, called for one file after another. Holds the loader's lock meanwhile.
+pub fn find_loaded<T>(mut look: impl FnMut(Loaded<'_>) -> Option<T>) -> Option<T> {
+    let mut found = None;
+    walk(&mut |file| {
+        found = look(file);
+        if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    found
+}
+
+/// Returns how many files have come and gone.
+pub fn loader_changes() -> Changes {
+    walk(&mut |_| ControlFlow::Break(()))
+}
+
+/// Calls `each` for every file until it breaks or panics.
+fn walk(each: &mut dyn FnMut(Loaded<'_>) -> ControlFlow<()>) -> Changes {
+    let mut walk = Walk { each, changes: Changes::default() };
+    // SAFETY: `visit` and its argument live through the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut walk).cast()) };
+    walk.changes
+}
+
+struct Walk<'a> {
+    each: &'a mut dyn FnMut(Loaded<'_>) -> ControlFlow<()>,
+    changes: Changes,
+}
+
+unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, walk: *mut c_void) -> c_int {
+    // SAFETY: the loader's entry, and the walk above.
+    let (info, walk) = unsafe { (&*info, &mut *walk.cast::<Walk<'_>>()) };
+    walk.changes = Changes { added: info.dlpi_adds, removed: info.dlpi_subs };
+    // SAFETY: the loader's C string.
+    let path = if info.dlpi_name.is_null() { b"" } else { unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes() };
+    if info.dlpi_phdr.is_null() {
+        return 0;
+    }
+    // SAFETY: the file's own program headers.
+    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let file = Loaded { path, base: info.dlpi_addr, headers };
+    // A panic must not reach the loader.
+    match catch_unwind(AssertUnwindSafe(|| (walk.each)(file))) {
+        Ok(ControlFlow::Continue(())) => 0,
+        Ok(ControlFlow::Break(())) | Err(_) => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_comes_first_and_holds_its_functions() {
+        let own = loader_changes as *const () as u64;
+        let mut seen = Vec::new();
+        for_each_loaded(|it| {
+            seen.push((it.path.is_empty(), it.holds(own), it.range().is_some_and(|it| it.contains(&own))));
+        });
+        assert_eq!(seen[0], (true, true, true));
+        assert!(seen.len() > 1 && seen[1..].iter().all(|it| !it.1), "{seen:?}");
+        let Changes { added, removed } = loader_changes();
+        assert_eq!(added - removed, seen.len() as u64);
+    }
+
+    #[test]
+    fn an_answer_and_a_panic_end_the_walk() {
+        let asked = |look: fn() -> Option<u8>| {
+            let mut asked = 0;
+            let found = find_loaded(|_| {
+                asked += 1;
+                look()
+            });
+            (asked, found)
+        };
+        assert_eq!(asked(|| Some(7)), (1, Some(7)));
+        assert_eq!(asked(|| panic!("of a test")), (1, None));
+        assert!(asked(|| None).0 > 1);
+    }
+}
