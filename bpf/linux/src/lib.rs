@@ -49,7 +49,7 @@ pub use error::{AttachError, Error};
 pub use facts::{Fact, Standing, facts};
 pub use inherited::{was_closed, was_ignored};
 pub use linux::Linux;
-pub use list::list;
+pub use list::{list_functions, list_tracepoints};
 pub use map::{MapHandle, OnElement};
 pub use marker::TagArrays;
 pub use report::{AttachReport, LateFile, News, Outcome, ProbeReport, Unprobed, Warning};

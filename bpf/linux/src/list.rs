@@ -1,29 +1,22 @@
-//! Lists available probes.
+//! Lists the probes of this machine.
 
 use crate::catalog;
-use crate::resolve::{self, glob};
+use crate::resolve::{self, Named, glob};
 use crate::scope::Scope;
-use xputrace_model::catalog::split_function;
+use xputrace_model::catalog::{is_attachable, split_function};
+use xputrace_model::listing::Listed;
+use xputrace_model::schema::Event;
 
-/// Returns the probes that match a pattern such as `uprobe:libcudart*:cudaMem*` or
-/// `tracepoint:sched:*`, sorted. Functions are listed as `uprobe:PATH:NAME`. Errors are sentences.
-pub fn list(pattern: &str) -> Result<Vec<String>, String> {
-    match pattern.split_once(':') {
-        Some((kind @ ("uprobe" | "uretprobe"), rest)) => functions(kind, rest),
-        Some(("tracepoint", rest)) => tracepoints(rest),
-        None if pattern == "tracepoint" => tracepoints("*"),
-        _ => Err(format!(
-            "cannot list `{pattern}`: give uprobe:LIBRARY:FUNCTION, uretprobe:LIBRARY:FUNCTION or \
-             tracepoint:CATEGORY:NAME, with * for any text"
-        )),
-    }
-}
+const INDIRECT: &str = "the program chooses the function's code when it starts";
+const UNATTACHABLE: &str = "it is a record of Linux's function tracer";
 
-fn functions(kind: &str, rest: &str) -> Result<Vec<String>, String> {
-    let (object, function) = match split_function(rest) {
+/// Returns the functions that match a pattern such as `libcudart*:cudaMem*`, sorted by file and
+/// name. Indirect functions, which cannot be probed, are among them. Errors are sentences.
+pub fn list_functions(event: Event, pattern: &str) -> Result<Vec<Listed>, String> {
+    let (object, function) = match split_function(pattern) {
         Some((object, "")) => (object, "*"),
         Some(split) => split,
-        None => (rest, "*"),
+        None => (pattern, "*"),
     };
     let files = resolve::candidates(object, &Scope::System);
     if files.is_empty() {
@@ -32,18 +25,25 @@ fn functions(kind: &str, rest: &str) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     for file in files {
         let path = file.path.canonicalize().unwrap_or(file.path);
-        let names = resolve::function_names(&path, function);
-        found.extend(names.into_iter().map(|it| format!("{kind}:{}:{it}", path.display())));
+        let Named { direct, indirect } = Named::matching(&path, function);
+        let listed = |name: &str| Listed::new(event, format!("{}:{}:{name}", event.name(), path.display()));
+        found.extend(direct.iter().map(|it| listed(&it.name)));
+        found.extend(indirect.iter().map(|it| Listed { refused: Some(INDIRECT), ..listed(it) }));
     }
-    found.sort();
+    found.sort_by(|a, b| a.name.cmp(&b.name));
     found.dedup();
     Ok(found)
 }
 
-fn tracepoints(pattern: &str) -> Result<Vec<String>, String> {
+/// Returns the tracepoints that match a pattern such as `sched:*`, sorted. Those that no program can
+/// attach to are among them. Errors are sentences.
+pub fn list_tracepoints(pattern: &str) -> Result<Vec<Listed>, String> {
     let pattern = if pattern.contains(':') { pattern.to_owned() } else { format!("{pattern}:*") };
-    let all = catalog::tracepoints()?;
-    Ok(all.into_iter().filter(|it| glob(&pattern, it)).map(|it| format!("tracepoint:{it}")).collect())
+    let listed = |name: String| Listed {
+        refused: (!is_attachable(&name)).then_some(UNATTACHABLE),
+        ..Listed::new(Event::Tracepoint, format!("{}:{name}", Event::Tracepoint.name()))
+    };
+    Ok(catalog::tracepoints()?.into_iter().filter(|it| glob(&pattern, it)).map(listed).collect())
 }
 
 #[cfg(test)]
@@ -52,14 +52,30 @@ mod tests {
 
     #[test]
     fn functions_of_the_c_library_are_listed_sorted() {
-        let found = list("uprobe:libc:mallo*").unwrap();
-        assert!(found.iter().any(|it| it.ends_with(":malloc")), "{found:?}");
-        assert!(found.is_sorted());
+        let found = list_functions(Event::Uprobe, "libc:mallo*").unwrap();
+        assert!(found.iter().any(|it| it.name.ends_with(":malloc")), "{found:?}");
+        assert!(found.is_sorted_by(|a, b| a.name <= b.name));
     }
 
     #[test]
-    fn what_cannot_be_listed_is_said() {
-        assert!(list("kprobe:x").unwrap_err().contains("uprobe:LIBRARY:FUNCTION"));
-        assert!(list("uprobe:libnothing:x").unwrap_err().contains("`libnothing`"));
+    fn what_cannot_be_probed_is_marked() {
+        let found = list_functions(Event::Uprobe, "libc:mem*").unwrap();
+        let libc = resolve::candidates("libc", &Scope::System).remove(0).path.canonicalize().unwrap();
+        let probed = |name: &str| resolve::places(&libc, name).is_ok();
+        let of_libc =
+            found.iter().filter_map(|it| Some((it, it.name.strip_prefix(&format!("uprobe:{}:", libc.display()))?)));
+        let mut n = 0;
+        for (listed, name) in of_libc {
+            assert_eq!(listed.refused.is_none(), probed(name), "{name}");
+            n += 1;
+        }
+        assert!(n > 0);
+        let tracer = list_tracepoints("ftrace:*").unwrap();
+        assert!(tracer.iter().all(|it| it.refused.is_some()), "{tracer:?}");
+    }
+
+    #[test]
+    fn a_library_that_is_not_here_is_an_error() {
+        assert!(list_functions(Event::Uprobe, "libnothing:x").unwrap_err().contains("`libnothing`"));
     }
 }

@@ -10,7 +10,7 @@ use crate::error::AttachError;
 use crate::first_insn::{self, Answer, Step};
 use crate::proc_maps::{self, View};
 use crate::scope::{CommandScope, Scope};
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -135,15 +135,11 @@ pub(crate) fn places(file: &Path, function: &str) -> Result<Places, AttachError>
     if found.is_empty() {
         return Err(missing(&elf, file, &wanted));
     }
-    let mut indirect: Vec<_> = found.iter().filter(|it| it.indirect).map(|it| it.name.clone()).collect();
-    indirect.sort();
-    indirect.dedup();
-    // An old version of the same name may be an ordinary function, but nothing calls it any more.
-    let direct: Vec<_> = found.iter().filter(|it| indirect.binary_search(&it.name).is_err()).collect();
+    let Named { direct, indirect } = Named::split(found);
     if direct.is_empty() {
         return Err(chosen_at_start(&elf, file, &indirect[0]));
     }
-    let places = direct.into_iter().map(|it| wanted.place(&elf, &code, file, it)).collect::<Result<Vec<_>, _>>()?;
+    let places = direct.iter().map(|it| wanted.place(&elf, &code, file, it)).collect::<Result<Vec<_>, _>>()?;
     Ok(Places { places: each_once(places), indirect })
 }
 
@@ -174,21 +170,32 @@ pub(crate) fn refusal<'a>(
     crate::attach::most_telling(errors)
 }
 
-/// Returns the names by which functions in a file can be probed.
-pub(crate) fn probed_names(file: &Path) -> HashSet<String> {
-    let Ok(elf) = Elf::open(file) else { return HashSet::new() };
-    let (indirect, direct): (Vec<_>, Vec<_>) = elf.functions(&mut |_| true).into_iter().partition(|it| it.indirect);
-    let indirect: HashSet<String> = indirect.into_iter().map(|it| it.name).collect();
-    direct.into_iter().map(|it| it.name).filter(|it| !indirect.contains(it)).collect()
+/// Functions by whether their names lead to code.
+#[derive(Debug, Default)]
+pub(crate) struct Named {
+    /// Functions that can be probed by their names, sorted by name.
+    pub(crate) direct: Vec<Function>,
+    /// Names of indirect functions, sorted, without duplicates.
+    pub(crate) indirect: Vec<String>,
 }
 
-/// Returns the names of a file's functions that match a pattern, sorted, without duplicates.
-pub(crate) fn function_names(file: &Path, pattern: &str) -> Vec<String> {
-    let Ok(elf) = Elf::open(file) else { return Vec::new() };
-    let mut names: Vec<_> =
-        Wanted::parse(pattern).find(&elf).into_iter().filter(|it| !it.indirect).map(|it| it.name).collect();
-    names.dedup();
-    names
+impl Named {
+    fn split(functions: Vec<Function>) -> Named {
+        let indirect: BTreeSet<String> = functions.iter().filter(|it| it.indirect).map(|it| it.name.clone()).collect();
+        // An old version of the same name may be an ordinary function, but nothing calls it any more.
+        let direct = functions.into_iter().filter(|it| !indirect.contains(&it.name)).collect();
+        Named { direct, indirect: indirect.into_iter().collect() }
+    }
+
+    /// Returns the functions of a file that match a pattern; none if it cannot be read.
+    pub(crate) fn matching(file: &Path, pattern: &str) -> Named {
+        Elf::open(file).map(|it| Named::split(Wanted::parse(pattern).find(&it))).unwrap_or_default()
+    }
+}
+
+/// Returns the names by which functions in a file can be probed.
+pub(crate) fn probed_names(file: &Path) -> HashSet<String> {
+    Named::matching(file, "*").direct.into_iter().map(|it| it.name).collect()
 }
 
 /// A function as the user wrote it.
@@ -333,9 +340,12 @@ fn missing(elf: &Elf, file: &Path, wanted: &Wanted<'_>) -> AttachError {
     }
 }
 
+/// Reports an indirect function. Its versions are named after it: `__memcpy_avx_unaligned`.
 fn chosen_at_start(elf: &Elf, file: &Path, function: &str) -> AttachError {
-    let versions = elf.functions(&mut |it| it.contains(function) && it != function);
-    let mut near: Vec<_> = versions.into_iter().filter(|it| !it.indirect).map(|it| it.name).collect();
+    let is_version =
+        |it: &str| it.trim_start_matches('_').strip_prefix(function).is_some_and(|rest| rest.starts_with('_'));
+    let mut near: Vec<_> =
+        Named::split(elf.functions(&mut |it| is_version(it))).direct.into_iter().map(|it| it.name).collect();
     near.dedup();
     near.truncate(NEAR_NAMES);
     AttachError::Indirect { file: file.to_path_buf(), function: function.into(), near }

@@ -12,6 +12,25 @@ pub struct Field {
     pub doc: &'static str,
 }
 
+impl Field {
+    /// Describes the type for readers: `integer, ns`, `string or ()`.
+    pub fn type_text(&self) -> String {
+        let kind = match (self.kind, self.unit) {
+            (FieldType::Int, Unit::Nanos | Unit::Clock) => "integer, ns",
+            (FieldType::Int, Unit::Bytes) => "integer, bytes",
+            (FieldType::Int, Unit::None | Unit::Mixed) => "integer",
+            (FieldType::Comm, _) => "string, 16 bytes",
+            (FieldType::Name, _) => "string",
+            (FieldType::Stack, _) => "stack",
+            (FieldType::Dim3, _) => ".x .y .z .size",
+            (FieldType::Launch, _) => "a launch, or ()",
+            (FieldType::Entry, _) => "an event",
+        };
+        let missing = if matches!(self.from, From::Optional { .. }) { " or ()" } else { "" };
+        format!("{kind}{missing}")
+    }
+}
+
 /// The type of a field's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldType {

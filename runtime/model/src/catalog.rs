@@ -26,6 +26,11 @@ pub trait Catalog {
     fn exec_id_offset(&self) -> Option<u32>;
 }
 
+/// Whether a program can attach to a tracepoint (`CATEGORY:NAME`): not to the records of Linux's function tracer.
+pub fn is_attachable(tracepoint: &str) -> bool {
+    !tracepoint.starts_with("ftrace:")
+}
+
 /// The fields of a tracepoint, as `events/CATEGORY/NAME/format` in tracefs describes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracepointFormat {
@@ -69,6 +74,20 @@ pub enum TracepointFieldType {
     DataLoc,
     /// A type that cannot be read.
     Other,
+}
+
+impl TracepointFieldType {
+    /// Describes the type for readers.
+    pub fn text(self) -> String {
+        match self {
+            TracepointFieldType::Int { size, signed } => {
+                format!("integer, {}{} bits", if signed { "" } else { "unsigned, " }, 8 * size)
+            }
+            TracepointFieldType::Chars(bytes) => format!("string, {bytes} bytes"),
+            TracepointFieldType::DataLoc => "string".into(),
+            TracepointFieldType::Other => "cannot be read".into(),
+        }
+    }
 }
 
 /// Splits `library:function`, where the library may be a path with colons and the function a C++ or Rust name

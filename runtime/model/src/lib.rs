@@ -13,6 +13,7 @@ pub mod catalog;
 pub mod context;
 pub mod diagnostic;
 mod id;
+pub mod listing;
 pub mod loss;
 pub mod names;
 pub mod output;

@@ -22,6 +22,21 @@ impl Event {
     /// A kernel ran.
     pub const KERNEL: Event = Event::Activity(Activity::Kernel);
 
+    /// Returns every event, GPU activities first.
+    pub fn all() -> impl Iterator<Item = Event> {
+        const OTHERS: &[Event] = &[
+            Event::Launch,
+            Event::Uprobe,
+            Event::Uretprobe,
+            Event::Tracepoint,
+            Event::Profile,
+            Event::Interval,
+            Event::Begin,
+            Event::End,
+        ];
+        Activity::ALL.iter().map(|it| Event::Activity(*it)).chain(OTHERS.iter().copied())
+    }
+
     /// Returns the function that declares a handler for it.
     pub fn name(self) -> &'static str {
         match self {
@@ -45,6 +60,11 @@ impl Event {
     /// Whether it is a function's entry or return, whose probe is in a file's code.
     pub fn is_function(self) -> bool {
         matches!(self, Event::Uprobe | Event::Uretprobe)
+    }
+
+    /// Whether its probes are many and have names of their own: functions, tracepoints.
+    pub fn has_places(self) -> bool {
+        self.is_function() || self == Event::Tracepoint
     }
 
     /// Returns the fields of its event, except tracepoint fields, which the running Linux kernel

@@ -17,6 +17,7 @@ mod export;
 mod fold;
 mod human;
 mod json;
+mod listing;
 mod print;
 mod rows;
 mod text;
@@ -28,6 +29,7 @@ pub use export::{Exporter, FILES, FORMATS, FileOutput, Format, Maps};
 pub use fold::{FoldError, Path, StackFile, flamegraph, folded, widest_paths};
 pub use human::human;
 pub use json::json;
+pub use listing::listing;
 pub use print::{printed, stack_lines};
 pub use text::text;
 

@@ -27,25 +27,13 @@ const MOST_STACKS: i64 = 1 << 20;
 /// Shortest interval, in nanoseconds.
 const SHORTEST_INTERVAL: i64 = 1_000_000;
 
-/// Events declared by name alone, besides the table of GPU activities.
-const OTHER_EVENTS: &[Event] = &[
-    Event::Launch,
-    Event::Uprobe,
-    Event::Uretprobe,
-    Event::Tracepoint,
-    Event::Profile,
-    Event::Interval,
-    Event::Begin,
-    Event::End,
-];
-
 /// Returns the names of all functions registered here.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    events().map(Event::name).chain(NOT_YET.iter().copied()).chain(["map", "stacks", "arg", "interpret"])
+    Event::all().map(Event::name).chain(NOT_YET.iter().copied()).chain(["map", "stacks", "arg", "interpret"])
 }
 
 pub(crate) fn register(engine: &mut Engine, session: &Shared) {
-    for event in events() {
+    for event in Event::all() {
         each_arity(engine, session, event.name(), move |call| Dynamic::from(declare(call, event)));
     }
     for name in NOT_YET {
@@ -63,12 +51,7 @@ pub(crate) fn register(engine: &mut Engine, session: &Shared) {
 }
 
 fn event_names() -> String {
-    events().map(Event::name).collect::<Vec<_>>().join(", ")
-}
-
-/// Returns every event of this version.
-fn events() -> impl Iterator<Item = Event> {
-    Activity::ALL.iter().map(|it| Event::Activity(*it)).chain(OTHER_EVENTS.iter().copied())
+    Event::all().map(Event::name).collect::<Vec<_>>().join(", ")
 }
 
 /// A declared probe, as scripts hold it; with several targets it has the first one's name.
@@ -312,7 +295,7 @@ fn take_patterns(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opt
 fn target(call: &Call, event: Event, pattern: &str) -> Option<(Target, String)> {
     let name = format!("{}:{pattern}", event.name());
     if let Some((kind, rest)) = pattern.split_once(':')
-        && let Some(event) = events().find(|it| it.name() == kind)
+        && let Some(event) = Event::all().find(|it| it.name() == kind)
     {
         let message = format!("`{pattern}` repeats the kind of probe");
         call.error("pattern", message).help(format!("write `{}(\"{rest}\", …)`", event.name())).report(call);

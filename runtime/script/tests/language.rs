@@ -7,7 +7,7 @@ use std::rc::Rc;
 use xputrace_model::catalog::MiniCatalog;
 use xputrace_model::diagnostic::{Severity, SourceFile};
 use xputrace_model::loss::Loss;
-use xputrace_model::schema::{self, Activity, Field, FieldType, From, NOT_YET, Unit};
+use xputrace_model::schema::{self, Activity, Field, FieldType, NOT_YET};
 use xputrace_script::{BundledLoader, compile, load};
 
 fn reference() -> std::path::PathBuf {
@@ -62,19 +62,11 @@ fn beyond_cpu(fields: &'static [Field]) -> &'static [Field] {
 fn fields(fields: &[Field]) -> String {
     let mut out = String::from("| field | type | meaning |\n|---|---|---|\n");
     for field in fields {
-        let missing = if matches!(field.from, From::Optional { .. }) { " or `()`" } else { "" };
-        let kind = match (field.kind, field.unit) {
-            (FieldType::Int, Unit::Nanos | Unit::Clock) => "integer, ns",
-            (FieldType::Int, Unit::Bytes) => "integer, bytes",
-            (FieldType::Int, Unit::None | Unit::Mixed) => "integer",
-            (FieldType::Comm, _) => "string, 16 bytes",
-            (FieldType::Name, _) => "string",
-            (FieldType::Stack, _) => "stack",
-            (FieldType::Dim3, _) => "`.x .y .z .size`",
-            (FieldType::Launch, _) => "a launch, or `()`",
-            (FieldType::Entry, _) => "an event",
+        let kind = match field.kind {
+            FieldType::Dim3 => format!("`{}`", field.type_text()),
+            _ => field.type_text().replace("()", "`()`"),
         };
-        let _ = writeln!(out, "| `{}` | {kind}{missing} | {} |", field.name, field.doc);
+        let _ = writeln!(out, "| `{}` | {kind} | {} |", field.name, field.doc);
     }
     out
 }

@@ -48,11 +48,8 @@ enum Verb {
     /// Record all GPU events, and what SCRIPT's CPU probes read, into a file
     #[command(override_usage = "xputrace record [OPTIONS] [SCRIPT] [ARGS] -- CMD …")]
     Record(RecordOptions),
-    /// List available probes: xputrace list 'uprobe:libc:mem*'
-    List {
-        /// uprobe:LIBRARY:FUNCTION, uretprobe:LIBRARY:FUNCTION or tracepoint:CATEGORY:NAME; * matches any text
-        pattern: Option<String>,
-    },
+    /// List events and available probes: xputrace list 'uprobe:libc:mem*'
+    List(ListOptions),
     /// Check a script without running it
     Check(CheckOptions),
     /// Show where each handler will run, and why
@@ -65,6 +62,17 @@ enum Verb {
     Scripts,
     /// Run a demo (no GPU needed)
     Demo,
+}
+
+/// Options of `xputrace list`.
+#[derive(clap::Args, Debug)]
+pub struct ListOptions {
+    /// An event (kernel, launch), uprobe:LIBRARY:FUNCTION, uretprobe:LIBRARY:FUNCTION or tracepoint:CATEGORY:NAME; *
+    /// matches any text
+    pub pattern: Option<String>,
+    /// Show fields, and what cannot be probed
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
 }
 
 /// The script of a verb that takes one.
@@ -237,7 +245,7 @@ impl FromArgMatches for FileOptions {
 pub enum Invocation {
     Run(Run),
     Record(Run),
-    List { pattern: Option<String> },
+    List(ListOptions),
     Check(Run),
     Explain(Run),
     Build(Run),
@@ -349,9 +357,9 @@ fn understand(words: &Words, command: &[OsString]) -> Result<Invocation, UsageEr
         }
         // The other verbs take no script that these could belong to.
         _ if let Some(word) = words.scripts.first() => return Err(unexpected(word)),
-        Verb::List { pattern } => {
+        Verb::List(options) => {
             none()?;
-            Invocation::List { pattern }
+            Invocation::List(options)
         }
         Verb::Doctor(options) => {
             none()?;

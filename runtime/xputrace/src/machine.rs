@@ -1,9 +1,6 @@
-//! This machine: the compiler's view of it, its clock and name, and `xputrace list`.
+//! This machine: the compiler's view of it, its clock and name.
 
 use crate::cli::Run;
-use crate::console;
-use anyhow::{Result, anyhow};
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use xputrace_linux::{LiveCatalog, Scope};
 
@@ -14,17 +11,6 @@ pub fn catalog(run: &Run) -> LiveCatalog {
         None if run.options.all_processes => Scope::System,
         None => Scope::Processes(run.options.pids.clone()),
     })
-}
-
-/// `xputrace list PATTERN`: lists what can be probed here.
-pub fn list(pattern: Option<&str>) -> Result<ExitCode> {
-    let pattern = pattern.unwrap_or("tracepoint:*:*");
-    let found = xputrace_linux::list(pattern).map_err(|e| anyhow!(e))?;
-    if found.is_empty() {
-        return Err(anyhow!("nothing here matches `{pattern}`"));
-    }
-    console::print(found.iter().map(|it| format!("{it}\n")).collect::<String>())?;
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Returns this machine's name for recordings.

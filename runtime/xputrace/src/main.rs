@@ -12,6 +12,7 @@ mod demo;
 mod doctor;
 mod drivers;
 mod interrupts;
+mod list;
 mod machine;
 mod open_files;
 mod payload;
@@ -69,7 +70,7 @@ fn dispatch(invocation: Invocation) -> anyhow::Result<ExitCode> {
         Invocation::Run(run) if run.options.replay.is_some() => recording::replay(&run),
         Invocation::Run(run) => run::run(&run),
         Invocation::Record(run) => recording::record(&run),
-        Invocation::List { pattern } => machine::list(pattern.as_deref()),
+        Invocation::List(options) => list::list(&options),
         Invocation::Check(run) => compiled::check(&run),
         Invocation::Explain(run) => compiled::explain(&run),
         Invocation::Build(run) => compiled::build(&run),

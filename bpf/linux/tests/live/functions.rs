@@ -10,6 +10,7 @@ use xputrace_bytecode::helper;
 use xputrace_bytecode::insn::Size;
 use xputrace_bytecode::{Assembler, MapKind, ProgramKind, Reg};
 use xputrace_linux::{AttachError, Linux, News, Outcome, ProcessEvent, Scope, StoppedChild};
+use xputrace_model::listing::Listed;
 use xputrace_model::names::Names;
 use xputrace_model::plan::{Plan, Target};
 use xputrace_model::schema::Event;
@@ -92,11 +93,13 @@ fn names_of_functions_can_come_from_the_runs_own_table() {
 
 #[test]
 fn what_is_here_is_listed() {
-    let functions = xputrace_linux::list(&format!("uprobe:{}:many_f00*", target().display())).unwrap();
+    let names = |found: Vec<Listed>| found.into_iter().map(|it| it.name).collect::<Vec<_>>();
+    let pattern = format!("{}:many_f00*", target().display());
+    let functions = names(xputrace_linux::list_functions(Event::Uprobe, &pattern).unwrap());
     assert_eq!(functions.len(), 10);
     assert!(functions[7].starts_with("uprobe:/") && functions[7].ends_with("/target:many_f007"), "{functions:?}");
     need_root!();
-    let tracepoints = xputrace_linux::list("tracepoint:sched:sched_process_*").unwrap();
+    let tracepoints = names(xputrace_linux::list_tracepoints("sched:sched_process_*").unwrap());
     assert!(tracepoints.contains(&"tracepoint:sched:sched_process_fork".to_owned()), "{tracepoints:?}");
 }
 

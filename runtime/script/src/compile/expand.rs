@@ -3,14 +3,12 @@
 
 use crate::handler::{Handler, Staged};
 use std::borrow::Cow;
-use xputrace_model::catalog::{Catalog, glob};
+use xputrace_model::catalog::{Catalog, glob, is_attachable};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::plan::Target;
 
 /// Maximum number of tracepoints that a pattern may match: each becomes a program in Linux.
 const MOST_MATCHES: usize = 1024;
-/// Events of the function tracer, which no program can attach to.
-const UNATTACHABLE: &str = "ftrace:";
 
 /// Returns the script without wildcards in tracepoints.
 pub(super) fn tracepoints<'a>(
@@ -53,7 +51,7 @@ fn pattern(handler: &Handler) -> Option<String> {
 }
 
 fn matches<'a>(pattern: &str, known: &'a [String]) -> Result<Vec<(&'a str, &'a str)>, String> {
-    let names = known.iter().filter(|it| glob(pattern, it) && !it.starts_with(UNATTACHABLE));
+    let names = known.iter().filter(|it| glob(pattern, it) && is_attachable(it));
     let names: Vec<(&str, &str)> = names.filter_map(|it| it.split_once(':')).collect();
     match names.len() {
         0 => Err(format!("no tracepoint matches `{pattern}`")),

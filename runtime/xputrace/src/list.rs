@@ -1,0 +1,77 @@
+//! `xputrace list`: the events of the language, and the probes of this machine.
+
+use crate::cli::ListOptions;
+use crate::console;
+use anyhow::{Result, anyhow};
+use std::process::ExitCode;
+use xputrace_linux::{LiveCatalog, list_functions, list_tracepoints};
+use xputrace_model::catalog::{Catalog, glob};
+use xputrace_model::listing::Listed;
+use xputrace_model::schema::{Event, NOT_YET};
+
+/// Lists what matches the pattern.
+pub fn list(options: &ListOptions) -> Result<ExitCode> {
+    let mut found = matches(options.pattern.as_deref())?;
+    let pattern = options.pattern.as_deref().unwrap_or("*");
+    match found.iter().find_map(|it| it.refused) {
+        Some(why) if !options.verbose && found.iter().all(|it| it.refused.is_some()) => {
+            return Err(anyhow!("nothing that `{pattern}` matches can be probed ({why}); `list -v` shows what it is"));
+        }
+        None if found.is_empty() => return Err(anyhow!("nothing here matches `{pattern}`")),
+        _ => {}
+    }
+    if options.verbose {
+        read_records(&mut found);
+    }
+    console::print(xputrace_render::listing(&found, options.verbose))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn matches(pattern: Option<&str>) -> Result<Vec<Listed>> {
+    let Some(pattern) = pattern else { return every_event(&|_| true) };
+    let Some((kind, rest)) = pattern.split_once(':') else { return events(pattern) };
+    match Event::all().find(|it| it.name() == kind && it.has_places()) {
+        Some(event) if event.is_function() => list_functions(event, rest).map_err(|it| anyhow!(it)),
+        Some(_) => list_tracepoints(rest).map_err(|it| anyhow!(it)),
+        None => Err(anyhow!(
+            "cannot list `{pattern}`: give an event such as kernel, or uprobe:LIBRARY:FUNCTION, \
+             uretprobe:LIBRARY:FUNCTION or tracepoint:CATEGORY:NAME, with * for any text"
+        )),
+    }
+}
+
+/// Returns the events whose name matches a pattern.
+fn events(pattern: &str) -> Result<Vec<Listed>> {
+    match NOT_YET.iter().find(|it| **it == pattern) {
+        Some(planned) => Err(anyhow!("`{planned}` events are not implemented yet")),
+        None => every_event(&|it| glob(pattern, it.name())),
+    }
+}
+
+/// Returns the events that pass. Functions are too many to list without a library. Tracepoints that
+/// cannot be read are an error only if nothing else is listed.
+fn every_event(passes: &dyn Fn(Event) -> bool) -> Result<Vec<Listed>> {
+    let mut found = Vec::new();
+    for event in Event::all().filter(|it| passes(*it)) {
+        match event {
+            Event::Tracepoint => match list_tracepoints("*") {
+                Ok(all) => found.extend(all),
+                Err(why) if found.is_empty() => return Err(anyhow!(why)),
+                Err(why) => console::say(format_args!("tracepoints are not listed: {why}")),
+            },
+            _ if event.is_function() => found.push(Listed::new(event, format!("{}:LIBRARY:FUNCTION", event.name()))),
+            _ => found.push(Listed::new(event, event.name())),
+        }
+    }
+    Ok(found)
+}
+
+/// Adds the fields of tracepoints.
+fn read_records(found: &mut [Listed]) {
+    let catalog = LiveCatalog::new();
+    for probe in found.iter_mut().filter(|it| it.event == Event::Tracepoint) {
+        let names = probe.name.strip_prefix("tracepoint:").and_then(|it| it.split_once(':'));
+        let format = names.and_then(|(category, name)| catalog.tracepoint(category, name).ok());
+        probe.record = format.map(|it| it.fields).unwrap_or_default();
+    }
+}
