@@ -8,7 +8,7 @@ use std::path::Path;
 /// One fact about the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
-    /// A short name: `BTF`, `kernel version`.
+    /// A short name: `BTF`, `Linux version`.
     pub name: &'static str,
     pub standing: Standing,
     /// What was found, as a sentence without a final dot.
