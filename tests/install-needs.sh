@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the build needs beyond Rust: a C compiler, libelf and zlib (linked statically).
-# Does nothing, quickly, when it is all there.
+# Returns at once if everything is installed.
 set -eu
 cd "$(dirname "$0")/.."
 

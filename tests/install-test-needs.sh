@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what some tests need: bpftool, which loads objects, and Go, whose programs move their
-# stacks. Without them those tests are skipped, by name, so whatever happens here stops nothing.
+# stacks. Without them those tests are skipped by name, so a failure here is not an error.
 [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || exit 0
 
 install() { # package
@@ -13,7 +13,7 @@ has_go() { command -v go >/dev/null; }
 
 has_bpftool && has_go && exit 0
 apt-get update -qq
-# Debian has a package of that name; Ubuntu has it in that of the kernel's tools.
+# Debian has a package of that name; in Ubuntu it is in the package of Linux tools.
 has_bpftool || install bpftool || install linux-tools-common
 has_go || install golang-go
 exit 0

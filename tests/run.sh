@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs every test that can run here, and ends with how many passed, failed, and were skipped, by
-# reason. A test that cannot run prints `skipped: REASON` and nothing else happens in it.
+# Runs every test that can run here; finally prints how many passed, failed, and were skipped, by
+# reason. A test that cannot run only prints `skipped: REASON`.
 set -u
 cd "$(dirname "$0")/.."
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-# Root alone can mount these; where they are missing, live tests skip and say so.
+# Only root can mount these; without them, live tests are skipped.
 if [ "$(id -u)" -eq 0 ]; then
     mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf
     mountpoint -q /sys/kernel/tracing || mount -t tracefs tracefs /sys/kernel/tracing
@@ -17,7 +17,7 @@ echo "building (the first time this takes some minutes)"
 cargo build --release -p xputrace || exit 1
 cargo test --workspace --no-run || exit 1
 echo "testing (some minutes more)"
-# One test at a time where tests probe the same machine; each package says so itself.
+# Tests that probe the same machine run one at a time; each package sets that itself.
 cargo test --workspace --no-fail-fast -- --show-output >"$log" 2>&1
 status=$?
 sed -n '/^failures:$/,/^test result: FAILED/p' "$log" | head -600

@@ -5,7 +5,7 @@
 //   nvcc -w -O1 -arch=native -o dump dump.cu -I$CUPTI/include -L$CUPTI/lib -lcupti -lcuda
 //   ./dump OUTDIR      writes OUTDIR/layouts.txt, OUTDIR/activity-N.bin and OUTDIR/activity-N.txt
 //
-// One line a fact, so that a diff between two CUPTI versions reads well.
+// One fact per line, so that a diff between two CUPTI versions is readable.
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -59,7 +59,7 @@ static void layouts() {
   FIELD(Memcpy, start); FIELD(Memcpy, end); FIELD(Memcpy, deviceId); FIELD(Memcpy, contextId); FIELD(Memcpy, streamId); FIELD(Memcpy, correlationId);
   FIELD(Memcpy, runtimeCorrelationId); FIELD(Memcpy, graphNodeId); FIELD(Memcpy, graphId); FIELD(Memcpy, channelID); FIELD(Memcpy, channelType); FIELD(Memcpy, copyCount);
 
-  // Driver calls that set memory, as they are entered; the async ones end in the stream.
+  // Driver calls that set memory, at their entry; the async ones' last parameter is the stream.
 #define SET(name) STRUCT(name##_params); FIELD(name##_params, dstDevice)
   SET(cuMemsetD8_v2); FIELD(cuMemsetD8_v2_params, uc); FIELD(cuMemsetD8_v2_params, N);
   SET(cuMemsetD8Async); FIELD(cuMemsetD8Async_params, uc); FIELD(cuMemsetD8Async_params, N); FIELD(cuMemsetD8Async_params, hStream);
@@ -149,7 +149,7 @@ static void seen(void *, CUpti_CallbackDomain d, CUpti_CallbackId id, const CUpt
   if (i->callbackSite == CUPTI_API_ENTER) fprintf(out, "call %s %u %s correlation %u symbol %s\n", d == CUPTI_CB_DOMAIN_DRIVER_API ? "driver" : "runtime", id, i->functionName, i->correlationId, i->symbolName ? i->symbolName : "-");
 }
 
-// Every way to set memory that the runtime and the driver offer, kernels between them, and a graph.
+// All ways to set memory in the runtime and the driver, with kernels in between, and a graph.
 static void sets(float *p, cudaStream_t s) {
   cudaMemset(p, 7, 4096);
   nop<<<1, 1>>>();

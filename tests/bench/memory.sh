@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Memory over a long run: the tracer's, and what the collector adds to a program.
+# Measures memory over a long run: the tracer's, and what the collector adds to a program.
 #
 #   tests/bench/memory.sh [SECONDS]     XPUTRACE=path/of/the/binary, BUILD=folder with the workloads
 #
-# Runs the software GPU's `server`, four threads that wait for each launch, and four that launch as fast as
-# they can, each for 10 s alone and then under a script with launch, stack and kernel; reads VmHWM (and the
-# anonymous part of what is resident) of tracer and program every 5 s. The collector's share is the program's
-# peak, less what it takes alone and less the rings. Needs a development build of the workloads
-# (cargo build -p xputrace-workloads) and of the binary (its build folder holds the software GPU).
+# Runs `server` on the software GPU, four threads that wait for each launch, and four that launch as fast as
+# they can: each for 10 s alone, then under a script that reads launches, stacks and kernels. Reads VmHWM and
+# the resident anonymous memory of tracer and program every 5 s. The collector's share is the program's peak,
+# less its peak alone and less the rings. Needs a debug build of the workloads
+# (cargo build -p xputrace-workloads) and of the binary (its build folder contains the software GPU).
 set -eu
 here=$(cd "$(dirname "$0")/../.." && pwd)
 XPUTRACE=${XPUTRACE:-$here/target/release/xputrace}

@@ -21,10 +21,10 @@
 #include <unistd.h>
 
 #define FUNCTION __attribute__((noinline, noclone))
-// Keeps the compiler from turning the last call into a jump.
+// Prevents the compiler from turning the last call into a jump.
 #define STAY __asm__ volatile("")
 
-// Sets up a frame although there is nothing to keep in it.
+// Sets up a frame although it needs none.
 #define FRAME __asm__ volatile("" ::"r"(__builtin_frame_address(0)))
 
 FUNCTION long probed(long value) __asm__("probed_function");
@@ -47,7 +47,7 @@ static void sleep_ms(long ms) {
     nanosleep(&time, NULL);
 }
 
-// Counts this thread's CPU time only, so that other programs disturb little.
+// Counts only this thread's CPU time, so that other programs hardly matter.
 static double ns_per_call(long calls) {
     volatile long sink = 0;
     for (long i = 0; i < 1000; i++) sink = sink + first(i);
@@ -56,7 +56,7 @@ static double ns_per_call(long calls) {
     return (double)(clock_ns(CLOCK_THREAD_CPUTIME_ID) - start) / calls;
 }
 
-// Enough of a function to contain a breakpoint at its entry or at its `ret`.
+// Covers enough of a function to see a breakpoint at its entry or at its `ret`.
 struct code { unsigned char bytes[48]; };
 
 static struct code code_now(void) {

@@ -1,4 +1,4 @@
-// Graphs by what they hold: no kernel, a kernel in a child graph, a kernel that is switched off, one in a conditional body.
+// Graphs without a kernel, with one in a child graph, with a disabled one, and with one in a conditional body.
 //
 //   ./contents [LAUNCHES of each]      prints its own account as JSON
 #include <cstdio>

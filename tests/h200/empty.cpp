@@ -1,2 +1,2 @@
-// An injected library that does nothing: what being injected costs by itself.
+// An injected library that does nothing, to measure the cost of injection itself.
 extern "C" int InitializeInjection(void) { return 1; }

@@ -1,5 +1,5 @@
-// CUPTI's own floor: kernel records alone, stepped through and thrown away, injected like our collector.
-// FLOOR_CALLBACKS=runtime, driver or both adds callbacks that do nothing at the launch calls: what listening costs by itself.
+// CUPTI's own cost, the floor: kernel records that are read and discarded, injected like our collector.
+// FLOOR_CALLBACKS=runtime, driver or both adds empty callbacks at the launch calls.
 //
 //   g++ -O2 -shared -fPIC -o libfloor.so floor.cpp -I$CUPTI/include -I/usr/local/cuda/include -L$CUPTI/lib -lcupti
 //   CUDA_INJECTION64_PATH=$PWD/libfloor.so ./loop

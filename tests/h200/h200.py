@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 XPUTRACE = os.environ["XPUTRACE"]
-# Another build to measure beside it, such as the one before a change.
+# Another build to compare with, such as the one before a change.
 BEFORE = os.environ.get("BEFORE")
 BIN = Path(os.environ["BIN"])
 OUT = Path(os.environ["OUT"])
@@ -25,7 +25,7 @@ launch(|l| @launches[l.api].count());
 
 
 def trace(script, command, *options, env=None, check=True, timeout=120):
-    """Runs a script over a command; the JSON objects that came out, and the command's own output."""
+    """Traces a command with a script; returns the JSON results and the command's own output."""
     out = OUT / "trace.json"
     line = [XPUTRACE, "-f", "json", "-o", str(out), *options, "-e", script, "--", *map(str, command)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=timeout, env=env)
@@ -44,14 +44,14 @@ def maps(objects):
 
 
 def losses(objects):
-    """The account and the losses of a run, flat; losses by line apart."""
+    """Returns the account and losses of a run as one dict; losses by line are separate."""
     data = dict(objects[-1]["data"])
     data.pop("lines")
     return {**data, **(data.pop("account") or {})}
 
 
 def account(done):
-    """The program's own account: the last JSON line that it printed."""
+    """Returns the program's own account: the last JSON line that it printed."""
     return json.loads([it for it in done.stdout.splitlines() if it.startswith("{")][-1])
 
 
@@ -186,7 +186,7 @@ def sets():
     expect("kernels", sum(found["@n"].values()), own["kernels"])
     expect("sets without a launch", found.get("@unjoined_sets", 0), 0)
     rounds = own["set_calls"] // 8
-    # Inside graphs CUPTI repeats the value of the last set outside one: it is not shown.
+    # Inside graphs CUPTI repeats the value of the last memset outside, so it is not shown.
     expect("values", found["@values"], {"-": 2 * rounds, "1": rounds, "3": 2 * rounds, "5": rounds, "7": rounds, "9": rounds, "4660": rounds, "305419896": rounds})
     expect("launches of kernels and graphs", sum(found["@launches"].values()), own["launches"])
     return f"{own['sets']} sets of {own['set_bytes']} bytes, {own['kernels']} kernels; {found['@calls']}"
@@ -294,7 +294,7 @@ def run_checks():
         began = time.time()
         try:
             report.append(f"passed   {name}: {function()} [{time.time() - began:.1f} s]")
-        except Exception as error:  # one bad case must not hide the others
+        except Exception as error:  # a failing case must not hide the others
             failed += 1
             report.append(f"FAILED   {name}: {error}")
         print(report[-1], flush=True)
@@ -313,7 +313,7 @@ FLOORS = {"floor": "", "one domain": "runtime", "both domains": "both"}
 
 
 def figures(command, how, summary):
-    """One number from the figures that a workload prints, run in one of the ways."""
+    """Runs a workload in one of the ways; returns one number from the figures that it prints."""
     env = dict(os.environ)
     line = list(map(str, command))
     if how in FLOORS:
@@ -323,7 +323,7 @@ def figures(command, how, summary):
     elif how == "empty injection":
         env["CUDA_INJECTION64_PATH"] = str(BIN / "libempty.so")
     elif how == "dormant":
-        # Loaded with no tracer to answer: the collector stays asleep.
+        # Loaded, but without a tracer: the collector stays dormant.
         env["CUDA_INJECTION64_PATH"] = collector()
         env["XPUTRACE_SOCKET"] = "@xputrace-nobody-listens"
     elif how.removesuffix(OF_BEFORE) in SCRIPTS:
@@ -341,7 +341,7 @@ def collector():
 
 
 def interval(differences):
-    """95 % bootstrap interval of the median of paired differences."""
+    """Returns the 95 % bootstrap interval of the median of paired differences."""
     pick = random.Random(1)
     medians = sorted(statistics.median(pick.choices(differences, k=len(differences))) for _ in range(4000))
     return medians[100], medians[3899]
@@ -374,7 +374,7 @@ def measure():
     loop, torch = [BIN / "loop", 5, 60000], [PYTHON, BIN / "transformer.py", "time", 4]
     workloads = [
         ("launch", "launch loop, ns a launch", loop, EVERYTHING, rounds),
-        # The difference is near nothing: a process's best of many short stretches is the least disturbed.
+        # The difference is tiny: the best of many short stretches is disturbed least.
         ("dormant", "launch loop, dormant against bare, ns a launch", [BIN / "loop", 40, 4000], ["bare", "empty injection", "dormant"], 8 * rounds),
         ("pytorch", "PyTorch forward, ms", torch, EVERYTHING, max(3, rounds // 2)),
     ]

@@ -4,8 +4,8 @@
 //   ./llm [TOKENS] [PROMPT]
 //
 // The call path is main;chat;prefill|forward;attention|matmul|…  Every kernel does real work: the
-// prefill attends naively over the whole prompt (kernels of well over 100 ms), each decoded token
-// launches 14 kernels a layer. On exit it prints its own account of launches as JSON.
+// prefill attends naively over the whole prompt (kernels of well over 100 ms), and each decoded token
+// launches 14 kernels per layer. At exit it prints its own account of launches as JSON.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -36,7 +36,7 @@ __global__ void rmsnorm_kernel(float *out, const float *x, const float *w, int n
   __syncthreads();
   for (int i = threadIdx.x; i < n; i += blockDim.x) out[blockIdx.x * n + i] = w[i] * x[blockIdx.x * n + i] * sum[0];
 }
-// One warp a row of the result, for `tokens` columns of input.
+// One warp per row of the result, for `tokens` columns of input.
 template <int TILE> __global__ void matmul_kernel(float *out, const float *w, const float *x, int n, int d, int tokens) {
   int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (row >= d) return;
@@ -54,7 +54,7 @@ __global__ void rope_kernel(float *q, float *k, int position) {
 __global__ void store_kv_kernel(float *kc, float *vc, const float *k, const float *v, int position) {
   size_t to = (size_t)(position + blockIdx.x) * DIM + threadIdx.x, from = (size_t)blockIdx.x * DIM + threadIdx.x; kc[to] = k[from]; vc[to] = v[from];
 }
-// One block a head: the decoded token attends over all before it.
+// One block per head: the decoded token attends over all previous ones.
 __global__ void attention_kernel(float *out, const float *q, const float *kc, const float *vc, int length) {
   extern __shared__ float score[]; __shared__ float red[256]; int h = blockIdx.x; float m = -1e30f;
   for (int t = threadIdx.x; t < length; t += blockDim.x) { float s = 0; for (int i = 0; i < HEAD; i++) s += q[h * HEAD + i] * kc[(size_t)t * DIM + h * HEAD + i]; s *= 0.125f; score[t] = s; m = fmaxf(m, s); }
@@ -67,7 +67,7 @@ __global__ void attention_kernel(float *out, const float *q, const float *kc, co
   z = red[0];
   if (threadIdx.x < HEAD) { float s = 0; for (int t = 0; t < length; t++) s += score[t] * vc[(size_t)t * DIM + h * HEAD + threadIdx.x]; out[h * HEAD + threadIdx.x] = s / z; }
 }
-// The textbook version over a whole prompt: one thread a query and head, online softmax.
+// The textbook version over a whole prompt: one thread per query and head, online softmax.
 __global__ void naive_prefill_attention(float *out, const float *q, const float *kc, const float *vc, int tokens) {
   int query = blockIdx.x * blockDim.x + threadIdx.x, h = blockIdx.y; if (query >= tokens) return;
   float acc[HEAD] = {}, m = -1e30f, z = 0;
@@ -108,7 +108,7 @@ NOINLINE void attention(Model &m, Layer &l, int position, int tokens) {
   LAUNCH(rope_kernel, tokens, DIM / 2, m.q, m.k, position);
   LAUNCH(store_kv_kernel, tokens, DIM, l.kc, l.vc, m.k, m.v, position);
   if (tokens > 1) { LAUNCH(naive_prefill_attention, dim3((tokens + 63) / 64, HEADS), 64, m.xb, m.q, l.kc, l.vc, tokens); return; }
-  // Decoding attends over the last WINDOW tokens only.
+  // Decoding attends only over the last WINDOW tokens.
   int length = position + 1 < WINDOW ? position + 1 : WINDOW; size_t first = (size_t)(position + 1 - length) * DIM;
   attention_kernel<<<HEADS, 256, length * sizeof(float)>>>(m.xb, m.q, l.kc + first, l.vc + first, length); n_launches++;
 }

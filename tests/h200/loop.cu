@@ -1,6 +1,6 @@
-// The launch microbenchmark: nanoseconds a launch of an empty kernel, synchronized every 512.
+// The launch microbenchmark: nanoseconds per launch of an empty kernel, synchronized every 512.
 //
-//   ./loop [ROUNDS] [LAUNCHES a round] [THREADS]     prints one figure a round
+//   ./loop [ROUNDS] [LAUNCHES per round] [THREADS]     prints one figure per round
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
@@ -9,7 +9,7 @@
 #include <cuda_runtime.h>
 __global__ void empty() {}
 static double now() { timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1e9 + t.tv_nsec; }
-// Sixteen frames deep, so that a stack has something to walk.
+// Sixteen frames deep, so that there is a stack to walk.
 template <int N> __attribute__((noinline)) void deeper(cudaStream_t s) { if constexpr (N > 0) { deeper<N - 1>(s); asm volatile(""); } else { empty<<<1, 1, 0, s>>>(); asm volatile(""); } }
 __attribute__((noinline)) void loop(int n) { cudaStream_t s; cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking); for (int i = 0; i < n; i++) { deeper<10>(s); if (i % 512 == 511) cudaStreamSynchronize(s); } cudaStreamSynchronize(s); cudaStreamDestroy(s); }
 int main(int argc, char **argv) {

@@ -1,10 +1,10 @@
-// Threads that serve requests, each on a stream of its own: the tagging and the exactness workload.
+// Threads that serve requests, each on its own stream: the workload for tags and exactness.
 //
 //   nvcc -O2 -arch=native -cudart shared|static -Xcompiler -fno-omit-frame-pointer,-pthread -o requests requests.cu
-//   ./requests [THREADS] [REQUESTS a thread] [LAUNCHES a request]
+//   ./requests [THREADS] [REQUESTS per thread] [LAUNCHES per request]
 //
-// `handle_request(id)` is what a uprobe tags by; each request `id` launches its kernels with a
-// self-timing one last. Prints its own account as JSON on exit.
+// A uprobe on `handle_request(id)` provides the tag. Each request launches its kernels, the last of which
+// times itself. Prints its own account as JSON at exit.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -16,7 +16,7 @@
 static std::atomic<long> n_launches{0};
 __device__ unsigned long long self_timed_ns;
 __global__ void work(float *p, int n) { for (int i = threadIdx.x; i < n; i += blockDim.x) p[i] = p[i] * 1.0001f + 1.0f; }
-// Times itself with the GPU's global timer: the sum is compared with what the tracer says.
+// Times itself with the GPU's global timer; the sum is compared with the tracer's.
 __global__ void self_timed(float *p, int rounds) {
   unsigned long long a, b; asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(a));
   for (int i = 0; i < rounds; i++) p[threadIdx.x] = sqrtf(p[threadIdx.x] + i);

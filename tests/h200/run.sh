@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The checks and measurements on a real GPU, in parts; see README.md.
+# Checks and measurements on a real GPU, in parts; see README.md.
 set -u
 cd "$(dirname "$0")"
 OUT=${OUT:-/tmp/xputrace-h200}

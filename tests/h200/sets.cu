@@ -1,5 +1,5 @@
-// Sets memory in every way that the runtime and the driver offer, kernels between them and inside a
-// graph, and says how often, how many bytes, and in which values.
+// Sets memory in all ways of the runtime and the driver, with kernels in between, and in a graph.
+// Prints how often, how many bytes, and which values.
 //
 //   sets [ROUNDS]
 #include <cstdio>

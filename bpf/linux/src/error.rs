@@ -78,7 +78,7 @@ pub enum AttachError {
     #[error("`{function}`: the offset {offset:#x} is not inside the function, which has {size:#x} bytes")]
     OffsetOutside { function: String, offset: u64, size: u64 },
     #[error(
-        "uprobes need uprobe_multi links, which Linux has from 6.6 on; this is {release}; scripts with GPU hooks, tracepoints and samples alone work here"
+        "uprobes need uprobe_multi links, which Linux has from 6.6 on; this is {release}; scripts with only GPU probes, tracepoints and samples work here"
     )]
     OldKernel { release: String },
     #[error("there is no tracepoint `{name}`{}", near_names(.near))]

@@ -22,7 +22,7 @@ const REQUESTS: &[u8] = include_bytes!("../../../tests/replay/requests.xpt");
 const LIBRARY_NAMES: &[&str] =
     &["libcuda.so.1", "libcuda.so", "libcudart.so.13", "libcudart.so", "libcupti.so.13", "libcupti.so"];
 
-const TAGS: &str = r#"// A CPU probe, a launch tag and a GPU hook that share a map: GPU time by request.
+const TAGS: &str = r#"// A CPU probe, a launch tag and a GPU probe that share a map: GPU time by request.
 uprobe("SERVER:handle_request", |e| @request[e.tid] = e.arg0);
 launch(|l| l.tag = @request[l.tid]);
 kernel(|k| { @kernels[k.launch.tag].count(); @gpu_time[k.launch.tag].sum(k.duration) });

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use xputrace_linux::{Fact, Standing};
 use xputrace_wire::cupti;
 
-/// Facts that only GPU hooks need; all others are needed only by CPU probes, since scripts without
+/// Facts that only GPU probes need; all others are needed only by CPU probes, since scripts without
 /// those work without root.
 const GPU_SIDE: &[&str] = &["driver", "CUPTI", "GPU counters", "GPU"];
 
@@ -25,7 +25,7 @@ pub fn doctor(options: &DoctorOptions) -> Result<ExitCode> {
     };
     let (cpu, gpu) = (side(false), side(true));
     if !is_json {
-        text += &format!("\nCPU probes: {}\nGPU hooks:  {}\n", verdict(cpu), verdict(gpu));
+        text += &format!("\nCPU probes: {}\nGPU probes: {}\n", verdict(cpu), verdict(gpu));
     }
     console::print(text)?;
     Ok(if cpu || gpu { ExitCode::SUCCESS } else { ExitCode::from(1) })

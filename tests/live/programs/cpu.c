@@ -1,18 +1,18 @@
-// Calls of its own and of libc, by the first word:
+// Calls its own functions or libc's, depending on the first argument:
 //   work THREADS N     each thread prints `tid T` and calls work(i) for i = 1…N, and other(i) at every tenth
 //   texts              calls say() with "hello", with 300 times x, and with address 8
 //   malloc N SIZE      makes that many allocations
 //   io N               makes that many reads of /dev/zero and writes to /dev/null
 //   busy THREADS       each thread calls work() until a line of input comes; prints `calls N`
-//   nap N              sleeps that often
-//   switches N         a child sleeps that often; prints `switches AT_LEAST AT_MOST`, by Linux's own count, and `child PID`
+//   nap N              sleeps N times
+//   switches N         a child sleeps N times; prints `switches AT_LEAST AT_MOST`, by Linux's own count, and `child PID`
 //   burn MS            is busy in burn() for that much CPU time
 //   fork CHILDREN N    each child calls work() N times
 //   brief CHILDREN N   one child after the other calls work() N times and exits, in less than 2 ms
 //   pairs CHILDREN     one child after the other calls work() and then other(), and exits
 //   deep DEPTH N       calls down(), which calls itself to that depth, N times
 //   flood              calls work() until it is killed
-// `hold` in front prints `ready PID` and waits for a line of input first.
+// With `hold` as an additional first argument, prints `ready PID` and waits for a line of input first.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -60,7 +60,7 @@ static void busy(int threads) {
 }
 static void nap(long times) { struct timespec t = {0, 1000000}; while (times-- > 0) nanosleep(&t, 0); }
 static long switches(struct rusage *use) { return use->ru_nvcsw + use->ru_nivcsw; }
-// The child knows what it had between two moments of its life, the parent what it had in all of it but for the last.
+// The child reads its counts at two moments, the parent those of its whole life except the last switch.
 static void count_switches(long naps) {
   struct rusage use; long at_least, at_most; int pipes[2]; pipe(pipes);
   pid_t child = fork();

@@ -1,5 +1,5 @@
-// Sets memory: ALONE PINNED CAPTURED LAUNCHES: 64 bytes of device memory to 6, 128 of pinned memory to 2, and a
-// graph of so many sets of 32 bytes to 4 that is launched so often.
+// Sets memory: ALONE PINNED CAPTURED LAUNCHES. Sets 64 bytes of device memory to 6 ALONE times, 128 bytes of pinned
+// memory to 2 PINNED times, and LAUNCHES times launches a graph that sets 32 bytes to 4 CAPTURED times.
 // flags: -L $SOFTGPU -lcudart -ldl
 #include <stdio.h>
 #include <stdlib.h>

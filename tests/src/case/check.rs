@@ -140,7 +140,7 @@ impl Results {
         Ok(number("launches")? == sum?)
     }
 
-    /// Whether every loss is zero and, with GPU hooks, the account agrees with the collector's own.
+    /// Whether every loss is zero and, with GPU probes, the account agrees with the collector's own.
     fn nothing_lost(&self) -> Answer<bool> {
         let losses = self.losses()?;
         if let Some((name, n)) = losses.iter().find(|(_, it)| it.as_int().is_ok_and(|n| n != 0)) {

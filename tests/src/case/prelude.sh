@@ -1,7 +1,7 @@
-# Functions for the lines of a case. tests/live/README.md tells what they are for.
+# Functions for the lines of a case, documented in tests/live/README.md.
 
-# Starts a command in the background, with interrupts as a terminal's user has them and a standard
-# input of its own. Sets $job to its number and $keyboard to the descriptor that is its input.
+# Starts a command in the background, with its own standard input, and with interrupts as at a terminal.
+# Sets $job to its pid and $keyboard to the descriptor of its input.
 background() {
   rm -f .keyboard
   mkfifo .keyboard
@@ -10,12 +10,12 @@ background() {
   exec {keyboard}>.keyboard
 }
 
-# Types a line into the command that was started last.
+# Types a line into the job.
 enter() {
   echo "$*" >&"$keyboard"
 }
 
-# Waits until a file has a line that matches, or as many as a third word says; fails when the job
+# Waits until a file has a matching line, or as many as the third argument says. Fails if the job
 # ends before.
 await() {
   until has_lines "$@"; do
@@ -31,21 +31,21 @@ has_lines() {
   [ -e "$1" ] && [ "$(grep -c -e "$2" "$1")" -ge "${3:-1}" ]
 }
 
-# Interrupts the job as Ctrl-C does, and waits for its end.
+# Sends SIGINT to the job, and waits for its end.
 interrupt() {
   kill -INT "$job"
   wait "$job"
 }
 
 
-# Lets every user use the directory, with copies of xputrace and, in softgpu/, of the software GPU.
+# Opens the directory to all users, with copies of xputrace and, in softgpu/, of the software GPU.
 publish() {
   chmod 755 .
   cp "$(command -v xputrace)" xputrace
   [ -n "${SOFTGPU:-}" ] || return 0
   mkdir -p softgpu
   cp -L "$SOFTGPU/libcuda.so" softgpu/libxputrace_softgpu.so
-  # Links, or each name would be a GPU of its own.
+  # Links: separate copies would be separate GPUs.
   for name in libcuda.so.1 libcuda.so libcupti.so.13 libcupti.so; do
     ln -sf libxputrace_softgpu.so softgpu/$name
   done

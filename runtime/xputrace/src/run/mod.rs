@@ -64,7 +64,7 @@ fn refuse_impossible(run: &Run, plan: &Plan) -> Result<()> {
     }
     if elsewhere && plan.demand.gpu() {
         bail!(
-            "GPU hooks on a running process are not implemented yet (CPU probes are): start the program under xputrace, with -- CMD"
+            "GPU probes on a running process are not implemented yet (CPU probes are): start the program under xputrace, with -- CMD"
         );
     }
     let needs_target = |it: &Probe| it.event.is_gpu() || (it.place == Place::Linux && it.scope != ProbeScope::System);
