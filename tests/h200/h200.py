@@ -263,6 +263,17 @@ def kill():
     raise AssertionError("the target did not finish within 30 s")
 
 
+@case("CUDA without the collector")
+def without_collector():
+    # That CUDA ran is seen by the name of the driver's thread.
+    objects, done = trace(EXACT, ["env", "-u", "CUDA_INJECTION64_PATH", BIN / "requests", 4, 25, 4])
+    expect("untraced", losses(objects).get("untraced_process"), 1)
+    assert "used CUDA, and its collector never connected" in done.stderr, done.stderr
+    objects, done = trace(EXACT, [PYTHON, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1')"])
+    expect("untraced", losses(objects).get("untraced_process", 0), 0)
+    return "one that ran is counted, one that did not is none"
+
+
 @case("a script without root", needs="setpriv")
 def rootless():
     line = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all",

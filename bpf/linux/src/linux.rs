@@ -320,6 +320,7 @@ impl Linux {
                 }
                 ProcessEvent::Exit { pid, .. } => self.forget(*pid),
                 ProcessEvent::Exec { pid, time_nanos, .. } => self.probes.on_exec(*pid, *time_nanos),
+                ProcessEvent::ThreadName { .. } => {}
             }
             self.events.push(event);
         }

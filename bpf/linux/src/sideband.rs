@@ -39,6 +39,12 @@ pub enum ProcessEvent {
         time_nanos: u64,
         pid: u32,
     },
+    /// A thread of the process got this name.
+    ThreadName {
+        time_nanos: u64,
+        pid: u32,
+        comm: String,
+    },
     /// An executable mapping of a file, or of memory with a name such as `//anon` or `[vdso]`.
     /// `build_id` is empty if Linux could not read it. Files mapped before attaching are reported
     /// the same way, with the time of attaching.
@@ -60,6 +66,7 @@ impl ProcessEvent {
             ProcessEvent::Fork { time_nanos, .. }
             | ProcessEvent::Exec { time_nanos, .. }
             | ProcessEvent::Exit { time_nanos, .. }
+            | ProcessEvent::ThreadName { time_nanos, .. }
             | ProcessEvent::Mmap { time_nanos, .. } => *time_nanos,
         }
     }
@@ -231,7 +238,7 @@ fn follow(running: &mut BTreeSet<u32>, event: &ProcessEvent) {
     match event {
         ProcessEvent::Fork { pid, .. } => _ = running.insert(*pid),
         ProcessEvent::Exit { pid, .. } => _ = running.remove(pid),
-        ProcessEvent::Exec { .. } | ProcessEvent::Mmap { .. } => {}
+        ProcessEvent::Exec { .. } | ProcessEvent::ThreadName { .. } | ProcessEvent::Mmap { .. } => {}
     }
 }
 
@@ -392,9 +399,12 @@ fn parse(record: &[u8]) -> Option<Record> {
     let time_nanos = body.u64(record.len().checked_sub(8)?)?;
     let event = match kind {
         RECORD_LOST => return Some(Record::Lost(body.u64(16)?)),
-        RECORD_COMM if misc & MISC_COMM_EXEC != 0 => {
-            let comm = String::from_utf8_lossy(body.text(16)?).into_owned();
-            ProcessEvent::Exec { time_nanos, pid: body.u32(8)?, comm }
+        RECORD_COMM => {
+            let (pid, comm) = (body.u32(8)?, String::from_utf8_lossy(body.text(16)?).into_owned());
+            match misc & MISC_COMM_EXEC {
+                0 => ProcessEvent::ThreadName { time_nanos, pid, comm },
+                _ => ProcessEvent::Exec { time_nanos, pid, comm },
+            }
         }
         RECORD_FORK => {
             let (pid, parent) = (body.u32(8)?, body.u32(12)?);
@@ -538,12 +548,13 @@ mod tests {
     }
 
     #[test]
-    fn only_an_exec_renames_a_process() {
+    fn an_exec_is_told_from_a_new_name() {
         let mut body: Vec<u8> = [7u32, 7].iter().flat_map(|it| it.to_le_bytes()).collect();
         body.extend(b"python\0\0");
         let exec = ProcessEvent::Exec { time_nanos: 1, pid: 7, comm: "python".into() };
         assert_eq!(parse(&record(RECORD_COMM, MISC_COMM_EXEC, &body, 1)), Some(Record::Event(exec)));
-        assert_eq!(parse(&record(RECORD_COMM, 0, &body, 1)), None);
+        let name = ProcessEvent::ThreadName { time_nanos: 1, pid: 7, comm: "python".into() };
+        assert_eq!(parse(&record(RECORD_COMM, 0, &body, 1)), Some(Record::Event(name)));
     }
 
     proptest! {

@@ -12,7 +12,7 @@ use crate::callback;
 use crate::faults::explain;
 use crate::graph::Capture;
 use crate::kernel::{Function, Image};
-use crate::stream::{Mark, Role, Stream};
+use crate::stream::{Mark, Role, Stream, spawn};
 
 /// Total memory of the device; allocations beyond it fail.
 pub(crate) const TOTAL_MEMORY: usize = 8 << 30;
@@ -211,10 +211,25 @@ pub(crate) fn next_graph_id() -> u32 {
 
 /// Creates a context without making it current.
 pub(crate) fn create_context() -> Handle {
+    start_event_thread();
     let uid = NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed);
     let legacy = Stream::new(LEGACY_STREAM, uid, Role::Legacy, 0, 0);
     STREAMS.insert_shared(legacy.clone());
     CONTEXTS.insert(Context { uid, legacy })
+}
+
+/// Starts the thread that NVIDIA's driver has for each context. This one only has the name.
+fn start_event_thread() {
+    let (begins, has_begun) = std::sync::mpsc::channel();
+    spawn("cuda-EvtHandlr", move || {
+        // A thread has its name before it runs this.
+        let _ = begins.send(());
+        loop {
+            std::thread::park();
+        }
+    });
+    // Fails at once where the system refused the thread.
+    let _ = has_begun.recv();
 }
 
 pub(crate) fn announce_context(handle: Handle) {

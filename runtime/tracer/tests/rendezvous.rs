@@ -83,7 +83,7 @@ fn a_collector_is_armed_and_its_records_are_read() {
     say(&collector, &hello());
     let mut target = next(&listener).expect("a collector");
     assert_eq!(
-        (target.pid, target.cupti_version, target.cupti.as_str()),
+        (target.peer.pid, target.cupti_version, target.cupti.as_str()),
         (std::process::id(), 130_001, "libcupti.so.13")
     );
     assert!(target.capabilities == demand::STACKS && target.refusal.is_none() && target.poll().is_none());
@@ -202,8 +202,8 @@ fn a_process_of_the_target_that_leaves_before_it_was_armed_is_told_of() {
     drop(connect(listener.value()));
     let acceptor = Acceptor::start(listener, order(|pid| pid == std::process::id())).unwrap();
     let missed = arrivals(&acceptor, 1).into_iter().next();
-    let Some(Arrival::Missed(Missed { pid, why, .. })) = missed else { panic!("nothing was missed") };
-    assert_eq!((pid, why), (std::process::id(), Why::Left));
+    let Some(Arrival::Missed(Missed { peer, why, .. })) = missed else { panic!("nothing was missed") };
+    assert_eq!((peer.pid, why), (std::process::id(), Why::Left));
 }
 
 #[test]

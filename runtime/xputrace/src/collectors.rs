@@ -1,6 +1,6 @@
 //! The collectors of a run: found as their processes start CUDA, armed, drained, let go.
 
-use crate::drivers::{Drivers, Given, INJECTION_VARIABLE, Unconnected, is_software_gpu_name};
+use crate::drivers::{Drivers, Given, Unconnected, is_software_gpu_name};
 use crate::run::Running;
 use crate::run::report::counted;
 use crate::run::sources::{Progress, Source};
@@ -11,17 +11,20 @@ use std::fs::File;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use xputrace_linux::{Linux, parent_of};
+use xputrace_linux::{Linux, monotonic_nanos, parent_of};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::Plan;
 use xputrace_render::shown_text;
 use xputrace_tracer::rendezvous::{
-    Acceptor, Armed, Arrival, DEFAULT_SHAPE, Listener, Missed, Notice, Order, Region, TagArrays, Target, Why,
+    Acceptor, Armed, Arrival, DEFAULT_SHAPE, Listener, Missed, Notice, Order, Peer, Region, TagArrays, Target, Why,
 };
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
 
 /// How often the rings are read while a target records.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
+
+/// How many processes whose collector never connected are named.
+const MOST_NAMED: usize = 100;
 
 /// Everything between this run and the collectors in its targets.
 pub struct Collectors {
@@ -119,7 +122,7 @@ impl Collectors {
             match arrival {
                 Arrival::Armed(it) => self.take_in(it, running),
                 Arrival::Missed(it) => {
-                    running.state().drivers.connected(it.pid);
+                    connected(it.peer, running);
                     miss(&it, running);
                 }
                 Arrival::Full(error) => {
@@ -134,7 +137,7 @@ impl Collectors {
     /// Begins to follow a process that was sent its order.
     fn take_in(&mut self, armed: Armed, running: &mut Running) {
         running.report().collector_connected();
-        running.state().drivers.connected(armed.target.pid);
+        connected(armed.target.peer, running);
         let software = is_software_gpu(&armed.cupti_file);
         running.say_if_software(software);
         let info = self.describe(&armed);
@@ -144,11 +147,11 @@ impl Collectors {
     }
 
     fn describe(&mut self, Armed { target, comm, .. }: &Armed) -> ProcessInfo {
-        let seen = self.generations.entry(target.pid).or_default();
+        let seen = self.generations.entry(target.peer.pid).or_default();
         let generation = std::mem::replace(seen, *seen + 1);
         ProcessInfo {
-            pid: target.pid,
-            pid_in_target: if target.pid_in_target == target.pid { 0 } else { target.pid_in_target },
+            pid: target.peer.pid,
+            pid_in_target: if target.pid_in_target == target.peer.pid { 0 } else { target.pid_in_target },
             comm: comm.clone(),
             generation,
         }
@@ -176,7 +179,7 @@ impl Collectors {
         let Traced { target, region, process, comm, is_armed } = self.targets.remove(at);
         if is_armed && running.state().pipeline.may_lack_activities(process) {
             running.state().losses.add(Loss::NoLastFlush, 1);
-            running.report().note(&format!("process {} ({comm}) ended without a last flush", target.pid));
+            running.report().note(&format!("process {} ({comm}) ended without a last flush", target.peer.pid));
         }
         let totals = region.totals();
         self.totals.push(totals);
@@ -193,34 +196,46 @@ impl Collectors {
     /// Closes every account, whether its collector has said bye or not, and counts the processes that may have
     /// used CUDA and whose collector never connected.
     pub fn part_with_all(&mut self, running: &mut Running) {
-        let (unconnected, n_idle, shortfall) = {
+        self.count_unconnected(running);
+        while !self.targets.is_empty() {
+            self.part_with(0, running);
+        }
+    }
+}
+
+impl Collectors {
+    fn count_unconnected(&self, running: &mut Running) {
+        let (unconnected, n_unnamed, n_idle, shortfall) = {
             let drivers = &mut running.state().drivers;
             drivers.take();
-            (drivers.unconnected(), drivers.n_idle(), drivers.shortfall())
+            (drivers.unconnected(), drivers.n_unnamed(), drivers.n_idle(), drivers.shortfall())
         };
-        for Unconnected { pid, comm, why } in unconnected {
-            let why = why.or_else(|| self.no_room.clone()).unwrap_or_else(|| "its collector reported no reason".into());
-            untraced(
-                &format!(
-                    "process {pid} ({comm}) loaded CUDA's driver library, and its collector never connected: {why}. If it \
-                     made CUDA calls, they are missing"
-                ),
-                running,
-            );
+        let named = unconnected.len().min(MOST_NAMED);
+        let n_more = (unconnected.len() - named) as u64 + n_unnamed;
+        for it in &unconnected[..named] {
+            untraced(&self.unconnected(it), running);
+        }
+        if n_more > 0 {
+            running.state().losses.add(Loss::UntracedProcess, n_more);
+            let more = counted(n_more, "further process", "further processes");
+            running.report().note(&format!("not traced: {more} whose collector never connected"));
         }
         if let Some(shortfall) = shortfall {
             running.report().note(&shortfall);
         }
         if n_idle > 0 {
-            running.report().note(&format!(
-                "{} loaded CUDA's driver library and never started it: no CUDA call was made, or \
-                 {INJECTION_VARIABLE} was taken out of its environment first",
-                counted(n_idle, "program", "programs")
-            ));
+            let programs = counted(n_idle, "program", "programs");
+            running.report().note(&format!("{programs} loaded CUDA's driver library and never started it"));
         }
-        while !self.targets.is_empty() {
-            self.part_with(0, running);
-        }
+    }
+
+    fn unconnected(&self, Unconnected { pid, comm, used_cuda, why }: &Unconnected) -> String {
+        let why = why.as_ref().or(self.no_room.as_ref()).map_or("its collector reported no reason", String::as_str);
+        let (did, missing) = match used_cuda {
+            true => ("used CUDA", "Its CUDA calls are missing"),
+            false => ("loaded CUDA's driver library", "If it made CUDA calls, they are missing"),
+        };
+        format!("process {pid} ({}) {did}, and its collector never connected: {why}. {missing}", shown_text(comm))
     }
 }
 
@@ -275,7 +290,7 @@ fn hear(traced: &mut Traced, running: &mut Running) -> Hearing {
             }
             Notice::Closed => {
                 if !traced.is_armed {
-                    let Traced { target: Target { pid, .. }, comm, .. } = traced;
+                    let Traced { target: Target { peer: Peer { pid, .. }, .. }, comm, .. } = traced;
                     untraced(&format!("process {pid} ({}) went on before it was armed", shown_text(comm)), running);
                 }
                 return Hearing::IsOver;
@@ -285,9 +300,14 @@ fn hear(traced: &mut Traced, running: &mut Running) -> Hearing {
     Hearing::GoesOn
 }
 
+fn connected(Peer { pid, accepted, .. }: Peer, running: &mut Running) {
+    let ago = accepted.elapsed().as_nanos() as u64;
+    running.state().drivers.connected(pid, monotonic_nanos().saturating_sub(ago));
+}
+
 /// A process whose collector connected and was not sent an order.
 fn miss(missed: &Missed, running: &mut Running) {
-    let Missed { pid, uid, comm, why } = missed;
+    let Missed { peer: Peer { pid, uid, .. }, comm, why } = missed;
     let reason = match why {
         Why::Refused(reason) => {
             running.report().collector_connected();

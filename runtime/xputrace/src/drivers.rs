@@ -1,23 +1,34 @@
 //! Processes that load CUDA's driver library, so that those whose CUDA calls may be missing are known.
 //!
-//! CUDA loads the collector at the first CUDA call, from a variable of the environment. So a process
-//! that could load it and has not made no CUDA call, and nothing of it is missing: many programs are
-//! linked with the driver library and never use it. What counts is a process that loaded the collector
-//! and never connected, and one in which CUDA finds no collector.
+//! CUDA loads the collector at the first CUDA call, from a variable of the environment. Many programs are
+//! linked with the driver library and never use it: nothing of them is missing. What counts is a program in
+//! which CUDA runs and whose collector never connects, and one in which CUDA finds no collector.
+//!
+//! Linux tells what processes do, each event with its time; connections have a time too. All of them are
+//! put in order before anything is concluded.
 
+mod given;
+mod program;
+
+pub use given::Given;
+
+use given::Look;
+use program::{Fate, Program};
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::RawFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
-use xputrace_linux::{ProcessEvent, ProcessWatch};
-use xputrace_wire::SOCKET_VARIABLE;
+use std::path::Path;
+use xputrace_linux::{ProcessEvent, ProcessWatch, monotonic_nanos};
 
 /// The variable that names the library which CUDA loads at the first CUDA call.
 pub const INJECTION_VARIABLE: &str = "CUDA_INJECTION64_PATH";
 
-/// Processes kept at a time; of those beyond, nothing is known.
+/// The thread that the driver starts with each context, by its name. Before that a process cannot use the GPU.
+/// Source: seen in processes of drivers for servers, desktops and Jetson; NVIDIA documents no names.
+const DRIVERS_THREAD: &str = "cuda-EvtHandlr";
+
+/// Processes kept at a time, and programs of them that are missing; of those beyond, nothing is known.
 const MOST_PROCESSES: usize = 1 << 16;
 
 /// The driver library's users among the processes of a command.
@@ -29,59 +40,51 @@ pub struct Drivers {
     deaf: Option<String>,
     given: Given,
     processes: HashMap<u32, Process>,
-    /// Programs that have ended, could load the collector, and did not.
+    /// Collectors that connected since the last events were heard.
+    connections: Vec<Connection>,
+    /// Programs in [`Process::earlier`], and those that found no room there.
+    n_missing: usize,
+    n_unnamed: u64,
+    /// Programs that have ended, could load the collector, and in which CUDA never ran.
     n_idle: u64,
 }
 
-/// What the environment of the command was given.
-#[derive(Clone, Debug, Default)]
-pub struct Given {
-    pub command: u32,
-    /// The collector's file.
-    pub collector: PathBuf,
-    /// The address of our socket.
-    pub socket: String,
+/// A collector's connection, by the process that it came from.
+#[derive(Clone, Copy, Debug)]
+struct Connection {
+    pid: u32,
+    accepted_nanos: u64,
 }
 
 #[derive(Debug, Default)]
 struct Process {
     comm: String,
-    execs: u32,
+    n_execs: u32,
+    /// When it called exec last, or was forked.
+    begun_nanos: u64,
     /// What it runs now, once that has loaded the driver library.
     now: Option<Program>,
     /// What it ran before, as far as it is missing.
     earlier: Vec<Program>,
-    /// Collectors that connected before their program was heard to load the library.
-    early_connections: u32,
+    has_ended: bool,
 }
 
-/// A program that has loaded the driver library, which may be heard of several times.
-#[derive(Debug)]
-struct Program {
-    comm: String,
-    has_loaded_collector: bool,
-    has_connected: bool,
-    /// Why CUDA finds no collector in it; `None` where it does.
-    hindrance: Option<String>,
-}
-
-impl Program {
-    /// Whether it may have made CUDA calls that are missing.
-    fn is_missing(&self) -> bool {
-        !self.has_connected && (self.has_loaded_collector || self.hindrance.is_some())
-    }
-
-    /// Whether it could load the collector, and did not.
-    fn is_idle(&self) -> bool {
-        !self.has_connected && !self.is_missing()
+impl Process {
+    /// The program whose collector's connection was accepted at this time: among equals, the newest.
+    fn of_connection(&mut self, accepted_nanos: u64) -> Option<&mut Program> {
+        let all = self.earlier.iter_mut().chain(&mut self.now);
+        let ranked = all.filter_map(|it| Some((it.rank_of_connection(accepted_nanos)?, it)));
+        ranked.max_by_key(|(rank, _)| *rank).map(|(_, it)| it)
     }
 }
 
-/// A process whose CUDA calls, if it made any, are missing.
+/// A program whose CUDA calls, if it made any, are missing.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unconnected {
     pub pid: u32,
     pub comm: String,
+    /// Whether it used CUDA for certain.
+    pub used_cuda: bool,
     /// Why its collector has not connected, where that is known.
     pub why: Option<String>,
 }
@@ -125,81 +128,109 @@ impl Drivers {
 
     /// Takes what the processes have done since.
     pub fn take(&mut self) {
-        let events = self.watch.as_mut().map(ProcessWatch::events).unwrap_or_default();
-        events.iter().for_each(|it| self.heard(it));
-    }
-
-    /// A process did something.
-    pub fn heard(&mut self, event: &ProcessEvent) {
-        match event {
-            ProcessEvent::Exec { pid, comm, .. } => self.exec(*pid, comm),
-            ProcessEvent::Mmap { pid, path, .. } if is_driver_library(path) => self.loads_driver(*pid),
-            ProcessEvent::Mmap { pid, path, .. } if path.file_name() == self.given.collector.file_name() => {
-                if let Some(program) = self.processes.get_mut(pid).and_then(|it| it.now.as_mut()) {
-                    program.has_loaded_collector = true;
-                }
-            }
-            ProcessEvent::Exit { pid, .. } => self.exit(*pid),
-            _ => {}
+        if let Some(watch) = &mut self.watch {
+            let events = watch.events();
+            self.heard(&events);
         }
     }
 
-    fn exec(&mut self, pid: u32, comm: &str) {
-        self.end_program(pid);
+    /// Processes did this, in order of time: everything that happened until now and was not told before.
+    pub fn heard(&mut self, events: &[ProcessEvent]) {
+        events.iter().for_each(|it| self.hear(it));
+        for connection in std::mem::take(&mut self.connections) {
+            self.assign(connection);
+        }
+    }
+
+    /// The collector of a process has connected. What the process did before may still be unheard.
+    pub fn connected(&mut self, pid: u32, accepted_nanos: u64) {
+        self.connections.push(Connection { pid, accepted_nanos });
+    }
+
+    fn hear(&mut self, event: &ProcessEvent) {
+        match event {
+            ProcessEvent::Fork { parent, pid, time_nanos } => self.fork(*parent, *pid, *time_nanos),
+            ProcessEvent::Exec { pid, comm, time_nanos } => self.exec(*pid, comm, *time_nanos),
+            ProcessEvent::Exit { pid, time_nanos } => self.exit(*pid, *time_nanos),
+            ProcessEvent::ThreadName { pid, comm, .. } if comm == DRIVERS_THREAD => {
+                self.program(*pid).into_iter().for_each(|it| it.reaches(Fate::Started));
+            }
+            ProcessEvent::Mmap { pid, path, .. } if is_driver_library(path) => _ = self.program(*pid),
+            ProcessEvent::Mmap { pid, path, .. } if path.file_name() == self.given.collector.file_name() => {
+                self.program(*pid).into_iter().for_each(|it| it.reaches(Fate::CollectorLoaded));
+            }
+            ProcessEvent::ThreadName { .. } | ProcessEvent::Mmap { .. } => {}
+        }
+    }
+
+    /// A child has its parent's libraries. It is heard of again if it uses CUDA.
+    fn fork(&mut self, parent: u32, pid: u32, time_nanos: u64) {
+        self.end_program(pid, time_nanos);
+        let comm = self.processes.get(&parent).map(|it| it.comm.clone()).unwrap_or_default();
+        if let Some(process) = self.process(pid) {
+            (process.comm, process.begun_nanos, process.has_ended) = (comm, time_nanos, false);
+        }
+    }
+
+    fn exec(&mut self, pid: u32, comm: &str, time_nanos: u64) {
+        self.end_program(pid, time_nanos);
         if let Some(process) = self.process(pid) {
             comm.clone_into(&mut process.comm);
-            process.execs += 1;
+            process.begun_nanos = time_nanos;
+            process.n_execs += 1;
         }
     }
 
-    /// Looks at once whether CUDA finds the collector there: later the process may be gone.
-    fn loads_driver(&mut self, pid: u32) {
-        let given = self.given.clone();
-        let Some(process) = self.process(pid) else { return };
-        if process.now.is_some() {
-            return;
+    fn exit(&mut self, pid: u32, time_nanos: u64) {
+        self.end_program(pid, time_nanos);
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.has_ended = true;
+            self.make_room(pid);
         }
-        let is_as_given = pid == given.command && process.execs <= 1;
-        let hindrance = match given.hindrance(pid) {
-            Err(_) if is_as_given => None,
-            // It ended before it could be asked. It inherited the environment of the command, as far as is known.
-            Err(error) if has_ended(&error) => None,
-            Err(error) => Some(format!("its environment cannot be read ({error})")),
-            Ok(hindrance) => hindrance,
-        };
-        let comm = process.comm.clone();
-        let has_connected = process.early_connections > 0;
-        process.early_connections -= u32::from(has_connected);
-        process.now = Some(Program { comm, has_loaded_collector: false, has_connected, hindrance });
     }
 
-    /// Most have nothing to do with CUDA: they are forgotten, and others have room.
-    fn exit(&mut self, pid: u32) {
-        self.end_program(pid);
-        if self.processes.get(&pid).is_some_and(|it| it.earlier.is_empty()) {
+    fn end_program(&mut self, pid: u32, time_nanos: u64) {
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        let Some(mut program) = process.now.take() else { return };
+        program.ends(time_nanos);
+        if !program.is_missing() {
+            self.n_idle += u64::from(program.is_idle());
+        } else if self.n_missing < MOST_PROCESSES {
+            process.earlier.push(program);
+            self.n_missing += 1;
+        } else {
+            self.n_unnamed += 1;
+        }
+    }
+
+    /// Forgets a process that is over and not missing: most have nothing to do with CUDA.
+    fn make_room(&mut self, pid: u32) {
+        if self.processes.get(&pid).is_some_and(|it| it.has_ended && it.earlier.is_empty()) {
             self.processes.remove(&pid);
         }
     }
 
-    fn end_program(&mut self, pid: u32) {
-        let Some(process) = self.processes.get_mut(&pid) else { return };
-        match process.now.take() {
-            Some(program) if program.is_missing() => process.earlier.push(program),
-            Some(program) => self.n_idle += u64::from(program.is_idle()),
-            None => {}
+    /// What a process runs, which uses the driver library. A new one is looked at at once: later it may be gone.
+    fn program(&mut self, pid: u32) -> Option<&mut Program> {
+        let given = self.given.clone();
+        let process = self.process(pid)?;
+        if process.now.is_none() {
+            let is_as_given = pid == given.command && process.n_execs <= 1;
+            let found = if is_as_given { Look::Finds } else { given.look(pid) };
+            process.now = Some(Program::new(process.comm.clone(), process.begun_nanos, found, monotonic_nanos()));
         }
+        process.now.as_mut()
     }
 
-    /// The collector of a process has connected, which may be heard before its mappings are.
-    pub fn connected(&mut self, pid: u32) {
-        let Some(process) = self.process(pid) else { return };
-        let now = process.now.as_mut().filter(|it| !it.has_connected);
-        let earlier = process.earlier.iter().position(|it| it.has_loaded_collector);
-        match (earlier.or(process.earlier.len().checked_sub(1).filter(|_| now.is_none())), now) {
-            (Some(at), _) => _ = process.earlier.remove(at),
-            (None, Some(program)) => program.has_connected = true,
-            (None, None) => process.early_connections += 1,
-        }
+    /// Takes down whose collector has connected.
+    fn assign(&mut self, Connection { pid, accepted_nanos }: Connection) {
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        let Some(program) = process.of_connection(accepted_nanos) else { return };
+        program.reaches(Fate::Connected);
+        let kept = process.earlier.len();
+        process.earlier.retain(Program::is_missing);
+        self.n_missing -= kept - process.earlier.len();
+        self.make_room(pid);
     }
 
     fn process(&mut self, pid: u32) -> Option<&mut Process> {
@@ -211,61 +242,28 @@ impl Drivers {
     pub fn unconnected(&self) -> Vec<Unconnected> {
         let programs = |(pid, it): (&u32, &Process)| {
             let all = it.earlier.iter().chain(&it.now).filter(|it| it.is_missing());
-            all.map(|it| Unconnected { pid: *pid, comm: it.comm.clone(), why: it.hindrance.clone() })
-                .collect::<Vec<_>>()
+            let unconnected = |it: &Program| Unconnected {
+                pid: *pid,
+                comm: it.comm.clone(),
+                used_cuda: it.used_cuda(),
+                why: it.reason(),
+            };
+            all.map(unconnected).collect::<Vec<_>>()
         };
         let mut all: Vec<_> = self.processes.iter().flat_map(programs).collect();
         all.sort();
         all
     }
 
-    /// Programs that loaded the driver library, and in which CUDA never loaded the collector though it could.
+    /// How many more there are than [`Drivers::unconnected`] names.
+    pub fn n_unnamed(&self) -> u64 {
+        self.n_unnamed
+    }
+
+    /// Programs that loaded the driver library and could load the collector, and in which CUDA never ran.
     pub fn n_idle(&self) -> u64 {
         let running = self.processes.values().filter_map(|it| it.now.as_ref());
         self.n_idle + running.filter(|it| it.is_idle()).count() as u64
-    }
-}
-
-/// Whether a file of `/proc/PID` could not be read because the process is over (proc_pid_environ(5)).
-fn has_ended(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT))
-}
-
-impl Given {
-    /// What keeps CUDA from loading our collector in a process that has begun to run.
-    ///
-    /// # Errors
-    /// The process cannot be looked at, mostly because it has ended.
-    fn hindrance(&self, pid: u32) -> io::Result<Option<String>> {
-        let environment = std::fs::read(format!("/proc/{pid}/environ"))?;
-        let root = PathBuf::from(format!("/proc/{pid}/root"));
-        let is_there = match std::fs::metadata(within(&root, &self.collector)) {
-            Ok(_) => true,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-            Err(error) => return Err(error),
-        };
-        Ok(self.hindrance_in(&environment, is_there))
-    }
-
-    /// `environment` is that of proc_pid_environ(5).
-    fn hindrance_in(&self, environment: &[u8], has_file: bool) -> Option<String> {
-        let variable = |name: &str| {
-            let of_name = |it: &[u8]| it.strip_prefix(name.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec);
-            environment.split(|it| *it == 0).find_map(of_name).map(OsString::from_vec)
-        };
-        match variable(INJECTION_VARIABLE) {
-            None => return Some(format!("its environment has no {INJECTION_VARIABLE}")),
-            Some(other) if other != *self.collector.as_os_str() => {
-                return Some(format!("its {INJECTION_VARIABLE} is {}", other.display()));
-            }
-            Some(_) => {}
-        }
-        match variable(SOCKET_VARIABLE) {
-            Some(ours) if ours.as_bytes() == self.socket.as_bytes() => {}
-            Some(_) => return Some("another xputrace, started inside, traces it".into()),
-            None => return Some(format!("its environment has no {SOCKET_VARIABLE}")),
-        }
-        (!has_file).then(|| format!("{} does not exist in its root directory", self.collector.display()))
     }
 }
 
@@ -284,11 +282,6 @@ fn deafness(error: &io::Error) -> String {
     )
 }
 
-/// A path as a process with this root directory sees it.
-fn within(root: &Path, path: &Path) -> PathBuf {
-    root.join(path.strip_prefix("/").unwrap_or(path))
-}
-
 /// Whether a file is libcuda, or the library that stands in for it.
 fn is_driver_library(path: &Path) -> bool {
     let name = path.file_name().map(OsStr::as_encoded_bytes).unwrap_or_default();
@@ -304,100 +297,166 @@ pub fn is_software_gpu_name(name: &[u8]) -> bool {
 mod tests {
     use super::*;
 
+    pub(super) const COLLECTOR: &str = "/var/cache/xputrace/libxputrace_collector-1234.so";
     const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04";
-    const COLLECTOR: &str = "/var/cache/xputrace/libxputrace_collector-1234.so";
     /// More than Linux gives out: such a process cannot be looked at.
     const GONE: u32 = 1 << 23;
 
-    fn given(command: u32) -> Given {
+    pub(super) fn given(command: u32) -> Given {
         Given { command, collector: COLLECTOR.into(), socket: "@xputrace-1:1000".into() }
     }
 
-    fn exec(pid: u32) -> ProcessEvent {
-        ProcessEvent::Exec { time_nanos: 0, pid, comm: "train".into() }
+    /// What happens to a process, each at a time of its own.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Fork,
+        Exec,
+        Maps(&'static str),
+        Thread(&'static str),
+        Exit,
+        Connects,
+    }
+    use Step::{Connects, Exec, Exit, Fork, Maps, Thread};
+
+    const PARENT: u32 = GONE + 1;
+
+    fn event(step: Step, pid: u32, time_nanos: u64) -> Option<ProcessEvent> {
+        let comm = || String::from("train");
+        Some(match step {
+            Fork => ProcessEvent::Fork { time_nanos, parent: PARENT, pid },
+            Exec => ProcessEvent::Exec { time_nanos, pid, comm: comm() },
+            Thread(name) => ProcessEvent::ThreadName { time_nanos, pid, comm: name.into() },
+            Exit => ProcessEvent::Exit { time_nanos, pid },
+            Connects => return None,
+            Maps(path) => ProcessEvent::Mmap {
+                time_nanos,
+                pid,
+                start: 0,
+                len: 0,
+                pgoff: 0,
+                path: path.into(),
+                build_id: Vec::new(),
+            },
+        })
     }
 
-    fn maps(pid: u32, path: &str) -> ProcessEvent {
-        ProcessEvent::Mmap { time_nanos: 0, pid, start: 0, len: 0, pgoff: 0, path: path.into(), build_id: Vec::new() }
-    }
-
-    fn exit(pid: u32) -> ProcessEvent {
-        ProcessEvent::Exit { time_nanos: 0, pid }
-    }
-
-    /// Pids of those that are missing, and how many are idle.
-    fn left(command: u32, events: &[ProcessEvent], connect_before: usize) -> (Vec<u32>, u64) {
+    /// Everything is heard in batches that end before the steps in `ends`; a connection is told of as soon as it
+    /// is accepted.
+    fn after(command: u32, steps: &[Step], ends: &[usize]) -> Drivers {
         let mut drivers = Drivers::told(given(command));
-        for (at, event) in events.iter().enumerate() {
-            if at == connect_before {
-                drivers.connected(GONE);
+        let mut batch = Vec::new();
+        for (at, step) in steps.iter().enumerate() {
+            if ends.contains(&at) {
+                drivers.heard(&std::mem::take(&mut batch));
             }
-            drivers.heard(event);
+            match event(*step, GONE, at as u64) {
+                Some(event) => batch.push(event),
+                None => drivers.connected(GONE, at as u64),
+            }
         }
-        if connect_before == events.len() {
-            drivers.connected(GONE);
-        }
-        (drivers.unconnected().iter().map(|it| it.pid).collect(), drivers.n_idle())
+        drivers.heard(&batch);
+        drivers
     }
 
-    const NEVER: usize = usize::MAX;
+    /// How many are missing and how many are idle, which must not depend on when it is heard.
+    fn left(command: u32, steps: &[Step]) -> (usize, u64) {
+        let count = |it: &Drivers| (it.unconnected().len(), it.n_idle());
+        let expected = count(&after(command, steps, &[]));
+        for ends in 0..1usize << steps.len() {
+            let ends: Vec<usize> = (0..steps.len()).filter(|at| ends >> at & 1 == 1).collect();
+            assert_eq!(count(&after(command, steps, &ends)), expected, "{steps:?}, heard up to each of {ends:?}");
+        }
+        expected
+    }
 
     #[test]
-    fn a_program_whose_collector_never_connects_is_missing_unless_it_could_and_did_not_load_it() {
-        let (e, library, collector) = (exec(GONE), maps(GONE, LIBRARY), maps(GONE, COLLECTOR));
-        let known = |events: &[ProcessEvent], connect_before| left(GONE, events, connect_before);
-        let unknown = |events: &[ProcessEvent], connect_before| left(1, events, connect_before);
-        let begun = [e.clone(), library.clone(), library.clone()];
-        assert_eq!(known(&begun, NEVER), (vec![], 1), "it could load the collector, and made no CUDA call");
-        assert_eq!(
-            unknown(&begun, NEVER),
-            (vec![], 1),
-            "it has ended: it had the environment of the others, as far as is known"
-        );
-        let loaded = [e.clone(), library.clone(), collector.clone()];
-        assert_eq!(known(&loaded, NEVER), (vec![GONE], 0), "it has loaded it, and never connected");
-        // The library is heard of again after the connection: it has several mappings, or all events are late.
-        let often = [e.clone(), library.clone(), library.clone(), collector.clone(), library.clone(), exit(GONE)];
-        for events in [&loaded[..], &often] {
-            for connected in 0..=events.len() {
-                assert_eq!(known(events, connected), (vec![], 0), "connected before event {connected}");
-            }
+    fn a_program_whose_collector_never_connects_is_missing_if_cuda_ran_in_it() {
+        let (library, collector, cuda) = (Maps(LIBRARY), Maps(COLLECTOR), Thread(DRIVERS_THREAD));
+        for command in [GONE, 1] {
+            let left = |steps: &[Step]| left(command, steps);
+            assert_eq!(left(&[Exec, library, library]), (0, 1), "it made no CUDA call");
+            assert_eq!(left(&[Exec, library, Exit]), (0, 1), "nor did this one, which has ended");
+            assert_eq!(left(&[Exec, library, Thread("worker"), Exit]), (0, 1));
+            assert_eq!(left(&[Exec, Maps("/usr/lib/libcudart.so.13"), Maps("/lib/libc.so.6"), Exit]), (0, 0));
+            assert_eq!(left(&[Exec, library, cuda, Exit]), (1, 0), "CUDA ran without the collector");
+            assert_eq!(left(&[Exec, library, collector]), (1, 0), "its collector never connected");
+            assert_eq!(left(&[Exec, library, collector, cuda, Exit]), (1, 0));
+            assert_eq!(left(&[Exec, library, collector, Connects]), (0, 0));
+            assert_eq!(left(&[Exec, library, library, collector, Connects, library, cuda, Exit]), (0, 0));
+            assert_eq!(left(&[Exec, library, collector, Exit, Connects]), (0, 0), "accepted after its end");
         }
-        let ended = [e.clone(), library.clone(), collector.clone(), exit(GONE)];
-        assert_eq!((known(&ended, NEVER), known(&ended, 4)), ((vec![GONE], 0), (vec![], 0)));
-        let other = [e.clone(), maps(GONE, "/usr/lib/libcudart.so.13"), maps(GONE, "/lib/libc.so.6")];
-        assert_eq!(unknown(&other, NEVER), (vec![], 0));
-        // The command becomes another program: its environment may be another too.
-        let twice = [e.clone(), library.clone(), collector, e, library];
-        assert_eq!(known(&twice, 3), (vec![], 1), "the second program is another one, which never started it");
+    }
+
+    #[test]
+    fn each_program_of_a_process_is_one_of_its_own() {
+        let (library, collector, cuda) = (Maps(LIBRARY), Maps(COLLECTOR), Thread(DRIVERS_THREAD));
+        let left = |steps: &[Step]| left(GONE, steps);
+        assert_eq!(left(&[Exec, library, collector, Connects, Exec, library]), (0, 1));
+        assert_eq!(left(&[Exec, library, collector, Connects, Exec, library, collector]), (1, 0));
+        assert_eq!(left(&[Exec, library, collector, Connects, Exec, library, cuda, Exit]), (1, 0));
+        assert_eq!(left(&[Exec, library, collector, Exec, library, collector, Connects]), (1, 0));
+        assert_eq!(left(&[Exec, library, collector, Connects, Exec, library, collector, Connects]), (0, 0));
+        // What connects without a collector that Linux told of is not taken for the next program's.
+        assert_eq!(left(&[Exec, Connects, Exec, library, cuda]), (1, 0));
+        assert_eq!(left(&[Exec, Connects, Exec, library, collector]), (1, 0));
+    }
+
+    #[test]
+    fn a_child_that_loads_the_collector_and_never_connects_is_missing() {
+        let (collector, cuda) = (Maps(COLLECTOR), Thread(DRIVERS_THREAD));
+        let left = |steps: &[Step]| left(PARENT, steps);
+        assert_eq!(left(&[Fork, Exit]), (0, 0), "its parent has the library");
+        assert_eq!(left(&[Fork, collector, Exit]), (1, 0));
+        assert_eq!(left(&[Fork, collector, Connects, Exit]), (0, 0));
+        assert_eq!(left(&[Fork, cuda, Exit]), (1, 0));
+        let mut drivers = Drivers::told(given(PARENT));
+        let steps =
+            [(Exec, PARENT), (Maps(LIBRARY), PARENT), (Fork, GONE), (collector, GONE), (Exit, GONE), (Exit, PARENT)];
+        drivers.heard(&(0..).zip(steps).filter_map(|(at, (step, pid))| event(step, pid, at)).collect::<Vec<_>>());
+        let missing = drivers.unconnected().into_iter().map(|it| (it.pid, it.comm)).collect::<Vec<_>>();
+        assert_eq!(missing, [(GONE, "train".to_string())], "its name is its parent's");
+    }
+
+    /// A process is looked at when its events are heard; by then it may run something else.
+    #[test]
+    fn what_was_found_in_a_later_program_is_not_said_of_an_earlier_one() {
+        let pid = std::process::id();
+        let hear = |steps: &[(Step, u64)]| {
+            let mut drivers = Drivers::told(given(1));
+            drivers.heard(&steps.iter().filter_map(|(step, at)| event(*step, pid, *at)).collect::<Vec<_>>());
+            let reasons = drivers.unconnected().into_iter().map(|it| it.why.unwrap_or_default());
+            (reasons.collect::<Vec<_>>(), drivers.n_idle())
+        };
+        let expected = format!("its environment has no {INJECTION_VARIABLE}");
+        assert_eq!(hear(&[(Exec, 1), (Maps(LIBRARY), 2)]), (vec![expected.clone()], 0));
+        assert_eq!(hear(&[(Exec, 1), (Maps(LIBRARY), 2), (Exit, u64::MAX)]), (vec![expected], 0));
+        assert_eq!(hear(&[(Exec, 1), (Maps(LIBRARY), 2), (Exec, 3)]), (vec![], 1));
     }
 
     #[test]
     fn processes_that_are_over_take_no_room() {
         let mut drivers = Drivers::told(given(GONE));
+        let steps = [Exec, Maps("/lib/libc.so.6"), Exit, Fork, Exec, Maps(LIBRARY), Maps(COLLECTOR), Connects, Exit];
         for pid in GONE..GONE + 1000 {
-            [exec(pid), maps(pid, "/lib/libc.so.6"), exit(pid)].iter().for_each(|it| drivers.heard(it));
-            [exec(pid), maps(pid, LIBRARY), maps(pid, COLLECTOR)].iter().for_each(|it| drivers.heard(it));
-            drivers.connected(pid);
-            drivers.heard(&exit(pid));
+            steps.iter().for_each(|it| match event(*it, pid, 1) {
+                Some(event) => drivers.heard(&[event]),
+                None => drivers.connected(pid, 1),
+            });
         }
-        assert_eq!(drivers.processes.len(), 0);
+        // The last connection was told of after its process had ended.
+        drivers.connected(GONE, 1);
+        drivers.heard(&[]);
+        assert_eq!((drivers.processes.len(), drivers.n_missing), (0, 0));
     }
 
     #[test]
-    fn what_keeps_cuda_from_loading_the_collector_is_named() {
-        let injected = format!("A=b\0{INJECTION_VARIABLE}={COLLECTOR}\0{SOCKET_VARIABLE}=@xputrace-1:1000\0");
-        let of = |environment: &str, has_file| given(1).hindrance_in(environment.as_bytes(), has_file);
-        assert_eq!(of(&injected, true), None);
-        for (environment, has_file, expected) in [
-            ("A=b\0", true, "no CUDA_INJECTION64_PATH"),
-            (injected.replace(COLLECTOR, "/opt/tool.so").as_str(), true, "is /opt/tool.so"),
-            (injected.replace("trace-1:", "trace-2:").as_str(), true, "another xputrace"),
-            (injected.split(SOCKET_VARIABLE).next().unwrap(), true, "no XPUTRACE_SOCKET"),
-            (&injected, false, "does not exist in its root directory"),
-        ] {
-            let said = of(environment, has_file).unwrap_or_default();
-            assert!(said.contains(expected), "{said}");
+    fn those_beyond_the_room_are_counted() {
+        let mut drivers = Drivers::told(given(GONE));
+        for _ in 0..MOST_PROCESSES + 10 {
+            let steps = [Exec, Maps(LIBRARY), Thread(DRIVERS_THREAD)];
+            drivers.heard(&steps.iter().filter_map(|it| event(*it, GONE, 1)).collect::<Vec<_>>());
         }
+        drivers.heard(&event(Exit, GONE, 1).into_iter().collect::<Vec<_>>());
+        assert_eq!((drivers.unconnected().len(), drivers.n_unnamed()), (MOST_PROCESSES, 10));
     }
 }

@@ -82,6 +82,7 @@ impl Stacks {
                 self.is_over(*pid);
                 self.images.exit(*pid);
             }
+            ProcessEvent::ThreadName { .. } => {}
             ProcessEvent::Mmap { pid, start, len, pgoff, path, build_id, .. } => {
                 let mapping = Mapping {
                     start: *start,

@@ -65,8 +65,7 @@ pub struct Armed {
 /// A process that is not traced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missed {
-    pub pid: u32,
-    pub uid: u32,
+    pub peer: Peer,
     pub comm: String,
     pub why: Why,
 }
@@ -140,9 +139,14 @@ impl Drop for Acceptor {
 /// A peer that has sent nothing yet.
 struct Silent {
     connection: Connection,
-    since: Instant,
     /// Determined when it connected: it may have ended when it disconnects.
     is_target: bool,
+}
+
+impl Silent {
+    fn since(&self) -> Instant {
+        self.connection.peer().accepted
+    }
 }
 
 /// The thread's state.
@@ -172,7 +176,7 @@ impl Work {
     /// reported.
     fn close(&mut self) {
         self.accept();
-        for Silent { connection, is_target, .. } in std::mem::take(&mut self.silent) {
+        for Silent { connection, is_target } in std::mem::take(&mut self.silent) {
             let peer = connection.peer();
             match connection.hear() {
                 Heard::Nothing(connection) => connection.leave_dormant(),
@@ -189,7 +193,7 @@ impl Work {
         let listening = self.listener.fds().filter(|_| !self.is_full);
         let fds: Vec<RawFd> =
             [signal].into_iter().chain(listening).chain(self.silent.iter().map(|it| it.connection.fd())).collect();
-        let oldest = self.silent.iter().map(|it| it.since).min();
+        let oldest = self.silent.iter().map(Silent::since).min();
         let oldest = oldest.map(|it| SILENCE.saturating_sub(it.elapsed()) + Duration::from_millis(1));
         let limit = if self.is_full { Some(RETRY) } else { oldest };
         !readable(&fds, limit).contains(&signal)
@@ -225,14 +229,14 @@ impl Work {
             let oldest = self.silent.remove(0);
             self.miss(oldest.connection.peer(), Why::Silent);
         }
-        self.silent.push(Silent { connection, since: Instant::now(), is_target });
+        self.silent.push(Silent { connection, is_target });
     }
 
     fn hear(&mut self) {
-        for Silent { connection, since, is_target } in std::mem::take(&mut self.silent) {
+        for Silent { connection, is_target } in std::mem::take(&mut self.silent) {
             let peer = connection.peer();
             match connection.hear() {
-                Heard::Nothing(connection) => self.silent.push(Silent { connection, since, is_target }),
+                Heard::Nothing(connection) => self.silent.push(Silent { connection, is_target }),
                 Heard::Hello(target) => {
                     self.arm(target);
                     // Greet peers that connected in the meantime.
@@ -245,25 +249,25 @@ impl Work {
     }
 
     fn let_go_of_silent(&mut self) {
-        let late: Vec<_> = self.silent.extract_if(.., |it| it.since.elapsed() >= SILENCE).collect();
+        let late: Vec<_> = self.silent.extract_if(.., |it| it.since().elapsed() >= SILENCE).collect();
         late.into_iter().for_each(|it| self.miss(it.connection.peer(), Why::Silent));
     }
 
     fn arm(&mut self, mut target: Target) {
-        let peer = Peer { pid: target.pid, uid: target.uid };
+        let peer = target.peer;
         let no_cupti =
-            (target.cupti_version == 0).then(|| format!("process {} has no CUPTI: {}", target.pid, target.cupti));
+            (target.cupti_version == 0).then(|| format!("process {} has no CUPTI: {}", target.peer.pid, target.cupti));
         if let Some(refusal) = target.refusal.clone().or(no_cupti) {
             target.leave_dormant();
             return self.miss(peer, Why::Refused(refusal));
         }
         // Look it up while the process waits for its order: a short-lived one would be gone later.
-        let cupti_file = file_seen_by(target.pid, &target.cupti);
+        let cupti_file = file_seen_by(target.peer.pid, &target.cupti);
         match self.send_order(&mut target) {
             Ok(region) => {
                 let index = self.n_armed;
                 self.n_armed += 1;
-                let (comm, thread_ids) = (comm_of(target.pid), target.thread_ids());
+                let (comm, thread_ids) = (comm_of(target.peer.pid), target.thread_ids());
                 self.report(Arrival::Armed(Armed { target, region, index, comm, thread_ids, cupti_file }));
             }
             Err(reason) => {
@@ -275,13 +279,13 @@ impl Work {
 
     fn send_order(&mut self, target: &mut Target) -> Result<Region, String> {
         let Order { demand, mappings, shape, tags, .. } = &mut self.order;
-        let tags = tags.as_mut().map(|make| make(target.pid)).transpose()?;
+        let tags = tags.as_mut().map(|make| make(target.peer.pid)).transpose()?;
         let tags = tags.as_ref().map(AsRawFd::as_raw_fd);
         target.arm(demand, *mappings, *shape, self.n_armed, tags).map_err(|it| it.to_string())
     }
 
-    fn miss(&self, Peer { pid, uid }: Peer, why: Why) {
-        self.report(Arrival::Missed(Missed { pid, uid, comm: comm_of(pid), why }));
+    fn miss(&self, peer: Peer, why: Why) {
+        self.report(Arrival::Missed(Missed { peer, comm: comm_of(peer.pid), why }));
     }
 
     fn report(&self, arrival: Arrival) {

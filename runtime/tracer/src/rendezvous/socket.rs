@@ -5,7 +5,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use xputrace_wire::message::{self, Message};
 
 pub(super) fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -112,6 +112,8 @@ pub struct Peer {
     /// In the tracer's namespace.
     pub pid: u32,
     pub uid: u32,
+    /// When its connection was accepted.
+    pub accepted: Instant,
 }
 
 /// Returns who connected, according to the system.
@@ -123,7 +125,7 @@ pub(super) fn peer(socket: &OwnedFd) -> Option<Peer> {
         let at = (&raw mut credentials).cast();
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, at, &mut len)
     };
-    (result == 0).then_some(Peer { pid: credentials.pid as u32, uid: credentials.uid })
+    (result == 0).then_some(Peer { pid: credentials.pid as u32, uid: credentials.uid, accepted: Instant::now() })
 }
 
 pub(super) enum Received {

@@ -14,9 +14,7 @@ use xputrace_wire::status::innermost_id;
 #[derive(Debug)]
 pub struct Target {
     socket: OwnedFd,
-    /// In the tracer's namespace, from the peer's credentials.
-    pub pid: u32,
-    pub uid: u32,
+    pub peer: Peer,
     /// As the target sees it.
     pub pid_in_target: u32,
     /// CUPTI's version; 0 if none was found.
@@ -51,8 +49,7 @@ impl Target {
             .then(|| format!("the collector in process {} speaks version {version} of the wire format", peer.pid));
         Target {
             socket,
-            pid: peer.pid,
-            uid: peer.uid,
+            peer,
             pid_in_target: hello.words[1] as u32,
             cupti_version: hello.words[2] as u32,
             capabilities: hello.words[3],
@@ -77,7 +74,7 @@ impl Target {
         process_index: u32,
         tags: Option<RawFd>,
     ) -> Result<Region, RendezvousError> {
-        let context = |what: &str| format!("{what} for process {}", self.pid);
+        let context = |what: &str| format!("{what} for process {}", self.peer.pid);
         let memory = sealed_memory(shape.size()).map_err(|it| failed(context("make shared memory"), it))?;
         let region = Region::map(&memory, shape).map_err(|it| failed(context("map shared memory"), it))?;
         let bits = demand_bits(wanted, mappings) & if tags.is_some() { u64::MAX } else { !demand::MARKER };
@@ -124,10 +121,10 @@ impl Target {
     /// Returns the ids of all current threads, in the target's namespace and in ours, for
     /// [`crate::Pipeline::translate_threads`]. Empty if both namespaces are the same.
     pub fn thread_ids(&self) -> Vec<(u32, u32)> {
-        if self.pid == self.pid_in_target {
+        if self.peer.pid == self.pid_in_target {
             return Vec::new();
         }
-        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten().flatten();
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.peer.pid)).into_iter().flatten().flatten();
         threads.filter_map(|it| innermost_tid(&it.path())).collect()
     }
 }

@@ -78,10 +78,9 @@ impl LinuxEvents {
         let (mut state, report) = running.parts();
         let State { linux, pipeline, stacks, drivers, losses, .. } = &mut *state;
         let Some(linux) = linux else { return };
-        for event in linux.lending(pipeline.state_mut().names_mut(), Linux::processes) {
-            stacks.heard(&event);
-            drivers.heard(&event);
-        }
+        let events = linux.lending(pipeline.state_mut().names_mut(), Linux::processes);
+        events.iter().for_each(|it| stacks.heard(it));
+        drivers.heard(&events);
         for news in linux.news() {
             match news {
                 News::Warning(it) => report.note(&it.text),

@@ -1,0 +1,84 @@
+//! One program (what a process runs from one exec to the next), as far as it uses CUDA.
+
+use super::INJECTION_VARIABLE;
+use super::given::Look;
+
+/// A program that has loaded CUDA's driver library.
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) comm: String,
+    /// When its process executed it, or was forked.
+    begun_nanos: u64,
+    /// What a look at its process found, and when.
+    found: Look,
+    looked_nanos: u64,
+    fate: Fate,
+}
+
+/// How far a program has come. It only comes further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fate {
+    /// It has loaded the driver library, and CUDA was not seen to run in it.
+    Loaded,
+    /// CUDA runs in it, and has not loaded the collector.
+    Started,
+    /// CUDA has loaded the collector, which connects next.
+    CollectorLoaded,
+    Connected,
+}
+
+impl Program {
+    /// Begins with one that has loaded the driver library.
+    pub(super) fn new(comm: String, begun_nanos: u64, found: Look, looked_nanos: u64) -> Self {
+        Program { comm, begun_nanos, found, looked_nanos, fate: Fate::Loaded }
+    }
+
+    /// It has come this far at least.
+    pub(super) fn reaches(&mut self, fate: Fate) {
+        self.fate = self.fate.max(fate);
+    }
+
+    /// It ended at this time. What a later look found was another program's.
+    pub(super) fn ends(&mut self, at_nanos: u64) {
+        if self.looked_nanos > at_nanos {
+            self.found = Look::Ended;
+        }
+    }
+
+    /// Returns how likely a connection that was accepted at this time is its collector's; `None` if it is not.
+    /// Where Linux dropped records, it is unknown that it loaded the collector.
+    pub(super) fn rank_of_connection(&self, accepted_nanos: u64) -> Option<Fate> {
+        (self.fate != Fate::Connected && self.begun_nanos <= accepted_nanos).then_some(self.fate)
+    }
+
+    /// Whether it may have made CUDA calls that are missing.
+    pub(super) fn is_missing(&self) -> bool {
+        match self.fate {
+            Fate::Loaded => matches!(self.found, Look::Hindered(_)),
+            Fate::Started | Fate::CollectorLoaded => true,
+            Fate::Connected => false,
+        }
+    }
+
+    /// Whether it could load the collector, and used no CUDA.
+    pub(super) fn is_idle(&self) -> bool {
+        self.fate == Fate::Loaded && !self.is_missing()
+    }
+
+    /// Whether it used CUDA for certain.
+    pub(super) fn used_cuda(&self) -> bool {
+        self.fate > Fate::Loaded
+    }
+
+    /// Why its collector has not connected, where that is known.
+    pub(super) fn reason(&self) -> Option<String> {
+        match (&self.found, self.fate) {
+            (Look::Hindered(why), _) => Some(why.clone()),
+            (Look::Ended, Fate::Started) => Some("it ended before its environment could be read".into()),
+            (Look::Finds, Fate::Started) => Some(format!(
+                "{INJECTION_VARIABLE} was taken out of its environment, or the library that it names could not be loaded"
+            )),
+            _ => None,
+        }
+    }
+}
