@@ -1,5 +1,5 @@
-//! The compiler from the outside: what it says of mistakes, what its programs compute, and
-//! whether the kernel takes them.
+//! The compiler from the outside: how it answers mistakes, what its programs compute, and whether
+//! Linux accepts them.
 
 #[path = "compile/agree.rs"]
 mod agree;

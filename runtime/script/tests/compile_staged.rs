@@ -1,4 +1,4 @@
-//! The examples of the language, through the crate's own staging into the compiler.
+//! Stages and compiles the examples of the language.
 
 use std::rc::Rc;
 use xputrace_model::catalog::MiniCatalog;

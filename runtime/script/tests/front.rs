@@ -1,5 +1,5 @@
-//! The front end against texts: mistakes and their answers, handlers run against a host in
-//! memory, and the standard library's own tests. `BLESS=1` rewrites the expected answers.
+//! The front end: mistakes and their answers, handlers with a host in memory, and the standard
+//! library's own tests. `BLESS=1` rewrites the expected answers.
 
 mod fake_host;
 
@@ -45,7 +45,7 @@ fn mistakes_have_answers() {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// A tiny text form: place, code, message; other places; help.
+/// Formats diagnostics: place, code, message; other places; help.
 fn render(sources: &Sources, diagnostics: &[Diagnostic]) -> String {
     let mut out = String::new();
     for it in diagnostics {
@@ -91,7 +91,7 @@ fn the_standard_library_passes_its_own_tests() {
     }
 }
 
-/// Stages a script and runs its interpreted handlers once each, in order.
+/// Stages a script and runs each of its interpreted handlers once, in order.
 fn run(text: &str) -> (Rc<RefCell<FakeHost>>, Vec<String>) {
     run_on(Rc::default(), text)
 }
@@ -118,7 +118,7 @@ fn run_on(host: Rc<RefCell<FakeHost>>, text: &str) -> (Rc<RefCell<FakeHost>>, Ve
     (host, answers)
 }
 
-/// A joined kernel `add<int>` of 1,500 ns.
+/// Returns a joined kernel `add<int>` of 1,500 ns.
 fn kernel_event() -> EventView<'static> {
     static WORDS: std::sync::OnceLock<[u64; 64]> = std::sync::OnceLock::new();
     let words = WORDS.get_or_init(|| {
@@ -135,7 +135,7 @@ fn kernel_event() -> EventView<'static> {
     EventView { event: Event::KERNEL, words, strings: &|id| (id == 7).then(|| Arc::from("add<int>")) }
 }
 
-/// What a script that must run without a mistake prints.
+/// Returns what a script without mistakes prints.
 fn printed(text: &str) -> Vec<String> {
     let (host, answers) = run(text);
     assert!(answers.is_empty(), "{text}\n{answers:?}");

@@ -1,5 +1,5 @@
-//! The language reference is run: its examples compile, and its tables are those of the schema and
-//! of the losses. `BLESS=1` writes the tables anew.
+//! Runs the language reference: its examples compile, and its tables are those of the code.
+//! `BLESS=1` rewrites the tables.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -54,7 +54,7 @@ fn the_tables_are_those_of_the_code() {
     xputrace_golden::assert(&reference(), &written);
 }
 
-/// The fields that come behind those of every CPU event.
+/// Returns the fields after those of every CPU event.
 fn beyond_cpu(fields: &'static [Field]) -> &'static [Field] {
     &fields[schema::CPU.len()..]
 }

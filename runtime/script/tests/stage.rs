@@ -1,4 +1,4 @@
-//! Scripts as users write them, through the front end.
+//! Stages scripts as users would write them.
 
 use std::rc::Rc;
 use xputrace_model::diagnostic::{Diagnostic, SourceFile};
@@ -27,7 +27,7 @@ fn list(diagnostics: &[Diagnostic]) -> String {
     diagnostics.iter().map(|it| format!("{}: {} {:?}\n", it.code, it.message, it.primary.span)).collect()
 }
 
-/// The acceptance cases of the language; the device's own code is not implemented yet.
+/// Examples of the language, each with its number of probes; device code is not implemented yet.
 const EXAMPLES: &[(&str, usize)] = &[
     ("kernel(|k| @time[k.name].sum(k.duration));", 1),
     ("kernel(|k| if k.duration > 100.ms { print(`${k.name} took ${k.duration} ns\\n${k.launch.ustack}`) });", 1),

@@ -1,4 +1,4 @@
-//! The collectors of a run: found as their processes start CUDA, armed, drained, let go.
+//! The collectors of a run: accepted when their processes start CUDA, armed, drained, disarmed.
 
 use crate::drivers::{Drivers, Given, Unconnected, is_software_gpu_name};
 use crate::run::Running;
@@ -28,21 +28,21 @@ const MOST_NAMED: usize = 100;
 
 /// Everything between this run and the collectors in its targets.
 pub struct Collectors {
-    /// Until the thread that lets collectors in has it.
+    /// Until [`Collectors::open`] passes it to the thread that accepts collectors.
     listener: Option<Listener>,
     acceptor: Option<Acceptor>,
-    /// The collector's file, as the targets load it, and our address, as they find it.
+    /// The collector's file as targets load it, and the address at which they find us.
     file: PathBuf,
     socket: String,
-    /// Why the system let nobody connect, once it did.
+    /// Why the system once refused connections.
     no_room: Option<String>,
-    /// Those that record, or have left something to be read.
+    /// Processes that record, or whose rings have something left to read.
     targets: Vec<Traced>,
     /// How often each process id has connected.
     generations: HashMap<u32, u32>,
-    /// Given up when no further file can be opened: what it makes room for is saying so.
+    /// Closed when no further file can be opened, so that this can be reported.
     spare: Option<File>,
-    /// Of processes that are gone.
+    /// Totals of processes that have ended.
     totals: Vec<CollectorTotals>,
     rings: Vec<Vec<u8>>,
 }
@@ -53,12 +53,13 @@ struct Traced {
     region: Region,
     process: ProcessIndex,
     comm: String,
-    /// Whether it has said that it records.
+    /// Whether it has reported that it records.
     is_armed: bool,
 }
 
 impl Collectors {
-    /// Listens, and has the command load the collector. Nobody is let in before [`Collectors::open`].
+    /// Listens, and makes the command load the collector. Accepts nobody before
+    /// [`Collectors::open`].
     pub fn new(launch: &mut Launch) -> Result<Self> {
         let listener = Listener::new(launch.identity.as_ref().map(|it| it.uid))?;
         let socket = listener.value().to_owned();
@@ -77,12 +78,13 @@ impl Collectors {
         })
     }
 
-    /// Attaches the launch handlers that run in Linux, and begins to let collectors in: those of `command` and its
-    /// children, whichever user they become, and of the same user's processes. Returns who finds out which of
-    /// them use CUDA; where there are probes in Linux, these tell it what processes do.
+    /// Attaches the launch handlers that run in Linux, and starts to accept collectors: of
+    /// `command` and its descendants, under any user, and of the same user's processes. Returns the
+    /// [`Drivers`] that track which of them use CUDA. If there are probes in Linux, the caller
+    /// passes it process events; otherwise it watches processes itself.
     ///
     /// # Errors
-    /// When the handlers cannot be attached, or the system has no thread for it.
+    /// The handlers cannot be attached, or the system cannot create a thread.
     pub fn open(&mut self, plan: &Plan, linux: Option<&mut Linux>, command: u32) -> Result<Drivers> {
         let mut tags: Option<TagArrays> = None;
         let given = Given { command, collector: self.file.clone(), socket: self.socket.clone() };
@@ -104,12 +106,12 @@ impl Collectors {
         Ok(drivers)
     }
 
-    /// Whether any process records, or has left something to be read.
+    /// Whether any process records, or has something left to read.
     pub fn is_recording(&self) -> bool {
         !self.targets.is_empty()
     }
 
-    /// The collectors' own totals, of processes past and present.
+    /// Returns the collectors' own totals, including those of ended processes.
     pub fn totals(&self) -> Vec<CollectorTotals> {
         let present = self.targets.iter().map(|it| it.region.totals());
         self.totals.iter().copied().chain(present).collect()
@@ -134,7 +136,7 @@ impl Collectors {
         }
     }
 
-    /// Begins to follow a process that was sent its order.
+    /// Adds a process that was sent its order.
     fn take_in(&mut self, armed: Armed, running: &mut Running) {
         running.report().collector_connected();
         connected(armed.target.peer, running);
@@ -157,7 +159,7 @@ impl Collectors {
         }
     }
 
-    /// One drain of a process's rings; whether there was anything.
+    /// Drains a process's rings once; returns whether there was anything.
     fn drain(&mut self, at: usize, running: &mut Running) -> bool {
         let traced = &mut self.targets[at];
         let marks = traced.region.marks();
@@ -169,10 +171,10 @@ impl Collectors {
         true
     }
 
-    /// Reads what a process left behind, closes its account, and lets it go.
+    /// Reads what a process left behind, closes its account, and removes it.
     fn part_with(&mut self, at: usize, running: &mut Running) {
-        // Twice: a name may have been written behind what the first drain saw. A target that still
-        // writes is not followed for ever.
+        // Twice: a name may have been written after the first drain began. Only twice, in case the
+        // target keeps writing.
         for _ in 0..2 {
             self.drain(at, running);
         }
@@ -186,15 +188,16 @@ impl Collectors {
         running.end_process(process, totals);
     }
 
-    /// Lets nobody in any more, and asks every collector for its last flush; they answer with a bye.
+    /// Accepts nobody any more, and asks every collector for its last flush, which they answer with
+    /// a bye.
     pub fn disarm(&mut self, running: &mut Running) {
         self.acceptor.iter_mut().for_each(Acceptor::stop);
         self.take_arrivals(running);
         self.targets.iter_mut().for_each(|it| it.target.disarm());
     }
 
-    /// Closes every account, whether its collector has said bye or not, and counts the processes that may have
-    /// used CUDA and whose collector never connected.
+    /// Closes every account, whether its collector has said bye or not. Counts the processes that
+    /// may have used CUDA without their collector connecting.
     pub fn part_with_all(&mut self, running: &mut Running) {
         self.count_unconnected(running);
         while !self.targets.is_empty() {
@@ -250,7 +253,7 @@ impl Source for Collectors {
         self.is_recording().then_some(DRAIN_INTERVAL)
     }
 
-    /// Takes new processes in, hears what collectors say, and drains every ring.
+    /// Accepts new processes, handles collectors' messages, and drains every ring.
     fn step(&mut self, running: &mut Running) -> Result<Progress> {
         self.take_arrivals(running);
         let mut is_busy = false;
@@ -266,13 +269,13 @@ impl Source for Collectors {
     }
 }
 
-/// Whether more is to come from a collector.
+/// Whether more may come from a collector.
 enum Hearing {
     GoesOn,
     IsOver,
 }
 
-/// What a collector has said since.
+/// Handles a collector's messages since the last call.
 fn hear(traced: &mut Traced, running: &mut Running) -> Hearing {
     while let Some(notice) = traced.target.poll() {
         match notice {
@@ -305,7 +308,7 @@ fn connected(Peer { pid, accepted, .. }: Peer, running: &mut Running) {
     running.state().drivers.connected(pid, monotonic_nanos().saturating_sub(ago));
 }
 
-/// A process whose collector connected and was not sent an order.
+/// Reports a process whose collector connected but was not sent an order.
 fn miss(missed: &Missed, running: &mut Running) {
     let Missed { peer: Peer { pid, uid, .. }, comm, why } = missed;
     let reason = match why {
@@ -326,15 +329,15 @@ fn refuse(reason: String, running: &mut Running) {
     untraced(&reason, running);
 }
 
-/// Counts a process of whose launches nothing is known, and says why.
+/// Counts a process whose launches are unknown, and says why.
 fn untraced(why: &str, running: &mut Running) {
     running.state().losses.add(Loss::UntracedProcess, 1);
     running.report().note(&format!("not traced: {why}"));
 }
 
-/// Whether a process has `ancestor` above it, as far as its parents still live.
+/// Whether a process descends from `ancestor`, as far as its ancestors still run.
 fn is_descendant(mut pid: u32, ancestor: u32) -> bool {
-    /// A chain of parents is shorter; ids that are reused meanwhile could make a circle.
+    /// Longer than any chain of parents. Ids that are reused meanwhile could form a cycle.
     const MOST_PARENTS: usize = 256;
     for _ in 0..MOST_PARENTS {
         if pid == ancestor {
@@ -348,20 +351,21 @@ fn is_descendant(mut pid: u32, ancestor: u32) -> bool {
     false
 }
 
-/// Whether the CUPTI that a process found is the software GPU's: all its libraries are one file,
-/// under whatever name they were asked for.
+/// Whether the CUPTI that a process found is the software GPU's, all of whose libraries are one
+/// file under several names.
 fn is_software_gpu(cupti_file: &Path) -> bool {
     cupti_file.file_name().is_some_and(|it| is_software_gpu_name(it.as_encoded_bytes()))
 }
 
-/// Where the function that launch handlers of the kernel are attached to lies in the collector's file.
+/// Returns the file offset of the collector's marker function, to which launch handlers in Linux
+/// are attached.
 fn marker_offset(collector: &Path) -> Result<u64> {
     let bytes = std::fs::read(collector).with_context(|| format!("cannot read {}", collector.display()))?;
     function_offset(&bytes, xputrace_wire::marker::SYMBOL)
         .ok_or_else(|| anyhow!("{} has no marker function", collector.display()))
 }
 
-/// Offset in the file of an exported function.
+/// Returns the file offset of an exported function.
 fn function_offset(elf: &[u8], name: &str) -> Option<u64> {
     use object::{Object, ObjectSection, ObjectSymbol};
     let file = object::File::parse(elf).ok()?;

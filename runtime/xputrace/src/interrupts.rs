@@ -40,7 +40,7 @@ pub struct Interrupt {
 }
 
 extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    // SAFETY: the kernel passes a siginfo that lives through the handler.
+    // SAFETY: Linux passes a siginfo that lives through the handler.
     let is_from_terminal = unsafe { (*info).si_code } == libc::SI_KERNEL;
     let is_shielded = is_from_terminal && xputrace_linux::was_ignored(signal);
     let Some(at) = SIGNALS.iter().position(|it| *it == signal).filter(|_| !is_shielded) else { return };

@@ -1,5 +1,5 @@
-//! Compiled and interpreted handlers give the same answers: expressions run in both engines, over the
-//! same kernel.
+//! Compiled and interpreted handlers give the same answers: expressions run in both engines, on the
+//! same GPU kernel.
 
 use crate::engine::{Run, kernel};
 use crate::fake_host::FakeHost;
@@ -19,13 +19,13 @@ const SYMBOL: &str = "_Z5quickIiEvT_";
 const BLOCK: i64 = 32;
 const DURATION: i64 = 1500;
 
-/// What a compiled handler stores; `None` if it ends without storing.
+/// Returns what a compiled handler stores; `None` if it ends without storing.
 fn answer_compiled(script: &str) -> Option<i64> {
     let event = kernel(NAME, DURATION).symbol(SYMBOL).with(word::BLOCK, BLOCK);
     Run::new(script).feed(&[event]).one("@n").map(|it| it[0])
 }
 
-/// What an interpreted handler stores; `None` if it ends without storing.
+/// Returns what an interpreted handler stores; `None` if it ends without storing.
 fn answer_interpreted(script: &str) -> Option<i64> {
     let mut loaded = staged(script);
     let host = Rc::new(RefCell::new(FakeHost::default()));
@@ -50,7 +50,7 @@ fn answer_interpreted(script: &str) -> Option<i64> {
     }
 }
 
-/// The answers of both engines; `None` if the compiler refuses the expression.
+/// Returns the answers of both engines; `None` if the compiler refuses the expression.
 fn answers(expression: &str) -> Option<[Option<i64>; 2]> {
     let body = format!("|k| {{ @n = {expression}; }}");
     let script = format!("kernel({body});");

@@ -1,5 +1,5 @@
-//! What compiled handlers compute: scripts run in the tracer's engine over events made here, and
-//! their tables are read back as values.
+//! What compiled handlers compute: scripts run in the tracer's engine on synthetic events, and
+//! their tables are decoded.
 
 use crate::support::{compiled, plan};
 use std::collections::{BTreeMap, HashMap};
@@ -9,7 +9,7 @@ use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Piece, Plan, record};
 use xputrace_model::table::{self, Scalar, TableDef, TableKind};
 
-/// A script with its engine, fed with kernels.
+/// A script with its engine, which kernels are fed to.
 pub(crate) struct Run {
     plan: Plan,
     engine: Engine,
@@ -95,7 +95,7 @@ impl Run {
         self
     }
 
-    /// A table's rows as text: key parts, a colon, the value's words decoded.
+    /// Returns a table's rows as text: key parts, a colon, the decoded words of the value.
     fn rows(&self, name: &str) -> BTreeMap<String, Vec<i64>> {
         let table = self.plan.tables.iter().find(|it| it.name == name).expect("the map exists").clone();
         let mut rows = BTreeMap::new();
@@ -151,7 +151,7 @@ impl Run {
         counts
     }
 
-    /// The printed lines, as the tracer would put them together.
+    /// Returns the printed lines, formatted as by the tracer.
     fn printed(&self) -> Vec<String> {
         self.world.records.iter().map(|it| self.line(it)).collect()
     }
@@ -196,7 +196,7 @@ fn decoded(kind: TableKind, value: &[u8]) -> Vec<i64> {
     }
 }
 
-/// `@r = EXPRESSION` over one kernel: the value, or none when the handler ended.
+/// Evaluates `@r = EXPRESSION` on one kernel; `None` if the handler ended.
 fn value_of(expression: &str, kernel: Kernel) -> Option<i64> {
     let mut run = Run::new(&format!("kernel(|k| {{ @r = {expression}; }});"));
     run.feed(&[kernel]).one("@r").map(|it| it[0])
@@ -393,7 +393,7 @@ fn a_name_of_any_length_is_looked_through() {
     assert_eq!(Run::new(script).feed(&[kernel(&long, 1), kernel("memset", 1)]).one("@n"), Some(vec![1]));
 }
 
-/// Every short text against every short text, by Rust's own meaning.
+/// Compares every pair of short strings with Rust's own results.
 #[test]
 fn parts_of_strings_are_those_of_rust() {
     let texts: Vec<String> = (0..=5u32).flat_map(|n| (0..1u32 << n).map(move |bits| (n, bits))).map(of_bits).collect();
@@ -415,7 +415,7 @@ fn parts_of_strings_are_those_of_rust() {
     }
 }
 
-/// A text of so many letters, `a` where the bit is 0.
+/// Returns a string of `n` letters, `a` where the bit is 0.
 fn of_bits((n, bits): (u32, u32)) -> String {
     (0..n).map(|it| if bits >> it & 1 == 0 { 'a' } else { 'b' }).collect()
 }
@@ -741,7 +741,7 @@ fn the_capacity_of_a_histogram_counts_keys() {
     assert_eq!(diagnostics.iter().map(|it| it.code).collect::<Vec<_>>(), ["evicting-histogram"]);
 }
 
-/// Totals have more than 64 bits: an average is never that of a wrapped sum.
+/// Totals have more than 64 bits, so an average never comes from a wrapped sum.
 #[test]
 fn averages_do_not_overflow() {
     let mut run = Run::new("kernel(|k| { @avg.avg(k.duration); @stats.stats(k.duration); });");
@@ -770,8 +770,8 @@ fn the_size_of_the_table_of_stacks_can_be_said() {
     assert_eq!(diagnostics.iter().map(|it| it.code).collect::<Vec<_>>(), ["stacks"]);
 }
 
-/// What a division by a plain power of 1000 counts is not known to be nanoseconds any more; any
-/// other one takes a share.
+/// Dividing by a plain power of 1000 may convert nanoseconds, so the result has no unit. Any other
+/// division keeps the unit.
 #[test]
 fn a_division_that_converts_leaves_no_unit() {
     use xputrace_model::schema::Unit;
@@ -791,7 +791,7 @@ fn a_division_that_converts_leaves_no_unit() {
     }
 }
 
-/// The same of the top level and of interpreted handlers.
+/// Likewise at the top level and in interpreted handlers.
 #[test]
 fn rhai_knows_the_widths_of_integers() {
     let test = "if [4294967295.i32, 4294967295.u32, 511.u8, 511.i8, 7.i64] != [-1, 4294967295, 255, -1, 7] { throw }";
@@ -822,7 +822,7 @@ fn the_low_bits_of_an_integer_have_its_sign() {
     }
 }
 
-/// The clock is read a second time at each launch only for scripts that show it.
+/// The clock is read again when a launch call returns only if a script needs it.
 #[test]
 fn the_end_of_launches_is_asked_for_where_it_matters() {
     for (wanted, script) in [
@@ -839,8 +839,8 @@ fn the_end_of_launches_is_asked_for_where_it_matters() {
     }
 }
 
-/// What the collector is armed for follows from the fields that handlers read, however they name
-/// them; a handler that Rhai runs may read whatever it could reach.
+/// The demand follows from the fields that handlers read, by whatever name. An interpreted handler
+/// may read everything that it can reach.
 #[test]
 fn demand_follows_from_the_fields_that_are_read() {
     fn launches(it: Demand) -> bool {
@@ -850,7 +850,7 @@ fn demand_follows_from_the_fields_that_are_read() {
     let joined = |it: Demand| launches(it) && !it.launch_stacks && !it.launch_ends;
     let alone = |it: Demand| !it.activities.is_empty() && it.calls.is_empty() && !it.launch_stacks;
     let everything = |it: Demand| launches(it) && it.launch_stacks && it.launch_ends;
-    // Calls of a kind are recorded only where something asks for that kind.
+    // Calls of a kind are recorded only if a handler asks for that kind.
     let memsets = |it: Demand| it.calls.is_empty() && it.activities == Activities::of(&[Activity::Memset]);
     let memsets_joined = |it: Demand| it.calls == Calls::of(&[Call::Memset, Call::Graph]);
     let memset_calls = |it: Demand| it.calls == Calls::of(&[Call::Memset]) && it.activities.is_empty();
@@ -865,7 +865,7 @@ fn demand_follows_from_the_fields_that_are_read() {
         ("kernel(|k| if k[\"launch\"] == () { @lost.count() });", joined),
         ("fn stack_of(it) { it.launch.ustack } kernel(|k| @n[stack_of(k)].count());", stacks),
         ("kernel(|k| @n[k.tid].count());", joined),
-        // The stack is that of the CPU probe, or nobody's.
+        // The stack belongs to the CPU probe, or to no launch.
         ("uprobe(\"libc:read\", |e| @c[e.ustack].count()); kernel(|k| @n[k.launch.api].count());", joined),
         ("fn unused(x) { x.ustack } kernel(|k| @n[k.launch.api].count());", joined),
         ("kernel(interpret(|k| @n[k.name].count()));", alone),
@@ -899,7 +899,7 @@ fn explain_claims_a_join_only_where_launches_are_recorded() {
     assert!(why("kernel(|k| @n[k.name].count()); launch(|l| @m[l.api].count());").contains("is joined with"));
 }
 
-/// The fields of a memset that its record may not have are `()`, whatever their type.
+/// Fields of a memset that its record may lack are `()`, whatever their type.
 #[test]
 fn a_memset_in_a_graph_has_no_value() {
     let mut run = Run::new("memset(|m| { @sum[m.memory_kind ?? \"none\"].sum(m.bytes); @by[m.value].count(); })");
@@ -913,7 +913,7 @@ fn a_memset_in_a_graph_has_no_value() {
     assert_eq!(run.rows("@by"), BTreeMap::from([("7".to_owned(), vec![1]), ("-".to_owned(), vec![2])]));
 }
 
-/// A handler at the marker takes the calls that it is for.
+/// A handler at the marker skips calls of kinds that it did not ask for.
 #[test]
 fn a_launch_handler_in_linux_leaves_out_calls_of_other_kinds() {
     let tags = "launch(#{kinds: [\"kernel\"]}, |l| l.tag = 1);";

@@ -1,5 +1,5 @@
-//! Text in, text out: each script under `tests/compile/handlers` has beside it what the compiler
-//! makes of it: diagnostics, probes, maps and bytecode. `BLESS=1` writes the answers anew.
+//! Text in, text out: next to each script in `tests/compile/handlers` is the compiler's answer:
+//! diagnostics, probes, maps and bytecode. `BLESS=1` rewrites the answers.
 
 use crate::support::{compiled, described};
 use std::fmt::Write as _;
@@ -25,7 +25,8 @@ fn answers_are_as_written() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What users of other tracers and languages write: `### name`, the script, `---`, the answer.
+/// What users of other tracers and languages tend to write: `### name`, the script, `---`, the
+/// answer.
 #[test]
 fn habits_are_answered() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/compile/habits.txt");

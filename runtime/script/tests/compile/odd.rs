@@ -1,5 +1,5 @@
-//! Texts that are no scripts, or hardly: whatever is written, the front end and the compiler
-//! answer, with places that are in the text.
+//! Texts that are not scripts: the front end and the compiler answer anything, with places inside
+//! the text.
 
 use crate::support::compiled;
 use proptest::prelude::*;

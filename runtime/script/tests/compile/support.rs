@@ -1,4 +1,4 @@
-//! Scripts through the crate's own staging into the compiler, and its answers as text.
+//! Stages and compiles scripts as the crate does; formats the answers.
 
 use std::rc::Rc;
 use xputrace_model::catalog::{Catalog, MiniCatalog};
@@ -7,7 +7,7 @@ use xputrace_model::plan::Plan;
 use xputrace_script::compile::compile;
 use xputrace_script::{BundledLoader, Loaded, load};
 
-/// Compiles a script on the miniature machine; the diagnostics are staging's and the compiler's.
+/// Compiles a script on a miniature machine; returns the diagnostics of staging and compiling.
 pub(crate) fn compiled(script: &str) -> (Plan, Vec<Diagnostic>) {
     let loaded = staged(script);
     let (plan, compiler) = compile(&loaded.staged, &MiniCatalog);
@@ -16,12 +16,12 @@ pub(crate) fn compiled(script: &str) -> (Plan, Vec<Diagnostic>) {
     (plan, diagnostics)
 }
 
-/// The plan of a script without mistakes.
+/// Returns the plan of a script without mistakes.
 pub(crate) fn plan(script: &str) -> Plan {
     plan_on(script, &MiniCatalog)
 }
 
-/// The same on another machine.
+/// Likewise, on another machine.
 pub(crate) fn plan_on(script: &str, catalog: &dyn Catalog) -> Plan {
     let loaded = staged(script);
     let (plan, mut diagnostics) = compile(&loaded.staged, catalog);
@@ -31,7 +31,7 @@ pub(crate) fn plan_on(script: &str, catalog: &dyn Catalog) -> Plan {
     plan
 }
 
-/// Diagnostics as text: place, message, other places, help.
+/// Formats diagnostics: place, message, other places, help.
 pub(crate) fn described(script: &str, diagnostics: &[Diagnostic]) -> String {
     let mut out = String::new();
     let place = |label: &Label| {

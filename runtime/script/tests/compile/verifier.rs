@@ -1,5 +1,5 @@
-//! The kernel's verifier over compiled programs: the examples of the language, and random
-//! scripts that use every construct. Needs root; says so and passes where there is none.
+//! Linux's verifier on compiled programs: the examples of the language, and random scripts with
+//! every construct. Needs root; otherwise prints a line and passes.
 
 use crate::support::{compiled, plan, plan_on};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ use xputrace_model::context::{GpuContext, WORDS};
 use xputrace_model::diagnostic::Severity;
 use xputrace_model::plan::Plan;
 
-/// Scripts every one of whose handlers must be taken.
+/// Scripts whose handlers must all be accepted.
 const EXAMPLES: &[&str] = &[
     "kernel(|k| @time[k.name].sum(k.duration));",
     "kernel(|k| if k.duration > 100.ms { print(`${k.name} took ${k.duration} ns\\n${k.launch.ustack}`) });",
@@ -49,7 +49,7 @@ const EXAMPLES: &[&str] = &[
 ];
 
 #[test]
-fn the_kernel_takes_the_examples() {
+fn linux_accepts_the_examples() {
     if !can_load() {
         return;
     }
@@ -58,15 +58,15 @@ fn the_kernel_takes_the_examples() {
     }
 }
 
-/// Whatever the compiler takes, the kernel takes too: scripts at the edges of what a program may be.
+/// Linux accepts whatever the compiler accepts: scripts at the limits of what a program may be.
 #[test]
-fn the_kernel_takes_what_the_compiler_takes() {
+fn linux_accepts_what_the_compiler_accepts() {
     if !can_load() {
         return;
     }
     let many = |n: usize, each: &dyn Fn(usize) -> String| (0..n).map(each).collect::<String>();
     let bodies = [
-        // Paths: each branch doubles what a constant in a variable can be.
+        // Paths: each branch doubles the possible values of a variable.
         format!(
             "let x = 0; {} if x > 3 {{ @n.count(); }}",
             many(24, &|i| format!("if e.arg{} > {i} {{ x += {}; }}", i % 6, 1 << i))
@@ -85,7 +85,7 @@ fn the_kernel_takes_what_the_compiler_takes() {
             "if str(e.arg0, 240).contains(\"{0}\") {{ @m.count(); }} if str(e.arg1, 240).ends_with(\"{0}\") {{ @m.count(); }}",
             "a".repeat(200)
         ),
-        // Jumps, also those that grow in the kernel.
+        // Jumps, including those that Linux lengthens.
         many(400, &|_| "@n += 1;".into()),
         many(1100, &|_| "@n += 1;".into()),
         many(3000, &|_| "@m.count();".into()),
@@ -118,7 +118,7 @@ fn too_many_handlers_are_refused_in_time() {
     assert_eq!(codes, ["too-many-handlers"]);
 }
 
-/// A machine where ids are asked for in a namespace, and images of a process told apart.
+/// A machine in a pid namespace, which can tell the programs of a process apart.
 struct Namespaced;
 
 impl Catalog for Namespaced {
@@ -140,7 +140,7 @@ impl Catalog for Namespaced {
 }
 
 #[test]
-fn the_kernel_takes_the_examples_of_a_container() {
+fn linux_accepts_the_examples_of_a_container() {
     if !can_load() {
         return;
     }
@@ -150,7 +150,7 @@ fn the_kernel_takes_the_examples_of_a_container() {
 }
 
 #[test]
-fn the_kernel_takes_random_scripts_of_every_construct() {
+fn linux_accepts_random_scripts_of_every_construct() {
     if !can_load() {
         return;
     }
@@ -173,7 +173,7 @@ fn the_kernel_takes_random_scripts_of_every_construct() {
 }
 
 #[test]
-fn the_kernel_and_the_engine_compute_the_same() {
+fn linux_and_the_engine_compute_the_same() {
     if !can_load() {
         return;
     }
@@ -223,7 +223,7 @@ fn the_kernel_and_the_engine_compute_the_same() {
     assert!(compared.into_inner() > 100);
 }
 
-/// Takes every record, as a ring buffer of the kernel with room does.
+/// Accepts every record, like a ring buffer in Linux that has room.
 struct Silent;
 
 impl Env for Silent {
@@ -266,7 +266,7 @@ fn dump(map: &OwnedFd, spec: &MapSpec) -> BTreeMap<Vec<u8>, Vec<u8>> {
     }
 }
 
-/// The constructs of the table in `docs/LANGUAGE.md`: the code in its second column.
+/// Returns the constructs in docs/LANGUAGE.md's table, from its second column.
 fn constructs() -> Vec<String> {
     let text = include_str!("../../../../docs/LANGUAGE.md");
     let table = text.split("<!-- constructs -->").nth(1).expect("the table is marked").replace("\\|", "\u{1}");
@@ -341,11 +341,11 @@ fn script() -> impl Strategy<Value = String> {
     })
 }
 
-/// What every random script ends in: maps that are only read would be mistakes.
+/// The end of every random script: a map that is only read would be a mistake.
 const REST: &str = "uprobe(\"libc:free\", |e| { @plain[1] = e.arg0; @pair[1, 1] = 1; });
 interval(1.s, || { print(@live); @live.clear(); });";
 
-/// Bytes that decide what is generated: shrinking them makes the script simpler.
+/// Bytes that determine what is generated; shrinking them simplifies the script.
 struct Choice<'a> {
     bytes: [u8; 24],
     at: usize,
@@ -419,7 +419,7 @@ impl Choice<'_> {
         }
     }
 
-    /// Parts of the names that events are given.
+    /// Returns a part of an event's name.
     fn part(&mut self) -> &'static str {
         ["a", "ab", "bab", "abababab", "babababababababa", "ababababababababa"][self.of(6)]
     }
@@ -490,12 +490,12 @@ fn can_load() -> bool {
     // SAFETY: geteuid has no preconditions.
     let root = unsafe { libc::geteuid() } == 0;
     if !root {
-        println!("skipped: loading programs into the kernel needs root");
+        println!("skipped: loading programs into Linux needs root");
     }
     root
 }
 
-/// Loads every program of a plan, but those that call what only the tracer's engine has.
+/// Loads every program of a plan, except those that call helpers of the tracer's engine.
 fn load_all(plan: &Plan) -> Result<(), String> {
     let maps = plan.image.maps.iter().map(create_map).collect::<Result<Vec<_>, _>>()?;
     for program in &plan.image.programs {
@@ -509,7 +509,7 @@ fn load_all(plan: &Plan) -> Result<(), String> {
 fn create_map(spec: &MapSpec) -> Result<OwnedFd, String> {
     let inner = spec.inner.as_ref().map(|it| create_map(it)).transpose()?;
     let mut attr = Attr::new();
-    // The many tests' maps would not fit at once; the verifier does not look at their size.
+    // The maps of so many tests would not fit at once, and the verifier ignores their size.
     let entries = if matches!(spec.kind, MapKind::Hash | MapKind::PercpuHash | MapKind::LruHash) {
         spec.max_entries.min(64)
     } else {
@@ -548,7 +548,7 @@ fn load(program: &Program, image: &Image, maps: &[OwnedFd]) -> Result<OwnedFd, S
     attr.u64(8, code.as_ptr() as u64);
     attr.u64(16, license.as_ptr() as u64);
     attr.u32(44, flags);
-    // The log of a large program is larger than the buffer, and is asked for only when it is needed.
+    // The log of a large program exceeds the buffer, so request it only if needed.
     if let Ok(fd) = attr.call(BPF_PROG_LOAD) {
         return Ok(fd);
     }
@@ -586,13 +586,13 @@ impl Attr {
         if fd < 0 {
             return Err(std::io::Error::last_os_error());
         }
-        // SAFETY: the kernel just made this descriptor for us alone.
+        // SAFETY: Linux just created this descriptor; nothing else owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
     }
 
     fn raw(&self, command: libc::c_int) -> libc::c_long {
-        // SAFETY: the attribute outlives the call, and the addresses in it belong to buffers of
-        // the caller that do too.
+        // SAFETY: the attribute outlives the call, and so do the caller's buffers whose addresses
+        // it contains.
         unsafe { libc::syscall(libc::SYS_bpf, command, self.0.as_ptr(), std::mem::size_of_val(&self.0) as u32) }
     }
 }

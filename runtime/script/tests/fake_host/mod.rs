@@ -1,4 +1,4 @@
-//! A host whose maps are in memory.
+//! A host with maps in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub(crate) struct FakeHost {
     pub(crate) exit: Option<i64>,
 }
 
-/// What it aggregates; `None` while it holds plain values.
+/// Its aggregation; `None` if it holds plain values.
 type Kind = Option<TableKind>;
 
 impl FakeHost {

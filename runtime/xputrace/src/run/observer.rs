@@ -16,7 +16,7 @@ pub trait Observer {
     fn end_process(&mut self, process: ProcessIndex, totals: &CollectorTotals) -> Result<()>;
     /// A record from a Linux probe that is neither a print nor an exit: a recorded hit.
     fn hit(&mut self, record: &[u8], state: &State) -> Result<()>;
-    /// The stacks that it will name when the run has ended.
+    /// Returns the stacks that it will name when the run has ended.
     fn stacks(&self) -> &BTreeSet<StackKey>;
     /// The run has ended; stacks can still be named.
     fn end(self: Box<Self>, state: &mut State) -> Result<()>;

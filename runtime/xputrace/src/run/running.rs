@@ -152,8 +152,8 @@ impl Running {
         }
     }
 
-    /// Forgets the programs that are over and of which no stack is left, once they are many. No queued print
-    /// and no unread record of Linux may hold a stack of theirs.
+    /// Forgets ended programs without a stack in any map, once there are many. No queued print and
+    /// no unread record of Linux may have a stack of theirs.
     pub fn forget_programs(&mut self) {
         let state = &mut *self.state.borrow_mut();
         if !state.stacks.are_many_over() {
