@@ -1,8 +1,8 @@
 //! Builds what the binary carries inside: the collector, the software GPU, and the demo's program.
 //!
 //! They are other artifacts of this workspace (two shared libraries, one executable) that a plain
-//! dependency cannot provide, so cargo is run once more, always optimized and with frame pointers,
-//! into a target directory of its own.
+//! dependency cannot provide, so cargo is run once more, always optimized, into a target
+//! directory of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,9 +35,8 @@ fn build(root: &Path, target: &Path) {
     for (package, _, _) in PAYLOAD {
         cargo.args(["-p", package]);
     }
-    // Flags meant for the outer build (coverage, target) must not leak in; ours give every
-    // function a frame pointer, which launch stacks are walked by.
-    cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env("RUSTFLAGS", "-Cforce-frame-pointers=yes");
+    // Flags meant for the outer build (coverage, target) must not leak in.
+    cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTFLAGS");
     // The demo's functions are probed by name.
     cargo.env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
     let status = cargo.status().unwrap_or_else(|e| panic!("cargo could not be run for the payload: {e}"));

@@ -38,7 +38,7 @@ pub fn xputrace() -> &'static Path {
     })
 }
 
-/// Returns a program of `tests/workloads`, built with frame pointers.
+/// Returns a program of `tests/workloads`.
 pub fn workload(name: &str) -> PathBuf {
     let path = payload().join(name);
     assert!(path.exists(), "there is no workload {}", path.display());
@@ -154,8 +154,7 @@ fn payload_build() -> PathBuf {
         "xputrace-workloads",
         "--target-dir",
     ]);
-    let flags = ("RUSTFLAGS", "-Cforce-frame-pointers=yes");
-    let status = cargo.arg(&target).env_remove("CARGO_ENCODED_RUSTFLAGS").env(flags.0, flags.1).status();
+    let status = cargo.arg(&target).env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTFLAGS").status();
     assert!(status.is_ok_and(|it| it.success()), "the workloads do not build");
     target.join("release")
 }

@@ -36,9 +36,8 @@
 //! - Device memory is host memory; there is one device, without peers, textures or arrays.
 //! - A captured graph runs its nodes one after another, in capture order.
 //! - CUDA calls that a tool makes inside a callback fire no callbacks.
-//! - NVIDIA's libraries keep frame pointers. This one does if built with `RUSTFLAGS="-C
-//!   force-frame-pointers=yes"` (Cargo has no stable manifest setting for it). Otherwise, walking
-//!   from a callback needs `.eh_frame`.
+//! - NVIDIA's libraries keep frame pointers. This one doesn't: a walk from its callbacks needs
+//!   `.eh_frame`.
 //! - Functions that are not implemented are missing symbols, so programs name them.
 //!
 //! # Source of structures and ids

@@ -8,9 +8,6 @@
 //! trace with. With `--hold` it first prints `ready PID` and waits for a line on standard input, so
 //! that tests can attach to it. With `--until-input`, `server` and `threads` continue until such a
 //! line comes.
-//!
-//! Cargo has no stable setting for frame pointers in a manifest: build with
-//! `RUSTFLAGS="-C force-frame-pointers=yes"` for stacks that a frame-pointer walk can follow.
 
 mod kernels;
 
