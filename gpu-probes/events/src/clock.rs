@@ -3,7 +3,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Nanoseconds of CLOCK_REALTIME, the clock of CUPTI's records. Only the tracer can convert them to
-/// CLOCK_MONOTONIC; after its conversion times are plain nanoseconds of that clock. 0 means "not
+/// CLOCK_MONOTONIC. Times that are plain integers are nanoseconds of that clock. 0 means "not
 /// collected".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]

@@ -5,7 +5,7 @@
 //! and GPU activities come from the table of GPU events ([`xputrace_events::table`]).
 
 pub use xputrace_events::table::UNKNOWN;
-use xputrace_events::{Activity, table};
+use xputrace_events::{Activity, Realtime, table};
 pub use xputrace_events::{ActivityRecord, Kernel, Launch, Memset};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -77,7 +77,7 @@ pub mod stack_end {
 #[repr(C)]
 pub struct Clock {
     pub monotonic_before: u64,
-    pub realtime: u64,
+    pub realtime: Realtime,
     pub monotonic_after: u64,
     /// Bytes of the buffer in use.
     pub filled: u32,
@@ -90,7 +90,7 @@ pub struct Clock {
 #[repr(C)]
 struct ClockPair {
     monotonic_before: u64,
-    realtime: u64,
+    realtime: Realtime,
     monotonic_after: u64,
 }
 
@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn a_clock_of_an_earlier_recording_tells_nothing_of_its_buffer() {
         let body: Vec<u8> = [7u64, 8, 9].iter().flat_map(|it| it.to_le_bytes()).collect();
-        let old = Clock { monotonic_before: 7, realtime: 8, monotonic_after: 9, filled: 0, room: 0 };
+        let old = Clock { monotonic_before: 7, realtime: Realtime(8), monotonic_after: 9, filled: 0, room: 0 };
         assert_eq!(decode(kind::CLOCK, &body), Some(Record::Clock(old)));
         assert_eq!(decode(kind::CLOCK, &body[..16]), None);
         let new = Clock { filled: 3, room: 4, ..old };
@@ -400,7 +400,7 @@ mod tests {
         let mapping = Mapping { start: 1, end: 2, file_offset: 3, inode: 4, device: 5, path_len: 6 };
         push(&mut bytes, kind::MAPPING, &mapping, b"/a.out");
         push(&mut bytes, kind::LAUNCH, &Launch::default(), &[]);
-        push(&mut bytes, kind::CLOCK, &Clock { monotonic_before: 1, realtime: 2, ..Clock::default() }, &[]);
+        push(&mut bytes, kind::CLOCK, &Clock { monotonic_before: 1, realtime: Realtime(2), ..Clock::default() }, &[]);
         push(&mut bytes, kind::KERNEL, &Kernel::default(), &[]);
         push(&mut bytes, Activity::Memset.record_kind(), &Memset::default(), &[]);
         bytes.extend(Header { kind: kind::PAD, flags: 0, size: 8 }.as_bytes());

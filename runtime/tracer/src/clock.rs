@@ -24,7 +24,7 @@ pub(crate) struct ClockOffset {
 impl ClockOffset {
     /// Adds the newest reading; returns true if the wall clock was stepped since the previous one.
     pub(crate) fn update(&mut self, pair: &Clock) -> bool {
-        let difference = |monotonic: u64| pair.realtime.wrapping_sub(monotonic) as i64;
+        let difference = |monotonic: u64| pair.realtime.0.wrapping_sub(monotonic) as i64;
         let (low, high) = (difference(pair.monotonic_after), difference(pair.monotonic_before));
         if low > high {
             return false;
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     fn pair(before: u64, realtime: u64, after: u64) -> Clock {
-        Clock { monotonic_before: before, realtime, monotonic_after: after, ..Clock::default() }
+        Clock { monotonic_before: before, realtime: Realtime(realtime), monotonic_after: after, ..Clock::default() }
     }
 
     #[test]

@@ -257,7 +257,7 @@ fn a_stepped_wall_clock_is_counted_and_followed() {
     let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
     let pair = |at: u64, offset: u64| Clock {
         monotonic_before: at - 1,
-        realtime: at + offset,
+        realtime: Realtime(at + offset),
         monotonic_after: at + 1,
         ..Clock::default()
     };

@@ -1,5 +1,6 @@
 //! The two clocks: CLOCK_MONOTONIC, used for all times here, and CUPTI's.
 
+use xputrace_wire::events::Realtime;
 use xputrace_wire::record::Clock;
 
 /// Returns CLOCK_MONOTONIC in nanoseconds.
@@ -20,7 +21,7 @@ fn clock(which: libc::clockid_t) -> u64 {
 pub(crate) fn read_clocks() -> Clock {
     let read = || {
         let monotonic_before = now();
-        let realtime = clock(libc::CLOCK_REALTIME);
+        let realtime = Realtime(clock(libc::CLOCK_REALTIME));
         Clock { monotonic_before, realtime, monotonic_after: now(), ..Clock::default() }
     };
     let width = |it: &Clock| it.monotonic_after - it.monotonic_before;

@@ -202,12 +202,17 @@ impl Ring {
 
     /// Adds a clock record at this monotonic time, with [`OFFSET`].
     pub fn clock(self, at: u64) -> Self {
-        self.clock_pair(Clock { monotonic_before: at, realtime: at + OFFSET, monotonic_after: at, ..Clock::default() })
+        self.clock_pair(Clock {
+            monotonic_before: at,
+            realtime: Realtime(at + OFFSET),
+            monotonic_after: at,
+            ..Clock::default()
+        })
     }
 
     /// Adds the clock record of a 1 MiB buffer that holds `filled` bytes.
     pub fn clock_of_buffer(self, at: u64, filled: u32) -> Self {
-        let (monotonic_before, realtime, monotonic_after) = (at, at + OFFSET, at);
+        let (monotonic_before, realtime, monotonic_after) = (at, Realtime(at + OFFSET), at);
         self.clock_pair(Clock { monotonic_before, realtime, monotonic_after, filled, room: 1 << 20 })
     }
 
