@@ -10,6 +10,7 @@ use xputrace_model::context::{GpuContext, word};
 use xputrace_model::loss::{Balance, Cause, Loss};
 use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Place, Plan, Target};
 use xputrace_model::schema::Event;
+use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Key, Scalar, TableKind, Value};
 use xputrace_tracer::{CollectorTotals, Limits, Made, Pipeline, ProcessIndex, ProcessInfo};
 use xputrace_wire::events::Realtime;
@@ -143,7 +144,7 @@ fn every_field_reaches_the_handler() {
     assert_eq!((it[word::LAUNCH_TAGGED], it[word::LAUNCH_TAG] as i64), (1, -3));
     assert_eq!((it[word::STREAM], it[word::LAUNCH_STREAM], it[word::DEVICE]), (13, 13, 2));
     assert_eq!(it[word::COMM].to_le_bytes(), *b"app\0\0\0\0\0");
-    assert_eq!(it[word::LAUNCH_USTACK], xputrace_model::stack::StackKey::Collector { process: 0, id: 9 }.to_word());
+    assert_eq!(it[word::LAUNCH_USTACK], StackKey::Collector { process: 0, id: 9 }.to_word());
 }
 
 #[test]
@@ -511,6 +512,27 @@ fn names_and_stacks_of_one_target_are_bounded() {
     }
     assert!(pipeline.losses().of(Loss::NameTableFull) > 10_000);
     assert_eq!(pipeline.losses().of(Loss::StackTableFull), 20_000);
+}
+
+#[test]
+fn an_ended_process_keeps_the_stacks_that_are_used_and_what_names_them() {
+    let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
+    let mut ring = descriptions();
+    record::push(&mut ring.0, kind::STACK, &record::Stack { id: 60_000, len: 1, end: 0 }, &[8; 8]);
+    feed(&mut pipeline, &mut sink, &[ring]);
+    end(&mut pipeline, &mut sink);
+    let (process, stack) = (ProcessIndex(0), |id| StackKey::Collector { process: 0, id });
+    let kept = |it: &Pipeline| {
+        let n_frames = [1, 60_000].map(|id| it.stack(stack(id)).map_or(0, |(_, frames)| frames.len()));
+        (n_frames, it.state().mappings(process).len(), it.state().has_stacks(process))
+    };
+    assert_eq!(kept(&pipeline), ([2, 1], 1, true));
+    for _ in 0..2 {
+        pipeline.state_mut().forget_stacks(process, &|it| it == stack(60_000));
+        assert_eq!(kept(&pipeline), ([0, 1], 1, true));
+    }
+    pipeline.state_mut().forget_stacks(process, &|_| false);
+    assert_eq!(kept(&pipeline), ([0, 0], 0, false));
 }
 
 /// Two streams' kernels in CUPTI's buffers; the second stream's come one buffer later.

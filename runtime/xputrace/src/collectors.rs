@@ -186,6 +186,10 @@ impl Collectors {
         let totals = region.totals();
         self.totals.push(totals);
         running.end_process(process, totals);
+        // With probes in Linux, this waits until their records are read.
+        if running.state().linux.is_none() {
+            running.forget_programs();
+        }
     }
 
     /// Accepts nobody any more, and asks every collector for its last flush, which they answer with

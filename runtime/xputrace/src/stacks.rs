@@ -24,27 +24,41 @@ pub struct Stacks {
     known: HashMap<StackKey, Frames>,
     /// Whether handlers in Linux take stacks; otherwise mappings are not needed.
     takes_in_linux: bool,
-    over: Over,
+    /// Programs that have ended, or whose process has become another, and of which Linux may still have unread
+    /// records.
+    unread: Vec<ProcessKey>,
+    /// The others of those.
+    over: Over<ProcessKey>,
+    /// Processes whose collector has left, as far as it took stacks.
+    left: Over<ProcessIndex>,
 }
 
-/// Programs that have ended, or whose process has become another. They are kept while a map holds a
-/// stack of theirs.
-#[derive(Default)]
-struct Over {
-    /// Those of which Linux may still have unread records.
-    unread: Vec<ProcessKey>,
-    kept: HashSet<ProcessKey>,
+/// What has ended and is kept while a map holds a stack of it.
+struct Over<K> {
+    kept: HashSet<K>,
     /// How many were needed when that was last found out.
     needed: usize,
 }
 
-/// How many programs that are over are kept before the maps are searched for stacks of theirs.
-const LEAST_KEPT: usize = 4096;
+impl<K> Default for Over<K> {
+    fn default() -> Self {
+        Over { kept: HashSet::new(), needed: 0 }
+    }
+}
 
-impl Over {
+/// How many programs that are over are kept before the maps are searched for stacks of theirs.
+const LEAST_PROGRAMS: usize = 4096;
+/// The same of processes whose collector has left: each may have taken many stacks.
+const LEAST_LEFT: usize = 16;
+
+impl<K> Over<K> {
     /// Whether it pays to find out which of them are needed.
-    fn are_many(&self) -> bool {
-        self.kept.len() >= LEAST_KEPT.max(self.needed.saturating_mul(2))
+    fn are_many(&self, least: usize) -> bool {
+        self.kept.len() >= least.max(self.needed.saturating_mul(2))
+    }
+
+    fn keep_all(&mut self) {
+        self.needed = self.kept.len();
     }
 }
 
@@ -101,28 +115,46 @@ impl Stacks {
     fn is_over(&mut self, pid: u32) {
         let key = self.images.current(pid);
         self.processes.ended(key);
-        self.over.unread.push(key);
+        self.unread.push(key);
     }
 
     /// Begins to read all records that Linux has now: those of programs that were over before, too.
     pub fn begin_to_read(&mut self) {
-        self.over.kept.extend(self.over.unread.drain(..));
+        self.over.kept.extend(self.unread.drain(..));
+    }
+
+    /// A collector has left: no stack of its process will follow.
+    pub fn left(&mut self, state: &State, process: ProcessIndex) {
+        if state.has_stacks(process) {
+            self.processes.ended(key_of(state, process));
+            self.left.kept.insert(process);
+        } else {
+            self.forget_left(state, process);
+        }
     }
 
     /// Whether it pays to call [`Stacks::forget_unused`].
     pub fn are_many_over(&self) -> bool {
-        self.over.are_many()
+        self.over.are_many(LEAST_PROGRAMS) || self.left.are_many(LEAST_LEFT)
     }
 
     /// Keeps all programs, until there are as many again.
     pub fn keep_all(&mut self) {
-        self.over.needed = self.over.kept.len();
+        self.over.keep_all();
+        self.left.keep_all();
     }
 
     /// Forgets the programs that are over and have taken none of the stacks in `used`. All records must have
     /// been handled that Linux had after [`Stacks::begin_to_read`].
-    pub fn forget_unused(&mut self, used: &HashSet<StackKey>, linux: &Linux) {
-        self.known.retain(|it, _| !matches!(it, StackKey::LinuxUser { .. }) || used.contains(it));
+    pub fn forget_unused(&mut self, used: &HashSet<StackKey>, linux: Option<&Linux>, state: &mut State) {
+        self.known.retain(|it, _| matches!(it, StackKey::LinuxKernel { .. }) || used.contains(it));
+        if let Some(linux) = linux {
+            self.forget_programs(used, linux);
+        }
+        self.forget_collectors_stacks(used, state);
+    }
+
+    fn forget_programs(&mut self, used: &HashSet<StackKey>, linux: &Linux) {
         let mut needed = HashSet::new();
         for stack in used {
             let &StackKey::LinuxUser { pid, exec, .. } = stack else { continue };
@@ -136,15 +168,33 @@ impl Stacks {
         self.forget_all_but(&needed);
     }
 
+    /// A stack whose frames are known needs no addresses any more.
+    fn forget_collectors_stacks(&mut self, used: &HashSet<StackKey>, state: &mut State) {
+        for process in std::mem::take(&mut self.left.kept) {
+            state.forget_stacks(process, &|it| used.contains(&it) && !self.known.contains_key(&it));
+            if state.has_stacks(process) {
+                self.left.kept.insert(process);
+            } else {
+                self.forget_left(state, process);
+            }
+        }
+        self.left.needed = self.left.kept.len();
+    }
+
+    fn forget_left(&mut self, state: &State, process: ProcessIndex) {
+        self.processes.forget(key_of(state, process));
+        self.mappings_taken.remove(&process);
+    }
+
     /// Returns the program of the process in which a stack was taken.
     fn program(&mut self, pid: u32, exec: u8, addresses: &[u64]) -> ProcessKey {
         self.images.of_stack(pid, exec, |it| self.processes.n_covered(it, addresses))
     }
 
     fn forget_all_but(&mut self, needed: &HashSet<ProcessKey>) {
-        let Stacks { processes, images, over, .. } = self;
+        let Stacks { processes, images, unread, over, .. } = self;
         let (kept, unused): (HashSet<_>, HashSet<_>) = over.kept.drain().partition(|it| needed.contains(it));
-        let with_others: HashSet<u32> = kept.iter().chain(&over.unread).map(|it| it.pid).collect();
+        let with_others: HashSet<u32> = kept.iter().chain(unread.iter()).map(|it| it.pid).collect();
         for key in unused {
             processes.forget(key);
             if !with_others.contains(&key.pid) {
@@ -161,9 +211,8 @@ impl Stacks {
     }
 
     /// Opens the files that a collector has reported, while they exist.
-    pub fn take_mappings(&mut self, state: &State, process: ProcessIndex) -> Option<ProcessKey> {
-        let info = state.process(process)?;
-        let key = ProcessKey { pid: info.pid, generation: COLLECTOR_GENERATIONS + process.0 };
+    pub fn take_mappings(&mut self, state: &State, process: ProcessIndex) -> ProcessKey {
+        let key = key_of(state, process);
         let mappings = state.mappings(process);
         let taken = self.mappings_taken.entry(process).or_default();
         for it in mappings.iter().skip(*taken) {
@@ -179,7 +228,7 @@ impl Stacks {
             self.processes.map(key, &mapping);
         }
         *taken = mappings.len();
-        Some(key)
+        key
     }
 
     /// Adds frames from a recording.
@@ -191,6 +240,12 @@ impl Stacks {
     pub fn names<'a>(&'a mut self, linux: Option<&'a Linux>, state: &'a State) -> Names<'a> {
         Names { stacks: self, linux, state }
     }
+}
+
+/// The process that a collector describes.
+fn key_of(state: &State, process: ProcessIndex) -> ProcessKey {
+    let pid = state.process(process).map_or(0, |it| it.pid);
+    ProcessKey { pid, generation: COLLECTOR_GENERATIONS + process.0 }
 }
 
 /// [`StackNames`] of a run at one moment.
@@ -259,7 +314,7 @@ impl Names<'_> {
 
     fn collector_frames(&mut self, stack: StackKey) -> Option<Frames> {
         let (process, addresses) = self.state.stack(stack)?;
-        let key = self.stacks.take_mappings(self.state, process)?;
+        let key = self.stacks.take_mappings(self.state, process);
         Some(self.stacks.processes.resolve(addresses, key, Innermost::ReturnAddress))
     }
 }
@@ -315,7 +370,7 @@ mod tests {
             most = most.max(stacks.n_programs());
         }
         assert!(needed.iter().all(|it| stacks.processes.knows(*it)), "what is needed is kept");
-        assert!(most <= LEAST_KEPT + 3, "{most} of 120,000 programs were kept");
+        assert!(most <= LEAST_PROGRAMS + 3, "{most} of 120,000 programs were kept");
         needed.clear();
         stacks.forget_all_but(&needed);
         assert_eq!((stacks.n_programs(), stacks.over.kept.len()), (0, 0));

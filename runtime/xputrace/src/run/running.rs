@@ -135,6 +135,8 @@ impl Running {
         let mut queue = self.queue();
         self.state.borrow_mut().pipeline.end_process(process, totals, &mut queue);
         self.settle(queue);
+        let state = &mut *self.state.borrow_mut();
+        state.stacks.left(state.pipeline.state(), process);
     }
 
     /// Handles what the engine still holds back.
@@ -161,9 +163,9 @@ impl Running {
         }
         let mut used: HashSet<StackKey> = self.observer.iter().flat_map(|it| it.stacks()).copied().collect();
         let found = state.maps().for_each_stack(&mut |it| _ = used.insert(it));
-        match &state.linux {
-            Some(linux) if found.is_ok() => state.stacks.forget_unused(&used, linux),
-            _ => state.stacks.keep_all(),
+        match found {
+            Ok(()) => state.stacks.forget_unused(&used, state.linux.as_ref(), state.pipeline.state_mut()),
+            Err(_) => state.stacks.keep_all(),
         }
     }
 
