@@ -2,7 +2,7 @@
 
 use crate::handler::{Positions, token_at};
 use crate::session::{Session, file_id};
-use crate::{declare, static_check};
+use crate::{declare, maps, static_check};
 use rhai::{Dynamic, EvalAltResult, LexError, ParseError, ParseErrorType, Position};
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
 use xputrace_model::table::TableKind;
@@ -148,6 +148,7 @@ fn kind(name: &str) -> &str {
         "&str | ImmutableString | String" | "string" => "text",
         "map handle" => "a map",
         "map element" => "an element of a map",
+        "row of a map" => "a row of a map",
         other => other,
     }
 }
@@ -199,10 +200,29 @@ fn unknown_field(text: &str, label: Label) -> Diagnostic {
             let names: Vec<&str> = units.collect();
             diagnostic.help(format!("there are {}", names.join(", ")))
         }
-        (Some(field), Some(of)) => {
-            Diagnostic::error("unknown-field", format!("{} has no field `{field}`", kind(of)), label)
-        }
+        (Some(field), Some(of)) => no_field(kind(of), field, &fields_of(of), label),
         _ => Diagnostic::error("unknown-field", plain(text), label),
+    }
+}
+
+/// Reports that `noun` has no such field, and suggests one of those that it has.
+pub(crate) fn no_field(noun: &str, field: &str, known: &[&str], label: Label) -> Diagnostic {
+    let mut diagnostic = Diagnostic::error("unknown-field", format!("{noun} has no field `{field}`"), label);
+    if let Some(near) = nearest(field, known.iter().copied()) {
+        diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
+    }
+    match known {
+        [] => diagnostic,
+        known => diagnostic.help(format!("it has: {}", known.join(" "))),
+    }
+}
+
+/// Returns the fields of one of our types, by its name in Rhai.
+fn fields_of(kind: &str) -> Vec<&'static str> {
+    match kind {
+        "row of a map" => maps::row_fields().collect(),
+        "map element" => maps::element_fields().collect(),
+        _ => Vec::new(),
     }
 }
 

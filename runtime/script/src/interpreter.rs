@@ -199,7 +199,9 @@ fn register_output(engine: &mut Engine, session: &Shared) {
     for name in static_check::BUILTINS {
         let shared = session.clone();
         engine.register_fn(*name, move || {
-            let value = maps::host(&shared)?.borrow_mut().builtin(name).unwrap_or(Value::Missing);
+            let help = format!("call it in a handler: `end(|| print({name}()))`");
+            let host = maps::host_for(&shared, "there are no numbers about the run yet", &help)?;
+            let value = host.borrow_mut().builtin(name).unwrap_or(Value::Missing);
             Ok::<_, Box<EvalAltResult>>(maps::to_dynamic(value))
         });
     }
@@ -232,6 +234,7 @@ fn output(session: &Shared, out: Output) {
 
 /// Requests the end of the run and ends the handler.
 fn exit(session: &Shared, code: i64) -> Result<(), Box<EvalAltResult>> {
-    maps::host(session)?.borrow_mut().exit(code);
+    const HELP: &str = "end it in a handler: `interval(10.s, || exit(0))`; `--for 10s` ends a run too";
+    maps::host_for(session, "there is no run to end yet", HELP)?.borrow_mut().exit(code);
     Err(Box::new(EvalAltResult::ErrorTerminated(Dynamic::UNIT, Position::NONE)))
 }

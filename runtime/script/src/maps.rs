@@ -113,16 +113,17 @@ impl MapRef {
     }
 }
 
-/// Returns the host that handlers run against; the top level has none.
+/// Returns the host that handlers run against; the top level, which has none, cannot use maps.
 pub(crate) fn host(session: &Shared) -> Answer<Rc<RefCell<dyn Host>>> {
-    match &session.borrow().host {
-        Some(host) => Ok(host.clone()),
-        None => Failure::raise(
-            "top-level",
-            "the top level runs before tracing starts: it cannot read or change maps",
-            Some("do it in a handler: `kernel(|k| …)`, `begin(|| …)`, `interval(1.s, || …)`, `end(|| …)`"),
-        ),
-    }
+    const HELP: &str = "do it in a handler: `kernel(|k| …)`, `begin(|| …)`, `interval(1.s, || …)`, `end(|| …)`";
+    host_for(session, "it cannot read or change maps", HELP)
+}
+
+/// Returns the host that handlers run against, or says what the top level cannot do.
+pub(crate) fn host_for(session: &Shared, not_yet: &str, help: &str) -> Answer<Rc<RefCell<dyn Host>>> {
+    let host = session.borrow().host.clone();
+    let early = || format!("the top level runs before tracing starts: {not_yet}");
+    host.map_or_else(|| Failure::raise("top-level", early(), Some(help)), Ok)
 }
 
 impl ElementRef {
@@ -482,6 +483,31 @@ const PARTS: &[&str] = &[
     "count", "sum", "total", "min", "max", "avg", "average", "p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95",
     "p99",
 ];
+
+/// Properties of an element besides its parts.
+const ELEMENT: &[&str] = &["value", "human"];
+/// Properties of a row besides its parts.
+const ROW: &[&str] = &["key", "keys", "value", "human"];
+
+/// Whether an element of a map has a field.
+pub(crate) fn is_element_field(name: &str) -> bool {
+    ELEMENT.contains(&name) || PARTS.contains(&name)
+}
+
+/// Whether a row of a map has a field.
+pub(crate) fn is_row_field(name: &str) -> bool {
+    ROW.contains(&name) || PARTS.contains(&name)
+}
+
+/// Returns the fields of an element.
+pub(crate) fn element_fields() -> impl Iterator<Item = &'static str> {
+    ELEMENT.iter().chain(PARTS).copied()
+}
+
+/// Returns the fields of a row.
+pub(crate) fn row_fields() -> impl Iterator<Item = &'static str> {
+    ROW.iter().chain(PARTS).copied()
+}
 
 fn element_part(it: &ElementRef, name: &str) -> Answer<Dynamic> {
     Ok(optional(it.cell()?.and_then(|(cell, kind)| part(&cell, kind, name))))

@@ -6,6 +6,7 @@ use super::scan::{How, Scan};
 use super::tables::{MAX_KEY_PARTS, Purpose, Shapes, Stored};
 use super::typed::{Base, Type};
 use super::unit::Unit as HandlerUnit;
+use crate::errors::no_field;
 use crate::handler::Staged;
 use crate::static_check;
 use crate::units;
@@ -16,12 +17,16 @@ use xputrace_model::table::{TableId, TableKind};
 
 /// Merges one handler's uses into the shapes.
 pub(super) fn note(staged: &Staged, scan: &Scan, shapes: &mut Shapes, diagnostics: &mut Vec<Diagnostic>) {
+    for it in &scan.unknown_fields {
+        diagnostics.push(no_field(&it.of, it.name, &it.known, staged.label(it.file, it.at)));
+    }
     for (unit, file, at) in &scan.units_of_times {
         diagnostics.push(units::of_a_time(unit, staged.label(*file, *at)));
     }
     for each in &scan.uses {
         let label = staged.label(each.file, each.at);
         let map = shapes.id(&each.map, &label);
+        shapes.list[map].in_interpreter = true;
         let purpose = match &each.how {
             How::Assign(_) => Some(Purpose::Plain),
             How::Method(call) => aggregation(call).map(Purpose::Aggregate),
@@ -43,6 +48,9 @@ pub(super) fn note(staged: &Staged, scan: &Scan, shapes: &mut Shapes, diagnostic
             _ => {}
         }
     }
+    for shape in &mut shapes.list {
+        shape.written |= scan.aliased.contains(&shape.name) || calls_unknown(scan);
+    }
 }
 
 /// Marks the aggregations that interpreted handlers read or clear during the run.
@@ -59,12 +67,16 @@ fn mark_reads_of(scan: &Scan, shapes: &mut Shapes) {
             shapes.list[map].cleared_live |= is_removal(&each.how);
         }
     }
-    // A function that was not followed may read any map.
-    if scan.calls.iter().any(|it| it.starts_with(|c: char| c.is_alphabetic()) && !static_check::is_known(it)) {
+    if calls_unknown(scan) {
         for shape in &mut shapes.list {
             shape.read_live = true;
         }
     }
+}
+
+/// Whether a handler calls a function that was not followed: it may do anything with any map.
+fn calls_unknown(scan: &Scan) -> bool {
+    scan.calls.iter().any(|it| it.starts_with(|c: char| c.is_alphabetic()) && !static_check::is_known(it))
 }
 
 /// Returns the maps that `end` handlers print, draw or clear as a whole.

@@ -35,7 +35,7 @@ use build::Build;
 use tables::Shapes;
 use unit::Unit;
 use xputrace_model::catalog::Catalog;
-use xputrace_model::diagnostic::{Diagnostic, Label, Severity};
+use xputrace_model::diagnostic::{Diagnostic, Label, Severity, nearest};
 use xputrace_model::plan::{Place, Plan};
 
 /// Maximum number of handlers in Linux: each is a program, and takes milliseconds to attach and
@@ -153,16 +153,18 @@ fn evicts_buckets(map: &str, declared_at: Label) -> Diagnostic {
 fn check_maps(shapes: &Shapes, diagnostics: &mut Vec<Diagnostic>) {
     let evicting = shapes.list.iter().filter(|it| it.evict);
     diagnostics.extend(evicting.filter(|it| it.is_bucketed()).map(|it| evicts_buckets(&it.name, it.seen_at.clone())));
-    for shape in shapes.list.iter().filter(|it| !it.written && (it.in_linux || it.in_tracer)) {
-        let written = shapes.list.iter().filter(|it| it.written).map(|it| it.name.as_str());
-        let mut diagnostic = Diagnostic::error(
-            "never-assigned",
-            format!("`{}` is read here but never assigned", shape.name),
-            shape.seen_at.clone(),
-        );
-        if let Some(near) = xputrace_model::diagnostic::nearest(&shape.name, written) {
-            diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
-        }
-        diagnostics.push(diagnostic);
+    let written = || shapes.list.iter().filter(|it| it.written).map(|it| it.name.as_str());
+    for shape in shapes.list.iter().filter(|it| !it.written) {
+        let message = format!("`{}` is read here but never assigned", shape.name);
+        let diagnostic = match (shape.in_linux || shape.in_tracer, shape.in_interpreter) {
+            (true, _) => Diagnostic::error("never-assigned", message, shape.seen_at.clone()),
+            (false, true) => Diagnostic::warning("never-assigned", message, shape.seen_at.clone()),
+            // It is declared and not used.
+            (false, false) => continue,
+        };
+        diagnostics.push(match nearest(&shape.name, written()) {
+            Some(near) => diagnostic.help(format!("did you mean `{near}`?")),
+            None => diagnostic,
+        });
     }
 }

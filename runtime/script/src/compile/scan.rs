@@ -5,11 +5,11 @@
 use super::chain::{Chain, Link, key_parts, map_name, unwrapped};
 use super::reads::Reads;
 use crate::handler::{Captured, Function, Handler, Staged};
-use crate::units;
+use crate::{lexer, maps, units};
 use rhai::{Expr, FnCallExpr, Position, Stmt};
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::FileId;
-use xputrace_model::schema::{self, Field, FieldType, Unit};
+use xputrace_model::schema::{self, Event, Field, FieldType, Unit};
 
 /// One use of a map.
 pub(super) struct Use<'a> {
@@ -38,6 +38,7 @@ pub(super) struct Scan<'a> {
     staged: &'a Staged,
     /// The file being scanned.
     file: FileId,
+    event: Event,
     /// The fields of the handler's event.
     fields: &'static [Field],
     /// Functions already followed, with the meanings of their parameters.
@@ -53,8 +54,23 @@ pub(super) struct Scan<'a> {
     pub(super) reads: Reads,
     /// Where it applies a unit to a field that is a time: `k.duration.ms`.
     pub(super) units_of_times: Vec<(&'a str, FileId, Position)>,
+    /// Fields that rows, elements of maps and events do not have. The checker reports those of compiled handlers.
+    pub(super) unknown_fields: Vec<UnknownField<'a>>,
+    /// Maps that have another name too, by which they may be changed.
+    pub(super) aliased: Vec<String>,
     /// Names of all functions called, except methods and functions of scripts.
     pub(super) calls: Vec<&'a str>,
+}
+
+/// A field that what it is read from does not have.
+pub(super) struct UnknownField<'a> {
+    /// What it is read from: `a row of a map`.
+    pub(super) of: String,
+    pub(super) name: &'a str,
+    /// The fields that there are.
+    pub(super) known: Vec<&'static str>,
+    pub(super) file: FileId,
+    pub(super) at: Position,
 }
 
 /// What a variable stands for, if it matters here.
@@ -63,6 +79,8 @@ enum Meaning<'a> {
     Event,
     /// The launch of the event.
     Launch,
+    /// A row of a map.
+    Row,
     Closure(&'a Function),
     Other,
 }
@@ -80,6 +98,7 @@ pub(super) fn scan<'a>(staged: &'a Staged, handler: &'a Handler) -> Scan<'a> {
     let mut scan = Scan {
         staged,
         file: handler.file,
+        event: handler.event,
         fields: handler.event.fields(),
         followed: Vec::new(),
         names: Vec::new(),
@@ -88,6 +107,8 @@ pub(super) fn scan<'a>(staged: &'a Staged, handler: &'a Handler) -> Scan<'a> {
         tests_launch: false,
         reads: Reads::default(),
         units_of_times: Vec::new(),
+        unknown_fields: Vec::new(),
+        aliased: Vec::new(),
         calls: Vec::new(),
     };
     scan.names = captured(&handler.captured);
@@ -160,7 +181,10 @@ impl<'a> Scan<'a> {
         let mut names = names.fuse();
         if of == Meaning::Event {
             let Some(name) = names.next() else { return self.reads.add_all(self.fields) };
-            let Some(field) = self.field(name) else { return };
+            let Some(field) = self.field(name) else {
+                self.unknown(format!("a `{}` event", self.event.name()), chain.links[0], known(self.fields));
+                return;
+            };
             self.reads.add_field(field);
             if !is_launch(field) {
                 return;
@@ -168,10 +192,36 @@ impl<'a> Scan<'a> {
         }
         self.tests_launch |= chain.safe;
         match names.next() {
-            Some(name) => {
-                schema::LAUNCH.iter().filter(|it| it.name == name).for_each(|it| self.reads.add_field(it));
-            }
+            Some(name) => match schema::LAUNCH.iter().find(|it| it.name == name) {
+                Some(field) => self.reads.add_field(field),
+                None => {
+                    let link = chain.links[usize::from(of == Meaning::Event)];
+                    self.unknown("a launch".into(), link, known(schema::LAUNCH));
+                }
+            },
             None => self.reads.add_all(schema::LAUNCH),
+        }
+    }
+
+    /// Notes a field that does not exist.
+    fn unknown(&mut self, of: String, link: Link<'a>, known: Vec<&'static str>) {
+        if let Link::Property(name, at) = link {
+            self.unknown_fields.push(UnknownField { of, name, known, file: self.file, at });
+        }
+    }
+
+    /// Notes a link that is no field of a row or an element.
+    fn map_field(
+        &mut self,
+        of: &str,
+        link: Option<&Link<'a>>,
+        is_known: impl Fn(&str) -> bool,
+        known: Vec<&'static str>,
+    ) {
+        if let Some(link @ Link::Property(name, _)) = link
+            && !is_known(name)
+        {
+            self.unknown(of.to_owned(), *link, known);
         }
     }
 
@@ -221,7 +271,7 @@ impl<'a> Scan<'a> {
             }
             Stmt::For(it, _) => {
                 self.expr(&it.2.expr);
-                self.names.push((&it.0.name, Meaning::Other));
+                self.names.push((&it.0.name, item_of(&it.2.expr)));
                 self.stmts(it.2.body.statements());
                 self.names.pop();
             }
@@ -246,6 +296,7 @@ impl<'a> Scan<'a> {
         let meaning = self.meaning(value);
         if meaning == Meaning::Other {
             self.expr(value);
+            self.alias(value);
         }
         self.names.push((name, meaning));
     }
@@ -292,6 +343,9 @@ impl<'a> Scan<'a> {
                 links = rest;
             }
             (of @ (Meaning::Event | Meaning::Launch), _) => self.event_chain(of, &chain),
+            (Meaning::Row, _) => {
+                self.map_field("a row of a map", links.first(), maps::is_row_field, maps::row_fields().collect());
+            }
             (_, []) => self.children(expr),
             _ => self.expr(chain.head),
         }
@@ -313,6 +367,10 @@ impl<'a> Scan<'a> {
 
     fn map(&mut self, map: String, chain: &Chain<'a>) {
         let keys = self.keys(&chain.links);
+        if let [Link::Index(..), rest @ ..] = &chain.links[..] {
+            let known = maps::element_fields().collect();
+            self.map_field("an element of a map", rest.first(), maps::is_element_field, known);
+        }
         let method = chain.links.iter().find_map(|it| match it {
             Link::Method(call, _) => Some(*call),
             _ => None,
@@ -377,6 +435,9 @@ impl<'a> Scan<'a> {
             return args.into_iter().for_each(|it| self.tested_or_read(it));
         }
         for argument in args {
+            if call.op_token.is_none() && !lexer::takes_maps(&call.name) {
+                self.alias(argument);
+            }
             match map_name(argument) {
                 Some(map) if call.op_token.is_none() => {
                     self.found(map, None, How::Passed, argument.position());
@@ -385,6 +446,11 @@ impl<'a> Scan<'a> {
                 _ => self.expr(argument),
             }
         }
+    }
+
+    /// Notes a map that a variable or parameter stands for.
+    fn alias(&mut self, value: &'a Expr) {
+        self.aliased.extend(map_name(unwrapped(value)));
     }
 
     /// Scans an argument of a function that is followed, which sees what the function does with an
@@ -398,6 +464,23 @@ impl<'a> Scan<'a> {
     fn meanings(&self, arguments: &'a [Expr]) -> Vec<Meaning<'a>> {
         arguments.iter().map(|it| self.meaning(it)).collect()
     }
+}
+
+/// Returns what the items of a loop are: rows, if it is over a map.
+fn item_of<'a>(list: &'a Expr) -> Meaning<'a> {
+    let chain = Chain::of(unwrapped(list));
+    let gives_rows = |it: &Link| match it {
+        Link::Method(call, _) => matches!(&*call.name, "rows" | "top"),
+        Link::Property(..) | Link::Index(..) => false,
+    };
+    match map_name(chain.head).is_some() && chain.links.iter().all(gives_rows) {
+        true => Meaning::Row,
+        false => Meaning::Other,
+    }
+}
+
+fn known(fields: &'static [Field]) -> Vec<&'static str> {
+    fields.iter().map(|it| it.name).collect()
 }
 
 fn is_launch(field: &Field) -> bool {

@@ -34,6 +34,8 @@ pub(super) struct Shape {
     /// Used by a compiled handler in Linux, and in the tracer.
     pub(super) in_linux: bool,
     pub(super) in_tracer: bool,
+    /// Used by an interpreted handler.
+    pub(super) in_interpreter: bool,
     /// Read or cleared by an interpreted handler during the run.
     pub(super) read_live: bool,
     /// Cleared as a whole or in part by an interpreted handler during the run.
@@ -42,7 +44,7 @@ pub(super) struct Shape {
     pub(super) more_than_added: bool,
     /// The place where it first appears.
     pub(super) seen_at: Label,
-    /// Whether any handler stores into it.
+    /// Whether any handler may store into it.
     pub(super) written: bool,
 }
 
@@ -135,6 +137,7 @@ impl Shapes {
             cleared_live: false,
             more_than_added: false,
             seen_at: seen_at.clone(),
+            in_interpreter: false,
             written: false,
         });
         id

@@ -1,14 +1,22 @@
 //! Finds mistakes that show in the tokens: syntax of other languages, and what Rhai's parser would
 //! explain badly. Reports all of them, unlike a parser, which stops at the first.
 
+use super::bpftrace;
 use super::token::{Kind, Token};
 use std::ops::Range;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label};
 
 pub(super) fn check(file: FileId, text: &str, tokens: &[Token]) -> Vec<Diagnostic> {
     let mut checker = Checker { file, text, tokens, open: Vec::new(), found: Vec::new() };
-    for at in 0..tokens.len() {
-        checker.token(at);
+    let mut at = 0;
+    while at < tokens.len() {
+        at = match checker.foreign_probe(at) {
+            Some(end) => end,
+            None => {
+                checker.token(at);
+                at + 1
+            }
+        };
     }
     checker.unclosed();
     checker.found.sort_by_key(|it| it.primary.span.start);
@@ -126,18 +134,12 @@ impl Checker<'_> {
         self.say(at, "closure", "write closures with bars", &[&help]);
     }
 
-    /// Reports bpftrace's `uprobe:libc:malloc { … }` and `BEGIN { … }`.
-    fn probe_block(&mut self, at: usize) -> bool {
-        let Some((_, instead)) = PROBE_BLOCKS.iter().find(|it| it.0 == self.slice(at)) else { return false };
-        let follows = match self.slice(at + 1) {
-            ":" => self.innermost() != "#{",
-            "{" => matches!(self.slice(at), "BEGIN" | "END"),
-            _ => false,
-        };
-        if follows {
-            self.say(at, "probe-block", "declare probes by calling a function with a handler", &[*instead]);
-        }
-        follows
+    /// Reports a probe in bpftrace's notation, and returns the token after it.
+    fn foreign_probe(&mut self, at: usize) -> Option<usize> {
+        let is_name = self.tokens[at].kind == Kind::Identifier && self.open.is_empty();
+        let probe = is_name.then(|| bpftrace::probe(self.text, self.tokens, at)).flatten()?;
+        self.say(at, "probe-block", "declare probes by calling a function with a handler", &[&probe.help]);
+        Some(probe.tokens.end)
     }
 
     /// Reports operators and keywords of other languages.
@@ -190,7 +192,7 @@ impl Checker<'_> {
     }
 
     fn identifier(&mut self, at: usize) {
-        if !self.probe_block(at) && !self.foreign_word(at) {
+        if !self.foreign_word(at) {
             self.name(at);
         }
     }
@@ -531,26 +533,6 @@ impl Checker<'_> {
 
 /// Properties of a map without a key.
 const MAP_PROPERTIES: &[&str] = &["value", "human", "name", "count", "sum", "total", "min", "max", "avg", "average"];
-
-/// bpftrace's probe names, and their equivalents here.
-const PROBE_BLOCKS: &[(&str, &str)] = &[
-    ("uprobe", "write `uprobe(\"libc:malloc\", |e| …)`"),
-    ("uretprobe", "write `uretprobe(\"libc:malloc\", |e| …)`"),
-    ("u", "write `uprobe(\"libc:malloc\", |e| …)`"),
-    ("tracepoint", "write `tracepoint(\"sched:sched_switch\", |e| …)`"),
-    ("t", "write `tracepoint(\"sched:sched_switch\", |e| …)`"),
-    ("profile", "write `profile(99.hz, |e| …)`"),
-    ("interval", "write `interval(1.s, || …)`"),
-    ("kprobe", "Linux kernel function probes are not implemented yet; `tracepoint(\"sched:sched_switch\", |e| …)` is"),
-    (
-        "kretprobe",
-        "Linux kernel function probes are not implemented yet; `tracepoint(\"sched:sched_switch\", |e| …)` is",
-    ),
-    ("fentry", "Linux kernel function probes are not implemented yet; `tracepoint(\"sched:sched_switch\", |e| …)` is"),
-    ("usdt", "`usdt` events are not implemented yet"),
-    ("BEGIN", "write `begin(|| …)`"),
-    ("END", "write `end(|| …)`"),
-];
 
 /// Words that an operand may follow.
 fn is_keyword(word: &str) -> bool {

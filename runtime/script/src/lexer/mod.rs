@@ -16,6 +16,7 @@
 //!
 //! Lines are never removed, and added only by `\n` in backticks.
 
+mod bpftrace;
 mod check;
 mod rewrite;
 #[cfg(test)]
@@ -23,6 +24,7 @@ mod tests;
 mod token;
 
 use crate::handler::Positions;
+pub(crate) use rewrite::takes_maps;
 use xputrace_model::diagnostic::{Diagnostic, FileId};
 
 /// The reader that a text is rewritten for.

@@ -77,6 +77,11 @@ const RESERVED: &[&str] = &[
 /// keys is the map itself.
 const TAKE_MAPS: &[&str] = &["print", "flamegraph", "clear", "remove", "len", "is_empty"];
 
+/// Whether a function takes a map itself, and not its value. Such a function stores nothing into it.
+pub(crate) fn takes_maps(function: &str) -> bool {
+    TAKE_MAPS.contains(&function)
+}
+
 pub(super) fn rewrite(text: &str, tokens: &[Token], dialect: Dialect) -> Lexed {
     let mut plan = Plan { text, tokens, edits: BTreeMap::new() };
     plan.first_line();
@@ -289,7 +294,7 @@ impl Plan<'_> {
 
     /// Whether the parenthesis at `open` belongs to a call of such a function.
     fn takes_handles(&self, open: usize) -> bool {
-        open.checked_sub(1).is_some_and(|before| TAKE_MAPS.contains(&self.word(before)))
+        open.checked_sub(1).is_some_and(|before| takes_maps(self.word(before)))
     }
 
     /// Rewrites `.new` as `["new"]` unless it is a method call, and `return: x` as `"return": x`.

@@ -30,6 +30,7 @@ impl Checker<'_> {
                 self.pick(call.name == "max", value, other, at)
             }
             ("abs", 0) => self.absolute(value, at),
+            ("str", 0 | 1) if value.ty.base == Base::Int => self.user_text(value, call.args.first(), at),
             (name, _) => {
                 let diagnostic = Diagnostic::error(
                     "unknown-method",
@@ -40,7 +41,7 @@ impl Checker<'_> {
                     Base::Name | Base::Text(_) => &self
                         .or_interpret("a string has `contains(\"x\")`, `starts_with(\"x\")` and `ends_with(\"x\")`"),
                     Base::Stack => "a stack can be a part of a key, or be printed",
-                    _ => "a number has `min(x)`, `max(x)` and `abs()`",
+                    _ => "a number has `min(x)`, `max(x)`, `abs()` and, as an address, `str()`",
                 };
                 self.poison(diagnostic.help(help), at)
             }
@@ -95,8 +96,10 @@ impl Checker<'_> {
                 let value = self.integer(value);
                 self.absolute(value, at)
             }
-            ("str", [address]) => self.user_text(address, None, at),
-            ("str", [address, bytes]) => self.user_text(address, Some(bytes), at),
+            ("str", [address, bytes @ ..]) if bytes.len() < 2 => {
+                let address = self.integer(address);
+                self.user_text(address, bytes.first(), at)
+            }
             ("print" | "exit", arguments) if arguments.len() < 2 => {
                 self.no_value("the value of this call", at, "call it as a statement of its own")
             }
@@ -168,8 +171,9 @@ impl Checker<'_> {
         }
     }
 
-    pub(super) fn user_text(&mut self, address: &Syntax, bytes: Option<&Syntax>, at: Position) -> Expr {
-        let address = self.integer(address);
+    /// Checks `str(address, bytes)`, or `address.str(bytes)`.
+    fn user_text(&mut self, address: Expr, bytes: Option<&Syntax>, at: Position) -> Expr {
+        let address = self.expect(address, Base::Int);
         if self.place != Place::Linux {
             let diagnostic = Diagnostic::error(
                 "no-memory",

@@ -133,20 +133,28 @@ impl Checker<'_> {
                 Link::Property("human", at) => {
                     self.no_value("`.human` outside a print", *at, "write it inside the string: `${x.human}`")
                 }
-                Link::Property(name, at) => {
-                    let noun = value.ty.base.noun();
-                    let widths: Vec<&str> = WIDTHS.iter().map(|it| it.name).collect();
-                    let diagnostic =
-                        Diagnostic::error("unknown-field", format!("{noun} has no field `{name}`"), self.label(*at))
-                            .help(format!("a number has the units {}", units::names()))
-                            .help(format!("and the widths {}", widths.join(", ")));
-                    self.poison(diagnostic, *at)
-                }
+                Link::Property(name, at) => self.no_property(&value, name, *at),
                 Link::Method(call, at) => self.value_method(value, call, *at),
                 Link::Index(_, at) => self.no_value("indexing this value", *at, "only maps have elements"),
             };
         }
         value
+    }
+
+    /// Reports a property that a value does not have.
+    fn no_property(&mut self, value: &Expr, name: &str, at: Position) -> Expr {
+        let message = format!("{} has no field `{name}`", value.ty.base.noun());
+        let diagnostic = Diagnostic::error("unknown-field", message, self.label(at));
+        let diagnostic = match name {
+            "str" => diagnostic.help("to read the string at an address, write `str(e.arg0)` or `e.arg0.str()`"),
+            _ => {
+                let widths: Vec<&str> = WIDTHS.iter().map(|it| it.name).collect();
+                diagnostic
+                    .help(format!("a number has the units {}", units::names()))
+                    .help(format!("and the widths {}", widths.join(", ")))
+            }
+        };
+        self.poison(diagnostic, at)
     }
 
     /// Checks `n.i32`: the low bits.

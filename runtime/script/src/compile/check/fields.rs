@@ -2,12 +2,13 @@
 
 use super::typed::{Base, Expr, Kind, Source, Type};
 use super::{Checker, missing};
+use crate::errors::no_field;
 use rhai::Position;
 use xputrace_bytecode::insn::Alu;
 use xputrace_bytecode::probe::pt_regs;
 use xputrace_model::catalog::TracepointFieldType;
 use xputrace_model::context::word;
-use xputrace_model::diagnostic::{Diagnostic, nearest};
+use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::plan::{Place, Target};
 use xputrace_model::schema::{self, Event, Field, FieldType, From, Unit};
 
@@ -312,12 +313,7 @@ impl Checker<'_> {
 
     /// Reports that `noun` has no such field, and suggests one of `known`.
     fn unknown_of(&mut self, noun: &str, name: &str, at: Position, known: &[&str]) -> Expr {
-        let mut diagnostic =
-            Diagnostic::error("unknown-field", format!("{noun} has no field `{name}`"), self.label(at));
-        if let Some(near) = nearest(name, known.iter().copied()) {
-            diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
-        }
-        let diagnostic = diagnostic.help(format!("it has: {}", known.join(" ")));
+        let diagnostic = no_field(noun, name, known, self.label(at));
         self.poison(diagnostic, at)
     }
 }
