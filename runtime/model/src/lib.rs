@@ -1,7 +1,7 @@
 //! The types that all parts of xputrace share, and nothing else.
 //!
 //! ```text
-//! script ──Plan──▶ kernel, tracer ──Row──▶ render
+//! script ──Plan──▶ Linux, tracer ──Output──▶ render
 //!    └──Diagnostic──▶ render      losses ──▶ render
 //! ```
 //!
