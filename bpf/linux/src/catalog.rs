@@ -22,8 +22,7 @@ const INITIAL_PID_NAMESPACE: u64 = 4_026_531_836;
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 const NEAR_NAMES: usize = 3;
 
-/// Tracepoints from tracefs, functions from the files of a scope, the pid namespace from /proc, structure
-/// offsets from BTF.
+/// The live machine, with the functions of one scope's files.
 #[derive(Clone, Debug)]
 pub struct LiveCatalog {
     scope: Scope,

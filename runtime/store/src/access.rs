@@ -106,7 +106,8 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         self.in_engines(id, "remove from", |engine, map| delete(engine, map, &def, &stored));
     }
 
-    /// Clears a map. If it has two generations, removes only what the last read saw.
+    /// Clears a map. If it has two generations, removes only what the last read saw, or everything
+    /// if there was no read since the last clear.
     pub fn clear(&mut self, id: TableId) {
         self.drain_unread(id);
         let map = self.store.map_mut(id);

@@ -14,11 +14,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use xputrace_unwind::{Bounds, End, Pushed, Tables, Walker, for_each_loaded};
 use xputrace_wire::record::{MAX_FRAMES, stack_end};
 
-/// What unwinding needs in a process that was asked for stacks.
+/// State for unwinding, if the demand includes stacks.
 #[derive(Debug)]
 pub(crate) struct Stacks {
     tables: Tables,
-    /// By ring: used by the thread that has it. One that takes it over finds nothing of its own there.
+    /// By ring; used only by the ring's current owner. What an earlier owner left there is never
+    /// taken for the owner's own.
     walkers: Zeroed<RingWalker>,
 }
 
@@ -26,9 +27,9 @@ pub(crate) struct Stacks {
 #[repr(transparent)]
 struct RingWalker(UnsafeCell<Walker>);
 
-// SAFETY: a walker whose bytes are 0 remembers nothing, and needs no drop.
+// SAFETY: a walker whose bytes are 0 is empty, and needs no drop.
 unsafe impl ZeroIsValid for RingWalker {}
-// SAFETY: only the thread that has the ring uses it (`Stacks::take`).
+// SAFETY: only the ring's owner uses it (`Stacks::take`).
 unsafe impl Sync for RingWalker {}
 
 const _: () = assert!(xputrace_unwind::MOST_FRAMES == MAX_FRAMES);
@@ -38,12 +39,12 @@ impl Stacks {
         Ok(Stacks { tables: Tables::new(), walkers: Zeroed::new(rings as usize)? })
     }
 
-    /// The calling thread's stack outside us, and why it ends: a number of [`stack_end`]. `None`
-    /// where it is not the thread's own stack that it runs on.
+    /// Returns the calling thread's stack outside us, and why it ends: a number of [`stack_end`].
+    /// Returns `None` if the thread is not running on its own stack.
     ///
     /// # Safety
-    /// The calling thread has `ring`, and the result is not used beyond its next call; its registers and
-    /// bounds are given.
+    /// The calling thread owns `ring`, and `registers` and `bounds` are its own. The result is only
+    /// used until the next call.
     #[inline]
     pub(crate) unsafe fn take(&self, ring: u32, registers: &Pushed, bounds: Bounds) -> Option<(&[u64], u16)> {
         let walker = self.walkers.get(ring as usize)?.0.get();
