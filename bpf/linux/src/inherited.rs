@@ -108,7 +108,7 @@ pub(crate) fn restore() {
     }
     let (soft, hard) = (OPEN_FILES_SOFT.load(Ordering::Relaxed), OPEN_FILES_HARD.load(Ordering::Relaxed));
     let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
-    // SAFETY: the pointer is to an rlimit. Nothing was known of the limit where it is 0.
+    // SAFETY: the pointer is to an rlimit. A hard limit of 0 means that it is unknown.
     unsafe { (hard > 0).then(|| libc::setrlimit(libc::RLIMIT_NOFILE, &limit)) };
     block_only(BLOCKED.load(Ordering::Relaxed));
 }

@@ -247,7 +247,7 @@ pub(crate) fn retain_primary() -> Handle {
     primary.handle
 }
 
-/// Keeps the context: programs go on using what they made in it, and it costs nothing.
+/// Keeps the context: programs keep using what they created in it, and it costs nothing.
 pub(crate) fn release_primary() -> Status {
     let mut primary = PRIMARY.lock().unwrap_or_else(PoisonError::into_inner);
     primary.users = primary.users.checked_sub(1).ok_or(error::INVALID_CONTEXT)?;

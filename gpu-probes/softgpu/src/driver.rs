@@ -655,7 +655,7 @@ fn copy_later(to: usize, from: usize, bytes: usize, direction: Direction, stream
     let mut copy = copy(to, from, bytes, direction, true)?;
     let capturing = stream.capture().is_some();
     if !capturing && direction == Direction::HostToDevice && copy.src_kind == memory_kind::PAGEABLE && bytes != 0 {
-        // SAFETY: the program says that so many bytes are there to be read.
+        // SAFETY: by the call, the program has that many readable bytes there.
         copy.from = Source::Staged(unsafe { std::slice::from_raw_parts(from as *const u8, bytes) }.into());
     }
     let must_wait = copy.dst_kind == memory_kind::PAGEABLE;

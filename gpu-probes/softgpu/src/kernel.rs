@@ -93,7 +93,7 @@ impl Image {
         const ELF: [u8; 4] = *b"\x7fELF";
         const FAT_WRAPPER: u32 = 0x466243b1;
         const FAT_DATA: u32 = 0xba55ed50;
-        // SAFETY: at least a NUL is there, and then nothing behind it is read.
+        // SAFETY: there is at least a NUL, after which nothing is read.
         let first = unsafe { *image };
         if first == 0 {
             return Err(error::INVALID_IMAGE);

@@ -27,7 +27,7 @@ pub fn directories(mapped: &[PathBuf], variable: impl Fn(&str) -> Option<OsStrin
         let Some(beside) = library.parent() else { continue };
         all.push(beside.to_path_buf());
         all.push(beside.join("../extras/CUPTI/lib64"));
-        // A wheel's cudart lies in `nvidia/cuda_runtime/lib`, or, from 13 on, in `nvidia/cu13/lib`.
+        // A wheel's cudart is in `nvidia/cuda_runtime/lib`, or, from 13 on, in `nvidia/cu13/lib`.
         all.push(beside.join("../../cuda_cupti/lib"));
         all.push(beside.join("../../cu13/lib"));
     }

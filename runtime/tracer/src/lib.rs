@@ -3,7 +3,7 @@
 //! ```text
 //! rendezvous ─┐                                       ┌─▶ Sink (prints, interpreted handlers)
 //!             ├─ bytes ─▶ decode ─▶ join ─▶ order ─▶ handlers ─▶ tables
-//! recording ──┘             └─ clock: everything behind it is CLOCK_MONOTONIC
+//! recording ──┘             └─ clock: everything after it uses CLOCK_MONOTONIC
 //! ```
 //!
 //! [`Pipeline`] cannot tell live rings from recordings: both are bytes in the wire format. Only
