@@ -17,6 +17,11 @@ pub trait Catalog {
         Ok(())
     }
 
+    /// Whether it is a recording, which has the probes that a script asked for when it was made.
+    fn is_recording(&self) -> bool {
+        false
+    }
+
     /// Returns device and inode of the tracer's pid namespace unless it is the initial one: process
     /// and thread ids are then read in that namespace.
     fn pid_namespace(&self) -> Option<(u64, u64)>;

@@ -63,6 +63,18 @@ pub struct SourceFile {
     pub text: String,
 }
 
+impl Sources {
+    /// Returns the command that records what the script reads.
+    pub fn record_command(&self) -> String {
+        let script = match self.files.first().map_or("", |it| it.name.as_str()) {
+            "" => "SCRIPT",
+            "-e" => "-e '…'",
+            name => name,
+        };
+        format!("xputrace record {script} -o t.xpt -- CMD")
+    }
+}
+
 impl Diagnostic {
     /// Creates an error at a place; add to `secondary` and `help` as needed.
     pub fn error(code: &'static str, message: impl Into<String>, primary: Label) -> Self {

@@ -30,25 +30,24 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Why a plan cannot run over a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the recording has no hits of {}; it has {}", missing.join(", "), listed(recorded))]
-    NotRecorded { missing: Vec<String>, recorded: Vec<String> },
+    #[error("the recording has no hits of {}; it has {}. {}", missing.join(", "), listed(recorded), again(record))]
+    NotRecorded { missing: Vec<String>, recorded: Vec<String>, record: String },
+    #[error("line {line} of the script reads a text at {probe} that was not recorded. {}", again(record))]
+    TextNotRecorded { probe: String, line: u32, record: String },
     #[error(
-        "line {line} of the script reads a text at {probe} that was not recorded: record with a script that reads it"
+        "line {line} of the script asks for the hits of {probe} in {}, but the recording has those in {}. {}, or {}",
+        processes(*everywhere), processes(!*everywhere), again(record),
+        if *everywhere { "leave `scope: \"system\"` out" } else { "add `scope: \"system\"`" }
     )]
-    TextNotRecorded { probe: String, line: u32 },
-    #[error(
-        "line {line} of the script asks for the hits of {probe} in {}, but the recording has those in {}: {}",
-        processes(*everywhere), processes(!*everywhere), if *everywhere {
-            "record with a script that asks for them, or leave `scope: \"system\"` out"
-        } else {
-            "record with a script that asks for them, or add `scope: \"system\"`"
-        }
-    )]
-    OtherScope { probe: String, line: u32, everywhere: bool },
-    #[error("the script reads launch stacks, but the recording has none: record with a script that reads them")]
-    NoLaunchStacks,
+    OtherScope { probe: String, line: u32, everywhere: bool, record: String },
+    #[error("the script reads launch stacks, but the recording has none. {}", again(record))]
+    NoLaunchStacks { record: String },
     #[error(transparent)]
     Pipeline(#[from] pipeline::Error),
+}
+
+fn again(record: &str) -> String {
+    format!("Record what the script reads: `{record}`")
 }
 
 fn listed(names: &[String]) -> String {
@@ -136,6 +135,7 @@ impl Opened {
 
 /// Checks that every CPU probe of the plan was recorded, in its scope.
 fn check(plan: &Plan, meta: &Meta) -> Result<(), Error> {
+    let record = plan.sources.record_command();
     let is_cpu =
         |it: &&Probe| matches!(it.event, Event::Uprobe | Event::Uretprobe | Event::Tracepoint | Event::Profile);
     let mut recorded: Vec<String> = meta.probes.iter().map(|it| it.name.clone()).collect();
@@ -144,17 +144,17 @@ fn check(plan: &Plan, meta: &Meta) -> Result<(), Error> {
     let mut missing: Vec<String> = wanted().map(|it| it.name.clone()).filter(|it| !recorded.contains(it)).collect();
     missing.dedup();
     if !missing.is_empty() {
-        return Err(Error::NotRecorded { missing, recorded });
+        return Err(Error::NotRecorded { missing, recorded, record });
     }
     if let Some(it) = wanted().find(|it| recorded_as(it, meta).is_none()) {
         let everywhere = hits::is_everywhere(it);
-        return Err(Error::OtherScope { probe: it.name.clone(), line: it.site.line, everywhere });
+        return Err(Error::OtherScope { probe: it.name.clone(), line: it.site.line, everywhere, record });
     }
     if let Some((probe, text)) = first_unrecorded_text(plan, meta) {
-        return Err(Error::TextNotRecorded { probe: probe.name.clone(), line: text.site.line });
+        return Err(Error::TextNotRecorded { probe: probe.name.clone(), line: text.site.line, record });
     }
     if plan.demand.launch_stacks && !meta.launch_stacks && meta.gpu != GpuKind::None {
-        return Err(Error::NoLaunchStacks);
+        return Err(Error::NoLaunchStacks { record });
     }
     Ok(())
 }

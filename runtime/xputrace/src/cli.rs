@@ -92,7 +92,7 @@ struct ScriptOptions {
 /// How long a command is traced, and as which user it runs.
 #[derive(clap::Args, Debug)]
 struct CommandOptions {
-    /// Stop after this long, such as 10s or 500ms
+    /// Stop tracing after this long, such as 10s or 500ms; CMD keeps running (`-- timeout 10 CMD` ends it too)
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     run_for: Option<Duration>,
     /// Under sudo, run CMD as root instead of as the invoking user

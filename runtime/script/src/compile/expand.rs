@@ -1,6 +1,7 @@
 //! Expands tracepoint handlers with wildcards into one handler per matching tracepoint: their
 //! records differ, and so do their names.
 
+use super::check::tracepoints_help;
 use crate::handler::{Handler, Staged};
 use std::borrow::Cow;
 use xputrace_model::catalog::{Catalog, glob, is_attachable};
@@ -29,7 +30,7 @@ pub(super) fn tracepoints<'a>(
                 Ok(names) => expanded.handlers.extend(names.into_iter().map(|it| at(handler, it))),
                 Err(message) => diagnostics.push(
                     Diagnostic::error("tracepoint-pattern", message, handler.declared_at.clone())
-                        .help("`xputrace list 'tracepoint:*:*'` lists this machine's"),
+                        .help(tracepoints_help(staged, catalog, "*")),
                 ),
             },
             (Some(_), Err(why)) => {

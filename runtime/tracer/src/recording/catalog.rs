@@ -32,6 +32,10 @@ impl Catalog for RecordedMachine {
         Ok(self.0.probes.iter().filter_map(|it| it.name.strip_prefix("tracepoint:").map(str::to_owned)).collect())
     }
 
+    fn is_recording(&self) -> bool {
+        true
+    }
+
     fn pid_namespace(&self) -> Option<(u64, u64)> {
         None
     }

@@ -88,7 +88,7 @@ impl Checker<'_> {
         let (code, why, help) = match &self.handler.target {
             Target::Tracepoint { category, name } => {
                 let Err(why) = self.catalog.tracepoint(category, name) else { return };
-                ("unknown-tracepoint", why, format!("`xputrace list 'tracepoint:{category}:*'` lists this machine's"))
+                ("unknown-tracepoint", why, tracepoints_help(self.staged, self.catalog, category))
             }
             Target::Function { object, function } => {
                 let Err(why) = self.catalog.function(object, function) else { return };
@@ -200,4 +200,12 @@ pub(super) fn check(
 
 pub(super) fn missing(at: Position) -> Expr {
     Expr { kind: Kind::Missing, ty: Type::of(Base::Unknown).maybe(true), at }
+}
+
+/// Says how to find tracepoints, or how to record them.
+pub(super) fn tracepoints_help(staged: &Staged, catalog: &dyn Catalog, category: &str) -> String {
+    match catalog.is_recording() {
+        true => format!("record what the script reads: `{}`", staged.sources.record_command()),
+        false => format!("`xputrace list 'tracepoint:{category}:*'` lists this machine's"),
+    }
 }

@@ -94,7 +94,8 @@ impl Command {
                 return Ok(self.status);
             }
             if until.is_some_and(|it| Instant::now() >= it) {
-                say(format_args!("the command keeps running (process {}) and is no longer traced", self.child.pid()));
+                let pid = self.child.pid();
+                say(format_args!("the command keeps running, untraced (process {pid}); `kill {pid}` ends it"));
                 return Ok(None);
             }
             if !interrupts::take().is_empty() {
