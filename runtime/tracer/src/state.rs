@@ -50,15 +50,13 @@ pub struct MappingInfo {
 pub(crate) struct Target {
     pub(crate) info: ProcessInfo,
     stacks: IdMap<Box<[u64]>>,
-    /// Stacks that are still used after the process has ended; few, by any ids.
-    kept: FxHashMap<u32, Box<[u64]>>,
     n_frames: usize,
     mappings: Vec<MappingInfo>,
 }
 
 impl Target {
     pub(crate) fn new(info: ProcessInfo) -> Self {
-        Target { info, stacks: IdMap::default(), kept: FxHashMap::default(), n_frames: 0, mappings: Vec::new() }
+        Target { info, stacks: IdMap::default(), n_frames: 0, mappings: Vec::new() }
     }
 
     /// Adds a stack; an id keeps its first one. Returns false if there are too many.
@@ -80,19 +78,7 @@ impl Target {
     }
 
     fn has_stacks(&self) -> bool {
-        !self.stacks.is_empty() || !self.kept.is_empty()
-    }
-
-    fn stack(&self, id: u32) -> Option<&[u64]> {
-        self.stacks.get(id).or_else(|| self.kept.get(&id)).map(AsRef::as_ref)
-    }
-
-    /// Forgets all stacks but these, and what names them if none is left.
-    fn keep(&mut self, is_used: &dyn Fn(u32) -> bool) {
-        self.kept.retain(|id, _| is_used(*id));
-        self.kept.extend(self.stacks.take().filter(|(id, _)| is_used(*id)));
-        self.kept.shrink_to_fit();
-        self.end();
+        !self.stacks.is_empty()
     }
 
     /// Adds an unknown mapping; returns false if there are too many.
@@ -140,10 +126,11 @@ impl State {
         self.targets.get(process.0 as usize).is_some_and(Target::has_stacks)
     }
 
-    /// Forgets the stacks of a process that has ended, except those that are still used.
-    pub fn forget_stacks(&mut self, process: ProcessIndex, is_used: &dyn Fn(StackKey) -> bool) {
+    /// Forgets the stacks and mappings of a process that has ended.
+    pub fn forget_stacks(&mut self, process: ProcessIndex) {
         if let Some(target) = self.targets.get_mut(process.0 as usize) {
-            target.keep(&|id| is_used(StackKey::Collector { process: process.0, id }));
+            target.stacks = IdMap::default();
+            target.end();
         }
     }
 
@@ -221,7 +208,7 @@ impl State {
 
 pub(crate) fn frames_of(targets: &[Target], stack: StackKey) -> Option<(ProcessIndex, &[u64])> {
     let StackKey::Collector { process, id } = stack else { return None };
-    let frames = targets.get(process as usize)?.stack(id)?;
+    let frames = targets.get(process as usize)?.stacks.get(id)?;
     Some((ProcessIndex(process), frames))
 }
 
@@ -331,11 +318,6 @@ impl<T> IdMap<T> {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.values.is_empty()
-    }
-
-    /// Removes all values and returns them with their ids.
-    fn take(&mut self) -> impl Iterator<Item = (u32, T)> + use<T> {
-        (0..).zip(std::mem::take(&mut self.values)).filter_map(|(id, it)| Some((id, it?)))
     }
 
     /// Releases capacity for further ids.

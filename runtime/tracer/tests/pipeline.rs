@@ -515,24 +515,18 @@ fn names_and_stacks_of_one_target_are_bounded() {
 }
 
 #[test]
-fn an_ended_process_keeps_the_stacks_that_are_used_and_what_names_them() {
+fn stacks_of_an_ended_process_are_kept_until_they_are_forgotten() {
     let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
-    let mut ring = descriptions();
-    record::push(&mut ring.0, kind::STACK, &record::Stack { id: 60_000, len: 1, end: 0 }, &[8; 8]);
-    feed(&mut pipeline, &mut sink, &[ring]);
+    feed(&mut pipeline, &mut sink, &[descriptions()]);
     end(&mut pipeline, &mut sink);
-    let (process, stack) = (ProcessIndex(0), |id| StackKey::Collector { process: 0, id });
+    let process = ProcessIndex(0);
     let kept = |it: &Pipeline| {
-        let n_frames = [1, 60_000].map(|id| it.stack(stack(id)).map_or(0, |(_, frames)| frames.len()));
+        let n_frames = it.stack(StackKey::Collector { process: 0, id: 1 }).map(|(_, frames)| frames.len());
         (n_frames, it.state().mappings(process).len(), it.state().has_stacks(process))
     };
-    assert_eq!(kept(&pipeline), ([2, 1], 1, true));
-    for _ in 0..2 {
-        pipeline.state_mut().forget_stacks(process, &|it| it == stack(60_000));
-        assert_eq!(kept(&pipeline), ([0, 1], 1, true));
-    }
-    pipeline.state_mut().forget_stacks(process, &|_| false);
-    assert_eq!(kept(&pipeline), ([0, 0], 0, false));
+    assert_eq!(kept(&pipeline), (Some(2), 1, true));
+    pipeline.state_mut().forget_stacks(process);
+    assert_eq!(kept(&pipeline), (None, 0, false));
 }
 
 /// Two streams' kernels in CUPTI's buffers; the second stream's come one buffer later.

@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 use xputrace_linux::{Linux, ProcessEvent};
 use xputrace_model::output::StackNames;
 use xputrace_model::plan::Plan;
@@ -22,6 +23,8 @@ pub struct Stacks {
     /// How many of a collector's mappings have been processed.
     mappings_taken: HashMap<ProcessIndex, usize>,
     known: HashMap<StackKey, Frames>,
+    /// Those frames, each list once: short processes of one program have the same.
+    lists: HashSet<Frames>,
     /// Whether handlers in Linux take stacks; otherwise mappings are not needed.
     takes_in_linux: bool,
     /// Programs that have ended, or whose process has become another, and of which Linux may still have unread
@@ -33,16 +36,16 @@ pub struct Stacks {
     left: Over<ProcessIndex>,
 }
 
-/// What has ended and is kept while a map holds a stack of it.
+/// What has ended and may have stacks in a map.
 struct Over<K> {
     kept: HashSet<K>,
-    /// How many were needed when that was last found out.
-    needed: usize,
+    /// How many there were when the maps could not be read.
+    kept_all: usize,
 }
 
 impl<K> Default for Over<K> {
     fn default() -> Self {
-        Over { kept: HashSet::new(), needed: 0 }
+        Over { kept: HashSet::new(), kept_all: 0 }
     }
 }
 
@@ -52,13 +55,12 @@ const LEAST_PROGRAMS: usize = 4096;
 const LEAST_LEFT: usize = 16;
 
 impl<K> Over<K> {
-    /// Whether it pays to find out which of them are needed.
     fn are_many(&self, least: usize) -> bool {
-        self.kept.len() >= least.max(self.needed.saturating_mul(2))
+        self.kept.len() >= least.max(self.kept_all.saturating_mul(2))
     }
 
     fn keep_all(&mut self) {
-        self.needed = self.kept.len();
+        self.kept_all = self.kept.len();
     }
 }
 
@@ -133,7 +135,7 @@ impl Stacks {
         }
     }
 
-    /// Whether it pays to call [`Stacks::forget_unused`].
+    /// Whether it pays to call [`Stacks::forget_over`].
     pub fn are_many_over(&self) -> bool {
         self.over.are_many(LEAST_PROGRAMS) || self.left.are_many(LEAST_LEFT)
     }
@@ -144,41 +146,63 @@ impl Stacks {
         self.left.keep_all();
     }
 
-    /// Forgets the programs that are over and have taken none of the stacks in `used`. All records must have
-    /// been handled that Linux had after [`Stacks::begin_to_read`].
-    pub fn forget_unused(&mut self, used: &HashSet<StackKey>, linux: Option<&Linux>, state: &mut State) {
+    /// Forgets the programs that are over. The stacks of theirs in `used` are named first; others are not asked for
+    /// any more. All records must have been handled that Linux had after [`Stacks::begin_to_read`].
+    pub fn forget_over(&mut self, used: &HashSet<StackKey>, linux: Option<&Linux>, state: &mut State) {
         self.known.retain(|it, _| matches!(it, StackKey::LinuxKernel { .. }) || used.contains(it));
-        if let Some(linux) = linux {
-            self.forget_programs(used, linux);
-        }
-        self.forget_collectors_stacks(used, state);
-    }
-
-    fn forget_programs(&mut self, used: &HashSet<StackKey>, linux: &Linux) {
-        let mut needed = HashSet::new();
-        for stack in used {
-            let &StackKey::LinuxUser { pid, exec, .. } = stack else { continue };
-            if self.known.contains_key(stack) {
+        self.lists.retain(|it| Arc::strong_count(it) > 1);
+        for stack in used.iter().copied() {
+            if self.known.contains_key(&stack) {
                 continue;
             }
-            if let Some(addresses) = linux.stack_addresses(*stack) {
-                needed.insert(self.program(pid, exec, &addresses));
+            if let Some(frames) = self.last_frames(stack, linux, state) {
+                self.know(stack, frames);
             }
         }
-        self.forget_all_but(&needed);
+        self.forget_programs();
+        for process in std::mem::take(&mut self.left).kept {
+            state.forget_stacks(process);
+            self.forget_left(state, process);
+        }
     }
 
-    /// A stack whose frames are known needs no addresses any more.
-    fn forget_collectors_stacks(&mut self, used: &HashSet<StackKey>, state: &mut State) {
-        for process in std::mem::take(&mut self.left.kept) {
-            state.forget_stacks(process, &|it| used.contains(&it) && !self.known.contains_key(&it));
-            if state.has_stacks(process) {
-                self.left.kept.insert(process);
-            } else {
-                self.forget_left(state, process);
+    /// Returns the frames of a stack if its program is over, so that nothing can name them better later.
+    fn last_frames(&mut self, stack: StackKey, linux: Option<&Linux>, state: &State) -> Option<Frames> {
+        match stack {
+            StackKey::LinuxUser { pid, exec, .. } => {
+                let addresses = linux?.stack_addresses(stack)?;
+                let program = self.program(pid, exec, &addresses);
+                self.over.kept.contains(&program).then(|| self.user_frames(program, &addresses).0)
+            }
+            StackKey::Collector { process, .. } if self.left.kept.contains(&ProcessIndex(process)) => {
+                self.collector_frames(stack, state)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the named frames, and whether later events cannot name them better.
+    fn user_frames(&mut self, program: ProcessKey, addresses: &[u64]) -> (Frames, bool) {
+        let frames = self.processes.resolve(addresses, program, Innermost::Instruction);
+        let is_final = is_final(&frames);
+        (with_end_of_walk(frames, addresses), is_final)
+    }
+
+    fn collector_frames(&mut self, stack: StackKey, state: &State) -> Option<Frames> {
+        let (process, addresses) = state.stack(stack)?;
+        let key = self.take_mappings(state, process);
+        Some(self.processes.resolve(addresses, key, Innermost::ReturnAddress))
+    }
+
+    fn forget_programs(&mut self) {
+        let Stacks { processes, images, unread, over, .. } = self;
+        let with_others: HashSet<u32> = unread.iter().map(|it| it.pid).collect();
+        for key in std::mem::take(over).kept {
+            processes.forget(key);
+            if !with_others.contains(&key.pid) {
+                images.forget_ended(key.pid);
             }
         }
-        self.left.needed = self.left.kept.len();
     }
 
     fn forget_left(&mut self, state: &State, process: ProcessIndex) {
@@ -189,20 +213,6 @@ impl Stacks {
     /// Returns the program of the process in which a stack was taken.
     fn program(&mut self, pid: u32, exec: u8, addresses: &[u64]) -> ProcessKey {
         self.images.of_stack(pid, exec, |it| self.processes.n_covered(it, addresses))
-    }
-
-    fn forget_all_but(&mut self, needed: &HashSet<ProcessKey>) {
-        let Stacks { processes, images, unread, over, .. } = self;
-        let (kept, unused): (HashSet<_>, HashSet<_>) = over.kept.drain().partition(|it| needed.contains(it));
-        let with_others: HashSet<u32> = kept.iter().chain(unread.iter()).map(|it| it.pid).collect();
-        for key in unused {
-            processes.forget(key);
-            if !with_others.contains(&key.pid) {
-                images.forget_ended(key.pid);
-            }
-        }
-        over.needed = kept.len();
-        over.kept = kept;
     }
 
     /// Returns the number of programs whose mappings are kept.
@@ -231,9 +241,11 @@ impl Stacks {
         key
     }
 
-    /// Adds frames from a recording.
+    /// Keeps a stack's frames, as named here or in a recording.
     pub fn know(&mut self, stack: StackKey, frames: Frames) {
-        self.known.insert(stack, frames);
+        let list = self.lists.get(&frames).cloned().unwrap_or(frames);
+        self.lists.insert(list.clone());
+        self.known.insert(stack, list);
     }
 
     /// Returns names over these engines.
@@ -260,23 +272,27 @@ impl StackNames for Names<'_> {
         if let Some(frames) = self.stacks.known.get(&stack) {
             return Some(frames.clone());
         }
-        let (frames, is_cut) = match stack {
+        let (frames, is_final) = match stack {
             StackKey::Empty | StackKey::Lost => return None,
             StackKey::LinuxKernel { .. } => {
                 let addresses = self.linux?.stack_addresses(stack)?;
-                (self.stacks.processes.resolve_kernel(&addresses), is_cut(&addresses))
+                let frames = self.stacks.processes.resolve_kernel(&addresses);
+                let is_final = is_final(&frames);
+                (with_end_of_walk(frames, &addresses), is_final)
             }
             StackKey::LinuxUser { pid, exec, .. } => {
                 let addresses = self.linux?.stack_addresses(stack)?;
-                let key = self.program(pid, exec, &addresses);
-                (self.stacks.processes.resolve(&addresses, key, Innermost::Instruction), is_cut(&addresses))
+                let program = self.program(pid, exec, &addresses);
+                self.stacks.user_frames(program, &addresses)
             }
-            StackKey::Collector { .. } => (self.collector_frames(stack)?, false),
+            StackKey::Collector { .. } => {
+                let frames = self.stacks.collector_frames(stack, self.state)?;
+                let is_final = is_final(&frames);
+                (frames, is_final)
+            }
         };
-        let is_final = is_final(&frames);
-        let frames = if is_cut { with_end_of_walk(&frames) } else { frames };
         if is_final {
-            self.stacks.known.insert(stack, frames.clone());
+            self.stacks.know(stack, frames.clone());
         }
         Some(frames)
     }
@@ -288,17 +304,15 @@ fn is_final(frames: &[Frame]) -> bool {
     frames.iter().all(|it| !it.module.is_empty() && it.module != xputrace_symbols::ANONYMOUS)
 }
 
-/// Whether a stack that Linux took may have more frames than it holds.
-fn is_cut(addresses: &[u64]) -> bool {
-    addresses.len() >= LINUX_FRAMES as usize
-}
-
-/// The frames, and behind them one that says why there are no more: unless they end for another reason.
-fn with_end_of_walk(frames: &[Frame]) -> Frames {
+/// Adds a frame that says why there are no more, if Linux may have stopped before the stack's end.
+fn with_end_of_walk(frames: Frames, addresses: &[u64]) -> Frames {
+    let has_ended = frames.last().is_some_and(xputrace_symbols::is_without_frame_pointers);
+    if addresses.len() < LINUX_FRAMES as usize || has_ended {
+        return frames;
+    }
     let function = format!("[Linux stops after {LINUX_FRAMES} frames]");
     let end = Frame { function, module: String::new(), offset: 0 };
-    let has_ended = frames.last().is_some_and(xputrace_symbols::is_without_frame_pointers);
-    frames.iter().cloned().chain((!has_ended).then_some(end)).collect()
+    frames.iter().cloned().chain([end]).collect()
 }
 
 impl Names<'_> {
@@ -310,12 +324,6 @@ impl Names<'_> {
             let _ = processes.map_running(key);
         }
         key
-    }
-
-    fn collector_frames(&mut self, stack: StackKey) -> Option<Frames> {
-        let (process, addresses) = self.state.stack(stack)?;
-        let key = self.stacks.take_mappings(self.state, process);
-        Some(self.stacks.processes.resolve(addresses, key, Innermost::ReturnAddress))
     }
 }
 
@@ -354,52 +362,57 @@ mod tests {
     }
 
     #[test]
-    fn programs_that_are_over_are_kept_while_they_are_needed() {
+    fn few_programs_that_are_over_are_kept() {
         let mut stacks = Stacks { takes_in_linux: true, ..Stacks::default() };
-        let mut needed = HashSet::new();
         let mut most = 0;
-        // Ids are used again and again; of each tenth process a stack is in a map.
+        // Ids are used again and again.
         for n in 0..40_000 {
-            let programs = short_process(&mut stacks, 100 + n % 1000, 2);
-            assert_eq!(programs.len(), 3);
-            needed.extend((n % 10 == 0 && n < 10_000).then_some(programs[1]));
+            assert_eq!(short_process(&mut stacks, 100 + n % 1000, 2).len(), 3);
             stacks.begin_to_read();
             if stacks.are_many_over() {
-                stacks.forget_all_but(&needed);
+                stacks.forget_programs();
             }
             most = most.max(stacks.n_programs());
         }
-        assert!(needed.iter().all(|it| stacks.processes.knows(*it)), "what is needed is kept");
         assert!(most <= LEAST_PROGRAMS + 3, "{most} of 120,000 programs were kept");
-        needed.clear();
-        stacks.forget_all_but(&needed);
+        stacks.forget_programs();
         assert_eq!((stacks.n_programs(), stacks.over.kept.len()), (0, 0));
         assert_eq!(stacks.images.current(100).generation, 0, "the process is forgotten");
     }
 
     #[test]
-    fn the_maps_are_searched_less_often_when_much_is_needed() {
+    fn maps_that_cannot_be_read_are_tried_less_often() {
         let mut stacks = Stacks { takes_in_linux: true, ..Stacks::default() };
-        let (mut needed, mut searches) = (HashSet::new(), 0);
+        let mut tries = 0;
         for n in 0..40_000 {
-            needed.extend(short_process(&mut stacks, 100 + n, 1));
+            short_process(&mut stacks, 100 + n, 1);
             stacks.begin_to_read();
             if stacks.are_many_over() {
-                searches += 1;
-                stacks.forget_all_but(&needed);
+                tries += 1;
+                stacks.keep_all();
             }
         }
-        assert_eq!((stacks.over.kept.len(), searches), (80_000, 5), "at 4,096 and at each double");
+        assert_eq!((stacks.over.kept.len(), tries), (80_000, 5), "at 4,096 and at each double");
+    }
+
+    #[test]
+    fn equal_frames_are_kept_once() {
+        let mut stacks = Stacks::default();
+        let frames = || Frames::from([Frame { function: "work".into(), module: "cpu".into(), offset: 1 }]);
+        let stack = |id| StackKey::LinuxUser { pid: id, exec: 0, id };
+        (0..100).for_each(|id| stacks.know(stack(id), frames()));
+        let one = stacks.known[&stack(0)].clone();
+        assert!(stacks.known.values().all(|it| Arc::ptr_eq(it, &one)));
     }
 
     #[test]
     fn a_program_with_unread_records_is_kept() {
         let mut stacks = Stacks { takes_in_linux: true, ..Stacks::default() };
         let programs = short_process(&mut stacks, 7, 1);
-        stacks.forget_all_but(&HashSet::new());
+        stacks.forget_programs();
         assert!(stacks.processes.knows(programs[1]));
         stacks.begin_to_read();
-        stacks.forget_all_but(&HashSet::new());
+        stacks.forget_programs();
         assert!(!stacks.processes.knows(programs[1]));
     }
 

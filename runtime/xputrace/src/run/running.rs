@@ -154,8 +154,8 @@ impl Running {
         }
     }
 
-    /// Forgets ended programs without a stack in any map, once there are many. No queued print and
-    /// no unread record of Linux may have a stack of theirs.
+    /// Forgets ended programs, once there are many; their stacks in maps are named first. No queued
+    /// print and no unread record of Linux may have a stack of theirs.
     pub fn forget_programs(&mut self) {
         let state = &mut *self.state.borrow_mut();
         if !state.stacks.are_many_over() {
@@ -164,7 +164,7 @@ impl Running {
         let mut used: HashSet<StackKey> = self.observer.iter().flat_map(|it| it.stacks()).copied().collect();
         let found = state.maps().for_each_stack(&mut |it| _ = used.insert(it));
         match found {
-            Ok(()) => state.stacks.forget_unused(&used, state.linux.as_ref(), state.pipeline.state_mut()),
+            Ok(()) => state.stacks.forget_over(&used, state.linux.as_ref(), state.pipeline.state_mut()),
             Err(_) => state.stacks.keep_all(),
         }
     }
