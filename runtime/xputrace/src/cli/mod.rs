@@ -1,0 +1,280 @@
+//! The command line: the words as typed ([`typed`], sorted by [`words`]), and what they ask for ([`Invocation`]).
+//!
+//! Options may be anywhere before `--`, mixed with the script's own arguments: a `--name=value` that the verb does not
+//! know belongs to the script, which refuses arguments that it does not declare.
+
+mod typed;
+mod words;
+
+pub use typed::{DoctorOptions, FileWish, ListOptions, UsageError};
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+use typed::{RecordOptions, RunOptions, ScriptOptions, Typed, Verb, usage};
+use words::Words;
+use xputrace_render::{FORMATS, Format};
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub enum Invocation {
+    Run(Run),
+    Record(Run),
+    List(ListOptions),
+    Check(Run),
+    Explain(Run),
+    Build(Run),
+    Doctor(DoctorOptions),
+    Scripts,
+    Demo,
+}
+
+/// A script, its arguments, and what to run it on.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// `None` without a script.
+    pub script: Option<Script>,
+    pub script_arguments: Vec<String>,
+    pub command: Vec<OsString>,
+    pub options: Options,
+    /// Whether `--help` came after a script, and so asks for its arguments.
+    pub help: bool,
+}
+
+/// The options of all verbs that take a script; options that a verb lacks have their defaults.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub quiet: bool,
+    pub verbose: bool,
+    pub pids: Vec<u32>,
+    pub all_processes: bool,
+    pub replay: Option<PathBuf>,
+    pub format: &'static Format,
+    pub output: Option<PathBuf>,
+    pub files: Vec<FileWish>,
+    pub run_for: Option<Duration>,
+    pub as_root: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            quiet: false,
+            verbose: false,
+            pids: Vec::new(),
+            all_processes: false,
+            replay: None,
+            format: &FORMATS[0],
+            output: None,
+            files: Vec::new(),
+            run_for: None,
+            as_root: false,
+        }
+    }
+}
+
+/// Where a script's text comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Script {
+    Inline(String),
+    /// A path, or the name of a bundled script.
+    Named(String),
+}
+
+/// A command line error, and whether the command line would have run anything.
+pub struct Misunderstood {
+    pub error: UsageError,
+    pub runs_something: bool,
+}
+
+/// Parses a command line, program name first.
+pub fn parse(arguments: Vec<OsString>) -> Result<Invocation, Misunderstood> {
+    let (ours, command) = split_command(help_behind(arguments));
+    let mut words = Words::new(ours);
+    let invocation = words.understand().and_then(|typed| meaning(typed, &words, &command));
+    let runs_something = matches!(words.verb.as_deref(), None | Some("run" | "record" | "demo"));
+    invocation.map_err(|error| Misunderstood { error, runs_something })
+}
+
+/// Turns `help VERB` into `VERB --help`.
+fn help_behind(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    if arguments.get(1).is_some_and(|it| it == "help") {
+        arguments[1] = "--help".into();
+        let end = arguments.len().min(3);
+        arguments[1..end].rotate_left(1);
+    }
+    arguments
+}
+
+fn split_command(mut arguments: Vec<OsString>) -> (Vec<OsString>, Vec<OsString>) {
+    match arguments.iter().position(|it| it == "--") {
+        Some(at) => {
+            let command = arguments.split_off(at + 1);
+            arguments.pop();
+            (arguments, command)
+        }
+        None => (arguments, Vec::new()),
+    }
+}
+
+fn meaning(typed: Typed, words: &Words, command: &[OsString]) -> Result<Invocation, UsageError> {
+    let verb = typed.verb.unwrap_or(Verb::Run(typed.run));
+    if let (Some(word), false) = (command.first(), matches!(verb, Verb::Run(_) | Verb::Record(_))) {
+        let (verb, word) = (words.verb.as_deref().unwrap_or_default(), word.to_string_lossy());
+        return Err(usage(format!("`{verb}` takes no command: leave out `-- {word}`")));
+    }
+    let run = |script: ScriptOptions, options| script.meaning(words, command, options);
+    Ok(match verb {
+        Verb::Run(it) => {
+            let (script, options) = it.split();
+            Invocation::Run(run(script, options)?)
+        }
+        Verb::Record(it) => {
+            let (script, options) = it.split();
+            Invocation::Record(run(script, options)?)
+        }
+        Verb::Check(it) => Invocation::Check(run(it.script, Options::default())?),
+        Verb::Explain(it) => {
+            Invocation::Explain(run(it.script, Options { verbose: it.verbose, ..Options::default() })?)
+        }
+        Verb::Build(it) => Invocation::Build(run(it.script, Options { output: it.output, ..Options::default() })?),
+        Verb::List(options) => Invocation::List(options),
+        Verb::Doctor(options) => Invocation::Doctor(options),
+        Verb::Scripts => Invocation::Scripts,
+        Verb::Demo => Invocation::Demo,
+    })
+}
+
+impl RunOptions {
+    fn split(self) -> (ScriptOptions, Options) {
+        let options = Options {
+            pids: self.pids,
+            all_processes: self.all_processes,
+            replay: self.replay,
+            format: self.format.0,
+            output: self.output,
+            files: self.files.0,
+            run_for: self.command.run_for,
+            as_root: self.command.as_root,
+            ..Options::default()
+        };
+        (self.script, options)
+    }
+}
+
+impl RecordOptions {
+    fn split(self) -> (ScriptOptions, Options) {
+        let options = Options {
+            output: Some(self.output),
+            run_for: self.command.run_for,
+            as_root: self.command.as_root,
+            ..Options::default()
+        };
+        (self.script, options)
+    }
+}
+
+impl ScriptOptions {
+    fn meaning(self, words: &Words, command: &[OsString], options: Options) -> Result<Run, UsageError> {
+        let script = match (self.script, self.one_liner) {
+            (Some(name), Some(_)) => {
+                return Err(usage(format!(
+                    "a script was given twice: -e and `{name}`; put the command after `--`: -- {name}"
+                )));
+            }
+            (Some(name), None) => Some(Script::Named(name)),
+            (None, text) => text.map(Script::Inline),
+        };
+        let options = Options { quiet: self.quiet, ..options };
+        let script_arguments = words.scripts.clone();
+        Ok(Run { script, script_arguments, command: command.to_vec(), options, help: words.help })
+    }
+}
+
+/// Whether a file is a program rather than a script.
+pub fn is_program(path: &str) -> bool {
+    let mut magic = [0; 4];
+    let read = std::fs::File::open(path).and_then(|mut it| std::io::Read::read_exact(&mut it, &mut magic));
+    read.is_ok() && &magic == b"\x7fELF"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(line: &str) -> Run {
+        let words = line.split_whitespace().map(OsString::from).collect();
+        match parse(words) {
+            Ok(Invocation::Run(run)) => run,
+            Ok(other) => panic!("{other:?}"),
+            Err(it) => panic!("{}", it.error),
+        }
+    }
+
+    #[test]
+    fn script_arguments_stand_among_ours() {
+        let it = run("xputrace -f json over100ms --ms=50 --for 2s -o out --name x -- ./train --ms=7");
+        assert_eq!(it.script, Some(Script::Named("over100ms".into())));
+        assert_eq!(it.script_arguments, ["--ms=50", "--name", "x"]);
+        assert_eq!(it.command, ["./train", "--ms=7"]);
+        assert_eq!((it.options.format.name, it.options.run_for), ("json", Some(Duration::from_secs(2))));
+    }
+
+    #[test]
+    fn verbs_win_over_script_names_and_no_script_is_fine() {
+        assert_eq!(run("xputrace -- ./train").script, None);
+        assert_eq!(run("xputrace run x.rhai -p 7 -p 8").options.pids, [7, 8]);
+        let words = ["xputrace", "check", "-e", "kernel(1)"].map(OsString::from).to_vec();
+        assert!(matches!(parse(words), Ok(Invocation::Check(Run { script: Some(Script::Inline(_)), .. }))));
+    }
+
+    #[test]
+    fn help_behind_a_script_is_the_scripts() {
+        assert!(run("xputrace over100ms --help").help);
+        assert!(parse(vec!["xputrace".into(), "--help".into()]).is_err());
+    }
+
+    #[test]
+    fn words_that_are_not_understood_are_explained() {
+        let refused = |line: &[&str]| {
+            let words = line.iter().map(OsString::from).collect();
+            let Err(Misunderstood { error, .. }) = parse(words) else { panic!("{line:?} is no mistake") };
+            let error = error.to_string();
+            error.lines().next().unwrap_or_default().to_owned()
+        };
+        for (line, message) in [
+            (
+                &["xputrace", "-e", "begin(1)", "true"][..],
+                "a script was given twice: -e and `true`; put the command after `--`: -- true",
+            ),
+            (
+                &["xputrace", "-e", "begin(1)", "python3", "-c", "1"],
+                "put the command and its options after `--`: -- python3 …",
+            ),
+            (
+                &["xputrace", "/proc/self/exe", "-c", "1"],
+                "put the command and its options after `--`: -- /proc/self/exe …",
+            ),
+            (&["xputrace", "--flamegrah", "x.svg", "over100ms"], "unexpected argument '--flamegrah' found"),
+            (
+                &["xputrace", "check", "x", "--folded", "q"],
+                "`check` has no option `--folded`; `xputrace check --help` lists those it has",
+            ),
+            (&["xputrace", "check", "x", "--", "./train"], "`check` takes no command: leave out `-- ./train`"),
+            (&["xputrace", "--perfetto", "t.json", "--", "./train"], "--perfetto is not implemented yet"),
+            (&["xputrace", "-f", "csv", "--", "./train"], "-f csv is not implemented yet"),
+            (&["xputrace", "check", "x", "-p", "7"], "unexpected argument '-p' found"),
+            (&["xputrace", "demo", "-q"], "unexpected argument '-q' found"),
+            (&["xputrace", "demo", "--ms=5"], "unexpected argument '--ms' found"),
+            (&["xputrace", "over100ms", "check"], "a verb comes before the script: put `over100ms` after it"),
+        ] {
+            assert_eq!(refused(line), format!("error: {message}"));
+        }
+        assert!(
+            matches!(parse(["xputrace", "-q", "check", "x"].map(OsString::from).to_vec()), Ok(Invocation::Check(it)) if it.options.quiet)
+        );
+        assert!(refused(&["xputrace", "help", "record"]).starts_with("Record all GPU events"));
+        assert!(refused(&["xputrace", "help"]).starts_with("bpftrace for programs"));
+        assert!(run("xputrace help over100ms").help);
+    }
+}

@@ -1,0 +1,281 @@
+//! The words of the command line as they are typed: clap's table of verbs and their options.
+
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::path::PathBuf;
+use std::time::Duration;
+use xputrace_render::{FILES, FORMATS, FileOutput, Format};
+
+/// A command line error; clap prints it with usage and hint.
+pub type UsageError = clap::Error;
+
+/// Creates an error that clap itself cannot detect.
+pub(super) fn usage(message: String) -> UsageError {
+    Typed::command().error(ErrorKind::ArgumentConflict, message)
+}
+
+/// Planned options: using one is an error that says so.
+pub(super) const NOT_YET: &[&str] = &["perfetto", "after", "device", "comm", "fail-if"];
+/// Planned formats, likewise.
+const FORMATS_NOT_YET: &[&str] = &["csv"];
+
+/// bpftrace for programs that use a CPU and a GPU.
+#[derive(Parser, Debug)]
+#[command(name = "xputrace", version, disable_help_subcommand = true)]
+#[command(override_usage = "xputrace [OPTIONS] [SCRIPT] [ARGS] -- CMD …\n       xputrace VERB …")]
+#[command(after_help = "Examples:\n  \
+    xputrace -- ./train                            show where the time goes (the script `summary`)\n  \
+    xputrace -e 'kernel(|k| @time[k.name].sum(k.duration))' -- ./train\n  \
+    xputrace over100ms --ms=50 -- ./train          run a bundled script with an argument\n  \
+    xputrace scripts                               list the bundled scripts\n  \
+    xputrace demo                                  run a demo (no GPU needed)\n\n\
+Exit status of a run: what a handler passed to exit(code), else the command's own (128 + the signal that killed it). \
+    125 if xputrace failed or ran nothing. Verbs that run nothing exit with 2 on an error.\n\n\
+Ctrl-C ends the run and prints the results; a second one quits at once. Where the command handles Ctrl-C itself, tracing \
+    goes on; two within a second end it. A closed pipe (`| head`) stops tracing; this is not an error.")]
+pub(super) struct Typed {
+    #[command(subcommand)]
+    pub(super) verb: Option<Verb>,
+    #[command(flatten)]
+    pub(super) run: RunOptions,
+}
+
+#[derive(Subcommand, Debug)]
+pub(super) enum Verb {
+    /// Run a script (the default)
+    #[command(override_usage = "xputrace run [OPTIONS] [SCRIPT] [ARGS] -- CMD …")]
+    Run(RunOptions),
+    /// Record all GPU events, and what SCRIPT's CPU probes read, into a file
+    #[command(override_usage = "xputrace record [OPTIONS] [SCRIPT] [ARGS] -- CMD …")]
+    Record(RecordOptions),
+    /// List events and available probes: xputrace list 'uprobe:libc:mem*'
+    List(ListOptions),
+    /// Check a script without running it
+    Check(CheckOptions),
+    /// Show where each handler will run, and why
+    Explain(ExplainOptions),
+    /// Write the compiled script as an eBPF object
+    Build(BuildOptions),
+    /// Diagnose this machine and suggest fixes
+    Doctor(DoctorOptions),
+    /// List the bundled scripts
+    Scripts,
+    /// Run a demo (no GPU needed)
+    Demo,
+}
+
+/// Options of `xputrace list`.
+#[derive(clap::Args, Debug)]
+pub struct ListOptions {
+    /// An event (kernel, launch), uprobe:LIBRARY:FUNCTION, uretprobe:LIBRARY:FUNCTION or tracepoint:CATEGORY:NAME; *
+    /// matches any text
+    pub pattern: Option<String>,
+    /// Show fields, and what cannot be probed
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
+}
+
+/// The script of a verb that takes one.
+#[derive(clap::Args, Debug)]
+pub(super) struct ScriptOptions {
+    /// A script file, or the name of a bundled script
+    #[arg(value_name = "SCRIPT")]
+    pub(super) script: Option<String>,
+    /// A script on the command line
+    #[arg(short = 'e', value_name = "TEXT")]
+    pub(super) one_liner: Option<String>,
+    /// Suppress notes and warnings
+    #[arg(short = 'q', long)]
+    pub(super) quiet: bool,
+}
+
+/// How long a command is traced, and as which user it runs.
+#[derive(clap::Args, Debug)]
+pub(super) struct CommandOptions {
+    /// Stop tracing after this long, such as 10s or 500ms; CMD keeps running (`-- timeout 10 CMD` ends it too)
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub(super) run_for: Option<Duration>,
+    /// Under sudo, run CMD as root instead of as the invoking user
+    #[arg(long)]
+    pub(super) as_root: bool,
+}
+
+#[derive(clap::Args, Debug)]
+pub(super) struct RunOptions {
+    #[command(flatten)]
+    pub(super) script: ScriptOptions,
+    #[command(flatten)]
+    pub(super) command: CommandOptions,
+    /// Attach to a running process; repeat for several (CPU probes only)
+    #[arg(short = 'p', value_name = "PID", conflicts_with = "all_processes")]
+    pub(super) pids: Vec<u32>,
+    /// Attach to every process that has the probed code (CPU probes only)
+    #[arg(short = 'a', long = "all-processes")]
+    pub(super) all_processes: bool,
+    /// Run the script over a recording: no root, no GPU
+    #[arg(long, value_name = "FILE")]
+    pub(super) replay: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) format: FormatOption,
+    /// Write the results to a file
+    #[arg(short = 'o', value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) files: FileOptions,
+}
+
+#[derive(clap::Args, Debug)]
+pub(super) struct RecordOptions {
+    #[command(flatten)]
+    pub(super) script: ScriptOptions,
+    #[command(flatten)]
+    pub(super) command: CommandOptions,
+    /// The recording
+    #[arg(short = 'o', value_name = "FILE", default_value = "recording.xpt")]
+    pub(super) output: PathBuf,
+}
+
+#[derive(clap::Args, Debug)]
+pub(super) struct CheckOptions {
+    #[command(flatten)]
+    pub(super) script: ScriptOptions,
+}
+
+#[derive(clap::Args, Debug)]
+pub(super) struct ExplainOptions {
+    #[command(flatten)]
+    pub(super) script: ScriptOptions,
+    /// Show the bytecode too
+    #[arg(short = 'v', long)]
+    pub(super) verbose: bool,
+}
+
+#[derive(clap::Args, Debug)]
+pub(super) struct BuildOptions {
+    #[command(flatten)]
+    pub(super) script: ScriptOptions,
+    /// The object file; by default the script's name with .bpf.o
+    #[arg(short = 'o', value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+}
+
+/// Options of `xputrace doctor`.
+#[derive(clap::Args, Debug)]
+pub struct DoctorOptions {
+    #[command(flatten)]
+    format: FormatOption,
+}
+
+impl DoctorOptions {
+    /// Whether the output is for programs.
+    pub fn is_json(&self) -> bool {
+        self.format.0.is_for_programs
+    }
+}
+
+/// `-f`: one of [`FORMATS`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FormatOption(pub(super) &'static Format);
+
+impl clap::Args for FormatOption {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let planned = FORMATS_NOT_YET.iter().map(|it| PossibleValue::new(*it).hide(true));
+        let names = PossibleValuesParser::new(FORMATS.iter().map(|it| PossibleValue::new(it.name)).chain(planned));
+        let option = Arg::new("format").short('f').value_name("FORMAT").help("Output format");
+        command.arg(option.value_parser(names).default_value(FORMATS[0].name))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for FormatOption {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, UsageError> {
+        let name = matches.get_one::<String>("format").map_or(FORMATS[0].name, String::as_str);
+        let format = FORMATS.iter().find(|it| it.name == name);
+        format.map(FormatOption).ok_or_else(|| usage(format!("-f {name} is not implemented yet")))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), UsageError> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// A file to write at the end of a run: an option of [`FILES`] and its argument.
+#[derive(Clone, Debug)]
+pub struct FileWish {
+    pub output: &'static FileOutput,
+    pub typed: String,
+}
+
+/// The options of [`FILES`].
+#[derive(Clone, Debug, Default)]
+pub(super) struct FileOptions(pub(super) Vec<FileWish>);
+
+impl clap::Args for FileOptions {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let option = |it: &FileOutput| {
+            Arg::new(it.option).long(it.option).value_name("FILE").help(it.help).action(ArgAction::Append)
+        };
+        FILES.iter().fold(command, |command, it| command.arg(option(it)))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for FileOptions {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, UsageError> {
+        let typed = |output: &'static FileOutput| {
+            let values = matches.get_many::<String>(output.option).into_iter().flatten();
+            values.map(move |typed| FileWish { output, typed: typed.clone() })
+        };
+        Ok(FileOptions(FILES.iter().flat_map(typed).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), UsageError> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Parses `10s`, `500ms`, `100us`, `2m`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let number: f64 = text[..digits].parse().map_err(|_| format!("`{text}` is not a time: write 10s or 500ms"))?;
+    let unit = match &text[digits..] {
+        "s" => 1.0,
+        "ms" => 1e-3,
+        "us" => 1e-6,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(format!("`{text}` has no unit: write 10s, 500ms or 2m")),
+    };
+    Duration::try_from_secs_f64(number * unit).map_err(|e| format!("`{text}`: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_cannot_declare_our_options() {
+        let all = Typed::command();
+        let verbs = all.get_subcommands().chain([&all]).flat_map(clap::Command::get_arguments);
+        let long = verbs.filter_map(Arg::get_long).chain(NOT_YET.iter().copied()).chain(["help", "version"]);
+        let mut ours: Vec<&str> = long.collect();
+        ours.sort_unstable();
+        ours.dedup();
+        assert_eq!(xputrace_script::TAKEN, ours);
+    }
+
+    #[test]
+    fn times_need_a_unit() {
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert!(duration("10").is_err());
+    }
+}
