@@ -211,7 +211,7 @@ losses! {
     }
     UnreadableMemory {
         name: "unreadable_memory",
-        meaning: "handlers that ended because the program's memory was unreadable",
+        meaning: "strings of the program that could not be read, and are `()`",
         help: "check the address. Linux reads only memory that is loaded: text that the program has not touched yet \
              can be read later, such as at the function's return",
     }

@@ -260,6 +260,11 @@ impl<'a, 'b> Emitter<'a, 'b> {
         *self.ending.entry(slot).or_insert_with(|| self.asm.label())
     }
 
+    /// Whether a label is where a counted loss ends the handler.
+    pub(super) fn ends_handler(&self, label: Label) -> bool {
+        self.ending.values().any(|it| *it == label)
+    }
+
     /// Returns the label to jump to if a required value is missing.
     pub(super) fn strict(&mut self, at: Position) -> Label {
         self.ends_with(Loss::MissingValue, at)

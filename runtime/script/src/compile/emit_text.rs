@@ -67,7 +67,8 @@ impl Emitter<'_, '_> {
             Kind::UserText(address, n) => {
                 self.zero(slot, words * 8);
                 self.eval_strict(address);
-                self.read_text(helper::PROBE_READ_USER_STR, (*n).min(capacity), slot, expr.at);
+                let unreadable = self.unreadable(expr.at, missing);
+                self.read_text(helper::PROBE_READ_USER_STR, (*n).min(capacity), slot, expr.at, unreadable);
             }
             Kind::Source(source) if matches!(expr.ty.base, Base::Text(_)) => {
                 self.source_text(*source, slot, capacity, expr.at);
@@ -98,11 +99,19 @@ impl Emitter<'_, '_> {
         }
     }
 
+    /// Returns where a string that cannot be read leads: it is counted, and missing. Where a missing
+    /// value ends the handler, that is not counted as well.
+    fn unreadable(&mut self, at: Position, missing: Label) -> Label {
+        match self.ends_handler(missing) {
+            true => self.ends_with(Loss::UnreadableMemory, at),
+            false => self.counts(Loss::UnreadableMemory, at, None, missing),
+        }
+    }
+
     /// Reads the string at the address in R0, at most `n` bytes, into zeroed memory.
-    pub(super) fn read_text(&mut self, read: i32, n: u32, slot: i16, at: Position) {
+    pub(super) fn read_text(&mut self, read: i32, n: u32, slot: i16, at: Position, unreadable: Label) {
         let on = self.asm.label();
         let cut = self.counts(Loss::TextCut, at, None, on);
-        let unreadable = self.ends_with(Loss::UnreadableMemory, at);
         self.asm.mov(Reg::R3, Reg::R0);
         self.address(Reg::R1, slot);
         // One byte more than fits, and the NUL: this distinguishes a longer string from one that

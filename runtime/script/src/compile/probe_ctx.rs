@@ -101,12 +101,14 @@ impl Emitter<'_, '_> {
                 self.asm.alu_imm(Alu::And, Reg::R1, 0xffff);
                 self.asm.mov(Reg::R0, Reg::R6);
                 self.asm.alu(Alu::Add, Reg::R0, Reg::R1);
-                self.read_text(helper::PROBE_READ_KERNEL_STR, capacity, slot, at);
+                let unreadable = self.ends_with(Loss::UnreadableMemory, at);
+                self.read_text(helper::PROBE_READ_KERNEL_STR, capacity, slot, at, unreadable);
             }
             Source::MarkerText(word) => {
                 self.zero(slot, bytes);
                 self.word(word, at);
-                self.read_text(helper::PROBE_READ_USER_STR, capacity, slot, at);
+                let unreadable = self.ends_with(Loss::UnreadableMemory, at);
+                self.read_text(helper::PROBE_READ_USER_STR, capacity, slot, at, unreadable);
             }
             _ => self.zero(slot, bytes),
         }

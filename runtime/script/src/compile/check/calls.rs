@@ -196,6 +196,6 @@ impl Checker<'_> {
         self.checked
             .texts
             .push(TextRead { address: self.context_word(&address), site: self.staged.site(self.file, at) });
-        Expr { kind: Kind::UserText(Box::new(address), bytes), ty: Type::of(Base::Text(bytes)), at }
+        Expr { kind: Kind::UserText(Box::new(address), bytes), ty: Type::of(Base::Text(bytes)).maybe(true), at }
     }
 }
