@@ -20,6 +20,7 @@ pub const TAKEN: &[&str] = &[
     "perfetto",
     "quiet",
     "replay",
+    "uprobe",
     "verbose",
     "version",
 ];

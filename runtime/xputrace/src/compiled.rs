@@ -126,7 +126,7 @@ pub fn build(run: &Run) -> Result<ExitCode> {
         Err(status) => return Ok(status),
     };
     let path = run.options.output.clone().unwrap_or_else(|| default_object(run.script.as_ref()));
-    let bytes = object::write(&compiled.plan.image)?;
+    let bytes = object::write_with(&compiled.plan.image, run.options.uprobe_links)?;
     std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
     let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let image = &compiled.plan.image;

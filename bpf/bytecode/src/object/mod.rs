@@ -112,15 +112,34 @@ fn unique(name: &str, taken: &mut HashSet<String>) -> String {
     candidates.find(|it| taken.insert(it.clone())).unwrap_or_default()
 }
 
-/// Converts the image to an ELF object.
+/// How a loader attaches the programs of function probes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UprobeLinks {
+    /// One link with many places: sections `uprobe.multi` and `uretprobe.multi`, which libbpf knows
+    /// from 1.3 on.
+    #[default]
+    Multi,
+    /// One link per place: sections `uprobe` and `uretprobe`, which every loader knows.
+    Single,
+}
+
+/// Converts the image to an ELF object for loaders that know `uprobe.multi`.
 ///
 /// # Errors
 /// The image is inconsistent (see [`ObjectError`]).
 pub fn write(image: &Image) -> Result<Vec<u8>, ObjectError> {
+    write_with(image, UprobeLinks::Multi)
+}
+
+/// Converts the image to an ELF object.
+///
+/// # Errors
+/// As [`write`].
+pub fn write_with(image: &Image, links: UprobeLinks) -> Result<Vec<u8>, ObjectError> {
     let mut writer = Writer::new(image);
     writer.license();
     writer.maps()?;
-    for section in sections(image)? {
+    for section in sections(image, links)? {
         writer.section(&section)?;
     }
     writer.finish()
@@ -133,10 +152,10 @@ struct Section {
 }
 
 /// Groups programs by section, in order of first appearance.
-fn sections(image: &Image) -> Result<Vec<Section>, ObjectError> {
+fn sections(image: &Image, links: UprobeLinks) -> Result<Vec<Section>, ObjectError> {
     let mut sections: Vec<Section> = Vec::new();
     for (at, program) in image.programs.iter().enumerate() {
-        let name = section_name(program)?;
+        let name = section_name(program, links)?;
         match sections.iter_mut().find(|it| it.name == name) {
             Some(section) => section.programs.push(at),
             None => sections.push(Section { name, programs: vec![at] }),
@@ -145,10 +164,11 @@ fn sections(image: &Image) -> Result<Vec<Section>, ObjectError> {
     Ok(sections)
 }
 
-fn section_name(program: &Program) -> Result<String, ObjectError> {
+fn section_name(program: &Program, links: UprobeLinks) -> Result<String, ObjectError> {
+    let suffix = if links == UprobeLinks::Multi { ".multi" } else { "" };
     let name = match &program.kind {
-        ProgramKind::Uprobe => "uprobe.multi".into(),
-        ProgramKind::Uretprobe => "uretprobe.multi".into(),
+        ProgramKind::Uprobe => format!("uprobe{suffix}"),
+        ProgramKind::Uretprobe => format!("uretprobe{suffix}"),
         ProgramKind::Tracepoint { category, name } => {
             let valid = |it: &str| !it.is_empty() && !it.contains(['/', '\0']);
             if !valid(category) || !valid(name) {

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use typed::{RecordOptions, RunOptions, ScriptOptions, Typed, Verb, usage};
 use words::Words;
+use xputrace_bytecode::object::UprobeLinks;
 use xputrace_render::{FORMATS, Format};
 
 /// What the command line asks for.
@@ -54,6 +55,7 @@ pub struct Options {
     pub files: Vec<FileWish>,
     pub run_for: Option<Duration>,
     pub as_root: bool,
+    pub uprobe_links: UprobeLinks,
 }
 
 impl Default for Options {
@@ -69,6 +71,7 @@ impl Default for Options {
             files: Vec::new(),
             run_for: None,
             as_root: false,
+            uprobe_links: UprobeLinks::default(),
         }
     }
 }
@@ -137,7 +140,10 @@ fn meaning(typed: Typed, words: &Words, command: &[OsString]) -> Result<Invocati
         Verb::Explain(it) => {
             Invocation::Explain(run(it.script, Options { verbose: it.verbose, ..Options::default() })?)
         }
-        Verb::Build(it) => Invocation::Build(run(it.script, Options { output: it.output, ..Options::default() })?),
+        Verb::Build(it) => {
+            let options = Options { output: it.output, uprobe_links: it.uprobe, ..Options::default() };
+            Invocation::Build(run(it.script, options)?)
+        }
         Verb::List(options) => Invocation::List(options),
         Verb::Doctor(options) => Invocation::Doctor(options),
         Verb::Scripts => Invocation::Scripts,

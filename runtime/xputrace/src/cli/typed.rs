@@ -1,10 +1,11 @@
 //! The words of the command line as they are typed: clap's table of verbs and their options.
 
-use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
+use xputrace_bytecode::object::UprobeLinks;
 use xputrace_render::{FILES, FORMATS, FileOutput, Format};
 
 /// A command line error; clap prints it with usage and hint.
@@ -158,6 +159,16 @@ pub(super) struct BuildOptions {
     /// The object file; by default the script's name with .bpf.o
     #[arg(short = 'o', value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
+    /// How the loader attaches functions: multi (many in a link; libbpf 1.3), or single (one each; any loader)
+    #[arg(long, value_name = "LINKS", value_parser = uprobe_links(), default_value = "multi")]
+    pub(super) uprobe: UprobeLinks,
+}
+
+fn uprobe_links() -> impl TypedValueParser<Value = UprobeLinks> {
+    PossibleValuesParser::new(["multi", "single"]).map(|it| match it.as_str() {
+        "single" => UprobeLinks::Single,
+        _ => UprobeLinks::Multi,
+    })
 }
 
 /// Options of `xputrace doctor`.
