@@ -352,7 +352,7 @@ fn chosen_at_start(elf: &Elf, file: &Path, function: &str) -> AttachError {
 }
 
 fn near(elf: &Elf, name: &str) -> Vec<String> {
-    let all: Vec<_> = elf.functions(&mut |_| true).into_iter().map(|it| it.name).collect();
+    let all: Vec<_> = Named::split(elf.functions(&mut |_| true)).direct.into_iter().map(|it| it.name).collect();
     let lower = name.trim_matches('*').to_lowercase();
     let mut near: Vec<String> =
         diagnostic::nearest(name, all.iter().map(String::as_str)).map(str::to_owned).into_iter().collect();

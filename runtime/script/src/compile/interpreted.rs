@@ -12,6 +12,7 @@ use crate::static_check;
 use crate::units;
 use rhai::{Expr, FnCallExpr};
 use xputrace_model::diagnostic::Diagnostic;
+use xputrace_model::plan::Place;
 use xputrace_model::schema::{Event, Unit};
 use xputrace_model::table::{TableId, TableKind};
 
@@ -77,6 +78,31 @@ fn mark_reads_of(scan: &Scan, shapes: &mut Shapes) {
 /// Whether a handler calls a function that was not followed: it may do anything with any map.
 fn calls_unknown(scan: &Scan) -> bool {
     scan.calls.iter().any(|it| it.starts_with(|c: char| c.is_alphabetic()) && !static_check::is_known(it))
+}
+
+/// Warns of clearing a plain map during the run if probes in Linux store into it, unless they only
+/// add and subtract: what they store between the last read and the clear is lost.
+pub(super) fn warn_of_lossy_clears(staged: &Staged, units: &[HandlerUnit], shapes: &Shapes) -> Vec<Diagnostic> {
+    let in_linux = || units.iter().filter(|it| it.place == Place::Linux).flat_map(|it| &it.scan.uses);
+    let is_lossy = |name: &str| {
+        let is_plain = shapes.get(name).is_some_and(|it| shapes.purpose(it) == Some(Purpose::Plain));
+        let is_summed = shapes.get(name).is_some_and(|it| shapes.is_summed(it));
+        is_plain && !is_summed && in_linux().any(|it| it.map == name && matches!(it.how, How::Assign(_)))
+    };
+    let while_running = units.iter().filter(|it| !it.is_compiled() && it.handler.event != Event::End);
+    let clears = while_running
+        .flat_map(|it| &it.scan.uses)
+        .filter(|it| matches!(&it.how, How::Method(call) if call.name == "clear") && is_lossy(&it.map));
+    clears
+        .map(|it| {
+            let message = format!("what probes store in `{}` between the last read and this `clear` is lost", it.map);
+            Diagnostic::warning("lossy-clear", message, staged.label(it.file, it.at))
+                .help(
+                    "nothing is lost of an aggregation, such as `.sum(x)` or `.max(x)`, or where probes only use `+=`",
+                )
+                .help(format!("a probe can remove single elements when they are done: `{}[key].remove()`", it.map))
+        })
+        .collect()
 }
 
 /// Returns the maps that `end` handlers print, draw or clear as a whole.

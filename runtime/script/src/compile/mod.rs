@@ -73,6 +73,7 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog) -> (Plan, Vec<Diagno
     check_maps(&shapes, &mut diagnostics);
     interpreted::mark_live_reads(&units, &mut shapes);
     diagnostics.extend(placement::warn_of_late_reads(staged, &units));
+    diagnostics.extend(interpreted::warn_of_lossy_clears(staged, &units, &shapes));
 
     let fit = !has_errors(&diagnostics);
     let mut build = Build::new(staged, catalog, &shapes);
