@@ -1,11 +1,13 @@
-//! Processes that load CUDA's driver library, so that those whose CUDA calls may be missing are known.
+//! Tracks the processes that load CUDA's driver library, to find those whose CUDA calls may be
+//! missing.
 //!
-//! CUDA loads the collector at the first CUDA call, from a variable of the environment. Many programs are
-//! linked with the driver library and never use it: nothing of them is missing. What counts is a program in
-//! which CUDA runs and whose collector never connects, and one in which CUDA finds no collector.
+//! At the first CUDA call, CUDA loads the collector named by an environment variable. Many programs
+//! are linked with the driver library and never use it: nothing of them is missing. What counts is
+//! a program in which CUDA runs without its collector connecting, and one in which CUDA cannot find
+//! the collector.
 //!
-//! Linux tells what processes do, each event with its time; connections have a time too. All of them are
-//! put in order before anything is concluded.
+//! Linux reports what processes do, with times; connections have times too. All of these are put in
+//! order before anything is concluded.
 
 mod given;
 mod program;
@@ -21,35 +23,35 @@ use std::os::fd::RawFd;
 use std::path::Path;
 use xputrace_linux::{ProcessEvent, ProcessWatch, monotonic_nanos};
 
-/// The variable that names the library which CUDA loads at the first CUDA call.
+/// The variable that names the library to be loaded at the first CUDA call.
 pub const INJECTION_VARIABLE: &str = "CUDA_INJECTION64_PATH";
 
-/// The thread that the driver starts with each context, by its name. Before that a process cannot use the GPU.
-/// Source: seen in processes of drivers for servers, desktops and Jetson; NVIDIA documents no names.
+/// Name of the thread that the driver starts with each context; before that, a process cannot use
+/// the GPU. NVIDIA doesn't document the name; drivers for servers, desktops and Jetson use it.
 const DRIVERS_THREAD: &str = "cuda-EvtHandlr";
 
-/// Processes kept at a time, and programs of them that are missing; of those beyond, nothing is known.
+/// Maximum number of processes tracked, and of their missing programs named.
 const MOST_PROCESSES: usize = 1 << 16;
 
-/// The driver library's users among the processes of a command.
+/// The processes of a command that use the driver library.
 #[derive(Default)]
 pub struct Drivers {
-    /// `None` where what processes do is heard from elsewhere, or the system refused it.
+    /// `None` if another source provides the events, or the system refused the watch.
     watch: Option<ProcessWatch>,
-    /// What cannot be known because the system refused the watch.
+    /// What is unknown because the system refused the watch.
     deaf: Option<String>,
     given: Given,
     processes: HashMap<u32, Process>,
-    /// Collectors that connected since the last events were heard.
+    /// Connections since the last process events.
     connections: Vec<Connection>,
-    /// Programs in [`Process::earlier`], and those that found no room there.
+    /// Number of programs in [`Process::earlier`], and of those for which there was no room.
     n_missing: usize,
     n_unnamed: u64,
-    /// Programs that have ended, could load the collector, and in which CUDA never ran.
+    /// Ended programs that could have loaded the collector, and in which CUDA never ran.
     n_idle: u64,
 }
 
-/// A collector's connection, by the process that it came from.
+/// A collector's connection, by process.
 #[derive(Clone, Copy, Debug)]
 struct Connection {
     pid: u32,
@@ -60,17 +62,18 @@ struct Connection {
 struct Process {
     comm: String,
     n_execs: u32,
-    /// When it called exec last, or was forked.
+    /// Time of its last exec, or else of its fork.
     begun_nanos: u64,
-    /// What it runs now, once that has loaded the driver library.
+    /// The running program, if it has loaded the driver library.
     now: Option<Program>,
-    /// What it ran before, as far as it is missing.
+    /// Earlier programs that are missing.
     earlier: Vec<Program>,
     has_ended: bool,
 }
 
 impl Process {
-    /// The program whose collector's connection was accepted at this time: among equals, the newest.
+    /// Returns the program whose collector connected at this time; the newest if several are
+    /// equally likely.
     fn of_connection(&mut self, accepted_nanos: u64) -> Option<&mut Program> {
         let all = self.earlier.iter_mut().chain(&mut self.now);
         let ranked = all.filter_map(|it| Some((it.rank_of_connection(accepted_nanos)?, it)));
@@ -83,19 +86,20 @@ impl Process {
 pub struct Unconnected {
     pub pid: u32,
     pub comm: String,
-    /// Whether it used CUDA for certain.
+    /// Whether it certainly used CUDA.
     pub used_cuda: bool,
-    /// Why its collector has not connected, where that is known.
+    /// Why its collector has not connected, if known.
     pub why: Option<String>,
 }
 
 impl Drivers {
-    /// Of a command that has not begun to run. What its processes do is told by [`Drivers::heard`].
+    /// Creates it for a command that does not run yet; [`Drivers::heard`] is then told what its
+    /// processes do.
     pub fn told(given: Given) -> Self {
         Drivers { given, ..Drivers::default() }
     }
 
-    /// The same, hearing itself what they do.
+    /// Likewise, but watches the processes itself.
     pub fn watching(given: Given) -> Self {
         let (watch, deaf) = match ProcessWatch::of(given.command) {
             Ok(watch) => (Some(watch), None),
@@ -116,17 +120,18 @@ impl Drivers {
         self.deaf.clone().or_else(|| (lost > 0).then(dropped))
     }
 
-    /// Readable when there is something to take.
+    /// Returns the descriptors that are readable when [`Drivers::take`] has something to do.
     pub fn fds(&self) -> impl Iterator<Item = RawFd> + '_ {
         self.watch.iter().flat_map(ProcessWatch::fds)
     }
 
-    /// The command's processes that run, as of the last [`Drivers::take`]; none where it is told of them.
+    /// Returns the command's running processes, as of the last [`Drivers::take`]; none if another
+    /// source provides the events.
     pub fn running(&self) -> Vec<u32> {
         self.watch.as_ref().map(ProcessWatch::running).unwrap_or_default()
     }
 
-    /// Takes what the processes have done since.
+    /// Takes the process events since the last call.
     pub fn take(&mut self) {
         if let Some(watch) = &mut self.watch {
             let events = watch.events();
@@ -134,7 +139,7 @@ impl Drivers {
         }
     }
 
-    /// Processes did this, in order of time: everything that happened until now and was not told before.
+    /// Handles process events, in order of time: everything since the last call.
     pub fn heard(&mut self, events: &[ProcessEvent]) {
         events.iter().for_each(|it| self.hear(it));
         for connection in std::mem::take(&mut self.connections) {
@@ -142,7 +147,8 @@ impl Drivers {
         }
     }
 
-    /// The collector of a process has connected. What the process did before may still be unheard.
+    /// Records that a process's collector has connected. Earlier events of the process may be yet
+    /// to come.
     pub fn connected(&mut self, pid: u32, accepted_nanos: u64) {
         self.connections.push(Connection { pid, accepted_nanos });
     }
@@ -163,7 +169,7 @@ impl Drivers {
         }
     }
 
-    /// A child has its parent's libraries. It is heard of again if it uses CUDA.
+    /// A child has its parent's libraries. More events follow if it uses CUDA.
     fn fork(&mut self, parent: u32, pid: u32, time_nanos: u64) {
         self.end_program(pid, time_nanos);
         let comm = self.processes.get(&parent).map(|it| it.comm.clone()).unwrap_or_default();
@@ -203,14 +209,15 @@ impl Drivers {
         }
     }
 
-    /// Forgets a process that is over and not missing: most have nothing to do with CUDA.
+    /// Forgets an ended process that is not missing; most have nothing to do with CUDA.
     fn make_room(&mut self, pid: u32) {
         if self.processes.get(&pid).is_some_and(|it| it.has_ended && it.earlier.is_empty()) {
             self.processes.remove(&pid);
         }
     }
 
-    /// What a process runs, which uses the driver library. A new one is looked at at once: later it may be gone.
+    /// Returns the program of a process that uses the driver library. A new one is examined at
+    /// once, before it can end.
     fn program(&mut self, pid: u32) -> Option<&mut Program> {
         let given = self.given.clone();
         let process = self.process(pid)?;
@@ -222,7 +229,7 @@ impl Drivers {
         process.now.as_mut()
     }
 
-    /// Takes down whose collector has connected.
+    /// Assigns a connection to a program.
     fn assign(&mut self, Connection { pid, accepted_nanos }: Connection) {
         let Some(process) = self.processes.get_mut(&pid) else { return };
         let Some(program) = process.of_connection(accepted_nanos) else { return };
@@ -238,7 +245,7 @@ impl Drivers {
         has_room.then(|| self.processes.entry(pid).or_default())
     }
 
-    /// Those whose CUDA calls may be missing, at the end of a run.
+    /// Returns the programs whose CUDA calls may be missing, at the end of a run.
     pub fn unconnected(&self) -> Vec<Unconnected> {
         let programs = |(pid, it): (&u32, &Process)| {
             let all = it.earlier.iter().chain(&it.now).filter(|it| it.is_missing());
@@ -255,19 +262,20 @@ impl Drivers {
         all
     }
 
-    /// How many more there are than [`Drivers::unconnected`] names.
+    /// Returns how many more there are than [`Drivers::unconnected`] returns.
     pub fn n_unnamed(&self) -> u64 {
         self.n_unnamed
     }
 
-    /// Programs that loaded the driver library and could load the collector, and in which CUDA never ran.
+    /// Returns how many programs loaded the driver library and could have loaded the collector, but
+    /// CUDA never ran in them.
     pub fn n_idle(&self) -> u64 {
         let running = self.processes.values().filter_map(|it| it.now.as_ref());
         self.n_idle + running.filter(|it| it.is_idle()).count() as u64
     }
 }
 
-/// Returns what a run misses that cannot watch processes, and what to do.
+/// Explains what a run misses that cannot watch processes, and what to do.
 fn deafness(error: &io::Error) -> String {
     let advice = match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files (`ulimit -n`)",
@@ -282,7 +290,7 @@ fn deafness(error: &io::Error) -> String {
     )
 }
 
-/// Whether a file is libcuda, or the library that stands in for it.
+/// Whether a file is libcuda, or a stand-in for it.
 fn is_driver_library(path: &Path) -> bool {
     let name = path.file_name().map(OsStr::as_encoded_bytes).unwrap_or_default();
     name.starts_with(b"libcuda.so") || is_software_gpu_name(name)
@@ -299,14 +307,14 @@ mod tests {
 
     pub(super) const COLLECTOR: &str = "/var/cache/xputrace/libxputrace_collector-1234.so";
     const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04";
-    /// More than Linux gives out: such a process cannot be looked at.
+    /// Larger than any pid in Linux, so such a process cannot be examined.
     const GONE: u32 = 1 << 23;
 
     pub(super) fn given(command: u32) -> Given {
         Given { command, collector: COLLECTOR.into(), socket: "@xputrace-1:1000".into() }
     }
 
-    /// What happens to a process, each at a time of its own.
+    /// An event of a process; each has its own time.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Fork,
@@ -340,8 +348,8 @@ mod tests {
         })
     }
 
-    /// Everything is heard in batches that end before the steps in `ends`; a connection is told of as soon as it
-    /// is accepted.
+    /// Delivers the events in batches that end before the steps in `ends`, and each connection as
+    /// soon as it is accepted.
     fn after(command: u32, steps: &[Step], ends: &[usize]) -> Drivers {
         let mut drivers = Drivers::told(given(command));
         let mut batch = Vec::new();
@@ -358,7 +366,8 @@ mod tests {
         drivers
     }
 
-    /// How many are missing and how many are idle, which must not depend on when it is heard.
+    /// Returns how many programs are missing and how many are idle, which must not depend on the
+    /// batches.
     fn left(command: u32, steps: &[Step]) -> (usize, u64) {
         let count = |it: &Drivers| (it.unconnected().len(), it.n_idle());
         let expected = count(&after(command, steps, &[]));
@@ -396,7 +405,7 @@ mod tests {
         assert_eq!(left(&[Exec, library, collector, Connects, Exec, library, cuda, Exit]), (1, 0));
         assert_eq!(left(&[Exec, library, collector, Exec, library, collector, Connects]), (1, 0));
         assert_eq!(left(&[Exec, library, collector, Connects, Exec, library, collector, Connects]), (0, 0));
-        // What connects without a collector that Linux told of is not taken for the next program's.
+        // A connection whose collector Linux never reported is not taken for the next program's.
         assert_eq!(left(&[Exec, Connects, Exec, library, cuda]), (1, 0));
         assert_eq!(left(&[Exec, Connects, Exec, library, collector]), (1, 0));
     }
@@ -417,7 +426,7 @@ mod tests {
         assert_eq!(missing, [(GONE, "train".to_string())], "its name is its parent's");
     }
 
-    /// A process is looked at when its events are heard; by then it may run something else.
+    /// A process is examined when its events are handled; by then it may run another program.
     #[test]
     fn what_was_found_in_a_later_program_is_not_said_of_an_earlier_one() {
         let pid = std::process::id();
@@ -443,7 +452,7 @@ mod tests {
                 None => drivers.connected(pid, 1),
             });
         }
-        // The last connection was told of after its process had ended.
+        // The last connection is handled after its process has ended.
         drivers.connected(GONE, 1);
         drivers.heard(&[]);
         assert_eq!((drivers.processes.len(), drivers.n_missing), (0, 0));

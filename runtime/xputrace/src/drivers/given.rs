@@ -1,4 +1,4 @@
-//! What CUDA needs to load our collector, and what keeps it from that in a process.
+//! What CUDA needs to load our collector, and what may prevent that in a process.
 
 use super::INJECTION_VARIABLE;
 use std::ffi::OsString;
@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use xputrace_wire::SOCKET_VARIABLE;
 
-/// What was put into the command's environment.
+/// What the command's environment was given.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
     pub command: u32,
@@ -17,19 +17,19 @@ pub struct Given {
     pub socket: String,
 }
 
-/// What a look at a process found.
+/// The result of examining a process.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Look {
     /// CUDA finds our collector there.
     Finds,
-    /// It does not: why.
+    /// It does not; the text says why.
     Hindered(String),
-    /// The process is over.
+    /// The process has ended.
     Ended,
 }
 
 impl Given {
-    /// Looks for what keeps CUDA from loading our collector in a process.
+    /// Examines whether anything prevents CUDA from loading our collector in a process.
     pub(super) fn look(&self, pid: u32) -> Look {
         match self.hindrance(pid) {
             Ok(None) => Look::Finds,
@@ -47,12 +47,13 @@ impl Given {
             Err(error) if error.kind() == io::ErrorKind::NotFound => false,
             Err(error) => return Err(error),
         };
-        // A process that has ended shows an empty environment and no root directory; it has no program either.
+        // An ended process appears to have an empty environment and no root directory, but its
+        // program cannot be read either.
         std::fs::read_link(format!("/proc/{pid}/exe"))?;
         Ok(self.hindrance_in(&environment, has_file))
     }
 
-    /// `environment` is that of proc_pid_environ(5).
+    /// `environment` has the format of proc_pid_environ(5).
     fn hindrance_in(&self, environment: &[u8], has_file: bool) -> Option<String> {
         let variable = |name: &str| {
             let of_name = |it: &[u8]| it.strip_prefix(name.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec);
@@ -74,12 +75,13 @@ impl Given {
     }
 }
 
-/// Whether a file of `/proc/PID` could not be read because the process is over (proc_pid_environ(5)).
+/// Whether a file of `/proc/PID` could not be read because the process has ended
+/// (proc_pid_environ(5)).
 fn has_ended(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT))
 }
 
-/// A path as a process with this root directory sees it.
+/// Returns a path as a process with this root directory sees it.
 fn within(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
@@ -110,14 +112,14 @@ mod tests {
     #[test]
     fn a_process_that_has_ended_is_not_taken_for_one_without_an_environment() {
         let mut child = Command::new("cat").env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        // Its answer shows that it runs.
+        // The answer shows that it runs.
         let mut echo = [0];
         io::Write::write_all(child.stdin.as_mut().unwrap(), b"x").unwrap();
         io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut echo).unwrap();
         let expected = Look::Hindered(format!("its environment has no {INJECTION_VARIABLE}"));
         assert_eq!(given(1).look(child.id()), expected);
         drop(child.stdin.take());
-        // The end of its output is a moment before its own; it stays until it is waited for.
+        // Its output closes shortly before it ends; it remains until it is reaped.
         io::Read::read_to_end(child.stdout.as_mut().unwrap(), &mut Vec::new()).unwrap();
         let state = || std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
         while !state().contains(") Z ") {}

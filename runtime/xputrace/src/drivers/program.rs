@@ -1,4 +1,4 @@
-//! One program (what a process runs from one exec to the next), as far as it uses CUDA.
+//! A program, which a process runs from one exec to the next, and its use of CUDA.
 
 use super::INJECTION_VARIABLE;
 use super::given::Look;
@@ -9,18 +9,18 @@ pub(super) struct Program {
     pub(super) comm: String,
     /// When its process executed it, or was forked.
     begun_nanos: u64,
-    /// What a look at its process found, and when.
+    /// The result of examining its process, and when that was.
     found: Look,
     looked_nanos: u64,
     fate: Fate,
 }
 
-/// How far a program has come. It only comes further.
+/// How far a program has come; it never goes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fate {
-    /// It has loaded the driver library, and CUDA was not seen to run in it.
+    /// It has loaded the driver library, and CUDA has not been seen to run.
     Loaded,
-    /// CUDA runs in it, and has not loaded the collector.
+    /// CUDA runs in it, but has not loaded the collector.
     Started,
     /// CUDA has loaded the collector, which connects next.
     CollectorLoaded,
@@ -28,25 +28,25 @@ pub(super) enum Fate {
 }
 
 impl Program {
-    /// Begins with one that has loaded the driver library.
+    /// Creates a program that has loaded the driver library.
     pub(super) fn new(comm: String, begun_nanos: u64, found: Look, looked_nanos: u64) -> Self {
         Program { comm, begun_nanos, found, looked_nanos, fate: Fate::Loaded }
     }
 
-    /// It has come this far at least.
+    /// Notes that it has come at least this far.
     pub(super) fn reaches(&mut self, fate: Fate) {
         self.fate = self.fate.max(fate);
     }
 
-    /// It ended at this time. What a later look found was another program's.
+    /// Notes its end. An examination after that time saw another program.
     pub(super) fn ends(&mut self, at_nanos: u64) {
         if self.looked_nanos > at_nanos {
             self.found = Look::Ended;
         }
     }
 
-    /// Returns how likely a connection that was accepted at this time is its collector's; `None` if it is not.
-    /// Where Linux dropped records, it is unknown that it loaded the collector.
+    /// Returns how likely a connection accepted at this time is its collector's; `None` if it
+    /// cannot be. If Linux dropped records, it may have loaded the collector unseen.
     pub(super) fn rank_of_connection(&self, accepted_nanos: u64) -> Option<Fate> {
         (self.fate != Fate::Connected && self.begun_nanos <= accepted_nanos).then_some(self.fate)
     }
@@ -60,17 +60,17 @@ impl Program {
         }
     }
 
-    /// Whether it could load the collector, and used no CUDA.
+    /// Whether it could have loaded the collector, but used no CUDA.
     pub(super) fn is_idle(&self) -> bool {
         self.fate == Fate::Loaded && !self.is_missing()
     }
 
-    /// Whether it used CUDA for certain.
+    /// Whether it certainly used CUDA.
     pub(super) fn used_cuda(&self) -> bool {
         self.fate > Fate::Loaded
     }
 
-    /// Why its collector has not connected, where that is known.
+    /// Returns why its collector has not connected, if known.
     pub(super) fn reason(&self) -> Option<String> {
         match (&self.found, self.fate) {
             (Look::Hindered(why), _) => Some(why.clone()),
