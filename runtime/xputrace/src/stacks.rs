@@ -15,7 +15,7 @@ use xputrace_tracer::{ProcessIndex, State};
 /// describe.
 const COLLECTOR_GENERATIONS: u32 = 1 << 24;
 
-/// What is known of every process of the run, and the stacks named so far.
+/// The mappings of all processes of the run, and the stacks named so far.
 #[derive(Default)]
 pub struct Stacks {
     processes: Processes,
@@ -23,20 +23,20 @@ pub struct Stacks {
     /// How many of a collector's mappings have been processed.
     mappings_taken: HashMap<ProcessIndex, usize>,
     known: HashMap<StackKey, Frames>,
-    /// Those frames, each list once: short processes of one program have the same.
+    /// Those frames, without duplicates: short processes of one program share them.
     lists: HashSet<Frames>,
     /// Whether handlers in Linux take stacks; otherwise mappings are not needed.
     takes_in_linux: bool,
-    /// Programs that have ended, or whose process has become another, and of which Linux may still have unread
-    /// records.
+    /// Ended programs of which Linux may still have unread records. A program also ends when its
+    /// process calls exec.
     unread: Vec<ProcessKey>,
-    /// The others of those.
+    /// Ended programs without unread records.
     over: Over<ProcessKey>,
-    /// Processes whose collector has left, as far as it took stacks.
+    /// Processes whose collector has left, if they have stacks.
     left: Over<ProcessIndex>,
 }
 
-/// What has ended and may have stacks in a map.
+/// What has ended but may have stacks in a map.
 struct Over<K> {
     kept: HashSet<K>,
     /// How many there were when the maps could not be read.
@@ -49,9 +49,9 @@ impl<K> Default for Over<K> {
     }
 }
 
-/// How many programs that are over are kept before the maps are searched for stacks of theirs.
+/// How many ended programs are kept before their stacks in maps are named.
 const LEAST_PROGRAMS: usize = 4096;
-/// The same of processes whose collector has left: each may have taken many stacks.
+/// Likewise for processes whose collector has left, each of which may have many stacks.
 const LEAST_LEFT: usize = 16;
 
 impl<K> Over<K> {
@@ -65,7 +65,7 @@ impl<K> Over<K> {
 }
 
 impl Stacks {
-    /// Creates one without any process.
+    /// Creates it without any process.
     pub fn of(plan: &Plan) -> Self {
         Stacks { takes_in_linux: plan.linux_stacks.is_some(), ..Stacks::default() }
     }
@@ -120,12 +120,13 @@ impl Stacks {
         self.unread.push(key);
     }
 
-    /// Begins to read all records that Linux has now: those of programs that were over before, too.
+    /// Starts to read the records that Linux has now, which include all of the programs that have
+    /// ended so far.
     pub fn begin_to_read(&mut self) {
         self.over.kept.extend(self.unread.drain(..));
     }
 
-    /// A collector has left: no stack of its process will follow.
+    /// Handles a collector's leaving: no more stacks of its process will come.
     pub fn left(&mut self, state: &State, process: ProcessIndex) {
         if state.has_stacks(process) {
             self.processes.ended(key_of(state, process));
@@ -135,19 +136,20 @@ impl Stacks {
         }
     }
 
-    /// Whether it pays to call [`Stacks::forget_over`].
+    /// Whether there are enough ended programs to call [`Stacks::forget_over`].
     pub fn are_many_over(&self) -> bool {
         self.over.are_many(LEAST_PROGRAMS) || self.left.are_many(LEAST_LEFT)
     }
 
-    /// Keeps all programs, until there are as many again.
+    /// Keeps all programs until there are as many again.
     pub fn keep_all(&mut self) {
         self.over.keep_all();
         self.left.keep_all();
     }
 
-    /// Forgets the programs that are over. The stacks of theirs in `used` are named first; others are not asked for
-    /// any more. All records must have been handled that Linux had after [`Stacks::begin_to_read`].
+    /// Forgets the ended programs. First names those of their stacks that are in `used`; no others
+    /// are needed any more. All records that Linux had at [`Stacks::begin_to_read`] must have been
+    /// handled.
     pub fn forget_over(&mut self, used: &HashSet<StackKey>, linux: Option<&Linux>, state: &mut State) {
         self.known.retain(|it, _| matches!(it, StackKey::LinuxKernel { .. }) || used.contains(it));
         self.lists.retain(|it| Arc::strong_count(it) > 1);
@@ -166,7 +168,8 @@ impl Stacks {
         }
     }
 
-    /// Returns the frames of a stack if its program is over, so that nothing can name them better later.
+    /// Returns the frames of a stack whose program has ended, so that later events cannot improve
+    /// its names.
     fn last_frames(&mut self, stack: StackKey, linux: Option<&Linux>, state: &State) -> Option<Frames> {
         match stack {
             StackKey::LinuxUser { pid, exec, .. } => {
@@ -181,7 +184,7 @@ impl Stacks {
         }
     }
 
-    /// Returns the named frames, and whether later events cannot name them better.
+    /// Returns the named frames, and whether they are final.
     fn user_frames(&mut self, program: ProcessKey, addresses: &[u64]) -> (Frames, bool) {
         let frames = self.processes.resolve(addresses, program, Innermost::Instruction);
         let is_final = is_final(&frames);
@@ -254,7 +257,7 @@ impl Stacks {
     }
 }
 
-/// The process that a collector describes.
+/// Returns the process that a collector describes.
 fn key_of(state: &State, process: ProcessIndex) -> ProcessKey {
     let pid = state.process(process).map_or(0, |it| it.pid);
     ProcessKey { pid, generation: COLLECTOR_GENERATIONS + process.0 }
@@ -298,13 +301,13 @@ impl StackNames for Names<'_> {
     }
 }
 
-/// Whether later events cannot name these frames better: a new mapping, or code made while the
-/// program runs.
+/// Whether later events cannot improve these names: neither a new mapping nor code made at run
+/// time.
 fn is_final(frames: &[Frame]) -> bool {
     frames.iter().all(|it| !it.module.is_empty() && it.module != xputrace_symbols::ANONYMOUS)
 }
 
-/// Adds a frame that says why there are no more, if Linux may have stopped before the stack's end.
+/// Adds a frame that says why there are no more, if Linux may have stopped early.
 fn with_end_of_walk(frames: Frames, addresses: &[u64]) -> Frames {
     let has_ended = frames.last().is_some_and(xputrace_symbols::is_without_frame_pointers);
     if addresses.len() < LINUX_FRAMES as usize || has_ended {
@@ -339,7 +342,7 @@ mod tests {
 
     const PARENT: u32 = 6;
 
-    /// A process that runs one program after another and ends; returns the programs.
+    /// Simulates a process that runs several programs in turn and ends; returns the programs.
     fn short_process(stacks: &mut Stacks, pid: u32, n_execs: u32) -> Vec<ProcessKey> {
         let map = |start| ProcessEvent::Mmap {
             time_nanos: 1,
@@ -365,7 +368,7 @@ mod tests {
     fn few_programs_that_are_over_are_kept() {
         let mut stacks = Stacks { takes_in_linux: true, ..Stacks::default() };
         let mut most = 0;
-        // Ids are used again and again.
+        // Process ids are reused.
         for n in 0..40_000 {
             assert_eq!(short_process(&mut stacks, 100 + n % 1000, 2).len(), 3);
             stacks.begin_to_read();
@@ -416,7 +419,7 @@ mod tests {
         assert!(!stacks.processes.knows(programs[1]));
     }
 
-    /// Over a long run the mappings of every process would fill the memory.
+    /// In a long run the mappings of all processes would fill the memory.
     #[test]
     fn mappings_are_kept_only_where_handlers_take_stacks() {
         let own = std::env::current_exe().unwrap();
