@@ -31,6 +31,25 @@ fn the_examples_compile() {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
+/// What a pasted bpftrace script is told to write compiles.
+#[test]
+fn the_translations_of_bpftrace_compile() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/compile/front/bpftrace_probes.rhai");
+    let compiled = |text: String| {
+        let loaded = load(SourceFile { name: "pasted.rhai".into(), text }, &[], Rc::new(BundledLoader));
+        let (_, compiled) = compile::compile(&loaded.staged, &MiniCatalog);
+        (loaded.diagnostics, compiled)
+    };
+    let (mistakes, _) = compiled(std::fs::read_to_string(path).expect("the script is in the repository"));
+    let written =
+        mistakes.iter().flat_map(|it| &it.help).filter_map(|it| it.strip_prefix("write `")?.strip_suffix('`'));
+    let whole: Vec<&str> = written.filter(|it| !it.contains('…')).collect();
+    assert!(whole.len() >= 8, "{whole:?}");
+    let (loaded, compiled) = compiled(whole.join(";\n"));
+    let wrong: Vec<_> = loaded.iter().chain(&compiled).filter(|it| it.severity == Severity::Error).collect();
+    assert!(wrong.is_empty(), "{whole:#?}\n{wrong:#?}");
+}
+
 #[test]
 fn the_tables_are_those_of_the_code() {
     let text = std::fs::read_to_string(reference()).expect("the reference is in the repository");

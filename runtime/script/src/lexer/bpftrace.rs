@@ -134,7 +134,16 @@ impl Source<'_> {
             let start = self.tokens[*it].span.start;
             self.slice(*it) == "/" && self.text[..start].ends_with(char::is_whitespace)
         })?;
-        self.code(head, begin + 1..close)
+        let condition = self.code(head, begin + 1..close)?;
+        let missing = if self.tokens[begin + 1].kind == Kind::Map { "()" } else { "0" };
+        Some(if is_no_comparison(&condition) { format!("{condition} != {missing}") } else { condition })
+    }
+
+    /// Translates `delete(@m[k])` and `clear(@m)`.
+    fn method_of_map(&self, head: &Head, at: usize) -> Option<(String, usize)> {
+        let close = (at + 2..self.tokens.len()).find(|it| self.slice(*it) == ")")?;
+        let method = if self.slice(at) == "delete" { "remove" } else { "clear" };
+        Some((format!("{}.{method}()", self.code(head, at + 2..close)?), close + 1 - at))
     }
 
     fn code(&self, head: &Head, range: Range<usize>) -> Option<String> {
@@ -165,6 +174,7 @@ impl Source<'_> {
             Kind::Identifier if word == "args" && matches!(next, "." | "->") && head.has_event() => {
                 Some((format!("e.{}", self.slice(at + 2)), 3))
             }
+            Kind::Identifier if is_call && matches!(word, "delete" | "clear") => self.method_of_map(head, at),
             Kind::Identifier if is_call => matches!(word, "str" | "print" | "exit").then(|| (word.to_owned(), 1)),
             Kind::Identifier if is_known_in_both(word) => Some((word.to_owned(), 1)),
             Kind::Identifier if head.has_event() => Some((format!("e.{}", field(word)?), 1)),
@@ -172,6 +182,11 @@ impl Source<'_> {
             _ => Some((word.to_owned(), 1)),
         }
     }
+}
+
+/// Whether a condition is a number or an element, which is a truth in bpftrace.
+fn is_no_comparison(condition: &str) -> bool {
+    !condition.contains(['=', '<', '>', '!'])
 }
 
 fn is_known_in_both(word: &str) -> bool {
