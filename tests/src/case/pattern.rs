@@ -6,8 +6,7 @@
 //! | `{{*}}` | anything within the line |
 //! | `{{:REGEX}}` | what the expression matches |
 //! | `{{name}}` | an integer; the same integer wherever the name occurs again |
-//! | `{{name:REGEX}}` | what the expression matches; later occurrences of the name must match the
-//! same text |
+//! | `{{name:REGEX}}` | what the expression matches; later uses of the name match the same text |
 //! | `{{=EXPRESSION}}` | the value of a Rhai expression over the names |
 
 use super::check;

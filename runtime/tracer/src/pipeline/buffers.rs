@@ -4,9 +4,9 @@
 //! order, each only after everything in it has ended. So
 //! - everything outstanding was submitted after everything that has arrived;
 //! - a buffer that is not full was delivered by a flush that found all work done: everything that
-//! has arrived had ended by then, and everything outstanding had not been submitted yet;
+//!   has arrived had ended by then, and everything outstanding had not been submitted yet;
 //! - after a full buffer, outstanding work ends after the last record of its own stream. A stream
-//! without a record in three buffers is considered idle.
+//!   without a record in three buffers is considered idle.
 //!
 //! All this holds however late CUPTI delivers; the time of a flush is not needed.
 
