@@ -66,8 +66,11 @@ pub fn c_program(name: &str, source: &str, flags: &[&str]) -> PathBuf {
     compiled(name, "c", source, &flags).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Returns a program by name: of `tests/live/programs`, else a workload.
+/// Returns a program by name: of `tests/live/programs` (a Python program is its own source), else a workload.
 pub fn program(name: &str) -> PathBuf {
+    if name.ends_with(".py") {
+        return root().join("tests/live/programs").join(name);
+    }
     let source = root().join("tests/live/programs").join(format!("{name}.c"));
     match fs::read_to_string(source) {
         Ok(text) => {

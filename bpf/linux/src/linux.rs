@@ -191,7 +191,9 @@ impl Linux {
     pub fn stack_addresses(&self, stack: StackKey) -> Option<Vec<u64>> {
         let id = match stack {
             StackKey::LinuxUser { id, .. } | StackKey::LinuxKernel { id } => id,
-            StackKey::Collector { .. } | StackKey::Empty | StackKey::Lost => return None,
+            StackKey::Collector { .. } | StackKey::CollectorPython { .. } | StackKey::Empty | StackKey::Lost => {
+                return None;
+            }
         };
         let stored = self.map(self.roles.stacks?)?.lookup(&id.to_ne_bytes()).ok()??;
         let words = stored.first()?.as_chunks::<8>().0.iter().map(|it| u64::from_ne_bytes(*it));

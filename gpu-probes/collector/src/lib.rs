@@ -182,7 +182,7 @@ fn prepare(
     let [demand, rings, ring_bytes, flush_millis, ..] = order.words;
     let checked = || {
         let backend = world.backend.ok_or(world.library)?;
-        let beyond = demand & !backend.capabilities();
+        let beyond = demand & !(backend.capabilities() | agent::OPTIONS);
         if beyond != 0 {
             return Err(format!("the GPU's library cannot record everything requested (demand {beyond:#x})"));
         }
@@ -229,7 +229,10 @@ fn start(setup: Setup, began: Instant, notes: &str) -> Result<(), Dormant> {
     // Registered after the backend's own handlers, so that it runs before them.
     register_exit_handler();
     let micros = began.elapsed().as_micros() as u64;
-    agent.socket.send(&Message::new(ARMED, &[micros], notes));
+    let python = agent.unsupported_python();
+    let notes: Vec<&str> =
+        [notes, python.as_deref().unwrap_or_default()].into_iter().filter(|it| !it.is_empty()).collect();
+    agent.socket.send(&Message::new(ARMED, &[micros], notes.join("\n")));
     if keeps_socket {
         agent.socket.close_number();
     }

@@ -58,7 +58,14 @@ const LAUNCH_DERIVED: &[Field] = &[
     derived("tid", FieldType::Int, Unit::None, word::LAUNCH_TID, "thread that called"),
     derived("comm", FieldType::Comm, Unit::None, word::LAUNCH_COMM, "name of that thread"),
     derived("duration", FieldType::Int, Unit::Nanos, word::LAUNCH_DURATION, "`end - start`"),
-    derived("ustack", FieldType::Stack, Unit::None, word::LAUNCH_USTACK, "user stack of the outermost call"),
+    derived(
+        "ustack",
+        FieldType::Stack,
+        Unit::None,
+        word::LAUNCH_USTACK,
+        "user stack of the outermost call, with the lines of a Python program",
+    ),
+    derived("pystack", FieldType::Stack, Unit::None, word::LAUNCH_PYSTACK, "the lines of a Python program alone"),
     derived(
         "api",
         FieldType::Name,

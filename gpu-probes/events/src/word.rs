@@ -77,6 +77,8 @@ pub const LAUNCH_STREAM: usize = 55;
 /// 1 when the tag was set.
 pub const LAUNCH_TAGGED: usize = 56;
 pub const LAUNCH_TAG: usize = 57;
+/// A word of `xputrace_model::stack::StackKey`.
+pub const LAUNCH_PYSTACK: usize = 58;
 
 /// Words of a `memset` event's own fields.
 pub mod memset {

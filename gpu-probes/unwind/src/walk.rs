@@ -175,6 +175,12 @@ impl Walker {
         &self.addresses[MOST_FRAMES - self.len..]
     }
 
+    /// The frames of the last stack: their addresses, and where on the stack they begin (rsp).
+    #[inline]
+    pub fn frames(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.frames[MOST_FRAMES - self.len..].iter().map(|it| (it.registers.rip, it.registers.rsp))
+    }
+
     /// Walks until a remembered frame is proved, or to the end.
     fn extend(&mut self, tables: &Tables, registers: Registers, stack: Stack) -> Walked {
         if !self.last.is_provable {

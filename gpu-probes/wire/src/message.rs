@@ -57,6 +57,8 @@ pub mod demand {
     pub const MAPPINGS: u64 = 1 << 5;
     /// Read the clock when a launch call returns; without it a launch's `end` is its `start`.
     pub const ENDS: u64 = 1 << 6;
+    /// Read the Python frames at each launch.
+    pub const PYTHON: u64 = 1 << 7;
 
     const CALLS_AT: u32 = 16;
     const ACTIVITIES_AT: u32 = 32;

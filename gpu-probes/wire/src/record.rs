@@ -33,6 +33,7 @@ pub mod kind {
     pub const FLUSH: u16 = 6;
     pub const THREAD: u16 = 7;
     pub const MAPPING: u16 = 8;
+    pub const CODE: u16 = 10;
 }
 
 /// Text of a name id. It precedes every record that uses the id, possibly in another thread's ring.
@@ -44,14 +45,90 @@ pub struct Name {
     pub len: u32,
 }
 
-/// Frames of a stack id, innermost first. Followed by `len` return addresses of 8 bytes. Like
+/// What a code id stands for: a function of a Python program, by its contents. Followed by `len`
+/// bytes: a [`CodeHead`], the texts and the table that it gives the lengths of, padded to 8. Like
 /// [`Name`], it precedes its first use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Code {
+    pub id: u32,
+    pub len: u32,
+}
+
+/// How the contents of a [`Code`] begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct CodeHead {
+    /// The line that the function begins at.
+    pub first_line: u32,
+    /// Sizes of the file's name, of the function's qualified name, and of CPython's table of lines.
+    pub file_len: u16,
+    pub name_len: u16,
+    pub lines_len: u16,
+    /// Bytes per character of the two names: 1, 2 or 4; characters are code points.
+    pub file_width: u8,
+    pub name_width: u8,
+}
+
+/// A function of a Python program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PythonCode {
+    pub first_line: u32,
+    pub file: String,
+    pub name: String,
+    /// CPython's table of lines (`co_linetable`); lines behind its end are unknown.
+    pub lines: Box<[u8]>,
+}
+
+impl PythonCode {
+    /// Decodes the contents of a [`Code`].
+    pub fn decode(contents: &[u8]) -> Option<Self> {
+        let (head, rest) = CodeHead::read_from_prefix(contents).ok()?;
+        let (file, rest) = rest.split_at_checked(head.file_len.into())?;
+        let (name, rest) = rest.split_at_checked(head.name_len.into())?;
+        let lines = rest.get(..head.lines_len.into())?.into();
+        let (file, name) = (code_points(file, head.file_width), code_points(name, head.name_width));
+        Some(PythonCode { first_line: head.first_line, file, name, lines })
+    }
+}
+
+/// Decodes characters of so many bytes each; what is no code point is replaced.
+fn code_points(bytes: &[u8], width: u8) -> String {
+    let number = |it: &[u8]| it.iter().rev().fold(0u32, |sum, byte| sum << 8 | u32::from(*byte));
+    let of = |it: &[u8]| char::from_u32(number(it)).unwrap_or(char::REPLACEMENT_CHARACTER);
+    bytes.chunks(usize::from(width.clamp(1, 4))).map(of).collect()
+}
+
+/// A Python frame among the return addresses of a stack: a word that is no address of code.
+pub mod python_frame {
+    const FLAG: u64 = 1 << 63;
+    const CODE_AT: u32 = 32;
+
+    /// Returns the word of a frame: its code id (0 if it has none) and its current instruction, in
+    /// bytes from the first.
+    pub const fn word(code: u32, offset: u32) -> u64 {
+        FLAG | (code as u64) << CODE_AT & !FLAG | offset as u64
+    }
+
+    /// Returns the code id and the instruction of a word that stands for a Python frame.
+    pub const fn of_word(word: u64) -> Option<(u32, u32)> {
+        match word & FLAG {
+            0 => None,
+            _ => Some((((word & !FLAG) >> CODE_AT) as u32, word as u32)),
+        }
+    }
+}
+
+/// Frames of a stack id, innermost first. Followed by `len` words of 8 bytes: return addresses, and
+/// Python frames ([`python_frame`]), which stand before that of the interpreter's function that runs
+/// them. Like [`Name`], it precedes its first use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Stack {
     pub id: u32,
     pub len: u16,
-    /// Why it ends, one of [`stack_end`].
+    /// Why it ends, one of [`stack_end`]. If Python frames follow, the number is among the words, and
+    /// this is 0.
     pub end: u16,
 }
 
@@ -68,6 +145,8 @@ pub mod stack_end {
     pub const OFF_STACK: u16 = 3;
     /// There are more than [`super::MAX_FRAMES`].
     pub const TOO_DEEP: u16 = 4;
+    /// More Python frames than [`super::MAX_FRAMES`] stand before the next function.
+    pub const PYTHON_TOO_DEEP: u16 = 5;
 }
 
 /// Both clocks, read together: CLOCK_MONOTONIC before and after, CLOCK_REALTIME in between.
@@ -146,6 +225,10 @@ pub enum Record<'a> {
         id: u32,
         text: &'a [u8],
     },
+    Code {
+        id: u32,
+        contents: &'a [u8],
+    },
     Stack {
         id: u32,
         frames: Vec<u64>,
@@ -171,8 +254,12 @@ pub struct Malformed {
 /// In older recordings a stack's last frame, if the one before it keeps no frame pointer: its
 /// callers are unknown.
 pub const NO_CALLERS: u64 = 0;
-/// Maximum number of return addresses in a stack.
+/// Maximum number of return addresses in a stack; and of Python frames.
 pub const MAX_FRAMES: usize = 256;
+/// Maximum number of words in a stack: both, and two marks that say what is missing.
+pub const MAX_STACK_WORDS: usize = 2 * MAX_FRAMES + 2;
+/// Maximum size of a code's contents.
+pub const MAX_CODE: usize = 60 << 10;
 /// Maximum length of a name; the collector cuts longer ones.
 pub const MAX_NAME: usize = 4096;
 
@@ -286,9 +373,14 @@ fn decode(kind: u16, body: &[u8]) -> Option<Record<'_>> {
             let len = Some(name.len as usize).filter(|len| *len <= MAX_NAME)?;
             Record::Name { id: name.id, text: tail.get(..len)? }
         }
+        kind::CODE => {
+            let (code, tail): (Code, _) = take(body)?;
+            let len = Some(code.len as usize).filter(|len| *len <= MAX_CODE)?;
+            Record::Code { id: code.id, contents: tail.get(..len)? }
+        }
         kind::STACK => {
             let (stack, tail): (Stack, _) = take(body)?;
-            let len = Some(usize::from(stack.len)).filter(|len| *len <= MAX_FRAMES)?;
+            let len = Some(usize::from(stack.len)).filter(|len| *len <= MAX_STACK_WORDS)?;
             let bytes = tail.get(..len * 8)?;
             let frames = bytes.chunks_exact(8).map(|it| u64::from_le_bytes(it.try_into().unwrap_or_default()));
             let end = (stack.end != stack_end::ROOT).then_some(u64::from(stack.end));
@@ -314,14 +406,22 @@ pub const fn size_of_record<T>(tail: usize) -> usize {
 
 /// Encodes a record into exactly [`size_of_record`] bytes.
 pub fn encode<T: IntoBytes + Immutable>(kind: u16, body: &T, tail: &[u8], out: &mut [u8]) {
+    encode_parts(kind, body, &[tail], out);
+}
+
+/// As [`encode`], with a tail of several parts.
+pub fn encode_parts<T: IntoBytes + Immutable>(kind: u16, body: &T, tail: &[&[u8]], out: &mut [u8]) {
     let header = Header { kind, flags: 0, size: out.len() as u32 };
     let (head, rest) = out.split_at_mut(size_of::<Header>());
     head.copy_from_slice(header.as_bytes());
-    let (fixed, rest) = rest.split_at_mut(size_of::<T>());
+    let (fixed, mut rest) = rest.split_at_mut(size_of::<T>());
     fixed.copy_from_slice(body.as_bytes());
-    let (text, padding) = rest.split_at_mut(tail.len());
-    text.copy_from_slice(tail);
-    padding.fill(0);
+    for part in tail {
+        let (to, after) = rest.split_at_mut(part.len());
+        to.copy_from_slice(part);
+        rest = after;
+    }
+    rest.fill(0);
 }
 
 /// Appends an encoded record to a vector: for recordings and tests.
@@ -362,6 +462,29 @@ mod tests {
     }
 
     #[test]
+    fn python_frames_are_told_from_addresses() {
+        for (code, offset) in [(0, 0), (1, 2), (0x7fff_ffff, u32::MAX)] {
+            assert_eq!(python_frame::of_word(python_frame::word(code, offset)), Some((code, offset)));
+        }
+        for address in [0, u64::from(stack_end::PYTHON_TOO_DEEP), 0x7fff_ffff_ffff, (1 << 56) - 1] {
+            assert_eq!(python_frame::of_word(address), None);
+        }
+    }
+
+    #[test]
+    fn a_code_has_its_names_in_any_width_of_characters() {
+        let (file, name) = ("ä.py".as_bytes(), [0x3b1u16, 0xd800].map(u16::to_le_bytes).concat());
+        let latin: Vec<u8> = "ä.py".chars().map(|it| it as u8).collect();
+        let head = CodeHead { first_line: 7, file_len: 4, name_len: 4, lines_len: 2, file_width: 1, name_width: 2 };
+        let contents = [head.as_bytes(), &latin, &name, &[9, 8]].concat();
+        assert_ne!(latin, file);
+        let expected =
+            PythonCode { first_line: 7, file: "ä.py".into(), name: "α\u{fffd}".into(), lines: [9, 8].into() };
+        assert_eq!(PythonCode::decode(&contents), Some(expected));
+        assert_eq!(PythonCode::decode(&contents[..contents.len() - 1]), None);
+    }
+
+    #[test]
     fn a_clock_of_an_earlier_recording_tells_nothing_of_its_buffer() {
         let body: Vec<u8> = [7u64, 8, 9].iter().flat_map(|it| it.to_le_bytes()).collect();
         let old = Clock { monotonic_before: 7, realtime: Realtime(8), monotonic_after: 9, filled: 0, room: 0 };
@@ -396,6 +519,7 @@ mod tests {
         let mut bytes = Vec::new();
         push(&mut bytes, kind::NAME, &Name { id: 3, len: 5 }, b"_Z3fv");
         push(&mut bytes, kind::STACK, &Stack { id: 1, len: 2, end: stack_end::NO_TABLE }, &[7; 16]);
+        push(&mut bytes, kind::CODE, &Code { id: 4, len: 12 }, &[1; 12]);
         push(&mut bytes, kind::THREAD, &Thread { tid: 7, reserved: 0, comm: [b'a'; 16] }, &[]);
         let mapping = Mapping { start: 1, end: 2, file_offset: 3, inode: 4, device: 5, path_len: 6 };
         push(&mut bytes, kind::MAPPING, &mapping, b"/a.out");

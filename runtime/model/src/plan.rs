@@ -58,7 +58,10 @@ pub struct Demand {
     pub calls: Calls,
     /// Activities to record.
     pub activities: Activities,
+    /// Whether `launch.ustack` is read.
     pub launch_stacks: bool,
+    /// Whether `launch.pystack` is read, or Python frames are to be shown in `launch.ustack`.
+    pub launch_python: bool,
     /// Whether `launch.end` or `launch.duration` is read, or launches are ordered by their end.
     pub launch_ends: bool,
     /// Whether `launch.stream` is read where no kernel record has it.

@@ -17,6 +17,8 @@ pub enum StackKey {
     LinuxKernel { id: u32 },
     /// Frames that the collector interned: index of the process in this run, and its stack id.
     Collector { process: u32, id: u32 },
+    /// The Python frames among them.
+    CollectorPython { process: u32, id: u32 },
     /// There was no such stack: Linux kernel frames of a sample in user mode, user frames of a
     /// kernel thread.
     Empty,
@@ -38,6 +40,10 @@ const SOURCE_LINUX_USER: u64 = stack_word::USER;
 const SOURCE_LINUX_KERNEL: u64 = stack_word::KERNEL;
 /// Source bits of [`StackKey::Collector`], in place.
 pub const SOURCE_COLLECTOR: u64 = 3 << 62;
+/// Set in place if only the Python frames are meant.
+const PYTHON: u64 = 1 << 61;
+/// Bits of a process's index.
+const PROCESS_MASK: u32 = (1 << 29) - 1;
 
 impl StackKey {
     /// Returns the word for this stack in keys and values; 0 is [`StackKey::Lost`].
@@ -49,10 +55,19 @@ impl StackKey {
             }
             StackKey::LinuxKernel { id } => SOURCE_LINUX_KERNEL | u64::from(id),
             StackKey::Collector { process, id } => {
-                SOURCE_COLLECTOR | (u64::from(process & 0x3fff_ffff) << 32) | u64::from(id)
+                SOURCE_COLLECTOR | (u64::from(process & PROCESS_MASK) << 32) | u64::from(id)
             }
+            StackKey::CollectorPython { process, id } => StackKey::Collector { process, id }.to_word() | PYTHON,
             StackKey::Empty => EMPTY,
             StackKey::Lost => 0,
+        }
+    }
+
+    /// The stack as it was taken, of which this may be a part.
+    pub fn whole(self) -> Self {
+        match self {
+            StackKey::CollectorPython { process, id } => StackKey::Collector { process, id },
+            it => it,
         }
     }
 
@@ -65,7 +80,13 @@ impl StackKey {
                 StackKey::LinuxUser { pid: pid as u32, exec: (word >> stack_word::EXEC_SHIFT) as u8, id }
             }
             SOURCE_LINUX_KERNEL => StackKey::LinuxKernel { id },
-            SOURCE_COLLECTOR => StackKey::Collector { process: (word >> 32) as u32 & 0x3fff_ffff, id },
+            SOURCE_COLLECTOR => {
+                let process = (word >> 32) as u32 & PROCESS_MASK;
+                match word & PYTHON {
+                    0 => StackKey::Collector { process, id },
+                    _ => StackKey::CollectorPython { process, id },
+                }
+            }
             _ if word == EMPTY => StackKey::Empty,
             _ => StackKey::Lost,
         }
@@ -83,6 +104,28 @@ pub struct Frame {
     pub offset: u64,
 }
 
+impl Frame {
+    /// The module of a frame of a Python program, whose function has its file and line.
+    pub const PYTHON: &str = "[python]";
+
+    /// Whether it is one of a Python program.
+    pub fn is_python(&self) -> bool {
+        self.module == Frame::PYTHON
+    }
+}
+
+/// How the Python frames of a launch stack are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PythonFrames {
+    /// Each where it was run, without the interpreter's own frames.
+    #[default]
+    Merge,
+    /// They alone.
+    Only,
+    /// Not at all.
+    Off,
+}
+
 /// A stack's frames, innermost first.
 pub type Frames = std::sync::Arc<[Frame]>;
 
@@ -96,6 +139,7 @@ mod tests {
             StackKey::LinuxUser { pid: 4_194_303, exec: 255, id: u32::MAX },
             StackKey::LinuxKernel { id: 7 },
             StackKey::Collector { process: 3, id: 9 },
+            StackKey::CollectorPython { process: 3, id: 9 },
             StackKey::Empty,
             StackKey::Lost,
         ] {

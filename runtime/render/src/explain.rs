@@ -151,8 +151,11 @@ fn listed<'a>(probes: impl Iterator<Item = &'a Probe>) -> Option<String> {
 fn demanded(demand: Demand) -> String {
     let launches = demand.calls.intersects(Calls::LAUNCHES).then(|| "launches".to_owned());
     let other_calls = demand.calls.without(Calls::LAUNCHES);
-    let details =
-        [(demand.launch_stacks, "a stack at each launch"), (demand.launch_streams, "the stream of each launch")];
+    let details = [
+        (demand.launch_stacks, "a stack at each launch"),
+        (demand.launch_python, "the Python frames of each launch"),
+        (demand.launch_streams, "the stream of each launch"),
+    ];
     let parts: Vec<String> = launches
         .into_iter()
         .chain(other_calls.iter().map(|it| format!("{} calls", it.name())))

@@ -17,13 +17,14 @@ pub fn printed(pieces: &[Piece], names: &mut dyn StackNames) -> String {
 pub fn stack_lines(stack: StackKey, names: &mut dyn StackNames) -> String {
     match names.frames(stack) {
         None => "-".into(),
+        Some(frames) if frames.is_empty() => "-".into(),
         Some(frames) => frames.iter().map(line).collect::<Vec<_>>().join("\n"),
     }
 }
 
 fn line(frame: &Frame) -> String {
-    match frame.module.is_empty() {
-        true => format!("    {}", frame.function),
-        false => format!("    {} ({})", frame.function, frame.module),
+    match frame.module.as_str() {
+        "" | Frame::PYTHON => format!("    {}", frame.function),
+        module => format!("    {} ({module})", frame.function),
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use xputrace_model::output::{StackNames, View};
 use xputrace_model::schema::Unit;
-use xputrace_model::stack::StackKey;
+use xputrace_model::stack::{Frame, StackKey};
 use xputrace_model::table::{Cell, Table, Value};
 
 /// One row, ready to be written.
@@ -39,7 +39,10 @@ pub(crate) struct NamedFrame {
 impl NamedFrame {
     /// Formats `function (module)`, or the function alone if the module is unknown.
     pub(crate) fn text(&self) -> String {
-        if self.module.is_empty() { self.function.clone() } else { format!("{} ({})", self.function, self.module) }
+        match self.module.as_str() {
+            "" | Frame::PYTHON => self.function.clone(),
+            module => format!("{} ({module})", self.function),
+        }
     }
 }
 
@@ -47,6 +50,8 @@ impl NamedFrame {
 pub(crate) const LOST_STACK: &str = "[lost stack]";
 /// Shown where there is no stack, such as the Linux frames of a user-mode sample.
 const NO_STACK: &str = "[no stack]";
+/// Of a launch by code that Python has not called: other stacks always have a frame.
+const NO_PYTHON: &str = "[no Python frames]";
 
 /// Returns a view's rows: merged by name, ascending by value (ties by key), only the largest `top`.
 pub(crate) fn rows(view: &View, names: &mut dyn StackNames) -> Vec<Row> {
@@ -90,8 +95,10 @@ pub(crate) fn named(stack: StackKey, names: &mut dyn StackNames) -> NamedStack {
     if stack == StackKey::Empty {
         return made_up(NO_STACK);
     }
-    let Some(frames) = names.frames(stack).filter(|it| !it.is_empty()) else { return made_up(LOST_STACK) };
-    let named =
-        |it: &xputrace_model::stack::Frame| NamedFrame { function: it.function.clone(), module: it.module.clone() };
+    let Some(frames) = names.frames(stack) else { return made_up(LOST_STACK) };
+    if frames.is_empty() {
+        return made_up(NO_PYTHON);
+    }
+    let named = |it: &Frame| NamedFrame { function: it.function.clone(), module: it.module.clone() };
     NamedStack(frames.iter().map(named).collect())
 }

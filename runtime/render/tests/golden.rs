@@ -408,6 +408,7 @@ fn plans() {
             calls: Calls::LAUNCHES,
             activities: Activities::of(&[Activity::Kernel]),
             launch_stacks: true,
+            launch_python: false,
             launch_marker: true,
             ..Demand::default()
         },

@@ -14,8 +14,10 @@ mod file;
 mod images;
 mod jit;
 mod process;
+mod python;
 mod vdso;
 
 pub use demangle::{Demangled, demangle};
 pub use images::Images;
-pub use process::{ANONYMOUS, Innermost, Mapping, ProcessKey, Processes, is_without_frame_pointers};
+pub use process::{ANONYMOUS, Mapping, ProcessKey, Processes, is_without_frame_pointers};
+pub use python::{python_frame, shown};

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use xputrace_model::stack::{Frame, Frames};
 use xputrace_wire::maps::MapsLine;
-use xputrace_wire::record::{MAX_FRAMES, NO_CALLERS, stack_end};
+use xputrace_wire::record::{MAX_FRAMES, NO_CALLERS, python_frame, stack_end};
 
 /// A process image: an id in the tracer's pid namespace, and the program that it runs, counted from
 /// its first (each exec starts a new generation).
@@ -47,15 +47,6 @@ pub struct Mapping {
     pub device: u64,
     /// The file's inode number, 0 if unknown.
     pub inode: u64,
-}
-
-/// What a stack's innermost address is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Innermost {
-    /// The next instruction to run: at a probe hit or a sample.
-    Instruction,
-    /// A return address, like all the others: in a stack taken inside the process.
-    ReturnAddress,
 }
 
 /// All processes whose stacks can be named. Not `Send`, because the symbolizer is not: a run has
@@ -196,22 +187,33 @@ impl Processes {
     /// Linux walks stacks by frame pointer and follows whatever value code without frame pointers
     /// leaves in that register. So a stack taken by Linux is cut before the first return address
     /// outside the process's code; a mark names the last frame's file
-    /// ([`is_without_frame_pointers`]). The collector says itself why a stack ends ([`stack_end`]).
-    pub fn resolve(&mut self, addresses: &[u64], key: ProcessKey, innermost: Innermost) -> Frames {
+    /// ([`is_without_frame_pointers`]).
+    pub fn resolve(&mut self, addresses: &[u64], key: ProcessKey) -> Frames {
         let mut frames: Vec<Frame> = Vec::with_capacity(addresses.len());
         for (i, address) in addresses.iter().enumerate() {
-            let back = u64::from(i > 0 || innermost == Innermost::ReturnAddress);
-            if let (Innermost::ReturnAddress, Some(end)) = (innermost, end_of_stack(*address, frames.last())) {
-                frames.push(end);
-                break;
-            }
-            let frame = self.frame(key, *address, back);
+            let frame = self.frame(key, *address, u64::from(i > 0));
             let lies_in_no_code = frame.module.is_empty() && i > 0 && !frames[i - 1].module.is_empty();
-            if innermost == Innermost::Instruction && lies_in_no_code {
+            if lies_in_no_code {
                 frames.push(without_frame_pointers(frames.last()));
                 break;
             }
             frames.push(frame);
+        }
+        frames.into()
+    }
+
+    /// Returns the frames that the words of a launch stack stand for, innermost first: return
+    /// addresses, named as by [`Processes::resolve`]; Python frames, which `python` names by their
+    /// function's id and instruction; and why frames are missing ([`stack_end`]).
+    pub fn resolve_launch(&mut self, words: &[u64], key: ProcessKey, python: impl Fn(u32, u32) -> Frame) -> Frames {
+        let mut frames: Vec<Frame> = Vec::with_capacity(words.len());
+        for word in words {
+            let end = end_of_stack(*word, frames.last());
+            frames.push(match (python_frame::of_word(*word), end) {
+                (Some((code, offset)), _) => python(code, offset),
+                (None, Some(end)) => end,
+                (None, None) => self.frame(key, *word, 1),
+            });
         }
         frames.into()
     }
@@ -358,6 +360,10 @@ fn end_of_stack(address: u64, last: Option<&Frame>) -> Option<Frame> {
         stack_end::UNSUPPORTED_RULE => format!("[unsupported unwind rule: {}]", module_of(last)),
         stack_end::OFF_STACK => "[not on the thread's own stack]".into(),
         stack_end::TOO_DEEP => format!("[more than {MAX_FRAMES} frames]"),
+        stack_end::PYTHON_TOO_DEEP => {
+            let function = format!("[more than {MAX_FRAMES} Python frames]");
+            return Some(Frame { function, module: Frame::PYTHON.into(), offset: 0 });
+        }
         _ => return None,
     }))
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use xputrace_symbols::{Innermost, Mapping, ProcessKey, Processes};
+use xputrace_symbols::{Mapping, ProcessKey, Processes};
 use xputrace_wire::record::stack_end;
 
 /// Prints its return address at each level, innermost first, then waits for its input to close.
@@ -80,6 +80,11 @@ fn names(frames: &[xputrace_model::stack::Frame]) -> Vec<String> {
     frames.iter().map(|it| format!("{} {}", it.function, it.module)).collect()
 }
 
+/// For stacks without Python frames.
+fn no_python(_: u32, _: u32) -> xputrace_model::stack::Frame {
+    panic!("not a Python frame")
+}
+
 #[test]
 fn a_program_that_has_ended_and_was_deleted_still_has_names() {
     let folder = tempfile::tempdir().unwrap();
@@ -90,11 +95,11 @@ fn a_program_that_has_ended_and_was_deleted_still_has_names() {
     assert!(processes.map_running(key).unwrap() >= 2);
     end(child);
     fs::remove_file(&program).unwrap();
-    let frames = processes.resolve(&stack, key, Innermost::ReturnAddress);
+    let frames = processes.resolve_launch(&stack, key, no_python);
     assert_eq!(names(&frames), ["middle sample", "outer sample", "outer sample"]);
     assert!(frames.iter().all(|it| it.offset > 0));
     // The second lookup uses the cache.
-    assert_eq!(processes.resolve(&stack, key, Innermost::ReturnAddress), frames);
+    assert_eq!(processes.resolve_launch(&stack, key, no_python), frames);
 }
 
 #[test]
@@ -115,7 +120,7 @@ fn a_file_of_another_mount_namespace_is_read_while_the_process_lives() {
     let mut processes = Processes::new();
     processes.map_running(key).unwrap();
     end(child);
-    let frames = processes.resolve(&stack, key, Innermost::ReturnAddress);
+    let frames = processes.resolve_launch(&stack, key, no_python);
     assert_eq!(names(&frames), ["middle hidden", "outer hidden", "outer hidden"]);
 }
 
@@ -128,14 +133,14 @@ fn a_stripped_function_has_its_address_and_not_its_neighbours_name() {
     let mut processes = Processes::new();
     processes.map_running(key).unwrap();
     end(child);
-    let frames = processes.resolve(&stack, key, Innermost::ReturnAddress);
+    let frames = processes.resolve_launch(&stack, key, no_python);
     assert!(frames[0].function.starts_with("0x") && frames[0].module == "sample", "{frames:?}");
     assert_eq!(names(&frames[1..]), ["outer sample", "outer sample"]);
     // The file's own address: the same in each run, whatever the load address.
     let (child, stack) = start(&folder.path().join("sample"));
     let again = ProcessKey { pid: child.id(), generation: 7 };
     processes.map_running(again).unwrap();
-    assert_eq!(processes.resolve(&stack, again, Innermost::ReturnAddress), frames);
+    assert_eq!(processes.resolve_launch(&stack, again, no_python), frames);
     end(child);
 }
 
@@ -150,12 +155,9 @@ fn a_child_has_its_parents_names_and_a_forgotten_process_has_none() {
     processes.fork(parent, forked);
     processes.forget(parent);
     end(child);
-    assert_eq!(processes.resolve(&stack, forked, Innermost::ReturnAddress)[0].function, "middle");
+    assert_eq!(processes.resolve_launch(&stack, forked, no_python)[0].function, "middle");
     assert!(!processes.knows(parent));
-    assert_eq!(
-        processes.resolve(&stack[..1], parent, Innermost::ReturnAddress)[0].function,
-        format!("{:#x}", stack[0])
-    );
+    assert_eq!(processes.resolve_launch(&stack[..1], parent, no_python)[0].function, format!("{:#x}", stack[0]));
 }
 
 #[test]
@@ -174,7 +176,7 @@ fn a_file_that_was_replaced_gives_no_wrong_names() {
     let key = ProcessKey { pid: u32::MAX, generation: 1 };
     let mut processes = Processes::new();
     processes.map(key, &mapping);
-    let frames = processes.resolve(&[0x1150], key, Innermost::Instruction);
+    let frames = processes.resolve(&[0x1150], key);
     assert_eq!(names(&frames), ["0x1150 sample"]);
 }
 
@@ -199,7 +201,7 @@ fn a_file_is_known_again_by_its_build_id() {
     let key = ProcessKey { pid: u32::MAX, generation: 2 };
     let mut processes = Processes::new();
     processes.map(key, &mapping);
-    let frames = processes.resolve(&[0x7000_0000 + outer.address() + 3], key, Innermost::Instruction);
+    let frames = processes.resolve(&[0x7000_0000 + outer.address() + 3], key);
     assert_eq!((names(&frames), frames[0].offset), (vec!["outer sample".to_string()], 3));
 }
 
@@ -212,14 +214,14 @@ fn this_process_is_named() {
     let key = ProcessKey { pid: std::process::id(), generation: 0 };
     let mut processes = Processes::new();
     processes.map_running(key).unwrap();
-    let frame = processes.resolve(&[here()], key, Innermost::Instruction)[0].clone();
+    let frame = processes.resolve(&[here()], key)[0].clone();
     assert!(frame.function.ends_with("this_process_is_named::here"), "{frame:?}");
     assert_eq!(frame.offset, 0);
     // As a return address, the same address belongs to the function before it.
-    let before = processes.resolve(&[here()], key, Innermost::ReturnAddress)[0].clone();
+    let before = processes.resolve_launch(&[here()], key, no_python)[0].clone();
     assert_ne!(before.function, frame.function);
     let libc_function = libc_address();
-    let frame = processes.resolve(&[libc_function], key, Innermost::Instruction)[0].clone();
+    let frame = processes.resolve(&[libc_function], key)[0].clone();
     assert!(frame.function.contains("malloc") && frame.module.starts_with("libc"), "{frame:?}");
 }
 
@@ -248,7 +250,7 @@ fn code_without_a_file_has_names_from_its_perf_map() {
     processes.map(key, &anonymous);
     end(child);
     fs::remove_file(&path).unwrap();
-    let frames = processes.resolve(&[0x10010, 0x10020, 0x10800], key, Innermost::Instruction);
+    let frames = processes.resolve(&[0x10010, 0x10020, 0x10800], key);
     assert_eq!(
         names(&frames),
         ["py::forward:/app/model.py [jit]", "py::forward:/app/model.py [jit]", "0x10800 [anonymous]"]
@@ -272,9 +274,9 @@ fn a_later_mapping_replaces_what_it_covers() {
     processes.map(key, &mapping(0x1000, 0x9000, "/none/old.so"));
     processes.map(key, &mapping(0x3000, 0x4000, "/none/new.so"));
     processes.map(key, &mapping(0x5000, 0x5000, "/none/empty.so"));
-    let frames = processes.resolve(&[0x2fff, 0x3001, 0x4001, 0x9001], key, Innermost::Instruction);
+    let frames = processes.resolve(&[0x2fff, 0x3001, 0x4001, 0x9001], key);
     assert_eq!(names(&frames), ["0x1fff old.so", "0x1 new.so", "0x3001 old.so", "[no frame pointers: old.so] "]);
-    assert!(processes.resolve(&[], key, Innermost::Instruction).is_empty());
+    assert!(processes.resolve(&[], key).is_empty());
 }
 
 #[test]
@@ -292,7 +294,7 @@ fn a_launch_stack_says_why_it_ends() {
     let mut processes = Processes::new();
     processes.map(key, &map);
     let mut last = |end: u16| {
-        let frames = processes.resolve(&[0x2001, end.into()], key, Innermost::ReturnAddress);
+        let frames = processes.resolve_launch(&[0x2001, end.into()], key, no_python);
         (frames.len(), frames[1].function.clone())
     };
     let ends = [0, stack_end::NO_TABLE, stack_end::UNSUPPORTED_RULE, stack_end::OFF_STACK, stack_end::TOO_DEEP];

@@ -40,6 +40,7 @@ pub(crate) struct LaunchFacts<'a> {
     pub(crate) api: u64,
     pub(crate) kind: u64,
     pub(crate) ustack: u64,
+    pub(crate) pystack: u64,
     pub(crate) thread: Identity,
 }
 
@@ -91,6 +92,7 @@ pub(crate) fn fill_launch(ctx: &mut GpuContext, it: &LaunchFacts<'_>, texts: &im
     ctx[word::JOINED] = 1;
     ctx[word::LAUNCH_DURATION] = launch.end.wrapping_sub(launch.start);
     ctx[word::LAUNCH_USTACK] = it.ustack;
+    ctx[word::LAUNCH_PYSTACK] = it.pystack;
     ctx[word::LAUNCH_API] = it.api;
     ctx[word::LAUNCH_KIND] = it.kind;
     ctx[word::LAUNCH_NAME] = it.symbol.name;

@@ -42,6 +42,8 @@ pub enum Error {
     OtherScope { probe: String, line: u32, everywhere: bool, record: String },
     #[error("the script reads launch stacks, but the recording has none. {}", again(record))]
     NoLaunchStacks { record: String },
+    #[error("the script reads the Python frames of launches, but the recording has none. {}", again(record))]
+    NoPythonFrames { record: String },
     #[error(transparent)]
     Pipeline(#[from] pipeline::Error),
 }
@@ -155,6 +157,9 @@ fn check(plan: &Plan, meta: &Meta) -> Result<(), Error> {
     }
     if plan.demand.launch_stacks && !meta.launch_stacks && meta.gpu != GpuKind::None {
         return Err(Error::NoLaunchStacks { record });
+    }
+    if plan.demand.launch_python && !meta.launch_python && meta.gpu != GpuKind::None {
+        return Err(Error::NoPythonFrames { record });
     }
     Ok(())
 }

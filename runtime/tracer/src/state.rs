@@ -14,12 +14,15 @@ use xputrace_model::plan::{Plan, ProbeId};
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{TableDef, TableId};
 use xputrace_store::{Backing, OnValue, Refusal, codec};
+use xputrace_wire::record::PythonCode;
 
 // Limits per process, so that a target cannot grow the tracer's memory further. A collector issues
 // up to 16,384 name ids and 65,536 stack ids.
 const MOST_IDS: usize = 1 << 17;
 /// Return addresses of all its stacks together: 32 MiB.
 const MOST_FRAMES: usize = 4 << 20;
+/// Contents of all its Python functions together.
+const MOST_CODE_BYTES: usize = 16 << 20;
 const MOST_MAPPINGS: usize = 1 << 14;
 
 /// The engine, the string table and the processes of a run.
@@ -51,12 +54,21 @@ pub(crate) struct Target {
     pub(crate) info: ProcessInfo,
     stacks: IdMap<Box<[u64]>>,
     n_frames: usize,
+    codes: IdMap<PythonCode>,
+    codes_bytes: usize,
     mappings: Vec<MappingInfo>,
 }
 
 impl Target {
     pub(crate) fn new(info: ProcessInfo) -> Self {
-        Target { info, stacks: IdMap::default(), n_frames: 0, mappings: Vec::new() }
+        Target {
+            info,
+            stacks: IdMap::default(),
+            n_frames: 0,
+            codes: IdMap::default(),
+            codes_bytes: 0,
+            mappings: Vec::new(),
+        }
     }
 
     /// Adds a stack; an id keeps its first one. Returns false if there are too many.
@@ -68,10 +80,22 @@ impl Target {
         self.n_frames <= MOST_FRAMES && self.stacks.insert(id, frames.into_boxed_slice())
     }
 
+    /// Adds a Python function; an id keeps its first one. Returns false if there are too many.
+    pub(crate) fn add_code(&mut self, id: u32, contents: &[u8]) -> bool {
+        if self.codes.get(id).is_some() {
+            return true;
+        }
+        self.codes_bytes = self.codes_bytes.saturating_add(contents.len());
+        let fits = self.codes_bytes <= MOST_CODE_BYTES;
+        fits && PythonCode::decode(contents).is_some_and(|it| self.codes.insert(id, it))
+    }
+
     /// Ends the process: keeps only what names its stacks.
     pub(crate) fn end(&mut self) {
         self.stacks.shrink();
+        self.codes.shrink();
         if !self.has_stacks() {
+            self.codes = IdMap::default();
             self.mappings.clear();
         }
         self.mappings.shrink_to_fit();
@@ -134,7 +158,13 @@ impl State {
         }
     }
 
-    /// Returns the return addresses, innermost first, of a stack that a collector took.
+    /// Returns a function of the process's Python program.
+    pub fn code(&self, process: ProcessIndex, id: u32) -> Option<&PythonCode> {
+        self.targets.get(process.0 as usize)?.codes.get(id)
+    }
+
+    /// Returns the words, innermost first, of a stack that a collector took
+    /// (`xputrace_wire::record::Stack`).
     pub fn stack(&self, stack: StackKey) -> Option<(ProcessIndex, &[u64])> {
         frames_of(&self.targets, stack)
     }

@@ -103,6 +103,7 @@ impl Tape {
             program: concat!("xputrace ", env!("CARGO_PKG_VERSION")).into(),
             probes: recorder.probes.clone(),
             launch_stacks: true,
+            launch_python: true,
             tells_losses: true,
         };
         let writer = Writer::new(BufWriter::new(file), &meta)?;
@@ -214,7 +215,8 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     let (pipeline, opened) = open(plan.clone(), reader, stacks::demangle)?;
     let files = Files::new(&run.options.files, &plan.tables)?;
     let printer = Printer::new(run.options.format, run.options.output.as_deref())?;
-    let state = State::new(plan, None, pipeline, Stacks::default(), printer);
+    let stacks = Stacks::of(&plan, run.options.python);
+    let state = State::new(plan, None, pipeline, stacks, printer);
     let mut running = Running::new(state, compiled.interpreter, report).writing(files);
     running.say_if_software(opened.is_of_software_gpu());
     running.begin();

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use xputrace_linux::{Linux, ProcessEvent};
 use xputrace_model::output::StackNames;
 use xputrace_model::plan::Plan;
-use xputrace_model::stack::{Frame, Frames, LINUX_FRAMES, StackKey};
-use xputrace_symbols::{Images, Innermost, Mapping, ProcessKey, Processes};
+use xputrace_model::stack::{Frame, Frames, LINUX_FRAMES, PythonFrames, StackKey};
+use xputrace_symbols::{Images, Mapping, ProcessKey, Processes, python_frame};
 use xputrace_tracer::{ProcessIndex, State};
 
 /// First generation of processes that collectors describe, separate from those that perf's records
@@ -25,6 +25,8 @@ pub struct Stacks {
     known: HashMap<StackKey, Frames>,
     /// Those frames, without duplicates: short processes of one program share them.
     lists: HashSet<Frames>,
+    /// How Python frames are shown.
+    python: PythonFrames,
     /// Whether handlers in Linux take stacks; otherwise mappings are not needed.
     takes_in_linux: bool,
     /// Ended programs of which Linux may still have unread records. A program also ends when its
@@ -66,8 +68,8 @@ impl<K> Over<K> {
 
 impl Stacks {
     /// Creates it without any process.
-    pub fn of(plan: &Plan) -> Self {
-        Stacks { takes_in_linux: plan.linux_stacks.is_some(), ..Stacks::default() }
+    pub fn of(plan: &Plan, python: PythonFrames) -> Self {
+        Stacks { takes_in_linux: plan.linux_stacks.is_some(), python, ..Stacks::default() }
     }
 
     /// Adds a running process.
@@ -151,6 +153,7 @@ impl Stacks {
     /// are needed any more. All records that Linux had at [`Stacks::begin_to_read`] must have been
     /// handled.
     pub fn forget_over(&mut self, used: &HashSet<StackKey>, linux: Option<&Linux>, state: &mut State) {
+        let used: HashSet<StackKey> = used.iter().map(|it| it.whole()).collect();
         self.known.retain(|it, _| matches!(it, StackKey::LinuxKernel { .. }) || used.contains(it));
         self.lists.retain(|it| Arc::strong_count(it) > 1);
         for stack in used.iter().copied() {
@@ -186,15 +189,16 @@ impl Stacks {
 
     /// Returns the named frames, and whether they are final.
     fn user_frames(&mut self, program: ProcessKey, addresses: &[u64]) -> (Frames, bool) {
-        let frames = self.processes.resolve(addresses, program, Innermost::Instruction);
+        let frames = self.processes.resolve(addresses, program);
         let is_final = is_final(&frames);
         (with_end_of_walk(frames, addresses), is_final)
     }
 
     fn collector_frames(&mut self, stack: StackKey, state: &State) -> Option<Frames> {
-        let (process, addresses) = state.stack(stack)?;
+        let (process, words) = state.stack(stack)?;
         let key = self.take_mappings(state, process);
-        Some(self.processes.resolve(addresses, key, Innermost::ReturnAddress))
+        let python = |code, offset| python_frame(state.code(process, code), offset);
+        Some(self.processes.resolve_launch(words, key, python))
     }
 
     fn forget_programs(&mut self) {
@@ -272,11 +276,26 @@ pub struct Names<'a> {
 
 impl StackNames for Names<'_> {
     fn frames(&mut self, stack: StackKey) -> Option<Frames> {
+        let python = self.stacks.python;
+        match stack {
+            StackKey::Collector { .. } => Some(xputrace_symbols::shown(&self.whole(stack)?, python)),
+            StackKey::CollectorPython { id: 0, .. } => Some(Frames::from([])),
+            StackKey::CollectorPython { .. } => {
+                Some(xputrace_symbols::shown(&self.whole(stack.whole())?, PythonFrames::Only))
+            }
+            _ => self.whole(stack),
+        }
+    }
+}
+
+impl Names<'_> {
+    /// Returns all frames of a stack, innermost first; `None` if it was lost.
+    pub fn whole(&mut self, stack: StackKey) -> Option<Frames> {
         if let Some(frames) = self.stacks.known.get(&stack) {
             return Some(frames.clone());
         }
         let (frames, is_final) = match stack {
-            StackKey::Empty | StackKey::Lost => return None,
+            StackKey::Empty | StackKey::Lost | StackKey::CollectorPython { .. } => return None,
             StackKey::LinuxKernel { .. } => {
                 let addresses = self.linux?.stack_addresses(stack)?;
                 let frames = self.stacks.processes.resolve_kernel(&addresses);

@@ -6,6 +6,7 @@ mod bless;
 mod check;
 mod file;
 mod pattern;
+mod python;
 mod shell;
 
 use crate::build;
@@ -77,6 +78,7 @@ fn missing_need(need: &str) -> Option<String> {
         "root" => (crate::is_root(), "not root".to_string()),
         "gpu" => (Path::new("/dev/nvidiactl").exists(), "no GPU".to_string()),
         "softgpu" => (true, String::new()),
+        python if python.starts_with("python3.") => (python::find(python).is_some(), format!("no {python}")),
         command => (shell::finds(command), format!("no {command}")),
     };
     (!there).then_some(reason)
@@ -85,6 +87,9 @@ fn missing_need(need: &str) -> Option<String> {
 fn run_all(case: &mut Case, bless: bool) -> Result<(), Failure> {
     let directory = tempfile::tempdir()?;
     let shell = Shell::new(directory.path(), case.needs.iter().any(|it| it == "softgpu"))?;
+    for it in &case.needs {
+        python::find(it).map_or(Ok(()), |program| shell.provide(it, &program))?;
+    }
     place_programs(case, directory.path())?;
     for (name, text) in &case.inputs {
         fs::write(directory.path().join(name), text)?;

@@ -56,6 +56,14 @@ impl Shell {
         Ok(Shell { directory: directory.into(), software_gpu, private })
     }
 
+    /// Puts a program on the path.
+    ///
+    /// # Errors
+    /// The link cannot be made.
+    pub fn provide(&self, name: &str, program: &Path) -> Result<(), Failure> {
+        Ok(symlink(program, self.private.path().join("bin").join(name))?)
+    }
+
     /// Runs the lines to their end, and kills whatever they left running.
     ///
     /// # Errors

@@ -55,7 +55,7 @@ pub trait Backend: std::fmt::Debug + Send + Sync {
     /// Returns its version, which is not 0; sent in HELLO.
     fn version(&self) -> u32;
 
-    /// Returns the bits of `message::demand` that it supports.
+    /// Returns the bits of `message::demand` that it supports, beside those that the agent serves.
     fn capabilities(&self) -> u64;
 
     /// Returns the layer of a library, given its file name.

@@ -1,4 +1,4 @@
-//! Interns names and stacks as small ids, from any number of launching threads.
+//! Interns names, stacks and Python's code objects as small ids, from any number of launching threads.
 //!
 //! Fixed capacity, no lock, no allocation. An id is a slot's number, so two threads with the same
 //! new text or stack agree on the id before either has told the tracer. Whoever finds a slot not
@@ -8,14 +8,18 @@ use super::zeroed::{ZeroIsValid, Zeroed};
 use std::ffi::{CStr, c_char};
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use xputrace_wire::record::MAX_NAME;
+use xputrace_python::Code;
+use xputrace_wire::record::{CodeHead, MAX_CODE, MAX_NAME};
+use zerocopy::IntoBytes;
 
 /// Maximum number of names per process.
 pub(crate) const NAMES: usize = 16 << 10;
 /// Maximum number of distinct launch stacks per process.
 pub(crate) const STACKS: usize = 64 << 10;
 const TEXT_BYTES: usize = 4 << 20;
-const POINTERS: usize = 16 << 10;
+/// Maximum number of Python's code objects per process.
+pub(crate) const CODES: usize = 16 << 10;
+const CODE_BYTES: usize = 16 << 20;
 const PROBES: usize = 64;
 
 /// Why there is no id.
@@ -35,44 +39,190 @@ pub(crate) enum Text {
     Call,
 }
 
-/// The table of names. A name is first looked up by its pointer. CUDA may reuse the memory of an
-/// unloaded module, so the text behind the pointer is compared every time.
+/// Byte strings by id, which are told once.
 #[derive(Debug)]
-pub(crate) struct Names {
-    /// Address in the low 48 bits, id above: a cache for `entries`.
-    pointers: Zeroed<AtomicU64>,
-    entries: Zeroed<NameEntry>,
-    text: Zeroed<AtomicU8>,
-    text_used: AtomicUsize,
+struct Store {
+    entries: Zeroed<Entry>,
+    bytes: Zeroed<AtomicU8>,
+    used: AtomicUsize,
 }
 
 #[derive(Debug)]
 #[repr(C)]
-struct NameEntry {
-    /// Hash of the text; 0 while the slot is free.
+struct Entry {
+    /// Hash of the bytes; 0 while the slot is free.
     hash: AtomicU64,
-    /// `offset << 16 | len + 1` in `text`; 0 while the text is being copied.
+    /// `offset << 16 | len + 1` in the store's bytes; 0 while they are being copied.
     place: AtomicU64,
     told: AtomicU32,
     _reserved: u32,
 }
 
 // SAFETY: atomics and an integer.
-unsafe impl ZeroIsValid for NameEntry {}
+unsafe impl ZeroIsValid for Entry {}
 
+/// The bytes did not fit.
+const NO_PLACE: u64 = u64::MAX;
+const LEN_BITS: u32 = 16;
+
+impl Store {
+    fn new(entries: usize, bytes: usize) -> io::Result<Self> {
+        Ok(Store { entries: Zeroed::new(entries)?, bytes: Zeroed::new(bytes)?, used: AtomicUsize::new(0) })
+    }
+
+    /// Returns the id of these parts together.
+    #[cold]
+    fn find(&self, parts: &[&[u8]]) -> Result<u32, NoId> {
+        let hash = parts.iter().fold(0, |hash, it| hash_bytes(hash, it));
+        for probe in 0..PROBES {
+            let slot = (hash as usize).wrapping_add(probe) % self.entries.len();
+            let entry = &self.entries[slot];
+            let id = slot as u32 + 1;
+            match entry.hash.compare_exchange(0, hash, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return self.place(entry, parts).map(|()| id),
+                Err(seen) if seen != hash => {}
+                // Another thread is copying bytes with this hash: its id will be this one.
+                Err(_) if entry.place.load(Ordering::Acquire) == 0 => return Ok(id),
+                Err(_) if entry.place.load(Ordering::Acquire) == NO_PLACE => return Err(NoId::TableFull),
+                Err(_) if self.is(id, parts) => return Ok(id),
+                Err(_) => {}
+            }
+        }
+        Err(NoId::TableFull)
+    }
+
+    fn place(&self, entry: &Entry, parts: &[&[u8]]) -> Result<(), NoId> {
+        let len: usize = parts.iter().map(|it| it.len()).sum();
+        // Take room only if they fit: taking and returning it could give it out twice.
+        let fits = |used: usize| Some(used + len + 1).filter(|end| *end <= self.bytes.len());
+        let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        let Some((offset, room)) = taken.ok().and_then(|at| Some((at, self.bytes.get(at..at + len + 1)?))) else {
+            entry.place.store(NO_PLACE, Ordering::Release);
+            return Err(NoId::TableFull);
+        };
+        for (to, from) in room.iter().zip(parts.iter().copied().flatten()) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        entry.place.store((offset as u64) << LEN_BITS | (len as u64 + 1), Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether these parts together are the bytes of `id`.
+    #[inline]
+    fn is(&self, id: u32, parts: &[&[u8]]) -> bool {
+        let Some(mut ours) = self.get(id) else { return false };
+        for part in parts {
+            match ours.split_at_checked(part.len()) {
+                Some((begin, rest)) if begin == *part => ours = rest,
+                _ => return false,
+            }
+        }
+        ours.is_empty()
+    }
+
+    /// The bytes of `id`, behind which there is one that is 0.
+    #[inline]
+    fn get(&self, id: u32) -> Option<&[u8]> {
+        let place = self.entry(id).place.load(Ordering::Acquire);
+        if place == 0 || place == NO_PLACE {
+            return None;
+        }
+        let (offset, len) = ((place >> LEN_BITS) as usize, (place & ((1 << LEN_BITS) - 1)) as usize - 1);
+        let bytes = self.bytes.get(offset..offset + len)?;
+        // SAFETY: same size and alignment; the bytes were written before `place` was stored and
+        // never change after.
+        Some(unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), len) })
+    }
+
+    /// Returns the id of these parts, whose id was `known` if those are still its bytes; `tell` was
+    /// called for it before and returned true.
+    #[inline]
+    fn intern(
+        &self,
+        known: Option<u32>,
+        parts: &[&[u8]],
+        tell: impl FnMut(u32, &[&[u8]]) -> bool,
+    ) -> Result<u32, NoId> {
+        let id = match known {
+            Some(id) => id,
+            None => self.find(parts)?,
+        };
+        if self.is_told(id) {
+            return Ok(id);
+        }
+        self.tell(id, parts, tell)
+    }
+
+    #[inline]
+    fn is_told(&self, id: u32) -> bool {
+        self.entry(id).told.load(Ordering::Acquire) != 0
+    }
+
+    #[cold]
+    fn tell(&self, id: u32, parts: &[&[u8]], mut tell: impl FnMut(u32, &[&[u8]]) -> bool) -> Result<u32, NoId> {
+        if !tell(id, parts) {
+            return Err(NoId::NotTold);
+        }
+        self.entry(id).told.store(1, Ordering::Release);
+        Ok(id)
+    }
+
+    #[inline]
+    fn entry(&self, id: u32) -> &Entry {
+        &self.entries[(id as usize).wrapping_sub(1) % self.entries.len()]
+    }
+}
+
+/// Ids by the addresses at which their contents were last seen. Another content may have an address by
+/// now, so it is compared every time.
+#[derive(Debug)]
+struct Addresses(Zeroed<AtomicU64>);
+
+const ADDRESSES: usize = 16 << 10;
+/// Address in the low 48 bits, id above.
 const ADDRESS_BITS: u32 = 48;
 const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
-/// The text did not fit.
-const NO_PLACE: u64 = u64::MAX;
+
+impl Addresses {
+    fn new() -> io::Result<Self> {
+        Ok(Addresses(Zeroed::new(ADDRESSES)?))
+    }
+
+    #[inline]
+    fn slot(&self, address: u64) -> &AtomicU64 {
+        &self.0[spread(address & ADDRESS_MASK) as usize % ADDRESSES]
+    }
+
+    #[inline]
+    fn id(&self, address: u64) -> Option<u32> {
+        let word = self.slot(address).load(Ordering::Relaxed);
+        (word >> ADDRESS_BITS != 0 && word & ADDRESS_MASK == address & ADDRESS_MASK)
+            .then_some((word >> ADDRESS_BITS) as u32)
+    }
+
+    /// Notes which id an address has now.
+    #[inline]
+    fn keep(&self, address: u64, id: Result<u32, NoId>) -> Result<u32, NoId> {
+        let id = id?;
+        let word = address & ADDRESS_MASK | u64::from(id) << ADDRESS_BITS;
+        let slot = self.slot(address);
+        if slot.load(Ordering::Relaxed) != word {
+            slot.store(word, Ordering::Relaxed);
+        }
+        Ok(id)
+    }
+}
+
+/// The table of names.
+#[derive(Debug)]
+pub(crate) struct Names {
+    addresses: Addresses,
+    store: Store,
+}
 
 impl Names {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Names {
-            pointers: Zeroed::new(POINTERS)?,
-            entries: Zeroed::new(NAMES)?,
-            text: Zeroed::new(TEXT_BYTES)?,
-            text_used: AtomicUsize::new(0),
-        })
+        Ok(Names { addresses: Addresses::new()?, store: Store::new(NAMES, TEXT_BYTES)? })
     }
 
     /// Returns the id of the text at `pointer`; `tell` was called for it before and returned true.
@@ -84,81 +234,16 @@ impl Names {
         &self,
         pointer: *const c_char,
         text: Text,
-        tell: impl FnMut(u32, &[u8]) -> bool,
+        mut tell: impl FnMut(u32, &[u8]) -> bool,
     ) -> Result<u32, NoId> {
-        let address = pointer as u64 & ADDRESS_MASK;
-        let cached = &self.pointers[spread(address) as usize % POINTERS];
-        let word = cached.load(Ordering::Relaxed);
-        let id = (word >> ADDRESS_BITS) as u32;
         // SAFETY: the caller's promise.
-        if id != 0 && word & ADDRESS_MASK == address && unsafe { self.is_text(id, pointer, text) } {
-            return self.told(id, tell);
+        let known = self.addresses.id(pointer as u64).filter(|it| unsafe { self.is_text(*it, pointer, text) });
+        if let Some(id) = known.filter(|it| self.store.is_told(*it)) {
+            return Ok(id);
         }
         // SAFETY: the caller's promise.
         let bytes = unsafe { bytes(pointer, text) };
-        let id = self.find(bytes)?;
-        cached.store(address | u64::from(id) << ADDRESS_BITS, Ordering::Relaxed);
-        self.told_text(id, tell, || bytes)
-    }
-
-    #[inline]
-    fn told(&self, id: u32, tell: impl FnMut(u32, &[u8]) -> bool) -> Result<u32, NoId> {
-        if self.entry(id).told.load(Ordering::Acquire) != 0 {
-            return Ok(id);
-        }
-        self.told_text(id, tell, || self.text_of(id).unwrap_or_default())
-    }
-
-    #[cold]
-    fn told_text<'a>(
-        &self,
-        id: u32,
-        mut tell: impl FnMut(u32, &[u8]) -> bool,
-        text: impl FnOnce() -> &'a [u8],
-    ) -> Result<u32, NoId> {
-        let told = &self.entry(id).told;
-        if told.load(Ordering::Acquire) == 0 {
-            if !tell(id, text()) {
-                return Err(NoId::NotTold);
-            }
-            told.store(1, Ordering::Release);
-        }
-        Ok(id)
-    }
-
-    #[cold]
-    fn find(&self, text: &[u8]) -> Result<u32, NoId> {
-        let hash = hash_bytes(text);
-        for probe in 0..PROBES {
-            let slot = (hash as usize + probe) % NAMES;
-            let entry = &self.entries[slot];
-            let id = slot as u32 + 1;
-            match entry.hash.compare_exchange(0, hash, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return self.place(entry, text).map(|()| id),
-                Err(seen) if seen != hash => {}
-                // Another thread is copying a text with this hash: its id will be this one.
-                Err(_) if entry.place.load(Ordering::Acquire) == 0 => return Ok(id),
-                Err(_) if entry.place.load(Ordering::Acquire) == NO_PLACE => return Err(NoId::TableFull),
-                Err(_) if self.text_of(id) == Some(text) => return Ok(id),
-                Err(_) => {}
-            }
-        }
-        Err(NoId::TableFull)
-    }
-
-    fn place(&self, entry: &NameEntry, text: &[u8]) -> Result<(), NoId> {
-        // Take room only if the text fits: taking and returning it could give it out twice.
-        let fits = |used: usize| Some(used + text.len() + 1).filter(|end| *end <= self.text.len());
-        let taken = self.text_used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
-        let Some((offset, room)) = taken.ok().and_then(|at| Some((at, self.text.get(at..at + text.len() + 1)?))) else {
-            entry.place.store(NO_PLACE, Ordering::Release);
-            return Err(NoId::TableFull);
-        };
-        for (to, from) in room.iter().zip(text) {
-            to.store(*from, Ordering::Relaxed);
-        }
-        entry.place.store((offset as u64) << 16 | (text.len() as u64 + 1), Ordering::Release);
-        Ok(())
+        self.addresses.keep(pointer as u64, self.store.intern(known, &[bytes], |id, _| tell(id, bytes)))
     }
 
     /// Whether the C string at `pointer` equals the text of `id`.
@@ -167,33 +252,48 @@ impl Names {
     /// `pointer` is a C string.
     #[inline]
     unsafe fn is_text(&self, id: u32, pointer: *const c_char, text: Text) -> bool {
-        let Some(ours) = self.text_of(id) else { return false };
+        let Some(ours) = self.store.get(id) else { return false };
         // With the NUL that ends ours, unless it was cut or may go on with a suffix.
         let with_end = text == Text::Symbol && ours.len() < MAX_NAME;
         let len = ours.len() + usize::from(with_end);
-        // SAFETY: `len` bytes are in `self.text` (a NUL follows each text), and strncmp stops at
+        // SAFETY: `len` bytes are in the store (a NUL follows each text), and strncmp stops at
         // the end of the caller's string.
         let same = unsafe { libc::strncmp(pointer, ours.as_ptr().cast(), len) } == 0;
         // SAFETY: equal over `ours.len()` bytes that are not NUL, so the next one is in the string.
         same && (text == Text::Symbol || unsafe { bytes(pointer, text) }.len() == ours.len())
     }
+}
 
-    #[inline]
-    fn text_of(&self, id: u32) -> Option<&[u8]> {
-        let place = self.entry(id).place.load(Ordering::Acquire);
-        if place == 0 || place == NO_PLACE {
-            return None;
-        }
-        let (offset, len) = ((place >> 16) as usize, (place & 0xffff) as usize - 1);
-        let text = self.text.get(offset..offset + len)?;
-        // SAFETY: same size and alignment; the bytes were written before `place` was stored and
-        // never change after.
-        Some(unsafe { std::slice::from_raw_parts(text.as_ptr().cast(), len) })
+/// The table of Python's code objects, by their contents: an object that has the address of a freed
+/// one is another one.
+#[derive(Debug)]
+pub(crate) struct Codes {
+    addresses: Addresses,
+    store: Store,
+}
+
+impl Codes {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Codes { addresses: Addresses::new()?, store: Store::new(CODES, CODE_BYTES)? })
     }
 
+    /// Returns the id of a code object; `tell` was called for it before and returned true.
     #[inline]
-    fn entry(&self, id: u32) -> &NameEntry {
-        &self.entries[(id as usize).wrapping_sub(1) % NAMES]
+    pub(crate) fn intern(&self, code: &Code<'_>, tell: impl FnMut(u32, &[&[u8]]) -> bool) -> Result<u32, NoId> {
+        let Code { address, first_line, file, name, lines } = *code;
+        let room = MAX_CODE - size_of::<CodeHead>() - file.bytes.len() - name.bytes.len();
+        let lines = &lines[..lines.len().min(room)];
+        let head = CodeHead {
+            first_line,
+            file_len: file.bytes.len() as u16,
+            name_len: name.bytes.len() as u16,
+            lines_len: lines.len() as u16,
+            file_width: file.width,
+            name_width: name.width,
+        };
+        let parts = [head.as_bytes(), file.bytes, name.bytes, lines];
+        let known = self.addresses.id(address).filter(|it| self.store.is(*it, &parts));
+        self.addresses.keep(address, self.store.intern(known, &parts, tell))
     }
 }
 
@@ -307,8 +407,9 @@ fn fingerprint(frames: &[u64], end: u16) -> (u64, u64) {
     (spread(key) | 1, spread(check) | 1)
 }
 
-fn hash_bytes(text: &[u8]) -> u64 {
-    let mut hash = 0x9e37_79b9_7f4a_7c15 ^ text.len() as u64;
+/// Never 0.
+fn hash_bytes(before: u64, text: &[u8]) -> u64 {
+    let mut hash = 0x9e37_79b9_7f4a_7c15 ^ before ^ text.len() as u64;
     for chunk in text.chunks(8) {
         let mut word = [0; 8];
         word[..chunk.len()].copy_from_slice(chunk);
@@ -399,6 +500,32 @@ mod tests {
         let id = stacks.intern(&[1, 2], 0, |_, _| true).unwrap();
         assert_eq!(stacks.intern(&[1, 2], 0, |_, _| false), Ok(id));
         assert_ne!(stacks.intern(&[1, 2], 1, |_, _| true), Ok(id), "it ends for another reason");
+    }
+
+    #[test]
+    fn a_code_object_in_the_place_of_another_is_another() {
+        let codes = Codes::new().unwrap();
+        let text = |it: &'static str| xputrace_python::Text { width: 1, bytes: it.as_bytes() };
+        let code = |name: &'static str, lines: &'static [u8]| Code {
+            address: 0x1000,
+            first_line: 1,
+            file: text("a.py"),
+            name: text(name),
+            lines,
+        };
+        let told = std::cell::RefCell::new(Vec::new());
+        let id = |it: Code<'_>| {
+            let tell = |_, parts: &[&[u8]]| {
+                told.borrow_mut().push(parts.concat().len());
+                true
+            };
+            codes.intern(&it, tell).unwrap()
+        };
+        let first = id(code("f", &[1, 2]));
+        let others = [code("g", &[1, 2]), code("f", &[1, 3]), Code { first_line: 2, ..code("f", &[1, 2]) }].map(id);
+        assert!(!others.contains(&first) && others[0] != others[1] && others[1] != others[2]);
+        assert_eq!(id(Code { address: 0x2000, ..code("f", &[1, 2]) }), first, "wherever it is");
+        assert_eq!(*told.borrow(), [size_of::<CodeHead>() + 4 + 1 + 2; 4], "each once");
     }
 
     #[test]

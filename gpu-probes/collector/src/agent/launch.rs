@@ -12,9 +12,12 @@ use super::backend::{Context, Layer, Stream};
 use super::clock::now;
 use super::intern::{NoId, Text};
 use super::output::{self, Output, Role};
+use super::python::Python;
+use super::stack::Here;
 use std::cell::RefCell;
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use xputrace_python::Code;
 use xputrace_unwind::{Bounds, Pushed};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{Launch, UNKNOWN, kind};
@@ -156,12 +159,22 @@ pub unsafe fn exit(agent: &'static Agent, returned: &Returned) -> bool {
     })
 }
 
+/// Returns the id of a Python function, 0 if it has none.
+#[inline]
+fn code_id(agent: &'static Agent, python: &Python, out: &mut Output, code: &Code<'_>) -> u32 {
+    match python.codes.intern(code, |id, parts| out.write_code(id, parts)) {
+        Ok(id) => id,
+        Err(NoId::TableFull) => {
+            agent.count_lost(Lost::NameTableFull, 1);
+            0
+        }
+        Err(NoId::NotTold) => 0,
+    }
+}
+
 /// Returns the id of a stack, 0 if it has none.
 #[inline]
 fn stack_id(agent: &'static Agent, out: &mut Output, frames: &[u64], end: u16) -> u32 {
-    if frames.is_empty() {
-        return 0;
-    }
     match agent.tables.stacks.intern(frames, end, |id, frames| out.write_stack(id, frames, end)) {
         Ok(id) => id,
         Err(NoId::TableFull) => {
@@ -250,7 +263,7 @@ impl Local {
             flags: if entered.submits == events::Call::Graph { flag(Kernels::Possible) } else { 0 },
             ..NO_LAUNCH
         };
-        if agent.wants(demand::STACKS) {
+        if agent.wants(demand::STACKS | demand::PYTHON) {
             self.take_stack(agent, entered.registers, entered.layer);
         }
     }
@@ -261,16 +274,18 @@ impl Local {
         if self.bounds.is_none() {
             self.bounds = Bounds::of_thread();
         }
-        if let (Some(bounds), Some(stacks)) = (self.bounds, &agent.code.stacks) {
-            let id = output::with(agent, Role::Launch, |out| {
-                // SAFETY: the thread has the ring; its own stack, from where the backend called us to its end.
-                let (frames, end) = unsafe { stacks.take(out.ring(), registers, bounds)? };
-                Some(stack_id(agent, out, agent.code.modules.from_api(frames, layer), end))
-            });
-            self.launch.stack = id.flatten().unwrap_or(0);
-        }
-        if self.launch.stack == 0 {
-            self.launch.flags |= Launch::NO_STACK;
+        let Some(stacks) = &agent.code.stacks else { return };
+        let here = Here { registers, bounds: self.bounds, modules: &agent.code.modules, layer };
+        let id = output::with(agent, Role::Launch, |out| {
+            // SAFETY: the thread has the ring; its own stack, from where the backend called us to its end.
+            let (words, end) =
+                unsafe { stacks.take(out, &here, |python, out, code| code_id(agent, python, out, code))? };
+            // Where only Python's frames were asked for, there may be none.
+            if words.is_empty() { Some(0) } else { Some(stack_id(agent, out, words, end)).filter(|it| *it != 0) }
+        });
+        match id.flatten() {
+            Some(id) => self.launch.stack = id,
+            None => self.launch.flags |= Launch::NO_STACK,
         }
     }
 

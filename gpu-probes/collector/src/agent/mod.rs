@@ -19,6 +19,7 @@ mod leaving;
 mod mappings;
 pub(crate) mod output;
 mod phase;
+mod python;
 pub mod region;
 pub mod stack;
 pub(crate) mod zeroed;
@@ -134,6 +135,9 @@ pub(crate) fn is_forked() -> bool {
     FORKS.load(Ordering::Relaxed) != 0
 }
 
+/// Bits of the demand that the agent serves itself, whatever the backend.
+pub(crate) const OPTIONS: u64 = demand::STACKS | demand::PYTHON | demand::MARKER | demand::MAPPINGS | demand::ENDS;
+
 /// Runs first in a forked child: nothing of the parent's agent is touched again.
 pub(crate) unsafe extern "C" fn in_forked_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
@@ -160,8 +164,7 @@ impl Agent {
         let rings = setup.region.shape().rings;
         let mut counters: Vec<Counters> = (0..rings).map(|_| Counters::default()).collect();
         counters.push(Counters { shared: true, ..Counters::default() });
-        let wants_stacks = setup.demand & demand::STACKS != 0;
-        let stacks = wants_stacks.then(|| Stacks::new(rings)).transpose().map_err(memory)?;
+        let stacks = Stacks::of(setup.demand, rings).map_err(memory)?;
         Ok(Agent {
             backend: Box::leak(setup.backend),
             demand: setup.demand,
@@ -219,6 +222,7 @@ impl Agent {
     /// Reads what is mapped now, as far as launches need it.
     fn refresh_code(&self) {
         self.code.modules.refresh(|name| self.backend.layer_of(name));
+        self.code.stacks.iter().for_each(Stacks::refresh);
     }
 
     fn write_first_records(&'static self) {
@@ -232,6 +236,11 @@ impl Agent {
         self.write_waiting(kind::THREAD, &thread, &[]);
         self.code.mappings.changed();
         self.send_mappings();
+    }
+
+    /// Why the Python frames of this process can't be read, if it has such an interpreter.
+    pub(crate) fn unsupported_python(&self) -> Option<String> {
+        Some(self.code.stacks.as_ref()?.python.as_ref()?.unsupported()?.to_string())
     }
 
     /// Returns the bits of `message::demand`.

@@ -6,7 +6,7 @@ use super::Agent;
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use xputrace_wire::record::{self, Thread, encode, kind, size_of_record};
+use xputrace_wire::record::{self, Thread, encode, encode_parts, kind, size_of_record};
 use xputrace_wire::region::Lost;
 use xputrace_wire::ring::Writer;
 use zerocopy::{Immutable, IntoBytes};
@@ -137,6 +137,13 @@ impl Output {
 
     pub(crate) fn write_name(&mut self, id: u32, text: &[u8]) -> bool {
         self.write(kind::NAME, &record::Name { id, len: text.len() as u32 }, text)
+    }
+
+    pub(crate) fn write_code(&mut self, id: u32, parts: &[&[u8]]) -> bool {
+        let Some(writer) = &mut self.writer else { return false };
+        let len = parts.iter().map(|it| it.len()).sum();
+        let body = record::Code { id, len: len as u32 };
+        writer.write(size_of_record::<record::Code>(len), |out| encode_parts(kind::CODE, &body, parts, out))
     }
 
     pub(crate) fn write_stack(&mut self, id: u32, frames: &[u64], end: u16) -> bool {

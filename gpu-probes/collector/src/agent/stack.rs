@@ -6,51 +6,112 @@
 //! inner functions cannot be told from the program's and stay.
 
 use super::backend::Layer;
+use super::output::Output;
+use super::python::{Python, Runs, Words};
 use super::zeroed::{ZeroIsValid, Zeroed};
 use std::cell::UnsafeCell;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use xputrace_python::Code;
 use xputrace_unwind::{Bounds, End, Pushed, Tables, Walker, for_each_loaded};
+use xputrace_wire::message::demand;
 use xputrace_wire::record::{MAX_FRAMES, stack_end};
 
-/// State for unwinding, if the demand includes stacks.
+/// What taking stacks needs in a process that was asked for them.
 #[derive(Debug)]
 pub(crate) struct Stacks {
-    tables: Tables,
-    /// By ring; used only by the ring's current owner. What an earlier owner left there is never
-    /// taken for the owner's own.
-    walkers: Zeroed<RingWalker>,
+    native: Option<Tables>,
+    pub(crate) python: Option<Python>,
+    /// By ring: used by the thread that has it. One that takes it over finds nothing of its own there.
+    taken: Zeroed<OfRing>,
 }
 
 #[derive(Debug)]
 #[repr(transparent)]
-struct RingWalker(UnsafeCell<Walker>);
+struct OfRing(UnsafeCell<Taken>);
 
-// SAFETY: a walker whose bytes are 0 is empty, and needs no drop.
-unsafe impl ZeroIsValid for RingWalker {}
-// SAFETY: only the ring's owner uses it (`Stacks::take`).
-unsafe impl Sync for RingWalker {}
+/// A thread's last stack.
+#[derive(Debug)]
+struct Taken {
+    walker: Walker,
+    python: Runs,
+    words: Words,
+}
+
+// SAFETY: a walker whose bytes are 0 remembers nothing; the others are integers. None needs a drop.
+unsafe impl ZeroIsValid for OfRing {}
+// SAFETY: only the thread that has the ring uses it (`Stacks::take`).
+unsafe impl Sync for OfRing {}
 
 const _: () = assert!(xputrace_unwind::MOST_FRAMES == MAX_FRAMES);
 
+/// Where the calling thread is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Here<'a> {
+    pub(crate) registers: &'a Pushed,
+    pub(crate) bounds: Option<Bounds>,
+    pub(crate) modules: &'a Modules,
+    /// That of the call.
+    pub(crate) layer: Layer,
+}
+
 impl Stacks {
-    pub(crate) fn new(rings: u32) -> io::Result<Self> {
-        Ok(Stacks { tables: Tables::new(), walkers: Zeroed::new(rings as usize)? })
+    /// What these bits of the demand need; `None` if they ask for no stacks.
+    pub(crate) fn of(demand: u64, rings: u32) -> io::Result<Option<Self>> {
+        let [native, python] = [demand::STACKS, demand::PYTHON].map(|bit| demand & bit != 0);
+        if !native && !python {
+            return Ok(None);
+        }
+        Ok(Some(Stacks {
+            native: native.then(Tables::new),
+            python: python.then(Python::new).transpose()?,
+            taken: Zeroed::new(rings as usize)?,
+        }))
     }
 
-    /// Returns the calling thread's stack outside us, and why it ends: a number of [`stack_end`].
-    /// Returns `None` if the thread is not running on its own stack.
+    /// The words of the calling thread's stack outside us, and why it ends: a number of
+    /// [`stack_end`]. `None` where nothing of it can be told. `code_id` returns the id of a Python
+    /// function, 0 if it has none.
     ///
     /// # Safety
-    /// The calling thread owns `ring`, and `registers` and `bounds` are its own. The result is only
-    /// used until the next call.
+    /// The calling thread has the ring of `out`, and the result is not used beyond its next call;
+    /// its registers and bounds are given.
     #[inline]
-    pub(crate) unsafe fn take(&self, ring: u32, registers: &Pushed, bounds: Bounds) -> Option<(&[u64], u16)> {
-        let walker = self.walkers.get(ring as usize)?.0.get();
+    pub(crate) unsafe fn take(
+        &self,
+        out: &mut Output,
+        here: &Here<'_>,
+        mut code_id: impl FnMut(&Python, &mut Output, &Code<'_>) -> u32,
+    ) -> Option<(&[u64], u16)> {
+        // SAFETY: the caller's promise: no other thread has it.
+        let taken = unsafe { &mut *self.taken.get(out.ring() as usize)?.0.get() };
+        if let Some(python) = &self.python {
+            // SAFETY: the thread stays in its call meanwhile.
+            unsafe { python.take(&mut taken.python, |code| code_id(python, out, code)) };
+        }
+        let Some(tables) = &self.native else {
+            return Some(taken.words.merge(std::iter::empty(), stack_end::ROOT, &taken.python));
+        };
         // SAFETY: the caller's promises.
-        let (frames, end) = unsafe { (*walker).walk(&self.tables, registers.registers(bounds)?, bounds) };
-        Some((frames, number(end)))
+        let end = here.bounds.and_then(|it| unsafe {
+            let registers = here.registers.registers(it)?;
+            Some(taken.walker.walk(tables, registers, it).1)
+        });
+        let (skip, end) = match end {
+            Some(end) => {
+                let frames = taken.walker.last();
+                (frames.len() - here.modules.from_api(frames, here.layer).len(), number(end))
+            }
+            None if taken.python.is_empty() => return None,
+            None => (usize::MAX, stack_end::OFF_STACK),
+        };
+        Some(taken.words.merge(taken.walker.frames().skip(skip), end, &taken.python))
+    }
+
+    /// Looks at libraries that were added.
+    pub(crate) fn refresh(&self) {
+        self.python.iter().for_each(Python::look);
     }
 }
 

@@ -100,8 +100,7 @@ impl Backend for CuptiBackend {
     }
 
     fn capabilities(&self) -> u64 {
-        let options = demand::STACKS | demand::STREAMS | demand::MARKER | demand::MAPPINGS | demand::ENDS;
-        options | demand::calls(Calls::ALL) | demand::activities(Activities::ALL)
+        demand::STREAMS | demand::calls(Calls::ALL) | demand::activities(Activities::ALL)
     }
 
     fn layer_of(&self, file_name: &[u8]) -> Option<Layer> {

@@ -33,8 +33,7 @@ impl Backend for PlainBackend {
     }
 
     fn capabilities(&self) -> u64 {
-        let options = demand::STACKS | demand::STREAMS | demand::MARKER | demand::MAPPINGS | demand::ENDS;
-        options | demand::calls(Calls::LAUNCHES) | demand::activities(Activities::of(&[Activity::Kernel]))
+        demand::STREAMS | demand::calls(Calls::LAUNCHES) | demand::activities(Activities::of(&[Activity::Kernel]))
     }
 
     fn layer_of(&self, _file_name: &[u8]) -> Option<Layer> {

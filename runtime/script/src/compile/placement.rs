@@ -159,6 +159,7 @@ pub(super) fn demand(units: &[Unit]) -> Demand {
             _ => {}
         }
         demand.launch_stacks |= reads.any(&[word::LAUNCH_USTACK]);
+        demand.launch_python |= reads.any(&[word::LAUNCH_PYSTACK]);
         demand.launch_ends |= reads.any(&[word::LAUNCH_END, word::LAUNCH_DURATION]);
     }
     demand

@@ -56,7 +56,7 @@ impl Intake<'_> {
     fn take_cause(&mut self, frame: &Frame<'_>) -> bool {
         match frame.header.kind {
             kind::LAUNCH => frame.read().map(|it| self.take_launch(&it)).is_some(),
-            kind::NAME | kind::STACK | kind::THREAD | kind::MAPPING => {
+            kind::NAME | kind::CODE | kind::STACK | kind::THREAD | kind::MAPPING => {
                 frame.decode().map(|it| self.take_description(it)).is_some()
             }
             _ => true,
@@ -119,6 +119,10 @@ impl Intake<'_> {
     fn take_description(&mut self, record: Record<'_>) {
         match record {
             Record::Name { id, text } => self.take_name(id, text),
+            Record::Code { id, contents } => {
+                let kept = self.target.add_code(id, contents);
+                self.ledger.losses.add(Loss::NameTableFull, (!kept).into());
+            }
             Record::Stack { id, frames } => {
                 let kept = self.target.add_stack(id, frames);
                 self.ledger.losses.add(Loss::StackTableFull, (!kept).into());

@@ -172,9 +172,12 @@ impl Facts {
     #[inline]
     fn fill_launch_words(&self, ctx: &mut GpuContext, launch: &Launch, strings: &Strings) -> Identity {
         let thread = self.thread(launch);
-        let ustack = match launch.stack {
-            0 => StackKey::Lost,
-            id => StackKey::Collector { process: self.index.0, id },
+        let process = self.index.0;
+        let (ustack, pystack) = match launch.stack {
+            0 if launch.flags & Launch::NO_STACK != 0 => (StackKey::Lost, StackKey::Lost),
+            // Asked for Python's frames alone, the collector found none.
+            0 => (StackKey::Lost, StackKey::CollectorPython { process, id: 0 }),
+            id => (StackKey::Collector { process, id }, StackKey::CollectorPython { process, id }),
         };
         let facts = LaunchFacts {
             record: launch,
@@ -182,6 +185,7 @@ impl Facts {
             api: self.symbol(launch.api).symbol,
             kind: launch.call().map_or(0, |it| strings.call(it)),
             ustack: ustack.to_word(),
+            pystack: pystack.to_word(),
             thread,
         };
         context::fill_launch(ctx, &facts, strings);

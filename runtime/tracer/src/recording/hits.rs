@@ -45,6 +45,7 @@ const EVERYTHING: Demand = Demand {
     calls: Calls::ALL,
     activities: Activities::ALL,
     launch_stacks: true,
+    launch_python: true,
     launch_ends: true,
     launch_streams: false,
     launch_marker: false,

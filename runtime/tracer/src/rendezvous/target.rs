@@ -148,6 +148,7 @@ fn notice(message: &Message) -> Option<Notice> {
 fn demand_bits(wanted: &Demand, mappings: bool) -> u64 {
     let options: u64 = [
         (wanted.launch_stacks, demand::STACKS),
+        (wanted.launch_python, demand::PYTHON),
         (wanted.launch_streams, demand::STREAMS),
         (wanted.launch_marker, demand::MARKER),
         (wanted.launch_ends, demand::ENDS),
@@ -170,12 +171,13 @@ mod tests {
             calls: Calls::ALL,
             activities: Activities::ALL,
             launch_stacks: true,
+            launch_python: true,
             launch_ends: true,
             launch_streams: true,
             launch_marker: true,
         };
         let bits = demand_bits(&all, true);
-        assert_eq!(bits & 0xffff, 124, "every option");
+        assert_eq!(bits & 0xffff, 252, "every option");
         assert_eq!((demand::calls_of(bits), demand::activities_of(bits)), (Calls::ALL, Activities::ALL));
         assert_eq!(demand_bits(&Demand::default(), false), 0);
     }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use typed::{RecordOptions, RunOptions, ScriptOptions, Typed, Verb, usage};
 use words::Words;
 use xputrace_bytecode::object::UprobeLinks;
+use xputrace_model::stack::PythonFrames;
 use xputrace_render::{FORMATS, Format};
 
 /// What the command line asks for.
@@ -56,6 +57,7 @@ pub struct Options {
     pub run_for: Option<Duration>,
     pub as_root: bool,
     pub uprobe_links: UprobeLinks,
+    pub python: PythonFrames,
 }
 
 impl Default for Options {
@@ -72,6 +74,7 @@ impl Default for Options {
             run_for: None,
             as_root: false,
             uprobe_links: UprobeLinks::default(),
+            python: PythonFrames::default(),
         }
     }
 }
@@ -162,6 +165,7 @@ impl RunOptions {
             files: self.files.0,
             run_for: self.command.run_for,
             as_root: self.command.as_root,
+            python: self.python.into(),
             ..Options::default()
         };
         (self.script, options)

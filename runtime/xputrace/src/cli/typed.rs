@@ -6,6 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, S
 use std::path::PathBuf;
 use std::time::Duration;
 use xputrace_bytecode::object::UprobeLinks;
+use xputrace_model::stack::PythonFrames;
 use xputrace_render::{FILES, FORMATS, FileOutput, Format};
 
 /// A command line error; clap prints it with usage and hint.
@@ -119,11 +120,36 @@ pub(super) struct RunOptions {
     pub(super) replay: Option<PathBuf>,
     #[command(flatten)]
     pub(super) format: FormatOption,
+    /// How `launch.ustack` shows the lines of Python programs
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
+    pub(super) python: PythonOption,
     /// Write the results to a file
     #[arg(short = 'o', value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
     #[command(flatten)]
     pub(super) files: FileOptions,
+}
+
+/// `--python`.
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+pub(super) enum PythonOption {
+    /// Among native frames, in place of the interpreter's own
+    #[default]
+    Merge,
+    /// Without native frames
+    Only,
+    /// Not at all, and nothing is read
+    Off,
+}
+
+impl From<PythonOption> for PythonFrames {
+    fn from(it: PythonOption) -> Self {
+        match it {
+            PythonOption::Merge => PythonFrames::Merge,
+            PythonOption::Only => PythonFrames::Only,
+            PythonOption::Off => PythonFrames::Off,
+        }
+    }
 }
 
 #[derive(clap::Args, Debug)]

@@ -26,6 +26,7 @@ use std::time::Duration;
 use xputrace_linux::{Outcome, ProbeReport, Scope, StoppedChild};
 use xputrace_model::output::Output;
 use xputrace_model::plan::{Place, Plan};
+use xputrace_model::stack::PythonFrames;
 
 /// Everything up to the `begin` handlers.
 pub struct Prepared {
@@ -47,7 +48,9 @@ impl Prepared {
         processes: Processes,
         observer: Option<Box<dyn Observer>>,
     ) -> Result<Self> {
-        let plan = Arc::new(compiled.plan);
+        let mut plan = compiled.plan;
+        plan.demand.launch_python |= plan.demand.launch_stacks && run.options.python != PythonFrames::Off;
+        let plan = Arc::new(plan);
         open_files::make_room(&plan)?;
         let mut launch = Launch::new(run.options.as_root)?;
         let collectors = match plan.demand.gpu() && !run.command.is_empty() {
@@ -70,7 +73,7 @@ impl Prepared {
         let pipeline = engines::pipeline(&plan, linux.as_ref())?;
         let files = Files::new(&run.options.files, &plan.tables)?;
         let printer = Printer::new(run.options.format, run.options.output.as_deref())?;
-        let stacks = Stacks::of(&plan);
+        let stacks = Stacks::of(&plan, run.options.python);
         let state = State::new(plan, linux, pipeline, stacks, printer);
         let mut report = Report::new(run.options.quiet);
         launch.notes.iter().for_each(|it| report.note(it));

@@ -160,9 +160,9 @@ impl State {
         xputrace_render::stack_lines(stack, &mut names)
     }
 
-    /// Returns a stack's frames.
+    /// Returns all frames of a stack.
     pub fn frames(&mut self, stack: StackKey) -> Option<Frames> {
-        self.stacks.names(self.linux.as_ref(), self.pipeline.state()).frames(stack)
+        self.stacks.names(self.linux.as_ref(), self.pipeline.state()).whole(stack)
     }
 }
 

@@ -1,0 +1,246 @@
+//! Python's frames at a launch, as words of a stack.
+
+use super::intern::Codes;
+use std::io;
+use std::sync::OnceLock;
+use xputrace_python::{Code, Interpreter, Item, Unsupported};
+use xputrace_wire::record::{MAX_FRAMES, python_frame, stack_end};
+
+/// What reading Python's frames needs in a process that was asked for them.
+#[derive(Debug)]
+pub(crate) struct Python {
+    found: OnceLock<Result<Interpreter, Unsupported>>,
+    pub(super) codes: Codes,
+}
+
+impl Python {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Python { found: OnceLock::new(), codes: Codes::new()? })
+    }
+
+    /// Looks for the interpreter until there is one. Called by one thread at a time, which may
+    /// allocate.
+    pub(crate) fn look(&self) {
+        if self.found.get().is_some() {
+            return;
+        }
+        match Interpreter::find() {
+            Ok(Some(it)) => drop(self.found.set(Ok(it))),
+            Ok(None) => {}
+            Err(it) => drop(self.found.set(Err(it))),
+        }
+    }
+
+    /// An interpreter whose frames can't be read.
+    pub(crate) fn unsupported(&self) -> Option<&Unsupported> {
+        self.found.get()?.as_ref().err()
+    }
+
+    /// Takes the calling thread's frames; `id` returns a code's, 0 if it has none.
+    ///
+    /// # Safety
+    /// As for [`Interpreter::frames`].
+    #[inline]
+    pub(super) unsafe fn take(&self, into: &mut Runs, id: impl FnMut(&Code<'_>) -> u32) {
+        into.clear();
+        let Some(Ok(interpreter)) = self.found.get() else { return };
+        // SAFETY: the caller's promise.
+        if let Some(frames) = unsafe { interpreter.frames() } {
+            into.fill(frames, id);
+        }
+    }
+}
+
+/// A thread's Python frames, by the calls of the interpreter's function that run them; innermost
+/// first. All zero is empty.
+#[derive(Debug)]
+pub(super) struct Runs {
+    words: [u64; MAX_FRAMES],
+    runs: [Run; MAX_FRAMES],
+    n_words: usize,
+    n_runs: usize,
+    is_cut: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// An address in the frame of the call on the thread's stack, [`UNKNOWN_PLACE`] if unknown.
+    at: u64,
+    /// Where its words end.
+    end: usize,
+}
+
+const UNKNOWN_PLACE: u64 = u64::MAX;
+
+impl Runs {
+    #[inline]
+    fn clear(&mut self) {
+        (self.n_words, self.n_runs, self.is_cut) = (0, 0, false);
+    }
+
+    #[inline]
+    fn fill<'a>(&mut self, items: impl Iterator<Item = Item<'a>>, mut id: impl FnMut(&Code<'a>) -> u32) {
+        for item in items {
+            match item {
+                Item::Frame { .. } if self.is_cut => {}
+                Item::Frame { .. } if self.n_words == MAX_FRAMES => self.is_cut = true,
+                Item::Frame { code, offset } => {
+                    self.words[self.n_words] = python_frame::word(id(&code), offset);
+                    self.n_words += 1;
+                }
+                Item::Call { at } => self.end_run(at),
+            }
+            if self.is_cut && self.begin_of_run() == self.n_words {
+                return;
+            }
+        }
+        self.end_run(UNKNOWN_PLACE);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.n_words == 0
+    }
+
+    fn begin_of_run(&self) -> usize {
+        self.n_runs.checked_sub(1).map_or(0, |last| self.runs[last].end)
+    }
+
+    /// A call may run nothing that is shown.
+    #[inline]
+    fn end_run(&mut self, at: u64) {
+        if self.begin_of_run() < self.n_words && self.n_runs < MAX_FRAMES {
+            self.runs[self.n_runs] = Run { at, end: self.n_words };
+            self.n_runs += 1;
+        }
+    }
+
+    /// Where each run's call is, its words, and whether it is the last of those that were kept.
+    fn each(&self) -> impl Iterator<Item = (u64, &[u64], bool)> {
+        let begins = std::iter::once(0).chain(self.runs.iter().map(|it| it.end));
+        let runs = self.runs[..self.n_runs].iter().zip(begins).enumerate();
+        runs.map(|(n, (run, begin))| (run.at, &self.words[begin..run.end], self.is_cut && n + 1 == self.n_runs))
+    }
+}
+
+/// Native and Python frames as the words of one stack.
+#[derive(Debug)]
+pub(super) struct Words {
+    words: [u64; xputrace_wire::record::MAX_STACK_WORDS],
+    len: usize,
+}
+
+impl Words {
+    /// Puts each run of Python frames before the native frame that runs it. `native` are the
+    /// addresses and the places on the stack (rsp) of its frames, and `end` says why there are no
+    /// more: a number of [`stack_end`]. Returns the words, and why they end.
+    #[inline]
+    pub(super) fn merge(&mut self, native: impl Iterator<Item = (u64, u64)>, end: u16, python: &Runs) -> (&[u64], u16) {
+        self.len = 0;
+        let mut native = native.peekable();
+        let mut runs = python.each().peekable();
+        while let Some((address, _)) = native.next() {
+            // A frame reaches to the next one's; the last, if it is the root, to the stack's end.
+            let limit = match native.peek() {
+                Some((_, next)) => *next,
+                None if end == stack_end::ROOT => UNKNOWN_PLACE,
+                None => 0,
+            };
+            while let Some((_, words, is_cut)) = runs.next_if(|(at, ..)| *at < limit) {
+                self.push_run(words, is_cut);
+            }
+            self.push(address);
+        }
+        let mut end = end;
+        for (_, words, is_cut) in runs {
+            if end != stack_end::ROOT {
+                self.push(end.into());
+                end = stack_end::ROOT;
+            }
+            self.push_run(words, is_cut);
+        }
+        (&self.words[..self.len], end)
+    }
+
+    #[inline]
+    fn push_run(&mut self, words: &[u64], is_cut: bool) {
+        words.iter().for_each(|it| self.push(*it));
+        if is_cut {
+            self.push(stack_end::PYTHON_TOO_DEEP.into());
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, word: u64) {
+        if let Some(to) = self.words.get_mut(self.len) {
+            *to = word;
+            self.len += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xputrace_python::Text;
+
+    const CODE: Code<'static> = Code {
+        address: 8,
+        first_line: 1,
+        file: Text { width: 1, bytes: b"f" },
+        name: Text { width: 1, bytes: b"n" },
+        lines: &[],
+    };
+
+    fn runs(items: impl IntoIterator<Item = Item<'static>>) -> Box<Runs> {
+        let run = Run { at: 0, end: 0 };
+        let mut runs =
+            Box::new(Runs { words: [0; MAX_FRAMES], runs: [run; MAX_FRAMES], n_words: 0, n_runs: 0, is_cut: false });
+        runs.fill(items.into_iter(), |_| 1);
+        runs
+    }
+
+    fn frame(offset: u32) -> Item<'static> {
+        Item::Frame { code: CODE, offset }
+    }
+
+    fn merged(native: &[(u64, u64)], end: u16, python: &Runs) -> (Vec<u64>, u16) {
+        let mut words = Box::new(Words { words: [0; xputrace_wire::record::MAX_STACK_WORDS], len: 0 });
+        let (words, end) = words.merge(native.iter().copied(), end, python);
+        (words.to_vec(), end)
+    }
+
+    const NATIVE: [(u64, u64); 4] = [(0x11, 1000), (0x22, 1100), (0x33, 1200), (0x44, 1300)];
+
+    #[test]
+    fn python_frames_stand_where_the_interpreter_runs_them() {
+        let call = |at| Item::Call { at };
+        let python = runs([frame(2), frame(4), call(1150), call(1160), frame(6), call(1350)]);
+        let p = |offset| python_frame::word(1, offset);
+        let root = (vec![0x11, p(2), p(4), 0x22, 0x33, p(6), 0x44], stack_end::ROOT);
+        assert_eq!(merged(&NATIVE, stack_end::ROOT, &python), root);
+        // The native walk ends before the second run: what lies between is not known.
+        let cut = (vec![0x11, p(2), p(4), 0x22, 0x33, 0x44, stack_end::NO_TABLE.into(), p(6)], stack_end::ROOT);
+        assert_eq!(merged(&NATIVE, stack_end::NO_TABLE, &python), cut);
+        let alone = (vec![stack_end::OFF_STACK.into(), p(2), p(4), p(6)], stack_end::ROOT);
+        assert_eq!(merged(&[], stack_end::OFF_STACK, &python), alone);
+        let without = (vec![0x11, 0x22, 0x33, 0x44], stack_end::NO_TABLE);
+        assert_eq!(merged(&NATIVE, stack_end::NO_TABLE, &runs([])), without);
+    }
+
+    #[test]
+    fn frames_without_a_call_stand_at_the_end() {
+        let python = runs([frame(2)]);
+        let expected = (vec![0x11, 0x22, 0x33, 0x44, python_frame::word(1, 2)], stack_end::ROOT);
+        assert_eq!(merged(&NATIVE, stack_end::ROOT, &python), expected);
+    }
+
+    #[test]
+    fn too_many_frames_are_cut_and_say_so() {
+        let deep =
+            (0..1000).map(|it| frame(it * 2)).chain([Item::Call { at: 1150 }, frame(0), Item::Call { at: 1350 }]);
+        let (words, end) = merged(&NATIVE, stack_end::ROOT, &runs(deep));
+        assert_eq!((words.len(), end), (MAX_FRAMES + 1 + NATIVE.len(), stack_end::ROOT));
+        assert_eq!(words[1 + MAX_FRAMES], u64::from(stack_end::PYTHON_TOO_DEEP));
+        assert_eq!(words[MAX_FRAMES + 2], 0x22);
+    }
+}
