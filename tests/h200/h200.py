@@ -318,7 +318,7 @@ def run_checks():
 NO_STACKS = "kernel(|k| @time[k.name].sum(k.duration));"
 JOINED = "kernel(|k| @latency.hist(k.start - k.launch.time));"
 STACKS = "kernel(|k| @time[k.launch.ustack, k.name].sum(k.duration));"
-SCRIPTS = {"no stacks": NO_STACKS, "joined": JOINED, "stacks": STACKS}
+SCRIPTS = {"no stacks": [NO_STACKS], "joined": [JOINED], "stacks": [STACKS], "native stacks": [STACKS, "--python", "off"]}
 # CUPTI's kernel records alone, and with callbacks that do nothing at launch calls of these domains.
 FLOORS = {"floor": "", "one domain": "runtime", "both domains": "both"}
 
@@ -339,7 +339,7 @@ def figures(command, how, summary):
         env["XPUTRACE_SOCKET"] = "@xputrace-nobody-listens"
     elif how.removesuffix(OF_BEFORE) in SCRIPTS:
         binary = BEFORE if how.endswith(OF_BEFORE) else XPUTRACE
-        line = [binary, "-q", "-o", "/dev/null", "-e", SCRIPTS[how.removesuffix(OF_BEFORE)], "--", *line]
+        line = [binary, "-q", "-o", "/dev/null", "-e", *SCRIPTS[how.removesuffix(OF_BEFORE)], "--", *line]
     done = subprocess.run(line, capture_output=True, text=True, env=env, timeout=300)
     values = [float(it) for it in re.findall(r"^\d+\.\d+$", done.stdout, re.M)]
     assert values, f"{how}: no figures\n{done.stderr[-2000:]}"
@@ -370,6 +370,8 @@ PAIRS = [
     ("no stacks", "floor"),
     ("joined", "floor"),
     ("stacks", "floor"),
+    ("native stacks", "floor"),
+    ("stacks", "native stacks"),
     ("joined", "both domains"),
     ("stacks", "both domains"),
     *((how, how + OF_BEFORE) for how in SCRIPTS),
@@ -379,7 +381,7 @@ PAIRS = [
 def measure():
     """Interleaved rounds of every way to run a workload; medians, and paired differences.
 
-    measure [ROUNDS] [launch|dormant|pytorch …]"""
+    measure [ROUNDS] [launch|dormant|pytorch|python …]"""
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 9
     parts = sys.argv[3:] or ["launch", "dormant", "pytorch"]
     loop, torch = [BIN / "loop", 5, 60000], [PYTHON, BIN / "transformer.py", "time", 4]
@@ -388,6 +390,7 @@ def measure():
         # The difference is tiny: the best of many short stretches is disturbed least.
         ("dormant", "launch loop, dormant against bare, ns a launch", [BIN / "loop", 40, 4000], ["bare", "empty injection", "dormant"], 8 * rounds),
         ("pytorch", "PyTorch forward, ms", torch, EVERYTHING, max(3, rounds // 2)),
+        ("python", "PyTorch forward with whole stacks, ms", torch, ["bare", "floor", "native stacks", "stacks"], rounds),
     ]
     path = OUT / "measure.json"
     result = json.loads(path.read_text()) if path.exists() else {}
@@ -409,7 +412,8 @@ def measure():
             differences = [a - b for a, b in zip(samples[how], samples[base])]
             low, high = interval(differences)
             ratio = statistics.median(samples[how]) / statistics.median(samples[base])
-            print(f"  {how} - {base}: median {statistics.median(differences):.4f}  95 % [{low:.4f}, {high:.4f}]  ratio {ratio:.4f}", flush=True)
+            least, most = interval([a / b for a, b in zip(samples[how], samples[base])])
+            print(f"  {how} - {base}: median {statistics.median(differences):.4f}  95 % [{low:.4f}, {high:.4f}]  ratio {ratio:.4f} [{least:.4f}, {most:.4f}]", flush=True)
     path.write_text(json.dumps(result))
     return 0
 

@@ -145,7 +145,7 @@ fn meet(address: &str, world: impl FnOnce() -> World) -> Result<(), Dormant> {
         Socket::connect(address, ANSWER_WITHIN).map_err(|error| Dormant::NoTracer(format!("{address}: {error}")))?;
     let world = world();
     let backend = world.backend.as_deref();
-    let (version, capabilities) = backend.map_or((0, 0), |it| (it.version(), it.capabilities()));
+    let (version, capabilities) = backend.map_or((0, 0), |it| (it.version(), it.capabilities() | agent::OPTIONS));
     let hello = [u64::from(VERSION), u64::from(std::process::id()), u64::from(version), capabilities];
     socket.send(&Message::new(HELLO, &hello, world.library.clone()));
     let (order, descriptors) = wait_for_order(&socket)?;

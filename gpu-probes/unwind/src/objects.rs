@@ -18,18 +18,21 @@ pub(crate) struct Object {
     pub(crate) header_end: u64,
     /// Tells this file from all others, wherever it is mapped: its build id or what stands in for it.
     pub(crate) identity: u64,
-    /// The notes in its first page, which hold the build id; without any, their length is 0.
-    notes: u64,
-    notes_len: usize,
-    notes_digest: u64,
+    /// What is read of it to see whether it is still there: the notes in its first page, which hold
+    /// the build id; without any, the beginning of its header.
+    sample: u64,
+    sample_len: usize,
+    sample_digest: u64,
 }
 
 /// A place where no file is.
 pub(crate) const NO_OBJECT: Object =
-    Object { start: 0, end: 0, header: 0, header_end: 0, identity: 0, notes: 0, notes_len: 0, notes_digest: 0 };
+    Object { start: 0, end: 0, header: 0, header_end: 0, identity: 0, sample: 0, sample_len: 0, sample_digest: 0 };
 
 /// Bytes from a file's start that are mapped whenever its header is.
 const FIRST_PAGE: u64 = 4096;
+/// Bytes of a header that are read to tell files apart: its sizes and first entries.
+const HEADER_SAMPLE: u64 = 64;
 
 impl Object {
     /// The file at an address; `None` where there is none, or it has no tables.
@@ -43,14 +46,9 @@ impl Object {
     /// Whether the same file is mapped at the same place.
     #[inline]
     pub(crate) fn is_still_there(&self) -> bool {
-        match find(self.start) {
-            Some(found) if (found.start, found.header) != (self.start, self.header) => false,
-            // SAFETY: in the first page of the file that the loader says is mapped there.
-            Some(_) if self.notes_len > 0 => unsafe { digest(0, self.notes, self.notes_len) == self.notes_digest },
-            // SAFETY: as in `at`.
-            Some(found) => unsafe { Object::mapped(found) }.is_some_and(|it| it.identity == self.identity),
-            None => false,
-        }
+        find(self.start).is_some_and(|it| (it.start, it.header) == (self.start, self.header))
+            // SAFETY: in the first page, or that of the header, of the file that the loader says is mapped there.
+            && unsafe { digest(0, self.sample, self.sample_len) == self.sample_digest }
     }
 
     #[inline]
@@ -70,18 +68,24 @@ impl Object {
         let notes = || headers.iter().filter(|it| it.p_type == PT_NOTE && it.p_filesz <= FIRST_PAGE);
         let is_early = |it: &&Elf64_Phdr| base + it.p_vaddr + it.p_filesz <= found.start + FIRST_PAGE;
         let early = notes().filter(is_early).max_by_key(|it| it.p_filesz);
-        let (notes_at, notes_len) = early.map_or((0, 0), |it| (base + it.p_vaddr, it.p_filesz as usize));
         let header_end = base + segment.p_vaddr + segment.p_filesz;
+        let (sample, sample_len) = match early {
+            Some(it) => (base + it.p_vaddr, it.p_filesz as usize),
+            None => {
+                let to_page_end = FIRST_PAGE - found.header % FIRST_PAGE;
+                (found.header, HEADER_SAMPLE.min(to_page_end).min(header_end - found.header) as usize)
+            }
+        };
         // SAFETY: notes and the header lie in segments that are mapped.
-        let notes_digest = unsafe { digest(0, notes_at, notes_len) };
+        let sample_digest = unsafe { digest(0, sample, sample_len) };
         // SAFETY: as above.
         let identity = unsafe {
             let notes = notes().fold(0, |sum, it| digest(sum, base + it.p_vaddr, it.p_filesz as usize));
-            digest(notes, found.header, 64.min(header_end - found.header) as usize)
+            digest(notes, found.header, HEADER_SAMPLE.min(header_end - found.header) as usize)
         };
         let identity = mix(identity ^ mix(found.header - found.start) ^ mix(end - found.start)) | 1;
         let (start, header) = (found.start, found.header);
-        Some(Object { start, end, header, header_end, identity, notes: notes_at, notes_len, notes_digest })
+        Some(Object { start, end, header, header_end, identity, sample, sample_len, sample_digest })
     }
 }
 

@@ -47,6 +47,8 @@ pub struct Walker {
     /// The files that the last stacks' frames lay in.
     files: [File; MOST_FILES],
     n_files: usize,
+    /// Those that this walk has seen to be still there, as bits.
+    seen: u32,
 }
 
 /// A word of the stack.
@@ -149,6 +151,7 @@ impl Walker {
             last: NOTHING,
             files: [NO_FILE; MOST_FILES],
             n_files: 0,
+            seen: 0,
         }
     }
 
@@ -183,6 +186,7 @@ impl Walker {
 
     /// Walks until a remembered frame is proved, or to the end.
     fn extend(&mut self, tables: &Tables, registers: Registers, stack: Stack) -> Walked {
+        self.seen = 0;
         if !self.last.is_provable {
             self.n_files = 0;
         }
@@ -244,11 +248,11 @@ impl Walker {
     /// The index of this frame among the remembered ones, where it is proved that all from there to
     /// the root are what they were. `old` is the first that may still be met.
     #[inline]
-    fn proved(&self, frame: &Frame, old: &mut usize, stack: Stack) -> Option<usize> {
+    fn proved(&mut self, frame: &Frame, old: &mut usize, stack: Stack) -> Option<usize> {
         while *old < MOST_FRAMES && self.frames[*old].registers.rsp < frame.registers.rsp {
             *old += 1;
         }
-        let remembered = self.frames.get(*old).filter(|it| it.is_as(frame))?;
+        let remembered = *self.frames.get(*old).filter(|it| it.is_as(frame))?;
         let slots = &self.slots[..usize::from(remembered.slots)];
         if let Some(changed) = slots.iter().find(|it| stack.word(it.address) != Some(it.value)) {
             *old = changed.frame + 1;
@@ -256,25 +260,34 @@ impl Walker {
         }
         // Their addresses are on the stack, so their files stay mapped while they are looked at: if
         // they are other files by now, equal words have another meaning.
-        let files = self.files[..self.n_files].iter().enumerate();
-        if !files.into_iter().all(|(at, file)| remembered.files & 1 << at == 0 || file.object.is_still_there()) {
+        if !(0..self.n_files).all(|at| remembered.files & 1 << at == 0 || self.is_still_there(at)) {
             *old = MOST_FRAMES;
             return None;
         }
         Some(*old)
     }
 
+    /// Whether one of the files is still there. While a walk lasts it stays: the stack returns into it.
+    #[inline]
+    fn is_still_there(&mut self, at: usize) -> bool {
+        if self.seen & 1 << at == 0 && self.files[at].object.is_still_there() {
+            self.seen |= 1 << at;
+        }
+        self.seen & 1 << at != 0
+    }
+
     /// The file at an address of the stack, and its bit; it has none where there is no room, or
     /// another file was there.
     fn file(&mut self, tables: &Tables, address: u64) -> Option<(File, Option<u32>)> {
         let known = self.files[..self.n_files].iter().position(|it| it.object.holds(address));
-        if let Some(at) = known.filter(|at| self.files[*at].object.is_still_there()) {
+        if let Some(at) = known.filter(|at| self.is_still_there(*at)) {
             return Some((self.files[at], Some(1 << at)));
         }
         let file = tables.file(address)?;
         match self.files.get_mut(self.n_files).filter(|_| known.is_none()) {
             Some(free) => {
                 *free = file;
+                self.seen |= 1 << self.n_files;
                 self.n_files += 1;
                 Some((file, Some(1 << (self.n_files - 1))))
             }

@@ -18,6 +18,7 @@ pub const TAKEN: &[&str] = &[
     "for",
     "help",
     "perfetto",
+    "python",
     "quiet",
     "replay",
     "uprobe",

@@ -136,22 +136,27 @@ impl Words {
     #[inline]
     pub(super) fn merge(&mut self, native: impl Iterator<Item = (u64, u64)>, end: u16, python: &Runs) -> (&[u64], u16) {
         self.len = 0;
-        let mut native = native.peekable();
-        let mut runs = python.each().peekable();
-        while let Some((address, _)) = native.next() {
-            // A frame reaches to the next one's; the last, if it is the root, to the stack's end.
-            let limit = match native.peek() {
-                Some((_, next)) => *next,
-                None if end == stack_end::ROOT => UNKNOWN_PLACE,
-                None => 0,
-            };
-            while let Some((_, words, is_cut)) = runs.next_if(|(at, ..)| *at < limit) {
-                self.push_run(words, is_cut);
+        let mut runs = python.each();
+        let mut run = runs.next();
+        let mut last = None;
+        for (address, rsp) in native {
+            if let Some(inner) = last.replace(address) {
+                // A frame reaches to the next one's.
+                while let Some((_, words, is_cut)) = run.filter(|(at, ..)| *at < rsp) {
+                    self.push_run(words, is_cut);
+                    run = runs.next();
+                }
+                self.push(inner);
             }
-            self.push(address);
         }
+        // The last reaches to the stack's end if it is the root.
+        while let Some((_, words, is_cut)) = run.filter(|(at, ..)| end == stack_end::ROOT && *at != UNKNOWN_PLACE) {
+            self.push_run(words, is_cut);
+            run = runs.next();
+        }
+        last.into_iter().for_each(|it| self.push(it));
         let mut end = end;
-        for (_, words, is_cut) in runs {
+        for (_, words, is_cut) in run.into_iter().chain(runs) {
             if end != stack_end::ROOT {
                 self.push(end.into());
                 end = stack_end::ROOT;
