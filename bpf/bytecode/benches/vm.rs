@@ -7,7 +7,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use xputrace_bytecode::image::{Home, Image, MapKind, MapSpec, Program, ProgramKind};
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
 use xputrace_bytecode::vm::Engine;
-use xputrace_bytecode::{Assembler, helper};
+use xputrace_bytecode::{Assembler, BpfMapId, ProgramId, helper};
 
 /// Steps of the binary logarithm: (remaining bits, shift).
 const LOG2_STEPS: [i32; 6] = [32, 16, 8, 4, 2, 1];
@@ -57,7 +57,7 @@ fn log2(asm: &mut Assembler) {
 }
 
 fn key(asm: &mut Assembler) {
-    asm.ld_map(Reg::R1, 0);
+    asm.ld_map(Reg::R1, BpfMapId(0));
     asm.mov(Reg::R2, Reg::FP);
     asm.alu_imm(Alu::Add, Reg::R2, -16);
 }
@@ -87,7 +87,7 @@ fn image() -> Image {
 }
 
 fn bench(criterion: &mut Criterion) {
-    let mut engine = Engine::new(&image(), &[0], &mut |_, _| None).expect("loads");
+    let mut engine = Engine::new(&image(), &[ProgramId(0)], &mut |_, _| None).expect("loads");
     let mut ctx = [0u64; 64];
     let mut n = 0u64;
     criterion.bench_function("filter, log2 and one hash update", |bencher| {
@@ -95,13 +95,13 @@ fn bench(criterion: &mut Criterion) {
             n += 1;
             ctx[4] = 2_000 + (n & 0xffff);
             ctx[5] = n % 50;
-            engine.run_words(0, black_box(&ctx), &mut ())
+            engine.run_words(ProgramId(0), black_box(&ctx), &mut ())
         });
     });
-    let mut engine = Engine::new(&image(), &[0], &mut |_, _| None).expect("loads");
+    let mut engine = Engine::new(&image(), &[ProgramId(0)], &mut |_, _| None).expect("loads");
     ctx[4] = 1;
     criterion.bench_function("filtered out", |bencher| {
-        bencher.iter(|| engine.run_words(0, black_box(&ctx), &mut ()));
+        bencher.iter(|| engine.run_words(ProgramId(0), black_box(&ctx), &mut ()));
     });
 }
 

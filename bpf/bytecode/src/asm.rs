@@ -2,6 +2,7 @@
 //!
 //! One method per instruction, named after the verifier's mnemonics; nothing is optimized.
 
+use crate::id::BpfMapId;
 use crate::image::Line;
 use crate::insn::{self, Alu, Cond, Insn, Reg, Size, class, mode};
 
@@ -15,7 +16,7 @@ pub struct Assembler {
     insns: Vec<Insn>,
     labels: Vec<Option<usize>>,
     jumps: Vec<(usize, Label)>,
-    map_refs: Vec<(usize, usize)>,
+    map_refs: Vec<(usize, BpfMapId)>,
     lines: Vec<Line>,
 }
 
@@ -23,7 +24,7 @@ pub struct Assembler {
 #[derive(Clone, Debug)]
 pub struct Assembled {
     pub insns: Vec<Insn>,
-    pub map_refs: Vec<(usize, usize)>,
+    pub map_refs: Vec<(usize, BpfMapId)>,
     pub lines: Vec<Line>,
 }
 
@@ -115,7 +116,7 @@ impl Assembler {
     }
 
     /// `dst = map`, by index into the image's maps.
-    pub fn ld_map(&mut self, dst: Reg, map: usize) {
+    pub fn ld_map(&mut self, dst: Reg, map: BpfMapId) {
         self.map_refs.push((self.here(), map));
         self.ld_imm64(dst, Reg(insn::PSEUDO_MAP_FD), 0);
     }

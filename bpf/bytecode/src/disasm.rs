@@ -75,7 +75,7 @@ fn ld_imm64(program: &Program, image: &Image, at: usize) -> Option<String> {
     let dst = insn.dst;
     if insn.src == insn::PSEUDO_MAP_FD {
         let map = program.map_refs.iter().find(|(slot, _)| *slot == at);
-        let name = map.and_then(|(_, map)| image.maps.get(*map)).map(|it| it.name.as_str());
+        let name = map.and_then(|(_, map)| image.maps.get(map.index())).map(|it| it.name.as_str());
         return Some(format!("r{dst} = map[{}]", name.unwrap_or("?")));
     }
     let value = u64::from(insn.imm as u32) | u64::from(high as u32) << 32;

@@ -29,7 +29,7 @@ macro_rules! ids {
 
 ids! {
     /// A map of an image: its position in [`Image::maps`](crate::Image::maps).
-    MapId;
+    BpfMapId;
     /// A program of an image: its position in [`Image::programs`](crate::Image::programs).
     ProgramId;
 }

@@ -1,6 +1,8 @@
 //! Programs and maps before they are loaded anywhere.
 
+use crate::id::{BpfMapId, ProgramId};
 use crate::insn::Insn;
+use std::ops::{Index, IndexMut};
 
 /// Programs and the maps they share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,6 +13,41 @@ pub struct Image {
     /// dump xlated linum` then show the script's lines.
     pub sources: Vec<(String, String)>,
 }
+
+impl Image {
+    /// Adds a map.
+    pub fn add_map(&mut self, spec: MapSpec) -> BpfMapId {
+        self.maps.push(spec);
+        BpfMapId::at(self.maps.len() - 1)
+    }
+
+    /// Adds a program.
+    pub fn add_program(&mut self, program: Program) -> ProgramId {
+        self.programs.push(program);
+        ProgramId::at(self.programs.len() - 1)
+    }
+}
+
+macro_rules! index {
+    ($id:ty => $item:ty) => {
+        impl Index<$id> for Vec<$item> {
+            type Output = $item;
+
+            fn index(&self, id: $id) -> &$item {
+                &self[id.index()]
+            }
+        }
+
+        impl IndexMut<$id> for Vec<$item> {
+            fn index_mut(&mut self, id: $id) -> &mut $item {
+                &mut self[id.index()]
+            }
+        }
+    };
+}
+
+index!(BpfMapId => MapSpec);
+index!(ProgramId => Program);
 
 /// The engine in which a map lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -87,8 +124,8 @@ pub struct Program {
     pub name: String,
     pub kind: ProgramKind,
     pub insns: Vec<Insn>,
-    /// Slots of `ld_imm64` whose immediate is a map: (slot, index into [`Image::maps`]).
-    pub map_refs: Vec<(usize, usize)>,
+    /// Slots of `ld_imm64` whose immediate is a map: (slot, map).
+    pub map_refs: Vec<(usize, BpfMapId)>,
     /// Line information in order of `insn`; each entry holds until the next.
     pub lines: Vec<Line>,
 }

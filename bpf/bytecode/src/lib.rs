@@ -12,6 +12,7 @@
 pub mod asm;
 pub mod disasm;
 pub mod helper;
+mod id;
 pub mod image;
 pub mod insn;
 pub mod object;
@@ -20,5 +21,6 @@ pub mod targets;
 pub mod vm;
 
 pub use asm::{Assembler, Label};
+pub use id::{BpfMapId, ProgramId};
 pub use image::{Home, Image, Line, MapKind, MapSpec, Program, ProgramKind};
 pub use insn::{Insn, Reg};

@@ -5,6 +5,7 @@
 
 use crate::asm::{Assembler, Label};
 use crate::helper;
+use crate::id::BpfMapId;
 use crate::insn::{Alu, Cond, Reg, Size};
 
 /// x86-64's `struct pt_regs`, at the start of the contexts of function probes and samples. Source:
@@ -130,8 +131,8 @@ impl Reader<'_> {
 
     /// Sets R0 to the word of the current stack, or [`stack_word::EMPTY`] if there is none. Jumps
     /// to `lost` if the stack map could not store it. `context` is the program's context, `stacks`
-    /// the stack map's index in the image.
-    pub fn stack(&mut self, frames: Frames, context: Reg, stacks: usize, lost: Label) {
+    /// the stack map.
+    pub fn stack(&mut self, frames: Frames, context: Reg, stacks: BpfMapId, lost: Label) {
         let (taken, done) = (self.asm.label(), self.asm.label());
         self.asm.mov(Reg::R1, context);
         self.asm.ld_map(Reg::R2, stacks);

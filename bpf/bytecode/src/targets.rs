@@ -1,5 +1,6 @@
 //! The filter of probes that also fire in other processes.
 
+use crate::id::BpfMapId;
 use crate::image::NO_PREALLOC;
 use crate::insn::{Cond, Size};
 use crate::{Assembler, Home, Label, MapKind, MapSpec, Reg, helper};
@@ -27,7 +28,7 @@ pub fn map(name: &str) -> MapSpec {
 /// An event belongs to the running thread, and to the threads whose ids its record holds at these
 /// offsets from `record`. `map` contains the targets by thread id in the initial pid namespace
 /// (`u32`). Clobbers R1 to R5; R0 is not null afterwards. `key` is a free 4-byte stack slot.
-pub fn leave_out_others(asm: &mut Assembler, map: usize, key: i16, record: Reg, threads: &[i16], out: Label) {
+pub fn leave_out_others(asm: &mut Assembler, map: BpfMapId, key: i16, record: Reg, threads: &[i16], out: Label) {
     let found = asm.label();
     asm.call(helper::GET_CURRENT_PID_TGID);
     look_up(asm, map, key);
@@ -41,7 +42,7 @@ pub fn leave_out_others(asm: &mut Assembler, map: usize, key: i16, record: Reg, 
 }
 
 /// Sets R0 to the element of the thread whose id is in the low half of R0, or null.
-fn look_up(asm: &mut Assembler, map: usize, key: i16) {
+fn look_up(asm: &mut Assembler, map: BpfMapId, key: i16) {
     asm.stx(Size::W, Reg::FP, key, Reg::R0);
     asm.ld_map(Reg::R1, map);
     asm.mov(Reg::R2, Reg::FP);

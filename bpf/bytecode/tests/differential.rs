@@ -14,17 +14,17 @@ use proptest::test_runner::{Config, TestRunner};
 use xputrace_bytecode::image::{Home, Image, MapKind, MapSpec, Program, ProgramKind};
 use xputrace_bytecode::insn::{Insn, Size, atomic, class, mode};
 use xputrace_bytecode::vm::{Engine, Env};
-use xputrace_bytecode::{helper, object};
+use xputrace_bytecode::{BpfMapId, ProgramId, helper, object};
 
 const N_CASES: u32 = 400;
 const N_CTX_WORDS: usize = 8;
 
 // Indices of every test image's maps, after a hash.
-const ARRAY: usize = 1;
-const PERCPU: usize = 2;
-const LRU: usize = 3;
-const RING: usize = 4;
-const OUT: usize = 5;
+const ARRAY: BpfMapId = BpfMapId(1);
+const PERCPU: BpfMapId = BpfMapId(2);
+const LRU: BpfMapId = BpfMapId(3);
+const RING: BpfMapId = BpfMapId(4);
+const OUT: BpfMapId = BpfMapId(5);
 
 /// Size of the stack area, below the frame pointer, that programs access at random.
 const STACK: i16 = 64;
@@ -58,9 +58,9 @@ enum Step {
     LoadStack { size: Size, signed: bool, dst: u8, at: i16 },
     StoreStack { size: Size, at: i16, operand: Operand },
     Atomic { op: i32, wide: bool, at: i16, src: u8 },
-    Lookup { map: usize, key: u8, change: Option<(i32, bool)>, percpu: bool },
-    Update { map: usize, key: u8, value: u8, flags: i32 },
-    Delete { map: usize, key: u8 },
+    Lookup { map: BpfMapId, key: u8, change: Option<(i32, bool)>, percpu: bool },
+    Update { map: BpfMapId, key: u8, value: u8, flags: i32 },
+    Delete { map: BpfMapId, key: u8 },
     Plain { helper: i32 },
     Comm,
     NsPid,
@@ -128,13 +128,13 @@ fn simple() -> impl Strategy<Value = Step> {
 fn map_step() -> impl Strategy<Value = Step> {
     let change = prop::option::of((prop::sample::select(ATOMICS.to_vec()), any::<bool>()));
     prop_oneof![
-        2 => (0..5usize, reg(), change, any::<bool>()).prop_map(|(map, key, change, percpu)| {
+        2 => ((0..5u32).prop_map(BpfMapId), reg(), change, any::<bool>()).prop_map(|(map, key, change, percpu)| {
             Step::Lookup { map: map.min(LRU), key, change, percpu }
         }),
-        3 => (0..=LRU, reg(), reg(), 0..4).prop_map(|(map, key, value, flags)| {
+        3 => ((0..=LRU.0).prop_map(BpfMapId), reg(), reg(), 0..4).prop_map(|(map, key, value, flags)| {
             Step::Update { map, key, value, flags }
         }),
-        1 => (0..=LRU, reg()).prop_map(|(map, key)| Step::Delete { map, key }),
+        1 => ((0..=LRU.0).prop_map(BpfMapId), reg()).prop_map(|(map, key)| Step::Delete { map, key }),
     ]
 }
 
@@ -169,7 +169,7 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Default)]
 struct Emitter {
     insns: Vec<Insn>,
-    map_refs: Vec<(usize, usize)>,
+    map_refs: Vec<(usize, BpfMapId)>,
     readable: u64,
     pid_namespace: (u64, u64),
 }
@@ -192,7 +192,7 @@ impl Emitter {
         self.raw(0, 0, 0, 0, (value >> 32) as i32);
     }
 
-    fn ld_map(&mut self, dst: u8, map: usize) {
+    fn ld_map(&mut self, dst: u8, map: BpfMapId) {
         self.map_refs.push((self.insns.len(), map));
         self.raw(0x18, dst, 1, 0, 0);
         self.raw(0, 0, 0, 0, 0);
@@ -238,7 +238,7 @@ impl Emitter {
     }
 
     /// Stores a key for helpers, from a small range so that lookups often succeed.
-    fn key(&mut self, map: usize, from: u8) {
+    fn key(&mut self, map: BpfMapId, from: u8) {
         self.store(KEY_AT, from);
         self.raw(0x79, 1, 10, KEY_AT, 0);
         // Includes one key beyond the end.
@@ -416,7 +416,7 @@ impl Emitter {
         self.raw(0xaf, reg, other, 0, 0);
     }
 
-    fn lookup(&mut self, map: usize, key: u8, change: Option<(i32, bool)>, percpu: bool) {
+    fn lookup(&mut self, map: BpfMapId, key: u8, change: Option<(i32, bool)>, percpu: bool) {
         self.key(map, key);
         if percpu && map == PERCPU {
             self.mov_imm(3, 0);
@@ -468,7 +468,7 @@ fn maps() -> Vec<MapSpec> {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     result: u32,
-    maps: BTreeMap<(usize, Vec<u8>), Vec<u8>>,
+    maps: BTreeMap<(BpfMapId, Vec<u8>), Vec<u8>>,
     records: Vec<Vec<u8>>,
 }
 
@@ -511,17 +511,17 @@ impl Env for Thread {
         out[n_bytes] = 0;
         n_bytes as i64 + 1
     }
-    fn output(&mut self, _: usize, data: &[u8]) -> bool {
+    fn output(&mut self, _: BpfMapId, data: &[u8]) -> bool {
         self.records.push(data.to_vec());
         true
     }
 }
 
 fn in_engine(image: &Image, ctx: &[u64], thread: &mut Thread) -> Outcome {
-    let mut engine = Engine::new(image, &[0], &mut |_, _| None).expect("loads");
-    let result = engine.run_words(0, ctx, thread).expect("runs") as u32;
+    let mut engine = Engine::new(image, &[ProgramId(0)], &mut |_, _| None).expect("loads");
+    let result = engine.run_words(ProgramId(0), ctx, thread).expect("runs") as u32;
     let mut maps = BTreeMap::new();
-    for map in (0..image.maps.len()).filter(|it| *it != RING) {
+    for map in (0..image.maps.len()).map(BpfMapId::at).filter(|it| *it != RING) {
         engine.for_each(map, &mut |key, value| {
             maps.insert((map, key.to_vec()), value.to_vec());
         });
@@ -539,7 +539,7 @@ fn in_linux(image: &Image, ctx: &[u64]) -> Outcome {
     let result = program.test_run(input).expect("runs").return_value;
     let mut maps = BTreeMap::new();
     let mut records = Vec::new();
-    for (at, map) in object.maps().enumerate() {
+    for (at, map) in BpfMapId::each(object.maps()) {
         match at {
             RING => {
                 let mut ring = libbpf_rs::RingBufferBuilder::new();

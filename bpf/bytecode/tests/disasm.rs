@@ -5,7 +5,7 @@ mod common;
 use common::{image, map, program};
 use xputrace_bytecode::image::{MapKind, ProgramKind};
 use xputrace_bytecode::insn::{Alu, Cond, Insn, Reg, Size, atomic};
-use xputrace_bytecode::{Image, disasm, helper};
+use xputrace_bytecode::{BpfMapId, Image, disasm, helper};
 
 #[test]
 fn a_handler_reads_like_the_verifiers_log() {
@@ -17,7 +17,7 @@ fn a_handler_reads_like_the_verifiers_log() {
         asm.jump_if_imm(Cond::Sgt, Reg::R7, 64, missing);
         asm.line(0, 3, 5);
         asm.st_imm(Size::W, Reg::FP, -8, 1);
-        asm.ld_map(Reg::R1, 0);
+        asm.ld_map(Reg::R1, BpfMapId(0));
         asm.mov(Reg::R2, Reg::FP);
         asm.alu_imm(Alu::Add, Reg::R2, -8);
         asm.call(helper::MAP_LOOKUP_ELEM);

@@ -10,12 +10,12 @@ use libbpf_rs::{MapCore as _, ObjectBuilder, PrintLevel};
 use xputrace_bytecode::image::{Image, MapKind, MapSpec, NO_PREALLOC, ProgramKind};
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
 use xputrace_bytecode::object::{self, ObjectError, names};
-use xputrace_bytecode::{Assembler, helper};
+use xputrace_bytecode::{Assembler, BpfMapId, helper};
 
 const SCRIPT: &str = "// counts\nuprobe(\"libc:malloc\", |e| @calls[e.tid].count());\n";
 
 /// Emits `lookup(map, &key)`, and adds one if there is an element.
-fn count(asm: &mut Assembler, map: usize, key_bytes: i16) {
+fn count(asm: &mut Assembler, map: BpfMapId, key_bytes: i16) {
     asm.line(0, 2, 28);
     let missing = asm.label();
     for off in (0..key_bytes).step_by(8) {
@@ -34,7 +34,7 @@ fn count(asm: &mut Assembler, map: usize, key_bytes: i16) {
 }
 
 /// Emits `lookup(lookup(map, 0), 0)`.
-fn count_in_inner(asm: &mut Assembler, map: usize) {
+fn count_in_inner(asm: &mut Assembler, map: BpfMapId) {
     asm.line(0, 1, 1);
     let missing = asm.label();
     asm.st_imm(Size::Dw, Reg::FP, -8, 0);
@@ -56,7 +56,7 @@ fn count_in_inner(asm: &mut Assembler, map: usize) {
     asm.exit();
 }
 
-fn stack_and_record(asm: &mut Assembler, stacks: usize, ring: usize) {
+fn stack_and_record(asm: &mut Assembler, stacks: BpfMapId, ring: BpfMapId) {
     asm.ld_map(Reg::R2, stacks);
     asm.mov_imm(Reg::R3, helper::STACK_USER.into());
     asm.call(helper::GET_STACKID);
@@ -103,13 +103,13 @@ fn all_kinds() -> Image {
     with_sources(image(
         all_maps(),
         vec![
-            program("one", ProgramKind::Uprobe, |asm| count(asm, 0, 16)),
-            program("two", ProgramKind::Uprobe, |asm| count(asm, 1, 8)),
-            program("unlined", ProgramKind::Uprobe, |asm| stack_and_record(asm, 2, 3)),
-            program("back", ProgramKind::Uretprobe, |asm| count_in_inner(asm, 4)),
-            program("switch", tracepoint(), |asm| count_in_inner(asm, 5)),
-            program("sample", ProgramKind::PerfEvent, |asm| count(asm, 6, 8)),
-            program("kernel", ProgramKind::Syscall, |asm| count(asm, 7, 8)),
+            program("one", ProgramKind::Uprobe, |asm| count(asm, BpfMapId(0), 16)),
+            program("two", ProgramKind::Uprobe, |asm| count(asm, BpfMapId(1), 8)),
+            program("unlined", ProgramKind::Uprobe, |asm| stack_and_record(asm, BpfMapId(2), BpfMapId(3))),
+            program("back", ProgramKind::Uretprobe, |asm| count_in_inner(asm, BpfMapId(4))),
+            program("switch", tracepoint(), |asm| count_in_inner(asm, BpfMapId(5))),
+            program("sample", ProgramKind::PerfEvent, |asm| count(asm, BpfMapId(6), 8)),
+            program("kernel", ProgramKind::Syscall, |asm| count(asm, BpfMapId(7), 8)),
             program("named", ProgramKind::Syscall, |asm| {
                 asm.mov_imm(Reg::R0, 0);
                 asm.call(helper::NAME_TEXT);
@@ -270,7 +270,7 @@ fn names_are_made_valid_and_unique() {
 #[test]
 fn contradictions_are_errors() {
     let mut bad_map = all_kinds();
-    bad_map.programs[0].map_refs[0].1 = 99;
+    bad_map.programs[0].map_refs[0].1 = BpfMapId(99);
     assert!(matches!(object::write(&bad_map), Err(ObjectError::MapRef { map: 99, .. })));
 
     let mut no_inner = all_kinds();

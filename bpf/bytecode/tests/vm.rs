@@ -11,10 +11,10 @@ use proptest::prelude::*;
 use xputrace_bytecode::image::{Home, Image, MapKind, MapSpec, Program, ProgramKind};
 use xputrace_bytecode::insn::{Alu, Cond, Insn, Reg, Size, atomic};
 use xputrace_bytecode::vm::{Engine, Env, Fault, FaultReason, RemoteMap};
-use xputrace_bytecode::{Assembler, helper};
+use xputrace_bytecode::{Assembler, BpfMapId, ProgramId, helper};
 
 fn engine(image: &Image) -> Engine {
-    let all: Vec<usize> = (0..image.programs.len()).collect();
+    let all: Vec<ProgramId> = (0..image.programs.len()).map(ProgramId::at).collect();
     Engine::new(image, &all, &mut |_, _| None).expect("loads")
 }
 
@@ -30,11 +30,11 @@ fn raw(insns: &[(u8, u8, u8, i16, i32)]) -> Image {
 }
 
 fn refusal(image: &Image) -> String {
-    Engine::new(image, &[0], &mut |_, _| None).err().expect("is refused").to_string()
+    Engine::new(image, &[ProgramId(0)], &mut |_, _| None).err().expect("is refused").to_string()
 }
 
 fn fault(image: &Image) -> Fault {
-    engine(image).run_words(0, &[1, 2], &mut ()).expect_err("fails")
+    engine(image).run_words(ProgramId(0), &[1, 2], &mut ()).expect_err("fails")
 }
 
 /// Adds one to the element whose key is context word 0.
@@ -43,7 +43,7 @@ fn count(asm: &mut Assembler) {
     asm.ldx(Size::Dw, Reg::R2, Reg::R1, 0);
     asm.stx(Size::Dw, Reg::FP, -8, Reg::R2);
     asm.st_imm(Size::Dw, Reg::FP, -16, 1);
-    asm.ld_map(Reg::R1, 0);
+    asm.ld_map(Reg::R1, BpfMapId(0));
     asm.mov(Reg::R2, Reg::FP);
     asm.alu_imm(Alu::Add, Reg::R2, -8);
     asm.call(helper::MAP_LOOKUP_ELEM);
@@ -53,7 +53,7 @@ fn count(asm: &mut Assembler) {
     asm.mov_imm(Reg::R0, 0);
     asm.jump(end);
     asm.place(missing);
-    asm.ld_map(Reg::R1, 0);
+    asm.ld_map(Reg::R1, BpfMapId(0));
     asm.mov(Reg::R2, Reg::FP);
     asm.alu_imm(Alu::Add, Reg::R2, -8);
     asm.mov(Reg::R3, Reg::FP);
@@ -66,7 +66,7 @@ fn count(asm: &mut Assembler) {
 
 fn counts(engine: &Engine) -> BTreeMap<u64, u64> {
     let mut all = BTreeMap::new();
-    engine.for_each(0, &mut |key, value| {
+    engine.for_each(BpfMapId(0), &mut |key, value| {
         all.insert(word(key), word(value));
     });
     all
@@ -80,24 +80,24 @@ fn word(bytes: &[u8]) -> u64 {
 fn a_hash_counts_and_refuses_when_full() {
     let mut engine = engine(&one(vec![map("calls", MapKind::Hash, 8, 8, 2)], count));
     let answers: Vec<u64> =
-        [7, 7, 8, 9, 7].iter().map(|it| engine.run_words(0, &[*it], &mut ()).expect("runs")).collect();
+        [7, 7, 8, 9, 7].iter().map(|it| engine.run_words(ProgramId(0), &[*it], &mut ()).expect("runs")).collect();
     assert_eq!(answers, [0, 0, 0, -7i64 as u64, 0]);
     assert_eq!(counts(&engine), BTreeMap::from([(7, 3), (8, 1)]));
-    assert_eq!(engine.lookup(0, &7u64.to_le_bytes()).map(word), Some(3));
-    assert_eq!(engine.delete(0, &7u64.to_le_bytes()), 0);
-    assert_eq!(engine.delete(0, &7u64.to_le_bytes()), -2);
-    assert_eq!(engine.len(0), 1);
-    engine.clear(0);
-    assert_eq!((engine.len(0), counts(&engine).len()), (0, 0));
+    assert_eq!(engine.lookup(BpfMapId(0), &7u64.to_le_bytes()).map(word), Some(3));
+    assert_eq!(engine.delete(BpfMapId(0), &7u64.to_le_bytes()), 0);
+    assert_eq!(engine.delete(BpfMapId(0), &7u64.to_le_bytes()), -2);
+    assert_eq!(engine.len(BpfMapId(0)), 1);
+    engine.clear(BpfMapId(0));
+    assert_eq!((engine.len(BpfMapId(0)), counts(&engine).len()), (0, 0));
 }
 
 #[test]
 fn an_lru_map_evicts_what_was_not_used() {
     let mut engine = engine(&one(vec![map("calls", MapKind::LruHash, 8, 8, 4)], count));
     for key in [1, 2, 3, 4, 1, 2, 1, 5, 1, 6, 1] {
-        assert_eq!(engine.run_words(0, &[key], &mut ()), Ok(0));
+        assert_eq!(engine.run_words(ProgramId(0), &[key], &mut ()), Ok(0));
     }
-    assert_eq!(engine.len(0), 4);
+    assert_eq!(engine.len(BpfMapId(0)), 4);
     assert_eq!(counts(&engine).get(&1), Some(&5));
 }
 
@@ -108,7 +108,7 @@ fn two_generations_drain() {
     let image = one(vec![outer], |asm| {
         asm.st_imm(Size::Dw, Reg::FP, -8, 0);
         asm.st_imm(Size::Dw, Reg::FP, -16, 41);
-        asm.ld_map(Reg::R1, 0);
+        asm.ld_map(Reg::R1, BpfMapId(0));
         asm.mov(Reg::R2, Reg::FP);
         asm.alu_imm(Alu::Add, Reg::R2, -8);
         asm.call(helper::MAP_LOOKUP_ELEM);
@@ -122,12 +122,12 @@ fn two_generations_drain() {
         asm.exit();
     });
     let mut engine = engine(&image);
-    assert_eq!(engine.run_words(0, &[], &mut ()), Ok(0));
+    assert_eq!(engine.run_words(ProgramId(0), &[], &mut ()), Ok(0));
     let mut drained = Vec::new();
-    engine.drain(0, &mut |key, value| drained.push((word(key), word(value))));
+    engine.drain(BpfMapId(0), &mut |key, value| drained.push((word(key), word(value))));
     assert_eq!(drained, [(0, 41)]);
     drained.clear();
-    engine.drain(0, &mut |key, value| drained.push((word(key), word(value))));
+    engine.drain(BpfMapId(0), &mut |key, value| drained.push((word(key), word(value))));
     assert_eq!(drained, []);
 }
 
@@ -162,10 +162,10 @@ fn a_remote_map_gets_what_programs_store() {
     let image = one(vec![map("calls", MapKind::Hash, 8, 8, 16)], count);
     let map = Elsewhere::default();
     let handle = map.clone();
-    let mut remote = |_: usize, _: &MapSpec| Some(Box::new(handle.clone()) as Box<dyn RemoteMap>);
-    let mut engine = Engine::new(&image, &[0], &mut remote).expect("loads");
+    let mut remote = |_: BpfMapId, _: &MapSpec| Some(Box::new(handle.clone()) as Box<dyn RemoteMap>);
+    let mut engine = Engine::new(&image, &[ProgramId(0)], &mut remote).expect("loads");
     for key in [3, 3, 4, 3] {
-        assert_eq!(engine.run_words(0, &[key], &mut ()), Ok(0));
+        assert_eq!(engine.run_words(ProgramId(0), &[key], &mut ()), Ok(0));
     }
     let found: Vec<(u64, u64)> = map.0.borrow().iter().map(|(k, v)| (word(k), word(v))).collect();
     assert_eq!(found, [(3, 3), (4, 1)]);
@@ -177,12 +177,12 @@ fn modify(asm: &mut Assembler) {
     asm.mov(Reg::R6, Reg::R1);
     asm.ldx(Size::Dw, Reg::R1, Reg::R6, 0);
     asm.stx(Size::Dw, Reg::FP, -8, Reg::R1);
-    asm.ld_map(Reg::R1, 0);
+    asm.ld_map(Reg::R1, BpfMapId(0));
     asm.mov(Reg::R2, Reg::FP);
     asm.alu_imm(Alu::Add, Reg::R2, -8);
     asm.call(helper::MAP_LOOKUP_ELEM);
     asm.mov(Reg::R7, Reg::R0);
-    asm.ld_map(Reg::R1, 0);
+    asm.ld_map(Reg::R1, BpfMapId(0));
     asm.mov(Reg::R2, Reg::FP);
     asm.alu_imm(Alu::Add, Reg::R2, -8);
     asm.ldx(Size::Dw, Reg::R3, Reg::R6, 8);
@@ -201,10 +201,10 @@ fn numbers_are_changed_in_place_from_zero() {
     for remote in [false, true] {
         let elsewhere = Elsewhere::default();
         let handle = elsewhere.clone();
-        let mut find = |_: usize, _: &MapSpec| remote.then(|| Box::new(handle.clone()) as Box<dyn RemoteMap>);
-        let mut engine = Engine::new(&image, &[0], &mut find).expect("loads");
+        let mut find = |_: BpfMapId, _: &MapSpec| remote.then(|| Box::new(handle.clone()) as Box<dyn RemoteMap>);
+        let mut engine = Engine::new(&image, &[ProgramId(0)], &mut find).expect("loads");
         let mut run = |key: u64, operand: u64, op: i32| {
-            engine.run_words(0, &[key, operand, op as u64], &mut ()).expect("runs") as i64
+            engine.run_words(ProgramId(0), &[key, operand, op as u64], &mut ()).expect("runs") as i64
         };
         assert_eq!(run(1, 40, atomic::ADD), 0, "made, where nothing was");
         assert_eq!(run(1, 2, atomic::ADD), 42, "a pointer that was looked up sees it");
@@ -235,7 +235,7 @@ fn accesses_are_checked() {
     };
     fn slot(asm: &mut Assembler) {
         asm.st_imm(Size::W, Reg::FP, -4, 1);
-        asm.ld_map(Reg::R1, 0);
+        asm.ld_map(Reg::R1, BpfMapId(0));
         asm.mov(Reg::R2, Reg::FP);
         asm.alu_imm(Alu::Add, Reg::R2, -4);
         asm.call(helper::MAP_LOOKUP_ELEM);
@@ -269,7 +269,7 @@ fn accesses_are_checked() {
     );
     assert_eq!(
         at(|asm| {
-            asm.ld_map(Reg::R1, 0);
+            asm.ld_map(Reg::R1, BpfMapId(0));
             asm.ldx(Size::Dw, Reg::R0, Reg::R1, 0)
         }),
         (8, false),
@@ -277,7 +277,7 @@ fn accesses_are_checked() {
     );
     assert_eq!(
         at(|asm| {
-            asm.ld_map(Reg::R1, 0);
+            asm.ld_map(Reg::R1, BpfMapId(0));
             asm.call(helper::MAP_LOOKUP_ELEM)
         }),
         (4, false),
@@ -319,7 +319,7 @@ fn an_image_that_the_engine_cannot_hold_is_refused() {
     let huge = one(vec![map("huge", MapKind::Array, 4, 4096, 1 << 30)], |asm| asm.exit());
     let huge = Image { maps: vec![MapSpec { home: Home::Tracer, ..huge.maps[0].clone() }], ..huge };
     assert!(refusal(&huge).starts_with("map `huge`"));
-    assert!(Engine::new(&huge, &[5], &mut |_, _| None).is_err());
+    assert!(Engine::new(&huge, &[ProgramId(5)], &mut |_, _| None).is_err());
 }
 
 /// An environment with an answer to everything.
@@ -332,8 +332,8 @@ impl Env for Answers {
     fn cpu(&mut self) -> u32 {
         3
     }
-    fn output(&mut self, map: usize, data: &[u8]) -> bool {
-        assert_eq!(map, 0);
+    fn output(&mut self, map: BpfMapId, data: &[u8]) -> bool {
+        assert_eq!(map, BpfMapId(0));
         self.0.push(data.to_vec());
         true
     }
@@ -351,7 +351,7 @@ fn helpers_ask_the_surroundings() {
         asm.mov_imm(Reg::R3, 8);
         asm.call(helper::NAME_TEXT);
         asm.mov(Reg::R6, Reg::R0);
-        asm.ld_map(Reg::R1, 0);
+        asm.ld_map(Reg::R1, BpfMapId(0));
         asm.mov(Reg::R2, Reg::FP);
         asm.alu_imm(Alu::Add, Reg::R2, -8);
         asm.mov_imm(Reg::R3, 8);
@@ -364,7 +364,7 @@ fn helpers_ask_the_surroundings() {
         asm.exit();
     });
     let mut answers = Answers(Vec::new());
-    assert_eq!(engine(&image).run_words(0, &[], &mut answers), Ok(9 + 5 + 3));
+    assert_eq!(engine(&image).run_words(ProgramId(0), &[], &mut answers), Ok(9 + 5 + 3));
     assert_eq!(answers.0, [b"vectorA\0"]);
 }
 
@@ -384,7 +384,7 @@ fn names_are_looked_through() {
             asm.call(helper::NAME_MATCHES);
             asm.exit();
         });
-        engine(&image).run_words(0, &[], &mut Names) == Ok(1)
+        engine(&image).run_words(ProgramId(0), &[], &mut Names) == Ok(1)
     };
     let at = |place| (0..6).filter(|it| found(*it, place)).collect::<Vec<i64>>();
     assert_eq!(at(helper::MATCH_ANYWHERE), [0, 1, 2, 3, 4]);
@@ -416,7 +416,7 @@ proptest! {
     #[test]
     fn nothing_makes_it_panic(
         insns in prop::collection::vec(any_insn(), 0..40),
-        refs in prop::collection::vec((0..40usize, 0..4usize), 0..2),
+        refs in prop::collection::vec((0..40usize, (0..4u32).prop_map(BpfMapId)), 0..2),
     ) {
         let maps = vec![
             map("hash", MapKind::Hash, 8, 16, 4),
@@ -429,9 +429,9 @@ proptest! {
         let image = image(maps, vec![program]);
         let _ = xputrace_bytecode::disasm::text(&image.programs[0], &image);
         let _ = xputrace_bytecode::object::write(&image);
-        if let Ok(mut engine) = Engine::new(&image, &[0], &mut |_, _| None) {
+        if let Ok(mut engine) = Engine::new(&image, &[ProgramId(0)], &mut |_, _| None) {
             engine.set_instruction_limit(10_000);
-            let _ = engine.run(0, &[1; 13], &mut ());
+            let _ = engine.run(ProgramId(0), &[1; 13], &mut ());
         }
     }
 
@@ -445,9 +445,9 @@ proptest! {
             map_refs: vec![],
             lines: vec![],
         };
-        if let Ok(mut engine) = Engine::new(&image(vec![], vec![program]), &[0], &mut |_, _| None) {
+        if let Ok(mut engine) = Engine::new(&image(vec![], vec![program]), &[ProgramId(0)], &mut |_, _| None) {
             engine.set_instruction_limit(100);
-            let _ = engine.run(0, &[1; 13], &mut ());
+            let _ = engine.run(ProgramId(0), &[1; 13], &mut ());
         }
     }
 
@@ -460,7 +460,7 @@ proptest! {
         for (op, key, value, flags) in ops {
             if op == 0 {
                 let gone = model.remove(&key).map_or(-2, |_| 0);
-                prop_assert_eq!(engine.delete(0, &key.to_le_bytes()), gone);
+                prop_assert_eq!(engine.delete(BpfMapId(0), &key.to_le_bytes()), gone);
                 continue;
             }
             let answer = match (flags, model.contains_key(&key)) {
@@ -469,9 +469,9 @@ proptest! {
                 (_, false) if model.len() == 16 => -7,
                 _ => { model.insert(key, value); 0 }
             };
-            prop_assert_eq!(engine.update(0, &key.to_le_bytes(), &value.to_le_bytes(), flags), answer);
+            prop_assert_eq!(engine.update(BpfMapId(0), &key.to_le_bytes(), &value.to_le_bytes(), flags), answer);
         }
-        prop_assert_eq!(engine.len(0), model.len());
+        prop_assert_eq!(engine.len(BpfMapId(0)), model.len());
         prop_assert_eq!(counts(&engine), model);
     }
 }

@@ -12,7 +12,7 @@ mod plans;
 
 use std::time::{Duration, Instant};
 use xputrace_bytecode::insn::{Cond, Size, atomic};
-use xputrace_bytecode::{Assembler, MapKind, ProgramKind, Reg, helper};
+use xputrace_bytecode::{Assembler, BpfMapId, MapKind, ProgramKind, Reg, helper};
 use xputrace_linux::{Linux, Scope};
 use xputrace_model::plan::Plan;
 
@@ -71,7 +71,7 @@ fn plan(object: &str, function: &str) -> Plan {
     plan
 }
 
-fn count(map: usize) -> Assembler {
+fn count(map: BpfMapId) -> Assembler {
     let mut asm = Assembler::new();
     let out = asm.label();
     asm.line(0, 1, 1);

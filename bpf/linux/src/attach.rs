@@ -19,7 +19,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use xputrace_model::plan::cookie::{self, ReturnSite};
-use xputrace_model::plan::{ProbeId, ReturnWay, StringId};
+use xputrace_model::plan::{ProbeId, ProgramId, ReturnWay, StringId};
 
 /// Maximum number of functions named in a warning.
 const NAMED_FUNCTIONS: usize = 3;
@@ -28,11 +28,11 @@ const NAMED_FUNCTIONS: usize = 3;
 #[derive(Debug)]
 pub(crate) struct FunctionProbe {
     pub(crate) probe: ProbeId,
-    pub(crate) program: usize,
+    pub(crate) program: ProgramId,
     /// Runs at the entry; attached before `program`, which then runs at the return.
-    pub(crate) entry_program: Option<usize>,
+    pub(crate) entry_program: Option<ProgramId>,
     /// Counts calls that end by a jump to another function.
-    pub(crate) tail_program: Option<usize>,
+    pub(crate) tail_program: Option<ProgramId>,
     /// How it detects returns, if it probes them.
     pub(crate) returns: Option<ReturnWay>,
     pub(crate) object: String,
@@ -220,7 +220,7 @@ impl FunctionProbe {
 
     /// Returns program, places, and whether Linux must call it at the return of the call that
     /// starts there.
-    fn links_of<'a>(&self, file: &'a ProbedFile) -> Vec<(usize, &'a Sites, bool)> {
+    fn links_of<'a>(&self, file: &'a ProbedFile) -> Vec<(ProgramId, &'a Sites, bool)> {
         let entry = self.entry_program.map(|it| (it, &file.entries, false));
         let tail = self.tail_program.map(|it| (it, &file.tail_calls, false));
         let handler = match self.returns {
@@ -299,17 +299,17 @@ fn listed(functions: &[String]) -> String {
 /// Links one place in every process, for the launch marker.
 pub(crate) fn link_place(
     programs: &Programs,
-    index: usize,
+    id: ProgramId,
     path: &Path,
     file_offset: u64,
 ) -> Result<OwnedFd, AttachError> {
     let places = UprobeMulti { path, offsets: &[file_offset], cookies: &[0], pid: None, at_return: false };
-    sys::link_uprobe_multi(program(programs, index)?, &places).map_err(|it| refused_uprobe(path, None, it))
+    sys::link_uprobe_multi(program(programs, id)?, &places).map_err(|it| refused_uprobe(path, None, it))
 }
 
 pub(crate) fn link_tracepoint(
     programs: &Programs,
-    index: usize,
+    number: ProgramId,
     category: &str,
     name: &str,
 ) -> Result<TracepointLink, AttachError> {
@@ -324,7 +324,8 @@ pub(crate) fn link_tracepoint(
     };
     // A program on a tracepoint runs on every CPU, whichever CPU the event names.
     let event = sys::perf_event_open(&attr, ANY_PROCESS, 0).map_err(|it| refused_perf(what(), it))?;
-    let link = sys::link_perf_event(program(programs, index)?, event.as_fd()).map_err(|it| refused_perf(what(), it))?;
+    let link =
+        sys::link_perf_event(program(programs, number)?, event.as_fd()).map_err(|it| refused_perf(what(), it))?;
     Ok(TracepointLink { link, event })
 }
 
@@ -340,14 +341,14 @@ pub(crate) struct TracepointLink {
 /// A timer on every CPU.
 #[derive(Debug)]
 pub(crate) struct Sampler {
-    program: usize,
+    program: ProgramId,
     hz: u64,
     links: Vec<OwnedFd>,
     events: Vec<OwnedFd>,
 }
 
 impl Sampler {
-    pub(crate) fn start(programs: &Programs, program: usize, hz: u64) -> Result<Sampler, AttachError> {
+    pub(crate) fn start(programs: &Programs, program: ProgramId, hz: u64) -> Result<Sampler, AttachError> {
         const ANY_PROCESS: i32 = -1;
         let what = || format!("samples at {hz} Hz");
         let mut attr = libbpf_sys::perf_event_attr {
@@ -397,9 +398,9 @@ impl Sampler {
     }
 }
 
-fn program(programs: &Programs, index: usize) -> Result<BorrowedFd<'_>, AttachError> {
-    programs.get(index).and_then(Option::as_ref).map(AsFd::as_fd).ok_or_else(|| AttachError::Refused {
-        what: format!("program number {index}"),
+fn program(programs: &Programs, id: ProgramId) -> Result<BorrowedFd<'_>, AttachError> {
+    programs.get(id.index()).and_then(Option::as_ref).map(AsFd::as_fd).ok_or_else(|| AttachError::Refused {
+        what: format!("program number {}", id.0),
         answer: "it is not loaded".into(),
         hint: "; this is a bug in xputrace".into(),
     })

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use xputrace_bytecode::BpfMapId;
 
 /// A failure that stops the run. Its text includes the cause, so it has no `source`: printing an
 /// error with its sources would repeat the cause.
@@ -24,8 +25,8 @@ pub enum Error {
     Object(xputrace_bytecode::object::ObjectError),
     #[error("cannot {operation} the map {map}: {answer}")]
     Map { operation: &'static str, map: String, answer: io::Error },
-    #[error("the plan has no map number {0} in Linux")]
-    NoSuchMap(usize),
+    #[error("the plan has no map number {} in Linux", .0.0)]
+    NoSuchMap(BpfMapId),
     #[error("the map {0} has no generations to swap: it is not an array of maps")]
     NotSwappable(String),
     #[error(

@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use xputrace_bytecode::Image;
+use xputrace_bytecode::{BpfMapId, Image, ProgramId};
 use xputrace_model::names::Names;
 use xputrace_model::plan::{Place, Plan};
 use xputrace_model::schema::Event;
@@ -44,13 +44,13 @@ pub struct Linux {
     news: Vec<News>,
 }
 
-/// Indices of the image's maps that have a special role.
+/// The image's maps that have a special role.
 #[derive(Clone, Copy, Debug, Default)]
 struct Roles {
-    losses: Option<usize>,
-    stacks: Option<usize>,
-    tags: Option<usize>,
-    stored: Option<usize>,
+    losses: Option<BpfMapId>,
+    stacks: Option<BpfMapId>,
+    tags: Option<BpfMapId>,
+    stored: Option<BpfMapId>,
 }
 
 impl Linux {
@@ -59,7 +59,7 @@ impl Linux {
     pub fn load(plan: &Plan) -> Result<Linux, Error> {
         let image = plan.image.clone();
         let loaded = load::load(&image)?;
-        let map = |index: usize| loaded.maps.get(index).and_then(Option::as_ref).ok_or(Error::NoSuchMap(index));
+        let map = |map: BpfMapId| loaded.maps.get(map.index()).and_then(Option::as_ref).ok_or(Error::NoSuchMap(map));
         let ring = plan.linux_ring.map(|it| open_ring(map(it)?)).transpose()?;
         let load_targets = |it: &LoadedMap| Targets::load(it.current.fd().as_fd()).map_err(Error::NotFollowed);
         let targets = plan.targets.map(|it| load_targets(map(it)?)).transpose()?;
@@ -153,17 +153,16 @@ impl Linux {
         Ok(self.ring.as_mut().is_none_or(|it| it.drain(on_record)))
     }
 
-    /// Returns the map with this index in `Plan::image`, if it lives in Linux: the current
-    /// generation, if it has two.
-    pub fn map(&self, index: usize) -> Option<&MapHandle> {
-        self.maps.get(index)?.as_ref().map(|it| &it.current)
+    /// Returns a map of `Plan::image`, if it lives in Linux: the current generation, if it has two.
+    pub fn map(&self, map: BpfMapId) -> Option<&MapHandle> {
+        self.maps.get(map.index())?.as_ref().map(|it| &it.current)
     }
 
     /// Replaces the current generation by an empty one and waits until no program uses the old one.
     /// Then passes on each of the old one's keys with one value per CPU.
-    pub fn swap(&mut self, index: usize, f: &mut OnElement<'_>) -> Result<(), Error> {
-        let map = self.maps.get(index).and_then(Option::as_ref).ok_or(Error::NoSuchMap(index))?;
-        let spec = &self.image.maps[index];
+    pub fn swap(&mut self, id: BpfMapId, f: &mut OnElement<'_>) -> Result<(), Error> {
+        let map = self.maps.get(id.index()).and_then(Option::as_ref).ok_or(Error::NoSuchMap(id))?;
+        let spec = &self.image.maps[id];
         let outer = map.outer.as_ref().ok_or_else(|| Error::NotSwappable(spec.name.clone()))?;
         let (_, fresh) = load::create_inner(spec)?;
         load::put_generation(outer, &fresh).map_err(|it| map.current.error("swap the generations of", it))?;
@@ -175,9 +174,9 @@ impl Linux {
     }
 
     /// Returns how many elements Linux evicted from a map of the script. Exact unless elements are
-    /// stored meanwhile. `index` is the map's index in the image.
-    pub fn evicted(&self, index: usize, table: TableId) -> u64 {
-        let Some(map) = self.map(index) else { return 0 };
+    /// stored meanwhile.
+    pub fn evicted(&self, map: BpfMapId, table: TableId) -> u64 {
+        let Some(map) = self.map(map) else { return 0 };
         let by_programs = self.roles.stored.and_then(|it| self.map(it)?.lookup(&table.0.to_ne_bytes()).ok()?);
         let words = by_programs.iter().flatten().filter_map(|it| it.first_chunk()).map(|it| i64::from_ne_bytes(*it));
         let stored = words.fold(map.stored(), i64::wrapping_add);
@@ -248,8 +247,8 @@ impl Linux {
     /// # Errors
     /// The process is out of file descriptors.
     pub fn tag_arrays(&self) -> Result<Option<TagArrays>, Error> {
-        let Some(map) = self.roles.tags.and_then(|it| self.map(it)) else { return Ok(None) };
-        let spec = &self.image.maps[self.roles.tags.unwrap_or_default()];
+        let Some((id, map)) = self.roles.tags.and_then(|id| Some((id, self.map(id)?))) else { return Ok(None) };
+        let spec = &self.image.maps[id];
         let fd = map.fd().as_fd().try_clone_to_owned().map_err(|it| map.error("share", it))?;
         Ok(Some(TagArrays::new(fd, spec.clone())))
     }
@@ -262,7 +261,7 @@ impl Linux {
     /// start.
     pub fn attach_marker(&mut self, plan: &Plan, file: &Path, file_offset: u64) -> Result<usize, AttachError> {
         let handlers = plan.probes.iter().filter(|it| it.event == Event::Launch && it.place == Place::Linux);
-        let programs: Vec<usize> = handlers.filter_map(|it| it.program).collect();
+        let programs: Vec<ProgramId> = handlers.filter_map(|it| it.program).collect();
         for program in &programs {
             let link = attach::link_place(self.probes.programs(), *program, file, file_offset)?;
             self.markers.add(None, vec![link]);

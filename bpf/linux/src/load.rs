@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use xputrace_bytecode::object::{self, Names};
-use xputrace_bytecode::{Home, Image, MapSpec, Program, ProgramKind};
+use xputrace_bytecode::{BpfMapId, Home, Image, MapSpec, Program, ProgramKind};
 
 /// Number of log lines shown in an error.
 const LOG_LINES: usize = 12;
@@ -70,7 +70,8 @@ impl LinuxPart {
         for index in &programs {
             let mut program = whole.programs[*index].clone();
             for (_, map) in &mut program.map_refs {
-                *map = maps.binary_search(map).map_err(|_| Error::NoSuchMap(*map))?;
+                let at = maps.binary_search(&map.index()).map_err(|_| Error::NoSuchMap(*map))?;
+                *map = BpfMapId::at(at);
             }
             image.programs.push(program);
         }

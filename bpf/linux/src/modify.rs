@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use xputrace_bytecode::image::MapSpec;
 use xputrace_bytecode::insn::{Alu, Cond, Size};
-use xputrace_bytecode::{Assembler, Reg, helper};
+use xputrace_bytecode::{Assembler, BpfMapId, Reg, helper};
 
 /// Bytes of a program's stack.
 const STACK_BYTES: usize = 512;
@@ -84,7 +84,7 @@ fn program(map: BorrowedFd<'_>, key: usize, value: usize, op: i32) -> Result<Vec
     for at in (0..value as i16).step_by(8) {
         asm.st_imm(Size::Dw, Reg::FP, value_at + at, 0);
     }
-    asm.ld_map(Reg::R1, 0);
+    asm.ld_map(Reg::R1, BpfMapId(0));
     address(&mut asm, Reg::R2, key_at);
     address(&mut asm, Reg::R3, value_at);
     asm.mov_imm(Reg::R4, helper::UPDATE_NOEXIST.into());
@@ -113,7 +113,7 @@ fn program(map: BorrowedFd<'_>, key: usize, value: usize, op: i32) -> Result<Vec
 }
 
 fn lookup(asm: &mut Assembler, key_at: i16) {
-    asm.ld_map(Reg::R1, 0);
+    asm.ld_map(Reg::R1, BpfMapId(0));
     address(asm, Reg::R2, key_at);
     asm.call(helper::MAP_LOOKUP_ELEM);
 }

@@ -26,7 +26,7 @@ use crate::sys;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use xputrace_bytecode::insn::{Alu, Cond, Size, atomic};
-use xputrace_bytecode::{Assembler, Label, MapKind, MapSpec, Reg, helper};
+use xputrace_bytecode::{Assembler, BpfMapId, Label, MapKind, MapSpec, Reg, helper};
 
 /// Stack slots in the programs.
 const KEY: i16 = -4;
@@ -254,7 +254,7 @@ enum Map {
 
 /// Preserves R3 and R4.
 fn call_with_key(asm: &mut Assembler, map: Map, key: i16, function: i32) {
-    asm.ld_map(Reg::R1, map as usize);
+    asm.ld_map(Reg::R1, BpfMapId(map as u32));
     address(asm, Reg::R2, key);
     asm.call(function);
 }
@@ -274,7 +274,7 @@ fn finish(mut asm: Assembler, out: Label) -> Assembler {
 fn insns(asm: Assembler, maps: [BorrowedFd<'_>; 3]) -> Result<Vec<[u8; 8]>, String> {
     let mut done = asm.finish().map_err(|it| it.to_string())?;
     for (slot, map) in done.map_refs {
-        done.insns[slot].imm = maps[map].as_raw_fd();
+        done.insns[slot].imm = maps[map.index()].as_raw_fd();
     }
     Ok(done.insns.into_iter().map(|it| it.to_bytes()).collect())
 }

@@ -6,7 +6,7 @@ use crate::loss::{self, Loss};
 use crate::schema::{Event, Unit};
 use crate::table::{TableDef, TableId};
 use std::sync::Arc;
-pub use xputrace_bytecode::Image;
+pub use xputrace_bytecode::{BpfMapId, Image, ProgramId};
 pub use xputrace_events::{Activities, Activity, Call, Calls};
 
 /// Id of a string in the run's string table. Ids below [`Plan::strings`]`.len()` are those strings
@@ -26,23 +26,22 @@ pub struct Plan {
     pub prints: Vec<Print>,
     /// What the slots of the loss maps count.
     pub loss_sites: Vec<LossSite>,
-    /// Index in [`Image::maps`] of Linux's and the tracer's loss maps: arrays with one `u64` per
-    /// slot of `loss_sites`; Linux's is per CPU.
-    pub linux_losses: Option<usize>,
-    pub tracer_losses: Option<usize>,
-    /// Index of the per-CPU array from a map of the script (`u32`) to the number of elements that
+    /// Linux's and the tracer's loss maps: arrays with one `u64` per slot of `loss_sites`; Linux's is per CPU.
+    pub linux_losses: Option<BpfMapId>,
+    pub tracer_losses: Option<BpfMapId>,
+    /// The per-CPU array from a map of the script (`u32`) to the number of elements that
     /// handlers in Linux stored in it less those they removed (`i64`). Present if any map evicts.
-    pub linux_stored: Option<usize>,
-    /// Index of the ring buffer through which Linux's handlers print.
-    pub linux_ring: Option<usize>,
-    /// Index of Linux's stack map.
-    pub linux_stacks: Option<usize>,
-    /// Index of the hash of target threads, from their ids in the initial pid namespace (`u32`) to
+    pub linux_stored: Option<BpfMapId>,
+    /// The ring buffer through which Linux's handlers print.
+    pub linux_ring: Option<BpfMapId>,
+    /// Linux's stack map.
+    pub linux_stacks: Option<BpfMapId>,
+    /// The hash of target threads, from their ids in the initial pid namespace (`u32`) to
     /// the address of their `task_struct` (`u64`). Present if any probe is limited to them.
-    pub targets: Option<usize>,
-    /// Index of the hash of maps, from process id (`u32`) to an array of [`TAG_SLOTS`] × 16 bytes
+    pub targets: Option<BpfMapId>,
+    /// The hash of maps, from process id (`u32`) to an array of [`TAG_SLOTS`] × 16 bytes
     /// (`u64` set, `u64` tag), through which launch handlers in Linux return their tag.
-    pub tags: Option<usize>,
+    pub tags: Option<BpfMapId>,
     pub demand: Demand,
     /// Maps that an `end` handler prints, draws or clears itself.
     pub shown_by_end: Vec<TableId>,
@@ -96,12 +95,12 @@ pub struct Probe {
     /// The name in bpftrace's notation, `uprobe:libc:malloc`, which is `e.probe`.
     pub name: String,
     pub place: Place,
-    /// Index in [`Image::programs`], for compiled handlers.
-    pub program: Option<usize>,
+    /// The program of a compiled handler.
+    pub program: Option<ProgramId>,
     /// The entry program of a return probe that needs one.
-    pub entry_program: Option<usize>,
+    pub entry_program: Option<ProgramId>,
     /// The program of a return probe at jumps to another function.
-    pub tail_program: Option<usize>,
+    pub tail_program: Option<ProgramId>,
     /// How a return probe detects returns.
     pub returns: ReturnWay,
     /// The interpreter's closure, for interpreted handlers.

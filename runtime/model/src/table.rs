@@ -22,6 +22,7 @@ use std::sync::Arc;
 pub const DEFAULT_CAPACITY: u32 = 65_536;
 
 pub use crate::id::TableId;
+use xputrace_bytecode::BpfMapId;
 
 /// A map of the script.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,23 +41,22 @@ pub struct TableDef {
     pub storage: Storage,
 }
 
-/// Where a map's values are stored. The compiler decides it once, from all handlers together;
-/// numbers are indices into [`crate::plan::Image::maps`].
+/// Where a map's values are stored. The compiler decides it once, from all handlers together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
     /// In the interpreter: no compiled handler uses the map.
     Interpreter,
     /// In this map of the tracer's engine.
-    Tracer(usize),
+    Tracer(BpfMapId),
     /// In this map in Linux. Handlers in the tracer access it by system calls.
-    Linux { map: usize, from_tracer: bool },
+    Linux { map: BpfMapId, from_tracer: bool },
     /// An aggregation: each engine updates its own part, and readers merge them.
-    Both { linux: usize, tracer: usize },
+    Both { linux: BpfMapId, tracer: BpfMapId },
 }
 
 impl Storage {
     /// Returns the map in Linux that holds the values or a part of them.
-    pub fn linux(self) -> Option<usize> {
+    pub fn linux(self) -> Option<BpfMapId> {
         match self {
             Storage::Linux { map, .. } | Storage::Both { linux: map, .. } => Some(map),
             Storage::Interpreter | Storage::Tracer(_) => None,
@@ -64,7 +64,7 @@ impl Storage {
     }
 
     /// Returns the map in the tracer's engine that holds the values or a part of them.
-    pub fn tracer(self) -> Option<usize> {
+    pub fn tracer(self) -> Option<BpfMapId> {
         match self {
             Storage::Tracer(map) | Storage::Both { tracer: map, .. } => Some(map),
             Storage::Interpreter | Storage::Linux { .. } => None,
@@ -72,7 +72,7 @@ impl Storage {
     }
 
     /// Returns the map that handlers in the tracer use, wherever it is.
-    pub fn used_by_tracer(self) -> Option<usize> {
+    pub fn used_by_tracer(self) -> Option<BpfMapId> {
         match self {
             Storage::Linux { map, from_tracer: true } => Some(map),
             other => other.tracer(),
@@ -402,12 +402,13 @@ mod tests {
 
     #[test]
     fn a_map_is_kept_in_one_place_or_in_a_part_for_each_engine() {
+        let [one, two] = [1, 2].map(BpfMapId);
         let of = |it: Storage| (it.linux(), it.tracer(), it.used_by_tracer());
         assert_eq!(of(Storage::Interpreter), (None, None, None));
-        assert_eq!(of(Storage::Tracer(2)), (None, Some(2), Some(2)));
-        assert_eq!(of(Storage::Linux { map: 1, from_tracer: false }), (Some(1), None, None));
-        assert_eq!(of(Storage::Linux { map: 1, from_tracer: true }), (Some(1), None, Some(1)));
-        assert_eq!(of(Storage::Both { linux: 1, tracer: 2 }), (Some(1), Some(2), Some(2)));
+        assert_eq!(of(Storage::Tracer(two)), (None, Some(two), Some(two)));
+        assert_eq!(of(Storage::Linux { map: one, from_tracer: false }), (Some(one), None, None));
+        assert_eq!(of(Storage::Linux { map: one, from_tracer: true }), (Some(one), None, Some(one)));
+        assert_eq!(of(Storage::Both { linux: one, tracer: two }), (Some(one), Some(two), Some(two)));
     }
 
     #[test]

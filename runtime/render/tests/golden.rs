@@ -9,6 +9,7 @@ use xputrace_model::bucket;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, Site, SourceFile, Sources};
 use xputrace_model::loss::{Account, Arrived, Balance, Loss, Losses};
 use xputrace_model::output::{Output, Piece, View};
+use xputrace_model::plan::BpfMapId;
 use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Place, Plan, Probe, ProbeScope};
 use xputrace_model::schema::{Event, Unit};
 use xputrace_model::stack::StackKey;
@@ -383,9 +384,9 @@ fn plans() {
         ..Probe::of(event, place)
     };
     let mut time = def("@time", &[Scalar::Name, Scalar::Int], TableKind::Sum, Unit::Nanos);
-    time.storage = Storage::Tracer(0);
+    time.storage = Storage::Tracer(BpfMapId(0));
     let mut request = def("@request", &[Scalar::Int], TableKind::Plain(Scalar::Int), Unit::None);
-    request.storage = Storage::Linux { map: 1, from_tracer: true };
+    request.storage = Storage::Linux { map: BpfMapId(1), from_tracer: true };
     let plan = Plan {
         sources: sources(),
         probes: vec![

@@ -6,6 +6,7 @@ use crate::codec::{self, Collector};
 use crate::engines::Engines;
 use std::sync::Arc;
 use xputrace_model::names::Names;
+use xputrace_model::plan::BpfMapId;
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Key, Scalar, Table, TableDef, TableId, TableKind, Value};
 
@@ -204,7 +205,7 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
         &mut self,
         id: TableId,
         verb: &str,
-        change: impl FnMut(&mut dyn Backing, usize) -> Result<(), String>,
+        change: impl FnMut(&mut dyn Backing, BpfMapId) -> Result<(), String>,
     ) {
         let failed = self.engines.change_all(self.store.map(id).homes, change);
         self.store.fail(failed, verb, id);
@@ -214,7 +215,7 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
     fn in_engine(
         &mut self,
         id: TableId,
-        change: impl FnOnce(&mut dyn Backing, usize) -> Result<(), Refusal>,
+        change: impl FnOnce(&mut dyn Backing, BpfMapId) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
         self.engines.change_only(self.store.map(id).homes, change)
     }
@@ -252,7 +253,7 @@ impl<L: Backing, T: Backing> Access<'_, L, T> {
 }
 
 /// Removes an element of an engine's map; for a histogram, all its buckets.
-fn delete(engine: &mut dyn Backing, map: usize, def: &TableDef, stored: &[u8]) -> Result<(), String> {
+fn delete(engine: &mut dyn Backing, map: BpfMapId, def: &TableDef, stored: &[u8]) -> Result<(), String> {
     match (def.kind, def.stored_key_size()) {
         // A one-element array, whose element cannot be deleted.
         (kind, 0) if kind.is_aggregation() => engine.clear(map),

@@ -228,6 +228,7 @@ pub fn word(bytes: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use xputrace_model::plan::BpfMapId;
     use xputrace_model::schema::Unit;
     use xputrace_model::table::Storage;
 
@@ -240,7 +241,7 @@ mod tests {
             unit: Unit::None,
             capacity: 8,
             evict: false,
-            storage: Storage::Tracer(0),
+            storage: Storage::Tracer(BpfMapId(0)),
         })
     }
 

@@ -2,6 +2,7 @@
 
 use crate::backing::{Backing, Refusal};
 use crate::map::Homes;
+use xputrace_model::plan::BpfMapId;
 
 /// Linux, if it runs handlers, and the tracer's engine.
 #[derive(Debug)]
@@ -11,17 +12,17 @@ pub(crate) struct Engines<L, T> {
 }
 
 impl<L: Backing, T: Backing> Engines<L, T> {
-    /// Iterates over the engines that have a map, each with the map's index there.
-    pub(crate) fn with(&self, homes: Homes) -> impl Iterator<Item = (&dyn Backing, usize)> {
+    /// Iterates over the engines that have a map, each with the map there.
+    pub(crate) fn with(&self, homes: Homes) -> impl Iterator<Item = (&dyn Backing, BpfMapId)> {
         let linux = self.linux.iter().zip(homes.linux).map(|(engine, map)| (engine as &dyn Backing, map));
         linux.chain(homes.in_tracer().map(|map| (&self.tracer as &dyn Backing, map)))
     }
 
-    /// Calls `change` with each engine that has a map, and the map's index there; returns what failed.
+    /// Calls `change` with each engine that has a map, and the map there; returns what failed.
     pub(crate) fn change_all(
         &mut self,
         homes: Homes,
-        mut change: impl FnMut(&mut dyn Backing, usize) -> Result<(), String>,
+        mut change: impl FnMut(&mut dyn Backing, BpfMapId) -> Result<(), String>,
     ) -> Vec<String> {
         let in_linux = self.linux.iter_mut().zip(homes.linux).map(|(engine, map)| change(engine, map).err());
         let mut failed: Vec<_> = in_linux.collect();
@@ -33,7 +34,7 @@ impl<L: Backing, T: Backing> Engines<L, T> {
     pub(crate) fn change_only(
         &mut self,
         homes: Homes,
-        change: impl FnOnce(&mut dyn Backing, usize) -> Result<(), Refusal>,
+        change: impl FnOnce(&mut dyn Backing, BpfMapId) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
         match (homes.linux, &mut self.linux, homes.in_tracer().next()) {
             (Some(map), Some(linux), _) => change(linux, map),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use xputrace_model::plan::Image;
+use xputrace_model::plan::{BpfMapId, Image};
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Key, Storage, TableDef, TableKind, Value};
 
@@ -24,10 +24,10 @@ pub(crate) struct Map {
 /// The engines' maps that hold its values in this run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Homes {
-    pub(crate) linux: Option<usize>,
-    pub(crate) tracer: Option<usize>,
+    pub(crate) linux: Option<BpfMapId>,
+    pub(crate) tracer: Option<BpfMapId>,
     /// Linux's map, kept by the tracer's engine if there is no Linux.
-    pub(crate) tracer_for_linux: Option<usize>,
+    pub(crate) tracer_for_linux: Option<BpfMapId>,
 }
 
 impl Homes {
@@ -42,7 +42,7 @@ impl Homes {
     }
 
     /// Returns the maps of the tracer's engine.
-    pub(crate) fn in_tracer(self) -> impl Iterator<Item = usize> {
+    pub(crate) fn in_tracer(self) -> impl Iterator<Item = BpfMapId> {
         self.tracer.into_iter().chain(self.tracer_for_linux)
     }
 }

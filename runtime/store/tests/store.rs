@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use xputrace_bytecode::BpfMapId;
 use xputrace_bytecode::image::{Home, MapKind, MapSpec};
 use xputrace_model::names::Names;
 use xputrace_model::plan::Plan;
@@ -11,8 +12,8 @@ use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Storage, TableDef, Table
 use xputrace_store::{Backing, OnValue, Refusal, Store};
 
 const ID: TableId = TableId(0);
-const LINUX: usize = 0;
-const TRACER: usize = 1;
+const LINUX: BpfMapId = BpfMapId(0);
+const TRACER: BpfMapId = BpfMapId(1);
 const BOTH: Storage = Storage::Both { linux: LINUX, tracer: TRACER };
 
 type Elements = BTreeMap<Vec<u8>, Vec<Vec<u8>>>;
@@ -20,40 +21,40 @@ type Elements = BTreeMap<Vec<u8>, Vec<Vec<u8>>>;
 /// An engine: elements by map, each with several values, as for several CPUs.
 #[derive(Default)]
 struct Memory {
-    maps: BTreeMap<usize, Elements>,
+    maps: BTreeMap<BpfMapId, Elements>,
     room: usize,
     is_broken: bool,
 }
 
 impl Memory {
-    fn put(&mut self, map: usize, key: &[i64], cpus: &[&[i64]]) {
+    fn put(&mut self, map: BpfMapId, key: &[i64], cpus: &[&[i64]]) {
         let values = cpus.iter().map(|it| words(it)).collect();
         self.maps.entry(map).or_default().insert(words(key), values);
     }
 
-    fn elements(&self, map: usize) -> usize {
+    fn elements(&self, map: BpfMapId) -> usize {
         self.maps.get(&map).map_or(0, BTreeMap::len)
     }
 }
 
 impl Backing for &mut Memory {
-    fn for_each(&self, map: usize, f: &mut OnValue<'_>) -> Result<(), String> {
+    fn for_each(&self, map: BpfMapId, f: &mut OnValue<'_>) -> Result<(), String> {
         let elements = self.maps.get(&map).into_iter().flatten();
         elements.for_each(|(key, values)| values.iter().for_each(|it| f(key, it)));
         if self.is_broken { Err("broken".into()) } else { Ok(()) }
     }
 
-    fn drain(&mut self, map: usize, f: &mut OnValue<'_>) -> Result<(), String> {
+    fn drain(&mut self, map: BpfMapId, f: &mut OnValue<'_>) -> Result<(), String> {
         let done = self.for_each(map, f);
         self.maps.remove(&map);
         done
     }
 
-    fn lookup(&self, map: usize, key: &[u8]) -> Option<Vec<u8>> {
+    fn lookup(&self, map: BpfMapId, key: &[u8]) -> Option<Vec<u8>> {
         self.maps.get(&map)?.get(key)?.first().cloned()
     }
 
-    fn update(&mut self, map: usize, key: &[u8], value: &[u8]) -> Result<(), Refusal> {
+    fn update(&mut self, map: BpfMapId, key: &[u8], value: &[u8]) -> Result<(), Refusal> {
         let room = self.room;
         let elements = self.maps.entry(map).or_default();
         if elements.len() >= room && !elements.contains_key(key) {
@@ -63,17 +64,17 @@ impl Backing for &mut Memory {
         Ok(())
     }
 
-    fn add(&mut self, map: usize, key: &[u8], delta: i64) -> Result<(), Refusal> {
+    fn add(&mut self, map: BpfMapId, key: &[u8], delta: i64) -> Result<(), Refusal> {
         let old = self.lookup(map, key).map_or(0, |it| i64::from_le_bytes(it.try_into().expect("a word")));
         self.update(map, key, &(old + delta).to_le_bytes())
     }
 
-    fn delete(&mut self, map: usize, key: &[u8]) -> Result<(), String> {
+    fn delete(&mut self, map: BpfMapId, key: &[u8]) -> Result<(), String> {
         self.maps.entry(map).or_default().remove(key);
         Ok(())
     }
 
-    fn clear(&mut self, map: usize) -> Result<(), String> {
+    fn clear(&mut self, map: BpfMapId) -> Result<(), String> {
         self.maps.remove(&map);
         if self.is_broken { Err("broken".into()) } else { Ok(()) }
     }

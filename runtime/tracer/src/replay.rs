@@ -20,7 +20,7 @@ use xputrace_bytecode::probe::{self, pt_regs};
 use xputrace_bytecode::vm::Env;
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::plan::cookie;
-use xputrace_model::plan::{Place, Plan, Probe, ProbeId, TextRead, record as plan_record};
+use xputrace_model::plan::{BpfMapId, Place, Plan, Probe, ProbeId, ProgramId, TextRead, record as plan_record};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::{self, StackKey};
 use xputrace_wire::marker;
@@ -310,13 +310,13 @@ struct Replay<'a> {
 struct LinuxHandlers {
     hits: Vec<Vec<LinuxHandler>>,
     /// Each with its program.
-    launch: Vec<(ProbeId, usize)>,
+    launch: Vec<(ProbeId, ProgramId)>,
 }
 
 struct LinuxHandler {
     probe: ProbeId,
-    program: Option<usize>,
-    entry_program: Option<usize>,
+    program: Option<ProgramId>,
+    entry_program: Option<ProgramId>,
 }
 
 impl LinuxHandlers {
@@ -583,7 +583,7 @@ impl Env for CpuEnv<'_> {
         end as i64 + 1
     }
 
-    fn output(&mut self, _map: usize, data: &[u8]) -> bool {
+    fn output(&mut self, _map: BpfMapId, data: &[u8]) -> bool {
         let is_hit = data.first_chunk::<4>().is_some_and(|it| u32::from_le_bytes(*it) == plan_record::HIT);
         is_hit || prints::record(self.plan, self.names, data, self.sink)
     }

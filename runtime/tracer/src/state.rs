@@ -10,7 +10,7 @@ use std::sync::Arc;
 use xputrace_bytecode::vm::{Engine, Env, Fault};
 use xputrace_model::context::GpuContext;
 use xputrace_model::loss::{Loss, Losses};
-use xputrace_model::plan::{Plan, ProbeId};
+use xputrace_model::plan::{BpfMapId, Plan, ProbeId, ProgramId};
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{TableDef, TableId};
 use xputrace_store::{Backing, OnValue, Refusal, codec};
@@ -207,7 +207,7 @@ impl State {
         self.faults.iter().map(|(probe, (_, fault))| (*probe, *fault))
     }
 
-    fn add_loss_map(&self, map: usize, losses: &mut Losses) {
+    fn add_loss_map(&self, map: BpfMapId, losses: &mut Losses) {
         for (slot, site) in self.plan.loss_sites.iter().enumerate() {
             let key = (slot as u32).to_le_bytes();
             if let Some(value) = self.engine.lookup(map, &key) {
@@ -217,14 +217,14 @@ impl State {
     }
 
     /// Returns the maps of the image that hold parts of a table here.
-    fn maps_of(&self, def: &TableDef) -> Vec<usize> {
+    fn maps_of(&self, def: &TableDef) -> Vec<BpfMapId> {
         let of_linux = def.storage.linux().filter(|_| self.all_native);
         def.storage.tracer().into_iter().chain(of_linux).collect()
     }
 
     /// Runs a compiled GPU handler over an event.
     #[inline]
-    pub(crate) fn run_gpu(&mut self, probe: ProbeId, program: usize, ctx: &GpuContext, sink: &mut dyn Sink) {
+    pub(crate) fn run_gpu(&mut self, probe: ProbeId, program: ProgramId, ctx: &GpuContext, sink: &mut dyn Sink) {
         let mut env = GpuEnv { plan: &self.plan, names: &self.names, ctx, sink };
         if let Err(fault) = self.engine.run_words(program, ctx, &mut env) {
             self.count_fault(probe, fault);
@@ -246,36 +246,36 @@ pub(crate) fn frames_of(targets: &[Target], stack: StackKey) -> Option<(ProcessI
 pub struct EngineMaps<'a>(&'a mut Engine);
 
 impl Backing for EngineMaps<'_> {
-    fn for_each(&self, map: usize, f: &mut OnValue<'_>) -> Result<(), String> {
+    fn for_each(&self, map: BpfMapId, f: &mut OnValue<'_>) -> Result<(), String> {
         self.0.for_each(map, f);
         Ok(())
     }
 
-    fn drain(&mut self, map: usize, f: &mut OnValue<'_>) -> Result<(), String> {
+    fn drain(&mut self, map: BpfMapId, f: &mut OnValue<'_>) -> Result<(), String> {
         self.0.drain(map, f);
         Ok(())
     }
 
-    fn lookup(&self, map: usize, key: &[u8]) -> Option<Vec<u8>> {
+    fn lookup(&self, map: BpfMapId, key: &[u8]) -> Option<Vec<u8>> {
         self.0.lookup(map, key).map(<[u8]>::to_vec)
     }
 
-    fn update(&mut self, map: usize, key: &[u8], value: &[u8]) -> Result<(), Refusal> {
+    fn update(&mut self, map: BpfMapId, key: &[u8], value: &[u8]) -> Result<(), Refusal> {
         refusal(self.0.update(map, key, value, 0))
     }
 
-    fn add(&mut self, map: usize, key: &[u8], delta: i64) -> Result<(), Refusal> {
+    fn add(&mut self, map: BpfMapId, key: &[u8], delta: i64) -> Result<(), Refusal> {
         refusal(self.0.add(map, key, delta))
     }
 
-    fn delete(&mut self, map: usize, key: &[u8]) -> Result<(), String> {
+    fn delete(&mut self, map: BpfMapId, key: &[u8]) -> Result<(), String> {
         match errno(self.0.delete(map, key)) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
             done => done.map_err(|it| it.to_string()),
         }
     }
 
-    fn clear(&mut self, map: usize) -> Result<(), String> {
+    fn clear(&mut self, map: BpfMapId) -> Result<(), String> {
         self.0.clear(map);
         Ok(())
     }
@@ -311,7 +311,7 @@ impl Env for GpuEnv<'_> {
         (self.ctx[word::PID] << 32) | (self.ctx[word::TID] & 0xffff_ffff)
     }
 
-    fn output(&mut self, _map: usize, data: &[u8]) -> bool {
+    fn output(&mut self, _map: BpfMapId, data: &[u8]) -> bool {
         prints::record(self.plan, self.names, data, self.sink)
     }
 

@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use proptest::prelude::*;
 use xputrace_bytecode::insn::{Alu, Reg, Size, atomic};
-use xputrace_bytecode::{Assembler, Home, ProgramKind, helper};
+use xputrace_bytecode::{Assembler, BpfMapId, Home, ProgramId, ProgramKind, helper};
 use xputrace_model::context::{GpuContext, word};
 use xputrace_model::loss::{Balance, Cause, Loss};
 use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Place, Plan, Target};
@@ -82,7 +82,7 @@ fn plan_by_text() -> Plan {
     asm.alu_imm(Alu::Add, Reg::R2, -8);
     asm.mov_imm(Reg::R3, ROOM.into());
     asm.call(helper::NAME_TEXT);
-    asm.ld_map(Reg::R1, 0);
+    asm.ld_map(Reg::R1, BpfMapId(0));
     asm.mov(Reg::R2, Reg::FP);
     asm.alu_imm(Alu::Add, Reg::R2, -8);
     asm.mov_imm(Reg::R3, 1);
@@ -93,7 +93,7 @@ fn plan_by_text() -> Plan {
     let mut plan = kernel_plan();
     plan.image.maps[0] = hash("names", ROOM, Home::Tracer);
     plan.image.programs[0] = program("names", ProgramKind::Syscall, asm);
-    plan.tables = vec![table("@names", vec![key(Scalar::Text(ROOM))], TableKind::Count, 0)];
+    plan.tables = vec![table("@names", vec![key(Scalar::Text(ROOM))], TableKind::Count, BpfMapId(0))];
     plan.probes.truncate(1);
     plan
 }
@@ -332,8 +332,9 @@ fn memory_is_bounded_and_what_falls_out_is_counted() {
 fn launch_handlers_run_on_completed_records_even_without_kernels() {
     let mut plan = kernel_plan();
     plan.demand = Demand { calls: Calls::LAUNCHES, ..Default::default() };
-    plan.image.programs[0] = add_to_map("n", 0, &[word::LAUNCH_NAME, word::TID, word::JOINED], None);
-    plan.probes = vec![probe(Event::Launch, Place::Tracer, Some(0)), probe(Event::Launch, Place::Interpreter, None)];
+    plan.image.programs[0] = add_to_map("n", BpfMapId(0), &[word::LAUNCH_NAME, word::TID, word::JOINED], None);
+    plan.probes =
+        vec![probe(Event::Launch, Place::Tracer, Some(ProgramId(0))), probe(Event::Launch, Place::Interpreter, None)];
     let (mut pipeline, mut sink) = (pipeline(plan), Recorder::default());
     let failed = Launch { result: 1, ..launch(2, 200) };
     let captured = Launch { flags: Launch::CAPTURED, ..launch(3, 300) };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use xputrace_bytecode::insn::{Reg, Size};
 use xputrace_bytecode::targets::{self, leave_out_others};
 use xputrace_bytecode::vm::{Engine, Env};
-use xputrace_bytecode::{Assembler, Home, ProgramKind, helper};
+use xputrace_bytecode::{Assembler, BpfMapId, Home, ProgramId, ProgramKind, helper};
 use xputrace_model::catalog::{Catalog, TracepointFormat};
 use xputrace_model::context::word;
 use xputrace_model::loss::{Loss, Losses};
@@ -153,10 +153,11 @@ fn other_files_are_refused() {
 fn tagging_plan() -> Plan {
     let mut plan = kernel_plan();
     plan.image.maps[0] = hash("by_tag", 16, Home::Tracer);
-    plan.image.programs[0] = add_to_map("by_tag", 0, &[word::LAUNCH_TAGGED, word::LAUNCH_TAG], Some(word::DURATION));
+    plan.image.programs[0] =
+        add_to_map("by_tag", BpfMapId(0), &[word::LAUNCH_TAGGED, word::LAUNCH_TAG], Some(word::DURATION));
     let mut tag = key(Scalar::Int);
     tag.optional = true;
-    plan.tables = vec![table("@time", vec![tag], TableKind::Sum, 0)];
+    plan.tables = vec![table("@time", vec![tag], TableKind::Sum, BpfMapId(0))];
     plan.image.maps.push(hash("seen", 8, Home::Linux));
     let mut tags = hash("tags", 4, Home::Linux);
     let slots = xputrace_bytecode::MapSpec {
@@ -170,14 +171,14 @@ fn tagging_plan() -> Plan {
     tags.value_size = 4;
     tags.inner = Some(Box::new(slots));
     plan.image.maps.push(tags);
-    plan.tags = Some(2);
+    plan.tags = Some(BpfMapId(2));
     plan.image.programs.push(store_argument());
     plan.image.programs.push(tag_from_map());
     plan.probes.truncate(1);
-    let mut f = probe(Event::Uprobe, Place::Linux, Some(1));
+    let mut f = probe(Event::Uprobe, Place::Linux, Some(ProgramId(1)));
     f.name = "uprobe:app:f".into();
     plan.probes.push(f);
-    plan.probes.push(probe(Event::Launch, Place::Linux, Some(2)));
+    plan.probes.push(probe(Event::Launch, Place::Linux, Some(ProgramId(2))));
     plan.demand = Demand { launch_marker: true, ..plan.demand };
     plan
 }
@@ -193,7 +194,7 @@ fn store_argument() -> xputrace_bytecode::Program {
 /// Completes a program that stores the word at -16 to `@seen`.
 fn store_in_seen(mut asm: Assembler) -> xputrace_bytecode::Program {
     tid_at_8(&mut asm);
-    asm.ld_map(Reg::R1, 1);
+    asm.ld_map(Reg::R1, BpfMapId(1));
     pointer(&mut asm, Reg::R2, -8);
     pointer(&mut asm, Reg::R3, -16);
     asm.mov_imm(Reg::R4, 0);
@@ -223,13 +224,13 @@ fn tag_from_map() -> xputrace_bytecode::Program {
     let out = asm.label();
     asm.ldx(Size::Dw, Reg::R6, Reg::R1, 104);
     tid_at_8(&mut asm);
-    asm.ld_map(Reg::R1, 1);
+    asm.ld_map(Reg::R1, BpfMapId(1));
     pointer(&mut asm, Reg::R2, -8);
     asm.call(helper::MAP_LOOKUP_ELEM);
     asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
     asm.ldx(Size::Dw, Reg::R7, Reg::R0, 0);
     asm.st_imm(Size::W, Reg::FP, -12, 100);
-    asm.ld_map(Reg::R1, 2);
+    asm.ld_map(Reg::R1, BpfMapId(2));
     pointer(&mut asm, Reg::R2, -12);
     asm.call(helper::MAP_LOOKUP_ELEM);
     asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
@@ -332,9 +333,9 @@ fn a_probe_that_was_recorded_in_another_scope_is_an_error_that_says_so() {
 fn count_targets(targets: usize) -> xputrace_bytecode::Program {
     let mut asm = Assembler::new();
     let out = asm.label();
-    leave_out_others(&mut asm, targets, -8, Reg::R1, &[], out);
+    leave_out_others(&mut asm, BpfMapId::at(targets), -8, Reg::R1, &[], out);
     asm.st_imm(Size::Dw, Reg::FP, -8, 0);
-    asm.ld_map(Reg::R1, 1);
+    asm.ld_map(Reg::R1, BpfMapId(1));
     pointer(&mut asm, Reg::R2, -8);
     asm.mov_imm(Reg::R3, 1);
     asm.mov_imm(Reg::R4, xputrace_bytecode::insn::atomic::ADD.into());
@@ -351,9 +352,9 @@ fn hits_of_more_threads_than_the_map_of_targets_holds_are_all_replayed() {
     let mut plan = tagging_plan();
     let targets = xputrace_bytecode::MapSpec { max_entries: ROOM, ..targets::map("targets") };
     plan.image.maps.push(targets);
-    plan.targets = Some(plan.image.maps.len() - 1);
+    plan.targets = Some(BpfMapId::at(plan.image.maps.len() - 1));
     plan.image.programs[1] = count_targets(plan.image.maps.len() - 1);
-    plan.tables = vec![table("@hits", vec![key(Scalar::Int)], TableKind::Count, 1)];
+    plan.tables = vec![table("@hits", vec![key(Scalar::Int)], TableKind::Count, BpfMapId(1))];
     let hits = (0..ROOM * 4).map(|tid| Entry::Hit(Hit { tid: 1000 + tid, ..hit(500, 42) }));
     let (mut pipeline, _) = replay(plan, Reader::new(written(&hits.collect::<Vec<_>>())).unwrap()).unwrap();
     assert_eq!(rows(&mut pipeline, 0, false), [(vec![Value::Int(0)], Cell::Number(i64::from(ROOM) * 4))]);
@@ -531,7 +532,7 @@ impl Env for Machine {
         is_exec.then(|| out.copy_from_slice(&self.exec.to_le_bytes())).is_some()
     }
 
-    fn output(&mut self, _map: usize, data: &[u8]) -> bool {
+    fn output(&mut self, _map: BpfMapId, data: &[u8]) -> bool {
         self.records.push(data.to_vec());
         true
     }
@@ -546,8 +547,8 @@ fn recorded_hits_have_the_words_of_stacks_that_handlers_have() {
     let stacks = |user: i64, kernel: i64| {
         let mut machine = Machine { user, kernel, exec: 0x103, records: Vec::new() };
         let recorder = hits::recorder(&plan, &machine).unwrap();
-        let mut engine = Engine::new(&recorder.plan.image, &[0], &mut |_, _| None).unwrap();
-        engine.run(0, &[0; 168], &mut machine).unwrap();
+        let mut engine = Engine::new(&recorder.plan.image, &[ProgramId(0)], &mut |_, _| None).unwrap();
+        engine.run(ProgramId(0), &[0; 168], &mut machine).unwrap();
         let hit = recorder.layouts.decode(&machine.records[0]).unwrap();
         let losses = recorder.plan.linux_losses.unwrap();
         let count = |slot: u32| engine.lookup(losses, &slot.to_le_bytes()).unwrap()[0];

@@ -400,7 +400,7 @@ impl<'a> Writer<'a> {
         let function = self.btf.function(&name, self.types.int, self.types.ctx);
         info.functions.push((start as u32, function));
         for (insn, map) in &program.map_refs {
-            self.relocation(program, section, start, *insn, *map)?;
+            self.relocation(program, section, start, *insn, map.index())?;
         }
         Ok(())
     }

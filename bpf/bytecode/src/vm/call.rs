@@ -6,6 +6,7 @@ use super::map::{Found, Map, Store};
 use super::memory::Memory;
 use super::pointer::{self, MAPS, VALUES};
 use crate::helper as id;
+use crate::id::BpfMapId;
 
 /// Helpers of the engine, except `map_lookup_elem`, which is an instruction of its own.
 pub(super) const KNOWN: [i32; 25] = [
@@ -243,7 +244,7 @@ impl<E: Env> Call<'_, '_, E> {
         let size = usize::try_from(len).unwrap_or(usize::MAX);
         let data = self.memory.bytes(address, size);
         let data = data.ok_or(FaultReason::BadAccess { address, len: size, write: false })?;
-        Ok(if self.env.output(at, data) { 0 } else { EAGAIN as u64 })
+        Ok(if self.env.output(BpfMapId::at(at), data) { 0 } else { EAGAIN as u64 })
     }
 
     fn ringbuf_reserve(&mut self) -> Answer {
@@ -262,7 +263,7 @@ impl<E: Env> Call<'_, '_, E> {
         let taken = self.memory.local.records.take(address);
         let (map, data) = taken.ok_or(FaultReason::NoRecord { address })?;
         if submit {
-            self.env.output(map, data);
+            self.env.output(BpfMapId::at(map), data);
         }
         Ok(0)
     }

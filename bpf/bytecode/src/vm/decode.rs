@@ -92,8 +92,8 @@ impl Decoder<'_> {
             let loads_map = insn.is_some_and(|it| {
                 it.code == class::LD | mode::IMM | insn::Size::Dw as u8 && it.src == insn::PSEUDO_MAP_FD
             });
-            if !loads_map || *map >= self.n_maps {
-                return Err((*slot, format!("refers to map {map}, but loads no map of the image")));
+            if !loads_map || map.index() >= self.n_maps {
+                return Err((*slot, format!("refers to map {}, but loads no map of the image", map.0)));
             }
         }
         Ok(())
@@ -158,7 +158,7 @@ impl Decoder<'_> {
 
     fn map_at(&self, at: usize) -> Checked<usize> {
         let found = self.program.map_refs.iter().find(|(slot, _)| *slot == at);
-        found.map(|it| it.1).ok_or_else(|| "loads a map, but the image does not say which".into())
+        found.map(|it| it.1.index()).ok_or_else(|| "loads a map, but the image does not say which".into())
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the engine needs from outside: the environment of a run, and maps that live elsewhere.
 
 use crate::helper::{UPDATE_EXIST, UPDATE_NOEXIST};
+use crate::id::BpfMapId;
 use crate::insn::atomic;
 
 /// What a program can ask its environment. The defaults know nothing: they return 0, an empty text
@@ -55,9 +56,8 @@ pub trait Env {
         let _ = (user, address, out);
         EINVAL
     }
-    /// Takes a record of the ring buffer `map` (its index in the image); returns false if it is
-    /// full.
-    fn output(&mut self, map: usize, data: &[u8]) -> bool {
+    /// Takes a record of the ring buffer `map`; returns false if it is full.
+    fn output(&mut self, map: BpfMapId, data: &[u8]) -> bool {
         let _ = (map, data);
         false
     }

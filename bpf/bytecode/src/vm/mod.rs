@@ -30,6 +30,7 @@ use self::map::{Map, Store};
 use self::memory::{Local, Memory, Records, STACK_BYTES};
 pub use env::{Change, Env, RemoteMap};
 
+use crate::id::{BpfMapId, ProgramId};
 use crate::image::{Home, Image, MapSpec};
 
 /// Instruction limit of a run unless [`Engine::set_instruction_limit`] sets another.
@@ -76,14 +77,13 @@ pub enum FaultReason {
     NoHelper(i32),
 }
 
-/// Returns the handle of a map (its index in the image) that lives elsewhere, or `None`.
-pub type FindRemote<'a> = dyn FnMut(usize, &MapSpec) -> Option<Box<dyn RemoteMap>> + 'a;
+/// Returns the handle of a map that lives elsewhere, or `None`.
+pub type FindRemote<'a> = dyn FnMut(BpfMapId, &MapSpec) -> Option<Box<dyn RemoteMap>> + 'a;
 
 /// Programs of an image, ready to run, with the maps they share.
 ///
-/// Programs and maps are identified by their index in the image. Queries of a map that the engine
-/// does not hold (a remote map, one used only by Linux's programs, an index out of range) return no
-/// elements or `-EINVAL`.
+/// Queries of a map that the engine does not hold (a remote map, one used only by Linux's programs,
+/// an id out of range) return no elements or `-EINVAL`.
 pub struct Engine {
     /// By index in the image; empty if not loaded.
     programs: Vec<Vec<Decoded>>,
@@ -97,7 +97,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Checks and decodes the given programs of the image (indices into [`Image::programs`]).
+    /// Checks and decodes the given programs of the image.
     ///
     /// `remote` is asked once for each map that those programs use or whose home is the tracer; if
     /// it returns no handle, the engine creates the map itself.
@@ -105,7 +105,7 @@ impl Engine {
     /// # Errors
     /// A program breaks the rules of the instruction set or calls a helper that the engine lacks;
     /// or the engine cannot hold a map.
-    pub fn new(image: &Image, programs: &[usize], remote: &mut FindRemote<'_>) -> Result<Engine, LoadError> {
+    pub fn new(image: &Image, programs: &[ProgramId], remote: &mut FindRemote<'_>) -> Result<Engine, LoadError> {
         let mut engine = Engine {
             programs: vec![Vec::new(); image.programs.len()],
             maps: Vec::with_capacity(image.maps.len()),
@@ -119,25 +119,30 @@ impl Engine {
         Ok(engine)
     }
 
-    fn load(&mut self, image: &Image, programs: &[usize]) -> Result<(), LoadError> {
+    fn load(&mut self, image: &Image, programs: &[ProgramId]) -> Result<(), LoadError> {
         for at in programs {
-            let program = image.programs.get(*at).ok_or_else(|| LoadError {
-                place: format!("program {at}"),
+            let program = image.programs.get(at.index()).ok_or_else(|| LoadError {
+                place: format!("program {}", at.0),
                 what: format!("the image has {} programs", image.programs.len()),
             })?;
-            self.programs[*at] = decode::decode(program, image.maps.len())?;
+            self.programs[at.index()] = decode::decode(program, image.maps.len())?;
         }
         Ok(())
     }
 
-    fn create_maps(&mut self, image: &Image, programs: &[usize], remote: &mut FindRemote<'_>) -> Result<(), LoadError> {
+    fn create_maps(
+        &mut self,
+        image: &Image,
+        programs: &[ProgramId],
+        remote: &mut FindRemote<'_>,
+    ) -> Result<(), LoadError> {
         let mut used: Vec<bool> = image.maps.iter().map(|it| it.home == Home::Tracer).collect();
         let refs = programs.iter().flat_map(|it| &image.programs[*it].map_refs);
-        refs.for_each(|(_, map)| used[*map] = true);
+        refs.for_each(|(_, map)| used[map.index()] = true);
 
         let mut inner_maps = Vec::new();
         for (at, spec) in image.maps.iter().enumerate() {
-            let handle = if used[at] { remote(at, spec) } else { None };
+            let handle = if used[at] { remote(BpfMapId::at(at), spec) } else { None };
             let first = image.maps.len() + inner_maps.len();
             let map = match handle {
                 _ if !used[at] => Ok(Map::unused(spec)),
@@ -174,8 +179,8 @@ impl Engine {
     /// # Errors
     /// The program did something forbidden; see [`FaultReason`].
     #[inline]
-    pub fn run<E: Env>(&mut self, program: usize, ctx: &[u8], env: &mut E) -> Result<u64, Fault> {
-        let code = self.programs.get(program).map_or(&[][..], Vec::as_slice);
+    pub fn run<E: Env>(&mut self, program: ProgramId, ctx: &[u8], env: &mut E) -> Result<u64, Fault> {
+        let code = self.programs.get(program.index()).map_or(&[][..], Vec::as_slice);
         for at in &self.remote {
             self.maps[*at].forget_remote_values();
         }
@@ -195,59 +200,59 @@ impl Engine {
     /// # Errors
     /// As for [`Engine::run`].
     #[inline]
-    pub fn run_words<E: Env>(&mut self, program: usize, ctx: &[u64], env: &mut E) -> Result<u64, Fault> {
+    pub fn run_words<E: Env>(&mut self, program: ProgramId, ctx: &[u64], env: &mut E) -> Result<u64, Fault> {
         self.run(program, ctx.as_bytes(), env)
     }
 
     /// Calls `f` with each element's key and value: for an array, all entries with their index as
     /// key; for an array of maps, the elements of its inner maps.
-    pub fn for_each(&self, map: usize, f: &mut dyn FnMut(&[u8], &[u8])) {
+    pub fn for_each(&self, map: BpfMapId, f: &mut dyn FnMut(&[u8], &[u8])) {
         for at in self.parts(map) {
             self.maps[at].for_each(f);
         }
     }
 
     /// Returns the value of an element.
-    pub fn lookup(&self, map: usize, key: &[u8]) -> Option<&[u8]> {
+    pub fn lookup(&self, map: BpfMapId, key: &[u8]) -> Option<&[u8]> {
         self.image_map(map)?.peek(key)
     }
 
     /// Creates or changes an element; returns 0 or a negative errno. Flags as in [`crate::helper`].
-    pub fn update(&mut self, map: usize, key: &[u8], value: &[u8], flags: u64) -> i64 {
+    pub fn update(&mut self, map: BpfMapId, key: &[u8], value: &[u8], flags: u64) -> i64 {
         self.native_mut(map).map_or(env::EINVAL, |it| it.update(key, value, flags))
     }
 
     /// Adds to the first 8 bytes of an element's value, starting from zeros; returns 0 or a
     /// negative errno.
-    pub fn add(&mut self, map: usize, key: &[u8], delta: i64) -> i64 {
+    pub fn add(&mut self, map: BpfMapId, key: &[u8], delta: i64) -> i64 {
         self.native_mut(map).map_or(env::EINVAL, |it| it.modify(key, Change::add(delta)))
     }
 
     /// Removes an element; returns 0 or a negative errno.
-    pub fn delete(&mut self, map: usize, key: &[u8]) -> i64 {
+    pub fn delete(&mut self, map: BpfMapId, key: &[u8]) -> i64 {
         self.native_mut(map).map_or(env::EINVAL, |it| it.delete(key))
     }
 
     /// Removes all elements, including those of inner maps; the entries of an array become zero.
-    pub fn clear(&mut self, map: usize) {
+    pub fn clear(&mut self, map: BpfMapId) {
         for at in self.parts(map) {
             self.maps[at].clear();
         }
     }
 
     /// Returns the number of elements evicted from an LRU hash so far.
-    pub fn evicted(&self, map: usize) -> u64 {
+    pub fn evicted(&self, map: BpfMapId) -> u64 {
         self.parts(map).map(|at| self.maps[at].evicted()).sum()
     }
 
     /// Returns the number of elements of a hash or entries of an array.
-    pub fn len(&self, map: usize) -> usize {
+    pub fn len(&self, map: BpfMapId) -> usize {
         self.image_map(map).map_or(0, Map::len)
     }
 
     /// Passes all elements (of an array of maps, those of its inner maps) to `f`, then removes them
     /// like [`Engine::clear`].
-    pub fn drain(&mut self, map: usize, f: &mut dyn FnMut(&[u8], &[u8])) {
+    pub fn drain(&mut self, map: BpfMapId, f: &mut dyn FnMut(&[u8], &[u8])) {
         for at in self.parts(map) {
             self.maps[at].for_each(f);
             self.maps[at].clear();
@@ -255,21 +260,21 @@ impl Engine {
     }
 
     /// Returns the maps that hold a map's elements: itself, or its inner maps.
-    fn parts(&self, map: usize) -> std::ops::Range<usize> {
+    fn parts(&self, map: BpfMapId) -> std::ops::Range<usize> {
         match self.image_map(map).map(|it| &it.store) {
             Some(Store::Maps(inner)) => inner.clone(),
             Some(Store::OneMap(inner)) => *inner..*inner + 1,
-            Some(_) => map..map + 1,
+            Some(_) => map.index()..map.index() + 1,
             None => 0..0,
         }
     }
 
-    fn image_map(&self, map: usize) -> Option<&Map> {
-        self.maps.get(map)
+    fn image_map(&self, map: BpfMapId) -> Option<&Map> {
+        self.maps.get(map.index())
     }
 
-    fn native_mut(&mut self, map: usize) -> Option<&mut Map> {
-        self.maps.get_mut(map).filter(|it| !matches!(it.store, Store::Remote(_)))
+    fn native_mut(&mut self, map: BpfMapId) -> Option<&mut Map> {
+        self.maps.get_mut(map.index()).filter(|it| !matches!(it.store, Store::Remote(_)))
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use xputrace_bytecode::helper;
 use xputrace_bytecode::insn::{Alu, Cond, Size, atomic};
 use xputrace_bytecode::vm::Change;
-use xputrace_bytecode::{Assembler, MapKind, MapSpec, ProgramKind, Reg};
+use xputrace_bytecode::{Assembler, BpfMapId, MapKind, MapSpec, ProgramKind, Reg};
 use xputrace_linux::{Linux, StoppedChild};
 use xputrace_model::diagnostic::Site;
 use xputrace_model::plan::{LossSite, Plan, Target};
@@ -26,7 +26,7 @@ fn swapping_generations_under_load_loses_nothing() {
     let mut asm = Assembler::new();
     let (out, first) = (asm.label(), asm.label());
     asm.st_imm(Size::W, Reg::FP, -4, 0);
-    asm.ld_map(Reg::R1, 0);
+    asm.ld_map(Reg::R1, BpfMapId(0));
     frame_address(&mut asm, Reg::R2, -4);
     asm.call(helper::MAP_LOOKUP_ELEM);
     asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
@@ -67,7 +67,7 @@ fn swapping_generations_under_load_loses_nothing() {
         ended = child.try_wait().unwrap().is_some();
         let before = total;
         linux
-            .swap(0, &mut |_, cpus| {
+            .swap(BpfMapId(0), &mut |_, cpus| {
                 total += cpus.iter().map(|it| u64::from_ne_bytes(*it.first_chunk().unwrap())).sum::<u64>()
             })
             .unwrap();
@@ -201,14 +201,14 @@ fn tags_left(change: impl Fn(&mut Linux, u32)) -> u64 {
     let mut inner = map_spec("tags", MapKind::Array, 4, 16, xputrace_model::plan::TAG_SLOTS);
     inner.flags = xputrace_bytecode::image::MMAPABLE;
     plan.image.maps.push(MapSpec { inner: Some(Box::new(inner)), ..map_spec("by_pid", MapKind::HashOfMaps, 4, 4, 64) });
-    plan.tags = Some(0);
+    plan.tags = Some(BpfMapId(0));
     // Marker handler: tags[pid][3].tag += 1.
     let mut asm = Assembler::new();
     let out = asm.label();
     asm.call(helper::GET_CURRENT_PID_TGID);
     asm.alu_imm(Alu::Rsh, Reg::R0, 32);
     asm.stx(Size::W, Reg::FP, -4, Reg::R0);
-    asm.ld_map(Reg::R1, 0);
+    asm.ld_map(Reg::R1, BpfMapId(0));
     frame_address(&mut asm, Reg::R2, -4);
     asm.call(helper::MAP_LOOKUP_ELEM);
     asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);

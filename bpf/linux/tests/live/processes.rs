@@ -6,7 +6,7 @@ use crate::target::*;
 use std::process::Command;
 use xputrace_bytecode::helper;
 use xputrace_bytecode::insn::{Cond, Size};
-use xputrace_bytecode::{Assembler, MapKind, ProgramKind, Reg};
+use xputrace_bytecode::{Assembler, BpfMapId, MapKind, ProgramKind, Reg};
 use xputrace_linux::{Linux, News, ProcessEvent, Scope, StoppedChild};
 use xputrace_model::plan::{Plan, Probe, ProbeScope, Target};
 use xputrace_model::schema::Event;
@@ -219,7 +219,7 @@ fn a_whole_system_scope_sees_processes_that_start_later() {
     assert_eq!(read_counter(&linux, work), 123);
 }
 
-fn getppid_plan() -> (Plan, usize) {
+fn getppid_plan() -> (Plan, BpfMapId) {
     let mut plan = Plan::default();
     let calls = counter(&mut plan, "calls");
     plan.targets = Some(add_map(&mut plan, "targets", MapKind::Hash, 4, 8, 1024));

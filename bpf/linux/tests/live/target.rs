@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+use xputrace_bytecode::BpfMapId;
 use xputrace_linux::{AttachReport, Linux, Outcome, StoppedChild};
 use xputrace_model::plan::Plan;
 
@@ -101,7 +102,7 @@ pub struct AtWork {
     pub linux: Linux,
     pub child: StoppedChild,
     /// Index of the counter's map.
-    pub work: usize,
+    pub work: BpfMapId,
     pub fifo: PathBuf,
     /// Contains the FIFO; removed on drop.
     pub directory: tempfile::TempDir,
@@ -129,7 +130,7 @@ pub fn feed(fifo: &Path, readers: usize) -> std::fs::File {
     writer
 }
 
-pub fn read_counter(linux: &Linux, map: usize) -> u64 {
+pub fn read_counter(linux: &Linux, map: BpfMapId) -> u64 {
     let value = linux.map(map).unwrap().lookup(&[0; 4]).unwrap().unwrap();
     u64::from_ne_bytes(*value[0].first_chunk().unwrap())
 }

@@ -5,7 +5,7 @@ use super::emit::{Emitter, SCRATCH};
 use super::typed::{Expr, MapId};
 use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
-use xputrace_bytecode::{Label, helper};
+use xputrace_bytecode::{BpfMapId, Label, helper};
 use xputrace_model::bucket::{self, QUANTILE_BITS};
 use xputrace_model::loss::Loss;
 use xputrace_model::table::TableKind;
@@ -82,13 +82,13 @@ impl Emitter<'_, '_> {
         self.asm.place(hit);
     }
 
-    fn lookup_in(&mut self, outer: usize, inner: Option<i16>, key: i16) {
+    fn lookup_in(&mut self, outer: BpfMapId, inner: Option<i16>, key: i16) {
         self.map_into_r1(outer, inner);
         self.address(Reg::R2, key);
         self.asm.call(helper::MAP_LOOKUP_ELEM);
     }
 
-    fn map_into_r1(&mut self, outer: usize, inner: Option<i16>) {
+    fn map_into_r1(&mut self, outer: BpfMapId, inner: Option<i16>) {
         match inner {
             Some(inner) => self.load(Reg::R1, inner),
             None => self.asm.ld_map(Reg::R1, outer),

@@ -10,11 +10,11 @@ use crate::handler::{Handler, Staged};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use xputrace_bytecode::image::{MMAPABLE, NO_PREALLOC};
-use xputrace_bytecode::{Home, Image, MapKind, MapSpec, ProgramKind};
+use xputrace_bytecode::{BpfMapId, Home, Image, MapKind, MapSpec, ProgramKind};
 use xputrace_model::catalog::Catalog;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Site};
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::{LossSite, Place, Plan, Probe, ProbeId, ReturnWay, StringId, TAG_SLOTS, Target};
+use xputrace_model::plan::{LossSite, Place, Plan, Probe, ProbeId, ProgramId, ReturnWay, StringId, TAG_SLOTS, Target};
 use xputrace_model::schema::Event;
 use xputrace_model::stack;
 use xputrace_model::table::{Storage, TableDef, TableId, TableKind};
@@ -60,13 +60,13 @@ pub(super) struct Build<'a> {
     tables: Vec<TableDef>,
     strings: FxHashMap<String, StringId>,
     losses: FxHashMap<(Loss, FileId, u32, Option<TableId>), usize>,
-    entries: Option<usize>,
-    nested: Option<usize>,
-    every: FxHashMap<Engine, (usize, u32)>,
-    tracer_ring: Option<usize>,
+    entries: Option<BpfMapId>,
+    nested: Option<BpfMapId>,
+    every: FxHashMap<Engine, (BpfMapId, u32)>,
+    tracer_ring: Option<BpfMapId>,
     /// Whether a handler in Linux calls `exit`.
     pub(super) ends_in_linux: bool,
-    over: Option<usize>,
+    over: Option<BpfMapId>,
 }
 
 impl<'a> Build<'a> {
@@ -129,7 +129,7 @@ impl<'a> Build<'a> {
         self.plan.probes.push(probe);
     }
 
-    fn program(&mut self, handler: &Handler, place: Place, checked: &Checked, probe: ProbeId) -> Option<usize> {
+    fn program(&mut self, handler: &Handler, place: Place, checked: &Checked, probe: ProbeId) -> Option<ProgramId> {
         let (engine, kind) = match (place, handler.event, &handler.target) {
             (Place::Tracer | Place::Interpreter, ..) => (Engine::Tracer, ProgramKind::Syscall),
             (_, Event::Uretprobe, _) => (Engine::Linux, ProgramKind::Uretprobe),
@@ -144,24 +144,21 @@ impl<'a> Build<'a> {
         emitter.prologue();
         emitter.block(&checked.body);
         let program = emitter.finish(name, kind)?;
-        self.plan.image.programs.push(program);
-        Some(self.plan.image.programs.len() - 1)
+        Some(self.plan.image.add_program(program))
     }
 
-    fn entry_program(&mut self, handler: &Handler, checked: &Checked, probe: ProbeId) -> Option<usize> {
+    fn entry_program(&mut self, handler: &Handler, checked: &Checked, probe: ProbeId) -> Option<ProgramId> {
         let mut emitter = Emitter::new(self, handler, checked, Engine::Linux, probe);
         emitter.leave_entry();
         let program = emitter.finish(format!("entry_{}", probe.0), ProgramKind::Uprobe)?;
-        self.plan.image.programs.push(program);
-        Some(self.plan.image.programs.len() - 1)
+        Some(self.plan.image.add_program(program))
     }
 
-    fn tail_program(&mut self, handler: &Handler, checked: &Checked, probe: ProbeId) -> Option<usize> {
+    fn tail_program(&mut self, handler: &Handler, checked: &Checked, probe: ProbeId) -> Option<ProgramId> {
         let mut emitter = Emitter::new(self, handler, checked, Engine::Linux, probe);
         emitter.count_tail_call();
         let program = emitter.finish(format!("tail_{}", probe.0), ProgramKind::Uprobe)?;
-        self.plan.image.programs.push(program);
-        Some(self.plan.image.programs.len() - 1)
+        Some(self.plan.image.add_program(program))
     }
 
     /// Returns the finished plan, with growing maps at their final size.
@@ -198,7 +195,7 @@ impl<'a> Build<'a> {
         })
     }
 
-    pub(super) fn loss_map(&mut self, engine: Engine) -> usize {
+    pub(super) fn loss_map(&mut self, engine: Engine) -> BpfMapId {
         let known = match engine {
             Engine::Linux => self.plan.linux_losses,
             Engine::Tracer => self.plan.tracer_losses,
@@ -219,7 +216,7 @@ impl<'a> Build<'a> {
     }
 
     /// Returns the map that counts the elements of evicting maps.
-    pub(super) fn stored_map(&mut self) -> usize {
+    pub(super) fn stored_map(&mut self) -> BpfMapId {
         if let Some(map) = self.plan.linux_stored {
             return map;
         }
@@ -231,7 +228,7 @@ impl<'a> Build<'a> {
 
     /// Returns the map that tells programs in Linux that one of them has called `exit`: its value is then
     /// not 0. `None` if none of them can.
-    pub(super) fn over_map(&mut self, engine: Engine) -> Option<usize> {
+    pub(super) fn over_map(&mut self, engine: Engine) -> Option<BpfMapId> {
         if engine == Engine::Tracer || !self.ends_in_linux {
             return None;
         }
@@ -241,7 +238,7 @@ impl<'a> Build<'a> {
         self.over
     }
 
-    pub(super) fn ring_map(&mut self, engine: Engine) -> usize {
+    pub(super) fn ring_map(&mut self, engine: Engine) -> BpfMapId {
         let known = match engine {
             Engine::Linux => self.plan.linux_ring,
             Engine::Tracer => self.tracer_ring,
@@ -258,7 +255,7 @@ impl<'a> Build<'a> {
         map
     }
 
-    pub(super) fn stack_map(&mut self) -> usize {
+    pub(super) fn stack_map(&mut self) -> BpfMapId {
         if let Some(map) = self.plan.linux_stacks {
             return map;
         }
@@ -268,7 +265,7 @@ impl<'a> Build<'a> {
         map
     }
 
-    pub(super) fn targets_map(&mut self) -> usize {
+    pub(super) fn targets_map(&mut self) -> BpfMapId {
         if let Some(map) = self.plan.targets {
             return map;
         }
@@ -277,7 +274,7 @@ impl<'a> Build<'a> {
         map
     }
 
-    pub(super) fn tags_map(&mut self) -> usize {
+    pub(super) fn tags_map(&mut self) -> BpfMapId {
         if let Some(map) = self.plan.tags {
             return map;
         }
@@ -291,7 +288,7 @@ impl<'a> Build<'a> {
         map
     }
 
-    pub(super) fn entries_map(&mut self) -> usize {
+    pub(super) fn entries_map(&mut self) -> BpfMapId {
         if let Some(map) = self.entries {
             return map;
         }
@@ -302,7 +299,7 @@ impl<'a> Build<'a> {
     }
 
     /// Returns the map of each thread's open calls of return-probed functions.
-    pub(super) fn nested_map(&mut self) -> usize {
+    pub(super) fn nested_map(&mut self) -> BpfMapId {
         if let Some(map) = self.nested {
             return map;
         }
@@ -312,7 +309,7 @@ impl<'a> Build<'a> {
     }
 
     /// Returns a counter for `every: n`: the map and the slot in it.
-    pub(super) fn every_slot(&mut self, engine: Engine) -> (usize, u32) {
+    pub(super) fn every_slot(&mut self, engine: Engine) -> (BpfMapId, u32) {
         let (map, next) = match self.every.get(&engine) {
             Some(known) => *known,
             None => {
@@ -325,7 +322,7 @@ impl<'a> Build<'a> {
     }
 
     /// Returns the BPF map behind a script's map, for programs of an engine.
-    pub(super) fn table_map(&self, map: MapId, engine: Engine) -> usize {
+    pub(super) fn table_map(&self, map: MapId, engine: Engine) -> BpfMapId {
         let table = &self.tables[map];
         let found = match engine {
             Engine::Linux => table.storage.linux(),
@@ -376,9 +373,8 @@ impl<'a> Build<'a> {
         }
     }
 
-    fn map(&mut self, spec: MapSpec) -> usize {
-        self.plan.image.maps.push(spec);
-        self.plan.image.maps.len() - 1
+    fn map(&mut self, spec: MapSpec) -> BpfMapId {
+        self.plan.image.add_map(spec)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::handler::Handler;
 use rhai::Position;
 use rustc_hash::{FxHashMap, FxHashSet};
 use xputrace_bytecode::insn::{Alu, Cond, Insn, Reg, Size, atomic, class};
-use xputrace_bytecode::{Assembler, Label, Line, Program, ProgramKind, helper};
+use xputrace_bytecode::{Assembler, BpfMapId, Label, Line, Program, ProgramKind, helper};
 use xputrace_model::diagnostic::{Diagnostic, FileId, Site};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::ProbeId;
@@ -250,7 +250,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 
     /// Returns the BPF map behind a table for this program's engine.
-    pub(super) fn table(&self, map: MapId) -> usize {
+    pub(super) fn table(&self, map: MapId) -> BpfMapId {
         self.build.table_map(map, self.engine)
     }
 
@@ -365,20 +365,20 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 
     /// Sets R0 to the address of the element with the key in `key`, or 0.
-    pub(super) fn lookup(&mut self, map: usize, key: i16) {
+    pub(super) fn lookup(&mut self, map: BpfMapId, key: i16) {
         self.asm.ld_map(Reg::R1, map);
         self.address(Reg::R2, key);
         self.asm.call(helper::MAP_LOOKUP_ELEM);
     }
 
-    pub(super) fn delete(&mut self, map: usize, key: i16) {
+    pub(super) fn delete(&mut self, map: BpfMapId, key: i16) {
         self.asm.ld_map(Reg::R1, map);
         self.address(Reg::R2, key);
         self.asm.call(helper::MAP_DELETE_ELEM);
     }
 
     /// Stores the bytes in `value`; sets R0 to 0 or a negative error.
-    pub(super) fn update(&mut self, map: usize, key: i16, value: i16, flags: i32) {
+    pub(super) fn update(&mut self, map: BpfMapId, key: i16, value: i16, flags: i32) {
         self.asm.ld_map(Reg::R1, map);
         self.address(Reg::R2, key);
         self.address(Reg::R3, value);
@@ -413,7 +413,7 @@ fn growth(insn: &Insn) -> usize {
     }
 }
 
-fn distinct(map_refs: &[(usize, usize)]) -> usize {
+fn distinct(map_refs: &[(usize, BpfMapId)]) -> usize {
     map_refs.iter().map(|it| it.1).collect::<FxHashSet<_>>().len()
 }
 

@@ -7,7 +7,7 @@ use super::typed::{Base, Block, Expr, Kind, LocalId, MapId, Part, Stmt, StmtKind
 use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
 use xputrace_bytecode::probe::TaskId;
-use xputrace_bytecode::{Home, Label, helper};
+use xputrace_bytecode::{BpfMapId, Home, Label, helper};
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Arg, Piece, Print, TAG_SLOTS, record};
@@ -243,7 +243,7 @@ impl Emitter<'_, '_> {
 
     /// Changes the element in one call and sets R0 to 0 or a negative error. The tracer only has a
     /// copy of the element, which probes may change meanwhile.
-    fn change_in_linux(&mut self, bpf_map: usize, key: i16, operand: i16, op: Alu) {
+    fn change_in_linux(&mut self, bpf_map: BpfMapId, key: i16, operand: i16, op: Alu) {
         self.asm.ld_map(Reg::R1, bpf_map);
         self.address(Reg::R2, key);
         self.load(Reg::R3, operand);

@@ -8,7 +8,7 @@ use rhai::Position;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size};
 use xputrace_bytecode::probe::{EEXIST, Frames, Machine, Reader, SCRATCH_BYTES, TaskId, pt_regs};
 use xputrace_bytecode::targets::leave_out_others;
-use xputrace_bytecode::{Label, helper};
+use xputrace_bytecode::{BpfMapId, Label, helper};
 use xputrace_model::context::word;
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::Target;
@@ -231,7 +231,7 @@ impl Emitter<'_, '_> {
     }
 
     /// Sets R0 to the address of the only element of an array.
-    fn find_only(&mut self, bpf_map: usize) {
+    fn find_only(&mut self, bpf_map: BpfMapId) {
         self.asm.st_imm(Size::W, Reg::FP, SCRATCH, 0);
         self.lookup(bpf_map, SCRATCH);
     }

@@ -4,6 +4,7 @@
 use crate::support::{compiled, plan};
 use std::collections::{BTreeMap, HashMap};
 use xputrace_bytecode::vm::{Engine, Env};
+use xputrace_bytecode::{BpfMapId, ProgramId};
 use xputrace_model::context::{GpuContext, WORDS, word};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Piece, Plan, record};
@@ -23,7 +24,7 @@ struct World {
 }
 
 impl Env for World {
-    fn output(&mut self, _map: usize, data: &[u8]) -> bool {
+    fn output(&mut self, _map: BpfMapId, data: &[u8]) -> bool {
         self.records.push(data.to_vec());
         true
     }
@@ -64,7 +65,7 @@ impl<'a> Kernel<'a> {
 impl Run {
     pub(crate) fn new(script: &str) -> Self {
         let plan = plan(script);
-        let programs: Vec<usize> = plan.probes.iter().filter_map(|it| it.program).collect();
+        let programs: Vec<ProgramId> = plan.probes.iter().filter_map(|it| it.program).collect();
         let engine = Engine::new(&plan.image, &programs, &mut |_, _| None).expect("the engine takes the programs");
         let world = World { names: plan.strings.clone(), records: Vec::new() };
         Run { plan, engine, world }

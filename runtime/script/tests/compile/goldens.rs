@@ -4,6 +4,7 @@
 use crate::support::{compiled, described};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use xputrace_bytecode::BpfMapId;
 use xputrace_bytecode::disasm;
 use xputrace_model::plan::Plan;
 
@@ -59,7 +60,7 @@ fn describe(plan: &Plan, out: &mut String) {
     for table in &plan.tables {
         let keys: Vec<String> =
             table.keys.iter().map(|it| format!("{:?}{}", it.kind, if it.optional { "?" } else { "" })).collect();
-        let map = |it: Option<usize>| {
+        let map = |it: Option<BpfMapId>| {
             it.map_or("-".into(), |it| {
                 let spec = &plan.image.maps[it];
                 let inner = spec.inner.as_ref().map_or(String::new(), |it| format!(" of {:?}", it.kind));

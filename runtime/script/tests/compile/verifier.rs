@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use xputrace_bytecode::vm::{Engine, Env};
-use xputrace_bytecode::{Image, MapKind, MapSpec, Program, ProgramKind, helper};
+use xputrace_bytecode::{BpfMapId, Image, MapKind, MapSpec, Program, ProgramId, ProgramKind, helper};
 use xputrace_model::catalog::{Catalog, MiniCatalog, TracepointFormat};
 use xputrace_model::context::{GpuContext, WORDS};
 use xputrace_model::diagnostic::Severity;
@@ -188,7 +188,8 @@ fn linux_and_the_engine_compute_the_same() {
     runner
         .run(&(script(), proptest::collection::vec(event, 1..6)), |(script, events)| {
             let plan = plan(&script);
-            let programs: Vec<usize> = (0..plan.image.programs.len())
+            let programs: Vec<ProgramId> = (0..plan.image.programs.len())
+                .map(ProgramId::at)
                 .filter(|it| plan.image.programs[*it].kind == ProgramKind::Syscall)
                 .filter(|it| !calls_engine(&plan.image.programs[*it]))
                 .collect();
@@ -207,7 +208,7 @@ fn linux_and_the_engine_compute_the_same() {
             for (index, spec) in plan.image.maps.iter().enumerate() {
                 if matches!(spec.kind, MapKind::Hash | MapKind::Array) {
                     let mut expected = BTreeMap::new();
-                    engine.for_each(index, &mut |key, value| {
+                    engine.for_each(BpfMapId::at(index), &mut |key, value| {
                         expected.insert(key.to_vec(), value.to_vec());
                     });
                     if !expected.is_empty() {
@@ -227,7 +228,7 @@ fn linux_and_the_engine_compute_the_same() {
 struct Silent;
 
 impl Env for Silent {
-    fn output(&mut self, _map: usize, _data: &[u8]) -> bool {
+    fn output(&mut self, _map: BpfMapId, _data: &[u8]) -> bool {
         true
     }
 }
@@ -531,7 +532,7 @@ fn create_map(spec: &MapSpec) -> Result<OwnedFd, String> {
 fn load(program: &Program, image: &Image, maps: &[OwnedFd]) -> Result<OwnedFd, String> {
     let mut insns = program.insns.clone();
     for (at, map) in &program.map_refs {
-        insns[*at].imm = maps[*map].as_raw_fd();
+        insns[*at].imm = maps[map.index()].as_raw_fd();
     }
     let code: Vec<u8> = insns.iter().flat_map(|it| it.to_bytes()).collect();
     let mut log = vec![0u8; 1 << 22];

@@ -3,7 +3,9 @@
 use crate::context::Symbol;
 use crate::names::{Demangle, Names};
 use rustc_hash::FxHashMap;
-use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Place, Plan, Probe, ProbeId, StringId, Target};
+use xputrace_model::plan::{
+    Activities, Activity, Call, Calls, Demand, Place, Plan, Probe, ProbeId, ProgramId, StringId, Target,
+};
 use xputrace_model::schema::Event;
 use xputrace_wire::events::{Choice, Texts};
 
@@ -18,7 +20,7 @@ pub(super) struct Handlers {
 pub(super) struct Handler {
     pub(super) probe: ProbeId,
     /// `None` for interpreted handlers.
-    pub(super) program: Option<usize>,
+    pub(super) program: Option<ProgramId>,
 }
 
 impl Handlers {
@@ -49,7 +51,7 @@ impl Handlers {
         &self.calls[kind.index()]
     }
 
-    pub(super) fn programs(&self) -> Vec<usize> {
+    pub(super) fn programs(&self) -> Vec<ProgramId> {
         let mut all: Vec<_> = self.activities.iter().chain(&self.calls).flatten().filter_map(|it| it.program).collect();
         all.sort_unstable();
         all.dedup();

@@ -27,6 +27,7 @@ use queue::{Joined, Queued};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 pub use totals::{CollectorTotals, Made, Records};
+use xputrace_bytecode::BpfMapId;
 use xputrace_bytecode::image::MapSpec;
 use xputrace_bytecode::vm::{Engine, LoadError, RemoteMap};
 use xputrace_model::context::{GpuContext, WORDS};
@@ -70,7 +71,7 @@ pub struct ProcessInfo {
 }
 
 /// Returns the maps that live in Linux, by index in the image.
-pub type RemoteMaps<'a> = dyn FnMut(usize, &MapSpec) -> Option<Box<dyn RemoteMap>> + 'a;
+pub type RemoteMaps<'a> = dyn FnMut(BpfMapId, &MapSpec) -> Option<Box<dyn RemoteMap>> + 'a;
 
 /// Limits on what is kept per process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

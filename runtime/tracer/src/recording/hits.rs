@@ -13,7 +13,9 @@ use xputrace_bytecode::asm::AsmError;
 use xputrace_bytecode::insn::{Alu, Cond, atomic};
 use xputrace_bytecode::probe::{EEXIST, Frames, Machine, Reader, pt_regs};
 use xputrace_bytecode::targets::{self, leave_out_others};
-use xputrace_bytecode::{Assembler, Home, Image, MapKind, MapSpec, Program, ProgramKind, Reg, helper, insn::Size};
+use xputrace_bytecode::{
+    Assembler, BpfMapId, Home, Image, MapKind, MapSpec, Program, ProgramId, ProgramKind, Reg, helper, insn::Size,
+};
 use xputrace_model::catalog::{Catalog, TracepointFieldType, TracepointFormat};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{
@@ -218,18 +220,15 @@ struct Builder<'a> {
     plan: Plan,
     probes: Vec<ProbeInfo>,
     layouts: Layouts,
-    ring: usize,
-    stacks: usize,
-    losses: usize,
+    ring: BpfMapId,
+    stacks: BpfMapId,
+    losses: BpfMapId,
 }
 
 impl<'a> Builder<'a> {
     fn new(plan: &Plan, catalog: &'a dyn Catalog) -> Self {
         let mut image = Image { sources: plan.image.sources.clone(), ..Image::default() };
-        let mut map = |spec: MapSpec| {
-            image.maps.push(spec);
-            image.maps.len() - 1
-        };
+        let mut map = |spec: MapSpec| image.add_map(spec);
         let spec = |name: &str, kind, key_size, value_size, max_entries| MapSpec {
             name: name.into(),
             kind,
@@ -316,16 +315,16 @@ impl<'a> Builder<'a> {
         })
     }
 
-    fn program(&mut self, probe: &Probe, kind: ProgramKind, hit: &HitProgram) -> Result<usize, RecorderError> {
+    fn program(&mut self, probe: &Probe, kind: ProgramKind, hit: &HitProgram) -> Result<ProgramId, RecorderError> {
         let assembled = self.write_program(hit, probe).finish()?;
-        self.plan.image.programs.push(Program {
-            name: format!("record_{}", self.plan.image.programs.len()),
+        let image = &mut self.plan.image;
+        Ok(image.add_program(Program {
+            name: format!("record_{}", image.programs.len()),
             kind,
             insns: assembled.insns,
             map_refs: assembled.map_refs,
             lines: assembled.lines,
-        });
-        Ok(self.plan.image.programs.len() - 1)
+        }))
     }
 
     /// R6 the context, R7 the record, R8 the process and thread ids.
@@ -338,9 +337,8 @@ impl<'a> Builder<'a> {
         asm.mov(Reg(6), Reg::R1);
         self.reader(&mut asm).task_ids();
         asm.mov(Reg(8), Reg::R0);
-        if let Some(threads) = targets {
-            let targets = self.plan.targets.unwrap_or_default();
-            leave_out_others(&mut asm, targets, slot::KEY, Reg(6), threads, out);
+        if let (Some(threads), Some(map)) = (targets, self.plan.targets) {
+            leave_out_others(&mut asm, map, slot::KEY, Reg(6), threads, out);
         }
         asm.ld_map(Reg::R1, self.ring);
         asm.mov_imm(Reg::R2, (texts_at + texts.len() * TEXT_BYTES) as i64);
@@ -524,7 +522,7 @@ fn text(asm: &mut Assembler, word: ContextWord, at: i16) {
 }
 
 /// R0 = the address of the element whose key is in the key's slot, or 0.
-fn lookup(asm: &mut Assembler, map: usize) {
+fn lookup(asm: &mut Assembler, map: BpfMapId) {
     asm.ld_map(Reg::R1, map);
     address(asm, Reg::R2, slot::KEY);
     asm.call(helper::MAP_LOOKUP_ELEM);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use xputrace_bytecode::insn::{Alu, Cond, Reg, Size, atomic};
-use xputrace_bytecode::{Assembler, Home, Image, MapKind, MapSpec, Program, ProgramKind, helper};
+use xputrace_bytecode::{Assembler, BpfMapId, Home, Image, MapKind, MapSpec, Program, ProgramId, ProgramKind, helper};
 use xputrace_model::context::{GpuContext, word};
 use xputrace_model::output::{Output, Piece};
 use xputrace_model::plan::{Activities, Activity, Calls, Demand, Place, Plan, Probe, ProbeId, ProbeScope};
@@ -22,7 +22,7 @@ pub const KERNEL_B: u32 = 2;
 pub const API: u32 = 3;
 
 /// Creates a program for `map[ctx[keys]…] += ctx[value]`, or `+= 1` without a value.
-pub fn add_to_map(name: &str, map: usize, keys: &[usize], value: Option<usize>) -> Program {
+pub fn add_to_map(name: &str, map: BpfMapId, keys: &[usize], value: Option<usize>) -> Program {
     let mut asm = Assembler::new();
     let key_at = -8 * keys.len() as i16;
     let zero_at = key_at - 8;
@@ -84,7 +84,7 @@ pub fn key(kind: Scalar) -> KeyPart {
     KeyPart { kind, optional: false, unit: Unit::None }
 }
 
-pub fn table(name: &str, keys: Vec<KeyPart>, kind: TableKind, map: usize) -> Arc<TableDef> {
+pub fn table(name: &str, keys: Vec<KeyPart>, kind: TableKind, map: BpfMapId) -> Arc<TableDef> {
     Arc::new(TableDef {
         name: name.into(),
         keys,
@@ -96,7 +96,7 @@ pub fn table(name: &str, keys: Vec<KeyPart>, kind: TableKind, map: usize) -> Arc
     })
 }
 
-pub fn probe(event: Event, place: Place, program: Option<usize>) -> Probe {
+pub fn probe(event: Event, place: Place, program: Option<ProgramId>) -> Probe {
     Probe { program, scope: ProbeScope::Process, sees_unjoined: true, ..Probe::of(event, place) }
 }
 
@@ -106,11 +106,19 @@ pub fn kernel_plan() -> Plan {
     Plan {
         image: Image {
             maps: vec![hash("time", 24, Home::Tracer)],
-            programs: vec![add_to_map("time", 0, &keys, Some(word::DURATION))],
+            programs: vec![add_to_map("time", BpfMapId(0), &keys, Some(word::DURATION))],
             sources: Vec::new(),
         },
-        tables: vec![table("@time", vec![key(Scalar::Name), key(Scalar::Int), key(Scalar::Int)], TableKind::Sum, 0)],
-        probes: vec![probe(Event::KERNEL, Place::Tracer, Some(0)), probe(Event::KERNEL, Place::Interpreter, None)],
+        tables: vec![table(
+            "@time",
+            vec![key(Scalar::Name), key(Scalar::Int), key(Scalar::Int)],
+            TableKind::Sum,
+            BpfMapId(0),
+        )],
+        probes: vec![
+            probe(Event::KERNEL, Place::Tracer, Some(ProgramId(0))),
+            probe(Event::KERNEL, Place::Interpreter, None),
+        ],
         strings: vec!["".into()],
         demand: Demand {
             calls: Calls::LAUNCHES,

@@ -4,6 +4,7 @@ use crate::stacks;
 use anyhow::Result;
 use std::sync::Arc;
 use xputrace_bytecode::vm::RemoteMap;
+use xputrace_bytecode::{BpfMapId, MapSpec};
 use xputrace_linux::Linux;
 use xputrace_model::plan::{Place, Plan};
 use xputrace_tracer::Pipeline;
@@ -18,8 +19,8 @@ pub fn linux(plan: &Plan) -> Result<Option<Linux>> {
 
 /// Creates the tracer's own engine, which can access maps in Linux.
 pub fn pipeline(plan: &Arc<Plan>, linux: Option<&Linux>) -> Result<Pipeline> {
-    let mut remote = |index: usize, _: &xputrace_bytecode::MapSpec| {
-        let handle = linux?.map(index)?.clone();
+    let mut remote = |map: BpfMapId, _: &MapSpec| {
+        let handle = linux?.map(map)?.clone();
         Some(Box::new(handle) as Box<dyn RemoteMap>)
     };
     Ok(Pipeline::new(plan.clone(), stacks::demangle, &mut remote)?)

@@ -2,6 +2,7 @@
 
 use super::State;
 use xputrace_linux::{Error, Linux, MapHandle};
+use xputrace_model::plan::BpfMapId;
 use xputrace_model::table::TableId;
 use xputrace_store::{Access, Backing, OnValue, Refusal};
 use xputrace_tracer::EngineMaps;
@@ -23,38 +24,38 @@ impl State {
 }
 
 impl LinuxMaps<'_> {
-    fn map(&self, map: usize) -> Result<&MapHandle, Error> {
+    fn map(&self, map: BpfMapId) -> Result<&MapHandle, Error> {
         self.0.map(map).ok_or(Error::NoSuchMap(map))
     }
 }
 
 impl Backing for LinuxMaps<'_> {
-    fn for_each(&self, map: usize, f: &mut OnValue<'_>) -> Result<(), String> {
+    fn for_each(&self, map: BpfMapId, f: &mut OnValue<'_>) -> Result<(), String> {
         let on_element = &mut |key: &[u8], values: &[&[u8]]| values.iter().for_each(|it| f(key, it));
         sentence(self.map(map).and_then(|it| it.for_each(on_element)))
     }
 
-    fn drain(&mut self, map: usize, f: &mut OnValue<'_>) -> Result<(), String> {
+    fn drain(&mut self, map: BpfMapId, f: &mut OnValue<'_>) -> Result<(), String> {
         sentence(self.0.swap(map, &mut |key, values| values.iter().for_each(|it| f(key, it))))
     }
 
-    fn lookup(&self, map: usize, key: &[u8]) -> Option<Vec<u8>> {
+    fn lookup(&self, map: BpfMapId, key: &[u8]) -> Option<Vec<u8>> {
         self.map(map).ok()?.lookup(key).ok()??.into_iter().next()
     }
 
-    fn update(&mut self, map: usize, key: &[u8], value: &[u8]) -> Result<(), Refusal> {
+    fn update(&mut self, map: BpfMapId, key: &[u8], value: &[u8]) -> Result<(), Refusal> {
         self.map(map).and_then(|it| it.update(key, value, 0)).map_err(refusal)
     }
 
-    fn add(&mut self, map: usize, key: &[u8], delta: i64) -> Result<(), Refusal> {
+    fn add(&mut self, map: BpfMapId, key: &[u8], delta: i64) -> Result<(), Refusal> {
         self.map(map).and_then(|it| it.add(key, delta)).map_err(refusal)
     }
 
-    fn delete(&mut self, map: usize, key: &[u8]) -> Result<(), String> {
+    fn delete(&mut self, map: BpfMapId, key: &[u8]) -> Result<(), String> {
         sentence(self.map(map).and_then(|it| it.delete(key)).map(|_was_there| ()))
     }
 
-    fn clear(&mut self, map: usize) -> Result<(), String> {
+    fn clear(&mut self, map: BpfMapId) -> Result<(), String> {
         sentence(self.map(map).and_then(MapHandle::clear))
     }
 }
