@@ -223,8 +223,9 @@ impl Drivers {
         let process = self.process(pid)?;
         if process.now.is_none() {
             let is_as_given = pid == given.command && process.n_execs <= 1;
-            let found = if is_as_given { Look::Finds } else { given.look(pid) };
-            process.now = Some(Program::new(process.comm.clone(), process.begun_nanos, found, monotonic_nanos()));
+            let (found, looked_nanos) =
+                if is_as_given { (Look::Finds, process.begun_nanos) } else { (given.look(pid), monotonic_nanos()) };
+            process.now = Some(Program::new(process.comm.clone(), process.begun_nanos, found, looked_nanos));
         }
         process.now.as_mut()
     }
