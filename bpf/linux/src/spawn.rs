@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::inherited;
 use crate::resolve::glob;
 use crate::scope::{CommandScope, Scope};
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -211,6 +211,12 @@ impl ExecImage {
         Ok(ExecImage { path, argv, shell_argv, envp: CStrings::new(all)? })
     }
 
+    /// Returns the name that Linux gives the process at its `exec`.
+    fn name(&self) -> Option<&CStr> {
+        let start = self.path.as_bytes().iter().rposition(|it| *it == b'/').map_or(0, |it| it + 1);
+        self.path.as_c_str().to_bytes_with_nul().get(start..).and_then(|it| CStr::from_bytes_with_nul(it).ok())
+    }
+
     /// Executes the command; returns the errno if that fails.
     fn exec(&self) -> i32 {
         let errno = raw::execve(&self.path, &self.argv.pointers, &self.envp.pointers);
@@ -249,6 +255,7 @@ impl WaitingChild<'_> {
     /// Returns the child's pid. Blocks signals in the child, which still has our handlers.
     fn fork(self) -> io::Result<u32> {
         let blocked = inherited::BlockedSignals::all();
+        let _name = self.image.name().map(ThreadName::lend);
         // SAFETY: the child makes system calls only: it allocates nothing and takes no lock.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
@@ -288,6 +295,30 @@ impl WaitingChild<'_> {
     fn fail(&self, errno: i32) -> ! {
         raw::write(self.report.as_raw_fd(), &errno.to_ne_bytes());
         raw::exit(NOT_RUN)
+    }
+}
+
+/// The calling thread's name while another is lent to it. A child inherits it: the command becomes a
+/// target in the middle of its `exec`, an instant before Linux names it, and a sample may fall in between.
+struct ThreadName([u8; 16]);
+
+impl ThreadName {
+    /// Linux cuts the name.
+    fn lend(name: &CStr) -> Self {
+        let mut own = [0u8; 16];
+        // SAFETY: Linux writes at most 16 bytes, and reads a C string.
+        unsafe {
+            libc::prctl(libc::PR_GET_NAME, own.as_mut_ptr());
+            libc::prctl(libc::PR_SET_NAME, name.as_ptr());
+        }
+        ThreadName(own)
+    }
+}
+
+impl Drop for ThreadName {
+    fn drop(&mut self) {
+        // SAFETY: a C string: Linux ended it with a NUL.
+        unsafe { libc::prctl(libc::PR_SET_NAME, self.0.as_ptr()) };
     }
 }
 

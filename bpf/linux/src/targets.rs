@@ -13,8 +13,8 @@
 //! ```
 //!
 //! Until its `exec`, a stopped command still runs our code. It becomes a target in the middle of
-//! that call, when Linux gives the process its new name, so everything that is counted has the
-//! command's name.
+//! that call, when Linux gives the process its new name. It has had that name since its fork, so
+//! everything that is counted has the command's name.
 //!
 //! The map's keys are thread ids in the initial pid namespace, which every program can read,
 //! whatever the namespaces of the tracer and the threads. A value is the address of the thread's
