@@ -229,7 +229,7 @@ fn start(setup: Setup, began: Instant, notes: &str) -> Result<(), Dormant> {
     // Registered after the backend's own handlers, so that it runs before them.
     register_exit_handler();
     let micros = began.elapsed().as_micros() as u64;
-    let python = agent.unsupported_python();
+    let python = agent.newly_unsupported_python();
     let notes: Vec<&str> =
         [notes, python.as_deref().unwrap_or_default()].into_iter().filter(|it| !it.is_empty()).collect();
     agent.socket.send(&Message::new(ARMED, &[micros], notes.join("\n")));

@@ -56,8 +56,7 @@ pub(crate) fn is_object(address: u64) -> bool {
 }
 
 impl<'a> Code<'a> {
-    /// Reads a code object; `None` for those that the interpreter makes for its own use, which have
-    /// no file.
+    /// Reads a code object; `None` if its names are no plain strings.
     ///
     /// # Safety
     /// A code object of this layout is at `address`, and stays through `'a`.

@@ -2,19 +2,20 @@
 
 use crate::code::member;
 use crate::frames::Frames;
-use crate::layout::{DEBUG_WORDS, Layout, V3_11, V3_12, of_debug_offsets};
+use crate::layout::{self, DEBUG_WORDS, Layout, V3_11, V3_12, of_debug_offsets};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use xputrace_unwind::find_loaded;
 
-/// An interpreter whose frames can be read.
+/// An interpreter whose frames can be read. Its library stays loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct Interpreter {
     layout: Layout,
-    runtime: u64,
-    /// The state of the calling thread, or null.
+    /// The word that is not 0 once the interpreter ends: the state of the thread that ends it.
+    finalizing: u64,
+    /// Returns the state that the calling thread had last, or null.
     of_this_thread: ThreadState,
-    /// Since 3.12: the state that the calling thread has the GIL with, or null.
-    current: Option<ThreadState>,
 }
 
 type ThreadState = unsafe extern "C" fn() -> *mut c_void;
@@ -40,68 +41,106 @@ impl Interpreter {
     /// # Errors
     /// There is an interpreter whose frames can't be read.
     pub fn find() -> Result<Option<Interpreter>, Unsupported> {
-        let mut scope = Scope::Global;
-        if scope.symbol(c"_PyRuntime").is_none() {
-            match Scope::library() {
-                Some(it) => scope = it,
-                None => return Ok(None),
-            }
-        }
-        let Some(runtime) = scope.symbol(c"_PyRuntime") else { return Ok(None) };
+        let Some((scope, runtime)) = Scope::of_interpreter() else { return Ok(None) };
         // SAFETY: its type since 3.11, when it came.
-        let version = scope.symbol(c"Py_Version").map(|it| unsafe { member::<u64>(it, 0) });
-        let interpreter = || version.map_or("CPython before 3.11".into(), name);
-        let refused = |reason| Unsupported { interpreter: interpreter(), reason };
-        let layout = match version.map(|it| it >> 16) {
-            Some(0x30b) if is_final(version) => V3_11,
-            Some(0x30c) if is_final(version) => V3_12,
-            Some(0x30d) if is_final(version) => {
-                // SAFETY: the table is at its beginning in this version.
-                let words = unsafe { member::<[u64; DEBUG_WORDS]>(runtime, 0) };
-                of_debug_offsets(&words, version.unwrap_or_default()).map_err(refused)?
-            }
-            _ => return Err(refused("only those of CPython 3.11, 3.12 and 3.13 are known")),
-        };
-        // Such builds put two more words before every object.
-        if scope.symbol(c"_Py_PrintReferences").is_some() {
-            return Err(refused("it is built to trace references"));
+        let version = scope.symbol(c"Py_Version").map(|it| Version(unsafe { member(it, 0) }));
+        let interpreter = version.map_or("CPython before 3.11".into(), |it| it.to_string());
+        let found = version.ok_or(UNKNOWN_VERSION).and_then(|it| Interpreter::in_scope(&scope, runtime, it));
+        found.map(Some).map_err(|reason| Unsupported { interpreter, reason })
+    }
+
+    fn in_scope(scope: &Scope, runtime: u64, version: Version) -> Result<Self, &'static str> {
+        let layout = version.layout(runtime)?;
+        if !has_plain_objects(scope) {
+            return Err("it is built to trace references");
         }
-        let Some(of_this_thread) = scope.function(c"PyGILState_GetThisThreadState") else {
-            return Err(refused("it has no PyGILState_GetThisThreadState"));
-        };
-        let is_own_threads = version.is_some_and(|it| it >> 16 >= 0x30c);
-        let current = scope.function(c"_PyThreadState_UncheckedGet").filter(|_| is_own_threads);
-        Ok(Some(Interpreter { layout, runtime, of_this_thread, current }))
+        if !keep_loaded(runtime) {
+            return Err("its library may be unloaded");
+        }
+        let of_this_thread =
+            scope.function(c"PyGILState_GetThisThreadState").ok_or("it has no PyGILState_GetThisThreadState")?;
+        Ok(Interpreter { layout, finalizing: runtime + layout.finalizing, of_this_thread })
     }
 
     /// The calling thread's frames; `None` for a thread that the interpreter does not know, and
-    /// while the interpreter ends, as it may free them then.
+    /// while the interpreter ends: it frees the states of other threads then.
     ///
     /// # Safety
     /// The calling thread does not return from the function that it is in while they are used.
     #[inline]
     pub unsafe fn frames(&self) -> Option<Frames<'_>> {
-        // SAFETY: it takes nothing, and may be called without the GIL, at any time.
-        let current = self.current.map_or(std::ptr::null_mut(), |it| unsafe { it() });
-        let thread = match current.is_null() {
-            // SAFETY: as above.
-            true => unsafe { (self.of_this_thread)() },
-            false => current,
-        };
+        // SAFETY: takes nothing, needs no GIL, and its library stays. Since 3.12, it is the state of the
+        // interpreter in which the thread was last; before, that of the first one.
+        let thread = unsafe { (self.of_this_thread)() } as u64;
         // SAFETY: a word of the interpreter's own state.
-        let finalizing: u64 = unsafe { member(self.runtime, self.layout.finalizing) };
-        let is_safe = !thread.is_null() && (finalizing == 0 || finalizing == thread as u64);
+        let ends = Ends { word: unsafe { AtomicU64::from_ptr(self.finalizing as *mut u64) }, thread };
+        // The thread's state is looked at after it was seen that the interpreter does not end.
         // SAFETY: the calling thread's state; and the caller's promise.
-        is_safe.then(|| unsafe { Frames::of(&self.layout, thread as u64) })
+        (thread != 0 && !ends.by_another_thread()).then(|| unsafe { Frames::of(&self.layout, thread, ends) })
     }
 }
 
-fn is_final(version: Option<u64>) -> bool {
-    version.is_some_and(|it| it >> 4 & 0xf == 0xf)
+/// Whether the interpreter ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends<'a> {
+    word: &'a AtomicU64,
+    thread: u64,
 }
 
-fn name(version: u64) -> String {
-    format!("CPython {}.{}", version >> 24, version >> 16 & 0xff)
+impl Ends<'_> {
+    /// The thread that ends it may read its own frames.
+    #[inline]
+    pub(crate) fn by_another_thread(self) -> bool {
+        let finalizing = self.word.load(Ordering::Acquire);
+        finalizing != 0 && finalizing != self.thread
+    }
+}
+
+const UNKNOWN_VERSION: &str = "only those of CPython 3.11, 3.12 and 3.13 are known";
+
+/// `Py_Version`: major, minor, micro, release level and serial (`Include/patchlevel.h`).
+#[derive(Clone, Copy, Debug)]
+struct Version(u64);
+
+impl Version {
+    fn layout(self, runtime: u64) -> Result<Layout, &'static str> {
+        const FINAL: u64 = 0xf;
+        match (self.0 >> 16, self.0 >> 4 & 0xf) {
+            (0x30b, FINAL) => Ok(V3_11),
+            (0x30c, FINAL) => Ok(V3_12),
+            // SAFETY: the table is at the beginning of the runtime's state in this version.
+            (0x30d, FINAL) => of_debug_offsets(&unsafe { member::<[u64; DEBUG_WORDS]>(runtime, 0) }, self.0),
+            _ => Err(UNKNOWN_VERSION),
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CPython {}.{}", self.0 >> 24, self.0 >> 16 & 0xff)
+    }
+}
+
+/// Whether objects begin as usual: the type of types is itself. Builds that trace references put two
+/// words before.
+fn has_plain_objects(scope: &Scope) -> bool {
+    // SAFETY: a static object of the interpreter, larger than this.
+    scope.symbol(c"PyType_Type").is_some_and(|it| unsafe { member::<u64>(it, layout::TYPE) } == it)
+}
+
+/// Keeps the library that this address lies in, whatever the program does; false if it can't be kept.
+fn keep_loaded(address: u64) -> bool {
+    let Some(path) = find_loaded(|it| it.holds(address).then(|| it.path.to_vec())) else { return false };
+    // The program itself has no path, and stays.
+    path.is_empty() || mapped(&path, libc::RTLD_NODELETE).is_some()
+}
+
+/// Opens a library that is mapped already; the handle is kept.
+fn mapped(path: &[u8], flags: c_int) -> Option<*mut c_void> {
+    let path = CString::new(path).ok()?;
+    // SAFETY: a C string; nothing is loaded.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD | flags) };
+    (!handle.is_null()).then_some(handle)
 }
 
 /// Where symbols are looked for.
@@ -112,30 +151,19 @@ enum Scope {
 }
 
 impl Scope {
-    /// An interpreter's library that is mapped, but not in the global scope.
-    fn library() -> Option<Scope> {
-        unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
-            // SAFETY: the loader's entry, and the answer below.
-            let (info, found) = unsafe { (&*info, &mut *found.cast::<Option<CString>>()) };
-            if info.dlpi_name.is_null() {
-                return 0;
-            }
-            // SAFETY: the loader's C string.
-            let path = unsafe { CStr::from_ptr(info.dlpi_name) };
-            let name = path.to_bytes().rsplit(|it| *it == b'/').next().unwrap_or_default();
-            if name.starts_with(b"libpython3.") {
-                *found = Some(path.to_owned());
-            }
-            c_int::from(found.is_some())
-        }
+    /// The interpreter's scope, and the address of its state.
+    fn of_interpreter() -> Option<(Scope, u64)> {
+        let runtime = |scope: Scope| scope.symbol(c"_PyRuntime").map(|it| (scope, it));
+        runtime(Scope::Global).or_else(|| runtime(Scope::library()?))
+    }
 
-        let mut found: Option<CString> = None;
-        // SAFETY: `visit` and its answer live through the call.
-        unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
-        // SAFETY: a C string; nothing is loaded.
-        let handle = unsafe { libc::dlopen(found?.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-        // The handle is kept, and with it the library: its functions are called from now on.
-        (!handle.is_null()).then_some(Scope::Library(handle))
+    /// An interpreter's library that is mapped, but not in the global scope. It has `_PyRuntime`, so
+    /// this is done once.
+    fn library() -> Option<Scope> {
+        let is_interpreter =
+            |path: &[u8]| path.rsplit(|it| *it == b'/').next().is_some_and(|name| name.starts_with(b"libpython3."));
+        let path = find_loaded(|it| is_interpreter(it.path).then(|| it.path.to_vec()))?;
+        mapped(&path, 0).map(Scope::Library)
     }
 
     fn symbol(&self, name: &CStr) -> Option<u64> {
@@ -149,7 +177,7 @@ impl Scope {
     }
 
     fn function(&self, name: &CStr) -> Option<ThreadState> {
-        // SAFETY: the functions that are asked for have this type in all versions that are known.
+        // SAFETY: the function that is asked for has this type in all versions that are known.
         self.symbol(name).map(|it| unsafe { std::mem::transmute::<u64, ThreadState>(it) })
     }
 }

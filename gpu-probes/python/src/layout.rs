@@ -11,6 +11,7 @@ pub(crate) struct Layout {
     /// In `_PyRuntime`: the thread that ends the interpreter, or 0.
     pub(crate) finalizing: u64,
     pub(crate) thread: Thread,
+    pub(crate) calls: Calls,
     pub(crate) frame: Frame,
     pub(crate) code: Code,
     pub(crate) text: Text,
@@ -21,17 +22,25 @@ pub(crate) struct Layout {
 /// In a thread's state: how it leads to its innermost frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Thread {
-    /// Through a `_PyCFrame`, which each call of the evaluation function has on its own stack:
-    /// where the state has its address, and where it has those of the innermost frame and of the
-    /// one of the call before.
+    /// Through the `_PyCFrame` of the innermost call: where the state has its address, and where that
+    /// has the frame's.
     Cframe {
         at: u64,
         frame: u64,
-        previous: u64,
     },
     Frame {
         at: u64,
     },
+}
+
+/// How the frames of one call of the evaluation function are told from those of the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Calls {
+    /// 3.11: by a flag of one byte in the outermost of them. Each call has a `_PyCFrame` on its own stack,
+    /// which has the address of the one of the call before.
+    Flags { is_entry: u64, previous: u64 },
+    /// Since 3.12: by a frame of its own, on the call's own stack ([`owner::C_STACK`]).
+    Frames,
 }
 
 /// In a `_PyInterpreterFrame`.
@@ -44,8 +53,6 @@ pub(crate) struct Frame {
     pub(crate) instruction: u64,
     /// One byte: an [`owner`].
     pub(crate) owner: u64,
-    /// One byte, in 3.11: whether the evaluation function was called for it.
-    pub(crate) is_entry: Option<u64>,
 }
 
 /// `enum _frameowner`.
@@ -86,8 +93,9 @@ pub(crate) const TYPE: u64 = 8;
 
 pub(crate) const V3_11: Layout = Layout {
     finalizing: 24,
-    thread: Thread::Cframe { at: 56, frame: 8, previous: 16 },
-    frame: Frame { previous: 48, code: 32, instruction: 56, owner: 69, is_entry: Some(68) },
+    thread: Thread::Cframe { at: 56, frame: 8 },
+    calls: Calls::Flags { is_entry: 68, previous: 16 },
+    frame: Frame { previous: 48, code: 32, instruction: 56, owner: 69 },
     code: Code { first_line: 72, file: 112, name: 128, lines: 136, instructions: 184 },
     text: Text { length: 16, state: 32, ascii: 48, others: 72 },
     bytes: [16, 32],
@@ -95,8 +103,9 @@ pub(crate) const V3_11: Layout = Layout {
 
 pub(crate) const V3_12: Layout = Layout {
     finalizing: 24,
-    thread: Thread::Cframe { at: 56, frame: 0, previous: 8 },
-    frame: Frame { previous: 8, code: 0, instruction: 56, owner: 70, is_entry: None },
+    thread: Thread::Cframe { at: 56, frame: 0 },
+    calls: Calls::Frames,
+    frame: Frame { previous: 8, code: 0, instruction: 56, owner: 70 },
     code: Code { first_line: 68, file: 112, name: 128, lines: 136, instructions: 192 },
     text: Text { length: 16, state: 32, ascii: 40, others: 56 },
     bytes: [16, 32],
@@ -130,6 +139,7 @@ mod debug {
     pub(super) const TEXT_ASCII: usize = 70;
 }
 
+const NONSENSE: &str = "its table of offsets makes no sense";
 const COOKIE: u64 = u64::from_le_bytes(*b"xdebugpy");
 /// No member of a thread's state, a frame or an object lies farther from its start.
 const FARTHEST: u64 = 4096;
@@ -147,17 +157,17 @@ pub(crate) fn of_debug_offsets(words: &[u64; DEBUG_WORDS], version: u64) -> Resu
     }
     let is_near = words[at::CURRENT_FRAME..=at::TEXT_ASCII].iter().all(|it| *it <= FARTHEST);
     if !is_near || words[at::FINALIZING] > FARTHEST_IN_RUNTIME || words[at::TYPE] != TYPE {
-        return Err("its table of offsets makes no sense");
+        return Err(NONSENSE);
     }
     Ok(Layout {
         finalizing: words[at::FINALIZING],
         thread: Thread::Frame { at: words[at::CURRENT_FRAME] },
+        calls: Calls::Frames,
         frame: Frame {
             previous: words[at::FRAME_PREVIOUS],
             code: words[at::FRAME_EXECUTABLE],
             instruction: words[at::FRAME_INSTRUCTION],
             owner: words[at::FRAME_OWNER],
-            is_entry: None,
         },
         code: Code {
             first_line: words[at::CODE_FIRST_LINE],
@@ -172,7 +182,7 @@ pub(crate) fn of_debug_offsets(words: &[u64; DEBUG_WORDS], version: u64) -> Resu
             ascii: words[at::TEXT_ASCII],
             // `PyCompactUnicodeObject`: the UTF-8 form's length and address follow. The size is that of
             // a `PyUnicodeObject`, which has one word more.
-            others: words[at::TEXT_SIZE] - 8,
+            others: words[at::TEXT_SIZE].checked_sub(8).ok_or(NONSENSE)?,
         },
         bytes: [words[at::BYTES_LENGTH], words[at::BYTES_DATA]],
     })
@@ -266,7 +276,8 @@ mod tests {
         let expected = Layout {
             finalizing: 608,
             thread: Thread::Frame { at: 72 },
-            frame: Frame { previous: 8, code: 0, instruction: 56, owner: 70, is_entry: None },
+            calls: Calls::Frames,
+            frame: Frame { previous: 8, code: 0, instruction: 56, owner: 70 },
             code: Code { first_line: 68, file: 112, name: 128, lines: 136, instructions: 200 },
             text: Text { length: 16, state: 32, ascii: 40, others: 56 },
             bytes: [16, 32],
@@ -284,6 +295,7 @@ mod tests {
         assert_eq!(with(debug::COOKIE, 0), Err("its table of offsets is another version's"));
         assert_eq!(with(debug::VERSION, 0x30d01f0), Err("its table of offsets is another version's"));
         assert_eq!(with(debug::IS_FREE_THREADED, 1), Err("it is built without the GIL"));
-        assert_eq!(with(debug::CODE_LINES, 1 << 40), Err("its table of offsets makes no sense"));
+        assert_eq!(with(debug::CODE_LINES, 1 << 40), Err(NONSENSE));
+        assert_eq!(with(debug::TEXT_SIZE, 7), Err(NONSENSE));
     }
 }

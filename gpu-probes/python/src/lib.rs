@@ -2,9 +2,10 @@
 //! process while the thread is inside a call from Python.
 //!
 //! For use inside other people's programs, on paths that run often: nothing allocates and nothing
-//! locks. Of the interpreter, only the functions that return the calling thread's state are called.
+//! locks. Of the interpreter, only the function that returns the calling thread's state is called.
 //! All else is read: a thread's frames, and the code objects that they hold, stay as they are while
-//! that thread is in a call, whether or not it has the GIL.
+//! that thread is in a call, whether or not it has the GIL; except while the interpreter ends, when
+//! they are left alone.
 //!
 //! ```text
 //! Interpreter ── found once; which of its versions it is, and so where things are

@@ -7,13 +7,20 @@ use xputrace_wire::record::PythonCode;
 /// `name (file:line)`; `code` is `None` if the function was lost.
 pub fn python_frame(code: Option<&PythonCode>, offset: u32) -> Frame {
     let function = match code {
-        None => "(unknown Python function)".into(),
+        None => UNKNOWN_FUNCTION.into(),
         Some(it) => match line(it, offset) {
             Some(line) => format!("{} ({}:{line})", it.name, short_path(&it.file)),
             None => format!("{} ({})", it.name, short_path(&it.file)),
         },
     };
     Frame { function, module: Frame::PYTHON.into(), offset: 0 }
+}
+
+const UNKNOWN_FUNCTION: &str = "(unknown Python function)";
+
+/// Whether it is a frame of a function that was lost, or has not been told of yet.
+pub fn is_unknown_python(frame: &Frame) -> bool {
+    frame.function == UNKNOWN_FUNCTION
 }
 
 /// Returns a path from where packages are installed, and others as they are.
@@ -23,7 +30,8 @@ fn short_path(path: &str) -> &str {
         return rest.1;
     }
     // The standard library: `/usr/lib/python3.12/threading.py`.
-    let rest = path.rsplit_once("/lib/python3.").and_then(|(_, rest)| rest.split_once('/'));
+    let library = ["/lib/python3.", "/lib64/python3."].iter().find_map(|it| path.rsplit_once(it));
+    let rest = library.and_then(|(_, rest)| rest.split_once('/'));
     rest.filter(|(minor, _)| minor.bytes().all(|it| it.is_ascii_digit())).map_or(path, |(_, rest)| rest)
 }
 
@@ -110,10 +118,17 @@ pub fn shown(frames: &Frames, how: PythonFrames) -> Frames {
             let runs = frames.windows(2).filter(|it| it[0].is_python() && !it[1].is_python());
             let interpreters: Vec<&str> = runs.map(|it| it[1].module.as_str()).filter(|it| !it.is_empty()).collect();
             let last = frames.len() - 1;
-            let is_shown = |(at, it): &(usize, &Frame)| *at == last || !interpreters.contains(&it.module.as_str());
+            let is_own = |it: &Frame| interpreters.contains(&it.module.as_str()) && is_of_interpreter(it);
+            let is_shown = |(at, it): &(usize, &Frame)| *at == last || !is_own(it);
             frames.iter().enumerate().filter(is_shown).map(|(_, it)| it.clone()).collect()
         }
     }
+}
+
+/// Whether a frame in the interpreter's file is the interpreter's: a program may have one built in.
+fn is_of_interpreter(frame: &Frame) -> bool {
+    ["python", "libpython"].iter().any(|it| frame.module.starts_with(it))
+        || ["_Py", "Py"].iter().any(|it| frame.function.starts_with(it))
 }
 
 #[cfg(test)]
@@ -121,7 +136,7 @@ mod tests {
     use super::*;
 
     fn code(first_line: u32, lines: &[u8]) -> PythonCode {
-        PythonCode { first_line, file: "/work/train.py".into(), name: "Net.forward".into(), lines: lines.into() }
+        PythonCode { first_line, file: "/home/me/train.py".into(), name: "Net.forward".into(), lines: lines.into() }
     }
 
     #[test]
@@ -165,6 +180,7 @@ mod tests {
             ("/opt/venv/lib/python3.12/site-packages/torch/nn/modules/module.py", "torch/nn/modules/module.py"),
             ("/usr/lib/python3/dist-packages/numpy/core.py", "numpy/core.py"),
             ("/usr/lib/python3.12/threading.py", "threading.py"),
+            ("/usr/lib64/python3.12/asyncio/runners.py", "asyncio/runners.py"),
             ("/home/me/lib/python3.x/a.py", "/home/me/lib/python3.x/a.py"),
             ("train.py", "train.py"),
             ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap>"),
@@ -176,8 +192,8 @@ mod tests {
 
     #[test]
     fn a_frame_without_a_line_has_its_file() {
-        assert_eq!(python_frame(Some(&code(7, &[0x80, 0])), 0).function, "Net.forward (/work/train.py:7)");
-        assert_eq!(python_frame(Some(&code(7, &[])), 0).function, "Net.forward (/work/train.py)");
+        assert_eq!(python_frame(Some(&code(7, &[0x80, 0])), 0).function, "Net.forward (/home/me/train.py:7)");
+        assert_eq!(python_frame(Some(&code(7, &[])), 0).function, "Net.forward (/home/me/train.py)");
         assert_eq!(python_frame(None, 0).function, "(unknown Python function)");
     }
 
@@ -207,6 +223,14 @@ mod tests {
         assert_eq!(names(PythonFrames::Merge), merged);
         assert_eq!(names(PythonFrames::Only), ["inner", "outer", "<module>"]);
         assert_eq!(names(PythonFrames::Off).len(), frames.len() - 3);
+        // Built into the program, it is told by its functions' names.
+        let built_in: Frames = frames
+            .iter()
+            .map(|it| native(&it.function, if it.module == "python3" { "game" } else { &it.module }))
+            .collect();
+        let with_vectorcall = [&merged[..2], &["vectorcall"], &merged[2..]].concat();
+        let built_in: Vec<_> = shown(&built_in, PythonFrames::Merge).iter().map(|it| it.function.clone()).collect();
+        assert_eq!(built_in, with_vectorcall);
         let without: Frames = [native("a", "b")].into();
         assert_eq!(
             (shown(&without, PythonFrames::Merge), shown(&without, PythonFrames::Only).len()),

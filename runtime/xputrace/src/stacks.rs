@@ -320,10 +320,11 @@ impl Names<'_> {
     }
 }
 
-/// Whether later events cannot improve these names: neither a new mapping nor code made at run
-/// time.
+/// Whether later events cannot improve these names: neither a new mapping, nor code made at run
+/// time, nor a Python function that is told of later.
 fn is_final(frames: &[Frame]) -> bool {
-    frames.iter().all(|it| !it.module.is_empty() && it.module != xputrace_symbols::ANONYMOUS)
+    let is_named = |it: &Frame| !it.module.is_empty() && it.module != xputrace_symbols::ANONYMOUS;
+    frames.iter().all(|it| is_named(it) && !xputrace_symbols::is_unknown_python(it))
 }
 
 /// Adds a frame that says why there are no more, if Linux may have stopped early.

@@ -64,6 +64,7 @@ unsafe impl ZeroIsValid for Entry {}
 /// The bytes did not fit.
 const NO_PLACE: u64 = u64::MAX;
 const LEN_BITS: u32 = 16;
+const _: () = assert!(MAX_CODE + 1 < 1 << LEN_BITS && MAX_NAME + 1 < 1 << LEN_BITS);
 
 impl Store {
     fn new(entries: usize, bytes: usize) -> io::Result<Self> {
@@ -182,6 +183,7 @@ const ADDRESSES: usize = 16 << 10;
 /// Address in the low 48 bits, id above.
 const ADDRESS_BITS: u32 = 48;
 const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
+const _: () = assert!(NAMES < 1 << (64 - ADDRESS_BITS) && CODES < 1 << (64 - ADDRESS_BITS));
 
 impl Addresses {
     fn new() -> io::Result<Self> {

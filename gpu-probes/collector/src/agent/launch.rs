@@ -13,7 +13,7 @@ use super::clock::now;
 use super::intern::{NoId, Text};
 use super::output::{self, Output, Role};
 use super::python::Python;
-use super::stack::Here;
+use super::stack::{Here, Stacks};
 use std::cell::RefCell;
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -159,16 +159,44 @@ pub unsafe fn exit(agent: &'static Agent, returned: &Returned) -> bool {
     })
 }
 
-/// Returns the id of a Python function, 0 if it has none.
+/// What came of a launch's stack.
+enum StackTaken {
+    Id(u32),
+    /// Only Python's frames were asked for, and there are none.
+    Empty,
+    Lost,
+}
+
+/// Takes the calling thread's stack.
+///
+/// # Safety
+/// `here` is where the thread is: on its own stack, from where the backend called us to its end.
 #[inline]
-fn code_id(agent: &'static Agent, python: &Python, out: &mut Output, code: &Code<'_>) -> u32 {
-    match python.codes.intern(code, |id, parts| out.write_code(id, parts)) {
-        Ok(id) => id,
+unsafe fn stack_taken(agent: &'static Agent, stacks: &Stacks, out: &mut Output, here: &Here<'_>) -> StackTaken {
+    let mut is_table_full = false;
+    let code_id = |python: &Python, out: &mut Output, code: &Code<'_>| match python
+        .codes
+        .intern(code, |id, parts| out.write_code(id, parts))
+    {
+        Ok(id) => Some(id),
         Err(NoId::TableFull) => {
-            agent.count_lost(Lost::NameTableFull, 1);
-            0
+            is_table_full = true;
+            Some(0)
         }
-        Err(NoId::NotTold) => 0,
+        Err(NoId::NotTold) => None,
+    };
+    // SAFETY: the caller's promise; the thread has the ring.
+    let taken = unsafe { stacks.take(out, here, code_id) };
+    if is_table_full {
+        agent.count_lost(Lost::NameTableFull, 1);
+    }
+    match taken {
+        None => StackTaken::Lost,
+        Some(([], _)) => StackTaken::Empty,
+        Some((words, end)) => match stack_id(agent, out, words, end) {
+            0 => StackTaken::Lost,
+            id => StackTaken::Id(id),
+        },
     }
 }
 
@@ -276,16 +304,12 @@ impl Local {
         }
         let Some(stacks) = &agent.code.stacks else { return };
         let here = Here { registers, bounds: self.bounds, modules: &agent.code.modules, layer };
-        let id = output::with(agent, Role::Launch, |out| {
-            // SAFETY: the thread has the ring; its own stack, from where the backend called us to its end.
-            let (words, end) =
-                unsafe { stacks.take(out, &here, |python, out, code| code_id(agent, python, out, code))? };
-            // Where only Python's frames were asked for, there may be none.
-            if words.is_empty() { Some(0) } else { Some(stack_id(agent, out, words, end)).filter(|it| *it != 0) }
-        });
-        match id.flatten() {
-            Some(id) => self.launch.stack = id,
-            None => self.launch.flags |= Launch::NO_STACK,
+        // SAFETY: its own registers and bounds.
+        let taken = output::with(agent, Role::Launch, |out| unsafe { stack_taken(agent, stacks, out, &here) });
+        match taken.unwrap_or(StackTaken::Lost) {
+            StackTaken::Id(id) => self.launch.stack = id,
+            StackTaken::Empty => {}
+            StackTaken::Lost => self.launch.flags |= Launch::NO_STACK,
         }
     }
 

@@ -62,8 +62,9 @@ impl Agent {
 
     /// Ends the connection. Called by the listener.
     pub(super) fn end_connection(&self) {
-        let left_behind = self.life.left_behind.get().copied().unwrap_or_default();
-        self.socket.send(&Message::new(BYE, &[], left_behind));
+        let left_behind = self.life.left_behind.get().map(|it| it.to_string());
+        let notes: Vec<String> = left_behind.into_iter().chain(self.newly_unsupported_python()).collect();
+        self.socket.send(&Message::new(BYE, &[], notes.join("\n")));
         self.socket.shut_down();
     }
 

@@ -238,9 +238,10 @@ impl Agent {
         self.send_mappings();
     }
 
-    /// Why the Python frames of this process can't be read, if it has such an interpreter.
-    pub(crate) fn unsupported_python(&self) -> Option<String> {
-        Some(self.code.stacks.as_ref()?.python.as_ref()?.unsupported()?.to_string())
+    /// Why the Python frames of this process can't be read, if it has such an interpreter and that was not
+    /// returned before.
+    pub(crate) fn newly_unsupported_python(&self) -> Option<String> {
+        Some(self.code.stacks.as_ref()?.python.as_ref()?.newly_unsupported()?.to_string())
     }
 
     /// Returns the bits of `message::demand`.

@@ -2,20 +2,24 @@
 
 use super::intern::Codes;
 use std::io;
+use std::iter::Peekable;
 use std::sync::OnceLock;
-use xputrace_python::{Code, Interpreter, Item, Unsupported};
+use std::sync::atomic::{AtomicBool, Ordering};
+use xputrace_python::{Code, Frames, Interpreter, Item, Unsupported};
 use xputrace_wire::record::{MAX_FRAMES, python_frame, stack_end};
 
 /// What reading Python's frames needs in a process that was asked for them.
 #[derive(Debug)]
 pub(crate) struct Python {
     found: OnceLock<Result<Interpreter, Unsupported>>,
+    /// Whether the tracer knows of an interpreter whose frames can't be read.
+    is_told: AtomicBool,
     pub(super) codes: Codes,
 }
 
 impl Python {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Python { found: OnceLock::new(), codes: Codes::new()? })
+        Ok(Python { found: OnceLock::new(), is_told: AtomicBool::new(false), codes: Codes::new()? })
     }
 
     /// Looks for the interpreter until there is one. Called by one thread at a time, which may
@@ -31,23 +35,23 @@ impl Python {
         }
     }
 
-    /// An interpreter whose frames can't be read.
-    pub(crate) fn unsupported(&self) -> Option<&Unsupported> {
-        self.found.get()?.as_ref().err()
+    /// An interpreter whose frames can't be read; once.
+    pub(crate) fn newly_unsupported(&self) -> Option<&Unsupported> {
+        let found = self.found.get()?.as_ref().err()?;
+        (!self.is_told.swap(true, Ordering::AcqRel)).then_some(found)
     }
 
-    /// Takes the calling thread's frames; `id` returns a code's, 0 if it has none.
+    /// Takes the calling thread's frames. `id` returns a code's id, or `None` to give up, which this then
+    /// returns.
     ///
     /// # Safety
     /// As for [`Interpreter::frames`].
     #[inline]
-    pub(super) unsafe fn take(&self, into: &mut Runs, id: impl FnMut(&Code<'_>) -> u32) {
+    pub(super) unsafe fn take(&self, into: &mut Runs, id: impl FnMut(Option<&Code<'_>>) -> Option<u32>) -> Option<()> {
         into.clear();
-        let Some(Ok(interpreter)) = self.found.get() else { return };
+        let Some(Ok(interpreter)) = self.found.get() else { return Some(()) };
         // SAFETY: the caller's promise.
-        if let Some(frames) = unsafe { interpreter.frames() } {
-            into.fill(frames, id);
-        }
+        unsafe { interpreter.frames() }.map_or(Some(()), |it| into.fill(it, id))
     }
 }
 
@@ -78,23 +82,30 @@ impl Runs {
         (self.n_words, self.n_runs, self.is_cut) = (0, 0, false);
     }
 
+    /// Takes frames to their end, or until there is no room: those of that call are said to be cut, and
+    /// its place is all that is still asked for. Returns `None` if `id` does.
     #[inline]
-    fn fill<'a>(&mut self, items: impl Iterator<Item = Item<'a>>, mut id: impl FnMut(&Code<'a>) -> u32) {
-        for item in items {
+    fn fill<'a>(
+        &mut self,
+        mut items: impl Items<'a>,
+        mut id: impl FnMut(Option<&Code<'a>>) -> Option<u32>,
+    ) -> Option<()> {
+        while let Some(item) = items.next() {
             match item {
-                Item::Frame { .. } if self.is_cut => {}
-                Item::Frame { .. } if self.n_words == MAX_FRAMES => self.is_cut = true,
+                Item::Frame { .. } if self.n_words == MAX_FRAMES => {
+                    self.is_cut = true;
+                    self.end_run(items.next_call().unwrap_or(UNKNOWN_PLACE));
+                    return Some(());
+                }
                 Item::Frame { code, offset } => {
-                    self.words[self.n_words] = python_frame::word(id(&code), offset);
+                    self.words[self.n_words] = python_frame::word(id(code.as_ref())?, offset);
                     self.n_words += 1;
                 }
                 Item::Call { at } => self.end_run(at),
             }
-            if self.is_cut && self.begin_of_run() == self.n_words {
-                return;
-            }
         }
         self.end_run(UNKNOWN_PLACE);
+        Some(())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -114,11 +125,36 @@ impl Runs {
         }
     }
 
-    /// Where each run's call is, its words, and whether it is the last of those that were kept.
-    fn each(&self) -> impl Iterator<Item = (u64, &[u64], bool)> {
+    fn each(&self) -> impl Iterator<Item = Each<'_>> {
         let begins = std::iter::once(0).chain(self.runs.iter().map(|it| it.end));
         let runs = self.runs[..self.n_runs].iter().zip(begins).enumerate();
-        runs.map(|(n, (run, begin))| (run.at, &self.words[begin..run.end], self.is_cut && n + 1 == self.n_runs))
+        runs.map(|(n, (run, begin))| Each {
+            at: run.at,
+            words: &self.words[begin..run.end],
+            is_cut: self.is_cut && n + 1 == self.n_runs,
+        })
+    }
+}
+
+/// The Python frames that one call of the interpreter's function runs.
+#[derive(Clone, Copy, Debug)]
+struct Each<'a> {
+    /// As in [`Run`].
+    at: u64,
+    words: &'a [u64],
+    /// Whether there are more than are kept.
+    is_cut: bool,
+}
+
+/// A thread's Python frames, as [`Frames`] has them.
+trait Items<'a>: Iterator<Item = Item<'a>> {
+    /// Skips what is before the next call's end; returns its place.
+    fn next_call(&mut self) -> Option<u64>;
+}
+
+impl<'a> Items<'a> for Frames<'a> {
+    fn next_call(&mut self) -> Option<u64> {
+        Frames::next_call(self)
     }
 }
 
@@ -136,40 +172,44 @@ impl Words {
     #[inline]
     pub(super) fn merge(&mut self, native: impl Iterator<Item = (u64, u64)>, end: u16, python: &Runs) -> (&[u64], u16) {
         self.len = 0;
-        let mut runs = python.each();
-        let mut run = runs.next();
-        let mut last = None;
+        let mut runs = python.each().peekable();
+        let mut inner = None;
         for (address, rsp) in native {
-            if let Some(inner) = last.replace(address) {
-                // A frame reaches to the next one's.
-                while let Some((_, words, is_cut)) = run.filter(|(at, ..)| *at < rsp) {
-                    self.push_run(words, is_cut);
-                    run = runs.next();
-                }
-                self.push(inner);
-            }
+            // A frame reaches to the next one's.
+            self.push_runs_below(&mut runs, rsp, inner);
+            inner = Some(address);
         }
         // The last reaches to the stack's end if it is the root.
-        while let Some((_, words, is_cut)) = run.filter(|(at, ..)| end == stack_end::ROOT && *at != UNKNOWN_PLACE) {
-            self.push_run(words, is_cut);
-            run = runs.next();
+        let limit = if end == stack_end::ROOT { UNKNOWN_PLACE } else { 0 };
+        self.push_runs_below(&mut runs, limit, inner);
+        if runs.peek().is_none() {
+            return (&self.words[..self.len], end);
         }
-        last.into_iter().for_each(|it| self.push(it));
-        let mut end = end;
-        for (_, words, is_cut) in run.into_iter().chain(runs) {
-            if end != stack_end::ROOT {
-                self.push(end.into());
-                end = stack_end::ROOT;
-            }
-            self.push_run(words, is_cut);
+        if end != stack_end::ROOT {
+            self.push(end.into());
         }
-        (&self.words[..self.len], end)
+        runs.for_each(|it| self.push_run(it));
+        (&self.words[..self.len], stack_end::ROOT)
     }
 
-    #[inline]
-    fn push_run(&mut self, words: &[u64], is_cut: bool) {
-        words.iter().for_each(|it| self.push(*it));
-        if is_cut {
+    /// Pushes a frame of the native stack, and before it what it runs: the calls below an address.
+    #[inline(always)]
+    fn push_runs_below<'a>(
+        &mut self,
+        runs: &mut Peekable<impl Iterator<Item = Each<'a>>>,
+        limit: u64,
+        frame: Option<u64>,
+    ) {
+        let Some(frame) = frame else { return };
+        while let Some(run) = runs.next_if(|it| it.at < limit) {
+            self.push_run(run);
+        }
+        self.push(frame);
+    }
+
+    fn push_run(&mut self, run: Each<'_>) {
+        run.words.iter().for_each(|it| self.push(*it));
+        if run.is_cut {
             self.push(stack_end::PYTHON_TOO_DEEP.into());
         }
     }
@@ -196,16 +236,32 @@ mod tests {
         lines: &[],
     };
 
+    struct Made<I>(I);
+
+    impl<I: Iterator<Item = Item<'static>>> Iterator for Made<I> {
+        type Item = Item<'static>;
+
+        fn next(&mut self) -> Option<Item<'static>> {
+            self.0.next()
+        }
+    }
+
+    impl<I: Iterator<Item = Item<'static>>> Items<'static> for Made<I> {
+        fn next_call(&mut self) -> Option<u64> {
+            self.0.find_map(|it| if let Item::Call { at } = it { Some(at) } else { None })
+        }
+    }
+
     fn runs(items: impl IntoIterator<Item = Item<'static>>) -> Box<Runs> {
         let run = Run { at: 0, end: 0 };
         let mut runs =
             Box::new(Runs { words: [0; MAX_FRAMES], runs: [run; MAX_FRAMES], n_words: 0, n_runs: 0, is_cut: false });
-        runs.fill(items.into_iter(), |_| 1);
+        runs.fill(Made(items.into_iter()), |_| Some(1)).unwrap();
         runs
     }
 
     fn frame(offset: u32) -> Item<'static> {
-        Item::Frame { code: CODE, offset }
+        Item::Frame { code: Some(CODE), offset }
     }
 
     fn merged(native: &[(u64, u64)], end: u16, python: &Runs) -> (Vec<u64>, u16) {

@@ -72,7 +72,7 @@ impl Stacks {
 
     /// The words of the calling thread's stack outside us, and why it ends: a number of
     /// [`stack_end`]. `None` where nothing of it can be told. `code_id` returns the id of a Python
-    /// function, 0 if it has none.
+    /// function, 0 if it has none; `None` if the tracer could not be told of it.
     ///
     /// # Safety
     /// The calling thread has the ring of `out`, and the result is not used beyond its next call;
@@ -82,13 +82,13 @@ impl Stacks {
         &self,
         out: &mut Output,
         here: &Here<'_>,
-        mut code_id: impl FnMut(&Python, &mut Output, &Code<'_>) -> u32,
+        mut code_id: impl FnMut(&Python, &mut Output, &Code<'_>) -> Option<u32>,
     ) -> Option<(&[u64], u16)> {
         // SAFETY: the caller's promise: no other thread has it.
         let taken = unsafe { &mut *self.taken.get(out.ring() as usize)?.0.get() };
         if let Some(python) = &self.python {
             // SAFETY: the thread stays in its call meanwhile.
-            unsafe { python.take(&mut taken.python, |code| code_id(python, out, code)) };
+            unsafe { python.take(&mut taken.python, |code| code.map_or(Some(0), |it| code_id(python, out, it)))? };
         }
         let Some(tables) = &self.native else {
             return Some(taken.words.merge(std::iter::empty(), stack_end::ROOT, &taken.python));
