@@ -145,7 +145,7 @@ fn meet(address: &str, world: impl FnOnce() -> World) -> Result<(), Dormant> {
         Socket::connect(address, ANSWER_WITHIN).map_err(|error| Dormant::NoTracer(format!("{address}: {error}")))?;
     let world = world();
     let backend = world.backend.as_deref();
-    let (version, capabilities) = backend.map_or((0, 0), |it| (it.version(), it.capabilities() | agent::OPTIONS));
+    let (version, capabilities) = backend.map_or((0, 0), |it| (it.version(), agent::recordable(it)));
     let hello = [u64::from(VERSION), u64::from(std::process::id()), u64::from(version), capabilities];
     socket.send(&Message::new(HELLO, &hello, world.library.clone()));
     let (order, descriptors) = wait_for_order(&socket)?;
@@ -182,7 +182,7 @@ fn prepare(
     let [demand, rings, ring_bytes, flush_millis, ..] = order.words;
     let checked = || {
         let backend = world.backend.ok_or(world.library)?;
-        let beyond = demand & !(backend.capabilities() | agent::OPTIONS);
+        let beyond = demand & !agent::recordable(backend.as_ref());
         if beyond != 0 {
             return Err(format!("the GPU's library cannot record everything requested (demand {beyond:#x})"));
         }

@@ -135,8 +135,11 @@ pub(crate) fn is_forked() -> bool {
     FORKS.load(Ordering::Relaxed) != 0
 }
 
-/// Bits of the demand that the agent serves itself, whatever the backend.
-pub(crate) const OPTIONS: u64 = demand::STACKS | demand::PYTHON | demand::MARKER | demand::MAPPINGS | demand::ENDS;
+/// Returns the bits of the demand that can be recorded: the backend's, and those that the agent serves itself.
+pub(crate) fn recordable(backend: &dyn Backend) -> u64 {
+    let own = demand::STACKS | demand::PYTHON | demand::MARKER | demand::MAPPINGS | demand::ENDS;
+    own | backend.capabilities()
+}
 
 /// Runs first in a forked child: nothing of the parent's agent is touched again.
 pub(crate) unsafe extern "C" fn in_forked_child() {
