@@ -320,7 +320,9 @@ impl Linux {
                     self.probes.on_mapping(*pid, path, build_id, *time_nanos)
                 }
                 ProcessEvent::Exit { pid, .. } => self.forget(*pid),
-                ProcessEvent::Exec { pid, time_nanos, .. } => self.probes.on_exec(*pid, *time_nanos),
+                ProcessEvent::Exec { pid, time_nanos, had_threads, .. } => {
+                    self.probes.on_exec(*pid, *had_threads, *time_nanos)
+                }
                 ProcessEvent::ThreadName { .. } => {}
             }
             self.events.push(event);

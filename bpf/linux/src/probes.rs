@@ -10,6 +10,7 @@ use crate::proc_maps::{self, View};
 use crate::report::{LateFile, News, Outcome, ProbeReport, Unprobed, Warning};
 use crate::resolve::{self, Candidate, FileId};
 use crate::scope::{self, Scope};
+use crate::sideband::is_over;
 use crate::sys;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
@@ -137,7 +138,7 @@ impl Probes {
 
     /// Forgets the previous program's mappings. Links the process anew if a thread other than the
     /// main one called `exec`.
-    pub(crate) fn on_exec(&mut self, pid: u32, time_nanos: u64) {
+    pub(crate) fn on_exec(&mut self, pid: u32, had_threads: bool, time_nanos: u64) {
         self.late_in.remove(&pid);
         self.told.remove(&pid);
         if let Some(linked) = self.linked.get_mut(&pid).filter(|it| time_nanos < it.at_nanos) {
@@ -147,7 +148,9 @@ impl Probes {
                 self.news.push(News::UnprobedProgram);
             }
         }
-        if self.alive.contains(&pid) && self.links.are_void(pid) {
+        // The links of a process that has ended are void in any case.
+        let is_replaced = self.alive.contains(&pid) && self.links.are_void(pid) && (had_threads || !is_over(pid));
+        if is_replaced {
             self.links.remove_now(pid);
             self.link_process(pid, time_nanos);
         }

@@ -34,6 +34,8 @@ pub enum ProcessEvent {
         time_nanos: u64,
         pid: u32,
         comm: String,
+        /// Whether the previous program had several threads. Any of them may have called `exec`.
+        had_threads: bool,
     },
     Exit {
         time_nanos: u64,
@@ -75,6 +77,10 @@ impl ProcessEvent {
 /// Pages in each CPU's ring; a power of two.
 const RING_PAGES: usize = 64;
 
+/// Maximum number of readings of the rings for one answer. One is enough if nothing happens
+/// meanwhile.
+const MOST_READINGS: u32 = 4;
+
 const RECORD_LOST: u32 = 2;
 const RECORD_COMM: u32 = 3;
 const RECORD_EXIT: u32 = 4;
@@ -95,11 +101,15 @@ pub(crate) struct Sideband {
     rings: Vec<PerfRing>,
     /// Events that write into the rings.
     events: Vec<OwnedFd>,
+    /// Records whose causes may not have been read.
+    unsettled: Vec<Record>,
     /// Processes whose main thread has ended but others may run, with the time of the last thread's
     /// end.
     leaderless: BTreeMap<u32, u64>,
     /// When each running process last called `exec`.
     execs: BTreeMap<u32, u64>,
+    /// Processes whose running program has created threads.
+    threaded: BTreeSet<u32>,
     dropped: Vec<u32>,
     /// The watched processes known to run; `None` if all processes are watched.
     running: Option<BTreeSet<u32>>,
@@ -115,6 +125,7 @@ impl Sideband {
         };
         let running = pids.map(|it| it.iter().copied().collect());
         let mut sideband = Sideband { running, ..Sideband::default() };
+        sideband.threaded = pids.into_iter().flatten().copied().filter(|it| threads_of(*it).len() > 1).collect();
         for cpu in cpus::online()? {
             sideband.open_cpu(cpu, &threads)?;
         }
@@ -161,6 +172,7 @@ impl Sideband {
             }
         }
         self.running.iter_mut().for_each(|it| it.extend(pids));
+        self.threaded.extend(pids.iter().filter(|it| threads_of(**it).len() > 1));
         Ok(())
     }
 
@@ -174,33 +186,58 @@ impl Sideband {
         self.rings.iter().map(|it| it.fd.as_raw_fd())
     }
 
-    /// Returns everything since the last call, from all CPUs, in order of time.
+    /// Returns everything since the last call, from all CPUs, in order of time. Whatever led to an
+    /// event is in the same answer or in an earlier one.
     pub(crate) fn drain(&mut self) -> Vec<ProcessEvent> {
         let mut events = Vec::new();
-        for ring in &mut self.rings {
-            ring.drain(&mut |record| match parse(record) {
-                Some(Record::Event(event)) => {
-                    if let ProcessEvent::Exec { pid, time_nanos, .. } = &event {
-                        self.execs.insert(*pid, *time_nanos);
-                    }
-                    events.push(event);
-                }
-                Some(Record::ThreadEnd { pid, thread, time_nanos })
-                    if pid == thread || self.leaderless.contains_key(&pid) =>
-                {
-                    let last = self.leaderless.entry(pid).or_default();
-                    *last = time_nanos.max(*last);
-                }
-                Some(Record::Lost(n)) => self.lost += n,
-                Some(Record::ThreadEnd { .. }) | None => {}
-            });
+        self.take_records(&mut events);
+        let over = self.over();
+        if !over.is_empty() {
+            // What they did between the reading above and their end.
+            self.take_records(&mut events);
         }
-        events.extend(self.ended());
+        events.extend(over.into_iter().filter_map(|pid| self.exit(pid)));
         events.sort_by_key(ProcessEvent::time_nanos);
         if let Some(running) = &mut self.running {
             events.iter().for_each(|it| follow(running, it));
         }
         events
+    }
+
+    fn take_records(&mut self, events: &mut Vec<ProcessEvent>) {
+        let mut records = self.read();
+        records.sort_by_key(Record::time_nanos);
+        for record in records {
+            match record {
+                Record::Event(mut event) => {
+                    match &mut event {
+                        // Linux has given the id to another process.
+                        ProcessEvent::Fork { pid, .. } => events.extend(self.exit(*pid)),
+                        ProcessEvent::Exec { pid, time_nanos, had_threads, .. } => {
+                            self.execs.insert(*pid, *time_nanos);
+                            *had_threads = self.threaded.remove(pid);
+                        }
+                        _ => {}
+                    }
+                    events.push(event);
+                }
+                Record::ThreadBegin { pid, .. } => _ = self.threaded.insert(pid),
+                Record::ThreadEnd { pid, thread, time_nanos }
+                    if pid == thread || self.leaderless.contains_key(&pid) =>
+                {
+                    self.leaderless.insert(pid, time_nanos);
+                }
+                Record::ThreadEnd { .. } => {}
+                Record::Lost { n, .. } => self.lost += n,
+            }
+        }
+    }
+
+    fn read(&mut self) -> Vec<Record> {
+        let rings = &mut self.rings;
+        let mut read =
+            |to: &mut Vec<Record>| rings.iter_mut().for_each(|it| it.drain(&mut |record| to.extend(parse(record))));
+        settled(&mut self.unsettled, sys::monotonic_nanos, &mut read)
     }
 
     /// Returns running processes that are no longer watched, since the last call. When a process
@@ -213,13 +250,12 @@ impl Sideband {
     /// Finds processes that have ended. A process ends with its last thread, which may not be the
     /// main one. It also continues, with the same id, when a thread other than the main one calls
     /// `exec`.
-    fn ended(&mut self) -> Vec<ProcessEvent> {
-        let mut ended = Vec::new();
+    fn over(&mut self) -> Vec<u32> {
+        let mut over = Vec::new();
         self.leaderless.retain(|pid, time_nanos| match after_leader(*pid) {
             After::Nothing => {
-                ended.push(ProcessEvent::Exit { time_nanos: *time_nanos, pid: *pid });
-                self.execs.remove(pid);
-                false
+                over.push(*pid);
+                true
             }
             After::OtherThreads => true,
             // A thread that takes over calls `exec` after the main thread has ended; an earlier
@@ -230,8 +266,36 @@ impl Sideband {
             }
             After::NewLeader => false,
         });
-        ended
+        over
     }
+
+    /// Returns the end of a process whose main thread has ended, unless it is known already.
+    fn exit(&mut self, pid: u32) -> Option<ProcessEvent> {
+        let time_nanos = self.leaderless.remove(&pid)?;
+        self.execs.remove(&pid);
+        self.threaded.remove(&pid);
+        Some(ProcessEvent::Exit { time_nanos, pid })
+    }
+}
+
+/// Reads all rings by `read`, and returns the records whose causes have been read too; `unsettled`
+/// keeps the others for the next call.
+///
+/// A process moves between CPUs, so what led to an event may be in a ring that was read before the
+/// event's own. But Linux completes a record before the process goes on: the causes of everything up
+/// to the time at which a reading begins are found by that reading.
+fn settled(unsettled: &mut Vec<Record>, now: impl Fn() -> u64, mut read: impl FnMut(&mut Vec<Record>)) -> Vec<Record> {
+    let mut began_nanos = 0;
+    for _ in 0..MOST_READINGS {
+        began_nanos = now();
+        read(unsettled);
+        if unsettled.iter().all(|it| it.time_nanos() <= began_nanos) {
+            break;
+        }
+    }
+    let (settled, later) = std::mem::take(unsettled).into_iter().partition(|it| it.time_nanos() <= began_nanos);
+    *unsettled = later;
+    settled
 }
 
 fn follow(running: &mut BTreeSet<u32>, event: &ProcessEvent) {
@@ -263,7 +327,7 @@ fn after_leader(pid: u32) -> After {
 
 /// Whether all threads have ended. `/proc` cannot tell: while a thread replaces the main one, a
 /// running process may have no entry there, or that of the ended thread.
-fn is_over(pid: u32) -> bool {
+pub(crate) fn is_over(pid: u32) -> bool {
     match sys::pidfd(pid) {
         Ok(pidfd) => {
             let mut ended = [libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
@@ -380,16 +444,34 @@ impl PerfRing {
 }
 
 /// A parsed record.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Record {
     Event(ProcessEvent),
+    ThreadBegin {
+        pid: u32,
+        time_nanos: u64,
+    },
     ThreadEnd {
         pid: u32,
         thread: u32,
         time_nanos: u64,
     },
-    /// The number of records that did not fit.
-    Lost(u64),
+    /// `n` records did not fit.
+    Lost {
+        n: u64,
+        time_nanos: u64,
+    },
+}
+
+impl Record {
+    fn time_nanos(&self) -> u64 {
+        match self {
+            Record::Event(event) => event.time_nanos(),
+            Record::ThreadBegin { time_nanos, .. }
+            | Record::ThreadEnd { time_nanos, .. }
+            | Record::Lost { time_nanos, .. } => *time_nanos,
+        }
+    }
 }
 
 /// Parses one complete record. Returns `None` if it is irrelevant or malformed.
@@ -398,17 +480,20 @@ fn parse(record: &[u8]) -> Option<Record> {
     let (kind, misc) = (body.u32(0)?, body.u16(4)?);
     let time_nanos = body.u64(record.len().checked_sub(8)?)?;
     let event = match kind {
-        RECORD_LOST => return Some(Record::Lost(body.u64(16)?)),
+        RECORD_LOST => return Some(Record::Lost { n: body.u64(16)?, time_nanos }),
         RECORD_COMM => {
             let (pid, comm) = (body.u32(8)?, String::from_utf8_lossy(body.text(16)?).into_owned());
             match misc & MISC_COMM_EXEC {
                 0 => ProcessEvent::ThreadName { time_nanos, pid, comm },
-                _ => ProcessEvent::Exec { time_nanos, pid, comm },
+                _ => ProcessEvent::Exec { time_nanos, pid, comm, had_threads: false },
             }
         }
         RECORD_FORK => {
-            let (pid, parent) = (body.u32(8)?, body.u32(12)?);
-            (pid != parent).then_some(ProcessEvent::Fork { time_nanos: body.u64(24)?, parent, pid })?
+            let (pid, parent, time_nanos) = (body.u32(8)?, body.u32(12)?, body.u64(24)?);
+            if pid == parent {
+                return Some(Record::ThreadBegin { pid, time_nanos });
+            }
+            ProcessEvent::Fork { time_nanos, parent, pid }
         }
         RECORD_EXIT => {
             let (pid, thread) = (body.u32(8)?, body.u32(16)?);
@@ -468,6 +553,7 @@ impl<'a> Body<'a> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::cell::RefCell;
     use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
 
@@ -544,20 +630,57 @@ mod tests {
         };
         let fork = ProcessEvent::Fork { time_nanos: 5, parent: 7, pid: 8 };
         assert_eq!(parse(&record(RECORD_FORK, 0, &body(8, 7), 9)), Some(Record::Event(fork)));
-        assert_eq!(parse(&record(RECORD_FORK, 0, &body(7, 7), 9)), None);
+        let thread = Record::ThreadBegin { pid: 7, time_nanos: 5 };
+        assert_eq!(parse(&record(RECORD_FORK, 0, &body(7, 7), 9)), Some(thread));
     }
 
     #[test]
     fn an_exec_is_told_from_a_new_name() {
         let mut body: Vec<u8> = [7u32, 7].iter().flat_map(|it| it.to_le_bytes()).collect();
         body.extend(b"python\0\0");
-        let exec = ProcessEvent::Exec { time_nanos: 1, pid: 7, comm: "python".into() };
+        let exec = ProcessEvent::Exec { time_nanos: 1, pid: 7, comm: "python".into(), had_threads: false };
         assert_eq!(parse(&record(RECORD_COMM, MISC_COMM_EXEC, &body, 1)), Some(Record::Event(exec)));
         let name = ProcessEvent::ThreadName { time_nanos: 1, pid: 7, comm: "python".into() };
         assert_eq!(parse(&record(RECORD_COMM, 0, &body, 1)), Some(Record::Event(name)));
     }
 
     proptest! {
+        /// One process moves between CPUs and goes on while the rings are read: `moves` are the CPU
+        /// of each of its events, and how many happen before the next look at a clock or a ring.
+        #[test]
+        fn a_cause_is_told_before_its_effect(moves in proptest::collection::vec((0usize..3, 0u64..4), 1..200)) {
+            let (mut time, mut rings) = (0u64, vec![Vec::new(); 3]);
+            let mut moves = moves.into_iter();
+            let mut happens = |time: &mut u64, rings: &mut Vec<Vec<Record>>| {
+                let (cpu, n) = moves.next().unwrap_or_default();
+                for _ in 0..n {
+                    *time += 1;
+                    rings[(cpu + *time as usize) % 3].push(Record::Lost { n: 1, time_nanos: *time });
+                }
+            };
+            let (mut unsettled, mut told) = (Vec::new(), 0);
+            for _ in 0..200 {
+                let steps = RefCell::new((&mut time, &mut rings, &mut happens));
+                let now = || {
+                    let (time, rings, happens) = &mut *steps.borrow_mut();
+                    happens(time, rings);
+                    **time
+                };
+                let read = |records: &mut Vec<Record>| {
+                    let (time, rings, happens) = &mut *steps.borrow_mut();
+                    for cpu in 0..3 {
+                        records.append(&mut rings[cpu]);
+                        happens(time, rings);
+                    }
+                };
+                let mut times: Vec<_> = settled(&mut unsettled, now, read).iter().map(Record::time_nanos).collect();
+                times.sort();
+                prop_assert_eq!(&times, &(told + 1..=told + times.len() as u64).collect::<Vec<_>>());
+                told += times.len() as u64;
+            }
+            prop_assert_eq!(told, time);
+        }
+
         #[test]
         fn any_bytes_are_survived(kind in 0u32..12, misc: u16, body in proptest::collection::vec(any::<u8>(), 0..120)) {
             let _ = parse(&body);

@@ -156,7 +156,7 @@ impl Drivers {
     fn hear(&mut self, event: &ProcessEvent) {
         match event {
             ProcessEvent::Fork { parent, pid, time_nanos } => self.fork(*parent, *pid, *time_nanos),
-            ProcessEvent::Exec { pid, comm, time_nanos } => self.exec(*pid, comm, *time_nanos),
+            ProcessEvent::Exec { pid, comm, time_nanos, .. } => self.exec(*pid, comm, *time_nanos),
             ProcessEvent::Exit { pid, time_nanos } => self.exit(*pid, *time_nanos),
             ProcessEvent::ThreadName { pid, comm, .. } if comm == DRIVERS_THREAD => {
                 self.program(*pid).into_iter().for_each(|it| it.reaches(Fate::Started));
@@ -333,7 +333,7 @@ mod tests {
         let comm = || String::from("train");
         Some(match step {
             Fork => ProcessEvent::Fork { time_nanos, parent: PARENT, pid },
-            Exec => ProcessEvent::Exec { time_nanos, pid, comm: comm() },
+            Exec => ProcessEvent::Exec { time_nanos, pid, comm: comm(), had_threads: false },
             Thread(name) => ProcessEvent::ThreadName { time_nanos, pid, comm: name.into() },
             Exit => ProcessEvent::Exit { time_nanos, pid },
             Connects => return None,

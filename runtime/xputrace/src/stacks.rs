@@ -375,7 +375,7 @@ mod tests {
         };
         stacks.heard(&ProcessEvent::Fork { time_nanos: 1, parent: PARENT, pid });
         for exec in 0..n_execs {
-            stacks.heard(&ProcessEvent::Exec { time_nanos: 1, pid, comm: "it".into() });
+            stacks.heard(&ProcessEvent::Exec { time_nanos: 1, pid, comm: "it".into(), had_threads: false });
             stacks.heard(&map(4096 * u64::from(exec + 1)));
         }
         let last = stacks.images.current(pid);
