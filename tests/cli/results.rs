@@ -37,15 +37,46 @@ fn a_recording_without_launches_says_so() {
 
 #[test]
 fn names_are_whole_where_no_terminal_is() {
-    let done = replay(&["-q", "kerneltop", "-o", "out"], "pytorch.xpt").well();
-    let mut keys: Vec<String> =
-        done.file("out").lines().filter_map(|it| it.split("]: ").next().map(Into::into)).collect();
+    let done = replay(&["-q", "kerneltop", "--names", "full", "-o", "out"], "pytorch.xpt").well();
+    let keys = different_keys(&done.file("out"));
     assert!(keys.iter().any(|it| it.len() > 200) && !done.file("out").contains('…'));
+    let summary = replay(&["summary", "--top=100", "--names=full"], "pytorch.xpt").well();
+    assert!(!summary.stdout.contains('…') && summary.stdout.contains("at::native::FillFunctor<float>"));
+}
+
+#[test]
+fn short_names_fit_a_line_and_stay_different() {
+    let script = "kernel(|k| { @by[k.name].count(); @gpu[k.launch.ustack, k.name].sum(k.duration) });";
+    let words = ["-q", "-e", script, "-o", "out", "--folded", "f.folded"];
+    let done = replay(&words, "pytorch.xpt").well();
+    let table: String =
+        done.file("out").lines().filter(|it| it.starts_with("@by[")).map(|it| format!("{it}\n")).collect();
+    let keys = different_keys(&table);
+    let whole = replay(&[&words[..], &["--names=full"]].concat(), "pytorch.xpt").well();
+    let n_whole = whole.file("out").lines().filter(|it| it.starts_with("@by[")).count();
+    assert_eq!((keys.len(), n_whole), (31, 31));
+    for name in [
+        "vectorized_elementwise_kernel<4, CUDAFunctor_add<float>, array<char*, 3>>",
+        "vectorized_elementwise_kernel<4, FillFunctor<unsigned char>, array<char*, 1>>",
+        "reduce_kernel<512, 1, ReduceOp<float, func_wrapper_t<float, sum_functor<float, …>::λ1>, …>>",
+        "elementwise_kernel<128, 2, gpu_kernel_impl_nocast<direct_copy_kernel_cuda::λ3.7.1>::λ1>",
+        "multi_tensor_apply_kernel<TensorListMetadata<2>, BinaryOpListAlphaFunctor<float, 2, 2, 0>, …>",
+    ] {
+        assert!(keys.contains(&format!("@by[{name}")), "{name} is not in {keys:#?}");
+        assert!(done.file("f.folded").contains(&format!(";{name} ")), "{name}");
+    }
+    let templates = keys.iter().filter(|it| it.contains('<'));
+    templates.for_each(|it| assert!(it.chars().count() <= 110, "{it}"));
+}
+
+/// Returns what stands before the values of a table's rows, which must differ.
+fn different_keys(table: &str) -> Vec<String> {
+    let mut keys: Vec<String> = table.lines().filter_map(|it| it.split("]: ").next().map(Into::into)).collect();
     let rows = keys.len();
     keys.sort();
     keys.dedup();
     assert_eq!(keys.len(), rows, "no two rows read the same");
-    assert!(!replay(&["summary", "--top=100"], "pytorch.xpt").well().stdout.contains('…'));
+    keys
 }
 
 #[test]

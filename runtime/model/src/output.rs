@@ -47,4 +47,9 @@ pub struct View {
 pub trait StackNames {
     /// Returns the frames of a stack, innermost first; `None` if it was lost.
     fn frames(&mut self, stack: StackKey) -> Option<Frames>;
+
+    /// Whether outputs for readers show names whole instead of shortening them.
+    fn shows_whole_names(&self) -> bool {
+        false
+    }
 }

@@ -3,9 +3,10 @@
 //! A folded line is `outermost;…;innermost WEIGHT`, as in Brendan Gregg's scripts. Further keys of
 //! the map become frames on top: `main;forward;cudaLaunchKernel;matmul 1234`.
 
+use crate::UNLIMITED;
 use crate::cells::printable;
 use crate::export::{Exporter, FileOutput, Maps};
-use crate::rows::{LOST_STACK, Part, merged};
+use crate::rows::{LOST_STACK, Part, merged, shorten_names};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
@@ -40,7 +41,9 @@ pub fn folded(table: &Table, names: &mut dyn StackNames) -> Result<String, FoldE
         return Err(FoldError::NoStack { map: def.name.clone() });
     }
     let mut weights: BTreeMap<String, i64> = BTreeMap::new();
-    for row in merged(table, names) {
+    let mut rows = merged(table, names);
+    shorten_names(&mut rows, def, names, UNLIMITED);
+    for row in rows {
         let weight =
             weight(&row.cell).ok_or_else(|| FoldError::NoWeight { map: def.name.clone(), verb: def.kind.verb() })?;
         let sum = weights.entry(path(&row.key)).or_default();

@@ -18,6 +18,7 @@ mod fold;
 mod human;
 mod json;
 mod listing;
+mod names;
 mod print;
 mod rows;
 mod text;
@@ -30,6 +31,7 @@ pub use fold::{FoldError, Path, StackFile, flamegraph, folded, widest_paths};
 pub use human::human;
 pub use json::json;
 pub use listing::listing;
+pub use names::short_names;
 pub use print::{printed, stack_lines};
 pub use text::text;
 

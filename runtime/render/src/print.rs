@@ -1,7 +1,8 @@
 //! What a script prints: texts whose stacks are named here.
 
+use crate::rows::named;
 use xputrace_model::output::{Piece, StackNames};
-use xputrace_model::stack::{Frame, StackKey};
+use xputrace_model::stack::StackKey;
 use xputrace_model::text::Shown;
 
 /// Formats a printed text, with its stacks as lines.
@@ -15,16 +16,9 @@ pub fn printed(pieces: &[Piece], names: &mut dyn StackNames) -> String {
 
 /// Returns a stack as indented lines, innermost first, or `-` if it was lost.
 pub fn stack_lines(stack: StackKey, names: &mut dyn StackNames) -> String {
-    match names.frames(stack) {
-        None => "-".into(),
-        Some(frames) if frames.is_empty() => "-".into(),
-        Some(frames) => frames.iter().map(line).collect::<Vec<_>>().join("\n"),
+    if names.frames(stack).is_none_or(|it| it.is_empty()) {
+        return "-".into();
     }
-}
-
-fn line(frame: &Frame) -> String {
-    match frame.module.as_str() {
-        "" | Frame::PYTHON => format!("    {}", frame.function),
-        module => format!("    {} ({module})", frame.function),
-    }
+    let lines = named(stack, names).shortened(names).0;
+    lines.iter().map(|it| format!("    {}", it.text())).collect::<Vec<_>>().join("\n")
 }

@@ -3,11 +3,12 @@
 //! Stacks of different sources are different keys. Once their frames are named, rows with equal
 //! keys are merged.
 
+use crate::names::{COLUMNS, Of, ShortNames};
 use std::collections::BTreeMap;
 use xputrace_model::output::{StackNames, View};
 use xputrace_model::schema::Unit;
 use xputrace_model::stack::{Frame, StackKey};
-use xputrace_model::table::{Cell, Table, Value};
+use xputrace_model::table::{Cell, Scalar, Table, TableDef, Value};
 
 /// One row, ready to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +47,27 @@ impl NamedFrame {
     }
 }
 
+impl NamedStack {
+    /// Shortens the names of functions, unless they are to be whole.
+    pub(crate) fn shortened(mut self, names: &dyn StackNames) -> Self {
+        if !names.shows_whole_names() {
+            let short = short_functions(std::iter::once(&self));
+            self.shorten(&short);
+        }
+        self
+    }
+
+    fn shorten(&mut self, short: &ShortNames) {
+        let native = self.0.iter_mut().filter(|it| it.module != Frame::PYTHON);
+        native.for_each(|it| it.function = short.of(&it.function).to_owned());
+    }
+}
+
+fn short_functions<'a>(stacks: impl Iterator<Item = &'a NamedStack>) -> ShortNames {
+    let native = stacks.flat_map(|it| &it.0).filter(|it| it.module != Frame::PYTHON);
+    ShortNames::new(native.map(|it| it.function.as_str()), Of::Functions, COLUMNS)
+}
+
 /// Shown for a stack that could not be taken or stored.
 pub(crate) const LOST_STACK: &str = "[lost stack]";
 /// Shown where there is no stack, such as the Linux frames of a user-mode sample.
@@ -77,6 +99,32 @@ pub(crate) fn merged(table: &Table, names: &mut dyn StackNames) -> Vec<Row> {
     let mut rows: Vec<Row> = by_key.into_iter().map(|(key, cell)| Row { key, cell }).collect();
     rows.sort_by_key(|it| it.cell.weight());
     rows
+}
+
+/// Shortens the names of functions and kernels in rows that are complete, unless they are to be
+/// whole; rows stay different. Kernels have about `columns`.
+pub(crate) fn shorten_names(rows: &mut [Row], def: &TableDef, names: &dyn StackNames, columns: usize) {
+    if names.shows_whole_names() {
+        return;
+    }
+    let functions = short_functions(rows.iter().flat_map(|it| &it.key).filter_map(|it| match it {
+        Part::Stack(it) => Some(it),
+        _ => None,
+    }));
+    let is_name = |at: usize| def.keys.get(at).is_some_and(|it| it.kind == Scalar::Name);
+    let parts = rows.iter().flat_map(|it| it.key.iter().enumerate());
+    let kernels = parts.filter_map(|(at, it)| match it {
+        Part::Text(it) if is_name(at) => Some(it.as_str()),
+        _ => None,
+    });
+    let kernels = ShortNames::new(kernels, Of::Kernels, columns.min(COLUMNS));
+    for (at, part) in rows.iter_mut().flat_map(|it| it.key.iter_mut().enumerate()) {
+        match part {
+            Part::Text(it) if is_name(at) => *it = kernels.of(it).to_owned(),
+            Part::Stack(it) => it.shorten(&functions),
+            _ => {}
+        }
+    }
 }
 
 fn part(value: &Value, unit: Unit, names: &mut dyn StackNames) -> Part {

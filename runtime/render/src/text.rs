@@ -15,7 +15,7 @@ use crate::cells::{alike, columns, filled, padded, printable, quantiles, shorten
 use crate::export::{Exporter, Format};
 use crate::human::{binary, exact};
 use crate::print::printed;
-use crate::rows::{NamedStack, Part, Row, named, rows};
+use crate::rows::{NamedStack, Part, Row, named, rows, shorten_names};
 use crate::{Context, human};
 use std::io::{self, Write};
 use xputrace_model::bucket::Bounds;
@@ -53,7 +53,8 @@ pub fn text(out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> 
 /// Writes a map's rows in ascending order, and an empty line after a map of several lines.
 fn table(out: &mut dyn Write, view: &View, context: &mut Context<'_>) -> io::Result<()> {
     let def = &*view.table.def;
-    let rows = rows(view, context.names);
+    let mut rows = rows(view, context.names);
+    shorten_names(&mut rows, def, context.names, room_of_name(def, context.width));
     if rows.is_empty() {
         return writeln!(out, "{}", shorten(&format!("{}: empty", def.name), context.width));
     }
@@ -76,6 +77,13 @@ fn table(out: &mut dyn Write, view: &View, context: &mut Context<'_>) -> io::Res
     lines.iter().try_for_each(|it| writeln!(out, "{it}"))
 }
 
+/// Returns about how many columns a name in a key has, beside the map's name and a value.
+fn room_of_name(def: &TableDef, width: usize) -> usize {
+    /// Columns of `[]: 3.10 ms`, and a few for a longer value.
+    const BESIDE: usize = 14;
+    width.saturating_sub(columns(&def.name) + BESIDE)
+}
+
 fn is_histogram(kind: TableKind) -> bool {
     matches!(kind, TableKind::Hist { .. } | TableKind::Lhist { .. })
 }
@@ -92,7 +100,9 @@ fn shown_value(def: &TableDef, row: &Row, context: &mut Context<'_>) -> ShownVal
     let below = |below| ShownValue { suffix: ":".into(), below };
     match &row.cell {
         Cell::Buckets(buckets) if def.kind != TableKind::Quantiles => below(histogram(def, &filled(buckets), width)),
-        Cell::Plain(Value::Stack(stack)) => below(frame_lines(&named(*stack, context.names), width)),
+        Cell::Plain(Value::Stack(stack)) => {
+            below(frame_lines(&named(*stack, context.names).shortened(context.names), width))
+        }
         cell => {
             let parts = value_parts(cell, def);
             match fits_beside(def, row, &parts, width) {

@@ -30,7 +30,7 @@ pub trait Host {
     fn output(&mut self, out: Output);
     /// Formats a value: names stacks and, if `human`, adds units.
     fn text(&mut self, value: &Value, unit: Unit, human: bool) -> String;
-    /// Cuts texts to the output's width less `beside` columns; different texts stay different.
+    /// Shortens names of kernels, and cuts texts to the output's width less `beside` columns; different texts stay different.
     fn fit(&mut self, texts: &[String], beside: usize) -> Vec<String>;
     /// Draws the map `name`, whose first key is a stack, to `path`. Errors are sentences.
     fn flamegraph(&mut self, path: &str, name: &str) -> Result<(), String>;

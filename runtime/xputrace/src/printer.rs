@@ -44,9 +44,12 @@ impl Printer {
         Ok(Printer { exporter: (format.open)(), format, out, failure: None, begun, width })
     }
 
-    /// Cuts texts to the output's width less `beside` columns.
-    pub fn fit(&self, texts: &[String], beside: usize) -> Vec<String> {
-        xputrace_render::shorten_all(texts, self.width.saturating_sub(beside))
+    /// Shortens the names of kernels among texts, and cuts texts to the output's width less `beside`
+    /// columns; different ones stay different.
+    pub fn fit(&self, texts: &[String], beside: usize, whole_names: bool) -> Vec<String> {
+        let room = self.width.saturating_sub(beside);
+        let short = if whole_names { texts.to_vec() } else { xputrace_render::short_names(texts, room) };
+        xputrace_render::shorten_all(&short, room)
     }
 
     /// Whether the output is for programs.

@@ -215,7 +215,7 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     let (pipeline, opened) = open(plan.clone(), reader, stacks::demangle)?;
     let files = Files::new(&run.options.files, &plan.tables)?;
     let printer = Printer::new(run.options.format, run.options.output.as_deref())?;
-    let stacks = Stacks::of(&plan, run.options.python);
+    let stacks = Stacks::of(&plan, run.options.naming);
     let state = State::new(plan, None, pipeline, stacks, printer);
     let mut running = Running::new(state, compiled.interpreter, report).writing(files);
     running.say_if_software(opened.is_of_software_gpu());

@@ -15,6 +15,14 @@ use xputrace_tracer::{ProcessIndex, State};
 /// describe.
 const COLLECTOR_GENERATIONS: u32 = 1 << 24;
 
+/// How frames and names are shown.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Naming {
+    pub python: PythonFrames,
+    /// Whether outputs for readers show names with all their template arguments.
+    pub whole_names: bool,
+}
+
 /// The mappings of all processes of the run, and the stacks named so far.
 #[derive(Default)]
 pub struct Stacks {
@@ -25,8 +33,7 @@ pub struct Stacks {
     known: HashMap<StackKey, Frames>,
     /// Those frames, without duplicates: short processes of one program share them.
     lists: HashSet<Frames>,
-    /// How Python frames are shown.
-    python: PythonFrames,
+    naming: Naming,
     /// Whether handlers in Linux take stacks; otherwise mappings are not needed.
     takes_in_linux: bool,
     /// Ended programs of which Linux may still have unread records. A program also ends when its
@@ -68,8 +75,13 @@ impl<K> Over<K> {
 
 impl Stacks {
     /// Creates it without any process.
-    pub fn of(plan: &Plan, python: PythonFrames) -> Self {
-        Stacks { takes_in_linux: plan.linux_stacks.is_some(), python, ..Stacks::default() }
+    pub fn of(plan: &Plan, naming: Naming) -> Self {
+        Stacks { takes_in_linux: plan.linux_stacks.is_some(), naming, ..Stacks::default() }
+    }
+
+    /// Whether outputs for readers show names whole.
+    pub fn shows_whole_names(&self) -> bool {
+        self.naming.whole_names
     }
 
     /// Adds a running process.
@@ -276,7 +288,7 @@ pub struct Names<'a> {
 
 impl StackNames for Names<'_> {
     fn frames(&mut self, stack: StackKey) -> Option<Frames> {
-        let python = self.stacks.python;
+        let python = self.stacks.naming.python;
         match stack {
             StackKey::Collector { .. } => Some(xputrace_symbols::shown(&self.whole(stack)?, python)),
             StackKey::CollectorPython { id: 0, .. } => Some(Frames::from([])),
@@ -285,6 +297,10 @@ impl StackNames for Names<'_> {
             }
             _ => self.whole(stack),
         }
+    }
+
+    fn shows_whole_names(&self) -> bool {
+        self.stacks.shows_whole_names()
     }
 }
 

@@ -8,13 +8,13 @@ mod words;
 
 pub use typed::{DoctorOptions, FileWish, ListOptions, UsageError};
 
+use crate::stacks::Naming;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 use typed::{RecordOptions, RunOptions, ScriptOptions, Typed, Verb, usage};
 use words::Words;
 use xputrace_bytecode::object::UprobeLinks;
-use xputrace_model::stack::PythonFrames;
 use xputrace_render::{FORMATS, Format};
 
 /// What the command line asks for.
@@ -57,7 +57,7 @@ pub struct Options {
     pub run_for: Option<Duration>,
     pub as_root: bool,
     pub uprobe_links: UprobeLinks,
-    pub python: PythonFrames,
+    pub naming: Naming,
 }
 
 impl Default for Options {
@@ -74,7 +74,7 @@ impl Default for Options {
             run_for: None,
             as_root: false,
             uprobe_links: UprobeLinks::default(),
-            python: PythonFrames::default(),
+            naming: Naming::default(),
         }
     }
 }
@@ -165,7 +165,7 @@ impl RunOptions {
             files: self.files.0,
             run_for: self.command.run_for,
             as_root: self.command.as_root,
-            python: self.python.into(),
+            naming: self.names.into(),
             ..Options::default()
         };
         (self.script, options)

@@ -1,5 +1,6 @@
 //! The words of the command line as they are typed: clap's table of verbs and their options.
 
+use crate::stacks::Naming;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -120,9 +121,8 @@ pub(super) struct RunOptions {
     pub(super) replay: Option<PathBuf>,
     #[command(flatten)]
     pub(super) format: FormatOption,
-    /// How `launch.ustack` shows the lines of Python programs
-    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
-    pub(super) python: PythonOption,
+    #[command(flatten)]
+    pub(super) names: NameOptions,
     /// Write the results to a file
     #[arg(short = 'o', value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
@@ -130,9 +130,36 @@ pub(super) struct RunOptions {
     pub(super) files: FileOptions,
 }
 
+/// How functions and kernels are named.
+#[derive(clap::Args, Debug)]
+pub(super) struct NameOptions {
+    /// How `launch.ustack` shows the lines of Python programs
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
+    python: PythonOption,
+    /// How tables and flame graphs show the names of kernels and functions
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
+    names: NamesOption,
+}
+
+impl From<NameOptions> for Naming {
+    fn from(it: NameOptions) -> Self {
+        Naming { python: it.python.into(), whole_names: it.names == NamesOption::Full }
+    }
+}
+
+/// `--names`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum NamesOption {
+    /// Without namespaces of template arguments, and without arguments that don't fit
+    #[default]
+    Short,
+    /// With all template arguments
+    Full,
+}
+
 /// `--python`.
 #[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
-pub(super) enum PythonOption {
+enum PythonOption {
     /// Among native frames, in place of the interpreter's own
     #[default]
     Merge,

@@ -77,7 +77,7 @@ impl Host for State {
     }
 
     fn fit(&mut self, texts: &[String], beside: usize) -> Vec<String> {
-        self.printer.fit(texts, beside)
+        self.printer.fit(texts, beside, self.stacks.shows_whole_names())
     }
 
     fn flamegraph(&mut self, path: &str, name: &str) -> Result<(), String> {

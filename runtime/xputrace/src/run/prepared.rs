@@ -49,7 +49,7 @@ impl Prepared {
         observer: Option<Box<dyn Observer>>,
     ) -> Result<Self> {
         let mut plan = compiled.plan;
-        plan.demand.launch_python |= plan.demand.launch_stacks && run.options.python != PythonFrames::Off;
+        plan.demand.launch_python |= plan.demand.launch_stacks && run.options.naming.python != PythonFrames::Off;
         let plan = Arc::new(plan);
         open_files::make_room(&plan)?;
         let mut launch = Launch::new(run.options.as_root)?;
@@ -73,7 +73,7 @@ impl Prepared {
         let pipeline = engines::pipeline(&plan, linux.as_ref())?;
         let files = Files::new(&run.options.files, &plan.tables)?;
         let printer = Printer::new(run.options.format, run.options.output.as_deref())?;
-        let stacks = Stacks::of(&plan, run.options.python);
+        let stacks = Stacks::of(&plan, run.options.naming);
         let state = State::new(plan, linux, pipeline, stacks, printer);
         let mut report = Report::new(run.options.quiet);
         launch.notes.iter().for_each(|it| report.note(it));
