@@ -53,7 +53,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const ALL: u64 = demand::LAUNCHES | demand::KERNELS;
+const ALL: u64 = demand::LAUNCHES | demand::KERNELS | demand::OUTERMOST;
 const SHAPE: Shape = Shape { rings: 8, ring_bytes: 1 << 20 };
 
 /// Runs one test at a time: CUPTI and the collector are per process.
@@ -187,7 +187,8 @@ fn what_the_backend_cannot_serve_is_refused_by_name() {
 #[test]
 fn memsets_are_recorded_where_they_are_asked_for() {
     let _alone = alone::<OverCupti>();
-    let mut tracer = arm::<OverCupti>(demand::MEMSETS | demand::MEMSET_CALLS | demand::STREAMS, SHAPE);
+    let mut tracer =
+        arm::<OverCupti>(demand::MEMSETS | demand::MEMSET_CALLS | demand::STREAMS | demand::OUTERMOST, SHAPE);
     assert!(cupti::is_enabled(cupti::RUNTIME, 51) && cupti::is_enabled(cupti::DRIVER, 216));
     assert!(!cupti::is_enabled(cupti::DRIVER, 307) && !cupti::is_enabled(cupti::RUNTIME, 211));
     let correlation = cupti::memset_async(9);
@@ -250,6 +251,23 @@ fn a_runtime_launch_and_its_driver_call_are_one() {
     assert_eq!(tracer.flushes().iter().filter(|it| it.last == 1).count(), 1);
     assert_eq!(cupti::FINALIZED.load(SeqCst), 1);
     assert!(!cupti::ACTIVITY_ON.load(SeqCst));
+}
+
+#[test]
+fn the_runtimes_calls_are_left_alone_where_nobody_asks() {
+    let _alone = alone::<OverCupti>();
+    let mut tracer = arm::<OverCupti>(demand::LAUNCHES | demand::KERNELS | demand::STACKS, SHAPE);
+    assert!(cupti::is_enabled(cupti::DRIVER, 307) && !cupti::is_enabled(cupti::RUNTIME, 211));
+    assert!(cupti::is_enabled(cupti::DRIVER, 514) && !cupti::is_enabled(cupti::RUNTIME, 311));
+    let correlation = cupti::launch(c"_Z5scaleIfEvPT_S0_", 9, 0);
+    tracer.until("the kernel", |it| !it.kernels().is_empty());
+    let launches = tracer.launches();
+    let [launch] = launches[..] else { panic!("{launches:?}") };
+    assert_eq!((launch.correlation, tracer.kernels()[0].correlation), (correlation, correlation));
+    assert_eq!((launch.grid, launch.block, launch.dynamic_shared), ([4, 2, 1], [64, 1, 1], 128));
+    assert_eq!(tracer.name(launch.api).unwrap(), "cuLaunchKernel");
+    assert_eq!(tracer.name(launch.symbol).unwrap(), "_Z5scaleIfEvPT_S0_");
+    disarm::<OverCupti>(&mut tracer);
 }
 
 #[test]

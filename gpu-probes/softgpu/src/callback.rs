@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::abi::{Api, CallbackData, CuResult, ResourceData, Status, error, kind};
 use crate::activity;
@@ -28,6 +28,7 @@ static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
 static FUNCTION: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static USER: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static CORRELATION: AtomicU32 = AtomicU32::new(0);
+static ENTERED: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     /// How many nested CUDA calls this thread is in.
@@ -171,10 +172,17 @@ fn fire(domain: u32, id: u32, data: *const c_void) {
     }
     // SAFETY: only `subscribe` stores it, from a function of this very type.
     let function: CallbackFunction = unsafe { std::mem::transmute(function) };
+    ENTERED.fetch_add(1, Ordering::Relaxed);
     IN_CALLBACK.set(true);
     // SAFETY: the subscriber's contract; `data` is the structure that CUPTI documents for the domain.
     unsafe { function(USER.load(Ordering::Acquire), domain, id, data) };
     IN_CALLBACK.set(false);
+}
+
+/// Returns how often a tool's callback was called so far, for programs that tell what tracing them costs.
+#[unsafe(no_mangle)]
+pub extern "C" fn softgpu_callbacks_entered() -> u64 {
+    ENTERED.load(Ordering::Relaxed)
 }
 
 /// Returns the correlation id of this thread's outermost call, assigning it on first use.

@@ -92,6 +92,9 @@ calls! { DRIVER, TABLE;
         put(leastPriority, 0)?;
         put(greatestPriority, -5)
     }
+    // There is nothing to switch: a tool may act on the calls.
+    308 fn cuProfilerStart() { device::current().map(drop) }
+    309 fn cuProfilerStop() { device::current().map(drop) }
     17 fn cuCtxSynchronize() { synchronize_context(0) }
     800 fn cuCtxSynchronize_v2(ctx: Handle) { synchronize_context(ctx) }
 

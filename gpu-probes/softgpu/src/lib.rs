@@ -19,6 +19,9 @@
 //! Arguments are copied at launch, as in the driver. Their sizes come from the module's PTX or from
 //! [`softgpu_register_kernel_params`]; if neither is known, the kernel gets a null `args`.
 //!
+//! # Callbacks
+//! `softgpu_callbacks_entered` returns how often a tool's callback was called, at entry or return.
+//!
 //! # Fault injection
 //! | variable | meaning |
 //! |---|---|
@@ -62,6 +65,7 @@ pub mod runtime;
 mod stream;
 
 pub use abi::{CuLaunchConfig, CudaLaunchConfig, Dim3, Extent, PitchedPtr, SoftLaunch};
+pub use callback::softgpu_callbacks_entered;
 pub use install::{InstallError, Installed, LIBRARY_NAMES, built_library, install, install_from};
 pub use kernel::{KernelFunction, softgpu_register_kernel, softgpu_register_kernel_params};
 

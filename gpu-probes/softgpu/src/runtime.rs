@@ -75,6 +75,8 @@ calls! { RUNTIME, TABLE;
         done(driver::cuCtxGetCurrent(&mut context))?;
         done(driver::cuCtxSynchronize_v2(context))
     }
+    171 fn cudaProfilerStart() { start()?; done(driver::cuProfilerStart()) }
+    172 fn cudaProfilerStop() { start()?; done(driver::cuProfilerStop()) }
     164 fn cudaDeviceReset() { start()?; done(driver::cuCtxSynchronize()) }
     205 fn cudaDeviceGetStreamPriorityRange(leastPriority: *mut c_int, greatestPriority: *mut c_int) {
         done(driver::cuCtxGetStreamPriorityRange(leastPriority, greatestPriority))

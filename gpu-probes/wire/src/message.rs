@@ -59,6 +59,8 @@ pub mod demand {
     pub const ENDS: u64 = 1 << 6;
     /// Read the Python frames at each launch.
     pub const PYTHON: u64 = 1 << 7;
+    /// Watch the runtime's calls too; without it a launch is the driver's call, with its name, times and result.
+    pub const OUTERMOST: u64 = 1 << 8;
 
     const CALLS_AT: u32 = 16;
     const ACTIVITIES_AT: u32 = 32;

@@ -32,6 +32,9 @@ pub struct Plan {
     /// The per-CPU array from a map of the script (`u32`) to the number of elements that
     /// handlers in Linux stored in it less those they removed (`i64`). Present if any map evicts.
     pub linux_stored: Option<BpfMapId>,
+    /// The array whose only element (`u64`) tells Linux's handlers whether to record: not if it is 0. Present if
+    /// only a part of the run is recorded.
+    pub window: Option<BpfMapId>,
     /// The ring buffer through which Linux's handlers print.
     pub linux_ring: Option<BpfMapId>,
     /// Linux's stack map.
@@ -57,6 +60,9 @@ pub struct Demand {
     pub calls: Calls,
     /// Activities to record.
     pub activities: Activities,
+    /// Whether anything is read that only the outermost call tells: its name, times or result. Otherwise the driver's
+    /// call inside it is enough.
+    pub launch_outermost: bool,
     /// Whether `launch.ustack` is read.
     pub launch_stacks: bool,
     /// Whether `launch.pystack` is read, or Python frames are to be shown in `launch.ustack`.

@@ -149,7 +149,8 @@ fn listed<'a>(probes: impl Iterator<Item = &'a Probe>) -> Option<String> {
 }
 
 fn demanded(demand: Demand) -> String {
-    let launches = demand.calls.intersects(Calls::LAUNCHES).then(|| "launches".to_owned());
+    let watched = if demand.launch_outermost { "" } else { " (the driver's calls only)" };
+    let launches = demand.calls.intersects(Calls::LAUNCHES).then(|| format!("launches{watched}"));
     let other_calls = demand.calls.without(Calls::LAUNCHES);
     let details = [
         (demand.launch_stacks, "a stack at each launch"),
@@ -158,7 +159,7 @@ fn demanded(demand: Demand) -> String {
     ];
     let parts: Vec<String> = launches
         .into_iter()
-        .chain(other_calls.iter().map(|it| format!("{} calls", it.name())))
+        .chain(other_calls.iter().map(|it| format!("{} calls{watched}", it.name())))
         .chain(demand.activities.iter().map(|it| format!("{}s", it.name())))
         .chain(details.iter().filter(|(wanted, _)| *wanted).map(|(_, name)| (*name).to_owned()))
         .collect();

@@ -29,7 +29,8 @@ begin(|| print("tracing"));
 "#;
     let loader = Rc::new(BundledLoader);
     let loaded = load(SourceFile { name: "examples.rhai".into(), text: text.into() }, &[], loader);
-    let (plan, diagnostics) = xputrace_script::compile::compile(&loaded.staged, &MiniCatalog);
+    let (plan, diagnostics) =
+        xputrace_script::compile::compile(&loaded.staged, &MiniCatalog, xputrace_script::compile::Wishes::default());
     let errors: Vec<_> =
         loaded.diagnostics.iter().chain(&diagnostics).filter(|it| it.severity == Severity::Error).collect();
     assert!(errors.is_empty(), "{errors:#?}");

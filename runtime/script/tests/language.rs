@@ -23,7 +23,7 @@ fn the_examples_compile() {
     for example in examples {
         let source = SourceFile { name: "example.rhai".into(), text: example.into() };
         let loaded = load(source, &[], Rc::new(BundledLoader));
-        let (_, compiled) = compile::compile(&loaded.staged, &MiniCatalog);
+        let (_, compiled) = compile::compile(&loaded.staged, &MiniCatalog, compile::Wishes::default());
         for it in loaded.diagnostics.iter().chain(&compiled).filter(|it| it.severity == Severity::Error) {
             let _ = writeln!(wrong, "{example}{}: {:?}\n", it.message, it.help);
         }
@@ -37,7 +37,7 @@ fn the_translations_of_bpftrace_compile() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/compile/front/bpftrace_probes.rhai");
     let compiled = |text: String| {
         let loaded = load(SourceFile { name: "pasted.rhai".into(), text }, &[], Rc::new(BundledLoader));
-        let (_, compiled) = compile::compile(&loaded.staged, &MiniCatalog);
+        let (_, compiled) = compile::compile(&loaded.staged, &MiniCatalog, compile::Wishes::default());
         (loaded.diagnostics, compiled)
     };
     let (mistakes, _) = compiled(std::fs::read_to_string(path).expect("the script is in the repository"));

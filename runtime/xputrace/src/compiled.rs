@@ -13,6 +13,7 @@ use xputrace_bytecode::{disasm, object};
 use xputrace_model::catalog::Catalog;
 use xputrace_model::diagnostic::{Diagnostic, Severity, SourceFile, Sources};
 use xputrace_model::plan::{Plan, ProbeScope};
+use xputrace_model::stack::PythonFrames;
 use xputrace_script::{ArgumentSpec, BundledLoader, Interpreter, Loader, compile};
 
 /// A script without errors: ready to run.
@@ -78,7 +79,8 @@ pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
         console::print(help(&name, &loaded.staged.sources, &loaded.arguments))?;
         return Ok(Outcome::Helped);
     }
-    let (plan, compiled) = compile::compile(&loaded.staged, catalog);
+    let wishes = compile::Wishes { python: run.options.naming.python != PythonFrames::Off, window: false };
+    let (plan, compiled) = compile::compile(&loaded.staged, catalog, wishes);
     let diagnostics: Vec<Diagnostic> = loaded.diagnostics.into_iter().chain(compiled).collect();
     report(&diagnostics, &loaded.staged.sources, run.options.quiet);
     if diagnostics.iter().any(|it| it.severity == Severity::Error) {

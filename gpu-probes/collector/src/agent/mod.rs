@@ -137,7 +137,7 @@ pub(crate) fn is_forked() -> bool {
 
 /// Returns the bits of the demand that can be recorded: the backend's, and those that the agent serves itself.
 pub(crate) fn recordable(backend: &dyn Backend) -> u64 {
-    let own = demand::STACKS | demand::PYTHON | demand::MARKER | demand::MAPPINGS | demand::ENDS;
+    let own = demand::STACKS | demand::PYTHON | demand::MARKER | demand::MAPPINGS | demand::ENDS | demand::OUTERMOST;
     own | backend.capabilities()
 }
 

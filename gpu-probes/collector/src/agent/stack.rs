@@ -1,9 +1,9 @@
 //! The caller's stack at a launch.
 //!
-//! Kept: the called API function (the outermost frame in the runtime for a runtime call, in the
-//! driver for a driver call) and everything outside it. Dropped: the collector, the tracing
-//! library, and the inner functions of the other two. If the runtime is linked statically, its
-//! inner functions cannot be told from the program's and stay.
+//! Kept: the API function that the program called (the outermost frame in the runtime or, where the
+//! runtime was not called, in the driver) and everything outside it. Dropped: the collector, the
+//! tracing library, and the inner functions of the other two. If the runtime is linked statically,
+//! its inner functions cannot be told from the program's and stay.
 
 use super::backend::Layer;
 use super::output::Output;
@@ -195,12 +195,14 @@ impl Modules {
         let run = |frames: &[u64], of: &Ranges| frames.iter().take_while(|&&it| of.contain(it)).count();
         let frames = &frames[run(frames, &self.tracing)..];
         let driver = run(frames, &self.driver);
-        if called != Layer::Runtime {
-            return &frames[driver.saturating_sub(1)..];
-        }
-        // The driver only passes on the runtime's callbacks.
-        let frames = &frames[driver..];
-        &frames[run(frames, &self.runtime).saturating_sub(1)..]
+        let runtime = run(&frames[driver..], &self.runtime);
+        let kept = match (called, runtime) {
+            // The driver only passes on the runtime's callbacks.
+            (Layer::Runtime, 0) => driver,
+            (_, 0) => driver.saturating_sub(1),
+            (_, _) => driver + runtime - 1,
+        };
+        &frames[kept..]
     }
 
     #[cfg(test)]
@@ -224,7 +226,12 @@ mod tests {
         let driver = |frames: &[u64]| modules.from_api(frames, Layer::Driver).to_vec();
         assert_eq!(runtime(&[0x1001, 0x1002, 0x3001, 0x5001, 0x5002, 0x9000]), [0x5002, 0x9000]);
         assert_eq!(runtime(&[0x1001, 0x3001, 0x9000, 0x9001]), [0x9000, 0x9001], "static cudart");
-        assert_eq!(driver(&[0x1001, 0x3001, 0x3002, 0x5001, 0x9000]), [0x3002, 0x5001, 0x9000]);
+        assert_eq!(driver(&[0x1001, 0x3001, 0x3002, 0x9000]), [0x3002, 0x9000]);
+        assert_eq!(
+            driver(&[0x1001, 0x3001, 0x3002, 0x5001, 0x5002, 0x9000]),
+            [0x5002, 0x9000],
+            "called by the runtime"
+        );
         assert_eq!(driver(&[0x1001, 0x9000, 0x3000]), [0x9000, 0x3000]);
         assert_eq!(runtime(&[0x9000]), [0x9000]);
         assert_eq!(runtime(&[]), [0; 0]);

@@ -31,7 +31,8 @@ impl CuptiBackend {
             return Ok(());
         }
         self.subscribe(agent)?;
-        for it in IDS.iter().filter(|it| it.call.is_among(calls)) {
+        let outermost = agent.wants(demand::OUTERMOST);
+        for it in IDS.iter().filter(|it| it.is_enabled_for(calls, outermost)) {
             let answer = self.enable_callback(it.domain, it.id, true)?;
             if answer != SUCCESS && REQUIRED.contains(&(it.domain, it.id)) {
                 return Err(self.refusal(&format!("cuptiEnableCallback for {}", it.name), answer));

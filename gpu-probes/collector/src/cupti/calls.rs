@@ -71,8 +71,8 @@ impl Call {
         })
     }
 
-    /// Whether the call is watched if these calls are requested. Captures affect all of them.
-    pub fn is_among(self, calls: events::Calls) -> bool {
+    /// Whether the call submits work or prepares it, for these calls. Captures affect all of them.
+    fn is_among(self, calls: events::Calls) -> bool {
         match self {
             Call::InstantiateGraph | Call::DestroyGraph | Call::SwitchNode => calls.contains(events::Call::Graph),
             Call::BeginCapture | Call::EndCapture => !calls.is_empty(),
@@ -102,6 +102,13 @@ pub struct Id {
     /// The name in `layouts.txt`.
     pub name: &'static str,
     pub call: Call,
+}
+
+impl Id {
+    /// Whether it is enabled while these calls are recorded. `outermost` says whether the runtime's calls are.
+    pub fn is_enabled_for(&self, calls: events::Calls, outermost: bool) -> bool {
+        self.call.is_among(calls) && (outermost || self.domain == domain::DRIVER)
+    }
 }
 
 const fn driver(id: u32, name: &'static str, call: Call) -> Id {

@@ -67,6 +67,8 @@ pub(super) struct Build<'a> {
     /// Whether a handler in Linux calls `exit`.
     pub(super) ends_in_linux: bool,
     over: Option<BpfMapId>,
+    /// Whether only a part of the run is recorded.
+    pub(super) has_window: bool,
 }
 
 impl<'a> Build<'a> {
@@ -93,6 +95,7 @@ impl<'a> Build<'a> {
             tracer_ring: None,
             ends_in_linux: false,
             over: None,
+            has_window: false,
         };
         for map in 0..shapes.list.len() {
             let table = build.table_with_maps(map);
@@ -236,6 +239,18 @@ impl<'a> Build<'a> {
             self.over = Some(self.map(spec("over", MapKind::Array, 4, 8, 1, 0, Home::Linux)));
         }
         self.over
+    }
+
+    /// Returns the map that tells programs in Linux whether to record: its value is then not 0. `None` if they
+    /// always do.
+    pub(super) fn window_map(&mut self, engine: Engine) -> Option<BpfMapId> {
+        if engine == Engine::Tracer || !self.has_window {
+            return None;
+        }
+        if self.plan.window.is_none() {
+            self.plan.window = Some(self.map(spec("window", MapKind::Array, 4, 8, 1, 0, Home::Linux)));
+        }
+        self.plan.window
     }
 
     pub(super) fn ring_map(&mut self, engine: Engine) -> BpfMapId {

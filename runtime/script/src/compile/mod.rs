@@ -44,14 +44,24 @@ const MOST_PROGRAMS: usize = 16_384;
 /// Maximum rounds of inference; a round can only widen types, so few are needed.
 const MAX_ROUNDS: usize = 8;
 
+/// What a run wants beside its script, and what that changes in the plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Python frames are shown in launch stacks, so the collector reads them.
+    pub python: bool,
+    /// Only a part of the run is recorded: handlers in Linux test a flag, and activities are recorded with their
+    /// launches, which tell what belongs to the part.
+    pub window: bool,
+}
+
 /// Compiles all handlers of a script.
 ///
 /// Returns the best possible plan and all diagnostics. If any diagnostic is an error, the plan has
 /// no programs and must not be run.
-pub fn compile(staged: &Staged, catalog: &dyn Catalog) -> (Plan, Vec<Diagnostic>) {
+pub fn compile(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (Plan, Vec<Diagnostic>) {
     let mut diagnostics = Vec::new();
     let expanded = expand::tracepoints(staged, catalog, &mut diagnostics);
-    let (plan, found) = compile_handlers(&expanded, catalog);
+    let (plan, found) = compile_handlers(&expanded, catalog, wishes);
     diagnostics.extend(found);
     let place = |it: &Diagnostic| (it.primary.file, it.primary.span.start, it.primary.span.end, it.code);
     diagnostics.sort_by(|a, b| (place(a), &a.message).cmp(&(place(b), &b.message)));
@@ -62,7 +72,7 @@ pub fn compile(staged: &Staged, catalog: &dyn Catalog) -> (Plan, Vec<Diagnostic>
     (plan, diagnostics)
 }
 
-fn compile_handlers(staged: &Staged, catalog: &dyn Catalog) -> (Plan, Vec<Diagnostic>) {
+fn compile_handlers(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (Plan, Vec<Diagnostic>) {
     let mut units = unit::units(staged);
     let in_linux = || units.iter().filter(|it| it.place == Place::Linux);
     if let Some(first_too_many) = in_linux().nth(MOST_PROGRAMS) {
@@ -77,7 +87,8 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog) -> (Plan, Vec<Diagno
 
     let fit = !has_errors(&diagnostics);
     let mut build = Build::new(staged, catalog, &shapes);
-    build.plan.demand = placement::demand(&units);
+    build.plan.demand = placement::demand(&units, wishes);
+    build.has_window = wishes.window;
     build.ends_in_linux = units.iter().any(Unit::ends_in_linux);
     units.iter().for_each(|it| build.handler(it, fit));
     let (mut plan, from_build) = build.finish();

@@ -1,5 +1,6 @@
 //! Decides where each handler runs, and why: `explain` prints the reasons.
 
+use super::Wishes;
 use super::scan::{How, Scan};
 use super::unit::Unit;
 use crate::handler::{Handler, Staged};
@@ -135,8 +136,19 @@ pub(super) fn warn_of_late_reads(staged: &Staged, units: &[Unit]) -> Vec<Diagnos
         .collect()
 }
 
+/// What only the outermost call tells. The name of a launch that submits no single kernel is the call's.
+const OF_OUTERMOST: [usize; 7] = [
+    word::LAUNCH_START,
+    word::LAUNCH_END,
+    word::LAUNCH_DURATION,
+    word::LAUNCH_API,
+    word::LAUNCH_RESULT,
+    word::LAUNCH_NAME,
+    word::LAUNCH_SHORT_NAME,
+];
+
 /// Returns what the collector must record: it follows from the fields that the handlers read.
-pub(super) fn demand(units: &[Unit]) -> Demand {
+pub(super) fn demand(units: &[Unit], wishes: Wishes) -> Demand {
     let mut demand = Demand::default();
     for unit in units {
         let reads = unit.reads();
@@ -151,16 +163,22 @@ pub(super) fn demand(units: &[Unit]) -> Demand {
             Event::Launch => {
                 demand.calls = demand.calls.with(unit.handler.options.calls());
                 demand.launch_marker |= unit.place == Place::Linux;
-                // The tracer orders completed launches by their end.
+                // In the tracer, the event is the completed call. At the marker it is the driver's.
+                demand.launch_outermost |= unit.place != Place::Linux;
                 demand.launch_ends |= unit.place != Place::Linux;
                 // A kernel's stream is in its own record.
                 demand.launch_streams |= reads.any(&[word::LAUNCH_STREAM]);
             }
             _ => {}
         }
+        demand.launch_outermost |= reads.any(&OF_OUTERMOST);
         demand.launch_stacks |= reads.any(&[word::LAUNCH_USTACK]);
         demand.launch_python |= reads.any(&[word::LAUNCH_PYSTACK]);
         demand.launch_ends |= reads.any(&[word::LAUNCH_END, word::LAUNCH_DURATION]);
+    }
+    demand.launch_python |= wishes.python && demand.launch_stacks;
+    if wishes.window {
+        demand.calls = demand.activities.iter().fold(demand.calls, |all, it| all.with(it.causes()));
     }
     demand
 }

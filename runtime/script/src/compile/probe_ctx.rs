@@ -192,6 +192,7 @@ impl Emitter<'_, '_> {
             self.fetch_entry();
         }
         self.until_exit();
+        self.only_in_window();
         if let Some(every) = self.handler.options.every.filter(|it| *it > 1) {
             self.only_every(every);
         }
@@ -216,6 +217,19 @@ impl Emitter<'_, '_> {
             self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, self.end);
             self.asm.ldx(Size::Dw, Reg::R0, Reg::R0, 0);
             self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, self.end);
+        }
+    }
+
+    /// Skips events outside the part of the run that is recorded. At the marker, the collector does.
+    fn only_in_window(&mut self) {
+        if self.handler.event == Event::Launch {
+            return;
+        }
+        if let Some(map) = self.build.window_map(self.engine) {
+            self.find_only(map);
+            self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, self.end);
+            self.asm.ldx(Size::Dw, Reg::R0, Reg::R0, 0);
+            self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, self.end);
         }
     }
 

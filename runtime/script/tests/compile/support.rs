@@ -4,13 +4,13 @@ use std::rc::Rc;
 use xputrace_model::catalog::{Catalog, MiniCatalog};
 use xputrace_model::diagnostic::{Diagnostic, Label, Severity, SourceFile};
 use xputrace_model::plan::Plan;
-use xputrace_script::compile::compile;
+use xputrace_script::compile::{Wishes, compile};
 use xputrace_script::{BundledLoader, Loaded, load};
 
 /// Compiles a script on a miniature machine; returns the diagnostics of staging and compiling.
 pub(crate) fn compiled(script: &str) -> (Plan, Vec<Diagnostic>) {
     let loaded = staged(script);
-    let (plan, compiler) = compile(&loaded.staged, &MiniCatalog);
+    let (plan, compiler) = compile(&loaded.staged, &MiniCatalog, Wishes::default());
     let mut diagnostics = loaded.diagnostics;
     diagnostics.extend(compiler);
     (plan, diagnostics)
@@ -24,7 +24,7 @@ pub(crate) fn plan(script: &str) -> Plan {
 /// Likewise, on another machine.
 pub(crate) fn plan_on(script: &str, catalog: &dyn Catalog) -> Plan {
     let loaded = staged(script);
-    let (plan, mut diagnostics) = compile(&loaded.staged, catalog);
+    let (plan, mut diagnostics) = compile(&loaded.staged, catalog, Wishes::default());
     diagnostics.extend(loaded.diagnostics);
     let errors: Vec<_> = diagnostics.iter().filter(|it| it.severity == Severity::Error).collect();
     assert!(errors.is_empty(), "{script}\n{}", described(script, &diagnostics));

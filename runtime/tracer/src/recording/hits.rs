@@ -44,6 +44,7 @@ mod slot {
 
 /// What a recording always requests from the collector.
 const EVERYTHING: Demand = Demand {
+    launch_outermost: true,
     calls: Calls::ALL,
     activities: Activities::ALL,
     launch_stacks: true,

@@ -152,6 +152,7 @@ fn demand_bits(wanted: &Demand, mappings: bool) -> u64 {
         (wanted.launch_streams, demand::STREAMS),
         (wanted.launch_marker, demand::MARKER),
         (wanted.launch_ends, demand::ENDS),
+        (wanted.launch_outermost, demand::OUTERMOST),
         (mappings, demand::MAPPINGS),
     ]
     .into_iter()
@@ -173,11 +174,12 @@ mod tests {
             launch_stacks: true,
             launch_python: true,
             launch_ends: true,
+            launch_outermost: true,
             launch_streams: true,
             launch_marker: true,
         };
         let bits = demand_bits(&all, true);
-        assert_eq!(bits & 0xffff, 252, "every option");
+        assert_eq!(bits & 0xffff, 508, "every option");
         assert_eq!((demand::calls_of(bits), demand::activities_of(bits)), (Calls::ALL, Activities::ALL));
         assert_eq!(demand_bits(&Demand::default(), false), 0);
     }

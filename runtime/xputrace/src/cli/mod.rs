@@ -141,7 +141,8 @@ fn meaning(typed: Typed, words: &Words, command: &[OsString]) -> Result<Invocati
         }
         Verb::Check(it) => Invocation::Check(run(it.script, Options::default())?),
         Verb::Explain(it) => {
-            Invocation::Explain(run(it.script, Options { verbose: it.verbose, ..Options::default() })?)
+            let options = Options { verbose: it.verbose, naming: it.python.into(), ..Options::default() };
+            Invocation::Explain(run(it.script, options)?)
         }
         Verb::Build(it) => {
             let options = Options { output: it.output, uprobe_links: it.uprobe, ..Options::default() };

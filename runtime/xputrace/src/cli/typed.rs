@@ -130,20 +130,32 @@ pub(super) struct RunOptions {
     pub(super) files: FileOptions,
 }
 
-/// How functions and kernels are named.
 #[derive(clap::Args, Debug)]
-pub(super) struct NameOptions {
+pub(super) struct PythonOptions {
     /// How `launch.ustack` shows the lines of Python programs
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     python: PythonOption,
+}
+
+/// How functions and kernels are named.
+#[derive(clap::Args, Debug)]
+pub(super) struct NameOptions {
+    #[command(flatten)]
+    python: PythonOptions,
     /// How tables and flame graphs show the names of kernels and functions
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     names: NamesOption,
 }
 
+impl From<PythonOptions> for Naming {
+    fn from(it: PythonOptions) -> Self {
+        Naming { python: it.python.into(), ..Naming::default() }
+    }
+}
+
 impl From<NameOptions> for Naming {
     fn from(it: NameOptions) -> Self {
-        Naming { python: it.python.into(), whole_names: it.names == NamesOption::Full }
+        Naming { whole_names: it.names == NamesOption::Full, ..it.python.into() }
     }
 }
 
@@ -200,6 +212,8 @@ pub(super) struct CheckOptions {
 pub(super) struct ExplainOptions {
     #[command(flatten)]
     pub(super) script: ScriptOptions,
+    #[command(flatten)]
+    pub(super) python: PythonOptions,
     /// Show the bytecode too
     #[arg(short = 'v', long)]
     pub(super) verbose: bool,

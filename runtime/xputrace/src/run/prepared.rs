@@ -26,7 +26,6 @@ use std::time::Duration;
 use xputrace_linux::{Outcome, ProbeReport, Scope, StoppedChild};
 use xputrace_model::output::Output;
 use xputrace_model::plan::{Place, Plan};
-use xputrace_model::stack::PythonFrames;
 
 /// Everything up to the `begin` handlers.
 pub struct Prepared {
@@ -48,9 +47,7 @@ impl Prepared {
         processes: Processes,
         observer: Option<Box<dyn Observer>>,
     ) -> Result<Self> {
-        let mut plan = compiled.plan;
-        plan.demand.launch_python |= plan.demand.launch_stacks && run.options.naming.python != PythonFrames::Off;
-        let plan = Arc::new(plan);
+        let plan = Arc::new(compiled.plan);
         open_files::make_room(&plan)?;
         let mut launch = Launch::new(run.options.as_root)?;
         let collectors = match plan.demand.gpu() && !run.command.is_empty() {
