@@ -1,0 +1,220 @@
+//! The ELF files that a process has mapped: their functions and their unwind tables.
+
+use crate::process::Mapping;
+use gimli::{
+    BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, FrameDescriptionEntry, NativeEndian, ParsedEhFrameHdr,
+    Register, RegisterRule, UnwindContext, UnwindSection, X86_64,
+};
+use memmap2::Mmap;
+use object::elf::{self, FileHeader64, ProgramHeader64};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
+use object::{Endianness, SectionIndex};
+use std::collections::HashMap;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+type Slice<'a> = EndianSlice<'a, NativeEndian>;
+
+/// A file with code.
+#[derive(Debug)]
+pub(crate) struct Image {
+    pub(crate) path: PathBuf,
+    /// Executable addresses in the process.
+    code: Vec<Range<u64>>,
+    /// Address in the process minus address in the file.
+    bias: u64,
+    /// The unused rest of the last page of its code, in the process.
+    pub(crate) gap: Range<u64>,
+    functions: HashMap<String, Range<u64>>,
+    file: Mmap,
+    unwind: Option<Unwind>,
+}
+
+/// Where a file's unwind tables are: ranges of the file and their addresses in it.
+#[derive(Debug)]
+struct Unwind {
+    header: (Range<usize>, u64),
+    frames: (Range<usize>, u64),
+}
+
+/// The caller's frame, relative to a frame's registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    /// Address of the function's first instruction, in the process.
+    pub(crate) function: u64,
+    /// Whether a signal interrupted the caller.
+    pub(crate) is_signal_frame: bool,
+    pub(crate) rule: Option<Rule>,
+}
+
+/// How to find the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rule {
+    /// The register and offset that give the canonical frame address.
+    pub(crate) cfa: (Register, i64),
+    /// Offsets from it at which rbx, rbp, r12 to r15 are saved, by [`SAVED`].
+    pub(crate) saved: [Option<i64>; SAVED.len()],
+    /// Offset from it of the return address.
+    pub(crate) return_address: i64,
+}
+
+/// The registers that a function restores.
+pub(crate) const SAVED: [Register; 6] = [X86_64::RBX, X86_64::RBP, X86_64::R12, X86_64::R13, X86_64::R14, X86_64::R15];
+
+impl Image {
+    /// Opens the files of the executable mappings; leaves out those that cannot be read.
+    pub(crate) fn all(pid: u32, mappings: &[Mapping]) -> Vec<Image> {
+        let mut all: Vec<Image> = Vec::new();
+        for mapping in mappings.iter().filter(|it| it.is_executable) {
+            let Some(path) = &mapping.path else { continue };
+            match all.iter_mut().find(|it| it.path == *path) {
+                Some(image) => image.code.push(mapping.start..mapping.end),
+                None => all.extend(Image::open(pid, mapping, path)),
+            }
+        }
+        all
+    }
+
+    fn open(pid: u32, mapping: &Mapping, path: &Path) -> Option<Image> {
+        let file = open(pid, mapping, path)?;
+        // SAFETY: a file that someone truncates now would end us by SIGBUS, as it would its own process.
+        let file = unsafe { Mmap::map(&file) }.ok()?;
+        let header = FileHeader64::<Endianness>::parse(&*file).ok()?;
+        let endian = header.endian().ok()?;
+        let segments = header.program_headers(endian, &*file).ok()?;
+        let holds = |it: &&ProgramHeader64<Endianness>| {
+            let offset = it.p_offset(endian);
+            it.p_type(endian) == elf::PT_LOAD
+                && it.p_flags(endian).contains(elf::PF_X)
+                && (page(offset)..offset.saturating_add(it.p_filesz(endian))).contains(&mapping.file_offset)
+        };
+        let segment = segments.iter().find(holds)?;
+        let in_file = segment.p_vaddr(endian).wrapping_sub(segment.p_offset(endian)).wrapping_add(mapping.file_offset);
+        let bias = mapping.start.wrapping_sub(in_file);
+        let end = bias.wrapping_add(segment.p_vaddr(endian)).wrapping_add(segment.p_filesz(endian));
+        let is_last = end <= mapping.end && end > mapping.start && segment.p_filesz(endian) == segment.p_memsz(endian);
+        let gap = if is_last { end..mapping.end.min(page(end.wrapping_add(PAGE - 1))) } else { 0..0 };
+        let functions = functions(header, endian, &file, bias).unwrap_or_default();
+        let unwind = Unwind::find(header, endian, &file, segments);
+        let code = vec![mapping.start..mapping.end];
+        Some(Image { path: path.into(), code, bias, gap, functions, unwind, file })
+    }
+
+    pub(crate) fn has_code_at(&self, address: u64) -> bool {
+        self.code.iter().any(|it| it.contains(&address))
+    }
+
+    /// Returns where an exported function is, in the process.
+    pub(crate) fn symbol(&self, name: &str) -> Option<Range<u64>> {
+        self.functions.get(name).cloned()
+    }
+
+    fn name(&self) -> &str {
+        self.path.file_name().and_then(|it| it.to_str()).unwrap_or_default()
+    }
+
+    /// Whether it is glibc, or a part of it that later versions have merged into libc.
+    pub(crate) fn is_of_libc(&self) -> bool {
+        ["libc.so", "libc-2.", "libpthread", "libdl"].iter().any(|it| self.name().starts_with(it))
+    }
+
+    pub(crate) fn is_dynamic_linker(&self) -> bool {
+        self.name().starts_with("ld-") || self.name().starts_with("ld.so")
+    }
+
+    /// Returns the unwind row of an address in the process; `None` without one.
+    pub(crate) fn row(&self, address: u64) -> Option<Row> {
+        let unwind = self.unwind.as_ref()?;
+        let slice = |range: &Range<usize>| Slice::new(&self.file[range.clone()], NativeEndian);
+        let bases = BaseAddresses::default().set_eh_frame(unwind.frames.1).set_eh_frame_hdr(unwind.header.1);
+        let header: ParsedEhFrameHdr<_> =
+            EhFrameHdr::from(slice(&unwind.header.0)).parse(&bases, size_of::<u64>() as u8).ok()?;
+        let frames: EhFrame<Slice<'_>> = EhFrame::from(slice(&unwind.frames.0));
+        let in_file = address.wrapping_sub(self.bias);
+        let table = header.table()?;
+        let fde = table.fde_for_address(&frames, &bases, in_file, EhFrame::cie_from_offset).ok()?;
+        self.row_of(&fde, &frames, &bases, in_file)
+    }
+
+    fn row_of(
+        &self,
+        fde: &FrameDescriptionEntry<Slice<'_>>,
+        frames: &EhFrame<Slice<'_>>,
+        bases: &BaseAddresses,
+        in_file: u64,
+    ) -> Option<Row> {
+        let mut context = UnwindContext::new();
+        let row = fde.unwind_info_for_address(frames, bases, &mut context, in_file).ok()?;
+        let offset = |register: Register| match row.register(register) {
+            Some(RegisterRule::Offset(offset)) => Some(offset),
+            _ => None,
+        };
+        let rule = || {
+            let CfaRule::RegisterAndOffset { register, offset: cfa } = row.cfa() else { return None };
+            Some(Rule { cfa: (*register, *cfa), saved: SAVED.map(offset), return_address: offset(X86_64::RA)? })
+        };
+        Some(Row {
+            function: fde.initial_address().wrapping_add(self.bias),
+            is_signal_frame: fde.cie().is_signal_trampoline(),
+            rule: rule(),
+        })
+    }
+}
+
+/// Opens a mapped file: by its mapping if Linux lets us, else by its path in the process's root.
+fn open(pid: u32, mapping: &Mapping, path: &Path) -> Option<File> {
+    let by_mapping = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+    let by_path = || {
+        let file = File::open(PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").ok()?)).ok()?;
+        (file.metadata().ok()?.ino() == mapping.inode).then_some(file)
+    };
+    File::open(by_mapping).ok().or_else(by_path)
+}
+
+fn functions(
+    header: &FileHeader64<Endianness>,
+    endian: Endianness,
+    file: &[u8],
+    bias: u64,
+) -> Option<HashMap<String, Range<u64>>> {
+    let sections = header.sections(endian, file).ok()?;
+    let symbols = sections.symbols(endian, file, elf::SHT_DYNSYM).ok()?;
+    let mut all = HashMap::new();
+    for symbol in symbols.iter().filter(|it| it.st_type() == elf::STT_FUNC && it.st_shndx(endian) != elf::SHN_UNDEF) {
+        if let Ok(name) = std::str::from_utf8(symbol.name(endian, symbols.strings()).unwrap_or_default()) {
+            let start = symbol.st_value(endian).wrapping_add(bias);
+            all.insert(name.to_owned(), start..start.wrapping_add(symbol.st_size(endian)));
+        }
+    }
+    Some(all)
+}
+
+impl Unwind {
+    fn find(
+        header: &FileHeader64<Endianness>,
+        endian: Endianness,
+        file: &[u8],
+        segments: &[ProgramHeader64<Endianness>],
+    ) -> Option<Unwind> {
+        let table = segments.iter().find(|it| it.p_type(endian) == elf::PT_GNU_EH_FRAME)?;
+        let sections = header.sections(endian, file).ok()?;
+        let (_, frames): (SectionIndex, _) = sections.section_by_name(endian, b".eh_frame")?;
+        let range = |offset: u64, len: u64| {
+            let range = usize::try_from(offset).ok()?..usize::try_from(offset.checked_add(len)?).ok()?;
+            file.get(range.clone()).map(|_| range)
+        };
+        Some(Unwind {
+            header: (range(table.p_offset(endian), table.p_filesz(endian))?, table.p_vaddr(endian)),
+            frames: (range(frames.sh_offset(endian), frames.sh_size(endian))?, frames.sh_addr(endian)),
+        })
+    }
+}
+
+const PAGE: u64 = 4096;
+
+/// Rounds down to a page.
+fn page(address: u64) -> u64 {
+    address & !(PAGE - 1)
+}

@@ -1,0 +1,117 @@
+//! Makes a running process load a library and call a function of it.
+//!
+//! ```text
+//! inspect ─▶ stop a thread ─▶ is its stack safe? ─▶ write the stub ─▶ set its registers ─▶ let it go
+//!                 ▲                 │ no                                                     │
+//!                 └─────────────────┘                             stub: pthread_create, back to where it was
+//!                                                                 new thread: dlopen, call the function
+//! ```
+//!
+//! ptrace holds one thread for as long as it takes to look at its stack and to set its registers
+//! once. From then on the stub does everything, restoring the registers included: a tracer that is
+//! killed at any moment leaves a program that goes on. The thread is only used to start another,
+//! which alone waits for the dynamic linker. See [`stub`].
+//!
+//! Starting a thread takes locks of libc's allocator, threads and dynamic linker. A thread that may
+//! hold one of them is let go, and another is tried. See [`safety`].
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod image;
+mod process;
+mod safety;
+mod stub;
+mod thread;
+
+use process::Process;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use stub::{Outcome, Stub};
+use thread::Stopped;
+
+/// How long to look for a thread that can be used.
+const LOOK_WITHIN: Duration = Duration::from_millis(1500);
+/// Pause after all threads were tried in vain.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1);
+/// How long the library may take to load and its function to return.
+const DONE_WITHIN: Duration = Duration::from_secs(20);
+
+/// What a process is made to do: `dlopen(library)`, then `symbol(argument)`.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// As the process sees it.
+    pub library: PathBuf,
+    /// A function that takes a C string and returns an `int`.
+    pub symbol: &'static str,
+    pub argument: String,
+}
+
+/// Why nothing was loaded. The process goes on as before.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refusal(String);
+
+impl Refusal {
+    fn new(text: impl Into<String>) -> Self {
+        Refusal(text.into())
+    }
+}
+
+/// Makes the process load a library and call its function; returns the function's answer.
+///
+/// # Errors
+/// The process can't be made to, and why.
+pub fn inject(pid: u32, request: &Request) -> Result<i32, Refusal> {
+    // ptrace holds threads for one thread of ours, and lets go of all of them when that ends.
+    let attempt = || {
+        let process = Process::inspect(pid)?;
+        let stub = Stub::new(&process, request)?;
+        let thread = start(&process, &stub)?;
+        wait_for(&process, &stub, thread)
+    };
+    std::thread::scope(|scope| scope.spawn(attempt).join())
+        .unwrap_or_else(|_| Err(Refusal::new("xputrace failed; this is a bug in it")))
+}
+
+/// Sends a thread through the stub; returns its id.
+fn start(process: &Process, stub: &Stub) -> Result<u32, Refusal> {
+    let until = Instant::now() + LOOK_WITHIN;
+    let mut last = String::from("it has no thread");
+    loop {
+        for tid in process.threads()? {
+            let Some(stopped) = Stopped::stop(process.pid, tid)? else { continue };
+            match safety::hindrance(process, &stopped) {
+                None => {
+                    stub.write(process, &stopped)?;
+                    let stack_pointer = stub::safe_stack_pointer(stopped.registers());
+                    stopped.send_to(stub.entry(), stack_pointer)?;
+                    return Ok(tid);
+                }
+                Some(why) => last = format!("thread {tid} {why}"),
+            }
+        }
+        if Instant::now() >= until {
+            return Err(Refusal::new(format!(
+                "none of its threads could be used within {} ms: {last}",
+                LOOK_WITHIN.as_millis()
+            )));
+        }
+        std::thread::sleep(LOOK_AGAIN_AFTER);
+    }
+}
+
+fn wait_for(process: &Process, stub: &Stub, thread: u32) -> Result<i32, Refusal> {
+    let until = Instant::now() + DONE_WITHIN;
+    loop {
+        match stub.outcome(process) {
+            Outcome::Pending if !process.exists() => return Err(Refusal::new("it ended meanwhile")),
+            Outcome::Pending if Instant::now() >= until => {
+                let seconds = DONE_WITHIN.as_secs();
+                return Err(Refusal::new(format!("thread {thread} did not load the library within {seconds} s")));
+            }
+            Outcome::Pending => std::thread::sleep(Duration::from_micros(500)),
+            Outcome::Failed(why) => return stub.clear(process).and(Err(Refusal::new(why))),
+            Outcome::Answered(answer) => return stub.clear(process).map(|()| answer),
+        }
+    }
+}

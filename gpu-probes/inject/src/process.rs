@@ -1,0 +1,216 @@
+//! A process as far as loading a library into it is concerned.
+
+use crate::Refusal;
+use crate::image::Image;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use xputrace_wire::maps::MapsLine;
+
+/// A process that a library can be loaded into.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pub(crate) mappings: Vec<Mapping>,
+    /// The files with code in it, in order of address.
+    pub(crate) images: Vec<Image>,
+    memory: File,
+}
+
+/// A mapping of a process.
+#[derive(Clone, Debug)]
+pub(crate) struct Mapping {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) is_executable: bool,
+    pub(crate) file_offset: u64,
+    pub(crate) inode: u64,
+    /// The file as the process names it.
+    pub(crate) path: Option<PathBuf>,
+}
+
+impl Process {
+    /// # Errors
+    /// Nothing can be loaded into it, and why.
+    pub(crate) fn inspect(pid: u32) -> Result<Self, Refusal> {
+        let status = status(pid)?;
+        refuse_by_status(&status)?;
+        let mappings = mappings(pid)?;
+        refuse_by_mappings(&mappings)?;
+        let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
+        let memory = memory.map_err(|it| denied(pid, "open its memory", &it))?;
+        let images = Image::all(pid, &mappings);
+        Ok(Process { pid, mappings, images, memory })
+    }
+
+    /// Returns the ids of its threads.
+    pub(crate) fn threads(&self) -> Result<Vec<u32>, Refusal> {
+        let entries = std::fs::read_dir(format!("/proc/{}/task", self.pid)).map_err(|_| ended())?;
+        Ok(entries.flatten().filter_map(|it| it.file_name().to_str()?.parse().ok()).collect())
+    }
+
+    pub(crate) fn exists(&self) -> bool {
+        self.threads().is_ok_and(|it| !it.is_empty()) && status(self.pid).is_ok_and(|it| !is_dead(&it))
+    }
+
+    /// Reads memory; returns what could be read.
+    pub(crate) fn read(&self, address: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        let mut n = 0;
+        while n < len {
+            match self.memory.read_at(&mut bytes[n..], address + n as u64) {
+                Ok(read) if read > 0 => n += read,
+                _ => break,
+            }
+        }
+        bytes.truncate(n);
+        bytes
+    }
+
+    pub(crate) fn word(&self, address: u64) -> Option<u64> {
+        Some(u64::from_ne_bytes(self.read(address, 8).try_into().ok()?))
+    }
+
+    /// Writes memory, also memory that the process itself may not write. A thread of it must be stopped by us.
+    pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+        self.memory.write_all_at(bytes, address)
+    }
+
+    /// Returns the mapping at an address.
+    pub(crate) fn mapping(&self, address: u64) -> Option<&Mapping> {
+        self.mappings.iter().find(|it| (it.start..it.end).contains(&address))
+    }
+
+    /// Returns the file with the code at an address.
+    pub(crate) fn image(&self, address: u64) -> Option<&Image> {
+        self.images.iter().find(|it| it.has_code_at(address))
+    }
+
+    /// Returns where a function of libc is.
+    pub(crate) fn libc_function(&self, name: &str) -> Option<u64> {
+        self.images.iter().filter(|it| it.is_of_libc()).find_map(|it| it.symbol(name).map(|it| it.start))
+    }
+}
+
+pub(crate) fn ended() -> Refusal {
+    Refusal::new("it ended meanwhile")
+}
+
+/// Explains a failed access to a process.
+pub(crate) fn denied(pid: u32, attempted: &str, error: &io::Error) -> Refusal {
+    match error.raw_os_error() {
+        Some(libc::ESRCH | libc::ENOENT) => ended(),
+        Some(libc::EPERM | libc::EACCES) => Refusal::new(format!("cannot {attempted} ({error}): {}", why_denied(pid))),
+        _ => Refusal::new(format!("cannot {attempted}: {error}")),
+    }
+}
+
+/// Source: ptrace(2), "Ptrace access mode checking" and "/proc/sys/kernel/yama/ptrace_scope".
+fn why_denied(pid: u32) -> String {
+    // SAFETY: no arguments, cannot fail.
+    let own = unsafe { libc::geteuid() };
+    let theirs = status(pid).ok().and_then(|it| field(&it, "Uid:")?.split_whitespace().nth(1)?.parse::<u32>().ok());
+    if let Some(theirs) = theirs.filter(|it| own != 0 && *it != own) {
+        return format!("it belongs to user {theirs}; run xputrace as that user or as root");
+    }
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    match scope.trim() {
+        "1" if own != 0 => {
+            "/proc/sys/kernel/yama/ptrace_scope is 1, so only a parent may attach; run xputrace as root, or write 0 to \
+             that file"
+                .into()
+        }
+        "2" if own != 0 => "/proc/sys/kernel/yama/ptrace_scope is 2, so only root may attach".into(),
+        "3" => "/proc/sys/kernel/yama/ptrace_scope is 3, so nobody may attach until the next boot".into(),
+        _ => "it has rights that this user lacks, or a container or security module forbids it".into(),
+    }
+}
+
+fn status(pid: u32) -> Result<String, Refusal> {
+    std::fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| ended())
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|it| it.strip_prefix(name)).map(str::trim)
+}
+
+fn is_dead(status: &str) -> bool {
+    field(status, "State:").is_some_and(|it| it.starts_with(['Z', 'X']))
+}
+
+fn refuse_by_status(status: &str) -> Result<(), Refusal> {
+    if is_dead(status) {
+        return Err(ended());
+    }
+    if let Some(tracer) = field(status, "TracerPid:").filter(|it| *it != "0") {
+        let name = std::fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
+        return Err(Refusal::new(format!("process {tracer} ({}) traces it already, by ptrace", name.trim())));
+    }
+    if field(status, "State:").is_some_and(|it| it.starts_with(['T', 't'])) {
+        return Err(Refusal::new("it is stopped; continue it first (kill -CONT)"));
+    }
+    if field(status, "Seccomp:") == Some("1") {
+        return Err(Refusal::new("seccomp allows it to read and write only"));
+    }
+    Ok(())
+}
+
+fn mappings(pid: u32) -> Result<Vec<Mapping>, Refusal> {
+    let text =
+        std::fs::read(format!("/proc/{pid}/maps")).map_err(|it| denied(pid, "read its memory mappings", &it))?;
+    let lines = text.split(|it| *it == b'\n').filter_map(MapsLine::parse);
+    let mappings: Vec<_> = lines.map(Mapping::from).collect();
+    if mappings.is_empty() { Err(ended()) } else { Ok(mappings) }
+}
+
+impl From<MapsLine<'_>> for Mapping {
+    fn from(line: MapsLine<'_>) -> Self {
+        Mapping {
+            start: line.start,
+            end: line.end,
+            is_executable: line.is_executable,
+            file_offset: line.file_offset,
+            inode: line.inode,
+            path: line.file().map(|(path, _)| path),
+        }
+    }
+}
+
+impl Mapping {
+    fn name(&self) -> &[u8] {
+        self.path.as_deref().and_then(Path::file_name).map_or(b"", OsStr::as_bytes)
+    }
+}
+
+fn refuse_by_mappings(mappings: &[Mapping]) -> Result<(), Refusal> {
+    let has = |prefix: &[u8]| mappings.iter().any(|it| it.name().starts_with(prefix));
+    if has(b"ld-musl-") || has(b"libc.musl-") {
+        return Err(Refusal::new("its C library is musl; NVIDIA's libraries need glibc"));
+    }
+    if !has(b"libc.so.6") && !has(b"libc-2.") {
+        return Err(Refusal::new("it is statically linked: it has no dynamic linker that could load the collector"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_status_forbids_is_named() {
+        let status = |state: &str, tracer: &str, seccomp: &str| {
+            format!("Name:\ta b\nState:\t{state}\nTracerPid:\t{tracer}\nUid:\t0\t0\t0\t0\nSeccomp:\t{seccomp}\n")
+        };
+        let refused = |state, tracer, seccomp| refuse_by_status(&status(state, tracer, seccomp)).unwrap_err().to_string();
+        assert_eq!(refuse_by_status(&status("S (sleeping)", "0", "0")), Ok(()));
+        assert_eq!(refuse_by_status(&status("R (running)", "0", "2")), Ok(()));
+        assert_eq!(refused("Z (zombie)", "0", "0"), "it ended meanwhile");
+        assert_eq!(refused("T (stopped)", "0", "0"), "it is stopped; continue it first (kill -CONT)");
+        assert!(refused("S (sleeping)", "1", "0").starts_with("process 1 ("));
+        assert_eq!(refused("S (sleeping)", "0", "1"), "seccomp allows it to read and write only");
+    }
+}

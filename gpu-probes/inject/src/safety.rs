@@ -1,0 +1,198 @@
+//! Whether a stopped thread may be made to start another one.
+//!
+//! `pthread_create` takes locks of the allocator, of libc's threads and of the dynamic linker. A
+//! thread that is inside of one of these may hold such a lock, and would wait for itself. Its stack
+//! tells. Where unwind tables end, all words further out are taken for return addresses: that may
+//! refuse a thread that could be used, and never the reverse.
+
+use crate::image::{Image, Row, SAVED};
+use crate::process::Process;
+use crate::thread::Stopped;
+use gimli::{Register, X86_64};
+use std::ops::Range;
+
+/// Functions that allocate, in libc or in what a program puts in its place.
+const ALLOCATOR: &[&str] = &[
+    "malloc", "free", "calloc", "realloc", "reallocarray", "memalign", "aligned_alloc", "posix_memalign", "valloc",
+    "pvalloc", "cfree", "malloc_trim", "malloc_usable_size", "malloc_info", "malloc_stats", "mallinfo", "mallinfo2",
+    "mallopt", "_Znwm", "_Znam", "_ZdlPv", "_ZdaPv", "_ZdlPvm", "_ZdaPvm",
+];
+
+/// Functions of libc that hold locks of threads, of the dynamic linker, or of everything (`fork`).
+const LOCKING: &[&str] = &[
+    "fork", "_Fork", "vfork", "pthread_create", "pthread_exit", "pthread_join", "pthread_detach", "pthread_cancel",
+    "pthread_setattr_default_np", "pthread_getattr_default_np", "pthread_attr_init", "pthread_getattr_np",
+    "pthread_atfork", "dlopen", "dlmopen", "dlclose", "dlsym", "dlvsym", "dladdr", "dladdr1", "dlinfo", "dlerror",
+    "dl_iterate_phdr", "_dl_find_object", "exit", "quick_exit", "__cxa_finalize", "setuid", "setgid", "setreuid",
+    "setregid", "setresuid", "setresgid", "seteuid", "setegid", "setgroups", "__libc_dlopen_mode",
+];
+
+/// Maximum number of frames that are unwound.
+const MOST_FRAMES: usize = 512;
+/// Room that a thread's stack must have below the red zone.
+const STACK_ROOM: u64 = 4096;
+/// Code segment of 64-bit programs.
+const CODE_64: u64 = 0x33;
+
+/// Returns why a thread can't be used; `None` if it can.
+pub(crate) fn hindrance(process: &Process, thread: &Stopped) -> Option<String> {
+    let registers = thread.registers();
+    if registers.cs != CODE_64 {
+        return Some("runs 32-bit code".into());
+    }
+    let stack = process.mapping(registers.rsp).map(|it| it.start..it.end);
+    if !stack.as_ref().is_some_and(|it| registers.rsp - it.start >= STACK_ROOM) {
+        return Some("has no room on its stack".into());
+    }
+    if is_in_restartable_section(process, thread) {
+        return Some("is in a restartable sequence".into());
+    }
+    let unsafe_code = UnsafeCode::of(process);
+    unsafe_code.in_stack(process, Frame::of(registers), stack.unwrap_or_default())
+}
+
+/// Whether the thread is in a critical section of rseq(2). Linux would restart it had it not been
+/// moved elsewhere.
+fn is_in_restartable_section(process: &Process, thread: &Stopped) -> bool {
+    /// Offset of `rseq_cs` in `struct rseq`, and of what it points to: `include/uapi/linux/rseq.h`.
+    const SECTION: u64 = 8;
+    const START: u64 = 8;
+    let section = || {
+        let descriptor = process.word(thread.restartable_section()? + SECTION).filter(|it| *it != 0)?;
+        let (start, len) = (process.word(descriptor + START)?, process.word(descriptor + START + 8)?);
+        Some((start..start.saturating_add(len)).contains(&thread.registers().rip))
+    };
+    section().unwrap_or(false)
+}
+
+/// The registers by which a frame's caller is found.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    rip: u64,
+    rsp: u64,
+    saved: [u64; SAVED.len()],
+    /// Whether it was interrupted: its address is that of the next instruction, not of a return.
+    is_exact: bool,
+}
+
+impl Frame {
+    fn of(registers: &libc::user_regs_struct) -> Self {
+        let it = registers;
+        Frame { rip: it.rip, rsp: it.rsp, saved: [it.rbx, it.rbp, it.r12, it.r13, it.r14, it.r15], is_exact: true }
+    }
+
+    fn register(&self, register: Register) -> Option<u64> {
+        match register {
+            X86_64::RSP => Some(self.rsp),
+            _ => SAVED.iter().position(|it| *it == register).map(|at| self.saved[at]),
+        }
+    }
+
+    /// Returns the caller.
+    fn caller(&self, process: &Process, row: &Row) -> Option<Frame> {
+        if row.is_signal_frame {
+            return self.interrupted(process);
+        }
+        let rule = row.rule?;
+        let cfa = self.register(rule.cfa.0)?.wrapping_add_signed(rule.cfa.1);
+        let mut saved = self.saved;
+        for (to, offset) in saved.iter_mut().zip(rule.saved) {
+            if let Some(offset) = offset {
+                *to = process.word(cfa.wrapping_add_signed(offset))?;
+            }
+        }
+        let rip = process.word(cfa.wrapping_add_signed(rule.return_address))?;
+        (cfa > self.rsp).then_some(Frame { rip, rsp: cfa, saved, is_exact: false })
+    }
+
+    /// Returns the frame that a signal interrupted. `self` is that of `__restore_rt`, whose stack
+    /// pointer is at the handler's `ucontext_t`.
+    fn interrupted(&self, process: &Process) -> Option<Frame> {
+        /// Offset of `uc_mcontext.gregs`.
+        const REGISTERS: u64 = std::mem::offset_of!(libc::ucontext_t, uc_mcontext) as u64;
+        let register = |at: i32| process.word(self.rsp + REGISTERS + 8 * at as u64);
+        let saved = [libc::REG_RBX, libc::REG_RBP, libc::REG_R12, libc::REG_R13, libc::REG_R14, libc::REG_R15];
+        let mut frame =
+            Frame { rip: register(libc::REG_RIP)?, rsp: register(libc::REG_RSP)?, saved: self.saved, is_exact: true };
+        for (to, from) in frame.saved.iter_mut().zip(saved) {
+            *to = register(from)?;
+        }
+        Some(frame)
+    }
+}
+
+/// Code in which a thread may hold a lock.
+struct UnsafeCode<'a> {
+    process: &'a Process,
+    functions: Vec<Range<u64>>,
+    /// The part of libc that allocates: its functions are neighbours, most of them without a name.
+    allocator: Range<u64>,
+}
+
+impl<'a> UnsafeCode<'a> {
+    fn of(process: &'a Process) -> Self {
+        let mut functions = Vec::new();
+        let mut allocator = u64::MAX..0;
+        for image in &process.images {
+            let found = ALLOCATOR.iter().filter_map(|it| image.symbol(it));
+            if image.is_of_libc() {
+                found.for_each(|it| allocator = allocator.start.min(it.start)..allocator.end.max(it.end));
+                functions.extend(LOCKING.iter().filter_map(|it| image.symbol(it)));
+            } else {
+                functions.extend(found);
+            }
+        }
+        UnsafeCode { process, functions, allocator }
+    }
+
+    /// Returns what may hold a lock in a stack.
+    fn in_stack(&self, process: &Process, mut frame: Frame, stack: Range<u64>) -> Option<String> {
+        for _ in 0..MOST_FRAMES {
+            let address = if frame.is_exact { frame.rip } else { frame.rip.wrapping_sub(1) };
+            if frame.rip == 0 {
+                return None;
+            }
+            let row = process.image(address).and_then(|it| it.row(address));
+            if let Some(what) = self.at(address, row.as_ref().map(|it| it.function)) {
+                return Some(format!("is in {what}"));
+            }
+            let Some(row) = row else { return self.in_words(frame.rsp, &stack) };
+            match frame.caller(process, &row) {
+                Some(caller) => frame = caller,
+                // The outermost frame has no return address.
+                None if row.rule.is_none() && !row.is_signal_frame => return None,
+                None => return self.in_words(frame.rsp, &stack),
+            }
+        }
+        self.in_words(frame.rsp, &stack)
+    }
+
+    /// Looks at everything from `from` on as if it were return addresses.
+    fn in_words(&self, from: u64, stack: &Range<u64>) -> Option<String> {
+        let from = if stack.contains(&from) { from } else { return Some("runs on an unknown stack".into()) };
+        let bytes = self.process.read(from & !7, (stack.end - from) as usize);
+        let words = bytes.as_chunks::<8>().0.iter().map(|it| u64::from_ne_bytes(*it));
+        words.filter(|it| *it != 0).find_map(|it| self.at(it - 1, None)).map(|it| format!("may be in {it}"))
+    }
+
+    /// Returns what is at an address, if it may hold a lock. `function` is where its function
+    /// begins, if known.
+    fn at(&self, address: u64, function: Option<u64>) -> Option<String> {
+        let image = self.process.image(address)?;
+        let is_allocator = self.allocator.contains(&address) || (is_allocator_library(image) && !image.is_of_libc());
+        if image.is_dynamic_linker() {
+            return Some("the dynamic linker".into());
+        }
+        if is_allocator {
+            return Some("the allocator".into());
+        }
+        let is_here = |it: &&Range<u64>| it.contains(&address) || function == Some(it.start);
+        self.functions.iter().find(is_here).map(|_| "a function of libc that takes locks".into())
+    }
+}
+
+/// Whether a library exists to replace libc's allocator.
+fn is_allocator_library(image: &Image) -> bool {
+    let name = image.path.file_name().and_then(|it| it.to_str()).unwrap_or_default();
+    ["malloc", "snmalloc", "libhoard", "rpmalloc", "mimalloc"].iter().any(|it| name.contains(it))
+}

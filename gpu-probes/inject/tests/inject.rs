@@ -1,0 +1,253 @@
+//! Loads a library into programs that are doing all kinds of things.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use tempfile::TempDir;
+use xputrace_inject::{Request, inject};
+
+/// Counts its calls; the program can ask how many there were.
+const LIBRARY: &str = r#"
+int n_calls;
+int count(const char *text) { n_calls++; return text[0] - '0'; }
+"#;
+
+/// Each program prints "ready", ends when its input does, and prints what it saw.
+const PROGRAM: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <time.h>
+#include <unistd.h>
+#include <poll.h>
+static volatile int over;
+static volatile long n_odd;
+static void *allocate(void *unused) {
+    while (!over) { for (int i = 0; i < 100; i++) free(malloc(i * 40)); dlsym(RTLD_DEFAULT, "malloc"); }
+    return unused;
+}
+static void *compute(void *unused) {
+    // Every register counts: the sum is known.
+    while (!over) {
+        unsigned long a = 1, b = 2, c = 3, d = 4; double x = 1, y = 2;
+        for (int i = 0; i < 100000; i++) { a = a * 3 + b; b ^= c + a; c += d; d = d * 5 + 1; x += 0.5; y = y * 1.0000001 + x; }
+        static unsigned long was; static double was_y;
+        if (!was) { was = a ^ b ^ c ^ d; was_y = y; }
+        if (was != (a ^ b ^ c ^ d) || was_y != y) n_odd++;
+    }
+    return unused;
+}
+static void *start_threads(void *unused) {
+    while (!over) { pthread_t it; pthread_create(&it, 0, (void *(*)(void *))strlen, "x"); pthread_join(it, 0); }
+    return unused;
+}
+static void *wait_in_epoll(void *unused) {
+    int epoll = epoll_create1(0); struct epoll_event event;
+    while (!over) if (epoll_wait(epoll, &event, 1, 50) != 0) n_odd++;
+    return unused;
+}
+static void *nap(void *unused) {
+    struct timespec time = { 0, 30000000 };
+    while (!over) if (nanosleep(&time, NULL) != 0) n_odd++;
+    return unused;
+}
+static void on_tick(int signal) { (void)signal; free(malloc(100)); }
+int main(int argc, char **argv) {
+    void *(*all[])(void *) = { allocate, compute, start_threads, wait_in_epoll, nap };
+    const char *names[] = { "allocate", "compute", "threads", "epoll", "nap" };
+    pthread_t threads[64]; int n = 0;
+    for (int at = 1; at < argc; at++) {
+        for (int i = 0; i < 5; i++) if (!strcmp(argv[at], names[i])) pthread_create(&threads[n++], 0, all[i], 0);
+        if (!strcmp(argv[at], "ticks")) {
+            struct sigaction action = { .sa_handler = on_tick, .sa_flags = SA_RESTART }; sigaction(SIGALRM, &action, 0);
+            timer_t timer; timer_create(CLOCK_MONOTONIC, 0, &timer);
+            struct itimerspec often = { { 0, 200000 }, { 0, 200000 } }; timer_settime(timer, 0, &often, 0);
+        }
+    }
+    puts("ready"); fflush(stdout);
+    char byte;
+    if (argc > 1 && !strcmp(argv[1], "poll")) {
+        struct pollfd input = { 0, POLLIN, 0 };
+        if (poll(&input, 1, 100000) != 1) n_odd++;
+    }
+    if (argc > 1 && !strcmp(argv[1], "spin")) {
+        struct pollfd input = { 0, POLLIN, 0 };
+        while (poll(&input, 1, 0) == 0) for (volatile int i = 0; i < 1000; i++) ;
+    }
+    while (read(0, &byte, 1) != 0) n_odd += errno == EINTR;
+    over = 1;
+    while (n) pthread_join(threads[--n], 0);
+    printf("odd %ld\n", n_odd);
+    return 7;
+}
+"#;
+
+struct Built {
+    directory: TempDir,
+}
+
+impl Built {
+    fn new() -> Self {
+        let built = Built { directory: tempfile::tempdir().unwrap() };
+        built.compile("libcounted.so", LIBRARY, &["-shared", "-fPIC"]);
+        built.compile("program", PROGRAM, &["-O2", "-pthread", "-fno-omit-frame-pointer"]);
+        built
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn compile(&self, name: &str, source: &str, options: &[&str]) {
+        let file = self.path(&format!("{name}.c"));
+        std::fs::write(&file, source).unwrap();
+        let status = Command::new("cc").args(options).arg("-o").arg(self.path(name)).arg(file).arg("-ldl").status();
+        assert!(status.unwrap().success(), "cc cannot compile {name}");
+    }
+
+    fn request(&self) -> Request {
+        Request { library: self.path("libcounted.so"), symbol: "count", argument: "5 apples".into() }
+    }
+}
+
+/// A running program.
+struct Running {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Running {
+    fn new(program: &Path, words: &[&str]) -> Self {
+        let mut child =
+            Command::new(program).args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Running { child, output }
+    }
+
+    fn end(mut self) -> (String, Option<i32>) {
+        drop(self.child.stdin.take());
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).unwrap();
+        (rest, self.child.wait().unwrap().code())
+    }
+
+    fn maps(&self) -> String {
+        std::fs::read_to_string(format!("/proc/{}/maps", self.child.id())).unwrap()
+    }
+
+    fn n_threads(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().count()
+    }
+}
+
+#[test]
+fn a_library_is_loaded_whatever_the_program_does() {
+    let built = Built::new();
+    for words in [
+        &["read"][..],
+        &["poll"],
+        &["spin"],
+        &["read", "nap", "epoll"],
+        &["read", "compute", "compute"],
+        &["spin", "allocate", "allocate", "allocate", "allocate"],
+        &["spin", "threads", "allocate"],
+        &["spin", "ticks", "compute", "allocate"],
+    ] {
+        let program = Running::new(&built.path("program"), words);
+        for _ in 0..20 {
+            assert_eq!(inject(program.child.id(), &built.request()), Ok(5), "{words:?}");
+        }
+        assert!(program.maps().contains("libcounted.so"));
+        assert_eq!(program.end(), ("odd 0\n".into(), Some(7)), "{words:?}");
+    }
+}
+
+#[test]
+fn nothing_but_the_library_stays() {
+    let built = Built::new();
+    let program = Running::new(&built.path("program"), &["read"]);
+    let count = || program.maps().lines().filter(|it| !it.contains("[heap]")).count();
+    assert_eq!(inject(program.child.id(), &built.request()), Ok(5));
+    let (mappings, threads) = (count(), program.n_threads());
+    for _ in 0..10 {
+        assert_eq!(inject(program.child.id(), &built.request()), Ok(5));
+    }
+    assert_eq!((count(), program.n_threads()), (mappings, threads));
+    assert_eq!(program.end(), ("odd 0\n".into(), Some(7)));
+}
+
+#[test]
+fn what_cannot_be_loaded_is_named() {
+    let built = Built::new();
+    let refused = |pid: u32, request: &Request| inject(pid, request).unwrap_err().to_string();
+    let program = Running::new(&built.path("program"), &["read"]);
+    let pid = program.child.id();
+    let missing = Request { library: "/nowhere/libx.so".into(), ..built.request() };
+    assert!(refused(pid, &missing).contains("/nowhere/libx.so: cannot open shared object file"));
+    let missing = Request { symbol: "nothing", ..built.request() };
+    assert!(refused(pid, &missing).contains("undefined symbol: nothing"));
+    assert_eq!(program.end(), ("odd 0\n".into(), Some(7)));
+    assert_eq!(refused(pid, &built.request()), "it ended meanwhile");
+}
+
+#[test]
+fn a_program_that_cannot_load_anything_is_refused() {
+    let built = Built::new();
+    built.compile("static", PROGRAM, &["-static", "-pthread"]);
+    let program = Running::new(&built.path("static"), &["read"]);
+    let refusal = inject(program.child.id(), &built.request()).unwrap_err().to_string();
+    assert!(refusal.contains("statically linked"), "{refusal}");
+    assert_eq!(program.end(), ("odd 0\n".into(), Some(7)));
+}
+
+#[test]
+fn a_stopped_program_stays_stopped() {
+    let built = Built::new();
+    let program = Running::new(&built.path("program"), &["read"]);
+    let pid = program.child.id();
+    let signal = |signal: &str| assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+    let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    signal("-STOP");
+    while !state().contains(") T ") {}
+    assert!(inject(pid, &built.request()).unwrap_err().to_string().contains("is stopped"));
+    assert!(state().contains(") T "));
+    signal("-CONT");
+    assert_eq!(program.end(), ("odd 0\n".into(), Some(7)));
+}
+
+/// Linux lets go of what we hold when we are killed.
+#[test]
+fn a_killed_tracer_changes_nothing() {
+    const PID: &str = "XPUTRACE_TEST_PID";
+    const LIBRARY_VARIABLE: &str = "XPUTRACE_TEST_LIBRARY";
+    if let Ok(pid) = std::env::var(PID) {
+        let library = PathBuf::from(std::env::var(LIBRARY_VARIABLE).unwrap());
+        let request = Request { library, symbol: "count", argument: "5".into() };
+        loop {
+            let _ = inject(pid.parse().unwrap(), &request);
+        }
+    }
+    let built = Built::new();
+    let program = Running::new(&built.path("program"), &["spin", "compute", "allocate", "nap", "epoll", "threads"]);
+    for round in 0..60u64 {
+        let mut tracer = Command::new(std::env::current_exe().unwrap());
+        tracer.args(["a_killed_tracer_changes_nothing", "--exact"]).stdout(Stdio::null());
+        tracer.env(PID, program.child.id().to_string()).env(LIBRARY_VARIABLE, built.path("libcounted.so"));
+        let mut tracer = tracer.spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_micros(2000 + 397 * round));
+        tracer.kill().unwrap();
+        tracer.wait().unwrap();
+    }
+    assert_eq!(inject(program.child.id(), &built.request()), Ok(5), "it is as before");
+    assert_eq!(program.end(), ("odd 0\n".into(), Some(7)));
+    std::io::stdout().flush().unwrap();
+}
