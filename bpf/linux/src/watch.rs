@@ -3,7 +3,7 @@
 use crate::sideband::{ProcessEvent, Sideband};
 use std::io;
 
-/// Watches forks, execs, exits and mappings of a process and its descendants. Needs no privileges
+/// Watches forks, execs, exits and mappings of processes and their descendants. Needs no privileges
 /// if `perf_event_paranoid` is at most `sideband::MOST_PARANOID_FOR_PROCESSES`.
 #[derive(Debug)]
 pub struct ProcessWatch {
@@ -11,12 +11,12 @@ pub struct ProcessWatch {
 }
 
 impl ProcessWatch {
-    /// Watches everything that the process does from now on.
+    /// Watches everything that these processes do from now on.
     ///
     /// # Errors
     /// The system does not let us open perf events.
-    pub fn of(pid: u32) -> io::Result<Self> {
-        Ok(ProcessWatch { sideband: Sideband::open(Some(&[pid]))? })
+    pub fn of(pids: &[u32]) -> io::Result<Self> {
+        Ok(ProcessWatch { sideband: Sideband::open(Some(pids))? })
     }
 
     /// Returns the descriptors that become readable when there are events.

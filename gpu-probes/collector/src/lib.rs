@@ -42,7 +42,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use xputrace_wire::message::{ARM, ARMED, COMING, DORMANT, HELLO, Message, REFUSED, demand};
 use xputrace_wire::region::Shape;
-use xputrace_wire::{CHAIN_VARIABLE, SOCKET_VARIABLE, VERSION};
+use xputrace_wire::{Answer, CHAIN_VARIABLE, SOCKET_VARIABLE, VERSION};
 
 /// The CUDA driver's success code. Failing would not help the program.
 const SUCCESS: c_int = 1;
@@ -67,7 +67,7 @@ pub extern "C" fn InitializeInjection() -> c_int {
 }
 
 /// Arms for the tracer at `socket`, as [`InitializeInjection`] does for the one in the environment:
-/// for a tracer that attaches to a running program. Returns 1 if armed, else 0.
+/// for a tracer that attaches to a running program. Returns an [`Answer`]'s code.
 ///
 /// # Safety
 /// `socket` is a C string.
@@ -76,10 +76,15 @@ pub unsafe extern "C" fn xputrace_arm(socket: *const c_char) -> c_int {
     let armed = catch_unwind(|| {
         quiet_panics();
         // SAFETY: the caller's promise.
-        let address = unsafe { CStr::from_ptr(socket) }.to_str().ok()?;
-        arm_from_system(address, None).ok()
+        let address = unsafe { CStr::from_ptr(socket) }.to_str().unwrap_or_default();
+        match arm_from_system(address, None) {
+            Ok(()) => Answer::Armed,
+            Err(Dormant::AlreadyArmed) => Answer::Busy(agent::current().map_or(0, |it| it.socket.tracer())),
+            Err(Dormant::NoTracer(_)) => Answer::NoTracer,
+            Err(Dormant::NotWanted | Dormant::Refused(_)) => Answer::Refused,
+        }
     });
-    c_int::from(matches!(armed, Ok(Some(()))))
+    armed.unwrap_or(Answer::Refused).code()
 }
 
 /// The function that Linux's eBPF handlers of `launch` probe. A uprobe on its first instruction, a

@@ -13,6 +13,8 @@ use xputrace_wire::message::{MAX_SIZE, Message};
 pub struct Socket {
     socket: OwnedFd,
     identity: Option<Identity>,
+    /// The tracer's process id, as this process sees it; 0 if it cannot.
+    tracer: u32,
 }
 
 /// Device and inode of an open file.
@@ -84,7 +86,7 @@ impl Socket {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: a fresh descriptor of ours.
-        let socket = Socket::from_connected(moved_high(unsafe { OwnedFd::from_raw_fd(fd) }));
+        let mut socket = Socket::from_connected(moved_high(unsafe { OwnedFd::from_raw_fd(fd) }));
         // Limits how long connecting and sending may wait.
         socket.set_send_timeout(within)?;
         let (name, len) = socket_address(address)?;
@@ -97,13 +99,16 @@ impl Socket {
             }
         }
         socket.check_peer()?;
+        socket.tracer = socket.peer()?.pid as u32;
         Ok(socket)
     }
 
     /// Wraps a connected socket.
     pub fn from_connected(socket: OwnedFd) -> Self {
         let identity = Identity::of(socket.as_raw_fd());
-        Socket { socket, identity }
+        let mut socket = Socket { socket, identity, tracer: 0 };
+        socket.tracer = socket.peer().map_or(0, |it| it.pid as u32);
+        socket
     }
 
     /// Gives the calling thread its own descriptor table that contains only this socket, out of the
@@ -130,6 +135,11 @@ impl Socket {
     /// Whether the number is still this socket's.
     fn is_here(&self) -> bool {
         self.identity.is_some() && Identity::of(self.raw()) == self.identity
+    }
+
+    /// Returns the tracer's process id, as this process sees it; 0 if it cannot.
+    pub fn tracer(&self) -> u32 {
+        self.tracer
     }
 
     /// Returns the descriptor, for calls that this type does not have.
@@ -162,6 +172,16 @@ impl Socket {
     }
 
     fn check_peer(&self) -> io::Result<()> {
+        let peer = self.peer()?;
+        // SAFETY: no arguments.
+        if peer.uid != 0 && peer.uid != unsafe { libc::getuid() } {
+            let text = format!("the socket belongs to user {}, neither root nor this program's", peer.uid);
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        Ok(())
+    }
+
+    fn peer(&self) -> io::Result<libc::ucred> {
         let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
         let mut size = size_of_val(&peer) as libc::socklen_t;
         // SAFETY: a live ucred of that size.
@@ -174,15 +194,7 @@ impl Socket {
                 &mut size,
             )
         };
-        if answer != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: no arguments.
-        if peer.uid != 0 && peer.uid != unsafe { libc::getuid() } {
-            let text = format!("the socket belongs to user {}, neither root nor this program's", peer.uid);
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
-        }
-        Ok(())
+        if answer == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
     }
 
     /// Ends the connection; the tracer still reads what was sent.

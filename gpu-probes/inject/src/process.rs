@@ -159,8 +159,7 @@ fn refuse_by_status(status: &str) -> Result<(), Refusal> {
 }
 
 fn mappings(pid: u32) -> Result<Vec<Mapping>, Refusal> {
-    let text =
-        std::fs::read(format!("/proc/{pid}/maps")).map_err(|it| denied(pid, "read its memory mappings", &it))?;
+    let text = std::fs::read(format!("/proc/{pid}/maps")).map_err(|it| denied(pid, "read its memory mappings", &it))?;
     let lines = text.split(|it| *it == b'\n').filter_map(MapsLine::parse);
     let mappings: Vec<_> = lines.map(Mapping::from).collect();
     if mappings.is_empty() { Err(ended()) } else { Ok(mappings) }
@@ -205,7 +204,8 @@ mod tests {
         let status = |state: &str, tracer: &str, seccomp: &str| {
             format!("Name:\ta b\nState:\t{state}\nTracerPid:\t{tracer}\nUid:\t0\t0\t0\t0\nSeccomp:\t{seccomp}\n")
         };
-        let refused = |state, tracer, seccomp| refuse_by_status(&status(state, tracer, seccomp)).unwrap_err().to_string();
+        let refused =
+            |state, tracer, seccomp| refuse_by_status(&status(state, tracer, seccomp)).unwrap_err().to_string();
         assert_eq!(refuse_by_status(&status("S (sleeping)", "0", "0")), Ok(()));
         assert_eq!(refuse_by_status(&status("R (running)", "0", "2")), Ok(()));
         assert_eq!(refused("Z (zombie)", "0", "0"), "it ended meanwhile");

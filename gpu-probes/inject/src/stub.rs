@@ -390,9 +390,8 @@ impl Stub {
         };
         let constants = Constants { go_on, safe_rsp: safe_stack_pointer(it), ..self.constants };
         // SAFETY: a structure of integers without padding.
-        let constants = unsafe {
-            std::slice::from_raw_parts((&raw const constants).cast::<u8>(), size_of::<Constants>())
-        };
+        let constants =
+            unsafe { std::slice::from_raw_parts((&raw const constants).cast::<u8>(), size_of::<Constants>()) };
         let bytes = [code(), constants, &self.strings].concat();
         process.write(self.at, &bytes).map_err(|it| Refusal::new(format!("cannot write its memory: {it}")))
     }

@@ -17,6 +17,8 @@ const PROGRAM: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -57,6 +59,22 @@ static void *nap(void *unused) {
     while (!over) if (nanosleep(&time, NULL) != 0) n_odd++;
     return unused;
 }
+static int wait_inside(struct dl_phdr_info *info, size_t size, void *unused) {
+    (void)info; (void)size; (void)unused;
+    puts("ready"); fflush(stdout);
+    char byte; while (read(0, &byte, 1) > 0) ;
+    return 1;
+}
+static void wait_in_handler(int signal) { (void)signal; wait_inside(0, 0, 0); }
+static int raise_inside(struct dl_phdr_info *info, size_t size, void *unused) {
+    (void)info; (void)size; (void)unused;
+    return raise(SIGUSR1) + 1;
+}
+static ssize_t wait_in_write(void *unused, const char *text, size_t len) {
+    (void)unused; (void)text;
+    static int n; if (!n++) wait_inside(0, 0, 0);
+    return len;
+}
 static void on_tick(int signal) { (void)signal; free(malloc(100)); }
 int main(int argc, char **argv) {
     void *(*all[])(void *) = { allocate, compute, start_threads, wait_in_epoll, nap };
@@ -69,6 +87,12 @@ int main(int argc, char **argv) {
             timer_t timer; timer_create(CLOCK_MONOTONIC, 0, &timer);
             struct itimerspec often = { { 0, 200000 }, { 0, 200000 } }; timer_settime(timer, 0, &often, 0);
         }
+    }
+    if (argc > 1 && !strcmp(argv[1], "linker")) dl_iterate_phdr(wait_inside, 0);
+    if (argc > 1 && !strcmp(argv[1], "handler")) { signal(SIGUSR1, wait_in_handler); dl_iterate_phdr(raise_inside, 0); }
+    if (argc > 1 && !strcmp(argv[1], "allocator")) {
+        FILE *file = fopencookie(0, "w", (cookie_io_functions_t){ .write = wait_in_write });
+        setvbuf(file, 0, _IONBF, 0); malloc_info(0, file);
     }
     puts("ready"); fflush(stdout);
     char byte;
@@ -124,8 +148,7 @@ struct Running {
 
 impl Running {
     fn new(program: &Path, words: &[&str]) -> Self {
-        let mut child =
-            Command::new(program).args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = Command::new(program).args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
@@ -209,12 +232,31 @@ fn a_program_that_cannot_load_anything_is_refused() {
     assert_eq!(program.end(), ("odd 0\n".into(), Some(7)));
 }
 
+/// A thread that holds a lock of libc would wait for itself in `pthread_create`.
+#[test]
+fn a_thread_that_may_hold_a_lock_is_left_alone() {
+    let built = Built::new();
+    for (word, expected) in [
+        ("linker", "is in a function of libc that takes locks"),
+        ("handler", "is in a function of libc that takes locks"),
+        ("allocator", "is in the allocator"),
+    ] {
+        let program = Running::new(&built.path("program"), &[word]);
+        let refusal = inject(program.child.id(), &built.request()).unwrap_err().to_string();
+        assert!(refusal.starts_with("none of its threads could be used within"), "{word}: {refusal}");
+        assert!(refusal.ends_with(expected), "{word}: {refusal}");
+        assert!(!program.maps().contains("libcounted.so"));
+        assert_eq!(program.end(), ("ready\nodd 0\n".into(), Some(7)), "{word}");
+    }
+}
+
 #[test]
 fn a_stopped_program_stays_stopped() {
     let built = Built::new();
     let program = Running::new(&built.path("program"), &["read"]);
     let pid = program.child.id();
-    let signal = |signal: &str| assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+    let signal =
+        |signal: &str| assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
     let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     signal("-STOP");
     while !state().contains(") T ") {}

@@ -12,6 +12,7 @@
 //! decoder accepts any bytes.
 #![deny(unsafe_code)]
 
+pub mod answer;
 pub mod cupti;
 pub mod maps;
 pub mod marker;
@@ -21,6 +22,7 @@ pub mod region;
 pub mod ring;
 pub mod status;
 
+pub use answer::Answer;
 pub use xputrace_events as events;
 
 /// Changes with every layout in this crate; each side refuses a peer of another version.

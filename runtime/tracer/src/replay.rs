@@ -405,6 +405,7 @@ impl Replay<'_> {
             Entry::ProcessStart { process, pid, pid_in_target, comm, generation, time_nanos, gpu: _ } => {
                 self.fill_up_to(*process);
                 self.pipeline.add_process(ProcessInfo {
+                    is_attached: false,
                     pid: *pid,
                     pid_in_target: *pid_in_target,
                     comm: comm.clone(),

@@ -1,12 +1,13 @@
 //! The collectors of a run: accepted when their processes start CUDA, armed, drained, disarmed.
 
+use crate::attach::Attachable;
 use crate::drivers::{Drivers, Given, Unconnected, is_software_gpu_name};
 use crate::run::Running;
 use crate::run::report::counted;
 use crate::run::sources::{Progress, Source};
 use crate::target::Launch;
 use anyhow::{Context, Result, anyhow};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
@@ -31,9 +32,14 @@ pub struct Collectors {
     /// Until [`Collectors::open`] passes it to the thread that accepts collectors.
     listener: Option<Listener>,
     acceptor: Option<Acceptor>,
-    /// The collector's file as targets load it, and the address at which they find us.
-    file: PathBuf,
+    /// The collector's file as targets load it; one for each of their users. Never empty.
+    files: Vec<PathBuf>,
+    /// The address at which targets find us.
     socket: String,
+    /// Running processes to bring the collector into.
+    attachable: Vec<Attachable>,
+    /// Their ids.
+    attached: HashSet<u32>,
     /// Why the system once refused connections.
     no_room: Option<String>,
     /// Processes that record, or whose rings have something left to read.
@@ -60,37 +66,53 @@ struct Traced {
 impl Collectors {
     /// Listens, and makes the command load the collector. Accepts nobody before
     /// [`Collectors::open`].
-    pub fn new(launch: &mut Launch) -> Result<Self> {
+    pub fn of_command(launch: &mut Launch) -> Result<Self> {
         let listener = Listener::new(launch.identity.as_ref().map(|it| it.uid))?;
-        let socket = listener.value().to_owned();
-        let file = launch.inject(&socket)?;
-        Ok(Collectors {
+        let file = launch.inject(listener.value())?;
+        Ok(Collectors::new(listener, vec![file], Vec::new()))
+    }
+
+    /// Listens, and lays down the collector for running processes. [`Collectors::open`] brings it into them.
+    ///
+    /// # Errors
+    /// One of them cannot be attached to.
+    pub fn of_running(pids: &[u32]) -> Result<Self> {
+        let attachable = pids.iter().map(|it| Attachable::prepare(*it)).collect::<Result<Vec<_>>>()?;
+        let files = attachable.iter().map(|it| it.collector.clone()).collect::<BTreeSet<_>>();
+        Ok(Collectors::new(Listener::new(None)?, files.into_iter().collect(), attachable))
+    }
+
+    fn new(listener: Listener, files: Vec<PathBuf>, attachable: Vec<Attachable>) -> Self {
+        Collectors {
+            socket: listener.value().to_owned(),
             listener: Some(listener),
             acceptor: None,
-            file,
-            socket,
+            files,
+            attached: attachable.iter().map(|it| it.pid).collect(),
+            attachable,
             no_room: None,
             targets: Vec::new(),
             generations: HashMap::new(),
             spare: File::open("/dev/null").ok(),
             totals: Vec::new(),
             rings: Vec::new(),
-        })
+        }
     }
 
-    /// Attaches the launch handlers that run in Linux, and starts to accept collectors: of
-    /// `command` and its descendants, under any user, and of the same user's processes. Returns the
+    /// Attaches the launch handlers that run in Linux, and starts to accept collectors: of the
+    /// target's processes and their descendants, under any user, and of the same user's processes. Returns the
     /// [`Drivers`] that track which of them use CUDA. If there are probes in Linux, the caller
     /// passes it process events; otherwise it watches processes itself.
     ///
     /// # Errors
     /// The handlers cannot be attached, or the system cannot create a thread.
-    pub fn open(&mut self, plan: &Plan, linux: Option<&mut Linux>, command: u32) -> Result<Drivers> {
+    pub fn open(&mut self, plan: &Plan, linux: Option<&mut Linux>, pids: Vec<u32>) -> Result<Drivers> {
         let mut tags: Option<TagArrays> = None;
-        let given = Given { command, collector: self.file.clone(), socket: self.socket.clone() };
-        let drivers = if linux.is_some() { Drivers::told(given) } else { Drivers::watching(given) };
+        let drivers = self.drivers(&pids, linux.is_some());
         if let (true, Some(linux)) = (plan.demand.launch_marker, linux) {
-            linux.attach_marker(plan, &self.file, marker_offset(&self.file)?)?;
+            for file in &self.files {
+                linux.attach_marker(plan, file, marker_offset(file)?)?;
+            }
             let arrays = linux.tag_arrays()?;
             tags = arrays.map(|it| Box::new(move |pid| it.add(pid).map_err(|it| it.to_string())) as TagArrays);
         }
@@ -99,11 +121,27 @@ impl Collectors {
             mappings: plan.demand.launch_stacks,
             shape: DEFAULT_SHAPE,
             tags,
-            is_target: Box::new(move |pid| is_descendant(pid, command)),
+            is_target: Box::new(move |pid| pids.iter().any(|it| is_descendant(pid, *it))),
         };
         let listener = self.listener.take().context("collectors are let in once")?;
         self.acceptor = Some(Acceptor::start(listener, order).context("cannot start the thread that arms collectors")?);
         Ok(drivers)
+    }
+
+    fn drivers(&self, pids: &[u32], is_told: bool) -> Drivers {
+        let command = if self.attachable.is_empty() { pids.first().copied() } else { None };
+        let given = Given { command, collector: self.files[0].clone(), socket: self.socket.clone() };
+        let mut drivers = if is_told { Drivers::told(given) } else { Drivers::watching(given, pids) };
+        self.attachable.iter().for_each(|it| drivers.attached(it.pid));
+        drivers
+    }
+
+    /// Brings the collector into the running processes.
+    ///
+    /// # Errors
+    /// One of them cannot be attached to.
+    pub fn attach(&mut self) -> Result<()> {
+        self.attachable.drain(..).try_for_each(|it| it.attach(&self.socket))
     }
 
     /// Whether any process records, or has something left to read.
@@ -156,6 +194,7 @@ impl Collectors {
             pid_in_target: if target.pid_in_target == target.peer.pid { 0 } else { target.pid_in_target },
             comm: comm.clone(),
             generation,
+            is_attached: self.attached.contains(&target.peer.pid),
         }
     }
 

@@ -100,12 +100,22 @@ impl Drivers {
     }
 
     /// Likewise, but watches the processes itself.
-    pub fn watching(given: Given) -> Self {
-        let (watch, deaf) = match ProcessWatch::of(given.command) {
+    pub fn watching(given: Given, pids: &[u32]) -> Self {
+        let (watch, deaf) = match ProcessWatch::of(pids) {
             Ok(watch) => (Some(watch), None),
             Err(error) => (None, Some(deafness(&error))),
         };
         Drivers { watch, deaf, ..Drivers::told(given) }
+    }
+
+    /// Records that a running process will be attached to. Whatever it does with CUDA was its own affair until then.
+    pub fn attached(&mut self, pid: u32) {
+        let now = monotonic_nanos();
+        if let Some(process) = self.process(pid) {
+            let mut program = Program::new(String::new(), now, Look::Finds, now);
+            program.reaches(Fate::Connected);
+            process.now = Some(program);
+        }
     }
 
     /// Returns what cannot be known about the command's processes, and why; `None` if all of it can.
@@ -222,7 +232,7 @@ impl Drivers {
         let given = self.given.clone();
         let process = self.process(pid)?;
         if process.now.is_none() {
-            let is_as_given = pid == given.command && process.n_execs <= 1;
+            let is_as_given = Some(pid) == given.command && process.n_execs <= 1;
             let (found, looked_nanos) =
                 if is_as_given { (Look::Finds, process.begun_nanos) } else { (given.look(pid), monotonic_nanos()) };
             process.now = Some(Program::new(process.comm.clone(), process.begun_nanos, found, looked_nanos));
@@ -292,7 +302,7 @@ fn deafness(error: &io::Error) -> String {
 }
 
 /// Whether a file is libcuda, or a stand-in for it.
-fn is_driver_library(path: &Path) -> bool {
+pub fn is_driver_library(path: &Path) -> bool {
     let name = path.file_name().map(OsStr::as_encoded_bytes).unwrap_or_default();
     name.starts_with(b"libcuda.so") || is_software_gpu_name(name)
 }
@@ -312,7 +322,7 @@ mod tests {
     const GONE: u32 = 1 << 23;
 
     pub(super) fn given(command: u32) -> Given {
-        Given { command, collector: COLLECTOR.into(), socket: "@xputrace-1:1000".into() }
+        Given { command: Some(command), collector: COLLECTOR.into(), socket: "@xputrace-1:1000".into() }
     }
 
     /// An event of a process; each has its own time.

@@ -4,6 +4,7 @@
 //! one that prints, exits, or reads the tracer's environment. All printing goes through
 //! [`console`]; [`status`] decides exit statuses.
 
+mod attach;
 mod cli;
 mod collectors;
 mod compiled;

@@ -14,6 +14,10 @@ use xputrace_wire::region::Lost;
 /// How long a flush waits for the buffers that CUPTI's own thread is delivering.
 const COMPLETION_PATIENCE: Duration = Duration::from_millis(300);
 
+/// How long to wait for the end of kernels that run when we leave, after the last record.
+const LAST_PATIENCE: Duration = Duration::from_millis(20);
+const LAST_PERIOD: Duration = Duration::from_millis(2);
+
 /// Takes back a buffer that arrives after its run is over.
 pub(super) fn drop_buffer(buffer: *const u8) {
     if let Some(pool) = POOL.get()
@@ -100,8 +104,12 @@ impl CuptiBackend {
         let Some(flush) = self.cupti.flush_all else { return false };
         let flag = if how == Flushing::AtExit { FLUSH_FORCED } else { 0 };
         // SAFETY: from an ordinary thread of ours or from atexit, no lock held.
-        let answer = unsafe { flush(flag) };
-        let delivered = self.wait_for_completions();
+        let flush = || unsafe { flush(flag) };
+        let answer = flush();
+        let mut delivered = self.wait_for_completions();
+        if how == Flushing::Leaving {
+            delivered &= self.flush_the_rest(agent, flush);
+        }
         self.count_dropped(agent);
         if answer != SUCCESS {
             agent.count_unexpected();
@@ -119,6 +127,26 @@ impl CuptiBackend {
             std::thread::sleep(Duration::from_micros(200));
         }
         true
+    }
+
+    /// Flushes until CUPTI has returned all buffers, or no record has come for a while. A flush leaves out buffers
+    /// with a kernel that runs, which may be about to end.
+    fn flush_the_rest(&self, agent: &Agent, flush: impl Fn() -> u32) -> bool {
+        let mut delivered = true;
+        let (mut last, mut until) = (self.completed(), Instant::now() + LAST_PATIENCE);
+        while POOL.get().is_some_and(Pool::has_lent) && Instant::now() < until && !agent.is_exiting() {
+            std::thread::sleep(LAST_PERIOD);
+            flush();
+            delivered &= self.wait_for_completions();
+            if self.completed() != last {
+                (last, until) = (self.completed(), Instant::now() + LAST_PATIENCE);
+            }
+        }
+        delivered
+    }
+
+    fn completed(&self) -> u32 {
+        self.completed.load(Ordering::Acquire)
     }
 
     fn count_dropped(&self, agent: &Agent) {
@@ -147,6 +175,7 @@ impl<'a> Completing<'a> {
 
 impl Drop for Completing<'_> {
     fn drop(&mut self) {
+        self.backend.completed.fetch_add(1, Ordering::AcqRel);
         self.backend.completing.fetch_sub(1, Ordering::AcqRel);
         self.pool.give_back(self.buffer);
     }

@@ -46,6 +46,8 @@ pub struct CuptiBackend {
     graphs: Graphs,
     /// Number of buffer completions in progress.
     completing: AtomicU32,
+    /// Number of buffers completed so far.
+    completed: AtomicU32,
     /// Whether any record has arrived.
     saw_records: AtomicBool,
     /// Size of this CUPTI's kernel records; 0 until two adjacent ones were seen.
@@ -82,6 +84,7 @@ impl CuptiBackend {
             open_captures: AtomicU32::new(0),
             graphs: Graphs::new(),
             completing: AtomicU32::new(0),
+            completed: AtomicU32::new(0),
             saw_records: AtomicBool::new(false),
             kernel_bytes: AtomicUsize::new(0),
             teardown: Teardown::default(),

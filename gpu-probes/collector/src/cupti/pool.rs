@@ -61,6 +61,11 @@ impl Pool {
         (self.buffer(BUFFERS), DISCARD_BYTES)
     }
 
+    /// Whether CUPTI has a buffer of ours.
+    pub fn has_lent(&self) -> bool {
+        self.taken.iter().any(|it| it.load(Ordering::Acquire))
+    }
+
     /// Returns which buffer this is.
     pub fn origin(&self, buffer: *const u8) -> Origin {
         let distance = (buffer as usize).wrapping_sub(self.base as usize);

@@ -111,6 +111,11 @@ losses! {
         help: "either launch records were lost too, or they were launched before tracing began, or by a conditional \
              node of a graph",
     }
+    BeforeAttach {
+        name: "before_attach",
+        meaning: "GPU activities that were launched before xputrace attached to their process",
+        help: "start the program under xputrace to trace it from its first launch",
+    }
     LostAtExit {
         name: "lost_at_exit",
         meaning: "launches whose kernel record had not arrived when the process ended or called exec",

@@ -99,6 +99,7 @@ impl Intake<'_> {
             return;
         }
         let process = &mut *self.process;
+        process.launched(launch.correlation);
         process.counts.submitted[call.index()] += 1;
         balance.made = balance.made.saturating_add(1);
         process.watermark.launch(launch);
@@ -189,8 +190,8 @@ impl Intake<'_> {
     fn take_flush(&mut self, ring: usize, flush: &Flush) {
         self.process.watermark.flush(ring, flush.began);
         self.process.is_complete |= flush.last != 0;
-        let Process { orphans, activities, .. } = &mut *self.process;
-        self.ledger.losses.add(Loss::Unjoined, give_up(orphans.expire(), activities));
+        let expired = self.process.orphans.expire().collect();
+        self.handle_alone(expired);
     }
 
     fn retry_orphans(&mut self) {
@@ -208,8 +209,16 @@ impl Intake<'_> {
     }
 
     fn shrink_orphans(&mut self, limit: usize) {
-        let Process { orphans, activities, .. } = &mut *self.process;
-        self.ledger.losses.add(Loss::Unjoined, give_up(orphans.shrink_to(limit), activities));
+        let surplus = self.process.orphans.shrink_to(limit).collect();
+        self.handle_alone(surplus);
+    }
+
+    /// Handles activities whose launch is no longer waited for.
+    fn handle_alone(&mut self, orphans: Vec<Orphan>) {
+        for Orphan { span, activity, .. } in orphans {
+            self.ledger.losses.add(self.process.loss_of(&activity), 1);
+            queue(&mut self.process.activities, span, &activity, None);
+        }
     }
 
     fn forget_launches(&mut self, n: usize, loss: Loss) {
@@ -244,16 +253,6 @@ fn queue(queue: &mut Queue<Joined>, span: Option<Span>, activity: &ActivityRecor
     if let Some(span) = span {
         queue.push(Joined { span, activity: *activity, launch });
     }
-}
-
-/// Handles activities whose launch is no longer waited for; returns their number.
-fn give_up(orphans: impl Iterator<Item = Orphan>, activities: &mut Queue<Joined>) -> u64 {
-    let mut n = 0;
-    for orphan in orphans {
-        n += 1;
-        queue(activities, orphan.span, &orphan.activity, None);
-    }
-    n
 }
 
 fn mapping_info(mapping: &Mapping, path: &[u8]) -> MappingInfo {

@@ -68,6 +68,8 @@ pub struct ProcessInfo {
     pub comm: String,
     /// Tells images of one process id apart.
     pub generation: u32,
+    /// Whether it ran already when it was attached to. Not in recordings, which are made of commands.
+    pub is_attached: bool,
 }
 
 /// Returns the maps that live in Linux, by index in the image.

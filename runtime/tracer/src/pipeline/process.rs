@@ -12,8 +12,9 @@ use crate::join::Pending;
 use crate::state::IdMap;
 use rustc_hash::FxHashMap;
 use xputrace_model::context::{GpuContext, word};
+use xputrace_model::loss::Loss;
 use xputrace_model::stack::StackKey;
-use xputrace_wire::record::{Launch, UNKNOWN};
+use xputrace_wire::record::{ActivityRecord, Launch, UNKNOWN};
 
 /// Maximum number of threads remembered per process.
 const MOST_THREADS: usize = 1 << 16;
@@ -36,6 +37,8 @@ pub(super) struct Process {
     pub(super) counts: Counts,
     /// Whether its collector's last flush has arrived.
     pub(super) is_complete: bool,
+    /// The lowest correlation id of its launches, if there are launches that it made before that.
+    first_correlation: Option<u32>,
     name_waits: u32,
 }
 
@@ -51,7 +54,25 @@ impl Process {
             calls: Queue::default(),
             counts: Counts::default(),
             is_complete: false,
+            first_correlation: info.is_attached.then_some(u32::MAX),
             name_waits: 0,
+        }
+    }
+
+    /// Notes a launch's correlation id.
+    #[inline]
+    pub(super) fn launched(&mut self, correlation: u32) {
+        if let Some(first) = &mut self.first_correlation {
+            *first = correlation.min(*first);
+        }
+    }
+
+    /// Returns the loss that an activity without its launch is. A process's correlation ids grow: one below that
+    /// of the first launch seen belongs to an earlier launch.
+    pub(super) fn loss_of(&self, activity: &ActivityRecord) -> Loss {
+        match self.first_correlation {
+            Some(first) if first != u32::MAX && activity.correlation() < first => Loss::BeforeAttach,
+            _ => Loss::Unjoined,
         }
     }
 
@@ -190,5 +211,25 @@ impl Facts {
         };
         context::fill_launch(ctx, &facts, strings);
         thread
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xputrace_wire::record::Kernel;
+
+    #[test]
+    fn a_kernel_launched_before_attaching_is_told_from_one_whose_launch_is_lost() {
+        let losses = |is_attached, launches: &[u32]| {
+            let info = ProcessInfo { is_attached, ..ProcessInfo::default() };
+            let mut process = Process::new(ProcessIndex(0), &info, Limits::default());
+            launches.iter().for_each(|it| process.launched(*it));
+            let kernel = |correlation| ActivityRecord::Kernel(Kernel { correlation, ..Kernel::default() });
+            [49, 50, 51].map(|it| process.loss_of(&kernel(it)))
+        };
+        assert_eq!(losses(true, &[60, 50, 70]), [Loss::BeforeAttach, Loss::Unjoined, Loss::Unjoined]);
+        assert_eq!(losses(true, &[]), [Loss::Unjoined; 3], "nothing tells");
+        assert_eq!(losses(false, &[60, 50, 70]), [Loss::Unjoined; 3]);
     }
 }

@@ -92,6 +92,17 @@ impl Region {
         (self.control().rings_claimed.load(Ordering::Acquire) as usize).min(self.readers.len())
     }
 
+    /// Frees the memory of the rings' data. The target keeps its mapping, because a late callback may still write.
+    fn give_back(&self) {
+        for ring in 0..self.rings_used() as u32 {
+            let data = self.shape.ring_offset(ring) + PAGE;
+            // SAFETY: inside the mapping. What is freed reads as zeroes from now on, for the target too.
+            unsafe {
+                libc::madvise(self.base.as_ptr().add(data).cast(), self.shape.ring_bytes as usize, libc::MADV_REMOVE)
+            };
+        }
+    }
+
     fn control(&self) -> &Control {
         // SAFETY: the first page of the mapping, page-aligned; all fields are atomics, so the
         // target may write them at any time.
@@ -102,6 +113,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         self.control().armed.store(0, Ordering::Release);
+        self.give_back();
         self.readers.clear();
         // SAFETY: the mapping made by `map`, with its size; its readers are gone.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.shape.size()) };

@@ -110,7 +110,7 @@ pub(super) struct RunOptions {
     pub(super) script: ScriptOptions,
     #[command(flatten)]
     pub(super) command: CommandOptions,
-    /// Attach to a running process; repeat for several (CPU probes only)
+    /// Attach to a running process; repeat for several
     #[arg(short = 'p', value_name = "PID", conflicts_with = "all_processes")]
     pub(super) pids: Vec<u32>,
     /// Attach to every process that has the probed code (CPU probes only)

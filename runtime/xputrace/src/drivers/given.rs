@@ -10,7 +10,8 @@ use xputrace_wire::SOCKET_VARIABLE;
 /// What the command's environment was given.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
-    pub command: u32,
+    /// The process that was given it; its children inherit it. `None` if running processes are attached to.
+    pub command: Option<u32>,
     /// The collector's file.
     pub collector: PathBuf,
     /// The address of our socket.

@@ -62,9 +62,9 @@ fn refuse_impossible(run: &Run, plan: &Plan) -> Result<()> {
     if elsewhere && !run.command.is_empty() {
         bail!("-p and -a trace running processes and cannot be combined with a command");
     }
-    if elsewhere && plan.demand.gpu() {
+    if run.options.all_processes && plan.demand.gpu() {
         bail!(
-            "GPU probes on a running process are not implemented yet (CPU probes are): start the program under xputrace, with -- CMD"
+            "GPU probes on all processes are not implemented yet (CPU probes are): name the processes (-p PID), or start the program under xputrace (-- CMD)"
         );
     }
     let needs_target = |it: &Probe| it.event.is_gpu() || (it.place == Place::Linux && it.scope != ProbeScope::System);

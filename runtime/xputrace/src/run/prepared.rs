@@ -34,6 +34,7 @@ pub struct Prepared {
     target: Target,
     scope: Scope,
     run_for: Option<Duration>,
+    n_attached: usize,
 }
 
 impl Prepared {
@@ -50,9 +51,10 @@ impl Prepared {
         let plan = Arc::new(compiled.plan);
         open_files::make_room(&plan)?;
         let mut launch = Launch::new(run.options.as_root)?;
-        let collectors = match plan.demand.gpu() && !run.command.is_empty() {
-            true => Some(Collectors::new(&mut launch)?),
-            false => None,
+        let collectors = match (plan.demand.gpu(), run.command.is_empty()) {
+            (false, _) => None,
+            (true, false) => Some(Collectors::of_command(&mut launch)?),
+            (true, true) => Some(Collectors::of_running(&run.options.pids)?),
         };
         let target = match run.command.is_empty() {
             true => Target::Processes(processes),
@@ -75,7 +77,7 @@ impl Prepared {
         let mut report = Report::new(run.options.quiet);
         launch.notes.iter().for_each(|it| report.note(it));
         let running = Running::new(state, compiled.interpreter, report).watched_by(observer).writing(files);
-        Ok(Prepared { running, collectors, target, scope, run_for: run.options.run_for })
+        Ok(Prepared { running, collectors, target, scope, run_for: run.options.run_for, n_attached: 0 })
     }
 
     /// Runs the `begin` handlers, attaches the probes, and resumes the command.
@@ -89,6 +91,7 @@ impl Prepared {
         }
         let linux = self.attach_probes()?;
         self.let_collectors_in()?;
+        self.say_attached();
         // The output of `begin` must precede the command's.
         self.running.flush();
         let sources = Sources {
@@ -103,11 +106,11 @@ impl Prepared {
     }
 
     fn let_collectors_in(&mut self) -> Result<()> {
-        let (Some(collectors), Target::Command(command)) = (&mut self.collectors, &self.target) else { return Ok(()) };
+        let Some(collectors) = &mut self.collectors else { return Ok(()) };
         let plan = self.running.plan().clone();
         let state = &mut *self.running.state();
-        state.drivers = collectors.open(&plan, state.linux.as_mut(), command.pid())?;
-        Ok(())
+        state.drivers = collectors.open(&plan, state.linux.as_mut(), self.scope.pids())?;
+        collectors.attach()
     }
 
     fn attach_probes(&mut self) -> Result<LinuxEvents> {
@@ -129,11 +132,15 @@ impl Prepared {
             let waits = |it: &&ProbeReport| matches!(it.outcome, Outcome::Pending);
             pending.extend(outcome.probes.iter().filter(waits).map(|it| it.probe));
         }
-        // A recording without a script has no probes, which is fine.
-        if !report.is_quiet() && !plan.probes.is_empty() {
-            state.emit(&Output::Attached { probes: attached });
-        }
+        self.n_attached = attached;
         Ok(LinuxEvents::new(pending))
+    }
+
+    fn say_attached(&mut self) {
+        // A recording without a script has no probes, which is fine.
+        if !self.running.report().is_quiet() && !self.running.plan().probes.is_empty() {
+            self.running.state().emit(&Output::Attached { probes: self.n_attached });
+        }
     }
 }
 

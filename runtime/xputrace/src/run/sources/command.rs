@@ -44,11 +44,6 @@ impl Command {
         Command { watched: Processes::of_command(child.pid()), child, status: None }
     }
 
-    /// Returns its process id.
-    pub fn pid(&self) -> u32 {
-        self.child.pid()
-    }
-
     /// Returns its process and the files it will load.
     pub fn scope(&self) -> Scope {
         self.child.scope()

@@ -1,0 +1,97 @@
+//! Brings the collector into processes that were started without it.
+
+use crate::drivers::is_driver_library;
+use crate::payload::{COLLECTOR, Owner};
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use xputrace_inject::{Request, inject};
+use xputrace_wire::maps::MapsLine;
+
+/// The collector's function that arms a running process.
+const ARM: &str = "xputrace_arm";
+
+/// A running process that `-p` names.
+#[derive(Clone, Debug)]
+pub struct Attachable {
+    pub pid: u32,
+    /// The collector's file.
+    pub collector: PathBuf,
+}
+
+impl Attachable {
+    /// Lays down the collector where the process can load it.
+    ///
+    /// # Errors
+    /// The process does not use CUDA, or cannot see a file of ours.
+    pub fn prepare(pid: u32) -> Result<Self> {
+        let reason = || format!("cannot attach to process {pid} ({})", comm(pid));
+        if !uses_cuda(pid).with_context(reason)? {
+            bail!(
+                "{}: it has not loaded CUDA's driver library; wait for its first CUDA call, or start it under xputrace (-- CMD)",
+                reason()
+            );
+        }
+        let collector = COLLECTOR.lay_down(&owner(pid).with_context(reason)?).with_context(reason)?;
+        if !sees(pid, &collector) {
+            bail!(
+                "{}: its root directory is not ours (a container?), so it cannot load {}; run xputrace inside of it",
+                reason(),
+                collector.display()
+            );
+        }
+        Ok(Attachable { pid, collector })
+    }
+
+    /// Loads the collector and lets it connect to the tracer at `socket`, which arms it meanwhile. Returns once it
+    /// is armed or refused; what it refuses, it tells the tracer.
+    ///
+    /// # Errors
+    /// The process cannot be attached to.
+    pub fn attach(&self, socket: &str) -> Result<()> {
+        let request = Request { library: self.collector.clone(), symbol: ARM, argument: socket.into() };
+        let reason = || format!("cannot attach to process {} ({})", self.pid, comm(self.pid));
+        match xputrace_wire::Answer::from_code(inject(self.pid, &request).with_context(reason)?) {
+            xputrace_wire::Answer::Armed | xputrace_wire::Answer::Refused => Ok(()),
+            xputrace_wire::Answer::NoTracer => bail!(
+                "{}: its collector does not reach xputrace: it is in another network namespace, or does not trust this user",
+                reason()
+            ),
+            xputrace_wire::Answer::Busy(0) => bail!("{}: another xputrace traces it", reason()),
+            xputrace_wire::Answer::Busy(holder) => bail!("{}: another xputrace, process {holder}, traces it", reason()),
+        }
+    }
+}
+
+fn comm(pid: u32) -> String {
+    let line = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    xputrace_model::text::from_bytes(line.strip_suffix(b"\n").unwrap_or(&line))
+}
+
+/// Whether a process has loaded CUDA's driver library, or a stand-in.
+fn uses_cuda(pid: u32) -> Result<bool> {
+    let maps = fs::read(format!("/proc/{pid}/maps")).context("reading its memory mappings")?;
+    let mut files = maps.split(|it| *it == b'\n').filter_map(|it| MapsLine::parse(it)?.file());
+    Ok(files.any(|(path, _)| is_driver_library(&path)))
+}
+
+/// The user as whom a process loads files.
+fn owner(pid: u32) -> Result<Owner> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).context("reading its user")?;
+    let effective = |name: &str| {
+        let ids = status.lines().find_map(|it| it.strip_prefix(name))?;
+        ids.split_whitespace().nth(1)?.parse().ok()
+    };
+    let (uid, gid) = effective("Uid:").zip(effective("Gid:")).context("its user is unknown")?;
+    let own = Owner::current();
+    Ok(if own.uid == uid { own } else { Owner { uid, gid, home: None } })
+}
+
+/// Whether a process finds the same file as we by this path.
+fn sees(pid: u32, path: &Path) -> bool {
+    let theirs = Path::new("/proc").join(pid.to_string()).join("root").join(path.strip_prefix("/").unwrap_or(path));
+    let identity = |it: fs::Metadata| (it.dev(), it.ino());
+    let (ours, theirs) = (fs::metadata(path).map(identity), fs::metadata(theirs).map(identity));
+    ours.ok().is_some_and(|it| theirs.ok() == Some(it))
+}
