@@ -79,7 +79,9 @@ pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
         console::print(help(&name, &loaded.staged.sources, &loaded.arguments))?;
         return Ok(Outcome::Helped);
     }
-    let wishes = compile::Wishes { python: run.options.naming.python != PythonFrames::Off, window: false };
+    // Python frames beside native ones are shown if a recording has them; a script that names them needs them.
+    let python = run.options.naming.python != PythonFrames::Off && run.options.replay.is_none();
+    let wishes = compile::Wishes { python, window: false };
     let (plan, compiled) = compile::compile(&loaded.staged, catalog, wishes);
     let diagnostics: Vec<Diagnostic> = loaded.diagnostics.into_iter().chain(compiled).collect();
     report(&diagnostics, &loaded.staged.sources, run.options.quiet);
