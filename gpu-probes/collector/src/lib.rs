@@ -27,6 +27,7 @@
 pub mod agent;
 mod compat;
 pub mod cupti;
+mod nvtx;
 pub mod rendezvous;
 
 use agent::region::{Region, Tags};
@@ -184,7 +185,7 @@ fn prepare(
     world: World,
     socket: Socket,
 ) -> Result<Setup, (Refusal, Socket)> {
-    let [demand, rings, ring_bytes, flush_millis, ..] = order.words;
+    let [demand, rings, ring_bytes, flush_millis, _, window, ..] = order.words;
     let checked = || {
         let backend = world.backend.ok_or(world.library)?;
         let beyond = demand & !agent::recordable(backend.as_ref());
@@ -208,6 +209,7 @@ fn prepare(
             backend,
             demand,
             flush_period: Duration::from_millis(flush_millis.clamp(1, 60_000)),
+            window,
             region,
             tags,
             socket,

@@ -49,7 +49,10 @@ fn it_exports_its_entry_points_and_nothing_else() {
     let defined = file.dynamic_symbols().filter(|it| it.is_definition());
     let mut names: Vec<_> = defined.map(|it| it.name().unwrap().to_string()).collect();
     names.sort();
-    assert_eq!(names, ["InitializeInjection", "xputrace_arm", xputrace_wire::marker::SYMBOL]);
+    assert_eq!(
+        names,
+        ["InitializeInjection", "InitializeInjectionNvtx2", "xputrace_arm", xputrace_wire::marker::SYMBOL]
+    );
 }
 
 #[test]

@@ -262,7 +262,7 @@ record! {
         /// The number of a [`Call`].
         launch_kind: u32, Previous;
         /// [`Launch::TAGGED`], [`Launch::CAPTURED`], [`Launch::NO_STACK`], [`Launch::NO_KERNEL`],
-        /// [`Launch::MAYBE_NO_KERNEL`].
+        /// [`Launch::MAYBE_NO_KERNEL`], [`Launch::OUTSIDE`].
         flags: u32, Previous;
     }
 }
@@ -282,6 +282,8 @@ impl Launch {
     /// A graph that may launch no kernel: it was instantiated before tracing started, or has nodes
     /// that may be skipped.
     pub const MAYBE_NO_KERNEL: u32 = 16;
+    /// Outside the part of the run that is recorded: recorded only to tell what it caused.
+    pub const OUTSIDE: u32 = 32;
 
     /// Its fields.
     pub const FIELDS: &'static [Field] =

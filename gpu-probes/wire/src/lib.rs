@@ -26,11 +26,14 @@ pub use answer::Answer;
 pub use xputrace_events as events;
 
 /// Changes with every layout in this crate; each side refuses a peer of another version.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Environment variable that names the tracer's sockets: `@NAME` in the abstract namespace, a path, or both as
 /// `@NAME:PATH`.
 pub const SOCKET_VARIABLE: &str = "XPUTRACE_SOCKET";
+
+/// Environment variable that holds the name of the NVTX ranges to record.
+pub const RANGE_VARIABLE: &str = "XPUTRACE_RANGE";
 
 /// Environment variable that holds the earlier value of `CUDA_INJECTION64_PATH`, so that the
 /// collector can chain to it.

@@ -8,6 +8,7 @@
 //!          ◀───────────────────────  ARM (+ region, + tag array where asked)   or  DORMANT
 //!   ARMED or REFUSED ─────────────▶
 //!   … records in the rings …
+//!          ◀───────────────────────  RECORD      (where ARM said to wait for it)
 //!          ◀───────────────────────  DISARM      (or the socket closes)
 //!   BYE (after the last flush) ───▶
 //! ```
@@ -25,7 +26,7 @@ pub struct Message {
 /// or why it was not found.
 pub const HELLO: u32 = 1;
 /// Words: demand bits ([`demand`]), number of rings, bytes per ring, milliseconds between flushes,
-/// index of this process in the run. Descriptors: the region, then the tag array if the demand has
+/// index of this process in the run, when to record ([`window`]). Descriptors: the region, then the tag array if the demand has
 /// [`demand::MARKER`]. Text: empty.
 pub const ARM: u32 = 2;
 /// Nothing to record in this process. Words and text: empty.
@@ -42,6 +43,19 @@ pub const BYE: u32 = 7;
 
 /// A tracer is here and will answer: the collector waits longer than for a silent one.
 pub const COMING: u32 = 8;
+
+/// Record from now on, where ARM said [`window::LATER`]. Words and text: empty.
+pub const RECORD: u32 = 9;
+
+/// When to record. All conditions must hold; without any, always.
+pub mod window {
+    /// Not before RECORD.
+    pub const LATER: u64 = 1;
+    /// Between the program's own calls that start and stop the profiler.
+    pub const PROFILER: u64 = 2;
+    /// While an NVTX range is open whose name is in [`crate::RANGE_VARIABLE`].
+    pub const NVTX: u64 = 4;
+}
 
 /// Bits of the demand: options, then the calls and activities to record.
 pub mod demand {

@@ -25,8 +25,22 @@ pub struct Control {
     pub rings_claimed: AtomicU32,
     /// Running totals of what CUPTI delivered.
     pub totals: Totals,
+    pub window: WindowTotals,
     /// What the collector lost, indexed by [`Lost`].
     pub lost: [AtomicU64; Lost::COUNT],
+}
+
+/// How often and how long the process was in the part of the run that is recorded.
+#[repr(C)]
+#[derive(Default, Debug)]
+pub struct WindowTotals {
+    pub openings: AtomicU64,
+    /// How long it was open in total, until it was last closed.
+    pub nanos: AtomicU64,
+    /// CLOCK_MONOTONIC nanoseconds of its last opening; 0 while it is closed.
+    pub open_since: AtomicU64,
+    /// NVTX ranges of any name that were opened.
+    pub ranges: AtomicU64,
 }
 
 /// Running totals of the collector.

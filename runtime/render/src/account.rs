@@ -81,7 +81,7 @@ fn balance(noun: &str, calls: Calls, activity: Activity, account: &Account) -> O
         return records.then(|| format!("{}s {n} ({} not recorded)", activity.name(), noun));
     }
     let it = account.balance(calls);
-    let Balance { made, joined, failed, lost, without_kernel, without_record, captured } = it;
+    let Balance { made, joined, failed, lost, without_kernel, without_record, captured, outside } = it;
     if !records {
         let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
         return Some(format!("{noun} {made}{failed} ({}s not recorded)", activity.name()));
@@ -108,6 +108,9 @@ fn balance(noun: &str, calls: Calls, activity: Activity, account: &Account) -> O
     }
     if captured > 0 {
         line += &format!("; {captured} captured into graphs");
+    }
+    if outside > 0 {
+        line += &format!("; {outside} outside the window");
     }
     Some(line)
 }

@@ -21,6 +21,7 @@ pub const TAKEN: &[&str] = &[
     "perfetto",
     "python",
     "quiet",
+    "range",
     "replay",
     "uprobe",
     "verbose",

@@ -23,6 +23,8 @@ pub mod replay;
 pub mod state;
 
 pub use names::{Demangle, Names};
-pub use pipeline::{CollectorTotals, Error, Limits, Made, Pipeline, ProcessIndex, ProcessInfo, Records, Sink, Waiting};
+pub use pipeline::{
+    CollectorTotals, Error, Limits, Made, Pipeline, ProcessIndex, ProcessInfo, Records, Sink, Waiting, WindowTotals,
+};
 pub use state::{EngineMaps, MappingInfo, State};
 pub use xputrace_bytecode::vm::RemoteMap;

@@ -4,10 +4,11 @@ mod common;
 
 use common::*;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand};
 use xputrace_tracer::ProcessIndex;
-use xputrace_tracer::rendezvous::{Acceptor, Arrival, Heard, Listener, Missed, Notice, Order, Target, Why};
+use xputrace_tracer::rendezvous::{Acceptor, Arming, Arrival, Heard, Listener, Missed, Notice, Order, Target, Why};
 use xputrace_wire::message::{self, Message, demand};
 use xputrace_wire::record::{self, Launch, kind, size_of_record};
 use xputrace_wire::region::{Control, PAGE, Shape};
@@ -94,12 +95,12 @@ fn a_collector_is_armed_and_its_records_are_read() {
         launch_marker: true,
         ..Default::default()
     };
-    let mut region = target.arm(&wanted, true, SHAPE, 3, None).unwrap();
+    let mut region = target.arm(&Arming { demand: &wanted, mappings: true, shape: SHAPE, window: 5 }, 3, None).unwrap();
     let (arm, memory) = hear(&collector);
     let bits = demand::LAUNCHES | demand::KERNELS | demand::MAPPINGS;
     assert_eq!(
         (arm.kind, arm.words),
-        (message::ARM, [bits, 2, 65_536, 100, 3, 0, 0, 0]),
+        (message::ARM, [bits, 2, 65_536, 100, 3, 5, 0, 0]),
         "no marker without a tag array"
     );
 
@@ -174,7 +175,7 @@ fn arrivals(acceptor: &Acceptor, n: usize) -> Vec<Arrival> {
 
 fn order(is_target: fn(u32) -> bool) -> Order {
     let demand = Demand { calls: Calls::LAUNCHES, ..Default::default() };
-    Order { demand, mappings: false, shape: SHAPE, tags: None, is_target: Box::new(is_target) }
+    Order { demand, mappings: false, shape: SHAPE, tags: None, window: Arc::default(), is_target: Box::new(is_target) }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The collectors of a run: accepted when their processes start CUDA, armed, drained, disarmed.
 
 use crate::attach::Attachable;
+use crate::cli::{Range, WindowOptions};
 use crate::drivers::{Drivers, Given, Unconnected, is_software_gpu_name};
 use crate::run::Running;
 use crate::run::report::counted;
@@ -11,6 +12,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use xputrace_linux::{Linux, monotonic_nanos, parent_of};
 use xputrace_model::loss::Loss;
@@ -18,6 +20,7 @@ use xputrace_model::plan::Plan;
 use xputrace_render::shown_text;
 use xputrace_tracer::rendezvous::{
     Acceptor, Armed, Arrival, DEFAULT_SHAPE, Listener, Missed, Notice, Order, Peer, Region, TagArrays, Target, Why,
+    Window,
 };
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
 
@@ -40,6 +43,7 @@ pub struct Collectors {
     attachable: Vec<Attachable>,
     /// Their ids.
     attached: HashSet<u32>,
+    window: Arc<Window>,
     /// Why the system once refused connections.
     no_room: Option<String>,
     /// Processes that record, or whose rings have something left to read.
@@ -66,27 +70,28 @@ struct Traced {
 impl Collectors {
     /// Listens, and makes the command load the collector. Accepts nobody before
     /// [`Collectors::open`].
-    pub fn of_command(launch: &mut Launch) -> Result<Self> {
+    pub fn of_command(launch: &mut Launch, window: &WindowOptions) -> Result<Self> {
         let listener = Listener::new(launch.identity.as_ref().map(|it| it.uid))?;
-        let file = launch.inject(listener.value())?;
-        Ok(Collectors::new(listener, vec![file], Vec::new()))
+        let file = launch.inject(listener.value(), window.range.as_ref())?;
+        Ok(Collectors::new(listener, vec![file], Vec::new(), window))
     }
 
     /// Listens, and lays down the collector for running processes. [`Collectors::open`] brings it into them.
     ///
     /// # Errors
     /// One of them cannot be attached to.
-    pub fn of_running(pids: &[u32]) -> Result<Self> {
+    pub fn of_running(pids: &[u32], window: &WindowOptions) -> Result<Self> {
         let attachable = pids.iter().map(|it| Attachable::prepare(*it)).collect::<Result<Vec<_>>>()?;
         let files = attachable.iter().map(|it| it.collector.clone()).collect::<BTreeSet<_>>();
-        Ok(Collectors::new(Listener::new(None)?, files.into_iter().collect(), attachable))
+        Ok(Collectors::new(Listener::new(None)?, files.into_iter().collect(), attachable, window))
     }
 
-    fn new(listener: Listener, files: Vec<PathBuf>, attachable: Vec<Attachable>) -> Self {
+    fn new(listener: Listener, files: Vec<PathBuf>, attachable: Vec<Attachable>, window: &WindowOptions) -> Self {
         Collectors {
             socket: listener.value().to_owned(),
             listener: Some(listener),
             acceptor: None,
+            window: Arc::new(Window::new(conditions(window))),
             files,
             attached: attachable.iter().map(|it| it.pid).collect(),
             attachable,
@@ -121,6 +126,7 @@ impl Collectors {
             mappings: plan.demand.launch_stacks,
             shape: DEFAULT_SHAPE,
             tags,
+            window: self.window.clone(),
             is_target: Box::new(move |pid| pids.iter().any(|it| is_descendant(pid, *it))),
         };
         let listener = self.listener.take().context("collectors are let in once")?;
@@ -142,6 +148,12 @@ impl Collectors {
     /// One of them cannot be attached to.
     pub fn attach(&mut self) -> Result<()> {
         self.attachable.drain(..).try_for_each(|it| it.attach(&self.socket))
+    }
+
+    /// Lets all processes record from now on, those that connect later too.
+    pub fn begin_window(&mut self) {
+        self.window.begin();
+        self.targets.iter_mut().for_each(|it| it.target.record());
     }
 
     /// Whether any process records, or has something left to read.
@@ -181,7 +193,11 @@ impl Collectors {
         let software = is_software_gpu(&armed.cupti_file);
         running.say_if_software(software);
         let info = self.describe(&armed);
-        let Armed { target, region, comm, thread_ids, index, .. } = armed;
+        let Armed { mut target, region, comm, thread_ids, index, .. } = armed;
+        // It may have been sent its order before the window began.
+        if self.window.has_begun() {
+            target.record();
+        }
         running.add_process(info, thread_ids, software);
         self.targets.push(Traced { target, region, process: ProcessIndex(index), comm, is_armed: false });
     }
@@ -344,6 +360,16 @@ fn hear(traced: &mut Traced, running: &mut Running) -> Hearing {
         }
     }
     Hearing::GoesOn
+}
+
+/// Returns when collectors record.
+fn conditions(WindowOptions { after, range }: &WindowOptions) -> u64 {
+    let of_range = match range {
+        None => 0,
+        Some(Range::Profiler) => Window::PROFILER,
+        Some(Range::Nvtx(_)) => Window::NVTX,
+    };
+    of_range | if after.is_some() { Window::LATER } else { 0 }
 }
 
 fn connected(Peer { pid, accepted, .. }: Peer, running: &mut Running) {

@@ -1,8 +1,9 @@
 //! How to start the command: as which user, with which environment.
 
+use crate::cli::Range;
 use crate::drivers::INJECTION_VARIABLE;
 use crate::payload::{COLLECTOR, Owner};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, OsString};
 use std::path::PathBuf;
@@ -11,6 +12,9 @@ use xputrace_linux::{Identity, parent_of};
 /// Variables that sudo commonly removes and GPU programs need.
 const OFTEN_LOST: &[&str] =
     &["PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES"];
+
+/// Names the library that NVTX loads at a program's first NVTX call.
+const NVTX_VARIABLE: &str = "NVTX_INJECTION64_PATH";
 
 /// How the command is started.
 pub struct Launch {
@@ -55,7 +59,10 @@ impl Launch {
 
     /// Makes CUDA load the collector, which will connect to the tracer at `socket`; returns its
     /// path.
-    pub fn inject(&mut self, socket: &str) -> Result<PathBuf> {
+    ///
+    /// # Errors
+    /// The collector cannot be laid down, or another tool follows the program's NVTX ranges.
+    pub fn inject(&mut self, socket: &str, range: Option<&Range>) -> Result<PathBuf> {
         let collector = COLLECTOR.lay_down(&self.owner)?;
         if let Some(earlier) =
             std::env::var_os(INJECTION_VARIABLE).filter(|it| !it.is_empty() && *it != *collector.as_os_str())
@@ -68,7 +75,25 @@ impl Launch {
         }
         self.environment.push((INJECTION_VARIABLE.into(), Some(collector.clone().into_os_string())));
         self.environment.push((xputrace_wire::SOCKET_VARIABLE.into(), Some(socket.into())));
+        if let Some(Range::Nvtx(name)) = range {
+            self.inject_into_nvtx(collector.clone().into_os_string(), name)?;
+        }
         Ok(collector)
+    }
+}
+
+impl Launch {
+    /// Makes NVTX load the collector, which follows the ranges of this name.
+    fn inject_into_nvtx(&mut self, collector: OsString, name: &str) -> Result<()> {
+        if let Some(earlier) = std::env::var_os(NVTX_VARIABLE).filter(|it| !it.is_empty() && *it != collector) {
+            bail!(
+                "--range nvtx:{name}: {NVTX_VARIABLE} names {}, and only one tool can follow NVTX ranges; unset it",
+                earlier.to_string_lossy()
+            );
+        }
+        self.environment.push((NVTX_VARIABLE.into(), Some(collector)));
+        self.environment.push((xputrace_wire::RANGE_VARIABLE.into(), Some(name.into())));
+        Ok(())
     }
 }
 

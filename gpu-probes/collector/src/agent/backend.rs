@@ -61,11 +61,24 @@ pub trait Backend: std::fmt::Debug + Send + Sync {
     /// Returns the layer of a library, given its file name.
     fn layer_of(&self, file_name: &[u8]) -> Option<Layer>;
 
-    /// Starts recording what the agent's demand says. Called once; the agent is already recording.
+    /// Prepares to record what the agent's demand says, and watches what launches depend on. Called
+    /// once; the agent is already recording.
     ///
     /// # Errors
     /// The library refused something. [`Backend::abandon`] is called then.
     fn start(&'static self, agent: &'static Agent) -> Result<(), Refusal>;
+
+    /// Records launches and activities from now on: after [`Backend::start`] or
+    /// [`Backend::pause`]. Called on any thread that is not in a launch, also in a callback about
+    /// another call.
+    ///
+    /// # Errors
+    /// The library refused something. Recording then ends for good.
+    fn resume(&'static self, agent: &'static Agent) -> Result<(), Refusal>;
+
+    /// Records neither launches nor activities, until [`Backend::resume`]; launches cost as little
+    /// as possible. What is still running is delivered when it has finished.
+    fn pause(&self, agent: &'static Agent);
 
     /// Undoes what [`Backend::start`] did, as far as it got.
     fn abandon(&self, agent: &'static Agent);

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 use std::thread::Thread;
 use std::time::{Duration, Instant};
-use xputrace_wire::message::DISARM;
+use xputrace_wire::message::{DISARM, RECORD};
 
 /// How often the listener checks whether there is still anything to listen for.
 const LONGEST_LISTEN: Duration = Duration::from_secs(1);
@@ -55,6 +55,10 @@ fn listen(agent: &'static Agent) {
     while !agent.is_gone() {
         match agent.socket.receive(LONGEST_LISTEN) {
             Received::Message(message, _) if message.kind == DISARM => break,
+            Received::Message(message, _) if message.kind == RECORD => {
+                agent.record();
+                agent.life.control.get().inspect(|it| it.unpark());
+            }
             Received::Message(..) => agent.count_unexpected(),
             Received::Closed => {
                 agent.life.tracer_gone.store(true, Ordering::Relaxed);
@@ -63,8 +67,7 @@ fn listen(agent: &'static Agent) {
             Received::Nothing => {}
         }
     }
-    agent.life.disarmed.store(true, Ordering::Release);
-    agent.life.control.get().inspect(|it| it.unpark());
+    agent.disarm();
     // The connection ends with this thread, but not before the last flush.
     while !agent.is_gone() {
         std::thread::sleep(Duration::from_micros(500));
@@ -83,8 +86,10 @@ fn run(agent: &'static Agent) {
             break;
         }
         was_armed = armed;
+        agent.settle_or_leave();
         if Instant::now() >= next && agent.is_recording() {
             agent.flush(Flushing::Regular);
+            agent.pause_if_idle();
             next = Instant::now() + agent.flush_period.max(Duration::from_millis(1));
         }
     }

@@ -111,6 +111,8 @@ struct Open {
     correlation: u32,
     /// Whether recording was on at ENTER.
     recorded: bool,
+    /// How often the backend had been paused by then: it does not report a return while it is.
+    pauses: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -246,6 +248,7 @@ impl Local {
     fn enter(&mut self, agent: &'static Agent, entered: &Entered<'_>, submission: impl FnOnce() -> Submission) {
         let nested = match self.open {
             Some(open) if is_nested(open, entered) => true,
+            Some(open) if open.pauses != agent.window.pauses() => false,
             // The open call's EXIT never came.
             Some(_) => {
                 agent.count_unexpected();
@@ -257,7 +260,8 @@ impl Local {
         let start = if !nested || self.timed.is_some() { now() } else { 0 };
         if !nested {
             let Entered { call, layer, correlation, .. } = *entered;
-            let open = Open { call, layer, correlation, recorded: agent.is_recording() };
+            let pauses = agent.window.pauses();
+            let open = Open { call, layer, correlation, recorded: agent.is_recording(), pauses };
             self.open = Some(open);
             if open.recorded {
                 self.begin(agent, start, entered);
@@ -283,15 +287,17 @@ impl Local {
         self.has_no_slot = false;
         self.symbol = entered.symbol;
         self.name = entered.name;
+        let of_graph = if entered.submits == events::Call::Graph { flag(Kernels::Possible) } else { 0 };
+        let is_inside = agent.window.is_open();
         self.launch = Launch {
             start,
             correlation: entered.correlation,
             tid: output::tid(),
             launch_kind: entered.submits.number(),
-            flags: if entered.submits == events::Call::Graph { flag(Kernels::Possible) } else { 0 },
+            flags: of_graph | if is_inside { 0 } else { Launch::OUTSIDE },
             ..NO_LAUNCH
         };
-        if agent.wants(demand::STACKS | demand::PYTHON) {
+        if is_inside && agent.wants(demand::STACKS | demand::PYTHON) {
             self.take_stack(agent, entered.registers, entered.layer);
         }
     }
@@ -336,7 +342,8 @@ impl Local {
             self.launch.stream = self.stream_id(agent, context, stream);
         }
         // A captured call launches nothing: no `launch` handler runs for it, here or in the tracer.
-        if agent.wants(demand::MARKER) && !submission.is_captured {
+        let has_no_handler = Launch::CAPTURED | Launch::OUTSIDE;
+        if agent.wants(demand::MARKER) && self.launch.flags & has_no_handler == 0 {
             self.mark(agent);
         }
     }
@@ -523,7 +530,8 @@ pub(crate) struct Counters {
 impl Counters {
     #[inline]
     fn add(&self, launch: &Launch, callback_nanos: u64) {
-        if let Some(totals) = launch.call().map(|it| &self.calls[it.index()]) {
+        let inside = launch.call().filter(|_| launch.flags & Launch::OUTSIDE == 0);
+        if let Some(totals) = inside.map(|it| &self.calls[it.index()]) {
             self.bump(&totals.made, 1);
             if launch.result != 0 {
                 self.bump(&totals.failed, 1);

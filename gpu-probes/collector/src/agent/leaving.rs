@@ -1,16 +1,17 @@
 //! Leaving: at the end of a run or of the program, undoes everything requested of the backend.
 
 use super::phase::Phase;
-use super::{Agent, CURRENT, Flushing};
+use super::{Agent, CURRENT, Flushing, Refusal};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use xputrace_wire::message::{BYE, Message};
+use xputrace_wire::message::{BYE, Message, REFUSED};
 
 impl Agent {
     /// Ends the run: last flush, release of the backend, BYE. Called by the control thread.
     pub(crate) fn leave(&'static self) {
         // Launches are recorded until activities are not, so that none lacks its launch. Flushed
         // once while records are on, for what has finished; once more for what the end sets free.
+        self.close_for_good();
         if self.life.phase.is(Phase::Armed) {
             self.flush(Flushing::Regular);
             self.backend.stop_activities(self);
@@ -41,6 +42,7 @@ impl Agent {
             self.wait_while(|it| !it.life.gone.load(Ordering::Acquire));
             return;
         }
+        self.close_for_good();
         self.wait_while(|it| it.life.flushing.load(Ordering::Acquire));
         self.flush(Flushing::AtExit);
         self.forget();
@@ -64,6 +66,9 @@ impl Agent {
     pub(super) fn end_connection(&self) {
         let left_behind = self.life.left_behind.get().map(|it| it.to_string());
         let notes: Vec<String> = left_behind.into_iter().chain(self.newly_unsupported_python()).collect();
+        if let Some(Refusal { result, text }) = self.life.refusal.get() {
+            self.socket.send(&Message::new(REFUSED, &[u64::from(*result)], text.clone()));
+        }
         self.socket.send(&Message::new(BYE, &[], notes.join("\n")));
         self.socket.shut_down();
     }

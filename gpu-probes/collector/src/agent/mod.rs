@@ -22,6 +22,7 @@ mod phase;
 mod python;
 pub mod region;
 pub mod stack;
+pub(crate) mod window;
 pub(crate) mod zeroed;
 
 pub use backend::{Backend, Context, Layer, Refusal, Stream};
@@ -38,6 +39,7 @@ use stack::{Modules, Stacks};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
+use window::Window;
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{Thread, kind};
 use xputrace_wire::region::Lost;
@@ -49,6 +51,8 @@ pub struct Setup {
     /// Bits of `message::demand`.
     pub demand: u64,
     pub flush_period: Duration,
+    /// Bits of `message::window`.
+    pub window: u64,
     pub region: Region,
     pub tags: Option<Tags>,
     pub socket: Socket,
@@ -61,6 +65,7 @@ pub struct Agent {
     demand: u64,
     pub(crate) flush_period: Duration,
     life: Life,
+    window: Window,
     pub(crate) memory: Memory,
     pub(crate) socket: Socket,
     pub(crate) tables: Tables,
@@ -83,6 +88,8 @@ struct Life {
     disarmed: AtomicBool,
     /// Whether the last flush is done; nothing is touched afterwards.
     gone: AtomicBool,
+    /// Why the run ended before the tracer said so.
+    refusal: OnceLock<Refusal>,
     /// What stays behind in the program, for BYE.
     left_behind: OnceLock<&'static str>,
     /// The thread to wake when the run is over.
@@ -181,9 +188,11 @@ impl Agent {
                 exiting: AtomicBool::new(false),
                 disarmed: AtomicBool::new(false),
                 gone: AtomicBool::new(false),
+                refusal: OnceLock::new(),
                 left_behind: OnceLock::new(),
                 control: OnceLock::new(),
             },
+            window: Window::new(setup.window),
             memory: Memory { region: setup.region, tags: setup.tags, counters, released: AtomicU64::new(0) },
             socket: setup.socket,
             tables: Tables {
@@ -206,7 +215,7 @@ impl Agent {
         CURRENT.store(std::ptr::from_ref(agent).cast_mut(), Ordering::Release);
         // Start recording before the backend does, so that nothing it delivers is rejected.
         agent.life.phase.set(Phase::Armed);
-        if let Err(refusal) = agent.backend.start(agent) {
+        if let Err(refusal) = agent.backend.start(agent).and_then(|()| agent.settle()) {
             agent.abandon();
             return Err(refusal);
         }
@@ -328,6 +337,7 @@ impl Agent {
 
     /// Sums the rings' counters into the control page.
     pub(crate) fn publish_totals(&self) {
+        self.memory.region.control().window.ranges.store(crate::nvtx::seen(), Ordering::Relaxed);
         let totals = &self.memory.region.control().totals;
         let publish = |to: &AtomicU64, of: &dyn Fn(&Counters) -> &AtomicU64| {
             to.store(self.memory.counters.iter().map(|it| of(it).load(Ordering::Relaxed)).sum(), Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! Arming: requests from CUPTI what the demand says.
 
-use super::calls::{IDS, REQUIRED};
+use super::calls::{IDS, Id, REQUIRED};
 use super::records::kind_of;
 use super::{
     ATTRIBUTE_PER_THREAD_BUFFER, ATTRIBUTE_ZEROED_BUFFERS, CallbackFunction, CuptiBackend, Handle, POOL, Pool,
@@ -11,32 +11,23 @@ use std::sync::atomic::Ordering;
 use xputrace_wire::message::demand;
 
 impl CuptiBackend {
-    /// Requests from CUPTI what the agent's demand says.
-    pub(super) fn arm(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+    /// Subscribes, and watches what launches depend on.
+    pub(super) fn prepare(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
         if POOL.get().is_none() {
             let pool =
                 Pool::new().map_err(|it| Refusal::from(format!("reserving memory for CUPTI's buffers: {it}")))?;
             let _ = POOL.set(pool);
         }
-        self.arm_callbacks(agent)?;
-        self.arm_activities(agent)
-    }
-
-    fn arm_callbacks(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
-        let calls = demand::calls_of(agent.demand());
         // Buffers need the run too.
         let run: &'static Run = Box::leak(Box::new(Run { agent, backend: self }));
         RUN.store(std::ptr::from_ref(run).cast_mut(), Ordering::Release);
-        if calls.is_empty() {
+        let calls = demand::calls_of(agent.demand());
+        if calls.is_empty() && !agent.follows_profiler() {
             return Ok(());
         }
         self.subscribe(agent)?;
-        let outermost = agent.wants(demand::OUTERMOST);
-        for it in IDS.iter().filter(|it| it.is_enabled_for(calls, outermost)) {
-            let answer = self.enable_callback(it.domain, it.id, true)?;
-            if answer != SUCCESS && REQUIRED.contains(&(it.domain, it.id)) {
-                return Err(self.refusal(&format!("cuptiEnableCallback for {}", it.name), answer));
-            }
+        for it in IDS.iter().filter(|it| it.prepares_for(calls, agent.follows_profiler())) {
+            self.enable_callback(it.domain, it.id, true)?;
         }
         // If CUPTI does not report new streams, ids are queried at each launch.
         if agent.wants(demand::STREAMS)
@@ -45,6 +36,26 @@ impl CuptiBackend {
             agent.tells_of_streams();
         }
         Ok(())
+    }
+
+    /// Enables the callbacks first: so every activity has its launch.
+    pub(super) fn enable_records(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+        self.has_recorded.store(true, Ordering::Release);
+        for it in launch_ids(agent) {
+            let answer = self.enable_callback(it.domain, it.id, true)?;
+            if answer != SUCCESS && REQUIRED.contains(&(it.domain, it.id)) {
+                return Err(self.refusal(&format!("cuptiEnableCallback for {}", it.name), answer));
+            }
+        }
+        self.enable_activities(agent)
+    }
+
+    /// Undoes [`CuptiBackend::enable_records`], in the opposite order.
+    pub(super) fn disable_records(&self, agent: &Agent) {
+        self.disable_activities(agent);
+        for it in launch_ids(agent) {
+            let _ = self.enable_callback(it.domain, it.id, false);
+        }
     }
 
     pub(super) fn subscribe(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
@@ -67,7 +78,7 @@ impl CuptiBackend {
         Ok(unsafe { enable(u32::from(on), self.subscriber.load(Ordering::Acquire), domain, id) })
     }
 
-    fn arm_activities(&self, agent: &Agent) -> Result<(), Refusal> {
+    fn enable_activities(&self, agent: &Agent) -> Result<(), Refusal> {
         let activities = demand::activities_of(agent.demand());
         if activities.is_empty() {
             return Ok(());
@@ -105,6 +116,12 @@ impl CuptiBackend {
     fn refusal(&self, attempted: &str, result: u32) -> Refusal {
         Refusal { result, text: format!("{attempted}: {}", self.cupti.explain(result)) }
     }
+}
+
+/// Returns the ids of the calls that are recorded.
+fn launch_ids(agent: &Agent) -> impl Iterator<Item = &'static Id> {
+    let (calls, outermost) = (demand::calls_of(agent.demand()), agent.wants(demand::OUTERMOST));
+    IDS.iter().filter(move |it| it.submits_for(calls, outermost))
 }
 
 fn missing(function: &str) -> Refusal {

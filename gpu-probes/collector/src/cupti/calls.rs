@@ -43,10 +43,13 @@ pub enum Call {
     DestroyGraph,
     /// Enables or disables a node of an executable graph.
     SwitchNode,
+    /// The program starts its profiler, which itself has no effect.
+    StartProfiler,
+    StopProfiler,
 }
 
 impl Call {
-    /// Returns what the call submits; `None` for calls about captures or graphs.
+    /// Returns what the call submits; `None` for calls about captures, graphs or the profiler.
     #[inline]
     pub const fn submits(self) -> Option<events::Call> {
         Some(match self {
@@ -68,6 +71,7 @@ impl Call {
             Call::BeginCapture | Call::EndCapture | Call::InstantiateGraph | Call::DestroyGraph | Call::SwitchNode => {
                 return None;
             }
+            Call::StartProfiler | Call::StopProfiler => return None,
         })
     }
 
@@ -76,6 +80,7 @@ impl Call {
         match self {
             Call::InstantiateGraph | Call::DestroyGraph | Call::SwitchNode => calls.contains(events::Call::Graph),
             Call::BeginCapture | Call::EndCapture => !calls.is_empty(),
+            Call::StartProfiler | Call::StopProfiler => false,
             _ => self.submits().is_some_and(|it| calls.contains(it)),
         }
     }
@@ -106,8 +111,15 @@ pub struct Id {
 
 impl Id {
     /// Whether it is enabled while these calls are recorded. `outermost` says whether the runtime's calls are.
-    pub fn is_enabled_for(&self, calls: events::Calls, outermost: bool) -> bool {
-        self.call.is_among(calls) && (outermost || self.domain == domain::DRIVER)
+    pub fn submits_for(&self, calls: events::Calls, outermost: bool) -> bool {
+        self.call.submits().is_some() && self.call.is_among(calls) && (outermost || self.domain == domain::DRIVER)
+    }
+
+    /// Whether it is enabled for the whole run if these calls are recorded at times: what is captured and what graphs
+    /// contain must be known by then.
+    pub fn prepares_for(&self, calls: events::Calls, profiler: bool) -> bool {
+        let switches = matches!(self.call, Call::StartProfiler | Call::StopProfiler);
+        self.call.submits().is_none() && (self.call.is_among(calls) || switches && profiler)
     }
 }
 
@@ -149,6 +161,8 @@ pub const IDS: &[Id] = &[
     driver(657, "cuGraphInstantiateWithParams_ptsz", Call::InstantiateGraph),
     driver(516, "cuGraphExecDestroy", Call::DestroyGraph),
     driver(650, "cuGraphNodeSetEnabled", Call::SwitchNode),
+    driver(308, "cuProfilerStart", Call::StartProfiler),
+    driver(309, "cuProfilerStop", Call::StopProfiler),
     runtime(13, "cudaLaunch_v3020", Call::RuntimeLaunch),
     runtime(211, "cudaLaunchKernel_v7000", Call::RuntimeLaunch),
     runtime(213, "cudaLaunch_ptsz_v7000", Call::RuntimeLaunch),

@@ -71,7 +71,7 @@ impl Run {
         }
     }
 
-    /// Handles a call that launches nothing but affects what launches mean.
+    /// Handles a call that launches nothing but affects what launches mean, or whether they are recorded.
     ///
     /// # Safety
     /// `data` is CUPTI's for this call.
@@ -103,6 +103,9 @@ impl Run {
                 // SAFETY: as above.
                 unsafe { calls::graph_of(data.function_params) }.into_iter().for_each(|it| graphs.switched(it));
             }
+            // Whatever it returns: under tools, CUDA refuses the call.
+            Call::StartProfiler if done => self.agent.profiler_switched(true),
+            Call::StopProfiler if !done => self.agent.profiler_switched(false),
             _ => {}
         }
     }

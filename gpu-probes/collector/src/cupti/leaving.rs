@@ -2,7 +2,7 @@
 
 use super::calls::IDS;
 use super::records::kind_of;
-use super::{CuptiBackend, FINALIZE_TESTED, POOL, wants_activities};
+use super::{CuptiBackend, FINALIZE_TESTED, POOL};
 use crate::agent::{Agent, Refusal};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -46,9 +46,12 @@ impl Teardown {
 }
 
 impl CuptiBackend {
-    /// Unloads CUPTI if that is safe, else unsubscribes; returns what stays behind.
+    /// Unloads CUPTI if that is safe, else unsubscribes; returns what stays behind. Callbacks alone leave nothing
+    /// behind after unsubscribing.
     pub(super) fn let_go(&'static self, agent: &'static Agent) -> Option<&'static str> {
-        let left_behind = if !self.may_finalize(agent) {
+        let left_behind = if !self.has_activities(agent) {
+            None
+        } else if !self.may_finalize(agent) {
             Some(STAYS_LOADED)
         } else if self.wait_for_finalize(agent) {
             return None;
@@ -56,15 +59,11 @@ impl CuptiBackend {
             Some(NO_CALL_CAME)
         };
         self.give_up_teardown(agent);
-        // Callbacks alone leave nothing behind after unsubscribing.
-        left_behind.filter(|_| wants_activities(agent))
+        left_behind
     }
 
     /// Waits for a callback to unload CUPTI.
     fn wait_for_finalize(&'static self, agent: &'static Agent) -> bool {
-        if !wants_activities(agent) {
-            return false;
-        }
         if self.subscriber.load(Ordering::Acquire).is_null() && self.subscribe_to_finalize(agent).is_err() {
             return false;
         }
@@ -106,7 +105,7 @@ impl CuptiBackend {
     }
 
     pub(super) fn disable_activities(&self, agent: &Agent) {
-        let Some(disable) = self.cupti.disable else { return };
+        let Some(disable) = self.cupti.disable.filter(|_| self.has_activities(agent)) else { return };
         for it in demand::activities_of(agent.demand()).iter() {
             // SAFETY: no pointers.
             unsafe { disable(kind_of(it)) };
@@ -141,7 +140,8 @@ impl CuptiBackend {
     /// tool, and our buffers were not taken away (a profiler that registers its own buffers
     /// receives the records instead of us).
     fn may_finalize(&self, agent: &Agent) -> bool {
-        let taken_away = wants_activities(agent) && agent.calls_made() > 0 && !self.saw_records.load(Ordering::Relaxed);
+        let taken_away =
+            self.has_activities(agent) && agent.calls_made() > 0 && !self.saw_records.load(Ordering::Relaxed);
         self.cupti.finalize.is_some()
             && FINALIZE_TESTED.contains(&self.cupti.version())
             && !self.is_chained

@@ -48,6 +48,8 @@ pub struct CuptiBackend {
     completing: AtomicU32,
     /// Number of buffers completed so far.
     completed: AtomicU32,
+    /// Whether records were ever enabled.
+    has_recorded: AtomicBool,
     /// Whether any record has arrived.
     saw_records: AtomicBool,
     /// Size of this CUPTI's kernel records; 0 until two adjacent ones were seen.
@@ -85,16 +87,17 @@ impl CuptiBackend {
             graphs: Graphs::new(),
             completing: AtomicU32::new(0),
             completed: AtomicU32::new(0),
+            has_recorded: AtomicBool::new(false),
             saw_records: AtomicBool::new(false),
             kernel_bytes: AtomicUsize::new(0),
             teardown: Teardown::default(),
         }
     }
-}
 
-/// Whether the demand includes any activity.
-fn wants_activities(agent: &Agent) -> bool {
-    !demand::activities_of(agent.demand()).is_empty()
+    /// Whether activities are recorded, or were.
+    fn has_activities(&self, agent: &Agent) -> bool {
+        self.has_recorded.load(Ordering::Acquire) && !demand::activities_of(agent.demand()).is_empty()
+    }
 }
 
 impl Backend for CuptiBackend {
@@ -116,7 +119,15 @@ impl Backend for CuptiBackend {
     }
 
     fn start(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
-        self.arm(agent)
+        self.prepare(agent)
+    }
+
+    fn resume(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+        self.enable_records(agent)
+    }
+
+    fn pause(&self, agent: &'static Agent) {
+        self.disable_records(agent);
     }
 
     fn abandon(&self, agent: &'static Agent) {
@@ -125,7 +136,7 @@ impl Backend for CuptiBackend {
     }
 
     fn flush(&self, agent: &'static Agent, how: Flushing) -> bool {
-        !wants_activities(agent) || self.flush_activities(agent, how)
+        !self.has_activities(agent) || self.flush_activities(agent, how)
     }
 
     fn stop_activities(&self, agent: &'static Agent) {

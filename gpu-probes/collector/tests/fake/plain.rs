@@ -42,9 +42,17 @@ impl Backend for PlainBackend {
 
     fn start(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
         agent.tells_of_streams();
-        RECORDS.store(true, SeqCst);
         AGENT.store(std::ptr::from_ref(agent).cast_mut(), SeqCst);
         Ok(())
+    }
+
+    fn resume(&'static self, _agent: &'static Agent) -> Result<(), Refusal> {
+        RECORDS.store(true, SeqCst);
+        Ok(())
+    }
+
+    fn pause(&self, _agent: &'static Agent) {
+        RECORDS.store(false, SeqCst);
     }
 
     fn abandon(&self, _agent: &'static Agent) {

@@ -77,7 +77,7 @@ impl Losses {
     }
 }
 
-/// The outcome of the calls of one kind: `made` is the sum of all but `captured`.
+/// The outcome of the calls of one kind: `made` is the sum of all but `captured` and `outside`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Balance {
     /// Calls that the collector saw, except captured ones (which submit no work).
@@ -94,6 +94,8 @@ pub struct Balance {
     pub without_record: u64,
     /// Calls captured into a graph: they submit no work.
     pub captured: u64,
+    /// Calls near the part of the run that is recorded, but outside: they and what they caused are not handled.
+    pub outside: u64,
 }
 
 impl Balance {
@@ -108,6 +110,7 @@ impl Balance {
             without_kernel: self.without_kernel.saturating_add(other.without_kernel),
             without_record: self.without_record.saturating_add(other.without_record),
             captured: self.captured.saturating_add(other.captured),
+            outside: self.outside.saturating_add(other.outside),
         }
     }
 

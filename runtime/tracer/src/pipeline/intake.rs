@@ -93,7 +93,16 @@ impl Intake<'_> {
         if !wanted.calls.contains(call) {
             return;
         }
+        let has_no_kernel = launch.flags & Launch::NO_KERNEL != 0;
+        let is_waited_for = wanted.expected.contains(call) && !has_no_kernel;
         let balance = self.ledger.account.call_mut(call);
+        if launch.flags & Launch::OUTSIDE != 0 {
+            balance.outside += 1;
+            if launch.result == 0 && launch.flags & Launch::CAPTURED == 0 && wanted.joins_with(call) {
+                self.process.launches.insert(launch, is_waited_for);
+            }
+            return;
+        }
         if launch.flags & Launch::CAPTURED != 0 {
             balance.captured += 1;
             return;
@@ -103,13 +112,12 @@ impl Intake<'_> {
         process.counts.submitted[call.index()] += 1;
         balance.made = balance.made.saturating_add(1);
         process.watermark.launch(launch);
-        let has_no_kernel = launch.flags & Launch::NO_KERNEL != 0;
         if launch.result != 0 {
             balance.failed += 1;
         } else {
             balance.without_kernel += u64::from(has_no_kernel);
             if wanted.joins_with(call) {
-                process.launches.insert(launch, wanted.expected.contains(call) && !has_no_kernel);
+                process.launches.insert(launch, is_waited_for);
             }
         }
         if !self.handlers.of_call(call).is_empty() {
@@ -223,7 +231,7 @@ impl Intake<'_> {
 
     fn forget_launches(&mut self, n: usize, loss: Loss) {
         for launch in self.process.launches.evict(n) {
-            let Some(call) = launch.call() else { continue };
+            let Some(call) = launch.call().filter(|_| launch.flags & Launch::OUTSIDE == 0) else { continue };
             if launch.flags & Launch::MAYBE_NO_KERNEL != 0 {
                 self.ledger.account.call_mut(call).without_record += 1;
                 self.ledger.losses.add(Loss::GraphWithoutRecord, 1);
@@ -239,6 +247,9 @@ impl Intake<'_> {
 #[inline]
 fn join(process: &mut Process, ledger: &mut Ledger, activity: &ActivityRecord, span: Option<Span>) -> bool {
     let Some((launch, first)) = process.launches.join(activity.correlation(), activity.context()) else { return false };
+    if launch.flags & Launch::OUTSIDE != 0 {
+        return true;
+    }
     if let (Some(call), true) = (launch.call(), first) {
         ledger.account.call_mut(call).joined += 1;
     }

@@ -26,7 +26,7 @@ use process::{Facts, Process};
 use queue::{Joined, Queued};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
-pub use totals::{CollectorTotals, Made, Records};
+pub use totals::{CollectorTotals, Made, Records, WindowTotals};
 use xputrace_bytecode::BpfMapId;
 use xputrace_bytecode::image::MapSpec;
 use xputrace_bytecode::vm::{Engine, LoadError, RemoteMap};

@@ -13,6 +13,7 @@ pub struct CollectorTotals {
     pub activities: [Records; Activity::COUNT],
     /// By [`Call::index`].
     pub calls: [Made; Call::COUNT],
+    pub window: WindowTotals,
     /// Nanoseconds spent in the collector's callbacks.
     pub callback_nanos: u64,
     pub flushes: u64,
@@ -20,6 +21,17 @@ pub struct CollectorTotals {
     pub lost: [u64; Lost::COUNT],
     /// Impossible ring positions, whose bytes were skipped.
     pub broken_rings: u64,
+}
+
+/// How often and how long a process was in the part of the run that is recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WindowTotals {
+    pub openings: u64,
+    pub nanos: u64,
+    /// When it was opened, in CLOCK_MONOTONIC nanoseconds; 0 while it is closed.
+    pub open_since: u64,
+    /// NVTX ranges of any name that were opened.
+    pub ranges: u64,
 }
 
 /// Number and total duration of one kind of activity records.
@@ -49,6 +61,12 @@ impl CollectorTotals {
                 failed: now(&it.failed),
                 captured: now(&it.captured),
             }),
+            window: WindowTotals {
+                openings: now(&control.window.openings),
+                nanos: now(&control.window.nanos),
+                open_since: now(&control.window.open_since),
+                ranges: now(&control.window.ranges),
+            },
             callback_nanos: now(callback_nanos),
             flushes: now(flushes),
             lost: control.lost.each_ref().map(now),

@@ -80,6 +80,7 @@ impl Watermark {
         let overtaken = |it: &Launch| {
             self.horizons.iter().any(|(context, [_, _, two_ago])| *context == it.context && it.start < *two_ago)
         };
-        launches.oldest(|it| !overtaken(it))
+        // Those outside the window may have no activity, which is handled by nobody anyway.
+        launches.oldest(|it| it.flags & Launch::OUTSIDE == 0 && !overtaken(it))
     }
 }

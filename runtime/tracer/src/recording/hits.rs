@@ -245,6 +245,7 @@ impl<'a> Builder<'a> {
         let n_stacks = declared.unwrap_or(stack::LINUX_STACKS);
         let stacks = map(spec("xpu_stacks", MapKind::StackTrace, 4, stack::LINUX_FRAMES * 8, n_stacks));
         let targets = map(targets::map("xpu_targets"));
+        let window = plan.window.map(|_| map(spec("xpu_window", MapKind::Array, 4, 8, 1)));
         let losses = map(spec("xpu_losses", MapKind::PercpuArray, 4, 8, COUNTED.len() as u32));
         let recording = Plan {
             sources: plan.sources.clone(),
@@ -254,6 +255,7 @@ impl<'a> Builder<'a> {
             linux_stacks: Some(stacks),
             linux_losses: Some(losses),
             targets: Some(targets),
+            window,
             demand: EVERYTHING,
             ..Plan::default()
         };
@@ -340,6 +342,17 @@ impl<'a> Builder<'a> {
         asm.mov(Reg(8), Reg::R0);
         if let (Some(threads), Some(map)) = (targets, self.plan.targets) {
             leave_out_others(&mut asm, map, slot::KEY, Reg(6), threads, out);
+        }
+        // Entries are recorded at any time, for returns that happen later.
+        if let (Some(map), true) = (self.plan.window, number & ENTRY == 0) {
+            asm.st_imm(Size::W, Reg::FP, slot::KEY, 0);
+            asm.ld_map(Reg::R1, map);
+            asm.mov(Reg::R2, Reg::FP);
+            asm.alu_imm(Alu::Add, Reg::R2, slot::KEY.into());
+            asm.call(helper::MAP_LOOKUP_ELEM);
+            asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
+            asm.ldx(Size::Dw, Reg::R0, Reg::R0, 0);
+            asm.jump_if_imm(Cond::Eq, Reg::R0, 0, out);
         }
         asm.ld_map(Reg::R1, self.ring);
         asm.mov_imm(Reg::R2, (texts_at + texts.len() * TEXT_BYTES) as i64);

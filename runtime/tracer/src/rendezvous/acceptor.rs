@@ -8,11 +8,12 @@ use super::RendezvousError;
 use super::listener::{Connection, Heard, Listener};
 use super::region::Region;
 use super::socket::{Peer, readable};
-use super::target::Target;
+use super::target::{Arming, Target, Window};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -37,6 +38,8 @@ pub struct Order {
     pub shape: Shape,
     /// Set if the demand has a launch marker.
     pub tags: Option<TagArrays>,
+    /// When collectors record.
+    pub window: Arc<Window>,
     /// Whether a process is the target's, under any user.
     pub is_target: Box<dyn Fn(u32) -> bool + Send>,
 }
@@ -278,10 +281,11 @@ impl Work {
     }
 
     fn send_order(&mut self, target: &mut Target) -> Result<Region, String> {
-        let Order { demand, mappings, shape, tags, .. } = &mut self.order;
+        let Order { demand, mappings, shape, tags, window, .. } = &mut self.order;
         let tags = tags.as_mut().map(|make| make(target.peer.pid)).transpose()?;
         let tags = tags.as_ref().map(AsRawFd::as_raw_fd);
-        target.arm(demand, *mappings, *shape, self.n_armed, tags).map_err(|it| it.to_string())
+        let order = Arming { demand, mappings: *mappings, shape: *shape, window: window.bits() };
+        target.arm(&order, self.n_armed, tags).map_err(|it| it.to_string())
     }
 
     fn miss(&self, peer: Peer, why: Why) {

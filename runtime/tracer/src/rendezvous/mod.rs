@@ -20,7 +20,7 @@ pub use acceptor::{Acceptor, Armed, Arrival, Missed, Order, TagArrays, Why};
 pub use listener::{Connection, Heard, Listener};
 pub use region::{Marks, Region};
 pub use socket::Peer;
-pub use target::{Notice, Target};
+pub use target::{Arming, Notice, Target, Window};
 
 use std::io;
 use xputrace_wire::region::Shape;

@@ -5,8 +5,9 @@ use super::socket::{Peer, Received, receive, send};
 use super::{FLUSH_MILLIS, RendezvousError, failed};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use xputrace_model::plan::Demand;
-use xputrace_wire::message::{self, Message, demand};
+use xputrace_wire::message::{self, Message, demand, window};
 use xputrace_wire::region::Shape;
 use xputrace_wire::status::innermost_id;
 
@@ -26,6 +27,49 @@ pub struct Target {
     /// Why it cannot be armed: another version of the collector. Such a target stays dormant.
     pub refusal: Option<String>,
     closed: bool,
+}
+
+/// What a collector is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Arming<'a> {
+    pub demand: &'a Demand,
+    /// Whether it should send its list of executable mappings.
+    pub mappings: bool,
+    pub shape: Shape,
+    /// Bits of `message::window`.
+    pub window: u64,
+}
+
+/// When collectors record; shared with the thread that arms them.
+#[derive(Debug, Default)]
+pub struct Window(AtomicU64);
+
+impl Window {
+    /// Not before [`Window::begin`].
+    pub const LATER: u64 = window::LATER;
+    /// Between the program's own calls that start and stop the profiler.
+    pub const PROFILER: u64 = window::PROFILER;
+    /// Within NVTX ranges of the name in [`xputrace_wire::RANGE_VARIABLE`].
+    pub const NVTX: u64 = window::NVTX;
+
+    /// Creates a window with these conditions, all of which must hold; none is always.
+    pub fn new(conditions: u64) -> Self {
+        Window(AtomicU64::new(conditions))
+    }
+
+    /// Lets processes that are armed from now on record at once; those before need [`Target::record`].
+    pub fn begin(&self) {
+        self.0.fetch_and(!window::LATER, Ordering::SeqCst);
+    }
+
+    /// Whether [`Window::begin`] was called, or need not be.
+    pub fn has_begun(&self) -> bool {
+        self.bits() & window::LATER == 0
+    }
+
+    pub(super) fn bits(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
 }
 
 /// What a collector sends after it was armed.
@@ -61,28 +105,31 @@ impl Target {
 
     /// Creates the shared memory, and asks the collector to record into it.
     ///
-    /// `tags` is the tag array if the demand has a launch marker. `mappings` requests the list of
-    /// executable mappings.
+    /// `tags` is the tag array if the demand has a launch marker.
     ///
     /// # Errors
     /// The memory cannot be created, or the target is gone.
     pub fn arm(
         &mut self,
-        wanted: &Demand,
-        mappings: bool,
-        shape: Shape,
+        order: &Arming<'_>,
         process_index: u32,
         tags: Option<RawFd>,
     ) -> Result<Region, RendezvousError> {
+        let Arming { demand: wanted, mappings, shape, window } = *order;
         let context = |what: &str| format!("{what} for process {}", self.peer.pid);
         let memory = sealed_memory(shape.size()).map_err(|it| failed(context("make shared memory"), it))?;
         let region = Region::map(&memory, shape).map_err(|it| failed(context("map shared memory"), it))?;
         let bits = demand_bits(wanted, mappings) & if tags.is_some() { u64::MAX } else { !demand::MARKER };
-        let words = [bits, shape.rings.into(), shape.ring_bytes.into(), FLUSH_MILLIS, process_index.into()];
+        let words = [bits, shape.rings.into(), shape.ring_bytes.into(), FLUSH_MILLIS, process_index.into(), window];
         let fds: Vec<RawFd> = [Some(memory.as_raw_fd()), tags].into_iter().flatten().collect();
         send(&self.socket, &Message::new(message::ARM, &words, ""), &fds)
             .map_err(|it| failed(context("arm the collector"), it))?;
         Ok(region)
+    }
+
+    /// Asks the collector to record from now on, if [`Window::LATER`] made it wait.
+    pub fn record(&mut self) {
+        let _ = send(&self.socket, &Message::new(message::RECORD, &[], ""), &[]);
     }
 
     /// Leaves the process untraced.

@@ -6,7 +6,7 @@
 mod typed;
 mod words;
 
-pub use typed::{DoctorOptions, FileWish, ListOptions, UsageError};
+pub use typed::{DoctorOptions, FileWish, ListOptions, Range, UsageError, WindowOptions};
 
 use crate::stacks::Naming;
 use std::ffi::OsString;
@@ -55,6 +55,7 @@ pub struct Options {
     pub output: Option<PathBuf>,
     pub files: Vec<FileWish>,
     pub run_for: Option<Duration>,
+    pub window: WindowOptions,
     pub as_root: bool,
     pub uprobe_links: UprobeLinks,
     pub naming: Naming,
@@ -72,6 +73,7 @@ impl Default for Options {
             output: None,
             files: Vec::new(),
             run_for: None,
+            window: WindowOptions::default(),
             as_root: false,
             uprobe_links: UprobeLinks::default(),
             naming: Naming::default(),
@@ -133,6 +135,9 @@ fn meaning(typed: Typed, words: &Words, command: &[OsString]) -> Result<Invocati
     Ok(match verb {
         Verb::Run(it) => {
             let (script, options) = it.split();
+            if options.replay.is_some() && options.window.is_limited() {
+                return Err(usage("--replay goes over a whole recording: leave out --after and --range".into()));
+            }
             Invocation::Run(run(script, options)?)
         }
         Verb::Record(it) => {
@@ -165,6 +170,7 @@ impl RunOptions {
             output: self.output,
             files: self.files.0,
             run_for: self.command.run_for,
+            window: self.command.window,
             as_root: self.command.as_root,
             naming: self.names.into(),
             ..Options::default()
@@ -178,6 +184,7 @@ impl RecordOptions {
         let options = Options {
             output: Some(self.output),
             run_for: self.command.run_for,
+            window: self.command.window,
             as_root: self.command.as_root,
             ..Options::default()
         };

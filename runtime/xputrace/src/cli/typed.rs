@@ -19,7 +19,7 @@ pub(super) fn usage(message: String) -> UsageError {
 }
 
 /// Planned options: using one is an error that says so.
-pub(super) const NOT_YET: &[&str] = &["perfetto", "after", "device", "comm", "fail-if"];
+pub(super) const NOT_YET: &[&str] = &["perfetto", "device", "comm", "fail-if"];
 /// Planned formats, likewise.
 const FORMATS_NOT_YET: &[&str] = &["csv"];
 
@@ -99,9 +99,57 @@ pub(super) struct CommandOptions {
     /// Stop tracing after this long, such as 10s or 500ms; CMD keeps running (`-- timeout 10 CMD` ends it too)
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub(super) run_for: Option<Duration>,
+    #[command(flatten)]
+    pub(super) window: WindowOptions,
     /// Under sudo, run CMD as root instead of as the invoking user
     #[arg(long)]
     pub(super) as_root: bool,
+}
+
+/// The part of a run that is recorded.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct WindowOptions {
+    /// Record only after this long; --for counts from then
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub after: Option<Duration>,
+    /// Record only within the program's own ranges: `nvtx:NAME`, or `cudaProfiler` (from cudaProfilerStart to Stop);
+    /// --for counts from the first
+    #[arg(long, value_name = "RANGE", value_parser = range)]
+    pub range: Option<Range>,
+}
+
+impl WindowOptions {
+    /// Whether only a part of a run is recorded.
+    pub fn is_limited(&self) -> bool {
+        self.after.is_some() || self.range.is_some()
+    }
+}
+
+/// The program's own ranges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Range {
+    /// From `cudaProfilerStart` or `cuProfilerStart` to the next stop.
+    Profiler,
+    /// NVTX ranges of this name, of any thread and domain.
+    Nvtx(String),
+}
+
+impl std::fmt::Display for Range {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Range::Profiler => f.write_str("cudaProfiler"),
+            Range::Nvtx(name) => write!(f, "nvtx:{name}"),
+        }
+    }
+}
+
+fn range(text: &str) -> Result<Range, String> {
+    match text.strip_prefix("nvtx:") {
+        Some("") => Err("the name of the range is missing: write nvtx:NAME".into()),
+        Some(name) => Ok(Range::Nvtx(name.to_owned())),
+        None if text == "cudaProfiler" => Ok(Range::Profiler),
+        None => Err(format!("`{text}` is no range: write nvtx:NAME or cudaProfiler")),
+    }
 }
 
 #[derive(clap::Args, Debug)]

@@ -83,7 +83,11 @@ impl Attached {
         // Contents of Linux's rings at the time when the probes were detached.
         self.sources.linux.step(&mut self.running)?;
         self.running.drain_pipeline();
-        self.running.refresh_builtins(&self.sources.totals(), self.began.elapsed());
+        let totals = self.sources.totals();
+        self.running.refresh_builtins(&totals, self.sources.recorded_time(self.began));
+        if let Some(summary) = self.sources.window.summary(&totals) {
+            self.running.report().recorded_part(summary);
+        }
         self.running.finish();
         interrupts::results_are_printed();
         self.report_pending();

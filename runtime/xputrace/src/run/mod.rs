@@ -21,7 +21,7 @@ pub mod running;
 pub mod sources;
 pub mod state;
 
-use crate::cli::Run;
+use crate::cli::{Range, Run};
 use crate::compiled::{Compiled, compile_script};
 use crate::interrupts;
 use crate::machine;
@@ -66,6 +66,18 @@ fn refuse_impossible(run: &Run, plan: &Plan) -> Result<()> {
         bail!(
             "GPU probes on all processes are not implemented yet (CPU probes are): name the processes (-p PID), or start the program under xputrace (-- CMD)"
         );
+    }
+    if run.command.is_empty()
+        && let Some(range) = &run.options.window.range
+    {
+        if run.options.pids.is_empty() {
+            bail!("--range {range} needs a program: give a command (-- CMD) or a process (-p PID)");
+        }
+        if let Range::Nvtx(_) = range {
+            bail!(
+                "--range {range} needs a command (-- CMD): NVTX asks for a tool only at the first NVTX call of a program"
+            );
+        }
     }
     let needs_target = |it: &Probe| it.event.is_gpu() || (it.place == Place::Linux && it.scope != ProbeScope::System);
     if plan.probes.iter().any(needs_target) && !elsewhere && run.command.is_empty() {

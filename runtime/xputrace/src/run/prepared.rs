@@ -11,6 +11,7 @@ use super::sources::keyboard::Keyboard;
 use super::sources::linux::LinuxEvents;
 use super::sources::processes::Processes;
 use super::sources::timers::{TimeLimit, Timers};
+use super::sources::window::Window;
 use super::sources::{Sources, Target};
 use super::state::State;
 use crate::cli::Run;
@@ -22,7 +23,6 @@ use crate::stacks::Stacks;
 use crate::target::Launch;
 use anyhow::{Result, bail};
 use std::sync::Arc;
-use std::time::Duration;
 use xputrace_linux::{Outcome, ProbeReport, Scope, StoppedChild};
 use xputrace_model::output::Output;
 use xputrace_model::plan::{Place, Plan};
@@ -33,8 +33,9 @@ pub struct Prepared {
     collectors: Option<Collectors>,
     target: Target,
     scope: Scope,
-    run_for: Option<Duration>,
     n_attached: usize,
+    time_limit: TimeLimit,
+    window: Window,
 }
 
 impl Prepared {
@@ -51,10 +52,11 @@ impl Prepared {
         let plan = Arc::new(compiled.plan);
         open_files::make_room(&plan)?;
         let mut launch = Launch::new(run.options.as_root)?;
-        let collectors = match (plan.demand.gpu(), run.command.is_empty()) {
+        let is_wanted = plan.demand.gpu() || run.options.window.range.is_some();
+        let collectors = match (is_wanted, run.command.is_empty()) {
             (false, _) => None,
-            (true, false) => Some(Collectors::of_command(&mut launch)?),
-            (true, true) => Some(Collectors::of_running(&run.options.pids)?),
+            (true, false) => Some(Collectors::of_command(&mut launch, &run.options.window)?),
+            (true, true) => Some(Collectors::of_running(&run.options.pids, &run.options.window)?),
         };
         let target = match run.command.is_empty() {
             true => Target::Processes(processes),
@@ -77,7 +79,8 @@ impl Prepared {
         let mut report = Report::new(run.options.quiet);
         launch.notes.iter().for_each(|it| report.note(it));
         let running = Running::new(state, compiled.interpreter, report).watched_by(observer).writing(files);
-        Ok(Prepared { running, collectors, target, scope, run_for: run.options.run_for, n_attached: 0 })
+        let (time_limit, window) = (TimeLimit::of(run.options.run_for), Window::new(&run.options.window));
+        Ok(Prepared { running, collectors, target, scope, time_limit, window, n_attached: 0 })
     }
 
     /// Runs the `begin` handlers, attaches the probes, and resumes the command.
@@ -94,11 +97,15 @@ impl Prepared {
         self.say_attached();
         // The output of `begin` must precede the command's.
         self.running.flush();
+        if !self.window.is_limited() {
+            self.time_limit.start();
+        }
         let sources = Sources {
             collectors: self.collectors,
             linux,
             timers: Timers::new(self.running.plan()),
-            time_limit: TimeLimit::after(self.run_for),
+            time_limit: self.time_limit,
+            window: self.window,
             keyboard: Keyboard::new(self.target.child()),
             target: self.target,
         };

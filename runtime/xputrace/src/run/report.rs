@@ -36,6 +36,10 @@ pub struct Report {
     pub refusals: Vec<String>,
     /// The processes that the program left running.
     pub left_behind: Option<String>,
+    /// The part of the run that was recorded, if not all of it.
+    pub recorded_part: Option<String>,
+    /// Whether that never began.
+    never_recorded: bool,
     pub children: u64,
     pub unprobed_micros: u64,
     /// By file: processes that mapped it before its uprobes were attached, and their total time
@@ -97,6 +101,17 @@ impl Report {
         }
     }
 
+    /// Takes what part of the run was recorded, or why none was: a failure.
+    pub fn recorded_part(&mut self, part: Result<String, String>) {
+        match part {
+            Ok(text) => self.recorded_part = Some(text),
+            Err(reason) => {
+                self.never_recorded = true;
+                self.fail(&reason);
+            }
+        }
+    }
+
     /// Counts a process whose collector connected.
     pub fn collector_connected(&mut self) {
         if let Collectors::Live(n) = &mut self.collectors {
@@ -140,7 +155,10 @@ impl Report {
     /// Returns why no GPU event was seen, and what to do.
     pub fn silence(&self, account: &Account) -> Option<String> {
         let launches = account.launches();
-        Some(if !self.refusals.is_empty() {
+        let in_part = if self.recorded_part.is_some() { " in the part that was recorded" } else { "" };
+        Some(if self.never_recorded {
+            return None;
+        } else if !self.refusals.is_empty() {
             format!("no GPU events: {}", self.refusals.join("; "))
         } else if self.collectors == Collectors::Recorded(0) {
             "no GPU events: the recording has no process that used CUDA".into()
@@ -151,9 +169,9 @@ impl Report {
                 .into()
         } else if !account.activities.is_empty() && !account.activities.contains(Activity::Kernel) {
             let kinds: Vec<&str> = account.activities.iter().map(Activity::name).collect();
-            format!("no GPU events: CUDA was used, but the GPU ran nothing of this kind: {}", kinds.join(", "))
+            format!("no GPU events{in_part}: CUDA was used, but the GPU ran nothing of this kind: {}", kinds.join(", "))
         } else if launches.made == 0 {
-            "no GPU events: CUDA was used, but no kernel was launched".into()
+            format!("no GPU events{in_part}: CUDA was used, but no kernel was launched")
         } else if launches.failed == launches.made {
             format!("no GPU events: all {} launches failed", launches.made)
         } else {

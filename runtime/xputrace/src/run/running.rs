@@ -366,6 +366,7 @@ impl Running {
         for (name, n) in state.pipeline.lost_by_name().into_iter().take(MOST_LOST_NAMES) {
             state.emit(&Output::Note(format!("lost: {n} launches of {name}")));
         }
+        self.report.recorded_part.iter().for_each(|it| state.emit(&Output::Note(it.clone())));
         self.report.left_behind.take().into_iter().for_each(|it| state.emit(&Output::Note(it)));
         let account = account(&state);
         state.finish(account, all_said);
@@ -373,6 +374,7 @@ impl Running {
 
     fn print_losses(&mut self) {
         let mut state = self.state.borrow_mut();
+        self.report.recorded_part.iter().for_each(|it| state.emit(&Output::Note(it.clone())));
         self.report.left_behind.take().into_iter().for_each(|it| state.emit(&Output::Note(it)));
         let (losses, account) = (state.all_losses(), account(&state).and_then(Account::seen));
         state.emit(&Output::End { losses, account: account.map(Box::new) });

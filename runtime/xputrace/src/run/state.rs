@@ -65,6 +65,15 @@ impl State {
         self.printer.write(output, &mut names, &self.plan);
     }
 
+    /// Lets handlers in Linux record, or not.
+    ///
+    /// # Errors
+    /// Linux refuses to change the map that says so.
+    pub fn set_window(&self, open: bool) -> Result<(), xputrace_linux::Error> {
+        let map = self.plan.window.and_then(|it| self.linux.as_ref()?.map(it));
+        map.map_or(Ok(()), |it| it.update(&0u32.to_ne_bytes(), &u64::from(open).to_ne_bytes(), 0))
+    }
+
     /// Sends what was written to the reader.
     ///
     /// # Errors

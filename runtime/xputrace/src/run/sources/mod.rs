@@ -6,6 +6,7 @@ pub mod keyboard;
 pub mod linux;
 pub mod processes;
 pub mod timers;
+pub mod window;
 
 use super::running::Running;
 use crate::collectors::Collectors;
@@ -18,6 +19,7 @@ use std::os::fd::RawFd;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 use timers::{TimeLimit, Timers};
+use window::Window;
 use xputrace_linux::StoppedChild;
 use xputrace_tracer::CollectorTotals;
 
@@ -62,6 +64,7 @@ pub struct Sources {
     pub linux: LinuxEvents,
     pub timers: Timers,
     pub time_limit: TimeLimit,
+    pub window: Window,
     pub keyboard: Keyboard,
     pub target: Target,
 }
@@ -82,6 +85,7 @@ impl Sources {
             linux: LinuxEvents::new(Vec::new()),
             timers: Timers::default(),
             time_limit: TimeLimit::default(),
+            window: Window::default(),
             keyboard: Keyboard::default(),
             target: Target::Processes(Processes::default()),
         }
@@ -94,7 +98,8 @@ impl Sources {
 
     /// Sleeps until a source may have something.
     pub fn wait(&self, running: &Running) {
-        let sleep = self.all().filter_map(Source::due_in).fold(LONGEST_SLEEP, Duration::min);
+        let sleep =
+            self.all().filter_map(Source::due_in).chain(self.window.due_in()).fold(LONGEST_SLEEP, Duration::min);
         let descriptors: Vec<RawFd> = self.all().flat_map(|it| it.descriptors(running)).collect();
         poll(descriptors.into_iter(), sleep.as_millis().max(1) as libc::c_int);
     }
@@ -108,9 +113,10 @@ impl Sources {
             Some(collectors) => Source::step(collectors, running)?,
             None => Progress::Idle,
         };
+        self.window.step(running, self.collectors.as_mut(), &mut self.time_limit)?;
         progress = progress.max(self.linux.step(running)?);
         if self.timers.are_due() {
-            running.refresh_builtins(&self.totals(), began.elapsed());
+            running.refresh_builtins(&self.totals(), self.recorded_time(began));
             progress = progress.max(self.timers.step(running)?);
         }
         progress = progress.max(self.time_limit.step(running)?);
@@ -125,6 +131,14 @@ impl Sources {
     /// Whether collectors record, or have left something to read.
     pub fn is_recording(&self) -> bool {
         self.collectors.as_ref().is_some_and(Collectors::is_recording)
+    }
+
+    /// Returns how long events were recorded, in a run that began then.
+    pub fn recorded_time(&self, began: Instant) -> Duration {
+        match self.window.is_limited() {
+            true => self.window.elapsed(&self.totals()),
+            false => began.elapsed(),
+        }
     }
 
     /// Returns the collectors' own totals.

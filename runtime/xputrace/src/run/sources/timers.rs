@@ -70,27 +70,35 @@ impl Source for Timers {
 
 /// `--for`: when a run ends at the latest.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct TimeLimit(Option<Instant>);
+pub struct TimeLimit {
+    time: Option<Duration>,
+    ends: Option<Instant>,
+}
 
 impl TimeLimit {
-    /// Sets a limit from now; `None` means no limit.
-    pub fn after(time: Option<Duration>) -> Self {
-        TimeLimit(time.map(deadline))
+    /// A limit that does not count yet; `None` means no limit.
+    pub fn of(time: Option<Duration>) -> Self {
+        TimeLimit { time, ends: None }
     }
 
-    /// Returns the moment, if there is a limit.
+    /// Counts from now.
+    pub fn start(&mut self) {
+        self.ends = self.time.map(deadline);
+    }
+
+    /// Returns the moment, if there is a limit and it counts.
     pub fn at(self) -> Option<Instant> {
-        self.0
+        self.ends
     }
 }
 
 impl Source for TimeLimit {
     fn due_in(&self) -> Option<Duration> {
-        Some(self.0?.saturating_duration_since(Instant::now()))
+        Some(self.ends?.saturating_duration_since(Instant::now()))
     }
 
     fn step(&mut self, _running: &mut Running) -> Result<Progress> {
-        let is_up = self.0.is_some_and(|it| Instant::now() >= it);
+        let is_up = self.ends.is_some_and(|it| Instant::now() >= it);
         Ok(if is_up { Progress::Stop } else { Progress::Idle })
     }
 }

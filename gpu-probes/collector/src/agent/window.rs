@@ -1,0 +1,206 @@
+//! The part of a run that is recorded.
+//!
+//! ```text
+//! gate      open ──────────────┐        ┌──── open        whether a launch belongs to the window: one load
+//!                              └ closed ┘
+//! backend   ── resumed ────────────┐  ┌─────── resumed    whether anything is recorded: slow to change
+//!                                  └──┘ paused
+//! ```
+//! The backend is resumed before the gate opens, on the thread that opens it, and paused by the
+//! control thread once the gate has been closed for a while. In between, launches are recorded as
+//! [`Launch::OUTSIDE`]: so the tracer can tell their activities from those of the window. A window
+//! that opens and closes often costs two atomic stores each time.
+//!
+//! [`Launch::OUTSIDE`]: xputrace_wire::record::Launch::OUTSIDE
+
+use super::clock::now;
+use super::{Agent, Refusal};
+use crate::nvtx;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use xputrace_wire::message::window;
+
+/// How long a thread waits for another one that is opening the window.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// When to record, and whether it is so now.
+#[derive(Debug)]
+pub(crate) struct Window {
+    /// Bits of [`window`].
+    conditions: u64,
+    /// Whether the tracer wants records already.
+    is_due: AtomicBool,
+    /// Whether the program has started its profiler.
+    is_profiling: AtomicBool,
+    is_open: AtomicBool,
+    is_changing: AtomicBool,
+    /// Whether the backend records; changed only by who is changing the window.
+    is_resumed: AtomicBool,
+    closed_at: AtomicU64,
+    pauses: AtomicU32,
+}
+
+impl Window {
+    pub(super) fn new(conditions: u64) -> Self {
+        Window {
+            conditions,
+            is_due: AtomicBool::new(conditions & window::LATER == 0),
+            is_profiling: AtomicBool::new(false),
+            is_open: AtomicBool::new(false),
+            is_changing: AtomicBool::new(false),
+            is_resumed: AtomicBool::new(false),
+            closed_at: AtomicU64::new(0),
+            pauses: AtomicU32::new(0),
+        }
+    }
+
+    /// Whether launches that begin now belong to it.
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
+    }
+
+    /// Returns how often the backend was paused.
+    #[inline]
+    pub(super) fn pauses(&self) -> u32 {
+        self.pauses.load(Ordering::Relaxed)
+    }
+
+    fn is_due(&self) -> bool {
+        let of_profiler = self.conditions & window::PROFILER == 0 || self.is_profiling.load(Ordering::SeqCst);
+        let of_ranges = self.conditions & window::NVTX == 0 || nvtx::is_inside();
+        self.is_due.load(Ordering::SeqCst) && of_profiler && of_ranges
+    }
+
+    /// Takes the right to change it; `None` if another thread is doing so.
+    fn change(&self) -> Option<Change<'_>> {
+        (!self.is_changing.swap(true, Ordering::SeqCst)).then_some(Change(self))
+    }
+}
+
+/// The right to change the window. No lock: whoever finds it taken goes on, and its holder looks
+/// again before it is done.
+struct Change<'a>(&'a Window);
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.0.is_changing.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Agent {
+    /// Whether the program's profiler switches the window.
+    pub fn follows_profiler(&self) -> bool {
+        self.window.conditions & window::PROFILER != 0
+    }
+
+    /// Handles the program's own start or stop of its profiler.
+    pub fn profiler_switched(&'static self, on: bool) {
+        self.window.is_profiling.store(on, Ordering::SeqCst);
+        self.settle_or_leave();
+    }
+
+    /// Handles the tracer's wish to record from now on.
+    pub(super) fn record(&self) {
+        self.window.is_due.store(true, Ordering::SeqCst);
+    }
+
+    /// Opens or closes the window as its conditions say; ends the run if that fails.
+    pub(crate) fn settle_or_leave(&'static self) {
+        if let Err(refusal) = self.settle() {
+            let _ = self.life.refusal.set(refusal);
+            self.disarm();
+        }
+    }
+
+    /// Opens or closes the window as its conditions say. If another thread is doing so, waits for
+    /// it a while.
+    ///
+    /// # Errors
+    /// The backend refuses to record.
+    pub(super) fn settle(&'static self) -> Result<(), Refusal> {
+        while self.is_recording() && self.window.is_due() != self.window.is_open() {
+            let Some(_change) = self.window.change() else { return Ok(self.wait_for_change()) };
+            match self.window.is_due() {
+                true => self.open()?,
+                false => self.close(),
+            }
+        }
+        Ok(())
+    }
+
+    fn wait_for_change(&self) {
+        let until = Instant::now() + PATIENCE;
+        while self.window.is_changing.load(Ordering::SeqCst) && Instant::now() < until {
+            std::thread::sleep(Duration::from_micros(20));
+        }
+    }
+
+    fn open(&'static self) -> Result<(), Refusal> {
+        if !self.window.is_resumed.swap(true, Ordering::AcqRel) {
+            self.backend.resume(self)?;
+        }
+        if !self.window.is_open() {
+            let told = &self.memory.region.control().window;
+            told.open_since.store(now(), Ordering::Relaxed);
+            told.openings.fetch_add(1, Ordering::Release);
+            self.window.is_open.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn close(&self) {
+        if !self.window.is_open.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let told = &self.memory.region.control().window;
+        let closed_at = now();
+        self.window.closed_at.store(closed_at, Ordering::Relaxed);
+        let since = told.open_since.swap(0, Ordering::Relaxed);
+        told.nanos.fetch_add(closed_at.saturating_sub(since), Ordering::Release);
+    }
+
+    /// Pauses the backend if the window has been closed for a while. Called by the control thread.
+    pub(super) fn pause_if_idle(&'static self) {
+        let window = &self.window;
+        if window.is_open() || !window.is_resumed.load(Ordering::Acquire) || !self.has_been_closed_long() {
+            return;
+        }
+        if let Some(_change) = window.change()
+            && !window.is_open()
+            && !window.is_due()
+        {
+            self.backend.pause(self);
+            window.pauses.fetch_add(1, Ordering::Relaxed);
+            window.is_resumed.store(false, Ordering::Release);
+        }
+        // Whoever wanted to open it meanwhile has left that to us.
+        self.settle_or_leave();
+    }
+
+    fn has_been_closed_long(&self) -> bool {
+        let closed = now().saturating_sub(self.window.closed_at.load(Ordering::Relaxed));
+        closed >= self.flush_period.as_nanos() as u64
+    }
+
+    /// Closes the window for good, as the run or the program ends.
+    pub(super) fn close_for_good(&self) {
+        self.window.is_due.store(false, Ordering::SeqCst);
+        if self.window.conditions != 0 {
+            self.close();
+        }
+    }
+
+    /// Ends the run.
+    pub(super) fn disarm(&self) {
+        self.life.disarmed.store(true, Ordering::Release);
+        self.life.control.get().inspect(|it| it.unpark());
+    }
+}
+
+/// Opens or closes the window of the armed run, if there is one.
+pub(crate) fn ranges_changed() {
+    if let Some(agent) = super::current().filter(|it| it.window.conditions & window::NVTX != 0 && it.is_ours()) {
+        agent.guarded(|| agent.settle_or_leave());
+    }
+}
