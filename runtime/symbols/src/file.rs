@@ -1,15 +1,14 @@
 //! Executable files that processes map. Each is opened when first seen, so that it stays readable
 //! after the process or its mount namespace is gone.
 
+use crate::debug_file::{DebugFile, descriptor_path};
 use crate::demangle::demangle;
+use crate::elf_file::{Layout, Segment};
 use crate::process::{Mapping, ProcessKey};
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Symbolized, Symbolizer};
-use object::read::elf::{FileHeader, ProgramHeader};
-use object::{Endianness, ReadCache, elf};
 use rustc_hash::FxHashMap;
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +28,7 @@ pub(crate) struct Symbol {
 pub(crate) struct Files {
     symbolizer: Symbolizer,
     files: Vec<ExecutableFile>,
+    n_open: usize,
     /// The file that each mapping refers to, `None` if it could not be opened.
     by_mapping: FxHashMap<Claim, Option<FileIndex>>,
     by_identity: FxHashMap<Identity, FileIndex>,
@@ -58,8 +58,7 @@ struct Identity {
 struct ExecutableFile {
     handle: Handle,
     segments: Vec<Segment>,
-    /// A separate debug file with this file's symbols, if the distribution has one.
-    debug_file: Option<PathBuf>,
+    debug_file: Option<DebugFile>,
 }
 
 /// How to reach a file when an address in it is first looked up.
@@ -73,13 +72,6 @@ enum Handle {
 /// Maximum number of files kept open, to leave descriptors for everything else.
 const MOST_OPEN: usize = 400;
 
-/// A loaded segment: `bytes` at `file_offset` have the virtual address `address`.
-struct Segment {
-    file_offset: u64,
-    bytes: u64,
-    address: u64,
-}
-
 impl Files {
     pub(crate) fn new() -> Self {
         let symbolizer =
@@ -87,6 +79,7 @@ impl Files {
         Files {
             symbolizer,
             files: Vec::new(),
+            n_open: 0,
             by_mapping: FxHashMap::default(),
             by_identity: FxHashMap::default(),
             symbols: FxHashMap::default(),
@@ -106,7 +99,7 @@ impl Files {
         if let Some(known) = self.by_mapping.get(&claim) {
             return *known;
         }
-        let opened = find(process.pid, mapping).map(|(path, file)| self.keep(path, file));
+        let opened = find(process.pid, mapping).map(|(path, file)| self.keep(process.pid, path, file));
         self.by_mapping.insert(claim, opened);
         opened
     }
@@ -127,17 +120,19 @@ impl Files {
         self.files[index.0].address(file_offset).unwrap_or(file_offset)
     }
 
-    fn keep(&mut self, path: PathBuf, file: File) -> FileIndex {
+    fn keep(&mut self, pid: u32, path: PathBuf, file: File) -> FileIndex {
         let identity = identity(&file);
         if let Some(known) = identity.and_then(|it| self.by_identity.get(&it)) {
             return *known;
         }
         let index = FileIndex(self.files.len());
-        let (segments, build_id) = layout(&file).unwrap_or_default();
-        let debug_file = build_id.as_deref().and_then(debug_file);
-        let may_stay_open = index.0 < MOST_OPEN;
+        let layout = Layout::read(&file).unwrap_or_default();
+        let may_stay_open = self.n_open < MOST_OPEN;
+        let root = PathBuf::from(format!("/proc/{pid}/root"));
+        let debug_file = may_stay_open.then(|| DebugFile::find(&path, &file, &layout, &root)).flatten();
+        self.n_open += usize::from(debug_file.is_some()) + usize::from(may_stay_open);
         let handle = if may_stay_open { Handle::Open(file) } else { Handle::Named(path, identity) };
-        self.files.push(ExecutableFile { handle, segments, debug_file });
+        self.files.push(ExecutableFile { handle, segments: layout.segments, debug_file });
         if let Some(identity) = identity {
             self.by_identity.insert(identity, index);
         }
@@ -147,8 +142,8 @@ impl Files {
     fn look_up(&self, index: FileIndex, file_offset: u64) -> Option<Symbol> {
         let file = &self.files[index.0];
         let address = file.address(file_offset)?;
-        let places = [file.path(), file.debug_file.clone()];
-        places.into_iter().flatten().find_map(|path| self.look_up_in(&path, address))
+        let in_own = file.path().and_then(|it| self.look_up_in(&it, address));
+        in_own.or_else(|| self.look_up_in(&file.debug_file.as_ref()?.path()?, address))
     }
 
     fn look_up_in(&self, path: &Path, address: u64) -> Option<Symbol> {
@@ -165,7 +160,7 @@ impl Files {
 impl ExecutableFile {
     fn path(&self) -> Option<PathBuf> {
         match &self.handle {
-            Handle::Open(file) => Some(PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))),
+            Handle::Open(file) => Some(descriptor_path(file)),
             Handle::Named(path, was) => {
                 let is = open_regular(path).as_ref().and_then(identity);
                 (is.is_some() && is == *was).then(|| path.clone())
@@ -207,7 +202,7 @@ pub(crate) fn open_regular(path: &Path) -> Option<File> {
 /// Whether an opened file can be the mapped one, as far as that is known.
 fn is_the_mapped_one(file: &File, mapping: &Mapping) -> bool {
     if let Some(expected) = &mapping.build_id {
-        return layout(file).is_some_and(|(_, found)| found.as_ref() == Some(expected));
+        return Layout::read(file).is_some_and(|it| it.build_id.as_ref() == Some(expected));
     }
     let Ok(metadata) = file.metadata() else { return false };
     // On overlayfs and btrfs a mapping and its file show different devices; inode numbers only
@@ -218,37 +213,4 @@ fn is_the_mapped_one(file: &File, mapping: &Mapping) -> bool {
 fn identity(file: &File) -> Option<Identity> {
     let it = file.metadata().ok()?;
     Some(Identity { device: it.dev(), inode: it.ino(), bytes: it.len(), modified: (it.mtime(), it.mtime_nsec()) })
-}
-
-/// Reads the loaded segments and build id of an ELF file. Reads only headers and notes: libraries
-/// of several gigabytes are common.
-fn layout(file: &File) -> Option<(Vec<Segment>, Option<Vec<u8>>)> {
-    let data = ReadCache::new(file);
-    let header = elf::FileHeader64::<Endianness>::parse(&data).ok()?;
-    let endian = header.endian().ok()?;
-    let parts = header.program_headers(endian, &data).ok()?;
-    let segment = |it: &elf::ProgramHeader64<Endianness>| Segment {
-        file_offset: it.p_offset(endian),
-        bytes: it.p_filesz(endian),
-        address: it.p_vaddr(endian),
-    };
-    let segments = parts.iter().filter(|it| it.p_type(endian) == elf::PT_LOAD).map(segment).collect();
-    let build_id = parts.iter().find_map(|it| {
-        let mut notes = it.notes(endian, &data).ok()??;
-        while let Ok(Some(note)) = notes.next() {
-            if note.name() == elf::ELF_NOTE_GNU && note.n_type(endian) == elf::NT_GNU_BUILD_ID {
-                return Some(note.desc().to_vec());
-            }
-        }
-        None
-    });
-    Some((segments, build_id))
-}
-
-/// Returns where distributions install the symbols of a stripped file.
-fn debug_file(build_id: &[u8]) -> Option<PathBuf> {
-    let (first, rest) = build_id.split_first()?;
-    let rest: String = rest.iter().map(|it| format!("{it:02x}")).collect();
-    let path = PathBuf::from(format!("/usr/lib/debug/.build-id/{first:02x}/{rest}.debug"));
-    path.is_file().then_some(path)
 }

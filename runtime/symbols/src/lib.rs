@@ -9,7 +9,9 @@
 //! not know who took a stack.
 #![forbid(unsafe_code)]
 
+mod debug_file;
 mod demangle;
+mod elf_file;
 mod file;
 mod images;
 mod jit;

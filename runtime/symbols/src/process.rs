@@ -67,6 +67,10 @@ struct Process {
     regions: Rc<BTreeMap<u64, Region>>,
     perf_map: PerfMap,
     perf_map_file: Option<File>,
+    /// Whether the perf map is as new as the stack that is being named.
+    perf_map_is_fresh: bool,
+    /// Frames in code made at run time, like `frames`, until the perf map changes.
+    jit_frames: FxHashMap<(u64, u64), Frame>,
     /// Frames by address and by how far before it they were looked up.
     frames: FxHashMap<(u64, u64), Frame>,
 }
@@ -172,6 +176,7 @@ impl Processes {
     pub fn ended(&mut self, key: ProcessKey) {
         if let Some(process) = self.processes.get_mut(&key) {
             process.frames = FxHashMap::default();
+            process.jit_frames = FxHashMap::default();
         }
     }
 
@@ -189,6 +194,7 @@ impl Processes {
     /// outside the process's code; a mark names the last frame's file
     /// ([`is_without_frame_pointers`]).
     pub fn resolve(&mut self, addresses: &[u64], key: ProcessKey) -> Frames {
+        self.begin_stack(key);
         let mut frames: Vec<Frame> = Vec::with_capacity(addresses.len());
         for (i, address) in addresses.iter().enumerate() {
             let frame = self.frame(key, *address, u64::from(i > 0));
@@ -206,6 +212,7 @@ impl Processes {
     /// addresses, named as by [`Processes::resolve`]; Python frames, which `python` names by their
     /// function's id and instruction; and why frames are missing ([`stack_end`]).
     pub fn resolve_launch(&mut self, words: &[u64], key: ProcessKey, python: impl Fn(u32, u32) -> Frame) -> Frames {
+        self.begin_stack(key);
         let mut frames: Vec<Frame> = Vec::with_capacity(words.len());
         for word in words {
             let end = end_of_stack(*word, frames.last());
@@ -227,6 +234,13 @@ impl Processes {
 
     fn process(&mut self, key: ProcessKey) -> &mut Process {
         self.processes.entry(key).or_insert_with(|| Process::begin(key.pid))
+    }
+
+    /// Code may have been made since the last stack.
+    fn begin_stack(&mut self, key: ProcessKey) {
+        if let Some(process) = self.processes.get_mut(&key) {
+            process.perf_map_is_fresh = false;
+        }
     }
 
     /// Returns the frame at `address`, looked up `back` bytes earlier: a return address may already
@@ -291,15 +305,29 @@ impl Process {
         regions.insert(start, region);
     }
 
+    /// Returns the frame of code made at run time, which comes and goes.
     fn jit_frame(&mut self, at: u64, back: u64) -> Option<Frame> {
-        if self.perf_map.find(at).is_none() {
-            self.open_perf_map();
-            if let Some(file) = &self.perf_map_file {
-                self.perf_map.refresh(file);
-            }
+        self.refresh_perf_map();
+        if let Some(known) = self.jit_frames.get(&(at, back)) {
+            return Some(known.clone());
         }
         let (name, start) = self.perf_map.find(at)?;
-        Some(Frame { function: demangle(name).name, module: "[jit]".into(), offset: at - start + back })
+        let frame = Frame { function: demangle(name).name, module: "[jit]".into(), offset: at - start + back };
+        self.jit_frames.insert((at, back), frame.clone());
+        Some(frame)
+    }
+
+    /// Reads what the perf map has grown by, once for each stack.
+    fn refresh_perf_map(&mut self) {
+        if std::mem::replace(&mut self.perf_map_is_fresh, true) {
+            return;
+        }
+        self.open_perf_map();
+        if let Some(file) = &self.perf_map_file
+            && self.perf_map.refresh(file)
+        {
+            self.jit_frames.clear();
+        }
     }
 
     /// Opens the perf map once it exists, and keeps it open for after the process's end.

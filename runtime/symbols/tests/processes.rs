@@ -329,3 +329,92 @@ fn kernel_addresses_have_names_where_the_kernel_shows_them() {
         _ => assert_eq!(names(&processes.resolve_kernel(&[u64::MAX - 1])), ["0xfffffffffffffffe [kernel]"]),
     }
 }
+
+/// Splits a program into what runs and its debug file.
+fn split(program: &Path, debug_file: &Path) {
+    fs::create_dir_all(debug_file.parent().unwrap()).unwrap();
+    let tool = |name: &str, words: &[&Path]| {
+        assert!(Command::new(name).args(words).status().unwrap().success(), "{name} {words:?}");
+    };
+    tool("objcopy", &[Path::new("--only-keep-debug"), program, debug_file]);
+    tool("strip", &[program]);
+}
+
+fn link_to(program: &Path, debug_file: &Path) {
+    let option = format!("--add-gnu-debuglink={}", debug_file.display());
+    assert!(Command::new("objcopy").arg(option).arg(program).status().unwrap().success());
+}
+
+fn named_while_it_runs(command: &mut Command) -> Vec<String> {
+    let (child, stack) = start_command(command);
+    let key = key(&child);
+    let mut processes = Processes::new();
+    processes.map_running(key).unwrap();
+    end(child);
+    names(&processes.resolve_launch(&stack, key, no_python))
+}
+
+const WHOLE: [&str; 3] = ["middle sample", "outer sample", "outer sample"];
+
+#[test]
+fn a_debug_link_leads_to_names_if_its_checksum_is_right() {
+    for place in ["", ".debug"] {
+        let folder = tempfile::tempdir().unwrap();
+        let program = compile_with(folder.path(), &["-Wl,--build-id=none"]);
+        let debug_file = folder.path().join(place).join("sample.debug");
+        split(&program, &debug_file);
+        assert!(named_while_it_runs(&mut Command::new(&program))[0].starts_with("0x"));
+        link_to(&program, &debug_file);
+        assert_eq!(named_while_it_runs(&mut Command::new(&program)), WHOLE, "in {place:?}");
+        fs::OpenOptions::new().append(true).open(&debug_file).unwrap().write_all(b"x").unwrap();
+        assert!(named_while_it_runs(&mut Command::new(&program))[0].starts_with("0x"), "of another build");
+    }
+}
+
+#[test]
+fn a_debug_link_to_a_file_with_another_build_id_is_not_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = compile_with(folder.path(), &["-Wl,--build-id=0xaabbcc"]);
+    let debug_file = folder.path().join("sample.debug");
+    split(&other, &debug_file);
+    let program = compile_with(folder.path(), &["-Wl,--build-id=0xaabbcd", "-s"]);
+    link_to(&program, &debug_file);
+    assert!(named_while_it_runs(&mut Command::new(&program))[0].starts_with("0x"));
+}
+
+#[test]
+fn a_debug_file_is_found_by_build_id_in_the_root_of_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let program = compile_with(root, &["-static", "-Wl,--build-id=0xabcdef0123"]);
+    let debug_file = root.join("usr/lib/debug/.build-id/ab/cdef0123.debug");
+    split(&program, &debug_file);
+    let mut command = Command::new("chroot");
+    command.arg(root).arg("/sample");
+    if !Command::new("chroot").arg(root).arg("/sample").stdin(Stdio::null()).status().is_ok_and(|it| it.success()) {
+        return;
+    }
+    assert_eq!(named_while_it_runs(&mut command), WHOLE);
+    fs::remove_file(debug_file).unwrap();
+    assert!(named_while_it_runs(&mut command)[0].starts_with("0x"));
+}
+
+#[test]
+fn code_made_later_is_named_by_what_the_perf_map_has_grown_by() {
+    let folder = tempfile::tempdir().unwrap();
+    let (child, _) = start(&compile(folder.path()));
+    let key = key(&child);
+    let path = format!("/tmp/perf-{}.map", child.id());
+    let mut processes = Processes::new();
+    processes.map_running(key).unwrap();
+    let mut name = |processes: &mut Processes, line: &str| {
+        let mut file = fs::OpenOptions::new().append(true).create(true).open(&path).unwrap();
+        writeln!(file, "{line}").unwrap();
+        processes.resolve(&[0x10008], key)[0].function.clone()
+    };
+    let seen =
+        ["10000 8 before", "10008 8 first", "20000 8 another", "10008 8 _Z5againv"].map(|it| name(&mut processes, it));
+    end(child);
+    fs::remove_file(&path).unwrap();
+    assert_eq!(seen, ["0x10008", "first", "first", "again"]);
+}
