@@ -188,12 +188,7 @@ impl Linux {
     /// Returns the addresses of a stack that Linux took, innermost first, or `None` if it is not
     /// there.
     pub fn stack_addresses(&self, stack: StackKey) -> Option<Vec<u64>> {
-        let id = match stack {
-            StackKey::LinuxUser { id, .. } | StackKey::LinuxKernel { id } => id,
-            StackKey::Collector { .. } | StackKey::CollectorPython { .. } | StackKey::Empty | StackKey::Lost => {
-                return None;
-            }
-        };
+        let (StackKey::LinuxUser { id, .. } | StackKey::LinuxKernel { id }) = stack.whole() else { return None };
         let stored = self.map(self.roles.stacks?)?.lookup(&id.to_ne_bytes()).ok()??;
         let words = stored.first()?.as_chunks::<8>().0.iter().map(|it| u64::from_ne_bytes(*it));
         Some(words.take_while(|it| *it != 0).collect())

@@ -46,6 +46,8 @@ pub struct Plan {
     /// (`u64` set, `u64` tag), through which launch handlers in Linux return their tag.
     pub tags: Option<BpfMapId>,
     pub demand: Demand,
+    /// Whether a handler asks for a stack's lines.
+    pub reads_lines: bool,
     /// Maps that an `end` handler prints, draws or clears itself.
     pub shown_by_end: Vec<TableId>,
 }

@@ -19,6 +19,10 @@ pub enum StackKey {
     Collector { process: u32, id: u32 },
     /// The Python frames among them.
     CollectorPython { process: u32, id: u32 },
+    /// As `LinuxUser`, shown with lines.
+    LinuxUserLines { pid: u32, exec: u8, id: u32 },
+    /// As `Collector`, shown with lines.
+    CollectorLines { process: u32, id: u32 },
     /// There was no such stack: Linux kernel frames of a sample in user mode, user frames of a
     /// kernel thread.
     Empty,
@@ -42,6 +46,8 @@ const SOURCE_LINUX_KERNEL: u64 = stack_word::KERNEL;
 pub const SOURCE_COLLECTOR: u64 = 3 << 62;
 /// Set in place if only the Python frames are meant.
 const PYTHON: u64 = 1 << 61;
+/// Set in place if a stack is shown with lines; ids are smaller.
+pub const LINES: u64 = 1 << 30;
 /// Bits of a process's index.
 const PROCESS_MASK: u32 = (1 << 29) - 1;
 
@@ -58,21 +64,44 @@ impl StackKey {
                 SOURCE_COLLECTOR | (u64::from(process & PROCESS_MASK) << 32) | u64::from(id)
             }
             StackKey::CollectorPython { process, id } => StackKey::Collector { process, id }.to_word() | PYTHON,
+            StackKey::LinuxUserLines { .. } | StackKey::CollectorLines { .. } => self.whole().to_word() | LINES,
             StackKey::Empty => EMPTY,
             StackKey::Lost => 0,
         }
     }
 
-    /// The stack as it was taken, of which this may be a part.
+    /// The stack as it was taken, of which this may be a part or another form.
     pub fn whole(self) -> Self {
         match self {
-            StackKey::CollectorPython { process, id } => StackKey::Collector { process, id },
+            StackKey::CollectorPython { process, id } | StackKey::CollectorLines { process, id } => {
+                StackKey::Collector { process, id }
+            }
+            StackKey::LinuxUserLines { pid, exec, id } => StackKey::LinuxUser { pid, exec, id },
             it => it,
         }
     }
 
+    /// The same stack, shown with lines; Linux's own functions have none, and Python's always do.
+    pub fn with_lines(self) -> Self {
+        match self {
+            StackKey::LinuxUser { pid, exec, id } => StackKey::LinuxUserLines { pid, exec, id },
+            StackKey::Collector { process, id } => StackKey::CollectorLines { process, id },
+            it => it,
+        }
+    }
+
+    /// Whether it is shown with the lines of native code.
+    pub fn has_lines(self) -> bool {
+        matches!(self, StackKey::LinuxUserLines { .. } | StackKey::CollectorLines { .. })
+    }
+
     /// Inverse of [`StackKey::to_word`]; unknown words are [`StackKey::Lost`].
     pub fn from_word(word: u64) -> Self {
+        let key = Self::without_lines(word & !LINES);
+        if word & LINES == 0 { key } else { key.with_lines() }
+    }
+
+    fn without_lines(word: u64) -> Self {
         let id = word as u32;
         match word & (3 << 62) {
             SOURCE_LINUX_USER => {
@@ -136,14 +165,18 @@ mod tests {
     #[test]
     fn words_round_trip() {
         for key in [
-            StackKey::LinuxUser { pid: 4_194_303, exec: 255, id: u32::MAX },
+            StackKey::LinuxUser { pid: 4_194_303, exec: 255, id: LINES as u32 - 1 },
             StackKey::LinuxKernel { id: 7 },
             StackKey::Collector { process: 3, id: 9 },
             StackKey::CollectorPython { process: 3, id: 9 },
+            StackKey::LinuxUserLines { pid: 7, exec: 1, id: 5 },
+            StackKey::CollectorLines { process: 3, id: 9 },
             StackKey::Empty,
             StackKey::Lost,
         ] {
             assert_eq!(StackKey::from_word(key.to_word()), key);
+            // What a handler does for `.lines`.
+            assert_eq!(StackKey::from_word(key.to_word() | LINES), key.with_lines());
         }
     }
 }

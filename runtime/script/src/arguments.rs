@@ -17,6 +17,7 @@ pub const TAKEN: &[&str] = &[
     "folded",
     "for",
     "help",
+    "lines",
     "names",
     "perfetto",
     "python",

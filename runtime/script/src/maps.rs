@@ -574,6 +574,7 @@ fn texts(engine: &mut Engine, session: &Shared) {
         )*};
     }
     text_of!(MapRef, ElementRef, Stack, Aggregate, Row);
+    engine.register_get("lines", |it: &mut Stack| Stack(it.0.with_lines()));
     engine.register_fn("==", |a: Stack, b: Stack| a == b);
     engine.register_fn("!=", |a: Stack, b: Stack| a != b);
 }

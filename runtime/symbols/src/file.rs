@@ -6,11 +6,12 @@ use crate::demangle::demangle;
 use crate::elf_file::{Layout, Segment};
 use crate::process::{Mapping, ProcessKey};
 use blazesym::symbolize::source::{Elf, Source};
-use blazesym::symbolize::{Input, Symbolized, Symbolizer};
-use rustc_hash::FxHashMap;
+use blazesym::symbolize::{CodeInfo, Input, Symbolized, Symbolizer};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 /// Index of a file in [`Files`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,9 +25,19 @@ pub(crate) struct Symbol {
     pub offset: u64,
 }
 
+/// One of the functions at an address: the symbol's own, or one inlined there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SourceFrame {
+    /// The function that was inlined; `None` for the symbol's own.
+    pub inlined: Option<String>,
+    /// `file.c:123`, if known.
+    pub place: Option<String>,
+}
+
 /// All files, each once.
 pub(crate) struct Files {
     symbolizer: Symbolizer,
+    lines: Lines,
     files: Vec<ExecutableFile>,
     n_open: usize,
     /// The file that each mapping refers to, `None` if it could not be opened.
@@ -55,8 +66,61 @@ struct Identity {
     modified: (i64, i64),
 }
 
+/// Lines and inlined functions, by the DWARF of files.
+#[derive(Default)]
+struct Lines {
+    /// Made when first needed: it keeps what it has parsed of each file.
+    symbolizer: Option<Symbolizer>,
+    /// The files that it has parsed.
+    parsed: FxHashSet<FileIndex>,
+    known: FxHashMap<(FileIndex, u64), Rc<[SourceFrame]>>,
+}
+
+/// Maximum number of files whose DWARF is kept parsed. With more, all are parsed anew.
+const MOST_PARSED: usize = 64;
+/// Maximum number of addresses whose lines are kept.
+const MOST_LINES: usize = 1 << 18;
+
+impl Lines {
+    fn find(&mut self, index: FileIndex, path: &Path, address: u64) -> Rc<[SourceFrame]> {
+        if let Some(known) = self.known.get(&(index, address)) {
+            return known.clone();
+        }
+        if self.parsed.insert(index) && self.parsed.len() > MOST_PARSED {
+            self.parsed = [index].into_iter().collect();
+            self.symbolizer = None;
+        }
+        if self.known.len() >= MOST_LINES {
+            self.known.clear();
+        }
+        let found = self.look_up(path, address);
+        self.known.insert((index, address), found.clone());
+        found
+    }
+
+    fn look_up(&mut self, path: &Path, address: u64) -> Rc<[SourceFrame]> {
+        let symbolizer = self.symbolizer.get_or_insert_with(|| Symbolizer::builder().enable_demangling(false).build());
+        let source = Source::Elf(Elf::new(path));
+        let Ok(Symbolized::Sym(sym)) = symbolizer.symbolize_single(&source, Input::VirtOffset(address)) else {
+            return Rc::from([]);
+        };
+        let inlined = sym.inlined.iter().rev().map(|it| SourceFrame {
+            inlined: Some(demangle(&it.name).name),
+            place: it.code_info.as_ref().and_then(place),
+        });
+        inlined.chain([SourceFrame { inlined: None, place: sym.code_info.as_deref().and_then(place) }]).collect()
+    }
+}
+
+/// Formats `file.c:123`; DWARF has line 0 for code that belongs to no line.
+fn place(info: &CodeInfo<'_>) -> Option<String> {
+    let line = info.line.filter(|it| *it > 0)?;
+    Some(format!("{}:{line}", info.file.to_string_lossy()))
+}
+
 struct ExecutableFile {
     handle: Handle,
+    has_lines: bool,
     segments: Vec<Segment>,
     debug_file: Option<DebugFile>,
 }
@@ -78,6 +142,7 @@ impl Files {
             Symbolizer::builder().enable_code_info(false).enable_inlined_fns(false).enable_demangling(false).build();
         Files {
             symbolizer,
+            lines: Lines::default(),
             files: Vec::new(),
             n_open: 0,
             by_mapping: FxHashMap::default(),
@@ -114,6 +179,14 @@ impl Files {
         found
     }
 
+    /// Returns the functions and lines at a file offset, innermost first; none if the file and its
+    /// debug file have no DWARF.
+    pub(crate) fn source(&mut self, index: FileIndex, file_offset: u64) -> Rc<[SourceFrame]> {
+        let file = &self.files[index.0];
+        let place = file.address(file_offset).and_then(|it| Some((file.path_of_lines()?, it)));
+        place.map_or_else(|| Rc::from([]), |(path, address)| self.lines.find(index, &path, address))
+    }
+
     /// Returns the virtual address that the file's symbol table would use, for frames without a
     /// name.
     pub(crate) fn address(&self, index: FileIndex, file_offset: u64) -> u64 {
@@ -132,7 +205,7 @@ impl Files {
         let debug_file = may_stay_open.then(|| DebugFile::find(&path, &file, &layout, &root)).flatten();
         self.n_open += usize::from(debug_file.is_some()) + usize::from(may_stay_open);
         let handle = if may_stay_open { Handle::Open(file) } else { Handle::Named(path, identity) };
-        self.files.push(ExecutableFile { handle, segments: layout.segments, debug_file });
+        self.files.push(ExecutableFile { handle, has_lines: layout.has_lines, segments: layout.segments, debug_file });
         if let Some(identity) = identity {
             self.by_identity.insert(identity, index);
         }
@@ -165,6 +238,14 @@ impl ExecutableFile {
                 let is = open_regular(path).as_ref().and_then(identity);
                 (is.is_some() && is == *was).then(|| path.clone())
             }
+        }
+    }
+
+    /// Returns the path of the file that has the DWARF.
+    fn path_of_lines(&self) -> Option<PathBuf> {
+        match self.has_lines {
+            true => self.path(),
+            false => self.debug_file.as_ref().filter(|it| it.has_lines())?.path(),
         }
     }
 

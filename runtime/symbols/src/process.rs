@@ -4,8 +4,9 @@
 //! mappings. Mappings come from perf's MMAP2 records, `/proc/PID/maps` or a list that the process
 //! sends; a later mapping replaces what it overlaps.
 
+use crate::debug_file::descriptor_path;
 use crate::demangle::demangle;
-use crate::file::{FileIndex, Files, open_regular};
+use crate::file::{FileIndex, Files, SourceFrame, open_regular};
 use crate::jit::PerfMap;
 use crate::vdso::Vdso;
 use blazesym::MaybeDefault;
@@ -49,6 +50,16 @@ pub struct Mapping {
     pub inode: u64,
 }
 
+/// What the native frames of a stack tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Detail {
+    #[default]
+    Names,
+    /// The line too, as `function file.c:123`, and inlined functions as frames of their own, as
+    /// `function file.c:123 [inlined]`, where DWARF tells.
+    Lines,
+}
+
 /// All processes whose stacks can be named. Not `Send`, because the symbolizer is not: a run has
 /// one, on the thread that prints.
 pub struct Processes {
@@ -67,6 +78,8 @@ struct Process {
     regions: Rc<BTreeMap<u64, Region>>,
     perf_map: PerfMap,
     perf_map_file: Option<File>,
+    /// The process's own `/tmp`, kept open until the perf map is there: the process may end before.
+    tmp: Option<File>,
     /// Whether the perf map is as new as the stack that is being named.
     perf_map_is_fresh: bool,
     /// Frames in code made at run time, like `frames`, until the perf map changes.
@@ -193,17 +206,17 @@ impl Processes {
     /// leaves in that register. So a stack taken by Linux is cut before the first return address
     /// outside the process's code; a mark names the last frame's file
     /// ([`is_without_frame_pointers`]).
-    pub fn resolve(&mut self, addresses: &[u64], key: ProcessKey) -> Frames {
+    pub fn resolve(&mut self, addresses: &[u64], key: ProcessKey, detail: Detail) -> Frames {
         self.begin_stack(key);
         let mut frames: Vec<Frame> = Vec::with_capacity(addresses.len());
         for (i, address) in addresses.iter().enumerate() {
             let frame = self.frame(key, *address, u64::from(i > 0));
-            let lies_in_no_code = frame.module.is_empty() && i > 0 && !frames[i - 1].module.is_empty();
+            let lies_in_no_code = frame.module.is_empty() && frames.last().is_some_and(|it| !it.module.is_empty());
             if lies_in_no_code {
                 frames.push(without_frame_pointers(frames.last()));
                 break;
             }
-            frames.push(frame);
+            self.push(&mut frames, frame, key, address.saturating_sub(u64::from(i > 0)), detail);
         }
         frames.into()
     }
@@ -211,16 +224,25 @@ impl Processes {
     /// Returns the frames that the words of a launch stack stand for, innermost first: return
     /// addresses, named as by [`Processes::resolve`]; Python frames, which `python` names by their
     /// function's id and instruction; and why frames are missing ([`stack_end`]).
-    pub fn resolve_launch(&mut self, words: &[u64], key: ProcessKey, python: impl Fn(u32, u32) -> Frame) -> Frames {
+    pub fn resolve_launch(
+        &mut self,
+        words: &[u64],
+        key: ProcessKey,
+        detail: Detail,
+        python: impl Fn(u32, u32) -> Frame,
+    ) -> Frames {
         self.begin_stack(key);
         let mut frames: Vec<Frame> = Vec::with_capacity(words.len());
         for word in words {
             let end = end_of_stack(*word, frames.last());
-            frames.push(match (python_frame::of_word(*word), end) {
-                (Some((code, offset)), _) => python(code, offset),
-                (None, Some(end)) => end,
-                (None, None) => self.frame(key, *word, 1),
-            });
+            match (python_frame::of_word(*word), end) {
+                (Some((code, offset)), _) => frames.push(python(code, offset)),
+                (None, Some(end)) => frames.push(end),
+                (None, None) => {
+                    let frame = self.frame(key, *word, 1);
+                    self.push(&mut frames, frame, key, word.saturating_sub(1), detail);
+                }
+            }
         }
         frames.into()
     }
@@ -230,6 +252,34 @@ impl Processes {
     pub fn resolve_kernel(&mut self, addresses: &[u64]) -> Frames {
         let back = |i: usize| u64::from(i > 0);
         addresses.iter().enumerate().map(|(i, address)| self.kernel.frame(*address, back(i))).collect()
+    }
+
+    /// Adds the frame at an address, with its line and what is inlined there if wanted.
+    fn push(&mut self, frames: &mut Vec<Frame>, frame: Frame, key: ProcessKey, at: u64, detail: Detail) {
+        let source = match detail {
+            Detail::Names => return frames.push(frame),
+            Detail::Lines => self.source(key, at),
+        };
+        let with_place = |function: &str, place: &Option<String>| match place {
+            Some(place) => format!("{function} {place}"),
+            None => function.to_owned(),
+        };
+        let Some((own, inlined)) = source.split_last() else { return frames.push(frame) };
+        for it in inlined {
+            let name = it.inlined.as_deref().unwrap_or_default();
+            let function = format!("{} [inlined]", with_place(name, &it.place));
+            frames.push(Frame { function, module: frame.module.clone(), offset: 0 });
+        }
+        frames.push(Frame { function: with_place(&frame.function, &own.place), ..frame });
+    }
+
+    /// Returns the functions and lines at an address, innermost first; none if unknown.
+    fn source(&mut self, key: ProcessKey, at: u64) -> Rc<[SourceFrame]> {
+        let found = self.processes.get(&key).and_then(|it| it.region(at));
+        match found.map(|(start, region)| (region.content, (at - start).wrapping_add(region.file_offset))) {
+            Some((Content::File(file), file_offset)) => self.files.source(file, file_offset),
+            _ => Rc::from([]),
+        }
     }
 
     fn process(&mut self, key: ProcessKey) -> &mut Process {
@@ -335,9 +385,15 @@ impl Process {
         if self.perf_map_file.is_some() {
             return;
         }
-        let inside = format!("/proc/{}/root/tmp/perf-{}.map", self.pid, self.inner_pid);
-        let outside = format!("/tmp/perf-{}.map", self.pid);
-        self.perf_map_file = [inside, outside].iter().find_map(|it| open_regular(Path::new(it)));
+        if self.tmp.is_none() {
+            self.tmp = File::open(format!("/proc/{}/root/tmp", self.pid)).ok();
+        }
+        let inside = self.tmp.as_ref().map(|it| descriptor_path(it).join(format!("perf-{}.map", self.inner_pid)));
+        let outside = PathBuf::from(format!("/tmp/perf-{}.map", self.pid));
+        self.perf_map_file = inside.into_iter().chain([outside]).find_map(|it| open_regular(&it));
+        if self.perf_map_file.is_some() {
+            self.tmp = None;
+        }
     }
 }
 

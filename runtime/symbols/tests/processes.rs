@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use xputrace_symbols::{Mapping, ProcessKey, Processes};
+use xputrace_symbols::{Detail, Mapping, ProcessKey, Processes};
 use xputrace_wire::record::stack_end;
 
 /// Prints its return address at each level, innermost first, then waits for its input to close.
@@ -95,11 +95,11 @@ fn a_program_that_has_ended_and_was_deleted_still_has_names() {
     assert!(processes.map_running(key).unwrap() >= 2);
     end(child);
     fs::remove_file(&program).unwrap();
-    let frames = processes.resolve_launch(&stack, key, no_python);
+    let frames = processes.resolve_launch(&stack, key, Detail::Names, no_python);
     assert_eq!(names(&frames), ["middle sample", "outer sample", "outer sample"]);
     assert!(frames.iter().all(|it| it.offset > 0));
     // The second lookup uses the cache.
-    assert_eq!(processes.resolve_launch(&stack, key, no_python), frames);
+    assert_eq!(processes.resolve_launch(&stack, key, Detail::Names, no_python), frames);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_file_of_another_mount_namespace_is_read_while_the_process_lives() {
     let mut processes = Processes::new();
     processes.map_running(key).unwrap();
     end(child);
-    let frames = processes.resolve_launch(&stack, key, no_python);
+    let frames = processes.resolve_launch(&stack, key, Detail::Names, no_python);
     assert_eq!(names(&frames), ["middle hidden", "outer hidden", "outer hidden"]);
 }
 
@@ -133,14 +133,14 @@ fn a_stripped_function_has_its_address_and_not_its_neighbours_name() {
     let mut processes = Processes::new();
     processes.map_running(key).unwrap();
     end(child);
-    let frames = processes.resolve_launch(&stack, key, no_python);
+    let frames = processes.resolve_launch(&stack, key, Detail::Names, no_python);
     assert!(frames[0].function.starts_with("0x") && frames[0].module == "sample", "{frames:?}");
     assert_eq!(names(&frames[1..]), ["outer sample", "outer sample"]);
     // The file's own address: the same in each run, whatever the load address.
     let (child, stack) = start(&folder.path().join("sample"));
     let again = ProcessKey { pid: child.id(), generation: 7 };
     processes.map_running(again).unwrap();
-    assert_eq!(processes.resolve_launch(&stack, again, no_python), frames);
+    assert_eq!(processes.resolve_launch(&stack, again, Detail::Names, no_python), frames);
     end(child);
 }
 
@@ -155,9 +155,12 @@ fn a_child_has_its_parents_names_and_a_forgotten_process_has_none() {
     processes.fork(parent, forked);
     processes.forget(parent);
     end(child);
-    assert_eq!(processes.resolve_launch(&stack, forked, no_python)[0].function, "middle");
+    assert_eq!(processes.resolve_launch(&stack, forked, Detail::Names, no_python)[0].function, "middle");
     assert!(!processes.knows(parent));
-    assert_eq!(processes.resolve_launch(&stack[..1], parent, no_python)[0].function, format!("{:#x}", stack[0]));
+    assert_eq!(
+        processes.resolve_launch(&stack[..1], parent, Detail::Names, no_python)[0].function,
+        format!("{:#x}", stack[0])
+    );
 }
 
 #[test]
@@ -176,7 +179,7 @@ fn a_file_that_was_replaced_gives_no_wrong_names() {
     let key = ProcessKey { pid: u32::MAX, generation: 1 };
     let mut processes = Processes::new();
     processes.map(key, &mapping);
-    let frames = processes.resolve(&[0x1150], key);
+    let frames = processes.resolve(&[0x1150], key, Detail::Names);
     assert_eq!(names(&frames), ["0x1150 sample"]);
 }
 
@@ -201,7 +204,7 @@ fn a_file_is_known_again_by_its_build_id() {
     let key = ProcessKey { pid: u32::MAX, generation: 2 };
     let mut processes = Processes::new();
     processes.map(key, &mapping);
-    let frames = processes.resolve(&[0x7000_0000 + outer.address() + 3], key);
+    let frames = processes.resolve(&[0x7000_0000 + outer.address() + 3], key, Detail::Names);
     assert_eq!((names(&frames), frames[0].offset), (vec!["outer sample".to_string()], 3));
 }
 
@@ -214,14 +217,14 @@ fn this_process_is_named() {
     let key = ProcessKey { pid: std::process::id(), generation: 0 };
     let mut processes = Processes::new();
     processes.map_running(key).unwrap();
-    let frame = processes.resolve(&[here()], key)[0].clone();
+    let frame = processes.resolve(&[here()], key, Detail::Names)[0].clone();
     assert!(frame.function.ends_with("this_process_is_named::here"), "{frame:?}");
     assert_eq!(frame.offset, 0);
     // As a return address, the same address belongs to the function before it.
-    let before = processes.resolve_launch(&[here()], key, no_python)[0].clone();
+    let before = processes.resolve_launch(&[here()], key, Detail::Names, no_python)[0].clone();
     assert_ne!(before.function, frame.function);
     let libc_function = libc_address();
-    let frame = processes.resolve(&[libc_function], key)[0].clone();
+    let frame = processes.resolve(&[libc_function], key, Detail::Names)[0].clone();
     assert!(frame.function.contains("malloc") && frame.module.starts_with("libc"), "{frame:?}");
 }
 
@@ -250,7 +253,7 @@ fn code_without_a_file_has_names_from_its_perf_map() {
     processes.map(key, &anonymous);
     end(child);
     fs::remove_file(&path).unwrap();
-    let frames = processes.resolve(&[0x10010, 0x10020, 0x10800], key);
+    let frames = processes.resolve(&[0x10010, 0x10020, 0x10800], key, Detail::Names);
     assert_eq!(
         names(&frames),
         ["py::forward:/app/model.py [jit]", "py::forward:/app/model.py [jit]", "0x10800 [anonymous]"]
@@ -274,9 +277,9 @@ fn a_later_mapping_replaces_what_it_covers() {
     processes.map(key, &mapping(0x1000, 0x9000, "/none/old.so"));
     processes.map(key, &mapping(0x3000, 0x4000, "/none/new.so"));
     processes.map(key, &mapping(0x5000, 0x5000, "/none/empty.so"));
-    let frames = processes.resolve(&[0x2fff, 0x3001, 0x4001, 0x9001], key);
+    let frames = processes.resolve(&[0x2fff, 0x3001, 0x4001, 0x9001], key, Detail::Names);
     assert_eq!(names(&frames), ["0x1fff old.so", "0x1 new.so", "0x3001 old.so", "[no frame pointers: old.so] "]);
-    assert!(processes.resolve(&[], key).is_empty());
+    assert!(processes.resolve(&[], key, Detail::Names).is_empty());
 }
 
 #[test]
@@ -294,7 +297,7 @@ fn a_launch_stack_says_why_it_ends() {
     let mut processes = Processes::new();
     processes.map(key, &map);
     let mut last = |end: u16| {
-        let frames = processes.resolve_launch(&[0x2001, end.into()], key, no_python);
+        let frames = processes.resolve_launch(&[0x2001, end.into()], key, Detail::Names, no_python);
         (frames.len(), frames[1].function.clone())
     };
     let ends = [0, stack_end::NO_TABLE, stack_end::UNSUPPORTED_RULE, stack_end::OFF_STACK, stack_end::TOO_DEEP];
@@ -351,7 +354,7 @@ fn named_while_it_runs(command: &mut Command) -> Vec<String> {
     let mut processes = Processes::new();
     processes.map_running(key).unwrap();
     end(child);
-    names(&processes.resolve_launch(&stack, key, no_python))
+    names(&processes.resolve_launch(&stack, key, Detail::Names, no_python))
 }
 
 const WHOLE: [&str; 3] = ["middle sample", "outer sample", "outer sample"];
@@ -407,14 +410,93 @@ fn code_made_later_is_named_by_what_the_perf_map_has_grown_by() {
     let path = format!("/tmp/perf-{}.map", child.id());
     let mut processes = Processes::new();
     processes.map_running(key).unwrap();
-    let mut name = |processes: &mut Processes, line: &str| {
+    let name = |processes: &mut Processes, line: &str| {
         let mut file = fs::OpenOptions::new().append(true).create(true).open(&path).unwrap();
         writeln!(file, "{line}").unwrap();
-        processes.resolve(&[0x10008], key)[0].function.clone()
+        processes.resolve(&[0x10008], key, Detail::Names)[0].function.clone()
     };
     let seen =
         ["10000 8 before", "10008 8 first", "20000 8 another", "10008 8 _Z5againv"].map(|it| name(&mut processes, it));
     end(child);
     fs::remove_file(&path).unwrap();
     assert_eq!(seen, ["0x10008", "first", "first", "again"]);
+}
+
+/// Prints the return addresses of `leaf`, which is called in `inner`, which is inlined in `middle`,
+/// and of `middle`.
+const INLINING: &str = r#"
+#include <stdio.h>
+#include <unistd.h>
+static void *stack[2];
+__attribute__((noinline)) void leaf(void) {
+    stack[0] = __builtin_extract_return_addr(__builtin_return_address(0));
+    __asm__ volatile("");
+}
+#line 10 "inner.h"
+static inline __attribute__((always_inline)) void inner(void) {
+    leaf();
+    __asm__ volatile("");
+}
+#line 20 "work.c"
+__attribute__((noinline)) void middle(void) {
+    inner();
+    stack[1] = __builtin_extract_return_addr(__builtin_return_address(0));
+    __asm__ volatile("");
+}
+int main(void) {
+    middle();
+    printf("%p %p\n", stack[0], stack[1]);
+    fflush(stdout);
+    char c;
+    while (read(0, &c, 1) > 0) {}
+    return 0;
+}
+"#;
+
+fn compile_inlining(folder: &Path, flags: &[&str]) -> PathBuf {
+    let (source, program) = (folder.join("sample.c"), folder.join("sample"));
+    fs::write(&source, INLINING).unwrap();
+    let done = Command::new("cc").args(["-O1", "-o"]).args([&program, &source]).args(flags).status().unwrap();
+    assert!(done.success());
+    program
+}
+
+fn functions(program: &Path, detail: Detail) -> Vec<String> {
+    let (child, stack) = start(program);
+    let key = key(&child);
+    let mut processes = Processes::new();
+    processes.map_running(key).unwrap();
+    end(child);
+    let frames = processes.resolve_launch(&stack, key, detail, no_python);
+    assert_eq!(processes.resolve_launch(&stack, key, detail, no_python), frames, "the second lookup uses the cache");
+    frames.iter().map(|it| it.function.clone()).collect()
+}
+
+const LINES: [&str; 3] = ["inner inner.h:11 [inlined]", "middle work.c:21", "main work.c:26"];
+
+#[test]
+fn lines_and_inlined_functions_come_from_dwarf() {
+    for flags in [&["-gdwarf-4"][..], &["-gdwarf-5"], &["-g", "-gz=zlib"]] {
+        let folder = tempfile::tempdir().unwrap();
+        let program = compile_inlining(folder.path(), flags);
+        assert_eq!(functions(&program, Detail::Lines), LINES, "{flags:?}");
+        assert_eq!(functions(&program, Detail::Names), ["middle", "main"]);
+    }
+}
+
+#[test]
+fn lines_come_from_a_debug_file_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile_inlining(folder.path(), &["-g"]);
+    let debug_file = folder.path().join("sample.debug");
+    split(&program, &debug_file);
+    link_to(&program, &debug_file);
+    assert_eq!(functions(&program, Detail::Lines), LINES);
+}
+
+#[test]
+fn without_dwarf_there_are_names_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile_inlining(folder.path(), &["-g0"]);
+    assert_eq!(functions(&program, Detail::Lines), ["middle", "main"]);
 }

@@ -44,6 +44,8 @@ pub enum Error {
     NoLaunchStacks { record: String },
     #[error("the script reads the Python frames of launches, but the recording has none. {}", again(record))]
     NoPythonFrames { record: String },
+    #[error("the recording has no lines of stacks. Add `--lines` before the `--` of `{record}`")]
+    NoLines { record: String },
     #[error(transparent)]
     Pipeline(#[from] pipeline::Error),
 }
@@ -160,6 +162,9 @@ fn check(plan: &Plan, meta: &Meta) -> Result<(), Error> {
     }
     if plan.demand.launch_python && !meta.launch_python && meta.gpu != GpuKind::None {
         return Err(Error::NoPythonFrames { record });
+    }
+    if plan.reads_lines && !meta.lines {
+        return Err(Error::NoLines { record });
     }
     Ok(())
 }

@@ -237,7 +237,7 @@ impl State {
 }
 
 pub(crate) fn frames_of(targets: &[Target], stack: StackKey) -> Option<(ProcessIndex, &[u64])> {
-    let StackKey::Collector { process, id } = stack else { return None };
+    let StackKey::Collector { process, id } = stack.whole() else { return None };
     let frames = targets.get(process as usize)?.stacks.get(id)?;
     Some((ProcessIndex(process), frames))
 }

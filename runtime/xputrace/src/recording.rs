@@ -9,7 +9,7 @@ use crate::run::files::Files;
 use crate::run::observer::Observer;
 use crate::run::report::{Collectors, Report};
 use crate::run::{self, Running, State};
-use crate::stacks::{self, Stacks};
+use crate::stacks::{self, Naming, Stacks};
 use crate::status::{Ended, FAILED};
 use anyhow::{Context, Result, anyhow, bail};
 use std::collections::BTreeSet;
@@ -37,7 +37,9 @@ pub fn record(run: &Run) -> Result<ExitCode> {
     if run.command.is_empty() {
         bail!("nothing to record: give a command, as in `xputrace record -o {} -- CMD`", path.display());
     }
-    let run = Run { options: Options { output: None, ..run.options.clone() }, ..run.clone() };
+    let naming = Naming { lines: false, ..run.options.naming };
+    let lines = run.options.naming.lines;
+    let run = Run { options: Options { output: None, naming, ..run.options.clone() }, ..run.clone() };
     let compiled = match &run.script {
         Some(_) => match compile_script(&run, &machine::catalog(&run))?.ready_or(FAILED) {
             Ok(compiled) => compiled,
@@ -46,7 +48,7 @@ pub fn record(run: &Run) -> Result<ExitCode> {
         None => Compiled::of_no_script(),
     };
     let plan = hits::recorder(&compiled.plan, &machine::catalog(&run))?;
-    let tape = Tape::create(&path, &run, &plan)?;
+    let tape = Tape::create(&path, &run, &plan, lines || compiled.plan.reads_lines)?;
     run::trace(&run, Compiled { plan: plan.plan, interpreter: compiled.interpreter }, Some(Box::new(tape)))
 }
 
@@ -57,6 +59,8 @@ pub struct Tape {
     /// Every stack once, in the order in which they are named at the end.
     stacks: BTreeSet<StackKey>,
     layouts: hits::Layouts,
+    /// Whether stacks are recorded with lines too.
+    lines: bool,
 }
 
 /// Where a recording is written until it is complete.
@@ -86,7 +90,7 @@ impl Drop for Draft {
 }
 
 impl Tape {
-    fn create(path: &Path, run: &Run, recorder: &hits::Recorder) -> Result<Self> {
+    fn create(path: &Path, run: &Run, recorder: &hits::Recorder, lines: bool) -> Result<Self> {
         // The draft takes its place when it is complete: of a device, too.
         if path.metadata().is_ok_and(|it| !it.is_file()) {
             bail!("cannot record into {}: it is not a regular file", path.display());
@@ -104,10 +108,18 @@ impl Tape {
             probes: recorder.probes.clone(),
             launch_stacks: true,
             launch_python: true,
+            lines,
             tells_losses: true,
         };
         let writer = Writer::new(BufWriter::new(file), &meta)?;
-        Ok(Tape { writer, draft, stacks: BTreeSet::new(), layouts: recorder.layouts.clone() })
+        Ok(Tape { writer, draft, stacks: BTreeSet::new(), layouts: recorder.layouts.clone(), lines })
+    }
+
+    fn add_stack(&mut self, stack: StackKey) {
+        self.stacks.insert(stack);
+        if self.lines {
+            self.stacks.insert(stack.with_lines());
+        }
     }
 
     fn write(&mut self, entry: &Entry) -> Result<()> {
@@ -133,7 +145,7 @@ impl Observer for Tape {
     fn rings(&mut self, process: ProcessIndex, rings: &[Vec<u8>]) -> Result<()> {
         for record in rings.iter().flat_map(|it| xputrace_wire::record::records(it)) {
             if let Ok(xputrace_wire::record::Record::Stack { id, .. }) = record {
-                self.stacks.insert(StackKey::Collector { process: process.0, id });
+                self.add_stack(StackKey::Collector { process: process.0, id });
             }
         }
         self.draft.is_begun = true;
@@ -149,7 +161,7 @@ impl Observer for Tape {
     /// Records the hit's cookie, an id of this run's string table, as the function's name.
     fn hit(&mut self, record: &[u8], state: &State) -> Result<()> {
         let Some(mut hit) = self.layouts.decode(record) else { return Ok(()) };
-        self.stacks.extend([hit.ustack, hit.kstack].map(StackKey::from_word));
+        [hit.ustack, hit.kstack].map(StackKey::from_word).into_iter().for_each(|it| self.add_stack(it));
         if let Some(name) = state.pipeline.names().get(cookie::name(hit.cookie).into()) {
             hit.strings.push(UserString {
                 address: hits::FUNCTION_NAME,
@@ -209,7 +221,9 @@ pub fn replay(run: &Run) -> Result<ExitCode> {
 }
 
 fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<ExitCode> {
-    let plan = Arc::new(compiled.plan);
+    let mut plan = compiled.plan;
+    plan.reads_lines |= run.options.naming.lines;
+    let plan = Arc::new(plan);
     let mut report = Report::new(run.options.quiet);
     note_intervals(&plan, &mut report);
     let (pipeline, opened) = open(plan.clone(), reader, stacks::demangle)?;

@@ -8,7 +8,7 @@ use xputrace_linux::{Linux, ProcessEvent};
 use xputrace_model::output::StackNames;
 use xputrace_model::plan::Plan;
 use xputrace_model::stack::{Frame, Frames, LINUX_FRAMES, PythonFrames, StackKey};
-use xputrace_symbols::{Images, Mapping, ProcessKey, Processes, python_frame};
+use xputrace_symbols::{Detail, Images, Mapping, ProcessKey, Processes, python_frame};
 use xputrace_tracer::{ProcessIndex, State};
 
 /// First generation of processes that collectors describe, separate from those that perf's records
@@ -21,6 +21,23 @@ pub struct Naming {
     pub python: PythonFrames,
     /// Whether outputs for readers show names with all their template arguments.
     pub whole_names: bool,
+    /// Whether all stacks are shown with the lines of native code.
+    pub lines: bool,
+}
+
+impl Naming {
+    /// Returns the stack whose frames are named to show this one.
+    fn source_of(self, stack: StackKey) -> StackKey {
+        match stack {
+            StackKey::CollectorPython { .. } => stack.whole(),
+            it if self.lines => it.with_lines(),
+            it => it,
+        }
+    }
+}
+
+fn detail(stack: StackKey) -> Detail {
+    if stack.has_lines() { Detail::Lines } else { Detail::Names }
 }
 
 /// The mappings of all processes of the run, and the stacks named so far.
@@ -165,7 +182,7 @@ impl Stacks {
     /// are needed any more. All records that Linux had at [`Stacks::begin_to_read`] must have been
     /// handled.
     pub fn forget_over(&mut self, used: &HashSet<StackKey>, linux: Option<&Linux>, state: &mut State) {
-        let used: HashSet<StackKey> = used.iter().map(|it| it.whole()).collect();
+        let used: HashSet<StackKey> = used.iter().map(|it| self.naming.source_of(*it)).collect();
         self.known.retain(|it, _| matches!(it, StackKey::LinuxKernel { .. }) || used.contains(it));
         self.lists.retain(|it| Arc::strong_count(it) > 1);
         for stack in used.iter().copied() {
@@ -186,11 +203,11 @@ impl Stacks {
     /// Returns the frames of a stack whose program has ended, so that later events cannot improve
     /// its names.
     fn last_frames(&mut self, stack: StackKey, linux: Option<&Linux>, state: &State) -> Option<Frames> {
-        match stack {
+        match stack.whole() {
             StackKey::LinuxUser { pid, exec, .. } => {
                 let addresses = linux?.stack_addresses(stack)?;
                 let program = self.program(pid, exec, &addresses);
-                self.over.kept.contains(&program).then(|| self.user_frames(program, &addresses).0)
+                self.over.kept.contains(&program).then(|| self.user_frames(program, &addresses, detail(stack)).0)
             }
             StackKey::Collector { process, .. } if self.left.kept.contains(&ProcessIndex(process)) => {
                 self.collector_frames(stack, state)
@@ -200,8 +217,8 @@ impl Stacks {
     }
 
     /// Returns the named frames, and whether they are final.
-    fn user_frames(&mut self, program: ProcessKey, addresses: &[u64]) -> (Frames, bool) {
-        let frames = self.processes.resolve(addresses, program);
+    fn user_frames(&mut self, program: ProcessKey, addresses: &[u64], detail: Detail) -> (Frames, bool) {
+        let frames = self.processes.resolve(addresses, program, detail);
         let is_final = is_final(&frames);
         (with_end_of_walk(frames, addresses), is_final)
     }
@@ -210,7 +227,7 @@ impl Stacks {
         let (process, words) = state.stack(stack)?;
         let key = self.take_mappings(state, process);
         let python = |code, offset| python_frame(state.code(process, code), offset);
-        Some(self.processes.resolve_launch(words, key, python))
+        Some(self.processes.resolve_launch(words, key, detail(stack), python))
     }
 
     fn forget_programs(&mut self) {
@@ -289,13 +306,14 @@ pub struct Names<'a> {
 impl StackNames for Names<'_> {
     fn frames(&mut self, stack: StackKey) -> Option<Frames> {
         let python = self.stacks.naming.python;
+        let source = self.stacks.naming.source_of(stack);
         match stack {
-            StackKey::Collector { .. } => Some(xputrace_symbols::shown(&self.whole(stack)?, python)),
-            StackKey::CollectorPython { id: 0, .. } => Some(Frames::from([])),
-            StackKey::CollectorPython { .. } => {
-                Some(xputrace_symbols::shown(&self.whole(stack.whole())?, PythonFrames::Only))
+            StackKey::Collector { .. } | StackKey::CollectorLines { .. } => {
+                Some(xputrace_symbols::shown(&self.whole(source)?, python))
             }
-            _ => self.whole(stack),
+            StackKey::CollectorPython { id: 0, .. } => Some(Frames::from([])),
+            StackKey::CollectorPython { .. } => Some(xputrace_symbols::shown(&self.whole(source)?, PythonFrames::Only)),
+            _ => self.whole(source),
         }
     }
 
@@ -305,13 +323,17 @@ impl StackNames for Names<'_> {
 }
 
 impl Names<'_> {
-    /// Returns all frames of a stack, innermost first; `None` if it was lost.
+    /// Returns all frames of a stack, innermost first; `None` if it was lost. A recording may have
+    /// no lines.
     pub fn whole(&mut self, stack: StackKey) -> Option<Frames> {
         if let Some(frames) = self.stacks.known.get(&stack) {
             return Some(frames.clone());
         }
-        let (frames, is_final) = match stack {
-            StackKey::Empty | StackKey::Lost | StackKey::CollectorPython { .. } => return None,
+        self.newly_named(stack).or_else(|| self.stacks.known.get(&stack.whole()).cloned())
+    }
+
+    fn newly_named(&mut self, stack: StackKey) -> Option<Frames> {
+        let (frames, is_final) = match stack.whole() {
             StackKey::LinuxKernel { .. } => {
                 let addresses = self.linux?.stack_addresses(stack)?;
                 let frames = self.stacks.processes.resolve_kernel(&addresses);
@@ -321,13 +343,14 @@ impl Names<'_> {
             StackKey::LinuxUser { pid, exec, .. } => {
                 let addresses = self.linux?.stack_addresses(stack)?;
                 let program = self.program(pid, exec, &addresses);
-                self.stacks.user_frames(program, &addresses)
+                self.stacks.user_frames(program, &addresses, detail(stack))
             }
             StackKey::Collector { .. } => {
                 let frames = self.stacks.collector_frames(stack, self.state)?;
                 let is_final = is_final(&frames);
                 (frames, is_final)
             }
+            _ => return None,
         };
         if is_final {
             self.stacks.know(stack, frames.clone());

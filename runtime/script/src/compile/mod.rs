@@ -88,6 +88,7 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (
     let fit = !has_errors(&diagnostics);
     let mut build = Build::new(staged, catalog, &shapes);
     build.plan.demand = placement::demand(&units, wishes);
+    build.plan.reads_lines = units.iter().any(Unit::reads_lines);
     build.has_window = wishes.window;
     build.ends_in_linux = units.iter().any(Unit::ends_in_linux);
     units.iter().for_each(|it| build.handler(it, fit));

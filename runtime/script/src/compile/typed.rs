@@ -278,6 +278,8 @@ pub(super) struct Checked {
     pub(super) texts: Vec<TextRead>,
     /// Whether it reads a kernel's launch without testing for it.
     pub(super) needs_launch: bool,
+    /// Whether it asks for a stack's lines.
+    pub(super) reads_lines: bool,
     /// Highest argument number read at the entry, plus one; `None` if no entry is needed.
     pub(super) entry_args: Option<usize>,
     /// How often it reads the event's time at a CPU probe.

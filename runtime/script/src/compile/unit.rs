@@ -50,6 +50,11 @@ impl Unit<'_> {
         self.checked.as_ref().map_or(&self.scan.reads, |it| &it.reads)
     }
 
+    /// Whether it asks for a stack's lines, as far as its syntax tells.
+    pub(super) fn reads_lines(&self) -> bool {
+        self.checked.as_ref().is_some_and(|it| it.reads_lines)
+    }
+
     /// Whether it sees kernels without a known launch.
     pub(super) fn sees_unjoined(&self) -> bool {
         self.handler.event == Event::Launch || self.scan.tests_launch || !self.reads().of_launch()

@@ -186,6 +186,7 @@ impl RecordOptions {
             run_for: self.command.run_for,
             window: self.command.window,
             as_root: self.command.as_root,
+            naming: Naming { lines: self.lines.lines, ..Naming::default() },
             ..Options::default()
         };
         (self.script, options)

@@ -193,6 +193,16 @@ pub(super) struct NameOptions {
     /// How tables and flame graphs show the names of kernels and functions
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     names: NamesOption,
+    #[command(flatten)]
+    lines: LinesOption,
+}
+
+/// Of `run` and `record`.
+#[derive(clap::Args, Debug)]
+pub(super) struct LinesOption {
+    /// Show lines and inlined functions of native code in stacks, where debug information has them
+    #[arg(long)]
+    pub(super) lines: bool,
 }
 
 impl From<PythonOptions> for Naming {
@@ -203,7 +213,7 @@ impl From<PythonOptions> for Naming {
 
 impl From<NameOptions> for Naming {
     fn from(it: NameOptions) -> Self {
-        Naming { whole_names: it.names == NamesOption::Full, ..it.python.into() }
+        Naming { whole_names: it.names == NamesOption::Full, lines: it.lines.lines, ..it.python.into() }
     }
 }
 
@@ -245,6 +255,8 @@ pub(super) struct RecordOptions {
     pub(super) script: ScriptOptions,
     #[command(flatten)]
     pub(super) command: CommandOptions,
+    #[command(flatten)]
+    pub(super) lines: LinesOption,
     /// The recording
     #[arg(short = 'o', value_name = "FILE", default_value = "recording.xpt")]
     pub(super) output: PathBuf,

@@ -3,15 +3,17 @@
 use super::chain::{Chain, Link, map_name, unwrapped};
 use super::operators::int;
 use super::tables::{NAME_TEXT_BYTES, join_base, join_unit};
-use super::typed::{Base, Block, Expr, Kind, Type};
+use super::typed::{Base, Block, Expr, Kind, Source, Type};
 use super::warn::found_there;
 use super::{Checker, missing};
 use crate::units;
 use crate::width::{WIDTHS, Width};
 use rhai::{Expr as Syntax, FlowControl, Position, Stmt as SyntaxStmt};
 use xputrace_bytecode::insn::Alu;
+use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::schema::Unit;
+use xputrace_model::stack::LINES;
 
 /// Maximum length of a concatenated string; longer ones do not fit on the stack with the rest.
 const MAX_CONCAT_BYTES: u32 = 256;
@@ -130,6 +132,7 @@ impl Checker<'_> {
                 _ if is_poison(&value) => return value,
                 Link::Property(name, at) if Width::of(name).is_some() => self.in_width(value, name, *at),
                 Link::Property(name, at) if units::is_unit(name) => self.in_unit(value, name, *at),
+                Link::Property("lines", at) if value.ty.base == Base::Stack => self.with_lines(value, *at),
                 Link::Property("human", at) => {
                     self.no_value("`.human` outside a print", *at, "write it inside the string: `${x.human}`")
                 }
@@ -139,6 +142,25 @@ impl Checker<'_> {
             };
         }
         value
+    }
+
+    /// Checks `stack.lines`: the same stack, as another key.
+    fn with_lines(&mut self, value: Expr, at: Position) -> Expr {
+        match value.kind {
+            Kind::Source(Source::LinuxStack) => {
+                let diagnostic = Diagnostic::error("no-lines", "Linux's functions have no lines", self.label(at))
+                    .help("write `kstack` without `.lines`");
+                self.poison(diagnostic, at)
+            }
+            // It has Python's lines already.
+            Kind::Source(Source::Word(word::LAUNCH_PYSTACK)) => value,
+            Kind::Joined(inner) => Expr { kind: Kind::Joined(Box::new(self.with_lines(*inner, at))), ..value },
+            _ => {
+                self.checked.reads_lines = true;
+                let ty = value.ty;
+                Expr { kind: Kind::Binary(Alu::Or, Box::new(value), Box::new(int(LINES as i64, at))), ty, at }
+            }
+        }
     }
 
     /// Reports a property that a value does not have.
