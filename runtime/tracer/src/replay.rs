@@ -380,6 +380,11 @@ impl Replay<'_> {
 
     /// Runs Linux's launch handlers as the collector's marker would; returns the tag that they set.
     fn run_marker(&mut self, process: u32, launch: &Launch, tape: &Tape, sink: &mut dyn Sink) -> Option<i64> {
+        // The recording may hold calls of kinds that the script doesn't ask for.
+        let calls = self.pipeline.state_mut().plan.demand.calls;
+        if !launch.call().is_some_and(|it| calls.contains(it)) {
+            return None;
+        }
         let pid = tape.pids.get(&process).copied().unwrap_or(0);
         let symbol = tape.names.get(&(process, launch.symbol)).filter(|_| launch.symbol != 0);
         let words = marker::words(launch, pid, if symbol.is_some() { SYMBOL_AT } else { 0 });

@@ -82,7 +82,7 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (
     let mut diagnostics = infer(staged, catalog, &mut units, &mut shapes);
     check_maps(&shapes, &mut diagnostics);
     interpreted::mark_live_reads(&units, &mut shapes);
-    diagnostics.extend(placement::warn_of_late_reads(staged, &units));
+    diagnostics.extend(placement::warn_of_late_exchanges(staged, &units));
     diagnostics.extend(interpreted::warn_of_lossy_clears(staged, &units, &shapes));
 
     let fit = !has_errors(&diagnostics);

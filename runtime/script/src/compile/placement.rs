@@ -1,7 +1,8 @@
 //! Decides where each handler runs, and why: `explain` prints the reasons.
 
 use super::Wishes;
-use super::scan::{How, Scan};
+use super::check::unknown_at_launch;
+use super::scan::{How, Scan, Use};
 use super::unit::Unit;
 use crate::handler::{Handler, Staged};
 use rustc_hash::FxHashSet;
@@ -9,11 +10,37 @@ use std::sync::Arc;
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::plan::{Activities, Activity, Demand, Place, Plan, ProbeScope, ReturnWay};
-use xputrace_model::schema::Event;
+use xputrace_model::schema::{self, Event, Field};
 use xputrace_model::table::{Storage, TableDef};
 
-/// Returns a handler's place and the reasons; `cpu_maps` are the maps that CPU probes store into.
-pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &FxHashSet<String>) -> (Place, Vec<String>) {
+/// The maps whose plain values CPU probes exchange with other handlers.
+#[derive(Debug, Default)]
+pub(super) struct CpuMaps {
+    written: FxHashSet<String>,
+    read: FxHashSet<String>,
+}
+
+impl CpuMaps {
+    pub(super) fn of(units: &[Unit]) -> CpuMaps {
+        let mut maps = CpuMaps::default();
+        for it in units.iter().filter(|it| is_cpu_probe(it.handler)).flat_map(|it| &it.scan.uses) {
+            match it.how {
+                How::Assign(_) => _ = maps.written.insert(it.map.clone()),
+                How::Read | How::Contains => _ = maps.read.insert(it.map.clone()),
+                How::Method(_) | How::Passed => {}
+            }
+        }
+        maps
+    }
+}
+
+fn is_cpu_probe(handler: &Handler) -> bool {
+    handler.interpreted.is_none()
+        && matches!(handler.event, Event::Uprobe | Event::Uretprobe | Event::Tracepoint | Event::Profile)
+}
+
+/// Returns a handler's place and the reasons.
+pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &CpuMaps) -> (Place, Vec<String>) {
     let (place, mut why) = match handler.event {
         _ if handler.interpreted.is_some() => (Place::Interpreter, interpreted(handler)),
         Event::Interval | Event::Begin | Event::End => (Place::Interpreter, interpreted(handler)),
@@ -88,52 +115,91 @@ fn interpreted(handler: &Handler) -> Vec<String> {
     }]
 }
 
-fn launch(scan: &Scan, cpu_maps: &FxHashSet<String>) -> (Place, Vec<String>) {
-    let marker = "at the collector's marker function, about 1 us per launch";
-    if scan.sets_tag.is_some() {
-        return (Place::Linux, vec![format!("sets `tag`: runs during the launch, {marker}")]);
-    }
-    match reads(scan).find(|it| cpu_maps.contains(*it)) {
-        Some(map) => {
-            (Place::Linux, vec![format!("reads `{map}`, which a CPU probe writes: runs during the launch, {marker}")])
-        }
-        None => (Place::Tracer, vec!["read-only: runs after the launch returns".into()]),
-    }
-}
-
-/// Returns the maps whose plain values a handler reads.
-fn reads<'s>(scan: &'s Scan) -> impl Iterator<Item = &'s str> {
-    scan.uses.iter().filter(|it| matches!(it.how, How::Read | How::Contains)).map(|it| it.map.as_str())
-}
-
-/// Returns the maps that CPU probes store into.
-pub(super) fn written_by_cpu_probes(units: &[Unit]) -> FxHashSet<String> {
-    let cpu = |handler: &Handler| {
-        handler.interpreted.is_none()
-            && matches!(handler.event, Event::Uprobe | Event::Uretprobe | Event::Tracepoint | Event::Profile)
+fn launch(scan: &Scan, cpu_maps: &CpuMaps) -> (Place, Vec<String>) {
+    let during = |why: String| {
+        (
+            Place::Linux,
+            vec![format!("{why}: runs during the launch, at the collector's marker function, about 1 us per launch")],
+        )
     };
-    let uses = units.iter().filter(|it| cpu(it.handler)).flat_map(|it| &it.scan.uses);
-    uses.filter(|it| matches!(it.how, How::Assign(_))).map(|it| it.map.clone()).collect()
+    let after = |why: &str| (Place::Tracer, vec![format!("{why}: runs after the launch returns")]);
+    if scan.sets_tag.is_some() {
+        return during("sets `tag`".into());
+    }
+    if let Some(it) = scan.uses.iter().find(|it| is_read(it) && cpu_maps.written.contains(&it.map)) {
+        return during(format!("reads `{}`, which a CPU probe writes", it.map));
+    }
+    match (scan.uses.iter().find(|it| is_changed(it) && cpu_maps.read.contains(&it.map)), later_field(scan)) {
+        (Some(it), None) => during(format!("changes `{}`, which a CPU probe reads", it.map)),
+        (Some(_), Some(field)) => after(&format!("reads `{field}`, which is not known during the launch")),
+        (None, _) => after("neither sets `tag` nor exchanges values with CPU probes"),
+    }
 }
 
-/// Warns that GPU events arrive late: they read a CPU probe's map as of now, not as of the launch.
-pub(super) fn warn_of_late_reads(staged: &Staged, units: &[Unit]) -> Vec<Diagnostic> {
-    let cpu_maps = written_by_cpu_probes(units);
-    let late = units.iter().filter(|it| matches!(it.handler.event, Event::Activity(_)) && it.place != Place::Linux);
-    late.flat_map(|it| &it.scan.uses)
-        .filter(|it| matches!(it.how, How::Read | How::Contains) && cpu_maps.contains(&it.map))
-        .map(|it| {
-            Diagnostic::warning(
-                "late-read",
-                format!("`{}` is read when the GPU's record arrives, long after the launch", it.map),
-                staged.label(it.file, it.at),
-            )
-            .help(format!(
-                "to read its value at the launch, write `launch(|l| l.tag = {}[…])`, and `k.launch.tag` here",
-                it.map
-            ))
-        })
-        .collect()
+/// Returns a field that a launch handler reads and that is known only after the launch.
+fn later_field(scan: &Scan) -> Option<&'static str> {
+    let is_later = |it: &&Field| unknown_at_launch(it.name).is_some() && scan.reads.has(it);
+    schema::LAUNCH.iter().find(is_later).map(|it| it.name)
+}
+
+/// Whether a plain value of the map is read.
+fn is_read(of: &Use) -> bool {
+    matches!(of.how, How::Read | How::Contains)
+}
+
+/// Whether a plain value of the map is stored or removed.
+fn is_changed(of: &Use) -> bool {
+    match of.how {
+        How::Assign(_) => true,
+        How::Method(call) => matches!(&*call.name, "remove" | "clear"),
+        How::Read | How::Contains | How::Passed => false,
+    }
+}
+
+/// Warns that GPU events arrive late: their handlers see a CPU probe's map, and CPU probes see theirs,
+/// as of then and not as of the launch.
+pub(super) fn warn_of_late_exchanges(staged: &Staged, units: &[Unit]) -> Vec<Diagnostic> {
+    let cpu_maps = CpuMaps::of(units);
+    let late = |it: &&Unit| it.handler.event.is_gpu() && it.place != Place::Linux;
+    let mut found = Vec::new();
+    for unit in units.iter().filter(late) {
+        let is_launch = unit.handler.event == Event::Launch;
+        for it in &unit.scan.uses {
+            if !is_launch && is_read(it) && cpu_maps.written.contains(&it.map) {
+                found.push(late_read(staged, it));
+            }
+            if is_changed(it) && cpu_maps.read.contains(&it.map) {
+                found.push(late_write(staged, unit, it));
+            }
+        }
+    }
+    found
+}
+
+fn late_read(staged: &Staged, of: &Use) -> Diagnostic {
+    let message = format!("`{}` is read when the GPU's record arrives, long after the launch", of.map);
+    Diagnostic::warning("late-read", message, staged.label(of.file, of.at)).help(format!(
+        "to read its value at the launch, write `launch(|l| l.tag = {}[…])`, and `k.launch.tag` here",
+        of.map
+    ))
+}
+
+fn late_write(staged: &Staged, unit: &Unit, of: &Use) -> Diagnostic {
+    let when = match unit.handler.event {
+        Event::Launch => "after the launch has returned",
+        _ => "when the GPU's record arrives, long after the launch",
+    };
+    let message = format!("`{}` is changed {when}: the CPU probe that reads it sees that late, or never", of.map);
+    let help = match (unit.handler.event, later_field(&unit.scan)) {
+        (Event::Launch, _) if unit.place == Place::Interpreter => {
+            "to run the handler during the launch, leave out `interpret`".into()
+        }
+        (Event::Launch, Some(field)) => {
+            format!("to run the handler during the launch, leave out `{field}`, which is not known by then")
+        }
+        _ => "to change it during the launch, use a `launch` handler".into(),
+    };
+    Diagnostic::warning("late-write", message, staged.label(of.file, of.at)).help(help)
 }
 
 /// What only the outermost call tells. The name of a launch that submits no single kernel is the call's.

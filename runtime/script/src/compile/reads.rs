@@ -16,11 +16,12 @@ impl Reads {
 
     /// Adds a field; for `.launch` itself, only whether the launch is known.
     pub(super) fn add_field(&mut self, field: &Field) {
-        match (field.kind, field.from) {
-            (FieldType::Launch, _) => self.add(word::JOINED),
-            (_, From::Word(at) | From::Optional { value: at, .. }) => self.add(at),
-            (_, From::Probe) => {}
-        }
+        self.0.extend(word_of(field));
+    }
+
+    /// Whether a field is read.
+    pub(super) fn has(&self, field: &Field) -> bool {
+        word_of(field).is_some_and(|it| self.0.contains(&it))
     }
 
     /// Adds every field of an event and its launch, for an event passed to code that cannot be
@@ -40,5 +41,14 @@ impl Reads {
     /// Whether any field of the launch is read.
     pub(super) fn of_launch(&self) -> bool {
         self.0.range(word::LAUNCH..).next().is_some()
+    }
+}
+
+/// Returns the word that tells a field; for `.launch` itself, whether the launch is known.
+fn word_of(field: &Field) -> Option<usize> {
+    match (field.kind, field.from) {
+        (FieldType::Launch, _) => Some(word::JOINED),
+        (_, From::Word(at) | From::Optional { value: at, .. }) => Some(at),
+        (_, From::Probe) => None,
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct Unit<'a> {
 /// Returns a placed unit for each handler.
 pub(super) fn units(staged: &Staged) -> Vec<Unit<'_>> {
     let mut units: Vec<Unit> = staged.handlers.iter().map(|it| scanned(staged, it)).collect();
-    let cpu_maps = placement::written_by_cpu_probes(&units);
+    let cpu_maps = placement::CpuMaps::of(&units);
     for unit in &mut units {
         (unit.place, unit.why) = placement::place(unit.handler, &unit.scan, &cpu_maps);
     }

@@ -15,6 +15,17 @@ use xputrace_model::schema::{self, Event, Field, FieldType, From, Unit};
 /// Bytes read from a `__data_loc` text.
 const DATA_LOC_BYTES: u32 = 128;
 
+/// Returns why a field of a launch is not known when the call has only begun; `None` if it is known.
+pub(in crate::compile) fn unknown_at_launch(field: &str) -> Option<&'static str> {
+    match field {
+        "duration" | "end" | "result" => Some("the call has not returned yet"),
+        "name" => Some("only the mangled name is known when the call begins"),
+        "tag" => Some("it can only be set there"),
+        "kind" | "api" | "ustack" | "pystack" => Some("the tracer adds it after the call returns"),
+        _ => None,
+    }
+}
+
 /// A property path on the event, and how many names its field consumed.
 pub(super) struct Resolved {
     pub(super) expr: Expr,
@@ -127,12 +138,7 @@ impl Checker<'_> {
                 return Resolved { expr, used: 1 + used };
             }
             name => {
-                let reason = match name {
-                    "duration" | "end" | "result" => "the call has not returned yet",
-                    "name" => "only the mangled name is known when the call begins",
-                    "tag" => "it can only be set there",
-                    _ => "the tracer adds it after the call returns",
-                };
+                let reason = unknown_at_launch(name).unwrap_or("it is not known there");
                 let help = match name {
                     "name" => "use `symbol`".to_string(),
                     _ => format!("read it in a `kernel` handler: `k.launch.{name}`"),
@@ -143,7 +149,7 @@ impl Checker<'_> {
                     self.label(at),
                 )
                 .help(help)
-                .help("a `launch` handler runs in Linux if it sets `.tag` or reads a map that a CPU probe writes");
+                .help("a `launch` handler runs in Linux if it sets `.tag`, or reads a map that a CPU probe writes");
                 self.poison(diagnostic, at)
             }
         };

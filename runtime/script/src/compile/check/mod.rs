@@ -20,6 +20,7 @@ use super::typed::{Base, Block, Checked, Expr, Kind, LocalId, Source, Type};
 use super::unit::Unit;
 use super::{chain, tables, typed};
 use crate::handler::{Captured, Handler, Staged};
+pub(super) use fields::unknown_at_launch;
 use inline::Frame;
 use names::constants;
 use rhai::{Position, Stmt as SyntaxStmt};
