@@ -8,8 +8,9 @@ use crate::code::Exits;
 use crate::cpus;
 use crate::error::AttachError;
 use crate::first_insn::{Answer, Step};
+use crate::links::Links;
 use crate::report::{Outcome, Warning};
-use crate::resolve::{self, Candidate, FileId, Place, Places};
+use crate::resolve::{self, Candidate, Content, FileId, Place, Places};
 use crate::returns::{self, Seen, Unseen};
 use crate::scope::Scope;
 use crate::sys::{self, UprobeMulti};
@@ -42,13 +43,14 @@ pub(crate) struct FunctionProbe {
     /// Attached to every process, whatever the scope.
     pub(crate) every_process: bool,
     pub(crate) files: Vec<ProbedFile>,
-    /// Files that were looked into, with their build ids.
-    pub(crate) seen: HashMap<FileId, Vec<u8>>,
+    /// Files that were looked into, with what they contained.
+    pub(crate) seen: HashMap<FileId, Content>,
 }
 
 /// Places of one file.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ProbedFile {
+    pub(crate) id: FileId,
     pub(crate) path: PathBuf,
     /// One for each function.
     entries: Sites,
@@ -60,6 +62,13 @@ pub(crate) struct ProbedFile {
 }
 
 impl ProbedFile {
+    /// Returns the file, without places.
+    fn of(file: &Candidate) -> ProbedFile {
+        let none = Sites::default;
+        let Candidate { id, path } = file.clone();
+        ProbedFile { id, path, entries: none(), trampolined: none(), returns: none(), tail_calls: none() }
+    }
+
     fn add_exits(&mut self, name: StringId, exits: &Exits) {
         for it in &exits.returns {
             self.returns.add(it.file_offset, cookie::of(name, it.site));
@@ -106,7 +115,7 @@ impl FunctionProbe {
         if self.seen.contains_key(&file.id) {
             return Ok(None);
         }
-        self.seen.insert(file.id, resolve::build_id(&file.path));
+        self.seen.extend(Content::of(&file.path).map(|it| (file.id, it)));
         let Places { mut places, indirect } = resolve::places(&file.path, &self.function)?;
         let matched = places.len() + indirect.len();
         let (refused, unknown) = self.take_refused(&mut places, &file.path, programs)?;
@@ -124,7 +133,7 @@ impl FunctionProbe {
                 .map(|(why, functions)| self.left_out(&functions, matched, &format!("are not probed. Each {why}"))),
         );
         let warnings = texts.into_iter().flatten().map(|text| Warning { probe: Some(self.probe), text }).collect();
-        self.files.push(self.sites(&file.path, &seen.places, intern));
+        self.files.push(self.sites(file, &seen.places, intern));
         Ok(Some(Found { file: self.files.len() - 1, warnings }))
     }
 
@@ -146,11 +155,11 @@ impl FunctionProbe {
 
     fn sites(
         &self,
-        path: &Path,
+        file: &Candidate,
         places: &[(Place, Option<Exits>)],
         intern: &mut dyn FnMut(&str) -> StringId,
     ) -> ProbedFile {
-        let mut file = ProbedFile { path: path.to_path_buf(), ..ProbedFile::default() };
+        let mut file = ProbedFile::of(file);
         for (place, exits) in places {
             let name = intern(&place.function);
             // The entry's program asks how the return is detected, not where.
@@ -231,12 +240,18 @@ impl FunctionProbe {
     }
 
     /// Links all its files in one process.
-    pub(crate) fn link_all(&self, pid: u32, programs: &Programs) -> Result<Vec<OwnedFd>, AttachError> {
-        let mut links = Vec::new();
-        for file in 0..self.files.len() {
-            links.extend(self.link(file, Some(pid), programs)?);
+    pub(crate) fn link_all(&self, pid: u32, programs: &Programs) -> Result<Links, AttachError> {
+        let mut links = Links::default();
+        for (index, file) in self.files.iter().enumerate() {
+            links.add_of_file(Some(pid), file.id, self.link(index, Some(pid), programs)?);
         }
         Ok(links)
+    }
+
+    /// Forgets a file, which is then searched anew. Returns the path under which it was probed, if it was.
+    pub(crate) fn forget(&mut self, file: FileId) -> Option<PathBuf> {
+        self.seen.remove(&file)?;
+        self.files.extract_if(.., |it| it.id == file).map(|it| it.path).next()
     }
 
     pub(crate) fn attached(&self) -> Outcome {

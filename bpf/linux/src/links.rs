@@ -8,6 +8,7 @@
 //! 14 s. Their programs are detached with their links; a child process closes the events and does
 //! nothing else.
 
+use crate::resolve::FileId;
 use crate::sys;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,10 +18,17 @@ use std::thread::{self, JoinHandle};
 /// Number of links closed concurrently: each waits for Linux, not for us.
 const CLOSERS: usize = 256;
 
+/// An open link, and the file whose places it probes, if any.
+#[derive(Debug)]
+struct Link {
+    file: Option<FileId>,
+    fd: OwnedFd,
+}
+
 /// Links by process; `None` means all processes.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
-    by_process: HashMap<Option<u32>, Vec<OwnedFd>>,
+    by_process: HashMap<Option<u32>, Vec<Link>>,
     /// Events of tracepoints, whose programs are in `by_process`.
     events: Vec<OwnedFd>,
     closer: Closer,
@@ -28,6 +36,16 @@ pub(crate) struct Links {
 
 impl Links {
     pub(crate) fn add(&mut self, pid: Option<u32>, links: Vec<OwnedFd>) {
+        self.hold(pid, None, links);
+    }
+
+    /// Adds links to places of a file.
+    pub(crate) fn add_of_file(&mut self, pid: Option<u32>, file: FileId, links: Vec<OwnedFd>) {
+        self.hold(pid, Some(file), links);
+    }
+
+    fn hold(&mut self, pid: Option<u32>, file: Option<FileId>, links: Vec<OwnedFd>) {
+        let links = links.into_iter().map(|fd| Link { file, fd });
         self.by_process.entry(pid).or_default().extend(links);
     }
 
@@ -37,7 +55,7 @@ impl Links {
     }
 
     pub(crate) fn take_over(&mut self, mut others: Links) {
-        others.by_process.drain().for_each(|(pid, links)| self.add(pid, links));
+        others.by_process.drain().for_each(|(pid, links)| self.by_process.entry(pid).or_default().extend(links));
         self.events.append(&mut others.events);
     }
 
@@ -45,30 +63,41 @@ impl Links {
     /// thread called `exec` and took its place. They never fire again. False where Linux does not tell.
     pub(crate) fn are_void(&self, pid: u32) -> bool {
         let links = self.by_process.get(&Some(pid)).map(Vec::as_slice).unwrap_or_default();
-        let bound_to = |link: &OwnedFd| sys::uprobe_link_pid(link.as_fd()).ok().flatten();
+        let bound_to = |link: &Link| sys::uprobe_link_pid(link.fd.as_fd()).ok().flatten();
         links.iter().any(|it| bound_to(it).is_some_and(|it| it != pid))
     }
 
     /// Closes an ended process's links in the background.
     pub(crate) fn remove(&mut self, pid: u32) {
         if let Some(links) = self.by_process.remove(&Some(pid)) {
-            self.closer.close(links);
+            self.closer.close(descriptors(links).collect());
         }
     }
 
     /// Closes a process's links before returning.
     pub(crate) fn remove_now(&mut self, pid: u32) {
-        close_all(self.by_process.remove(&Some(pid)).unwrap_or_default());
+        close_all(descriptors(self.by_process.remove(&Some(pid)).unwrap_or_default()).collect());
+    }
+
+    /// Closes all links to places of a file before returning.
+    pub(crate) fn remove_file(&mut self, file: FileId) {
+        let all = self.by_process.values_mut();
+        let of_file = all.flat_map(|it| it.extract_if(.., |link| link.file == Some(file)));
+        close_all(descriptors(of_file).collect());
     }
 }
 
 impl Drop for Links {
     fn drop(&mut self) {
-        let mut all: Vec<OwnedFd> = self.by_process.drain().flat_map(|(_, it)| it).collect();
+        let mut all: Vec<OwnedFd> = self.by_process.drain().flat_map(|(_, it)| descriptors(it)).collect();
         all.append(&mut self.closer.queue().links);
         close_all(all);
         sys::close_in_child(std::mem::take(&mut self.events));
     }
+}
+
+fn descriptors(links: impl IntoIterator<Item = Link>) -> impl Iterator<Item = OwnedFd> {
+    links.into_iter().map(|it| it.fd)
 }
 
 /// Closes links concurrently; returns when all are closed.
@@ -183,6 +212,13 @@ mod tests {
         held.add(Some(1), some);
         held.remove_now(1);
         assert!(are_closed(reader));
+        let file = |inode| FileId { device: 1, inode, born_nanos: 0 };
+        let (of_file, some) = links(2);
+        held.add_of_file(None, file(1), some);
+        let (_of_another, some) = links(2);
+        held.add_of_file(None, file(2), some);
+        held.remove_file(file(1));
+        assert!(are_closed(of_file));
         let readers: Vec<_> = (0..100)
             .map(|pid| {
                 let (reader, some) = links(2);

@@ -265,7 +265,7 @@ impl Probes {
         let mut linked = Links::default();
         for pid in pids {
             match probe.link(file, pid, &self.programs) {
-                Ok(links) => linked.add(pid, links),
+                Ok(links) => linked.add_of_file(pid, probe.files[file].id, links),
                 Err(AttachError::NoSuchProcess(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -310,12 +310,14 @@ impl Probes {
         }
         let path = mapped_path(pid, file);
         let Some(id) = resolve::file_id(&path) else {
+            self.forget_if_rewritten(file);
             // The process has ended, so `/proc` no longer leads to its files.
             if wanted && !self.was_probed(file, build_id) {
                 self.tell_late(pid, file, time_nanos);
             }
             return;
         };
+        self.forget_if_rewritten(&path);
         let is_executable = || std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|it| it == file);
         let executable = may_be_static && is_executable();
         let mut attached = true;
@@ -330,6 +332,27 @@ impl Probes {
         match attached {
             true => self.had_file(pid, id, file, time_nanos),
             false => self.tell_late(pid, file, time_nanos),
+        }
+    }
+
+    /// Detaches the probes from a file whose content was replaced in place, so that they are attached anew.
+    ///
+    /// Linux probes offsets of an inode: in other content, a breakpoint may be amid an instruction.
+    fn forget_if_rewritten(&mut self, file: &Path) {
+        let Some(id) = resolve::file_id(file) else { return };
+        let known = |it: &FunctionProbe| it.seen.get(&id).is_some_and(|it| it.is_replaced_in(file));
+        if !self.functions.iter().any(known) {
+            return;
+        }
+        let probed_as = self.functions.iter_mut().filter_map(|it| it.forget(id)).last();
+        self.links.remove_file(id);
+        if let Some(path) = probed_as {
+            let text = format!(
+                "{} was rewritten while it was probed: programs that already ran the new content may have misbehaved, \
+                 and their hits are not right. To replace a file, remove or rename the old one",
+                path.display()
+            );
+            self.news.push(News::Warning(Warning { probe: None, text }));
         }
     }
 
@@ -348,9 +371,9 @@ impl Probes {
         let now = resolve::file_id(file);
         let named = |it: &&FunctionProbe| resolve::is_candidate(&it.object, file);
         self.functions.iter().filter(named).all(|probe| match now.map(|it| probe.seen.get(&it)) {
-            Some(Some(known)) if known == build_id => true,
+            Some(Some(known)) if known.build_id == build_id => true,
             Some(None) if resolve::build_id(file) == build_id => false,
-            _ => !build_id.is_empty() && probe.seen.values().any(|it| it == build_id),
+            _ => !build_id.is_empty() && probe.seen.values().any(|it| it.build_id == build_id),
         })
     }
 
@@ -371,7 +394,7 @@ impl Probes {
         let mut linked = 0;
         for probe in self.functions.iter().filter(|it| !it.every_process && !it.files.is_empty()) {
             match probe.link_all(pid, &self.programs) {
-                Ok(links) => self.links.add(Some(pid), links),
+                Ok(links) => self.links.take_over(links),
                 Err(error) => failed = Some(error),
             }
             linked += 1;

@@ -14,6 +14,7 @@ use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 pub(crate) use xputrace_model::catalog::glob;
 use xputrace_model::diagnostic;
 
@@ -34,8 +35,52 @@ const STANDARD_DIRECTORIES: &[&str] = &[
 const LD_SO_CACHE: &str = "/etc/ld.so.cache";
 const NEAR_NAMES: usize = 3;
 
-/// Device and inode, which identify a file under any name.
-pub(crate) type FileId = (u64, u64);
+/// Identifies a file under any name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FileId {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    /// When it was created, since 1970; 0 if its file system doesn't tell. When overlayfs copies a file to its upper
+    /// layer, the copy keeps the inode number but is another file: what is probed in the one isn't in the other.
+    pub(crate) born_nanos: u128,
+}
+
+/// A file's content, as far as is needed to notice that it was rewritten in place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Content {
+    /// Empty if it has none or cannot be read.
+    pub(crate) build_id: Vec<u8>,
+    len: u64,
+    modified: (i64, i64),
+    /// When content or attributes were changed.
+    changed: (i64, i64),
+}
+
+impl Content {
+    pub(crate) fn of(file: &Path) -> Option<Content> {
+        Some(Content { build_id: build_id(file), ..Content::outside(file)? })
+    }
+
+    /// Returns all but the build id.
+    fn outside(file: &Path) -> Option<Content> {
+        let it = std::fs::metadata(file).ok()?;
+        let (modified, changed) = ((it.mtime(), it.mtime_nsec()), (it.ctime(), it.ctime_nsec()));
+        Some(Content { build_id: Vec::new(), len: it.len(), modified, changed })
+    }
+
+    /// Whether the file has other content by now. Without a build id, a file that was only touched can't be told
+    /// from one that was rewritten.
+    pub(crate) fn is_replaced_in(&self, file: &Path) -> bool {
+        let Some(now) = Content::outside(file) else { return false };
+        if (now.len, now.modified, now.changed) == (self.len, self.modified, self.changed) {
+            return false;
+        }
+        match build_id(file) {
+            id if id.is_empty() && self.build_id.is_empty() => (now.len, now.modified) != (self.len, self.modified),
+            id => id != self.build_id,
+        }
+    }
+}
 
 /// A file that may contain the probed functions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,7 +159,9 @@ pub(crate) fn may_be_static(object: &str) -> bool {
 }
 
 pub(crate) fn file_id(path: &Path) -> Option<FileId> {
-    std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|it| (it.dev(), it.ino()))
+    let file = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+    let born = file.created().ok().and_then(|it| it.duration_since(UNIX_EPOCH).ok());
+    Some(FileId { device: file.dev(), inode: file.ino(), born_nanos: born.map_or(0, |it| it.as_nanos()) })
 }
 
 /// Returns a file's build id; empty if it has none or cannot be read.
