@@ -29,7 +29,7 @@ use xputrace_collector::cupti::records;
 use xputrace_collector::{Dormant, World};
 use xputrace_wire::events::{Activities, Activity, Call};
 use xputrace_wire::marker::{WORDS, word};
-use xputrace_wire::message::{ARMED, BYE, DISARM, DORMANT, HELLO, Message, REFUSED, demand};
+use xputrace_wire::message::{ARMED, BYE, DISARM, DORMANT, HELLO, Message, RECORD, REFUSED, demand, window};
 use xputrace_wire::record::{Launch, Record, UNKNOWN};
 use xputrace_wire::region::{Lost, Shape};
 
@@ -65,9 +65,13 @@ fn alone<M: Machine>() -> MutexGuard<'static, ()> {
 }
 
 fn arm<M: Machine>(demand: u64, shape: Shape) -> Tracer {
+    arm_in::<M>(0, demand, shape)
+}
+
+fn arm_in<M: Machine>(window: u64, demand: u64, shape: Shape) -> Tracer {
     let listener = listen();
     let address = listener.address.clone();
-    let tracer = std::thread::spawn(move || listener.arm(demand, shape));
+    let tracer = std::thread::spawn(move || listener.arm_in(window, demand, shape));
     xputrace_collector::arm(&address, M::world).unwrap();
     let tracer = tracer.join().unwrap();
     let armed = tracer.message();
@@ -124,6 +128,7 @@ suite! {
     a_killed_tracer_disarms_and_the_next_one_arms_again
     a_forked_child_touches_nothing
     threads_and_mappings_have_names
+    nothing_is_recorded_before_the_tracer_says_so
     memory_that_could_shrink_is_refused
     a_tracer_that_wants_nothing_or_says_nothing_leaves_it_dormant
 }
@@ -251,6 +256,83 @@ fn a_runtime_launch_and_its_driver_call_are_one() {
     assert_eq!(tracer.flushes().iter().filter(|it| it.last == 1).count(), 1);
     assert_eq!(cupti::FINALIZED.load(SeqCst), 1);
     assert!(!cupti::ACTIVITY_ON.load(SeqCst));
+}
+
+fn nothing_is_recorded_before_the_tracer_says_so<M: Machine>() {
+    let _alone = alone::<M>();
+    let mut tracer = arm_in::<M>(window::LATER, ALL, SHAPE);
+    (0..3).for_each(|_| _ = M::launch(c"_Z1fv", 7, 0));
+    assert_eq!((tracer.launches_made(), tracer.control().window.openings.load(SeqCst)), (0, 0));
+    tracer.order(RECORD);
+    tracer.until("the opening", |it| it.control().window.openings.load(SeqCst) == 1);
+    tracer.until("the gate", |it| {
+        M::launch(c"_Z1fv", 7, 0);
+        it.launches().iter().any(|it| it.flags & Launch::OUTSIDE == 0)
+    });
+    assert!(tracer.control().window.open_since.load(SeqCst) > 0);
+    disarm::<M>(&mut tracer);
+    let told = tracer.control();
+    assert!(told.window.nanos.load(SeqCst) > 0 && told.window.open_since.load(SeqCst) == 0);
+    let inside = tracer.launches().iter().filter(|it| it.flags & Launch::OUTSIDE == 0).count();
+    assert_eq!(tracer.launches_made(), inside as u64);
+}
+
+#[test]
+fn callbacks_and_records_are_off_outside_the_window() {
+    let _alone = alone::<OverCupti>();
+    let mut tracer = arm_in::<OverCupti>(window::PROFILER, ALL | demand::STACKS, SHAPE);
+    let is_on = || cupti::is_enabled(cupti::DRIVER, 307) && cupti::ACTIVITY_ON.load(SeqCst);
+    let is_off = || {
+        let calls = [(cupti::DRIVER, 307), (cupti::RUNTIME, 211), (cupti::DRIVER, 514)];
+        !calls.iter().any(|(domain, id)| cupti::is_enabled(*domain, *id)) && !cupti::ACTIVITY_ON.load(SeqCst)
+    };
+    assert!(is_off() && cupti::is_enabled(cupti::DRIVER, 308));
+    assert!(cupti::is_enabled(cupti::DRIVER, 513), "what graphs contain must be known once it opens");
+    for openings in 1..=3 {
+        cupti::launch(c"_Z1fv", 7, 0);
+        cupti::call(cupti::DRIVER, 308, c"cuProfilerStart", 0);
+        assert!(is_on(), "at once");
+        cupti::launch(c"_Z1fv", 7, 0);
+        cupti::call(cupti::DRIVER, 309, c"cuProfilerStop", 0);
+        cupti::launch(c"_Z1fv", 7, 0);
+        tracer.until("the pause", |_| is_off());
+        let launches = tracer.launches();
+        let outside = |it: &Launch| it.flags & Launch::OUTSIDE != 0;
+        assert_eq!(launches.iter().filter(|it| !outside(it)).count(), openings);
+        assert!(launches.iter().all(|it| (it.stack == 0) == outside(it)), "no stack outside");
+        assert_eq!(tracer.launches_made(), openings as u64);
+        assert_eq!(tracer.control().window.openings.load(SeqCst), openings as u64);
+    }
+    assert_eq!(tracer.lost(Lost::Unexpected), 0);
+    disarm::<OverCupti>(&mut tracer);
+}
+
+/// A call that returns while callbacks are off has no EXIT.
+#[test]
+fn a_call_that_is_open_at_the_pause_is_forgotten() {
+    let _alone = alone::<OverCupti>();
+    let mut tracer = arm_in::<OverCupti>(window::PROFILER, demand::LAUNCHES | demand::KERNELS, SHAPE);
+    cupti::call(cupti::DRIVER, 308, c"cuProfilerStart", 0);
+    let params = cupti::launch_params(9);
+    let open = cupti::Event {
+        domain: cupti::DRIVER,
+        id: 307,
+        name: c"cuLaunchKernel",
+        symbol: Some(c"_Z1fv"),
+        params: (&raw const params).cast(),
+        correlation: cupti::next_correlation(),
+        result: 0,
+    };
+    cupti::fire(open, 0);
+    cupti::call(cupti::DRIVER, 309, c"cuProfilerStop", 0);
+    tracer.until("the pause", |_| !cupti::is_enabled(cupti::DRIVER, 307));
+    cupti::fire(open, 1);
+    cupti::call(cupti::DRIVER, 308, c"cuProfilerStart", 0);
+    let correlation = cupti::launch(c"_Z1fv", 9, 0);
+    let launches = tracer.launches();
+    assert_eq!(launches.iter().map(|it| it.correlation).collect::<Vec<_>>(), [correlation]);
+    assert_eq!(tracer.lost(Lost::Unexpected), 0);
+    disarm::<OverCupti>(&mut tracer);
 }
 
 #[test]

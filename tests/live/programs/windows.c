@@ -3,12 +3,23 @@
 //   until FILE TEXT  launches kernels, one at a time, until the file contains the text
 //   cuda START|STOP  calls cudaProfilerStart or cudaProfilerStop
 //   driver START|STOP calls cuProfilerStart or cuProfilerStop
+//   cycle N A B      N times: cudaProfilerStart, A launches, cudaProfilerStop, B launches
+//   pause            launches kernels until none of them calls a callback
+//   push KIND NAME   opens an NVTX range of this thread: KIND is `ascii`, `wide`, or `domain` (a registered name in a domain)
+//   pop KIND         closes the last one of the kind's domain
+//   start NAME       opens an NVTX range that is not a thread's; `end` closes the last
+//   leave NAME       a thread opens a range and ends without closing it
 //   tell NAME        prints `NAME launches L callbacks C`, counted since the last `tell`
-// flags: -L $SOFTGPU -lcudart -ldl
+// NVTX is what its headers would put into a program: slots for its functions, filled by the library that
+// NVTX_INJECTION64_PATH names at the first call.
+// flags: -L $SOFTGPU -lcudart -ldl -pthread
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <wchar.h>
 typedef struct { unsigned x, y, z; } dim3;
 typedef struct { unsigned grid[3], block[3], block_idx[3], shared_bytes; void *shared; } SoftLaunch;
 int cudaDeviceSynchronize(void), cudaProfilerStart(void), cudaProfilerStop(void), cuProfilerStart(void), cuProfilerStop(void);
@@ -40,12 +51,89 @@ static void until(const char *file, const char *text) {
   struct timespec pause = {0, 2000000};
   while (!contains(file, text)) launch(1), nanosleep(&pause, 0);
 }
+static void cycle(int n, int inside, int outside) {
+  while (n--) {
+    bad |= cudaProfilerStart();
+    launch(inside);
+    bad |= cudaProfilerStop();
+    launch(outside);
+  }
+}
+static void wait_for_rest(void) {
+  struct timespec pause = {0, 2000000};
+  for (unsigned long long before = 0; before != softgpu_callbacks_entered(); nanosleep(&pause, 0)) {
+    before = softgpu_callbacks_entered();
+    launch(1);
+  }
+}
 static void tell(const char *name) {
   unsigned long long callbacks = softgpu_callbacks_entered();
   printf("%s launches %llu callbacks %llu\n", name, launches, callbacks - told_callbacks);
   fflush(stdout);
   launches = 0;
   told_callbacks = callbacks;
+}
+typedef void (*Function)(void);
+typedef struct { unsigned short version, size; unsigned others[7]; int message_type; const void *message; } Attributes;
+static Function core[17], core2[17];
+static Function *core_slots[17], *core2_slots[17];
+static int module_table(int module, Function ***table, unsigned *last) {
+  *table = module == 1 ? core_slots : core2_slots;
+  *last = 15;
+  return module == 1 || module == 5;
+}
+static struct { size_t size; int (*module_table)(int, Function ***, unsigned *); } callbacks = {sizeof callbacks, module_table};
+static const void *export_table(unsigned id) { return id == 1 ? &callbacks : 0; }
+static void load_nvtx(void) {
+  static int loaded;
+  const char *path = getenv("NVTX_INJECTION64_PATH");
+  if (loaded++ || !path) return;
+  for (int i = 1; i < 16; i++) core_slots[i] = &core[i], core2_slots[i] = &core2[i];
+  void *library = dlopen(path, RTLD_LAZY);
+  int (*initialize)(const void *(*)(unsigned)) = library ? dlsym(library, "InitializeInjectionNvtx2") : 0;
+  if (!initialize || !initialize(export_table)) memset(core, 0, sizeof core), memset(core2, 0, sizeof core2);
+}
+static int push_ascii(const char *name) {
+  load_nvtx();
+  return core[9] ? ((int (*)(const char *))core[9])(name) : -2;
+}
+static int push_wide(const char *name) {
+  wchar_t wide[100];
+  load_nvtx();
+  mbstowcs(wide, name, 100);
+  return core[10] ? ((int (*)(const wchar_t *))core[10])(wide) : -2;
+}
+static void *domain(void) {
+  static void *domain;
+  if (!domain && core2[12]) domain = ((void *(*)(const char *))core2[12])("work");
+  return domain;
+}
+static int push_domain(const char *name) {
+  load_nvtx();
+  void *registered = core2[10] ? ((void *(*)(void *, const char *))core2[10])(domain(), name) : 0;
+  Attributes attributes = {3, sizeof attributes, {0}, 3, registered};
+  return core2[4] ? ((int (*)(void *, const Attributes *))core2[4])(domain(), &attributes) : -2;
+}
+static int push(const char *kind, const char *name) {
+  return *kind == 'a' ? push_ascii(name) : *kind == 'w' ? push_wide(name) : push_domain(name);
+}
+static int pop(const char *kind) {
+  load_nvtx();
+  if (*kind == 'd') return core2[5] ? ((int (*)(void *))core2[5])(domain()) : -2;
+  return core[11] ? ((int (*)(void))core[11])() : -2;
+}
+static unsigned long long started;
+static void start(const char *name) {
+  load_nvtx();
+  started = core[5] ? ((unsigned long long (*)(const char *))core[5])(name) : 0;
+}
+static void end(void) {
+  if (core[7]) ((void (*)(unsigned long long))core[7])(started);
+}
+static void *leave_open(void *name) { push_ascii(name); return 0; }
+static void leave(char *name) {
+  pthread_t thread;
+  bad |= pthread_create(&thread, 0, leave_open, name) || pthread_join(thread, 0);
 }
 int main(int argc, char **argv) {
   __cudaRegisterFunction(__cudaRegisterFatBinary(&fatbin), (char *)step, "_Z4stepv", "_Z4stepv", -1, 0, 0, 0, 0, 0);
@@ -55,6 +143,13 @@ int main(int argc, char **argv) {
     else if (!strcmp(*at, "until")) until(at[1], at[2]), at += 2;
     else if (!strcmp(*at, "cuda")) bad |= strcmp(*++at, "START") ? cudaProfilerStop() : cudaProfilerStart();
     else if (!strcmp(*at, "driver")) bad |= strcmp(*++at, "START") ? cuProfilerStop() : cuProfilerStart();
+    else if (!strcmp(*at, "cycle")) cycle(atoi(at[1]), atoi(at[2]), atoi(at[3])), at += 3;
+    else if (!strcmp(*at, "pause")) wait_for_rest();
+    else if (!strcmp(*at, "push")) bad |= push(at[1], at[2]) != -2, at += 2;
+    else if (!strcmp(*at, "pop")) bad |= pop(*++at) != -2;
+    else if (!strcmp(*at, "start")) start(*++at);
+    else if (!strcmp(*at, "end")) end();
+    else if (!strcmp(*at, "leave")) leave(*++at);
     else if (!strcmp(*at, "tell")) tell(*++at);
     else return fprintf(stderr, "unknown: %s\n", *at), 2;
   }

@@ -288,7 +288,7 @@ impl Local {
         self.symbol = entered.symbol;
         self.name = entered.name;
         let of_graph = if entered.submits == events::Call::Graph { flag(Kernels::Possible) } else { 0 };
-        let is_inside = agent.window.is_open();
+        let is_inside = agent.window.contains_now();
         self.launch = Launch {
             start,
             correlation: entered.correlation,

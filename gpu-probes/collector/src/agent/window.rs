@@ -54,9 +54,14 @@ impl Window {
         }
     }
 
-    /// Whether launches that begin now belong to it.
+    /// Whether launches that begin now belong to it: all of them, where there are no conditions.
     #[inline]
-    pub(super) fn is_open(&self) -> bool {
+    pub(super) fn contains_now(&self) -> bool {
+        self.conditions == 0 || self.is_open()
+    }
+
+    #[inline]
+    fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Acquire)
     }
 

@@ -44,15 +44,20 @@ impl Listener {
 
     /// Accepts one collector and arms it.
     pub fn arm(&self, demand: u64, shape: Shape) -> Tracer {
-        self.arm_with(demand, shape, memory(shape.size(), true))
+        self.arm_with(demand, shape, memory(shape.size(), true), 0)
     }
 
-    pub fn arm_with(&self, demand: u64, shape: Shape, region: OwnedFd) -> Tracer {
+    /// Likewise; it records only in this window.
+    pub fn arm_in(&self, window: u64, demand: u64, shape: Shape) -> Tracer {
+        self.arm_with(demand, shape, memory(shape.size(), true), window)
+    }
+
+    pub fn arm_with(&self, demand: u64, shape: Shape, region: OwnedFd, window: u64) -> Tracer {
         let socket = self.accept();
         let hello = message(&socket);
         assert_eq!(hello.kind, HELLO);
         let tags = memory(PAGE, false);
-        let order = Message::new(ARM, &[demand, shape.rings.into(), shape.ring_bytes.into(), 10, 0], "");
+        let order = Message::new(ARM, &[demand, shape.rings.into(), shape.ring_bytes.into(), 10, 0, window], "");
         send(&socket, &order, &[&region, &tags]);
         Tracer::new(socket, hello, shape, region, tags)
     }

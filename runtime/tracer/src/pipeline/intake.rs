@@ -98,6 +98,7 @@ impl Intake<'_> {
         let balance = self.ledger.account.call_mut(call);
         if launch.flags & Launch::OUTSIDE != 0 {
             balance.outside += 1;
+            self.process.launched(launch.correlation);
             if launch.result == 0 && launch.flags & Launch::CAPTURED == 0 && wanted.joins_with(call) {
                 self.process.launches.insert(launch, is_waited_for);
             }

@@ -140,10 +140,10 @@ fn why_never(range: &Range, totals: &[CollectorTotals]) -> String {
         Range::Nvtx(name) => {
             let others = totals.iter().fold(0, |sum: u64, it| sum.saturating_add(it.window.ranges));
             let seen = match others {
-                0 => "no NVTX range at all".to_owned(),
-                n => counted(n, "other NVTX range", "other NVTX ranges"),
+                0 => ", and no NVTX range at all".to_owned(),
+                n => format!(", but {}", counted(n, "other NVTX range", "other NVTX ranges")),
             };
-            format!("the program never opened the NVTX range `{name}`, but {seen}")
+            format!("the program never opened the NVTX range `{name}`{seen}")
         }
     }
 }
