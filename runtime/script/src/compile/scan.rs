@@ -50,6 +50,8 @@ pub(super) struct Scan<'a> {
     pub(super) sets_tag: Option<Position>,
     /// Whether it tests `.launch` itself, by `== ()`, `!= ()` or `??`, or reads through it by `?.`.
     pub(super) tests_launch: bool,
+    /// Whether it reads something's `.lines`, which may be a stack's.
+    pub(super) reads_lines: bool,
     /// What it may read of its event; for handlers that are not compiled this is the only answer.
     pub(super) reads: Reads,
     /// Where it applies a unit to a field that is a time: `k.duration.ms`.
@@ -104,6 +106,7 @@ pub(super) fn scan<'a>(staged: &'a Staged, handler: &'a Handler) -> Scan<'a> {
         names: Vec::new(),
         uses: Vec::new(),
         sets_tag: None,
+        reads_lines: false,
         tests_launch: false,
         reads: Reads::default(),
         units_of_times: Vec::new(),
@@ -332,6 +335,7 @@ impl<'a> Scan<'a> {
     fn expr(&mut self, expr: &'a Expr) {
         let expr = unwrapped(expr);
         let chain = Chain::of(expr);
+        self.reads_lines |= chain.links.iter().any(|it| matches!(it, Link::Property("lines", _)));
         if let Some(map) = map_name(chain.head) {
             return self.map(map, &chain);
         }

@@ -50,9 +50,9 @@ impl Unit<'_> {
         self.checked.as_ref().map_or(&self.scan.reads, |it| &it.reads)
     }
 
-    /// Whether it asks for a stack's lines, as far as its syntax tells.
+    /// Whether it asks for a stack's lines; if it is interpreted, as far as its syntax tells.
     pub(super) fn reads_lines(&self) -> bool {
-        self.checked.as_ref().is_some_and(|it| it.reads_lines)
+        self.checked.as_ref().map_or(self.scan.reads_lines, |it| it.reads_lines)
     }
 
     /// Whether it sees kernels without a known launch.

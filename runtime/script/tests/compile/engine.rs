@@ -939,3 +939,16 @@ fn a_cleared_map_is_kept_as_a_sum_where_compiled_handlers_only_add() {
     assert_eq!(kind("@m[e.tid] += 1; @m[0] = 7;"), plain);
     assert_eq!(kind("@m[e.tid] |= 1"), plain);
 }
+
+#[test]
+fn the_plan_tells_whether_lines_of_stacks_are_read() {
+    for (script, expected) in [
+        ("kernel(|k| @n[k.launch.ustack].count());", false),
+        ("kernel(|k| @n[k.launch.ustack.lines].count());", true),
+        ("kernel(|k| @n[k.launch.pystack.lines].count());", false),
+        ("kernel(interpret(|k| @n[k.launch.ustack.lines].count()));", true),
+        ("kernel(|k| @n[k.launch.ustack].count()); end(|| for it in @n.rows() { print(it.key.lines); });", true),
+    ] {
+        assert_eq!(plan(script).reads_lines, expected, "{script}");
+    }
+}
