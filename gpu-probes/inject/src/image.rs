@@ -27,6 +27,8 @@ pub(crate) struct Image {
     bias: u64,
     /// The unused rest of the last page of its code, in the process.
     pub(crate) gap: Range<u64>,
+    /// Where the gap is in the file.
+    gap_offset: usize,
     functions: HashMap<String, Range<u64>>,
     file: Mmap,
     unwind: Option<Unwind>,
@@ -96,14 +98,24 @@ impl Image {
         let end = bias.wrapping_add(segment.p_vaddr(endian)).wrapping_add(segment.p_filesz(endian));
         let is_last = end <= mapping.end && end > mapping.start && segment.p_filesz(endian) == segment.p_memsz(endian);
         let gap = if is_last { end..mapping.end.min(page(end.wrapping_add(PAGE - 1))) } else { 0..0 };
+        let gap_offset = usize::try_from(segment.p_offset(endian).saturating_add(segment.p_filesz(endian))).ok()?;
         let functions = functions(header, endian, &file, bias).unwrap_or_default();
         let unwind = Unwind::find(header, endian, &file, segments);
         let code = vec![mapping.start..mapping.end];
-        Some(Image { path: path.into(), code, bias, gap, functions, unwind, file })
+        Some(Image { path: path.into(), code, bias, gap, gap_offset, functions, unwind, file })
     }
 
     pub(crate) fn has_code_at(&self, address: u64) -> bool {
         self.code.iter().any(|it| it.contains(&address))
+    }
+
+    /// Returns what is in the gap as long as nobody writes there.
+    pub(crate) fn gap_contents(&self, address: u64, len: usize) -> Vec<u8> {
+        let from = self.gap_offset.saturating_add(address.wrapping_sub(self.gap.start) as usize);
+        let rest = self.file.get(from..).unwrap_or_default();
+        let mut bytes = rest[..len.min(rest.len())].to_vec();
+        bytes.resize(len, 0);
+        bytes
     }
 
     /// Returns where an exported function is, in the process.

@@ -20,14 +20,18 @@
 mod image;
 mod process;
 mod safety;
+mod seccomp;
 mod stub;
 mod thread;
 
 use process::Process;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use stub::{Outcome, Stub};
-use thread::Stopped;
+use thread::{Blocked, Stopped};
 
 /// How long to look for a thread that can be used.
 const LOOK_WITHIN: Duration = Duration::from_millis(1500);
@@ -64,6 +68,7 @@ impl Refusal {
 pub fn inject(pid: u32, request: &Request) -> Result<i32, Refusal> {
     // ptrace holds threads for one thread of ours, and lets go of all of them when that ends.
     let attempt = || {
+        let _alone = alone(pid)?;
         let process = Process::inspect(pid)?;
         let stub = Stub::new(&process, request)?;
         let thread = start(&process, &stub)?;
@@ -73,13 +78,36 @@ pub fn inject(pid: u32, request: &Request) -> Result<i32, Refusal> {
         .unwrap_or_else(|_| Err(Refusal::new("xputrace failed; this is a bug in it")))
 }
 
+/// Waits until no other tracer is loading something into the process; ends with what is returned, or with us.
+fn alone(pid: u32) -> Result<UnixListener, Refusal> {
+    let name = SocketAddr::from_abstract_name(format!("xputrace-loads-into-{pid}"))
+        .map_err(|it| Refusal::new(it.to_string()))?;
+    let until = Instant::now() + LOOK_WITHIN;
+    loop {
+        match UnixListener::bind_addr(&name) {
+            Ok(held) => return Ok(held),
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+                return Err(Refusal::new(format!("cannot reserve it for this xputrace: {error}")));
+            }
+            Err(_) if Instant::now() >= until => return Err(Refusal::new("another xputrace is attaching to it")),
+            Err(_) => std::thread::sleep(LOOK_AGAIN_AFTER),
+        }
+    }
+}
+
 /// Sends a thread through the stub; returns its id.
 fn start(process: &Process, stub: &Stub) -> Result<u32, Refusal> {
     let until = Instant::now() + LOOK_WITHIN;
     let mut last = String::from("it has no thread");
+    // A call that fails if we are killed now is interrupted only if there is no other thread.
+    let spared = Instant::now() + LOOK_WITHIN / 2;
     loop {
         for tid in process.threads()? {
+            if Instant::now() < spared && Blocked::of(process.pid, tid).is_some_and(|it| it.fails_on_stops()) {
+                continue;
+            }
             let Some(stopped) = Stopped::stop(process.pid, tid)? else { continue };
+            refuse_deadly_filters(process, tid)?;
             match safety::hindrance(process, &stopped) {
                 None => {
                     stub.write(process, &stopped)?;
@@ -97,6 +125,20 @@ fn start(process: &Process, stub: &Stub) -> Result<u32, Refusal> {
             )));
         }
         std::thread::sleep(LOOK_AGAIN_AFTER);
+    }
+}
+
+/// Refuses a thread that a seccomp filter of its own would kill.
+fn refuse_deadly_filters(process: &Process, tid: u32) -> Result<(), Refusal> {
+    if !process.has_filters(tid) {
+        return Ok(());
+    }
+    match seccomp::deadly_call(tid) {
+        Ok(None) => Ok(()),
+        Ok(Some(call)) => {
+            Err(Refusal::new(format!("a seccomp filter of it kills whoever calls {call}, which is needed")))
+        }
+        Err(error) => Err(Refusal::new(format!("it has a seccomp filter, which cannot be examined: {error}"))),
     }
 }
 

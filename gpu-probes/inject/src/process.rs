@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use xputrace_wire::maps::MapsLine;
+use xputrace_wire::status::innermost_id;
 
 /// A process that a library can be loaded into.
 #[derive(Debug)]
@@ -52,6 +53,21 @@ impl Process {
         Ok(entries.flatten().filter_map(|it| it.file_name().to_str()?.parse().ok()).collect())
     }
 
+    /// Whether it has a thread with this id in its own pid namespace.
+    pub(crate) fn has_thread_known_as(&self, tid: u32) -> Result<bool, Refusal> {
+        let own_id = |it: u32| {
+            let status = std::fs::read_to_string(format!("/proc/{}/task/{it}/status", self.pid)).unwrap_or_default();
+            innermost_id(&status)
+        };
+        Ok(self.threads()?.into_iter().any(|it| own_id(it) == Some(tid)))
+    }
+
+    /// Whether a thread has seccomp filters.
+    pub(crate) fn has_filters(&self, tid: u32) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/task/{tid}/status", self.pid)).unwrap_or_default();
+        field(&status, "Seccomp:").is_some_and(|it| it != "0")
+    }
+
     pub(crate) fn exists(&self) -> bool {
         self.threads().is_ok_and(|it| !it.is_empty()) && status(self.pid).is_ok_and(|it| !is_dead(&it))
     }
@@ -72,6 +88,13 @@ impl Process {
 
     pub(crate) fn word(&self, address: u64) -> Option<u64> {
         Some(u64::from_ne_bytes(self.read(address, 8).try_into().ok()?))
+    }
+
+    /// Returns the words of a stack from an address on.
+    pub(crate) fn words_of_stack(&self, from: u64) -> Vec<u64> {
+        let from = from & !7;
+        let end = self.mapping(from).map_or(from, |it| it.end);
+        self.read(from, (end - from) as usize).as_chunks::<8>().0.iter().map(|it| u64::from_ne_bytes(*it)).collect()
     }
 
     /// Writes memory, also memory that the process itself may not write. A thread of it must be stopped by us.

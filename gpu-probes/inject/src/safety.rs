@@ -198,33 +198,39 @@ impl<'a> UnsafeCode<'a> {
         UnsafeCode { process, functions, allocator }
     }
 
-    /// Returns what may hold a lock in a stack.
+    /// Returns what may hold a lock in a stack. A thread that runs nothing but libc is about to begin or to end, with
+    /// libc's own locks.
     fn in_stack(&self, process: &Process, mut frame: Frame, stack: Range<u64>) -> Option<String> {
+        let mut is_users = false;
+        let answer = |is_users: bool| (!is_users).then(|| "runs nothing but libc".to_owned());
         for _ in 0..MOST_FRAMES {
             let address = if frame.is_exact { frame.rip } else { frame.rip.wrapping_sub(1) };
             if frame.rip == 0 {
-                return None;
+                return answer(is_users);
             }
-            let row = process.image(address).and_then(|it| it.row(address));
+            let image = process.image(address);
+            is_users |= image.is_none_or(|it| !it.is_of_libc() && !it.is_dynamic_linker());
+            let row = image.and_then(|it| it.row(address));
             if let Some(what) = self.at(address, row.as_ref().map(|it| it.function)) {
                 return Some(format!("is in {what}"));
             }
-            let Some(row) = row else { return self.in_words(frame.rsp, &stack) };
+            let Some(row) = row else { return self.in_words(frame.rsp, &stack).or_else(|| answer(is_users)) };
             match frame.caller(process, &row) {
                 Some(caller) => frame = caller,
                 // The outermost frame has no return address.
-                None if row.rule.is_none() && !row.is_signal_frame => return None,
-                None => return self.in_words(frame.rsp, &stack),
+                None if row.rule.is_none() && !row.is_signal_frame => return answer(is_users),
+                None => return self.in_words(frame.rsp, &stack).or_else(|| answer(is_users)),
             }
         }
-        self.in_words(frame.rsp, &stack)
+        self.in_words(frame.rsp, &stack).or_else(|| answer(is_users))
     }
 
     /// Looks at everything from `from` on as if it were return addresses.
     fn in_words(&self, from: u64, stack: &Range<u64>) -> Option<String> {
-        let from = if stack.contains(&from) { from } else { return Some("runs on an unknown stack".into()) };
-        let bytes = self.process.read(from & !7, (stack.end - from) as usize);
-        let words = bytes.as_chunks::<8>().0.iter().map(|it| u64::from_ne_bytes(*it));
+        if !stack.contains(&from) {
+            return Some("runs on an unknown stack".into());
+        }
+        let words = self.process.words_of_stack(from).into_iter();
         words.filter(|it| *it != 0).find_map(|it| self.at(it - 1, None)).map(|it| format!("may be in {it}"))
     }
 

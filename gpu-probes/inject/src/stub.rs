@@ -6,7 +6,7 @@
 //! and unmaps the block.
 
 use crate::process::Process;
-use crate::thread::Stopped;
+use crate::thread::{Blocked, Stopped};
 use crate::{Refusal, Request};
 use std::mem::offset_of;
 use std::ops::Range;
@@ -42,7 +42,7 @@ const BLOCK_LEN: u64 = 256 << 10;
 const FAILED: u32 = 1;
 const ANSWERED: u32 = 0x1000;
 /// How long the thread waits for us to read its report.
-const MILLIS_TO_BE_READ: u32 = 10_000;
+const MILLIS_TO_BE_READ: u32 = 3_000;
 
 /// What the stub refers to by address; it follows the code.
 #[repr(C)]
@@ -332,7 +332,8 @@ impl Stub {
             return Err(Refusal::new(format!("this processor's registers need {} bytes to save", saved_len())));
         }
         let strings = strings(&request.library, &request.argument);
-        let gap = gap(process, (code().len() + size_of::<Constants>() + strings.len()) as u64)?;
+        let len = code().len() + size_of::<Constants>() + strings.len();
+        let (gap, before) = gap(process, len)?;
         let function = |name: &str| {
             let found = process.libc_function(name);
             found.ok_or_else(|| Refusal::new(format!("its libc has no function {name}")))
@@ -356,8 +357,7 @@ impl Stub {
             symbol: padded(request.symbol.as_bytes()),
             ..Constants::default()
         };
-        let len = code().len() + size_of::<Constants>() + strings.len();
-        Ok(Stub { at: gap.start, constants, strings, before: process.read(gap.start, len) })
+        Ok(Stub { at: gap.start, constants, strings, before })
     }
 
     /// Returns the address at which it begins.
@@ -433,7 +433,7 @@ impl Stub {
         let read = self.constants.block + offset_of!(Block, read) as u64;
         let _ = process.write(read, &1u32.to_ne_bytes());
         let until = Instant::now() + Duration::from_secs(2);
-        while tid != 0 && process.threads()?.contains(&(tid as u32)) {
+        while tid != 0 && process.has_thread_known_as(tid as u32)? {
             if Instant::now() >= until {
                 // The code stays: the thread still needs it.
                 return Ok(());
@@ -456,14 +456,45 @@ fn padded<const N: usize>(text: &[u8]) -> [u8; N] {
     padded
 }
 
-/// Returns the largest gap between a file's code and the end of its last page.
-fn gap(process: &Process, len: u64) -> Result<Range<u64>, Refusal> {
-    let largest = process.images.iter().map(|it| it.gap.clone()).max_by_key(|it| it.end - it.start);
-    let start = |it: Range<u64>| it.start.next_multiple_of(16)..it.end;
-    largest
-        .map(start)
-        .filter(|it| it.start.checked_add(len).is_some_and(|end| end <= it.end))
-        .ok_or_else(|| Refusal::new(format!("none of its files has {len} unused bytes behind its code")))
+/// Returns the largest free gap between a file's code and the end of its last page, and what belongs there.
+fn gap(process: &Process, len: usize) -> Result<(Range<u64>, Vec<u8>), Refusal> {
+    let mut gaps: Vec<_> =
+        process.images.iter().map(|it| (it.gap.start.next_multiple_of(16)..it.gap.end, it)).collect();
+    gaps.retain(|(gap, _)| gap.start.checked_add(len as u64).is_some_and(|end| end <= gap.end));
+    gaps.sort_by_key(|(gap, _)| gap.start.wrapping_sub(gap.end));
+    if gaps.is_empty() {
+        return Err(Refusal::new(format!("none of its files has {len} unused bytes behind its code")));
+    }
+    for (gap, image) in gaps {
+        let before = image.gap_contents(gap.start, len);
+        if process.read(gap.start, len) == before || is_abandoned(process, &gap)? {
+            return Ok((gap, before));
+        }
+    }
+    Err(Refusal::new(
+        "tracers that were killed while they attached have left code in all of its files; try again in 5 s",
+    ))
+}
+
+/// Whether the stub of a killed tracer is no longer run by any thread. Its block is unmapped by the thread that it
+/// started, which then only returns.
+fn is_abandoned(process: &Process, gap: &Range<u64>) -> Result<bool, Refusal> {
+    let block = process.word(gap.start + (code().len() + offset_of!(Constants, block)) as u64);
+    if block.is_none_or(|it| !process.read(it, 1).is_empty()) {
+        return Ok(false);
+    }
+    for tid in process.threads()? {
+        let runs_it =
+            |rip: u64, rsp: u64| gap.contains(&rip) || process.words_of_stack(rsp).iter().any(|it| gap.contains(it));
+        let is_there = match Blocked::of(process.pid, tid) {
+            Some(it) => runs_it(it.rip, it.rsp),
+            None => Stopped::stop(process.pid, tid)?.is_some_and(|it| runs_it(it.registers().rip, it.registers().rsp)),
+        };
+        if is_there {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Returns an address at which the block can be mapped: in the highest hole that is large enough, with room on

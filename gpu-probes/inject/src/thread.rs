@@ -171,6 +171,33 @@ fn is_restarted_by_linux(at_stop: &libc::user_regs_struct) -> bool {
     -(at_stop.rax as i64) != i64::from(libc::EINTR)
 }
 
+/// A thread that is blocked in a system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Blocked {
+    call: u64,
+    pub(crate) rsp: u64,
+    pub(crate) rip: u64,
+}
+
+impl Blocked {
+    /// Reads `/proc/PID/task/TID/syscall` (proc_pid_syscall(5)); `None` if the thread runs.
+    pub(crate) fn of(pid: u32, tid: u32) -> Option<Self> {
+        Blocked::parse(&std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?)
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [call, .., rsp, rip] = words[..] else { return None };
+        let address = |it: &str| u64::from_str_radix(it.strip_prefix("0x")?, 16).ok();
+        Some(Blocked { call: call.parse::<i64>().ok()? as u64, rsp: address(rsp)?, rip: address(rip)? })
+    }
+
+    /// Whether the call fails if we are killed while we hold the thread.
+    pub(crate) fn fails_on_stops(&self) -> bool {
+        fails_on_stops(self.call)
+    }
+}
+
 /// Whether a system call fails with EINTR if its thread is stopped, having done nothing: signal(7),
 /// "Interruption of system calls and library functions by stop signals".
 fn fails_on_stops(number: u64) -> bool {
@@ -199,5 +226,19 @@ fn set_registers(tid: u32, registers: &libc::user_regs_struct) -> io::Result<()>
     match unsafe { libc::ptrace(libc::PTRACE_SETREGS, tid as libc::pid_t, null_mut::<u8>(), &raw const *registers) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Blocked;
+
+    #[test]
+    fn a_blocked_thread_says_in_which_call() {
+        let line = "232 0x5 0x7f01 0x1 0x32 0x0 0x0 0x7ffe10 0x7f42\n";
+        assert_eq!(Blocked::parse(line), Some(Blocked { call: 232, rsp: 0x7ffe10, rip: 0x7f42 }));
+        assert!(Blocked::parse(line).unwrap().fails_on_stops());
+        assert_eq!(Blocked::parse("running\n"), None);
+        assert_eq!(Blocked::parse("-1 0x7ffe10 0x7f42\n").map(|it| it.rip), Some(0x7f42));
     }
 }

@@ -17,6 +17,11 @@ const PROGRAM: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <link.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -75,6 +80,15 @@ static ssize_t wait_in_write(void *unused, const char *text, size_t len) {
     static int n; if (!n++) wait_inside(0, 0, 0);
     return len;
 }
+static void filter(int number, unsigned action) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, action), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog all = { sizeof code / sizeof *code, code };
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all);
+}
 static void on_tick(int signal) { (void)signal; free(malloc(100)); }
 int main(int argc, char **argv) {
     void *(*all[])(void *) = { allocate, compute, start_threads, wait_in_epoll, nap };
@@ -88,6 +102,8 @@ int main(int argc, char **argv) {
             struct itimerspec often = { { 0, 200000 }, { 0, 200000 } }; timer_settime(timer, 0, &often, 0);
         }
     }
+    if (argc > 1 && !strcmp(argv[1], "killing-filter")) filter(SYS_connect, SECCOMP_RET_KILL_PROCESS);
+    if (argc > 1 && !strcmp(argv[1], "mild-filter")) filter(SYS_connect, SECCOMP_RET_ERRNO | EPERM);
     if (argc > 1 && !strcmp(argv[1], "linker")) dl_iterate_phdr(wait_inside, 0);
     if (argc > 1 && !strcmp(argv[1], "handler")) { signal(SIGUSR1, wait_in_handler); dl_iterate_phdr(raise_inside, 0); }
     if (argc > 1 && !strcmp(argv[1], "allocator")) {
@@ -208,6 +224,21 @@ fn nothing_but_the_library_stays() {
     assert_eq!(program.end(), ("odd 0\n".into(), Some(7)));
 }
 
+/// Thread ids there are not ours.
+#[test]
+fn a_process_in_a_pid_namespace_is_like_any_other() {
+    let built = Built::new();
+    let program = built.path("program");
+    let words = ["--pid", "--fork", "--mount-proc", program.to_str().unwrap(), "read", "nap"];
+    let unshare = Running::new(Path::new("unshare"), &words);
+    let children = format!("/proc/{0}/task/{0}/children", unshare.child.id());
+    let pid = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
+    for _ in 0..20 {
+        assert_eq!(inject(pid, &built.request()), Ok(5));
+    }
+    assert_eq!(unshare.end(), ("odd 0\n".into(), Some(7)));
+}
+
 #[test]
 fn what_cannot_be_loaded_is_named() {
     let built = Built::new();
@@ -251,6 +282,21 @@ fn a_thread_that_may_hold_a_lock_is_left_alone() {
 }
 
 #[test]
+fn a_filter_that_would_kill_the_program_is_found_first() {
+    let built = Built::new();
+    let program = Running::new(&built.path("program"), &["mild-filter"]);
+    match inject(program.child.id(), &built.request()) {
+        Err(error) if error.to_string().contains("cannot be examined") => println!("skipped: {error}"),
+        answer => assert_eq!(answer, Ok(5)),
+    }
+    assert_eq!(program.end(), ("odd 0\n".into(), Some(7)));
+    let program = Running::new(&built.path("program"), &["killing-filter"]);
+    let refusal = inject(program.child.id(), &built.request()).unwrap_err().to_string();
+    assert!(refusal.contains("kills whoever calls connect") || refusal.contains("cannot be examined"), "{refusal}");
+    assert_eq!(program.end(), ("odd 0\n".into(), Some(7)));
+}
+
+#[test]
 fn a_stopped_program_stays_stopped() {
     let built = Built::new();
     let program = Running::new(&built.path("program"), &["read"]);
@@ -279,7 +325,8 @@ fn a_killed_tracer_changes_nothing() {
         }
     }
     let built = Built::new();
-    let program = Running::new(&built.path("program"), &["spin", "compute", "allocate", "nap", "epoll", "threads"]);
+    // Not "epoll": Linux ends such calls if we are killed while the thread is stopped.
+    let program = Running::new(&built.path("program"), &["spin", "compute", "allocate", "nap", "threads"]);
     for round in 0..60u64 {
         let mut tracer = Command::new(std::env::current_exe().unwrap());
         tracer.args(["a_killed_tracer_changes_nothing", "--exact"]).stdout(Stdio::null());
@@ -289,7 +336,12 @@ fn a_killed_tracer_changes_nothing() {
         tracer.kill().unwrap();
         tracer.wait().unwrap();
     }
-    assert_eq!(inject(program.child.id(), &built.request()), Ok(5), "it is as before");
+    // Code that was left there is used for a few seconds more.
+    let mut answer = inject(program.child.id(), &built.request());
+    while answer.as_ref().is_err_and(|it| it.to_string().contains("try again")) {
+        answer = inject(program.child.id(), &built.request());
+    }
+    assert_eq!(answer, Ok(5), "it is as before");
     assert_eq!(program.end(), ("odd 0\n".into(), Some(7)));
     std::io::stdout().flush().unwrap();
 }

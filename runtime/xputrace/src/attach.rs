@@ -16,7 +16,9 @@ const ARM: &str = "xputrace_arm";
 #[derive(Clone, Debug)]
 pub struct Attachable {
     pub pid: u32,
-    /// The collector's file.
+    /// The collector's file as the process sees it.
+    library: PathBuf,
+    /// The same file as we see it.
     pub collector: PathBuf,
 }
 
@@ -24,7 +26,7 @@ impl Attachable {
     /// Lays down the collector where the process can load it.
     ///
     /// # Errors
-    /// The process does not use CUDA, or cannot see a file of ours.
+    /// The process does not use CUDA, or there is no directory from which it can load the collector.
     pub fn prepare(pid: u32) -> Result<Self> {
         let reason = || format!("cannot attach to process {pid} ({})", comm(pid));
         if !uses_cuda(pid).with_context(reason)? {
@@ -33,15 +35,14 @@ impl Attachable {
                 reason()
             );
         }
-        let collector = COLLECTOR.lay_down(&owner(pid).with_context(reason)?).with_context(reason)?;
-        if !sees(pid, &collector) {
-            bail!(
-                "{}: its root directory is not ours (a container?), so it cannot load {}; run xputrace inside of it",
-                reason(),
-                collector.display()
-            );
+        let root = Path::new("/proc").join(pid.to_string()).join("root");
+        if has_our_root(&root).with_context(reason)? {
+            let library = COLLECTOR.lay_down(&owner(pid).with_context(reason)?).with_context(reason)?;
+            return Ok(Attachable { pid, collector: library.clone(), library });
         }
-        Ok(Attachable { pid, collector })
+        let library = COLLECTOR.lay_down_in(&root).with_context(reason)?;
+        let collector = root.join(library.strip_prefix("/").unwrap_or(&library));
+        Ok(Attachable { pid, library, collector })
     }
 
     /// Loads the collector and lets it connect to the tracer at `socket`, which arms it meanwhile. Returns once it
@@ -50,7 +51,7 @@ impl Attachable {
     /// # Errors
     /// The process cannot be attached to.
     pub fn attach(&self, socket: &str) -> Result<()> {
-        let request = Request { library: self.collector.clone(), symbol: ARM, argument: socket.into() };
+        let request = Request { library: self.library.clone(), symbol: ARM, argument: socket.into() };
         let reason = || format!("cannot attach to process {} ({})", self.pid, comm(self.pid));
         match xputrace_wire::Answer::from_code(inject(self.pid, &request).with_context(reason)?) {
             xputrace_wire::Answer::Armed | xputrace_wire::Answer::Refused => Ok(()),
@@ -88,10 +89,12 @@ fn owner(pid: u32) -> Result<Owner> {
     Ok(if own.uid == uid { own } else { Owner { uid, gid, home: None } })
 }
 
-/// Whether a process finds the same file as we by this path.
-fn sees(pid: u32, path: &Path) -> bool {
-    let theirs = Path::new("/proc").join(pid.to_string()).join("root").join(path.strip_prefix("/").unwrap_or(path));
+/// Whether a process has our root directory and our mounts.
+fn has_our_root(root: &Path) -> Result<bool> {
     let identity = |it: fs::Metadata| (it.dev(), it.ino());
-    let (ours, theirs) = (fs::metadata(path).map(identity), fs::metadata(theirs).map(identity));
-    ours.ok().is_some_and(|it| theirs.ok() == Some(it))
+    let same_root = fs::metadata(root).map(identity).ok() == fs::metadata("/").map(identity).ok();
+    let mounts = |it: &Path| fs::metadata(it.join("ns/mnt")).map(identity);
+    let process = root.parent().unwrap_or(root);
+    let theirs = mounts(process).context("looking at its mounts")?;
+    Ok(same_root && theirs == mounts(Path::new("/proc/self"))?)
 }

@@ -83,7 +83,9 @@ impl Collectors {
     pub fn of_running(pids: &[u32], window: &WindowOptions) -> Result<Self> {
         let attachable = pids.iter().map(|it| Attachable::prepare(*it)).collect::<Result<Vec<_>>>()?;
         let files = attachable.iter().map(|it| it.collector.clone()).collect::<BTreeSet<_>>();
-        Ok(Collectors::new(Listener::new(None)?, files.into_iter().collect(), attachable, window))
+        let mut listener = Listener::new(None)?;
+        pids.iter().try_for_each(|it| listener.also_reach(*it))?;
+        Ok(Collectors::new(listener, files.into_iter().collect(), attachable, window))
     }
 
     fn new(listener: Listener, files: Vec<PathBuf>, attachable: Vec<Attachable>, window: &WindowOptions) -> Self {

@@ -3,8 +3,10 @@
 //! the user who loads them, and stay there: children of a target load them later.
 
 use anyhow::{Context, Result, bail};
-use std::fs;
-use std::io::Write;
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -48,20 +50,84 @@ impl Payload {
     pub fn lay_down(self, owner: &Owner) -> Result<PathBuf> {
         let _rights = Rights::of(owner)?;
         let directory = directory(owner)?;
-        let path = directory.join(format!("{}-{:016x}{}", self.name, hash(self.bytes), self.extension));
+        let path = directory.join(self.file_name());
         if fs::read(&path).is_ok_and(|it| it == self.bytes) {
             return Ok(path);
         }
         let draft = directory.join(format!(".{}-{}", self.name, std::process::id()));
-        let write = || -> std::io::Result<()> {
-            let _ = fs::remove_file(&draft);
-            let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o755).open(&draft)?;
-            file.write_all(self.bytes)?;
-            file.set_permissions(fs::Permissions::from_mode(0o755))?;
-            fs::rename(&draft, &path)
-        };
-        write().with_context(|| format!("writing {} to {}", self.name, path.display()))?;
+        self.write(&draft, &path).with_context(|| format!("writing {} to {}", self.name, path.display()))?;
         Ok(path)
+    }
+}
+
+impl Payload {
+    fn file_name(self) -> String {
+        format!("{}-{:016x}{}", self.name, hash(self.bytes), self.extension)
+    }
+
+    /// Ensures that the file is in a directory below another root; returns its path there. Links below the root are
+    /// followed as its processes do, so they cannot lead out of it.
+    ///
+    /// # Errors
+    /// No directory is suitable.
+    pub fn lay_down_in(self, root: &Path) -> Result<PathBuf> {
+        let root = File::open(root).context("opening its root directory")?;
+        let mut refusals = Vec::new();
+        for parent in ["var/tmp", "tmp", "dev/shm"] {
+            match self.write_below(&root, parent) {
+                Ok(directory) => return Ok(Path::new("/").join(parent).join(directory).join(self.file_name())),
+                Err(error) => refusals.push(format!("/{parent}: {error:#}")),
+            }
+        }
+        bail!("found no directory for the collector in its root directory: {}", refusals.join("; "))
+    }
+
+    /// Writes the file into a directory of ours in `parent`; returns that directory's name.
+    fn write_below(self, root: &File, parent: &str) -> Result<String> {
+        let parent = open_below(root, parent, libc::RESOLVE_IN_ROOT)?;
+        // SAFETY: no arguments, cannot fail.
+        let own = unsafe { libc::geteuid() };
+        let name = format!("xputrace-{own}");
+        let directory_name = CString::new(name.as_str())?;
+        // SAFETY: a directory of ours and a C string. That it exists already is fine.
+        unsafe { libc::mkdirat(parent.as_raw_fd(), directory_name.as_ptr(), 0o755) };
+        let directory = open_below(&parent, &name, libc::RESOLVE_BENEATH | libc::RESOLVE_NO_SYMLINKS)?;
+        let found = directory.metadata()?;
+        if found.uid() != own || found.mode() & 0o022 != 0 {
+            bail!("{name} is not a directory that only user {own} can write");
+        }
+        // Through its descriptor, nothing above can be exchanged any more.
+        let path = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
+        if is_noexec(&path)? {
+            bail!("its file system is mounted noexec");
+        }
+        let file = path.join(self.file_name());
+        if !fs::read(&file).is_ok_and(|it| it == self.bytes) {
+            self.write(&path.join(format!(".{}", std::process::id())), &file)?;
+        }
+        Ok(name)
+    }
+
+    fn write(self, draft: &Path, path: &Path) -> io::Result<()> {
+        let _ = fs::remove_file(draft);
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o755).open(draft)?;
+        file.write_all(self.bytes)?;
+        file.set_permissions(fs::Permissions::from_mode(0o755))?;
+        fs::rename(draft, path)
+    }
+}
+
+/// Opens a directory by openat2(2).
+fn open_below(from: &File, path: &str, resolve: u64) -> io::Result<File> {
+    let path = CString::new(path)?;
+    // SAFETY: zeroes are an open_how.
+    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
+    how.flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as u64;
+    how.resolve = resolve;
+    // SAFETY: a C string and an open_how of the size given; the new descriptor is ours.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_openat2, from.as_raw_fd(), path.as_ptr(), &raw const how, size_of_val(&how));
+        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(File::from_raw_fd(fd as i32)) }
     }
 }
 

@@ -4,6 +4,7 @@ use super::socket::{Peer, Received, bind_abstract, bind_path, listen, peer, priv
 use super::socket::{accept, seqpacket};
 use super::target::Target;
 use super::{RendezvousError, failed};
+use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
@@ -55,6 +56,35 @@ impl Listener {
             }
             (Err(error), Err(_)) => Err(error),
         }
+    }
+
+    /// Also listens in the network namespace of a process, where our abstract name is another one.
+    ///
+    /// # Errors
+    /// We may not enter it.
+    pub fn also_reach(&mut self, pid: u32) -> Result<(), RendezvousError> {
+        let context = |it| failed(format!("listen for the collector in the network namespace of process {pid}"), it);
+        let namespace = |pid: &str| File::open(format!("/proc/{pid}/ns/net"));
+        let theirs = namespace(&pid.to_string()).map_err(context)?;
+        let identity = |it: &File| it.metadata().map(|it| (it.dev(), it.ino()));
+        let ours = namespace("self").and_then(|it| identity(&it)).map_err(context)?;
+        let Some(name) = self.abstract_name() else { return Ok(()) };
+        if identity(&theirs).map_err(context)? == ours {
+            return Ok(());
+        }
+        // A thread can change its namespace for itself.
+        let enter = || {
+            // SAFETY: a namespace's descriptor.
+            super::socket::checked(unsafe { libc::setns(theirs.as_raw_fd(), libc::CLONE_NEWNET) }).map_err(context)?;
+            on_abstract(&name)
+        };
+        let entered = std::thread::scope(|scope| scope.spawn(enter).join());
+        self.sockets.push(entered.unwrap_or_else(|_| Err(context(std::io::Error::other("it failed"))))?);
+        Ok(())
+    }
+
+    fn abstract_name(&self) -> Option<String> {
+        Some(self.value.strip_prefix('@')?.split(':').next()?.to_owned())
     }
 
     /// Returns the value for [`xputrace_wire::SOCKET_VARIABLE`].
