@@ -147,7 +147,9 @@ pub(super) fn receive(socket: &OwnedFd) -> Received {
             },
             0 => return Received::Closed,
             _ => match io::Error::last_os_error().raw_os_error() {
-                Some(libc::EINTR) => continue,
+                // The peer has closed without reading everything, which Linux reports once, before what the peer
+                // has sent.
+                Some(libc::EINTR | libc::ECONNRESET) => continue,
                 Some(libc::EAGAIN) => return Received::Nothing,
                 _ => return Received::Closed,
             },
@@ -181,4 +183,24 @@ pub(super) fn send(socket: &OwnedFd, message: &Message, fds: &[RawFd]) -> io::Re
     // SAFETY: everything that `header` points to lives through the call.
     let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &header, libc::MSG_NOSIGNAL) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_peer_sent_is_received_though_it_left_messages_unread() {
+        let mut both = [0; 2];
+        // SAFETY: room for two descriptors, which are owned from here on.
+        let [ours, theirs] = unsafe {
+            assert_eq!(libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, both.as_mut_ptr()), 0);
+            both.map(|it| OwnedFd::from_raw_fd(it))
+        };
+        send(&ours, &Message::new(message::RECORD, &[], ""), &[]).unwrap();
+        send(&theirs, &Message::new(message::ARMED, &[1], ""), &[]).unwrap();
+        drop(theirs);
+        assert!(matches!(receive(&ours), Received::Message(it) if it.kind == message::ARMED));
+        assert!(matches!(receive(&ours), Received::Closed));
+    }
 }

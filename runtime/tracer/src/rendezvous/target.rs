@@ -5,7 +5,7 @@ use super::socket::{Peer, Received, receive, send};
 use super::{FLUSH_MILLIS, RendezvousError, failed};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use xputrace_model::plan::Demand;
 use xputrace_wire::message::{self, Message, demand, window};
 use xputrace_wire::region::Shape;
@@ -42,7 +42,11 @@ pub struct Arming<'a> {
 
 /// When collectors record; shared with the thread that arms them.
 #[derive(Debug, Default)]
-pub struct Window(AtomicU64);
+pub struct Window {
+    conditions: u64,
+    /// Whether LATER need not be waited for any more.
+    has_begun: AtomicBool,
+}
 
 impl Window {
     /// Not before [`Window::begin`].
@@ -54,21 +58,21 @@ impl Window {
 
     /// Creates a window with these conditions, all of which must hold; none is always.
     pub fn new(conditions: u64) -> Self {
-        Window(AtomicU64::new(conditions))
+        Window { conditions, has_begun: AtomicBool::new(false) }
     }
 
     /// Lets processes that are armed from now on record at once; those before need [`Target::record`].
     pub fn begin(&self) {
-        self.0.fetch_and(!window::LATER, Ordering::SeqCst);
+        self.has_begun.store(true, Ordering::SeqCst);
     }
 
-    /// Whether [`Window::begin`] was called, or need not be.
+    /// Whether a process may have been told to wait for what has happened meanwhile.
     pub fn has_begun(&self) -> bool {
-        self.bits() & window::LATER == 0
+        self.has_begun.load(Ordering::SeqCst)
     }
 
     pub(super) fn bits(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
+        if self.has_begun() { self.conditions & !window::LATER } else { self.conditions }
     }
 }
 
