@@ -65,7 +65,7 @@ impl ProbedFile {
     /// Returns the file, without places.
     fn of(file: &Candidate) -> ProbedFile {
         let none = Sites::default;
-        let Candidate { id, path } = file.clone();
+        let Candidate { id, path, .. } = file.clone();
         ProbedFile { id, path, entries: none(), trampolined: none(), returns: none(), tail_calls: none() }
     }
 
@@ -116,7 +116,7 @@ impl FunctionProbe {
             return Ok(None);
         }
         self.seen.extend(Content::of(&file.path).map(|it| (file.id, it)));
-        let Places { mut places, indirect } = resolve::places(&file.path, &self.function)?;
+        let Places { mut places, indirect } = resolve::places(file, &self.function)?;
         let matched = places.len() + indirect.len();
         let (refused, unknown) = self.take_refused(&mut places, &file.path, programs)?;
         let loops = places.iter().filter(|it| it.is_loop).map(|it| it.function.clone()).collect::<Vec<_>>();

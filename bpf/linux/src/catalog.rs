@@ -59,7 +59,7 @@ impl LiveCatalog {
         if let Some(known) = self.files.borrow().get(object) {
             return known.clone();
         }
-        let named = |file: Candidate| NamedFile { functions: resolve::probed_names(&file.path), file };
+        let named = |file: Candidate| NamedFile { functions: resolve::probed_names(&file), file };
         let found = Rc::new(resolve::candidates(object, &self.scope).into_iter().map(named).collect::<Vec<_>>());
         self.files.borrow_mut().insert(object.to_owned(), found.clone());
         found

@@ -24,8 +24,8 @@ pub fn list_functions(event: Event, pattern: &str) -> Result<Vec<Listed>, String
     }
     let mut found = Vec::new();
     for file in files {
+        let Named { direct, indirect } = Named::matching(&file, function);
         let path = file.path.canonicalize().unwrap_or(file.path);
-        let Named { direct, indirect } = Named::matching(&path, function);
         let listed = |name: &str| Listed::new(event, format!("{}:{}:{name}", event.name(), path.display()));
         found.extend(direct.iter().map(|it| listed(&it.name)));
         found.extend(indirect.iter().map(|it| Listed { refused: Some(INDIRECT), ..listed(it) }));
@@ -60,8 +60,9 @@ mod tests {
     #[test]
     fn what_cannot_be_probed_is_marked() {
         let found = list_functions(Event::Uprobe, "libc:mem*").unwrap();
-        let libc = resolve::candidates("libc", &Scope::System).remove(0).path.canonicalize().unwrap();
+        let libc = resolve::candidates("libc", &Scope::System).remove(0);
         let probed = |name: &str| resolve::places(&libc, name).is_ok();
+        let libc = libc.path.canonicalize().unwrap();
         let of_libc =
             found.iter().filter_map(|it| Some((it, it.name.strip_prefix(&format!("uprobe:{}:", libc.display()))?)));
         let mut n = 0;

@@ -8,7 +8,7 @@ use crate::error::AttachError;
 use crate::links::Links;
 use crate::proc_maps::{self, View};
 use crate::report::{LateFile, News, Outcome, ProbeReport, Unprobed, Warning};
-use crate::resolve::{self, Candidate, FileId};
+use crate::resolve::{self, Candidate, FileId, Part};
 use crate::scope::{self, Scope};
 use crate::sideband::is_over;
 use crate::sys;
@@ -326,7 +326,8 @@ impl Probes {
             let named = resolve::is_candidate(&probe.object, file);
             let guessed = executable && resolve::may_be_static(&probe.object);
             if (named || guessed) && !probe.seen.contains_key(&id) {
-                attached &= self.attach_late(index, &Candidate { id, path: path.clone() }, named);
+                let part = if named { Part::All } else { Part::Cudart };
+                attached &= self.attach_late(index, &Candidate { id, path: path.clone(), part }, named);
             }
         }
         match attached {

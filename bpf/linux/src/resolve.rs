@@ -88,6 +88,28 @@ pub(crate) struct Candidate {
     pub(crate) id: FileId,
     /// A path that we can open.
     pub(crate) path: PathBuf,
+    pub(crate) part: Part,
+}
+
+/// The functions of a file that are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    All,
+    /// Those of CUDA's runtime library, if it is linked into the file statically.
+    Cudart,
+}
+
+impl Part {
+    fn has(self, function: &str) -> bool {
+        let is_of_cudart = |rest: &str| rest.starts_with(|it: char| it.is_ascii_uppercase());
+        self == Part::All || function.trim_start_matches('_').strip_prefix("cuda").is_some_and(is_of_cudart)
+    }
+
+    /// Whether the file has the part: a program may have other functions with such names.
+    fn is_in(self, elf: &Elf) -> bool {
+        const CALLED_AT_START: &str = "__cudaRegisterFatBinary";
+        self == Part::All || !elf.functions(&mut |it| it == CALLED_AT_START).is_empty()
+    }
 }
 
 /// A place to attach to.
@@ -170,11 +192,12 @@ pub(crate) fn build_id(path: &Path) -> Vec<u8> {
 }
 
 /// Returns the places in a file that `function` names.
-pub(crate) fn places(file: &Path, function: &str) -> Result<Places, AttachError> {
+pub(crate) fn places(file: &Candidate, function: &str) -> Result<Places, AttachError> {
+    let Candidate { path: file, part, .. } = file;
     let elf = Elf::open(file).map_err(|reason| AttachError::UnreadableFile { file: file.to_path_buf(), reason })?;
-    let wanted = Wanted::parse(function);
+    let wanted = Wanted { part: *part, ..Wanted::parse(function) };
     let code = code::Reader::new(&elf);
-    if let Some(address) = wanted.address {
+    if let Some(address) = wanted.address.filter(|_| *part == Part::All) {
         let places = vec![place_at(&elf, &code, file, function, address)?];
         return Ok(Places { places, indirect: Vec::new() });
     }
@@ -206,11 +229,11 @@ pub(crate) fn refusal<'a>(
 ) -> Option<AttachError> {
     let mut errors = Vec::new();
     for file in files {
-        match places(&file.path, function) {
+        match places(file, function) {
             Ok(_) => return None,
             Err(AttachError::UnreadableFile { .. }) => {}
             // The executable was only a guess: the library may be linked statically.
-            Err(_) if !is_candidate(object, &file.path) => {}
+            Err(_) if file.part == Part::Cudart || !is_candidate(object, &file.path) => {}
             Err(error) => errors.push(error),
         }
     }
@@ -235,13 +258,14 @@ impl Named {
     }
 
     /// Returns the functions of a file that match a pattern; none if it cannot be read.
-    pub(crate) fn matching(file: &Path, pattern: &str) -> Named {
-        Elf::open(file).map(|it| Named::split(Wanted::parse(pattern).find(&it))).unwrap_or_default()
+    pub(crate) fn matching(file: &Candidate, pattern: &str) -> Named {
+        let wanted = Wanted { part: file.part, ..Wanted::parse(pattern) };
+        Elf::open(&file.path).map(|it| Named::split(wanted.find(&it))).unwrap_or_default()
     }
 }
 
 /// Returns the names by which functions in a file can be probed.
-pub(crate) fn probed_names(file: &Path) -> HashSet<String> {
+pub(crate) fn probed_names(file: &Candidate) -> HashSet<String> {
     Named::matching(file, "*").direct.into_iter().map(|it| it.name).collect()
 }
 
@@ -252,6 +276,7 @@ struct Wanted<'a> {
     offset: Option<u64>,
     /// From `0x…`: an address instead of a name.
     address: Option<u64>,
+    part: Part,
 }
 
 impl<'a> Wanted<'a> {
@@ -259,16 +284,21 @@ impl<'a> Wanted<'a> {
         let address = text.strip_prefix("0x").and_then(|it| u64::from_str_radix(it, 16).ok());
         let split = text.rsplit_once('+').and_then(|(name, offset)| Some((name, number(offset)?)));
         match split {
-            Some((name, offset)) if !name.is_empty() => Wanted { name, offset: Some(offset), address: None },
-            _ => Wanted { name: text, offset: None, address },
+            Some((name, offset)) if !name.is_empty() => {
+                Wanted { name, offset: Some(offset), address: None, part: Part::All }
+            }
+            _ => Wanted { name: text, offset: None, address, part: Part::All },
         }
     }
 
     /// Searches by symbol name. If that finds nothing, or the name is qualified, searches the
     /// demangled names of C++ and Rust functions.
     fn find(&self, elf: &Elf) -> Vec<Function> {
-        let found = elf.functions(&mut |it| glob(self.name, it));
-        if !found.is_empty() || (is_glob(self.name) && !self.name.contains("::")) {
+        if !self.part.is_in(elf) {
+            return Vec::new();
+        }
+        let found = elf.functions(&mut |it| glob(self.name, it) && self.part.has(it));
+        if !found.is_empty() || self.part != Part::All || (is_glob(self.name) && !self.name.contains("::")) {
             return found;
         }
         let hint = last_word(self.name);
@@ -477,10 +507,14 @@ struct Files {
 
 impl Files {
     fn add(&mut self, path: PathBuf) {
+        self.add_part(path, Part::All);
+    }
+
+    fn add_part(&mut self, path: PathBuf, part: Part) {
         if let Some(id) = file_id(&path)
             && self.seen.insert(id)
         {
-            self.found.push(Candidate { id, path });
+            self.found.push(Candidate { id, path, part });
         }
     }
 
@@ -526,7 +560,7 @@ impl Files {
             }
         }
         if may_be_static(library) {
-            self.add(PathBuf::from(format!("/proc/{pid}/exe")));
+            self.add_part(PathBuf::from(format!("/proc/{pid}/exe")), Part::Cudart);
         }
     }
 
@@ -536,7 +570,7 @@ impl Files {
         let linked = linked_files(command);
         linked.iter().filter(|it| matches(it)).for_each(|it| self.add(it.clone()));
         if may_be_static(library) {
-            self.add(command.executable.clone());
+            self.add_part(command.executable.clone(), Part::Cudart);
         }
         for directory in command.library_path.iter().chain(&python_directories(&command.executable)) {
             self.add_from(directory, &|it| library_matches(library, it));
@@ -697,7 +731,7 @@ mod tests {
     #[test]
     fn a_function_is_either_probed_or_named_as_indirect() {
         let libc = candidates("libc", &Scope::Processes(vec![std::process::id()])).remove(0);
-        let Places { places, indirect } = places(&libc.path, "mem*").unwrap();
+        let Places { places, indirect } = places(&libc, "mem*").unwrap();
         let probed: HashSet<_> = places.iter().map(|it| &it.function).collect();
         assert!(!probed.is_empty() && !indirect.iter().any(|it| probed.contains(it)), "{probed:?} {indirect:?}");
     }
