@@ -433,6 +433,23 @@ fn without_frame_pointers(of: Option<&Frame>) -> Frame {
     mark(format!("{WITHOUT_FRAME_POINTERS}{}]", module_of(of)))
 }
 
+/// Functions at which programs and threads start, in C libraries and their dynamic linkers.
+const ROOTS: &[&str] =
+    &["_start", "_dl_start", "_dl_start_user", "main", "start_thread", "clone", "clone3", "__clone", "__clone3"];
+
+/// Marks the only frame of a stack that Linux took as one without frame pointers, unless a program or thread starts
+/// there: the register led nowhere. A function without a name may be such a start.
+pub fn with_missing_callers(frames: Frames) -> Frames {
+    let is_cut = |it: &&Frame| {
+        let is_named = !it.module.is_empty() && !it.function.starts_with("0x");
+        is_named && !ROOTS.contains(&it.function.as_str()) && !it.function.starts_with("__libc_start")
+    };
+    match frames.last().filter(is_cut) {
+        Some(last) => frames.iter().cloned().chain([without_frame_pointers(Some(last))]).collect(),
+        None => frames,
+    }
+}
+
 /// Returns the frame that says why a launch stack ends before its root, if `address` is a
 /// [`stack_end`]; `last` is the frame before.
 fn end_of_stack(address: u64, last: Option<&Frame>) -> Option<Frame> {

@@ -220,6 +220,7 @@ impl Stacks {
     fn user_frames(&mut self, program: ProcessKey, addresses: &[u64], detail: Detail) -> (Frames, bool) {
         let frames = self.processes.resolve(addresses, program, detail);
         let is_final = is_final(&frames);
+        let frames = if addresses.len() == 1 { xputrace_symbols::with_missing_callers(frames) } else { frames };
         (with_end_of_walk(frames, addresses), is_final)
     }
 
