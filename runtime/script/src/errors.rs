@@ -54,7 +54,7 @@ pub(crate) fn diagnostic(session: &Session, file: FileId, error: EvalAltResult) 
 fn at(session: &Session, file: FileId, error: EvalAltResult, position: Position) -> Diagnostic {
     let label = session.label(file, position);
     match error {
-        EvalAltResult::ErrorRuntime(value, _) => thrown(value, label),
+        EvalAltResult::ErrorRuntime(value, _) | EvalAltResult::ErrorTerminated(value, _) => thrown(value, label),
         EvalAltResult::ErrorFunctionNotFound(signature, _) => function_not_found(session, file, &signature, label),
         EvalAltResult::ErrorVariableNotFound(name, _) => {
             let text = session.sources.files.get(label.file.0 as usize).map_or("", |it| it.text.as_str());
@@ -73,6 +73,10 @@ fn at(session: &Session, file: FileId, error: EvalAltResult, position: Position)
         }
         EvalAltResult::ErrorTooManyOperations(_) => {
             Diagnostic::error("too-long", "this runs too long; is it an endless loop?", label)
+        }
+        EvalAltResult::ErrorDataTooLarge(..) => {
+            let help = "the limit is 1 MiB for a text, or for all texts of a list, and 1,048,576 elements for a list";
+            Diagnostic::error("too-large", "a text, list or object grows too large here", label).help(help)
         }
         EvalAltResult::ErrorStackOverflow(_) => {
             Diagnostic::error("too-deep", "functions call each other too deeply", label)

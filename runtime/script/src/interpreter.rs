@@ -9,8 +9,9 @@ use crate::session::Shared;
 use crate::width::WIDTHS;
 use crate::{declare, event, static_check, units};
 use rhai::{Array, Dynamic, Engine, EvalAltResult, OptimizationLevel, Position, Scope};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 use xputrace_model::diagnostic::{Diagnostic, Label, Site};
 use xputrace_model::loss::Loss;
 use xputrace_model::output::{Output, View};
@@ -22,6 +23,13 @@ const STAGING_OPERATIONS: u64 = 5_000_000;
 /// Maximum number of operations for one run of a handler.
 const HANDLER_OPERATIONS: u64 = 50_000_000;
 
+/// Maximum time for one run of a handler: operations on long lists take long.
+const HANDLER_TIME: Duration = Duration::from_secs(60);
+/// An interrupt ends a handler that has run for so long. Others finish what they print.
+const INTERRUPTIBLE_AFTER: Duration = Duration::from_millis(500);
+/// Operations from one look at the clock to the next. Each may take a millisecond.
+const OPERATIONS_UNWATCHED: u64 = 64;
+
 /// Returned by `print` when it has printed already; no text of a script starts with NUL.
 const PRINTED: &str = "\0printed";
 
@@ -30,6 +38,35 @@ pub struct Interpreter {
     engine: Engine,
     session: Shared,
     symbols: Symbols,
+    watch: Rc<Watch>,
+}
+
+/// What ends a handler that runs too long.
+struct Watch {
+    started: Cell<Instant>,
+    is_interrupted: Cell<fn() -> bool>,
+}
+
+impl Watch {
+    fn new() -> Watch {
+        Watch { started: Cell::new(Instant::now()), is_interrupted: Cell::new(|| false) }
+    }
+
+    /// Returns why the handler is to end now, if it is.
+    fn look(&self, operations: u64) -> Option<Failure> {
+        if !operations.is_multiple_of(OPERATIONS_UNWATCHED) {
+            return None;
+        }
+        let took = self.started.get().elapsed();
+        let (code, message) = if took > HANDLER_TIME {
+            ("too-long", format!("this handler ran for more than {} s; is it an endless loop?", HANDLER_TIME.as_secs()))
+        } else if took > INTERRUPTIBLE_AFTER && (self.is_interrupted.get())() {
+            ("interrupted", format!("an interrupt ended this handler, which had run for {} ms", took.as_millis()))
+        } else {
+            return None;
+        };
+        Some(Failure { code, message, help: None })
+    }
 }
 
 impl Interpreter {
@@ -37,7 +74,15 @@ impl Interpreter {
         engine.set_max_operations(HANDLER_OPERATIONS);
         let symbols = Symbols::default();
         operators::register(&mut engine, &symbols);
-        Interpreter { engine, session, symbols }
+        let watch = Rc::new(Watch::new());
+        let watched = watch.clone();
+        engine.on_progress(move |operations| watched.look(operations).map(Dynamic::from));
+        Interpreter { engine, session, symbols, watch }
+    }
+
+    /// Ends a handler that has run for a while once `is_interrupted`.
+    pub fn end_if(&mut self, is_interrupted: fn() -> bool) {
+        self.watch.is_interrupted.set(is_interrupted);
     }
 
     /// Gives the handlers the run that they read and change. Prints what the top level printed
@@ -63,6 +108,7 @@ impl Interpreter {
             Some(event) if closure.takes_event => vec![Dynamic::from(event::EventValue::of(event, &self.symbols))],
             _ => Vec::new(),
         };
+        self.watch.started.set(Instant::now());
         match closure.function.call::<Dynamic>(&self.engine, &ast, arguments) {
             Ok(_) => Ok(()),
             Err(error) if ended_itself(&error) => Ok(()),
@@ -92,7 +138,8 @@ impl Interpreter {
 fn ended_itself(error: &EvalAltResult) -> bool {
     match error {
         EvalAltResult::ErrorInFunctionCall(_, _, inner, _) => ended_itself(inner),
-        EvalAltResult::ErrorTerminated(..) | EvalAltResult::Exit(..) => true,
+        EvalAltResult::ErrorTerminated(why, _) => why.is_unit(),
+        EvalAltResult::Exit(..) => true,
         _ => false,
     }
 }

@@ -84,6 +84,11 @@ pub fn are_pending() -> bool {
     PENDING.load(Ordering::Acquire) > 0 || ENDING.load(Ordering::Acquire)
 }
 
+/// Whether signals wait for [`take`].
+pub fn are_unhandled() -> bool {
+    PENDING.load(Ordering::Acquire) > 0
+}
+
 /// Returns the signals since the last call.
 pub fn take() -> Vec<Interrupt> {
     if PENDING.swap(0, Ordering::AcqRel) == 0 {

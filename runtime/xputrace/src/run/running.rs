@@ -10,6 +10,7 @@ use super::observer::Observer;
 use super::report::Report;
 use super::state::State;
 use crate::compiled::report;
+use crate::interrupts;
 use crate::status::FAILED;
 use anyhow::Result;
 use std::cell::{RefCell, RefMut};
@@ -71,6 +72,7 @@ impl Running {
         let plan = state.plan.clone();
         let state = Rc::new(RefCell::new(state));
         interpreter.bind(state.clone());
+        interpreter.end_if(interrupts::are_unhandled);
         Running { state, plan, report, interpreter, observer: None, files: Files::default() }
     }
 
