@@ -208,6 +208,11 @@ impl Syntax {
     pub(crate) fn defines(&self, name: &str) -> bool {
         self.parameters.contains_key(name)
     }
+
+    /// Returns the names of its functions, without closures.
+    pub(crate) fn named_functions(&self) -> impl Iterator<Item = &str> {
+        self.parameters.keys().map(String::as_str).filter(|it| !self.offsets.contains_key(*it))
+    }
 }
 
 /// Returns the name under which Rhai knows a file.

@@ -198,12 +198,48 @@ impl Check<'_> {
         {
             self.found.push(no_exit_status(*code, self.session.label(FileId(self.file as u32), *at)));
         }
+        if let Some(module) = call.namespace.path.first().filter(|it| it.as_str() != "global") {
+            return self.module_call(module.as_str(), name, position);
+        }
         let defined = self.session.files.iter().any(|it| it.interpreted.defines(name));
         if call.op_token.is_some() || !call.namespace.is_empty() || defined || is_known(name) {
             return;
         }
         let label = self.session.label(FileId(self.file as u32), position);
         self.found.push(unknown_function(name, label));
+    }
+}
+
+impl Check<'_> {
+    /// Checks `module::name(…)`.
+    fn module_call(&mut self, alias: &str, name: &str, position: Position) {
+        let file = FileId(self.file as u32);
+        let imported = self.session.modules.iter().find(|it| it.importer == file && it.alias == alias);
+        let functions = imported.and_then(|it| self.session.files.get(it.module.0 as usize)).map(|it| &it.interpreted);
+        if functions.is_some_and(|it| it.defines(name)) {
+            return;
+        }
+        let label = self.session.label(file, position);
+        self.found.push(no_module_function(alias, name, functions.map(|it| it.named_functions()), label));
+    }
+}
+
+/// Reports a call of a module's function that does not exist. `functions` are those that do, if the module is imported.
+fn no_module_function<'a>(
+    alias: &str,
+    name: &str,
+    functions: Option<impl Iterator<Item = &'a str>>,
+    label: Label,
+) -> Diagnostic {
+    let Some(functions) = functions else {
+        return Diagnostic::error("unknown-module", format!("no module `{alias}` is imported here"), label)
+            .help(format!("write `import \"{alias}\" as {alias};` at the top level"));
+    };
+    let diagnostic =
+        Diagnostic::error("unknown-function", format!("the module `{alias}` has no function `{name}`"), label);
+    match nearest(name, functions) {
+        Some(near) => diagnostic.help(format!("did you mean `{alias}::{near}`?")),
+        None => diagnostic,
     }
 }
 
