@@ -390,19 +390,19 @@ fn miss(missed: &Missed, running: &mut Running) {
         Why::OtherUser => "belongs to another user and is not a child of the command".to_owned(),
         Why::Silent => "connected and then sent nothing for 10 s".to_owned(),
         Why::Left => "left before it could be armed: it was killed, or refuses this user".to_owned(),
-        Why::Failed(reason) => reason.clone(),
+        Why::Failed(reason) => format!("was not armed: cannot {reason}"),
     };
     untraced(&format!("process {pid} ({}, user {uid}) {reason}", shown_text(comm)), running);
 }
 
 fn refuse(reason: String, running: &mut Running) {
-    running.report().refusals.push(reason.clone());
     untraced(&reason, running);
 }
 
 /// Counts a process whose launches are unknown, and says why.
 fn untraced(why: &str, running: &mut Running) {
     running.state().losses.add(Loss::UntracedProcess, 1);
+    running.report().refuse(why);
     running.report().note(&format!("not traced: {why}"));
 }
 

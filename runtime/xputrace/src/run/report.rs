@@ -33,7 +33,8 @@ pub struct Report {
     tape_failed: bool,
     software_said: bool,
     pub collectors: Collectors,
-    pub refusals: Vec<String>,
+    /// Why processes were not traced: the first few.
+    refusals: Vec<String>,
     /// The processes that the program left running.
     pub left_behind: Option<String>,
     /// The part of the run that was recorded, if not all of it.
@@ -50,6 +51,14 @@ pub struct Report {
 impl Report {
     pub fn new(quiet: bool) -> Self {
         Report { quiet, ..Report::default() }
+    }
+
+    /// Remembers why a process was not traced.
+    pub fn refuse(&mut self, why: &str) {
+        const MOST_KEPT: usize = 3;
+        if self.refusals.len() < MOST_KEPT {
+            self.refusals.push(why.to_owned());
+        }
     }
 
     pub fn is_quiet(&self) -> bool {
