@@ -105,14 +105,20 @@ pub(super) fn warn_of_lossy_clears(staged: &Staged, units: &[HandlerUnit], shape
         .collect()
 }
 
-/// Returns the maps that `end` handlers print, draw or clear as a whole.
+/// Returns the maps that `end` handlers show: those that they print, draw or clear as a whole, or whose elements they go
+/// through.
 pub(super) fn shown_by_end(units: &[HandlerUnit], shapes: &Shapes) -> Vec<TableId> {
     let ends = units.iter().filter(|it| it.handler.event == Event::End);
-    let whole = ends.flat_map(|it| &it.scan.uses).filter(|it| it.keys.is_none() && is_read(&it.how));
+    let whole = ends.flat_map(|it| &it.scan.uses).filter(|it| it.keys.is_none() && shows(&it.how));
     let mut shown: Vec<TableId> = whole.filter_map(|it| shapes.get(&it.map)).map(TableId::at).collect();
     shown.sort();
     shown.dedup();
     shown
+}
+
+fn shows(how: &How) -> bool {
+    let only_asks = matches!(how, How::Method(call) if matches!(&*call.name, "len" | "is_empty" | "keys"));
+    is_read(how) && !only_asks
 }
 
 fn is_read(how: &How) -> bool {
