@@ -1,4 +1,4 @@
-//! JSON lines, one object each, in the shapes that users of bpftrace parse.
+//! JSON lines, one object each, in the same format as `bpftrace -f json`.
 //!
 //! | type | data |
 //! |---|---|
