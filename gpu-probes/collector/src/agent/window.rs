@@ -125,7 +125,10 @@ impl Agent {
     /// The backend refuses to record.
     pub(super) fn settle(&'static self) -> Result<(), Refusal> {
         while self.is_recording() && self.window.is_due() != self.window.is_open() {
-            let Some(_change) = self.window.change() else { return Ok(self.wait_for_change()) };
+            let Some(_change) = self.window.change() else {
+                self.wait_for_change();
+                return Ok(());
+            };
             match self.window.is_due() {
                 true => self.open()?,
                 false => self.close(),
