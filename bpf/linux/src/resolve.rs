@@ -159,6 +159,7 @@ pub(crate) fn candidates(object: &str, scope: &Scope) -> Vec<Candidate> {
         Scope::Command(command) => files.add_foretold(object, command),
         Scope::System => {
             crate::scope::all_processes().iter().for_each(|pid| files.add_mapped(object, *pid));
+            files.add_searched_first(object);
             files.add_installed(object);
         }
     }
@@ -576,6 +577,14 @@ impl Files {
             self.add_from(directory, &|it| library_matches(library, it));
         }
         self.add_installed(library);
+    }
+
+    /// Adds libraries of the directories that our own environment names, as a program started from here would find them.
+    fn add_searched_first(&mut self, library: &str) {
+        let named = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+        for directory in std::env::split_paths(&named).filter(|it| !it.as_os_str().is_empty()) {
+            self.add_from(&directory, &|it| library_matches(library, it));
+        }
     }
 
     fn add_installed(&mut self, library: &str) {
