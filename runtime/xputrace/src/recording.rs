@@ -56,6 +56,7 @@ pub fn record(run: &Run) -> Result<ExitCode> {
 pub struct Tape {
     writer: Writer<BufWriter<File>>,
     draft: Draft,
+    is_quiet: bool,
     /// Every stack once, in the order in which they are named at the end.
     stacks: BTreeSet<StackKey>,
     layouts: hits::Layouts,
@@ -112,7 +113,8 @@ impl Tape {
             tells_losses: true,
         };
         let writer = Writer::new(BufWriter::new(file), &meta)?;
-        Ok(Tape { writer, draft, stacks: BTreeSet::new(), layouts: recorder.layouts.clone(), lines })
+        let (stacks, layouts) = (BTreeSet::new(), recorder.layouts.clone());
+        Ok(Tape { writer, draft, stacks, layouts, lines, is_quiet: run.options.quiet })
     }
 
     fn add_stack(&mut self, stack: StackKey) {
@@ -186,14 +188,16 @@ impl Observer for Tape {
         }
         self.write(&Entry::Symbols(symbols))?;
         self.write(&Entry::Losses(state.cpu_losses()))?;
-        let Tape { writer, draft, .. } = *self;
+        let Tape { writer, draft, is_quiet, .. } = *self;
         let path = &draft.target;
         writer.finish()?.into_inner().map_err(|it| anyhow!("cannot write {}: {}", path.display(), it.error()))?;
         std::fs::rename(&draft.path, path)
             .with_context(|| format!("cannot rename the recording to {}", path.display()))?;
         let size = std::fs::metadata(path).map(|it| it.len()).unwrap_or(0);
         let size = xputrace_render::human(size as i64, xputrace_model::schema::Unit::Bytes);
-        say(format_args!("wrote {} ({size})", path.display()));
+        if !is_quiet {
+            say(format_args!("wrote {} ({size})", path.display()));
+        }
         Ok(())
     }
 }
