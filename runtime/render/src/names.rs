@@ -164,11 +164,11 @@ impl Parser<'_> {
         let length = balanced(self.rest, '(', ')')?;
         let after = &self.rest[length..];
         let is_cast = nodes.is_empty() && after.starts_with(|it: char| it.is_ascii_digit() || it == '-');
-        let scope = after_qualifiers(after);
+        let scope = after_qualifiers(after).strip_prefix("::");
         if is_cast {
             self.skip(length);
-        } else if scope.starts_with("::") {
-            self.rest = &scope[2..];
+        } else if let Some(rest) = scope {
+            self.rest = rest;
             text(nodes).push_str("::");
         } else {
             text(nodes).push_str(&self.rest[..length]);
