@@ -185,17 +185,17 @@ struct UnsafeCode<'a> {
 impl<'a> UnsafeCode<'a> {
     fn of(process: &'a Process) -> Self {
         let mut functions = Vec::new();
-        let mut allocator = u64::MAX..0;
+        let mut allocator: Option<Range<u64>> = None;
         for image in &process.images {
             let found = ALLOCATOR.iter().filter_map(|it| image.symbol(it));
             if image.is_of_libc() {
-                found.for_each(|it| allocator = allocator.start.min(it.start)..allocator.end.max(it.end));
+                allocator = found.chain(allocator.take()).reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
                 functions.extend(LOCKING.iter().filter_map(|it| image.symbol(it)));
             } else {
                 functions.extend(found);
             }
         }
-        UnsafeCode { process, functions, allocator }
+        UnsafeCode { process, functions, allocator: allocator.unwrap_or_default() }
     }
 
     /// Returns what may hold a lock in a stack. A thread that runs nothing but libc is about to begin or to end, with
