@@ -101,7 +101,7 @@ impl Image {
         let gap_offset = usize::try_from(segment.p_offset(endian).saturating_add(segment.p_filesz(endian))).ok()?;
         let functions = functions(header, endian, &file, bias).unwrap_or_default();
         let unwind = Unwind::find(header, endian, &file, segments);
-        let code = vec![mapping.start..mapping.end];
+        let code = std::iter::once(mapping.start..mapping.end).collect();
         Some(Image { path: path.into(), code, bias, gap, gap_offset, functions, unwind, file })
     }
 

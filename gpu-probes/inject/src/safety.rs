@@ -94,7 +94,7 @@ pub(crate) fn hindrance(process: &Process, thread: &Stopped) -> Option<String> {
         return Some("runs 32-bit code".into());
     }
     let stack = process.mapping(registers.rsp).map(|it| it.start..it.end);
-    if !stack.as_ref().is_some_and(|it| registers.rsp - it.start >= STACK_ROOM) {
+    if stack.as_ref().is_none_or(|it| registers.rsp - it.start < STACK_ROOM) {
         return Some("has no room on its stack".into());
     }
     if is_in_restartable_section(process, thread) {
