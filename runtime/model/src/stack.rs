@@ -1,7 +1,7 @@
 //! A stack as one 64-bit word, so that it can be part of a map key in every engine.
 //!
 //! ```text
-//! 63..62 source   61..32 owner   31..0 id
+//! 63..62 source   61..32 owner   30 with lines   29..0 id
 //! ```
 //! Stacks of different sources are different keys; tables merge them by their named frames when
 //! they are printed.

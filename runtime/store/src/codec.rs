@@ -311,7 +311,9 @@ mod tests {
             Scalar::Int => any::<i64>().prop_map(Value::Int).boxed(),
             Scalar::Bool => any::<bool>().prop_map(Value::Bool).boxed(),
             Scalar::Name | Scalar::Text(_) => "[a-zä]{0,8}".prop_map(|it| Value::Str(it.into())).boxed(),
-            Scalar::Stack => any::<u32>().prop_map(|id| Value::Stack(StackKey::LinuxKernel { id })).boxed(),
+            Scalar::Stack => (0..xputrace_model::stack::LINES as u32)
+                .prop_map(|id| Value::Stack(StackKey::LinuxKernel { id }))
+                .boxed(),
         }
     }
 
