@@ -4,6 +4,7 @@ use crate::attach::{has_uprobe_multi, linux_release};
 use crate::catalog;
 use crate::sideband::MOST_PARANOID_FOR_PROCESSES;
 use std::path::Path;
+use xputrace_wire::status::field;
 
 /// One fact about the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,8 +74,7 @@ fn rights() -> Fact {
 }
 
 fn capabilities(status: &str) -> u64 {
-    let line = status.lines().find_map(|it| it.strip_prefix("CapEff:"));
-    line.and_then(|it| u64::from_str_radix(it.trim(), 16).ok()).unwrap_or(0)
+    field(status, "CapEff").and_then(|it| u64::from_str_radix(it, 16).ok()).unwrap_or(0)
 }
 
 fn linux_version() -> Fact {

@@ -8,7 +8,7 @@ use crate::error::AttachError;
 use crate::links::Links;
 use crate::proc_maps::{self, View};
 use crate::report::{LateFile, News, Outcome, ProbeReport, Unprobed, Warning};
-use crate::resolve::{self, Candidate, FileId, Part};
+use crate::resolve::{self, Candidate, Content, FileId, Part};
 use crate::scope::{self, Scope};
 use crate::sideband::is_over;
 use crate::sys;
@@ -310,14 +310,16 @@ impl Probes {
         }
         let path = mapped_path(pid, file);
         let Some(id) = resolve::file_id(&path) else {
-            self.forget_if_rewritten(file);
+            if let Some(id) = resolve::file_id(file) {
+                self.forget_if_rewritten(id, file);
+            }
             // The process has ended, so `/proc` no longer leads to its files.
             if wanted && !self.was_probed(file, build_id) {
                 self.tell_late(pid, file, time_nanos);
             }
             return;
         };
-        self.forget_if_rewritten(&path);
+        self.forget_if_rewritten(id, &path);
         let is_executable = || std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|it| it == file);
         let executable = may_be_static && is_executable();
         let mut attached = true;
@@ -339,9 +341,9 @@ impl Probes {
     /// Detaches the probes from a file whose content was replaced in place, so that they are attached anew.
     ///
     /// Linux probes offsets of an inode: in other content, a breakpoint may be amid an instruction.
-    fn forget_if_rewritten(&mut self, file: &Path) {
-        let Some(id) = resolve::file_id(file) else { return };
-        let known = |it: &FunctionProbe| it.seen.get(&id).is_some_and(|it| it.is_replaced_in(file));
+    fn forget_if_rewritten(&mut self, id: FileId, file: &Path) {
+        let Some(now) = Content::outside(file) else { return };
+        let known = |it: &FunctionProbe| it.seen.get(&id).is_some_and(|it| it.is_replaced_by(&now, file));
         if !self.functions.iter().any(known) {
             return;
         }

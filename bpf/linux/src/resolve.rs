@@ -62,16 +62,15 @@ impl Content {
     }
 
     /// Returns all but the build id.
-    fn outside(file: &Path) -> Option<Content> {
+    pub(crate) fn outside(file: &Path) -> Option<Content> {
         let it = std::fs::metadata(file).ok()?;
         let (modified, changed) = ((it.mtime(), it.mtime_nsec()), (it.ctime(), it.ctime_nsec()));
         Some(Content { build_id: Vec::new(), len: it.len(), modified, changed })
     }
 
-    /// Whether the file has other content by now. Without a build id, a file that was only touched can't be told
+    /// Whether the file has other content by now; `now` is all but its build id. Without a build id, a file that was only touched can't be told
     /// from one that was rewritten.
-    pub(crate) fn is_replaced_in(&self, file: &Path) -> bool {
-        let Some(now) = Content::outside(file) else { return false };
+    pub(crate) fn is_replaced_by(&self, now: &Content, file: &Path) -> bool {
         if (now.len, now.modified, now.changed) == (self.len, self.modified, self.changed) {
             return false;
         }

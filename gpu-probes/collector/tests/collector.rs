@@ -307,6 +307,19 @@ fn callbacks_and_records_are_off_outside_the_window() {
     disarm::<OverCupti>(&mut tracer);
 }
 
+/// A launch by the driver's own call.
+fn driver_launch(params: &cupti::LaunchParams) -> cupti::Event<'static> {
+    cupti::Event {
+        domain: cupti::DRIVER,
+        id: 307,
+        name: c"cuLaunchKernel",
+        symbol: Some(c"_Z1fv"),
+        params: std::ptr::from_ref(params).cast(),
+        correlation: cupti::next_correlation(),
+        result: 0,
+    }
+}
+
 /// A call that returns while callbacks are off has no EXIT.
 #[test]
 fn a_call_that_is_open_at_the_pause_is_forgotten() {
@@ -314,15 +327,7 @@ fn a_call_that_is_open_at_the_pause_is_forgotten() {
     let mut tracer = arm_in::<OverCupti>(window::PROFILER, demand::LAUNCHES | demand::KERNELS, SHAPE);
     cupti::call(cupti::DRIVER, 308, c"cuProfilerStart", 0);
     let params = cupti::launch_params(9);
-    let open = cupti::Event {
-        domain: cupti::DRIVER,
-        id: 307,
-        name: c"cuLaunchKernel",
-        symbol: Some(c"_Z1fv"),
-        params: (&raw const params).cast(),
-        correlation: cupti::next_correlation(),
-        result: 0,
-    };
+    let open = driver_launch(&params);
     cupti::fire(open, 0);
     cupti::call(cupti::DRIVER, 309, c"cuProfilerStop", 0);
     tracer.until("the pause", |_| !cupti::is_enabled(cupti::DRIVER, 307));
@@ -357,15 +362,7 @@ fn driver_calls_stand_alone_and_graphs_have_many_kernels() {
     let _alone = alone::<OverCupti>();
     let mut tracer = arm::<OverCupti>(ALL, SHAPE);
     let params = cupti::launch_params(9);
-    let alone = cupti::Event {
-        domain: cupti::DRIVER,
-        id: 307,
-        name: c"cuLaunchKernel",
-        symbol: Some(c"_Z1fv"),
-        params: (&raw const params).cast(),
-        correlation: cupti::next_correlation(),
-        result: 0,
-    };
+    let alone = driver_launch(&params);
     cupti::fire(alone, 0);
     cupti::fire(alone, 1);
     let graph = cupti::call(cupti::RUNTIME, 311, c"cudaGraphLaunch", 0);

@@ -1,6 +1,7 @@
 //! The ELF files that a process has mapped: their functions and their unwind tables.
 
 use crate::process::Mapping;
+use crate::safety::is_allocators;
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, FrameDescriptionEntry, NativeEndian, ParsedEhFrameHdr,
     Register, RegisterRule, UnwindContext, UnwindSection, X86_64,
@@ -99,7 +100,9 @@ impl Image {
         let is_last = end <= mapping.end && end > mapping.start && segment.p_filesz(endian) == segment.p_memsz(endian);
         let gap = if is_last { end..mapping.end.min(page(end.wrapping_add(PAGE - 1))) } else { 0..0 };
         let gap_offset = usize::try_from(segment.p_offset(endian).saturating_add(segment.p_filesz(endian))).ok()?;
-        let functions = functions(header, endian, &file, bias).unwrap_or_default();
+        // A large library has hundreds of thousands; of those outside of libc, only allocators matter.
+        let is_needed = |name: &str| is_of_libc(path) || is_allocators(name);
+        let functions = functions(header, endian, &file, bias, is_needed).unwrap_or_default();
         let unwind = Unwind::find(header, endian, &file, segments);
         let code = std::iter::once(mapping.start..mapping.end).collect();
         Some(Image { path: path.into(), code, bias, gap, gap_offset, functions, unwind, file })
@@ -123,17 +126,18 @@ impl Image {
         self.functions.get(name).cloned()
     }
 
-    fn name(&self) -> &str {
-        self.path.file_name().and_then(|it| it.to_str()).unwrap_or_default()
-    }
-
     /// Whether it is glibc, or a part of it that later versions have merged into libc.
     pub(crate) fn is_of_libc(&self) -> bool {
-        ["libc.so", "libc-2.", "libpthread", "libdl"].iter().any(|it| self.name().starts_with(it))
+        is_of_libc(&self.path)
     }
 
     pub(crate) fn is_dynamic_linker(&self) -> bool {
-        self.name().starts_with("ld-") || self.name().starts_with("ld.so")
+        name(&self.path).starts_with("ld-") || name(&self.path).starts_with("ld.so")
+    }
+
+    /// Whether it exists to replace libc's allocator.
+    pub(crate) fn is_allocator(&self) -> bool {
+        ["malloc", "libhoard"].iter().any(|it| name(&self.path).contains(it))
     }
 
     /// Returns the unwind row of an address in the process; `None` without one.
@@ -175,6 +179,14 @@ impl Image {
     }
 }
 
+fn name(file: &Path) -> &str {
+    file.file_name().and_then(|it| it.to_str()).unwrap_or_default()
+}
+
+fn is_of_libc(file: &Path) -> bool {
+    ["libc.so", "libc-2.", "libpthread", "libdl"].iter().any(|it| name(file).starts_with(it))
+}
+
 /// Opens a mapped file: by its mapping if Linux lets us, else by its path in the process's root.
 fn open(pid: u32, mapping: &Mapping, path: &Path) -> Option<File> {
     let by_mapping = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
@@ -190,12 +202,16 @@ fn functions(
     endian: Endianness,
     file: &[u8],
     bias: u64,
+    is_needed: impl Fn(&str) -> bool,
 ) -> Option<HashMap<String, Range<u64>>> {
     let sections = header.sections(endian, file).ok()?;
     let symbols = sections.symbols(endian, file, elf::SHT_DYNSYM).ok()?;
     let mut all = HashMap::new();
     for symbol in symbols.iter().filter(|it| it.st_type() == elf::STT_FUNC && it.st_shndx(endian) != elf::SHN_UNDEF) {
-        if let Ok(name) = std::str::from_utf8(symbol.name(endian, symbols.strings()).unwrap_or_default()) {
+        let name = std::str::from_utf8(symbol.name(endian, symbols.strings()).unwrap_or_default());
+        if let Ok(name) = name
+            && is_needed(name)
+        {
             let start = symbol.st_value(endian).wrapping_add(bias);
             all.insert(name.to_owned(), start..start.wrapping_add(symbol.st_size(endian)));
         }

@@ -25,6 +25,7 @@ mod stub;
 mod thread;
 
 use process::Process;
+use safety::UnsafeCode;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -98,6 +99,7 @@ fn alone(pid: u32) -> Result<UnixListener, Refusal> {
 /// Sends a thread through the stub; returns its id.
 fn start(process: &Process, stub: &Stub) -> Result<u32, Refusal> {
     let until = Instant::now() + LOOK_WITHIN;
+    let unsafe_code = UnsafeCode::of(process);
     let mut last = String::from("it has no thread");
     // A call that fails if we are killed now is interrupted only if there is no other thread.
     let spared = Instant::now() + LOOK_WITHIN / 2;
@@ -107,9 +109,9 @@ fn start(process: &Process, stub: &Stub) -> Result<u32, Refusal> {
                 continue;
             }
             let Some(stopped) = Stopped::stop(process.pid, tid)? else { continue };
-            refuse_deadly_filters(process, tid)?;
-            match safety::hindrance(process, &stopped) {
+            match unsafe_code.hindrance(&stopped) {
                 None => {
+                    refuse_deadly_filters(process, tid)?;
                     stub.write(process, &stopped)?;
                     let stack_pointer = stub::safe_stack_pointer(stopped.registers());
                     stopped.send_to(stub.entry(), stack_pointer)?;

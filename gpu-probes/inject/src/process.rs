@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use xputrace_wire::maps::MapsLine;
-use xputrace_wire::status::innermost_id;
+use xputrace_wire::status::{field, innermost_id};
 
 /// A process that a library can be loaded into.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl Process {
     /// Whether a thread has seccomp filters.
     pub(crate) fn has_filters(&self, tid: u32) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{}/task/{tid}/status", self.pid)).unwrap_or_default();
-        field(&status, "Seccomp:").is_some_and(|it| it != "0")
+        field(&status, "Seccomp").is_some_and(|it| it != "0")
     }
 
     pub(crate) fn exists(&self) -> bool {
@@ -135,7 +135,7 @@ pub(crate) fn denied(pid: u32, attempted: &str, error: &io::Error) -> Refusal {
 fn why_denied(pid: u32) -> String {
     // SAFETY: no arguments, cannot fail.
     let own = unsafe { libc::geteuid() };
-    let theirs = status(pid).ok().and_then(|it| field(&it, "Uid:")?.split_whitespace().nth(1)?.parse::<u32>().ok());
+    let theirs = status(pid).ok().and_then(|it| field(&it, "Uid")?.split_whitespace().nth(1)?.parse::<u32>().ok());
     if let Some(theirs) = theirs.filter(|it| own != 0 && *it != own) {
         return format!("it belongs to user {theirs}; run xputrace as that user or as root");
     }
@@ -156,26 +156,22 @@ fn status(pid: u32) -> Result<String, Refusal> {
     std::fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| ended())
 }
 
-fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status.lines().find_map(|it| it.strip_prefix(name)).map(str::trim)
-}
-
 fn is_dead(status: &str) -> bool {
-    field(status, "State:").is_some_and(|it| it.starts_with(['Z', 'X']))
+    field(status, "State").is_some_and(|it| it.starts_with(['Z', 'X']))
 }
 
 fn refuse_by_status(status: &str) -> Result<(), Refusal> {
     if is_dead(status) {
         return Err(ended());
     }
-    if let Some(tracer) = field(status, "TracerPid:").filter(|it| *it != "0") {
+    if let Some(tracer) = field(status, "TracerPid").filter(|it| *it != "0") {
         let name = std::fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
         return Err(Refusal::new(format!("process {tracer} ({}) traces it already, by ptrace", name.trim())));
     }
-    if field(status, "State:").is_some_and(|it| it.starts_with(['T', 't'])) {
+    if field(status, "State").is_some_and(|it| it.starts_with(['T', 't'])) {
         return Err(Refusal::new("it is stopped; continue it first (kill -CONT)"));
     }
-    if field(status, "Seccomp:") == Some("1") {
+    if field(status, "Seccomp") == Some("1") {
         return Err(Refusal::new("seccomp allows it to read and write only"));
     }
     Ok(())

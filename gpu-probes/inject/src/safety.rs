@@ -5,7 +5,7 @@
 //! tells. Where unwind tables end, all words further out are taken for return addresses: that may
 //! refuse a thread that could be used, and never the reverse.
 
-use crate::image::{Image, Row, SAVED};
+use crate::image::{Row, SAVED};
 use crate::process::Process;
 use crate::thread::Stopped;
 use gimli::{Register, X86_64};
@@ -87,21 +87,9 @@ const STACK_ROOM: u64 = 4096;
 /// Code segment of 64-bit programs.
 const CODE_64: u64 = 0x33;
 
-/// Returns why a thread can't be used; `None` if it can.
-pub(crate) fn hindrance(process: &Process, thread: &Stopped) -> Option<String> {
-    let registers = thread.registers();
-    if registers.cs != CODE_64 {
-        return Some("runs 32-bit code".into());
-    }
-    let stack = process.mapping(registers.rsp).map(|it| it.start..it.end);
-    if stack.as_ref().is_none_or(|it| registers.rsp - it.start < STACK_ROOM) {
-        return Some("has no room on its stack".into());
-    }
-    if is_in_restartable_section(process, thread) {
-        return Some("is in a restartable sequence".into());
-    }
-    let unsafe_code = UnsafeCode::of(process);
-    unsafe_code.in_stack(process, Frame::of(registers), stack.unwrap_or_default())
+/// Whether a function allocates, in libc or in what a program puts in its place.
+pub(crate) fn is_allocators(function: &str) -> bool {
+    ALLOCATOR.contains(&function)
 }
 
 /// Whether the thread is in a critical section of rseq(2). Linux would restart it had it not been
@@ -175,7 +163,7 @@ impl Frame {
 }
 
 /// Code in which a thread may hold a lock.
-struct UnsafeCode<'a> {
+pub(crate) struct UnsafeCode<'a> {
     process: &'a Process,
     functions: Vec<Range<u64>>,
     /// The part of libc that allocates: its functions are neighbours, most of them without a name.
@@ -183,7 +171,7 @@ struct UnsafeCode<'a> {
 }
 
 impl<'a> UnsafeCode<'a> {
-    fn of(process: &'a Process) -> Self {
+    pub(crate) fn of(process: &'a Process) -> Self {
         let mut functions = Vec::new();
         let mut allocator: Option<Range<u64>> = None;
         for image in &process.images {
@@ -198,9 +186,26 @@ impl<'a> UnsafeCode<'a> {
         UnsafeCode { process, functions, allocator: allocator.unwrap_or_default() }
     }
 
+    /// Returns why a thread can't be used; `None` if it can.
+    pub(crate) fn hindrance(&self, thread: &Stopped) -> Option<String> {
+        let registers = thread.registers();
+        if registers.cs != CODE_64 {
+            return Some("runs 32-bit code".into());
+        }
+        let stack = self.process.mapping(registers.rsp).map(|it| it.start..it.end);
+        if stack.as_ref().is_none_or(|it| registers.rsp - it.start < STACK_ROOM) {
+            return Some("has no room on its stack".into());
+        }
+        if is_in_restartable_section(self.process, thread) {
+            return Some("is in a restartable sequence".into());
+        }
+        self.in_stack(Frame::of(registers), stack.unwrap_or_default())
+    }
+
     /// Returns what may hold a lock in a stack. A thread that runs nothing but libc is about to begin or to end, with
     /// libc's own locks.
-    fn in_stack(&self, process: &Process, mut frame: Frame, stack: Range<u64>) -> Option<String> {
+    fn in_stack(&self, mut frame: Frame, stack: Range<u64>) -> Option<String> {
+        let process = self.process;
         let mut is_users = false;
         let answer = |is_users: bool| (!is_users).then(|| "runs nothing but libc".to_owned());
         for _ in 0..MOST_FRAMES {
@@ -238,7 +243,7 @@ impl<'a> UnsafeCode<'a> {
     /// begins, if known.
     fn at(&self, address: u64, function: Option<u64>) -> Option<String> {
         let image = self.process.image(address)?;
-        let is_allocator = self.allocator.contains(&address) || (is_allocator_library(image) && !image.is_of_libc());
+        let is_allocator = self.allocator.contains(&address) || image.is_allocator();
         if image.is_dynamic_linker() {
             return Some("the dynamic linker".into());
         }
@@ -248,10 +253,4 @@ impl<'a> UnsafeCode<'a> {
         let is_here = |it: &&Range<u64>| it.contains(&address) || function == Some(it.start);
         self.functions.iter().find(is_here).map(|_| "a function of libc that takes locks".into())
     }
-}
-
-/// Whether a library exists to replace libc's allocator.
-fn is_allocator_library(image: &Image) -> bool {
-    let name = image.path.file_name().and_then(|it| it.to_str()).unwrap_or_default();
-    ["malloc", "snmalloc", "libhoard", "rpmalloc", "mimalloc"].iter().any(|it| name.contains(it))
 }

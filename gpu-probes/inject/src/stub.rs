@@ -8,6 +8,7 @@
 use crate::process::Process;
 use crate::thread::{Blocked, Stopped};
 use crate::{Refusal, Request};
+use libc::user_regs_struct;
 use std::mem::offset_of;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
@@ -46,7 +47,7 @@ const MILLIS_TO_BE_READ: u32 = 3_000;
 
 /// What the stub refers to by address; it follows the code.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy)]
 struct Constants {
     block: u64,
     pthread_create: u64,
@@ -63,31 +64,8 @@ struct Constants {
     millisecond: [u64; 2],
     thread_name: [u8; 16],
     symbol: [u8; 32],
-    go_on: Registers,
-}
-
-/// The registers with which the thread goes on.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-struct Registers {
-    r15: u64,
-    r14: u64,
-    r13: u64,
-    r12: u64,
-    r11: u64,
-    r10: u64,
-    r9: u64,
-    r8: u64,
-    rbp: u64,
-    rdi: u64,
-    rsi: u64,
-    rdx: u64,
-    rcx: u64,
-    rbx: u64,
-    rax: u64,
-    flags: u64,
-    rsp: u64,
-    rip: u64,
+    /// With which the thread goes on.
+    go_on: user_regs_struct,
 }
 
 std::arch::global_asm!(
@@ -247,24 +225,24 @@ std::arch::global_asm!(
     thread_name = const offset_of!(Constants, thread_name),
     symbol = const offset_of!(Constants, symbol),
     go_on = const offset_of!(Constants, go_on),
-    r15 = const offset_of!(Registers, r15),
-    r14 = const offset_of!(Registers, r14),
-    r13 = const offset_of!(Registers, r13),
-    r12 = const offset_of!(Registers, r12),
-    r11 = const offset_of!(Registers, r11),
-    r10 = const offset_of!(Registers, r10),
-    r9 = const offset_of!(Registers, r9),
-    r8 = const offset_of!(Registers, r8),
-    rbp = const offset_of!(Registers, rbp),
-    rdi = const offset_of!(Registers, rdi),
-    rsi = const offset_of!(Registers, rsi),
-    rdx = const offset_of!(Registers, rdx),
-    rcx = const offset_of!(Registers, rcx),
-    rbx = const offset_of!(Registers, rbx),
-    rax = const offset_of!(Registers, rax),
-    flags = const offset_of!(Registers, flags),
-    rsp = const offset_of!(Registers, rsp),
-    rip_ = const offset_of!(Registers, rip),
+    r15 = const offset_of!(user_regs_struct, r15),
+    r14 = const offset_of!(user_regs_struct, r14),
+    r13 = const offset_of!(user_regs_struct, r13),
+    r12 = const offset_of!(user_regs_struct, r12),
+    r11 = const offset_of!(user_regs_struct, r11),
+    r10 = const offset_of!(user_regs_struct, r10),
+    r9 = const offset_of!(user_regs_struct, r9),
+    r8 = const offset_of!(user_regs_struct, r8),
+    rbp = const offset_of!(user_regs_struct, rbp),
+    rdi = const offset_of!(user_regs_struct, rdi),
+    rsi = const offset_of!(user_regs_struct, rsi),
+    rdx = const offset_of!(user_regs_struct, rdx),
+    rcx = const offset_of!(user_regs_struct, rcx),
+    rbx = const offset_of!(user_regs_struct, rbx),
+    rax = const offset_of!(user_regs_struct, rax),
+    flags = const offset_of!(user_regs_struct, eflags),
+    rsp = const offset_of!(user_regs_struct, rsp),
+    rip_ = const offset_of!(user_regs_struct, rip),
     created = const offset_of!(Block, created),
     left = const offset_of!(Block, left),
     status = const offset_of!(Block, status),
@@ -300,7 +278,7 @@ fn saved_len() -> usize {
 }
 
 /// A stack pointer that leaves a stopped thread's red zone alone (System V ABI for x86-64, 3.2.2).
-pub(crate) fn safe_stack_pointer(registers: &libc::user_regs_struct) -> u64 {
+pub(crate) fn safe_stack_pointer(registers: &user_regs_struct) -> u64 {
     const RED_ZONE: u64 = 128;
     (registers.rsp - RED_ZONE) & !63
 }
@@ -355,7 +333,9 @@ impl Stub {
             millisecond: [0, 1_000_000],
             thread_name: padded(b"xputrace"),
             symbol: padded(request.symbol.as_bytes()),
-            ..Constants::default()
+            safe_rsp: 0,
+            // SAFETY: zeroes are registers; `write` sets those of the thread.
+            go_on: unsafe { std::mem::zeroed() },
         };
         Ok(Stub { at: gap.start, constants, strings, before })
     }
@@ -367,28 +347,8 @@ impl Stub {
 
     /// Writes it, for a thread to run.
     pub(crate) fn write(&self, process: &Process, thread: &Stopped) -> Result<(), Refusal> {
-        let it = thread.registers();
-        let go_on = Registers {
-            r15: it.r15,
-            r14: it.r14,
-            r13: it.r13,
-            r12: it.r12,
-            r11: it.r11,
-            r10: it.r10,
-            r9: it.r9,
-            r8: it.r8,
-            rbp: it.rbp,
-            rdi: it.rdi,
-            rsi: it.rsi,
-            rdx: it.rdx,
-            rcx: it.rcx,
-            rbx: it.rbx,
-            rax: it.rax,
-            flags: it.eflags,
-            rsp: it.rsp,
-            rip: it.rip,
-        };
-        let constants = Constants { go_on, safe_rsp: safe_stack_pointer(it), ..self.constants };
+        let go_on = *thread.registers();
+        let constants = Constants { go_on, safe_rsp: safe_stack_pointer(&go_on), ..self.constants };
         // SAFETY: a structure of integers without padding.
         let constants =
             unsafe { std::slice::from_raw_parts((&raw const constants).cast::<u8>(), size_of::<Constants>()) };

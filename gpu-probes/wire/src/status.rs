@@ -1,10 +1,13 @@
-//! Reads a process's or thread's id in its own pid namespace from `/proc/…/status`
-//! (proc_pid_status(5)).
+//! Fields of `/proc/…/status` (proc_pid_status(5)).
 
-/// Returns the id in the innermost namespace: the last number of `NSpid`.
+/// Returns a field's value, given its name without the colon.
+pub fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|it| it.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+/// Returns a process's or thread's id in the innermost pid namespace: the last number of `NSpid`.
 pub fn innermost_id(status: &str) -> Option<u32> {
-    let ids = status.lines().find_map(|it| it.strip_prefix("NSpid:"))?;
-    ids.split_whitespace().last()?.parse().ok()
+    field(status, "NSpid")?.split_whitespace().last()?.parse().ok()
 }
 
 #[cfg(test)]

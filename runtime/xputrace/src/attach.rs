@@ -7,7 +7,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use xputrace_inject::{Request, inject};
+use xputrace_tracer::rendezvous::comm_of;
+use xputrace_wire::Answer;
 use xputrace_wire::maps::MapsLine;
+use xputrace_wire::status::field;
 
 /// The collector's function that arms a running process.
 const ARM: &str = "xputrace_arm";
@@ -28,7 +31,7 @@ impl Attachable {
     /// # Errors
     /// The process does not use CUDA, or there is no directory from which it can load the collector.
     pub fn prepare(pid: u32) -> Result<Self> {
-        let reason = || format!("cannot attach to process {pid} ({})", comm(pid));
+        let reason = || format!("cannot attach to process {pid} ({})", comm_of(pid));
         if !uses_cuda(pid).with_context(reason)? {
             bail!(
                 "{}: it has not loaded CUDA's driver library; wait for its first CUDA call, or start it under xputrace (-- CMD)",
@@ -52,22 +55,17 @@ impl Attachable {
     /// The process cannot be attached to.
     pub fn attach(&self, socket: &str) -> Result<()> {
         let request = Request { library: self.library.clone(), symbol: ARM, argument: socket.into() };
-        let reason = || format!("cannot attach to process {} ({})", self.pid, comm(self.pid));
-        match xputrace_wire::Answer::from_code(inject(self.pid, &request).with_context(reason)?) {
-            xputrace_wire::Answer::Armed | xputrace_wire::Answer::Refused => Ok(()),
-            xputrace_wire::Answer::NoTracer => bail!(
+        let reason = || format!("cannot attach to process {} ({})", self.pid, comm_of(self.pid));
+        match Answer::from_code(inject(self.pid, &request).with_context(reason)?) {
+            Answer::Armed | Answer::Refused => Ok(()),
+            Answer::NoTracer => bail!(
                 "{}: its collector does not reach xputrace: it is in another network namespace, or does not trust this user",
                 reason()
             ),
-            xputrace_wire::Answer::Busy(0) => bail!("{}: another xputrace traces it", reason()),
-            xputrace_wire::Answer::Busy(holder) => bail!("{}: another xputrace, process {holder}, traces it", reason()),
+            Answer::Busy(0) => bail!("{}: another xputrace traces it", reason()),
+            Answer::Busy(holder) => bail!("{}: another xputrace, process {holder}, traces it", reason()),
         }
     }
-}
-
-fn comm(pid: u32) -> String {
-    let line = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    xputrace_model::text::from_bytes(line.strip_suffix(b"\n").unwrap_or(&line))
 }
 
 /// Whether a process has loaded CUDA's driver library, or a stand-in.
@@ -80,11 +78,8 @@ fn uses_cuda(pid: u32) -> Result<bool> {
 /// The user as whom a process loads files.
 fn owner(pid: u32) -> Result<Owner> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).context("reading its user")?;
-    let effective = |name: &str| {
-        let ids = status.lines().find_map(|it| it.strip_prefix(name))?;
-        ids.split_whitespace().nth(1)?.parse().ok()
-    };
-    let (uid, gid) = effective("Uid:").zip(effective("Gid:")).context("its user is unknown")?;
+    let effective = |name: &str| field(&status, name)?.split_whitespace().nth(1)?.parse().ok();
+    let (uid, gid) = effective("Uid").zip(effective("Gid")).context("its user is unknown")?;
     let own = Owner::current();
     Ok(if own.uid == uid { own } else { Owner { uid, gid, home: None } })
 }

@@ -8,7 +8,7 @@ use crate::run::report::counted;
 use crate::run::sources::{Progress, Source};
 use crate::target::Launch;
 use anyhow::{Context, Result, anyhow};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
@@ -41,8 +41,6 @@ pub struct Collectors {
     socket: String,
     /// Running processes to bring the collector into.
     attachable: Vec<Attachable>,
-    /// Their ids.
-    attached: HashSet<u32>,
     window: Arc<Window>,
     /// Why the system once refused connections.
     no_room: Option<String>,
@@ -95,7 +93,6 @@ impl Collectors {
             acceptor: None,
             window: Arc::new(Window::new(conditions(window))),
             files,
-            attached: attachable.iter().map(|it| it.pid).collect(),
             attachable,
             no_room: None,
             targets: Vec::new(),
@@ -148,8 +145,8 @@ impl Collectors {
     ///
     /// # Errors
     /// One of them cannot be attached to.
-    pub fn attach(&mut self) -> Result<()> {
-        self.attachable.drain(..).try_for_each(|it| it.attach(&self.socket))
+    pub fn attach(&self) -> Result<()> {
+        self.attachable.iter().try_for_each(|it| it.attach(&self.socket))
     }
 
     /// Lets all processes record from now on, those that connect later too.
@@ -212,7 +209,7 @@ impl Collectors {
             pid_in_target: if target.pid_in_target == target.peer.pid { 0 } else { target.pid_in_target },
             comm: comm.clone(),
             generation,
-            is_attached: self.attached.contains(&target.peer.pid),
+            is_attached: self.attachable.iter().any(|it| it.pid == target.peer.pid),
         }
     }
 

@@ -306,7 +306,8 @@ fn file_seen_by(pid: u32, path: &str) -> PathBuf {
     std::fs::canonicalize(&seen).unwrap_or(seen)
 }
 
-fn comm_of(pid: u32) -> String {
+/// Returns a process's name; empty if it has ended.
+pub fn comm_of(pid: u32) -> String {
     let line = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     xputrace_model::text::from_bytes(line.strip_suffix(b"\n").unwrap_or(&line))
 }

@@ -16,7 +16,7 @@ mod region;
 mod socket;
 mod target;
 
-pub use acceptor::{Acceptor, Armed, Arrival, Missed, Order, TagArrays, Why};
+pub use acceptor::{Acceptor, Armed, Arrival, Missed, Order, TagArrays, Why, comm_of};
 pub use listener::{Connection, Heard, Listener};
 pub use region::{Marks, Region};
 pub use socket::Peer;

@@ -33,7 +33,6 @@ pub struct Prepared {
     collectors: Option<Collectors>,
     target: Target,
     scope: Scope,
-    n_attached: usize,
     time_limit: TimeLimit,
     window: Window,
 }
@@ -80,7 +79,7 @@ impl Prepared {
         launch.notes.iter().for_each(|it| report.note(it));
         let running = Running::new(state, compiled.interpreter, report).watched_by(observer).writing(files);
         let (time_limit, window) = (TimeLimit::of(run.options.run_for), Window::new(&run.options.window));
-        Ok(Prepared { running, collectors, target, scope, time_limit, window, n_attached: 0 })
+        Ok(Prepared { running, collectors, target, scope, time_limit, window })
     }
 
     /// Runs the `begin` handlers, attaches the probes, and resumes the command.
@@ -92,9 +91,9 @@ impl Prepared {
         if self.running.is_over() {
             return Ok(Attached::over_before_it_began(self.running, self.target));
         }
-        let linux = self.attach_probes()?;
+        let (linux, n_attached) = self.attach_probes()?;
         self.let_collectors_in()?;
-        self.say_attached();
+        self.say_attached(n_attached);
         // The output of `begin` must precede the command's.
         self.running.flush();
         if !self.window.is_limited() {
@@ -120,7 +119,8 @@ impl Prepared {
         collectors.attach()
     }
 
-    fn attach_probes(&mut self) -> Result<LinuxEvents> {
+    /// Returns also at how many places there are probes.
+    fn attach_probes(&mut self) -> Result<(LinuxEvents, usize)> {
         let plan = self.running.plan().clone();
         let (mut state, report) = self.running.parts();
         let state = &mut *state;
@@ -139,14 +139,13 @@ impl Prepared {
             let waits = |it: &&ProbeReport| matches!(it.outcome, Outcome::Pending);
             pending.extend(outcome.probes.iter().filter(waits).map(|it| it.probe));
         }
-        self.n_attached = attached;
-        Ok(LinuxEvents::new(pending))
+        Ok((LinuxEvents::new(pending), attached))
     }
 
-    fn say_attached(&mut self) {
+    fn say_attached(&mut self, probes: usize) {
         // A recording without a script has no probes, which is fine.
         if !self.running.report().is_quiet() && !self.running.plan().probes.is_empty() {
-            self.running.state().emit(&Output::Attached { probes: self.n_attached });
+            self.running.state().emit(&Output::Attached { probes });
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::run::running::Running;
 use anyhow::Result;
 use std::time::Instant;
 use xputrace_linux::StoppedChild;
+use xputrace_wire::status::field;
 
 /// Printed at the first Ctrl-C that a command handles itself.
 const GOES_ON: &str = "the command handles Ctrl-C itself, so tracing goes on; press it twice within a second to end the \
@@ -93,8 +94,8 @@ impl Source for Keyboard {
 /// 0.
 fn catches(pid: u32, signal: libc::c_int) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let caught = status.lines().find_map(|it| it.strip_prefix("SigCgt:"));
-    caught.and_then(|it| u64::from_str_radix(it.trim(), 16).ok()).is_some_and(|it| it & 1 << (signal - 1) != 0)
+    let caught = field(&status, "SigCgt");
+    caught.and_then(|it| u64::from_str_radix(it, 16).ok()).is_some_and(|it| it & 1 << (signal - 1) != 0)
 }
 
 #[cfg(test)]
