@@ -329,12 +329,23 @@ fn after_leader(pid: u32) -> After {
 /// running process may have no entry there, or that of the ended thread.
 pub(crate) fn is_over(pid: u32) -> bool {
     match sys::pidfd(pid) {
-        Ok(pidfd) => {
-            let mut ended = [libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
-            sys::wait_readable(&mut ended, 0).is_ok() && ended[0].revents != 0
-        }
+        Ok(pidfd) => has_ended(&pidfd),
         Err(error) => error.raw_os_error() == Some(libc::ESRCH),
     }
+}
+
+/// Whether the process behind a pidfd has ended.
+///
+/// Linux looks up the main thread and then asks whether it was the last. If another thread's `exec`
+/// takes its place in between, the descriptor is readable although the process goes on (`pidfd_poll`
+/// and `delay_group_leader`). A second look finds the new main thread.
+pub fn has_ended(pidfd: &OwnedFd) -> bool {
+    is_readable(pidfd) && is_readable(pidfd)
+}
+
+fn is_readable(fd: &OwnedFd) -> bool {
+    let mut ready = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+    sys::wait_readable(&mut ready, 0).is_ok() && ready[0].revents != 0
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use super::{Progress, Source};
 use crate::run::running::Running;
 use anyhow::{Result, bail};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use xputrace_linux::pidfd;
+use xputrace_linux::{has_ended, pidfd};
 
 /// The processes; none if all are probed. Ended ones are forgotten.
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ impl Processes {
 
     /// Whether all named processes have ended.
     pub fn are_gone(&mut self) -> bool {
-        self.alive.retain(|it| !is_readable(it));
+        self.alive.retain(|it| !has_ended(it));
         self.are_named && self.alive.is_empty()
     }
 }
@@ -68,10 +68,6 @@ pub fn poll(fds: impl Iterator<Item = RawFd>, millis: libc::c_int) -> bool {
     let mut fds: Vec<libc::pollfd> = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
     // SAFETY: the array outlives the call and its length is given.
     unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, millis) > 0 }
-}
-
-fn is_readable(fd: &OwnedFd) -> bool {
-    poll(std::iter::once(fd.as_raw_fd()), 0)
 }
 
 #[cfg(test)]
