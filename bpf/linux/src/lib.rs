@@ -54,7 +54,7 @@ pub use map::{MapHandle, OnElement};
 pub use marker::TagArrays;
 pub use report::{AttachReport, LateFile, News, Outcome, ProbeReport, Unprobed, Warning};
 pub use scope::{CommandScope, Scope, parent_of};
-pub use sideband::{ProcessEvent, has_ended};
+pub use sideband::{ProcessEvent, Unwatched, has_ended};
 pub use spawn::{Identity, StoppedChild};
 pub use sys::{monotonic_nanos, pidfd};
 pub use watch::ProcessWatch;

@@ -7,16 +7,14 @@ use crate::load::{self, LoadedMap};
 use crate::map::{MapHandle, OnElement};
 use crate::marker::TagArrays;
 use crate::probes::Probes;
-use crate::proc_maps::{self, View};
 use crate::report::{AttachReport, News, Warning};
 use crate::ring::Ring;
 use crate::scope::{self, Scope};
-use crate::sideband::{MOST_PARANOID_FOR_PROCESSES, MOST_PARANOID_FOR_SYSTEM, ProcessEvent, Sideband};
+use crate::sideband::{self, MOST_PARANOID_FOR_PROCESSES, MOST_PARANOID_FOR_SYSTEM, ProcessEvent, Sideband};
 use crate::sys;
 use crate::targets::Targets;
-use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use xputrace_bytecode::{BpfMapId, Image, ProgramId};
 use xputrace_model::names::Names;
@@ -322,36 +320,15 @@ impl Linux {
             }
             self.events.push(event);
         }
-        for pid in self.sideband.dropped() {
-            self.take_up_again(pid);
-        }
-    }
-
-    /// Watches a process whose events Linux dropped, and its descendants. Reports what was missed:
-    /// new children and mappings.
-    fn take_up_again(&mut self, pid: u32) {
-        let tree = scope::with_descendants(&[pid]);
-        if let Err(error) = self.sideband.watch(&tree) {
+        for it in self.sideband.unwatched() {
+            // Of one that has ended, the stacks without names are counted when they are shown.
+            let Some(error) = it.refusal else { continue };
             let text = format!(
-                "process {pid} changed privileges at exec, and cannot be watched any more: {error}. Its new \
-                 children and files have no uprobes of their own, and its stacks no names"
+                "process {} changed privileges at exec, and cannot be watched any more: {error}. Its new children and \
+                 files have no uprobes of their own, and its stacks no names",
+                it.pid
             );
             self.news.push(News::Warning(Warning { probe: None, text }));
-            return;
-        }
-        let time_nanos = sys::monotonic_nanos();
-        let new = tree.into_iter().filter(|it| *it == pid || !self.probes.alive().contains(it)).collect::<Vec<_>>();
-        for child in new.iter().copied().filter(|it| *it != pid) {
-            let parent = scope::parent_of(child).unwrap_or(pid);
-            self.probes.on_fork(parent, child, time_nanos);
-            self.events.push(ProcessEvent::Fork { time_nanos, parent, pid: child });
-        }
-        let first = self.events.len();
-        self.report_mappings(&new);
-        for event in self.events[first..].iter().cloned() {
-            if let ProcessEvent::Mmap { pid, path, build_id, time_nanos, .. } = event {
-                self.probes.on_mapping(pid, &path, &build_id, time_nanos);
-            }
         }
     }
 
@@ -379,21 +356,7 @@ impl Linux {
     fn report_existing_mappings(&mut self) {
         if matches!(self.scope, Scope::Processes(_)) {
             let alive: Vec<u32> = self.probes.alive().iter().copied().collect();
-            self.report_mappings(&alive);
-        }
-    }
-
-    fn report_mappings(&mut self, pids: &[u32]) {
-        let time_nanos = sys::monotonic_nanos();
-        let mut build_ids: HashMap<PathBuf, Vec<u8>> = HashMap::new();
-        for pid in pids.iter().copied() {
-            let view = View::of(pid);
-            for mapping in proc_maps::of(pid).unwrap_or_default() {
-                let path = view.mapped(&mapping);
-                let build_id = build_ids.entry(path).or_insert_with_key(|it| crate::resolve::build_id(it)).clone();
-                let proc_maps::FileMapping { start, len, pgoff, path, .. } = mapping;
-                self.events.push(ProcessEvent::Mmap { time_nanos, pid, start, len, pgoff, path, build_id });
-            }
+            self.events.extend(sideband::mappings_of(&alive));
         }
     }
 }

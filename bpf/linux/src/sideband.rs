@@ -6,8 +6,10 @@
 //! Source of the record layouts: `include/uapi/linux/perf_event.h`, `enum perf_event_type`.
 
 use crate::cpus;
+use crate::proc_maps::{self, View};
+use crate::scope;
 use crate::sys::{self, Mapping};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -74,6 +76,23 @@ impl ProcessEvent {
     }
 }
 
+/// A process of which some events are missing: it executed a program that changes its privileges, upon which Linux stops
+/// reporting on it.
+#[derive(Debug)]
+pub struct Unwatched {
+    pub pid: u32,
+    /// Why it cannot be watched again; `None` if it ended before that could be tried.
+    pub refusal: Option<io::Error>,
+}
+
+/// A process's last call of `exec`.
+#[derive(Clone, Copy, Debug)]
+struct LastExec {
+    time_nanos: u64,
+    /// Whether anything is known that the program has mapped.
+    is_mapped: bool,
+}
+
 /// Pages in each CPU's ring; a power of two.
 const RING_PAGES: usize = 64;
 
@@ -106,11 +125,13 @@ pub(crate) struct Sideband {
     /// Processes whose main thread has ended but others may run, with the time of the last thread's
     /// end.
     leaderless: BTreeMap<u32, u64>,
-    /// When each running process last called `exec`.
-    execs: BTreeMap<u32, u64>,
+    /// By running process.
+    execs: BTreeMap<u32, LastExec>,
     /// Processes whose running program has created threads.
     threaded: BTreeSet<u32>,
+    /// Running processes that are no longer watched.
     dropped: Vec<u32>,
+    unwatched: Vec<Unwatched>,
     /// The watched processes known to run; `None` if all processes are watched.
     running: Option<BTreeSet<u32>>,
     pub(crate) lost: u64,
@@ -156,7 +177,7 @@ impl Sideband {
     }
 
     /// Also watches every thread of these processes.
-    pub(crate) fn watch(&mut self, pids: &[u32]) -> io::Result<()> {
+    fn watch(&mut self, pids: &[u32]) -> io::Result<()> {
         let threads: Vec<i32> = pids.iter().flat_map(|it| threads_of(*it)).collect();
         for ring in &self.rings {
             for thread in &threads {
@@ -198,8 +219,46 @@ impl Sideband {
         }
         events.extend(over.into_iter().filter_map(|pid| self.exit(pid)));
         events.sort_by_key(ProcessEvent::time_nanos);
+        self.follow(&events);
+        for pid in std::mem::take(&mut self.dropped) {
+            let missed = self.take_up_again(pid);
+            self.follow(&missed);
+            events.extend(missed);
+        }
+        events
+    }
+
+    fn follow(&mut self, events: &[ProcessEvent]) {
         if let Some(running) = &mut self.running {
             events.iter().for_each(|it| follow(running, it));
+        }
+    }
+
+    /// Watches a process whose events Linux dropped, and its descendants. Returns what was missed: new children, and
+    /// all mappings.
+    fn take_up_again(&mut self, pid: u32) -> Vec<ProcessEvent> {
+        let tree = scope::with_descendants(&[pid]);
+        let is_new = |it: &u32| *it != pid && self.running.as_ref().is_some_and(|known| !known.contains(it));
+        let children: Vec<u32> = tree.iter().copied().filter(is_new).collect();
+        if let Err(error) = self.watch(&tree) {
+            self.unwatched.push(Unwatched { pid, refusal: Some(error) });
+            return Vec::new();
+        }
+        let time_nanos = sys::monotonic_nanos();
+        let fork = |child: u32| {
+            let parent = scope::parent_of(child).unwrap_or(pid);
+            ProcessEvent::Fork { time_nanos, parent, pid: child }
+        };
+        let mut events: Vec<ProcessEvent> = children.iter().copied().map(fork).collect();
+        let mapped = mappings_of(&[pid]);
+        if let Some(exec) = self.execs.get_mut(&pid) {
+            exec.is_mapped |= !mapped.is_empty();
+        }
+        events.extend(mapped);
+        events.extend(mappings_of(&children));
+        // Its end may have come before the watch.
+        if is_over(pid) {
+            self.leaderless.insert(pid, time_nanos);
         }
         events
     }
@@ -214,8 +273,11 @@ impl Sideband {
                         // Linux has given the id to another process.
                         ProcessEvent::Fork { pid, .. } => events.extend(self.exit(*pid)),
                         ProcessEvent::Exec { pid, time_nanos, had_threads, .. } => {
-                            self.execs.insert(*pid, *time_nanos);
+                            self.execs.insert(*pid, LastExec { time_nanos: *time_nanos, is_mapped: false });
                             *had_threads = self.threaded.remove(pid);
+                        }
+                        ProcessEvent::Mmap { pid, .. } => {
+                            self.execs.get_mut(pid).into_iter().for_each(|it| it.is_mapped = true);
                         }
                         _ => {}
                     }
@@ -240,11 +302,9 @@ impl Sideband {
         settled(&mut self.unsettled, sys::monotonic_nanos, &mut read)
     }
 
-    /// Returns running processes that are no longer watched, since the last call. When a process
-    /// executes a program that changes its privileges, Linux drops its events and records that as
-    /// its end.
-    pub(crate) fn dropped(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.dropped)
+    /// Returns the processes of which events are missing, since the last call.
+    pub(crate) fn unwatched(&mut self) -> Vec<Unwatched> {
+        std::mem::take(&mut self.unwatched)
     }
 
     /// Finds processes that have ended. A process ends with its last thread, which may not be the
@@ -258,10 +318,14 @@ impl Sideband {
                 true
             }
             After::OtherThreads => true,
-            // A thread that takes over calls `exec` after the main thread has ended; an earlier
-            // `exec` is one that dropped the events.
-            After::NewLeader if self.execs.get(pid).is_some_and(|exec| exec < time_nanos) => {
-                self.dropped.push(*pid);
+            // When a process executes a program that changes its privileges, Linux drops its events and records that
+            // as its end. A thread that takes over calls `exec` after the main thread has ended; an earlier `exec` is
+            // one that dropped the events.
+            After::NewLeader if self.execs.get(pid).is_some_and(|exec| exec.time_nanos < *time_nanos) => {
+                // The events of all processes are no process's own.
+                if self.running.is_some() {
+                    self.dropped.push(*pid);
+                }
                 false
             }
             After::NewLeader => false,
@@ -272,8 +336,11 @@ impl Sideband {
     /// Returns the end of a process whose main thread has ended, unless it is known already.
     fn exit(&mut self, pid: u32) -> Option<ProcessEvent> {
         let time_nanos = self.leaderless.remove(&pid)?;
-        self.execs.remove(&pid);
         self.threaded.remove(&pid);
+        // Every program maps itself, so this one was not watched.
+        if self.execs.remove(&pid).is_some_and(|it| !it.is_mapped) {
+            self.unwatched.push(Unwatched { pid, refusal: None });
+        }
         Some(ProcessEvent::Exit { time_nanos, pid })
     }
 }
@@ -296,6 +363,23 @@ fn settled(unsettled: &mut Vec<Record>, now: impl Fn() -> u64, mut read: impl Fn
     let (settled, later) = std::mem::take(unsettled).into_iter().partition(|it| it.time_nanos() <= began_nanos);
     *unsettled = later;
     settled
+}
+
+/// Returns what running processes have mapped, as mapped now.
+pub(crate) fn mappings_of(pids: &[u32]) -> Vec<ProcessEvent> {
+    let time_nanos = sys::monotonic_nanos();
+    let mut build_ids: HashMap<PathBuf, Vec<u8>> = HashMap::new();
+    let mut events = Vec::new();
+    for pid in pids.iter().copied() {
+        let view = View::of(pid);
+        for mapping in proc_maps::of(pid).unwrap_or_default() {
+            let path = view.mapped(&mapping);
+            let build_id = build_ids.entry(path).or_insert_with_key(|it| crate::resolve::build_id(it)).clone();
+            let proc_maps::FileMapping { start, len, pgoff, path, .. } = mapping;
+            events.push(ProcessEvent::Mmap { time_nanos, pid, start, len, pgoff, path, build_id });
+        }
+    }
+    events
 }
 
 fn follow(running: &mut BTreeSet<u32>, event: &ProcessEvent) {

@@ -1,6 +1,6 @@
 //! The process events of a command, for a run that has no probes in Linux.
 
-use crate::sideband::{ProcessEvent, Sideband};
+use crate::sideband::{ProcessEvent, Sideband, Unwatched};
 use std::io;
 
 /// Watches forks, execs, exits and mappings of processes and their descendants. Needs no privileges
@@ -27,6 +27,11 @@ impl ProcessWatch {
     /// Returns everything since the last call, in order of time.
     pub fn events(&mut self) -> Vec<ProcessEvent> {
         self.sideband.drain()
+    }
+
+    /// Returns the processes of which events are missing, since the last call.
+    pub fn unwatched(&mut self) -> Vec<Unwatched> {
+        self.sideband.unwatched()
     }
 
     /// Returns how many event records Linux dropped because too many came at once.

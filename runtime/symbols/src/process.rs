@@ -433,6 +433,12 @@ fn without_frame_pointers(of: Option<&Frame>) -> Frame {
     mark(format!("{WITHOUT_FRAME_POINTERS}{}]", module_of(of)))
 }
 
+/// Adds a frame that says why no frame of a stack has a name: nothing is known of what its process had mapped.
+pub fn with_unknown_mappings(frames: Frames) -> Frames {
+    let end = mark("[no names: it is not known what the process had mapped]".into());
+    frames.iter().cloned().chain([end]).collect()
+}
+
 /// Functions at which programs and threads start, in C libraries and their dynamic linkers.
 const ROOTS: &[&str] =
     &["_start", "_dl_start", "_dl_start_user", "main", "start_thread", "clone", "clone3", "__clone", "__clone3"];

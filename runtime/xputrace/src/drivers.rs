@@ -33,6 +33,9 @@ const DRIVERS_THREAD: &str = "cuda-EvtHandlr";
 /// Maximum number of processes tracked, and of their missing programs named.
 const MOST_PROCESSES: usize = 1 << 16;
 
+/// Maximum number of processes named that Linux stopped reporting on.
+const MOST_UNWATCHED_NAMED: usize = 5;
+
 /// The processes of a command that use the driver library.
 #[derive(Default)]
 pub struct Drivers {
@@ -40,6 +43,9 @@ pub struct Drivers {
     watch: Option<ProcessWatch>,
     /// What is unknown because the system refused the watch.
     deaf: Option<String>,
+    /// Processes that Linux stopped reporting on, and could not be watched again. The first few, and their number.
+    unwatched: Vec<u32>,
+    n_unwatched: u64,
     given: Given,
     processes: HashMap<u32, Process>,
     /// Connections since the last process events.
@@ -127,7 +133,22 @@ impl Drivers {
                  `still_running` may be too low"
             )
         };
-        self.deaf.clone().or_else(|| (lost > 0).then(dropped))
+        self.deaf.clone().or_else(|| (lost > 0).then(dropped)).or_else(|| self.unwatched())
+    }
+
+    fn unwatched(&self) -> Option<String> {
+        let mut pids: Vec<String> = self.unwatched.iter().map(u32::to_string).collect();
+        let more = self.n_unwatched - pids.len() as u64;
+        if more > 0 {
+            pids.push(format!("{more} more"));
+        }
+        (!pids.is_empty()).then(|| {
+            format!(
+                "Linux stops reporting on a process that changes its privileges at exec: what these did with CUDA, and \
+                 which processes they left, is not known: {}",
+                pids.join(", ")
+            )
+        })
     }
 
     /// Returns the descriptors that are readable when [`Drivers::take`] has something to do.
@@ -145,6 +166,12 @@ impl Drivers {
     pub fn take(&mut self) {
         if let Some(watch) = &mut self.watch {
             let events = watch.events();
+            for it in watch.unwatched() {
+                self.n_unwatched += 1;
+                if self.unwatched.len() < MOST_UNWATCHED_NAMED {
+                    self.unwatched.push(it.pid);
+                }
+            }
             self.heard(&events);
         }
     }

@@ -50,6 +50,8 @@ pub struct Stacks {
     known: HashMap<StackKey, Frames>,
     /// Those frames, without duplicates: short processes of one program share them.
     lists: HashSet<Frames>,
+    /// Stacks shown without any name.
+    unnamed: HashSet<StackKey>,
     naming: Naming,
     /// Whether handlers in Linux take stacks; otherwise mappings are not needed.
     takes_in_linux: bool,
@@ -207,7 +209,7 @@ impl Stacks {
             StackKey::LinuxUser { pid, exec, .. } => {
                 let addresses = linux?.stack_addresses(stack)?;
                 let program = self.program(pid, exec, &addresses);
-                self.over.kept.contains(&program).then(|| self.user_frames(program, &addresses, detail(stack)).0)
+                self.over.kept.contains(&program).then(|| self.user_frames(stack, program, &addresses).0)
             }
             StackKey::Collector { process, .. } if self.left.kept.contains(&ProcessIndex(process)) => {
                 self.collector_frames(stack, state)
@@ -217,8 +219,13 @@ impl Stacks {
     }
 
     /// Returns the named frames, and whether they are final.
-    fn user_frames(&mut self, program: ProcessKey, addresses: &[u64], detail: Detail) -> (Frames, bool) {
-        let frames = self.processes.resolve(addresses, program, detail);
+    fn user_frames(&mut self, stack: StackKey, program: ProcessKey, addresses: &[u64]) -> (Frames, bool) {
+        let frames = self.processes.resolve(addresses, program, detail(stack));
+        if !self.processes.knows(program) {
+            self.unnamed.insert(stack.whole());
+            return (xputrace_symbols::with_unknown_mappings(frames), false);
+        }
+        self.unnamed.remove(&stack.whole());
         let is_final = is_final(&frames);
         let frames = if addresses.len() == 1 { xputrace_symbols::with_missing_callers(frames) } else { frames };
         (with_end_of_walk(frames, addresses), is_final)
@@ -250,6 +257,11 @@ impl Stacks {
     /// Returns the program of the process in which a stack was taken.
     fn program(&mut self, pid: u32, exec: u8, addresses: &[u64]) -> ProcessKey {
         self.images.of_stack(pid, exec, |it| self.processes.n_covered(it, addresses))
+    }
+
+    /// Returns how many stacks were shown as addresses, since it is not known what their processes had mapped.
+    pub fn n_unnamed(&self) -> u64 {
+        self.unnamed.len() as u64
     }
 
     /// Returns the number of programs whose mappings are kept.
@@ -344,7 +356,7 @@ impl Names<'_> {
             StackKey::LinuxUser { pid, exec, .. } => {
                 let addresses = self.linux?.stack_addresses(stack)?;
                 let program = self.program(pid, exec, &addresses);
-                self.stacks.user_frames(program, &addresses, detail(stack))
+                self.stacks.user_frames(stack, program, &addresses)
             }
             StackKey::Collector { .. } => {
                 let frames = self.stacks.collector_frames(stack, self.state)?;

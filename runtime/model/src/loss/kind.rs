@@ -194,6 +194,13 @@ losses! {
         meaning: "stacks dropped because another stack has the same hash slot",
         help: "declare a larger table, where fewer stacks share a slot: `stacks(65_536);`",
     }
+    /// Usually because the process changed its privileges at exec, after which Linux reports nothing more of it.
+    UnnamedStack {
+        name: "unnamed_stack",
+        meaning: "stacks shown as addresses: their process ended before it was known what it had mapped",
+        help: "a program that changes its user or group by exec must run until xputrace has read its mappings, some \
+               milliseconds",
+    }
     LinuxRingFull {
         name: "linux_ring_full", was: "kernel_ring_full",
         meaning: "printed lines, and hits that `record` keeps, that did not fit into Linux's ring buffer",

@@ -131,6 +131,7 @@ impl State {
     /// Returns the losses of CPU probes and of the run itself so far, which no GPU record tells.
     pub fn cpu_losses(&self) -> Losses {
         let mut losses = self.losses.clone();
+        losses.add(Loss::UnnamedStack, self.stacks.n_unnamed());
         self.store.refused().for_each(|(map, n)| losses.add_at(Loss::MapFull, map, n));
         if let Some(linux) = &self.linux {
             for (slot, n) in linux.loss_counts().into_iter().enumerate() {
