@@ -9,8 +9,10 @@ use crate::cpus;
 use crate::error::AttachError;
 use crate::first_insn::{Answer, Step};
 use crate::links::Links;
+use crate::proc_maps::FileMapping;
+use crate::reach;
 use crate::report::{Outcome, Warning};
-use crate::resolve::{self, Candidate, Content, FileId, Place, Places};
+use crate::resolve::{self, Candidate, Content, FileId, Part, Place, Places};
 use crate::returns::{self, Seen, Unseen};
 use crate::scope::Scope;
 use crate::sys::{self, UprobeMulti};
@@ -52,6 +54,7 @@ pub(crate) struct FunctionProbe {
 pub(crate) struct ProbedFile {
     pub(crate) id: FileId,
     pub(crate) path: PathBuf,
+    pub(crate) part: Part,
     /// One for each function.
     entries: Sites,
     /// Entries of functions whose returns Linux's trampoline reports.
@@ -65,8 +68,16 @@ impl ProbedFile {
     /// Returns the file, without places.
     fn of(file: &Candidate) -> ProbedFile {
         let none = Sites::default;
-        let Candidate { id, path, .. } = file.clone();
-        ProbedFile { id, path, entries: none(), trampolined: none(), returns: none(), tail_calls: none() }
+        let Candidate { id, path, part } = file.clone();
+        ProbedFile { id, path, part, entries: none(), trampolined: none(), returns: none(), tail_calls: none() }
+    }
+
+    /// Whether its probes are in the memory of a process that has mapped this part of it. `None` if that has none, or
+    /// cannot be told.
+    pub(crate) fn is_reached(&self, pid: u32, mapping: &FileMapping) -> Option<bool> {
+        let all = [&self.entries, &self.trampolined, &self.returns, &self.tail_calls];
+        let offsets = all.iter().flat_map(|it| &it.offsets).copied();
+        offsets.filter_map(|it| reach::is_reached(pid, mapping, &self.path, it)).next()
     }
 
     fn add_exits(&mut self, name: StringId, exits: &Exits) {

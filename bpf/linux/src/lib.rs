@@ -32,6 +32,7 @@ mod marker;
 mod modify;
 mod probes;
 mod proc_maps;
+mod reach;
 mod report;
 mod resolve;
 mod returns;

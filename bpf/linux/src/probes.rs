@@ -6,7 +6,8 @@
 use crate::attach::{self, Alive, FunctionProbe, Programs, Sampler, TracepointLink};
 use crate::error::AttachError;
 use crate::links::Links;
-use crate::proc_maps::{self, View};
+use crate::proc_maps::{self, FileMapping, View};
+use crate::reach;
 use crate::report::{LateFile, News, Outcome, ProbeReport, Unprobed, Warning};
 use crate::resolve::{self, Candidate, Content, FileId, Part};
 use crate::scope::{self, Scope};
@@ -97,7 +98,59 @@ impl Probes {
             self.run_counting = sys::count_runs().ok();
         }
         let here = ProbeId::each(&plan.probes).filter(|(_, it)| runs_here(it));
-        here.map(|(probe, it)| ProbeReport { probe, outcome: self.attach_probe(probe, it, warnings) }).collect()
+        let report = |(probe, it)| ProbeReport { probe, outcome: self.attach_probe(probe, it, warnings) };
+        let reports = here.map(report).collect();
+        self.reach_running(warnings);
+        reports
+    }
+
+    /// Probes the files that running processes have mapped under the path of a probed file, where they are others.
+    fn reach_running(&mut self, warnings: &mut Vec<Warning>) {
+        let pids: Vec<u32> = match self.is_system() {
+            _ if self.functions.is_empty() => return,
+            true => scope::all_processes(),
+            false => self.alive.iter().copied().collect(),
+        };
+        for pid in pids {
+            let view = View::of(pid);
+            for mapping in proc_maps::of(pid).unwrap_or_default() {
+                let Some(id) = resolve::file_id(&view.mapped(&mapping)) else { continue };
+                for index in 0..self.functions.len() {
+                    let mut files = self.functions[index].files.iter();
+                    let Some(file) = files.find(|it| it.id == id) else { continue };
+                    let (part, is_missed) = (file.part, file.is_reached(pid, &mapping) == Some(false));
+                    // Nothing has reached a process that has ended.
+                    if is_missed && !self.reach(index, part, pid, &mapping) && !is_over(pid) {
+                        self.tell_unreached(index, pid, &mapping.path, warnings);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Probes what a process has really mapped, unless that is done. Returns whether that is found.
+    fn reach(&mut self, index: usize, part: Part, pid: u32, mapping: &FileMapping) -> bool {
+        for path in reach::others(pid, mapping, View::of(pid)) {
+            let Some(id) = resolve::file_id(&path) else { continue };
+            // Where it lacks the function, it is not the one.
+            let _ = self.attach_file(index, &Candidate { id, path, part });
+            let files = &self.functions[index].files;
+            if files.iter().any(|it| it.id == id && it.is_reached(pid, mapping) == Some(true)) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn tell_unreached(&mut self, index: usize, pid: u32, file: &Path, warnings: &mut Vec<Warning>) {
+        self.news.push(News::UnprobedProgram);
+        let FunctionProbe { probe, object, function, .. } = &self.functions[index];
+        let text = format!(
+            "process {pid} has mapped another file as {} than is there now, and that one cannot be found: calls of \
+             {object}:{function} in it are not seen. Start the process anew",
+            file.display()
+        );
+        warnings.push(Warning { probe: Some(*probe), text });
     }
 
     /// Detaches everything. From now on, new processes and newly mapped files get no links.

@@ -41,11 +41,13 @@ impl View {
 
     /// Returns the path under which we can open a mapped file.
     pub(crate) fn mapped(self, mapping: &FileMapping) -> PathBuf {
-        if mapping.deleted {
-            let range = format!("{:x}-{:x}", mapping.start, mapping.start + mapping.len);
-            return PathBuf::from(format!("/proc/{}/map_files/{range}", self.pid));
-        }
-        self.file(&mapping.path)
+        if mapping.deleted { self.by_range(mapping) } else { self.file(&mapping.path) }
+    }
+
+    /// Returns a mapped file's path by its addresses, which doesn't depend on its name.
+    pub(crate) fn by_range(self, mapping: &FileMapping) -> PathBuf {
+        let range = format!("{:x}-{:x}", mapping.start, mapping.start + mapping.len);
+        PathBuf::from(format!("/proc/{}/map_files/{range}", self.pid))
     }
 
     /// Converts an absolute path, as the process sees it, to a path that we can open.
