@@ -38,13 +38,13 @@ impl Scope {
 }
 
 /// Returns all running processes.
-pub(crate) fn all_processes() -> Vec<u32> {
+pub fn all_processes() -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|it| it.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// Returns the given processes and all their current descendants.
-pub(crate) fn with_descendants(pids: &[u32]) -> Vec<u32> {
+pub fn with_descendants(pids: &[u32]) -> Vec<u32> {
     let mut tree = pids.to_vec();
     let mut everyone = None;
     let mut next = 0;

@@ -411,7 +411,7 @@ fn after_leader(pid: u32) -> After {
 
 /// Whether all threads have ended. `/proc` cannot tell: while a thread replaces the main one, a
 /// running process may have no entry there, or that of the ended thread.
-pub(crate) fn is_over(pid: u32) -> bool {
+pub fn is_over(pid: u32) -> bool {
     match sys::pidfd(pid) {
         Ok(pidfd) => has_ended(&pidfd),
         Err(error) => error.raw_os_error() == Some(libc::ESRCH),

@@ -1,22 +1,32 @@
-//! The process events of a command, for a run that has no probes in Linux.
+//! The process events of a run that has no probes in Linux.
 
+use crate::scope;
 use crate::sideband::{ProcessEvent, Sideband, Unwatched};
 use std::io;
 
-/// Watches forks, execs, exits and mappings of processes and their descendants. Needs no privileges
-/// if `perf_event_paranoid` is at most `sideband::MOST_PARANOID_FOR_PROCESSES`.
+/// Watches forks, execs, exits and mappings of processes. For some processes and their descendants, it needs no
+/// privileges if `perf_event_paranoid` is at most `sideband::MOST_PARANOID_FOR_PROCESSES`.
 #[derive(Debug)]
 pub struct ProcessWatch {
     sideband: Sideband,
 }
 
 impl ProcessWatch {
-    /// Watches everything that these processes do from now on.
+    /// Watches everything that these processes and their descendants do from now on.
     ///
     /// # Errors
     /// The system does not let us open perf events.
     pub fn of(pids: &[u32]) -> io::Result<Self> {
-        Ok(ProcessWatch { sideband: Sideband::open(Some(pids))? })
+        Ok(ProcessWatch { sideband: Sideband::open(Some(&scope::with_descendants(pids)))? })
+    }
+
+    /// Watches all processes. Needs CAP_PERFMON, or a `perf_event_paranoid` of at most
+    /// `sideband::MOST_PARANOID_FOR_SYSTEM`.
+    ///
+    /// # Errors
+    /// The system does not let us open perf events.
+    pub fn of_all() -> io::Result<Self> {
+        Ok(ProcessWatch { sideband: Sideband::open(None)? })
     }
 
     /// Returns the descriptors that become readable when there are events.

@@ -62,6 +62,14 @@ impl Refusal {
     }
 }
 
+/// Looks whether a library could be loaded into a process, without touching it.
+///
+/// # Errors
+/// What prevents it.
+pub fn examine(pid: u32) -> Result<(), Refusal> {
+    Process::inspect(pid).map(drop)
+}
+
 /// Makes the process load a library and call its function; returns the function's answer.
 ///
 /// # Errors

@@ -18,6 +18,7 @@ pub mod loss;
 pub mod names;
 pub mod output;
 pub mod plan;
+pub mod process_name;
 pub mod schema;
 pub mod stack;
 pub mod table;

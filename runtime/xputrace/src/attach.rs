@@ -1,12 +1,16 @@
 //! Brings the collector into processes that were started without it.
 
-use crate::drivers::is_driver_library;
+use crate::drivers::{DRIVERS_THREAD, is_driver_library};
 use crate::payload::{COLLECTOR, Owner};
 use anyhow::{Context, Result, bail};
+use std::collections::VecDeque;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Instant;
 use xputrace_inject::{Request, inject};
+use xputrace_render::shown_text;
 use xputrace_tracer::rendezvous::comm_of;
 use xputrace_wire::Answer;
 use xputrace_wire::maps::MapsLine;
@@ -14,11 +18,14 @@ use xputrace_wire::status::field;
 
 /// The collector's function that arms a running process.
 const ARM: &str = "xputrace_arm";
+/// How many processes are attached to at a time.
+const MOST_AT_ONCE: usize = 16;
 
-/// A running process that `-p` names.
+/// A running process in which CUDA runs.
 #[derive(Clone, Debug)]
 pub struct Attachable {
     pub pid: u32,
+    comm: String,
     /// The collector's file as the process sees it.
     library: PathBuf,
     /// The same file as we see it.
@@ -29,50 +36,113 @@ impl Attachable {
     /// Lays down the collector where the process can load it.
     ///
     /// # Errors
-    /// The process does not use CUDA, or there is no directory from which it can load the collector.
+    /// There is no directory from which it can load the collector.
     pub fn prepare(pid: u32) -> Result<Self> {
-        let reason = || format!("cannot attach to process {pid} ({})", comm_of(pid));
-        if !uses_cuda(pid).with_context(reason)? {
-            bail!(
-                "{}: it has not loaded CUDA's driver library; wait for its first CUDA call, or start it under xputrace (-- CMD)",
-                reason()
-            );
-        }
         let root = Path::new("/proc").join(pid.to_string()).join("root");
-        if has_our_root(&root).with_context(reason)? {
-            let library = COLLECTOR.lay_down(&owner(pid).with_context(reason)?).with_context(reason)?;
-            return Ok(Attachable { pid, collector: library.clone(), library });
+        if has_our_root(&root)? {
+            let library = COLLECTOR.lay_down(&owner(pid)?)?;
+            return Ok(Attachable { pid, comm: comm_of(pid), collector: library.clone(), library });
         }
-        let library = COLLECTOR.lay_down_in(&root).with_context(reason)?;
+        let library = COLLECTOR.lay_down_in(&root)?;
         let collector = root.join(library.strip_prefix("/").unwrap_or(&library));
-        Ok(Attachable { pid, library, collector })
+        Ok(Attachable { pid, comm: comm_of(pid), library, collector })
     }
 
     /// Loads the collector and lets it connect to the tracer at `socket`, which arms it meanwhile. Returns once it
     /// is armed or refused; what it refuses, it tells the tracer.
-    ///
-    /// # Errors
-    /// The process cannot be attached to.
-    pub fn attach(&self, socket: &str) -> Result<()> {
+    fn attach(&self, socket: &str) -> Result<()> {
         let request = Request { library: self.library.clone(), symbol: ARM, argument: socket.into() };
-        let reason = || format!("cannot attach to process {} ({})", self.pid, comm_of(self.pid));
-        match Answer::from_code(inject(self.pid, &request).with_context(reason)?) {
+        match Answer::from_code(inject(self.pid, &request)?) {
             Answer::Armed | Answer::Refused => Ok(()),
             Answer::NoTracer => bail!(
-                "{}: its collector does not reach xputrace: it is in another network namespace, or does not trust this user",
-                reason()
+                "its collector does not reach xputrace: it is in another network namespace, or does not trust this user"
             ),
-            Answer::Busy(0) => bail!("{}: another xputrace traces it", reason()),
-            Answer::Busy(holder) => bail!("{}: another xputrace, process {holder}, traces it", reason()),
+            Answer::Busy(0) => bail!("another xputrace traces it"),
+            Answer::Busy(holder) => bail!("another xputrace, process {holder}, traces it"),
         }
     }
 }
 
-/// Whether a process has loaded CUDA's driver library, or a stand-in.
-fn uses_cuda(pid: u32) -> Result<bool> {
-    let maps = fs::read(format!("/proc/{pid}/maps")).context("reading its memory mappings")?;
+/// Says to which process a reason belongs.
+pub fn refusal(pid: u32, comm: &str, why: &anyhow::Error) -> String {
+    format!("cannot attach to process {pid} ({}): {why:#}", shown_text(comm))
+}
+
+/// An attempt to attach that is over.
+pub struct Attempt {
+    pub pid: u32,
+    pub comm: String,
+    pub result: Result<()>,
+}
+
+/// Attempts to attach, each on a thread of its own: one may take as long as its process loads CUPTI.
+pub struct Attempts {
+    socket: String,
+    waiting: VecDeque<Attachable>,
+    n_working: usize,
+    sender: Sender<Attempt>,
+    over: Receiver<Attempt>,
+}
+
+impl Attempts {
+    /// Creates it for a tracer whose address is `socket`.
+    pub fn new(socket: String) -> Self {
+        let (sender, over) = channel();
+        Attempts { socket, waiting: VecDeque::new(), n_working: 0, sender, over }
+    }
+
+    /// Begins an attempt, or puts it off while there are many.
+    pub fn begin(&mut self, process: Attachable) {
+        self.waiting.push_back(process);
+        self.begin_waiting();
+    }
+
+    fn begin_waiting(&mut self) {
+        while self.n_working < MOST_AT_ONCE
+            && let Some(process) = self.waiting.pop_front()
+        {
+            self.n_working += 1;
+            let (sender, socket) = (self.sender.clone(), self.socket.clone());
+            let (pid, comm) = (process.pid, process.comm.clone());
+            let attempt = |result| Attempt { pid, comm: comm.clone(), result };
+            let of_thread = Attempt { result: Ok(()), ..attempt(Ok(())) };
+            let work = move || _ = sender.send(Attempt { result: process.attach(&socket), ..of_thread });
+            if let Err(error) = std::thread::Builder::new().name("xputrace-attach".into()).spawn(work) {
+                let _ = self.sender.send(attempt(Err(error).context("xputrace cannot start a thread")));
+            }
+        }
+    }
+
+    /// Returns an attempt that is over; `None` if there is none up to this moment.
+    pub fn next(&mut self, until: Instant) -> Option<Attempt> {
+        if self.n_working == 0 {
+            return None;
+        }
+        let attempt = match self.over.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(attempt) => attempt,
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
+        };
+        self.n_working -= 1;
+        self.begin_waiting();
+        Some(attempt)
+    }
+
+    /// Begins none of those that were put off.
+    pub fn stop(&mut self) {
+        self.waiting.clear();
+    }
+}
+
+/// Whether CUDA runs in a process: its driver has started there.
+pub fn runs_cuda(pid: u32) -> bool {
+    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     let mut files = maps.split(|it| *it == b'\n').filter_map(|it| MapsLine::parse(it)?.file());
-    Ok(files.any(|(path, _)| is_driver_library(&path)))
+    files.any(|(path, _)| is_driver_library(&path)) && has_thread(pid, DRIVERS_THREAD)
+}
+
+fn has_thread(pid: u32, name: &str) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.filter_map(|it| fs::read(it.path().join("comm")).ok()).any(|it| it.trim_ascii_end() == name.as_bytes())
 }
 
 /// The user as whom a process loads files.

@@ -1,14 +1,19 @@
 //! The collectors of a run: accepted when their processes start CUDA, armed, drained, disarmed.
 
-use crate::attach::Attachable;
+mod attaching;
+
+pub use attaching::Chosen;
+
 use crate::cli::{Range, WindowOptions};
 use crate::drivers::{Drivers, Given, Unconnected, is_software_gpu_name};
+use crate::payload::COLLECTOR;
 use crate::run::Running;
 use crate::run::report::counted;
 use crate::run::sources::{Progress, Source};
 use crate::target::Launch;
 use anyhow::{Context, Result, anyhow};
-use std::collections::{BTreeSet, HashMap};
+use attaching::Attaching;
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
@@ -35,12 +40,12 @@ pub struct Collectors {
     /// Until [`Collectors::open`] passes it to the thread that accepts collectors.
     listener: Option<Listener>,
     acceptor: Option<Acceptor>,
-    /// The collector's file as targets load it; one for each of their users. Never empty.
+    /// The collector's file as targets load it; one for each of their users and roots.
     files: Vec<PathBuf>,
     /// The address at which targets find us.
     socket: String,
-    /// Running processes to bring the collector into.
-    attachable: Vec<Attachable>,
+    /// Without a command.
+    attaching: Option<Attaching>,
     window: Arc<Window>,
     /// Why the system once refused connections.
     no_room: Option<String>,
@@ -71,29 +76,27 @@ impl Collectors {
     pub fn of_command(launch: &mut Launch, window: &WindowOptions) -> Result<Self> {
         let listener = Listener::new(launch.identity.as_ref().map(|it| it.uid))?;
         let file = launch.inject(listener.value(), window.range.as_ref())?;
-        Ok(Collectors::new(listener, vec![file], Vec::new(), window))
+        Ok(Collectors { files: vec![file], ..Collectors::new(listener, window) })
     }
 
-    /// Listens, and lays down the collector for running processes. [`Collectors::open`] brings it into them.
+    /// Listens for the collectors of running processes. [`Collectors::attach`] brings them there.
     ///
     /// # Errors
-    /// One of them cannot be attached to.
-    pub fn of_running(pids: &[u32], window: &WindowOptions) -> Result<Self> {
-        let attachable = pids.iter().map(|it| Attachable::prepare(*it)).collect::<Result<Vec<_>>>()?;
-        let files = attachable.iter().map(|it| it.collector.clone()).collect::<BTreeSet<_>>();
-        let mut listener = Listener::new(None)?;
-        pids.iter().try_for_each(|it| listener.also_reach(*it))?;
-        Ok(Collectors::new(listener, files.into_iter().collect(), attachable, window))
+    /// The system cannot create a socket.
+    pub fn of_running(chosen: Chosen, window: &WindowOptions) -> Result<Self> {
+        let collectors = Collectors::new(Listener::new(None)?, window);
+        let attaching = Some(Attaching::new(chosen, collectors.socket.clone()));
+        Ok(Collectors { attaching, ..collectors })
     }
 
-    fn new(listener: Listener, files: Vec<PathBuf>, attachable: Vec<Attachable>, window: &WindowOptions) -> Self {
+    fn new(listener: Listener, window: &WindowOptions) -> Self {
         Collectors {
             socket: listener.value().to_owned(),
             listener: Some(listener),
             acceptor: None,
             window: Arc::new(Window::new(conditions(window))),
-            files,
-            attachable,
+            files: Vec::new(),
+            attaching: None,
             no_room: None,
             targets: Vec::new(),
             generations: HashMap::new(),
@@ -120,13 +123,14 @@ impl Collectors {
             let arrays = linux.tag_arrays()?;
             tags = arrays.map(|it| Box::new(move |pid| it.add(pid).map_err(|it| it.to_string())) as TagArrays);
         }
+        let admitted = self.attaching.as_ref().map(Attaching::admitted).unwrap_or_default();
         let order = Order {
             demand: plan.demand,
             mappings: plan.demand.launch_stacks,
             shape: DEFAULT_SHAPE,
             tags,
             window: self.window.clone(),
-            is_target: Box::new(move |pid| pids.iter().any(|it| is_descendant(pid, *it))),
+            is_target: Box::new(move |pid| admitted.contains(pid) || pids.iter().any(|it| is_descendant(pid, *it))),
         };
         let listener = self.listener.take().context("collectors are let in once")?;
         self.acceptor = Some(Acceptor::start(listener, order).context("cannot start the thread that arms collectors")?);
@@ -134,19 +138,11 @@ impl Collectors {
     }
 
     fn drivers(&self, pids: &[u32], is_told: bool) -> Drivers {
-        let command = if self.attachable.is_empty() { pids.first().copied() } else { None };
-        let given = Given { command, collector: self.files[0].clone(), socket: self.socket.clone() };
-        let mut drivers = if is_told { Drivers::told(given) } else { Drivers::watching(given, pids) };
-        self.attachable.iter().for_each(|it| drivers.attached(it.pid));
-        drivers
-    }
-
-    /// Brings the collector into the running processes.
-    ///
-    /// # Errors
-    /// One of them cannot be attached to.
-    pub fn attach(&self) -> Result<()> {
-        self.attachable.iter().try_for_each(|it| it.attach(&self.socket))
+        let command = if self.attaching.is_none() { pids.first().copied() } else { None };
+        let collector = self.files.first().cloned().unwrap_or_else(|| COLLECTOR.file_name().into());
+        let name = self.attaching.as_ref().and_then(Attaching::name);
+        let given = Given { command, collector, socket: self.socket.clone(), name };
+        if is_told { Drivers::told(given) } else { Drivers::watching(given, pids) }
     }
 
     /// Lets all processes record from now on, those that connect later too.
@@ -209,7 +205,7 @@ impl Collectors {
             pid_in_target: if target.pid_in_target == target.peer.pid { 0 } else { target.pid_in_target },
             comm: comm.clone(),
             generation,
-            is_attached: self.attachable.iter().any(|it| it.pid == target.peer.pid),
+            is_attached: self.attaching.is_some(),
         }
     }
 
@@ -249,6 +245,7 @@ impl Collectors {
     /// Accepts nobody any more, and asks every collector for its last flush, which they answer with
     /// a bye.
     pub fn disarm(&mut self, running: &mut Running) {
+        self.stop_attaching(running);
         self.acceptor.iter_mut().for_each(Acceptor::stop);
         self.take_arrivals(running);
         self.targets.iter_mut().for_each(|it| it.target.disarm());
@@ -292,6 +289,9 @@ impl Collectors {
 
     fn unconnected(&self, Unconnected { pid, comm, used_cuda, why }: &Unconnected) -> String {
         let why = why.as_ref().or(self.no_room.as_ref()).map_or("its collector reported no reason", String::as_str);
+        if self.attaching.is_some() {
+            return format!("process {pid} ({}) used CUDA: {why}", shown_text(comm));
+        }
         let (did, missing) = match used_cuda {
             true => ("used CUDA", "Its CUDA calls are missing"),
             false => ("loaded CUDA's driver library", "If it made CUDA calls, they are missing"),
@@ -313,6 +313,7 @@ impl Source for Collectors {
 
     /// Accepts new processes, handles collectors' messages, and drains every ring.
     fn step(&mut self, running: &mut Running) -> Result<Progress> {
+        self.attach_later(running);
         self.take_arrivals(running);
         let mut is_busy = false;
         let mut at = 0;

@@ -22,13 +22,14 @@ use std::io;
 use std::os::fd::RawFd;
 use std::path::Path;
 use xputrace_linux::{ProcessEvent, ProcessWatch, monotonic_nanos};
+use xputrace_tracer::rendezvous::comm_of;
 
 /// The variable that names the library to be loaded at the first CUDA call.
 pub const INJECTION_VARIABLE: &str = "CUDA_INJECTION64_PATH";
 
 /// Name of the thread that the driver starts with each context; before that, a process cannot use
 /// the GPU. NVIDIA doesn't document the name; drivers for servers, desktops and Jetson use it.
-const DRIVERS_THREAD: &str = "cuda-EvtHandlr";
+pub const DRIVERS_THREAD: &str = "cuda-EvtHandlr";
 
 /// Maximum number of processes tracked, and of their missing programs named.
 const MOST_PROCESSES: usize = 1 << 16;
@@ -55,6 +56,8 @@ pub struct Drivers {
     n_unnamed: u64,
     /// Ended programs that could have loaded the collector, and in which CUDA never ran.
     n_idle: u64,
+    /// Processes in which CUDA has started, to be attached to.
+    started: Vec<u32>,
 }
 
 /// A collector's connection, by process.
@@ -105,23 +108,35 @@ impl Drivers {
         Drivers { given, ..Drivers::default() }
     }
 
-    /// Likewise, but watches the processes itself.
+    /// Likewise, but watches the processes itself; all of them if none is given.
     pub fn watching(given: Given, pids: &[u32]) -> Self {
-        let (watch, deaf) = match ProcessWatch::of(pids) {
+        let watch = if pids.is_empty() { ProcessWatch::of_all() } else { ProcessWatch::of(pids) };
+        let (watch, deaf) = match watch {
             Ok(watch) => (Some(watch), None),
-            Err(error) => (None, Some(deafness(&error))),
+            Err(error) => (None, Some(deafness(&error, &given, pids.is_empty()))),
         };
         Drivers { watch, deaf, ..Drivers::told(given) }
     }
 
-    /// Records that a running process will be attached to. Whatever it does with CUDA was its own affair until then.
-    pub fn attached(&mut self, pid: u32) {
+    /// Records that CUDA was found to run in a process. What Linux tells of the time before changes nothing.
+    pub fn found(&mut self, pid: u32) {
         let now = monotonic_nanos();
         if let Some(process) = self.process(pid) {
-            let mut program = Program::new(String::new(), now, Look::Finds, now);
-            program.reaches(Fate::Connected);
-            process.now = Some(program);
+            process.begun_nanos = now;
+            process.now = Some(Program::new(String::new(), now, Look::Attached, now));
+            self.start(pid);
         }
+    }
+
+    /// Returns the processes in which CUDA has started, each program of them once. Somebody is to attach to them.
+    pub fn take_started(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.started)
+    }
+
+    /// Records that the running program of a process has been accounted for.
+    pub fn account_for(&mut self, pid: u32) {
+        let program = self.processes.get_mut(&pid).and_then(|it| it.now.as_mut());
+        program.into_iter().for_each(|it| it.reaches(Fate::Connected));
     }
 
     /// Returns what cannot be known about the command's processes, and why; `None` if all of it can.
@@ -191,18 +206,52 @@ impl Drivers {
     }
 
     fn hear(&mut self, event: &ProcessEvent) {
+        if self.given.attaches() && self.is_no_news(event) {
+            return;
+        }
         match event {
             ProcessEvent::Fork { parent, pid, time_nanos } => self.fork(*parent, *pid, *time_nanos),
             ProcessEvent::Exec { pid, comm, time_nanos, .. } => self.exec(*pid, comm, *time_nanos),
             ProcessEvent::Exit { pid, time_nanos } => self.exit(*pid, *time_nanos),
-            ProcessEvent::ThreadName { pid, comm, .. } if comm == DRIVERS_THREAD => {
-                self.program(*pid).into_iter().for_each(|it| it.reaches(Fate::Started));
-            }
+            ProcessEvent::ThreadName { pid, comm, .. } if comm == DRIVERS_THREAD => self.start(*pid),
             ProcessEvent::Mmap { pid, path, .. } if is_driver_library(path) => _ = self.program(*pid),
             ProcessEvent::Mmap { pid, path, .. } if path.file_name() == self.given.collector.file_name() => {
                 self.program(*pid).into_iter().for_each(|it| it.reaches(Fate::CollectorLoaded));
             }
             ProcessEvent::ThreadName { .. } | ProcessEvent::Mmap { .. } => {}
+        }
+    }
+
+    /// Whether an event is older than what is known of its process, or is of no process that we can see: outside of
+    /// our pid namespace, Linux calls them 0 and -1.
+    fn is_no_news(&self, event: &ProcessEvent) -> bool {
+        let pid = match event {
+            ProcessEvent::Fork { pid, .. }
+            | ProcessEvent::Exec { pid, .. }
+            | ProcessEvent::Exit { pid, .. }
+            | ProcessEvent::ThreadName { pid, .. }
+            | ProcessEvent::Mmap { pid, .. } => pid,
+        };
+        let is_outside = matches!(*pid, 0 | u32::MAX);
+        is_outside || self.processes.get(pid).is_some_and(|it| event.time_nanos() < it.begun_nanos)
+    }
+
+    /// CUDA starts in a process.
+    fn start(&mut self, pid: u32) {
+        let (attaches, name) = (self.given.attaches(), self.given.name.clone());
+        let Some(program) = self.program(pid) else { return };
+        let mut is_new = false;
+        if attaches {
+            // Programs rename themselves; the name in the last event is that of the exec.
+            program.comm = Some(comm_of(pid)).filter(|it| !it.is_empty()).unwrap_or_else(|| program.comm.clone());
+            if name.is_some_and(|it| !it.matches(&program.comm)) {
+                return program.reaches(Fate::Connected);
+            }
+            is_new = !std::mem::replace(&mut program.is_handed_out, true);
+        }
+        program.reaches(Fate::Started);
+        if is_new {
+            self.started.push(pid);
         }
     }
 
@@ -314,14 +363,23 @@ impl Drivers {
 }
 
 /// Explains what a run misses that cannot watch processes, and what to do.
-fn deafness(error: &io::Error) -> String {
+fn deafness(error: &io::Error, given: &Given, of_all: bool) -> String {
     let advice = match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files (`ulimit -n`)",
+        Some(libc::EACCES | libc::EPERM) if of_all => {
+            "set /proc/sys/kernel/perf_event_paranoid to 0, or run as root; containers often refuse it by seccomp"
+        }
         Some(libc::EACCES | libc::EPERM) => {
             "set /proc/sys/kernel/perf_event_paranoid to 2, or run as root; containers often refuse it by seccomp"
         }
         _ => "`xputrace doctor` checks the machine",
     };
+    if given.attaches() {
+        return format!(
+            "cannot watch processes: perf_event_open failed: {error}. Processes in which CUDA starts from now on are \
+             neither traced nor counted; {advice}"
+        );
+    }
     format!(
         "cannot watch processes: perf_event_open failed: {error}. Processes whose CUDA calls are missing \
          (`untraced_process`), and those that go on after the run (`still_running`), are not counted; {advice}"
@@ -349,7 +407,7 @@ mod tests {
     const GONE: u32 = 1 << 23;
 
     pub(super) fn given(command: u32) -> Given {
-        Given { command: Some(command), collector: COLLECTOR.into(), socket: "@xputrace-1:1000".into() }
+        Given { command: Some(command), collector: COLLECTOR.into(), socket: "@xputrace-1:1000".into(), name: None }
     }
 
     /// An event of a process; each has its own time.

@@ -61,7 +61,8 @@ impl Payload {
 }
 
 impl Payload {
-    fn file_name(self) -> String {
+    /// Returns the name under which the file is stored.
+    pub fn file_name(self) -> String {
         format!("{}-{:016x}{}", self.name, hash(self.bytes), self.extension)
     }
 
@@ -131,38 +132,52 @@ fn open_below(from: &File, path: &str, resolve: u64) -> io::Result<File> {
     }
 }
 
-/// The effective user and group of this process, changed until dropped.
+/// The effective user and group of this thread, changed until dropped. libc's functions would change those of all
+/// threads, some of which need our rights.
 struct Rights {
     before: Option<(u32, u32)>,
 }
 
+/// `-1` of setresuid(2): leaves an id as it is.
+const SAME: u32 = u32::MAX;
+
 impl Rights {
     fn of(owner: &Owner) -> Result<Self> {
-        // SAFETY: these calls only read and set numbers; this program has one thread here.
-        unsafe {
-            let before = (libc::geteuid(), libc::getegid());
-            if before.0 != 0 || owner.uid == 0 {
-                return Ok(Rights { before: None });
-            }
-            if libc::setegid(owner.gid) != 0 || libc::seteuid(owner.uid) != 0 {
-                let error = std::io::Error::last_os_error();
-                libc::setegid(before.1);
-                return Err(error).context(format!("acting as user {}", owner.uid));
-            }
-            Ok(Rights { before: Some(before) })
+        // SAFETY: cannot fail, and only return numbers.
+        let before = unsafe { (libc::geteuid(), libc::getegid()) };
+        if before.0 != 0 || owner.uid == 0 {
+            return Ok(Rights { before: None });
         }
+        let become_owner = || set_group(owner.gid).and_then(|()| set_user(owner.uid));
+        become_owner().inspect_err(|_| _ = set_group(before.1)).context(format!("acting as user {}", owner.uid))?;
+        Ok(Rights { before: Some(before) })
     }
 }
 
 impl Drop for Rights {
     fn drop(&mut self) {
         if let Some((uid, gid)) = self.before {
-            // SAFETY: as in `of`; the saved user id is still root's.
-            unsafe {
-                libc::seteuid(uid);
-                libc::setegid(gid);
-            }
+            // The saved user id is still root's.
+            let _ = set_user(uid).and_then(|()| set_group(gid));
         }
+    }
+}
+
+fn set_user(uid: u32) -> io::Result<()> {
+    // SAFETY: sets numbers of the calling thread.
+    if unsafe { libc::syscall(libc::SYS_setresuid, SAME, uid, SAME) } == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn set_group(gid: u32) -> io::Result<()> {
+    // SAFETY: as above.
+    if unsafe { libc::syscall(libc::SYS_setresgid, SAME, gid, SAME) } == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
     }
 }
 

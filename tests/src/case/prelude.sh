@@ -31,6 +31,17 @@ has_lines() {
   [ -e "$1" ] && [ "$(grep -c -e "$2" "$1")" -ge "${3:-1}" ]
 }
 
+# Waits until a process is attached to: both threads of the collector run in it.
+await_traced() {
+  until [ "$(cat "/proc/$1"/task/*/comm 2>/dev/null | grep -c '^xputrace$')" = 2 ]; do
+    if ! [ -e "/proc/$1" ]; then
+      echo "await_traced: process $1 ended before" >&2
+      return 1
+    fi
+    sleep 0.01
+  done
+}
+
 # Sends SIGINT to the job, and waits for its end.
 interrupt() {
   kill -INT "$job"

@@ -5,7 +5,7 @@
 //! channel.
 
 use super::RendezvousError;
-use super::listener::{Connection, Heard, Listener};
+use super::listener::{Connection, Heard, Listener, Reach};
 use super::region::Region;
 use super::socket::{Peer, readable};
 use super::target::{Arming, Target, Window};
@@ -91,8 +91,11 @@ pub enum Why {
 /// A handle to the thread. Dropping it ends the thread.
 pub struct Acceptor {
     arrivals: Receiver<Arrival>,
-    /// The thread writes a byte for each arrival, and ends when this is closed.
+    /// The thread writes a byte for each arrival, looks for sockets at each byte from here, and ends when this is
+    /// closed.
     signal: UnixStream,
+    further: Sender<OwnedFd>,
+    reach: Reach,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -106,10 +109,32 @@ impl Acceptor {
         signal.set_nonblocking(true)?;
         other.set_nonblocking(true)?;
         let (sender, arrivals) = channel();
-        let work =
-            Work { listener, order, silent: Vec::new(), n_armed: 0, is_full: false, arrivals: sender, signal: other };
+        let (further, sockets) = channel();
+        let reach = listener.reach();
+        let work = Work {
+            listener,
+            sockets,
+            order,
+            silent: Vec::new(),
+            n_armed: 0,
+            is_full: false,
+            arrivals: sender,
+            signal: other,
+        };
         let thread = std::thread::Builder::new().name("xputrace-accept".into()).spawn(move || work.run())?;
-        Ok(Acceptor { arrivals, signal, thread: Some(thread) })
+        Ok(Acceptor { arrivals, signal, further, reach, thread: Some(thread) })
+    }
+
+    /// Also listens in the network namespace of a process, where our abstract name is another one.
+    ///
+    /// # Errors
+    /// We may not enter it.
+    pub fn also_reach(&mut self, pid: u32) -> Result<(), RendezvousError> {
+        if let Some(socket) = self.reach.socket_for(pid)? {
+            let _ = self.further.send(socket);
+            let _ = (&self.signal).write(&[1]);
+        }
+        Ok(())
     }
 
     /// Returns the descriptor that is readable when there are arrivals.
@@ -155,6 +180,8 @@ impl Silent {
 /// The thread's state.
 struct Work {
     listener: Listener,
+    /// Further sockets to listen on.
+    sockets: Receiver<OwnedFd>,
     order: Order,
     /// In order of arrival.
     silent: Vec<Silent>,
@@ -191,7 +218,7 @@ impl Work {
     }
 
     /// Waits until there is something to do; returns false when the run is over.
-    fn wait(&self) -> bool {
+    fn wait(&mut self) -> bool {
         let signal = self.signal.as_raw_fd();
         let listening = self.listener.fds().filter(|_| !self.is_full);
         let fds: Vec<RawFd> =
@@ -199,7 +226,14 @@ impl Work {
         let oldest = self.silent.iter().map(Silent::since).min();
         let oldest = oldest.map(|it| SILENCE.saturating_sub(it.elapsed()) + Duration::from_millis(1));
         let limit = if self.is_full { Some(RETRY) } else { oldest };
-        !readable(&fds, limit).contains(&signal)
+        !readable(&fds, limit).contains(&signal) || self.take_sockets()
+    }
+
+    /// Takes further sockets to listen on; returns false if the run is over.
+    fn take_sockets(&mut self) -> bool {
+        let goes_on = (&self.signal).read(&mut [0; 64]).is_ok_and(|n| n > 0);
+        self.listener.add(self.sockets.try_iter());
+        goes_on
     }
 
     fn accept(&mut self) {

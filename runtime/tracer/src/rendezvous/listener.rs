@@ -4,6 +4,7 @@ use super::socket::{Peer, Received, bind_abstract, bind_path, listen, peer, priv
 use super::socket::{accept, seqpacket};
 use super::target::Target;
 use super::{RendezvousError, failed};
+use std::collections::HashSet;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
@@ -58,29 +59,14 @@ impl Listener {
         }
     }
 
-    /// Also listens in the network namespace of a process, where our abstract name is another one.
-    ///
-    /// # Errors
-    /// We may not enter it.
-    pub fn also_reach(&mut self, pid: u32) -> Result<(), RendezvousError> {
-        let context = |it| failed(format!("listen for the collector in the network namespace of process {pid}"), it);
-        let namespace = |pid: &str| File::open(format!("/proc/{pid}/ns/net"));
-        let theirs = namespace(&pid.to_string()).map_err(context)?;
-        let identity = |it: &File| it.metadata().map(|it| (it.dev(), it.ino()));
-        let ours = namespace("self").and_then(|it| identity(&it)).map_err(context)?;
-        let Some(name) = self.abstract_name() else { return Ok(()) };
-        if identity(&theirs).map_err(context)? == ours {
-            return Ok(());
-        }
-        // A thread can change its namespace for itself.
-        let enter = || {
-            // SAFETY: a namespace's descriptor.
-            super::socket::checked(unsafe { libc::setns(theirs.as_raw_fd(), libc::CLONE_NEWNET) }).map_err(context)?;
-            on_abstract(&name)
-        };
-        let entered = std::thread::scope(|scope| scope.spawn(enter).join());
-        self.sockets.push(entered.unwrap_or_else(|_| Err(context(std::io::Error::other("it failed"))))?);
-        Ok(())
+    /// Returns what listens in further network namespaces.
+    pub(super) fn reach(&self) -> Reach {
+        Reach { name: self.abstract_name(), namespaces: HashSet::new() }
+    }
+
+    /// Also accepts the connections to these sockets.
+    pub(super) fn add(&mut self, sockets: impl Iterator<Item = OwnedFd>) {
+        self.sockets.extend(sockets);
     }
 
     fn abstract_name(&self) -> Option<String> {
@@ -116,6 +102,43 @@ impl Listener {
     /// Whether any process of this user may connect.
     pub fn allows(&self, peer: Peer) -> bool {
         self.allowed_uids.contains(&peer.uid)
+    }
+}
+
+/// Where else an abstract name is listened on.
+#[derive(Debug)]
+pub(super) struct Reach {
+    name: Option<String>,
+    /// Network namespaces that have a socket of ours, by device and inode.
+    namespaces: HashSet<(u64, u64)>,
+}
+
+impl Reach {
+    /// Returns a socket that listens in the network namespace of a process; `None` if one does already.
+    ///
+    /// # Errors
+    /// We may not enter it.
+    pub(super) fn socket_for(&mut self, pid: u32) -> Result<Option<OwnedFd>, RendezvousError> {
+        let context = |it| failed(format!("listen for the collector in the network namespace of process {pid}"), it);
+        let namespace = |pid: &str| File::open(format!("/proc/{pid}/ns/net"));
+        let theirs = namespace(&pid.to_string()).map_err(context)?;
+        let identity = |it: &File| it.metadata().map(|it| (it.dev(), it.ino()));
+        let ours = namespace("self").and_then(|it| identity(&it)).map_err(context)?;
+        let Some(name) = &self.name else { return Ok(None) };
+        let found = identity(&theirs).map_err(context)?;
+        if found == ours || self.namespaces.contains(&found) {
+            return Ok(None);
+        }
+        // A thread can change its namespace for itself.
+        let enter = || {
+            // SAFETY: a namespace's descriptor.
+            super::socket::checked(unsafe { libc::setns(theirs.as_raw_fd(), libc::CLONE_NEWNET) }).map_err(context)?;
+            on_abstract(name)
+        };
+        let entered = std::thread::scope(|scope| scope.spawn(enter).join());
+        let socket = entered.unwrap_or_else(|_| Err(context(std::io::Error::other("it failed"))))?;
+        self.namespaces.insert(found);
+        Ok(Some(socket))
     }
 }
 

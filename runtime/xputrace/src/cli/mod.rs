@@ -8,6 +8,7 @@ mod words;
 
 pub use typed::{DoctorOptions, FileWish, ListOptions, Range, UsageError, WindowOptions};
 
+use crate::collectors::Chosen;
 use crate::stacks::Naming;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use typed::{RecordOptions, RunOptions, ScriptOptions, Typed, Verb, usage};
 use words::Words;
 use xputrace_bytecode::object::UprobeLinks;
+use xputrace_model::process_name::ProcessName;
 use xputrace_render::{FORMATS, Format};
 
 /// What the command line asks for.
@@ -49,7 +51,9 @@ pub struct Options {
     pub quiet: bool,
     pub verbose: bool,
     pub pids: Vec<u32>,
+    /// Whether all processes are traced, or all of this name.
     pub all_processes: bool,
+    pub name: Option<ProcessName>,
     pub replay: Option<PathBuf>,
     pub format: &'static Format,
     pub output: Option<PathBuf>,
@@ -68,6 +72,7 @@ impl Default for Options {
             verbose: false,
             pids: Vec::new(),
             all_processes: false,
+            name: None,
             replay: None,
             format: &FORMATS[0],
             output: None,
@@ -78,6 +83,13 @@ impl Default for Options {
             uprobe_links: UprobeLinks::default(),
             naming: Naming::default(),
         }
+    }
+}
+
+impl Options {
+    /// Returns which running processes are traced.
+    pub fn chosen(&self) -> Chosen {
+        Chosen { pids: self.pids.clone(), name: self.name.clone() }
     }
 }
 
@@ -164,7 +176,8 @@ impl RunOptions {
     fn split(self) -> (ScriptOptions, Options) {
         let options = Options {
             pids: self.pids,
-            all_processes: self.all_processes,
+            all_processes: self.all_processes || self.name.is_some(),
+            name: self.name,
             replay: self.replay,
             format: self.format.0,
             output: self.output,

@@ -7,6 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, S
 use std::path::PathBuf;
 use std::time::Duration;
 use xputrace_bytecode::object::UprobeLinks;
+use xputrace_model::process_name::ProcessName;
 use xputrace_model::stack::PythonFrames;
 use xputrace_render::{FILES, FORMATS, FileOutput, Format};
 
@@ -161,9 +162,12 @@ pub(super) struct RunOptions {
     /// Attach to a running process; repeat for several
     #[arg(short = 'p', value_name = "PID", conflicts_with = "all_processes")]
     pub(super) pids: Vec<u32>,
-    /// Attach to every process that has the probed code (CPU probes only)
+    /// Attach to every process that uses CUDA or has the probed code, also to those that start later
     #[arg(short = 'a', long = "all-processes")]
     pub(super) all_processes: bool,
+    /// Like -a, for processes of this name (as in /proc/PID/comm); `NAME*` is a beginning
+    #[arg(long = "comm", value_name = "NAME", conflicts_with_all = ["all_processes", "pids"], value_parser = ProcessName::parse)]
+    pub(super) name: Option<ProcessName>,
     /// Run the script over a recording: no root, no GPU
     #[arg(long, value_name = "FILE")]
     pub(super) replay: Option<PathBuf>,

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use xputrace_model::process_name::ProcessName;
 use xputrace_wire::SOCKET_VARIABLE;
 
 /// What the command's environment was given.
@@ -16,6 +17,8 @@ pub struct Given {
     pub collector: PathBuf,
     /// The address of our socket.
     pub socket: String,
+    /// The processes to attach to, if not all.
+    pub name: Option<ProcessName>,
 }
 
 /// The result of examining a process.
@@ -25,13 +28,23 @@ pub(super) enum Look {
     Finds,
     /// It does not; the text says why.
     Hindered(String),
+    /// CUDA is not asked to load it: we do, once CUDA runs.
+    Attached,
     /// The process has ended.
     Ended,
 }
 
 impl Given {
+    /// Whether the collector is brought into processes in which CUDA runs already.
+    pub(super) fn attaches(&self) -> bool {
+        self.command.is_none()
+    }
+
     /// Examines whether anything prevents CUDA from loading our collector in a process.
     pub(super) fn look(&self, pid: u32) -> Look {
+        if self.attaches() {
+            return Look::Attached;
+        }
         match self.hindrance(pid) {
             Ok(None) => Look::Finds,
             Ok(Some(why)) => Look::Hindered(why),

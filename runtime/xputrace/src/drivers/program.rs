@@ -13,6 +13,8 @@ pub(super) struct Program {
     found: Look,
     looked_nanos: u64,
     fate: Fate,
+    /// Whether it has been handed out to be attached to.
+    pub(super) is_handed_out: bool,
 }
 
 /// How far a program has come; it never goes back.
@@ -30,7 +32,7 @@ pub(super) enum Fate {
 impl Program {
     /// Creates a program that has loaded the driver library.
     pub(super) fn new(comm: String, begun_nanos: u64, found: Look, looked_nanos: u64) -> Self {
-        Program { comm, begun_nanos, found, looked_nanos, fate: Fate::Loaded }
+        Program { comm, begun_nanos, found, looked_nanos, fate: Fate::Loaded, is_handed_out: false }
     }
 
     /// Notes that it has come at least this far.
@@ -40,7 +42,7 @@ impl Program {
 
     /// Notes its end. An examination after that time saw another program.
     pub(super) fn ends(&mut self, at_nanos: u64) {
-        if self.looked_nanos > at_nanos {
+        if self.looked_nanos > at_nanos && self.found != Look::Attached {
             self.found = Look::Ended;
         }
     }
@@ -62,7 +64,7 @@ impl Program {
 
     /// Whether it could have loaded the collector, but used no CUDA.
     pub(super) fn is_idle(&self) -> bool {
-        self.fate == Fate::Loaded && !self.is_missing()
+        self.fate == Fate::Loaded && !self.is_missing() && self.found != Look::Attached
     }
 
     /// Whether it certainly used CUDA.
@@ -74,6 +76,7 @@ impl Program {
     pub(super) fn reason(&self) -> Option<String> {
         match (&self.found, self.fate) {
             (Look::Hindered(why), _) => Some(why.clone()),
+            (Look::Attached, _) => Some("it ended before it was attached to".into()),
             (Look::Ended, Fate::Started) => Some("it ended before its environment could be read".into()),
             (Look::Finds, Fate::Started) => Some(format!(
                 "{INJECTION_VARIABLE} was taken out of its environment, or the library that it names could not be loaded"

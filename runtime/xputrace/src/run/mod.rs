@@ -60,17 +60,17 @@ pub fn trace(run: &Run, compiled: Compiled, observer: Option<Box<dyn Observer>>)
 fn refuse_impossible(run: &Run, plan: &Plan) -> Result<()> {
     let elsewhere = run.options.all_processes || !run.options.pids.is_empty();
     if elsewhere && !run.command.is_empty() {
-        bail!("-p and -a trace running processes and cannot be combined with a command");
+        bail!("-p, -a and --comm trace running processes and cannot be combined with a command");
     }
-    if run.options.all_processes && plan.demand.gpu() {
-        bail!(
-            "GPU probes on all processes are not implemented yet (CPU probes are): name the processes (-p PID), or start the program under xputrace (-- CMD)"
-        );
+    if let (Some(name), true) =
+        (&run.options.name, plan.probes.iter().any(|it| it.place == Place::Linux && !it.event.is_gpu()))
+    {
+        bail!("--comm {name} is not implemented yet for probes in Linux: use -p PID, or compare e.comm in the script");
     }
     if run.command.is_empty()
         && let Some(range) = &run.options.window.range
     {
-        if run.options.pids.is_empty() {
+        if !elsewhere {
             bail!("--range {range} needs a program: give a command (-- CMD) or a process (-p PID)");
         }
         if let Range::Nvtx(_) = range {

@@ -55,7 +55,7 @@ impl Prepared {
         let collectors = match (is_wanted, run.command.is_empty()) {
             (false, _) => None,
             (true, false) => Some(Collectors::of_command(&mut launch, &run.options.window)?),
-            (true, true) => Some(Collectors::of_running(&run.options.pids, &run.options.window)?),
+            (true, true) => Some(Collectors::of_running(run.options.chosen(), &run.options.window)?),
         };
         let target = match run.command.is_empty() {
             true => Target::Processes(processes),
@@ -114,9 +114,12 @@ impl Prepared {
     fn let_collectors_in(&mut self) -> Result<()> {
         let Some(collectors) = &mut self.collectors else { return Ok(()) };
         let plan = self.running.plan().clone();
-        let state = &mut *self.running.state();
-        state.drivers = collectors.open(&plan, state.linux.as_mut(), self.scope.pids())?;
-        collectors.attach()
+        {
+            let state = &mut *self.running.state();
+            state.drivers = collectors.open(&plan, state.linux.as_mut(), self.scope.pids())?;
+        }
+        self.running.report().attaches = !self.target.is_command();
+        collectors.attach(&mut self.running)
     }
 
     /// Returns also at how many places there are probes.

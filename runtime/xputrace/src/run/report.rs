@@ -33,6 +33,8 @@ pub struct Report {
     tape_failed: bool,
     software_said: bool,
     pub collectors: Collectors,
+    /// Whether running processes are attached to, instead of a command being started.
+    pub attaches: bool,
     /// Why processes were not traced: the first few.
     refusals: Vec<String>,
     /// The processes that the program left running.
@@ -171,6 +173,8 @@ impl Report {
             format!("no GPU events: {}", self.refusals.join("; "))
         } else if self.collectors == Collectors::Recorded(0) {
             "no GPU events: the recording has no process that used CUDA".into()
+        } else if self.collectors == Collectors::Live(0) && self.attaches {
+            "no GPU events: none of the processes used CUDA; `xputrace doctor` checks the machine".into()
         } else if self.collectors == Collectors::Live(0) {
             "no GPU events: no process loaded the collector, which happens at the first CUDA call. Either the \
              program made no CUDA call, or it removes CUDA_INJECTION64_PATH from its environment; `xputrace doctor` \
