@@ -110,8 +110,10 @@ impl Linux {
         self.scope = scope.clone();
         report.warnings.extend(self.watch_processes(scope));
         self.follow(Targets::watch_births)?;
-        if matches!(scope, Scope::Command(_)) {
-            self.follow(Targets::watch_exec)?;
+        match scope {
+            Scope::Command(_) => self.follow(Targets::watch_exec)?,
+            Scope::Named(name) => self.follow(|it| it.watch_name(name))?,
+            Scope::Processes(_) | Scope::System => {}
         }
         self.add_targets()?;
         report.probes = self.probes.attach(plan, scope, &mut report.warnings);
@@ -271,10 +273,7 @@ impl Linux {
     }
 
     fn watch_processes(&mut self, scope: &Scope) -> Option<Warning> {
-        let pids = match scope {
-            Scope::System => None,
-            _ => Some(scope::with_descendants(&scope.pids())),
-        };
+        let pids = (!scope.is_open()).then(|| scope::with_descendants(&scope.pids()));
         match Sideband::open(pids.as_deref()) {
             Ok(sideband) => {
                 self.sideband = sideband;
@@ -284,7 +283,7 @@ impl Linux {
         }
     }
 
-    fn follow(&mut self, watch: fn(&Targets) -> Result<OwnedFd, String>) -> Result<(), Error> {
+    fn follow(&mut self, watch: impl Fn(&Targets) -> Result<OwnedFd, String>) -> Result<(), Error> {
         if let Some(targets) = &self.targets {
             self.followers.push(watch(targets).map_err(Error::NotFollowed)?);
         }
@@ -298,11 +297,11 @@ impl Linux {
         let seeds = match &self.scope {
             Scope::System => return targets.add(None).map_err(Error::NotFollowed),
             Scope::Command(command) => return targets.await_exec(command.pid).map_err(Error::NotFollowed),
-            Scope::Processes(pids) => pids.clone(),
+            Scope::Processes(pids) => scope::with_descendants(pids),
+            Scope::Named(name) => scope::processes_named(name),
         };
         let add = |it: &u32| targets.add(Some(*it)).map_err(Error::NotFollowed);
-        seeds.iter().try_for_each(add)?;
-        scope::with_descendants(&seeds).iter().skip(seeds.len()).try_for_each(add)
+        seeds.iter().try_for_each(add)
     }
 
     fn handle_process_events(&mut self) {
@@ -316,7 +315,7 @@ impl Linux {
                 ProcessEvent::Exec { pid, time_nanos, had_threads, .. } => {
                     self.probes.on_exec(*pid, *had_threads, *time_nanos)
                 }
-                ProcessEvent::ThreadName { .. } => {}
+                ProcessEvent::ThreadName { pid, comm, .. } => self.on_thread_name(*pid, comm),
             }
             self.events.push(event);
         }
@@ -328,6 +327,17 @@ impl Linux {
                  files have no uprobes of their own, and its stacks no names",
                 it.pid
             );
+            self.news.push(News::Warning(Warning { probe: None, text }));
+        }
+    }
+
+    /// A process that takes the scope's name becomes a target with the threads that it has already.
+    fn on_thread_name(&mut self, pid: u32, comm: &str) {
+        if let (Scope::Named(name), Some(targets)) = (&self.scope, &self.targets)
+            && name.matches(comm)
+            && scope::has_name(pid, name)
+            && let Err(text) = targets.add(Some(pid))
+        {
             self.news.push(News::Warning(Warning { probe: None, text }));
         }
     }
@@ -364,8 +374,8 @@ impl Linux {
 /// Explains why process events are unavailable, and the consequences.
 fn unwatched(error: &std::io::Error, scope: &Scope) -> String {
     let most_paranoid = match scope {
-        Scope::System => MOST_PARANOID_FOR_SYSTEM,
-        _ => MOST_PARANOID_FOR_PROCESSES,
+        Scope::System | Scope::Named(_) => MOST_PARANOID_FOR_SYSTEM,
+        Scope::Processes(_) | Scope::Command(_) => MOST_PARANOID_FOR_PROCESSES,
     };
     let hint = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {

@@ -85,7 +85,7 @@ impl Probes {
     }
 
     fn is_system(&self) -> bool {
-        matches!(self.scope, Some(Scope::System))
+        self.scope.as_ref().is_some_and(Scope::is_open)
     }
 
     /// Attaches every probe of the plan that can be attached now; a failure does not affect the

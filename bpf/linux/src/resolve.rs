@@ -156,7 +156,7 @@ pub(crate) fn candidates(object: &str, scope: &Scope) -> Vec<Candidate> {
             }
         }
         Scope::Command(command) => files.add_foretold(object, command),
-        Scope::System => {
+        Scope::System | Scope::Named(_) => {
             crate::scope::all_processes().iter().for_each(|pid| files.add_mapped(object, *pid));
             files.add_searched_first(object);
             files.add_installed(object);
@@ -520,10 +520,7 @@ impl Files {
 
     fn by_path(mut self, object: &str, scope: &Scope) -> Vec<Candidate> {
         let path = Path::new(object);
-        let pids = match scope {
-            Scope::System => crate::scope::all_processes(),
-            _ => scope.pids(),
-        };
+        let pids = if scope.is_open() { crate::scope::all_processes() } else { scope.pids() };
         // First as written: messages use this path.
         if is_glob(object) {
             self.add_matching(path.parent().unwrap_or(Path::new(".")), path.file_name().unwrap_or_default());

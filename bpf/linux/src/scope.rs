@@ -1,6 +1,7 @@
 //! The processes that a run traces.
 
 use std::path::PathBuf;
+use xputrace_model::process_name::ProcessName;
 
 /// The processes whose events fire probes. Children belong to their parent's scope.
 #[derive(Clone, Debug)]
@@ -11,6 +12,8 @@ pub enum Scope {
     Command(CommandScope),
     /// Every process.
     System,
+    /// Running and later processes of this name, as long as it is theirs.
+    Named(ProcessName),
 }
 
 /// A command that is stopped before its `exec`. Its executable and libraries are therefore
@@ -27,12 +30,17 @@ pub struct CommandScope {
 }
 
 impl Scope {
-    /// Returns the processes to start from; empty for [`Scope::System`].
+    /// Whether it may include any process, so that all files and events are watched.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self, Scope::System | Scope::Named(_))
+    }
+
+    /// Returns the processes to start from; empty if the scope [is open](Scope::is_open).
     pub fn pids(&self) -> Vec<u32> {
         match self {
             Scope::Processes(pids) => pids.clone(),
             Scope::Command(command) => vec![command.pid],
-            Scope::System => Vec::new(),
+            Scope::System | Scope::Named(_) => Vec::new(),
         }
     }
 }
@@ -41,6 +49,17 @@ impl Scope {
 pub fn all_processes() -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|it| it.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Returns all running processes of a name.
+pub(crate) fn processes_named(name: &ProcessName) -> Vec<u32> {
+    all_processes().into_iter().filter(|it| has_name(*it, name)).collect()
+}
+
+/// Whether a process runs and has this name.
+pub(crate) fn has_name(pid: u32, name: &ProcessName) -> bool {
+    let comm = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.matches(&String::from_utf8_lossy(comm.strip_suffix(b"\n").unwrap_or(&comm)))
 }
 
 /// Returns the given processes and all their current descendants.

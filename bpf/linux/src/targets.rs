@@ -10,7 +10,11 @@
 //!
 //! iter/task           awaited = the task of the stopped command
 //! task_rename         if awaited is this task: awaited = 0, targets[thread] = its task
+//!
+//! task_rename         if this is a main thread: targets[thread] = its task, or delete it, by the new name
 //! ```
+//! The last one is for a scope of all processes of a name. An `exec` names its process, too.
+//!
 //!
 //! Until its `exec`, a stopped command still runs our code. It becomes a target in the middle of
 //! that call, when Linux gives the process its new name. It has had that name since its fork, so
@@ -27,11 +31,14 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use xputrace_bytecode::insn::{Alu, Cond, Size, atomic};
 use xputrace_bytecode::{Assembler, BpfMapId, Label, MapKind, MapSpec, Reg, helper};
+use xputrace_model::process_name::{COMM_BYTES, ProcessName};
 
 /// Stack slots in the programs.
 const KEY: i16 = -4;
 const ZERO: i16 = -8;
 const TASK: i16 = -16;
+/// A name of `COMM_BYTES`.
+const NAME: i16 = -32;
 
 /// The loaded programs.
 #[derive(Debug)]
@@ -43,6 +50,8 @@ pub(crate) struct Targets {
     /// Stores the thread visited by an iteration, for `rename`.
     await_exec: OwnedFd,
     rename: OwnedFd,
+    targets: OwnedFd,
+    awaited: OwnedFd,
     refused: MapHandle,
     /// The number of refused threads already reported.
     reported: u64,
@@ -70,7 +79,8 @@ impl Targets {
         let add = visit(c"xt_add", on_visit(&task))?;
         let await_exec = visit(c"xt_await", on_visit_awaited())?;
         let refused = MapHandle::new(spec, refused).map_err(|it| it.to_string())?;
-        Ok(Targets { birth, free, add, await_exec, rename, refused, reported: 0 })
+        let targets = targets.try_clone_to_owned().map_err(|it| failed("share a map", it))?;
+        Ok(Targets { birth, free, add, await_exec, rename, targets, awaited, refused, reported: 0 })
     }
 
     /// From here on, children and threads of targets become targets.
@@ -86,6 +96,16 @@ impl Targets {
     /// From here on, the process passed to [`Targets::await_exec`] becomes a target at its `exec`.
     pub(crate) fn watch_exec(&self) -> Result<OwnedFd, String> {
         link(c"task_rename", &self.rename)
+    }
+
+    /// From here on, processes that get this name become targets, and those that get another one no longer are.
+    pub(crate) fn watch_name(&self, name: &ProcessName) -> Result<OwnedFd, String> {
+        let task = TaskType::of_linux().ok_or_else(btf::why_missing)?;
+        let refused = self.refused.fd();
+        let maps = [self.targets.as_fd(), refused.as_fd(), self.awaited.as_fd()];
+        let program = sys::load_raw_tracepoint(c"xt_name", &insns(on_new_name(&task, name), maps)?)
+            .map_err(|it| format!("cannot load a program: {it}"))?;
+        link(c"task_rename", &program)
     }
 
     /// Makes a single-threaded process become a target at its next `exec`. Not an error if it has
@@ -125,6 +145,8 @@ fn visit(program: &OwnedFd, pid: Option<u32>) -> Result<(), String> {
 struct TaskType {
     /// Offset of the thread's id in the initial pid namespace.
     pid: i32,
+    /// Offset of the process's id there, which is that of its main thread.
+    tgid: i32,
     /// The BTF type id of the iterator over tasks.
     iterator: u32,
 }
@@ -132,7 +154,8 @@ struct TaskType {
 impl TaskType {
     fn of_linux() -> Option<TaskType> {
         btf::with(|it| {
-            Some(TaskType { pid: it.offset("task_struct", "pid")? as i32, iterator: it.function("bpf_iter_task")? })
+            let offset = |member| Some(it.offset("task_struct", member)? as i32);
+            Some(TaskType { pid: offset("pid")?, tgid: offset("tgid")?, iterator: it.function("bpf_iter_task")? })
         })
     }
 }
@@ -210,11 +233,45 @@ fn on_rename(task: &TaskType) -> Assembler {
     finish(asm, out)
 }
 
+/// Arguments: the task to be renamed, its new name. Other threads than the main one have names of their own.
+fn on_new_name(task: &TaskType, name: &ProcessName) -> Assembler {
+    let mut asm = Assembler::new();
+    let (out, other) = (asm.label(), asm.label());
+    asm.ldx(Size::Dw, Reg::R6, Reg::R1, 0);
+    asm.ldx(Size::Dw, Reg::R7, Reg::R1, 8);
+    read_member(&mut asm, task.tgid, ZERO, out);
+    read_thread_id(&mut asm, task, out);
+    asm.ldx(Size::W, Reg::R1, Reg::FP, KEY);
+    asm.ldx(Size::W, Reg::R2, Reg::FP, ZERO);
+    asm.jump_if(Cond::Ne, Reg::R1, Reg::R2, out);
+    asm.st_imm(Size::Dw, Reg::FP, NAME, 0);
+    asm.st_imm(Size::Dw, Reg::FP, NAME + 8, 0);
+    address(&mut asm, Reg::R1, NAME);
+    asm.mov_imm(Reg::R2, COMM_BYTES as i64);
+    asm.mov(Reg::R3, Reg::R7);
+    asm.call(helper::PROBE_READ_KERNEL_STR);
+    for (at, byte) in (NAME..).zip(name.bytes()) {
+        asm.ldx(Size::B, Reg::R1, Reg::FP, at);
+        asm.jump_if_imm(Cond::Ne, Reg::R1, byte.into(), other);
+    }
+    add_thread(&mut asm, out);
+    count_refused(&mut asm, out);
+    asm.jump(out);
+    asm.place(other);
+    call_with_key(&mut asm, Map::Targets, KEY, helper::MAP_DELETE_ELEM);
+    finish(asm, out)
+}
+
 /// Copies the id of the task in R6 to its stack slot.
 fn read_thread_id(asm: &mut Assembler, task: &TaskType, unreadable: Label) {
+    read_member(asm, task.pid, KEY, unreadable);
+}
+
+/// Copies a number of four bytes from the task in R6 to a stack slot.
+fn read_member(asm: &mut Assembler, offset: i32, slot: i16, unreadable: Label) {
     asm.mov(Reg::R3, Reg::R6);
-    asm.alu_imm(Alu::Add, Reg::R3, task.pid);
-    address(asm, Reg::R1, KEY);
+    asm.alu_imm(Alu::Add, Reg::R3, offset);
+    address(asm, Reg::R1, slot);
     asm.mov_imm(Reg::R2, 4);
     asm.call(helper::PROBE_READ_KERNEL);
     asm.jump_if_imm(Cond::Ne, Reg::R0, 0, unreadable);

@@ -68,7 +68,10 @@ pub fn compile_script(run: &Run, catalog: &dyn Catalog) -> Result<Outcome> {
     let mut loaded = xputrace_script::load(source, &run.script_arguments, loader);
     for handler in &mut loaded.staged.handlers {
         let scope = &mut handler.options.scope;
-        if run.options.all_processes {
+        if run.options.name.is_some() {
+            // The processes of a name are filtered as those of a tree are.
+            *scope = scope.filter(|it| *it == ProbeScope::System).or(Some(ProbeScope::Tree));
+        } else if run.options.all_processes {
             *scope = Some(ProbeScope::System);
         } else if !run.options.pids.is_empty() {
             // Attaching to a process should not affect others; its children may miss a moment.

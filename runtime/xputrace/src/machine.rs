@@ -1,6 +1,6 @@
 //! This machine: the compiler's view of it, its clock and name.
 
-use crate::cli::Run;
+use crate::cli::{Options, Run};
 use std::time::{Duration, Instant};
 use xputrace_linux::{LiveCatalog, Scope};
 
@@ -8,9 +8,19 @@ use xputrace_linux::{LiveCatalog, Scope};
 pub fn catalog(run: &Run) -> LiveCatalog {
     LiveCatalog::of(match run.command.first() {
         Some(program) => Scope::foretold(program),
-        None if run.options.all_processes => Scope::System,
-        None => Scope::Processes(run.options.pids.clone()),
+        // A script without a target may only be checked.
+        None if run.options.pids.is_empty() && !run.options.all_processes => Scope::Processes(Vec::new()),
+        None => running(&run.options),
     })
+}
+
+/// Returns the running processes that are traced: all if none is given.
+pub fn running(options: &Options) -> Scope {
+    match &options.name {
+        Some(name) => Scope::Named(name.clone()),
+        None if options.pids.is_empty() => Scope::System,
+        None => Scope::Processes(options.pids.clone()),
+    }
 }
 
 /// Returns this machine's name for recordings.

@@ -62,11 +62,6 @@ fn refuse_impossible(run: &Run, plan: &Plan) -> Result<()> {
     if elsewhere && !run.command.is_empty() {
         bail!("-p, -a and --comm trace running processes and cannot be combined with a command");
     }
-    if let (Some(name), true) =
-        (&run.options.name, plan.probes.iter().any(|it| it.place == Place::Linux && !it.event.is_gpu()))
-    {
-        bail!("--comm {name} is not implemented yet for probes in Linux: use -p PID, or compare e.comm in the script");
-    }
     if run.command.is_empty()
         && let Some(range) = &run.options.window.range
     {

@@ -17,6 +17,7 @@ use super::state::State;
 use crate::cli::Run;
 use crate::collectors::Collectors;
 use crate::compiled::Compiled;
+use crate::machine;
 use crate::open_files;
 use crate::printer::Printer;
 use crate::stacks::Stacks;
@@ -66,8 +67,7 @@ impl Prepared {
         };
         let scope = match &target {
             Target::Command(command) => command.scope(),
-            Target::Processes(_) if run.options.pids.is_empty() => Scope::System,
-            Target::Processes(_) => Scope::Processes(run.options.pids.clone()),
+            Target::Processes(_) => machine::running(&run.options),
         };
         let linux = engines::linux(&plan)?;
         let pipeline = engines::pipeline(&plan, linux.as_ref())?;
