@@ -29,6 +29,7 @@ mod compat;
 pub mod cupti;
 mod nvtx;
 pub mod rendezvous;
+mod seccomp;
 
 use agent::region::{Region, Tags};
 use agent::{Agent, Backend, Refusal, Setup, control};
@@ -43,7 +44,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use xputrace_wire::message::{ARM, ARMED, COMING, DORMANT, HELLO, Message, REFUSED, demand};
 use xputrace_wire::region::Shape;
-use xputrace_wire::{Answer, CHAIN_VARIABLE, SOCKET_VARIABLE, VERSION};
+use xputrace_wire::{Answer, CHAIN_VARIABLE, INJECTION_VARIABLE, SOCKET_VARIABLE, VERSION};
 
 /// The CUDA driver's success code. Failing would not help the program.
 const SUCCESS: c_int = 1;
@@ -61,7 +62,10 @@ pub extern "C" fn InitializeInjection() -> c_int {
         quiet_panics();
         let chained = run_chained();
         if let Ok(address) = std::env::var(SOCKET_VARIABLE) {
-            let _ = arm_from_system(&address, chained);
+            match seccomp::deadly_call() {
+                None => _ = arm_from_system(&address, chained),
+                Some(call) => seccomp::tell(call, &std::env::var_os(INJECTION_VARIABLE).unwrap_or_default()),
+            }
         }
     });
     SUCCESS

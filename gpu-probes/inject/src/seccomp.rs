@@ -4,6 +4,7 @@
 //! is read by ptrace(2), `PTRACE_SECCOMP_GET_FILTER`.
 
 use std::io;
+use xputrace_wire::calls::{CALLS, Call};
 
 /// Source: `include/uapi/linux/ptrace.h`.
 const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
@@ -11,49 +12,6 @@ const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
 const ARCHITECTURE: u32 = 0xc000_003e;
 /// Maximum number of filters that are examined.
 const MOST_FILTERS: usize = 64;
-
-/// The system calls of loading the collector and connecting it: number, first argument.
-const CALLS: &[(&str, i64, u64)] = &[
-    ("mmap", libc::SYS_mmap, 0),
-    ("munmap", libc::SYS_munmap, 0),
-    ("mprotect", libc::SYS_mprotect, 0),
-    ("madvise", libc::SYS_madvise, 0),
-    ("brk", libc::SYS_brk, 0),
-    ("rt_sigprocmask", libc::SYS_rt_sigprocmask, 2),
-    ("gettid", libc::SYS_gettid, 0),
-    ("prctl", libc::SYS_prctl, libc::PR_SET_NAME as u64),
-    ("nanosleep", libc::SYS_nanosleep, 0),
-    ("clock_nanosleep", libc::SYS_clock_nanosleep, 1),
-    ("futex", libc::SYS_futex, 0),
-    ("set_robust_list", libc::SYS_set_robust_list, 0),
-    ("rseq", libc::SYS_rseq, 0),
-    ("exit", libc::SYS_exit, 0),
-    ("openat", libc::SYS_openat, libc::AT_FDCWD as u64),
-    ("newfstatat", libc::SYS_newfstatat, 0),
-    ("fstat", libc::SYS_fstat, 0),
-    ("read", libc::SYS_read, 0),
-    ("pread64", libc::SYS_pread64, 0),
-    ("close", libc::SYS_close, 0),
-    ("getrandom", libc::SYS_getrandom, 0),
-    ("prlimit64", libc::SYS_prlimit64, 0),
-    ("getrlimit", libc::SYS_getrlimit, libc::RLIMIT_NOFILE as u64),
-    ("fcntl", libc::SYS_fcntl, 0),
-    ("socket", libc::SYS_socket, libc::AF_UNIX as u64),
-    ("connect", libc::SYS_connect, 0),
-    ("getsockopt", libc::SYS_getsockopt, 0),
-    ("setsockopt", libc::SYS_setsockopt, 0),
-    ("sendto", libc::SYS_sendto, 0),
-    ("recvmsg", libc::SYS_recvmsg, 0),
-    ("shutdown", libc::SYS_shutdown, 0),
-    ("poll", libc::SYS_poll, 0),
-    ("close_range", libc::SYS_close_range, 0),
-    ("getuid", libc::SYS_getuid, 0),
-    ("getpid", libc::SYS_getpid, 0),
-    ("sched_yield", libc::SYS_sched_yield, 0),
-];
-/// glibc falls back from the first to the second if it fails with ENOSYS.
-const NEW_THREAD: [(&str, i64, u64); 2] =
-    [("clone3", libc::SYS_clone3, 0), ("clone", libc::SYS_clone, libc::CLONE_VM as u64 | libc::CLONE_THREAD as u64)];
 
 /// An instruction of classic BPF.
 #[repr(C)]
@@ -71,9 +29,8 @@ struct Instruction {
 /// Its filters cannot be read.
 pub(crate) fn deadly_call(tid: u32) -> io::Result<Option<&'static str>> {
     let filters = filters(tid)?;
-    let is_deadly = |number: i64, argument: u64| filters.iter().any(|it| is_deadly(action(it, number, argument)));
-    let all = CALLS.iter().chain(&NEW_THREAD);
-    Ok(all.filter(|(_, number, argument)| is_deadly(*number, *argument)).map(|it| it.0).next())
+    let is_deadly = |it: &&Call| filters.iter().any(|filter| is_deadly(action(filter, it.number, it.argument)));
+    Ok(CALLS.iter().find(is_deadly).map(|it| it.name))
 }
 
 fn filters(tid: u32) -> io::Result<Vec<Vec<Instruction>>> {

@@ -13,6 +13,7 @@
 #![deny(unsafe_code)]
 
 pub mod answer;
+pub mod calls;
 pub mod cupti;
 pub mod maps;
 pub mod marker;
@@ -31,6 +32,9 @@ pub const VERSION: u32 = 4;
 /// Environment variable that names the tracer's sockets: `@NAME` in the abstract namespace, a path, or both as
 /// `@NAME:PATH`.
 pub const SOCKET_VARIABLE: &str = "XPUTRACE_SOCKET";
+
+/// Environment variable that names the library that CUDA loads at a process's first call.
+pub const INJECTION_VARIABLE: &str = "CUDA_INJECTION64_PATH";
 
 /// Environment variable that holds the name of the NVTX ranges to record.
 pub const RANGE_VARIABLE: &str = "XPUTRACE_RANGE";

@@ -23,9 +23,8 @@ use std::os::fd::RawFd;
 use std::path::Path;
 use xputrace_linux::{ProcessEvent, ProcessWatch, monotonic_nanos};
 use xputrace_tracer::rendezvous::comm_of;
-
-/// The variable that names the library to be loaded at the first CUDA call.
-pub const INJECTION_VARIABLE: &str = "CUDA_INJECTION64_PATH";
+pub use xputrace_wire::INJECTION_VARIABLE;
+use xputrace_wire::calls;
 
 /// Name of the thread that the driver starts with each context; before that, a process cannot use
 /// the GPU. NVIDIA doesn't document the name; drivers for servers, desktops and Jetson use it.
@@ -215,8 +214,10 @@ impl Drivers {
             ProcessEvent::Exit { pid, time_nanos } => self.exit(*pid, *time_nanos),
             ProcessEvent::ThreadName { pid, comm, .. } if comm == DRIVERS_THREAD => self.start(*pid),
             ProcessEvent::Mmap { pid, path, .. } if is_driver_library(path) => _ = self.program(*pid),
-            ProcessEvent::Mmap { pid, path, .. } if path.file_name() == self.given.collector.file_name() => {
-                self.program(*pid).into_iter().for_each(|it| it.reaches(Fate::CollectorLoaded));
+            ProcessEvent::Mmap { pid, path, pgoff, .. } if path.file_name() == self.given.collector.file_name() => {
+                let Some(program) = self.program(*pid) else { return };
+                program.reaches(Fate::CollectorLoaded);
+                calls::at_offset(*pgoff).into_iter().for_each(|it| program.is_denied(it.name));
             }
             ProcessEvent::ThreadName { .. } | ProcessEvent::Mmap { .. } => {}
         }

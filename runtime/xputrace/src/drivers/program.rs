@@ -15,6 +15,8 @@ pub(super) struct Program {
     fate: Fate,
     /// Whether it has been handed out to be attached to.
     pub(super) is_handed_out: bool,
+    /// The system call that keeps its collector from connecting.
+    denied: Option<&'static str>,
 }
 
 /// How far a program has come; it never goes back.
@@ -32,12 +34,17 @@ pub(super) enum Fate {
 impl Program {
     /// Creates a program that has loaded the driver library.
     pub(super) fn new(comm: String, begun_nanos: u64, found: Look, looked_nanos: u64) -> Self {
-        Program { comm, begun_nanos, found, looked_nanos, fate: Fate::Loaded, is_handed_out: false }
+        Program { comm, begun_nanos, found, looked_nanos, fate: Fate::Loaded, is_handed_out: false, denied: None }
     }
 
     /// Notes that it has come at least this far.
     pub(super) fn reaches(&mut self, fate: Fate) {
         self.fate = self.fate.max(fate);
+    }
+
+    /// Notes which system call its collector may not make.
+    pub(super) fn is_denied(&mut self, call: &'static str) {
+        self.denied = Some(call);
     }
 
     /// Notes its end. An examination after that time saw another program.
@@ -74,6 +81,9 @@ impl Program {
 
     /// Returns why its collector has not connected, if known.
     pub(super) fn reason(&self) -> Option<String> {
+        if let Some(call) = self.denied {
+            return Some(format!("its seccomp filter forbids `{call}`, which tracing needs"));
+        }
         match (&self.found, self.fate) {
             (Look::Hindered(why), _) => Some(why.clone()),
             (Look::Attached, _) => Some("it ended before it was attached to".into()),
