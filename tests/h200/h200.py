@@ -58,9 +58,9 @@ def account(done):
 RESULTS = []
 
 
-def case(name, needs=None):
+def case(name, needs=None, cases=RESULTS):
     def wrap(function):
-        RESULTS.append((name, needs, function))
+        cases.append((name, needs, function))
         return function
 
     return wrap
@@ -85,7 +85,7 @@ def exact(command, launches=None, kernels=None, **more):
     return f"{launches} launches, {kernels} kernels, {found['@ns']} ns", found, lost, own
 
 
-GOOD = {"launches", "joined", "captured", "kernels", "kernel_nanos", "collector_kernels", "collector_kernel_nanos", "account"}
+GOOD = {"outside", "launches", "joined", "captured", "kernels", "kernel_nanos", "collector_kernels", "collector_kernel_nanos", "account"}
 
 
 @case("C++, shared cudart")
@@ -296,9 +296,9 @@ def demo():
     return f"doctor.txt and demo.txt beside this, {len(done.stdout.splitlines())} lines"
 
 
-def run_checks():
+def run_checks(cases=RESULTS, report_to="check.txt"):
     report, failed = [], 0
-    for name, needs, function in RESULTS:
+    for name, needs, function in cases:
         if needs and not any((Path(d) / needs).exists() for d in os.environ["PATH"].split(":")):
             report.append(f"skipped  {name}: no {needs} here")
             continue
@@ -309,7 +309,7 @@ def run_checks():
             failed += 1
             report.append(f"FAILED   {name}: {error}")
         print(report[-1], flush=True)
-    (OUT / "check.txt").write_text("\n".join(report) + "\n")
+    (OUT / report_to).write_text("\n".join(report) + "\n")
     return failed
 
 
@@ -445,7 +445,7 @@ def record():
 
 
 def report():
-    for name in ("check.txt", "measure.json"):
+    for name in ("check.txt", "attach.txt", "measure.json"):
         path = OUT / name
         print(path.read_text() if path.exists() else f"{name}: not run")
     return 0

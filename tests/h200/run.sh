@@ -21,6 +21,7 @@ build() {
     $nvcc -cudart shared -o "$BIN/graphs" graphs.cu &
     $nvcc -cudart shared -o "$BIN/contents" contents.cu &
     $nvcc -cudart shared -o "$BIN/loop" loop.cu &
+    $nvcc -cudart shared -o "$BIN/ranges" ranges.cu &
     $nvcc -cudart shared -o "$BIN/sets" sets.cu -lcuda &
     g++ -O2 -fno-omit-frame-pointer -I"$CUDA/include" -o "$BIN/driver" driver.cpp -L"$CUDA/lib64/stubs" -lcuda &
     g++ -O2 -shared -fPIC -o "$BIN/libfloor.so" floor.cpp -I"$CUPTI/include" -I"$CUDA/include" -L"$CUPTI/lib" -lcupti &
@@ -35,6 +36,7 @@ part=${1:-all}
 export OUT BIN
 case $part in
     build) ls "$BIN" ;;
+    attach) python3 attach.py "${@:2}" ;;
     check | measure | record | report) python3 h200.py "$part" "${@:2}" ;;
-    *) echo "usage: run.sh build|check|measure|record|report" >&2; exit 2 ;;
+    *) echo "usage: run.sh build|check|attach|measure|record|report" >&2; exit 2 ;;
 esac

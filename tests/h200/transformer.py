@@ -1,9 +1,11 @@
 """A PyTorch transformer, forward and backward, or the forward timing loop of the benchmarks.
 
     python3 transformer.py train [STEPS]     forward and backward, prints the number of steps
+    python3 transformer.py threads [STEPS]   eight threads that train a model each, prints their losses
     python3 transformer.py time [ROUNDS]     12 layers, fp16, batch 1, 16 tokens: ms an iteration, one line a round
 """
 import sys
+import threading
 import time
 
 import torch
@@ -27,6 +29,33 @@ def train(steps):
     print(f'{{"steps": {steps}, "loss": {loss.item():.4f}}}')
 
 
+def threads(steps):
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.manual_seed(1)
+    nets = [model(2, 256, 4) for _ in range(8)]
+    data = [torch.randn(8, 64, 256, device="cuda") for _ in nets]
+    losses = [0.0] * len(nets)
+
+    def work(i):
+        optimizer = torch.optim.SGD(nets[i].parameters(), lr=1e-3)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(steps):
+                optimizer.zero_grad()
+                loss = nets[i](data[i]).square().mean()
+                loss.backward()
+                optimizer.step()
+            losses[i] = loss.item()
+
+    torch.cuda.synchronize()
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(len(nets))]
+    print("training", flush=True)
+    began = time.perf_counter()
+    [it.start() for it in workers]
+    [it.join() for it in workers]
+    print(f"{time.perf_counter() - began:.2f} s", file=sys.stderr)
+    print(" ".join(f"{it:.5f}" for it in losses))
+
+
 @torch.no_grad()
 def timing(rounds):
     net = model(12, 768, 12).half().eval()
@@ -44,4 +73,4 @@ def timing(rounds):
 
 if __name__ == "__main__":
     what, n = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 20
-    train(n) if what == "train" else timing(n)
+    {"train": train, "threads": threads, "time": timing}[what](n)

@@ -14,6 +14,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::abi::{self, kind};
+use crate::callback;
 use crate::device;
 use crate::faults::faults;
 
@@ -75,6 +76,9 @@ pub(crate) fn enabled(kind: u32) -> bool {
 
 /// Enables or disables a kind; returns false if there is no such kind.
 pub(crate) fn enable(kind: u32, on: bool) -> bool {
+    if on {
+        callback::on_kind_enabled();
+    }
     ENABLED.get(kind as usize).map(|flag| flag.store(on, Ordering::Relaxed)).is_some()
 }
 

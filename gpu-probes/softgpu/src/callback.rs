@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::abi::{Api, CallbackData, CuResult, ResourceData, Status, error, kind};
 use crate::activity;
@@ -150,6 +150,10 @@ fn fire_call(domain: u32, id: u32, event: &mut CallbackData) {
     if !is_enabled(domain, id) || IN_CALLBACK.get() {
         return;
     }
+    if CONTEXTS.load(Ordering::Acquire) == MISSED {
+        eprintln!("softgpu: kinds were enabled before any callback, in a context that existed: CUPTI 13.0 crashes here");
+        std::process::abort();
+    }
     (event.context, event.context_uid) = device::current_ids();
     event.correlation_id = correlation();
     fire(domain, id, (&raw const *event).cast());
@@ -240,12 +244,38 @@ pub(crate) fn is_subscribed() -> bool {
     SUBSCRIBED.load(Ordering::Acquire)
 }
 
+/// What this library knows of the contexts that exist, as CUPTI 13.0 does: a callback learns of them as
+/// it is enabled. If a kind is enabled first, they stay unknown, and the next launch with a callback reads a
+/// null pointer.
+static CONTEXTS: AtomicU8 = AtomicU8::new(UNSEEN);
+const UNSEEN: u8 = 0;
+const KNOWN: u8 = 1;
+const MISSED: u8 = 2;
+
+fn see_contexts(how: u8) {
+    let _ = CONTEXTS.compare_exchange(UNSEEN, how, Ordering::AcqRel, Ordering::Relaxed);
+}
+
+/// A kind of activity was enabled.
+pub(crate) fn on_kind_enabled() {
+    see_contexts(if device::has_contexts() { MISSED } else { KNOWN });
+}
+
+/// Forgets what enabling anything has led to.
+pub(crate) fn reset() {
+    unsubscribe();
+    CONTEXTS.store(UNSEEN, Ordering::Release);
+}
+
 fn flag(domain: u32, id: u32) -> Option<&'static AtomicBool> {
     ENABLED.get(domain as usize)?.get(id as usize)
 }
 
 /// Returns false if there is no such callback.
 pub(crate) fn enable(domain: u32, id: u32, on: bool) -> bool {
+    if on {
+        see_contexts(KNOWN);
+    }
     flag(domain, id).map(|flag| flag.store(on, Ordering::Relaxed)).is_some()
 }
 
@@ -254,6 +284,9 @@ pub(crate) fn enable_domain(domain: u32, on: bool) -> bool {
     let Some(flags) = ENABLED.get(domain as usize) else {
         return false;
     };
+    if on {
+        see_contexts(KNOWN);
+    }
     flags.iter().for_each(|flag| flag.store(on, Ordering::Relaxed));
     true
 }

@@ -146,7 +146,7 @@ cupti! {
     fn cuptiFinalize() {
         (0..64).for_each(|kind| { activity::enable(kind, false); });
         activity::flush(true);
-        callback::unsubscribe();
+        callback::reset();
         Ok(())
     }
 }

@@ -41,7 +41,8 @@ pub(crate) static MEMORY: Memory = Memory {
 /// Bits that every handle has, so that it looks like an address.
 pub(crate) const HANDLES: Handle = 0x5000_0000_0000;
 static NEXT_HANDLE: AtomicUsize = AtomicUsize::new(1);
-static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(1);
+const FIRST_CONTEXT: u32 = 1;
+static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(FIRST_CONTEXT);
 static NEXT_STREAM: AtomicU32 = AtomicU32::new(FIRST_STREAM);
 static NEXT_GRAPH: AtomicU32 = AtomicU32::new(1);
 static NEXT_EVENT: AtomicU32 = AtomicU32::new(1);
@@ -216,6 +217,10 @@ pub(crate) fn create_context() -> Handle {
     let legacy = Stream::new(LEGACY_STREAM, uid, Role::Legacy, 0, 0);
     STREAMS.insert_shared(legacy.clone());
     CONTEXTS.insert(Context { uid, legacy })
+}
+
+pub(crate) fn has_contexts() -> bool {
+    NEXT_CONTEXT.load(Ordering::Relaxed) > FIRST_CONTEXT
 }
 
 /// Starts the thread that NVIDIA's driver has for each context. This one only has the name.

@@ -436,8 +436,8 @@ fn a_graph_launch_is_one_call_and_many_kernels() {
     let (mut address, mut by) = (memory(), 1u32);
     let mut args = [(&raw mut address).cast(), (&raw mut by).cast()];
     let stream = stream(NON_BLOCKING);
-    record_kernels();
     subscribe(&[DRIVER]);
+    record_kernels();
     let (mut graph, mut exec) = (0, 0);
     // SAFETY: the pointers are valid.
     unsafe {

@@ -21,21 +21,34 @@ impl CuptiBackend {
         // Buffers need the run too.
         let run: &'static Run = Box::leak(Box::new(Run { agent, backend: self }));
         RUN.store(std::ptr::from_ref(run).cast_mut(), Ordering::Release);
-        let calls = demand::calls_of(agent.demand());
-        if calls.is_empty() && !agent.follows_profiler() {
+        if !self.subscribe_first(agent)? {
             return Ok(());
         }
-        self.subscribe(agent)?;
+        let calls = demand::calls_of(agent.demand());
         for it in IDS.iter().filter(|it| it.prepares_for(calls, agent.follows_profiler())) {
             self.enable_callback(it.domain, it.id, true)?;
         }
+        Ok(())
+    }
+
+    /// Subscribes, and enables a callback; returns whether it could. Where no call is recorded, another subscriber
+    /// is no obstacle.
+    ///
+    /// Done before anything else of CUPTI's, whatever is recorded: a callback makes CUPTI look at the contexts that
+    /// exist. If kinds are enabled first in a process that has contexts, and launch callbacks later, as for
+    /// unloading CUPTI, then the next launch reads a null pointer inside CUPTI (seen with 13.0).
+    fn subscribe_first(&'static self, agent: &'static Agent) -> Result<bool, Refusal> {
+        let needs_calls = !demand::calls_of(agent.demand()).is_empty() || agent.follows_profiler();
+        match self.subscribe(agent) {
+            Ok(()) => {}
+            Err(it) if needs_calls => return Err(it),
+            Err(_) => return Ok(false),
+        }
         // If CUPTI does not report new streams, ids are queried at each launch.
-        if agent.wants(demand::STREAMS)
-            && self.enable_callback(domain::RESOURCE, RESOURCE_STREAM_CREATED, true)? == SUCCESS
-        {
+        if self.enable_callback(domain::RESOURCE, RESOURCE_STREAM_CREATED, true)? == SUCCESS {
             agent.tells_of_streams();
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Enables the callbacks first: so every activity has its launch.

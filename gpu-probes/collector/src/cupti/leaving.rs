@@ -3,7 +3,7 @@
 use super::calls::IDS;
 use super::records::kind_of;
 use super::{CuptiBackend, FINALIZE_TESTED, POOL};
-use crate::agent::{Agent, Refusal};
+use crate::agent::Agent;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use xputrace_wire::message::demand;
@@ -64,7 +64,7 @@ impl CuptiBackend {
 
     /// Waits for a callback to unload CUPTI.
     fn wait_for_finalize(&'static self, agent: &'static Agent) -> bool {
-        if self.subscriber.load(Ordering::Acquire).is_null() && self.subscribe_to_finalize(agent).is_err() {
+        if !self.enable_callbacks_to_finalize() {
             return false;
         }
         self.teardown.set(WANTED);
@@ -78,12 +78,10 @@ impl CuptiBackend {
         true
     }
 
-    fn subscribe_to_finalize(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
-        self.subscribe(agent)?;
-        for it in IDS {
-            self.enable_callback(it.domain, it.id, true)?;
-        }
-        Ok(())
+    /// Any call's return will do. Without our own subscription there is none.
+    fn enable_callbacks_to_finalize(&self) -> bool {
+        !self.subscriber.load(Ordering::Acquire).is_null()
+            && IDS.iter().all(|it| self.enable_callback(it.domain, it.id, true).is_ok())
     }
 
     /// Unsubscribes without unloading, unless a callback is just unloading.
