@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cuInit ─▶ InitializeInjection ─▶ socket named in the environment ─▶ HELLO
-//!                                   DORMANT or nobody there: nothing more happens
+//!                                   DORMANT or nobody there: one blocked thread (dormant)
 //!                                   ARM: map the region, subscribe, ARMED
 //! launch ─▶ CUPTI ─▶ cupti::entry ─▶ agent::launch ───▶ ring of the launching thread
 //! buffer ─▶ CUPTI ─▶ cupti::entry ─▶ agent::delivery ─▶ ring of CUPTI's thread
@@ -27,6 +27,7 @@
 pub mod agent;
 mod compat;
 pub mod cupti;
+mod dormant;
 mod nvtx;
 pub mod rendezvous;
 mod seccomp;
@@ -61,11 +62,18 @@ pub extern "C" fn InitializeInjection() -> c_int {
     let _ = catch_unwind(|| {
         quiet_panics();
         let chained = run_chained();
-        if let Ok(address) = std::env::var(SOCKET_VARIABLE) {
-            match seccomp::deadly_call() {
-                None => _ = arm_from_system(&address, chained),
-                Some(call) => seccomp::tell(call, &std::env::var_os(INJECTION_VARIABLE).unwrap_or_default()),
-            }
+        let armed = match std::env::var(SOCKET_VARIABLE) {
+            Ok(address) => match seccomp::deadly_call() {
+                None => arm_from_system(&address, chained),
+                Some(call) => {
+                    seccomp::tell(call, &std::env::var_os(INJECTION_VARIABLE).unwrap_or_default());
+                    Err(Dormant::NotWanted)
+                }
+            },
+            Err(_) => Err(Dormant::NotWanted),
+        };
+        if armed.is_err() {
+            dormant::begin();
         }
     });
     SUCCESS
@@ -81,15 +89,19 @@ pub unsafe extern "C" fn xputrace_arm(socket: *const c_char) -> c_int {
     let armed = catch_unwind(|| {
         quiet_panics();
         // SAFETY: the caller's promise.
-        let address = unsafe { CStr::from_ptr(socket) }.to_str().unwrap_or_default();
-        match arm_from_system(address, None) {
-            Ok(()) => Answer::Armed,
-            Err(Dormant::AlreadyArmed) => Answer::Busy(agent::current().map_or(0, |it| it.socket.tracer())),
-            Err(Dormant::NoTracer(_)) => Answer::NoTracer,
-            Err(Dormant::NotWanted | Dormant::Refused(_)) => Answer::Refused,
-        }
+        answer_tracer(unsafe { CStr::from_ptr(socket) }.to_str().unwrap_or_default())
     });
     armed.unwrap_or(Answer::Refused).code()
+}
+
+/// Arms for the tracer at `address`, which attaches to this process.
+fn answer_tracer(address: &str) -> Answer {
+    match arm_from_system(address, None) {
+        Ok(()) => Answer::Armed,
+        Err(Dormant::AlreadyArmed) => Answer::Busy(agent::current().map_or(0, |it| it.socket.tracer())),
+        Err(Dormant::NoTracer(_)) => Answer::NoTracer,
+        Err(Dormant::NotWanted | Dormant::Refused(_)) => Answer::Refused,
+    }
 }
 
 /// The function that Linux's eBPF handlers of `launch` probe. A uprobe on its first instruction, a
@@ -142,6 +154,7 @@ fn arm_from_system(address: &str, chained: Option<String>) -> Result<(), Dormant
 /// # Errors
 /// Why the process stays dormant.
 pub fn arm(address: &str, world: impl FnOnce() -> World) -> Result<(), Dormant> {
+    register_fork_handler();
     if ARMING.swap(true, Ordering::Acquire) {
         return Err(Dormant::AlreadyArmed);
     }
@@ -223,7 +236,6 @@ fn prepare(
 }
 
 fn start(setup: Setup, began: Instant, notes: &str) -> Result<(), Dormant> {
-    register_fork_handler();
     let socket = setup.socket.try_clone();
     let agent = match Agent::arm(setup) {
         Ok(agent) => agent,
@@ -274,8 +286,16 @@ fn register_fork_handler() {
     static ONCE: Once = Once::new();
     // SAFETY: a function of this library, which is never unloaded.
     ONCE.call_once(|| unsafe {
-        libc::pthread_atfork(None, None, Some(agent::in_forked_child));
+        libc::pthread_atfork(None, None, Some(in_forked_child));
     });
+}
+
+/// Runs first in a forked child.
+unsafe extern "C" fn in_forked_child() {
+    // The thread that was arming is the parent's.
+    ARMING.store(false, Ordering::Release);
+    agent::in_forked_child();
+    dormant::in_forked_child();
 }
 
 fn register_exit_handler() {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 use xputrace_wire::message::{MAX_SIZE, Message};
 
@@ -19,7 +19,7 @@ pub struct Socket {
 
 /// Device and inode of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity(libc::dev_t, libc::ino_t);
+pub(crate) struct Identity(libc::dev_t, libc::ino_t);
 
 impl Identity {
     /// Returns the identity of what is open under this number now.
@@ -29,6 +29,94 @@ impl Identity {
             let mut stat: libc::stat64 = MaybeUninit::zeroed().assume_init();
             (libc::fstat64(descriptor, &mut stat) == 0).then_some(Identity(stat.st_dev, stat.st_ino))
         }
+    }
+
+    pub(crate) fn from_parts(device: u64, inode: u64) -> Self {
+        Identity(device, inode)
+    }
+
+    /// Returns device and inode.
+    pub(crate) fn parts(self) -> (u64, u64) {
+        (self.0, self.1)
+    }
+
+    /// Closes a number if it is still this file's. May be called between fork and exec.
+    pub(crate) fn close_number(self, number: i32) {
+        if Identity::of(number) == Some(self) {
+            // SAFETY: our own descriptor, which nobody uses any more in this table.
+            unsafe { libc::close(number) };
+        }
+    }
+}
+
+/// A listening socket in the abstract namespace. As with [`Socket`], each use first checks that the number is still
+/// this socket's.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    number: i32,
+    identity: Identity,
+}
+
+impl Listener {
+    /// Takes the name `@name`. Nobody can connect before [`Listener::listen`].
+    ///
+    /// # Errors
+    /// The name is taken, or the process is out of descriptors.
+    pub(crate) fn bind(name: &str) -> io::Result<Self> {
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: no pointers.
+        let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a fresh descriptor of ours.
+        let socket = moved_high(unsafe { OwnedFd::from_raw_fd(fd) });
+        let (address, len) = socket_address(&format!("@{name}"))?;
+        // SAFETY: an address of `len` bytes.
+        if unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let identity = Identity::of(socket.as_raw_fd()).ok_or_else(io::Error::last_os_error)?;
+        Ok(Listener { number: socket.into_raw_fd(), identity })
+    }
+
+    /// Lets peers connect.
+    pub(crate) fn listen(&self) {
+        // SAFETY: our own descriptor. It fails only if the program has closed it, which is noticed at its next use.
+        unsafe { libc::listen(self.number, 8) };
+    }
+
+    pub(crate) fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Returns the descriptor.
+    pub(crate) fn raw(&self) -> i32 {
+        self.number
+    }
+
+    /// Waits for a connection; returns `None` if none comes.
+    ///
+    /// # Errors
+    /// The number is no longer this socket's.
+    pub(crate) fn accept(&self, within: Duration) -> io::Result<Option<Socket>> {
+        let is_ready = wait_readable(self.number, within);
+        if Identity::of(self.number) != Some(self.identity) {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
+        if !is_ready {
+            return Ok(None);
+        }
+        let nobody = std::ptr::null_mut();
+        // SAFETY: a listening socket; no address is requested.
+        let fd = unsafe { libc::accept4(self.number, nobody, std::ptr::null_mut(), libc::SOCK_CLOEXEC) };
+        // SAFETY: a fresh descriptor of ours.
+        Ok((fd >= 0).then(|| Socket::from_connected(moved_high(unsafe { OwnedFd::from_raw_fd(fd) }))))
+    }
+
+    /// Closes it, if the number is still its own.
+    pub(crate) fn close(self) {
+        self.identity.close_number(self.number);
     }
 }
 
@@ -126,10 +214,13 @@ impl Socket {
     /// Closes the number in the calling thread's table if it is still this socket's. May be called
     /// between fork and exec.
     pub fn close_number(&self) {
-        if self.is_here() {
-            // SAFETY: our own descriptor; whoever calls this does not use it any more in this table.
-            unsafe { libc::close(self.raw()) };
-        }
+        self.identity.iter().for_each(|it| it.close_number(self.raw()));
+    }
+
+    /// Closes it, if the number is still its own.
+    pub(crate) fn close(self) {
+        self.close_number();
+        std::mem::forget(self);
     }
 
     /// Whether the number is still this socket's.
@@ -169,6 +260,12 @@ impl Socket {
             )
         };
         if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Whether the peer may control this process.
+    pub(crate) fn is_of_root_or_this_user(&self) -> bool {
+        // SAFETY: no arguments.
+        self.peer().is_ok_and(|it| it.uid == 0 || it.uid == unsafe { libc::geteuid() })
     }
 
     fn check_peer(&self) -> io::Result<()> {
@@ -221,7 +318,7 @@ impl Socket {
 
     /// Waits for a message.
     pub fn receive(&self, within: Duration) -> Received {
-        if !self.wait_readable(within) {
+        if !wait_readable(self.raw(), within) {
             return Received::Nothing;
         }
         // A message that belongs to the program itself.
@@ -242,22 +339,6 @@ impl Socket {
         }
     }
 
-    fn wait_readable(&self, within: Duration) -> bool {
-        let until = Instant::now() + within;
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let mut poll = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            let millis = left.as_millis().min(i32::MAX as u128) as i32 + i32::from(!left.is_zero());
-            // SAFETY: one live pollfd.
-            match unsafe { libc::poll(&mut poll, 1, millis) } {
-                0 => return false,
-                n if n > 0 => return true,
-                _ if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted => return true,
-                _ => {}
-            }
-        }
-    }
-
     fn receive_packet(&self, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
         let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let mut control = [0u64; 16];
@@ -275,6 +356,22 @@ impl Socket {
         }
         // SAFETY: Linux filled the control buffer.
         Ok((len as usize, unsafe { descriptors(&header) }))
+    }
+}
+
+fn wait_readable(fd: i32, within: Duration) -> bool {
+    let until = Instant::now() + within;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let millis = left.as_millis().min(i32::MAX as u128) as i32 + i32::from(!left.is_zero());
+        // SAFETY: one live pollfd.
+        match unsafe { libc::poll(&mut poll, 1, millis) } {
+            0 => return false,
+            n if n > 0 => return true,
+            _ if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted => return true,
+            _ => {}
+        }
     }
 }
 

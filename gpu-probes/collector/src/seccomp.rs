@@ -19,13 +19,18 @@ const MAY_WAIT: u32 = ALL_MADE + 1;
 
 /// Returns the index in [`CALLS`] of one that would end this process, or may.
 pub(crate) fn deadly_call() -> Option<usize> {
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    if field(&status, "Seccomp") != Some(FILTERED) {
+    if !is_filtered() {
         return None;
     }
     // Where not even a child can be made, threads may be forbidden too.
     let noted = make_calls_in_child().unwrap_or_else(|| index_of(libc::SYS_clone));
     Some(noted as usize).filter(|it| *it < CALLS.len())
+}
+
+/// Whether the calling thread has a filter.
+pub(crate) fn is_filtered() -> bool {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    field(&status, "Seccomp") == Some(FILTERED)
 }
 
 fn index_of(number: i64) -> u32 {

@@ -151,7 +151,9 @@ fn fire_call(domain: u32, id: u32, event: &mut CallbackData) {
         return;
     }
     if CONTEXTS.load(Ordering::Acquire) == MISSED {
-        eprintln!("softgpu: kinds were enabled before any callback, in a context that existed: CUPTI 13.0 crashes here");
+        eprintln!(
+            "softgpu: kinds were enabled before any callback, in a context that existed: CUPTI 13.0 crashes here"
+        );
         std::process::abort();
     }
     (event.context, event.context_uid) = device::current_ids();

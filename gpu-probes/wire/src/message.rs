@@ -11,6 +11,13 @@
 //!          ◀───────────────────────  RECORD      (where ARM said to wait for it)
 //!          ◀───────────────────────  DISARM      (or the socket closes)
 //!   BYE (after the last flush) ───▶
+//!
+//! dormant collector                 tracer that attaches
+//!          ◀───────────────────────  (connects)
+//!   COMING ───────────────────────▶
+//!          ◀───────────────────────  CALL
+//!   … connects to the tracer, as above …
+//!   ANSWER ───────────────────────▶
 //! ```
 
 /// A message: a kind, up to eight numbers, and a text.
@@ -46,6 +53,18 @@ pub const COMING: u32 = 8;
 
 /// Record from now on, where ARM said [`window::LATER`]. Words and text: empty.
 pub const RECORD: u32 = 9;
+
+/// To a dormant collector: connect to a tracer. Words: empty. Text: the tracer's address, as in
+/// [`crate::SOCKET_VARIABLE`].
+pub const CALL: u32 = 10;
+/// What became of a CALL. Words: an [`crate::Answer`]'s code, in 32 bits. Text: empty.
+pub const ANSWER: u32 = 11;
+
+/// Returns the name, in the abstract namespace, at which a dormant collector waits for a CALL. `namespace` is the
+/// inode of its process's pid namespace, `pid` its process id there.
+pub fn dormant_name(namespace: u64, pid: u32) -> String {
+    format!("xputrace-dormant-{}-{namespace:x}-{pid}", crate::VERSION)
+}
 
 /// When to record. All conditions must hold; without any, always.
 pub mod window {

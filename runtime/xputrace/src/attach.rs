@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Instant;
 use xputrace_inject::{Request, inject};
 use xputrace_render::shown_text;
-use xputrace_tracer::rendezvous::comm_of;
+use xputrace_tracer::rendezvous::{call_dormant, comm_of};
 use xputrace_wire::Answer;
 use xputrace_wire::maps::MapsLine;
 use xputrace_wire::status::field;
@@ -30,29 +30,36 @@ pub struct Attachable {
     library: PathBuf,
     /// The same file as we see it.
     pub collector: PathBuf,
+    /// Whether the process has loaded it.
+    is_loaded: bool,
 }
 
 impl Attachable {
-    /// Lays down the collector where the process can load it.
+    /// Lays down the collector where the process can load it, unless it has.
     ///
     /// # Errors
     /// There is no directory from which it can load the collector.
     pub fn prepare(pid: u32) -> Result<Self> {
+        if let Some((library, collector)) = loaded_collector(pid) {
+            return Ok(Attachable { pid, comm: comm_of(pid), library, collector, is_loaded: true });
+        }
         let root = Path::new("/proc").join(pid.to_string()).join("root");
         if has_our_root(&root)? {
             let library = COLLECTOR.lay_down(&owner(pid)?)?;
-            return Ok(Attachable { pid, comm: comm_of(pid), collector: library.clone(), library });
+            return Ok(Attachable { pid, comm: comm_of(pid), collector: library.clone(), library, is_loaded: false });
         }
         let library = COLLECTOR.lay_down_in(&root)?;
         let collector = root.join(library.strip_prefix("/").unwrap_or(&library));
-        Ok(Attachable { pid, comm: comm_of(pid), library, collector })
+        Ok(Attachable { pid, comm: comm_of(pid), library, collector, is_loaded: false })
     }
 
-    /// Loads the collector and lets it connect to the tracer at `socket`, which arms it meanwhile. Returns once it
-    /// is armed or refused; what it refuses, it tells the tracer.
+    /// Lets the collector connect to the tracer at `socket`, which arms it meanwhile: by a call if it waits for one,
+    /// else by loading it. Returns once it is armed or refused; what it refuses, it tells the tracer.
     fn attach(&self, socket: &str) -> Result<()> {
         let request = Request { library: self.library.clone(), symbol: ARM, argument: socket.into() };
-        match Answer::from_code(inject(self.pid, &request)?) {
+        let load = || inject(self.pid, &request).map(Answer::from_code);
+        let called = if self.is_loaded { call_dormant(self.pid, socket) } else { None };
+        match called.map_or_else(load, Ok)? {
             Answer::Armed | Answer::Refused => Ok(()),
             Answer::NoTracer => bail!(
                 "its collector does not reach xputrace: it is in another network namespace, or does not trust this user"
@@ -143,6 +150,20 @@ pub fn runs_cuda(pid: u32) -> bool {
 fn has_thread(pid: u32, name: &str) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     threads.filter_map(|it| fs::read(it.path().join("comm")).ok()).any(|it| it.trim_ascii_end() == name.as_bytes())
+}
+
+/// Returns the file of our collector that a process has loaded already: as it sees it, and as we do.
+fn loaded_collector(pid: u32) -> Option<(PathBuf, PathBuf)> {
+    let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
+    let lines = maps.split(|it| *it == b'\n').filter_map(MapsLine::parse).filter(|it| it.is_executable);
+    let as_we_see_it =
+        |path: &Path| PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path));
+    let mut files = lines.filter_map(|it| Some((it.file()?.0, it.inode)));
+    files.find_map(|(path, inode)| {
+        let seen = as_we_see_it(&path);
+        let found = fs::metadata(&seen).ok()?;
+        (found.ino() == inode && COLLECTOR.is(&seen, found.len())).then_some((path, seen))
+    })
 }
 
 /// The user as whom a process loads files.

@@ -61,6 +61,11 @@ impl Payload {
 }
 
 impl Payload {
+    /// Whether a file of this length is this one.
+    pub fn is(self, path: &Path, len: u64) -> bool {
+        len == self.bytes.len() as u64 && fs::read(path).is_ok_and(|it| it == self.bytes)
+    }
+
     /// Returns the name under which the file is stored.
     pub fn file_name(self) -> String {
         format!("{}-{:016x}{}", self.name, hash(self.bytes), self.extension)

@@ -8,6 +8,7 @@
 //! to a descriptor table of its own.
 
 use super::{Agent, Flushing};
+use crate::dormant;
 use crate::rendezvous::Received;
 use std::io;
 use std::mem::MaybeUninit;
@@ -30,21 +31,29 @@ pub const THREAD_NAME: &str = "xputrace";
 /// The system cannot create a thread.
 pub(crate) fn start(agent: &'static Agent) -> io::Result<bool> {
     let (says, hears) = sync_channel(1);
-    spawn(agent, move || {
+    spawn_guarded(agent, move || {
         let _ = says.send(agent.socket.keep_to_this_thread());
         listen(agent);
     })?;
     let keeps_socket = hears.recv().unwrap_or(false);
-    let control = spawn(agent, move || run(agent))?;
+    let control = spawn_guarded(agent, move || run(agent))?;
     let _ = agent.life.control.set(control);
     Ok(keeps_socket)
 }
 
-fn spawn(agent: &'static Agent, run: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
+fn spawn_guarded(agent: &'static Agent, run: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
+    spawn(move || agent.guarded(run))
+}
+
+/// Starts a thread of ours. A panic ends it, and nothing else.
+///
+/// # Errors
+/// The system cannot create a thread.
+pub(crate) fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     // The program's signals are for its own threads; a new thread inherits the mask.
     let before = block_signals();
     let thread = std::thread::Builder::new().name(THREAD_NAME.into()).stack_size(256 << 10);
-    let thread = thread.spawn(move || agent.guarded(run));
+    let thread = thread.spawn(run);
     restore_signals(&before);
     thread.map(|it| it.thread().clone())
 }
@@ -94,6 +103,19 @@ fn run(agent: &'static Agent) {
         }
     }
     agent.leave();
+    if !agent.is_exiting() {
+        // The program goes on, and so does this thread: until another tracer comes.
+        name_thread(dormant::THREAD_NAME);
+        dormant::wait();
+    }
+}
+
+/// Renames the calling thread, as `/proc` shows it.
+pub(crate) fn name_thread(name: &str) {
+    let mut text = [0u8; 16];
+    text.iter_mut().take(15).zip(name.bytes()).for_each(|(to, from)| *to = from);
+    // SAFETY: a C string.
+    unsafe { libc::prctl(libc::PR_SET_NAME, text.as_ptr()) };
 }
 
 fn block_signals() -> libc::sigset_t {

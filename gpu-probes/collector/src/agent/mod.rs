@@ -149,7 +149,7 @@ pub(crate) fn recordable(backend: &dyn Backend) -> u64 {
 }
 
 /// Runs first in a forked child: nothing of the parent's agent is touched again.
-pub(crate) unsafe extern "C" fn in_forked_child() {
+pub(crate) fn in_forked_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     let agent = CURRENT.swap(std::ptr::null_mut(), Ordering::AcqRel);
     // The parent's connection must end with the parent, not with its last child.

@@ -11,12 +11,14 @@
 #![allow(unsafe_code, reason = "sockets and shared memory are system calls on raw memory")]
 
 mod acceptor;
+mod dormant;
 mod listener;
 mod region;
 mod socket;
 mod target;
 
 pub use acceptor::{Acceptor, Armed, Arrival, Missed, Order, TagArrays, Why, comm_of};
+pub use dormant::call_dormant;
 pub use listener::{Connection, Heard, Listener};
 pub use region::{Marks, Region};
 pub use socket::Peer;

@@ -43,6 +43,20 @@ pub(super) fn bind_path(socket: &OwnedFd, path: &Path) -> io::Result<()> {
 }
 
 pub(super) fn bind(socket: &OwnedFd, name: &[u8]) -> io::Result<()> {
+    let (address, len) = address(name)?;
+    // SAFETY: the address lives through the call and is at least `len` bytes.
+    checked(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) })?;
+    Ok(())
+}
+
+pub(super) fn connect_abstract(socket: &OwnedFd, name: &str) -> io::Result<()> {
+    let (address, len) = address(&[b"\0", name.as_bytes()].concat())?;
+    // SAFETY: as above.
+    checked(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) })?;
+    Ok(())
+}
+
+fn address(name: &[u8]) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     // SAFETY: an all-zero sockaddr_un is valid.
     let mut address: libc::sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
     if name.len() > address.sun_path.len() {
@@ -53,9 +67,7 @@ pub(super) fn bind(socket: &OwnedFd, name: &[u8]) -> io::Result<()> {
         *to = *from as libc::c_char;
     }
     let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + name.len();
-    // SAFETY: the address lives through the call and is at least `len` bytes.
-    checked(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len as libc::socklen_t) })?;
-    Ok(())
+    Ok((address, len as libc::socklen_t))
 }
 
 /// Accepts the next connection, if one is waiting.

@@ -8,6 +8,9 @@ use crate::machine::deadline;
 use crate::run::Running;
 use anyhow::{Result, anyhow, bail};
 use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use xputrace_linux::{all_processes, is_over, with_descendants};
@@ -139,7 +142,7 @@ impl Collectors {
         }
         let plan = running.plan().clone();
         if plan.demand.launch_marker
-            && !self.files.contains(&process.collector)
+            && !self.files.iter().any(|it| is_same_file(it, &process.collector))
             && let Some(linux) = &mut running.state().linux
         {
             linux.attach_marker(&plan, &process.collector, marker_offset(&process.collector)?)?;
@@ -171,6 +174,12 @@ impl Collectors {
         untraced(&text, running);
         Ok(())
     }
+}
+
+/// Whether two paths lead to one file, whose probes fire for both.
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let identity = |it: &Path| fs::metadata(it).map(|it| (it.dev(), it.ino())).ok();
+    one == other || identity(one).is_some_and(|it| Some(it) == identity(other))
 }
 
 /// Announces that a process will be attached to once CUDA starts in it.

@@ -1,0 +1,62 @@
+//! Calls a collector that waits in a dormant process.
+
+use super::socket::{Received, checked, connect_abstract, peer, readable, receive, send, seqpacket};
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+use xputrace_wire::Answer;
+use xputrace_wire::message::{ANSWER, CALL, COMING, Message, dormant_name};
+use xputrace_wire::status::innermost_id;
+
+/// How long a dormant collector may take to answer at all; a process that is stopped does not.
+const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
+/// How long it may take to connect to us and to be armed.
+const ARMED_WITHIN: Duration = Duration::from_secs(20);
+
+/// Asks the dormant collector in a process to connect to the tracer at `address`; returns `None` if none answers. To be
+/// called on a thread of its own, which may stay in the process's network namespace.
+pub fn call_dormant(pid: u32, address: &str) -> Option<Answer> {
+    let socket = connect(pid)?;
+    hear(&socket, ANSWERS_WITHIN).filter(|it| it.kind == COMING)?;
+    send(&socket, &Message::new(CALL, &[], address), &[]).ok()?;
+    let answer = hear(&socket, ARMED_WITHIN).filter(|it| it.kind == ANSWER)?;
+    Some(Answer::from_code(answer.words[0] as u32 as i32))
+}
+
+fn connect(pid: u32) -> Option<OwnedFd> {
+    let process = format!("/proc/{pid}");
+    let namespace = std::fs::metadata(format!("{process}/ns/pid")).ok()?.ino();
+    let own_pid = innermost_id(&std::fs::read_to_string(format!("{process}/status")).ok()?)?;
+    enter_network(&process)?;
+    let socket = seqpacket().ok()?;
+    connect_abstract(&socket, &dormant_name(namespace, own_pid)).ok()?;
+    // Anybody can take a name.
+    (peer(&socket)?.pid == pid).then_some(socket)
+}
+
+/// Moves the calling thread to the network namespace of a process, if it has another one.
+fn enter_network(process: &str) -> Option<()> {
+    let theirs = File::open(format!("{process}/ns/net")).ok()?;
+    let ours = File::open("/proc/thread-self/ns/net").ok()?;
+    let identity = |it: &File| it.metadata().map(|it| (it.dev(), it.ino())).ok();
+    if identity(&theirs)? != identity(&ours)? {
+        // SAFETY: a namespace's descriptor.
+        checked(unsafe { libc::setns(theirs.as_raw_fd(), libc::CLONE_NEWNET) }).ok()?;
+    }
+    Some(())
+}
+
+fn hear(socket: &OwnedFd, within: Duration) -> Option<Message> {
+    let until = Instant::now() + within;
+    loop {
+        match receive(socket) {
+            Received::Message(message) => return Some(message),
+            Received::Closed => return None,
+            Received::Nothing if Instant::now() >= until => return None,
+            Received::Nothing => {
+                _ = readable(&[socket.as_raw_fd()], Some(until.saturating_duration_since(Instant::now())))
+            }
+        }
+    }
+}
