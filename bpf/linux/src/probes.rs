@@ -106,10 +106,12 @@ impl Probes {
 
     /// Probes the files that running processes have mapped under the path of a probed file, where they are others.
     fn reach_running(&mut self, warnings: &mut Vec<Warning>) {
-        let pids: Vec<u32> = match self.is_system() {
+        let pids: Vec<u32> = match &self.scope {
             _ if self.functions.is_empty() => return,
-            true => scope::all_processes(),
-            false => self.alive.iter().copied().collect(),
+            Some(Scope::System) => scope::all_processes(),
+            Some(Scope::Named(name)) => scope::processes_named(name),
+            Some(Scope::Processes(_)) => self.alive.iter().copied().collect(),
+            _ => return,
         };
         for pid in pids {
             let view = View::of(pid);
@@ -119,8 +121,9 @@ impl Probes {
                     let mut files = self.functions[index].files.iter();
                     let Some(file) = files.find(|it| it.id == id) else { continue };
                     let (part, is_missed) = (file.part, file.is_reached(pid, &mapping) == Some(false));
-                    // Nothing has reached a process that has ended.
-                    if is_missed && !self.reach(index, part, pid, &mapping) && !is_over(pid) {
+                    // One that has ended has no probes; one that has called `exec` meanwhile gets them with that event.
+                    let is_as_it_was = || !is_over(pid) && !self.links.are_void(pid);
+                    if is_missed && is_as_it_was() && !self.reach(index, part, pid, &mapping) {
                         self.tell_unreached(index, pid, &mapping.path, warnings);
                     }
                 }

@@ -16,6 +16,10 @@ pub(crate) struct Layout {
     pub(crate) debug_link: Option<DebugLink>,
     /// Whether it has DWARF.
     pub(crate) has_lines: bool,
+    /// The virtual address at which a program starts.
+    pub(crate) entry: u64,
+    /// Whether it is a program that contains its C library.
+    pub(crate) is_static: bool,
 }
 
 /// A loaded segment: `bytes` at `file_offset` have the virtual address `address`.
@@ -48,9 +52,10 @@ impl Layout {
             address: it.p_vaddr(endian),
         };
         let segments = parts.iter().filter(|it| it.p_type(endian) == elf::PT_LOAD).map(segment).collect();
+        let (entry, is_static) = (header.e_entry(endian), is_static(header, parts, endian, data));
         let of_segments = || parts.iter().find_map(|it| build_id(it.notes(endian, data).ok()??, endian));
         let Ok(sections) = header.sections(endian, data) else {
-            return Some(Layout { segments, build_id: of_segments(), ..Layout::default() });
+            return Some(Layout { segments, build_id: of_segments(), entry, is_static, ..Layout::default() });
         };
         let named = |name: &[u8]| sections.section_by_name(endian, name).map(|(_, it)| it);
         // A debug file's segments are those of the executable, and lead elsewhere.
@@ -60,8 +65,26 @@ impl Layout {
             build_id: of_sections.or_else(of_segments),
             debug_link: named(b".gnu_debuglink").and_then(|it| debug_link(it.data(endian, data).ok()?, endian)),
             has_lines: named(b".debug_info").or_else(|| named(b".zdebug_info")).is_some(),
+            entry,
+            is_static,
         })
     }
+}
+
+/// Whether a file is a program, and names no dynamic linker. Libraries name none either.
+fn is_static<'a>(
+    header: &Header,
+    parts: &'a [elf::ProgramHeader64<Endianness>],
+    endian: Endianness,
+    data: &'a ReadCache<&File>,
+) -> bool {
+    let flags = |it: &elf::ProgramHeader64<Endianness>| {
+        let entries = it.dynamic(endian, data).ok()??;
+        entries.iter().find(|it| it.d_tag.get(endian) == elf::DT_FLAGS_1).map(|it| it.d_val.get(endian))
+    };
+    let is_pie = || parts.iter().find_map(flags).is_some_and(|it| it & elf::DF_1_PIE.0 != 0);
+    let is_program = header.e_type(endian) == elf::ET_EXEC || is_pie();
+    is_program && !parts.iter().any(|it| it.p_type(endian) == elf::PT_INTERP)
 }
 
 fn build_id(mut notes: NoteIterator<'_, Header>, endian: Endianness) -> Option<Vec<u8>> {

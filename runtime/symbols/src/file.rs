@@ -121,6 +121,8 @@ fn place(info: &CodeInfo<'_>) -> Option<String> {
 struct ExecutableFile {
     handle: Handle,
     has_lines: bool,
+    entry: u64,
+    is_static: bool,
     segments: Vec<Segment>,
     debug_file: Option<DebugFile>,
 }
@@ -193,6 +195,22 @@ impl Files {
         self.files[index.0].address(file_offset).unwrap_or(file_offset)
     }
 
+    /// Whether the program starts in the function at a file offset.
+    pub(crate) fn is_entry(&mut self, index: FileIndex, file_offset: u64) -> bool {
+        /// A bound on the length of a `_start` without a name.
+        const MOST_BYTES: u64 = 64;
+        let (address, entry) = (self.address(index, file_offset), self.files[index.0].entry);
+        match self.symbol(index, file_offset) {
+            Some(symbol) => address.wrapping_sub(symbol.offset) == entry,
+            None => (entry..entry.saturating_add(MOST_BYTES)).contains(&address),
+        }
+    }
+
+    /// Whether the file is a program that contains its C library.
+    pub(crate) fn is_static(&self, index: FileIndex) -> bool {
+        self.files[index.0].is_static
+    }
+
     fn keep(&mut self, pid: u32, path: PathBuf, file: File) -> FileIndex {
         let identity = identity(&file);
         if let Some(known) = identity.and_then(|it| self.by_identity.get(&it)) {
@@ -205,7 +223,8 @@ impl Files {
         let debug_file = may_stay_open.then(|| DebugFile::find(&path, &file, &layout, &root)).flatten();
         self.n_open += usize::from(debug_file.is_some()) + usize::from(may_stay_open);
         let handle = if may_stay_open { Handle::Open(file) } else { Handle::Named(path, identity) };
-        self.files.push(ExecutableFile { handle, has_lines: layout.has_lines, segments: layout.segments, debug_file });
+        let Layout { has_lines, entry, is_static, segments, .. } = layout;
+        self.files.push(ExecutableFile { handle, has_lines, entry, is_static, segments, debug_file });
         if let Some(identity) = identity {
             self.by_identity.insert(identity, index);
         }

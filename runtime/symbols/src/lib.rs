@@ -22,7 +22,6 @@ mod vdso;
 pub use demangle::{Demangled, demangle};
 pub use images::Images;
 pub use process::{
-    ANONYMOUS, Detail, Mapping, ProcessKey, Processes, is_without_frame_pointers, with_missing_callers,
-    with_unknown_mappings,
+    ANONYMOUS, Detail, Mapping, ProcessKey, Processes, is_without_frame_pointers, with_unknown_mappings,
 };
 pub use python::{is_unknown_python, python_frame, shown};

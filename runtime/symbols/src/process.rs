@@ -20,7 +20,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use xputrace_model::stack::{Frame, Frames};
+use xputrace_model::stack::{Frame, Frames, LINUX_FRAMES};
 use xputrace_wire::maps::MapsLine;
 use xputrace_wire::record::{MAX_FRAMES, NO_CALLERS, python_frame, stack_end};
 
@@ -204,21 +204,56 @@ impl Processes {
     ///
     /// Linux walks stacks by frame pointer and follows whatever value code without frame pointers
     /// leaves in that register. So a stack taken by Linux is cut before the first return address
-    /// outside the process's code; a mark names the last frame's file
-    /// ([`is_without_frame_pointers`]).
+    /// outside the process's code. If it does not reach a function at which a program or thread
+    /// starts, a mark names the last frame's file ([`is_without_frame_pointers`]). What comes after
+    /// such a function is left out.
     pub fn resolve(&mut self, addresses: &[u64], key: ProcessKey, detail: Detail) -> Frames {
         self.begin_stack(key);
         let mut frames: Vec<Frame> = Vec::with_capacity(addresses.len());
+        let (mut is_whole, mut may_end) = (false, false);
         for (i, address) in addresses.iter().enumerate() {
             let frame = self.frame(key, *address, u64::from(i > 0));
+            if is_whole && !is_root(&frame.function) {
+                return frames.into();
+            }
+            is_whole |= i > 0 && STARTS.contains(&frame.function.as_str());
             let lies_in_no_code = frame.module.is_empty() && frames.last().is_some_and(|it| !it.module.is_empty());
             if lies_in_no_code {
-                frames.push(without_frame_pointers(frames.last()));
-                break;
+                // What starts programs and threads often has no frame pointers either.
+                if !may_end {
+                    frames.push(without_frame_pointers(frames.last()));
+                }
+                return frames.into();
             }
+            may_end = is_root(&frame.function);
             self.push(&mut frames, frame, key, address.saturating_sub(u64::from(i > 0)), detail);
         }
+        if addresses.len() < LINUX_FRAMES as usize && self.lacks_callers(addresses, key) {
+            frames.push(without_frame_pointers(frames.last()));
+        }
         frames.into()
+    }
+
+    /// Whether callers are missing at the end of a stack that Linux took: no program or thread starts in its last
+    /// function. So a register that is no frame pointer led nowhere. Returns `false` if that cannot be told.
+    fn lacks_callers(&mut self, addresses: &[u64], key: ProcessKey) -> bool {
+        let Some(last) = addresses.last() else { return false };
+        let back = u64::from(addresses.len() > 1);
+        let frame = self.frame(key, *last, back);
+        let at = last.saturating_sub(back);
+        let region = self.processes.get(&key).and_then(|it| it.region(at));
+        let Some((start, region)) = region.filter(|_| !is_root(&frame.function)) else { return false };
+        let file_offset = (at - start).wrapping_add(region.file_offset);
+        match region.content {
+            Content::File(file) => {
+                let is_named = self.files.symbol(file, file_offset).is_some();
+                let may_start_threads =
+                    self.files.is_static(file) || C_LIBRARIES.iter().any(|it| frame.module.starts_with(it));
+                !self.files.is_entry(file, file_offset) && (is_named || !may_start_threads)
+            }
+            Content::Unreadable => false,
+            Content::Vdso | Content::Anonymous => true,
+        }
     }
 
     /// Returns the frames that the words of a launch stack stand for, innermost first: return
@@ -439,21 +474,31 @@ pub fn with_unknown_mappings(frames: Frames) -> Frames {
     frames.iter().cloned().chain([end]).collect()
 }
 
-/// Functions at which programs and threads start, in C libraries and their dynamic linkers.
-const ROOTS: &[&str] =
-    &["_start", "_dl_start", "_dl_start_user", "main", "start_thread", "clone", "clone3", "__clone", "__clone3"];
+/// Functions in C libraries and their dynamic linkers that only others of them call.
+const STARTS: &[&str] = &[
+    "_start",
+    "_start_c",
+    "_dl_start",
+    "_dl_start_user",
+    "__libc_start_main",
+    "__libc_start_main_impl",
+    "__libc_start_call_main",
+    "libc_start_main_stage2",
+    "start_thread",
+    "clone",
+    "clone3",
+    "__clone",
+    "__clone3",
+    "__start_context",
+];
+/// Others at which a program or thread may start, by how their names begin: variants of those, and Go's runtime.
+const ROOT_PREFIXES: &[&str] = &["__libc_start", "__clone", "runtime.", "_rt0_"];
+/// Beginnings of the file names of C libraries and dynamic linkers, whose functions may have no names.
+const C_LIBRARIES: &[&str] = &["libc.", "libc-", "libpthread", "ld-", "ld."];
 
-/// Marks the only frame of a stack that Linux took as one without frame pointers, unless a program or thread starts
-/// there: the register led nowhere. A function without a name may be such a start.
-pub fn with_missing_callers(frames: Frames) -> Frames {
-    let is_cut = |it: &&Frame| {
-        let is_named = !it.module.is_empty() && !it.function.starts_with("0x");
-        is_named && !ROOTS.contains(&it.function.as_str()) && !it.function.starts_with("__libc_start")
-    };
-    match frames.last().filter(is_cut) {
-        Some(last) => frames.iter().cloned().chain([without_frame_pointers(Some(last))]).collect(),
-        None => frames,
-    }
+/// Whether a program or thread may start in a function. The C library that calls `main` often has no frame pointers.
+fn is_root(function: &str) -> bool {
+    function == "main" || STARTS.contains(&function) || ROOT_PREFIXES.iter().any(|it| function.starts_with(it))
 }
 
 /// Returns the frame that says why a launch stack ends before its root, if `address` is a

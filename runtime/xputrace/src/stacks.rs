@@ -226,8 +226,13 @@ impl Stacks {
             return (xputrace_symbols::with_unknown_mappings(frames), false);
         }
         self.unnamed.remove(&stack.whole());
-        let is_final = is_final(&frames);
-        let frames = if addresses.len() == 1 { xputrace_symbols::with_missing_callers(frames) } else { frames };
+        // A mark in place of an address may give way to a mapping; one behind all of them stays.
+        let is_final = match frames.split_last() {
+            Some((last, named)) if xputrace_symbols::is_without_frame_pointers(last) => {
+                named.len() >= addresses.len() && is_final(named)
+            }
+            _ => is_final(&frames),
+        };
         (with_end_of_walk(frames, addresses), is_final)
     }
 
