@@ -70,5 +70,28 @@ fn walks(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, walks);
+/// The same recursion in another function, so that its frames are others.
+#[inline(never)]
+fn down_elsewhere(depth: usize, run: &mut dyn FnMut(&Pushed)) -> usize {
+    if depth == 0 { down(0, run) } else { black_box(down_elsewhere(depth - 1, run)) + 2 }
+}
+
+/// The inner half of a stack is another one at each launch, as where a program goes from one function
+/// to the next.
+fn changes(criterion: &mut Criterion) {
+    let (tables, bounds) = (Tables::new(), Bounds::of_thread().unwrap());
+    let mut walker = Walker::new();
+    let mut walk = |pushed: &Pushed| {
+        // SAFETY: what was pushed, the calling thread's registers and stack.
+        unsafe { black_box(walker.walk(&tables, pushed.registers(bounds).unwrap(), bounds).0.len()) };
+    };
+    let mut nothing = |_: &Pushed| {};
+    let mut both = |run: &mut dyn FnMut(&Pushed)| down(30, run) + down_elsewhere(30, run);
+    down(20, &mut |_| {
+        criterion.bench_function("twice 30 calls", |it| it.iter(|| both(&mut nothing)));
+        criterion.bench_function("twice 30 calls, each walked: 30 new frames", |it| it.iter(|| both(&mut walk)));
+    });
+}
+
+criterion_group!(benches, walks, changes);
 criterion_main!(benches);

@@ -120,6 +120,104 @@ impl Rule {
     }
 }
 
+/// A rule of the form that nearly all have, in one word: the canonical frame address is counted from
+/// rsp or rbp, the return address is right below it, and so are the registers in memory.
+///
+/// | bits | |
+/// |---|---|
+/// | 0 to 23 | how many words below the canonical frame address each of [`Registers::saved`] is, 4 bits each; 0 if it is not in memory |
+/// | 24 to 29 | which of them are in memory |
+/// | 30 to 33 | how many words below it the lowest of all is |
+/// | 34 | it is counted from rbp |
+/// | 35 | set in each |
+/// | 36 to 59 | by how many words it is above that |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Step(u64);
+
+const IN_STEP: u32 = 24;
+const LOWEST: u32 = 30;
+const BY_RBP: u64 = 1 << 34;
+const IS_STEP: u64 = 1 << 35;
+const OFFSET: u32 = 36;
+/// Where rbp is in [`Registers::saved`].
+const RBP: usize = 1;
+
+impl Rule {
+    /// The rule in one word, if it has the usual form.
+    pub(crate) fn step(&self) -> Option<Step> {
+        let is_usual = self.0[0] & (flag::WORD | flag::SIGNAL | flag::ROOT) == 0 && self.0[1] == 0;
+        let by_rbp = match (self.0[0] >> 32) as Base {
+            RSP => 0,
+            base if base == FIRST_SAVED + RBP as Base => BY_RBP,
+            _ => return None,
+        };
+        let offset = self.0[0] as i32;
+        if !is_usual || offset <= 0 || offset % 8 != 0 || offset >= 8 << (60 - OFFSET) || self.words_below(RIP) != 1 {
+            return None;
+        }
+        let saved = self.in_memory() & !(1 << RIP);
+        let mut step = IS_STEP | by_rbp | ((offset / 8) as u64) << OFFSET | u64::from(saved) << IN_STEP;
+        let mut lowest = 1;
+        for at in (0..SAVED).filter(|at| saved & 1 << at != 0) {
+            let below = u64::try_from(self.words_below(at)).ok().filter(|it| (2..16).contains(it))?;
+            step |= below << (4 * at);
+            lowest = lowest.max(below);
+        }
+        Some(Step(step | lowest << LOWEST))
+    }
+
+    fn words_below(&self, at: usize) -> i64 {
+        -i64::from((self.0[2 + at / 4] >> (16 * (at % 4))) as i16)
+    }
+}
+
+impl Step {
+    /// No step; equal to none.
+    pub(crate) const NONE: Step = Step(0);
+
+    #[inline]
+    pub(crate) fn is_some(self) -> bool {
+        self.0 != 0
+    }
+
+    /// The canonical frame address.
+    #[inline]
+    pub(crate) fn cfa(self, registers: &Registers) -> u64 {
+        let base = if self.0 & BY_RBP == 0 { registers.rsp } else { registers.saved[RBP] };
+        base.wrapping_add((self.0 >> OFFSET) * 8)
+    }
+
+    /// The lowest word that is read.
+    #[inline]
+    pub(crate) fn lowest(self, cfa: u64) -> u64 {
+        cfa.wrapping_sub((self.0 >> LOWEST & 15) * 8)
+    }
+
+    /// The return address's place.
+    #[inline]
+    pub(crate) fn return_address(self, cfa: u64) -> u64 {
+        cfa.wrapping_sub(8)
+    }
+
+    /// Which of [`Registers::saved`] are in memory, as bits.
+    #[inline]
+    pub(crate) fn in_memory(self) -> u8 {
+        (self.0 >> IN_STEP) as u8 & ((1 << SAVED) - 1)
+    }
+
+    /// The place of one of those.
+    #[inline]
+    pub(crate) fn slot(self, at: usize, cfa: u64) -> u64 {
+        cfa.wrapping_sub((self.0 >> (4 * at) & 15) * 8)
+    }
+
+    /// The registers that the step reads, as bits.
+    #[inline]
+    pub(crate) fn reads(self) -> u8 {
+        if self.0 & BY_RBP == 0 { 0 } else { 1 << RBP }
+    }
+}
+
 /// The canonical frame address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cfa {

@@ -67,6 +67,14 @@ pub(crate) struct File {
 /// A place where no file is.
 pub(crate) const NO_FILE: File = File { object: NO_OBJECT, number: None };
 
+impl File {
+    /// What an address in it is remembered by: a place in a file's content, never 0.
+    #[inline]
+    pub(crate) fn key(&self, address: u64) -> Option<u64> {
+        key(self.number?, address - self.object.start)
+    }
+}
+
 impl Default for Tables {
     fn default() -> Self {
         Tables::new()
@@ -102,7 +110,7 @@ impl Tables {
     /// The rule of a frame at `address`, which lies in `file`.
     #[inline]
     pub(crate) fn rule(&self, file: &File, address: u64) -> Result<Known, NoRule> {
-        let Some(key) = file.number.and_then(|it| key(it, address - file.object.start)) else {
+        let Some(key) = file.key(address) else {
             return read(&file.object, address).map(|rule| Known { rule, id: None });
         };
         let slot = &self.addresses[mix(key) as usize % ADDRESSES];

@@ -6,7 +6,7 @@
 //! value, all frames to the root are what they were. Reading those words is far cheaper than
 //! finding the rules, and leaves nothing to chance.
 
-use crate::rule::{Cfa, RIP, Rule};
+use crate::rule::{Cfa, RIP, Rule, Step};
 use crate::tables::{File, NO_FILE, NoRule, RuleId, Tables};
 use crate::{Bounds, Registers, SAVED};
 
@@ -29,7 +29,7 @@ pub enum End {
     TooDeep,
 }
 
-/// One thread's last stack: about 48 KiB, of which stacks of usual depth touch a third. One whose
+/// One thread's last stack: about 80 KiB, of which stacks of usual depth touch a third. One whose
 /// bytes are all 0 remembers nothing.
 #[derive(Debug)]
 #[repr(C)]
@@ -37,8 +37,9 @@ pub struct Walker {
     /// The last stack at the array's end, its root last; at the array's beginning what is new in
     /// the one that is being walked.
     frames: [Frame; MOST_FRAMES],
-    /// The addresses of the last stack, at the array's end.
+    /// The addresses of the last stack, at the array's end, and where on the stack they begin (rsp).
     addresses: [u64; MOST_FRAMES],
+    places: [u64; MOST_FRAMES],
     /// Frames of the last stack.
     len: usize,
     /// What the last stack follows from, the root's first.
@@ -49,7 +50,19 @@ pub struct Walker {
     n_files: usize,
     /// Those that this walk has seen to be still there, as bits.
     seen: u32,
+    /// Steps of addresses that the thread met before.
+    steps: [Remembered; STEPS],
 }
+
+/// The step of an address, by [`File::key`]; 0 is none.
+#[derive(Clone, Copy, Debug)]
+struct Remembered {
+    key: u64,
+    step: Step,
+}
+
+const STEPS: usize = 2048;
+const NOT_REMEMBERED: Remembered = Remembered { key: 0, step: Step::NONE };
 
 /// A word of the stack.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +84,8 @@ const MOST_FILES: usize = 32;
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     registers: Registers,
-    /// Leads to the next frame; of no meaning in the last.
+    /// Leads to the next frame; of no meaning in the last. If it is none, `rule` does.
+    step: Step,
     rule: RuleId,
     /// The registers that the rules from here to the root read, as bits.
     needed: u8,
@@ -81,6 +95,15 @@ struct Frame {
     files: u32,
     /// A signal interrupted it here: its address is that of the next instruction, not one behind a call.
     is_interrupted: bool,
+}
+
+/// What a frame needs to know of its caller's to note what it follows from.
+#[derive(Clone, Copy)]
+struct Outer {
+    registers: Registers,
+    needed: u8,
+    slots: u16,
+    files: u32,
 }
 
 /// How a walk ended.
@@ -102,9 +125,7 @@ struct Walked {
 
 /// The part of a walk that is new.
 struct New {
-    /// The one that is looked at.
-    frame: Frame,
-    /// Those before it.
+    /// Its frames so far.
     count: usize,
     is_provable: bool,
     /// The last one's.
@@ -119,13 +140,18 @@ impl New {
 
     /// Only what leads to the root is remembered: elsewhere it may be different the next time.
     fn ended(&self, end: End) -> Walked {
+        self.ended_by(end, 0)
+    }
+
+    fn ended_by(&self, end: End, zero_at: u64) -> Walked {
         let is_provable = self.is_provable && end == End::Root;
-        self.walked(MOST_FRAMES, Ended { end, zero_at: 0, is_provable })
+        self.walked(MOST_FRAMES, Ended { end, zero_at, is_provable })
     }
 }
 
 const NO_FRAME: Frame = Frame {
     registers: Registers { rip: 0, rsp: 0, saved: [0; SAVED] },
+    step: Step::NONE,
     rule: 0,
     needed: 0,
     slots: 0,
@@ -146,12 +172,14 @@ impl Walker {
         Walker {
             frames: [NO_FRAME; MOST_FRAMES],
             addresses: [0; MOST_FRAMES],
+            places: [0; MOST_FRAMES],
             len: 0,
             slots: [NO_SLOT; MOST_SLOTS],
             last: NOTHING,
             files: [NO_FILE; MOST_FILES],
             n_files: 0,
             seen: 0,
+            steps: [NOT_REMEMBERED; STEPS],
         }
     }
 
@@ -178,81 +206,101 @@ impl Walker {
         &self.addresses[MOST_FRAMES - self.len..]
     }
 
-    /// The frames of the last stack: their addresses, and where on the stack they begin (rsp).
-    #[inline]
-    pub fn frames(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.frames[MOST_FRAMES - self.len..].iter().map(|it| (it.registers.rip, it.registers.rsp))
+    /// Where on the stack the frames of the last stack begin (rsp).
+    pub fn places(&self) -> &[u64] {
+        &self.places[MOST_FRAMES - self.len..]
     }
 
     /// Walks until a remembered frame is proved, or to the end.
-    fn extend(&mut self, tables: &Tables, registers: Registers, stack: Stack) -> Walked {
+    fn extend(&mut self, tables: &Tables, mut registers: Registers, stack: Stack) -> Walked {
         self.seen = 0;
         if !self.last.is_provable {
             self.n_files = 0;
         }
         let mut old = if self.last.is_provable { MOST_FRAMES - self.len } else { MOST_FRAMES };
-        let mut new =
-            New { frame: Frame { registers, ..NO_FRAME }, count: 0, is_provable: true, file: None, file_bit: None };
+        let mut new = New { count: 0, is_provable: true, file: None, file_bit: None };
+        let mut is_interrupted = false;
         loop {
-            match self.proved(&new.frame, &mut old, stack) {
+            match self.proved(&registers, is_interrupted, &mut old, stack) {
                 Some(rest) => return new.walked(rest, Ended { is_provable: new.is_provable, ..self.last }),
                 // What is new is written where nothing is remembered any more.
                 None if new.count == old => old = MOST_FRAMES,
                 None => {}
             }
-            if new.count == MOST_FRAMES {
-                return new.ended(End::TooDeep);
-            }
-            let rule = self.rule(tables, &mut new);
-            self.frames[new.count] = new.frame;
+            let Some(frame) = self.frames.get_mut(new.count) else { return new.ended(End::TooDeep) };
             new.count += 1;
-            let caller = match rule {
-                Ok(rule) => stack.caller(&rule, &new.frame.registers).map(|it| (it, rule.is_signal())),
-                Err(end) => Err(end),
+            frame.registers = registers;
+            frame.is_interrupted = is_interrupted;
+            // A call may be the last instruction of its function.
+            let address = registers.rip.wrapping_sub(u64::from(!is_interrupted));
+            let caller = match self.step(tables, address, &mut new) {
+                Some(step) => {
+                    is_interrupted = false;
+                    stack.stepped(step, &registers)
+                }
+                None => self.unusual(tables, address, &mut new, stack).map(|(caller, is_signal)| {
+                    is_interrupted = is_signal;
+                    caller
+                }),
             };
             match caller {
-                Ok((Caller::Frame(registers), is_interrupted)) => {
-                    new.frame = Frame { registers, is_interrupted, ..NO_FRAME };
-                }
-                Ok((Caller::None, _)) => return new.ended(End::Root),
-                Ok((Caller::Zero(at), _)) => {
-                    let walked = new.ended(End::Root);
-                    return Walked { ended: Ended { zero_at: at, ..walked.ended }, ..walked };
-                }
+                Ok(Caller::Frame(it)) => registers = it,
+                Ok(Caller::None) => return new.ended(End::Root),
+                Ok(Caller::Zero(at)) => return new.ended_by(End::Root, at),
                 Err(end) => return new.ended(end),
             }
         }
     }
 
-    /// The rule of a new frame, whose file and rule's number are noted in it.
+    /// The remembered step of the last new frame's address; notes it in the frame, with the file.
     #[inline]
-    fn rule(&mut self, tables: &Tables, new: &mut New) -> Result<Rule, End> {
-        // A call may be the last instruction of its function.
-        let address = new.frame.registers.rip.wrapping_sub(u64::from(!new.frame.is_interrupted));
+    fn step(&mut self, tables: &Tables, address: u64, new: &mut New) -> Option<Step> {
         if new.file.is_none_or(|it| !it.object.holds(address)) {
-            let (file, bit) = self.file(tables, address).ok_or(End::NoTable)?;
-            (new.file, new.file_bit) = (Some(file), bit);
+            (new.file, new.file_bit) = match self.file(tables, address) {
+                Some((file, bit)) => (Some(file), bit),
+                None => (None, None),
+            };
         }
-        let known = new.file.map_or(Err(NoRule::NoTable), |it| tables.rule(&it, address));
-        let known = known.map_err(|it| match it {
+        new.is_provable &= new.file_bit.is_some();
+        let key = new.file.as_ref()?.key(address)?;
+        let remembered = &self.steps[place(key)];
+        let step = if remembered.key == key { remembered.step } else { Step::NONE };
+        let frame = &mut self.frames[new.count - 1];
+        (frame.step, frame.files) = (step, new.file_bit.unwrap_or(0));
+        step.is_some().then_some(step)
+    }
+
+    /// The caller of the last new frame where the thread has not met its address, or its rule is none of the
+    /// usual form; and whether a signal interrupted that one.
+    #[inline(never)]
+    fn unusual(&mut self, tables: &Tables, address: u64, new: &mut New, stack: Stack) -> Result<(Caller, bool), End> {
+        let file = new.file.as_ref().ok_or(End::NoTable)?;
+        let known = tables.rule(file, address).map_err(|it| match it {
             NoRule::NoTable => End::NoTable,
             NoRule::Unsupported => End::Unsupported,
         })?;
-        match (new.file_bit, known.id) {
-            (Some(files), Some(rule)) => new.frame = Frame { files, rule, ..new.frame },
-            _ => new.is_provable = false,
+        let frame = &mut self.frames[new.count - 1];
+        (frame.step, frame.files) = (Step::NONE, new.file_bit.unwrap_or(0));
+        match (known.rule.step(), file.key(address), known.id) {
+            (Some(step), Some(key), _) => {
+                frame.step = step;
+                self.steps[place(key)] = Remembered { key, step };
+            }
+            (_, _, Some(rule)) => frame.rule = rule,
+            (_, _, None) => new.is_provable = false,
         }
-        Ok(known.rule)
+        Ok((stack.caller(&known.rule, &frame.registers)?, known.rule.is_signal()))
     }
 
     /// The index of this frame among the remembered ones, where it is proved that all from there to
     /// the root are what they were. `old` is the first that may still be met.
     #[inline]
-    fn proved(&mut self, frame: &Frame, old: &mut usize, stack: Stack) -> Option<usize> {
-        while *old < MOST_FRAMES && self.frames[*old].registers.rsp < frame.registers.rsp {
+    fn proved(&mut self, registers: &Registers, is_interrupted: bool, old: &mut usize, stack: Stack) -> Option<usize> {
+        while *old < MOST_FRAMES && self.places[*old] < registers.rsp {
             *old += 1;
         }
-        let remembered = *self.frames.get(*old).filter(|it| it.is_as(frame))?;
+        let remembered = self.frames.get(*old).filter(|it| it.is_as(registers, is_interrupted))?;
+        let files = remembered.files;
         let slots = &self.slots[..usize::from(remembered.slots)];
         if let Some(changed) = slots.iter().find(|it| stack.word(it.address) != Some(it.value)) {
             *old = changed.frame + 1;
@@ -260,7 +308,7 @@ impl Walker {
         }
         // Their addresses are on the stack, so their files stay mapped while they are looked at: if
         // they are other files by now, equal words have another meaning.
-        if !(0..self.n_files).all(|at| remembered.files & 1 << at == 0 || self.is_still_there(at)) {
+        if !(0..self.n_files).all(|at| files & 1 << at == 0 || self.is_still_there(at)) {
             *old = MOST_FRAMES;
             return None;
         }
@@ -303,43 +351,88 @@ impl Walker {
         self.frames.copy_within(..new, first);
         self.len = MOST_FRAMES - first;
         self.last = ended;
+        let mut outer = self.frames.get(rest).map(|it| Outer {
+            registers: it.registers,
+            needed: it.needed,
+            slots: it.slots,
+            files: it.files,
+        });
         for at in (first..rest).rev() {
-            self.addresses[at] = self.frames[at].registers.rip;
-            self.last.is_provable = self.last.is_provable && self.note_slots(tables, at);
+            let frame = &self.frames[at];
+            (self.addresses[at], self.places[at]) = (frame.registers.rip, frame.registers.rsp);
+            if !self.last.is_provable {
+                continue;
+            }
+            let noted = match &outer {
+                None => Some(self.note_last(at)),
+                Some(outer) if frame.step.is_some() => self.note_step(at, frame.step, outer),
+                Some(outer) => self.note_rule(tables, at, outer),
+            };
+            self.last.is_provable = noted.is_some();
+            if let Some(noted) = noted {
+                let frame = &mut self.frames[at];
+                (frame.needed, frame.slots, frame.files) = (noted.needed, noted.slots, noted.files);
+                outer = Some(noted);
+            }
         }
     }
 
-    /// Notes what of its registers and words a new frame's callers follow from; whether there was room.
-    fn note_slots(&mut self, tables: &Tables, at: usize) -> bool {
-        let Some(next) = self.frames.get(at + 1).copied() else {
-            // The last frame's callers are none, because of its address or of a word that is 0.
-            self.frames[at].slots = match self.last.zero_at {
-                0 => 0,
-                address => self.note(0, Slot { address, value: 0, frame: at }),
-            };
-            return true;
+    /// Notes that the last frame has no callers, because of its address or of a word that is 0.
+    fn note_last(&mut self, at: usize) -> Outer {
+        let slots = match self.last.zero_at {
+            0 => 0,
+            address => self.note(0, Slot { address, value: 0, frame: at }),
         };
-        let Frame { registers, rule, .. } = self.frames[at];
-        let Some(rule) = tables.known(rule).map(|it| it.rule) else { return false };
-        let mut n = next.slots;
-        if usize::from(n) + RIP + 2 > MOST_SLOTS {
-            return false;
+        let Frame { registers, files, .. } = self.frames[at];
+        Outer { registers, needed: 0, slots, files }
+    }
+
+    /// Notes what of its registers and words a new frame's callers follow from; `None` if there is no room.
+    #[inline]
+    fn note_step(&mut self, at: usize, step: Step, outer: &Outer) -> Option<Outer> {
+        if usize::from(outer.slots) + RIP + 2 > MOST_SLOTS {
+            return None;
         }
-        let cfa = next.registers.rsp;
+        let cfa = outer.registers.rsp;
+        let caller = Slot { address: step.return_address(cfa), value: outer.registers.rip, frame: at };
+        let mut slots = self.note(outer.slots, caller);
+        let mut left = step.in_memory() & outer.needed;
+        while left != 0 {
+            let register = left.trailing_zeros() as usize;
+            let value = outer.registers.saved[register];
+            slots = self.note(slots, Slot { address: step.slot(register, cfa), value, frame: at });
+            left &= left - 1;
+        }
+        let frame = &self.frames[at];
+        Some(Outer {
+            registers: frame.registers,
+            needed: step.reads() | outer.needed & !step.in_memory(),
+            slots,
+            files: frame.files | outer.files,
+        })
+    }
+
+    /// The same where the rule is none of the usual form.
+    #[inline(never)]
+    fn note_rule(&mut self, tables: &Tables, at: usize, outer: &Outer) -> Option<Outer> {
+        let Frame { registers, rule, files, .. } = self.frames[at];
+        let rule = tables.known(rule)?.rule;
+        let mut slots = outer.slots;
+        if usize::from(slots) + RIP + 2 > MOST_SLOTS {
+            return None;
+        }
+        let cfa = outer.registers.rsp;
         if let Cfa::IsAt(address) = rule.cfa(&registers) {
-            n = self.note(n, Slot { address, value: cfa, frame: at });
+            slots = self.note(slots, Slot { address, value: cfa, frame: at });
         }
         let in_memory = rule.in_memory();
-        for register in (0..=RIP).filter(|it| in_memory & (next.needed | 1 << RIP) & 1 << it != 0) {
+        for register in (0..=RIP).filter(|it| in_memory & (outer.needed | 1 << RIP) & 1 << it != 0) {
             let address = rule.slot(register, &registers, cfa);
-            let value = if register == RIP { next.registers.rip } else { next.registers.saved[register] };
-            n = self.note(n, Slot { address, value, frame: at });
+            let value = if register == RIP { outer.registers.rip } else { outer.registers.saved[register] };
+            slots = self.note(slots, Slot { address, value, frame: at });
         }
-        let frame = &mut self.frames[at];
-        frame.needed = rule.reads() | next.needed & !in_memory;
-        frame.slots = n;
-        frame.files |= next.files;
-        true
+        let needed = rule.reads() | outer.needed & !in_memory;
+        Some(Outer { registers, needed, slots, files: files | outer.files })
     }
 
     #[inline]
@@ -349,14 +442,20 @@ impl Walker {
     }
 }
 
+/// Where the step of this key is remembered.
+#[inline]
+fn place(key: u64) -> usize {
+    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - STEPS.ilog2())) as usize
+}
+
 impl Frame {
     /// Whether it is the same frame as a new one, as far as its callers follow from its registers.
     #[inline]
-    fn is_as(&self, new: &Frame) -> bool {
-        let (ours, theirs) = (&self.registers, &new.registers);
-        ours.rip == theirs.rip
-            && ours.rsp == theirs.rsp
-            && self.is_interrupted == new.is_interrupted
+    fn is_as(&self, theirs: &Registers, is_interrupted: bool) -> bool {
+        let ours = &self.registers;
+        ours.rsp == theirs.rsp
+            && ours.rip == theirs.rip
+            && self.is_interrupted == is_interrupted
             && (0..SAVED).all(|at| self.needed & 1 << at == 0 || ours.saved[at] == theirs.saved[at])
     }
 }
@@ -379,6 +478,31 @@ impl Stack {
     fn word(self, address: u64) -> Option<u64> {
         // SAFETY: within the stack and above the walk's first rsp, as its caller promised.
         self.0.holds_word(address).then(|| unsafe { *(address as *const u64) })
+    }
+
+    #[inline]
+    fn stepped(self, step: Step, registers: &Registers) -> Result<Caller, End> {
+        let cfa = step.cfa(registers);
+        // A caller's frame lies outside its callee's. All words that are read lie between the two that
+        // are looked at here.
+        if cfa <= registers.rsp || !self.0.holds_word(step.lowest(cfa)) || !self.0.holds_word(cfa.wrapping_sub(8)) {
+            return Err(End::OffStack);
+        }
+        // SAFETY: between the lowest word of the step and the one below `cfa`, which are the stack's.
+        let word = |address: u64| unsafe { *(address as *const u64) };
+        let rip = word(step.return_address(cfa));
+        if rip == 0 {
+            return Ok(Caller::Zero(step.return_address(cfa)));
+        }
+        let mut saved = registers.saved;
+        for (at, saved) in saved.iter_mut().enumerate() {
+            // Without a branch, which would be hard to foretell: the word of one that is not in memory
+            // is read too, from a place that is, and not used.
+            let is_there = step.in_memory() & 1 << at != 0;
+            let found = word(if is_there { step.slot(at, cfa) } else { step.return_address(cfa) });
+            *saved = if is_there { found } else { *saved };
+        }
+        Ok(Caller::Frame(Registers { rip, rsp: cfa, saved }))
     }
 
     #[inline]

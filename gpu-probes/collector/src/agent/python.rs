@@ -2,7 +2,6 @@
 
 use super::intern::Codes;
 use std::io;
-use std::iter::Peekable;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use xputrace_python::{Code, Frames, Interpreter, Item, Unsupported};
@@ -166,61 +165,52 @@ pub(super) struct Words {
 }
 
 impl Words {
-    /// Puts each run of Python frames before the native frame that runs it. `native` are the
-    /// addresses and the places on the stack (rsp) of its frames, and `end` says why there are no
+    /// Puts each run of Python frames before the native frame that runs it. `native` and `places` are the
+    /// addresses of its frames and where they begin on the stack (rsp), and `end` says why there are no
     /// more: a number of [`stack_end`]. Returns the words, and why they end.
-    #[inline]
-    pub(super) fn merge(&mut self, native: impl Iterator<Item = (u64, u64)>, end: u16, python: &Runs) -> (&[u64], u16) {
+    pub(super) fn merge(&mut self, native: &[u64], places: &[u64], end: u16, python: &Runs) -> (&[u64], u16) {
         self.len = 0;
-        let mut runs = python.each().peekable();
-        let mut inner = None;
-        for (address, rsp) in native {
-            // A frame reaches to the next one's.
-            self.push_runs_below(&mut runs, rsp, inner);
-            inner = Some(address);
-        }
-        // The last reaches to the stack's end if it is the root.
-        let limit = if end == stack_end::ROOT { UNKNOWN_PLACE } else { 0 };
-        self.push_runs_below(&mut runs, limit, inner);
-        if runs.peek().is_none() {
-            return (&self.words[..self.len], end);
-        }
+        let (mut done, mut runs) = (0, python.each());
+        let left = runs.by_ref().find(|run| match runner(places, done, end, run.at) {
+            Some(frame) => {
+                self.extend(&native[done..frame]);
+                done = frame;
+                self.push_run(run);
+                false
+            }
+            None => true,
+        });
+        self.extend(&native[done..]);
+        let Some(left) = left else { return (&self.words[..self.len], end) };
         if end != stack_end::ROOT {
-            self.push(end.into());
+            self.extend(&[end.into()]);
         }
-        runs.for_each(|it| self.push_run(it));
+        std::iter::once(left).chain(runs).for_each(|it| self.push_run(&it));
         (&self.words[..self.len], stack_end::ROOT)
     }
 
-    /// Pushes a frame of the native stack, and before it what it runs: the calls below an address.
-    #[inline(always)]
-    fn push_runs_below<'a>(
-        &mut self,
-        runs: &mut Peekable<impl Iterator<Item = Each<'a>>>,
-        limit: u64,
-        frame: Option<u64>,
-    ) {
-        let Some(frame) = frame else { return };
-        while let Some(run) = runs.next_if(|it| it.at < limit) {
-            self.push_run(run);
-        }
-        self.push(frame);
-    }
-
-    fn push_run(&mut self, run: Each<'_>) {
-        run.words.iter().for_each(|it| self.push(*it));
+    fn push_run(&mut self, run: &Each<'_>) {
+        self.extend(run.words);
         if run.is_cut {
-            self.push(stack_end::PYTHON_TOO_DEEP.into());
+            self.extend(&[stack_end::PYTHON_TOO_DEEP.into()]);
         }
     }
 
     #[inline]
-    fn push(&mut self, word: u64) {
-        if let Some(to) = self.words.get_mut(self.len) {
-            *to = word;
-            self.len += 1;
-        }
+    fn extend(&mut self, words: &[u64]) {
+        let room = &mut self.words[self.len..];
+        let n = words.len().min(room.len());
+        room[..n].copy_from_slice(&words[..n]);
+        self.len += n;
     }
+}
+
+/// The first native frame from `from` on in which this address is: a frame reaches to the next one's
+/// place, the last to the stack's end if it is the root.
+fn runner(places: &[u64], from: usize, end: u16, at: u64) -> Option<usize> {
+    let last = places.len().checked_sub(1).filter(|last| from <= *last)?;
+    let inner = places[from + 1..].iter().position(|next| at < *next).map(|it| from + it);
+    inner.or_else(|| (end == stack_end::ROOT && at < UNKNOWN_PLACE).then_some(last))
 }
 
 #[cfg(test)]
@@ -266,7 +256,8 @@ mod tests {
 
     fn merged(native: &[(u64, u64)], end: u16, python: &Runs) -> (Vec<u64>, u16) {
         let mut words = Box::new(Words { words: [0; xputrace_wire::record::MAX_STACK_WORDS], len: 0 });
-        let (words, end) = words.merge(native.iter().copied(), end, python);
+        let (native, places): (Vec<u64>, Vec<u64>) = native.iter().copied().unzip();
+        let (words, end) = words.merge(&native, &places, end, python);
         (words.to_vec(), end)
     }
 

@@ -91,22 +91,26 @@ impl Stacks {
             unsafe { python.take(&mut taken.python, |code| code.map_or(Some(0), |it| code_id(python, out, it)))? };
         }
         let Some(tables) = &self.native else {
-            return Some(taken.words.merge(std::iter::empty(), stack_end::ROOT, &taken.python));
+            return Some(taken.words.merge(&[], &[], stack_end::ROOT, &taken.python));
         };
         // SAFETY: the caller's promises.
         let end = here.bounds.and_then(|it| unsafe {
             let registers = here.registers.registers(it)?;
             Some(taken.walker.walk(tables, registers, it).1)
         });
-        let (skip, end) = match end {
+        let (native, places, end) = match end {
             Some(end) => {
-                let frames = taken.walker.last();
-                (frames.len() - here.modules.from_api(frames, here.layer).len(), number(end))
+                let native = here.modules.from_api(taken.walker.last(), here.layer);
+                let places = taken.walker.places();
+                (native, &places[places.len() - native.len()..], number(end))
             }
             None if taken.python.is_empty() => return None,
-            None => (usize::MAX, stack_end::OFF_STACK),
+            None => (&[] as &[u64], &[] as &[u64], stack_end::OFF_STACK),
         };
-        Some(taken.words.merge(taken.walker.frames().skip(skip), end, &taken.python))
+        if taken.python.is_empty() {
+            return Some((native, end));
+        }
+        Some(taken.words.merge(native, places, end, &taken.python))
     }
 
     /// Looks at libraries that were added.
