@@ -36,7 +36,7 @@ use agent::region::{Region, Tags};
 use agent::{Agent, Backend, Refusal, Setup, control};
 use cupti::CuptiBackend;
 use cupti::locate::{self, Found};
-use rendezvous::{Received, Socket};
+use rendezvous::{Received, Socket, Trust};
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::catch_unwind;
@@ -64,7 +64,7 @@ pub extern "C" fn InitializeInjection() -> c_int {
         let chained = run_chained();
         let armed = match std::env::var(SOCKET_VARIABLE) {
             Ok(address) => match seccomp::deadly_call() {
-                None => arm_from_system(&address, chained),
+                None => arm_from_system(&address, Trust::RootAndThisUser, chained),
                 Some(call) => {
                     seccomp::tell(call, &std::env::var_os(INJECTION_VARIABLE).unwrap_or_default());
                     Err(Dormant::NotWanted)
@@ -94,9 +94,10 @@ pub unsafe extern "C" fn xputrace_arm(socket: *const c_char) -> c_int {
     armed.unwrap_or(Answer::Refused).code()
 }
 
-/// Arms for the tracer at `address`, which attaches to this process.
+/// Arms for the tracer at `address`. Whoever gives it has shown that this process is theirs: they could write its
+/// memory, or are its user. In a user namespace, root outside has no id by which to know it.
 fn answer_tracer(address: &str) -> Answer {
-    match arm_from_system(address, None) {
+    match arm_from_system(address, Trust::Anyone, None) {
         Ok(()) => Answer::Armed,
         Err(Dormant::AlreadyArmed) => Answer::Busy(agent::current().map_or(0, |it| it.socket.tracer())),
         Err(Dormant::NoTracer(_)) => Answer::NoTracer,
@@ -138,8 +139,8 @@ pub struct World {
 /// Ensures one armed run at a time, and one caller that arms.
 static ARMING: AtomicBool = AtomicBool::new(false);
 
-fn arm_from_system(address: &str, chained: Option<String>) -> Result<(), Dormant> {
-    arm(address, || match locate::find() {
+fn arm_from_system(address: &str, trust: Trust, chained: Option<String>) -> Result<(), Dormant> {
+    arm(address, trust, || match locate::find() {
         Ok(Found { cupti, path }) => {
             let backend = CuptiBackend::new(cupti, cupti::driver::find_driver(), chained.is_some());
             World { backend: Some(Box::new(backend)), library: path, chained }
@@ -148,24 +149,24 @@ fn arm_from_system(address: &str, chained: Option<String>) -> Result<(), Dormant
     })
 }
 
-/// Connects to the tracer at `address`, and arms what it requests. Calls `world` only if there is a
-/// tracer.
+/// Connects to the tracer at `address`, if it may be trusted, and arms what it requests. Calls `world` only if there is
+/// a tracer.
 ///
 /// # Errors
 /// Why the process stays dormant.
-pub fn arm(address: &str, world: impl FnOnce() -> World) -> Result<(), Dormant> {
+pub fn arm(address: &str, trust: Trust, world: impl FnOnce() -> World) -> Result<(), Dormant> {
     register_fork_handler();
     if ARMING.swap(true, Ordering::Acquire) {
         return Err(Dormant::AlreadyArmed);
     }
-    let armed = if agent::current().is_some() { Err(Dormant::AlreadyArmed) } else { meet(address, world) };
+    let armed = if agent::current().is_some() { Err(Dormant::AlreadyArmed) } else { meet(address, trust, world) };
     ARMING.store(false, Ordering::Release);
     armed
 }
 
-fn meet(address: &str, world: impl FnOnce() -> World) -> Result<(), Dormant> {
-    let socket =
-        Socket::connect(address, ANSWER_WITHIN).map_err(|error| Dormant::NoTracer(format!("{address}: {error}")))?;
+fn meet(address: &str, trust: Trust, world: impl FnOnce() -> World) -> Result<(), Dormant> {
+    let socket = Socket::connect(address, trust, ANSWER_WITHIN)
+        .map_err(|error| Dormant::NoTracer(format!("{address}: {error}")))?;
     let world = world();
     let backend = world.backend.as_deref();
     let (version, capabilities) = backend.map_or((0, 0), |it| (it.version(), agent::recordable(it)));

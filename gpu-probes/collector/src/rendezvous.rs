@@ -142,6 +142,13 @@ fn moved_high(socket: OwnedFd) -> OwnedFd {
     }
 }
 
+/// Whose socket is accepted as a tracer's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    RootAndThisUser,
+    Anyone,
+}
+
 /// The result of receiving.
 #[derive(Debug)]
 pub enum Received {
@@ -159,15 +166,17 @@ impl Socket {
     /// `@NAME:PATH`, whose path is also reachable from other network namespaces.
     ///
     /// # Errors
-    /// Nobody listens, or accepts in time, or the listener is neither root nor the same user.
-    pub fn connect(addresses: &str, within: Duration) -> io::Result<Self> {
+    /// Nobody listens, or accepts in time, or the listener is not trusted.
+    pub fn connect(addresses: &str, trust: Trust, within: Duration) -> io::Result<Self> {
         match addresses.split_once(':').filter(|_| addresses.starts_with('@')) {
-            Some((name, path)) => Self::connect_to(name, within).or_else(|_| Self::connect_to(path, within)),
-            None => Self::connect_to(addresses, within),
+            Some((name, path)) => {
+                Self::connect_to(name, trust, within).or_else(|_| Self::connect_to(path, trust, within))
+            }
+            None => Self::connect_to(addresses, trust, within),
         }
     }
 
-    fn connect_to(address: &str, within: Duration) -> io::Result<Self> {
+    fn connect_to(address: &str, trust: Trust, within: Duration) -> io::Result<Self> {
         // SAFETY: no pointers.
         let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
         if fd < 0 {
@@ -186,7 +195,9 @@ impl Socket {
                 return Err(error);
             }
         }
-        socket.check_peer()?;
+        if trust == Trust::RootAndThisUser {
+            socket.check_peer()?;
+        }
         socket.tracer = socket.peer()?.pid as u32;
         Ok(socket)
     }

@@ -26,6 +26,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use tracer::{Listener, Tracer, listen, memory, message};
 use xputrace_collector::cupti::records;
+use xputrace_collector::rendezvous::Trust;
 use xputrace_collector::{Dormant, World};
 use xputrace_wire::events::{Activities, Activity, Call};
 use xputrace_wire::marker::{WORDS, word};
@@ -72,7 +73,7 @@ fn arm_in<M: Machine>(window: u64, demand: u64, shape: Shape) -> Tracer {
     let listener = listen();
     let address = listener.address.clone();
     let tracer = std::thread::spawn(move || listener.arm_in(window, demand, shape));
-    xputrace_collector::arm(&address, M::world).unwrap();
+    xputrace_collector::arm(&address, Trust::RootAndThisUser, M::world).unwrap();
     let tracer = tracer.join().unwrap();
     let armed = tracer.message();
     assert_eq!(armed.kind, ARMED, "{}", armed.text);
@@ -93,7 +94,7 @@ fn refused(within: impl FnOnce(Listener) + Send + 'static, world: impl FnOnce() 
     let listener = listen();
     let address = listener.address.clone();
     let thread = std::thread::spawn(move || within(listener));
-    let dormant = xputrace_collector::arm(&address, world).unwrap_err();
+    let dormant = xputrace_collector::arm(&address, Trust::RootAndThisUser, world).unwrap_err();
     thread.join().unwrap();
     dormant
 }
@@ -711,7 +712,9 @@ fn a_killed_tracer_disarms_and_the_next_one_arms_again<M: Machine>() {
     M::launch(c"_Z1fv", 7, 0);
     assert_eq!(tracer.launches().len(), before, "nothing is recorded any more");
     // The old run releases the process shortly after it unsubscribed.
-    tracer.until("letting go", |_| xputrace_collector::arm("", M::world) != Err(Dormant::AlreadyArmed));
+    tracer.until("letting go", |_| {
+        xputrace_collector::arm("", Trust::RootAndThisUser, M::world) != Err(Dormant::AlreadyArmed)
+    });
     M::reset();
     let mut again = arm::<M>(ALL, SHAPE);
     M::launch(c"_Z1fv", 7, 0);
@@ -775,7 +778,7 @@ fn the_last_kernels_come_at_exit() {
 #[ignore = "run by another test, in a process of its own"]
 fn a_program_that_exits() {
     let Ok(address) = std::env::var("XPUTRACE_TEST_SOCKET") else { return };
-    xputrace_collector::arm(&address, OverCupti::world).unwrap();
+    xputrace_collector::arm(&address, Trust::RootAndThisUser, OverCupti::world).unwrap();
     for _ in 0..3 {
         cupti::launch(c"_Z1fv", 7, 0);
     }
@@ -842,7 +845,7 @@ fn a_program_may_close_every_descriptor_and_use_the_numbers_again() {
 fn a_program_that_closes_what_it_inherited() {
     use std::io::{Read, Write};
     let Ok(address) = std::env::var("XPUTRACE_TEST_SOCKET") else { return };
-    xputrace_collector::arm(&address, OverCupti::world).unwrap();
+    xputrace_collector::arm(&address, Trust::RootAndThisUser, OverCupti::world).unwrap();
     assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) }, 0);
     // Reuses all numbers below the usual limit.
     let pairs: Vec<_> = (0..500).map_while(|_| std::os::unix::net::UnixStream::pair().ok()).collect();
@@ -922,8 +925,10 @@ fn a_tracer_that_wants_nothing_or_says_nothing_leaves_it_dormant<M: Machine>() {
     );
     assert_eq!(dormant, Dormant::NotWanted);
     let silent = listen();
-    assert_eq!(xputrace_collector::arm(&silent.address, M::world), Err(Dormant::NotWanted));
-    let nobody = xputrace_collector::arm("@xputrace-nobody-is-there", || panic!("nothing is looked for"));
+    assert_eq!(xputrace_collector::arm(&silent.address, Trust::RootAndThisUser, M::world), Err(Dormant::NotWanted));
+    let nobody = xputrace_collector::arm("@xputrace-nobody-is-there", Trust::RootAndThisUser, || {
+        panic!("nothing is looked for")
+    });
     assert!(matches!(nobody, Err(Dormant::NoTracer(_))));
-    assert!(matches!(xputrace_collector::arm("", M::world), Err(Dormant::NoTracer(_))));
+    assert!(matches!(xputrace_collector::arm("", Trust::RootAndThisUser, M::world), Err(Dormant::NoTracer(_))));
 }

@@ -164,6 +164,10 @@ fn refuse_by_status(status: &str) -> Result<(), Refusal> {
     if is_dead(status) {
         return Err(ended());
     }
+    // proc_pid_status(5): only programs have memory.
+    if field(status, "VmSize").is_none() {
+        return Err(Refusal::new("it is a thread of the Linux kernel, or is just ending"));
+    }
     if let Some(tracer) = field(status, "TracerPid").filter(|it| *it != "0") {
         let name = std::fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
         return Err(Refusal::new(format!("process {tracer} ({}) traces it already, by ptrace", name.trim())));
@@ -221,7 +225,7 @@ mod tests {
     #[test]
     fn what_a_status_forbids_is_named() {
         let status = |state: &str, tracer: &str, seccomp: &str| {
-            format!("Name:\ta b\nState:\t{state}\nTracerPid:\t{tracer}\nUid:\t0\t0\t0\t0\nSeccomp:\t{seccomp}\n")
+            format!("Name:\ta b\nState:\t{state}\nTracerPid:\t{tracer}\nVmSize:\t8 kB\nSeccomp:\t{seccomp}\n")
         };
         let refused =
             |state, tracer, seccomp| refuse_by_status(&status(state, tracer, seccomp)).unwrap_err().to_string();
@@ -231,5 +235,7 @@ mod tests {
         assert_eq!(refused("T (stopped)", "0", "0"), "it is stopped; continue it first (kill -CONT)");
         assert!(refused("S (sleeping)", "1", "0").starts_with("process 1 ("));
         assert_eq!(refused("S (sleeping)", "0", "1"), "seccomp allows it to read and write only");
+        let kernel = refuse_by_status("State:\tS (sleeping)\nTracerPid:\t0\n").unwrap_err().to_string();
+        assert!(kernel.contains("Linux kernel"), "{kernel}");
     }
 }

@@ -61,9 +61,9 @@ impl Attachable {
         let called = if self.is_loaded { call_dormant(self.pid, socket) } else { None };
         match called.map_or_else(load, Ok)? {
             Answer::Armed | Answer::Refused => Ok(()),
-            Answer::NoTracer => bail!(
-                "its collector does not reach xputrace: it is in another network namespace, or does not trust this user"
-            ),
+            Answer::NoTracer => {
+                bail!("its collector does not reach xputrace, neither by name nor by path: a sandbox may forbid it")
+            }
             Answer::Busy(0) => bail!("another xputrace traces it"),
             Answer::Busy(holder) => bail!("another xputrace, process {holder}, traces it"),
         }

@@ -25,8 +25,9 @@ impl Processes {
             match pidfd(*pid) {
                 Ok(fd) => all.push(fd),
                 Err(error) => match error.raw_os_error() {
+                    _ if *pid == 0 => bail!("-p 0: there is no such process"),
                     Some(libc::ESRCH) => bail!("-p {pid}: there is no such process"),
-                    Some(libc::EINVAL | libc::ENOENT) if *pid > 0 => {
+                    Some(libc::EINVAL | libc::ENOENT) => {
                         bail!("-p {pid} is a thread; give the id of its process")
                     }
                     _ => bail!("-p {pid} cannot be watched: {error}"),
