@@ -36,7 +36,7 @@ part=${1:-all}
 export OUT BIN
 case $part in
     build) ls "$BIN" ;;
-    attach) python3 attach.py "${@:2}" ;;
+    attach | paired) python3 "$part.py" "${@:2}" ;;
     check | measure | record | report) python3 h200.py "$part" "${@:2}" ;;
-    *) echo "usage: run.sh build|check|attach|measure|record|report" >&2; exit 2 ;;
+    *) echo "usage: run.sh build|check|attach|paired|measure|record|report" >&2; exit 2 ;;
 esac

@@ -2,8 +2,12 @@
 
     python3 transformer.py train [STEPS]     forward and backward, prints the number of steps
     python3 transformer.py threads [STEPS]   eight threads that train a model each, prints their losses
+    python3 transformer.py paired LIBFLOOR   the same loop at each line of standard input: `measure` prints ms an
+                                             iteration; `floor_begin` and `floor_end` call that of the library
     python3 transformer.py time [ROUNDS]     12 layers, fp16, batch 1, 16 tokens: ms an iteration, one line a round
 """
+import ctypes
+import statistics
 import sys
 import threading
 import time
@@ -57,12 +61,39 @@ def threads(steps):
 
 
 @torch.no_grad()
-def timing(rounds):
+def paired(library):
+    net, data = small()
+    floor = ctypes.CDLL(library)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        if line.strip() != "measure":
+            print(getattr(floor, line.strip())(), flush=True)
+            continue
+        for _ in range(40):
+            net(data)
+        torch.cuda.synchronize()
+        figures = []
+        for _ in range(8):
+            start = time.perf_counter()
+            for _ in range(25):
+                net(data)
+            torch.cuda.synchronize()
+            figures.append((time.perf_counter() - start) * 40)
+        print(f"{statistics.median(figures):.4f}", flush=True)
+
+
+def small():
     net = model(12, 768, 12).half().eval()
     data = torch.randn(1, 16, 768, device="cuda", dtype=torch.half)
     for _ in range(30):
         net(data)
     torch.cuda.synchronize()
+    return net, data
+
+
+@torch.no_grad()
+def timing(rounds):
+    net, data = small()
     for _ in range(rounds):
         start = time.perf_counter()
         for _ in range(100):
@@ -72,5 +103,8 @@ def timing(rounds):
 
 
 if __name__ == "__main__":
-    what, n = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 20
+    what = sys.argv[1]
+    if what == "paired":
+        sys.exit(paired(sys.argv[2]))
+    n = int(sys.argv[2]) if len(sys.argv) > 2 else 20
     {"train": train, "threads": threads, "time": timing}[what](n)

@@ -1,0 +1,75 @@
+"""What tracing costs a PyTorch program, every way in turn in one process; see README.md. Called by run.sh.
+
+A process differs from the next by more than stacks cost. So one program runs all the time: tracers attach
+to it and leave, and CUPTI's kernel records alone, the floor, are switched on and off by itself."""
+
+import signal
+import statistics
+import subprocess
+import sys
+
+from h200 import BEFORE, BIN, NO_STACKS, PYTHON, STACKS, XPUTRACE, interval
+
+SCRIPTS = {"no stacks": [NO_STACKS], "native stacks": [STACKS, "--python", "off"], "stacks": [STACKS]}
+OF_BEFORE = ", before"
+
+
+class Program:
+    def __init__(self):
+        line = [PYTHON, str(BIN / "transformer.py"), "paired", str(BIN / "libfloor.so")]
+        self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.line() == "ready"
+
+    def line(self):
+        line = self.process.stdout.readline()
+        assert line, f"the program ended: status {self.process.wait()}"
+        return line.strip()
+
+    def ask(self, what):
+        self.process.stdin.write(what + "\n")
+        self.process.stdin.flush()
+        return self.line()
+
+    def measure(self, how):
+        if how == "bare":
+            return float(self.ask("measure"))
+        if how == "floor":
+            assert self.ask("floor_begin") == "0"
+            figure = float(self.ask("measure"))
+            assert self.ask("floor_end") == "0"
+            return figure
+        binary = BEFORE if how.endswith(OF_BEFORE) else XPUTRACE
+        script = SCRIPTS[how.removesuffix(OF_BEFORE)]
+        line = [binary, "-o", "/dev/null", "-p", str(self.process.pid), "-e", *script]
+        tracer = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
+        said = []
+        while not (said and said[-1].startswith("Attached")):
+            said.append(tracer.stderr.readline())
+            assert said[-1], f"the tracer ended: {said}"
+        figure = float(self.ask("measure"))
+        tracer.send_signal(signal.SIGINT)
+        said += tracer.communicate(timeout=60)[1].splitlines()
+        assert tracer.returncode == 0, said
+        return figure
+
+
+def main(rounds):
+    hows = ["bare", "floor", *SCRIPTS, *([how + OF_BEFORE for how in SCRIPTS] if BEFORE else [])]
+    program, samples = Program(), {how: [] for how in hows}
+    for how in hows:
+        program.measure(how)
+    for r in range(rounds):
+        for how in hows[r % len(hows):] + hows[: r % len(hows)]:
+            samples[how].append(program.measure(how))
+    print(f"PyTorch forward, ms, in one process ({rounds} rounds)")
+    for how, values in samples.items():
+        print(f"  {how:22} median {statistics.median(values):.4f}  {[round(it, 3) for it in values]}")
+    pairs = [(how, "floor") for how in hows[2:]] + [("floor", "bare"), ("stacks", "native stacks"), ("native stacks", "no stacks")]
+    for how, base in pairs:
+        ratios = [a / b for a, b in zip(samples[how], samples[base])]
+        low, high = interval(ratios)
+        print(f"  {how} / {base}: {statistics.median(ratios):.4f}  95 % [{low:.4f}, {high:.4f}]", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 25)
