@@ -23,14 +23,15 @@ pub fn explain(plan: &Plan) -> String {
 }
 
 fn handlers(plan: &Plan, text: &mut String) {
-    let rows: Vec<[String; 3]> = plan.probes.iter().map(|it| handler_row(it, plan)).collect();
-    let widths = [0, 1].map(|column| rows.iter().map(|it| it[column].chars().count()).max().unwrap_or(0).min(40));
+    let rows: Vec<Handler> = plan.probes.iter().map(|it| Handler::of(it, plan)).collect();
+    let width = |text: fn(&Handler) -> &str| rows.iter().map(|it| text(it).chars().count()).max().unwrap_or(0).min(40);
+    let (declared, name) = (width(|it| &it.declared), width(|it| &it.name));
     line(text, 0, "handlers");
-    let all: Vec<(&[String; 3], &Probe)> = rows.iter().zip(&plan.probes).collect();
+    let all: Vec<(&Handler, &Probe)> = rows.iter().zip(&plan.probes).collect();
     for of_one_declaration in all.chunk_by(|a, b| (a.1.site, &a.1.why) == (b.1.site, &b.1.why)) {
         let shown = if of_one_declaration.len() > MOST_SHOWN + 1 { MOST_SHOWN } else { of_one_declaration.len() };
         for (row, probe) in &of_one_declaration[..shown] {
-            let row = format!("  {}  {}  {}", padded(&row[0], widths[0]), padded(&row[1], widths[1]), row[2]);
+            let row = format!("  {}  {}  {}", padded(&row.declared, declared), padded(&row.name, name), row.runs_in);
             line(text, 4, &row);
             for why in &probe.why {
                 line(text, 6, &format!("      {why}"));
@@ -42,9 +43,19 @@ fn handlers(plan: &Plan, text: &mut String) {
     }
 }
 
-fn handler_row(probe: &Probe, plan: &Plan) -> [String; 3] {
-    let name = if probe.name.is_empty() { probe.event.name().to_string() } else { probe.name.clone() };
-    [place(probe.site, &plan.sources), name, probe.place.name().to_string()]
+/// What is shown of a handler.
+struct Handler {
+    /// Its place in the script.
+    declared: String,
+    name: String,
+    runs_in: &'static str,
+}
+
+impl Handler {
+    fn of(probe: &Probe, plan: &Plan) -> Self {
+        let name = if probe.name.is_empty() { probe.event.name().to_string() } else { probe.name.clone() };
+        Handler { declared: place(probe.site, &plan.sources), name, runs_in: probe.place.name() }
+    }
 }
 
 fn maps(plan: &Plan, text: &mut String) {

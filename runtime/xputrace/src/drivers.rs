@@ -53,6 +53,8 @@ pub struct Drivers {
     /// Number of programs in [`Process::earlier`], and of those for which there was no room.
     n_missing: usize,
     n_unnamed: u64,
+    /// Number of programs that loaded the driver library and didn't connect, in processes for which there was no room.
+    n_untracked: u64,
     /// Ended programs that could have loaded the collector, and in which CUDA never ran.
     n_idle: u64,
     /// Processes in which CUDA has started, to be attached to.
@@ -213,7 +215,9 @@ impl Drivers {
             ProcessEvent::Exec { pid, comm, time_nanos, .. } => self.exec(*pid, comm, *time_nanos),
             ProcessEvent::Exit { pid, time_nanos } => self.exit(*pid, *time_nanos),
             ProcessEvent::ThreadName { pid, comm, .. } if comm == DRIVERS_THREAD => self.start(*pid),
-            ProcessEvent::Mmap { pid, path, .. } if is_driver_library(path) => _ = self.program(*pid),
+            ProcessEvent::Mmap { pid, path, .. } if is_driver_library(path) => {
+                self.n_untracked += u64::from(self.program(*pid).is_none());
+            }
             ProcessEvent::Mmap { pid, path, pgoff, .. } if path.file_name() == self.given.collector.file_name() => {
                 let Some(program) = self.program(*pid) else { return };
                 program.reaches(Fate::CollectorLoaded);
@@ -319,7 +323,11 @@ impl Drivers {
 
     /// Assigns a connection to a program.
     fn assign(&mut self, Connection { pid, accepted_nanos }: Connection) {
-        let Some(process) = self.processes.get_mut(&pid) else { return };
+        let Some(process) = self.processes.get_mut(&pid) else {
+            // It can only be one for which there was no room.
+            self.n_untracked = self.n_untracked.saturating_sub(1);
+            return;
+        };
         let Some(program) = process.of_connection(accepted_nanos) else { return };
         program.reaches(Fate::Connected);
         let kept = process.earlier.len();
@@ -352,7 +360,7 @@ impl Drivers {
 
     /// Returns how many more there are than [`Drivers::unconnected`] returns.
     pub fn n_unnamed(&self) -> u64 {
-        self.n_unnamed
+        self.n_unnamed + self.n_untracked
     }
 
     /// Returns how many programs loaded the driver library and could have loaded the collector, but
@@ -473,6 +481,21 @@ mod tests {
             assert_eq!(count(&after(command, steps, &ends)), expected, "{steps:?}, heard up to each of {ends:?}");
         }
         expected
+    }
+
+    #[test]
+    fn processes_for_which_there_is_no_room_are_counted() {
+        let mut drivers = Drivers::told(given(PARENT));
+        let n = MOST_PROCESSES as u32 + 3;
+        for pid in GONE + 2..GONE + 2 + n {
+            let steps = [Fork, Maps(LIBRARY), Thread(DRIVERS_THREAD), Exit];
+            let events: Vec<_> = steps.iter().filter_map(|it| event(*it, pid, 1)).collect();
+            drivers.heard(&events);
+        }
+        assert_eq!((drivers.unconnected().len(), drivers.n_unnamed()), (MOST_PROCESSES, 3));
+        drivers.connected(GONE + 1 + n, 2);
+        drivers.heard(&[]);
+        assert_eq!(drivers.n_unnamed(), 2, "one of them is traced");
     }
 
     #[test]
