@@ -33,7 +33,7 @@ pub mod rendezvous;
 mod seccomp;
 
 use agent::region::{Region, Tags};
-use agent::{Agent, Backend, Refusal, Setup, control};
+use agent::{Agent, Backend, Conflict, Refusal, Setup, control};
 use cupti::CuptiBackend;
 use cupti::locate::{self, Found};
 use rendezvous::{Received, Socket, Trust};
@@ -203,7 +203,7 @@ fn prepare(
     world: World,
     socket: Socket,
 ) -> Result<Setup, (Refusal, Socket)> {
-    let [demand, rings, ring_bytes, flush_millis, _, window, ..] = order.words;
+    let [demand, rings, ring_bytes, flush_millis, _, window, conflict, ..] = order.words;
     let checked = || {
         let backend = world.backend.ok_or(world.library)?;
         let beyond = demand & !agent::recordable(backend.as_ref());
@@ -228,6 +228,7 @@ fn prepare(
             demand,
             flush_period: Duration::from_millis(flush_millis.clamp(1, 60_000)),
             window,
+            conflict: Conflict::of_word(conflict),
             region,
             tags,
             socket,

@@ -262,7 +262,7 @@ record! {
         /// The number of a [`Call`].
         launch_kind: u32, Previous;
         /// [`Launch::TAGGED`], [`Launch::CAPTURED`], [`Launch::NO_STACK`], [`Launch::NO_KERNEL`],
-        /// [`Launch::MAYBE_NO_KERNEL`], [`Launch::OUTSIDE`].
+        /// [`Launch::MAYBE_NO_KERNEL`], [`Launch::OUTSIDE`], [`Launch::YIELDED`].
         flags: u32, Previous;
     }
 }
@@ -284,6 +284,9 @@ impl Launch {
     pub const MAYBE_NO_KERNEL: u32 = 16;
     /// Outside the part of the run that is recorded: recorded only to tell what it caused.
     pub const OUTSIDE: u32 = 32;
+    /// Made while another tool in the process received CUPTI's records: its activity's record may
+    /// never arrive.
+    pub const YIELDED: u32 = 64;
 
     /// Its fields.
     pub const FIELDS: &'static [Field] =

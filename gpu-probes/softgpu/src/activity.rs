@@ -24,11 +24,15 @@ pub(crate) type RequestFunction = unsafe extern "C" fn(buffer: *mut *mut u8, siz
 pub(crate) type CompleteFunction =
     unsafe extern "C" fn(context: usize, stream: u32, buffer: *mut u8, size: usize, valid_size: usize);
 
+/// `CUpti_TimestampCallbackFunc`.
+pub(crate) type TimestampFunction = unsafe extern "C" fn() -> u64;
+
 const KINDS: usize = 64;
 
 static ENABLED: [AtomicBool; KINDS] = [const { AtomicBool::new(false) }; KINDS];
 static REQUEST: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static COMPLETE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static TIMESTAMP: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 static SYSTEM_THREAD_IDS: AtomicBool = AtomicBool::new(false);
 static GRID: AtomicU64 = AtomicU64::new(0);
@@ -62,7 +66,24 @@ impl Timed for abi::GraphTrace2 {
     const START_AT: usize = std::mem::offset_of!(abi::GraphTrace2, start);
 }
 
-/// Reads CUPTI's clock: CLOCK_REALTIME in nanoseconds.
+/// Reads the clock of CUPTI's times: CLOCK_REALTIME in nanoseconds, or the function that a tool registered.
+pub(crate) fn stamp() -> u64 {
+    let function = TIMESTAMP.load(Ordering::Acquire);
+    if function.is_null() {
+        return now();
+    }
+    // SAFETY: only `use_timestamps_of` stores it, from a function of this very type.
+    let function: TimestampFunction = unsafe { std::mem::transmute(function) };
+    // SAFETY: the tool's contract.
+    unsafe { function() }
+}
+
+/// Takes times from this function from now on, or from CLOCK_REALTIME.
+pub(crate) fn use_timestamps_of(function: Option<TimestampFunction>) {
+    TIMESTAMP.store(function.map_or(null_mut(), |it| it as *mut c_void), Ordering::Release);
+}
+
+/// Reads CLOCK_REALTIME in nanoseconds.
 pub(crate) fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for the write.
@@ -90,6 +111,18 @@ pub(crate) fn kernel_kind() -> Option<u32> {
 /// Returns the next kernel's grid id.
 pub(crate) fn next_grid_id() -> i64 {
     GRID.fetch_add(1, Ordering::Relaxed) as i64 + 1
+}
+
+/// Whether a kind is enabled, for programs that wait for a tool.
+#[unsafe(no_mangle)]
+pub extern "C" fn softgpu_records_kind(kind: u32) -> bool {
+    enabled(kind)
+}
+
+/// Forgets the functions for buffers.
+pub(crate) fn unregister() {
+    REQUEST.store(null_mut(), Ordering::Release);
+    COMPLETE.store(null_mut(), Ordering::Release);
 }
 
 pub(crate) fn register(request: RequestFunction, complete: CompleteFunction) {

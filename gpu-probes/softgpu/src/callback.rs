@@ -118,7 +118,7 @@ pub(crate) fn call(
         correlation_id: 0,
     };
     fire_call(domain, id, &mut event);
-    let start = activity::enabled(api_kind(domain)).then(activity::now);
+    let start = activity::enabled(api_kind(domain)).then(activity::stamp);
     result = run(name_with_nul, body);
     event.callback_site = EXIT;
     fire_call(domain, id, &mut event);
@@ -306,7 +306,7 @@ fn api_record(domain: u32, cbid: u32, start: u64, result: CuResult) -> Api {
         kind: api_kind(domain),
         cbid,
         start,
-        end: activity::now(),
+        end: activity::stamp(),
         process_id: std::process::id(),
         thread_id: activity::thread_id(),
         correlation_id: correlation(),

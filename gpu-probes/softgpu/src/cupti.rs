@@ -4,7 +4,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::abi::{Handle, record_size};
-use crate::activity::{self, CompleteFunction, RequestFunction};
+use crate::activity::{self, CompleteFunction, RequestFunction, TimestampFunction};
 use crate::callback::{self, CallbackFunction};
 use crate::device::{self, CONTEXTS};
 use crate::faults::{explain, faults};
@@ -51,7 +51,7 @@ cupti! {
     /// Returns the version, or `SOFTGPU_CUPTI_VERSION`.
     fn cuptiGetVersion(version: *mut u32) { put(version, faults().cupti_version) }
     /// CUPTI's clock, which is CLOCK_REALTIME.
-    fn cuptiGetTimestamp(timestamp: *mut u64) { put(timestamp, activity::now()) }
+    fn cuptiGetTimestamp(timestamp: *mut u64) { put(timestamp, activity::stamp()) }
     fn cuptiGetResultString(result: c_int, text: *mut *const c_char) {
         put(text, names::result(result as u32).ok_or(INVALID_PARAMETER)?.as_ptr())
     }
@@ -107,6 +107,11 @@ cupti! {
         activity::register(funcBufferRequested.ok_or(INVALID_PARAMETER)?, funcBufferCompleted.ok_or(INVALID_PARAMETER)?);
         Ok(())
     }
+    /// Applies to all times from now on, and to every tool.
+    fn cuptiActivityRegisterTimestampCallback(funcTimestamp: Option<TimestampFunction>) {
+        activity::use_timestamps_of(Some(funcTimestamp.ok_or(INVALID_PARAMETER)?));
+        Ok(())
+    }
     fn cuptiActivityEnable(kind: u32) { if activity::enable(kind, true) { Ok(()) } else { Err(INVALID_KIND) } }
     fn cuptiActivityDisable(kind: u32) { if activity::enable(kind, false) { Ok(()) } else { Err(INVALID_KIND) } }
     /// Returns the record after `*record`, or the first one if it is null.
@@ -146,6 +151,8 @@ cupti! {
     fn cuptiFinalize() {
         (0..64).for_each(|kind| { activity::enable(kind, false); });
         activity::flush(true);
+        activity::unregister();
+        activity::use_timestamps_of(None);
         callback::reset();
         Ok(())
     }

@@ -582,14 +582,14 @@ fn synchronize_event(event: Handle) -> Status {
 
 /// Waits, and emits the synchronization record.
 fn waiting(sync_type: u32, context_id: u32, stream_id: u32, event_id: u32, wait: impl FnOnce() -> Status) -> Status {
-    let start = activity::now();
+    let start = activity::stamp();
     let result = wait();
     if activity::enabled(kind::SYNCHRONIZATION) {
         let record = Synchronization2 {
             kind: kind::SYNCHRONIZATION,
             sync_type,
             start,
-            end: activity::now(),
+            end: activity::stamp(),
             correlation_id: callback::correlation(),
             context_id,
             stream_id,
@@ -741,7 +741,7 @@ fn record_memory(operation: u32, address: usize, bytes: usize, stream: Option<&S
         correlation_id: callback::correlation(),
         address: address as u64,
         bytes: bytes as u64,
-        timestamp: activity::now(),
+        timestamp: activity::stamp(),
         pc: 0,
         process_id: std::process::id(),
         device_id: 0,

@@ -20,7 +20,8 @@
 //! [`softgpu_register_kernel_params`]; if neither is known, the kernel gets a null `args`.
 //!
 //! # Callbacks
-//! `softgpu_callbacks_entered` returns how often a tool's callback was called, at entry or return.
+//! `softgpu_callbacks_entered` returns how often a tool's callback was called, at entry or return;
+//! `softgpu_records_kind` whether a kind of activity is recorded now.
 //!
 //! # Fault injection
 //! | variable | meaning |
@@ -65,6 +66,7 @@ pub mod runtime;
 mod stream;
 
 pub use abi::{CuLaunchConfig, CudaLaunchConfig, Dim3, Extent, PitchedPtr, SoftLaunch};
+pub use activity::softgpu_records_kind;
 pub use callback::softgpu_callbacks_entered;
 pub use install::{InstallError, Installed, LIBRARY_NAMES, built_library, install, install_from};
 pub use kernel::{KernelFunction, softgpu_register_kernel, softgpu_register_kernel_params};

@@ -103,10 +103,10 @@ pub(crate) fn submit_graph(stream: &Arc<Stream>, exec: &Exec, correlation: u32) 
 fn queue(stream: &Arc<Stream>, operation: Operation, correlation: u32, place: Place, recorded: bool) -> Mark {
     let mut ticket = if recorded { operation.ticket(stream, correlation, place) } else { None };
     stream.submit(&device::streams_of(stream.context), move || {
-        let start = activity::now();
+        let start = activity::stamp();
         activity::started(&mut ticket, start);
-        operation.run(start);
-        activity::finish(ticket, start, activity::now().max(start + 1));
+        operation.run(activity::now());
+        activity::finish(ticket, start, activity::stamp().max(start + 1));
     })
 }
 
@@ -269,7 +269,7 @@ impl GraphTrace {
         let shared = self.ticket.clone();
         move || {
             if let Ok(mut shared) = shared.lock() {
-                shared.1 = activity::now();
+                shared.1 = activity::stamp();
                 let start = shared.1;
                 activity::started(&mut shared.0, start);
             }
@@ -280,7 +280,7 @@ impl GraphTrace {
         move || {
             if let Ok(mut shared) = self.ticket.lock() {
                 let start = shared.1;
-                activity::finish(shared.0.take(), start, activity::now().max(start + 1));
+                activity::finish(shared.0.take(), start, activity::stamp().max(start + 1));
             }
         }
     }

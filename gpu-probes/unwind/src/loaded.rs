@@ -1,9 +1,12 @@
 //! The files that the dynamic loader has mapped (`dl_iterate_phdr`).
 
-use libc::{Elf64_Phdr, PT_LOAD};
+use libc::{Elf64_Phdr, PF_R, PF_W, PF_X, PROT_EXEC, PROT_READ, PROT_WRITE, PT_DYNAMIC, PT_GNU_RELRO, PT_LOAD};
 use std::ffi::{CStr, c_int, c_void};
 use std::ops::{ControlFlow, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Size of a page on x86-64.
+const PAGE: u64 = 4096;
 
 /// A mapped program or library.
 #[derive(Clone, Copy, Debug)]
@@ -35,10 +38,38 @@ impl Loaded<'_> {
         self.segments().any(|it| it.contains(&address))
     }
 
+    /// Returns what is added to the addresses in its headers and symbols.
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// Returns the address of its dynamic section.
+    pub fn dynamic(&self) -> Option<u64> {
+        self.address_of(PT_DYNAMIC)
+    }
+
+    /// Returns the addresses that the loader makes read-only after relocation: whole pages, so both
+    /// ends are rounded down.
+    pub fn relro(&self) -> Option<Range<u64>> {
+        let header = self.headers.iter().find(|it| it.p_type == PT_GNU_RELRO)?;
+        let end = self.address(header).wrapping_add(header.p_memsz);
+        Some(self.address(header) & !(PAGE - 1)..end & !(PAGE - 1))
+    }
+
+    /// Iterates over the addresses of its segments and the protection (`PROT_READ` …) that they were mapped with.
+    pub fn mapped_segments(&self) -> impl Iterator<Item = (Range<u64>, i32)> {
+        let protection = |flags: u32| {
+            let bits = [(PF_R, PROT_READ), (PF_W, PROT_WRITE), (PF_X, PROT_EXEC)];
+            bits.iter().filter(|it| flags & it.0 != 0).fold(0, |all, it| all | it.1)
+        };
+        let loads = self.headers.iter().filter(|it| it.p_type == PT_LOAD);
+        let range = |it: &Elf64_Phdr| self.address(it)..self.address(it).wrapping_add(it.p_memsz);
+        loads.map(move |it| (range(it), protection(it.p_flags)))
+    }
+
     /// Iterates over the addresses of its segments, in the order of its headers.
     pub(crate) fn segments(&self) -> impl Iterator<Item = Range<u64>> {
-        let loads = self.headers.iter().filter(|it| it.p_type == PT_LOAD);
-        loads.map(|it| self.address(it)..self.address(it).wrapping_add(it.p_memsz))
+        self.mapped_segments().map(|it| it.0)
     }
 
     /// Returns the address of what a header of this type describes.

@@ -33,7 +33,8 @@ pub struct Message {
 /// or why it was not found.
 pub const HELLO: u32 = 1;
 /// Words: demand bits ([`demand`]), number of rings, bytes per ring, milliseconds between flushes,
-/// index of this process in the run, when to record ([`window`]). Descriptors: the region, then the tag array if the demand has
+/// index of this process in the run, when to record ([`window`]), what to do when another tool in the
+/// process uses CUPTI ([`conflict`]). Descriptors: the region, then the tag array if the demand has
 /// [`demand::MARKER`]. Text: empty.
 pub const ARM: u32 = 2;
 /// Nothing to record in this process. Words and text: empty.
@@ -74,6 +75,16 @@ pub mod window {
     pub const PROFILER: u64 = 2;
     /// While an NVTX range is open whose name is in [`crate::RANGE_VARIABLE`].
     pub const NVTX: u64 = 4;
+}
+
+/// What to do when another tool in the process uses CUPTI.
+pub mod conflict {
+    /// Let it have the records for as long as it uses them.
+    pub const YIELD: u64 = 0;
+    /// Answer that CUPTI is in use.
+    pub const KEEP: u64 = 1;
+    /// End the run in this process.
+    pub const FAIL: u64 = 2;
 }
 
 /// Bits of the demand: options, then the calls and activities to record.

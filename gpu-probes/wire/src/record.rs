@@ -34,6 +34,7 @@ pub mod kind {
     pub const THREAD: u16 = 7;
     pub const MAPPING: u16 = 8;
     pub const CODE: u16 = 10;
+    pub const YIELD: u16 = 11;
 }
 
 /// Text of a name id. It precedes every record that uses the id, possibly in another thread's ring.
@@ -194,6 +195,25 @@ pub struct Flush {
     pub last: u64,
 }
 
+/// Another tool in the process has CUPTI's records, or had: written when that begins, and again when
+/// it ends. Times are CLOCK_MONOTONIC. Followed by `len` bytes: the file name of the library that
+/// asked for them, padded to 8.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Yield {
+    pub began: u64,
+    /// 0 where it has only begun.
+    pub ended: u64,
+    /// Launches that succeeded meanwhile; [`Yield::UNSEEN`] if they could not be seen.
+    pub launches: u64,
+    pub len: u64,
+}
+
+impl Yield {
+    /// The number of launches is unknown.
+    pub const UNSEEN: u64 = u64::MAX;
+}
+
 /// The name of a thread, or of the process if `tid` is the process id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -239,6 +259,10 @@ pub enum Record<'a> {
     Mapping {
         mapping: Mapping,
         path: &'a [u8],
+    },
+    Yield {
+        gap: Yield,
+        holder: &'a [u8],
     },
     /// A kind that this version does not know.
     Unknown(u16),
@@ -394,6 +418,11 @@ fn decode(kind: u16, body: &[u8]) -> Option<Record<'_>> {
             let len = usize::try_from(mapping.path_len).ok().filter(|len| *len <= MAX_NAME)?;
             Record::Mapping { mapping, path: tail.get(..len)? }
         }
+        kind::YIELD => {
+            let (gap, tail): (Yield, _) = take(body)?;
+            let len = usize::try_from(gap.len).ok().filter(|len| *len <= MAX_NAME)?;
+            Record::Yield { gap, holder: tail.get(..len)? }
+        }
         other if Activity::of_record(other).is_some() => Record::Activity(ActivityRecord::read(other, body)?),
         other => Record::Unknown(other),
     })
@@ -529,6 +558,7 @@ mod tests {
         push(&mut bytes, Activity::Memset.record_kind(), &Memset::default(), &[]);
         bytes.extend(Header { kind: kind::PAD, flags: 0, size: 8 }.as_bytes());
         push(&mut bytes, kind::FLUSH, &Flush { began: 1, last: 1 }, &[]);
+        push(&mut bytes, kind::YIELD, &Yield { began: 1, ended: 2, launches: 3, len: 4 }, b"a.so");
         bytes
     }
 

@@ -12,6 +12,7 @@ pub mod bucket;
 pub mod catalog;
 pub mod context;
 pub mod diagnostic;
+pub mod gap;
 mod id;
 pub mod listing;
 pub mod loss;

@@ -1,5 +1,6 @@
 //! What a run outputs, as data; the render crate turns it into text or JSON.
 
+use crate::gap::Gap;
 use crate::loss::{Account, Losses};
 use crate::stack::{Frames, StackKey};
 use crate::table::Table;
@@ -16,6 +17,8 @@ pub enum Output {
     Note(String),
     /// A map, or part of it.
     Table(View),
+    /// A gap in the result.
+    Gap(Gap),
     /// The end of the run; losses always come last. The account is boxed to keep the many prints
     /// small.
     End { losses: Losses, account: Option<Box<Account>> },

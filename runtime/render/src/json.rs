@@ -5,6 +5,7 @@
 //! | `attached_probes` | `{"probes":2}` |
 //! | `print` | the text |
 //! | `note` | a note about the results, such as that they come from the software GPU |
+//! | `gap` | a time in which another tool of a traced program had CUPTI's records: `{"pid":7,"comm":"python3","holder":"libtorch_cpu.so","tool":"torch.profiler","start":…,"end":…,"launches":9,"refused":false}`. Times are CLOCK_MONOTONIC; `tool` is null if unknown, `launches` if they could not be seen |
 //! | `map` | `{"@x":{"KEY":3}}`; a map without a key is the value itself: `{"@n":3}` |
 //! | `hist` | `{"@us":{"KEY":[{"min":0,"max":1,"count":4}]}}`, bounds inclusive; open ends have no `min` or no `max` |
 //! | `stats` | `{"@s":{"KEY":{"count":1,"average":5,"total":5,"min":5,"max":5}}}`; for `avg()` only the average, as in bpftrace |
@@ -26,6 +27,7 @@ use crate::print::printed;
 use crate::rows::{NamedStack, Part, Row, named, rows};
 use serde_json::{Map, Value as Json, json};
 use std::io::{self, Write};
+use xputrace_model::gap::Gap;
 use xputrace_model::loss::{Account, Cause, Loss, Losses};
 use xputrace_model::output::{Output, View};
 use xputrace_model::plan::{Activity, Calls};
@@ -52,10 +54,24 @@ pub fn json(out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> 
         Output::Attached { probes } => ("attached_probes", json!({ "probes": probes })),
         Output::Print(pieces) => ("print", json!(printed(pieces, context.names))),
         Output::Note(text) => ("note", json!(text)),
+        Output::Gap(it) => ("gap", gap(it)),
         Output::Table(view) => (type_name(view.table.def.kind), table(view, context)),
         Output::End { losses, account } => ("losses", end(losses, account.as_deref(), context)),
     };
     writeln!(out, "{}", json!({ "type": name, "data": data }))
+}
+
+fn gap(it: &Gap) -> Json {
+    json!({
+        "pid": it.pid,
+        "comm": shown_text(&it.comm),
+        "holder": shown_text(&it.holder),
+        "tool": it.tool(),
+        "start": it.start,
+        "end": it.end,
+        "launches": it.launches,
+        "refused": it.was_refused,
+    })
 }
 
 fn type_name(kind: TableKind) -> &'static str {

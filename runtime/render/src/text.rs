@@ -11,7 +11,7 @@
 //! exact. Values with a unit are rounded to three digits.
 
 use crate::account::write_end;
-use crate::cells::{alike, columns, filled, padded, printable, quantiles, shorten, told_apart};
+use crate::cells::{alike, columns, filled, padded, printable, quantiles, shorten, shown_text, told_apart};
 use crate::export::{Exporter, Format};
 use crate::human::{binary, exact};
 use crate::print::printed;
@@ -19,6 +19,7 @@ use crate::rows::{NamedStack, Part, Row, named, rows, shorten_names};
 use crate::{Context, human};
 use std::io::{self, Write};
 use xputrace_model::bucket::Bounds;
+use xputrace_model::gap::Gap;
 use xputrace_model::output::{Output, View};
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{Cell, TableDef, TableKind, Value, average};
@@ -45,9 +46,27 @@ pub fn text(out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> 
         Output::Attached { probes } => writeln!(out, "Attached {probes} probes"),
         Output::Print(pieces) => writeln!(out, "{}", printed(pieces, context.names)),
         Output::Note(text) => writeln!(out, "{text}"),
+        Output::Gap(it) => writeln!(out, "{}", gap(it)),
         Output::Table(view) => table(out, view, context),
         Output::End { losses, account } => write_end(out, losses, account.as_deref(), context),
     }
+}
+
+/// Returns the sentence about a gap.
+fn gap(it: &Gap) -> String {
+    let tool = it.tool().map(|tool| format!("{tool} ")).unwrap_or_default();
+    let holder = format!("{tool}({})", shown_text(&it.holder));
+    let process = format!("process {} ({})", it.pid, shown_text(&it.comm));
+    if it.was_refused {
+        return format!("refused: {holder} asked for CUPTI in {process}, and was told that it is in use");
+    }
+    let time = human(i64::try_from(it.end.saturating_sub(it.start)).unwrap_or(i64::MAX), Unit::Nanos);
+    let launches = match it.launches {
+        Some(1) => "1 launch".to_owned(),
+        Some(n) => format!("{n} launches"),
+        None => "how many launches is unknown".to_owned(),
+    };
+    format!("gap: {time}, {launches}: {holder} had CUPTI in {process}")
 }
 
 /// Writes a map's rows in ascending order, and an empty line after a map of several lines.

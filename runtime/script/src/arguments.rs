@@ -19,6 +19,7 @@ pub const TAKEN: &[&str] = &[
     "help",
     "lines",
     "names",
+    "on-conflict",
     "perfetto",
     "python",
     "quiet",

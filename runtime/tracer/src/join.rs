@@ -104,15 +104,27 @@ impl Pending {
 
     /// Removes the `n` oldest waiting launches.
     pub(crate) fn evict(&mut self, n: usize) -> Vec<Launch> {
-        let mut starts: Vec<(u64, u32)> = self
-            .waiting_since
-            .iter()
-            .enumerate()
-            .filter(|(_, start)| **start != NOT_WAITING)
-            .map(|(index, start)| (*start, index as u32))
-            .collect();
+        let mut starts: Vec<(u64, u32)> = self.waiting().collect();
         starts.sort_unstable();
         starts[..n.min(starts.len())].iter().map(|(_, index)| self.take(*index)).collect()
+    }
+
+    /// Stops waiting for launches that began before this time, and returns them. Their activities are still joined.
+    pub(crate) fn give_up_before(&mut self, time: u64, mark: u32) -> Vec<Launch> {
+        let old: Vec<(u64, u32)> = self.waiting().filter(|it| it.0 < time).collect();
+        let give_up = |(start, index): (u64, u32)| {
+            self.slab[index as usize].flags |= mark;
+            let launch = self.slab[index as usize];
+            self.retain_graph(index, start);
+            launch
+        };
+        old.into_iter().map(give_up).collect()
+    }
+
+    /// Iterates over start and slab index of the waiting launches.
+    fn waiting(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        let all = self.waiting_since.iter().enumerate().filter(|(_, start)| **start != NOT_WAITING);
+        all.map(|(index, start)| (*start, index as u32))
     }
 
     fn take(&mut self, index: u32) -> Launch {

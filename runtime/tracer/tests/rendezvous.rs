@@ -95,7 +95,8 @@ fn a_collector_is_armed_and_its_records_are_read() {
         launch_marker: true,
         ..Default::default()
     };
-    let mut region = target.arm(&Arming { demand: &wanted, mappings: true, shape: SHAPE, window: 5 }, 3, None).unwrap();
+    let mut region =
+        target.arm(&Arming { demand: &wanted, mappings: true, shape: SHAPE, window: 5, conflict: 1 }, 3, None).unwrap();
     let (arm, memory) = hear(&collector);
     let bits = demand::LAUNCHES | demand::KERNELS | demand::MAPPINGS;
     assert_eq!(
@@ -175,7 +176,15 @@ fn arrivals(acceptor: &Acceptor, n: usize) -> Vec<Arrival> {
 
 fn order(is_target: fn(u32) -> bool) -> Order {
     let demand = Demand { calls: Calls::LAUNCHES, ..Default::default() };
-    Order { demand, mappings: false, shape: SHAPE, tags: None, window: Arc::default(), is_target: Box::new(is_target) }
+    Order {
+        demand,
+        mappings: false,
+        shape: SHAPE,
+        tags: None,
+        window: Arc::default(),
+        conflict: 0,
+        is_target: Box::new(is_target),
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod attaching;
 
 pub use attaching::Chosen;
 
-use crate::cli::{Range, WindowOptions};
+use crate::cli::{OnConflict, Options, Range, WindowOptions};
 use crate::drivers::{Drivers, Given, Unconnected, is_software_gpu_name};
 use crate::payload::COLLECTOR;
 use crate::run::Running;
@@ -28,6 +28,7 @@ use xputrace_tracer::rendezvous::{
     Window,
 };
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
+use xputrace_wire::message::conflict;
 
 /// How often the rings are read while a target records.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
@@ -47,6 +48,8 @@ pub struct Collectors {
     /// Without a command.
     attaching: Option<Attaching>,
     window: Arc<Window>,
+    /// One of `message::conflict`.
+    conflict: u64,
     /// Why the system once refused connections.
     no_room: Option<String>,
     /// Processes that record, or whose rings have something left to read.
@@ -73,28 +76,29 @@ struct Traced {
 impl Collectors {
     /// Listens, and makes the command load the collector. Accepts nobody before
     /// [`Collectors::open`].
-    pub fn of_command(launch: &mut Launch, window: &WindowOptions) -> Result<Self> {
+    pub fn of_command(launch: &mut Launch, options: &Options) -> Result<Self> {
         let listener = Listener::new(launch.identity.as_ref().map(|it| it.uid))?;
-        let file = launch.inject(listener.value(), window.range.as_ref())?;
-        Ok(Collectors { files: vec![file], ..Collectors::new(listener, window) })
+        let file = launch.inject(listener.value(), options.window.range.as_ref())?;
+        Ok(Collectors { files: vec![file], ..Collectors::new(listener, options) })
     }
 
     /// Listens for the collectors of running processes. [`Collectors::attach`] brings them there.
     ///
     /// # Errors
     /// The system cannot create a socket.
-    pub fn of_running(chosen: Chosen, window: &WindowOptions) -> Result<Self> {
-        let collectors = Collectors::new(Listener::new(None)?, window);
+    pub fn of_running(chosen: Chosen, options: &Options) -> Result<Self> {
+        let collectors = Collectors::new(Listener::new(None)?, options);
         let attaching = Some(Attaching::new(chosen, collectors.socket.clone()));
         Ok(Collectors { attaching, ..collectors })
     }
 
-    fn new(listener: Listener, window: &WindowOptions) -> Self {
+    fn new(listener: Listener, options: &Options) -> Self {
         Collectors {
             socket: listener.value().to_owned(),
             listener: Some(listener),
             acceptor: None,
-            window: Arc::new(Window::new(conditions(window))),
+            window: Arc::new(Window::new(conditions(&options.window))),
+            conflict: conflict_word(options.on_conflict),
             files: Vec::new(),
             attaching: None,
             no_room: None,
@@ -130,6 +134,7 @@ impl Collectors {
             shape: DEFAULT_SHAPE,
             tags,
             window: self.window.clone(),
+            conflict: self.conflict,
             is_target: Box::new(move |pid| admitted.contains(pid) || pids.iter().any(|it| is_descendant(pid, *it))),
         };
         let listener = self.listener.take().context("collectors are let in once")?;
@@ -370,6 +375,15 @@ fn conditions(WindowOptions { after, range }: &WindowOptions) -> u64 {
         Some(Range::Nvtx(_)) => Window::NVTX,
     };
     of_range | if after.is_some() { Window::LATER } else { 0 }
+}
+
+/// Returns what collectors do when another tool uses CUPTI.
+fn conflict_word(it: OnConflict) -> u64 {
+    match it {
+        OnConflict::Yield => conflict::YIELD,
+        OnConflict::Keep => conflict::KEEP,
+        OnConflict::Fail => conflict::FAIL,
+    }
 }
 
 fn connected(Peer { pid, accepted, .. }: Peer, running: &mut Running) {

@@ -87,6 +87,10 @@ pub trait Backend: std::fmt::Debug + Send + Sync {
     /// all of it was delivered.
     fn flush(&self, agent: &'static Agent, how: Flushing) -> bool;
 
+    /// Does what cannot be done where another tool calls the library. Called by the control thread with each
+    /// flush, and after [`Agent::wake`].
+    fn tend(&'static self, _agent: &'static Agent) {}
+
     /// Stops recording activities; launches are still recorded.
     fn stop_activities(&self, agent: &'static Agent);
 

@@ -66,7 +66,7 @@ fn listen(agent: &'static Agent) {
             Received::Message(message, _) if message.kind == DISARM => break,
             Received::Message(message, _) if message.kind == RECORD => {
                 agent.record();
-                agent.life.control.get().inspect(|it| it.unpark());
+                agent.wake();
             }
             Received::Message(..) => agent.count_unexpected(),
             Received::Closed => {
@@ -96,6 +96,7 @@ fn run(agent: &'static Agent) {
         }
         was_armed = armed;
         agent.settle_or_leave();
+        agent.backend.tend(agent);
         if Instant::now() >= next && agent.is_recording() {
             agent.flush(Flushing::Regular);
             agent.pause_if_idle();

@@ -294,7 +294,7 @@ impl Local {
             correlation: entered.correlation,
             tid: output::tid(),
             launch_kind: entered.submits.number(),
-            flags: of_graph | if is_inside { 0 } else { Launch::OUTSIDE },
+            flags: of_graph | agent.yielding.flag() | if is_inside { 0 } else { Launch::OUTSIDE },
             ..NO_LAUNCH
         };
         if is_inside && agent.wants(demand::STACKS | demand::PYTHON) {
@@ -416,6 +416,9 @@ impl Local {
         self.launch.result = returned.result;
         if self.launch.context == UNKNOWN {
             self.set_context(agent, returned.context);
+        }
+        if self.launch.flags & Launch::YIELDED != 0 {
+            agent.yielding.count(&self.launch);
         }
         let (call_name, symbol, launch) = (self.name, self.symbol, &mut self.launch);
         let wrote = output::with(agent, Role::Launch, |out| {

@@ -2,6 +2,7 @@
 
 use super::phase::Phase;
 use super::{Agent, CURRENT, Flushing, Refusal};
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use xputrace_wire::message::{BYE, Message, REFUSED};
@@ -19,6 +20,7 @@ impl Agent {
         if !self.life.phase.step(Phase::Armed, Phase::Ending) {
             return;
         }
+        self.end_gap();
         self.flush(Flushing::Leaving);
         if let Some(left_behind) = self.backend.leave(self) {
             let _ = self.life.left_behind.set(left_behind);
@@ -44,6 +46,7 @@ impl Agent {
         }
         self.close_for_good();
         self.wait_while(|it| it.life.flushing.load(Ordering::Acquire));
+        self.end_gap();
         self.flush(Flushing::AtExit);
         self.forget();
         // The listener sends BYE, or the process ends first.
@@ -65,7 +68,8 @@ impl Agent {
     /// Ends the connection. Called by the listener.
     pub(super) fn end_connection(&self) {
         let left_behind = self.life.left_behind.get().map(|it| it.to_string());
-        let notes: Vec<String> = left_behind.into_iter().chain(self.newly_unsupported_python()).collect();
+        let others = std::mem::take(&mut *self.life.notes.lock().unwrap_or_else(PoisonError::into_inner));
+        let notes: Vec<String> = left_behind.into_iter().chain(others).chain(self.newly_unsupported_python()).collect();
         if let Some(Refusal { result, text }) = self.life.refusal.get() {
             self.socket.send(&Message::new(REFUSED, &[u64::from(*result)], text.clone()));
         }

@@ -23,10 +23,12 @@ mod python;
 pub mod region;
 pub mod stack;
 pub(crate) mod window;
+mod yielding;
 pub(crate) mod zeroed;
 
 pub use backend::{Backend, Context, Layer, Refusal, Stream};
 pub use flushing::Flushing;
+pub use yielding::Conflict;
 
 use crate::rendezvous::Socket;
 use intern::{Names, StackIds};
@@ -36,13 +38,14 @@ use output::{Patience, Role};
 use phase::{Phase, SharedPhase};
 use region::{Region, Tags};
 use stack::{Modules, Stacks};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use window::Window;
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{Thread, kind};
 use xputrace_wire::region::Lost;
+use yielding::Yielding;
 
 /// What a run asks of this process, and what it provides.
 #[derive(Debug)]
@@ -53,6 +56,7 @@ pub struct Setup {
     pub flush_period: Duration,
     /// Bits of `message::window`.
     pub window: u64,
+    pub conflict: Conflict,
     pub region: Region,
     pub tags: Option<Tags>,
     pub socket: Socket,
@@ -66,6 +70,8 @@ pub struct Agent {
     pub(crate) flush_period: Duration,
     life: Life,
     window: Window,
+    conflict: Conflict,
+    yielding: Yielding,
     pub(crate) memory: Memory,
     pub(crate) socket: Socket,
     pub(crate) tables: Tables,
@@ -92,6 +98,8 @@ struct Life {
     refusal: OnceLock<Refusal>,
     /// What stays behind in the program, for BYE.
     left_behind: OnceLock<&'static str>,
+    /// Further notes for BYE.
+    notes: Mutex<Vec<String>>,
     /// The thread to wake when the run is over.
     control: OnceLock<std::thread::Thread>,
 }
@@ -190,9 +198,12 @@ impl Agent {
                 gone: AtomicBool::new(false),
                 refusal: OnceLock::new(),
                 left_behind: OnceLock::new(),
+                notes: Mutex::new(Vec::new()),
                 control: OnceLock::new(),
             },
             window: Window::new(setup.window),
+            conflict: setup.conflict,
+            yielding: Yielding::new(),
             memory: Memory { region: setup.region, tags: setup.tags, counters, released: AtomicU64::new(0) },
             socket: setup.socket,
             tables: Tables {
@@ -254,6 +265,22 @@ impl Agent {
     /// returned before.
     pub(crate) fn newly_unsupported_python(&self) -> Option<String> {
         Some(self.code.stacks.as_ref()?.python.as_ref()?.newly_unsupported()?.to_string())
+    }
+
+    /// Wakes the control thread, which tends the backend.
+    pub fn wake(&self) {
+        self.life.control.get().inspect(|it| it.unpark());
+    }
+
+    /// Keeps a note for the user, sent when the run ends.
+    pub fn note(&self, text: String) {
+        self.life.notes.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+    }
+
+    /// Ends the run because of this.
+    pub fn end_with(&self, refusal: Refusal) {
+        let _ = self.life.refusal.set(refusal);
+        self.disarm();
     }
 
     /// Returns the bits of `message::demand`.

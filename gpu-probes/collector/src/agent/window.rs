@@ -113,8 +113,7 @@ impl Agent {
     /// Opens or closes the window as its conditions say; ends the run if that fails.
     pub(crate) fn settle_or_leave(&'static self) {
         if let Err(refusal) = self.settle() {
-            let _ = self.life.refusal.set(refusal);
-            self.disarm();
+            self.end_with(refusal);
         }
     }
 
@@ -202,7 +201,7 @@ impl Agent {
     /// Ends the run.
     pub(super) fn disarm(&self) {
         self.life.disarmed.store(true, Ordering::Release);
-        self.life.control.get().inspect(|it| it.unpark());
+        self.wake();
     }
 }
 

@@ -1,17 +1,19 @@
 //! Arming: requests from CUPTI what the demand says.
 
 use super::calls::{IDS, Id, REQUIRED};
+use super::others::{OTHER, OURS};
 use super::records::kind_of;
 use super::{
-    ATTRIBUTE_PER_THREAD_BUFFER, ATTRIBUTE_ZEROED_BUFFERS, CallbackFunction, CuptiBackend, Handle, POOL, Pool,
-    RESOURCE_STREAM_CREATED, RUN, Run, SUCCESS, domain, entry,
+    CallbackFunction, CuptiBackend, Handle, POOL, Pool, RESOURCE_STREAM_CREATED, RUN, Run, SUCCESS, domain, entry,
+    yielding,
 };
 use crate::agent::{Agent, Refusal};
 use std::sync::atomic::Ordering;
+use xputrace_wire::events::Calls;
 use xputrace_wire::message::demand;
 
 impl CuptiBackend {
-    /// Subscribes, and watches what launches depend on.
+    /// Prepares to share CUPTI, and watches what launches depend on.
     pub(super) fn prepare(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
         if POOL.get().is_none() {
             let pool =
@@ -21,6 +23,15 @@ impl CuptiBackend {
         // Buffers need the run too.
         let run: &'static Run = Box::leak(Box::new(Run { agent, backend: self }));
         RUN.store(std::ptr::from_ref(run).cast_mut(), Ordering::Release);
+        // Without it another user of CUPTI in the process meets us unprepared.
+        if let Err(why) = yielding::share(&self.cupti) {
+            agent.note(format!("other tools that use CUPTI in the process cannot share it: {why}"));
+        }
+        self.subscribe_and_prepare(agent)
+    }
+
+    /// Subscribes, and watches what launches depend on.
+    pub(super) fn subscribe_and_prepare(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
         if !self.subscribe_first(agent)? {
             return Ok(());
         }
@@ -54,30 +65,47 @@ impl CuptiBackend {
     /// Enables the callbacks first: so every activity has its launch.
     pub(super) fn enable_records(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
         self.has_recorded.store(true, Ordering::Release);
+        self.enable_launches(agent)?;
+        self.want_activities(agent)
+    }
+
+    /// Enables the callbacks of the calls that are recorded.
+    pub(super) fn enable_launches(&self, agent: &Agent) -> Result<(), Refusal> {
         for it in launch_ids(agent) {
             let answer = self.enable_callback(it.domain, it.id, true)?;
             if answer != SUCCESS && REQUIRED.contains(&(it.domain, it.id)) {
                 return Err(self.refusal(&format!("cuptiEnableCallback for {}", it.name), answer));
             }
         }
-        self.enable_activities(agent)
+        Ok(())
+    }
+
+    /// Switches the callbacks of these calls, as the driver sees them.
+    pub(super) fn enable_ids(&self, calls: Calls, on: bool) -> Result<(), Refusal> {
+        for it in IDS.iter().filter(|it| it.submits_for(calls, false)) {
+            self.enable_callback(it.domain, it.id, on)?;
+        }
+        Ok(())
     }
 
     /// Undoes [`CuptiBackend::enable_records`], in the opposite order.
     pub(super) fn disable_records(&self, agent: &Agent) {
-        self.disable_activities(agent);
+        self.want_no_activities(agent);
         for it in launch_ids(agent) {
             let _ = self.enable_callback(it.domain, it.id, false);
         }
     }
 
-    pub(super) fn subscribe(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+    /// Subscribes, or takes the subscription of an earlier run that another user still has.
+    pub(super) fn subscribe(&'static self, _agent: &'static Agent) -> Result<(), Refusal> {
+        if let Some(handle) = OTHER.subscription() {
+            self.subscriber.store(handle, Ordering::Release);
+            return Ok(());
+        }
         let subscribe = self.cupti.subscribe.ok_or_else(|| missing("cuptiSubscribe"))?;
         let mut handle: Handle = std::ptr::null_mut();
-        let run: &'static Run = Box::leak(Box::new(Run { agent, backend: self }));
-        let user_data = std::ptr::from_ref(run).cast_mut().cast();
-        // SAFETY: a live pointer; the run and the callback stay for ever.
-        let answer = unsafe { subscribe(&mut handle, entry::CALLBACK as CallbackFunction, user_data) };
+        // SAFETY: a live pointer; the callback stays for ever.
+        let answer = unsafe { subscribe(&mut handle, entry::CALLBACK as CallbackFunction, std::ptr::null_mut()) };
         if answer != SUCCESS {
             return Err(self.refusal("cuptiSubscribe", answer));
         }
@@ -87,11 +115,15 @@ impl CuptiBackend {
 
     pub(super) fn enable_callback(&self, domain: u32, id: u32, on: bool) -> Result<u32, Refusal> {
         let enable = self.cupti.enable_callback.ok_or_else(|| missing("cuptiEnableCallback"))?;
+        OURS.set(domain, id, on);
+        if !on && OTHER.callback(domain, id).is_some() {
+            return Ok(SUCCESS);
+        }
         // SAFETY: our own subscription.
         Ok(unsafe { enable(u32::from(on), self.subscriber.load(Ordering::Acquire), domain, id) })
     }
 
-    fn enable_activities(&self, agent: &Agent) -> Result<(), Refusal> {
+    pub(super) fn enable_activities(&self, agent: &Agent) -> Result<(), Refusal> {
         let activities = demand::activities_of(agent.demand());
         if activities.is_empty() {
             return Ok(());
@@ -101,8 +133,7 @@ impl CuptiBackend {
         self.cupti.flush_all.ok_or_else(|| missing("cuptiActivityFlushAll"))?;
         self.cupti.next_record.ok_or_else(|| missing("cuptiActivityGetNextRecord"))?;
         // Both are optional: without them CUPTI zeroes buffers itself, and uses one per thread.
-        self.set_attribute(ATTRIBUTE_ZEROED_BUFFERS, 1);
-        self.set_attribute(ATTRIBUTE_PER_THREAD_BUFFER, 0);
+        self.set_attributes();
         // SAFETY: functions that stay for ever.
         let answer = unsafe { register(entry::request_buffer, entry::complete_buffer) };
         if answer != SUCCESS {
@@ -118,7 +149,7 @@ impl CuptiBackend {
         Ok(())
     }
 
-    fn set_attribute(&self, attribute: u32, value: u8) {
+    pub(super) fn set_attribute(&self, attribute: u32, value: u8) {
         let (mut value, mut size) = (value, 1usize);
         if let Some(set) = self.cupti.set_attribute {
             // SAFETY: one byte and its size, both live.

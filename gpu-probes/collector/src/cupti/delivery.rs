@@ -1,5 +1,6 @@
 //! Buffers of activity records: requested by CUPTI, filled, returned, read.
 
+use super::others::clock::{self, Scale};
 use super::pool::{BUFFER_BYTES, Origin, Pool};
 use super::records::{self, Record};
 use super::{CuptiBackend, FLUSH_FORCED, POOL, Run, SUCCESS};
@@ -38,9 +39,10 @@ impl Run {
         match pool.origin(buffer) {
             Origin::Pool(n) => {
                 let _completing = Completing::new(backend, pool, n);
+                let scale = clock::scale();
                 agent.deliver(valid as u32, BUFFER_BYTES as u32, |delivery| {
                     // SAFETY: the caller's promise.
-                    unsafe { backend.for_each_record(buffer, valid, |it| deliver_record(it, delivery)) };
+                    unsafe { backend.for_each_record(buffer, valid, |it| deliver_record(it, scale, delivery)) };
                 });
             }
             // Several CUPTI threads overwrote each other's records there; only the size is known.
@@ -52,12 +54,19 @@ impl Run {
 
 /// # Safety
 /// A record that CUPTI stepped to.
-unsafe fn deliver_record(record: *const u8, delivery: &mut Delivery<'_>) {
+unsafe fn deliver_record(record: *const u8, scale: Option<Scale>, delivery: &mut Delivery<'_>) {
+    let convert = |time| scale.map_or(time, |it| it.realtime(time));
     // SAFETY: the caller's promise.
     unsafe {
         match records::read(record) {
-            Record::Kernel(kernel, name) => delivery.kernel(kernel, name),
-            Record::Memset(memset) => delivery.activity(memset),
+            Record::Kernel(mut it, name) => {
+                (it.start, it.end) = (convert(it.start), convert(it.end));
+                delivery.kernel(it, name);
+            }
+            Record::Memset(mut it) => {
+                (it.start, it.end) = (convert(it.start), convert(it.end));
+                delivery.activity(it);
+            }
             Record::Other(_) => delivery.unexpected(),
         }
     }
@@ -118,7 +127,7 @@ impl CuptiBackend {
     }
 
     /// Waits for buffers that CUPTI's own thread is completing: they belong to the flush.
-    fn wait_for_completions(&self) -> bool {
+    pub(super) fn wait_for_completions(&self) -> bool {
         let until = Instant::now() + COMPLETION_PATIENCE;
         while self.completing.load(Ordering::Acquire) != 0 {
             if Instant::now() >= until {

@@ -1,8 +1,11 @@
 //! CUPTI's callbacks, the entry points from C. Panics end here and are counted.
 
 use super::delivery::drop_buffer;
-use super::{CallbackData, CallbackFunction, Handle, POOL, RESOURCE_STREAM_CREATED, Run, current_run, domain};
+use super::others::{OTHER, OURS};
+use super::pool::Origin;
+use super::{CallbackData, CallbackFunction, Handle, POOL, RESOURCE_STREAM_CREATED, RUN, Run, current_run, domain};
 use std::ffi::c_void;
+use std::sync::atomic::Ordering;
 use xputrace_unwind::{Pushed, push_registers};
 
 /// The subscriber's callback.
@@ -22,33 +25,54 @@ unsafe extern "C" fn callback(user_data: *mut c_void, domain: u32, id: u32, data
     )
 }
 
-unsafe extern "C" fn on_callback(
-    user_data: *mut c_void,
+/// Handles a callback of ours, then calls that of another user who shares the subscription. Its
+/// exceptions pass through, as through CUPTI.
+unsafe extern "C-unwind" fn on_callback(
+    _user_data: *mut c_void,
     domain: u32,
     id: u32,
     data: *const CallbackData,
     registers: *const Pushed,
 ) {
-    // SAFETY: the run that was subscribed with: never freed; and what `callback` pushed.
-    let (Some(run), Some(registers)) = (unsafe { (user_data.cast::<Run>().as_ref(), registers.as_ref()) }) else {
-        return;
-    };
-    run.agent.guarded(|| {
-        if domain == domain::RESOURCE {
-            if id == RESOURCE_STREAM_CREATED {
-                run.agent.on_stream_created();
-            }
-            return;
+    let other = OTHER.callback(domain, id);
+    if other.is_none() || OURS.has(domain, id) {
+        // SAFETY: a run, never freed; and what `callback` pushed.
+        if let (Some(run), Some(registers)) = unsafe { (RUN.load(Ordering::Acquire).as_ref(), registers.as_ref()) } {
+            // SAFETY: CUPTI's data of this call, null or valid while it runs.
+            run.agent.guarded(|| unsafe { on_own_callback(run, domain, id, data.as_ref(), registers) });
         }
-        // SAFETY: CUPTI's data of this call, null or valid while it runs.
-        let Some(data) = (unsafe { data.as_ref() }) else { return run.agent.count_unexpected() };
-        // SAFETY: the registers come from the entry above.
-        unsafe { run.on_call(domain, id, data, registers) };
-    });
+    }
+    if let Some((function, user_data)) = other {
+        // SAFETY: what the other user subscribed with, and CUPTI's own arguments.
+        unsafe { function(user_data, domain, id, data) };
+    }
 }
 
-/// CUPTI requests a buffer.
+/// # Safety
+/// `data` is CUPTI's for this callback, `registers` those at CUPTI's call.
+#[inline]
+unsafe fn on_own_callback(run: &'static Run, domain: u32, id: u32, data: Option<&CallbackData>, registers: &Pushed) {
+    match data {
+        _ if domain == domain::RESOURCE && id == RESOURCE_STREAM_CREATED => run.agent.on_stream_created(),
+        _ if domain == domain::RESOURCE => {}
+        None => run.agent.count_unexpected(),
+        // SAFETY: the caller's promise.
+        Some(data) => unsafe { run.on_call(domain, id, data, registers) },
+    }
+}
+
+/// CUPTI requests a buffer: of another user while that gets the records, else of ours.
 pub(super) unsafe extern "C" fn request_buffer(buffer: *mut *mut u8, size: *mut usize, max_records: *mut usize) {
+    if let Some(request) = OTHER.request().filter(|_| current_run().is_none_or(|it| it.backend.is_yielding())) {
+        // SAFETY: CUPTI's own arguments; and its out-parameter, which the call has filled.
+        unsafe {
+            request(buffer, size, max_records);
+            if !(*buffer).is_null() {
+                OTHER.lent(true);
+            }
+        }
+        return;
+    }
     let Some((memory, bytes)) = POOL.get().map(super::Pool::request) else { return };
     // SAFETY: CUPTI's out-parameters.
     unsafe {
@@ -58,14 +82,20 @@ pub(super) unsafe extern "C" fn request_buffer(buffer: *mut *mut u8, size: *mut 
     }
 }
 
-/// CUPTI returns a buffer.
+/// CUPTI returns a buffer, to whoever provided it.
 pub(super) unsafe extern "C" fn complete_buffer(
-    _context: Handle,
-    _stream: u32,
+    context: Handle,
+    stream: u32,
     buffer: *mut u8,
-    _size: usize,
+    size: usize,
     valid: usize,
 ) {
+    let is_ours = POOL.get().is_some_and(|it| it.origin(buffer) != Origin::Foreign);
+    if let Some(complete) = OTHER.complete().filter(|_| !is_ours) {
+        OTHER.lent(false);
+        // SAFETY: CUPTI's own arguments.
+        return unsafe { complete(context, stream, buffer, size, valid) };
+    }
     let Some(run) = current_run() else { return drop_buffer(buffer) };
     if run.agent.is_ours() {
         // SAFETY: CUPTI's promise about the buffer.

@@ -115,6 +115,7 @@ table! {
     flush_all = c"cuptiActivityFlushAll" (u32);
     next_record = c"cuptiActivityGetNextRecord" (*mut u8, usize, *mut *mut u8);
     dropped_records = c"cuptiActivityGetNumDroppedRecords" (Handle, u32, *mut usize);
+    get_attribute = c"cuptiActivityGetAttribute" (u32, *mut usize, *mut c_void);
     set_attribute = c"cuptiActivitySetAttribute" (u32, *mut usize, *mut c_void);
     get_device_id = c"cuptiGetDeviceId" (Handle, *mut u32);
     /// The third argument says whether the default stream is per-thread.

@@ -1,6 +1,7 @@
 //! Releases CUPTI while the program continues.
 
 use super::calls::IDS;
+use super::others::{OTHER, OURS};
 use super::records::kind_of;
 use super::{CuptiBackend, FINALIZE_TESTED, POOL};
 use crate::agent::Agent;
@@ -94,7 +95,16 @@ impl CuptiBackend {
         }
     }
 
+    /// Unsubscribes, unless another user shares the subscription: it keeps it, without our ids.
     pub(super) fn unsubscribe(&self) {
+        if OTHER.is_subscribed() {
+            OURS.drain(|domain, id| {
+                let _ = self.enable_callback(domain, id, false);
+            });
+            self.subscriber.store(std::ptr::null_mut(), Ordering::Release);
+            return;
+        }
+        OURS.drain(|_, _| ());
         let handle = self.subscriber.swap(std::ptr::null_mut(), Ordering::AcqRel);
         if let (Some(unsubscribe), false) = (self.cupti.unsubscribe, handle.is_null()) {
             // SAFETY: our own subscription, given up once.
@@ -108,6 +118,7 @@ impl CuptiBackend {
             // SAFETY: no pointers.
             unsafe { disable(kind_of(it)) };
         }
+        self.restore_attributes();
     }
 
     /// Handles the return of an outermost call, where CUPTI may be unloaded.
@@ -134,8 +145,8 @@ impl CuptiBackend {
         self.teardown.set(DONE);
     }
 
-    /// Whether this CUPTI is known to survive it and nobody else seems to use it: no other injected
-    /// tool, and our buffers were not taken away (a profiler that registers its own buffers
+    /// Whether this CUPTI is known to survive it and nobody else seems to use it: nobody claimed it, no other
+    /// injected tool runs, and our buffers were not taken away (a profiler that registers its own buffers
     /// receives the records instead of us).
     fn may_finalize(&self, agent: &Agent) -> bool {
         let taken_away =
@@ -143,6 +154,7 @@ impl CuptiBackend {
         self.cupti.finalize.is_some()
             && FINALIZE_TESTED.contains(&self.cupti.version())
             && !self.is_chained
+            && !OTHER.was_seen()
             && !taken_away
     }
 }

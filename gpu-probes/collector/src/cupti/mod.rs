@@ -18,8 +18,10 @@ mod graphs;
 mod launches;
 mod leaving;
 pub(crate) mod locate;
+mod others;
 mod pool;
 pub mod records;
+mod yielding;
 
 pub use functions::*;
 
@@ -33,6 +35,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use xputrace_wire::events::{Activities, Calls};
 use xputrace_wire::message::demand;
+use yielding::Sharing;
 
 /// CUPTI in this process, for one run.
 #[derive(Debug)]
@@ -55,16 +58,17 @@ pub struct CuptiBackend {
     /// Size of this CUPTI's kernel records; 0 until two adjacent ones were seen.
     kernel_bytes: AtomicUsize,
     teardown: Teardown,
+    sharing: Sharing,
 }
 
-/// A backend that records for an agent: the context of CUPTI's callbacks.
+/// A backend that records for an agent.
 #[derive(Debug)]
 struct Run {
     agent: &'static Agent,
     backend: &'static CuptiBackend,
 }
 
-/// The run whose buffers CUPTI fills: buffer callbacks have no context pointer.
+/// The run that callbacks are for.
 static RUN: AtomicPtr<Run> = AtomicPtr::new(std::ptr::null_mut());
 static POOL: OnceLock<Pool> = OnceLock::new();
 
@@ -91,6 +95,7 @@ impl CuptiBackend {
             saw_records: AtomicBool::new(false),
             kernel_bytes: AtomicUsize::new(0),
             teardown: Teardown::default(),
+            sharing: Sharing::default(),
         }
     }
 
@@ -131,20 +136,28 @@ impl Backend for CuptiBackend {
     }
 
     fn abandon(&self, agent: &'static Agent) {
-        self.disable_activities(agent);
+        self.want_no_activities(agent);
         self.unsubscribe();
+        others::undo();
     }
 
     fn flush(&self, agent: &'static Agent, how: Flushing) -> bool {
-        !self.has_activities(agent) || self.flush_activities(agent, how)
+        // While another user has the records, a flush would deliver its own.
+        !self.has_activities(agent) || self.is_yielding() || self.flush_activities(agent, how)
+    }
+
+    fn tend(&'static self, agent: &'static Agent) {
+        self.tend_to_other(agent);
     }
 
     fn stop_activities(&self, agent: &'static Agent) {
-        self.disable_activities(agent);
+        self.want_no_activities(agent);
     }
 
     fn leave(&'static self, agent: &'static Agent) -> Option<&'static str> {
-        self.let_go(agent)
+        let left_behind = self.let_go(agent);
+        others::undo();
+        left_behind
     }
 
     fn device_of(&self, context: Context) -> Option<u32> {

@@ -121,6 +121,13 @@ losses! {
         meaning: "launches whose kernel record had not arrived when the process ended or called exec",
         help: "CUPTI delivers records up to 100 ms late: let the program wait that long, or end it with exit()",
     }
+    /// The result also lists each gap: who had the records, and for how long.
+    Yielded {
+        name: "yielded",
+        meaning: "launches whose records went to another tool in the program, such as torch.profiler",
+        help: "the lines above say which, and for how long; CUPTI serves one at a time. `--on-conflict keep` refuses \
+               the other tool instead",
+    }
     Unreconciled {
         name: "unreconciled",
         meaning: "GPU activity records that the collector sent and that did not arrive",

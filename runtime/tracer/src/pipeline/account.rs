@@ -9,7 +9,7 @@ use crate::names::Names;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use xputrace_model::loss::{Account, Loss, Losses};
-use xputrace_model::plan::{Call, StringId};
+use xputrace_model::plan::{Call, Calls, StringId};
 use xputrace_wire::region::Lost;
 
 /// The run's account.
@@ -17,6 +17,10 @@ pub(super) struct Ledger {
     pub(super) account: Account,
     pub(super) losses: Losses,
     lost_by_name: FxHashMap<StringId, u64>,
+    /// Calls whose records another tool got.
+    yielded: u64,
+    /// As in [`Wanted`].
+    expected: Calls,
 }
 
 /// Records of one process that arrived.
@@ -34,6 +38,8 @@ impl Ledger {
             account: Account::new(wanted.calls, wanted.activities),
             losses: Losses::default(),
             lost_by_name: FxHashMap::default(),
+            yielded: 0,
+            expected: wanted.expected,
         }
     }
 
@@ -43,6 +49,28 @@ impl Ledger {
         balance.lost = balance.lost.saturating_add(n);
         let of_name = self.lost_by_name.entry(name).or_default();
         *of_name = of_name.saturating_add(n);
+    }
+
+    /// Counts a call whose record another tool probably got.
+    pub(super) fn yielded(&mut self, call: Call) {
+        self.yielded += 1;
+        self.account.call_mut(call).lost += u64::from(self.expected.contains(call));
+    }
+
+    /// Takes [`Ledger::yielded`] back: the record has arrived.
+    pub(super) fn regained(&mut self, call: Call) {
+        self.yielded = self.yielded.saturating_sub(1);
+        let n = u64::from(self.expected.contains(call));
+        let balance = self.account.call_mut(call);
+        balance.lost = balance.lost.saturating_sub(n);
+        balance.joined += n;
+    }
+
+    /// Returns all losses so far.
+    pub(super) fn losses(&self) -> Losses {
+        let mut losses = self.losses.clone();
+        losses.add(Loss::Yielded, self.yielded);
+        losses
     }
 
     /// Returns the calls without an activity record by name, most frequent first.

@@ -109,6 +109,11 @@ impl Wanted {
         }
     }
 
+    /// Whether activities that a call of this kind may submit are recorded.
+    pub(super) fn records(&self, call: Call) -> bool {
+        self.activities.iter().any(|it| it.causes().contains(call))
+    }
+
     /// Whether an activity can be joined with a call of this kind.
     #[inline]
     pub(super) fn joins_with(&self, call: Call) -> bool {

@@ -10,7 +10,7 @@ use crate::clock::Span;
 use crate::names::Names;
 use crate::state::{MappingInfo, Target};
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::{Activity, StringId};
+use xputrace_model::plan::{Activity, Call, StringId};
 use xputrace_wire::record::{self, ActivityRecord, Clock, Flush, Frame, Launch, Mapping, Record, framed, kind};
 
 /// Everything that a drain of one process may change.
@@ -68,6 +68,13 @@ impl Intake<'_> {
         let sound = framed(bytes).all(|frame| match frame.header.kind {
             kind::CLOCK => Clock::read(frame.body()).map(|it| self.take_clock(ring, &it)).is_some(),
             kind::FLUSH => frame.read().map(|it| self.take_flush(ring, &it)).is_some(),
+            kind::YIELD => match frame.decode() {
+                Some(Record::Yield { gap, holder }) => {
+                    self.process.gaps.take(gap, holder);
+                    true
+                }
+                _ => false,
+            },
             kind => match Activity::of_record(kind) {
                 Some(activity) => self.take_record(ring, activity, &frame),
                 None => true,
@@ -91,7 +98,7 @@ impl Intake<'_> {
         let wanted = &self.handlers.wanted;
         let Some(call) = launch.call() else { return self.ledger.losses.add(Loss::Malformed, 1) };
         if !wanted.calls.contains(call) {
-            return;
+            return self.take_unwanted(call, launch);
         }
         let has_no_kernel = launch.flags & Launch::NO_KERNEL != 0;
         let is_waited_for = wanted.expected.contains(call) && !has_no_kernel;
@@ -117,12 +124,27 @@ impl Intake<'_> {
             balance.failed += 1;
         } else {
             balance.without_kernel += u64::from(has_no_kernel);
+            let is_yielded = !has_no_kernel && wanted.records(call) && process.gaps.concern(launch);
+            if is_yielded {
+                self.ledger.yielded(call);
+            }
             if wanted.joins_with(call) {
-                process.launches.insert(launch, is_waited_for);
+                let mark = if is_yielded { Launch::YIELDED } else { 0 };
+                let launch = Launch { flags: launch.flags & !Launch::YIELDED | mark, ..*launch };
+                process.launches.insert(&launch, is_waited_for && !is_yielded);
             }
         }
         if !self.handlers.of_call(call).is_empty() {
             process.calls.push(*launch);
+        }
+    }
+
+    /// Takes a launch that was recorded only to count what a gap lacks.
+    fn take_unwanted(&mut self, call: Call, launch: &Launch) {
+        let is_seen =
+            launch.flags & (Launch::CAPTURED | Launch::OUTSIDE | Launch::NO_KERNEL) == 0 && launch.result == 0;
+        if is_seen && launch.flags & Launch::YIELDED != 0 && self.handlers.wanted.records(call) {
+            self.ledger.yielded(call);
         }
     }
 
@@ -199,6 +221,9 @@ impl Intake<'_> {
     fn take_flush(&mut self, ring: usize, flush: &Flush) {
         self.process.watermark.flush(ring, flush.began);
         self.process.is_complete |= flush.last != 0;
+        if let Some(time) = self.process.gaps.flush(flush.began) {
+            self.give_up_before(time);
+        }
         let expired = self.process.orphans.expire().collect();
         self.handle_alone(expired);
     }
@@ -230,6 +255,15 @@ impl Intake<'_> {
         }
     }
 
+    /// Stops waiting for launches before a gap: what was recorded of them has arrived.
+    fn give_up_before(&mut self, time: u64) {
+        for launch in self.process.launches.give_up_before(time, Launch::YIELDED) {
+            if let Some(call) = launch.call().filter(|_| launch.flags & Launch::OUTSIDE == 0) {
+                self.ledger.yielded(call);
+            }
+        }
+    }
+
     fn forget_launches(&mut self, n: usize, loss: Loss) {
         for launch in self.process.launches.evict(n) {
             let Some(call) = launch.call().filter(|_| launch.flags & Launch::OUTSIDE == 0) else { continue };
@@ -251,8 +285,11 @@ fn join(process: &mut Process, ledger: &mut Ledger, activity: &ActivityRecord, s
     if launch.flags & Launch::OUTSIDE != 0 {
         return true;
     }
-    if let (Some(call), true) = (launch.call(), first) {
-        ledger.account.call_mut(call).joined += 1;
+    match launch.call() {
+        Some(call) if first => ledger.account.call_mut(call).joined += 1,
+        // A graph may have more records, of which others went elsewhere.
+        Some(call) if launch.flags & Launch::YIELDED != 0 && call != Call::Graph => ledger.regained(call),
+        _ => {}
     }
     process.watermark.joined(&launch);
     queue(&mut process.activities, span, activity, Some(launch));

@@ -8,6 +8,7 @@
 
 mod account;
 mod buffers;
+mod gaps;
 mod handlers;
 mod intake;
 mod orphans;
@@ -31,6 +32,7 @@ use xputrace_bytecode::BpfMapId;
 use xputrace_bytecode::image::MapSpec;
 use xputrace_bytecode::vm::{Engine, LoadError, RemoteMap};
 use xputrace_model::context::{GpuContext, WORDS};
+use xputrace_model::gap::Gap;
 use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::Output;
 use xputrace_model::plan::{Activity, Call, Place, Plan, ProbeId};
@@ -97,6 +99,9 @@ impl Default for Limits {
     }
 }
 
+/// Maximum number of gaps in the result.
+const MOST_GAPS: usize = 10_000;
+
 /// Why a plan cannot run here.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -126,6 +131,8 @@ pub struct Pipeline {
     ledger: Ledger,
     limits: Limits,
     busy: BusyGpus,
+    /// Of processes that have ended.
+    gaps: Vec<Gap>,
 }
 
 impl Pipeline {
@@ -164,6 +171,7 @@ impl Pipeline {
             ledger,
             limits: Limits::default(),
             busy: BusyGpus::default(),
+            gaps: Vec::new(),
         }
     }
 
@@ -227,6 +235,9 @@ impl Pipeline {
         self.handle_ready(&mut process, Reach::Everything, sink);
         self.intake(at, &mut process).count_lost_launches();
         self.ledger.reconcile(process.counts, &totals, &self.handlers.wanted, self.strings.unnamed);
+        let room = MOST_GAPS.saturating_sub(self.gaps.len());
+        let gaps = process.gaps.of(&self.state.targets[at].info, process.watermark.flushed_until());
+        self.gaps.extend(gaps.take(room));
         self.state.targets[at].end();
     }
 
@@ -250,9 +261,14 @@ impl Pipeline {
 
     /// Returns all losses so far, by kind and line of the script.
     pub fn losses(&self) -> Losses {
-        let mut losses = self.ledger.losses.clone();
+        let mut losses = self.ledger.losses();
         losses.merge(&self.state.handler_losses());
         losses
+    }
+
+    /// Returns the gaps in ended processes: while another tool had CUPTI.
+    pub fn gaps(&self) -> &[Gap] {
+        &self.gaps
     }
 
     /// Returns the launches whose activities never arrived by name, most frequent first.

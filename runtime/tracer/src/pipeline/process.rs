@@ -1,6 +1,7 @@
 //! What is known of one process, and its words of an event.
 
 use super::account::Counts;
+use super::gaps::Gaps;
 use super::handlers::Strings;
 use super::orphans::Orphans;
 use super::queue::{Joined, Queue, Queued};
@@ -35,6 +36,7 @@ pub(super) struct Process {
     pub(super) activities: Queue<Joined>,
     pub(super) calls: Queue<Launch>,
     pub(super) counts: Counts,
+    pub(super) gaps: Gaps,
     /// Whether its collector's last flush has arrived.
     pub(super) is_complete: bool,
     /// The lowest correlation id of its launches, if there are launches that it made before that.
@@ -53,6 +55,7 @@ impl Process {
             activities: Queue::default(),
             calls: Queue::default(),
             counts: Counts::default(),
+            gaps: Gaps::default(),
             is_complete: false,
             first_correlation: info.is_attached.then_some(u32::MAX),
             name_waits: 0,

@@ -48,6 +48,11 @@ impl Watermark {
         self.buffers.flush(ring, began);
     }
 
+    /// Returns the start of the last completed flush.
+    pub(super) fn flushed_until(&self) -> u64 {
+        self.flushed_until
+    }
+
     /// Ends a drain: its ready events are about to be handled.
     pub(super) fn end_drain(&mut self) {
         self.launch_end_of_last_drain = self.newest_launch_end;

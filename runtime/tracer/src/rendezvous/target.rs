@@ -38,6 +38,8 @@ pub struct Arming<'a> {
     pub shape: Shape,
     /// Bits of `message::window`.
     pub window: u64,
+    /// One of `message::conflict`.
+    pub conflict: u64,
 }
 
 /// When collectors record; shared with the thread that arms them.
@@ -119,12 +121,13 @@ impl Target {
         process_index: u32,
         tags: Option<RawFd>,
     ) -> Result<Region, RendezvousError> {
-        let Arming { demand: wanted, mappings, shape, window } = *order;
+        let Arming { demand: wanted, mappings, shape, window, conflict } = *order;
         let context = |what: &str| format!("{what} for process {}", self.peer.pid);
         let memory = sealed_memory(shape.size()).map_err(|it| failed(context("make shared memory"), it))?;
         let region = Region::map(&memory, shape).map_err(|it| failed(context("map shared memory"), it))?;
         let bits = demand_bits(wanted, mappings) & if tags.is_some() { u64::MAX } else { !demand::MARKER };
-        let words = [bits, shape.rings.into(), shape.ring_bytes.into(), FLUSH_MILLIS, process_index.into(), window];
+        let words =
+            [bits, shape.rings.into(), shape.ring_bytes.into(), FLUSH_MILLIS, process_index.into(), window, conflict];
         let fds: Vec<RawFd> = [Some(memory.as_raw_fd()), tags].into_iter().flatten().collect();
         send(&self.socket, &Message::new(message::ARM, &words, ""), &fds)
             .map_err(|it| failed(context("arm the collector"), it))?;

@@ -6,7 +6,7 @@
 mod typed;
 mod words;
 
-pub use typed::{DoctorOptions, FileWish, ListOptions, Range, UsageError, WindowOptions};
+pub use typed::{DoctorOptions, FileWish, ListOptions, OnConflict, Range, UsageError, WindowOptions};
 
 use crate::collectors::Chosen;
 use crate::stacks::Naming;
@@ -60,6 +60,7 @@ pub struct Options {
     pub files: Vec<FileWish>,
     pub run_for: Option<Duration>,
     pub window: WindowOptions,
+    pub on_conflict: OnConflict,
     pub as_root: bool,
     pub uprobe_links: UprobeLinks,
     pub naming: Naming,
@@ -79,6 +80,7 @@ impl Default for Options {
             files: Vec::new(),
             run_for: None,
             window: WindowOptions::default(),
+            on_conflict: OnConflict::default(),
             as_root: false,
             uprobe_links: UprobeLinks::default(),
             naming: Naming::default(),
@@ -184,6 +186,7 @@ impl RunOptions {
             files: self.files.0,
             run_for: self.command.run_for,
             window: self.command.window,
+            on_conflict: self.command.on_conflict,
             as_root: self.command.as_root,
             naming: self.names.into(),
             ..Options::default()
@@ -198,6 +201,7 @@ impl RecordOptions {
             output: Some(self.output),
             run_for: self.command.run_for,
             window: self.command.window,
+            on_conflict: self.command.on_conflict,
             as_root: self.command.as_root,
             naming: Naming { lines: self.lines.lines, ..Naming::default() },
             ..Options::default()

@@ -102,9 +102,24 @@ pub(super) struct CommandOptions {
     pub(super) run_for: Option<Duration>,
     #[command(flatten)]
     pub(super) window: WindowOptions,
+    /// What to do when another tool in the program uses CUPTI, such as torch.profiler
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
+    pub(super) on_conflict: OnConflict,
     /// Under sudo, run CMD as root instead of as the invoking user
     #[arg(long)]
     pub(super) as_root: bool,
+}
+
+/// `--on-conflict`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum OnConflict {
+    /// Let it have CUPTI's records while it uses them; the result says what is missing
+    #[default]
+    Yield,
+    /// Tell it that CUPTI is in use; it may work without, or fail
+    Keep,
+    /// End tracing of the program, which keeps running
+    Fail,
 }
 
 /// The part of a run that is recorded.

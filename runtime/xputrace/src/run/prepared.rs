@@ -55,8 +55,8 @@ impl Prepared {
         let is_wanted = plan.demand.gpu() || run.options.window.range.is_some();
         let collectors = match (is_wanted, run.command.is_empty()) {
             (false, _) => None,
-            (true, false) => Some(Collectors::of_command(&mut launch, &run.options.window)?),
-            (true, true) => Some(Collectors::of_running(run.options.chosen(), &run.options.window)?),
+            (true, false) => Some(Collectors::of_command(&mut launch, &run.options)?),
+            (true, true) => Some(Collectors::of_running(run.options.chosen(), &run.options)?),
         };
         let target = match run.command.is_empty() {
             true => Target::Processes(processes),

@@ -369,6 +369,7 @@ impl Running {
             state.emit(&Output::Note(format!("lost: {n} launches of {name}")));
         }
         self.report.recorded_part.iter().for_each(|it| state.emit(&Output::Note(it.clone())));
+        emit_gaps(&mut state);
         self.report.left_behind.take().into_iter().for_each(|it| state.emit(&Output::Note(it)));
         let account = account(&state);
         state.finish(account, all_said);
@@ -377,6 +378,7 @@ impl Running {
     fn print_losses(&mut self) {
         let mut state = self.state.borrow_mut();
         self.report.recorded_part.iter().for_each(|it| state.emit(&Output::Note(it.clone())));
+        emit_gaps(&mut state);
         self.report.left_behind.take().into_iter().for_each(|it| state.emit(&Output::Note(it)));
         let (losses, account) = (state.all_losses(), account(&state).and_then(Account::seen));
         state.emit(&Output::End { losses, account: account.map(Box::new) });
@@ -390,6 +392,13 @@ impl Running {
         {
             self.state.borrow_mut().emit(&Output::Note(text));
         }
+    }
+}
+
+/// Shows the times in which another tool had CUPTI.
+fn emit_gaps(state: &mut State) {
+    for gap in state.pipeline.gaps().to_vec() {
+        state.emit(&Output::Gap(gap));
     }
 }
 

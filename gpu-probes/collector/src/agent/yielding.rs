@@ -1,0 +1,130 @@
+//! Gaps: while another tool in the program has the GPU library's records.
+//!
+//! ```text
+//! begin_gap ─▶ launches are marked ─▶ (records are handed over) ─▶ gap_began ─▶ record in the ring
+//! (records are ours again) ─▶ end_gap ─▶ launches are not marked ─▶ record in the ring
+//! ```
+//! A launch that is not marked has its activity's record with us; one that is may have it elsewhere.
+
+use super::Agent;
+use super::clock::now;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use xputrace_wire::message::conflict;
+use xputrace_wire::record::{Launch, MAX_NAME, Yield, kind};
+
+/// What to do when another tool uses the GPU's library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conflict {
+    /// Let it have the records for as long as it uses them.
+    Yield,
+    /// Refuse its calls.
+    Keep,
+    /// End the run.
+    Fail,
+}
+
+impl Conflict {
+    /// Reads a number of [`conflict`].
+    pub(crate) fn of_word(word: u64) -> Self {
+        match word {
+            conflict::KEEP => Conflict::Keep,
+            conflict::FAIL => Conflict::Fail,
+            _ => Conflict::Yield,
+        }
+    }
+}
+
+/// The gap that is open, if any.
+#[derive(Debug)]
+pub(super) struct Yielding {
+    is_on: AtomicBool,
+    launches: AtomicU64,
+    has_refused: AtomicBool,
+    gap: Mutex<Option<Gap>>,
+}
+
+#[derive(Debug)]
+struct Gap {
+    began: u64,
+    holder: String,
+}
+
+impl Yielding {
+    pub(super) fn new() -> Self {
+        Yielding {
+            is_on: AtomicBool::new(false),
+            launches: AtomicU64::new(0),
+            has_refused: AtomicBool::new(false),
+            gap: Mutex::new(None),
+        }
+    }
+
+    /// Returns the flag of launches that begin now.
+    #[inline]
+    pub(super) fn flag(&self) -> u32 {
+        if self.is_on.load(Ordering::Acquire) { Launch::YIELDED } else { 0 }
+    }
+
+    /// Counts a marked launch that has returned.
+    #[cold]
+    pub(super) fn count(&self, launch: &Launch) {
+        if launch.result == 0 && launch.flags & (Launch::CAPTURED | Launch::OUTSIDE) == 0 {
+            let _ = self.launches.fetch_update(Ordering::AcqRel, Ordering::Acquire, |it| {
+                Some(it.checked_add(1).unwrap_or(Yield::UNSEEN))
+            });
+        }
+    }
+
+    fn gap(&self) -> MutexGuard<'_, Option<Gap>> {
+        self.gap.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Agent {
+    /// What to do when another tool uses the GPU's library.
+    pub fn on_conflict(&self) -> Conflict {
+        self.conflict
+    }
+
+    /// Marks launches from now on.
+    pub fn begin_gap(&self) {
+        self.yielding.launches.store(0, Ordering::Release);
+        self.yielding.is_on.store(true, Ordering::Release);
+    }
+
+    /// Notes that this library has the records now.
+    pub fn gap_began(&'static self, holder: &str) {
+        let holder: String = holder.chars().take(MAX_NAME / 4).collect();
+        let began = now();
+        self.write_gap(&Yield { began, ..Yield::default() }, &holder);
+        *self.yielding.gap() = Some(Gap { began, holder });
+    }
+
+    /// Notes that launches of the gap cannot be seen.
+    pub fn gap_is_blind(&self) {
+        self.yielding.launches.store(Yield::UNSEEN, Ordering::Release);
+    }
+
+    /// Notes that the records are ours again, or that the run ends.
+    pub fn end_gap(&'static self) {
+        let gap = self.yielding.gap().take();
+        self.yielding.is_on.store(false, Ordering::Release);
+        if let Some(Gap { began, holder }) = gap {
+            let launches = self.yielding.launches.load(Ordering::Acquire);
+            self.write_gap(&Yield { began, ended: now(), launches, ..Yield::default() }, &holder);
+        }
+    }
+
+    /// Notes that a library's claim was refused; once for each run.
+    pub fn kept_from(&'static self, holder: &str) {
+        if !self.yielding.has_refused.swap(true, Ordering::AcqRel) {
+            let at = now();
+            self.write_gap(&Yield { began: at, ended: at, ..Yield::default() }, holder);
+        }
+    }
+
+    fn write_gap(&'static self, gap: &Yield, holder: &str) {
+        self.write_waiting(kind::YIELD, &Yield { len: holder.len() as u64, ..*gap }, holder.as_bytes());
+    }
+}

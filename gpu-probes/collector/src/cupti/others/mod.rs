@@ -1,0 +1,228 @@
+//! Other users of CUPTI in the program, such as torch.profiler: what they asked of it.
+//!
+//! Until CUPTI 13.2 a process has one subscriber and one pair of buffer callbacks. So the calls that
+//! claim these are redirected to [`calls`] ([`redirect`]), and both are shared:
+//!
+//! ```text
+//! launch ─▶ CUPTI ─▶ our subscription ─┬─ ids that we enabled ──▶ launches
+//!                                      └─ ids that it enabled ──▶ its callback
+//! buffer ─▶ CUPTI ─▶ our callbacks ────┬─ a buffer of our pool ─▶ delivery
+//!                                      └─ a buffer of its own ──▶ its callback
+//! ```
+//! A record goes to one of them, so while the other has enabled a kind of record, it gets all of
+//! them: [`yielding`](super::yielding). Nothing here refers to a run: the other's subscription may
+//! outlive ours.
+
+pub(super) mod calls;
+pub(super) mod clock;
+mod redirect;
+
+pub(super) use redirect::{install, undo};
+
+use super::{CallbackFunction, CompleteFunction, Handle, RequestFunction};
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+const DOMAINS: usize = 8;
+/// More than any domain has ids.
+pub(super) const MOST_IDS: u32 = 2048;
+const MOST_KINDS: u32 = 256;
+
+/// A set of callback ids.
+#[derive(Debug)]
+pub(super) struct Ids([[AtomicU64; MOST_IDS as usize / 64]; DOMAINS]);
+
+impl Ids {
+    const fn new() -> Self {
+        Ids([const { [const { AtomicU64::new(0) }; MOST_IDS as usize / 64] }; DOMAINS])
+    }
+
+    fn word(&self, domain: u32, id: u32) -> Option<(&AtomicU64, u64)> {
+        Some((self.0.get(domain as usize)?.get(id as usize / 64)?, 1 << (id % 64)))
+    }
+
+    #[inline]
+    pub(super) fn has(&self, domain: u32, id: u32) -> bool {
+        self.word(domain, id).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    }
+
+    pub(super) fn set(&self, domain: u32, id: u32, on: bool) {
+        let Some((word, bit)) = self.word(domain, id) else { return };
+        if on {
+            word.fetch_or(bit, Ordering::AcqRel)
+        } else {
+            word.fetch_and(!bit, Ordering::AcqRel)
+        };
+    }
+
+    fn set_domain(&self, domain: u32, on: bool) {
+        let words = self.0.get(domain as usize).into_iter().flatten();
+        words.for_each(|it| it.store(if on { u64::MAX } else { 0 }, Ordering::Release));
+    }
+
+    fn is_empty_in(&self, domain: u32) -> bool {
+        self.0.get(domain as usize).is_none_or(|it| it.iter().all(|it| it.load(Ordering::Acquire) == 0))
+    }
+
+    /// Removes all, and passes each to `each`.
+    pub(super) fn drain(&self, mut each: impl FnMut(u32, u32)) {
+        for (domain, words) in self.0.iter().enumerate() {
+            for (at, word) in words.iter().enumerate() {
+                let bits = word.swap(0, Ordering::AcqRel);
+                let of_word = (0..64).filter(|it| bits & 1 << it != 0);
+                of_word.for_each(|it| each(domain as u32, at as u32 * 64 + it));
+            }
+        }
+    }
+}
+
+/// The callback ids that we enabled.
+pub(super) static OURS: Ids = Ids::new();
+
+/// The other user.
+pub(super) static OTHER: Other = Other {
+    function: AtomicPtr::new(null_mut()),
+    user_data: AtomicPtr::new(null_mut()),
+    ids: Ids::new(),
+    subscription: AtomicPtr::new(null_mut()),
+    request: AtomicPtr::new(null_mut()),
+    complete: AtomicPtr::new(null_mut()),
+    kinds: [const { AtomicU64::new(0) }; MOST_KINDS as usize / 64],
+    lent: AtomicU64::new(0),
+    was_seen: AtomicBool::new(false),
+};
+
+/// What the other user asked of CUPTI.
+#[derive(Debug)]
+pub(super) struct Other {
+    /// Its callback; null while it has no subscription.
+    function: AtomicPtr<c_void>,
+    user_data: AtomicPtr<c_void>,
+    ids: Ids,
+    /// The handle that it shares with us, or has alone since we left.
+    subscription: AtomicPtr<c_void>,
+    request: AtomicPtr<c_void>,
+    complete: AtomicPtr<c_void>,
+    kinds: [AtomicU64; MOST_KINDS as usize / 64],
+    /// Buffers of its own that CUPTI has.
+    lent: AtomicU64,
+    was_seen: AtomicBool,
+}
+
+impl Other {
+    /// Whether anyone but us ever claimed CUPTI.
+    pub(super) fn was_seen(&self) -> bool {
+        self.was_seen.load(Ordering::Acquire)
+    }
+
+    fn note(&self) {
+        self.was_seen.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_subscribed(&self) -> bool {
+        !self.function.load(Ordering::Acquire).is_null()
+    }
+
+    /// Returns its callback and the pointer that goes with it, if it enabled this id.
+    #[inline]
+    pub(super) fn callback(&self, domain: u32, id: u32) -> Option<(CallbackFunction, *mut c_void)> {
+        let function = self.function.load(Ordering::Acquire);
+        if function.is_null() || !self.ids.has(domain, id) {
+            return None;
+        }
+        // SAFETY: stored by `subscribe`, from a function of this type.
+        let function = unsafe { std::mem::transmute::<*mut c_void, CallbackFunction>(function) };
+        Some((function, self.user_data.load(Ordering::Acquire)))
+    }
+
+    fn subscribe(&self, handle: Handle, function: CallbackFunction, user_data: *mut c_void) {
+        self.ids.drain(|_, _| ());
+        self.subscription.store(handle, Ordering::Release);
+        self.user_data.store(user_data, Ordering::Release);
+        self.function.store(function as *mut c_void, Ordering::Release);
+    }
+
+    /// Whether this is the subscription that it got from us.
+    fn shares(&self, handle: Handle) -> bool {
+        self.is_subscribed() && self.subscription.load(Ordering::Acquire) == handle
+    }
+
+    /// Returns the subscription that it still has since we left.
+    pub(super) fn subscription(&self) -> Option<Handle> {
+        self.is_subscribed().then(|| self.subscription.load(Ordering::Acquire))
+    }
+
+    fn register(&self, request: RequestFunction, complete: CompleteFunction) {
+        self.complete.store(complete as *mut c_void, Ordering::Release);
+        self.request.store(request as *mut c_void, Ordering::Release);
+    }
+
+    pub(super) fn is_registered(&self) -> bool {
+        !self.request.load(Ordering::Acquire).is_null()
+    }
+
+    /// Returns its function that provides buffers.
+    pub(super) fn request(&self) -> Option<RequestFunction> {
+        let function = self.request.load(Ordering::Acquire);
+        // SAFETY: null, or stored by `register` from a function of this type.
+        unsafe { std::mem::transmute::<*mut c_void, Option<RequestFunction>>(function) }
+    }
+
+    /// Returns its function that takes buffers.
+    pub(super) fn complete(&self) -> Option<CompleteFunction> {
+        let function = self.complete.load(Ordering::Acquire);
+        // SAFETY: as above.
+        unsafe { std::mem::transmute::<*mut c_void, Option<CompleteFunction>>(function) }
+    }
+
+    /// Returns the old state.
+    fn set_kind(&self, kind: u32, on: bool) {
+        let Some(word) = self.kinds.get(kind as usize / 64) else { return };
+        let bit = 1 << (kind % 64);
+        if on {
+            word.fetch_or(bit, Ordering::AcqRel)
+        } else {
+            word.fetch_and(!bit, Ordering::AcqRel)
+        };
+    }
+
+    fn kinds(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..MOST_KINDS).filter(|it| self.kinds[*it as usize / 64].load(Ordering::Acquire) & 1 << (it % 64) != 0)
+    }
+
+    /// Whether it gets records: it has enabled a kind, and provides buffers.
+    pub(super) fn gets_records(&self) -> bool {
+        self.is_registered() && self.kinds.iter().any(|it| it.load(Ordering::Acquire) != 0)
+    }
+
+    /// Counts a buffer of its own that CUPTI got or gave back.
+    pub(super) fn lent(&self, gets: bool) {
+        if gets {
+            self.lent.fetch_add(1, Ordering::AcqRel);
+        } else {
+            let less = |it: u64| it.checked_sub(1);
+            let _ = self.lent.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        }
+    }
+
+    /// Whether CUPTI has a buffer of its own.
+    pub(super) fn has_lent(&self) -> bool {
+        self.lent.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether nothing of it depends on us.
+    fn is_independent(&self) -> bool {
+        !self.is_subscribed() && !self.is_registered()
+    }
+
+    /// Forgets everything, as `cuptiFinalize` does.
+    fn forget(&self) {
+        self.function.store(null_mut(), Ordering::Release);
+        self.request.store(null_mut(), Ordering::Release);
+        self.complete.store(null_mut(), Ordering::Release);
+        self.kinds.iter().for_each(|it| it.store(0, Ordering::Release));
+        self.lent.store(0, Ordering::Release);
+        self.ids.drain(|_, _| ());
+    }
+}

@@ -1,0 +1,294 @@
+//! Lets another user of CUPTI have the records, and takes them back when it is done.
+//!
+//! ```text
+//! its thread:      enables a kind ─▶ begin_yield: our kinds off, flush ─▶ CUPTI enables it
+//! its thread:      disables its last kind, flushes ─▶ wakes the control thread
+//! control thread:  tend: none of its kinds on, none of its buffers with CUPTI ─▶ our kinds on
+//! ```
+//! Callbacks stay ours meanwhile, since both share one subscription ([`others`]): so launches are
+//! still seen.
+
+use super::others::{self, OTHER, OURS};
+use super::{
+    ATTRIBUTE_PER_THREAD_BUFFER, ATTRIBUTE_ZEROED_BUFFERS, CuptiBackend, FLUSH_FORCED, Handle, POOL, Pool, SUCCESS,
+};
+use crate::agent::{Agent, Flushing, Refusal};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use xputrace_wire::events::{Activity, Calls};
+use xputrace_wire::message::demand;
+
+/// How long a thread waits for another one that hands the records over or takes them back.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a run that ends for another user may take for it.
+const LEAVES_WITHIN: Duration = Duration::from_secs(3);
+
+/// The attributes that we set, with our values.
+const ATTRIBUTES: [(u32, u8); 2] = [(ATTRIBUTE_ZEROED_BUFFERS, 1), (ATTRIBUTE_PER_THREAD_BUFFER, 0)];
+/// An attribute that could not be read.
+const UNREAD: u8 = u8::MAX;
+
+/// Who has the records.
+#[derive(Debug)]
+pub(super) struct Sharing {
+    /// No lock: who finds it taken waits a while, then leaves the matter as it is.
+    is_changing: AtomicBool,
+    /// Whether the run wants records now.
+    is_wanted: AtomicBool,
+    is_yielding: AtomicBool,
+    /// Calls of the other user during which nothing is taken back.
+    busy: AtomicU32,
+    /// Values that our attributes had before; [`UNREAD`] while they are not ours.
+    attributes: [AtomicU8; ATTRIBUTES.len()],
+}
+
+impl Default for Sharing {
+    fn default() -> Self {
+        Sharing {
+            is_changing: AtomicBool::new(false),
+            is_wanted: AtomicBool::new(false),
+            is_yielding: AtomicBool::new(false),
+            busy: AtomicU32::new(0),
+            attributes: [const { AtomicU8::new(UNREAD) }; ATTRIBUTES.len()],
+        }
+    }
+}
+
+/// The right to switch records.
+pub(super) struct Change<'a>(&'a AtomicBool);
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl Sharing {
+    fn change(&self) -> Option<Change<'_>> {
+        let until = Instant::now() + PATIENCE;
+        while self.is_changing.swap(true, Ordering::AcqRel) {
+            if Instant::now() >= until {
+                return None;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        Some(Change(&self.is_changing))
+    }
+}
+
+impl CuptiBackend {
+    /// Whether activities are part of the demand.
+    pub(super) fn wants_activities(&self, agent: &Agent) -> bool {
+        !demand::activities_of(agent.demand()).is_empty()
+    }
+
+    pub(super) fn is_subscribed(&self) -> bool {
+        !self.subscriber.load(Ordering::Acquire).is_null()
+    }
+
+    /// Whether another user has the records.
+    pub(super) fn is_yielding(&self) -> bool {
+        self.sharing.is_yielding.load(Ordering::Acquire)
+    }
+
+    /// Whether a call of the other user is under way that needs them to stay with it.
+    pub(super) fn is_busy(&self, busy: bool) {
+        if busy {
+            self.sharing.busy.fetch_add(1, Ordering::AcqRel);
+        } else {
+            self.sharing.busy.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Records activities from now on, or as soon as another user is done with them.
+    pub(super) fn want_activities(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+        let _change = self.sharing.change();
+        self.sharing.is_wanted.store(true, Ordering::Release);
+        if self.is_yielding() { Ok(()) } else { self.enable_activities(agent) }
+    }
+
+    /// Stops recording activities.
+    pub(super) fn want_no_activities(&self, agent: &Agent) {
+        let _change = self.sharing.change();
+        if self.sharing.is_wanted.swap(false, Ordering::AcqRel) && !self.is_yielding() {
+            self.disable_activities(agent);
+        }
+    }
+
+    /// Hands the records over to another user, in the library `holder`; returns when CUPTI has no buffer of ours.
+    pub(super) fn begin_yield(&'static self, agent: &'static Agent, holder: &str) {
+        let Some(_change) = self.sharing.change() else { return agent.count_unexpected() };
+        if self.is_yielding() {
+            return;
+        }
+        agent.begin_gap();
+        if self.watch_launches(agent).is_err() {
+            agent.gap_is_blind();
+        }
+        if self.sharing.is_wanted.load(Ordering::Acquire) {
+            self.hand_over(agent);
+        }
+        self.sharing.is_yielding.store(true, Ordering::Release);
+        agent.gap_began(holder);
+    }
+
+    /// Watches the calls that cause the recorded activities, if they are not watched anyway.
+    fn watch_launches(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+        if !self.is_subscribed() {
+            self.subscribe(agent)?;
+        }
+        self.enable_ids(self.watched_in_gaps(agent), true)
+    }
+
+    /// Delivers what is recorded, and disables our kinds. Work that is still running is delivered without its end:
+    /// otherwise the other user's records would go into our buffer.
+    fn hand_over(&self, agent: &Agent) {
+        self.flush_activities(agent, Flushing::Regular);
+        self.disable_activities(agent);
+        self.flush_activities(agent, Flushing::Leaving);
+        if let (true, Some(flush)) = (POOL.get().is_some_and(Pool::has_lent), self.cupti.flush_all) {
+            // SAFETY: no lock of ours that a buffer callback takes is held.
+            unsafe { flush(FLUSH_FORCED) };
+            self.wait_for_completions();
+        }
+    }
+
+    /// Takes the records back, if the other user is done with them.
+    pub(super) fn tend_to_other(&'static self, agent: &'static Agent) {
+        if !self.is_yielding() || !self.is_other_done() {
+            return;
+        }
+        if OTHER.has_lent() {
+            // It may not flush again, and records of ours must not go into its buffer.
+            self.cupti.flush_all.inspect(|flush| {
+                // SAFETY: from the control thread, no lock held.
+                unsafe { flush(0) };
+            });
+        }
+        let Some(_change) = self.sharing.change() else { return };
+        if self.is_yielding() && self.is_other_done() && !OTHER.has_lent() {
+            match self.take_back(agent) {
+                Ok(()) => agent.end_gap(),
+                Err(Refusal { result, text }) => {
+                    let text = format!("taking CUPTI back from another tool in the process: {text}");
+                    agent.end_with(Refusal { result, text });
+                }
+            }
+        }
+    }
+
+    fn is_other_done(&self) -> bool {
+        self.sharing.busy.load(Ordering::Acquire) == 0 && !OTHER.gets_records()
+    }
+
+    fn take_back(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+        if !self.is_subscribed() {
+            self.subscribe_and_prepare(agent)?;
+            if self.sharing.is_wanted.load(Ordering::Acquire) || !self.wants_activities(agent) {
+                self.enable_launches(agent)?;
+            }
+        }
+        self.sharing.is_yielding.store(false, Ordering::Release);
+        if self.sharing.is_wanted.load(Ordering::Acquire) {
+            self.enable_activities(agent)?;
+        }
+        self.enable_ids(self.watched_in_gaps(agent), false)
+    }
+
+    /// Notes that CUPTI was unloaded by another user.
+    pub(super) fn was_finalized(&self, agent: &Agent) {
+        self.subscriber.store(std::ptr::null_mut(), Ordering::Release);
+        OURS.drain(|_, _| ());
+        if let Some(pool) = POOL.get() {
+            pool.take_all_back();
+        }
+        self.sharing.attributes.iter().for_each(|it| it.store(UNREAD, Ordering::Release));
+        agent.gap_is_blind();
+    }
+
+    /// Returns our subscription for another user to share; `None` if CUPTI gives us none.
+    pub(super) fn shared_subscription(&'static self, agent: &'static Agent) -> Option<Handle> {
+        let _change = self.sharing.change()?;
+        if !self.is_subscribed() {
+            self.subscribe(agent).ok()?;
+        }
+        Some(self.subscriber.load(Ordering::Acquire))
+    }
+
+    /// Ends the run before another user, in the library `holder`, goes on.
+    pub(super) fn give_up(&self, agent: &Agent, holder: &str) {
+        agent.end_with(Refusal {
+            result: 0,
+            text: format!("{holder} uses CUPTI too, and --on-conflict fail ends tracing then"),
+        });
+        let until = Instant::now() + LEAVES_WITHIN;
+        while agent.is_current() && Instant::now() < until {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// Sets our attributes, and remembers what they were.
+    pub(super) fn set_attributes(&self) {
+        for ((attribute, ours), kept) in ATTRIBUTES.into_iter().zip(&self.sharing.attributes) {
+            if kept.load(Ordering::Acquire) == UNREAD {
+                kept.store(self.attribute(attribute).unwrap_or(UNREAD), Ordering::Release);
+            }
+            self.set_attribute(attribute, ours);
+        }
+    }
+
+    /// Sets our attributes to what they were.
+    pub(super) fn restore_attributes(&self) {
+        for ((attribute, _), kept) in ATTRIBUTES.into_iter().zip(&self.sharing.attributes) {
+            match kept.swap(UNREAD, Ordering::AcqRel) {
+                UNREAD => {}
+                before => self.set_attribute(attribute, before),
+            }
+        }
+    }
+
+    /// Keeps the other user's value of an attribute of ours for when it has the records; returns whether it is one.
+    ///
+    /// # Safety
+    /// `value` is null or points to `*size` bytes.
+    pub(super) unsafe fn keep_attribute(&self, attribute: u32, size: *mut usize, value: *mut u8) -> bool {
+        let Some(kept) = self.kept(attribute) else { return false };
+        // SAFETY: the caller's promise.
+        let given = unsafe { size.as_ref().filter(|it| **it > 0).and(value.as_ref()) };
+        given.inspect(|it| kept.store(**it, Ordering::Release)).is_some()
+    }
+
+    /// Returns the other user's value of an attribute of ours.
+    pub(super) fn kept_attribute(&self, attribute: u32) -> Option<u8> {
+        Some(self.kept(attribute)?.load(Ordering::Acquire))
+    }
+
+    fn kept(&self, attribute: u32) -> Option<&AtomicU8> {
+        let at = ATTRIBUTES.iter().position(|it| it.0 == attribute)?;
+        Some(&self.sharing.attributes[at]).filter(|it| it.load(Ordering::Acquire) != UNREAD)
+    }
+
+    fn attribute(&self, attribute: u32) -> Option<u8> {
+        let (mut value, mut size) = (0u8, 1usize);
+        let get = self.cupti.get_attribute?;
+        // SAFETY: one byte and its size, both live.
+        (unsafe { get(attribute, &mut size, (&raw mut value).cast()) } == SUCCESS).then_some(value)
+    }
+
+    /// Returns the calls that are watched in gaps alone: those that cause the activities of a script that does not
+    /// look at launches.
+    fn watched_in_gaps(&self, agent: &Agent) -> Calls {
+        let asked = demand::calls_of(agent.demand());
+        let causes = |it: Activity| it.causes();
+        let caused = demand::activities_of(agent.demand()).iter().map(causes).fold(Calls::NONE, Calls::with);
+        if asked.is_empty() { caused } else { Calls::NONE }
+    }
+}
+
+/// Redirects the calls of other users to us; returns why that is impossible.
+pub(super) fn share(cupti: &super::Cupti) -> Result<(), String> {
+    match cupti.subscribe {
+        Some(function) => others::install(function as *const () as u64),
+        None => Ok(()),
+    }
+}
