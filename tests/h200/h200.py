@@ -230,6 +230,91 @@ def pytorch():
     return f"{lost['launches']} launches joined"
 
 
+def profiled(command, *options, script=EXACT):
+    """Traces a program that profiles itself; returns its account, the results, and what helps if they are wrong."""
+    objects, done = trace(script, command, *options, timeout=300)
+    gaps = [it["data"] for it in objects if it["type"] == "gap"]
+    notes = [it["data"] for it in objects if it["type"] == "note"]
+    about = f"\n  gaps {gaps}\n  notes {notes}\n  losses { {k: v for k, v in losses(objects).items() if v} }\n  stderr {done.stderr[-3000:]}"
+    return account(done), objects, gaps, about
+
+
+def shape(own):
+    """Returns what torch.profiler reported, without times."""
+    return [{name: count for name, (count, _) in it["kernels"].items()} for it in own["windows"]]
+
+
+def difference(bare, traced):
+    lines = []
+    for at, (a, b) in enumerate(zip(bare, traced)):
+        for name in sorted(a.keys() | b.keys()):
+            if a.get(name) != b.get(name):
+                lines.append(f"\n  window {at}: {name[:80]}: bare {a.get(name)}, traced {b.get(name)}")
+    return "".join(lines[:20]) or f"bare {len(bare)} windows, traced {len(traced)}"
+
+
+PROFILED = [PYTHON, BIN / "profiled.py", 3, 20]
+
+
+@case("torch.profiler in a traced program")
+def torch_profiler():
+    bare = account(subprocess.run(list(map(str, PROFILED)), capture_output=True, text=True, timeout=300))
+    own, objects, gaps, about = profiled(PROFILED)
+    (OUT / "profiled.json").write_text(json.dumps({"bare": bare, "traced": own, "gaps": gaps}))
+    kernels = [sum(it.values()) for it in shape(bare)]
+    assert all(kernels), f"bare, torch.profiler sees no kernels: {kernels}"
+    assert shape(bare) == shape(own), difference(shape(bare), shape(own)) + about
+    # Times in the profiler are sane: the same kernels take about as long.
+    nanos = [[sum(ns for _, ns in it["kernels"].values()) for it in run["windows"]] for run in (bare, own)]
+    ratios = [b / a for a, b in zip(*nanos)]
+    assert all(0.5 < it < 2 for it in ratios), f"kernel time in torch.profiler, traced over bare: {ratios}{about}"
+    expect("gaps" + about, len(gaps), len(own["windows"]))
+    shown = []
+    for gap, window in zip(gaps, own["windows"]):
+        entered, on, ending, ended = window["times"]
+        shown.append(f"gap {(gap['end'] - gap['start']) / 1e6:.1f} ms, window {(ended - entered) / 1e6:.1f} (on {(ending - on) / 1e6:.1f}) ms, "
+                     f"begins {(gap['start'] - entered) / 1e6:+.1f}, ends {(gap['end'] - ended) / 1e6:+.1f} ms")
+        slack = 50_000_000
+        assert entered <= gap["start"] <= on + slack, shown[-1] + about
+        assert ending <= gap["end"] <= ended + slack, shown[-1] + about
+        assert gap["tool"] == "torch.profiler", about
+    lost, found = losses(objects), maps(objects)
+    expect("launches" + about, lost["joined"] + lost["lost"], lost["launches"])
+    expect("lost launches are those of the gaps" + about, lost["yielded"], lost["lost"])
+    expect("launches in the gaps" + about, sum(it["launches"] for it in gaps), lost["lost"])
+    expect("kernel nanoseconds against CUPTI's" + about, found["@ns"], lost["collector_kernel_nanos"])
+    # A window is as long as what is before, between and behind: of 7 stretches 4 are ours.
+    ours, theirs = sum(found["@n"].values()), sum(kernels)
+    assert ours >= theirs, f"ours {ours}, torch.profiler's {theirs}{about}"
+    mean = found["@ns"] / ours, sum(nanos[1]) / theirs
+    assert 0.5 < mean[0] / mean[1] < 2, f"mean kernel: ours {mean[0]:.0f} ns, torch.profiler's {mean[1]:.0f} ns{about}"
+    return f"{theirs} kernels in torch.profiler as bare, {ours} in ours, mean {mean[1]:.0f} and {mean[0]:.0f} ns; {'; '.join(shown)}"
+
+
+@case("torch.profiler in a traced program, by launch latency")
+def torch_profiler_latency():
+    script = """
+    kernel(|k| { @all.count(); @late[k.start < k.launch.time || k.start - k.launch.time > 10.s].count() });
+    """
+    own, objects, gaps, about = profiled(PROFILED, script=script)
+    late = maps(objects)["@late"]
+    assert set(late) == {"false"}, f"kernels that started before their launch or 10 s after it: {late}{about}"
+    return f"{late['false']} kernels start after their launch, before and after {len(gaps)} windows"
+
+
+@case("torch.profiler refused, or tracing ended")
+def torch_profiler_keep():
+    own, objects, gaps, about = profiled(PROFILED, "--on-conflict", "keep")
+    lost = losses(objects)
+    expect("kernels in torch.profiler" + about, [sum(it.values()) for it in shape(own)], [0] * len(own["windows"]))
+    expect("joined" + about, lost["joined"], lost["launches"])
+    bare = account(subprocess.run(list(map(str, PROFILED)), capture_output=True, text=True, timeout=300))
+    ended, ended_objects, _, ended_about = profiled(PROFILED, "--on-conflict", "fail")
+    assert shape(bare) == shape(ended), difference(shape(bare), shape(ended)) + ended_about
+    expect("untraced" + ended_about, losses(ended_objects)["untraced_process"], 1)
+    return f"keep: {lost['joined']} launches joined; fail: {losses(ended_objects)['joined']} before the first window"
+
+
 @case("a uprobe's value as launch tag")
 def tag():
     objects, done = trace(TAGGED, [BIN / "requests", 4, 250, 4])

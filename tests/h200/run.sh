@@ -27,7 +27,7 @@ build() {
     g++ -O2 -shared -fPIC -o "$BIN/libfloor.so" floor.cpp -I"$CUPTI/include" -I"$CUDA/include" -L"$CUPTI/lib" -lcupti &
     g++ -O2 -shared -fPIC -o "$BIN/libempty.so" empty.cpp &
     wait
-    cp transformer.py "$BIN/"
+    cp profiled.py transformer.py "$BIN/"
     ls "$BIN"
 }
 

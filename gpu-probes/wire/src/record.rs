@@ -204,14 +204,19 @@ pub struct Yield {
     pub began: u64,
     /// 0 where it has only begun.
     pub ended: u64,
-    /// Launches that succeeded meanwhile; [`Yield::UNSEEN`] if they could not be seen.
+    /// Launches that succeeded meanwhile, with [`Yield::AT_LEAST`] if not all could be seen.
     pub launches: u64,
     pub len: u64,
 }
 
 impl Yield {
-    /// The number of launches is unknown.
-    pub const UNSEEN: u64 = u64::MAX;
+    /// There may have been more launches.
+    pub const AT_LEAST: u64 = 1 << 63;
+
+    /// Returns the launches, and whether these are all.
+    pub fn seen(&self) -> (u64, bool) {
+        (self.launches & !Yield::AT_LEAST, self.ended != 0 && self.launches & Yield::AT_LEAST == 0)
+    }
 }
 
 /// The name of a thread, or of the process if `tid` is the process id.

@@ -10,8 +10,10 @@ pub struct Gap {
     /// CLOCK_MONOTONIC nanoseconds.
     pub start: u64,
     pub end: u64,
-    /// Successful launches meanwhile; `None` if they could not be seen.
-    pub launches: Option<u64>,
+    /// Successful launches meanwhile, as far as they could be seen.
+    pub launches: u64,
+    /// Whether these are all.
+    pub saw_all: bool,
     /// Whether the tool was refused instead, so that nothing is missing.
     pub was_refused: bool,
 }
@@ -41,8 +43,8 @@ mod tests {
     fn known_libraries_have_a_tool() {
         let tool = |holder: &str| {
             let holder = holder.to_owned();
-            let (comm, launches) = (String::new(), None);
-            Gap { pid: 1, comm, holder, start: 0, end: 0, launches, was_refused: false }.tool()
+            let comm = String::new();
+            Gap { pid: 1, comm, holder, start: 0, end: 0, launches: 0, saw_all: true, was_refused: false }.tool()
         };
         assert_eq!((tool("libtorch_cpu.so"), tool("libmine.so")), (Some("torch.profiler"), None));
     }

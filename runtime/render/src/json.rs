@@ -5,7 +5,7 @@
 //! | `attached_probes` | `{"probes":2}` |
 //! | `print` | the text |
 //! | `note` | a note about the results, such as that they come from the software GPU |
-//! | `gap` | a time in which another tool of a traced program had CUPTI's records: `{"pid":7,"comm":"python3","holder":"libtorch_cpu.so","tool":"torch.profiler","start":…,"end":…,"launches":9,"refused":false}`. Times are CLOCK_MONOTONIC; `tool` is null if unknown, `launches` if they could not be seen |
+//! | `gap` | a time in which another tool of a traced program had CUPTI's records: `{"pid":7,"comm":"python3","holder":"libtorch_cpu.so","tool":"torch.profiler","start":…,"end":…,"launches":9,"saw_all":true,"refused":false}`. Times are CLOCK_MONOTONIC; `tool` is null if unknown; `saw_all` is false if there may have been more launches |
 //! | `map` | `{"@x":{"KEY":3}}`; a map without a key is the value itself: `{"@n":3}` |
 //! | `hist` | `{"@us":{"KEY":[{"min":0,"max":1,"count":4}]}}`, bounds inclusive; open ends have no `min` or no `max` |
 //! | `stats` | `{"@s":{"KEY":{"count":1,"average":5,"total":5,"min":5,"max":5}}}`; for `avg()` only the average, as in bpftrace |
@@ -70,6 +70,7 @@ fn gap(it: &Gap) -> Json {
         "start": it.start,
         "end": it.end,
         "launches": it.launches,
+        "saw_all": it.saw_all,
         "refused": it.was_refused,
     })
 }

@@ -54,19 +54,16 @@ pub fn text(out: &mut dyn Write, output: &Output, context: &mut Context<'_>) -> 
 
 /// Returns the sentence about a gap.
 fn gap(it: &Gap) -> String {
-    let tool = it.tool().map(|tool| format!("{tool} ")).unwrap_or_default();
-    let holder = format!("{tool}({})", shown_text(&it.holder));
+    let library = shown_text(&it.holder);
+    let holder = it.tool().map_or(library.to_string(), |tool| format!("{tool} ({library})"));
     let process = format!("process {} ({})", it.pid, shown_text(&it.comm));
     if it.was_refused {
         return format!("refused: {holder} asked for CUPTI in {process}, and was told that it is in use");
     }
     let time = human(i64::try_from(it.end.saturating_sub(it.start)).unwrap_or(i64::MAX), Unit::Nanos);
-    let launches = match it.launches {
-        Some(1) => "1 launch".to_owned(),
-        Some(n) => format!("{n} launches"),
-        None => "how many launches is unknown".to_owned(),
-    };
-    format!("gap: {time}, {launches}: {holder} had CUPTI in {process}")
+    let least = if it.saw_all { "" } else { "at least " };
+    let launches = if it.launches == 1 { "launch" } else { "launches" };
+    format!("gap: {time}, {least}{} {launches}: {holder} had CUPTI in {process}", it.launches)
 }
 
 /// Writes a map's rows in ascending order, and an empty line after a map of several lines.

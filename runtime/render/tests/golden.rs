@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use xputrace_model::bucket;
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, Site, SourceFile, Sources};
+use xputrace_model::gap::Gap;
 use xputrace_model::loss::{Account, Arrived, Balance, Loss, Losses};
 use xputrace_model::output::{Output, Piece, View};
 use xputrace_model::plan::BpfMapId;
@@ -269,6 +270,23 @@ fn flame_graphs_are_labelled_and_the_same_each_time() {
             folded(&histogram, &mut Names).unwrap_err()
         ),
     );
+}
+
+#[test]
+fn gaps() {
+    let gap = Gap {
+        pid: 4711,
+        comm: "python3".into(),
+        holder: "libtorch_cpu.so".into(),
+        start: 1_000,
+        end: 412_001_000,
+        launches: 1840,
+        saw_all: true,
+        was_refused: false,
+    };
+    let of_another = Gap { holder: "libmine.so".into(), launches: 1, saw_all: false, ..gap.clone() };
+    let refused = Gap { end: 1_000, launches: 0, was_refused: true, ..gap.clone() };
+    golden("gaps.txt", &both(&[gap, of_another, refused].map(Output::Gap)));
 }
 
 #[test]

@@ -75,6 +75,12 @@ impl Agent {
         }
         self.socket.send(&Message::new(BYE, &[], notes.join("\n")));
         self.socket.shut_down();
+        self.life.told.store(true, Ordering::Release);
+    }
+
+    /// Whether the tracer was told that the run is over.
+    pub fn has_said_bye(&self) -> bool {
+        self.life.told.load(Ordering::Acquire)
     }
 
     pub(super) fn forget(&self) {

@@ -94,6 +94,8 @@ struct Life {
     disarmed: AtomicBool,
     /// Whether the last flush is done; nothing is touched afterwards.
     gone: AtomicBool,
+    /// Whether the tracer was told that the run is over.
+    told: AtomicBool,
     /// Why the run ended before the tracer said so.
     refusal: OnceLock<Refusal>,
     /// What stays behind in the program, for BYE.
@@ -196,6 +198,7 @@ impl Agent {
                 exiting: AtomicBool::new(false),
                 disarmed: AtomicBool::new(false),
                 gone: AtomicBool::new(false),
+                told: AtomicBool::new(false),
                 refusal: OnceLock::new(),
                 left_behind: OnceLock::new(),
                 notes: Mutex::new(Vec::new()),

@@ -70,9 +70,7 @@ impl Yielding {
     #[cold]
     pub(super) fn count(&self, launch: &Launch) {
         if launch.result == 0 && launch.flags & (Launch::CAPTURED | Launch::OUTSIDE) == 0 {
-            let _ = self.launches.fetch_update(Ordering::AcqRel, Ordering::Acquire, |it| {
-                Some(it.checked_add(1).unwrap_or(Yield::UNSEEN))
-            });
+            self.launches.fetch_add(1, Ordering::AcqRel);
         }
     }
 
@@ -101,9 +99,9 @@ impl Agent {
         *self.yielding.gap() = Some(Gap { began, holder });
     }
 
-    /// Notes that launches of the gap cannot be seen.
+    /// Notes that some launches of the gap cannot be seen.
     pub fn gap_is_blind(&self) {
-        self.yielding.launches.store(Yield::UNSEEN, Ordering::Release);
+        self.yielding.launches.fetch_or(Yield::AT_LEAST, Ordering::AcqRel);
     }
 
     /// Notes that the records are ours again, or that the run ends.

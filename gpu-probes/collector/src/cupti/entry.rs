@@ -63,7 +63,8 @@ unsafe fn on_own_callback(run: &'static Run, domain: u32, id: u32, data: Option<
 
 /// CUPTI requests a buffer: of another user while that gets the records, else of ours.
 pub(super) unsafe extern "C" fn request_buffer(buffer: *mut *mut u8, size: *mut usize, max_records: *mut usize) {
-    if let Some(request) = OTHER.request().filter(|_| current_run().is_none_or(|it| it.backend.is_yielding())) {
+    if let Some(request) = OTHER.request().filter(|_| current_run().is_none_or(|it| !it.backend.has_records(it.agent)))
+    {
         // SAFETY: CUPTI's own arguments; and its out-parameter, which the call has filled.
         unsafe {
             request(buffer, size, max_records);

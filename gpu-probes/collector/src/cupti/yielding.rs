@@ -12,8 +12,9 @@ use super::others::{self, OTHER, OURS};
 use super::{
     ATTRIBUTE_PER_THREAD_BUFFER, ATTRIBUTE_ZEROED_BUFFERS, CuptiBackend, FLUSH_FORCED, Handle, POOL, Pool, SUCCESS,
 };
+use crate::agent::clock::now;
 use crate::agent::{Agent, Flushing, Refusal};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use xputrace_wire::events::{Activity, Calls};
 use xputrace_wire::message::demand;
@@ -22,6 +23,10 @@ use xputrace_wire::message::demand;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a run that ends for another user may take for it.
 const LEAVES_WITHIN: Duration = Duration::from_secs(3);
+
+/// How long another user may take from its first call, such as a new clock, to the first kind that it enables; in
+/// nanoseconds.
+const PREPARES_WITHIN: u64 = 1_000_000_000;
 
 /// The attributes that we set, with our values.
 const ATTRIBUTES: [(u32, u8); 2] = [(ATTRIBUTE_ZEROED_BUFFERS, 1), (ATTRIBUTE_PER_THREAD_BUFFER, 0)];
@@ -36,6 +41,8 @@ pub(super) struct Sharing {
     /// Whether the run wants records now.
     is_wanted: AtomicBool,
     is_yielding: AtomicBool,
+    /// CLOCK_MONOTONIC nanoseconds.
+    yielded_at: AtomicU64,
     /// Calls of the other user during which nothing is taken back.
     busy: AtomicU32,
     /// Values that our attributes had before; [`UNREAD`] while they are not ours.
@@ -48,6 +55,7 @@ impl Default for Sharing {
             is_changing: AtomicBool::new(false),
             is_wanted: AtomicBool::new(false),
             is_yielding: AtomicBool::new(false),
+            yielded_at: AtomicU64::new(0),
             busy: AtomicU32::new(0),
             attributes: [const { AtomicU8::new(UNREAD) }; ATTRIBUTES.len()],
         }
@@ -91,6 +99,11 @@ impl CuptiBackend {
         self.sharing.is_yielding.load(Ordering::Acquire)
     }
 
+    /// Whether records are the run's: of the demand, and not with another user.
+    pub(super) fn has_records(&self, agent: &Agent) -> bool {
+        self.wants_activities(agent) && !self.is_yielding()
+    }
+
     /// Whether a call of the other user is under way that needs them to stay with it.
     pub(super) fn is_busy(&self, busy: bool) {
         if busy {
@@ -122,6 +135,8 @@ impl CuptiBackend {
             return;
         }
         agent.begin_gap();
+        OTHER.begins();
+        self.sharing.yielded_at.store(now(), Ordering::Release);
         if self.watch_launches(agent).is_err() {
             agent.gap_is_blind();
         }
@@ -178,7 +193,9 @@ impl CuptiBackend {
     }
 
     fn is_other_done(&self) -> bool {
-        self.sharing.busy.load(Ordering::Acquire) == 0 && !OTHER.gets_records()
+        let is_busy = self.sharing.busy.load(Ordering::Acquire) != 0;
+        let has_had_time = || now().saturating_sub(self.sharing.yielded_at.load(Ordering::Acquire)) > PREPARES_WITHIN;
+        !is_busy && !OTHER.gets_records() && (OTHER.has_enabled() || has_had_time())
     }
 
     fn take_back(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
@@ -222,7 +239,7 @@ impl CuptiBackend {
             text: format!("{holder} uses CUPTI too, and --on-conflict fail ends tracing then"),
         });
         let until = Instant::now() + LEAVES_WITHIN;
-        while agent.is_current() && Instant::now() < until {
+        while !agent.has_said_bye() && Instant::now() < until {
             std::thread::sleep(Duration::from_micros(200));
         }
     }

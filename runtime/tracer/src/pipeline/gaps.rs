@@ -37,7 +37,8 @@ impl Gaps {
     fn lengthen(&mut self, gap: Yield) {
         if let Some((last, _)) = self.all.last_mut() {
             last.ended = last.ended.saturating_add(gap.ended.saturating_sub(gap.began));
-            last.launches = last.launches.saturating_add(gap.launches);
+            last.launches =
+                last.seen().0.saturating_add(gap.seen().0) | (last.launches | gap.launches) & Yield::AT_LEAST;
         }
     }
 
@@ -63,7 +64,8 @@ impl Gaps {
             holder: holder.clone(),
             start: gap.began,
             end: if gap.ended == 0 { end.max(gap.began) } else { gap.ended },
-            launches: (gap.launches != Yield::UNSEEN && gap.ended != 0).then_some(gap.launches),
+            launches: gap.seen().0,
+            saw_all: gap.seen().1,
             was_refused: gap.ended == gap.began,
         })
     }
@@ -82,9 +84,13 @@ mod tests {
         gaps.take(Yield { began: 50, ended: 50, ..Yield::default() }, b"libc.so");
         let info = ProcessInfo { pid: 3, ..ProcessInfo::default() };
         let all: Vec<_> = gaps.of(&info, 60).collect();
-        let shown = all.iter().map(|it| (it.holder.as_str(), it.start, it.end, it.launches, it.was_refused));
-        let expected =
-            [("liba.so", 10, 30, Some(7), false), ("libb.so", 40, 60, None, false), ("libc.so", 50, 50, Some(0), true)];
+        let shown =
+            all.iter().map(|it| (it.holder.as_str(), it.start, it.end, it.launches, it.saw_all, it.was_refused));
+        let expected = [
+            ("liba.so", 10, 30, 7, true, false),
+            ("libb.so", 40, 60, 0, false, false),
+            ("libc.so", 50, 50, 0, true, true),
+        ];
         assert_eq!(shown.collect::<Vec<_>>(), expected);
     }
 

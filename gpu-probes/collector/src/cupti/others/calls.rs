@@ -176,7 +176,7 @@ impl Call {
 
     /// The run that has the records.
     fn holder_of_records(&self) -> Option<&'static Run> {
-        self.run.filter(|it| it.backend.wants_activities(it.agent) && !it.backend.is_yielding())
+        self.run.filter(|it| it.backend.has_records(it.agent))
     }
 
     /// Whether the run may come back, after a call that gave something up.

@@ -90,6 +90,7 @@ pub(super) static OTHER: Other = Other {
     complete: AtomicPtr::new(null_mut()),
     kinds: [const { AtomicU64::new(0) }; MOST_KINDS as usize / 64],
     lent: AtomicU64::new(0),
+    has_enabled: AtomicBool::new(false),
     was_seen: AtomicBool::new(false),
 };
 
@@ -107,6 +108,8 @@ pub(super) struct Other {
     kinds: [AtomicU64; MOST_KINDS as usize / 64],
     /// Buffers of its own that CUPTI has.
     lent: AtomicU64,
+    /// Whether it has enabled a kind, or unloaded CUPTI, since [`Other::begins`].
+    has_enabled: AtomicBool,
     was_seen: AtomicBool,
 }
 
@@ -176,8 +179,18 @@ impl Other {
         unsafe { std::mem::transmute::<*mut c_void, Option<CompleteFunction>>(function) }
     }
 
-    /// Returns the old state.
+    /// Notes that it gets the records now.
+    pub(super) fn begins(&self) {
+        self.has_enabled.store(self.gets_records(), Ordering::Release);
+    }
+
+    /// Whether it has used the records since it got them, rather than only prepared for that.
+    pub(super) fn has_enabled(&self) -> bool {
+        self.has_enabled.load(Ordering::Acquire)
+    }
+
     fn set_kind(&self, kind: u32, on: bool) {
+        self.has_enabled.fetch_or(on, Ordering::AcqRel);
         let Some(word) = self.kinds.get(kind as usize / 64) else { return };
         let bit = 1 << (kind % 64);
         if on {
@@ -223,6 +236,7 @@ impl Other {
         self.complete.store(null_mut(), Ordering::Release);
         self.kinds.iter().for_each(|it| it.store(0, Ordering::Release));
         self.lent.store(0, Ordering::Release);
+        self.has_enabled.store(true, Ordering::Release);
         self.ids.drain(|_, _| ());
     }
 }
