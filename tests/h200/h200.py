@@ -268,10 +268,13 @@ def torch_profiler():
     nanos = [[sum(ns for _, ns in it["kernels"].values()) for it in run["windows"]] for run in (bare, own)]
     ratios = [b / a for a, b in zip(*nanos)]
     assert all(0.5 < it < 2 for it in ratios), f"kernel time in torch.profiler, traced over bare: {ratios}{about}"
-    expect("gaps" + about, len(gaps), len(own["windows"]))
     shown = []
-    for gap, window in zip(gaps, own["windows"]):
+    for window in own["windows"]:
         entered, on, ending, ended = window["times"]
+        # torch.profiler may unload CUPTI some time after a window: a short gap of its own.
+        matching = [it for it in gaps if it["start"] < ending and it["end"] > on]
+        expect(f"gaps in the window {window['times']}" + about, len(matching), 1)
+        gap = matching[0]
         shown.append(f"gap {(gap['end'] - gap['start']) / 1e6:.1f} ms, window {(ended - entered) / 1e6:.1f} (on {(ending - on) / 1e6:.1f}) ms, "
                      f"begins {(gap['start'] - entered) / 1e6:+.1f}, ends {(gap['end'] - ended) / 1e6:+.1f} ms")
         slack = 50_000_000
@@ -281,14 +284,15 @@ def torch_profiler():
     lost, found = losses(objects), maps(objects)
     expect("launches" + about, lost["joined"] + lost["lost"], lost["launches"])
     expect("lost launches are those of the gaps" + about, lost["yielded"], lost["lost"])
-    expect("launches in the gaps" + about, sum(it["launches"] for it in gaps), lost["lost"])
+    if all(it["saw_all"] for it in gaps):
+        expect("launches in the gaps" + about, sum(it["launches"] for it in gaps), lost["lost"])
     expect("kernel nanoseconds against CUPTI's" + about, found["@ns"], lost["collector_kernel_nanos"])
     # A window is as long as what is before, between and behind: of 7 stretches 4 are ours.
     ours, theirs = sum(found["@n"].values()), sum(kernels)
     assert ours >= theirs, f"ours {ours}, torch.profiler's {theirs}{about}"
     mean = found["@ns"] / ours, sum(nanos[1]) / theirs
     assert 0.5 < mean[0] / mean[1] < 2, f"mean kernel: ours {mean[0]:.0f} ns, torch.profiler's {mean[1]:.0f} ns{about}"
-    return f"{theirs} kernels in torch.profiler as bare, {ours} in ours, mean {mean[1]:.0f} and {mean[0]:.0f} ns; {'; '.join(shown)}"
+    return f"{theirs} kernels in torch.profiler as bare, {ours} in ours, mean {mean[1]:.0f} and {mean[0]:.0f} ns; {len(gaps)} gaps; {'; '.join(shown)}"
 
 
 @case("torch.profiler in a traced program, by launch latency")

@@ -198,6 +198,44 @@ fn a_graph_without_a_kernel_does_not_withhold_later_kernels() {
     assert_eq!((sink.events.len(), pipeline.in_flight()), (1, 0));
 }
 
+/// While another tool has CUPTI's records.
+#[test]
+fn launches_of_a_gap_are_lost_by_name_and_hold_nothing_back() {
+    let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
+    let yielded = |id, start| Launch { flags: Launch::YIELDED, ..launch(id, start) };
+    // 1 was delivered by the flush that handed over; 2 was entered before the gap and submitted in it; 5 was
+    // submitted just after it.
+    let launches = Ring::default()
+        .names()
+        .launch(launch(1, 100))
+        .launch(launch(2, 200))
+        .launch(yielded(3, 400))
+        .launch(Launch { result: 700, ..yielded(4, 500) })
+        .launch(yielded(5, 600))
+        .launch(launch(6, 800));
+    let service = Ring::default().clock(1).kernel(kernel(1, 110, 120)).gap(300, 0, 0).gap(300, 700, 2);
+    let service = service.kernel(kernel(5, 710, 720)).kernel(kernel(6, 810, 820)).flush(900);
+    feed(&mut pipeline, &mut sink, &[launches, service]);
+    assert_eq!(sink.ends(), [120, 720, 820], "nothing waits for 2 and 3");
+    end(&mut pipeline, &mut sink);
+    let calls = *pipeline.account().call(Call::Kernel);
+    assert_eq!(calls, Balance { made: 6, joined: 3, failed: 1, lost: 2, ..Balance::default() });
+    assert_eq!((pipeline.losses().of(Loss::Yielded), pipeline.losses().of(Loss::LostAtExit)), (2, 0));
+    let gaps: Vec<_> = pipeline.gaps().iter().map(|it| (it.pid, &*it.holder, it.start, it.end, it.launches)).collect();
+    assert_eq!(gaps, [(100, "libother.so", 300, 700, 2)]);
+}
+
+#[test]
+fn a_script_without_launches_counts_those_of_a_gap() {
+    let plan = kernel_plan();
+    let demand = Demand { calls: Calls::NONE, ..plan.demand.clone() };
+    let (mut pipeline, mut sink) = (pipeline(Plan { demand, ..plan }), Recorder::default());
+    let launches = Ring::default().names().launch(Launch { flags: Launch::YIELDED, ..launch(1, 400) });
+    feed(&mut pipeline, &mut sink, &[launches, Ring::default().clock(1).gap(300, 700, 1).flush(900)]);
+    end(&mut pipeline, &mut sink);
+    assert_eq!((pipeline.losses().of(Loss::Yielded), pipeline.account().launches().made), (1, 0));
+}
+
 #[test]
 fn launches_are_joined_failed_captured_or_lost() {
     let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());

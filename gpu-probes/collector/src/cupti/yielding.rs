@@ -117,6 +117,9 @@ impl CuptiBackend {
     pub(super) fn want_activities(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
         let _change = self.sharing.change();
         self.sharing.is_wanted.store(true, Ordering::Release);
+        if !self.is_yielding() && OTHER.gets_records() {
+            self.yield_from_start(agent);
+        }
         if self.is_yielding() { Ok(()) } else { self.enable_activities(agent) }
     }
 
@@ -145,6 +148,14 @@ impl CuptiBackend {
         }
         self.sharing.is_yielding.store(true, Ordering::Release);
         agent.gap_began(holder);
+    }
+
+    /// Leaves the records to another user, who had them before this run.
+    fn yield_from_start(&'static self, agent: &'static Agent) {
+        agent.begin_gap();
+        OTHER.begins();
+        self.sharing.is_yielding.store(true, Ordering::Release);
+        agent.gap_began("a tool that was there before");
     }
 
     /// Watches the calls that cause the recorded activities, if they are not watched anyway.

@@ -51,6 +51,12 @@ impl Ledger {
         *of_name = of_name.saturating_add(n);
     }
 
+    /// Counts a graph of which it is unknown whether it launched a kernel.
+    pub(super) fn graph_without_record(&mut self, call: Call) {
+        self.account.call_mut(call).without_record += 1;
+        self.losses.add(Loss::GraphWithoutRecord, 1);
+    }
+
     /// Counts a call whose record another tool probably got.
     pub(super) fn yielded(&mut self, call: Call) {
         self.yielded += 1;

@@ -258,8 +258,10 @@ impl Intake<'_> {
     /// Stops waiting for launches before a gap: what was recorded of them has arrived.
     fn give_up_before(&mut self, time: u64) {
         for launch in self.process.launches.give_up_before(time, Launch::YIELDED) {
-            if let Some(call) = launch.call().filter(|_| launch.flags & Launch::OUTSIDE == 0) {
-                self.ledger.yielded(call);
+            let Some(call) = launch.call().filter(|_| launch.flags & Launch::OUTSIDE == 0) else { continue };
+            match launch.flags & Launch::MAYBE_NO_KERNEL {
+                0 => self.ledger.yielded(call),
+                _ => self.ledger.graph_without_record(call),
             }
         }
     }
@@ -268,8 +270,7 @@ impl Intake<'_> {
         for launch in self.process.launches.evict(n) {
             let Some(call) = launch.call().filter(|_| launch.flags & Launch::OUTSIDE == 0) else { continue };
             if launch.flags & Launch::MAYBE_NO_KERNEL != 0 {
-                self.ledger.account.call_mut(call).without_record += 1;
-                self.ledger.losses.add(Loss::GraphWithoutRecord, 1);
+                self.ledger.graph_without_record(call);
             } else {
                 self.ledger.lose(call, self.process.facts.launch_symbol(&launch).name as StringId, 1);
                 self.ledger.losses.add(loss, 1);

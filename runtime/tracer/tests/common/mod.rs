@@ -12,7 +12,7 @@ use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Storage, TableDef, Table
 use xputrace_store::Store;
 use xputrace_tracer::{EngineMaps, Pipeline, ProcessInfo, Sink, State};
 use xputrace_wire::events::Realtime;
-use xputrace_wire::record::{self, Clock, Flush, Kernel, Launch, Memset, Name, kind};
+use xputrace_wire::record::{self, Clock, Flush, Kernel, Launch, Memset, Name, Yield, kind};
 
 /// REALTIME − MONOTONIC in all synthetic rings.
 pub const OFFSET: u64 = 1_000_000_000_000;
@@ -231,6 +231,16 @@ impl Ring {
 
     pub fn flush(mut self, began: u64) -> Self {
         record::push(&mut self.0, kind::FLUSH, &Flush { began, last: 0 }, &[]);
+        self
+    }
+}
+
+impl Ring {
+    /// Adds the record of a gap in which `libother.so` had CUPTI; one that `ended` at 0 has only begun.
+    pub fn gap(mut self, began: u64, ended: u64, launches: u64) -> Self {
+        let holder = b"libother.so";
+        let gap = Yield { began, ended, launches, len: holder.len() as u64 };
+        record::push(&mut self.0, kind::YIELD, &gap, holder);
         self
     }
 }

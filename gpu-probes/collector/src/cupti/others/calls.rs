@@ -592,6 +592,10 @@ mod handlers {
             Verdict::Pass => None,
             Verdict::Share(run) => Some((run, call.yielded_by(run))),
         };
+        // Whoever unloads CUPTI gives its subscription up first; it shared ours.
+        if let (Some((run, _)), false) = (&shared, OTHER.is_subscribed()) {
+            let _ = guarded(|| run.backend.unsubscribe());
+        }
         OTHER.forget();
         super::super::clock::forget();
         let answer = real!(call.finalize());
