@@ -96,7 +96,7 @@ impl Attached {
         self.sources.collectors = None;
         self.running.unload();
         let (why, left_by) = (self.parting(), self.left_by());
-        let command = self.sources.target.part(why)?;
+        let command = self.sources.target.part(why, self.running.report())?;
         Ok(Ended { exit: self.running.exit_code(), command, left_by, failed: self.running.report().has_failed() })
     }
 

@@ -2,9 +2,9 @@
 
 use super::processes::{Processes, poll};
 use super::{Progress, Source};
-use crate::console::say;
 use crate::interrupts;
 use crate::machine::deadline;
+use crate::run::report::Report;
 use crate::run::running::Running;
 use anyhow::Result;
 use std::os::fd::RawFd;
@@ -71,7 +71,7 @@ impl Command {
     ///
     /// # Errors
     /// It cannot be waited for.
-    pub fn part(mut self, why: Parting) -> Result<Option<ExitStatus>> {
+    pub fn part(mut self, why: Parting, report: &mut Report) -> Result<Option<ExitStatus>> {
         let mut until = match why {
             Parting::AtOnce => Some(Instant::now()),
             Parting::Interrupted => Some(deadline(GRACE)),
@@ -90,7 +90,7 @@ impl Command {
             }
             if until.is_some_and(|it| Instant::now() >= it) {
                 let pid = self.child.pid();
-                say(format_args!("the command keeps running, untraced (process {pid}); `kill {pid}` ends it"));
+                report.note(&format!("the command keeps running, untraced (process {pid}); `kill {pid}` ends it"));
                 return Ok(None);
             }
             if !interrupts::take().is_empty() {

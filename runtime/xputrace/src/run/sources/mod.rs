@@ -8,6 +8,7 @@ pub mod processes;
 pub mod timers;
 pub mod window;
 
+use super::report::Report;
 use super::running::Running;
 use crate::collectors::Collectors;
 use anyhow::Result;
@@ -184,9 +185,9 @@ impl Target {
     ///
     /// # Errors
     /// The command cannot be waited for.
-    pub fn part(self, why: Parting) -> Result<Option<ExitStatus>> {
+    pub fn part(self, why: Parting, report: &mut Report) -> Result<Option<ExitStatus>> {
         match self {
-            Target::Command(command) => command.part(why),
+            Target::Command(command) => command.part(why, report),
             Target::Processes(_) => Ok(None),
         }
     }
