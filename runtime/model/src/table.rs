@@ -349,7 +349,7 @@ impl Cell {
         }
     }
 
-    /// Returns what tables sort by: the number, the average's total, the histogram's count.
+    /// Returns what tables sort by: the number, the average, the total of statistics, the histogram's count.
     pub fn weight(&self) -> i64 {
         match self {
             Cell::Plain(Value::Int(n)) | Cell::Number(n) => *n,

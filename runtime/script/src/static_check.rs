@@ -251,3 +251,16 @@ fn interprets(node: &ASTNode) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_has_every_function_of_our_own() {
+        let reference = include_str!("../../../docs/LANGUAGE.md");
+        let own = declare::names().chain(OWN.iter().copied()).chain(BUILTINS.iter().copied());
+        let is_missing = |it: &&str| !reference.contains(&format!("{it}(")) && !reference.contains(&format!("`{it}`"));
+        assert_eq!(own.filter(is_missing).collect::<Vec<_>>(), <[&str; 0]>::default());
+    }
+}

@@ -60,6 +60,7 @@ fn the_tables_are_those_of_the_code() {
         ("fields: uprobe", fields(beyond_cpu(schema::UPROBE))),
         ("fields: uretprobe", fields(beyond_cpu(schema::URETPROBE))),
         ("losses", losses()),
+        ("library", library()),
         ("not-yet", format!("`{}`\n", NOT_YET.join("` `"))),
     ];
     let mut written = text.clone();
@@ -86,6 +87,27 @@ fn fields(fields: &[Field]) -> String {
             _ => field.type_text().replace("()", "`()`"),
         };
         let _ = writeln!(out, "| `{}` | {kind} | {} |", field.name, field.doc);
+    }
+    out
+}
+
+/// Returns the functions of the standard library, with the comments above them.
+fn library() -> String {
+    let mut out = String::from("| function | meaning |\n|---|---|\n");
+    for module in xputrace_script::stdlib() {
+        let mut comment = Vec::new();
+        for line in module.text.lines() {
+            if let Some(text) = line.strip_prefix("/// ") {
+                comment.push(text);
+            } else if line.starts_with("private fn ") {
+                comment.clear();
+            } else if let Some(function) = line.strip_prefix("fn ") {
+                let head = function.split(" {").next().unwrap_or_default();
+                assert!(!comment.is_empty(), "{}::{head} has no comment", module.name);
+                let _ = writeln!(out, "| `{}::{head}` | {} |", module.name, comment.join(" "));
+                comment.clear();
+            }
+        }
     }
     out
 }
