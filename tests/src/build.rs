@@ -139,7 +139,8 @@ fn payload() -> &'static Path {
         let built = ["release", "debug"].map(|it| target_directory().join(it).join("build"));
         let outputs = built.iter().filter_map(|it| fs::read_dir(it).ok()).flatten().flatten();
         let payloads = outputs.map(|it| it.path().join("out/payload/release")).filter(|it| it.join("server").exists());
-        let newest = payloads.max_by_key(|it| modified(&it.join("server")));
+        let newest =
+            payloads.max_by_key(|it| modified(&it.join("libxputrace_softgpu.so")).max(modified(&it.join("server"))));
         newest.unwrap_or_else(payload_build)
     })
 }

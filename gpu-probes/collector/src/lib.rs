@@ -64,7 +64,7 @@ pub extern "C" fn InitializeInjection() -> c_int {
         let chained = run_chained();
         let armed = match std::env::var(SOCKET_VARIABLE) {
             Ok(address) => match seccomp::deadly_call() {
-                None => arm_from_system(&address, Trust::RootAndThisUser, chained),
+                None => arm_from_system(&address, Trust::RootAndThisUser, Came::AtInit(chained)),
                 Some(call) => {
                     seccomp::tell(call, &std::env::var_os(INJECTION_VARIABLE).unwrap_or_default());
                     Err(Dormant::NotWanted)
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn xputrace_arm(socket: *const c_char) -> c_int {
 /// Arms for the tracer at `address`. Whoever gives it has shown that this process is theirs: they could write its
 /// memory, or are its user. In a user namespace, root outside has no id by which to know it.
 fn answer_tracer(address: &str) -> Answer {
-    match arm_from_system(address, Trust::Anyone, None) {
+    match arm_from_system(address, Trust::Anyone, Came::Later) {
         Ok(()) => Answer::Armed,
         Err(Dormant::AlreadyArmed) => Answer::Busy(agent::current().map_or(0, |it| it.socket.tracer())),
         Err(Dormant::NoTracer(_)) => Answer::NoTracer,
@@ -139,10 +139,20 @@ pub struct World {
 /// Ensures one armed run at a time, and one caller that arms.
 static ARMING: AtomicBool = AtomicBool::new(false);
 
-fn arm_from_system(address: &str, trust: Trust, chained: Option<String>) -> Result<(), Dormant> {
+/// When we are asked to arm.
+enum Came {
+    /// In `cuInit`, when no context exists; with what came of an earlier injection library.
+    AtInit(Option<String>),
+    Later,
+}
+
+fn arm_from_system(address: &str, trust: Trust, came: Came) -> Result<(), Dormant> {
+    let is_late = matches!(came, Came::Later);
+    let chained = if let Came::AtInit(chained) = came { chained } else { None };
     arm(address, trust, || match locate::find() {
-        Ok(Found { cupti, path }) => {
+        Ok(Found { cupti, path, was_loaded }) => {
             let backend = CuptiBackend::new(cupti, cupti::driver::find_driver(), chained.is_some());
+            let backend = backend.may_be_used(is_late && was_loaded);
             World { backend: Some(Box::new(backend)), library: path, chained }
         }
         Err(library) => World { backend: None, library, chained },

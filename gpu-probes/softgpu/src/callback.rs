@@ -263,10 +263,10 @@ pub(crate) fn on_kind_enabled() {
     see_contexts(if device::has_contexts() { MISSED } else { KNOWN });
 }
 
-/// Forgets what enabling anything has led to.
+/// Forgets that contexts were missed; those that are known stay so.
 pub(crate) fn reset() {
     unsubscribe();
-    CONTEXTS.store(UNSEEN, Ordering::Release);
+    let _ = CONTEXTS.compare_exchange(MISSED, UNSEEN, Ordering::AcqRel, Ordering::Relaxed);
 }
 
 fn flag(domain: u32, id: u32) -> Option<&'static AtomicBool> {

@@ -86,7 +86,7 @@ fn changes(criterion: &mut Criterion) {
         unsafe { black_box(walker.walk(&tables, pushed.registers(bounds).unwrap(), bounds).0.len()) };
     };
     let mut nothing = |_: &Pushed| {};
-    let mut both = |run: &mut dyn FnMut(&Pushed)| down(30, run) + down_elsewhere(30, run);
+    let both = |run: &mut dyn FnMut(&Pushed)| down(30, run) + down_elsewhere(30, run);
     down(20, &mut |_| {
         criterion.bench_function("twice 30 calls", |it| it.iter(|| both(&mut nothing)));
         criterion.bench_function("twice 30 calls, each walked: 30 new frames", |it| it.iter(|| both(&mut walk)));

@@ -4,6 +4,7 @@
 //   submit N        launches N kernels and does not wait
 //   start WAY, stop profiles (libprofiler.so says how)
 //   back            under xputrace: waits until kernels are recorded for it again
+//   input           says that it waits for a line of standard input, and does
 //   threads T N     T threads launch N kernels each, and wait for them
 // flags: -L $SOFTGPU -lcudart -ldl -pthread
 #include <dlfcn.h>
@@ -59,6 +60,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(*at, "start")) start(*++at);
     else if (!strcmp(*at, "stop")) stop();
     else if (!strcmp(*at, "back")) wait_for_records();
+    else if (!strcmp(*at, "input")) puts("waits"), fflush(stdout), getchar();
     else if (!strcmp(*at, "threads")) per_thread = atoi(at[2]), threads(atoi(at[1])), at += 2;
     else return fprintf(stderr, "unknown: %s\n", *at), 2;
   }

@@ -4,11 +4,11 @@ use super::calls::{IDS, Id, REQUIRED};
 use super::others::{OTHER, OURS};
 use super::records::kind_of;
 use super::{
-    CallbackFunction, CuptiBackend, Handle, POOL, Pool, RESOURCE_STREAM_CREATED, RUN, Run, SUCCESS, domain, entry,
-    yielding,
+    CallbackFunction, CuptiBackend, FINALIZE_TESTED, Handle, POOL, Pool, RESOURCE_STREAM_CREATED, RUN, Run, SUCCESS,
+    domain, entry, yielding,
 };
 use crate::agent::{Agent, Refusal};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use xputrace_wire::events::Calls;
 use xputrace_wire::message::demand;
 
@@ -50,6 +50,7 @@ impl CuptiBackend {
     /// unloading CUPTI, then the next launch reads a null pointer inside CUPTI (seen with 13.0).
     fn subscribe_first(&'static self, agent: &'static Agent) -> Result<bool, Refusal> {
         let needs_calls = !demand::calls_of(agent.demand()).is_empty() || agent.follows_profiler();
+        self.forget_earlier_use();
         match self.subscribe(agent) {
             Ok(()) => {}
             Err(it) if needs_calls => return Err(it),
@@ -60,6 +61,20 @@ impl CuptiBackend {
             agent.tells_of_streams();
         }
         Ok(true)
+    }
+
+    /// Unloads CUPTI before we subscribe for the first time in a program that may have used it before: a profiler that
+    /// only records, such as Kineto, enables kinds without a callback, and then the launch after our subscribing is
+    /// the one that crashes. One that records at this moment loses what it has not read.
+    fn forget_earlier_use(&self) {
+        static IS_OURS: AtomicBool = AtomicBool::new(false);
+        if IS_OURS.swap(true, Ordering::AcqRel) || !self.may_be_used || OTHER.was_seen() {
+            return;
+        }
+        if let Some(finalize) = self.cupti.finalize.filter(|_| FINALIZE_TESTED.contains(&self.cupti.version())) {
+            // SAFETY: no arguments; seen to be safe while other threads launch, and where CUPTI was never used.
+            unsafe { finalize() };
+        }
     }
 
     /// Enables the callbacks first: so every activity has its launch.

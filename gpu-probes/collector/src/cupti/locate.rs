@@ -13,6 +13,8 @@ use xputrace_wire::cupti;
 pub(crate) struct Found {
     pub(crate) cupti: Cupti,
     pub(crate) path: String,
+    /// Whether the program had loaded it.
+    pub(crate) was_loaded: bool,
 }
 
 /// Names of libcupti: that of version 11 includes the minor version, later ones do not.
@@ -81,7 +83,8 @@ fn open(name: &CStr, flags: i32) -> Option<Found> {
     // SAFETY: CUPTI's functions by CUPTI's names; the handle is kept for ever.
     let cupti = unsafe { Cupti::from_symbols(|symbol| libc::dlsym(library, symbol.as_ptr())) };
     let path = path_of(cupti.get_version.map(|it| it as *const c_void));
-    Some(Found { cupti, path: path.unwrap_or_else(|| name.to_string_lossy().into_owned()) })
+    let was_loaded = flags & libc::RTLD_NOLOAD != 0;
+    Some(Found { cupti, was_loaded, path: path.unwrap_or_else(|| name.to_string_lossy().into_owned()) })
 }
 
 /// Returns the path of the library that contains a function.

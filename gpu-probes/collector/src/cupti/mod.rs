@@ -44,6 +44,8 @@ pub struct CuptiBackend {
     driver: Driver,
     /// Whether another injected tool runs in this process: CUPTI is then not unloaded on leaving.
     is_chained: bool,
+    /// Whether others may have used it before we came.
+    may_be_used: bool,
     subscriber: AtomicPtr<c_void>,
     open_captures: AtomicU32,
     graphs: Graphs,
@@ -86,6 +88,7 @@ impl CuptiBackend {
             cupti,
             driver,
             is_chained,
+            may_be_used: false,
             subscriber: AtomicPtr::default(),
             open_captures: AtomicU32::new(0),
             graphs: Graphs::new(),
@@ -97,6 +100,12 @@ impl CuptiBackend {
             teardown: Teardown::default(),
             sharing: Sharing::default(),
         }
+    }
+
+    /// Says that the program had loaded it before we came.
+    #[must_use]
+    pub fn may_be_used(self, it: bool) -> Self {
+        CuptiBackend { may_be_used: it, ..self }
     }
 
     /// Whether activities are recorded, or were.
