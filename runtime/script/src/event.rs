@@ -4,6 +4,7 @@ use crate::errors::Failure;
 use crate::host::EventView;
 use crate::maps::{Stack, to_dynamic};
 use crate::operators::Symbols;
+use crate::units;
 use rhai::{Dynamic, Engine, EvalAltResult, FuncRegistration, ImmutableString, Module, Position};
 use rustc_hash::FxHashMap;
 use std::any::TypeId;
@@ -76,7 +77,7 @@ impl EventValue {
             _ => return Dynamic::UNIT,
         };
         match field.kind {
-            FieldType::Int => Dynamic::from_int(words[at] as i64),
+            FieldType::Int => units::tagged(words[at] as i64, field.unit),
             FieldType::Name => match self.data.names.get(&words[at]) {
                 Some(text) => self.tagged(field, Dynamic::from(ImmutableString::from(&**text))),
                 None => Dynamic::UNIT,

@@ -9,6 +9,7 @@ use crate::session::Shared;
 use crate::width::WIDTHS;
 use crate::{declare, event, static_check, units};
 use rhai::{Array, Dynamic, Engine, EvalAltResult, OptimizationLevel, Position, Scope};
+use std::any::TypeId;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use xputrace_model::diagnostic::{Diagnostic, Label, Site};
 use xputrace_model::loss::Loss;
 use xputrace_model::output::{Output, View};
 use xputrace_model::plan::ClosureId;
+use xputrace_model::schema::Unit;
 use xputrace_model::table::Value;
 
 /// Maximum number of operations for the top level: about a second.
@@ -162,7 +164,7 @@ pub(crate) fn engine(session: &Shared) -> Engine {
     declare::register(&mut engine, session);
     maps::register(&mut engine, session);
     event::register(&mut engine);
-    register_units(&mut engine);
+    register_units(&mut engine, session);
     register_output(&mut engine, session);
     engine
 }
@@ -186,7 +188,7 @@ fn resolve_maps(engine: &mut Engine, session: &Shared) {
 }
 
 /// Registers `100.ms`, `x / 1.us`, `99.hz` and `x.human`.
-fn register_units(engine: &mut Engine) {
+fn register_units(engine: &mut Engine, session: &Shared) {
     for (name, nanos) in units::NANOS {
         engine.register_get(*name, move |n: &mut f64| (*n * *nanos as f64).round() as i64);
     }
@@ -202,8 +204,15 @@ fn register_units(engine: &mut Engine) {
     for width in WIDTHS {
         engine.register_get(width.name, |n: &mut i64| width.of_integer(*n));
     }
-    // The integer's unit is no longer known, and a wrong unit would be worse than none.
-    engine.register_get("human", |n: &mut i64| n.to_string());
+    let session = session.clone();
+    // As Rhai names the function that reads a property; only such a function sees the unit that the integer carries.
+    engine.register_raw_fn("get$human", [TypeId::of::<i64>()], move |_, args| {
+        let (n, unit) = (args[0].as_int().unwrap_or_default(), units::of_tagged(args[0]));
+        match maps::host(&session) {
+            Ok(host) if unit != Unit::None => Ok(host.borrow_mut().text(&Value::Int(n), unit, true)),
+            _ => Ok(n.to_string()),
+        }
+    });
 }
 
 fn register_output(engine: &mut Engine, session: &Shared) {

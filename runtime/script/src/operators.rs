@@ -3,12 +3,14 @@
 //! Integers wrap; comparing with a missing value is an error, as computing with it is; and a kernel's name
 //! equals its mangled form. Rhai's shifts are the rule for both.
 
+use crate::units;
 use rhai::{Dynamic, Engine, EvalAltResult, ImmutableString, Position};
 use rustc_hash::FxHashMap;
 use std::any::TypeId;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use xputrace_model::schema::Unit;
 
 /// The mangled forms of names, by the tag that the names' values carry.
 #[derive(Clone, Default)]
@@ -55,16 +57,29 @@ fn register_arithmetic(engine: &mut Engine) {
     let wrapping: [(&str, &str, Operation); 3] =
         [("+", "+=", i64::wrapping_add), ("-", "-=", i64::wrapping_sub), ("*", "*=", i64::wrapping_mul)];
     for (name, assigning, operation) in wrapping {
-        engine.register_fn(name, operation);
+        keep_units(engine, name, move |a, b| Ok(operation(a, b)));
         engine.register_fn(assigning, move |a: &mut i64, b: i64| *a = operation(*a, b));
     }
     let dividing: [(&str, &str, Operation); 2] = [("/", "/=", i64::wrapping_div), ("%", "%=", i64::wrapping_rem)];
     for (name, assigning, operation) in dividing {
-        engine.register_fn(name, move |a: i64, b: i64| divided(operation, a, b));
+        keep_units(engine, name, move |a, b| divided(operation, a, b));
         engine.register_fn(assigning, move |a: &mut i64, b: i64| divided(operation, *a, b).map(|it| *a = it));
     }
     engine.register_fn("-", i64::wrapping_neg);
     engine.register_fn("abs", i64::wrapping_abs);
+}
+
+/// Registers an operator whose result has the unit that follows from those of its operands.
+fn keep_units(
+    engine: &mut Engine,
+    name: &'static str,
+    operation: impl Fn(i64, i64) -> Result<i64, Box<EvalAltResult>> + 'static,
+) {
+    engine.register_raw_fn(name, [TypeId::of::<i64>(); 2], move |_, args| {
+        let (a, b) = (args[0].as_int().unwrap_or_default(), args[1].as_int().unwrap_or_default());
+        let unit_of = |op| units::of_result(op, units::of_tagged(args[0]), units::of_tagged(args[1]), Some(b));
+        Ok(units::tagged(operation(a, b)?, units::operation(name).map_or(Unit::None, unit_of)))
+    });
 }
 
 fn divided(operation: fn(i64, i64) -> i64, a: i64, b: i64) -> Result<i64, Box<EvalAltResult>> {

@@ -3,7 +3,10 @@
 //! All are nanoseconds. A rate is the time between two events, so `99.hz` and `10.ms` are
 //! interchangeable.
 
+use rhai::Dynamic;
+use xputrace_bytecode::insn::Alu;
 use xputrace_model::diagnostic::{Diagnostic, Label};
+use xputrace_model::schema::Unit;
 
 /// Nanoseconds in a second.
 pub(crate) const SECOND: i64 = 1_000_000_000;
@@ -19,6 +22,69 @@ pub(crate) fn whole(n: i64, unit: &str) -> Option<i64> {
         "hz" if n > 0 => Some((SECOND + n / 2) / n),
         _ => NANOS.iter().find(|(name, _)| *name == unit).and_then(|(_, nanos)| n.checked_mul(*nanos)),
     }
+}
+
+/// Returns the unit of values from both; a number without a unit takes the other's.
+pub(crate) fn join_unit(a: Unit, b: Unit) -> Unit {
+    match (a, b) {
+        (Unit::None, other) | (other, Unit::None) => other,
+        (a, b) if a == b => a,
+        _ => Unit::Mixed,
+    }
+}
+
+/// Whether dividing by a plain number converts nanoseconds or bytes to a larger unit: the result
+/// then has no unit that we know. Any other division takes a share of a time, which is a time.
+fn is_conversion(unit: Unit, divisor: i64) -> bool {
+    let thousands = (1..=6).map(|it| 1000i64.pow(it));
+    match unit {
+        Unit::Nanos => thousands.into_iter().any(|it| it == divisor),
+        Unit::Bytes => thousands.chain((1..=6).map(|it| 1024i64.pow(it))).any(|it| it == divisor),
+        _ => false,
+    }
+}
+
+/// Returns the unit of a result: sums keep it, a time divided by a time has none. `b_is` is the second number, if it is
+/// known.
+pub(crate) fn of_result(op: Alu, a: Unit, b: Unit, b_is: Option<i64>) -> Unit {
+    match (op, a, b) {
+        (Alu::Div, a, _) if b_is.is_some_and(|it| is_conversion(a, it)) => Unit::None,
+        (Alu::Sub, Unit::Clock, Unit::Clock) | (Alu::Mod, Unit::Clock, Unit::Nanos) => Unit::Nanos,
+        (Alu::Add | Alu::Sub, Unit::Clock, Unit::Nanos) | (Alu::Add, Unit::Nanos, Unit::Clock) => Unit::Clock,
+        (Alu::Add | Alu::Sub | Alu::And | Alu::Or | Alu::Xor, a, b) => join_unit(a, b),
+        (Alu::Mul, Unit::None, unit) | (Alu::Mul, unit, Unit::None) => unit,
+        (Alu::Mul, ..) => Unit::None,
+        (Alu::Div, unit, Unit::None) => unit,
+        (Alu::Div, ..) => Unit::None,
+        (_, unit, _) => unit,
+    }
+}
+
+/// Returns the arithmetic operation that an operator stands for, of those that keep units in interpreted handlers.
+pub(crate) fn operation(operator: &str) -> Option<Alu> {
+    Some(match operator {
+        "+" => Alu::Add,
+        "-" => Alu::Sub,
+        "*" => Alu::Mul,
+        "/" => Alu::Div,
+        "%" => Alu::Mod,
+        _ => return None,
+    })
+}
+
+/// The units that an integer of the interpreter may carry, by its tag.
+const TAGGED: [Unit; 5] = [Unit::None, Unit::Nanos, Unit::Clock, Unit::Mixed, Unit::Bytes];
+
+/// Returns an integer of the interpreter that carries its unit.
+pub(crate) fn tagged(n: i64, unit: Unit) -> Dynamic {
+    let mut value = Dynamic::from_int(n);
+    value.set_tag(TAGGED.iter().position(|it| *it == unit).unwrap_or(0) as i32);
+    value
+}
+
+/// Returns the unit that such an integer carries.
+pub(crate) fn of_tagged(value: &Dynamic) -> Unit {
+    usize::try_from(value.tag()).ok().and_then(|it| TAGGED.get(it)).copied().unwrap_or(Unit::None)
 }
 
 /// Whether a name is a unit.

@@ -1,8 +1,8 @@
 //! What handlers that are not compiled say about maps: their shape if nothing else tells it, and
 //! which aggregations are read during the run.
 
-use super::chain::{Chain, Link, unwrapped};
-use super::scan::{How, Scan};
+use super::chain::{Chain, unwrapped};
+use super::scan::{How, Scan, constant};
 use super::tables::{MAX_KEY_PARTS, Purpose, Shapes, Stored};
 use super::typed::{Base, Type};
 use super::unit::Unit as HandlerUnit;
@@ -35,16 +35,16 @@ pub(super) fn note(staged: &Staged, scan: &Scan, shapes: &mut Shapes, diagnostic
         };
         let indexed = each.keys.as_ref().is_some_and(|it| it.len() <= MAX_KEY_PARTS);
         if indexed || (purpose.is_some() && each.keys.is_none()) {
-            let keys = each.keys.iter().flatten().map(|it| loose(it)).collect();
+            let keys = each.keys.iter().flatten().zip(&each.key_units).map(|(it, unit)| loose(it, *unit)).collect();
             shapes.use_key(map, keys, &label, diagnostics);
         }
         if let Some(purpose) = purpose {
             shapes.use_as(map, purpose, &label, diagnostics);
         }
         match &each.how {
-            How::Assign(value) => shapes.use_value(map, loose(value), &label, diagnostics),
+            How::Assign(value) => shapes.use_value(map, loose(value, each.value_unit), &label, diagnostics),
             How::Method(call) if purpose.is_some() && !call.args.is_empty() => {
-                shapes.use_value(map, loose(&call.args[0]), &label, diagnostics);
+                shapes.use_value(map, loose(&call.args[0], each.value_unit), &label, diagnostics);
             }
             _ => {}
         }
@@ -147,31 +147,16 @@ fn aggregation(call: &FnCallExpr) -> Option<TableKind> {
     })
 }
 
-fn constant(expr: &Expr) -> Option<i64> {
-    let chain = Chain::of(unwrapped(expr));
-    match (chain.head, &chain.links[..]) {
-        (Expr::IntegerConstant(n, _), []) => Some(*n),
-        (Expr::IntegerConstant(n, _), [Link::Property(unit, _)]) => units::whole(*n, unit),
-        _ => None,
-    }
-}
-
-/// Returns the type of an expression that is not compiled, if its form tells.
-fn loose(expr: &Expr) -> Stored {
+/// Returns the type of an expression that is not compiled and has this unit, if its form tells.
+fn loose(expr: &Expr, unit: Unit) -> Stored {
     let expr = unwrapped(expr);
     match expr {
         Expr::StringConstant(text, _) => Stored::new(Type::of(Base::Name), Some(text)),
         Expr::BoolConstant(..) => Stored::new(Type::of(Base::Bool), None),
         Expr::Unit(_) => Stored::new(Type::of(Base::Unknown).maybe(true), None),
-        _ => match Chain::of(expr) {
-            Chain { head: Expr::IntegerConstant(..), links, .. } => {
-                let unit = match links.last() {
-                    Some(Link::Property(unit, _)) if units::is_unit(unit) => Unit::Nanos,
-                    _ => Unit::None,
-                };
-                Stored::new(Type::with(Base::Int, unit), None)
-            }
-            _ => Stored::new(Type::of(Base::Unknown), None),
+        _ => match Chain::of(expr).head {
+            Expr::IntegerConstant(..) => Stored::new(Type::with(Base::Int, unit), None),
+            _ => Stored::new(Type::with(Base::Unknown, unit), None),
         },
     }
 }

@@ -16,6 +16,9 @@ pub(super) struct Use<'a> {
     pub(super) map: String,
     pub(super) keys: Option<Vec<&'a Expr>>,
     pub(super) how: How<'a>,
+    /// Units of the keys and of the value, as far as the syntax tells.
+    pub(super) key_units: Vec<Unit>,
+    pub(super) value_unit: Unit,
     /// The file of `at`.
     pub(super) file: FileId,
     pub(super) at: Position,
@@ -84,6 +87,8 @@ enum Meaning<'a> {
     /// A row of a map.
     Row,
     Closure(&'a Function),
+    /// A number that has a unit.
+    Number(Unit),
     Other,
 }
 
@@ -162,6 +167,33 @@ impl<'a> Scan<'a> {
             (known, []) => known,
             (Meaning::Event, [Link::Property(name, _)]) if self.field(name).is_some_and(is_launch) => Meaning::Launch,
             _ => Meaning::Other,
+        }
+    }
+
+    /// Returns the unit of a number that is computed from fields of the event and constants; none if that is not known.
+    fn unit(&self, expr: &'a Expr) -> Unit {
+        let expr = unwrapped(expr);
+        if let Expr::FnCall(call, _) = expr
+            && let (Some(op), [a, b]) = (units::operation(&call.name), &call.args[..])
+        {
+            return units::of_result(op, self.unit(a), self.unit(b), constant(b));
+        }
+        let chain = Chain::of(expr);
+        let of =
+            |fields: &[Field], name: &str| fields.iter().find(|it| it.name == name).map_or(Unit::None, |it| it.unit);
+        match (self.head(chain.head), &chain.links[..]) {
+            (Meaning::Number(unit), []) => unit,
+            (Meaning::Event, [Link::Property(name, _)]) => of(self.fields, name),
+            (Meaning::Event, [Link::Property(launch, _), Link::Property(name, _)])
+                if self.field(launch).is_some_and(is_launch) =>
+            {
+                of(schema::LAUNCH, name)
+            }
+            (Meaning::Launch, [Link::Property(name, _)]) => of(schema::LAUNCH, name),
+            (Meaning::Other, [Link::Property(unit, _)]) if constant(expr).is_some() && units::is_unit(unit) => {
+                Unit::Nanos
+            }
+            _ => Unit::None,
         }
     }
 
@@ -253,7 +285,13 @@ impl<'a> Scan<'a> {
     }
 
     fn found(&mut self, map: String, keys: Option<Vec<&'a Expr>>, how: How<'a>, at: Position) {
-        self.uses.push(Use { map, keys, how, file: self.file, at });
+        let key_units = keys.iter().flatten().map(|it| self.unit(it)).collect();
+        let value_unit = match &how {
+            How::Assign(value) => self.unit(value),
+            How::Method(call) => call.args.first().map_or(Unit::None, |it| self.unit(it)),
+            _ => Unit::None,
+        };
+        self.uses.push(Use { map, keys, how, key_units, value_unit, file: self.file, at });
     }
 
     fn stmts(&mut self, stmts: &'a [Stmt]) {
@@ -296,10 +334,14 @@ impl<'a> Scan<'a> {
 
     /// Notes a variable that is another name for the event or its launch.
     fn variable(&mut self, name: &'a str, value: &'a Expr) {
-        let meaning = self.meaning(value);
-        if meaning == Meaning::Other {
+        let mut meaning = self.meaning(value);
+        if matches!(meaning, Meaning::Other | Meaning::Number(_)) {
             self.expr(value);
             self.alias(value);
+            meaning = match self.unit(value) {
+                Unit::None => Meaning::Other,
+                unit => Meaning::Number(unit),
+            };
         }
         self.names.push((name, meaning));
     }
@@ -314,6 +356,14 @@ impl<'a> Scan<'a> {
             None => {
                 if let Some(Link::Property("tag", at)) = chain.links.last() {
                     self.sets_tag = Some(*at);
+                }
+                // A number that changes may have another unit afterwards.
+                if let Expr::Variable(variable, ..) = chain.head {
+                    let changed = self.names.iter_mut().rev().find(|it| it.0 == variable.1.as_str());
+                    changed
+                        .into_iter()
+                        .filter(|it| matches!(it.1, Meaning::Number(_)))
+                        .for_each(|it| it.1 = Meaning::Other);
                 }
             }
         }
@@ -489,4 +539,14 @@ fn known(fields: &'static [Field]) -> Vec<&'static str> {
 
 fn is_launch(field: &Field) -> bool {
     field.kind == FieldType::Launch
+}
+
+/// Returns the value of a constant, with its unit if it has one.
+pub(super) fn constant(expr: &Expr) -> Option<i64> {
+    let chain = Chain::of(unwrapped(expr));
+    match (chain.head, &chain.links[..]) {
+        (Expr::IntegerConstant(n, _), []) => Some(*n),
+        (Expr::IntegerConstant(n, _), [Link::Property(unit, _)]) => units::whole(*n, unit),
+        _ => None,
+    }
 }

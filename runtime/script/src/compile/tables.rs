@@ -4,6 +4,7 @@
 //! that contradicts an earlier use is reported with both places.
 
 use super::typed::{Base, MapId, Type};
+use crate::units::join_unit;
 use rustc_hash::FxHashMap;
 use xputrace_model::diagnostic::{Diagnostic, Label};
 use xputrace_model::schema::Unit;
@@ -104,15 +105,6 @@ pub(super) fn join_base(a: Base, b: Base) -> Option<Base> {
         (Base::Text(n), Base::Name) | (Base::Name, Base::Text(n)) => Some(Base::Text(n)),
         (a, b) if a == b => Some(a),
         _ => None,
-    }
-}
-
-/// Returns the unit of values from both; a number without a unit takes the other's.
-pub(super) fn join_unit(a: Unit, b: Unit) -> Unit {
-    match (a, b) {
-        (Unit::None, other) | (other, Unit::None) => other,
-        (a, b) if a == b => a,
-        _ => Unit::Mixed,
     }
 }
 

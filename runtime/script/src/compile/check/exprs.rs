@@ -2,11 +2,11 @@
 
 use super::chain::{Chain, Link, map_name, unwrapped};
 use super::operators::int;
-use super::tables::{NAME_TEXT_BYTES, join_base, join_unit};
+use super::tables::{NAME_TEXT_BYTES, join_base};
 use super::typed::{Base, Block, Expr, Kind, Source, Type};
 use super::warn::found_there;
 use super::{Checker, missing};
-use crate::units;
+use crate::units::{self, join_unit};
 use crate::width::{WIDTHS, Width};
 use rhai::{Expr as Syntax, FlowControl, Position, Stmt as SyntaxStmt};
 use xputrace_bytecode::insn::Alu;

@@ -186,7 +186,7 @@ impl Checker<'_> {
             bytes = frame.result_bytes;
         }
         let base = if matches!(base, Base::Text(_)) { Base::Text(bytes) } else { base };
-        let unit = super::tables::join_unit(ty.unit, value.ty.unit);
+        let unit = crate::units::join_unit(ty.unit, value.ty.unit);
         self.checked.locals[result] = Type { base, optional: ty.optional || value.ty.optional, unit };
     }
 

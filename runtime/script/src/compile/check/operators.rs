@@ -2,13 +2,13 @@
 
 use super::Checker;
 use super::chain::{Chain, Link, unwrapped};
-use super::tables::{join_base, join_unit};
+use super::tables::join_base;
 use super::typed::{Base, Block, Expr, Kind, Source, Type};
+use crate::units::{self, join_unit};
 use rhai::{Expr as Syntax, FnCallExpr, Position};
 use xputrace_bytecode::insn::{Alu, Cond};
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
-use xputrace_model::schema::Unit;
 
 impl Checker<'_> {
     pub(super) fn operator(&mut self, call: &FnCallExpr, at: Position) -> Expr {
@@ -103,10 +103,8 @@ impl Checker<'_> {
 
     pub(super) fn arithmetic(&mut self, op: Alu, a: Expr, b: Expr, at: Position) -> Expr {
         let (a, b) = (self.expect(a, Base::Int), self.expect(b, Base::Int));
-        let unit = match &b.kind {
-            Kind::Const(n) if op == Alu::Div && is_conversion(a.ty.unit, *n) => Unit::None,
-            _ => unit_of(op, a.ty.unit, b.ty.unit),
-        };
+        let constant = if let Kind::Const(n) = &b.kind { Some(*n) } else { None };
+        let unit = units::of_result(op, a.ty.unit, b.ty.unit, constant);
         let ty = Type::with(Base::Int, unit);
         if matches!((op, &b.kind), (Alu::Div | Alu::Mod, Kind::Const(0))) && b.ty.base == Base::Int {
             let diagnostic = Diagnostic::error("division-by-zero", "this divides by zero", self.label(at));
@@ -194,31 +192,6 @@ pub(super) fn symbol_beside(expr: &Expr) -> Option<Expr> {
         Kind::Source(Source::Word(word::LAUNCH_NAME)) => Some(source(word::LAUNCH_SYMBOL)),
         Kind::Joined(inner) => symbol_beside(inner).map(|it| Expr { kind: Kind::Joined(Box::new(it)), ..expr.clone() }),
         _ => None,
-    }
-}
-
-/// Whether dividing by a plain number converts nanoseconds or bytes to a larger unit: the result
-/// then has no unit that we know. Any other division takes a share of a time, which is a time.
-fn is_conversion(unit: Unit, divisor: i64) -> bool {
-    let thousands = (1..=6).map(|it| 1000i64.pow(it));
-    match unit {
-        Unit::Nanos => thousands.into_iter().any(|it| it == divisor),
-        Unit::Bytes => thousands.chain((1..=6).map(|it| 1024i64.pow(it))).any(|it| it == divisor),
-        _ => false,
-    }
-}
-
-/// Returns the unit of a result: sums keep it, a time divided by a time has none.
-pub(super) fn unit_of(op: Alu, a: Unit, b: Unit) -> Unit {
-    match (op, a, b) {
-        (Alu::Sub, Unit::Clock, Unit::Clock) | (Alu::Mod, Unit::Clock, Unit::Nanos) => Unit::Nanos,
-        (Alu::Add | Alu::Sub, Unit::Clock, Unit::Nanos) | (Alu::Add, Unit::Nanos, Unit::Clock) => Unit::Clock,
-        (Alu::Add | Alu::Sub | Alu::And | Alu::Or | Alu::Xor, a, b) => join_unit(a, b),
-        (Alu::Mul, Unit::None, unit) | (Alu::Mul, unit, Unit::None) => unit,
-        (Alu::Mul, ..) => Unit::None,
-        (Alu::Div, unit, Unit::None) => unit,
-        (Alu::Div, ..) => Unit::None,
-        (_, unit, _) => unit,
     }
 }
 
