@@ -33,6 +33,7 @@ pub const CALLS: &[Call] = &[
     call("gettid", libc::SYS_gettid, 0),
     call("getpid", libc::SYS_getpid, 0),
     call("getuid", libc::SYS_getuid, 0),
+    call("membarrier", libc::SYS_membarrier, 0),
     call("prctl", libc::SYS_prctl, libc::PR_SET_NAME as u64),
     call("sched_yield", libc::SYS_sched_yield, 0),
     call("sched_getaffinity", libc::SYS_sched_getaffinity, 0),

@@ -98,6 +98,9 @@ pub trait Backend: std::fmt::Debug + Send + Sync {
     /// behind, for the user.
     fn leave(&'static self, agent: &'static Agent) -> Option<&'static str>;
 
+    /// Gives back its memory, when nobody is in a callback of this run any more.
+    fn give_back(&self) {}
+
     /// Returns the device id of a context, if available. Asked once per context and thread.
     fn device_of(&self, context: Context) -> Option<u32>;
 

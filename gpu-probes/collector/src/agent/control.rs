@@ -42,7 +42,7 @@ pub(crate) fn start(agent: &'static Agent) -> io::Result<bool> {
 }
 
 fn spawn_guarded(agent: &'static Agent, run: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
-    spawn(move || agent.guarded(run))
+    spawn(move || agent.caught(run))
 }
 
 /// Starts a thread of ours. A panic ends it, and nothing else.
@@ -68,7 +68,7 @@ fn listen(agent: &'static Agent) {
                 agent.record();
                 agent.wake();
             }
-            Received::Message(..) => agent.count_unexpected(),
+            Received::Message(..) => _ = agent.guarded(|| agent.count_unexpected()),
             Received::Closed => {
                 agent.life.tracer_gone.store(true, Ordering::Relaxed);
                 break;
@@ -104,7 +104,12 @@ fn run(agent: &'static Agent) {
         }
     }
     agent.leave();
+    // Until then the listener uses what the agent holds.
+    while !agent.has_said_bye() {
+        std::thread::sleep(Duration::from_micros(500));
+    }
     if !agent.is_exiting() {
+        agent.give_back();
         // The program goes on, and so does this thread: until another tracer comes.
         name_thread(dormant::THREAD_NAME);
         dormant::wait();

@@ -1,6 +1,6 @@
 //! The vendor-neutral part: an armed run, reachable from a backend's callbacks and from a
-//! process-wide pointer. Agents are never freed, because a callback may still be running in one;
-//! there are as many as runs that armed this process.
+//! process-wide pointer. Agents are never freed, because a callback may still look at one; there are as many as
+//! runs that armed this process. What they hold is given back ([`presence`]).
 //!
 //! ```text
 //! backend ─▶ launch (per thread) ─┐
@@ -19,6 +19,7 @@ mod leaving;
 mod mappings;
 pub(crate) mod output;
 mod phase;
+pub(crate) mod presence;
 mod python;
 pub mod region;
 pub mod stack;
@@ -36,6 +37,7 @@ use launch::{CallNames, Counters};
 use mappings::Mappings;
 use output::{Patience, Role};
 use phase::{Phase, SharedPhase};
+use presence::Held;
 use region::{Region, Tags};
 use stack::{Modules, Stacks};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -72,10 +74,10 @@ pub struct Agent {
     window: Window,
     conflict: Conflict,
     yielding: Yielding,
-    pub(crate) memory: Memory,
+    pub(crate) memory: Held<Memory>,
     pub(crate) socket: Socket,
-    pub(crate) tables: Tables,
-    code: Code,
+    pub(crate) tables: Held<Tables>,
+    code: Held<Code>,
     /// Number of streams created so far; 0 if the backend does not report them.
     stream_epoch: AtomicU64,
 }
@@ -96,6 +98,9 @@ struct Life {
     gone: AtomicBool,
     /// Whether the tracer was told that the run is over.
     told: AtomicBool,
+    /// Whether nobody may come in any more ([`presence`]), and how many without a slot are inside.
+    is_closed: AtomicBool,
+    visitors: AtomicU32,
     /// Why the run ended before the tracer said so.
     refusal: OnceLock<Refusal>,
     /// What stays behind in the program, for BYE.
@@ -199,6 +204,8 @@ impl Agent {
                 disarmed: AtomicBool::new(false),
                 gone: AtomicBool::new(false),
                 told: AtomicBool::new(false),
+                is_closed: AtomicBool::new(false),
+                visitors: AtomicU32::new(0),
                 refusal: OnceLock::new(),
                 left_behind: OnceLock::new(),
                 notes: Mutex::new(Vec::new()),
@@ -207,14 +214,14 @@ impl Agent {
             window: Window::new(setup.window),
             conflict: setup.conflict,
             yielding: Yielding::new(),
-            memory: Memory { region: setup.region, tags: setup.tags, counters, released: AtomicU64::new(0) },
+            memory: Held::new(Memory { region: setup.region, tags: setup.tags, counters, released: AtomicU64::new(0) }),
             socket: setup.socket,
-            tables: Tables {
+            tables: Held::new(Tables {
                 names: Names::new().map_err(memory)?,
                 call_names: CallNames::new(),
                 stacks: StackIds::new().map_err(memory)?,
-            },
-            code: Code { modules: Modules::default(), stacks, mappings: Mappings::default() },
+            }),
+            code: Held::new(Code { modules: Modules::default(), stacks, mappings: Mappings::default() }),
             stream_epoch: AtomicU64::new(0),
         })
     }
@@ -231,6 +238,7 @@ impl Agent {
         agent.life.phase.set(Phase::Armed);
         if let Err(refusal) = agent.backend.start(agent).and_then(|()| agent.settle()) {
             agent.abandon();
+            agent.give_back();
             return Err(refusal);
         }
         agent.write_first_records();
@@ -312,9 +320,20 @@ impl Agent {
         self.memory.region.count_lost(what, n);
     }
 
-    /// Runs a callback's work. Catches and counts panics, which must not reach C.
+    /// Runs a callback's work, unless the run is over; returns whether it did. Catches and counts panics, which must
+    /// not reach C.
     #[inline]
-    pub fn guarded(&self, run: impl FnOnce()) {
+    pub fn guarded(&self, run: impl FnOnce()) -> bool {
+        let inside = self.come_in();
+        if inside.is_some() {
+            self.caught(run);
+        }
+        inside.is_some()
+    }
+
+    /// Runs something of ours. Catches and counts panics.
+    #[inline]
+    pub(super) fn caught(&self, run: impl FnOnce()) {
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() && self.is_ours() {
             self.count_lost(Lost::Panics, 1);
         }

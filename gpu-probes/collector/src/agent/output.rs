@@ -80,7 +80,7 @@ impl Output {
             return false;
         }
         if !std::ptr::eq(self.agent, agent) {
-            self.release();
+            // A ring of an earlier run needs no release: that run is over.
             *self = Output { agent, writer: None, ring: 0, tid: tid(), released_seen: None };
         }
         let released = agent.memory.released.load(Ordering::Acquire);
@@ -162,7 +162,8 @@ impl Output {
     fn release(&mut self) {
         // SAFETY: null, or an agent, which is never freed.
         let Some(agent) = (unsafe { self.agent.as_ref() }) else { return };
-        if self.writer.take().is_some() && agent.is_surely_ours() {
+        let had_ring = self.writer.take().is_some();
+        if let (true, Some(_inside)) = (had_ring && agent.is_surely_ours(), agent.come_in()) {
             agent.memory.region.ring(self.ring).owner.store(0, Ordering::Release);
             agent.memory.released.fetch_add(1, Ordering::AcqRel);
         }

@@ -7,7 +7,7 @@ use xputrace_wire::marker::SLOT_BYTES;
 use xputrace_wire::region::{Control, Lost, PAGE, Shape};
 use xputrace_wire::ring::{RingHeader, Writer};
 
-/// A mapped region. Never unmapped: a thread may still be in a callback.
+/// A mapped region. Unmapped on drop.
 #[derive(Debug)]
 pub struct Region {
     base: *mut u8,
@@ -41,7 +41,7 @@ impl Region {
 
     #[inline]
     pub fn control(&self) -> &Control {
-        // SAFETY: the first page, of atomics only, mapped as long as the process lives.
+        // SAFETY: the first page, of atomics only, mapped as long as `self` lives.
         unsafe { &*self.base.cast() }
     }
 
@@ -71,10 +71,25 @@ impl Region {
     }
 }
 
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `map`, with its size.
+        unsafe { libc::munmap(self.base.cast(), self.shape.size()) };
+    }
+}
+
 /// The tag array: one slot per ring, written by handlers at the marker.
 #[derive(Debug)]
 pub struct Tags {
     base: *mut u8,
+    size: usize,
+}
+
+impl Drop for Tags {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `map`, with its size.
+        unsafe { libc::munmap(self.base.cast(), self.size) };
+    }
 }
 
 // SAFETY: a slot is used by the owner of its ring only.
@@ -87,7 +102,7 @@ impl Tags {
     pub fn map(array: BorrowedFd<'_>, rings: u32) -> Result<Self, String> {
         let size = (rings as usize * SLOT_BYTES).next_multiple_of(PAGE);
         let base = map(array, size).map_err(|error| format!("mapping {size} bytes of the tag array: {error}"))?;
-        Ok(Tags { base })
+        Ok(Tags { base, size })
     }
 
     /// Clears what an earlier launch left in the slot.

@@ -98,8 +98,8 @@ pub(super) unsafe extern "C" fn complete_buffer(
         return unsafe { complete(context, stream, buffer, size, valid) };
     }
     let Some(run) = current_run() else { return drop_buffer(buffer) };
-    if run.agent.is_ours() {
-        // SAFETY: CUPTI's promise about the buffer.
-        run.agent.guarded(|| unsafe { run.complete(buffer, valid) });
+    // SAFETY: CUPTI's promise about the buffer.
+    if run.agent.is_ours() && !run.agent.guarded(|| unsafe { run.complete(buffer, valid) }) {
+        drop_buffer(buffer);
     }
 }

@@ -25,6 +25,7 @@ mod yielding;
 
 pub use functions::*;
 
+use crate::agent::presence::Held;
 use crate::agent::{Agent, Backend, Context, Flushing, Layer, Refusal, Stream};
 use driver::Driver;
 use graphs::Graphs;
@@ -48,7 +49,7 @@ pub struct CuptiBackend {
     may_be_used: bool,
     subscriber: AtomicPtr<c_void>,
     open_captures: AtomicU32,
-    graphs: Graphs,
+    graphs: Held<Graphs>,
     /// Number of buffer completions in progress.
     completing: AtomicU32,
     /// Number of buffers completed so far.
@@ -91,7 +92,7 @@ impl CuptiBackend {
             may_be_used: false,
             subscriber: AtomicPtr::default(),
             open_captures: AtomicU32::new(0),
-            graphs: Graphs::new(),
+            graphs: Held::new(Graphs::new()),
             completing: AtomicU32::new(0),
             completed: AtomicU32::new(0),
             has_recorded: AtomicBool::new(false),
@@ -115,6 +116,11 @@ impl CuptiBackend {
 }
 
 impl Backend for CuptiBackend {
+    fn give_back(&self) {
+        // SAFETY: the agent's promise: no callback of this run comes any more.
+        unsafe { self.graphs.empty() };
+    }
+
     fn version(&self) -> u32 {
         self.cupti.version()
     }

@@ -7,6 +7,7 @@
 use super::redirect::{Redirected, redirected};
 use super::{OTHER, OURS};
 use crate::agent::Conflict;
+use crate::agent::presence::Inside;
 use crate::cupti::{
     CallbackFunction, CompleteFunction, CuptiResult, ERROR_MULTIPLE_SUBSCRIBERS, FLUSH_FORCED, Handle, RequestFunction,
     Run, SUCCESS, current_run, domain, entry,
@@ -106,6 +107,8 @@ struct Call {
     library: &'static Redirected,
     /// The armed run, unless the call is CUPTI's own or ours.
     run: Option<&'static Run>,
+    /// Keeps the run's memory.
+    _inside: Option<Inside<'static>>,
     caller: u64,
 }
 
@@ -124,7 +127,8 @@ impl Call {
         let library = redirected()?;
         let is_internal = library.is_internal(caller);
         let run = current_run().filter(|it| !is_internal && it.agent.is_ours() && it.agent.is_recording());
-        Some(Call { library, run, caller })
+        let inside = run.and_then(|it| it.agent.come_in());
+        Some(Call { library, run: run.filter(|_| inside.is_some()), _inside: inside, caller })
     }
 
     fn is_internal(&self) -> bool {

@@ -1,0 +1,203 @@
+//! Which threads are inside a run, so that its memory can be given back once none is.
+//!
+//! A callback may begin just before the run ends, and be held up for any time. So each thread notes in a slot of its
+//! own which run it is inside of, and then looks whether that run is closed. At a run's end, the control thread closes
+//! it, and then looks at all slots. Both write before they read, which processors may swap. The barrier that prevents
+//! it is not on the launch path: the control thread asks Linux to run one on every thread (membarrier(2)).
+
+use super::Agent;
+use std::cell::{Cell, UnsafeCell};
+use std::io;
+use std::ops::Deref;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, compiler_fence};
+use std::time::{Duration, Instant};
+
+/// Threads with a slot of their own; any further ones share a counter.
+const SLOTS: usize = 512;
+/// How long to wait for threads that are inside. Nothing that they do there takes that long.
+const LEAVES_WITHIN: Duration = Duration::from_secs(1);
+
+/// A thread's slot, in a cache line of its own.
+#[repr(align(64))]
+struct Slot {
+    is_taken: AtomicBool,
+    /// The run that the thread is inside of; null outside.
+    run: AtomicPtr<Agent>,
+}
+
+static ALL: [Slot; SLOTS] =
+    [const { Slot { is_taken: AtomicBool::new(false), run: AtomicPtr::new(null_mut()) } }; SLOTS];
+
+/// Numbers in [`OWN`] besides those of slots: not looked for yet; none.
+const UNKNOWN: usize = usize::MAX;
+const NONE: usize = usize::MAX - 1;
+
+thread_local! {
+    /// The number of this thread's slot. Has no destructor, so that it is always usable.
+    static OWN: Cell<usize> = const { Cell::new(UNKNOWN) };
+    static GUARD: Guard = const { Guard };
+}
+
+/// Frees the slot when the thread ends.
+struct Guard;
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(slot) = ALL.get(OWN.replace(NONE)) {
+            slot.is_taken.store(false, Ordering::Release);
+        }
+    }
+}
+
+#[inline]
+fn own_slot() -> Option<&'static Slot> {
+    match OWN.get() {
+        UNKNOWN => take_slot(),
+        number => ALL.get(number),
+    }
+}
+
+#[cold]
+fn take_slot() -> Option<&'static Slot> {
+    // A thread that ends already would not free it.
+    let ends = GUARD.try_with(|_| ()).is_err();
+    let free = || ALL.iter().position(|it| !it.is_taken.swap(true, Ordering::AcqRel));
+    let number = if ends { None } else { free() };
+    OWN.set(number.unwrap_or(NONE));
+    number.and_then(|it| ALL.get(it))
+}
+
+/// Keeps a run's memory while it lives.
+pub(crate) struct Inside<'a> {
+    how: How<'a>,
+}
+
+enum How<'a> {
+    Slot(&'static Slot),
+    Counted(&'a Agent),
+    /// Further out in this thread there is another.
+    Again,
+}
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        match self.how {
+            How::Slot(slot) => slot.run.store(null_mut(), Ordering::Release),
+            How::Counted(agent) => _ = agent.life.visitors.fetch_sub(1, Ordering::Release),
+            How::Again => {}
+        }
+    }
+}
+
+impl Agent {
+    /// Keeps this run's memory until the result is dropped; `None` if it may have been given back.
+    #[inline]
+    pub(crate) fn come_in(&self) -> Option<Inside<'_>> {
+        let Some(slot) = own_slot() else { return self.come_in_counted() };
+        let this = std::ptr::from_ref(self).cast_mut();
+        let before = slot.run.load(Ordering::Relaxed);
+        if std::ptr::eq(before, this) {
+            return Some(Inside { how: How::Again });
+        }
+        if !before.is_null() {
+            return None;
+        }
+        slot.run.store(this, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        let inside = Inside { how: How::Slot(slot) };
+        (!self.life.is_closed.load(Ordering::Acquire)).then_some(inside)
+    }
+
+    #[cold]
+    fn come_in_counted(&self) -> Option<Inside<'_>> {
+        self.life.visitors.fetch_add(1, Ordering::SeqCst);
+        let inside = Inside { how: How::Counted(self) };
+        (!self.life.is_closed.load(Ordering::SeqCst)).then_some(inside)
+    }
+
+    fn is_empty(&self) -> bool {
+        let this = std::ptr::from_ref(self).cast_mut();
+        let is_here = |it: &Slot| std::ptr::eq(it.run.load(Ordering::Acquire), this);
+        self.life.visitors.load(Ordering::Acquire) == 0 && !ALL.iter().any(is_here)
+    }
+
+    /// Gives back this run's memory once no thread is inside. Called when the run is over, by the only thread of ours
+    /// that is left of it.
+    pub(super) fn give_back(&self) {
+        self.life.is_closed.store(true, Ordering::SeqCst);
+        // Without the barrier, the memory stays; it has no pages behind it.
+        if barrier_on_all_threads().is_err() {
+            return;
+        }
+        let until = Instant::now() + LEAVES_WITHIN;
+        while !self.is_empty() {
+            if Instant::now() >= until {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // SAFETY: nobody is inside, and nobody comes in any more.
+        unsafe {
+            self.memory.empty();
+            self.tables.empty();
+            self.code.empty();
+        }
+        self.backend.give_back();
+    }
+}
+
+/// Runs a full barrier on each thread of this process.
+fn barrier_on_all_threads() -> io::Result<()> {
+    /// Source: `include/uapi/linux/membarrier.h`.
+    const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+    const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+    for command in [REGISTER_PRIVATE_EXPEDITED, PRIVATE_EXPEDITED] {
+        // SAFETY: numbers only.
+        if unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// What a run holds until [`Agent::give_back`]. Used only inside of the run, or by our own threads before.
+#[derive(Debug)]
+pub(crate) struct Held<T>(UnsafeCell<Option<T>>);
+
+// SAFETY: shared like a `T`, and emptied only when nobody uses it.
+unsafe impl<T: Send + Sync> Sync for Held<T> {}
+
+impl<T> Held<T> {
+    pub(crate) fn new(held: T) -> Self {
+        Held(UnsafeCell::new(Some(held)))
+    }
+
+    /// Drops what is held.
+    ///
+    /// # Safety
+    /// Nobody uses it, now or later.
+    pub(crate) unsafe fn empty(&self) {
+        // SAFETY: the caller's promise.
+        drop(unsafe { (*self.0.get()).take() });
+    }
+}
+
+impl<T> Deref for Held<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: it is emptied only when nobody uses it.
+        match unsafe { &*self.0.get() } {
+            Some(held) => held,
+            None => given_back(),
+        }
+    }
+}
+
+#[cold]
+fn given_back() -> ! {
+    panic!("this was given back");
+}
