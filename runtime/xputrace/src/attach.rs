@@ -1,6 +1,7 @@
 //! Brings the collector into processes that were started without it.
 
 use crate::drivers::{DRIVERS_THREAD, is_driver_library};
+use crate::machine::deadline;
 use crate::payload::{COLLECTOR, Owner};
 use anyhow::{Context, Result, bail};
 use std::collections::VecDeque;
@@ -8,8 +9,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use xputrace_inject::{Request, inject};
+use xputrace_linux::is_over;
 use xputrace_render::shown_text;
 use xputrace_tracer::rendezvous::{call_dormant, comm_of};
 use xputrace_wire::Answer;
@@ -18,6 +20,9 @@ use xputrace_wire::status::field;
 
 /// The collector's function that arms a running process.
 const ARM: &str = "xputrace_arm";
+/// How long a process may be held by a run whose tracer has ended.
+const LEFT_WITHIN: Duration = Duration::from_secs(2);
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// How many processes are attached to at a time.
 const MOST_AT_ONCE: usize = 16;
 
@@ -56,10 +61,17 @@ impl Attachable {
     /// Lets the collector connect to the tracer at `socket`, which arms it meanwhile: by a call if it waits for one,
     /// else by loading it. Returns once it is armed or refused; what it refuses, it tells the tracer.
     fn attach(&self, socket: &str) -> Result<()> {
-        let request = Request { library: self.library.clone(), symbol: ARM, argument: socket.into() };
-        let load = || inject(self.pid, &request).map(Answer::from_code);
-        let called = if self.is_loaded { call_dormant(self.pid, socket) } else { None };
-        match called.map_or_else(load, Ok)? {
+        let until = deadline(LEFT_WITHIN);
+        let mut answer = self.ask(socket)?;
+        // A run that has ended may take a while to leave.
+        while let Answer::Busy(holder) = answer
+            && is_over(holder)
+            && Instant::now() < until
+        {
+            std::thread::sleep(ASK_AGAIN_AFTER);
+            answer = self.ask(socket)?;
+        }
+        match answer {
             Answer::Armed | Answer::Refused => Ok(()),
             Answer::NoTracer => {
                 bail!("its collector does not reach xputrace, neither by name nor by path: a sandbox may forbid it")
@@ -67,6 +79,14 @@ impl Attachable {
             Answer::Busy(0) => bail!("another xputrace traces it"),
             Answer::Busy(holder) => bail!("another xputrace, process {holder}, traces it"),
         }
+    }
+}
+
+impl Attachable {
+    fn ask(&self, socket: &str) -> Result<Answer> {
+        let called = if self.is_loaded { call_dormant(self.pid, socket) } else { None };
+        let request = || Request { library: self.library.clone(), symbol: ARM, argument: socket.into() };
+        Ok(called.map_or_else(|| inject(self.pid, &request()).map(Answer::from_code), Ok)?)
     }
 }
 

@@ -42,6 +42,17 @@ await_traced() {
   done
 }
 
+# Waits until a process that was traced, or has the collector, waits for the next tracer (`__SO_ACCEPTCON`).
+await_dormant() {
+  until grep -q " 00010000 .*@xputrace-dormant-.*-$1\$" /proc/net/unix && ! grep -q '^xputrace$' "/proc/$1"/task/*/comm; do
+    if ! [ -e "/proc/$1" ]; then
+      echo "await_dormant: process $1 ended before" >&2
+      return 1
+    fi
+    sleep 0.01
+  done
+}
+
 # Sends SIGINT to the job, and waits for its end.
 interrupt() {
   kill -INT "$job"
