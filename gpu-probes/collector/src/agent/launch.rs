@@ -12,6 +12,7 @@ use super::backend::{Context, Layer, Stream};
 use super::clock::now;
 use super::intern::{NoId, Text};
 use super::output::{self, Output, Role};
+use super::presence;
 use super::python::Python;
 use super::stack::{Here, Stacks};
 use std::cell::RefCell;
@@ -77,6 +78,8 @@ pub enum Kernels {
 #[derive(Clone, Copy, Debug)]
 pub struct Returned {
     pub call: usize,
+    /// What it submitted.
+    pub submits: events::Call,
     pub correlation: u32,
     /// 0 is success.
     pub result: i32,
@@ -98,6 +101,8 @@ struct Local {
     /// Nanoseconds spent in the launch's callbacks so far, if it is timed.
     timed: Option<u64>,
     countdown: u32,
+    /// The last call that was entered before we were armed.
+    earlier: u32,
     bounds: Option<Bounds>,
     /// Context and device of the last query.
     device: (u32, u32),
@@ -230,6 +235,7 @@ impl Local {
             timed: None,
             // A thread's first launches fill tables and are not representative.
             countdown: TIMED_EVERY / 2,
+            earlier: 0,
             bounds: None,
             device: (UNKNOWN, UNKNOWN),
             streams: [NO_STREAM; STREAM_SLOTS],
@@ -288,6 +294,7 @@ impl Local {
         self.symbol = entered.symbol;
         self.name = entered.name;
         let of_graph = if entered.submits == events::Call::Graph { flag(Kernels::Possible) } else { 0 };
+        presence::begin_call(agent);
         let is_inside = agent.window.contains_now();
         self.launch = Launch {
             start,
@@ -398,13 +405,41 @@ impl Local {
                 self.open = None;
                 if open.recorded && agent.is_ours() {
                     self.finish(agent, returned);
+                    presence::end_call();
                 }
                 true
             }
             // A driver call inside the open one.
             Some(_) => false,
             // It was entered before we were armed.
-            None => true,
+            None => {
+                self.note_earlier(agent, returned);
+                true
+            }
+        }
+    }
+
+    /// Records a launch that was under way when recording began, so that an activity of it is known for what it is. A
+    /// call of the runtime returns after the driver's inside it.
+    #[cold]
+    fn note_earlier(&mut self, agent: &'static Agent, returned: &Returned) {
+        if !agent.is_recording() || std::mem::replace(&mut self.earlier, returned.correlation) == returned.correlation {
+            return;
+        }
+        let at = now();
+        self.launch = Launch {
+            start: at,
+            end: at,
+            correlation: returned.correlation,
+            tid: output::tid(),
+            launch_kind: returned.submits.number(),
+            result: returned.result,
+            flags: Launch::OUTSIDE,
+            ..NO_LAUNCH
+        };
+        self.set_context(agent, returned.context);
+        if output::with(agent, Role::Launch, |out| out.write(kind::LAUNCH, &self.launch, &[])) == Some(false) {
+            agent.count_lost(Lost::LaunchRingFull, 1);
         }
     }
 

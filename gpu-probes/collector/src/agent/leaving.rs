@@ -12,8 +12,11 @@ impl Agent {
     pub(crate) fn leave(&'static self) {
         // Launches are recorded until activities are not, so that none lacks its launch. Flushed
         // once while records are on, for what has finished; once more for what the end sets free.
+        // Launches that begin from here on are outside, and those before submit their work first.
         self.close_for_good();
+        self.window.end();
         if self.life.phase.is(Phase::Armed) {
+            self.wait_for_calls();
             self.flush(Flushing::Regular);
             self.backend.stop_activities(self);
         }

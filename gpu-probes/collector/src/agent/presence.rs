@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 const SLOTS: usize = 512;
 /// How long to wait for threads that are inside. Nothing that they do there takes that long.
 const LEAVES_WITHIN: Duration = Duration::from_secs(1);
+/// How long to wait for launch calls to return, which block where a stream is full.
+const RETURNS_WITHIN: Duration = Duration::from_millis(100);
 
 /// A thread's slot, in a cache line of its own.
 #[repr(align(64))]
@@ -24,10 +26,13 @@ struct Slot {
     is_taken: AtomicBool,
     /// The run that the thread is inside of; null outside.
     run: AtomicPtr<Agent>,
+    /// The run that records the launch call which the thread is in; null outside.
+    call: AtomicPtr<Agent>,
 }
 
-static ALL: [Slot; SLOTS] =
-    [const { Slot { is_taken: AtomicBool::new(false), run: AtomicPtr::new(null_mut()) } }; SLOTS];
+static ALL: [Slot; SLOTS] = [const {
+    Slot { is_taken: AtomicBool::new(false), run: AtomicPtr::new(null_mut()), call: AtomicPtr::new(null_mut()) }
+}; SLOTS];
 
 /// Numbers in [`OWN`] besides those of slots: not looked for yet; none.
 const UNKNOWN: usize = usize::MAX;
@@ -45,6 +50,7 @@ struct Guard;
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(slot) = ALL.get(OWN.replace(NONE)) {
+            slot.call.store(null_mut(), Ordering::Release);
             slot.is_taken.store(false, Ordering::Release);
         }
     }
@@ -66,6 +72,23 @@ fn take_slot() -> Option<&'static Slot> {
     let number = if ends { None } else { free() };
     OWN.set(number.unwrap_or(NONE));
     number.and_then(|it| ALL.get(it))
+}
+
+/// Notes that this thread begins a launch call, which looks only then whether it is recorded.
+#[inline]
+pub(super) fn begin_call(agent: &Agent) {
+    if let Some(slot) = own_slot() {
+        slot.call.store(std::ptr::from_ref(agent).cast_mut(), Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+    }
+}
+
+/// Notes that the launch call has returned.
+#[inline]
+pub(super) fn end_call() {
+    if let Some(slot) = own_slot() {
+        slot.call.store(null_mut(), Ordering::Release);
+    }
 }
 
 /// Keeps a run's memory while it lives.
@@ -121,6 +144,21 @@ impl Agent {
         let this = std::ptr::from_ref(self).cast_mut();
         let is_here = |it: &Slot| std::ptr::eq(it.run.load(Ordering::Acquire), this);
         self.life.visitors.load(Ordering::Acquire) == 0 && !ALL.iter().any(is_here)
+    }
+
+    /// Waits a while until the launch calls that are recorded have returned. No other begins any more.
+    pub(super) fn wait_for_calls(&self) {
+        let this = std::ptr::from_ref(self).cast_mut();
+        let until = Instant::now() + RETURNS_WITHIN;
+        if barrier_on_all_threads().is_err() {
+            return;
+        }
+        while ALL.iter().any(|it| std::ptr::eq(it.call.load(Ordering::Acquire), this)) {
+            if Instant::now() >= until || self.is_exiting() {
+                return;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
     }
 
     /// Gives back this run's memory once no thread is inside. Called when the run is over, by the only thread of ours

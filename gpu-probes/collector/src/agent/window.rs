@@ -36,6 +36,8 @@ pub(crate) struct Window {
     is_changing: AtomicBool,
     /// Whether the backend records; changed only by who is changing the window.
     is_resumed: AtomicBool,
+    /// Whether the run ends.
+    has_ended: AtomicBool,
     closed_at: AtomicU64,
     pauses: AtomicU32,
 }
@@ -49,15 +51,21 @@ impl Window {
             is_open: AtomicBool::new(false),
             is_changing: AtomicBool::new(false),
             is_resumed: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
             closed_at: AtomicU64::new(0),
             pauses: AtomicU32::new(0),
         }
     }
 
-    /// Whether launches that begin now belong to it: all of them, where there are no conditions.
+    /// Whether launches that begin now belong to it: all of them until the end, where there are no conditions.
     #[inline]
     pub(super) fn contains_now(&self) -> bool {
-        self.conditions == 0 || self.is_open()
+        !self.has_ended.load(Ordering::Relaxed) && (self.conditions == 0 || self.is_open())
+    }
+
+    /// Contains no launch from now on, whatever its conditions.
+    pub(super) fn end(&self) {
+        self.has_ended.store(true, Ordering::SeqCst);
     }
 
     #[inline]

@@ -36,6 +36,7 @@ impl Run {
             SITE_EXIT => {
                 let returned = Returned {
                     call: index,
+                    submits,
                     correlation: data.correlation_id,
                     result: result(data),
                     context: context(data),

@@ -117,7 +117,7 @@ fn call(call: usize, name: &CStr, symbol: Option<&CStr>, submits: Call, stream: 
     // The data is not read.
     let data = std::mem::MaybeUninit::uninit();
     unsafe { framed(with_registers, (&raw mut enter) as usize, 0, 0, &*data.as_ptr()) };
-    unsafe { launch::exit(agent, &Returned { call, correlation, result, context: CONTEXT }) };
+    unsafe { launch::exit(agent, &Returned { call, submits, correlation, result, context: CONTEXT }) };
     correlation
 }
 
