@@ -5,6 +5,9 @@
 //   start WAY, stop profiles (libprofiler.so says how)
 //   back            under xputrace: waits until kernels are recorded for it again
 //   input           says that it waits for a line of standard input, and does
+//   spin T, join    T threads launch all the time, until `join`
+//   tell TEXT       prints a line
+//   until FILE      launches kernels, one at a time, until the file exists
 //   threads T N     T threads launch N kernels each, and wait for them
 // flags: -L $SOFTGPU -lcudart -ldl -pthread
 #include <dlfcn.h>
@@ -13,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 typedef struct { unsigned x, y, z; } dim3;
 typedef struct { unsigned grid[3], block[3], block_idx[3], shared_bytes; void *shared; } SoftLaunch;
 int cudaDeviceSynchronize(void), cudaLaunchKernel(const void *, dim3, dim3, void **, size_t, void *);
@@ -46,6 +50,25 @@ static void wait_for_records(void) {
   struct timespec pause = {0, 1000000};
   while (getenv("XPUTRACE_SOCKET") && !softgpu_records_kind(10)) nanosleep(&pause, 0);
 }
+static volatile int spinning;
+static pthread_t spinners[64];
+static void *spin_on(void *unused) {
+  while (spinning) { submit(10); __sync_fetch_and_or(&bad, cudaDeviceSynchronize()); }
+  return 0;
+}
+static void spin(int n) {
+  spinning = n;
+  for (int i = 0; i < n; i++) pthread_create(&spinners[i], 0, spin_on, 0);
+}
+static void join(void) {
+  int n = spinning;
+  spinning = 0;
+  for (int i = 0; i < n; i++) pthread_join(spinners[i], 0);
+}
+static void until(const char *file) {
+  struct timespec pause = {0, 1000000};
+  while (access(file, 0)) submit(1), bad |= cudaDeviceSynchronize(), nanosleep(&pause, 0);
+}
 int main(int argc, char **argv) {
   for (char **at = argv + 1; *at; at++) {
     static int registered;
@@ -61,6 +84,10 @@ int main(int argc, char **argv) {
     else if (!strcmp(*at, "stop")) stop();
     else if (!strcmp(*at, "back")) wait_for_records();
     else if (!strcmp(*at, "input")) puts("waits"), fflush(stdout), getchar();
+    else if (!strcmp(*at, "spin")) spin(atoi(*++at));
+    else if (!strcmp(*at, "join")) join();
+    else if (!strcmp(*at, "tell")) puts(*++at), fflush(stdout);
+    else if (!strcmp(*at, "until")) until(*++at);
     else if (!strcmp(*at, "threads")) per_thread = atoi(at[2]), threads(atoi(at[1])), at += 2;
     else return fprintf(stderr, "unknown: %s\n", *at), 2;
   }

@@ -111,10 +111,11 @@ impl CuptiBackend {
         }
     }
 
-    /// Subscribes, or takes the subscription of an earlier run that another user still has.
+    /// Subscribes, or takes the subscription that an earlier run has left because of another user.
     pub(super) fn subscribe(&'static self, _agent: &'static Agent) -> Result<(), Refusal> {
         if let Some(handle) = OTHER.subscription() {
             self.subscriber.store(handle, Ordering::Release);
+            OTHER.adopted();
             return Ok(());
         }
         let subscribe = self.cupti.subscribe.ok_or_else(|| missing("cuptiSubscribe"))?;

@@ -88,22 +88,25 @@ impl CuptiBackend {
     /// Unsubscribes without unloading, unless a callback is just unloading.
     fn give_up_teardown(&self, agent: &Agent) {
         if self.teardown.step(NOT_WANTED, DONE) || self.teardown.step(WANTED, DONE) {
-            self.unsubscribe();
+            self.give_subscription_up();
         }
         while self.teardown.is(RUNNING) && !agent.is_exiting() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Unsubscribes, unless another user shares the subscription: it keeps it, without our ids.
-    pub(super) fn unsubscribe(&self) {
-        if OTHER.is_subscribed() {
-            OURS.drain(|domain, id| {
-                let _ = self.enable_callback(domain, id, false);
-            });
-            self.subscriber.store(std::ptr::null_mut(), Ordering::Release);
-            return;
+    /// Ends our use of the subscription. It stays, without our ids, where another user needs it.
+    pub(super) fn give_subscription_up(&self) {
+        if !OTHER.needs_subscription() {
+            return self.unsubscribe();
         }
+        OURS.drain(|domain, id| {
+            let _ = self.enable_callback(domain, id, false);
+        });
+        OTHER.keep(self.subscriber.swap(std::ptr::null_mut(), Ordering::AcqRel));
+    }
+
+    pub(super) fn unsubscribe(&self) {
         OURS.drain(|_, _| ());
         let handle = self.subscriber.swap(std::ptr::null_mut(), Ordering::AcqRel);
         if let (Some(unsubscribe), false) = (self.cupti.unsubscribe, handle.is_null()) {

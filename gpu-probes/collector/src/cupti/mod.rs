@@ -152,7 +152,7 @@ impl Backend for CuptiBackend {
 
     fn abandon(&self, agent: &'static Agent) {
         self.want_no_activities(agent);
-        self.unsubscribe();
+        self.give_subscription_up();
         others::undo();
     }
 

@@ -135,6 +135,10 @@ impl CuptiBackend {
     pub(super) fn begin_yield(&'static self, agent: &'static Agent, holder: &str) {
         let Some(_change) = self.sharing.change() else { return agent.count_unexpected() };
         if self.is_yielding() {
+            // After it has unloaded CUPTI: kinds must not be enabled before somebody subscribes.
+            if !self.is_subscribed() && self.subscribe_again(agent).is_err() {
+                agent.gap_is_blind();
+            }
             return;
         }
         agent.begin_gap();
@@ -211,16 +215,25 @@ impl CuptiBackend {
 
     fn take_back(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
         if !self.is_subscribed() {
-            self.subscribe_and_prepare(agent)?;
-            if self.sharing.is_wanted.load(Ordering::Acquire) || !self.wants_activities(agent) {
-                self.enable_launches(agent)?;
-            }
+            self.subscribe_again(agent)?;
         }
         self.sharing.is_yielding.store(false, Ordering::Release);
         if self.sharing.is_wanted.load(Ordering::Acquire) {
             self.enable_activities(agent)?;
         }
         self.enable_ids(self.watched_in_gaps(agent), false)
+    }
+
+    /// Subscribes after another user has unloaded CUPTI.
+    fn subscribe_again(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+        self.subscribe_and_prepare(agent)?;
+        if self.is_yielding() {
+            self.enable_ids(self.watched_in_gaps(agent), true)?;
+        }
+        if self.sharing.is_wanted.load(Ordering::Acquire) || !self.wants_activities(agent) {
+            self.enable_launches(agent)?;
+        }
+        Ok(())
     }
 
     /// Notes that CUPTI was unloaded by another user.
@@ -238,7 +251,7 @@ impl CuptiBackend {
     pub(super) fn shared_subscription(&'static self, agent: &'static Agent) -> Option<Handle> {
         let _change = self.sharing.change()?;
         if !self.is_subscribed() {
-            self.subscribe(agent).ok()?;
+            self.subscribe_again(agent).ok()?;
         }
         Some(self.subscriber.load(Ordering::Acquire))
     }

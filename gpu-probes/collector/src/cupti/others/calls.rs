@@ -315,13 +315,17 @@ mod handlers {
         user_data: *mut c_void,
     ) -> Option<CuptiResult> {
         let run = match call.claim(Claim::Subscription) {
-            Verdict::Pass => return None,
+            Verdict::Pass if call.is_internal() => return None,
+            Verdict::Pass => None,
             Verdict::Refuse => return Some(ERROR_MULTIPLE_SUBSCRIBERS),
-            Verdict::Share(run) => run,
+            Verdict::Share(run) => Some(run),
         };
         // A second one beside it, or nonsense, is refused by CUPTI.
         let function = callback.filter(|_| !OTHER.is_subscribed() && !subscriber.is_null())?;
-        let handle = guarded(|| run.backend.shared_subscription(run.agent)).flatten()?;
+        let handle = match run {
+            Some(run) => guarded(|| run.backend.shared_subscription(run.agent)).flatten()?,
+            None => OTHER.subscription()?,
+        };
         OTHER.subscribe(handle, function, user_data);
         // SAFETY: the caller's promise.
         unsafe { subscriber.write(handle) };
@@ -333,7 +337,7 @@ mod handlers {
         if call.is_internal() || !OTHER.shares(subscriber) {
             return real!(call.unsubscribe(subscriber));
         }
-        OTHER.function.store(std::ptr::null_mut(), std::sync::atomic::Ordering::Release);
+        OTHER.unsubscribe();
         if !current_run().is_some_and(|it| it.backend.is_subscribed()) {
             OTHER.ids.drain(|_, _| ());
             return real!(call.unsubscribe(subscriber));

@@ -101,7 +101,7 @@ pub(super) struct Other {
     function: AtomicPtr<c_void>,
     user_data: AtomicPtr<c_void>,
     ids: Ids,
-    /// The handle that it shares with us, or has alone since we left.
+    /// The handle that it shares with us, or that stayed when we left.
     subscription: AtomicPtr<c_void>,
     request: AtomicPtr<c_void>,
     complete: AtomicPtr<c_void>,
@@ -146,14 +146,37 @@ impl Other {
         self.function.store(function as *mut c_void, Ordering::Release);
     }
 
+    fn unsubscribe(&self) {
+        self.function.store(null_mut(), Ordering::Release);
+        self.subscription.store(null_mut(), Ordering::Release);
+    }
+
     /// Whether this is the subscription that it got from us.
     fn shares(&self, handle: Handle) -> bool {
         self.is_subscribed() && self.subscription.load(Ordering::Acquire) == handle
     }
 
-    /// Returns the subscription that it still has since we left.
+    /// Returns the subscription that stayed when an earlier run left.
     pub(super) fn subscription(&self) -> Option<Handle> {
-        self.is_subscribed().then(|| self.subscription.load(Ordering::Acquire))
+        Some(self.subscription.load(Ordering::Acquire)).filter(|it| !it.is_null())
+    }
+
+    /// Whether the subscription must stay when a run leaves. If it enables kinds of records while nobody is
+    /// subscribed, and a later run subscribes then, CUPTI crashes at the next launch (seen with 13.0).
+    pub(super) fn needs_subscription(&self) -> bool {
+        self.is_subscribed() || self.is_registered()
+    }
+
+    /// Takes over the subscription of a run that leaves.
+    pub(super) fn keep(&self, handle: Handle) {
+        self.subscription.store(handle, Ordering::Release);
+    }
+
+    /// Returns the subscription to a run that comes.
+    pub(super) fn adopted(&self) {
+        if !self.is_subscribed() {
+            self.subscription.store(null_mut(), Ordering::Release);
+        }
     }
 
     fn register(&self, request: RequestFunction, complete: CompleteFunction) {
@@ -231,7 +254,7 @@ impl Other {
 
     /// Forgets everything, as `cuptiFinalize` does.
     fn forget(&self) {
-        self.function.store(null_mut(), Ordering::Release);
+        self.unsubscribe();
         self.request.store(null_mut(), Ordering::Release);
         self.complete.store(null_mut(), Ordering::Release);
         self.kinds.iter().for_each(|it| it.store(0, Ordering::Release));
