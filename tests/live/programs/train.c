@@ -3,7 +3,7 @@
 //   launch N        launches N kernels and waits for them
 //   submit N        launches N kernels and does not wait
 //   start WAY, stop profiles (libprofiler.so says how)
-//   back            under xputrace: waits until kernels are recorded for it again
+//   back            under xputrace, or with ATTACHED in the environment: waits until kernels are recorded for it again
 //   input           says that it waits for a line of standard input, and does
 //   spin T, join    T threads launch all the time, until `join`
 //   tell TEXT       prints a line
@@ -48,7 +48,8 @@ static void threads(int n) {
 }
 static void wait_for_records(void) {
   struct timespec pause = {0, 1000000};
-  while (getenv("XPUTRACE_SOCKET") && !softgpu_records_kind(10)) nanosleep(&pause, 0);
+  int is_traced = getenv("XPUTRACE_SOCKET") || getenv("ATTACHED");
+  while (is_traced && !softgpu_records_kind(10)) nanosleep(&pause, 0);
 }
 static volatile int spinning;
 static pthread_t spinners[64];

@@ -35,7 +35,8 @@ unsafe extern "C-unwind" fn on_callback(
     registers: *const Pushed,
 ) {
     let other = OTHER.callback(domain, id);
-    if other.is_none() || OURS.has(domain, id) {
+    // Also where there is no other user: it may just have unsubscribed.
+    if OURS.has(domain, id) {
         // SAFETY: a run, never freed; and what `callback` pushed.
         if let (Some(run), Some(registers)) = unsafe { (RUN.load(Ordering::Acquire).as_ref(), registers.as_ref()) } {
             // SAFETY: CUPTI's data of this call, null or valid while it runs.
