@@ -11,6 +11,8 @@ use xputrace_wire::record::Launch;
 
 /// Start of slab entries that do not hold back the watermark.
 const NOT_WAITING: u64 = u64::MAX;
+/// Start of slab entries that are free.
+const GONE: u64 = u64::MAX;
 const FIRST_SLOTS: usize = 1 << 10;
 const MOST_SLOTS: usize = 1 << 18;
 const EMPTY: u32 = u32::MAX;
@@ -25,7 +27,8 @@ pub(crate) struct Pending {
     /// Start of each slab entry that waits for its first activity; [`NOT_WAITING`] for others.
     waiting_since: Vec<u64>,
     free: Vec<u32>,
-    /// Graph launches that are no longer waited for, oldest first: slab index and start.
+    /// Launches that are no longer waited for, oldest first: slab index and start. Only graphs' stay until they are
+    /// here at the front; the index of another one that has gone may be another launch's by then.
     graphs: VecDeque<(u32, u64)>,
     graph_limit: usize,
     n_waiting: usize,
@@ -172,6 +175,7 @@ impl Pending {
             self.n_waiting -= 1;
         }
         self.waiting_since[index as usize] = NOT_WAITING;
+        self.slab[index as usize].start = GONE;
         self.free.push(index);
     }
 
@@ -180,10 +184,16 @@ impl Pending {
         self.n_waiting -= 1;
         self.graphs.push_back((index, start));
         if self.graphs.len() > self.graph_limit
-            && let Some((oldest, _)) = self.graphs.pop_front()
+            && let Some((oldest, start)) = self.graphs.pop_front()
+            && self.is_retained(oldest, start)
         {
             self.remove(oldest);
         }
+    }
+
+    /// Whether this entry is still the launch that began then, and not waited for.
+    fn is_retained(&self, index: u32, start: u64) -> bool {
+        self.waiting_since[index as usize] == NOT_WAITING && self.slab[index as usize].start == start
     }
 
     fn grow(&mut self) {
@@ -240,6 +250,19 @@ mod tests {
         pending.join(3, 1);
         assert_eq!(pending.join(1, 1), None);
         assert_eq!(pending.join(3, 1).map(|it| it.1), Some(false));
+    }
+
+    #[test]
+    fn launches_that_nothing_waits_for_do_not_take_later_ones_with_them() {
+        let mut pending = Pending::new(2);
+        pending.insert(&launch(1, 1, 10), false);
+        assert!(pending.join(1, 1).is_some());
+        pending.insert(&launch(2, 1, 20), true);
+        (3..=5).for_each(|id| pending.insert(&launch(id, 1, 10 * u64::from(id)), false));
+        assert_eq!(pending.join(2, 1).map(|it| it.1), Some(true), "it has the entry that the first one had");
+        pending.insert(&launch(6, 1, 60), true);
+        pending.insert(&launch(7, 1, 70), true);
+        assert_eq!([6, 7].map(|id| pending.join(id, 1).map(|it| it.0.correlation)), [Some(6), Some(7)]);
     }
 
     #[test]
