@@ -10,7 +10,13 @@ import sys
 
 from h200 import BEFORE, BIN, NO_STACKS, PYTHON, STACKS, XPUTRACE, interval
 
-SCRIPTS = {"no stacks": [NO_STACKS], "native stacks": [STACKS, "--python", "off"], "stacks": [STACKS]}
+# Nothing is printed, so that no time goes into the names of stacks.
+QUIETLY = " end(|| @time.clear());"
+SCRIPTS = {
+    "no stacks": [NO_STACKS + QUIETLY],
+    "native stacks": [STACKS + QUIETLY, "--python", "off"],
+    "stacks": [STACKS + QUIETLY],
+}
 OF_BEFORE = ", before"
 
 
@@ -40,15 +46,15 @@ class Program:
             return figure
         binary = BEFORE if how.endswith(OF_BEFORE) else XPUTRACE
         script = SCRIPTS[how.removesuffix(OF_BEFORE)]
-        line = [binary, "-o", "/dev/null", "-p", str(self.process.pid), "-e", *script]
-        tracer = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
+        line = [binary, "-p", str(self.process.pid), "-e", *script]
+        tracer = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         said = []
         while not (said and said[-1].startswith("Attached")):
-            said.append(tracer.stderr.readline())
+            said.append(tracer.stdout.readline())
             assert said[-1], f"the tracer ended: {said}"
         figure = float(self.ask("measure"))
         tracer.send_signal(signal.SIGINT)
-        said += tracer.communicate(timeout=60)[1].splitlines()
+        said += tracer.communicate(timeout=60)[0].splitlines()
         assert tracer.returncode == 0, said
         return figure
 
@@ -61,9 +67,10 @@ def main(rounds):
     for r in range(rounds):
         for how in hows[r % len(hows):] + hows[: r % len(hows)]:
             samples[how].append(program.measure(how))
+        print("  round", r + 1, {how: values[-1] for how, values in samples.items()}, flush=True)
     print(f"PyTorch forward, ms, in one process ({rounds} rounds)")
     for how, values in samples.items():
-        print(f"  {how:22} median {statistics.median(values):.4f}  {[round(it, 3) for it in values]}")
+        print(f"  {how:22} median {statistics.median(values):.4f}")
     pairs = [(how, "floor") for how in hows[2:]] + [("floor", "bare"), ("stacks", "native stacks"), ("native stacks", "no stacks")]
     for how, base in pairs:
         ratios = [a / b for a, b in zip(samples[how], samples[base])]

@@ -73,7 +73,7 @@ def paired(library):
             net(data)
         torch.cuda.synchronize()
         figures = []
-        for _ in range(8):
+        for _ in range(5):
             start = time.perf_counter()
             for _ in range(25):
                 net(data)
