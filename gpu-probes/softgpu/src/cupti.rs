@@ -81,6 +81,14 @@ cupti! {
         if !callback::subscribe(function, userdata) { return Err(MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED); }
         put(subscriber, SUBSCRIBER)
     }
+    /// Since 13.0. Several subscribers, as 13.2 has them, are not supported.
+    fn cuptiSubscribe_v2(subscriber: *mut Handle, callback: Option<CallbackFunction>, userdata: *mut c_void, pParams: *const c_void) {
+        let _ = pParams;
+        let function = callback.ok_or(INVALID_PARAMETER)?;
+        if subscriber.is_null() { return Err(INVALID_PARAMETER); }
+        if !callback::subscribe(function, userdata) { return Err(MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED); }
+        put(subscriber, SUBSCRIBER)
+    }
     fn cuptiUnsubscribe(subscriber: Handle) { check(subscriber)?; callback::unsubscribe(); Ok(()) }
     fn cuptiEnableCallback(enable: u32, subscriber: Handle, domain: u32, cbid: u32) {
         check(subscriber)?;

@@ -2,6 +2,7 @@
 //   subscriber  subscribes and keeps that, replaces CUPTI's clock, then records activities (torch.profiler before 2026)
 //   activity    records activities only, and replaces CUPTI's clock (torch.profiler since)
 //   dlsym       finds CUPTI by dlsym; subscribes to whole domains, records activities, unsubscribes (Proton)
+//   second      as dlsym, by cuptiSubscribe_v2 (JAX)
 //   finalize    as subscriber, and unloads CUPTI at the end
 // Tells what it got: records by kind, callbacks, answers that were errors, buffers that are not its own, times outside
 // its own clock's, attributes of CUPTI.
@@ -22,7 +23,7 @@ int cuptiEnableCallback(unsigned, void *, unsigned, unsigned), cuptiGetCallbackS
 int cuptiActivityRegisterCallbacks(Request *, Complete *), cuptiActivityRegisterTimestampCallback(uint64_t (*)(void));
 int cuptiActivityEnable(unsigned), cuptiActivityDisable(unsigned), cuptiActivityFlushAll(unsigned), cuptiFinalize(void);
 int cuptiActivityGetNextRecord(uint8_t *, size_t, uint8_t **), cuptiActivityGetAttribute(unsigned, size_t *, void *);
-int cuptiActivitySetAttribute(unsigned, size_t *, void *);
+int cuptiActivitySetAttribute(unsigned, size_t *, void *), cuptiSubscribe_v2(void **, Callback *, void *, void *);
 
 static struct {
   int (*subscribe)(void **, Callback *, void *), (*unsubscribe)(void *), (*enable_domain)(unsigned, void *, unsigned);
@@ -87,6 +88,9 @@ static void find(int by_name) {
   FUNCTION(enable_callback, cuptiEnableCallback); FUNCTION(register_callbacks, cuptiActivityRegisterCallbacks);
   FUNCTION(enable, cuptiActivityEnable); FUNCTION(disable, cuptiActivityDisable); FUNCTION(flush, cuptiActivityFlushAll);
 }
+static int subscribe_v2(void **subscriber, Callback *callback, void *user) {
+  return cuptiSubscribe_v2(subscriber, callback, user, 0);
+}
 static int is(const char *name) { return !strcmp(way, name); }
 static unsigned attribute(unsigned number) {
   uint8_t value = 99;
@@ -100,7 +104,10 @@ static void each_kind(int (*call)(unsigned), const char *what) {
 }
 void profile_start(const char *name) {
   way = name;
-  find(is("dlsym"));
+  int is_second = is("second");
+  if (is_second) way = "dlsym";
+  find(!is_second && is("dlsym"));
+  if (is_second) cupti.subscribe = subscribe_v2;
   memset(kinds, 0, sizeof kinds), callbacks = launch_callbacks = foreign = odd = errors = 0;
   if (!is("activity") && !subscriber && try_to("cuptiSubscribe", cupti.subscribe(&subscriber, on_call, &kinds))) subscriber = 0;
   if (subscriber && is("dlsym")) try_to("cuptiEnableDomain", cupti.enable_domain(1, subscriber, 2)), try_to("cuptiEnableDomain", cupti.enable_domain(1, subscriber, 1));

@@ -21,6 +21,9 @@ use xputrace_wire::message::demand;
 
 /// How long a thread waits for another one that hands the records over or takes them back.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The first version with `cuptiActivityEnable_v2` and the like.
+const SUBSCRIBER_FUNCTIONS_SINCE: u32 = 130_200;
+
 /// How long a run that ends for another user may take for it.
 const LEAVES_WITHIN: Duration = Duration::from_secs(3);
 
@@ -104,6 +107,11 @@ impl CuptiBackend {
         self.wants_activities(agent) && !self.is_yielding()
     }
 
+    /// Whether this CUPTI has functions for each subscriber, which need a subscription of one's own.
+    pub(super) fn has_subscriber_functions(&self) -> bool {
+        self.cupti.version() >= SUBSCRIBER_FUNCTIONS_SINCE
+    }
+
     /// Whether a call of the other user is under way that needs them to stay with it.
     pub(super) fn is_busy(&self, busy: bool) {
         if busy {
@@ -136,7 +144,7 @@ impl CuptiBackend {
         let Some(_change) = self.sharing.change() else { return agent.count_unexpected() };
         if self.is_yielding() {
             // After it has unloaded CUPTI: kinds must not be enabled before somebody subscribes.
-            if !self.is_subscribed() && self.subscribe_again(agent).is_err() {
+            if !self.is_subscribed() && OTHER.alone().is_none() && self.subscribe_again(agent).is_err() {
                 agent.gap_is_blind();
             }
             return;
@@ -210,7 +218,7 @@ impl CuptiBackend {
     fn is_other_done(&self) -> bool {
         let is_busy = self.sharing.busy.load(Ordering::Acquire) != 0;
         let has_had_time = || now().saturating_sub(self.sharing.yielded_at.load(Ordering::Acquire)) > PREPARES_WITHIN;
-        !is_busy && !OTHER.gets_records() && (OTHER.has_enabled() || has_had_time())
+        !is_busy && !OTHER.gets_records() && OTHER.alone().is_none() && (OTHER.has_enabled() || has_had_time())
     }
 
     fn take_back(&'static self, agent: &'static Agent) -> Result<(), Refusal> {

@@ -297,11 +297,46 @@ mod handlers {
         caller: u64,
     ) -> CuptiResult {
         let call = call!(caller);
+        if current_run().is_some_and(|it| it.backend.has_subscriber_functions()) {
+            return hand_everything_over(
+                &call,
+                || real!(call.subscribe_v2(subscriber, callback, user_data, parameters)),
+                || {
+                    // SAFETY: CUPTI has just written there.
+                    unsafe { subscriber.read() }
+                },
+            );
+        }
         // SAFETY: as above.
         match unsafe { share_subscription(&call, subscriber, callback, user_data) } {
             Some(answer) => answer,
             None => real!(call.subscribe_v2(subscriber, callback, user_data, parameters)),
         }
+    }
+
+    /// Leaves CUPTI to a caller whose further calls name its subscription (13.2 and later), which it therefore can't
+    /// share with us: until it unsubscribes.
+    fn hand_everything_over(
+        call: &Call,
+        subscribe: impl FnOnce() -> CuptiResult,
+        handle: impl FnOnce() -> Handle,
+    ) -> CuptiResult {
+        let shared = match call.claim(Claim::Everything) {
+            Verdict::Pass => None,
+            Verdict::Refuse => return ERROR_MULTIPLE_SUBSCRIBERS,
+            Verdict::Share(run) => Some((run, call.yielded_by(run))),
+        };
+        if let (Some((run, _)), false) = (&shared, OTHER.is_subscribed()) {
+            let _ = guarded(|| run.backend.unsubscribe());
+            run.agent.gap_is_blind();
+        }
+        let answer = subscribe();
+        if answer == SUCCESS && shared.is_some() {
+            OTHER.is_alone(Some(handle()));
+        }
+        drop(shared);
+        call.gave_up();
+        answer
     }
 
     /// Gives the caller our subscription, whose callback calls its own; `None` leaves the answer to CUPTI.
@@ -334,6 +369,12 @@ mod handlers {
 
     pub(super) unsafe extern "C" fn unsubscribe(subscriber: Handle, caller: u64) -> CuptiResult {
         let call = call!(caller);
+        if OTHER.alone() == Some(subscriber) {
+            let answer = real!(call.unsubscribe(subscriber));
+            OTHER.is_alone(None);
+            call.gave_up();
+            return answer;
+        }
         if call.is_internal() || !OTHER.shares(subscriber) {
             return real!(call.unsubscribe(subscriber));
         }

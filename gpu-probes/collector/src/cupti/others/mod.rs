@@ -86,6 +86,7 @@ pub(super) static OTHER: Other = Other {
     user_data: AtomicPtr::new(null_mut()),
     ids: Ids::new(),
     subscription: AtomicPtr::new(null_mut()),
+    alone: AtomicPtr::new(null_mut()),
     request: AtomicPtr::new(null_mut()),
     complete: AtomicPtr::new(null_mut()),
     kinds: [const { AtomicU64::new(0) }; MOST_KINDS as usize / 64],
@@ -103,6 +104,8 @@ pub(super) struct Other {
     ids: Ids,
     /// The handle that it shares with us, or that stayed when we left.
     subscription: AtomicPtr<c_void>,
+    /// The handle of a subscription that nobody shares.
+    alone: AtomicPtr<c_void>,
     request: AtomicPtr<c_void>,
     complete: AtomicPtr<c_void>,
     kinds: [AtomicU64; MOST_KINDS as usize / 64],
@@ -144,6 +147,17 @@ impl Other {
         self.subscription.store(handle, Ordering::Release);
         self.user_data.store(user_data, Ordering::Release);
         self.function.store(function as *mut c_void, Ordering::Release);
+    }
+
+    /// Notes that it has a subscription of its own, without us.
+    fn is_alone(&self, handle: Option<Handle>) {
+        self.alone.store(handle.unwrap_or(null_mut()), Ordering::Release);
+        self.has_enabled.store(true, Ordering::Release);
+    }
+
+    /// Returns the subscription that it has without us.
+    pub(super) fn alone(&self) -> Option<Handle> {
+        Some(self.alone.load(Ordering::Acquire)).filter(|it| !it.is_null())
     }
 
     fn unsubscribe(&self) {
@@ -249,12 +263,13 @@ impl Other {
 
     /// Whether nothing of it depends on us.
     fn is_independent(&self) -> bool {
-        !self.is_subscribed() && !self.is_registered()
+        !self.is_subscribed() && !self.is_registered() && self.alone().is_none()
     }
 
     /// Forgets everything, as `cuptiFinalize` does.
     fn forget(&self) {
         self.unsubscribe();
+        self.alone.store(null_mut(), Ordering::Release);
         self.request.store(null_mut(), Ordering::Release);
         self.complete.store(null_mut(), Ordering::Release);
         self.kinds.iter().for_each(|it| it.store(0, Ordering::Release));
