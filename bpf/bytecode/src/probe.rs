@@ -57,10 +57,35 @@ pub const SCRATCH_BYTES: i16 = 24;
 /// What the readers need to know about the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// Device and inode of the pid namespace for ids; `None` for the initial one.
-    pub pid_namespace: Option<(u64, u64)>,
+    /// The pid namespace for ids; `None` for the initial one.
+    pub pid_namespace: Option<PidNamespace>,
     /// Byte offset of `task_struct.self_exec_id`, if known.
     pub exec_id_offset: Option<u32>,
+}
+
+/// A pid namespace in which ids are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PidNamespace {
+    pub device: u64,
+    pub inode: u64,
+    /// Where the ids of tasks in namespaces within this one are; `None` if that is not known, and they read as 0.
+    pub within: Option<IdsWithin>,
+}
+
+/// Offsets in Linux's structures that lead to an id in an outer pid namespace: `bpf_get_ns_current_pid_tgid` tells ids only
+/// in a task's own.
+///
+/// ```text
+/// task ─(group_leader)─▶ task ─pid─▶ struct pid: number
+///                                    namespace ─▶ struct pid_namespace: inode
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdsWithin {
+    pub group_leader: u32,
+    pub pid: u32,
+    pub number: u32,
+    pub namespace: u32,
+    pub inode: u32,
 }
 
 /// An id of the current task.
@@ -98,27 +123,71 @@ impl Reader<'_> {
                 self.asm.alu32(Alu::Mov, Reg::R0, Reg::R0);
             }
             (Some(namespace), id) => {
+                let (elsewhere, done) = (self.asm.label(), self.asm.label());
                 self.ids_in(namespace);
+                self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, elsewhere);
                 self.load_id(Reg::R0, id);
+                self.asm.jump(done);
+                self.asm.place(elsewhere);
+                self.id_within(namespace, id);
+                self.asm.place(done);
             }
         }
     }
 
     /// Sets R0 to process << 32 | thread, likewise.
     pub fn task_ids(&mut self) {
-        let Some(namespace) = self.machine.pid_namespace else { return self.asm.call(helper::GET_CURRENT_PID_TGID) };
-        self.ids_in(namespace);
-        self.load_id(Reg::R0, TaskId::Process);
+        if self.machine.pid_namespace.is_none() {
+            return self.asm.call(helper::GET_CURRENT_PID_TGID);
+        }
+        let process = self.scratch + 8;
+        self.task_id(TaskId::Process);
         self.asm.alu_imm(Alu::Lsh, Reg::R0, 32);
-        self.load_id(Reg::R1, TaskId::Thread);
+        self.asm.stx(Size::Dw, Reg::FP, process, Reg::R0);
+        self.task_id(TaskId::Thread);
+        self.asm.ldx(Size::Dw, Reg::R1, Reg::FP, process);
         self.asm.alu(Alu::Or, Reg::R0, Reg::R1);
+    }
+
+    /// Sets R0 to an id of a task whose own namespace is within this one; 0 if it is not, or if that is not known.
+    fn id_within(&mut self, namespace: PidNamespace, id: TaskId) {
+        let Some(within) = namespace.within else { return self.asm.mov_imm(Reg::R0, 0) };
+        let (none, done) = (self.asm.label(), self.asm.label());
+        let leader = (id == TaskId::Process).then_some(within.group_leader);
+        let to_pid: Vec<u32> = leader.into_iter().chain([within.pid]).collect();
+        // Of a task outside of the namespace, this is not its number there.
+        self.follow(&[&to_pid[..], &[within.namespace, within.inode]].concat(), none);
+        self.asm.ldx(Size::W, Reg::R0, Reg::FP, self.scratch);
+        self.asm.mov_imm(Reg::R1, namespace.inode as i64);
+        self.asm.jump_if(Cond::Ne, Reg::R0, Reg::R1, none);
+        self.follow(&[&to_pid[..], &[within.number]].concat(), none);
+        self.asm.ldx(Size::W, Reg::R0, Reg::FP, self.scratch);
+        self.asm.jump(done);
+        self.asm.place(none);
+        self.asm.mov_imm(Reg::R0, 0);
+        self.asm.place(done);
+    }
+
+    /// Reads the word at the last of these offsets, following pointers from the current task at the others; jumps to
+    /// `none` if one cannot be read.
+    fn follow(&mut self, offsets: &[u32], none: Label) {
+        self.asm.call(helper::GET_CURRENT_TASK);
+        for offset in offsets {
+            self.asm.mov(Reg::R3, Reg::R0);
+            self.asm.alu_imm(Alu::Add, Reg::R3, *offset as i32);
+            self.address(Reg::R1, 0);
+            self.asm.mov_imm(Reg::R2, 8);
+            self.asm.call(helper::PROBE_READ_KERNEL);
+            self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, none);
+            self.asm.ldx(Size::Dw, Reg::R0, Reg::FP, self.scratch);
+        }
     }
 
     /// Stores `struct bpf_pidns_info { u32 pid; u32 tgid; }` in the scratch bytes: the thread, then
     /// the process.
-    fn ids_in(&mut self, (device, inode): (u64, u64)) {
-        self.asm.mov_imm(Reg::R1, device as i64);
-        self.asm.mov_imm(Reg::R2, inode as i64);
+    fn ids_in(&mut self, namespace: PidNamespace) {
+        self.asm.mov_imm(Reg::R1, namespace.device as i64);
+        self.asm.mov_imm(Reg::R2, namespace.inode as i64);
         self.address(Reg::R3, 0);
         self.asm.mov_imm(Reg::R4, 8);
         self.asm.call(helper::GET_NS_CURRENT_PID_TGID);

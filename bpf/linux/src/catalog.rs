@@ -5,20 +5,21 @@
 //! (BTF).
 
 use crate::error::AttachError;
+use crate::pid_namespace;
 use crate::resolve::{self, Candidate};
 use crate::scope::Scope;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::OnceLock;
+use xputrace_bytecode::probe::PidNamespace;
 use xputrace_model::catalog::{Catalog, TracepointField, TracepointFieldType, TracepointFormat};
 use xputrace_model::diagnostic;
 
 /// Inode of the initial pid namespace. Source: `PROC_PID_INIT_INO` in `include/linux/proc_ns.h`.
-const INITIAL_PID_NAMESPACE: u64 = 4_026_531_836;
+pub(crate) const INITIAL_PID_NAMESPACE: u64 = 4_026_531_836;
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 const NEAR_NAMES: usize = 3;
 
@@ -27,6 +28,7 @@ const NEAR_NAMES: usize = 3;
 pub struct LiveCatalog {
     scope: Scope,
     exec_id: OnceLock<Option<u32>>,
+    pid_namespace: OnceLock<Option<PidNamespace>>,
     files: RefCell<HashMap<String, Rc<Vec<NamedFile>>>>,
     answers: RefCell<HashMap<(String, String), Result<(), String>>>,
 }
@@ -52,7 +54,13 @@ impl LiveCatalog {
 
     /// Creates a catalog that looks up functions in the files that this scope would probe.
     pub fn of(scope: Scope) -> Self {
-        LiveCatalog { scope, exec_id: OnceLock::new(), files: RefCell::default(), answers: RefCell::default() }
+        LiveCatalog {
+            scope,
+            exec_id: OnceLock::new(),
+            pid_namespace: OnceLock::new(),
+            files: RefCell::default(),
+            answers: RefCell::default(),
+        }
     }
 
     fn files(&self, object: &str) -> Rc<Vec<NamedFile>> {
@@ -96,9 +104,8 @@ impl Catalog for LiveCatalog {
         answer
     }
 
-    fn pid_namespace(&self) -> Option<(u64, u64)> {
-        let namespace = std::fs::metadata("/proc/self/ns/pid").ok()?;
-        (namespace.ino() != INITIAL_PID_NAMESPACE).then_some((namespace.dev(), namespace.ino()))
+    fn pid_namespace(&self) -> Option<PidNamespace> {
+        *self.pid_namespace.get_or_init(pid_namespace::own)
     }
 
     fn exec_id_offset(&self) -> Option<u32> {

@@ -30,6 +30,7 @@ mod load;
 mod map;
 mod marker;
 mod modify;
+mod pid_namespace;
 mod probes;
 mod proc_maps;
 mod reach;

@@ -1,6 +1,8 @@
 //! What the compiler needs to know about the machine, as a value passed in. The live machine
 //! implements it, and so does a miniature one for golden tests.
 
+use xputrace_bytecode::probe::PidNamespace;
+
 /// The machine's side of compilation.
 pub trait Catalog {
     /// Returns the format of a tracepoint. The error is a sentence (unknown, unreadable, similar
@@ -22,9 +24,9 @@ pub trait Catalog {
         false
     }
 
-    /// Returns device and inode of the tracer's pid namespace unless it is the initial one: process
-    /// and thread ids are then read in that namespace.
-    fn pid_namespace(&self) -> Option<(u64, u64)>;
+    /// Returns the tracer's pid namespace unless it is the initial one: process and thread ids are
+    /// then read in that namespace.
+    fn pid_namespace(&self) -> Option<PidNamespace>;
 
     /// Returns the byte offset of `task_struct.self_exec_id`, which tells images of one process
     /// apart.
@@ -176,7 +178,7 @@ impl Catalog for MiniCatalog {
         Ok(["sched:sched_switch", "syscalls:sys_enter_close", "syscalls:sys_enter_write"].map(str::to_owned).into())
     }
 
-    fn pid_namespace(&self) -> Option<(u64, u64)> {
+    fn pid_namespace(&self) -> Option<PidNamespace> {
         None
     }
 

@@ -6,6 +6,7 @@ use common::*;
 use proptest::prelude::*;
 use std::sync::Arc;
 use xputrace_bytecode::insn::{Reg, Size};
+use xputrace_bytecode::probe::PidNamespace;
 use xputrace_bytecode::targets::{self, leave_out_others};
 use xputrace_bytecode::vm::{Engine, Env};
 use xputrace_bytecode::{Assembler, BpfMapId, Home, ProgramId, ProgramKind, helper};
@@ -505,7 +506,7 @@ impl Catalog for Machine {
         Ok(Vec::new())
     }
 
-    fn pid_namespace(&self) -> Option<(u64, u64)> {
+    fn pid_namespace(&self) -> Option<PidNamespace> {
         None
     }
 

@@ -7,6 +7,7 @@ use proptest::test_runner::{Config, TestRunner};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use xputrace_bytecode::probe::{IdsWithin, PidNamespace};
 use xputrace_bytecode::vm::{Engine, Env};
 use xputrace_bytecode::{BpfMapId, Image, MapKind, MapSpec, Program, ProgramId, ProgramKind, helper};
 use xputrace_model::catalog::{Catalog, MiniCatalog, TracepointFormat};
@@ -121,6 +122,9 @@ fn too_many_handlers_are_refused_in_time() {
 /// A machine in a pid namespace, which can tell the programs of a process apart.
 struct Namespaced;
 
+/// As on some machine; the verifier accepts any offsets.
+const IDS_WITHIN: IdsWithin = IdsWithin { group_leader: 1400, pid: 1500, number: 112, namespace: 120, inode: 136 };
+
 impl Catalog for Namespaced {
     fn tracepoint(&self, category: &str, name: &str) -> Result<TracepointFormat, String> {
         MiniCatalog.tracepoint(category, name)
@@ -130,8 +134,8 @@ impl Catalog for Namespaced {
         MiniCatalog.tracepoints()
     }
 
-    fn pid_namespace(&self) -> Option<(u64, u64)> {
-        Some((4, 4_026_531_836))
+    fn pid_namespace(&self) -> Option<PidNamespace> {
+        Some(PidNamespace { device: 4, inode: 4_026_531_836, within: Some(IDS_WITHIN) })
     }
 
     fn exec_id_offset(&self) -> Option<u32> {

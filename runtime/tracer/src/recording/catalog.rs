@@ -2,6 +2,7 @@
 
 use super::entry::{Meta, TracepointFieldInfo};
 use crate::replay::EXEC_ID_OFFSET;
+use xputrace_bytecode::probe::PidNamespace;
 use xputrace_model::catalog::{Catalog, TracepointField, TracepointFieldType, TracepointFormat};
 
 /// The catalog for compiling a script that runs over a recording.
@@ -36,7 +37,7 @@ impl Catalog for RecordedMachine {
         true
     }
 
-    fn pid_namespace(&self) -> Option<(u64, u64)> {
+    fn pid_namespace(&self) -> Option<PidNamespace> {
         None
     }
 
