@@ -115,6 +115,31 @@ def stretch(program, n):
     return list(map(float, values))
 
 
+@case("attach behind torch.profiler")
+def behind_profiler():
+    script = """
+import time, torch
+from torch.profiler import ProfilerActivity, profile
+x = torch.randn(64, 64, device="cuda")
+with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+    for _ in range(50): torch.sin(x)
+    torch.cuda.synchronize()
+print("training", flush=True)
+end = time.monotonic() + 6
+while time.monotonic() < end:
+    for _ in range(100): torch.cos(x)
+    torch.cuda.synchronize()
+print("over")
+"""
+    program = start([PYTHON, "-c", script])
+    seen = [losses(attach(program.pid, EXACT, 0.5)[0]) for _ in range(2)]
+    out, error = program.communicate(timeout=60)
+    expect("the program", (program.returncode, out.strip()), (0, "over"))
+    expect("losses", [bad(it) for it in seen], [{}, {}])
+    assert all(it["launches"] for it in seen), seen
+    return f"{[it['launches'] for it in seen]} launches"
+
+
 @case("launch cost before, during and after")
 def cost():
     rounds, stretches = int(os.environ.get("ROUNDS", "9")), 150
