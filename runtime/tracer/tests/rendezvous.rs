@@ -101,7 +101,7 @@ fn a_collector_is_armed_and_its_records_are_read() {
     let bits = demand::LAUNCHES | demand::KERNELS | demand::MAPPINGS;
     assert_eq!(
         (arm.kind, arm.words),
-        (message::ARM, [bits, 2, 65_536, 100, 3, 5, 0, 0]),
+        (message::ARM, [bits, 2, 65_536, 100, 3, 5, 1, 0]),
         "no marker without a tag array"
     );
 
