@@ -40,8 +40,8 @@ pub struct RendezvousError {
 /// How often an armed collector flushes CUPTI's buffers.
 pub const FLUSH_MILLIS: u64 = 100;
 
-/// Rings and bytes a ring of a usual target: 64 threads, 1 MiB each, touched as they fill.
-pub const DEFAULT_SHAPE: Shape = Shape { rings: 64, ring_bytes: 1 << 20 };
+/// Rings and bytes a ring of a target: 512 threads that launch at the same time, 1 MiB each, touched as they fill.
+pub const DEFAULT_SHAPE: Shape = Shape { rings: 512, ring_bytes: 1 << 20 };
 
 fn failed(attempted: impl Into<String>, answer: io::Error) -> RendezvousError {
     RendezvousError { attempted: attempted.into(), answer }
