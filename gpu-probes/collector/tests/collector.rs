@@ -177,6 +177,53 @@ fn kernels_without_times_are_counted<M: Machine>() {
 
 /// The simulated backend only records kernels.
 #[test]
+fn a_launch_that_is_under_way_when_we_arm_is_outside() {
+    let _alone = alone::<Plain>();
+    let mut tracer = arm::<Plain>(ALL, SHAPE);
+    let earlier = plain::returns_only();
+    let later = Plain::launch(c"_Z1fv", 7, 0);
+    tracer.until("both launches", |it| it.launches().len() == 2);
+    let all = tracer.launches();
+    let flags = |id| all.iter().find(|it| it.correlation == id).map(|it| it.flags & Launch::OUTSIDE);
+    assert_eq!((flags(earlier), flags(later)), (Some(Launch::OUTSIDE), Some(0)));
+    disarm::<Plain>(&mut tracer);
+}
+
+#[test]
+fn a_runs_memory_is_given_back_when_nobody_is_inside() {
+    let _alone = alone::<Plain>();
+    let regions = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|it| it.contains("/memfd:")).count()
+    };
+    let before = regions();
+    let mut tracer = arm::<Plain>(ALL, SHAPE);
+    let agent = plain::agent().unwrap();
+    let (comes_in, is_inside) = std::sync::mpsc::channel();
+    let (says, may_leave) = std::sync::mpsc::channel::<()>();
+    let inside = std::thread::spawn(move || {
+        assert!(agent.guarded(|| {
+            comes_in.send(()).unwrap();
+            may_leave.recv().unwrap();
+            agent.count_unexpected();
+        }));
+    });
+    is_inside.recv().unwrap();
+    disarm::<Plain>(&mut tracer);
+    assert!(regions() >= before + 2, "the region is there, in the tracer and in us: a thread is inside");
+    says.send(()).unwrap();
+    inside.join().unwrap();
+    assert_eq!(tracer.lost(Lost::Unexpected), 1, "what it did inside was no harm");
+    tracer.until("closing", |_| !agent.guarded(|| ()));
+
+    Plain::reset();
+    let mut again = arm::<Plain>(ALL, SHAPE);
+    let armed = regions();
+    disarm::<Plain>(&mut again);
+    again.until("giving back", |_| regions() < armed);
+}
+
+#[test]
 fn what_the_backend_cannot_serve_is_refused_by_name() {
     let _alone = alone::<Plain>();
     let dormant = refused(

@@ -18,7 +18,7 @@ const SLOTS: usize = 512;
 /// How long to wait for threads that are inside. Nothing that they do there takes that long.
 const LEAVES_WITHIN: Duration = Duration::from_secs(1);
 /// How long to wait for launch calls to return, which block where a stream is full.
-const RETURNS_WITHIN: Duration = Duration::from_millis(100);
+const RETURNS_WITHIN: Duration = Duration::from_millis(500);
 
 /// A thread's slot, in a cache line of its own.
 #[repr(align(64))]
