@@ -40,7 +40,7 @@ macro_rules! texts {
 texts! {
     ALL,
     SCRIPTS: ["summary", "kerneltop", "flame", "launchlat", "over100ms", "request"],
-    STDLIB: ["latency", "flame", "request", "units", "fmt"]
+    STDLIB: ["latency", "flame", "request", "units", "fmt", "python"]
 }
 
 /// Returns all of them as `(name, text)`, scripts first; a script and a library may share a name.
