@@ -20,6 +20,8 @@ use xputrace_wire::status::field;
 
 /// The collector's function that arms a running process.
 const ARM: &str = "xputrace_arm";
+/// Name of the collector's threads while it is armed.
+const COLLECTORS_THREAD: &str = "xputrace";
 /// How long a process may be held by a run whose tracer has ended.
 const LEFT_WITHIN: Duration = Duration::from_secs(2);
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(10);
@@ -61,6 +63,10 @@ impl Attachable {
     /// Lets the collector connect to the tracer at `socket`, which arms it meanwhile: by a call if it waits for one,
     /// else by loading it. Returns once it is armed or refused; what it refuses, it tells the tracer.
     fn attach(&self, socket: &str) -> Result<()> {
+        // Two collectors in a process know nothing of each other.
+        if !self.is_loaded && has_thread(self.pid, COLLECTORS_THREAD) {
+            bail!("another version of xputrace traces it");
+        }
         let until = deadline(LEFT_WITHIN);
         let mut answer = self.ask(socket)?;
         // A run that has ended may take a while to leave.
