@@ -42,8 +42,6 @@ pub enum Error {
     OtherScope { probe: String, line: u32, everywhere: bool, record: String },
     #[error("the script reads launch stacks, but the recording has none. {}", again(record))]
     NoLaunchStacks { record: String },
-    #[error("the script reads the Python frames of launches, but the recording has none. {}", again(record))]
-    NoPythonFrames { record: String },
     #[error("the recording has no lines of stacks. Add `--lines` before the `--` of `{record}`")]
     NoLines { record: String },
     #[error(transparent)]
@@ -105,6 +103,14 @@ impl Opened {
         self.tape.gpus.contains(&GpuKind::Software) || self.meta.gpu == GpuKind::Software
     }
 
+    /// What the recording lacks, if that may matter: a program without Python has no Python frames anyway.
+    pub fn note(&self) -> Option<String> {
+        let lacks_python = self.plan.demand.launch_python && !self.meta.launch_python;
+        let is_python = self.meta.command.iter().any(|it| it.contains("python"));
+        let record = self.plan.sources.record_command();
+        (lacks_python && is_python).then(|| format!("the recording has no Python frames. {}", again(&record)))
+    }
+
     /// Runs the plan over the whole recording. The caller runs `begin` and `end`.
     pub fn run(self, pipeline: &mut Pipeline, sink: &mut dyn Sink) -> Outcome {
         let mut tape = self.tape;
@@ -159,9 +165,6 @@ fn check(plan: &Plan, meta: &Meta) -> Result<(), Error> {
     }
     if plan.demand.launch_stacks && !meta.launch_stacks && meta.gpu != GpuKind::None {
         return Err(Error::NoLaunchStacks { record });
-    }
-    if plan.demand.launch_python && !meta.launch_python && meta.gpu != GpuKind::None {
-        return Err(Error::NoPythonFrames { record });
     }
     if plan.reads_lines && !meta.lines {
         return Err(Error::NoLines { record });
