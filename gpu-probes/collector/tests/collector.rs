@@ -180,12 +180,16 @@ fn kernels_without_times_are_counted<M: Machine>() {
 fn a_launch_that_is_under_way_when_we_arm_is_outside() {
     let _alone = alone::<Plain>();
     let mut tracer = arm::<Plain>(ALL, SHAPE);
-    let earlier = plain::returns_only();
+    let earlier = plain::returns_only(None);
     let later = Plain::launch(c"_Z1fv", 7, 0);
+    plain::returns_only(Some(later));
     tracer.until("both launches", |it| it.launches().len() == 2);
     let all = tracer.launches();
     let flags = |id| all.iter().find(|it| it.correlation == id).map(|it| it.flags & Launch::OUTSIDE);
     assert_eq!((flags(earlier), flags(later)), (Some(Launch::OUTSIDE), Some(0)));
+    let third = Plain::launch(c"_Z1fv", 7, 0);
+    tracer.until("the third", |it| it.launches().iter().any(|it| it.correlation == third));
+    assert_eq!(tracer.launches().len(), 3, "the runtime's return is none besides the driver's call inside");
     disarm::<Plain>(&mut tracer);
 }
 

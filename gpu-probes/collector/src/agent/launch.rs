@@ -101,8 +101,6 @@ struct Local {
     /// Nanoseconds spent in the launch's callbacks so far, if it is timed.
     timed: Option<u64>,
     countdown: u32,
-    /// The last call that was entered before we were armed.
-    earlier: u32,
     bounds: Option<Bounds>,
     /// Context and device of the last query.
     device: (u32, u32),
@@ -235,7 +233,6 @@ impl Local {
             timed: None,
             // A thread's first launches fill tables and are not representative.
             countdown: TIMED_EVERY / 2,
-            earlier: 0,
             bounds: None,
             device: (UNKNOWN, UNKNOWN),
             streams: [NO_STREAM; STREAM_SLOTS],
@@ -423,7 +420,8 @@ impl Local {
     /// call of the runtime returns after the driver's inside it.
     #[cold]
     fn note_earlier(&mut self, agent: &'static Agent, returned: &Returned) {
-        if !agent.is_recording() || std::mem::replace(&mut self.earlier, returned.correlation) == returned.correlation {
+        // Of a runtime's call, the driver's inside may have been seen.
+        if !agent.is_recording() || self.launch.correlation == returned.correlation {
             return;
         }
         let at = now();

@@ -89,9 +89,10 @@ impl Backend for PlainBackend {
     }
 }
 
-/// The return of a call that was entered before callbacks were enabled.
-pub fn returns_only() -> u32 {
-    let correlation = CORRELATION.fetch_add(1, SeqCst);
+/// The return of a call that was entered before callbacks were enabled; of the runtime around a call of the driver, if
+/// that is given.
+pub fn returns_only(inner: Option<u32>) -> u32 {
+    let correlation = inner.unwrap_or_else(|| CORRELATION.fetch_add(1, SeqCst));
     let returned = Returned { call: 0, submits: Call::Kernel, correlation, result: 0, context: CONTEXT };
     let _ = agent().map(|it| unsafe { launch::exit(it, &returned) });
     correlation
