@@ -31,6 +31,9 @@ const LEAVES_WITHIN: Duration = Duration::from_secs(3);
 /// nanoseconds.
 const PREPARES_WITHIN: u64 = 1_000_000_000;
 
+/// How long it may take from its last kind that it disables to its flush; in nanoseconds.
+const FLUSHES_WITHIN: u64 = 10_000_000_000;
+
 /// The attributes that we set, with our values.
 const ATTRIBUTES: [(u32, u8); 2] = [(ATTRIBUTE_ZEROED_BUFFERS, 1), (ATTRIBUTE_PER_THREAD_BUFFER, 0)];
 /// An attribute that could not be read.
@@ -46,6 +49,8 @@ pub(super) struct Sharing {
     is_yielding: AtomicBool,
     /// CLOCK_MONOTONIC nanoseconds.
     yielded_at: AtomicU64,
+    /// When it was first seen that the other user has disabled its kinds and not flushed; 0 if that is not so.
+    done_since: AtomicU64,
     /// Calls of the other user during which nothing is taken back.
     busy: AtomicU32,
     /// Values that our attributes had before; [`UNREAD`] while they are not ours.
@@ -59,6 +64,7 @@ impl Default for Sharing {
             is_wanted: AtomicBool::new(false),
             is_yielding: AtomicBool::new(false),
             yielded_at: AtomicU64::new(0),
+            done_since: AtomicU64::new(0),
             busy: AtomicU32::new(0),
             attributes: [const { AtomicU8::new(UNREAD) }; ATTRIBUTES.len()],
         }
@@ -194,10 +200,13 @@ impl CuptiBackend {
     /// Takes the records back, if the other user is done with them.
     pub(super) fn tend_to_other(&'static self, agent: &'static Agent) {
         if !self.is_yielding() || !self.is_other_done() {
-            return;
+            return self.sharing.done_since.store(0, Ordering::Release);
         }
-        if OTHER.has_lent() {
-            // It may not flush again, and records of ours must not go into its buffer.
+        if !OTHER.has_lent() {
+            self.sharing.done_since.store(0, Ordering::Release);
+        } else if OTHER.has_flushed() || self.has_been_done_long() {
+            // It may not flush again, and records of ours must not go into its buffer. But its own flush comes first:
+            // torch.profiler takes its records only if that delivers them.
             self.cupti.flush_all.inspect(|flush| {
                 // SAFETY: from the control thread, no lock held.
                 unsafe { flush(0) };
@@ -213,6 +222,12 @@ impl CuptiBackend {
                 }
             }
         }
+    }
+
+    /// Whether the other user has left its records unflushed for long.
+    fn has_been_done_long(&self) -> bool {
+        let since = self.sharing.done_since.compare_exchange(0, now(), Ordering::AcqRel, Ordering::Acquire);
+        since.is_err_and(|since| now().saturating_sub(since) > FLUSHES_WITHIN)
     }
 
     fn is_other_done(&self) -> bool {

@@ -183,6 +183,13 @@ impl Call {
         self.run.filter(|it| it.backend.has_records(it.agent))
     }
 
+    fn has_flushed(&self) {
+        if !self.is_internal() {
+            OTHER.flushed();
+            self.gave_up();
+        }
+    }
+
     /// Whether the run may come back, after a call that gave something up.
     fn gave_up(&self) {
         if let Some(run) = self.run.filter(|it| it.backend.is_yielding()) {
@@ -582,14 +589,14 @@ mod handlers {
     pub(super) unsafe extern "C" fn flush_all(flag: u32, caller: u64) -> CuptiResult {
         let call = call!(caller);
         let answer = real!(call.flush_all(flag_for(&call, flag)));
-        call.gave_up();
+        call.has_flushed();
         answer
     }
 
     pub(super) unsafe extern "C" fn flush(context: Handle, stream: u32, flag: u32, caller: u64) -> CuptiResult {
         let call = call!(caller);
         let answer = real!(call.flush(context, stream, flag_for(&call, flag)));
-        call.gave_up();
+        call.has_flushed();
         answer
     }
 

@@ -92,6 +92,7 @@ pub(super) static OTHER: Other = Other {
     kinds: [const { AtomicU64::new(0) }; MOST_KINDS as usize / 64],
     lent: AtomicU64::new(0),
     has_enabled: AtomicBool::new(false),
+    has_flushed: AtomicBool::new(false),
     was_seen: AtomicBool::new(false),
 };
 
@@ -113,6 +114,8 @@ pub(super) struct Other {
     lent: AtomicU64,
     /// Whether it has enabled a kind, or unloaded CUPTI, since [`Other::begins`].
     has_enabled: AtomicBool,
+    /// Whether it has flushed since it disabled its last kind.
+    has_flushed: AtomicBool,
     was_seen: AtomicBool,
 }
 
@@ -228,6 +231,7 @@ impl Other {
 
     fn set_kind(&self, kind: u32, on: bool) {
         self.has_enabled.fetch_or(on, Ordering::AcqRel);
+        self.has_flushed.fetch_and(!on, Ordering::AcqRel);
         let Some(word) = self.kinds.get(kind as usize / 64) else { return };
         let bit = 1 << (kind % 64);
         if on {
@@ -239,6 +243,16 @@ impl Other {
 
     fn kinds(&self) -> impl Iterator<Item = u32> + '_ {
         (0..MOST_KINDS).filter(|it| self.kinds[*it as usize / 64].load(Ordering::Acquire) & 1 << (it % 64) != 0)
+    }
+
+    /// Notes that it has flushed.
+    fn flushed(&self) {
+        self.has_flushed.store(!self.gets_records(), Ordering::Release);
+    }
+
+    /// Whether it has flushed since it disabled its last kind.
+    pub(super) fn has_flushed(&self) -> bool {
+        self.has_flushed.load(Ordering::Acquire)
     }
 
     /// Whether it gets records: it has enabled a kind, and provides buffers.

@@ -37,8 +37,17 @@ pub(super) fn redirected() -> Option<&'static Redirected> {
 impl Redirected {
     /// Whether a call from this address is CUPTI's own, or ours.
     pub(super) fn is_internal(&self, caller: u64) -> bool {
-        self.internal.iter().any(|it| it.contains(&caller))
+        self.internal.iter().any(|it| it.contains(&caller)) || is_collector(caller)
     }
+}
+
+/// Whether an address is in a collector, of whatever build: a process may have been attached to before.
+fn is_collector(address: u64) -> bool {
+    let is_named = |path: &[u8]| {
+        let name = path.rsplit(|it| *it == b'/').next().unwrap_or_default();
+        [b"collector-" as &[u8], b"libxputrace_collector"].iter().any(|it| name.starts_with(it))
+    };
+    find_loaded(|it| it.holds(address).then(|| is_named(it.path))).unwrap_or(false)
 }
 
 /// Redirects the functions of the libcupti that contains this one.
@@ -99,7 +108,8 @@ fn pairs(redirected: &Redirected) -> Vec<Pair> {
 fn set_slots(redirected: &Redirected, pairs: &[Pair]) -> Result<(), String> {
     let mut failed = None;
     for_each_loaded(|library| {
-        let is_internal = library.range().is_none_or(|it| redirected.is_internal(it.start));
+        let is_internal =
+            library.range().is_none_or(|it| redirected.internal.iter().any(|own| own.contains(&it.start)));
         if let (false, Some(image)) = (is_internal, Image::of(&library)) {
             failed = image.set_slots(pairs).err().or(failed.take());
         }
