@@ -76,6 +76,8 @@ fn down_elsewhere(depth: usize, run: &mut dyn FnMut(&Pushed)) -> usize {
     if depth == 0 { down(0, run) } else { black_box(down_elsewhere(depth - 1, run)) + 2 }
 }
 
+const OTHERS_BYTES: usize = 512 << 10;
+
 /// The inner half of a stack is another one at each launch, as where a program goes from one function
 /// to the next.
 fn changes(criterion: &mut Criterion) {
@@ -90,6 +92,16 @@ fn changes(criterion: &mut Criterion) {
     down(20, &mut |_| {
         criterion.bench_function("twice 30 calls", |it| it.iter(|| both(&mut nothing)));
         criterion.bench_function("twice 30 calls, each walked: 30 new frames", |it| it.iter(|| both(&mut walk)));
+        // What a program does between two launches takes the place of ours in the processor's nearer caches.
+        let others = vec![1u64; OTHERS_BYTES / 8];
+        let mut work = |_: &Pushed| _ = black_box(others.iter().step_by(8).sum::<u64>());
+        criterion.bench_function("twice 30 calls with cold caches", |it| it.iter(|| both(&mut work)));
+        let mut work_and_walk = |pushed: &Pushed| {
+            black_box(others.iter().step_by(8).sum::<u64>());
+            walk(pushed);
+        };
+        criterion
+            .bench_function("twice 30 calls with cold caches, each walked", |it| it.iter(|| both(&mut work_and_walk)));
     });
 }
 

@@ -140,7 +140,7 @@ const BY_RBP: u64 = 1 << 34;
 const IS_STEP: u64 = 1 << 35;
 const OFFSET: u32 = 36;
 /// Where rbp is in [`Registers::saved`].
-const RBP: usize = 1;
+pub(crate) const RBP: usize = 1;
 
 impl Rule {
     /// The rule in one word, if it has the usual form.
@@ -211,10 +211,9 @@ impl Step {
         cfa.wrapping_sub((self.0 >> (4 * at) & 15) * 8)
     }
 
-    /// The registers that the step reads, as bits.
     #[inline]
-    pub(crate) fn reads(self) -> u8 {
-        if self.0 & BY_RBP == 0 { 0 } else { 1 << RBP }
+    pub(crate) fn reads_rbp(self) -> bool {
+        self.0 & BY_RBP != 0
     }
 }
 

@@ -6,7 +6,7 @@
 //! value, all frames to the root are what they were. Reading those words is far cheaper than
 //! finding the rules, and leaves nothing to chance.
 
-use crate::rule::{Cfa, RIP, Rule, Step};
+use crate::rule::{Cfa, RBP, RIP, Rule, Step};
 use crate::tables::{File, NO_FILE, NoRule, RuleId, Tables};
 use crate::{Bounds, Registers, SAVED};
 
@@ -29,7 +29,7 @@ pub enum End {
     TooDeep,
 }
 
-/// One thread's last stack: about 80 KiB, of which stacks of usual depth touch a third. One whose
+/// One thread's last stack: about 60 KiB, of which stacks of usual depth touch a third. One whose
 /// bytes are all 0 remembers nothing.
 #[derive(Debug)]
 #[repr(C)]
@@ -69,30 +69,34 @@ const NOT_REMEMBERED: Remembered = Remembered { key: 0, step: Step::NONE };
 struct Slot {
     address: u64,
     value: u64,
-    /// The index of the frame whose rule reads it.
-    frame: usize,
 }
 
 /// Words of a stack that can be proved.
-const MOST_SLOTS: usize = 3 * MOST_FRAMES;
-const NO_SLOT: Slot = Slot { address: 0, value: 0, frame: 0 };
+const MOST_SLOTS: usize = SLOTS_OF_FRAME * MOST_FRAMES;
+/// A frame's: the word that says where its caller's begins, the return address, rbp.
+const SLOTS_OF_FRAME: usize = 3;
+const NO_SLOT: Slot = Slot { address: 0, value: 0 };
 
 /// Files of a stack that can be proved.
 const MOST_FILES: usize = 32;
 
-/// A frame's registers, and how they lead to its caller's.
+/// A frame, and what leads to its caller's. Small, because a program puts it out of the processor's
+/// nearer caches from one launch to the next: of the registers there are those from which nearly all
+/// rules count.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
-    registers: Registers,
+    rip: u64,
+    rsp: u64,
+    rbp: u64,
     /// Leads to the next frame; of no meaning in the last. If it is none, `rule` does.
     step: Step,
-    rule: RuleId,
-    /// The registers that the rules from here to the root read, as bits.
-    needed: u8,
-    /// How many of [`Walker::slots`] the frames from here to the root follow from.
-    slots: u16,
     /// Its file, and those of the frames to the root, as bits of [`Walker::files`].
     files: u32,
+    /// How many of [`Walker::slots`] the frames from here to the root follow from.
+    slots: u16,
+    rule: RuleId,
+    /// Whether the rules from here to the root read rbp.
+    needs_rbp: bool,
     /// A signal interrupted it here: its address is that of the next instruction, not one behind a call.
     is_interrupted: bool,
 }
@@ -100,8 +104,9 @@ struct Frame {
 /// What a frame needs to know of its caller's to note what it follows from.
 #[derive(Clone, Copy)]
 struct Outer {
-    registers: Registers,
-    needed: u8,
+    rip: u64,
+    rsp: u64,
+    needs_rbp: bool,
     slots: u16,
     files: u32,
 }
@@ -150,12 +155,14 @@ impl New {
 }
 
 const NO_FRAME: Frame = Frame {
-    registers: Registers { rip: 0, rsp: 0, saved: [0; SAVED] },
+    rip: 0,
+    rsp: 0,
+    rbp: 0,
     step: Step::NONE,
-    rule: 0,
-    needed: 0,
-    slots: 0,
     files: 0,
+    slots: 0,
+    rule: 0,
+    needs_rbp: false,
     is_interrupted: false,
 };
 const NOTHING: Ended = Ended { end: End::Root, zero_at: 0, is_provable: false };
@@ -191,8 +198,9 @@ impl Walker {
     /// from `registers.rsp` to `bounds.high` are readable where `registers.rsp` lies within `bounds`.
     pub unsafe fn walk(&mut self, tables: &Tables, registers: Registers, bounds: Bounds) -> (&[u64], End) {
         let bounds = Bounds { low: bounds.low.max(registers.rsp & !7), ..bounds };
-        let walked = self.extend(tables, registers, Stack(bounds));
-        self.splice(tables, &walked);
+        let stack = Stack(bounds);
+        let walked = self.extend(tables, registers, stack);
+        self.splice(tables, &walked, stack);
         (self.last(), walked.ended.end)
     }
 
@@ -229,7 +237,7 @@ impl Walker {
             }
             let Some(frame) = self.frames.get_mut(new.count) else { return new.ended(End::TooDeep) };
             new.count += 1;
-            frame.registers = registers;
+            (frame.rip, frame.rsp, frame.rbp) = (registers.rip, registers.rsp, registers.saved[RBP]);
             frame.is_interrupted = is_interrupted;
             // A call may be the last instruction of its function.
             let address = registers.rip.wrapping_sub(u64::from(!is_interrupted));
@@ -238,7 +246,7 @@ impl Walker {
                     is_interrupted = false;
                     stack.stepped(step, &registers)
                 }
-                None => self.unusual(tables, address, &mut new, stack).map(|(caller, is_signal)| {
+                None => self.unusual(tables, address, registers, &mut new, stack).map(|(caller, is_signal)| {
                     is_interrupted = is_signal;
                     caller
                 }),
@@ -273,7 +281,14 @@ impl Walker {
     /// The caller of the last new frame where the thread has not met its address, or its rule is none of the
     /// usual form; and whether a signal interrupted that one.
     #[inline(never)]
-    fn unusual(&mut self, tables: &Tables, address: u64, new: &mut New, stack: Stack) -> Result<(Caller, bool), End> {
+    fn unusual(
+        &mut self,
+        tables: &Tables,
+        address: u64,
+        registers: Registers,
+        new: &mut New,
+        stack: Stack,
+    ) -> Result<(Caller, bool), End> {
         let file = new.file.as_ref().ok_or(End::NoTable)?;
         let known = tables.rule(file, address).map_err(|it| match it {
             NoRule::NoTable => End::NoTable,
@@ -286,10 +301,11 @@ impl Walker {
                 frame.step = step;
                 self.steps[place(key)] = Remembered { key, step };
             }
-            (_, _, Some(rule)) => frame.rule = rule,
-            (_, _, None) => new.is_provable = false,
+            (_, _, Some(rule)) if known.rule.reads() & !(1 << RBP) == 0 => frame.rule = rule,
+            // Of what it reads, something is not remembered.
+            (_, _, _) => new.is_provable = false,
         }
-        Ok((stack.caller(&known.rule, &frame.registers)?, known.rule.is_signal()))
+        Ok((stack.caller(&known.rule, &registers)?, known.rule.is_signal()))
     }
 
     /// The index of this frame among the remembered ones, where it is proved that all from there to
@@ -303,7 +319,10 @@ impl Walker {
         let files = remembered.files;
         let slots = &self.slots[..usize::from(remembered.slots)];
         if let Some(changed) = slots.iter().find(|it| stack.word(it.address) != Some(it.value)) {
-            *old = changed.frame + 1;
+            // Frames within that word's follow from it.
+            while *old < MOST_FRAMES && self.places[*old] <= changed.address {
+                *old += 1;
+            }
             return None;
         }
         // Their addresses are on the stack, so their files stay mapped while they are looked at: if
@@ -345,33 +364,28 @@ impl Walker {
 
     /// Puts what is new before what is proved. What is new fits there: nothing was written over
     /// what is remembered.
-    fn splice(&mut self, tables: &Tables, walked: &Walked) {
+    fn splice(&mut self, tables: &Tables, walked: &Walked, stack: Stack) {
         let Walked { new, rest, ended } = *walked;
         let first = rest - new;
         self.frames.copy_within(..new, first);
         self.len = MOST_FRAMES - first;
         self.last = ended;
-        let mut outer = self.frames.get(rest).map(|it| Outer {
-            registers: it.registers,
-            needed: it.needed,
-            slots: it.slots,
-            files: it.files,
-        });
+        let mut outer = self.frames.get(rest).map(Outer::of);
         for at in (first..rest).rev() {
             let frame = &self.frames[at];
-            (self.addresses[at], self.places[at]) = (frame.registers.rip, frame.registers.rsp);
+            (self.addresses[at], self.places[at]) = (frame.rip, frame.rsp);
             if !self.last.is_provable {
                 continue;
             }
-            let noted = match &outer {
+            let noted = match outer {
                 None => Some(self.note_last(at)),
-                Some(outer) if frame.step.is_some() => self.note_step(at, frame.step, outer),
-                Some(outer) => self.note_rule(tables, at, outer),
+                Some(outer) if frame.step.is_some() => self.note_step(at, &outer, stack),
+                Some(outer) => self.note_rule(tables, at, &outer, stack),
             };
             self.last.is_provable = noted.is_some();
             if let Some(noted) = noted {
                 let frame = &mut self.frames[at];
-                (frame.needed, frame.slots, frame.files) = (noted.needed, noted.slots, noted.files);
+                (frame.needs_rbp, frame.slots, frame.files) = (noted.needs_rbp, noted.slots, noted.files);
                 outer = Some(noted);
             }
         }
@@ -381,58 +395,50 @@ impl Walker {
     fn note_last(&mut self, at: usize) -> Outer {
         let slots = match self.last.zero_at {
             0 => 0,
-            address => self.note(0, Slot { address, value: 0, frame: at }),
+            address => self.note(0, Slot { address, value: 0 }),
         };
-        let Frame { registers, files, .. } = self.frames[at];
-        Outer { registers, needed: 0, slots, files }
+        Outer { needs_rbp: false, slots, ..Outer::of(&self.frames[at]) }
     }
 
     /// Notes what of its registers and words a new frame's callers follow from; `None` if there is no room.
     #[inline]
-    fn note_step(&mut self, at: usize, step: Step, outer: &Outer) -> Option<Outer> {
-        if usize::from(outer.slots) + RIP + 2 > MOST_SLOTS {
-            return None;
+    fn note_step(&mut self, at: usize, outer: &Outer, stack: Stack) -> Option<Outer> {
+        let step = self.frames[at].step;
+        let mut slots = room(outer)?;
+        slots = self.note(slots, Slot { address: step.return_address(outer.rsp), value: outer.rip });
+        let keeps_rbp = step.in_memory() & 1 << RBP != 0;
+        if keeps_rbp && outer.needs_rbp {
+            slots = self.note_word(slots, step.slot(RBP, outer.rsp), stack)?;
         }
-        let cfa = outer.registers.rsp;
-        let caller = Slot { address: step.return_address(cfa), value: outer.registers.rip, frame: at };
-        let mut slots = self.note(outer.slots, caller);
-        let mut left = step.in_memory() & outer.needed;
-        while left != 0 {
-            let register = left.trailing_zeros() as usize;
-            let value = outer.registers.saved[register];
-            slots = self.note(slots, Slot { address: step.slot(register, cfa), value, frame: at });
-            left &= left - 1;
-        }
-        let frame = &self.frames[at];
-        Some(Outer {
-            registers: frame.registers,
-            needed: step.reads() | outer.needed & !step.in_memory(),
-            slots,
-            files: frame.files | outer.files,
-        })
+        let Frame { rip, rsp, files, .. } = self.frames[at];
+        let needs_rbp = step.reads_rbp() || outer.needs_rbp && !keeps_rbp;
+        Some(Outer { rip, rsp, needs_rbp, slots, files: files | outer.files })
     }
 
-    /// The same where the rule is none of the usual form.
+    /// The same where the rule is none of the usual form, but reads no register other than rbp.
     #[inline(never)]
-    fn note_rule(&mut self, tables: &Tables, at: usize, outer: &Outer) -> Option<Outer> {
-        let Frame { registers, rule, files, .. } = self.frames[at];
+    fn note_rule(&mut self, tables: &Tables, at: usize, outer: &Outer, stack: Stack) -> Option<Outer> {
+        let Frame { rip, rsp, rbp, files, rule, .. } = self.frames[at];
         let rule = tables.known(rule)?.rule;
-        let mut slots = outer.slots;
-        if usize::from(slots) + RIP + 2 > MOST_SLOTS {
-            return None;
-        }
-        let cfa = outer.registers.rsp;
+        let mut registers = Registers { rip, rsp, saved: [0; SAVED] };
+        registers.saved[RBP] = rbp;
+        let mut slots = room(outer)?;
         if let Cfa::IsAt(address) = rule.cfa(&registers) {
-            slots = self.note(slots, Slot { address, value: cfa, frame: at });
+            slots = self.note(slots, Slot { address, value: outer.rsp });
         }
-        let in_memory = rule.in_memory();
-        for register in (0..=RIP).filter(|it| in_memory & (outer.needed | 1 << RIP) & 1 << it != 0) {
-            let address = rule.slot(register, &registers, cfa);
-            let value = if register == RIP { outer.registers.rip } else { outer.registers.saved[register] };
-            slots = self.note(slots, Slot { address, value, frame: at });
+        slots = self.note(slots, Slot { address: rule.slot(RIP, &registers, outer.rsp), value: outer.rip });
+        let keeps_rbp = rule.in_memory() & 1 << RBP != 0;
+        if keeps_rbp && outer.needs_rbp {
+            slots = self.note_word(slots, rule.slot(RBP, &registers, outer.rsp), stack)?;
         }
-        let needed = rule.reads() | outer.needed & !in_memory;
-        Some(Outer { registers, needed, slots, files: files | outer.files })
+        let needs_rbp = rule.reads() != 0 || outer.needs_rbp && !keeps_rbp;
+        Some(Outer { rip, rsp, needs_rbp, slots, files: files | outer.files })
+    }
+
+    /// Notes a word as it is.
+    #[inline]
+    fn note_word(&mut self, at: u16, address: u64, stack: Stack) -> Option<u16> {
+        Some(self.note(at, Slot { address, value: stack.word(address)? }))
     }
 
     #[inline]
@@ -452,12 +458,24 @@ impl Frame {
     /// Whether it is the same frame as a new one, as far as its callers follow from its registers.
     #[inline]
     fn is_as(&self, theirs: &Registers, is_interrupted: bool) -> bool {
-        let ours = &self.registers;
-        ours.rsp == theirs.rsp
-            && ours.rip == theirs.rip
+        self.rsp == theirs.rsp
+            && self.rip == theirs.rip
             && self.is_interrupted == is_interrupted
-            && (0..SAVED).all(|at| self.needed & 1 << at == 0 || ours.saved[at] == theirs.saved[at])
+            && (!self.needs_rbp || self.rbp == theirs.saved[RBP])
     }
+}
+
+impl Outer {
+    fn of(frame: &Frame) -> Self {
+        let Frame { rip, rsp, needs_rbp, slots, files, .. } = *frame;
+        Outer { rip, rsp, needs_rbp, slots, files }
+    }
+}
+
+/// Where a frame's slots begin, if there is room for as many as one may have.
+#[inline]
+fn room(outer: &Outer) -> Option<u16> {
+    (usize::from(outer.slots) + SLOTS_OF_FRAME <= MOST_SLOTS).then_some(outer.slots)
 }
 
 /// What a frame leads to.
