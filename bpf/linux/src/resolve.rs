@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 pub(crate) use xputrace_model::catalog::glob;
 use xputrace_model::diagnostic;
+use xputrace_symbols::demangle;
 
 /// Directories that dynamic linkers search, and where CUDA installs itself.
 const STANDARD_DIRECTORIES: &[&str] = &[
@@ -302,10 +303,9 @@ impl<'a> Wanted<'a> {
             return found;
         }
         let hint = last_word(self.name);
-        let mut found =
-            elf.functions(&mut |it| it.contains(hint) && readable(it).is_some_and(|it| glob(self.name, &it)));
+        let mut found = elf.functions(&mut |it| it.contains(hint) && glob(self.name, &demangle(it).name));
         for function in &mut found {
-            function.name = readable(&function.name).unwrap_or_default();
+            function.name = demangle(&function.name).name;
         }
         found
     }
@@ -440,18 +440,6 @@ fn near(elf: &Elf, name: &str) -> Vec<String> {
     near.retain(|it| seen.insert(it.clone()));
     near.truncate(NEAR_NAMES);
     near
-}
-
-/// Demangles a C++ or Rust name, without parameters and hash.
-fn readable(mangled: &str) -> Option<String> {
-    if let Ok(rust) = rustc_demangle::try_demangle(mangled) {
-        return Some(format!("{rust:#}"));
-    }
-    if !mangled.starts_with("_Z") {
-        return None;
-    }
-    let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
-    cpp_demangle::Symbol::new(mangled).ok()?.demangle_with_options(&options).ok()
 }
 
 /// Returns the last identifier of a name, which the mangled name contains literally. Operators have
@@ -747,12 +735,5 @@ mod tests {
         bytes.extend([0xff; 64]);
         assert!(parse_cache(&bytes).is_empty());
         assert!(parse_cache(b"").is_empty());
-    }
-
-    #[test]
-    fn readable_names_have_no_parameters_and_no_hash() {
-        assert_eq!(readable("_ZN1A1fEi").as_deref(), Some("A::f"));
-        assert_eq!(readable("_ZN4core3fmt5write17h0123456789abcdefE").as_deref(), Some("core::fmt::write"));
-        assert_eq!(readable("main"), None);
     }
 }
