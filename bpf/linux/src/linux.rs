@@ -8,6 +8,7 @@ use crate::map::{MapHandle, OnElement};
 use crate::marker::TagArrays;
 use crate::probes::Probes;
 use crate::report::{AttachReport, News, Warning};
+use crate::resolve;
 use crate::ring::Ring;
 use crate::scope::{self, Scope};
 use crate::sideband::{self, MOST_PARANOID_FOR_PROCESSES, MOST_PARANOID_FOR_SYSTEM, ProcessEvent, Sideband};
@@ -248,13 +249,13 @@ impl Linux {
         Ok(Some(TagArrays::new(fd, spec.clone())))
     }
 
-    /// Attaches the launch handlers that run in Linux to the collector's marker function, in every
-    /// process that loads `file`. Returns the number of handlers. They skip processes without a tag
-    /// array.
+    /// Attaches the launch handlers that run in Linux to the function `marker` of a collector's file, in every
+    /// process that loads it. Returns the number of handlers. They skip processes without a tag array.
     ///
     /// One link per file: attaching to a single process takes some 10 ms, in which many others may
     /// start.
-    pub fn attach_marker(&mut self, plan: &Plan, file: &Path, file_offset: u64) -> Result<usize, AttachError> {
+    pub fn attach_marker(&mut self, plan: &Plan, file: &Path, marker: &str) -> Result<usize, AttachError> {
+        let file_offset = resolve::first_instruction(file, marker)?;
         let handlers = plan.probes.iter().filter(|it| it.event == Event::Launch && it.place == Place::Linux);
         let programs: Vec<ProgramId> = handlers.filter_map(|it| it.program).collect();
         for program in &programs {

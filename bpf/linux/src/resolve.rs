@@ -195,7 +195,7 @@ pub(crate) fn build_id(path: &Path) -> Vec<u8> {
 /// Returns the places in a file that `function` names.
 pub(crate) fn places(file: &Candidate, function: &str) -> Result<Places, AttachError> {
     let Candidate { path: file, part, .. } = file;
-    let elf = Elf::open(file).map_err(|reason| AttachError::UnreadableFile { file: file.to_path_buf(), reason })?;
+    let elf = open(file)?;
     let wanted = Wanted { part: *part, ..Wanted::parse(function) };
     let code = code::Reader::new(&elf);
     if let Some(address) = wanted.address.filter(|_| *part == Part::All) {
@@ -212,6 +212,17 @@ pub(crate) fn places(file: &Candidate, function: &str) -> Result<Places, AttachE
     }
     let places = direct.iter().map(|it| wanted.place(&elf, &code, file, it)).collect::<Result<Vec<_>, _>>()?;
     Ok(Places { places: each_once(places), indirect })
+}
+
+/// Returns the file offset of a function's first instruction.
+pub(crate) fn first_instruction(file: &Path, function: &str) -> Result<u64, AttachError> {
+    let elf = open(file)?;
+    let found = elf.functions(&mut |it| it == function).first().map(|it| it.file_offset);
+    found.ok_or_else(|| missing(&elf, file, &Wanted::parse(function)))
+}
+
+fn open(file: &Path) -> Result<Elf, AttachError> {
+    Elf::open(file).map_err(|reason| AttachError::UnreadableFile { file: file.to_path_buf(), reason })
 }
 
 /// If a place has several names, keeps the public one: `malloc`, not `__libc_malloc`.

@@ -11,7 +11,7 @@ use crate::run::Running;
 use crate::run::report::counted;
 use crate::run::sources::{Progress, Source};
 use crate::target::Launch;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use attaching::Attaching;
 use std::collections::HashMap;
 use std::fs::File;
@@ -28,6 +28,7 @@ use xputrace_tracer::rendezvous::{
     Window,
 };
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
+use xputrace_wire::marker;
 use xputrace_wire::message::conflict;
 
 /// How often the rings are read while a target records.
@@ -122,7 +123,7 @@ impl Collectors {
         let drivers = self.drivers(&pids, linux.is_some());
         if let (true, Some(linux)) = (plan.demand.launch_marker, linux) {
             for file in &self.files {
-                linux.attach_marker(plan, file, marker_offset(file)?)?;
+                linux.attach_marker(plan, file, marker::SYMBOL)?;
             }
             let arrays = linux.tag_arrays()?;
             tags = arrays.map(|it| Box::new(move |pid| it.add(pid).map_err(|it| it.to_string())) as TagArrays);
@@ -438,22 +439,4 @@ fn is_descendant(mut pid: u32, ancestor: u32) -> bool {
 /// file under several names.
 fn is_software_gpu(cupti_file: &Path) -> bool {
     cupti_file.file_name().is_some_and(|it| is_software_gpu_name(it.as_encoded_bytes()))
-}
-
-/// Returns the file offset of the collector's marker function, to which launch handlers in Linux
-/// are attached.
-fn marker_offset(collector: &Path) -> Result<u64> {
-    let bytes = std::fs::read(collector).with_context(|| format!("cannot read {}", collector.display()))?;
-    function_offset(&bytes, xputrace_wire::marker::SYMBOL)
-        .ok_or_else(|| anyhow!("{} has no marker function", collector.display()))
-}
-
-/// Returns the file offset of an exported function.
-fn function_offset(elf: &[u8], name: &str) -> Option<u64> {
-    use object::{Object, ObjectSection, ObjectSymbol};
-    let file = object::File::parse(elf).ok()?;
-    let symbol = file.dynamic_symbols().find(|it| it.name() == Ok(name))?;
-    let section = file.section_by_index(symbol.section_index()?).ok()?;
-    let (offset, _) = section.file_range()?;
-    Some(symbol.address() - section.address() + offset)
 }

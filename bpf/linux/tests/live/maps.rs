@@ -4,8 +4,6 @@ use crate::need_root;
 use crate::plans::*;
 use crate::target::*;
 use std::os::fd::AsRawFd;
-use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 use xputrace_bytecode::helper;
 use xputrace_bytecode::insn::{Alu, Cond, Size, atomic};
@@ -225,8 +223,7 @@ fn tags_left(change: impl Fn(&mut Linux, u32)) -> u64 {
     let mut child = StoppedChild::spawn(&words(&["work", "40"]), &[], None).unwrap();
     assert!(linux.attach(&plan, &child.scope()).unwrap().probes.is_empty(), "the marker is attached apart");
     let array = linux.tag_arrays().unwrap().unwrap().add(child.pid()).unwrap();
-    let offset = symbol_offset(&target(), "work");
-    assert_eq!(linux.attach_marker(&plan, &target(), offset).unwrap(), 1);
+    assert_eq!(linux.attach_marker(&plan, &target(), "work").unwrap(), 1);
     change(&mut linux, child.pid());
     child.wait().unwrap();
     let len = 16 * xputrace_model::plan::TAG_SLOTS as usize;
@@ -236,12 +233,4 @@ fn tags_left(change: impl Fn(&mut Linux, u32)) -> u64 {
     assert_ne!(base, libc::MAP_FAILED);
     // SAFETY: slot 3 is inside the mapping; the program that wrote to it has ended.
     unsafe { base.cast::<u64>().add(3 * 2 + 1).read_volatile() }
-}
-
-fn symbol_offset(file: &Path, name: &str) -> u64 {
-    let output = Command::new("nm").arg(file).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let line = text.lines().find(|it| it.ends_with(&format!(" {name}"))).unwrap();
-    // In these programs, the text's address equals its file offset.
-    u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap()
 }

@@ -2,7 +2,7 @@
 //!
 //! Those in which CUDA runs already are attached to before the run begins, the others as soon as CUDA starts in them.
 
-use super::{Collectors, marker_offset, untraced};
+use super::{Collectors, untraced};
 use crate::attach::{Attachable, Attempt, Attempts, refusal, runs_cuda};
 use crate::machine::deadline;
 use crate::run::Running;
@@ -17,6 +17,7 @@ use xputrace_linux::{all_processes, is_over, with_descendants};
 use xputrace_model::process_name::ProcessName;
 use xputrace_render::shown_text;
 use xputrace_tracer::rendezvous::comm_of;
+use xputrace_wire::marker;
 
 /// How long the run waits for the processes that `-p` names; longer than an attempt can take.
 const NAMED_WITHIN: Duration = Duration::from_secs(60);
@@ -145,7 +146,7 @@ impl Collectors {
             && !self.files.iter().any(|it| is_same_file(it, &process.collector))
             && let Some(linux) = &mut running.state().linux
         {
-            linux.attach_marker(&plan, &process.collector, marker_offset(&process.collector)?)?;
+            linux.attach_marker(&plan, &process.collector, marker::SYMBOL)?;
             self.files.push(process.collector.clone());
         }
         Ok(())
