@@ -1,7 +1,7 @@
 //! Calls a collector that waits in a dormant process.
 
-use super::socket::{Received, checked, connect_abstract, peer, readable, receive, send, seqpacket};
-use std::fs::File;
+use super::network::Network;
+use super::socket::{Received, connect_abstract, peer, readable, receive, send, seqpacket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ fn connect(pid: u32) -> Option<OwnedFd> {
     let process = format!("/proc/{pid}");
     let namespace = std::fs::metadata(format!("{process}/ns/pid")).ok()?.ino();
     let own_pid = innermost_id(&std::fs::read_to_string(format!("{process}/status")).ok()?)?;
-    enter_network(&process)?;
+    enter_network(pid)?;
     let socket = seqpacket().ok()?;
     connect_abstract(&socket, &dormant_name(namespace, own_pid)).ok()?;
     // Anybody can take a name.
@@ -36,13 +36,10 @@ fn connect(pid: u32) -> Option<OwnedFd> {
 }
 
 /// Moves the calling thread to the network namespace of a process, if it has another one.
-fn enter_network(process: &str) -> Option<()> {
-    let theirs = File::open(format!("{process}/ns/net")).ok()?;
-    let ours = File::open("/proc/thread-self/ns/net").ok()?;
-    let identity = |it: &File| it.metadata().map(|it| (it.dev(), it.ino())).ok();
-    if identity(&theirs)? != identity(&ours)? {
-        // SAFETY: a namespace's descriptor.
-        checked(unsafe { libc::setns(theirs.as_raw_fd(), libc::CLONE_NEWNET) }).ok()?;
+fn enter_network(pid: u32) -> Option<()> {
+    let theirs = Network::of_process(pid).ok()?;
+    if theirs.id != Network::of_this_thread().ok()?.id {
+        theirs.enter().ok()?;
     }
     Some(())
 }

@@ -1,11 +1,11 @@
 //! The sockets that collectors connect to, and who may connect.
 
+use super::network::{Network, NetworkId};
 use super::socket::{Peer, Received, bind_abstract, bind_path, listen, peer, private_directory, random, receive, send};
 use super::socket::{accept, seqpacket};
 use super::target::Target;
 use super::{RendezvousError, failed};
 use std::collections::HashSet;
-use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
@@ -61,7 +61,7 @@ impl Listener {
 
     /// Returns what listens in further network namespaces.
     pub(super) fn reach(&self) -> Reach {
-        Reach { name: self.abstract_name(), namespaces: HashSet::new() }
+        Reach { name: self.abstract_name(), reached: HashSet::new() }
     }
 
     /// Also accepts the connections to these sockets.
@@ -109,8 +109,8 @@ impl Listener {
 #[derive(Debug)]
 pub(super) struct Reach {
     name: Option<String>,
-    /// Network namespaces that have a socket of ours, by device and inode.
-    namespaces: HashSet<(u64, u64)>,
+    /// Network namespaces that have a socket of ours.
+    reached: HashSet<NetworkId>,
 }
 
 impl Reach {
@@ -120,24 +120,17 @@ impl Reach {
     /// We may not enter it.
     pub(super) fn socket_for(&mut self, pid: u32) -> Result<Option<OwnedFd>, RendezvousError> {
         let context = |it| failed(format!("listen for the collector in the network namespace of process {pid}"), it);
-        let namespace = |pid: &str| File::open(format!("/proc/{pid}/ns/net"));
-        let theirs = namespace(&pid.to_string()).map_err(context)?;
-        let identity = |it: &File| it.metadata().map(|it| (it.dev(), it.ino()));
-        let ours = namespace("self").and_then(|it| identity(&it)).map_err(context)?;
+        let theirs = Network::of_process(pid).map_err(context)?;
+        let ours = Network::of_this_thread().map_err(context)?;
         let Some(name) = &self.name else { return Ok(None) };
-        let found = identity(&theirs).map_err(context)?;
-        if found == ours || self.namespaces.contains(&found) {
+        if theirs.id == ours.id || self.reached.contains(&theirs.id) {
             return Ok(None);
         }
-        // A thread can change its namespace for itself.
-        let enter = || {
-            // SAFETY: a namespace's descriptor.
-            super::socket::checked(unsafe { libc::setns(theirs.as_raw_fd(), libc::CLONE_NEWNET) }).map_err(context)?;
-            on_abstract(name)
-        };
-        let entered = std::thread::scope(|scope| scope.spawn(enter).join());
-        let socket = entered.unwrap_or_else(|_| Err(context(std::io::Error::other("it failed"))))?;
-        self.namespaces.insert(found);
+        // A thread of its own, which ends there: this one stays in our namespace.
+        let listen_there = || theirs.enter().map_err(context).and_then(|()| on_abstract(name));
+        let listening = std::thread::scope(|scope| scope.spawn(listen_there).join());
+        let socket = listening.unwrap_or_else(|_| Err(context(std::io::Error::other("its thread panicked"))))?;
+        self.reached.insert(theirs.id);
         Ok(Some(socket))
     }
 }

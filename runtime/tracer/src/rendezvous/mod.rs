@@ -13,6 +13,7 @@
 mod acceptor;
 mod dormant;
 mod listener;
+mod network;
 mod region;
 mod socket;
 mod target;
