@@ -71,7 +71,7 @@ impl Rule {
                     words[1] |= u64::from(base) << (4 * at);
                     words[2 + at / 4] |= u64::from(offset as u16) << (16 * (at % 4));
                 }
-                // That of a register which the caller does not count on.
+                // The caller does not rely on this register.
                 Place::Undefined if at != RIP => {}
                 Place::Undefined => words[0] |= flag::ROOT,
                 Place::Same if at != RIP => {}
@@ -94,7 +94,7 @@ impl Rule {
     /// What rsp is in the caller, or the address of the word that says so.
     #[inline]
     pub(crate) fn cfa(&self, registers: &Registers) -> Cfa {
-        let address = value((self.0[0] >> 32) as Base, registers, 0).wrapping_add_signed((self.0[0] as i32).into());
+        let address = value(self.cfa_base(), registers, 0).wrapping_add_signed(self.cfa_offset().into());
         if self.0[0] & flag::WORD == 0 { Cfa::Is(address) } else { Cfa::IsAt(address) }
     }
 
@@ -107,16 +107,35 @@ impl Rule {
     /// The address of one of those in memory.
     #[inline]
     pub(crate) fn slot(&self, at: usize, registers: &Registers, cfa: u64) -> u64 {
-        let base = (self.0[1] >> (4 * at) & 15) as Base;
-        let offset = (self.0[2 + at / 4] >> (16 * (at % 4))) as i16;
-        value(base, registers, cfa).wrapping_add_signed(i64::from(offset) * 8)
+        value(self.base(at), registers, cfa).wrapping_add_signed(i64::from(self.offset_words(at)) * 8)
     }
 
     /// The registers that the rule reads, as bits.
     pub(crate) fn reads(&self) -> u8 {
         let bit = |base: Base| if base < FIRST_SAVED { 0 } else { 1 << (base - FIRST_SAVED) };
-        let bases = (0..FOUND).map(|at| (self.0[1] >> (4 * at) & 15) as Base);
-        bases.fold(bit((self.0[0] >> 32) as Base), |bits, base| bits | bit(base))
+        (0..FOUND).map(|at| self.base(at)).fold(bit(self.cfa_base()), |bits, base| bits | bit(base))
+    }
+
+    #[inline]
+    fn cfa_base(&self) -> Base {
+        (self.0[0] >> 32) as Base
+    }
+
+    #[inline]
+    fn cfa_offset(&self) -> i32 {
+        self.0[0] as i32
+    }
+
+    /// The base of what is in memory at this index.
+    #[inline]
+    fn base(&self, at: usize) -> Base {
+        (self.0[1] >> (4 * at) & 15) as Base
+    }
+
+    /// Its offset from the base, in words.
+    #[inline]
+    fn offset_words(&self, at: usize) -> i16 {
+        (self.0[2 + at / 4] >> (16 * (at % 4))) as i16
     }
 }
 
@@ -125,12 +144,12 @@ impl Rule {
 ///
 /// | bits | |
 /// |---|---|
-/// | 0 to 23 | how many words below the canonical frame address each of [`Registers::saved`] is, 4 bits each; 0 if it is not in memory |
+/// | 0 to 23 | distance of each of [`Registers::saved`] below the canonical frame address, in words, 4 bits each; 0 if it is not in memory |
 /// | 24 to 29 | which of them are in memory |
-/// | 30 to 33 | how many words below it the lowest of all is |
-/// | 34 | it is counted from rbp |
-/// | 35 | set in each |
-/// | 36 to 59 | by how many words it is above that |
+/// | 30 to 33 | distance of the lowest of them, or of the return address |
+/// | 34 | whether the canonical frame address is counted from rbp, not rsp |
+/// | 35 | set in every step, so that none is 0 |
+/// | 36 to 59 | how many words the canonical frame address is above that register |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step(u64);
 
@@ -146,12 +165,12 @@ impl Rule {
     /// The rule in one word, if it has the usual form.
     pub(crate) fn step(&self) -> Option<Step> {
         let is_usual = self.0[0] & (flag::WORD | flag::SIGNAL | flag::ROOT) == 0 && self.0[1] == 0;
-        let by_rbp = match (self.0[0] >> 32) as Base {
+        let by_rbp = match self.cfa_base() {
             RSP => 0,
             base if base == FIRST_SAVED + RBP as Base => BY_RBP,
             _ => return None,
         };
-        let offset = self.0[0] as i32;
+        let offset = self.cfa_offset();
         if !is_usual || offset <= 0 || offset % 8 != 0 || offset >= 8 << (60 - OFFSET) || self.words_below(RIP) != 1 {
             return None;
         }
@@ -167,7 +186,7 @@ impl Rule {
     }
 
     fn words_below(&self, at: usize) -> i64 {
-        -i64::from((self.0[2 + at / 4] >> (16 * (at % 4))) as i16)
+        -i64::from(self.offset_words(at))
     }
 }
 
