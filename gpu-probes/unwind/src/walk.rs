@@ -1,10 +1,10 @@
-//! A thread's stack: walked where it is new, proved where it is old.
+//! A thread's stack: walked where it is new, proved unchanged where it is old.
 //!
-//! Between two launches most of a stack stays as it is. A frame follows from the registers in it
-//! and the words of memory that its rule reads; so where a frame is met again with equal address,
-//! rsp and registers, and each word that the rules from there to the root read still has its
-//! value, all frames to the root are what they were. Reading those words is far cheaper than
-//! finding the rules, and leaves nothing to chance.
+//! Most of a stack stays the same between two launches. A frame's caller follows from the frame's
+//! registers and the words of memory that its rule reads. So if a frame has the same address, rsp
+//! and registers as before, and every word that the rules from there to the root read still has its
+//! value, all frames to the root are the same. Reading those words is far cheaper than finding the
+//! rules, and it is a proof, not a guess.
 
 use crate::rule::{Cfa, RBP, RIP, Rule, Step};
 use crate::tables::{File, NO_FILE, NoRule, RuleId, Tables};
@@ -29,26 +29,26 @@ pub enum End {
     TooDeep,
 }
 
-/// One thread's last stack: about 60 KiB, of which stacks of usual depth touch a third. One whose
-/// bytes are all 0 remembers nothing.
+/// One thread's last stack: about 60 KiB, of which stacks of usual depth touch a third. If all its
+/// bytes are 0, it remembers nothing.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Walker {
-    /// The last stack at the array's end, its root last; at the array's beginning what is new in
-    /// the one that is being walked.
+    /// At the array's end the last stack, its root last; at its beginning the new frames of the walk
+    /// under way.
     frames: [Frame; MOST_FRAMES],
     /// The addresses of the last stack, at the array's end, and where on the stack they begin (rsp).
     addresses: [u64; MOST_FRAMES],
     places: [u64; MOST_FRAMES],
     /// Frames of the last stack.
     len: usize,
-    /// What the last stack follows from, the root's first.
+    /// The words that the last stack follows from, the root's first.
     slots: [Slot; MOST_SLOTS],
-    last: Ended,
-    /// The files that the last stacks' frames lay in.
+    last: Ending,
+    /// The files in which the frames of the last stacks were.
     files: [File; MOST_FILES],
     n_files: usize,
-    /// Those that this walk has seen to be still there, as bits.
+    /// The files that are known to be still mapped during this walk, as bits.
     seen: u32,
     /// Steps of addresses that the thread met before.
     steps: [Remembered; STEPS],
@@ -80,15 +80,14 @@ const NO_SLOT: Slot = Slot { address: 0, value: 0 };
 /// Files of a stack that can be proved.
 const MOST_FILES: usize = 32;
 
-/// A frame, and what leads to its caller's. Small, because a program puts it out of the processor's
-/// nearer caches from one launch to the next: of the registers there are those from which nearly all
-/// rules count.
+/// A frame, and what leads to its caller. Small, because between two launches a program displaces it
+/// from the processor's nearer caches; so it has only the registers from which nearly all rules count.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     rip: u64,
     rsp: u64,
     rbp: u64,
-    /// Leads to the next frame; of no meaning in the last. If it is none, `rule` does.
+    /// Leads to the caller; if it is [`Step::NONE`], `rule` does. Meaningless in the last frame.
     step: Step,
     /// Its file, and those of the frames to the root, as bits of [`Walker::files`].
     files: u32,
@@ -97,13 +96,13 @@ struct Frame {
     rule: RuleId,
     /// Whether the rules from here to the root read rbp.
     needs_rbp: bool,
-    /// A signal interrupted it here: its address is that of the next instruction, not one behind a call.
+    /// Whether a signal interrupted it: its address is that of the next instruction, not of the one after a call.
     is_interrupted: bool,
 }
 
-/// What a frame needs to know of its caller's to note what it follows from.
+/// What a frame and its callers up to the root follow from; see the fields of [`Frame`].
 #[derive(Clone, Copy)]
-struct Outer {
+struct Basis {
     rip: u64,
     rsp: u64,
     needs_rbp: bool,
@@ -113,44 +112,45 @@ struct Outer {
 
 /// How a walk ended.
 #[derive(Clone, Copy, Debug)]
-struct Ended {
+struct Ending {
     end: End,
-    /// The address of the word whose being 0 ended it; else 0.
+    /// The address of the null return address that ended it; else 0.
     zero_at: u64,
-    /// All that it follows from can be proved again.
+    /// Whether the next walk can prove the stack unchanged.
     is_provable: bool,
 }
 
-/// What came of a walk: so many new frames, and the remembered ones from there on.
+/// The result of a walk: new frames, then remembered ones.
 struct Walked {
-    new: usize,
+    n_new: usize,
+    /// Index of the first remembered frame.
     rest: usize,
-    ended: Ended,
+    ending: Ending,
 }
 
-/// The part of a walk that is new.
-struct New {
-    /// Its frames so far.
+/// The frames that a walk has found so far.
+struct NewFrames {
     count: usize,
     is_provable: bool,
-    /// The last one's.
+    /// The file of the last one, and its bit in [`Walker::files`].
     file: Option<File>,
     file_bit: Option<u32>,
 }
 
-impl New {
-    fn walked(&self, rest: usize, ended: Ended) -> Walked {
-        Walked { new: self.count, rest, ended }
+impl NewFrames {
+    /// Ends the walk where the remembered frames begin.
+    fn joined(&self, rest: usize, ending: Ending) -> Walked {
+        Walked { n_new: self.count, rest, ending }
     }
 
-    /// Only what leads to the root is remembered: elsewhere it may be different the next time.
     fn ended(&self, end: End) -> Walked {
         self.ended_by(end, 0)
     }
 
     fn ended_by(&self, end: End, zero_at: u64) -> Walked {
+        // Only a stack that leads to its root is remembered: another one may end elsewhere the next time.
         let is_provable = self.is_provable && end == End::Root;
-        self.walked(MOST_FRAMES, Ended { end, zero_at, is_provable })
+        self.joined(MOST_FRAMES, Ending { end, zero_at, is_provable })
     }
 }
 
@@ -165,7 +165,7 @@ const NO_FRAME: Frame = Frame {
     needs_rbp: false,
     is_interrupted: false,
 };
-const NOTHING: Ended = Ended { end: End::Root, zero_at: 0, is_provable: false };
+const NOTHING: Ending = Ending { end: End::Root, zero_at: 0, is_provable: false };
 
 impl Default for Walker {
     fn default() -> Self {
@@ -201,7 +201,7 @@ impl Walker {
         let stack = Stack(bounds);
         let walked = self.extend(tables, registers, stack);
         self.splice(tables, &walked, stack);
-        (self.last(), walked.ended.end)
+        (self.last(), walked.ending.end)
     }
 
     /// Forgets the last stack.
@@ -226,11 +226,11 @@ impl Walker {
             self.n_files = 0;
         }
         let mut old = if self.last.is_provable { MOST_FRAMES - self.len } else { MOST_FRAMES };
-        let mut new = New { count: 0, is_provable: true, file: None, file_bit: None };
+        let mut new = NewFrames { count: 0, is_provable: true, file: None, file_bit: None };
         let mut is_interrupted = false;
         loop {
             match self.proved(&registers, is_interrupted, &mut old, stack) {
-                Some(rest) => return new.walked(rest, Ended { is_provable: new.is_provable, ..self.last }),
+                Some(rest) => return new.joined(rest, Ending { is_provable: new.is_provable, ..self.last }),
                 // What is new is written where nothing is remembered any more.
                 None if new.count == old => old = MOST_FRAMES,
                 None => {}
@@ -246,7 +246,7 @@ impl Walker {
                     is_interrupted = false;
                     stack.stepped(step, &registers)
                 }
-                None => self.unusual(tables, address, registers, &mut new, stack).map(|(caller, is_signal)| {
+                None => self.caller_by_rule(tables, address, registers, &mut new, stack).map(|(caller, is_signal)| {
                     is_interrupted = is_signal;
                     caller
                 }),
@@ -260,9 +260,9 @@ impl Walker {
         }
     }
 
-    /// The remembered step of the last new frame's address; notes it in the frame, with the file.
+    /// Returns the remembered step of the last new frame's address, and notes it in the frame, with the file.
     #[inline]
-    fn step(&mut self, tables: &Tables, address: u64, new: &mut New) -> Option<Step> {
+    fn step(&mut self, tables: &Tables, address: u64, new: &mut NewFrames) -> Option<Step> {
         if new.file.is_none_or(|it| !it.object.holds(address)) {
             (new.file, new.file_bit) = match self.file(tables, address) {
                 Some((file, bit)) => (Some(file), bit),
@@ -278,15 +278,15 @@ impl Walker {
         step.is_some().then_some(step)
     }
 
-    /// The caller of the last new frame where the thread has not met its address, or its rule is none of the
-    /// usual form; and whether a signal interrupted that one.
+    /// Finds the caller of the last new frame by its full rule: of an address that the thread meets for the first
+    /// time, or whose rule has no [`Step`]. Also returns whether a signal interrupted that caller.
     #[inline(never)]
-    fn unusual(
+    fn caller_by_rule(
         &mut self,
         tables: &Tables,
         address: u64,
         registers: Registers,
-        new: &mut New,
+        new: &mut NewFrames,
         stack: Stack,
     ) -> Result<(Caller, bool), End> {
         let file = new.file.as_ref().ok_or(End::NoTable)?;
@@ -302,7 +302,7 @@ impl Walker {
                 self.steps[place(key)] = Remembered { key, step };
             }
             (_, _, Some(rule)) if known.rule.reads() & !(1 << RBP) == 0 => frame.rule = rule,
-            // Of what it reads, something is not remembered.
+            // It reads a register that is not remembered.
             (_, _, _) => new.is_provable = false,
         }
         Ok((stack.caller(&known.rule, &registers)?, known.rule.is_signal()))
@@ -362,15 +362,15 @@ impl Walker {
         }
     }
 
-    /// Puts what is new before what is proved. What is new fits there: nothing was written over
-    /// what is remembered.
+    /// Puts the new frames before the remembered ones, and notes what they follow from. They fit there: the walk wrote
+    /// over nothing that is remembered.
     fn splice(&mut self, tables: &Tables, walked: &Walked, stack: Stack) {
-        let Walked { new, rest, ended } = *walked;
-        let first = rest - new;
-        self.frames.copy_within(..new, first);
+        let Walked { n_new, rest, ending } = *walked;
+        let first = rest - n_new;
+        self.frames.copy_within(..n_new, first);
         self.len = MOST_FRAMES - first;
-        self.last = ended;
-        let mut outer = self.frames.get(rest).map(Outer::of);
+        self.last = ending;
+        let mut outer = self.frames.get(rest).map(Basis::of);
         for at in (first..rest).rev() {
             let frame = &self.frames[at];
             (self.addresses[at], self.places[at]) = (frame.rip, frame.rsp);
@@ -392,17 +392,17 @@ impl Walker {
     }
 
     /// Notes that the last frame has no callers, because of its address or of a word that is 0.
-    fn note_last(&mut self, at: usize) -> Outer {
+    fn note_last(&mut self, at: usize) -> Basis {
         let slots = match self.last.zero_at {
             0 => 0,
             address => self.note(0, Slot { address, value: 0 }),
         };
-        Outer { needs_rbp: false, slots, ..Outer::of(&self.frames[at]) }
+        Basis { needs_rbp: false, slots, ..Basis::of(&self.frames[at]) }
     }
 
-    /// Notes what of its registers and words a new frame's callers follow from; `None` if there is no room.
+    /// Notes which registers and words a new frame's callers follow from; `None` if there is no room.
     #[inline]
-    fn note_step(&mut self, at: usize, outer: &Outer, stack: Stack) -> Option<Outer> {
+    fn note_step(&mut self, at: usize, outer: &Basis, stack: Stack) -> Option<Basis> {
         let step = self.frames[at].step;
         let mut slots = room(outer)?;
         slots = self.note(slots, Slot { address: step.return_address(outer.rsp), value: outer.rip });
@@ -412,12 +412,12 @@ impl Walker {
         }
         let Frame { rip, rsp, files, .. } = self.frames[at];
         let needs_rbp = step.reads_rbp() || outer.needs_rbp && !keeps_rbp;
-        Some(Outer { rip, rsp, needs_rbp, slots, files: files | outer.files })
+        Some(Basis { rip, rsp, needs_rbp, slots, files: files | outer.files })
     }
 
-    /// The same where the rule is none of the usual form, but reads no register other than rbp.
+    /// Does the same for a rule of another form that reads no register other than rbp.
     #[inline(never)]
-    fn note_rule(&mut self, tables: &Tables, at: usize, outer: &Outer, stack: Stack) -> Option<Outer> {
+    fn note_rule(&mut self, tables: &Tables, at: usize, outer: &Basis, stack: Stack) -> Option<Basis> {
         let Frame { rip, rsp, rbp, files, rule, .. } = self.frames[at];
         let rule = tables.known(rule)?.rule;
         let mut registers = Registers { rip, rsp, saved: [0; SAVED] };
@@ -432,7 +432,7 @@ impl Walker {
             slots = self.note_word(slots, rule.slot(RBP, &registers, outer.rsp), stack)?;
         }
         let needs_rbp = rule.reads() != 0 || outer.needs_rbp && !keeps_rbp;
-        Some(Outer { rip, rsp, needs_rbp, slots, files: files | outer.files })
+        Some(Basis { rip, rsp, needs_rbp, slots, files: files | outer.files })
     }
 
     /// Notes a word as it is.
@@ -465,25 +465,25 @@ impl Frame {
     }
 }
 
-impl Outer {
+impl Basis {
     fn of(frame: &Frame) -> Self {
         let Frame { rip, rsp, needs_rbp, slots, files, .. } = *frame;
-        Outer { rip, rsp, needs_rbp, slots, files }
+        Basis { rip, rsp, needs_rbp, slots, files }
     }
 }
 
 /// Where a frame's slots begin, if there is room for as many as one may have.
 #[inline]
-fn room(outer: &Outer) -> Option<u16> {
+fn room(outer: &Basis) -> Option<u16> {
     (usize::from(outer.slots) + SLOTS_OF_FRAME <= MOST_SLOTS).then_some(outer.slots)
 }
 
-/// What a frame leads to.
+/// A frame's caller.
 enum Caller {
     Frame(Registers),
-    /// Nothing: it is the first.
+    /// There is none: the frame is that of the program's or the thread's first function.
     None,
-    /// Nothing, for the return address at this place is 0.
+    /// There is none: the return address, which is at this address, is null.
     Zero(u64),
 }
 
@@ -514,8 +514,8 @@ impl Stack {
         }
         let mut saved = registers.saved;
         for (at, saved) in saved.iter_mut().enumerate() {
-            // Without a branch, which would be hard to foretell: the word of one that is not in memory
-            // is read too, from a place that is, and not used.
+            // No branch, which would be mispredicted often: for a register that is not in memory, reads
+            // a word that is there, and discards it.
             let is_there = step.in_memory() & 1 << at != 0;
             let found = word(if is_there { step.slot(at, cfa) } else { step.return_address(cfa) });
             *saved = if is_there { found } else { *saved };
