@@ -7,7 +7,7 @@ use gimli::{
     Register, RegisterRule, UnwindContext, UnwindSection, X86_64,
 };
 use memmap2::Mmap;
-use object::elf::{self, FileHeader64, ProgramHeader64};
+use object::elf::{self, FileHeader64, ProgramHeader64, Sym64};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{Endianness, SectionIndex};
 use std::collections::HashMap;
@@ -84,28 +84,21 @@ impl Image {
         let file = open(pid, mapping, path)?;
         // SAFETY: a file that someone truncates now would end us by SIGBUS, as it would its own process.
         let file = unsafe { Mmap::map(&file) }.ok()?;
-        let header = FileHeader64::<Endianness>::parse(&*file).ok()?;
-        let endian = header.endian().ok()?;
-        let segments = header.program_headers(endian, &*file).ok()?;
-        let holds = |it: &&ProgramHeader64<Endianness>| {
-            let offset = it.p_offset(endian);
-            it.p_type(endian) == elf::PT_LOAD
-                && it.p_flags(endian).contains(elf::PF_X)
-                && (page(offset)..offset.saturating_add(it.p_filesz(endian))).contains(&mapping.file_offset)
-        };
-        let segment = segments.iter().find(holds)?;
-        let in_file = segment.p_vaddr(endian).wrapping_sub(segment.p_offset(endian)).wrapping_add(mapping.file_offset);
-        let bias = mapping.start.wrapping_sub(in_file);
-        let end = bias.wrapping_add(segment.p_vaddr(endian)).wrapping_add(segment.p_filesz(endian));
-        let is_last = end <= mapping.end && end > mapping.start && segment.p_filesz(endian) == segment.p_memsz(endian);
-        let gap = if is_last { end..mapping.end.min(page(end.wrapping_add(PAGE - 1))) } else { 0..0 };
-        let gap_offset = usize::try_from(segment.p_offset(endian).saturating_add(segment.p_filesz(endian))).ok()?;
+        let elf = Elf::parse(&file)?;
+        let segment = elf.code_at(mapping.file_offset)?;
+        let bias = mapping.start.wrapping_sub(segment.address_of(mapping.file_offset));
         // A large library has hundreds of thousands; of those outside of libc, only allocators matter.
         let is_needed = |name: &str| is_of_libc(path) || is_allocators(name);
-        let functions = functions(header, endian, &file, bias, is_needed).unwrap_or_default();
-        let unwind = Unwind::find(header, endian, &file, segments);
-        let code = std::iter::once(mapping.start..mapping.end).collect();
-        Some(Image { path: path.into(), code, bias, gap, gap_offset, functions, unwind, file })
+        Some(Image {
+            path: path.into(),
+            code: std::iter::once(mapping.start..mapping.end).collect(),
+            bias,
+            gap: segment.gap(mapping, bias),
+            gap_offset: usize::try_from(segment.end_offset()).ok()?,
+            functions: elf.functions(bias, is_needed).unwrap_or_default(),
+            unwind: elf.unwind(),
+            file,
+        })
     }
 
     pub(crate) fn has_code_at(&self, address: u64) -> bool {
@@ -197,37 +190,56 @@ fn open(pid: u32, mapping: &Mapping, path: &Path) -> Option<File> {
     File::open(by_mapping).ok().or_else(by_path)
 }
 
-fn functions(
-    header: &FileHeader64<Endianness>,
+/// The headers of an ELF file.
+struct Elf<'a> {
+    file: &'a [u8],
+    header: &'a FileHeader64<Endianness>,
     endian: Endianness,
-    file: &[u8],
-    bias: u64,
-    is_needed: impl Fn(&str) -> bool,
-) -> Option<HashMap<String, Range<u64>>> {
-    let sections = header.sections(endian, file).ok()?;
-    let symbols = sections.symbols(endian, file, elf::SHT_DYNSYM).ok()?;
-    let mut all = HashMap::new();
-    for symbol in symbols.iter().filter(|it| it.st_type() == elf::STT_FUNC && it.st_shndx(endian) != elf::SHN_UNDEF) {
-        let name = std::str::from_utf8(symbol.name(endian, symbols.strings()).unwrap_or_default());
-        if let Ok(name) = name
-            && is_needed(name)
-        {
-            let start = symbol.st_value(endian).wrapping_add(bias);
-            all.insert(name.to_owned(), start..start.wrapping_add(symbol.st_size(endian)));
-        }
-    }
-    Some(all)
+    segments: &'a [ProgramHeader64<Endianness>],
 }
 
-impl Unwind {
-    fn find(
-        header: &FileHeader64<Endianness>,
-        endian: Endianness,
-        file: &[u8],
-        segments: &[ProgramHeader64<Endianness>],
-    ) -> Option<Unwind> {
-        let table = segments.iter().find(|it| it.p_type(endian) == elf::PT_GNU_EH_FRAME)?;
-        let sections = header.sections(endian, file).ok()?;
+impl<'a> Elf<'a> {
+    fn parse(file: &'a [u8]) -> Option<Self> {
+        let header = FileHeader64::<Endianness>::parse(file).ok()?;
+        let endian = header.endian().ok()?;
+        Some(Elf { file, header, endian, segments: header.program_headers(endian, file).ok()? })
+    }
+
+    /// Returns the executable segment with this byte of the file.
+    fn code_at(&self, file_offset: u64) -> Option<Segment> {
+        let endian = self.endian;
+        let code = self
+            .segments
+            .iter()
+            .filter(|it| it.p_type(endian) == elf::PT_LOAD && it.p_flags(endian).contains(elf::PF_X));
+        let mut code = code.map(|it| Segment {
+            offset: it.p_offset(endian),
+            address: it.p_vaddr(endian),
+            len: it.p_filesz(endian),
+            len_in_memory: it.p_memsz(endian),
+        });
+        code.find(|it| (page(it.offset)..it.end_offset()).contains(&file_offset))
+    }
+
+    /// Returns the exported functions with a name that is needed, in a process where the file has this bias.
+    fn functions(&self, bias: u64, is_needed: impl Fn(&str) -> bool) -> Option<HashMap<String, Range<u64>>> {
+        let Elf { file, endian, .. } = *self;
+        let symbols = self.header.sections(endian, file).ok()?.symbols(endian, file, elf::SHT_DYNSYM).ok()?;
+        let is_function =
+            |it: &&Sym64<Endianness>| it.st_type() == elf::STT_FUNC && it.st_shndx(endian) != elf::SHN_UNDEF;
+        let named = |it: &Sym64<Endianness>| {
+            let name = std::str::from_utf8(it.name(endian, symbols.strings()).ok()?).ok()?;
+            let start = it.st_value(endian).wrapping_add(bias);
+            is_needed(name).then(|| (name.to_owned(), start..start.wrapping_add(it.st_size(endian))))
+        };
+        Some(symbols.iter().filter(is_function).filter_map(named).collect())
+    }
+
+    /// Returns where its unwind tables are.
+    fn unwind(&self) -> Option<Unwind> {
+        let Elf { file, endian, .. } = *self;
+        let table = self.segments.iter().find(|it| it.p_type(endian) == elf::PT_GNU_EH_FRAME)?;
+        let sections = self.header.sections(endian, file).ok()?;
         let (_, frames): (SectionIndex, _) = sections.section_by_name(endian, b".eh_frame")?;
         let range = |offset: u64, len: u64| {
             let range = usize::try_from(offset).ok()?..usize::try_from(offset.checked_add(len)?).ok()?;
@@ -237,6 +249,33 @@ impl Unwind {
             header: (range(table.p_offset(endian), table.p_filesz(endian))?, table.p_vaddr(endian)),
             frames: (range(frames.sh_offset(endian), frames.sh_size(endian))?, frames.sh_addr(endian)),
         })
+    }
+}
+
+/// A loaded part of a file: `len` bytes at `offset` have the virtual address `address`.
+struct Segment {
+    offset: u64,
+    address: u64,
+    len: u64,
+    len_in_memory: u64,
+}
+
+impl Segment {
+    fn end_offset(&self) -> u64 {
+        self.offset.saturating_add(self.len)
+    }
+
+    /// Returns the virtual address of a byte of the file.
+    fn address_of(&self, file_offset: u64) -> u64 {
+        self.address.wrapping_sub(self.offset).wrapping_add(file_offset)
+    }
+
+    /// Returns the unused rest of its last page, in a process where the file has this bias; empty if it ends outside
+    /// this mapping, or is followed by zeroed memory.
+    fn gap(&self, mapping: &Mapping, bias: u64) -> Range<u64> {
+        let end = bias.wrapping_add(self.address).wrapping_add(self.len);
+        let is_last = end <= mapping.end && end > mapping.start && self.len == self.len_in_memory;
+        if is_last { end..mapping.end.min(page(end.wrapping_add(PAGE - 1))) } else { 0..0 }
     }
 }
 

@@ -106,36 +106,49 @@ fn alone(pid: u32) -> Result<UnixListener, Refusal> {
 
 /// Sends a thread through the stub; returns its id.
 fn start(process: &Process, stub: &Stub) -> Result<u32, Refusal> {
-    let until = Instant::now() + LOOK_WITHIN;
+    let began = Instant::now();
     let unsafe_code = UnsafeCode::of(process);
-    let mut last = String::from("it has no thread");
-    // A call that fails if we are killed now is interrupted only if there is no other thread.
-    let spared = Instant::now() + LOOK_WITHIN / 2;
+    let mut hindrance = String::from("it has no thread");
     loop {
         for tid in process.threads()? {
-            if Instant::now() < spared && Blocked::of(process.pid, tid).is_some_and(|it| it.fails_on_stops()) {
+            // If we are killed while we hold a thread, some calls fail. Threads in such a call are the last resort.
+            let spares_calls = began.elapsed() < LOOK_WITHIN / 2;
+            if spares_calls && Blocked::of(process.pid, tid).is_some_and(|it| it.fails_on_stops()) {
                 continue;
             }
-            let Some(stopped) = Stopped::stop(process.pid, tid)? else { continue };
-            match unsafe_code.hindrance(&stopped) {
-                None => {
-                    refuse_deadly_filters(process, tid)?;
-                    stub.write(process, &stopped)?;
-                    let stack_pointer = stub::safe_stack_pointer(stopped.registers());
-                    stopped.send_to(stub.entry(), stack_pointer)?;
-                    return Ok(tid);
-                }
-                Some(why) => last = format!("thread {tid} {why}"),
+            match send_through(stub, process, &unsafe_code, tid)? {
+                Sending::Sent => return Ok(tid),
+                Sending::Hindered(why) => hindrance = format!("thread {tid} {why}"),
+                Sending::Gone => {}
             }
         }
-        if Instant::now() >= until {
-            return Err(Refusal::new(format!(
-                "none of its threads could be used within {} ms: {last}",
-                LOOK_WITHIN.as_millis()
-            )));
+        if began.elapsed() >= LOOK_WITHIN {
+            let millis = LOOK_WITHIN.as_millis();
+            return Err(Refusal::new(format!("none of its threads could be used within {millis} ms: {hindrance}")));
         }
         std::thread::sleep(LOOK_AGAIN_AFTER);
     }
+}
+
+/// The result of an attempt to send a thread through the stub.
+enum Sending {
+    Sent,
+    /// Why it can't be used now. It goes on as it was.
+    Hindered(String),
+    /// It has ended, or doesn't stop.
+    Gone,
+}
+
+fn send_through(stub: &Stub, process: &Process, unsafe_code: &UnsafeCode<'_>, tid: u32) -> Result<Sending, Refusal> {
+    let Some(stopped) = Stopped::stop(process.pid, tid)? else { return Ok(Sending::Gone) };
+    if let Some(why) = unsafe_code.hindrance(&stopped) {
+        return Ok(Sending::Hindered(why));
+    }
+    refuse_deadly_filters(process, tid)?;
+    stub.write(process, &stopped)?;
+    let stack_pointer = stub::safe_stack_pointer(stopped.registers());
+    stopped.send_to(stub.entry(), stack_pointer)?;
+    Ok(Sending::Sent)
 }
 
 /// Refuses a thread that a seccomp filter of its own would kill.

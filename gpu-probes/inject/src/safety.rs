@@ -129,7 +129,21 @@ impl Frame {
         }
     }
 
-    /// Returns the caller.
+    /// Returns an address in the code that runs, or that made the call.
+    fn code_address(&self) -> u64 {
+        if self.is_exact { self.rip } else { self.rip.wrapping_sub(1) }
+    }
+
+    /// Returns what is further out, by the row of its code if there is one.
+    fn outward(&self, process: &Process, row: Option<&Row>) -> Outward {
+        match row.map(|it| (self.caller(process, it), it)) {
+            Some((Some(caller), _)) => Outward::Caller(caller),
+            // The outermost frame has no return address.
+            Some((None, row)) if row.rule.is_none() && !row.is_signal_frame => Outward::Root,
+            Some((None, _)) | None => Outward::Unknown,
+        }
+    }
+
     fn caller(&self, process: &Process, row: &Row) -> Option<Frame> {
         if row.is_signal_frame {
             return self.interrupted(process);
@@ -160,6 +174,16 @@ impl Frame {
         }
         Some(frame)
     }
+}
+
+/// What is further out on a stack than a frame.
+#[derive(Clone, Copy, Debug)]
+enum Outward {
+    Caller(Frame),
+    /// Nothing.
+    Root,
+    /// Frames that no unwind table leads to.
+    Unknown,
 }
 
 /// Code in which a thread may hold a lock.
@@ -202,35 +226,34 @@ impl<'a> UnsafeCode<'a> {
         self.in_stack(Frame::of(registers), stack.unwrap_or_default())
     }
 
-    /// Returns what may hold a lock in a stack. A thread that runs nothing but libc is about to begin or to end, with
-    /// libc's own locks.
+    /// Returns why a stack may hold a lock. A thread that runs nothing but libc is about to begin or to end, with libc's
+    /// own locks.
     fn in_stack(&self, mut frame: Frame, stack: Range<u64>) -> Option<String> {
-        let process = self.process;
-        let mut is_users = false;
-        let answer = |is_users: bool| (!is_users).then(|| "runs nothing but libc".to_owned());
+        let mut is_all_libc = true;
+        let mut outward = Outward::Unknown;
         for _ in 0..MOST_FRAMES {
-            let address = if frame.is_exact { frame.rip } else { frame.rip.wrapping_sub(1) };
             if frame.rip == 0 {
-                return answer(is_users);
+                outward = Outward::Root;
+                break;
             }
-            let image = process.image(address);
-            is_users |= image.is_none_or(|it| !it.is_of_libc() && !it.is_dynamic_linker());
+            let address = frame.code_address();
+            let image = self.process.image(address);
+            is_all_libc &= image.is_some_and(|it| it.is_of_libc() || it.is_dynamic_linker());
             let row = image.and_then(|it| it.row(address));
             if let Some(what) = self.at(address, row.as_ref().map(|it| it.function)) {
                 return Some(format!("is in {what}"));
             }
-            let Some(row) = row else { return self.in_words(frame.rsp, &stack).or_else(|| answer(is_users)) };
-            match frame.caller(process, &row) {
-                Some(caller) => frame = caller,
-                // The outermost frame has no return address.
-                None if row.rule.is_none() && !row.is_signal_frame => return answer(is_users),
-                None => return self.in_words(frame.rsp, &stack).or_else(|| answer(is_users)),
+            outward = frame.outward(self.process, row.as_ref());
+            match outward {
+                Outward::Caller(caller) => frame = caller,
+                Outward::Root | Outward::Unknown => break,
             }
         }
-        self.in_words(frame.rsp, &stack).or_else(|| answer(is_users))
+        let in_rest = || if let Outward::Root = outward { None } else { self.in_words(frame.rsp, &stack) };
+        in_rest().or_else(|| is_all_libc.then(|| "runs nothing but libc".into()))
     }
 
-    /// Looks at everything from `from` on as if it were return addresses.
+    /// Takes every word of the stack from `from` on for a return address.
     fn in_words(&self, from: u64, stack: &Range<u64>) -> Option<String> {
         if !stack.contains(&from) {
             return Some("runs on an unknown stack".into());
