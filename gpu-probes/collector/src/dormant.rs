@@ -15,7 +15,7 @@ use xputrace_wire::Answer;
 use xputrace_wire::message::{ANSWER, CALL, COMING, Message, dormant_name};
 
 /// Name of the thread while it waits.
-pub const THREAD_NAME: &str = "xputrace-idle";
+pub(crate) const THREAD_NAME: &str = "xputrace-idle";
 /// How long a tracer may take to say its address.
 const CALL_WITHIN: Duration = Duration::from_secs(1);
 /// How often the socket is looked at though nobody comes.

@@ -45,7 +45,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use xputrace_wire::message::{ARM, ARMED, COMING, DORMANT, HELLO, Message, REFUSED, demand};
 use xputrace_wire::region::Shape;
-use xputrace_wire::{Answer, CHAIN_VARIABLE, INJECTION_VARIABLE, SOCKET_VARIABLE, VERSION};
+use xputrace_wire::{Answer, CHAIN_VARIABLE, COLLECTORS_THREAD, INJECTION_VARIABLE, SOCKET_VARIABLE, VERSION};
 
 /// The CUDA driver's success code. Failing would not help the program.
 const SUCCESS: c_int = 1;
@@ -257,7 +257,7 @@ fn start(setup: Setup, began: Instant, notes: &str) -> Result<(), Dormant> {
         Ok(keeps_socket) => keeps_socket,
         Err(error) => {
             agent.abandon();
-            let refusal = Refusal::from(format!("starting the thread \"{}\": {error}", control::THREAD_NAME));
+            let refusal = Refusal::from(format!("starting the thread \"{}\": {error}", COLLECTORS_THREAD));
             return Err(refuse(&agent.socket, refusal, notes));
         }
     };

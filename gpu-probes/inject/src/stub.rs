@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use xputrace_wire::COLLECTORS_THREAD;
 
 /// The block that the stub maps; the rest, up to [`BLOCK_LEN`], is its stack.
 #[repr(C)]
@@ -268,7 +269,7 @@ unsafe extern "C" {
 
 fn code() -> &'static [u8] {
     let (start, end) = (&raw const xputrace_stub_code, &raw const xputrace_stub_end);
-    // SAFETY: both are symbols of one section, the second behind the first.
+    // SAFETY: both are symbols of one section, the second after the first.
     unsafe { std::slice::from_raw_parts(start, end.offset_from_unsigned(start)) }
 }
 
@@ -331,7 +332,7 @@ impl Stub {
             argument: library + request.library.as_os_str().len() as u64 + 1,
             all_signals: u64::MAX,
             millisecond: [0, 1_000_000],
-            thread_name: padded(b"xputrace"),
+            thread_name: padded(COLLECTORS_THREAD.as_bytes()),
             symbol: padded(request.symbol.as_bytes()),
             safe_rsp: 0,
             // SAFETY: zeroes are registers; `write` sets those of the thread.

@@ -33,6 +33,9 @@ pub const VERSION: u32 = 4;
 /// `@NAME:PATH`.
 pub const SOCKET_VARIABLE: &str = "XPUTRACE_SOCKET";
 
+/// Name of the collector's threads in a process that is armed, or about to be. The tracer recognizes such a process by it.
+pub const COLLECTORS_THREAD: &str = "xputrace";
+
 /// Environment variable that names the library that CUDA loads at a process's first call.
 pub const INJECTION_VARIABLE: &str = "CUDA_INJECTION64_PATH";
 

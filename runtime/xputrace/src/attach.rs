@@ -6,6 +6,7 @@ use crate::payload::{COLLECTOR, Owner};
 use anyhow::{Context, Result, bail};
 use std::collections::VecDeque;
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -14,14 +15,12 @@ use xputrace_inject::{Request, inject};
 use xputrace_linux::is_over;
 use xputrace_render::shown_text;
 use xputrace_tracer::rendezvous::{call_dormant, comm_of};
-use xputrace_wire::Answer;
 use xputrace_wire::maps::MapsLine;
 use xputrace_wire::status::field;
+use xputrace_wire::{Answer, COLLECTORS_THREAD};
 
 /// The collector's function that arms a running process.
 const ARM: &str = "xputrace_arm";
-/// Name of the collector's threads while it is armed.
-const COLLECTORS_THREAD: &str = "xputrace";
 /// How long a process may be held by a run whose tracer has ended.
 const LEFT_WITHIN: Duration = Duration::from_secs(2);
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(10);
@@ -50,13 +49,14 @@ impl Attachable {
         if let Some((library, collector)) = loaded_collector(pid) {
             return Ok(Attachable { pid, comm: comm_of(pid), library, collector, is_loaded: true });
         }
-        let root = Path::new("/proc").join(pid.to_string()).join("root");
-        if has_our_root(&root)? {
+        let (library, collector) = if shares_our_files(pid)? {
             let library = COLLECTOR.lay_down(&owner(pid)?)?;
-            return Ok(Attachable { pid, comm: comm_of(pid), collector: library.clone(), library, is_loaded: false });
-        }
-        let library = COLLECTOR.lay_down_in(&root)?;
-        let collector = root.join(library.strip_prefix("/").unwrap_or(&library));
+            (library.clone(), library)
+        } else {
+            let library = COLLECTOR.lay_down_in(&root_of(pid))?;
+            let collector = as_we_see_it(pid, &library);
+            (library, collector)
+        };
         Ok(Attachable { pid, comm: comm_of(pid), library, collector, is_loaded: false })
     }
 
@@ -86,9 +86,8 @@ impl Attachable {
             Answer::Busy(holder) => bail!("another xputrace, process {holder}, traces it"),
         }
     }
-}
 
-impl Attachable {
+    /// Makes the collector try to connect: by a call if it waits for one, else by loading it.
     fn ask(&self, socket: &str) -> Result<Answer> {
         let called = if self.is_loaded { call_dormant(self.pid, socket) } else { None };
         let request = || Request { library: self.library.clone(), symbol: ARM, argument: socket.into() };
@@ -135,15 +134,21 @@ impl Attempts {
             && let Some(process) = self.waiting.pop_front()
         {
             self.n_working += 1;
-            let (sender, socket) = (self.sender.clone(), self.socket.clone());
             let (pid, comm) = (process.pid, process.comm.clone());
-            let attempt = |result| Attempt { pid, comm: comm.clone(), result };
-            let of_thread = Attempt { result: Ok(()), ..attempt(Ok(())) };
-            let work = move || _ = sender.send(Attempt { result: process.attach(&socket), ..of_thread });
-            if let Err(error) = std::thread::Builder::new().name("xputrace-attach".into()).spawn(work) {
-                let _ = self.sender.send(attempt(Err(error).context("xputrace cannot start a thread")));
+            if let Err(error) = self.begin_on_thread(process) {
+                let result = Err(error).context("xputrace cannot start a thread");
+                let _ = self.sender.send(Attempt { pid, comm, result });
             }
         }
+    }
+
+    fn begin_on_thread(&self, process: Attachable) -> io::Result<()> {
+        let (sender, socket) = (self.sender.clone(), self.socket.clone());
+        let work = move || {
+            let result = process.attach(&socket);
+            let _ = sender.send(Attempt { pid: process.pid, comm: process.comm, result });
+        };
+        std::thread::Builder::new().name("xputrace-attach".into()).spawn(work).map(drop)
     }
 
     /// Returns an attempt that is over; `None` if there is none up to this moment.
@@ -182,11 +187,9 @@ fn has_thread(pid: u32, name: &str) -> bool {
 fn loaded_collector(pid: u32) -> Option<(PathBuf, PathBuf)> {
     let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
     let lines = maps.split(|it| *it == b'\n').filter_map(MapsLine::parse).filter(|it| it.is_executable);
-    let as_we_see_it =
-        |path: &Path| PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path));
     let mut files = lines.filter_map(|it| Some((it.file()?.0, it.inode)));
     files.find_map(|(path, inode)| {
-        let seen = as_we_see_it(&path);
+        let seen = as_we_see_it(pid, &path);
         let found = fs::metadata(&seen).ok()?;
         (found.ino() == inode && COLLECTOR.is(&seen, found.len())).then_some((path, seen))
     })
@@ -201,12 +204,20 @@ fn owner(pid: u32) -> Result<Owner> {
     Ok(if own.uid == uid { own } else { Owner { uid, gid, home: None } })
 }
 
-/// Whether a process has our root directory and our mounts.
-fn has_our_root(root: &Path) -> Result<bool> {
+fn root_of(pid: u32) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/root"))
+}
+
+/// Returns the path by which we reach a file of a process.
+fn as_we_see_it(pid: u32, path: &Path) -> PathBuf {
+    root_of(pid).join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// Whether paths lead to the same files in a process as here: it has our root directory and our mounts.
+fn shares_our_files(pid: u32) -> Result<bool> {
     let identity = |it: fs::Metadata| (it.dev(), it.ino());
-    let same_root = fs::metadata(root).map(identity).ok() == fs::metadata("/").map(identity).ok();
-    let mounts = |it: &Path| fs::metadata(it.join("ns/mnt")).map(identity);
-    let process = root.parent().unwrap_or(root);
-    let theirs = mounts(process).context("looking at its mounts")?;
-    Ok(same_root && theirs == mounts(Path::new("/proc/self"))?)
+    let root = |it: &Path| fs::metadata(it).map(identity).ok();
+    let mounts = |process: &str| fs::metadata(format!("/proc/{process}/ns/mnt")).map(identity);
+    let theirs = mounts(&pid.to_string()).context("looking at its mounts")?;
+    Ok(root(&root_of(pid)) == root(Path::new("/")) && theirs == mounts("self")?)
 }

@@ -58,9 +58,7 @@ impl Payload {
         self.write(&draft, &path).with_context(|| format!("writing {} to {}", self.name, path.display()))?;
         Ok(path)
     }
-}
 
-impl Payload {
     /// Whether a file of this length is this one.
     pub fn is(self, path: &Path, len: u64) -> bool {
         len == self.bytes.len() as u64 && fs::read(path).is_ok_and(|it| it == self.bytes)

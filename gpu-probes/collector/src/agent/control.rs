@@ -16,13 +16,11 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 use std::thread::Thread;
 use std::time::{Duration, Instant};
+use xputrace_wire::COLLECTORS_THREAD;
 use xputrace_wire::message::{DISARM, RECORD};
 
 /// How often the listener checks whether there is still anything to listen for.
 const LONGEST_LISTEN: Duration = Duration::from_secs(1);
-
-/// Name of the threads.
-pub const THREAD_NAME: &str = "xputrace";
 
 /// Starts the two threads of an armed agent. Returns whether the listener has its own descriptor
 /// table for the connection.
@@ -52,7 +50,7 @@ fn spawn_guarded(agent: &'static Agent, run: impl FnOnce() + Send + 'static) -> 
 pub(crate) fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     // The program's signals are for its own threads; a new thread inherits the mask.
     let before = block_signals();
-    let thread = std::thread::Builder::new().name(THREAD_NAME.into()).stack_size(256 << 10);
+    let thread = std::thread::Builder::new().name(COLLECTORS_THREAD.into()).stack_size(256 << 10);
     let thread = thread.spawn(run);
     restore_signals(&before);
     thread.map(|it| it.thread().clone())

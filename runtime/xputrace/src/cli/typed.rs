@@ -20,7 +20,7 @@ pub(super) fn usage(message: String) -> UsageError {
 }
 
 /// Planned options: using one is an error that says so.
-pub(super) const NOT_YET: &[&str] = &["perfetto", "device", "comm", "fail-if"];
+pub(super) const NOT_YET: &[&str] = &["perfetto", "device", "fail-if"];
 /// Planned formats, likewise.
 const FORMATS_NOT_YET: &[&str] = &["csv"];
 
