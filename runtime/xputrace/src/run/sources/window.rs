@@ -59,14 +59,15 @@ impl Window {
         if !self.is_limited() {
             return Ok(());
         }
+        let begins_now = !self.has_begun && self.due_in().is_none_or(|it| it.is_zero());
+        self.has_begun |= begins_now;
         let mut totals = Vec::new();
         if let Some(collectors) = collectors {
-            if !self.has_begun && self.due_in().is_none_or(|it| it.is_zero()) {
+            if begins_now {
                 collectors.begin_window();
             }
             totals = collectors.totals();
         }
-        self.has_begun |= self.due_in().is_none_or(|it| it.is_zero());
         let is_in_range = self.options.range.is_none() || totals.iter().any(|it| it.window.open_since != 0);
         self.set_open(self.has_begun && is_in_range, running)?;
         let was_in_range = self.options.range.is_some() && totals.iter().any(|it| it.window.openings > 0);
