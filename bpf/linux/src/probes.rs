@@ -3,7 +3,7 @@
 //! A function's probe is attached to every file that contains the function: files known when the
 //! run begins, and files that a process maps later.
 
-use crate::attach::{self, Alive, FunctionProbe, Programs, Sampler, TracepointLink};
+use crate::attach::{self, Alive, FunctionProbe, ProbedFile, Programs, Sampler, TracepointLink};
 use crate::error::AttachError;
 use crate::links::Links;
 use crate::proc_maps::{self, FileMapping, View};
@@ -104,34 +104,37 @@ impl Probes {
         reports
     }
 
-    /// Probes the files that running processes have mapped under the path of a probed file, where they are others.
+    /// Probes the files that running processes have really mapped, if they are not the ones to which their paths lead.
     fn reach_running(&mut self, warnings: &mut Vec<Warning>) {
         let pids: Vec<u32> = match &self.scope {
             _ if self.functions.is_empty() => return,
             Some(Scope::System) => scope::all_processes(),
             Some(Scope::Named(name)) => scope::processes_named(name),
             Some(Scope::Processes(_)) => self.alive.iter().copied().collect(),
-            _ => return,
+            Some(Scope::Command(_)) | None => return,
         };
         for pid in pids {
             let view = View::of(pid);
             for mapping in proc_maps::of(pid).unwrap_or_default() {
-                let Some(id) = resolve::file_id(&view.mapped(&mapping)) else { continue };
-                for index in 0..self.functions.len() {
-                    let mut files = self.functions[index].files.iter();
-                    let Some(file) = files.find(|it| it.id == id) else { continue };
-                    let (part, is_missed) = (file.part, file.is_reached(pid, &mapping) == Some(false));
-                    // One that has ended has no probes; one that has called `exec` meanwhile gets them with that event.
-                    let is_as_it_was = || !is_over(pid) && !self.links.are_void(pid);
-                    if is_missed && is_as_it_was() && !self.reach(index, part, pid, &mapping) {
-                        self.tell_unreached(index, pid, &mapping.path, warnings);
-                    }
-                }
+                self.reach_mapping(pid, view, &mapping, warnings);
             }
         }
     }
 
-    /// Probes what a process has really mapped, unless that is done. Returns whether that is found.
+    fn reach_mapping(&mut self, pid: u32, view: View, mapping: &FileMapping, warnings: &mut Vec<Warning>) {
+        let Some(id) = resolve::file_id(&view.mapped(mapping)) else { return };
+        for index in 0..self.functions.len() {
+            let missed = |it: &&ProbedFile| it.id == id && it.is_reached(pid, mapping) == Some(false);
+            let Some(part) = self.functions[index].files.iter().find(missed).map(|it| it.part) else { continue };
+            // A process that has ended has no probes; one that has called `exec` meanwhile gets them with that event.
+            let is_as_it_was = !is_over(pid) && !self.links.are_void(pid);
+            if is_as_it_was && !self.reach(index, part, pid, mapping) {
+                self.tell_unreached(index, pid, &mapping.path, warnings);
+            }
+        }
+    }
+
+    /// Probes what a process has really mapped, unless that is done. Returns whether it is found.
     fn reach(&mut self, index: usize, part: Part, pid: u32, mapping: &FileMapping) -> bool {
         for path in reach::others(pid, mapping, View::of(pid)) {
             let Some(id) = resolve::file_id(&path) else { continue };
