@@ -152,8 +152,8 @@ impl Probes {
         self.news.push(News::UnprobedProgram);
         let FunctionProbe { probe, object, function, .. } = &self.functions[index];
         let text = format!(
-            "process {pid} has mapped another file as {} than is there now, and that one cannot be found: calls of \
-             {object}:{function} in it are not seen. Start the process anew",
+            "process {pid} has mapped another file than the one that is now at {}, and it cannot be found: its calls of \
+             {object}:{function} are not seen. Restart the process",
             file.display()
         );
         warnings.push(Warning { probe: Some(*probe), text });

@@ -96,7 +96,7 @@ fn alone(pid: u32) -> Result<UnixListener, Refusal> {
         match UnixListener::bind_addr(&name) {
             Ok(held) => return Ok(held),
             Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-                return Err(Refusal::new(format!("cannot reserve it for this xputrace: {error}")));
+                return Err(Refusal::new(format!("cannot keep other tracers from attaching meanwhile: {error}")));
             }
             Err(_) if Instant::now() >= until => return Err(Refusal::new("another xputrace is attaching to it")),
             Err(_) => std::thread::sleep(LOOK_AGAIN_AFTER),
@@ -159,9 +159,9 @@ fn refuse_deadly_filters(process: &Process, tid: u32) -> Result<(), Refusal> {
     match seccomp::deadly_call(tid) {
         Ok(None) => Ok(()),
         Ok(Some(call)) => {
-            Err(Refusal::new(format!("a seccomp filter of it kills whoever calls {call}, which is needed")))
+            Err(Refusal::new(format!("its seccomp filter would kill it for calling {call}, which loading takes")))
         }
-        Err(error) => Err(Refusal::new(format!("it has a seccomp filter, which cannot be examined: {error}"))),
+        Err(error) => Err(Refusal::new(format!("its seccomp filter cannot be examined: {error}"))),
     }
 }
 

@@ -424,7 +424,7 @@ fn gap(process: &Process, len: usize) -> Result<(Range<u64>, Vec<u8>), Refusal> 
     gaps.retain(|(gap, _)| gap.start.checked_add(len as u64).is_some_and(|end| end <= gap.end));
     gaps.sort_by_key(|(gap, _)| gap.start.wrapping_sub(gap.end));
     if gaps.is_empty() {
-        return Err(Refusal::new(format!("none of its files has {len} unused bytes behind its code")));
+        return Err(Refusal::new(format!("none of its files has {len} unused bytes after its code")));
     }
     for (gap, image) in gaps {
         let before = image.gap_contents(gap.start, len);

@@ -292,7 +292,10 @@ fn a_filter_that_would_kill_the_program_is_found_first() {
     assert_eq!(program.end(), ("odd 0\n".into(), Some(7)));
     let program = Running::new(&built.path("program"), &["killing-filter"]);
     let refusal = inject(program.child.id(), &built.request()).unwrap_err().to_string();
-    assert!(refusal.contains("kills whoever calls connect") || refusal.contains("cannot be examined"), "{refusal}");
+    assert!(
+        refusal.contains("would kill it for calling connect") || refusal.contains("cannot be examined"),
+        "{refusal}"
+    );
     assert_eq!(program.end(), ("odd 0\n".into(), Some(7)));
 }
 

@@ -80,7 +80,7 @@ impl Attachable {
         match answer {
             Answer::Armed | Answer::Refused => Ok(()),
             Answer::NoTracer => {
-                bail!("its collector does not reach xputrace, neither by name nor by path: a sandbox may forbid it")
+                bail!("its collector cannot connect to xputrace, by name or by path; a sandbox may prevent it")
             }
             Answer::Busy(0) => bail!("another xputrace traces it"),
             Answer::Busy(holder) => bail!("another xputrace, process {holder}, traces it"),
