@@ -88,7 +88,8 @@ losses! {
     }
     NoTimestamps {
         name: "no_timestamps",
-        meaning: "GPU activities without times from CUPTI; sums leave out their durations",
+        meaning: "GPU activities without times from CUPTI, such as those that did not finish; handlers do not see them",
+        help: "let the program wait for the GPU before it ends",
     }
     StackTableFull {
         name: "stack_table_full",
