@@ -228,7 +228,7 @@ fn launches_of_a_gap_are_lost_by_name_and_hold_nothing_back() {
 #[test]
 fn a_script_without_launches_counts_those_of_a_gap() {
     let plan = kernel_plan();
-    let demand = Demand { calls: Calls::NONE, ..plan.demand.clone() };
+    let demand = Demand { calls: Calls::NONE, ..plan.demand };
     let (mut pipeline, mut sink) = (pipeline(Plan { demand, ..plan }), Recorder::default());
     let launches = Ring::default().names().launch(Launch { flags: Launch::YIELDED, ..launch(1, 400) });
     feed(&mut pipeline, &mut sink, &[launches, Ring::default().clock(1).gap(300, 700, 1).flush(900)]);
