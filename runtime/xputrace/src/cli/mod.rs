@@ -300,7 +300,10 @@ mod tests {
             (&["xputrace", "--perfetto", "t.json", "--", "./train"], "--perfetto is not implemented yet"),
             (&["xputrace", "-f", "csv", "--", "./train"], "-f csv is not implemented yet"),
             (&["xputrace", "check", "x", "-p", "7"], "unexpected argument '-p' found"),
-            (&["xputrace", "check", "x", "--comm", "train"], "`check` has no option `--comm`"),
+            (
+                &["xputrace", "check", "x", "--comm", "train"],
+                "`check` has no option `--comm`; `xputrace check --help` lists those it has",
+            ),
             (&["xputrace", "demo", "-q"], "unexpected argument '-q' found"),
             (&["xputrace", "demo", "--ms=5"], "unexpected argument '--ms' found"),
             (&["xputrace", "over100ms", "check"], "a verb comes before the script: put `over100ms` after it"),
