@@ -229,7 +229,7 @@ impl<'a> UnsafeCode<'a> {
     /// Returns why a stack may hold a lock. A thread that runs nothing but libc is about to begin or to end, with libc's
     /// own locks.
     fn in_stack(&self, mut frame: Frame, stack: Range<u64>) -> Option<String> {
-        let mut is_all_libc = true;
+        let (mut is_all_libc, mut outside_libc) = (true, 0);
         let mut outward = Outward::Unknown;
         for _ in 0..MOST_FRAMES {
             if frame.rip == 0 {
@@ -238,7 +238,13 @@ impl<'a> UnsafeCode<'a> {
             }
             let address = frame.code_address();
             let image = self.process.image(address);
-            is_all_libc &= image.is_some_and(|it| it.is_of_libc() || it.is_dynamic_linker());
+            let is_libcs = image.is_some_and(|it| it.is_of_libc() || it.is_dynamic_linker());
+            is_all_libc &= is_libcs;
+            outside_libc += usize::from(!is_libcs);
+            // Its parts have no names that we know, and call libc alone.
+            if !is_libcs && outside_libc == 1 && image.is_some_and(|it| it.replaces_allocator()) {
+                return Some("may be in the program's own allocator".into());
+            }
             let row = image.and_then(|it| it.row(address));
             if let Some(what) = self.at(address, row.as_ref().map(|it| it.function)) {
                 return Some(format!("is in {what}"));

@@ -199,7 +199,8 @@ impl Blocked {
 }
 
 /// Whether a system call fails with EINTR if its thread is stopped, having done nothing: signal(7),
-/// "Interruption of system calls and library functions by stop signals".
+/// "Interruption of system calls and library functions by stop signals", and those on sockets with
+/// `SO_RCVTIMEO` or `SO_SNDTIMEO`, which other files and sockets don't do.
 fn fails_on_stops(number: u64) -> bool {
     let all = [
         libc::SYS_epoll_wait,
@@ -209,6 +210,21 @@ fn fails_on_stops(number: u64) -> bool {
         libc::SYS_semtimedop,
         libc::SYS_rt_sigtimedwait,
         libc::SYS_io_getevents,
+        libc::SYS_io_uring_enter,
+        libc::SYS_ppoll,
+        libc::SYS_read,
+        libc::SYS_readv,
+        libc::SYS_recvfrom,
+        libc::SYS_recvmsg,
+        libc::SYS_recvmmsg,
+        libc::SYS_accept,
+        libc::SYS_accept4,
+        libc::SYS_connect,
+        libc::SYS_write,
+        libc::SYS_writev,
+        libc::SYS_sendto,
+        libc::SYS_sendmsg,
+        libc::SYS_sendmmsg,
     ];
     all.contains(&(number as i64))
 }

@@ -4,13 +4,19 @@
 //   in-turn T N     T threads one after the other, each of which launches N kernels and ends
 //   streams S N     S streams with N kernels each
 //   fork CMD        a child runs this program anew with the one argument CMD, split at commas
+//   fiber N         a coroutine with a stack of its own launches N kernels
+//   received        waits up to a second for a datagram that never comes, after saying so
 //   orphan          a child is forked, asks CUDA for a launch, which must fail, and ends
 // flags: -L $SOFTGPU -lcudart -ldl -pthread
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <errno.h>
+#include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 typedef struct { unsigned x, y, z; } dim3;
 typedef struct { unsigned grid[3], block[3], block_idx[3], shared_bytes; void *shared; } SoftLaunch;
@@ -65,6 +71,30 @@ static void child(char *self, char *command) {
   wait(&status);
   bad |= status;
 }
+static ucontext_t thread, coroutine;
+static int fiber_launches;
+__attribute__((noinline)) static void in_fiber(void) {
+  launch(fiber_launches, 0);
+  swapcontext(&coroutine, &thread);
+}
+static void fiber(int n) {
+  static char stack[256 << 10];
+  fiber_launches = n;
+  getcontext(&coroutine);
+  coroutine.uc_stack.ss_sp = stack, coroutine.uc_stack.ss_size = sizeof stack;
+  makecontext(&coroutine, in_fiber, 0);
+  swapcontext(&thread, &coroutine);
+}
+static void receive(void) {
+  int ends[2];
+  char byte;
+  struct timeval second = {1, 0};
+  bad |= socketpair(AF_UNIX, SOCK_DGRAM, 0, ends);
+  bad |= setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &second, sizeof second);
+  puts("waits"), fflush(stdout);
+  ssize_t n = recv(ends[0], &byte, 1, 0);
+  printf("received %zd, %s\n", n, errno == EAGAIN ? "in time" : strerror(errno));
+}
 static void orphan(void) {
   dim3 one = {1, 1, 1};
   fflush(stdout);
@@ -81,6 +111,8 @@ int main(int argc, char **argv) {
     else if (!strcmp(*at, "in-turn")) one_by_one(atoi(at[1]), atol(at[2])), at += 2;
     else if (!strcmp(*at, "streams")) streams(atoi(at[1]), atoi(at[2])), at += 2;
     else if (!strcmp(*at, "fork")) child(argv[0], *++at);
+    else if (!strcmp(*at, "fiber")) fiber(atoi(*++at));
+    else if (!strcmp(*at, "received")) receive();
     else if (!strcmp(*at, "orphan")) orphan();
     else return fprintf(stderr, "unknown: %s\n", *at), 2;
   }

@@ -27,6 +27,9 @@ pub(crate) struct Stacks {
     taken: Zeroed<OfRing>,
 }
 
+/// A stack of which nothing is known, as the thread runs on another one, such as a coroutine's.
+const NOTHING_OFF_STACK: [u64; 1] = [stack_end::OFF_STACK as u64];
+
 #[derive(Debug)]
 #[repr(transparent)]
 struct OfRing(UnsafeCell<Taken>);
@@ -104,7 +107,7 @@ impl Stacks {
                 let places = taken.walker.places();
                 (native, &places[places.len() - native.len()..], number(end))
             }
-            None if taken.python.is_empty() => return None,
+            None if taken.python.is_empty() => return Some((&NOTHING_OFF_STACK, stack_end::ROOT)),
             None => (&[] as &[u64], &[] as &[u64], stack_end::OFF_STACK),
         };
         if taken.python.is_empty() {
