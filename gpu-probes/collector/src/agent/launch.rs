@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use xputrace_python::Code;
 use xputrace_unwind::{Bounds, Pushed};
 use xputrace_wire::message::demand;
-use xputrace_wire::record::{Launch, UNKNOWN, kind};
+use xputrace_wire::record::{Launch, UNKNOWN, kind, stack_end};
 use xputrace_wire::region::{CallTotals, Lost};
 use xputrace_wire::{events, marker};
 
@@ -197,7 +197,7 @@ unsafe fn stack_taken(agent: &'static Agent, stacks: &Stacks, out: &mut Output, 
     }
     match taken {
         None => StackTaken::Lost,
-        Some(([], _)) => StackTaken::Empty,
+        Some(([], stack_end::ROOT)) => StackTaken::Empty,
         Some((words, end)) => match stack_id(agent, out, words, end) {
             0 => StackTaken::Lost,
             id => StackTaken::Id(id),

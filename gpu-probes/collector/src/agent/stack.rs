@@ -27,9 +27,6 @@ pub(crate) struct Stacks {
     taken: Zeroed<OfRing>,
 }
 
-/// A stack of which nothing is known, as the thread runs on another one, such as a coroutine's.
-const NOTHING_OFF_STACK: [u64; 1] = [stack_end::OFF_STACK as u64];
-
 #[derive(Debug)]
 #[repr(transparent)]
 struct OfRing(UnsafeCell<Taken>);
@@ -74,7 +71,7 @@ impl Stacks {
     }
 
     /// The words of the calling thread's stack outside us, and why it ends: a number of
-    /// [`stack_end`]. `None` where nothing of it can be told. `code_id` returns the id of a Python
+    /// [`stack_end`]. `None` if there is no room, or `code_id` gives up. `code_id` returns the id of a Python
     /// function, 0 if it has none; `None` if the tracer could not be told of it.
     ///
     /// # Safety
@@ -107,7 +104,6 @@ impl Stacks {
                 let places = taken.walker.places();
                 (native, &places[places.len() - native.len()..], number(end))
             }
-            None if taken.python.is_empty() => return Some((&NOTHING_OFF_STACK, stack_end::ROOT)),
             None => (&[] as &[u64], &[] as &[u64], stack_end::OFF_STACK),
         };
         if taken.python.is_empty() {
