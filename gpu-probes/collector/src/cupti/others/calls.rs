@@ -588,21 +588,19 @@ mod handlers {
 
     pub(super) unsafe extern "C" fn flush_all(flag: u32, caller: u64) -> CuptiResult {
         let call = call!(caller);
-        let answer = real!(call.flush_all(flag_for(&call, flag)));
-        call.has_flushed();
-        answer
+        flush_by(&call, flag, |flag| real!(call.flush_all(flag)))
     }
 
     pub(super) unsafe extern "C" fn flush(context: Handle, stream: u32, flag: u32, caller: u64) -> CuptiResult {
         let call = call!(caller);
-        let answer = real!(call.flush(context, stream, flag_for(&call, flag)));
-        call.has_flushed();
-        answer
+        flush_by(&call, flag, |flag| real!(call.flush(context, stream, flag)))
     }
 
     /// A forced flush takes records of kernels that still run, and they never come again: not ours.
-    fn flag_for(call: &Call, flag: u32) -> u32 {
-        if call.holder_of_records().is_some() { flag & !FLUSH_FORCED } else { flag }
+    fn flush_by(call: &Call, flag: u32, flush: impl FnOnce(u32) -> CuptiResult) -> CuptiResult {
+        let answer = flush(if call.holder_of_records().is_some() { flag & !FLUSH_FORCED } else { flag });
+        call.has_flushed();
+        answer
     }
 
     pub(super) unsafe extern "C" fn set_attribute(
