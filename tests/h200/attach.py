@@ -201,7 +201,7 @@ def ranges(option, options=()):
     expect("launches", lost["launches"], own["launches"])
     expect("joined", lost["joined"], own["launches"])
     expect("kernels", {k.split("(")[0]: v for k, v in found["@n"].items()}, {"inside": own["launches"]})
-    expect("losses", bad({k: v for k, v in lost.items()}), {})
+    expect("losses", bad(lost), {})
     return f"{lost['launches']} launches in {own['ranges']} ranges"
 
 

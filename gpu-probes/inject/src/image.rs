@@ -128,12 +128,12 @@ impl Image {
         name(&self.path).starts_with("ld-") || name(&self.path).starts_with("ld.so")
     }
 
-    /// Whether it brings an allocator that takes the place of libc's.
+    /// Whether some of its code allocates in place of libc's.
     pub(crate) fn replaces_allocator(&self) -> bool {
         ["malloc", "calloc"].iter().any(|it| self.symbol(it).is_some())
     }
 
-    /// Whether it exists to replace libc's allocator.
+    /// Whether all of its code does, as its name says.
     pub(crate) fn is_allocator(&self) -> bool {
         ["malloc", "libhoard"].iter().any(|it| name(&self.path).contains(it))
     }

@@ -199,8 +199,8 @@ impl Blocked {
 }
 
 /// Whether a system call fails with EINTR if its thread is stopped, having done nothing: signal(7),
-/// "Interruption of system calls and library functions by stop signals", and those on sockets with
-/// `SO_RCVTIMEO` or `SO_SNDTIMEO`, which other files and sockets don't do.
+/// "Interruption of system calls and library functions by stop signals". Calls that read, write and
+/// connect fail so only on sockets with `SO_RCVTIMEO` or `SO_SNDTIMEO`; which file it is isn't looked at.
 fn fails_on_stops(number: u64) -> bool {
     let all = [
         libc::SYS_epoll_wait,
