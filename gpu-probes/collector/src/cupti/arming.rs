@@ -51,7 +51,7 @@ impl CuptiBackend {
     fn subscribe_first(&'static self, agent: &'static Agent) -> Result<bool, Refusal> {
         let needs_calls = !demand::calls_of(agent.demand()).is_empty() || agent.follows_profiler();
         self.forget_earlier_use();
-        match self.subscribe(agent) {
+        match self.subscribe() {
             Ok(()) => {}
             Err(it) if needs_calls => return Err(it),
             Err(_) => return Ok(false),
@@ -112,7 +112,7 @@ impl CuptiBackend {
     }
 
     /// Subscribes, or takes the subscription that an earlier run has left because of another user.
-    pub(super) fn subscribe(&'static self, _agent: &'static Agent) -> Result<(), Refusal> {
+    pub(super) fn subscribe(&'static self) -> Result<(), Refusal> {
         if let Some(handle) = OTHER.subscription() {
             self.subscriber.store(handle, Ordering::Release);
             OTHER.adopted();

@@ -179,7 +179,7 @@ impl CuptiBackend {
     /// Watches the calls that cause the recorded activities, if they are not watched anyway.
     fn watch_launches(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
         if !self.is_subscribed() {
-            self.subscribe(agent)?;
+            self.subscribe()?;
         }
         self.enable_ids(self.watched_in_gaps(agent), true)
     }
