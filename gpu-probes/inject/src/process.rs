@@ -38,6 +38,9 @@ impl Process {
     /// Nothing can be loaded into it, and why.
     pub(crate) fn inspect(pid: u32) -> Result<Self, Refusal> {
         let status = status(pid)?;
+        if is_dead(&status) && runs_without_its_first_thread(pid) {
+            return Err(Refusal::new("its first thread has ended, so Linux does not show its memory"));
+        }
         refuse_by_status(&status)?;
         let mappings = mappings(pid)?;
         refuse_by_mappings(&mappings)?;
@@ -49,14 +52,13 @@ impl Process {
 
     /// Returns the ids of its threads.
     pub(crate) fn threads(&self) -> Result<Vec<u32>, Refusal> {
-        let entries = std::fs::read_dir(format!("/proc/{}/task", self.pid)).map_err(|_| ended())?;
-        Ok(entries.flatten().filter_map(|it| it.file_name().to_str()?.parse().ok()).collect())
+        threads(self.pid)
     }
 
     /// Whether it has a thread with this id in its own pid namespace.
     pub(crate) fn has_thread_known_as(&self, tid: u32) -> Result<bool, Refusal> {
         let own_id = |it: u32| {
-            let status = std::fs::read_to_string(format!("/proc/{}/task/{it}/status", self.pid)).unwrap_or_default();
+            let status = status_of_thread(self.pid, it).unwrap_or_default();
             innermost_id(&status)
         };
         Ok(self.threads()?.into_iter().any(|it| own_id(it) == Some(tid)))
@@ -64,7 +66,7 @@ impl Process {
 
     /// Whether a thread has seccomp filters.
     pub(crate) fn has_filters(&self, tid: u32) -> bool {
-        let status = std::fs::read_to_string(format!("/proc/{}/task/{tid}/status", self.pid)).unwrap_or_default();
+        let status = status_of_thread(self.pid, tid).unwrap_or_default();
         field(&status, "Seccomp").is_some_and(|it| it != "0")
     }
 
@@ -154,6 +156,23 @@ fn why_denied(pid: u32) -> String {
 
 fn status(pid: u32) -> Result<String, Refusal> {
     std::fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| ended())
+}
+
+fn threads(pid: u32) -> Result<Vec<u32>, Refusal> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| ended())?;
+    Ok(entries.flatten().filter_map(|it| it.file_name().to_str()?.parse().ok()).collect())
+}
+
+fn status_of_thread(pid: u32, tid: u32) -> io::Result<String> {
+    std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"))
+}
+
+pub(crate) fn thread_has_ended(pid: u32, tid: u32) -> bool {
+    status_of_thread(pid, tid).map_or(true, |it| is_dead(&it))
+}
+
+fn runs_without_its_first_thread(pid: u32) -> bool {
+    threads(pid).is_ok_and(|all| all.into_iter().any(|it| !thread_has_ended(pid, it)))
 }
 
 fn is_dead(status: &str) -> bool {

@@ -1,7 +1,7 @@
 //! A thread that ptrace holds.
 
 use crate::Refusal;
-use crate::process::denied;
+use crate::process::{denied, thread_has_ended};
 use std::io;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
@@ -29,6 +29,9 @@ impl Stopped {
         match request(libc::PTRACE_SEIZE, tid, 0, 0) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+            // To Linux, a thread that has ended and is not gone yet may not be stopped (`ptrace_attach` in
+            // `kernel/ptrace.c`).
+            Err(_) if thread_has_ended(pid, tid) => return Ok(None),
             Err(error) => return Err(denied(pid, "stop it by ptrace", &error)),
         }
         // SAFETY: zeroes are registers.
@@ -247,7 +250,19 @@ fn set_registers(tid: u32, registers: &libc::user_regs_struct) -> io::Result<()>
 
 #[cfg(test)]
 mod tests {
-    use super::Blocked;
+    use super::{Blocked, Stopped};
+
+    #[test]
+    fn a_thread_that_has_ended_is_passed_over() {
+        let mut program = std::process::Command::new("true").spawn().unwrap();
+        let status = || std::fs::read_to_string(format!("/proc/{}/status", program.id())).unwrap();
+        while !status().contains("State:\tZ") {
+            std::thread::yield_now();
+        }
+        assert!(matches!(Stopped::stop(program.id(), program.id()), Ok(None)));
+        program.wait().unwrap();
+        assert!(matches!(Stopped::stop(program.id(), program.id()), Ok(None)));
+    }
 
     #[test]
     fn a_blocked_thread_says_in_which_call() {

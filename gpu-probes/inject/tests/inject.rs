@@ -89,6 +89,15 @@ static void filter(int number, unsigned action) {
     struct sock_fprog all = { sizeof code / sizeof *code, code };
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all);
 }
+static void *wait_for_input(void *unused) {
+    (void)unused;
+    for (char state = 0; state != 'Z';) {
+        char path[64]; snprintf(path, sizeof path, "/proc/%d/stat", getpid());
+        FILE *file = fopen(path, "r"); if (fscanf(file, "%*d %*s %c", &state) != 1) abort();
+        fclose(file);
+    }
+    wait_inside(0, 0, 0); exit(7);
+}
 static void on_tick(int signal) { (void)signal; free(malloc(100)); }
 int main(int argc, char **argv) {
     void *(*all[])(void *) = { allocate, compute, start_threads, wait_in_epoll, nap };
@@ -109,6 +118,10 @@ int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "allocator")) {
         FILE *file = fopencookie(0, "w", (cookie_io_functions_t){ .write = wait_in_write });
         setvbuf(file, 0, _IONBF, 0); malloc_info(0, file);
+    }
+    if (argc > 1 && !strcmp(argv[1], "first-ends")) {
+        pthread_create(&threads[n++], 0, wait_for_input, 0);
+        pthread_exit(0);
     }
     puts("ready"); fflush(stdout);
     char byte;
@@ -261,6 +274,15 @@ fn a_program_that_cannot_load_anything_is_refused() {
     let refusal = inject(program.child.id(), &built.request()).unwrap_err().to_string();
     assert!(refusal.contains("statically linked"), "{refusal}");
     assert_eq!(program.end(), ("odd 0\n".into(), Some(7)));
+}
+
+#[test]
+fn a_program_without_its_first_thread_is_not_called_ended() {
+    let built = Built::new();
+    let program = Running::new(&built.path("program"), &["first-ends"]);
+    let refusal = inject(program.child.id(), &built.request()).unwrap_err().to_string();
+    assert!(refusal.contains("its first thread has ended"), "{refusal}");
+    assert_eq!(program.end(), (String::new(), Some(7)));
 }
 
 /// A thread that holds a lock of libc would wait for itself in `pthread_create`.
