@@ -5,6 +5,12 @@
 //   nvcc -w -O1 -arch=native -o dump dump.cu -I$CUPTI/include -L$CUPTI/lib -lcupti -lcuda
 //   ./dump OUTDIR      writes OUTDIR/layouts.txt, OUTDIR/activity-N.bin and OUTDIR/activity-N.txt
 //
+// The layouts alone need neither a GPU nor nvcc, only libcupti and the headers of cudart, crt and CUPTI. They are all of
+// layouts.txt except for the lines `call`, which say what the libraries called on a GPU:
+//
+//   g++ -w -x c++ -DLAYOUTS_ONLY -o dump dump.cu -I$CUDA/include -L$CUDA/lib -l:libcupti.so.13 -Wl,-rpath,$CUDA/lib
+//   ./dump OUTDIR      writes OUTDIR/layouts.txt
+//
 // One fact per line, so that a diff between two CUPTI versions is readable.
 #include <cstddef>
 #include <cstdio>
@@ -12,12 +18,15 @@
 #include <cstring>
 #include <string>
 #include <cuda.h>
+#ifdef LAYOUTS_ONLY
+#include <cuda_runtime_api.h>
+#else
 #include <cuda_runtime.h>
+#endif
 #include <cupti.h>
 
 static FILE *out;
 static std::string dir;
-static int n_buffers = 0;
 
 #define STRUCT(T) fprintf(out, "struct %s %zu\n", #T, sizeof(T))
 #define FIELD(T, f) fprintf(out, "field %s.%s %zu %zu\n", #T, #f, offsetof(T, f), sizeof(((T *)0)->f))
@@ -27,9 +36,13 @@ static void layouts() {
   uint32_t version = 0;
   cuptiGetVersion(&version);
   fprintf(out, "cupti %u\n", version);
+#ifdef LAYOUTS_ONLY
+  int driver = CUDA_VERSION, runtime = CUDART_VERSION;
+#else
   int driver = 0, runtime = 0;
   cuDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
+#endif
   fprintf(out, "driver_api %d\nruntime_api %d\n", driver, runtime);
 
   STRUCT(CUpti_CallbackData);
@@ -58,6 +71,29 @@ static void layouts() {
   FIELD(Memcpy, kind); FIELD(Memcpy, copyKind); FIELD(Memcpy, srcKind); FIELD(Memcpy, dstKind); FIELD(Memcpy, flags); FIELD(Memcpy, bytes);
   FIELD(Memcpy, start); FIELD(Memcpy, end); FIELD(Memcpy, deviceId); FIELD(Memcpy, contextId); FIELD(Memcpy, streamId); FIELD(Memcpy, correlationId);
   FIELD(Memcpy, runtimeCorrelationId); FIELD(Memcpy, graphNodeId); FIELD(Memcpy, graphId); FIELD(Memcpy, channelID); FIELD(Memcpy, channelType); FIELD(Memcpy, copyCount);
+
+  typedef CUpti_ActivityMemcpyPtoP4 MemcpyPtoP;
+  STRUCT(MemcpyPtoP);
+  FIELD(MemcpyPtoP, kind); FIELD(MemcpyPtoP, copyKind); FIELD(MemcpyPtoP, srcKind); FIELD(MemcpyPtoP, dstKind); FIELD(MemcpyPtoP, flags); FIELD(MemcpyPtoP, bytes);
+  FIELD(MemcpyPtoP, start); FIELD(MemcpyPtoP, end); FIELD(MemcpyPtoP, deviceId); FIELD(MemcpyPtoP, contextId); FIELD(MemcpyPtoP, streamId);
+  FIELD(MemcpyPtoP, srcDeviceId); FIELD(MemcpyPtoP, srcContextId); FIELD(MemcpyPtoP, dstDeviceId); FIELD(MemcpyPtoP, dstContextId);
+  FIELD(MemcpyPtoP, correlationId); FIELD(MemcpyPtoP, graphNodeId); FIELD(MemcpyPtoP, graphId); FIELD(MemcpyPtoP, channelID); FIELD(MemcpyPtoP, channelType);
+
+  // Driver calls that copy memory: what they copy, and the stream if they take one.
+#define SIZE(name) STRUCT(name##_params); FIELD(name##_params, ByteCount)
+#define ROWS(name) STRUCT(name##_params); FIELD(name##_params, pCopy)
+#define STREAM(name) FIELD(name##_params, hStream)
+  SIZE(cuMemcpy); SIZE(cuMemcpyHtoD_v2); SIZE(cuMemcpyDtoH_v2); SIZE(cuMemcpyDtoD_v2); SIZE(cuMemcpyDtoA_v2); SIZE(cuMemcpyAtoD_v2);
+  SIZE(cuMemcpyHtoA_v2); SIZE(cuMemcpyAtoH_v2); SIZE(cuMemcpyAtoA_v2); SIZE(cuMemcpyPeer);
+  SIZE(cuMemcpyAsync); STREAM(cuMemcpyAsync); SIZE(cuMemcpyHtoDAsync_v2); STREAM(cuMemcpyHtoDAsync_v2); SIZE(cuMemcpyDtoHAsync_v2); STREAM(cuMemcpyDtoHAsync_v2);
+  SIZE(cuMemcpyDtoDAsync_v2); STREAM(cuMemcpyDtoDAsync_v2); SIZE(cuMemcpyHtoAAsync_v2); STREAM(cuMemcpyHtoAAsync_v2);
+  SIZE(cuMemcpyAtoHAsync_v2); STREAM(cuMemcpyAtoHAsync_v2); SIZE(cuMemcpyPeerAsync); STREAM(cuMemcpyPeerAsync);
+  ROWS(cuMemcpy2D_v2); ROWS(cuMemcpy2DUnaligned_v2); ROWS(cuMemcpy3D_v2); ROWS(cuMemcpy3DPeer);
+  ROWS(cuMemcpy2DAsync_v2); STREAM(cuMemcpy2DAsync_v2); ROWS(cuMemcpy3DAsync_v2); STREAM(cuMemcpy3DAsync_v2); ROWS(cuMemcpy3DPeerAsync); STREAM(cuMemcpy3DPeerAsync);
+#define BATCH(name) STRUCT(name##_params); FIELD(name##_params, hStream)
+  BATCH(cuMemcpyBatchAsync); BATCH(cuMemcpyBatchAsync_v2); BATCH(cuMemcpy3DBatchAsync); BATCH(cuMemcpy3DBatchAsync_v2);
+#define PLACES(T) STRUCT(T); FIELD(T, srcMemoryType); FIELD(T, dstMemoryType); FIELD(T, WidthInBytes); FIELD(T, Height)
+  PLACES(CUDA_MEMCPY2D_v2); PLACES(CUDA_MEMCPY3D_v2); FIELD(CUDA_MEMCPY3D_v2, Depth); PLACES(CUDA_MEMCPY3D_PEER_v1); FIELD(CUDA_MEMCPY3D_PEER_v1, Depth);
 
   // Driver calls that set memory, at their entry; the async ones' last parameter is the stream.
 #define SET(name) STRUCT(name##_params); FIELD(name##_params, dstDevice)
@@ -96,6 +132,10 @@ static void layouts() {
   VALUE(CUPTI_API_ENTER); VALUE(CUPTI_API_EXIT);
   VALUE(CUPTI_ACTIVITY_KIND_KERNEL); VALUE(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL); VALUE(CUPTI_ACTIVITY_KIND_OVERHEAD);
   VALUE(CUPTI_ACTIVITY_KIND_MEMCPY); VALUE(CUPTI_ACTIVITY_KIND_MEMSET); VALUE(CUPTI_ACTIVITY_KIND_MEMCPY2); VALUE(CUPTI_ACTIVITY_FLAG_MEMSET_ASYNC);
+  VALUE(CUPTI_ACTIVITY_FLAG_MEMCPY_ASYNC); VALUE(CUPTI_ACTIVITY_MEMCPY_KIND_UNKNOWN); VALUE(CUPTI_ACTIVITY_MEMCPY_KIND_HTOD); VALUE(CUPTI_ACTIVITY_MEMCPY_KIND_DTOH);
+  VALUE(CUPTI_ACTIVITY_MEMCPY_KIND_HTOA); VALUE(CUPTI_ACTIVITY_MEMCPY_KIND_ATOH); VALUE(CUPTI_ACTIVITY_MEMCPY_KIND_ATOA); VALUE(CUPTI_ACTIVITY_MEMCPY_KIND_ATOD);
+  VALUE(CUPTI_ACTIVITY_MEMCPY_KIND_DTOA); VALUE(CUPTI_ACTIVITY_MEMCPY_KIND_DTOD); VALUE(CUPTI_ACTIVITY_MEMCPY_KIND_HTOH); VALUE(CUPTI_ACTIVITY_MEMCPY_KIND_PTOP);
+  VALUE(CU_MEMORYTYPE_HOST); VALUE(CU_MEMORYTYPE_DEVICE); VALUE(CU_MEMORYTYPE_ARRAY); VALUE(CU_MEMORYTYPE_UNIFIED);
   VALUE(CUPTI_ACTIVITY_MEMORY_KIND_UNKNOWN); VALUE(CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE); VALUE(CUPTI_ACTIVITY_MEMORY_KIND_PINNED);
   VALUE(CUPTI_ACTIVITY_MEMORY_KIND_DEVICE); VALUE(CUPTI_ACTIVITY_MEMORY_KIND_ARRAY); VALUE(CUPTI_ACTIVITY_MEMORY_KIND_MANAGED);
   VALUE(CUPTI_ACTIVITY_MEMORY_KIND_DEVICE_STATIC); VALUE(CUPTI_ACTIVITY_MEMORY_KIND_MANAGED_STATIC);
@@ -112,6 +152,16 @@ static void layouts() {
     }
 }
 
+#ifdef LAYOUTS_ONLY
+int main(int argc, char **argv) {
+  dir = argc > 1 ? argv[1] : ".";
+  out = fopen((dir + "/layouts.txt").c_str(), "w");
+  layouts();
+  fclose(out);
+  return 0;
+}
+#else
+static int n_buffers = 0;
 static void request(uint8_t **b, size_t *size, size_t *max) { *size = 64 << 10; *b = (uint8_t *)aligned_alloc(4096, *size); memset(*b, 0, *size); *max = 0; }
 static void complete(CUcontext, uint32_t, uint8_t *b, size_t, size_t valid) {
   if (!valid) { free(b); return; }
@@ -210,3 +260,4 @@ int main(int argc, char **argv) {
   printf("%d buffers\n", n_buffers);
   return 0;
 }
+#endif
