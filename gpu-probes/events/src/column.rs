@@ -191,6 +191,17 @@ pub(crate) const fn derived(name: &'static str, kind: FieldType, unit: Unit, at:
     Field { name, kind, unit, from: From::Word(at), doc }
 }
 
+/// Describes a field that is not a column, at word `value`; `()` if word `flag` is 0.
+pub(crate) const fn optional(
+    name: &'static str,
+    kind: FieldType,
+    unit: Unit,
+    (flag, value): (usize, usize),
+    doc: &'static str,
+) -> Field {
+    Field { name, kind, unit, from: From::Optional { flag, value }, doc }
+}
+
 /// Returns the number of columns that are fields.
 pub(crate) const fn n_fields(columns: &[Column]) -> usize {
     let (mut n, mut at) = (0, 0);

@@ -13,6 +13,15 @@ pub struct Field {
 }
 
 impl Field {
+    /// Returns the fields below it; `None` if it is a value itself.
+    pub const fn below(&self) -> Option<&'static [Field]> {
+        match self.kind {
+            FieldType::Launch => Some(crate::table::Launch::FIELDS),
+            FieldType::Parts(parts) => Some(parts),
+            _ => None,
+        }
+    }
+
     /// Describes the type for readers: `integer, ns`, `string or ()`.
     pub fn type_text(&self) -> String {
         let kind = match (self.kind, self.unit) {
@@ -24,6 +33,9 @@ impl Field {
             (FieldType::Stack, _) => "stack",
             (FieldType::Dim3, _) => ".x .y .z .size",
             (FieldType::Launch, _) => "a launch, or ()",
+            (FieldType::Parts(parts), _) => {
+                return parts.iter().map(|it| format!(".{}", it.name)).collect::<Vec<_>>().join(" ");
+            }
             (FieldType::Entry, _) => "an event",
         };
         let missing = if matches!(self.from, From::Optional { .. }) { " or ()" } else { "" };
@@ -44,6 +56,8 @@ pub enum FieldType {
     Dim3,
     /// The launch that caused a GPU event; `()` if unknown.
     Launch,
+    /// Not a value of its own: the fields below it, `k.gpu.name`.
+    Parts(&'static [Field]),
     /// At a `uretprobe`: the event at the function's entry.
     Entry,
 }

@@ -7,7 +7,8 @@
 
 use crate::clock::Realtime;
 use crate::column::{
-    Column, Meaning, Prediction, Texts, bytes, choice, derived, dim3, fields, hidden, int, n_fields, record, time,
+    Column, Meaning, Prediction, Texts, bytes, choice, derived, dim3, fields, hidden, int, n_fields, optional, record,
+    time,
 };
 use crate::field::{Field, FieldType, Unit};
 use crate::kinds::Calls;
@@ -22,11 +23,28 @@ pub const UNKNOWN: u32 = u32::MAX;
 pub const LAUNCH_RECORD: u16 = 1;
 
 // Shared by several rows.
-const DEVICE: Meaning = int(word::DEVICE, "CUPTI's device id");
+const DEVICE: Meaning = int(word::DEVICE, "the GPU's number in its process: CUPTI's device id");
 const CONTEXT: Meaning = int(word::CONTEXT, "CUPTI's context id");
 const STREAM: Meaning = int(word::STREAM, "CUPTI's stream id");
 const GRAPH: Meaning = int(word::GRAPH, "executable graph that it belongs to").unless_0(word::GRAPH);
 const GRAPH_NODE: Meaning = int(word::GRAPH_NODE, "its node in that graph").unless_0(word::GRAPH);
+
+/// The parts of `gpu`, of which this is the first word. They are missing together.
+const fn gpu_parts(at: usize) -> [Field; 4] {
+    let flag = at + word::GPU_UUID - word::GPU;
+    let sms = at + word::GPU_SMS - word::GPU;
+    let memory = at + word::GPU_MEMORY - word::GPU;
+    [
+        optional("name", FieldType::Name, Unit::None, (flag, at), "the GPU's name, such as NVIDIA H200"),
+        optional("uuid", FieldType::Name, Unit::None, (flag, flag), "its UUID, as nvidia-smi shows it"),
+        optional("sms", FieldType::Int, Unit::None, (flag, sms), "its streaming multiprocessors"),
+        optional("memory", FieldType::Int, Unit::Bytes, (flag, memory), "its memory"),
+    ]
+}
+
+const GPU_DOC: &str = "the GPU: its name, its UUID, its multiprocessors and its bytes of memory";
+const GPU: &[Field] = &gpu_parts(word::GPU);
+const LAUNCH_GPU: &[Field] = &gpu_parts(word::LAUNCH_GPU);
 
 /// Fields of every activity that the tracer computes.
 const COMMON: &[Field] = &[
@@ -35,6 +53,7 @@ const COMMON: &[Field] = &[
     derived("tid", FieldType::Int, Unit::None, word::TID, "thread that launched it, or the process id if unknown"),
     derived("comm", FieldType::Comm, Unit::None, word::COMM, "name of the process"),
     derived("duration", FieldType::Int, Unit::Nanos, word::DURATION, "`end - start`"),
+    derived("gpu", FieldType::Parts(GPU), Unit::None, word::GPU, GPU_DOC),
     derived("launch", FieldType::Launch, Unit::None, word::LAUNCH, "call that launched it"),
 ];
 
@@ -88,13 +107,14 @@ const LAUNCH_DERIVED: &[Field] = &[
         word::LAUNCH_KIND,
         "what it submits: \"kernel\", \"graph\" or \"memset\"",
     ),
-    Field {
-        name: "tag",
-        kind: FieldType::Int,
-        unit: Unit::None,
-        from: crate::field::From::Optional { flag: word::LAUNCH_TAGGED, value: word::LAUNCH_TAG },
-        doc: "value set by a `launch` handler",
-    },
+    optional(
+        "tag",
+        FieldType::Int,
+        Unit::None,
+        (word::LAUNCH_TAGGED, word::LAUNCH_TAG),
+        "value set by a `launch` handler",
+    ),
+    derived("gpu", FieldType::Parts(LAUNCH_GPU), Unit::None, word::LAUNCH_GPU, GPU_DOC),
 ];
 
 /// The columns of every activity, by name: the tracer joins and orders by them.
@@ -253,7 +273,7 @@ record! {
         /// Return value of the outermost call, 0 is success.
         result: i32, Previous, int(word::LAUNCH_RESULT, "the call's result, 0 on success");
         context: u32, Previous, int(word::LAUNCH_CONTEXT, "CUPTI's context id");
-        device: u32, Previous, int(word::LAUNCH_DEVICE, "CUPTI's device id");
+        device: u32, Previous, int(word::LAUNCH_DEVICE, "the GPU's number in its process: CUPTI's device id");
         /// [`UNKNOWN`] if not requested.
         stream: u32, Previous, int(word::LAUNCH_STREAM, "CUPTI's stream id");
         grid: [u32; 3], Kept, dim3(word::LAUNCH_GRID, "blocks in the grid");
@@ -466,14 +486,14 @@ mod tests {
     }
 
     /// Words that a field takes.
-    fn words(field: &Field) -> std::ops::Range<usize> {
+    fn words(field: &Field) -> Vec<usize> {
         let at = field.from.word().unwrap();
-        let n = match field.kind {
-            FieldType::Dim3 => 3,
-            FieldType::Comm => 2,
-            _ => 1,
-        };
-        at..at + n
+        match field.kind {
+            FieldType::Dim3 => (at..at + 3).collect(),
+            FieldType::Comm => vec![at, at + 1],
+            FieldType::Parts(parts) => parts.iter().flat_map(words).collect(),
+            _ => vec![at],
+        }
     }
 
     #[test]

@@ -6,14 +6,14 @@
 //!
 //! ```text
 //!  0.. 7  who, and a kernel's names      8..10  when
-//! 11..20  the event's own fields        21..26  where it ran, whether it was joined
-//! 32..63  the launch: all zero when the event was not joined
+//! 11..20  the event's own fields        21..30  where it ran, whether it was joined
+//! 40..71  the launch: all zero when the event was not joined
 //! ```
 //! At the collector's launch marker the same numbers apply, but only some words are filled; the
 //! others are 0.
 
 /// Number of 64-bit words.
-pub const WORDS: usize = 64;
+pub const WORDS: usize = 72;
 
 /// A GPU event as its handlers see it.
 pub type GpuContext = [u64; WORDS];
@@ -48,37 +48,49 @@ pub const GRAPH_NODE: usize = 25;
 /// 1 when the launch is known.
 pub const JOINED: usize = 26;
 
+/// The GPU: its name, its UUID, its number of multiprocessors, and its bytes of memory. The UUID is 0 if
+/// the GPU is not known.
+pub const GPU: usize = 27;
+pub const GPU_UUID: usize = GPU + 1;
+pub const GPU_SMS: usize = GPU + 2;
+pub const GPU_MEMORY: usize = GPU + 3;
+
 /// First word of the launch.
-pub const LAUNCH: usize = 32;
-pub const LAUNCH_START: usize = 32;
-pub const LAUNCH_END: usize = 33;
-pub const LAUNCH_DURATION: usize = 34;
-pub const LAUNCH_PID: usize = 35;
-pub const LAUNCH_TID: usize = 36;
+pub const LAUNCH: usize = 40;
+pub const LAUNCH_START: usize = 40;
+pub const LAUNCH_END: usize = 41;
+pub const LAUNCH_DURATION: usize = 42;
+pub const LAUNCH_PID: usize = 43;
+pub const LAUNCH_TID: usize = 44;
 /// 16 bytes, NUL padded.
-pub const LAUNCH_COMM: usize = 37;
+pub const LAUNCH_COMM: usize = 45;
 /// A string id; at the marker, the number of a [`crate::Call`].
-pub const LAUNCH_KIND: usize = 39;
+pub const LAUNCH_KIND: usize = 47;
 /// A word of `xputrace_model::stack::StackKey`.
-pub const LAUNCH_USTACK: usize = 40;
-pub const LAUNCH_API: usize = 41;
-pub const LAUNCH_RESULT: usize = 42;
-pub const LAUNCH_NAME: usize = 43;
-pub const LAUNCH_SHORT_NAME: usize = 44;
+pub const LAUNCH_USTACK: usize = 48;
+pub const LAUNCH_API: usize = 49;
+pub const LAUNCH_RESULT: usize = 50;
+pub const LAUNCH_NAME: usize = 51;
+pub const LAUNCH_SHORT_NAME: usize = 52;
 /// A string id. At the marker, the address in the target of the mangled name as a C string; 0 if
 /// the call does not submit a single kernel.
-pub const LAUNCH_SYMBOL: usize = 45;
-pub const LAUNCH_GRID: usize = 46;
-pub const LAUNCH_BLOCK: usize = 49;
-pub const LAUNCH_DYNAMIC_SHARED: usize = 52;
-pub const LAUNCH_DEVICE: usize = 53;
-pub const LAUNCH_CONTEXT: usize = 54;
-pub const LAUNCH_STREAM: usize = 55;
+pub const LAUNCH_SYMBOL: usize = 53;
+pub const LAUNCH_GRID: usize = 54;
+pub const LAUNCH_BLOCK: usize = 57;
+pub const LAUNCH_DYNAMIC_SHARED: usize = 60;
+pub const LAUNCH_DEVICE: usize = 61;
+pub const LAUNCH_CONTEXT: usize = 62;
+pub const LAUNCH_STREAM: usize = 63;
 /// 1 when the tag was set.
-pub const LAUNCH_TAGGED: usize = 56;
-pub const LAUNCH_TAG: usize = 57;
+pub const LAUNCH_TAGGED: usize = 64;
+pub const LAUNCH_TAG: usize = 65;
 /// A word of `xputrace_model::stack::StackKey`.
-pub const LAUNCH_PYSTACK: usize = 58;
+pub const LAUNCH_PYSTACK: usize = 66;
+/// As [`GPU`].
+pub const LAUNCH_GPU: usize = 67;
+pub const LAUNCH_GPU_UUID: usize = LAUNCH_GPU + 1;
+pub const LAUNCH_GPU_SMS: usize = LAUNCH_GPU + 2;
+pub const LAUNCH_GPU_MEMORY: usize = LAUNCH_GPU + 3;
 
 /// Words of a `memset` event's own fields.
 pub mod memset {

@@ -35,6 +35,7 @@ pub mod kind {
     pub const MAPPING: u16 = 8;
     pub const CODE: u16 = 10;
     pub const YIELD: u16 = 11;
+    pub const GPU: u16 = 32;
 }
 
 /// Text of a name id. It precedes every record that uses the id, possibly in another thread's ring.
@@ -241,6 +242,23 @@ pub struct Mapping {
     pub path_len: u64,
 }
 
+/// A GPU as its process sees it. Followed by its name, padded to 8. The first one of a process has the
+/// number [`UNKNOWN`] and no name: it says that the GPUs of an activity follow, at the latest before the
+/// flush that delivers it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Gpu {
+    /// The number by which records of this process call it.
+    pub device: u32,
+    /// Streaming multiprocessors; 0 if unknown.
+    pub sms: u32,
+    /// Bytes; 0 if unknown.
+    pub memory: u64,
+    /// Its identity: the same in all processes.
+    pub uuid: [u8; 16],
+    pub name_len: u64,
+}
+
 /// A decoded record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
@@ -268,6 +286,10 @@ pub enum Record<'a> {
     Yield {
         gap: Yield,
         holder: &'a [u8],
+    },
+    Gpu {
+        gpu: Gpu,
+        name: &'a [u8],
     },
     /// A kind that this version does not know.
     Unknown(u16),
@@ -427,6 +449,11 @@ fn decode(kind: u16, body: &[u8]) -> Option<Record<'_>> {
             let (gap, tail): (Yield, _) = take(body)?;
             let len = usize::try_from(gap.len).ok().filter(|len| *len <= MAX_NAME)?;
             Record::Yield { gap, holder: tail.get(..len)? }
+        }
+        kind::GPU => {
+            let (gpu, tail): (Gpu, _) = take(body)?;
+            let len = usize::try_from(gpu.name_len).ok().filter(|len| *len <= MAX_NAME)?;
+            Record::Gpu { gpu, name: tail.get(..len)? }
         }
         other if Activity::of_record(other).is_some() => Record::Activity(ActivityRecord::read(other, body)?),
         other => Record::Unknown(other),

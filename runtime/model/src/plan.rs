@@ -75,6 +75,8 @@ pub struct Demand {
     pub launch_streams: bool,
     /// Whether a launch handler runs in Linux, at the collector's marker function.
     pub launch_marker: bool,
+    /// Whether an event's GPU is read. The collector tells it in any case.
+    pub gpus: bool,
 }
 
 impl Demand {

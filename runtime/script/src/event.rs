@@ -39,14 +39,7 @@ impl EventValue {
     /// Copies an event out of the run's buffers.
     pub(crate) fn of(view: &EventView, symbols: &Symbols) -> Self {
         let mut names = FxHashMap::default();
-        let all = view.event.fields().iter().chain(Event::Launch.fields());
-        for field in all.filter(|it| it.kind == FieldType::Name) {
-            if let Some(at) = field.from.word()
-                && let Some(text) = (view.strings)(view.words[at])
-            {
-                names.insert(view.words[at], text);
-            }
-        }
+        add_names(view, view.event.fields(), &mut names);
         EventValue {
             fields: view.event.fields(),
             data: Rc::new(Data { words: *view.words, names, symbols: symbols.clone() }),
@@ -89,6 +82,7 @@ impl EventValue {
                 Dynamic::from(EventValue { fields: Event::Launch.fields(), data: self.data.clone() })
             }
             FieldType::Launch => no_launch(),
+            FieldType::Parts(fields) => Dynamic::from(EventValue { fields, data: self.data.clone() }),
             FieldType::Entry => Dynamic::UNIT,
         }
     }
@@ -104,6 +98,19 @@ impl EventValue {
             text.set_tag(self.data.symbols.tag(id, symbol));
         }
         text
+    }
+}
+
+/// Adds the texts of these fields and of those below them.
+fn add_names(view: &EventView, fields: &[Field], names: &mut FxHashMap<u64, Arc<str>>) {
+    for field in fields {
+        add_names(view, field.below().unwrap_or_default(), names);
+        if field.kind == FieldType::Name
+            && let Some(at) = field.from.word()
+            && let Some(text) = (view.strings)(view.words[at])
+        {
+            names.insert(view.words[at], text);
+        }
     }
 }
 

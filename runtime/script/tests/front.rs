@@ -120,9 +120,9 @@ fn run_on(host: Rc<RefCell<FakeHost>>, text: &str) -> (Rc<RefCell<FakeHost>>, Ve
 
 /// Returns a joined kernel `add<int>` of 1,500 ns.
 fn kernel_event() -> EventView<'static> {
-    static WORDS: std::sync::OnceLock<[u64; 64]> = std::sync::OnceLock::new();
+    static WORDS: std::sync::OnceLock<xputrace_model::context::GpuContext> = std::sync::OnceLock::new();
     let words = WORDS.get_or_init(|| {
-        let mut words = [0; 64];
+        let mut words = [0; xputrace_model::context::WORDS];
         words[word::NAME] = 7;
         words[word::DURATION] = 1500;
         words[word::START] = 2000;

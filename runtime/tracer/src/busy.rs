@@ -9,26 +9,26 @@ use rustc_hash::FxHashMap;
 /// oldest one's start.
 const OPEN_SPANS: usize = 256;
 
-/// Maximum number of GPUs: device ids come from the target.
+/// Maximum number of GPUs: they come from the target.
 const MOST_DEVICES: usize = 64;
 
-/// The busy time of each GPU, by device id.
+/// The busy time of each GPU, by a number that is the same in all processes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BusyGpus {
-    by_device: FxHashMap<u32, BusyTime>,
+    by_gpu: FxHashMap<u64, BusyTime>,
 }
 
 impl BusyGpus {
-    /// Adds a kernel that ran on a device from `start` to `end`.
-    pub(crate) fn add(&mut self, device: u32, start: u64, end: u64) {
-        if self.by_device.len() < MOST_DEVICES || self.by_device.contains_key(&device) {
-            self.by_device.entry(device).or_default().add(start, end);
+    /// Adds a kernel that ran on a GPU from `start` to `end`.
+    pub(crate) fn add(&mut self, gpu: u64, start: u64, end: u64) {
+        if self.by_gpu.len() < MOST_DEVICES || self.by_gpu.contains_key(&gpu) {
+            self.by_gpu.entry(gpu).or_default().add(start, end);
         }
     }
 
     /// Returns the busy time of the busiest GPU.
     pub(crate) fn most_nanos(&self) -> u64 {
-        self.by_device.values().map(BusyTime::nanos).max().unwrap_or(0)
+        self.by_gpu.values().map(BusyTime::nanos).max().unwrap_or(0)
     }
 }
 

@@ -1,6 +1,7 @@
 //! A joined event as the words that its handlers read (`xputrace_events::word`).
 
 use crate::clock::Span;
+use crate::pipeline::gpus::GpuFacts;
 use xputrace_model::context::{GpuContext, WORDS, word};
 use xputrace_wire::events::Texts;
 use xputrace_wire::record::{ActivityRecord, Launch};
@@ -82,6 +83,13 @@ pub(crate) fn fill_identity(ctx: &mut GpuContext, time: u64, it: Identity) {
     ctx[word::TID] = it.tid;
     ctx[word::COMM] = it.comm.0[0];
     ctx[word::COMM + 1] = it.comm.0[1];
+}
+
+/// Fills the words of a GPU, of which `at` is the first; they are 0 if it is not known.
+#[inline]
+pub(crate) fn fill_gpu(ctx: &mut GpuContext, at: usize, gpu: Option<&GpuFacts>) {
+    let words = gpu.map_or([0; 4], |it| [it.name, it.uuid, it.sms, it.memory]);
+    ctx[at..at + words.len()].copy_from_slice(&words);
 }
 
 /// Fills the words of the launch.

@@ -85,6 +85,7 @@ fn listen(agent: &'static Agent) {
 fn run(agent: &'static Agent) {
     let mut was_armed = false;
     let mut next = Instant::now() + agent.flush_period;
+    agent.tell_gpus();
     while agent.is_recording() && !agent.life.disarmed.load(Ordering::Acquire) {
         std::thread::park_timeout(next.saturating_duration_since(Instant::now()));
         // The tracer may also just clear the flag in the control page.

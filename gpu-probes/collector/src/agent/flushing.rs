@@ -3,7 +3,7 @@
 use super::Agent;
 use super::clock::now;
 use std::sync::atomic::{AtomicBool, Ordering};
-use xputrace_wire::record::{Flush, kind};
+use xputrace_wire::record::{Flush, Gpu, kind};
 
 /// Why a flush happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ impl Agent {
         let began = now();
         let flushed = self.backend.flush(self, how);
         self.publish_totals();
+        // Behind the flush: whatever it delivered ran on GPUs that are known by now.
+        self.tell_gpus();
         if self.code.mappings.changed() {
             self.refresh_code();
             self.send_mappings();
@@ -33,6 +35,14 @@ impl Agent {
         if flushed || last {
             self.write_waiting(kind::FLUSH, &Flush { began, last: u64::from(last) }, &[]);
             self.memory.region.control().totals.flushes.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Says which GPUs this process has, once, as soon as that is known.
+    pub(super) fn tell_gpus(&'static self) {
+        if !self.gpus_told.load(Ordering::Acquire) {
+            let mut tell = |gpu: &Gpu, name: &[u8]| self.write_waiting(kind::GPU, gpu, name);
+            self.gpus_told.store(self.backend.each_gpu(&mut tell), Ordering::Release);
         }
     }
 }

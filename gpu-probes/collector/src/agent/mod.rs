@@ -45,7 +45,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use window::Window;
 use xputrace_wire::message::demand;
-use xputrace_wire::record::{Thread, kind};
+use xputrace_wire::record::{Gpu, Thread, UNKNOWN, kind};
 use xputrace_wire::region::Lost;
 use yielding::Yielding;
 
@@ -80,6 +80,8 @@ pub struct Agent {
     code: Held<Code>,
     /// Number of streams created so far; 0 if the backend does not report them.
     stream_epoch: AtomicU64,
+    /// Whether the tracer knows the process's GPUs.
+    gpus_told: AtomicBool,
 }
 
 /// The lifetime of an agent.
@@ -223,6 +225,7 @@ impl Agent {
             }),
             code: Held::new(Code { modules: Modules::default(), stacks, mappings: Mappings::default() }),
             stream_epoch: AtomicU64::new(0),
+            gpus_told: AtomicBool::new(false),
         })
     }
 
@@ -268,6 +271,7 @@ impl Agent {
         }
         let thread = Thread { tid: self.life.pid, reserved: 0, comm };
         self.write_waiting(kind::THREAD, &thread, &[]);
+        self.write_waiting(kind::GPU, &Gpu { device: UNKNOWN, ..Gpu::default() }, &[]);
         self.code.mappings.changed();
         self.send_mappings();
     }

@@ -2,7 +2,8 @@
 
 use super::Handle;
 use crate::agent::Stream;
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_char, c_void};
+use xputrace_wire::record::Gpu;
 
 /// A query of one handle that returns a number.
 pub type AskNumber = unsafe extern "C" fn(Handle, *mut u32) -> u32;
@@ -24,6 +25,81 @@ pub struct Driver {
     pub node_type: Option<AskNumber>,
     /// `cuGraphChildGraphNodeGetGraph(node, &graph)`.
     pub child_graph: Option<AskHandle>,
+    pub devices: Devices,
+}
+
+/// Driver functions about the GPUs of a process, which need no context; a missing function is `None`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Devices {
+    /// `cuDeviceGetCount(&count)`.
+    pub count: Option<unsafe extern "C" fn(*mut i32) -> u32>,
+    /// `cuDeviceGet(&device, ordinal)`.
+    pub device: Option<unsafe extern "C" fn(*mut i32, i32) -> u32>,
+    /// `cuDeviceGetUuid_v2(&uuid, device)`: of a MIG device, that of its instance.
+    pub uuid: Option<unsafe extern "C" fn(*mut [u8; 16], i32) -> u32>,
+    /// `cuDeviceGetName(name, room, device)`.
+    pub name: Option<unsafe extern "C" fn(*mut c_char, i32, i32) -> u32>,
+    /// `cuDeviceGetAttribute(&value, attribute, device)`.
+    pub attribute: Option<unsafe extern "C" fn(*mut i32, i32, i32) -> u32>,
+    /// `cuDeviceTotalMem_v2(&bytes, device)`.
+    pub memory: Option<unsafe extern "C" fn(*mut usize, i32) -> u32>,
+}
+
+/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
+pub const ATTRIBUTE_MULTIPROCESSORS: i32 = 16;
+/// Room for a GPU's name.
+const NAME_BYTES: usize = 256;
+
+impl Devices {
+    /// Calls `each` with every GPU that the process can use, and its name. Returns false, having called
+    /// nothing, while the driver is not initialized.
+    pub(crate) fn each(&self, each: &mut dyn FnMut(&Gpu, &[u8])) -> bool {
+        let mut count = 0;
+        // SAFETY: a live integer.
+        if !self.count.is_some_and(|ask| unsafe { ask(&mut count) } == 0) {
+            return false;
+        }
+        for ordinal in 0..count {
+            if let Some((gpu, name)) = self.gpu(ordinal) {
+                each(&gpu, until_nul(&name));
+            }
+        }
+        true
+    }
+
+    /// Returns a GPU and its name; `None` if the driver does not tell its identity.
+    fn gpu(&self, ordinal: i32) -> Option<(Gpu, [u8; NAME_BYTES])> {
+        let (mut device, mut uuid, mut name) = (0, [0; 16], [0u8; NAME_BYTES]);
+        // SAFETY: a live integer, and 16 bytes.
+        if unsafe { (self.device?)(&mut device, ordinal) != 0 || (self.uuid?)(&mut uuid, device) != 0 } {
+            return None;
+        }
+        // SAFETY: room for that many bytes, the last of which stays 0.
+        let named = self.name.map(|ask| unsafe { ask(name.as_mut_ptr().cast(), NAME_BYTES as i32 - 1, device) });
+        if named != Some(0) {
+            name = [0; NAME_BYTES];
+        }
+        let (mut sms, mut memory) = (0, 0);
+        // SAFETY: a live integer.
+        let has_sms = self.attribute.map(|ask| unsafe { ask(&mut sms, ATTRIBUTE_MULTIPROCESSORS, device) });
+        // SAFETY: a live integer.
+        let has_memory = self.memory.map(|ask| unsafe { ask(&mut memory, device) });
+        let name_len = until_nul(&name).len() as u64;
+        Some((
+            Gpu {
+                device: ordinal as u32,
+                sms: if has_sms == Some(0) { sms as u32 } else { 0 },
+                memory: if has_memory == Some(0) { memory as u64 } else { 0 },
+                uuid,
+                name_len,
+            },
+            name,
+        ))
+    }
+}
+
+fn until_nul(text: &[u8]) -> &[u8] {
+    text.split(|it| *it == 0).next().unwrap_or_default()
 }
 
 impl Driver {
@@ -73,25 +149,34 @@ pub(crate) fn find_driver() -> Driver {
     if library.is_null() {
         return Driver::default();
     }
-    // SAFETY: the driver's own functions by their names; null becomes `None`.
+    // SAFETY: the driver's own functions by their names, with the signatures above.
     unsafe {
         Driver {
-            is_capturing: std::mem::transmute::<*mut c_void, Option<AskNumber>>(find(library, c"cuStreamIsCapturing")),
-            is_capturing_ptsz: std::mem::transmute::<*mut c_void, Option<AskNumber>>(find(
-                library,
-                c"cuStreamIsCapturing_ptsz",
-            )),
-            graph_nodes: std::mem::transmute::<*mut c_void, Option<AskHandles>>(find(library, c"cuGraphGetNodes")),
-            node_type: std::mem::transmute::<*mut c_void, Option<AskNumber>>(find(library, c"cuGraphNodeGetType")),
-            child_graph: std::mem::transmute::<*mut c_void, Option<AskHandle>>(find(
-                library,
-                c"cuGraphChildGraphNodeGetGraph",
-            )),
+            is_capturing: find(library, c"cuStreamIsCapturing"),
+            is_capturing_ptsz: find(library, c"cuStreamIsCapturing_ptsz"),
+            graph_nodes: find(library, c"cuGraphGetNodes"),
+            node_type: find(library, c"cuGraphNodeGetType"),
+            child_graph: find(library, c"cuGraphChildGraphNodeGetGraph"),
+            devices: Devices {
+                count: find(library, c"cuDeviceGetCount"),
+                device: find(library, c"cuDeviceGet"),
+                uuid: find(library, c"cuDeviceGetUuid_v2"),
+                name: find(library, c"cuDeviceGetName"),
+                attribute: find(library, c"cuDeviceGetAttribute"),
+                memory: find(library, c"cuDeviceTotalMem_v2"),
+            },
         }
     }
 }
 
-fn find(library: *mut c_void, name: &CStr) -> *mut c_void {
-    // SAFETY: a library that is open, and a C string.
-    unsafe { libc::dlsym(library, name.as_ptr()) }
+/// Returns a function of a library, if it has it.
+///
+/// # Safety
+/// The library is open and stays so; `F` is the type of its function of that name, a function pointer.
+unsafe fn find<F: Copy>(library: *mut c_void, name: &CStr) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: the caller's promise, and a C string.
+    let address = unsafe { libc::dlsym(library, name.as_ptr()) };
+    // SAFETY: not null, so the caller's function pointer.
+    (!address.is_null()).then(|| unsafe { std::mem::transmute_copy(&address) })
 }

@@ -36,6 +36,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use xputrace_wire::events::{Activities, Calls};
 use xputrace_wire::message::demand;
+use xputrace_wire::record::Gpu;
 use yielding::Sharing;
 
 /// CUPTI in this process, for one run.
@@ -173,6 +174,10 @@ impl Backend for CuptiBackend {
         let left_behind = self.let_go(agent);
         others::undo();
         left_behind
+    }
+
+    fn each_gpu(&self, each: &mut dyn FnMut(&Gpu, &[u8])) -> bool {
+        self.driver.devices.each(each)
     }
 
     fn device_of(&self, context: Context) -> Option<u32> {

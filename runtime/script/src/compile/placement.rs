@@ -213,6 +213,18 @@ const OF_OUTERMOST: [usize; 7] = [
     word::LAUNCH_SHORT_NAME,
 ];
 
+/// Words of an event's GPU, and of its launch's.
+const OF_GPUS: [usize; 8] = [
+    word::GPU,
+    word::GPU_UUID,
+    word::GPU_SMS,
+    word::GPU_MEMORY,
+    word::LAUNCH_GPU,
+    word::LAUNCH_GPU_UUID,
+    word::LAUNCH_GPU_SMS,
+    word::LAUNCH_GPU_MEMORY,
+];
+
 /// Returns what the collector must record: it follows from the fields that the handlers read.
 pub(super) fn demand(units: &[Unit], wishes: Wishes) -> Demand {
     let mut demand = Demand::default();
@@ -241,6 +253,7 @@ pub(super) fn demand(units: &[Unit], wishes: Wishes) -> Demand {
         demand.launch_stacks |= reads.any(&[word::LAUNCH_USTACK]);
         demand.launch_python |= reads.any(&[word::LAUNCH_PYSTACK]);
         demand.launch_ends |= reads.any(&[word::LAUNCH_END, word::LAUNCH_DURATION]);
+        demand.gpus |= reads.any(&OF_GPUS);
     }
     demand.launch_python |= wishes.python && demand.launch_stacks;
     if wishes.window {

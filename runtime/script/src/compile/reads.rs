@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use xputrace_model::context::word;
-use xputrace_model::schema::{self, Field, FieldType, From};
+use xputrace_model::schema::{Field, FieldType, From};
 
 /// Words of the GPU context. Fields of CPU events have none.
 #[derive(Clone, Debug, Default)]
@@ -21,16 +21,19 @@ impl Reads {
 
     /// Whether a field is read.
     pub(super) fn has(&self, field: &Field) -> bool {
-        word_of(field).is_some_and(|it| self.0.contains(&it))
+        match field.kind {
+            FieldType::Parts(parts) => parts.iter().any(|it| self.has(it)),
+            _ => word_of(field).is_some_and(|it| self.0.contains(&it)),
+        }
     }
 
-    /// Adds every field of an event and its launch, for an event passed to code that cannot be
+    /// Adds every field of an event, and those below them, for an event passed to code that cannot be
     /// followed.
     pub(super) fn add_all(&mut self, fields: &[Field]) {
-        fields.iter().for_each(|it| self.add_field(it));
-        if fields.iter().any(|it| it.kind == FieldType::Launch) {
-            self.add_all(schema::LAUNCH);
-        }
+        fields.iter().for_each(|it| {
+            self.add_field(it);
+            self.add_all(it.below().unwrap_or_default());
+        });
     }
 
     /// Whether any of these words is read.
@@ -44,10 +47,12 @@ impl Reads {
     }
 }
 
-/// Returns the word that tells a field; for `.launch` itself, whether the launch is known.
+/// Returns the word that tells a field; for `.launch` itself, whether the launch is known. One that has parts has
+/// none.
 fn word_of(field: &Field) -> Option<usize> {
     match (field.kind, field.from) {
         (FieldType::Launch, _) => Some(word::JOINED),
+        (FieldType::Parts(_), _) => None,
         (_, From::Word(at) | From::Optional { value: at, .. }) => Some(at),
         (_, From::Probe) => None,
     }

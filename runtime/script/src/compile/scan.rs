@@ -179,17 +179,14 @@ impl<'a> Scan<'a> {
             return units::of_result(op, self.unit(a), self.unit(b), constant(b));
         }
         let chain = Chain::of(expr);
-        let of =
-            |fields: &[Field], name: &str| fields.iter().find(|it| it.name == name).map_or(Unit::None, |it| it.unit);
+        let of = |fields, links| match leaf(fields, links) {
+            Some((field, [])) => field.unit,
+            _ => Unit::None,
+        };
         match (self.head(chain.head), &chain.links[..]) {
             (Meaning::Number(unit), []) => unit,
-            (Meaning::Event, [Link::Property(name, _)]) => of(self.fields, name),
-            (Meaning::Event, [Link::Property(launch, _), Link::Property(name, _)])
-                if self.field(launch).is_some_and(is_launch) =>
-            {
-                of(schema::LAUNCH, name)
-            }
-            (Meaning::Launch, [Link::Property(name, _)]) => of(schema::LAUNCH, name),
+            (Meaning::Event, links) => of(self.fields, links),
+            (Meaning::Launch, links) => of(schema::LAUNCH, links),
             (Meaning::Other, [Link::Property(unit, _)]) if constant(expr).is_some() && units::is_unit(unit) => {
                 Unit::Nanos
             }
@@ -209,32 +206,24 @@ impl<'a> Scan<'a> {
     /// read all of them.
     fn event_chain(&mut self, of: Meaning, chain: &Chain<'a>) {
         self.unit_of_time(of, chain);
-        let names = chain.links.iter().map_while(|it| match it {
-            Link::Property(name, _) => Some(*name),
-            _ => None,
-        });
-        let mut names = names.fuse();
-        if of == Meaning::Event {
-            let Some(name) = names.next() else { return self.reads.add_all(self.fields) };
-            let Some(field) = self.field(name) else {
-                self.unknown(format!("a `{}` event", self.event.name()), chain.links[0], known(self.fields));
-                return;
-            };
-            self.reads.add_field(field);
-            if !is_launch(field) {
-                return;
-            }
+        if of == Meaning::Launch {
+            self.tests_launch |= chain.safe;
+            return self.path("a launch".into(), schema::LAUNCH, &chain.links, chain.safe);
         }
-        self.tests_launch |= chain.safe;
-        match names.next() {
-            Some(name) => match schema::LAUNCH.iter().find(|it| it.name == name) {
-                Some(field) => self.reads.add_field(field),
-                None => {
-                    let link = chain.links[usize::from(of == Meaning::Event)];
-                    self.unknown("a launch".into(), link, known(schema::LAUNCH));
-                }
-            },
-            None => self.reads.add_all(schema::LAUNCH),
+        self.path(format!("a `{}` event", self.event.name()), self.fields, &chain.links, chain.safe);
+    }
+
+    /// Notes what links on something with these fields read.
+    fn path(&mut self, of: String, fields: &'static [Field], links: &[Link<'a>], safe: bool) {
+        let [link @ Link::Property(name, _), rest @ ..] = links else { return self.reads.add_all(fields) };
+        let Some(field) = fields.iter().find(|it| it.name == *name) else {
+            return self.unknown(of, *link, known(fields));
+        };
+        self.reads.add_field(field);
+        self.tests_launch |= is_launch(field) && safe;
+        if let Some(below) = field.below() {
+            let of = if is_launch(field) { "a launch".into() } else { format!("`{name}`") };
+            self.path(of, below, rest, safe);
         }
     }
 
@@ -261,16 +250,9 @@ impl<'a> Scan<'a> {
     }
 
     fn unit_of_time(&mut self, of: Meaning, chain: &Chain<'a>) {
-        let (fields, links) = match (of, &chain.links[..]) {
-            (Meaning::Event, [Link::Property(name, _), rest @ ..]) if self.field(name).is_some_and(is_launch) => {
-                (schema::LAUNCH, rest)
-            }
-            (Meaning::Launch, links) => (schema::LAUNCH, links),
-            (_, links) => (self.fields, links),
-        };
-        let [Link::Property(name, _), Link::Property(unit, at), ..] = links else { return };
-        let is_time = |it: &Field| it.name == *name && matches!(it.unit, Unit::Nanos | Unit::Clock);
-        if units::is_unit(unit) && fields.iter().any(is_time) {
+        let fields = if of == Meaning::Launch { schema::LAUNCH } else { self.fields };
+        let Some((field, [Link::Property(unit, at), ..])) = leaf(fields, &chain.links) else { return };
+        if units::is_unit(unit) && matches!(field.unit, Unit::Nanos | Unit::Clock) {
             self.units_of_times.push((*unit, self.file, *at));
         }
     }
@@ -530,6 +512,16 @@ fn item_of<'a>(list: &'a Expr) -> Meaning<'a> {
     match map_name(chain.head).is_some() && chain.links.iter().all(gives_rows) {
         true => Meaning::Row,
         false => Meaning::Other,
+    }
+}
+
+/// Returns the field that links name, as far as they lead to one, and the links behind it.
+fn leaf<'l, 'a>(fields: &'static [Field], links: &'l [Link<'a>]) -> Option<(&'static Field, &'l [Link<'a>])> {
+    let [Link::Property(name, _), rest @ ..] = links else { return None };
+    let field = fields.iter().find(|it| it.name == *name)?;
+    match (field.below(), rest) {
+        (Some(below), [Link::Property(..), ..]) => leaf(below, rest),
+        _ => Some((field, rest)),
     }
 }
 

@@ -87,6 +87,8 @@ pub(super) struct Wanted {
     /// Activities announced by their launches; for others, CUPTI's buffers tell what is
     /// outstanding.
     pub(super) foretold: Activities,
+    /// Whether an event's GPU is read.
+    pub(super) gpus: bool,
 }
 
 impl Wanted {
@@ -105,6 +107,7 @@ impl Wanted {
             calls: demand.calls,
             joined: activities(&|it| demand.joins(it)),
             expected,
+            gpus: demand.gpus,
             foretold: activities(&|it| demand.joins(it) && expected.contains_all(it.causes())),
         }
     }
@@ -132,10 +135,12 @@ pub(super) struct Strings {
     /// By number, of each [`Choice`].
     choices: Vec<Vec<u64>>,
     pub(super) unnamed: StringId,
+    /// Whether an event's GPU is read.
+    pub(super) reads_gpus: bool,
 }
 
 impl Strings {
-    pub(super) fn new(demangle: Demangle, names: &mut Names) -> Self {
+    pub(super) fn new(demangle: Demangle, reads_gpus: bool, names: &mut Names) -> Self {
         let mut calls = [0; Call::COUNT];
         Call::ALL.iter().for_each(|it| calls[it.index()] = names.intern(it.name()).into());
         let of_choice =
@@ -146,6 +151,7 @@ impl Strings {
             calls,
             choices: Choice::ALL.iter().map(|it| of_choice(it, names)).collect(),
             unnamed: names.intern("(launch record lost)"),
+            reads_gpus,
         }
     }
 

@@ -56,7 +56,7 @@ impl Intake<'_> {
     fn take_cause(&mut self, frame: &Frame<'_>) -> bool {
         match frame.header.kind {
             kind::LAUNCH => frame.read().map(|it| self.take_launch(&it)).is_some(),
-            kind::NAME | kind::CODE | kind::STACK | kind::THREAD | kind::MAPPING => {
+            kind::NAME | kind::CODE | kind::STACK | kind::THREAD | kind::MAPPING | kind::GPU => {
                 frame.decode().map(|it| self.take_description(it)).is_some()
             }
             _ => true,
@@ -160,6 +160,7 @@ impl Intake<'_> {
                 self.ledger.losses.add(Loss::StackTableFull, (!kept).into());
             }
             Record::Thread(thread) => self.process.facts.name_thread(thread.tid, thread.comm),
+            Record::Gpu { gpu, name } => self.process.facts.gpus.take(&gpu, name, self.names),
             Record::Mapping { mapping, path } => {
                 let kept = self.target.add_mapping(mapping_info(&mapping, path));
                 self.ledger.losses.add(Loss::MappingTableFull, (!kept).into());

@@ -9,6 +9,7 @@
 mod account;
 mod buffers;
 mod gaps;
+pub(crate) mod gpus;
 mod handlers;
 mod intake;
 mod orphans;
@@ -160,7 +161,7 @@ impl Pipeline {
 
     fn with_engine(plan: Arc<Plan>, handlers: Handlers, engine: Engine, demangle: Demangle, all_native: bool) -> Self {
         let mut names = Names::new(&plan.strings);
-        let strings = Strings::new(demangle, &mut names);
+        let strings = Strings::new(demangle, handlers.wanted.gpus, &mut names);
         let ledger = Ledger::new(&handlers.wanted);
         let state = State { plan, engine, names, targets: Vec::new(), faults: FxHashMap::default(), all_native };
         Pipeline {
@@ -366,7 +367,8 @@ impl Pipeline {
         let mut ctx: GpuContext = [0; WORDS];
         let mut n_handled = 0;
         for (end, event) in batch.ready() {
-            let waits = reach == Reach::Watermark && process.waits_for_names(event);
+            let waits_for_gpu = !batch.is_forced && process.waits_for_gpu(event);
+            let waits = reach == Reach::Watermark && (waits_for_gpu || process.waits_for_names(event));
             if waits || sink.is_over() {
                 break;
             }
@@ -402,7 +404,7 @@ impl Handled for Joined {
         facts.fill_activity_event(ctx, self, &pipeline.strings);
         let kind = self.activity.activity();
         if kind == Activity::Kernel {
-            pipeline.busy.add(self.activity.device(), self.span.start, self.span.end);
+            pipeline.busy.add(facts.gpus.identity(self.activity.device()), self.span.start, self.span.end);
         }
         Pipeline::run(&mut pipeline.state, pipeline.handlers.of_activity(kind), ctx, sink);
     }

@@ -2,6 +2,7 @@
 
 use super::account::Counts;
 use super::gaps::Gaps;
+use super::gpus::Gpus;
 use super::handlers::Strings;
 use super::orphans::Orphans;
 use super::queue::{Joined, Queue, Queued};
@@ -79,6 +80,12 @@ impl Process {
         }
     }
 
+    /// Whether an event should wait for its GPU: the flush that it ended before says which it is.
+    #[inline]
+    pub(super) fn waits_for_gpu(&self, event: &impl Queued) -> bool {
+        self.facts.gpus.awaits(event.device()) && event.end() > self.watermark.flushed_until()
+    }
+
     /// Whether an event should wait for a name that has not arrived.
     #[inline]
     pub(super) fn waits_for_names(&mut self, event: &impl Queued) -> bool {
@@ -105,6 +112,7 @@ pub(super) struct Facts {
     names: IdMap<Symbol>,
     name_bytes: usize,
     threads: FxHashMap<u32, Comm>,
+    pub(super) gpus: Gpus,
     /// Maps thread ids in the target's namespace to the tracer's.
     pub(super) thread_ids: FxHashMap<u32, u32>,
 }
@@ -119,6 +127,7 @@ impl Facts {
             names: IdMap::default(),
             name_bytes: 0,
             threads: FxHashMap::default(),
+            gpus: Gpus::default(),
             thread_ids: FxHashMap::default(),
         }
     }
@@ -183,6 +192,9 @@ impl Facts {
                 }
             }
         }
+        if strings.reads_gpus {
+            context::fill_gpu(ctx, word::GPU, self.gpus.of(event.activity.device()));
+        }
         let symbol = self.symbol(event.activity.symbol());
         context::fill_activity(ctx, (&event.activity, event.span), symbol, identity, strings);
     }
@@ -213,6 +225,9 @@ impl Facts {
             thread,
         };
         context::fill_launch(ctx, &facts, strings);
+        if strings.reads_gpus {
+            context::fill_gpu(ctx, word::LAUNCH_GPU, self.gpus.of(launch.device));
+        }
         thread
     }
 }

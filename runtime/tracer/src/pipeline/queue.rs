@@ -18,6 +18,8 @@ pub(super) trait Queued: Sized {
     fn end(&self) -> u64;
     /// Orders events that end at the same time, independently of their arrival.
     fn tie(&self) -> Tie;
+    /// The number of its GPU.
+    fn device(&self) -> u32;
     fn queue_of(process: &mut Process) -> &mut Queue<Self>;
     /// Whether a name that it refers to has not arrived.
     fn lacks_names(&self, facts: &Facts) -> bool;
@@ -36,6 +38,11 @@ impl Queued for Joined {
     #[inline]
     fn end(&self) -> u64 {
         self.span.end
+    }
+
+    #[inline]
+    fn device(&self) -> u32 {
+        self.activity.device()
     }
 
     fn tie(&self) -> Tie {
@@ -61,6 +68,11 @@ impl Queued for Launch {
     #[inline]
     fn end(&self) -> u64 {
         self.end
+    }
+
+    #[inline]
+    fn device(&self) -> u32 {
+        self.device
     }
 
     fn tie(&self) -> Tie {
@@ -97,6 +109,8 @@ pub(super) struct Batch<E> {
     events: Vec<E>,
     order: Vec<(u64, u32)>,
     n_ready: usize,
+    /// Whether the first ones are ready because too many wait.
+    pub(super) is_forced: bool,
 }
 
 impl<E: Queued> Queue<E> {
@@ -122,7 +136,12 @@ impl<E: Queued> Queue<E> {
         let forced = if excess > 0 { (excess + limit / 2).min(self.order.len()) } else { 0 };
         let until = forced.checked_sub(1).map_or(until, |last| until.max(self.order[last].0));
         let n_ready = self.order.partition_point(|(end, _)| *end <= until);
-        Batch { events: std::mem::take(&mut self.events), order: std::mem::take(&mut self.order), n_ready }
+        Batch {
+            events: std::mem::take(&mut self.events),
+            order: std::mem::take(&mut self.order),
+            n_ready,
+            is_forced: forced > 0,
+        }
     }
 
     fn sort(&mut self) {

@@ -52,6 +52,7 @@ const EVERYTHING: Demand = Demand {
     launch_ends: true,
     launch_streams: false,
     launch_marker: false,
+    gpus: true,
 };
 /// Set in a record's probe number if the hit is at the entry of a return probe's function.
 const ENTRY: u32 = 1 << 31;

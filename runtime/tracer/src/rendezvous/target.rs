@@ -231,6 +231,7 @@ mod tests {
             launch_outermost: true,
             launch_streams: true,
             launch_marker: true,
+            gpus: true,
         };
         let bits = demand_bits(&all, true);
         assert_eq!(bits & 0xffff, 508, "every option");

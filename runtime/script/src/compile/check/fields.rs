@@ -88,6 +88,7 @@ impl Checker<'_> {
         let of = |base, source| Expr { kind: Kind::Source(source), ty: Type::with(base, field.unit), at };
         match (field.kind, field.from) {
             (FieldType::Dim3, From::Word(at_word)) => self.dim3(field, at_word, at, rest),
+            (FieldType::Parts(parts), _) => self.part(field, parts, at, rest),
             (FieldType::Comm, From::Word(at_word)) => (of(Base::Text(16), Source::WordText(at_word)), 0),
             (FieldType::Name, From::Optional { flag, value }) => {
                 let expr = of(Base::Name, Source::Flagged(flag, value));
@@ -95,12 +96,43 @@ impl Checker<'_> {
             }
             (FieldType::Name, From::Word(at_word)) => (of(Base::Name, Source::Word(at_word)), 0),
             (FieldType::Stack, From::Word(at_word)) => (of(Base::Stack, Source::Word(at_word)), 0),
+            (FieldType::Stack, From::Optional { flag, value }) => {
+                let expr = of(Base::Stack, Source::Flagged(flag, value));
+                (Expr { ty: expr.ty.maybe(true), ..expr }, 0)
+            }
             (_, From::Optional { flag, value }) => {
                 let expr = of(Base::Int, Source::Flagged(flag, value));
                 (Expr { ty: expr.ty.maybe(true), ..expr }, 0)
             }
             (_, From::Word(at_word)) => (of(Base::Int, Source::Word(at_word)), 0),
             (_, From::Probe) => (self.unknown_field(field.name, at, self.handler.event.fields()), 0),
+        }
+    }
+
+    /// Checks `k.FIELD.PART`.
+    fn part(
+        &mut self,
+        field: &Field,
+        parts: &'static [Field],
+        at: Position,
+        rest: &[(&str, Position)],
+    ) -> (Expr, usize) {
+        let Some((name, name_at)) = rest.first().copied() else {
+            let names = parts.iter().map(|it| format!("`.{}.{}`", field.name, it.name)).collect::<Vec<_>>();
+            let diagnostic =
+                Diagnostic::error("parts-value", format!("`{}` has parts and is no value", field.name), self.label(at))
+                    .help(format!("read one of its parts: {}", names.join(", ")));
+            return (self.poison(diagnostic, at), 0);
+        };
+        match parts.iter().find(|it| it.name == name) {
+            Some(part) => {
+                let (expr, used) = self.word_field(part, name_at, &rest[1..]);
+                (expr, 1 + used)
+            }
+            None => {
+                let known: Vec<&str> = parts.iter().map(|it| it.name).collect();
+                (self.unknown_of(&format!("`{}`", field.name), name, name_at, &known), 1)
+            }
         }
     }
 

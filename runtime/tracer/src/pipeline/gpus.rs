@@ -1,0 +1,94 @@
+//! The GPUs of a process, by the numbers that it knows them by.
+//!
+//! Two processes may call different GPUs 0 (`CUDA_VISIBLE_DEVICES`); the UUID tells them apart.
+
+use crate::names::Names;
+use xputrace_wire::record::{Gpu, UNKNOWN};
+
+/// Maximum number per process; the numbers come from the target.
+const MOST_GPUS: usize = 64;
+
+/// A GPU; ids are those of the string table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GpuFacts {
+    pub(crate) name: u64,
+    pub(crate) uuid: u64,
+    pub(crate) sms: u64,
+    pub(crate) memory: u64,
+}
+
+/// The GPUs that a collector has told of.
+#[derive(Debug, Default)]
+pub(super) struct Gpus {
+    known: Vec<(u32, GpuFacts)>,
+    /// Whether the collector tells them. Those of older recordings did not.
+    are_told: bool,
+}
+
+impl Gpus {
+    /// Takes a record. A number keeps its first GPU.
+    pub(super) fn take(&mut self, gpu: &Gpu, name: &[u8], names: &mut Names) {
+        self.are_told = true;
+        if gpu.device == UNKNOWN || self.of(gpu.device).is_some() || self.known.len() >= MOST_GPUS {
+            return;
+        }
+        let text = xputrace_model::text::from_bytes(name);
+        let facts = GpuFacts {
+            name: names.intern(&text).into(),
+            uuid: names.intern(&uuid(&gpu.uuid, &text)).into(),
+            sms: gpu.sms.into(),
+            memory: gpu.memory,
+        };
+        self.known.push((gpu.device, facts));
+    }
+
+    #[inline]
+    pub(super) fn of(&self, device: u32) -> Option<&GpuFacts> {
+        self.known.iter().find(|it| it.0 == device).map(|it| &it.1)
+    }
+
+    /// Whether this GPU is not known yet and will be.
+    #[inline]
+    pub(super) fn awaits(&self, device: u32) -> bool {
+        self.are_told && device != UNKNOWN && self.of(device).is_none()
+    }
+
+    /// Returns a number that identifies the GPU in all processes; one that is not known by its own number.
+    pub(super) fn identity(&self, device: u32) -> u64 {
+        const NOT_KNOWN: u64 = 1 << 63;
+        self.of(device).map_or(NOT_KNOWN | u64::from(device), |it| it.uuid)
+    }
+}
+
+/// Returns a UUID as nvidia-smi shows it. The driver's name of a part of a GPU tells that it is one:
+/// `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
+fn uuid(bytes: &[u8; 16], name: &str) -> String {
+    let hex: String = bytes.iter().map(|it| format!("{it:02x}")).collect();
+    let kind = if name.contains(" MIG ") { "MIG" } else { "GPU" };
+    format!("{kind}-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_is_that_of_nvidia_smi() {
+        let bytes = std::array::from_fn(|at| at as u8 * 17);
+        assert_eq!(uuid(&bytes, "NVIDIA H200"), "GPU-00112233-4455-6677-8899-aabbccddeeff");
+        assert_eq!(uuid(&bytes, "NVIDIA A100-SXM4-40GB MIG 1g.5gb"), "MIG-00112233-4455-6677-8899-aabbccddeeff");
+    }
+
+    #[test]
+    fn gpus_are_bounded_and_a_number_keeps_its_first() {
+        let (mut gpus, mut names) = (Gpus::default(), Names::new(&[String::new()]));
+        assert!(!gpus.awaits(0), "nothing is told");
+        gpus.take(&Gpu { device: UNKNOWN, ..Gpu::default() }, b"", &mut names);
+        assert!(gpus.awaits(0) && !gpus.awaits(UNKNOWN));
+        for device in 0..1000 {
+            gpus.take(&Gpu { device, sms: device + 1, ..Gpu::default() }, b"GPU", &mut names);
+            gpus.take(&Gpu { device, sms: 7777, ..Gpu::default() }, b"GPU", &mut names);
+        }
+        assert_eq!((gpus.known.len(), gpus.of(9).map(|it| it.sms)), (MOST_GPUS, Some(10)));
+    }
+}
