@@ -15,6 +15,7 @@ pub(crate) mod error {
     pub(crate) const OUT_OF_MEMORY: i32 = 2;
     pub(crate) const NOT_INITIALIZED: i32 = 3;
     pub(crate) const INVALID_DEVICE_FUNCTION: i32 = 98;
+    pub(crate) const NO_DEVICE: i32 = 100;
     pub(crate) const INVALID_DEVICE: i32 = 101;
     pub(crate) const INVALID_IMAGE: i32 = 200;
     pub(crate) const INVALID_CONTEXT: i32 = 201;
@@ -34,7 +35,7 @@ pub(crate) mod error {
         (OUT_OF_MEMORY, c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
         (NOT_INITIALIZED, c"CUDA_ERROR_NOT_INITIALIZED", c"initialization error"),
         (INVALID_DEVICE_FUNCTION, c"CUDA_ERROR_INVALID_DEVICE_FUNCTION", c"invalid device function"),
-        (100, c"CUDA_ERROR_NO_DEVICE", c"no CUDA-capable device is detected"),
+        (NO_DEVICE, c"CUDA_ERROR_NO_DEVICE", c"no CUDA-capable device is detected"),
         (INVALID_DEVICE, c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
         (INVALID_IMAGE, c"CUDA_ERROR_INVALID_IMAGE", c"device kernel image is invalid"),
         (INVALID_CONTEXT, c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),

@@ -313,7 +313,7 @@ impl Buffers {
 
     fn take(&mut self, ready: impl Fn(&Buffer) -> bool) -> Vec<Filled> {
         let count = self.list.iter().take_while(|buffer| ready(buffer)).count();
-        let context = device::primary_handle();
+        let context = device::primary_handle(0);
         let filled = |b: Buffer| Filled { context, memory: b.memory, size: b.size, used: b.used };
         self.list.drain(..count).map(filled).collect()
     }

@@ -58,7 +58,10 @@ cupti! {
     fn cuptiGetErrorMessage(result: c_int, text: *mut *const c_char) {
         put(text, names::result(result as u32).ok_or(INVALID_PARAMETER)?.as_ptr())
     }
-    fn cuptiGetDeviceId(context: Handle, deviceId: *mut u32) { known(context)?; put(deviceId, 0) }
+    fn cuptiGetDeviceId(context: Handle, deviceId: *mut u32) {
+        let handle = if context == 0 { device::current_handle() } else { context };
+        put(deviceId, CONTEXTS.get(handle).ok_or(INVALID_CONTEXT)?.device as u32)
+    }
     fn cuptiGetContextId(context: Handle, contextId: *mut u32) {
         put(contextId, CONTEXTS.get(context).ok_or(INVALID_CONTEXT)?.uid)
     }

@@ -1,4 +1,4 @@
-//! The only device: contexts, streams, modules, events and memory, each behind its handle.
+//! What is on the devices: contexts, streams, modules, events and memory, each behind its handle.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -9,6 +9,7 @@ use std::thread::ThreadId;
 
 use crate::abi::{Handle, ModuleResourceData, Status, error, memory_kind};
 use crate::callback;
+use crate::devices;
 use crate::faults::explain;
 use crate::graph::Capture;
 use crate::kernel::{Function, Image};
@@ -47,7 +48,9 @@ static NEXT_STREAM: AtomicU32 = AtomicU32::new(FIRST_STREAM);
 static NEXT_GRAPH: AtomicU32 = AtomicU32::new(1);
 static NEXT_EVENT: AtomicU32 = AtomicU32::new(1);
 static FORKED: AtomicBool = AtomicBool::new(false);
-static PRIMARY: Mutex<Primary> = Mutex::new(Primary { handle: 0, users: 0 });
+/// By device.
+static PRIMARIES: [Mutex<Primary>; devices::MOST] =
+    [const { Mutex::new(Primary { handle: 0, users: 0 }) }; devices::MOST];
 static DRIVER: Driver = Driver { state: Mutex::new(InitState::Not), changed: Condvar::new() };
 
 thread_local! {
@@ -101,6 +104,8 @@ impl<T> Registry<T> {
 /// A context.
 pub(crate) struct Context {
     pub(crate) uid: u32,
+    /// The device's number in the process.
+    pub(crate) device: i32,
     legacy: Arc<Stream>,
 }
 
@@ -211,12 +216,12 @@ pub(crate) fn next_graph_id() -> u32 {
 }
 
 /// Creates a context without making it current.
-pub(crate) fn create_context() -> Handle {
+pub(crate) fn create_context(device: i32) -> Handle {
     start_event_thread();
     let uid = NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed);
-    let legacy = Stream::new(LEGACY_STREAM, uid, Role::Legacy, 0, 0);
+    let legacy = Stream::new(LEGACY_STREAM, (uid, device), Role::Legacy, 0, 0);
     STREAMS.insert_shared(legacy.clone());
-    CONTEXTS.insert(Context { uid, legacy })
+    CONTEXTS.insert(Context { uid, device, legacy })
 }
 
 pub(crate) fn has_contexts() -> bool {
@@ -242,29 +247,33 @@ pub(crate) fn announce_context(handle: Handle) {
     explain(|| format!("context {handle:#x} created"));
 }
 
-pub(crate) fn retain_primary() -> Handle {
-    let mut primary = PRIMARY.lock().unwrap_or_else(PoisonError::into_inner);
+fn primary(device: i32) -> MutexGuard<'static, Primary> {
+    PRIMARIES[device as usize % devices::MOST].lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn retain_primary(device: i32) -> Handle {
+    let mut primary = primary(device);
     primary.users += 1;
     if primary.handle == 0 {
-        primary.handle = create_context();
+        primary.handle = create_context(device);
         announce_context(primary.handle);
     }
     primary.handle
 }
 
 /// Keeps the context: programs keep using what they created in it, and it costs nothing.
-pub(crate) fn release_primary() -> Status {
-    let mut primary = PRIMARY.lock().unwrap_or_else(PoisonError::into_inner);
+pub(crate) fn release_primary(device: i32) -> Status {
+    let mut primary = primary(device);
     primary.users = primary.users.checked_sub(1).ok_or(error::INVALID_CONTEXT)?;
     Ok(())
 }
 
-pub(crate) fn primary_handle() -> Handle {
-    PRIMARY.lock().unwrap_or_else(PoisonError::into_inner).handle
+pub(crate) fn primary_handle(device: i32) -> Handle {
+    primary(device).handle
 }
 
-pub(crate) fn primary_is_active() -> bool {
-    PRIMARY.lock().unwrap_or_else(PoisonError::into_inner).users > 0
+pub(crate) fn primary_is_active(device: i32) -> bool {
+    primary(device).users > 0
 }
 
 pub(crate) fn current_handle() -> Handle {
@@ -313,7 +322,7 @@ pub(crate) fn stream(handle: Handle, per_thread_default: bool) -> Result<Arc<Str
     let context = current()?;
     match (handle, per_thread_default) {
         (0, false) | (1, _) => Ok(context.legacy.clone()),
-        (0, true) | (2, _) => Ok(per_thread_stream(context.uid)),
+        (0, true) | (2, _) => Ok(per_thread_stream(&context)),
         _ => STREAMS.find(handle),
     }
 }
@@ -323,7 +332,7 @@ pub(crate) fn create_stream(flags: u32, priority: i32) -> Result<Handle, i32> {
     let context = current()?;
     let role = if flags & NON_BLOCKING != 0 { Role::NonBlocking } else { Role::Blocking };
     let id = NEXT_STREAM.fetch_add(1, Ordering::Relaxed);
-    let handle = STREAMS.insert_shared(Stream::new(id, context.uid, role, flags, priority));
+    let handle = STREAMS.insert_shared(Stream::new(id, (context.uid, context.device), role, flags, priority));
     callback::resource(STREAM_CREATED, handle, std::ptr::null());
     Ok(handle)
 }
@@ -344,12 +353,12 @@ pub(crate) fn synchronize(context: u32) -> Status {
     Ok(())
 }
 
-fn per_thread_stream(context: u32) -> Arc<Stream> {
+fn per_thread_stream(context: &Context) -> Arc<Stream> {
     PER_THREAD.with(|streams| {
         let mut streams = streams.borrow_mut();
-        let (_, stream) = streams.entry(context).or_insert_with(|| {
+        let (_, stream) = streams.entry(context.uid).or_insert_with(|| {
             let id = NEXT_STREAM.fetch_add(1, Ordering::Relaxed);
-            let stream = Stream::new(id, context, Role::Blocking, 0, 0);
+            let stream = Stream::new(id, (context.uid, context.device), Role::Blocking, 0, 0);
             (STREAMS.insert_shared(stream.clone()), stream)
         });
         stream.clone()

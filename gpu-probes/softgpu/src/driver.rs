@@ -10,6 +10,7 @@ use crate::abi::{CuLaunchConfig, Dim3, Handle, Memory4, Status, Synchronization2
 use crate::activity;
 use crate::callback::{self, DRIVER, calls, text};
 use crate::device::{self, CONTEXTS, EVENTS, FUNCTIONS, MEMORY, MODULES, STREAMS};
+use crate::devices;
 use crate::graph::{self, Capture, EXECS, GRAPHS};
 use crate::kernel::{self, Request, symbol};
 use crate::operation::{self, Copy, Direction, Operation, Set, Source};
@@ -27,6 +28,7 @@ calls! { DRIVER, TABLE;
     /// Initializes the driver and loads the tool named in `CUDA_INJECTION64_PATH`.
     1 fn cuInit(Flags: c_uint) {
         if Flags != 0 { return Err(error::INVALID_VALUE); }
+        if devices::count() == 0 { return Err(error::NO_DEVICE); }
         device::initialize();
         Ok(())
     }
@@ -37,7 +39,7 @@ calls! { DRIVER, TABLE;
         check_device(ordinal)?;
         put(device, ordinal)
     }
-    4 fn cuDeviceGetCount(count: *mut c_int) { device::require_initialized()?; put(count, 1) }
+    4 fn cuDeviceGetCount(count: *mut c_int) { device::require_initialized()?; put(count, devices::count() as c_int) }
     5 fn cuDeviceGetName(name: *mut c_char, len: c_int, dev: c_int) {
         check_device(dev)?;
         copy_text(name, len as usize, crate::DEVICE_NAME)
@@ -47,19 +49,19 @@ calls! { DRIVER, TABLE;
         put(pi, attribute(attrib))
     }
     259 fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: c_int) { check_device(dev)?; put(bytes, device::TOTAL_MEMORY) }
-    482 fn cuDeviceGetUuid(uuid: *mut [u8; 16], dev: c_int) { check_device(dev)?; put(uuid, *b"xputrace-softgpu") }
-    647 fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], dev: c_int) { check_device(dev)?; put(uuid, *b"xputrace-softgpu") }
+    482 fn cuDeviceGetUuid(uuid: *mut [u8; 16], dev: c_int) { check_device(dev)?; put(uuid, devices::uuid(dev)) }
+    647 fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], dev: c_int) { check_device(dev)?; put(uuid, devices::uuid(dev)) }
 
     386 fn cuDevicePrimaryCtxRetain(pctx: *mut Handle, dev: c_int) {
         device::require_initialized()?;
         check_device(dev)?;
-        put(pctx, device::retain_primary())
+        put(pctx, device::retain_primary(dev))
     }
-    544 fn cuDevicePrimaryCtxRelease_v2(dev: c_int) { check_device(dev)?; device::release_primary() }
+    544 fn cuDevicePrimaryCtxRelease_v2(dev: c_int) { check_device(dev)?; device::release_primary(dev) }
     392 fn cuDevicePrimaryCtxGetState(dev: c_int, flags: *mut c_uint, active: *mut c_int) {
         check_device(dev)?;
         put(flags, 0)?;
-        put(active, c_int::from(device::primary_is_active()))
+        put(active, c_int::from(device::primary_is_active(dev)))
     }
     546 fn cuDevicePrimaryCtxSetFlags_v2(dev: c_int, flags: c_uint) { let _ = flags; check_device(dev) }
     235 fn cuCtxCreate_v2(pctx: *mut Handle, flags: c_uint, dev: c_int) { let _ = flags; create_context(pctx, dev) }
@@ -80,7 +82,7 @@ calls! { DRIVER, TABLE;
         let popped = device::pop_current()?;
         if pctx.is_null() { Ok(()) } else { put(pctx, popped) }
     }
-    16 fn cuCtxGetDevice(device: *mut c_int) { device::current()?; put(device, 0) }
+    16 fn cuCtxGetDevice(device: *mut c_int) { put(device, device::current()?.device) }
     296 fn cuCtxGetApiVersion(ctx: Handle, version: *mut c_uint) { let _ = ctx; put(version, VERSION as c_uint) }
     695 fn cuCtxGetId(ctx: Handle, ctxId: *mut u64) {
         let handle = if ctx == 0 { device::current_handle() } else { ctx };
@@ -392,8 +394,9 @@ pub(crate) fn error_text(code: c_int) -> Option<(&'static CStr, &'static CStr)> 
     error::TEXTS.iter().find(|(known, ..)| *known == code).map(|(_, name, text)| (*name, *text))
 }
 
-fn check_device(device: c_int) -> Status {
-    if device == 0 { Ok(()) } else { Err(error::INVALID_DEVICE) }
+/// Fails where the process has no GPU of this number.
+pub(crate) fn check_device(device: c_int) -> Status {
+    devices::check(device)
 }
 
 /// `CUdevice_attribute`: the attributes that programs check before choosing a code path; 0 for all
@@ -445,7 +448,7 @@ fn terminated(mut bytes: Vec<u8>) -> Vec<u8> {
 unsafe fn create_context(pctx: *mut Handle, dev: c_int) -> Status {
     device::require_initialized()?;
     check_device(dev)?;
-    let context = device::create_context();
+    let context = device::create_context(dev);
     device::push_current(context)?;
     device::announce_context(context);
     // SAFETY: the caller's contract.
@@ -744,7 +747,7 @@ fn record_memory(operation: u32, address: usize, bytes: usize, stream: Option<&S
         timestamp: activity::stamp(),
         pc: 0,
         process_id: std::process::id(),
-        device_id: 0,
+        device_id: device::current().map_or(0, |it| it.device as u32),
         context_id,
         stream_id: stream.map_or(NONE, |stream| stream.id),
         name: std::ptr::null(),

@@ -276,7 +276,7 @@ impl Launch {
             start: 0,
             end: 0,
             completed: 0,
-            device_id: 0,
+            device_id: stream.device as u32,
             context_id: stream.context,
             stream_id: stream.id,
             grid: [self.grid.x, self.grid.y, self.grid.z].map(|n| n as i32),

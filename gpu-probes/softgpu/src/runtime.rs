@@ -11,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::abi::{CuLaunchConfig, CudaLaunchConfig, Dim3, Extent, Handle, PitchedPtr, Status, error};
 use crate::callback::{RUNTIME, calls, text};
 use crate::device::{self, MEMORY};
+use crate::devices;
 use crate::driver;
 use crate::kernel::symbol;
 
@@ -67,8 +68,8 @@ calls! { RUNTIME, TABLE;
     /// limits, capability.
     440 fn cudaGetDeviceProperties(prop: *mut u8, device: c_int) { properties(prop, device) }
     200 fn cudaDeviceGetAttribute(value: *mut c_int, attr: c_int, device: c_int) { start()?; done(driver::cuDeviceGetAttribute(value, attr, device)) }
-    16 fn cudaSetDevice(device: c_int) { if device == 0 { start() } else { fail(error::INVALID_DEVICE) } }
-    17 fn cudaGetDevice(device: *mut c_int) { put(device, 0) }
+    16 fn cudaSetDevice(device: c_int) { select(device) }
+    17 fn cudaGetDevice(device: *mut c_int) { put(device, DEVICE.get()) }
     165 fn cudaDeviceSynchronize() {
         start()?;
         let mut context = 0;
@@ -83,7 +84,7 @@ calls! { RUNTIME, TABLE;
     }
     444 fn cudaInitDevice(device: c_int, deviceFlags: c_uint, flags: c_uint) {
         let _ = (deviceFlags, flags);
-        if device == 0 { start() } else { fail(error::INVALID_DEVICE) }
+        select(device)
     }
 
     20 fn cudaMalloc(devPtr: *mut usize, size: usize) { start()?; done(driver::cuMemAlloc_v2(devPtr, size)) }
@@ -380,18 +381,44 @@ unsafe fn put<T>(to: *mut T, value: T) -> Status {
     Ok(())
 }
 
+thread_local! {
+    /// The device that the thread selected.
+    static DEVICE: Cell<c_int> = const { Cell::new(0) };
+}
+
 /// Does what cudart does on a thread's first call: initializes the driver and makes the primary
 /// context current.
 fn start() -> Status {
     if device::current_handle() != 0 {
         return Ok(());
     }
+    initialize()?;
+    device::push_current(primary(DEVICE.get()))
+}
+
+/// Makes the primary context of a device the thread's current one.
+fn select(ordinal: c_int) -> Status {
+    initialize()?;
+    if driver::check_device(ordinal).is_err() {
+        return fail(error::INVALID_DEVICE);
+    }
+    DEVICE.set(ordinal);
+    device::set_current(primary(ordinal))
+}
+
+fn initialize() -> Status {
+    if devices::count() == 0 {
+        return fail(error::NO_DEVICE);
+    }
     device::initialize();
-    let primary = match device::primary_handle() {
-        0 => device::retain_primary(),
+    Ok(())
+}
+
+fn primary(ordinal: c_int) -> Handle {
+    match device::primary_handle(ordinal) {
+        0 => device::retain_primary(ordinal),
         handle => handle,
-    };
-    device::push_current(primary)
+    }
 }
 
 fn with_program<R>(body: impl FnOnce(&mut Program) -> R) -> R {
@@ -535,14 +562,14 @@ unsafe fn copy_async(to: usize, from: usize, bytes: usize, kind: c_int, stream: 
 /// Fills `cudaDeviceProp` up to `minor`, which CUDA 12 and 13 share; leaves the rest as it was.
 unsafe fn properties(to: *mut u8, dev: c_int) -> Status {
     start()?;
-    if to.is_null() || dev != 0 {
+    if to.is_null() || driver::check_device(dev).is_err() {
         return fail(if to.is_null() { error::INVALID_VALUE } else { error::INVALID_DEVICE });
     }
     let ints = |numbers: &[c_int]| numbers.iter().flat_map(|n| n.to_ne_bytes()).collect::<Vec<u8>>();
     let size = |number: usize| number.to_ne_bytes().to_vec();
     let a = driver::attribute;
     let fields = [
-        (256, b"xputrace-softgpu".to_vec()),
+        (256, devices::uuid(dev).to_vec()),
         (288, size(device::TOTAL_MEMORY)),
         (296, size(a(8) as usize)),
         (304, ints(&[a(12), a(10)])),

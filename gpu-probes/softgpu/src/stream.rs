@@ -14,6 +14,8 @@ pub(crate) struct Stream {
     pub(crate) id: u32,
     /// CUPTI's context id.
     pub(crate) context: u32,
+    /// The device's number in the process.
+    pub(crate) device: i32,
     pub(crate) role: Role,
     pub(crate) flags: u32,
     pub(crate) priority: i32,
@@ -64,10 +66,12 @@ impl Mark {
 static SUBMISSION: Mutex<()> = Mutex::new(());
 
 impl Stream {
-    pub(crate) fn new(id: u32, context: u32, role: Role, flags: u32, priority: i32) -> Arc<Self> {
+    /// Creates a stream of a context, given by its CUPTI id and its device.
+    pub(crate) fn new(id: u32, (context, device): (u32, i32), role: Role, flags: u32, priority: i32) -> Arc<Self> {
         Arc::new(Self {
             id,
             context,
+            device,
             role,
             flags,
             priority,

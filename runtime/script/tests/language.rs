@@ -83,7 +83,7 @@ fn fields(fields: &[Field]) -> String {
     let mut out = String::from("| field | type | meaning |\n|---|---|---|\n");
     for field in fields {
         let kind = match field.kind {
-            FieldType::Dim3 => format!("`{}`", field.type_text()),
+            FieldType::Dim3 | FieldType::Parts(_) => format!("`{}`", field.type_text()),
             _ => field.type_text().replace("()", "`()`"),
         };
         let _ = writeln!(out, "| `{}` | {kind} | {} |", field.name, field.doc);
