@@ -3,10 +3,13 @@
 use std::collections::HashMap;
 use std::mem::offset_of;
 use xputrace_collector::agent::Stream;
-use xputrace_collector::cupti::calls::{Call, IDS, index_of, params};
-use xputrace_collector::cupti::records::{self, Record, memset_offset, offset};
+use xputrace_collector::agent::launch::Records;
+use xputrace_collector::cupti::calls::{Call, IDS, copies, index_of, params};
+use xputrace_collector::cupti::records::{
+    self, Extent, Record, memcpy_offset, memcpy_peer_offset, memset_offset, offset,
+};
 use xputrace_collector::cupti::{self, CallbackData};
-use xputrace_wire::events::{self, MemoryKind};
+use xputrace_wire::events::{self, CopyDirection, MemoryKind};
 
 const LAYOUTS: &str = include_str!("../../layouts/cupti-13.0/layouts.txt");
 /// Raw buffers of activity records, and how the headers' own structures decode them.
@@ -73,6 +76,65 @@ fn offsets_are_those_of_the_headers() {
         ("Memset.graphId", memset_offset::GRAPH),
         ("Memset", records::MEMSET_RECORD_BYTES),
         ("CUPTI_ACTIVITY_KIND_MEMSET", cupti::KIND_MEMSET as usize),
+        ("Memcpy.kind", offset::KIND),
+        ("Memcpy.copyKind", memcpy_offset::DIRECTION),
+        ("Memcpy.srcKind", memcpy_offset::SRC),
+        ("Memcpy.dstKind", memcpy_offset::DST),
+        ("Memcpy.flags", memcpy_offset::FLAGS),
+        ("Memcpy.bytes", memcpy_offset::BYTES),
+        ("Memcpy.start", offset::START),
+        ("Memcpy.end", offset::END),
+        ("Memcpy.deviceId", memcpy_offset::DEVICE),
+        ("Memcpy.contextId", memcpy_offset::CONTEXT),
+        ("Memcpy.streamId", memcpy_offset::STREAM),
+        ("Memcpy.correlationId", memcpy_offset::CORRELATION),
+        ("Memcpy.graphNodeId", memcpy_offset::GRAPH_NODE),
+        ("Memcpy.graphId", memcpy_offset::GRAPH),
+        ("Memcpy.copyCount", memcpy_offset::COPIES),
+        ("MemcpyPtoP.kind", offset::KIND),
+        ("MemcpyPtoP.srcKind", memcpy_offset::SRC),
+        ("MemcpyPtoP.dstKind", memcpy_offset::DST),
+        ("MemcpyPtoP.flags", memcpy_offset::FLAGS),
+        ("MemcpyPtoP.bytes", memcpy_offset::BYTES),
+        ("MemcpyPtoP.start", offset::START),
+        ("MemcpyPtoP.end", offset::END),
+        ("MemcpyPtoP.deviceId", memcpy_offset::DEVICE),
+        ("MemcpyPtoP.contextId", memcpy_offset::CONTEXT),
+        ("MemcpyPtoP.streamId", memcpy_offset::STREAM),
+        ("MemcpyPtoP.srcDeviceId", memcpy_peer_offset::SRC_DEVICE),
+        ("MemcpyPtoP.dstDeviceId", memcpy_peer_offset::DST_DEVICE),
+        ("MemcpyPtoP.correlationId", memcpy_peer_offset::CORRELATION),
+        ("MemcpyPtoP.graphNodeId", memcpy_peer_offset::GRAPH_NODE),
+        ("MemcpyPtoP.graphId", memcpy_peer_offset::GRAPH),
+        ("CUPTI_ACTIVITY_KIND_MEMCPY", cupti::KIND_MEMCPY as usize),
+        ("CUPTI_ACTIVITY_KIND_MEMCPY2", cupti::KIND_MEMCPY_PEER as usize),
+        ("CUPTI_ACTIVITY_FLAG_MEMCPY_ASYNC", records::FLAG_MEMCPY_ASYNC as usize),
+        ("CUPTI_ACTIVITY_MEMCPY_KIND_HTOD", CopyDirection::HostToDevice as usize),
+        ("CUPTI_ACTIVITY_MEMCPY_KIND_DTOH", CopyDirection::DeviceToHost as usize),
+        ("CUPTI_ACTIVITY_MEMCPY_KIND_HTOA", CopyDirection::HostToArray as usize),
+        ("CUPTI_ACTIVITY_MEMCPY_KIND_ATOH", CopyDirection::ArrayToHost as usize),
+        ("CUPTI_ACTIVITY_MEMCPY_KIND_ATOA", CopyDirection::ArrayToArray as usize),
+        ("CUPTI_ACTIVITY_MEMCPY_KIND_ATOD", CopyDirection::ArrayToDevice as usize),
+        ("CUPTI_ACTIVITY_MEMCPY_KIND_DTOA", CopyDirection::DeviceToArray as usize),
+        ("CUPTI_ACTIVITY_MEMCPY_KIND_DTOD", CopyDirection::DeviceToDevice as usize),
+        ("CUPTI_ACTIVITY_MEMCPY_KIND_HTOH", CopyDirection::HostToHost as usize),
+        ("CUPTI_ACTIVITY_MEMCPY_KIND_PTOP", CopyDirection::PeerToPeer as usize),
+        ("CUDA_MEMCPY2D_v2.srcMemoryType", copies::rows::TYPES[0][0]),
+        ("CUDA_MEMCPY2D_v2.dstMemoryType", copies::rows::TYPES[0][1]),
+        ("CUDA_MEMCPY2D_v2.WidthInBytes", copies::rows::EXTENTS[0][0]),
+        ("CUDA_MEMCPY2D_v2.Height", copies::rows::EXTENTS[0][1]),
+        ("CUDA_MEMCPY3D_v2.srcMemoryType", copies::rows::TYPES[1][0]),
+        ("CUDA_MEMCPY3D_v2.dstMemoryType", copies::rows::TYPES[1][1]),
+        ("CUDA_MEMCPY3D_v2.WidthInBytes", copies::rows::EXTENTS[1][0]),
+        ("CUDA_MEMCPY3D_v2.Height", copies::rows::EXTENTS[1][1]),
+        ("CUDA_MEMCPY3D_v2.Depth", copies::rows::EXTENTS[1][2]),
+        ("CUDA_MEMCPY3D_PEER_v1.srcMemoryType", copies::rows::TYPES[1][0]),
+        ("CUDA_MEMCPY3D_PEER_v1.dstMemoryType", copies::rows::TYPES[1][1]),
+        ("CUDA_MEMCPY3D_PEER_v1.WidthInBytes", copies::rows::EXTENTS[1][0]),
+        ("CUDA_MEMCPY3D_PEER_v1.Height", copies::rows::EXTENTS[1][1]),
+        ("CUDA_MEMCPY3D_PEER_v1.Depth", copies::rows::EXTENTS[1][2]),
+        ("CU_MEMORYTYPE_HOST", copies::TYPE_HOST as usize),
+        ("CU_MEMORYTYPE_UNIFIED", copies::TYPE_UNIFIED as usize),
         ("CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE", MemoryKind::Pageable as usize),
         ("CUPTI_ACTIVITY_MEMORY_KIND_PINNED", MemoryKind::Pinned as usize),
         ("CUPTI_ACTIVITY_MEMORY_KIND_DEVICE", MemoryKind::Device as usize),
@@ -157,6 +219,21 @@ fn every_memset_of_the_headers_is_listened_to() {
     assert_eq!(sets, 54);
 }
 
+/// Adding a copy to a graph submits nothing; all other copies are watched.
+#[test]
+fn every_copy_of_the_headers_is_listened_to() {
+    let mut copies = 0;
+    for ((domain, name), id) in ids() {
+        if name.contains("emcpy") && !name.contains("Node") {
+            let domain = if domain == "driver" { cupti::domain::DRIVER } else { cupti::domain::RUNTIME };
+            let call = index_of(domain, id).map(|index| IDS[index].call);
+            assert_eq!(call.and_then(Call::submits), Some(events::Call::Memcpy), "{name} {id}");
+            copies += 1;
+        }
+    }
+    assert_eq!(copies, 142);
+}
+
 #[test]
 fn every_launch_that_the_real_machine_made_is_listened_to() {
     let (mut launches, mut sets) = (0, 0);
@@ -236,6 +313,161 @@ fn the_stream_of_a_memset_is_where_the_headers_have_it() {
     }
 }
 
+/// The parameters of one copy call, as bytes laid out like the headers' structures.
+struct CopyParams {
+    facts: HashMap<&'static str, usize>,
+    structure: String,
+    params: Vec<u8>,
+    /// What `pCopy` points to.
+    rows: Vec<u8>,
+}
+
+impl CopyParams {
+    /// Of a call by its name in the dump; 64 bytes or rows, from a device.
+    fn of(name: &str) -> Self {
+        let facts = facts();
+        let structure = format!("{}_params", name.trim_end_matches("_ptds").trim_end_matches("_ptsz"));
+        let params = vec![0; facts[&*structure]];
+        let mut it = CopyParams { facts, structure, params, rows: vec![0; 256] };
+        it.put("ByteCount", 64);
+        it.put("hStream", 0x77);
+        for field in ["WidthInBytes", "Height", "Depth", "srcMemoryType", "dstMemoryType"] {
+            it.put_rows(field, if field.ends_with("Type") { 2 } else { 64 });
+        }
+        it
+    }
+
+    fn put(&mut self, field: &str, value: u64) {
+        if let Some(at) = self.facts.get(&*format!("{}.{field}", self.structure)) {
+            self.params[*at..at + 8].copy_from_slice(&value.to_le_bytes());
+        }
+    }
+
+    fn has(&self, field: &str) -> bool {
+        self.facts.contains_key(&*format!("{}.{field}", self.structure))
+    }
+
+    fn put_rows(&mut self, field: &str, value: u64) {
+        let structure = if self.structure.contains("3D") { "CUDA_MEMCPY3D_v2" } else { "CUDA_MEMCPY2D_v2" };
+        if let Some(at) = self.facts.get(&*format!("{structure}.{field}")) {
+            let bytes = if field.ends_with("Type") { 4 } else { 8 };
+            self.rows[*at..at + bytes].copy_from_slice(&value.to_le_bytes()[..bytes]);
+        }
+    }
+
+    fn read(&mut self, call: Call) -> (Stream, Records) {
+        if self.has("pCopy") {
+            self.put("pCopy", self.rows.as_ptr() as u64);
+        }
+        // SAFETY: structures laid out as in the headers.
+        let read = unsafe { params(call, self.params.as_ptr().cast()) }.unwrap();
+        (read.stream, read.records)
+    }
+}
+
+/// Of every copy whose parameters are read: the stream, and whether a record will come.
+#[test]
+fn the_parameters_of_copies_are_where_the_headers_have_them() {
+    let copies = IDS.iter().filter(|it| matches!(it.call, Call::DriverCopy(_)));
+    let mut n = 0;
+    for it in copies {
+        let (name, call) = (it.name, it.call);
+        let mut params = CopyParams::of(name);
+        let handle = if params.has("hStream") { 0x77 } else { 0 };
+        let stream = Stream { handle, per_thread: name.ends_with("_ptds") || name.ends_with("_ptsz") };
+        let anywhere =
+            name.contains("Batch") || ["cuMemcpy", "cuMemcpyAsync"].contains(&name.split("_pt").next().unwrap());
+        let whole = if anywhere { Records::Possible } else { Records::Certain };
+        assert_eq!(params.read(call), (stream, whole), "{name}");
+        params.put("ByteCount", 0);
+        for field in ["WidthInBytes", "Height"] {
+            params.put_rows(field, 0);
+            let empty = if name.contains("Batch") { Records::Possible } else { Records::None };
+            assert_eq!(params.read(call), (stream, empty), "{name} without {field}");
+            params.put_rows(field, 64);
+        }
+        n += 1;
+    }
+    assert_eq!(n, 56);
+}
+
+/// Rows from host memory to host memory may have no record.
+#[test]
+fn rows_within_the_hosts_memory_may_have_no_record() {
+    for name in ["cuMemcpy2D_v2", "cuMemcpy3D_v2", "cuMemcpy2DAsync_v2_ptsz"] {
+        let call = IDS.iter().find(|it| it.name == name).unwrap().call;
+        for (types, expected) in [
+            ([copies::TYPE_HOST, 2], Records::Certain),
+            ([3, copies::TYPE_UNIFIED], Records::Certain),
+            ([copies::TYPE_HOST, copies::TYPE_UNIFIED], Records::Possible),
+        ] {
+            let mut params = CopyParams::of(name);
+            params.put_rows("srcMemoryType", types[0].into());
+            params.put_rows("dstMemoryType", types[1].into());
+            assert_eq!(params.read(call).1, expected, "{name} {types:?}");
+        }
+    }
+}
+
+/// Records of copies, laid out as in the headers, field by field.
+#[test]
+fn records_of_copies_are_read_field_by_field() {
+    let facts = facts();
+    let bytes_of = |structure: &str, fields: &[(&str, u64)]| {
+        let mut bytes = vec![0u8; facts[structure]];
+        for (field, value) in fields {
+            let line = format!("field {structure}.{field} ");
+            let line = LAYOUTS.lines().find(|it| it.starts_with(&line)).unwrap();
+            let words: Vec<usize> = line.split(' ').skip(2).map(|it| it.parse().unwrap()).collect();
+            bytes[words[0]..words[0] + words[1]].copy_from_slice(&value.to_le_bytes()[..words[1]]);
+        }
+        bytes
+    };
+    let common = [
+        ("copyKind", 8),
+        ("srcKind", 2),
+        ("dstKind", 3),
+        ("flags", 1),
+        ("bytes", 1 << 40),
+        ("start", 100),
+        ("end", 200),
+        ("deviceId", 4),
+        ("contextId", 5),
+        ("streamId", 6),
+        ("correlationId", 7),
+        ("graphNodeId", 8),
+        ("graphId", 9),
+    ];
+    let with = |more: &[(&'static str, u64)]| [&common[..], more].concat();
+    let read = |bytes: &[u8], extent| match unsafe {
+        // SAFETY: a complete record.
+        records::read(bytes.as_ptr(), extent)
+    } {
+        Record::Memcpy(it) => it,
+        other => panic!("{other:?}"),
+    };
+    let copy = bytes_of("Memcpy", &with(&[("kind", 1), ("copyCount", 3)]));
+    let it = read(&copy, extent());
+    assert_eq!((it.direction, it.src, it.dst, it.is_async, it.bytes), (8, 2, 3, 1, 1 << 40));
+    assert_eq!((it.start.0, it.end.0, it.device, it.context, it.stream), (100, 200, 4, 5, 6));
+    assert_eq!((it.correlation, it.graph_node, it.graph, it.copies, it.is_peer), (7, 8, 9, 3, 0));
+    // Before CUDA 12.8 the record ends there.
+    assert_eq!(read(&copy[..memcpy_offset::COPIES], Extent::of(24)).copies, 0);
+    let peer = bytes_of("MemcpyPtoP", &with(&[("kind", 22), ("srcDeviceId", 11), ("dstDeviceId", 12)]));
+    let it = read(&peer, extent());
+    assert_eq!((it.direction, it.src, it.dst, it.is_async, it.bytes), (10, 2, 3, 1, 1 << 40));
+    assert_eq!((it.start.0, it.end.0, it.device, it.context, it.stream), (100, 200, 4, 5, 6));
+    assert_eq!((it.correlation, it.graph_node, it.graph, it.copies), (7, 8, 9, 0));
+    assert_eq!((it.is_peer, it.src_device, it.dst_device), (1, 11, 12));
+    assert!(facts["Memcpy"].max(facts["MemcpyPtoP"]) <= records::MOST_MEMCPY_RECORD_BYTES);
+}
+
+/// What the records of this dump hold.
+fn extent() -> Extent {
+    let version = LAYOUTS.lines().find_map(|it| it.strip_prefix("cupti ")).unwrap();
+    Extent::of(version.parse().unwrap())
+}
+
 /// A raw buffer from a real machine decodes to what the headers gave there. (Names are pointers
 /// into a process that is gone; all other words must agree.)
 #[test]
@@ -255,7 +487,7 @@ fn a_real_activity_buffer_is_decoded_as_the_headers_do() {
 fn decoded(bytes: &[u8]) -> (String, usize) {
     let facts = facts();
     // SAFETY: a complete record.
-    let (kind, record) = unsafe { (records::kind(bytes.as_ptr()), records::read(bytes.as_ptr())) };
+    let (kind, record) = unsafe { (records::kind(bytes.as_ptr()), records::read(bytes.as_ptr(), extent())) };
     let three = |it: [u32; 3]| format!("{} {} {}", it[0], it[1], it[2]);
     match record {
         Record::Kernel(k, name) => {
@@ -298,7 +530,7 @@ fn decoded(bytes: &[u8]) -> (String, usize) {
             assert_eq!(m.known, u32::from(m.graph_node == 0));
             (text, facts["Memset"])
         }
-        Record::Other(kind) => panic!("kind {kind}"),
+        Record::Memcpy(_) | Record::Other(_) => panic!("kind {kind}"),
     }
 }
 

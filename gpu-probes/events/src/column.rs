@@ -66,6 +66,11 @@ pub const fn int(at: usize, doc: &'static str) -> Meaning {
     Meaning { kind: FieldType::Int, unit: Unit::None, from: From::Word(at), how: How::Plain, is_field: true, doc }
 }
 
+/// Whether something is so: 0 or 1.
+pub const fn boolean(at: usize, doc: &'static str) -> Meaning {
+    Meaning { kind: FieldType::Bool, ..int(at, doc) }
+}
+
 /// A flag that other columns' fields depend on.
 pub const fn hidden(at: usize) -> Meaning {
     Meaning { is_field: false, ..int(at, "") }

@@ -28,6 +28,7 @@ impl Field {
             (FieldType::Int, Unit::Nanos | Unit::Clock) => "integer, ns",
             (FieldType::Int, Unit::Bytes) => "integer, bytes",
             (FieldType::Int, Unit::None | Unit::Mixed) => "integer",
+            (FieldType::Bool, _) => "boolean",
             (FieldType::Comm, _) => "string, 16 bytes",
             (FieldType::Name, _) => "string",
             (FieldType::Stack, _) => "stack",
@@ -47,6 +48,8 @@ impl Field {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldType {
     Int,
+    /// `true` unless the word is 0.
+    Bool,
     /// 16 bytes of text, NUL padded.
     Comm,
     /// A string of the run's string table.

@@ -21,5 +21,5 @@ pub use clock::Realtime;
 pub use column::{Column, Prediction, Texts};
 pub use field::{Field, FieldType, From, Unit};
 pub use kinds::{Activities, Calls};
-pub use table::{Activity, ActivityRecord, Call, Choice, Kernel, Launch, MemoryKind, Memset};
+pub use table::{Activity, ActivityRecord, Call, Choice, CopyDirection, Kernel, Launch, Memcpy, MemoryKind, Memset};
 pub use word::{GpuContext, WORDS};

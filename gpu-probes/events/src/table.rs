@@ -7,8 +7,8 @@
 
 use crate::clock::Realtime;
 use crate::column::{
-    Column, Meaning, Prediction, Texts, bytes, choice, derived, dim3, fields, hidden, int, n_fields, optional, record,
-    time,
+    Column, Meaning, Prediction, Texts, boolean, bytes, choice, derived, dim3, fields, hidden, int, n_fields, optional,
+    record, time,
 };
 use crate::field::{Field, FieldType, Unit};
 use crate::kinds::Calls;
@@ -105,7 +105,7 @@ const LAUNCH_DERIVED: &[Field] = &[
         FieldType::Name,
         Unit::None,
         word::LAUNCH_KIND,
-        "what it submits: \"kernel\", \"graph\" or \"memset\"",
+        "what it submits: \"kernel\", \"graph\", \"memset\" or \"memcpy\"",
     ),
     optional(
         "tag",
@@ -281,8 +281,8 @@ record! {
         dynamic_shared: u32, Kept, bytes(word::LAUNCH_DYNAMIC_SHARED, "dynamic shared memory per block");
         /// The number of a [`Call`].
         launch_kind: u32, Previous;
-        /// [`Launch::TAGGED`], [`Launch::CAPTURED`], [`Launch::NO_STACK`], [`Launch::NO_KERNEL`],
-        /// [`Launch::MAYBE_NO_KERNEL`], [`Launch::OUTSIDE`], [`Launch::YIELDED`].
+        /// [`Launch::TAGGED`], [`Launch::CAPTURED`], [`Launch::NO_STACK`], [`Launch::NO_RECORD`],
+        /// [`Launch::MAYBE_NO_RECORD`], [`Launch::OUTSIDE`], [`Launch::YIELDED`].
         flags: u32, Previous;
     }
 }
@@ -291,17 +291,18 @@ impl Launch {
     pub const KERNEL: u32 = Call::Kernel as u32;
     pub const GRAPH: u32 = Call::Graph as u32;
     pub const MEMSET: u32 = Call::Memset as u32;
+    pub const MEMCPY: u32 = Call::Memcpy as u32;
 
     pub const TAGGED: u32 = 1;
     /// Captured into a graph: it submits no work.
     pub const CAPTURED: u32 = 2;
     /// A stack was requested but could not be stored.
     pub const NO_STACK: u32 = 4;
-    /// A graph without kernels: it produces no kernel record.
-    pub const NO_KERNEL: u32 = 8;
-    /// A graph that may launch no kernel: it was instantiated before tracing started, or has nodes
-    /// that may be skipped.
-    pub const MAYBE_NO_KERNEL: u32 = 16;
+    /// There is no record to wait for: a graph without kernels, or a copy of 0 bytes.
+    pub const NO_RECORD: u32 = 8;
+    /// There may be no record to wait for: a graph that was instantiated before tracing started or has
+    /// nodes that may be skipped, or a copy that may be between two places of the host's memory.
+    pub const MAYBE_NO_RECORD: u32 = 16;
     /// Outside the part of the run that is recorded: recorded only to tell what it caused.
     pub const OUTSIDE: u32 = 32;
     /// Made while another tool in the process received CUPTI's records: its activity's record may
@@ -311,6 +312,12 @@ impl Launch {
     /// Its fields.
     pub const FIELDS: &'static [Field] =
         &fields::<{ LAUNCH_DERIVED.len() + n_fields(Launch::COLUMNS) }>(&[LAUNCH_DERIVED], Launch::COLUMNS);
+
+    /// Whether it causes at most one activity. A graph has many nodes; a copy may be made in parts.
+    #[inline]
+    pub fn is_single(&self) -> bool {
+        !matches!(self.launch_kind, Launch::GRAPH | Launch::MEMCPY)
+    }
 
     /// Returns what it submits, or `None` for an unknown number.
     #[inline]
@@ -367,6 +374,45 @@ activities! {
         /// 1 if `value` and `memory_kind` are those of this operation, 0 if they are unknown.
         known: u32, Kept, hidden(word::memset::KNOWN);
     }
+
+    /// Memory that the GPU copied.
+    Memcpy "memcpy" { record: 12, call: 4, also: &[] } {
+        start: Realtime, PreviousOf("end"), time(word::START, "when the GPU started");
+        end: Realtime, Same("start"), time(word::END, "when the GPU finished");
+        bytes: u64, Kept, bytes(word::memcpy::BYTES, "bytes copied");
+        graph_node: u64, Kept, GRAPH_NODE;
+        /// 0 if CUPTI doesn't tell.
+        copies: u64, Previous,
+            int(word::memcpy::COPIES, "copies that this event stands for: 1, or more of a batch; `()` before CUPTI 12.9")
+                .unless_0(word::memcpy::COPIES);
+        /// 0 outside graphs.
+        graph: u32, Previous, GRAPH;
+        correlation: u32, Previous;
+        device: u32, Previous, DEVICE;
+        context: u32, Previous, CONTEXT;
+        stream: u32, Kept, STREAM;
+        /// A [`CopyDirection`].
+        direction: u32, Kept,
+            choice(
+                Choice::CopyDirection,
+                word::memcpy::DIRECTION,
+                "\"HtoD\", \"DtoH\", \"DtoD\", \"HtoH\", \"PtoP\" between devices; with `A` for arrays, \"HtoA\" and so on",
+            );
+        /// A [`MemoryKind`].
+        src: u32, Kept,
+            choice(Choice::MemoryKind, word::memcpy::SRC, "memory read: \"device\", \"pinned\", \"pageable\", \"managed\", …");
+        /// A [`MemoryKind`].
+        dst: u32, Kept, choice(Choice::MemoryKind, word::memcpy::DST, "memory written, likewise");
+        is_async: u32, Kept, boolean(word::memcpy::IS_ASYNC, "whether the call may return before the copy is done");
+        /// [`UNKNOWN`] unless it is between devices, as in the next.
+        src_device: u32, Previous,
+            int(word::memcpy::SRC_DEVICE, "CUPTI's id of the device read; `()` if `direction` is not \"PtoP\"")
+                .unless_0(word::memcpy::IS_PEER);
+        dst_device: u32, Previous,
+            int(word::memcpy::DST_DEVICE, "CUPTI's id of the device written, likewise").unless_0(word::memcpy::IS_PEER);
+        /// 1 if it is between devices.
+        is_peer: u32, Previous, hidden(word::memcpy::IS_PEER);
+    }
 }
 
 impl ActivityRecord {
@@ -375,7 +421,7 @@ impl ActivityRecord {
     pub fn symbol(&self) -> u32 {
         match self {
             ActivityRecord::Kernel(it) => it.symbol,
-            ActivityRecord::Memset(_) => 0,
+            ActivityRecord::Memset(_) | ActivityRecord::Memcpy(_) => 0,
         }
     }
 }
@@ -425,15 +471,17 @@ impl Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     MemoryKind,
+    CopyDirection,
 }
 
 impl Choice {
-    pub const ALL: &'static [Choice] = &[Choice::MemoryKind];
+    pub const ALL: &'static [Choice] = &[Choice::MemoryKind, Choice::CopyDirection];
 
     /// Returns the strings by number; 0 means none of them.
     pub const fn texts(self) -> &'static [&'static str] {
         match self {
             Choice::MemoryKind => MemoryKind::NAMES,
+            Choice::CopyDirection => CopyDirection::NAMES,
         }
     }
 }
@@ -455,6 +503,29 @@ impl MemoryKind {
     /// Names in scripts, by number.
     pub const NAMES: &'static [&'static str] =
         &["", "pageable", "pinned", "device", "array", "managed", "device_static", "managed_static"];
+}
+
+/// Between which kinds of memory a copy is: the host's, a device's, an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum CopyDirection {
+    HostToDevice = 1,
+    DeviceToHost = 2,
+    HostToArray = 3,
+    ArrayToHost = 4,
+    ArrayToArray = 5,
+    ArrayToDevice = 6,
+    DeviceToArray = 7,
+    DeviceToDevice = 8,
+    HostToHost = 9,
+    /// From one device to another.
+    PeerToPeer = 10,
+}
+
+impl CopyDirection {
+    /// Names in scripts, by number.
+    pub const NAMES: &'static [&'static str] =
+        &["", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP"];
 }
 
 const _: () = {
@@ -561,5 +632,27 @@ mod tests {
         };
         let read = ["bytes", "value", "memory_kind", "stream", "graph", "graph_node"].map(field);
         assert_eq!(read, [Some(64), Some(7), Some(1003), Some(9), None, None]);
+    }
+
+    /// Only a copy between devices has two of them, and only some records count their copies.
+    #[test]
+    fn a_copy_fills_the_words_of_its_fields() {
+        let copy = Memcpy { bytes: 64, direction: 1, src: 2, dst: 3, is_async: 1, ..Memcpy::default() };
+        let peer = Memcpy { direction: 10, copies: 5, src_device: 0, dst_device: 1, is_peer: 1, ..copy };
+        let names = ["bytes", "direction", "src", "dst", "is_async", "copies", "src_device", "dst_device"];
+        let read = |it: Memcpy| {
+            let mut words = [0; word::WORDS];
+            ActivityRecord::from(it).put_words(&mut words, &Numbers);
+            names.map(|name| {
+                let it = Activity::Memcpy.fields().iter().find(|it| it.name == name).unwrap();
+                match it.from {
+                    crate::field::From::Optional { flag, .. } if words[flag] == 0 => None,
+                    from => Some(words[from.word().unwrap()]),
+                }
+            })
+        };
+        let [bytes, src, dst, is_async] = [64, 1002, 1003, 1].map(Some);
+        assert_eq!(read(copy), [bytes, Some(1001), src, dst, is_async, None, None, None]);
+        assert_eq!(read(peer), [bytes, Some(1010), src, dst, is_async, Some(5), Some(0), Some(1)]);
     }
 }

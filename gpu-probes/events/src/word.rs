@@ -92,6 +92,22 @@ pub const LAUNCH_GPU_UUID: usize = LAUNCH_GPU + 1;
 pub const LAUNCH_GPU_SMS: usize = LAUNCH_GPU + 2;
 pub const LAUNCH_GPU_MEMORY: usize = LAUNCH_GPU + 3;
 
+/// Words of a `memcpy` event's own fields.
+pub mod memcpy {
+    use super::OWN;
+
+    pub const BYTES: usize = OWN;
+    pub const DIRECTION: usize = OWN + 1;
+    pub const SRC: usize = OWN + 2;
+    pub const DST: usize = OWN + 3;
+    pub const IS_ASYNC: usize = OWN + 4;
+    pub const COPIES: usize = OWN + 5;
+    pub const SRC_DEVICE: usize = OWN + 6;
+    pub const DST_DEVICE: usize = OWN + 7;
+    /// 1 for copies between devices.
+    pub const IS_PEER: usize = OWN + 8;
+}
+
 /// Words of a `memset` event's own fields.
 pub mod memset {
     use super::OWN;

@@ -27,7 +27,7 @@ pub use answer::Answer;
 pub use xputrace_events as events;
 
 /// Changes with every layout in this crate; each side refuses a peer of another version.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// Environment variable that names the tracer's sockets: `@NAME` in the abstract namespace, a path, or both as
 /// `@NAME:PATH`.

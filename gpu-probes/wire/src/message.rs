@@ -134,6 +134,8 @@ pub mod demand {
     pub const KERNELS: u64 = activities(Activities::of(&[Activity::Kernel]));
     pub const MEMSETS: u64 = activities(Activities::of(&[Activity::Memset]));
     pub const MEMSET_CALLS: u64 = calls(Calls::of(&[Call::Memset]));
+    pub const MEMCPYS: u64 = activities(Activities::of(&[Activity::Memcpy]));
+    pub const MEMCPY_CALLS: u64 = calls(Calls::of(&[Call::Memcpy]));
 }
 
 /// Maximum size of an encoded message.

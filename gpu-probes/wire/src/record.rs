@@ -6,7 +6,7 @@
 
 pub use xputrace_events::table::UNKNOWN;
 use xputrace_events::{Activity, Realtime, table};
-pub use xputrace_events::{ActivityRecord, Kernel, Launch, Memset};
+pub use xputrace_events::{ActivityRecord, Kernel, Launch, Memcpy, Memset};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The first 8 bytes of each record.

@@ -83,7 +83,6 @@ impl Event {
 
 /// Events of the language that are not implemented yet: using one is an error that says so.
 pub const NOT_YET: &[&str] = &[
-    "memcpy",
     "wait",
     "alloc",
     "free",

@@ -81,7 +81,7 @@ fn balance(noun: &str, calls: Calls, activity: Activity, account: &Account) -> O
         return records.then(|| format!("{}s {n} ({} not recorded)", activity.name(), noun));
     }
     let it = account.balance(calls);
-    let Balance { made, joined, failed, lost, without_kernel, without_record, captured, outside } = it;
+    let Balance { made, joined, failed, lost, without_work, without_record, captured, outside } = it;
     if !records {
         let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
         return Some(format!("{noun} {made}{failed} ({}s not recorded)", activity.name()));
@@ -95,8 +95,8 @@ fn balance(noun: &str, calls: Calls, activity: Activity, account: &Account) -> O
     let parts = [
         ("failed", failed),
         ("lost", lost),
-        ("without a kernel", without_kernel),
-        ("without a kernel record", without_record),
+        (if activity == Activity::Kernel { "without a kernel" } else { "of 0 bytes" }, without_work),
+        (if activity == Activity::Kernel { "without a kernel record" } else { "without a record" }, without_record),
     ];
     for (name, n) in parts {
         if n > 0 {

@@ -307,17 +307,22 @@ fn losses() {
     *failing.call_mut(Call::Kernel) =
         Balance { made: 180, joined: 175, failed: 3, lost: 2, captured: 7, ..Balance::default() };
     *failing.call_mut(Call::Graph) =
-        Balance { made: 20, joined: 14, without_kernel: 5, without_record: 1, ..Balance::default() };
+        Balance { made: 20, joined: 14, without_work: 5, without_record: 1, ..Balance::default() };
     failing.activity_mut(Activity::Kernel).records = 195;
     let mut unbalanced = account;
     unbalanced.call_mut(Call::Kernel).joined = 175;
     let mut with_memsets = account;
-    (with_memsets.calls, with_memsets.activities) = (Calls::ALL, Activities::ALL);
+    with_memsets.calls = Calls::LAUNCHES.with(Calls::of(&[Call::Memset]));
+    with_memsets.activities = Activities::of(&[Activity::Kernel, Activity::Memset]);
     *with_memsets.call_mut(Call::Memset) = Balance { made: 30, joined: 28, failed: 2, ..Balance::default() };
     *with_memsets.activity_mut(Activity::Memset) =
         Arrived { records: 28, nanos: 1_000, told_records: 28, told_nanos: 1_000 };
     let mut memsets_alone = with_memsets;
     (memsets_alone.calls, memsets_alone.activities) = (Calls::NONE, Activities::of(&[Activity::Memset]));
+    let mut copies = Account::new(Activity::Memcpy.causes(), Activities::of(&[Activity::Memcpy]));
+    *copies.call_mut(Call::Memcpy) =
+        Balance { made: 9, joined: 5, without_work: 3, without_record: 1, ..Balance::default() };
+    *copies.activity_mut(Activity::Memcpy) = Arrived { records: 7, nanos: 900, told_records: 7, told_nanos: 900 };
     golden(
         "losses.txt",
         &both(&[
@@ -327,6 +332,7 @@ fn losses() {
             end(&Losses::default(), Some(unbalanced)),
             end(&Losses::default(), Some(with_memsets)),
             end(&Losses::default(), Some(memsets_alone)),
+            end(&Losses::default(), Some(copies)),
         ]),
     );
 }

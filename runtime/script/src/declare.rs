@@ -119,6 +119,7 @@ impl Call<'_> {
         match event {
             Event::Activity(Activity::Kernel) => "kernel(|k| …)",
             Event::Activity(Activity::Memset) => "memset(|m| …)",
+            Event::Activity(Activity::Memcpy) => "memcpy(|m| …)",
             Event::Launch => "launch(|l| …)",
             Event::Uprobe => "uprobe(\"libc:malloc\", |e| …)",
             Event::Uretprobe => "uretprobe(\"libc:malloc\", |e| …)",

@@ -71,6 +71,7 @@ impl EventValue {
         };
         match field.kind {
             FieldType::Int => units::tagged(words[at] as i64, field.unit),
+            FieldType::Bool => Dynamic::from(words[at] != 0),
             FieldType::Name => match self.data.names.get(&words[at]) {
                 Some(text) => self.tagged(field, Dynamic::from(ImmutableString::from(&**text))),
                 None => Dynamic::UNIT,

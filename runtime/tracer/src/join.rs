@@ -2,7 +2,7 @@
 //!
 //! A process's correlation ids grow, with gaps. So a launch is stored in the slot of its id modulo
 //! the table's size and found without hashing; collisions go to a separate map. A kernel consumes
-//! its launch; a graph launch stays for the rest of the graph.
+//! its launch; that of a graph stays for the rest of the graph, that of a copy for its other parts.
 
 use crate::pipeline::queue::push_thriftily;
 use rustc_hash::FxHashMap;
@@ -27,23 +27,26 @@ pub(crate) struct Pending {
     /// Start of each slab entry that waits for its first activity; [`NOT_WAITING`] for others.
     waiting_since: Vec<u64>,
     free: Vec<u32>,
-    /// Launches that are no longer waited for, oldest first: slab index and start. Only graphs' stay until they are
-    /// here at the front; the index of another one that has gone may be another launch's by then.
-    graphs: VecDeque<(u32, u64)>,
-    graph_limit: usize,
+    /// Launches that are no longer waited for, oldest first: slab index and start. Those that are not single stay
+    /// until they are here at the front; the index of another one that has gone may be another launch's by then.
+    retained: VecDeque<(u32, u64)>,
+    /// The same for copies: their number leaves graphs alone.
+    retained_copies: VecDeque<(u32, u64)>,
+    retained_limit: usize,
     n_waiting: usize,
 }
 
 impl Pending {
-    pub(crate) fn new(graph_limit: usize) -> Self {
+    pub(crate) fn new(retained_limit: usize) -> Self {
         Pending {
             slots: vec![EMPTY; FIRST_SLOTS],
             overflow: FxHashMap::default(),
             slab: Vec::new(),
             waiting_since: Vec::new(),
             free: Vec::new(),
-            graphs: VecDeque::new(),
-            graph_limit,
+            retained: VecDeque::new(),
+            retained_copies: VecDeque::new(),
+            retained_limit,
             n_waiting: 0,
         }
     }
@@ -53,8 +56,8 @@ impl Pending {
         self.n_waiting
     }
 
-    /// Inserts a launch. A graph that is not `expected` may have no recorded activity, so nothing
-    /// waits for it.
+    /// Inserts a launch. One that is not `expected` may have no recorded activity, so nothing waits for
+    /// it.
     #[inline]
     pub(crate) fn insert(&mut self, launch: &Launch, expected: bool) {
         let index = match self.free.pop() {
@@ -72,7 +75,7 @@ impl Pending {
         self.n_waiting += 1;
         self.place(launch.correlation, index);
         if !expected {
-            self.retain_graph(index, launch.start);
+            self.retain(index, launch.start);
         }
         if self.overflow.len() * 8 > self.slots.len() && self.slots.len() < MOST_SLOTS {
             self.grow();
@@ -86,10 +89,13 @@ impl Pending {
         let index = self.find(correlation, context)?;
         let launch = self.slab[index as usize];
         let first = self.waiting_since[index as usize] != NOT_WAITING;
-        if launch.launch_kind != Launch::GRAPH {
+        if launch.is_single() {
             self.remove(index);
         } else if first {
-            self.retain_graph(index, launch.start);
+            self.retain(index, launch.start);
+        } else if launch.launch_kind != Launch::GRAPH {
+            // One record shows that they came here. Those of a graph may be divided.
+            self.slab[index as usize].flags &= !Launch::YIELDED;
         }
         Some((launch, first))
     }
@@ -118,7 +124,7 @@ impl Pending {
         let give_up = |(start, index): (u64, u32)| {
             self.slab[index as usize].flags |= mark;
             let launch = self.slab[index as usize];
-            self.retain_graph(index, start);
+            self.retain(index, start);
             launch
         };
         old.into_iter().map(give_up).collect()
@@ -179,12 +185,14 @@ impl Pending {
         self.free.push(index);
     }
 
-    fn retain_graph(&mut self, index: u32, start: u64) {
+    fn retain(&mut self, index: u32, start: u64) {
         self.waiting_since[index as usize] = NOT_WAITING;
         self.n_waiting -= 1;
-        self.graphs.push_back((index, start));
-        if self.graphs.len() > self.graph_limit
-            && let Some((oldest, start)) = self.graphs.pop_front()
+        let is_copy = self.slab[index as usize].launch_kind == Launch::MEMCPY;
+        let retained = if is_copy { &mut self.retained_copies } else { &mut self.retained };
+        retained.push_back((index, start));
+        if retained.len() > self.retained_limit
+            && let Some((oldest, start)) = retained.pop_front()
             && self.is_retained(oldest, start)
         {
             self.remove(oldest);

@@ -172,17 +172,17 @@ fn a_graph_launch_without_a_kernel_record_is_lost_only_where_its_graph_has_a_ker
         .names()
         .launch(graph(1, 0))
         .launch(graph(2, 0))
-        .launch(graph(3, Launch::NO_KERNEL))
-        .launch(graph(4, Launch::NO_KERNEL))
-        .launch(graph(5, Launch::MAYBE_NO_KERNEL))
-        .launch(graph(6, Launch::MAYBE_NO_KERNEL))
-        .launch(Launch { result: 700, ..graph(7, Launch::NO_KERNEL) });
+        .launch(graph(3, Launch::NO_RECORD))
+        .launch(graph(4, Launch::NO_RECORD))
+        .launch(graph(5, Launch::MAYBE_NO_RECORD))
+        .launch(graph(6, Launch::MAYBE_NO_RECORD))
+        .launch(Launch { result: 700, ..graph(7, Launch::NO_RECORD) });
     let kernels = Ring::default().clock(1).kernel(kernel(1, 150, 160)).kernel(kernel(5, 550, 560)).flush(1_000);
     feed(&mut pipeline, &mut sink, &[launches, kernels]);
     end(&mut pipeline, &mut sink);
     let graphs = *pipeline.account().call(Call::Graph);
     let expected =
-        Balance { made: 7, joined: 2, failed: 1, lost: 1, without_kernel: 2, without_record: 1, ..Balance::default() };
+        Balance { made: 7, joined: 2, failed: 1, lost: 1, without_work: 2, without_record: 1, ..Balance::default() };
     assert_eq!((graphs, graphs.sum()), (expected, 7));
     let losses = pipeline.losses();
     assert_eq!((losses.of(Loss::LostAtExit), losses.of(Loss::GraphWithoutRecord)), (1, 1));
@@ -192,7 +192,7 @@ fn a_graph_launch_without_a_kernel_record_is_lost_only_where_its_graph_has_a_ker
 #[test]
 fn a_graph_without_a_kernel_does_not_withhold_later_kernels() {
     let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
-    let graph = Launch { launch_kind: Launch::GRAPH, symbol: 0, flags: Launch::NO_KERNEL, ..launch(1, 100) };
+    let graph = Launch { launch_kind: Launch::GRAPH, symbol: 0, flags: Launch::NO_RECORD, ..launch(1, 100) };
     let launches = Ring::default().names().launch(graph).launch(launch(2, 200));
     feed(&mut pipeline, &mut sink, &[launches, Ring::default().clock(1).kernel(kernel(2, 250, 260)).flush(1_000)]);
     assert_eq!((sink.events.len(), pipeline.in_flight()), (1, 0));
@@ -624,7 +624,7 @@ fn memsets_are_joined_with_their_call_and_with_their_graph() {
 
     let account = pipeline.account();
     let joined = Balance { made: 1, joined: 1, ..Balance::default() };
-    assert!(Call::ALL.iter().all(|it| *account.call(*it) == joined), "{account:?}");
+    assert!([Call::Memset, Call::Graph, Call::Kernel].iter().all(|it| *account.call(*it) == joined), "{account:?}");
     assert_eq!((account.activity(Activity::Memset).records, account.activity(Activity::Memset).nanos), (2, 20));
     // The call, then the GPU's activities in order of their end.
     assert_eq!(sink.ends(), [0, 160, 215, 230, 320]);
@@ -705,6 +705,78 @@ fn memsets_alone_need_no_calls() {
     end(&mut pipeline, &mut sink);
     assert!(pipeline.losses().is_empty());
     assert_eq!(pipeline.account().balance(Calls::ALL), Balance::default());
+}
+
+/// Interpreted handlers of kernels and copies with their launches.
+fn copy_plan() -> Plan {
+    let interpreted = |it| probe(Event::Activity(it), Place::Interpreter, None);
+    let probes = vec![interpreted(Activity::Kernel), interpreted(Activity::Memcpy)];
+    Plan { probes, demand: everything(), ..kernel_plan() }
+}
+
+/// A copy may be made in parts: each has its call, which is joined once.
+#[test]
+fn all_parts_of_a_copy_have_its_call() {
+    let (mut pipeline, mut sink) = (pipeline(copy_plan()), Recorder::default());
+    let calls = Ring::default().names().launch(copy_call(1, 100)).launch(copy_call(2, 200));
+    let activities = Ring::default()
+        .clock(1)
+        .memcpy(copy(1, 150, 160))
+        .memcpy(copy(1, 160, 175))
+        .memcpy(copy(2, 210, 220))
+        .flush(500);
+    feed(&mut pipeline, &mut sink, &[calls, activities]);
+    let late = Ring::default().clock(2).memcpy(copy(1, 600, 610)).flush(1_000);
+    feed(&mut pipeline, &mut sink, &[late]);
+    end(&mut pipeline, &mut sink);
+    assert_eq!(sink.ends(), [160, 175, 220, 610]);
+    let of_first = sink.events.iter().filter(|it| it[word::LAUNCH_START] == 100 && it[word::JOINED] == 1);
+    assert_eq!(of_first.count(), 3);
+    let text = |at: usize| pipeline.names().get(sink.events[0][at]).map(|it| it.to_string());
+    let words = [word::memcpy::DIRECTION, word::memcpy::SRC, word::memcpy::DST, word::LAUNCH_KIND].map(text);
+    assert_eq!(words.each_ref().map(Option::as_deref), [Some("HtoD"), Some("pinned"), Some("device"), Some("memcpy")]);
+    assert_eq!(*pipeline.account().call(Call::Memcpy), Balance { made: 2, joined: 2, ..Balance::default() });
+    assert!(pipeline.losses().is_empty());
+}
+
+/// Nothing waits for a copy of 0 bytes; one that may be the host's own is waited for, and no lost call.
+#[test]
+fn copies_without_a_record_are_told_from_lost_ones() {
+    let (mut pipeline, mut sink) = (pipeline(copy_plan()), Recorder::default());
+    let copy_with = |id, start, flags| Launch { flags, ..copy_call(id, start) };
+    let calls = Ring::default()
+        .names()
+        .launch(copy_with(1, 100, Launch::NO_RECORD))
+        .launch(copy_with(2, 200, Launch::MAYBE_NO_RECORD))
+        .launch(copy_with(3, 300, Launch::MAYBE_NO_RECORD))
+        .launch(copy_call(4, 400))
+        .launch(launch(5, 500));
+    let activities = Ring::default().clock(1).memcpy(copy(2, 210, 220)).kernel(kernel(5, 510, 520)).flush(1_000);
+    feed(&mut pipeline, &mut sink, &[calls, activities]);
+    let withheld = sink.ends();
+    (2..=4).for_each(|n| feed(&mut pipeline, &mut sink, &[Ring::default().flush(n * 1_000)]));
+    assert_eq!((&withheld[..], &sink.ends()[..]), (&[220][..], &[220, 520][..]), "not for ever");
+    end(&mut pipeline, &mut sink);
+    let copies = *pipeline.account().call(Call::Memcpy);
+    assert_eq!(
+        copies,
+        Balance { made: 4, joined: 1, lost: 1, without_work: 1, without_record: 1, ..Balance::default() }
+    );
+    assert_eq!(copies.made, copies.sum());
+    let losses = pipeline.losses();
+    assert_eq!((losses.of(Loss::LostAtExit), losses.of(Loss::CopyWithoutRecord)), (1, 1));
+}
+
+/// Parts of one copy bring it back once from those that another tool seemed to have.
+#[test]
+fn a_copy_in_parts_is_regained_once() {
+    let (mut pipeline, mut sink) = (pipeline(copy_plan()), Recorder::default());
+    let calls = Ring::default().names().launch(Launch { flags: Launch::YIELDED, ..copy_call(1, 100) });
+    let activities = Ring::default().clock(1).memcpy(copy(1, 150, 160)).memcpy(copy(1, 160, 175)).flush(500);
+    feed(&mut pipeline, &mut sink, &[calls, activities]);
+    end(&mut pipeline, &mut sink);
+    assert_eq!(*pipeline.account().call(Call::Memcpy), Balance { made: 1, joined: 1, ..Balance::default() });
+    assert!(pipeline.losses().is_empty(), "{:?}", pipeline.losses());
 }
 
 #[test]

@@ -29,7 +29,7 @@ use xputrace_wire::{events, marker};
 const TIMED_EVERY: u32 = 64;
 const STREAM_SLOTS: usize = 16;
 /// Maximum number of distinct calls of a backend.
-pub const MOST_CALLS: usize = 256;
+pub const MOST_CALLS: usize = 512;
 
 /// A launch call on entry.
 #[derive(Clone, Copy, Debug)]
@@ -61,17 +61,36 @@ pub struct Submission {
     pub stream: Option<Stream>,
     /// Whether it is captured into a graph and submits nothing now.
     pub is_captured: bool,
-    /// Whether it launches a kernel; used for graphs.
-    pub kernels: Kernels,
+    pub records: Records,
 }
 
-/// Whether launching a graph produces a kernel record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kernels {
+/// Whether a call produces a record to wait for: of a graph, that of a kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Records {
+    #[default]
     Certain,
     None,
-    /// Unknown, or decided while the graph runs.
+    /// Unknown, or decided while the work runs.
     Possible,
+}
+
+impl Records {
+    /// What is certain of a call whose parameters are not known.
+    #[inline]
+    pub fn of_any(call: events::Call) -> Records {
+        match call {
+            events::Call::Graph | events::Call::Memcpy => Records::Possible,
+            events::Call::Kernel | events::Call::Memset => Records::Certain,
+        }
+    }
+
+    const fn flag(self) -> u32 {
+        match self {
+            Records::Certain => 0,
+            Records::None => Launch::NO_RECORD,
+            Records::Possible => Launch::MAYBE_NO_RECORD,
+        }
+    }
 }
 
 /// A launch call on return.
@@ -290,7 +309,6 @@ impl Local {
         self.has_no_slot = false;
         self.symbol = entered.symbol;
         self.name = entered.name;
-        let of_graph = if entered.submits == events::Call::Graph { flag(Kernels::Possible) } else { 0 };
         presence::begin_call(agent);
         let is_inside = agent.window.contains_now();
         self.launch = Launch {
@@ -298,7 +316,9 @@ impl Local {
             correlation: entered.correlation,
             tid: output::tid(),
             launch_kind: entered.submits.number(),
-            flags: of_graph | agent.yielding.flag() | if is_inside { 0 } else { Launch::OUTSIDE },
+            flags: Records::of_any(entered.submits).flag()
+                | agent.yielding.flag()
+                | if is_inside { 0 } else { Launch::OUTSIDE },
             ..NO_LAUNCH
         };
         if is_inside && agent.wants(demand::STACKS | demand::PYTHON) {
@@ -337,9 +357,7 @@ impl Local {
         if submission.is_captured {
             self.launch.flags |= Launch::CAPTURED;
         }
-        if self.launch.launch_kind == Launch::GRAPH {
-            self.launch.flags = self.launch.flags & !Launch::MAYBE_NO_KERNEL | flag(submission.kernels);
-        }
+        self.launch.flags = self.launch.flags & !Launch::MAYBE_NO_RECORD | submission.records.flag();
         if let (true, Some(context), Some(stream)) =
             (agent.wants(demand::STREAMS), submission.context, submission.stream)
         {
@@ -493,14 +511,6 @@ const NO_LAUNCH: Launch = Launch {
     launch_kind: 0,
     flags: 0,
 };
-
-const fn flag(kernels: Kernels) -> u32 {
-    match kernels {
-        Kernels::Certain => 0,
-        Kernels::None => Launch::NO_KERNEL,
-        Kernels::Possible => Launch::MAYBE_NO_KERNEL,
-    }
-}
 
 /// A runtime call and the driver calls inside it are one launch.
 #[inline]

@@ -2,7 +2,7 @@
 
 use super::calls::{IDS, Id, REQUIRED};
 use super::others::{OTHER, OURS};
-use super::records::kind_of;
+use super::records::kinds_of;
 use super::{
     CallbackFunction, CuptiBackend, FINALIZE_TESTED, Handle, POOL, Pool, RESOURCE_STREAM_CREATED, RUN, Run, SUCCESS,
     domain, entry, yielding,
@@ -155,9 +155,9 @@ impl CuptiBackend {
         if answer != SUCCESS {
             return Err(self.refusal("cuptiActivityRegisterCallbacks", answer));
         }
-        for it in activities.iter() {
+        for (it, kind) in activities.iter().flat_map(|it| kinds_of(it).iter().map(move |kind| (it, *kind))) {
             // SAFETY: no pointers.
-            let answer = unsafe { enable(kind_of(it)) };
+            let answer = unsafe { enable(kind) };
             if answer != SUCCESS {
                 return Err(self.refusal(&format!("cuptiActivityEnable for the activity {}", it.name()), answer));
             }

@@ -1,14 +1,17 @@
 //! The API calls that the collector watches, by CUPTI's callback ids, and the layout of their
 //! parameters. Ids are stable from 11.8 to 13.5; `layouts.txt` lists them by name.
 
+pub mod copies;
+
 use super::domain;
 use crate::agent::Stream;
+use crate::agent::launch::Records;
+use copies::CopyCall;
 use std::ffi::c_void;
 use xputrace_wire::events;
 
 /// The role of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Call {
     /// A runtime launch, whose parameters are those of the driver call inside it.
     RuntimeLaunch,
@@ -35,6 +38,11 @@ pub enum Call {
     DriverMemset2DAsyncPtsz,
     /// A memset whose parameters are not read (legacy calls).
     DriverMemsetOther,
+    /// A runtime copy, whose parameters are those of the driver calls inside it.
+    RuntimeCopy,
+    DriverCopy(CopyCall),
+    /// A copy whose parameters are not read (legacy calls).
+    DriverCopyOther,
     BeginCapture,
     EndCapture,
     /// Instantiates a graph.
@@ -68,6 +76,7 @@ impl Call {
             | Call::DriverMemset2DAsync
             | Call::DriverMemset2DAsyncPtsz
             | Call::DriverMemsetOther => events::Call::Memset,
+            Call::RuntimeCopy | Call::DriverCopy(_) | Call::DriverCopyOther => events::Call::Memcpy,
             Call::BeginCapture | Call::EndCapture | Call::InstantiateGraph | Call::DestroyGraph | Call::SwitchNode => {
                 return None;
             }
@@ -131,9 +140,27 @@ const fn runtime(id: u32, name: &'static str, call: Call) -> Id {
     Id { domain: domain::RUNTIME, id, name, call }
 }
 
-/// Every id that may be enabled. Captures and graph instantiation are watched only in the driver,
-/// which the runtime's calls reach too.
-pub const IDS: &[Id] = &[
+/// Every id that may be enabled.
+pub const IDS: &[Id] = &joined::<{ OTHERS.len() + copies::IDS.len() }>(&[OTHERS, copies::IDS]);
+
+/// Returns the ids of all lists, `N` in all.
+const fn joined<const N: usize>(lists: &[&[Id]]) -> [Id; N] {
+    let (mut all, mut n, mut list) = ([lists[0][0]; N], 0, 0);
+    while list < lists.len() {
+        let mut at = 0;
+        while at < lists[list].len() {
+            all[n] = lists[list][at];
+            (n, at) = (n + 1, at + 1);
+        }
+        list += 1;
+    }
+    assert!(n == N);
+    all
+}
+
+/// Ids of all calls but copies. Captures and graph instantiation are watched only in the driver, which the runtime's
+/// calls reach too.
+const OTHERS: &[Id] = &[
     driver(115, "cuLaunch", Call::DriverLaunchOther),
     driver(116, "cuLaunchGrid", Call::DriverLaunchOther),
     driver(117, "cuLaunchGridAsync", Call::DriverLaunchOther),
@@ -237,15 +264,15 @@ pub const REQUIRED: [(u32, u32); 2] = [(domain::DRIVER, 307), (domain::RUNTIME, 
 
 const TABLE_SIZE: usize = 1024;
 /// Index into [`IDS`] by id.
-static TABLES: [[u8; TABLE_SIZE]; 2] = [table(domain::DRIVER), table(domain::RUNTIME)];
-const NOT_OURS: u8 = u8::MAX;
+static TABLES: [[u16; TABLE_SIZE]; 2] = [table(domain::DRIVER), table(domain::RUNTIME)];
+const NOT_OURS: u16 = u16::MAX;
 
-const fn table(domain: u32) -> [u8; TABLE_SIZE] {
+const fn table(domain: u32) -> [u16; TABLE_SIZE] {
     let mut table = [NOT_OURS; TABLE_SIZE];
     let mut n = 0;
     while n < IDS.len() {
         if IDS[n].domain == domain {
-            table[IDS[n].id as usize] = n as u8;
+            table[IDS[n].id as usize] = n as u16;
         }
         n += 1;
     }
@@ -268,6 +295,8 @@ pub struct Params {
     pub stream: Stream,
     /// The executable graph (`CUgraphExec`), 0 for calls without one.
     pub graph: usize,
+    /// Whether what is submitted has a record; for graphs, see there.
+    pub records: Records,
 }
 
 /// Reads the parameters of a driver call; returns `None` if their layout is unknown.
@@ -289,7 +318,7 @@ pub unsafe fn params(call: Call, params: *const c_void) -> Option<Params> {
                 block: read(at, 20),
                 dynamic_shared_bytes: read(at, 32),
                 stream: in_stream(read(at, 40)),
-                graph: 0,
+                ..Params::default()
             },
             Call::DriverLaunchEx | Call::DriverLaunchExPtsz => {
                 let config: *const u8 = read(at, 0);
@@ -301,7 +330,7 @@ pub unsafe fn params(call: Call, params: *const c_void) -> Option<Params> {
                     block: read(config, 12),
                     dynamic_shared_bytes: read(config, 24),
                     stream: in_stream(read(config, 32)),
-                    graph: 0,
+                    ..Params::default()
                 }
             }
             Call::DriverGraph | Call::DriverGraphPtsz => {
@@ -310,6 +339,7 @@ pub unsafe fn params(call: Call, params: *const c_void) -> Option<Params> {
             Call::DriverMemset | Call::DriverMemsetPtds => of_stream(in_stream(0)),
             Call::DriverMemsetAsync | Call::DriverMemsetAsyncPtsz => of_stream(in_stream(read(at, 24))),
             Call::DriverMemset2DAsync | Call::DriverMemset2DAsyncPtsz => of_stream(in_stream(read(at, 40))),
+            Call::DriverCopy(copy) => copies::params(copy, at),
             _ => return None,
         })
     }

@@ -3,7 +3,7 @@
 use super::others::OTHER;
 use super::others::clock::{self, Scale};
 use super::pool::{BUFFER_BYTES, Origin, Pool};
-use super::records::{self, Record};
+use super::records::{self, Extent, Record};
 use super::{CuptiBackend, FLUSH_FORCED, POOL, Run, SUCCESS};
 use crate::agent::delivery::Delivery;
 use crate::agent::{Agent, Flushing};
@@ -41,9 +41,10 @@ impl Run {
             Origin::Pool(n) => {
                 let _completing = Completing::new(backend, pool, n);
                 let scale = clock::scale();
+                let extent = Extent::of(backend.cupti.version());
                 agent.deliver(valid as u32, BUFFER_BYTES as u32, |delivery| {
                     // SAFETY: the caller's promise.
-                    unsafe { backend.for_each_record(buffer, valid, |it| deliver_record(it, scale, delivery)) };
+                    unsafe { backend.for_each_record(buffer, valid, |it| deliver_record(it, extent, scale, delivery)) };
                 });
             }
             // Several CUPTI threads overwrote each other's records there; only the size is known.
@@ -54,17 +55,21 @@ impl Run {
 }
 
 /// # Safety
-/// A record that CUPTI stepped to.
-unsafe fn deliver_record(record: *const u8, scale: Option<Scale>, delivery: &mut Delivery<'_>) {
+/// A record that CUPTI stepped to, of this extent.
+unsafe fn deliver_record(record: *const u8, extent: Extent, scale: Option<Scale>, delivery: &mut Delivery<'_>) {
     let convert = |time| scale.map_or(time, |it| it.realtime(time));
     // SAFETY: the caller's promise.
     unsafe {
-        match records::read(record) {
+        match records::read(record, extent) {
             Record::Kernel(mut it, name) => {
                 (it.start, it.end) = (convert(it.start), convert(it.end));
                 delivery.kernel(it, name);
             }
             Record::Memset(mut it) => {
+                (it.start, it.end) = (convert(it.start), convert(it.end));
+                delivery.activity(it);
+            }
+            Record::Memcpy(mut it) => {
                 (it.start, it.end) = (convert(it.start), convert(it.end));
                 delivery.activity(it);
             }
@@ -76,15 +81,19 @@ unsafe fn deliver_record(record: *const u8, scale: Option<Scale>, delivery: &mut
 }
 
 impl CuptiBackend {
-    /// Counts records that were discarded unread. Exact if only one kind is recorded and its size
+    /// Counts records that were discarded unread. Exact if all that are recorded have one size, and it
     /// is known; otherwise the number of the largest possible records, a lower bound.
     fn count_unread(&self, agent: &Agent, bytes: usize) {
         let seen = self.kernel_bytes.load(Ordering::Relaxed);
         let kernel_bytes = if seen == 0 { records::MOST_KERNEL_RECORD_BYTES } else { seen };
-        let bytes_of = |it: Activity| if it == Activity::Kernel { kernel_bytes } else { records::MEMSET_RECORD_BYTES };
+        let bytes_of = |it: Activity| match it {
+            Activity::Kernel => kernel_bytes,
+            Activity::Memset => records::MEMSET_RECORD_BYTES,
+            Activity::Memcpy => records::MOST_MEMCPY_RECORD_BYTES,
+        };
         let recorded: Vec<Activity> = demand::activities_of(agent.demand()).iter().collect();
         match recorded[..] {
-            [kind] if kind != Activity::Kernel || seen != 0 => {
+            [kind] if kind == Activity::Memset || kind == Activity::Kernel && seen != 0 => {
                 agent.count_thrown_away(kind, (bytes / bytes_of(kind)) as u64)
             }
             _ => {

@@ -39,9 +39,12 @@ pub const SITE_ENTER: u32 = 0;
 pub const SITE_EXIT: u32 = 1;
 
 /// `CUpti_ActivityKind`.
+pub const KIND_MEMCPY: u32 = 1;
 pub const KIND_MEMSET: u32 = 2;
 pub const KIND_KERNEL: u32 = 3;
 pub const KIND_CONCURRENT_KERNEL: u32 = 10;
+/// `CUPTI_ACTIVITY_KIND_MEMCPY2`: copies between devices.
+pub const KIND_MEMCPY_PEER: u32 = 22;
 
 /// `CUpti_ActivityAttribute`; both values are one byte.
 pub const ATTRIBUTE_ZEROED_BUFFERS: u32 = 5;

@@ -5,7 +5,7 @@
 
 use super::Handle;
 use super::driver::Driver;
-use crate::agent::launch::Kernels;
+use crate::agent::launch::Records;
 use crate::agent::zeroed::Zeroed;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,7 +28,7 @@ mod node_type {
 }
 
 /// What is known of the executable graphs (`CUgraphExec`) of this process. It is
-/// [`Kernels::Possible`] for graphs instantiated earlier, for those beyond the table's capacity,
+/// [`Records::Possible`] for graphs instantiated earlier, for those beyond the table's capacity,
 /// and for those with a node that may be disabled or skipped.
 #[derive(Debug)]
 pub(super) struct Graphs(Option<Zeroed<AtomicU64>>);
@@ -41,12 +41,12 @@ impl Graphs {
 
     /// Returns what a launch of this graph produces.
     #[inline]
-    pub(super) fn kernels_of(&self, exec: usize) -> Kernels {
+    pub(super) fn kernels_of(&self, exec: usize) -> Records {
         let known = self.set(exec).iter().map(|it| it.load(Ordering::Acquire)).find(|it| is_of(*it, exec));
         match known.map(|it| it >> HANDLE_BITS) {
-            Some(CERTAIN) => Kernels::Certain,
-            Some(NONE) => Kernels::None,
-            _ => Kernels::Possible,
+            Some(CERTAIN) => Records::Certain,
+            Some(NONE) => Records::None,
+            _ => Records::Possible,
         }
     }
 
@@ -57,7 +57,7 @@ impl Graphs {
 
     /// Handles a node that was enabled or disabled. A graph without kernels stays without.
     pub(super) fn switched(&self, exec: usize) {
-        if self.kernels_of(exec) == Kernels::Certain {
+        if self.kernels_of(exec) == Records::Certain {
             self.forget(exec);
         }
     }
@@ -69,12 +69,12 @@ impl Graphs {
         }
     }
 
-    fn remember(&self, exec: usize, kernels: Kernels) {
+    fn remember(&self, exec: usize, kernels: Records) {
         self.forget(exec);
         let holds = match kernels {
-            Kernels::Certain => CERTAIN,
-            Kernels::None => NONE,
-            Kernels::Possible => return,
+            Records::Certain => CERTAIN,
+            Records::None => NONE,
+            Records::Possible => return,
         };
         if exec as u64 & !HANDLE == 0 {
             let word = holds << HANDLE_BITS | exec as u64;
@@ -100,30 +100,30 @@ fn is_of(word: u64, exec: usize) -> bool {
 }
 
 /// Whether launching this graph produces a kernel, examining `depth` levels of child graphs.
-fn kernels_in(graph: Handle, driver: &Driver, depth: u32) -> Kernels {
-    let Some(nodes) = driver.nodes_of(graph) else { return Kernels::Possible };
-    let mut all = Kernels::None;
+fn kernels_in(graph: Handle, driver: &Driver, depth: u32) -> Records {
+    let Some(nodes) = driver.nodes_of(graph) else { return Records::Possible };
+    let mut all = Records::None;
     for node in nodes {
         match kernels_of_node(node, driver, depth) {
-            Kernels::Certain => return Kernels::Certain,
-            Kernels::Possible => all = Kernels::Possible,
-            Kernels::None => {}
+            Records::Certain => return Records::Certain,
+            Records::Possible => all = Records::Possible,
+            Records::None => {}
         }
     }
     all
 }
 
-fn kernels_of_node(node: Handle, driver: &Driver, depth: u32) -> Kernels {
+fn kernels_of_node(node: Handle, driver: &Driver, depth: u32) -> Records {
     match driver.type_of_node(node) {
-        Some(node_type::KERNEL) => Kernels::Certain,
+        Some(node_type::KERNEL) => Records::Certain,
         Some(node_type::CHILD_GRAPH) if depth > 0 => match driver.child_graph(node) {
             Some(child) => kernels_in(child, driver, depth - 1),
-            None => Kernels::Possible,
+            None => Records::Possible,
         },
-        Some(node_type::CHILD_GRAPH) => Kernels::Possible,
-        Some(other) if other <= node_type::LAST_WITHOUT_KERNEL => Kernels::None,
+        Some(node_type::CHILD_GRAPH) => Records::Possible,
+        Some(other) if other <= node_type::LAST_WITHOUT_KERNEL => Records::None,
         // A conditional node, whose body may or may not run, or a node of a later version.
-        Some(_) | None => Kernels::Possible,
+        Some(_) | None => Records::Possible,
     }
 }
 
@@ -186,21 +186,21 @@ mod tests {
     fn a_graph_is_known_by_its_nodes_and_those_of_its_children() {
         let graphs = Graphs::new();
         let expected = [
-            (0x100, Kernels::None),
-            (0x200, Kernels::Certain),
-            (0x300, Kernels::Certain),
-            (0x400, Kernels::Possible),
-            (0x500, Kernels::Possible),
-            (0x600, Kernels::None),
+            (0x100, Records::None),
+            (0x200, Records::Certain),
+            (0x300, Records::Certain),
+            (0x400, Records::Possible),
+            (0x500, Records::Possible),
+            (0x600, Records::None),
         ];
         for (graph, kernels) in expected {
             let exec = 0x7f00_0000_0000 + graph;
-            assert_eq!(graphs.kernels_of(exec), Kernels::Possible, "{graph:x} is not known yet");
+            assert_eq!(graphs.kernels_of(exec), Records::Possible, "{graph:x} is not known yet");
             graphs.made(exec, graph as Handle, &driver());
             assert_eq!(graphs.kernels_of(exec), kernels, "{graph:x}");
         }
         graphs.made(0x10, 0x100 as Handle, &Driver::default());
-        assert_eq!(graphs.kernels_of(0x10), Kernels::Possible, "a driver that tells nothing");
+        assert_eq!(graphs.kernels_of(0x10), Records::Possible, "a driver that tells nothing");
     }
 
     #[test]
@@ -208,14 +208,14 @@ mod tests {
         let graphs = Graphs::new();
         graphs.made(0x10, 0x100 as Handle, &driver());
         graphs.made(0x10, 0x200 as Handle, &driver());
-        assert_eq!(graphs.kernels_of(0x10), Kernels::Certain, "the handle was used again");
+        assert_eq!(graphs.kernels_of(0x10), Records::Certain, "the handle was used again");
         graphs.switched(0x10);
-        assert_eq!(graphs.kernels_of(0x10), Kernels::Possible);
+        assert_eq!(graphs.kernels_of(0x10), Records::Possible);
         graphs.made(0x20, 0x100 as Handle, &driver());
         graphs.switched(0x20);
-        assert_eq!(graphs.kernels_of(0x20), Kernels::None);
+        assert_eq!(graphs.kernels_of(0x20), Records::None);
         graphs.forget(0x20);
-        assert_eq!(graphs.kernels_of(0x20), Kernels::Possible);
+        assert_eq!(graphs.kernels_of(0x20), Records::Possible);
     }
 
     #[test]
@@ -223,7 +223,7 @@ mod tests {
         let graphs = Graphs::new();
         let execs = (1..=3 * SET * SETS).map(|it| it << 4);
         execs.clone().for_each(|it| graphs.made(it, 0x100 as Handle, &driver()));
-        let known = execs.filter(|it| graphs.kernels_of(*it) == Kernels::None).count();
+        let known = execs.filter(|it| graphs.kernels_of(*it) == Records::None).count();
         assert!((SET..=SET * SETS).contains(&known), "{known}");
     }
 }

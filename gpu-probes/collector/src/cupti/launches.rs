@@ -2,7 +2,7 @@
 
 use super::calls::{self, Call, IDS};
 use super::{CallbackData, CuptiBackend, Run, SITE_ENTER, SITE_EXIT, domain};
-use crate::agent::launch::{self, Entered, Kernels, Returned, Submission};
+use crate::agent::launch::{self, Entered, Records, Returned, Submission};
 use crate::agent::{Context, Layer};
 use std::sync::atomic::Ordering;
 use xputrace_unwind::Pushed;
@@ -57,6 +57,11 @@ impl Run {
         // SAFETY: the caller's promise: CUPTI's parameters of this very call.
         let params = unsafe { calls::params(call, data.function_params) };
         let shape = params.unwrap_or_default();
+        let records = match (params, shape.graph) {
+            (None, _) => call.submits().map_or(Records::Possible, Records::of_any),
+            (Some(it), 0) => it.records,
+            (Some(_), graph) => self.backend.graphs.kernels_of(graph),
+        };
         let may_be_captured = self.backend.open_captures.load(Ordering::Relaxed) != 0;
         Submission {
             context: context(data),
@@ -65,10 +70,7 @@ impl Run {
             dynamic_shared: shape.dynamic_shared_bytes,
             stream: params.map(|it| it.stream),
             is_captured: may_be_captured && params.is_some_and(|it| self.backend.driver.is_capturing(it.stream)),
-            kernels: match shape.graph {
-                0 => Kernels::Possible,
-                graph => self.backend.graphs.kernels_of(graph),
-            },
+            records,
         }
     }
 

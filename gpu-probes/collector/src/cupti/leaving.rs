@@ -2,7 +2,7 @@
 
 use super::calls::IDS;
 use super::others::{OTHER, OURS};
-use super::records::kind_of;
+use super::records::kinds_of;
 use super::{CuptiBackend, FINALIZE_TESTED, POOL};
 use crate::agent::Agent;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -117,9 +117,9 @@ impl CuptiBackend {
 
     pub(super) fn disable_activities(&self, agent: &Agent) {
         let Some(disable) = self.cupti.disable.filter(|_| self.has_activities(agent)) else { return };
-        for it in demand::activities_of(agent.demand()).iter() {
+        for kind in demand::activities_of(agent.demand()).iter().flat_map(kinds_of) {
             // SAFETY: no pointers.
-            unsafe { disable(kind_of(it)) };
+            unsafe { disable(*kind) };
         }
         self.restore_attributes();
     }

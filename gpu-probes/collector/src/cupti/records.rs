@@ -4,10 +4,10 @@
 //! the end), so no record type is needed; CUPTI, which knows the sizes, steps through them. A new
 //! kind needs an offset table and a function here, which `tests/layouts.rs` compares with the dump.
 
-use super::{KIND_CONCURRENT_KERNEL, KIND_KERNEL, KIND_MEMSET};
+use super::{KIND_CONCURRENT_KERNEL, KIND_KERNEL, KIND_MEMCPY, KIND_MEMCPY_PEER, KIND_MEMSET};
 use std::ffi::c_char;
-use xputrace_wire::events::{Activity, Realtime};
-use xputrace_wire::record::{Kernel, Memset};
+use xputrace_wire::events::{Activity, CopyDirection, Realtime};
+use xputrace_wire::record::{Kernel, Memcpy, Memset, UNKNOWN};
 
 /// A decoded record.
 #[derive(Clone, Copy, Debug)]
@@ -15,23 +15,42 @@ pub enum Record {
     /// With the address of its mangled name; `symbol` is 0.
     Kernel(Kernel, *const c_char),
     Memset(Memset),
+    Memcpy(Memcpy),
     /// A kind that is not decoded.
     Other(u32),
 }
 
-/// Returns CUPTI's kind for records of this activity.
-pub fn kind_of(activity: Activity) -> u32 {
+/// Returns CUPTI's kinds of the records of this activity.
+pub fn kinds_of(activity: Activity) -> &'static [u32] {
     match activity {
-        Activity::Kernel => KIND_CONCURRENT_KERNEL,
-        Activity::Memset => KIND_MEMSET,
+        Activity::Kernel => &[KIND_CONCURRENT_KERNEL],
+        Activity::Memset => &[KIND_MEMSET],
+        Activity::Memcpy => &[KIND_MEMCPY, KIND_MEMCPY_PEER],
     }
 }
+
+/// What the records of a CUPTI hold at their end.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// Whether records of copies count them.
+    pub counts_copies: bool,
+}
+
+impl Extent {
+    /// Of the CUPTI with this version.
+    pub fn of(version: u32) -> Self {
+        Extent { counts_copies: version >= FIRST_COUNTING_COPIES }
+    }
+}
+
+/// `cuptiGetVersion` of CUDA 12.9. The field came with 12.8, whose number others have too.
+const FIRST_COUNTING_COPIES: u32 = 27;
 
 /// Reads a record.
 ///
 /// # Safety
-/// `record` points to an activity record of CUPTI's.
-pub unsafe fn read(record: *const u8) -> Record {
+/// `record` points to an activity record of CUPTI's, of this extent.
+pub unsafe fn read(record: *const u8, extent: Extent) -> Record {
     // SAFETY: the caller's promise; each kind's reader gets its own kind.
     unsafe {
         match kind(record) {
@@ -40,6 +59,8 @@ pub unsafe fn read(record: *const u8) -> Record {
                 Record::Kernel(kernel, name)
             }
             KIND_MEMSET => Record::Memset(memset(record)),
+            KIND_MEMCPY => Record::Memcpy(memcpy(record, extent)),
+            KIND_MEMCPY_PEER => Record::Memcpy(memcpy_peer(record)),
             other => Record::Other(other),
         }
     }
@@ -150,6 +171,102 @@ pub unsafe fn memset(record: *const u8) -> Memset {
     }
 }
 
+/// Byte offsets in a record of a copy, where they differ from a kernel's.
+pub mod memcpy_offset {
+    pub const DIRECTION: usize = 4;
+    pub const SRC: usize = 5;
+    pub const DST: usize = 6;
+    pub const FLAGS: usize = 7;
+    pub const BYTES: usize = 8;
+    pub const DEVICE: usize = 32;
+    pub const CONTEXT: usize = 36;
+    pub const STREAM: usize = 40;
+    pub const CORRELATION: usize = 44;
+    pub const GRAPH_NODE: usize = 64;
+    pub const GRAPH: usize = 72;
+    pub const COPIES: usize = 88;
+}
+
+/// Byte offsets in a record of a copy between devices, where they differ from another copy's.
+pub mod memcpy_peer_offset {
+    pub const SRC_DEVICE: usize = 44;
+    pub const DST_DEVICE: usize = 52;
+    pub const CORRELATION: usize = 60;
+    pub const GRAPH_NODE: usize = 72;
+    pub const GRAPH: usize = 80;
+}
+
+/// `CUPTI_ACTIVITY_FLAG_MEMCPY_ASYNC`.
+pub const FLAG_MEMCPY_ASYNC: u8 = 1;
+
+/// Returns a record of a copy.
+///
+/// # Safety
+/// `record` points to a record of kind [`KIND_MEMCPY`] and of this extent.
+pub unsafe fn memcpy(record: *const u8, extent: Extent) -> Memcpy {
+    use memcpy_offset as at;
+    // SAFETY: the caller's promise, and offsets that hold in every version.
+    unsafe {
+        Memcpy {
+            graph_node: field(record, at::GRAPH_NODE),
+            copies: if extent.counts_copies { field(record, at::COPIES) } else { 0 },
+            graph: field(record, at::GRAPH),
+            correlation: field(record, at::CORRELATION),
+            direction: u32::from(field::<u8>(record, at::DIRECTION)),
+            src_device: UNKNOWN,
+            dst_device: UNKNOWN,
+            is_peer: 0,
+            ..any_memcpy(record)
+        }
+    }
+}
+
+/// Returns a record of a copy between devices.
+///
+/// # Safety
+/// `record` points to a record of kind [`KIND_MEMCPY_PEER`].
+pub unsafe fn memcpy_peer(record: *const u8) -> Memcpy {
+    use memcpy_peer_offset as at;
+    // SAFETY: the caller's promise, and offsets that hold in every version.
+    unsafe {
+        Memcpy {
+            graph_node: field(record, at::GRAPH_NODE),
+            copies: 0,
+            graph: field(record, at::GRAPH),
+            correlation: field(record, at::CORRELATION),
+            direction: CopyDirection::PeerToPeer as u32,
+            src_device: field(record, at::SRC_DEVICE),
+            dst_device: field(record, at::DST_DEVICE),
+            is_peer: 1,
+            ..any_memcpy(record)
+        }
+    }
+}
+
+/// Returns what records of both kinds have at the same place.
+///
+/// # Safety
+/// `record` points to a record of either kind.
+unsafe fn any_memcpy(record: *const u8) -> Memcpy {
+    use memcpy_offset as at;
+    // SAFETY: the caller's promise, and offsets that hold in every version.
+    unsafe {
+        let (start, end) = times(record);
+        Memcpy {
+            start,
+            end,
+            bytes: field(record, at::BYTES),
+            device: field(record, at::DEVICE),
+            context: field(record, at::CONTEXT),
+            stream: field(record, at::STREAM),
+            src: u32::from(field::<u8>(record, at::SRC)),
+            dst: u32::from(field::<u8>(record, at::DST)),
+            is_async: u32::from(field::<u8>(record, at::FLAGS) & FLAG_MEMCPY_ASYNC != 0),
+            ..Memcpy::default()
+        }
+    }
+}
+
 /// Returns start and end, which have the same offset in every decoded kind. If either is missing,
 /// both are 0: "not collected".
 ///
@@ -174,3 +291,6 @@ pub const MOST_KERNEL_RECORD_BYTES: usize = 256;
 
 /// Size of a memset record, to count discarded ones.
 pub const MEMSET_RECORD_BYTES: usize = 88;
+
+/// An upper bound of the size of a copy's record, likewise (96 bytes in 13.0, 112 in 13.4).
+pub const MOST_MEMCPY_RECORD_BYTES: usize = 128;

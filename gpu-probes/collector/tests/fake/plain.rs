@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use xputrace_collector::World;
-use xputrace_collector::agent::launch::{self, Entered, Kernels, Returned, Submission};
+use xputrace_collector::agent::launch::{self, Entered, Records, Returned, Submission};
 use xputrace_collector::agent::{Agent, Backend, Context, Flushing, Layer, Refusal, Stream};
 use xputrace_unwind::{Pushed, push_registers};
 use xputrace_wire::events::{Activities, Activity, Call, Calls, Realtime};
@@ -118,7 +118,7 @@ fn call(call: usize, name: &CStr, symbol: Option<&CStr>, submits: Call, stream: 
             dynamic_shared: 128,
             stream: Some(Stream { handle: stream as usize, per_thread: false }),
             is_captured: false,
-            kernels: Kernels::Certain,
+            records: Records::Certain,
         };
         unsafe { launch::enter(agent, &entered, || submission) };
     };

@@ -145,6 +145,12 @@ losses! {
         help: "start the program under xputrace, which then sees its graphs being made; conditional nodes, and nodes \
              that are switched off, stay unknown",
     }
+    CopyWithoutRecord {
+        name: "copy_without_record",
+        meaning: "copy calls without a record; whether the GPU had anything to do is not known",
+        help: "copies within the host's memory may have none; copy it with memcpy(), or say with the call that one side \
+               is the device's",
+    }
     OutOfOrder {
         name: "out_of_order",
         meaning: "events that CUPTI delivered after later ones had been handled; sums are complete",

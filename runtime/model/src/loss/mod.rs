@@ -88,9 +88,10 @@ pub struct Balance {
     pub failed: u64,
     /// Calls whose activities never arrived, or whose own record was lost.
     pub lost: u64,
-    /// Launches of graphs that contain no kernel.
-    pub without_kernel: u64,
-    /// Launches of graphs that may contain no kernel, without a kernel record.
+    /// Calls that leave nothing to wait for: launches of graphs without a kernel, copies of 0 bytes.
+    pub without_work: u64,
+    /// Calls that may leave nothing, and had no record: launches of graphs that may contain no kernel, copies that
+    /// may be within the host's memory.
     pub without_record: u64,
     /// Calls captured into a graph: they submit no work.
     pub captured: u64,
@@ -107,7 +108,7 @@ impl Balance {
             joined: self.joined.saturating_add(other.joined),
             failed: self.failed.saturating_add(other.failed),
             lost: self.lost.saturating_add(other.lost),
-            without_kernel: self.without_kernel.saturating_add(other.without_kernel),
+            without_work: self.without_work.saturating_add(other.without_work),
             without_record: self.without_record.saturating_add(other.without_record),
             captured: self.captured.saturating_add(other.captured),
             outside: self.outside.saturating_add(other.outside),
@@ -116,7 +117,7 @@ impl Balance {
 
     /// Returns the calls accounted for: equal to `made` if nothing is missing.
     pub fn sum(&self) -> u64 {
-        let parts = [self.joined, self.failed, self.lost, self.without_kernel, self.without_record];
+        let parts = [self.joined, self.failed, self.lost, self.without_work, self.without_record];
         parts.into_iter().fold(0, u64::saturating_add)
     }
 }

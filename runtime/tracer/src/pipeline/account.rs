@@ -51,10 +51,10 @@ impl Ledger {
         *of_name = of_name.saturating_add(n);
     }
 
-    /// Counts a graph of which it is unknown whether it launched a kernel.
-    pub(super) fn graph_without_record(&mut self, call: Call) {
+    /// Counts a call without a record of which it is unknown whether it should have one.
+    pub(super) fn without_record(&mut self, call: Call) {
         self.account.call_mut(call).without_record += 1;
-        self.losses.add(Loss::GraphWithoutRecord, 1);
+        self.losses.add(if call == Call::Graph { Loss::GraphWithoutRecord } else { Loss::CopyWithoutRecord }, 1);
     }
 
     /// Counts a call whose record another tool probably got.

@@ -100,8 +100,8 @@ impl Intake<'_> {
         if !wanted.calls.contains(call) {
             return self.take_unwanted(call, launch);
         }
-        let has_no_kernel = launch.flags & Launch::NO_KERNEL != 0;
-        let is_waited_for = wanted.expected.contains(call) && !has_no_kernel;
+        let has_no_record = launch.flags & Launch::NO_RECORD != 0;
+        let is_waited_for = wanted.expected.contains(call) && !has_no_record;
         let balance = self.ledger.account.call_mut(call);
         if launch.flags & Launch::OUTSIDE != 0 {
             balance.outside += 1;
@@ -123,8 +123,8 @@ impl Intake<'_> {
         if launch.result != 0 {
             balance.failed += 1;
         } else {
-            balance.without_kernel += u64::from(has_no_kernel);
-            let is_yielded = !has_no_kernel && wanted.records(call) && process.gaps.concern(launch);
+            balance.without_work += u64::from(has_no_record);
+            let is_yielded = !has_no_record && wanted.records(call) && process.gaps.concern(launch);
             if is_yielded {
                 self.ledger.yielded(call);
             }
@@ -142,7 +142,7 @@ impl Intake<'_> {
     /// Takes a launch that was recorded only to count what a gap lacks.
     fn take_unwanted(&mut self, call: Call, launch: &Launch) {
         let is_seen =
-            launch.flags & (Launch::CAPTURED | Launch::OUTSIDE | Launch::NO_KERNEL) == 0 && launch.result == 0;
+            launch.flags & (Launch::CAPTURED | Launch::OUTSIDE | Launch::NO_RECORD) == 0 && launch.result == 0;
         if is_seen && launch.flags & Launch::YIELDED != 0 && self.handlers.wanted.records(call) {
             self.ledger.yielded(call);
         }
@@ -260,9 +260,9 @@ impl Intake<'_> {
     fn give_up_before(&mut self, time: u64) {
         for launch in self.process.launches.give_up_before(time, Launch::YIELDED) {
             let Some(call) = launch.call().filter(|_| launch.flags & Launch::OUTSIDE == 0) else { continue };
-            match launch.flags & Launch::MAYBE_NO_KERNEL {
+            match launch.flags & Launch::MAYBE_NO_RECORD {
                 0 => self.ledger.yielded(call),
-                _ => self.ledger.graph_without_record(call),
+                _ => self.ledger.without_record(call),
             }
         }
     }
@@ -270,8 +270,8 @@ impl Intake<'_> {
     fn forget_launches(&mut self, n: usize, loss: Loss) {
         for launch in self.process.launches.evict(n) {
             let Some(call) = launch.call().filter(|_| launch.flags & Launch::OUTSIDE == 0) else { continue };
-            if launch.flags & Launch::MAYBE_NO_KERNEL != 0 {
-                self.ledger.graph_without_record(call);
+            if launch.flags & Launch::MAYBE_NO_RECORD != 0 {
+                self.ledger.without_record(call);
             } else {
                 self.ledger.lose(call, self.process.facts.launch_symbol(&launch).name as StringId, 1);
                 self.ledger.losses.add(loss, 1);

@@ -216,15 +216,13 @@ impl Pipeline {
     }
 
     /// Whether activities of a process may be missing without a loss that counts them: its collector's last flush
-    /// has not arrived, and no launch record shows what it would have brought. A graph's launch does not: how
-    /// many kernels it has is unknown.
+    /// has not arrived, and no launch record shows what it would have brought. A graph's launch does not, nor a
+    /// copy's: how many records it has is unknown.
     pub fn may_lack_activities(&self, process: ProcessIndex) -> bool {
         let Some(Some(process)) = self.processes.get(process.0 as usize) else { return false };
         let wanted = &self.handlers.wanted;
-        let launched_graphs = process.counts.submitted[Call::Graph.index()] > 0;
-        !process.is_complete
-            && !wanted.activities.is_empty()
-            && (wanted.foretold != wanted.activities || launched_graphs)
+        let has_several = [Call::Graph, Call::Memcpy].iter().any(|it| process.counts.submitted[it.index()] > 0);
+        !process.is_complete && !wanted.activities.is_empty() && (wanted.foretold != wanted.activities || has_several)
     }
 
     /// Ends a process that exited or was disarmed: handles everything left, and counts what never

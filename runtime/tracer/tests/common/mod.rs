@@ -12,7 +12,7 @@ use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Storage, TableDef, Table
 use xputrace_store::Store;
 use xputrace_tracer::{EngineMaps, Pipeline, ProcessInfo, Sink, State};
 use xputrace_wire::events::Realtime;
-use xputrace_wire::record::{self, Clock, Flush, Kernel, Launch, Memset, Name, Yield, kind};
+use xputrace_wire::record::{self, Clock, Flush, Kernel, Launch, Memcpy, Memset, Name, Yield, kind};
 
 /// REALTIME − MONOTONIC in all synthetic rings.
 pub const OFFSET: u64 = 1_000_000_000_000;
@@ -208,6 +208,11 @@ impl Ring {
         self
     }
 
+    pub fn memcpy(mut self, memcpy: Memcpy) -> Self {
+        record::push(&mut self.0, Activity::Memcpy.record_kind(), &memcpy, &[]);
+        self
+    }
+
     /// Adds a clock record at this monotonic time, with [`OFFSET`].
     pub fn clock(self, at: u64) -> Self {
         self.clock_pair(Clock {
@@ -270,6 +275,17 @@ pub fn kernel(correlation: u32, start: u64, end: u64) -> Kernel {
 pub fn memset(correlation: u32, start: u64, end: u64) -> Memset {
     let (start, end) = (Realtime(start + OFFSET), Realtime(end + OFFSET));
     Memset { start, end, correlation, context: 1, bytes: 64, value: 7, memory_kind: 3, known: 1, ..Default::default() }
+}
+
+/// Returns a copy of 64 bytes from pinned memory to a device; times are monotonic.
+pub fn copy(correlation: u32, start: u64, end: u64) -> Memcpy {
+    let (start, end) = (Realtime(start + OFFSET), Realtime(end + OFFSET));
+    Memcpy { start, end, correlation, context: 1, bytes: 64, direction: 1, src: 2, dst: 3, ..Default::default() }
+}
+
+/// Returns the call that submits a copy.
+pub fn copy_call(correlation: u32, start: u64) -> Launch {
+    Launch { symbol: 0, launch_kind: Launch::MEMCPY, ..launch(correlation, start) }
 }
 
 /// Returns the call that submits a memset.

@@ -94,6 +94,7 @@ impl Checker<'_> {
                 let expr = of(Base::Name, Source::Flagged(flag, value));
                 (Expr { ty: expr.ty.maybe(true), ..expr }, 0)
             }
+            (FieldType::Bool, From::Word(at_word)) => (of(Base::Bool, Source::Word(at_word)), 0),
             (FieldType::Name, From::Word(at_word)) => (of(Base::Name, Source::Word(at_word)), 0),
             (FieldType::Stack, From::Word(at_word)) => (of(Base::Stack, Source::Word(at_word)), 0),
             (FieldType::Stack, From::Optional { flag, value }) => {
