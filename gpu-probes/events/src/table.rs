@@ -55,6 +55,26 @@ const COMMON: &[Field] = &[
     derived("duration", FieldType::Int, Unit::Nanos, word::DURATION, "`end - start`"),
     derived("gpu", FieldType::Parts(GPU), Unit::None, word::GPU, GPU_DOC),
     derived("launch", FieldType::Launch, Unit::None, word::LAUNCH, "call that launched it"),
+    RANGES[0],
+    RANGES[1],
+];
+
+/// The NVTX ranges that the launching thread is in.
+const RANGES: [Field; 2] = [
+    optional(
+        "nvtx",
+        FieldType::Name,
+        Unit::None,
+        (word::LAUNCH_NVTX, word::LAUNCH_NVTX),
+        "name of the innermost NVTX range that the launching thread is in; `()` outside ranges",
+    ),
+    optional(
+        "nvtx_path",
+        FieldType::Name,
+        Unit::None,
+        (word::LAUNCH_NVTX, word::LAUNCH_NVTX_PATH),
+        "names of all NVTX ranges that the launching thread is in, such as \"epoch/step\"; `()` outside ranges",
+    ),
 ];
 
 /// Fields of a kernel that come from its symbol.
@@ -107,6 +127,8 @@ const LAUNCH_DERIVED: &[Field] = &[
         word::LAUNCH_KIND,
         "what it submits: \"kernel\", \"graph\", \"memset\" or \"memcpy\"",
     ),
+    RANGES[0],
+    RANGES[1],
     optional(
         "tag",
         FieldType::Int,
@@ -270,6 +292,9 @@ record! {
         stack: u32, Kept;
         /// Name id of the kernel's symbol; 0 for calls that submit none or several.
         symbol: u32, Kept;
+        /// Name id of the path of NVTX ranges that the thread is in; 0 outside ranges.
+        ranges: u32, Kept;
+        reserved: u32, Kept;
         /// Return value of the outermost call, 0 is success.
         result: i32, Previous, int(word::LAUNCH_RESULT, "the call's result, 0 on success");
         context: u32, Previous, int(word::LAUNCH_CONTEXT, "CUPTI's context id");
@@ -571,7 +596,9 @@ mod tests {
     fn fields_share_no_word_but_the_time_with_the_start() {
         for (event, fields) in tables() {
             let mut taken: Vec<&str> = vec![""; word::WORDS];
-            let placed = fields.iter().filter(|it| it.kind != FieldType::Launch);
+            // An activity has its launch's ranges.
+            let is_placed = |it: &&Field| it.kind != FieldType::Launch && (event == "launch" || !RANGES.contains(it));
+            let placed = fields.iter().filter(is_placed);
             for field in placed.filter(|it| (event, it.name) != ("launch", "time")) {
                 for at in words(field) {
                     let other = std::mem::replace(&mut taken[at], field.name);

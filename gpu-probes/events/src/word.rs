@@ -91,6 +91,9 @@ pub const LAUNCH_GPU: usize = 67;
 pub const LAUNCH_GPU_UUID: usize = LAUNCH_GPU + 1;
 pub const LAUNCH_GPU_SMS: usize = LAUNCH_GPU + 2;
 pub const LAUNCH_GPU_MEMORY: usize = LAUNCH_GPU + 3;
+/// Of the thread that launches; 0 outside NVTX ranges.
+pub const LAUNCH_NVTX: usize = LAUNCH_GPU + 4;
+pub const LAUNCH_NVTX_PATH: usize = LAUNCH_NVTX + 1;
 
 /// Words of a `memcpy` event's own fields.
 pub mod memcpy {

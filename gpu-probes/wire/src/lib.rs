@@ -39,7 +39,10 @@ pub const COLLECTORS_THREAD: &str = "xputrace";
 /// Environment variable that names the library that CUDA loads at a process's first call.
 pub const INJECTION_VARIABLE: &str = "CUDA_INJECTION64_PATH";
 
-/// Environment variable that holds the name of the NVTX ranges to record.
+/// Environment variable that holds the earlier value of `NVTX_INJECTION64_PATH`, so that the collector can chain to it.
+pub const CHAINED_NVTX_VARIABLE: &str = "XPUTRACE_CHAINED_NVTX";
+
+/// Environment variable that holds the name of the NVTX ranges to record, or `NAME@DOMAIN`.
 pub const RANGE_VARIABLE: &str = "XPUTRACE_RANGE";
 
 /// Environment variable that holds the earlier value of `CUDA_INJECTION64_PATH`, so that the

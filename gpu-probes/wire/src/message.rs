@@ -106,6 +106,9 @@ pub mod demand {
     /// Watch the runtime's calls too; without it a launch is the driver's call, with its name, times and result.
     pub const OUTERMOST: u64 = 1 << 8;
 
+    /// Send the NVTX ranges that the thread is in at each launch.
+    pub const RANGES: u64 = 1 << 9;
+
     const CALLS_AT: u32 = 16;
     const ACTIVITIES_AT: u32 = 32;
 

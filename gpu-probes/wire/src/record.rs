@@ -313,6 +313,8 @@ pub const MAX_STACK_WORDS: usize = 2 * MAX_FRAMES + 2;
 pub const MAX_CODE: usize = 60 << 10;
 /// Maximum length of a name; the collector cuts longer ones.
 pub const MAX_NAME: usize = 4096;
+/// In a [`Name`] that is a path of NVTX ranges: before the name of each, outermost first.
+pub const RANGE_SEPARATOR: u8 = 0x1f;
 
 /// Splits `bytes` into records without decoding them; nothing else knows the framing. Accepts any
 /// bytes: stops at the first malformed record, which [`Framed::rest`] returns.

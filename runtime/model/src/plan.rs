@@ -69,6 +69,8 @@ pub struct Demand {
     pub launch_stacks: bool,
     /// Whether `launch.pystack` is read, or Python frames are to be shown in `launch.ustack`.
     pub launch_python: bool,
+    /// Whether the NVTX ranges are read that the launching thread is in.
+    pub launch_ranges: bool,
     /// Whether `launch.end` or `launch.duration` is read, or launches are ordered by their end.
     pub launch_ends: bool,
     /// Whether `launch.stream` is read where no kernel record has it.

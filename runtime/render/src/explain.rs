@@ -166,6 +166,7 @@ fn demanded(demand: Demand) -> String {
     let details = [
         (demand.launch_stacks, "a stack at each launch"),
         (demand.launch_python, "the Python frames of each launch"),
+        (demand.launch_ranges, "the NVTX ranges around each launch"),
         (demand.launch_streams, "the stream of each launch"),
     ];
     let parts: Vec<String> = launches

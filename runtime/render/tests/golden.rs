@@ -434,6 +434,7 @@ fn plans() {
             activities: Activities::of(&[Activity::Kernel]),
             launch_stacks: true,
             launch_python: false,
+            launch_ranges: false,
             launch_marker: true,
             ..Demand::default()
         },

@@ -17,7 +17,7 @@ impl From<[u8; 16]> for Comm {
     }
 }
 
-/// String ids of a kernel's or call's name.
+/// String ids of a kernel's or call's name, or of a path of ranges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Symbol {
     pub(crate) symbol: u64,
@@ -39,6 +39,8 @@ pub(crate) struct LaunchFacts<'a> {
     pub(crate) record: &'a Launch,
     pub(crate) symbol: Symbol,
     pub(crate) api: u64,
+    /// The innermost NVTX range, and the path of all.
+    pub(crate) ranges: Symbol,
     pub(crate) kind: u64,
     pub(crate) ustack: u64,
     pub(crate) pystack: u64,
@@ -102,6 +104,8 @@ pub(crate) fn fill_launch(ctx: &mut GpuContext, it: &LaunchFacts<'_>, texts: &im
     ctx[word::LAUNCH_USTACK] = it.ustack;
     ctx[word::LAUNCH_PYSTACK] = it.pystack;
     ctx[word::LAUNCH_API] = it.api;
+    ctx[word::LAUNCH_NVTX] = it.ranges.name;
+    ctx[word::LAUNCH_NVTX_PATH] = it.ranges.symbol;
     ctx[word::LAUNCH_KIND] = it.kind;
     ctx[word::LAUNCH_NAME] = it.symbol.name;
     ctx[word::LAUNCH_SHORT_NAME] = it.symbol.short_name;

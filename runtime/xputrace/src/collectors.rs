@@ -10,7 +10,7 @@ use crate::payload::COLLECTOR;
 use crate::run::Running;
 use crate::run::report::counted;
 use crate::run::sources::{Progress, Source};
-use crate::target::Launch;
+use crate::target::{Launch, Ranges};
 use anyhow::{Context, Result};
 use attaching::Attaching;
 use std::collections::HashMap;
@@ -77,9 +77,10 @@ struct Traced {
 impl Collectors {
     /// Listens, and makes the command load the collector. Accepts nobody before
     /// [`Collectors::open`].
-    pub fn of_command(launch: &mut Launch, options: &Options) -> Result<Self> {
+    pub fn of_command(launch: &mut Launch, options: &Options, plan: &Plan) -> Result<Self> {
         let listener = Listener::new(launch.identity.as_ref().map(|it| it.uid))?;
-        let file = launch.inject(listener.value(), options.window.range.as_ref())?;
+        let ranges = Ranges { window: options.window.range.as_ref(), are_read: plan.demand.launch_ranges };
+        let file = launch.inject(listener.value(), ranges)?;
         Ok(Collectors { files: vec![file], ..Collectors::new(listener, options) })
     }
 

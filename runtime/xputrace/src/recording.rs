@@ -109,6 +109,7 @@ impl Tape {
             probes: recorder.probes.clone(),
             launch_stacks: true,
             launch_python: true,
+            launch_ranges: true,
             lines,
             tells_losses: true,
         };

@@ -3,7 +3,7 @@
 use crate::cli::Range;
 use crate::drivers::INJECTION_VARIABLE;
 use crate::payload::{COLLECTOR, Owner};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, OsString};
 use std::path::PathBuf;
@@ -61,8 +61,8 @@ impl Launch {
     /// path.
     ///
     /// # Errors
-    /// The collector cannot be laid down, or another tool follows the program's NVTX ranges.
-    pub fn inject(&mut self, socket: &str, range: Option<&Range>) -> Result<PathBuf> {
+    /// The collector cannot be laid down.
+    pub fn inject(&mut self, socket: &str, ranges: Ranges<'_>) -> Result<PathBuf> {
         let collector = COLLECTOR.lay_down(&self.owner)?;
         if let Some(earlier) =
             std::env::var_os(INJECTION_VARIABLE).filter(|it| !it.is_empty() && *it != *collector.as_os_str())
@@ -75,25 +75,38 @@ impl Launch {
         }
         self.environment.push((INJECTION_VARIABLE.into(), Some(collector.clone().into_os_string())));
         self.environment.push((xputrace_wire::SOCKET_VARIABLE.into(), Some(socket.into())));
-        if let Some(Range::Nvtx(name)) = range {
-            self.inject_into_nvtx(collector.clone().into_os_string(), name)?;
+        if ranges.are_followed() {
+            self.inject_into_nvtx(collector.clone().into_os_string());
+        }
+        if let Some(Range::Nvtx(name)) = ranges.window {
+            self.environment.push((xputrace_wire::RANGE_VARIABLE.into(), Some(name.into())));
         }
         Ok(collector)
     }
 }
 
 impl Launch {
-    /// Makes NVTX load the collector, which follows the ranges of this name.
-    fn inject_into_nvtx(&mut self, collector: OsString, name: &str) -> Result<()> {
+    /// Makes NVTX load the collector, which follows the program's ranges, and loads the tool that did so before.
+    fn inject_into_nvtx(&mut self, collector: OsString) {
         if let Some(earlier) = std::env::var_os(NVTX_VARIABLE).filter(|it| !it.is_empty() && *it != collector) {
-            bail!(
-                "--range nvtx:{name}: {NVTX_VARIABLE} names {}, and only one tool can follow NVTX ranges; unset it",
-                earlier.to_string_lossy()
-            );
+            self.environment.push((xputrace_wire::CHAINED_NVTX_VARIABLE.into(), Some(earlier)));
         }
         self.environment.push((NVTX_VARIABLE.into(), Some(collector)));
-        self.environment.push((xputrace_wire::RANGE_VARIABLE.into(), Some(name.into())));
-        Ok(())
+    }
+}
+
+/// Why the program's ranges are followed.
+#[derive(Clone, Copy, Debug)]
+pub struct Ranges<'a> {
+    /// Only these are recorded.
+    pub window: Option<&'a Range>,
+    /// Whether events have the NVTX ranges around them.
+    pub are_read: bool,
+}
+
+impl Ranges<'_> {
+    fn are_followed(self) -> bool {
+        self.are_read || matches!(self.window, Some(Range::Nvtx(_)))
     }
 }
 

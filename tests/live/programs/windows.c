@@ -7,6 +7,7 @@
 //   pause            launches kernels until none of them calls a callback
 //   push KIND NAME   opens an NVTX range of this thread: KIND is `ascii`, `wide`, or `domain` (a registered name in a domain)
 //   pop KIND         closes the last one of the kind's domain
+//   tool             from now on, prints what NVTX answers to `push` and `pop`: a tool follows the ranges
 //   start NAME       opens an NVTX range that is not a thread's; `end` closes the last
 //   leave NAME       a thread opens a range and ends without closing it
 //   tell NAME        prints `NAME launches L callbacks C`, counted since the last `tell`
@@ -122,6 +123,11 @@ static int pop(const char *kind) {
   if (*kind == 'd') return core2[5] ? ((int (*)(void *))core2[5])(domain()) : -2;
   return core[11] ? ((int (*)(void))core[11])() : -2;
 }
+static int has_tool;
+static void answered(int level) {
+  if (has_tool) printf("%d\n", level), fflush(stdout);
+  else bad |= level != -2;
+}
 static unsigned long long started;
 static void start(const char *name) {
   load_nvtx();
@@ -145,8 +151,9 @@ int main(int argc, char **argv) {
     else if (!strcmp(*at, "driver")) bad |= strcmp(*++at, "START") ? cuProfilerStop() : cuProfilerStart();
     else if (!strcmp(*at, "cycle")) cycle(atoi(at[1]), atoi(at[2]), atoi(at[3])), at += 3;
     else if (!strcmp(*at, "pause")) wait_for_rest();
-    else if (!strcmp(*at, "push")) bad |= push(at[1], at[2]) != -2, at += 2;
-    else if (!strcmp(*at, "pop")) bad |= pop(*++at) != -2;
+    else if (!strcmp(*at, "tool")) has_tool = 1;
+    else if (!strcmp(*at, "push")) answered(push(at[1], at[2])), at += 2;
+    else if (!strcmp(*at, "pop")) answered(pop(*++at));
     else if (!strcmp(*at, "start")) start(*++at);
     else if (!strcmp(*at, "end")) end();
     else if (!strcmp(*at, "leave")) leave(*++at);

@@ -41,7 +41,7 @@ pub(crate) enum Text {
 
 /// Byte strings by id, which are told once.
 #[derive(Debug)]
-struct Store {
+pub(crate) struct Store {
     entries: Zeroed<Entry>,
     bytes: Zeroed<AtomicU8>,
     used: AtomicUsize,
@@ -67,13 +67,13 @@ const LEN_BITS: u32 = 16;
 const _: () = assert!(MAX_CODE + 1 < 1 << LEN_BITS && MAX_NAME + 1 < 1 << LEN_BITS);
 
 impl Store {
-    fn new(entries: usize, bytes: usize) -> io::Result<Self> {
+    pub(crate) fn new(entries: usize, bytes: usize) -> io::Result<Self> {
         Ok(Store { entries: Zeroed::new(entries)?, bytes: Zeroed::new(bytes)?, used: AtomicUsize::new(0) })
     }
 
     /// Returns the id of these parts together.
     #[cold]
-    fn find(&self, parts: &[&[u8]]) -> Result<u32, NoId> {
+    pub(crate) fn find(&self, parts: &[&[u8]]) -> Result<u32, NoId> {
         let hash = parts.iter().fold(0, |hash, it| hash_bytes(hash, it));
         for probe in 0..PROBES {
             let slot = (hash as usize).wrapping_add(probe) % self.entries.len();
@@ -121,14 +121,20 @@ impl Store {
         ours.is_empty()
     }
 
-    /// The bytes of `id`, behind which there is one that is 0.
+    /// The bytes of `id`.
     #[inline]
     fn get(&self, id: u32) -> Option<&[u8]> {
+        self.get_with_nul(id).map(|it| &it[..it.len() - 1])
+    }
+
+    /// The bytes of `id` and a 0 behind them.
+    #[inline]
+    pub(crate) fn get_with_nul(&self, id: u32) -> Option<&[u8]> {
         let place = self.entry(id).place.load(Ordering::Acquire);
         if place == 0 || place == NO_PLACE {
             return None;
         }
-        let (offset, len) = ((place >> LEN_BITS) as usize, (place & ((1 << LEN_BITS) - 1)) as usize - 1);
+        let (offset, len) = ((place >> LEN_BITS) as usize, (place & ((1 << LEN_BITS) - 1)) as usize);
         let bytes = self.bytes.get(offset..offset + len)?;
         // SAFETY: same size and alignment; the bytes were written before `place` was stored and
         // never change after.

@@ -15,6 +15,7 @@ use super::output::{self, Output, Role};
 use super::presence;
 use super::python::Python;
 use super::stack::{Here, Stacks};
+use crate::nvtx;
 use std::cell::RefCell;
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -321,12 +322,24 @@ impl Local {
                 | if is_inside { 0 } else { Launch::OUTSIDE },
             ..NO_LAUNCH
         };
-        if is_inside && agent.wants(demand::STACKS | demand::PYTHON) {
-            self.take_stack(agent, entered.registers, entered.layer);
+        if is_inside && agent.wants(demand::STACKS | demand::PYTHON | demand::RANGES) {
+            self.take_surroundings(agent, entered);
         }
     }
 
+    /// Takes what the thread is doing: its stack, and its NVTX ranges.
     #[inline(never)]
+    fn take_surroundings(&mut self, agent: &'static Agent, entered: &Entered<'_>) {
+        if agent.wants(demand::STACKS | demand::PYTHON) {
+            self.take_stack(agent, entered.registers, entered.layer);
+        }
+        if let Some(path) = nvtx::path().filter(|_| agent.wants(demand::RANGES)) {
+            // SAFETY: a C string.
+            let id = |out: &mut Output| unsafe { name(agent, out, path.as_ptr(), Text::Symbol) };
+            self.launch.ranges = output::with(agent, Role::Launch, id).unwrap_or(0);
+        }
+    }
+
     fn take_stack(&mut self, agent: &'static Agent, registers: &Pushed, layer: Layer) {
         self.launch.stack = 0;
         if self.bounds.is_none() {
@@ -501,6 +514,8 @@ const NO_LAUNCH: Launch = Launch {
     api: 0,
     stack: 0,
     symbol: 0,
+    ranges: 0,
+    reserved: 0,
     result: 0,
     context: UNKNOWN,
     device: UNKNOWN,

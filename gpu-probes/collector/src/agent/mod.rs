@@ -13,7 +13,7 @@ pub(crate) mod clock;
 pub mod control;
 pub mod delivery;
 mod flushing;
-mod intern;
+pub(crate) mod intern;
 pub mod launch;
 mod leaving;
 mod mappings;
@@ -161,8 +161,8 @@ pub(crate) fn is_forked() -> bool {
 
 /// Returns the bits of the demand that can be recorded: the backend's, and those that the agent serves itself.
 pub(crate) fn recordable(backend: &dyn Backend) -> u64 {
-    let own = demand::STACKS | demand::PYTHON | demand::MARKER | demand::MAPPINGS | demand::ENDS | demand::OUTERMOST;
-    own | backend.capabilities()
+    let of_launches = demand::STACKS | demand::PYTHON | demand::RANGES | demand::ENDS | demand::OUTERMOST;
+    of_launches | demand::MARKER | demand::MAPPINGS | backend.capabilities()
 }
 
 /// Runs first in a forked child: nothing of the parent's agent is touched again.

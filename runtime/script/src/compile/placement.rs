@@ -252,6 +252,7 @@ pub(super) fn demand(units: &[Unit], wishes: Wishes) -> Demand {
         demand.launch_outermost |= reads.any(&OF_OUTERMOST);
         demand.launch_stacks |= reads.any(&[word::LAUNCH_USTACK]);
         demand.launch_python |= reads.any(&[word::LAUNCH_PYSTACK]);
+        demand.launch_ranges |= reads.any(&[word::LAUNCH_NVTX, word::LAUNCH_NVTX_PATH]);
         demand.launch_ends |= reads.any(&[word::LAUNCH_END, word::LAUNCH_DURATION]);
         demand.gpus |= reads.any(&OF_GPUS);
     }

@@ -165,10 +165,23 @@ impl Strings {
         let id = names.intern(text);
         let demangle = self.demangle;
         *self.demangled.entry(id).or_insert_with(|| {
+            if let Some(path) = text.strip_prefix(RANGE_SEPARATOR) {
+                return ranges(path, names);
+            }
             let (name, short_name) = demangle(text);
             Symbol { symbol: id.into(), name: names.intern(&name).into(), short_name: names.intern(&short_name).into() }
         })
     }
+}
+
+const RANGE_SEPARATOR: char = xputrace_wire::record::RANGE_SEPARATOR as char;
+
+/// Returns the innermost of these NVTX ranges as the name, and all of them as the symbol.
+fn ranges(path: &str, names: &mut Names) -> Symbol {
+    let innermost = path.rsplit(RANGE_SEPARATOR).next().unwrap_or(path);
+    let name = names.intern(innermost).into();
+    let symbol = names.intern(&path.replace(RANGE_SEPARATOR, "/")).into();
+    Symbol { symbol, name, short_name: name }
 }
 
 impl Texts for Strings {

@@ -219,6 +219,7 @@ impl Facts {
             record: launch,
             symbol: self.launch_symbol(launch),
             api: self.symbol(launch.api).symbol,
+            ranges: self.symbol(launch.ranges),
             kind: launch.call().map_or(0, |it| strings.call(it)),
             ustack: ustack.to_word(),
             pystack: pystack.to_word(),

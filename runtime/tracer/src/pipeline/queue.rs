@@ -60,7 +60,8 @@ impl Queued for Joined {
     }
 
     fn lacks_names(&self, facts: &Facts) -> bool {
-        facts.lacks_name(self.activity.symbol()) || self.launch.as_ref().is_some_and(|it| facts.lacks_name(it.api))
+        facts.lacks_name(self.activity.symbol())
+            || self.launch.as_ref().is_some_and(|it| facts.lacks_name(it.api) || facts.lacks_name(it.ranges))
     }
 }
 
@@ -84,7 +85,7 @@ impl Queued for Launch {
     }
 
     fn lacks_names(&self, facts: &Facts) -> bool {
-        facts.lacks_name(self.api) || facts.lacks_name(self.symbol)
+        [self.api, self.symbol, self.ranges].into_iter().any(|it| facts.lacks_name(it))
     }
 }
 

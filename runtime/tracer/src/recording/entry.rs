@@ -29,6 +29,8 @@ pub struct Meta {
     pub launch_stacks: bool,
     /// Whether Python frames were requested with them.
     pub launch_python: bool,
+    /// Whether the NVTX ranges around launches were requested.
+    pub launch_ranges: bool,
     /// Whether its stacks have lines too, under keys of their own.
     pub lines: bool,
     /// Whether the file contains the losses of CPU probes. If not, a stack's word of 0 may also

@@ -49,6 +49,7 @@ const EVERYTHING: Demand = Demand {
     activities: Activities::ALL,
     launch_stacks: true,
     launch_python: true,
+    launch_ranges: true,
     launch_ends: true,
     launch_streams: false,
     launch_marker: false,

@@ -203,6 +203,7 @@ fn demand_bits(wanted: &Demand, mappings: bool) -> u64 {
     let options: u64 = [
         (wanted.launch_stacks, demand::STACKS),
         (wanted.launch_python, demand::PYTHON),
+        (wanted.launch_ranges, demand::RANGES),
         (wanted.launch_streams, demand::STREAMS),
         (wanted.launch_marker, demand::MARKER),
         (wanted.launch_ends, demand::ENDS),
@@ -227,6 +228,7 @@ mod tests {
             activities: Activities::ALL,
             launch_stacks: true,
             launch_python: true,
+            launch_ranges: true,
             launch_ends: true,
             launch_outermost: true,
             launch_streams: true,

@@ -1,0 +1,124 @@
+//! The program's NVTX ranges, through NVTX's injection protocol.
+//!
+//! ```text
+//! first NVTX call of a library ─▶ dlopen NVTX_INJECTION64_PATH ─▶ InitializeInjectionNvtx2(get_export_table)
+//!     the tool that the variable named before us puts its functions into the slots
+//!     get_export_table(CALLBACKS) ─▶ tables of slots ─▶ our functions into the slots, the tool's behind them
+//! push, pop ─▶ the calling thread's ranges (`thread`) ─▶ a launch's path
+//! is one open that `--range` names? (`window`) ─▶ agent::window
+//! ```
+//! NVTX is header-only: each library of the program has its own slots, and loads us itself. Ids,
+//! tables and structures are those of NVTX's public headers (`nvToolsExt.h`, `nvtxTypes.h`), the
+//! same in all of version 3.
+
+mod calls;
+mod handles;
+mod texts;
+mod thread;
+mod window;
+
+use calls::{HOOKS, N_HOOKS, Slot};
+use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::panic::catch_unwind;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+pub(crate) use thread::path;
+pub(crate) use window::{is_inside, seen};
+use xputrace_wire::CHAINED_NVTX_VARIABLE;
+
+/// `NvtxGetExportTableFunc_t`.
+pub type GetExportTable = unsafe extern "C" fn(u32) -> *const c_void;
+/// What NVTX calls in a tool's library.
+type Initialize = unsafe extern "C" fn(Option<GetExportTable>) -> c_int;
+
+/// `NvtxExportTableID`: the table of callbacks.
+const CALLBACKS: u32 = 1;
+
+/// `NvtxExportTableCallbacks`.
+#[repr(C)]
+struct ExportedCallbacks {
+    struct_size: usize,
+    /// Returns an array of pointers to slots, and its highest index.
+    table_of: Option<unsafe extern "C" fn(module: u32, table: *mut *mut *mut Slot, last: *mut c_uint) -> c_int>,
+}
+
+/// The other tool's functions, by index in [`HOOKS`]. NVTX never unloads a tool.
+static NEXT: [AtomicPtr<c_void>; N_HOOKS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; N_HOOKS];
+
+/// Called by NVTX at the first NVTX call of a library. Returns 1 if a tool follows its calls; with 0, they do nothing.
+///
+/// # Safety
+/// `get_export_table` is NVTX's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn InitializeInjectionNvtx2(get_export_table: Option<GetExportTable>) -> c_int {
+    // SAFETY: the caller's promise, which the other tool is given too.
+    let is_chained = chained().is_some_and(|it| unsafe { it(get_export_table) } != 0);
+    let attached = catch_unwind(|| {
+        crate::quiet_panics();
+        // SAFETY: as above.
+        get_export_table.is_some_and(|get| unsafe { slots(get) }.is_some_and(|it| attach(&it)))
+    });
+    c_int::from(is_chained || matches!(attached, Ok(true)))
+}
+
+/// Returns the initialization of the tool that follows NVTX too, which stays loaded for ever.
+fn chained() -> Option<Initialize> {
+    static CHAINED: OnceLock<Option<Initialize>> = OnceLock::new();
+    *CHAINED.get_or_init(|| {
+        let path = std::env::var(CHAINED_NVTX_VARIABLE).ok().filter(|it| !it.is_empty())?;
+        let path = std::ffi::CString::new(path).ok()?;
+        const NAME: &CStr = c"InitializeInjectionNvtx2";
+        // SAFETY: C strings; what NVTX itself would do, and the function has this type.
+        unsafe {
+            let library = libc::dlopen(path.as_ptr(), libc::RTLD_LAZY);
+            let function = if library.is_null() { library } else { libc::dlsym(library, NAME.as_ptr()) };
+            (!function.is_null()).then(|| std::mem::transmute::<*mut c_void, Initialize>(function))
+        }
+    })
+}
+
+/// The slots of one library, by index in [`HOOKS`]: null where its NVTX has none.
+type Slots = [*mut Slot; N_HOOKS];
+
+/// # Safety
+/// `get` is NVTX's.
+unsafe fn slots(get: GetExportTable) -> Option<Slots> {
+    // SAFETY: NVTX's own table, null or valid for ever.
+    let callbacks = unsafe { get(CALLBACKS).cast::<ExportedCallbacks>().as_ref() }?;
+    let table_of = callbacks.table_of.filter(|_| callbacks.struct_size >= size_of::<ExportedCallbacks>())?;
+    let mut slots = [std::ptr::null_mut(); N_HOOKS];
+    for (slot, hook) in slots.iter_mut().zip(&HOOKS) {
+        let (mut table, mut last) = (std::ptr::null_mut(), 0);
+        // SAFETY: live out-parameters; the table's entries up to `last` are null or point at slots.
+        unsafe {
+            if table_of(hook.module, &mut table, &mut last) != 0 && !table.is_null() && hook.id <= last {
+                *slot = *table.add(hook.id as usize);
+            }
+        }
+    }
+    Some(slots)
+}
+
+/// Puts our functions into a library's slots; returns whether there were any.
+fn attach(slots: &Slots) -> bool {
+    if !texts::prepare() || !slots.iter().zip(&NEXT).all(|(slot, next)| remember(*slot, next)) {
+        return false;
+    }
+    let present = slots.iter().zip(&HOOKS).filter(|(slot, _)| !slot.is_null());
+    // SAFETY: NVTX's slots, written while it initializes.
+    present.map(|(slot, hook)| unsafe { **slot = hook.function }).count() != 0
+}
+
+/// Notes the other tool's function in a slot. Returns false if the tool has another function for each library, which
+/// one function of ours can't tell apart: such a library is left to it.
+fn remember(slot: *mut Slot, next: &AtomicPtr<c_void>) -> bool {
+    if slot.is_null() {
+        return true;
+    }
+    // SAFETY: NVTX's slot.
+    let theirs = unsafe { *slot }.cast_mut();
+    match next.compare_exchange(std::ptr::null_mut(), theirs, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => true,
+        Err(known) => known == theirs,
+    }
+}

@@ -1,0 +1,157 @@
+//! Names of ranges, domains and registered strings, and paths of ranges, for the process's life.
+
+use super::handles::{Handle, Handles};
+use crate::agent::intern::Store;
+use std::ffi::{CStr, c_char};
+use std::sync::OnceLock;
+use xputrace_wire::record::{MAX_NAME, RANGE_SEPARATOR};
+
+/// Bytes of a name; the rest is cut.
+const MOST_NAME: usize = 512;
+const TEXTS: usize = 16 << 10;
+const TEXT_BYTES: usize = 4 << 20;
+
+static STORE: OnceLock<Option<Store>> = OnceLock::new();
+/// The texts of registered strings, and the names of domains.
+static NAMED: Handles<4096> = Handles::new();
+
+/// `wchar_t` on Linux.
+pub(super) type Wide = u32;
+
+/// Reserves memory for the texts; returns whether there is any.
+pub(super) fn prepare() -> bool {
+    STORE.get_or_init(|| Store::new(TEXTS, TEXT_BYTES).ok()).is_some()
+}
+
+/// The number of a text. 0 is the empty text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Text(u32);
+
+impl Text {
+    pub(super) const NONE: Text = Text(0);
+    /// There was no room.
+    const UNKNOWN: Text = Text(u32::MAX);
+
+    fn of(parts: &[&[u8]]) -> Text {
+        let store = STORE.get().and_then(Option::as_ref);
+        store.and_then(|it| it.find(parts).ok()).map_or(Text::UNKNOWN, Text)
+    }
+
+    /// Returns the path that a range of this name has inside this one.
+    pub(super) fn with(self, name: &[u8]) -> Text {
+        let name = &name[..name.len().min(MOST_NAME)];
+        let path = self.c_str().to_bytes();
+        let has_room = path.len() + 1 + name.len() <= MAX_NAME;
+        Text::of(&[if has_room { path } else { "\u{1f}…".as_bytes() }, &[RANGE_SEPARATOR], name])
+    }
+
+    pub(super) fn c_str(self) -> &'static CStr {
+        let known = STORE.get().and_then(Option::as_ref).filter(|_| self != Text::UNKNOWN && self != Text::NONE);
+        match (self, known.and_then(|it| it.get_with_nul(self.0))) {
+            (_, Some(bytes)) => CStr::from_bytes_with_nul(bytes).unwrap_or(c""),
+            (Text::NONE, None) => c"",
+            (_, None) => c"\x1f[unknown]",
+        }
+    }
+}
+
+/// Notes the text of a registered string, or the name of a domain.
+pub(super) fn name_handle(handle: Handle, name: &[u8]) {
+    NAMED.set(handle, u64::from(Text::of(&[&name[..name.len().min(MOST_NAME)]]).0));
+}
+
+/// Returns what [`name_handle`] noted; empty for the default domain.
+pub(super) fn name_of(handle: Handle) -> &'static [u8] {
+    NAMED.get(handle).map_or(Text::NONE, |it| Text(it as u32)).c_str().to_bytes()
+}
+
+/// `nvtxEventAttributes_t`.
+#[repr(C)]
+pub(super) struct Attributes {
+    version: u16,
+    size: u16,
+    /// Category, colour and payload.
+    others: [u32; 7],
+    message_type: i32,
+    message: *const std::ffi::c_void,
+}
+
+/// `nvtxMessageType_t`.
+mod message_type {
+    pub(super) const ASCII: i32 = 1;
+    pub(super) const UNICODE: i32 = 2;
+    pub(super) const REGISTERED: i32 = 3;
+}
+
+/// A name as the program passes it to NVTX.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Name {
+    Ascii(*const c_char),
+    Wide(*const Wide),
+    Attributes(*const Attributes),
+}
+
+impl Name {
+    /// Runs something with the name's bytes.
+    ///
+    /// # Safety
+    /// The pointer is null or what NVTX's functions take: a string with its end, attributes with the message that they
+    /// say.
+    pub(super) unsafe fn with<R>(self, run: impl FnOnce(&[u8]) -> R) -> R {
+        match self {
+            Name::Ascii(text) if text.is_null() => run(b""),
+            // SAFETY: the caller's promise, here and below.
+            Name::Ascii(text) => run(unsafe { CStr::from_ptr(text) }.to_bytes()),
+            Name::Wide(text) => {
+                let mut buffer = [0; MOST_NAME];
+                // SAFETY: as above.
+                let len = unsafe { narrowed(text, &mut buffer) };
+                run(&buffer[..len])
+            }
+            // SAFETY: as above.
+            Name::Attributes(attributes) => match unsafe { message(attributes) } {
+                Some(Message::Text(name)) => unsafe { name.with(run) },
+                Some(Message::Registered(handle)) => run(name_of(handle)),
+                None => run(b""),
+            },
+        }
+    }
+}
+
+enum Message {
+    Text(Name),
+    Registered(Handle),
+}
+
+/// # Safety
+/// Null, or attributes of the size that they say.
+unsafe fn message(attributes: *const Attributes) -> Option<Message> {
+    // SAFETY: the caller's promise.
+    let it = unsafe { attributes.as_ref() }.filter(|it| usize::from(it.size) >= size_of::<Attributes>())?;
+    match it.message_type {
+        message_type::ASCII => Some(Message::Text(Name::Ascii(it.message.cast()))),
+        message_type::UNICODE => Some(Message::Text(Name::Wide(it.message.cast()))),
+        message_type::REGISTERED => Some(Message::Registered(it.message as Handle)),
+        _ => None,
+    }
+}
+
+/// Writes a wide string as UTF-8, cut to what fits; returns its length.
+///
+/// # Safety
+/// Null, or a string of wide characters with a 0 at its end.
+unsafe fn narrowed(text: *const Wide, to: &mut [u8; MOST_NAME]) -> usize {
+    if text.is_null() {
+        return 0;
+    }
+    let mut len = 0;
+    // SAFETY: the caller's promise; it ends at the 0.
+    let characters = (0..).map(|at| unsafe { text.add(at).read_unaligned() }).take_while(|it| *it != 0);
+    for character in characters.map(|it| char::from_u32(it).unwrap_or(char::REPLACEMENT_CHARACTER)) {
+        if len + character.len_utf8() > to.len() {
+            break;
+        }
+        len += character.encode_utf8(&mut to[len..]).len();
+    }
+    len
+}

@@ -1,0 +1,167 @@
+//! The ranges that a thread has pushed and not popped, in all domains.
+
+use super::handles::Handle;
+use super::texts::Text;
+use super::window;
+use std::cell::RefCell;
+use std::ffi::CStr;
+
+/// Depth of nesting down to which ranges are known.
+const MOST_DEPTH: usize = 64;
+
+/// A pushed range.
+#[derive(Clone, Copy)]
+struct Level {
+    domain: Handle,
+    /// Its name behind those of the ranges around it.
+    path: Text,
+    /// Bytes of its name, the path's end.
+    name_len: u16,
+    /// Whether `--range` names it.
+    is_window: bool,
+}
+
+const NO_LEVEL: Level = Level { domain: 0, path: Text::NONE, name_len: 0, is_window: false };
+
+/// The pushed ranges of a thread, outermost first.
+struct Pushed {
+    levels: [Level; MOST_DEPTH],
+    n: usize,
+    /// Ranges inside these, of which nothing is known.
+    n_deeper: usize,
+}
+
+const NONE_PUSHED: Pushed = Pushed { levels: [NO_LEVEL; MOST_DEPTH], n: 0, n_deeper: 0 };
+
+thread_local! {
+    /// Has no destructor, so that it is always usable; `GUARD` closes what a thread leaves open.
+    static THREAD: RefCell<Pushed> = const { RefCell::new(NONE_PUSHED) };
+    static GUARD: Guard = const { Guard };
+}
+
+/// Returns the names of the calling thread's ranges, outermost first, with `RANGE_SEPARATOR` before each; `None` outside
+/// ranges.
+pub(crate) fn path() -> Option<&'static CStr> {
+    let path = THREAD.with(|it| it.try_borrow().map_or(Text::NONE, |it| it.path()));
+    (path != Text::NONE).then(|| path.c_str())
+}
+
+pub(super) fn push(domain: Handle, name: &[u8]) {
+    let is_window = window::names(domain, name);
+    let is_kept = THREAD.with(|it| it.try_borrow_mut().is_ok_and(|mut it| it.push(domain, name, is_window)));
+    if is_kept && is_window {
+        let _ = GUARD.try_with(|_| ());
+        window::enter();
+    }
+}
+
+pub(super) fn pop(domain: Handle) {
+    if THREAD.with(|it| it.try_borrow_mut().is_ok_and(|mut it| it.pop(domain))) {
+        window::leave(1);
+    }
+}
+
+impl Pushed {
+    fn path(&self) -> Text {
+        self.n.checked_sub(1).map_or(Text::NONE, |at| self.levels[at].path)
+    }
+
+    /// Returns whether there was room.
+    fn push(&mut self, domain: Handle, name: &[u8], is_window: bool) -> bool {
+        let path = self.path();
+        let Some(level) = self.levels.get_mut(self.n) else {
+            self.n_deeper += 1;
+            return false;
+        };
+        let path = path.with(name);
+        *level = Level { domain, path, name_len: name.len().min(path.c_str().count_bytes()) as u16, is_window };
+        self.n += 1;
+        true
+    }
+
+    /// Removes the domain's innermost range; returns whether `--range` names it.
+    fn pop(&mut self, domain: Handle) -> bool {
+        if self.n_deeper > 0 {
+            self.n_deeper -= 1;
+            return false;
+        }
+        let Some(at) = self.levels[..self.n].iter().rposition(|it| it.domain == domain) else { return false };
+        let popped = self.levels[at];
+        self.levels.copy_within(at + 1..self.n, at);
+        self.n -= 1;
+        (at..self.n).for_each(|it| self.join_path(it));
+        popped.is_window
+    }
+
+    /// Makes a level's path follow that of the level around it.
+    fn join_path(&mut self, at: usize) {
+        let around = at.checked_sub(1).map_or(Text::NONE, |it| self.levels[it].path);
+        let level = &mut self.levels[at];
+        let path = level.path.c_str().to_bytes();
+        level.path = around.with(&path[path.len() - usize::from(level.name_len)..]);
+    }
+
+    /// Forgets all of them; returns how many `--range` names.
+    fn clear(&mut self) -> u64 {
+        let n = self.levels[..self.n].iter().filter(|it| it.is_window).count() as u64;
+        (self.n, self.n_deeper) = (0, 0);
+        n
+    }
+}
+
+/// Closes the ranges that a thread leaves open when it ends.
+struct Guard;
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        super::calls::caught((), || match THREAD.with(|it| it.try_borrow_mut().map_or(0, |mut it| it.clear())) {
+            0 => {}
+            n => window::leave(n),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::texts;
+    use super::*;
+
+    fn path(pushed: &Pushed) -> String {
+        pushed.path().c_str().to_str().unwrap().replace('\x1f', "/").trim_start_matches('/').to_owned()
+    }
+
+    #[test]
+    fn ranges_nest_in_each_domain_by_itself() {
+        assert!(texts::prepare());
+        let mut pushed = NONE_PUSHED;
+        assert!(pushed.push(0, b"a", true) && pushed.push(8, b"b", false) && pushed.push(0, b"c", false));
+        assert!(pushed.push(8, b"d", true));
+        assert_eq!(path(&pushed), "a/b/c/d");
+        assert_eq!((pushed.pop(0), path(&pushed)), (false, "a/b/d".into()));
+        assert_eq!((pushed.pop(0), path(&pushed)), (true, "b/d".into()));
+        assert_eq!((pushed.pop(0), path(&pushed)), (false, "b/d".into()));
+        assert_eq!([pushed.pop(8), pushed.pop(8)], [true, false]);
+        assert!(!pushed.pop(9), "what was pushed before us is not there");
+        assert_eq!(path(&pushed), "");
+    }
+
+    #[test]
+    fn what_is_too_deep_does_not_count() {
+        assert!(texts::prepare());
+        let mut pushed = NONE_PUSHED;
+        assert!((0..MOST_DEPTH).all(|_| pushed.push(0, b"x", false)) && !pushed.push(0, b"y", true));
+        assert!(!pushed.pop(0) && (0..MOST_DEPTH).all(|_| !pushed.pop(0)));
+        assert!((0..MOST_DEPTH as u64).all(|it| pushed.push(it, b"z", true)) && !pushed.push(99, b"z", true));
+        assert_eq!((pushed.clear(), pushed.clear()), (MOST_DEPTH as u64, 0));
+    }
+
+    #[test]
+    fn a_path_that_grows_too_long_keeps_its_end() {
+        assert!(texts::prepare());
+        let mut pushed = NONE_PUSHED;
+        for at in 0..20_u8 {
+            assert!(pushed.push(0, &[b'a' + at; 500], false));
+        }
+        assert!(path(&pushed).starts_with("…/") && path(&pushed).ends_with(&"t".repeat(500)));
+    }
+}
