@@ -13,7 +13,7 @@
 //! others are 0.
 
 /// Number of 64-bit words.
-pub const WORDS: usize = 72;
+pub const WORDS: usize = 80;
 
 /// A GPU event as its handlers see it.
 pub type GpuContext = [u64; WORDS];

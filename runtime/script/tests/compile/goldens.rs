@@ -56,7 +56,7 @@ fn describe(plan: &Plan, out: &mut String) {
     for probe in &plan.probes {
         let _ = writeln!(out, "{} runs as {}: {}", probe.name, probe.place.name(), probe.why.join("; "));
     }
-    let _ = writeln!(out, "demand {:?}", plan.demand);
+    let _ = writeln!(out, "demand {}", demanded(&format!("{:?}", plan.demand)));
     for table in &plan.tables {
         let keys: Vec<String> =
             table.keys.iter().map(|it| format!("{:?}{}", it.kind, if it.optional { "?" } else { "" })).collect();
@@ -85,4 +85,11 @@ fn describe(plan: &Plan, out: &mut String) {
         let _ =
             writeln!(out, "\n{} {:?}\n{}", program.name, program.kind, disasm::text(program, &plan.image).trim_end());
     }
+}
+
+/// Leaves out what is not demanded.
+fn demanded(demand: &str) -> String {
+    let members = demand.trim_start_matches("Demand { ").trim_end_matches(" }");
+    let wanted = members.split(", ").filter(|it| !it.ends_with(": false"));
+    wanted.map(|it| it.trim_end_matches(": true")).collect::<Vec<_>>().join(", ")
 }

@@ -6,8 +6,10 @@
 
 use super::budget::Budget;
 use super::entry::Entry;
+use super::schema::{self, Described, RecordColumns, Schema};
+use std::collections::HashMap;
 use std::sync::LazyLock;
-use xputrace_wire::events::{Activity, Column as WireColumn, Launch, Prediction};
+use xputrace_wire::events::{Activity, Column as WireColumn, Launch};
 use xputrace_wire::record::{Frame, Header, framed, kind};
 use zerocopy::IntoBytes;
 
@@ -19,23 +21,33 @@ const RING_END: u8 = 3;
 const DRAIN_END: u8 = 4;
 
 /// How the records of one kind are split.
+#[derive(Debug)]
 struct Layout {
     /// Wire kind, and code in the sequence.
     kind: u16,
-    /// Bytes of the body.
+    /// Bytes of the body; 0 for kinds that this version doesn't know.
     size: usize,
     fields: Vec<Field>,
 }
 
 /// A number in a record.
+#[derive(Debug)]
 struct Field {
-    offset: usize,
+    /// Bytes in the file.
     width: usize,
     prediction: Predicted,
+    /// Where it is in this version's record, if it has it.
+    place: Option<Place>,
 }
 
-/// A [`Prediction`] with the field's index instead of its name.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    offset: usize,
+    width: usize,
+}
+
+/// A [`schema::Predicted`] with the field's index instead of its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Predicted {
     Previous,
     Same(usize),
@@ -43,44 +55,66 @@ enum Predicted {
     Kept,
 }
 
-/// Every payload has the first two, in this order; others follow if they occur.
-static LAYOUTS: LazyLock<Vec<Layout>> = LazyLock::new(|| {
-    let launch = Layout::new(kind::LAUNCH, size_of::<Launch>(), Launch::COLUMNS);
-    let activity = |it: &Activity| Layout::new(it.record_kind(), it.record_size(), it.columns());
-    std::iter::once(launch).chain(Activity::ALL.iter().map(activity)).collect()
-});
+/// How a file's records are split. Every payload has the first two kinds, in this order; others follow if they occur.
+#[derive(Debug)]
+pub(super) struct Layouts(Vec<Layout>);
 const ALWAYS: usize = 2;
 
-impl Layout {
-    fn new(kind: u16, size: usize, columns: &[WireColumn]) -> Self {
-        let place = |name: &str| columns.iter().take_while(|it| it.name != name).map(|it| it.count).sum();
-        let field = |it: &WireColumn, n: usize| Field {
-            offset: it.offset + n * it.width,
-            width: it.width,
-            prediction: match it.prediction {
-                Prediction::Previous => Predicted::Previous,
-                Prediction::Same(other) => Predicted::Same(place(other)),
-                Prediction::PreviousOf(other) => Predicted::PreviousOf(place(other)),
-                Prediction::Kept => Predicted::Kept,
-            },
-        };
-        let fields = columns.iter().flat_map(|it| (0..it.count).map(move |n| field(it, n))).collect();
-        Layout { kind, size, fields }
+/// Those of this version.
+static NOW: LazyLock<Layouts> = LazyLock::new(|| Layouts::new(&Schema::now()).unwrap_or(Layouts(Vec::new())));
+
+impl Layouts {
+    /// Returns `None` if the schema is malformed.
+    pub(super) fn new(schema: &Schema) -> Option<Self> {
+        schema.is_sound().then(|| schema.kinds().iter().map(Layout::new).collect::<Option<_>>())?.map(Layouts)
     }
 
-    fn of_code(code: u8) -> Option<usize> {
-        LAYOUTS.iter().position(|it| it.kind == u16::from(code))
+    fn of_code(&self, code: u8) -> Option<usize> {
+        self.0.iter().position(|it| it.kind == u16::from(code))
     }
 
     /// Returns the layout that preserves all of a record.
-    fn of_record(frame: &Frame<'_>) -> Option<usize> {
+    fn of_record(&self, frame: &Frame<'_>) -> Option<usize> {
         let header = frame.header;
         let fits = |it: &Layout| it.kind == header.kind && header.flags == 0 && frame.body().len() == it.size;
-        LAYOUTS.iter().position(fits)
+        self.0.iter().position(fits)
+    }
+}
+
+/// Returns the columns of this version's records of a kind, and the bytes of their body.
+fn known(record_kind: u16) -> (&'static [WireColumn], usize) {
+    match Activity::of_record(record_kind) {
+        _ if record_kind == kind::LAUNCH => (Launch::COLUMNS, size_of::<Launch>()),
+        Some(it) => (it.columns(), it.record_size()),
+        None => (&[], 0),
+    }
+}
+
+impl Layout {
+    fn new(record: &RecordColumns) -> Option<Self> {
+        let described = record.described()?;
+        let (columns, size) = known(record.0);
+        let mut first = HashMap::new();
+        let mut n_fields = 0;
+        for it in &described {
+            first.insert(it.name, n_fields);
+            n_fields += it.count;
+        }
+        let mut fields = Vec::with_capacity(n_fields);
+        for it in &described {
+            let prediction = match it.prediction {
+                schema::Predicted::Previous => Predicted::Previous,
+                schema::Predicted::Same(other) => Predicted::Same(*first.get(other)?),
+                schema::Predicted::PreviousOf(other) => Predicted::PreviousOf(*first.get(other)?),
+                schema::Predicted::Kept => Predicted::Kept,
+            };
+            fields.extend((0..it.count).map(|n| Field { width: it.width, prediction, place: place(columns, it, n) }));
+        }
+        Some(Layout { kind: record.0, size, fields })
     }
 
     fn split(&self, body: &[u8], row: &mut Vec<u64>) {
-        row.extend(self.fields.iter().map(|it| it.read(body)));
+        row.extend(self.fields.iter().map(|it| it.place.map_or(0, |it| it.read(body))));
     }
 
     fn join(&self, out: &mut Vec<u8>, row: &[u64]) {
@@ -88,11 +122,18 @@ impl Layout {
         let at = out.len();
         out.resize(at + self.size, 0);
         let body = &mut out[at..];
-        self.fields.iter().zip(row).for_each(|(field, value)| field.write(body, *value));
+        let placed = self.fields.iter().zip(row).filter_map(|(field, value)| Some((field.place?, value)));
+        placed.for_each(|(place, value)| place.write(body, *value));
     }
 }
 
-impl Field {
+/// Returns where the `n`th value of a file's column is in this version's record. What it lacks is 0 there.
+fn place(columns: &[WireColumn], of: &Described<'_>, n: usize) -> Option<Place> {
+    let known = columns.iter().find(|it| it.name == of.name && n < it.count)?;
+    Some(Place { offset: known.offset + n * known.width, width: known.width })
+}
+
+impl Place {
     // Fields have 8 or 4 bytes: copies of a fixed size are single instructions.
     #[inline]
     fn read(&self, body: &[u8]) -> u64 {
@@ -130,7 +171,7 @@ pub(super) fn encode(process: u32, drains: &[Drain]) -> Vec<u8> {
     }
     put_bytes(&mut out, &split.sequence);
     put_bytes(&mut out, &split.raw);
-    for (at, layout) in LAYOUTS.iter().enumerate() {
+    for (at, layout) in NOW.0.iter().enumerate() {
         if at >= ALWAYS {
             if split.rows[at].is_empty() {
                 continue;
@@ -143,7 +184,7 @@ pub(super) fn encode(process: u32, drains: &[Drain]) -> Vec<u8> {
 }
 
 /// Decodes the drains of a payload; returns `None` if it is malformed or exceeds the budget.
-pub(super) fn decode(bytes: &[u8], budget: &mut Budget) -> Option<Vec<Entry>> {
+pub(super) fn decode(bytes: &[u8], layouts: &Layouts, budget: &mut Budget) -> Option<Vec<Entry>> {
     let mut input = bytes;
     let process = u32::try_from(get(&mut input)?).ok()?;
     let n_drains = get(&mut input)?;
@@ -156,16 +197,16 @@ pub(super) fn decode(bytes: &[u8], budget: &mut Budget) -> Option<Vec<Entry>> {
     }
     let sequence = get_bytes(&mut input)?;
     let raw = get_bytes(&mut input)?;
-    let mut rows: Vec<Rows> = LAYOUTS.iter().map(|_| Rows::default()).collect();
+    let mut rows: Vec<Rows> = layouts.0.iter().map(|_| Rows::default()).collect();
     for at in 0..ALWAYS {
-        rows[at].values = get_columns(&mut input, &LAYOUTS[at].fields, budget)?;
+        rows[at].values = get_columns(&mut input, &layouts.0[at].fields, budget)?;
     }
     while let Some((code, rest)) = input.split_first() {
         input = rest;
-        let at = Layout::of_code(*code)?;
-        rows[at].values = get_columns(&mut input, &LAYOUTS[at].fields, budget)?;
+        let at = layouts.of_code(*code)?;
+        rows[at].values = get_columns(&mut input, &layouts.0[at].fields, budget)?;
     }
-    let drains = Merge { raw, rows, budget }.drains(sequence)?;
+    let drains = Merge { raw, rows, layouts, budget }.drains(sequence)?;
     if drains.len() != times.len() {
         return None;
     }
@@ -182,7 +223,7 @@ struct Split {
 
 impl Split {
     fn new() -> Self {
-        Split { sequence: Vec::new(), raw: Vec::new(), rows: vec![Vec::new(); LAYOUTS.len()] }
+        Split { sequence: Vec::new(), raw: Vec::new(), rows: vec![Vec::new(); NOW.0.len()] }
     }
 
     fn add_drain(&mut self, rings: &[Vec<u8>]) {
@@ -200,10 +241,10 @@ impl Split {
     }
 
     fn add_record(&mut self, frame: &Frame<'_>) {
-        match Layout::of_record(frame) {
+        match NOW.of_record(frame) {
             Some(at) => {
-                self.sequence.push(LAYOUTS[at].kind as u8);
-                LAYOUTS[at].split(frame.body(), &mut self.rows[at]);
+                self.sequence.push(NOW.0[at].kind as u8);
+                NOW.0[at].split(frame.body(), &mut self.rows[at]);
             }
             None => {
                 self.sequence.push(RAW);
@@ -232,6 +273,7 @@ struct Merge<'a> {
     raw: &'a [u8],
     /// By layout.
     rows: Vec<Rows>,
+    layouts: &'a Layouts,
     budget: &'a mut Budget,
 }
 
@@ -253,8 +295,9 @@ impl Merge<'_> {
                     drains.push(std::mem::take(&mut rings));
                 }
                 code => {
-                    let at = Layout::of_code(code)?;
-                    LAYOUTS[at].join(&mut ring, self.rows[at].next(LAYOUTS[at].fields.len())?);
+                    let at = self.layouts.of_code(code)?;
+                    let layout = &self.layouts.0[at];
+                    layout.join(&mut ring, self.rows[at].next(layout.fields.len())?);
                 }
             }
         }
@@ -407,6 +450,7 @@ mod tests {
     use proptest::prelude::*;
     use xputrace_wire::events::Realtime;
     use xputrace_wire::record::{self, Kernel, Memset};
+    use zerocopy::FromBytes;
 
     fn budget() -> Budget {
         Budget::of_file(0)
@@ -420,11 +464,29 @@ mod tests {
         entries.into_iter().map(drain).collect()
     }
 
+    /// Of a version whose launches have a column that this one lacks, lack one that this one has, and have another order.
+    #[test]
+    fn columns_of_another_version_are_found_by_name() {
+        let launch = RecordColumns(kind::LAUNCH, ["later 8", "tid 4", "start 8 same:later"].map(String::from).into());
+        let layouts =
+            Layouts(vec![Layout::new(&launch).unwrap(), Layout::new(&RecordColumns(kind::KERNEL, vec![])).unwrap()]);
+        let mut payload = vec![0, 1, 0];
+        put_bytes(&mut payload, &[kind::LAUNCH as u8, kind::LAUNCH as u8, RING_END, DRAIN_END]);
+        put_bytes(&mut payload, &[0]);
+        put_columns(&mut payload, &[1000, 7, 1001, 2000, 8, 2002], &layouts.0[0].fields);
+        payload.push(0);
+        let drains = drains_of(decode(&payload, &layouts, &mut budget()).unwrap());
+        let launches: Vec<Launch> =
+            framed(&drains[0].1[0]).map(|it| Launch::read_from_bytes(it.body()).unwrap()).collect();
+        let expected = [(1001, 7), (2002, 8)].map(|(start, tid)| Launch { start, tid, ..Launch::default() });
+        assert_eq!(launches, expected);
+    }
+
     proptest! {
         #[test]
         fn any_bytes_come_back(drains in proptest::collection::vec(
             (any::<u64>(), proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..64), 0..4)), 0..4)) {
-            prop_assert_eq!(drains_of(decode(&encode(7, &drains), &mut budget()).unwrap()), drains);
+            prop_assert_eq!(drains_of(decode(&encode(7, &drains), &NOW, &mut budget()).unwrap()), drains);
         }
 
         #[test]
@@ -445,12 +507,12 @@ mod tests {
                 record::push(&mut ring, kind::NAME, &record::Name { id, len: 3 }, b"abc");
             }
             let drains = vec![(1, vec![ring.clone(), vec![], ring])];
-            prop_assert_eq!(drains_of(decode(&encode(0, &drains), &mut budget()).unwrap()), drains);
+            prop_assert_eq!(drains_of(decode(&encode(0, &drains), &NOW, &mut budget()).unwrap()), drains);
         }
 
         #[test]
         fn any_payload_is_accepted(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let _ = decode(&bytes, &mut budget());
+            let _ = decode(&bytes, &NOW, &mut budget());
         }
     }
 }

@@ -1,12 +1,23 @@
 //! The contents of a recording as entries, in the order in which they were written.
 
+use super::schema::Schema;
 use crate::pipeline::CollectorTotals;
 use serde::{Deserialize, Serialize};
 use xputrace_model::loss::Losses;
 use xputrace_model::plan::ContextWord;
 use xputrace_model::stack::{Frame, StackKey};
 
-/// The file's header: facts about the whole recording.
+/// The file's header.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct FileHeader {
+    #[serde(flatten)]
+    pub(super) meta: Meta,
+    /// Columns of its records.
+    pub(super) records: Schema,
+}
+
+/// Facts about the whole recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Meta {

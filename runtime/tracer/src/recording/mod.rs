@@ -14,6 +14,7 @@ mod columns;
 mod entry;
 pub mod hits;
 mod reader;
+mod schema;
 mod writer;
 
 pub use catalog::RecordedMachine;

@@ -2,8 +2,8 @@
 
 use super::block::{self, HEAD, Head, kind};
 use super::budget::Budget;
-use super::columns::{self, get, get_bytes};
-use super::entry::{Entry, FrameInfo, GpuKind, Hit, Meta, UserString};
+use super::columns::{self, Layouts, get, get_bytes};
+use super::entry::{Entry, FileHeader, FrameInfo, GpuKind, Hit, Meta, UserString};
 use super::{Error, MAGIC, VERSION};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -20,6 +20,7 @@ pub struct Reader {
     bytes: Vec<u8>,
     at: usize,
     meta: Meta,
+    layouts: Layouts,
     budget: Budget,
     ready: VecDeque<Entry>,
     next_number: u32,
@@ -59,9 +60,10 @@ impl Reader {
             return Err(Error::Header(20));
         }
         let mut budget = Budget::of_file(bytes.len());
-        let meta = from_json(json, &mut budget).ok_or(Error::Header(20))?;
+        let FileHeader { meta, records } = from_json(json, &mut budget).ok_or(Error::Header(20))?;
+        let layouts = Layouts::new(&records).ok_or(Error::Header(20))?;
         let ready = VecDeque::new();
-        Ok(Reader { bytes, at: end, meta, budget, ready, next_number: 0, damage: None, finished: false })
+        Ok(Reader { bytes, at: end, meta, layouts, budget, ready, next_number: 0, damage: None, finished: false })
     }
 
     /// Reads a whole file.
@@ -95,7 +97,7 @@ impl Reader {
             self.lose(self.at, 1);
             return self.cut();
         };
-        let entries = unpacked(&head, payload, &mut self.budget);
+        let entries = unpacked(&head, payload, &self.layouts, &mut self.budget);
         if entries.is_none() {
             self.lose(self.at, 1);
         }
@@ -157,12 +159,12 @@ impl Iterator for Reader {
 /// Decodes the entries of a block. Returns `None` if it is damaged, its payload does not match its
 /// kind, or it would exceed the file's budget. Blocks of kinds that only later versions know have
 /// no entries.
-fn unpacked(head: &Head, payload: &[u8], budget: &mut Budget) -> Option<Vec<Entry>> {
+fn unpacked(head: &Head, payload: &[u8], layouts: &Layouts, budget: &mut Budget) -> Option<Vec<Entry>> {
     budget.take(head.raw_len as usize)?;
-    decode(head.kind, &block::unpack(head, payload)?, budget)
+    decode(head.kind, &block::unpack(head, payload)?, layouts, budget)
 }
 
-fn decode(kind: u32, raw: &[u8], budget: &mut Budget) -> Option<Vec<Entry>> {
+fn decode(kind: u32, raw: &[u8], layouts: &Layouts, budget: &mut Budget) -> Option<Vec<Entry>> {
     Some(match kind {
         kind::PROCESS_START => {
             let it: ProcessStart = from_json(raw, budget)?;
@@ -178,7 +180,7 @@ fn decode(kind: u32, raw: &[u8], budget: &mut Budget) -> Option<Vec<Entry>> {
             vec![Entry::Symbols(words.into_iter().map(key).collect())]
         }
         kind::LOSSES => vec![Entry::Losses(losses(from_json(raw, budget)?))],
-        kind::WIRE => columns::decode(raw, budget)?,
+        kind::WIRE => columns::decode(raw, layouts, budget)?,
         kind::HITS => decode_hits(raw, budget)?,
         _ => Vec::new(),
     })
@@ -276,6 +278,7 @@ fn owned(bytes: &[u8], budget: &mut Budget) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::recording::Writer;
+    use crate::recording::schema::Schema;
     use proptest::prelude::*;
     use xputrace_wire::events::Realtime;
     use xputrace_wire::record::{self, Kernel, Launch};
@@ -358,6 +361,7 @@ mod tests {
             cut in any::<usize>(),
             noise in proptest::collection::vec(any::<u8>(), 0..60),
         ) {
+            let layouts = Layouts::new(&Schema::now()).unwrap();
             for (kind, mut raw) in payloads() {
                 let len = raw.len().max(1);
                 for (at, value) in &damage {
@@ -366,7 +370,7 @@ mod tests {
                 let cut = if cut % 2 == 0 { raw.len() } else { cut % (raw.len() + 1) };
                 for raw in [&raw[..], &raw[..cut], &noise] {
                     let mut budget = Budget::of_file(0);
-                    let entries = decode(kind, raw, &mut budget).unwrap_or_default();
+                    let entries = decode(kind, raw, &layouts, &mut budget).unwrap_or_default();
                     prop_assert!(entries.iter().map(size).sum::<usize>() <= 64 << 20);
                 }
             }
@@ -375,8 +379,15 @@ mod tests {
 
     #[test]
     fn starts_of_earlier_recordings_do_not_tell_the_gpu() {
-        let start = decode(kind::PROCESS_START, br#"[0, 7, 0, "app", 1, 9]"#, &mut Budget::of_file(0)).unwrap();
+        let layouts = Layouts::new(&Schema::now()).unwrap();
+        let start =
+            decode(kind::PROCESS_START, br#"[0, 7, 0, "app", 1, 9]"#, &layouts, &mut Budget::of_file(0)).unwrap();
         assert!(matches!(start[..], [Entry::ProcessStart { pid: 7, time_nanos: 9, gpu: GpuKind::None, .. }]));
+    }
+
+    /// Returns how many values the records of a kind have.
+    fn n_columns(at: usize) -> usize {
+        Schema::now().kinds()[at].described().unwrap().iter().map(|it| it.count).sum()
     }
 
     /// Returns a wire block of `n` empty launches: a few bytes when compressed.
@@ -385,8 +396,9 @@ mod tests {
         columns::put_bytes(&mut raw, &[vec![1; n as usize], vec![3, 4]].concat());
         columns::put_bytes(&mut raw, &[0]);
         columns::put(&mut raw, n);
-        raw.extend([0; 21]);
-        raw.extend([0; 20]);
+        // No planes: launches, then no kernels.
+        raw.extend(vec![0; n_columns(0)]);
+        raw.extend(vec![0; 1 + n_columns(1)]);
         raw
     }
 

@@ -2,7 +2,8 @@
 
 use super::block::{self, kind};
 use super::columns::{self, Drain, put, put_bytes};
-use super::entry::{Entry, Hit, Meta};
+use super::entry::{Entry, FileHeader, Hit, Meta};
+use super::schema::Schema;
 use super::{Error, MAGIC, VERSION};
 use serde::Serialize;
 use std::io::Write;
@@ -35,7 +36,7 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// The output cannot be written.
     pub fn new(mut out: W, meta: &Meta) -> Result<Self, Error> {
-        let json = serde_json::to_vec(meta)?;
+        let json = serde_json::to_vec(&FileHeader { meta: meta.clone(), records: Schema::now() })?;
         let mut head = MAGIC.to_vec();
         head.extend(VERSION.to_le_bytes());
         head.extend((json.len() as u32).to_le_bytes());

@@ -236,7 +236,7 @@ mod tests {
             gpus: true,
         };
         let bits = demand_bits(&all, true);
-        assert_eq!(bits & 0xffff, 508, "every option");
+        assert_eq!(bits & 0xffff, 1020, "every option");
         assert_eq!((demand::calls_of(bits), demand::activities_of(bits)), (Calls::ALL, Activities::ALL));
         assert_eq!(demand_bits(&Demand::default(), false), 0);
     }
