@@ -139,6 +139,210 @@ pub struct CudaLaunchConfig {
     pub num_attrs: u32,
 }
 
+/// `CUmemorytype`.
+mod memory_type {
+    pub(super) const HOST: u32 = 1;
+    pub(super) const DEVICE: u32 = 2;
+    pub(super) const UNIFIED: u32 = 4;
+}
+
+/// `CUDA_MEMCPY2D`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CuMemcpy2D {
+    pub src: CuMemcpy2DSide,
+    pub dst: CuMemcpy2DSide,
+    pub width_in_bytes: usize,
+    pub height: usize,
+}
+
+/// One side of a `CUDA_MEMCPY2D`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CuMemcpy2DSide {
+    pub x_in_bytes: usize,
+    pub y: usize,
+    pub memory_type: u32,
+    pub host: usize,
+    pub device: usize,
+    pub array: Handle,
+    pub pitch: usize,
+}
+
+/// `CUDA_MEMCPY3D`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CuMemcpy3D {
+    pub src: CuMemcpy3DSide,
+    pub dst: CuMemcpy3DSide,
+    pub width_in_bytes: usize,
+    pub height: usize,
+    pub depth: usize,
+}
+
+/// One side of a `CUDA_MEMCPY3D`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CuMemcpy3DSide {
+    pub x_in_bytes: usize,
+    pub y: usize,
+    pub z: usize,
+    pub lod: usize,
+    pub memory_type: u32,
+    pub host: usize,
+    pub device: usize,
+    pub array: Handle,
+    pub reserved: usize,
+    pub pitch: usize,
+    pub height: usize,
+}
+
+/// `cudaMemcpy3DParms`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Memcpy3DParms {
+    pub src_array: Handle,
+    pub src_pos: [usize; 3],
+    pub src_ptr: PitchedPtr,
+    pub dst_array: Handle,
+    pub dst_pos: [usize; 3],
+    pub dst_ptr: PitchedPtr,
+    pub extent: Extent,
+    pub kind: i32,
+}
+
+/// What both structures describe.
+pub(crate) struct Copy3D {
+    pub(crate) from: Copy3DSide,
+    pub(crate) to: Copy3DSide,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) depth: usize,
+}
+
+/// One side of it.
+pub(crate) struct Copy3DSide {
+    memory_type: u32,
+    host: usize,
+    device: usize,
+    pub(crate) x: usize,
+    pub(crate) y: usize,
+    pub(crate) z: usize,
+    pub(crate) pitch: usize,
+    pub(crate) height: usize,
+}
+
+impl Copy3DSide {
+    /// Returns its address, and whether that is on the device; `None` if the address tells.
+    pub(crate) fn place(&self) -> Result<(usize, Option<bool>), CuResult> {
+        match self.memory_type {
+            memory_type::HOST => Ok((self.host, Some(false))),
+            memory_type::DEVICE => Ok((self.device, Some(true))),
+            memory_type::UNIFIED => Ok((self.device, None)),
+            _ => Err(error::NOT_SUPPORTED),
+        }
+    }
+}
+
+impl From<CuMemcpy3D> for Copy3D {
+    fn from(it: CuMemcpy3D) -> Self {
+        let side = |it: CuMemcpy3DSide| Copy3DSide {
+            memory_type: it.memory_type,
+            host: it.host,
+            device: it.device,
+            x: it.x_in_bytes,
+            y: it.y,
+            z: it.z,
+            pitch: it.pitch,
+            height: it.height,
+        };
+        Copy3D { from: side(it.src), to: side(it.dst), width: it.width_in_bytes, height: it.height, depth: it.depth }
+    }
+}
+
+impl From<CuMemcpy2D> for Copy3D {
+    fn from(it: CuMemcpy2D) -> Self {
+        CuMemcpy3D::from(it).into()
+    }
+}
+
+impl From<CuMemcpy2D> for CuMemcpy3D {
+    fn from(it: CuMemcpy2D) -> Self {
+        let side = |side: CuMemcpy2DSide| CuMemcpy3DSide {
+            x_in_bytes: side.x_in_bytes,
+            y: side.y,
+            z: 0,
+            lod: 0,
+            memory_type: side.memory_type,
+            host: side.host,
+            device: side.device,
+            array: side.array,
+            reserved: 0,
+            pitch: side.pitch,
+            height: it.height,
+        };
+        CuMemcpy3D {
+            src: side(it.src),
+            dst: side(it.dst),
+            width_in_bytes: it.width_in_bytes,
+            height: it.height,
+            depth: 1,
+        }
+    }
+}
+
+impl CuMemcpy2D {
+    /// Rows of addresses with pitches, in a direction of the runtime (`cudaMemcpyKind`).
+    pub(crate) fn of(dst: (usize, usize), src: (usize, usize), (width, height): (usize, usize), kind: i32) -> Self {
+        let [to, from] = types_of(kind);
+        let side = |(address, pitch): (usize, usize), memory_type| CuMemcpy2DSide {
+            x_in_bytes: 0,
+            y: 0,
+            memory_type,
+            host: address,
+            device: address,
+            array: 0,
+            pitch,
+        };
+        CuMemcpy2D { src: side(src, from), dst: side(dst, to), width_in_bytes: width, height }
+    }
+}
+
+impl CuMemcpy3D {
+    /// What the runtime's structure describes, without arrays.
+    pub(crate) fn of(it: &Memcpy3DParms) -> Self {
+        let [to, from] = types_of(it.kind);
+        let side = |at: &PitchedPtr, [x_in_bytes, y, z]: [usize; 3], memory_type| CuMemcpy3DSide {
+            x_in_bytes,
+            y,
+            z,
+            lod: 0,
+            memory_type,
+            host: at.ptr,
+            device: at.ptr,
+            array: 0,
+            reserved: 0,
+            pitch: at.pitch,
+            height: at.ysize,
+        };
+        let Extent { width, height, depth } = it.extent;
+        let (src, dst) = (side(&it.src_ptr, it.src_pos, from), side(&it.dst_ptr, it.dst_pos, to));
+        CuMemcpy3D { src, dst, width_in_bytes: width, height, depth }
+    }
+}
+
+/// Returns the memory types of destination and source.
+fn types_of(kind: i32) -> [u32; 2] {
+    use memory_type::{DEVICE, HOST, UNIFIED};
+    match kind {
+        0 => [HOST, HOST],
+        1 => [DEVICE, HOST],
+        2 => [HOST, DEVICE],
+        3 => [DEVICE, DEVICE],
+        _ => [UNIFIED, UNIFIED],
+    }
+}
+
 /// `CUpti_CallbackData`.
 #[repr(C)]
 pub(crate) struct CallbackData {
@@ -256,6 +460,34 @@ pub(crate) struct Memcpy6 {
     pub(crate) copy_count: u64,
 }
 
+/// `CUpti_ActivityMemcpyPtoP4`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct MemcpyPtoP4 {
+    pub(crate) kind: u32,
+    pub(crate) copy_kind: u8,
+    pub(crate) src_kind: u8,
+    pub(crate) dst_kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) bytes: u64,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) device_id: u32,
+    pub(crate) context_id: u32,
+    pub(crate) stream_id: u32,
+    pub(crate) src_device_id: u32,
+    pub(crate) src_context_id: u32,
+    pub(crate) dst_device_id: u32,
+    pub(crate) dst_context_id: u32,
+    pub(crate) correlation_id: u32,
+    pub(crate) reserved0: *const c_void,
+    pub(crate) graph_node_id: u64,
+    pub(crate) graph_id: u32,
+    pub(crate) channel_id: u32,
+    pub(crate) channel_type: u32,
+    pub(crate) pad: u32,
+}
+
 /// `CUpti_ActivityMemset4`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -359,6 +591,7 @@ pub(crate) mod kind {
     pub(crate) const DRIVER: u32 = 4;
     pub(crate) const RUNTIME: u32 = 5;
     pub(crate) const CONCURRENT_KERNEL: u32 = 10;
+    pub(crate) const MEMCPY2: u32 = 22;
     pub(crate) const SYNCHRONIZATION: u32 = 38;
     pub(crate) const MEMORY2: u32 = 49;
     pub(crate) const GRAPH_TRACE: u32 = 51;
@@ -376,6 +609,7 @@ pub(crate) mod memory_kind {
 pub(crate) fn record_size(kind: u32) -> Option<usize> {
     Some(match kind {
         kind::MEMCPY => size_of::<Memcpy6>(),
+        kind::MEMCPY2 => size_of::<MemcpyPtoP4>(),
         kind::MEMSET => size_of::<Memset4>(),
         kind::KERNEL | kind::CONCURRENT_KERNEL => size_of::<Kernel10>(),
         kind::DRIVER | kind::RUNTIME => size_of::<Api>(),
@@ -426,6 +660,26 @@ mod tests {
             local_memory_per_thread = "localMemoryPerThread", local_memory_total = "localMemoryTotal",
             correlation_id = "correlationId", grid_id = "gridId", name = "name", queued = "queued", submitted = "submitted",
             launch_type = "launchType", graph_node_id = "graphNodeId", graph_id = "graphId", channel_id = "channelID");
+    }
+
+    #[test]
+    fn copies_are_cuptis_and_the_drivers() {
+        same!(Memcpy6, "Memcpy": kind = "kind", copy_kind = "copyKind", src_kind = "srcKind", dst_kind = "dstKind",
+            flags = "flags", bytes = "bytes", start = "start", end = "end", device_id = "deviceId", context_id = "contextId",
+            stream_id = "streamId", correlation_id = "correlationId", graph_node_id = "graphNodeId", graph_id = "graphId",
+            channel_id = "channelID", channel_type = "channelType", copy_count = "copyCount");
+        same!(MemcpyPtoP4, "MemcpyPtoP": kind = "kind", copy_kind = "copyKind", src_kind = "srcKind", dst_kind = "dstKind",
+            flags = "flags", bytes = "bytes", start = "start", end = "end", device_id = "deviceId", context_id = "contextId",
+            stream_id = "streamId", src_device_id = "srcDeviceId", src_context_id = "srcContextId",
+            dst_device_id = "dstDeviceId", dst_context_id = "dstContextId", correlation_id = "correlationId",
+            graph_node_id = "graphNodeId", graph_id = "graphId", channel_id = "channelID", channel_type = "channelType");
+        same!(CuMemcpy2D, "CUDA_MEMCPY2D_v2": width_in_bytes = "WidthInBytes", height = "Height");
+        same!(CuMemcpy3D, "CUDA_MEMCPY3D_v2": width_in_bytes = "WidthInBytes", height = "Height", depth = "Depth");
+        let types = |it: &str| ["src", "dst"].map(|side| fact(&format!("field {it}.{side}MemoryType"))[0]);
+        let flat = offset_of!(CuMemcpy2DSide, memory_type);
+        assert_eq!(types("CUDA_MEMCPY2D_v2"), [flat, offset_of!(CuMemcpy2D, dst) + flat]);
+        let deep = offset_of!(CuMemcpy3DSide, memory_type);
+        assert_eq!(types("CUDA_MEMCPY3D_v2"), [deep, offset_of!(CuMemcpy3D, dst) + deep]);
     }
 
     #[test]

@@ -59,6 +59,9 @@ impl Timed for abi::Kernel10 {
 impl Timed for abi::Memcpy6 {
     const START_AT: usize = std::mem::offset_of!(abi::Memcpy6, start);
 }
+impl Timed for abi::MemcpyPtoP4 {
+    const START_AT: usize = std::mem::offset_of!(abi::MemcpyPtoP4, start);
+}
 impl Timed for abi::Memset4 {
     const START_AT: usize = std::mem::offset_of!(abi::Memset4, start);
 }

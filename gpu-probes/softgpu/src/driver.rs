@@ -6,14 +6,17 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use crate::abi::{CuLaunchConfig, Dim3, Handle, Memory4, Status, Synchronization2, error, kind, memory_kind};
+use crate::abi::{
+    CuLaunchConfig, CuMemcpy2D, CuMemcpy3D, Dim3, Handle, Memory4, Status, Synchronization2, error, kind, memory_kind,
+};
 use crate::activity;
 use crate::callback::{self, DRIVER, calls, text};
+use crate::copy::{self, Copy, Direction};
 use crate::device::{self, CONTEXTS, EVENTS, FUNCTIONS, MEMORY, MODULES, STREAMS};
 use crate::devices;
 use crate::graph::{self, Capture, EXECS, GRAPHS};
 use crate::kernel::{self, Request, symbol};
-use crate::operation::{self, Copy, Direction, Operation, Set, Source};
+use crate::operation::{self, Operation, Set};
 use crate::stream::Stream;
 
 type DevicePtr = usize;
@@ -194,21 +197,45 @@ calls! { DRIVER, TABLE;
     38 fn cuMemFreeHost(p: usize) { MEMORY.free_pinned(p) }
     247 fn cuMemHostGetDevicePointer_v2(pdptr: *mut DevicePtr, p: usize, Flags: c_uint) { let _ = Flags; put(pdptr, p) }
 
-    276 fn cuMemcpyHtoD_v2(dstDevice: DevicePtr, srcHost: usize, ByteCount: usize) { copy_now(dstDevice, srcHost, ByteCount, Direction::HostToDevice, false) }
-    278 fn cuMemcpyDtoH_v2(dstHost: usize, srcDevice: DevicePtr, ByteCount: usize) { copy_now(dstHost, srcDevice, ByteCount, Direction::DeviceToHost, false) }
-    280 fn cuMemcpyDtoD_v2(dstDevice: DevicePtr, srcDevice: DevicePtr, ByteCount: usize) { copy_now(dstDevice, srcDevice, ByteCount, Direction::DeviceToDevice, false) }
-    397 fn cuMemcpyHtoD_v2_ptds(dstDevice: DevicePtr, srcHost: usize, ByteCount: usize) { copy_now(dstDevice, srcHost, ByteCount, Direction::HostToDevice, true) }
-    398 fn cuMemcpyDtoH_v2_ptds(dstHost: usize, srcDevice: DevicePtr, ByteCount: usize) { copy_now(dstHost, srcDevice, ByteCount, Direction::DeviceToHost, true) }
-    399 fn cuMemcpyDtoD_v2_ptds(dstDevice: DevicePtr, srcDevice: DevicePtr, ByteCount: usize) { copy_now(dstDevice, srcDevice, ByteCount, Direction::DeviceToDevice, true) }
-    305 fn cuMemcpy(dst: DevicePtr, src: DevicePtr, ByteCount: usize) { copy_now(dst, src, ByteCount, direction(dst, src), false) }
-    277 fn cuMemcpyHtoDAsync_v2(dstDevice: DevicePtr, srcHost: usize, ByteCount: usize, hStream: Handle) { copy_later(dstDevice, srcHost, ByteCount, Direction::HostToDevice, device::stream(hStream, false)?) }
-    279 fn cuMemcpyDtoHAsync_v2(dstHost: usize, srcDevice: DevicePtr, ByteCount: usize, hStream: Handle) { copy_later(dstHost, srcDevice, ByteCount, Direction::DeviceToHost, device::stream(hStream, false)?) }
-    281 fn cuMemcpyDtoDAsync_v2(dstDevice: DevicePtr, srcDevice: DevicePtr, ByteCount: usize, hStream: Handle) { copy_later(dstDevice, srcDevice, ByteCount, Direction::DeviceToDevice, device::stream(hStream, false)?) }
-    421 fn cuMemcpyHtoDAsync_v2_ptsz(dstDevice: DevicePtr, srcHost: usize, ByteCount: usize, hStream: Handle) { copy_later(dstDevice, srcHost, ByteCount, Direction::HostToDevice, device::stream(hStream, true)?) }
-    422 fn cuMemcpyDtoHAsync_v2_ptsz(dstHost: usize, srcDevice: DevicePtr, ByteCount: usize, hStream: Handle) { copy_later(dstHost, srcDevice, ByteCount, Direction::DeviceToHost, device::stream(hStream, true)?) }
-    423 fn cuMemcpyDtoDAsync_v2_ptsz(dstDevice: DevicePtr, srcDevice: DevicePtr, ByteCount: usize, hStream: Handle) { copy_later(dstDevice, srcDevice, ByteCount, Direction::DeviceToDevice, device::stream(hStream, true)?) }
-    306 fn cuMemcpyAsync(dst: DevicePtr, src: DevicePtr, ByteCount: usize, hStream: Handle) { copy_later(dst, src, ByteCount, direction(dst, src), device::stream(hStream, false)?) }
-    418 fn cuMemcpyAsync_ptsz(dst: DevicePtr, src: DevicePtr, ByteCount: usize, hStream: Handle) { copy_later(dst, src, ByteCount, direction(dst, src), device::stream(hStream, true)?) }
+    276 fn cuMemcpyHtoD_v2(dstDevice: DevicePtr, srcHost: usize, ByteCount: usize) { Copy::flat(dstDevice, srcHost, ByteCount, Direction::HostToDevice)?.now(false) }
+    278 fn cuMemcpyDtoH_v2(dstHost: usize, srcDevice: DevicePtr, ByteCount: usize) { Copy::flat(dstHost, srcDevice, ByteCount, Direction::DeviceToHost)?.now(false) }
+    280 fn cuMemcpyDtoD_v2(dstDevice: DevicePtr, srcDevice: DevicePtr, ByteCount: usize) { Copy::flat(dstDevice, srcDevice, ByteCount, Direction::DeviceToDevice)?.now(false) }
+    397 fn cuMemcpyHtoD_v2_ptds(dstDevice: DevicePtr, srcHost: usize, ByteCount: usize) { Copy::flat(dstDevice, srcHost, ByteCount, Direction::HostToDevice)?.now(true) }
+    398 fn cuMemcpyDtoH_v2_ptds(dstHost: usize, srcDevice: DevicePtr, ByteCount: usize) { Copy::flat(dstHost, srcDevice, ByteCount, Direction::DeviceToHost)?.now(true) }
+    399 fn cuMemcpyDtoD_v2_ptds(dstDevice: DevicePtr, srcDevice: DevicePtr, ByteCount: usize) { Copy::flat(dstDevice, srcDevice, ByteCount, Direction::DeviceToDevice)?.now(true) }
+    305 fn cuMemcpy(dst: DevicePtr, src: DevicePtr, ByteCount: usize) { Copy::anywhere(dst, src, ByteCount)?.now(false) }
+    277 fn cuMemcpyHtoDAsync_v2(dstDevice: DevicePtr, srcHost: usize, ByteCount: usize, hStream: Handle) { Copy::flat(dstDevice, srcHost, ByteCount, Direction::HostToDevice)?.later(&device::stream(hStream, false)?) }
+    279 fn cuMemcpyDtoHAsync_v2(dstHost: usize, srcDevice: DevicePtr, ByteCount: usize, hStream: Handle) { Copy::flat(dstHost, srcDevice, ByteCount, Direction::DeviceToHost)?.later(&device::stream(hStream, false)?) }
+    281 fn cuMemcpyDtoDAsync_v2(dstDevice: DevicePtr, srcDevice: DevicePtr, ByteCount: usize, hStream: Handle) { Copy::flat(dstDevice, srcDevice, ByteCount, Direction::DeviceToDevice)?.later(&device::stream(hStream, false)?) }
+    421 fn cuMemcpyHtoDAsync_v2_ptsz(dstDevice: DevicePtr, srcHost: usize, ByteCount: usize, hStream: Handle) { Copy::flat(dstDevice, srcHost, ByteCount, Direction::HostToDevice)?.later(&device::stream(hStream, true)?) }
+    422 fn cuMemcpyDtoHAsync_v2_ptsz(dstHost: usize, srcDevice: DevicePtr, ByteCount: usize, hStream: Handle) { Copy::flat(dstHost, srcDevice, ByteCount, Direction::DeviceToHost)?.later(&device::stream(hStream, true)?) }
+    423 fn cuMemcpyDtoDAsync_v2_ptsz(dstDevice: DevicePtr, srcDevice: DevicePtr, ByteCount: usize, hStream: Handle) { Copy::flat(dstDevice, srcDevice, ByteCount, Direction::DeviceToDevice)?.later(&device::stream(hStream, true)?) }
+    306 fn cuMemcpyAsync(dst: DevicePtr, src: DevicePtr, ByteCount: usize, hStream: Handle) { Copy::anywhere(dst, src, ByteCount)?.later(&device::stream(hStream, false)?) }
+    418 fn cuMemcpyAsync_ptsz(dst: DevicePtr, src: DevicePtr, ByteCount: usize, hStream: Handle) { Copy::anywhere(dst, src, ByteCount)?.later(&device::stream(hStream, true)?) }
+    408 fn cuMemcpy_ptds(dst: DevicePtr, src: DevicePtr, ByteCount: usize) { Copy::anywhere(dst, src, ByteCount)?.now(true) }
+
+    287 fn cuMemcpy2D_v2(pCopy: *const CuMemcpy2D) { Copy::described(pCopy)?.now(false) }
+    405 fn cuMemcpy2D_v2_ptds(pCopy: *const CuMemcpy2D) { Copy::described(pCopy)?.now(true) }
+    288 fn cuMemcpy2DUnaligned_v2(pCopy: *const CuMemcpy2D) { Copy::described(pCopy)?.now(false) }
+    406 fn cuMemcpy2DUnaligned_v2_ptds(pCopy: *const CuMemcpy2D) { Copy::described(pCopy)?.now(true) }
+    289 fn cuMemcpy2DAsync_v2(pCopy: *const CuMemcpy2D, hStream: Handle) { Copy::described(pCopy)?.later(&device::stream(hStream, false)?) }
+    424 fn cuMemcpy2DAsync_v2_ptsz(pCopy: *const CuMemcpy2D, hStream: Handle) { Copy::described(pCopy)?.later(&device::stream(hStream, true)?) }
+    290 fn cuMemcpy3D_v2(pCopy: *const CuMemcpy3D) { Copy::described(pCopy)?.now(false) }
+    407 fn cuMemcpy3D_v2_ptds(pCopy: *const CuMemcpy3D) { Copy::described(pCopy)?.now(true) }
+    291 fn cuMemcpy3DAsync_v2(pCopy: *const CuMemcpy3D, hStream: Handle) { Copy::described(pCopy)?.later(&device::stream(hStream, false)?) }
+    425 fn cuMemcpy3DAsync_v2_ptsz(pCopy: *const CuMemcpy3D, hStream: Handle) { Copy::described(pCopy)?.later(&device::stream(hStream, true)?) }
+    318 fn cuMemcpyPeer(dstDevice: DevicePtr, dstContext: Handle, srcDevice: DevicePtr, srcContext: Handle, ByteCount: usize) { Copy::between((dstDevice, dstContext), (srcDevice, srcContext), ByteCount)?.now(false) }
+    409 fn cuMemcpyPeer_ptds(dstDevice: DevicePtr, dstContext: Handle, srcDevice: DevicePtr, srcContext: Handle, ByteCount: usize) { Copy::between((dstDevice, dstContext), (srcDevice, srcContext), ByteCount)?.now(true) }
+    319 fn cuMemcpyPeerAsync(dstDevice: DevicePtr, dstContext: Handle, srcDevice: DevicePtr, srcContext: Handle, ByteCount: usize, hStream: Handle) { Copy::between((dstDevice, dstContext), (srcDevice, srcContext), ByteCount)?.later(&device::stream(hStream, false)?) }
+    426 fn cuMemcpyPeerAsync_ptsz(dstDevice: DevicePtr, dstContext: Handle, srcDevice: DevicePtr, srcContext: Handle, ByteCount: usize, hStream: Handle) { Copy::between((dstDevice, dstContext), (srcDevice, srcContext), ByteCount)?.later(&device::stream(hStream, true)?) }
+    796 fn cuMemcpyBatchAsync_v2(dsts: *const DevicePtr, srcs: *const DevicePtr, sizes: *const usize, count: usize, attrs: *mut c_void, attrsIdxs: *mut usize, numAttrs: usize, hStream: Handle) {
+        let _ = (attrs, attrsIdxs, numAttrs);
+        copy::batch((0..count).map(|at| Copy::anywhere(*dsts.add(at), *srcs.add(at), *sizes.add(at))), &device::stream(hStream, false)?)
+    }
+    797 fn cuMemcpyBatchAsync_v2_ptsz(dsts: *const DevicePtr, srcs: *const DevicePtr, sizes: *const usize, count: usize, attrs: *mut c_void, attrsIdxs: *mut usize, numAttrs: usize, hStream: Handle) {
+        let _ = (attrs, attrsIdxs, numAttrs);
+        copy::batch((0..count).map(|at| Copy::anywhere(*dsts.add(at), *srcs.add(at), *sizes.add(at))), &device::stream(hStream, true)?)
+    }
 
     249 fn cuMemsetD8_v2(dstDevice: DevicePtr, uc: u8, N: usize) { set_now(&Set::flat(dstDevice, u32::from(uc), 1, N), false) }
     250 fn cuMemsetD16_v2(dstDevice: DevicePtr, us: u16, N: usize) { set_now(&Set::flat(dstDevice, u32::from(us), 2, N), false) }
@@ -311,6 +338,11 @@ calls! { DRIVER, TABLE;
         if !graph_out.is_null() { put(graph_out, capture.graph)?; }
         if !dependencies_out.is_null() { put(dependencies_out, std::ptr::null())?; }
         if numDependencies_out.is_null() { Ok(()) } else { put(numDependencies_out, 0) }
+    }
+    501 fn cuGraphCreate(phGraph: *mut Handle, flags: c_uint) { let _ = flags; put(phGraph, graph::create()) }
+    504 fn cuGraphAddMemcpyNode(phGraphNode: *mut Handle, hGraph: Handle, dependencies: *const Handle, numDependencies: usize, copyParams: *const CuMemcpy3D, ctx: Handle) {
+        let _ = (dependencies, numDependencies, ctx);
+        put(phGraphNode, graph::add(hGraph, Operation::Copy(Copy::described(copyParams)?))?)
     }
     643 fn cuGraphInstantiateWithFlags(phGraphExec: *mut Handle, hGraph: Handle, flags: u64) {
         let _ = flags;
@@ -623,53 +655,6 @@ unsafe fn elapsed(milliseconds: *mut f32, start: Handle, end: Handle) -> Status 
     let nanoseconds = time(&end)? as i64 - time(&start)? as i64;
     // SAFETY: the caller's contract.
     unsafe { put(milliseconds, nanoseconds as f32 / 1e6) }
-}
-
-fn direction(to: usize, from: usize) -> Direction {
-    let on_device = |address| [memory_kind::DEVICE, memory_kind::MANAGED].contains(&MEMORY.kind(address));
-    match (on_device(to), on_device(from)) {
-        (true, true) => Direction::DeviceToDevice,
-        (true, false) => Direction::HostToDevice,
-        (false, true) => Direction::DeviceToHost,
-        (false, false) => Direction::HostToHost,
-    }
-}
-
-/// Checks the device side of a copy.
-fn copy(to: usize, from: usize, bytes: usize, direction: Direction, is_async: bool) -> Result<Copy, i32> {
-    if matches!(direction, Direction::HostToDevice | Direction::DeviceToDevice) {
-        MEMORY.check(to, bytes)?;
-    }
-    if matches!(direction, Direction::DeviceToHost | Direction::DeviceToDevice) {
-        MEMORY.check(from, bytes)?;
-    }
-    let (src_kind, dst_kind) = (MEMORY.kind(from), MEMORY.kind(to));
-    Ok(Copy { to, from: Source::Memory(from), bytes, direction, src_kind, dst_kind, is_async })
-}
-
-fn copy_now(to: usize, from: usize, bytes: usize, direction: Direction, per_thread: bool) -> Status {
-    let stream = device::stream(0, per_thread)?;
-    let copy = copy(to, from, bytes, direction, false)?;
-    if let Some(mark) = operation::submit(&stream, Operation::Copy(copy), callback::correlation()) {
-        mark.wait();
-    }
-    Ok(())
-}
-
-/// Copies pageable memory as the driver documents: read during the call, written before it returns.
-fn copy_later(to: usize, from: usize, bytes: usize, direction: Direction, stream: Arc<Stream>) -> Status {
-    let mut copy = copy(to, from, bytes, direction, true)?;
-    let capturing = stream.capture().is_some();
-    if !capturing && direction == Direction::HostToDevice && copy.src_kind == memory_kind::PAGEABLE && bytes != 0 {
-        // SAFETY: by the call, the program has that many readable bytes there.
-        copy.from = Source::Staged(unsafe { std::slice::from_raw_parts(from as *const u8, bytes) }.into());
-    }
-    let must_wait = copy.dst_kind == memory_kind::PAGEABLE;
-    let mark = operation::submit(&stream, Operation::Copy(copy), callback::correlation());
-    if let Some(mark) = mark.filter(|_| must_wait) {
-        mark.wait();
-    }
-    Ok(())
 }
 
 /// Checks that the memory exists and that rows do not overlap.

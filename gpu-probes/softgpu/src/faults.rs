@@ -10,6 +10,8 @@ pub(crate) struct Faults {
     pub(crate) late_ms: u64,
     pub(crate) cupti_version: u32,
     pub(crate) busy_ns: u64,
+    /// Bytes of a part of pageable memory; 0 copies it at once.
+    pub(crate) copy_part: usize,
     pub(crate) verbose: bool,
     drop: EveryNth,
     no_times: EveryNth,
@@ -45,6 +47,7 @@ pub(crate) fn faults() -> &'static Faults {
         late_ms: number("SOFTGPU_LATE_MS").unwrap_or(0),
         cupti_version: number("SOFTGPU_CUPTI_VERSION").unwrap_or(130_001) as u32,
         busy_ns: number("SOFTGPU_BUSY_NS").unwrap_or(0),
+        copy_part: number("SOFTGPU_COPY_PART").unwrap_or(0) as usize,
         verbose: env::var_os("SOFTGPU_VERBOSE").is_some(),
         drop: EveryNth::from_env("SOFTGPU_DROP"),
         no_times: EveryNth::from_env("SOFTGPU_NO_TIMES"),

@@ -94,6 +94,25 @@ impl Capture {
     }
 }
 
+/// Creates an empty graph.
+pub(crate) fn create() -> Handle {
+    Capture::begin().graph
+}
+
+/// Adds an operation to a graph that is not being captured, and returns its node.
+pub(crate) fn add(handle: Handle, operation: Operation) -> Result<Handle, i32> {
+    let node_type = operation.node_type();
+    let index = {
+        let graph = GRAPHS.find(handle)?;
+        let mut operations = graph.operations.lock().unwrap_or_else(PoisonError::into_inner);
+        operations.push(operation);
+        operations.len() - 1
+    };
+    let node = node_handle(handle, index);
+    announce(GRAPH_NODE_CREATED, GraphData { graph: handle, node, node_type, ..GraphData::default() });
+    Ok(node)
+}
+
 /// Instantiates a graph.
 pub(crate) fn instantiate(handle: Handle, graph: &Graph) -> Handle {
     let operations = graph.operations.lock().unwrap_or_else(PoisonError::into_inner).clone();

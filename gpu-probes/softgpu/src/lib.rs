@@ -54,6 +54,7 @@
 mod abi;
 mod activity;
 mod callback;
+mod copy;
 pub mod cupti;
 mod device;
 mod devices;

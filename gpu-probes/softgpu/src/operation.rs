@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::abi::{GraphTrace2, Memcpy6, Memset4, kind};
+use crate::abi::{GraphTrace2, Memset4, kind};
 use crate::activity::{self, Ticket};
+use crate::copy::Copy;
 use crate::device::{self, MEMORY};
 use crate::graph::Exec;
 use crate::kernel::Launch;
@@ -16,34 +17,6 @@ pub(crate) enum Operation {
     Copy(Copy),
     Set(Set),
     Host { function: extern "C" fn(*mut std::ffi::c_void), data: usize },
-}
-
-/// A copy of memory.
-#[derive(Clone)]
-pub(crate) struct Copy {
-    pub(crate) to: usize,
-    pub(crate) from: Source,
-    pub(crate) bytes: usize,
-    pub(crate) direction: Direction,
-    pub(crate) src_kind: u8,
-    pub(crate) dst_kind: u8,
-    pub(crate) is_async: bool,
-}
-
-#[derive(Clone)]
-pub(crate) enum Source {
-    Memory(usize),
-    /// Pageable host memory, copied during the call: the program may change it right after.
-    Staged(Arc<[u8]>),
-}
-
-/// `CUpti_ActivityMemcpyKind`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direction {
-    HostToDevice = 1,
-    DeviceToHost = 2,
-    DeviceToDevice = 8,
-    HostToHost = 9,
 }
 
 /// Rows of memory filled with a pattern of `width` bytes.
@@ -67,8 +40,8 @@ static LAST_SET: Mutex<(u32, u16, u16)> = Mutex::new((0, 0, 0));
 /// The graph that an operation runs in; zeros outside of graphs.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Place {
-    graph: u32,
-    node: u64,
+    pub(crate) graph: u32,
+    pub(crate) node: u64,
 }
 
 /// Queues work, or adds it to the graph that the stream is capturing.
@@ -136,50 +109,11 @@ impl Operation {
                 let kind = activity::kernel_kind()?;
                 activity::begin(&launch.record(kind, stream, correlation, place.graph, place.node))
             }
-            Self::Copy(copy) if activity::enabled(kind::MEMCPY) => {
-                activity::begin(&copy.record(stream, correlation, place))
-            }
+            Self::Copy(copy) => copy.ticket(stream, correlation, place),
             Self::Set(set) if activity::enabled(kind::MEMSET) => {
                 activity::begin(&set.record(stream, correlation, place))
             }
             _ => None,
-        }
-    }
-}
-
-impl Copy {
-    fn run(&self) {
-        let from = match &self.from {
-            Source::Memory(address) => *address as *const u8,
-            Source::Staged(bytes) => bytes.as_ptr(),
-        };
-        // SAFETY: the call checked the device side; the host side is the program's word, as with a real GPU.
-        unsafe { std::ptr::copy(from, self.to as *mut u8, self.bytes) };
-    }
-
-    fn record(&self, stream: &Stream, correlation_id: u32, place: Place) -> Memcpy6 {
-        Memcpy6 {
-            kind: kind::MEMCPY,
-            copy_kind: self.direction as u8,
-            src_kind: self.src_kind,
-            dst_kind: self.dst_kind,
-            flags: u8::from(self.is_async),
-            bytes: self.bytes as u64,
-            start: 0,
-            end: 0,
-            device_id: stream.device as u32,
-            context_id: stream.context,
-            stream_id: stream.id,
-            correlation_id,
-            runtime_correlation_id: 0,
-            pad: 0,
-            reserved0: std::ptr::null(),
-            graph_node_id: place.node,
-            graph_id: place.graph,
-            channel_id: 0,
-            channel_type: 1,
-            pad2: 0,
-            copy_count: 1,
         }
     }
 }

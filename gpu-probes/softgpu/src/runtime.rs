@@ -8,7 +8,10 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::sync::{Mutex, PoisonError};
 
-use crate::abi::{CuLaunchConfig, CudaLaunchConfig, Dim3, Extent, Handle, PitchedPtr, Status, error};
+use crate::abi::{
+    CuLaunchConfig, CuMemcpy2D, CuMemcpy3D, CudaLaunchConfig, Dim3, Extent, Handle, Memcpy3DParms, PitchedPtr, Status,
+    error,
+};
 use crate::callback::{RUNTIME, calls, text};
 use crate::device::{self, MEMORY};
 use crate::devices;
@@ -103,6 +106,34 @@ calls! { RUNTIME, TABLE;
     215 fn cudaMemcpy_ptds(dst: usize, src: usize, count: usize, kind: c_int) { start()?; copy(dst, src, count, kind, true) }
     41 fn cudaMemcpyAsync(dst: usize, src: usize, count: usize, kind: c_int, stream: Handle) { start()?; copy_async(dst, src, count, kind, stream, false) }
     225 fn cudaMemcpyAsync_ptsz(dst: usize, src: usize, count: usize, kind: c_int, stream: Handle) { start()?; copy_async(dst, src, count, kind, stream, true) }
+    160 fn cudaMemcpyPeer(dst: usize, dstDevice: c_int, src: usize, srcDevice: c_int, count: usize) {
+        start()?;
+        done(driver::cuMemcpyPeer(dst, device::retain_primary(dstDevice), src, device::retain_primary(srcDevice), count))
+    }
+    161 fn cudaMemcpyPeerAsync(dst: usize, dstDevice: c_int, src: usize, srcDevice: c_int, count: usize, stream: Handle) {
+        start()?;
+        done(driver::cuMemcpyPeerAsync(dst, device::retain_primary(dstDevice), src, device::retain_primary(srcDevice), count, stream))
+    }
+    32 fn cudaMemcpy2D(dst: usize, dpitch: usize, src: usize, spitch: usize, width: usize, height: usize, kind: c_int) {
+        start()?;
+        done(driver::cuMemcpy2DUnaligned_v2(&CuMemcpy2D::of((dst, dpitch), (src, spitch), (width, height), kind)))
+    }
+    44 fn cudaMemcpy2DAsync(dst: usize, dpitch: usize, src: usize, spitch: usize, width: usize, height: usize, kind: c_int, stream: Handle) {
+        start()?;
+        done(driver::cuMemcpy2DAsync_v2(&CuMemcpy2D::of((dst, dpitch), (src, spitch), (width, height), kind), stream))
+    }
+    144 fn cudaMemcpy3D(p: *const Memcpy3DParms) { start()?; done(driver::cuMemcpy3D_v2(&CuMemcpy3D::of(&*p))) }
+    145 fn cudaMemcpy3DAsync(p: *const Memcpy3DParms, stream: Handle) { start()?; done(driver::cuMemcpy3DAsync_v2(&CuMemcpy3D::of(&*p), stream)) }
+    509 fn cudaMemcpyBatchAsync(dsts: *const usize, srcs: *const usize, sizes: *const usize, count: usize, attrs: *mut c_void, attrsIdxs: *mut usize, numAttrs: usize, stream: Handle) {
+        start()?;
+        done(driver::cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, stream))
+    }
+    286 fn cudaGraphCreate(pGraph: *mut Handle, flags: c_uint) { start()?; done(driver::cuGraphCreate(pGraph, flags)) }
+    352 fn cudaGraphAddMemcpyNode1D(pGraphNode: *mut Handle, graph: Handle, pDependencies: *const Handle, numDependencies: usize, dst: usize, src: usize, count: usize, kind: c_int) {
+        start()?;
+        let copy = CuMemcpy3D::from(CuMemcpy2D::of((dst, count), (src, count), (count, 1), kind));
+        done(driver::cuGraphAddMemcpyNode(pGraphNode, graph, pDependencies, numDependencies, &copy, device::current_handle()))
+    }
     49 fn cudaMemset(devPtr: usize, value: c_int, count: usize) { start()?; done(driver::cuMemsetD8_v2(devPtr, value as u8, count)) }
     233 fn cudaMemset_ptds(devPtr: usize, value: c_int, count: usize) { start()?; done(driver::cuMemsetD8_v2_ptds(devPtr, value as u8, count)) }
     51 fn cudaMemsetAsync(devPtr: usize, value: c_int, count: usize, stream: Handle) { start()?; done(driver::cuMemsetD8Async(devPtr, value as u8, count, stream)) }
