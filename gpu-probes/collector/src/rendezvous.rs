@@ -275,14 +275,12 @@ impl Socket {
 
     /// Whether the peer may control this process.
     pub(crate) fn is_of_root_or_this_user(&self) -> bool {
-        // SAFETY: no arguments.
-        self.peer().is_ok_and(|it| it.uid == 0 || it.uid == unsafe { libc::geteuid() })
+        self.peer().is_ok_and(|it| may_control(it.uid))
     }
 
     fn check_peer(&self) -> io::Result<()> {
         let peer = self.peer()?;
-        // SAFETY: no arguments.
-        if peer.uid != 0 && peer.uid != unsafe { libc::getuid() } {
+        if !may_control(peer.uid) {
             let text = format!("the socket belongs to user {}, neither root nor this program's", peer.uid);
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
@@ -430,6 +428,12 @@ fn socket_address(address: &str) -> io::Result<(libc::sockaddr_un, libc::socklen
     // A path includes its NUL; an abstract name ends with its last byte.
     let len = size_of::<libc::sa_family_t>() + text.len() + usize::from(!is_abstract);
     Ok((name, len as libc::socklen_t))
+}
+
+/// Whether a user may control this process: by its rights, not by who started it.
+fn may_control(user: libc::uid_t) -> bool {
+    // SAFETY: no arguments.
+    user == 0 || user == unsafe { libc::geteuid() }
 }
 
 #[cfg(test)]

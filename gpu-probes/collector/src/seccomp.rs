@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use xputrace_wire::calls::{CALLS, offset_of};
+use xputrace_wire::calls::{CALLS, PAGE_BYTES, offset_of};
 use xputrace_wire::status::field;
 
 /// `Seccomp:` in proc_pid_status(5) of a thread that has a filter.
@@ -44,9 +44,10 @@ pub(crate) fn tell(index: usize, collector: &OsStr) {
     // SAFETY: a new mapping, which nothing reads and which is removed at once.
     unsafe {
         let offset = offset_of(index) as libc::off_t;
-        let page = libc::mmap(std::ptr::null_mut(), 4096, rights, libc::MAP_PRIVATE, file.as_raw_fd(), offset);
+        let page =
+            libc::mmap(std::ptr::null_mut(), PAGE_BYTES as usize, rights, libc::MAP_PRIVATE, file.as_raw_fd(), offset);
         if page != libc::MAP_FAILED {
-            libc::munmap(page, 4096);
+            libc::munmap(page, PAGE_BYTES as usize);
         }
     }
 }
@@ -57,7 +58,7 @@ fn make_calls_in_child() -> Option<u32> {
     let kind = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
     // SAFETY: a new page of zeroes, which outlives the reference.
     unsafe {
-        let page = libc::mmap(std::ptr::null_mut(), 4096, rights, kind, -1, 0);
+        let page = libc::mmap(std::ptr::null_mut(), PAGE_BYTES as usize, rights, kind, -1, 0);
         if page == libc::MAP_FAILED {
             return None;
         }
@@ -71,7 +72,7 @@ fn make_calls_in_child() -> Option<u32> {
         if child > 0 && noted == MAY_WAIT {
             libc::waitpid(child as libc::pid_t, std::ptr::null_mut(), libc::__WCLONE);
         }
-        libc::munmap(page, 4096);
+        libc::munmap(page, PAGE_BYTES as usize);
         (child > 0).then_some(noted)
     }
 }

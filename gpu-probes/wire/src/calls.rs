@@ -70,7 +70,8 @@ pub const CALLS: &[Call] = &[
 
 /// Offset in the collector's file of the page that stands for the first call.
 const FIRST_OFFSET: u64 = 1 << 30;
-const PAGE_BYTES: u64 = 4096;
+/// Bytes of a page.
+pub const PAGE_BYTES: u64 = 4096;
 
 /// Returns the offset of the page, of 4 KiB, that stands for a call of [`CALLS`].
 pub fn offset_of(index: usize) -> u64 {

@@ -63,9 +63,8 @@ impl Attachable {
     /// Lets the collector connect to the tracer at `socket`, which arms it meanwhile: by a call if it waits for one,
     /// else by loading it. Returns once it is armed or refused; what it refuses, it tells the tracer.
     fn attach(&self, socket: &str) -> Result<()> {
-        // Two collectors in a process know nothing of each other.
         if !self.is_loaded && has_thread(self.pid, COLLECTORS_THREAD) {
-            bail!("another version of xputrace traces it");
+            return self.beside_another()?.attach(socket);
         }
         let until = deadline(LEFT_WITHIN);
         let mut answer = self.ask(socket)?;
@@ -85,6 +84,17 @@ impl Attachable {
             Answer::Busy(0) => bail!("another xputrace traces it"),
             Answer::Busy(holder) => bail!("another xputrace, process {holder}, traces it"),
         }
+    }
+
+    /// Returns the process with the collector that another tracer has loaded meanwhile.
+    ///
+    /// # Errors
+    /// That collector is of another version: two in a process know nothing of each other.
+    fn beside_another(&self) -> Result<Self> {
+        let Some((library, collector)) = loaded_collector(self.pid) else {
+            bail!("another version of xputrace traces it");
+        };
+        Ok(Attachable { pid: self.pid, comm: self.comm.clone(), library, collector, is_loaded: true })
     }
 
     /// Makes the collector try to connect: by a call if it waits for one, else by loading it.
