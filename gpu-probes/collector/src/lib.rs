@@ -239,6 +239,7 @@ fn prepare(
             flush_period: Duration::from_millis(flush_millis.clamp(1, 60_000)),
             window,
             conflict: Conflict::of_word(conflict),
+            selection: agent::Selection::of(&order.text),
             region,
             tags,
             socket,

@@ -328,7 +328,7 @@ impl Launch {
     /// There may be no record to wait for: a graph that was instantiated before tracing started or has
     /// nodes that may be skipped, or a copy that may be between two places of the host's memory.
     pub const MAYBE_NO_RECORD: u32 = 16;
-    /// Outside the part of the run that is recorded: recorded only to tell what it caused.
+    /// Outside the part of the run that is recorded, in time or by its GPU: recorded only to tell what it caused.
     pub const OUTSIDE: u32 = 32;
     /// Made while another tool in the process received CUPTI's records: its activity's record may
     /// never arrive.

@@ -35,7 +35,8 @@ pub const HELLO: u32 = 1;
 /// Words: demand bits ([`demand`]), number of rings, bytes per ring, milliseconds between flushes,
 /// index of this process in the run, when to record ([`window`]), what to do when another tool in the
 /// process uses CUPTI ([`conflict`]). Descriptors: the region, then the tag array if the demand has
-/// [`demand::MARKER`]. Text: empty.
+/// [`demand::MARKER`]. Text: the GPUs whose launches are recorded, separated by commas, each as
+/// [`crate::record::Gpu::is_called`] reads it; empty for all.
 pub const ARM: u32 = 2;
 /// Nothing to record in this process. Words and text: empty.
 pub const DORMANT: u32 = 3;

@@ -259,6 +259,25 @@ pub struct Gpu {
     pub name_len: u64,
 }
 
+impl Gpu {
+    /// Returns the UUID as nvidia-smi shows it. The driver's name of a part of a GPU tells that it is one:
+    /// `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
+    pub fn uuid_text(&self, name: &[u8]) -> String {
+        let hex: String = self.uuid.iter().map(|it| format!("{it:02x}")).collect();
+        let is_part = name.windows(5).any(|it| it == b" MIG ");
+        let kind = if is_part { "MIG" } else { "GPU" };
+        format!("{kind}-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    }
+
+    /// Whether this word means it: its number in the process, or the beginning of its UUID.
+    pub fn is_called(&self, name: &[u8], word: &str) -> bool {
+        match word.parse::<u32>() {
+            Ok(number) => number == self.device,
+            Err(_) => self.uuid_text(name).to_ascii_lowercase().starts_with(&word.to_ascii_lowercase()),
+        }
+    }
+}
+
 /// A decoded record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
@@ -498,6 +517,16 @@ pub fn push<T: IntoBytes + Immutable>(out: &mut Vec<u8>, kind: u16, body: &T, ta
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_gpu_is_called_by_its_number_or_the_beginning_of_its_uuid() {
+        let gpu = Gpu { device: 3, uuid: std::array::from_fn(|at| at as u8 * 17), ..Gpu::default() };
+        assert_eq!(gpu.uuid_text(b"NVIDIA H200"), "GPU-00112233-4455-6677-8899-aabbccddeeff");
+        assert_eq!(gpu.uuid_text(b"NVIDIA A100 MIG 1g.5gb"), "MIG-00112233-4455-6677-8899-aabbccddeeff");
+        let is_called = |word| gpu.is_called(b"NVIDIA H200", word);
+        assert!(is_called("3") && is_called("GPU-0011") && is_called("gpu-00112233-4455"));
+        assert!(!is_called("0") && !is_called("MIG-0011") && !is_called("GPU-1"));
+    }
 
     #[test]
     fn records_round_trip() {

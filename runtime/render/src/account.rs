@@ -110,7 +110,7 @@ fn balance(noun: &str, calls: Calls, activity: Activity, account: &Account) -> O
         line += &format!("; {captured} captured into graphs");
     }
     if outside > 0 {
-        line += &format!("; {outside} outside the recorded time");
+        line += &format!("; {outside} outside the recorded part");
     }
     Some(line)
 }

@@ -16,14 +16,23 @@ const MOST_DEVICES: usize = 64;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BusyGpus {
     by_gpu: FxHashMap<u64, BusyTime>,
+    kernels: u64,
+    nanos: u64,
 }
 
 impl BusyGpus {
     /// Adds a kernel that ran on a GPU from `start` to `end`.
     pub(crate) fn add(&mut self, gpu: u64, start: u64, end: u64) {
+        self.kernels += 1;
+        self.nanos = self.nanos.saturating_add(end.saturating_sub(start));
         if self.by_gpu.len() < MOST_DEVICES || self.by_gpu.contains_key(&gpu) {
             self.by_gpu.entry(gpu).or_default().add(start, end);
         }
+    }
+
+    /// Returns how many kernels were added, and the sum of their durations.
+    pub(crate) fn kernels(&self) -> (u64, u64) {
+        (self.kernels, self.nanos)
     }
 
     /// Returns the busy time of the busiest GPU.

@@ -24,7 +24,8 @@ pub mod state;
 
 pub use names::{Demangle, Names};
 pub use pipeline::{
-    CollectorTotals, Error, Limits, Made, Pipeline, ProcessIndex, ProcessInfo, Records, Sink, Waiting, WindowTotals,
+    CollectorTotals, Error, Limits, Made, Pipeline, ProcessIndex, ProcessInfo, Records, SeenGpu, Sink, Waiting,
+    WindowTotals,
 };
 pub use state::{EngineMaps, MappingInfo, State};
 pub use xputrace_bytecode::vm::RemoteMap;

@@ -2,7 +2,7 @@
 //! Interpreted handlers use it while the pipeline runs.
 
 use crate::names::Names;
-use crate::pipeline::{ProcessIndex, ProcessInfo, Sink};
+use crate::pipeline::{ProcessIndex, ProcessInfo, SeenGpu, Sink};
 use crate::prints;
 use rustc_hash::FxHashMap;
 use std::io;
@@ -33,6 +33,8 @@ pub struct State {
     pub(crate) targets: Vec<Target>,
     /// Handler runs that ended in a fault, by probe; keeps the first fault for messages.
     pub(crate) faults: FxHashMap<ProbeId, (u64, Fault)>,
+    /// The GPUs of all processes so far, each once with the same number.
+    pub(crate) gpus: Vec<SeenGpu>,
     /// Whether the maps of Linux are here too, as in a replay.
     pub(crate) all_native: bool,
 }
@@ -133,6 +135,11 @@ impl State {
     /// Returns the running script.
     pub fn plan(&self) -> &Arc<Plan> {
         &self.plan
+    }
+
+    /// Returns the GPUs of all processes so far.
+    pub fn gpus(&self) -> &[SeenGpu] {
+        &self.gpus
     }
 
     /// Returns the information given when the process was added.

@@ -95,8 +95,9 @@ fn a_collector_is_armed_and_its_records_are_read() {
         launch_marker: true,
         ..Default::default()
     };
-    let mut region =
-        target.arm(&Arming { demand: &wanted, mappings: true, shape: SHAPE, window: 5, conflict: 1 }, 3, None).unwrap();
+    let mut region = target
+        .arm(&Arming { demand: &wanted, mappings: true, shape: SHAPE, window: 5, conflict: 1, gpus: "1" }, 3, None)
+        .unwrap();
     let (arm, memory) = hear(&collector);
     let bits = demand::LAUNCHES | demand::KERNELS | demand::MAPPINGS;
     assert_eq!(
@@ -183,6 +184,7 @@ fn order(is_target: fn(u32) -> bool) -> Order {
         tags: None,
         window: Arc::default(),
         conflict: 0,
+        gpus: String::new(),
         is_target: Box::new(is_target),
     }
 }

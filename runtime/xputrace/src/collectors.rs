@@ -27,7 +27,7 @@ use xputrace_tracer::rendezvous::{
     Acceptor, Armed, Arrival, DEFAULT_SHAPE, Listener, Missed, Notice, Order, Peer, Region, TagArrays, Target, Why,
     Window,
 };
-use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
+use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo, SeenGpu};
 use xputrace_wire::marker;
 use xputrace_wire::message::conflict;
 
@@ -51,6 +51,8 @@ pub struct Collectors {
     window: Arc<Window>,
     /// One of `message::conflict`.
     conflict: u64,
+    /// As in `message::ARM`.
+    gpus: String,
     /// Why the system once refused connections.
     no_room: Option<String>,
     /// Processes that record, or whose rings have something left to read.
@@ -101,6 +103,7 @@ impl Collectors {
             acceptor: None,
             window: Arc::new(Window::new(conditions(&options.window))),
             conflict: conflict_word(options.on_conflict),
+            gpus: options.gpus.join(","),
             files: Vec::new(),
             attaching: None,
             no_room: None,
@@ -110,6 +113,22 @@ impl Collectors {
             totals: Vec::new(),
             rings: Vec::new(),
         }
+    }
+
+    /// Says which of the chosen GPUs no process had, and which there were; `None` where no GPU is known.
+    pub fn unknown_gpus(&self, seen: &[SeenGpu]) -> Option<String> {
+        let is_known = |word: &&str| seen.iter().any(|it| it.gpu.is_called(it.name.as_bytes(), word));
+        let unknown: Vec<&str> = self.gpus.split(',').filter(|it| !it.is_empty() && !is_known(it)).collect();
+        if unknown.is_empty() || seen.is_empty() {
+            return None;
+        }
+        let listed =
+            |it: &SeenGpu| format!("\n  {} {} {}", it.gpu.device, it.gpu.uuid_text(it.name.as_bytes()), it.name);
+        let all: String = seen.iter().map(listed).collect();
+        Some(format!(
+            "no process had the GPU `{}` (--device); the GPUs, as the processes number them:{all}",
+            unknown.join("`, `")
+        ))
     }
 
     /// Attaches the launch handlers that run in Linux, and starts to accept collectors: of the
@@ -137,6 +156,7 @@ impl Collectors {
             tags,
             window: self.window.clone(),
             conflict: self.conflict,
+            gpus: self.gpus.clone(),
             is_target: Box::new(move |pid| admitted.contains(pid) || pids.iter().any(|it| is_descendant(pid, *it))),
         };
         let listener = self.listener.take().context("collectors are let in once")?;

@@ -124,6 +124,8 @@ struct Local {
     bounds: Option<Bounds>,
     /// Context and device of the last query.
     device: (u32, u32),
+    /// [`Launch::OUTSIDE`] if launches there are not recorded, else 0.
+    elsewhere: u32,
     streams: [StreamSlot; STREAM_SLOTS],
 }
 
@@ -255,6 +257,7 @@ impl Local {
             countdown: TIMED_EVERY / 2,
             bounds: None,
             device: (UNKNOWN, UNKNOWN),
+            elsewhere: 0,
             streams: [NO_STREAM; STREAM_SLOTS],
         }
     }
@@ -389,8 +392,11 @@ impl Local {
         self.launch.context = context.id;
         if self.device.0 != context.id {
             self.device = (context.id, agent.backend.device_of(context).unwrap_or(UNKNOWN));
+            let is_selected = agent.selection.contains(self.device.1, agent.backend);
+            self.elsewhere = if is_selected { 0 } else { Launch::OUTSIDE };
         }
         self.launch.device = self.device.1;
+        self.launch.flags |= self.elsewhere;
     }
 
     /// Returns a stream's id, cached until any stream is created (handles are reused).

@@ -22,6 +22,7 @@ mod phase;
 pub(crate) mod presence;
 mod python;
 pub mod region;
+mod selection;
 pub mod stack;
 pub(crate) mod window;
 mod yielding;
@@ -29,6 +30,7 @@ pub(crate) mod zeroed;
 
 pub use backend::{Backend, Context, Layer, Refusal, Stream};
 pub use flushing::Flushing;
+pub use selection::Selection;
 pub use yielding::Conflict;
 
 use crate::rendezvous::Socket;
@@ -59,6 +61,8 @@ pub struct Setup {
     /// Bits of `message::window`.
     pub window: u64,
     pub conflict: Conflict,
+    /// The GPUs whose launches are recorded.
+    pub selection: Selection,
     pub region: Region,
     pub tags: Option<Tags>,
     pub socket: Socket,
@@ -73,6 +77,7 @@ pub struct Agent {
     life: Life,
     window: Window,
     conflict: Conflict,
+    selection: Selection,
     yielding: Yielding,
     pub(crate) memory: Held<Memory>,
     pub(crate) socket: Socket,
@@ -215,6 +220,7 @@ impl Agent {
             },
             window: Window::new(setup.window),
             conflict: setup.conflict,
+            selection: setup.selection,
             yielding: Yielding::new(),
             memory: Held::new(Memory { region: setup.region, tags: setup.tags, counters, released: AtomicU64::new(0) }),
             socket: setup.socket,

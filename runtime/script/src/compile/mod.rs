@@ -52,6 +52,8 @@ pub struct Wishes {
     /// Only a part of the run is recorded: handlers in Linux test a flag, and activities are recorded with their
     /// launches, which tell what belongs to the part.
     pub window: bool,
+    /// Only some GPUs are recorded: activities are, with their launches, which tell what belongs to them.
+    pub some_gpus: bool,
 }
 
 /// Compiles all handlers of a script.

@@ -257,7 +257,7 @@ pub(super) fn demand(units: &[Unit], wishes: Wishes) -> Demand {
         demand.gpus |= reads.any(&OF_GPUS);
     }
     demand.launch_python |= wishes.python && demand.launch_stacks;
-    if wishes.window {
+    if wishes.window || wishes.some_gpus {
         demand.calls = demand.activities.iter().fold(demand.calls, |all, it| all.with(it.causes()));
     }
     demand

@@ -17,6 +17,16 @@ pub(crate) struct GpuFacts {
     pub(crate) memory: u64,
 }
 
+/// A GPU that some process has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenGpu {
+    pub gpu: Gpu,
+    pub name: String,
+}
+
+/// Maximum number of different ones that are remembered.
+pub(crate) const MOST_SEEN: usize = 1024;
+
 /// The GPUs that a collector has told of.
 #[derive(Debug, Default)]
 pub(super) struct Gpus {
@@ -26,20 +36,20 @@ pub(super) struct Gpus {
 }
 
 impl Gpus {
-    /// Takes a record. A number keeps its first GPU.
-    pub(super) fn take(&mut self, gpu: &Gpu, name: &[u8], names: &mut Names) {
+    /// Takes a record; returns whether it is of a new GPU. A number keeps its first one.
+    pub(super) fn take(&mut self, gpu: &Gpu, name: &[u8], names: &mut Names) -> bool {
         self.are_told = true;
         if gpu.device == UNKNOWN || self.of(gpu.device).is_some() || self.known.len() >= MOST_GPUS {
-            return;
+            return false;
         }
-        let text = xputrace_model::text::from_bytes(name);
         let facts = GpuFacts {
-            name: names.intern(&text).into(),
-            uuid: names.intern(&uuid(&gpu.uuid, &text)).into(),
+            name: names.intern(&xputrace_model::text::from_bytes(name)).into(),
+            uuid: names.intern(&gpu.uuid_text(name)).into(),
             sms: gpu.sms.into(),
             memory: gpu.memory,
         };
         self.known.push((gpu.device, facts));
+        true
     }
 
     #[inline]
@@ -60,24 +70,9 @@ impl Gpus {
     }
 }
 
-/// Returns a UUID as nvidia-smi shows it. The driver's name of a part of a GPU tells that it is one:
-/// `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
-fn uuid(bytes: &[u8; 16], name: &str) -> String {
-    let hex: String = bytes.iter().map(|it| format!("{it:02x}")).collect();
-    let kind = if name.contains(" MIG ") { "MIG" } else { "GPU" };
-    format!("{kind}-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_uuid_is_that_of_nvidia_smi() {
-        let bytes = std::array::from_fn(|at| at as u8 * 17);
-        assert_eq!(uuid(&bytes, "NVIDIA H200"), "GPU-00112233-4455-6677-8899-aabbccddeeff");
-        assert_eq!(uuid(&bytes, "NVIDIA A100-SXM4-40GB MIG 1g.5gb"), "MIG-00112233-4455-6677-8899-aabbccddeeff");
-    }
 
     #[test]
     fn gpus_are_bounded_and_a_number_keeps_its_first() {

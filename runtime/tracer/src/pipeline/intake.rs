@@ -2,6 +2,7 @@
 
 use super::Limits;
 use super::account::Ledger;
+use super::gpus::{MOST_SEEN, SeenGpu};
 use super::handlers::{Handlers, Strings};
 use super::orphans::Orphan;
 use super::process::Process;
@@ -11,13 +12,14 @@ use crate::names::Names;
 use crate::state::{MappingInfo, Target};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Activity, Call, StringId};
-use xputrace_wire::record::{self, ActivityRecord, Clock, Flush, Frame, Launch, Mapping, Record, framed, kind};
+use xputrace_wire::record::{self, ActivityRecord, Clock, Flush, Frame, Gpu, Launch, Mapping, Record, framed, kind};
 
 /// Everything that a drain of one process may change.
 pub(super) struct Intake<'a> {
     pub(super) process: &'a mut Process,
     pub(super) target: &'a mut Target,
     pub(super) names: &'a mut Names,
+    pub(super) gpus: &'a mut Vec<SeenGpu>,
     pub(super) strings: &'a mut Strings,
     pub(super) ledger: &'a mut Ledger,
     pub(super) handlers: &'a Handlers,
@@ -160,12 +162,20 @@ impl Intake<'_> {
                 self.ledger.losses.add(Loss::StackTableFull, (!kept).into());
             }
             Record::Thread(thread) => self.process.facts.name_thread(thread.tid, thread.comm),
-            Record::Gpu { gpu, name } => self.process.facts.gpus.take(&gpu, name, self.names),
+            Record::Gpu { gpu, name } => self.take_gpu(&gpu, name),
             Record::Mapping { mapping, path } => {
                 let kept = self.target.add_mapping(mapping_info(&mapping, path));
                 self.ledger.losses.add(Loss::MappingTableFull, (!kept).into());
             }
             _ => {}
+        }
+    }
+
+    fn take_gpu(&mut self, gpu: &Gpu, name: &[u8]) {
+        let is_new = self.process.facts.gpus.take(gpu, name, self.names);
+        let seen = SeenGpu { gpu: *gpu, name: xputrace_model::text::from_bytes(name) };
+        if is_new && self.gpus.len() < MOST_SEEN && !self.gpus.contains(&seen) {
+            self.gpus.push(seen);
         }
     }
 

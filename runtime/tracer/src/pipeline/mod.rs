@@ -22,6 +22,7 @@ use crate::busy::BusyGpus;
 use crate::names::{Demangle, Names};
 use crate::state::{State, Target};
 use account::Ledger;
+pub use gpus::SeenGpu;
 use handlers::{Handler, Handlers, Strings};
 use intake::Intake;
 use process::{Facts, Process};
@@ -163,7 +164,15 @@ impl Pipeline {
         let mut names = Names::new(&plan.strings);
         let strings = Strings::new(demangle, handlers.wanted.gpus, &mut names);
         let ledger = Ledger::new(&handlers.wanted);
-        let state = State { plan, engine, names, targets: Vec::new(), faults: FxHashMap::default(), all_native };
+        let state = State {
+            plan,
+            engine,
+            names,
+            targets: Vec::new(),
+            faults: FxHashMap::default(),
+            gpus: Vec::new(),
+            all_native,
+        };
         Pipeline {
             state,
             processes: Vec::new(),
@@ -253,6 +262,11 @@ impl Pipeline {
         self.ledger.account
     }
 
+    /// Returns how many kernels were handled, and the sum of their durations.
+    pub fn handled_kernels(&self) -> (u64, u64) {
+        self.busy.kernels()
+    }
+
     /// Returns the nanoseconds during which the busiest GPU ran at least one kernel.
     pub fn busy_nanos(&self) -> u64 {
         self.busy.most_nanos()
@@ -325,6 +339,7 @@ impl Pipeline {
             process,
             target: &mut self.state.targets[at],
             names: &mut self.state.names,
+            gpus: &mut self.state.gpus,
             strings: &mut self.strings,
             ledger: &mut self.ledger,
             handlers: &self.handlers,

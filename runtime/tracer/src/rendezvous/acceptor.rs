@@ -42,6 +42,8 @@ pub struct Order {
     pub window: Arc<Window>,
     /// What collectors do when another tool uses CUPTI: one of `message::conflict`.
     pub conflict: u64,
+    /// The GPUs whose launches are recorded, as in `message::ARM`.
+    pub gpus: String,
     /// Whether a process is the target's, under any user.
     pub is_target: Box<dyn Fn(u32) -> bool + Send>,
 }
@@ -317,10 +319,11 @@ impl Work {
     }
 
     fn send_order(&mut self, target: &mut Target) -> Result<Region, String> {
-        let Order { demand, mappings, shape, tags, window, conflict, .. } = &mut self.order;
+        let Order { demand, mappings, shape, tags, window, conflict, gpus, .. } = &mut self.order;
         let tags = tags.as_mut().map(|make| make(target.peer.pid)).transpose()?;
         let tags = tags.as_ref().map(AsRawFd::as_raw_fd);
-        let order = Arming { demand, mappings: *mappings, shape: *shape, window: window.bits(), conflict: *conflict };
+        let (mappings, shape, conflict) = (*mappings, *shape, *conflict);
+        let order = Arming { demand, mappings, shape, window: window.bits(), conflict, gpus };
         target.arm(&order, self.n_armed, tags).map_err(|it| it.to_string())
     }
 

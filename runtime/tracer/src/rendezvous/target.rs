@@ -40,6 +40,8 @@ pub struct Arming<'a> {
     pub window: u64,
     /// One of `message::conflict`.
     pub conflict: u64,
+    /// The GPUs whose launches are recorded, as in `message::ARM`.
+    pub gpus: &'a str,
 }
 
 /// When collectors record; shared with the thread that arms them.
@@ -121,7 +123,7 @@ impl Target {
         process_index: u32,
         tags: Option<RawFd>,
     ) -> Result<Region, RendezvousError> {
-        let Arming { demand: wanted, mappings, shape, window, conflict } = *order;
+        let Arming { demand: wanted, mappings, shape, window, conflict, gpus } = *order;
         let context = |what: &str| format!("{what} for process {}", self.peer.pid);
         let memory = sealed_memory(shape.size()).map_err(|it| failed(context("make shared memory"), it))?;
         let region = Region::map(&memory, shape).map_err(|it| failed(context("map shared memory"), it))?;
@@ -129,7 +131,7 @@ impl Target {
         let words =
             [bits, shape.rings.into(), shape.ring_bytes.into(), FLUSH_MILLIS, process_index.into(), window, conflict];
         let fds: Vec<RawFd> = [Some(memory.as_raw_fd()), tags].into_iter().flatten().collect();
-        send(&self.socket, &Message::new(message::ARM, &words, ""), &fds)
+        send(&self.socket, &Message::new(message::ARM, &words, gpus), &fds)
             .map_err(|it| failed(context("arm the collector"), it))?;
         Ok(region)
     }

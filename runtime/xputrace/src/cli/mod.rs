@@ -60,6 +60,8 @@ pub struct Options {
     pub files: Vec<FileWish>,
     pub run_for: Option<Duration>,
     pub window: WindowOptions,
+    /// The GPUs that are recorded, as the user calls them; empty for all.
+    pub gpus: Vec<String>,
     pub on_conflict: OnConflict,
     pub as_root: bool,
     pub uprobe_links: UprobeLinks,
@@ -80,6 +82,7 @@ impl Default for Options {
             files: Vec::new(),
             run_for: None,
             window: WindowOptions::default(),
+            gpus: Vec::new(),
             on_conflict: OnConflict::default(),
             as_root: false,
             uprobe_links: UprobeLinks::default(),
@@ -152,6 +155,11 @@ fn meaning(typed: Typed, words: &Words, command: &[OsString]) -> Result<Invocati
             if options.replay.is_some() && options.window.is_limited() {
                 return Err(usage("--replay goes over a whole recording: leave out --after and --range".into()));
             }
+            if options.replay.is_some() && !options.gpus.is_empty() {
+                return Err(usage(
+                    "--replay goes over a whole recording: leave out --device, and test k.gpu.uuid".into(),
+                ));
+            }
             Invocation::Run(run(script, options)?)
         }
         Verb::Record(it) => {
@@ -186,6 +194,7 @@ impl RunOptions {
             files: self.files.0,
             run_for: self.command.run_for,
             window: self.command.window,
+            gpus: self.command.gpus,
             on_conflict: self.command.on_conflict,
             as_root: self.command.as_root,
             naming: self.names.into(),
@@ -201,6 +210,7 @@ impl RecordOptions {
             output: Some(self.output),
             run_for: self.command.run_for,
             window: self.command.window,
+            gpus: self.command.gpus,
             on_conflict: self.command.on_conflict,
             as_root: self.command.as_root,
             naming: Naming { lines: self.lines.lines, ..Naming::default() },

@@ -20,7 +20,7 @@ pub(super) fn usage(message: String) -> UsageError {
 }
 
 /// Planned options: using one is an error that says so.
-pub(super) const NOT_YET: &[&str] = &["perfetto", "device", "fail-if"];
+pub(super) const NOT_YET: &[&str] = &["perfetto", "fail-if"];
 /// Planned formats, likewise.
 const FORMATS_NOT_YET: &[&str] = &["csv"];
 
@@ -102,6 +102,10 @@ pub(super) struct CommandOptions {
     pub(super) run_for: Option<Duration>,
     #[command(flatten)]
     pub(super) window: WindowOptions,
+    /// Record only what is launched on this GPU: its number in its process, or its UUID or the beginning of that;
+    /// repeat for several (--comm chooses processes by their name)
+    #[arg(long = "device", value_name = "GPU", value_parser = gpu)]
+    pub(super) gpus: Vec<String>,
     /// What to do when another tool in the program uses CUPTI, such as torch.profiler
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     pub(super) on_conflict: OnConflict,
@@ -156,6 +160,15 @@ impl std::fmt::Display for Range {
             Range::Profiler => f.write_str("cudaProfiler"),
             Range::Nvtx(name) => write!(f, "nvtx:{name}"),
         }
+    }
+}
+
+fn gpu(text: &str) -> Result<String, String> {
+    let is_number = !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+    let kind = text.get(..4).map(str::to_ascii_uppercase);
+    match is_number || matches!(kind.as_deref(), Some("GPU-" | "MIG-")) && !text.contains(',') {
+        true => Ok(text.to_owned()),
+        false => Err(format!("`{text}` is no GPU: write its number, such as 0, or its UUID, such as GPU-1a2b3c4d")),
     }
 }
 

@@ -88,6 +88,9 @@ impl Attached {
         if let Some(summary) = self.sources.window.summary(&totals) {
             self.running.report().recorded_part(summary);
         }
+        if let Some(reason) = self.unknown_gpus() {
+            self.running.report().recorded_part(Err(reason));
+        }
         self.running.finish();
         interrupts::results_are_printed();
         self.report_pending();
@@ -115,6 +118,12 @@ impl Attached {
             self.running.left_behind(&left);
         }
         Ok(())
+    }
+
+    /// Says which of the GPUs that `--device` names no process had, and which there were.
+    fn unknown_gpus(&self) -> Option<String> {
+        let state = self.running.state();
+        self.sources.collectors.as_ref()?.unknown_gpus(state.pipeline.state().gpus())
     }
 
     /// Returns how long to wait for a command that is still running.

@@ -2,7 +2,6 @@
 
 use super::State;
 use std::time::Duration;
-use xputrace_model::plan::Activity;
 use xputrace_tracer::CollectorTotals;
 
 /// Minimum number of launches for a cost estimate: the collector times one in 64.
@@ -11,7 +10,9 @@ const LEAST_LAUNCHES: i64 = 1024;
 /// Recomputes them.
 pub fn refresh(state: &mut State, totals: &[CollectorTotals], elapsed: Duration) {
     let account = state.pipeline.account();
-    let (launches, kernels) = (account.launches(), account.activity(Activity::Kernel));
+    let launches = account.launches();
+    // Those outside the recorded part are in the account, because their records arrive.
+    let (kernels, gpu_time) = state.pipeline.handled_kernels();
     // Target-supplied counts are untrusted.
     let sum = |of: fn(&CollectorTotals) -> u64| totals.iter().map(of).fold(0, u64::saturating_add) as i64;
     let elapsed_ns = elapsed.as_nanos() as i64;
@@ -19,13 +20,13 @@ pub fn refresh(state: &mut State, totals: &[CollectorTotals], elapsed: Duration)
     let values = [
         ("elapsed_ns", elapsed_ns),
         ("gpu_busy_ns", busy),
-        ("gpu_time_ns", kernels.nanos as i64),
+        ("gpu_time_ns", gpu_time as i64),
         ("gpu_busy_share", busy.saturating_mul(1000).checked_div(elapsed_ns).unwrap_or(0)),
         ("launches", launches.made as i64),
         ("joined", launches.joined as i64),
         ("failed", launches.failed as i64),
         ("lost", launches.lost as i64),
-        ("kernels", kernels.records as i64),
+        ("kernels", kernels as i64),
         ("tracer_cost_ns", own_cpu_nanos()),
         ("kept_programs", state.stacks.n_programs() as i64),
     ];

@@ -1,0 +1,42 @@
+//! The GPUs whose launches are recorded, where not all are.
+
+use super::backend::Backend;
+use std::sync::OnceLock;
+use xputrace_wire::record::Gpu;
+
+/// A choice of GPUs.
+#[derive(Debug, Default)]
+pub struct Selection {
+    /// As the user calls them; empty for all.
+    words: Vec<String>,
+    /// Their numbers in this process, once the backend knows them.
+    numbers: OnceLock<Vec<u32>>,
+}
+
+impl Selection {
+    /// Reads a list as in `message::ARM`.
+    pub fn of(list: &str) -> Self {
+        let words = list.split(',').filter(|it| !it.is_empty()).map(str::to_owned).collect();
+        Selection { words, numbers: OnceLock::new() }
+    }
+
+    /// Whether launches on this GPU are recorded. The first call of a process asks the backend.
+    pub(super) fn contains(&self, device: u32, backend: &dyn Backend) -> bool {
+        if self.words.is_empty() {
+            return true;
+        }
+        if let Some(numbers) = self.numbers.get() {
+            return numbers.contains(&device);
+        }
+        let mut numbers = Vec::new();
+        let mut note = |gpu: &Gpu, name: &[u8]| {
+            if self.words.iter().any(|it| gpu.is_called(name, it)) {
+                numbers.push(gpu.device);
+            }
+        };
+        match backend.each_gpu(&mut note) {
+            true => self.numbers.get_or_init(|| numbers).contains(&device),
+            false => false,
+        }
+    }
+}
