@@ -46,6 +46,18 @@ const GPU_DOC: &str = "the GPU: its name, its UUID, its multiprocessors and its 
 const GPU: &[Field] = &gpu_parts(word::GPU);
 const LAUNCH_GPU: &[Field] = &gpu_parts(word::LAUNCH_GPU);
 
+const fn stream_kind(at: usize) -> Field {
+    let doc =
+        "\"null\" for the default stream of the context, \"per-thread\" for that of a thread, \"created\" for others";
+    optional("stream_kind", FieldType::Name, Unit::None, (at, at), doc)
+}
+
+/// The parts of `previous`.
+const PREVIOUS: &[Field] = &[
+    optional("name", FieldType::Name, Unit::None, (word::PREVIOUS_END, word::PREVIOUS_NAME), "its name"),
+    optional("end", FieldType::Int, Unit::Clock, (word::PREVIOUS_END, word::PREVIOUS_END), "its last instruction"),
+];
+
 /// Fields of every activity that the tracer computes.
 const COMMON: &[Field] = &[
     derived("time", FieldType::Int, Unit::Clock, word::TIME, "start time on the GPU"),
@@ -54,6 +66,7 @@ const COMMON: &[Field] = &[
     derived("comm", FieldType::Comm, Unit::None, word::COMM, "name of the process"),
     derived("duration", FieldType::Int, Unit::Nanos, word::DURATION, "`end - start`"),
     derived("gpu", FieldType::Parts(GPU), Unit::None, word::GPU, GPU_DOC),
+    stream_kind(word::STREAM_KIND),
     derived("launch", FieldType::Launch, Unit::None, word::LAUNCH, "call that launched it"),
     RANGES[0],
     RANGES[1],
@@ -77,8 +90,8 @@ const RANGES: [Field; 2] = [
     ),
 ];
 
-/// Fields of a kernel that come from its symbol.
-const NAMES: &[Field] = &[
+/// Fields of a kernel that the tracer computes.
+const OF_KERNELS: &[Field] = &[
     derived(
         "name",
         FieldType::Name,
@@ -88,6 +101,13 @@ const NAMES: &[Field] = &[
     ),
     derived("short_name", FieldType::Name, Unit::None, word::SHORT_NAME, "demangled name without template arguments"),
     derived("symbol", FieldType::Name, Unit::None, word::SYMBOL, "mangled name"),
+    derived(
+        "previous",
+        FieldType::Parts(PREVIOUS),
+        Unit::None,
+        word::PREVIOUS_NAME,
+        "the kernel that ended before it on its stream: its name and its end",
+    ),
 ];
 
 /// Fields of a launch that the tracer computes.
@@ -137,6 +157,7 @@ const LAUNCH_DERIVED: &[Field] = &[
         "value set by a `launch` handler",
     ),
     derived("gpu", FieldType::Parts(LAUNCH_GPU), Unit::None, word::LAUNCH_GPU, GPU_DOC),
+    stream_kind(word::LAUNCH_STREAM_KIND),
 ];
 
 /// The columns of every activity, by name: the tracer joins and orders by them.
@@ -307,7 +328,8 @@ record! {
         /// The number of a [`Call`].
         launch_kind: u32, Previous;
         /// [`Launch::TAGGED`], [`Launch::CAPTURED`], [`Launch::NO_STACK`], [`Launch::NO_RECORD`],
-        /// [`Launch::MAYBE_NO_RECORD`], [`Launch::OUTSIDE`], [`Launch::YIELDED`].
+        /// [`Launch::MAYBE_NO_RECORD`], [`Launch::OUTSIDE`], [`Launch::YIELDED`],
+        /// [`Launch::NULL_STREAM`], [`Launch::THREAD_STREAM`].
         flags: u32, Previous;
     }
 }
@@ -333,6 +355,9 @@ impl Launch {
     /// Made while another tool in the process received CUPTI's records: its activity's record may
     /// never arrive.
     pub const YIELDED: u32 = 64;
+    /// In the default stream of the context, or of the thread. Only where `stream` is requested.
+    pub const NULL_STREAM: u32 = 128;
+    pub const THREAD_STREAM: u32 = 256;
 
     /// Its fields.
     pub const FIELDS: &'static [Field] =
@@ -353,7 +378,7 @@ impl Launch {
 
 activities! {
     /// A kernel that ran.
-    Kernel "kernel" { record: 2, call: 1, also: NAMES } {
+    Kernel "kernel" { record: 2, call: 1, also: OF_KERNELS } {
         start: Realtime, PreviousOf("end"), time(word::START, "first instruction on the GPU");
         end: Realtime, Same("start"), time(word::END, "last instruction on the GPU");
         graph_node: u64, Kept, GRAPH_NODE;

@@ -6,8 +6,8 @@
 //!
 //! ```text
 //!  0.. 7  who, and a kernel's names      8..10  when
-//! 11..20  the event's own fields        21..30  where it ran, whether it was joined
-//! 40..71  the launch: all zero when the event was not joined
+//! 11..20  the event's own fields        21..33  where it ran, whether it was joined, what ran before
+//! 40..79  the launch: all zero when the event was not joined
 //! ```
 //! At the collector's launch marker the same numbers apply, but only some words are filled; the
 //! others are 0.
@@ -55,6 +55,12 @@ pub const GPU_UUID: usize = GPU + 1;
 pub const GPU_SMS: usize = GPU + 2;
 pub const GPU_MEMORY: usize = GPU + 3;
 
+/// What the stream is: a string id, 0 if that is not known.
+pub const STREAM_KIND: usize = 31;
+/// The kernel before on the stream: its name, and its end, which is 0 if it is not known.
+pub const PREVIOUS_NAME: usize = 32;
+pub const PREVIOUS_END: usize = 33;
+
 /// First word of the launch.
 pub const LAUNCH: usize = 40;
 pub const LAUNCH_START: usize = 40;
@@ -94,6 +100,8 @@ pub const LAUNCH_GPU_MEMORY: usize = LAUNCH_GPU + 3;
 /// Of the thread that launches; 0 outside NVTX ranges.
 pub const LAUNCH_NVTX: usize = LAUNCH_GPU + 4;
 pub const LAUNCH_NVTX_PATH: usize = LAUNCH_NVTX + 1;
+/// As [`STREAM_KIND`].
+pub const LAUNCH_STREAM_KIND: usize = LAUNCH_NVTX_PATH + 1;
 
 /// Words of a `memcpy` event's own fields.
 pub mod memcpy {

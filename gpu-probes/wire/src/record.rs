@@ -36,6 +36,7 @@ pub mod kind {
     pub const CODE: u16 = 10;
     pub const YIELD: u16 = 11;
     pub const GPU: u16 = 32;
+    pub const OPENED: u16 = 33;
 }
 
 /// Text of a name id. It precedes every record that uses the id, possibly in another thread's ring.
@@ -242,6 +243,15 @@ pub struct Mapping {
     pub path_len: u64,
 }
 
+/// The gate for launches was opened between these two CLOCK_MONOTONIC times, once or several times: what
+/// was launched while it was closed is missing. Precedes the flush that delivers what was launched then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Opened {
+    pub first: u64,
+    pub last: u64,
+}
+
 /// A GPU as its process sees it. Followed by its name, padded to 8. The first one of a process has the
 /// number [`UNKNOWN`] and no name: it says that the GPUs of an activity follow, at the latest before the
 /// flush that delivers it.
@@ -306,6 +316,7 @@ pub enum Record<'a> {
         gap: Yield,
         holder: &'a [u8],
     },
+    Opened(Opened),
     Gpu {
         gpu: Gpu,
         name: &'a [u8],
@@ -471,6 +482,7 @@ fn decode(kind: u16, body: &[u8]) -> Option<Record<'_>> {
             let len = usize::try_from(gap.len).ok().filter(|len| *len <= MAX_NAME)?;
             Record::Yield { gap, holder: tail.get(..len)? }
         }
+        kind::OPENED => Record::Opened(take(body)?.0),
         kind::GPU => {
             let (gpu, tail): (Gpu, _) = take(body)?;
             let len = usize::try_from(gpu.name_len).ok().filter(|len| *len <= MAX_NAME)?;

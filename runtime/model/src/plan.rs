@@ -73,12 +73,16 @@ pub struct Demand {
     pub launch_ranges: bool,
     /// Whether `launch.end` or `launch.duration` is read, or launches are ordered by their end.
     pub launch_ends: bool,
-    /// Whether `launch.stream` is read where no kernel record has it.
+    /// Whether `launch.stream` is read where no kernel record has it, or a `stream_kind`.
     pub launch_streams: bool,
     /// Whether a launch handler runs in Linux, at the collector's marker function.
     pub launch_marker: bool,
     /// Whether an event's GPU is read. The collector tells it in any case.
     pub gpus: bool,
+    /// Whether a `stream_kind` is read.
+    pub stream_kinds: bool,
+    /// Whether the kernel before another one is read.
+    pub previous: bool,
 }
 
 impl Demand {

@@ -130,6 +130,11 @@ impl Pending {
         old.into_iter().map(give_up).collect()
     }
 
+    /// Iterates over the launches that wait for their first activity.
+    pub(crate) fn all_waiting(&self) -> impl Iterator<Item = &Launch> {
+        self.waiting().map(|(_, index)| &self.slab[index as usize])
+    }
+
     /// Iterates over start and slab index of the waiting launches.
     fn waiting(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         let all = self.waiting_since.iter().enumerate().filter(|(_, start)| **start != NOT_WAITING);

@@ -3,6 +3,9 @@
 //   device N          selects a GPU
 //   stream KIND       selects `null`, the thread's own (`thread`), or a `new` one
 //   one N, two N      launches N kernels `_Z3onev` or `_Z3twov` in the stream
+//   graph N           launches N times, in the stream, a graph of two kernels `_Z3twov`
+//   late N            N times: sleeps, launches `_Z3onev` and waits for it, in the function `late`; `prompt N` does
+//                     not sleep
 //   wait              waits for the GPU
 // flags: -L $SOFTGPU -lcudart -ldl
 #include <stdio.h>
@@ -12,6 +15,8 @@
 typedef struct { unsigned x, y, z; } dim3;
 typedef struct { unsigned grid[3], block[3], block_idx[3], shared_bytes; void *shared; } SoftLaunch;
 int cudaSetDevice(int), cudaGetDeviceProperties(void *, int), cudaDeviceSynchronize(void);
+int cudaStreamBeginCapture(void *, int), cudaStreamEndCapture(void *, void **);
+int cudaGraphInstantiate(void **, void *, unsigned long long), cudaGraphLaunch(void *, void *);
 int cudaStreamCreate(void **), cudaLaunchKernel(const void *, dim3, dim3, void **, size_t, void *);
 void **__cudaRegisterFatBinary(void *);
 void __cudaRegisterFunction(void **, const char *, char *, const char *, int, void *, void *, void *, void *, int *);
@@ -26,6 +31,17 @@ static void *stream;
 __attribute__((noinline)) void launch(const void *kernel, int n) {
   dim3 size = {1, 1, 1};
   for (int i = 0; i < n; i++, launched[device]++) bad += cudaLaunchKernel(kernel, size, size, 0, 0, stream) != 0;
+}
+static void nap(void) { struct timespec t = {0, 3000000}; nanosleep(&t, 0); }
+__attribute__((noinline)) void late(int n) { for (; n; n--) nap(), launch((void *)one, 1), bad += cudaDeviceSynchronize(); __asm__ volatile(""); }
+__attribute__((noinline)) void prompt(int n) { for (; n; n--) launch((void *)one, 1), bad += cudaDeviceSynchronize(); __asm__ volatile(""); }
+static void launch_graph(int n) {
+  void *capturing, *graph, *executable;
+  dim3 size = {1, 1, 1};
+  bad += cudaStreamCreate(&capturing) | cudaStreamBeginCapture(capturing, 0);
+  bad += cudaLaunchKernel((void *)two, size, size, 0, 0, capturing) | cudaLaunchKernel((void *)two, size, size, 0, 0, capturing);
+  bad += cudaStreamEndCapture(capturing, &graph) | cudaGraphInstantiate(&executable, graph, 0);
+  for (int i = 0; i < n; i++, launched[device] += 2) bad += cudaGraphLaunch(executable, stream) != 0;
 }
 static void select_stream(const char *kind) {
   if (!strcmp(kind, "null")) stream = 0;
@@ -55,6 +71,9 @@ int main(int argc, char **argv) {
     else if (!strcmp(what, "stream")) select_stream(argv[++i]);
     else if (!strcmp(what, "one")) launch((void *)one, atoi(argv[++i]));
     else if (!strcmp(what, "two")) launch((void *)two, atoi(argv[++i]));
+    else if (!strcmp(what, "graph")) launch_graph(atoi(argv[++i]));
+    else if (!strcmp(what, "late")) late(atoi(argv[++i]));
+    else if (!strcmp(what, "prompt")) prompt(atoi(argv[++i]));
     else if (!strcmp(what, "wait")) bad += cudaDeviceSynchronize() != 0;
     else return 2;
   }

@@ -51,6 +51,17 @@ pub struct Stream {
     pub per_thread: bool,
 }
 
+/// What a stream is to its context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamKind {
+    /// Its default stream.
+    Null,
+    /// The default stream of the calling thread.
+    OfThread,
+    /// One that the program created.
+    Created,
+}
+
 /// One vendor's tracing library, found in this process.
 pub trait Backend: std::fmt::Debug + Send + Sync {
     /// Returns its version, which is not 0; sent in HELLO.
@@ -113,4 +124,7 @@ pub trait Backend: std::fmt::Debug + Send + Sync {
 
     /// Returns a stream's id, if available. Asked again after [`Agent::on_stream_created`].
     fn stream_of(&self, context: Context, stream: Stream) -> Option<u32>;
+
+    /// Returns what a stream is.
+    fn kind_of_stream(&self, stream: Stream) -> StreamKind;
 }

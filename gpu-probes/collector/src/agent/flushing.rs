@@ -27,6 +27,7 @@ impl Agent {
         self.publish_totals();
         // Behind the flush: whatever it delivered ran on GPUs that are known by now.
         self.tell_gpus();
+        self.tell_openings();
         if self.code.mappings.changed() {
             self.refresh_code();
             self.send_mappings();
@@ -35,6 +36,13 @@ impl Agent {
         if flushed || last {
             self.write_waiting(kind::FLUSH, &Flush { began, last: u64::from(last) }, &[]);
             self.memory.region.control().totals.flushes.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Says when the gate for launches was opened since the last time.
+    fn tell_openings(&'static self) {
+        if let Some(opened) = self.window.take_openings() {
+            self.write_waiting(kind::OPENED, &opened, &[]);
         }
     }
 

@@ -8,7 +8,7 @@
 //! launch.
 
 use super::Agent;
-use super::backend::{Context, Layer, Stream};
+use super::backend::{Context, Layer, Stream, StreamKind};
 use super::clock::now;
 use super::intern::{NoId, Text};
 use super::output::{self, Output, Role};
@@ -378,6 +378,7 @@ impl Local {
             (agent.wants(demand::STREAMS), submission.context, submission.stream)
         {
             self.launch.stream = self.stream_id(agent, context, stream);
+            self.launch.flags |= flag_of(agent.backend.kind_of_stream(stream));
         }
         // A captured call launches nothing: no `launch` handler runs for it, here or in the tracer.
         let has_no_handler = Launch::CAPTURED | Launch::OUTSIDE;
@@ -532,6 +533,14 @@ const NO_LAUNCH: Launch = Launch {
     launch_kind: 0,
     flags: 0,
 };
+
+const fn flag_of(stream: StreamKind) -> u32 {
+    match stream {
+        StreamKind::Null => Launch::NULL_STREAM,
+        StreamKind::OfThread => Launch::THREAD_STREAM,
+        StreamKind::Created => 0,
+    }
+}
 
 /// A runtime call and the driver calls inside it are one launch.
 #[inline]

@@ -28,7 +28,7 @@ pub(crate) mod window;
 mod yielding;
 pub(crate) mod zeroed;
 
-pub use backend::{Backend, Context, Layer, Refusal, Stream};
+pub use backend::{Backend, Context, Layer, Refusal, Stream, StreamKind};
 pub use flushing::Flushing;
 pub use selection::Selection;
 pub use yielding::Conflict;

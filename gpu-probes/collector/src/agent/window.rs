@@ -19,6 +19,7 @@ use crate::nvtx;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use xputrace_wire::message::window;
+use xputrace_wire::record::Opened;
 
 /// How long a thread waits for another one that is opening the window.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -39,6 +40,9 @@ pub(crate) struct Window {
     /// Whether the run ends.
     has_ended: AtomicBool,
     closed_at: AtomicU64,
+    /// When it was opened since [`Window::take_openings`]: first (0: never), and last.
+    opened_first: AtomicU64,
+    opened_last: AtomicU64,
     pauses: AtomicU32,
 }
 
@@ -53,6 +57,8 @@ impl Window {
             is_resumed: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
             closed_at: AtomicU64::new(0),
+            opened_first: AtomicU64::new(0),
+            opened_last: AtomicU64::new(0),
             pauses: AtomicU32::new(0),
         }
     }
@@ -61,6 +67,20 @@ impl Window {
     #[inline]
     pub(super) fn contains_now(&self) -> bool {
         !self.has_ended.load(Ordering::Relaxed) && (self.conditions == 0 || self.is_open())
+    }
+
+    /// Notes that it is about to open; without conditions it always is.
+    fn note_opening(&self, at: u64) {
+        if self.conditions != 0 {
+            self.opened_last.store(at, Ordering::SeqCst);
+            let _ = self.opened_first.compare_exchange(0, at, Ordering::SeqCst, Ordering::SeqCst);
+        }
+    }
+
+    /// Returns when it was opened since the last call. One that is being opened may be in two answers.
+    pub(super) fn take_openings(&self) -> Option<Opened> {
+        let first = self.opened_first.swap(0, Ordering::SeqCst);
+        (first != 0).then(|| Opened { first, last: self.opened_last.load(Ordering::SeqCst).max(first) })
     }
 
     /// Contains no launch from now on, whatever its conditions.
@@ -157,7 +177,9 @@ impl Agent {
         }
         if !self.window.is_open() {
             let told = &self.memory.region.control().window;
-            told.open_since.store(now(), Ordering::Relaxed);
+            let at = now();
+            self.window.note_opening(at);
+            told.open_since.store(at, Ordering::Relaxed);
             told.openings.fetch_add(1, Ordering::Release);
             self.window.is_open.store(true, Ordering::Release);
         }

@@ -34,6 +34,10 @@ pub mod domain {
 /// `CUpti_CallbackIdResource`: a stream was created.
 pub const RESOURCE_STREAM_CREATED: u32 = 3;
 
+/// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
+pub const STREAM_LEGACY: usize = 1;
+pub const STREAM_PER_THREAD: usize = 2;
+
 /// `CUpti_ApiCallbackSite`.
 pub const SITE_ENTER: u32 = 0;
 pub const SITE_EXIT: u32 = 1;

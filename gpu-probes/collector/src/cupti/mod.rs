@@ -26,7 +26,7 @@ mod yielding;
 pub use functions::*;
 
 use crate::agent::presence::Held;
-use crate::agent::{Agent, Backend, Context, Flushing, Layer, Refusal, Stream};
+use crate::agent::{Agent, Backend, Context, Flushing, Layer, Refusal, Stream, StreamKind};
 use driver::Driver;
 use graphs::Graphs;
 use leaving::Teardown;
@@ -193,5 +193,13 @@ impl Backend for CuptiBackend {
         // SAFETY: the call's own context and stream, and a live u32.
         let answer = unsafe { get(context.handle, stream.handle as *mut _, u8::from(stream.per_thread), &mut id) };
         (answer == SUCCESS).then_some(id)
+    }
+
+    fn kind_of_stream(&self, stream: Stream) -> StreamKind {
+        match (stream.handle, stream.per_thread) {
+            (STREAM_LEGACY, _) | (0, false) => StreamKind::Null,
+            (STREAM_PER_THREAD, _) | (0, true) => StreamKind::OfThread,
+            _ => StreamKind::Created,
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use xputrace_collector::World;
 use xputrace_collector::agent::launch::{self, Entered, Records, Returned, Submission};
-use xputrace_collector::agent::{Agent, Backend, Context, Flushing, Layer, Refusal, Stream};
+use xputrace_collector::agent::{Agent, Backend, Context, Flushing, Layer, Refusal, Stream, StreamKind};
 use xputrace_unwind::{Pushed, push_registers};
 use xputrace_wire::events::{Activities, Activity, Call, Calls, Realtime};
 use xputrace_wire::message::demand;
@@ -86,6 +86,10 @@ impl Backend for PlainBackend {
     fn stream_of(&self, _context: Context, stream: Stream) -> Option<u32> {
         QUESTIONS.fetch_add(1, SeqCst);
         Some(stream.handle as u32 + 100)
+    }
+
+    fn kind_of_stream(&self, _: Stream) -> StreamKind {
+        StreamKind::Created
     }
 }
 

@@ -213,6 +213,10 @@ const OF_OUTERMOST: [usize; 7] = [
     word::LAUNCH_SHORT_NAME,
 ];
 
+/// Words of an activity that only its launch tells: the thread, and what its stream is. By launches it is known, too,
+/// whether a kernel is missing between two.
+const NEED_LAUNCHES: [usize; 5] = [word::JOINED, word::TID, word::STREAM_KIND, word::PREVIOUS_NAME, word::PREVIOUS_END];
+
 /// Words of an event's GPU, and of its launch's.
 const OF_GPUS: [usize; 8] = [
     word::GPU,
@@ -233,8 +237,7 @@ pub(super) fn demand(units: &[Unit], wishes: Wishes) -> Demand {
         match unit.handler.event {
             Event::Activity(activity) => {
                 demand.activities = demand.activities.with(Activities::of(&[activity]));
-                // Only the launch has the thread.
-                if reads.of_launch() || reads.any(&[word::JOINED, word::TID]) {
+                if reads.of_launch() || reads.any(&NEED_LAUNCHES) {
                     demand.calls = demand.calls.with(activity.causes());
                 }
             }
@@ -255,7 +258,10 @@ pub(super) fn demand(units: &[Unit], wishes: Wishes) -> Demand {
         demand.launch_ranges |= reads.any(&[word::LAUNCH_NVTX, word::LAUNCH_NVTX_PATH]);
         demand.launch_ends |= reads.any(&[word::LAUNCH_END, word::LAUNCH_DURATION]);
         demand.gpus |= reads.any(&OF_GPUS);
+        demand.stream_kinds |= reads.any(&[word::STREAM_KIND, word::LAUNCH_STREAM_KIND]);
+        demand.previous |= reads.any(&[word::PREVIOUS_NAME, word::PREVIOUS_END]);
     }
+    demand.launch_streams |= demand.stream_kinds;
     demand.launch_python |= wishes.python && demand.launch_stacks;
     if wishes.window || wishes.some_gpus {
         demand.calls = demand.activities.iter().fold(demand.calls, |all, it| all.with(it.causes()));

@@ -7,7 +7,7 @@ use xputrace_model::plan::{
     Activities, Activity, Call, Calls, Demand, Place, Plan, Probe, ProbeId, ProgramId, StringId, Target,
 };
 use xputrace_model::schema::Event;
-use xputrace_wire::events::{Choice, Texts};
+use xputrace_wire::events::{Choice, Launch, Texts};
 
 /// GPU handlers, in the order of the script.
 pub(super) struct Handlers {
@@ -87,8 +87,15 @@ pub(super) struct Wanted {
     /// Activities announced by their launches; for others, CUPTI's buffers tell what is
     /// outstanding.
     pub(super) foretold: Activities,
-    /// Whether an event's GPU is read.
+    pub(super) reads: Places,
+}
+
+/// What handlers read about where events ran, beside ids.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
     pub(super) gpus: bool,
+    pub(super) stream_kinds: bool,
+    pub(super) previous: bool,
 }
 
 impl Wanted {
@@ -107,7 +114,7 @@ impl Wanted {
             calls: demand.calls,
             joined: activities(&|it| demand.joins(it)),
             expected,
-            gpus: demand.gpus,
+            reads: Places { gpus: demand.gpus, stream_kinds: demand.stream_kinds, previous: demand.previous },
             foretold: activities(&|it| demand.joins(it) && expected.contains_all(it.causes())),
         }
     }
@@ -135,12 +142,14 @@ pub(super) struct Strings {
     /// By number, of each [`Choice`].
     choices: Vec<Vec<u64>>,
     pub(super) unnamed: StringId,
-    /// Whether an event's GPU is read.
-    pub(super) reads_gpus: bool,
+    pub(super) reads: Places,
+    null_stream: u64,
+    thread_stream: u64,
+    created_stream: u64,
 }
 
 impl Strings {
-    pub(super) fn new(demangle: Demangle, reads_gpus: bool, names: &mut Names) -> Self {
+    pub(super) fn new(demangle: Demangle, reads: Places, names: &mut Names) -> Self {
         let mut calls = [0; Call::COUNT];
         Call::ALL.iter().for_each(|it| calls[it.index()] = names.intern(it.name()).into());
         let of_choice =
@@ -151,7 +160,10 @@ impl Strings {
             calls,
             choices: Choice::ALL.iter().map(|it| of_choice(it, names)).collect(),
             unnamed: names.intern("(launch record lost)"),
-            reads_gpus,
+            reads,
+            null_stream: names.intern("null").into(),
+            thread_stream: names.intern("per-thread").into(),
+            created_stream: names.intern("created").into(),
         }
     }
 
@@ -159,6 +171,15 @@ impl Strings {
     #[inline]
     pub(super) fn call(&self, kind: Call) -> u64 {
         self.calls[kind.index()]
+    }
+
+    /// Returns what the stream of a launch is, in scripts.
+    pub(super) fn stream_kind(&self, launch: &Launch) -> u64 {
+        match launch.flags {
+            it if it & Launch::NULL_STREAM != 0 => self.null_stream,
+            it if it & Launch::THREAD_STREAM != 0 => self.thread_stream,
+            _ => self.created_stream,
+        }
     }
 
     pub(super) fn symbol(&mut self, text: &str, names: &mut Names) -> Symbol {

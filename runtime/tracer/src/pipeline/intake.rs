@@ -70,9 +70,11 @@ impl Intake<'_> {
         let sound = framed(bytes).all(|frame| match frame.header.kind {
             kind::CLOCK => Clock::read(frame.body()).map(|it| self.take_clock(ring, &it)).is_some(),
             kind::FLUSH => frame.read().map(|it| self.take_flush(ring, &it)).is_some(),
+            kind::OPENED => frame.read().map(|it| self.process.previous.opened(&it)).is_some(),
             kind::YIELD => match frame.decode() {
                 Some(Record::Yield { gap, holder }) => {
                     self.process.gaps.take(gap, holder);
+                    self.process.previous.missing(gap.began, gap.ended.max(gap.began));
                     true
                 }
                 _ => false,
@@ -101,6 +103,9 @@ impl Intake<'_> {
         let Some(call) = launch.call() else { return self.ledger.losses.add(Loss::Malformed, 1) };
         if !wanted.calls.contains(call) {
             return self.take_unwanted(call, launch);
+        }
+        if wanted.reads.stream_kinds {
+            self.process.facts.note_stream(launch, self.strings);
         }
         let has_no_record = launch.flags & Launch::NO_RECORD != 0;
         let is_waited_for = wanted.expected.contains(call) && !has_no_record;

@@ -13,6 +13,7 @@ pub(crate) mod gpus;
 mod handlers;
 mod intake;
 mod orphans;
+mod previous;
 mod process;
 pub(crate) mod queue;
 mod totals;
@@ -25,7 +26,7 @@ use account::Ledger;
 pub use gpus::SeenGpu;
 use handlers::{Handler, Handlers, Strings};
 use intake::Intake;
-use process::{Facts, Process};
+use process::Process;
 use queue::{Joined, Queued};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -162,7 +163,7 @@ impl Pipeline {
 
     fn with_engine(plan: Arc<Plan>, handlers: Handlers, engine: Engine, demangle: Demangle, all_native: bool) -> Self {
         let mut names = Names::new(&plan.strings);
-        let strings = Strings::new(demangle, handlers.wanted.gpus, &mut names);
+        let strings = Strings::new(demangle, handlers.wanted.reads, &mut names);
         let ledger = Ledger::new(&handlers.wanted);
         let state = State {
             plan,
@@ -377,6 +378,9 @@ impl Pipeline {
         }
         let batch = queue.take(until, self.limits.buffered_events);
         let mut handled_until = queue.handled_until;
+        if self.strings.reads.previous {
+            process.prepare_previous(batch.is_forced);
+        }
         let mut ctx: GpuContext = [0; WORDS];
         let mut n_handled = 0;
         for (end, event) in batch.ready() {
@@ -385,7 +389,7 @@ impl Pipeline {
             if waits || sink.is_over() {
                 break;
             }
-            event.handle(self, &process.facts, &mut ctx, sink);
+            event.handle(self, process, &mut ctx, sink);
             self.ledger.losses.add(Loss::OutOfOrder, u64::from(end < handled_until));
             handled_until = end.max(handled_until);
             n_handled += 1;
@@ -408,15 +412,19 @@ impl Pipeline {
 
 /// An event that handlers run over.
 trait Handled {
-    fn handle(&self, pipeline: &mut Pipeline, facts: &Facts, ctx: &mut GpuContext, sink: &mut dyn Sink);
+    fn handle(&self, pipeline: &mut Pipeline, process: &mut Process, ctx: &mut GpuContext, sink: &mut dyn Sink);
 }
 
 impl Handled for Joined {
     #[inline]
-    fn handle(&self, pipeline: &mut Pipeline, facts: &Facts, ctx: &mut GpuContext, sink: &mut dyn Sink) {
+    fn handle(&self, pipeline: &mut Pipeline, process: &mut Process, ctx: &mut GpuContext, sink: &mut dyn Sink) {
+        let facts = &process.facts;
         facts.fill_activity_event(ctx, self, &pipeline.strings);
         let kind = self.activity.activity();
         if kind == Activity::Kernel {
+            if pipeline.strings.reads.previous {
+                process.previous.fill(ctx, self);
+            }
             pipeline.busy.add(facts.gpus.identity(self.activity.device()), self.span.start, self.span.end);
         }
         Pipeline::run(&mut pipeline.state, pipeline.handlers.of_activity(kind), ctx, sink);
@@ -424,9 +432,9 @@ impl Handled for Joined {
 }
 
 impl Handled for Launch {
-    fn handle(&self, pipeline: &mut Pipeline, facts: &Facts, ctx: &mut GpuContext, sink: &mut dyn Sink) {
+    fn handle(&self, pipeline: &mut Pipeline, process: &mut Process, ctx: &mut GpuContext, sink: &mut dyn Sink) {
         let Some(call) = self.call() else { return };
-        facts.fill_launch_event(ctx, self, &pipeline.strings);
+        process.facts.fill_launch_event(ctx, self, &pipeline.strings);
         Pipeline::run(&mut pipeline.state, pipeline.handlers.of_call(call), ctx, sink);
     }
 }

@@ -5,6 +5,7 @@ use super::gaps::Gaps;
 use super::gpus::Gpus;
 use super::handlers::Strings;
 use super::orphans::Orphans;
+use super::previous::Previous;
 use super::queue::{Joined, Queue, Queued};
 use super::watermark::Watermark;
 use super::{Limits, ProcessIndex, ProcessInfo};
@@ -20,6 +21,8 @@ use xputrace_wire::record::{ActivityRecord, Launch, UNKNOWN};
 
 /// Maximum number of threads remembered per process.
 const MOST_THREADS: usize = 1 << 16;
+/// Maximum number of streams remembered per process.
+const MOST_STREAMS: usize = 1 << 16;
 /// Maximum size of the names kept per process, raw and readable; a collector sends at most 4 MiB.
 const MOST_NAME_BYTES: usize = 32 << 20;
 /// Drains for which an event waits for a name: another thread's ring may bring it in the next one.
@@ -38,6 +41,7 @@ pub(super) struct Process {
     pub(super) calls: Queue<Launch>,
     pub(super) counts: Counts,
     pub(super) gaps: Gaps,
+    pub(super) previous: Previous,
     /// Whether its collector's last flush has arrived.
     pub(super) is_complete: bool,
     /// The lowest correlation id of its launches, if there are launches that it made before that.
@@ -57,6 +61,7 @@ impl Process {
             calls: Queue::default(),
             counts: Counts::default(),
             gaps: Gaps::default(),
+            previous: Previous::default(),
             is_complete: false,
             first_correlation: info.is_attached.then_some(u32::MAX),
             name_waits: 0,
@@ -78,6 +83,11 @@ impl Process {
             Some(first) if first != u32::MAX && activity.correlation() < first => Loss::BeforeAttach,
             _ => Loss::Unjoined,
         }
+    }
+
+    /// Prepares to tell which kernel ran before another one in the next batch.
+    pub(super) fn prepare_previous(&mut self, is_forced: bool) {
+        self.previous.begin(self.watermark.overtaken(&self.launches), is_forced);
     }
 
     /// Whether an event should wait for its GPU: the flush that it ended before says which it is.
@@ -113,6 +123,7 @@ pub(super) struct Facts {
     name_bytes: usize,
     threads: FxHashMap<u32, Comm>,
     pub(super) gpus: Gpus,
+    streams: FxHashMap<(u32, u32), u64>,
     /// Maps thread ids in the target's namespace to the tracer's.
     pub(super) thread_ids: FxHashMap<u32, u32>,
 }
@@ -128,8 +139,21 @@ impl Facts {
             name_bytes: 0,
             threads: FxHashMap::default(),
             gpus: Gpus::default(),
+            streams: FxHashMap::default(),
             thread_ids: FxHashMap::default(),
         }
+    }
+
+    /// Notes what the stream of a launch is.
+    pub(super) fn note_stream(&mut self, launch: &Launch, strings: &Strings) {
+        let stream = (launch.context, launch.stream);
+        if launch.stream != UNKNOWN && self.streams.len() < MOST_STREAMS {
+            self.streams.entry(stream).or_insert_with(|| strings.stream_kind(launch));
+        }
+    }
+
+    fn stream_kind(&self, context: u32, stream: u32) -> u64 {
+        self.streams.get(&(context, stream)).copied().unwrap_or(0)
     }
 
     pub(super) fn name_thread(&mut self, tid: u32, comm: [u8; 16]) {
@@ -192,8 +216,11 @@ impl Facts {
                 }
             }
         }
-        if strings.reads_gpus {
+        if strings.reads.gpus {
             context::fill_gpu(ctx, word::GPU, self.gpus.of(event.activity.device()));
+        }
+        if strings.reads.stream_kinds {
+            ctx[word::STREAM_KIND] = self.stream_kind(event.activity.context(), event.activity.stream());
         }
         let symbol = self.symbol(event.activity.symbol());
         context::fill_activity(ctx, (&event.activity, event.span), symbol, identity, strings);
@@ -226,8 +253,11 @@ impl Facts {
             thread,
         };
         context::fill_launch(ctx, &facts, strings);
-        if strings.reads_gpus {
+        if strings.reads.gpus {
             context::fill_gpu(ctx, word::LAUNCH_GPU, self.gpus.of(launch.device));
+        }
+        if strings.reads.stream_kinds {
+            ctx[word::LAUNCH_STREAM_KIND] = self.stream_kind(launch.context, launch.stream);
         }
         thread
     }

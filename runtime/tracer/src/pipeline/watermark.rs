@@ -82,10 +82,16 @@ impl Watermark {
     /// activities of later launches in its context arrived two flushes ago, CUPTI has lost its
     /// records (it delivers them in launch order), and it no longer holds back.
     pub(super) fn oldest_withholding<'a>(&self, launches: &'a Pending) -> Option<&'a Launch> {
-        let overtaken = |it: &Launch| {
-            self.horizons.iter().any(|(context, [_, _, two_ago])| *context == it.context && it.start < *two_ago)
-        };
         // Those outside the window may have no activity, which is handled by nobody anyway.
-        launches.oldest(|it| it.flags & Launch::OUTSIDE == 0 && !overtaken(it))
+        launches.oldest(|it| it.flags & Launch::OUTSIDE == 0 && !self.is_overtaken(it))
+    }
+
+    /// Returns when the launches began whose records CUPTI has lost, as far as that is known.
+    pub(super) fn overtaken(&self, launches: &Pending) -> Vec<u64> {
+        launches.all_waiting().filter(|it| self.is_overtaken(it)).map(|it| it.start).collect()
+    }
+
+    fn is_overtaken(&self, launch: &Launch) -> bool {
+        self.horizons.iter().any(|(context, [_, _, two_ago])| *context == launch.context && launch.start < *two_ago)
     }
 }

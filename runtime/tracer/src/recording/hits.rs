@@ -51,9 +51,11 @@ const EVERYTHING: Demand = Demand {
     launch_python: true,
     launch_ranges: true,
     launch_ends: true,
-    launch_streams: false,
+    launch_streams: true,
     launch_marker: false,
     gpus: true,
+    stream_kinds: true,
+    previous: true,
 };
 /// Set in a record's probe number if the hit is at the entry of a return probe's function.
 const ENTRY: u32 = 1 << 31;

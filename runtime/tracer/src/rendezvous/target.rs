@@ -236,6 +236,8 @@ mod tests {
             launch_streams: true,
             launch_marker: true,
             gpus: true,
+            stream_kinds: true,
+            previous: true,
         };
         let bits = demand_bits(&all, true);
         assert_eq!(bits & 0xffff, 1020, "every option");
