@@ -228,7 +228,9 @@ impl Mapping {
 
 fn refuse_by_mappings(mappings: &[Mapping]) -> Result<(), Refusal> {
     let has = |prefix: &[u8]| mappings.iter().any(|it| it.name().starts_with(prefix));
-    if has(b"ld-musl-") || has(b"libc.musl-") {
+    // Where musl is not the system's library, its file is `libc.so`. glibc's file of that name is a text for linkers.
+    let has_libc_so = mappings.iter().any(|it| it.name() == b"libc.so");
+    if has_libc_so || has(b"ld-musl-") || has(b"libc.musl-") {
         return Err(Refusal::new("its C library is musl; NVIDIA's libraries need glibc"));
     }
     if !has(b"libc.so.6") && !has(b"libc-2.") {
