@@ -39,7 +39,7 @@ macro_rules! texts {
 
 texts! {
     ALL,
-    SCRIPTS: ["summary", "kerneltop", "flame", "launchlat", "over100ms", "request"],
+    SCRIPTS: ["summary", "kerneltop", "flame", "launchlat", "over100ms", "request", "gpuidle", "streams", "gpubalance"],
     STDLIB: ["latency", "flame", "request", "units", "fmt", "python"]
 }
 
