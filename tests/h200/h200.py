@@ -525,6 +525,7 @@ def record():
     for name, script, command in [
         ("llm", None, ["./llm"]),
         ("pytorch", None, [PYTHON, "transformer.py", "train", 6]),
+        ("jax", None, [PYTHON, "jax_step.py", 40]),
         ("requests", REQUEST, ["./requests", 4, 250, 4]),
         ("graphs", None, ["./graphs", 1000, 8]),
     ]:

@@ -27,7 +27,7 @@ build() {
     g++ -O2 -shared -fPIC -o "$BIN/libfloor.so" floor.cpp -I"$CUPTI/include" -I"$CUDA/include" -L"$CUPTI/lib" -lcupti &
     g++ -O2 -shared -fPIC -o "$BIN/libempty.so" empty.cpp &
     wait
-    cp profiled.py transformer.py "$BIN/"
+    cp profiled.py transformer.py jax_step.py "$BIN/"
     ls "$BIN"
 }
 
@@ -37,6 +37,12 @@ export OUT BIN
 case $part in
     build) ls "$BIN" ;;
     attach | paired) python3 "$part.py" "${@:2}" ;;
+    agree)
+        for program in "transformer.py train 30" "jax_step.py 300"; do
+            echo "$program"
+            (cd "$BIN" && python3 "$OLDPWD/agreement.py" "${2:-200}" "${3:-20}" python3 $program) || exit 1
+        done
+        ;;
     check | measure | record | report) python3 h200.py "$part" "${@:2}" ;;
-    *) echo "usage: run.sh build|check|attach|paired|measure|record|report" >&2; exit 2 ;;
+    *) echo "usage: run.sh build|check|agree|attach|paired|measure|record|report" >&2; exit 2 ;;
 esac
