@@ -39,7 +39,18 @@ macro_rules! texts {
 
 texts! {
     ALL,
-    SCRIPTS: ["summary", "kerneltop", "flame", "launchlat", "over100ms", "request", "gpuidle", "streams", "gpubalance"],
+    SCRIPTS: [
+        "summary",
+        "kerneltop",
+        "flame",
+        "launchlat",
+        "over100ms",
+        "memcpystat",
+        "request",
+        "gpuidle",
+        "streams",
+        "gpubalance"
+    ],
     STDLIB: ["latency", "flame", "request", "units", "fmt", "python"]
 }
 
