@@ -118,6 +118,14 @@ fn requests_of_a_recording_of_their_entries_alone() {
     assert!(returns.code() == 125 && returns.stderr.contains("no hits of uretprobe"), "{}", returns.stderr);
 }
 
+/// Made by `copies 1 30 2` on the software GPU.
+#[test]
+fn copies_of_a_recording_are_summed_up() {
+    let done = replay(&["-q", "memcpystat", "--top=1", "-o", "out"], "copies.xpt").well();
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("replay").join("copies.txt");
+    xputrace_golden::assert(&golden, &done.file("out"));
+}
+
 #[test]
 fn times_overlap_and_are_rounded_and_their_cost_is_not_guessed() {
     let done = replay(&["summary"], "llm.xpt").well();

@@ -489,6 +489,15 @@ impl Activity {
         self as usize
     }
 
+    /// Returns the word for several of them.
+    pub const fn plural(self) -> &'static str {
+        match self {
+            Activity::Kernel => "kernels",
+            Activity::Memset => "memsets",
+            Activity::Memcpy => "copies",
+        }
+    }
+
     /// Returns the calls that may submit it.
     pub const fn causes(self) -> Calls {
         Calls::of(&[self.call(), Call::Graph])

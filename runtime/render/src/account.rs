@@ -54,6 +54,10 @@ fn balances(account: &Account, losses: &Losses) -> Vec<String> {
     for call in Call::ALL.iter().copied().filter(|it| !Calls::LAUNCHES.contains(*it)) {
         let Some(activity) = call.activity() else { continue };
         let asked = account.calls.and(Calls::of(&[call]));
+        // Records that were asked for beside others, and of which there were none.
+        if asked.is_empty() && account.activity(activity).records == 0 && !lines.is_empty() {
+            continue;
+        }
         lines.extend(balance(&format!("{} calls", call.name()), asked, activity, account));
     }
     if losses.is_empty() && is_balanced(account) {
@@ -78,18 +82,18 @@ fn balance(noun: &str, calls: Calls, activity: Activity, account: &Account) -> O
     let records = account.activities.contains(activity);
     if calls.is_empty() {
         let n = account.activity(activity).records;
-        return records.then(|| format!("{}s {n} ({} not recorded)", activity.name(), noun));
+        return records.then(|| format!("{} {n} ({noun} not recorded)", activity.plural()));
     }
     let it = account.balance(calls);
     let Balance { made, joined, failed, lost, without_work, without_record, captured, outside } = it;
     if !records {
         let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
-        return Some(format!("{noun} {made}{failed} ({}s not recorded)", activity.name()));
+        return Some(format!("{noun} {made}{failed} ({} not recorded)", activity.plural()));
     }
     if !account.calls.contains_all(activity.causes()) {
         // The calls that could have caused them were not all recorded, so nothing was joined.
         let n = account.activity(activity).records;
-        return Some(format!("{noun} {made}, {}s {n} (not joined)", activity.name()));
+        return Some(format!("{noun} {made}, {} {n} (not joined)", activity.plural()));
     }
     let mut line = format!("{noun} {made} {} joined {joined}", if it.sum() == made { "=" } else { "≠" });
     let parts = [
@@ -120,7 +124,7 @@ fn disagreements(account: &Account) -> impl Iterator<Item = String> {
     let time = |nanos: u64| human(i64::try_from(nanos).unwrap_or(i64::MAX), Unit::Nanos);
     account.activities.iter().filter(|it| !account.activity(*it).agrees()).map(move |kind| {
         let Arrived { records, nanos, told_records, told_nanos } = *account.activity(kind);
-        format!("{}s {records} ({}) ≠ collector's {told_records} ({})", kind.name(), time(nanos), time(told_nanos))
+        format!("{} {records} ({}) ≠ collector's {told_records} ({})", kind.plural(), time(nanos), time(told_nanos))
     })
 }
 

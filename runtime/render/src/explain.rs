@@ -172,7 +172,7 @@ fn demanded(demand: Demand) -> String {
     let parts: Vec<String> = launches
         .into_iter()
         .chain(other_calls.iter().map(|it| format!("{} calls{watched}", it.name())))
-        .chain(demand.activities.iter().map(|it| format!("{}s", it.name())))
+        .chain(demand.activities.iter().map(|it| it.plural().to_string()))
         .chain(details.iter().filter(|(wanted, _)| *wanted).map(|(_, name)| (*name).to_owned()))
         .collect();
     parts.join(", ")
