@@ -267,7 +267,9 @@ impl Probes {
                 }
                 Err(error) => Outcome::Failed(error),
             },
-            Target::Interval { .. } | Target::Calls(_) | Target::None => Outcome::Failed(not_compiled(&probe.name)),
+            Target::Interval { .. } | Target::Calls(_) | Target::Api(_) | Target::None => {
+                Outcome::Failed(not_compiled(&probe.name))
+            }
         }
     }
 

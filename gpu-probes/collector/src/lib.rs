@@ -43,6 +43,7 @@ use std::panic::catch_unwind;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use xputrace_wire::cuda_calls::Functions;
 use xputrace_wire::message::{ARM, ARMED, COMING, DORMANT, HELLO, Message, REFUSED, demand};
 use xputrace_wire::region::Shape;
 use xputrace_wire::{Answer, CHAIN_VARIABLE, COLLECTORS_THREAD, INJECTION_VARIABLE, SOCKET_VARIABLE, VERSION};
@@ -214,6 +215,7 @@ fn prepare(
     socket: Socket,
 ) -> Result<Setup, (Refusal, Socket)> {
     let [demand, rings, ring_bytes, flush_millis, _, window, conflict, ..] = order.words;
+    let (api, gpus) = order.text.split_once('\n').unwrap_or((&order.text, ""));
     let checked = || {
         let backend = world.backend.ok_or(world.library)?;
         let beyond = demand & !agent::recordable(backend.as_ref());
@@ -230,16 +232,18 @@ fn prepare(
         } else {
             None
         };
-        Ok((backend, region, tags))
+        let api = Functions::of_text(api).ok_or("the tracer sent a malformed list of functions")?;
+        Ok((backend, region, tags, api))
     };
     match checked().map_err(|text: String| Refusal::from(text)) {
-        Ok((backend, region, tags)) => Ok(Setup {
+        Ok((backend, region, tags, api)) => Ok(Setup {
             backend,
             demand,
+            api,
             flush_period: Duration::from_millis(flush_millis.clamp(1, 60_000)),
             window,
             conflict: Conflict::of_word(conflict),
-            selection: agent::Selection::of(&order.text),
+            selection: agent::Selection::of(gpus),
             region,
             tags,
             socket,

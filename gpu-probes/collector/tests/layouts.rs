@@ -5,10 +5,12 @@ use std::mem::offset_of;
 use xputrace_collector::agent::Stream;
 use xputrace_collector::agent::launch::Records;
 use xputrace_collector::cupti::calls::{Call, IDS, copies, index_of, params};
+use xputrace_collector::cupti::host_calls::{HOST_IDS, Role};
 use xputrace_collector::cupti::records::{
     self, Extent, Record, memcpy_offset, memcpy_peer_offset, memset_offset, offset,
 };
 use xputrace_collector::cupti::{self, CallbackData};
+use xputrace_wire::cuda_calls::{FunctionId, ParameterKind};
 use xputrace_wire::events::{self, CopyDirection, MemoryKind};
 
 const LAYOUTS: &str = include_str!("../../layouts/cupti-13.0/layouts.txt");
@@ -191,6 +193,50 @@ fn callback_ids_have_the_names_of_the_headers() {
 }
 
 /// Host functions are not GPU work; all other launches are watched.
+#[test]
+fn waits_allocations_and_frees_have_the_names_and_parameters_of_the_headers() {
+    let ids = ids();
+    for it in HOST_IDS {
+        assert_eq!(ids.get(&(domain_name(it.domain), it.name)), Some(&it.id), "{}", it.name);
+        let function = FunctionId::of_callback(it.domain, it.id).unwrap().function().unwrap();
+        let has = |at: usize, kind: ParameterKind, names: &[&str]| {
+            let it = function.parameters.iter().find(|it| it.offset == at);
+            let fits = it.is_some_and(|it| it.kind == kind && names.iter().any(|name| it.name.contains(name)));
+            assert!(fits, "{} at {at}: {:?}", function.name(), function.parameters);
+        };
+        let stores = |at: usize| has(at, ParameterKind::Pointer, &["ptr", "Ptr", "pp", "handle", "pHost", "itch"]);
+        let size = |at: usize| has(at, ParameterKind::Unsigned(8), &["size", "idth", "eight"]);
+        let stream_of = |stream: Option<cupti::host_calls::InStream>| {
+            let in_stream = |at: usize| has(at, ParameterKind::Pointer, &["tream"]);
+            stream.into_iter().for_each(|it| in_stream(it.at()));
+        };
+        match it.role {
+            Role::Wait { stream, .. } => stream_of(stream),
+            Role::Alloc { stream, .. } => {
+                (stores(0), size(8));
+                stream_of(stream);
+            }
+            Role::AllocPitch => _ = (stores(0), stores(8), size(16), size(24)),
+            Role::AllocPitched => {
+                stores(0);
+                has(8, ParameterKind::Structure, &["extent"]);
+            }
+            Role::Claim { .. } => {
+                let first = function.parameters[0];
+                let is_address = matches!(first.kind, ParameterKind::Pointer | ParameterKind::Unsigned(8));
+                assert!(first.offset == 0 && is_address, "{first:?}");
+                size(8);
+            }
+            Role::Free { stream, .. } => {
+                let first = function.parameters[0];
+                let is_address = matches!(first.kind, ParameterKind::Pointer | ParameterKind::Unsigned(8));
+                assert!(first.offset == 0 && is_address, "{first:?}");
+                stream_of(stream);
+            }
+        }
+    }
+}
+
 #[test]
 fn every_launch_of_the_headers_is_listened_to() {
     for ((domain, name), id) in ids() {

@@ -13,7 +13,7 @@ pub struct Column {
     pub offset: usize,
     /// Size of a value: 4 or 8 bytes.
     pub width: usize,
-    /// Number of values: 1, or 3 for a size in three dimensions.
+    /// Number of values: 1, 3 for a size in three dimensions, or those of an array.
     pub count: usize,
     pub prediction: Prediction,
     pub meaning: Option<Meaning>,
@@ -181,6 +181,15 @@ impl Wire for [u32; 3] {
             (0..3).for_each(|i| words[at + i] = self[i].into());
         }
     }
+}
+
+/// Bytes that only the tracer understands.
+impl<const N: usize> Wire for [u64; N] {
+    const WIDTH: usize = 8;
+    const COUNT: usize = N;
+
+    #[inline(always)]
+    fn put(self, _: Meaning, _: &mut GpuContext, _: &impl Texts) {}
 }
 
 impl Wire for Realtime {

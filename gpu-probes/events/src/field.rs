@@ -38,6 +38,7 @@ impl Field {
                 return parts.iter().map(|it| format!(".{}", it.name)).collect::<Vec<_>>().join(" ");
             }
             (FieldType::Entry, _) => "an event",
+            (FieldType::Arguments, _) => "the call's parameters",
         };
         let missing = if matches!(self.from, From::Optional { .. }) { " or ()" } else { "" };
         format!("{kind}{missing}")
@@ -63,6 +64,8 @@ pub enum FieldType {
     Parts(&'static [Field]),
     /// At a `uretprobe`: the event at the function's entry.
     Entry,
+    /// The parameters of a CUDA call, by name.
+    Arguments,
 }
 
 /// What a number measures; printing adds the unit.

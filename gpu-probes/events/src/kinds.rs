@@ -1,5 +1,6 @@
 //! Sets of kinds.
 
+use crate::host::HostCall;
 use crate::table::{Activity, Call};
 
 macro_rules! set_of {
@@ -86,6 +87,10 @@ set_of! {
 set_of! {
     /// Kinds of calls.
     Calls of Call
+}
+set_of! {
+    /// Kinds of events that are CUDA calls.
+    HostCalls of HostCall
 }
 
 impl Calls {

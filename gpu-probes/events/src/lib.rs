@@ -1,4 +1,4 @@
-//! The GPU's events, defined once: [`table`] has one row per event.
+//! The GPU's events, defined once: [`table`] has one row per activity, [`host`] one per kind of CUDA call.
 //!
 //! ```text
 //!              ┌─▶ wire: the record that travels through a ring, the demand's bits
@@ -13,6 +13,7 @@
 pub mod clock;
 pub mod column;
 pub mod field;
+pub mod host;
 pub mod kinds;
 pub mod table;
 pub mod word;
@@ -20,6 +21,7 @@ pub mod word;
 pub use clock::Realtime;
 pub use column::{Column, Prediction, Texts};
 pub use field::{Field, FieldType, From, Unit};
-pub use kinds::{Activities, Calls};
+pub use host::{HostCall, HostCallRecord};
+pub use kinds::{Activities, Calls, HostCalls};
 pub use table::{Activity, ActivityRecord, Call, Choice, CopyDirection, Kernel, Launch, Memcpy, MemoryKind, Memset};
 pub use word::{GpuContext, WORDS};

@@ -531,16 +531,21 @@ impl Call {
 pub enum Choice {
     MemoryKind,
     CopyDirection,
+    WaitKind,
+    AllocKind,
 }
 
 impl Choice {
-    pub const ALL: &'static [Choice] = &[Choice::MemoryKind, Choice::CopyDirection];
+    pub const ALL: &'static [Choice] =
+        &[Choice::MemoryKind, Choice::CopyDirection, Choice::WaitKind, Choice::AllocKind];
 
     /// Returns the strings by number; 0 means none of them.
     pub const fn texts(self) -> &'static [&'static str] {
         match self {
             Choice::MemoryKind => MemoryKind::NAMES,
             Choice::CopyDirection => CopyDirection::NAMES,
+            Choice::WaitKind => crate::host::WaitKind::NAMES,
+            Choice::AllocKind => crate::host::AllocKind::NAMES,
         }
     }
 }

@@ -129,3 +129,28 @@ pub mod memset {
     /// 1 if value and memory kind are those of this operation.
     pub const KNOWN: usize = OWN + 3;
 }
+
+/// Words of a CUDA call's own fields; what launches have too is where theirs is.
+pub mod call {
+    use super::OWN;
+
+    /// A string id.
+    pub const ERROR: usize = OWN;
+    /// A string id; 0 if the program made the call.
+    pub const NESTED: usize = OWN + 1;
+    pub const HAS_CONTEXT: usize = OWN + 2;
+    pub const HAS_STREAM: usize = OWN + 3;
+    /// A string id.
+    pub const KIND: usize = OWN + 4;
+    pub const ADDRESS: usize = OWN + 5;
+    pub const HAS_ADDRESS: usize = OWN + 6;
+    pub const BYTES: usize = OWN + 7;
+    pub const HAS_BYTES: usize = OWN + 8;
+    pub const IS_ASYNC: usize = OWN + 9;
+
+    /// Of an `api` event: whether the parameters that its handler reads are there, and what they are. Both have
+    /// [`crate::host::MOST_ARGUMENTS`] words.
+    pub const HAS_ARGUMENT: usize = OWN + 5;
+    pub const ARGUMENT: usize = HAS_ARGUMENT + crate::host::MOST_ARGUMENTS;
+    const _: () = assert!(ARGUMENT + crate::host::MOST_ARGUMENTS <= super::LAUNCH);
+}

@@ -25,6 +25,8 @@ pub(crate) mod error {
     pub(crate) const NOT_FOUND: i32 = 500;
     pub(crate) const NOT_READY: i32 = 600;
     pub(crate) const LAUNCH_OUT_OF_RESOURCES: i32 = 701;
+    pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: i32 = 712;
+    pub(crate) const HOST_MEMORY_NOT_REGISTERED: i32 = 713;
     pub(crate) const NOT_SUPPORTED: i32 = 801;
     pub(crate) const STREAM_CAPTURE_UNSUPPORTED: i32 = 900;
 
@@ -45,6 +47,16 @@ pub(crate) mod error {
         (NOT_FOUND, c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),
         (NOT_READY, c"CUDA_ERROR_NOT_READY", c"device not ready"),
         (LAUNCH_OUT_OF_RESOURCES, c"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", c"too many resources requested for launch"),
+        (
+            HOST_MEMORY_ALREADY_REGISTERED,
+            c"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+            c"part or all of the requested memory range is already mapped",
+        ),
+        (
+            HOST_MEMORY_NOT_REGISTERED,
+            c"CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
+            c"pointer does not correspond to a registered memory region",
+        ),
         (719, c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"),
         (NOT_SUPPORTED, c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported"),
         (

@@ -36,6 +36,10 @@ pub(crate) static EVENTS: Registry<Event> = Registry::new();
 pub(crate) static MEMORY: Memory = Memory {
     device: Mutex::new(BTreeMap::new()),
     pinned: Mutex::new(BTreeMap::new()),
+    registered: Mutex::new(BTreeMap::new()),
+    created: Mutex::new(BTreeMap::new()),
+    reserved: Mutex::new(BTreeMap::new()),
+    mapped: Mutex::new(BTreeMap::new()),
     managed: Mutex::new(BTreeMap::new()),
 };
 
@@ -441,6 +445,13 @@ pub(crate) fn global(module: Handle, name: &str) -> Result<(usize, usize), i32> 
 pub(crate) struct Memory {
     device: Mutex<BTreeMap<usize, usize>>,
     pinned: Mutex<BTreeMap<usize, usize>>,
+    /// Memory of the program that it has registered.
+    registered: Mutex<BTreeMap<usize, usize>>,
+    /// Sizes of memory without an address, by handle.
+    created: Mutex<BTreeMap<usize, usize>>,
+    /// Reserved addresses, and those of them where memory is mapped.
+    reserved: Mutex<BTreeMap<usize, usize>>,
+    mapped: Mutex<BTreeMap<usize, usize>>,
     /// Allocations in `device` that the host uses too.
     managed: Mutex<BTreeMap<usize, usize>>,
 }
@@ -477,9 +488,81 @@ impl Memory {
         remove(&self.pinned, address)
     }
 
+    /// Registers memory of the program.
+    pub(crate) fn register(&self, address: usize, size: usize) -> Status {
+        if address == 0 || size == 0 {
+            return Err(error::INVALID_VALUE);
+        }
+        let mut registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner);
+        match registered.insert(address, size) {
+            None => Ok(()),
+            Some(before) => {
+                registered.insert(address, before);
+                Err(error::HOST_MEMORY_ALREADY_REGISTERED)
+            }
+        }
+    }
+
+    pub(crate) fn unregister(&self, address: usize) -> Status {
+        let mut registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner);
+        registered.remove(&address).map(drop).ok_or(error::HOST_MEMORY_NOT_REGISTERED)
+    }
+
+    /// Creates memory without an address; returns its handle. Where it is mapped, the reserved addresses are the
+    /// memory.
+    pub(crate) fn create(&self, size: usize) -> Result<usize, i32> {
+        if size == 0 {
+            return Err(error::INVALID_VALUE);
+        }
+        if self.used().saturating_add(size) > TOTAL_MEMORY {
+            return Err(error::OUT_OF_MEMORY);
+        }
+        let mut created = self.created.lock().unwrap_or_else(PoisonError::into_inner);
+        let handle = created.keys().next_back().map_or(1, |it| it + 1);
+        created.insert(handle, size);
+        Ok(handle)
+    }
+
+    pub(crate) fn release(&self, handle: usize) -> Status {
+        let mut created = self.created.lock().unwrap_or_else(PoisonError::into_inner);
+        created.remove(&handle).map(drop).ok_or(error::INVALID_VALUE)
+    }
+
+    pub(crate) fn reserve(&self, size: usize) -> Result<usize, i32> {
+        insert(&self.reserved, size)
+    }
+
+    pub(crate) fn unreserve(&self, address: usize, size: usize) -> Status {
+        match around(&self.reserved, address) {
+            Some(range) if range == (address, size) => remove(&self.reserved, address),
+            _ => Err(error::INVALID_VALUE),
+        }
+    }
+
+    pub(crate) fn map(&self, address: usize, size: usize, handle: usize) -> Status {
+        let created = self.created.lock().unwrap_or_else(PoisonError::into_inner).get(&handle).copied();
+        let is_reserved = around(&self.reserved, address).is_some_and(|(base, all)| address - base + size <= all);
+        if created.is_none_or(|it| it < size) || !is_reserved {
+            return Err(error::INVALID_VALUE);
+        }
+        self.mapped.lock().unwrap_or_else(PoisonError::into_inner).insert(address, size);
+        Ok(())
+    }
+
+    pub(crate) fn unmap(&self, address: usize, size: usize) -> Status {
+        let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
+        match mapped.get(&address) {
+            Some(it) if *it == size => {
+                mapped.remove(&address);
+                Ok(())
+            }
+            _ => Err(error::INVALID_VALUE),
+        }
+    }
+
     /// Returns the base and size of the allocation that holds an address.
     pub(crate) fn range(&self, address: usize) -> Option<(usize, usize)> {
-        around(&self.device, address)
+        around(&self.device, address).or_else(|| around(&self.mapped, address))
     }
 
     /// Checks that the whole range lies in one allocation.
@@ -511,7 +594,10 @@ impl Memory {
     }
 
     pub(crate) fn used(&self) -> usize {
-        self.device.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
+        let sum = |it: &Mutex<BTreeMap<usize, usize>>| -> usize {
+            it.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
+        };
+        sum(&self.device) + sum(&self.created)
     }
 }
 

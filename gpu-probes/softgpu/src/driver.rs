@@ -20,6 +20,10 @@ use crate::operation::{self, Operation, Set};
 use crate::stream::Stream;
 
 type DevicePtr = usize;
+/// Bytes that rows of pitched memory begin at a multiple of.
+const PITCH: usize = 512;
+/// The device's only memory pool.
+const DEFAULT_POOL: Handle = 0x900;
 /// `CUhostFn`.
 type HostFunction = extern "C" fn(*mut c_void);
 
@@ -165,6 +169,13 @@ calls! { DRIVER, TABLE;
         put(total, device::TOTAL_MEMORY)
     }
     243 fn cuMemAlloc_v2(dptr: *mut DevicePtr, bytesize: usize) { device::current()?; allocate(dptr, bytesize, None) }
+    244 fn cuMemAllocPitch_v2(dptr: *mut DevicePtr, pPitch: *mut usize, WidthInBytes: usize, Height: usize, ElementSizeBytes: c_uint) {
+        let _ = ElementSizeBytes;
+        device::current()?;
+        let pitch = WidthInBytes.checked_next_multiple_of(PITCH).ok_or(error::INVALID_VALUE)?;
+        put(pPitch, pitch)?;
+        allocate(dptr, pitch.checked_mul(Height).ok_or(error::OUT_OF_MEMORY)?, None)
+    }
     371 fn cuMemAllocManaged(dptr: *mut DevicePtr, bytesize: usize, flags: c_uint) {
         let _ = flags;
         device::current()?;
@@ -182,6 +193,11 @@ calls! { DRIVER, TABLE;
     599 fn cuMemAllocAsync_ptsz(dptr: *mut DevicePtr, bytesize: usize, hStream: Handle) {
         allocate(dptr, bytesize, Some(&*device::stream(hStream, true)?))
     }
+    606 fn cuDeviceGetDefaultMemPool(pool_out: *mut Handle, dev: c_int) { check_device(dev)?; put(pool_out, DEFAULT_POOL) }
+    611 fn cuMemAllocFromPoolAsync(dptr: *mut DevicePtr, bytesize: usize, pool: Handle, hStream: Handle) {
+        if pool != DEFAULT_POOL { return Err(error::INVALID_VALUE); }
+        allocate(dptr, bytesize, Some(&*device::stream(hStream, false)?))
+    }
     600 fn cuMemFreeAsync(dptr: DevicePtr, hStream: Handle) { release_later(dptr, device::stream(hStream, false)?) }
     601 fn cuMemFreeAsync_ptsz(dptr: DevicePtr, hStream: Handle) { release_later(dptr, device::stream(hStream, true)?) }
     246 fn cuMemGetAddressRange_v2(pbase: *mut DevicePtr, psize: *mut usize, dptr: DevicePtr) {
@@ -195,6 +211,28 @@ calls! { DRIVER, TABLE;
         put(pp, MEMORY.allocate_pinned(bytesize)?)
     }
     38 fn cuMemFreeHost(p: usize) { MEMORY.free_pinned(p) }
+    379 fn cuMemHostRegister_v2(p: usize, bytesize: usize, Flags: c_uint) {
+        let _ = Flags;
+        device::current()?;
+        MEMORY.register(p, bytesize)
+    }
+    302 fn cuMemHostUnregister(p: usize) { MEMORY.unregister(p) }
+    549 fn cuMemCreate(handle: *mut u64, size: usize, prop: *const c_void, flags: u64) {
+        let _ = (prop, flags);
+        device::current()?;
+        put(handle, MEMORY.create(size)? as u64)
+    }
+    550 fn cuMemRelease(handle: u64) { MEMORY.release(handle as usize) }
+    547 fn cuMemAddressReserve(ptr: *mut DevicePtr, size: usize, alignment: usize, addr: DevicePtr, flags: u64) {
+        let _ = (alignment, addr, flags);
+        put(ptr, MEMORY.reserve(size)?)
+    }
+    548 fn cuMemAddressFree(ptr: DevicePtr, size: usize) { MEMORY.unreserve(ptr, size) }
+    551 fn cuMemMap(ptr: DevicePtr, size: usize, offset: usize, handle: u64, flags: u64) {
+        let _ = (offset, flags);
+        MEMORY.map(ptr, size, handle as usize)
+    }
+    552 fn cuMemUnmap(ptr: DevicePtr, size: usize) { MEMORY.unmap(ptr, size) }
     247 fn cuMemHostGetDevicePointer_v2(pdptr: *mut DevicePtr, p: usize, Flags: c_uint) { let _ = Flags; put(pdptr, p) }
 
     276 fn cuMemcpyHtoD_v2(dstDevice: DevicePtr, srcHost: usize, ByteCount: usize) { Copy::flat(dstDevice, srcHost, ByteCount, Direction::HostToDevice)?.now(false) }

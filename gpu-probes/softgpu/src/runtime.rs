@@ -91,12 +91,22 @@ calls! { RUNTIME, TABLE;
     }
 
     20 fn cudaMalloc(devPtr: *mut usize, size: usize) { start()?; done(driver::cuMemAlloc_v2(devPtr, size)) }
+    21 fn cudaMallocPitch(devPtr: *mut usize, pitch: *mut usize, width: usize, height: usize) { start()?; done(driver::cuMemAllocPitch_v2(devPtr, pitch, width, height, 4)) }
+    140 fn cudaMalloc3D(pitchedDevPtr: *mut PitchedPtr, extent: Extent) {
+        start()?;
+        let (mut ptr, mut pitch) = (0, 0);
+        let rows = extent.height.saturating_mul(extent.depth);
+        done(driver::cuMemAllocPitch_v2(&mut ptr, &mut pitch, extent.width, rows, 4))?;
+        put(pitchedDevPtr, PitchedPtr { ptr, pitch, xsize: extent.width, ysize: extent.height })
+    }
     206 fn cudaMallocManaged(devPtr: *mut usize, size: usize, flags: c_uint) { start()?; done(driver::cuMemAllocManaged(devPtr, size, flags)) }
     22 fn cudaFree(devPtr: usize) { start()?; if devPtr == 0 { Ok(()) } else { done(driver::cuMemFree_v2(devPtr)) } }
     373 fn cudaMallocAsync(devPtr: *mut usize, size: usize, hStream: Handle) { start()?; done(driver::cuMemAllocAsync(devPtr, size, hStream)) }
     374 fn cudaMallocAsync_ptsz(devPtr: *mut usize, size: usize, hStream: Handle) { start()?; done(driver::cuMemAllocAsync_ptsz(devPtr, size, hStream)) }
     375 fn cudaFreeAsync(devPtr: usize, hStream: Handle) { start()?; done(driver::cuMemFreeAsync(devPtr, hStream)) }
     376 fn cudaFreeAsync_ptsz(devPtr: usize, hStream: Handle) { start()?; done(driver::cuMemFreeAsync_ptsz(devPtr, hStream)) }
+    152 fn cudaHostRegister(ptr: usize, size: usize, flags: c_uint) { start()?; done(driver::cuMemHostRegister_v2(ptr, size, flags)) }
+    153 fn cudaHostUnregister(ptr: usize) { start()?; done(driver::cuMemHostUnregister(ptr)) }
     25 fn cudaMallocHost(ptr: *mut usize, size: usize) { start()?; done(driver::cuMemAllocHost_v2(ptr, size)) }
     27 fn cudaHostAlloc(pHost: *mut usize, size: usize, flags: c_uint) { start()?; done(driver::cuMemHostAlloc(pHost, size, flags)) }
     26 fn cudaFreeHost(ptr: usize) { start()?; done(driver::cuMemFreeHost(ptr)) }

@@ -35,8 +35,9 @@ pub const HELLO: u32 = 1;
 /// Words: demand bits ([`demand`]), number of rings, bytes per ring, milliseconds between flushes,
 /// index of this process in the run, when to record ([`window`]), what to do when another tool in the
 /// process uses CUPTI ([`conflict`]). Descriptors: the region, then the tag array if the demand has
-/// [`demand::MARKER`]. Text: the GPUs whose launches are recorded, separated by commas, each as
-/// [`crate::record::Gpu::is_called`] reads it; empty for all.
+/// [`demand::MARKER`]. Text: two lines: the functions whose calls are `api` events ([`xputrace_cuda_calls::Functions`]);
+/// the GPUs whose launches are recorded, separated by commas, each as [`crate::record::Gpu::is_called`] reads it, empty
+/// for all.
 pub const ARM: u32 = 2;
 /// Nothing to record in this process. Words and text: empty.
 pub const DORMANT: u32 = 3;
@@ -90,7 +91,7 @@ pub mod conflict {
 
 /// Bits of the demand: options, then the calls and activities to record.
 pub mod demand {
-    use xputrace_events::{Activities, Activity, Call, Calls};
+    use xputrace_events::{Activities, Activity, Call, Calls, HostCalls};
 
     /// Take a stack at each launch.
     pub const STACKS: u64 = 1 << 2;
@@ -109,9 +110,29 @@ pub mod demand {
 
     /// Send the NVTX ranges that the thread is in at each launch.
     pub const RANGES: u64 = 1 << 9;
+    /// Take a stack at each call that is an event of the CPU.
+    pub const HOST_STACKS: u64 = 1 << 10;
+    /// Ask CUPTI for the stream id of each such call.
+    pub const HOST_STREAMS: u64 = 1 << 11;
+    /// Watch all calls of the runtime, to know which of them makes a call of the driver.
+    pub const HOST_NESTED: u64 = 1 << 12;
+
+    /// Read the Python frames at each such call.
+    pub const HOST_PYTHON: u64 = 1 << 13;
 
     const CALLS_AT: u32 = 16;
     const ACTIVITIES_AT: u32 = 32;
+    const HOST_CALLS_AT: u32 = 48;
+
+    /// Returns the bits that record these events of the CPU.
+    pub const fn host_calls(kinds: HostCalls) -> u64 {
+        (kinds.bits() as u64) << HOST_CALLS_AT
+    }
+
+    /// Returns the events of the CPU that a demand includes.
+    pub const fn host_calls_of(demand: u64) -> HostCalls {
+        HostCalls::from_bits((demand >> HOST_CALLS_AT) as u16)
+    }
 
     /// Returns the bits that record these calls.
     pub const fn calls(kinds: Calls) -> u64 {

@@ -10,7 +10,7 @@
 
 use crate::ring::RingHeader;
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use xputrace_events::{Activity, Call};
+use xputrace_events::{Activity, Call, HostCall};
 
 /// Alignment of everything in the region.
 pub const PAGE: usize = 4096;
@@ -51,6 +51,8 @@ pub struct Totals {
     pub activities: [ActivityTotals; Activity::COUNT],
     /// Indexed by [`Call::index`].
     pub calls: [CallTotals; Call::COUNT],
+    /// Events of the CPU, indexed by [`HostCall::index`].
+    pub host_calls: [AtomicU64; HostCall::COUNT],
     /// Nanoseconds spent in the collector's callbacks, where measured.
     pub callback_nanos: AtomicU64,
     pub flushes: AtomicU64,
@@ -118,6 +120,8 @@ lost! {
     Panics,
     /// Activity records of unknown kinds, at least: their buffer was discarded unread.
     Unread,
+    /// Events of the CPU that did not fit into a ring.
+    HostCallRingFull,
 }
 
 /// Sizes that define a region.

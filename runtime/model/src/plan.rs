@@ -7,7 +7,8 @@ use crate::schema::{Event, Unit};
 use crate::table::{TableDef, TableId};
 use std::sync::Arc;
 pub use xputrace_bytecode::{BpfMapId, Image, ProgramId};
-pub use xputrace_events::{Activities, Activity, Call, Calls};
+pub use xputrace_cuda_calls::Functions;
+pub use xputrace_events::{Activities, Activity, Call, Calls, HostCall, HostCalls};
 
 /// Id of a string in the run's string table. Ids below [`Plan::strings`]`.len()` are those strings
 /// (0 is the empty one); the tracer appends others during the run.
@@ -83,12 +84,29 @@ pub struct Demand {
     pub stream_kinds: bool,
     /// Whether the kernel before another one is read.
     pub previous: bool,
+    pub host: HostDemand,
+}
+
+/// What the collector must record of CUDA calls that are events of the CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostDemand {
+    pub kinds: HostCalls,
+    /// The functions whose calls are `api` events.
+    pub api: Functions,
+    /// Whether their `ustack` is read.
+    pub stacks: bool,
+    /// Whether their `pystack` is read, or Python frames are to be shown in their `ustack`.
+    pub python: bool,
+    /// Whether their `stream` is read.
+    pub streams: bool,
+    /// Whether their `nested` is read.
+    pub nested: bool,
 }
 
 impl Demand {
     /// Whether the program must load the collector.
     pub fn gpu(&self) -> bool {
-        !self.calls.is_empty() || !self.activities.is_empty()
+        !self.calls.is_empty() || !self.activities.is_empty() || !self.host.kinds.is_empty()
     }
 
     /// Whether an activity is recorded together with every call that may have caused it.
@@ -126,6 +144,8 @@ pub struct Probe {
     pub texts: Vec<TextRead>,
     /// Whether the handler sees kernels without a known launch.
     pub sees_unjoined: bool,
+    /// Names of the parameters that an `api` handler reads, in the order of their words.
+    pub arguments: Vec<String>,
     pub site: Site,
     /// Why it runs there, for `explain`: sentences without a final dot.
     pub why: Vec<String>,
@@ -168,6 +188,7 @@ impl Probe {
             scope: ProbeScope::default(),
             texts: Vec::new(),
             sees_unjoined: false,
+            arguments: Vec::new(),
             site: Site::default(),
             why: Vec::new(),
         }
@@ -301,6 +322,8 @@ pub enum Target {
     },
     /// Calls that submit work of these kinds: a `launch` handler.
     Calls(Calls),
+    /// Calls of these functions: an `api` handler.
+    Api(Box<Functions>),
     /// Other GPU events, `begin` and `end`.
     None,
 }

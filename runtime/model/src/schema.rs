@@ -1,7 +1,7 @@
 //! The events of the language and their fields: one table for the compiler, interpreted handlers,
 //! `explain`, diagnostics and the language reference.
 
-pub use xputrace_events::{Activity, Call, Field, FieldType, From, Launch as LaunchRecord, Unit};
+pub use xputrace_events::{Activity, Call, Field, FieldType, From, HostCall, Launch as LaunchRecord, Unit};
 
 /// An event source of the language.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -9,6 +9,8 @@ pub enum Event {
     /// A GPU activity.
     Activity(Activity),
     Launch,
+    /// A CUDA call.
+    HostCall(HostCall),
     Uprobe,
     Uretprobe,
     Tracepoint,
@@ -34,7 +36,13 @@ impl Event {
             Event::Begin,
             Event::End,
         ];
-        Activity::ALL.iter().map(|it| Event::Activity(*it)).chain(OTHERS.iter().copied())
+        let calls = HostCall::ALL.iter().map(|it| Event::HostCall(*it));
+        Activity::ALL
+            .iter()
+            .map(|it| Event::Activity(*it))
+            .chain(OTHERS[..1].iter().copied())
+            .chain(calls)
+            .chain(OTHERS[1..].iter().copied())
     }
 
     /// Returns the function that declares a handler for it.
@@ -42,6 +50,7 @@ impl Event {
         match self {
             Event::Activity(kind) => kind.name(),
             Event::Launch => "launch",
+            Event::HostCall(kind) => kind.name(),
             Event::Uprobe => "uprobe",
             Event::Uretprobe => "uretprobe",
             Event::Tracepoint => "tracepoint",
@@ -54,7 +63,7 @@ impl Event {
 
     /// Whether it comes from the GPU side, so that its handlers get a [`crate::context::GpuContext`].
     pub fn is_gpu(self) -> bool {
-        matches!(self, Event::Activity(_) | Event::Launch)
+        matches!(self, Event::Activity(_) | Event::Launch | Event::HostCall(_))
     }
 
     /// Whether it is a function's entry or return, whose probe is in a file's code.
@@ -73,6 +82,7 @@ impl Event {
         match self {
             Event::Activity(kind) => kind.fields(),
             Event::Launch => LAUNCH,
+            Event::HostCall(kind) => kind.fields(),
             Event::Uprobe => UPROBE,
             Event::Uretprobe => URETPROBE,
             Event::Tracepoint | Event::Profile => CPU,
@@ -83,12 +93,8 @@ impl Event {
 
 /// Events of the language that are not implemented yet: using one is an error that says so.
 pub const NOT_YET: &[&str] = &[
-    "wait",
-    "alloc",
-    "free",
     "graph_launch",
     "nvtx",
-    "api",
     "usdt",
     "device_entry",
     "device_exit",

@@ -5,8 +5,8 @@ use crate::{Context, human};
 use std::io::{self, Write};
 use std::sync::Arc;
 use xputrace_model::diagnostic::{Site, Sources};
-use xputrace_model::loss::{Account, Arrived, Balance, Cause, Losses};
-use xputrace_model::plan::{Activity, Call, Calls};
+use xputrace_model::loss::{Account, Arrived, Balance, Cause, HostCounts, Losses};
+use xputrace_model::plan::{Activity, Call, Calls, HostCall};
 use xputrace_model::schema::Unit;
 use xputrace_model::table::TableDef;
 
@@ -60,10 +60,20 @@ fn balances(account: &Account, losses: &Losses) -> Vec<String> {
         }
         lines.extend(balance(&format!("{} calls", call.name()), asked, activity, account));
     }
+    lines.extend(account.host_calls.iter().map(|it| of_host_calls(it, account.host_call(it))));
     if losses.is_empty() && is_balanced(account) {
         lines.last_mut().into_iter().for_each(|it| *it += "; 0 lost");
     }
     lines
+}
+
+/// Formats `wait events 14 = handled 12 + lost 2`.
+fn of_host_calls(kind: HostCall, it: &HostCounts) -> String {
+    let sum = it.handled.saturating_add(it.lost);
+    match it.lost {
+        0 => format!("{} events {sum}", kind.name()),
+        lost => format!("{} events {sum} = handled {} + lost {lost}", kind.name(), it.handled),
+    }
 }
 
 /// Whether nothing was lost and every recorded kind balances against its calls.
@@ -73,7 +83,8 @@ fn is_balanced(account: &Account) -> bool {
         let is_joined = account.activities.contains(told) && account.calls.contains_all(told.causes());
         !is_joined || account.call(call).sum() == account.call(call).made
     };
-    Call::ALL.iter().all(|it| account.call(*it).lost == 0 && adds_up(*it))
+    let has_all = |it: HostCall| account.host_call(it).lost == 0;
+    Call::ALL.iter().all(|it| account.call(*it).lost == 0 && adds_up(*it)) && account.host_calls.iter().all(has_all)
 }
 
 /// Formats `launches 200 = joined 198 + failed 2`; returns `None` if neither these calls nor their

@@ -3,7 +3,7 @@
 use crate::account::place;
 use crate::cells::{padded, wrapped};
 use std::fmt::Write;
-use xputrace_model::plan::{Calls, Demand, Place, Plan, Probe, ProbeScope};
+use xputrace_model::plan::{Calls, Demand, HostCall, HostDemand, Place, Plan, Probe, ProbeScope};
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{KeyPart, Scalar, Storage, TableDef, TableKind};
 
@@ -174,8 +174,25 @@ fn demanded(demand: Demand) -> String {
         .chain(other_calls.iter().map(|it| format!("{} calls{watched}", it.name())))
         .chain(demand.activities.iter().map(|it| it.plural().to_string()))
         .chain(details.iter().filter(|(wanted, _)| *wanted).map(|(_, name)| (*name).to_owned()))
+        .chain(demanded_calls(&demand.host))
         .collect();
     parts.join(", ")
+}
+
+/// Lists what is recorded of CUDA's calls.
+fn demanded_calls(demand: &HostDemand) -> Vec<String> {
+    let kind = |it: HostCall| match it {
+        HostCall::Api => format!("calls of {} CUDA functions", demand.api.iter().count()),
+        _ => format!("{} events", it.name()),
+    };
+    let details = [
+        (demand.stacks, "a stack at each of these calls"),
+        (demand.python, "the Python frames of each of these calls"),
+        (demand.streams, "the stream of each of these calls"),
+        (demand.nested, "which call of CUDA's runtime made it, so all of these are watched"),
+    ];
+    let details = details.iter().filter(|(wanted, _)| *wanted).map(|(_, name)| (*name).to_owned());
+    demand.kinds.iter().map(kind).chain(details).collect()
 }
 
 fn line(text: &mut String, indent: usize, content: &str) {

@@ -28,7 +28,7 @@ use crate::rows::{NamedStack, Part, Row, named, rows};
 use serde_json::{Map, Value as Json, json};
 use std::io::{self, Write};
 use xputrace_model::gap::Gap;
-use xputrace_model::loss::{Account, Cause, Loss, Losses};
+use xputrace_model::loss::{Account, Cause, HostCounts, Loss, Losses};
 use xputrace_model::output::{Output, View};
 use xputrace_model::plan::{Activity, Calls};
 use xputrace_model::table::{Cell, TableKind, Value, average};
@@ -215,6 +215,10 @@ fn account_json(account: &Account) -> Json {
         if asked != (false, false) {
             all[kind.name()] = activity_json(account, kind);
         }
+    }
+    for kind in account.host_calls.iter() {
+        let HostCounts { handled, lost } = *account.host_call(kind);
+        all[kind.name()] = json!({ "calls": handled.saturating_add(lost), "handled": handled, "lost": lost });
     }
     all
 }

@@ -11,10 +11,11 @@ use crate::stage::{ArgumentSpec, ArgumentValue};
 use crate::{arguments, lexer, units};
 use rhai::{Dynamic, Engine, FnPtr, ImmutableString, Map, NativeCallContext};
 use std::any::TypeId;
-use xputrace_model::catalog::split_function;
+use xputrace_cuda_calls::{Function as CudaFunction, Functions, functions};
+use xputrace_model::catalog::{glob, split_function};
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
 use xputrace_model::plan::{Call as LaunchCall, Calls, ClosureId, ProbeScope, ReturnWay, Target};
-use xputrace_model::schema::{Activity, Event, NOT_YET};
+use xputrace_model::schema::{Activity, Event, HostCall, NOT_YET};
 
 /// Maximum number of arguments that declaring functions are registered for; beyond it Rhai reports
 /// the error.
@@ -121,6 +122,10 @@ impl Call<'_> {
             Event::Activity(Activity::Memset) => "memset(|m| …)",
             Event::Activity(Activity::Memcpy) => "memcpy(|m| …)",
             Event::Launch => "launch(|l| …)",
+            Event::HostCall(HostCall::Wait) => "wait(|w| …)",
+            Event::HostCall(HostCall::Alloc) => "alloc(|a| …)",
+            Event::HostCall(HostCall::Free) => "free(|f| …)",
+            Event::HostCall(HostCall::Api) => "api(\"cudaMalloc*\", |a| …)",
             Event::Uprobe => "uprobe(\"libc:malloc\", |e| …)",
             Event::Uretprobe => "uretprobe(\"libc:malloc\", |e| …)",
             Event::Tracepoint => "tracepoint(\"sched:sched_switch\", |e| …)",
@@ -267,7 +272,9 @@ fn constant(session: &Session, file: FileId, value: &Dynamic) -> Captured {
 /// Takes the targets, with their full names, from the first of `arguments` if there is one.
 fn take_targets(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Option<Vec<(Target, String)>> {
     match event {
-        Event::Uprobe | Event::Uretprobe | Event::Tracepoint => take_patterns(call, event, arguments),
+        Event::Uprobe | Event::Uretprobe | Event::Tracepoint | Event::HostCall(HostCall::Api) => {
+            take_patterns(call, event, arguments)
+        }
         Event::Profile | Event::Interval => take_rate(call, event, arguments).map(|it| vec![it]),
         _ => Some(vec![(Target::None, event.name().to_owned())]),
     }
@@ -282,7 +289,10 @@ fn take_patterns(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opt
         list.and_then(|list| list.iter().map(text_of).collect())
     };
     match texts {
-        Some(texts) if !texts.is_empty() => texts.iter().map(|it| target(call, event, it)).collect(),
+        Some(texts) if !texts.is_empty() => texts
+            .iter()
+            .map(|it| if event == Event::HostCall(HostCall::Api) { api(call, it) } else { target(call, event, it) })
+            .collect(),
         _ => {
             let message =
                 format!("the first argument of `{}` is what to probe: a string or a list of strings", event.name());
@@ -290,6 +300,21 @@ fn take_patterns(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opt
             None
         }
     }
+}
+
+/// Finds the CUDA calls that a pattern of `api` matches: by their name, or as programs write it.
+fn api(call: &Call, pattern: &str) -> Option<(Target, String)> {
+    let matches = |it: &&CudaFunction| glob(pattern, it.name()) || glob(pattern, it.plain_name());
+    let found: Functions = functions().iter().filter(matches).map(|it| it.id).collect();
+    if !found.is_empty() {
+        return Some((Target::Api(Box::new(found)), format!("api:{pattern}")));
+    }
+    let help = match nearest(pattern, functions().iter().map(CudaFunction::plain_name)) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "patterns are names of CUDA's runtime or driver, with `*` for any text: \"cudaMalloc*\"".to_owned(),
+    };
+    call.error("unknown-call", format!("CUDA has no call `{pattern}`")).help(help).report(call);
+    None
 }
 
 /// Parses `libc:malloc` or `sched:sched_switch`; keeps wildcards.
@@ -368,7 +393,7 @@ fn take_options(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opti
     let Some(at) = arguments.iter().position(|it| it.is_map()) else { return Some(Options::default()) };
     let map = arguments.remove(at).cast::<Map>();
     let allowed: &[&str] = match event {
-        Event::Activity(_) => &["every"],
+        Event::Activity(_) | Event::HostCall(_) => &["every"],
         Event::Launch => &["every", "kinds"],
         Event::Begin | Event::End | Event::Interval => &[],
         Event::Uretprobe => &["scope", "every", "return"],

@@ -29,6 +29,26 @@ struct Data {
     /// The text of each id in `words`.
     names: FxHashMap<u64, Arc<str>>,
     symbols: Symbols,
+    /// Names of the parameters of a CUDA call, in the order of their words.
+    arguments: Vec<String>,
+}
+
+/// `a.args`: parameters of a CUDA call.
+#[derive(Clone)]
+struct Arguments(Rc<Data>);
+
+impl Arguments {
+    fn get(&self, name: &str) -> Result<Dynamic, Box<EvalAltResult>> {
+        let Data { words, arguments, .. } = &*self.0;
+        match arguments.iter().position(|it| it == name) {
+            Some(at) if words[word::call::HAS_ARGUMENT + at] == 0 => Ok(Dynamic::UNIT),
+            Some(at) => Ok(Dynamic::from_int(words[word::call::ARGUMENT + at] as i64)),
+            None => {
+                let help = format!("read it from the event where the handler names it: `a.args.{name}`");
+                Failure::raise("unknown-field", format!("the parameter `{name}` is not at hand"), Some(&help))
+            }
+        }
+    }
 }
 
 /// `k.grid`: three sizes.
@@ -42,7 +62,12 @@ impl EventValue {
         add_names(view, view.event.fields(), &mut names);
         EventValue {
             fields: view.event.fields(),
-            data: Rc::new(Data { words: *view.words, names, symbols: symbols.clone() }),
+            data: Rc::new(Data {
+                words: *view.words,
+                names,
+                symbols: symbols.clone(),
+                arguments: view.arguments.to_vec(),
+            }),
         }
     }
 
@@ -85,6 +110,7 @@ impl EventValue {
             FieldType::Launch => no_launch(),
             FieldType::Parts(fields) => Dynamic::from(EventValue { fields, data: self.data.clone() }),
             FieldType::Entry => Dynamic::UNIT,
+            FieldType::Arguments => Dynamic::from(Arguments(self.data.clone())),
         }
     }
 }
@@ -144,7 +170,10 @@ fn comm(low: u64, high: u64) -> String {
 pub(crate) fn register(engine: &mut Engine) {
     engine.register_type_with_name::<EventValue>("event");
     engine.register_type_with_name::<Dim3>("size");
+    engine.register_type_with_name::<Arguments>("arguments");
     let mut module = Module::new();
+    FuncRegistration::new_index_getter()
+        .set_into_module(&mut module, |arguments: &mut Arguments, name: ImmutableString| arguments.get(&name));
     // Rhai asks the index getter for properties without a registered getter.
     FuncRegistration::new_index_getter()
         .set_into_module(&mut module, |event: &mut EventValue, name: ImmutableString| event.get(&name));

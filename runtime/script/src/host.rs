@@ -49,4 +49,6 @@ pub struct EventView<'a> {
     pub words: &'a GpuContext,
     /// Looks up the text of an id in `words`.
     pub strings: &'a dyn Fn(u64) -> Option<Arc<str>>,
+    /// Names of the parameters that an `api` handler reads, in the order of their words.
+    pub arguments: &'a [String],
 }

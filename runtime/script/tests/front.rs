@@ -132,7 +132,7 @@ fn kernel_event() -> EventView<'static> {
         words[word::LAUNCH_START] = 1200;
         words
     });
-    EventView { event: Event::KERNEL, words, strings: &|id| (id == 7).then(|| Arc::from("add<int>")) }
+    EventView { event: Event::KERNEL, words, strings: &|id| (id == 7).then(|| Arc::from("add<int>")), arguments: &[] }
 }
 
 /// Returns what a script without mistakes prints.

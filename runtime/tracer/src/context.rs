@@ -3,8 +3,8 @@
 use crate::clock::Span;
 use crate::pipeline::gpus::GpuFacts;
 use xputrace_model::context::{GpuContext, WORDS, word};
-use xputrace_wire::events::Texts;
-use xputrace_wire::record::{ActivityRecord, Launch};
+use xputrace_wire::events::{Choice, Texts};
+use xputrace_wire::record::{ActivityRecord, HostCallRecord, Launch};
 
 /// The two halves of a 16-byte, NUL-padded name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,6 +94,51 @@ pub(crate) fn fill_gpu(ctx: &mut GpuContext, at: usize, gpu: Option<&GpuFacts>) 
     ctx[at..at + words.len()].copy_from_slice(&words);
 }
 
+/// A CUDA call with resolved names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostFacts<'a> {
+    pub(crate) record: &'a HostCallRecord,
+    /// Bytes and kind of the memory that it has freed, if known.
+    pub(crate) freed: Option<(u64, u32)>,
+    pub(crate) api: u64,
+    /// 0 if the program made the call.
+    pub(crate) nested: u64,
+    /// Meaningful if it failed.
+    pub(crate) error: u64,
+    pub(crate) ustack: u64,
+    pub(crate) pystack: u64,
+    pub(crate) thread: Identity,
+}
+
+/// Fills the words of a CUDA call, of which all are 0.
+pub(crate) fn fill_host_call(ctx: &mut GpuContext, it: &HostFacts<'_>, texts: &impl Texts) {
+    let made = it.record.made();
+    it.record.put_words(ctx, texts);
+    fill_identity(ctx, made.start, it.thread);
+    fill_thread(ctx, it.thread);
+    ctx[word::LAUNCH_DURATION] = made.end.wrapping_sub(made.start);
+    ctx[word::LAUNCH_USTACK] = it.ustack;
+    ctx[word::LAUNCH_PYSTACK] = it.pystack;
+    ctx[word::LAUNCH_API] = it.api;
+    ctx[word::call::NESTED] = it.nested;
+    ctx[word::call::ERROR] = it.error;
+    if let HostCallRecord::Free(free) = it.record {
+        let (bytes, kind) = it.freed.unwrap_or((0, free.kind));
+        ctx[word::call::BYTES] = bytes;
+        ctx[word::call::HAS_BYTES] = it.freed.is_some().into();
+        ctx[word::call::KIND] = texts.choice(Choice::AllocKind, kind);
+    }
+}
+
+/// Fills the words of the thread that made a call.
+#[inline]
+fn fill_thread(ctx: &mut GpuContext, it: Identity) {
+    ctx[word::LAUNCH_PID] = it.pid;
+    ctx[word::LAUNCH_TID] = it.tid;
+    ctx[word::LAUNCH_COMM] = it.comm.0[0];
+    ctx[word::LAUNCH_COMM + 1] = it.comm.0[1];
+}
+
 /// Fills the words of the launch.
 #[inline]
 pub(crate) fn fill_launch(ctx: &mut GpuContext, it: &LaunchFacts<'_>, texts: &impl Texts) {
@@ -112,8 +157,5 @@ pub(crate) fn fill_launch(ctx: &mut GpuContext, it: &LaunchFacts<'_>, texts: &im
     ctx[word::LAUNCH_SYMBOL] = it.symbol.symbol;
     ctx[word::LAUNCH_TAGGED] = u64::from(launch.flags & Launch::TAGGED != 0);
     ctx[word::LAUNCH_TAG] = if launch.flags & Launch::TAGGED != 0 { launch.tag as u64 } else { 0 };
-    ctx[word::LAUNCH_PID] = it.thread.pid;
-    ctx[word::LAUNCH_TID] = it.thread.tid;
-    ctx[word::LAUNCH_COMM] = it.thread.comm.0[0];
-    ctx[word::LAUNCH_COMM + 1] = it.thread.comm.0[1];
+    fill_thread(ctx, it.thread);
 }

@@ -187,7 +187,7 @@ pub unsafe fn exit(agent: &'static Agent, returned: &Returned) -> bool {
 }
 
 /// What came of a launch's stack.
-enum StackTaken {
+pub(super) enum StackTaken {
     Id(u32),
     /// Only Python's frames were asked for, and there are none.
     Empty,
@@ -199,7 +199,12 @@ enum StackTaken {
 /// # Safety
 /// `here` is where the thread is: on its own stack, from where the backend called us to its end.
 #[inline]
-unsafe fn stack_taken(agent: &'static Agent, stacks: &Stacks, out: &mut Output, here: &Here<'_>) -> StackTaken {
+pub(super) unsafe fn stack_taken(
+    agent: &'static Agent,
+    stacks: &Stacks,
+    out: &mut Output,
+    here: &Here<'_>,
+) -> StackTaken {
     let mut is_table_full = false;
     let code_id = |python: &Python, out: &mut Output, code: &Code<'_>| match python
         .codes
@@ -598,6 +603,8 @@ unsafe fn name(agent: &Agent, out: &mut Output, pointer: *const c_char, text: Te
 pub(crate) struct Counters {
     /// By [`events::Call::index`].
     pub(crate) calls: [CallTotals; events::Call::COUNT],
+    /// By [`events::HostCall::index`].
+    pub(crate) host_calls: [AtomicU64; events::HostCall::COUNT],
     pub(crate) callback_nanos: AtomicU64,
     /// Threads without a ring share one.
     pub(crate) shared: bool,
@@ -619,6 +626,10 @@ impl Counters {
         if callback_nanos != 0 {
             self.bump(&self.callback_nanos, callback_nanos);
         }
+    }
+
+    pub(super) fn add_host_calls(&self, kinds: events::HostCalls) {
+        kinds.iter().for_each(|it| self.bump(&self.host_calls[it.index()], 1));
     }
 
     #[inline]

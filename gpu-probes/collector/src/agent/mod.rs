@@ -13,6 +13,7 @@ pub(crate) mod clock;
 pub mod control;
 pub mod delivery;
 mod flushing;
+pub mod host_call;
 pub(crate) mod intern;
 pub mod launch;
 mod leaving;
@@ -46,6 +47,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use window::Window;
+use xputrace_wire::cuda_calls::Functions;
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{Gpu, Thread, UNKNOWN, kind};
 use xputrace_wire::region::Lost;
@@ -58,6 +60,8 @@ pub struct Setup {
     /// Bits of `message::demand`.
     pub demand: u64,
     pub flush_period: Duration,
+    /// The functions whose calls are `api` events.
+    pub api: Functions,
     /// Bits of `message::window`.
     pub window: u64,
     pub conflict: Conflict,
@@ -73,6 +77,7 @@ pub struct Setup {
 pub struct Agent {
     pub(crate) backend: &'static dyn Backend,
     demand: u64,
+    api: Functions,
     pub(crate) flush_period: Duration,
     life: Life,
     window: Window,
@@ -167,7 +172,8 @@ pub(crate) fn is_forked() -> bool {
 /// Returns the bits of the demand that can be recorded: the backend's, and those that the agent serves itself.
 pub(crate) fn recordable(backend: &dyn Backend) -> u64 {
     let of_launches = demand::STACKS | demand::PYTHON | demand::RANGES | demand::ENDS | demand::OUTERMOST;
-    of_launches | demand::MARKER | demand::MAPPINGS | backend.capabilities()
+    let of_calls = demand::HOST_STACKS | demand::HOST_PYTHON;
+    of_launches | of_calls | demand::MARKER | demand::MAPPINGS | backend.capabilities()
 }
 
 /// Runs first in a forked child: nothing of the parent's agent is touched again.
@@ -200,6 +206,7 @@ impl Agent {
         Ok(Agent {
             backend: Box::leak(setup.backend),
             demand: setup.demand,
+            api: setup.api,
             flush_period: setup.flush_period,
             life: Life {
                 phase: SharedPhase::new(Phase::Arming),
@@ -309,6 +316,11 @@ impl Agent {
         self.demand
     }
 
+    /// Returns the functions whose calls are `api` events.
+    pub fn api(&self) -> &Functions {
+        &self.api
+    }
+
     /// Whether this is the run that is armed, or ending.
     pub fn is_current(&self) -> bool {
         std::ptr::eq(CURRENT.load(Ordering::Acquire), self)
@@ -405,6 +417,9 @@ impl Agent {
             publish(&calls.made, &|it| &it.calls[at].made);
             publish(&calls.failed, &|it| &it.calls[at].failed);
             publish(&calls.captured, &|it| &it.calls[at].captured);
+        }
+        for (at, made) in totals.host_calls.iter().enumerate() {
+            publish(made, &|it| &it.host_calls[at]);
         }
         publish(&totals.callback_nanos, &|it| &it.callback_nanos);
     }

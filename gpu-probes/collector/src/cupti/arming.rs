@@ -1,6 +1,7 @@
 //! Arming: requests from CUPTI what the demand says.
 
-use super::calls::{IDS, Id, REQUIRED};
+use super::calls::{IDS, Id, REQUIRED, index_of};
+use super::host_calls::Watched;
 use super::others::{OTHER, OURS};
 use super::records::kinds_of;
 use super::{
@@ -9,6 +10,7 @@ use super::{
 };
 use crate::agent::{Agent, Refusal};
 use std::sync::atomic::{AtomicBool, Ordering};
+use xputrace_wire::cuda_calls::FunctionId;
 use xputrace_wire::events::Calls;
 use xputrace_wire::message::demand;
 
@@ -21,7 +23,7 @@ impl CuptiBackend {
             let _ = POOL.set(pool);
         }
         // Buffers need the run too.
-        let run: &'static Run = Box::leak(Box::new(Run { agent, backend: self }));
+        let run: &'static Run = Box::leak(Box::new(Run::new(agent, self)));
         RUN.store(std::ptr::from_ref(run).cast_mut(), Ordering::Release);
         // Without it another user of CUPTI in the process meets us unprepared.
         if let Err(why) = yielding::share(&self.cupti) {
@@ -49,7 +51,9 @@ impl CuptiBackend {
     /// exist. If kinds are enabled first in a process that has contexts, and launch callbacks later, as for
     /// unloading CUPTI, then the next launch reads a null pointer inside CUPTI (seen with 13.0).
     fn subscribe_first(&'static self, agent: &'static Agent) -> Result<bool, Refusal> {
-        let needs_calls = !demand::calls_of(agent.demand()).is_empty() || agent.follows_profiler();
+        let is_recorded =
+            !demand::calls_of(agent.demand()).is_empty() || !demand::host_calls_of(agent.demand()).is_empty();
+        let needs_calls = is_recorded || agent.follows_profiler();
         self.forget_earlier_use();
         match self.subscribe() {
             Ok(()) => {}
@@ -81,6 +85,7 @@ impl CuptiBackend {
     pub(super) fn enable_records(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
         self.has_recorded.store(true, Ordering::Release);
         self.enable_launches(agent)?;
+        self.enable_host_calls(agent)?;
         self.want_activities(agent)
     }
 
@@ -93,6 +98,31 @@ impl CuptiBackend {
             }
         }
         Ok(())
+    }
+
+    /// Enables the callbacks of the calls that are events of the CPU. Some calls of the runtime are also launches, or
+    /// what launches depend on, and stay enabled as those need it.
+    fn enable_host_calls(&self, agent: &Agent) -> Result<(), Refusal> {
+        let mut unknown = Vec::new();
+        for it in Watched::of(agent).ids(agent).iter() {
+            if self.enable_callback(it.domain(), it.callback(), true)? != SUCCESS && agent.api().contains(it) {
+                unknown.push(format!("{}:{}", it.domain(), it.callback()));
+            }
+        }
+        if !unknown.is_empty() {
+            agent.note(format!("this CUPTI does not report the calls with the ids {}", unknown.join(", ")));
+        }
+        Ok(())
+    }
+
+    fn disable_host_calls(&self, agent: &Agent) {
+        let stays = |it: &FunctionId| {
+            let known = index_of(it.domain(), it.callback()).map(|at| IDS[at]);
+            known.is_some_and(|it| it.prepares_for(demand::calls_of(agent.demand()), agent.follows_profiler()))
+        };
+        for it in Watched::of(agent).ids(agent).iter().filter(|it| !stays(it)) {
+            let _ = self.enable_callback(it.domain(), it.callback(), false);
+        }
     }
 
     /// Switches the callbacks of these calls, as the driver sees them.
@@ -109,6 +139,7 @@ impl CuptiBackend {
         for it in launch_ids(agent) {
             let _ = self.enable_callback(it.domain, it.id, false);
         }
+        self.disable_host_calls(agent);
     }
 
     /// Subscribes, or takes the subscription that an earlier run has left because of another user.
@@ -182,6 +213,13 @@ impl CuptiBackend {
 fn launch_ids(agent: &Agent) -> impl Iterator<Item = &'static Id> {
     let (calls, outermost) = (demand::calls_of(agent.demand()), agent.wants(demand::OUTERMOST));
     IDS.iter().filter(move |it| it.submits_for(calls, outermost))
+}
+
+impl Run {
+    fn new(agent: &'static Agent, backend: &'static CuptiBackend) -> Self {
+        let watched = Watched::of(agent);
+        Run { agent, backend, watched, has_host_calls: !watched.is_empty() }
+    }
 }
 
 fn missing(function: &str) -> Refusal {

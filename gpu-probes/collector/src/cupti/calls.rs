@@ -379,7 +379,7 @@ pub unsafe fn graph_of(params: *const c_void) -> Option<usize> {
 /// # Safety
 /// `size_of::<T>()` bytes at `base + offset` are readable and any bytes are a `T`.
 #[inline]
-unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
+pub(super) unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
     // SAFETY: the caller's promise.
     unsafe { base.add(offset).cast::<T>().read_unaligned() }
 }

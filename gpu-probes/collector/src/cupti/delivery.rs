@@ -36,7 +36,7 @@ impl Run {
     /// CUPTI filled `valid` bytes at `buffer` and no longer uses them.
     pub(super) unsafe fn complete(&self, buffer: *mut u8, valid: usize) {
         let Some(pool) = POOL.get() else { return };
-        let Run { agent, backend } = *self;
+        let Run { agent, backend, .. } = *self;
         match pool.origin(buffer) {
             Origin::Pool(n) => {
                 let _completing = Completing::new(backend, pool, n);

@@ -14,6 +14,20 @@ impl Run {
     /// `data` is CUPTI's for this call, `registers` those at CUPTI's call.
     #[inline]
     pub(super) unsafe fn on_call(&self, domain: u32, id: u32, data: &CallbackData, registers: &Pushed) {
+        if self.has_host_calls {
+            // SAFETY: the caller's promise.
+            return unsafe { self.on_watched_call(domain, id, data, registers) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.on_known_call(domain, id, data, registers) }
+    }
+
+    /// Handles a call of [`IDS`]: one that launches, or that launches depend on.
+    ///
+    /// # Safety
+    /// As for [`Run::on_call`].
+    #[inline]
+    pub(super) unsafe fn on_known_call(&self, domain: u32, id: u32, data: &CallbackData, registers: &Pushed) {
         let Some(index) = calls::index_of(domain, id) else { return self.agent.count_unexpected() };
         let Some(submits) = IDS[index].call.submits() else {
             // SAFETY: the caller's promise.
@@ -115,13 +129,13 @@ impl Run {
 }
 
 #[inline]
-fn context(data: &CallbackData) -> Option<Context> {
+pub(super) fn context(data: &CallbackData) -> Option<Context> {
     (!data.context.is_null()).then_some(Context { id: data.context_uid, handle: data.context })
 }
 
 /// Returns the call's result; `CUresult` and `cudaError_t` are both 32 bits, 0 is success.
 #[inline]
-fn result(data: &CallbackData) -> i32 {
+pub(super) fn result(data: &CallbackData) -> i32 {
     if data.return_value.is_null() {
         return 0;
     }

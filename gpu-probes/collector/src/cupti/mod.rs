@@ -15,6 +15,7 @@ pub mod driver;
 mod entry;
 pub mod functions;
 mod graphs;
+pub mod host_calls;
 mod launches;
 mod leaving;
 pub(crate) mod locate;
@@ -29,12 +30,13 @@ use crate::agent::presence::Held;
 use crate::agent::{Agent, Backend, Context, Flushing, Layer, Refusal, Stream, StreamKind};
 use driver::Driver;
 use graphs::Graphs;
+use host_calls::Watched;
 use leaving::Teardown;
 use pool::Pool;
 use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use xputrace_wire::events::{Activities, Calls};
+use xputrace_wire::events::{Activities, Calls, HostCalls};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::Gpu;
 use yielding::Sharing;
@@ -70,6 +72,9 @@ pub struct CuptiBackend {
 struct Run {
     agent: &'static Agent,
     backend: &'static CuptiBackend,
+    watched: Watched,
+    /// Whether anything is watched: all that a launch looks at.
+    has_host_calls: bool,
 }
 
 /// The run that callbacks are for.
@@ -127,7 +132,8 @@ impl Backend for CuptiBackend {
     }
 
     fn capabilities(&self) -> u64 {
-        demand::STREAMS | demand::calls(Calls::ALL) | demand::activities(Activities::ALL)
+        let host = demand::HOST_STREAMS | demand::HOST_NESTED | demand::host_calls(HostCalls::ALL);
+        demand::STREAMS | demand::calls(Calls::ALL) | demand::activities(Activities::ALL) | host
     }
 
     fn layer_of(&self, file_name: &[u8]) -> Option<Layer> {

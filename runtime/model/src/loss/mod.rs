@@ -8,7 +8,7 @@ pub use kind::Loss;
 use crate::diagnostic::Site;
 use crate::id::TableId;
 use std::collections::BTreeMap;
-use xputrace_events::{Activities, Activity, Call, Calls};
+use xputrace_events::{Activities, Activity, Call, Calls, HostCall, HostCalls};
 
 /// Counts of losses by kind, and by the handler's line and the map, where these are known. Sums saturate:
 /// some counts come from a target and may be any number.
@@ -139,12 +139,23 @@ impl Arrived {
     }
 }
 
+/// CUDA calls of one kind that returned and are events: the sum of both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostCounts {
+    pub handled: u64,
+    /// Their records did not arrive.
+    pub lost: u64,
+}
+
 /// The outcome of everything that was requested of the GPU side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// The kinds that the script requested; others are unknown.
     pub calls: Calls,
     pub activities: Activities,
+    /// The kinds of CUDA calls that are events.
+    pub host_calls: HostCalls,
+    host_counts: [HostCounts; HostCall::COUNT],
     balances: [Balance; Call::COUNT],
     arrived: [Arrived; Activity::COUNT],
 }
@@ -153,6 +164,12 @@ impl Account {
     /// Creates an empty account of these kinds.
     pub fn new(calls: Calls, activities: Activities) -> Self {
         Account { calls, activities, ..Account::default() }
+    }
+
+    /// Adds kinds of CUDA calls that are events.
+    #[must_use]
+    pub fn with_host_calls(self, host_calls: HostCalls) -> Self {
+        Account { host_calls, ..self }
     }
 
     /// Returns the outcome of one kind of calls.
@@ -177,6 +194,16 @@ impl Account {
         &mut self.arrived[kind.index()]
     }
 
+    /// Returns the outcome of one kind of CUDA calls.
+    pub fn host_call(&self, kind: HostCall) -> &HostCounts {
+        &self.host_counts[kind.index()]
+    }
+
+    /// Returns the same, mutable.
+    pub fn host_call_mut(&mut self, kind: HostCall) -> &mut HostCounts {
+        &mut self.host_counts[kind.index()]
+    }
+
     /// Returns the outcome of calls of several kinds.
     pub fn balance(&self, kinds: Calls) -> Balance {
         kinds.iter().fold(Balance::default(), |all, it| all.with(*self.call(it)))
@@ -189,6 +216,11 @@ impl Account {
 
     /// Whether nothing of what was requested was seen.
     pub fn is_silent(&self) -> bool {
+        let is_unseen = |it: HostCall| *self.host_call(it) == HostCounts::default();
+        self.host_calls.iter().all(is_unseen) && self.is_silent_on_work()
+    }
+
+    fn is_silent_on_work(&self) -> bool {
         match self.activities.is_empty() {
             true => self.balance(Calls::ALL).made == 0,
             false => self.activities.iter().all(|it| self.activity(it).records == 0),
@@ -211,9 +243,15 @@ impl Account {
                 .iter()
                 .filter(|it| is_seen(*it))
                 .fold(Activities::NONE, |all, it| all.with(Activities::of(&[it]))),
+            // They have no second count to compare with: only what is missing is of interest.
+            host_calls: self
+                .host_calls
+                .iter()
+                .filter(|it| self.host_call(*it).lost > 0)
+                .fold(HostCalls::NONE, |all, it| all.with(HostCalls::of(&[it]))),
             ..self
         };
-        (!seen.calls.is_empty() || !seen.activities.is_empty()).then_some(seen)
+        (!seen.calls.is_empty() || !seen.activities.is_empty() || !seen.host_calls.is_empty()).then_some(seen)
     }
 
     /// Takes what arrived for the collectors' totals.

@@ -116,6 +116,7 @@ impl<'a> Build<'a> {
             scope: handler.options.scope(),
             texts: unit.checked.as_ref().map_or(Vec::new(), |it| it.texts.clone()),
             sees_unjoined: unit.sees_unjoined(),
+            arguments: unit.arguments(),
             site: handler.site,
             why: unit.why.clone(),
             ..Probe::of(handler.event, unit.place)

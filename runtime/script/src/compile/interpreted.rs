@@ -2,6 +2,7 @@
 //! which aggregations are read during the run.
 
 use super::chain::{Chain, unwrapped};
+use super::check::arguments;
 use super::scan::{How, Scan, constant};
 use super::tables::{MAX_KEY_PARTS, Purpose, Shapes, Stored};
 use super::typed::{Base, Type};
@@ -11,10 +12,24 @@ use crate::handler::Staged;
 use crate::static_check;
 use crate::units;
 use rhai::{Expr, FnCallExpr};
+use xputrace_model::context::MOST_ARGUMENTS;
 use xputrace_model::diagnostic::Diagnostic;
-use xputrace_model::plan::Place;
+use xputrace_model::plan::{Place, Target};
 use xputrace_model::schema::{Event, Unit};
 use xputrace_model::table::{TableId, TableKind};
+
+/// Checks the parameters of CUDA's calls that a handler reads.
+pub(super) fn check_arguments(staged: &Staged, unit: &HandlerUnit, diagnostics: &mut Vec<Diagnostic>) {
+    let Target::Api(functions) = &unit.handler.target else { return };
+    for (n, (name, file, at)) in unit.scan.arguments.iter().enumerate() {
+        let label = staged.label(*file, *at);
+        match arguments::in_all(functions, name) {
+            Err(problem) => diagnostics.push(problem.diagnostic(name, label)),
+            Ok(_) if n >= MOST_ARGUMENTS => diagnostics.push(arguments::too_many(label)),
+            Ok(_) => {}
+        }
+    }
+}
 
 /// Merges one handler's uses into the shapes.
 pub(super) fn note(staged: &Staged, scan: &Scan, shapes: &mut Shapes, diagnostics: &mut Vec<Diagnostic>) {

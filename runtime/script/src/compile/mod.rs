@@ -141,6 +141,7 @@ fn check_all(staged: &Staged, catalog: &dyn Catalog, units: &mut [Unit], shapes:
     }
     for unit in units.iter().filter(|it| !it.is_compiled()) {
         interpreted::note(staged, &unit.scan, shapes, &mut diagnostics);
+        interpreted::check_arguments(staged, unit, &mut diagnostics);
     }
     diagnostics
 }

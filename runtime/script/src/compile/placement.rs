@@ -2,6 +2,7 @@
 
 use super::Wishes;
 use super::check::unknown_at_launch;
+use super::reads::Reads;
 use super::scan::{How, Scan, Use};
 use super::unit::Unit;
 use crate::handler::{Handler, Staged};
@@ -9,7 +10,9 @@ use rustc_hash::FxHashSet;
 use std::sync::Arc;
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
-use xputrace_model::plan::{Activities, Activity, Demand, Place, Plan, ProbeScope, ReturnWay};
+use xputrace_model::plan::{
+    Activities, Activity, Demand, HostCall, HostCalls, HostDemand, Place, Plan, ProbeScope, ReturnWay, Target,
+};
 use xputrace_model::schema::{self, Event, Field};
 use xputrace_model::table::{Storage, TableDef};
 
@@ -50,6 +53,7 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &CpuMaps) -> (Plac
         // Whether it is joined with its launch is known once all handlers are.
         Event::Activity(_) => (Place::Tracer, Vec::new()),
         Event::Launch => launch(scan, cpu_maps),
+        Event::HostCall(_) => (Place::Tracer, vec![why_of_call(handler).into()]),
     };
     if handler.event == Event::Uretprobe && place == Place::Linux {
         why.push(returns(handler.options.returns).into());
@@ -58,6 +62,13 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &CpuMaps) -> (Plac
         why.push("system scope: slows every process that runs the probed code".into());
     }
     (place, why)
+}
+
+fn why_of_call(handler: &Handler) -> &'static str {
+    match handler.event {
+        Event::HostCall(HostCall::Api) => "recorded for each call that the pattern matches, when it returns",
+        _ => "recorded when the outermost call returns",
+    }
 }
 
 /// Adds the reasons known only once the plan exists: which events are joined, and which maps need a
@@ -187,6 +198,7 @@ fn late_read(staged: &Staged, of: &Use) -> Diagnostic {
 fn late_write(staged: &Staged, unit: &Unit, of: &Use) -> Diagnostic {
     let when = match unit.handler.event {
         Event::Launch => "after the launch has returned",
+        Event::HostCall(_) => "after the call has returned",
         _ => "when the GPU's record arrives, long after the launch",
     };
     let message = format!("`{}` is changed {when}: the CPU probe that reads it sees that late, or never", of.map);
@@ -228,6 +240,21 @@ const OF_GPUS: [usize; 8] = [
     word::LAUNCH_GPU_SMS,
     word::LAUNCH_GPU_MEMORY,
 ];
+/// Adds what a handler of a CUDA call needs.
+fn host_demand(kind: HostCall, unit: &Unit, reads: &Reads, demand: &mut HostDemand) {
+    demand.kinds = demand.kinds.with(HostCalls::of(&[kind]));
+    // What is freed is known from its allocation.
+    if kind == HostCall::Free && reads.any(&[word::call::BYTES, word::call::KIND]) {
+        demand.kinds = demand.kinds.with(HostCalls::of(&[HostCall::Alloc]));
+    }
+    if let Target::Api(functions) = &unit.handler.target {
+        demand.api = demand.api.with(functions);
+    }
+    demand.stacks |= reads.any(&[word::LAUNCH_USTACK]);
+    demand.python |= reads.any(&[word::LAUNCH_PYSTACK]);
+    demand.streams |= reads.any(&[word::LAUNCH_STREAM]);
+    demand.nested |= reads.any(&[word::call::NESTED]);
+}
 
 /// Returns what the collector must record: it follows from the fields that the handlers read.
 pub(super) fn demand(units: &[Unit], wishes: Wishes) -> Demand {
@@ -250,6 +277,10 @@ pub(super) fn demand(units: &[Unit], wishes: Wishes) -> Demand {
                 // A kernel's stream is in its own record.
                 demand.launch_streams |= reads.any(&[word::LAUNCH_STREAM]);
             }
+            Event::HostCall(kind) => {
+                host_demand(kind, unit, reads, &mut demand.host);
+                continue;
+            }
             _ => {}
         }
         demand.launch_outermost |= reads.any(&OF_OUTERMOST);
@@ -263,6 +294,7 @@ pub(super) fn demand(units: &[Unit], wishes: Wishes) -> Demand {
     }
     demand.launch_streams |= demand.stream_kinds;
     demand.launch_python |= wishes.python && demand.launch_stacks;
+    demand.host.python |= wishes.python && demand.host.stacks;
     if wishes.window || wishes.some_gpus {
         demand.calls = demand.activities.iter().fold(demand.calls, |all, it| all.with(it.causes()));
     }

@@ -57,6 +57,8 @@ pub(super) struct Scan<'a> {
     pub(super) reads_lines: bool,
     /// What it may read of its event; for handlers that are not compiled this is the only answer.
     pub(super) reads: Reads,
+    /// The parameters of a CUDA call that it may read, each once, and where.
+    pub(super) arguments: Vec<(&'a str, FileId, Position)>,
     /// Where it applies a unit to a field that is a time: `k.duration.ms`.
     pub(super) units_of_times: Vec<(&'a str, FileId, Position)>,
     /// Fields that rows, elements of maps and events do not have. The checker reports those of compiled handlers.
@@ -114,6 +116,7 @@ pub(super) fn scan<'a>(staged: &'a Staged, handler: &'a Handler) -> Scan<'a> {
         reads_lines: false,
         tests_launch: false,
         reads: Reads::default(),
+        arguments: Vec::new(),
         units_of_times: Vec::new(),
         unknown_fields: Vec::new(),
         aliased: Vec::new(),
@@ -221,9 +224,21 @@ impl<'a> Scan<'a> {
         };
         self.reads.add_field(field);
         self.tests_launch |= is_launch(field) && safe;
+        if field.kind == FieldType::Arguments {
+            return self.argument(rest.first());
+        }
         if let Some(below) = field.below() {
             let of = if is_launch(field) { "a launch".into() } else { format!("`{name}`") };
             self.path(of, below, rest, safe);
+        }
+    }
+
+    /// Notes a parameter of a CUDA call.
+    fn argument(&mut self, link: Option<&Link<'a>>) {
+        if let Some(Link::Property(name, at)) = link
+            && !self.arguments.iter().any(|it| it.0 == *name)
+        {
+            self.arguments.push((*name, self.file, *at));
         }
     }
 

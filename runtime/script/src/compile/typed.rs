@@ -274,6 +274,8 @@ pub(super) struct Checked {
     pub(super) locals: Vec<Type>,
     /// The fields of a GPU event that it reads.
     pub(super) reads: Reads,
+    /// The parameters of a CUDA call that it reads, in the order of their words.
+    pub(super) arguments: Vec<String>,
     /// The texts that it reads from the target.
     pub(super) texts: Vec<TextRead>,
     /// Whether it reads a kernel's launch without testing for it.

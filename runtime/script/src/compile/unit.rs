@@ -50,6 +50,14 @@ impl Unit<'_> {
         self.checked.as_ref().map_or(&self.scan.reads, |it| &it.reads)
     }
 
+    /// Returns the parameters of a CUDA call that it reads, in the order of their words.
+    pub(super) fn arguments(&self) -> Vec<String> {
+        match &self.checked {
+            Some(checked) => checked.arguments.clone(),
+            None => self.scan.arguments.iter().map(|it| it.0.to_owned()).collect(),
+        }
+    }
+
     /// Whether it asks for a stack's lines; if it is interpreted, as far as its syntax tells.
     pub(super) fn reads_lines(&self) -> bool {
         self.checked.as_ref().map_or(self.scan.reads_lines, |it| it.reads_lines)
@@ -57,6 +65,8 @@ impl Unit<'_> {
 
     /// Whether it sees kernels without a known launch.
     pub(super) fn sees_unjoined(&self) -> bool {
-        self.handler.event == Event::Launch || self.scan.tests_launch || !self.reads().of_launch()
+        matches!(self.handler.event, Event::Launch | Event::HostCall(_))
+            || self.scan.tests_launch
+            || !self.reads().of_launch()
     }
 }

@@ -38,7 +38,7 @@ fn answer_interpreted(script: &str) -> Option<i64> {
         8 => Some(Arc::from(SYMBOL)),
         _ => None,
     };
-    let view = EventView { event: Event::KERNEL, words: &words, strings: &strings };
+    let view = EventView { event: Event::KERNEL, words: &words, strings: &strings, arguments: &[] };
     let closure = loaded.staged.handlers[0].interpreted.expect("it is interpreted");
     // Only a missing value and a division by zero may end it.
     if let Err(it) = loaded.interpreter.run(closure, Some(&view)) {

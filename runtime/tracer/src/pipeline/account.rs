@@ -9,7 +9,7 @@ use crate::names::Names;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use xputrace_model::loss::{Account, Loss, Losses};
-use xputrace_model::plan::{Call, Calls, StringId};
+use xputrace_model::plan::{Call, Calls, HostCall, StringId};
 use xputrace_wire::region::Lost;
 
 /// The run's account.
@@ -28,6 +28,8 @@ pub(super) struct Ledger {
 pub(super) struct Counts {
     /// Calls that submitted work or failed to, by [`Call::index`].
     pub(super) submitted: [u64; Call::COUNT],
+    /// By [`HostCall::index`].
+    pub(super) host_calls: [u64; HostCall::COUNT],
     pub(super) activities: u64,
     pub(super) untimed: u64,
 }
@@ -35,7 +37,7 @@ pub(super) struct Counts {
 impl Ledger {
     pub(super) fn new(wanted: &Wanted) -> Self {
         Ledger {
-            account: Account::new(wanted.calls, wanted.activities),
+            account: Account::new(wanted.calls, wanted.activities).with_host_calls(wanted.host_calls),
             losses: Losses::default(),
             lost_by_name: FxHashMap::default(),
             yielded: 0,
@@ -104,6 +106,11 @@ impl Ledger {
                 self.lose(kind, unnamed, unseen);
             }
         }
+        for kind in wanted.host_calls.iter() {
+            let lost = told.host_calls[kind.index()].saturating_sub(arrived.host_calls[kind.index()]);
+            let counts = self.account.host_call_mut(kind);
+            counts.lost = counts.lost.saturating_add(lost);
+        }
         self.add_losses(arrived, told, wanted);
     }
 
@@ -131,5 +138,6 @@ fn loss(lost: Lost) -> Loss {
         Lost::NameTableFull => Loss::NameTableFull,
         Lost::Unexpected | Lost::Panics => Loss::Malformed,
         Lost::Unread => Loss::ActivityUnread,
+        Lost::HostCallRingFull => Loss::CallRingFull,
     }
 }

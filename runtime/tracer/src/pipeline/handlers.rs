@@ -3,16 +3,23 @@
 use crate::context::Symbol;
 use crate::names::{Demangle, Names};
 use rustc_hash::FxHashMap;
+use xputrace_model::context::{GpuContext, word};
 use xputrace_model::plan::{
     Activities, Activity, Call, Calls, Demand, Place, Plan, Probe, ProbeId, ProgramId, StringId, Target,
 };
 use xputrace_model::schema::Event;
-use xputrace_wire::events::{Choice, Launch, Texts};
+use xputrace_wire::cuda_calls::{FunctionId, Functions, Layer, Parameter, error_name};
+use xputrace_wire::events::host::{MOST_ARGUMENTS, Made, PARAMETER_WORDS};
+use xputrace_wire::events::{Choice, HostCall, HostCallRecord, HostCalls, Launch, Texts};
+use zerocopy::IntoBytes;
 
 /// GPU handlers, in the order of the script.
 pub(super) struct Handlers {
     activities: [Vec<Handler>; Activity::COUNT],
     calls: [Vec<Handler>; Call::COUNT],
+    host_calls: [Vec<Handler>; HostCall::COUNT],
+    /// By number of the function.
+    functions: FxHashMap<u32, Vec<ApiHandler>>,
     pub(super) wanted: Wanted,
 }
 
@@ -23,20 +30,42 @@ pub(super) struct Handler {
     pub(super) program: Option<ProgramId>,
 }
 
+/// A handler of `api`, for one function.
+pub(super) struct ApiHandler {
+    pub(super) handler: Handler,
+    /// The parameters that it reads, in the order of their words; `None` where the function lacks one.
+    arguments: Vec<Option<&'static Parameter>>,
+}
+
+impl ApiHandler {
+    fn of(handler: Handler, probe: &Probe, function: FunctionId) -> Self {
+        let function = function.function();
+        let parameter = |name: &String| function?.parameter(name);
+        ApiHandler { handler, arguments: probe.arguments.iter().map(parameter).collect() }
+    }
+
+    /// Fills the words of the parameters that it reads.
+    pub(super) fn fill(&self, ctx: &mut GpuContext, parameters: &[u64; PARAMETER_WORDS]) {
+        for (at, parameter) in self.arguments.iter().take(MOST_ARGUMENTS).enumerate() {
+            let value = parameter.and_then(|it| it.value(parameters.as_bytes()));
+            ctx[word::call::HAS_ARGUMENT + at] = value.is_some().into();
+            ctx[word::call::ARGUMENT + at] = value.unwrap_or(0);
+        }
+    }
+}
+
 impl Handlers {
     pub(super) fn of(plan: &Plan) -> Self {
         let of = |fires: &dyn Fn(&Probe) -> bool| {
             let here = |(_, it): &(ProbeId, &Probe)| it.place != Place::Linux && fires(it);
-            let handler = |(probe, it): (ProbeId, &Probe)| Handler {
-                probe,
-                program: it.program.filter(|_| it.place == Place::Tracer),
-            };
-            ProbeId::each(&plan.probes).filter(here).map(handler).collect::<Vec<_>>()
+            ProbeId::each(&plan.probes).filter(here).map(|(probe, it)| handler(probe, it)).collect::<Vec<_>>()
         };
         let of_call = |call: Call| of(&|it: &Probe| it.event == Event::Launch && calls_of(it).contains(call));
         Handlers {
             activities: std::array::from_fn(|at| of(&|it: &Probe| it.event == Event::Activity(Activity::ALL[at]))),
             calls: by_call(of_call),
+            host_calls: std::array::from_fn(|at| of(&|it: &Probe| it.event == Event::HostCall(HostCall::ALL[at]))),
+            functions: api_handlers(plan),
             wanted: Wanted::of(&plan.demand),
         }
     }
@@ -51,12 +80,50 @@ impl Handlers {
         &self.calls[kind.index()]
     }
 
+    #[inline]
+    pub(super) fn of_host_call(&self, kind: HostCall) -> &[Handler] {
+        &self.host_calls[kind.index()]
+    }
+
+    /// Whether a record is among those that the collector was armed for. A recording may hold others.
+    pub(super) fn wants(&self, record: &HostCallRecord) -> bool {
+        let is_asked = match record {
+            HostCallRecord::Api(it) => {
+                FunctionId::of_number(it.function).is_some_and(|it| self.wanted.api.contains(it))
+            }
+            _ => true,
+        };
+        self.wanted.host_calls.contains(record.kind()) && is_asked
+    }
+
+    /// Returns the `api` handlers of a function.
+    pub(super) fn of_function(&self, function: u32) -> &[ApiHandler] {
+        self.functions.get(&function).map_or(&[], Vec::as_slice)
+    }
+
     pub(super) fn programs(&self) -> Vec<ProgramId> {
-        let mut all: Vec<_> = self.activities.iter().chain(&self.calls).flatten().filter_map(|it| it.program).collect();
+        let lists = self.activities.iter().chain(&self.calls).chain(&self.host_calls);
+        let mut all: Vec<_> = lists.flatten().filter_map(|it| it.program).collect();
         all.sort_unstable();
         all.dedup();
         all
     }
+}
+
+fn handler(probe: ProbeId, it: &Probe) -> Handler {
+    Handler { probe, program: it.program.filter(|_| it.place == Place::Tracer) }
+}
+
+fn api_handlers(plan: &Plan) -> FxHashMap<u32, Vec<ApiHandler>> {
+    let mut all: FxHashMap<u32, Vec<ApiHandler>> = FxHashMap::default();
+    for (id, probe) in ProbeId::each(&plan.probes) {
+        let Target::Api(functions) = &probe.target else { continue };
+        for function in functions.iter() {
+            let it = ApiHandler::of(handler(id, probe), probe, function);
+            all.entry(function.number()).or_default().push(it);
+        }
+    }
+    all
 }
 
 /// Returns the calls that a launch handler sees.
@@ -80,6 +147,9 @@ fn by_call<T: Default>(of: impl Fn(Call) -> T) -> [T; Call::COUNT] {
 pub(super) struct Wanted {
     pub(super) activities: Activities,
     pub(super) calls: Calls,
+    pub(super) host_calls: HostCalls,
+    /// The functions whose calls are `api` events.
+    pub(super) api: Functions,
     /// Activities that are joined with their launch.
     pub(super) joined: Activities,
     /// Calls whose records tell when their work is done.
@@ -112,6 +182,8 @@ impl Wanted {
         Wanted {
             activities: demand.activities,
             calls: demand.calls,
+            host_calls: demand.host.kinds,
+            api: demand.host.api,
             joined: activities(&|it| demand.joins(it)),
             expected,
             reads: Places { gpus: demand.gpus, stream_kinds: demand.stream_kinds, previous: demand.previous },
@@ -139,6 +211,9 @@ pub(super) struct Strings {
     demangle: Demangle,
     demangled: FxHashMap<StringId, Symbol>,
     calls: [u64; Call::COUNT],
+    /// By number.
+    functions: FxHashMap<u32, u64>,
+    errors: FxHashMap<(Layer, i32), u64>,
     /// By number, of each [`Choice`].
     choices: Vec<Vec<u64>>,
     pub(super) unnamed: StringId,
@@ -158,6 +233,8 @@ impl Strings {
             demangle,
             demangled: FxHashMap::default(),
             calls,
+            functions: FxHashMap::default(),
+            errors: FxHashMap::default(),
             choices: Choice::ALL.iter().map(|it| of_choice(it, names)).collect(),
             unnamed: names.intern("(launch record lost)"),
             reads,
@@ -182,6 +259,34 @@ impl Strings {
         }
     }
 
+    /// Learns the names that a CUDA call refers to.
+    pub(super) fn learn(&mut self, made: &Made, names: &mut Names) {
+        for number in [made.function, made.nested] {
+            self.functions.entry(number).or_insert_with(|| {
+                let function = FunctionId::of_number(number).and_then(FunctionId::function);
+                function.map_or(0, |it| names.intern(it.name()).into())
+            });
+        }
+        if made.result == 0 || self.errors.len() >= MOST_ERRORS {
+            return;
+        }
+        let layer = layer_of(made.function);
+        self.errors.entry((layer, made.result)).or_insert_with(|| match error_name(layer, made.result) {
+            Some(name) => names.intern(name).into(),
+            None => names.intern(&format!("error {}", made.result)).into(),
+        });
+    }
+
+    /// Returns the name of a function; 0 if there is none.
+    pub(super) fn function(&self, number: u32) -> u64 {
+        self.functions.get(&number).copied().unwrap_or(0)
+    }
+
+    /// Returns the name of the error that a function returned; 0 if it is unknown.
+    pub(super) fn error(&self, function: u32, result: i32) -> u64 {
+        self.errors.get(&(layer_of(function), result)).copied().unwrap_or(0)
+    }
+
     pub(super) fn symbol(&mut self, text: &str, names: &mut Names) -> Symbol {
         let id = names.intern(text);
         let demangle = self.demangle;
@@ -203,6 +308,13 @@ fn ranges(path: &str, names: &mut Names) -> Symbol {
     let name = names.intern(innermost).into();
     let symbol = names.intern(&path.replace(RANGE_SEPARATOR, "/")).into();
     Symbol { symbol, name, short_name: name }
+}
+
+/// Maximum number of error codes with a name: a target may make any up.
+const MOST_ERRORS: usize = 1024;
+
+fn layer_of(function: u32) -> Layer {
+    FunctionId::of_number(function).map_or(Layer::Driver, FunctionId::layer)
 }
 
 impl Texts for Strings {

@@ -6,13 +6,17 @@ use super::gpus::{MOST_SEEN, SeenGpu};
 use super::handlers::{Handlers, Strings};
 use super::orphans::Orphan;
 use super::process::Process;
-use super::queue::{Joined, Queue};
+use super::queue::{HostEvent, Joined, Queue};
 use crate::clock::Span;
 use crate::names::Names;
 use crate::state::{MappingInfo, Target};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Activity, Call, StringId};
-use xputrace_wire::record::{self, ActivityRecord, Clock, Flush, Frame, Gpu, Launch, Mapping, Record, framed, kind};
+use xputrace_wire::cuda_calls::FunctionId;
+use xputrace_wire::events::HostCall;
+use xputrace_wire::record::{
+    self, ActivityRecord, Clock, Flush, Frame, Gpu, HostCallRecord, Launch, Mapping, Record, framed, kind,
+};
 
 /// Everything that a drain of one process may change.
 pub(super) struct Intake<'a> {
@@ -58,6 +62,9 @@ impl Intake<'_> {
     fn take_cause(&mut self, frame: &Frame<'_>) -> bool {
         match frame.header.kind {
             kind::LAUNCH => frame.read().map(|it| self.take_launch(&it)).is_some(),
+            kind if HostCall::of_record(kind).is_some() => {
+                HostCallRecord::read(kind, frame.body()).map(|it| self.take_host_call(&it)).is_some()
+            }
             kind::NAME | kind::CODE | kind::STACK | kind::THREAD | kind::MAPPING | kind::GPU => {
                 frame.decode().map(|it| self.take_description(it)).is_some()
             }
@@ -153,6 +160,22 @@ impl Intake<'_> {
         if is_seen && launch.flags & Launch::YIELDED != 0 && self.handlers.wanted.records(call) {
             self.ledger.yielded(call);
         }
+    }
+
+    fn take_host_call(&mut self, record: &HostCallRecord) {
+        let made = record.made();
+        let is_known = FunctionId::of_number(made.function).is_some_and(FunctionId::exists);
+        if !is_known {
+            return self.ledger.losses.add(Loss::Malformed, 1);
+        }
+        if !self.handlers.wants(record) {
+            return;
+        }
+        self.strings.learn(&made, self.names);
+        self.process.counts.host_calls[record.kind().index()] += 1;
+        self.ledger.account.host_call_mut(record.kind()).handled += 1;
+        self.process.watermark.host_call(made.end);
+        self.process.host_calls.push(HostEvent { record: *record });
     }
 
     fn take_description(&mut self, record: Record<'_>) {

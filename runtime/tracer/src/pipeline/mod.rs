@@ -12,6 +12,7 @@ mod gaps;
 pub(crate) mod gpus;
 mod handlers;
 mod intake;
+mod memory;
 mod orphans;
 mod previous;
 mod process;
@@ -27,7 +28,7 @@ pub use gpus::SeenGpu;
 use handlers::{Handler, Handlers, Strings};
 use intake::Intake;
 use process::Process;
-use queue::{Joined, Queued};
+use queue::{HostEvent, Joined, Queued};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 pub use totals::{CollectorTotals, Made, Records, WindowTotals};
@@ -40,7 +41,7 @@ use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::Output;
 use xputrace_model::plan::{Activity, Call, Place, Plan, ProbeId};
 use xputrace_model::stack::StackKey;
-use xputrace_wire::record::Launch;
+use xputrace_wire::record::{HostCallRecord, Launch};
 
 /// Receives the pipeline's results and answers its questions about the run.
 pub trait Sink {
@@ -360,7 +361,12 @@ impl Pipeline {
             Reach::Everything => u64::MAX,
             Reach::Watermark => watermark.calls_until(&self.handlers.wanted, activities),
         };
+        let host_calls = match reach {
+            Reach::Everything => u64::MAX,
+            Reach::Watermark => watermark.host_calls_until(),
+        };
         watermark.end_drain();
+        self.handle_until::<HostEvent>(process, host_calls, reach, sink);
         self.handle_until::<Launch>(process, calls, reach, sink);
         self.handle_until::<Joined>(process, activities, reach, sink);
     }
@@ -428,6 +434,22 @@ impl Handled for Joined {
             pipeline.busy.add(facts.gpus.identity(self.activity.device()), self.span.start, self.span.end);
         }
         Pipeline::run(&mut pipeline.state, pipeline.handlers.of_activity(kind), ctx, sink);
+    }
+}
+
+impl Handled for HostEvent {
+    fn handle(&self, pipeline: &mut Pipeline, process: &mut Process, ctx: &mut GpuContext, sink: &mut dyn Sink) {
+        let freed = process.memory.take(&self.record);
+        process.facts.fill_host_call(ctx, &self.record, freed, &pipeline.strings);
+        if let HostCallRecord::Api(it) = &self.record {
+            let function = it.function;
+            for handler in pipeline.handlers.of_function(function) {
+                handler.fill(ctx, &it.parameters);
+                Pipeline::run(&mut pipeline.state, std::slice::from_ref(&handler.handler), ctx, sink);
+            }
+            return;
+        }
+        Pipeline::run(&mut pipeline.state, pipeline.handlers.of_host_call(self.record.kind()), ctx, sink);
     }
 }
 

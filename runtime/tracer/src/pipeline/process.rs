@@ -4,20 +4,22 @@ use super::account::Counts;
 use super::gaps::Gaps;
 use super::gpus::Gpus;
 use super::handlers::Strings;
+use super::memory::{Allocation, Memory};
 use super::orphans::Orphans;
 use super::previous::Previous;
-use super::queue::{Joined, Queue, Queued};
+use super::queue::{HostEvent, Joined, Queue, Queued};
 use super::watermark::Watermark;
 use super::{Limits, ProcessIndex, ProcessInfo};
 use crate::clock::ClockOffset;
-use crate::context::{self, Comm, Identity, LaunchFacts, Symbol};
+use crate::context::{self, Comm, HostFacts, Identity, LaunchFacts, Symbol};
 use crate::join::Pending;
 use crate::state::IdMap;
 use rustc_hash::FxHashMap;
 use xputrace_model::context::{GpuContext, word};
 use xputrace_model::loss::Loss;
 use xputrace_model::stack::StackKey;
-use xputrace_wire::record::{ActivityRecord, Launch, UNKNOWN};
+use xputrace_wire::events::host::Made;
+use xputrace_wire::record::{ActivityRecord, HostCallRecord, Launch, UNKNOWN};
 
 /// Maximum number of threads remembered per process.
 const MOST_THREADS: usize = 1 << 16;
@@ -39,9 +41,11 @@ pub(super) struct Process {
     /// GPU activities, and the CPU calls that handlers want to see.
     pub(super) activities: Queue<Joined>,
     pub(super) calls: Queue<Launch>,
+    pub(super) host_calls: Queue<HostEvent>,
     pub(super) counts: Counts,
     pub(super) gaps: Gaps,
     pub(super) previous: Previous,
+    pub(super) memory: Memory,
     /// Whether its collector's last flush has arrived.
     pub(super) is_complete: bool,
     /// The lowest correlation id of its launches, if there are launches that it made before that.
@@ -59,9 +63,11 @@ impl Process {
             watermark: Watermark::default(),
             activities: Queue::default(),
             calls: Queue::default(),
+            host_calls: Queue::default(),
             counts: Counts::default(),
             gaps: Gaps::default(),
             previous: Previous::default(),
+            memory: Memory::default(),
             is_complete: false,
             first_correlation: info.is_attached.then_some(u32::MAX),
             name_waits: 0,
@@ -198,9 +204,9 @@ impl Facts {
         }
     }
 
-    fn thread(&self, launch: &Launch) -> Identity {
-        let tid = self.thread_ids.get(&launch.tid).copied().unwrap_or(launch.tid);
-        let comm = self.threads.get(&launch.tid).copied().unwrap_or(self.comm);
+    fn thread(&self, tid_in_target: u32) -> Identity {
+        let tid = self.thread_ids.get(&tid_in_target).copied().unwrap_or(tid_in_target);
+        let comm = self.threads.get(&tid_in_target).copied().unwrap_or(self.comm);
         Identity { pid: self.pid, tid: tid.into(), comm }
     }
 
@@ -232,16 +238,47 @@ impl Facts {
         context::fill_identity(ctx, launch.start, thread);
     }
 
+    /// Fills the words of a CUDA call, except the parameters of an `api` event.
+    pub(super) fn fill_host_call(
+        &self,
+        ctx: &mut GpuContext,
+        record: &HostCallRecord,
+        freed: Option<Allocation>,
+        strings: &Strings,
+    ) {
+        ctx.fill(0);
+        let made = record.made();
+        let thread = self.thread(made.tid);
+        let (ustack, pystack) = self.stacks(made.stack, made.flags & Made::NO_STACK != 0);
+        let facts = HostFacts {
+            record,
+            freed: freed.map(|it| (it.bytes, it.kind)),
+            api: strings.function(made.function),
+            nested: strings.function(made.nested),
+            error: strings.error(made.function, made.result),
+            ustack: ustack.to_word(),
+            pystack: pystack.to_word(),
+            thread,
+        };
+        context::fill_host_call(ctx, &facts, strings);
+    }
+
+    /// Returns the keys of a stack that the collector took, with and without native frames.
     #[inline]
-    fn fill_launch_words(&self, ctx: &mut GpuContext, launch: &Launch, strings: &Strings) -> Identity {
-        let thread = self.thread(launch);
+    fn stacks(&self, id: u32, is_lost: bool) -> (StackKey, StackKey) {
         let process = self.index.0;
-        let (ustack, pystack) = match launch.stack {
-            0 if launch.flags & Launch::NO_STACK != 0 => (StackKey::Lost, StackKey::Lost),
+        match id {
+            0 if is_lost => (StackKey::Lost, StackKey::Lost),
             // Asked for Python's frames alone, the collector found none.
             0 => (StackKey::Lost, StackKey::CollectorPython { process, id: 0 }),
             id => (StackKey::Collector { process, id }, StackKey::CollectorPython { process, id }),
-        };
+        }
+    }
+
+    #[inline]
+    fn fill_launch_words(&self, ctx: &mut GpuContext, launch: &Launch, strings: &Strings) -> Identity {
+        let thread = self.thread(launch.tid);
+        let (ustack, pystack) = self.stacks(launch.stack, launch.flags & Launch::NO_STACK != 0);
         let facts = LaunchFacts {
             record: launch,
             symbol: self.launch_symbol(launch),

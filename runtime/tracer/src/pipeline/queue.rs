@@ -4,7 +4,7 @@
 
 use super::process::{Facts, Process};
 use crate::clock::Span;
-use xputrace_wire::record::{ActivityRecord, Launch};
+use xputrace_wire::record::{ActivityRecord, HostCallRecord, Launch, UNKNOWN};
 
 /// An activity, with its launch if known.
 pub(super) struct Joined {
@@ -62,6 +62,36 @@ impl Queued for Joined {
     fn lacks_names(&self, facts: &Facts) -> bool {
         facts.lacks_name(self.activity.symbol())
             || self.launch.as_ref().is_some_and(|it| facts.lacks_name(it.api) || facts.lacks_name(it.ranges))
+    }
+}
+
+/// A CUDA call that is an event of the CPU.
+pub(super) struct HostEvent {
+    pub(super) record: HostCallRecord,
+}
+
+impl Queued for HostEvent {
+    #[inline]
+    fn end(&self) -> u64 {
+        self.record.made().end
+    }
+
+    fn tie(&self) -> Tie {
+        let it = self.record.made();
+        Tie { unjoined: false, start: it.start, correlation: it.function, graph_node: 0, tid: it.tid }
+    }
+
+    fn queue_of(process: &mut Process) -> &mut Queue<Self> {
+        &mut process.host_calls
+    }
+
+    fn lacks_names(&self, _: &Facts) -> bool {
+        false
+    }
+
+    /// Nothing of the GPU is told of it.
+    fn device(&self) -> u32 {
+        UNKNOWN
     }
 }
 

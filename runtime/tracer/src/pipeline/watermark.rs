@@ -17,17 +17,41 @@ pub(super) struct Watermark {
     flushed_until: u64,
     /// By context: start of the newest joined launch, now and one and two flushes ago.
     horizons: Vec<(u32, [u64; 3])>,
-    /// End of the newest launch, and its value at the end of the last drain.
-    newest_launch_end: u64,
-    launch_end_of_last_drain: u64,
+    launches: Calls,
+    host_calls: Calls,
     /// What CUPTI's buffers say, for activities that launches do not announce.
     pub(super) buffers: Buffers,
+}
+
+/// Calls of all threads: by the end of a drain, everything that ended before the newest call of the drain before it
+/// has arrived.
+#[derive(Clone, Copy, Default)]
+struct Calls {
+    newest: u64,
+    newest_of_last_drain: u64,
+}
+
+impl Calls {
+    #[inline]
+    fn returned(&mut self, end: u64) {
+        self.newest = self.newest.max(end);
+    }
+
+    fn end_drain(&mut self) {
+        self.newest_of_last_drain = self.newest;
+    }
 }
 
 impl Watermark {
     #[inline]
     pub(super) fn launch(&mut self, launch: &Launch) {
-        self.newest_launch_end = self.newest_launch_end.max(launch.end);
+        self.launches.returned(launch.end);
+    }
+
+    /// Notes the end of a CUDA call that is an event.
+    #[inline]
+    pub(super) fn host_call(&mut self, end: u64) {
+        self.host_calls.returned(end);
     }
 
     /// Handles the first activity of a launch.
@@ -55,14 +79,20 @@ impl Watermark {
 
     /// Ends a drain: its ready events are about to be handled.
     pub(super) fn end_drain(&mut self) {
-        self.launch_end_of_last_drain = self.newest_launch_end;
+        self.launches.end_drain();
+        self.host_calls.end_drain();
     }
 
     /// Returns the time up to which calls may be handled: one drain late, or as far as activities
     /// are handled.
     pub(super) fn calls_until(&self, wanted: &Wanted, activities_until: u64) -> u64 {
         let with_activities = if wanted.activities.is_empty() { 0 } else { activities_until };
-        self.launch_end_of_last_drain.max(with_activities)
+        self.launches.newest_of_last_drain.max(with_activities)
+    }
+
+    /// Returns the time up to which CUDA calls that are events may be handled: one drain late.
+    pub(super) fn host_calls_until(&self) -> u64 {
+        self.host_calls.newest_of_last_drain
     }
 
     /// Returns the time up to which activities may be handled.

@@ -4,8 +4,9 @@ use super::schema::Schema;
 use crate::pipeline::CollectorTotals;
 use serde::{Deserialize, Serialize};
 use xputrace_model::loss::Losses;
-use xputrace_model::plan::ContextWord;
+use xputrace_model::plan::{ContextWord, HostDemand};
 use xputrace_model::stack::{Frame, StackKey};
+use xputrace_wire::cuda_calls::{Function, FunctionId};
 
 /// The file's header.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -42,11 +43,43 @@ pub struct Meta {
     pub launch_python: bool,
     /// Whether the NVTX ranges around launches were requested.
     pub launch_ranges: bool,
+    /// The kinds of CUDA calls that were recorded, and for `api` the functions, by name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub host_calls: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub api: Vec<String>,
+    /// Whether all calls of the runtime were watched, so that a call of the driver inside one is known.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub nested_calls: bool,
     /// Whether its stacks have lines too, under keys of their own.
     pub lines: bool,
     /// Whether the file contains the losses of CPU probes. If not, a stack's word of 0 may also
     /// mean that there was no stack.
     pub tells_losses: bool,
+}
+
+impl Meta {
+    /// Notes which CUDA calls a recording asks for.
+    #[must_use]
+    pub fn with_calls(self, demand: &HostDemand) -> Self {
+        let name = |it: FunctionId| it.function().map(|it| it.name().to_owned());
+        Meta {
+            host_calls: demand.kinds.iter().map(|it| it.name().to_owned()).collect(),
+            api: demand.api.iter().filter_map(name).collect(),
+            nested_calls: demand.nested,
+            ..self
+        }
+    }
+
+    /// Returns the CUDA calls that a script asks for and that were not recorded.
+    pub(crate) fn missing_calls(&self, wanted: &HostDemand) -> Vec<String> {
+        let has = |list: &[String], name: &str| list.iter().any(|it| it == name);
+        let kinds = wanted.kinds.iter().map(|it| it.name()).filter(|it| !has(&self.host_calls, it));
+        let functions = wanted.api.iter().filter_map(FunctionId::function).map(Function::name);
+        let functions = functions.filter(|it| has(&self.host_calls, "api") && !has(&self.api, it));
+        let nested = (wanted.nested && !self.nested_calls).then_some("nested");
+        kinds.chain(functions).chain(nested).map(str::to_owned).collect()
+    }
 }
 
 /// Whether the numbers come from a GPU.

@@ -19,8 +19,8 @@ use xputrace_bytecode::{
 use xputrace_model::catalog::{Catalog, TracepointFieldType, TracepointFormat};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{
-    Activities, Calls, ContextWord, Demand, LONGEST_TEXT, LossSite, Place, Plan, Probe, ProbeScope, Target, TextRead,
-    record,
+    Activities, Calls, ContextWord, Demand, Functions, HostCall, HostCalls, HostDemand, LONGEST_TEXT, LossSite, Place,
+    Plan, Probe, ProbeScope, Target, TextRead, record,
 };
 use xputrace_model::schema::Event;
 use xputrace_model::stack;
@@ -42,8 +42,17 @@ mod slot {
     pub(super) const SCRATCH: i16 = KEY - xputrace_bytecode::probe::SCRATCH_BYTES;
 }
 
-/// What a recording always requests from the collector.
+/// What a recording always requests from the collector. Of CUDA's calls it has the waits, allocations and frees, and
+/// the `api` events that the script asks for.
 const EVERYTHING: Demand = Demand {
+    host: HostDemand {
+        kinds: HostCalls::of(&[HostCall::Wait, HostCall::Alloc, HostCall::Free]),
+        api: Functions::NONE,
+        stacks: true,
+        python: true,
+        streams: true,
+        nested: false,
+    },
     launch_outermost: true,
     calls: Calls::ALL,
     activities: Activities::ALL,
@@ -136,6 +145,11 @@ pub fn recorder(plan: &Plan, catalog: &dyn Catalog) -> Result<Recorder, Recorder
         builder.add(&probe)?;
     }
     Ok(builder.finish())
+}
+
+fn with_api(wanted: &HostDemand) -> HostDemand {
+    let always = EVERYTHING.host;
+    HostDemand { kinds: always.kinds.with(wanted.kinds), api: wanted.api, nested: wanted.nested, ..always }
 }
 
 /// Combines probes of the same name into one that records whatever any of their handlers reads.
@@ -260,7 +274,7 @@ impl<'a> Builder<'a> {
             linux_losses: Some(losses),
             targets: Some(targets),
             window,
-            demand: EVERYTHING,
+            demand: Demand { host: with_api(&plan.demand.host), ..EVERYTHING },
             ..Plan::default()
         };
         Builder { catalog, plan: recording, probes: Vec::new(), layouts: Layouts::default(), ring, stacks, losses }

@@ -131,7 +131,8 @@ impl Target {
         let words =
             [bits, shape.rings.into(), shape.ring_bytes.into(), FLUSH_MILLIS, process_index.into(), window, conflict];
         let fds: Vec<RawFd> = [Some(memory.as_raw_fd()), tags].into_iter().flatten().collect();
-        send(&self.socket, &Message::new(message::ARM, &words, gpus), &fds)
+        let text = format!("{}\n{gpus}", wanted.host.api.to_text());
+        send(&self.socket, &Message::new(message::ARM, &words, text), &fds)
             .map_err(|it| failed(context("arm the collector"), it))?;
         Ok(region)
     }
@@ -211,17 +212,24 @@ fn demand_bits(wanted: &Demand, mappings: bool) -> u64 {
         (wanted.launch_ends, demand::ENDS),
         (wanted.launch_outermost, demand::OUTERMOST),
         (mappings, demand::MAPPINGS),
+        (wanted.host.stacks, demand::HOST_STACKS),
+        (wanted.host.python, demand::HOST_PYTHON),
+        (wanted.host.streams, demand::HOST_STREAMS),
+        (wanted.host.nested, demand::HOST_NESTED),
     ]
     .into_iter()
     .filter_map(|(on, bit)| on.then_some(bit))
     .sum();
-    options | demand::calls(wanted.calls) | demand::activities(wanted.activities)
+    options
+        | demand::calls(wanted.calls)
+        | demand::activities(wanted.activities)
+        | demand::host_calls(wanted.host.kinds)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use xputrace_model::plan::{Activities, Calls};
+    use xputrace_model::plan::{Activities, Calls, Functions, HostCalls, HostDemand};
 
     #[test]
     fn every_demand_has_its_bit() {
@@ -238,9 +246,18 @@ mod tests {
             gpus: true,
             stream_kinds: true,
             previous: true,
+            host: HostDemand {
+                kinds: HostCalls::ALL,
+                api: Functions::NONE,
+                stacks: true,
+                python: true,
+                streams: true,
+                nested: true,
+            },
         };
         let bits = demand_bits(&all, true);
-        assert_eq!(bits & 0xffff, 1020, "every option");
+        assert_eq!(bits & 0xffff, 0x3ffc, "every option");
+        assert_eq!(demand::host_calls_of(bits), HostCalls::ALL);
         assert_eq!((demand::calls_of(bits), demand::activities_of(bits)), (Calls::ALL, Activities::ALL));
         assert_eq!(demand_bits(&Demand::default(), false), 0);
     }

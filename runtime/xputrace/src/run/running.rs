@@ -266,7 +266,8 @@ impl Running {
         let state = self.state.clone();
         // The interpreter borrows the state itself, so texts are looked up between its borrows.
         let strings = move |id: u64| state.try_borrow().ok()?.pipeline.names().get(id).cloned();
-        let outcome = self.interpreter.run(closure, Some(&EventView { event, words, strings: &strings }));
+        let view = EventView { event, words, strings: &strings, arguments: &probe.arguments };
+        let outcome = self.interpreter.run(closure, Some(&view));
         match outcome.as_ref().err().and_then(|it| self.interpreter.as_loss(it)) {
             Some((loss, site)) => self.state.borrow_mut().losses.add_at(loss, site, 1),
             None => self.note_failure(outcome),

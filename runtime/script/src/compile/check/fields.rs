@@ -56,6 +56,9 @@ impl Checker<'_> {
         if field.kind == FieldType::Launch {
             return self.launch_field(at, rest);
         }
+        if field.kind == FieldType::Arguments {
+            return Resolved { expr: self.argument(at, rest.first().copied()), used: 2.min(1 + rest.len()) };
+        }
         if self.handler.event == Event::Launch && self.place == Place::Linux {
             return self.marker_field(field, at, rest);
         }

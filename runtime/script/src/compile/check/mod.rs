@@ -4,6 +4,7 @@
 //! The same pass infers the shapes of maps. It repeats until they are stable; only the last round's
 //! diagnostics count.
 
+pub(in crate::compile) mod arguments;
 mod calls;
 mod exprs;
 mod fields;

@@ -1,0 +1,305 @@
+//! Events of the CPU: what happens on the application's thread at each CUDA call that is one.
+//!
+//! ```text
+//! runtime ENTER ─ driver ENTER ─ driver EXIT ─ runtime EXIT
+//! start, stack    start, stack   record        record
+//! ```
+//! A wait, an allocation or a free is recorded once, as the outermost call that is one: the driver's call inside it
+//! is not recorded again. `api` events are recorded for each call that they are asked for.
+//!
+//! A thread's state is beside that of launches ([`super::launch`]): a call may be both. No lock, and no allocation.
+
+use super::Agent;
+use super::backend::{Context, Layer, Stream};
+use super::clock::now;
+use super::launch::{StackTaken, stack_taken};
+use super::output::{self, Output, Role};
+use super::stack::Here;
+use std::cell::RefCell;
+use xputrace_unwind::{Bounds, Pushed};
+use xputrace_wire::events::host::{Alloc, Api, Free, Made, PARAMETER_WORDS, Wait};
+use xputrace_wire::events::{HostCall, HostCalls};
+use xputrace_wire::message::demand;
+use xputrace_wire::record::UNKNOWN;
+use xputrace_wire::region::Lost;
+
+/// A call on entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Entered<'a> {
+    /// The number of the function.
+    pub function: u32,
+    /// [`Layer::Runtime`] or [`Layer::Driver`].
+    pub layer: Layer,
+    /// What it is.
+    pub events: HostCalls,
+    /// Shared by a runtime call and the driver calls inside it.
+    pub correlation: u32,
+    pub context: Option<Context>,
+    /// Registers at the call of the backend.
+    pub registers: &'a Pushed,
+}
+
+/// A call on return.
+#[derive(Clone, Copy, Debug)]
+pub struct Returned {
+    pub function: u32,
+    pub layer: Layer,
+    pub correlation: u32,
+    /// 0 is success.
+    pub result: i32,
+    pub context: Option<Context>,
+}
+
+/// What a call was about. What it is not about is empty.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Facts {
+    /// A number of `WaitKind`.
+    pub wait: u32,
+    pub stream: Option<Stream>,
+    pub memory: Memory,
+    pub parameters: [u64; PARAMETER_WORDS],
+}
+
+/// Memory that a call allocated or freed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Memory {
+    /// A number of `AllocKind`.
+    pub kind: u32,
+    /// `None` if the call failed.
+    pub address: Option<u64>,
+    pub bytes: u64,
+    pub is_async: bool,
+}
+
+impl Memory {
+    pub fn of_device(address: Option<u64>, bytes: u64) -> Self {
+        Memory { kind: xputrace_wire::events::host::AllocKind::Device as u32, address, bytes, is_async: false }
+    }
+}
+
+/// Of which only the outermost call is recorded.
+const ONCE: HostCalls = HostCalls::of(&[HostCall::Wait, HostCall::Alloc, HostCall::Free]);
+
+/// A call that has not returned.
+#[derive(Clone, Copy)]
+struct Open {
+    function: u32,
+    correlation: u32,
+    /// What is recorded of it: nothing if it began outside the part of the run that is.
+    events: HostCalls,
+    /// The function that made it, 0 if the program did.
+    nested: u32,
+    start: u64,
+    context: Option<Context>,
+    stack: u32,
+    flags: u32,
+}
+
+/// What a thread remembers between its callbacks.
+struct Local {
+    agent: *const Agent,
+    runtime: Option<Open>,
+    driver: Option<Open>,
+    bounds: Option<Bounds>,
+    /// Context and device of the last query.
+    device: (u32, u32),
+}
+
+thread_local! {
+    /// Has no destructor: callbacks occur while threads end.
+    static LOCAL: RefCell<Local> = const {
+        RefCell::new(Local { agent: std::ptr::null(), runtime: None, driver: None, bounds: None, device: (UNKNOWN, UNKNOWN) })
+    };
+}
+
+/// Handles a call on entry.
+///
+/// # Safety
+/// The registers in `entered` are those of the calling thread.
+pub unsafe fn enter(agent: &'static Agent, entered: &Entered<'_>) {
+    LOCAL.with(|local| match local.try_borrow_mut() {
+        Ok(mut local) => local.enter(agent, entered),
+        Err(_) => agent.count_unexpected(),
+    });
+}
+
+/// Handles a call on return. `facts` is called if it is recorded.
+pub fn exit(agent: &'static Agent, returned: &Returned, facts: impl FnOnce() -> Facts) {
+    LOCAL.with(|local| match local.try_borrow_mut() {
+        Ok(mut local) => local.exit(agent, returned, facts),
+        Err(_) => agent.count_unexpected(),
+    });
+}
+
+impl Local {
+    fn bind(&mut self, agent: &'static Agent) {
+        if !std::ptr::eq(self.agent, agent) {
+            *self = Local { agent, runtime: None, driver: None, bounds: self.bounds, device: (UNKNOWN, UNKNOWN) };
+        }
+    }
+
+    fn enter(&mut self, agent: &'static Agent, entered: &Entered<'_>) {
+        let start = now();
+        self.bind(agent);
+        // What has not returned by now never does: its callback was switched off meanwhile.
+        self.driver = None;
+        if entered.layer != Layer::Driver {
+            self.runtime = None;
+        }
+        // Another correlation id is that of a call whose return was not reported.
+        self.runtime = self.runtime.filter(|it| it.correlation == entered.correlation);
+        let outer = self.runtime;
+        let is_recorded = agent.is_recording() && agent.window.contains_now();
+        let of_outer = outer.map_or(HostCalls::NONE, |it| it.events).and(ONCE);
+        let mut open = Open {
+            function: entered.function,
+            correlation: entered.correlation,
+            events: if is_recorded { entered.events.without(of_outer) } else { HostCalls::NONE },
+            nested: outer.map_or(0, |it| it.function),
+            start,
+            context: entered.context,
+            stack: 0,
+            flags: 0,
+        };
+        if !open.events.is_empty() && agent.wants(demand::HOST_STACKS | demand::HOST_PYTHON) {
+            self.take_stack(agent, entered, &mut open);
+        }
+        match entered.layer {
+            Layer::Driver => self.driver = Some(open),
+            _ => self.runtime = Some(open),
+        }
+    }
+
+    #[inline(never)]
+    fn take_stack(&mut self, agent: &'static Agent, entered: &Entered<'_>, open: &mut Open) {
+        if self.bounds.is_none() {
+            self.bounds = Bounds::of_thread();
+        }
+        let Some(stacks) = &agent.code.stacks else { return };
+        let Entered { registers, layer, .. } = *entered;
+        let here = Here { registers, bounds: self.bounds, modules: &agent.code.modules, layer };
+        // SAFETY: its own registers and bounds.
+        let taken = output::with(agent, Role::Launch, |out| unsafe { stack_taken(agent, stacks, out, &here) });
+        match taken.unwrap_or(StackTaken::Lost) {
+            StackTaken::Id(id) => open.stack = id,
+            StackTaken::Empty => {}
+            StackTaken::Lost => open.flags |= Made::NO_STACK,
+        }
+    }
+
+    fn exit(&mut self, agent: &'static Agent, returned: &Returned, facts: impl FnOnce() -> Facts) {
+        let end = now();
+        self.bind(agent);
+        let slot = match returned.layer {
+            Layer::Driver => &mut self.driver,
+            _ => &mut self.runtime,
+        };
+        let is_it = |it: &mut Open| (it.function, it.correlation) == (returned.function, returned.correlation);
+        // Any other was entered before we were armed.
+        let Some(open) = slot.take_if(is_it) else { return };
+        if returned.layer != Layer::Driver {
+            self.driver = None;
+        }
+        if !open.events.is_empty() && agent.is_recording() {
+            self.record(agent, &open, returned, end, &facts());
+        }
+    }
+
+    fn record(&mut self, agent: &'static Agent, open: &Open, returned: &Returned, end: u64, facts: &Facts) {
+        let context = returned.context.or(open.context);
+        let device = self.device_of(agent, context);
+        if context.is_some() && !agent.selection.contains(device, agent.backend) {
+            return;
+        }
+        let stream = match (facts.stream, context) {
+            (Some(stream), Some(context)) if agent.wants(demand::HOST_STREAMS) => {
+                agent.backend.stream_of(context, stream)
+            }
+            _ => None,
+        };
+        let record = Recorded { open, returned, end, context, device, stream, facts };
+        let wrote = output::with(agent, Role::Launch, |out| {
+            let written = open.events.iter().map(|it| (it, record.write(it, out)));
+            written.for_each(|(_, fitted)| agent.count_lost(Lost::HostCallRingFull, u64::from(!fitted)));
+            out.ring()
+        });
+        let n = open.events.iter().count() as u64;
+        if wrote.is_none() {
+            output::count_no_ring(agent, n);
+        }
+        agent.counters_of(wrote).add_host_calls(open.events);
+    }
+
+    fn device_of(&mut self, agent: &Agent, context: Option<Context>) -> u32 {
+        let Some(context) = context else { return UNKNOWN };
+        if self.device.0 != context.id {
+            self.device = (context.id, agent.backend.device_of(context).unwrap_or(UNKNOWN));
+        }
+        self.device.1
+    }
+}
+
+/// Everything about a call that has returned.
+struct Recorded<'a> {
+    open: &'a Open,
+    returned: &'a Returned,
+    end: u64,
+    context: Option<Context>,
+    device: u32,
+    stream: Option<u32>,
+    facts: &'a Facts,
+}
+
+/// Creates a record with the columns that all of them have.
+macro_rules! with_common {
+    ($Record:ident, $it:expr, { $($own:tt)* }) => {
+        $Record {
+            start: $it.open.start,
+            end: $it.end,
+            function: $it.open.function,
+            nested: $it.open.nested,
+            correlation: $it.open.correlation,
+            tid: output::tid(),
+            stack: $it.open.stack,
+            result: $it.returned.result,
+            device: $it.device,
+            context: $it.context.map_or(UNKNOWN, |it| it.id),
+            has_context: u32::from($it.context.is_some()),
+            flags: $it.open.flags,
+            $($own)*
+        }
+    };
+}
+
+impl Recorded<'_> {
+    /// Returns whether it fitted.
+    fn write(&self, event: HostCall, out: &mut Output) -> bool {
+        let Memory { kind, address, bytes, is_async } = self.facts.memory;
+        let is_async = u32::from(is_async);
+        let (stream, has_stream) = (self.stream.unwrap_or(UNKNOWN), u32::from(self.stream.is_some()));
+        let record_kind = event.record_kind();
+        match event {
+            HostCall::Wait => {
+                let own = self.facts.wait;
+                out.write(record_kind, &with_common!(Wait, self, { kind: own, stream, has_stream, unused: 0 }), &[])
+            }
+            HostCall::Alloc => {
+                let has_address = u32::from(address.is_some());
+                let address = address.unwrap_or(0);
+                let record = with_common!(Alloc, self, {
+                    address, bytes, kind, is_async, has_address, stream, has_stream, unused: 0
+                });
+                out.write(record_kind, &record, &[])
+            }
+            HostCall::Free => {
+                let address = address.unwrap_or(0);
+                let record = with_common!(Free, self, { address, kind, is_async, stream, has_stream });
+                out.write(record_kind, &record, &[])
+            }
+            HostCall::Api => {
+                let parameters = self.facts.parameters;
+                out.write(record_kind, &with_common!(Api, self, { parameters }), &[])
+            }
+        }
+    }
+}

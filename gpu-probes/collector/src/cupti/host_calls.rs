@@ -1,0 +1,386 @@
+//! The CUDA calls that are events of the CPU: waits, allocations and frees by CUPTI's callback ids, and how their
+//! parameters are read. `api` events may be any calls.
+//!
+//! Ids and parameters are those of `gpu-probes/layouts`.
+
+use super::calls::read;
+use super::{CallbackData, Run, SITE_ENTER, SITE_EXIT};
+use crate::agent::host_call::{self, Entered, Facts, Memory, Returned};
+use crate::agent::{Agent, Layer, Stream};
+use std::ffi::c_void;
+use xputrace_unwind::Pushed;
+use xputrace_wire::cuda_calls::{FunctionId, Functions, MOST_IDS};
+use xputrace_wire::events::host::{AllocKind, PARAMETER_WORDS, WaitKind};
+use xputrace_wire::events::{HostCall, HostCalls};
+use xputrace_wire::message::demand;
+
+/// What a call does, and where its parameters are, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub enum Role {
+    /// Waits; its only parameter is the stream, if it has one.
+    Wait { kind: WaitKind, stream: Option<InStream> },
+    /// Stores an address where its first parameter points to; the second is the size.
+    Alloc { kind: AllocKind, stream: Option<InStream> },
+    /// Stores an address and a row's length where its first two parameters point to; two more are a row's bytes and
+    /// the number of rows.
+    AllocPitch,
+    /// Stores a `cudaPitchedPtr` where its first parameter points to; a `cudaExtent` follows.
+    AllocPitched,
+    /// Its first two parameters are the address and the size.
+    Claim { kind: AllocKind },
+    /// Its first parameter is the address.
+    Free { kind: AllocKind, stream: Option<InStream> },
+}
+
+/// A stream among the parameters.
+#[derive(Clone, Copy, Debug)]
+pub struct InStream {
+    at: usize,
+    per_thread: bool,
+}
+
+impl InStream {
+    /// Returns its place in the parameters.
+    pub const fn at(self) -> usize {
+        self.at
+    }
+}
+
+impl Role {
+    /// Returns the event that such a call is.
+    pub const fn event(self) -> HostCall {
+        match self {
+            Role::Wait { .. } => HostCall::Wait,
+            Role::Alloc { .. } | Role::AllocPitch | Role::AllocPitched | Role::Claim { .. } => HostCall::Alloc,
+            Role::Free { .. } => HostCall::Free,
+        }
+    }
+}
+
+/// A call with a role.
+#[derive(Clone, Copy, Debug)]
+pub struct HostId {
+    pub domain: u32,
+    pub id: u32,
+    /// The name in `layouts.txt`.
+    pub name: &'static str,
+    pub role: Role,
+}
+
+const fn driver(id: u32, name: &'static str, role: Role) -> HostId {
+    HostId { domain: super::domain::DRIVER, id, name, role }
+}
+
+const fn runtime(id: u32, name: &'static str, role: Role) -> HostId {
+    HostId { domain: super::domain::RUNTIME, id, name, role }
+}
+
+const fn wait(kind: WaitKind) -> Role {
+    Role::Wait { kind, stream: None }
+}
+
+const fn wait_in(per_thread: bool) -> Role {
+    Role::Wait { kind: WaitKind::Stream, stream: Some(InStream { at: 0, per_thread }) }
+}
+
+const fn alloc(kind: AllocKind) -> Role {
+    Role::Alloc { kind, stream: None }
+}
+
+const fn alloc_in(at: usize, per_thread: bool) -> Role {
+    Role::Alloc { kind: AllocKind::Pool, stream: Some(InStream { at, per_thread }) }
+}
+
+const fn claim(kind: AllocKind) -> Role {
+    Role::Claim { kind }
+}
+
+const fn free(kind: AllocKind) -> Role {
+    Role::Free { kind, stream: None }
+}
+
+const fn free_in(at: usize, per_thread: bool) -> Role {
+    Role::Free { kind: AllocKind::Pool, stream: Some(InStream { at, per_thread }) }
+}
+
+/// The calls with a role. Not among them: what belongs to CUDA 3 (`cuMemAlloc` with addresses of 32 bits), arrays,
+/// which have no address, and reserved addresses without memory.
+#[rustfmt::skip]
+pub const HOST_IDS: &[HostId] = &[
+    driver(17, "cuCtxSynchronize", wait(WaitKind::Context)),
+    driver(38, "cuMemFreeHost", free(AllocKind::Pinned)),
+    driver(39, "cuMemHostAlloc", alloc(AllocKind::Pinned)),
+    driver(43, "cuMemcpyHtoD", wait(WaitKind::Copy)),
+    driver(45, "cuMemcpyDtoH", wait(WaitKind::Copy)),
+    driver(47, "cuMemcpyDtoD", wait(WaitKind::Copy)),
+    driver(49, "cuMemcpyDtoA", wait(WaitKind::Copy)),
+    driver(51, "cuMemcpyAtoD", wait(WaitKind::Copy)),
+    driver(53, "cuMemcpyHtoA", wait(WaitKind::Copy)),
+    driver(54, "cuMemcpyAtoH", wait(WaitKind::Copy)),
+    driver(55, "cuMemcpyAtoA", wait(WaitKind::Copy)),
+    driver(56, "cuMemcpy2D", wait(WaitKind::Copy)),
+    driver(57, "cuMemcpy2DUnaligned", wait(WaitKind::Copy)),
+    driver(58, "cuMemcpy3D", wait(WaitKind::Copy)),
+    driver(121, "cuEventSynchronize", wait(WaitKind::Event)),
+    driver(126, "cuStreamSynchronize", wait_in(false)),
+    driver(243, "cuMemAlloc_v2", alloc(AllocKind::Device)),
+    driver(244, "cuMemAllocPitch_v2", Role::AllocPitch),
+    driver(245, "cuMemFree_v2", free(AllocKind::Device)),
+    driver(248, "cuMemcpy_v2", wait(WaitKind::Copy)),
+    driver(276, "cuMemcpyHtoD_v2", wait(WaitKind::Copy)),
+    driver(278, "cuMemcpyDtoH_v2", wait(WaitKind::Copy)),
+    driver(280, "cuMemcpyDtoD_v2", wait(WaitKind::Copy)),
+    driver(282, "cuMemcpyAtoH_v2", wait(WaitKind::Copy)),
+    driver(284, "cuMemcpyAtoD_v2", wait(WaitKind::Copy)),
+    driver(285, "cuMemcpyDtoA_v2", wait(WaitKind::Copy)),
+    driver(286, "cuMemcpyAtoA_v2", wait(WaitKind::Copy)),
+    driver(287, "cuMemcpy2D_v2", wait(WaitKind::Copy)),
+    driver(288, "cuMemcpy2DUnaligned_v2", wait(WaitKind::Copy)),
+    driver(290, "cuMemcpy3D_v2", wait(WaitKind::Copy)),
+    driver(292, "cuMemcpyHtoA_v2", wait(WaitKind::Copy)),
+    driver(294, "cuMemAllocHost_v2", alloc(AllocKind::Pinned)),
+    driver(301, "cuMemHostRegister", claim(AllocKind::Registered)),
+    driver(302, "cuMemHostUnregister", free(AllocKind::Registered)),
+    driver(305, "cuMemcpy", wait(WaitKind::Copy)),
+    driver(318, "cuMemcpyPeer", wait(WaitKind::Copy)),
+    driver(320, "cuMemcpy3DPeer", wait(WaitKind::Copy)),
+    driver(371, "cuMemAllocManaged", alloc(AllocKind::Managed)),
+    driver(379, "cuMemHostRegister_v2", claim(AllocKind::Registered)),
+    driver(397, "cuMemcpyHtoD_v2_ptds", wait(WaitKind::Copy)),
+    driver(398, "cuMemcpyDtoH_v2_ptds", wait(WaitKind::Copy)),
+    driver(399, "cuMemcpyDtoD_v2_ptds", wait(WaitKind::Copy)),
+    driver(400, "cuMemcpyDtoA_v2_ptds", wait(WaitKind::Copy)),
+    driver(401, "cuMemcpyAtoD_v2_ptds", wait(WaitKind::Copy)),
+    driver(402, "cuMemcpyHtoA_v2_ptds", wait(WaitKind::Copy)),
+    driver(403, "cuMemcpyAtoH_v2_ptds", wait(WaitKind::Copy)),
+    driver(404, "cuMemcpyAtoA_v2_ptds", wait(WaitKind::Copy)),
+    driver(405, "cuMemcpy2D_v2_ptds", wait(WaitKind::Copy)),
+    driver(406, "cuMemcpy2DUnaligned_v2_ptds", wait(WaitKind::Copy)),
+    driver(407, "cuMemcpy3D_v2_ptds", wait(WaitKind::Copy)),
+    driver(408, "cuMemcpy_ptds", wait(WaitKind::Copy)),
+    driver(409, "cuMemcpyPeer_ptds", wait(WaitKind::Copy)),
+    driver(410, "cuMemcpy3DPeer_ptds", wait(WaitKind::Copy)),
+    driver(440, "cuStreamSynchronize_ptsz", wait_in(true)),
+    driver(549, "cuMemCreate", alloc(AllocKind::Virtual)),
+    driver(550, "cuMemRelease", free(AllocKind::Virtual)),
+    driver(551, "cuMemMap", claim(AllocKind::Mapped)),
+    driver(552, "cuMemUnmap", free(AllocKind::Mapped)),
+    driver(598, "cuMemAllocAsync", alloc_in(16, false)),
+    driver(599, "cuMemAllocAsync_ptsz", alloc_in(16, true)),
+    driver(600, "cuMemFreeAsync", free_in(8, false)),
+    driver(601, "cuMemFreeAsync_ptsz", free_in(8, true)),
+    driver(611, "cuMemAllocFromPoolAsync", alloc_in(24, false)),
+    driver(612, "cuMemAllocFromPoolAsync_ptsz", alloc_in(24, true)),
+    driver(800, "cuCtxSynchronize_v2", wait(WaitKind::Context)),
+    runtime(20, "cudaMalloc_v3020", alloc(AllocKind::Device)),
+    runtime(21, "cudaMallocPitch_v3020", Role::AllocPitch),
+    runtime(22, "cudaFree_v3020", free(AllocKind::Device)),
+    runtime(25, "cudaMallocHost_v3020", alloc(AllocKind::Pinned)),
+    runtime(26, "cudaFreeHost_v3020", free(AllocKind::Pinned)),
+    runtime(27, "cudaHostAlloc_v3020", alloc(AllocKind::Pinned)),
+    runtime(31, "cudaMemcpy_v3020", wait(WaitKind::Copy)),
+    runtime(32, "cudaMemcpy2D_v3020", wait(WaitKind::Copy)),
+    runtime(33, "cudaMemcpyToArray_v3020", wait(WaitKind::Copy)),
+    runtime(34, "cudaMemcpy2DToArray_v3020", wait(WaitKind::Copy)),
+    runtime(35, "cudaMemcpyFromArray_v3020", wait(WaitKind::Copy)),
+    runtime(36, "cudaMemcpy2DFromArray_v3020", wait(WaitKind::Copy)),
+    runtime(37, "cudaMemcpyArrayToArray_v3020", wait(WaitKind::Copy)),
+    runtime(38, "cudaMemcpy2DArrayToArray_v3020", wait(WaitKind::Copy)),
+    runtime(39, "cudaMemcpyToSymbol_v3020", wait(WaitKind::Copy)),
+    runtime(40, "cudaMemcpyFromSymbol_v3020", wait(WaitKind::Copy)),
+    runtime(126, "cudaThreadSynchronize_v3020", wait(WaitKind::Device)),
+    runtime(131, "cudaStreamSynchronize_v3020", wait_in(false)),
+    runtime(137, "cudaEventSynchronize_v3020", wait(WaitKind::Event)),
+    runtime(140, "cudaMalloc3D_v3020", Role::AllocPitched),
+    runtime(144, "cudaMemcpy3D_v3020", wait(WaitKind::Copy)),
+    runtime(152, "cudaHostRegister_v4000", claim(AllocKind::Registered)),
+    runtime(153, "cudaHostUnregister_v4000", free(AllocKind::Registered)),
+    runtime(160, "cudaMemcpyPeer_v4000", wait(WaitKind::Copy)),
+    runtime(162, "cudaMemcpy3DPeer_v4000", wait(WaitKind::Copy)),
+    runtime(165, "cudaDeviceSynchronize_v3020", wait(WaitKind::Device)),
+    runtime(206, "cudaMallocManaged_v6000", alloc(AllocKind::Managed)),
+    runtime(215, "cudaMemcpy_ptds_v7000", wait(WaitKind::Copy)),
+    runtime(216, "cudaMemcpy2D_ptds_v7000", wait(WaitKind::Copy)),
+    runtime(217, "cudaMemcpyToArray_ptds_v7000", wait(WaitKind::Copy)),
+    runtime(218, "cudaMemcpy2DToArray_ptds_v7000", wait(WaitKind::Copy)),
+    runtime(219, "cudaMemcpyFromArray_ptds_v7000", wait(WaitKind::Copy)),
+    runtime(220, "cudaMemcpy2DFromArray_ptds_v7000", wait(WaitKind::Copy)),
+    runtime(221, "cudaMemcpyArrayToArray_ptds_v7000", wait(WaitKind::Copy)),
+    runtime(222, "cudaMemcpy2DArrayToArray_ptds_v7000", wait(WaitKind::Copy)),
+    runtime(223, "cudaMemcpyToSymbol_ptds_v7000", wait(WaitKind::Copy)),
+    runtime(224, "cudaMemcpyFromSymbol_ptds_v7000", wait(WaitKind::Copy)),
+    runtime(239, "cudaStreamSynchronize_ptsz_v7000", wait_in(true)),
+    runtime(245, "cudaMemcpy3D_ptds_v7000", wait(WaitKind::Copy)),
+    runtime(249, "cudaMemcpy3DPeer_ptds_v7000", wait(WaitKind::Copy)),
+    runtime(373, "cudaMallocAsync_v11020", alloc_in(16, false)),
+    runtime(374, "cudaMallocAsync_ptsz_v11020", alloc_in(16, true)),
+    runtime(375, "cudaFreeAsync_v11020", free_in(8, false)),
+    runtime(376, "cudaFreeAsync_ptsz_v11020", free_in(8, true)),
+    runtime(391, "cudaMallocFromPoolAsync_v11020", alloc_in(24, false)),
+    runtime(392, "cudaMallocFromPoolAsync_ptsz_v11020", alloc_in(24, true)),
+];
+
+/// Index into [`HOST_IDS`] by id.
+static TABLES: [[u8; MOST_IDS]; 2] = [table(super::domain::DRIVER), table(super::domain::RUNTIME)];
+const NO_ROLE: u8 = u8::MAX;
+const _: () = assert!(HOST_IDS.len() < NO_ROLE as usize);
+
+const fn table(domain: u32) -> [u8; MOST_IDS] {
+    let mut table = [NO_ROLE; MOST_IDS];
+    let mut n = 0;
+    while n < HOST_IDS.len() {
+        if HOST_IDS[n].domain == domain {
+            table[HOST_IDS[n].id as usize] = n as u8;
+        }
+        n += 1;
+    }
+    table
+}
+
+fn role_of(function: FunctionId) -> Option<Role> {
+    let table = &TABLES[function.domain() as usize - 1];
+    HOST_IDS.get(usize::from(table[function.callback() as usize])).map(|it| it.role)
+}
+
+/// The calls that are events of a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Watched {
+    kinds: HostCalls,
+    api: Functions,
+}
+
+impl Watched {
+    pub(super) fn of(agent: &Agent) -> Self {
+        Watched { kinds: demand::host_calls_of(agent.demand()), api: *agent.api() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.kinds.is_empty()
+    }
+
+    /// Returns the events that a call is.
+    fn events_of(&self, function: FunctionId) -> HostCalls {
+        let of_role = role_of(function).map_or(HostCalls::NONE, |it| HostCalls::of(&[it.event()]));
+        let of_api = if self.api.contains(function) { HostCalls::of(&[HostCall::Api]) } else { HostCalls::NONE };
+        of_role.with(of_api).and(self.kinds)
+    }
+
+    /// Returns the callbacks to enable. To know which call of the runtime made one of the driver's, all of the
+    /// runtime's are.
+    pub(super) fn ids(&self, agent: &Agent) -> Functions {
+        let with_role = HOST_IDS.iter().filter(|it| self.kinds.contains(it.role.event()));
+        let mut all: Functions = with_role.filter_map(|it| FunctionId::of_callback(it.domain, it.id)).collect();
+        if self.kinds.contains(HostCall::Api) {
+            all = all.with(&self.api);
+        }
+        if agent.wants(demand::HOST_NESTED) {
+            let of_runtime = (1..MOST_IDS as u32).filter_map(|it| FunctionId::of_callback(super::domain::RUNTIME, it));
+            all = all.with(&of_runtime.filter(|it| it.exists()).collect());
+        }
+        all
+    }
+}
+
+impl Run {
+    /// Handles a call on entry or return that may be an event of the CPU, and perhaps a launch too. The event is the
+    /// whole call, so it begins first; it ends first as well, since after the end of a launch CUPTI may be gone.
+    ///
+    /// # Safety
+    /// As for [`Run::on_call`].
+    #[cold]
+    pub(super) unsafe fn on_watched_call(&self, domain: u32, id: u32, data: &CallbackData, registers: &Pushed) {
+        let Some(function) = FunctionId::of_callback(domain, id) else { return self.agent.count_unexpected() };
+        // SAFETY: the caller's promise.
+        unsafe { self.on_host_call(function, data, registers) };
+        if super::calls::index_of(domain, id).is_some() {
+            // SAFETY: the caller's promise.
+            unsafe { self.on_known_call(domain, id, data, registers) };
+        }
+    }
+
+    /// # Safety
+    /// `data` is CUPTI's for this call, `registers` those at CUPTI's call.
+    unsafe fn on_host_call(&self, function: FunctionId, data: &CallbackData, registers: &Pushed) {
+        let layer = if function.domain() == super::domain::DRIVER { Layer::Driver } else { Layer::Runtime };
+        let (function_number, correlation) = (function.number(), data.correlation_id);
+        let context = super::launches::context(data);
+        match data.site {
+            SITE_ENTER => {
+                let events = self.watched.events_of(function);
+                let entered = Entered { function: function_number, layer, events, correlation, context, registers };
+                // SAFETY: the registers of this very call.
+                unsafe { host_call::enter(self.agent, &entered) };
+            }
+            SITE_EXIT => {
+                let result = super::launches::result(data);
+                let returned = Returned { function: function_number, layer, correlation, result, context };
+                // SAFETY: CUPTI's parameters of this call, which has returned.
+                let facts = || unsafe { facts(function, data.function_params, result) };
+                host_call::exit(self.agent, &returned, facts);
+            }
+            _ => self.agent.count_unexpected(),
+        }
+    }
+}
+
+/// Reads what a call was about.
+///
+/// # Safety
+/// `params` is null or points at the parameters of the function, which has returned with `result`.
+unsafe fn facts(function: FunctionId, params: *const c_void, result: i32) -> Facts {
+    let at = params.cast::<u8>();
+    let mut facts = Facts::default();
+    if at.is_null() {
+        return facts;
+    }
+    let size = function.parameter_bytes().min(PARAMETER_WORDS * 8);
+    // SAFETY: the caller's promise; the words have room.
+    unsafe { at.copy_to_nonoverlapping(facts.parameters.as_mut_ptr().cast(), size) };
+    if let Some(role) = role_of(function) {
+        // SAFETY: the caller's promise.
+        unsafe { of_role(role, at, result == 0, &mut facts) };
+    }
+    facts
+}
+
+/// # Safety
+/// `at` points at the parameters of a call with this role, which has returned.
+unsafe fn of_role(role: Role, at: *const u8, succeeded: bool, facts: &mut Facts) {
+    // SAFETY: the caller's promise, and the offsets of the layouts.
+    let stream_of = |it: InStream| unsafe { Stream { handle: read(at, it.at), per_thread: it.per_thread } };
+    // SAFETY: as above. Where the call stored what it made, if it succeeded: the program gave it the address.
+    let stored = |parameter: usize, word: usize| unsafe {
+        let pointer: *const u64 = read(at, parameter);
+        (succeeded && !pointer.is_null()).then(|| read::<u64>(pointer.cast(), word * 8))
+    };
+    // SAFETY: as above.
+    let word = |offset: usize| unsafe { read::<u64>(at, offset) };
+    match role {
+        Role::Wait { kind, stream } => {
+            facts.wait = kind as u32;
+            facts.stream = stream.map(stream_of);
+        }
+        Role::Alloc { kind, stream } => {
+            facts.stream = stream.map(stream_of);
+            let is_async = stream.is_some();
+            facts.memory = Memory { kind: kind as u32, address: stored(0, 0), bytes: word(8), is_async };
+        }
+        Role::AllocPitch => {
+            let (row, rows) = (stored(8, 0).unwrap_or_else(|| word(16)), word(24));
+            facts.memory = Memory::of_device(stored(0, 0), row.saturating_mul(rows));
+        }
+        Role::AllocPitched => {
+            let row = stored(0, 1).unwrap_or_else(|| word(8));
+            facts.memory = Memory::of_device(stored(0, 0), row.saturating_mul(word(16)).saturating_mul(word(24)));
+        }
+        Role::Claim { kind } => {
+            let address = succeeded.then(|| word(0));
+            facts.memory = Memory { kind: kind as u32, address, bytes: word(8), is_async: false };
+        }
+        Role::Free { kind, stream } => {
+            facts.stream = stream.map(stream_of);
+            let is_async = stream.is_some();
+            facts.memory = Memory { kind: kind as u32, address: Some(word(0)), bytes: 0, is_async };
+        }
+    }
+}

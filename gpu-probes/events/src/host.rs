@@ -1,0 +1,362 @@
+//! Events of the CPU: a CUDA call, from its entry to its return, on the thread that made it.
+//!
+//! Like the table of activities, one row per event. The first columns are the same in each; handlers find them where
+//! those of a launch are.
+
+use crate::column::{
+    Column, Meaning, Prediction, Texts, bytes, choice, derived, fields, hidden, int, n_fields, record,
+};
+use crate::field::{Field, FieldType, From, Unit};
+use crate::table::Choice;
+use crate::word::{self, GpuContext, call};
+use Prediction::{Kept, Previous, PreviousOf, Same};
+use zerocopy::FromBytes;
+
+/// Words of 8 bytes that hold the parameters of any call.
+pub const PARAMETER_WORDS: usize = 11;
+
+/// Maximum number of parameters that a handler of `api` may read.
+pub const MOST_ARGUMENTS: usize = 8;
+
+/// Fields of every call that the tracer computes.
+const COMMON: &[Field] = &[
+    derived("time", FieldType::Int, Unit::Clock, word::LAUNCH_START, "when the call started"),
+    derived("pid", FieldType::Int, Unit::None, word::LAUNCH_PID, "process id"),
+    derived("tid", FieldType::Int, Unit::None, word::LAUNCH_TID, "thread that called"),
+    derived("comm", FieldType::Comm, Unit::None, word::LAUNCH_COMM, "name of that thread"),
+    derived("duration", FieldType::Int, Unit::Nanos, word::LAUNCH_DURATION, "`end - start`"),
+    derived(
+        "ustack",
+        FieldType::Stack,
+        Unit::None,
+        word::LAUNCH_USTACK,
+        "user stack of the call, with the lines of a Python program",
+    ),
+    derived("pystack", FieldType::Stack, Unit::None, word::LAUNCH_PYSTACK, "the lines of a Python program alone"),
+    derived("api", FieldType::Name, Unit::None, word::LAUNCH_API, "name of the call, such as cudaMalloc"),
+    Field {
+        name: "error",
+        kind: FieldType::Name,
+        unit: Unit::None,
+        from: From::Optional { flag: word::LAUNCH_RESULT, value: call::ERROR },
+        doc: "name of the error, such as cudaErrorMemoryAllocation; `()` on success",
+    },
+    Field {
+        name: "nested",
+        kind: FieldType::Name,
+        unit: Unit::None,
+        from: From::Optional { flag: call::NESTED, value: call::NESTED },
+        doc: "name of the CUDA call that made this one; `()` if the program made it",
+    },
+];
+
+/// What the tracer knows of the memory that is freed.
+const OF_FREED: &[Field] = &[
+    Field {
+        name: "bytes",
+        kind: FieldType::Int,
+        unit: Unit::Bytes,
+        from: From::Optional { flag: call::HAS_BYTES, value: call::BYTES },
+        doc: "size of the memory; `()` if its allocation was not seen, or the call failed",
+    },
+    derived("kind", FieldType::Name, Unit::None, call::KIND, "as in `alloc`: that of the allocation, if it was seen"),
+];
+
+const OF_API: &[Field] = &[
+    derived("name", FieldType::Name, Unit::None, word::LAUNCH_API, "name of the call: the same as `api`"),
+    derived(
+        "args",
+        FieldType::Arguments,
+        Unit::None,
+        call::HAS_ARGUMENT,
+        "by CUDA's own names, such as `a.args.size`: integers; addresses and enumerations too",
+    ),
+];
+
+macro_rules! host_calls {
+    ($(
+        $(#[$doc:meta])*
+        $Record:ident $name:literal { record: $record:literal, also: $also:expr }
+            { $($wide:tt)* } { $($narrow:tt)* }
+    )*) => {
+        /// A kind of event that is a CUDA call.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u16)]
+        pub enum HostCall { $( $(#[$doc])* $Record, )* }
+
+        impl HostCall {
+            /// Every kind, in the order of the table.
+            pub const ALL: &'static [HostCall] = &[$( HostCall::$Record ),*];
+            pub const COUNT: usize = HostCall::ALL.len();
+
+            /// Returns the function that declares a handler for it.
+            pub const fn name(self) -> &'static str {
+                match self { $( HostCall::$Record => $name, )* }
+            }
+
+            /// Kind of its record on the wire.
+            pub const fn record_kind(self) -> u16 {
+                match self { $( HostCall::$Record => $record, )* }
+            }
+
+            /// Members of its record.
+            pub const fn columns(self) -> &'static [Column] {
+                match self { $( HostCall::$Record => $Record::COLUMNS, )* }
+            }
+
+            /// Bytes of its record's body.
+            pub const fn record_size(self) -> usize {
+                match self { $( HostCall::$Record => size_of::<$Record>(), )* }
+            }
+
+            /// Fields of its event value.
+            pub const fn fields(self) -> &'static [Field] {
+                match self { $( HostCall::$Record => $Record::FIELDS, )* }
+            }
+        }
+
+        /// A record of a CUDA call.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum HostCallRecord { $( $Record($Record), )* }
+
+        impl HostCallRecord {
+            /// Reads a record of this wire kind; returns `None` if the bytes are too few or the kind is no call's.
+            #[inline]
+            pub fn read(record_kind: u16, body: &[u8]) -> Option<Self> {
+                match record_kind {
+                    $( $record => Some(HostCallRecord::$Record($Record::read_from_prefix(body).ok()?.0)), )*
+                    _ => None,
+                }
+            }
+
+            #[inline]
+            pub fn kind(&self) -> HostCall {
+                match self { $( HostCallRecord::$Record(_) => HostCall::$Record, )* }
+            }
+
+            /// Fills the words of all columns that are fields.
+            #[inline]
+            pub fn put_words(&self, words: &mut GpuContext, texts: &impl Texts) {
+                match self { $( HostCallRecord::$Record(it) => it.put_words(words, texts), )* }
+            }
+
+            /// Returns what every call has.
+            #[inline]
+            pub fn made(&self) -> Made {
+                match self { $( HostCallRecord::$Record(it) => Made {
+                    start: it.start, end: it.end, function: it.function, nested: it.nested, tid: it.tid,
+                    stack: it.stack, result: it.result, flags: it.flags,
+                }, )* }
+            }
+        }
+
+        $(
+            record! { $(#[$doc])* $Record {
+                /// CLOCK_MONOTONIC nanoseconds at ENTER and EXIT.
+                start: u64, PreviousOf("end"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_START, "when the call started") };
+                end: u64, Same("start"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_END, "when the call returned") };
+                $($wide)*
+                /// The number of the function that was called.
+                function: u32, Kept;
+                /// The number of the function that made the call, 0 if the program did.
+                nested: u32, Kept;
+                /// CUPTI's correlation id.
+                correlation: u32, Previous;
+                /// Thread id as the target sees it.
+                tid: u32, Previous;
+                /// Stack id; 0 if no stack was requested or none could be taken.
+                stack: u32, Kept;
+                result: i32, Previous, int(word::LAUNCH_RESULT, "the call's result, 0 on success");
+                device: u32, Previous, int(word::LAUNCH_DEVICE, "CUPTI's device id; `()` before there is a context").unless_0(call::HAS_CONTEXT);
+                context: u32, Previous, int(word::LAUNCH_CONTEXT, "CUPTI's context id; `()` before there is one").unless_0(call::HAS_CONTEXT);
+                has_context: u32, Previous, hidden(call::HAS_CONTEXT);
+                /// [`Made::NO_STACK`].
+                flags: u32, Previous;
+                $($narrow)*
+            } }
+
+            impl $Record {
+                /// Its fields.
+                pub const FIELDS: &'static [Field] = &fields::<{
+                    let also: &[Field] = $also;
+                    COMMON.len() + also.len() + n_fields($Record::COLUMNS)
+                }>(&[COMMON, $also], $Record::COLUMNS);
+            }
+
+            impl std::convert::From<$Record> for HostCallRecord {
+                fn from(it: $Record) -> Self { HostCallRecord::$Record(it) }
+            }
+        )*
+    };
+}
+
+/// What every call has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Made {
+    pub start: u64,
+    pub end: u64,
+    pub function: u32,
+    pub nested: u32,
+    pub tid: u32,
+    pub stack: u32,
+    pub result: i32,
+    pub flags: u32,
+}
+
+impl Made {
+    /// A stack was requested but could not be stored.
+    pub const NO_STACK: u32 = 1;
+}
+
+const IS_ASYNC: Meaning = int(call::IS_ASYNC, "1 if it happens in a stream, 0 if during the call");
+const STREAM: Meaning =
+    int(word::LAUNCH_STREAM, "CUPTI's stream id; `()` if it is not about one stream").unless_0(call::HAS_STREAM);
+
+host_calls! {
+    /// A call in which the CPU waits for the GPU.
+    Wait "wait" { record: 48, also: &[] } {} {
+        /// A [`WaitKind`].
+        kind: u32, Kept, choice(
+            Choice::WaitKind,
+            call::KIND,
+            "what it waits for: \"device\", \"context\", \"stream\" or \"event\"; \"copy\" if the call copies memory and waits for that",
+        );
+        stream: u32, Previous, STREAM;
+        has_stream: u32, Previous, hidden(call::HAS_STREAM);
+        unused: u32, Kept;
+    }
+
+    /// A call that allocates memory.
+    Alloc "alloc" { record: 49, also: &[] } {
+        address: u64, Previous, int(call::ADDRESS, "address of the memory, or CUDA's handle of it; `()` if the call failed").unless_0(call::HAS_ADDRESS);
+        bytes: u64, Kept, bytes(call::BYTES, "size of the memory");
+    } {
+        /// A [`AllocKind`].
+        kind: u32, Kept, choice(
+            Choice::AllocKind,
+            call::KIND,
+            "\"device\", \"managed\", \"pinned\", \"registered\", \"pool\", \"virtual\" or \"mapped\"",
+        );
+        is_async: u32, Previous, IS_ASYNC;
+        has_address: u32, Previous, hidden(call::HAS_ADDRESS);
+        stream: u32, Previous, STREAM;
+        has_stream: u32, Previous, hidden(call::HAS_STREAM);
+        unused: u32, Kept;
+    }
+
+    /// A call that frees memory.
+    Free "free" { record: 50, also: OF_FREED } {
+        address: u64, Previous, int(call::ADDRESS, "address of the memory, or CUDA's handle of it");
+    } {
+        /// A [`AllocKind`]: what the call frees where the allocation is unknown.
+        kind: u32, Kept;
+        is_async: u32, Previous, IS_ASYNC;
+        stream: u32, Previous, STREAM;
+        has_stream: u32, Previous, hidden(call::HAS_STREAM);
+    }
+
+    /// A call whose name a pattern of the script matches.
+    Api "api" { record: 51, also: OF_API } {
+        /// The parameters, as CUPTI passes them.
+        parameters: [u64; PARAMETER_WORDS], Kept;
+    } {}
+}
+
+impl HostCall {
+    /// Returns the kind with this wire kind.
+    #[inline]
+    pub fn of_record(record_kind: u16) -> Option<HostCall> {
+        HostCall::ALL.iter().copied().find(|it| it.record_kind() == record_kind)
+    }
+
+    /// Returns its index in arrays by kind.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// Defines a list of strings by number.
+macro_rules! texts {
+    ($(#[$doc:meta])* $Kind:ident { $($(#[$note:meta])* $Variant:ident = $number:literal $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u32)]
+        pub enum $Kind { $( $(#[$note])* $Variant = $number, )* }
+
+        impl $Kind {
+            /// Names in scripts, by number.
+            pub const NAMES: &'static [&'static str] = &["", $( $text ),*];
+        }
+    };
+}
+
+texts! {
+    /// What a call waits for.
+    WaitKind {
+        Device = 1 "device",
+        Context = 2 "context",
+        Stream = 3 "stream",
+        Event = 4 "event",
+        Copy = 5 "copy",
+    }
+}
+
+texts! {
+    /// What a call allocates.
+    AllocKind {
+        Device = 1 "device",
+        Managed = 2 "managed",
+        /// Memory of the CPU, allocated by CUDA and locked.
+        Pinned = 3 "pinned",
+        /// Memory of the program, locked.
+        Registered = 4 "registered",
+        /// Of a memory pool, in a stream.
+        Pool = 5 "pool",
+        /// Memory without an address (`cuMemCreate`).
+        Virtual = 6 "virtual",
+        /// Addresses for such memory (`cuMemMap`): no further memory.
+        Mapped = 7 "mapped",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn columns_fill_their_record_without_a_gap() {
+        for kind in HostCall::ALL {
+            let end = kind.columns().iter().fold(0, |at, it| {
+                assert_eq!(it.offset, at, "{} {}", kind.name(), it.name);
+                at + it.width * it.count
+            });
+            assert_eq!((end, end % 8), (kind.record_size(), 0), "{}", kind.name());
+        }
+    }
+
+    #[test]
+    fn fields_have_names_and_words_of_their_own() {
+        for kind in HostCall::ALL {
+            let names: HashSet<_> = kind.fields().iter().map(|it| it.name).collect();
+            assert_eq!(names.len(), kind.fields().len(), "{}", kind.name());
+            let alike = [("time", "start"), ("name", "api")];
+            let of = |it: &Field| it.from.word().unwrap();
+            for (n, one) in kind.fields().iter().enumerate() {
+                for other in &kind.fields()[n + 1..] {
+                    let may = alike.iter().any(|(a, b)| [(*a, *b), (*b, *a)].contains(&(one.name, other.name)));
+                    assert!(may || of(one) != of(other), "{}: {} {}", kind.name(), one.name, other.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn kinds_are_told_apart_on_the_wire() {
+        let activities = crate::Activity::ALL.iter().map(|it| it.record_kind());
+        let all: Vec<u16> = HostCall::ALL.iter().map(|it| it.record_kind()).chain(activities).collect();
+        assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
+        assert!(HostCall::ALL.iter().all(|it| HostCall::of_record(it.record_kind()) == Some(*it)));
+    }
+}
