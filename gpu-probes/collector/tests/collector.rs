@@ -268,6 +268,34 @@ fn memsets_are_recorded_where_they_are_asked_for() {
     assert_eq!(tracer.control().totals.activity(Activity::Memset).nanos.load(SeqCst), 600);
 }
 
+/// Whether a record will come is read at the driver's call; a copy that does not reach it is none.
+#[test]
+fn copies_say_whether_a_record_will_come() {
+    let _alone = alone::<OverCupti>();
+    let mut tracer =
+        arm::<OverCupti>(demand::MEMCPYS | demand::MEMCPY_CALLS | demand::STREAMS | demand::OUTERMOST, SHAPE);
+    assert!(cupti::is_enabled(cupti::RUNTIME, 41) && cupti::is_enabled(cupti::DRIVER, 277));
+    assert!(!cupti::is_enabled(cupti::DRIVER, 307) && !cupti::is_enabled(cupti::DRIVER, 216));
+    let (to_device, anywhere, legacy) =
+        ((277, c"cuMemcpyHtoDAsync_v2"), (306, c"cuMemcpyAsync"), (60, c"cuMemcpyHtoDAsync"));
+    for (driver, bytes, flags, stream) in [
+        (Some(to_device), 64, 0, 109),
+        (Some(to_device), 0, Launch::NO_RECORD, 109),
+        (Some(anywhere), 64, Launch::MAYBE_NO_RECORD, 109),
+        (Some(anywhere), 0, Launch::NO_RECORD, 109),
+        (Some(legacy), 64, Launch::MAYBE_NO_RECORD, UNKNOWN),
+        (None, 0, Launch::NO_RECORD, UNKNOWN),
+    ] {
+        let correlation = cupti::memcpy_async(driver, bytes);
+        let launch = tracer.launches().into_iter().find(|it| it.correlation == correlation).unwrap();
+        assert_eq!((launch.launch_kind, launch.flags), (Launch::MEMCPY, flags), "{driver:?} {bytes}");
+        assert_eq!(launch.stream, stream, "{driver:?} {bytes}");
+        assert_eq!(tracer.name(launch.api).unwrap(), "cudaMemcpyAsync");
+    }
+    disarm::<OverCupti>(&mut tracer);
+    assert_eq!(tracer.control().totals.call(Call::Memcpy).made.load(SeqCst), 6);
+}
+
 #[test]
 fn memset_calls_are_left_alone_where_nobody_asks() {
     let _alone = alone::<OverCupti>();

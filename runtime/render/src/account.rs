@@ -110,7 +110,7 @@ fn balance(noun: &str, calls: Calls, activity: Activity, account: &Account) -> O
     let parts = [
         ("failed", failed),
         ("lost", lost),
-        (if activity == Activity::Kernel { "without a kernel" } else { "of 0 bytes" }, without_work),
+        (if activity == Activity::Kernel { "without a kernel" } else { "of nothing" }, without_work),
         (if activity == Activity::Kernel { "without a kernel record" } else { "without a record" }, without_record),
     ];
     for (name, n) in parts {

@@ -76,12 +76,21 @@ pub enum Records {
 }
 
 impl Records {
-    /// What is certain of a call whose parameters are not known.
+    /// What is known of a call without its parameters.
     #[inline]
     pub fn of_any(call: events::Call) -> Records {
         match call {
             events::Call::Graph | events::Call::Memcpy => Records::Possible,
             events::Call::Kernel | events::Call::Memset => Records::Certain,
+        }
+    }
+
+    /// What is known of a call that has not reached the driver. A copy that never does has nothing to copy.
+    #[inline]
+    fn so_far(call: events::Call) -> Records {
+        match call {
+            events::Call::Memcpy => Records::None,
+            other => Records::of_any(other),
         }
     }
 
@@ -325,7 +334,7 @@ impl Local {
             correlation: entered.correlation,
             tid: output::tid(),
             launch_kind: entered.submits.number(),
-            flags: Records::of_any(entered.submits).flag()
+            flags: Records::so_far(entered.submits).flag()
                 | agent.yielding.flag()
                 | if is_inside { 0 } else { Launch::OUTSIDE },
             ..NO_LAUNCH
@@ -378,7 +387,8 @@ impl Local {
         if submission.is_captured {
             self.launch.flags |= Launch::CAPTURED;
         }
-        self.launch.flags = self.launch.flags & !Launch::MAYBE_NO_RECORD | submission.records.flag();
+        self.launch.flags =
+            self.launch.flags & !(Launch::NO_RECORD | Launch::MAYBE_NO_RECORD) | submission.records.flag();
         if let (true, Some(context), Some(stream)) =
             (agent.wants(demand::STREAMS), submission.context, submission.stream)
         {

@@ -128,7 +128,7 @@ unsafe extern "C" fn register(request: RequestFunction, complete: CompleteFuncti
 }
 
 unsafe extern "C" fn enable(kind: u32) -> u32 {
-    assert!(kind == 10 || kind == 2);
+    assert!([10, 2, 1, 22].contains(&kind));
     MEMSETS_ON.fetch_or(kind == 2, SeqCst);
     ACTIVITY_ON.store(true, SeqCst);
     0
@@ -316,6 +316,22 @@ pub fn memset_async(stream: u64) -> u32 {
     fire(runtime, 0);
     fire(driver, 0);
     fire(driver, 1);
+    fire(runtime, 1);
+    correlation
+}
+
+/// Simulates `cudaMemcpyAsync`, with this call of the driver inside if any; returns its correlation id.
+pub fn memcpy_async(driver: Option<(u32, &CStr)>, bytes: u64) -> u32 {
+    let params = [0x1000u64, 0x2000, bytes, 9];
+    let (params, correlation) = (params.as_ptr().cast(), next_correlation());
+    let runtime =
+        Event { domain: RUNTIME, id: 41, name: c"cudaMemcpyAsync_v3020", symbol: None, params, correlation, result: 0 };
+    fire(runtime, 0);
+    if let Some((id, name)) = driver {
+        let driver = Event { domain: DRIVER, id, name, ..runtime };
+        fire(driver, 0);
+        fire(driver, 1);
+    }
     fire(runtime, 1);
     correlation
 }

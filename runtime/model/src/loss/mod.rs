@@ -88,7 +88,7 @@ pub struct Balance {
     pub failed: u64,
     /// Calls whose activities never arrived, or whose own record was lost.
     pub lost: u64,
-    /// Calls that leave nothing to wait for: launches of graphs without a kernel, copies of 0 bytes.
+    /// Calls that leave nothing to wait for: launches of graphs without a kernel, copies of nothing.
     pub without_work: u64,
     /// Calls that may leave nothing, and had no record: launches of graphs that may contain no kernel, copies that
     /// may be within the host's memory.
