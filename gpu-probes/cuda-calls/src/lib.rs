@@ -88,7 +88,7 @@ impl FunctionId {
 }
 
 /// A set of functions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Functions([u64; WORDS]);
 
 const WORDS: usize = 2 * MOST_IDS / 64;
@@ -143,6 +143,12 @@ impl Functions {
             *set.0.get_mut(usize::from_str_radix(at, 16).ok()?)? = u64::from_str_radix(bits, 16).ok()?;
         }
         Some(set)
+    }
+}
+
+impl std::fmt::Debug for Functions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Functions({})", self.to_text())
     }
 }
 

@@ -38,7 +38,7 @@ impl Field {
                 return parts.iter().map(|it| format!(".{}", it.name)).collect::<Vec<_>>().join(" ");
             }
             (FieldType::Entry, _) => "an event",
-            (FieldType::Arguments, _) => "the call's parameters",
+            (FieldType::Arguments, _) => "parameters",
         };
         let missing = if matches!(self.from, From::Optional { .. }) { " or ()" } else { "" };
         format!("{kind}{missing}")

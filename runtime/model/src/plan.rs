@@ -109,6 +109,11 @@ impl Demand {
         !self.calls.is_empty() || !self.activities.is_empty() || !self.host.kinds.is_empty()
     }
 
+    /// Whether the collector takes native stacks, whose names need the process's mappings.
+    pub fn takes_stacks(&self) -> bool {
+        self.launch_stacks || self.host.stacks
+    }
+
     /// Whether an activity is recorded together with every call that may have caused it.
     pub fn joins(&self, activity: Activity) -> bool {
         self.activities.contains(activity) && self.calls.contains_all(activity.causes())

@@ -49,7 +49,11 @@ texts! {
         "request",
         "gpuidle",
         "streams",
-        "gpubalance"
+        "gpubalance",
+        "gpumem",
+        "waitstat",
+        "apistat",
+        "gpuerr"
     ],
     STDLIB: ["latency", "flame", "request", "units", "fmt", "python"]
 }

@@ -151,7 +151,7 @@ impl Collectors {
         let admitted = self.attaching.as_ref().map(Attaching::admitted).unwrap_or_default();
         let order = Order {
             demand: plan.demand,
-            mappings: plan.demand.launch_stacks,
+            mappings: plan.demand.takes_stacks(),
             shape: DEFAULT_SHAPE,
             tags,
             window: self.window.clone(),

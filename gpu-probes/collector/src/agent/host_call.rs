@@ -15,7 +15,7 @@ use super::clock::now;
 use super::launch::{StackTaken, stack_taken};
 use super::output::{self, Output, Role};
 use super::stack::Here;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use xputrace_unwind::{Bounds, Pushed};
 use xputrace_wire::events::host::{Alloc, Api, Free, Made, PARAMETER_WORDS, Wait};
 use xputrace_wire::events::{HostCall, HostCalls};
@@ -112,11 +112,27 @@ thread_local! {
     };
 }
 
+thread_local! {
+    /// Whether the thread makes calls of ours.
+    static IS_OURS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs something of ours that calls CUDA: its calls are not the program's, and no events.
+pub fn unseen<R>(run: impl FnOnce() -> R) -> R {
+    let before = IS_OURS.replace(true);
+    let result = run();
+    IS_OURS.set(before);
+    result
+}
+
 /// Handles a call on entry.
 ///
 /// # Safety
 /// The registers in `entered` are those of the calling thread.
 pub unsafe fn enter(agent: &'static Agent, entered: &Entered<'_>) {
+    if IS_OURS.get() {
+        return;
+    }
     LOCAL.with(|local| match local.try_borrow_mut() {
         Ok(mut local) => local.enter(agent, entered),
         Err(_) => agent.count_unexpected(),

@@ -26,6 +26,7 @@ mod yielding;
 
 pub use functions::*;
 
+use crate::agent::host_call;
 use crate::agent::presence::Held;
 use crate::agent::{Agent, Backend, Context, Flushing, Layer, Refusal, Stream, StreamKind};
 use driver::Driver;
@@ -183,7 +184,7 @@ impl Backend for CuptiBackend {
     }
 
     fn each_gpu(&self, each: &mut dyn FnMut(&Gpu, &[u8])) -> bool {
-        self.driver.devices.each(each)
+        host_call::unseen(|| self.driver.devices.each(each))
     }
 
     fn device_of(&self, context: Context) -> Option<u32> {
