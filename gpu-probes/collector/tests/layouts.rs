@@ -9,7 +9,7 @@ use xputrace_collector::cupti::host_calls::{HOST_IDS, Role};
 use xputrace_collector::cupti::records::{
     self, Extent, Record, memcpy_offset, memcpy_peer_offset, memset_offset, offset,
 };
-use xputrace_collector::cupti::{self, CallbackData};
+use xputrace_collector::cupti::{self, CallbackData, GraphData, ResourceData};
 use xputrace_wire::cuda_calls::{FunctionId, ParameterKind};
 use xputrace_wire::events::{self, CopyDirection, MemoryKind};
 
@@ -48,6 +48,22 @@ fn offsets_are_those_of_the_headers() {
         ("CUpti_CallbackData.context", offset_of!(CallbackData, context)),
         ("CUpti_CallbackData.contextUid", offset_of!(CallbackData, context_uid)),
         ("CUpti_CallbackData.correlationId", offset_of!(CallbackData, correlation_id)),
+        ("CUpti_ResourceData", size_of::<ResourceData>()),
+        ("CUpti_ResourceData.resourceHandle", offset_of!(ResourceData, handle)),
+        ("CUpti_ResourceData.resourceDescriptor", offset_of!(ResourceData, descriptor)),
+        ("CUpti_GraphData", size_of::<GraphData>()),
+        ("CUpti_GraphData.originalGraph", offset_of!(GraphData, original_graph)),
+        ("CUpti_GraphData.node", offset_of!(GraphData, node)),
+        ("CUpti_GraphData.originalNode", offset_of!(GraphData, original_node)),
+        ("CUpti_GraphData.nodeType", offset_of!(GraphData, node_type)),
+        ("CUpti_GraphData.dependency", offset_of!(GraphData, dependency)),
+        ("CUpti_GraphData.graphExec", offset_of!(GraphData, executable)),
+        ("CUPTI_CBID_RESOURCE_STREAM_CREATED", cupti::RESOURCE_STREAM_CREATED as usize),
+        ("CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED", cupti::RESOURCE_NODE_CREATED as usize),
+        ("CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED", cupti::RESOURCE_NODE_CLONED as usize),
+        ("CU_STREAM_LEGACY", cupti::STREAM_LEGACY),
+        ("CU_STREAM_PER_THREAD", cupti::STREAM_PER_THREAD),
+        ("CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT", cupti::driver::ATTRIBUTE_MULTIPROCESSORS as usize),
         ("Kernel.kind", offset::KIND),
         ("Kernel.registersPerThread", offset::REGISTERS),
         ("Kernel.start", offset::START),

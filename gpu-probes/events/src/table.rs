@@ -52,6 +52,24 @@ const fn stream_kind(at: usize) -> Field {
     optional("stream_kind", FieldType::Name, Unit::None, (at, at), doc)
 }
 
+/// The parts of `capture`.
+const CAPTURE: &[Field] = &[
+    optional(
+        "ustack",
+        FieldType::Stack,
+        Unit::None,
+        (word::CAPTURED, word::CAPTURE_USTACK),
+        "the user stack, with the lines of a Python program",
+    ),
+    optional(
+        "pystack",
+        FieldType::Stack,
+        Unit::None,
+        (word::CAPTURED, word::CAPTURE_PYSTACK),
+        "the lines of a Python program alone",
+    ),
+];
+
 /// The parts of `previous`.
 const PREVIOUS: &[Field] = &[
     optional("name", FieldType::Name, Unit::None, (word::PREVIOUS_END, word::PREVIOUS_NAME), "its name"),
@@ -67,6 +85,13 @@ const COMMON: &[Field] = &[
     derived("duration", FieldType::Int, Unit::Nanos, word::DURATION, "`end - start`"),
     derived("gpu", FieldType::Parts(GPU), Unit::None, word::GPU, GPU_DOC),
     stream_kind(word::STREAM_KIND),
+    derived(
+        "capture",
+        FieldType::Parts(CAPTURE),
+        Unit::None,
+        word::CAPTURE_USTACK,
+        "in a graph: the code that captured or added its node",
+    ),
     derived("launch", FieldType::Launch, Unit::None, word::LAUNCH, "call that launched it"),
     RANGES[0],
     RANGES[1],

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  0.. 7  who, and a kernel's names      8..10  when
-//! 11..20  the event's own fields        21..33  where it ran, whether it was joined, what ran before
+//! 11..20  the event's own fields        21..36  where it ran, what ran before, whether it was joined
 //! 40..79  the launch: all zero when the event was not joined
 //! ```
 //! At the collector's launch marker the same numbers apply, but only some words are filled; the
@@ -60,6 +60,12 @@ pub const STREAM_KIND: usize = 31;
 /// The kernel before on the stream: its name, and its end, which is 0 if it is not known.
 pub const PREVIOUS_NAME: usize = 32;
 pub const PREVIOUS_END: usize = 33;
+
+/// The stacks that captured or added the graph's node, each a word of `xputrace_model::stack::StackKey`; and 1
+/// if they are known.
+pub const CAPTURE_USTACK: usize = 34;
+pub const CAPTURE_PYSTACK: usize = 35;
+pub const CAPTURED: usize = 36;
 
 /// First word of the launch.
 pub const LAUNCH: usize = 40;

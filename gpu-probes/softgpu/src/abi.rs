@@ -659,8 +659,8 @@ mod tests {
         same!(ResourceData, "CUpti_ResourceData": context = "context", resource_handle = "resourceHandle",
             resource_descriptor = "resourceDescriptor");
         assert_eq!(size_of::<ModuleResourceData>(), 24);
-        assert_eq!(size_of::<GraphData>(), 56);
-        assert_eq!(offset_of!(GraphData, graph_exec), 48);
+        same!(GraphData, "CUpti_GraphData": graph = "graph", original_graph = "originalGraph", node = "node",
+            original_node = "originalNode", node_type = "nodeType", dependency = "dependency", graph_exec = "graphExec");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::activity::{self, CompleteFunction, RequestFunction, TimestampFunction
 use crate::callback::{self, CallbackFunction};
 use crate::device::{self, CONTEXTS};
 use crate::faults::{explain, faults};
-use crate::graph::{EXECS, GRAPHS};
+use crate::graph::{self, EXECS, GRAPHS};
 use crate::names;
 
 /// `CUptiResult`.
@@ -74,6 +74,7 @@ cupti! {
         stream_id(stream, false, streamId)
     }
     fn cuptiGetGraphId(graph: Handle, pId: *mut u32) { put(pId, GRAPHS.get(graph).ok_or(INVALID_PARAMETER)?.id) }
+    fn cuptiGetGraphNodeId(node: Handle, nodeId: *mut u64) { put(nodeId, graph::node_id(node).ok_or(INVALID_PARAMETER)?) }
     fn cuptiGetGraphExecId(graphExec: Handle, pId: *mut u32) { put(pId, EXECS.get(graphExec).ok_or(INVALID_PARAMETER)?.id) }
     fn cuptiSetThreadIdType(kind: c_int) { activity::use_system_thread_ids(kind == 1); Ok(()) }
     fn cuptiGetThreadIdType(kind: *mut c_int) { put(kind, c_int::from(activity::uses_system_thread_ids())) }

@@ -382,6 +382,7 @@ calls! { DRIVER, TABLE;
         let _ = (dependencies, numDependencies, ctx);
         put(phGraphNode, graph::add(hGraph, Operation::Copy(Copy::described(copyParams)?))?)
     }
+    523 fn cuGraphClone(phGraphClone: *mut Handle, originalGraph: Handle) { put(phGraphClone, graph::clone(originalGraph)?) }
     643 fn cuGraphInstantiateWithFlags(phGraphExec: *mut Handle, hGraph: Handle, flags: u64) {
         let _ = flags;
         put(phGraphExec, graph::instantiate(hGraph, &*GRAPHS.find(hGraph)?))

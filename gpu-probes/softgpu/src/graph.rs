@@ -13,8 +13,10 @@ pub(crate) static EXECS: Registry<Exec> = Registry::new();
 
 // `CUpti_CallbackIdResource`.
 const GRAPH_CREATED: u32 = 9;
+const GRAPH_CLONED: u32 = 11;
 const GRAPH_NODE_CREATED: u32 = 13;
 const GRAPH_EXEC_CREATED: u32 = 18;
+const GRAPH_NODE_CLONED: u32 = 20;
 /// A node's handle is its graph's handle, shifted by this many bits, plus the node's number.
 const NODE_BITS: u32 = 24;
 
@@ -116,10 +118,39 @@ pub(crate) fn add(handle: Handle, operation: Operation) -> Result<Handle, i32> {
 /// Instantiates a graph.
 pub(crate) fn instantiate(handle: Handle, graph: &Graph) -> Handle {
     let operations = graph.operations.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let types = operations.iter().map(Operation::node_type).collect::<Vec<_>>();
     let off = operations.iter().map(|_| AtomicBool::new(false)).collect();
     let exec = EXECS.insert(Exec { id: device::next_graph_id(), operations, off });
+    announce_copies(exec, handle, &types);
     announce(GRAPH_EXEC_CREATED, GraphData { graph: handle, graph_exec: exec, ..GraphData::default() });
     exec
+}
+
+/// Copies a graph.
+pub(crate) fn clone(handle: Handle) -> Result<Handle, i32> {
+    let operations = GRAPHS.find(handle)?.operations.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let types = operations.iter().map(Operation::node_type).collect::<Vec<_>>();
+    let copy = GRAPHS.insert(Graph { id: device::next_graph_id(), operations: Mutex::new(operations) });
+    announce_copies(copy, handle, &types);
+    announce(GRAPH_CLONED, GraphData { graph: copy, original_graph: handle, ..GraphData::default() });
+    Ok(copy)
+}
+
+/// Tells of the nodes of a graph that is a copy: each is made, and is the copy of another one.
+fn announce_copies(graph: Handle, original_graph: Handle, types: &[u32]) {
+    for (index, node_type) in types.iter().copied().enumerate() {
+        let (node, original_node) = (node_handle(graph, index), node_handle(original_graph, index));
+        announce(GRAPH_NODE_CREATED, GraphData { graph, node, node_type, ..GraphData::default() });
+        let copy = GraphData { graph, original_graph, node, original_node, node_type, ..GraphData::default() };
+        announce(GRAPH_NODE_CLONED, copy);
+    }
+}
+
+/// Returns CUPTI's id of a node: that of its graph in the upper half, its number in the lower.
+pub(crate) fn node_id(node: Handle) -> Option<u64> {
+    let graph = device::HANDLES | node >> NODE_BITS;
+    let id = GRAPHS.get(graph).map(|it| it.id).or_else(|| EXECS.get(graph).map(|it| it.id))?;
+    Some(u64::from(id) << 32 | node_index(node)? as u64)
 }
 
 /// Returns the `CUgraphNode` at `index`.

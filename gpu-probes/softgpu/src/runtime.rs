@@ -239,6 +239,7 @@ calls! { RUNTIME, TABLE;
     319 fn cudaStreamEndCapture(stream: Handle, pGraph: *mut Handle) { start()?; done(driver::cuStreamEndCapture(stream, pGraph)) }
     320 fn cudaStreamEndCapture_ptsz(stream: Handle, pGraph: *mut Handle) { start()?; done(driver::cuStreamEndCapture_ptsz(stream, pGraph)) }
     317 fn cudaStreamIsCapturing(stream: Handle, pCaptureStatus: *mut c_int) { start()?; done(driver::cuStreamIsCapturing(stream, pCaptureStatus)) }
+    301 fn cudaGraphClone(pGraphClone: *mut Handle, originalGraph: Handle) { start()?; done(driver::cuGraphClone(pGraphClone, originalGraph)) }
     443 fn cudaGraphInstantiate(pGraphExec: *mut Handle, graph: Handle, flags: u64) { start()?; done(driver::cuGraphInstantiateWithFlags(pGraphExec, graph, flags)) }
     418 fn cudaGraphInstantiateWithFlags(pGraphExec: *mut Handle, graph: Handle, flags: u64) { start()?; done(driver::cuGraphInstantiateWithFlags(pGraphExec, graph, flags)) }
     311 fn cudaGraphLaunch(graphExec: Handle, stream: Handle) { start()?; done(driver::cuGraphLaunch(graphExec, stream)) }

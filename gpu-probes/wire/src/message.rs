@@ -120,6 +120,11 @@ pub mod demand {
     /// Read the Python frames at each such call.
     pub const HOST_PYTHON: u64 = 1 << 13;
 
+    /// Take a stack where a node of a graph is captured or added.
+    pub const CAPTURES: u64 = 1 << 14;
+    /// Read the Python frames there, too.
+    pub const CAPTURES_PYTHON: u64 = 1 << 15;
+
     const CALLS_AT: u32 = 16;
     const ACTIVITIES_AT: u32 = 32;
     const HOST_CALLS_AT: u32 = 48;

@@ -37,6 +37,7 @@ pub mod kind {
     pub const YIELD: u16 = 11;
     pub const GPU: u16 = 32;
     pub const OPENED: u16 = 33;
+    pub const NODE: u16 = 34;
 }
 
 /// Text of a name id. It precedes every record that uses the id, possibly in another thread's ring.
@@ -252,6 +253,18 @@ pub struct Opened {
     pub last: u64,
 }
 
+/// The stack that captured or added a node of a graph, or the node that it is a copy of. The last one of a
+/// node holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Node {
+    /// As in records of activities.
+    pub node: u64,
+    /// Stack id.
+    pub stack: u32,
+    pub reserved: u32,
+}
+
 /// A GPU as its process sees it. Followed by its name, padded to 8. The first one of a process has the
 /// number [`UNKNOWN`] and no name: it says that the GPUs of an activity follow, at the latest before the
 /// flush that delivers it.
@@ -318,6 +331,7 @@ pub enum Record<'a> {
         holder: &'a [u8],
     },
     Opened(Opened),
+    Node(Node),
     Gpu {
         gpu: Gpu,
         name: &'a [u8],
@@ -483,6 +497,7 @@ fn decode(kind: u16, body: &[u8]) -> Option<Record<'_>> {
             let len = usize::try_from(gap.len).ok().filter(|len| *len <= MAX_NAME)?;
             Record::Yield { gap, holder: tail.get(..len)? }
         }
+        kind::NODE => Record::Node(take(body)?.0),
         kind::OPENED => Record::Opened(take(body)?.0),
         kind::GPU => {
             let (gpu, tail): (Gpu, _) = take(body)?;

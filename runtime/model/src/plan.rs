@@ -82,6 +82,9 @@ pub struct Demand {
     pub gpus: bool,
     /// Whether a `stream_kind` is read.
     pub stream_kinds: bool,
+    /// Whether the stacks that captured the nodes of graphs are read, and with Python frames.
+    pub captures: bool,
+    pub captures_python: bool,
     /// Whether the kernel before another one is read.
     pub previous: bool,
     pub host: HostDemand,
@@ -111,7 +114,7 @@ impl Demand {
 
     /// Whether the collector takes native stacks, whose names need the process's mappings.
     pub fn takes_stacks(&self) -> bool {
-        self.launch_stacks || self.host.stacks
+        self.launch_stacks || self.host.stacks || self.captures
     }
 
     /// Whether an activity is recorded together with every call that may have caused it.

@@ -195,6 +195,22 @@ pub unsafe fn exit(agent: &'static Agent, returned: &Returned) -> bool {
     })
 }
 
+/// Returns the id of the calling thread's stack, in any call of the driver; `None` if it is empty or lost.
+///
+/// # Safety
+/// The registers are those of the calling thread.
+#[cold]
+pub(super) unsafe fn stack_of_driver_call(agent: &'static Agent, registers: &Pushed) -> Option<u32> {
+    LOCAL.with(|local| {
+        let mut local = local.try_borrow_mut().ok()?;
+        local.bind(agent);
+        match local.stack(agent, registers, Layer::Driver) {
+            StackTaken::Id(id) => Some(id),
+            StackTaken::Empty | StackTaken::Lost => None,
+        }
+    })
+}
+
 /// What came of a launch's stack.
 pub(super) enum StackTaken {
     Id(u32),
@@ -359,18 +375,23 @@ impl Local {
 
     fn take_stack(&mut self, agent: &'static Agent, registers: &Pushed, layer: Layer) {
         self.launch.stack = 0;
-        if self.bounds.is_none() {
-            self.bounds = Bounds::of_thread();
-        }
-        let Some(stacks) = &agent.code.stacks else { return };
-        let here = Here { registers, bounds: self.bounds, modules: &agent.code.modules, layer };
-        // SAFETY: its own registers and bounds.
-        let taken = output::with(agent, Role::Launch, |out| unsafe { stack_taken(agent, stacks, out, &here) });
-        match taken.unwrap_or(StackTaken::Lost) {
+        match self.stack(agent, registers, layer) {
             StackTaken::Id(id) => self.launch.stack = id,
             StackTaken::Empty => {}
             StackTaken::Lost => self.launch.flags |= Launch::NO_STACK,
         }
+    }
+
+    #[inline]
+    fn stack(&mut self, agent: &'static Agent, registers: &Pushed, layer: Layer) -> StackTaken {
+        if self.bounds.is_none() {
+            self.bounds = Bounds::of_thread();
+        }
+        let Some(stacks) = &agent.code.stacks else { return StackTaken::Empty };
+        let here = Here { registers, bounds: self.bounds, modules: &agent.code.modules, layer };
+        // SAFETY: its own registers and bounds.
+        let taken = output::with(agent, Role::Launch, |out| unsafe { stack_taken(agent, stacks, out, &here) });
+        taken.unwrap_or(StackTaken::Lost)
     }
 
     /// Takes the driver call's parameters, and runs the handlers at the marker.

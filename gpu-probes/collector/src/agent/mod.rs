@@ -18,6 +18,7 @@ pub(crate) mod intern;
 pub mod launch;
 mod leaving;
 mod mappings;
+mod nodes;
 pub(crate) mod output;
 mod phase;
 pub(crate) mod presence;
@@ -38,6 +39,7 @@ use crate::rendezvous::Socket;
 use intern::{Names, StackIds};
 use launch::{CallNames, Counters};
 use mappings::Mappings;
+use nodes::Nodes;
 use output::{Patience, Role};
 use phase::{Phase, SharedPhase};
 use presence::Held;
@@ -139,6 +141,8 @@ pub(crate) struct Tables {
     pub(crate) names: Names,
     pub(crate) call_names: CallNames,
     pub(crate) stacks: StackIds,
+    /// Where nodes of graphs were asked for.
+    nodes: Option<Nodes>,
 }
 
 /// What is mapped into the process.
@@ -235,6 +239,7 @@ impl Agent {
                 names: Names::new().map_err(memory)?,
                 call_names: CallNames::new(),
                 stacks: StackIds::new().map_err(memory)?,
+                nodes: (setup.demand & demand::CAPTURES != 0).then(Nodes::new).transpose().map_err(memory)?,
             }),
             code: Held::new(Code { modules: Modules::default(), stacks, mappings: Mappings::default() }),
             stream_epoch: AtomicU64::new(0),

@@ -59,8 +59,8 @@ pub(crate) struct Here<'a> {
 impl Stacks {
     /// What these bits of the demand need; `None` if they ask for no stacks.
     pub(crate) fn of(demand: u64, rings: u32) -> io::Result<Option<Self>> {
-        let native = demand & (demand::STACKS | demand::HOST_STACKS) != 0;
-        let python = demand & (demand::PYTHON | demand::HOST_PYTHON) != 0;
+        let native = demand & (demand::STACKS | demand::HOST_STACKS | demand::CAPTURES) != 0;
+        let python = demand & (demand::PYTHON | demand::HOST_PYTHON | demand::CAPTURES_PYTHON) != 0;
         if !native && !python {
             return Ok(None);
         }

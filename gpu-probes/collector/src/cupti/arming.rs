@@ -5,8 +5,8 @@ use super::host_calls::Watched;
 use super::others::{OTHER, OURS};
 use super::records::kinds_of;
 use super::{
-    CallbackFunction, CuptiBackend, FINALIZE_TESTED, Handle, POOL, Pool, RESOURCE_STREAM_CREATED, RUN, Run, SUCCESS,
-    domain, entry, yielding,
+    CallbackFunction, CuptiBackend, FINALIZE_TESTED, Handle, POOL, Pool, RESOURCE_NODE_CLONED, RESOURCE_NODE_CREATED,
+    RESOURCE_STREAM_CREATED, RUN, Run, SUCCESS, domain, entry, yielding,
 };
 use crate::agent::{Agent, Refusal};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,6 +37,11 @@ impl CuptiBackend {
         if !self.subscribe_first(agent)? {
             return Ok(());
         }
+        if agent.wants(demand::CAPTURES) {
+            for id in [RESOURCE_NODE_CREATED, RESOURCE_NODE_CLONED] {
+                self.enable_callback(domain::RESOURCE, id, true)?;
+            }
+        }
         let calls = demand::calls_of(agent.demand());
         for it in IDS.iter().filter(|it| it.prepares_for(calls, agent.follows_profiler())) {
             self.enable_callback(it.domain, it.id, true)?;
@@ -53,7 +58,7 @@ impl CuptiBackend {
     fn subscribe_first(&'static self, agent: &'static Agent) -> Result<bool, Refusal> {
         let is_recorded =
             !demand::calls_of(agent.demand()).is_empty() || !demand::host_calls_of(agent.demand()).is_empty();
-        let needs_calls = is_recorded || agent.follows_profiler();
+        let needs_calls = is_recorded || agent.follows_profiler() || agent.wants(demand::CAPTURES);
         self.forget_earlier_use();
         match self.subscribe() {
             Ok(()) => {}

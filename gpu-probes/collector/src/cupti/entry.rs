@@ -3,7 +3,10 @@
 use super::delivery::drop_buffer;
 use super::others::{OTHER, OURS};
 use super::pool::Origin;
-use super::{CallbackData, CallbackFunction, Handle, POOL, RESOURCE_STREAM_CREATED, RUN, Run, current_run, domain};
+use super::{
+    CallbackData, CallbackFunction, GraphData, Handle, POOL, RESOURCE_NODE_CLONED, RESOURCE_NODE_CREATED,
+    RESOURCE_STREAM_CREATED, RUN, ResourceData, Run, current_run, domain,
+};
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 use xputrace_unwind::{Pushed, push_registers};
@@ -40,7 +43,7 @@ unsafe extern "C-unwind" fn on_callback(
         // SAFETY: a run, never freed; and what `callback` pushed.
         if let (Some(run), Some(registers)) = unsafe { (RUN.load(Ordering::Acquire).as_ref(), registers.as_ref()) } {
             // SAFETY: CUPTI's data of this call, null or valid while it runs.
-            run.agent.guarded(|| unsafe { on_own_callback(run, domain, id, data.as_ref(), registers) });
+            run.agent.guarded(|| unsafe { on_own_callback(run, domain, id, data, registers) });
         }
     }
     if let Some((function, user_data)) = other {
@@ -52,13 +55,40 @@ unsafe extern "C-unwind" fn on_callback(
 /// # Safety
 /// `data` is CUPTI's for this callback, `registers` those at CUPTI's call.
 #[inline]
-unsafe fn on_own_callback(run: &'static Run, domain: u32, id: u32, data: Option<&CallbackData>, registers: &Pushed) {
-    match data {
-        _ if domain == domain::RESOURCE && id == RESOURCE_STREAM_CREATED => run.agent.on_stream_created(),
-        _ if domain == domain::RESOURCE => {}
+unsafe fn on_own_callback(run: &'static Run, domain: u32, id: u32, data: *const CallbackData, registers: &Pushed) {
+    if domain == domain::RESOURCE {
+        // SAFETY: the caller's promise; this domain has another structure.
+        return unsafe { on_resource(run, id, data.cast::<ResourceData>().as_ref(), registers) };
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { data.as_ref() } {
         None => run.agent.count_unexpected(),
         // SAFETY: the caller's promise.
         Some(data) => unsafe { run.on_call(domain, id, data, registers) },
+    }
+}
+
+/// # Safety
+/// `data` is CUPTI's for this callback, `registers` those at CUPTI's call.
+#[cold]
+unsafe fn on_resource(run: &'static Run, id: u32, data: Option<&ResourceData>, registers: &Pushed) {
+    // SAFETY: what callbacks about nodes have.
+    let graph = || unsafe { data?.descriptor.cast::<GraphData>().as_ref() };
+    match id {
+        RESOURCE_STREAM_CREATED => run.agent.on_stream_created(),
+        RESOURCE_NODE_CREATED => {
+            if let Some(node) = graph().and_then(|it| run.backend.id_of_node(it.node)) {
+                // SAFETY: the caller's promise.
+                unsafe { run.agent.node_created(node, registers) };
+            }
+        }
+        RESOURCE_NODE_CLONED => {
+            let ids = graph().map(|it| [it.node, it.original_node].map(|node| run.backend.id_of_node(node)));
+            if let Some([Some(node), Some(original)]) = ids {
+                run.agent.node_cloned(node, original);
+            }
+        }
+        _ => {}
     }
 }
 

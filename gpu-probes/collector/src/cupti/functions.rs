@@ -31,8 +31,10 @@ pub mod domain {
     pub const RESOURCE: u32 = 3;
 }
 
-/// `CUpti_CallbackIdResource`: a stream was created.
+/// `CUpti_CallbackIdResource`: a stream was created; a node of a graph was, or was copied.
 pub const RESOURCE_STREAM_CREATED: u32 = 3;
+pub const RESOURCE_NODE_CREATED: u32 = 13;
+pub const RESOURCE_NODE_CLONED: u32 = 20;
 
 /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
 pub const STREAM_LEGACY: usize = 1;
@@ -76,6 +78,30 @@ pub struct CallbackData {
     pub context_uid: u32,
     pub correlation_data: *mut u64,
     pub correlation_id: u32,
+}
+
+/// `CUpti_ResourceData`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ResourceData {
+    pub context: Handle,
+    pub handle: Handle,
+    /// For nodes a [`GraphData`].
+    pub descriptor: *const c_void,
+}
+
+/// `CUpti_GraphData`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct GraphData {
+    pub graph: Handle,
+    pub original_graph: Handle,
+    pub node: Handle,
+    /// Only of a node that was copied.
+    pub original_node: Handle,
+    pub node_type: u32,
+    pub dependency: Handle,
+    pub executable: Handle,
 }
 
 macro_rules! table {
@@ -127,6 +153,7 @@ table! {
     get_device_id = c"cuptiGetDeviceId" (Handle, *mut u32);
     /// The third argument says whether the default stream is per-thread.
     get_stream_id = c"cuptiGetStreamIdEx" (Handle, Handle, u8, *mut u32);
+    get_graph_node_id = c"cuptiGetGraphNodeId" (Handle, *mut u64);
     finalize = c"cuptiFinalize" ();
 }
 

@@ -82,6 +82,9 @@ struct Run {
 static RUN: AtomicPtr<Run> = AtomicPtr::new(std::ptr::null_mut());
 static POOL: OnceLock<Pool> = OnceLock::new();
 
+/// What needs the ids of nodes.
+const CAPTURES: u64 = demand::CAPTURES | demand::CAPTURES_PYTHON;
+
 /// Returns the run that buffers belong to; `None` once it is over.
 fn current_run() -> Option<&'static Run> {
     // SAFETY: null, or a leaked run.
@@ -116,6 +119,13 @@ impl CuptiBackend {
         CuptiBackend { may_be_used: it, ..self }
     }
 
+    /// Returns the id by which records name a node of a graph.
+    fn id_of_node(&self, node: Handle) -> Option<u64> {
+        let (mut id, get) = (0, self.cupti.get_graph_node_id?);
+        // SAFETY: a node that CUPTI told of in this callback, and a live u64.
+        (!node.is_null() && unsafe { get(node, &mut id) } == SUCCESS).then_some(id)
+    }
+
     /// Whether activities are recorded, or were.
     fn has_activities(&self, agent: &Agent) -> bool {
         self.has_recorded.load(Ordering::Acquire) && !demand::activities_of(agent.demand()).is_empty()
@@ -133,8 +143,9 @@ impl Backend for CuptiBackend {
     }
 
     fn capabilities(&self) -> u64 {
+        let captures = if self.cupti.get_graph_node_id.is_some() { CAPTURES } else { 0 };
         let host = demand::HOST_STREAMS | demand::HOST_NESTED | demand::host_calls(HostCalls::ALL);
-        demand::STREAMS | demand::calls(Calls::ALL) | demand::activities(Activities::ALL) | host
+        captures | demand::STREAMS | demand::calls(Calls::ALL) | demand::activities(Activities::ALL) | host
     }
 
     fn layer_of(&self, file_name: &[u8]) -> Option<Layer> {

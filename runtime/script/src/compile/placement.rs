@@ -290,11 +290,14 @@ pub(super) fn demand(units: &[Unit], wishes: Wishes) -> Demand {
         demand.launch_ends |= reads.any(&[word::LAUNCH_END, word::LAUNCH_DURATION]);
         demand.gpus |= reads.any(&OF_GPUS);
         demand.stream_kinds |= reads.any(&[word::STREAM_KIND, word::LAUNCH_STREAM_KIND]);
+        demand.captures |= reads.any(&[word::CAPTURED, word::CAPTURE_USTACK, word::CAPTURE_PYSTACK]);
+        demand.captures_python |= reads.any(&[word::CAPTURE_PYSTACK]);
         demand.previous |= reads.any(&[word::PREVIOUS_NAME, word::PREVIOUS_END]);
     }
     demand.launch_streams |= demand.stream_kinds;
     demand.launch_python |= wishes.python && demand.launch_stacks;
     demand.host.python |= wishes.python && demand.host.stacks;
+    demand.captures_python |= wishes.python && demand.captures;
     if wishes.window || wishes.some_gpus {
         demand.calls = demand.activities.iter().fold(demand.calls, |all, it| all.with(it.causes()));
     }

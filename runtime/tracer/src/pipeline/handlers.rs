@@ -166,6 +166,7 @@ pub(super) struct Places {
     pub(super) gpus: bool,
     pub(super) stream_kinds: bool,
     pub(super) previous: bool,
+    pub(super) captures: bool,
 }
 
 impl Wanted {
@@ -186,7 +187,12 @@ impl Wanted {
             api: demand.host.api,
             joined: activities(&|it| demand.joins(it)),
             expected,
-            reads: Places { gpus: demand.gpus, stream_kinds: demand.stream_kinds, previous: demand.previous },
+            reads: Places {
+                gpus: demand.gpus,
+                stream_kinds: demand.stream_kinds,
+                previous: demand.previous,
+                captures: demand.captures,
+            },
             foretold: activities(&|it| demand.joins(it) && expected.contains_all(it.causes())),
         }
     }

@@ -65,7 +65,7 @@ impl Intake<'_> {
             kind if HostCall::of_record(kind).is_some() => {
                 HostCallRecord::read(kind, frame.body()).map(|it| self.take_host_call(&it)).is_some()
             }
-            kind::NAME | kind::CODE | kind::STACK | kind::THREAD | kind::MAPPING | kind::GPU => {
+            kind::NAME | kind::CODE | kind::STACK | kind::THREAD | kind::MAPPING | kind::GPU | kind::NODE => {
                 frame.decode().map(|it| self.take_description(it)).is_some()
             }
             _ => true,
@@ -190,6 +190,10 @@ impl Intake<'_> {
                 self.ledger.losses.add(Loss::StackTableFull, (!kept).into());
             }
             Record::Thread(thread) => self.process.facts.name_thread(thread.tid, thread.comm),
+            Record::Node(node) => {
+                let kept = self.process.facts.take_node(&node);
+                self.ledger.losses.add(Loss::StackTableFull, (!kept).into());
+            }
             Record::Gpu { gpu, name } => self.take_gpu(&gpu, name),
             Record::Mapping { mapping, path } => {
                 let kept = self.target.add_mapping(mapping_info(&mapping, path));

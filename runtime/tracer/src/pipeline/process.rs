@@ -19,10 +19,12 @@ use xputrace_model::context::{GpuContext, word};
 use xputrace_model::loss::Loss;
 use xputrace_model::stack::StackKey;
 use xputrace_wire::events::host::Made;
-use xputrace_wire::record::{ActivityRecord, HostCallRecord, Launch, UNKNOWN};
+use xputrace_wire::record::{ActivityRecord, HostCallRecord, Launch, Node, UNKNOWN};
 
 /// Maximum number of threads remembered per process.
 const MOST_THREADS: usize = 1 << 16;
+/// Maximum number of nodes of graphs remembered per process; a collector keeps 131,072.
+const MOST_NODES: usize = 1 << 18;
 /// Maximum number of streams remembered per process.
 const MOST_STREAMS: usize = 1 << 16;
 /// Maximum size of the names kept per process, raw and readable; a collector sends at most 4 MiB.
@@ -130,6 +132,8 @@ pub(super) struct Facts {
     threads: FxHashMap<u32, Comm>,
     pub(super) gpus: Gpus,
     streams: FxHashMap<(u32, u32), u64>,
+    /// The stacks of nodes of graphs.
+    nodes: FxHashMap<u64, u32>,
     /// Maps thread ids in the target's namespace to the tracer's.
     pub(super) thread_ids: FxHashMap<u32, u32>,
 }
@@ -146,6 +150,7 @@ impl Facts {
             threads: FxHashMap::default(),
             gpus: Gpus::default(),
             streams: FxHashMap::default(),
+            nodes: FxHashMap::default(),
             thread_ids: FxHashMap::default(),
         }
     }
@@ -156,6 +161,26 @@ impl Facts {
         if launch.stream != UNKNOWN && self.streams.len() < MOST_STREAMS {
             self.streams.entry(stream).or_insert_with(|| strings.stream_kind(launch));
         }
+    }
+
+    /// Takes the stack of a node of a graph; returns false if there are too many.
+    pub(super) fn take_node(&mut self, node: &Node) -> bool {
+        let has_room = self.nodes.len() < MOST_NODES || self.nodes.contains_key(&node.node);
+        if has_room {
+            self.nodes.insert(node.node, node.stack);
+        }
+        has_room
+    }
+
+    /// Fills the stacks that captured a node; 0 is none.
+    fn fill_capture(&self, ctx: &mut GpuContext, node: u64) {
+        let known = self.nodes.get(&node).copied().filter(|_| node != 0);
+        let process = self.index.0;
+        let keys = known.map(|id| [StackKey::Collector { process, id }, StackKey::CollectorPython { process, id }]);
+        let [ustack, pystack] = keys.map_or([0; 2], |it| it.map(|key| key.to_word()));
+        ctx[word::CAPTURE_USTACK] = ustack;
+        ctx[word::CAPTURE_PYSTACK] = pystack;
+        ctx[word::CAPTURED] = known.is_some().into();
     }
 
     fn stream_kind(&self, context: u32, stream: u32) -> u64 {
@@ -224,6 +249,9 @@ impl Facts {
         }
         if strings.reads.gpus {
             context::fill_gpu(ctx, word::GPU, self.gpus.of(event.activity.device()));
+        }
+        if strings.reads.captures {
+            self.fill_capture(ctx, event.activity.graph_node());
         }
         if strings.reads.stream_kinds {
             ctx[word::STREAM_KIND] = self.stream_kind(event.activity.context(), event.activity.stream());

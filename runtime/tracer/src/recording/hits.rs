@@ -65,6 +65,8 @@ const EVERYTHING: Demand = Demand {
     gpus: true,
     stream_kinds: true,
     previous: true,
+    captures: true,
+    captures_python: true,
 };
 /// Set in a record's probe number if the hit is at the entry of a return probe's function.
 const ENTRY: u32 = 1 << 31;

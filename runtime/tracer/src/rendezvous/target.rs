@@ -211,6 +211,8 @@ fn demand_bits(wanted: &Demand, mappings: bool) -> u64 {
         (wanted.launch_marker, demand::MARKER),
         (wanted.launch_ends, demand::ENDS),
         (wanted.launch_outermost, demand::OUTERMOST),
+        (wanted.captures, demand::CAPTURES),
+        (wanted.captures_python, demand::CAPTURES_PYTHON),
         (mappings, demand::MAPPINGS),
         (wanted.host.stacks, demand::HOST_STACKS),
         (wanted.host.python, demand::HOST_PYTHON),
@@ -246,6 +248,8 @@ mod tests {
             gpus: true,
             stream_kinds: true,
             previous: true,
+            captures: true,
+            captures_python: true,
             host: HostDemand {
                 kinds: HostCalls::ALL,
                 api: Functions::NONE,
@@ -256,7 +260,7 @@ mod tests {
             },
         };
         let bits = demand_bits(&all, true);
-        assert_eq!(bits & 0xffff, 0x3ffc, "every option");
+        assert_eq!(bits & 0xffff, 0xfffc, "every option");
         assert_eq!(demand::host_calls_of(bits), HostCalls::ALL);
         assert_eq!((demand::calls_of(bits), demand::activities_of(bits)), (Calls::ALL, Activities::ALL));
         assert_eq!(demand_bits(&Demand::default(), false), 0);
