@@ -28,10 +28,10 @@ use tracer::{Listener, Tracer, listen, memory, message};
 use xputrace_collector::cupti::records;
 use xputrace_collector::rendezvous::Trust;
 use xputrace_collector::{Dormant, World};
-use xputrace_wire::events::{Activities, Activity, Call};
+use xputrace_wire::events::{Activities, Activity, Call, HostCall, HostCalls};
 use xputrace_wire::marker::{WORDS, word};
 use xputrace_wire::message::{ARMED, BYE, DISARM, DORMANT, HELLO, Message, RECORD, REFUSED, demand, window};
-use xputrace_wire::record::{Launch, Record, UNKNOWN};
+use xputrace_wire::record::{HostCallRecord, Launch, Record, UNKNOWN};
 use xputrace_wire::region::{Lost, Shape};
 
 struct Counting;
@@ -1018,4 +1018,88 @@ fn a_tracer_that_wants_nothing_or_says_nothing_leaves_it_dormant<M: Machine>() {
     });
     assert!(matches!(nobody, Err(Dormant::NoTracer(_))));
     assert!(matches!(xputrace_collector::arm("", Trust::RootAndThisUser, M::world), Err(Dormant::NoTracer(_))));
+}
+
+const ALLOCATIONS_ALONE: u64 = demand::host_calls(HostCalls::of(&[HostCall::Alloc]));
+
+/// The allocations that the tracer was told of: function, address if there is one, bytes, result.
+fn allocations(tracer: &mut Tracer) -> Vec<(u32, Option<u64>, u64, i32)> {
+    let alloc = |it: &Record<'_>| match it {
+        Record::HostCall(HostCallRecord::Alloc(it)) => {
+            Some((it.function, (it.has_address != 0).then_some(it.address), it.bytes, it.result))
+        }
+        _ => None,
+    };
+    tracer.records().iter().filter_map(alloc).collect()
+}
+
+#[test]
+fn an_allocation_is_told_once_as_the_outermost_call() {
+    let _alone = alone::<OverCupti>();
+    let mut tracer = arm::<OverCupti>(ALLOCATIONS_ALONE, SHAPE);
+    cupti::malloc(0x7000, 64, 0, || ());
+    cupti::malloc(0, 1 << 60, 2, || ());
+    // A launch is none, and nobody asked for it.
+    OverCupti::launch_quietly();
+    let malloc = 2 << 16 | 20;
+    assert_eq!(allocations(&mut tracer), [(malloc, Some(0x7000), 64, 0), (malloc, None, 1 << 60, 2)]);
+    assert!(!cupti::is_enabled(2, 211) && !cupti::is_enabled(1, 307), "launches are not watched");
+    assert_eq!(tracer.launches().len(), 0);
+    tracer.order(DISARM);
+    assert_eq!(tracer.message().kind, BYE);
+    let made = tracer.control().totals.host_calls[HostCall::Alloc.index()].load(SeqCst);
+    assert_eq!((made, tracer.lost(Lost::Unexpected)), (2, 0));
+}
+
+#[test]
+fn a_call_and_a_launch_inside_it_are_both_told() {
+    let _alone = alone::<OverCupti>();
+    let mut tracer = arm::<OverCupti>(ALL | ALLOCATIONS_ALONE, SHAPE);
+    cupti::malloc(0x7000, 64, 0, OverCupti::launch_quietly);
+    assert_eq!(allocations(&mut tracer), [(2 << 16 | 20, Some(0x7000), 64, 0)]);
+    assert_eq!(tracer.launches().len(), 1);
+    disarm::<OverCupti>(&mut tracer);
+}
+
+#[test]
+fn nothing_is_allocated_at_a_call() {
+    let _alone = alone::<OverCupti>();
+    let mut tracer = arm::<OverCupti>(ALLOCATIONS_ALONE | demand::HOST_STACKS, SHAPE);
+    (0..100).for_each(|_| cupti::malloc(0x7000, 64, 0, || ()));
+    let before = ALLOCATIONS.get();
+    (0..1000).for_each(|_| cupti::malloc(0x7000, 64, 0, || ()));
+    assert_eq!(ALLOCATIONS.get() - before, 0);
+    assert_eq!(allocations(&mut tracer).len(), 1100);
+    tracer.order(DISARM);
+    assert_eq!(tracer.message().kind, BYE);
+}
+
+#[test]
+fn calls_that_do_not_fit_into_a_ring_are_counted() {
+    let _alone = alone::<OverCupti>();
+    let mut tracer = arm::<OverCupti>(ALLOCATIONS_ALONE, Shape { rings: 3, ring_bytes: 4096 });
+    (0..500).for_each(|_| cupti::malloc(0x7000, 64, 0, || ()));
+    let told = allocations(&mut tracer).len() as u64;
+    let lost = tracer.lost(Lost::HostCallRingFull);
+    assert!(lost > 0 && told + lost == 500, "{told} {lost}");
+    tracer.order(DISARM);
+    assert_eq!(tracer.message().kind, BYE);
+    assert_eq!(tracer.control().totals.host_calls[HostCall::Alloc.index()].load(SeqCst), 500);
+}
+
+#[test]
+fn calls_that_begin_outside_the_window_are_not_told() {
+    let _alone = alone::<OverCupti>();
+    let mut tracer = arm_in::<OverCupti>(window::PROFILER, ALLOCATIONS_ALONE, SHAPE);
+    let profiler = |id: u32, name| cupti::call(1, id, name, 0);
+    cupti::malloc(0x1000, 1, 0, || ());
+    profiler(308, c"cuProfilerStart");
+    cupti::malloc(0x2000, 2, 0, || ());
+    // It begins inside, and belongs to it.
+    cupti::malloc(0x3000, 3, 0, || _ = profiler(309, c"cuProfilerStop"));
+    cupti::malloc(0x4000, 4, 0, || ());
+    let bytes: Vec<u64> = allocations(&mut tracer).iter().map(|it| it.2).collect();
+    assert_eq!(bytes, [2, 3]);
+    tracer.order(DISARM);
+    assert_eq!(tracer.message().kind, BYE);
 }

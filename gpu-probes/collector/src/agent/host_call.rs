@@ -162,9 +162,8 @@ impl Local {
         if entered.layer != Layer::Driver {
             self.runtime = None;
         }
-        // Another correlation id is that of a call whose return was not reported.
-        self.runtime = self.runtime.filter(|it| it.correlation == entered.correlation);
-        let outer = self.runtime;
+        // Another correlation id is that of a call whose return was not reported, or of one that this is no part of.
+        let outer = self.runtime.filter(|it| it.correlation == entered.correlation);
         let is_recorded = agent.is_recording() && agent.window.contains_now();
         let of_outer = outer.map_or(HostCalls::NONE, |it| it.events).and(ONCE);
         let mut open = Open {

@@ -354,6 +354,25 @@ pub fn call(domain: u32, id: u32, name: &CStr, stream: u64) -> u32 {
 }
 
 /// Adds a kernel for the next flush to deliver.
+/// Simulates `cudaMalloc` through the runtime, as `during` within it; it stores this address if it succeeds.
+pub fn malloc(address: u64, bytes: u64, result: i32, during: impl FnOnce()) {
+    let correlation = next_correlation();
+    let mut stored = 0u64;
+    let params = [(&raw mut stored) as u64, bytes];
+    let params = params.as_ptr().cast();
+    let runtime = Event { domain: RUNTIME, id: 20, name: c"cudaMalloc", symbol: None, params, correlation, result };
+    let driver = Event { domain: DRIVER, id: 243, name: c"cuMemAlloc_v2", ..runtime };
+    fire(runtime, 0);
+    during();
+    fire(driver, 0);
+    if result == 0 {
+        // SAFETY: it lives here, as the program's variable.
+        unsafe { (&raw mut stored).write_volatile(address) };
+    }
+    fire(driver, 1);
+    fire(runtime, 1);
+}
+
 pub fn push_kernel(correlation: u32, symbol: &CStr, graph_node: u64) {
     let mut record = [0u8; RECORD_BYTES];
     let mut put = |at: usize, bytes: &[u8]| record[at..at + bytes.len()].copy_from_slice(bytes);
