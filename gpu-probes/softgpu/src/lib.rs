@@ -68,7 +68,7 @@ mod operation;
 pub mod runtime;
 mod stream;
 
-pub use abi::{CuLaunchConfig, CudaLaunchConfig, Dim3, Extent, PitchedPtr, SoftLaunch};
+pub use abi::{CuLaunchConfig, CudaLaunchConfig, Dim3, Extent, Memcpy3DParms, PitchedPtr, SoftLaunch};
 pub use activity::softgpu_records_kind;
 pub use callback::softgpu_callbacks_entered;
 pub use install::{InstallError, Installed, LIBRARY_NAMES, built_library, install, install_from};

@@ -5,7 +5,9 @@ use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use xputrace_softgpu::{Extent, PitchedPtr, SoftLaunch, cupti::*, driver::*, runtime::*, softgpu_register_kernel};
+use xputrace_softgpu::{
+    Extent, Memcpy3DParms, PitchedPtr, SoftLaunch, cupti::*, driver::*, runtime::*, softgpu_register_kernel,
+};
 
 const LAYOUTS: &str = include_str!("../../layouts/cupti-13.0/layouts.txt");
 const PTX: &CStr = c".version 7.0\n.target sm_52\n.visible .entry add(.param .u64 p, .param .u32 by) { ret; }\n\
@@ -590,6 +592,98 @@ fn every_memset_is_recorded_as_a_real_gpu_does() {
         })
         .collect();
     assert_eq!(ours, real);
+}
+
+const HOST_TO_DEVICE: i32 = 1;
+const DEVICE_TO_HOST: i32 = 2;
+const DEFAULT: i32 = 4;
+
+/// Slices and rows arrive where they belong, and nothing around them changes.
+#[test]
+fn rows_and_slices_are_copied_between_pitches() {
+    let _turn = turn();
+    let from: Vec<u8> = (0..4096).map(|it| (it % 251) as u8).collect();
+    let mut back = vec![0u8; 4096];
+    // SAFETY: the functions are CUDA's, the pointers are valid.
+    unsafe {
+        let mut p = 0;
+        assert_eq!(cudaMalloc(&mut p, 4096), 0);
+        assert_eq!(cudaMemset(p, 0xee, 4096), 0);
+        let at = |ptr, pitch, ysize| PitchedPtr { ptr, pitch, xsize: pitch, ysize };
+        let copy = Memcpy3DParms {
+            src_array: 0,
+            src_pos: [3, 1, 0],
+            src_ptr: at(from.as_ptr() as usize, 32, 8),
+            dst_array: 0,
+            dst_pos: [0, 0, 1],
+            dst_ptr: at(p, 64, 4),
+            extent: Extent { width: 10, height: 4, depth: 3 },
+            kind: HOST_TO_DEVICE,
+        };
+        assert_eq!(cudaMemcpy3D(&copy), 0);
+        assert_eq!(cudaMemcpy2D(back.as_mut_ptr() as usize, 100, p + 256, 64, 64, 12, DEVICE_TO_HOST), 0);
+        // Rows that overlap, an array, and rows beyond the memory's end.
+        assert_eq!(cudaMemcpy2D(p, 8, p + 64, 64, 10, 2, DEFAULT), 1);
+        assert_eq!(cudaMemcpy3D(&Memcpy3DParms { dst_pos: [0, 0, 100], ..copy }), 1);
+    }
+    for (row, bytes) in back.chunks(100).take(12).enumerate() {
+        let (slice, y) = (row / 4, row % 4);
+        let start = slice * 32 * 8 + (y + 1) * 32 + 3;
+        assert_eq!(bytes[..10], from[start..start + 10], "{row}");
+        assert!(bytes[10..64].iter().all(|it| *it == 0xee) && bytes[64..].iter().all(|it| *it == 0), "{row}");
+    }
+}
+
+/// What the records of copies tell: none without bytes, one of those in a batch that are alike, another kind between
+/// devices, and the graph of a node.
+#[test]
+fn copies_are_recorded_by_what_they_copy() {
+    let _turn = turn();
+    let own = stream(NON_BLOCKING);
+    record_kernels();
+    // SAFETY: the functions are CUDA's and CUPTI's, the pointers are valid.
+    unsafe {
+        for kind in [1, 22] {
+            assert_eq!(cuptiActivityEnable(kind), 0);
+        }
+        let (mut p, mut pinned, pageable) = (0, 0, [1u8; 64]);
+        assert_eq!((cudaMalloc(&mut p, 4096), cudaMallocHost(&mut pinned, 4096)), (0, 0));
+        let pageable = pageable.as_ptr() as usize;
+        assert_eq!(cudaMemcpy(p, pageable, 0, HOST_TO_DEVICE), 0);
+        assert_eq!(cudaMemcpy(pinned, pageable, 64, 0), 0);
+        assert_eq!(cudaMemcpyAsync(pinned, pageable, 64, 0, own), 0);
+        assert_eq!(cudaMemcpyPeerAsync(p, 0, p + 512, 0, 100, own), 0);
+        let (to, from, sizes) = ([p, p + 64, pinned], [pinned, pinned + 64, p], [10, 20, 30]);
+        let none = std::ptr::null_mut();
+        let batch = cudaMemcpyBatchAsync(to.as_ptr(), from.as_ptr(), sizes.as_ptr(), 3, none, none.cast(), 0, own);
+        assert_eq!(batch, 0);
+        let (mut graph, mut node, mut exec) = (0, 0, 0);
+        assert_eq!(cudaGraphCreate(&mut graph, 0), 0);
+        assert_eq!(cudaGraphAddMemcpyNode1D(&mut node, graph, std::ptr::null(), 0, p, p + 64, 40, DEFAULT), 0);
+        assert_eq!((cudaGraphInstantiate(&mut exec, graph, 0), cudaGraphLaunch(exec, own)), (0, 0));
+        assert_eq!(cudaStreamSynchronize(own), 0);
+        let mut node_type = 99;
+        assert_eq!((cuGraphNodeGetType(node, &mut node_type), node_type), (0, 1));
+    }
+    flush(0);
+    let records = RECORDS.lock().unwrap();
+    let copies = records.iter().filter(|it| [1, 22].contains(&word(it, 0)));
+    // Kind, direction, memory kinds, flags, bytes; copies; graph.
+    let told = |it: &Vec<u8>| {
+        let is_peer = word(it, 0) == 22;
+        let (copies, graph) = if is_peer { (0, word(it, 80)) } else { (word(it, 88), word(it, 72)) };
+        ([word(it, 0), it[4].into(), it[5].into(), it[6].into(), it[7].into(), word(it, 8)], copies, graph != 0)
+    };
+    assert_eq!(
+        copies.map(told).collect::<Vec<_>>(),
+        [
+            ([1, 9, 1, 2, 1, 64], 1, false),
+            ([22, 10, 3, 3, 1, 100], 0, false),
+            ([1, 1, 2, 3, 1, 30], 2, false),
+            ([1, 2, 3, 2, 1, 30], 1, false),
+            ([1, 8, 3, 3, 0, 40], 1, true),
+        ]
+    );
 }
 
 fn word(record: &[u8], at: usize) -> u32 {
