@@ -7,7 +7,7 @@ use crate::column::{
     Column, Meaning, Prediction, Texts, bytes, choice, derived, fields, hidden, int, n_fields, record,
 };
 use crate::field::{Field, FieldType, From, Unit};
-use crate::table::Choice;
+use crate::table::{self, Choice};
 use crate::word::{self, GpuContext, call};
 use Prediction::{Kept, Previous, PreviousOf, Same};
 use zerocopy::FromBytes;
@@ -34,6 +34,7 @@ const COMMON: &[Field] = &[
     ),
     derived("pystack", FieldType::Stack, Unit::None, word::LAUNCH_PYSTACK, "the lines of a Python program alone"),
     derived("api", FieldType::Name, Unit::None, word::LAUNCH_API, "name of the call, such as cudaMalloc"),
+    derived("gpu", FieldType::Parts(table::LAUNCH_GPU), Unit::None, word::LAUNCH_GPU, table::GPU_DOC),
     Field {
         name: "error",
         kind: FieldType::Name,
@@ -146,6 +147,7 @@ macro_rules! host_calls {
                 match self { $( HostCallRecord::$Record(it) => Made {
                     start: it.start, end: it.end, function: it.function, nested: it.nested, tid: it.tid,
                     stack: it.stack, result: it.result, flags: it.flags,
+                    device: if it.has_context == 0 { table::UNKNOWN } else { it.device },
                 }, )* }
             }
         }
@@ -200,6 +202,8 @@ pub struct Made {
     pub tid: u32,
     pub stack: u32,
     pub result: i32,
+    /// [`table::UNKNOWN`] before there is a context.
+    pub device: u32,
     pub flags: u32,
 }
 

@@ -42,9 +42,9 @@ const fn gpu_parts(at: usize) -> [Field; 4] {
     ]
 }
 
-const GPU_DOC: &str = "the GPU: its name, its UUID, its multiprocessors and its bytes of memory";
+pub(crate) const GPU_DOC: &str = "the GPU: its name, its UUID, its multiprocessors and its bytes of memory";
 const GPU: &[Field] = &gpu_parts(word::GPU);
-const LAUNCH_GPU: &[Field] = &gpu_parts(word::LAUNCH_GPU);
+pub(crate) const LAUNCH_GPU: &[Field] = &gpu_parts(word::LAUNCH_GPU);
 
 const fn stream_kind(at: usize) -> Field {
     let doc =

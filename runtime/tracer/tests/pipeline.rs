@@ -827,3 +827,64 @@ proptest! {
         prop_assert_eq!(it.made, it.sum());
     }
 }
+
+/// Feeds two processes a kernel each, on the GPU that they call 0: 100 ns from the same time on.
+fn busy_of_two_gpus(uuids: [u8; 2]) -> u64 {
+    let (mut pipeline, mut sink) = (pipeline(kernel_plan()), Recorder::default());
+    pipeline.add_process(ProcessInfo { pid: 8, ..ProcessInfo::default() });
+    for (process, uuid) in uuids.into_iter().enumerate() {
+        let ring = Ring::default().names().gpu(record::UNKNOWN, 0).gpu(0, uuid).launch(launch(1, 100));
+        let shift = 50 * process as u64;
+        let ring = ring.clock(50).kernel(kernel(1, 200 + shift, 300 + shift)).flush(1_000);
+        pipeline.feed(ProcessIndex(process as u32), &[ring.0], &mut sink);
+    }
+    pipeline.finish(&mut sink);
+    pipeline.busy_nanos()
+}
+
+#[test]
+fn gpus_of_one_number_are_told_apart_by_their_uuids() {
+    assert_eq!(busy_of_two_gpus([1, 2]), 100, "two GPUs");
+    assert_eq!(busy_of_two_gpus([1, 1]), 150, "one GPU, busy from 200 to 350");
+}
+
+/// A collector tells a GPU at the latest before the flush that delivers what ran there; a full buffer may come first.
+#[test]
+fn events_wait_for_their_gpu_until_the_flush_that_tells_it() {
+    let mut plan = kernel_plan();
+    plan.demand = Demand { activities: Activities::of(&[Activity::Kernel]), gpus: true, ..Demand::default() };
+    let (mut pipeline, mut sink) = (pipeline(plan), Recorder::default());
+    let first = Ring::default().names().gpu(record::UNKNOWN, 0).clock_of_buffer(1, 500).kernel(kernel(1, 100, 200));
+    feed(&mut pipeline, &mut sink, &[first.flush(150)]);
+    assert_eq!(sink.ends(), [] as [u64; 0], "it ended after that flush began");
+    feed(&mut pipeline, &mut sink, &[Ring::default().gpu(0, 7).flush(1_000)]);
+    assert_eq!(sink.ends(), [200]);
+    let words = sink.events.last().unwrap();
+    let uuid = pipeline.names().get(words[word::GPU_UUID]).map(|it| it.to_string());
+    assert_eq!(uuid.as_deref(), Some("GPU-07070707-0707-0707-0707-070707070707"));
+    assert_eq!((words[word::GPU_SMS], words[word::GPU_MEMORY]), (4, 1 << 30));
+    // One that the collector never told of is not waited for any longer.
+    let unknown = Kernel { device: 3, ..kernel(2, 1_100, 1_200) };
+    feed(&mut pipeline, &mut sink, &[Ring::default().clock_of_buffer(1_000, 500).kernel(unknown).flush(2_000)]);
+    assert_eq!(sink.ends(), [200, 1_200]);
+    assert_eq!(sink.events.last().unwrap()[word::GPU_UUID], 0);
+}
+
+/// Handlers see the kernel before on the stream only where none can be missing in between.
+#[test]
+fn the_previous_kernel_is_told_or_missing_but_never_wrong() {
+    let mut plan = kernel_plan();
+    plan.demand.previous = true;
+    let (mut pipeline, mut sink) = (pipeline(plan), Recorder::default());
+    let mut opened = Ring::default();
+    record::push(&mut opened.0, kind::OPENED, &record::Opened { first: 500, last: 500 }, &[]);
+    let launches = [(1, 100), (2, 110), (3, 120), (4, 600)];
+    let rings = launches.iter().fold(Ring::default().names(), |ring, it| ring.launch(launch(it.0, it.1)));
+    // The second kernel arrives last; the fourth was launched after the gate had been closed.
+    let ran = [kernel(1, 130, 140), kernel(3, 160, 170), kernel(2, 145, 150), kernel(4, 610, 620)];
+    let activities = ran.into_iter().fold(opened.clock(50), Ring::kernel).flush(1_000);
+    feed(&mut pipeline, &mut sink, &[rings, activities]);
+    end(&mut pipeline, &mut sink);
+    let previous: Vec<_> = sink.events.iter().map(|it| (it[word::END], it[word::PREVIOUS_END])).collect();
+    assert_eq!(previous, [(140, 0), (150, 140), (170, 150), (620, 0)]);
+}

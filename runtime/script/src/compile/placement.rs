@@ -279,6 +279,7 @@ pub(super) fn demand(units: &[Unit], wishes: Wishes) -> Demand {
             }
             Event::HostCall(kind) => {
                 host_demand(kind, unit, reads, &mut demand.host);
+                demand.gpus |= reads.any(&OF_GPUS);
                 continue;
             }
             _ => {}

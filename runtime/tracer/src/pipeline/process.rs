@@ -289,6 +289,9 @@ impl Facts {
             thread,
         };
         context::fill_host_call(ctx, &facts, strings);
+        if strings.reads.gpus {
+            context::fill_gpu(ctx, word::LAUNCH_GPU, self.gpus.of(made.device));
+        }
     }
 
     /// Returns the keys of a stack that the collector took, with and without native frames.

@@ -4,7 +4,7 @@
 
 use super::process::{Facts, Process};
 use crate::clock::Span;
-use xputrace_wire::record::{ActivityRecord, HostCallRecord, Launch, UNKNOWN};
+use xputrace_wire::record::{ActivityRecord, HostCallRecord, Launch};
 
 /// An activity, with its launch if known.
 pub(super) struct Joined {
@@ -89,9 +89,9 @@ impl Queued for HostEvent {
         false
     }
 
-    /// Nothing of the GPU is told of it.
+    #[inline]
     fn device(&self) -> u32 {
-        UNKNOWN
+        self.record.made().device
     }
 }
 

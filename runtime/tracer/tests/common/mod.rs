@@ -241,6 +241,14 @@ impl Ring {
 }
 
 impl Ring {
+    /// Adds the record of a GPU, whose UUID consists of this byte; [`record::UNKNOWN`] says that they follow.
+    pub fn gpu(mut self, device: u32, uuid: u8) -> Self {
+        let name = b"GPU";
+        let gpu = record::Gpu { device, uuid: [uuid; 16], sms: 4, memory: 1 << 30, name_len: name.len() as u64 };
+        record::push(&mut self.0, kind::GPU, &gpu, name);
+        self
+    }
+
     /// Adds the record of a gap in which `libother.so` had CUPTI; one that `ended` at 0 has only begun.
     pub fn gap(mut self, began: u64, ended: u64, launches: u64) -> Self {
         let holder = b"libother.so";
