@@ -33,12 +33,13 @@
 //! | `SOFTGPU_FAIL_LAUNCH=n` | fail every n-th kernel launch with `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES` (701) |
 //! | `SOFTGPU_FAIL=function:code,…` | make these calls (driver, runtime or CUPTI) return the code and do nothing |
 //! | `SOFTGPU_BUSY_NS=n` | make every kernel take at least n nanoseconds |
+//! | `SOFTGPU_COPY_PART=n` | copy pageable memory in parts of at most n bytes, each with a record |
 //! | `SOFTGPU_DEVICES=n` | have n GPUs; default 1. `CUDA_VISIBLE_DEVICES` selects and orders them |
 //! | `SOFTGPU_VERBOSE=1` | explain failing calls on stderr |
 //!
 //! # Differences from a GPU
 //! - Statically linked cudart does not work: it needs private driver tables (`cuGetExportTable`).
-//! - Device memory is host memory, which all devices share; there are no peers, textures or arrays.
+//! - Device memory is host memory, which all devices share; there are no textures or arrays.
 //! - A captured graph runs its nodes one after another, in capture order.
 //! - CUDA calls that a tool makes inside a callback fire no callbacks.
 //! - NVIDIA's libraries keep frame pointers. This one doesn't: a walk from its callbacks needs
