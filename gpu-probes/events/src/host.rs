@@ -1,4 +1,4 @@
-//! Events of the CPU: a CUDA call, from its entry to its return, on the thread that made it.
+//! Events of the CPU: a CUDA call, from its entry to its return, on the thread that made it; and NVTX ranges.
 //!
 //! Like the table of activities, one row per event. The first columns are the same in each; handlers find them where
 //! those of a launch are.
@@ -8,7 +8,7 @@ use crate::column::{
 };
 use crate::field::{Field, FieldType, From, Unit};
 use crate::table::{self, Choice};
-use crate::word::{self, GpuContext, call};
+use crate::word::{self, GpuContext, call, range};
 use Prediction::{Kept, Previous, PreviousOf, Same};
 use zerocopy::FromBytes;
 
@@ -51,6 +51,27 @@ const COMMON: &[Field] = &[
     },
 ];
 
+/// Fields of what is no call, that the tracer computes.
+const OF_THREAD: &[Field] = &[COMMON[0], COMMON[1], COMMON[2], COMMON[3], COMMON[4]];
+
+const OF_NVTX: &[Field] = &[
+    derived("name", FieldType::Name, Unit::None, range::NAME, "name of the range or mark"),
+    derived(
+        "path",
+        FieldType::Name,
+        Unit::None,
+        range::PATH,
+        "names of the ranges around it and its own, such as \"epoch/step\"; of started ranges and marks, the name",
+    ),
+    Field {
+        name: "domain",
+        kind: FieldType::Name,
+        unit: Unit::None,
+        from: From::Optional { flag: range::DOMAIN, value: range::DOMAIN },
+        doc: "name of the domain; `()` for the default one",
+    },
+];
+
 /// What the tracer knows of the memory that is freed.
 const OF_FREED: &[Field] = &[
     Field {
@@ -79,46 +100,50 @@ macro_rules! host_calls {
         $(#[$doc:meta])*
         $Record:ident $name:literal { record: $record:literal, also: $also:expr }
             { $($wide:tt)* } { $($narrow:tt)* }
+    )*
+    @beside $(
+        $(#[$other_doc:meta])*
+        $Other:ident $other_name:literal { record: $other_record:literal, also: $other_also:expr } { $($other:tt)* }
     )*) => {
-        /// A kind of event that is a CUDA call.
+        /// A kind of event that is a CUDA call, or another of the CPU.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u16)]
-        pub enum HostCall { $( $(#[$doc])* $Record, )* }
+        pub enum HostCall { $( $(#[$doc])* $Record, )* $( $(#[$other_doc])* $Other, )* }
 
         impl HostCall {
             /// Every kind, in the order of the table.
-            pub const ALL: &'static [HostCall] = &[$( HostCall::$Record ),*];
+            pub const ALL: &'static [HostCall] = &[$( HostCall::$Record, )* $( HostCall::$Other, )*];
             pub const COUNT: usize = HostCall::ALL.len();
 
             /// Returns the function that declares a handler for it.
             pub const fn name(self) -> &'static str {
-                match self { $( HostCall::$Record => $name, )* }
+                match self { $( HostCall::$Record => $name, )* $( HostCall::$Other => $other_name, )* }
             }
 
             /// Kind of its record on the wire.
             pub const fn record_kind(self) -> u16 {
-                match self { $( HostCall::$Record => $record, )* }
+                match self { $( HostCall::$Record => $record, )* $( HostCall::$Other => $other_record, )* }
             }
 
             /// Members of its record.
             pub const fn columns(self) -> &'static [Column] {
-                match self { $( HostCall::$Record => $Record::COLUMNS, )* }
+                match self { $( HostCall::$Record => $Record::COLUMNS, )* $( HostCall::$Other => $Other::COLUMNS, )* }
             }
 
             /// Bytes of its record's body.
             pub const fn record_size(self) -> usize {
-                match self { $( HostCall::$Record => size_of::<$Record>(), )* }
+                match self { $( HostCall::$Record => size_of::<$Record>(), )* $( HostCall::$Other => size_of::<$Other>(), )* }
             }
 
             /// Fields of its event value.
             pub const fn fields(self) -> &'static [Field] {
-                match self { $( HostCall::$Record => $Record::FIELDS, )* }
+                match self { $( HostCall::$Record => $Record::FIELDS, )* $( HostCall::$Other => $Other::FIELDS, )* }
             }
         }
 
         /// A record of a CUDA call.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum HostCallRecord { $( $Record($Record), )* }
+        pub enum HostCallRecord { $( $Record($Record), )* $( $Other($Other), )* }
 
         impl HostCallRecord {
             /// Reads a record of this wire kind; returns `None` if the bytes are too few or the kind is no call's.
@@ -126,28 +151,37 @@ macro_rules! host_calls {
             pub fn read(record_kind: u16, body: &[u8]) -> Option<Self> {
                 match record_kind {
                     $( $record => Some(HostCallRecord::$Record($Record::read_from_prefix(body).ok()?.0)), )*
+                    $( $other_record => Some(HostCallRecord::$Other($Other::read_from_prefix(body).ok()?.0)), )*
                     _ => None,
                 }
             }
 
             #[inline]
             pub fn kind(&self) -> HostCall {
-                match self { $( HostCallRecord::$Record(_) => HostCall::$Record, )* }
+                match self {
+                    $( HostCallRecord::$Record(_) => HostCall::$Record, )*
+                    $( HostCallRecord::$Other(_) => HostCall::$Other, )*
+                }
             }
 
             /// Fills the words of all columns that are fields.
             #[inline]
             pub fn put_words(&self, words: &mut GpuContext, texts: &impl Texts) {
-                match self { $( HostCallRecord::$Record(it) => it.put_words(words, texts), )* }
+                match self {
+                    $( HostCallRecord::$Record(it) => it.put_words(words, texts), )*
+                    $( HostCallRecord::$Other(it) => it.put_words(words, texts), )*
+                }
             }
 
-            /// Returns what every call has.
+            /// Returns what every call has; of what is no call, the times and the thread.
             #[inline]
             pub fn made(&self) -> Made {
                 match self { $( HostCallRecord::$Record(it) => Made {
                     start: it.start, end: it.end, function: it.function, nested: it.nested, tid: it.tid,
                     stack: it.stack, result: it.result, flags: it.flags,
                     device: if it.has_context == 0 { table::UNKNOWN } else { it.device },
+                }, )* $( HostCallRecord::$Other(it) => Made {
+                    start: it.start, end: it.end, tid: it.tid, device: table::UNKNOWN, ..Made::default()
                 }, )* }
             }
         }
@@ -187,6 +221,18 @@ macro_rules! host_calls {
 
             impl std::convert::From<$Record> for HostCallRecord {
                 fn from(it: $Record) -> Self { HostCallRecord::$Record(it) }
+            }
+        )*
+
+        $(
+            record! { $(#[$other_doc])* $Other { $($other)* } }
+
+            impl $Other {
+                /// Its fields.
+                pub const FIELDS: &'static [Field] = &fields::<{
+                    let also: &[Field] = $other_also;
+                    OF_THREAD.len() + also.len() + n_fields($Other::COLUMNS)
+                }>(&[OF_THREAD, $other_also], $Other::COLUMNS);
             }
         )*
     };
@@ -264,6 +310,31 @@ host_calls! {
         /// The parameters, as CUPTI passes them.
         parameters: [u64; PARAMETER_WORDS], Kept;
     } {}
+
+    @beside
+    /// An NVTX range that was closed, or a mark.
+    Nvtx "nvtx" { record: 36, also: OF_NVTX } {
+        /// CLOCK_MONOTONIC nanoseconds at the calls that open and close it.
+        start: u64, PreviousOf("end"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_START, "when it was opened") };
+        end: u64, Same("start"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_END, "when it was closed; of a mark, `start`") };
+        payload: i64, Kept, int(range::PAYLOAD, "the payload, if it is an integer").unless_0(range::HAS_PAYLOAD);
+        /// Name id of the path of ranges that it ends.
+        path: u32, Kept;
+        /// Name id of the domain, as a path of one name; 0 for the default domain.
+        domain: u32, Kept;
+        /// A [`RangeKind`].
+        kind: u32, Kept, choice(
+            Choice::RangeKind,
+            range::KIND,
+            "\"push\": pushed and popped by a thread; \"start\": started and ended, by any threads; \"mark\"",
+        );
+        category: u32, Kept, int(range::CATEGORY, "number of the category").unless_0(range::CATEGORY);
+        color: u32, Kept, int(range::COLOR, "the colour, such as 0xff00ff00: alpha, red, green, blue").unless_0(range::HAS_COLOR);
+        has_color: u32, Kept, hidden(range::HAS_COLOR);
+        has_payload: u32, Kept, hidden(range::HAS_PAYLOAD);
+        /// Thread that opened it, as the target sees it.
+        tid: u32, Previous;
+    }
 }
 
 impl HostCall {
@@ -321,6 +392,15 @@ texts! {
         Virtual = 6 "virtual",
         /// Addresses for such memory (`cuMemMap`): no further memory.
         Mapped = 7 "mapped",
+    }
+}
+
+texts! {
+    /// How a range was opened.
+    RangeKind {
+        Push = 1 "push",
+        Start = 2 "start",
+        Mark = 3 "mark",
     }
 }
 

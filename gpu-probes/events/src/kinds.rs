@@ -93,6 +93,11 @@ set_of! {
     HostCalls of HostCall
 }
 
+impl HostCalls {
+    /// Those that are CUDA calls.
+    pub const OF_CUDA: HostCalls = HostCalls::ALL.without(HostCalls::of(&[HostCall::Nvtx]));
+}
+
 impl Calls {
     /// The default kinds of launches: calls that submit a kernel or a graph.
     pub const LAUNCHES: Calls = Calls::of(&[Call::Kernel, Call::Graph]);

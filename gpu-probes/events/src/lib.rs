@@ -21,7 +21,7 @@ pub mod word;
 pub use clock::Realtime;
 pub use column::{Column, Prediction, Texts};
 pub use field::{Field, FieldType, From, Unit};
-pub use host::{HostCall, HostCallRecord};
+pub use host::{HostCall, HostCallRecord, RangeKind};
 pub use kinds::{Activities, Calls, HostCalls};
 pub use table::{Activity, ActivityRecord, Call, Choice, CopyDirection, Kernel, Launch, Memcpy, MemoryKind, Memset};
 pub use word::{GpuContext, WORDS};

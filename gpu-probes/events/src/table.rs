@@ -558,11 +558,12 @@ pub enum Choice {
     CopyDirection,
     WaitKind,
     AllocKind,
+    RangeKind,
 }
 
 impl Choice {
     pub const ALL: &'static [Choice] =
-        &[Choice::MemoryKind, Choice::CopyDirection, Choice::WaitKind, Choice::AllocKind];
+        &[Choice::MemoryKind, Choice::CopyDirection, Choice::WaitKind, Choice::AllocKind, Choice::RangeKind];
 
     /// Returns the strings by number; 0 means none of them.
     pub const fn texts(self) -> &'static [&'static str] {
@@ -571,6 +572,7 @@ impl Choice {
             Choice::CopyDirection => CopyDirection::NAMES,
             Choice::WaitKind => crate::host::WaitKind::NAMES,
             Choice::AllocKind => crate::host::AllocKind::NAMES,
+            Choice::RangeKind => crate::host::RangeKind::NAMES,
         }
     }
 }

@@ -160,3 +160,19 @@ pub mod call {
     pub const ARGUMENT: usize = HAS_ARGUMENT + crate::host::MOST_ARGUMENTS;
     const _: () = assert!(ARGUMENT + crate::host::MOST_ARGUMENTS <= super::LAUNCH);
 }
+
+/// Words of an NVTX range's own fields.
+pub mod range {
+    use super::OWN;
+
+    /// A string id, like the two below.
+    pub const NAME: usize = OWN;
+    pub const PATH: usize = OWN + 1;
+    pub const DOMAIN: usize = OWN + 2;
+    pub const KIND: usize = OWN + 3;
+    pub const CATEGORY: usize = OWN + 4;
+    pub const COLOR: usize = OWN + 5;
+    pub const HAS_COLOR: usize = OWN + 6;
+    pub const PAYLOAD: usize = OWN + 7;
+    pub const HAS_PAYLOAD: usize = OWN + 8;
+}

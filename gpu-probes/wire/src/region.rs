@@ -122,6 +122,8 @@ lost! {
     Unread,
     /// Events of the CPU that did not fit into a ring.
     HostCallRingFull,
+    /// NVTX ranges that ended before the run recorded, or whose beginning is unknown.
+    RangeUnrecorded,
 }
 
 /// Sizes that define a region.

@@ -117,6 +117,11 @@ impl Demand {
         self.launch_stacks || self.host.stacks || self.captures
     }
 
+    /// Whether the program's NVTX ranges are followed.
+    pub fn ranges(&self) -> bool {
+        self.launch_ranges || self.host.kinds.contains(HostCall::Nvtx)
+    }
+
     /// Whether an activity is recorded together with every call that may have caused it.
     pub fn joins(&self, activity: Activity) -> bool {
         self.activities.contains(activity) && self.calls.contains_all(activity.causes())

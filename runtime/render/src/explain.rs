@@ -184,6 +184,7 @@ fn demanded(demand: Demand) -> String {
 /// Lists what is recorded of CUDA's calls.
 fn demanded_calls(demand: &HostDemand) -> Vec<String> {
     let kind = |it: HostCall| match it {
+        HostCall::Nvtx => "NVTX ranges".to_owned(),
         HostCall::Api => format!("calls of {} CUDA functions", demand.api.iter().count()),
         _ => format!("{} events", it.name()),
     };

@@ -46,6 +46,7 @@ texts! {
         "launchlat",
         "over100ms",
         "memcpystat",
+        "nvtxtime",
         "request",
         "gpuidle",
         "streams",

@@ -125,6 +125,7 @@ impl Call<'_> {
             Event::HostCall(HostCall::Wait) => "wait(|w| …)",
             Event::HostCall(HostCall::Alloc) => "alloc(|a| …)",
             Event::HostCall(HostCall::Free) => "free(|f| …)",
+            Event::HostCall(HostCall::Nvtx) => "nvtx(|n| …)",
             Event::HostCall(HostCall::Api) => "api(\"cudaMalloc*\", |a| …)",
             Event::Uprobe => "uprobe(\"libc:malloc\", |e| …)",
             Event::Uretprobe => "uretprobe(\"libc:malloc\", |e| …)",

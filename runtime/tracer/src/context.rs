@@ -3,6 +3,7 @@
 use crate::clock::Span;
 use crate::pipeline::gpus::GpuFacts;
 use xputrace_model::context::{GpuContext, WORDS, word};
+use xputrace_wire::events::host::Nvtx;
 use xputrace_wire::events::{Choice, Texts};
 use xputrace_wire::record::{ActivityRecord, HostCallRecord, Launch};
 
@@ -128,6 +129,23 @@ pub(crate) fn fill_host_call(ctx: &mut GpuContext, it: &HostFacts<'_>, texts: &i
         ctx[word::call::HAS_BYTES] = it.freed.is_some().into();
         ctx[word::call::KIND] = texts.choice(Choice::AllocKind, kind);
     }
+}
+
+/// Fills the words of an NVTX range, of which all are 0.
+pub(crate) fn fill_range(
+    ctx: &mut GpuContext,
+    it: &Nvtx,
+    (path, domain): (Symbol, Symbol),
+    thread: Identity,
+    texts: &impl Texts,
+) {
+    it.put_words(ctx, texts);
+    fill_identity(ctx, it.start, thread);
+    fill_thread(ctx, thread);
+    ctx[word::LAUNCH_DURATION] = it.end.wrapping_sub(it.start);
+    ctx[word::range::NAME] = path.name;
+    ctx[word::range::PATH] = path.symbol;
+    ctx[word::range::DOMAIN] = domain.name;
 }
 
 /// Fills the words of the thread that made a call.

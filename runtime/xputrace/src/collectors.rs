@@ -81,7 +81,7 @@ impl Collectors {
     /// [`Collectors::open`].
     pub fn of_command(launch: &mut Launch, options: &Options, plan: &Plan) -> Result<Self> {
         let listener = Listener::new(launch.identity.as_ref().map(|it| it.uid))?;
-        let ranges = Ranges { window: options.window.range.as_ref(), are_read: plan.demand.launch_ranges };
+        let ranges = Ranges { window: options.window.range.as_ref(), are_read: plan.demand.ranges() };
         let file = launch.inject(listener.value(), ranges)?;
         Ok(Collectors { files: vec![file], ..Collectors::new(listener, options) })
     }

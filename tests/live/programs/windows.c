@@ -5,9 +5,11 @@
 //   driver START|STOP calls cuProfilerStart or cuProfilerStop
 //   cycle N A B      N times: cudaProfilerStart, A launches, cudaProfilerStop, B launches
 //   pause            launches kernels until none of them calls a callback
-//   push KIND NAME   opens an NVTX range of this thread: KIND is `ascii`, `wide`, or `domain` (a registered name in a domain)
+//   push KIND NAME   opens an NVTX range of this thread: KIND is `ascii`, `wide`, `domain` (a registered name in a domain), or
+//                    `detailed` (with category 7, colour 0xff00ff00 and payload -5)
 //   pop KIND         closes the last one of the kind's domain
 //   tool             from now on, prints what NVTX answers to `push` and `pop`: a tool follows the ranges
+//   mark NAME        marks this moment
 //   start NAME       opens an NVTX range that is not a thread's; `end` closes the last
 //   leave NAME       a thread opens a range and ends without closing it
 //   tell NAME        prints `NAME launches L callbacks C`, counted since the last `tell`
@@ -115,7 +117,19 @@ static int push_domain(const char *name) {
   Attributes attributes = {3, sizeof attributes, {0}, 3, registered};
   return core2[4] ? ((int (*)(void *, const Attributes *))core2[4])(domain(), &attributes) : -2;
 }
+static int push_detailed(const char *name) {
+  load_nvtx();
+  unsigned others[7] = {7, 1, 0xff00ff00, 2, 0, -5, -1};
+  Attributes attributes = {3, sizeof attributes, {0}, 1, name};
+  memcpy(attributes.others, others, sizeof others);
+  return core[8] ? ((int (*)(const Attributes *))core[8])(&attributes) : -2;
+}
+static void mark(const char *name) {
+  load_nvtx();
+  if (core[2]) ((void (*)(const char *))core[2])(name);
+}
 static int push(const char *kind, const char *name) {
+  if (!strcmp(kind, "detailed")) return push_detailed(name);
   return *kind == 'a' ? push_ascii(name) : *kind == 'w' ? push_wide(name) : push_domain(name);
 }
 static int pop(const char *kind) {
@@ -155,6 +169,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(*at, "push")) answered(push(at[1], at[2])), at += 2;
     else if (!strcmp(*at, "pop")) answered(pop(*++at));
     else if (!strcmp(*at, "start")) start(*++at);
+    else if (!strcmp(*at, "mark")) mark(*++at);
     else if (!strcmp(*at, "end")) end();
     else if (!strcmp(*at, "leave")) leave(*++at);
     else if (!strcmp(*at, "tell")) tell(*++at);

@@ -315,6 +315,8 @@ impl Recorded<'_> {
                 let parameters = self.facts.parameters;
                 out.write(record_kind, &with_common!(Api, self, { parameters }), &[])
             }
+            // No call (`super::ranges`).
+            HostCall::Nvtx => true,
         }
     }
 }

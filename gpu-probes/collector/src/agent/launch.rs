@@ -612,7 +612,7 @@ impl CallNames {
 /// # Safety
 /// `pointer` is null or a C string.
 #[inline]
-unsafe fn name(agent: &Agent, out: &mut Output, pointer: *const c_char, text: Text) -> u32 {
+pub(super) unsafe fn name(agent: &Agent, out: &mut Output, pointer: *const c_char, text: Text) -> u32 {
     if pointer.is_null() {
         return 0;
     }

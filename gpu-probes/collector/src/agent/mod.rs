@@ -23,6 +23,7 @@ pub(crate) mod output;
 mod phase;
 pub(crate) mod presence;
 mod python;
+pub(crate) mod ranges;
 pub mod region;
 mod selection;
 pub mod stack;
@@ -50,6 +51,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use window::Window;
 use xputrace_wire::cuda_calls::Functions;
+use xputrace_wire::events::{HostCall, HostCalls};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{Gpu, Thread, UNKNOWN, kind};
 use xputrace_wire::region::Lost;
@@ -177,7 +179,8 @@ pub(crate) fn is_forked() -> bool {
 pub(crate) fn recordable(backend: &dyn Backend) -> u64 {
     let of_launches = demand::STACKS | demand::PYTHON | demand::RANGES | demand::ENDS | demand::OUTERMOST;
     let of_calls = demand::HOST_STACKS | demand::HOST_PYTHON;
-    of_launches | of_calls | demand::MARKER | demand::MAPPINGS | backend.capabilities()
+    let ranges = demand::host_calls(HostCalls::of(&[HostCall::Nvtx]));
+    of_launches | of_calls | ranges | demand::MARKER | demand::MAPPINGS | backend.capabilities()
 }
 
 /// Runs first in a forked child: nothing of the parent's agent is touched again.
@@ -414,6 +417,7 @@ impl Agent {
     /// Sums the rings' counters into the control page.
     pub(crate) fn publish_totals(&self) {
         self.memory.region.control().window.ranges.store(crate::nvtx::seen(), Ordering::Relaxed);
+        ranges::publish(self);
         let totals = &self.memory.region.control().totals;
         let publish = |to: &AtomicU64, of: &dyn Fn(&Counters) -> &AtomicU64| {
             to.store(self.memory.counters.iter().map(|it| of(it).load(Ordering::Relaxed)).sum(), Ordering::Relaxed);

@@ -11,7 +11,7 @@ use super::{
 use crate::agent::{Agent, Refusal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use xputrace_wire::cuda_calls::FunctionId;
-use xputrace_wire::events::Calls;
+use xputrace_wire::events::{Calls, HostCalls};
 use xputrace_wire::message::demand;
 
 impl CuptiBackend {
@@ -56,8 +56,8 @@ impl CuptiBackend {
     /// exist. If kinds are enabled first in a process that has contexts, and launch callbacks later, as for
     /// unloading CUPTI, then the next launch reads a null pointer inside CUPTI (seen with 13.0).
     fn subscribe_first(&'static self, agent: &'static Agent) -> Result<bool, Refusal> {
-        let is_recorded =
-            !demand::calls_of(agent.demand()).is_empty() || !demand::host_calls_of(agent.demand()).is_empty();
+        let is_recorded = !demand::calls_of(agent.demand()).is_empty()
+            || !demand::host_calls_of(agent.demand()).and(HostCalls::OF_CUDA).is_empty();
         let needs_calls = is_recorded || agent.follows_profiler() || agent.wants(demand::CAPTURES);
         self.forget_earlier_use();
         match self.subscribe() {

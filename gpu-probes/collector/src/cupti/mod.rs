@@ -144,7 +144,7 @@ impl Backend for CuptiBackend {
 
     fn capabilities(&self) -> u64 {
         let captures = if self.cupti.get_graph_node_id.is_some() { CAPTURES } else { 0 };
-        let host = demand::HOST_STREAMS | demand::HOST_NESTED | demand::host_calls(HostCalls::ALL);
+        let host = demand::HOST_STREAMS | demand::HOST_NESTED | demand::host_calls(HostCalls::OF_CUDA);
         captures | demand::STREAMS | demand::calls(Calls::ALL) | demand::activities(Activities::ALL) | host
     }
 

@@ -2,11 +2,15 @@
 //! the other tool's answer.
 
 use super::handles::{Handle, Handles};
-use super::texts::{Attributes, Name, Wide, name_handle};
+use super::texts::{Attributes, Details, Name, Text, Wide, name_handle, path_of};
 use super::{NEXT, thread, window};
+use crate::agent::clock::now;
+use crate::agent::output::tid;
+use crate::agent::ranges::{self, Range};
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
+use xputrace_wire::events::RangeKind;
 
 /// The function behind an NVTX call. Null means that calls do nothing.
 pub(super) type Slot = *const c_void;
@@ -62,6 +66,9 @@ macro_rules! hooks {
 }
 
 hooks! {
+    MarkEx: CORE 1 fn mark_ex(attributes: *const Attributes) { otherwise (); |()| mark(0, Name::Attributes(attributes)) }
+    MarkAscii: CORE 2 fn mark_ascii(text: *const c_char) { otherwise (); |()| mark(0, Name::Ascii(text)) }
+    MarkWide: CORE 3 fn mark_wide(text: *const Wide) { otherwise (); |()| mark(0, Name::Wide(text)) }
     StartEx: CORE 4 fn start_ex(attributes: *const Attributes) -> Handle {
         otherwise new_handle(); |id| start(id, 0, Name::Attributes(attributes))
     }
@@ -82,6 +89,9 @@ hooks! {
         otherwise NOT_TRACKED; |_| push(0, Name::Wide(text))
     }
     Pop: CORE 11 fn pop() -> c_int { otherwise NOT_TRACKED; |_| thread::pop(0) }
+    DomainMarkEx: CORE2 1 fn domain_mark_ex(domain: Handle, attributes: *const Attributes) {
+        otherwise (); |()| mark(domain, Name::Attributes(attributes))
+    }
     DomainStartEx: CORE2 2 fn domain_start_ex(domain: Handle, attributes: *const Attributes) -> Handle {
         otherwise new_handle(); |id| start(id, domain, Name::Attributes(attributes))
     }
@@ -115,26 +125,90 @@ fn new_handle() -> Handle {
     HANDLES.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Started ranges that `--range` names, until they are ended.
-static STARTED: Handles<4096> = Handles::new();
+/// Ranges that are started and not ended: see [`Started`].
+static STARTED: Handles<4096, { Started::WORDS }> = Handles::new();
+
+/// A range that was started. Any thread may end it.
+struct Started {
+    path: Text,
+    domain: Text,
+    start: u64,
+    tid: u32,
+    is_window: bool,
+    details: Details,
+}
+
+impl Started {
+    const WORDS: usize = 5;
+    const IS_WINDOW: u64 = 1;
+    const HAS_COLOR: u64 = 2;
+    const HAS_PAYLOAD: u64 = 4;
+
+    fn words(&self) -> [u64; Started::WORDS] {
+        let Details { category, color, payload } = self.details;
+        let flag = |is_set: bool, flag: u64| if is_set { flag } else { 0 };
+        let flags = flag(self.is_window, Started::IS_WINDOW)
+            | flag(color.is_some(), Started::HAS_COLOR)
+            | flag(payload.is_some(), Started::HAS_PAYLOAD);
+        [
+            self.path.word() << 32 | self.domain.word(),
+            self.start,
+            u64::from(self.tid) << 32 | flags,
+            u64::from(category) << 32 | u64::from(color.unwrap_or(0)),
+            payload.unwrap_or(0) as u64,
+        ]
+    }
+
+    fn from_words([texts, start, tid_flags, category_color, payload]: [u64; Started::WORDS]) -> Self {
+        let has = |flag: u64| tid_flags & flag != 0;
+        let details = Details {
+            category: (category_color >> 32) as u32,
+            color: has(Started::HAS_COLOR).then_some(category_color as u32),
+            payload: has(Started::HAS_PAYLOAD).then_some(payload as i64),
+        };
+        Started {
+            path: Text::from_word(texts >> 32),
+            domain: Text::from_word(texts & 0xffff_ffff),
+            start,
+            tid: (tid_flags >> 32) as u32,
+            is_window: has(Started::IS_WINDOW),
+            details,
+        }
+    }
+}
 
 fn start(id: Handle, domain: Handle, name: Name) {
     // SAFETY: the program's argument, here and in the functions below.
-    if unsafe { name.with(|it| window::names(domain, it)) } {
-        STARTED.set(id, 1);
+    let (details, (path, is_window)) =
+        unsafe { (name.details(), name.with(|it| (Text::NONE.with(it), window::names(domain, it)))) };
+    let it = Started { path, domain: path_of(domain), start: now(), tid: tid(), is_window, details };
+    if STARTED.set(id, it.words()) && is_window {
         window::enter();
     }
 }
 
 fn ended(id: Handle) {
-    if STARTED.remove(id).is_some() {
+    let end = now();
+    let Some(it) = STARTED.remove(id).map(Started::from_words) else { return ranges::count_unrecorded() };
+    let Started { path, domain, start, tid, is_window, details } = it;
+    let (path, domain) = (path.c_str(), domain.c_str());
+    ranges::record(&Range { kind: RangeKind::Start, path, domain, start, end, details, tid });
+    if is_window {
         window::leave(1);
     }
 }
 
+fn mark(domain: Handle, name: Name) {
+    let at = now();
+    // SAFETY: as above.
+    let (details, path) = unsafe { (name.details(), name.with(|it| Text::NONE.with(it))) };
+    let (path, domain) = (path.c_str(), path_of(domain).c_str());
+    ranges::record(&Range { kind: RangeKind::Mark, path, domain, start: at, end: at, details, tid: tid() });
+}
+
 fn push(domain: Handle, name: Name) {
     // SAFETY: as above.
-    unsafe { name.with(|it| thread::push(domain, it)) };
+    unsafe { name.with(|it| thread::push(domain, it, name.details())) };
 }
 
 fn named(handle: Handle, name: Name) {

@@ -12,35 +12,41 @@ const FREE: u64 = 0;
 const REMOVED: u64 = 1;
 const PROBES: usize = 64;
 
-/// A word for each handle.
+/// Words for each handle.
 #[derive(Debug)]
-pub(super) struct Handles<const N: usize> {
+pub(super) struct Handles<const N: usize, const WORDS: usize> {
     keys: [AtomicU64; N],
-    words: [AtomicU64; N],
+    words: [[AtomicU64; WORDS]; N],
 }
 
-impl<const N: usize> Handles<N> {
+impl<const N: usize, const WORDS: usize> Handles<N, WORDS> {
     pub(super) const fn new() -> Self {
-        Handles { keys: [const { AtomicU64::new(FREE) }; N], words: [const { AtomicU64::new(0) }; N] }
-    }
-
-    /// Keeps a handle's word; nothing if there is no room.
-    pub(super) fn set(&self, handle: Handle, word: u64) {
-        let at = self.find(handle).or_else(|| self.claim(handle));
-        if let Some(at) = at {
-            self.words[at].store(word, Ordering::Release);
+        Handles {
+            keys: [const { AtomicU64::new(FREE) }; N],
+            words: [const { [const { AtomicU64::new(0) }; WORDS] }; N],
         }
     }
 
-    pub(super) fn get(&self, handle: Handle) -> Option<u64> {
-        self.find(handle).map(|at| self.words[at].load(Ordering::Acquire))
+    /// Keeps a handle's words; returns whether there is room.
+    pub(super) fn set(&self, handle: Handle, words: [u64; WORDS]) -> bool {
+        let Some(at) = self.find(handle).or_else(|| self.claim(handle)) else { return false };
+        self.words[at].iter().zip(words).for_each(|(to, word)| to.store(word, Ordering::Release));
+        true
     }
 
-    pub(super) fn remove(&self, handle: Handle) -> Option<u64> {
+    pub(super) fn get(&self, handle: Handle) -> Option<[u64; WORDS]> {
+        self.find(handle).map(|at| self.read(at))
+    }
+
+    pub(super) fn remove(&self, handle: Handle) -> Option<[u64; WORDS]> {
         let at = self.find(handle)?;
-        let word = self.words[at].load(Ordering::Acquire);
+        let words = self.read(at);
         self.keys[at].store(REMOVED, Ordering::Release);
-        Some(word)
+        Some(words)
+    }
+
+    fn read(&self, at: usize) -> [u64; WORDS] {
+        std::array::from_fn(|word| self.words[at][word].load(Ordering::Acquire))
     }
 
     fn find(&self, handle: Handle) -> Option<usize> {
@@ -72,15 +78,14 @@ mod tests {
 
     #[test]
     fn handles_come_and_go() {
-        let handles = Handles::<8>::new();
+        let handles = Handles::<8, 2>::new();
         for round in 0..100 {
-            (0..8).for_each(|it| handles.set(round * 8 + it, it));
-            handles.set(9999, 1);
-            assert_eq!(handles.get(9999), None, "there is no room");
-            handles.set(round * 8, 7);
-            assert_eq!(handles.get(round * 8), Some(7));
-            assert!((1..8).all(|it| handles.remove(round * 8 + it) == Some(it)));
-            assert_eq!((handles.remove(round * 8 + 1), handles.remove(round * 8)), (None, Some(7)));
+            (0..8).for_each(|it| assert!(handles.set(round * 8 + it, [it, it])));
+            assert!(!handles.set(9999, [1; 2]) && handles.get(9999).is_none(), "there is no room");
+            assert!(handles.set(round * 8, [7; 2]));
+            assert_eq!(handles.get(round * 8), Some([7; 2]));
+            assert!((1..8).all(|it| handles.remove(round * 8 + it) == Some([it; 2])));
+            assert_eq!((handles.remove(round * 8 + 1), handles.remove(round * 8)), (None, Some([7; 2])));
         }
     }
 }

@@ -22,6 +22,7 @@ use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::panic::catch_unwind;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
+pub(crate) use texts::Details;
 pub(crate) use thread::path;
 pub(crate) use window::{is_inside, seen};
 use xputrace_wire::CHAINED_NVTX_VARIABLE;

@@ -13,7 +13,7 @@ const TEXT_BYTES: usize = 4 << 20;
 
 static STORE: OnceLock<Option<Store>> = OnceLock::new();
 /// The texts of registered strings, and the names of domains.
-static NAMED: Handles<4096> = Handles::new();
+static NAMED: Handles<4096, 1> = Handles::new();
 
 /// `wchar_t` on Linux.
 pub(super) type Wide = u32;
@@ -23,7 +23,7 @@ pub(super) fn prepare() -> bool {
     STORE.get_or_init(|| Store::new(TEXTS, TEXT_BYTES).ok()).is_some()
 }
 
-/// The number of a text. 0 is the empty text.
+/// The number of a path: names of ranges, each with [`RANGE_SEPARATOR`] before it. 0 is the empty path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Text(u32);
 
@@ -35,6 +35,15 @@ impl Text {
     fn of(parts: &[&[u8]]) -> Text {
         let store = STORE.get().and_then(Option::as_ref);
         store.and_then(|it| it.find(parts).ok()).map_or(Text::UNKNOWN, Text)
+    }
+
+    /// Returns the number as a word, and the inverse.
+    pub(super) fn word(self) -> u64 {
+        self.0.into()
+    }
+
+    pub(super) fn from_word(word: u64) -> Text {
+        Text(word as u32)
     }
 
     /// Returns the path that a range of this name has inside this one.
@@ -57,12 +66,17 @@ impl Text {
 
 /// Notes the text of a registered string, or the name of a domain.
 pub(super) fn name_handle(handle: Handle, name: &[u8]) {
-    NAMED.set(handle, u64::from(Text::of(&[&name[..name.len().min(MOST_NAME)]]).0));
+    NAMED.set(handle, [u64::from(Text::NONE.with(name).0)]);
+}
+
+/// Returns what [`name_handle`] noted, as a path; [`Text::NONE`] for the default domain.
+pub(super) fn path_of(handle: Handle) -> Text {
+    NAMED.get(handle).map_or(Text::NONE, |[it]| Text(it as u32))
 }
 
 /// Returns what [`name_handle`] noted; empty for the default domain.
 pub(super) fn name_of(handle: Handle) -> &'static [u8] {
-    NAMED.get(handle).map_or(Text::NONE, |it| Text(it as u32)).c_str().to_bytes()
+    path_of(handle).c_str().to_bytes().get(1..).unwrap_or_default()
 }
 
 /// `nvtxEventAttributes_t`.
@@ -70,10 +84,36 @@ pub(super) fn name_of(handle: Handle) -> &'static [u8] {
 pub(super) struct Attributes {
     version: u16,
     size: u16,
-    /// Category, colour and payload.
-    others: [u32; 7],
+    category: u32,
+    color_type: i32,
+    color: u32,
+    payload_type: i32,
+    reserved: i32,
+    payload: u64,
     message_type: i32,
     message: *const std::ffi::c_void,
+}
+
+/// `nvtxPayloadType_t`: the integers.
+mod payload_type {
+    pub(super) const UNSIGNED_64: i32 = 1;
+    pub(super) const SIGNED_64: i32 = 2;
+    pub(super) const UNSIGNED_32: i32 = 4;
+    pub(super) const SIGNED_32: i32 = 5;
+}
+
+/// `nvtxColorType_t`.
+const ARGB: i32 = 1;
+
+/// What the program says of a range besides its name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Details {
+    /// 0 without a category.
+    pub(crate) category: u32,
+    /// Alpha, red, green and blue, from the highest byte on.
+    pub(crate) color: Option<u32>,
+    /// An integer; payloads of other types are left out.
+    pub(crate) payload: Option<i64>,
 }
 
 /// `nvtxMessageType_t`.
@@ -118,6 +158,25 @@ impl Name {
     }
 }
 
+impl Name {
+    /// # Safety
+    /// As for [`Name::with`].
+    pub(super) unsafe fn details(self) -> Details {
+        let Name::Attributes(attributes) = self else { return Details::default() };
+        // SAFETY: the caller's promise.
+        unsafe { whole(attributes) }.map_or(Details::default(), |it| Details {
+            category: it.category,
+            color: (it.color_type == ARGB).then_some(it.color),
+            payload: match it.payload_type {
+                payload_type::UNSIGNED_64 | payload_type::SIGNED_64 => Some(it.payload as i64),
+                payload_type::UNSIGNED_32 => Some((it.payload as u32).into()),
+                payload_type::SIGNED_32 => Some((it.payload as i32).into()),
+                _ => None,
+            },
+        })
+    }
+}
+
 enum Message {
     Text(Name),
     Registered(Handle),
@@ -127,13 +186,20 @@ enum Message {
 /// Null, or attributes of the size that they say.
 unsafe fn message(attributes: *const Attributes) -> Option<Message> {
     // SAFETY: the caller's promise.
-    let it = unsafe { attributes.as_ref() }.filter(|it| usize::from(it.size) >= size_of::<Attributes>())?;
+    let it = unsafe { whole(attributes) }?;
     match it.message_type {
         message_type::ASCII => Some(Message::Text(Name::Ascii(it.message.cast()))),
         message_type::UNICODE => Some(Message::Text(Name::Wide(it.message.cast()))),
         message_type::REGISTERED => Some(Message::Registered(it.message as Handle)),
         _ => None,
     }
+}
+
+/// # Safety
+/// As for [`message`].
+unsafe fn whole<'a>(attributes: *const Attributes) -> Option<&'a Attributes> {
+    // SAFETY: the caller's promise.
+    unsafe { attributes.as_ref() }.filter(|it| usize::from(it.size) >= size_of::<Attributes>())
 }
 
 /// Writes a wide string as UTF-8, cut to what fits; returns its length.

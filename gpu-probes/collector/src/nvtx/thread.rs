@@ -1,10 +1,15 @@
 //! The ranges that a thread has pushed and not popped, in all domains.
 
 use super::handles::Handle;
-use super::texts::Text;
+use super::texts::{self, Details, Text};
 use super::window;
+use crate::agent::clock::now;
+use crate::agent::output::tid;
+use crate::agent::ranges::{self, Range};
 use std::cell::RefCell;
 use std::ffi::CStr;
+use xputrace_wire::events::RangeKind;
+use xputrace_wire::record::RANGE_SEPARATOR;
 
 /// Depth of nesting down to which ranges are known.
 const MOST_DEPTH: usize = 64;
@@ -19,9 +24,27 @@ struct Level {
     name_len: u16,
     /// Whether `--range` names it.
     is_window: bool,
+    start: u64,
+    details: Details,
 }
 
-const NO_LEVEL: Level = Level { domain: 0, path: Text::NONE, name_len: 0, is_window: false };
+const NO_LEVEL: Level = Level {
+    domain: 0,
+    path: Text::NONE,
+    name_len: 0,
+    is_window: false,
+    start: 0,
+    details: Details { category: 0, color: None, payload: None },
+};
+
+/// What a pop ends.
+enum Popped {
+    Known(Level),
+    /// A range of which nothing is known.
+    TooDeep,
+    /// No range was pushed.
+    None,
+}
 
 /// The pushed ranges of a thread, outermost first.
 struct Pushed {
@@ -46,9 +69,10 @@ pub(crate) fn path() -> Option<&'static CStr> {
     (path != Text::NONE).then(|| path.c_str())
 }
 
-pub(super) fn push(domain: Handle, name: &[u8]) {
+pub(super) fn push(domain: Handle, name: &[u8], details: Details) {
     let is_window = window::names(domain, name);
-    let is_kept = THREAD.with(|it| it.try_borrow_mut().is_ok_and(|mut it| it.push(domain, name, is_window)));
+    let level = Level { domain, is_window, start: now(), details, ..NO_LEVEL };
+    let is_kept = THREAD.with(|it| it.try_borrow_mut().is_ok_and(|mut it| it.push(level, name)));
     if is_kept && is_window {
         let _ = GUARD.try_with(|_| ());
         window::enter();
@@ -56,8 +80,28 @@ pub(super) fn push(domain: Handle, name: &[u8]) {
 }
 
 pub(super) fn pop(domain: Handle) {
-    if THREAD.with(|it| it.try_borrow_mut().is_ok_and(|mut it| it.pop(domain))) {
-        window::leave(1);
+    let end = now();
+    match THREAD.with(|it| it.try_borrow_mut().map_or(Popped::None, |mut it| it.pop(domain))) {
+        Popped::Known(level) => level.record(end),
+        Popped::TooDeep => ranges::count_unrecorded(),
+        Popped::None => {}
+    }
+}
+
+impl Level {
+    fn record(&self, end: u64) {
+        ranges::record(&Range {
+            kind: RangeKind::Push,
+            path: self.path.c_str(),
+            domain: texts::path_of(self.domain).c_str(),
+            start: self.start,
+            end,
+            details: self.details,
+            tid: tid(),
+        });
+        if self.is_window {
+            window::leave(1);
+        }
     }
 }
 
@@ -66,31 +110,31 @@ impl Pushed {
         self.n.checked_sub(1).map_or(Text::NONE, |at| self.levels[at].path)
     }
 
-    /// Returns whether there was room.
-    fn push(&mut self, domain: Handle, name: &[u8], is_window: bool) -> bool {
+    /// Adds a range whose path is not known yet; returns whether there was room.
+    fn push(&mut self, pushed: Level, name: &[u8]) -> bool {
         let path = self.path();
         let Some(level) = self.levels.get_mut(self.n) else {
             self.n_deeper += 1;
             return false;
         };
         let path = path.with(name);
-        *level = Level { domain, path, name_len: name.len().min(path.c_str().count_bytes()) as u16, is_window };
+        *level = Level { path, name_len: name_len(path), ..pushed };
         self.n += 1;
         true
     }
 
-    /// Removes the domain's innermost range; returns whether `--range` names it.
-    fn pop(&mut self, domain: Handle) -> bool {
+    /// Removes the domain's innermost range.
+    fn pop(&mut self, domain: Handle) -> Popped {
         if self.n_deeper > 0 {
             self.n_deeper -= 1;
-            return false;
+            return Popped::TooDeep;
         }
-        let Some(at) = self.levels[..self.n].iter().rposition(|it| it.domain == domain) else { return false };
+        let Some(at) = self.levels[..self.n].iter().rposition(|it| it.domain == domain) else { return Popped::None };
         let popped = self.levels[at];
         self.levels.copy_within(at + 1..self.n, at);
         self.n -= 1;
         (at..self.n).for_each(|it| self.join_path(it));
-        popped.is_window
+        Popped::Known(popped)
     }
 
     /// Makes a level's path follow that of the level around it.
@@ -107,6 +151,12 @@ impl Pushed {
         (self.n, self.n_deeper) = (0, 0);
         n
     }
+}
+
+fn name_len(path: Text) -> u16 {
+    let path = path.c_str().to_bytes();
+    let separator = path.iter().rposition(|it| *it == RANGE_SEPARATOR);
+    (path.len() - separator.map_or(0, |it| it + 1)) as u16
 }
 
 /// Closes the ranges that a thread leaves open when it ends.
@@ -130,18 +180,29 @@ mod tests {
         pushed.path().c_str().to_str().unwrap().replace('\x1f', "/").trim_start_matches('/').to_owned()
     }
 
+    fn push(pushed: &mut Pushed, domain: Handle, name: &str, is_window: bool) -> bool {
+        pushed.push(Level { domain, is_window, ..NO_LEVEL }, name.as_bytes())
+    }
+
+    /// Returns whether `--range` names what was popped.
+    fn pop(pushed: &mut Pushed, domain: Handle) -> bool {
+        matches!(pushed.pop(domain), Popped::Known(it) if it.is_window)
+    }
+
     #[test]
     fn ranges_nest_in_each_domain_by_itself() {
         assert!(texts::prepare());
         let mut pushed = NONE_PUSHED;
-        assert!(pushed.push(0, b"a", true) && pushed.push(8, b"b", false) && pushed.push(0, b"c", false));
-        assert!(pushed.push(8, b"d", true));
+        assert!(
+            push(&mut pushed, 0, "a", true) && push(&mut pushed, 8, "b", false) && push(&mut pushed, 0, "c", false)
+        );
+        assert!(push(&mut pushed, 8, "d", true));
         assert_eq!(path(&pushed), "a/b/c/d");
-        assert_eq!((pushed.pop(0), path(&pushed)), (false, "a/b/d".into()));
-        assert_eq!((pushed.pop(0), path(&pushed)), (true, "b/d".into()));
-        assert_eq!((pushed.pop(0), path(&pushed)), (false, "b/d".into()));
-        assert_eq!([pushed.pop(8), pushed.pop(8)], [true, false]);
-        assert!(!pushed.pop(9), "what was pushed before us is not there");
+        assert_eq!((pop(&mut pushed, 0), path(&pushed)), (false, "a/b/d".into()));
+        assert_eq!((pop(&mut pushed, 0), path(&pushed)), (true, "b/d".into()));
+        assert_eq!((pop(&mut pushed, 0), path(&pushed)), (false, "b/d".into()));
+        assert_eq!([pop(&mut pushed, 8), pop(&mut pushed, 8)], [true, false]);
+        assert!(!pop(&mut pushed, 9), "what was pushed before us is not there");
         assert_eq!(path(&pushed), "");
     }
 
@@ -149,9 +210,9 @@ mod tests {
     fn what_is_too_deep_does_not_count() {
         assert!(texts::prepare());
         let mut pushed = NONE_PUSHED;
-        assert!((0..MOST_DEPTH).all(|_| pushed.push(0, b"x", false)) && !pushed.push(0, b"y", true));
-        assert!(!pushed.pop(0) && (0..MOST_DEPTH).all(|_| !pushed.pop(0)));
-        assert!((0..MOST_DEPTH as u64).all(|it| pushed.push(it, b"z", true)) && !pushed.push(99, b"z", true));
+        assert!((0..MOST_DEPTH).all(|_| push(&mut pushed, 0, "x", false)) && !push(&mut pushed, 0, "y", true));
+        assert!(!pop(&mut pushed, 0) && (0..MOST_DEPTH).all(|_| !pop(&mut pushed, 0)));
+        assert!((0..MOST_DEPTH as u64).all(|it| push(&mut pushed, it, "z", true)) && !push(&mut pushed, 99, "z", true));
         assert_eq!((pushed.clear(), pushed.clear()), (MOST_DEPTH as u64, 0));
     }
 
@@ -160,7 +221,7 @@ mod tests {
         assert!(texts::prepare());
         let mut pushed = NONE_PUSHED;
         for at in 0..20_u8 {
-            assert!(pushed.push(0, &[b'a' + at; 500], false));
+            assert!(push(&mut pushed, 0, &char::from(b'a' + at).to_string().repeat(500), false));
         }
         assert!(path(&pushed).starts_with("…/") && path(&pushed).ends_with(&"t".repeat(500)));
     }

@@ -69,6 +69,11 @@ losses! {
         meaning: "records of CUDA calls (`wait`, `alloc`, `free`, `api`) that did not fit into a thread's ring",
         help: "name fewer functions in `api`, or read no stack",
     }
+    RangeUnrecorded {
+        name: "range_unrecorded",
+        meaning: "NVTX ranges and marks before the process's first CUDA call, or nested deeper than 64",
+        help: "call CUDA first, such as `cudaFree(0)` or `torch.cuda.init()`",
+    }
     /// A process has a bounded number of rings.
     NoRingForThread {
         name: "no_ring_for_thread",

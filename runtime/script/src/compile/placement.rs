@@ -67,6 +67,7 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &CpuMaps) -> (Plac
 fn why_of_call(handler: &Handler) -> &'static str {
     match handler.event {
         Event::HostCall(HostCall::Api) => "recorded for each call that the pattern matches, when it returns",
+        Event::HostCall(HostCall::Nvtx) => "recorded when the range is closed",
         _ => "recorded when the outermost call returns",
     }
 }
@@ -243,6 +244,10 @@ const OF_GPUS: [usize; 8] = [
 /// Adds what a handler of a CUDA call needs.
 fn host_demand(kind: HostCall, unit: &Unit, reads: &Reads, demand: &mut HostDemand) {
     demand.kinds = demand.kinds.with(HostCalls::of(&[kind]));
+    // Its words are not a call's.
+    if kind == HostCall::Nvtx {
+        return;
+    }
     // What is freed is known from its allocation.
     if kind == HostCall::Free && reads.any(&[word::call::BYTES, word::call::KIND]) {
         demand.kinds = demand.kinds.with(HostCalls::of(&[HostCall::Alloc]));

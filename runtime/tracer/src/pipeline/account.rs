@@ -139,5 +139,6 @@ fn loss(lost: Lost) -> Loss {
         Lost::Unexpected | Lost::Panics => Loss::Malformed,
         Lost::Unread => Loss::ActivityUnread,
         Lost::HostCallRingFull => Loss::CallRingFull,
+        Lost::RangeUnrecorded => Loss::RangeUnrecorded,
     }
 }

@@ -277,6 +277,10 @@ impl Facts {
         ctx.fill(0);
         let made = record.made();
         let thread = self.thread(made.tid);
+        if let HostCallRecord::Nvtx(it) = record {
+            let (path, domain) = (self.symbol(it.path), self.symbol(it.domain));
+            return context::fill_range(ctx, it, (path, domain), thread, strings);
+        }
         let (ustack, pystack) = self.stacks(made.stack, made.flags & Made::NO_STACK != 0);
         let facts = HostFacts {
             record,

@@ -85,8 +85,11 @@ impl Queued for HostEvent {
         &mut process.host_calls
     }
 
-    fn lacks_names(&self, _: &Facts) -> bool {
-        false
+    fn lacks_names(&self, facts: &Facts) -> bool {
+        match self.record {
+            HostCallRecord::Nvtx(it) => facts.lacks_name(it.path) || facts.lacks_name(it.domain),
+            _ => false,
+        }
     }
 
     #[inline]

@@ -46,7 +46,7 @@ mod slot {
 /// the `api` events that the script asks for.
 const EVERYTHING: Demand = Demand {
     host: HostDemand {
-        kinds: HostCalls::of(&[HostCall::Wait, HostCall::Alloc, HostCall::Free]),
+        kinds: HostCalls::of(&[HostCall::Wait, HostCall::Alloc, HostCall::Free, HostCall::Nvtx]),
         api: Functions::NONE,
         stacks: true,
         python: true,

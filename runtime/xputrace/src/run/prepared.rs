@@ -28,7 +28,7 @@ use xputrace_linux::{Outcome, ProbeReport, Scope, StoppedChild};
 use xputrace_model::output::Output;
 use xputrace_model::plan::{Place, Plan};
 
-const RANGES_UNKNOWN: &str = "the NVTX ranges of a running process are unknown, so `nvtx` and `nvtx_path` are `()`: NVTX asks \
+const RANGES_UNKNOWN: &str = "the NVTX ranges of a running process are unknown, so there are no `nvtx` events and the fields `nvtx` and `nvtx_path` are `()`: NVTX asks \
                               for a tool only at a program's first NVTX call. Start the program under xputrace (-- CMD)";
 
 /// Everything up to the `begin` handlers.
@@ -61,7 +61,7 @@ impl Prepared {
             (true, false) => Some(Collectors::of_command(&mut launch, &run.options, &plan)?),
             (true, true) => Some(Collectors::of_running(run.options.chosen(), &run.options)?),
         };
-        if plan.demand.launch_ranges && run.command.is_empty() {
+        if plan.demand.ranges() && run.command.is_empty() {
             launch.notes.push(RANGES_UNKNOWN.into());
         }
         let target = match run.command.is_empty() {

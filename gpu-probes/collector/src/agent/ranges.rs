@@ -1,0 +1,90 @@
+//! The program's NVTX ranges as events: written by the thread that ends a range.
+
+use super::Agent;
+use super::intern::Text;
+use super::launch::name;
+use super::output::{self, Role};
+use crate::nvtx::Details;
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use xputrace_wire::events::host::Nvtx;
+use xputrace_wire::events::{HostCall, HostCalls, RangeKind};
+use xputrace_wire::message::demand;
+use xputrace_wire::region::Lost;
+
+/// A range that has ended, or a mark.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range<'a> {
+    pub(crate) kind: RangeKind,
+    /// The names of the ranges around it and its own, each with a separator before it.
+    pub(crate) path: &'a CStr,
+    /// Likewise; empty for the default domain.
+    pub(crate) domain: &'a CStr,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) details: Details,
+    /// The thread that opened it.
+    pub(crate) tid: u32,
+}
+
+/// Ranges that ended without being recorded since the last [`publish`].
+static UNRECORDED: AtomicU64 = AtomicU64::new(0);
+/// The run that published last.
+static LAST: AtomicPtr<Agent> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Counts the end of a range whose beginning was not seen, or did not fit.
+pub(crate) fn count_unrecorded() {
+    UNRECORDED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Counts in a run what it lacks. Ranges between two runs are none of either.
+pub(super) fn publish(agent: &Agent) {
+    let this = std::ptr::from_ref(agent).cast_mut();
+    let last = LAST.swap(this, Ordering::AcqRel);
+    let n = UNRECORDED.swap(0, Ordering::Relaxed);
+    if (last.is_null() || std::ptr::eq(last, this)) && wants(agent) {
+        agent.count_lost(Lost::RangeUnrecorded, n);
+    }
+}
+
+fn wants(agent: &Agent) -> bool {
+    demand::host_calls_of(agent.demand()).contains(HostCall::Nvtx)
+}
+
+/// Records a range in the armed run, if that wants it.
+pub(crate) fn record(range: &Range<'_>) {
+    let Some(agent) = super::current().filter(|it| it.is_ours() && it.is_recording()) else {
+        return count_unrecorded();
+    };
+    if !wants(agent) || !agent.window.contains_now() {
+        return;
+    }
+    let Some(_inside) = agent.come_in() else { return };
+    let wrote = output::with(agent, Role::Launch, |out| {
+        // SAFETY: C strings that stay for ever.
+        let mut id =
+            |text: &CStr| unsafe { if text.is_empty() { 0 } else { name(agent, out, text.as_ptr(), Text::Symbol) } };
+        let (path, domain) = (id(range.path), id(range.domain));
+        let details = range.details;
+        let record = Nvtx {
+            start: range.start,
+            end: range.end,
+            payload: details.payload.unwrap_or(0),
+            path,
+            domain,
+            kind: range.kind as u32,
+            category: details.category,
+            color: details.color.unwrap_or(0),
+            has_color: details.color.is_some().into(),
+            has_payload: details.payload.is_some().into(),
+            tid: range.tid,
+        };
+        let fitted = out.write(HostCall::Nvtx.record_kind(), &record, &[]);
+        agent.count_lost(Lost::HostCallRingFull, u64::from(!fitted));
+        out.ring()
+    });
+    if wrote.is_none() {
+        output::count_no_ring(agent, 1);
+    }
+    agent.counters_of(wrote).add_host_calls(HostCalls::of(&[HostCall::Nvtx]));
+}
