@@ -270,8 +270,8 @@ fn start(setup: Setup, began: Instant, notes: &str) -> Result<(), Dormant> {
     register_exit_handler();
     let micros = began.elapsed().as_micros() as u64;
     let python = agent.newly_unsupported_python();
-    let notes: Vec<&str> =
-        [notes, python.as_deref().unwrap_or_default()].into_iter().filter(|it| !it.is_empty()).collect();
+    let first = Some(notes.to_owned()).filter(|it| !it.is_empty());
+    let notes: Vec<String> = first.into_iter().chain(python).chain(agent.take_notes()).collect();
     agent.socket.send(&Message::new(ARMED, &[micros], notes.join("\n")));
     if keeps_socket {
         agent.socket.close_number();

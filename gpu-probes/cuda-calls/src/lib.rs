@@ -66,6 +66,11 @@ impl FunctionId {
         if self.domain() == 1 { Layer::Driver } else { Layer::Runtime }
     }
 
+    /// Returns what stands for its name where names are not known; [`with_names`] puts the name there.
+    pub fn to_mark(self) -> String {
+        format!("{MARK}{}", self.0)
+    }
+
     /// Whether CUDA 13.0 has a function, or had one, with this number.
     pub fn exists(self) -> bool {
         let bits = EXISTS.get((self.domain() as usize).wrapping_sub(1));
@@ -240,6 +245,26 @@ impl Parameter {
     }
 }
 
+/// How a [`FunctionId::to_mark`] begins.
+const MARK: &str = "function#";
+
+/// Replaces each [`FunctionId::to_mark`] in a text by the function's name.
+pub fn with_names(text: &str) -> String {
+    let mut parts = text.split(MARK);
+    let mut named = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let digits = part.len() - part.trim_start_matches(|it: char| it.is_ascii_digit()).len();
+        let (number, rest) = part.split_at(digits);
+        let function = number.parse().ok().and_then(FunctionId::of_number).and_then(FunctionId::function);
+        match function {
+            Some(it) => named.push_str(it.name()),
+            None => named.extend([MARK, number]),
+        }
+        named.push_str(rest);
+    }
+    named
+}
+
 /// Returns every function, the driver's first.
 pub fn functions() -> &'static [Function] {
     FUNCTIONS
@@ -314,6 +339,13 @@ mod tests {
         assert_eq!(Functions::of_text(""), Some(Functions::NONE));
         assert_eq!(Functions::of_text("20:1"), None, "there is no such word");
         assert_eq!(Functions::of_text("1:x"), None);
+    }
+
+    #[test]
+    fn marks_in_a_text_are_named() {
+        let (malloc, free) = (named("cudaMalloc").id.to_mark(), named("cuMemFree_v2").id.to_mark());
+        let text = with_names(&format!("no calls of {malloc}, {free}; function#7 function#"));
+        assert_eq!(text, "no calls of cudaMalloc, cuMemFree_v2; function#7 function#");
     }
 
     #[test]

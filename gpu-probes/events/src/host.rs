@@ -4,7 +4,7 @@
 //! those of a launch are.
 
 use crate::column::{
-    Column, Meaning, Prediction, Texts, bytes, choice, derived, fields, hidden, int, n_fields, record,
+    Column, Meaning, Prediction, Texts, boolean, bytes, choice, derived, fields, hidden, int, n_fields, record,
 };
 use crate::field::{Field, FieldType, From, Unit};
 use crate::table::{self, Choice};
@@ -258,7 +258,7 @@ impl Made {
     pub const NO_STACK: u32 = 1;
 }
 
-const IS_ASYNC: Meaning = int(call::IS_ASYNC, "1 if it happens in a stream, 0 if during the call");
+const IS_ASYNC: Meaning = boolean(call::IS_ASYNC, "whether it happens in a stream, and not during the call");
 const STREAM: Meaning =
     int(word::LAUNCH_STREAM, "CUPTI's stream id; `()` if it is not about one stream").unless_0(call::HAS_STREAM);
 

@@ -96,6 +96,10 @@ cupti! {
     fn cuptiUnsubscribe(subscriber: Handle) { check(subscriber)?; callback::unsubscribe(); Ok(()) }
     fn cuptiEnableCallback(enable: u32, subscriber: Handle, domain: u32, cbid: u32) {
         check(subscriber)?;
+        let name = names::callback(domain, cbid).and_then(|it| it.to_str().ok()).unwrap_or_default();
+        if faults().lacks_callback(name) {
+            return Err(INVALID_PARAMETER);
+        }
         if callback::enable(domain, cbid, enable != 0) { Ok(()) } else { Err(INVALID_PARAMETER) }
     }
     fn cuptiEnableDomain(enable: u32, subscriber: Handle, domain: u32) {

@@ -17,6 +17,7 @@ pub(crate) struct Faults {
     no_times: EveryNth,
     fail_launch: EveryNth,
     fail: HashMap<String, i32>,
+    no_callback: String,
 }
 
 impl Faults {
@@ -33,6 +34,11 @@ impl Faults {
     /// Whether to fail this launch.
     pub(crate) fn fails_launch(&self) -> bool {
         self.fail_launch.hit()
+    }
+
+    /// Whether CUPTI does not know the callback of this function.
+    pub(crate) fn lacks_callback(&self, function: &str) -> bool {
+        !self.no_callback.is_empty() && self.no_callback.split(',').any(|it| it == function)
     }
 
     /// Returns the code that this call must return, if one is set.
@@ -52,6 +58,7 @@ pub(crate) fn faults() -> &'static Faults {
         drop: EveryNth::from_env("SOFTGPU_DROP"),
         no_times: EveryNth::from_env("SOFTGPU_NO_TIMES"),
         fail_launch: EveryNth::from_env("SOFTGPU_FAIL_LAUNCH"),
+        no_callback: env::var("SOFTGPU_NO_CALLBACK").unwrap_or_default(),
         fail: failing(&env::var("SOFTGPU_FAIL").unwrap_or_default()),
     })
 }

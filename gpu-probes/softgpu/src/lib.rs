@@ -32,6 +32,7 @@
 //! | `SOFTGPU_CUPTI_VERSION=n` | return n from `cuptiGetVersion`; default 130001 |
 //! | `SOFTGPU_FAIL_LAUNCH=n` | fail every n-th kernel launch with `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES` (701) |
 //! | `SOFTGPU_FAIL=function:code,…` | make these calls (driver, runtime or CUPTI) return the code and do nothing |
+//! | `SOFTGPU_NO_CALLBACK=function,…` | CUPTI does not know the callbacks of these functions, by CUPTI's own names |
 //! | `SOFTGPU_BUSY_NS=n` | make every kernel take at least n nanoseconds |
 //! | `SOFTGPU_COPY_PART=n` | copy pageable memory in parts of at most n bytes, each with a record |
 //! | `SOFTGPU_DEVICES=n` | have n GPUs; default 1. `CUDA_VISIBLE_DEVICES` selects and orders them |

@@ -2,7 +2,6 @@
 
 use super::phase::Phase;
 use super::{Agent, CURRENT, Flushing, Refusal};
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use xputrace_wire::message::{BYE, Message, REFUSED};
@@ -71,8 +70,8 @@ impl Agent {
     /// Ends the connection. Called by the listener.
     pub(super) fn end_connection(&self) {
         let left_behind = self.life.left_behind.get().map(|it| it.to_string());
-        let others = std::mem::take(&mut *self.life.notes.lock().unwrap_or_else(PoisonError::into_inner));
-        let notes: Vec<String> = left_behind.into_iter().chain(others).chain(self.newly_unsupported_python()).collect();
+        let notes: Vec<String> =
+            left_behind.into_iter().chain(self.take_notes()).chain(self.newly_unsupported_python()).collect();
         if let Some(Refusal { result, text }) = self.life.refusal.get() {
             self.socket.send(&Message::new(REFUSED, &[u64::from(*result)], text.clone()));
         }

@@ -308,9 +308,14 @@ impl Agent {
         self.life.control.get().inspect(|it| it.unpark());
     }
 
-    /// Keeps a note for the user, sent when the run ends.
+    /// Keeps a note for the user, sent when the process is armed, or when the run ends.
     pub fn note(&self, text: String) {
         self.life.notes.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+    }
+
+    /// Takes the notes, to send them.
+    pub(crate) fn take_notes(&self) -> Vec<String> {
+        std::mem::take(&mut *self.life.notes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Ends the run because of this.

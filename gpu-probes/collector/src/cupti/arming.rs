@@ -14,6 +14,9 @@ use xputrace_wire::cuda_calls::FunctionId;
 use xputrace_wire::events::{Calls, HostCalls};
 use xputrace_wire::message::demand;
 
+/// How many functions a note names.
+const MOST_NAMED: usize = 20;
+
 impl CuptiBackend {
     /// Prepares to share CUPTI, and watches what launches depend on.
     pub(super) fn prepare(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
@@ -106,16 +109,20 @@ impl CuptiBackend {
     }
 
     /// Enables the callbacks of the calls that are events of the CPU. Some calls of the runtime are also launches, or
-    /// what launches depend on, and stay enabled as those need it.
+    /// what launches depend on, and stay enabled as those need it. A CUPTI that lacks one of the waits, allocations or
+    /// frees belongs to a CUDA that lacks it too; of functions that the script names, the user is told.
     fn enable_host_calls(&self, agent: &Agent) -> Result<(), Refusal> {
         let mut unknown = Vec::new();
         for it in Watched::of(agent).ids(agent).iter() {
             if self.enable_callback(it.domain(), it.callback(), true)? != SUCCESS && agent.api().contains(it) {
-                unknown.push(format!("{}:{}", it.domain(), it.callback()));
+                unknown.push(it.to_mark());
             }
         }
         if !unknown.is_empty() {
-            agent.note(format!("this CUPTI does not report the calls with the ids {}", unknown.join(", ")));
+            let more = unknown.len().saturating_sub(MOST_NAMED);
+            unknown.truncate(MOST_NAMED);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            agent.note(format!("this CUPTI does not report calls of {}{more}", unknown.join(", ")));
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use xputrace_model::plan::Demand;
+use xputrace_wire::cuda_calls::with_names;
 use xputrace_wire::message::{self, Message, demand, window};
 use xputrace_wire::region::Shape;
 use xputrace_wire::status::innermost_id;
@@ -193,7 +194,7 @@ fn innermost_tid(task: &Path) -> Option<(u32, u32)> {
 }
 
 fn notice(message: &Message) -> Option<Notice> {
-    let notes = || message.text.lines().map(str::to_owned).collect();
+    let notes = || message.text.lines().map(with_names).collect();
     match message.kind {
         message::ARMED => Some(Notice::Armed { micros: message.words[0], notes: notes() }),
         message::REFUSED => Some(Notice::Refused { code: message.words[0], reason: message.text.clone() }),
