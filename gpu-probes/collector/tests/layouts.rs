@@ -229,7 +229,8 @@ fn waits_allocations_and_frees_have_the_names_and_parameters_of_the_headers() {
         match it.role {
             Role::Wait { stream, .. } => stream_of(stream),
             Role::Alloc { stream, .. } => {
-                (stores(0), size(8));
+                stores(0);
+                size(8);
                 stream_of(stream);
             }
             Role::AllocPitch => _ = (stores(0), stores(8), size(16), size(24)),

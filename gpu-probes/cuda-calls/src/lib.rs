@@ -130,7 +130,7 @@ impl Functions {
 
     /// Iterates over them, the driver's first.
     pub fn iter(&self) -> impl Iterator<Item = FunctionId> + '_ {
-        let id = |n: usize| FunctionId(((n / MOST_IDS + 1) << 16 | n % MOST_IDS) as u32);
+        let id = |n: usize| FunctionId((((n / MOST_IDS + 1) << 16) | (n % MOST_IDS)) as u32);
         (0..2 * MOST_IDS).filter(|n| self.0[n / 64] & 1 << (n % 64) != 0).map(id)
     }
 

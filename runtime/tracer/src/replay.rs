@@ -438,8 +438,8 @@ impl Replay<'_> {
                 self.advance(*time_nanos);
             }
             Entry::ProcessEnd { process, time_nanos, totals } => {
-                self.pipeline.end_process(ProcessIndex(*process), *totals, sink);
-                self.totals.push(*totals);
+                self.pipeline.end_process(ProcessIndex(*process), **totals, sink);
+                self.totals.push(**totals);
                 self.advance(*time_nanos);
             }
             Entry::Hit(_) | Entry::Symbols(_) | Entry::Losses(_) => {}

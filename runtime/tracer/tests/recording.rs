@@ -73,7 +73,8 @@ fn entries() -> Vec<Entry> {
             time_nanos: 5_000,
             totals: CollectorTotals::default()
                 .with_call(Call::Kernel, Made { made: 2, ..Made::default() })
-                .with_activity(Activity::Kernel, 2, 300),
+                .with_activity(Activity::Kernel, 2, 300)
+                .into(),
         },
         Entry::Symbols(vec![(stack, vec![frame])]),
         Entry::Losses(losses()),
@@ -477,7 +478,7 @@ fn any_entry() -> impl Strategy<Value = Entry> {
             let totals = CollectorTotals { lost: [lost; xputrace_wire::region::Lost::COUNT], ..Default::default() }
                 .with_activity(Activity::Kernel, kernels, 0)
                 .with_call(Call::Kernel, Made { made, failed, captured: 0 });
-            Entry::ProcessEnd { process, time_nanos, totals }
+            Entry::ProcessEnd { process, time_nanos, totals: totals.into() }
         }),
         (any::<(u32, bool, u64, u32, u32)>(), proptest::collection::vec(any::<u8>(), 0..200)).prop_map(
             |((probe, entry, time_nanos, pid, tid), context)| {

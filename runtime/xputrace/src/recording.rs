@@ -158,8 +158,11 @@ impl Observer for Tape {
     }
 
     fn end_process(&mut self, process: ProcessIndex, totals: &CollectorTotals) -> Result<()> {
-        let entry =
-            Entry::ProcessEnd { process: process.0, time_nanos: xputrace_linux::monotonic_nanos(), totals: *totals };
+        let entry = Entry::ProcessEnd {
+            process: process.0,
+            time_nanos: xputrace_linux::monotonic_nanos(),
+            totals: (*totals).into(),
+        };
         self.write(&entry)
     }
 

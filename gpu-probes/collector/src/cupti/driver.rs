@@ -56,7 +56,7 @@ impl Devices {
     pub(crate) fn each(&self, each: &mut dyn FnMut(&Gpu, &[u8])) -> bool {
         let mut count = 0;
         // SAFETY: a live integer.
-        if !self.count.is_some_and(|ask| unsafe { ask(&mut count) } == 0) {
+        if self.count.is_none_or(|ask| unsafe { ask(&mut count) } != 0) {
             return false;
         }
         for ordinal in 0..count {

@@ -39,7 +39,6 @@ macro_rules! hooks {
         $Index:ident: $module:ident $id:literal
         fn $name:ident($($argument:ident: $type:ty),*) $(-> $R:ty)? { otherwise $otherwise:expr; |$answer:pat_param| $work:expr }
     )*) => {
-        #[allow(clippy::upper_case_acronyms)]
         #[derive(Clone, Copy)]
         enum Index { $( $Index, )* }
 

@@ -150,6 +150,7 @@ impl Name {
             }
             // SAFETY: as above.
             Name::Attributes(attributes) => match unsafe { message(attributes) } {
+                // SAFETY: as above.
                 Some(Message::Text(name)) => unsafe { name.with(run) },
                 Some(Message::Registered(handle)) => run(name_of(handle)),
                 None => run(b""),

@@ -198,8 +198,8 @@ pub(super) fn decode(bytes: &[u8], layouts: &Layouts, budget: &mut Budget) -> Op
     let sequence = get_bytes(&mut input)?;
     let raw = get_bytes(&mut input)?;
     let mut rows: Vec<Rows> = layouts.0.iter().map(|_| Rows::default()).collect();
-    for at in 0..ALWAYS {
-        rows[at].values = get_columns(&mut input, &layouts.0[at].fields, budget)?;
+    for (rows, layout) in rows.iter_mut().zip(&layouts.0).take(ALWAYS) {
+        rows.values = get_columns(&mut input, &layout.fields, budget)?;
     }
     while let Some((code, rest)) = input.split_first() {
         input = rest;

@@ -161,7 +161,7 @@ pub enum Entry {
     /// A CPU probe was hit.
     Hit(Hit),
     /// A process ended or was disarmed.
-    ProcessEnd { process: u32, time_nanos: u64, totals: CollectorTotals },
+    ProcessEnd { process: u32, time_nanos: u64, totals: Box<CollectorTotals> },
     /// Names of frames; written at the end.
     Symbols(Vec<(StackKey, Vec<FrameInfo>)>),
     /// What CPU probes lost while recording, by kind; written at the end.

@@ -319,7 +319,7 @@ mod tests {
             Entry::Wire { process: 0, time_nanos: 4, rings: vec![ring.clone(), vec![1, 2, 3], ring] },
             Entry::Hit(hit.clone()),
             Entry::Hit(hit),
-            Entry::ProcessEnd { process: 0, time_nanos: 9, totals: crate::CollectorTotals::default() },
+            Entry::ProcessEnd { process: 0, time_nanos: 9, totals: Box::default() },
             Entry::Symbols(vec![(StackKey::from_word(5), vec![frame])]),
             Entry::Losses(losses(vec![("linux_ring_full".into(), 3)])),
         ];
