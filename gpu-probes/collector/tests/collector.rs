@@ -28,10 +28,10 @@ use tracer::{Listener, Tracer, listen, memory, message};
 use xputrace_collector::cupti::records;
 use xputrace_collector::rendezvous::Trust;
 use xputrace_collector::{Dormant, World};
-use xputrace_wire::events::{Activities, Activity, Call, HostCall, HostCalls};
+use xputrace_wire::events::{Activities, Activity, Call, HostEvent, HostEvents};
 use xputrace_wire::marker::{WORDS, word};
 use xputrace_wire::message::{ARMED, BYE, DISARM, DORMANT, HELLO, Message, RECORD, REFUSED, demand, window};
-use xputrace_wire::record::{HostCallRecord, Launch, Record, UNKNOWN};
+use xputrace_wire::record::{HostEventRecord, Launch, Record, UNKNOWN};
 use xputrace_wire::region::{Lost, Shape};
 
 struct Counting;
@@ -1020,12 +1020,12 @@ fn a_tracer_that_wants_nothing_or_says_nothing_leaves_it_dormant<M: Machine>() {
     assert!(matches!(xputrace_collector::arm("", Trust::RootAndThisUser, M::world), Err(Dormant::NoTracer(_))));
 }
 
-const ALLOCATIONS_ALONE: u64 = demand::host_calls(HostCalls::of(&[HostCall::Alloc]));
+const ALLOCATIONS_ALONE: u64 = demand::host_events(HostEvents::of(&[HostEvent::Alloc]));
 
 /// The allocations that the tracer was told of: function, address if there is one, bytes, result.
 fn allocations(tracer: &mut Tracer) -> Vec<(u32, Option<u64>, u64, i32)> {
     let alloc = |it: &Record<'_>| match it {
-        Record::HostCall(HostCallRecord::Alloc(it)) => {
+        Record::Host(HostEventRecord::Alloc(it)) => {
             Some((it.function, (it.has_address != 0).then_some(it.address), it.bytes, it.result))
         }
         _ => None,
@@ -1047,7 +1047,7 @@ fn an_allocation_is_told_once_as_the_outermost_call() {
     assert_eq!(tracer.launches().len(), 0);
     tracer.order(DISARM);
     assert_eq!(tracer.message().kind, BYE);
-    let made = tracer.control().totals.host_calls[HostCall::Alloc.index()].load(SeqCst);
+    let made = tracer.control().totals.host_events[HostEvent::Alloc.index()].load(SeqCst);
     assert_eq!((made, tracer.lost(Lost::Unexpected)), (2, 0));
 }
 
@@ -1080,11 +1080,11 @@ fn calls_that_do_not_fit_into_a_ring_are_counted() {
     let mut tracer = arm::<OverCupti>(ALLOCATIONS_ALONE, Shape { rings: 3, ring_bytes: 4096 });
     (0..500).for_each(|_| cupti::malloc(0x7000, 64, 0, || ()));
     let told = allocations(&mut tracer).len() as u64;
-    let lost = tracer.lost(Lost::HostCallRingFull);
+    let lost = tracer.lost(Lost::HostEventRingFull);
     assert!(lost > 0 && told + lost == 500, "{told} {lost}");
     tracer.order(DISARM);
     assert_eq!(tracer.message().kind, BYE);
-    assert_eq!(tracer.control().totals.host_calls[HostCall::Alloc.index()].load(SeqCst), 500);
+    assert_eq!(tracer.control().totals.host_events[HostEvent::Alloc.index()].load(SeqCst), 500);
 }
 
 #[test]

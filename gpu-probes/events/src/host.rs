@@ -1,4 +1,4 @@
-//! Events of the CPU: a CUDA call, from its entry to its return, on the thread that made it; and NVTX ranges.
+//! Host events: what the program does on the CPU. They are CUDA calls, from entry to return, and NVTX ranges.
 //!
 //! Like the table of activities, one row per event. The first columns are the same in each; handlers find them where
 //! those of a launch are.
@@ -95,7 +95,7 @@ const OF_API: &[Field] = &[
     ),
 ];
 
-macro_rules! host_calls {
+macro_rules! host_events {
     ($(
         $(#[$doc:meta])*
         $Record:ident $name:literal { record: $record:literal, also: $also:expr }
@@ -105,62 +105,62 @@ macro_rules! host_calls {
         $(#[$other_doc:meta])*
         $Other:ident $other_name:literal { record: $other_record:literal, also: $other_also:expr } { $($other:tt)* }
     )*) => {
-        /// A kind of event that is a CUDA call, or another of the CPU.
+        /// A kind of event on the CPU: a CUDA call or an NVTX range.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u16)]
-        pub enum HostCall { $( $(#[$doc])* $Record, )* $( $(#[$other_doc])* $Other, )* }
+        pub enum HostEvent { $( $(#[$doc])* $Record, )* $( $(#[$other_doc])* $Other, )* }
 
-        impl HostCall {
+        impl HostEvent {
             /// Every kind, in the order of the table.
-            pub const ALL: &'static [HostCall] = &[$( HostCall::$Record, )* $( HostCall::$Other, )*];
-            pub const COUNT: usize = HostCall::ALL.len();
+            pub const ALL: &'static [HostEvent] = &[$( HostEvent::$Record, )* $( HostEvent::$Other, )*];
+            pub const COUNT: usize = HostEvent::ALL.len();
 
             /// Returns the function that declares a handler for it.
             pub const fn name(self) -> &'static str {
-                match self { $( HostCall::$Record => $name, )* $( HostCall::$Other => $other_name, )* }
+                match self { $( HostEvent::$Record => $name, )* $( HostEvent::$Other => $other_name, )* }
             }
 
             /// Kind of its record on the wire.
             pub const fn record_kind(self) -> u16 {
-                match self { $( HostCall::$Record => $record, )* $( HostCall::$Other => $other_record, )* }
+                match self { $( HostEvent::$Record => $record, )* $( HostEvent::$Other => $other_record, )* }
             }
 
             /// Members of its record.
             pub const fn columns(self) -> &'static [Column] {
-                match self { $( HostCall::$Record => $Record::COLUMNS, )* $( HostCall::$Other => $Other::COLUMNS, )* }
+                match self { $( HostEvent::$Record => $Record::COLUMNS, )* $( HostEvent::$Other => $Other::COLUMNS, )* }
             }
 
             /// Bytes of its record's body.
             pub const fn record_size(self) -> usize {
-                match self { $( HostCall::$Record => size_of::<$Record>(), )* $( HostCall::$Other => size_of::<$Other>(), )* }
+                match self { $( HostEvent::$Record => size_of::<$Record>(), )* $( HostEvent::$Other => size_of::<$Other>(), )* }
             }
 
             /// Fields of its event value.
             pub const fn fields(self) -> &'static [Field] {
-                match self { $( HostCall::$Record => $Record::FIELDS, )* $( HostCall::$Other => $Other::FIELDS, )* }
+                match self { $( HostEvent::$Record => $Record::FIELDS, )* $( HostEvent::$Other => $Other::FIELDS, )* }
             }
         }
 
-        /// A record of a CUDA call.
+        /// A record of a host event.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum HostCallRecord { $( $Record($Record), )* $( $Other($Other), )* }
+        pub enum HostEventRecord { $( $Record($Record), )* $( $Other($Other), )* }
 
-        impl HostCallRecord {
-            /// Reads a record of this wire kind; returns `None` if the bytes are too few or the kind is no call's.
+        impl HostEventRecord {
+            /// Reads a record of this wire kind; returns `None` if the bytes are too few or the kind is not a host event's.
             #[inline]
             pub fn read(record_kind: u16, body: &[u8]) -> Option<Self> {
                 match record_kind {
-                    $( $record => Some(HostCallRecord::$Record($Record::read_from_prefix(body).ok()?.0)), )*
-                    $( $other_record => Some(HostCallRecord::$Other($Other::read_from_prefix(body).ok()?.0)), )*
+                    $( $record => Some(HostEventRecord::$Record($Record::read_from_prefix(body).ok()?.0)), )*
+                    $( $other_record => Some(HostEventRecord::$Other($Other::read_from_prefix(body).ok()?.0)), )*
                     _ => None,
                 }
             }
 
             #[inline]
-            pub fn kind(&self) -> HostCall {
+            pub fn kind(&self) -> HostEvent {
                 match self {
-                    $( HostCallRecord::$Record(_) => HostCall::$Record, )*
-                    $( HostCallRecord::$Other(_) => HostCall::$Other, )*
+                    $( HostEventRecord::$Record(_) => HostEvent::$Record, )*
+                    $( HostEventRecord::$Other(_) => HostEvent::$Other, )*
                 }
             }
 
@@ -168,20 +168,20 @@ macro_rules! host_calls {
             #[inline]
             pub fn put_words(&self, words: &mut GpuContext, texts: &impl Texts) {
                 match self {
-                    $( HostCallRecord::$Record(it) => it.put_words(words, texts), )*
-                    $( HostCallRecord::$Other(it) => it.put_words(words, texts), )*
+                    $( HostEventRecord::$Record(it) => it.put_words(words, texts), )*
+                    $( HostEventRecord::$Other(it) => it.put_words(words, texts), )*
                 }
             }
 
-            /// Returns what every call has; of what is no call, the times and the thread.
+            /// Returns what all host events have. An NVTX range has only times and a thread.
             #[inline]
-            pub fn made(&self) -> Made {
-                match self { $( HostCallRecord::$Record(it) => Made {
+            pub fn common(&self) -> Common {
+                match self { $( HostEventRecord::$Record(it) => Common {
                     start: it.start, end: it.end, function: it.function, nested: it.nested, tid: it.tid,
                     stack: it.stack, result: it.result, flags: it.flags,
                     device: if it.has_context == 0 { table::UNKNOWN } else { it.device },
-                }, )* $( HostCallRecord::$Other(it) => Made {
-                    start: it.start, end: it.end, tid: it.tid, device: table::UNKNOWN, ..Made::default()
+                }, )* $( HostEventRecord::$Other(it) => Common {
+                    start: it.start, end: it.end, tid: it.tid, device: table::UNKNOWN, ..Common::default()
                 }, )* }
             }
         }
@@ -206,7 +206,7 @@ macro_rules! host_calls {
                 device: u32, Previous, int(word::LAUNCH_DEVICE, "CUPTI's device id; `()` before there is a context").unless_0(call::HAS_CONTEXT);
                 context: u32, Previous, int(word::LAUNCH_CONTEXT, "CUPTI's context id; `()` before there is one").unless_0(call::HAS_CONTEXT);
                 has_context: u32, Previous, hidden(call::HAS_CONTEXT);
-                /// [`Made::NO_STACK`].
+                /// [`Common::NO_STACK`].
                 flags: u32, Previous;
                 $($narrow)*
             } }
@@ -219,8 +219,8 @@ macro_rules! host_calls {
                 }>(&[COMMON, $also], $Record::COLUMNS);
             }
 
-            impl std::convert::From<$Record> for HostCallRecord {
-                fn from(it: $Record) -> Self { HostCallRecord::$Record(it) }
+            impl std::convert::From<$Record> for HostEventRecord {
+                fn from(it: $Record) -> Self { HostEventRecord::$Record(it) }
             }
         )*
 
@@ -238,9 +238,9 @@ macro_rules! host_calls {
     };
 }
 
-/// What every call has.
+/// What all host events have. What is only a call's is 0 in an NVTX range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Made {
+pub struct Common {
     pub start: u64,
     pub end: u64,
     pub function: u32,
@@ -253,7 +253,7 @@ pub struct Made {
     pub flags: u32,
 }
 
-impl Made {
+impl Common {
     /// A stack was requested but could not be stored.
     pub const NO_STACK: u32 = 1;
 }
@@ -262,7 +262,7 @@ const IS_ASYNC: Meaning = boolean(call::IS_ASYNC, "whether it happens in a strea
 const STREAM: Meaning =
     int(word::LAUNCH_STREAM, "CUPTI's stream id; `()` if it is not about one stream").unless_0(call::HAS_STREAM);
 
-host_calls! {
+host_events! {
     /// A call in which the CPU waits for the GPU.
     Wait "wait" { record: 48, also: &[] } {} {
         /// A [`WaitKind`].
@@ -337,11 +337,11 @@ host_calls! {
     }
 }
 
-impl HostCall {
+impl HostEvent {
     /// Returns the kind with this wire kind.
     #[inline]
-    pub fn of_record(record_kind: u16) -> Option<HostCall> {
-        HostCall::ALL.iter().copied().find(|it| it.record_kind() == record_kind)
+    pub fn of_record(record_kind: u16) -> Option<HostEvent> {
+        HostEvent::ALL.iter().copied().find(|it| it.record_kind() == record_kind)
     }
 
     /// Returns its index in arrays by kind.
@@ -411,7 +411,7 @@ mod tests {
 
     #[test]
     fn columns_fill_their_record_without_a_gap() {
-        for kind in HostCall::ALL {
+        for kind in HostEvent::ALL {
             let end = kind.columns().iter().fold(0, |at, it| {
                 assert_eq!(it.offset, at, "{} {}", kind.name(), it.name);
                 at + it.width * it.count
@@ -422,7 +422,7 @@ mod tests {
 
     #[test]
     fn fields_have_names_and_words_of_their_own() {
-        for kind in HostCall::ALL {
+        for kind in HostEvent::ALL {
             let names: HashSet<_> = kind.fields().iter().map(|it| it.name).collect();
             assert_eq!(names.len(), kind.fields().len(), "{}", kind.name());
             let alike = [("time", "start"), ("name", "api")];
@@ -439,8 +439,8 @@ mod tests {
     #[test]
     fn kinds_are_told_apart_on_the_wire() {
         let activities = crate::Activity::ALL.iter().map(|it| it.record_kind());
-        let all: Vec<u16> = HostCall::ALL.iter().map(|it| it.record_kind()).chain(activities).collect();
+        let all: Vec<u16> = HostEvent::ALL.iter().map(|it| it.record_kind()).chain(activities).collect();
         assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
-        assert!(HostCall::ALL.iter().all(|it| HostCall::of_record(it.record_kind()) == Some(*it)));
+        assert!(HostEvent::ALL.iter().all(|it| HostEvent::of_record(it.record_kind()) == Some(*it)));
     }
 }

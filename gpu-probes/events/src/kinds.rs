@@ -1,6 +1,6 @@
 //! Sets of kinds.
 
-use crate::host::HostCall;
+use crate::host::HostEvent;
 use crate::table::{Activity, Call};
 
 macro_rules! set_of {
@@ -89,13 +89,13 @@ set_of! {
     Calls of Call
 }
 set_of! {
-    /// Kinds of events that are CUDA calls.
-    HostCalls of HostCall
+    /// Kinds of host events.
+    HostEvents of HostEvent
 }
 
-impl HostCalls {
+impl HostEvents {
     /// Those that are CUDA calls.
-    pub const OF_CUDA: HostCalls = HostCalls::ALL.without(HostCalls::of(&[HostCall::Nvtx]));
+    pub const OF_CUDA: HostEvents = HostEvents::ALL.without(HostEvents::of(&[HostEvent::Nvtx]));
 }
 
 impl Calls {

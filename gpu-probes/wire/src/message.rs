@@ -91,7 +91,7 @@ pub mod conflict {
 
 /// Bits of the demand: options, then the calls and activities to record.
 pub mod demand {
-    use xputrace_events::{Activities, Activity, Call, Calls, HostCalls};
+    use xputrace_events::{Activities, Activity, Call, Calls, HostEvents};
 
     /// Take a stack at each launch.
     pub const STACKS: u64 = 1 << 2;
@@ -127,16 +127,16 @@ pub mod demand {
 
     const CALLS_AT: u32 = 16;
     const ACTIVITIES_AT: u32 = 32;
-    const HOST_CALLS_AT: u32 = 48;
+    const HOST_EVENTS_AT: u32 = 48;
 
     /// Returns the bits that record these events of the CPU.
-    pub const fn host_calls(kinds: HostCalls) -> u64 {
-        (kinds.bits() as u64) << HOST_CALLS_AT
+    pub const fn host_events(kinds: HostEvents) -> u64 {
+        (kinds.bits() as u64) << HOST_EVENTS_AT
     }
 
     /// Returns the events of the CPU that a demand includes.
-    pub const fn host_calls_of(demand: u64) -> HostCalls {
-        HostCalls::from_bits((demand >> HOST_CALLS_AT) as u16)
+    pub const fn host_events_of(demand: u64) -> HostEvents {
+        HostEvents::from_bits((demand >> HOST_EVENTS_AT) as u16)
     }
 
     /// Returns the bits that record these calls.

@@ -5,8 +5,8 @@
 //! and GPU activities come from the table of GPU events ([`xputrace_events::table`]).
 
 pub use xputrace_events::table::UNKNOWN;
-use xputrace_events::{Activity, HostCall, Realtime, table};
-pub use xputrace_events::{ActivityRecord, HostCallRecord, Kernel, Launch, Memcpy, Memset};
+use xputrace_events::{Activity, HostEvent, Realtime, table};
+pub use xputrace_events::{ActivityRecord, HostEventRecord, Kernel, Launch, Memcpy, Memset};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The first 8 bytes of each record.
@@ -306,7 +306,7 @@ impl Gpu {
 pub enum Record<'a> {
     Launch(Launch),
     Activity(ActivityRecord),
-    HostCall(HostCallRecord),
+    Host(HostEventRecord),
     Name {
         id: u32,
         text: &'a [u8],
@@ -505,7 +505,7 @@ fn decode(kind: u16, body: &[u8]) -> Option<Record<'_>> {
             Record::Gpu { gpu, name: tail.get(..len)? }
         }
         other if Activity::of_record(other).is_some() => Record::Activity(ActivityRecord::read(other, body)?),
-        other if HostCall::of_record(other).is_some() => Record::HostCall(HostCallRecord::read(other, body)?),
+        other if HostEvent::of_record(other).is_some() => Record::Host(HostEventRecord::read(other, body)?),
         other => Record::Unknown(other),
     })
 }
@@ -587,7 +587,7 @@ mod tests {
         use kind::{CLOCK, CODE, FLUSH, GPU, LAUNCH, MAPPING, NAME, OPENED, PAD, STACK, THREAD, YIELD};
         let own = [PAD, LAUNCH, NAME, STACK, CLOCK, FLUSH, THREAD, MAPPING, CODE, YIELD, GPU, OPENED];
         let activities = Activity::ALL.iter().map(|it| it.record_kind());
-        let calls = HostCall::ALL.iter().map(|it| it.record_kind());
+        let calls = HostEvent::ALL.iter().map(|it| it.record_kind());
         let all: Vec<u16> = own.into_iter().chain(activities).chain(calls).collect();
         let distinct: std::collections::HashSet<_> = all.iter().collect();
         assert_eq!(distinct.len(), all.len(), "{all:?}");

@@ -10,7 +10,7 @@
 
 use crate::ring::RingHeader;
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use xputrace_events::{Activity, Call, HostCall};
+use xputrace_events::{Activity, Call, HostEvent};
 
 /// Alignment of everything in the region.
 pub const PAGE: usize = 4096;
@@ -51,8 +51,8 @@ pub struct Totals {
     pub activities: [ActivityTotals; Activity::COUNT],
     /// Indexed by [`Call::index`].
     pub calls: [CallTotals; Call::COUNT],
-    /// Events of the CPU, indexed by [`HostCall::index`].
-    pub host_calls: [AtomicU64; HostCall::COUNT],
+    /// Host events, indexed by [`HostEvent::index`].
+    pub host_events: [AtomicU64; HostEvent::COUNT],
     /// Nanoseconds spent in the collector's callbacks, where measured.
     pub callback_nanos: AtomicU64,
     pub flushes: AtomicU64,
@@ -120,8 +120,8 @@ lost! {
     Panics,
     /// Activity records of unknown kinds, at least: their buffer was discarded unread.
     Unread,
-    /// Events of the CPU that did not fit into a ring.
-    HostCallRingFull,
+    /// Host events that did not fit into a ring.
+    HostEventRingFull,
     /// NVTX ranges that ended before the run recorded, or whose beginning is unknown.
     RangeUnrecorded,
 }

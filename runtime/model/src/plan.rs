@@ -8,7 +8,7 @@ use crate::table::{TableDef, TableId};
 use std::sync::Arc;
 pub use xputrace_bytecode::{BpfMapId, Image, ProgramId};
 pub use xputrace_cuda_calls::Functions;
-pub use xputrace_events::{Activities, Activity, Call, Calls, HostCall, HostCalls};
+pub use xputrace_events::{Activities, Activity, Call, Calls, HostEvent, HostEvents};
 
 /// Id of a string in the run's string table. Ids below [`Plan::strings`]`.len()` are those strings
 /// (0 is the empty one); the tracer appends others during the run.
@@ -90,10 +90,10 @@ pub struct Demand {
     pub host: HostDemand,
 }
 
-/// What the collector must record of CUDA calls that are events of the CPU.
+/// What the collector must record of host events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostDemand {
-    pub kinds: HostCalls,
+    pub kinds: HostEvents,
     /// The functions whose calls are `api` events.
     pub api: Functions,
     /// Whether their `ustack` is read.
@@ -119,7 +119,7 @@ impl Demand {
 
     /// Whether the program's NVTX ranges are followed.
     pub fn ranges(&self) -> bool {
-        self.launch_ranges || self.host.kinds.contains(HostCall::Nvtx)
+        self.launch_ranges || self.host.kinds.contains(HostEvent::Nvtx)
     }
 
     /// Whether an activity is recorded together with every call that may have caused it.

@@ -1,7 +1,7 @@
 //! The events of the language and their fields: one table for the compiler, interpreted handlers,
 //! `explain`, diagnostics and the language reference.
 
-pub use xputrace_events::{Activity, Call, Field, FieldType, From, HostCall, Launch as LaunchRecord, Unit};
+pub use xputrace_events::{Activity, Call, Field, FieldType, From, HostEvent, Launch as LaunchRecord, Unit};
 
 /// An event source of the language.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -9,8 +9,8 @@ pub enum Event {
     /// A GPU activity.
     Activity(Activity),
     Launch,
-    /// A CUDA call.
-    HostCall(HostCall),
+    /// A CUDA call or an NVTX range.
+    Host(HostEvent),
     Uprobe,
     Uretprobe,
     Tracepoint,
@@ -36,12 +36,12 @@ impl Event {
             Event::Begin,
             Event::End,
         ];
-        let calls = HostCall::ALL.iter().map(|it| Event::HostCall(*it));
+        let host = HostEvent::ALL.iter().map(|it| Event::Host(*it));
         Activity::ALL
             .iter()
             .map(|it| Event::Activity(*it))
             .chain(OTHERS[..1].iter().copied())
-            .chain(calls)
+            .chain(host)
             .chain(OTHERS[1..].iter().copied())
     }
 
@@ -50,7 +50,7 @@ impl Event {
         match self {
             Event::Activity(kind) => kind.name(),
             Event::Launch => "launch",
-            Event::HostCall(kind) => kind.name(),
+            Event::Host(kind) => kind.name(),
             Event::Uprobe => "uprobe",
             Event::Uretprobe => "uretprobe",
             Event::Tracepoint => "tracepoint",
@@ -63,7 +63,7 @@ impl Event {
 
     /// Whether it comes from the GPU side, so that its handlers get a [`crate::context::GpuContext`].
     pub fn is_gpu(self) -> bool {
-        matches!(self, Event::Activity(_) | Event::Launch | Event::HostCall(_))
+        matches!(self, Event::Activity(_) | Event::Launch | Event::Host(_))
     }
 
     /// Whether it is a function's entry or return, whose probe is in a file's code.
@@ -82,7 +82,7 @@ impl Event {
         match self {
             Event::Activity(kind) => kind.fields(),
             Event::Launch => LAUNCH,
-            Event::HostCall(kind) => kind.fields(),
+            Event::Host(kind) => kind.fields(),
             Event::Uprobe => UPROBE,
             Event::Uretprobe => URETPROBE,
             Event::Tracepoint | Event::Profile => CPU,

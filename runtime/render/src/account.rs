@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use xputrace_model::diagnostic::{Site, Sources};
 use xputrace_model::loss::{Account, Arrived, Balance, Cause, HostCounts, Losses};
-use xputrace_model::plan::{Activity, Call, Calls, HostCall};
+use xputrace_model::plan::{Activity, Call, Calls, HostEvent};
 use xputrace_model::schema::Unit;
 use xputrace_model::table::TableDef;
 
@@ -60,7 +60,7 @@ fn balances(account: &Account, losses: &Losses) -> Vec<String> {
         }
         lines.extend(balance(&format!("{} calls", call.name()), asked, activity, account));
     }
-    lines.extend(account.host_calls.iter().map(|it| of_host_calls(it, account.host_call(it))));
+    lines.extend(account.host_events.iter().map(|it| of_host_events(it, account.host_event(it))));
     if losses.is_empty() && is_balanced(account) {
         lines.last_mut().into_iter().for_each(|it| *it += "; 0 lost");
     }
@@ -68,7 +68,7 @@ fn balances(account: &Account, losses: &Losses) -> Vec<String> {
 }
 
 /// Formats `wait events 14 = handled 12 + lost 2`.
-fn of_host_calls(kind: HostCall, it: &HostCounts) -> String {
+fn of_host_events(kind: HostEvent, it: &HostCounts) -> String {
     let sum = it.handled.saturating_add(it.lost);
     match it.lost {
         0 => format!("{} events {sum}", kind.name()),
@@ -83,8 +83,8 @@ fn is_balanced(account: &Account) -> bool {
         let is_joined = account.activities.contains(told) && account.calls.contains_all(told.causes());
         !is_joined || account.call(call).sum() == account.call(call).made
     };
-    let has_all = |it: HostCall| account.host_call(it).lost == 0;
-    Call::ALL.iter().all(|it| account.call(*it).lost == 0 && adds_up(*it)) && account.host_calls.iter().all(has_all)
+    let has_all = |it: HostEvent| account.host_event(it).lost == 0;
+    Call::ALL.iter().all(|it| account.call(*it).lost == 0 && adds_up(*it)) && account.host_events.iter().all(has_all)
 }
 
 /// Formats `launches 200 = joined 198 + failed 2`; returns `None` if neither these calls nor their

@@ -3,7 +3,7 @@
 use crate::account::place;
 use crate::cells::{padded, wrapped};
 use std::fmt::Write;
-use xputrace_model::plan::{Calls, Demand, HostCall, HostDemand, Place, Plan, Probe, ProbeScope};
+use xputrace_model::plan::{Calls, Demand, HostDemand, HostEvent, Place, Plan, Probe, ProbeScope};
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{KeyPart, Scalar, Storage, TableDef, TableKind};
 
@@ -183,9 +183,9 @@ fn demanded(demand: Demand) -> String {
 
 /// Lists what is recorded of CUDA's calls.
 fn demanded_calls(demand: &HostDemand) -> Vec<String> {
-    let kind = |it: HostCall| match it {
-        HostCall::Nvtx => "NVTX ranges".to_owned(),
-        HostCall::Api => format!("calls of {} CUDA functions", demand.api.iter().count()),
+    let kind = |it: HostEvent| match it {
+        HostEvent::Nvtx => "NVTX ranges".to_owned(),
+        HostEvent::Api => format!("calls of {} CUDA functions", demand.api.iter().count()),
         _ => format!("{} events", it.name()),
     };
     let details = [

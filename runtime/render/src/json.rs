@@ -216,8 +216,8 @@ fn account_json(account: &Account) -> Json {
             all[kind.name()] = activity_json(account, kind);
         }
     }
-    for kind in account.host_calls.iter() {
-        let HostCounts { handled, lost } = *account.host_call(kind);
+    for kind in account.host_events.iter() {
+        let HostCounts { handled, lost } = *account.host_event(kind);
         all[kind.name()] = json!({ "calls": handled.saturating_add(lost), "handled": handled, "lost": lost });
     }
     all

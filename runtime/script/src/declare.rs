@@ -15,7 +15,7 @@ use xputrace_cuda_calls::{Function as CudaFunction, Functions, functions};
 use xputrace_model::catalog::{glob, split_function};
 use xputrace_model::diagnostic::{Diagnostic, FileId, Label, nearest};
 use xputrace_model::plan::{Call as LaunchCall, Calls, ClosureId, ProbeScope, ReturnWay, Target};
-use xputrace_model::schema::{Activity, Event, HostCall, NOT_YET};
+use xputrace_model::schema::{Activity, Event, HostEvent, NOT_YET};
 
 /// Maximum number of arguments that declaring functions are registered for; beyond it Rhai reports
 /// the error.
@@ -122,11 +122,11 @@ impl Call<'_> {
             Event::Activity(Activity::Memset) => "memset(|m| …)",
             Event::Activity(Activity::Memcpy) => "memcpy(|m| …)",
             Event::Launch => "launch(|l| …)",
-            Event::HostCall(HostCall::Wait) => "wait(|w| …)",
-            Event::HostCall(HostCall::Alloc) => "alloc(|a| …)",
-            Event::HostCall(HostCall::Free) => "free(|f| …)",
-            Event::HostCall(HostCall::Nvtx) => "nvtx(|n| …)",
-            Event::HostCall(HostCall::Api) => "api(\"cudaMalloc*\", |a| …)",
+            Event::Host(HostEvent::Wait) => "wait(|w| …)",
+            Event::Host(HostEvent::Alloc) => "alloc(|a| …)",
+            Event::Host(HostEvent::Free) => "free(|f| …)",
+            Event::Host(HostEvent::Nvtx) => "nvtx(|n| …)",
+            Event::Host(HostEvent::Api) => "api(\"cudaMalloc*\", |a| …)",
             Event::Uprobe => "uprobe(\"libc:malloc\", |e| …)",
             Event::Uretprobe => "uretprobe(\"libc:malloc\", |e| …)",
             Event::Tracepoint => "tracepoint(\"sched:sched_switch\", |e| …)",
@@ -273,7 +273,7 @@ fn constant(session: &Session, file: FileId, value: &Dynamic) -> Captured {
 /// Takes the targets, with their full names, from the first of `arguments` if there is one.
 fn take_targets(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Option<Vec<(Target, String)>> {
     match event {
-        Event::Uprobe | Event::Uretprobe | Event::Tracepoint | Event::HostCall(HostCall::Api) => {
+        Event::Uprobe | Event::Uretprobe | Event::Tracepoint | Event::Host(HostEvent::Api) => {
             take_patterns(call, event, arguments)
         }
         Event::Profile | Event::Interval => take_rate(call, event, arguments).map(|it| vec![it]),
@@ -292,7 +292,7 @@ fn take_patterns(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opt
     match texts {
         Some(texts) if !texts.is_empty() => texts
             .iter()
-            .map(|it| if event == Event::HostCall(HostCall::Api) { api(call, it) } else { target(call, event, it) })
+            .map(|it| if event == Event::Host(HostEvent::Api) { api(call, it) } else { target(call, event, it) })
             .collect(),
         _ => {
             let message =
@@ -394,7 +394,7 @@ fn take_options(call: &Call, event: Event, arguments: &mut Vec<Dynamic>) -> Opti
     let Some(at) = arguments.iter().position(|it| it.is_map()) else { return Some(Options::default()) };
     let map = arguments.remove(at).cast::<Map>();
     let allowed: &[&str] = match event {
-        Event::Activity(_) | Event::HostCall(_) => &["every"],
+        Event::Activity(_) | Event::Host(_) => &["every"],
         Event::Launch => &["every", "kinds"],
         Event::Begin | Event::End | Event::Interval => &[],
         Event::Uretprobe => &["scope", "every", "return"],

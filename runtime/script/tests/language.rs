@@ -7,7 +7,7 @@ use std::rc::Rc;
 use xputrace_model::catalog::MiniCatalog;
 use xputrace_model::diagnostic::{Severity, SourceFile};
 use xputrace_model::loss::Loss;
-use xputrace_model::schema::{self, Activity, Field, FieldType, HostCall, NOT_YET};
+use xputrace_model::schema::{self, Activity, Field, FieldType, HostEvent, NOT_YET};
 use xputrace_script::{BundledLoader, compile, load};
 
 fn reference() -> std::path::PathBuf {
@@ -64,7 +64,7 @@ fn the_tables_are_those_of_the_code() {
         ("not-yet", format!("`{}`\n", NOT_YET.join("` `"))),
     ];
     let mut written = text.clone();
-    let calls = HostCall::ALL.iter().map(|it| (format!("fields: {}", it.name()), fields(it.fields())));
+    let calls = HostEvent::ALL.iter().map(|it| (format!("fields: {}", it.name()), fields(it.fields())));
     for (name, table) in activities.chain(calls).chain(others.map(|(name, table)| (name.to_owned(), table))) {
         let (start, end) = (format!("<!-- {name} -->\n"), "<!-- end -->");
         let from =

@@ -5,7 +5,7 @@ use crate::pipeline::gpus::GpuFacts;
 use xputrace_model::context::{GpuContext, WORDS, word};
 use xputrace_wire::events::host::Nvtx;
 use xputrace_wire::events::{Choice, Texts};
-use xputrace_wire::record::{ActivityRecord, HostCallRecord, Launch};
+use xputrace_wire::record::{ActivityRecord, HostEventRecord, Launch};
 
 /// The two halves of a 16-byte, NUL-padded name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,10 +95,10 @@ pub(crate) fn fill_gpu(ctx: &mut GpuContext, at: usize, gpu: Option<&GpuFacts>) 
     ctx[at..at + words.len()].copy_from_slice(&words);
 }
 
-/// A CUDA call with resolved names.
+/// A CUDA call that is a host event, with resolved names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostFacts<'a> {
-    pub(crate) record: &'a HostCallRecord,
+    pub(crate) record: &'a HostEventRecord,
     /// Bytes and kind of the memory that it has freed, if known.
     pub(crate) freed: Option<(u64, u32)>,
     pub(crate) api: u64,
@@ -113,17 +113,17 @@ pub(crate) struct HostFacts<'a> {
 
 /// Fills the words of a CUDA call, of which all are 0.
 pub(crate) fn fill_host_call(ctx: &mut GpuContext, it: &HostFacts<'_>, texts: &impl Texts) {
-    let made = it.record.made();
+    let common = it.record.common();
     it.record.put_words(ctx, texts);
-    fill_identity(ctx, made.start, it.thread);
+    fill_identity(ctx, common.start, it.thread);
     fill_thread(ctx, it.thread);
-    ctx[word::LAUNCH_DURATION] = made.end.wrapping_sub(made.start);
+    ctx[word::LAUNCH_DURATION] = common.end.wrapping_sub(common.start);
     ctx[word::LAUNCH_USTACK] = it.ustack;
     ctx[word::LAUNCH_PYSTACK] = it.pystack;
     ctx[word::LAUNCH_API] = it.api;
     ctx[word::call::NESTED] = it.nested;
     ctx[word::call::ERROR] = it.error;
-    if let HostCallRecord::Free(free) = it.record {
+    if let HostEventRecord::Free(free) = it.record {
         let (bytes, kind) = it.freed.unwrap_or((0, free.kind));
         ctx[word::call::BYTES] = bytes;
         ctx[word::call::HAS_BYTES] = it.freed.is_some().into();

@@ -168,7 +168,7 @@ fn check(plan: &Plan, meta: &Meta) -> Result<(), Error> {
     if plan.demand.launch_stacks && !meta.launch_stacks && meta.gpu != GpuKind::None {
         return Err(Error::NoLaunchStacks { record });
     }
-    let missing = meta.missing_calls(&plan.demand.host);
+    let missing = meta.missing_host_events(&plan.demand.host);
     if !missing.is_empty() {
         return Err(Error::NoCalls { missing, record });
     }

@@ -114,7 +114,7 @@ impl Tape {
             tells_losses: true,
             ..Meta::default()
         };
-        let meta = meta.with_calls(&recorder.plan.demand.host);
+        let meta = meta.with_host_events(&recorder.plan.demand.host);
         let writer = Writer::new(BufWriter::new(file), &meta)?;
         let (stacks, layouts) = (BTreeSet::new(), recorder.layouts.clone());
         Ok(Tape { writer, draft, stacks, layouts, lines, is_quiet: run.options.quiet })

@@ -17,8 +17,8 @@ use super::output::{self, Output, Role};
 use super::stack::Here;
 use std::cell::{Cell, RefCell};
 use xputrace_unwind::{Bounds, Pushed};
-use xputrace_wire::events::host::{Alloc, Api, Free, Made, PARAMETER_WORDS, Wait};
-use xputrace_wire::events::{HostCall, HostCalls};
+use xputrace_wire::events::host::{Alloc, Api, Common, Free, PARAMETER_WORDS, Wait};
+use xputrace_wire::events::{HostEvent, HostEvents};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::UNKNOWN;
 use xputrace_wire::region::Lost;
@@ -31,7 +31,7 @@ pub struct Entered<'a> {
     /// [`Layer::Runtime`] or [`Layer::Driver`].
     pub layer: Layer,
     /// What it is.
-    pub events: HostCalls,
+    pub events: HostEvents,
     /// Shared by a runtime call and the driver calls inside it.
     pub correlation: u32,
     pub context: Option<Context>,
@@ -78,7 +78,7 @@ impl Memory {
 }
 
 /// Of which only the outermost call is recorded.
-const ONCE: HostCalls = HostCalls::of(&[HostCall::Wait, HostCall::Alloc, HostCall::Free]);
+const ONCE: HostEvents = HostEvents::of(&[HostEvent::Wait, HostEvent::Alloc, HostEvent::Free]);
 
 /// A call that has not returned.
 #[derive(Clone, Copy)]
@@ -86,7 +86,7 @@ struct Open {
     function: u32,
     correlation: u32,
     /// What is recorded of it: nothing if it began outside the part of the run that is.
-    events: HostCalls,
+    events: HostEvents,
     /// The function that made it, 0 if the program did.
     nested: u32,
     start: u64,
@@ -165,11 +165,11 @@ impl Local {
         // Another correlation id is that of a call whose return was not reported, or of one that this is no part of.
         let outer = self.runtime.filter(|it| it.correlation == entered.correlation);
         let is_recorded = agent.is_recording() && agent.window.contains_now();
-        let of_outer = outer.map_or(HostCalls::NONE, |it| it.events).and(ONCE);
+        let of_outer = outer.map_or(HostEvents::NONE, |it| it.events).and(ONCE);
         let mut open = Open {
             function: entered.function,
             correlation: entered.correlation,
-            events: if is_recorded { entered.events.without(of_outer) } else { HostCalls::NONE },
+            events: if is_recorded { entered.events.without(of_outer) } else { HostEvents::NONE },
             nested: outer.map_or(0, |it| it.function),
             start,
             context: entered.context,
@@ -198,7 +198,7 @@ impl Local {
         match taken.unwrap_or(StackTaken::Lost) {
             StackTaken::Id(id) => open.stack = id,
             StackTaken::Empty => {}
-            StackTaken::Lost => open.flags |= Made::NO_STACK,
+            StackTaken::Lost => open.flags |= Common::NO_STACK,
         }
     }
 
@@ -235,14 +235,14 @@ impl Local {
         let record = Recorded { open, returned, end, context, device, stream, facts };
         let wrote = output::with(agent, Role::Launch, |out| {
             let written = open.events.iter().map(|it| (it, record.write(it, out)));
-            written.for_each(|(_, fitted)| agent.count_lost(Lost::HostCallRingFull, u64::from(!fitted)));
+            written.for_each(|(_, fitted)| agent.count_lost(Lost::HostEventRingFull, u64::from(!fitted)));
             out.ring()
         });
         let n = open.events.iter().count() as u64;
         if wrote.is_none() {
             output::count_no_ring(agent, n);
         }
-        agent.counters_of(wrote).add_host_calls(open.events);
+        agent.counters_of(wrote).add_host_events(open.events);
     }
 
     fn device_of(&mut self, agent: &Agent, context: Option<Context>) -> u32 {
@@ -288,17 +288,17 @@ macro_rules! with_common {
 
 impl Recorded<'_> {
     /// Returns whether it fitted.
-    fn write(&self, event: HostCall, out: &mut Output) -> bool {
+    fn write(&self, event: HostEvent, out: &mut Output) -> bool {
         let Memory { kind, address, bytes, is_async } = self.facts.memory;
         let is_async = u32::from(is_async);
         let (stream, has_stream) = (self.stream.unwrap_or(UNKNOWN), u32::from(self.stream.is_some()));
         let record_kind = event.record_kind();
         match event {
-            HostCall::Wait => {
+            HostEvent::Wait => {
                 let own = self.facts.wait;
                 out.write(record_kind, &with_common!(Wait, self, { kind: own, stream, has_stream, unused: 0 }), &[])
             }
-            HostCall::Alloc => {
+            HostEvent::Alloc => {
                 let has_address = u32::from(address.is_some());
                 let address = address.unwrap_or(0);
                 let record = with_common!(Alloc, self, {
@@ -306,17 +306,17 @@ impl Recorded<'_> {
                 });
                 out.write(record_kind, &record, &[])
             }
-            HostCall::Free => {
+            HostEvent::Free => {
                 let address = address.unwrap_or(0);
                 let record = with_common!(Free, self, { address, kind, is_async, stream, has_stream });
                 out.write(record_kind, &record, &[])
             }
-            HostCall::Api => {
+            HostEvent::Api => {
                 let parameters = self.facts.parameters;
                 out.write(record_kind, &with_common!(Api, self, { parameters }), &[])
             }
             // No call (`super::ranges`).
-            HostCall::Nvtx => true,
+            HostEvent::Nvtx => true,
         }
     }
 }

@@ -634,8 +634,8 @@ pub(super) unsafe fn name(agent: &Agent, out: &mut Output, pointer: *const c_cha
 pub(crate) struct Counters {
     /// By [`events::Call::index`].
     pub(crate) calls: [CallTotals; events::Call::COUNT],
-    /// By [`events::HostCall::index`].
-    pub(crate) host_calls: [AtomicU64; events::HostCall::COUNT],
+    /// By [`events::HostEvent::index`].
+    pub(crate) host_events: [AtomicU64; events::HostEvent::COUNT],
     pub(crate) callback_nanos: AtomicU64,
     /// Threads without a ring share one.
     pub(crate) shared: bool,
@@ -659,8 +659,8 @@ impl Counters {
         }
     }
 
-    pub(super) fn add_host_calls(&self, kinds: events::HostCalls) {
-        kinds.iter().for_each(|it| self.bump(&self.host_calls[it.index()], 1));
+    pub(super) fn add_host_events(&self, kinds: events::HostEvents) {
+        kinds.iter().for_each(|it| self.bump(&self.host_events[it.index()], 1));
     }
 
     #[inline]

@@ -51,7 +51,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use window::Window;
 use xputrace_wire::cuda_calls::Functions;
-use xputrace_wire::events::{HostCall, HostCalls};
+use xputrace_wire::events::{HostEvent, HostEvents};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{Gpu, Thread, UNKNOWN, kind};
 use xputrace_wire::region::Lost;
@@ -179,7 +179,7 @@ pub(crate) fn is_forked() -> bool {
 pub(crate) fn recordable(backend: &dyn Backend) -> u64 {
     let of_launches = demand::STACKS | demand::PYTHON | demand::RANGES | demand::ENDS | demand::OUTERMOST;
     let of_calls = demand::HOST_STACKS | demand::HOST_PYTHON;
-    let ranges = demand::host_calls(HostCalls::of(&[HostCall::Nvtx]));
+    let ranges = demand::host_events(HostEvents::of(&[HostEvent::Nvtx]));
     of_launches | of_calls | ranges | demand::MARKER | demand::MAPPINGS | backend.capabilities()
 }
 
@@ -432,8 +432,8 @@ impl Agent {
             publish(&calls.failed, &|it| &it.calls[at].failed);
             publish(&calls.captured, &|it| &it.calls[at].captured);
         }
-        for (at, made) in totals.host_calls.iter().enumerate() {
-            publish(made, &|it| &it.host_calls[at]);
+        for (at, made) in totals.host_events.iter().enumerate() {
+            publish(made, &|it| &it.host_events[at]);
         }
         publish(&totals.callback_nanos, &|it| &it.callback_nanos);
     }

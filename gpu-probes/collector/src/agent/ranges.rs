@@ -8,7 +8,7 @@ use crate::nvtx::Details;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use xputrace_wire::events::host::Nvtx;
-use xputrace_wire::events::{HostCall, HostCalls, RangeKind};
+use xputrace_wire::events::{HostEvent, HostEvents, RangeKind};
 use xputrace_wire::message::demand;
 use xputrace_wire::region::Lost;
 
@@ -48,7 +48,7 @@ pub(super) fn publish(agent: &Agent) {
 }
 
 fn wants(agent: &Agent) -> bool {
-    demand::host_calls_of(agent.demand()).contains(HostCall::Nvtx)
+    demand::host_events_of(agent.demand()).contains(HostEvent::Nvtx)
 }
 
 /// Records a range in the armed run, if that wants it.
@@ -79,12 +79,12 @@ pub(crate) fn record(range: &Range<'_>) {
             has_payload: details.payload.is_some().into(),
             tid: range.tid,
         };
-        let fitted = out.write(HostCall::Nvtx.record_kind(), &record, &[]);
-        agent.count_lost(Lost::HostCallRingFull, u64::from(!fitted));
+        let fitted = out.write(HostEvent::Nvtx.record_kind(), &record, &[]);
+        agent.count_lost(Lost::HostEventRingFull, u64::from(!fitted));
         out.ring()
     });
     if wrote.is_none() {
         output::count_no_ring(agent, 1);
     }
-    agent.counters_of(wrote).add_host_calls(HostCalls::of(&[HostCall::Nvtx]));
+    agent.counters_of(wrote).add_host_events(HostEvents::of(&[HostEvent::Nvtx]));
 }

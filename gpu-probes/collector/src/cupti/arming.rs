@@ -11,7 +11,7 @@ use super::{
 use crate::agent::{Agent, Refusal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use xputrace_wire::cuda_calls::FunctionId;
-use xputrace_wire::events::{Calls, HostCalls};
+use xputrace_wire::events::{Calls, HostEvents};
 use xputrace_wire::message::demand;
 
 /// How many functions a note names.
@@ -60,7 +60,7 @@ impl CuptiBackend {
     /// unloading CUPTI, then the next launch reads a null pointer inside CUPTI (seen with 13.0).
     fn subscribe_first(&'static self, agent: &'static Agent) -> Result<bool, Refusal> {
         let is_recorded = !demand::calls_of(agent.demand()).is_empty()
-            || !demand::host_calls_of(agent.demand()).and(HostCalls::OF_CUDA).is_empty();
+            || !demand::host_events_of(agent.demand()).and(HostEvents::OF_CUDA).is_empty();
         let needs_calls = is_recorded || agent.follows_profiler() || agent.wants(demand::CAPTURES);
         self.forget_earlier_use();
         match self.subscribe() {

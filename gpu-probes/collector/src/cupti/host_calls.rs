@@ -11,7 +11,7 @@ use std::ffi::c_void;
 use xputrace_unwind::Pushed;
 use xputrace_wire::cuda_calls::{FunctionId, Functions, MOST_IDS};
 use xputrace_wire::events::host::{AllocKind, PARAMETER_WORDS, WaitKind};
-use xputrace_wire::events::{HostCall, HostCalls};
+use xputrace_wire::events::{HostEvent, HostEvents};
 use xputrace_wire::message::demand;
 
 /// What a call does, and where its parameters are, in bytes.
@@ -48,11 +48,11 @@ impl InStream {
 
 impl Role {
     /// Returns the event that such a call is.
-    pub const fn event(self) -> HostCall {
+    pub const fn event(self) -> HostEvent {
         match self {
-            Role::Wait { .. } => HostCall::Wait,
-            Role::Alloc { .. } | Role::AllocPitch | Role::AllocPitched | Role::Claim { .. } => HostCall::Alloc,
-            Role::Free { .. } => HostCall::Free,
+            Role::Wait { .. } => HostEvent::Wait,
+            Role::Alloc { .. } | Role::AllocPitch | Role::AllocPitched | Role::Claim { .. } => HostEvent::Alloc,
+            Role::Free { .. } => HostEvent::Free,
         }
     }
 }
@@ -245,13 +245,13 @@ fn role_of(function: FunctionId) -> Option<Role> {
 /// The calls that are events of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watched {
-    kinds: HostCalls,
+    kinds: HostEvents,
     api: Functions,
 }
 
 impl Watched {
     pub(super) fn of(agent: &Agent) -> Self {
-        Watched { kinds: demand::host_calls_of(agent.demand()), api: *agent.api() }
+        Watched { kinds: demand::host_events_of(agent.demand()), api: *agent.api() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -259,9 +259,9 @@ impl Watched {
     }
 
     /// Returns the events that a call is.
-    fn events_of(&self, function: FunctionId) -> HostCalls {
-        let of_role = role_of(function).map_or(HostCalls::NONE, |it| HostCalls::of(&[it.event()]));
-        let of_api = if self.api.contains(function) { HostCalls::of(&[HostCall::Api]) } else { HostCalls::NONE };
+    fn events_of(&self, function: FunctionId) -> HostEvents {
+        let of_role = role_of(function).map_or(HostEvents::NONE, |it| HostEvents::of(&[it.event()]));
+        let of_api = if self.api.contains(function) { HostEvents::of(&[HostEvent::Api]) } else { HostEvents::NONE };
         of_role.with(of_api).and(self.kinds)
     }
 
@@ -270,7 +270,7 @@ impl Watched {
     pub(super) fn ids(&self, agent: &Agent) -> Functions {
         let with_role = HOST_IDS.iter().filter(|it| self.kinds.contains(it.role.event()));
         let mut all: Functions = with_role.filter_map(|it| FunctionId::of_callback(it.domain, it.id)).collect();
-        if self.kinds.contains(HostCall::Api) {
+        if self.kinds.contains(HostEvent::Api) {
             all = all.with(&self.api);
         }
         if agent.wants(demand::HOST_NESTED) {

@@ -37,7 +37,7 @@ use pool::Pool;
 use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use xputrace_wire::events::{Activities, Calls, HostCalls};
+use xputrace_wire::events::{Activities, Calls, HostEvents};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::Gpu;
 use yielding::Sharing;
@@ -144,7 +144,7 @@ impl Backend for CuptiBackend {
 
     fn capabilities(&self) -> u64 {
         let captures = if self.cupti.get_graph_node_id.is_some() { CAPTURES } else { 0 };
-        let host = demand::HOST_STREAMS | demand::HOST_NESTED | demand::host_calls(HostCalls::OF_CUDA);
+        let host = demand::HOST_STREAMS | demand::HOST_NESTED | demand::host_events(HostEvents::OF_CUDA);
         captures | demand::STREAMS | demand::calls(Calls::ALL) | demand::activities(Activities::ALL) | host
     }
 

@@ -64,9 +64,9 @@ losses! {
         meaning: "launch records that did not fit into a thread's ring",
         help: "record less per launch (no stack), or sample with `every`",
     }
-    CallRingFull {
-        name: "call_ring_full",
-        meaning: "records of CUDA calls (`wait`, `alloc`, `free`, `api`) that did not fit into a thread's ring",
+    HostEventRingFull {
+        name: "host_event_ring_full",
+        meaning: "records of CUDA calls (`wait`, `alloc`, `free`, `api`) and NVTX ranges that did not fit into a thread's ring",
         help: "name fewer functions in `api`, or read no stack",
     }
     RangeUnrecorded {

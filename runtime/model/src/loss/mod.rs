@@ -8,7 +8,7 @@ pub use kind::Loss;
 use crate::diagnostic::Site;
 use crate::id::TableId;
 use std::collections::BTreeMap;
-use xputrace_events::{Activities, Activity, Call, Calls, HostCall, HostCalls};
+use xputrace_events::{Activities, Activity, Call, Calls, HostEvent, HostEvents};
 
 /// Counts of losses by kind, and by the handler's line and the map, where these are known. Sums saturate:
 /// some counts come from a target and may be any number.
@@ -139,7 +139,7 @@ impl Arrived {
     }
 }
 
-/// CUDA calls of one kind that returned and are events: the sum of both.
+/// Host events of one kind that ended: `handled + lost`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostCounts {
     pub handled: u64,
@@ -153,9 +153,9 @@ pub struct Account {
     /// The kinds that the script requested; others are unknown.
     pub calls: Calls,
     pub activities: Activities,
-    /// The kinds of CUDA calls that are events.
-    pub host_calls: HostCalls,
-    host_counts: [HostCounts; HostCall::COUNT],
+    /// The kinds of host events that the script requested.
+    pub host_events: HostEvents,
+    host_counts: [HostCounts; HostEvent::COUNT],
     balances: [Balance; Call::COUNT],
     arrived: [Arrived; Activity::COUNT],
 }
@@ -166,10 +166,10 @@ impl Account {
         Account { calls, activities, ..Account::default() }
     }
 
-    /// Adds kinds of CUDA calls that are events.
+    /// Adds kinds of host events.
     #[must_use]
-    pub fn with_host_calls(self, host_calls: HostCalls) -> Self {
-        Account { host_calls, ..self }
+    pub fn with_host_events(self, host_events: HostEvents) -> Self {
+        Account { host_events, ..self }
     }
 
     /// Returns the outcome of one kind of calls.
@@ -194,13 +194,13 @@ impl Account {
         &mut self.arrived[kind.index()]
     }
 
-    /// Returns the outcome of one kind of CUDA calls.
-    pub fn host_call(&self, kind: HostCall) -> &HostCounts {
+    /// Returns the outcome of one kind of host events.
+    pub fn host_event(&self, kind: HostEvent) -> &HostCounts {
         &self.host_counts[kind.index()]
     }
 
     /// Returns the same, mutable.
-    pub fn host_call_mut(&mut self, kind: HostCall) -> &mut HostCounts {
+    pub fn host_event_mut(&mut self, kind: HostEvent) -> &mut HostCounts {
         &mut self.host_counts[kind.index()]
     }
 
@@ -216,8 +216,8 @@ impl Account {
 
     /// Whether nothing of what was requested was seen.
     pub fn is_silent(&self) -> bool {
-        let is_unseen = |it: HostCall| *self.host_call(it) == HostCounts::default();
-        self.host_calls.iter().all(is_unseen) && self.is_silent_on_work()
+        let is_unseen = |it: HostEvent| *self.host_event(it) == HostCounts::default();
+        self.host_events.iter().all(is_unseen) && self.is_silent_on_work()
     }
 
     fn is_silent_on_work(&self) -> bool {
@@ -244,14 +244,14 @@ impl Account {
                 .filter(|it| is_seen(*it))
                 .fold(Activities::NONE, |all, it| all.with(Activities::of(&[it]))),
             // They have no second count to compare with: only what is missing is of interest.
-            host_calls: self
-                .host_calls
+            host_events: self
+                .host_events
                 .iter()
-                .filter(|it| self.host_call(*it).lost > 0)
-                .fold(HostCalls::NONE, |all, it| all.with(HostCalls::of(&[it]))),
+                .filter(|it| self.host_event(*it).lost > 0)
+                .fold(HostEvents::NONE, |all, it| all.with(HostEvents::of(&[it]))),
             ..self
         };
-        (!seen.calls.is_empty() || !seen.activities.is_empty() || !seen.host_calls.is_empty()).then_some(seen)
+        (!seen.calls.is_empty() || !seen.activities.is_empty() || !seen.host_events.is_empty()).then_some(seen)
     }
 
     /// Takes what arrived for the collectors' totals.

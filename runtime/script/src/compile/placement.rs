@@ -11,7 +11,7 @@ use std::sync::Arc;
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::plan::{
-    Activities, Activity, Demand, HostCall, HostCalls, HostDemand, Place, Plan, ProbeScope, ReturnWay, Target,
+    Activities, Activity, Demand, HostDemand, HostEvent, HostEvents, Place, Plan, ProbeScope, ReturnWay, Target,
 };
 use xputrace_model::schema::{self, Event, Field};
 use xputrace_model::table::{Storage, TableDef};
@@ -53,7 +53,7 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &CpuMaps) -> (Plac
         // Whether it is joined with its launch is known once all handlers are.
         Event::Activity(_) => (Place::Tracer, Vec::new()),
         Event::Launch => launch(scan, cpu_maps),
-        Event::HostCall(_) => (Place::Tracer, vec![why_of_call(handler).into()]),
+        Event::Host(_) => (Place::Tracer, vec![why_of_call(handler).into()]),
     };
     if handler.event == Event::Uretprobe && place == Place::Linux {
         why.push(returns(handler.options.returns).into());
@@ -66,8 +66,8 @@ pub(super) fn place(handler: &Handler, scan: &Scan, cpu_maps: &CpuMaps) -> (Plac
 
 fn why_of_call(handler: &Handler) -> &'static str {
     match handler.event {
-        Event::HostCall(HostCall::Api) => "recorded for each call that the pattern matches, when it returns",
-        Event::HostCall(HostCall::Nvtx) => "recorded when the range is closed",
+        Event::Host(HostEvent::Api) => "recorded for each call that the pattern matches, when it returns",
+        Event::Host(HostEvent::Nvtx) => "recorded when the range is closed",
         _ => "recorded when the outermost call returns",
     }
 }
@@ -199,7 +199,7 @@ fn late_read(staged: &Staged, of: &Use) -> Diagnostic {
 fn late_write(staged: &Staged, unit: &Unit, of: &Use) -> Diagnostic {
     let when = match unit.handler.event {
         Event::Launch => "after the launch has returned",
-        Event::HostCall(_) => "after the call has returned",
+        Event::Host(_) => "after the call has returned",
         _ => "when the GPU's record arrives, long after the launch",
     };
     let message = format!("`{}` is changed {when}: the CPU probe that reads it sees that late, or never", of.map);
@@ -242,15 +242,15 @@ const OF_GPUS: [usize; 8] = [
     word::LAUNCH_GPU_MEMORY,
 ];
 /// Adds what a handler of a CUDA call needs.
-fn host_demand(kind: HostCall, unit: &Unit, reads: &Reads, demand: &mut HostDemand) {
-    demand.kinds = demand.kinds.with(HostCalls::of(&[kind]));
+fn host_demand(kind: HostEvent, unit: &Unit, reads: &Reads, demand: &mut HostDemand) {
+    demand.kinds = demand.kinds.with(HostEvents::of(&[kind]));
     // Its words are not a call's.
-    if kind == HostCall::Nvtx {
+    if kind == HostEvent::Nvtx {
         return;
     }
     // What is freed is known from its allocation.
-    if kind == HostCall::Free && reads.any(&[word::call::BYTES, word::call::KIND]) {
-        demand.kinds = demand.kinds.with(HostCalls::of(&[HostCall::Alloc]));
+    if kind == HostEvent::Free && reads.any(&[word::call::BYTES, word::call::KIND]) {
+        demand.kinds = demand.kinds.with(HostEvents::of(&[HostEvent::Alloc]));
     }
     if let Target::Api(functions) = &unit.handler.target {
         demand.api = demand.api.with(functions);
@@ -282,7 +282,7 @@ pub(super) fn demand(units: &[Unit], wishes: Wishes) -> Demand {
                 // A kernel's stream is in its own record.
                 demand.launch_streams |= reads.any(&[word::LAUNCH_STREAM]);
             }
-            Event::HostCall(kind) => {
+            Event::Host(kind) => {
                 host_demand(kind, unit, reads, &mut demand.host);
                 demand.gpus |= reads.any(&OF_GPUS);
                 continue;

@@ -65,7 +65,7 @@ impl Unit<'_> {
 
     /// Whether it sees kernels without a known launch.
     pub(super) fn sees_unjoined(&self) -> bool {
-        matches!(self.handler.event, Event::Launch | Event::HostCall(_))
+        matches!(self.handler.event, Event::Launch | Event::Host(_))
             || self.scan.tests_launch
             || !self.reads().of_launch()
     }

@@ -9,7 +9,7 @@ use crate::names::Names;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use xputrace_model::loss::{Account, Loss, Losses};
-use xputrace_model::plan::{Call, Calls, HostCall, StringId};
+use xputrace_model::plan::{Call, Calls, HostEvent, StringId};
 use xputrace_wire::region::Lost;
 
 /// The run's account.
@@ -28,8 +28,8 @@ pub(super) struct Ledger {
 pub(super) struct Counts {
     /// Calls that submitted work or failed to, by [`Call::index`].
     pub(super) submitted: [u64; Call::COUNT],
-    /// By [`HostCall::index`].
-    pub(super) host_calls: [u64; HostCall::COUNT],
+    /// By [`HostEvent::index`].
+    pub(super) host_events: [u64; HostEvent::COUNT],
     pub(super) activities: u64,
     pub(super) untimed: u64,
 }
@@ -37,7 +37,7 @@ pub(super) struct Counts {
 impl Ledger {
     pub(super) fn new(wanted: &Wanted) -> Self {
         Ledger {
-            account: Account::new(wanted.calls, wanted.activities).with_host_calls(wanted.host_calls),
+            account: Account::new(wanted.calls, wanted.activities).with_host_events(wanted.host_events),
             losses: Losses::default(),
             lost_by_name: FxHashMap::default(),
             yielded: 0,
@@ -106,9 +106,9 @@ impl Ledger {
                 self.lose(kind, unnamed, unseen);
             }
         }
-        for kind in wanted.host_calls.iter() {
-            let lost = told.host_calls[kind.index()].saturating_sub(arrived.host_calls[kind.index()]);
-            let counts = self.account.host_call_mut(kind);
+        for kind in wanted.host_events.iter() {
+            let lost = told.host_events[kind.index()].saturating_sub(arrived.host_events[kind.index()]);
+            let counts = self.account.host_event_mut(kind);
             counts.lost = counts.lost.saturating_add(lost);
         }
         self.add_losses(arrived, told, wanted);
@@ -138,7 +138,7 @@ fn loss(lost: Lost) -> Loss {
         Lost::NameTableFull => Loss::NameTableFull,
         Lost::Unexpected | Lost::Panics => Loss::Malformed,
         Lost::Unread => Loss::ActivityUnread,
-        Lost::HostCallRingFull => Loss::CallRingFull,
+        Lost::HostEventRingFull => Loss::HostEventRingFull,
         Lost::RangeUnrecorded => Loss::RangeUnrecorded,
     }
 }

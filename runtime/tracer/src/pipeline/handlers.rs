@@ -9,15 +9,15 @@ use xputrace_model::plan::{
 };
 use xputrace_model::schema::Event;
 use xputrace_wire::cuda_calls::{FunctionId, Functions, Layer, Parameter, error_name};
-use xputrace_wire::events::host::{MOST_ARGUMENTS, Made, PARAMETER_WORDS};
-use xputrace_wire::events::{Choice, HostCall, HostCallRecord, HostCalls, Launch, Texts};
+use xputrace_wire::events::host::{Common, MOST_ARGUMENTS, PARAMETER_WORDS};
+use xputrace_wire::events::{Choice, HostEvent, HostEventRecord, HostEvents, Launch, Texts};
 use zerocopy::IntoBytes;
 
 /// GPU handlers, in the order of the script.
 pub(super) struct Handlers {
     activities: [Vec<Handler>; Activity::COUNT],
     calls: [Vec<Handler>; Call::COUNT],
-    host_calls: [Vec<Handler>; HostCall::COUNT],
+    host_events: [Vec<Handler>; HostEvent::COUNT],
     /// By number of the function.
     functions: FxHashMap<u32, Vec<ApiHandler>>,
     pub(super) wanted: Wanted,
@@ -64,7 +64,7 @@ impl Handlers {
         Handlers {
             activities: std::array::from_fn(|at| of(&|it: &Probe| it.event == Event::Activity(Activity::ALL[at]))),
             calls: by_call(of_call),
-            host_calls: std::array::from_fn(|at| of(&|it: &Probe| it.event == Event::HostCall(HostCall::ALL[at]))),
+            host_events: std::array::from_fn(|at| of(&|it: &Probe| it.event == Event::Host(HostEvent::ALL[at]))),
             functions: api_handlers(plan),
             wanted: Wanted::of(&plan.demand),
         }
@@ -81,19 +81,19 @@ impl Handlers {
     }
 
     #[inline]
-    pub(super) fn of_host_call(&self, kind: HostCall) -> &[Handler] {
-        &self.host_calls[kind.index()]
+    pub(super) fn of_host_event(&self, kind: HostEvent) -> &[Handler] {
+        &self.host_events[kind.index()]
     }
 
     /// Whether a record is among those that the collector was armed for. A recording may hold others.
-    pub(super) fn wants(&self, record: &HostCallRecord) -> bool {
+    pub(super) fn wants(&self, record: &HostEventRecord) -> bool {
         let is_asked = match record {
-            HostCallRecord::Api(it) => {
+            HostEventRecord::Api(it) => {
                 FunctionId::of_number(it.function).is_some_and(|it| self.wanted.api.contains(it))
             }
             _ => true,
         };
-        self.wanted.host_calls.contains(record.kind()) && is_asked
+        self.wanted.host_events.contains(record.kind()) && is_asked
     }
 
     /// Returns the `api` handlers of a function.
@@ -102,7 +102,7 @@ impl Handlers {
     }
 
     pub(super) fn programs(&self) -> Vec<ProgramId> {
-        let lists = self.activities.iter().chain(&self.calls).chain(&self.host_calls);
+        let lists = self.activities.iter().chain(&self.calls).chain(&self.host_events);
         let mut all: Vec<_> = lists.flatten().filter_map(|it| it.program).collect();
         all.sort_unstable();
         all.dedup();
@@ -147,7 +147,7 @@ fn by_call<T: Default>(of: impl Fn(Call) -> T) -> [T; Call::COUNT] {
 pub(super) struct Wanted {
     pub(super) activities: Activities,
     pub(super) calls: Calls,
-    pub(super) host_calls: HostCalls,
+    pub(super) host_events: HostEvents,
     /// The functions whose calls are `api` events.
     pub(super) api: Functions,
     /// Activities that are joined with their launch.
@@ -183,7 +183,7 @@ impl Wanted {
         Wanted {
             activities: demand.activities,
             calls: demand.calls,
-            host_calls: demand.host.kinds,
+            host_events: demand.host.kinds,
             api: demand.host.api,
             joined: activities(&|it| demand.joins(it)),
             expected,
@@ -266,20 +266,20 @@ impl Strings {
     }
 
     /// Learns the names that a CUDA call refers to.
-    pub(super) fn learn(&mut self, made: &Made, names: &mut Names) {
-        for number in [made.function, made.nested] {
+    pub(super) fn learn(&mut self, common: &Common, names: &mut Names) {
+        for number in [common.function, common.nested] {
             self.functions.entry(number).or_insert_with(|| {
                 let function = FunctionId::of_number(number).and_then(FunctionId::function);
                 function.map_or(0, |it| names.intern(it.name()).into())
             });
         }
-        if made.result == 0 || self.errors.len() >= MOST_ERRORS {
+        if common.result == 0 || self.errors.len() >= MOST_ERRORS {
             return;
         }
-        let layer = layer_of(made.function);
-        self.errors.entry((layer, made.result)).or_insert_with(|| match error_name(layer, made.result) {
+        let layer = layer_of(common.function);
+        self.errors.entry((layer, common.result)).or_insert_with(|| match error_name(layer, common.result) {
             Some(name) => names.intern(name).into(),
-            None => names.intern(&format!("error {}", made.result)).into(),
+            None => names.intern(&format!("error {}", common.result)).into(),
         });
     }
 

@@ -6,16 +6,16 @@ use super::gpus::{MOST_SEEN, SeenGpu};
 use super::handlers::{Handlers, Strings};
 use super::orphans::Orphan;
 use super::process::Process;
-use super::queue::{HostEvent, Joined, Queue};
+use super::queue::{Joined, Queue};
 use crate::clock::Span;
 use crate::names::Names;
 use crate::state::{MappingInfo, Target};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Activity, Call, StringId};
 use xputrace_wire::cuda_calls::FunctionId;
-use xputrace_wire::events::HostCall;
+use xputrace_wire::events::HostEvent;
 use xputrace_wire::record::{
-    self, ActivityRecord, Clock, Flush, Frame, Gpu, HostCallRecord, Launch, Mapping, Record, framed, kind,
+    self, ActivityRecord, Clock, Flush, Frame, Gpu, HostEventRecord, Launch, Mapping, Record, framed, kind,
 };
 
 /// Everything that a drain of one process may change.
@@ -62,8 +62,8 @@ impl Intake<'_> {
     fn take_cause(&mut self, frame: &Frame<'_>) -> bool {
         match frame.header.kind {
             kind::LAUNCH => frame.read().map(|it| self.take_launch(&it)).is_some(),
-            kind if HostCall::of_record(kind).is_some() => {
-                HostCallRecord::read(kind, frame.body()).map(|it| self.take_host_call(&it)).is_some()
+            kind if HostEvent::of_record(kind).is_some() => {
+                HostEventRecord::read(kind, frame.body()).map(|it| self.take_host_event(&it)).is_some()
             }
             kind::NAME | kind::CODE | kind::STACK | kind::THREAD | kind::MAPPING | kind::GPU | kind::NODE => {
                 frame.decode().map(|it| self.take_description(it)).is_some()
@@ -162,20 +162,20 @@ impl Intake<'_> {
         }
     }
 
-    fn take_host_call(&mut self, record: &HostCallRecord) {
-        let made = record.made();
-        let is_known = FunctionId::of_number(made.function).is_some_and(FunctionId::exists);
-        if !is_known && !matches!(record, HostCallRecord::Nvtx(_)) {
+    fn take_host_event(&mut self, record: &HostEventRecord) {
+        let common = record.common();
+        let is_known = FunctionId::of_number(common.function).is_some_and(FunctionId::exists);
+        if !is_known && !matches!(record, HostEventRecord::Nvtx(_)) {
             return self.ledger.losses.add(Loss::Malformed, 1);
         }
         if !self.handlers.wants(record) {
             return;
         }
-        self.strings.learn(&made, self.names);
-        self.process.counts.host_calls[record.kind().index()] += 1;
-        self.ledger.account.host_call_mut(record.kind()).handled += 1;
-        self.process.watermark.host_call(made.end);
-        self.process.host_calls.push(HostEvent { record: *record });
+        self.strings.learn(&common, self.names);
+        self.process.counts.host_events[record.kind().index()] += 1;
+        self.ledger.account.host_event_mut(record.kind()).handled += 1;
+        self.process.watermark.host_event(common.end);
+        self.process.host_events.push(*record);
     }
 
     fn take_description(&mut self, record: Record<'_>) {

@@ -1,7 +1,7 @@
 //! The memory that a process has allocated, so that a free is known by its size.
 
 use rustc_hash::FxHashMap;
-use xputrace_wire::events::HostCallRecord;
+use xputrace_wire::events::HostEventRecord;
 use xputrace_wire::events::host::AllocKind;
 
 /// Maximum number of allocations remembered per process, about 50 bytes each. Frees of any further ones have no size.
@@ -41,13 +41,13 @@ pub(super) struct Allocation {
 
 impl Memory {
     /// Notes what a call allocates or frees, in order of their ends; returns what a free has freed, if known.
-    pub(super) fn take(&mut self, record: &HostCallRecord) -> Option<Allocation> {
+    pub(super) fn take(&mut self, record: &HostEventRecord) -> Option<Allocation> {
         match record {
-            HostCallRecord::Alloc(it) if it.has_address != 0 && it.result == 0 => {
+            HostEventRecord::Alloc(it) if it.has_address != 0 && it.result == 0 => {
                 self.add((space(it.kind), it.address), Allocation { bytes: it.bytes, kind: it.kind, end: it.end });
                 None
             }
-            HostCallRecord::Free(it) if it.result == 0 => self.remove((space(it.kind), it.address), it.start),
+            HostEventRecord::Free(it) if it.result == 0 => self.remove((space(it.kind), it.address), it.start),
             _ => None,
         }
     }
@@ -87,15 +87,15 @@ mod tests {
     use super::*;
     use xputrace_wire::events::host::{Alloc, Free};
 
-    fn alloc(address: u64, bytes: u64, end: u64) -> HostCallRecord {
+    fn alloc(address: u64, bytes: u64, end: u64) -> HostEventRecord {
         Alloc { address, bytes, end, kind: AllocKind::Device as u32, has_address: 1, ..Alloc::default() }.into()
     }
 
-    fn free(address: u64, start: u64) -> HostCallRecord {
+    fn free(address: u64, start: u64) -> HostEventRecord {
         Free { address, start, end: start + 5, kind: AllocKind::Device as u32, ..Free::default() }.into()
     }
 
-    fn freed(memory: &mut Memory, it: HostCallRecord) -> Option<u64> {
+    fn freed(memory: &mut Memory, it: HostEventRecord) -> Option<u64> {
         memory.take(&it).map(|it| it.bytes)
     }
 
@@ -141,9 +141,9 @@ mod tests {
         assert_eq!(freed(&mut memory, free(0x400, 50)), Some(32));
     }
 
-    fn into_alloc(it: HostCallRecord) -> Alloc {
+    fn into_alloc(it: HostEventRecord) -> Alloc {
         match it {
-            HostCallRecord::Alloc(it) => it,
+            HostEventRecord::Alloc(it) => it,
             other => panic!("{other:?}"),
         }
     }

@@ -28,7 +28,7 @@ pub use gpus::SeenGpu;
 use handlers::{Handler, Handlers, Strings};
 use intake::Intake;
 use process::Process;
-use queue::{HostEvent, Joined, Queued};
+use queue::{Joined, Queued};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 pub use totals::{CollectorTotals, Made, Records, WindowTotals};
@@ -41,7 +41,7 @@ use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::Output;
 use xputrace_model::plan::{Activity, Call, Place, Plan, ProbeId};
 use xputrace_model::stack::StackKey;
-use xputrace_wire::record::{HostCallRecord, Launch};
+use xputrace_wire::record::{HostEventRecord, Launch};
 
 /// Receives the pipeline's results and answers its questions about the run.
 pub trait Sink {
@@ -361,12 +361,12 @@ impl Pipeline {
             Reach::Everything => u64::MAX,
             Reach::Watermark => watermark.calls_until(&self.handlers.wanted, activities),
         };
-        let host_calls = match reach {
+        let host_events = match reach {
             Reach::Everything => u64::MAX,
-            Reach::Watermark => watermark.host_calls_until(),
+            Reach::Watermark => watermark.host_events_until(),
         };
         watermark.end_drain();
-        self.handle_until::<HostEvent>(process, host_calls, reach, sink);
+        self.handle_until::<HostEventRecord>(process, host_events, reach, sink);
         self.handle_until::<Launch>(process, calls, reach, sink);
         self.handle_until::<Joined>(process, activities, reach, sink);
     }
@@ -437,11 +437,11 @@ impl Handled for Joined {
     }
 }
 
-impl Handled for HostEvent {
+impl Handled for HostEventRecord {
     fn handle(&self, pipeline: &mut Pipeline, process: &mut Process, ctx: &mut GpuContext, sink: &mut dyn Sink) {
-        let freed = process.memory.take(&self.record);
-        process.facts.fill_host_call(ctx, &self.record, freed, &pipeline.strings);
-        if let HostCallRecord::Api(it) = &self.record {
+        let freed = process.memory.take(self);
+        process.facts.fill_host_event(ctx, self, freed, &pipeline.strings);
+        if let HostEventRecord::Api(it) = self {
             let function = it.function;
             for handler in pipeline.handlers.of_function(function) {
                 handler.fill(ctx, &it.parameters);
@@ -449,7 +449,7 @@ impl Handled for HostEvent {
             }
             return;
         }
-        Pipeline::run(&mut pipeline.state, pipeline.handlers.of_host_call(self.record.kind()), ctx, sink);
+        Pipeline::run(&mut pipeline.state, pipeline.handlers.of_host_event(self.kind()), ctx, sink);
     }
 }
 

@@ -7,7 +7,7 @@ use super::handlers::Strings;
 use super::memory::{Allocation, Memory};
 use super::orphans::Orphans;
 use super::previous::Previous;
-use super::queue::{HostEvent, Joined, Queue, Queued};
+use super::queue::{Joined, Queue, Queued};
 use super::watermark::Watermark;
 use super::{Limits, ProcessIndex, ProcessInfo};
 use crate::clock::ClockOffset;
@@ -18,8 +18,8 @@ use rustc_hash::FxHashMap;
 use xputrace_model::context::{GpuContext, word};
 use xputrace_model::loss::Loss;
 use xputrace_model::stack::StackKey;
-use xputrace_wire::events::host::Made;
-use xputrace_wire::record::{ActivityRecord, HostCallRecord, Launch, Node, UNKNOWN};
+use xputrace_wire::events::host::Common;
+use xputrace_wire::record::{ActivityRecord, HostEventRecord, Launch, Node, UNKNOWN};
 
 /// Maximum number of threads remembered per process.
 const MOST_THREADS: usize = 1 << 16;
@@ -43,7 +43,7 @@ pub(super) struct Process {
     /// GPU activities, and the CPU calls that handlers want to see.
     pub(super) activities: Queue<Joined>,
     pub(super) calls: Queue<Launch>,
-    pub(super) host_calls: Queue<HostEvent>,
+    pub(super) host_events: Queue<HostEventRecord>,
     pub(super) counts: Counts,
     pub(super) gaps: Gaps,
     pub(super) previous: Previous,
@@ -65,7 +65,7 @@ impl Process {
             watermark: Watermark::default(),
             activities: Queue::default(),
             calls: Queue::default(),
-            host_calls: Queue::default(),
+            host_events: Queue::default(),
             counts: Counts::default(),
             gaps: Gaps::default(),
             previous: Previous::default(),
@@ -266,35 +266,35 @@ impl Facts {
         context::fill_identity(ctx, launch.start, thread);
     }
 
-    /// Fills the words of a CUDA call, except the parameters of an `api` event.
-    pub(super) fn fill_host_call(
+    /// Fills the words of a host event, except the parameters of an `api` event.
+    pub(super) fn fill_host_event(
         &self,
         ctx: &mut GpuContext,
-        record: &HostCallRecord,
+        record: &HostEventRecord,
         freed: Option<Allocation>,
         strings: &Strings,
     ) {
         ctx.fill(0);
-        let made = record.made();
-        let thread = self.thread(made.tid);
-        if let HostCallRecord::Nvtx(it) = record {
+        let common = record.common();
+        let thread = self.thread(common.tid);
+        if let HostEventRecord::Nvtx(it) = record {
             let (path, domain) = (self.symbol(it.path), self.symbol(it.domain));
             return context::fill_range(ctx, it, (path, domain), thread, strings);
         }
-        let (ustack, pystack) = self.stacks(made.stack, made.flags & Made::NO_STACK != 0);
+        let (ustack, pystack) = self.stacks(common.stack, common.flags & Common::NO_STACK != 0);
         let facts = HostFacts {
             record,
             freed: freed.map(|it| (it.bytes, it.kind)),
-            api: strings.function(made.function),
-            nested: strings.function(made.nested),
-            error: strings.error(made.function, made.result),
+            api: strings.function(common.function),
+            nested: strings.function(common.nested),
+            error: strings.error(common.function, common.result),
             ustack: ustack.to_word(),
             pystack: pystack.to_word(),
             thread,
         };
         context::fill_host_call(ctx, &facts, strings);
         if strings.reads.gpus {
-            context::fill_gpu(ctx, word::LAUNCH_GPU, self.gpus.of(made.device));
+            context::fill_gpu(ctx, word::LAUNCH_GPU, self.gpus.of(common.device));
         }
     }
 

@@ -4,7 +4,7 @@
 
 use super::process::{Facts, Process};
 use crate::clock::Span;
-use xputrace_wire::record::{ActivityRecord, HostCallRecord, Launch};
+use xputrace_wire::record::{ActivityRecord, HostEventRecord, Launch};
 
 /// An activity, with its launch if known.
 pub(super) struct Joined {
@@ -65,36 +65,31 @@ impl Queued for Joined {
     }
 }
 
-/// A CUDA call that is an event of the CPU.
-pub(super) struct HostEvent {
-    pub(super) record: HostCallRecord,
-}
-
-impl Queued for HostEvent {
+impl Queued for HostEventRecord {
     #[inline]
     fn end(&self) -> u64 {
-        self.record.made().end
+        self.common().end
     }
 
     fn tie(&self) -> Tie {
-        let it = self.record.made();
+        let it = self.common();
         Tie { unjoined: false, start: it.start, correlation: it.function, graph_node: 0, tid: it.tid }
     }
 
     fn queue_of(process: &mut Process) -> &mut Queue<Self> {
-        &mut process.host_calls
+        &mut process.host_events
     }
 
     fn lacks_names(&self, facts: &Facts) -> bool {
-        match self.record {
-            HostCallRecord::Nvtx(it) => facts.lacks_name(it.path) || facts.lacks_name(it.domain),
+        match self {
+            HostEventRecord::Nvtx(it) => facts.lacks_name(it.path) || facts.lacks_name(it.domain),
             _ => false,
         }
     }
 
     #[inline]
     fn device(&self) -> u32 {
-        self.record.made().device
+        self.common().device
     }
 }
 

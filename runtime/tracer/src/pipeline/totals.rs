@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
-use xputrace_model::plan::{Activity, Call, Calls, HostCall};
+use xputrace_model::plan::{Activity, Call, Calls, HostEvent};
 use xputrace_wire::region::{Control, Lost, Totals};
 
 /// The collector's own counts: what it wrote, and what it lost ([`Lost`]).
@@ -13,8 +13,8 @@ pub struct CollectorTotals {
     pub activities: [Records; Activity::COUNT],
     /// By [`Call::index`].
     pub calls: [Made; Call::COUNT],
-    /// Events of the CPU, by [`HostCall::index`].
-    pub host_calls: [u64; HostCall::COUNT],
+    /// Host events, by [`HostEvent::index`].
+    pub host_events: [u64; HostEvent::COUNT],
     pub window: WindowTotals,
     /// Nanoseconds spent in the collector's callbacks.
     pub callback_nanos: u64,
@@ -55,7 +55,7 @@ impl CollectorTotals {
     /// Reads the current counts from the first page of a region.
     pub(crate) fn of(control: &Control, broken_rings: u64) -> Self {
         let now = |it: &AtomicU64| it.load(Ordering::Relaxed);
-        let Totals { activities, calls, host_calls, callback_nanos, flushes } = &control.totals;
+        let Totals { activities, calls, host_events, callback_nanos, flushes } = &control.totals;
         CollectorTotals {
             activities: activities.each_ref().map(|it| Records { records: now(&it.records), nanos: now(&it.nanos) }),
             calls: calls.each_ref().map(|it| Made {
@@ -63,7 +63,7 @@ impl CollectorTotals {
                 failed: now(&it.failed),
                 captured: now(&it.captured),
             }),
-            host_calls: host_calls.each_ref().map(now),
+            host_events: host_events.each_ref().map(now),
             window: WindowTotals {
                 openings: now(&control.window.openings),
                 nanos: now(&control.window.nanos),
@@ -114,7 +114,7 @@ impl CollectorTotals {
 struct Stored {
     activities: Vec<(String, u64, u64)>,
     calls: Vec<(String, u64, u64, u64)>,
-    host_calls: Vec<(String, u64)>,
+    host_events: Vec<(String, u64)>,
     callback_nanos: u64,
     flushes: u64,
     lost: Vec<u64>,
@@ -143,9 +143,9 @@ impl From<CollectorTotals> for Stored {
         Stored {
             activities: Activity::ALL.iter().map(activity).collect(),
             calls: Call::ALL.iter().map(call).collect(),
-            host_calls: HostCall::ALL
+            host_events: HostEvent::ALL
                 .iter()
-                .map(|kind| (kind.name().to_owned(), it.host_calls[kind.index()]))
+                .map(|kind| (kind.name().to_owned(), it.host_events[kind.index()]))
                 .collect(),
             callback_nanos: it.callback_nanos,
             flushes: it.flushes,
@@ -172,9 +172,9 @@ impl From<Stored> for CollectorTotals {
                 totals = totals.with_call(*kind, Made { made: *made, failed: *failed, captured: *captured });
             }
         }
-        for (name, made) in &it.host_calls {
-            if let Some(kind) = HostCall::ALL.iter().find(|kind| kind.name() == name) {
-                totals.host_calls[kind.index()] = *made;
+        for (name, made) in &it.host_events {
+            if let Some(kind) = HostEvent::ALL.iter().find(|kind| kind.name() == name) {
+                totals.host_events[kind.index()] = *made;
             }
         }
         totals

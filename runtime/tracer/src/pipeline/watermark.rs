@@ -18,7 +18,7 @@ pub(super) struct Watermark {
     /// By context: start of the newest joined launch, now and one and two flushes ago.
     horizons: Vec<(u32, [u64; 3])>,
     launches: Calls,
-    host_calls: Calls,
+    host_events: Calls,
     /// What CUPTI's buffers say, for activities that launches do not announce.
     pub(super) buffers: Buffers,
 }
@@ -48,10 +48,10 @@ impl Watermark {
         self.launches.returned(launch.end);
     }
 
-    /// Notes the end of a CUDA call that is an event.
+    /// Notes the end of a host event.
     #[inline]
-    pub(super) fn host_call(&mut self, end: u64) {
-        self.host_calls.returned(end);
+    pub(super) fn host_event(&mut self, end: u64) {
+        self.host_events.returned(end);
     }
 
     /// Handles the first activity of a launch.
@@ -80,7 +80,7 @@ impl Watermark {
     /// Ends a drain: its ready events are about to be handled.
     pub(super) fn end_drain(&mut self) {
         self.launches.end_drain();
-        self.host_calls.end_drain();
+        self.host_events.end_drain();
     }
 
     /// Returns the time up to which calls may be handled: one drain late, or as far as activities
@@ -90,9 +90,9 @@ impl Watermark {
         self.launches.newest_of_last_drain.max(with_activities)
     }
 
-    /// Returns the time up to which CUDA calls that are events may be handled: one drain late.
-    pub(super) fn host_calls_until(&self) -> u64 {
-        self.host_calls.newest_of_last_drain
+    /// Returns the time up to which host events may be handled: one drain late.
+    pub(super) fn host_events_until(&self) -> u64 {
+        self.host_events.newest_of_last_drain
     }
 
     /// Returns the time up to which activities may be handled.

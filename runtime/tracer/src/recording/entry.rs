@@ -43,9 +43,10 @@ pub struct Meta {
     pub launch_python: bool,
     /// Whether the NVTX ranges around launches were requested.
     pub launch_ranges: bool,
-    /// The kinds of CUDA calls that were recorded, and for `api` the functions, by name.
+    /// The kinds of host events that were recorded, by name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub host_calls: Vec<String>,
+    pub host_events: Vec<String>,
+    /// The functions whose calls were recorded as `api` events, by name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub api: Vec<String>,
     /// Whether all calls of the runtime were watched, so that a call of the driver inside one is known.
@@ -59,24 +60,24 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// Notes which CUDA calls a recording asks for.
+    /// Notes which host events a recording asks for.
     #[must_use]
-    pub fn with_calls(self, demand: &HostDemand) -> Self {
+    pub fn with_host_events(self, demand: &HostDemand) -> Self {
         let name = |it: FunctionId| it.function().map(|it| it.name().to_owned());
         Meta {
-            host_calls: demand.kinds.iter().map(|it| it.name().to_owned()).collect(),
+            host_events: demand.kinds.iter().map(|it| it.name().to_owned()).collect(),
             api: demand.api.iter().filter_map(name).collect(),
             nested_calls: demand.nested,
             ..self
         }
     }
 
-    /// Returns the CUDA calls that a script asks for and that were not recorded.
-    pub(crate) fn missing_calls(&self, wanted: &HostDemand) -> Vec<String> {
+    /// Names the host events and functions that a script asks for and that were not recorded.
+    pub(crate) fn missing_host_events(&self, wanted: &HostDemand) -> Vec<String> {
         let has = |list: &[String], name: &str| list.iter().any(|it| it == name);
-        let kinds = wanted.kinds.iter().map(|it| it.name()).filter(|it| !has(&self.host_calls, it));
+        let kinds = wanted.kinds.iter().map(|it| it.name()).filter(|it| !has(&self.host_events, it));
         let functions = wanted.api.iter().filter_map(FunctionId::function).map(Function::name);
-        let functions = functions.filter(|it| has(&self.host_calls, "api") && !has(&self.api, it));
+        let functions = functions.filter(|it| has(&self.host_events, "api") && !has(&self.api, it));
         let nested = (wanted.nested && !self.nested_calls).then_some("nested");
         kinds.chain(functions).chain(nested).map(str::to_owned).collect()
     }

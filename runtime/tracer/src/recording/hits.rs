@@ -19,8 +19,8 @@ use xputrace_bytecode::{
 use xputrace_model::catalog::{Catalog, TracepointFieldType, TracepointFormat};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{
-    Activities, Calls, ContextWord, Demand, Functions, HostCall, HostCalls, HostDemand, LONGEST_TEXT, LossSite, Place,
-    Plan, Probe, ProbeScope, Target, TextRead, record,
+    Activities, Calls, ContextWord, Demand, Functions, HostDemand, HostEvent, HostEvents, LONGEST_TEXT, LossSite,
+    Place, Plan, Probe, ProbeScope, Target, TextRead, record,
 };
 use xputrace_model::schema::Event;
 use xputrace_model::stack;
@@ -46,7 +46,7 @@ mod slot {
 /// the `api` events that the script asks for.
 const EVERYTHING: Demand = Demand {
     host: HostDemand {
-        kinds: HostCalls::of(&[HostCall::Wait, HostCall::Alloc, HostCall::Free, HostCall::Nvtx]),
+        kinds: HostEvents::of(&[HostEvent::Wait, HostEvent::Alloc, HostEvent::Free, HostEvent::Nvtx]),
         api: Functions::NONE,
         stacks: true,
         python: true,

@@ -1,7 +1,7 @@
 //! The columns of a recording's records: each file says which it has, so records may get more of them.
 
 use serde::{Deserialize, Serialize};
-use xputrace_wire::events::{Activity, Column, HostCall, Launch, Prediction};
+use xputrace_wire::events::{Activity, Column, HostEvent, Launch, Prediction};
 use xputrace_wire::record::kind;
 
 /// Which columns the records of each kind have, launches first, then kernels.
@@ -45,9 +45,9 @@ impl Schema {
         let columns = |all: &[Column]| all.iter().map(description).collect();
         let activity = |it: &Activity| RecordColumns(it.record_kind(), columns(it.columns()));
         let launch = RecordColumns(kind::LAUNCH, columns(Launch::COLUMNS));
-        let host_call = |it: &HostCall| RecordColumns(it.record_kind(), columns(it.columns()));
+        let host_event = |it: &HostEvent| RecordColumns(it.record_kind(), columns(it.columns()));
         let activities = Activity::ALL.iter().map(activity);
-        Schema(std::iter::once(launch).chain(activities).chain(HostCall::ALL.iter().map(host_call)).collect())
+        Schema(std::iter::once(launch).chain(activities).chain(HostEvent::ALL.iter().map(host_event)).collect())
     }
 
     pub(super) fn kinds(&self) -> &[RecordColumns] {

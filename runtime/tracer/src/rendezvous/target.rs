@@ -226,13 +226,13 @@ fn demand_bits(wanted: &Demand, mappings: bool) -> u64 {
     options
         | demand::calls(wanted.calls)
         | demand::activities(wanted.activities)
-        | demand::host_calls(wanted.host.kinds)
+        | demand::host_events(wanted.host.kinds)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use xputrace_model::plan::{Activities, Calls, Functions, HostCalls, HostDemand};
+    use xputrace_model::plan::{Activities, Calls, Functions, HostDemand, HostEvents};
 
     #[test]
     fn every_demand_has_its_bit() {
@@ -252,7 +252,7 @@ mod tests {
             captures: true,
             captures_python: true,
             host: HostDemand {
-                kinds: HostCalls::ALL,
+                kinds: HostEvents::ALL,
                 api: Functions::NONE,
                 stacks: true,
                 python: true,
@@ -262,7 +262,7 @@ mod tests {
         };
         let bits = demand_bits(&all, true);
         assert_eq!(bits & 0xffff, 0xfffc, "every option");
-        assert_eq!(demand::host_calls_of(bits), HostCalls::ALL);
+        assert_eq!(demand::host_events_of(bits), HostEvents::ALL);
         assert_eq!((demand::calls_of(bits), demand::activities_of(bits)), (Calls::ALL, Activities::ALL));
         assert_eq!(demand_bits(&Demand::default(), false), 0);
     }

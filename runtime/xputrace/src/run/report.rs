@@ -6,7 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::loss::Account;
-use xputrace_model::plan::{Activity, HostCall};
+use xputrace_model::plan::{Activity, HostEvent};
 
 /// How many processes used CUDA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,7 +184,7 @@ impl Report {
             let kinds: Vec<&str> = account.activities.iter().map(Activity::name).collect();
             format!("no GPU events{in_part}: CUDA was used, but the GPU ran nothing of this kind: {}", kinds.join(", "))
         } else if account.activities.is_empty() && account.calls.is_empty() {
-            let kinds: Vec<&str> = account.host_calls.iter().map(HostCall::name).collect();
+            let kinds: Vec<&str> = account.host_events.iter().map(HostEvent::name).collect();
             format!("no events{in_part}: CUDA was used, but no call is one of these: {}", kinds.join(", "))
         } else if launches.made == 0 {
             format!("no GPU events{in_part}: CUDA was used, but no kernel was launched")

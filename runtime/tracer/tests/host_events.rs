@@ -1,11 +1,11 @@
-//! CUDA calls that are events of the CPU: their order, parameters and account.
+//! Host events: their order, parameters and account.
 
 mod common;
 
 use common::{Recorder, Ring, kernel_plan, pipeline, probe};
 use xputrace_model::context::{GpuContext, word};
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::{Demand, Functions, HostCall, HostCalls, HostDemand, Place, Plan, Probe, Target};
+use xputrace_model::plan::{Demand, Functions, HostDemand, HostEvent, HostEvents, Place, Plan, Probe, Target};
 use xputrace_model::schema::Event;
 use xputrace_tracer::{CollectorTotals, Pipeline, ProcessIndex};
 use xputrace_wire::cuda_calls::{FunctionId, functions};
@@ -50,27 +50,27 @@ trait Calls {
 
 impl Calls for Ring {
     fn wait(mut self, it: Wait) -> Self {
-        record::push(&mut self.0, HostCall::Wait.record_kind(), &it, &[]);
+        record::push(&mut self.0, HostEvent::Wait.record_kind(), &it, &[]);
         self
     }
     fn alloc(mut self, it: Alloc) -> Self {
-        record::push(&mut self.0, HostCall::Alloc.record_kind(), &it, &[]);
+        record::push(&mut self.0, HostEvent::Alloc.record_kind(), &it, &[]);
         self
     }
     fn free(mut self, it: Free) -> Self {
-        record::push(&mut self.0, HostCall::Free.record_kind(), &it, &[]);
+        record::push(&mut self.0, HostEvent::Free.record_kind(), &it, &[]);
         self
     }
     fn api(mut self, it: Api) -> Self {
-        record::push(&mut self.0, HostCall::Api.record_kind(), &it, &[]);
+        record::push(&mut self.0, HostEvent::Api.record_kind(), &it, &[]);
         self
     }
 }
 
 /// Interpreted handlers of these events; those of `api` are for these functions and read these parameters.
-fn plan(kinds: &[HostCall], api: &[(&[&str], &[&str])]) -> Plan {
+fn plan(kinds: &[HostEvent], api: &[(&[&str], &[&str])]) -> Plan {
     let mut plan = kernel_plan();
-    let handler = |kind: &HostCall| probe(Event::HostCall(*kind), Place::Interpreter, None);
+    let handler = |kind: &HostEvent| probe(Event::Host(*kind), Place::Interpreter, None);
     plan.probes = kinds.iter().map(handler).collect();
     let mut all = Functions::NONE;
     for (names, arguments) in api {
@@ -79,11 +79,11 @@ fn plan(kinds: &[HostCall], api: &[(&[&str], &[&str])]) -> Plan {
         plan.probes.push(Probe {
             target: Target::Api(Box::new(of)),
             arguments: arguments.iter().map(|it| (*it).to_owned()).collect(),
-            ..handler(&HostCall::Api)
+            ..handler(&HostEvent::Api)
         });
     }
-    let api_kind: &[HostCall] = if api.is_empty() { &[] } else { &[HostCall::Api] };
-    let kinds = HostCalls::of(kinds).with(HostCalls::of(api_kind));
+    let api_kind: &[HostEvent] = if api.is_empty() { &[] } else { &[HostEvent::Api] };
+    let kinds = HostEvents::of(kinds).with(HostEvents::of(api_kind));
     plan.demand = Demand { host: HostDemand { kinds, api: all, ..HostDemand::default() }, ..Demand::default() };
     plan
 }
@@ -103,7 +103,7 @@ fn argument(event: &GpuContext, at: usize) -> Option<u64> {
 
 #[test]
 fn calls_are_handled_in_order_of_their_end_whatever_ring_brings_them() {
-    let (mut pipeline, mut sink) = (pipeline(plan(&[HostCall::Wait], &[])), Recorder::default());
+    let (mut pipeline, mut sink) = (pipeline(plan(&[HostEvent::Wait], &[])), Recorder::default());
     feed(&mut pipeline, &mut sink, vec![Ring::default().wait(wait(10, 300)), Ring::default().wait(wait(20, 100))]);
     // Another thread's call that ended before, read one drain late.
     feed(&mut pipeline, &mut sink, vec![Ring::default().wait(wait(5, 200))]);
@@ -117,7 +117,7 @@ fn calls_are_handled_in_order_of_their_end_whatever_ring_brings_them() {
 
 #[test]
 fn a_free_knows_the_allocation_at_its_address() {
-    let (mut pipeline, mut sink) = (pipeline(plan(&[HostCall::Alloc, HostCall::Free], &[])), Recorder::default());
+    let (mut pipeline, mut sink) = (pipeline(plan(&[HostEvent::Alloc, HostEvent::Free], &[])), Recorder::default());
     let failed = Alloc { result: 2, has_address: 0, ..alloc(40, 0, 1 << 40) };
     let calls = Ring::default().free(free(30, 0x100)).alloc(alloc(20, 0x100, 64)).free(free(50, 0x200)).alloc(failed);
     feed(&mut pipeline, &mut sink, vec![calls]);
@@ -144,24 +144,24 @@ fn each_handler_gets_the_parameters_that_it_names() {
     pipeline.finish(&mut sink);
     let read: Vec<_> = sink.events.iter().map(|it| (argument(it, 0), argument(it, 1))).collect();
     assert_eq!(read, [(Some(64), None), (Some(0x7000), None), (None, Some(2))], "cudaFree was not asked for");
-    assert_eq!(pipeline.account().host_call(HostCall::Api).handled, 2);
+    assert_eq!(pipeline.account().host_event(HostEvent::Api).handled, 2);
 }
 
 #[test]
 fn calls_that_did_not_fit_into_a_ring_are_lost_by_name() {
-    let (mut pipeline, mut sink) = (pipeline(plan(&[HostCall::Wait], &[])), Recorder::default());
+    let (mut pipeline, mut sink) = (pipeline(plan(&[HostEvent::Wait], &[])), Recorder::default());
     feed(&mut pipeline, &mut sink, vec![Ring::default().wait(wait(10, 20))]);
     let mut totals = CollectorTotals::default();
-    totals.host_calls[HostCall::Wait.index()] = 5;
-    totals.lost[Lost::HostCallRingFull as usize] = 4;
+    totals.host_events[HostEvent::Wait.index()] = 5;
+    totals.lost[Lost::HostEventRingFull as usize] = 4;
     pipeline.end_process(PROCESS, totals, &mut sink);
-    let counts = *pipeline.account().host_call(HostCall::Wait);
-    assert_eq!((counts.handled, counts.lost, pipeline.losses().of(Loss::CallRingFull)), (1, 4, 4));
+    let counts = *pipeline.account().host_event(HostEvent::Wait);
+    assert_eq!((counts.handled, counts.lost, pipeline.losses().of(Loss::HostEventRingFull)), (1, 4, 4));
 }
 
 #[test]
 fn a_function_that_cuda_does_not_have_is_malformed() {
-    let (mut pipeline, mut sink) = (pipeline(plan(&[HostCall::Wait], &[])), Recorder::default());
+    let (mut pipeline, mut sink) = (pipeline(plan(&[HostEvent::Wait], &[])), Recorder::default());
     for function in [0, 1023 | 1 << 16, 5 << 16 | 1, u32::MAX] {
         feed(&mut pipeline, &mut sink, vec![Ring::default().wait(Wait { function, ..wait(10, 20) })]);
     }
