@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, c_char, c_void};
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
@@ -58,8 +59,9 @@ static PRIMARIES: [Mutex<Primary>; devices::MOST] =
 static DRIVER: Driver = Driver { state: Mutex::new(InitState::Not), changed: Condvar::new() };
 
 thread_local! {
-    static CURRENT: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
-    static PER_THREAD: RefCell<HashMap<u32, (Handle, Arc<Stream>)>> = RefCell::new(HashMap::new());
+    // These have no destructor, and leak a little: functions for `atexit` make calls after the main thread's ran.
+    static CURRENT: RefCell<ManuallyDrop<Vec<Handle>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
+    static PER_THREAD: RefCell<ManuallyDrop<HashMap<u32, (Handle, Arc<Stream>)>>> = RefCell::default();
 }
 
 /// Objects by handle. Handles are never reused, so a stale one is an error rather than another
@@ -281,7 +283,7 @@ pub(crate) fn primary_is_active(device: i32) -> bool {
 }
 
 pub(crate) fn current_handle() -> Handle {
-    CURRENT.try_with(|stack| stack.borrow().last().copied().unwrap_or(0)).unwrap_or(0)
+    CURRENT.with(|stack| stack.borrow().last().copied().unwrap_or(0))
 }
 
 /// Returns the current context's handle and CUPTI id, or zeros if there is none.

@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::mem::ManuallyDrop;
 use std::sync::{Mutex, PoisonError};
 
 use crate::abi::{
@@ -20,8 +21,8 @@ use crate::kernel::symbol;
 
 thread_local! {
     static LAST_ERROR: Cell<c_int> = const { Cell::new(0) };
-    /// Pushed by `<<<…>>>` and not yet popped by the kernel's stub.
-    static CONFIGURATIONS: RefCell<Vec<Configuration>> = const { RefCell::new(Vec::new()) };
+    /// Pushed by `<<<…>>>` and not yet popped by the kernel's stub. Has no destructor, as `atexit` needs it.
+    static CONFIGURATIONS: RefCell<ManuallyDrop<Vec<Configuration>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
 #[derive(Clone, Copy)]

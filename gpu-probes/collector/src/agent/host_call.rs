@@ -95,11 +95,40 @@ struct Open {
     flags: u32,
 }
 
+/// Calls of one layer that have not returned. There may be several: a signal handler may make calls amid another one.
+#[derive(Clone, Copy)]
+struct Opens([Option<Open>; Opens::MOST]);
+
+impl Opens {
+    const MOST: usize = 4;
+    const NONE: Opens = Opens([None; Opens::MOST]);
+
+    /// Adds a call. If there is no room, the oldest goes: its return was never reported, since its callback was
+    /// switched off meanwhile.
+    fn add(&mut self, open: Open) {
+        if let Some(slot) = self.0.iter_mut().min_by_key(|slot| slot.map_or(0, |it| it.start)) {
+            *slot = Some(open);
+        }
+    }
+
+    /// Returns the call that others with its correlation id are part of.
+    fn outer(&self, correlation: u32) -> Option<&Open> {
+        self.0.iter().flatten().filter(|it| it.correlation == correlation).max_by_key(|it| it.start)
+    }
+
+    /// Removes the call that returns: the latest, if a signal handler makes the call that it interrupts.
+    fn take(&mut self, function: u32, correlation: u32) -> Option<Open> {
+        let is_it = |it: &Open| (it.function, it.correlation) == (function, correlation);
+        let of_it = self.0.iter_mut().filter(|slot| slot.as_ref().is_some_and(is_it));
+        of_it.max_by_key(|slot| slot.map(|it| it.start))?.take()
+    }
+}
+
 /// What a thread remembers between its callbacks.
 struct Local {
     agent: *const Agent,
-    runtime: Option<Open>,
-    driver: Option<Open>,
+    runtime: Opens,
+    driver: Opens,
     bounds: Option<Bounds>,
     /// Context and device of the last query.
     device: (u32, u32),
@@ -108,7 +137,7 @@ struct Local {
 thread_local! {
     /// Has no destructor: callbacks occur while threads end.
     static LOCAL: RefCell<Local> = const {
-        RefCell::new(Local { agent: std::ptr::null(), runtime: None, driver: None, bounds: None, device: (UNKNOWN, UNKNOWN) })
+        RefCell::new(Local { agent: std::ptr::null(), runtime: Opens::NONE, driver: Opens::NONE, bounds: None, device: (UNKNOWN, UNKNOWN) })
     };
 }
 
@@ -150,20 +179,23 @@ pub fn exit(agent: &'static Agent, returned: &Returned, facts: impl FnOnce() -> 
 impl Local {
     fn bind(&mut self, agent: &'static Agent) {
         if !std::ptr::eq(self.agent, agent) {
-            *self = Local { agent, runtime: None, driver: None, bounds: self.bounds, device: (UNKNOWN, UNKNOWN) };
+            *self = Local {
+                agent,
+                runtime: Opens::NONE,
+                driver: Opens::NONE,
+                bounds: self.bounds,
+                device: (UNKNOWN, UNKNOWN),
+            };
         }
     }
 
     fn enter(&mut self, agent: &'static Agent, entered: &Entered<'_>) {
         let start = now();
         self.bind(agent);
-        // What has not returned by now never does: its callback was switched off meanwhile.
-        self.driver = None;
-        if entered.layer != Layer::Driver {
-            self.runtime = None;
-        }
-        // Another correlation id is that of a call whose return was not reported, or of one that this is no part of.
-        let outer = self.runtime.filter(|it| it.correlation == entered.correlation);
+        let outer = match entered.layer {
+            Layer::Driver => self.runtime.outer(entered.correlation),
+            _ => None,
+        };
         let is_recorded = agent.is_recording() && agent.window.contains_now();
         let of_outer = outer.map_or(HostEvents::NONE, |it| it.events).and(ONCE);
         let mut open = Open {
@@ -180,8 +212,8 @@ impl Local {
             self.take_stack(agent, entered, &mut open);
         }
         match entered.layer {
-            Layer::Driver => self.driver = Some(open),
-            _ => self.runtime = Some(open),
+            Layer::Driver => self.driver.add(open),
+            _ => self.runtime.add(open),
         }
     }
 
@@ -205,16 +237,12 @@ impl Local {
     fn exit(&mut self, agent: &'static Agent, returned: &Returned, facts: impl FnOnce() -> Facts) {
         let end = now();
         self.bind(agent);
-        let slot = match returned.layer {
+        let opens = match returned.layer {
             Layer::Driver => &mut self.driver,
             _ => &mut self.runtime,
         };
-        let is_it = |it: &mut Open| (it.function, it.correlation) == (returned.function, returned.correlation);
         // Any other was entered before we were armed.
-        let Some(open) = slot.take_if(is_it) else { return };
-        if returned.layer != Layer::Driver {
-            self.driver = None;
-        }
+        let Some(open) = opens.take(returned.function, returned.correlation) else { return };
         if !open.events.is_empty() && agent.is_recording() {
             self.record(agent, &open, returned, end, &facts());
         }
