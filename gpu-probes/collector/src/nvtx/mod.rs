@@ -17,9 +17,8 @@ mod texts;
 mod thread;
 mod window;
 
-use calls::{HOOKS, N_HOOKS, Slot};
+use calls::{HOOKS, N_HOOKS, Slot, caught};
 use std::ffi::{CStr, c_int, c_uint, c_void};
-use std::panic::catch_unwind;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 pub(crate) use texts::Details;
@@ -52,14 +51,15 @@ static NEXT: [AtomicPtr<c_void>; N_HOOKS] = [const { AtomicPtr::new(std::ptr::nu
 /// `get_export_table` is NVTX's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn InitializeInjectionNvtx2(get_export_table: Option<GetExportTable>) -> c_int {
+    let found = caught(None, || {
+        crate::quiet_panics();
+        // SAFETY: the caller's promise.
+        get_export_table.and_then(|get| unsafe { slots(get) }).map(|slots| (slots, contents(&slots)))
+    });
     // SAFETY: the caller's promise, which the other tool is given too.
     let is_chained = chained().is_some_and(|it| unsafe { it(get_export_table) } != 0);
-    let attached = catch_unwind(|| {
-        crate::quiet_panics();
-        // SAFETY: as above.
-        get_export_table.is_some_and(|get| unsafe { slots(get) }.is_some_and(|it| attach(&it)))
-    });
-    c_int::from(is_chained || matches!(attached, Ok(true)))
+    let is_attached = caught(false, || found.is_some_and(|(slots, before)| attach(&slots, &before)));
+    c_int::from(is_chained || is_attached)
 }
 
 /// Returns the initialization of the tool that follows NVTX too, which stays loaded for ever.
@@ -100,9 +100,18 @@ unsafe fn slots(get: GetExportTable) -> Option<Slots> {
     Some(slots)
 }
 
-/// Puts our functions into a library's slots; returns whether there were any.
-fn attach(slots: &Slots) -> bool {
-    if !texts::prepare() || !slots.iter().zip(&NEXT).all(|(slot, next)| remember(*slot, next)) {
+/// Returns what is in the slots: at first, NVTX's own functions that initialize it and then call what the slot holds.
+fn contents(slots: &Slots) -> [Slot; N_HOOKS] {
+    // SAFETY: NVTX's slots.
+    slots.map(|slot| if slot.is_null() { std::ptr::null() } else { unsafe { *slot } })
+}
+
+/// Puts our functions into a library's slots; returns whether there were any. `before` was in the slots before the
+/// other tool.
+fn attach(slots: &Slots, before: &[Slot; N_HOOKS]) -> bool {
+    let theirs = contents(slots);
+    let of_tool = theirs.iter().zip(before).map(|(now, before)| if now == before { std::ptr::null() } else { *now });
+    if !texts::prepare() || !of_tool.zip(&NEXT).all(|(it, next)| remember(it, next)) {
         return false;
     }
     let present = slots.iter().zip(&HOOKS).filter(|(slot, _)| !slot.is_null());
@@ -110,14 +119,10 @@ fn attach(slots: &Slots) -> bool {
     present.map(|(slot, hook)| unsafe { **slot = hook.function }).count() != 0
 }
 
-/// Notes the other tool's function in a slot. Returns false if the tool has another function for each library, which
-/// one function of ours can't tell apart: such a library is left to it.
-fn remember(slot: *mut Slot, next: &AtomicPtr<c_void>) -> bool {
-    if slot.is_null() {
-        return true;
-    }
-    // SAFETY: NVTX's slot.
-    let theirs = unsafe { *slot }.cast_mut();
+/// Notes the other tool's function of a slot, null if it has none. Returns false if the tool has another function for each
+/// library, which one function of ours can't tell apart: such a library is left to it.
+fn remember(theirs: Slot, next: &AtomicPtr<c_void>) -> bool {
+    let theirs = theirs.cast_mut();
     match next.compare_exchange(std::ptr::null_mut(), theirs, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => true,
         Err(known) => known == theirs,
