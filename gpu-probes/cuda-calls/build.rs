@@ -20,44 +20,65 @@ fn main() {
 }
 
 fn tables(layouts: &str, calls: &str) -> String {
-    let described: HashMap<&str, (&str, Vec<&str>)> = calls
-        .lines()
-        .filter_map(|it| it.strip_prefix("params "))
-        .map(|it| {
-            let mut words = it.split(' ');
-            let mut next = || words.next().expect("a name and a size");
-            let (name, size) = (next(), next());
-            (name, (size, words.collect()))
-        })
-        .collect();
-    let mut functions = String::from("pub(crate) static FUNCTIONS: &[Function] = &[\n");
+    [functions(layouts, &described(calls)), errors(calls)].concat()
+}
+
+/// The parameters of a call: their size in bytes, and `NAME:KIND:OFFSET` of each.
+struct Described<'a> {
+    bytes: u8,
+    parameters: Vec<&'a str>,
+}
+
+/// Returns the calls whose parameters are known, by name.
+fn described(calls: &str) -> HashMap<&str, Described<'_>> {
+    fn named(line: &str) -> (&str, Described<'_>) {
+        let mut words = line.split(' ');
+        let mut next = || words.next().expect("a name and a size");
+        let (name, bytes) = (next(), next().parse().expect("a small size"));
+        (name, Described { bytes, parameters: words.collect() })
+    }
+    calls.lines().filter_map(|it| it.strip_prefix("params ")).map(named).collect()
+}
+
+/// Writes the functions, and by layer and id how large their parameters are, and whether there is one.
+fn functions(layouts: &str, described: &HashMap<&str, Described<'_>>) -> String {
+    let mut functions = String::new();
     let mut sizes = [[0u8; IDS]; 2];
     let mut exists = [[0u64; IDS / 64]; 2];
     for line in layouts.lines().filter_map(|it| it.strip_prefix("cbid ")) {
         let [layer, id, name] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
         let id: usize = id.parse().expect("an id");
-        let (size, parameters) = described.get(name).map_or(("0", &[][..]), |it| (it.0, &it.1[..]));
-        let is_runtime = layer == "runtime";
-        sizes[usize::from(is_runtime)][id] = size.parse().expect("a small size");
-        exists[usize::from(is_runtime)][id / 64] |= 1 << (id % 64);
-        let layer = if is_runtime { "Runtime" } else { "Driver" };
-        let parameters: String = parameters.iter().map(|it| parameter(it)).collect();
-        let id = format!("FunctionId::of(Layer::{layer}, {id})");
+        let at = usize::from(layer == "runtime");
+        exists[at][id / 64] |= 1 << (id % 64);
+        let known = described.get(name);
+        sizes[at][id] = known.map_or(0, |it| it.bytes);
+        let parameters: String = known.iter().flat_map(|it| &it.parameters).map(|it| parameter(it)).collect();
+        let id = format!("FunctionId::of({}, {id})", variant(layer));
         writeln!(functions, "    Function {{ id: {id}, full_name: {name:?}, parameters: &[{parameters}] }},").unwrap();
     }
-    functions.push_str("];\n");
-    let mut errors = String::from("pub(crate) static ERRORS: &[(Layer, i32, &str)] = &[\n");
-    for line in calls.lines().filter_map(|it| it.strip_prefix("error ")) {
-        let [layer, code, name] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
-        let layer = if layer == "runtime" { "Runtime" } else { "Driver" };
-        writeln!(errors, "    (Layer::{layer}, {code}, {name:?}),").unwrap();
-    }
-    errors.push_str("];\n");
-    let words = IDS / 64;
+    let (words, most_bytes) = (IDS / 64, sizes.as_flattened().iter().max().expect("calls"));
     format!(
-        "{functions}{errors}pub(crate) static SIZES: [[u8; {IDS}]; 2] = {sizes:?};
+        "/// More than the highest callback id of a layer.
+pub const MOST_IDS: usize = {IDS};
+/// Most bytes of a call's parameters.
+pub const MOST_PARAMETER_BYTES: usize = {most_bytes};
+pub(crate) static FUNCTIONS: &[Function] = &[\n{functions}];
+pub(crate) static SIZES: [[u8; {IDS}]; 2] = {sizes:?};
 pub(crate) static EXISTS: [[u64; {words}]; 2] = {exists:?};\n"
     )
+}
+
+fn errors(calls: &str) -> String {
+    let mut errors = String::new();
+    for line in calls.lines().filter_map(|it| it.strip_prefix("error ")) {
+        let [layer, code, name] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+        writeln!(errors, "    ({}, {code}, {name:?}),", variant(layer)).unwrap();
+    }
+    format!("pub(crate) static ERRORS: &[(Layer, i32, &str)] = &[\n{errors}];\n")
+}
+
+fn variant(layer: &str) -> &'static str {
+    if layer == "runtime" { "Layer::Runtime" } else { "Layer::Driver" }
 }
 
 fn parameter(text: &str) -> String {

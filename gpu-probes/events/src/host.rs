@@ -51,8 +51,14 @@ const COMMON: &[Field] = &[
     },
 ];
 
-/// Fields of what is no call, that the tracer computes.
-const OF_THREAD: &[Field] = &[COMMON[0], COMMON[1], COMMON[2], COMMON[3], COMMON[4]];
+/// Fields of an NVTX range that the tracer computes, where a call has them too.
+const OF_RANGE: &[Field] = &[
+    Field { doc: "when it was opened", ..COMMON[0] },
+    COMMON[1],
+    Field { doc: "thread that opened it", ..COMMON[2] },
+    COMMON[3],
+    COMMON[4],
+];
 
 const OF_NVTX: &[Field] = &[
     derived("name", FieldType::Name, Unit::None, range::NAME, "name of the range or mark"),
@@ -231,8 +237,8 @@ macro_rules! host_events {
                 /// Its fields.
                 pub const FIELDS: &'static [Field] = &fields::<{
                     let also: &[Field] = $other_also;
-                    OF_THREAD.len() + also.len() + n_fields($Other::COLUMNS)
-                }>(&[OF_THREAD, $other_also], $Other::COLUMNS);
+                    OF_RANGE.len() + also.len() + n_fields($Other::COLUMNS)
+                }>(&[OF_RANGE, $other_also], $Other::COLUMNS);
             }
         )*
     };
@@ -312,7 +318,7 @@ host_events! {
     } {}
 
     @beside
-    /// An NVTX range that was closed, or a mark.
+    /// An NVTX range that was closed, or a mark that was set.
     Nvtx "nvtx" { record: 36, also: OF_NVTX } {
         /// CLOCK_MONOTONIC nanoseconds at the calls that open and close it.
         start: u64, PreviousOf("end"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_START, "when it was opened") };

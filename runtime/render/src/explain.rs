@@ -176,13 +176,13 @@ fn demanded(demand: Demand) -> String {
         .chain(other_calls.iter().map(|it| format!("{} calls{watched}", it.name())))
         .chain(demand.activities.iter().map(|it| it.plural().to_string()))
         .chain(details.iter().filter(|(wanted, _)| *wanted).map(|(_, name)| (*name).to_owned()))
-        .chain(demanded_calls(&demand.host))
+        .chain(demanded_host_events(&demand.host))
         .collect();
     parts.join(", ")
 }
 
-/// Lists what is recorded of CUDA's calls.
-fn demanded_calls(demand: &HostDemand) -> Vec<String> {
+/// Lists what is recorded of host events.
+fn demanded_host_events(demand: &HostDemand) -> Vec<String> {
     let kind = |it: HostEvent| match it {
         HostEvent::Nvtx => "NVTX ranges".to_owned(),
         HostEvent::Api => format!("calls of {} CUDA functions", demand.api.iter().count()),

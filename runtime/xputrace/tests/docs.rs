@@ -77,6 +77,17 @@ fn bundled_scripts_have_a_manual_and_compile() {
     }
 }
 
+#[test]
+fn the_readme_names_every_event_and_bundled_script() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let listed = [xputrace(&["list"]).stdout, xputrace(&["scripts"]).stdout].concat();
+    let listed = String::from_utf8_lossy(&listed).into_owned();
+    // `uprobe:LIBRARY:FUNCTION` is an event, `tracepoint:sched:sched_switch` one of many; of a script, more follows.
+    let names = listed.lines().filter_map(|it| it.split([':', ' ']).next());
+    let missing: Vec<&str> = names.filter(|it| !readme.contains(&format!("`{it}`"))).collect();
+    assert!(missing.is_empty() && listed.contains("kernel"), "{missing:?}");
+}
+
 /// Splits a command line at spaces outside single quotes; `-- ./llm` becomes the recording.
 fn words(line: &str) -> Vec<String> {
     let line = line.replace("-- ./llm", "--replay tests/replay/llm.xpt");

@@ -18,6 +18,7 @@ use xputrace_wire::region::Lost;
 
 /// Maximum number of nodes per process, 16 bytes each.
 const NODES: usize = 128 << 10;
+/// Entries that are searched for a node.
 const PROBES: usize = 64;
 
 /// The stacks of nodes. Fixed capacity, no lock, no allocation.

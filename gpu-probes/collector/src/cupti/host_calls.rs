@@ -9,7 +9,7 @@ use crate::agent::host_call::{self, Entered, Facts, Memory, Returned};
 use crate::agent::{Agent, Layer, Stream};
 use std::ffi::c_void;
 use xputrace_unwind::Pushed;
-use xputrace_wire::cuda_calls::{FunctionId, Functions, MOST_IDS};
+use xputrace_wire::cuda_calls::{FunctionId, Functions, MOST_IDS, MOST_PARAMETER_BYTES};
 use xputrace_wire::events::host::{AllocKind, PARAMETER_WORDS, WaitKind};
 use xputrace_wire::events::{HostEvent, HostEvents};
 use xputrace_wire::message::demand;
@@ -323,6 +323,9 @@ impl Run {
     }
 }
 
+// A record holds the parameters of any call, and no more.
+const _: () = assert!(PARAMETER_WORDS * 8 == MOST_PARAMETER_BYTES);
+
 /// Reads what a call was about.
 ///
 /// # Safety
@@ -333,8 +336,8 @@ unsafe fn facts(function: FunctionId, params: *const c_void, result: i32) -> Fac
     if at.is_null() {
         return facts;
     }
-    let size = function.parameter_bytes().min(PARAMETER_WORDS * 8);
-    // SAFETY: the caller's promise; the words have room.
+    let size = function.parameter_bytes();
+    // SAFETY: the caller's promise; the words have room for `MOST_PARAMETER_BYTES`.
     unsafe { at.copy_to_nonoverlapping(facts.parameters.as_mut_ptr().cast(), size) };
     if let Some(role) = role_of(function) {
         // SAFETY: the caller's promise.

@@ -185,7 +185,7 @@ impl Report {
             format!("no GPU events{in_part}: CUDA was used, but the GPU ran nothing of this kind: {}", kinds.join(", "))
         } else if account.activities.is_empty() && account.calls.is_empty() {
             let kinds: Vec<&str> = account.host_events.iter().map(HostEvent::name).collect();
-            format!("no events{in_part}: CUDA was used, but no call is one of these: {}", kinds.join(", "))
+            format!("no events{in_part}: CUDA was used, but there was none of these: {}", kinds.join(", "))
         } else if launches.made == 0 {
             format!("no GPU events{in_part}: CUDA was used, but no kernel was launched")
         } else if launches.failed == launches.made {
