@@ -12,9 +12,8 @@
 use super::Agent;
 use super::backend::{Context, Layer, Stream};
 use super::clock::now;
-use super::launch::{StackTaken, stack_taken};
+use super::launch::{StackTaken, stack_of_call};
 use super::output::{self, Output, Role};
-use super::stack::Here;
 use std::cell::{Cell, RefCell};
 use xputrace_unwind::{Bounds, Pushed};
 use xputrace_wire::events::host::{Alloc, Api, Common, Free, PARAMETER_WORDS, Wait};
@@ -219,15 +218,8 @@ impl Local {
 
     #[inline(never)]
     fn take_stack(&mut self, agent: &'static Agent, entered: &Entered<'_>, open: &mut Open) {
-        if self.bounds.is_none() {
-            self.bounds = Bounds::of_thread();
-        }
-        let Some(stacks) = &agent.code.stacks else { return };
-        let Entered { registers, layer, .. } = *entered;
-        let here = Here { registers, bounds: self.bounds, modules: &agent.code.modules, layer };
-        // SAFETY: its own registers and bounds.
-        let taken = output::with(agent, Role::Launch, |out| unsafe { stack_taken(agent, stacks, out, &here) });
-        match taken.unwrap_or(StackTaken::Lost) {
+        // SAFETY: the registers are those at the call that this thread has entered.
+        match unsafe { stack_of_call(agent, &mut self.bounds, entered.registers, entered.layer) } {
             StackTaken::Id(id) => open.stack = id,
             StackTaken::Empty => {}
             StackTaken::Lost => open.flags |= Common::NO_STACK,

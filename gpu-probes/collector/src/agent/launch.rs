@@ -204,14 +204,15 @@ pub(super) unsafe fn stack_of_driver_call(agent: &'static Agent, registers: &Pus
     LOCAL.with(|local| {
         let mut local = local.try_borrow_mut().ok()?;
         local.bind(agent);
-        match local.stack(agent, registers, Layer::Driver) {
+        // SAFETY: the caller's promise.
+        match unsafe { stack_of_call(agent, &mut local.bounds, registers, Layer::Driver) } {
             StackTaken::Id(id) => Some(id),
             StackTaken::Empty | StackTaken::Lost => None,
         }
     })
 }
 
-/// What came of a launch's stack.
+/// What came of a call's stack.
 pub(super) enum StackTaken {
     Id(u32),
     /// Only Python's frames were asked for, and there are none.
@@ -219,17 +220,34 @@ pub(super) enum StackTaken {
     Lost,
 }
 
-/// Takes the calling thread's stack.
+/// Takes the stack of the calling thread, in a call of the program, and tells the tracer. `bounds` are those of the
+/// thread's stack, once known.
+///
+/// # Safety
+/// The registers are those of the calling thread.
+#[inline]
+pub(super) unsafe fn stack_of_call(
+    agent: &'static Agent,
+    bounds: &mut Option<Bounds>,
+    registers: &Pushed,
+    layer: Layer,
+) -> StackTaken {
+    if bounds.is_none() {
+        *bounds = Bounds::of_thread();
+    }
+    let Some(stacks) = &agent.code.stacks else { return StackTaken::Empty };
+    let here = Here { registers, bounds: *bounds, modules: &agent.code.modules, layer };
+    // SAFETY: the thread's own registers and bounds.
+    let taken = output::with(agent, Role::Launch, |out| unsafe { stack_taken(agent, stacks, out, &here) });
+    taken.unwrap_or(StackTaken::Lost)
+}
+
+/// Writes the calling thread's stack into a ring.
 ///
 /// # Safety
 /// `here` is where the thread is: on its own stack, from where the backend called us to its end.
 #[inline]
-pub(super) unsafe fn stack_taken(
-    agent: &'static Agent,
-    stacks: &Stacks,
-    out: &mut Output,
-    here: &Here<'_>,
-) -> StackTaken {
+unsafe fn stack_taken(agent: &'static Agent, stacks: &Stacks, out: &mut Output, here: &Here<'_>) -> StackTaken {
     let mut is_table_full = false;
     let code_id = |python: &Python, out: &mut Output, code: &Code<'_>| match python
         .codes
@@ -375,23 +393,12 @@ impl Local {
 
     fn take_stack(&mut self, agent: &'static Agent, registers: &Pushed, layer: Layer) {
         self.launch.stack = 0;
-        match self.stack(agent, registers, layer) {
+        // SAFETY: the registers are those at the call that this thread is in.
+        match unsafe { stack_of_call(agent, &mut self.bounds, registers, layer) } {
             StackTaken::Id(id) => self.launch.stack = id,
             StackTaken::Empty => {}
             StackTaken::Lost => self.launch.flags |= Launch::NO_STACK,
         }
-    }
-
-    #[inline]
-    fn stack(&mut self, agent: &'static Agent, registers: &Pushed, layer: Layer) -> StackTaken {
-        if self.bounds.is_none() {
-            self.bounds = Bounds::of_thread();
-        }
-        let Some(stacks) = &agent.code.stacks else { return StackTaken::Empty };
-        let here = Here { registers, bounds: self.bounds, modules: &agent.code.modules, layer };
-        // SAFETY: its own registers and bounds.
-        let taken = output::with(agent, Role::Launch, |out| unsafe { stack_taken(agent, stacks, out, &here) });
-        taken.unwrap_or(StackTaken::Lost)
     }
 
     /// Takes the driver call's parameters, and runs the handlers at the marker.
