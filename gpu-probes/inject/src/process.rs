@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use xputrace_wire::maps::MapsLine;
 use xputrace_wire::status::{field, innermost_id};
 
@@ -42,7 +43,7 @@ impl Process {
             return Err(Refusal::new("its first thread has ended, so Linux does not show its memory"));
         }
         refuse_by_status(&status)?;
-        let mappings = mappings(pid)?;
+        let mappings = mappings_once_started(pid)?;
         refuse_by_mappings(&mappings)?;
         let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
         let memory = memory.map_err(|it| denied(pid, "open its memory", &it))?;
@@ -200,6 +201,27 @@ fn refuse_by_status(status: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// How long a program may take from its start to having its C library.
+const STARTED_WITHIN: Duration = Duration::from_secs(1);
+
+/// Returns the mappings of a process, once its dynamic linker has done the first part of its work.
+fn mappings_once_started(pid: u32) -> Result<Vec<Mapping>, Refusal> {
+    let until = Instant::now() + STARTED_WITHIN;
+    loop {
+        let mappings = mappings(pid)?;
+        if !is_starting(&mappings) || Instant::now() >= until {
+            return Ok(mappings);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether a program has a dynamic linker and no C library yet.
+fn is_starting(mappings: &[Mapping]) -> bool {
+    let has = |prefix: &[u8]| mappings.iter().any(|it| it.name().starts_with(prefix));
+    has(b"ld-linux") && !has(b"libc.so") && !has(b"libc-2.")
+}
+
 fn mappings(pid: u32) -> Result<Vec<Mapping>, Refusal> {
     let text = std::fs::read(format!("/proc/{pid}/maps")).map_err(|it| denied(pid, "read its memory mappings", &it))?;
     let lines = text.split(|it| *it == b'\n').filter_map(MapsLine::parse);
@@ -242,6 +264,22 @@ fn refuse_by_mappings(mappings: &[Mapping]) -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_is_starting_until_it_has_its_c_library() {
+        let mapping = |path: &str| Mapping {
+            start: 0,
+            end: 1,
+            is_executable: true,
+            file_offset: 0,
+            inode: 1,
+            path: Some(path.into()),
+        };
+        let is_starting = |paths: &[&str]| is_starting(&paths.iter().map(|it| mapping(it)).collect::<Vec<_>>());
+        assert!(is_starting(&["/bin/program", "/lib64/ld-linux-x86-64.so.2"]));
+        assert!(!is_starting(&["/bin/program", "/lib64/ld-linux-x86-64.so.2", "/lib/libc.so.6"]));
+        assert!(!is_starting(&["/bin/static"]));
+    }
 
     #[test]
     fn what_a_status_forbids_is_named() {

@@ -21,6 +21,8 @@ use xputrace_wire::{Answer, COLLECTORS_THREAD};
 
 /// The collector's function that arms a running process.
 const ARM: &str = "xputrace_arm";
+/// How long a thread that loads the collector may take to map its file.
+const LOADED_WITHIN: Duration = Duration::from_secs(1);
 /// How long a process may be held by a run whose tracer has ended.
 const LEFT_WITHIN: Duration = Duration::from_secs(2);
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(10);
@@ -63,8 +65,10 @@ impl Attachable {
     /// Lets the collector connect to the tracer at `socket`, which arms it meanwhile: by a call if it waits for one,
     /// else by loading it. Returns once it is armed or refused; what it refuses, it tells the tracer.
     fn attach(&self, socket: &str) -> Result<()> {
-        if !self.is_loaded && has_thread(self.pid, COLLECTORS_THREAD) {
-            return self.beside_another()?.attach(socket);
+        if !self.is_loaded
+            && let Some(loaded) = self.loaded_meanwhile()?
+        {
+            return loaded.attach(socket);
         }
         let until = deadline(LEFT_WITHIN);
         let mut answer = self.ask(socket)?;
@@ -86,15 +90,24 @@ impl Attachable {
         }
     }
 
-    /// Returns the process with the collector that another tracer has loaded meanwhile.
+    /// Returns the process with the collector that another tracer has loaded meanwhile, if one has. A thread that loads
+    /// it has its name before.
     ///
     /// # Errors
     /// That collector is of another version: two in a process know nothing of each other.
-    fn beside_another(&self) -> Result<Self> {
-        let Some((library, collector)) = loaded_collector(self.pid) else {
-            bail!("another version of xputrace traces it");
-        };
-        Ok(Attachable { pid: self.pid, comm: self.comm.clone(), library, collector, is_loaded: true })
+    fn loaded_meanwhile(&self) -> Result<Option<Self>> {
+        let until = deadline(LOADED_WITHIN);
+        while has_thread(self.pid, COLLECTORS_THREAD) {
+            if let Some((library, collector)) = loaded_collector(self.pid) {
+                let comm = self.comm.clone();
+                return Ok(Some(Attachable { pid: self.pid, comm, library, collector, is_loaded: true }));
+            }
+            if Instant::now() >= until {
+                bail!("another version of xputrace traces it");
+            }
+            std::thread::sleep(ASK_AGAIN_AFTER);
+        }
+        Ok(None)
     }
 
     /// Makes the collector try to connect: by a call if it waits for one, else by loading it.
