@@ -43,8 +43,10 @@ const fn gpu_parts(at: usize) -> [Field; 4] {
 }
 
 pub(crate) const GPU_DOC: &str = "the GPU: its name, its UUID, its multiprocessors and its bytes of memory";
-const GPU: &[Field] = &gpu_parts(word::GPU);
-pub(crate) const LAUNCH_GPU: &[Field] = &gpu_parts(word::LAUNCH_GPU);
+/// Parts of an activity's `gpu`.
+pub const GPU: &[Field] = &gpu_parts(word::GPU);
+/// Parts of the `gpu` of a launch or a CUDA call.
+pub const LAUNCH_GPU: &[Field] = &gpu_parts(word::LAUNCH_GPU);
 
 const fn stream_kind(at: usize) -> Field {
     let doc =

@@ -199,6 +199,7 @@ fn late_read(staged: &Staged, of: &Use) -> Diagnostic {
 fn late_write(staged: &Staged, unit: &Unit, of: &Use) -> Diagnostic {
     let when = match unit.handler.event {
         Event::Launch => "after the launch has returned",
+        Event::Host(HostEvent::Nvtx) => "after the range was closed",
         Event::Host(_) => "after the call has returned",
         _ => "when the GPU's record arrives, long after the launch",
     };
@@ -209,6 +210,12 @@ fn late_write(staged: &Staged, unit: &Unit, of: &Use) -> Diagnostic {
         }
         (Event::Launch, Some(field)) => {
             format!("to run the handler during the launch, leave out `{field}`, which is not known by then")
+        }
+        (Event::Host(HostEvent::Nvtx), _) => {
+            "to change it in time, use a CPU probe on the function around the range".into()
+        }
+        (Event::Host(_), _) => {
+            "to change it during the call, probe CUDA's function, as `uprobe(\"libcudart:cudaMalloc\", …)` does".into()
         }
         _ => "to change it during the launch, use a `launch` handler".into(),
     };
@@ -230,18 +237,12 @@ const OF_OUTERMOST: [usize; 7] = [
 /// whether a kernel is missing between two.
 const NEED_LAUNCHES: [usize; 5] = [word::JOINED, word::TID, word::STREAM_KIND, word::PREVIOUS_NAME, word::PREVIOUS_END];
 
-/// Words of an event's GPU, and of its launch's.
-const OF_GPUS: [usize; 8] = [
-    word::GPU,
-    word::GPU_UUID,
-    word::GPU_SMS,
-    word::GPU_MEMORY,
-    word::LAUNCH_GPU,
-    word::LAUNCH_GPU_UUID,
-    word::LAUNCH_GPU_SMS,
-    word::LAUNCH_GPU_MEMORY,
-];
-/// Adds what a handler of a CUDA call needs.
+/// Whether the GPU of an event or of its launch is read.
+fn reads_gpu(reads: &Reads) -> bool {
+    schema::GPU.iter().chain(schema::LAUNCH_GPU).any(|it| reads.has(it))
+}
+
+/// Adds what a handler of a host event needs.
 fn host_demand(kind: HostEvent, unit: &Unit, reads: &Reads, demand: &mut HostDemand) {
     demand.kinds = demand.kinds.with(HostEvents::of(&[kind]));
     // Its words are not a call's.
@@ -284,7 +285,7 @@ pub(super) fn demand(units: &[Unit], wishes: Wishes) -> Demand {
             }
             Event::Host(kind) => {
                 host_demand(kind, unit, reads, &mut demand.host);
-                demand.gpus |= reads.any(&OF_GPUS);
+                demand.gpus |= reads_gpu(reads);
                 continue;
             }
             _ => {}
@@ -294,7 +295,7 @@ pub(super) fn demand(units: &[Unit], wishes: Wishes) -> Demand {
         demand.launch_python |= reads.any(&[word::LAUNCH_PYSTACK]);
         demand.launch_ranges |= reads.any(&[word::LAUNCH_NVTX, word::LAUNCH_NVTX_PATH]);
         demand.launch_ends |= reads.any(&[word::LAUNCH_END, word::LAUNCH_DURATION]);
-        demand.gpus |= reads.any(&OF_GPUS);
+        demand.gpus |= reads_gpu(reads);
         demand.stream_kinds |= reads.any(&[word::STREAM_KIND, word::LAUNCH_STREAM_KIND]);
         demand.captures |= reads.any(&[word::CAPTURED, word::CAPTURE_USTACK, word::CAPTURE_PYSTACK]);
         demand.captures_python |= reads.any(&[word::CAPTURE_PYSTACK]);
