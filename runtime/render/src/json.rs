@@ -218,7 +218,7 @@ fn account_json(account: &Account) -> Json {
     }
     for kind in account.host_events.iter() {
         let HostCounts { handled, lost } = *account.host_event(kind);
-        all[kind.name()] = json!({ "calls": handled.saturating_add(lost), "handled": handled, "lost": lost });
+        all[kind.name()] = json!({ "events": handled.saturating_add(lost), "handled": handled, "lost": lost });
     }
     all
 }

@@ -42,8 +42,8 @@ pub enum Error {
     OtherScope { probe: String, line: u32, everywhere: bool, record: String },
     #[error("the script reads launch stacks, but the recording has none. {}", again(record))]
     NoLaunchStacks { record: String },
-    #[error("of CUDA's calls, the recording lacks {}. {}", missing.join(", "), again(record))]
-    NoCalls { missing: Vec<String>, record: String },
+    #[error("of host events and CUDA calls, the recording lacks {}. {}", missing.join(", "), again(record))]
+    NoHostEvents { missing: Vec<String>, record: String },
     #[error("the recording has no lines of stacks. Add `--lines` before the `--` of `{record}`")]
     NoLines { record: String },
     #[error(transparent)]
@@ -170,7 +170,7 @@ fn check(plan: &Plan, meta: &Meta) -> Result<(), Error> {
     }
     let missing = meta.missing_host_events(&plan.demand.host);
     if !missing.is_empty() {
-        return Err(Error::NoCalls { missing, record });
+        return Err(Error::NoHostEvents { missing, record });
     }
     if plan.reads_lines && !meta.lines {
         return Err(Error::NoLines { record });
