@@ -42,7 +42,7 @@ pub enum Error {
     OtherScope { probe: String, line: u32, everywhere: bool, record: String },
     #[error("the script reads launch stacks, but the recording has none. {}", again(record))]
     NoLaunchStacks { record: String },
-    #[error("of host events and CUDA calls, the recording lacks {}. {}", missing.join(", "), again(record))]
+    #[error("of host events and CUDA calls, the recording lacks {}. {}", few(missing), again(record))]
     NoHostEvents { missing: Vec<String>, record: String },
     #[error("the recording has no lines of stacks. Add `--lines` before the `--` of `{record}`")]
     NoLines { record: String },
@@ -52,6 +52,15 @@ pub enum Error {
 
 fn again(record: &str) -> String {
     format!("Record what the script reads: `{record}`")
+}
+
+/// Lists names: the first ones, and how many more there are. A pattern of calls may match a thousand.
+fn few(names: &[String]) -> String {
+    const MOST: usize = 5;
+    match names.len().checked_sub(MOST) {
+        None | Some(0) => names.join(", "),
+        Some(more) => format!("{} and {more} more", names[..MOST].join(", ")),
+    }
 }
 
 fn listed(names: &[String]) -> String {
