@@ -58,10 +58,13 @@ static PRIMARIES: [Mutex<Primary>; devices::MOST] =
     [const { Mutex::new(Primary { handle: 0, users: 0 }) }; devices::MOST];
 static DRIVER: Driver = Driver { state: Mutex::new(InitState::Not), changed: Condvar::new() };
 
+/// A thread's own default streams.
+type StreamsByContext = HashMap<u32, (Handle, Arc<Stream>)>;
+
 thread_local! {
     // These have no destructor, and leak a little: functions for `atexit` make calls after the main thread's ran.
     static CURRENT: RefCell<ManuallyDrop<Vec<Handle>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
-    static PER_THREAD: RefCell<ManuallyDrop<HashMap<u32, (Handle, Arc<Stream>)>>> = RefCell::default();
+    static PER_THREAD: RefCell<ManuallyDrop<StreamsByContext>> = RefCell::default();
 }
 
 /// Objects by handle. Handles are never reused, so a stale one is an error rather than another

@@ -22,6 +22,9 @@ pub(crate) const CODES: usize = 16 << 10;
 const CODE_BYTES: usize = 16 << 20;
 const PROBES: usize = 64;
 
+/// The path of NVTX ranges for which there is no room.
+pub(crate) const UNKNOWN_RANGE: &CStr = c"\x1f[unknown]";
+
 /// Why there is no id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoId {
@@ -230,7 +233,10 @@ pub(crate) struct Names {
 
 impl Names {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Names { addresses: Addresses::new()?, store: Store::new(NAMES, TEXT_BYTES)? })
+        let store = Store::new(NAMES, TEXT_BYTES)?;
+        // Kept for when there is no room.
+        let _ = store.find(&[UNKNOWN_RANGE.to_bytes()]);
+        Ok(Names { addresses: Addresses::new()?, store })
     }
 
     /// Returns the id of the text at `pointer`; `tell` was called for it before and returned true.
@@ -469,6 +475,16 @@ mod tests {
         assert_eq!(name(&names, &copy, Text::Symbol, &mut told), Ok(first));
         assert_eq!(name(&names, c"_Z3nopv", Text::Symbol, &mut told), Ok(first));
         assert_eq!(told, [(first, "_Z3nopv".to_string())]);
+    }
+
+    #[test]
+    fn ranges_without_room_have_a_name() {
+        let (names, mut told) = (Names::new().unwrap(), Vec::new());
+        let all = (0..NAMES * 2).map(|it| std::ffi::CString::new(format!("range {it}")).unwrap());
+        let refused = all.filter(|it| name(&names, it, Text::Symbol, &mut told) == Err(NoId::TableFull)).count();
+        assert!(refused > 0);
+        assert!(name(&names, UNKNOWN_RANGE, Text::Symbol, &mut told).is_ok());
+        assert_eq!(told.last().unwrap().1.as_bytes(), UNKNOWN_RANGE.to_bytes());
     }
 
     #[test]

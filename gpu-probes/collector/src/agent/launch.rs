@@ -10,14 +10,14 @@
 use super::Agent;
 use super::backend::{Context, Layer, Stream, StreamKind};
 use super::clock::now;
-use super::intern::{NoId, Text};
+use super::intern::{NoId, Text, UNKNOWN_RANGE};
 use super::output::{self, Output, Role};
 use super::presence;
 use super::python::Python;
 use super::stack::{Here, Stacks};
 use crate::nvtx;
 use std::cell::RefCell;
-use std::ffi::c_char;
+use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use xputrace_python::Code;
 use xputrace_unwind::{Bounds, Pushed};
@@ -386,7 +386,7 @@ impl Local {
         }
         if let Some(path) = nvtx::path().filter(|_| agent.wants(demand::RANGES)) {
             // SAFETY: a C string.
-            let id = |out: &mut Output| unsafe { name(agent, out, path.as_ptr(), Text::Symbol) };
+            let id = |out: &mut Output| unsafe { range_name(agent, out, path) };
             self.launch.ranges = output::with(agent, Role::Launch, id).unwrap_or(0);
         }
     }
@@ -613,6 +613,19 @@ impl CallNames {
             }
             id => id,
         }
+    }
+}
+
+/// Returns the name id of a path of NVTX ranges; where there is no room, that of [`UNKNOWN_RANGE`].
+///
+/// # Safety
+/// The path stays for ever.
+pub(super) unsafe fn range_name(agent: &Agent, out: &mut Output, path: &CStr) -> u32 {
+    // SAFETY: C strings.
+    let mut id = |path: &CStr| unsafe { name(agent, out, path.as_ptr(), Text::Symbol) };
+    match id(path) {
+        0 => id(UNKNOWN_RANGE),
+        id => id,
     }
 }
 

@@ -1,8 +1,7 @@
 //! The program's NVTX ranges as events: written by the thread that ends a range.
 
 use super::Agent;
-use super::intern::Text;
-use super::launch::name;
+use super::launch::range_name;
 use super::output::{self, Role};
 use crate::nvtx::Details;
 use std::ffi::CStr;
@@ -62,8 +61,7 @@ pub(crate) fn record(range: &Range<'_>) {
     let Some(_inside) = agent.come_in() else { return };
     let wrote = output::with(agent, Role::Launch, |out| {
         // SAFETY: C strings that stay for ever.
-        let mut id =
-            |text: &CStr| unsafe { if text.is_empty() { 0 } else { name(agent, out, text.as_ptr(), Text::Symbol) } };
+        let mut id = |text: &CStr| unsafe { if text.is_empty() { 0 } else { range_name(agent, out, text) } };
         let (path, domain) = (id(range.path), id(range.domain));
         let details = range.details;
         let record = Nvtx {

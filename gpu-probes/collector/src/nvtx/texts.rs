@@ -1,7 +1,7 @@
 //! Names of ranges, domains and registered strings, and paths of ranges, for the process's life.
 
 use super::handles::{Handle, Handles};
-use crate::agent::intern::Store;
+use crate::agent::intern::{Store, UNKNOWN_RANGE};
 use std::ffi::{CStr, c_char};
 use std::sync::OnceLock;
 use xputrace_wire::record::{MAX_NAME, RANGE_SEPARATOR};
@@ -59,7 +59,7 @@ impl Text {
         match (self, known.and_then(|it| it.get_with_nul(self.0))) {
             (_, Some(bytes)) => CStr::from_bytes_with_nul(bytes).unwrap_or(c""),
             (Text::NONE, None) => c"",
-            (_, None) => c"\x1f[unknown]",
+            (_, None) => UNKNOWN_RANGE,
         }
     }
 }
