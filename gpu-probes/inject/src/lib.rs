@@ -108,7 +108,7 @@ fn alone(pid: u32) -> Result<UnixListener, Refusal> {
 fn start(process: &Process, stub: &Stub) -> Result<u32, Refusal> {
     let began = Instant::now();
     let unsafe_code = UnsafeCode::of(process);
-    let mut hindrance = String::from("it has no thread");
+    let mut hindrance = String::from("none of them stops");
     loop {
         for tid in process.threads()? {
             // If we are killed while we hold a thread, some calls fail. Threads in such a call are the last resort.

@@ -172,6 +172,11 @@ pub(crate) fn thread_has_ended(pid: u32, tid: u32) -> bool {
     status_of_thread(pid, tid).map_or(true, |it| is_dead(&it))
 }
 
+/// Returns the thread that holds a thread by ptrace.
+pub(crate) fn tracer_of(pid: u32, tid: u32) -> Option<u32> {
+    field(&status_of_thread(pid, tid).ok()?, "TracerPid")?.parse().ok().filter(|it| *it != 0)
+}
+
 fn runs_without_its_first_thread(pid: u32) -> bool {
     threads(pid).is_ok_and(|all| all.into_iter().any(|it| !thread_has_ended(pid, it)))
 }

@@ -1,7 +1,7 @@
 //! A thread that ptrace holds.
 
 use crate::Refusal;
-use crate::process::{denied, thread_has_ended};
+use crate::process::{denied, thread_has_ended, tracer_of};
 use std::io;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
@@ -26,13 +26,10 @@ impl Stopped {
     /// # Errors
     /// Linux does not let us.
     pub(crate) fn stop(pid: u32, tid: u32) -> Result<Option<Self>, Refusal> {
-        match request(libc::PTRACE_SEIZE, tid, 0, 0) {
-            Ok(()) => {}
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
-            // To Linux, a thread that has ended and is not gone yet may not be stopped (`ptrace_attach` in
-            // `kernel/ptrace.c`).
-            Err(_) if thread_has_ended(pid, tid) => return Ok(None),
-            Err(error) => return Err(denied(pid, "stop it by ptrace", &error)),
+        // What prevents it may be gone by the time it is looked at.
+        let held = seize(pid, tid).or_else(|_| seize(pid, tid));
+        if !held.map_err(|it| denied(pid, "stop it by ptrace", &it))? {
+            return Ok(None);
         }
         // SAFETY: zeroes are registers.
         let none: libc::user_regs_struct = unsafe { std::mem::zeroed() };
@@ -232,6 +229,29 @@ fn fails_on_stops(number: u64) -> bool {
     all.contains(&(number as i64))
 }
 
+/// Begins to hold a thread; returns whether it is held now, and not about to be gone.
+fn seize(pid: u32, tid: u32) -> io::Result<bool> {
+    match request(libc::PTRACE_SEIZE, tid, 0, 0) {
+        Ok(()) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(false),
+        // To Linux, a thread that has ended and is not gone yet may not be stopped (`ptrace_attach` in
+        // `kernel/ptrace.c`).
+        Err(_) if thread_has_ended(pid, tid) => Ok(false),
+        Err(error) => match tracer_of(pid, tid) {
+            // It did not stop in time when it was tried before, as on a busy machine.
+            Some(tracer) if tracer == own_tid() => Ok(true),
+            // Another tracer, or our attempt before this one: Linux lets go of its threads only after its end is seen.
+            Some(_) => Ok(false),
+            None => Err(error),
+        },
+    }
+}
+
+fn own_tid() -> u32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::gettid() as u32 }
+}
+
 fn request(what: libc::c_uint, tid: u32, address: u64, data: u64) -> io::Result<()> {
     // SAFETY: these requests take numbers only.
     match unsafe { libc::ptrace(what, tid as libc::pid_t, address, data) } {
@@ -251,6 +271,21 @@ fn set_registers(tid: u32, registers: &libc::user_regs_struct) -> io::Result<()>
 #[cfg(test)]
 mod tests {
     use super::{Blocked, Stopped};
+
+    /// A thread that did not stop in time is tried again.
+    #[test]
+    fn a_thread_that_is_held_already_can_be_stopped() {
+        let mut program = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let pid = program.id();
+        super::request(libc::PTRACE_SEIZE, pid, 0, 0).unwrap();
+        assert!(matches!(Stopped::stop(pid, pid), Ok(Some(_))));
+        // By another thread it is passed over.
+        super::request(libc::PTRACE_SEIZE, pid, 0, 0).unwrap();
+        let by_another = || assert!(matches!(Stopped::stop(pid, pid), Ok(None)));
+        std::thread::scope(|scope| scope.spawn(by_another).join().unwrap());
+        program.kill().unwrap();
+        program.wait().unwrap();
+    }
 
     #[test]
     fn a_thread_that_has_ended_is_passed_over() {
