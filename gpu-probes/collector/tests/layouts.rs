@@ -226,7 +226,7 @@ fn waits_allocations_and_frees_have_the_names_and_parameters_of_the_headers() {
             let in_stream = |at: usize| has(at, ParameterKind::Pointer, &["tream"]);
             stream.into_iter().for_each(|it| in_stream(it.at()));
         };
-        match it.role {
+        match it.call {
             Role::Wait { stream, .. } => stream_of(stream),
             Role::Alloc { stream, .. } => {
                 stores(0);

@@ -8,6 +8,7 @@ use crate::agent::Stream;
 use crate::agent::launch::Records;
 use copies::CopyCall;
 use std::ffi::c_void;
+use xputrace_wire::cuda_calls::MOST_IDS;
 use xputrace_wire::events;
 
 /// The role of a call.
@@ -110,12 +111,12 @@ impl Call {
 
 /// A callback id that is enabled while such calls are recorded.
 #[derive(Clone, Copy, Debug)]
-pub struct Id {
+pub struct Id<C = Call> {
     pub domain: u32,
     pub id: u32,
     /// The name in `layouts.txt`.
     pub name: &'static str,
-    pub call: Call,
+    pub call: C,
 }
 
 impl Id {
@@ -132,11 +133,11 @@ impl Id {
     }
 }
 
-const fn driver(id: u32, name: &'static str, call: Call) -> Id {
+pub(super) const fn driver<C>(id: u32, name: &'static str, call: C) -> Id<C> {
     Id { domain: domain::DRIVER, id, name, call }
 }
 
-const fn runtime(id: u32, name: &'static str, call: Call) -> Id {
+pub(super) const fn runtime<C>(id: u32, name: &'static str, call: C) -> Id<C> {
     Id { domain: domain::RUNTIME, id, name, call }
 }
 
@@ -262,28 +263,35 @@ const OTHERS: &[Id] = &[
 /// Ids without which launches would be missed; a CUPTI may lack any of the others.
 pub const REQUIRED: [(u32, u32); 2] = [(domain::DRIVER, 307), (domain::RUNTIME, 211)];
 
-const TABLE_SIZE: usize = 1024;
-/// Index into [`IDS`] by id.
-static TABLES: [[u16; TABLE_SIZE]; 2] = [table(domain::DRIVER), table(domain::RUNTIME)];
-const NOT_OURS: u16 = u16::MAX;
+/// Where ids are in a list.
+#[derive(Debug)]
+pub(super) struct Index([[u16; MOST_IDS]; 2]);
+const NOT_LISTED: u16 = u16::MAX;
 
-const fn table(domain: u32) -> [u16; TABLE_SIZE] {
-    let mut table = [NOT_OURS; TABLE_SIZE];
-    let mut n = 0;
-    while n < IDS.len() {
-        if IDS[n].domain == domain {
-            table[IDS[n].id as usize] = n as u16;
+impl Index {
+    pub(super) const fn of<C>(ids: &[Id<C>]) -> Self {
+        assert!(ids.len() < NOT_LISTED as usize);
+        let mut index = [[NOT_LISTED; MOST_IDS]; 2];
+        let mut n = 0;
+        while n < ids.len() {
+            index[ids[n].domain as usize - 1][ids[n].id as usize] = n as u16;
+            n += 1;
         }
-        n += 1;
+        Index(index)
     }
-    table
+
+    #[inline]
+    pub(super) fn get(&self, domain: u32, id: u32) -> Option<usize> {
+        let at = *self.0.get((domain as usize).wrapping_sub(1))?.get(id as usize)?;
+        (at != NOT_LISTED).then_some(usize::from(at))
+    }
 }
 
 /// Returns the index in [`IDS`] of a callback id, if it is one of them.
 #[inline]
 pub fn index_of(domain: u32, id: u32) -> Option<usize> {
-    let index = *TABLES.get((domain as usize).wrapping_sub(1))?.get(id as usize)?;
-    (index != NOT_OURS).then_some(usize::from(index))
+    static INDEX: Index = Index::of(IDS);
+    INDEX.get(domain, id)
 }
 
 /// The parameters of a driver call.

@@ -3,7 +3,7 @@
 //!
 //! Ids and parameters are those of `gpu-probes/layouts`.
 
-use super::calls::read;
+use super::calls::{Id, Index, driver, read, runtime};
 use super::{CallbackData, Run, SITE_ENTER, SITE_EXIT};
 use crate::agent::host_call::{self, Entered, Facts, Memory, Returned};
 use crate::agent::{Agent, Layer, Stream};
@@ -57,24 +57,6 @@ impl Role {
     }
 }
 
-/// A call with a role.
-#[derive(Clone, Copy, Debug)]
-pub struct HostId {
-    pub domain: u32,
-    pub id: u32,
-    /// The name in `layouts.txt`.
-    pub name: &'static str,
-    pub role: Role,
-}
-
-const fn driver(id: u32, name: &'static str, role: Role) -> HostId {
-    HostId { domain: super::domain::DRIVER, id, name, role }
-}
-
-const fn runtime(id: u32, name: &'static str, role: Role) -> HostId {
-    HostId { domain: super::domain::RUNTIME, id, name, role }
-}
-
 const fn wait(kind: WaitKind) -> Role {
     Role::Wait { kind, stream: None }
 }
@@ -106,7 +88,7 @@ const fn free_in(at: usize, per_thread: bool) -> Role {
 /// The calls with a role. Not among them: what belongs to CUDA 3 (`cuMemAlloc` with addresses of 32 bits), arrays,
 /// which have no address, and reserved addresses without memory.
 #[rustfmt::skip]
-pub const HOST_IDS: &[HostId] = &[
+pub const HOST_IDS: &[Id<Role>] = &[
     driver(17, "cuCtxSynchronize", wait(WaitKind::Context)),
     driver(38, "cuMemFreeHost", free(AllocKind::Pinned)),
     driver(39, "cuMemHostAlloc", alloc(AllocKind::Pinned)),
@@ -220,26 +202,9 @@ pub const HOST_IDS: &[HostId] = &[
     runtime(392, "cudaMallocFromPoolAsync_ptsz_v11020", alloc_in(24, true)),
 ];
 
-/// Index into [`HOST_IDS`] by id.
-static TABLES: [[u8; MOST_IDS]; 2] = [table(super::domain::DRIVER), table(super::domain::RUNTIME)];
-const NO_ROLE: u8 = u8::MAX;
-const _: () = assert!(HOST_IDS.len() < NO_ROLE as usize);
-
-const fn table(domain: u32) -> [u8; MOST_IDS] {
-    let mut table = [NO_ROLE; MOST_IDS];
-    let mut n = 0;
-    while n < HOST_IDS.len() {
-        if HOST_IDS[n].domain == domain {
-            table[HOST_IDS[n].id as usize] = n as u8;
-        }
-        n += 1;
-    }
-    table
-}
-
 fn role_of(function: FunctionId) -> Option<Role> {
-    let table = &TABLES[function.domain() as usize - 1];
-    HOST_IDS.get(usize::from(table[function.callback() as usize])).map(|it| it.role)
+    static INDEX: Index = Index::of(HOST_IDS);
+    INDEX.get(function.domain(), function.callback()).map(|at| HOST_IDS[at].call)
 }
 
 /// The calls that are events of a run.
@@ -268,7 +233,7 @@ impl Watched {
     /// Returns the callbacks to enable. To know which call of the runtime made one of the driver's, all of the
     /// runtime's are.
     pub(super) fn ids(&self, agent: &Agent) -> Functions {
-        let with_role = HOST_IDS.iter().filter(|it| self.kinds.contains(it.role.event()));
+        let with_role = HOST_IDS.iter().filter(|it| self.kinds.contains(it.call.event()));
         let mut all: Functions = with_role.filter_map(|it| FunctionId::of_callback(it.domain, it.id)).collect();
         if self.kinds.contains(HostEvent::Api) {
             all = all.with(&self.api);

@@ -5,7 +5,6 @@
 use super::{Call, Id, Params, of_stream, read};
 use crate::agent::Stream;
 use crate::agent::launch::Records;
-use crate::cupti::domain;
 use Shape::{Anywhere, Batch, Bytes, Rows, Slices};
 
 /// The parameters of a driver call that copies.
@@ -97,7 +96,7 @@ unsafe fn pitched(copy: *const u8, dimensions: usize) -> (bool, bool) {
 
 const fn copy(id: u32, name: &'static str, shape: Shape, stream_at: Option<u8>) -> Id {
     let is_per_thread = matches!(name.as_bytes(), [.., b'_', b'p', b't', b'd' | b's', b's' | b'z']);
-    Id { domain: domain::DRIVER, id, name, call: Call::DriverCopy(CopyCall { shape, stream_at, is_per_thread }) }
+    super::driver(id, name, Call::DriverCopy(CopyCall { shape, stream_at, is_per_thread }))
 }
 
 /// In the default stream.
@@ -112,11 +111,11 @@ const fn driver_async(id: u32, name: &'static str, shape: Shape, stream_at: u8) 
 
 /// Of CUDA 3 and before: parameters are not read.
 const fn legacy(id: u32, name: &'static str) -> Id {
-    Id { domain: domain::DRIVER, id, name, call: Call::DriverCopyOther }
+    super::driver(id, name, Call::DriverCopyOther)
 }
 
 const fn runtime(id: u32, name: &'static str) -> Id {
-    Id { domain: domain::RUNTIME, id, name, call: Call::RuntimeCopy }
+    super::runtime(id, name, Call::RuntimeCopy)
 }
 
 /// Every id. Adding a copy to a graph submits nothing, and is not among them.
