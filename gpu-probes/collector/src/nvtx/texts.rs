@@ -54,6 +54,12 @@ impl Text {
         Text::of(&[if has_room { path } else { "\u{1f}…".as_bytes() }, &[RANGE_SEPARATOR], name])
     }
 
+    /// Returns the name of the innermost range.
+    pub(super) fn last_name(self) -> &'static [u8] {
+        let path = self.c_str().to_bytes();
+        path.rsplit(|it| *it == RANGE_SEPARATOR).next().unwrap_or(path)
+    }
+
     pub(super) fn c_str(self) -> &'static CStr {
         let known = STORE.get().and_then(Option::as_ref).filter(|_| self != Text::UNKNOWN && self != Text::NONE);
         match (self, known.and_then(|it| it.get_with_nul(self.0))) {

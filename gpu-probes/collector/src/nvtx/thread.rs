@@ -9,7 +9,6 @@ use crate::agent::ranges::{self, Range};
 use std::cell::RefCell;
 use std::ffi::CStr;
 use xputrace_wire::events::RangeKind;
-use xputrace_wire::record::RANGE_SEPARATOR;
 
 /// Depth of nesting down to which ranges are known.
 const MOST_DEPTH: usize = 64;
@@ -20,8 +19,6 @@ struct Level {
     domain: Handle,
     /// Its name behind those of the ranges around it.
     path: Text,
-    /// Bytes of its name, the path's end.
-    name_len: u16,
     /// Whether `--range` names it.
     is_window: bool,
     start: u64,
@@ -31,7 +28,6 @@ struct Level {
 const NO_LEVEL: Level = Level {
     domain: 0,
     path: Text::NONE,
-    name_len: 0,
     is_window: false,
     start: 0,
     details: Details { category: 0, color: None, payload: None },
@@ -117,8 +113,7 @@ impl Pushed {
             self.n_deeper += 1;
             return false;
         };
-        let path = path.with(name);
-        *level = Level { path, name_len: name_len(path), ..pushed };
+        *level = Level { path: path.with(name), ..pushed };
         self.n += 1;
         true
     }
@@ -141,8 +136,7 @@ impl Pushed {
     fn join_path(&mut self, at: usize) {
         let around = at.checked_sub(1).map_or(Text::NONE, |it| self.levels[it].path);
         let level = &mut self.levels[at];
-        let path = level.path.c_str().to_bytes();
-        level.path = around.with(&path[path.len() - usize::from(level.name_len)..]);
+        level.path = around.with(level.path.last_name());
     }
 
     /// Forgets all of them; returns how many `--range` names.
@@ -151,12 +145,6 @@ impl Pushed {
         (self.n, self.n_deeper) = (0, 0);
         n
     }
-}
-
-fn name_len(path: Text) -> u16 {
-    let path = path.c_str().to_bytes();
-    let separator = path.iter().rposition(|it| *it == RANGE_SEPARATOR);
-    (path.len() - separator.map_or(0, |it| it + 1)) as u16
 }
 
 /// Closes the ranges that a thread leaves open when it ends.
