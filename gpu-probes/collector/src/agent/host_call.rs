@@ -14,6 +14,7 @@ use super::backend::{Context, Layer, Stream};
 use super::clock::now;
 use super::launch::{StackTaken, stack_of_call};
 use super::output::{self, Output, Role};
+use super::selection::LastContext;
 use std::cell::{Cell, RefCell};
 use xputrace_unwind::{Bounds, Pushed};
 use xputrace_wire::events::host::{Alloc, Api, Common, Free, PARAMETER_WORDS, Wait};
@@ -129,14 +130,13 @@ struct Local {
     runtime: Opens,
     driver: Opens,
     bounds: Option<Bounds>,
-    /// Context and device of the last query.
-    device: (u32, u32),
+    context: LastContext,
 }
 
 thread_local! {
     /// Has no destructor: callbacks occur while threads end.
     static LOCAL: RefCell<Local> = const {
-        RefCell::new(Local { agent: std::ptr::null(), runtime: Opens::NONE, driver: Opens::NONE, bounds: None, device: (UNKNOWN, UNKNOWN) })
+        RefCell::new(Local::new(std::ptr::null(), None))
     };
 }
 
@@ -176,15 +176,13 @@ pub fn exit(agent: &'static Agent, returned: &Returned, facts: impl FnOnce() -> 
 }
 
 impl Local {
+    const fn new(agent: *const Agent, bounds: Option<Bounds>) -> Self {
+        Local { agent, runtime: Opens::NONE, driver: Opens::NONE, bounds, context: LastContext::NONE }
+    }
+
     fn bind(&mut self, agent: &'static Agent) {
         if !std::ptr::eq(self.agent, agent) {
-            *self = Local {
-                agent,
-                runtime: Opens::NONE,
-                driver: Opens::NONE,
-                bounds: self.bounds,
-                device: (UNKNOWN, UNKNOWN),
-            };
+            *self = Local::new(agent, self.bounds);
         }
     }
 
@@ -242,8 +240,8 @@ impl Local {
 
     fn record(&mut self, agent: &'static Agent, open: &Open, returned: &Returned, end: u64, facts: &Facts) {
         let context = returned.context.or(open.context);
-        let device = self.device_of(agent, context);
-        if context.is_some() && !agent.selection.contains(device, agent.backend) {
+        let used = context.map_or(LastContext::NONE, |it| self.context.set(agent, it));
+        if !used.is_selected {
             return;
         }
         let stream = match (facts.stream, context) {
@@ -252,7 +250,7 @@ impl Local {
             }
             _ => None,
         };
-        let record = Recorded { open, returned, end, context, device, stream, facts };
+        let record = Recorded { open, returned, end, context, device: used.device, stream, facts };
         let wrote = output::with(agent, Role::Launch, |out| {
             let written = open.events.iter().map(|it| (it, record.write(it, out)));
             written.for_each(|(_, fitted)| agent.count_lost(Lost::HostEventRingFull, u64::from(!fitted)));
@@ -263,14 +261,6 @@ impl Local {
             output::count_no_ring(agent, n);
         }
         agent.counters_of(wrote).add_host_events(open.events);
-    }
-
-    fn device_of(&mut self, agent: &Agent, context: Option<Context>) -> u32 {
-        let Some(context) = context else { return UNKNOWN };
-        if self.device.0 != context.id {
-            self.device = (context.id, agent.backend.device_of(context).unwrap_or(UNKNOWN));
-        }
-        self.device.1
     }
 }
 

@@ -14,6 +14,7 @@ use super::intern::{NoId, Text, UNKNOWN_RANGE};
 use super::output::{self, Output, Role};
 use super::presence;
 use super::python::Python;
+use super::selection::LastContext;
 use super::stack::{Here, Stacks};
 use crate::nvtx;
 use std::cell::RefCell;
@@ -131,10 +132,7 @@ struct Local {
     timed: Option<u64>,
     countdown: u32,
     bounds: Option<Bounds>,
-    /// Context and device of the last query.
-    device: (u32, u32),
-    /// [`Launch::OUTSIDE`] if launches there are not recorded, else 0.
-    elsewhere: u32,
+    context: LastContext,
     streams: [StreamSlot; STREAM_SLOTS],
 }
 
@@ -304,8 +302,7 @@ impl Local {
             // A thread's first launches fill tables and are not representative.
             countdown: TIMED_EVERY / 2,
             bounds: None,
-            device: (UNKNOWN, UNKNOWN),
-            elsewhere: 0,
+            context: LastContext::NONE,
             streams: [NO_STREAM; STREAM_SLOTS],
         }
     }
@@ -434,13 +431,9 @@ impl Local {
     fn set_context(&mut self, agent: &Agent, context: Option<Context>) {
         let Some(context) = context else { return };
         self.launch.context = context.id;
-        if self.device.0 != context.id {
-            self.device = (context.id, agent.backend.device_of(context).unwrap_or(UNKNOWN));
-            let is_selected = agent.selection.contains(self.device.1, agent.backend);
-            self.elsewhere = if is_selected { 0 } else { Launch::OUTSIDE };
-        }
-        self.launch.device = self.device.1;
-        self.launch.flags |= self.elsewhere;
+        let LastContext { device, is_selected, .. } = self.context.set(agent, context);
+        self.launch.device = device;
+        self.launch.flags |= if is_selected { 0 } else { Launch::OUTSIDE };
     }
 
     /// Returns a stream's id, cached until any stream is created (handles are reused).

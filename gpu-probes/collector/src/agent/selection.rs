@@ -1,8 +1,9 @@
 //! The GPUs whose launches are recorded, where not all are.
 
-use super::backend::Backend;
+use super::Agent;
+use super::backend::{Backend, Context};
 use std::sync::OnceLock;
-use xputrace_wire::record::Gpu;
+use xputrace_wire::record::{Gpu, UNKNOWN};
 
 /// A choice of GPUs.
 #[derive(Debug, Default)]
@@ -38,5 +39,29 @@ impl Selection {
             true => self.numbers.get_or_init(|| numbers).contains(&device),
             false => false,
         }
+    }
+}
+
+/// The context that a thread used last, about which the backend was asked once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LastContext {
+    id: u32,
+    /// [`UNKNOWN`] if the backend does not tell.
+    pub(super) device: u32,
+    /// Whether what is done there is recorded.
+    pub(super) is_selected: bool,
+}
+
+impl LastContext {
+    pub(super) const NONE: LastContext = LastContext { id: UNKNOWN, device: UNKNOWN, is_selected: true };
+
+    #[inline]
+    pub(super) fn set(&mut self, agent: &Agent, context: Context) -> LastContext {
+        if self.id != context.id {
+            let device = agent.backend.device_of(context).unwrap_or(UNKNOWN);
+            let is_selected = agent.selection.contains(device, agent.backend);
+            *self = LastContext { id: context.id, device, is_selected };
+        }
+        *self
     }
 }
