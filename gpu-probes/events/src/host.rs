@@ -7,7 +7,7 @@ use crate::column::{
     Column, Meaning, Prediction, Texts, boolean, bytes, choice, derived, fields, hidden, int, n_fields, record,
 };
 use crate::field::{Field, FieldType, From, Unit};
-use crate::table::{self, Choice};
+use crate::table::{self, Choice, OF_CALL};
 use crate::word::{self, GpuContext, call, range};
 use Prediction::{Kept, Previous, PreviousOf, Same};
 use zerocopy::FromBytes;
@@ -18,13 +18,8 @@ pub const PARAMETER_WORDS: usize = 11;
 /// Maximum number of parameters that a handler of `api` may read.
 pub const MOST_ARGUMENTS: usize = 8;
 
-/// Fields of every call that the tracer computes.
+/// Further fields of every call that the tracer computes.
 const COMMON: &[Field] = &[
-    derived("time", FieldType::Int, Unit::Clock, word::LAUNCH_START, "when the call started"),
-    derived("pid", FieldType::Int, Unit::None, word::LAUNCH_PID, "process id"),
-    derived("tid", FieldType::Int, Unit::None, word::LAUNCH_TID, "thread that called"),
-    derived("comm", FieldType::Comm, Unit::None, word::LAUNCH_COMM, "name of that thread"),
-    derived("duration", FieldType::Int, Unit::Nanos, word::LAUNCH_DURATION, "`end - start`"),
     derived(
         "ustack",
         FieldType::Stack,
@@ -53,11 +48,11 @@ const COMMON: &[Field] = &[
 
 /// Fields of an NVTX range that the tracer computes, where a call has them too.
 const OF_RANGE: &[Field] = &[
-    Field { doc: "when it was opened", ..COMMON[0] },
-    COMMON[1],
-    Field { doc: "thread that opened it", ..COMMON[2] },
-    COMMON[3],
-    COMMON[4],
+    Field { doc: "when it was opened", ..OF_CALL[0] },
+    OF_CALL[1],
+    Field { doc: "thread that opened it", ..OF_CALL[2] },
+    OF_CALL[3],
+    OF_CALL[4],
 ];
 
 const OF_NVTX: &[Field] = &[
@@ -221,8 +216,8 @@ macro_rules! host_events {
                 /// Its fields.
                 pub const FIELDS: &'static [Field] = &fields::<{
                     let also: &[Field] = $also;
-                    COMMON.len() + also.len() + n_fields($Record::COLUMNS)
-                }>(&[COMMON, $also], $Record::COLUMNS);
+                    OF_CALL.len() + COMMON.len() + also.len() + n_fields($Record::COLUMNS)
+                }>(&[&OF_CALL, COMMON, $also], $Record::COLUMNS);
             }
 
             impl std::convert::From<$Record> for HostEventRecord {

@@ -137,13 +137,17 @@ const OF_KERNELS: &[Field] = &[
     ),
 ];
 
-/// Fields of a launch that the tracer computes.
-const LAUNCH_DERIVED: &[Field] = &[
+/// Fields of every call, whether it launches something or is an event of the CPU.
+pub(crate) const OF_CALL: [Field; 5] = [
     derived("time", FieldType::Int, Unit::Clock, word::LAUNCH_START, "when the call started"),
     derived("pid", FieldType::Int, Unit::None, word::LAUNCH_PID, "process id"),
     derived("tid", FieldType::Int, Unit::None, word::LAUNCH_TID, "thread that called"),
     derived("comm", FieldType::Comm, Unit::None, word::LAUNCH_COMM, "name of that thread"),
     derived("duration", FieldType::Int, Unit::Nanos, word::LAUNCH_DURATION, "`end - start`"),
+];
+
+/// Further fields of a launch that the tracer computes.
+const LAUNCH_DERIVED: &[Field] = &[
     derived(
         "ustack",
         FieldType::Stack,
@@ -387,8 +391,10 @@ impl Launch {
     pub const THREAD_STREAM: u32 = 256;
 
     /// Its fields.
-    pub const FIELDS: &'static [Field] =
-        &fields::<{ LAUNCH_DERIVED.len() + n_fields(Launch::COLUMNS) }>(&[LAUNCH_DERIVED], Launch::COLUMNS);
+    pub const FIELDS: &'static [Field] = &fields::<{ OF_CALL.len() + LAUNCH_DERIVED.len() + n_fields(Launch::COLUMNS) }>(
+        &[&OF_CALL, LAUNCH_DERIVED],
+        Launch::COLUMNS,
+    );
 
     /// Whether it causes at most one activity. A graph has many nodes; a copy may be made in parts.
     #[inline]
