@@ -223,8 +223,7 @@ fn mappings_once_started(pid: u32) -> Result<Vec<Mapping>, Refusal> {
 
 /// Whether a program has a dynamic linker and no C library yet.
 fn is_starting(mappings: &[Mapping]) -> bool {
-    let has = |prefix: &[u8]| mappings.iter().any(|it| it.name().starts_with(prefix));
-    has(b"ld-linux") && !has(b"libc.so") && !has(b"libc-2.")
+    has_file(mappings, b"ld-linux") && !has_file(mappings, b"libc.so") && !has_file(mappings, b"libc-2.")
 }
 
 fn mappings(pid: u32) -> Result<Vec<Mapping>, Refusal> {
@@ -253,8 +252,13 @@ impl Mapping {
     }
 }
 
+/// Whether it has mapped a file whose name begins so.
+fn has_file(mappings: &[Mapping], prefix: &[u8]) -> bool {
+    mappings.iter().any(|it| it.name().starts_with(prefix))
+}
+
 fn refuse_by_mappings(mappings: &[Mapping]) -> Result<(), Refusal> {
-    let has = |prefix: &[u8]| mappings.iter().any(|it| it.name().starts_with(prefix));
+    let has = |prefix: &[u8]| has_file(mappings, prefix);
     // Where musl is not the system's library, its file is `libc.so`. glibc's file of that name is a text for linkers.
     let has_libc_so = mappings.iter().any(|it| it.name() == b"libc.so");
     if has_libc_so || has(b"ld-musl-") || has(b"libc.musl-") {
