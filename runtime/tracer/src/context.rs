@@ -3,7 +3,6 @@
 use crate::clock::Span;
 use crate::pipeline::gpus::GpuFacts;
 use xputrace_model::context::{GpuContext, WORDS, word};
-use xputrace_wire::events::host::Nvtx;
 use xputrace_wire::events::{Choice, Texts};
 use xputrace_wire::record::{ActivityRecord, HostEventRecord, Launch};
 
@@ -113,11 +112,7 @@ pub(crate) struct HostFacts<'a> {
 
 /// Fills the words of a CUDA call, of which all are 0.
 pub(crate) fn fill_host_call(ctx: &mut GpuContext, it: &HostFacts<'_>, texts: &impl Texts) {
-    let common = it.record.common();
-    it.record.put_words(ctx, texts);
-    fill_identity(ctx, common.start, it.thread);
-    fill_thread(ctx, it.thread);
-    ctx[word::LAUNCH_DURATION] = common.end.wrapping_sub(common.start);
+    fill_host_event(ctx, it.record, it.thread, texts);
     ctx[word::LAUNCH_USTACK] = it.ustack;
     ctx[word::LAUNCH_PYSTACK] = it.pystack;
     ctx[word::LAUNCH_API] = it.api;
@@ -134,18 +129,24 @@ pub(crate) fn fill_host_call(ctx: &mut GpuContext, it: &HostFacts<'_>, texts: &i
 /// Fills the words of an NVTX range, of which all are 0.
 pub(crate) fn fill_range(
     ctx: &mut GpuContext,
-    it: &Nvtx,
+    record: &HostEventRecord,
     (path, domain): (Symbol, Symbol),
     thread: Identity,
     texts: &impl Texts,
 ) {
-    it.put_words(ctx, texts);
-    fill_identity(ctx, it.start, thread);
-    fill_thread(ctx, thread);
-    ctx[word::LAUNCH_DURATION] = it.end.wrapping_sub(it.start);
+    fill_host_event(ctx, record, thread, texts);
     ctx[word::range::NAME] = path.name;
     ctx[word::range::PATH] = path.symbol;
     ctx[word::range::DOMAIN] = domain.name;
+}
+
+/// Fills the words that every host event has, and those that are in its record.
+fn fill_host_event(ctx: &mut GpuContext, record: &HostEventRecord, thread: Identity, texts: &impl Texts) {
+    let common = record.common();
+    record.put_words(ctx, texts);
+    fill_identity(ctx, common.start, thread);
+    fill_thread(ctx, thread);
+    ctx[word::LAUNCH_DURATION] = common.end.wrapping_sub(common.start);
 }
 
 /// Fills the words of the thread that made a call.

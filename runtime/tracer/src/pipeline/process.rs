@@ -279,7 +279,7 @@ impl Facts {
         let thread = self.thread(common.tid);
         if let HostEventRecord::Nvtx(it) = record {
             let (path, domain) = (self.symbol(it.path), self.symbol(it.domain));
-            return context::fill_range(ctx, it, (path, domain), thread, strings);
+            return context::fill_range(ctx, record, (path, domain), thread, strings);
         }
         let (ustack, pystack) = self.stacks(common.stack, common.flags & Common::NO_STACK != 0);
         let facts = HostFacts {
