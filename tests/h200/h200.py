@@ -89,6 +89,20 @@ def exact(command, launches=None, kernels=None, **more):
 GOOD = {"outside", "launches", "joined", "captured", "kernels", "kernel_nanos", "collector_kernels", "collector_kernel_nanos", "account"}
 
 
+OCCUPANCY = """
+import "occupancy" as occupancy;
+kernel(|k| @blocks[k.name, k.block.size, k.dynamic_shared] = occupancy::blocks_per_sm(k));
+"""
+
+
+@case("occupancy, against CUDA's own calculation")
+def occupancy():
+    objects, done = trace(OCCUPANCY, [BIN / "occupancy"])
+    wanted = account(done)
+    expect("blocks a multiprocessor", maps(objects)["@blocks"], wanted)
+    return f"{len(wanted)} kernels of different shape"
+
+
 @case("C++, shared cudart")
 def shared():
     return exact([BIN / "requests", 4, 250, 4])[0]

@@ -5,6 +5,7 @@ use std::mem::offset_of;
 use xputrace_collector::agent::Stream;
 use xputrace_collector::agent::launch::Records;
 use xputrace_collector::cupti::calls::{Call, IDS, copies, index_of, params};
+use xputrace_collector::cupti::driver::attribute;
 use xputrace_collector::cupti::host_calls::{HOST_IDS, Role};
 use xputrace_collector::cupti::records::{
     self, Extent, Record, memcpy_offset, memcpy_peer_offset, memset_offset, offset,
@@ -63,7 +64,14 @@ fn offsets_are_those_of_the_headers() {
         ("CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED", cupti::RESOURCE_NODE_CLONED as usize),
         ("CU_STREAM_LEGACY", cupti::STREAM_LEGACY),
         ("CU_STREAM_PER_THREAD", cupti::STREAM_PER_THREAD),
-        ("CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT", cupti::driver::ATTRIBUTE_MULTIPROCESSORS as usize),
+        ("CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT", attribute::MULTIPROCESSORS as usize),
+        ("CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR", attribute::THREADS_PER_SM as usize),
+        ("CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR", attribute::CAPABILITY_MAJOR as usize),
+        ("CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR", attribute::CAPABILITY_MINOR as usize),
+        ("CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR", attribute::SHARED_PER_SM as usize),
+        ("CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR", attribute::REGISTERS_PER_SM as usize),
+        ("CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR", attribute::BLOCKS_PER_SM as usize),
+        ("CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK", attribute::RESERVED_SHARED_PER_BLOCK as usize),
         ("Kernel.kind", offset::KIND),
         ("Kernel.registersPerThread", offset::REGISTERS),
         ("Kernel.start", offset::START),

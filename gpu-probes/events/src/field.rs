@@ -35,7 +35,9 @@ impl Field {
             (FieldType::Dim3, _) => ".x .y .z .size",
             (FieldType::Launch, _) => "a launch, or ()",
             (FieldType::Parts(parts), _) => {
-                return parts.iter().map(|it| format!(".{}", it.name)).collect::<Vec<_>>().join(" ");
+                let shown: Vec<_> = parts.iter().take(MOST_PARTS).map(|it| format!(".{}", it.name)).collect();
+                let more = if parts.len() > MOST_PARTS { " …" } else { "" };
+                return shown.join(" ") + more;
             }
             (FieldType::Entry, _) => "an event",
             (FieldType::Arguments, _) => "parameters",
@@ -44,6 +46,9 @@ impl Field {
         format!("{kind}{missing}")
     }
 }
+
+/// Maximum number of parts that a type lists; the field's description names the others.
+const MOST_PARTS: usize = 4;
 
 /// The type of a field's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

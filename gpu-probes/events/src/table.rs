@@ -29,24 +29,35 @@ const STREAM: Meaning = int(word::STREAM, "CUPTI's stream id");
 const GRAPH: Meaning = int(word::GRAPH, "executable graph that it belongs to").unless_0(word::GRAPH);
 const GRAPH_NODE: Meaning = int(word::GRAPH_NODE, "its node in that graph").unless_0(word::GRAPH);
 
-/// The parts of `gpu`, of which this is the first word. They are missing together.
-const fn gpu_parts(at: usize) -> [Field; 4] {
-    let flag = at + word::GPU_UUID - word::GPU;
+/// The parts of `gpu`, of which `at` is the first word, and `limits` the first of what a multiprocessor has. The former
+/// are missing together, and so are the latter.
+const fn gpu_parts(at: usize, limits: usize) -> [Field; 10] {
+    const fn number(name: &'static str, unit: Unit, at: (usize, usize), doc: &'static str) -> Field {
+        optional(name, FieldType::Int, unit, at, doc)
+    }
+    let uuid = at + word::GPU_UUID - word::GPU;
     let sms = at + word::GPU_SMS - word::GPU;
     let memory = at + word::GPU_MEMORY - word::GPU;
     [
-        optional("name", FieldType::Name, Unit::None, (flag, at), "the GPU's name, such as NVIDIA H200"),
-        optional("uuid", FieldType::Name, Unit::None, (flag, flag), "its UUID, as nvidia-smi shows it"),
-        optional("sms", FieldType::Int, Unit::None, (flag, sms), "its streaming multiprocessors"),
-        optional("memory", FieldType::Int, Unit::Bytes, (flag, memory), "its memory"),
+        optional("name", FieldType::Name, Unit::None, (uuid, at), "the GPU's name, such as NVIDIA H200"),
+        optional("uuid", FieldType::Name, Unit::None, (uuid, uuid), "its UUID, as nvidia-smi shows it"),
+        number("sms", Unit::None, (uuid, sms), "its streaming multiprocessors"),
+        number("memory", Unit::Bytes, (uuid, memory), "its memory"),
+        number("capability", Unit::None, (limits, limits), "its compute capability, 90 for 9.0"),
+        number("threads_per_sm", Unit::None, (limits, limits + 1), "threads that a multiprocessor has room for"),
+        number("blocks_per_sm", Unit::None, (limits, limits + 2), "blocks that a multiprocessor has room for"),
+        number("registers_per_sm", Unit::None, (limits, limits + 3), "registers of a multiprocessor"),
+        number("shared_per_sm", Unit::Bytes, (limits, limits + 4), "shared memory of a multiprocessor"),
+        number("reserved_shared", Unit::Bytes, (limits, limits + 5), "shared memory that CUDA takes for each block"),
     ]
 }
 
-pub(crate) const GPU_DOC: &str = "the GPU: its name, its UUID, its multiprocessors and its bytes of memory";
+pub(crate) const GPU_DOC: &str = "the GPU: its name, its UUID, its multiprocessors and its bytes of memory; also what a \
+    multiprocessor has: `capability threads_per_sm blocks_per_sm registers_per_sm shared_per_sm reserved_shared`";
 /// Parts of an activity's `gpu`.
-pub const GPU: &[Field] = &gpu_parts(word::GPU);
+pub const GPU: &[Field] = &gpu_parts(word::GPU, word::GPU_LIMITS);
 /// Parts of the `gpu` of a launch or a CUDA call.
-pub const LAUNCH_GPU: &[Field] = &gpu_parts(word::LAUNCH_GPU);
+pub const LAUNCH_GPU: &[Field] = &gpu_parts(word::LAUNCH_GPU, word::LAUNCH_GPU_LIMITS);
 
 const fn stream_kind(at: usize) -> Field {
     let doc =

@@ -6,14 +6,14 @@
 //!
 //! ```text
 //!  0.. 7  who, and a kernel's names      8..10  when
-//! 11..20  the event's own fields        21..36  where it ran, what ran before, whether it was joined
-//! 40..79  the launch: all zero when the event was not joined
+//! 11..20  the event's own fields        21..45  where it ran, what ran before, whether it was joined
+//! 48..95  the launch: all zero when the event was not joined
 //! ```
 //! At the collector's launch marker the same numbers apply, but only some words are filled; the
 //! others are 0.
 
 /// Number of 64-bit words.
-pub const WORDS: usize = 80;
+pub const WORDS: usize = 96;
 
 /// A GPU event as its handlers see it.
 pub type GpuContext = [u64; WORDS];
@@ -67,39 +67,43 @@ pub const CAPTURE_USTACK: usize = 34;
 pub const CAPTURE_PYSTACK: usize = 35;
 pub const CAPTURED: usize = 36;
 
+/// What a multiprocessor of the GPU has: the members of `xputrace_wire::record::GpuLimits`, in their order. The compute
+/// capability is 0 if they are not known.
+pub const GPU_LIMITS: usize = 40;
+
 /// First word of the launch.
-pub const LAUNCH: usize = 40;
-pub const LAUNCH_START: usize = 40;
-pub const LAUNCH_END: usize = 41;
-pub const LAUNCH_DURATION: usize = 42;
-pub const LAUNCH_PID: usize = 43;
-pub const LAUNCH_TID: usize = 44;
+pub const LAUNCH: usize = 48;
+pub const LAUNCH_START: usize = 48;
+pub const LAUNCH_END: usize = 49;
+pub const LAUNCH_DURATION: usize = 50;
+pub const LAUNCH_PID: usize = 51;
+pub const LAUNCH_TID: usize = 52;
 /// 16 bytes, NUL padded.
-pub const LAUNCH_COMM: usize = 45;
+pub const LAUNCH_COMM: usize = 53;
 /// A string id; at the marker, the number of a [`crate::Call`].
-pub const LAUNCH_KIND: usize = 47;
+pub const LAUNCH_KIND: usize = 55;
 /// A word of `xputrace_model::stack::StackKey`.
-pub const LAUNCH_USTACK: usize = 48;
-pub const LAUNCH_API: usize = 49;
-pub const LAUNCH_RESULT: usize = 50;
-pub const LAUNCH_NAME: usize = 51;
-pub const LAUNCH_SHORT_NAME: usize = 52;
+pub const LAUNCH_USTACK: usize = 56;
+pub const LAUNCH_API: usize = 57;
+pub const LAUNCH_RESULT: usize = 58;
+pub const LAUNCH_NAME: usize = 59;
+pub const LAUNCH_SHORT_NAME: usize = 60;
 /// A string id. At the marker, the address in the target of the mangled name as a C string; 0 if
 /// the call does not submit a single kernel.
-pub const LAUNCH_SYMBOL: usize = 53;
-pub const LAUNCH_GRID: usize = 54;
-pub const LAUNCH_BLOCK: usize = 57;
-pub const LAUNCH_DYNAMIC_SHARED: usize = 60;
-pub const LAUNCH_DEVICE: usize = 61;
-pub const LAUNCH_CONTEXT: usize = 62;
-pub const LAUNCH_STREAM: usize = 63;
+pub const LAUNCH_SYMBOL: usize = 61;
+pub const LAUNCH_GRID: usize = 62;
+pub const LAUNCH_BLOCK: usize = 65;
+pub const LAUNCH_DYNAMIC_SHARED: usize = 68;
+pub const LAUNCH_DEVICE: usize = 69;
+pub const LAUNCH_CONTEXT: usize = 70;
+pub const LAUNCH_STREAM: usize = 71;
 /// 1 when the tag was set.
-pub const LAUNCH_TAGGED: usize = 64;
-pub const LAUNCH_TAG: usize = 65;
+pub const LAUNCH_TAGGED: usize = 72;
+pub const LAUNCH_TAG: usize = 73;
 /// A word of `xputrace_model::stack::StackKey`.
-pub const LAUNCH_PYSTACK: usize = 66;
+pub const LAUNCH_PYSTACK: usize = 74;
 /// As [`GPU`].
-pub const LAUNCH_GPU: usize = 67;
+pub const LAUNCH_GPU: usize = 75;
 pub const LAUNCH_GPU_UUID: usize = LAUNCH_GPU + 1;
 pub const LAUNCH_GPU_SMS: usize = LAUNCH_GPU + 2;
 pub const LAUNCH_GPU_MEMORY: usize = LAUNCH_GPU + 3;
@@ -108,6 +112,8 @@ pub const LAUNCH_NVTX: usize = LAUNCH_GPU + 4;
 pub const LAUNCH_NVTX_PATH: usize = LAUNCH_NVTX + 1;
 /// As [`STREAM_KIND`].
 pub const LAUNCH_STREAM_KIND: usize = LAUNCH_NVTX_PATH + 1;
+/// As [`GPU_LIMITS`].
+pub const LAUNCH_GPU_LIMITS: usize = 88;
 
 /// Words of a `memcpy` event's own fields.
 pub mod memcpy {

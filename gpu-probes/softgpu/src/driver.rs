@@ -492,6 +492,7 @@ pub(crate) fn attribute(attribute: c_int) -> c_int {
         81 => 228 << 10,         // shared memory per multiprocessor
         97 => 227 << 10,         // shared memory per block, opt-in
         106 => 32,               // blocks per multiprocessor
+        111 => 1 << 10,          // shared memory that CUDA takes for each block
         _ => 0,
     }
 }

@@ -265,7 +265,7 @@ pub struct Node {
     pub reserved: u32,
 }
 
-/// A GPU as its process sees it. Followed by its name, padded to 8. The first one of a process has the
+/// A GPU as its process sees it. Followed by its name, padded to 8, and [`GpuLimits`], which older recordings lack. The first one of a process has the
 /// number [`UNKNOWN`] and no name: it says that the GPUs of an activity follow, at the latest before the
 /// flush that delivers it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -280,6 +280,31 @@ pub struct Gpu {
     /// Its identity: the same in all processes.
     pub uuid: [u8; 16],
     pub name_len: u64,
+}
+
+/// What a multiprocessor of a GPU has room for; all are 0 if that is not known. A handler's words have them in this order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct GpuLimits {
+    /// 90 for 9.0.
+    pub capability: u64,
+    pub threads_per_sm: u64,
+    pub blocks_per_sm: u64,
+    pub registers_per_sm: u64,
+    /// Bytes.
+    pub shared_per_sm: u64,
+    /// Bytes of shared memory that CUDA takes for each block.
+    pub reserved_shared: u64,
+}
+
+impl GpuLimits {
+    /// Returns what follows a [`Gpu`]: its name, padded, and these.
+    pub fn after(&self, name: &[u8]) -> Vec<u8> {
+        let mut tail = name.to_vec();
+        tail.resize(name.len().next_multiple_of(8), 0);
+        tail.extend_from_slice(self.as_bytes());
+        tail
+    }
 }
 
 impl Gpu {
@@ -334,6 +359,7 @@ pub enum Record<'a> {
     Node(Node),
     Gpu {
         gpu: Gpu,
+        limits: GpuLimits,
         name: &'a [u8],
     },
     /// A kind that this version does not know.
@@ -502,7 +528,8 @@ fn decode(kind: u16, body: &[u8]) -> Option<Record<'_>> {
         kind::GPU => {
             let (gpu, tail): (Gpu, _) = take(body)?;
             let len = usize::try_from(gpu.name_len).ok().filter(|len| *len <= MAX_NAME)?;
-            Record::Gpu { gpu, name: tail.get(..len)? }
+            let limits = tail.get(len.next_multiple_of(8)..).and_then(|it| take(it)).unwrap_or_default().0;
+            Record::Gpu { gpu, limits, name: tail.get(..len)? }
         }
         other if Activity::of_record(other).is_some() => Record::Activity(ActivityRecord::read(other, body)?),
         other if HostEvent::of_record(other).is_some() => Record::Host(HostEventRecord::read(other, body)?),
@@ -555,6 +582,19 @@ mod tests {
         let is_called = |word| gpu.is_called(b"NVIDIA H200", word);
         assert!(is_called("3") && is_called("GPU-0011") && is_called("gpu-00112233-4455"));
         assert!(!is_called("0") && !is_called("MIG-0011") && !is_called("GPU-1"));
+    }
+
+    #[test]
+    fn older_records_of_a_gpu_have_no_limits() {
+        let name = b"NVIDIA H200";
+        let gpu = Gpu { device: 3, name_len: name.len() as u64, ..Gpu::default() };
+        let limits = GpuLimits { capability: 90, reserved_shared: 1024, ..GpuLimits::default() };
+        for (tail, limits) in [(name.to_vec(), GpuLimits::default()), (limits.after(name), limits)] {
+            let mut bytes = Vec::new();
+            push(&mut bytes, kind::GPU, &gpu, &tail);
+            let read: Vec<_> = records(&bytes).collect();
+            assert_eq!(read, [Ok(Record::Gpu { gpu, limits, name })]);
+        }
     }
 
     #[test]

@@ -48,6 +48,7 @@ texts! {
         "memcpystat",
         "nvtxtime",
         "request",
+        "launchshape",
         "gpuidle",
         "streams",
         "gpubalance",
@@ -56,7 +57,7 @@ texts! {
         "apistat",
         "gpuerr"
     ],
-    STDLIB: ["latency", "flame", "request", "units", "fmt", "python"]
+    STDLIB: ["latency", "flame", "request", "units", "fmt", "python", "occupancy"]
 }
 
 /// Returns all of them as `(name, text)`, scripts first; a script and a library may share a name.

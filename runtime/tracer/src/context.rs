@@ -4,7 +4,7 @@ use crate::clock::Span;
 use crate::pipeline::gpus::GpuFacts;
 use xputrace_model::context::{GpuContext, WORDS, word};
 use xputrace_wire::events::{Choice, Texts};
-use xputrace_wire::record::{ActivityRecord, HostEventRecord, Launch};
+use xputrace_wire::record::{ActivityRecord, GpuLimits, HostEventRecord, Launch};
 
 /// The two halves of a 16-byte, NUL-padded name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,12 +87,17 @@ pub(crate) fn fill_identity(ctx: &mut GpuContext, time: u64, it: Identity) {
     ctx[word::COMM + 1] = it.comm.0[1];
 }
 
-/// Fills the words of a GPU, of which `at` is the first; they are 0 if it is not known.
+/// Fills the words of a GPU, of which `at` is the first, and `limits` that of what a multiprocessor has; they are 0 if it is
+/// not known.
 #[inline]
-pub(crate) fn fill_gpu(ctx: &mut GpuContext, at: usize, gpu: Option<&GpuFacts>) {
+pub(crate) fn fill_gpu(ctx: &mut GpuContext, (at, limits): (usize, usize), gpu: Option<&GpuFacts>) {
     let words = gpu.map_or([0; 4], |it| [it.name, it.uuid, it.sms, it.memory]);
     ctx[at..at + words.len()].copy_from_slice(&words);
+    let words: [u64; GPU_LIMITS] = zerocopy::transmute!(gpu.map_or(GpuLimits::default(), |it| it.limits));
+    ctx[limits..limits + words.len()].copy_from_slice(&words);
 }
+
+const GPU_LIMITS: usize = size_of::<GpuLimits>() / size_of::<u64>();
 
 /// A CUDA call that is a host event, with resolved names.
 #[derive(Clone, Copy, Debug)]

@@ -863,6 +863,7 @@ fn events_wait_for_their_gpu_until_the_flush_that_tells_it() {
     let uuid = pipeline.names().get(words[word::GPU_UUID]).map(|it| it.to_string());
     assert_eq!(uuid.as_deref(), Some("GPU-07070707-0707-0707-0707-070707070707"));
     assert_eq!((words[word::GPU_SMS], words[word::GPU_MEMORY]), (4, 1 << 30));
+    assert_eq!(words[word::GPU_LIMITS..][..6], [90, 0, 0, 0, 0, 1024]);
     // One that the collector never told of is not waited for any longer.
     let unknown = Kernel { device: 3, ..kernel(2, 1_100, 1_200) };
     feed(&mut pipeline, &mut sink, &[Ring::default().clock_of_buffer(1_000, 500).kernel(unknown).flush(2_000)]);

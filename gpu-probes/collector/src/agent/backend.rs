@@ -8,7 +8,7 @@
 
 use super::{Agent, Flushing};
 use std::ffi::c_void;
-use xputrace_wire::record::Gpu;
+use xputrace_wire::record::{Gpu, GpuLimits};
 
 /// A library's layer in the GPU software stack: determines which frames of a launch stack belong to
 /// the program.
@@ -113,9 +113,9 @@ pub trait Backend: std::fmt::Debug + Send + Sync {
     /// Gives back its memory, when nobody is in a callback of this run any more.
     fn give_back(&self) {}
 
-    /// Calls `each` with every GPU that this process can use, and its name. Returns false, having called
+    /// Calls `each` with every GPU that this process can use, what a multiprocessor of it has, and its name. Returns false, having called
     /// nothing, if they are not known yet. Called where [`Backend::flush`] is.
-    fn each_gpu(&self, _each: &mut dyn FnMut(&Gpu, &[u8])) -> bool {
+    fn each_gpu(&self, _each: &mut dyn FnMut(&Gpu, &GpuLimits, &[u8])) -> bool {
         true
     }
 

@@ -3,7 +3,7 @@
 use super::Agent;
 use super::clock::now;
 use std::sync::atomic::{AtomicBool, Ordering};
-use xputrace_wire::record::{Flush, Gpu, kind};
+use xputrace_wire::record::{Flush, Gpu, GpuLimits, kind};
 
 /// Why a flush happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,8 @@ impl Agent {
     /// Says which GPUs this process has, once, as soon as that is known.
     pub(super) fn tell_gpus(&'static self) {
         if !self.gpus_told.load(Ordering::Acquire) {
-            let mut tell = |gpu: &Gpu, name: &[u8]| self.write_waiting(kind::GPU, gpu, name);
+            let mut tell =
+                |gpu: &Gpu, limits: &GpuLimits, name: &[u8]| self.write_waiting(kind::GPU, gpu, &limits.after(name));
             self.gpus_told.store(self.backend.each_gpu(&mut tell), Ordering::Release);
         }
     }

@@ -3,7 +3,7 @@
 use super::Agent;
 use super::backend::{Backend, Context};
 use std::sync::OnceLock;
-use xputrace_wire::record::{Gpu, UNKNOWN};
+use xputrace_wire::record::{Gpu, GpuLimits, UNKNOWN};
 
 /// A choice of GPUs.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ impl Selection {
             return numbers.contains(&device);
         }
         let mut numbers = Vec::new();
-        let mut note = |gpu: &Gpu, name: &[u8]| {
+        let mut note = |gpu: &Gpu, _: &GpuLimits, name: &[u8]| {
             if self.words.iter().any(|it| gpu.is_called(name, it)) {
                 numbers.push(gpu.device);
             }

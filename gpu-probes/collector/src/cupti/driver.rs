@@ -3,7 +3,7 @@
 use super::Handle;
 use crate::agent::Stream;
 use std::ffi::{CStr, c_char, c_void};
-use xputrace_wire::record::Gpu;
+use xputrace_wire::record::{Gpu, GpuLimits};
 
 /// A query of one handle that returns a number.
 pub type AskNumber = unsafe extern "C" fn(Handle, *mut u32) -> u32;
@@ -45,30 +45,40 @@ pub struct Devices {
     pub memory: Option<unsafe extern "C" fn(*mut usize, i32) -> u32>,
 }
 
-/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
-pub const ATTRIBUTE_MULTIPROCESSORS: i32 = 16;
+/// `CUdevice_attribute`.
+pub mod attribute {
+    pub const MULTIPROCESSORS: i32 = 16;
+    pub const THREADS_PER_SM: i32 = 39;
+    pub const CAPABILITY_MAJOR: i32 = 75;
+    pub const CAPABILITY_MINOR: i32 = 76;
+    pub const SHARED_PER_SM: i32 = 81;
+    pub const REGISTERS_PER_SM: i32 = 82;
+    pub const BLOCKS_PER_SM: i32 = 106;
+    pub const RESERVED_SHARED_PER_BLOCK: i32 = 111;
+}
+
 /// Room for a GPU's name.
 const NAME_BYTES: usize = 256;
 
 impl Devices {
-    /// Calls `each` with every GPU that the process can use, and its name. Returns false, having called
-    /// nothing, while the driver is not initialized.
-    pub(crate) fn each(&self, each: &mut dyn FnMut(&Gpu, &[u8])) -> bool {
+    /// Calls `each` with every GPU that the process can use, what a multiprocessor of it has, and its name.
+    /// Returns false, having called nothing, while the driver is not initialized.
+    pub(crate) fn each(&self, each: &mut dyn FnMut(&Gpu, &GpuLimits, &[u8])) -> bool {
         let mut count = 0;
         // SAFETY: a live integer.
         if self.count.is_none_or(|ask| unsafe { ask(&mut count) } != 0) {
             return false;
         }
         for ordinal in 0..count {
-            if let Some((gpu, name)) = self.gpu(ordinal) {
-                each(&gpu, until_nul(&name));
+            if let Some((device, gpu, name)) = self.gpu(ordinal) {
+                each(&gpu, &self.limits(device).unwrap_or_default(), until_nul(&name));
             }
         }
         true
     }
 
-    /// Returns a GPU and its name; `None` if the driver does not tell its identity.
-    fn gpu(&self, ordinal: i32) -> Option<(Gpu, [u8; NAME_BYTES])> {
+    /// Returns a GPU, with its handle and name; `None` if the driver does not tell its identity.
+    fn gpu(&self, ordinal: i32) -> Option<(i32, Gpu, [u8; NAME_BYTES])> {
         let (mut device, mut uuid, mut name) = (0, [0; 16], [0u8; NAME_BYTES]);
         // SAFETY: a live integer, and 16 bytes.
         if unsafe { (self.device?)(&mut device, ordinal) != 0 || (self.uuid?)(&mut uuid, device) != 0 } {
@@ -79,22 +89,42 @@ impl Devices {
         if named != Some(0) {
             name = [0; NAME_BYTES];
         }
-        let (mut sms, mut memory) = (0, 0);
-        // SAFETY: a live integer.
-        let has_sms = self.attribute.map(|ask| unsafe { ask(&mut sms, ATTRIBUTE_MULTIPROCESSORS, device) });
+        let mut memory = 0;
         // SAFETY: a live integer.
         let has_memory = self.memory.map(|ask| unsafe { ask(&mut memory, device) });
         let name_len = until_nul(&name).len() as u64;
         Some((
+            device,
             Gpu {
                 device: ordinal as u32,
-                sms: if has_sms == Some(0) { sms as u32 } else { 0 },
+                sms: self.attribute_of(device, attribute::MULTIPROCESSORS).unwrap_or(0) as u32,
                 memory: if has_memory == Some(0) { memory as u64 } else { 0 },
                 uuid,
                 name_len,
             },
             name,
         ))
+    }
+
+    /// Returns what a multiprocessor has; `None` if the driver does not tell all of it.
+    fn limits(&self, device: i32) -> Option<GpuLimits> {
+        let ask = |attribute| self.attribute_of(device, attribute);
+        Some(GpuLimits {
+            capability: ask(attribute::CAPABILITY_MAJOR)? * 10 + ask(attribute::CAPABILITY_MINOR)?,
+            threads_per_sm: ask(attribute::THREADS_PER_SM)?,
+            blocks_per_sm: ask(attribute::BLOCKS_PER_SM)?,
+            registers_per_sm: ask(attribute::REGISTERS_PER_SM)?,
+            shared_per_sm: ask(attribute::SHARED_PER_SM)?,
+            // Before CUDA 11 there was no such attribute, nor a GPU for which CUDA takes any.
+            reserved_shared: ask(attribute::RESERVED_SHARED_PER_BLOCK).unwrap_or(0),
+        })
+    }
+
+    fn attribute_of(&self, device: i32, attribute: i32) -> Option<u64> {
+        let mut value = 0;
+        // SAFETY: a live integer, and a handle from the driver.
+        let answer = unsafe { (self.attribute?)(&mut value, attribute, device) };
+        u64::try_from(value).ok().filter(|_| answer == 0)
     }
 }
 

@@ -39,7 +39,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use xputrace_wire::events::{Activities, Calls, HostEvents};
 use xputrace_wire::message::demand;
-use xputrace_wire::record::Gpu;
+use xputrace_wire::record::{Gpu, GpuLimits};
 use yielding::Sharing;
 
 /// CUPTI in this process, for one run.
@@ -194,7 +194,7 @@ impl Backend for CuptiBackend {
         left_behind
     }
 
-    fn each_gpu(&self, each: &mut dyn FnMut(&Gpu, &[u8])) -> bool {
+    fn each_gpu(&self, each: &mut dyn FnMut(&Gpu, &GpuLimits, &[u8])) -> bool {
         host_call::unseen(|| self.driver.devices.each(each))
     }
 

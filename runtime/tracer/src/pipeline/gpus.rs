@@ -3,7 +3,7 @@
 //! Two processes may call different GPUs 0 (`CUDA_VISIBLE_DEVICES`); the UUID tells them apart.
 
 use crate::names::Names;
-use xputrace_wire::record::{Gpu, UNKNOWN};
+use xputrace_wire::record::{Gpu, GpuLimits, UNKNOWN};
 
 /// Maximum number per process; the numbers come from the target.
 const MOST_GPUS: usize = 64;
@@ -15,6 +15,7 @@ pub(crate) struct GpuFacts {
     pub(crate) uuid: u64,
     pub(crate) sms: u64,
     pub(crate) memory: u64,
+    pub(crate) limits: GpuLimits,
 }
 
 /// A GPU that some process has.
@@ -37,7 +38,7 @@ pub(super) struct Gpus {
 
 impl Gpus {
     /// Takes a record; returns whether it is of a new GPU. A number keeps its first one.
-    pub(super) fn take(&mut self, gpu: &Gpu, name: &[u8], names: &mut Names) -> bool {
+    pub(super) fn take(&mut self, (gpu, limits): (&Gpu, GpuLimits), name: &[u8], names: &mut Names) -> bool {
         self.are_told = true;
         if gpu.device == UNKNOWN || self.of(gpu.device).is_some() || self.known.len() >= MOST_GPUS {
             return false;
@@ -47,6 +48,7 @@ impl Gpus {
             uuid: names.intern(&gpu.uuid_text(name)).into(),
             sms: gpu.sms.into(),
             memory: gpu.memory,
+            limits,
         };
         self.known.push((gpu.device, facts));
         true
@@ -77,12 +79,13 @@ mod tests {
     #[test]
     fn gpus_are_bounded_and_a_number_keeps_its_first() {
         let (mut gpus, mut names) = (Gpus::default(), Names::new(&[String::new()]));
+        let limits = GpuLimits::default();
         assert!(!gpus.awaits(0), "nothing is told");
-        gpus.take(&Gpu { device: UNKNOWN, ..Gpu::default() }, b"", &mut names);
+        gpus.take((&Gpu { device: UNKNOWN, ..Gpu::default() }, limits), b"", &mut names);
         assert!(gpus.awaits(0) && !gpus.awaits(UNKNOWN));
         for device in 0..1000 {
-            gpus.take(&Gpu { device, sms: device + 1, ..Gpu::default() }, b"GPU", &mut names);
-            gpus.take(&Gpu { device, sms: 7777, ..Gpu::default() }, b"GPU", &mut names);
+            gpus.take((&Gpu { device, sms: device + 1, ..Gpu::default() }, limits), b"GPU", &mut names);
+            gpus.take((&Gpu { device, sms: 7777, ..Gpu::default() }, limits), b"GPU", &mut names);
         }
         assert_eq!((gpus.known.len(), gpus.of(9).map(|it| it.sms)), (MOST_GPUS, Some(10)));
     }

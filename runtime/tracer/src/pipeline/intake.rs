@@ -15,7 +15,7 @@ use xputrace_model::plan::{Activity, Call, StringId};
 use xputrace_wire::cuda_calls::FunctionId;
 use xputrace_wire::events::HostEvent;
 use xputrace_wire::record::{
-    self, ActivityRecord, Clock, Flush, Frame, Gpu, HostEventRecord, Launch, Mapping, Record, framed, kind,
+    self, ActivityRecord, Clock, Flush, Frame, Gpu, GpuLimits, HostEventRecord, Launch, Mapping, Record, framed, kind,
 };
 
 /// Everything that a drain of one process may change.
@@ -194,7 +194,7 @@ impl Intake<'_> {
                 let kept = self.process.facts.take_node(&node);
                 self.ledger.losses.add(Loss::StackTableFull, (!kept).into());
             }
-            Record::Gpu { gpu, name } => self.take_gpu(&gpu, name),
+            Record::Gpu { gpu, limits, name } => self.take_gpu((&gpu, limits), name),
             Record::Mapping { mapping, path } => {
                 let kept = self.target.add_mapping(mapping_info(&mapping, path));
                 self.ledger.losses.add(Loss::MappingTableFull, (!kept).into());
@@ -203,8 +203,8 @@ impl Intake<'_> {
         }
     }
 
-    fn take_gpu(&mut self, gpu: &Gpu, name: &[u8]) {
-        let is_new = self.process.facts.gpus.take(gpu, name, self.names);
+    fn take_gpu(&mut self, (gpu, limits): (&Gpu, GpuLimits), name: &[u8]) {
+        let is_new = self.process.facts.gpus.take((gpu, limits), name, self.names);
         let seen = SeenGpu { gpu: *gpu, name: xputrace_model::text::from_bytes(name) };
         if is_new && self.gpus.len() < MOST_SEEN && !self.gpus.contains(&seen) {
             self.gpus.push(seen);

@@ -248,7 +248,7 @@ impl Facts {
             }
         }
         if strings.reads.gpus {
-            context::fill_gpu(ctx, word::GPU, self.gpus.of(event.activity.device()));
+            context::fill_gpu(ctx, (word::GPU, word::GPU_LIMITS), self.gpus.of(event.activity.device()));
         }
         if strings.reads.captures {
             self.fill_capture(ctx, event.activity.graph_node());
@@ -294,7 +294,7 @@ impl Facts {
         };
         context::fill_host_call(ctx, &facts, strings);
         if strings.reads.gpus {
-            context::fill_gpu(ctx, word::LAUNCH_GPU, self.gpus.of(common.device));
+            context::fill_gpu(ctx, (word::LAUNCH_GPU, word::LAUNCH_GPU_LIMITS), self.gpus.of(common.device));
         }
     }
 
@@ -326,7 +326,7 @@ impl Facts {
         };
         context::fill_launch(ctx, &facts, strings);
         if strings.reads.gpus {
-            context::fill_gpu(ctx, word::LAUNCH_GPU, self.gpus.of(launch.device));
+            context::fill_gpu(ctx, (word::LAUNCH_GPU, word::LAUNCH_GPU_LIMITS), self.gpus.of(launch.device));
         }
         if strings.reads.stream_kinds {
             ctx[word::LAUNCH_STREAM_KIND] = self.stream_kind(launch.context, launch.stream);

@@ -245,7 +245,8 @@ impl Ring {
     pub fn gpu(mut self, device: u32, uuid: u8) -> Self {
         let name = b"GPU";
         let gpu = record::Gpu { device, uuid: [uuid; 16], sms: 4, memory: 1 << 30, name_len: name.len() as u64 };
-        record::push(&mut self.0, kind::GPU, &gpu, name);
+        let limits = record::GpuLimits { capability: 90, reserved_shared: 1024, ..record::GpuLimits::default() };
+        record::push(&mut self.0, kind::GPU, &gpu, &limits.after(name));
         self
     }
 
