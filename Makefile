@@ -24,7 +24,7 @@ check:                        ## check formatting and lints
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
 pictures: build               ## draw the README's flame graph
-	@$(BINARY) -q flame --svg=docs/flame.svg --replay tests/replay/llm.xpt
+	@$(BINARY) -q flame --svg=docs/flame.svg --replay tests/replay/pytorch.xpt
 
 install-needs:
 	@bash tests/install-needs.sh

@@ -77,8 +77,32 @@ def stacks_of(text, add):
     return stacks
 
 
+# Where the files are that gdb names, by their own names.
+PATHS = {}
+
+
 def file_name(path):
-    return os.path.realpath(path).rsplit("/", 1)[-1] if path else ""
+    if not path:
+        return ""
+    path = os.path.realpath(path)
+    return PATHS.setdefault(path.rsplit("/", 1)[-1], path).rsplit("/", 1)[-1]
+
+
+def same_code(frames):
+    """Returns another name for functions that are the same code: linkers fold functions that are alike, and each side
+    names one of them."""
+    others = {}
+    for file in {file for _, file in frames if file in PATHS}:
+        wanted = {function for function, of in frames if of == file}
+        symbols = [subprocess.run(["nm", "-C", *table, PATHS[file]], capture_output=True, text=True, errors="replace").stdout for table in ([], ["-D"])]
+        by_address = {}
+        for line in "".join(symbols).splitlines():
+            address, _, name = line.partition(" ")
+            if address and (name := function_name(name[2:])) in wanted:
+                by_address.setdefault(address, set()).add(name)
+        for names in by_address.values():
+            others.update({(name, file): min(names) for name in names if name != min(names)})
+    return others
 
 
 def function_name(text):
@@ -88,11 +112,13 @@ def function_name(text):
         depth += character in "<("
         name += character if depth == 0 else ""
         depth -= character in ">)"
-    return re.sub(r"\[.*\]|@.*|::h[0-9a-f]{16}$|_impl$|\.(part|cold|constprop|isra)[.\d]*", "", name).strip().split(" ")[-1]
+    name = re.sub(r"\[.*?\]|@.*|::h[0-9a-f]{16}$|\.(part|cold|constprop|isra)[.\d]*", "", name)
+    name = re.sub(r" const(?=::)|( const| volatile| &&?)+ *$", "", name.strip())
+    return re.sub(r"_impl$", "", name).split(" ")[-1]
 
 
 def add_gdb_frame(stack, line):
-    found = re.match(r"#\d+ +(0x[0-9a-f]+ in )?(.*?) \(.*?\)(?: from (\S+)| at (\S+))?$", line)
+    found = re.match(r"#\d+ +(0x[0-9a-f]+ in )?(.*) \([^()]*\)(?: from (\S+)| at (\S+))?$", line)
     if not found:
         return
     frame = Frame((function_name(found[2]), file_name(found[3])))
@@ -146,6 +172,24 @@ def compare(theirs, ours):
     return rows[-1][-1], differ, more
 
 
+class Found:
+    def __init__(self):
+        self.frames = self.agreed = self.whole = 0
+        self.only_ours, self.only_theirs = Counter(), Counter()
+
+
+def compare_all(theirs, ours):
+    found = Found()
+    for start in theirs.keys() & ours.keys():
+        n, differ, more = compare(theirs[start], ours[start])
+        found.frames += len(ours[start])
+        found.agreed += n
+        found.whole += not differ
+        found.only_ours.update(map(tuple, differ))
+        found.only_theirs.update(map(tuple, more))
+    return found
+
+
 def main(stops, every, command):
     directory = Path(tempfile.mkdtemp())
     commands = COMMANDS.replace("STOPS", str(stops)).replace("EVERY", str(every)).replace("START", START[1])
@@ -155,7 +199,9 @@ def main(stops, every, command):
     xputrace, gdb = os.environ.get("XPUTRACE", "xputrace"), os.environ.get("GDB", "gdb")
     line = [xputrace, "-f", "json", "-o", str(results), "--python", "off", "--names", "full", str(directory / "script.rhai"), "--"]
     line += [gdb, "-nx", "-q", "-batch", "-x", str(directory / "commands"), "--args", *command]
-    done = subprocess.run(line, capture_output=True, text=True, errors="replace")
+    # gdb starts the file that a link names, and Python finds its packages beside the link.
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(it for it in sys.path[1:] if it)}
+    done = subprocess.run(line, capture_output=True, text=True, errors="replace", env=env)
     if not results.exists():
         sys.exit(done.stdout[-3000:] + done.stderr[-3000:])
     objects = [json.loads(it) for it in results.read_text().splitlines()]
@@ -164,23 +210,20 @@ def main(stops, every, command):
     if not theirs:
         sys.exit("gdb stopped at no launch:\n" + done.stdout[-3000:] + done.stderr[-3000:])
     missing = [it for it in theirs if it not in ours]
-    frames = agreed = whole = 0
-    only_ours, only_theirs = Counter(), Counter()
-    for start in theirs.keys() & ours.keys():
-        n, differ, more = compare(theirs[start], ours[start])
-        frames += len(ours[start])
-        agreed += n
-        whole += not differ
-        only_ours.update(map(tuple, differ))
-        only_theirs.update(map(tuple, more))
-    print(f"launches {len(theirs)}, without a stack of ours {len(missing)}, whole stacks that agree {whole}")
-    print(f"frames {frames}, that agree {agreed} ({agreed / max(frames, 1):.2%})")
-    for whose, all in (("ours", only_ours), ("gdb's", only_theirs)):
+    found = compare_all(theirs, ours)
+    if others := same_code({*found.only_ours, *found.only_theirs}):
+        rename = lambda stacks: {at: [Frame((others.get(tuple(it), it[0]), it[1])) for it in frames] for at, frames in stacks.items()}
+        theirs, ours = rename(theirs), rename(ours)
+        found = compare_all(theirs, ours)
+    print(f"launches {len(theirs)}, without a stack of ours {len(missing)}, whole stacks that agree {found.whole}")
+    print(f"frames {found.frames}, that agree {found.agreed} ({found.agreed / max(found.frames, 1):.2%})")
+    for whose, all in (("ours", found.only_ours), ("gdb's", found.only_theirs)):
         for (function, file), n in all.most_common(20):
             print(f"  {n} times only {whose}: {function} ({file})")
     if os.environ.get("KEEP"):
         print(f"kept in {directory}")
         (directory / "gdb.txt").write_text(done.stdout + done.stderr)
+        (directory / "ours.txt").write_text(printed)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,9 @@ build() {
     g++ -O2 -fno-omit-frame-pointer -I"$CUDA/include" -o "$BIN/driver" driver.cpp -L"$CUDA/lib64/stubs" -lcuda &
     g++ -O2 -shared -fPIC -o "$BIN/libfloor.so" floor.cpp -I"$CUPTI/include" -I"$CUDA/include" -L"$CUPTI/lib" -lcupti &
     g++ -O2 -shared -fPIC -o "$BIN/libempty.so" empty.cpp &
+    for name in copies calls; do
+        gcc -O1 -w -o "$BIN/$name" ../live/programs/$name.c -L"$CUDA/lib64" -L"$CUDA/lib64/stubs" -lcudart -lcuda -ldl -lpthread &
+    done
     wait
     cp profiled.py transformer.py jax_step.py "$BIN/"
     ls "$BIN"
@@ -36,7 +39,7 @@ part=${1:-all}
 export OUT BIN
 case $part in
     build) ls "$BIN" ;;
-    attach | paired) python3 "$part.py" "${@:2}" ;;
+    attach | ledgers | paired | reach) python3 "$part.py" "${@:2}" ;;
     agree)
         for program in "transformer.py train 30" "jax_step.py 300"; do
             echo "$program"
@@ -44,5 +47,5 @@ case $part in
         done
         ;;
     check | measure | record | report) python3 h200.py "$part" "${@:2}" ;;
-    *) echo "usage: run.sh build|check|agree|attach|paired|measure|record|report" >&2; exit 2 ;;
+    *) echo "usage: run.sh build|check|ledgers|agree|reach|attach|paired|measure|record|report" >&2; exit 2 ;;
 esac

@@ -138,11 +138,15 @@ impl Copy {
         Copy::flat(to, from, bytes, direction(is_on_device(to), is_on_device(from)))
     }
 
-    /// Copies bytes from one context's device to another's.
+    /// Copies bytes from one context's device to another's. On one device it is as any other copy there, as it was seen
+    /// with CUPTI 13.0 on an H200.
     pub(crate) fn between(to: (usize, Handle), from: (usize, Handle), bytes: usize) -> Result<Self, i32> {
         let device_of = |it| device::CONTEXTS.find(it).map(|it| it.device).map_err(|_| error::INVALID_CONTEXT);
-        let devices = Some([device_of(from.1)?, device_of(to.1)?]);
-        Ok(Copy { devices, ..Copy::flat(to.0, from.0, bytes, Direction::PeerToPeer)? })
+        let devices = [device_of(from.1)?, device_of(to.1)?];
+        if devices[0] == devices[1] {
+            return Copy::flat(to.0, from.0, bytes, Direction::DeviceToDevice);
+        }
+        Ok(Copy { devices: Some(devices), ..Copy::flat(to.0, from.0, bytes, Direction::PeerToPeer)? })
     }
 
     /// Copies what a structure of the driver describes; arrays are not supported.
@@ -239,10 +243,10 @@ impl Copy {
         alone.into_iter().filter_map(submit).collect()
     }
 
-    /// Begins its record, if it has one: not if it copies nothing, nor if the host does it during the call.
+    /// Begins its record, if it has one: not if it copies nothing, nor if the fault of host copies without one is on.
     pub(crate) fn ticket(&self, stream: &Stream, correlation: u32, place: Place) -> Option<Ticket> {
         let is_the_hosts = self.direction == Direction::HostToHost && !self.is_async;
-        if self.bytes() == 0 || is_the_hosts {
+        if self.bytes() == 0 || is_the_hosts && faults().unrecorded_host_copies {
             return None;
         }
         match self.devices {

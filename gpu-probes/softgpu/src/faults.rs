@@ -12,6 +12,8 @@ pub(crate) struct Faults {
     pub(crate) busy_ns: u64,
     /// Bytes of a part of pageable memory; 0 copies it at once.
     pub(crate) copy_part: usize,
+    /// A copy within the host's memory that a call makes itself has no record.
+    pub(crate) unrecorded_host_copies: bool,
     pub(crate) verbose: bool,
     drop: EveryNth,
     no_times: EveryNth,
@@ -54,6 +56,7 @@ pub(crate) fn faults() -> &'static Faults {
         cupti_version: number("SOFTGPU_CUPTI_VERSION").unwrap_or(130_001) as u32,
         busy_ns: number("SOFTGPU_BUSY_NS").unwrap_or(0),
         copy_part: number("SOFTGPU_COPY_PART").unwrap_or(0) as usize,
+        unrecorded_host_copies: env::var_os("SOFTGPU_NO_HOST_COPIES").is_some(),
         verbose: env::var_os("SOFTGPU_VERBOSE").is_some(),
         drop: EveryNth::from_env("SOFTGPU_DROP"),
         no_times: EveryNth::from_env("SOFTGPU_NO_TIMES"),

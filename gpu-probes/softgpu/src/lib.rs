@@ -35,6 +35,7 @@
 //! | `SOFTGPU_NO_CALLBACK=function,…` | CUPTI does not know the callbacks of these functions, by CUPTI's own names |
 //! | `SOFTGPU_BUSY_NS=n` | make every kernel take at least n nanoseconds |
 //! | `SOFTGPU_COPY_PART=n` | copy pageable memory in parts of at most n bytes, each with a record |
+//! | `SOFTGPU_NO_HOST_COPIES=1` | have no record of a copy within the host's memory that a call makes itself |
 //! | `SOFTGPU_DEVICES=n` | have n GPUs; default 1. `CUDA_VISIBLE_DEVICES` selects and orders them |
 //! | `SOFTGPU_VERBOSE=1` | explain failing calls on stderr |
 //!

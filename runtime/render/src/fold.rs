@@ -6,7 +6,7 @@
 use crate::UNLIMITED;
 use crate::cells::printable;
 use crate::export::{Exporter, FileOutput, Maps};
-use crate::rows::{LOST_STACK, Part, merged, shorten_names};
+use crate::rows::{LOST_STACK, NamedFrame, Part, merged, shorten_names};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
@@ -68,11 +68,19 @@ fn path(key: &[Part]) -> String {
 /// Returns the frames of a key part, outermost first.
 fn frames(part: &Part) -> Vec<String> {
     match part {
-        Part::Stack(stack) => stack.0.iter().rev().map(|it| frame(&it.function)).collect(),
+        Part::Stack(stack) => stack.0.iter().rev().map(of_stack).collect(),
         Part::Missing => vec!["-".into()],
         Part::Int(it, _) => vec![it.to_string()],
         Part::Bool(it) => vec![it.to_string()],
         Part::Text(it) => vec![frame(it)],
+    }
+}
+
+/// The name of a frame; with the file where an address is all that is known of the function.
+fn of_stack(it: &NamedFrame) -> String {
+    match it.function.starts_with("0x") && !it.module.is_empty() {
+        true => frame(&format!("{}+{}", it.module, it.function)),
+        false => frame(&it.function),
     }
 }
 

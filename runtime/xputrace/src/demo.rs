@@ -15,6 +15,8 @@ use std::process::{Command, ExitCode, Stdio};
 
 /// A small LLM's inference on an H200; see tests/h200/llm.cu.
 const LLM: &[u8] = include_bytes!("../../../tests/replay/llm.xpt");
+/// Six training steps of a PyTorch transformer on an H200; see tests/h200/transformer.py.
+const PYTORCH: &[u8] = include_bytes!("../../../tests/replay/pytorch.xpt");
 /// The program of step 5, recorded on an H200, for machines that may not load eBPF.
 const REQUESTS: &[u8] = include_bytes!("../../../tests/replay/requests.xpt");
 
@@ -64,6 +66,7 @@ impl Stage {
         let stage =
             Stage { has_gpu: Path::new("/proc/driver/nvidia/version").exists(), has_bpf: can_load_bpf(), directory };
         fs::write(stage.path("llm.xpt"), LLM)?;
+        fs::write(stage.path("pytorch.xpt"), PYTORCH)?;
         fs::write(stage.path("requests.xpt"), REQUESTS)?;
         line(format_args!(
             "xputrace demo: eight steps. The files are in {}; the commands run there",
@@ -137,14 +140,25 @@ fn latency(stage: &Stage, number: usize) -> Result<()> {
 }
 
 fn flame(stage: &Stage, number: usize) -> Result<()> {
-    title(number, "The CPU+GPU flame graph, weighted by GPU nanoseconds", RECORDED)?;
-    stage.show(&["-q", "flame", "--svg=llm.svg", "--folded", "llm.folded", "--replay", "llm.xpt"], 6)?;
-    let folded = fs::read_to_string(stage.path("llm.folded"))?;
-    line(format_args!("{}\nthe five widest paths:", stage.path("llm.svg").display()))?;
+    title(number, "PyTorch, from the line of the model to the GPU's kernel", RECORDED)?;
+    stage.show(&["-q", "flame", "--svg=train.svg", "--folded", "train.folded", "--replay", "pytorch.xpt"], 6)?;
+    let folded = fs::read_to_string(stage.path("train.folded"))?;
+    line(format_args!("{}\nthe five widest paths:", stage.path("train.svg").display()))?;
     for path in xputrace_render::widest_paths(&folded, 5) {
-        line(format_args!("{:5.1} %  {}", path.share * 100.0, path.frames.join(";")))?;
+        line(format_args!("{:5.1} %  {}", path.share * 100.0, ends(&path.frames).join(";")))?;
     }
     Ok(())
+}
+
+/// The outer frames of a deep stack, and the inner ones.
+fn ends(frames: &[String]) -> Vec<&str> {
+    const OUTER: usize = 3;
+    const INNER: usize = 3;
+    let names = || frames.iter().map(String::as_str);
+    match frames.len() > OUTER + INNER + 1 {
+        true => names().take(OUTER).chain(["…"]).chain(names().skip(frames.len() - INNER)).collect(),
+        false => names().collect(),
+    }
 }
 
 fn tags(stage: &Stage, number: usize) -> Result<()> {

@@ -1,6 +1,6 @@
 // Copies memory in every way, chosen by a seed: SEED COPIES THREADS. Says of each direction how many records the copies
-// must have, and their bytes; how many calls copied nothing, copied within the host's memory, or failed; and how many
-// kernels ran. Each thread has a stream, buffers and a graph of its own. Fails if a byte arrives wrong.
+// must have, and their bytes; how many calls copied nothing, made a copy of the host's memory themselves, or failed; and how
+// many kernels ran. Each thread has a stream, buffers and a graph of its own. Fails if a byte arrives wrong.
 // flags: -L $SOFTGPU -lcudart -lcuda -ldl -lpthread
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -13,13 +13,14 @@ typedef unsigned long long Address;
 typedef struct { unsigned grid[3], block[3], block_idx[3], shared_bytes; void *shared; } SoftLaunch;
 typedef struct { void *ptr; size_t pitch, xsize, ysize; } Pitched;
 typedef struct { Handle src_array; size_t src_pos[3]; Pitched src; Handle dst_array; size_t dst_pos[3]; Pitched dst; size_t width, height, depth; int kind; } Slices;
+typedef struct { int source_order, places[4]; unsigned flags; } Attributes;
 enum { HTOH, HTOD, DTOH, DTOD, DEFAULT };
 int cudaMalloc(void **, size_t), cudaMallocHost(void **, size_t), cudaStreamCreate(Handle *), cudaStreamSynchronize(Handle);
 int cudaMemcpy(void *, const void *, size_t, int), cudaMemcpyAsync(void *, const void *, size_t, int, Handle);
 int cudaMemcpy2D(void *, size_t, const void *, size_t, size_t, size_t, int), cudaMemcpy2DAsync(void *, size_t, const void *, size_t, size_t, size_t, int, Handle);
 int cudaMemcpy3D(const Slices *), cudaMemcpy3DAsync(const Slices *, Handle);
 int cudaMemcpyPeer(void *, int, const void *, int, size_t), cudaMemcpyPeerAsync(void *, int, const void *, int, size_t, Handle);
-int cudaMemcpyBatchAsync(void **, const void **, size_t *, size_t, void *, size_t *, size_t, Handle);
+int cudaMemcpyBatchAsync(void **, const void **, size_t *, size_t, Attributes *, size_t *, size_t, Handle);
 int cudaStreamBeginCapture(Handle, int), cudaStreamEndCapture(Handle, Handle *), cudaGraphCreate(Handle *, unsigned);
 int cudaGraphAddMemcpyNode1D(Handle *, Handle, const Handle *, size_t, void *, const void *, size_t, int);
 int cudaGraphInstantiate(Handle *, Handle, unsigned long long), cudaGraphLaunch(Handle, Handle);
@@ -31,9 +32,9 @@ int cuLaunchKernel(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, uns
 static const char ptx[] = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry _Z4noopv() { ret; }\n";
 static void noop(const SoftLaunch *launch, void **args) { (void)launch, (void)args; }
 
-enum { SIZE = 1 << 16, KINDS = 5, PEER = 4 };
-static const char *names[KINDS] = {"HtoH", "HtoD", "DtoH", "DtoD", "PtoP"};
-typedef struct { unsigned long long records[KINDS], bytes[KINDS], empty, host, failed, kernels, graphs, calls, copies; } Ledger;
+enum { SIZE = 1 << 16, KINDS = 4 };
+static const char *names[KINDS] = {"HtoH", "HtoD", "DtoH", "DtoD"};
+typedef struct { unsigned long long records[KINDS], bytes[KINDS], empty, host, host_bytes, failed, kernels, graphs, calls, copies; } Ledger;
 typedef struct { unsigned long long seed; int n; Ledger ledger; int bad; } Thread;
 
 static unsigned next(Thread *t) { return (t->seed = t->seed * 6364136223846793005ull + 1442695040888963407ull) >> 33; }
@@ -44,6 +45,7 @@ static void note(Thread *t, int kind, size_t bytes) {
 }
 
 static Handle module, kernel;
+static pthread_barrier_t captured_all;
 
 static void *work(void *argument) {
   Thread *t = argument;
@@ -58,6 +60,8 @@ static void *work(void *argument) {
   bad |= cudaGraphCreate(&graph, 0) | cudaGraphAddMemcpyNode1D(&node, graph, 0, 0, pinned, a, 160, DTOH);
   Handle execs[2];
   bad |= cudaGraphInstantiate(&execs[0], captured, 0) | cudaGraphInstantiate(&execs[1], graph, 0);
+  // A copy on the default stream would end a capture of another thread.
+  pthread_barrier_wait(&captured_all);
   for (int i = 0; i < t->n; i++) {
     size_t bytes = next(t) % 8 ? next(t) % (SIZE / 2) : 0, at = next(t) % (SIZE / 2);
     size_t width = next(t) % 100, rows = next(t) % 20, pitch = 128 + next(t) % 100;
@@ -75,11 +79,11 @@ static void *work(void *argument) {
         note(t, DTOD, width * rows * s.depth);
         break;
       }
-      case 8: bad |= cudaMemcpyPeerAsync(b, 0, a + at, 0, bytes, stream); note(t, PEER, bytes); break;
-      case 9: bad |= cudaMemcpyPeer(b, 0, a + at, 0, bytes); note(t, PEER, bytes); break;
+      case 8: bad |= cudaMemcpyPeerAsync(b, 0, a + at, 0, bytes, stream); note(t, DTOD, bytes); break;
+      case 9: bad |= cudaMemcpyPeer(b, 0, a + at, 0, bytes); note(t, DTOD, bytes); break;
       case 10: bad |= cudaMemcpy(a, pageable + at, bytes, DEFAULT); note(t, HTOD, bytes); break;
       // The host copies it during the call.
-      case 11: bad |= cudaMemcpy(back, pageable + at, bytes, HTOH); l->calls++; if (bytes) l->host++; else l->empty++; break;
+      case 11: bad |= cudaMemcpy(back, pageable + at, bytes, HTOH); note(t, HTOH, bytes); l->host += bytes != 0, l->host_bytes += bytes; break;
       case 12: bad |= cudaMemcpyAsync(pinned, pageable + at, bytes, HTOH, stream); note(t, HTOH, bytes); break;
       case 13: bad |= cuMemcpyHtoD_v2((Address)a, pageable, bytes); note(t, HTOD, bytes); break;
       case 14: bad |= cuMemcpyDtoDAsync_v2((Address)b, (Address)a + at, bytes, stream); note(t, DTOD, bytes); break;
@@ -88,8 +92,9 @@ static void *work(void *argument) {
         // Two alike have one record; the third has one of its own.
         void *to[] = {a, a + 100, pinned};
         const void *from[] = {pinned, pinned + 500, b};
-        size_t sizes[] = {64, 1 + bytes, 32};
-        bad |= cudaMemcpyBatchAsync(to, from, sizes, 3, 0, 0, 0, stream);
+        size_t sizes[] = {64, 1 + bytes, 32}, first[] = {0};
+        Attributes in_stream_order = {.source_order = 1};
+        bad |= cudaMemcpyBatchAsync(to, from, sizes, 3, &in_stream_order, first, 1, stream);
         l->calls++, l->copies += 3, l->records[HTOD]++, l->records[DTOH]++, l->bytes[HTOD] += 65 + bytes, l->bytes[DTOH] += 32;
         break;
       }
@@ -112,6 +117,7 @@ int main(int argc, char **argv) {
   if (on_software) on_software("_Z4noopv", noop, 0, 0);
   void *first;
   bad |= cudaMalloc(&first, 64) | cuModuleLoadData(&module, ptx) | cuModuleGetFunction(&kernel, module, "_Z4noopv");
+  pthread_barrier_init(&captured_all, 0, n);
   pthread_t threads[n];
   Thread all[n];
   Ledger sum = {0};
@@ -124,6 +130,6 @@ int main(int argc, char **argv) {
     for (size_t at = 0; at < sizeof sum / 8; at++) ((unsigned long long *)&sum)[at] += ((unsigned long long *)&all[i].ledger)[at];
   }
   for (int i = 0; i < KINDS; i++) printf("%s %llu %llu\n", names[i], sum.records[i], sum.bytes[i]);
-  printf("calls %llu empty %llu host %llu failed %llu graphs %llu kernels %llu copies %llu threads %d bad %d\n", sum.calls, sum.empty, sum.host, sum.failed, sum.graphs, sum.kernels, sum.copies, n, bad);
+  printf("calls %llu empty %llu host %llu host_bytes %llu failed %llu graphs %llu kernels %llu copies %llu threads %d bad %d\n", sum.calls, sum.empty, sum.host, sum.host_bytes, sum.failed, sum.graphs, sum.kernels, sum.copies, n, bad);
   return bad != 0;
 }

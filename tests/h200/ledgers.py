@@ -1,0 +1,74 @@
+"""Copies, waits, allocations and calls against the ledgers that programs keep themselves; see README.md. Called by run.sh.
+
+    ledgers.py [SEEDS]
+
+The programs are those of tests/live/programs: chosen by a seed, they call CUDA in every way, and print what they did."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+XPUTRACE, BIN, OUT = os.environ["XPUTRACE"], Path(os.environ["BIN"]), Path(os.environ["OUT"])
+
+# Prints what the program prints, in the same lines.
+SCRIPTS = {
+    "copies": """
+memcpy(|m| { @n[m.direction].count(); @bytes[m.direction].sum(m.bytes); });
+memcpy(|m| { @copies.sum(m.copies ?? 1); if m.launch.start > m.start { @late.count(); } });
+memcpy(|m| { @by[m.launch.api ?? "", m.direction, m.graph != ()].count(); @memories[m.direction, m.src, m.dst, m.is_async].count(); });
+kernel(|k| @kernels.count());
+launch(#{kinds: ["memcpy"]}, |l| @calls.count());
+end(|| for it in ["HtoH", "HtoD", "DtoH", "DtoD"] { print(`${it} ${@n[it] ?? 0} ${@bytes[it] ?? 0}`) });
+end(|| print(`calls ${@calls ?? 0}\nkernels ${@kernels ?? 0}\ncopies ${@copies ?? 0}\nlate ${@late ?? 0}`));
+""",
+    "calls": """
+wait(|w| { @waits[w.kind].count(); @slowest[w.kind].max(w.duration); });
+alloc(|a| if a.error == () { @allocs[a.kind].count(); @allocated.count(); @bytes.sum(a.bytes); @active += a.bytes; @peak.max(@active); });
+alloc(|a| if a.error != () { @failed.count(); });
+free(|f| { @active -= f.bytes ?? 1_000_000_000; @frees.count(); });
+api("cudaMalloc", |a| @mallocs.count());
+uprobe("libcudart:cudaMalloc", |e| @probed.count());
+api(["cudaMalloc", "cuMemAlloc"], |a| @nested[a.api, a.nested ?? "the program"].count());
+alloc(|a| @by[a.api, a.kind, a.nested ?? "the program", a.error ?? "ok"].count());
+end(|| print(`allocs ${@allocated}\nfrees ${@frees}\nbytes ${@bytes}\nactive ${@active}\npeak ${@peak}`));
+end(|| print(`device ${@allocs["device"]}\nmanaged ${@allocs["managed"]}\npinned ${@allocs["pinned"]}\npool ${@allocs["pool"]}`));
+end(|| print(`copies ${@waits["copy"]}\nof_device ${@waits["device"]}\nof_context ${@waits["context"]}\nof_stream ${@waits["stream"]}\nof_event ${@waits["event"]}`));
+end(|| print(`failed ${@failed}\nmallocs ${@mallocs}\nprobed ${@probed}`));
+""",
+}
+ARGUMENTS = {"copies": lambda seed: [seed, 400, 4], "calls": lambda seed: [seed, 600]}
+
+
+def ledger(text):
+    """Returns the numbers by name; a line may have several names, and a name several numbers."""
+    entries, name = {}, None
+    for word in text.split():
+        if word.lstrip("-").isdigit():
+            entries.setdefault(name, []).append(int(word))
+        else:
+            name = word
+    return entries
+
+
+def compare(name, seed):
+    results = OUT / f"ledger_{name}_{seed}.json"
+    line = [XPUTRACE, "-q", "-f", "json", "-o", str(results), "-e", SCRIPTS[name], "--", f"./{name}", *map(str, ARGUMENTS[name](seed))]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, cwd=BIN)
+    objects = [json.loads(it) for it in results.read_text().splitlines()] if results.exists() else []
+    own = ledger(done.stdout)
+    ours = ledger("\n".join(it["data"] for it in objects if it["type"] == "print"))
+    differ = {key: (own[key], ours[key]) for key in own.keys() & ours.keys() if own[key] != ours[key]}
+    print(f"{name}, seed {seed}: status {done.returncode}, {len(own.keys() & ours.keys())} entries, differ (own, ours): {differ or 'none'}", flush=True)
+    if differ or done.returncode:
+        print("\n".join(json.dumps(it)[:6000] for it in objects if it["type"] != "print") + "\n" + done.stdout[-800:] + done.stderr[-2000:])
+    return bool(differ or done.returncode or not objects)
+
+
+def main(seeds):
+    return sum(compare(name, seed) for name in SCRIPTS for seed in range(1, seeds + 1)) != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 20))
