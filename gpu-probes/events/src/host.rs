@@ -4,7 +4,8 @@
 //! those of a launch are.
 
 use crate::column::{
-    Column, Meaning, Prediction, Texts, boolean, bytes, choice, derived, fields, hidden, int, n_fields, record,
+    Column, Meaning, Prediction, Texts, boolean, bytes, choice, derived, fields, hidden, int, n_fields, optional,
+    record,
 };
 use crate::field::{Field, FieldType, From, Unit};
 use crate::table::{self, Choice, OF_CALL};
@@ -72,6 +73,27 @@ const OF_NVTX: &[Field] = &[
         doc: "name of the domain; `()` for the default one",
     },
 ];
+
+const OF_WAIT: &[Field] = &[derived(
+    "waited_for",
+    FieldType::Parts(WAITED_FOR),
+    Unit::None,
+    call::WAITED_END,
+    "the GPU activity that the CPU waited for, derived: of those launched before the call, on what it waits for, the one \
+     that ended last",
+)];
+
+/// The parts of `waited_for`.
+const WAITED_FOR: &[Field] = &[
+    waited_for("name", FieldType::Name, Unit::None, call::WAITED_NAME, "the kernel's name, \"memcpy\" or \"memset\""),
+    waited_for("start", FieldType::Int, Unit::Clock, call::WAITED_START, "when the GPU started"),
+    waited_for("end", FieldType::Int, Unit::Clock, call::WAITED_END, "when the GPU finished"),
+    waited_for("stream", FieldType::Int, Unit::None, call::WAITED_STREAM, "CUPTI's id of its stream"),
+];
+
+const fn waited_for(name: &'static str, kind: FieldType, unit: Unit, word: usize, doc: &'static str) -> Field {
+    optional(name, kind, unit, (call::WAITED_END, word), doc)
+}
 
 /// What the tracer knows of the memory that is freed.
 const OF_FREED: &[Field] = &[
@@ -265,7 +287,7 @@ const STREAM: Meaning =
 
 host_events! {
     /// A call in which the CPU waits for the GPU.
-    Wait "wait" { record: 48, also: &[] } {} {
+    Wait "wait" { record: 48, also: OF_WAIT } {} {
         /// A [`WaitKind`].
         kind: u32, Kept, choice(
             Choice::WaitKind,

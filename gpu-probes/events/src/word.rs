@@ -160,6 +160,13 @@ pub mod call {
     pub const HAS_BYTES: usize = OWN + 8;
     pub const IS_ASYNC: usize = OWN + 9;
 
+    /// Of a `wait` event: the activity that it was for. Its end is 0 if that is not known.
+    pub const WAITED_END: usize = OWN + 10;
+    pub const WAITED_START: usize = OWN + 11;
+    /// A string id.
+    pub const WAITED_NAME: usize = OWN + 12;
+    pub const WAITED_STREAM: usize = OWN + 13;
+
     /// Of an `api` event: whether the parameters that its handler reads are there, and what they are. Both have
     /// [`crate::host::MOST_ARGUMENTS`] words.
     pub const HAS_ARGUMENT: usize = OWN + 5;

@@ -87,6 +87,8 @@ pub struct Demand {
     pub captures_python: bool,
     /// Whether the kernel before another one is read.
     pub previous: bool,
+    /// Whether the activity is read that a wait was for.
+    pub waited_for: bool,
     pub host: HostDemand,
 }
 

@@ -237,6 +237,10 @@ const OF_OUTERMOST: [usize; 7] = [
 /// whether a kernel is missing between two.
 const NEED_LAUNCHES: [usize; 5] = [word::JOINED, word::TID, word::STREAM_KIND, word::PREVIOUS_NAME, word::PREVIOUS_END];
 
+/// What a wait was for.
+const WAITED_FOR: [usize; 4] =
+    [word::call::WAITED_END, word::call::WAITED_START, word::call::WAITED_NAME, word::call::WAITED_STREAM];
+
 /// Whether the GPU of an event or of its launch is read.
 fn reads_gpu(reads: &Reads) -> bool {
     schema::GPU.iter().chain(schema::LAUNCH_GPU).any(|it| reads.has(it))
@@ -285,6 +289,7 @@ pub(super) fn demand(units: &[Unit], wishes: Wishes) -> Demand {
             }
             Event::Host(kind) => {
                 host_demand(kind, unit, reads, &mut demand.host);
+                demand.waited_for |= kind == HostEvent::Wait && reads.any(&WAITED_FOR);
                 demand.gpus |= reads_gpu(reads);
                 continue;
             }
@@ -301,11 +306,16 @@ pub(super) fn demand(units: &[Unit], wishes: Wishes) -> Demand {
         demand.captures_python |= reads.any(&[word::CAPTURE_PYSTACK]);
         demand.previous |= reads.any(&[word::PREVIOUS_NAME, word::PREVIOUS_END]);
     }
+    if demand.waited_for {
+        let waited_for = Activities::of(&[Activity::Kernel, Activity::Memcpy, Activity::Memset]);
+        demand.activities = demand.activities.with(waited_for);
+        demand.host.streams = true;
+    }
     demand.launch_streams |= demand.stream_kinds;
     demand.launch_python |= wishes.python && demand.launch_stacks;
     demand.host.python |= wishes.python && demand.host.stacks;
     demand.captures_python |= wishes.python && demand.captures;
-    if wishes.window || wishes.some_gpus {
+    if wishes.window || wishes.some_gpus || demand.waited_for {
         demand.calls = demand.activities.iter().fold(demand.calls, |all, it| all.with(it.causes()));
     }
     demand

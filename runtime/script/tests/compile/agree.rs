@@ -83,6 +83,8 @@ fn shifts_names_and_missing_values_have_one_rule() {
         (yes("3 >= k.graph"), None),
         (yes("k.graph != 0"), Some(1)),
         ("k.graph + 1".to_owned(), None),
+        (yes("k.graph.i64 == 0"), None),
+        (yes("k.graph.i32 == 0"), None),
     ] {
         assert_eq!(answers(&expression), Some([answer; 2]), "{expression}");
     }

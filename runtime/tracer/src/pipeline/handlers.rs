@@ -166,6 +166,7 @@ pub(super) struct Places {
     pub(super) gpus: bool,
     pub(super) stream_kinds: bool,
     pub(super) previous: bool,
+    pub(super) waited_for: bool,
     pub(super) captures: bool,
 }
 
@@ -191,6 +192,7 @@ impl Wanted {
                 gpus: demand.gpus,
                 stream_kinds: demand.stream_kinds,
                 previous: demand.previous,
+                waited_for: demand.waited_for,
                 captures: demand.captures,
             },
             foretold: activities(&|it| demand.joins(it) && expected.contains_all(it.causes())),
@@ -217,6 +219,7 @@ pub(super) struct Strings {
     demangle: Demangle,
     demangled: FxHashMap<StringId, Symbol>,
     calls: [u64; Call::COUNT],
+    activities: [u64; Activity::COUNT],
     /// By number.
     functions: FxHashMap<u32, u64>,
     errors: FxHashMap<(Layer, i32), u64>,
@@ -239,6 +242,7 @@ impl Strings {
             demangle,
             demangled: FxHashMap::default(),
             calls,
+            activities: std::array::from_fn(|at| names.intern(Activity::ALL[at].name()).into()),
             functions: FxHashMap::default(),
             errors: FxHashMap::default(),
             choices: Choice::ALL.iter().map(|it| of_choice(it, names)).collect(),
@@ -254,6 +258,11 @@ impl Strings {
     #[inline]
     pub(super) fn call(&self, kind: Call) -> u64 {
         self.calls[kind.index()]
+    }
+
+    /// Returns the name of a kind of activity in scripts.
+    pub(super) fn activity(&self, kind: Activity) -> u64 {
+        self.activities[kind.index()]
     }
 
     /// Returns what the stream of a launch is, in scripts.

@@ -18,6 +18,7 @@ mod previous;
 mod process;
 pub(crate) mod queue;
 mod totals;
+mod waits;
 mod watermark;
 
 use crate::busy::BusyGpus;
@@ -25,7 +26,7 @@ use crate::names::{Demangle, Names};
 use crate::state::{State, Target};
 use account::Ledger;
 pub use gpus::SeenGpu;
-use handlers::{Handler, Handlers, Strings};
+use handlers::{Handler, Handlers, Places, Strings};
 use intake::Intake;
 use process::Process;
 use queue::{Joined, Queued};
@@ -35,7 +36,7 @@ pub use totals::{CollectorTotals, Made, Records, WindowTotals};
 use xputrace_bytecode::BpfMapId;
 use xputrace_bytecode::image::MapSpec;
 use xputrace_bytecode::vm::{Engine, LoadError, RemoteMap};
-use xputrace_model::context::{GpuContext, WORDS};
+use xputrace_model::context::{GpuContext, WORDS, word};
 use xputrace_model::gap::Gap;
 use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::Output;
@@ -366,9 +367,17 @@ impl Pipeline {
             Reach::Watermark => watermark.host_events_until(),
         };
         watermark.end_drain();
-        self.handle_until::<HostEventRecord>(process, host_events, reach, sink);
+        if !self.strings.reads.waited_for {
+            self.handle_until::<HostEventRecord>(process, host_events, reach, sink);
+        }
         self.handle_until::<Launch>(process, calls, reach, sink);
         self.handle_until::<Joined>(process, activities, reach, sink);
+        if self.strings.reads.waited_for {
+            // What a wait was for ended before it.
+            let until = host_events.min(activities);
+            self.handle_until::<HostEventRecord>(process, until, reach, sink);
+            process.waits.forget_before(until);
+        }
     }
 
     fn handle_until<E: Queued + Handled>(
@@ -384,9 +393,7 @@ impl Pipeline {
         }
         let batch = queue.take(until, self.limits.buffered_events);
         let mut handled_until = queue.handled_until;
-        if self.strings.reads.previous {
-            process.prepare_previous(batch.is_forced);
-        }
+        E::prepare(&self.strings.reads, process, batch.is_forced);
         let mut ctx: GpuContext = [0; WORDS];
         let mut n_handled = 0;
         for (end, event) in batch.ready() {
@@ -418,10 +425,19 @@ impl Pipeline {
 
 /// An event that handlers run over.
 trait Handled {
+    /// Prepares for a batch; it is forced if its events are handled too early.
+    fn prepare(_reads: &Places, _process: &mut Process, _is_forced: bool) {}
+
     fn handle(&self, pipeline: &mut Pipeline, process: &mut Process, ctx: &mut GpuContext, sink: &mut dyn Sink);
 }
 
 impl Handled for Joined {
+    fn prepare(reads: &Places, process: &mut Process, is_forced: bool) {
+        if reads.previous || reads.waited_for {
+            process.prepare_previous(is_forced);
+        }
+    }
+
     #[inline]
     fn handle(&self, pipeline: &mut Pipeline, process: &mut Process, ctx: &mut GpuContext, sink: &mut dyn Sink) {
         let facts = &process.facts;
@@ -433,6 +449,10 @@ impl Handled for Joined {
             }
             pipeline.busy.add(facts.gpus.identity(self.activity.device()), self.span.start, self.span.end);
         }
+        if pipeline.strings.reads.waited_for {
+            let name = if kind == Activity::Kernel { ctx[word::NAME] } else { pipeline.strings.activity(kind) };
+            process.waits.ran(self, name);
+        }
         Pipeline::run(&mut pipeline.state, pipeline.handlers.of_activity(kind), ctx, sink);
     }
 }
@@ -441,6 +461,11 @@ impl Handled for HostEventRecord {
     fn handle(&self, pipeline: &mut Pipeline, process: &mut Process, ctx: &mut GpuContext, sink: &mut dyn Sink) {
         let freed = process.memory.take(self);
         process.facts.fill_host_event(ctx, self, freed, &pipeline.strings);
+        if let HostEventRecord::Wait(it) = self
+            && pipeline.strings.reads.waited_for
+        {
+            process.waits.fill(ctx, it, &process.previous);
+        }
         if let HostEventRecord::Api(it) = self {
             let function = it.function;
             for handler in pipeline.handlers.of_function(function) {

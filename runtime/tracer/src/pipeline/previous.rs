@@ -85,7 +85,12 @@ impl Previous {
         if before.is_none_or(|it| it.end <= end) && (before.is_some() || self.last.len() < MOST_STREAMS) {
             self.last.insert(stream, Ended { name, end, launched });
         }
-        before.filter(|it| !self.is_early && it.end <= start && !self.lacks(it.launched, launched))
+        before.filter(|it| it.end <= start && self.is_complete(it.launched, launched))
+    }
+
+    /// Whether no activity is missing between one launched at `from` and one at `to`, as far as is known.
+    pub(super) fn is_complete(&self, from: u64, to: u64) -> bool {
+        !self.is_early && !self.lacks(from, to)
     }
 
     /// Whether a kernel may be missing between one launched at `from` and one at `to`.

@@ -8,6 +8,7 @@ use super::memory::{Allocation, Memory};
 use super::orphans::Orphans;
 use super::previous::Previous;
 use super::queue::{Joined, Queue, Queued};
+use super::waits::Waits;
 use super::watermark::Watermark;
 use super::{Limits, ProcessIndex, ProcessInfo};
 use crate::clock::ClockOffset;
@@ -47,6 +48,7 @@ pub(super) struct Process {
     pub(super) counts: Counts,
     pub(super) gaps: Gaps,
     pub(super) previous: Previous,
+    pub(super) waits: Waits,
     pub(super) memory: Memory,
     /// Whether its collector's last flush has arrived.
     pub(super) is_complete: bool,
@@ -69,6 +71,7 @@ impl Process {
             counts: Counts::default(),
             gaps: Gaps::default(),
             previous: Previous::default(),
+            waits: Waits::default(),
             memory: Memory::default(),
             is_complete: false,
             first_correlation: info.is_attached.then_some(u32::MAX),

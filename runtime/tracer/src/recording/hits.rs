@@ -65,6 +65,7 @@ const EVERYTHING: Demand = Demand {
     gpus: true,
     stream_kinds: true,
     previous: true,
+    waited_for: true,
     captures: true,
     captures_python: true,
 };

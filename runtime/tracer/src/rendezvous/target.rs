@@ -249,6 +249,7 @@ mod tests {
             gpus: true,
             stream_kinds: true,
             previous: true,
+            waited_for: true,
             captures: true,
             captures_python: true,
             host: HostDemand {

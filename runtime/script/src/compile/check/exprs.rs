@@ -185,8 +185,8 @@ impl Checker<'_> {
         let ty = value.ty;
         let of = |n: u32| int(i64::from(n), at);
         match width.above() {
-            // Says that all bits are meant, so it is a value of its own.
-            0 => Expr { kind: Kind::Block(Box::new(Block { stmts: Vec::new(), value: Some(value) })), ty, at },
+            // Says that all bits are meant: a value of its own, like the others, so there is none of what is missing.
+            0 => Expr { ty: ty.maybe(false), ..self.arithmetic(Alu::Or, value, of(0), at) },
             above if width.signed => {
                 let high = self.arithmetic(Alu::Lsh, value, of(above), at);
                 self.arithmetic(Alu::Arsh, high, of(above), at)
