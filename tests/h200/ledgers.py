@@ -1,8 +1,10 @@
-"""Copies, waits, allocations and calls against the ledgers that programs keep themselves; see README.md. Called by run.sh.
+"""Copies, waits, allocations and calls against the ledgers that programs keep themselves, and all records against the sums of
+those that CUPTI gave; see README.md. Called by run.sh.
 
     ledgers.py [SEEDS]
 
-The programs are those of tests/live/programs: chosen by a seed, they call CUDA in every way, and print what they did."""
+The programs are those of tests/live/programs: chosen by a seed, they call CUDA in every way, and print what they did. tests/live/programs/libcuptisum.so.c stands between
+xputrace and libcupti, and sums the records that pass."""
 
 import json
 import os
@@ -38,6 +40,16 @@ end(|| print(`copies ${@waits["copy"]}\nof_device ${@waits["device"]}\nof_contex
 end(|| print(`failed ${@failed}\nmallocs ${@mallocs}\nprobed ${@probed}`));
 """,
 }
+# Prints what libcuptisum.so writes.
+SUMS = """
+kernel(|k| { @kernels.count(); @kernel_nanos.sum(k.duration) });
+memcpy(|m| { @copies[m.direction == "PtoP"].count(); @copy_nanos[m.direction == "PtoP"].sum(m.duration); @copy_bytes[m.direction == "PtoP"].sum(m.bytes) });
+memset(|m| { @sets.count(); @set_nanos.sum(m.duration); @set_bytes.sum(m.bytes) });
+end(|| print(`kernel ${@kernels ?? 0} ${@kernel_nanos ?? 0} 0`));
+end(|| print(`memcpy ${@copies[false] ?? 0} ${@copy_nanos[false] ?? 0} ${@copy_bytes[false] ?? 0}`));
+end(|| print(`peer ${@copies[true] ?? 0} ${@copy_nanos[true] ?? 0} ${@copy_bytes[true] ?? 0}`));
+end(|| print(`memset ${@sets ?? 0} ${@set_nanos ?? 0} ${@set_bytes ?? 0}\nother 0 0 0`));
+"""
 ARGUMENTS = {"copies": lambda seed: [seed, 400, 4], "calls": lambda seed: [seed, 600]}
 
 
@@ -52,13 +64,28 @@ def ledger(text):
     return entries
 
 
-def compare(name, seed):
-    results = OUT / f"ledger_{name}_{seed}.json"
-    line = [XPUTRACE, "-q", "-f", "json", "-o", str(results), "-e", SCRIPTS[name], "--", f"./{name}", *map(str, ARGUMENTS[name](seed))]
+def traced(results, script, command):
+    """Returns the run, its results, and what the script printed."""
+    line = [XPUTRACE, "-q", "-f", "json", "-o", str(results), "-e", script, "--", *map(str, command)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, cwd=BIN)
     objects = [json.loads(it) for it in results.read_text().splitlines()] if results.exists() else []
-    own = ledger(done.stdout)
-    ours = ledger("\n".join(it["data"] for it in objects if it["type"] == "print"))
+    return done, objects, "\n".join(it["data"] for it in objects if it["type"] == "print")
+
+
+def compare_sums(name, arguments):
+    sums = OUT / "sums"
+    sums.unlink(missing_ok=True)
+    shim = ["env", f"LD_PRELOAD={BIN}/libcuptisum.so", f"CUPTI_SUMS={sums}"]
+    done, _, printed = traced(OUT / f"sums_{name}.json", SUMS, [*shim, f"./{name}", *arguments])
+    given = ledger(sums.read_text()) if sums.exists() else {}
+    differ = {key: (given.get(key), it) for key, it in ledger(printed).items() if given.get(key) != it}
+    print(f"records that CUPTI gave, {name} {arguments}: status {done.returncode}, {given}, differ (CUPTI, ours): {differ or 'none'}", flush=True)
+    return bool(differ or done.returncode or not given)
+
+
+def compare(name, seed):
+    done, objects, printed = traced(OUT / f"ledger_{name}_{seed}.json", SCRIPTS[name], [f"./{name}", *ARGUMENTS[name](seed)])
+    own, ours = ledger(done.stdout), ledger(printed)
     differ = {key: (own[key], ours[key]) for key in own.keys() & ours.keys() if own[key] != ours[key]}
     print(f"{name}, seed {seed}: status {done.returncode}, {len(own.keys() & ours.keys())} entries, differ (own, ours): {differ or 'none'}", flush=True)
     if differ or done.returncode:
@@ -67,7 +94,10 @@ def compare(name, seed):
 
 
 def main(seeds):
-    return sum(compare(name, seed) for name in SCRIPTS for seed in range(1, seeds + 1)) != 0
+    failed = sum(compare(name, seed) for name in SCRIPTS for seed in range(1, seeds + 1))
+    failed += sum(compare_sums("copies", [seed, 400, 4]) for seed in range(1, seeds + 1))
+    failed += sum(compare_sums(*it) for it in [("graphs", [200, 8]), ("requests", [4, 2000, 4]), ("sets", [500])])
+    return failed != 0
 
 
 if __name__ == "__main__":

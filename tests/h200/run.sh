@@ -10,6 +10,7 @@ mkdir -p "$OUT" "$BIN"
 for dir in "$CUDA"/targets/x86_64-linux "$CUDA"/extras/CUPTI; do [ -e "$dir/include/cupti.h" ] && CUPTI=$dir; done
 mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf
 mountpoint -q /sys/kernel/tracing || mount -t tracefs tracefs /sys/kernel/tracing
+for it in "$CUPTI"/lib*/libcupti.so.13; do [ -e "$it" ] && export CUPTI_REAL=$it; done
 export LD_LIBRARY_PATH=$CUDA/targets/x86_64-linux/lib:${LD_LIBRARY_PATH:-}
 
 build() {
@@ -29,6 +30,7 @@ build() {
     for name in copies calls; do
         gcc -O1 -w -o "$BIN/$name" ../live/programs/$name.c -L"$CUDA/lib64" -L"$CUDA/lib64/stubs" -lcudart -lcuda -ldl -lpthread &
     done
+    gcc -O1 -w -shared -fPIC -Wl,-soname,libcupti.so.13 -o "$BIN/libcuptisum.so" ../live/programs/libcuptisum.so.c -ldl -lpthread &
     wait
     cp profiled.py transformer.py jax_step.py "$BIN/"
     ls "$BIN"
