@@ -223,6 +223,16 @@ impl Parameter {
         !matches!(self.kind, ParameterKind::Float(_) | ParameterKind::Structure)
     }
 
+    /// Describes the type for readers.
+    pub fn type_text(&self) -> &'static str {
+        match self.kind {
+            ParameterKind::Unsigned(_) | ParameterKind::Signed(_) => "integer",
+            ParameterKind::Pointer => "address",
+            ParameterKind::Float(_) => "floating-point number: cannot be read",
+            ParameterKind::Structure => "structure by value: cannot be read",
+        }
+    }
+
     /// Returns an integer or an address, sign-extended to 64 bits, given the parameters of a call.
     pub fn value(&self, parameters: &[u8]) -> Option<u64> {
         let (width, is_signed) = match self.kind {

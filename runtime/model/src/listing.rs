@@ -1,6 +1,5 @@
 //! What can be probed on a machine, as `xputrace list` shows it.
 
-use crate::catalog::TracepointField;
 use crate::schema::Event;
 
 /// A probe, or an event that needs none.
@@ -9,14 +8,19 @@ pub struct Listed {
     pub event: Event,
     /// In the notation of patterns: `kernel`, `tracepoint:sched:sched_switch`, `uprobe:PATH:NAME`.
     pub name: String,
-    /// Fields of a tracepoint's own record.
-    pub record: Vec<TracepointField>,
+    /// Names and types of what is its own beside the fields of its event: a tracepoint's record, a call's parameters.
+    pub own: Vec<(String, String)>,
     /// Why it cannot be probed.
     pub refused: Option<&'static str>,
 }
 
 impl Listed {
     pub fn new(event: Event, name: impl Into<String>) -> Listed {
-        Listed { event, name: name.into(), record: Vec::new(), refused: None }
+        Listed { event, name: name.into(), own: Vec::new(), refused: None }
+    }
+
+    /// Whether it is one of many with this event, which `name` tells apart.
+    pub fn has_place(&self) -> bool {
+        self.name != self.event.name()
     }
 }

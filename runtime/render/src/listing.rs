@@ -29,16 +29,16 @@ pub fn listing(probes: &[Listed], verbose: bool) -> String {
 
 /// Returns the fields that are shown under a probe.
 fn own_fields(probe: &Listed) -> Vec<Row> {
-    match probe.event.has_places() {
-        true => probe.record.iter().map(|it| [it.name.clone(), it.kind.text(), String::new()]).collect(),
+    match probe.has_place() {
+        true => probe.own.iter().map(|(name, kind)| [name.clone(), kind.clone(), String::new()]).collect(),
         false => fields(probe.event),
     }
 }
 
 /// Writes the fields that all probes of an event have, once.
 fn shared_fields(probes: &[Listed], text: &mut String) {
-    for event in Event::all().filter(|it| it.has_places()) {
-        if probes.iter().any(|it| it.event == event && it.refused.is_none()) {
+    for event in Event::all() {
+        if probes.iter().any(|it| it.event == event && it.has_place() && it.refused.is_none()) {
             line(text, &format!("every {}", event.name()));
             rows(text, &fields(event));
         }

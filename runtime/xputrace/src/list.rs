@@ -5,9 +5,13 @@ use crate::console;
 use anyhow::{Result, anyhow};
 use std::process::ExitCode;
 use xputrace_linux::{LiveCatalog, list_functions, list_tracepoints};
-use xputrace_model::catalog::{Catalog, glob};
+use xputrace_model::catalog::{Catalog, cuda_functions, glob};
 use xputrace_model::listing::Listed;
-use xputrace_model::schema::{Event, NOT_YET};
+use xputrace_model::schema::{Event, HostEvent, NOT_YET};
+use xputrace_wire::cuda_calls::{Function, Parameter};
+
+/// The event of which each call of CUDA is a place.
+const API: Event = Event::Host(HostEvent::Api);
 
 /// Lists what matches the pattern.
 pub fn list(options: &ListOptions) -> Result<ExitCode> {
@@ -30,14 +34,25 @@ pub fn list(options: &ListOptions) -> Result<ExitCode> {
 fn matches(pattern: Option<&str>) -> Result<Vec<Listed>> {
     let Some(pattern) = pattern else { return every_event(&|_| true) };
     let Some((kind, rest)) = pattern.split_once(':') else { return events(pattern) };
-    match Event::all().find(|it| it.name() == kind && it.has_places()) {
+    match Event::all().find(|it| it.name() == kind && (it.has_places() || *it == API)) {
         Some(event) if event.is_function() => list_functions(event, rest).map_err(|it| anyhow!(it)),
+        Some(API) => calls(rest),
         Some(_) => list_tracepoints(rest).map_err(|it| anyhow!(it)),
         None => Err(anyhow!(
             "cannot list `{pattern}`: give an event such as kernel, or uprobe:LIBRARY:FUNCTION, \
-             uretprobe:LIBRARY:FUNCTION or tracepoint:CATEGORY:NAME, with * for any text"
+             uretprobe:LIBRARY:FUNCTION, tracepoint:CATEGORY:NAME or api:CALL, with * for any text"
         )),
     }
+}
+
+/// Returns the calls of CUDA that a pattern matches, with their parameters.
+fn calls(pattern: &str) -> Result<Vec<Listed>> {
+    let parameter = |it: &Parameter| (format!("args.{}", it.name), it.type_text().to_owned());
+    let listed = |it: &Function| Listed {
+        own: it.parameters.iter().map(parameter).collect(),
+        ..Listed::new(API, format!("api:{}", it.name()))
+    };
+    Ok(cuda_functions(pattern).map(listed).collect())
 }
 
 /// Returns the events whose name matches a pattern.
@@ -72,6 +87,7 @@ fn read_records(found: &mut [Listed]) {
     for probe in found.iter_mut().filter(|it| it.event == Event::Tracepoint) {
         let names = probe.name.strip_prefix("tracepoint:").and_then(|it| it.split_once(':'));
         let format = names.and_then(|(category, name)| catalog.tracepoint(category, name).ok());
-        probe.record = format.map(|it| it.fields).unwrap_or_default();
+        let own = format.map(|it| it.fields).unwrap_or_default();
+        probe.own = own.into_iter().map(|it| (it.name, it.kind.text())).collect();
     }
 }

@@ -72,8 +72,8 @@ pub(super) enum Verb {
 /// Options of `xputrace list`.
 #[derive(clap::Args, Debug)]
 pub struct ListOptions {
-    /// An event (kernel, launch), uprobe:LIBRARY:FUNCTION, uretprobe:LIBRARY:FUNCTION or tracepoint:CATEGORY:NAME; *
-    /// matches any text
+    /// An event (kernel, launch), uprobe:LIBRARY:FUNCTION, uretprobe:LIBRARY:FUNCTION, tracepoint:CATEGORY:NAME or
+    /// api:CALL; * matches any text
     pub pattern: Option<String>,
     /// Show fields, and what cannot be probed
     #[arg(short = 'v', long)]
