@@ -153,7 +153,7 @@ fn arm_from_system(address: &str, trust: Trust, came: Came) -> Result<(), Dorman
     arm(address, trust, || match locate::find() {
         Ok(Found { cupti, path, was_loaded }) => {
             let backend = CuptiBackend::new(cupti, cupti::driver::find_driver(), chained.is_some());
-            let backend = backend.may_be_used(is_late && was_loaded);
+            let backend = if is_late { backend.may_be_used(was_loaded) } else { backend.is_first() };
             World { backend: Some(Box::new(backend)), library: path, chained }
         }
         Err(library) => World { backend: None, library, chained },

@@ -62,6 +62,8 @@ fn offsets_are_those_of_the_headers() {
         ("CUPTI_CBID_RESOURCE_STREAM_CREATED", cupti::RESOURCE_STREAM_CREATED as usize),
         ("CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED", cupti::RESOURCE_NODE_CREATED as usize),
         ("CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED", cupti::RESOURCE_NODE_CLONED as usize),
+        ("CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATED", cupti::RESOURCE_EXECUTABLE_CREATED as usize),
+        ("CUPTI_CBID_RESOURCE_GRAPH_NODE_UPDATED", cupti::RESOURCE_NODE_UPDATED as usize),
         ("CU_STREAM_LEGACY", cupti::STREAM_LEGACY),
         ("CU_STREAM_PER_THREAD", cupti::STREAM_PER_THREAD),
         ("CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT", attribute::MULTIPROCESSORS as usize),
@@ -134,6 +136,7 @@ fn offsets_are_those_of_the_headers() {
         ("MemcpyPtoP.graphId", memcpy_peer_offset::GRAPH),
         ("CUPTI_ACTIVITY_KIND_MEMCPY", cupti::KIND_MEMCPY as usize),
         ("CUPTI_ACTIVITY_KIND_MEMCPY2", cupti::KIND_MEMCPY_PEER as usize),
+        ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", cupti::KIND_GRAPH_TRACE as usize),
         ("CUPTI_ACTIVITY_FLAG_MEMCPY_ASYNC", records::FLAG_MEMCPY_ASYNC as usize),
         ("CUPTI_ACTIVITY_MEMCPY_KIND_HTOD", CopyDirection::HostToDevice as usize),
         ("CUPTI_ACTIVITY_MEMCPY_KIND_DTOH", CopyDirection::DeviceToHost as usize),
@@ -480,20 +483,44 @@ fn rows_within_the_hosts_memory_may_have_no_record() {
     }
 }
 
+/// A record laid out as in the headers, with these values in its fields.
+fn bytes_of(structure: &str, fields: &[(&str, u64)]) -> Vec<u8> {
+    let mut bytes = vec![0u8; facts()[structure]];
+    for (field, value) in fields {
+        let line = format!("field {structure}.{field} ");
+        let line = LAYOUTS.lines().find(|it| it.starts_with(&line)).unwrap();
+        let words: Vec<usize> = line.split(' ').skip(2).map(|it| it.parse().unwrap()).collect();
+        bytes[words[0]..words[0] + words[1]].copy_from_slice(&value.to_le_bytes()[..words[1]]);
+    }
+    bytes
+}
+
+#[test]
+fn a_record_of_a_graph_is_read_field_by_field() {
+    let fields = [
+        ("kind", 51),
+        ("correlationId", 7),
+        ("start", 1 << 60 | 100),
+        ("end", 1 << 60 | 200),
+        ("deviceId", 4),
+        ("graphId", 9),
+        ("contextId", 5),
+        ("streamId", 6),
+        ("endDeviceId", 11),
+        ("endContextId", 12),
+    ];
+    let bytes = bytes_of("GraphTrace", &fields);
+    // SAFETY: a complete record.
+    let Record::Graph(it) = (unsafe { records::read(bytes.as_ptr(), extent()) }) else { panic!("no graph") };
+    assert_eq!((it.start.0, it.end.0, it.correlation, it.graph), (1 << 60 | 100, 1 << 60 | 200, 7, 9));
+    assert_eq!((it.device, it.context, it.stream, it.graph_node, it.nodes, it.is_derived), (4, 5, 6, 0, 0, 0));
+    assert_eq!(bytes.len(), records::GRAPH_RECORD_BYTES);
+}
+
 /// Records of copies, laid out as in the headers, field by field.
 #[test]
 fn records_of_copies_are_read_field_by_field() {
     let facts = facts();
-    let bytes_of = |structure: &str, fields: &[(&str, u64)]| {
-        let mut bytes = vec![0u8; facts[structure]];
-        for (field, value) in fields {
-            let line = format!("field {structure}.{field} ");
-            let line = LAYOUTS.lines().find(|it| it.starts_with(&line)).unwrap();
-            let words: Vec<usize> = line.split(' ').skip(2).map(|it| it.parse().unwrap()).collect();
-            bytes[words[0]..words[0] + words[1]].copy_from_slice(&value.to_le_bytes()[..words[1]]);
-        }
-        bytes
-    };
     let common = [
         ("copyKind", 8),
         ("srcKind", 2),
@@ -601,7 +628,7 @@ fn decoded(bytes: &[u8]) -> (String, usize) {
             assert_eq!(m.known, u32::from(m.graph_node == 0));
             (text, facts["Memset"])
         }
-        Record::Memcpy(_) | Record::Other(_) => panic!("kind {kind}"),
+        Record::Memcpy(_) | Record::Graph(_) | Record::Other(_) => panic!("kind {kind}"),
     }
 }
 

@@ -57,7 +57,7 @@ macro_rules! set_of {
             }
 
             /// Iterates over the kinds in the order of the table.
-            pub fn iter(self) -> impl Iterator<Item = $Kind> {
+            pub fn iter(self) -> impl Iterator<Item = $Kind> + Clone {
                 $Kind::ALL.iter().copied().filter(move |it| self.contains(*it))
             }
 
@@ -96,6 +96,11 @@ set_of! {
 impl HostEvents {
     /// Those that are CUDA calls.
     pub const OF_CUDA: HostEvents = HostEvents::ALL.without(HostEvents::of(&[HostEvent::Nvtx]));
+}
+
+impl Activities {
+    /// Those that are nodes of graphs.
+    pub const NODES: Activities = Activities::ALL.without(Activities::of(&[Activity::Graph]));
 }
 
 impl Calls {

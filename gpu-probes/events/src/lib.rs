@@ -23,5 +23,7 @@ pub use column::{Column, Prediction, Texts};
 pub use field::{Field, FieldType, From, Unit};
 pub use host::{HostEvent, HostEventRecord, RangeKind};
 pub use kinds::{Activities, Calls, HostEvents};
-pub use table::{Activity, ActivityRecord, Call, Choice, CopyDirection, Kernel, Launch, Memcpy, MemoryKind, Memset};
+pub use table::{
+    Activity, ActivityRecord, Call, Choice, CopyDirection, Graph, Kernel, Launch, Memcpy, MemoryKind, Memset,
+};
 pub use word::{GpuContext, WORDS};

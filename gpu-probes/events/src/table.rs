@@ -11,7 +11,7 @@ use crate::column::{
     record, time,
 };
 use crate::field::{Field, FieldType, Unit};
-use crate::kinds::Calls;
+use crate::kinds::{Activities, Calls};
 use crate::word::{self, GpuContext};
 use Prediction::{Kept, Previous, PreviousOf, Same};
 use zerocopy::FromBytes;
@@ -103,7 +103,7 @@ const COMMON: &[Field] = &[
         FieldType::Parts(CAPTURE),
         Unit::None,
         word::CAPTURE_USTACK,
-        "in a graph: the code that captured or added its node",
+        "in a graph: the code that captured or added its node; of a graph: the code that instantiated it",
     ),
     derived("launch", FieldType::Launch, Unit::None, word::LAUNCH, "call that launched it"),
     RANGES[0],
@@ -243,7 +243,7 @@ macro_rules! activities {
                 match self { $( Activity::$Record => $Record::FIELDS, )* }
             }
 
-            /// Returns the kind of call that submits it outside graphs.
+            /// Returns the kind of call that submits it, outside graphs or as a graph.
             pub const fn call(self) -> Call {
                 match self { $( Activity::$Record => Call::$Record, )* }
             }
@@ -254,22 +254,20 @@ macro_rules! activities {
         #[repr(u16)]
         pub enum Call {
             $( $(#[$doc])* $Record = $call, )*
-            /// A graph: any number of activities of any kind.
-            Graph = 2,
         }
 
         impl Call {
-            /// Every kind, the activities' first.
-            pub const ALL: &'static [Call] = &[$( Call::$Record, )* Call::Graph];
+            /// Every kind, in the order of the table.
+            pub const ALL: &'static [Call] = &[$( Call::$Record, )*];
 
             /// Returns its name in scripts.
             pub const fn name(self) -> &'static str {
-                match self { $( Call::$Record => $name, )* Call::Graph => "graph" }
+                match self { $( Call::$Record => $name, )* }
             }
 
-            /// Returns the activity that it submits; `None` for a graph.
-            pub const fn activity(self) -> Option<Activity> {
-                match self { $( Call::$Record => Some(Activity::$Record), )* Call::Graph => None }
+            /// Returns the activity that it submits; a graph submits any others, too.
+            pub const fn activity(self) -> Activity {
+                match self { $( Call::$Record => Activity::$Record, )* }
             }
         }
 
@@ -507,6 +505,26 @@ activities! {
         /// 1 if it is between devices.
         is_peer: u32, Previous, hidden(word::memcpy::IS_PEER);
     }
+
+    /// A launch of a graph that ran, as a whole.
+    Graph "graph" { record: 13, call: 2, also: &[] } {
+        start: Realtime, PreviousOf("end"), time(word::START, "when its first node started");
+        end: Realtime, Same("start"), time(word::END, "when its last node ended");
+        /// 0: it is no node.
+        graph_node: u64, Previous;
+        graph: u32, Kept, int(word::GRAPH, "executable graph that was launched");
+        correlation: u32, Previous;
+        device: u32, Previous, DEVICE;
+        context: u32, Previous, CONTEXT;
+        stream: u32, Previous, int(word::STREAM, "CUPTI's id of the stream that it was launched in");
+        /// 0 if the GPU recorded it as a whole.
+        nodes: u32, Previous,
+            int(word::graph::NODES, "nodes with a record that `start` and `end` are from; `()` unless `is_derived`")
+                .unless_0(word::graph::NODES);
+        is_derived: u32, Previous,
+            boolean(word::graph::IS_DERIVED, "whether the tracer puts it together from its nodes' records");
+        reserved: u32, Previous;
+    }
 }
 
 impl ActivityRecord {
@@ -515,7 +533,16 @@ impl ActivityRecord {
     pub fn symbol(&self) -> u32 {
         match self {
             ActivityRecord::Kernel(it) => it.symbol,
-            ActivityRecord::Memset(_) | ActivityRecord::Memcpy(_) => 0,
+            ActivityRecord::Memset(_) | ActivityRecord::Memcpy(_) | ActivityRecord::Graph(_) => 0,
+        }
+    }
+
+    /// Returns the executable graph that it is a node of; `None` outside graphs.
+    #[inline]
+    pub fn graph_of_node(&self) -> Option<u32> {
+        match self {
+            ActivityRecord::Graph(_) => None,
+            node => Some(node.graph()).filter(|it| *it != 0),
         }
     }
 }
@@ -539,6 +566,7 @@ impl Activity {
             Activity::Kernel => "kernels",
             Activity::Memset => "memsets",
             Activity::Memcpy => "copies",
+            Activity::Graph => "graphs",
         }
     }
 
@@ -555,6 +583,15 @@ impl Call {
     #[inline]
     pub const fn number(self) -> u32 {
         self as u32
+    }
+
+    /// Returns the activities whose records show that it was carried out. A graph may contain anything: its own
+    /// record shows it, or its kernels'.
+    pub const fn shown_by(self) -> Activities {
+        match self {
+            Call::Graph => Activities::of(&[Activity::Kernel, Activity::Graph]),
+            other => Activities::of(&[other.activity()]),
+        }
     }
 
     /// The inverse of [`Call::number`].

@@ -142,6 +142,14 @@ pub mod memset {
     pub const KNOWN: usize = OWN + 3;
 }
 
+/// Words of a `graph` event's own fields.
+pub mod graph {
+    use super::OWN;
+
+    pub const NODES: usize = OWN;
+    pub const IS_DERIVED: usize = OWN + 1;
+}
+
 /// Words of a CUDA call's own fields; what launches have too is where theirs is.
 pub mod call {
     use super::OWN;

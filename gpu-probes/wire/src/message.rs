@@ -163,6 +163,7 @@ pub mod demand {
     pub const LAUNCHES: u64 = calls(Calls::LAUNCHES);
     pub const KERNELS: u64 = activities(Activities::of(&[Activity::Kernel]));
     pub const MEMSETS: u64 = activities(Activities::of(&[Activity::Memset]));
+    pub const GRAPHS: u64 = activities(Activities::of(&[Activity::Graph]));
     pub const MEMSET_CALLS: u64 = calls(Calls::of(&[Call::Memset]));
     pub const MEMCPYS: u64 = activities(Activities::of(&[Activity::Memcpy]));
     pub const MEMCPY_CALLS: u64 = calls(Calls::of(&[Call::Memcpy]));

@@ -6,7 +6,7 @@
 
 pub use xputrace_events::table::UNKNOWN;
 use xputrace_events::{Activity, HostEvent, Realtime, table};
-pub use xputrace_events::{ActivityRecord, HostEventRecord, Kernel, Launch, Memcpy, Memset};
+pub use xputrace_events::{ActivityRecord, Graph, HostEventRecord, Kernel, Launch, Memcpy, Memset};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The first 8 bytes of each record.
@@ -38,6 +38,7 @@ pub mod kind {
     pub const GPU: u16 = 32;
     pub const OPENED: u16 = 33;
     pub const NODE: u16 = 34;
+    pub const NODE_UPDATE: u16 = 35;
 }
 
 /// Text of a name id. It precedes every record that uses the id, possibly in another thread's ring.
@@ -258,9 +259,29 @@ pub struct Opened {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Node {
-    /// As in records of activities.
+    /// As in records of activities; or [`Node::of_graph`].
     pub node: u64,
     /// Stack id.
+    pub stack: u32,
+    pub reserved: u32,
+}
+
+impl Node {
+    /// Returns what stands for an executable graph itself: its stack is the one that instantiated it.
+    pub const fn of_graph(graph: u32) -> u64 {
+        (graph as u64) << 32 | u32::MAX as u64
+    }
+}
+
+/// A node of an executable graph has become what a node of another graph is, as by `cuGraphExecUpdate`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Default)]
+#[repr(C)]
+pub struct NodeUpdate {
+    /// CLOCK_MONOTONIC nanoseconds: launches that begin later run it.
+    pub since: u64,
+    /// As in records of activities.
+    pub node: u64,
+    /// Id of the stack that made the other node; 0 if that is unknown.
     pub stack: u32,
     pub reserved: u32,
 }
@@ -357,6 +378,7 @@ pub enum Record<'a> {
     },
     Opened(Opened),
     Node(Node),
+    NodeUpdate(NodeUpdate),
     Gpu {
         gpu: Gpu,
         limits: GpuLimits,
@@ -524,6 +546,7 @@ fn decode(kind: u16, body: &[u8]) -> Option<Record<'_>> {
             Record::Yield { gap, holder: tail.get(..len)? }
         }
         kind::NODE => Record::Node(take(body)?.0),
+        kind::NODE_UPDATE => Record::NodeUpdate(take(body)?.0),
         kind::OPENED => Record::Opened(take(body)?.0),
         kind::GPU => {
             let (gpu, tail): (Gpu, _) = take(body)?;
@@ -624,8 +647,23 @@ mod tests {
 
     #[test]
     fn kinds_are_told_apart() {
-        use kind::{CLOCK, CODE, FLUSH, GPU, LAUNCH, MAPPING, NAME, OPENED, PAD, STACK, THREAD, YIELD};
-        let own = [PAD, LAUNCH, NAME, STACK, CLOCK, FLUSH, THREAD, MAPPING, CODE, YIELD, GPU, OPENED];
+        use kind::{CLOCK, CODE, FLUSH, GPU, LAUNCH, MAPPING, NAME, NODE, OPENED, PAD, STACK, THREAD, YIELD};
+        let own = [
+            PAD,
+            LAUNCH,
+            NAME,
+            STACK,
+            CLOCK,
+            FLUSH,
+            THREAD,
+            MAPPING,
+            CODE,
+            YIELD,
+            GPU,
+            OPENED,
+            NODE,
+            kind::NODE_UPDATE,
+        ];
         let activities = Activity::ALL.iter().map(|it| it.record_kind());
         let calls = HostEvent::ALL.iter().map(|it| it.record_kind());
         let all: Vec<u16> = own.into_iter().chain(activities).chain(calls).collect();

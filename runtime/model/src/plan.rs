@@ -129,10 +129,14 @@ impl Demand {
         self.activities.contains(activity) && self.calls.contains_all(activity.causes())
     }
 
-    /// Whether the records tell when a call's work is done. A graph may contain anything: only its
-    /// kernels show that it ran.
+    /// Whether the records tell when a call's work is done.
     pub fn expects(&self, call: Call) -> bool {
-        self.calls.contains(call) && self.activities.contains(call.activity().unwrap_or(Activity::Kernel))
+        self.calls.contains(call) && self.activities.intersects(call.shown_by())
+    }
+
+    /// Whether graphs are recorded as a whole where that is possible: their nodes' records are not needed.
+    pub fn only_whole_graphs(&self) -> bool {
+        self.activities == Activities::of(&[Activity::Graph])
     }
 }
 

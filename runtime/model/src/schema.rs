@@ -94,7 +94,6 @@ impl Event {
 
 /// Events of the language that are not implemented yet: using one is an error that says so.
 pub const NOT_YET: &[&str] = &[
-    "graph_launch",
     "usdt",
     "device_entry",
     "device_exit",

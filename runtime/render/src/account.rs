@@ -50,9 +50,9 @@ fn balances(account: &Account, losses: &Losses) -> Vec<String> {
     let launches = account.calls.and(Calls::LAUNCHES);
     let noun = if launches == Calls::of(&[Call::Graph]) { "graph launches" } else { "launches" };
     let mut lines = Vec::new();
-    lines.extend(balance(noun, launches, Activity::Kernel, account));
+    lines.extend(balance(noun, launches, account.shows(Call::Graph), account));
     for call in Call::ALL.iter().copied().filter(|it| !Calls::LAUNCHES.contains(*it)) {
-        let Some(activity) = call.activity() else { continue };
+        let activity = call.activity();
         let asked = account.calls.and(Calls::of(&[call]));
         // Records that were asked for beside others, and of which there were none.
         if asked.is_empty() && account.activity(activity).records == 0 && !lines.is_empty() {
@@ -79,7 +79,7 @@ fn of_host_events(kind: HostEvent, it: &HostCounts) -> String {
 /// Whether nothing was lost and every recorded kind balances against its calls.
 fn is_balanced(account: &Account) -> bool {
     let adds_up = |call: Call| {
-        let told = call.activity().unwrap_or(Activity::Kernel);
+        let told = account.shows(call);
         let is_joined = account.activities.contains(told) && account.calls.contains_all(told.causes());
         !is_joined || account.call(call).sum() == account.call(call).made
     };
@@ -107,11 +107,12 @@ fn balance(noun: &str, calls: Calls, activity: Activity, account: &Account) -> O
         return Some(format!("{noun} {made}, {} {n} (not joined)", activity.plural()));
     }
     let mut line = format!("{noun} {made} {} joined {joined}", if it.sum() == made { "=" } else { "≠" });
+    let are_launches = calls.intersects(Calls::LAUNCHES);
     let parts = [
         ("failed", failed),
         ("lost", lost),
-        (if activity == Activity::Kernel { "without a kernel" } else { "of nothing" }, without_work),
-        (if activity == Activity::Kernel { "without a kernel record" } else { "without a record" }, without_record),
+        (if are_launches { "without a kernel" } else { "of nothing" }, without_work),
+        (if are_launches { "without a kernel record" } else { "without a record" }, without_record),
     ];
     for (name, n) in parts {
         if n > 0 {

@@ -30,7 +30,7 @@ use std::io::{self, Write};
 use xputrace_model::gap::Gap;
 use xputrace_model::loss::{Account, Cause, HostCounts, Loss, Losses};
 use xputrace_model::output::{Output, View};
-use xputrace_model::plan::{Activity, Calls};
+use xputrace_model::plan::{Activity, Call, Calls};
 use xputrace_model::table::{Cell, TableKind, Value, average};
 
 /// `-f json`.
@@ -211,8 +211,8 @@ fn account_json(account: &Account) -> Json {
         "collector_kernel_nanos": kernels.told_nanos,
     });
     for kind in Activity::ALL.iter().copied().filter(|it| *it != Activity::Kernel) {
-        let asked = (account.calls.contains(kind.call()), account.activities.contains(kind));
-        if asked != (false, false) {
+        let has_calls = kind.call() != Call::Graph && account.calls.contains(kind.call());
+        if has_calls || account.activities.contains(kind) {
             all[kind.name()] = activity_json(account, kind);
         }
     }

@@ -121,6 +121,7 @@ impl Call<'_> {
             Event::Activity(Activity::Kernel) => "kernel(|k| …)",
             Event::Activity(Activity::Memset) => "memset(|m| …)",
             Event::Activity(Activity::Memcpy) => "memcpy(|m| …)",
+            Event::Activity(Activity::Graph) => "graph(|g| …)",
             Event::Launch => "launch(|l| …)",
             Event::Host(HostEvent::Wait) => "wait(|w| …)",
             Event::Host(HostEvent::Alloc) => "alloc(|a| …)",

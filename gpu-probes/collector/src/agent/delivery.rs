@@ -7,6 +7,7 @@ use super::{Agent, BUFFER_PATIENCE};
 use std::ffi::c_char;
 use std::sync::atomic::Ordering;
 use xputrace_wire::events::Activity;
+use xputrace_wire::message::demand;
 use xputrace_wire::record::{ActivityRecord, Clock, Kernel, kind};
 use xputrace_wire::region::Lost;
 use zerocopy::{Immutable, IntoBytes};
@@ -81,8 +82,13 @@ impl Delivery<'_> {
         self.tally.unexpected += 1;
     }
 
-    /// Counts a record; returns whether there is a ring to write it to.
+    /// Counts a record; returns whether it is to be written to a ring, and there is one. Of activities that are recorded
+    /// only as nodes of graphs, others are dropped.
     fn count(&mut self, record: &ActivityRecord) -> bool {
+        let is_asked = demand::activities_of(self.agent.demand()).contains(record.activity());
+        if !is_asked && record.graph_of_node().is_none() {
+            return false;
+        }
         let of_kind = &mut self.tally.activities[record.activity().index()];
         of_kind.0 += 1;
         of_kind.1 += record.end().since(record.start());

@@ -324,6 +324,11 @@ impl Agent {
         self.disarm();
     }
 
+    /// Whether the whole run is recorded, from the beginning.
+    pub fn records_throughout(&self) -> bool {
+        self.window.is_throughout()
+    }
+
     /// Returns the bits of `message::demand`.
     pub fn demand(&self) -> u64 {
         self.demand

@@ -3,18 +3,22 @@
 //! ```text
 //! a node is made ─▶ its stack ─▶ table ─▶ Node record
 //! it is copied, as into an executable graph ─▶ the original's stack ─▶ table ─▶ Node record
+//! its graph is updated ─▶ the stack of the node that it becomes ─▶ table ─▶ NodeUpdate record
 //! ```
+//! An executable graph is in the table as well, by the stack that instantiated it.
 //! CUPTI's records name the node that ran. Copies of copies have a stack, because each is in the table.
 
 use super::Agent;
+use super::clock::now;
 use super::launch;
 use super::output::{self, Role};
 use super::zeroed::{ZeroIsValid, Zeroed};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use xputrace_unwind::Pushed;
-use xputrace_wire::record::{Node, kind};
+use xputrace_wire::record::{Node, NodeUpdate, kind};
 use xputrace_wire::region::Lost;
+use zerocopy::{Immutable, IntoBytes};
 
 /// Maximum number of nodes per process, 16 bytes each.
 const NODES: usize = 128 << 10;
@@ -88,6 +92,15 @@ impl Agent {
         }
     }
 
+    /// Handles a node of an executable graph that has become what `model`, a node of another graph, is.
+    pub fn node_updated(&'static self, node: u64, model: u64) {
+        let Some(nodes) = self.tables.nodes.as_ref().filter(|_| self.is_recording()) else { return };
+        let stack = nodes.stack(model).unwrap_or(0);
+        let is_kept = nodes.keep(node, stack);
+        let update = NodeUpdate { since: now(), node, stack, reserved: 0 };
+        self.tell_of_node(is_kept, kind::NODE_UPDATE, &update);
+    }
+
     /// Handles a node that is a copy.
     pub fn node_cloned(&'static self, node: u64, original: u64) {
         let stack = self.tables.nodes.as_ref().and_then(|it| it.stack(original));
@@ -98,8 +111,11 @@ impl Agent {
 
     fn keep_node(&'static self, node: u64, stack: u32) {
         let is_kept = self.tables.nodes.as_ref().is_some_and(|it| it.keep(node, stack));
-        let record = Node { node, stack, reserved: 0 };
-        let is_told = output::with(self, Role::Launch, |out| out.write(kind::NODE, &record, &[]));
+        self.tell_of_node(is_kept, kind::NODE, &Node { node, stack, reserved: 0 });
+    }
+
+    fn tell_of_node(&'static self, is_kept: bool, kind: u16, record: &(impl IntoBytes + Immutable)) {
+        let is_told = output::with(self, Role::Launch, |out| out.write(kind, record, &[]));
         if !is_kept || is_told == Some(false) {
             self.count_lost(Lost::StackTableFull, 1);
         }

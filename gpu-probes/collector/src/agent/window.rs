@@ -69,6 +69,11 @@ impl Window {
         !self.has_ended.load(Ordering::Relaxed) && (self.conditions == 0 || self.is_open())
     }
 
+    /// Whether it is the whole run.
+    pub(super) fn is_throughout(&self) -> bool {
+        self.conditions == 0
+    }
+
     /// Notes that it is about to open; without conditions it always is.
     fn note_opening(&self, at: u64) {
         if self.conditions != 0 {

@@ -5,13 +5,14 @@ use super::host_calls::Watched;
 use super::others::{OTHER, OURS};
 use super::records::kinds_of;
 use super::{
-    CallbackFunction, CuptiBackend, FINALIZE_TESTED, Handle, POOL, Pool, RESOURCE_NODE_CLONED, RESOURCE_NODE_CREATED,
-    RESOURCE_STREAM_CREATED, RUN, Run, SUCCESS, domain, entry, yielding,
+    CallbackFunction, CuptiBackend, FINALIZE_TESTED, Handle, POOL, Pool, RESOURCE_EXECUTABLE_CREATED,
+    RESOURCE_NODE_CLONED, RESOURCE_NODE_CREATED, RESOURCE_NODE_UPDATED, RESOURCE_STREAM_CREATED, RUN, Run, SUCCESS,
+    domain, entry, yielding,
 };
 use crate::agent::{Agent, Refusal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use xputrace_wire::cuda_calls::FunctionId;
-use xputrace_wire::events::{Calls, HostEvents};
+use xputrace_wire::events::{Activities, Activity, Calls, HostEvents};
 use xputrace_wire::message::demand;
 
 /// How many functions a note names.
@@ -40,16 +41,25 @@ impl CuptiBackend {
         if !self.subscribe_first(agent)? {
             return Ok(());
         }
-        if agent.wants(demand::CAPTURES) {
-            for id in [RESOURCE_NODE_CREATED, RESOURCE_NODE_CLONED] {
-                self.enable_callback(domain::RESOURCE, id, true)?;
-            }
+        for id in self.resource_ids(agent) {
+            self.enable_callback(domain::RESOURCE, *id, true)?;
         }
         let calls = demand::calls_of(agent.demand());
         for it in IDS.iter().filter(|it| it.prepares_for(calls, agent.follows_profiler())) {
             self.enable_callback(it.domain, it.id, true)?;
         }
         Ok(())
+    }
+
+    /// Returns the callbacks that say who made graphs and their nodes.
+    fn resource_ids(&self, agent: &Agent) -> &'static [u32] {
+        const OF_GRAPHS: &[u32] =
+            &[RESOURCE_EXECUTABLE_CREATED, RESOURCE_NODE_CREATED, RESOURCE_NODE_CLONED, RESOURCE_NODE_UPDATED];
+        match agent.wants(demand::CAPTURES) {
+            true if demand::activities_of(agent.demand()) == Activities::of(&[Activity::Graph]) => &OF_GRAPHS[..1],
+            true => OF_GRAPHS,
+            false => &[],
+        }
     }
 
     /// Subscribes, and enables a callback; returns whether it could. Where no call is recorded, another subscriber
@@ -183,8 +193,7 @@ impl CuptiBackend {
     }
 
     pub(super) fn enable_activities(&self, agent: &Agent) -> Result<(), Refusal> {
-        let activities = demand::activities_of(agent.demand());
-        if activities.is_empty() {
+        if !self.wants_activities(agent) {
             return Ok(());
         }
         let register = self.cupti.register_callbacks.ok_or_else(|| missing("cuptiActivityRegisterCallbacks"))?;
@@ -198,9 +207,20 @@ impl CuptiBackend {
         if answer != SUCCESS {
             return Err(self.refusal("cuptiActivityRegisterCallbacks", answer));
         }
-        for (it, kind) in activities.iter().flat_map(|it| kinds_of(it).iter().map(move |kind| (it, *kind))) {
+        let enable = |kind| {
             // SAFETY: no pointers.
-            let answer = unsafe { enable(kind) };
+            unsafe { enable(kind) }
+        };
+        match self.enable_kinds(agent, enable) {
+            // A CUPTI without records of whole graphs.
+            Err(_) if self.whole_graphs.swap(false, Ordering::Relaxed) => self.enable_kinds(agent, enable),
+            done => done,
+        }
+    }
+
+    fn enable_kinds(&self, agent: &Agent, enable: impl Fn(u32) -> u32) -> Result<(), Refusal> {
+        for (it, kind) in self.recorded(agent).iter().flat_map(|it| kinds_of(it).iter().map(move |kind| (it, *kind))) {
+            let answer = enable(kind);
             if answer != SUCCESS {
                 return Err(self.refusal(&format!("cuptiActivityEnable for the activity {}", it.name()), answer));
             }

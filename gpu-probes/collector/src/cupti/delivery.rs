@@ -10,7 +10,6 @@ use crate::agent::{Agent, Flushing};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use xputrace_wire::events::Activity;
-use xputrace_wire::message::demand;
 use xputrace_wire::region::Lost;
 
 /// How long a flush waits for the buffers that CUPTI's own thread is delivering.
@@ -73,6 +72,10 @@ unsafe fn deliver_record(record: *const u8, extent: Extent, scale: Option<Scale>
                 (it.start, it.end) = (convert(it.start), convert(it.end));
                 delivery.activity(it);
             }
+            Record::Graph(mut it) => {
+                (it.start, it.end) = (convert(it.start), convert(it.end));
+                delivery.activity(it);
+            }
             // Of calls that were under way when another tool disabled its kinds.
             Record::Other(_) if OTHER.was_seen() => {}
             Record::Other(_) => delivery.unexpected(),
@@ -90,8 +93,9 @@ impl CuptiBackend {
             Activity::Kernel => kernel_bytes,
             Activity::Memset => records::MEMSET_RECORD_BYTES,
             Activity::Memcpy => records::MOST_MEMCPY_RECORD_BYTES,
+            Activity::Graph => records::GRAPH_RECORD_BYTES,
         };
-        let recorded: Vec<Activity> = demand::activities_of(agent.demand()).iter().collect();
+        let recorded: Vec<Activity> = self.recorded(agent).iter().collect();
         match recorded[..] {
             [kind] if kind == Activity::Memset || kind == Activity::Kernel && seen != 0 => {
                 agent.count_thrown_away(kind, (bytes / bytes_of(kind)) as u64)

@@ -4,12 +4,13 @@ use super::delivery::drop_buffer;
 use super::others::{OTHER, OURS};
 use super::pool::Origin;
 use super::{
-    CallbackData, CallbackFunction, GraphData, Handle, POOL, RESOURCE_NODE_CLONED, RESOURCE_NODE_CREATED,
-    RESOURCE_STREAM_CREATED, RUN, ResourceData, Run, current_run, domain,
+    CallbackData, CallbackFunction, GraphData, Handle, POOL, RESOURCE_EXECUTABLE_CREATED, RESOURCE_NODE_CLONED,
+    RESOURCE_NODE_CREATED, RESOURCE_NODE_UPDATED, RESOURCE_STREAM_CREATED, RUN, ResourceData, Run, current_run, domain,
 };
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 use xputrace_unwind::{Pushed, push_registers};
+use xputrace_wire::record::Node;
 
 /// The subscriber's callback.
 pub(super) const CALLBACK: CallbackFunction = callback;
@@ -82,10 +83,20 @@ unsafe fn on_resource(run: &'static Run, id: u32, data: Option<&ResourceData>, r
                 unsafe { run.agent.node_created(node, registers) };
             }
         }
-        RESOURCE_NODE_CLONED => {
+        RESOURCE_EXECUTABLE_CREATED => {
+            if let Some(graph) = graph().and_then(|it| run.backend.id_of_graph(it.executable)) {
+                // SAFETY: the caller's promise.
+                unsafe { run.agent.node_created(Node::of_graph(graph), registers) };
+            }
+        }
+        RESOURCE_NODE_CLONED | RESOURCE_NODE_UPDATED => {
             let ids = graph().map(|it| [it.node, it.original_node].map(|node| run.backend.id_of_node(node)));
-            if let Some([Some(node), Some(original)]) = ids {
-                run.agent.node_cloned(node, original);
+            match ids {
+                Some([Some(node), Some(original)]) if id == RESOURCE_NODE_CLONED => {
+                    run.agent.node_cloned(node, original);
+                }
+                Some([Some(model), Some(node)]) => run.agent.node_updated(node, model),
+                _ => {}
             }
         }
         _ => {}

@@ -31,10 +31,13 @@ pub mod domain {
     pub const RESOURCE: u32 = 3;
 }
 
-/// `CUpti_CallbackIdResource`: a stream was created; a node of a graph was, or was copied.
+/// `CUpti_CallbackIdResource`: a stream was created; a node of a graph was, or was copied; a graph was instantiated; a
+/// node of an executable graph became what another one is.
 pub const RESOURCE_STREAM_CREATED: u32 = 3;
 pub const RESOURCE_NODE_CREATED: u32 = 13;
+pub const RESOURCE_EXECUTABLE_CREATED: u32 = 18;
 pub const RESOURCE_NODE_CLONED: u32 = 20;
+pub const RESOURCE_NODE_UPDATED: u32 = 22;
 
 /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
 pub const STREAM_LEGACY: usize = 1;
@@ -51,6 +54,8 @@ pub const KIND_KERNEL: u32 = 3;
 pub const KIND_CONCURRENT_KERNEL: u32 = 10;
 /// `CUPTI_ACTIVITY_KIND_MEMCPY2`: copies between devices.
 pub const KIND_MEMCPY_PEER: u32 = 22;
+/// A graph's launch as a whole, instead of its nodes.
+pub const KIND_GRAPH_TRACE: u32 = 51;
 
 /// `CUpti_ActivityAttribute`; both values are one byte.
 pub const ATTRIBUTE_ZEROED_BUFFERS: u32 = 5;
@@ -97,7 +102,7 @@ pub struct GraphData {
     pub graph: Handle,
     pub original_graph: Handle,
     pub node: Handle,
-    /// Only of a node that was copied.
+    /// Only of a node that was copied; of an update, the node of the executable graph.
     pub original_node: Handle,
     pub node_type: u32,
     pub dependency: Handle,
@@ -154,6 +159,7 @@ table! {
     /// The third argument says whether the default stream is per-thread.
     get_stream_id = c"cuptiGetStreamIdEx" (Handle, Handle, u8, *mut u32);
     get_graph_node_id = c"cuptiGetGraphNodeId" (Handle, *mut u64);
+    get_graph_exec_id = c"cuptiGetGraphExecId" (Handle, *mut u32);
     finalize = c"cuptiFinalize" ();
 }
 

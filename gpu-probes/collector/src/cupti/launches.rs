@@ -74,6 +74,8 @@ impl Run {
         let records = match (params, shape.graph) {
             (None, _) => call.submits().map_or(Records::Possible, Records::of_any),
             (Some(it), 0) => it.records,
+            // Of an empty one, too.
+            (Some(_), _) if self.backend.records_whole_graphs() => Records::Certain,
             (Some(_), graph) => self.backend.graphs.kernels_of(graph),
         };
         let may_be_captured = self.backend.open_captures.load(Ordering::Relaxed) != 0;
@@ -105,7 +107,7 @@ impl Run {
                 let less = |it: u32| it.checked_sub(1);
                 let _ = open_captures.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
             }
-            Call::InstantiateGraph if succeeded => {
+            Call::InstantiateGraph if succeeded && !self.backend.records_whole_graphs() => {
                 // SAFETY: the caller's promise.
                 if let Some((exec, graph)) = unsafe { calls::instantiated(data.function_params) } {
                     graphs.made(exec, graph, driver);

@@ -7,7 +7,6 @@ use super::{CuptiBackend, FINALIZE_TESTED, POOL};
 use crate::agent::Agent;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use xputrace_wire::message::demand;
 
 /// How long to wait for a CUDA call on whose return CUPTI can be unloaded. Shorter than the tracer
 /// waits for our final message.
@@ -117,10 +116,12 @@ impl CuptiBackend {
 
     pub(super) fn disable_activities(&self, agent: &Agent) {
         let Some(disable) = self.cupti.disable.filter(|_| self.has_activities(agent)) else { return };
-        for kind in demand::activities_of(agent.demand()).iter().flat_map(kinds_of) {
+        for kind in self.recorded(agent).iter().flat_map(kinds_of) {
             // SAFETY: no pointers.
             unsafe { disable(*kind) };
         }
+        // Graphs that are made from now on must not meet them.
+        self.whole_graphs.store(false, Ordering::Relaxed);
         self.restore_attributes();
     }
 

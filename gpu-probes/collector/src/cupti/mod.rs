@@ -37,7 +37,7 @@ use pool::Pool;
 use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use xputrace_wire::events::{Activities, Calls, HostEvents};
+use xputrace_wire::events::{Activities, Activity, Calls, HostEvents};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{Gpu, GpuLimits};
 use yielding::Sharing;
@@ -51,6 +51,10 @@ pub struct CuptiBackend {
     is_chained: bool,
     /// Whether others may have used it before we came.
     may_be_used: bool,
+    /// Whether we came before any graph could be made.
+    is_first: bool,
+    /// Whether graphs are recorded as a whole.
+    whole_graphs: AtomicBool,
     subscriber: AtomicPtr<c_void>,
     open_captures: AtomicU32,
     graphs: Held<Graphs>,
@@ -100,6 +104,8 @@ impl CuptiBackend {
             driver,
             is_chained,
             may_be_used: false,
+            is_first: false,
+            whole_graphs: AtomicBool::new(false),
             subscriber: AtomicPtr::default(),
             open_captures: AtomicU32::new(0),
             graphs: Held::new(Graphs::new()),
@@ -117,6 +123,38 @@ impl CuptiBackend {
     #[must_use]
     pub fn may_be_used(self, it: bool) -> Self {
         CuptiBackend { may_be_used: it, ..self }
+    }
+
+    /// Says that we came before the program could make a graph.
+    #[must_use]
+    pub fn is_first(self) -> Self {
+        CuptiBackend { is_first: true, ..self }
+    }
+
+    /// Returns the activities whose records CUPTI is asked for. Graphs are recorded as a whole or by their nodes.
+    ///
+    /// As a whole only if they alone are wanted, since CUPTI then has no records of their nodes, and if that is on
+    /// from before the first graph is made: launching one that was instantiated while it was off crashes the program
+    /// inside CUPTI (seen with 13.0).
+    fn recorded(&self, agent: &Agent) -> Activities {
+        let wanted = demand::activities_of(agent.demand());
+        let graphs = Activities::of(&[Activity::Graph]);
+        match wanted.contains(Activity::Graph) && !self.records_whole_graphs() {
+            true => wanted.without(graphs).with(Activities::NODES),
+            false => wanted,
+        }
+    }
+
+    #[inline]
+    fn records_whole_graphs(&self) -> bool {
+        self.whole_graphs.load(Ordering::Relaxed)
+    }
+
+    /// Returns the id by which records name an executable graph.
+    fn id_of_graph(&self, executable: Handle) -> Option<u32> {
+        let (mut id, get) = (0, self.cupti.get_graph_exec_id?);
+        // SAFETY: a graph that CUPTI told of in this callback, and a live u32.
+        (!executable.is_null() && unsafe { get(executable, &mut id) } == SUCCESS).then_some(id)
     }
 
     /// Returns the id by which records name a node of a graph.
@@ -158,6 +196,8 @@ impl Backend for CuptiBackend {
     }
 
     fn start(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+        let only_graphs = demand::activities_of(agent.demand()) == Activities::of(&[Activity::Graph]);
+        self.whole_graphs.store(self.is_first && only_graphs && agent.records_throughout(), Ordering::Relaxed);
         self.prepare(agent)
     }
 

@@ -4,10 +4,10 @@
 //! the end), so no record type is needed; CUPTI, which knows the sizes, steps through them. A new
 //! kind needs an offset table and a function here, which `tests/layouts.rs` compares with the dump.
 
-use super::{KIND_CONCURRENT_KERNEL, KIND_KERNEL, KIND_MEMCPY, KIND_MEMCPY_PEER, KIND_MEMSET};
+use super::{KIND_CONCURRENT_KERNEL, KIND_GRAPH_TRACE, KIND_KERNEL, KIND_MEMCPY, KIND_MEMCPY_PEER, KIND_MEMSET};
 use std::ffi::c_char;
 use xputrace_wire::events::{Activity, CopyDirection, Realtime};
-use xputrace_wire::record::{Kernel, Memcpy, Memset, UNKNOWN};
+use xputrace_wire::record::{Graph, Kernel, Memcpy, Memset, UNKNOWN};
 
 /// A decoded record.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +16,7 @@ pub enum Record {
     Kernel(Kernel, *const c_char),
     Memset(Memset),
     Memcpy(Memcpy),
+    Graph(Graph),
     /// A kind that is not decoded.
     Other(u32),
 }
@@ -26,6 +27,7 @@ pub fn kinds_of(activity: Activity) -> &'static [u32] {
         Activity::Kernel => &[KIND_CONCURRENT_KERNEL],
         Activity::Memset => &[KIND_MEMSET],
         Activity::Memcpy => &[KIND_MEMCPY, KIND_MEMCPY_PEER],
+        Activity::Graph => &[KIND_GRAPH_TRACE],
     }
 }
 
@@ -61,6 +63,7 @@ pub unsafe fn read(record: *const u8, extent: Extent) -> Record {
             KIND_MEMSET => Record::Memset(memset(record)),
             KIND_MEMCPY => Record::Memcpy(memcpy(record, extent)),
             KIND_MEMCPY_PEER => Record::Memcpy(memcpy_peer(record)),
+            KIND_GRAPH_TRACE => Record::Graph(graph(record)),
             other => Record::Other(other),
         }
     }
@@ -267,14 +270,55 @@ unsafe fn any_memcpy(record: *const u8) -> Memcpy {
     }
 }
 
-/// Returns start and end, which have the same offset in every decoded kind. If either is missing,
-/// both are 0: "not collected".
+/// Byte offsets in a record of a graph.
+pub mod graph_offset {
+    pub const CORRELATION: usize = 4;
+    pub const START: usize = 8;
+    pub const END: usize = 16;
+    pub const DEVICE: usize = 24;
+    pub const GRAPH: usize = 28;
+    pub const CONTEXT: usize = 32;
+    pub const STREAM: usize = 36;
+}
+
+/// Returns a record of a graph that was launched.
+///
+/// # Safety
+/// `record` points to a record of kind [`KIND_GRAPH_TRACE`].
+pub unsafe fn graph(record: *const u8) -> Graph {
+    use graph_offset as at;
+    // SAFETY: the caller's promise, and offsets that hold in every version.
+    unsafe {
+        let (start, end) = times_at(record, at::START, at::END);
+        Graph {
+            start,
+            end,
+            graph: field(record, at::GRAPH),
+            correlation: field(record, at::CORRELATION),
+            device: field(record, at::DEVICE),
+            context: field(record, at::CONTEXT),
+            stream: field(record, at::STREAM),
+            ..Graph::default()
+        }
+    }
+}
+
+/// Returns start and end, which have the same offset in every kind of node.
 ///
 /// # Safety
 /// `record` points to a record of such a kind.
 unsafe fn times(record: *const u8) -> (Realtime, Realtime) {
     // SAFETY: the caller's promise.
-    let (start, end): (u64, u64) = unsafe { (field(record, offset::START), field(record, offset::END)) };
+    unsafe { times_at(record, offset::START, offset::END) }
+}
+
+/// Returns start and end. If either is missing, both are 0: "not collected".
+///
+/// # Safety
+/// `record` points to a record that has them there.
+unsafe fn times_at(record: *const u8, start: usize, end: usize) -> (Realtime, Realtime) {
+    // SAFETY: the caller's promise.
+    let (start, end): (u64, u64) = unsafe { (field(record, start), field(record, end)) };
     if start != 0 && end != 0 { (Realtime(start), Realtime(end)) } else { (Realtime(0), Realtime(0)) }
 }
 
@@ -291,6 +335,9 @@ pub const MOST_KERNEL_RECORD_BYTES: usize = 256;
 
 /// Size of a memset record, to count discarded ones.
 pub const MEMSET_RECORD_BYTES: usize = 88;
+
+/// Size of a graph's record, likewise.
+pub const GRAPH_RECORD_BYTES: usize = 56;
 
 /// An upper bound of the size of a copy's record, likewise (96 bytes in 13.0, 112 in 13.4).
 pub const MOST_MEMCPY_RECORD_BYTES: usize = 128;

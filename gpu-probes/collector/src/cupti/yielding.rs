@@ -172,6 +172,7 @@ impl CuptiBackend {
     fn yield_from_start(&'static self, agent: &'static Agent) {
         agent.begin_gap();
         OTHER.begins();
+        self.whole_graphs.store(false, Ordering::Relaxed);
         self.sharing.is_yielding.store(true, Ordering::Release);
         agent.gap_began("a tool that was there before");
     }

@@ -69,6 +69,7 @@ pub fn table() -> Cupti {
         get_device_id: Some(device_id),
         get_stream_id: Some(stream_id),
         get_graph_node_id: Some(node_id),
+        get_graph_exec_id: None,
         finalize: Some(finalize),
     }
 }

@@ -155,6 +155,12 @@ losses! {
         help: "start the program under xputrace, which then sees its graphs being made; conditional nodes, and nodes \
              that are switched off, stay unknown",
     }
+    GraphNodeMissed {
+        name: "graph_node_missed",
+        meaning: "records of nodes that their `graph` event lacks: they came after it, or have no launch or times; its \
+                  start or end may be wrong",
+        help: "ask for graphs alone, in a program that xputrace starts: the GPU then records each as a whole",
+    }
     CopyWithoutRecord {
         name: "copy_without_record",
         meaning: "copy calls without a record; whether the GPU had anything to do is not known",

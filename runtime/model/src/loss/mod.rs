@@ -183,6 +183,13 @@ impl Account {
         &mut self.balances[kind.index()]
     }
 
+    /// Returns the activity whose records show that calls of this kind were carried out: of those that may, the first
+    /// that was requested.
+    pub fn shows(&self, call: Call) -> Activity {
+        let mut all = call.shown_by().iter();
+        all.clone().find(|it| self.activities.contains(*it)).or_else(|| all.next()).unwrap_or(call.activity())
+    }
+
     /// The records of one kind.
     pub fn activity(&self, kind: Activity) -> &Arrived {
         &self.arrived[kind.index()]
@@ -230,12 +237,11 @@ impl Account {
     /// Drops the kinds of which nothing was seen; returns `None` if that is all of them. For
     /// recordings, which request every kind.
     pub fn seen(self) -> Option<Account> {
-        let of_work = |call: Call| call.activity().unwrap_or(Activity::Kernel);
         let is_seen = |kind: Activity| {
             *self.activity(kind) != Arrived::default()
-                || self.calls.iter().any(|it| of_work(it) == kind && *self.call(it) != Balance::default())
+                || self.calls.iter().any(|it| self.shows(it) == kind && *self.call(it) != Balance::default())
         };
-        let calls = self.calls.iter().filter(|it| is_seen(of_work(*it)));
+        let calls = self.calls.iter().filter(|it| is_seen(self.shows(*it)));
         let seen = Account {
             calls: calls.fold(Calls::NONE, |all, it| all.with(Calls::of(&[it]))),
             activities: self

@@ -80,6 +80,9 @@ pub(super) fn explain(units: &[Unit], plan: &mut Plan) {
         if let Event::Activity(activity) = probe.event {
             probe.why.insert(0, joined(activity, demand));
         }
+        if probe.event == Event::Activity(Activity::Graph) {
+            probe.why.insert(1, how_graphs_are_recorded(demand).into());
+        }
         probe.why.extend(reached_in_linux(&unit.scan, tables));
     }
 }
@@ -103,6 +106,18 @@ fn joined(activity: Activity, demand: &Demand) -> String {
     match demand.joins(activity) {
         true => format!("{record} and is joined with its launch"),
         false => format!("{record}; no handler reads its launch, so launches are not recorded"),
+    }
+}
+
+fn how_graphs_are_recorded(demand: &Demand) -> &'static str {
+    match demand.only_whole_graphs() {
+        true => {
+            "the GPU records each graph as a whole; a process that is attached to, or is recorded in part, has the records \
+             of its nodes"
+        }
+        false => {
+            "put together from the records of its nodes: other handlers need these, and CUPTI has one or the other"
+        }
     }
 }
 
@@ -235,7 +250,17 @@ const OF_OUTERMOST: [usize; 7] = [
 
 /// Words of an activity that only its launch tells: the thread, and what its stream is. By launches it is known, too,
 /// whether a kernel is missing between two.
-const NEED_LAUNCHES: [usize; 5] = [word::JOINED, word::TID, word::STREAM_KIND, word::PREVIOUS_NAME, word::PREVIOUS_END];
+/// And which code had made a node of a graph by then, since graphs can be updated.
+const NEED_LAUNCHES: [usize; 8] = [
+    word::JOINED,
+    word::TID,
+    word::STREAM_KIND,
+    word::PREVIOUS_NAME,
+    word::PREVIOUS_END,
+    word::CAPTURED,
+    word::CAPTURE_USTACK,
+    word::CAPTURE_PYSTACK,
+];
 
 /// What a wait was for.
 const WAITED_FOR: [usize; 4] =

@@ -154,22 +154,26 @@ impl Buffers {
         self.flushes_without_record = self.flushes_without_record.saturating_add(1);
     }
 
-    /// Ends a drain: all its rings have been read.
-    pub(super) fn end_drain(&mut self) {
+    /// Ends a drain: all its rings have been read. If a flush was completed in it, returns whether that found all work
+    /// done.
+    pub(super) fn end_drain(&mut self) -> Option<bool> {
         let of_streams = self.streams.values().map(|it| it.end).min();
-        let until = match self.flush.take() {
-            Some(began) => {
-                self.close_those_before(began);
-                self.writer = Writer::None;
-                let quiet = self.flushes_without_record > QUIET_FLUSHES;
-                let all_was_done = !self.last_read.is_full();
-                of_streams.filter(|_| !all_was_done && !quiet).unwrap_or(self.read_until)
-            }
+        let flush = self.flush.take().map(|began| self.has_done_all_by(began));
+        let until = match flush {
+            Some(all_was_done) => of_streams.filter(|_| !all_was_done).unwrap_or(self.read_until),
             // The streams in use are known once a whole buffer was full.
             None if self.writer != Writer::Several && self.n_begun >= self.not_full + 2 => of_streams.unwrap_or(0),
             None => 0,
         };
         self.complete_until = self.complete_until.max(until);
+        flush
+    }
+
+    /// Whether the flush that began then found all work done.
+    fn has_done_all_by(&mut self, began: u64) -> bool {
+        self.close_those_before(began);
+        self.writer = Writer::None;
+        !self.last_read.is_full() || self.flushes_without_record > QUIET_FLUSHES
     }
 
     /// Returns a time; everything that ended until then has arrived.

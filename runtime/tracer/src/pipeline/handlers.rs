@@ -152,8 +152,12 @@ pub(super) struct Wanted {
     pub(super) api: Functions,
     /// Activities that are joined with their launch.
     pub(super) joined: Activities,
+    /// Calls that an activity can be joined with.
+    joining: Calls,
     /// Calls whose records tell when their work is done.
     pub(super) expected: Calls,
+    /// Whether graphs are put together from their nodes' records, where such arrive.
+    pub(super) derives_graphs: bool,
     /// Activities announced by their launches; for others, CUPTI's buffers tell what is
     /// outstanding.
     pub(super) foretold: Activities,
@@ -183,10 +187,16 @@ impl Wanted {
         let expected = expected.fold(Calls::NONE, |all, it| all.with(Calls::of(&[it])));
         Wanted {
             activities: demand.activities,
+            derives_graphs: demand.activities.contains(Activity::Graph),
             calls: demand.calls,
             host_events: demand.host.kinds,
             api: demand.host.api,
             joined: activities(&|it| demand.joins(it)),
+            joining: demand
+                .activities
+                .iter()
+                .filter(|it| demand.joins(*it))
+                .fold(Calls::NONE, |all, it| all.with(it.causes())),
             expected,
             reads: Places {
                 gpus: demand.gpus,
@@ -207,10 +217,7 @@ impl Wanted {
     /// Whether an activity can be joined with a call of this kind.
     #[inline]
     pub(super) fn joins_with(&self, call: Call) -> bool {
-        match call.activity() {
-            Some(activity) => self.joined.contains(activity),
-            None => !self.joined.is_empty(),
-        }
+        self.joining.contains(call)
     }
 }
 

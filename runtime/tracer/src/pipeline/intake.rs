@@ -3,6 +3,7 @@
 use super::Limits;
 use super::account::Ledger;
 use super::gpus::{MOST_SEEN, SeenGpu};
+use super::graphs::Taken;
 use super::handlers::{Handlers, Strings};
 use super::orphans::Orphan;
 use super::process::Process;
@@ -15,7 +16,8 @@ use xputrace_model::plan::{Activity, Call, StringId};
 use xputrace_wire::cuda_calls::FunctionId;
 use xputrace_wire::events::HostEvent;
 use xputrace_wire::record::{
-    self, ActivityRecord, Clock, Flush, Frame, Gpu, GpuLimits, HostEventRecord, Launch, Mapping, Record, framed, kind,
+    self, ActivityRecord, Clock, Flush, Frame, Gpu, GpuLimits, Graph, HostEventRecord, Launch, Mapping, Record, framed,
+    kind,
 };
 
 /// Everything that a drain of one process may change.
@@ -36,12 +38,17 @@ impl Intake<'_> {
         rings.iter().for_each(|it| self.take_causes(it));
         self.retry_orphans();
         rings.iter().enumerate().for_each(|(ring, it)| self.take_activities(ring, it));
-        self.process.watermark.buffers.end_drain();
+        if let Some(all_was_done) = self.process.watermark.buffers.end_drain() {
+            let complete = self.process.graphs.flush(all_was_done);
+            self.handle_graphs(complete);
+        }
         self.enforce_limits();
     }
 
     /// Gives up on everything that still waits.
     pub(super) fn give_up(&mut self) {
+        let complete = self.process.graphs.shrink_to(0);
+        self.handle_graphs(complete);
         self.shrink_orphans(0);
     }
 
@@ -65,9 +72,14 @@ impl Intake<'_> {
             kind if HostEvent::of_record(kind).is_some() => {
                 HostEventRecord::read(kind, frame.body()).map(|it| self.take_host_event(&it)).is_some()
             }
-            kind::NAME | kind::CODE | kind::STACK | kind::THREAD | kind::MAPPING | kind::GPU | kind::NODE => {
-                frame.decode().map(|it| self.take_description(it)).is_some()
-            }
+            kind::NAME
+            | kind::CODE
+            | kind::STACK
+            | kind::THREAD
+            | kind::MAPPING
+            | kind::GPU
+            | kind::NODE
+            | kind::NODE_UPDATE => frame.decode().map(|it| self.take_description(it)).is_some(),
             _ => true,
         }
     }
@@ -97,11 +109,46 @@ impl Intake<'_> {
     /// Returns false if the record is too short for its kind.
     #[inline]
     fn take_record(&mut self, ring: usize, activity: Activity, frame: &Frame<'_>) -> bool {
-        let record = ActivityRecord::read(frame.header.kind, frame.body());
-        if let (Some(record), true) = (record, self.handlers.wanted.activities.contains(activity)) {
-            self.take_activity(ring, &record);
+        let Some(record) = ActivityRecord::read(frame.header.kind, frame.body()) else { return false };
+        if self.handlers.wanted.derives_graphs {
+            self.take_node(&record);
         }
-        record.is_some()
+        if self.handlers.wanted.activities.contains(activity) {
+            self.take_activity(ring, &record);
+        } else if self.handlers.wanted.derives_graphs {
+            self.note_buffer(ring, &record);
+        }
+        true
+    }
+
+    /// Takes what a record says about a graph that ran.
+    fn take_node(&mut self, record: &ActivityRecord) {
+        self.process.graphs.arrived(record);
+        let Some(graph) = record.graph_of_node() else { return };
+        if self.process.graphs.take(graph, record) == Taken::Missed {
+            self.ledger.losses.add(Loss::GraphNodeMissed, 1);
+        }
+    }
+
+    /// Handles graphs of which all nodes have arrived.
+    fn handle_graphs(&mut self, complete: Vec<Graph>) {
+        for graph in complete {
+            let (nanos, span) = (graph.end.since(graph.start), self.process.clock.span(graph.start, graph.end));
+            let arrived = self.ledger.account.activity_mut(Activity::Graph);
+            // The collector knows nothing of them.
+            for (records, sum) in
+                [(&mut arrived.records, &mut arrived.nanos), (&mut arrived.told_records, &mut arrived.told_nanos)]
+            {
+                (*records, *sum) = (records.saturating_add(1), sum.saturating_add(nanos));
+            }
+            self.handle_record(&graph.into(), span);
+        }
+    }
+
+    fn note_buffer(&mut self, ring: usize, record: &ActivityRecord) {
+        let (stream, span) =
+            ((record.context(), record.stream()), self.process.clock.span(record.start(), record.end()));
+        self.process.watermark.buffers.record(ring, stream, span.map_or(0, |it| it.end));
     }
 
     #[inline]
@@ -194,6 +241,10 @@ impl Intake<'_> {
                 let kept = self.process.facts.take_node(&node);
                 self.ledger.losses.add(Loss::StackTableFull, (!kept).into());
             }
+            Record::NodeUpdate(update) => {
+                let kept = self.process.facts.update_node(&update);
+                self.ledger.losses.add(Loss::StackTableFull, (!kept).into());
+            }
             Record::Gpu { gpu, limits, name } => self.take_gpu((&gpu, limits), name),
             Record::Mapping { mapping, path } => {
                 let kept = self.target.add_mapping(mapping_info(&mapping, path));
@@ -250,14 +301,20 @@ impl Intake<'_> {
                 self.ledger.losses.add(Loss::NoTimestamps, 1);
             }
         }
-        if wanted.foretold != wanted.activities {
+        if wanted.foretold != wanted.activities || wanted.derives_graphs {
             let stream = (record.context(), record.stream());
             process.watermark.buffers.record(ring, stream, span.map_or(0, |it| it.end));
         }
-        if !wanted.joined.contains(kind) {
-            queue(&mut process.activities, span, record, None);
-        } else if !join(process, self.ledger, record, span) {
-            process.orphans.push(*record, span);
+        self.handle_record(record, span);
+    }
+
+    /// Joins a record with its launch, if that is wanted, and queues it.
+    #[inline]
+    fn handle_record(&mut self, record: &ActivityRecord, span: Option<Span>) {
+        if !self.handlers.wanted.joined.contains(record.activity()) {
+            queue(&mut self.process.activities, span, record, None);
+        } else if !join(self.process, self.ledger, record, span) {
+            self.process.orphans.push(*record, span);
         }
     }
 
@@ -278,6 +335,8 @@ impl Intake<'_> {
     }
 
     fn enforce_limits(&mut self) {
+        let complete = self.process.graphs.shrink_to(self.limits.graph_launches);
+        self.handle_graphs(complete);
         self.shrink_orphans(self.limits.orphans);
         let over = self.process.launches.n_waiting().saturating_sub(self.limits.pending_launches);
         if over > 0 {

@@ -10,6 +10,7 @@ mod account;
 mod buffers;
 mod gaps;
 pub(crate) mod gpus;
+mod graphs;
 mod handlers;
 mod intake;
 mod memory;
@@ -403,7 +404,7 @@ impl Pipeline {
                 break;
             }
             event.handle(self, process, &mut ctx, sink);
-            self.ledger.losses.add(Loss::OutOfOrder, u64::from(end < handled_until));
+            self.ledger.losses.add(Loss::OutOfOrder, u64::from(end < handled_until && event.is_in_order()));
             handled_until = end.max(handled_until);
             n_handled += 1;
         }
@@ -449,7 +450,8 @@ impl Handled for Joined {
             }
             pipeline.busy.add(facts.gpus.identity(self.activity.device()), self.span.start, self.span.end);
         }
-        if pipeline.strings.reads.waited_for {
+        // A graph's nodes are what ran.
+        if pipeline.strings.reads.waited_for && kind != Activity::Graph {
             let name = if kind == Activity::Kernel { ctx[word::NAME] } else { pipeline.strings.activity(kind) };
             process.waits.ran(self, name);
         }

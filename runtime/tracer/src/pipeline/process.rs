@@ -3,6 +3,7 @@
 use super::account::Counts;
 use super::gaps::Gaps;
 use super::gpus::Gpus;
+use super::graphs::Graphs;
 use super::handlers::Strings;
 use super::memory::{Allocation, Memory};
 use super::orphans::Orphans;
@@ -20,7 +21,7 @@ use xputrace_model::context::{GpuContext, word};
 use xputrace_model::loss::Loss;
 use xputrace_model::stack::StackKey;
 use xputrace_wire::events::host::Common;
-use xputrace_wire::record::{ActivityRecord, HostEventRecord, Launch, Node, UNKNOWN};
+use xputrace_wire::record::{ActivityRecord, HostEventRecord, Launch, Node, NodeUpdate, UNKNOWN};
 
 /// Maximum number of threads remembered per process.
 const MOST_THREADS: usize = 1 << 16;
@@ -49,6 +50,7 @@ pub(super) struct Process {
     pub(super) gaps: Gaps,
     pub(super) previous: Previous,
     pub(super) waits: Waits,
+    pub(super) graphs: Graphs,
     pub(super) memory: Memory,
     /// Whether its collector's last flush has arrived.
     pub(super) is_complete: bool,
@@ -72,6 +74,7 @@ impl Process {
             gaps: Gaps::default(),
             previous: Previous::default(),
             waits: Waits::default(),
+            graphs: Graphs::default(),
             memory: Memory::default(),
             is_complete: false,
             first_correlation: info.is_attached.then_some(u32::MAX),
@@ -137,6 +140,9 @@ pub(super) struct Facts {
     streams: FxHashMap<(u32, u32), u64>,
     /// The stacks of nodes of graphs.
     nodes: FxHashMap<u64, u32>,
+    /// Of those that were updated: since when they have which other stack.
+    updates: FxHashMap<u64, Vec<(u64, u32)>>,
+    n_updates: usize,
     /// Maps thread ids in the target's namespace to the tracer's.
     pub(super) thread_ids: FxHashMap<u32, u32>,
 }
@@ -154,6 +160,8 @@ impl Facts {
             gpus: Gpus::default(),
             streams: FxHashMap::default(),
             nodes: FxHashMap::default(),
+            updates: FxHashMap::default(),
+            n_updates: 0,
             thread_ids: FxHashMap::default(),
         }
     }
@@ -175,9 +183,31 @@ impl Facts {
         has_room
     }
 
-    /// Fills the stacks that captured a node; 0 is none.
-    fn fill_capture(&self, ctx: &mut GpuContext, node: u64) {
-        let known = self.nodes.get(&node).copied().filter(|_| node != 0);
+    /// Takes the stack of a node that was updated; returns false if there are too many.
+    pub(super) fn update_node(&mut self, update: &NodeUpdate) -> bool {
+        if self.n_updates >= MOST_NODES {
+            return false;
+        }
+        self.n_updates += 1;
+        self.updates.entry(update.node).or_default().push((update.since, update.stack));
+        true
+    }
+
+    /// Returns the stack that a node had at this time.
+    fn stack_of_node(&self, node: u64, time: u64) -> Option<u32> {
+        let updates = self.updates.get(&node).map(Vec::as_slice).unwrap_or_default();
+        let last = updates.iter().filter(|it| it.0 <= time).max_by_key(|it| it.0);
+        last.map(|it| it.1).or_else(|| self.nodes.get(&node).copied()).filter(|it| *it != 0)
+    }
+
+    /// Fills the stacks that captured what ran, or instantiated it if it is a graph.
+    fn fill_capture(&self, ctx: &mut GpuContext, event: &Joined) {
+        let node = match &event.activity {
+            ActivityRecord::Graph(it) => Node::of_graph(it.graph),
+            other => other.graph_node(),
+        };
+        let time = event.launch.map_or(event.span.start, |it| it.start);
+        let known = self.stack_of_node(node, time).filter(|_| node != 0);
         let process = self.index.0;
         let keys = known.map(|id| [StackKey::Collector { process, id }, StackKey::CollectorPython { process, id }]);
         let [ustack, pystack] = keys.map_or([0; 2], |it| it.map(|key| key.to_word()));
@@ -254,7 +284,7 @@ impl Facts {
             context::fill_gpu(ctx, (word::GPU, word::GPU_LIMITS), self.gpus.of(event.activity.device()));
         }
         if strings.reads.captures {
-            self.fill_capture(ctx, event.activity.graph_node());
+            self.fill_capture(ctx, event);
         }
         if strings.reads.stream_kinds {
             ctx[word::STREAM_KIND] = self.stream_kind(event.activity.context(), event.activity.stream());

@@ -20,6 +20,10 @@ pub(super) trait Queued: Sized {
     fn tie(&self) -> Tie;
     /// The number of its GPU.
     fn device(&self) -> u32;
+    /// Whether it is handled in order: not if it is put together from others, and then comes after what ended later.
+    fn is_in_order(&self) -> bool {
+        true
+    }
     fn queue_of(process: &mut Process) -> &mut Queue<Self>;
     /// Whether a name that it refers to has not arrived.
     fn lacks_names(&self, facts: &Facts) -> bool;
@@ -38,6 +42,11 @@ impl Queued for Joined {
     #[inline]
     fn end(&self) -> u64 {
         self.span.end
+    }
+
+    #[inline]
+    fn is_in_order(&self) -> bool {
+        !matches!(&self.activity, ActivityRecord::Graph(it) if it.is_derived != 0)
     }
 
     #[inline]

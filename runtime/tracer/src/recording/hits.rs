@@ -55,7 +55,8 @@ const EVERYTHING: Demand = Demand {
     },
     launch_outermost: true,
     calls: Calls::ALL,
-    activities: Activities::ALL,
+    // A graph as a whole follows from its nodes.
+    activities: Activities::NODES,
     launch_stacks: true,
     launch_python: true,
     launch_ranges: true,
