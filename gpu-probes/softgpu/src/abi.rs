@@ -29,6 +29,8 @@ pub(crate) mod error {
     pub(crate) const HOST_MEMORY_NOT_REGISTERED: i32 = 713;
     pub(crate) const NOT_SUPPORTED: i32 = 801;
     pub(crate) const STREAM_CAPTURE_UNSUPPORTED: i32 = 900;
+    pub(crate) const STREAM_CAPTURE_INVALIDATED: i32 = 901;
+    pub(crate) const GRAPH_EXEC_UPDATE_FAILURE: i32 = 910;
 
     /// Code, `CUresult` name, text.
     pub(crate) const TEXTS: &[(i32, &std::ffi::CStr, &std::ffi::CStr)] = &[
@@ -65,6 +67,17 @@ pub(crate) mod error {
             c"operation not permitted when stream is capturing",
         ),
         (999, c"CUDA_ERROR_UNKNOWN", c"unknown error"),
+        (
+            STREAM_CAPTURE_INVALIDATED,
+            c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+            c"operation failed due to a previous error during capture",
+        ),
+        (
+            GRAPH_EXEC_UPDATE_FAILURE,
+            c"CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE",
+            c"the graph update was not performed because it included changes which violated constraints specific to \
+              instantiated graph update",
+        ),
     ];
 }
 
@@ -385,6 +398,47 @@ pub(crate) struct ModuleResourceData {
     pub(crate) cubin: *const c_char,
 }
 
+/// `CUDA_KERNEL_NODE_PARAMS` as far as all versions of it go, and `cudaKernelNodeParams`, whose function is the host's.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct KernelNodeParams {
+    pub(crate) function: Handle,
+    pub(crate) grid: Dim3,
+    pub(crate) block: Dim3,
+    pub(crate) shared_bytes: u32,
+    pub(crate) params: *mut *mut c_void,
+    pub(crate) extra: *mut *mut c_void,
+}
+
+/// `CUDA_MEMSET_NODE_PARAMS`, `cudaMemsetParams`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct MemsetNodeParams {
+    pub(crate) to: usize,
+    pub(crate) pitch: usize,
+    pub(crate) value: u32,
+    pub(crate) width: u32,
+    pub(crate) count: usize,
+    pub(crate) rows: usize,
+}
+
+/// `CUDA_HOST_NODE_PARAMS`, `cudaHostNodeParams`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct HostNodeParams {
+    pub(crate) function: extern "C" fn(*mut c_void),
+    pub(crate) data: *mut c_void,
+}
+
+/// `CUgraphExecUpdateResultInfo`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ExecUpdateInfo {
+    pub(crate) result: u32,
+    pub(crate) error_node: Handle,
+    pub(crate) error_from_node: Handle,
+}
+
 /// `CUpti_GraphData`.
 #[repr(C)]
 #[derive(Default)]
@@ -659,6 +713,22 @@ mod tests {
         same!(ResourceData, "CUpti_ResourceData": context = "context", resource_handle = "resourceHandle",
             resource_descriptor = "resourceDescriptor");
         assert_eq!(size_of::<ModuleResourceData>(), 24);
+        same!(KernelNodeParams, "cudaKernelNodeParams": function = "func", grid = "gridDim", block = "blockDim",
+            shared_bytes = "sharedMemBytes", params = "kernelParams", extra = "extra");
+        for (ours, theirs) in [
+            (offset_of!(KernelNodeParams, function), "func"),
+            (offset_of!(KernelNodeParams, grid), "gridDimX"),
+            (offset_of!(KernelNodeParams, block), "blockDimX"),
+            (offset_of!(KernelNodeParams, shared_bytes), "sharedMemBytes"),
+            (offset_of!(KernelNodeParams, params), "kernelParams"),
+            (offset_of!(KernelNodeParams, extra), "extra"),
+        ] {
+            assert_eq!(fact(&format!("field CUDA_KERNEL_NODE_PARAMS.{theirs}"))[0], ours, "{theirs}");
+        }
+        same!(MemsetNodeParams, "CUDA_MEMSET_NODE_PARAMS": to = "dst", pitch = "pitch", value = "value",
+            width = "elementSize", count = "width", rows = "height");
+        same!(ExecUpdateInfo, "CUgraphExecUpdateResultInfo": result = "result", error_node = "errorNode",
+            error_from_node = "errorFromNode");
         same!(GraphData, "CUpti_GraphData": graph = "graph", original_graph = "originalGraph", node = "node",
             original_node = "originalNode", node_type = "nodeType", dependency = "dependency", graph_exec = "graphExec");
     }

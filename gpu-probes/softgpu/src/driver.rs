@@ -7,14 +7,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use crate::abi::{
-    CuLaunchConfig, CuMemcpy2D, CuMemcpy3D, Dim3, Handle, Memory4, Status, Synchronization2, error, kind, memory_kind,
+    CuLaunchConfig, CuMemcpy2D, CuMemcpy3D, Dim3, ExecUpdateInfo, Handle, HostNodeParams, KernelNodeParams, Memory4,
+    MemsetNodeParams, Status, Synchronization2, error, kind, memory_kind,
 };
 use crate::activity;
 use crate::callback::{self, DRIVER, calls, text};
 use crate::copy::{self, Copy, Direction};
 use crate::device::{self, CONTEXTS, EVENTS, FUNCTIONS, MEMORY, MODULES, STREAMS};
 use crate::devices;
-use crate::graph::{self, Capture, EXECS, GRAPHS};
+use crate::graph::{self, Capture, EXECS, GRAPHS, Node};
 use crate::kernel::{self, Request, symbol};
 use crate::operation::{self, Operation, Set};
 use crate::stream::Stream;
@@ -380,24 +381,70 @@ calls! { DRIVER, TABLE;
     501 fn cuGraphCreate(phGraph: *mut Handle, flags: c_uint) { let _ = flags; put(phGraph, graph::create()) }
     504 fn cuGraphAddMemcpyNode(phGraphNode: *mut Handle, hGraph: Handle, dependencies: *const Handle, numDependencies: usize, copyParams: *const CuMemcpy3D, ctx: Handle) {
         let _ = (dependencies, numDependencies, ctx);
-        put(phGraphNode, graph::add(hGraph, Operation::Copy(Copy::described(copyParams)?))?)
+        put(phGraphNode, graph::add(hGraph, Node::Operation(Operation::Copy(Copy::described(copyParams)?)))?)
+    }
+    502 fn cuGraphAddKernelNode(phGraphNode: *mut Handle, hGraph: Handle, dependencies: *const Handle, numDependencies: usize, nodeParams: *const KernelNodeParams) {
+        let _ = (dependencies, numDependencies);
+        put(phGraphNode, graph::add(hGraph, kernel_node(nodeParams)?)?)
+    }
+    689 fn cuGraphAddKernelNode_v2(phGraphNode: *mut Handle, hGraph: Handle, dependencies: *const Handle, numDependencies: usize, nodeParams: *const KernelNodeParams) {
+        let _ = (dependencies, numDependencies);
+        put(phGraphNode, graph::add(hGraph, kernel_node(nodeParams)?)?)
+    }
+    521 fn cuGraphKernelNodeSetParams(hNode: Handle, nodeParams: *const KernelNodeParams) { graph::set_kernel(hNode, prepared(nodeParams)?) }
+    691 fn cuGraphKernelNodeSetParams_v2(hNode: Handle, nodeParams: *const KernelNodeParams) { graph::set_kernel(hNode, prepared(nodeParams)?) }
+    538 fn cuGraphExecKernelNodeSetParams(hGraphExec: Handle, hNode: Handle, nodeParams: *const KernelNodeParams) { graph::set_kernel_in_exec(hGraphExec, hNode, prepared(nodeParams)?) }
+    692 fn cuGraphExecKernelNodeSetParams_v2(hGraphExec: Handle, hNode: Handle, nodeParams: *const KernelNodeParams) { graph::set_kernel_in_exec(hGraphExec, hNode, prepared(nodeParams)?) }
+    506 fn cuGraphAddMemsetNode(phGraphNode: *mut Handle, hGraph: Handle, dependencies: *const Handle, numDependencies: usize, memsetParams: *const MemsetNodeParams, ctx: Handle) {
+        let _ = (dependencies, numDependencies, ctx);
+        let it = memsetParams.as_ref().ok_or(error::INVALID_VALUE)?;
+        let set = Set::rows(it.to, it.pitch, it.value, it.width as usize, it.count, it.rows);
+        put(phGraphNode, graph::add(hGraph, Node::Operation(checked(&set, true)?))?)
+    }
+    530 fn cuGraphAddHostNode(phGraphNode: *mut Handle, hGraph: Handle, dependencies: *const Handle, numDependencies: usize, nodeParams: *const HostNodeParams) {
+        let _ = (dependencies, numDependencies);
+        let HostNodeParams { function, data } = *nodeParams.as_ref().ok_or(error::INVALID_VALUE)?;
+        put(phGraphNode, graph::add(hGraph, Node::Operation(Operation::Host { function, data: data as usize }))?)
+    }
+    526 fn cuGraphAddEmptyNode(phGraphNode: *mut Handle, hGraph: Handle, dependencies: *const Handle, numDependencies: usize) {
+        let _ = (dependencies, numDependencies);
+        put(phGraphNode, graph::add(hGraph, Node::Empty)?)
+    }
+    525 fn cuGraphAddChildGraphNode(phGraphNode: *mut Handle, hGraph: Handle, dependencies: *const Handle, numDependencies: usize, childGraph: Handle) {
+        let _ = (dependencies, numDependencies);
+        put(phGraphNode, graph::add_child(hGraph, childGraph)?)
+    }
+    529 fn cuGraphChildGraphNodeGetGraph(hNode: Handle, phGraph: *mut Handle) {
+        let Some(Node::Child(child)) = graph::node(hNode) else { return Err(error::INVALID_VALUE) };
+        put(phGraph, child)
+    }
+    696 fn cuGraphExecUpdate_v2(hGraphExec: Handle, hGraph: Handle, resultInfo: *mut ExecUpdateInfo) {
+        let answer = graph::update(hGraphExec, hGraph)?;
+        put(resultInfo, ExecUpdateInfo { result: answer.err().unwrap_or(0), error_node: 0, error_from_node: 0 })?;
+        answer.map_err(|_| error::GRAPH_EXEC_UPDATE_FAILURE)
+    }
+    561 fn cuGraphExecUpdate(hGraphExec: Handle, hGraph: Handle, hErrorNode_out: *mut Handle, updateResult_out: *mut c_uint) {
+        let answer = graph::update(hGraphExec, hGraph)?;
+        put(hErrorNode_out, 0)?;
+        put(updateResult_out, answer.err().unwrap_or(0))?;
+        answer.map_err(|_| error::GRAPH_EXEC_UPDATE_FAILURE)
     }
     523 fn cuGraphClone(phGraphClone: *mut Handle, originalGraph: Handle) { put(phGraphClone, graph::clone(originalGraph)?) }
     643 fn cuGraphInstantiateWithFlags(phGraphExec: *mut Handle, hGraph: Handle, flags: u64) {
         let _ = flags;
-        put(phGraphExec, graph::instantiate(hGraph, &*GRAPHS.find(hGraph)?))
+        put(phGraphExec, graph::instantiate(hGraph)?)
     }
     578 fn cuGraphInstantiate_v2(phGraphExec: *mut Handle, hGraph: Handle, phErrorNode: *mut Handle, logBuffer: *mut c_char, bufferSize: usize) {
         let _ = (phErrorNode, logBuffer, bufferSize);
-        put(phGraphExec, graph::instantiate(hGraph, &*GRAPHS.find(hGraph)?))
+        put(phGraphExec, graph::instantiate(hGraph)?)
     }
     514 fn cuGraphLaunch(hGraph: Handle, hStream: Handle) { launch_graph(hGraph, &device::stream(hStream, false)?) }
     515 fn cuGraphLaunch_ptsz(hGraph: Handle, hStream: Handle) { launch_graph(hGraph, &device::stream(hStream, true)?) }
     516 fn cuGraphExecDestroy(hGraphExec: Handle) { EXECS.remove(hGraphExec).map(drop) }
-    517 fn cuGraphDestroy(hGraph: Handle) { GRAPHS.remove(hGraph).map(drop) }
+    517 fn cuGraphDestroy(hGraph: Handle) { graph::destroy(hGraph) }
     534 fn cuGraphGetNodes(hGraph: Handle, nodes: *mut Handle, numNodes: *mut usize) {
         let graph = GRAPHS.find(hGraph)?;
-        let count = graph.operations.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let count = graph.nodes().len();
         let room = if nodes.is_null() || numNodes.is_null() { 0 } else { *numNodes };
         for index in 0..count.min(room) { *nodes.add(index) = graph::node_handle(hGraph, index); }
         put(numNodes, if nodes.is_null() { count } else { count.min(room) })
@@ -575,8 +622,25 @@ unsafe fn launch_ex(
 
 fn launch_graph(exec: Handle, stream: &Arc<Stream>) -> Status {
     let exec = EXECS.find(exec)?;
-    operation::submit_graph(stream, &exec, callback::correlation());
-    Ok(())
+    operation::submit_graph(stream, &exec, callback::correlation())
+}
+
+/// # Safety
+/// `params` is null or valid.
+unsafe fn prepared(params: *const KernelNodeParams) -> Result<Arc<kernel::Launch>, i32> {
+    // SAFETY: the caller's contract.
+    let it = unsafe { params.as_ref() }.ok_or(error::INVALID_VALUE)?;
+    let KernelNodeParams { function, grid, block, shared_bytes, params, extra } = *it;
+    let request = Request { function, grid, block, shared_bytes, params, extra, cooperative: false };
+    // SAFETY: as above.
+    unsafe { request.prepare() }
+}
+
+/// # Safety
+/// `params` is null or valid.
+unsafe fn kernel_node(params: *const KernelNodeParams) -> Result<Node, i32> {
+    // SAFETY: the caller's contract.
+    unsafe { prepared(params) }.map(|it| Node::Operation(Operation::Kernel(it)))
 }
 
 fn begin_capture(handle: Handle, per_thread: bool) -> Status {
@@ -597,8 +661,10 @@ unsafe fn end_capture(handle: Handle, per_thread: bool, graph: *mut Handle) -> S
     let capture = stream.capture().ok_or(error::ILLEGAL_STATE)?;
     let joined = |other: &Arc<Stream>| other.capture().is_some_and(|its| Arc::ptr_eq(&its, &capture));
     STREAMS.all().into_iter().filter(joined).for_each(|other| other.set_capture(None));
+    let ended = capture.end();
     // SAFETY: the caller's contract.
-    unsafe { put(graph, capture.end()) }
+    unsafe { put(graph, ended.unwrap_or(0)) }?;
+    ended.map(drop)
 }
 
 fn wait_event(stream: &Arc<Stream>, event: Handle) -> Status {

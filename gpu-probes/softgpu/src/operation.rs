@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::abi::{GraphTrace2, Memset4, kind};
+use crate::abi::{GraphTrace2, Memset4, error, kind};
 use crate::activity::{self, Ticket};
 use crate::copy::Copy;
 use crate::device::{self, MEMORY};
@@ -53,24 +53,26 @@ pub(crate) fn submit(stream: &Arc<Stream>, operation: Operation, correlation: u3
     Some(queue(stream, operation, correlation, Place::default(), true))
 }
 
-/// Queues all nodes of a graph under one correlation id.
-pub(crate) fn submit_graph(stream: &Arc<Stream>, exec: &Exec, correlation: u32) {
+/// Queues all nodes of a graph under one correlation id. It cannot be captured.
+pub(crate) fn submit_graph(stream: &Arc<Stream>, exec: &Exec, correlation: u32) -> Result<(), i32> {
     if let Some(capture) = stream.capture() {
-        exec.enabled().for_each(|(_, operation)| capture.add(operation.clone()));
-        return;
+        capture.invalidate();
+        return Err(error::STREAM_CAPTURE_UNSUPPORTED);
     }
+    exec.crash_if_unprepared();
     let whole = activity::enabled(kind::GRAPH_TRACE);
     let mut trace = whole.then(|| GraphTrace::begin(stream, exec, correlation));
     if let Some(first) = trace.as_mut().map(GraphTrace::first) {
         stream.submit(&device::streams_of(stream.context), first);
     }
-    for (index, operation) in exec.enabled() {
-        let place = Place { graph: exec.id, node: exec.node_id(index) };
-        queue(stream, operation.clone(), correlation, place, !whole);
+    for task in exec.enabled() {
+        let place = Place { graph: exec.id, node: exec.node_id(task.index) };
+        queue(stream, task.operation, correlation, place, !whole);
     }
     if let Some(trace) = trace {
         stream.submit(&device::streams_of(stream.context), trace.last());
     }
+    Ok(())
 }
 
 fn queue(stream: &Arc<Stream>, operation: Operation, correlation: u32, place: Place, recorded: bool) -> Mark {

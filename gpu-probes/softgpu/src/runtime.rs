@@ -10,8 +10,8 @@ use std::mem::ManuallyDrop;
 use std::sync::{Mutex, PoisonError};
 
 use crate::abi::{
-    CuLaunchConfig, CuMemcpy2D, CuMemcpy3D, CudaLaunchConfig, Dim3, Extent, Handle, Memcpy3DParms, PitchedPtr, Status,
-    error,
+    CuLaunchConfig, CuMemcpy2D, CuMemcpy3D, CudaLaunchConfig, Dim3, ExecUpdateInfo, Extent, Handle, HostNodeParams,
+    KernelNodeParams, Memcpy3DParms, MemsetNodeParams, PitchedPtr, Status, error,
 };
 use crate::callback::{RUNTIME, calls, text};
 use crate::device::{self, MEMORY};
@@ -145,6 +145,22 @@ calls! { RUNTIME, TABLE;
         let copy = CuMemcpy3D::from(CuMemcpy2D::of((dst, count), (src, count), (count, 1), kind));
         done(driver::cuGraphAddMemcpyNode(pGraphNode, graph, pDependencies, numDependencies, &copy, device::current_handle()))
     }
+    289 fn cudaGraphAddKernelNode(pGraphNode: *mut Handle, graph: Handle, pDependencies: *const Handle, numDependencies: usize, pNodeParams: *const KernelNodeParams) {
+        start()?;
+        done(driver::cuGraphAddKernelNode_v2(pGraphNode, graph, pDependencies, numDependencies, &kernel_params(pNodeParams)?))
+    }
+    288 fn cudaGraphKernelNodeSetParams(node: Handle, pNodeParams: *const KernelNodeParams) { start()?; done(driver::cuGraphKernelNodeSetParams_v2(node, &kernel_params(pNodeParams)?)) }
+    326 fn cudaGraphExecKernelNodeSetParams(hGraphExec: Handle, node: Handle, pNodeParams: *const KernelNodeParams) { start()?; done(driver::cuGraphExecKernelNodeSetParams_v2(hGraphExec, node, &kernel_params(pNodeParams)?)) }
+    293 fn cudaGraphAddMemsetNode(pGraphNode: *mut Handle, graph: Handle, pDependencies: *const Handle, numDependencies: usize, pMemsetParams: *const MemsetNodeParams) {
+        start()?;
+        done(driver::cuGraphAddMemsetNode(pGraphNode, graph, pDependencies, numDependencies, pMemsetParams, device::current_handle()))
+    }
+    296 fn cudaGraphAddHostNode(pGraphNode: *mut Handle, graph: Handle, pDependencies: *const Handle, numDependencies: usize, pNodeParams: *const HostNodeParams) { start()?; done(driver::cuGraphAddHostNode(pGraphNode, graph, pDependencies, numDependencies, pNodeParams)) }
+    300 fn cudaGraphAddEmptyNode(pGraphNode: *mut Handle, graph: Handle, pDependencies: *const Handle, numDependencies: usize) { start()?; done(driver::cuGraphAddEmptyNode(pGraphNode, graph, pDependencies, numDependencies)) }
+    298 fn cudaGraphAddChildGraphNode(pGraphNode: *mut Handle, graph: Handle, pDependencies: *const Handle, numDependencies: usize, childGraph: Handle) { start()?; done(driver::cuGraphAddChildGraphNode(pGraphNode, graph, pDependencies, numDependencies, childGraph)) }
+    299 fn cudaGraphChildGraphNodeGetGraph(node: Handle, pGraph: *mut Handle) { start()?; done(driver::cuGraphChildGraphNodeGetGraph(node, pGraph)) }
+    303 fn cudaGraphNodeGetType(node: Handle, pType: *mut c_uint) { start()?; done(driver::cuGraphNodeGetType(node, pType)) }
+    335 fn cudaGraphExecUpdate(hGraphExec: Handle, hGraph: Handle, resultInfo: *mut ExecUpdateInfo) { start()?; done(driver::cuGraphExecUpdate_v2(hGraphExec, hGraph, resultInfo)) }
     49 fn cudaMemset(devPtr: usize, value: c_int, count: usize) { start()?; done(driver::cuMemsetD8_v2(devPtr, value as u8, count)) }
     233 fn cudaMemset_ptds(devPtr: usize, value: c_int, count: usize) { start()?; done(driver::cuMemsetD8_v2_ptds(devPtr, value as u8, count)) }
     51 fn cudaMemsetAsync(devPtr: usize, value: c_int, count: usize, stream: Handle) { start()?; done(driver::cuMemsetD8Async(devPtr, value as u8, count, stream)) }
@@ -486,6 +502,16 @@ fn variable(host: usize) -> Result<Variable, c_int> {
 /// before the launch.
 fn lookup(host: usize) -> Handle {
     resolve(host).unwrap_or(0)
+}
+
+/// Returns what a kernel's node is to the driver.
+///
+/// # Safety
+/// `params` is null or valid.
+unsafe fn kernel_params(params: *const KernelNodeParams) -> Result<KernelNodeParams, c_int> {
+    // SAFETY: the caller's contract.
+    let it = unsafe { params.as_ref() }.ok_or(error::INVALID_VALUE)?;
+    Ok(KernelNodeParams { function: kernel(it.function)?, ..*it })
 }
 
 fn kernel(host: usize) -> Result<Handle, c_int> {
