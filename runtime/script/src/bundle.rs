@@ -49,6 +49,7 @@ texts! {
         "nvtxtime",
         "request",
         "launchshape",
+        "graphtime",
         "gpuidle",
         "streams",
         "gpubalance",
