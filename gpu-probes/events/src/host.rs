@@ -8,7 +8,7 @@ use crate::column::{
     record,
 };
 use crate::field::{Field, FieldType, From, Unit};
-use crate::table::{self, Choice, OF_CALL};
+use crate::table::{self, Choice, OF_CALL, RANGES};
 use crate::word::{self, GpuContext, call, range};
 use Prediction::{Kept, Previous, PreviousOf, Same};
 use zerocopy::FromBytes;
@@ -45,6 +45,8 @@ const COMMON: &[Field] = &[
         from: From::Optional { flag: call::NESTED, value: call::NESTED },
         doc: "name of the CUDA call that made this one; `()` if the program made it",
     },
+    RANGES[0],
+    RANGES[1],
 ];
 
 /// Fields of an NVTX range that the tracer computes, where a call has them too.
@@ -201,7 +203,7 @@ macro_rules! host_events {
             pub fn common(&self) -> Common {
                 match self { $( HostEventRecord::$Record(it) => Common {
                     start: it.start, end: it.end, function: it.function, nested: it.nested, tid: it.tid,
-                    stack: it.stack, result: it.result, flags: it.flags,
+                    stack: it.stack, ranges: it.ranges, result: it.result, flags: it.flags,
                     device: if it.has_context == 0 { table::UNKNOWN } else { it.device },
                 }, )* $( HostEventRecord::$Other(it) => Common {
                     start: it.start, end: it.end, tid: it.tid, device: table::UNKNOWN, ..Common::default()
@@ -225,6 +227,8 @@ macro_rules! host_events {
                 tid: u32, Previous;
                 /// Stack id; 0 if no stack was requested or none could be taken.
                 stack: u32, Kept;
+                /// Name id of the path of NVTX ranges that the thread is in; 0 outside ranges.
+                ranges: u32, Kept;
                 result: i32, Previous, int(word::LAUNCH_RESULT, "the call's result, 0 on success");
                 device: u32, Previous, int(word::LAUNCH_DEVICE, "CUPTI's device id; `()` before there is a context").unless_0(call::HAS_CONTEXT);
                 context: u32, Previous, int(word::LAUNCH_CONTEXT, "CUPTI's context id; `()` before there is one").unless_0(call::HAS_CONTEXT);
@@ -270,6 +274,7 @@ pub struct Common {
     pub nested: u32,
     pub tid: u32,
     pub stack: u32,
+    pub ranges: u32,
     pub result: i32,
     /// [`table::UNKNOWN`] before there is a context.
     pub device: u32,
@@ -296,7 +301,6 @@ host_events! {
         );
         stream: u32, Previous, STREAM;
         has_stream: u32, Previous, hidden(call::HAS_STREAM);
-        unused: u32, Kept;
     }
 
     /// A call that allocates memory.
@@ -314,7 +318,6 @@ host_events! {
         has_address: u32, Previous, hidden(call::HAS_ADDRESS);
         stream: u32, Previous, STREAM;
         has_stream: u32, Previous, hidden(call::HAS_STREAM);
-        unused: u32, Kept;
     }
 
     /// A call that frees memory.
@@ -326,13 +329,16 @@ host_events! {
         is_async: u32, Previous, IS_ASYNC;
         stream: u32, Previous, STREAM;
         has_stream: u32, Previous, hidden(call::HAS_STREAM);
+        unused: u32, Kept;
     }
 
     /// A call whose name a pattern of the script matches.
     Api "api" { record: 51, also: OF_API } {
         /// The parameters, as CUPTI passes them.
         parameters: [u64; PARAMETER_WORDS], Kept;
-    } {}
+    } {
+        unused: u32, Kept;
+    }
 
     @beside
     /// An NVTX range that was closed, or a mark that was set.

@@ -110,21 +110,21 @@ const COMMON: &[Field] = &[
     RANGES[1],
 ];
 
-/// The NVTX ranges that the launching thread is in.
-const RANGES: [Field; 2] = [
+/// The NVTX ranges that the thread is in that launches, or makes a call.
+pub(crate) const RANGES: [Field; 2] = [
     optional(
         "nvtx",
         FieldType::Name,
         Unit::None,
         (word::LAUNCH_NVTX, word::LAUNCH_NVTX),
-        "name of the innermost NVTX range that the launching thread is in; `()` outside ranges",
+        "name of the innermost NVTX range that the calling thread is in; `()` outside ranges",
     ),
     optional(
         "nvtx_path",
         FieldType::Name,
         Unit::None,
         (word::LAUNCH_NVTX, word::LAUNCH_NVTX_PATH),
-        "names of all NVTX ranges that the launching thread is in, such as \"epoch/step\"; `()` outside ranges",
+        "names of all NVTX ranges that the calling thread is in, such as \"epoch/step\"; `()` outside ranges",
     ),
 ];
 

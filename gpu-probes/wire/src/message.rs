@@ -93,6 +93,8 @@ pub mod conflict {
 pub mod demand {
     use xputrace_events::{Activities, Activity, Call, Calls, HostEvents};
 
+    /// Send the NVTX ranges that the thread is in at each call that is an event of the CPU.
+    pub const HOST_RANGES: u64 = 1 << 1;
     /// Take a stack at each launch.
     pub const STACKS: u64 = 1 << 2;
     /// Ask CUPTI for the stream id of each launch.

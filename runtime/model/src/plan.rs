@@ -106,6 +106,8 @@ pub struct HostDemand {
     pub streams: bool,
     /// Whether their `nested` is read.
     pub nested: bool,
+    /// Whether the NVTX ranges are read that the calling thread is in.
+    pub ranges: bool,
 }
 
 impl Demand {
@@ -121,7 +123,7 @@ impl Demand {
 
     /// Whether the program's NVTX ranges are followed.
     pub fn ranges(&self) -> bool {
-        self.launch_ranges || self.host.kinds.contains(HostEvent::Nvtx)
+        self.launch_ranges || self.host.ranges || self.host.kinds.contains(HostEvent::Nvtx)
     }
 
     /// Whether an activity is recorded together with every call that may have caused it.

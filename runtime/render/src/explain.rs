@@ -193,6 +193,7 @@ fn demanded_host_events(demand: &HostDemand) -> Vec<String> {
         (demand.stacks, "a stack at each of these calls"),
         (demand.python, "the Python frames of each of these calls"),
         (demand.streams, "the stream of each of these calls"),
+        (demand.ranges, "the NVTX ranges around each of these calls"),
         (demand.nested, "which call of CUDA's runtime made it, so all of these are watched"),
     ];
     let details = details.iter().filter(|(wanted, _)| *wanted).map(|(_, name)| (*name).to_owned());

@@ -50,6 +50,7 @@ texts! {
         "request",
         "launchshape",
         "graphtime",
+        "stages",
         "gpuidle",
         "streams",
         "gpubalance",
@@ -58,7 +59,7 @@ texts! {
         "apistat",
         "gpuerr"
     ],
-    STDLIB: ["latency", "flame", "request", "units", "fmt", "python", "occupancy"]
+    STDLIB: ["latency", "flame", "request", "units", "fmt", "python", "occupancy", "ranges"]
 }
 
 /// Returns all of them as `(name, text)`, scripts first; a script and a library may share a name.

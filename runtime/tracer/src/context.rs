@@ -112,6 +112,8 @@ pub(crate) struct HostFacts<'a> {
     pub(crate) error: u64,
     pub(crate) ustack: u64,
     pub(crate) pystack: u64,
+    /// The NVTX ranges around it.
+    pub(crate) ranges: Symbol,
     pub(crate) thread: Identity,
 }
 
@@ -121,6 +123,8 @@ pub(crate) fn fill_host_call(ctx: &mut GpuContext, it: &HostFacts<'_>, texts: &i
     ctx[word::LAUNCH_USTACK] = it.ustack;
     ctx[word::LAUNCH_PYSTACK] = it.pystack;
     ctx[word::LAUNCH_API] = it.api;
+    ctx[word::LAUNCH_NVTX] = it.ranges.name;
+    ctx[word::LAUNCH_NVTX_PATH] = it.ranges.symbol;
     ctx[word::call::NESTED] = it.nested;
     ctx[word::call::ERROR] = it.error;
     if let HostEventRecord::Free(free) = it.record {

@@ -12,7 +12,7 @@
 use super::Agent;
 use super::backend::{Context, Layer, Stream};
 use super::clock::now;
-use super::launch::{StackTaken, stack_of_call};
+use super::launch::{StackTaken, current_ranges, stack_of_call};
 use super::output::{self, Output, Role};
 use super::selection::LastContext;
 use std::cell::{Cell, RefCell};
@@ -92,6 +92,8 @@ struct Open {
     start: u64,
     context: Option<Context>,
     stack: u32,
+    /// Name id of the path of NVTX ranges.
+    ranges: u32,
     flags: u32,
 }
 
@@ -203,10 +205,14 @@ impl Local {
             start,
             context: entered.context,
             stack: 0,
+            ranges: 0,
             flags: 0,
         };
         if !open.events.is_empty() && agent.wants(demand::HOST_STACKS | demand::HOST_PYTHON) {
             self.take_stack(agent, entered, &mut open);
+        }
+        if !open.events.is_empty() && agent.wants(demand::HOST_RANGES) {
+            open.ranges = current_ranges(agent);
         }
         match entered.layer {
             Layer::Driver => self.driver.add(open),
@@ -286,6 +292,7 @@ macro_rules! with_common {
             correlation: $it.open.correlation,
             tid: output::tid(),
             stack: $it.open.stack,
+            ranges: $it.open.ranges,
             result: $it.returned.result,
             device: $it.device,
             context: $it.context.map_or(UNKNOWN, |it| it.id),
@@ -306,24 +313,24 @@ impl Recorded<'_> {
         match event {
             HostEvent::Wait => {
                 let own = self.facts.wait;
-                out.write(record_kind, &with_common!(Wait, self, { kind: own, stream, has_stream, unused: 0 }), &[])
+                out.write(record_kind, &with_common!(Wait, self, { kind: own, stream, has_stream }), &[])
             }
             HostEvent::Alloc => {
                 let has_address = u32::from(address.is_some());
                 let address = address.unwrap_or(0);
                 let record = with_common!(Alloc, self, {
-                    address, bytes, kind, is_async, has_address, stream, has_stream, unused: 0
+                    address, bytes, kind, is_async, has_address, stream, has_stream
                 });
                 out.write(record_kind, &record, &[])
             }
             HostEvent::Free => {
                 let address = address.unwrap_or(0);
-                let record = with_common!(Free, self, { address, kind, is_async, stream, has_stream });
+                let record = with_common!(Free, self, { address, kind, is_async, stream, has_stream, unused: 0 });
                 out.write(record_kind, &record, &[])
             }
             HostEvent::Api => {
                 let parameters = self.facts.parameters;
-                out.write(record_kind, &with_common!(Api, self, { parameters }), &[])
+                out.write(record_kind, &with_common!(Api, self, { parameters, unused: 0 }), &[])
             }
             // No call (`super::ranges`).
             HostEvent::Nvtx => true,

@@ -381,10 +381,8 @@ impl Local {
         if agent.wants(demand::STACKS | demand::PYTHON) {
             self.take_stack(agent, entered.registers, entered.layer);
         }
-        if let Some(path) = nvtx::path().filter(|_| agent.wants(demand::RANGES)) {
-            // SAFETY: a C string.
-            let id = |out: &mut Output| unsafe { range_name(agent, out, path) };
-            self.launch.ranges = output::with(agent, Role::Launch, id).unwrap_or(0);
+        if agent.wants(demand::RANGES) {
+            self.launch.ranges = current_ranges(agent);
         }
     }
 
@@ -607,6 +605,14 @@ impl CallNames {
             id => id,
         }
     }
+}
+
+/// Returns the id of the path of NVTX ranges that this thread is in; 0 outside ranges.
+pub(super) fn current_ranges(agent: &'static Agent) -> u32 {
+    let Some(path) = nvtx::path() else { return 0 };
+    // SAFETY: a C string.
+    let id = |out: &mut Output| unsafe { range_name(agent, out, path) };
+    output::with(agent, Role::Launch, id).unwrap_or(0)
 }
 
 /// Returns the name id of a path of NVTX ranges; where there is no room, that of [`UNKNOWN_RANGE`].

@@ -182,7 +182,8 @@ impl Backend for CuptiBackend {
 
     fn capabilities(&self) -> u64 {
         let captures = if self.cupti.get_graph_node_id.is_some() { CAPTURES } else { 0 };
-        let host = demand::HOST_STREAMS | demand::HOST_NESTED | demand::host_events(HostEvents::OF_CUDA);
+        let host =
+            demand::HOST_STREAMS | demand::HOST_RANGES | demand::HOST_NESTED | demand::host_events(HostEvents::OF_CUDA);
         captures | demand::STREAMS | demand::calls(Calls::ALL) | demand::activities(Activities::ALL) | host
     }
 

@@ -289,6 +289,7 @@ fn host_demand(kind: HostEvent, unit: &Unit, reads: &Reads, demand: &mut HostDem
     demand.python |= reads.any(&[word::LAUNCH_PYSTACK]);
     demand.streams |= reads.any(&[word::LAUNCH_STREAM]);
     demand.nested |= reads.any(&[word::call::NESTED]);
+    demand.ranges |= reads.any(&[word::LAUNCH_NVTX, word::LAUNCH_NVTX_PATH]);
 }
 
 /// Returns what the collector must record: it follows from the fields that the handlers read.

@@ -324,11 +324,13 @@ impl Strings {
 
 const RANGE_SEPARATOR: char = xputrace_wire::record::RANGE_SEPARATOR as char;
 
-/// Returns the innermost of these NVTX ranges as the name, and all of them as the symbol.
+/// Returns the innermost of these NVTX ranges as the name, and all of them as the symbol. There a `/` that is part of a
+/// name has a `\` before it, and so has a `\`.
 fn ranges(path: &str, names: &mut Names) -> Symbol {
     let innermost = path.rsplit(RANGE_SEPARATOR).next().unwrap_or(path);
     let name = names.intern(innermost).into();
-    let symbol = names.intern(&path.replace(RANGE_SEPARATOR, "/")).into();
+    let escaped = path.replace('\\', r"\\").replace('/', r"\/");
+    let symbol = names.intern(&escaped.replace(RANGE_SEPARATOR, "/")).into();
     Symbol { symbol, name, short_name: name }
 }
 

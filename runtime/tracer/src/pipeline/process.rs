@@ -323,6 +323,7 @@ impl Facts {
             error: strings.error(common.function, common.result),
             ustack: ustack.to_word(),
             pystack: pystack.to_word(),
+            ranges: self.symbol(common.ranges),
             thread,
         };
         context::fill_host_call(ctx, &facts, strings);

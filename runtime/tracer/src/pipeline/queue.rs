@@ -92,7 +92,7 @@ impl Queued for HostEventRecord {
     fn lacks_names(&self, facts: &Facts) -> bool {
         match self {
             HostEventRecord::Nvtx(it) => facts.lacks_name(it.path) || facts.lacks_name(it.domain),
-            _ => false,
+            _ => facts.lacks_name(self.common().ranges),
         }
     }
 

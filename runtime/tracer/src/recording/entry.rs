@@ -43,6 +43,9 @@ pub struct Meta {
     pub launch_python: bool,
     /// Whether the NVTX ranges around launches were requested.
     pub launch_ranges: bool,
+    /// Whether those around CUDA's calls were.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub call_ranges: bool,
     /// The kinds of host events that were recorded, by name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub host_events: Vec<String>,
@@ -68,6 +71,7 @@ impl Meta {
             host_events: demand.kinds.iter().map(|it| it.name().to_owned()).collect(),
             api: demand.api.iter().filter_map(name).collect(),
             nested_calls: demand.nested,
+            call_ranges: demand.ranges,
             ..self
         }
     }
@@ -79,7 +83,8 @@ impl Meta {
         let functions = wanted.api.iter().filter_map(FunctionId::function).map(Function::name);
         let functions = functions.filter(|it| has(&self.host_events, "api") && !has(&self.api, it));
         let nested = (wanted.nested && !self.nested_calls).then_some("nested");
-        kinds.chain(functions).chain(nested).map(str::to_owned).collect()
+        let ranges = (wanted.ranges && !self.call_ranges).then_some("nvtx_path");
+        kinds.chain(functions).chain(nested).chain(ranges).map(str::to_owned).collect()
     }
 }
 

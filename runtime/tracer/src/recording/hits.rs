@@ -52,6 +52,7 @@ const EVERYTHING: Demand = Demand {
         python: true,
         streams: true,
         nested: false,
+        ranges: true,
     },
     launch_outermost: true,
     calls: Calls::ALL,

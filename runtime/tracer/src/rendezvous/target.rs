@@ -219,6 +219,7 @@ fn demand_bits(wanted: &Demand, mappings: bool) -> u64 {
         (wanted.host.python, demand::HOST_PYTHON),
         (wanted.host.streams, demand::HOST_STREAMS),
         (wanted.host.nested, demand::HOST_NESTED),
+        (wanted.host.ranges, demand::HOST_RANGES),
     ]
     .into_iter()
     .filter_map(|(on, bit)| on.then_some(bit))
@@ -259,10 +260,11 @@ mod tests {
                 python: true,
                 streams: true,
                 nested: true,
+                ranges: true,
             },
         };
         let bits = demand_bits(&all, true);
-        assert_eq!(bits & 0xffff, 0xfffc, "every option");
+        assert_eq!(bits & 0xffff, 0xfffe, "every option");
         assert_eq!(demand::host_events_of(bits), HostEvents::ALL);
         assert_eq!((demand::calls_of(bits), demand::activities_of(bits)), (Calls::ALL, Activities::ALL));
         assert_eq!(demand_bits(&Demand::default(), false), 0);
