@@ -118,12 +118,21 @@ fn requests_of_a_recording_of_their_entries_alone() {
     assert!(returns.code() == 125 && returns.stderr.contains("no hits of uretprobe"), "{}", returns.stderr);
 }
 
-/// Made by `copies 1 30 2` on the software GPU.
+/// What bundled scripts show of recordings of the programs in `live/programs`, made on the software GPU: of
+/// `copies 1 30 2`, of `launches` and `requests` as the live cases run them, and of `late lock 2` with `launchwhy`.
 #[test]
-fn copies_of_a_recording_are_summed_up() {
-    let done = replay(&["-q", "memcpystat", "--top=1", "-o", "out"], "copies.xpt").well();
-    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("replay").join("copies.txt");
-    xputrace_golden::assert(&golden, &done.file("out"));
+fn bundled_scripts_show_what_was_recorded() {
+    let scripts = [
+        ("copies", ["memcpystat", "--top=1"]),
+        ("launches", ["launchshape", "--top=9"]),
+        ("stages", ["stages", "--top=9"]),
+        ("late", ["launchwhy", "--over-us=10"]),
+    ];
+    for (name, [script, argument]) in scripts {
+        let done = replay(&["-q", script, argument, "-o", "out"], &format!("{name}.xpt")).well();
+        let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("replay").join(format!("{name}.txt"));
+        xputrace_golden::assert(&golden, &done.file("out"));
+    }
 }
 
 #[test]

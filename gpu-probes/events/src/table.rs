@@ -105,6 +105,13 @@ const COMMON: &[Field] = &[
         word::CAPTURE_USTACK,
         "in a graph: the code that captured or added its node; of a graph: the code that instantiated it",
     ),
+    optional(
+        "idle",
+        FieldType::Int,
+        Unit::Nanos,
+        (word::HAS_IDLE, word::IDLE),
+        "how long nothing of its process had run on the GPU when it began; 0 if something ran",
+    ),
     derived("launch", FieldType::Launch, Unit::None, word::LAUNCH, "call that launched it"),
     RANGES[0],
     RANGES[1],

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  0.. 7  who, and a kernel's names      8..10  when
-//! 11..20  the event's own fields        21..45  where it ran, what ran before, whether it was joined
+//! 11..20  the event's own fields        21..47  where it ran, what ran before, whether it was joined
 //! 48..95  the launch: all zero when the event was not joined
 //! ```
 //! At the collector's launch marker the same numbers apply, but only some words are filled; the
@@ -70,6 +70,10 @@ pub const CAPTURED: usize = 36;
 /// What a multiprocessor of the GPU has: the members of `xputrace_wire::record::GpuLimits`, in their order. The compute
 /// capability is 0 if they are not known.
 pub const GPU_LIMITS: usize = 40;
+
+/// How long nothing of the process had run on its GPU, and whether that is known.
+pub const IDLE: usize = 46;
+pub const HAS_IDLE: usize = 47;
 
 /// First word of the launch.
 pub const LAUNCH: usize = 48;

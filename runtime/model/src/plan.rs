@@ -89,6 +89,8 @@ pub struct Demand {
     pub previous: bool,
     /// Whether the activity is read that a wait was for.
     pub waited_for: bool,
+    /// Whether it is read how long a GPU was idle. Then all activities are recorded.
+    pub idle: bool,
     pub host: HostDemand,
 }
 

@@ -52,6 +52,7 @@ texts! {
         "graphtime",
         "stages",
         "gpuidle",
+        "launchwhy",
         "streams",
         "gpubalance",
         "gpumem",

@@ -190,9 +190,10 @@ pub(super) fn warn_of_late_exchanges(staged: &Staged, units: &[Unit]) -> Vec<Dia
     let late = |it: &&Unit| it.handler.event.is_gpu() && it.place != Place::Linux;
     let mut found = Vec::new();
     for unit in units.iter().filter(late) {
-        let is_launch = unit.handler.event == Event::Launch;
+        // With the tag, a handler reads what was stored for that launch.
+        let is_exact = unit.handler.event == Event::Launch || unit.reads().any(&[word::LAUNCH_TAG]);
         for it in &unit.scan.uses {
-            if !is_launch && is_read(it) && cpu_maps.written.contains(&it.map) {
+            if !is_exact && is_read(it) && cpu_maps.written.contains(&it.map) {
                 found.push(late_read(staged, it));
             }
             if is_changed(it) && cpu_maps.read.contains(&it.map) {
@@ -330,18 +331,20 @@ pub(super) fn demand(units: &[Unit], wishes: Wishes) -> Demand {
         demand.stream_kinds |= reads.any(&[word::STREAM_KIND, word::LAUNCH_STREAM_KIND]);
         demand.captures |= reads.any(&[word::CAPTURED, word::CAPTURE_USTACK, word::CAPTURE_PYSTACK]);
         demand.captures_python |= reads.any(&[word::CAPTURE_PYSTACK]);
+        demand.idle |= reads.any(&[word::IDLE, word::HAS_IDLE]);
         demand.previous |= reads.any(&[word::PREVIOUS_NAME, word::PREVIOUS_END]);
     }
-    if demand.waited_for {
-        let waited_for = Activities::of(&[Activity::Kernel, Activity::Memcpy, Activity::Memset]);
-        demand.activities = demand.activities.with(waited_for);
-        demand.host.streams = true;
+    // A wait may be for any of them, and a GPU that runs any is not idle, whatever handlers see.
+    if demand.waited_for || demand.idle {
+        let all = Activities::of(&[Activity::Kernel, Activity::Memcpy, Activity::Memset]);
+        demand.activities = demand.activities.with(all);
+        demand.host.streams |= demand.waited_for;
     }
     demand.launch_streams |= demand.stream_kinds;
     demand.launch_python |= wishes.python && demand.launch_stacks;
     demand.host.python |= wishes.python && demand.host.stacks;
     demand.captures_python |= wishes.python && demand.captures;
-    if wishes.window || wishes.some_gpus || demand.waited_for {
+    if wishes.window || wishes.some_gpus || demand.waited_for || demand.idle {
         demand.calls = demand.activities.iter().fold(demand.calls, |all, it| all.with(it.causes()));
     }
     demand

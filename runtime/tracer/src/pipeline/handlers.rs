@@ -171,6 +171,7 @@ pub(super) struct Places {
     pub(super) stream_kinds: bool,
     pub(super) previous: bool,
     pub(super) waited_for: bool,
+    pub(super) idle: bool,
     pub(super) captures: bool,
 }
 
@@ -203,6 +204,7 @@ impl Wanted {
                 stream_kinds: demand.stream_kinds,
                 previous: demand.previous,
                 waited_for: demand.waited_for,
+                idle: demand.idle,
                 captures: demand.captures,
             },
             foretold: activities(&|it| demand.joins(it) && expected.contains_all(it.causes())),

@@ -301,6 +301,9 @@ impl Intake<'_> {
                 self.ledger.losses.add(Loss::NoTimestamps, 1);
             }
         }
+        if let (true, Some(span)) = (wanted.reads.idle, span) {
+            process.idle.arrived(record.device(), span);
+        }
         if wanted.foretold != wanted.activities || wanted.derives_graphs {
             let stream = (record.context(), record.stream());
             process.watermark.buffers.record(ring, stream, span.map_or(0, |it| it.end));

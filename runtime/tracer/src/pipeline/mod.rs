@@ -12,6 +12,7 @@ mod gaps;
 pub(crate) mod gpus;
 mod graphs;
 mod handlers;
+mod idle;
 mod intake;
 mod memory;
 mod orphans;
@@ -434,7 +435,7 @@ trait Handled {
 
 impl Handled for Joined {
     fn prepare(reads: &Places, process: &mut Process, is_forced: bool) {
-        if reads.previous || reads.waited_for {
+        if reads.previous || reads.waited_for || reads.idle {
             process.prepare_previous(is_forced);
         }
     }
@@ -444,6 +445,9 @@ impl Handled for Joined {
         let facts = &process.facts;
         facts.fill_activity_event(ctx, self, &pipeline.strings);
         let kind = self.activity.activity();
+        if pipeline.strings.reads.idle {
+            process.idle.fill(ctx, self, &process.previous);
+        }
         if kind == Activity::Kernel {
             if pipeline.strings.reads.previous {
                 process.previous.fill(ctx, self);

@@ -93,6 +93,11 @@ impl Previous {
         !self.is_early && !self.lacks(from, to)
     }
 
+    /// Whether something may be missing that was launched between these times.
+    pub(super) fn is_missing(&self, from: u64, to: u64) -> bool {
+        self.is_early || self.lacks(from, to)
+    }
+
     /// Whether a kernel may be missing between one launched at `from` and one at `to`.
     fn lacks(&self, from: u64, to: u64) -> bool {
         let lacks = |&(first, last): &(u64, u64)| from < last && first <= to;

@@ -5,6 +5,7 @@ use super::gaps::Gaps;
 use super::gpus::Gpus;
 use super::graphs::Graphs;
 use super::handlers::Strings;
+use super::idle::Idle;
 use super::memory::{Allocation, Memory};
 use super::orphans::Orphans;
 use super::previous::Previous;
@@ -51,6 +52,7 @@ pub(super) struct Process {
     pub(super) previous: Previous,
     pub(super) waits: Waits,
     pub(super) graphs: Graphs,
+    pub(super) idle: Idle,
     pub(super) memory: Memory,
     /// Whether its collector's last flush has arrived.
     pub(super) is_complete: bool,
@@ -75,6 +77,7 @@ impl Process {
             previous: Previous::default(),
             waits: Waits::default(),
             graphs: Graphs::default(),
+            idle: Idle::default(),
             memory: Memory::default(),
             is_complete: false,
             first_correlation: info.is_attached.then_some(u32::MAX),

@@ -68,6 +68,7 @@ const EVERYTHING: Demand = Demand {
     stream_kinds: true,
     previous: true,
     waited_for: true,
+    idle: true,
     captures: true,
     captures_python: true,
 };

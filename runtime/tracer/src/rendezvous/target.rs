@@ -251,6 +251,7 @@ mod tests {
             stream_kinds: true,
             previous: true,
             waited_for: true,
+            idle: true,
             captures: true,
             captures_python: true,
             host: HostDemand {
