@@ -53,6 +53,7 @@ texts! {
         "stages",
         "gpuidle",
         "launchwhy",
+        "ncclstat",
         "streams",
         "gpubalance",
         "gpumem",

@@ -9,7 +9,7 @@ use super::entry::Entry;
 use super::schema::{self, Described, RecordColumns, Schema};
 use std::collections::HashMap;
 use std::sync::LazyLock;
-use xputrace_wire::events::{Activity, Column as WireColumn, Launch};
+use xputrace_wire::events::{Activity, Column as WireColumn, HostEvent, Launch};
 use xputrace_wire::record::{Frame, Header, framed, kind};
 use zerocopy::IntoBytes;
 
@@ -86,7 +86,7 @@ fn known(record_kind: u16) -> (&'static [WireColumn], usize) {
     match Activity::of_record(record_kind) {
         _ if record_kind == kind::LAUNCH => (Launch::COLUMNS, size_of::<Launch>()),
         Some(it) => (it.columns(), it.record_size()),
-        None => (&[], 0),
+        None => HostEvent::of_record(record_kind).map_or((&[], 0), |it| (it.columns(), it.record_size())),
     }
 }
 
@@ -115,6 +115,20 @@ impl Layout {
 
     fn split(&self, body: &[u8], row: &mut Vec<u64>) {
         row.extend(self.fields.iter().map(|it| it.place.map_or(0, |it| it.read(body))));
+    }
+
+    /// Returns the numbers in a record as the file's version laid it out: column after column, without a gap.
+    fn row_of_file(&self, body: &[u8]) -> Option<Vec<u64>> {
+        let mut rest = body;
+        let number = |field: &Field| {
+            let (bytes, after) = rest.split_at_checked(field.width)?;
+            rest = after;
+            let mut word = [0; 8];
+            word.get_mut(..bytes.len())?.copy_from_slice(bytes);
+            Some(u64::from_le_bytes(word))
+        };
+        let row = self.fields.iter().map(number).collect::<Option<_>>()?;
+        rest.is_empty().then_some(row)
     }
 
     fn join(&self, out: &mut Vec<u8>, row: &[u64]) {
@@ -284,7 +298,7 @@ impl Merge<'_> {
         let mut ring = Vec::new();
         for code in sequence {
             match *code {
-                RAW => self.take_raw(&mut ring)?,
+                RAW => self.take_raw_record(&mut ring)?,
                 RING_END => {
                     self.take_raw(&mut ring)?;
                     self.budget.take_values::<Vec<u8>>(1)?;
@@ -302,6 +316,21 @@ impl Merge<'_> {
             }
         }
         Some(drains)
+    }
+
+    /// Takes a record that was kept as it is. Earlier versions kept host events so, as they laid them out.
+    fn take_raw_record(&mut self, ring: &mut Vec<u8>) -> Option<()> {
+        let at = ring.len();
+        self.take_raw(ring)?;
+        let frame = framed(&ring[at..]).next();
+        let host_event = frame.filter(|it| HostEvent::of_record(it.header.kind).is_some());
+        let layout = host_event.and_then(|it| self.layouts.0.iter().find(|layout| layout.kind == it.header.kind));
+        let row = layout.zip(host_event).and_then(|(layout, it)| layout.row_of_file(it.body()));
+        if let Some((layout, row)) = layout.zip(row) {
+            ring.truncate(at);
+            layout.join(ring, &row);
+        }
+        Some(())
     }
 
     fn take_raw(&mut self, ring: &mut Vec<u8>) -> Option<()> {
