@@ -118,8 +118,18 @@ fn requests_of_a_recording_of_their_entries_alone() {
     assert!(returns.code() == 125 && returns.stderr.contains("no hits of uretprobe"), "{}", returns.stderr);
 }
 
+/// This recording has waits, allocations and frees as an earlier version laid them out.
+#[test]
+fn host_events_of_earlier_recordings_are_read_as_they_were_laid_out() {
+    let script = "wait(|w| @waits[w.api, w.result].count()); alloc(|a| @allocated.sum(a.bytes)); free(|f| @freed[f.kind].count());";
+    let done = replay(&["-q", "-e", script], "pytorch.xpt").well();
+    for part in ["@allocated: 466 MiB", "@freed[device]: 2", "@waits[cudaStreamSynchronize, 0]: 73", "0 lost"] {
+        assert!(done.stdout.contains(part), "{part}: {}", done.stdout);
+    }
+}
+
 /// What bundled scripts show of recordings of the programs in `live/programs`, made on the software GPU: of
-/// `copies 1 30 2`, of `launches` and `requests` as the live cases run them, and of `late lock 2` with `launchwhy`.
+/// `copies 1 30 2`, of `launches` (twice) and `requests` as the live cases run them, and of `late lock 2` with `launchwhy`.
 #[test]
 fn bundled_scripts_show_what_was_recorded() {
     let scripts = [
@@ -127,6 +137,7 @@ fn bundled_scripts_show_what_was_recorded() {
         ("launches", ["launchshape", "--top=9"]),
         ("stages", ["stages", "--top=9"]),
         ("late", ["launchwhy", "--over-us=10"]),
+        ("nccl", ["ncclstat", "--top=9"]),
     ];
     for (name, [script, argument]) in scripts {
         let done = replay(&["-q", script, argument, "-o", "out"], &format!("{name}.xpt")).well();
