@@ -16,7 +16,7 @@ mod plain;
 #[path = "fake/tracer.rs"]
 mod tracer;
 
-use cupti::OverCupti;
+use cupti::{OverCupti, Program};
 use machine::Machine;
 use plain::Plain;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -116,6 +116,7 @@ suite! {
     a_graph_has_many_kernels
     kernels_without_times_are_counted
     stacks_begin_at_the_caller_and_are_told_once
+    a_stack_that_comes_back_is_known_and_told_to_each_tracer
     a_stack_that_is_not_the_threads_own_is_not_read
     the_end_of_a_launch_is_read_where_it_is_asked_for
     stream_ids_are_asked_once_until_a_stream_is_made
@@ -504,6 +505,38 @@ fn stacks_begin_at_the_caller_and_are_told_once<M: Machine>() {
     disarm::<M>(&mut tracer);
 }
 
+/// Launches from four stacks, again and again, which a thread leaves in one run and another one comes to.
+fn a_stack_that_comes_back_is_known_and_told_to_each_tracer<M: Machine>() {
+    const PATHS: [u64; 5] = [3, 5, 13, 5, 0];
+    const STACKS: usize = 4;
+    const ROUNDS: usize = 50;
+    for run in 0..3 {
+        let _alone = alone::<M>();
+        let mut tracer = arm::<M>(ALL | demand::STACKS, SHAPE);
+        for threads in 1..=2 {
+            let launch = || {
+                (0..ROUNDS * PATHS.len()).for_each(|at| {
+                    cupti::left(PATHS[at % PATHS.len()], 8, &mut || _ = M::launch(c"_Z1fv", 7, 0));
+                });
+            };
+            std::thread::spawn(launch).join().unwrap();
+            let launches = tracer.launches();
+            assert_eq!(launches.len(), threads * ROUNDS * PATHS.len());
+            let told = tracer.records().iter().filter(|it| matches!(it, Record::Stack { .. })).count();
+            assert_eq!(told, STACKS, "run {run}");
+            let first = |at: usize| launches[at].stack;
+            for (at, launch) in launches.iter().enumerate() {
+                assert_eq!(launch.stack, first(at % PATHS.len()), "launch {at} of run {run}");
+            }
+            let frames: Vec<_> = [0, 1, 2, 4].map(|at| tracer.stack(first(at)).unwrap()).into();
+            let differ = |a: usize, b: usize| a == b || frames[a] != frames[b] && frames[a].len() == frames[b].len();
+            assert!((0..STACKS).all(|a| (0..STACKS).all(|b| differ(a, b))), "{frames:x?}");
+            assert_eq!(first(1), first(3));
+        }
+        disarm::<M>(&mut tracer);
+    }
+}
+
 fn a_stack_that_is_not_the_threads_own_is_not_read<M: Machine>() {
     let _alone = alone::<M>();
     let mut tracer = arm::<M>(ALL | demand::STACKS, SHAPE);
@@ -632,19 +665,24 @@ fn print_the_cost_of_a_launch() {
         std::hint::black_box(std::time::Instant::now());
     });
     println!("reading the clock: {} ns", clock.elapsed().as_nanos() / 1000);
-    for (what, wanted) in [
-        ("without stacks", demand::LAUNCHES),
-        ("without stacks, with ends", demand::LAUNCHES | demand::ENDS),
-        ("with stacks of 18 frames", demand::LAUNCHES | demand::STACKS),
-        ("with stream ids", demand::LAUNCHES | demand::STREAMS),
+    let constant = Program { stacks: 1, kernels: 1, bytes: 0 };
+    let changing = Program { stacks: 170, kernels: 60, bytes: 512 << 10 };
+    for (what, wanted, program) in [
+        ("without stacks", demand::LAUNCHES, constant),
+        ("without stacks, with ends", demand::LAUNCHES | demand::ENDS, constant),
+        ("with one stack", demand::LAUNCHES | demand::STACKS, constant),
+        ("with stream ids", demand::LAUNCHES | demand::STREAMS, constant),
+        ("with 170 stacks", demand::LAUNCHES | demand::STACKS, Program { bytes: 0, ..changing }),
+        ("without stacks, cold caches", demand::LAUNCHES, changing),
+        ("with 170 stacks, cold caches", demand::LAUNCHES | demand::STACKS, changing),
     ] {
         cupti::reset();
         // The ring is read after each block, so it wraps many times, as in a run.
         let mut tracer = arm::<OverCupti>(wanted, Shape { rings: 4, ring_bytes: 1 << 20 });
         let mut block = |n: u32| {
-            let nanos = [false, true].map(|armed| cupti::time_launches(LAUNCHES, n * LAUNCHES, armed));
+            let nanos = [false, true].map(|armed| cupti::time_launches(program, LAUNCHES, n * LAUNCHES, armed));
             tracer.drain();
-            nanos[1].saturating_sub(nanos[0]) / u128::from(LAUNCHES)
+            nanos[1].saturating_sub(nanos[0])
         };
         let mut extra: Vec<_> = (0..BLOCKS).map(&mut block).collect();
         extra.sort_unstable();

@@ -3,7 +3,8 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::ffi::c_void;
 use std::hint::black_box;
-use xputrace_unwind::{Bounds, Pushed, Tables, Walker, push_registers};
+use std::time::Instant;
+use xputrace_unwind::{Bounds, Key, Memory, Pushed, Tables, Walker, push_registers};
 
 // Calls `at_bottom(argument, registers)` with the registers that the caller relies on.
 core::arch::global_asm!(
@@ -105,5 +106,104 @@ fn changes(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, walks, changes);
+/// How many different stacks a program launches from, one after another.
+const STACKS: u64 = 170;
+/// Their frames that differ, and those that all of them have.
+const OWN: u32 = 31;
+const COMMON: usize = 11;
+/// Kernels: fewer than there are stacks, so they don't tell all of them apart.
+const KERNELS: u64 = 60;
+
+/// Calls two functions in an order that the bits of `path` give, so that each path is a stack of its own.
+#[inline(never)]
+fn left(path: u64, depth: u32, run: &mut dyn FnMut(&Pushed)) -> usize {
+    match (depth, path & 1) {
+        (0, _) => down(0, run),
+        (_, 0) => black_box(left(path >> 1, depth - 1, run)) + 1,
+        (_, _) => black_box(right(path >> 1, depth - 1, run)) + 2,
+    }
+}
+
+#[inline(never)]
+fn right(path: u64, depth: u32, run: &mut dyn FnMut(&Pushed)) -> usize {
+    match (depth, path & 1) {
+        (0, _) => black_box(down(0, run)) + 3,
+        (_, 0) => black_box(left(path >> 1, depth - 1, run)) + 4,
+        (_, _) => black_box(right(path >> 1, depth - 1, run)) + 5,
+    }
+}
+
+/// The path of a stack: its outermost own frame differs from that of the stack before.
+fn path(stack: u64) -> u64 {
+    stack.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 << 1 | stack & 1
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Calls,
+    Walked,
+    Remembered,
+}
+
+/// A program in a loop: launches from the same stacks again and again, and does something else in between. The ways
+/// take turns; prints the median of their rounds, less that of the calls alone.
+#[allow(clippy::print_stdout, reason = "a measurement prints its result")]
+fn remembered(_: &mut Criterion) {
+    let rounds: usize = std::env::var("ROUNDS").ok().and_then(|it| it.parse().ok()).unwrap_or(300);
+    let (tables, bounds) = (Tables::new(), Bounds::of_thread().unwrap());
+    let others = vec![1u64; OTHERS_BYTES / 8];
+    for others in [&others[..0], &others[..]] {
+        let mut walkers = [Box::new(Walker::new()), Box::new(Walker::new())];
+        let mut memory = Box::new(Memory::new());
+        let (mut known, mut frames) = (0, 0);
+        let mut nanos = [Way::Calls, Way::Walked, Way::Remembered].map(|way| (way, Vec::new()));
+        for round in 0..rounds * nanos.len() {
+            let (way, nanos) = &mut nanos[round % 3];
+            let begin = Instant::now();
+            for stack in 0..STACKS {
+                let key = Key { about: [1, 2], hint: stack % KERNELS };
+                let mut run = |pushed: &Pushed| {
+                    black_box(others.iter().step_by(8).sum::<u64>());
+                    // SAFETY: what was pushed.
+                    let registers = unsafe { pushed.registers(bounds) }.unwrap();
+                    // SAFETY: the calling thread's registers and stack.
+                    unsafe {
+                        match way {
+                            Way::Calls => {}
+                            Way::Walked => {
+                                frames = black_box(walkers[0].walk(&tables, registers, bounds).0.len());
+                            }
+                            Way::Remembered => {
+                                let [_, walker] = &mut walkers;
+                                match memory.recall(walker, &key, &registers, bounds) {
+                                    Some(it) => known += u64::from(black_box(it) == stack as u32),
+                                    None => {
+                                        walker.walk(&tables, registers, bounds);
+                                        memory.keep(walker, &key, bounds, stack as u32);
+                                    }
+                                }
+                            }
+                        }
+                    }
+                };
+                down(COMMON, &mut |_| _ = black_box(left(path(stack) << 1, OWN - 2, &mut run)));
+            }
+            nanos.push(begin.elapsed().as_nanos() as f64 / STACKS as f64);
+        }
+        let median = |nanos: &mut Vec<f64>| {
+            nanos.sort_by(f64::total_cmp);
+            nanos[nanos.len() / 2]
+        };
+        let [calls, walked, remembered] = nanos.each_mut().map(|(_, it)| median(it));
+        println!(
+            "{STACKS} stacks of {frames} frames, {} KiB read in between: walked {:.0} ns, remembered {:.0} ns ({known} of {})",
+            size_of_val(others) >> 10,
+            walked - calls,
+            remembered - calls,
+            (rounds as u64 - 1) * STACKS,
+        );
+    }
+}
+
+criterion_group!(benches, walks, changes, remembered);
 criterion_main!(benches);

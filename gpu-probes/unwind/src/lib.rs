@@ -7,6 +7,7 @@
 //! table covers an address, or a rule is not understood, it ends there and says why.
 //!
 //! ```text
+//! Memory ── stacks that a thread had before; proves that it has one of them again
 //! Walker ── a thread's last stack; proves what has not changed, walks the rest
 //!   └▶ Tables ── rules of addresses seen before, shared by all threads
 //!        └▶ objects ── which file is mapped there, and where its tables are
@@ -15,6 +16,7 @@
 
 mod caller;
 mod loaded;
+mod memory;
 mod objects;
 mod rule;
 mod tables;
@@ -22,6 +24,7 @@ mod walk;
 
 pub use caller::Pushed;
 pub use loaded::{Changes, Loaded, find_loaded, for_each_loaded, loader_changes};
+pub use memory::{Key, Memory};
 pub use tables::Tables;
 pub use walk::{End, MOST_FRAMES, Walker};
 

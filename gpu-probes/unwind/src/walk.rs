@@ -48,6 +48,10 @@ pub struct Walker {
     /// The files in which the frames of the last stacks were.
     files: [File; MOST_FILES],
     n_files: usize,
+    /// Whether a file had no room there, or another one's place: the next walk begins with none.
+    are_files_stale: bool,
+    /// How often that happened.
+    files_epoch: u64,
     /// The files that are known to be still mapped during this walk, as bits.
     seen: u32,
     /// Steps of addresses that the thread met before.
@@ -66,9 +70,35 @@ const NOT_REMEMBERED: Remembered = Remembered { key: 0, step: Step::NONE };
 
 /// A word of the stack.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
-    address: u64,
-    value: u64,
+pub(crate) struct Slot {
+    pub(crate) address: u64,
+    pub(crate) value: u64,
+}
+
+impl Files {
+    pub(crate) const NONE: Files = Files { bits: 0, epoch: 0 };
+}
+
+/// What the frames of a stack follow from, all the way to its root.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Proof<'a> {
+    /// Registers of the innermost frame.
+    pub(crate) rip: u64,
+    pub(crate) rsp: u64,
+    /// `None` if no rule reads it.
+    pub(crate) rbp: Option<u64>,
+    /// The root's first.
+    pub(crate) slots: &'a [Slot],
+    pub(crate) files: Files,
+}
+
+/// Some of a walker's files.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Files {
+    /// Bits of [`Walker::files`].
+    bits: u32,
+    /// Value of [`Walker::files_epoch`] while those are the files.
+    epoch: u64,
 }
 
 /// Words of a stack that can be proved.
@@ -185,6 +215,8 @@ impl Walker {
             last: NOTHING,
             files: [NO_FILE; MOST_FILES],
             n_files: 0,
+            are_files_stale: false,
+            files_epoch: 0,
             seen: 0,
             steps: [NOT_REMEMBERED; STEPS],
         }
@@ -219,11 +251,28 @@ impl Walker {
         &self.places[MOST_FRAMES - self.len..]
     }
 
+    /// What the last stack follows from; `None` if that isn't known.
+    pub(crate) fn proof(&self) -> Option<Proof<'_>> {
+        let innermost = self.frames.get(MOST_FRAMES - self.len).filter(|_| self.last.is_provable)?;
+        let Frame { rip, rsp, rbp, needs_rbp, slots, files, .. } = *innermost;
+        let files = Files { bits: files, epoch: self.files_epoch };
+        Some(Proof { rip, rsp, rbp: needs_rbp.then_some(rbp), slots: &self.slots[..usize::from(slots)], files })
+    }
+
+    /// Whether all of these files are still there, for a stack that has returns into each.
+    #[inline]
+    pub(crate) fn are_still_there(&mut self, files: Files) -> bool {
+        self.seen = 0;
+        files.epoch == self.files_epoch && self.all_are_still_there(files.bits)
+    }
+
     /// Walks until a remembered frame is proved, or to the end.
     fn extend(&mut self, tables: &Tables, mut registers: Registers, stack: Stack) -> Walked {
         self.seen = 0;
-        if !self.last.is_provable {
-            self.n_files = 0;
+        if self.are_files_stale {
+            // A stack of such a file is not provable: no frame refers to the files any more.
+            (self.n_files, self.are_files_stale) = (0, false);
+            self.files_epoch += 1;
         }
         let mut old = if self.last.is_provable { MOST_FRAMES - self.len } else { MOST_FRAMES };
         let mut new = NewFrames { count: 0, is_provable: true, file: None, file_bit: None };
@@ -327,11 +376,22 @@ impl Walker {
         }
         // Their addresses are on the stack, so their files stay mapped while they are looked at: if
         // they are other files by now, equal words have another meaning.
-        if !(0..self.n_files).all(|at| files & 1 << at == 0 || self.is_still_there(at)) {
+        if !self.all_are_still_there(files) {
             *old = MOST_FRAMES;
             return None;
         }
         Some(*old)
+    }
+
+    #[inline]
+    fn all_are_still_there(&mut self, mut files: u32) -> bool {
+        while files != 0 {
+            if !self.is_still_there(files.trailing_zeros() as usize) {
+                return false;
+            }
+            files &= files - 1;
+        }
+        true
     }
 
     /// Whether one of the files is still there. While a walk lasts it stays: the stack returns into it.
@@ -358,7 +418,10 @@ impl Walker {
                 self.n_files += 1;
                 Some((file, Some(1 << (self.n_files - 1))))
             }
-            None => Some((file, None)),
+            None => {
+                self.are_files_stale = true;
+                Some((file, None))
+            }
         }
     }
 

@@ -2,9 +2,10 @@
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
+use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use xputrace_unwind::{Bounds, End, MOST_FRAMES, Pushed, Tables, Walker, push_registers};
+use xputrace_unwind::{Bounds, End, Key, MOST_FRAMES, Memory, Pushed, Registers, Tables, Walker, push_registers};
 
 // Hands on to `on_call` with the registers that the caller relies on. libgcc unwinds through it.
 core::arch::global_asm!(
@@ -31,9 +32,52 @@ struct Thread {
     tables: &'static Tables,
     bounds: Bounds,
     walker: Box<Walker>,
+    remembering: Remembering,
     calls: u64,
     frames: u64,
     wrong: Vec<String>,
+}
+
+/// A walker that is only asked for stacks that are not remembered.
+struct Remembering {
+    walker: Box<Walker>,
+    memory: Box<Memory>,
+    /// By the numbers that they are kept with.
+    stacks: Vec<Vec<u64>>,
+    recalled: u64,
+}
+
+impl Remembering {
+    fn new() -> Self {
+        let (walker, memory) = (Box::new(Walker::new()), Box::new(Memory::new()));
+        Remembering { walker, memory, stacks: Vec::new(), recalled: 0 }
+    }
+
+    /// The stack, remembered or walked.
+    ///
+    /// # Safety
+    /// As for [`Walker::walk`].
+    unsafe fn stack(&mut self, tables: &Tables, registers: Registers, bounds: Bounds) -> &[u64] {
+        // Nothing tells stacks apart but what they are.
+        let key = Key::default();
+        // SAFETY: the caller's promise.
+        if let Some(known) = unsafe { self.memory.recall(&mut self.walker, &key, &registers, bounds) } {
+            self.recalled += 1;
+            return &self.stacks[known as usize];
+        }
+        // SAFETY: the caller's promise.
+        let found = unsafe { self.walker.walk(tables, registers, bounds) }.0.to_vec();
+        self.memory.keep(&self.walker, &key, bounds, self.stacks.len() as u32);
+        self.stacks.push(found);
+        &self.stacks[self.stacks.len() - 1]
+    }
+}
+
+/// What was compared.
+struct Compared {
+    calls: u64,
+    frames: u64,
+    recalled: u64,
 }
 
 thread_local! {
@@ -87,24 +131,38 @@ unsafe extern "C" fn on_call(pushed: &Pushed) {
         if again != thread.walker.last() {
             thread.wrong.push("a walker without memory finds another stack".to_owned());
         }
+        let recalled = thread.remembering.recalled;
+        // SAFETY: as above.
+        let remembered = unsafe { thread.remembering.stack(thread.tables, registers, thread.bounds) };
+        if remembered != again {
+            let remembered = remembered.to_vec();
+            let how = if thread.remembering.recalled > recalled { "remembered" } else { "walked after others" };
+            thread.wrong.push(format!("{how}\n {remembered:x?}\n libgcc {expected:x?}"));
+        }
     });
 }
 
-/// Calls and frames that were compared on this thread while `run` ran.
-fn compared(tables: &'static Tables, run: impl FnOnce()) -> (u64, u64) {
+/// Compares the stacks of this thread while `run` runs.
+fn compared(tables: &'static Tables, run: impl FnOnce()) -> Compared {
+    compared_with(tables, Remembering::new(), run).0
+}
+
+fn compared_with(tables: &'static Tables, remembering: Remembering, run: impl FnOnce()) -> (Compared, Remembering) {
+    let before = remembering.recalled;
     let thread = Thread {
         tables,
         bounds: Bounds::of_thread().unwrap(),
         walker: Box::new(Walker::new()),
+        remembering,
         calls: 0,
         frames: 0,
         wrong: Vec::new(),
     };
     THREAD.set(Some(thread));
     run();
-    let thread = THREAD.take().unwrap();
-    assert!(thread.wrong.is_empty(), "{} of {} stacks: {}", thread.wrong.len(), thread.calls, thread.wrong[0]);
-    (thread.calls, thread.frames)
+    let Thread { remembering, calls, frames, wrong, .. } = THREAD.take().unwrap();
+    assert!(wrong.is_empty(), "{} of {calls} stacks: {}", wrong.len(), wrong[0]);
+    (Compared { calls, frames, recalled: remembering.recalled - before }, remembering)
 }
 
 fn tables() -> &'static Tables {
@@ -122,11 +180,16 @@ fn built(directory: &Path, source: &str, flags: &[&str]) -> PathBuf {
 
 /// Calls a function of a library with [`callback`] and a number, and unloads the library.
 fn call(library: &Path, function: &str, seed: i64) {
+    call_times(1, library, function, seed);
+}
+
+fn call_times(times: u32, library: &Path, function: &str, seed: i64) {
     type Function = unsafe extern "C" fn(unsafe extern "C" fn(), i64);
     // SAFETY: the libraries of these tests, whose functions have this type.
     unsafe {
         let library = libloading::Library::new(library).unwrap();
-        library.get::<Function>(function).unwrap()(callback, seed);
+        let function = library.get::<Function>(function).unwrap();
+        (0..times).for_each(|_| function(callback, seed));
     }
 }
 
@@ -142,14 +205,97 @@ const FLAGS: [&[&str]; 6] = [
 #[test]
 fn every_shape_of_frame() {
     let directory = tempfile::tempdir().unwrap();
-    let (calls, frames) = compared(tables(), || {
+    let Compared { calls, frames, recalled } = compared(tables(), || {
         for flags in FLAGS {
-            call(&built(directory.path(), "shapes.c", flags), "shapes", 11);
-            call(&built(directory.path(), "throws.cpp", flags), "throws", 8);
+            let (shapes, throws) =
+                (built(directory.path(), "shapes.c", flags), built(directory.path(), "throws.cpp", flags));
+            for _ in 0..black_box(2) {
+                call(&shapes, "shapes", 11);
+                call(&shapes, "signalled", 11);
+                call(&throws, "throws", 8);
+            }
         }
-        call(&built(directory.path(), "hand_written.s", &[]), "hand_written", 0);
+        let hand_written = built(directory.path(), "hand_written.s", &[]);
+        (0..3).for_each(|_| call(&hand_written, "hand_written", 0));
     });
-    assert!(calls > 300 && frames > 6_000, "{calls} calls, {frames} frames");
+    assert!(calls > 600 && frames > 12_000, "{calls} calls, {frames} frames");
+    assert!(recalled > calls / 3, "{recalled} of {calls}");
+}
+
+/// One of some functions, with frames of different sizes, each of which calls others and the callback.
+fn random(choose: &mut u64, depth: u32) -> usize {
+    #[inline(never)]
+    fn with<const SIZE: usize>(choose: &mut u64, depth: u32) -> usize {
+        let kept = black_box([SIZE; SIZE]);
+        let inner = random(choose, depth) + random(choose, depth.saturating_sub(3));
+        inner + kept[SIZE / 2]
+    }
+    *choose ^= *choose << 13;
+    *choose ^= *choose >> 7;
+    *choose ^= *choose << 17;
+    if depth == 0 {
+        // SAFETY: a function without parameters.
+        unsafe { callback() };
+        return 0;
+    }
+    match *choose % 5 {
+        0 => with::<1>(choose, depth - 1),
+        1 => with::<3>(choose, depth - 1),
+        2 => with::<20>(choose, depth - 1),
+        3 => black_box(random(choose, depth - 1)) + 1,
+        // SAFETY: a function without parameters.
+        _ => unsafe {
+            callback();
+            black_box(random(choose, depth - 1)) + 2
+        },
+    }
+}
+
+#[test]
+fn random_trees_of_calls() {
+    let Compared { calls, recalled, .. } = compared(tables(), || {
+        for seed in (1..=30_u64).chain(1..=30) {
+            for _ in 0..black_box(2) {
+                random(&mut (seed * 0x9e37_79b9), 12);
+            }
+        }
+    });
+    assert!(calls > 2_000 && recalled > calls / 2, "{recalled} of {calls}");
+}
+
+#[test]
+fn threads_that_take_over_what_another_one_remembered() {
+    let directory = tempfile::tempdir().unwrap();
+    let (shapes, tables) = (built(directory.path(), "shapes.c", FLAGS[2]), tables());
+    let mut remembering = Remembering::new();
+    for thread in 0..8 {
+        let run = || {
+            call(&shapes, "shapes", thread % 2);
+            random(&mut 77, 8);
+        };
+        let run = || compared_with(tables, remembering, run).1;
+        remembering = std::thread::scope(|scope| scope.spawn(run).join().unwrap());
+    }
+}
+
+/// Two libraries of the same code, at the same places: its words on the stack are the same, and only the tables
+/// tell that one has a frame more.
+#[test]
+fn the_same_words_mean_something_else_in_another_library() {
+    let directory = tempfile::tempdir().unwrap();
+    let libraries = [8, 40].map(|size| built(directory.path(), "skips.s", &[&format!("-Wa,--defsym,SIZE={size}")]));
+    let mut last = 0;
+    let mut replaced = 0;
+    let Compared { recalled, .. } = compared(tables(), || {
+        for library in libraries.iter().cycle().take(60) {
+            call_times(3, library, "outer", 0);
+            let place = THREAD.with_borrow(|it| it.as_ref().unwrap().walker.last()[0]);
+            replaced += u32::from(place == last);
+            last = place;
+        }
+    });
+    assert!(replaced > 0, "never at the same place");
+    assert!(recalled >= 60, "{recalled}");
 }
 
 #[test]

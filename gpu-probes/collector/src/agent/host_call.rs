@@ -12,9 +12,10 @@
 use super::Agent;
 use super::backend::{Context, Layer, Stream};
 use super::clock::now;
-use super::launch::{StackTaken, current_ranges, stack_of_call};
+use super::launch::{current_ranges, stack_of_call};
 use super::output::{self, Output, Role};
 use super::selection::LastContext;
+use super::stack::StackTaken;
 use std::cell::{Cell, RefCell};
 use xputrace_unwind::{Bounds, Pushed};
 use xputrace_wire::events::host::{Alloc, Api, Common, Free, PARAMETER_WORDS, Wait};
@@ -222,8 +223,9 @@ impl Local {
 
     #[inline(never)]
     fn take_stack(&mut self, agent: &'static Agent, entered: &Entered<'_>, open: &mut Open) {
+        let called = u64::from(entered.function);
         // SAFETY: the registers are those at the call that this thread has entered.
-        match unsafe { stack_of_call(agent, &mut self.bounds, entered.registers, entered.layer) } {
+        match unsafe { stack_of_call(agent, &mut self.bounds, entered.registers, entered.layer, called) } {
             StackTaken::Id(id) => open.stack = id,
             StackTaken::Empty => {}
             StackTaken::Lost => open.flags |= Common::NO_STACK,

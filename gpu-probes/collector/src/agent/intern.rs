@@ -366,7 +366,7 @@ impl StackIds {
         end: u16,
         mut tell: impl FnMut(u32, &[u64]) -> bool,
     ) -> Result<u32, NoId> {
-        let (key, check) = fingerprint(frames, end);
+        let (key, check) = fingerprint([frames], frames.len() as u64 | u64::from(end) << 32);
         for probe in 0..PROBES {
             let slot = (key as usize).wrapping_add(probe) % STACKS;
             let entry = &self.entries[slot];
@@ -410,17 +410,20 @@ impl StackEntry {
     }
 }
 
+/// The fingerprint of words; `about` tells what they are, and how many of each part.
+///
 /// Every word goes into a sum of each half. There are four of them side by side, so that no word waits
 /// for the multiplication of the one before it.
 #[inline]
-fn fingerprint(frames: &[u64], end: u16) -> (u64, u64) {
-    let about = frames.len() as u64 | u64::from(end) << 32;
+pub(super) fn fingerprint<const N: usize>(parts: [&[u64]; N], about: u64) -> (u64, u64) {
     let mut sums = [(about ^ 0x9e37_79b9_7f4a_7c15, 0x2545_f491_4f6c_dd1d_u64); 4];
-    let (fours, rest) = frames.as_chunks::<4>();
-    for four in fours {
-        sums.iter_mut().zip(four).for_each(|(sum, frame)| add(sum, *frame));
+    for words in parts {
+        let (fours, rest) = words.as_chunks::<4>();
+        for four in fours {
+            sums.iter_mut().zip(four).for_each(|(sum, word)| add(sum, *word));
+        }
+        sums.iter_mut().zip(rest).for_each(|(sum, word)| add(sum, *word));
     }
-    sums.iter_mut().zip(rest).for_each(|(sum, frame)| add(sum, *frame));
     let (mut key, mut check) = (0u64, 0u64);
     for (of_key, of_check) in sums {
         key = spread(key ^ of_key).rotate_left(29);
@@ -430,9 +433,9 @@ fn fingerprint(frames: &[u64], end: u16) -> (u64, u64) {
 }
 
 #[inline]
-fn add((key, check): &mut (u64, u64), frame: u64) {
-    *key = (*key ^ frame).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29);
-    *check = (check.rotate_left(23) ^ frame).wrapping_mul(0x9fb2_1c65_1e98_df25);
+fn add((key, check): &mut (u64, u64), word: u64) {
+    *key = (*key ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29);
+    *check = (check.rotate_left(23) ^ word).wrapping_mul(0x9fb2_1c65_1e98_df25);
 }
 
 /// Never 0.

@@ -15,7 +15,7 @@ use super::output::{self, Output, Role};
 use super::presence;
 use super::python::Python;
 use super::selection::LastContext;
-use super::stack::{Here, Stacks};
+use super::stack::{Here, StackTaken, Stacks};
 use crate::nvtx;
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char};
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use xputrace_python::Code;
 use xputrace_unwind::{Bounds, Pushed};
 use xputrace_wire::message::demand;
-use xputrace_wire::record::{Launch, UNKNOWN, kind, stack_end};
+use xputrace_wire::record::{Launch, UNKNOWN, kind};
 use xputrace_wire::region::{CallTotals, Lost};
 use xputrace_wire::{events, marker};
 
@@ -203,23 +203,15 @@ pub(super) unsafe fn stack_of_driver_call(agent: &'static Agent, registers: &Pus
         let mut local = local.try_borrow_mut().ok()?;
         local.bind(agent);
         // SAFETY: the caller's promise.
-        match unsafe { stack_of_call(agent, &mut local.bounds, registers, Layer::Driver) } {
+        match unsafe { stack_of_call(agent, &mut local.bounds, registers, Layer::Driver, 0) } {
             StackTaken::Id(id) => Some(id),
             StackTaken::Empty | StackTaken::Lost => None,
         }
     })
 }
 
-/// What came of a call's stack.
-pub(super) enum StackTaken {
-    Id(u32),
-    /// Only Python's frames were asked for, and there are none.
-    Empty,
-    Lost,
-}
-
 /// Takes the stack of the calling thread, in a call of the program, and tells the tracer. `bounds` are those of the
-/// thread's stack, once known.
+/// thread's stack, once known. `called` is anything that differs from call to call.
 ///
 /// # Safety
 /// The registers are those of the calling thread.
@@ -229,12 +221,13 @@ pub(super) unsafe fn stack_of_call(
     bounds: &mut Option<Bounds>,
     registers: &Pushed,
     layer: Layer,
+    called: u64,
 ) -> StackTaken {
     if bounds.is_none() {
         *bounds = Bounds::of_thread();
     }
     let Some(stacks) = &agent.code.stacks else { return StackTaken::Empty };
-    let here = Here { registers, bounds: *bounds, modules: &agent.code.modules, layer };
+    let here = Here { registers, bounds: *bounds, modules: &agent.code.modules, layer, called };
     // SAFETY: the thread's own registers and bounds.
     let taken = output::with(agent, Role::Launch, |out| unsafe { stack_taken(agent, stacks, out, &here) });
     taken.unwrap_or(StackTaken::Lost)
@@ -259,31 +252,21 @@ unsafe fn stack_taken(agent: &'static Agent, stacks: &Stacks, out: &mut Output, 
         Err(NoId::NotTold) => None,
     };
     // SAFETY: the caller's promise; the thread has the ring.
-    let taken = unsafe { stacks.take(out, here, code_id) };
+    let taken = unsafe { stacks.take(out, here, code_id, |out, words, end| stack_id(agent, out, words, end)) };
     if is_table_full {
         agent.count_lost(Lost::NameTableFull, 1);
     }
-    match taken {
-        None => StackTaken::Lost,
-        Some(([], stack_end::ROOT)) => StackTaken::Empty,
-        Some((words, end)) => match stack_id(agent, out, words, end) {
-            0 => StackTaken::Lost,
-            id => StackTaken::Id(id),
-        },
-    }
+    taken
 }
 
-/// Returns the id of a stack, 0 if it has none.
+/// Returns the id of a stack that the tracer knows.
 #[inline]
-fn stack_id(agent: &'static Agent, out: &mut Output, frames: &[u64], end: u16) -> u32 {
-    match agent.tables.stacks.intern(frames, end, |id, frames| out.write_stack(id, frames, end)) {
-        Ok(id) => id,
-        Err(NoId::TableFull) => {
-            agent.count_lost(Lost::StackTableFull, 1);
-            0
-        }
-        Err(NoId::NotTold) => 0,
+fn stack_id(agent: &'static Agent, out: &mut Output, frames: &[u64], end: u16) -> Option<u32> {
+    let id = agent.tables.stacks.intern(frames, end, |id, frames| out.write_stack(id, frames, end));
+    if id == Err(NoId::TableFull) {
+        agent.count_lost(Lost::StackTableFull, 1);
     }
+    id.ok()
 }
 
 impl Local {
@@ -379,17 +362,19 @@ impl Local {
     #[inline(never)]
     fn take_surroundings(&mut self, agent: &'static Agent, entered: &Entered<'_>) {
         if agent.wants(demand::STACKS | demand::PYTHON) {
-            self.take_stack(agent, entered.registers, entered.layer);
+            self.take_stack(agent, entered);
         }
         if agent.wants(demand::RANGES) {
             self.launch.ranges = current_ranges(agent);
         }
     }
 
-    fn take_stack(&mut self, agent: &'static Agent, registers: &Pushed, layer: Layer) {
+    fn take_stack(&mut self, agent: &'static Agent, entered: &Entered<'_>) {
         self.launch.stack = 0;
+        let Entered { registers, layer, .. } = *entered;
+        let called = entered.symbol as u64 ^ entered.call as u64;
         // SAFETY: the registers are those at the call that this thread is in.
-        match unsafe { stack_of_call(agent, &mut self.bounds, registers, layer) } {
+        match unsafe { stack_of_call(agent, &mut self.bounds, registers, layer, called) } {
             StackTaken::Id(id) => self.launch.stack = id,
             StackTaken::Empty => {}
             StackTaken::Lost => self.launch.flags |= Launch::NO_STACK,

@@ -1,6 +1,6 @@
 //! Python's frames at a launch, as words of a stack.
 
-use super::intern::Codes;
+use super::intern::{Codes, fingerprint};
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,18 +59,13 @@ impl Python {
 #[derive(Debug)]
 pub(super) struct Runs {
     words: [u64; MAX_FRAMES],
-    runs: [Run; MAX_FRAMES],
+    /// An address in the frame of each call on the thread's stack, [`UNKNOWN_PLACE`] if unknown.
+    places: [u64; MAX_FRAMES],
+    /// Where the words of each call end.
+    ends: [u64; MAX_FRAMES],
     n_words: usize,
     n_runs: usize,
     is_cut: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    /// An address in the frame of the call on the thread's stack, [`UNKNOWN_PLACE`] if unknown.
-    at: u64,
-    /// Where its words end.
-    end: usize,
 }
 
 const UNKNOWN_PLACE: u64 = u64::MAX;
@@ -111,25 +106,33 @@ impl Runs {
         self.n_words == 0
     }
 
+    /// The fingerprint of the frames and of the places of their calls, and of `with`, which is below 2^32.
+    #[inline]
+    pub(super) fn fingerprint(&self, with: u64) -> (u64, u64) {
+        let lens = (self.n_words as u64) << 1 | (self.n_runs as u64) << 16 | u64::from(self.is_cut);
+        let parts = [&self.words[..self.n_words], &self.places[..self.n_runs], &self.ends[..self.n_runs]];
+        fingerprint(parts, lens | with << 32)
+    }
+
     fn begin_of_run(&self) -> usize {
-        self.n_runs.checked_sub(1).map_or(0, |last| self.runs[last].end)
+        self.n_runs.checked_sub(1).map_or(0, |last| self.ends[last] as usize)
     }
 
     /// A call may run nothing that is shown.
     #[inline]
     fn end_run(&mut self, at: u64) {
         if self.begin_of_run() < self.n_words && self.n_runs < MAX_FRAMES {
-            self.runs[self.n_runs] = Run { at, end: self.n_words };
+            (self.places[self.n_runs], self.ends[self.n_runs]) = (at, self.n_words as u64);
             self.n_runs += 1;
         }
     }
 
     fn each(&self) -> impl Iterator<Item = Each<'_>> {
-        let begins = std::iter::once(0).chain(self.runs.iter().map(|it| it.end));
-        let runs = self.runs[..self.n_runs].iter().zip(begins).enumerate();
-        runs.map(|(n, (run, begin))| Each {
-            at: run.at,
-            words: &self.words[begin..run.end],
+        let begins = std::iter::once(0).chain(self.ends.iter().map(|it| *it as usize));
+        let runs = self.places.iter().zip(&self.ends).zip(begins).take(self.n_runs).enumerate();
+        runs.map(|(n, ((at, end), begin))| Each {
+            at: *at,
+            words: &self.words[begin..*end as usize],
             is_cut: self.is_cut && n + 1 == self.n_runs,
         })
     }
@@ -138,7 +141,7 @@ impl Runs {
 /// The Python frames that one call of the interpreter's function runs.
 #[derive(Clone, Copy, Debug)]
 struct Each<'a> {
-    /// As in [`Run`].
+    /// As in [`Runs::places`].
     at: u64,
     words: &'a [u64],
     /// Whether there are more than are kept.
@@ -243,9 +246,8 @@ mod tests {
     }
 
     fn runs(items: impl IntoIterator<Item = Item<'static>>) -> Box<Runs> {
-        let run = Run { at: 0, end: 0 };
-        let mut runs =
-            Box::new(Runs { words: [0; MAX_FRAMES], runs: [run; MAX_FRAMES], n_words: 0, n_runs: 0, is_cut: false });
+        let none = [0; MAX_FRAMES];
+        let mut runs = Box::new(Runs { words: none, places: none, ends: none, n_words: 0, n_runs: 0, is_cut: false });
         runs.fill(Made(items.into_iter()), |_| Some(1)).unwrap();
         runs
     }

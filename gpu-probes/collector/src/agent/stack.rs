@@ -14,7 +14,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use xputrace_python::Code;
-use xputrace_unwind::{Bounds, End, Pushed, Tables, Walker, for_each_loaded};
+use xputrace_unwind::{Bounds, End, Key, Memory, Pushed, Registers, Tables, Walker, for_each_loaded};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{MAX_FRAMES, stack_end};
 
@@ -31,15 +31,17 @@ pub(crate) struct Stacks {
 #[repr(transparent)]
 struct OfRing(UnsafeCell<Taken>);
 
-/// A thread's last stack.
+/// A thread's last stack, and the ids of those before: about 440 KiB, touched where used.
 #[derive(Debug)]
 struct Taken {
     walker: Walker,
+    /// Ids that the tracer was told.
+    ids: Memory,
     python: Runs,
     words: Words,
 }
 
-// SAFETY: a walker whose bytes are 0 remembers nothing; the others are integers. None needs a drop.
+// SAFETY: a walker and a memory whose bytes are 0 remember nothing; the others are integers. None needs a drop.
 unsafe impl ZeroIsValid for OfRing {}
 // SAFETY: only the thread that has the ring uses it (`Stacks::take`).
 unsafe impl Sync for OfRing {}
@@ -54,6 +56,25 @@ pub(crate) struct Here<'a> {
     pub(crate) modules: &'a Modules,
     /// That of the call.
     pub(crate) layer: Layer,
+    /// What is called: anything that differs from call to call.
+    pub(crate) called: u64,
+}
+
+/// Where a walk begins.
+#[derive(Clone, Copy, Debug)]
+struct Start<'a> {
+    tables: &'a Tables,
+    registers: Registers,
+    bounds: Bounds,
+}
+
+/// What came of a call's stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StackTaken {
+    Id(u32),
+    /// Only Python's frames were asked for, and there are none.
+    Empty,
+    Lost,
 }
 
 impl Stacks {
@@ -71,51 +92,102 @@ impl Stacks {
         }))
     }
 
-    /// The words of the calling thread's stack outside us, and why it ends: a number of
-    /// [`stack_end`]. `None` if there is no room, or `code_id` gives up. `code_id` returns the id of a Python
-    /// function, 0 if it has none; `None` if the tracer could not be told of it.
+    /// Returns the id of the calling thread's stack outside us. `code_id` returns the id of a Python function, 0 if
+    /// it has none; `None` if the tracer could not be told of it. `stack_id` returns the id of a stack by its words
+    /// and why it ends, a number of [`stack_end`]; `None` if it has none, or the tracer could not be told. It isn't
+    /// called for a stack that the thread had before.
     ///
     /// # Safety
-    /// The calling thread has the ring of `out`, and the result is not used beyond its next call;
-    /// its registers and bounds are given.
+    /// The calling thread has the ring of `out`; its registers and bounds are given.
     #[inline]
     pub(crate) unsafe fn take(
         &self,
         out: &mut Output,
         here: &Here<'_>,
         mut code_id: impl FnMut(&Python, &mut Output, &Code<'_>) -> Option<u32>,
-    ) -> Option<(&[u64], u16)> {
+        stack_id: impl FnOnce(&mut Output, &[u64], u16) -> Option<u32>,
+    ) -> StackTaken {
+        let Some(taken) = self.taken.get(out.ring() as usize) else { return StackTaken::Lost };
         // SAFETY: the caller's promise: no other thread has it.
-        let taken = unsafe { &mut *self.taken.get(out.ring() as usize)?.0.get() };
+        let taken = unsafe { &mut *taken.0.get() };
         if let Some(python) = &self.python {
             // SAFETY: the thread stays in its call meanwhile.
-            unsafe { python.take(&mut taken.python, |code| code.map_or(Some(0), |it| code_id(python, out, it)))? };
-        }
-        let Some(tables) = &self.native else {
-            return Some(taken.words.merge(&[], &[], stack_end::ROOT, &taken.python));
-        };
-        // SAFETY: the caller's promises.
-        let end = here.bounds.and_then(|it| unsafe {
-            let registers = here.registers.registers(it)?;
-            Some(taken.walker.walk(tables, registers, it).1)
-        });
-        let (native, places, end) = match end {
-            Some(end) => {
-                let native = here.modules.from_api(taken.walker.last(), here.layer);
-                let places = taken.walker.places();
-                (native, &places[places.len() - native.len()..], number(end))
+            let all =
+                unsafe { python.take(&mut taken.python, |code| code.map_or(Some(0), |it| code_id(python, out, it))) };
+            if all.is_none() {
+                return StackTaken::Lost;
             }
-            None => (&[] as &[u64], &[] as &[u64], stack_end::OFF_STACK),
-        };
-        if taken.python.is_empty() {
-            return Some((native, end));
         }
-        Some(taken.words.merge(native, places, end, &taken.python))
+        // SAFETY: the caller's promise.
+        let start = unsafe { self.start(here) };
+        let key = Key { about: here.about(&taken.python), hint: here.called };
+        // SAFETY: the caller's promises.
+        let known = start.and_then(|it| unsafe { taken.ids.recall(&mut taken.walker, &key, &it.registers, it.bounds) });
+        if let Some(id) = known {
+            return StackTaken::Id(id);
+        }
+        let (words, end) = match &self.native {
+            // SAFETY: the caller's promises.
+            Some(_) => unsafe { taken.walk(here, start.as_ref()) },
+            None => taken.words.merge(&[], &[], stack_end::ROOT, &taken.python),
+        };
+        if (words, end) == (&[], stack_end::ROOT) {
+            return StackTaken::Empty;
+        }
+        let Some(id) = stack_id(out, words, end) else { return StackTaken::Lost };
+        if let Some(start) = start {
+            taken.ids.keep(&taken.walker, &key, start.bounds, id);
+        }
+        StackTaken::Id(id)
+    }
+
+    /// Where the native stack is walked from: `None` if it isn't asked for, or not on the thread's own stack.
+    ///
+    /// # Safety
+    /// The registers and bounds are those of the calling thread.
+    #[inline]
+    unsafe fn start(&self, here: &Here<'_>) -> Option<Start<'_>> {
+        let (tables, bounds) = (self.native.as_ref()?, here.bounds?);
+        // SAFETY: the caller's promise.
+        let registers = unsafe { here.registers.registers(bounds)? };
+        Some(Start { tables, registers, bounds })
     }
 
     /// Looks at libraries that were added.
     pub(crate) fn refresh(&self) {
         self.python.iter().for_each(Python::look);
+    }
+}
+
+impl Taken {
+    /// Walks the native stack; returns the words of the whole stack, and why it ends.
+    ///
+    /// # Safety
+    /// As for [`Walker::walk`].
+    unsafe fn walk(&mut self, here: &Here<'_>, start: Option<&Start<'_>>) -> (&[u64], u16) {
+        // SAFETY: the caller's promise.
+        let end = start.map(|it| unsafe { self.walker.walk(it.tables, it.registers, it.bounds).1 });
+        let (native, places, end) = match end {
+            Some(end) => {
+                let native = here.modules.from_api(self.walker.last(), here.layer);
+                let places = self.walker.places();
+                (native, &places[places.len() - native.len()..], number(end))
+            }
+            None => (&[] as &[u64], &[] as &[u64], stack_end::OFF_STACK),
+        };
+        if self.python.is_empty() {
+            return (native, end);
+        }
+        self.words.merge(native, places, end, &self.python)
+    }
+}
+
+impl Here<'_> {
+    /// What a stack's words follow from, beside its native frames.
+    #[inline]
+    fn about(&self, python: &Runs) -> [u64; 2] {
+        let of_native = self.layer as u64 | self.modules.len() << 8;
+        if python.is_empty() { [of_native, 0] } else { python.fingerprint(of_native).into() }
     }
 }
 
@@ -178,6 +250,12 @@ impl Default for Modules {
 }
 
 impl Modules {
+    /// How many ranges there are. None is removed or changed.
+    #[inline]
+    fn len(&self) -> u64 {
+        [&self.tracing, &self.driver, &self.runtime].iter().map(|it| it.len.load(Ordering::Acquire) as u64).sum()
+    }
+
     /// Adds the relevant libraries that are mapped now. `layer_of` returns a library's layer by its
     /// file name.
     pub fn refresh(&self, layer_of: impl Fn(&[u8]) -> Option<Layer>) {

@@ -3,6 +3,7 @@
 use crate::machine::Machine;
 use std::collections::HashSet;
 use std::ffi::{CStr, c_char, c_void};
+use std::hint::black_box;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use xputrace_collector::World;
@@ -257,8 +258,12 @@ pub fn fire(event: Event<'_>, site: u32) {
 #[unsafe(naked)]
 pub unsafe extern "C" fn framed(callback: CallbackFunction, user: usize, domain: u32, id: u32, data: &CallbackData) {
     core::arch::naked_asm!(
+        ".cfi_startproc",
         "push rbp",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbp, -16",
         "mov rbp, rsp",
+        ".cfi_def_cfa_register rbp",
         "mov rax, rdi",
         "mov rdi, rsi",
         "mov esi, edx",
@@ -266,7 +271,9 @@ pub unsafe extern "C" fn framed(callback: CallbackFunction, user: usize, domain:
         "mov rcx, r8",
         "call rax",
         "pop rbp",
-        "ret"
+        ".cfi_def_cfa rsp, 8",
+        "ret",
+        ".cfi_endproc"
     )
 }
 
@@ -419,42 +426,96 @@ pub fn is_enabled(domain: u32, id: u32) -> bool {
 #[unsafe(naked)]
 unsafe extern "C" fn deep(n: u64, callback: CallbackFunction, user: usize, domain: u32, id: u32, data: &CallbackData) {
     core::arch::naked_asm!(
-        "push rbp", "mov rbp, rsp", "dec rdi", "jz 2f", "call {}", "pop rbp", "ret",
-        "2:", "mov rax, rsi", "mov rdi, rdx", "mov esi, ecx", "mov edx, r8d", "mov rcx, r9", "call rax", "pop rbp", "ret",
+        ".cfi_startproc",
+        "push rbp", ".cfi_def_cfa_offset 16", ".cfi_offset rbp, -16", "mov rbp, rsp", ".cfi_def_cfa_register rbp",
+        "dec rdi", "jz 2f", "call {}", "jmp 3f",
+        "2:", "mov rax, rsi", "mov rdi, rdx", "mov esi, ecx", "mov edx, r8d", "mov rcx, r9", "call rax",
+        "3:", "pop rbp", ".cfi_def_cfa rsp, 8", "ret",
+        ".cfi_endproc",
         sym deep
     )
 }
 
 unsafe extern "C" fn nothing(_: *mut c_void, _: u32, _: u32, _: *const CallbackData) {}
 
-/// Measures this many launches through the runtime, in nanoseconds: with the collector's callback
-/// if armed, else an empty one.
-pub fn time_launches(launches: u32, correlation: u32, armed: bool) -> u128 {
+/// Where the launches that are timed come from.
+#[derive(Clone, Copy)]
+pub struct Program {
+    /// How many stacks it launches from, one after another. If there is more than one, the inner 30 frames differ.
+    pub stacks: u64,
+    /// Kernels that it launches: one from each stack, if there are fewer from several.
+    pub kernels: usize,
+    /// Bytes that it reads before each launch.
+    pub bytes: usize,
+}
+
+/// Calls two functions in an order that the bits of `path` give, so that each path is a stack of its own.
+#[inline(never)]
+pub fn left(path: u64, depth: u32, run: &mut dyn FnMut()) -> u64 {
+    match (depth, path & 1) {
+        (0, _) => run(),
+        (_, 0) => return black_box(left(path >> 1, depth - 1, run)) + 1,
+        (_, _) => return black_box(right(path >> 1, depth - 1, run)) + 2,
+    }
+    3
+}
+
+#[inline(never)]
+fn right(path: u64, depth: u32, run: &mut dyn FnMut()) -> u64 {
+    match (depth, path & 1) {
+        (0, _) => run(),
+        (_, 0) => return black_box(left(path >> 1, depth - 1, run)) + 4,
+        (_, _) => return black_box(right(path >> 1, depth - 1, run)) + 5,
+    }
+    6
+}
+
+/// Measures this many launches through the runtime, one by one, in nanoseconds: with the collector's callback
+/// if armed, else an empty one. Returns the median.
+pub fn time_launches(program: Program, launches: u32, correlation: u32, armed: bool) -> u64 {
     let (callback, user) = STATE.lock().unwrap().callback.unwrap();
     let callback = if armed { callback } else { nothing };
     let params = launch_params(7);
     let mut slot = 0u64;
     let result = 0i32;
+    let name = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEEEEviT0_T1_";
+    let symbols: Vec<_> =
+        (0..program.kernels).map(|it| std::ffi::CString::new(format!("{name}{it}")).unwrap()).collect();
+    let others = vec![1u64; program.bytes / 8];
     let mut data = CallbackData {
         site: 0,
         function_name: c"cudaLaunchKernel".as_ptr(),
         function_params: (&raw const params).cast(),
         return_value: (&raw const result).cast(),
-        symbol_name: c"_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEEEEviT0_T1_".as_ptr(),
+        symbol_name: std::ptr::null(),
         context: 0x1003 as Handle,
         context_uid: 5,
         correlation_data: &mut slot,
         correlation_id: correlation,
     };
-    let began = std::time::Instant::now();
-    for _ in 0..launches {
+    let mut nanos = Vec::with_capacity(launches as usize);
+    for launch in 0..launches {
         data.correlation_id += 1;
-        for (site, domain, id) in [(0, RUNTIME, 211), (0, DRIVER, 307), (1, DRIVER, 307), (1, RUNTIME, 211)] {
-            data.site = site;
-            unsafe { deep(16, callback, user, domain, id, &data) };
+        let stack = u64::from(launch) % program.stacks;
+        data.symbol_name = symbols[stack as usize % program.kernels].as_ptr();
+        black_box(others.iter().step_by(8).sum::<u64>());
+        let mut run = || {
+            let began = std::time::Instant::now();
+            for (site, domain, id) in [(0, RUNTIME, 211), (0, DRIVER, 307), (1, DRIVER, 307), (1, RUNTIME, 211)] {
+                data.site = site;
+                unsafe { deep(16, callback, user, domain, id, &data) };
+            }
+            nanos.push(began.elapsed().as_nanos() as u64);
+        };
+        if program.stacks == 1 {
+            run();
+        } else {
+            let path = stack.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 << 1 | stack & 1;
+            black_box(left(path, 29, &mut run));
         }
     }
-    began.elapsed().as_nanos()
+    nanos.sort_unstable();
+    nanos[nanos.len() / 2]
 }
 
 /// A machine with this CUPTI, used by the CUPTI backend.

@@ -2,6 +2,7 @@
 // pointers and optimisation. `noinline` and the volatile sink keep the frames apart.
 #include <alloca.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,18 @@ KEEP static void ends_in_noreturn(callback_t f) { jmp_buf back; if (!setjmp(back
 static callback_t compared;
 static int compare(const void *a, const void *b) { if (compared) { callback_t f = compared; compared = 0; f(); } return *(const int *)a - *(const int *)b; }
 KEEP static void through_libc(callback_t f) { int x[64]; for (int i = 0; i < 64; i++) x[i] = i * 7919 % 64; compared = f; qsort(x, 64, sizeof *x, compare); sink += x[3]; }
+
+static callback_t handled;
+static void handle(int signal) { (void)signal; plain(handled, 1, 2, 3); }
+KEEP static void interrupted(int times) { for (int i = 0; i < times; i++) raise(SIGUSR1); sink++; }
+
+// For one thread of a process.
+void signalled(callback_t f, long seed) {
+    handled = f;
+    signal(SIGUSR1, handle);
+    interrupted(2 + (int)(seed % 2));
+    signal(SIGUSR1, SIG_DFL);
+}
 
 void shapes(callback_t f, long seed) {
     for (long i = 0; i < 3; i++) {
