@@ -6,6 +6,7 @@
 use crate::loaded::find_loaded;
 use libc::{Elf64_Ehdr, Elf64_Phdr, PT_LOAD, PT_NOTE};
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A file that is mapped, by the addresses of its segments.
@@ -118,9 +119,14 @@ unsafe fn digest(seed: u64, address: u64, len: usize) -> u64 {
     }
     // SAFETY: the caller's promise.
     let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, len) };
-    let (words, rest) = bytes.as_chunks::<8>();
-    let sum = words.iter().fold(seed, |sum, it| mix(sum ^ u64::from_ne_bytes(*it)));
-    rest.iter().fold(sum, |sum, it| mix(sum ^ u64::from(*it)))
+    // One multiplication a word: at a launch, this is done for each file of its stack.
+    let add = |sum: u64, word: u64| sum.wrapping_mul(0xd6e8_feb8_6659_fd93).wrapping_add(word);
+    let sum = bytes.as_chunks().0.iter().fold(seed ^ len as u64, |sum, it| add(sum, u64::from_ne_bytes(*it)));
+    let last = match bytes.last_chunk() {
+        Some(it) => u64::from_ne_bytes(*it),
+        None => bytes.iter().fold(0, |word, it| word << 8 | u64::from(*it)),
+    };
+    mix(add(sum, last))
 }
 
 #[inline]
@@ -166,12 +172,16 @@ fn find(address: u64) -> Option<Found> {
         function => {
             // SAFETY: the function of this name has this type since it exists.
             let function: FindObject = unsafe { std::mem::transmute(function) };
-            // SAFETY: integers and pointers may be 0.
-            let mut result: DlFindObject = unsafe { std::mem::zeroed() };
+            let mut result = MaybeUninit::<DlFindObject>::uninit();
             // SAFETY: it takes any address, and the result has room for any version's answer.
-            let answer = unsafe { function(address as *mut c_void, &mut result) };
-            (answer == 0 && !result.eh_frame.is_null())
-                .then_some(Found { start: result.map_start as u64, header: result.eh_frame as u64 })
+            let answer = unsafe { function(address as *mut c_void, result.as_mut_ptr()) };
+            if answer != 0 {
+                return None;
+            }
+            let result = result.as_ptr();
+            // SAFETY: an answer of 0 says that these members are written.
+            let (start, header) = unsafe { ((*result).map_start as u64, (*result).eh_frame as u64) };
+            (header != 0).then_some(Found { start, header })
         }
     }
 }

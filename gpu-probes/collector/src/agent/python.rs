@@ -297,4 +297,27 @@ mod tests {
         assert_eq!(words[1 + MAX_FRAMES], u64::from(stack_end::PYTHON_TOO_DEEP));
         assert_eq!(words[MAX_FRAMES + 2], 0x22);
     }
+
+    #[test]
+    fn frames_calls_and_places_tell_runs_apart() {
+        let call = |at| Item::Call { at };
+        let cut = (0..1000).map(|_| frame(2)).collect();
+        let whole = (0..MAX_FRAMES).map(|_| frame(2)).collect();
+        let all: [Vec<Item<'static>>; 8] = [
+            vec![frame(2), frame(4), call(1150)],
+            vec![frame(2), frame(6), call(1150)],
+            vec![frame(2), frame(4), call(1160)],
+            vec![frame(2), call(1150), frame(4), call(1150)],
+            vec![frame(2), frame(4)],
+            vec![frame(4), frame(2), call(1150)],
+            whole,
+            cut,
+        ];
+        let of = |items: &Vec<Item<'static>>, with| runs(items.iter().copied()).fingerprint(with);
+        let mut prints: Vec<_> = all.iter().flat_map(|it| [of(it, 1), of(it, 2)]).collect();
+        assert_eq!(of(&all[0], 1), prints[0]);
+        prints.sort_unstable();
+        prints.dedup();
+        assert_eq!(prints.len(), 2 * all.len());
+    }
 }
