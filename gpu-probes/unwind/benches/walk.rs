@@ -143,6 +143,8 @@ enum Way {
     Calls,
     Walked,
     Remembered,
+    /// Looked for and kept, but never found again.
+    Forgotten,
 }
 
 /// A program in a loop: launches from the same stacks again and again, and does something else in between. The ways
@@ -153,53 +155,49 @@ fn remembered(_: &mut Criterion) {
     let (tables, bounds) = (Tables::new(), Bounds::of_thread().unwrap());
     let others = vec![1u64; OTHERS_BYTES / 8];
     for others in [&others[..0], &others[..]] {
-        let mut walkers = [Box::new(Walker::new()), Box::new(Walker::new())];
-        let mut memory = Box::new(Memory::new());
-        let (mut known, mut frames) = (0, 0);
-        let mut nanos = [Way::Calls, Way::Walked, Way::Remembered].map(|way| (way, Vec::new()));
-        for round in 0..rounds * nanos.len() {
-            let (way, nanos) = &mut nanos[round % 3];
+        let mut ways = [Way::Calls, Way::Walked, Way::Remembered, Way::Forgotten]
+            .map(|way| (way, Box::new(Walker::new()), Box::new(Memory::new()), Vec::new()));
+        let (mut known, mut frames, mut launches) = (0, 0, 0);
+        for round in 0..rounds * ways.len() {
+            let (way, walker, memory, nanos) = &mut ways[round % 4];
             let begin = Instant::now();
             for stack in 0..STACKS {
-                let key = Key { about: [1, 2], hint: stack % KERNELS };
+                launches += 1;
+                let kernel = if *way == Way::Forgotten { launches } else { stack % KERNELS };
+                let key = Key { about: [1, 2], hint: kernel };
                 let mut run = |pushed: &Pushed| {
                     black_box(others.iter().step_by(8).sum::<u64>());
                     // SAFETY: what was pushed.
                     let registers = unsafe { pushed.registers(bounds) }.unwrap();
+                    if *way == Way::Calls {
+                        return;
+                    }
+                    let may_be_known = *way != Way::Walked;
                     // SAFETY: the calling thread's registers and stack.
-                    unsafe {
-                        match way {
-                            Way::Calls => {}
-                            Way::Walked => {
-                                frames = black_box(walkers[0].walk(&tables, registers, bounds).0.len());
-                            }
-                            Way::Remembered => {
-                                let [_, walker] = &mut walkers;
-                                match memory.recall(walker, &key, &registers, bounds) {
-                                    Some(it) => known += u64::from(black_box(it) == stack as u32),
-                                    None => {
-                                        walker.walk(&tables, registers, bounds);
-                                        memory.keep(walker, &key, bounds, stack as u32);
-                                    }
-                                }
-                            }
-                        }
+                    let mut recalled = || unsafe { memory.recall(walker, &key, &registers, bounds) };
+                    if let Some(value) = may_be_known.then(&mut recalled).flatten() {
+                        known += u64::from(black_box(value) == stack as u32);
+                        return;
+                    }
+                    // SAFETY: as above.
+                    frames = black_box(unsafe { walker.walk(&tables, registers, bounds) }.0.len());
+                    if may_be_known {
+                        memory.keep(walker, &key, bounds, stack as u32);
                     }
                 };
                 down(COMMON, &mut |_| _ = black_box(left(path(stack) << 1, OWN - 2, &mut run)));
             }
             nanos.push(begin.elapsed().as_nanos() as f64 / STACKS as f64);
         }
-        let median = |nanos: &mut Vec<f64>| {
+        let medians = ways.map(|(_, _, _, mut nanos)| {
             nanos.sort_by(f64::total_cmp);
             nanos[nanos.len() / 2]
-        };
-        let [calls, walked, remembered] = nanos.each_mut().map(|(_, it)| median(it));
+        });
+        let [walked, remembered, forgotten] = [1, 2, 3].map(|way| medians[way] - medians[0]);
         println!(
-            "{STACKS} stacks of {frames} frames, {} KiB read in between: walked {:.0} ns, remembered {:.0} ns ({known} of {})",
+            "{STACKS} stacks of {frames} frames, {} KiB read in between: walked {walked:.0} ns, remembered \
+             {remembered:.0} ns ({known} of {}), looked for and not found {forgotten:.0} ns",
             size_of_val(others) >> 10,
-            walked - calls,
-            remembered - calls,
             (rounds as u64 - 1) * STACKS,
         );
     }

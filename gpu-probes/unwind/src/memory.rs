@@ -29,6 +29,8 @@ pub struct Key {
 pub struct Memory {
     /// The hash of each stack, 0 for none. A stack is in the window that begins where its hash says.
     tags: [u64; STACKS],
+    ages: [Age; STACKS],
+    /// Meaningless where only the tag is there.
     stacks: [Kept; STACKS],
     /// The words of all stacks, one stack's after another's.
     words: [Words; WORDS],
@@ -51,12 +53,34 @@ struct Kept {
     /// Where the thread's stack ends.
     high: u64,
     files: Files,
-    /// Value of [`Memory::written`] before its words were.
-    begin: u64,
     /// How many of [`Memory::words`] it has.
     len: u32,
     value: u32,
     needs_rbp: bool,
+}
+
+/// When a stack came, and whether it was kept then. It is only when it comes again, so that a program that never
+/// comes back to a stack doesn't write the words of each.
+#[derive(Clone, Copy, Debug)]
+struct Age(u64);
+
+impl Age {
+    fn noted(written: u64) -> Self {
+        Age(written << 1)
+    }
+
+    fn kept(begin: u64) -> Self {
+        Age(begin << 1 | 1)
+    }
+
+    fn is_kept(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// Value of [`Memory::written`] before its words were.
+    fn begin(self) -> u64 {
+        self.0 >> 1
+    }
 }
 
 /// Words of a stack, the inner ones first.
@@ -70,18 +94,8 @@ struct Words {
 const EACH: usize = 4;
 
 const NO_WORDS: Words = Words { places: [0; EACH], values: [0; EACH] };
-const NOTHING: Kept = Kept {
-    about: [0; 2],
-    rip: 0,
-    rsp: 0,
-    rbp: 0,
-    high: 0,
-    files: Files::NONE,
-    begin: 0,
-    len: 0,
-    value: 0,
-    needs_rbp: false,
-};
+const NOTHING: Kept =
+    Kept { about: [0; 2], rip: 0, rsp: 0, rbp: 0, high: 0, files: Files::NONE, len: 0, value: 0, needs_rbp: false };
 
 impl Default for Memory {
     fn default() -> Self {
@@ -92,7 +106,13 @@ impl Default for Memory {
 impl Memory {
     /// Keeps nothing yet.
     pub const fn new() -> Self {
-        Memory { tags: [0; STACKS], stacks: [NOTHING; STACKS], words: [NO_WORDS; WORDS], written: 0 }
+        Memory {
+            tags: [0; STACKS],
+            ages: [Age(0); STACKS],
+            stacks: [NOTHING; STACKS],
+            words: [NO_WORDS; WORDS],
+            written: 0,
+        }
     }
 
     /// Returns the number that a stack was kept with, if it is proved that the thread has this stack.
@@ -102,21 +122,18 @@ impl Memory {
     #[inline]
     pub unsafe fn recall(&self, walker: &mut Walker, key: &Key, registers: &Registers, bounds: Bounds) -> Option<u32> {
         let tag = tag(key, registers.rsp);
-        let window = window(tag);
-        let stacks = self.tags[window.clone()].iter().zip(&self.stacks[window]);
-        // Windows are filled from their beginning, and nothing is removed.
-        let stacks = stacks.take_while(|(theirs, _)| **theirs != 0);
-        let mut likely = stacks.filter(|(theirs, kept)| **theirs == tag && kept.may_be(key, registers, bounds));
-        likely.find_map(|(_, kept)| {
-            let words = self.words_of(kept)?;
+        let mut kept = self.with_tag(tag).filter(|at| self.ages[*at].is_kept());
+        kept.find_map(|at| {
+            let kept = Some(&self.stacks[at]).filter(|it| it.may_be(key, registers, bounds))?;
+            let words = self.words_of(at)?;
             // SAFETY: the caller's promise; the words were within these bounds, from this rsp on.
             let is_same = unsafe { are_equal(words, registers.rsp) } && walker.are_still_there(kept.files);
             is_same.then_some(kept.value)
         })
     }
 
-    /// Keeps a number with the walker's last stack, if that can be proved later. `key` and `bounds` are
-    /// those of the call.
+    /// Keeps a number with the walker's last stack, if that can be proved later, and such a stack came before. `key`
+    /// and `bounds` are those of the call.
     pub fn keep(&mut self, walker: &Walker, key: &Key, bounds: Bounds, value: u32) {
         if let Some(proof) = walker.proof().filter(|it| it.rsp.is_multiple_of(8)) {
             self.keep_proof(&proof, key, bounds, value);
@@ -124,11 +141,15 @@ impl Memory {
     }
 
     fn keep_proof(&mut self, proof: &Proof<'_>, key: &Key, bounds: Bounds, value: u32) {
+        let tag = tag(key, proof.rsp);
+        let Some(at) = self.with_tag(tag).find(|at| !self.ages[*at].is_kept()) else {
+            let at = self.oldest(window(tag));
+            (self.tags[at], self.ages[at]) = (tag, Age::noted(self.written));
+            return;
+        };
         let len = proof.slots.len().div_ceil(EACH);
         let Some(begin) = self.add(proof, len) else { return };
-        let tag = tag(key, proof.rsp);
-        let at = self.oldest(window(tag));
-        self.tags[at] = tag;
+        self.ages[at] = Age::kept(begin);
         self.stacks[at] = Kept {
             about: key.about,
             rip: proof.rip,
@@ -136,11 +157,19 @@ impl Memory {
             rbp: proof.rbp.unwrap_or(0),
             high: bounds.high,
             files: proof.files,
-            begin,
             len: len as u32,
             value,
             needs_rbp: proof.rbp.is_some(),
         };
+    }
+
+    /// The places of the stacks with this hash.
+    #[inline]
+    fn with_tag(&self, tag: u64) -> impl Iterator<Item = usize> {
+        let window = window(tag);
+        // Windows are filled from their beginning, and nothing is removed.
+        let tags = self.tags[window.clone()].iter().zip(window).take_while(|(theirs, _)| **theirs != 0);
+        tags.filter(move |(theirs, _)| **theirs == tag).map(|(_, at)| at)
     }
 
     /// Writes the words of a stack, and returns where they begin; `None` if they don't fit, or lie too far apart.
@@ -168,19 +197,20 @@ impl Memory {
         Some(begin)
     }
 
-    /// The first free place of a window, or the one that was written to longest ago.
+    /// The first free place of a window, or the one whose stack came longest ago.
     fn oldest(&self, window: Range<usize>) -> usize {
         let begin = window.start;
-        let written = |at: &usize| if self.tags[*at] == 0 { 0 } else { self.stacks[*at].begin + 1 };
-        window.min_by_key(written).unwrap_or(begin)
+        let came = |at: &usize| if self.tags[*at] == 0 { 0 } else { self.ages[*at].begin() + 1 };
+        window.min_by_key(came).unwrap_or(begin)
     }
 
-    /// A stack's words; `None` if they were overwritten.
+    /// The words of a stack that was kept; `None` if they were overwritten.
     #[inline]
-    fn words_of(&self, kept: &Kept) -> Option<&[Words]> {
-        let begin = (kept.begin % WORDS as u64) as usize;
-        let is_there = self.written - kept.begin <= WORDS as u64;
-        self.words.get(begin..begin + kept.len as usize).filter(|_| is_there)
+    fn words_of(&self, at: usize) -> Option<&[Words]> {
+        let begin = self.ages[at].begin();
+        let is_there = self.written - begin <= WORDS as u64;
+        let words = self.words.get((begin % WORDS as u64) as usize..)?;
+        words.get(..self.stacks[at].len as usize).filter(|_| is_there)
     }
 }
 
@@ -230,6 +260,13 @@ fn window(tag: u64) -> Range<usize> {
 mod tests {
     use super::*;
 
+    impl Memory {
+        /// Keeps a stack that comes for the second time.
+        fn keep_again(&mut self, proof: &Proof<'_>, key: &Key, bounds: Bounds, value: u32) {
+            (0..2).for_each(|_| self.keep_proof(proof, key, bounds, value));
+        }
+    }
+
     const DEPTH: usize = 40;
 
     /// A stack whose words are all different, and what it follows from: every third word, as they are.
@@ -274,7 +311,7 @@ mod tests {
     #[test]
     fn every_word_that_frames_follow_from_is_compared_and_no_other() {
         let (mut memory, mut made) = (Box::new(Memory::new()), Made::new(1));
-        memory.keep_proof(&made.proof(Some(7)), &KEY, made.bounds(), 5);
+        memory.keep_again(&made.proof(Some(7)), &KEY, made.bounds(), 5);
         assert_eq!(made.recalled(&memory, &KEY), Some(5));
         for at in 0..made.words.len() {
             made.words[at] ^= 1 << 40;
@@ -286,9 +323,18 @@ mod tests {
     }
 
     #[test]
+    fn a_stack_is_kept_when_it_comes_again() {
+        let (mut memory, made) = (Box::new(Memory::new()), Made::new(1));
+        memory.keep_proof(&made.proof(None), &KEY, made.bounds(), 5);
+        assert_eq!((made.recalled(&memory, &KEY), memory.written), (None, 0));
+        memory.keep_proof(&made.proof(None), &KEY, made.bounds(), 5);
+        assert_eq!(made.recalled(&memory, &KEY), Some(5));
+    }
+
+    #[test]
     fn registers_bounds_and_what_the_number_depends_on_are_compared() {
         let (mut memory, made) = (Box::new(Memory::new()), Made::new(1));
-        memory.keep_proof(&made.proof(Some(7)), &KEY, made.bounds(), 5);
+        memory.keep_again(&made.proof(Some(7)), &KEY, made.bounds(), 5);
         let recalled = |key: &Key, change: fn(&mut Registers, &mut Bounds)| {
             let (mut registers, mut bounds) = (made.registers(), made.bounds());
             change(&mut registers, &mut bounds);
@@ -308,7 +354,7 @@ mod tests {
     #[test]
     fn rbp_is_compared_only_where_a_rule_reads_it() {
         let (mut memory, made) = (Box::new(Memory::new()), Made::new(1));
-        memory.keep_proof(&made.proof(None), &KEY, made.bounds(), 5);
+        memory.keep_again(&made.proof(None), &KEY, made.bounds(), 5);
         let registers = Registers { saved: [0, 9, 0, 0, 0, 0], ..made.registers() };
         // SAFETY: the words are there up to `bounds().high`.
         let recalled = unsafe { memory.recall(&mut Walker::new(), &KEY, &registers, made.bounds()) };
@@ -320,7 +366,7 @@ mod tests {
         let (mut memory, made) = (Box::new(Memory::new()), Made::new(1));
         let far = Slot { address: made.rsp() + 8 * (1 + u64::from(u16::MAX)), value: 1 };
         let slots = [&[far], &made.slots[..]].concat();
-        memory.keep_proof(&Proof { slots: &slots, ..made.proof(None) }, &KEY, made.bounds(), 5);
+        memory.keep_again(&Proof { slots: &slots, ..made.proof(None) }, &KEY, made.bounds(), 5);
         assert_eq!(made.recalled(&memory, &KEY), None);
     }
 
@@ -331,7 +377,7 @@ mod tests {
         for (value, made) in stacks.iter().enumerate() {
             // Of one hash in a hundred, so that windows overflow too.
             let key = Key { hint: value as u64 / 100, ..KEY };
-            memory.keep_proof(&made.proof(Some(7)), &key, made.bounds(), value as u32);
+            memory.keep_again(&made.proof(Some(7)), &key, made.bounds(), value as u32);
             assert_eq!(made.recalled(&memory, &key), Some(value as u32));
             let before = value.saturating_sub(1000)..value;
             for (value, made) in before.clone().zip(&stacks[before]).step_by(37) {

@@ -209,17 +209,14 @@ fn every_shape_of_frame() {
         for flags in FLAGS {
             let (shapes, throws) =
                 (built(directory.path(), "shapes.c", flags), built(directory.path(), "throws.cpp", flags));
-            for _ in 0..black_box(2) {
-                call(&shapes, "shapes", 11);
-                call(&shapes, "signalled", 11);
-                call(&throws, "throws", 8);
-            }
+            call_times(5, &shapes, "shapes", 11);
+            call_times(5, &shapes, "signalled", 11);
+            call_times(5, &throws, "throws", 8);
         }
-        let hand_written = built(directory.path(), "hand_written.s", &[]);
-        (0..3).for_each(|_| call(&hand_written, "hand_written", 0));
+        call_times(5, &built(directory.path(), "hand_written.s", &[]), "hand_written", 0);
     });
-    assert!(calls > 600 && frames > 12_000, "{calls} calls, {frames} frames");
-    assert!(recalled > calls / 3, "{recalled} of {calls}");
+    assert!(calls > 1200 && frames > 24_000, "{calls} calls, {frames} frames");
+    assert!(recalled > calls / 2, "{recalled} of {calls}");
 }
 
 /// One of some functions, with frames of different sizes, each of which calls others and the callback.
@@ -255,7 +252,7 @@ fn random(choose: &mut u64, depth: u32) -> usize {
 fn random_trees_of_calls() {
     let Compared { calls, recalled, .. } = compared(tables(), || {
         for seed in (1..=30_u64).chain(1..=30) {
-            for _ in 0..black_box(2) {
+            for _ in 0..black_box(4) {
                 random(&mut (seed * 0x9e37_79b9), 12);
             }
         }
@@ -288,7 +285,7 @@ fn the_same_words_mean_something_else_in_another_library() {
     let mut replaced = 0;
     let Compared { recalled, .. } = compared(tables(), || {
         for library in libraries.iter().cycle().take(60) {
-            call_times(3, library, "outer", 0);
+            call_times(6, library, "outer", 0);
             let place = THREAD.with_borrow(|it| it.as_ref().unwrap().walker.last()[0]);
             replaced += u32::from(place == last);
             last = place;
