@@ -72,7 +72,9 @@ macro_rules! calls {
                 $( symbol = $s; )?
                 let mut params = Params { $($p),* };
                 let at = &raw mut params;
-                $crate::callback::call($domain, $id, concat!(stringify!($name), "\0"), at.cast(), symbol, move || -> $crate::abi::Status {
+                // As CUPTI 13.0: a call without parameters has null.
+                let given = if size_of::<Params>() == 0 { std::ptr::null_mut() } else { at.cast() };
+                $crate::callback::call($domain, $id, concat!(stringify!($name), "\0"), given, symbol, move || -> $crate::abi::Status {
                     // SAFETY: `params` outlives the call; the callbacks that may have written it have returned.
                     let Params { $($p),* } = unsafe { std::ptr::read_volatile(at) };
                     #[allow(unused_unsafe, clippy::undocumented_unsafe_blocks, reason = "the caller keeps CUDA's contract")]

@@ -677,8 +677,9 @@ fn copies_are_recorded_by_what_they_copy() {
     assert_eq!(
         copies.map(told).collect::<Vec<_>>(),
         [
+            ([1, 9, 1, 2, 0, 64], 1, false),
             ([1, 9, 1, 2, 1, 64], 1, false),
-            ([22, 10, 3, 3, 1, 100], 0, false),
+            ([1, 8, 3, 3, 1, 100], 1, false),
             ([1, 1, 2, 3, 1, 30], 2, false),
             ([1, 2, 3, 2, 1, 30], 1, false),
             ([1, 8, 3, 3, 0, 40], 1, true),

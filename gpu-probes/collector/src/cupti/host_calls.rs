@@ -90,6 +90,7 @@ const fn free_in(at: usize, per_thread: bool) -> Role {
 #[rustfmt::skip]
 pub const HOST_IDS: &[Id<Role>] = &[
     driver(17, "cuCtxSynchronize", wait(WaitKind::Context)),
+    driver(800, "cuCtxSynchronize_v2", wait(WaitKind::Context)),
     driver(38, "cuMemFreeHost", free(AllocKind::Pinned)),
     driver(39, "cuMemHostAlloc", alloc(AllocKind::Pinned)),
     driver(43, "cuMemcpyHtoD", wait(WaitKind::Copy)),
@@ -297,14 +298,20 @@ const _: () = assert!(PARAMETER_WORDS * 8 == MOST_PARAMETER_BYTES);
 /// `params` is null or points at the parameters of the function, which has returned with `result`.
 unsafe fn facts(function: FunctionId, params: *const c_void, result: i32) -> Facts {
     let at = params.cast::<u8>();
-    let mut facts = Facts::default();
+    let role = role_of(function);
+    let wait = match role {
+        Some(Role::Wait { kind, .. }) => kind as u32,
+        _ => 0,
+    };
+    let mut facts = Facts { wait, ..Facts::default() };
+    // CUPTI 13.0 gives none of a call without parameters, such as cudaDeviceSynchronize.
     if at.is_null() {
         return facts;
     }
     let size = function.parameter_bytes();
     // SAFETY: the caller's promise; the words have room for `MOST_PARAMETER_BYTES`.
     unsafe { at.copy_to_nonoverlapping(facts.parameters.as_mut_ptr().cast(), size) };
-    if let Some(role) = role_of(function) {
+    if let Some(role) = role {
         // SAFETY: the caller's promise.
         unsafe { of_role(role, at, result == 0, &mut facts) };
     }
@@ -324,10 +331,7 @@ unsafe fn of_role(role: Role, at: *const u8, succeeded: bool, facts: &mut Facts)
     // SAFETY: as above.
     let word = |offset: usize| unsafe { read::<u64>(at, offset) };
     match role {
-        Role::Wait { kind, stream } => {
-            facts.wait = kind as u32;
-            facts.stream = stream.map(stream_of);
-        }
+        Role::Wait { stream, .. } => facts.stream = stream.map(stream_of),
         Role::Alloc { kind, stream } => {
             facts.stream = stream.map(stream_of);
             let is_async = stream.is_some();
