@@ -44,6 +44,8 @@ pub(crate) struct FunctionProbe {
     pub(crate) every_file: bool,
     /// Attached to every process, whatever the scope.
     pub(crate) every_process: bool,
+    /// Switched off: it has no links, and gets none.
+    pub(crate) is_off: bool,
     pub(crate) files: Vec<ProbedFile>,
     /// Files that were looked into, with what they contained.
     pub(crate) seen: HashMap<FileId, Content>,
@@ -254,7 +256,7 @@ impl FunctionProbe {
     pub(crate) fn link_all(&self, pid: u32, programs: &Programs) -> Result<Links, AttachError> {
         let mut links = Links::default();
         for (index, file) in self.files.iter().enumerate() {
-            links.add_of_file(Some(pid), file.id, self.link(index, Some(pid), programs)?);
+            links.add_of_file(Some(pid), self.probe, file.id, self.link(index, Some(pid), programs)?);
         }
         Ok(links)
     }
@@ -367,6 +369,7 @@ pub(crate) struct TracepointLink {
 /// A timer on every CPU.
 #[derive(Debug)]
 pub(crate) struct Sampler {
+    pub(crate) probe: ProbeId,
     program: ProgramId,
     hz: u64,
     links: Vec<OwnedFd>,
@@ -374,7 +377,12 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    pub(crate) fn start(programs: &Programs, program: ProgramId, hz: u64) -> Result<Sampler, AttachError> {
+    pub(crate) fn start(
+        programs: &Programs,
+        probe: ProbeId,
+        program: ProgramId,
+        hz: u64,
+    ) -> Result<Sampler, AttachError> {
         const ANY_PROCESS: i32 = -1;
         let what = || format!("samples at {hz} Hz");
         let mut attr = libbpf_sys::perf_event_attr {
@@ -386,7 +394,7 @@ impl Sampler {
         };
         attr.set_freq(1);
         attr.__bindgen_anon_1.sample_freq = hz;
-        let mut sampler = Sampler { program, hz, links: Vec::new(), events: Vec::new() };
+        let mut sampler = Sampler { probe, program, hz, links: Vec::new(), events: Vec::new() };
         let code = self::program(programs, program)?;
         for cpu in cpus::online().map_err(|it| refused_perf(what(), it))? {
             let event = sys::perf_event_open(&attr, ANY_PROCESS, cpu).map_err(|it| refused_sample(what(), hz, it))?;

@@ -14,13 +14,15 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use xputrace_model::plan::ProbeId;
 
 /// Number of links closed concurrently: each waits for Linux, not for us.
 const CLOSERS: usize = 256;
 
-/// An open link, and the file whose places it probes, if any.
+/// An open link, its probe, and the file whose places it probes, if any.
 #[derive(Debug)]
 struct Link {
+    probe: ProbeId,
     file: Option<FileId>,
     fd: OwnedFd,
 }
@@ -30,28 +32,29 @@ struct Link {
 pub(crate) struct Links {
     by_process: HashMap<Option<u32>, Vec<Link>>,
     /// Events of tracepoints, whose programs are in `by_process`.
-    events: Vec<OwnedFd>,
+    events: Vec<(ProbeId, OwnedFd)>,
     closer: Closer,
 }
 
 impl Links {
-    pub(crate) fn add(&mut self, pid: Option<u32>, links: Vec<OwnedFd>) {
-        self.hold(pid, None, links);
+    /// Adds links for all processes.
+    pub(crate) fn add(&mut self, probe: ProbeId, links: Vec<OwnedFd>) {
+        self.hold(None, probe, None, links);
     }
 
     /// Adds links to places of a file.
-    pub(crate) fn add_of_file(&mut self, pid: Option<u32>, file: FileId, links: Vec<OwnedFd>) {
-        self.hold(pid, Some(file), links);
+    pub(crate) fn add_of_file(&mut self, pid: Option<u32>, probe: ProbeId, file: FileId, links: Vec<OwnedFd>) {
+        self.hold(pid, probe, Some(file), links);
     }
 
-    fn hold(&mut self, pid: Option<u32>, file: Option<FileId>, links: Vec<OwnedFd>) {
-        let links = links.into_iter().map(|fd| Link { file, fd });
+    fn hold(&mut self, pid: Option<u32>, probe: ProbeId, file: Option<FileId>, links: Vec<OwnedFd>) {
+        let links = links.into_iter().map(|fd| Link { probe, file, fd });
         self.by_process.entry(pid).or_default().extend(links);
     }
 
     /// Keeps the event of a tracepoint open while there are links.
-    pub(crate) fn add_event(&mut self, event: OwnedFd) {
-        self.events.push(event);
+    pub(crate) fn add_event(&mut self, probe: ProbeId, event: OwnedFd) {
+        self.events.push((probe, event));
     }
 
     pub(crate) fn take_over(&mut self, mut others: Links) {
@@ -79,6 +82,15 @@ impl Links {
         close_all(descriptors(self.by_process.remove(&Some(pid)).unwrap_or_default()).collect());
     }
 
+    /// Closes a probe's links before returning, and its events in the background.
+    pub(crate) fn remove_probe(&mut self, probe: ProbeId) {
+        let all = self.by_process.values_mut();
+        let of_probe = all.flat_map(|it| it.extract_if(.., |link| link.probe == probe));
+        close_all(descriptors(of_probe).collect());
+        let events = self.events.extract_if(.., |it| it.0 == probe);
+        self.closer.close(events.map(|it| it.1).collect());
+    }
+
     /// Closes all links to places of a file before returning.
     pub(crate) fn remove_file(&mut self, file: FileId) {
         let all = self.by_process.values_mut();
@@ -92,7 +104,7 @@ impl Drop for Links {
         let mut all: Vec<OwnedFd> = self.by_process.drain().flat_map(|(_, it)| descriptors(it)).collect();
         all.append(&mut self.closer.queue().links);
         close_all(all);
-        sys::close_in_child(std::mem::take(&mut self.events));
+        sys::close_in_child(self.events.drain(..).map(|it| it.1).collect());
     }
 }
 
@@ -209,29 +221,35 @@ mod tests {
         }
         let mut held = Links::default();
         let (reader, some) = links(2);
-        held.add(Some(1), some);
+        held.hold(Some(1), ProbeId(1), None, some);
         held.remove_now(1);
         assert!(are_closed(reader));
         let file = |inode| FileId { device: 1, inode, born_nanos: 0 };
         let (of_file, some) = links(2);
-        held.add_of_file(None, file(1), some);
+        held.add_of_file(None, ProbeId(1), file(1), some);
         let (_of_another, some) = links(2);
-        held.add_of_file(None, file(2), some);
+        held.add_of_file(None, ProbeId(1), file(2), some);
         held.remove_file(file(1));
         assert!(are_closed(of_file));
         let readers: Vec<_> = (0..100)
             .map(|pid| {
                 let (reader, some) = links(2);
-                held.add(Some(pid), some);
+                held.hold(Some(pid), ProbeId(1), None, some);
                 held.remove(pid);
                 reader
             })
             .collect();
         assert!(readers.into_iter().all(are_closed), "while the others are held");
+        let (of_probe, some) = links(2);
+        held.add(ProbeId(3), some);
+        let (its_event, some) = links(1);
+        some.into_iter().for_each(|it| held.add_event(ProbeId(3), it));
+        held.remove_probe(ProbeId(3));
+        assert!(are_closed(of_probe) && are_closed(its_event));
         let (reader, some) = links(2);
-        held.add(None, some);
+        held.add(ProbeId(2), some);
         let (of_events, some) = links(3);
-        some.into_iter().for_each(|it| held.add_event(it));
+        some.into_iter().for_each(|it| held.add_event(ProbeId(2), it));
         drop(held);
         assert!(are_closed(reader) && are_closed(of_events));
     }

@@ -19,7 +19,7 @@ use std::path::Path;
 use std::time::Duration;
 use xputrace_bytecode::{BpfMapId, Image, ProgramId};
 use xputrace_model::names::Names;
-use xputrace_model::plan::{Place, Plan};
+use xputrace_model::plan::{Place, Plan, ProbeId};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::TableId;
@@ -122,6 +122,33 @@ impl Linux {
         self.follow(Targets::watch_frees)?;
         self.report_existing_mappings();
         Ok(report)
+    }
+
+    /// Detaches a probe until [`Linux::switch_on`].
+    pub fn switch_off(&mut self, probe: ProbeId) {
+        self.probes.switch_off(probe);
+    }
+
+    /// Attaches a probe again. Calls that were open when it was detached have no return.
+    ///
+    /// # Errors
+    /// Linux refuses it.
+    pub fn switch_on(&mut self, plan: &Plan, probe: ProbeId) -> Result<(), AttachError> {
+        let Some(it) = plan.probes.get(probe.index()) else { return Ok(()) };
+        self.forget_open_calls(plan, probe);
+        self.probes.switch_on(probe, it)
+    }
+
+    /// Forgets the open calls of a return probe: another call may have the stack slot of one whose return was not seen.
+    fn forget_open_calls(&self, plan: &Plan, probe: ProbeId) {
+        let Some(entries) = plan.linux_entries.and_then(|it| self.map(it)) else { return };
+        let mut open = Vec::new();
+        let _ = entries.for_each(&mut |key, _| {
+            if key.ends_with(&u64::from(probe.0).to_ne_bytes()) {
+                open.push(key.to_vec());
+            }
+        });
+        open.iter().for_each(|it| _ = entries.delete(it));
     }
 
     /// Detaches all probes for good, and keeps programs and maps. From here on the maps and the
@@ -256,11 +283,12 @@ impl Linux {
     /// start.
     pub fn attach_marker(&mut self, plan: &Plan, file: &Path, marker: &str) -> Result<usize, AttachError> {
         let file_offset = resolve::first_instruction(file, marker)?;
-        let handlers = plan.probes.iter().filter(|it| it.event == Event::Launch && it.place == Place::Linux);
-        let programs: Vec<ProgramId> = handlers.filter_map(|it| it.program).collect();
-        for program in &programs {
-            let link = attach::link_place(self.probes.programs(), *program, file, file_offset)?;
-            self.markers.add(None, vec![link]);
+        let handlers =
+            ProbeId::each(&plan.probes).filter(|(_, it)| it.event == Event::Launch && it.place == Place::Linux);
+        let programs: Vec<(ProbeId, ProgramId)> = handlers.filter_map(|(id, it)| Some((id, it.program?))).collect();
+        for (probe, program) in programs.iter().copied() {
+            let link = attach::link_place(self.probes.programs(), program, file, file_offset)?;
+            self.markers.add(probe, vec![link]);
         }
         Ok(programs.len())
     }

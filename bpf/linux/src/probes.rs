@@ -164,10 +164,40 @@ impl Probes {
         self.functions.clear();
         self.alive.clear();
         self.missed_samples = self.missed_samples();
-        let samplers = self.samplers.drain(..).flat_map(Sampler::into_links).collect();
-        self.links.add(None, samplers);
+        let samplers = std::mem::take(&mut self.samplers);
+        samplers.into_iter().for_each(|it| self.links.add(it.probe, it.into_links()));
         self.links = Links::default();
         self.run_counting = None;
+    }
+
+    /// Removes a probe's links, which stay away until [`Probes::switch_on`].
+    pub(crate) fn switch_off(&mut self, probe: ProbeId) {
+        self.functions.iter_mut().filter(|it| it.probe == probe).for_each(|it| it.is_off = true);
+        let samplers: Vec<Sampler> = self.samplers.extract_if(.., |it| it.probe == probe).collect();
+        for sampler in samplers {
+            self.missed_samples += sampler.missed(&self.programs);
+            self.links.add(probe, sampler.into_links());
+        }
+        self.links.remove_probe(probe);
+    }
+
+    /// Attaches a probe again, where it is attached by now.
+    ///
+    /// # Errors
+    /// Linux refuses it. What was attached so far stays.
+    pub(crate) fn switch_on(&mut self, id: ProbeId, probe: &Probe) -> Result<(), AttachError> {
+        let Some(index) = self.functions.iter().position(|it| it.probe == id) else {
+            return match self.attach_probe(id, probe, &mut Vec::new()) {
+                Outcome::Failed(error) => Err(error),
+                _ => Ok(()),
+            };
+        };
+        self.functions[index].is_off = false;
+        for file in 0..self.functions[index].files.len() {
+            let links = self.link_file(index, file)?;
+            self.links.take_over(links);
+        }
+        Ok(())
     }
 
     /// Returns the number of hits that Linux skipped because a program was already running on that
@@ -182,7 +212,7 @@ impl Probes {
         if self.run_counting.is_none() {
             return self.missed_samples;
         }
-        self.samplers.iter().map(|it| it.missed(&self.programs)).sum()
+        self.missed_samples + self.samplers.iter().map(|it| it.missed(&self.programs)).sum::<u64>()
     }
 
     /// Links a new process of the scope.
@@ -244,6 +274,7 @@ impl Probes {
                     function: function.clone(),
                     every_file: probe.scope == ProbeScope::System || self.is_system(),
                     every_process: probe.scope != ProbeScope::Process || self.is_system(),
+                    is_off: false,
                     files: Vec::new(),
                     seen: HashMap::new(),
                 });
@@ -252,14 +283,14 @@ impl Probes {
             Target::Tracepoint { category, name } => {
                 match attach::link_tracepoint(&self.programs, program, category, name) {
                     Ok(TracepointLink { link, event }) => {
-                        self.links.add(None, vec![link]);
-                        self.links.add_event(event);
+                        self.links.add(id, vec![link]);
+                        self.links.add_event(id, event);
                         Outcome::Attached { functions: 1, files: Vec::new() }
                     }
                     Err(error) => Outcome::Failed(error),
                 }
             }
-            Target::Profile { hz } => match Sampler::start(&self.programs, program, *hz) {
+            Target::Profile { hz } => match Sampler::start(&self.programs, id, program, *hz) {
                 Ok(sampler) => {
                     let functions = sampler.n_cpus();
                     self.samplers.push(sampler);
@@ -320,13 +351,14 @@ impl Probes {
     fn link_file(&self, index: usize, file: usize) -> Result<Links, AttachError> {
         let probe = &self.functions[index];
         let pids: Vec<Option<u32>> = match probe.every_process {
+            _ if probe.is_off => Vec::new(),
             true => vec![None],
             false => self.alive.iter().copied().map(Some).collect(),
         };
         let mut linked = Links::default();
         for pid in pids {
             match probe.link(file, pid, &self.programs) {
-                Ok(links) => linked.add_of_file(pid, probe.files[file].id, links),
+                Ok(links) => linked.add_of_file(pid, probe.probe, probe.files[file].id, links),
                 Err(AttachError::NoSuchProcess(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -456,7 +488,8 @@ impl Probes {
     fn link_process(&mut self, pid: u32, since_nanos: u64) {
         let mut failed = None;
         let mut linked = 0;
-        for probe in self.functions.iter().filter(|it| !it.every_process && !it.files.is_empty()) {
+        let is_wanted = |it: &&FunctionProbe| !it.every_process && !it.is_off && !it.files.is_empty();
+        for probe in self.functions.iter().filter(is_wanted) {
             match probe.link_all(pid, &self.programs) {
                 Ok(links) => self.links.take_over(links),
                 Err(error) => failed = Some(error),

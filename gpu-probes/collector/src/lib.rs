@@ -33,7 +33,7 @@ pub mod rendezvous;
 mod seccomp;
 
 use agent::region::{Region, Tags};
-use agent::{Agent, Backend, Conflict, Refusal, Setup, control};
+use agent::{Agent, Backend, Conflict, Order, Refusal, Setup, control};
 use cupti::CuptiBackend;
 use cupti::locate::{self, Found};
 use rendezvous::{Received, Socket, Trust};
@@ -214,8 +214,10 @@ fn prepare(
     world: World,
     socket: Socket,
 ) -> Result<Setup, (Refusal, Socket)> {
-    let [demand, rings, ring_bytes, flush_millis, _, window, conflict, ..] = order.words;
-    let (api, gpus) = order.text.split_once('\n').unwrap_or((&order.text, ""));
+    let [demand, rings, ring_bytes, flush_millis, _, window, conflict, first] = order.words;
+    let mut lines = order.text.split('\n');
+    let mut line = || lines.next().unwrap_or_default();
+    let (api, gpus, first_api) = (line(), line(), line());
     let checked = || {
         let backend = world.backend.ok_or(world.library)?;
         let beyond = demand & !agent::recordable(backend.as_ref());
@@ -232,14 +234,16 @@ fn prepare(
         } else {
             None
         };
-        let api = Functions::of_text(api).ok_or("the tracer sent a malformed list of functions")?;
-        Ok((backend, region, tags, api))
+        let functions = |it| Functions::of_text(it).ok_or("the tracer sent a malformed list of functions");
+        let most = Order { demand, api: functions(api)? };
+        let first = Order { demand: first & demand, api: functions(first_api)? };
+        Ok((backend, region, tags, most, first))
     };
     match checked().map_err(|text: String| Refusal::from(text)) {
-        Ok((backend, region, tags, api)) => Ok(Setup {
+        Ok((backend, region, tags, most, first)) => Ok(Setup {
             backend,
-            demand,
-            api,
+            most,
+            first,
             flush_period: Duration::from_millis(flush_millis.clamp(1, 60_000)),
             window,
             conflict: Conflict::of_word(conflict),

@@ -131,6 +131,8 @@ suite! {
     a_forked_child_touches_nothing
     threads_and_mappings_have_names
     nothing_is_recorded_before_the_tracer_says_so
+    stacks_are_taken_only_while_they_are_asked_for
+    a_thousand_switches_lose_nothing
     memory_that_could_shrink_is_refused
     a_tracer_that_wants_nothing_or_says_nothing_leaves_it_dormant
 }
@@ -356,6 +358,158 @@ fn nothing_is_recorded_before_the_tracer_says_so<M: Machine>() {
     assert!(told.window.nanos.load(SeqCst) > 0 && told.window.open_since.load(SeqCst) == 0);
     let inside = tracer.launches().iter().filter(|it| it.flags & Launch::OUTSIDE == 0).count();
     assert_eq!(tracer.launches_made(), inside as u64);
+}
+
+fn arm_at_first<M: Machine>(first: u64, demand: u64) -> Tracer {
+    let listener = listen();
+    let address = listener.address.clone();
+    let region = memory(SHAPE.size(), true);
+    let tracer = std::thread::spawn(move || listener.arm_at_first(first, demand, SHAPE, region, 0));
+    xputrace_collector::arm(&address, Trust::RootAndThisUser, M::world).unwrap();
+    let tracer = tracer.join().unwrap();
+    assert_eq!(tracer.message().kind, ARMED);
+    tracer
+}
+
+fn asks_for(launch: &Launch, demand: u64) -> bool {
+    assert!(launch.demanded & demand::TOLD as u32 != 0, "each launch says what it was recorded under");
+    demand::has_all(launch.demanded, demand::told(demand))
+}
+
+/// Launches until one is recorded under another demand.
+fn launch_until<M: Machine>(tracer: &mut Tracer, demand: u64, asked: bool) {
+    tracer.until("the switch", |it| {
+        let launch = M::launch(c"_Z1fv", 7, 0);
+        let launches = it.launches();
+        launches.iter().any(|it| it.correlation == launch && asks_for(it, demand) == asked)
+    });
+}
+
+fn stacks_are_taken_only_while_they_are_asked_for<M: Machine>() {
+    let _alone = alone::<M>();
+    let mut tracer = arm_at_first::<M>(ALL, ALL | demand::STACKS);
+    (0..3).for_each(|_| _ = M::launch(c"_Z1fv", 7, 0));
+    assert!(tracer.launches().iter().all(|it| !asks_for(it, demand::STACKS)));
+    tracer.switch(ALL | demand::STACKS);
+    launch_until::<M>(&mut tracer, demand::STACKS, true);
+    let during = (0..10).map(|_| M::launch(c"_Z1fv", 7, 0)).collect::<Vec<_>>();
+    tracer.switch(ALL);
+    launch_until::<M>(&mut tracer, demand::STACKS, false);
+    let after = (0..20).map(|_| M::launch(c"_Z1fv", 7, 0)).collect::<Vec<_>>();
+    disarm::<M>(&mut tracer);
+    let launches = tracer.launches();
+    let with_stack = |of: &[u32]| launches.iter().filter(|it| of.contains(&it.correlation) && it.stack != 0).count();
+    assert_eq!((with_stack(&during), with_stack(&after)), (10, 0));
+    assert!(launches.iter().all(|it| (it.stack != 0) == asks_for(it, demand::STACKS)));
+    let taken = tracer.control().totals.stacks.load(SeqCst);
+    assert_eq!(taken, launches.iter().filter(|it| it.stack != 0).count() as u64, "none was taken in vain");
+}
+
+fn a_thousand_switches_lose_nothing<M: Machine>() {
+    let _alone = alone::<M>();
+    let mut tracer = arm_at_first::<M>(ALL, ALL | demand::STACKS);
+    let count = |of: &str| std::fs::read_dir(format!("/proc/self/{of}")).unwrap().count();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let (before, made) = std::thread::scope(|scope| {
+        let launch = || {
+            let mut n = 0;
+            while !stop.load(SeqCst) {
+                M::launch(c"_Z1fv", 7, 0);
+                n += 1;
+                std::thread::sleep(std::time::Duration::from_micros(50));
+            }
+            n
+        };
+        let threads = [scope.spawn(launch), scope.spawn(launch)];
+        let before = (count("task"), count("fd"));
+        for n in 0..1000 {
+            tracer.switch(if n % 2 == 0 { ALL | demand::STACKS } else { ALL });
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
+        launch_until::<M>(&mut tracer, demand::STACKS, false);
+        assert_eq!((count("task"), count("fd")), before, "threads and descriptors");
+        stop.store(true, SeqCst);
+        (before, threads.into_iter().map(|it| it.join().unwrap()).sum::<u64>())
+    });
+    assert!(before.0 >= 3 && made > 0);
+    tracer.order(DISARM);
+    tracer.until("leaving", |_| {
+        M::launch(c"_Z4last", 1, 0);
+        M::times_let_go() == 1
+    });
+    let launches = tracer.launches();
+    let inside: Vec<&Launch> = launches.iter().filter(|it| it.flags & Launch::OUTSIDE == 0).collect();
+    assert!(inside.len() as u64 >= made, "{} of {made}", inside.len());
+    assert_eq!(tracer.launches_made(), inside.len() as u64);
+    assert!(
+        launches.iter().all(|it| (it.stack != 0) == (it.flags & Launch::OUTSIDE == 0 && asks_for(it, demand::STACKS)))
+    );
+    let [ring_full, unexpected] = [Lost::LaunchRingFull, Lost::Unexpected].map(|it| tracer.lost(it));
+    assert_eq!((ring_full, unexpected), (0, 0));
+}
+
+/// Callbacks and kinds follow what is asked for, launches that are not asked for any more are outside, and one that is
+/// under way at the switch is whole.
+#[test]
+fn callbacks_and_kinds_are_on_only_while_they_are_asked_for() {
+    let _alone = alone::<OverCupti>();
+    let base = demand::host_events(HostEvents::of(&[HostEvent::Alloc]));
+    let mut tracer = arm_at_first::<OverCupti>(base, base | ALL | demand::STACKS);
+    let is_on = || cupti::is_enabled(cupti::DRIVER, 307) && cupti::ACTIVITY_ON.load(SeqCst);
+    let is_off = || !cupti::is_enabled(cupti::DRIVER, 307) && !cupti::ACTIVITY_ON.load(SeqCst);
+    assert!(is_off() && cupti::is_enabled(cupti::RUNTIME, 20));
+    for round in 1..=3 {
+        cupti::launch(c"_Z1fv", 7, 0);
+        cupti::malloc(0x7000, 64, 0, || ());
+        tracer.switch(base | ALL);
+        tracer.until("the switch", |_| is_on());
+        assert!(cupti::is_enabled(cupti::RUNTIME, 211));
+        launch_until::<OverCupti>(&mut tracer, demand::KERNELS, true);
+        let params = cupti::launch_params(9);
+        let open = driver_launch(&params);
+        // Of a thread's first launch, the call of the runtime around it may not have been seen.
+        cupti::fire(open, 0);
+        tracer.switch(base);
+        cupti::fire(open, 1);
+        tracer.until("the end", |_| is_off());
+        assert!(cupti::is_enabled(cupti::RUNTIME, 20));
+        let launches = tracer.launches();
+        let whole = launches.iter().find(|it| it.correlation == open.correlation).unwrap();
+        assert!(asks_for(whole, demand::KERNELS) && whole.flags & Launch::OUTSIDE == 0);
+        assert_eq!(allocations(&mut tracer).len(), round);
+    }
+    assert_eq!(tracer.lost(Lost::Unexpected), 0);
+    disarm::<OverCupti>(&mut tracer);
+    let launches = tracer.launches();
+    let inside = launches.iter().filter(|it| it.flags & Launch::OUTSIDE == 0);
+    assert!(inside.clone().all(|it| asks_for(it, demand::KERNELS)));
+    assert_eq!(tracer.launches_made(), inside.count() as u64);
+}
+
+/// A thread's first launch after the runtime's calls have begun to be watched may be inside a call that was not seen.
+#[test]
+fn a_launch_inside_a_call_of_the_runtime_that_was_not_seen_does_not_say_that_it_is_the_outermost() {
+    let _alone = alone::<OverCupti>();
+    let drivers = demand::LAUNCHES | demand::KERNELS;
+    let mut tracer = arm_at_first::<OverCupti>(drivers, ALL);
+    let params = cupti::launch_params(9);
+    let by_driver = || {
+        let open = driver_launch(&params);
+        cupti::fire(open, 0);
+        cupti::fire(open, 1);
+        open.correlation
+    };
+    by_driver();
+    tracer.switch(ALL);
+    tracer.until("the switch", |_| cupti::is_enabled(cupti::RUNTIME, 211));
+    let new = tracer.control().totals.flushes.load(SeqCst) + 2;
+    tracer.until("a flush", |it| it.control().totals.flushes.load(SeqCst) > new);
+    let [first, second] = [by_driver(), by_driver()];
+    let by_runtime = cupti::launch(c"_Z1fv", 7, 0);
+    let launches = tracer.launches();
+    let is_outermost = |of: u32| asks_for(launches.iter().find(|it| it.correlation == of).unwrap(), demand::OUTERMOST);
+    assert_eq!([first, second, by_runtime].map(is_outermost), [false, true, true]);
+    disarm::<OverCupti>(&mut tracer);
 }
 
 #[test]

@@ -123,6 +123,11 @@ impl Functions {
         Functions(std::array::from_fn(|at| self.0[at] | others.0[at]))
     }
 
+    /// Returns these, except `others`.
+    pub fn without(&self, others: &Functions) -> Functions {
+        Functions(std::array::from_fn(|at| self.0[at] & !others.0[at]))
+    }
+
     /// Iterates over them, the driver's first.
     pub fn iter(&self) -> impl Iterator<Item = FunctionId> + '_ {
         let id = |n: usize| FunctionId((((n / MOST_IDS + 1) << 16) | (n % MOST_IDS)) as u32);

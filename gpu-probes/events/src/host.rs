@@ -233,7 +233,8 @@ macro_rules! host_events {
                 device: u32, Previous, int(word::LAUNCH_DEVICE, "CUPTI's device id; `()` before there is a context").unless_0(call::HAS_CONTEXT);
                 context: u32, Previous, int(word::LAUNCH_CONTEXT, "CUPTI's context id; `()` before there is one").unless_0(call::HAS_CONTEXT);
                 has_context: u32, Previous, hidden(call::HAS_CONTEXT);
-                /// [`Common::NO_STACK`].
+                /// [`Common::NO_STACK`] and, from [`Common::DEMANDED_AT`] on, the options of the demand when the call
+                /// began: the lower half of `message::demand::told`.
                 flags: u32, Previous;
                 $($narrow)*
             } }
@@ -284,6 +285,7 @@ pub struct Common {
 impl Common {
     /// A stack was requested but could not be stored.
     pub const NO_STACK: u32 = 1;
+    pub const DEMANDED_AT: u32 = 16;
 }
 
 const IS_ASYNC: Meaning = boolean(call::IS_ASYNC, "whether it happens in a stream, and not during the call");

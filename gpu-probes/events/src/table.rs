@@ -362,7 +362,8 @@ record! {
         symbol: u32, Kept;
         /// Name id of the path of NVTX ranges that the thread is in; 0 outside ranges.
         ranges: u32, Kept;
-        reserved: u32, Kept;
+        /// What the demand asked for when the call began: `message::demand::told`. 0 if that is not known.
+        demanded: u32, Previous;
         /// Return value of the outermost call, 0 is success.
         result: i32, Previous, int(word::LAUNCH_RESULT, "the call's result, 0 on success");
         context: u32, Previous, int(word::LAUNCH_CONTEXT, "CUPTI's context id");

@@ -9,6 +9,7 @@
 //!   ARMED or REFUSED ─────────────▶
 //!   … records in the rings …
 //!          ◀───────────────────────  RECORD      (where ARM said to wait for it)
+//!          ◀───────────────────────  SWITCH      (as often as something else is to be recorded)
 //!          ◀───────────────────────  DISARM      (or the socket closes)
 //!   BYE (after the last flush) ───▶
 //!
@@ -32,12 +33,12 @@ pub struct Message {
 /// found), the bits of [`demand`] that the collector supports with it. Text: that library's path,
 /// or why it was not found.
 pub const HELLO: u32 = 1;
-/// Words: demand bits ([`demand`]), number of rings, bytes per ring, milliseconds between flushes,
+/// Words: the demand ([`demand`]) with everything that may be asked for during the run, number of rings, bytes per ring, milliseconds between flushes,
 /// index of this process in the run, when to record ([`window`]), what to do when another tool in the
-/// process uses CUPTI ([`conflict`]). Descriptors: the region, then the tag array if the demand has
-/// [`demand::MARKER`]. Text: two lines: the functions whose calls are `api` events ([`xputrace_cuda_calls::Functions`]);
-/// the GPUs whose launches are recorded, separated by commas, each as [`crate::record::Gpu::is_called`] reads it, empty
-/// for all.
+/// process uses CUPTI ([`conflict`]), the bits of the demand to record at first. Descriptors: the region, then the tag array if the demand has
+/// [`demand::MARKER`]. Text: three lines: the functions whose calls may be `api` events
+/// ([`xputrace_cuda_calls::Functions`]); the GPUs whose launches are recorded, separated by commas, each as
+/// [`crate::record::Gpu::is_called`] reads it, empty for all; the functions whose calls are `api` events at first.
 pub const ARM: u32 = 2;
 /// Nothing to record in this process. Words and text: empty.
 pub const DORMANT: u32 = 3;
@@ -56,6 +57,10 @@ pub const COMING: u32 = 8;
 
 /// Record from now on, where ARM said [`window::LATER`]. Words and text: empty.
 pub const RECORD: u32 = 9;
+
+/// Record this from now on, and nothing else. Words: demand bits, among those of ARM. Text: the functions whose calls are
+/// `api` events, among those of ARM.
+pub const SWITCH: u32 = 12;
 
 /// To a dormant collector: connect to a tracer. Words: empty. Text: the tracer's address, as in
 /// [`crate::SOCKET_VARIABLE`].
@@ -93,6 +98,10 @@ pub mod conflict {
 pub mod demand {
     use xputrace_events::{Activities, Activity, Call, Calls, HostEvents};
 
+    /// In ARM: what is recorded may change during the run.
+    pub const SWITCHED: u64 = 1 << 0;
+    /// In what records say of their demand, at the same place: it is known.
+    pub const TOLD: u64 = SWITCHED;
     /// Send the NVTX ranges that the thread is in at each call that is an event of the CPU.
     pub const HOST_RANGES: u64 = 1 << 1;
     /// Take a stack at each launch.
@@ -130,6 +139,28 @@ pub mod demand {
     const CALLS_AT: u32 = 16;
     const ACTIVITIES_AT: u32 = 32;
     const HOST_EVENTS_AT: u32 = 48;
+
+    /// Returns what the record of a launch or of a host event says of the demand that it was recorded under: the
+    /// options in the lower half, the activities in the upper one.
+    #[inline]
+    pub const fn told(demand: u64) -> u32 {
+        ((demand & OPTIONS | TOLD) | (demand >> ACTIVITIES_AT & 0xffff) << 16) as u32
+    }
+
+    /// Whether a record that says this was recorded with everything that `needed` has of what it says. Recordings of
+    /// earlier versions say nothing, and have everything.
+    #[inline]
+    pub const fn has_all(told: u32, needed: u32) -> bool {
+        told & TOLD as u32 == 0 || needed & !told & !(TOLD as u32) == 0
+    }
+
+    /// Whether a record that says this was recorded while any of these activities was. Those of earlier versions were.
+    #[inline]
+    pub const fn has_any(told: u32, activities: Activities) -> bool {
+        told & TOLD as u32 == 0 || Activities::from_bits((told >> 16) as u16).intersects(activities)
+    }
+
+    const OPTIONS: u64 = 0xffff;
 
     /// Returns the bits that record these events of the CPU.
     pub const fn host_events(kinds: HostEvents) -> u64 {

@@ -55,6 +55,8 @@ pub struct Totals {
     pub host_events: [AtomicU64; HostEvent::COUNT],
     /// Nanoseconds spent in the collector's callbacks, where measured.
     pub callback_nanos: AtomicU64,
+    /// Stacks taken.
+    pub stacks: AtomicU64,
     pub flushes: AtomicU64,
 }
 

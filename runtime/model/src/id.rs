@@ -7,4 +7,6 @@ xputrace_bytecode::ids! {
     ProbeId;
     /// An interpreted handler: its position among the interpreter's closures.
     ClosureId;
+    /// A switch: its position in [`Plan::switches`](crate::plan::Plan::switches).
+    SwitchId;
 }

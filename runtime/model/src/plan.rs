@@ -1,7 +1,7 @@
 //! A compiled script: what to attach where, the bytecode, and how to read the data it stores.
 
 use crate::diagnostic::{Site, Sources};
-pub use crate::id::{ClosureId, ProbeId};
+pub use crate::id::{ClosureId, ProbeId, SwitchId};
 use crate::loss::{self, Loss};
 use crate::schema::{Event, Unit};
 use crate::table::{TableDef, TableId};
@@ -46,7 +46,17 @@ pub struct Plan {
     /// The hash of maps, from process id (`u32`) to an array of [`TAG_SLOTS`] × 16 bytes
     /// (`u64` set, `u64` tag), through which launch handlers in Linux return their tag.
     pub tags: Option<BpfMapId>,
+    /// What the collector must record while every switch is on.
     pub demand: Demand,
+    /// What it must record whatever is switched on. Empty if there are no switches.
+    pub always: Demand,
+    /// The probes that handlers can switch on and off, or that begin off.
+    pub switches: Vec<Switch>,
+    /// The array of one `u64` per switch, which tells Linux's handlers whether they run: only if it is 0. Present if
+    /// a handler in Linux has a switch, or turns one.
+    pub linux_switches: Option<BpfMapId>,
+    /// The hash of open calls under return probes: its keys end with the probe (`u64`).
+    pub linux_entries: Option<BpfMapId>,
     /// Whether a handler asks for a stack's lines.
     pub reads_lines: bool,
     /// Maps that an `end` handler prints, draws or clears itself.
@@ -112,7 +122,80 @@ pub struct HostDemand {
     pub ranges: bool,
 }
 
+impl Plan {
+    /// Returns what the collector must record while these switches are on.
+    pub fn demand_while(&self, is_on: impl Fn(SwitchId) -> bool) -> Demand {
+        if self.switches.is_empty() {
+            return self.demand;
+        }
+        let on = SwitchId::each(&self.switches).filter(|(id, _)| is_on(*id));
+        let asked = on.fold(self.always, |all, (_, it)| all.with(&it.demand));
+        // An activity is either always recorded with the calls that may have caused it, or never.
+        let joined = asked.activities.iter().filter(|it| self.demand.joins(*it));
+        let calls = joined.fold(asked.calls, |all, it| all.with(it.causes()));
+        // What was captured and made before must be known when it runs.
+        let Demand { captures, captures_python, .. } = self.demand;
+        Demand { calls, captures, captures_python, ..asked }
+    }
+
+    /// Returns the switch of the `declared`-th probe that the script declares, if it has one.
+    pub fn switch_of(&self, declared: u32) -> Option<SwitchId> {
+        self.switches.iter().position(|it| it.declared == declared).map(SwitchId::at)
+    }
+}
+
+/// A probe that can be switched on and off during the run: all handlers of one declaration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Switch {
+    /// The position of its declaration among the script's.
+    pub declared: u32,
+    /// The name of its first handler.
+    pub name: String,
+    pub begins_on: bool,
+    /// What its handlers need of the collector.
+    pub demand: Demand,
+    pub site: Site,
+}
+
 impl Demand {
+    /// Returns what either asks for.
+    #[must_use]
+    pub fn with(&self, other: &Demand) -> Demand {
+        Demand {
+            calls: self.calls.with(other.calls),
+            activities: self.activities.with(other.activities),
+            launch_outermost: self.launch_outermost | other.launch_outermost,
+            launch_stacks: self.launch_stacks | other.launch_stacks,
+            launch_python: self.launch_python | other.launch_python,
+            launch_ranges: self.launch_ranges | other.launch_ranges,
+            launch_ends: self.launch_ends | other.launch_ends,
+            launch_streams: self.launch_streams | other.launch_streams,
+            launch_marker: self.launch_marker | other.launch_marker,
+            gpus: self.gpus | other.gpus,
+            stream_kinds: self.stream_kinds | other.stream_kinds,
+            captures: self.captures | other.captures,
+            captures_python: self.captures_python | other.captures_python,
+            previous: self.previous | other.previous,
+            waited_for: self.waited_for | other.waited_for,
+            idle: self.idle | other.idle,
+            host: HostDemand {
+                kinds: self.host.kinds.with(other.host.kinds),
+                api: self.host.api.with(&other.host.api),
+                stacks: self.host.stacks | other.host.stacks,
+                python: self.host.python | other.host.python,
+                ranges: self.host.ranges | other.host.ranges,
+                streams: self.host.streams | other.host.streams,
+                nested: self.host.nested | other.host.nested,
+            },
+        }
+    }
+
+    /// Whether it asks for events that `before` does not ask for.
+    pub fn adds_events(&self, before: &Demand) -> bool {
+        let events = |it: &Demand| (it.calls, it.activities, it.host.kinds, it.host.api);
+        events(&before.with(self)) != events(before)
+    }
+
     /// Whether the program must load the collector.
     pub fn gpu(&self) -> bool {
         !self.calls.is_empty() || !self.activities.is_empty() || !self.host.kinds.is_empty()
@@ -169,6 +252,8 @@ pub struct Probe {
     pub sees_unjoined: bool,
     /// Names of the parameters that an `api` handler reads, in the order of their words.
     pub arguments: Vec<String>,
+    /// What switches it on and off, if anything does.
+    pub switch: Option<SwitchId>,
     pub site: Site,
     /// Why it runs there, for `explain`: sentences without a final dot.
     pub why: Vec<String>,
@@ -212,6 +297,7 @@ impl Probe {
             texts: Vec::new(),
             sees_unjoined: false,
             arguments: Vec::new(),
+            switch: None,
             site: Site::default(),
             why: Vec::new(),
         }
@@ -396,6 +482,15 @@ pub mod record {
     pub const EXIT: u32 = 2;
     /// A recorded hit of a CPU probe: `u32` index into [`super::Plan::probes`], then the hit.
     pub const HIT: u32 = 3;
+    /// `probe.enable()` or `probe.disable()`: `u32` index into [`super::Plan::switches`], `u64` 1 or 0, then the time
+    /// in Linux as `u64`; elsewhere it is the end of the handler's event.
+    pub const SWITCH: u32 = 4;
+    pub const SWITCH_BYTES: usize = 24;
+
+    /// Whether a record is of this kind.
+    pub fn is_of(record: &[u8], kind: u32) -> bool {
+        record.first_chunk().is_some_and(|it| u32::from_le_bytes(*it) == kind)
+    }
 }
 
 /// A compiled `print`: its text with arguments from the record.

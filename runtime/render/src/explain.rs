@@ -3,7 +3,7 @@
 use crate::account::place;
 use crate::cells::{padded, wrapped};
 use std::fmt::Write;
-use xputrace_model::plan::{Calls, Demand, HostDemand, HostEvent, Place, Plan, Probe, ProbeScope};
+use xputrace_model::plan::{Calls, Demand, HostDemand, HostEvent, Place, Plan, Probe, ProbeScope, Switch, SwitchId};
 use xputrace_model::schema::Unit;
 use xputrace_model::table::{KeyPart, Scalar, Storage, TableDef, TableKind};
 
@@ -121,7 +121,12 @@ fn payers(plan: &Plan, text: &mut String) {
     line(text, 0, "overhead");
     let mut all = Vec::new();
     if plan.demand.gpu() {
-        all.push(format!("program: the collector records {}", demanded(plan.demand)));
+        let first = plan.demand_while(|it| plan.switches[it.index()].begins_on);
+        all.push(match demanded(&first) {
+            parts if parts.is_empty() => "program: the collector records nothing at first".into(),
+            parts => format!("program: the collector records {}", parts.join(", ")),
+        });
+        all.extend(SwitchId::each(&plan.switches).filter_map(|(id, it)| added(plan, id, it)));
     }
     if plan.demand.launch_marker {
         all.push("each launch: a linux handler at the collector's marker function, about 1 us".into());
@@ -159,7 +164,16 @@ fn listed<'a>(probes: impl Iterator<Item = &'a Probe>) -> Option<String> {
     }
 }
 
-fn demanded(demand: Demand) -> String {
+/// Says what the collector records only while a switch is on.
+fn added(plan: &Plan, id: SwitchId, switch: &Switch) -> Option<String> {
+    let without = demanded(&plan.demand_while(|_| false));
+    let with = demanded(&plan.demand_while(|it| it == id));
+    let added: Vec<String> = with.into_iter().filter(|it| !without.contains(it)).collect();
+    let name = format!("{} ({})", switch.name, place(switch.site, &plan.sources));
+    (!added.is_empty()).then(|| format!("program: while {name} is enabled, it also records {}", added.join(", ")))
+}
+
+fn demanded(demand: &Demand) -> Vec<String> {
     let watched = if demand.launch_outermost { "" } else { " (the driver's calls only)" };
     let launches = demand.calls.intersects(Calls::LAUNCHES).then(|| format!("launches{watched}"));
     let other_calls = demand.calls.without(Calls::LAUNCHES);
@@ -172,14 +186,13 @@ fn demanded(demand: Demand) -> String {
         (demand.captures && !demand.only_whole_graphs(), "a stack at each node of a graph that is captured or added"),
         (demand.captures_python, "the Python frames there"),
     ];
-    let parts: Vec<String> = launches
+    launches
         .into_iter()
         .chain(other_calls.iter().map(|it| format!("{} calls{watched}", it.name())))
         .chain(demand.activities.iter().map(|it| it.plural().to_string()))
         .chain(details.iter().filter(|(wanted, _)| *wanted).map(|(_, name)| (*name).to_owned()))
         .chain(demanded_host_events(&demand.host))
-        .collect();
-    parts.join(", ")
+        .collect()
 }
 
 /// Lists what is recorded of host events.

@@ -4,12 +4,12 @@
 //! still check the rest of the script.
 
 use crate::errors::Failure;
-use crate::handler::{Captured, Function, Handler, MapDeclaration, Options, map_name};
+use crate::handler::{Captured, DeclaredProbe, Function, Handler, MapDeclaration, Options, map_name};
 use crate::maps::MapRef;
 use crate::session::{Body, Closure, Session, Shared};
 use crate::stage::{ArgumentSpec, ArgumentValue};
 use crate::{arguments, lexer, units};
-use rhai::{Dynamic, Engine, FnPtr, ImmutableString, Map, NativeCallContext};
+use rhai::{Array, Dynamic, Engine, FnPtr, ImmutableString, Map, NativeCallContext};
 use std::any::TypeId;
 use xputrace_cuda_calls::{Function as CudaFunction, Functions, functions};
 use xputrace_model::catalog::{cuda_functions, split_function};
@@ -25,6 +25,8 @@ const MOST_SAMPLES: i64 = 20_000;
 /// Limits for the size of the stack table.
 const FEWEST_STACKS: i64 = 1024;
 const MOST_STACKS: i64 = 1 << 20;
+/// How deep in lists of lists a handler may hold a probe. A list may contain itself.
+const MOST_NESTED: usize = 8;
 /// Shortest interval, in nanoseconds.
 const SHORTEST_INTERVAL: i64 = 1_000_000;
 
@@ -41,7 +43,7 @@ pub(crate) fn register(engine: &mut Engine, session: &Shared) {
         each_arity(engine, session, name, move |call| {
             let message = format!("`{name}` events are not implemented yet");
             call.error("not-yet", message).help(format!("this version has {}", event_names())).report(call);
-            Dynamic::from(ProbeRef { name: (*name).into() })
+            Dynamic::from(ProbeRef::none(name))
         });
     }
     each_arity(engine, session, "map", declare_map);
@@ -59,6 +61,15 @@ fn event_names() -> String {
 #[derive(Clone, Debug)]
 pub(crate) struct ProbeRef {
     name: ImmutableString,
+    /// Its position in [`Session::probes`]; beyond them after a mistake.
+    declared: u32,
+}
+
+impl ProbeRef {
+    /// Returned after a mistake, which has been reported.
+    fn none(name: &str) -> Self {
+        ProbeRef { name: name.into(), declared: u32::MAX }
+    }
 }
 
 /// Returned by `interpret` after misuse, which has been reported.
@@ -144,7 +155,7 @@ fn declare(call: &Call, event: Event) -> ProbeRef {
     let mut arguments = call.arguments.clone();
     let handler = take_handler(call, event, &mut arguments);
     if handler.is_none() {
-        return ProbeRef { name: event.name().into() };
+        return ProbeRef::none(event.name());
     }
     let targets = take_targets(call, event, &mut arguments);
     let options = take_options(call, event, &mut arguments);
@@ -152,8 +163,8 @@ fn declare(call: &Call, event: Event) -> ProbeRef {
         let message = format!("`{}` does not take {}", event.name(), kind_of(&arguments[0]));
         call.error("wrong-arguments", message).help(format!("write `{}`", call.usage(event))).report(call);
     }
-    let name = targets.as_ref().and_then(|it| it.first()).map_or(event.name(), |it| &*it.1);
-    let probe = ProbeRef { name: name.into() };
+    let name = targets.as_ref().and_then(|it| it.first()).map_or(event.name(), |it| &*it.1).to_owned();
+    let probe = ProbeRef::none(&name);
     let (Some((function, wrapped)), Some(targets), Some(options)) = (handler, targets, options) else { return probe };
     let Some(body) = body_of(call, event, &function, wrapped) else { return probe };
     let interpreted = (wrapped || is_interpreted(event)).then(|| {
@@ -169,6 +180,10 @@ fn declare(call: &Call, event: Event) -> ProbeRef {
     let mut session = call.session.borrow_mut();
     let site = session.site(&call.at);
     let captured = captured(&session, &body, &function);
+    let holds = probes_of(&function);
+    let declared = session.probes.len() as u32;
+    session.probes.push(DeclaredProbe { event, name, begins_on: true, declared_at: call.at.clone() });
+    let probe = ProbeRef { declared, ..probe };
     for (target, name) in targets {
         session.handlers.push(Handler {
             event,
@@ -178,6 +193,8 @@ fn declare(call: &Call, event: Event) -> ProbeRef {
             parameter: body.parameters.first().cloned().unwrap_or_default(),
             body: body.statements.clone(),
             captured: captured.clone(),
+            declared,
+            holds: holds.clone(),
             file: body.file,
             site,
             declared_at: call.at.clone(),
@@ -256,6 +273,9 @@ fn constant(session: &Session, file: FileId, value: &Dynamic) -> Captured {
             body: body.statements,
         }));
     }
+    if let Some(probe) = value.read_lock::<ProbeRef>() {
+        return Captured::Probe(probe.declared);
+    }
     if let Ok(n) = value.as_int() {
         Captured::Int(n)
     } else if let Ok(on) = value.as_bool() {
@@ -268,6 +288,28 @@ fn constant(session: &Session, file: FileId, value: &Dynamic) -> Captured {
         Captured::Unit
     } else {
         Captured::Other(kind_of(&value).to_owned())
+    }
+}
+
+/// Returns the probes that a function holds: among its captured values, also in lists and objects.
+fn probes_of(function: &FnPtr) -> Vec<u32> {
+    let mut found = Vec::new();
+    function.curry().iter().for_each(|it| find_probes(it, MOST_NESTED, &mut found));
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+fn find_probes(value: &Dynamic, levels: usize, found: &mut Vec<u32>) {
+    let Some(levels) = levels.checked_sub(1) else { return };
+    if let Some(probe) = value.read_lock::<ProbeRef>() {
+        found.push(probe.declared);
+    } else if let Some(list) = value.read_lock::<Array>() {
+        list.iter().for_each(|it| find_probes(it, levels, found));
+    } else if let Some(object) = value.read_lock::<Map>() {
+        object.values().for_each(|it| find_probes(it, levels, found));
+    } else if let Some(function) = value.read_lock::<FnPtr>() {
+        function.curry().iter().for_each(|it| find_probes(it, levels, found));
     }
 }
 
@@ -636,15 +678,58 @@ fn interpret(call: &Call) -> Dynamic {
 fn register_probe(engine: &mut Engine, session: &Shared) {
     engine.register_type_with_name::<ProbeRef>("probe");
     engine.register_get("name", |probe: &mut ProbeRef| probe.name.clone());
-    for name in ["disable", "enable"] {
+    for name in SWITCHING {
         let session = session.clone();
         engine.register_fn(name, move |ctx: NativeCallContext, probe: &mut ProbeRef| {
-            let mut session = session.borrow_mut();
-            let message = format!("switching a `{}` probe off and on is not implemented yet", probe.name);
-            let diagnostic = Diagnostic::error("not-yet", message, session.call_label(&ctx));
-            session.diagnostics.push(diagnostic.help("test a map in the handler: `if @on == 1 { … }`"));
+            let host = session.borrow().host.clone();
+            match host {
+                Some(host) => host.borrow_mut().switch(probe.declared, name == ENABLE),
+                None => begin_as(&mut session.borrow_mut(), &ctx, probe, name == ENABLE),
+            }
         });
     }
+}
+
+/// Handles `probe.disable()` and `probe.enable()` at the top level.
+fn begin_as(session: &mut Session, ctx: &NativeCallContext, probe: &ProbeRef, on: bool) {
+    let at = session.call_label(ctx);
+    let Some(declared) = session.probes.get_mut(probe.declared as usize) else { return };
+    declared.begins_on = on;
+    if !can_be_switched(declared.event) {
+        let diagnostic = never_switched(declared.event, at);
+        session.diagnostics.push(diagnostic);
+    }
+}
+
+/// The methods that switch a probe.
+pub(crate) const SWITCHING: [&str; 2] = [ENABLE, "disable"];
+pub(crate) const ENABLE: &str = "enable";
+
+/// Whether probes of this event can be switched off and on.
+pub(crate) fn can_be_switched(event: Event) -> bool {
+    !matches!(event, Event::Begin | Event::End)
+}
+
+/// Reports that a probe of this event is switched.
+pub(crate) fn never_switched(event: Event, at: Label) -> Diagnostic {
+    let message = format!("an `{}` handler runs once, so it cannot be switched off and on", event.name());
+    let message = if event == Event::Begin { message.replacen("an ", "a ", 1) } else { message };
+    Diagnostic::error("never-switched", message, at).help("test a map in the handler: `if @on == 1 { … }`")
+}
+
+/// Reports a method that probes do not have.
+pub(crate) fn no_probe_method(name: &str, at: Label) -> Diagnostic {
+    let diagnostic = Diagnostic::error("unknown-method", format!("a probe has no method `{name}`"), at);
+    match nearest(name, SWITCHING) {
+        Some(near) => diagnostic.help(format!("did you mean `{near}`?")),
+        None => diagnostic.help("it has `enable()` and `disable()`"),
+    }
+}
+
+/// Reports that something else than a probe is switched.
+pub(crate) fn no_probe(method: &str, got: &str, at: Label) -> Diagnostic {
+    Diagnostic::error("not-a-probe", format!("only a probe has `{method}`, not {got}"), at)
+        .help(format!("keep the probe in a variable: `let detail = kernel(|k| …);`, then `detail.{method}()`"))
 }
 
 fn text_of(value: &Dynamic) -> Option<String> {

@@ -109,6 +109,18 @@ fn thrown(value: Dynamic, label: Label) -> Diagnostic {
 fn function_not_found(session: &Session, file: FileId, signature: &str, label: Label) -> Diagnostic {
     let (name, types) = signature.split_once(" (").unwrap_or((signature, ""));
     let types: Vec<&str> = types.trim_end_matches(')').split(", ").filter(|it| !it.is_empty()).map(strip).collect();
+    match (name, types.first()) {
+        (_, Some(got)) if declare::SWITCHING.contains(&name) => {
+            return match *got {
+                "probe" => Diagnostic::error("wrong-arguments", format!("`{name}` takes no argument"), label),
+                other => declare::no_probe(name, kind(other), label),
+            };
+        }
+        (_, Some(&"probe")) if name.starts_with(|c: char| c.is_ascii_alphabetic()) && !static_check::is_known(name) => {
+            return declare::no_probe_method(name, label);
+        }
+        _ => {}
+    }
     let computes = matches!(name, "min" | "max" | "abs") && types.contains(&"()");
     if computes || !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
         return operator(name, &types, label);
@@ -150,6 +162,7 @@ fn kind(name: &str) -> &str {
         "array" => "a list",
         "Fn" => "a function",
         "&str | ImmutableString | String" | "string" => "text",
+        "probe" => "a probe",
         "map handle" => "a map",
         "map element" => "an element of a map",
         "row of a map" => "a row of a map",
@@ -226,6 +239,7 @@ fn fields_of(kind: &str) -> Vec<&'static str> {
     match kind {
         "row of a map" => maps::row_fields().collect(),
         "map element" => maps::element_fields().collect(),
+        "probe" => vec!["name"],
         _ => Vec::new(),
     }
 }

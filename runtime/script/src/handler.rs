@@ -19,6 +19,10 @@ pub struct Handler {
     pub body: Vec<Stmt>,
     /// Values captured from the script's top level when the handler was declared.
     pub captured: Vec<(String, Captured)>,
+    /// Its declaration: a position in [`Staged::probes`].
+    pub declared: u32,
+    /// The probes that it can switch: those among the captured values, also in lists.
+    pub holds: Vec<u32>,
     /// Source file of the body, for [`Positions`].
     pub file: FileId,
     /// Where it is declared.
@@ -62,6 +66,8 @@ pub enum Captured {
     Unit,
     /// A closure in a variable: `f.call(x)` is inlined.
     Closure(Box<Function>),
+    /// A probe: a position in [`Staged::probes`].
+    Probe(u32),
     /// A value that means nothing in compiled code; the text names its type.
     Other(String),
 }
@@ -105,11 +111,23 @@ pub struct MapDeclaration {
     pub declared_at: Label,
 }
 
+/// A probe value: what one call of a declaring function returned.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeclaredProbe {
+    pub event: Event,
+    /// The name of its first handler.
+    pub name: String,
+    /// Whether it runs from the start on: not after `probe.disable()` at the top level.
+    pub begins_on: bool,
+    pub declared_at: Label,
+}
+
 /// Everything that staging found, for `compile`.
 #[derive(Clone, Debug, Default)]
 pub struct Staged {
     pub sources: Sources,
     pub handlers: Vec<Handler>,
+    pub probes: Vec<DeclaredProbe>,
     pub maps: Vec<MapDeclaration>,
     /// `stacks(65_536)`: the number of CPU-probe stacks to keep, if the script says.
     pub stacks: Option<u32>,

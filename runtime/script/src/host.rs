@@ -36,6 +36,8 @@ pub trait Host {
     fn flamegraph(&mut self, path: &str, name: &str) -> Result<(), String>;
     /// Returns a number about the run, such as `launches` or `own_cost_ns`; `None` if unknown.
     fn builtin(&mut self, name: &str) -> Option<Value>;
+    /// Switches the `declared`-th probe of the script on or off.
+    fn switch(&mut self, declared: u32, on: bool);
     /// Ends the run with this exit status.
     fn exit(&mut self, code: i64);
 }

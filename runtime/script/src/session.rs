@@ -3,7 +3,7 @@
 //! All native functions share this value; none calls back into Rhai while it is borrowed.
 
 use crate::arguments::Arguments;
-use crate::handler::{Function, Handler, MapDeclaration, ModuleAlias, Positions, token_at};
+use crate::handler::{DeclaredProbe, Function, Handler, MapDeclaration, ModuleAlias, Positions, token_at};
 use crate::host::Host;
 use crate::lexer::Tokenized;
 use crate::stage::ArgumentSpec;
@@ -22,6 +22,7 @@ pub(crate) struct Session {
     pub(crate) sources: Sources,
     pub(crate) files: Vec<File>,
     pub(crate) handlers: Vec<Handler>,
+    pub(crate) probes: Vec<DeclaredProbe>,
     pub(crate) maps: Vec<MapDeclaration>,
     pub(crate) stacks: Option<u32>,
     pub(crate) modules: Vec<ModuleAlias>,

@@ -242,6 +242,7 @@ impl Stage {
         let staged = Staged {
             sources: session.sources.clone(),
             handlers: std::mem::take(&mut session.handlers),
+            probes: session.probes.clone(),
             maps: std::mem::take(&mut session.maps),
             stacks: session.stacks,
             positions: session.files.iter().map(|it| it.compiled.positions.clone()).collect(),

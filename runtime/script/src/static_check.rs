@@ -23,6 +23,7 @@ pub(crate) const BUILTINS: &[&str] = &[
     "gpu_time_ns",
     "collector_cost_ns",
     "tracer_cost_ns",
+    "stacks_taken",
     "kept_programs",
     "own_cost_ns",
     "elapsed_ns",
@@ -109,7 +110,7 @@ fn late_declaration(name: &str, label: Label) -> Diagnostic {
     let help = match name {
         "arg" => "call it at the top level, and use the variable here: `let limit = arg(…);`",
         "map" => "call it at the top level: `map(#{name: …, size: …});`",
-        _ => "declare the probe at the top level, and test a map in its handler: `if @on == 1 { … }`",
+        _ => "declare the probe at the top level, `let detail = …; detail.disable();`, and call `detail.enable()` here",
     };
     Diagnostic::error("late-declaration", message, label).help(help)
 }
@@ -153,7 +154,6 @@ impl Check<'_> {
                         self.call_while_running(call, *position);
                     }
                 }
-                Some(ASTNode::Expr(Expr::MethodCall(call, position))) if in_handler => self.switch(call, *position),
                 Some(ASTNode::Expr(Expr::DynamicConstant(value, _))) if path.iter().any(interprets) => {
                     closures.extend(value.read_lock::<FnPtr>().map(|it| it.fn_name().to_owned()));
                 }
@@ -164,18 +164,6 @@ impl Check<'_> {
         for closure in closures {
             let body = self.session.files[self.file].interpreted.statements(&closure).unwrap_or_default();
             body.iter().for_each(|it| self.statement(it, true));
-        }
-    }
-
-    /// Reports switching a probe while tracing. A handler would report it too late; at the top
-    /// level the call itself does.
-    fn switch(&mut self, call: &FnCallExpr, position: Position) {
-        if matches!(call.name.as_str(), "disable" | "enable") {
-            let label = self.session.label(FileId(self.file as u32), position);
-            let message = format!("switching a probe off and on (`.{}()`) is not implemented yet", call.name);
-            self.found.push(
-                Diagnostic::error("not-yet", message, label).help("test a map in the handler: `if @on == 1 { … }`"),
-            );
         }
     }
 

@@ -21,6 +21,7 @@ pub mod recording;
 pub mod rendezvous;
 pub mod replay;
 pub mod state;
+pub mod switches;
 
 pub use names::{Demangle, Names};
 pub use pipeline::{
@@ -28,4 +29,5 @@ pub use pipeline::{
     WindowTotals,
 };
 pub use state::{EngineMaps, MappingInfo, State};
+pub use switches::{Switches, Turned};
 pub use xputrace_bytecode::vm::RemoteMap;

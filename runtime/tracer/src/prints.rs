@@ -4,14 +4,20 @@
 use crate::names::Names;
 use crate::pipeline::Sink;
 use xputrace_model::output::{Output, Piece};
-use xputrace_model::plan::{self, Arg, Plan, Print, record};
+use xputrace_model::plan::{self, Arg, Plan, Print, SwitchId, record};
 use xputrace_model::table::Value;
 use xputrace_render::{human, shown_text};
 use xputrace_store::codec::{decode_scalar, word};
 
-/// Passes a print or an exit to the sink; returns false for records of other kinds and malformed
+/// Passes a print or an exit to the sink, and turns switches; returns false for records of other kinds and malformed
 /// ones.
-pub(crate) fn record(plan: &Plan, names: &Names, data: &[u8], sink: &mut dyn Sink) -> bool {
+pub(crate) fn record(
+    plan: &Plan,
+    names: &Names,
+    turn: &mut dyn FnMut(SwitchId, bool, u64),
+    data: &[u8],
+    sink: &mut dyn Sink,
+) -> bool {
     let Some(kind) = data.first_chunk::<4>().map(|it| u32::from_le_bytes(*it)) else { return false };
     match kind {
         record::PRINT => match plan.prints.get((word(data, 0) >> 32) as usize) {
@@ -23,6 +29,10 @@ pub(crate) fn record(plan: &Plan, names: &Names, data: &[u8], sink: &mut dyn Sin
         },
         record::EXIT => {
             sink.exit(word(data, 8) as i64);
+            true
+        }
+        record::SWITCH => {
+            turn(SwitchId((word(data, 0) >> 32) as u32), word(data, 8) != 0, word(data, 16));
             true
         }
         _ => false,

@@ -13,6 +13,7 @@ use crate::names::{Demangle, Names};
 use crate::pipeline::{self, CollectorTotals, Pipeline, ProcessIndex, ProcessInfo, Sink};
 use crate::prints;
 use crate::recording::{Damage, Entry, FrameInfo, GpuKind, Hit, Meta, ProbeInfo, Reader, RecordedText, hits};
+use crate::switches::Switches;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use xputrace_bytecode::helper;
@@ -124,33 +125,92 @@ impl Opened {
 
     /// Runs the plan over the whole recording. The caller runs `begin` and `end`.
     pub fn run(self, pipeline: &mut Pipeline, sink: &mut dyn Sink) -> Outcome {
-        let mut tape = self.tape;
+        let mut playing = self.play();
+        while playing.step(pipeline, sink) {}
+        playing.finish(pipeline, sink)
+    }
+
+    /// Begins to run the plan over the recording, step by step: interpreted handlers run between two steps.
+    pub fn play(self) -> Playing {
         let handlers = LinuxHandlers::of(&self.plan, &self.meta);
         let lost_stack = if self.meta.tells_losses { ENOMEM } else { EFAULT };
-        let mut replay = Replay { handlers, pipeline, now: 0, totals: Vec::new(), lost_stack };
-        let mut causes = tape.causes(replay.handlers.launch.is_empty());
-        for at in 0..tape.entries.len() {
-            if sink.is_over() {
-                break;
-            }
-            let until = tape.time_of(at);
-            while let Some(cause) = causes.pop_if(|it| it.time <= until) {
-                replay.run(&cause, &mut tape, sink);
-            }
-            replay.take(&tape.entries[at], sink);
+        let causes = self.tape.causes(handlers.launch.is_empty());
+        Playing {
+            began: self.meta.monotonic_nanos,
+            tape: self.tape,
+            at: 0,
+            causes,
+            handlers,
+            lost_stack,
+            clock: Clock::default(),
+            totals: Vec::new(),
         }
-        while let Some(cause) = causes.pop().filter(|_| !sink.is_over()) {
-            replay.run(&cause, &mut tape, sink);
+    }
+}
+
+/// A recording that a plan runs over.
+pub struct Playing {
+    tape: Tape,
+    /// How many of its entries have been handled.
+    at: usize,
+    /// What is left of [`Tape::causes`].
+    causes: Vec<Cause>,
+    handlers: LinuxHandlers,
+    lost_stack: i64,
+    clock: Clock,
+    totals: Vec<CollectorTotals>,
+    /// The start of the recording.
+    began: u64,
+}
+
+/// The time of the recording, in CLOCK_MONOTONIC nanoseconds.
+#[derive(Default)]
+struct Clock {
+    now: u64,
+    /// Of the last two drains.
+    drains: [u64; 2],
+}
+
+impl Playing {
+    /// Handles the next drain of a process, and what CPU probes saw before. Returns false once nothing is left.
+    pub fn step(&mut self, pipeline: &mut Pipeline, sink: &mut dyn Sink) -> bool {
+        if self.at >= self.tape.entries.len() || sink.is_over() {
+            return false;
         }
-        replay.pipeline.finish(sink);
+        let until = self.tape.time_of(self.at);
+        self.run_causes(until, pipeline, sink);
+        let Playing { tape, at, .. } = self;
+        let entry = std::mem::replace(&mut tape.entries[*at], Entry::Symbols(Vec::new()));
+        self.at += 1;
+        self.replay(pipeline).0.take(&entry, sink);
+        true
+    }
+
+    /// Handles what is left, and returns what the caller reports.
+    pub fn finish(mut self, pipeline: &mut Pipeline, sink: &mut dyn Sink) -> Outcome {
+        self.run_causes(u64::MAX, pipeline, sink);
+        pipeline.finish(sink);
+        let Playing { tape, clock, totals, began, .. } = self;
         Outcome {
-            span_nanos: replay.now.saturating_sub(self.meta.monotonic_nanos),
-            totals: replay.totals,
+            span_nanos: clock.now.saturating_sub(began),
+            totals,
             frames: tape.frames,
             losses: tape.losses,
             damage: tape.damage,
             processes: tape.pids.len() as u64,
         }
+    }
+
+    fn run_causes(&mut self, until: u64, pipeline: &mut Pipeline, sink: &mut dyn Sink) {
+        while let Some(cause) = self.causes.pop_if(|it| it.time <= until && !sink.is_over()) {
+            let (mut replay, tape) = self.replay(pipeline);
+            replay.run(&cause, tape, sink);
+        }
+    }
+
+    fn replay<'a>(&'a mut self, pipeline: &'a mut Pipeline) -> (Replay<'a>, &'a mut Tape) {
+        let Playing { tape, handlers, lost_stack, clock, totals, .. } = self;
+        (Replay { handlers, pipeline, clock, totals, lost_stack: *lost_stack }, tape)
     }
 }
 
@@ -321,10 +381,10 @@ impl Tape {
 }
 
 struct Replay<'a> {
-    handlers: LinuxHandlers,
+    handlers: &'a LinuxHandlers,
     pipeline: &'a mut Pipeline,
-    now: u64,
-    totals: Vec<CollectorTotals>,
+    clock: &'a mut Clock,
+    totals: &'a mut Vec<CollectorTotals>,
     /// What Linux answers if a hit's stack has the word 0.
     lost_stack: i64,
 }
@@ -359,6 +419,10 @@ impl LinuxHandlers {
 impl Replay<'_> {
     fn run(&mut self, cause: &Cause, tape: &mut Tape, sink: &mut dyn Sink) {
         self.advance(cause.time);
+        let state = self.pipeline.state_mut();
+        if state.switches.take_changes_for_linux() {
+            state.tell_linux_programs();
+        }
         match cause.what {
             What::Hit(at) => self.run_hit(&tape.hits[at], sink),
             What::Launch { entry, ring, offset } => {
@@ -386,7 +450,16 @@ impl Replay<'_> {
             let Some(program) = (if hit.entry { it.entry_program } else { it.program }) else { continue };
             let memory = Memory::of_hit(hit);
             let lost_stack = self.lost_stack;
-            let mut env = CpuEnv { plan: &state.plan, names: &state.names, hit, cookie, memory, lost_stack, sink };
+            let mut env = CpuEnv {
+                plan: &state.plan,
+                names: &state.names,
+                switches: &mut state.switches,
+                hit,
+                cookie,
+                memory,
+                lost_stack,
+                sink,
+            };
             if let Err(fault) = state.engine.run(program, &hit.context, &mut env) {
                 state.count_fault(it.probe, fault);
             }
@@ -412,8 +485,8 @@ impl Replay<'_> {
         let state = self.pipeline.state_mut();
         for (probe, program) in &self.handlers.launch {
             let memory = Memory { parts: vec![(WORDS_AT, words.as_bytes()), (SYMBOL_AT, symbol.map_or(&[], |it| it))] };
-            let (plan, names, hit) = (&*state.plan, &state.names, &hit);
-            let mut env = CpuEnv { plan, names, hit, cookie: 0, memory, lost_stack: EFAULT, sink };
+            let (plan, names, switches, hit) = (&*state.plan, &state.names, &mut state.switches, &hit);
+            let mut env = CpuEnv { plan, names, switches, hit, cookie: 0, memory, lost_stack: EFAULT, sink };
             if let Err(fault) = state.engine.run(*program, &hit.context, &mut env) {
                 state.count_fault(*probe, fault);
             }
@@ -443,6 +516,7 @@ impl Replay<'_> {
             }
             Entry::Wire { process, time_nanos, rings } => {
                 self.fill_up_to(process.saturating_add(1));
+                self.drain_at(*time_nanos);
                 self.pipeline.feed(ProcessIndex(*process), rings, sink);
                 self.advance(*time_nanos);
             }
@@ -464,7 +538,17 @@ impl Replay<'_> {
     }
 
     fn advance(&mut self, time: u64) {
-        self.now = self.now.max(time);
+        self.clock.now = self.clock.now.max(time);
+    }
+
+    /// Says what a run says before it reads the rings: host events that ended before the drain before the last have
+    /// been handled.
+    fn drain_at(&mut self, time: u64) {
+        let state = self.pipeline.state_mut();
+        if !state.switches.is_empty() {
+            state.set_time(time, self.clock.drains[0]);
+        }
+        self.clock.drains = [self.clock.drains[1], time];
     }
 }
 
@@ -531,6 +615,7 @@ impl<'a> Memory<'a> {
 struct CpuEnv<'a> {
     plan: &'a Plan,
     names: &'a Names,
+    switches: &'a mut Switches,
     hit: &'a Hit,
     /// Id of the probed function's name in this run.
     cookie: u64,
@@ -614,7 +699,15 @@ impl Env for CpuEnv<'_> {
 
     fn output(&mut self, _map: BpfMapId, data: &[u8]) -> bool {
         let is_hit = data.first_chunk::<4>().is_some_and(|it| u32::from_le_bytes(*it) == plan_record::HIT);
-        is_hit || prints::record(self.plan, self.names, data, self.sink)
+        let switches = &mut *self.switches;
+        is_hit
+            || prints::record(
+                self.plan,
+                self.names,
+                &mut |it, on, at| switches.turned_by_linux(it, on, at),
+                data,
+                self.sink,
+            )
     }
 
     fn name(&mut self, id: u64) -> &[u8] {

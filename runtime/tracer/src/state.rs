@@ -4,16 +4,18 @@
 use crate::names::Names;
 use crate::pipeline::{ProcessIndex, ProcessInfo, SeenGpu, Sink};
 use crate::prints;
+use crate::switches::Switches;
 use rustc_hash::FxHashMap;
 use std::io;
 use std::sync::Arc;
 use xputrace_bytecode::vm::{Engine, Env, Fault};
 use xputrace_model::context::GpuContext;
 use xputrace_model::loss::{Loss, Losses};
-use xputrace_model::plan::{BpfMapId, Plan, ProbeId, ProgramId};
+use xputrace_model::plan::{BpfMapId, Plan, ProbeId, ProgramId, SwitchId};
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{TableDef, TableId};
 use xputrace_store::{Backing, OnValue, Refusal, codec};
+use xputrace_wire::message::demand;
 use xputrace_wire::record::PythonCode;
 
 // Limits per process, so that a target cannot grow the tracer's memory further. A collector issues
@@ -37,6 +39,22 @@ pub struct State {
     pub(crate) gpus: Vec<SeenGpu>,
     /// Whether the maps of Linux are here too, as in a replay.
     pub(crate) all_native: bool,
+    pub(crate) switches: Switches,
+    /// CLOCK_MONOTONIC nanoseconds: the time now, of a replay that of the recording.
+    pub(crate) now: u64,
+    /// Everything that can switch a probe, and happened before, has been heard of. Events of the GPU wait for that.
+    pub(crate) heard_until: u64,
+    /// Events that a handler skipped after it was enabled, by probe.
+    pub(crate) late: FxHashMap<ProbeId, u64>,
+}
+
+/// Under which circumstances an event was recorded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    /// When it began: of what the GPU did, its launch, if that is known. CLOCK_MONOTONIC nanoseconds.
+    pub(crate) began: u64,
+    /// What its record says of the demand: `message::demand::told`.
+    pub(crate) demanded: u32,
 }
 
 /// An executable mapping that a collector reported.
@@ -137,6 +155,57 @@ impl State {
         &self.plan
     }
 
+    /// Notes the time, and until when everything that can switch a probe has been heard of.
+    pub fn set_time(&mut self, now: u64, heard_until: u64) {
+        (self.now, self.heard_until) = (now, heard_until);
+    }
+
+    /// Switches a probe from now on.
+    pub fn switch(&mut self, switch: SwitchId, on: bool) {
+        self.switches.turn(switch, on, self.now);
+    }
+
+    /// Notes that a program of Linux has switched a probe.
+    pub fn switched_by_linux(&mut self, switch: SwitchId, on: bool) {
+        self.switches.turned_by_linux(switch, on, self.now);
+    }
+
+    /// Returns what is switched on.
+    pub fn switches(&self) -> &Switches {
+        &self.switches
+    }
+
+    /// Returns the same, to switch.
+    pub fn switches_mut(&mut self) -> &mut Switches {
+        &mut self.switches
+    }
+
+    /// Tells Linux's programs what is switched on, if they run here.
+    pub(crate) fn tell_linux_programs(&mut self) {
+        let Some(map) = self.plan.linux_switches.filter(|_| self.all_native) else { return };
+        for (switch, on) in self.switches.all() {
+            self.engine.update(map, &switch.0.to_le_bytes(), &u64::from(!on).to_le_bytes(), 0);
+        }
+    }
+
+    /// Whether a handler with this switch runs over an event that began then and of which this is known; counts what
+    /// it lacks.
+    #[inline]
+    pub(crate) fn lets_run(
+        &mut self,
+        probe: ProbeId,
+        switch: SwitchId,
+        needs: u32,
+        Origin { began, demanded }: Origin,
+    ) -> bool {
+        let is_on = self.switches.is_on_at(switch, began);
+        let has_all = demand::has_all(demanded, needs);
+        if is_on && !has_all {
+            *self.late.entry(probe).or_insert(0) += 1;
+        }
+        is_on && has_all
+    }
+
     /// Returns the GPUs of all processes so far.
     pub fn gpus(&self) -> &[SeenGpu] {
         &self.gpus
@@ -183,8 +252,9 @@ impl State {
 
     /// Handles a record written by a handler in Linux: a print or `exit`. Returns false for
     /// recorded hits and unknown kinds.
-    pub fn record(&self, record: &[u8], sink: &mut dyn Sink) -> bool {
-        prints::record(&self.plan, &self.names, record, sink)
+    pub fn record(&mut self, record: &[u8], sink: &mut dyn Sink) -> bool {
+        let switches = &mut self.switches;
+        prints::record(&self.plan, &self.names, &mut |it, on, at| switches.turned_by_linux(it, on, at), record, sink)
     }
 
     /// Returns the losses that the engine's handlers counted, by line, and runs that ended in a
@@ -198,6 +268,10 @@ impl State {
         for (id, def) in TableId::each(&self.plan.tables).filter(|(_, def)| def.evicts()) {
             let evicted = self.maps_of(def).into_iter().map(|map| self.engine.evicted(map)).sum();
             losses.add_at(Loss::MapEvicted, id, evicted);
+        }
+        for (probe, n) in &self.late {
+            let site = self.plan.probes.get(probe.index()).map(|it| it.site).unwrap_or_default();
+            losses.add_at(Loss::EnabledLate, site, *n);
         }
         for (probe, (n, _)) in &self.faults {
             match self.plan.probes.get(probe.index()) {
@@ -232,7 +306,7 @@ impl State {
     /// Runs a compiled GPU handler over an event.
     #[inline]
     pub(crate) fn run_gpu(&mut self, probe: ProbeId, program: ProgramId, ctx: &GpuContext, sink: &mut dyn Sink) {
-        let mut env = GpuEnv { plan: &self.plan, names: &self.names, ctx, sink };
+        let mut env = GpuEnv { plan: &self.plan, names: &self.names, switches: &mut self.switches, ctx, sink };
         if let Err(fault) = self.engine.run_words(program, ctx, &mut env) {
             self.count_fault(probe, fault);
         }
@@ -304,6 +378,7 @@ fn errno(answer: i64) -> Result<(), io::Error> {
 struct GpuEnv<'a> {
     plan: &'a Plan,
     names: &'a Names,
+    switches: &'a mut Switches,
     ctx: &'a GpuContext,
     sink: &'a mut dyn Sink,
 }
@@ -319,7 +394,11 @@ impl Env for GpuEnv<'_> {
     }
 
     fn output(&mut self, _map: BpfMapId, data: &[u8]) -> bool {
-        prints::record(self.plan, self.names, data, self.sink)
+        use xputrace_model::context::word;
+        // Events that come after this one in order begin after its end, or began before it was known.
+        let at = self.ctx[word::END].max(self.ctx[word::LAUNCH_END]);
+        let switches = &mut *self.switches;
+        prints::record(self.plan, self.names, &mut |it, on, _| switches.turn(it, on, at), data, self.sink)
     }
 
     fn name(&mut self, id: u64) -> &[u8] {

@@ -96,13 +96,26 @@ fn a_collector_is_armed_and_its_records_are_read() {
         ..Default::default()
     };
     let mut region = target
-        .arm(&Arming { demand: &wanted, mappings: true, shape: SHAPE, window: 5, conflict: 1, gpus: "1" }, 3, None)
+        .arm(
+            &Arming {
+                most: &wanted,
+                first: &Demand::default(),
+                is_switched: false,
+                mappings: true,
+                shape: SHAPE,
+                window: 5,
+                conflict: 1,
+                gpus: "1",
+            },
+            3,
+            None,
+        )
         .unwrap();
     let (arm, memory) = hear(&collector);
     let bits = demand::LAUNCHES | demand::KERNELS | demand::MAPPINGS;
     assert_eq!(
         (arm.kind, arm.words),
-        (message::ARM, [bits, 2, 65_536, 100, 3, 5, 1, 0]),
+        (message::ARM, [bits, 2, 65_536, 100, 3, 5, 1, demand::MAPPINGS]),
         "no marker without a tag array"
     );
 
@@ -178,6 +191,8 @@ fn arrivals(acceptor: &Acceptor, n: usize) -> Vec<Arrival> {
 fn order(is_target: fn(u32) -> bool) -> Order {
     let demand = Demand { calls: Calls::LAUNCHES, ..Default::default() };
     Order {
+        now: Arc::default(),
+        is_switched: false,
         demand,
         mappings: false,
         shape: SHAPE,

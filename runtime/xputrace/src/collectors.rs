@@ -17,17 +17,17 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use xputrace_linux::{Linux, monotonic_nanos, parent_of};
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::Plan;
+use xputrace_model::plan::{Demand, Plan};
 use xputrace_render::shown_text;
 use xputrace_tracer::rendezvous::{
     Acceptor, Armed, Arrival, DEFAULT_SHAPE, Listener, Missed, Notice, Order, Peer, Region, TagArrays, Target, Why,
     Window,
 };
-use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo, SeenGpu};
+use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo, SeenGpu, Turned};
 use xputrace_wire::marker;
 use xputrace_wire::message::conflict;
 
@@ -61,6 +61,10 @@ pub struct Collectors {
     generations: HashMap<u32, u32>,
     /// Closed when no further file can be opened, so that this can be reported.
     spare: Option<File>,
+    /// What processes record that are armed from now on.
+    demand: Arc<Mutex<Demand>>,
+    /// Whether that may change.
+    has_switches: bool,
     /// Totals of processes that have ended.
     totals: Vec<CollectorTotals>,
     rings: Vec<Vec<u8>>,
@@ -110,6 +114,8 @@ impl Collectors {
             targets: Vec::new(),
             generations: HashMap::new(),
             spare: File::open("/dev/null").ok(),
+            demand: Arc::default(),
+            has_switches: false,
             totals: Vec::new(),
             rings: Vec::new(),
         }
@@ -138,7 +144,17 @@ impl Collectors {
     ///
     /// # Errors
     /// The handlers cannot be attached, or the system cannot create a thread.
-    pub fn open(&mut self, plan: &Plan, linux: Option<&mut Linux>, pids: Vec<u32>) -> Result<Drivers> {
+    ///
+    /// They record what is switched on.
+    pub fn open(
+        &mut self,
+        plan: &Plan,
+        switches: &Turned,
+        linux: Option<&mut Linux>,
+        pids: Vec<u32>,
+    ) -> Result<Drivers> {
+        *self.demand() = plan.demand_while(|it| switches.is_on(it));
+        self.has_switches = !plan.switches.is_empty();
         let mut tags: Option<TagArrays> = None;
         let drivers = self.drivers(&pids, linux.is_some());
         if let (true, Some(linux)) = (plan.demand.launch_marker, linux) {
@@ -151,7 +167,9 @@ impl Collectors {
         let admitted = self.attaching.as_ref().map(Attaching::admitted).unwrap_or_default();
         let order = Order {
             demand: plan.demand,
-            mappings: plan.demand.takes_stacks(),
+            now: self.demand.clone(),
+            is_switched: self.has_switches,
+            mappings: sends_mappings(plan),
             shape: DEFAULT_SHAPE,
             tags,
             window: self.window.clone(),
@@ -176,6 +194,25 @@ impl Collectors {
     pub fn begin_window(&mut self) {
         self.window.begin();
         self.targets.iter_mut().for_each(|it| it.target.record());
+    }
+
+    /// Lets all processes record what is switched on now, those that connect later too. Counts where events of a probe
+    /// were not seen when it was enabled.
+    pub fn switch(&mut self, switches: &Turned, running: &mut Running) {
+        let plan = running.plan().clone();
+        let (wanted, meanwhile) =
+            (plan.demand_while(|it| switches.is_on(it)), plan.demand_while(|it| switches.was_on(it)));
+        let before = std::mem::replace(&mut *self.demand(), wanted);
+        if meanwhile.adds_events(&before) {
+            running.state().losses.add(Loss::EnabledUnseen, self.targets.len() as u64);
+        }
+        if wanted != before {
+            self.targets.iter_mut().for_each(|it| it.target.switch(&wanted, sends_mappings(&plan)));
+        }
+    }
+
+    fn demand(&self) -> MutexGuard<'_, Demand> {
+        self.demand.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether any process records, or has something left to read.
@@ -219,6 +256,10 @@ impl Collectors {
         // It may have been sent its order before the window began.
         if self.window.has_begun() {
             target.record();
+        }
+        // Likewise, before something was switched.
+        if self.has_switches {
+            target.switch(&self.demand(), sends_mappings(running.plan()));
         }
         running.add_process(info, thread_ids, software);
         self.targets.push(Traced { target, region, process: ProcessIndex(index), comm, is_armed: false });
@@ -387,6 +428,11 @@ fn hear(traced: &mut Traced, running: &mut Running) -> Hearing {
         }
     }
     Hearing::GoesOn
+}
+
+/// Whether collectors send their lists of executable mappings.
+fn sends_mappings(plan: &Plan) -> bool {
+    plan.demand.takes_stacks()
 }
 
 /// Returns when collectors record.

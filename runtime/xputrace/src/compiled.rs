@@ -133,6 +133,13 @@ pub fn build(run: &Run) -> Result<ExitCode> {
         Ok(compiled) => compiled,
         Err(status) => return Ok(status),
     };
+    if let Some(switch) = compiled.plan.switches.first() {
+        bail!(
+            "cannot build an object: the script enables or disables `{}` (line {}) while it runs, which other loaders cannot do",
+            switch.name,
+            switch.site.line
+        );
+    }
     let path = run.options.output.clone().unwrap_or_else(|| default_object(run.script.as_ref()));
     let bytes = object::write_with(&compiled.plan.image, run.options.uprobe_links)?;
     std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;

@@ -245,8 +245,17 @@ fn replay_compiled(run: &Run, compiled: Compiled, reader: Reader) -> Result<Exit
     let mut running = Running::new(state, compiled.interpreter, report).writing(files);
     running.say_if_software(opened.is_of_software_gpu());
     running.begin();
+    let mut playing = opened.play();
+    loop {
+        let mut queue = running.queue();
+        let goes_on = playing.step(&mut running.state().pipeline, &mut queue);
+        running.settle(queue);
+        if !goes_on {
+            break;
+        }
+    }
     let mut queue = running.queue();
-    let outcome = opened.run(&mut running.state().pipeline, &mut queue);
+    let outcome = playing.finish(&mut running.state().pipeline, &mut queue);
     for (key, frames) in outcome.frames {
         running.state().stacks.know(key, frames.into_iter().map(Frame::from).collect());
     }

@@ -6,7 +6,7 @@
 //! backend ── launch::enter / exit, deliver ──▶ agent        (launch path: direct calls)
 //! ```
 
-use super::{Agent, Flushing};
+use super::{Agent, Flushing, Order};
 use std::ffi::c_void;
 use xputrace_wire::record::{Gpu, GpuLimits};
 
@@ -80,17 +80,14 @@ pub trait Backend: std::fmt::Debug + Send + Sync {
     /// The library refused something. [`Backend::abandon`] is called then.
     fn start(&'static self, agent: &'static Agent) -> Result<(), Refusal>;
 
-    /// Records launches and activities from now on: after [`Backend::start`] or
-    /// [`Backend::pause`]. Called on any thread that is not in a launch, also in a callback about
-    /// another call.
+    /// Records, from now on, what `to` has; until now it has recorded what `from` has. Nothing is recorded after
+    /// [`Backend::start`]. What `to` has in addition is recorded when this returns; of what it lacks, what is still
+    /// running is delivered when it has finished. Where nothing is recorded, launches cost as little as possible. Called
+    /// on any thread that is not in a launch, also in a callback about another call; by one thread at a time.
     ///
     /// # Errors
-    /// The library refused something. Recording then ends for good.
-    fn resume(&'static self, agent: &'static Agent) -> Result<(), Refusal>;
-
-    /// Records neither launches nor activities, until [`Backend::resume`]; launches cost as little
-    /// as possible. What is still running is delivered when it has finished.
-    fn pause(&self, agent: &'static Agent);
+    /// The library refused something that `to` has and `from` lacks. Recording then ends for good.
+    fn switch(&'static self, agent: &'static Agent, from: &Order, to: &Order) -> Result<(), Refusal>;
 
     /// Undoes what [`Backend::start`] did, as far as it got.
     fn abandon(&self, agent: &'static Agent);

@@ -7,7 +7,7 @@
 //! The program may close any descriptor and reuse its number, so the listener moves the connection
 //! to a descriptor table of its own.
 
-use super::{Agent, Flushing};
+use super::{Agent, Flushing, Order};
 use crate::dormant;
 use crate::rendezvous::Received;
 use std::io;
@@ -17,7 +17,8 @@ use std::sync::mpsc::sync_channel;
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 use xputrace_wire::COLLECTORS_THREAD;
-use xputrace_wire::message::{DISARM, RECORD};
+use xputrace_wire::cuda_calls::Functions;
+use xputrace_wire::message::{DISARM, RECORD, SWITCH};
 
 /// How often the listener checks whether there is still anything to listen for.
 const LONGEST_LISTEN: Duration = Duration::from_secs(1);
@@ -66,6 +67,13 @@ fn listen(agent: &'static Agent) {
                 agent.record();
                 agent.wake();
             }
+            Received::Message(message, _) if message.kind == SWITCH => match Functions::of_text(&message.text) {
+                Some(api) => {
+                    agent.ask_for(Order { demand: message.words[0], api });
+                    agent.wake();
+                }
+                None => _ = agent.guarded(|| agent.count_unexpected()),
+            },
             Received::Message(..) => _ = agent.guarded(|| agent.count_unexpected()),
             Received::Closed => {
                 agent.life.tracer_gone.store(true, Ordering::Relaxed);
@@ -95,10 +103,12 @@ fn run(agent: &'static Agent) {
         }
         was_armed = armed;
         agent.settle_or_leave();
+        agent.switch_or_leave();
         agent.backend.tend(agent);
         if Instant::now() >= next && agent.is_recording() {
             agent.flush(Flushing::Regular);
             agent.pause_if_idle();
+            agent.narrow_if_idle();
             next = Instant::now() + agent.flush_period.max(Duration::from_millis(1));
         }
     }

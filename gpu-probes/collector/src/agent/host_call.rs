@@ -92,6 +92,8 @@ struct Open {
     nested: u32,
     start: u64,
     context: Option<Context>,
+    /// The demand under which it is recorded.
+    demand: u64,
     stack: u32,
     /// Name id of the path of NVTX ranges.
     ranges: u32,
@@ -134,6 +136,8 @@ struct Local {
     driver: Opens,
     bounds: Option<Bounds>,
     context: LastContext,
+    /// [`Agent::layers_added`] at the last call.
+    layers_added: u32,
 }
 
 thread_local! {
@@ -180,7 +184,7 @@ pub fn exit(agent: &'static Agent, returned: &Returned, facts: impl FnOnce() -> 
 
 impl Local {
     const fn new(agent: *const Agent, bounds: Option<Bounds>) -> Self {
-        Local { agent, runtime: Opens::NONE, driver: Opens::NONE, bounds, context: LastContext::NONE }
+        Local { agent, runtime: Opens::NONE, driver: Opens::NONE, bounds, context: LastContext::NONE, layers_added: 0 }
     }
 
     fn bind(&mut self, agent: &'static Agent) {
@@ -190,6 +194,11 @@ impl Local {
     }
 
     fn enter(&mut self, agent: &'static Agent, entered: &Entered<'_>) {
+        let demand = agent.demand_now();
+        let asked = demand::host_events_of(demand);
+        if asked.is_empty() {
+            return;
+        }
         let start = now();
         self.bind(agent);
         let outer = match entered.layer {
@@ -201,24 +210,34 @@ impl Local {
         let mut open = Open {
             function: entered.function,
             correlation: entered.correlation,
-            events: if is_recorded { entered.events.without(of_outer) } else { HostEvents::NONE },
+            events: if is_recorded { entered.events.and(asked).without(of_outer) } else { HostEvents::NONE },
             nested: outer.map_or(0, |it| it.function),
             start,
             context: entered.context,
+            demand,
             stack: 0,
             ranges: 0,
-            flags: 0,
+            flags: self.demanded(agent, demand, entered.layer) << Common::DEMANDED_AT,
         };
-        if !open.events.is_empty() && agent.wants(demand::HOST_STACKS | demand::HOST_PYTHON) {
+        if !open.events.is_empty() && demand & (demand::HOST_STACKS | demand::HOST_PYTHON) != 0 {
             self.take_stack(agent, entered, &mut open);
         }
-        if !open.events.is_empty() && agent.wants(demand::HOST_RANGES) {
+        if !open.events.is_empty() && demand & demand::HOST_RANGES != 0 {
             open.ranges = current_ranges(agent);
         }
         match entered.layer {
             Layer::Driver => self.driver.add(open),
             _ => self.runtime.add(open),
         }
+    }
+
+    /// Returns what the record says of its demand. If the runtime's calls have begun to be watched since the thread's
+    /// last call, this one may be inside a call of the runtime that was not seen.
+    fn demanded(&mut self, agent: &Agent, demand: u64, layer: Layer) -> u32 {
+        let layers_added = agent.switching.layers_added();
+        let is_surely_known = layer == Layer::Runtime || self.layers_added == layers_added;
+        self.layers_added = layers_added;
+        demand::told(if is_surely_known { demand } else { demand & !demand::HOST_NESTED })
     }
 
     #[inline(never)]
@@ -253,7 +272,7 @@ impl Local {
             return;
         }
         let stream = match (facts.stream, context) {
-            (Some(stream), Some(context)) if agent.wants(demand::HOST_STREAMS) => {
+            (Some(stream), Some(context)) if open.demand & demand::HOST_STREAMS != 0 => {
                 agent.backend.stream_of(context, stream)
             }
             _ => None,

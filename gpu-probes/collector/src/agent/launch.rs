@@ -121,6 +121,10 @@ struct Local {
     agent: *const Agent,
     /// The outermost launch call that has not returned.
     open: Option<Open>,
+    /// The demand under which the launch is recorded.
+    demand: u64,
+    /// [`Agent::layers_added`] at the last launch.
+    layers_added: u32,
     launch: Launch,
     symbol: *const c_char,
     name: *const c_char,
@@ -251,6 +255,8 @@ unsafe fn stack_taken(agent: &'static Agent, stacks: &Stacks, out: &mut Output, 
         }
         Err(NoId::NotTold) => None,
     };
+    let counters = agent.counters_of(Some(out.ring()));
+    counters.bump(&counters.stacks, 1);
     // SAFETY: the caller's promise; the thread has the ring.
     let taken = unsafe { stacks.take(out, here, code_id, |out, words, end| stack_id(agent, out, words, end)) };
     if is_table_full {
@@ -276,6 +282,8 @@ impl Local {
         Local {
             agent: std::ptr::null(),
             open: None,
+            demand: 0,
+            layers_added: 0,
             launch: NO_LAUNCH,
             symbol: std::ptr::null(),
             name: std::ptr::null(),
@@ -342,29 +350,46 @@ impl Local {
         self.symbol = entered.symbol;
         self.name = entered.name;
         presence::begin_call(agent);
-        let is_inside = agent.window.contains_now();
+        self.demand = agent.demand_now();
+        let is_inside = agent.window.contains_now() && is_asked_for(agent, self.demand, entered.submits);
         self.launch = Launch {
             start,
             correlation: entered.correlation,
             tid: output::tid(),
             launch_kind: entered.submits.number(),
+            demanded: self.demanded(agent, entered.layer),
             flags: Records::so_far(entered.submits).flag()
                 | agent.yielding.flag()
                 | if is_inside { 0 } else { Launch::OUTSIDE },
             ..NO_LAUNCH
         };
-        if is_inside && agent.wants(demand::STACKS | demand::PYTHON | demand::RANGES) {
+        if is_inside && self.wants(demand::STACKS | demand::PYTHON | demand::RANGES) {
             self.take_surroundings(agent, entered);
         }
+    }
+
+    #[inline]
+    fn wants(&self, bits: u64) -> bool {
+        self.demand & bits != 0
+    }
+
+    /// Returns what the launch says of its demand. If the runtime's calls have begun to be watched since the thread's
+    /// last launch, this one may be inside a call of the runtime that was not seen.
+    #[inline]
+    fn demanded(&mut self, agent: &Agent, layer: Layer) -> u32 {
+        let layers_added = agent.switching.layers_added();
+        let is_surely_outermost = layer == Layer::Runtime || self.layers_added == layers_added;
+        self.layers_added = layers_added;
+        demand::told(if is_surely_outermost { self.demand } else { self.demand & !demand::OUTERMOST })
     }
 
     /// Takes what the thread is doing: its stack, and its NVTX ranges.
     #[inline(never)]
     fn take_surroundings(&mut self, agent: &'static Agent, entered: &Entered<'_>) {
-        if agent.wants(demand::STACKS | demand::PYTHON) {
+        if self.wants(demand::STACKS | demand::PYTHON) {
             self.take_stack(agent, entered);
         }
-        if agent.wants(demand::RANGES) {
+        if self.wants(demand::RANGES) {
             self.launch.ranges = current_ranges(agent);
         }
     }
@@ -398,14 +423,14 @@ impl Local {
         self.launch.flags =
             self.launch.flags & !(Launch::NO_RECORD | Launch::MAYBE_NO_RECORD) | submission.records.flag();
         if let (true, Some(context), Some(stream)) =
-            (agent.wants(demand::STREAMS), submission.context, submission.stream)
+            (self.wants(demand::STREAMS), submission.context, submission.stream)
         {
             self.launch.stream = self.stream_id(agent, context, stream);
             self.launch.flags |= flag_of(agent.backend.kind_of_stream(stream));
         }
         // A captured call launches nothing: no `launch` handler runs for it, here or in the tracer.
         let has_no_handler = Launch::CAPTURED | Launch::OUTSIDE;
-        if agent.wants(demand::MARKER) && self.launch.flags & has_no_handler == 0 {
+        if self.wants(demand::MARKER) && self.launch.flags & has_no_handler == 0 {
             self.mark(agent);
         }
     }
@@ -500,7 +525,7 @@ impl Local {
 
     #[inline]
     fn finish(&mut self, agent: &'static Agent, returned: &Returned) {
-        let wants_end = agent.wants(demand::ENDS);
+        let wants_end = self.wants(demand::ENDS);
         let end = if wants_end || self.timed.is_some() { now() } else { 0 };
         self.launch.end = if wants_end { end } else { self.launch.start };
         self.launch.result = returned.result;
@@ -531,6 +556,13 @@ impl Local {
     }
 }
 
+/// Whether a call that begins under this demand is asked for. Others are recorded during a switch, to tell what they
+/// cause; or in a gap, to be counted, though nothing of the run asks for them.
+#[inline]
+fn is_asked_for(agent: &Agent, now: u64, submits: events::Call) -> bool {
+    now == agent.demand || demand::calls_of(now).contains(submits) || !demand::calls_of(agent.demand).contains(submits)
+}
+
 const NO_LAUNCH: Launch = Launch {
     start: 0,
     end: 0,
@@ -541,7 +573,7 @@ const NO_LAUNCH: Launch = Launch {
     stack: 0,
     symbol: 0,
     ranges: 0,
-    reserved: 0,
+    demanded: 0,
     result: 0,
     context: UNKNOWN,
     device: UNKNOWN,
@@ -641,6 +673,7 @@ pub(crate) struct Counters {
     /// By [`events::HostEvent::index`].
     pub(crate) host_events: [AtomicU64; events::HostEvent::COUNT],
     pub(crate) callback_nanos: AtomicU64,
+    pub(crate) stacks: AtomicU64,
     /// Threads without a ring share one.
     pub(crate) shared: bool,
 }

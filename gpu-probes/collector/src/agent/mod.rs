@@ -27,6 +27,7 @@ pub(crate) mod ranges;
 pub mod region;
 mod selection;
 pub mod stack;
+pub mod switching;
 pub(crate) mod window;
 mod yielding;
 pub(crate) mod zeroed;
@@ -34,6 +35,7 @@ pub(crate) mod zeroed;
 pub use backend::{Backend, Context, Layer, Refusal, Stream, StreamKind};
 pub use flushing::Flushing;
 pub use selection::Selection;
+pub use switching::Order;
 pub use yielding::Conflict;
 
 use crate::rendezvous::Socket;
@@ -49,6 +51,7 @@ use stack::{Modules, Stacks};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
+use switching::Switching;
 use window::Window;
 use xputrace_wire::cuda_calls::Functions;
 use xputrace_wire::events::{HostEvent, HostEvents};
@@ -61,11 +64,11 @@ use yielding::Yielding;
 #[derive(Debug)]
 pub struct Setup {
     pub backend: Box<dyn Backend>,
-    /// Bits of `message::demand`.
-    pub demand: u64,
+    /// Everything that may be asked for during the run.
+    pub most: Order,
+    /// What is recorded at first.
+    pub first: Order,
     pub flush_period: Duration,
-    /// The functions whose calls are `api` events.
-    pub api: Functions,
     /// Bits of `message::window`.
     pub window: u64,
     pub conflict: Conflict,
@@ -80,8 +83,10 @@ pub struct Setup {
 #[derive(Debug)]
 pub struct Agent {
     pub(crate) backend: &'static dyn Backend,
+    /// Of everything that may be asked for during the run.
     demand: u64,
     api: Functions,
+    switching: Switching,
     pub(crate) flush_period: Duration,
     life: Life,
     window: Window,
@@ -180,7 +185,7 @@ pub(crate) fn recordable(backend: &dyn Backend) -> u64 {
     let of_launches = demand::STACKS | demand::PYTHON | demand::RANGES | demand::ENDS | demand::OUTERMOST;
     let of_calls = demand::HOST_STACKS | demand::HOST_PYTHON;
     let ranges = demand::host_events(HostEvents::of(&[HostEvent::Nvtx]));
-    of_launches | of_calls | ranges | demand::MARKER | demand::MAPPINGS | backend.capabilities()
+    demand::SWITCHED | of_launches | of_calls | ranges | demand::MARKER | demand::MAPPINGS | backend.capabilities()
 }
 
 /// Runs first in a forked child: nothing of the parent's agent is touched again.
@@ -209,11 +214,12 @@ impl Agent {
         let rings = setup.region.shape().rings;
         let mut counters: Vec<Counters> = (0..rings).map(|_| Counters::default()).collect();
         counters.push(Counters { shared: true, ..Counters::default() });
-        let stacks = Stacks::of(setup.demand, rings).map_err(memory)?;
+        let stacks = Stacks::of(setup.most.demand, rings).map_err(memory)?;
         Ok(Agent {
             backend: Box::leak(setup.backend),
-            demand: setup.demand,
-            api: setup.api,
+            demand: setup.most.demand,
+            api: setup.most.api,
+            switching: Switching::new(setup.first),
             flush_period: setup.flush_period,
             life: Life {
                 phase: SharedPhase::new(Phase::Arming),
@@ -242,7 +248,7 @@ impl Agent {
                 names: Names::new().map_err(memory)?,
                 call_names: CallNames::new(),
                 stacks: StackIds::new().map_err(memory)?,
-                nodes: (setup.demand & demand::CAPTURES != 0).then(Nodes::new).transpose().map_err(memory)?,
+                nodes: (setup.most.demand & demand::CAPTURES != 0).then(Nodes::new).transpose().map_err(memory)?,
             }),
             code: Held::new(Code { modules: Modules::default(), stacks, mappings: Mappings::default() }),
             stream_epoch: AtomicU64::new(0),
@@ -324,17 +330,28 @@ impl Agent {
         self.disarm();
     }
 
-    /// Whether the whole run is recorded, from the beginning.
+    /// Whether everything that is recorded is recorded from the beginning to the end.
     pub fn records_throughout(&self) -> bool {
-        self.window.is_throughout()
+        self.window.is_throughout() && !self.wants(demand::SWITCHED)
     }
 
-    /// Returns the bits of `message::demand`.
+    /// Returns the bits of `message::demand` of everything that may be asked for during the run.
     pub fn demand(&self) -> u64 {
         self.demand
     }
 
-    /// Returns the functions whose calls are `api` events.
+    /// Returns the bits under which what begins now is recorded.
+    #[inline]
+    pub fn demand_now(&self) -> u64 {
+        self.switching.demand()
+    }
+
+    /// Returns what the backend records while it is resumed.
+    pub fn armed(&self) -> Order {
+        self.switching.armed()
+    }
+
+    /// Returns the functions whose calls may be `api` events.
     pub fn api(&self) -> &Functions {
         &self.api
     }
@@ -384,6 +401,7 @@ impl Agent {
         self.stream_epoch.fetch_max(1, Ordering::AcqRel);
     }
 
+    /// Whether any of these bits may be asked for during the run.
     #[inline]
     pub fn wants(&self, bit: u64) -> bool {
         self.demand & bit != 0
@@ -441,6 +459,7 @@ impl Agent {
             publish(made, &|it| &it.host_events[at]);
         }
         publish(&totals.callback_nanos, &|it| &it.callback_nanos);
+        publish(&totals.stacks, &|it| &it.stacks);
     }
 
     fn send_mappings(&'static self) {

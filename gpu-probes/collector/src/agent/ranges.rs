@@ -41,13 +41,13 @@ pub(super) fn publish(agent: &Agent) {
     let this = std::ptr::from_ref(agent).cast_mut();
     let last = LAST.swap(this, Ordering::AcqRel);
     let n = UNRECORDED.swap(0, Ordering::Relaxed);
-    if (last.is_null() || std::ptr::eq(last, this)) && wants(agent) {
+    if (last.is_null() || std::ptr::eq(last, this)) && wants(agent.demand()) {
         agent.count_lost(Lost::RangeUnrecorded, n);
     }
 }
 
-fn wants(agent: &Agent) -> bool {
-    demand::host_events_of(agent.demand()).contains(HostEvent::Nvtx)
+fn wants(demand: u64) -> bool {
+    demand::host_events_of(demand).contains(HostEvent::Nvtx)
 }
 
 /// Records a range in the armed run, if that wants it.
@@ -55,7 +55,7 @@ pub(crate) fn record(range: &Range<'_>) {
     let Some(agent) = super::current().filter(|it| it.is_ours() && it.is_recording()) else {
         return count_unrecorded();
     };
-    if !wants(agent) || !agent.window.contains_now() {
+    if !wants(agent.demand_now()) || !agent.window.contains_now() {
         return;
     }
     let Some(_inside) = agent.come_in() else { return };

@@ -14,7 +14,7 @@
 //! [`Launch::OUTSIDE`]: xputrace_wire::record::Launch::OUTSIDE
 
 use super::clock::now;
-use super::{Agent, Refusal};
+use super::{Agent, Order, Refusal};
 use crate::nvtx;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -77,9 +77,19 @@ impl Window {
     /// Notes that it is about to open; without conditions it always is.
     fn note_opening(&self, at: u64) {
         if self.conditions != 0 {
-            self.opened_last.store(at, Ordering::SeqCst);
-            let _ = self.opened_first.compare_exchange(0, at, Ordering::SeqCst, Ordering::SeqCst);
+            self.note_switch(at);
         }
+    }
+
+    /// Notes that some activities were not recorded before.
+    pub(super) fn note_switch(&self, at: u64) {
+        self.opened_last.store(at, Ordering::SeqCst);
+        let _ = self.opened_first.compare_exchange(0, at, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// Notes that returns of some calls may not have been reported.
+    pub(super) fn note_pause(&self) {
+        self.pauses.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns when it was opened since the last call. One that is being opened may be in two answers.
@@ -169,6 +179,14 @@ impl Agent {
         Ok(())
     }
 
+    /// Runs something while no thread opens or closes the window; it is told whether the backend records. `None` if
+    /// another thread takes too long to do so.
+    pub(super) fn while_window_stays<R>(&self, run: impl FnOnce(bool) -> R) -> Option<R> {
+        self.wait_for_change();
+        let _change = self.window.change()?;
+        Some(run(self.window.is_resumed.load(Ordering::Acquire)))
+    }
+
     fn wait_for_change(&self) {
         let until = Instant::now() + PATIENCE;
         while self.window.is_changing.load(Ordering::SeqCst) && Instant::now() < until {
@@ -178,7 +196,7 @@ impl Agent {
 
     fn open(&'static self) -> Result<(), Refusal> {
         if !self.window.is_resumed.swap(true, Ordering::AcqRel) {
-            self.backend.resume(self)?;
+            self.backend.switch(self, &Order::NONE, &self.switching.armed())?;
         }
         if !self.window.is_open() {
             let told = &self.memory.region.control().window;
@@ -212,8 +230,9 @@ impl Agent {
             && !window.is_open()
             && !window.is_due()
         {
-            self.backend.pause(self);
-            window.pauses.fetch_add(1, Ordering::Relaxed);
+            // It only takes back: nothing can be refused.
+            let _ = self.backend.switch(self, &self.switching.armed(), &Order::NONE);
+            window.note_pause();
             window.is_resumed.store(false, Ordering::Release);
         }
         // Whoever wanted to open it meanwhile has left that to us.

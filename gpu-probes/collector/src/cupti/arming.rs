@@ -1,6 +1,6 @@
 //! Arming: requests from CUPTI what the demand says.
 
-use super::calls::{IDS, Id, REQUIRED, index_of};
+use super::calls::{IDS, REQUIRED, index_of};
 use super::host_calls::Watched;
 use super::others::{OTHER, OURS};
 use super::records::kinds_of;
@@ -9,9 +9,9 @@ use super::{
     RESOURCE_NODE_CLONED, RESOURCE_NODE_CREATED, RESOURCE_NODE_UPDATED, RESOURCE_STREAM_CREATED, RUN, Run, SUCCESS,
     domain, entry, yielding,
 };
-use crate::agent::{Agent, Refusal};
+use crate::agent::{Agent, Order, Refusal};
 use std::sync::atomic::{AtomicBool, Ordering};
-use xputrace_wire::cuda_calls::FunctionId;
+use xputrace_wire::cuda_calls::{FunctionId, Functions};
 use xputrace_wire::events::{Activities, Activity, Calls, HostEvents};
 use xputrace_wire::message::demand;
 
@@ -99,32 +99,39 @@ impl CuptiBackend {
         }
     }
 
-    /// Enables the callbacks first: so every activity has its launch.
-    pub(super) fn enable_records(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+    /// Enables callbacks before kinds of activities, and disables them after those: so every activity has its launch.
+    pub(super) fn switch_records(
+        &'static self,
+        agent: &'static Agent,
+        from: &Order,
+        to: &Order,
+    ) -> Result<(), Refusal> {
         self.has_recorded.store(true, Ordering::Release);
-        self.enable_launches(agent)?;
-        self.enable_host_calls(agent)?;
-        self.want_activities(agent)
-    }
-
-    /// Enables the callbacks of the calls that are recorded.
-    pub(super) fn enable_launches(&self, agent: &Agent) -> Result<(), Refusal> {
-        for it in launch_ids(agent) {
-            let answer = self.enable_callback(it.domain, it.id, true)?;
-            if answer != SUCCESS && REQUIRED.contains(&(it.domain, it.id)) {
-                return Err(self.refusal(&format!("cuptiEnableCallback for {}", it.name), answer));
-            }
-        }
+        let (before, after) = (watched(from), watched(to));
+        self.enable_calls(agent, &after.without(&before))?;
+        self.want_activities(agent, to)?;
+        self.disable_calls(agent, &before.without(&after));
         Ok(())
     }
 
-    /// Enables the callbacks of the calls that are events of the CPU. Some calls of the runtime are also launches, or
-    /// what launches depend on, and stay enabled as those need it. A CUPTI that lacks one of the waits, allocations or
-    /// frees belongs to a CUDA that lacks it too; of functions that the script names, the user is told.
-    fn enable_host_calls(&self, agent: &Agent) -> Result<(), Refusal> {
+    /// Enables the callbacks of what an order records, where none is enabled.
+    pub(super) fn enable_all_calls(&self, agent: &Agent, order: &Order) -> Result<(), Refusal> {
+        self.enable_calls(agent, &watched(order))
+    }
+
+    /// Enables callbacks of calls. A CUPTI that lacks one of the waits, allocations or frees belongs to a CUDA that
+    /// lacks it too; of functions that the script names, the user is told.
+    fn enable_calls(&self, agent: &Agent, calls: &Functions) -> Result<(), Refusal> {
         let mut unknown = Vec::new();
-        for it in Watched::of(agent).ids(agent).iter() {
-            if self.enable_callback(it.domain(), it.callback(), true)? != SUCCESS && agent.api().contains(it) {
+        for it in calls.iter() {
+            let answer = self.enable_callback(it.domain(), it.callback(), true)?;
+            if answer == SUCCESS {
+                continue;
+            }
+            if let (true, Some(at)) = (is_required(it), index_of(it.domain(), it.callback())) {
+                return Err(self.refusal(&format!("cuptiEnableCallback for {}", IDS[at].name), answer));
+            }
+            if agent.api().contains(it) {
                 unknown.push(it.to_mark());
             }
         }
@@ -137,12 +144,13 @@ impl CuptiBackend {
         Ok(())
     }
 
-    fn disable_host_calls(&self, agent: &Agent) {
+    /// Disables callbacks of calls, except those that launches depend on.
+    fn disable_calls(&self, agent: &Agent, calls: &Functions) {
         let stays = |it: &FunctionId| {
             let known = index_of(it.domain(), it.callback()).map(|at| IDS[at]);
             known.is_some_and(|it| it.prepares_for(demand::calls_of(agent.demand()), agent.follows_profiler()))
         };
-        for it in Watched::of(agent).ids(agent).iter().filter(|it| !stays(it)) {
+        for it in calls.iter().filter(|it| !stays(it)) {
             let _ = self.enable_callback(it.domain(), it.callback(), false);
         }
     }
@@ -153,15 +161,6 @@ impl CuptiBackend {
             self.enable_callback(it.domain, it.id, on)?;
         }
         Ok(())
-    }
-
-    /// Undoes [`CuptiBackend::enable_records`], in the opposite order.
-    pub(super) fn disable_records(&self, agent: &Agent) {
-        self.want_no_activities(agent);
-        for it in launch_ids(agent) {
-            let _ = self.enable_callback(it.domain, it.id, false);
-        }
-        self.disable_host_calls(agent);
     }
 
     /// Subscribes, or takes the subscription that an earlier run has left because of another user.
@@ -192,40 +191,37 @@ impl CuptiBackend {
         Ok(unsafe { enable(u32::from(on), self.subscriber.load(Ordering::Acquire), domain, id) })
     }
 
-    pub(super) fn enable_activities(&self, agent: &Agent) -> Result<(), Refusal> {
-        if !self.wants_activities(agent) {
+    /// Enables kinds of activities. `is_first` says that none is enabled so far.
+    pub(super) fn enable_activities(&self, activities: Activities, is_first: bool) -> Result<(), Refusal> {
+        if activities.is_empty() {
             return Ok(());
         }
-        let register = self.cupti.register_callbacks.ok_or_else(|| missing("cuptiActivityRegisterCallbacks"))?;
+        if is_first {
+            self.prepare_for_activities()?;
+        }
         let enable = self.cupti.enable.ok_or_else(|| missing("cuptiActivityEnable"))?;
+        for (it, kind) in activities.iter().flat_map(|it| kinds_of(it).iter().map(move |kind| (it, *kind))) {
+            // SAFETY: no pointers.
+            let answer = unsafe { enable(kind) };
+            if answer != SUCCESS {
+                return Err(self.refusal(&format!("cuptiActivityEnable for the activity {}", it.name()), answer));
+            }
+        }
+        Ok(())
+    }
+
+    fn prepare_for_activities(&self) -> Result<(), Refusal> {
+        let register = self.cupti.register_callbacks.ok_or_else(|| missing("cuptiActivityRegisterCallbacks"))?;
         self.cupti.flush_all.ok_or_else(|| missing("cuptiActivityFlushAll"))?;
         self.cupti.next_record.ok_or_else(|| missing("cuptiActivityGetNextRecord"))?;
         // Both are optional: without them CUPTI zeroes buffers itself, and uses one per thread.
         self.set_attributes();
         // SAFETY: functions that stay for ever.
         let answer = unsafe { register(entry::request_buffer, entry::complete_buffer) };
-        if answer != SUCCESS {
-            return Err(self.refusal("cuptiActivityRegisterCallbacks", answer));
+        match answer {
+            SUCCESS => Ok(()),
+            _ => Err(self.refusal("cuptiActivityRegisterCallbacks", answer)),
         }
-        let enable = |kind| {
-            // SAFETY: no pointers.
-            unsafe { enable(kind) }
-        };
-        match self.enable_kinds(agent, enable) {
-            // A CUPTI without records of whole graphs.
-            Err(_) if self.whole_graphs.swap(false, Ordering::Relaxed) => self.enable_kinds(agent, enable),
-            done => done,
-        }
-    }
-
-    fn enable_kinds(&self, agent: &Agent, enable: impl Fn(u32) -> u32) -> Result<(), Refusal> {
-        for (it, kind) in self.recorded(agent).iter().flat_map(|it| kinds_of(it).iter().map(move |kind| (it, *kind))) {
-            let answer = enable(kind);
-            if answer != SUCCESS {
-                return Err(self.refusal(&format!("cuptiActivityEnable for the activity {}", it.name()), answer));
-            }
-        }
-        Ok(())
     }
 
     pub(super) fn set_attribute(&self, attribute: u32, value: u8) {
@@ -241,15 +237,21 @@ impl CuptiBackend {
     }
 }
 
-/// Returns the ids of the calls that are recorded.
-fn launch_ids(agent: &Agent) -> impl Iterator<Item = &'static Id> {
-    let (calls, outermost) = (demand::calls_of(agent.demand()), agent.wants(demand::OUTERMOST));
-    IDS.iter().filter(move |it| it.submits_for(calls, outermost))
+/// Returns the calls whose callbacks an order needs: launches, and events of the CPU. A call may be both.
+fn watched(order: &Order) -> Functions {
+    let (calls, outermost) = (demand::calls_of(order.demand), order.demand & demand::OUTERMOST != 0);
+    let launches = IDS.iter().filter(|it| it.submits_for(calls, outermost));
+    let launches: Functions = launches.filter_map(|it| FunctionId::of_callback(it.domain, it.id)).collect();
+    launches.with(&Watched::of(order).ids(order))
+}
+
+fn is_required(call: FunctionId) -> bool {
+    REQUIRED.contains(&(call.domain(), call.callback()))
 }
 
 impl Run {
     fn new(agent: &'static Agent, backend: &'static CuptiBackend) -> Self {
-        let watched = Watched::of(agent);
+        let watched = Watched::of(&Order { demand: agent.demand(), api: *agent.api() });
         Run { agent, backend, watched, has_host_calls: !watched.is_empty() }
     }
 }

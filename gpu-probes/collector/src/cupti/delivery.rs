@@ -10,6 +10,7 @@ use crate::agent::{Agent, Flushing};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use xputrace_wire::events::Activity;
+use xputrace_wire::message::demand;
 use xputrace_wire::region::Lost;
 
 /// How long a flush waits for the buffers that CUPTI's own thread is delivering.
@@ -95,7 +96,7 @@ impl CuptiBackend {
             Activity::Memcpy => records::MOST_MEMCPY_RECORD_BYTES,
             Activity::Graph => records::GRAPH_RECORD_BYTES,
         };
-        let recorded: Vec<Activity> = self.recorded(agent).iter().collect();
+        let recorded: Vec<Activity> = self.recorded(demand::activities_of(agent.demand())).iter().collect();
         match recorded[..] {
             [kind] if kind == Activity::Memset || kind == Activity::Kernel && seen != 0 => {
                 agent.count_thrown_away(kind, (bytes / bytes_of(kind)) as u64)

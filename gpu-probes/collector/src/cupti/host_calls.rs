@@ -6,7 +6,7 @@
 use super::calls::{Id, Index, driver, read, runtime};
 use super::{CallbackData, Run, SITE_ENTER, SITE_EXIT};
 use crate::agent::host_call::{self, Entered, Facts, Memory, Returned};
-use crate::agent::{Agent, Layer, Stream};
+use crate::agent::{Layer, Order, Stream};
 use std::ffi::c_void;
 use xputrace_unwind::Pushed;
 use xputrace_wire::cuda_calls::{FunctionId, Functions, MOST_IDS, MOST_PARAMETER_BYTES};
@@ -216,8 +216,8 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    pub(super) fn of(agent: &Agent) -> Self {
-        Watched { kinds: demand::host_events_of(agent.demand()), api: *agent.api() }
+    pub(super) fn of(order: &Order) -> Self {
+        Watched { kinds: demand::host_events_of(order.demand), api: order.api }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -233,13 +233,13 @@ impl Watched {
 
     /// Returns the callbacks to enable. To know which call of the runtime made one of the driver's, all of the
     /// runtime's are.
-    pub(super) fn ids(&self, agent: &Agent) -> Functions {
+    pub(super) fn ids(&self, order: &Order) -> Functions {
         let with_role = HOST_IDS.iter().filter(|it| self.kinds.contains(it.call.event()));
         let mut all: Functions = with_role.filter_map(|it| FunctionId::of_callback(it.domain, it.id)).collect();
         if self.kinds.contains(HostEvent::Api) {
             all = all.with(&self.api);
         }
-        if agent.wants(demand::HOST_NESTED) {
+        if order.demand & demand::HOST_NESTED != 0 {
             let of_runtime = (1..MOST_IDS as u32).filter_map(|it| FunctionId::of_callback(super::domain::RUNTIME, it));
             all = all.with(&of_runtime.filter(|it| it.exists()).collect());
         }

@@ -2,7 +2,6 @@
 
 use super::calls::IDS;
 use super::others::{OTHER, OURS};
-use super::records::kinds_of;
 use super::{CuptiBackend, FINALIZE_TESTED, POOL};
 use crate::agent::Agent;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -112,17 +111,6 @@ impl CuptiBackend {
             // SAFETY: our own subscription, given up once.
             unsafe { unsubscribe(handle) };
         }
-    }
-
-    pub(super) fn disable_activities(&self, agent: &Agent) {
-        let Some(disable) = self.cupti.disable.filter(|_| self.has_activities(agent)) else { return };
-        for kind in self.recorded(agent).iter().flat_map(kinds_of) {
-            // SAFETY: no pointers.
-            unsafe { disable(*kind) };
-        }
-        // Graphs that are made from now on must not meet them.
-        self.whole_graphs.store(false, Ordering::Relaxed);
-        self.restore_attributes();
     }
 
     /// Handles the return of an outermost call, where CUPTI may be unloaded.

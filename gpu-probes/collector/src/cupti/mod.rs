@@ -28,7 +28,7 @@ pub use functions::*;
 
 use crate::agent::host_call;
 use crate::agent::presence::Held;
-use crate::agent::{Agent, Backend, Context, Flushing, Layer, Refusal, Stream, StreamKind};
+use crate::agent::{Agent, Backend, Context, Flushing, Layer, Order, Refusal, Stream, StreamKind};
 use driver::Driver;
 use graphs::Graphs;
 use host_calls::Watched;
@@ -136,8 +136,7 @@ impl CuptiBackend {
     /// As a whole only if they alone are wanted, since CUPTI then has no records of their nodes, and if that is on
     /// from before the first graph is made: launching one that was instantiated while it was off crashes the program
     /// inside CUPTI (seen with 13.0).
-    fn recorded(&self, agent: &Agent) -> Activities {
-        let wanted = demand::activities_of(agent.demand());
+    fn recorded(&self, wanted: Activities) -> Activities {
         let graphs = Activities::of(&[Activity::Graph]);
         match wanted.contains(Activity::Graph) && !self.records_whole_graphs() {
             true => wanted.without(graphs).with(Activities::NODES),
@@ -202,12 +201,8 @@ impl Backend for CuptiBackend {
         self.prepare(agent)
     }
 
-    fn resume(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
-        self.enable_records(agent)
-    }
-
-    fn pause(&self, agent: &'static Agent) {
-        self.disable_records(agent);
+    fn switch(&'static self, agent: &'static Agent, from: &Order, to: &Order) -> Result<(), Refusal> {
+        self.switch_records(agent, from, to)
     }
 
     fn abandon(&self, agent: &'static Agent) {

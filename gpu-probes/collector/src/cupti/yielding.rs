@@ -9,14 +9,15 @@
 //! still seen.
 
 use super::others::{self, OTHER, OURS};
+use super::records::kinds_of;
 use super::{
     ATTRIBUTE_PER_THREAD_BUFFER, ATTRIBUTE_ZEROED_BUFFERS, CuptiBackend, FLUSH_FORCED, Handle, POOL, Pool, SUCCESS,
 };
 use crate::agent::clock::now;
-use crate::agent::{Agent, Flushing, Refusal};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::agent::{Agent, Flushing, Order, Refusal};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use xputrace_wire::events::{Activity, Calls};
+use xputrace_wire::events::{Activities, Activity, Calls};
 use xputrace_wire::message::demand;
 
 /// How long a thread waits for another one that hands the records over or takes them back.
@@ -46,6 +47,9 @@ pub(super) struct Sharing {
     is_changing: AtomicBool,
     /// Whether the run wants records now.
     is_wanted: AtomicBool,
+    /// Bits of the activities that it wants, and of those whose kinds are enabled.
+    wanted: AtomicU16,
+    enabled: AtomicU16,
     is_yielding: AtomicBool,
     /// CLOCK_MONOTONIC nanoseconds.
     yielded_at: AtomicU64,
@@ -62,6 +66,8 @@ impl Default for Sharing {
         Sharing {
             is_changing: AtomicBool::new(false),
             is_wanted: AtomicBool::new(false),
+            wanted: AtomicU16::new(0),
+            enabled: AtomicU16::new(0),
             is_yielding: AtomicBool::new(false),
             yielded_at: AtomicU64::new(0),
             done_since: AtomicU64::new(0),
@@ -127,21 +133,63 @@ impl CuptiBackend {
         }
     }
 
-    /// Records activities from now on, or as soon as another user is done with them.
-    pub(super) fn want_activities(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
+    /// Records the activities of an order from now on, and no others; or as soon as another user is done with them.
+    pub(super) fn want_activities(&'static self, agent: &'static Agent, order: &Order) -> Result<(), Refusal> {
         let _change = self.sharing.change();
-        self.sharing.is_wanted.store(true, Ordering::Release);
-        if !self.is_yielding() && OTHER.gets_records() {
+        let is_wanted = *order != Order::NONE;
+        self.sharing.wanted.store(demand::activities_of(order.demand).bits(), Ordering::Release);
+        self.sharing.is_wanted.store(is_wanted, Ordering::Release);
+        if is_wanted && !self.is_yielding() && OTHER.gets_records() {
             self.yield_from_start(agent);
         }
-        if self.is_yielding() { Ok(()) } else { self.enable_activities(agent) }
+        if self.is_yielding() { Ok(()) } else { self.enable_wanted(agent) }
+    }
+
+    /// Enables the kinds that record the activities that are wanted, and disables others.
+    fn enable_wanted(&self, agent: &Agent) -> Result<(), Refusal> {
+        let wanted = Activities::from_bits(self.sharing.wanted.load(Ordering::Acquire));
+        match self.enable_recorded(agent, self.recorded(wanted)) {
+            // A CUPTI without records of whole graphs.
+            Err(_) if self.whole_graphs.swap(false, Ordering::Relaxed) => {
+                self.enable_recorded(agent, self.recorded(wanted))
+            }
+            done => done,
+        }
+    }
+
+    fn enable_recorded(&self, agent: &Agent, recorded: Activities) -> Result<(), Refusal> {
+        let enabled = Activities::from_bits(self.sharing.enabled.fetch_or(recorded.bits(), Ordering::AcqRel));
+        self.enable_activities(recorded.without(enabled), enabled.is_empty())?;
+        self.disable_activities(agent, enabled.without(recorded));
+        Ok(())
+    }
+
+    /// Disables the kinds of all activities.
+    fn disable_all(&self, agent: &Agent) {
+        let enabled = Activities::from_bits(self.sharing.enabled.load(Ordering::Acquire));
+        self.disable_activities(agent, enabled);
+    }
+
+    /// Disables the kinds of activities.
+    fn disable_activities(&self, agent: &Agent, activities: Activities) {
+        let Some(disable) = self.cupti.disable.filter(|_| self.has_activities(agent)) else { return };
+        for kind in activities.iter().flat_map(kinds_of) {
+            // SAFETY: no pointers.
+            unsafe { disable(*kind) };
+        }
+        let before = self.sharing.enabled.fetch_and(!activities.bits(), Ordering::AcqRel);
+        if before & !activities.bits() == 0 {
+            // Graphs that are made from now on must not meet them.
+            self.whole_graphs.store(false, Ordering::Relaxed);
+            self.restore_attributes();
+        }
     }
 
     /// Stops recording activities.
     pub(super) fn want_no_activities(&self, agent: &Agent) {
         let _change = self.sharing.change();
         if self.sharing.is_wanted.swap(false, Ordering::AcqRel) && !self.is_yielding() {
-            self.disable_activities(agent);
+            self.disable_all(agent);
         }
     }
 
@@ -189,7 +237,7 @@ impl CuptiBackend {
     /// otherwise the other user's records would go into our buffer.
     fn hand_over(&self, agent: &Agent) {
         self.flush_activities(agent, Flushing::Regular);
-        self.disable_activities(agent);
+        self.disable_all(agent);
         self.flush_activities(agent, Flushing::Leaving);
         if let (true, Some(flush)) = (POOL.get().is_some_and(Pool::has_lent), self.cupti.flush_all) {
             // SAFETY: no lock of ours that a buffer callback takes is held.
@@ -243,7 +291,7 @@ impl CuptiBackend {
         }
         self.sharing.is_yielding.store(false, Ordering::Release);
         if self.sharing.is_wanted.load(Ordering::Acquire) {
-            self.enable_activities(agent)?;
+            self.enable_wanted(agent)?;
         }
         self.enable_ids(self.watched_in_gaps(agent), false)
     }
@@ -255,7 +303,7 @@ impl CuptiBackend {
             self.enable_ids(self.watched_in_gaps(agent), true)?;
         }
         if self.sharing.is_wanted.load(Ordering::Acquire) || !self.wants_activities(agent) {
-            self.enable_launches(agent)?;
+            self.enable_all_calls(agent, &agent.armed())?;
         }
         Ok(())
     }
@@ -264,6 +312,7 @@ impl CuptiBackend {
     pub(super) fn was_finalized(&self, agent: &Agent) {
         self.subscriber.store(std::ptr::null_mut(), Ordering::Release);
         OURS.drain(|_, _| ());
+        self.sharing.enabled.store(0, Ordering::Release);
         if let Some(pool) = POOL.get() {
             pool.take_all_back();
         }

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use xputrace_collector::World;
 use xputrace_collector::agent::launch::{self, Entered, Records, Returned, Submission};
-use xputrace_collector::agent::{Agent, Backend, Context, Flushing, Layer, Refusal, Stream, StreamKind};
+use xputrace_collector::agent::{Agent, Backend, Context, Flushing, Layer, Order, Refusal, Stream, StreamKind};
 use xputrace_unwind::{Pushed, push_registers};
 use xputrace_wire::events::{Activities, Activity, Call, Calls, Realtime};
 use xputrace_wire::message::demand;
@@ -46,13 +46,9 @@ impl Backend for PlainBackend {
         Ok(())
     }
 
-    fn resume(&'static self, _agent: &'static Agent) -> Result<(), Refusal> {
-        RECORDS.store(true, SeqCst);
+    fn switch(&'static self, _agent: &'static Agent, _from: &Order, to: &Order) -> Result<(), Refusal> {
+        RECORDS.store(*to != Order::NONE, SeqCst);
         Ok(())
-    }
-
-    fn pause(&self, _agent: &'static Agent) {
-        RECORDS.store(false, SeqCst);
     }
 
     fn abandon(&self, _agent: &'static Agent) {

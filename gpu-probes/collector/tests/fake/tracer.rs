@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use xputrace_collector::rendezvous::{Received, Socket};
-use xputrace_wire::message::{ARM, HELLO, Message};
+use xputrace_wire::message::{ARM, HELLO, Message, SWITCH};
 use xputrace_wire::record::{ActivityRecord, Flush, Kernel, Launch, Memset, Record, records};
 use xputrace_wire::region::{Control, Lost, PAGE, Shape};
 use xputrace_wire::ring::{Reader, RingHeader};
@@ -53,11 +53,17 @@ impl Listener {
     }
 
     pub fn arm_with(&self, demand: u64, shape: Shape, region: OwnedFd, window: u64) -> Tracer {
+        self.arm_at_first(demand, demand, shape, region, window)
+    }
+
+    /// Asks for `first` of what may be asked for later.
+    pub fn arm_at_first(&self, first: u64, demand: u64, shape: Shape, region: OwnedFd, window: u64) -> Tracer {
         let socket = self.accept();
         let hello = message(&socket);
         assert_eq!(hello.kind, HELLO);
         let tags = memory(PAGE, false);
-        let order = Message::new(ARM, &[demand, shape.rings.into(), shape.ring_bytes.into(), 10, 0, window], "");
+        let words = [demand, shape.rings.into(), shape.ring_bytes.into(), 10, 0, window, 0, first];
+        let order = Message::new(ARM, &words, "");
         send(&socket, &order, &[&region, &tags]);
         Tracer::new(socket, hello, shape, region, tags)
     }
@@ -170,6 +176,11 @@ impl Tracer {
 
     pub fn order(&self, kind: u32) {
         self.socket.as_ref().unwrap().send(&Message::new(kind, &[], ""));
+    }
+
+    /// Asks for something else from now on.
+    pub fn switch(&self, demand: u64) {
+        self.socket.as_ref().unwrap().send(&Message::new(SWITCH, &[demand], ""));
     }
 
     pub fn drain(&mut self) {

@@ -251,6 +251,16 @@ losses! {
         meaning: "events that a handler skipped because their launch is unknown",
         help: "to handle them, test `.launch == ()`",
     }
+    EnabledLate {
+        name: "enabled_late",
+        meaning: "events that a handler skipped after it was enabled: their launches or calls began before the collector recorded what it reads",
+        help: "enable it earlier; it takes up to 200 ms to take effect",
+    }
+    EnabledUnseen {
+        name: "enabled_unseen",
+        meaning: "times that a probe was enabled whose events were not seen until then, in a process: those of the first 200 ms or so may be missing, how many is unknown",
+        help: "to see its events at once, add a probe for the same events that is always enabled, such as one that only counts them",
+    }
     UnreadableMemory {
         name: "unreadable_memory",
         meaning: "strings of the program that could not be read, and are `()`",

@@ -60,7 +60,6 @@ pub(super) struct Build<'a> {
     tables: Vec<TableDef>,
     strings: FxHashMap<String, StringId>,
     losses: FxHashMap<(Loss, FileId, u32, Option<TableId>), usize>,
-    entries: Option<BpfMapId>,
     nested: Option<BpfMapId>,
     every: FxHashMap<Engine, (BpfMapId, u32)>,
     tracer_ring: Option<BpfMapId>,
@@ -89,7 +88,6 @@ impl<'a> Build<'a> {
             tables: Vec::new(),
             strings: FxHashMap::from_iter([(String::new(), 0)]),
             losses: FxHashMap::default(),
-            entries: None,
             nested: None,
             every: FxHashMap::default(),
             tracer_ring: None,
@@ -117,6 +115,7 @@ impl<'a> Build<'a> {
             texts: unit.checked.as_ref().map_or(Vec::new(), |it| it.texts.clone()),
             sees_unjoined: unit.sees_unjoined(),
             arguments: unit.arguments(),
+            switch: self.plan.switch_of(handler.declared),
             site: handler.site,
             why: unit.why.clone(),
             ..Probe::of(handler.event, unit.place)
@@ -254,6 +253,17 @@ impl<'a> Build<'a> {
         self.plan.window
     }
 
+    /// Returns the map that tells programs in Linux which switches are off: the values are then not 0.
+    pub(super) fn switches_map(&mut self) -> BpfMapId {
+        if let Some(map) = self.plan.linux_switches {
+            return map;
+        }
+        let n = self.plan.switches.len() as u32;
+        let map = self.map(spec("switches", MapKind::Array, 4, 8, n, 0, Home::Linux));
+        self.plan.linux_switches = Some(map);
+        map
+    }
+
     pub(super) fn ring_map(&mut self, engine: Engine) -> BpfMapId {
         let known = match engine {
             Engine::Linux => self.plan.linux_ring,
@@ -305,12 +315,12 @@ impl<'a> Build<'a> {
     }
 
     pub(super) fn entries_map(&mut self) -> BpfMapId {
-        if let Some(map) = self.entries {
+        if let Some(map) = self.plan.linux_entries {
             return map;
         }
         let map =
             self.map(spec("entries", MapKind::LruHash, KEY_BYTES as u32, ENTRY_BYTES as u32, ENTRIES, 0, Home::Linux));
-        self.entries = Some(map);
+        self.plan.linux_entries = Some(map);
         map
     }
 

@@ -48,6 +48,7 @@ impl Emitter<'_, '_> {
             StmtKind::Aggregate(map, keys, value) => self.aggregate(*map, keys, value.as_ref(), stmt.at),
             StmtKind::Print(parts) => self.print(parts, stmt.at),
             StmtKind::Exit(code) => self.exit_run(code.as_ref(), stmt.at),
+            StmtKind::Switch(probe, on) => self.switch(*probe, *on, stmt.at),
             StmtKind::Tag(value) => self.tag(value),
             StmtKind::If(condition, then, otherwise) => self.if_stmt(condition, then, otherwise),
             StmtKind::Block(block) => self.block(block),
@@ -319,6 +320,33 @@ impl Emitter<'_, '_> {
         self.announce_exit();
         self.asm.place(full);
         self.asm.jump(self.end);
+    }
+
+    /// Emits `probe.enable()` or `probe.disable()`: a record for the tracer. In Linux, also the word that Linux's
+    /// handlers test, so that they follow at once; only a change is a record.
+    fn switch(&mut self, probe: u32, on: bool, at: Position) {
+        let Some(switch) = self.build.plan.switch_of(probe) else { return };
+        let buffer = self.alloc(record::SWITCH_BYTES);
+        self.asm.call(helper::KTIME_GET_NS);
+        self.store(buffer + 16, Reg::R0);
+        self.asm.st_imm(Size::W, Reg::FP, buffer, record::SWITCH as i32);
+        self.asm.st_imm(Size::W, Reg::FP, buffer + 4, switch.0 as i32);
+        self.store_imm(buffer + 8, on.into());
+        if self.engine == Engine::Tracer {
+            return self.output(buffer, record::SWITCH_BYTES, at);
+        }
+        let done = self.asm.label();
+        self.find_switch(switch, done);
+        self.asm.ldx(Size::Dw, Reg::R1, Reg::R0, 0);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R1, (!on).into(), done);
+        self.asm.st_imm(Size::Dw, Reg::R0, 0, (!on).into());
+        let full = self.submit(buffer, record::SWITCH_BYTES, at);
+        self.asm.jump(done);
+        // The tracer will not hear of it, so it has not happened.
+        self.asm.place(full);
+        self.find_switch(switch, done);
+        self.asm.st_imm(Size::Dw, Reg::R0, 0, on.into());
+        self.asm.place(done);
     }
 
     /// Submits a record to the engine's ring buffer.

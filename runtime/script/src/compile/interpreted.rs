@@ -3,10 +3,11 @@
 
 use super::chain::{Chain, unwrapped};
 use super::check::arguments;
-use super::scan::{How, Scan, constant};
+use super::scan::{How, Scan, Switched, Switching, constant};
 use super::tables::{MAX_KEY_PARTS, Purpose, Shapes, Stored};
 use super::typed::{Base, Type};
 use super::unit::Unit as HandlerUnit;
+use crate::declare;
 use crate::errors::no_field;
 use crate::handler::Staged;
 use crate::static_check;
@@ -39,6 +40,7 @@ pub(super) fn note(staged: &Staged, scan: &Scan, shapes: &mut Shapes, diagnostic
     for (unit, file, at) in &scan.units_of_times {
         diagnostics.push(units::of_a_time(unit, staged.label(*file, *at)));
     }
+    diagnostics.extend(scan.switches.iter().filter_map(|it| mistake_with_probe(staged, it)));
     for each in &scan.uses {
         let label = staged.label(each.file, each.at);
         let map = shapes.id(&each.map, &label);
@@ -66,6 +68,25 @@ pub(super) fn note(staged: &Staged, scan: &Scan, shapes: &mut Shapes, diagnostic
     }
     for shape in &mut shapes.list {
         shape.written |= scan.aliased.contains(&shape.name) || calls_unknown(scan);
+    }
+}
+
+/// Returns what is wrong with a use of a probe, or of a probe's method.
+fn mistake_with_probe(staged: &Staged, it: &Switched) -> Option<Diagnostic> {
+    let label = staged.label(it.file, it.at);
+    match it.how {
+        Switching::Method(_, name) if !declare::SWITCHING.contains(&name) => {
+            Some(declare::no_probe_method(name, label))
+        }
+        Switching::Method(probe, _) => {
+            let event = staged.probes.get(probe as usize)?.event;
+            (!declare::can_be_switched(event)).then(|| declare::never_switched(event, label))
+        }
+        Switching::NoProbe(method, noun) => Some(declare::no_probe(method, noun, label)),
+        Switching::Value => Some(
+            Diagnostic::error("probe-value", "this is a probe, which is neither a number nor a map", label)
+                .help("a probe has `enable()` and `disable()`; map names start with `@`"),
+        ),
     }
 }
 

@@ -30,13 +30,14 @@ mod tables;
 mod typed;
 mod unit;
 
-use crate::handler::{Handler, Staged};
+use crate::declare;
+use crate::handler::{DeclaredProbe, Handler, Staged};
 use build::Build;
 use tables::Shapes;
 use unit::Unit;
 use xputrace_model::catalog::Catalog;
 use xputrace_model::diagnostic::{Diagnostic, Label, Severity, nearest};
-use xputrace_model::plan::{Place, Plan};
+use xputrace_model::plan::{Place, Plan, Switch};
 
 /// Maximum number of handlers in Linux: each is a program, and takes milliseconds to attach and
 /// detach.
@@ -85,11 +86,17 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (
     check_maps(&shapes, &mut diagnostics);
     interpreted::mark_live_reads(&units, &mut shapes);
     diagnostics.extend(placement::warn_of_late_exchanges(staged, &units));
+    diagnostics.extend(warn_of_never_enabled(staged));
     diagnostics.extend(interpreted::warn_of_lossy_clears(staged, &units, &shapes));
 
     let fit = !has_errors(&diagnostics);
     let mut build = Build::new(staged, catalog, &shapes);
-    build.plan.demand = placement::demand(&units, wishes);
+    build.plan.demand = placement::demand(units.iter(), wishes);
+    build.plan.switches = switches(staged, &units, wishes);
+    if !build.plan.switches.is_empty() {
+        let always = |it: &&Unit| build.plan.switch_of(it.handler.declared).is_none();
+        build.plan.always = placement::demand(units.iter().filter(always), wishes);
+    }
     build.plan.reads_lines = units.iter().any(Unit::reads_lines);
     build.has_window = wishes.window;
     build.ends_in_linux = units.iter().any(Unit::ends_in_linux);
@@ -99,6 +106,37 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (
     plan.shown_by_end = interpreted::shown_by_end(&units, &shapes);
     placement::explain(&units, &mut plan);
     (plan, diagnostics)
+}
+
+/// Returns the probes that begin off, or that a handler can switch.
+fn switches(staged: &Staged, units: &[Unit], wishes: Wishes) -> Vec<Switch> {
+    let is_held = |probe: u32| staged.handlers.iter().any(|it| it.holds.contains(&probe));
+    let declared = (0u32..).zip(&staged.probes).filter(|(_, it)| declare::can_be_switched(it.event));
+    let switched = declared.filter(|(probe, it)| !it.begins_on || is_held(*probe));
+    let switch = |(declared, it): (u32, &DeclaredProbe)| {
+        let of_it = units.iter().filter(|it| it.handler.declared == declared);
+        let site = units.iter().find(|it| it.handler.declared == declared).map(|it| it.handler.site);
+        Switch {
+            declared,
+            name: it.name.clone(),
+            begins_on: it.begins_on,
+            demand: placement::demand(of_it, wishes),
+            site: site.unwrap_or_default(),
+        }
+    };
+    switched.map(switch).collect()
+}
+
+/// Warns of a probe that begins off, and that no handler switches on.
+fn warn_of_never_enabled(staged: &Staged) -> Vec<Diagnostic> {
+    let is_held = |probe: u32| staged.handlers.iter().any(|it| it.holds.contains(&probe));
+    let never = (0u32..).zip(&staged.probes).filter(|(probe, it)| !it.begins_on && !is_held(*probe));
+    let warning = |(_, it): (u32, &DeclaredProbe)| {
+        let message = format!("this `{}` probe begins disabled, and no handler enables it", it.event.name());
+        Diagnostic::warning("never-enabled", message, it.declared_at.clone())
+            .help("call `.enable()` in a handler that is declared after it")
+    };
+    never.map(warning).collect()
 }
 
 fn has_errors(diagnostics: &[Diagnostic]) -> bool {

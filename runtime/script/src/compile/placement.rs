@@ -11,7 +11,7 @@ use std::sync::Arc;
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::Diagnostic;
 use xputrace_model::plan::{
-    Activities, Activity, Demand, HostDemand, HostEvent, HostEvents, Place, Plan, ProbeScope, ReturnWay, Target,
+    Activities, Activity, Demand, HostDemand, HostEvent, HostEvents, Place, Plan, ProbeScope, ReturnWay, Switch, Target,
 };
 use xputrace_model::schema::{self, Event, Field};
 use xputrace_model::table::{Storage, TableDef};
@@ -75,8 +75,8 @@ fn why_of_call(handler: &Handler) -> &'static str {
 /// Adds the reasons known only once the plan exists: which events are joined, and which maps need a
 /// system call.
 pub(super) fn explain(units: &[Unit], plan: &mut Plan) {
-    let Plan { probes, tables, demand, .. } = plan;
-    for (unit, probe) in units.iter().zip(probes).filter(|it| it.0.place == Place::Tracer) {
+    let Plan { probes, tables, demand, switches, .. } = plan;
+    for (unit, probe) in units.iter().zip(&mut *probes).filter(|it| it.0.place == Place::Tracer) {
         if let Event::Activity(activity) = probe.event {
             probe.why.insert(0, joined(activity, demand));
         }
@@ -84,6 +84,16 @@ pub(super) fn explain(units: &[Unit], plan: &mut Plan) {
             probe.why.insert(1, how_graphs_are_recorded(demand).into());
         }
         probe.why.extend(reached_in_linux(&unit.scan, tables));
+    }
+    for probe in probes {
+        probe.why.extend(probe.switch.map(|it| switched(&switches[it.index()]).to_owned()));
+    }
+}
+
+fn switched(switch: &Switch) -> &'static str {
+    match switch.begins_on {
+        true => "a handler can disable it",
+        false => "begins disabled",
     }
 }
 
@@ -294,7 +304,7 @@ fn host_demand(kind: HostEvent, unit: &Unit, reads: &Reads, demand: &mut HostDem
 }
 
 /// Returns what the collector must record: it follows from the fields that the handlers read.
-pub(super) fn demand(units: &[Unit], wishes: Wishes) -> Demand {
+pub(super) fn demand<'a, 's: 'a>(units: impl Iterator<Item = &'a Unit<'s>>, wishes: Wishes) -> Demand {
     let mut demand = Demand::default();
     for unit in units {
         let reads = unit.reads();

@@ -11,7 +11,7 @@ use xputrace_bytecode::targets::leave_out_others;
 use xputrace_bytecode::{BpfMapId, Label, helper};
 use xputrace_model::context::word;
 use xputrace_model::loss::Loss;
-use xputrace_model::plan::Target;
+use xputrace_model::plan::{SwitchId, Target};
 use xputrace_model::schema::Event;
 
 /// Arguments of the collector's marker function: the context's words and the tag's slot.
@@ -193,6 +193,7 @@ impl Emitter<'_, '_> {
         }
         self.until_exit();
         self.only_in_window();
+        self.only_while_on();
         if let Some(every) = self.handler.options.every.filter(|it| *it > 1) {
             self.only_every(every);
         }
@@ -231,6 +232,24 @@ impl Emitter<'_, '_> {
             self.asm.ldx(Size::Dw, Reg::R0, Reg::R0, 0);
             self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, self.end);
         }
+    }
+
+    /// Skips events while the probe is switched off. Elsewhere than in Linux, the engine does.
+    fn only_while_on(&mut self) {
+        let switch = self.build.plan.switch_of(self.handler.declared);
+        if let Some(switch) = switch.filter(|_| self.engine == Engine::Linux) {
+            self.find_switch(switch, self.end);
+            self.asm.ldx(Size::Dw, Reg::R0, Reg::R0, 0);
+            self.asm.jump_if_imm(Cond::Ne, Reg::R0, 0, self.end);
+        }
+    }
+
+    /// Sets R0 to the address of the word that tells whether a switch is off.
+    pub(super) fn find_switch(&mut self, switch: SwitchId, none: Label) {
+        let map = self.build.switches_map();
+        self.asm.st_imm(Size::W, Reg::FP, SCRATCH, switch.0 as i32);
+        self.lookup(map, SCRATCH);
+        self.asm.jump_if_imm(Cond::Eq, Reg::R0, 0, none);
     }
 
     /// Tells all programs in Linux that the run is over.

@@ -5,7 +5,7 @@
 use super::chain::{Chain, Link, key_parts, map_name, unwrapped};
 use super::reads::Reads;
 use crate::handler::{Captured, Function, Handler, Staged};
-use crate::{lexer, maps, units};
+use crate::{declare, lexer, maps, units};
 use rhai::{Expr, FnCallExpr, Position, Stmt};
 use xputrace_model::context::word;
 use xputrace_model::diagnostic::FileId;
@@ -65,6 +65,8 @@ pub(super) struct Scan<'a> {
     pub(super) unknown_fields: Vec<UnknownField<'a>>,
     /// Maps that have another name too, by which they may be changed.
     pub(super) aliased: Vec<String>,
+    /// What it does with probes and, by a probe's method, with other values.
+    pub(super) switches: Vec<Switched<'a>>,
     /// Names of all functions called, except methods and functions of scripts.
     pub(super) calls: Vec<&'a str>,
 }
@@ -80,6 +82,24 @@ pub(super) struct UnknownField<'a> {
     pub(super) at: Position,
 }
 
+/// A use of a probe, or of a probe's method.
+pub(super) struct Switched<'a> {
+    pub(super) how: Switching<'a>,
+    pub(super) file: FileId,
+    pub(super) at: Position,
+}
+
+/// What is done there.
+#[derive(Clone, Copy)]
+pub(super) enum Switching<'a> {
+    /// A method of a probe, by its declaration; perhaps one that it lacks.
+    Method(u32, &'a str),
+    /// A property, key or operator, which probes lack.
+    Value,
+    /// A probe's method of something else, named for messages.
+    NoProbe(&'a str, &'static str),
+}
+
 /// What a variable stands for, if it matters here.
 #[derive(Clone, Copy, PartialEq)]
 enum Meaning<'a> {
@@ -91,6 +111,10 @@ enum Meaning<'a> {
     Closure(&'a Function),
     /// A number that has a unit.
     Number(Unit),
+    /// A probe, by its declaration.
+    Probe(u32),
+    /// A captured value of another type, named for messages.
+    Captured(&'static str),
     Other,
 }
 
@@ -98,7 +122,27 @@ impl<'a> Meaning<'a> {
     fn of(value: &'a Captured) -> Self {
         match value {
             Captured::Closure(function) => Meaning::Closure(function),
-            _ => Meaning::Other,
+            Captured::Probe(probe) => Meaning::Probe(*probe),
+            Captured::Int(_) => Meaning::Captured("an integer"),
+            Captured::Bool(_) => Meaning::Captured("a boolean"),
+            Captured::Str(_) => Meaning::Captured("text"),
+            Captured::Unit => Meaning::Captured("`()`"),
+            Captured::Other(_) => Meaning::Other,
+        }
+    }
+}
+
+impl Meaning<'_> {
+    /// Names what it is, if that is known and no probe.
+    fn noun(self) -> Option<&'static str> {
+        match self {
+            Meaning::Event => Some("an event"),
+            Meaning::Launch => Some("a launch"),
+            Meaning::Row => Some("a row of a map"),
+            Meaning::Closure(_) => Some("a function"),
+            Meaning::Number(_) => Some("an integer"),
+            Meaning::Captured(noun) => Some(noun),
+            Meaning::Probe(_) | Meaning::Other => None,
         }
     }
 }
@@ -120,6 +164,7 @@ pub(super) fn scan<'a>(staged: &'a Staged, handler: &'a Handler) -> Scan<'a> {
         units_of_times: Vec::new(),
         unknown_fields: Vec::new(),
         aliased: Vec::new(),
+        switches: Vec::new(),
         calls: Vec::new(),
     };
     scan.names = captured(&handler.captured);
@@ -332,7 +377,7 @@ impl<'a> Scan<'a> {
     /// Notes a variable that is another name for the event or its launch.
     fn variable(&mut self, name: &'a str, value: &'a Expr) {
         let mut meaning = self.meaning(value);
-        if matches!(meaning, Meaning::Other | Meaning::Number(_)) {
+        if matches!(meaning, Meaning::Other | Meaning::Number(_) | Meaning::Captured(_)) {
             self.expr(value);
             self.alias(value);
             meaning = match self.unit(value) {
@@ -387,6 +432,7 @@ impl<'a> Scan<'a> {
             return self.map(map, &chain);
         }
         let mut links = &chain.links[..];
+        self.probe_chain(&chain);
         match (self.head(chain.head), links) {
             (Meaning::Closure(function), [Link::Method(call, _), rest @ ..]) if call.name == "call" => {
                 self.follow(function, self.meanings(&call.args));
@@ -407,6 +453,21 @@ impl<'a> Scan<'a> {
                 Link::Method(call, _) => call.args.iter().for_each(|it| self.expr(it)),
             }
         }
+    }
+
+    /// Notes what is done with a probe, and where a probe's method is called on something else.
+    fn probe_chain(&mut self, chain: &Chain<'a>) {
+        let (how, at) = match (self.head(chain.head), &chain.links[..]) {
+            (Meaning::Probe(probe), [Link::Method(call, at), ..]) => (Switching::Method(probe, &call.name), *at),
+            (Meaning::Probe(_), [Link::Property("name", _), ..]) => return,
+            (Meaning::Probe(_), [Link::Property(_, at) | Link::Index(_, at), ..]) => (Switching::Value, *at),
+            (of, [.., Link::Method(call, at)]) if declare::SWITCHING.contains(&&*call.name) => match of.noun() {
+                Some(noun) => (Switching::NoProbe(&call.name, noun), *at),
+                None => return,
+            },
+            _ => return,
+        };
+        self.switches.push(Switched { how, file: self.file, at });
     }
 
     fn head(&self, head: &'a Expr) -> Meaning<'a> {
@@ -430,6 +491,12 @@ impl<'a> Scan<'a> {
             for argument in &call.args {
                 self.expr(argument);
             }
+        }
+        if let Some(Link::Method(call, at)) = chain.links.last()
+            && declare::SWITCHING.contains(&&*call.name)
+        {
+            let how = Switching::NoProbe(&call.name, "a map");
+            self.switches.push(Switched { how, file: self.file, at: *at });
         }
         let how = method.map_or(How::Read, How::Method);
         self.found(map, keys, how, chain.head.position());
@@ -471,6 +538,9 @@ impl<'a> Scan<'a> {
             None => self.calls.push(&call.name),
         }
         let args: Vec<&'a Expr> = call.args.iter().map(unwrapped).collect();
+        if call.op_token.is_some() && args.iter().any(|it| matches!(self.meaning(it), Meaning::Probe(_))) {
+            self.switches.push(Switched { how: Switching::Value, file: self.file, at });
+        }
         if call.name == "contains"
             && let [map, key] = args[..]
             && let Some(map) = map_name(map)
@@ -507,7 +577,7 @@ impl<'a> Scan<'a> {
     /// Scans an argument of a function that is followed, which sees what the function does with an
     /// event.
     fn passed(&mut self, argument: &'a Expr) {
-        if self.meaning(argument) == Meaning::Other {
+        if matches!(self.meaning(argument), Meaning::Other | Meaning::Captured(_)) {
             self.expr(argument);
         }
     }

@@ -245,6 +245,8 @@ pub(super) enum StmtKind {
     Aggregate(MapId, Vec<Expr>, Option<Expr>),
     Print(Vec<Part>),
     Exit(Option<Expr>),
+    /// Switches a probe, by the number of its declaration, on or off.
+    Switch(u32, bool),
     Tag(Expr),
     If(Expr, Block, Block),
     Block(Block),

@@ -129,6 +129,10 @@ impl Host for FakeHost {
         (name == "launches").then_some(Value::Int(12))
     }
 
+    fn switch(&mut self, declared: u32, on: bool) {
+        self.printed.push(format!("probe {declared} {}", if on { "enabled" } else { "disabled" }));
+    }
+
     fn exit(&mut self, code: i64) {
         self.exit = Some(code);
     }

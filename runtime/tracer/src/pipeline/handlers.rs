@@ -2,10 +2,11 @@
 
 use crate::context::Symbol;
 use crate::names::{Demangle, Names};
+use crate::rendezvous::told;
 use rustc_hash::FxHashMap;
 use xputrace_model::context::{GpuContext, word};
 use xputrace_model::plan::{
-    Activities, Activity, Call, Calls, Demand, Place, Plan, Probe, ProbeId, ProgramId, StringId, Target,
+    Activities, Activity, Call, Calls, Demand, Place, Plan, Probe, ProbeId, ProgramId, StringId, SwitchId, Target,
 };
 use xputrace_model::schema::Event;
 use xputrace_wire::cuda_calls::{FunctionId, Functions, Layer, Parameter, error_name};
@@ -28,6 +29,15 @@ pub(super) struct Handler {
     pub(super) probe: ProbeId,
     /// `None` for interpreted handlers.
     pub(super) program: Option<ProgramId>,
+    pub(super) switch: Option<Switchable>,
+}
+
+/// A handler that is switched on and off.
+#[derive(Clone, Copy)]
+pub(super) struct Switchable {
+    pub(super) id: SwitchId,
+    /// What the record of an event must say of its demand: `message::demand::has_all`.
+    pub(super) needs: u32,
 }
 
 /// A handler of `api`, for one function.
@@ -58,7 +68,7 @@ impl Handlers {
     pub(super) fn of(plan: &Plan) -> Self {
         let of = |fires: &dyn Fn(&Probe) -> bool| {
             let here = |(_, it): &(ProbeId, &Probe)| it.place != Place::Linux && fires(it);
-            ProbeId::each(&plan.probes).filter(here).map(|(probe, it)| handler(probe, it)).collect::<Vec<_>>()
+            ProbeId::each(&plan.probes).filter(here).map(|(probe, it)| handler(plan, probe, it)).collect::<Vec<_>>()
         };
         let of_call = |call: Call| of(&|it: &Probe| it.event == Event::Launch && calls_of(it).contains(call));
         Handlers {
@@ -110,8 +120,9 @@ impl Handlers {
     }
 }
 
-fn handler(probe: ProbeId, it: &Probe) -> Handler {
-    Handler { probe, program: it.program.filter(|_| it.place == Place::Tracer) }
+fn handler(plan: &Plan, probe: ProbeId, it: &Probe) -> Handler {
+    let switch = it.switch.and_then(|id| Some(Switchable { id, needs: told(&plan.switches.get(id.index())?.demand) }));
+    Handler { probe, program: it.program.filter(|_| it.place == Place::Tracer), switch }
 }
 
 fn api_handlers(plan: &Plan) -> FxHashMap<u32, Vec<ApiHandler>> {
@@ -119,7 +130,7 @@ fn api_handlers(plan: &Plan) -> FxHashMap<u32, Vec<ApiHandler>> {
     for (id, probe) in ProbeId::each(&plan.probes) {
         let Target::Api(functions) = &probe.target else { continue };
         for function in functions.iter() {
-            let it = ApiHandler::of(handler(id, probe), probe, function);
+            let it = ApiHandler::of(handler(plan, id, probe), probe, function);
             all.entry(function.number()).or_default().push(it);
         }
     }

@@ -15,6 +15,7 @@ use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Activity, Call, StringId};
 use xputrace_wire::cuda_calls::FunctionId;
 use xputrace_wire::events::HostEvent;
+use xputrace_wire::message::demand;
 use xputrace_wire::record::{
     self, ActivityRecord, Clock, Flush, Frame, Gpu, GpuLimits, Graph, HostEventRecord, Launch, Mapping, Record, framed,
     kind,
@@ -162,7 +163,8 @@ impl Intake<'_> {
             self.process.facts.note_stream(launch, self.strings);
         }
         let has_no_record = launch.flags & Launch::NO_RECORD != 0;
-        let is_waited_for = wanted.expected.contains(call) && !has_no_record;
+        let is_expected = wanted.expected.contains(call) && expects(launch, call);
+        let is_waited_for = is_expected && !has_no_record;
         let balance = self.ledger.account.call_mut(call);
         if launch.flags & Launch::OUTSIDE != 0 {
             balance.outside += 1;
@@ -179,8 +181,19 @@ impl Intake<'_> {
         let process = &mut *self.process;
         process.launched(launch.correlation);
         process.counts.submitted[call.index()] += 1;
-        balance.made = balance.made.saturating_add(1);
         process.watermark.launch(launch);
+        if !is_expected && wanted.expected.contains(call) {
+            // What it does on the GPU was not asked for when it began.
+            balance.outside += 1;
+            if launch.result == 0 && wanted.joins_with(call) {
+                process.launches.insert(launch, false);
+            }
+            if !self.handlers.of_call(call).is_empty() {
+                process.calls.push(*launch);
+            }
+            return;
+        }
+        balance.made = balance.made.saturating_add(1);
         if launch.result != 0 {
             balance.failed += 1;
         } else {
@@ -204,7 +217,8 @@ impl Intake<'_> {
     fn take_unwanted(&mut self, call: Call, launch: &Launch) {
         let is_seen =
             launch.flags & (Launch::CAPTURED | Launch::OUTSIDE | Launch::NO_RECORD) == 0 && launch.result == 0;
-        if is_seen && launch.flags & Launch::YIELDED != 0 && self.handlers.wanted.records(call) {
+        let is_asked_for = expects(launch, call);
+        if is_seen && is_asked_for && launch.flags & Launch::YIELDED != 0 && self.handlers.wanted.records(call) {
             self.ledger.yielded(call);
         }
     }
@@ -384,6 +398,11 @@ impl Intake<'_> {
     }
 }
 
+/// Whether the activities that show when the work of a call is done were asked for when it began.
+fn expects(launch: &Launch, call: Call) -> bool {
+    demand::has_any(launch.demanded, call.shown_by())
+}
+
 /// Joins an activity with its launch; returns false if the launch has not arrived.
 #[inline]
 fn join(process: &mut Process, ledger: &mut Ledger, activity: &ActivityRecord, span: Option<Span>) -> bool {
@@ -392,6 +411,8 @@ fn join(process: &mut Process, ledger: &mut Ledger, activity: &ActivityRecord, s
         return true;
     }
     match launch.call() {
+        // It counts as outside.
+        Some(call) if !expects(&launch, call) => {}
         Some(call) if first => ledger.account.call_mut(call).joined += 1,
         // A graph may have more records, of which others went elsewhere.
         Some(call) if launch.flags & Launch::YIELDED != 0 && call != Call::Graph => ledger.regained(call),

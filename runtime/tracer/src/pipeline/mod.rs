@@ -25,7 +25,8 @@ mod watermark;
 
 use crate::busy::BusyGpus;
 use crate::names::{Demangle, Names};
-use crate::state::{State, Target};
+use crate::state::{Origin, State, Target};
+use crate::switches::Switches;
 use account::Ledger;
 pub use gpus::SeenGpu;
 use handlers::{Handler, Handlers, Places, Strings};
@@ -44,6 +45,7 @@ use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::Output;
 use xputrace_model::plan::{Activity, Call, Place, Plan, ProbeId};
 use xputrace_model::stack::StackKey;
+use xputrace_wire::events::host::Common;
 use xputrace_wire::record::{HostEventRecord, Launch};
 
 /// Receives the pipeline's results and answers its questions about the run.
@@ -169,7 +171,8 @@ impl Pipeline {
         let mut names = Names::new(&plan.strings);
         let strings = Strings::new(demangle, handlers.wanted.reads, &mut names);
         let ledger = Ledger::new(&handlers.wanted);
-        let state = State {
+        let switches = Switches::new(&plan);
+        let mut state = State {
             plan,
             engine,
             names,
@@ -177,7 +180,12 @@ impl Pipeline {
             faults: FxHashMap::default(),
             gpus: Vec::new(),
             all_native,
+            switches,
+            now: 0,
+            heard_until: u64::MAX,
+            late: FxHashMap::default(),
         };
+        state.tell_linux_programs();
         Pipeline {
             state,
             processes: Vec::new(),
@@ -358,7 +366,10 @@ impl Pipeline {
         let Process { watermark, launches, orphans, .. } = process;
         let activities = match reach {
             Reach::Everything => u64::MAX,
-            Reach::Watermark => watermark.activities_until(&self.handlers.wanted, launches, orphans),
+            Reach::Watermark => {
+                let until = watermark.activities_until(&self.handlers.wanted, launches, orphans);
+                until.min(self.state.heard_until)
+            }
         };
         let calls = match reach {
             Reach::Everything => u64::MAX,
@@ -415,8 +426,11 @@ impl Pipeline {
     }
 
     #[inline]
-    fn run(state: &mut State, handlers: &[Handler], ctx: &GpuContext, sink: &mut dyn Sink) {
+    fn run(state: &mut State, handlers: &[Handler], origin: Origin, ctx: &GpuContext, sink: &mut dyn Sink) {
         for handler in handlers {
+            if handler.switch.is_some_and(|it| !state.lets_run(handler.probe, it.id, it.needs, origin)) {
+                continue;
+            }
             match handler.program {
                 Some(program) => state.run_gpu(handler.probe, program, ctx, sink),
                 None => sink.interpret(handler.probe, ctx, state),
@@ -459,13 +473,17 @@ impl Handled for Joined {
             let name = if kind == Activity::Kernel { ctx[word::NAME] } else { pipeline.strings.activity(kind) };
             process.waits.ran(self, name);
         }
-        Pipeline::run(&mut pipeline.state, pipeline.handlers.of_activity(kind), ctx, sink);
+        let alone = Origin { began: self.span.start, demanded: 0 };
+        let origin = self.launch.map_or(alone, |it| Origin { began: it.start, demanded: it.demanded });
+        Pipeline::run(&mut pipeline.state, pipeline.handlers.of_activity(kind), origin, ctx, sink);
     }
 }
 
 impl Handled for HostEventRecord {
     fn handle(&self, pipeline: &mut Pipeline, process: &mut Process, ctx: &mut GpuContext, sink: &mut dyn Sink) {
         let freed = process.memory.take(self);
+        let Common { start, flags, .. } = self.common();
+        let origin = Origin { began: start, demanded: flags >> Common::DEMANDED_AT };
         process.facts.fill_host_event(ctx, self, freed, &pipeline.strings);
         if let HostEventRecord::Wait(it) = self
             && pipeline.strings.reads.waited_for
@@ -476,11 +494,11 @@ impl Handled for HostEventRecord {
             let function = it.function;
             for handler in pipeline.handlers.of_function(function) {
                 handler.fill(ctx, &it.parameters);
-                Pipeline::run(&mut pipeline.state, std::slice::from_ref(&handler.handler), ctx, sink);
+                Pipeline::run(&mut pipeline.state, std::slice::from_ref(&handler.handler), origin, ctx, sink);
             }
             return;
         }
-        Pipeline::run(&mut pipeline.state, pipeline.handlers.of_host_event(self.kind()), ctx, sink);
+        Pipeline::run(&mut pipeline.state, pipeline.handlers.of_host_event(self.kind()), origin, ctx, sink);
     }
 }
 
@@ -488,6 +506,7 @@ impl Handled for Launch {
     fn handle(&self, pipeline: &mut Pipeline, process: &mut Process, ctx: &mut GpuContext, sink: &mut dyn Sink) {
         let Some(call) = self.call() else { return };
         process.facts.fill_launch_event(ctx, self, &pipeline.strings);
-        Pipeline::run(&mut pipeline.state, pipeline.handlers.of_call(call), ctx, sink);
+        let origin = Origin { began: self.start, demanded: self.demanded };
+        Pipeline::run(&mut pipeline.state, pipeline.handlers.of_call(call), origin, ctx, sink);
     }
 }

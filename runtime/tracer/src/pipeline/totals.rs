@@ -18,6 +18,8 @@ pub struct CollectorTotals {
     pub window: WindowTotals,
     /// Nanoseconds spent in the collector's callbacks.
     pub callback_nanos: u64,
+    /// Stacks that it took.
+    pub stacks: u64,
     pub flushes: u64,
     /// Indexed by [`Lost`].
     pub lost: [u64; Lost::COUNT],
@@ -55,7 +57,7 @@ impl CollectorTotals {
     /// Reads the current counts from the first page of a region.
     pub(crate) fn of(control: &Control, broken_rings: u64) -> Self {
         let now = |it: &AtomicU64| it.load(Ordering::Relaxed);
-        let Totals { activities, calls, host_events, callback_nanos, flushes } = &control.totals;
+        let Totals { activities, calls, host_events, callback_nanos, stacks, flushes } = &control.totals;
         CollectorTotals {
             activities: activities.each_ref().map(|it| Records { records: now(&it.records), nanos: now(&it.nanos) }),
             calls: calls.each_ref().map(|it| Made {
@@ -71,6 +73,7 @@ impl CollectorTotals {
                 ranges: now(&control.window.ranges),
             },
             callback_nanos: now(callback_nanos),
+            stacks: now(stacks),
             flushes: now(flushes),
             lost: control.lost.each_ref().map(now),
             broken_rings,
@@ -116,6 +119,7 @@ struct Stored {
     calls: Vec<(String, u64, u64, u64)>,
     host_events: Vec<(String, u64)>,
     callback_nanos: u64,
+    stacks: u64,
     flushes: u64,
     lost: Vec<u64>,
     broken_rings: u64,
@@ -148,6 +152,7 @@ impl From<CollectorTotals> for Stored {
                 .map(|kind| (kind.name().to_owned(), it.host_events[kind.index()]))
                 .collect(),
             callback_nanos: it.callback_nanos,
+            stacks: it.stacks,
             flushes: it.flushes,
             lost: it.lost.to_vec(),
             broken_rings: it.broken_rings,
@@ -160,8 +165,9 @@ impl From<Stored> for CollectorTotals {
     fn from(it: Stored) -> Self {
         let mut lost = [0; Lost::COUNT];
         lost.iter_mut().zip(&it.lost).for_each(|(to, from)| *to = *from);
-        let (callback_nanos, flushes, broken_rings) = (it.callback_nanos, it.flushes, it.broken_rings);
-        let mut totals = CollectorTotals { callback_nanos, flushes, lost, broken_rings, ..earlier(&it) };
+        let (callback_nanos, stacks) = (it.callback_nanos, it.stacks);
+        let (flushes, broken_rings) = (it.flushes, it.broken_rings);
+        let mut totals = CollectorTotals { callback_nanos, stacks, flushes, lost, broken_rings, ..earlier(&it) };
         for (name, records, nanos) in &it.activities {
             if let Some(kind) = Activity::ALL.iter().find(|kind| kind.name() == name) {
                 totals = totals.with_activity(*kind, *records, *nanos);
@@ -208,7 +214,7 @@ mod tests {
 
     #[test]
     fn totals_round_trip_and_kinds_of_later_versions_are_left_out() {
-        let it = CollectorTotals { lost: [7; Lost::COUNT], flushes: 1, ..CollectorTotals::default() }
+        let it = CollectorTotals { lost: [7; Lost::COUNT], stacks: 5, flushes: 1, ..CollectorTotals::default() }
             .with_activity(Activity::Memset, 2, 3)
             .with_call(Call::Memset, Made { made: 4, failed: 1, captured: 2 });
         let json = serde_json::to_string(&it).unwrap();

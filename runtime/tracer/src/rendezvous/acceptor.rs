@@ -13,8 +13,8 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use xputrace_model::plan::Demand;
@@ -32,7 +32,12 @@ pub type TagArrays = Box<dyn FnMut(u32) -> Result<OwnedFd, String> + Send>;
 
 /// What a run asks of every collector.
 pub struct Order {
+    /// Everything that may be asked for during the run.
     pub demand: Demand,
+    /// What processes record that are armed from now on.
+    pub now: Arc<Mutex<Demand>>,
+    /// Whether that may change.
+    pub is_switched: bool,
     /// Whether the collector should send its list of executable mappings.
     pub mappings: bool,
     pub shape: Shape,
@@ -319,11 +324,21 @@ impl Work {
     }
 
     fn send_order(&mut self, target: &mut Target) -> Result<Region, String> {
-        let Order { demand, mappings, shape, tags, window, conflict, gpus, .. } = &mut self.order;
+        let Order { demand, now, is_switched, mappings, shape, tags, window, conflict, gpus, .. } = &mut self.order;
         let tags = tags.as_mut().map(|make| make(target.peer.pid)).transpose()?;
         let tags = tags.as_ref().map(AsRawFd::as_raw_fd);
         let (mappings, shape, conflict) = (*mappings, *shape, *conflict);
-        let order = Arming { demand, mappings, shape, window: window.bits(), conflict, gpus };
+        let first = *now.lock().unwrap_or_else(PoisonError::into_inner);
+        let order = Arming {
+            most: demand,
+            first: &first,
+            is_switched: *is_switched,
+            mappings,
+            shape,
+            window: window.bits(),
+            conflict,
+            gpus,
+        };
         target.arm(&order, self.n_armed, tags).map_err(|it| it.to_string())
     }
 

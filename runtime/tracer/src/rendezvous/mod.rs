@@ -23,6 +23,7 @@ pub use dormant::call_dormant;
 pub use listener::{Connection, Heard, Listener};
 pub use region::{Marks, Region};
 pub use socket::Peer;
+pub(crate) use target::told;
 pub use target::{Arming, Notice, Target, Window};
 
 use std::io;

@@ -33,7 +33,12 @@ pub struct Target {
 /// What a collector is asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Arming<'a> {
-    pub demand: &'a Demand,
+    /// Everything that may be asked for during the run.
+    pub most: &'a Demand,
+    /// What is recorded at first.
+    pub first: &'a Demand,
+    /// Whether that may change.
+    pub is_switched: bool,
     /// Whether it should send its list of executable mappings.
     pub mappings: bool,
     pub shape: Shape,
@@ -124,15 +129,17 @@ impl Target {
         process_index: u32,
         tags: Option<RawFd>,
     ) -> Result<Region, RendezvousError> {
-        let Arming { demand: wanted, mappings, shape, window, conflict, gpus } = *order;
+        let Arming { most, first, is_switched, mappings, shape, window, conflict, gpus } = *order;
         let context = |what: &str| format!("{what} for process {}", self.peer.pid);
         let memory = sealed_memory(shape.size()).map_err(|it| failed(context("make shared memory"), it))?;
         let region = Region::map(&memory, shape).map_err(|it| failed(context("map shared memory"), it))?;
-        let bits = demand_bits(wanted, mappings) & if tags.is_some() { u64::MAX } else { !demand::MARKER };
-        let words =
-            [bits, shape.rings.into(), shape.ring_bytes.into(), FLUSH_MILLIS, process_index.into(), window, conflict];
+        let possible = if tags.is_some() { u64::MAX } else { !demand::MARKER };
+        let [bits, first_bits] = [most, first].map(|it| demand_bits(it, mappings) & possible);
+        let bits = bits | if is_switched { demand::SWITCHED } else { 0 };
+        let (rings, ring_bytes) = (shape.rings.into(), shape.ring_bytes.into());
+        let words = [bits, rings, ring_bytes, FLUSH_MILLIS, process_index.into(), window, conflict, first_bits];
         let fds: Vec<RawFd> = [Some(memory.as_raw_fd()), tags].into_iter().flatten().collect();
-        let text = format!("{}\n{gpus}", wanted.host.api.to_text());
+        let text = format!("{}\n{gpus}\n{}", most.host.api.to_text(), first.host.api.to_text());
         send(&self.socket, &Message::new(message::ARM, &words, text), &fds)
             .map_err(|it| failed(context("arm the collector"), it))?;
         Ok(region)
@@ -141,6 +148,12 @@ impl Target {
     /// Asks the collector to record from now on, if [`Window::LATER`] made it wait.
     pub fn record(&mut self) {
         let _ = send(&self.socket, &Message::new(message::RECORD, &[], ""), &[]);
+    }
+
+    /// Asks the collector to record this from now on, and nothing else.
+    pub fn switch(&mut self, demand: &Demand, mappings: bool) {
+        let bits = demand_bits(demand, mappings);
+        let _ = send(&self.socket, &Message::new(message::SWITCH, &[bits], demand.host.api.to_text()), &[]);
     }
 
     /// Leaves the process untraced.
@@ -201,6 +214,11 @@ fn notice(message: &Message) -> Option<Notice> {
         message::BYE => Some(Notice::Bye { notes: notes() }),
         _ => None,
     }
+}
+
+/// Returns what the record of an event says of its demand if it was recorded with all that `demand` asks for.
+pub(crate) fn told(demand: &Demand) -> u32 {
+    demand::told(demand_bits(demand, false))
 }
 
 fn demand_bits(wanted: &Demand, mappings: bool) -> u64 {

@@ -28,6 +28,7 @@ pub fn refresh(state: &mut State, totals: &[CollectorTotals], elapsed: Duration)
         ("lost", launches.lost as i64),
         ("kernels", kernels as i64),
         ("tracer_cost_ns", own_cpu_nanos()),
+        ("stacks_taken", sum(|it| it.stacks)),
         ("kept_programs", state.stacks.n_programs() as i64),
     ];
     state.builtins.extend(values);

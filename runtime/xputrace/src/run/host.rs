@@ -95,6 +95,12 @@ impl Host for State {
         }
     }
 
+    fn switch(&mut self, declared: u32, on: bool) {
+        if let Some(switch) = self.plan.switch_of(declared) {
+            self.pipeline.state_mut().switch(switch, on);
+        }
+    }
+
     fn exit(&mut self, code: i64) {
         self.exit.get_or_insert(code);
     }

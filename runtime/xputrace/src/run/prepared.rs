@@ -10,6 +10,7 @@ use super::sources::command::Command;
 use super::sources::keyboard::Keyboard;
 use super::sources::linux::LinuxEvents;
 use super::sources::processes::Processes;
+use super::sources::switching::Switching;
 use super::sources::timers::{TimeLimit, Timers};
 use super::sources::window::Window;
 use super::sources::{Sources, Target};
@@ -97,7 +98,7 @@ impl Prepared {
         if self.running.is_over() {
             return Ok(Attached::over_before_it_began(self.running, self.target));
         }
-        let (linux, n_attached) = self.attach_probes()?;
+        let (linux, switching, n_attached) = self.attach_probes()?;
         self.let_collectors_in()?;
         self.say_attached(n_attached);
         // The output of `begin` must precede the command's.
@@ -111,6 +112,7 @@ impl Prepared {
             timers: Timers::new(self.running.plan()),
             time_limit: self.time_limit,
             window: self.window,
+            switching,
             keyboard: Keyboard::new(self.target.child()),
             target: self.target,
         };
@@ -122,17 +124,19 @@ impl Prepared {
         let plan = self.running.plan().clone();
         {
             let state = &mut *self.running.state();
-            state.drivers = collectors.open(&plan, state.linux.as_mut(), self.scope.pids())?;
+            let switches = state.pipeline.state().switches().now();
+            state.drivers = collectors.open(&plan, &switches, state.linux.as_mut(), self.scope.pids())?;
         }
         self.running.report().attaches = !self.target.is_command();
         collectors.attach(&mut self.running)
     }
 
     /// Returns also at how many places there are probes.
-    fn attach_probes(&mut self) -> Result<(LinuxEvents, usize)> {
+    fn attach_probes(&mut self) -> Result<(LinuxEvents, Switching, usize)> {
         let plan = self.running.plan().clone();
         let (mut state, report) = self.running.parts();
         let state = &mut *state;
+        state.write_linux_switches()?;
         let mut attached = plan.probes.iter().filter(|it| it.place != Place::Linux || it.event.is_gpu()).count();
         let mut pending = Vec::new();
         if let Some(linux) = &mut state.linux {
@@ -148,7 +152,8 @@ impl Prepared {
             let waits = |it: &&ProbeReport| matches!(it.outcome, Outcome::Pending);
             pending.extend(outcome.probes.iter().filter(waits).map(|it| it.probe));
         }
-        Ok((LinuxEvents::new(pending), attached))
+        let switching = Switching::begin(&plan, state);
+        Ok((LinuxEvents::new(pending), switching, attached))
     }
 
     fn say_attached(&mut self, probes: usize) {

@@ -163,8 +163,8 @@ impl Report {
         }
     }
 
-    /// Returns why no GPU event was seen, and what to do.
-    pub fn silence(&self, account: &Account) -> Option<String> {
+    /// Returns why no GPU event was seen, and what to do. `are_switched` says that no probe for them was always enabled.
+    pub fn silence(&self, account: &Account, are_switched: bool) -> Option<String> {
         let launches = account.launches();
         let in_part = if self.recorded_part.is_some() { " in the part that was recorded" } else { "" };
         Some(if self.never_recorded {
@@ -180,6 +180,8 @@ impl Report {
              program made no CUDA call, or it removes CUDA_INJECTION64_PATH from its environment; `xputrace doctor` \
              checks the machine"
                 .into()
+        } else if are_switched {
+            format!("no GPU events{in_part}: CUDA was used, but nothing happened while a probe for it was enabled")
         } else if !account.activities.is_empty() && !account.activities.contains(Activity::Kernel) {
             let kinds: Vec<&str> = account.activities.iter().map(Activity::name).collect();
             format!("no GPU events{in_part}: CUDA was used, but the GPU ran nothing of this kind: {}", kinds.join(", "))

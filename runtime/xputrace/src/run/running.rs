@@ -388,8 +388,9 @@ impl Running {
     /// If nothing requested was seen, says which step was missing and what to do.
     fn explain_silence(&mut self) {
         let account = self.state.borrow().pipeline.account();
+        let are_switched = !self.plan.demand_while(|_| false).gpu();
         if account.is_silent()
-            && let Some(text) = self.report.silence(&account)
+            && let Some(text) = self.report.silence(&account, are_switched)
         {
             self.state.borrow_mut().emit(&Output::Note(text));
         }

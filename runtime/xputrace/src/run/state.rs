@@ -11,7 +11,7 @@ use std::sync::Arc;
 use xputrace_linux::Linux;
 use xputrace_model::loss::{Account, Loss, Losses};
 use xputrace_model::output::{Output, StackNames, View};
-use xputrace_model::plan::Plan;
+use xputrace_model::plan::{Plan, SwitchId};
 use xputrace_model::stack::{Frames, StackKey};
 use xputrace_model::table::{Table, TableDef, TableId};
 use xputrace_render::{Exporter, Maps, StackFile};
@@ -72,6 +72,39 @@ impl State {
     pub fn set_window(&self, open: bool) -> Result<(), xputrace_linux::Error> {
         let map = self.plan.window.and_then(|it| self.linux.as_ref()?.map(it));
         map.map_or(Ok(()), |it| it.update(&0u32.to_ne_bytes(), &u64::from(open).to_ne_bytes(), 0))
+    }
+
+    /// Tells handlers in Linux which switches are on, if that has changed elsewhere.
+    ///
+    /// # Errors
+    /// Linux refuses to change the map that says so.
+    pub fn tell_linux_switches(&mut self) -> Result<(), xputrace_linux::Error> {
+        match self.pipeline.state_mut().switches_mut().take_changes_for_linux() {
+            true => self.write_linux_switches(),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes the map by which handlers in Linux know which switches are on.
+    ///
+    /// # Errors
+    /// Linux refuses.
+    pub fn write_linux_switches(&self) -> Result<(), xputrace_linux::Error> {
+        let Some(map) = self.plan.linux_switches.and_then(|it| self.linux.as_ref()?.map(it)) else { return Ok(()) };
+        let write =
+            |(switch, on): (SwitchId, bool)| map.update(&switch.0.to_ne_bytes(), &u64::from(!on).to_ne_bytes(), 0);
+        self.pipeline.state().switches().all().try_for_each(write)
+    }
+
+    /// Takes over what handlers in Linux have switched. Where several did at the same time, that map tells who was last.
+    pub fn hear_linux_switches(&mut self) {
+        let Some(map) = self.plan.linux_switches.and_then(|it| self.linux.as_ref()?.map(it)) else { return };
+        let is_on =
+            |switch: SwitchId| Some(map.lookup(&switch.0.to_ne_bytes()).ok()??.first()?.iter().all(|it| *it == 0));
+        let all: Vec<SwitchId> = SwitchId::each(&self.plan.switches).map(|it| it.0).collect();
+        let now: Vec<(SwitchId, bool)> = all.into_iter().filter_map(|it| Some((it, is_on(it)?))).collect();
+        let state = self.pipeline.state_mut();
+        now.into_iter().for_each(|(switch, on)| state.switched_by_linux(switch, on));
     }
 
     /// Sends what was written to the reader.

@@ -4,6 +4,7 @@ use super::Checker;
 use super::exprs::is_poison;
 use super::operators::negated;
 use super::typed::{Base, Expr, Kind, LocalId, Source, Type, Where};
+use crate::declare;
 use rhai::{Expr as Syntax, FnCallExpr, Position};
 use xputrace_bytecode::insn::Alu;
 use xputrace_model::diagnostic::{Diagnostic, nearest};
@@ -31,6 +32,10 @@ impl Checker<'_> {
             }
             ("abs", 0) => self.absolute(value, at),
             ("str", 0 | 1) if value.ty.base == Base::Int => self.user_text(value, call.args.first(), at),
+            (name, _) if declare::SWITCHING.contains(&name) => {
+                let diagnostic = declare::no_probe(name, value.ty.base.noun(), self.label(at));
+                self.poison(diagnostic, at)
+            }
             (name, _) => {
                 let diagnostic = Diagnostic::error(
                     "unknown-method",

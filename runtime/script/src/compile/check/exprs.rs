@@ -6,6 +6,7 @@ use super::tables::{NAME_TEXT_BYTES, join_base};
 use super::typed::{Base, Block, Expr, Kind, Source, Type};
 use super::warn::found_there;
 use super::{Checker, missing};
+use crate::declare;
 use crate::units::{self, join_unit};
 use crate::width::{WIDTHS, Width};
 use rhai::{Expr as Syntax, FlowControl, Position, Stmt as SyntaxStmt};
@@ -110,6 +111,10 @@ impl Checker<'_> {
         }
         if path.is_empty() {
             let at = match links[0] {
+                Link::Method(call, at) if declare::SWITCHING.contains(&&*call.name) => {
+                    let diagnostic = declare::no_probe(&call.name, "an event", self.label(at));
+                    return self.poison(diagnostic, at);
+                }
                 Link::Method(call, at) => {
                     let instead = format!("fields are read without parentheses: `e.{}`", call.name);
                     return self.no_value("a call on the event", at, &instead);

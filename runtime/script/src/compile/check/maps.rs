@@ -4,6 +4,7 @@ use super::chain::{Chain, Link, key_parts, map_name, unwrapped};
 use super::tables::{MAX_KEY_PARTS, Purpose, Stored};
 use super::typed::{Base, Expr, Kind, MapId, Stmt, StmtKind, Type, Where};
 use super::{Checker, missing};
+use crate::declare;
 use crate::static_check::aggregation_form;
 use rhai::{Expr as Syntax, FnCallExpr, Position};
 use xputrace_bytecode::insn::Alu;
@@ -119,6 +120,11 @@ impl Checker<'_> {
                 return Some(Stmt { kind: StmtKind::Remove(element.map, element.keys), at });
             }
             _ => {}
+        }
+        if declare::SWITCHING.contains(&method) {
+            let label = self.label(at);
+            self.error(declare::no_probe(method, "a map", label));
+            return None;
         }
         if TableKind::of_method(method).is_none() {
             let label = self.label(at);

@@ -42,6 +42,12 @@ impl Checker<'_> {
                     .help(format!("call it: `{name}.call(…)`"));
                 self.poison(diagnostic, at)
             }
+            Captured::Probe(_) => {
+                let diagnostic = Diagnostic::error("probe-value", format!("`{name}` is a probe"), self.label(at))
+                    .help(format!("switch it: `{name}.enable()` or `{name}.disable()`, as a statement of its own"))
+                    .help(format!("for a map, write `@{name}`"));
+                self.poison(diagnostic, at)
+            }
             Captured::Other(ty) => {
                 let diagnostic = Diagnostic::error(
                     "captured-type",

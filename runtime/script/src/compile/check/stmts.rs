@@ -5,6 +5,7 @@ use super::exprs::text_bytes;
 use super::tables::{Purpose, join_base};
 use super::typed::{Base, Block, Expr, Kind, LocalId, Part, Stmt, StmtKind};
 use super::{Binding, Checker};
+use crate::declare;
 use crate::handler::Captured;
 use crate::static_check::no_exit_status;
 use rhai::{Expr as Syntax, FnCallExpr, Position, Stmt as SyntaxStmt};
@@ -262,6 +263,9 @@ impl Checker<'_> {
             return matches!(&*call.name, "print" | "exit");
         }
         let chain = Chain::of(expr);
+        if self.probe_method(&chain).is_some() {
+            return true;
+        }
         map_name(chain.head).is_some()
             && matches!(chain.links.last(), Some(Link::Method(..)) if is_map_action(chain.links.len()))
     }
@@ -282,8 +286,36 @@ impl Checker<'_> {
         {
             return self.map_method(&name, &chain, call, *at);
         }
+        if let Some((probe, call, at)) = self.probe_method(&chain) {
+            return self.switch_probe(probe, call, at);
+        }
         let value = self.expr(expr);
         Some(Stmt { kind: StmtKind::Eval(value), at })
+    }
+
+    /// Returns the probe, by its declaration, and the method of a chain that is a call of a probe's method.
+    fn probe_method<'c>(&self, chain: &Chain<'c>) -> Option<(u32, &'c FnCallExpr, Position)> {
+        let (Syntax::Variable(variable, ..), [Link::Method(call, at)]) = (chain.head, &chain.links[..]) else {
+            return None;
+        };
+        match self.lookup(&variable.1) {
+            Some(Binding::Constant(Captured::Probe(probe))) => Some((probe, call, *at)),
+            _ => None,
+        }
+    }
+
+    /// Checks `probe.enable()` and `probe.disable()`.
+    fn switch_probe(&mut self, probe: u32, call: &FnCallExpr, at: Position) -> Option<Stmt> {
+        let label = self.label(at);
+        let name = call.name.as_str();
+        let problem = match self.staged.probes.get(probe as usize) {
+            _ if !declare::SWITCHING.contains(&name) => declare::no_probe_method(name, label),
+            _ if !call.args.is_empty() => Diagnostic::error("arguments", format!("`{name}` takes no value"), label),
+            Some(it) if !declare::can_be_switched(it.event) => declare::never_switched(it.event, label),
+            _ => return Some(Stmt { kind: StmtKind::Switch(probe, name == declare::ENABLE), at }),
+        };
+        self.error(problem);
+        None
     }
 
     pub(super) fn call_stmt(&mut self, call: &FnCallExpr, at: Position) -> Option<Stmt> {

@@ -11,7 +11,7 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 use xputrace_linux::{AttachError, Linux, News, Unprobed};
 use xputrace_model::loss::{Loss, Losses};
-use xputrace_model::plan::ProbeId;
+use xputrace_model::plan::{ProbeId, record};
 use xputrace_tracer::Sink;
 
 /// Printed once, in addition to the count.
@@ -47,6 +47,7 @@ impl LinuxEvents {
         let mut records: Vec<Vec<u8>> = Vec::new();
         let are_all_read = {
             let state = &mut *running.state();
+            state.tell_linux_switches()?;
             let Some(linux) = &mut state.linux else { return Ok(()) };
             state.stacks.begin_to_read();
             let names = state.pipeline.state_mut().names_mut();
@@ -60,10 +61,13 @@ impl LinuxEvents {
             if queue.is_over() {
                 break;
             }
-            let handled = running.state().pipeline.state().record(record, &mut queue);
+            let handled = running.state().pipeline.state_mut().record(record, &mut queue);
             if !handled {
                 running.observe_hit(record);
             }
+        }
+        if records.iter().any(|it| record::is_of(it, record::SWITCH)) {
+            running.state().hear_linux_switches();
         }
         running.settle(queue);
         if are_all_read {

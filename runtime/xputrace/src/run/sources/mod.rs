@@ -5,6 +5,7 @@ pub mod command;
 pub mod keyboard;
 pub mod linux;
 pub mod processes;
+pub mod switching;
 pub mod timers;
 pub mod window;
 
@@ -19,6 +20,7 @@ use processes::{Processes, poll};
 use std::os::fd::RawFd;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
+use switching::Switching;
 use timers::{TimeLimit, Timers};
 use window::Window;
 use xputrace_linux::StoppedChild;
@@ -66,6 +68,7 @@ pub struct Sources {
     pub timers: Timers,
     pub time_limit: TimeLimit,
     pub window: Window,
+    pub switching: Switching,
     pub keyboard: Keyboard,
     pub target: Target,
 }
@@ -87,6 +90,7 @@ impl Sources {
             timers: Timers::default(),
             time_limit: TimeLimit::default(),
             window: Window::default(),
+            switching: Switching::default(),
             keyboard: Keyboard::default(),
             target: Target::Processes(Processes::default()),
         }
@@ -110,16 +114,22 @@ impl Sources {
     /// # Errors
     /// Errors of a source.
     pub fn step(&mut self, running: &mut Running, began: Instant) -> Result<Progress> {
-        let mut progress = match &mut self.collectors {
+        self.switching.hear(running);
+        // Before what may be the probes' that it switches.
+        let heard = if running.plan().linux_switches.is_some() { self.linux.step(running)? } else { Progress::Idle };
+        let of_collectors = match &mut self.collectors {
             Some(collectors) => Source::step(collectors, running)?,
             None => Progress::Idle,
         };
+        let mut progress = heard.max(of_collectors);
         self.window.step(running, self.collectors.as_mut(), &mut self.time_limit)?;
         progress = progress.max(self.linux.step(running)?);
         if self.timers.are_due() {
             running.refresh_builtins(&self.totals(), self.recorded_time(began));
             progress = progress.max(self.timers.step(running)?);
         }
+        // After everything that may have run a handler.
+        self.switching.step(running, self.collectors.as_mut())?;
         progress = progress.max(self.time_limit.step(running)?);
         progress = progress.max(self.keyboard.step(running)?);
         let of_target = self.target.step(running)?;

@@ -5,7 +5,8 @@ use crate::machine::deadline;
 use crate::run::running::Running;
 use anyhow::Result;
 use std::time::{Duration, Instant};
-use xputrace_model::plan::{ClosureId, Plan, Probe, Target};
+use xputrace_model::plan::{ClosureId, Plan, Probe, SwitchId, Target};
+use xputrace_tracer::Switches;
 
 /// Shorter intervals would leave no time for anything else.
 const SHORTEST: Duration = Duration::from_micros(1);
@@ -19,6 +20,7 @@ struct Timer {
     closure: ClosureId,
     every: Duration,
     next: Instant,
+    switch: Option<SwitchId>,
 }
 
 impl Timers {
@@ -28,7 +30,7 @@ impl Timers {
         let timer = |it: &Probe| match (&it.target, it.closure) {
             (Target::Interval { nanos }, Some(closure)) => {
                 let every = Duration::from_nanos(*nanos).max(SHORTEST);
-                Some(Timer { closure, every, next: now + every })
+                Some(Timer { closure, every, next: now + every, switch: it.switch })
             }
             _ => None,
         };
@@ -40,8 +42,8 @@ impl Timers {
         self.due_in().is_some_and(|it| it.is_zero())
     }
 
-    /// Returns the closures that are due now.
-    fn due(&mut self) -> Vec<ClosureId> {
+    /// Returns the closures that are due now. The time of one that is switched off passes all the same.
+    fn due(&mut self, switches: &Switches) -> Vec<ClosureId> {
         let now = Instant::now();
         let mut due = Vec::new();
         for timer in self.0.iter_mut().filter(|it| it.next <= now) {
@@ -50,7 +52,9 @@ impl Timers {
             if timer.next <= now {
                 timer.next = now + timer.every;
             }
-            due.push(timer.closure);
+            if timer.switch.is_none_or(|it| switches.is_on(it)) {
+                due.push(timer.closure);
+            }
         }
         due
     }
@@ -63,7 +67,8 @@ impl Source for Timers {
     }
 
     fn step(&mut self, running: &mut Running) -> Result<Progress> {
-        running.run_closures(self.due());
+        let due = self.due(running.state().pipeline.state().switches());
+        running.run_closures(due);
         Ok(Progress::Idle)
     }
 }

@@ -1,0 +1,162 @@
+//! What is recorded changes while the run goes on: a script switches probes on and off.
+//!
+//! ```text
+//! tracer      ── SWITCH(order) ──┐
+//! backend     ── has the old ────┴─ widened to both ──────────────┬─ narrowed to the new
+//! launches    ── under the old ─────────────┬─ under the new ─────┴──────────────────────
+//! ```
+//! The backend is widened before the first launch is recorded under the new order, and narrowed after a flush period:
+//! so every launch of either order has what it asks for, and calls under way are seen to return. Each launch is
+//! recorded under one order as a whole, and says which ([`xputrace_wire::message::demand::told`]).
+
+use super::clock::now;
+use super::{Agent, Refusal};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use xputrace_wire::cuda_calls::Functions;
+use xputrace_wire::message::demand;
+
+/// What is to be recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Bits of `message::demand`.
+    pub demand: u64,
+    /// The functions whose calls are `api` events.
+    pub api: Functions,
+}
+
+impl Order {
+    /// Nothing.
+    pub const NONE: Order = Order { demand: 0, api: Functions::NONE };
+
+    fn with(&self, other: &Order) -> Order {
+        Order { demand: self.demand | other.demand, api: self.api.with(&other.api) }
+    }
+}
+
+/// What is recorded now, and what the backend has been asked for.
+#[derive(Debug)]
+pub(super) struct Switching {
+    /// The demand under which launches that begin now are recorded.
+    demand: AtomicU64,
+    /// How often the runtime's calls began to be watched: those under way then are not seen to begin.
+    layers_added: AtomicU32,
+    /// Held for as long as it takes to copy orders.
+    orders: Mutex<Orders>,
+}
+
+#[derive(Debug)]
+struct Orders {
+    /// What the tracer asked for last, if that has not been done.
+    asked: Option<Order>,
+    /// Under which launches are recorded.
+    now: Order,
+    /// What the backend records while it is resumed: more than `now` for a while after a switch.
+    armed: Order,
+    /// CLOCK_MONOTONIC nanoseconds.
+    switched_at: u64,
+}
+
+impl Switching {
+    pub(super) fn new(first: Order) -> Self {
+        let orders = Orders { asked: None, now: first, armed: first, switched_at: 0 };
+        Switching { demand: AtomicU64::new(first.demand), layers_added: AtomicU32::new(0), orders: Mutex::new(orders) }
+    }
+
+    /// Returns the demand under which what begins now is recorded.
+    #[inline]
+    pub(super) fn demand(&self) -> u64 {
+        self.demand.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(super) fn layers_added(&self) -> u32 {
+        self.layers_added.load(Ordering::Relaxed)
+    }
+
+    fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns what the backend records while it is resumed.
+    pub(super) fn armed(&self) -> Order {
+        self.orders().armed
+    }
+}
+
+impl Agent {
+    /// Handles the tracer's wish to record something else from now on.
+    pub(super) fn ask_for(&self, order: Order) {
+        self.switching.orders().asked = Some(Order { demand: order.demand & self.demand, ..order });
+    }
+
+    /// Does what the tracer asked for, if anything. Called by the control thread; ends the run if it fails.
+    pub(super) fn switch_or_leave(&'static self) {
+        if self.switching.orders().asked.is_none() {
+            return;
+        }
+        let switched = self.while_window_stays(|is_resumed| self.switch(is_resumed)).transpose();
+        if let Err(refusal) = switched {
+            self.end_with(refusal);
+        }
+        self.settle_or_leave();
+    }
+
+    fn switch(&'static self, is_resumed: bool) -> Result<(), Refusal> {
+        let Some((asked, armed)) = ({
+            let mut orders = self.switching.orders();
+            orders.asked.take().map(|asked| (asked, orders.armed))
+        }) else {
+            return Ok(());
+        };
+        let both = armed.with(&asked);
+        if is_resumed {
+            self.backend.switch(self, &armed, &both)?;
+        }
+        const LAYERS: u64 = demand::OUTERMOST | demand::HOST_NESTED;
+        if both.demand & !armed.demand & LAYERS != 0 {
+            self.switching.layers_added.fetch_add(1, Ordering::AcqRel);
+        }
+        let before = self.switching.demand();
+        let at = now();
+        if adds_activities(before, asked.demand) {
+            self.window.note_switch(at);
+        }
+        let armed = if is_resumed { both } else { asked };
+        let mut orders = self.switching.orders();
+        (orders.now, orders.armed, orders.switched_at) = (asked, armed, at);
+        drop(orders);
+        self.switching.demand.store(asked.demand, Ordering::Release);
+        Ok(())
+    }
+
+    /// Lets the backend forget what is not asked for any more, once it has not been for a while. Called by the control
+    /// thread.
+    pub(super) fn narrow_if_idle(&'static self) {
+        let (armed, wanted, switched_at) = {
+            let orders = self.switching.orders();
+            (orders.armed, orders.now, orders.switched_at)
+        };
+        let is_idle = now().saturating_sub(switched_at) >= self.flush_period.as_nanos() as u64;
+        if armed == wanted || !is_idle {
+            return;
+        }
+        let narrowed = self.while_window_stays(|is_resumed| {
+            if is_resumed {
+                self.backend.switch(self, &armed, &wanted)?;
+                self.window.note_pause();
+            }
+            self.switching.orders().armed = wanted;
+            Ok(())
+        });
+        if let Some(Err(refusal)) = narrowed {
+            self.end_with(refusal);
+        }
+        self.settle_or_leave();
+    }
+}
+
+/// Whether a kind of activity was not recorded, and is from now on.
+fn adds_activities(before: u64, after: u64) -> bool {
+    !demand::activities_of(after & !before).is_empty()
+}
