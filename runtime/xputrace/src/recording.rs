@@ -11,7 +11,7 @@ use crate::run::report::{Collectors, Report};
 use crate::run::{self, Running, State};
 use crate::stacks::{self, Naming, Stacks};
 use crate::status::{Ended, FAILED};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::BufWriter;
@@ -25,7 +25,7 @@ use xputrace_model::plan::cookie;
 use xputrace_model::schema::Event;
 use xputrace_model::stack::{Frame, StackKey};
 use xputrace_tracer::recording::{
-    Damage, Entry, FrameInfo, GpuKind, Meta, Reader, RecordedMachine, UserString, Writer, hits,
+    Damage, Entry, Error, FrameInfo, GpuKind, Meta, Reader, RecordedMachine, UserString, Writer, hits,
 };
 use xputrace_tracer::replay::open;
 use xputrace_tracer::{CollectorTotals, ProcessIndex, ProcessInfo};
@@ -79,6 +79,11 @@ impl Draft {
         name.push(".part");
         Draft { path: name.into(), target: target.into(), is_begun: false }
     }
+
+    /// Says where the recording is as far as it was written.
+    fn wrote<T>(&self, result: Result<T, Error>) -> Result<T> {
+        result.with_context(|| format!("what could be written until then is in {}", self.path.display()))
+    }
 }
 
 impl Drop for Draft {
@@ -129,7 +134,7 @@ impl Tape {
 
     fn write(&mut self, entry: &Entry) -> Result<()> {
         self.draft.is_begun = true;
-        Ok(self.writer.write(entry)?)
+        self.draft.wrote(self.writer.write(entry))
     }
 }
 
@@ -154,7 +159,7 @@ impl Observer for Tape {
             }
         }
         self.draft.is_begun = true;
-        Ok(self.writer.gather(process.0, xputrace_linux::monotonic_nanos(), rings.to_vec())?)
+        self.draft.wrote(self.writer.gather(process.0, xputrace_linux::monotonic_nanos(), rings.to_vec()))
     }
 
     fn end_process(&mut self, process: ProcessIndex, totals: &CollectorTotals) -> Result<()> {
@@ -196,7 +201,10 @@ impl Observer for Tape {
         self.write(&Entry::Losses(state.cpu_losses()))?;
         let Tape { writer, draft, is_quiet, .. } = *self;
         let path = &draft.target;
-        writer.finish()?.into_inner().map_err(|it| anyhow!("cannot write {}: {}", path.display(), it.error()))?;
+        let flushed = |it: BufWriter<File>| {
+            it.into_inner().map_err(|it| Error::Io { attempted: "write", answer: it.into_error() })
+        };
+        draft.wrote(writer.finish().and_then(flushed))?;
         std::fs::rename(&draft.path, path)
             .with_context(|| format!("cannot rename the recording to {}", path.display()))?;
         let size = std::fs::metadata(path).map(|it| it.len()).unwrap_or(0);
