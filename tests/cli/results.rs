@@ -118,6 +118,17 @@ fn requests_of_a_recording_of_their_entries_alone() {
     assert!(returns.code() == 125 && returns.stderr.contains("no hits of uretprobe"), "{}", returns.stderr);
 }
 
+#[test]
+fn the_summary_has_40_lines_at_most_and_rates_of_copies() {
+    let done = replay(&["-q", "summary"], "pytorch.xpt").well();
+    assert!(done.stdout.lines().count() <= 40, "{}", done.stdout);
+    assert!(
+        done.stdout.contains("187 copies of 300.15 MiB took 8.75 ms, 24.1 % of GPU time\n  HtoD "),
+        "{}",
+        done.stdout
+    );
+}
+
 /// This recording has waits, allocations and frees as an earlier version laid them out.
 #[test]
 fn host_events_of_earlier_recordings_are_read_as_they_were_laid_out() {

@@ -38,6 +38,8 @@ pub trait Host {
     fn builtin(&mut self, name: &str) -> Option<Value>;
     /// Switches the `declared`-th probe of the script on or off.
     fn switch(&mut self, declared: u32, on: bool);
+    /// Returns for how many nanoseconds the GPU with this UUID ran kernels; `None` if it ran none.
+    fn busy_nanos_of(&mut self, uuid: &str) -> Option<i64>;
     /// Ends the run with this exit status.
     fn exit(&mut self, code: i64);
 }

@@ -252,6 +252,13 @@ fn register_output(engine: &mut Engine, session: &Shared) {
     engine.register_fn("exit", move |code: i64| exit(&shared, code));
     let shared = session.clone();
     engine.register_fn("exit", move || exit(&shared, 0));
+    let shared = session.clone();
+    engine.register_fn("gpu_busy_ns", move |uuid: &str| -> Result<Dynamic, Box<EvalAltResult>> {
+        let help = "call it in a handler: `end(|| print(gpu_busy_ns(uuid)))`";
+        let host = maps::host_for(&shared, "there are no numbers about the run yet", help)?;
+        let busy = host.borrow_mut().busy_nanos_of(uuid);
+        Ok(busy.map_or(Dynamic::UNIT, Dynamic::from))
+    });
     for name in static_check::BUILTINS {
         let shared = session.clone();
         engine.register_fn(*name, move || {

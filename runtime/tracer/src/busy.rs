@@ -35,6 +35,11 @@ impl BusyGpus {
         (self.kernels, self.nanos)
     }
 
+    /// Returns the busy time of the GPU of which this holds; `None` if there is none.
+    pub(crate) fn nanos_of(&self, is_it: impl Fn(u64) -> bool) -> Option<u64> {
+        self.by_gpu.iter().find(|(gpu, _)| is_it(**gpu)).map(|(_, busy)| busy.nanos())
+    }
+
     /// Returns the busy time of the busiest GPU.
     pub(crate) fn most_nanos(&self) -> u64 {
         self.by_gpu.values().map(BusyTime::nanos).max().unwrap_or(0)

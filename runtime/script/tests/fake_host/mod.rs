@@ -133,6 +133,10 @@ impl Host for FakeHost {
         self.printed.push(format!("probe {declared} {}", if on { "enabled" } else { "disabled" }));
     }
 
+    fn busy_nanos_of(&mut self, _uuid: &str) -> Option<i64> {
+        None
+    }
+
     fn exit(&mut self, code: i64) {
         self.exit = Some(code);
     }

@@ -285,6 +285,11 @@ impl Pipeline {
         self.busy.most_nanos()
     }
 
+    /// Returns the nanoseconds during which the GPU with this UUID ran at least one kernel; `None` if it ran none.
+    pub fn busy_nanos_of(&self, uuid: &str) -> Option<u64> {
+        self.busy.nanos_of(|gpu| self.state.names.get(gpu).is_some_and(|it| **it == *uuid))
+    }
+
     /// Returns all losses so far, by kind and line of the script.
     pub fn losses(&self) -> Losses {
         let mut losses = self.ledger.losses();

@@ -85,6 +85,10 @@ impl Host for State {
         self.draw(id, path)
     }
 
+    fn busy_nanos_of(&mut self, uuid: &str) -> Option<i64> {
+        self.pipeline.busy_nanos_of(uuid).map(|it| it as i64)
+    }
+
     fn builtin(&mut self, name: &str) -> Option<Value> {
         match name {
             "losses" => {
