@@ -21,13 +21,15 @@ build() {
     $nvcc -cudart static -o "$BIN/requests_static" requests.cu &
     $nvcc -cudart shared -o "$BIN/graphs" graphs.cu &
     $nvcc -cudart shared -o "$BIN/contents" contents.cu &
+    $nvcc -cudart shared -o "$BIN/graphcost" graphcost.cu &
+    $nvcc -cudart shared -o "$BIN/both" both.cu &
     $nvcc -cudart shared -o "$BIN/loop" loop.cu &
     $nvcc -cudart shared -o "$BIN/ranges" ranges.cu &
     $nvcc -cudart shared -o "$BIN/sets" sets.cu -lcuda &
     g++ -O2 -fno-omit-frame-pointer -I"$CUDA/include" -o "$BIN/driver" driver.cpp -L"$CUDA/lib64/stubs" -lcuda &
     g++ -O2 -shared -fPIC -o "$BIN/libfloor.so" floor.cpp -I"$CUPTI/include" -I"$CUDA/include" -L"$CUPTI/lib" -lcupti &
     g++ -O2 -shared -fPIC -o "$BIN/libempty.so" empty.cpp &
-    for name in copies calls; do
+    for name in copies calls peers; do
         gcc -O1 -w -o "$BIN/$name" ../live/programs/$name.c -L"$CUDA/lib64" -L"$CUDA/lib64/stubs" -lcudart -lcuda -ldl -lpthread &
     done
     gcc -O1 -w -shared -fPIC -Wl,-soname,libcupti.so.13 -o "$BIN/libcuptisum.so" ../live/programs/libcuptisum.so.c -ldl -lpthread &
@@ -41,7 +43,7 @@ part=${1:-all}
 export OUT BIN
 case $part in
     build) ls "$BIN" ;;
-    attach | ledgers | paired | reach) python3 "$part.py" "${@:2}" ;;
+    attach | graphcost | ledgers | paired | reach | two_gpus) python3 "$part.py" "${@:2}" ;;
     agree)
         for program in "transformer.py train 30" "jax_step.py 300"; do
             echo "$program"
@@ -49,5 +51,5 @@ case $part in
         done
         ;;
     check | measure | record | report) python3 h200.py "$part" "${@:2}" ;;
-    *) echo "usage: run.sh build|check|ledgers|agree|reach|attach|paired|measure|record|report" >&2; exit 2 ;;
+    *) echo "usage: run.sh build|check|ledgers|agree|reach|graphcost|attach|two_gpus|paired|measure|record|report" >&2; exit 2 ;;
 esac

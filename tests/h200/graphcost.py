@@ -1,0 +1,44 @@
+"""What tracing adds to the launch of a graph, by its number of nodes; see README.md. Called by run.sh.
+
+    graphcost.py [ROUNDS]
+
+Every way in turn: nothing, one event a launch (`graph`), one event a kernel. Prints medians in microseconds."""
+
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from h200 import BIN, XPUTRACE, interval
+
+WAYS = {"bare": None, "graph": "graph(|g| @n.count());", "kernel": "kernel(|k| @n.count());"}
+LAUNCHES = {10: 300, 1000: 100, 10_000: 20}
+
+
+def once(way, nodes):
+    line = [str(BIN / "graphcost"), str(nodes), "3", str(LAUNCHES[nodes])]
+    if WAYS[way]:
+        line = [XPUTRACE, "-q", "-o", "/dev/null", "-e", WAYS[way], "--", *line]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    rows = [list(map(float, it.split())) for it in done.stdout.splitlines() if len(it.split()) == 2]
+    assert done.returncode == 0 and rows, f"{way}: {done.stderr[-800:]}"
+    return [statistics.median(column) for column in zip(*rows)]
+
+
+def main(rounds):
+    for nodes in LAUNCHES:
+        samples = {way: [] for way in WAYS}
+        for r in range(rounds):
+            for way in list(WAYS)[r % 3 :] + list(WAYS)[: r % 3]:
+                samples[way].append(once(way, nodes))
+        for at, what in enumerate(["the call", "the call and the wait"]):
+            medians = {way: statistics.median(it[at] for it in samples[way]) for way in WAYS}
+            more = {way: interval([a[at] - b[at] for a, b in zip(samples[way], samples["bare"])]) for way in WAYS if way != "bare"}
+            text = ", ".join(f"{way} {value:.2f}" for way, value in medians.items())
+            text += "; more than bare: " + ", ".join(f"{way} 95 % [{low:+.2f}, {high:+.2f}]" for way, (low, high) in more.items())
+            print(f"{nodes} nodes, µs of {what}: {text}", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 9)
