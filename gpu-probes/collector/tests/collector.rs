@@ -432,11 +432,7 @@ fn a_thousand_switches_lose_nothing<M: Machine>() {
         (before, threads.into_iter().map(|it| it.join().unwrap()).sum::<u64>())
     });
     assert!(before.0 >= 3 && made > 0);
-    tracer.order(DISARM);
-    tracer.until("leaving", |_| {
-        M::launch(c"_Z4last", 1, 0);
-        M::times_let_go() == 1
-    });
+    disarm::<M>(&mut tracer);
     let launches = tracer.launches();
     let inside: Vec<&Launch> = launches.iter().filter(|it| it.flags & Launch::OUTSIDE == 0).collect();
     assert!(inside.len() as u64 >= made, "{} of {made}", inside.len());

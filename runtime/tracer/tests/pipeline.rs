@@ -7,13 +7,15 @@ use proptest::prelude::*;
 use xputrace_bytecode::insn::{Alu, Reg, Size, atomic};
 use xputrace_bytecode::{Assembler, BpfMapId, Home, ProgramId, ProgramKind, helper};
 use xputrace_model::context::{GpuContext, word};
+use xputrace_model::diagnostic::Site;
 use xputrace_model::loss::{Balance, Cause, Loss};
-use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Place, Plan, Target};
+use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand, Place, Plan, Switch, SwitchId, Target};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::StackKey;
 use xputrace_model::table::{Cell, Key, Scalar, TableKind, Value};
 use xputrace_tracer::{CollectorTotals, Limits, Made, Pipeline, ProcessIndex, ProcessInfo};
 use xputrace_wire::events::Realtime;
+use xputrace_wire::message::demand;
 use xputrace_wire::record::{self, Clock, Kernel, Launch, Memset, kind};
 
 const P: ProcessIndex = ProcessIndex(0);
@@ -888,4 +890,94 @@ fn the_previous_kernel_is_told_or_missing_but_never_wrong() {
     end(&mut pipeline, &mut sink);
     let previous: Vec<_> = sink.events.iter().map(|it| (it[word::END], it[word::PREVIOUS_END])).collect();
     assert_eq!(previous, [(140, 0), (150, 140), (170, 150), (620, 0)]);
+}
+
+/// The plan with launch stacks, of which the compiled handler needs them and begins off.
+fn switched_plan() -> Plan {
+    let mut plan = kernel_plan();
+    let demand = Demand { launch_stacks: true, ..plan.demand };
+    let switch = Switch { declared: 0, name: "kernel".into(), begins_on: false, demand, site: Site::default() };
+    plan.always = plan.demand;
+    plan.demand = demand;
+    plan.switches = vec![switch];
+    plan.probes[0].switch = Some(IT);
+    plan
+}
+
+const IT: SwitchId = SwitchId(0);
+const KERNELS: u64 = demand::LAUNCHES | demand::KERNELS;
+const WITH_STACKS: u64 = KERNELS | demand::STACKS;
+
+fn launch_under(asked: u64, correlation: u32, start: u64) -> Launch {
+    Launch { demanded: demand::told(asked), ..launch(correlation, start) }
+}
+
+fn of_kernel(correlation: u32) -> Kernel {
+    let start = 1_000 + 100 * u64::from(correlation);
+    kernel(correlation, start + 50, start + 60)
+}
+
+#[test]
+fn a_handler_runs_over_what_began_while_it_was_on_and_has_what_it_reads() {
+    let (mut pipeline, mut sink) = (pipeline(switched_plan()), Recorder::default());
+    // Turned on at 1200 and off at 1500; the collector followed at 1350 and 1650.
+    pipeline.state_mut().switches_mut().turn(IT, true, 1_200);
+    pipeline.state_mut().switches_mut().turn(IT, false, 1_500);
+    let asked = |start| if (1_350..1_650).contains(&start) { WITH_STACKS } else { KERNELS };
+    let launches = (1..=7).fold(Ring::default().names(), |ring, n: u32| {
+        let start = 1_000 + 100 * u64::from(n);
+        ring.launch(launch_under(asked(start), n, start))
+    });
+    let kernels = (1..=7).fold(Ring::default().clock(3_000), |ring, n| ring.kernel(of_kernel(n))).flush(3_000);
+    feed(&mut pipeline, &mut sink, &[launches, kernels]);
+    end(&mut pipeline, &mut sink);
+    assert_eq!(sink.events.len(), 7, "the other handler sees all");
+    assert_eq!(rows(&mut pipeline, 0, true), [row("a<int>", 7, 1, 10)], "that of 1400");
+    assert_eq!(pipeline.losses().of(Loss::EnabledLate), 2, "those of 1200 and 1300");
+    assert_eq!(pipeline.account().launches(), Balance { made: 7, joined: 7, ..Balance::default() });
+}
+
+#[test]
+fn a_recording_that_does_not_say_what_was_asked_for_has_everything() {
+    let (mut pipeline, mut sink) = (pipeline(switched_plan()), Recorder::default());
+    pipeline.state_mut().switches_mut().turn(IT, true, 0);
+    let rings = [Ring::default().names().launch(launch(1, 1_100)), Ring::default().clock(3_000).kernel(of_kernel(1))];
+    feed(&mut pipeline, &mut sink, &rings);
+    end(&mut pipeline, &mut sink);
+    assert_eq!(rows(&mut pipeline, 0, true), [row("a<int>", 7, 1, 10)]);
+    assert_eq!(pipeline.losses().of(Loss::EnabledLate), 0);
+}
+
+#[test]
+fn a_launch_whose_kernels_are_not_recorded_is_outside_and_withholds_nothing() {
+    let (mut pipeline, mut sink) = (pipeline(switched_plan()), Recorder::default());
+    let launches = Ring::default()
+        .names()
+        .launch(launch_under(demand::LAUNCHES, 1, 1_100))
+        .launch(launch_under(KERNELS, 2, 1_200))
+        .launch(launch_under(demand::LAUNCHES, 3, 1_300));
+    // CUPTI's kind was still on.
+    let kernels = Ring::default().clock(3_000).kernel(of_kernel(2)).kernel(of_kernel(3)).flush(3_000);
+    feed(&mut pipeline, &mut sink, &[launches, kernels]);
+    assert_eq!(sink.ends(), [1_260, 1_360], "the first launch is not waited for");
+    pipeline.end_process(P, CollectorTotals::default().with_call(Call::Kernel, made(3)), &mut sink);
+    let balance = Balance { made: 1, joined: 1, outside: 2, ..Balance::default() };
+    assert_eq!(pipeline.account().launches(), balance);
+    assert!(pipeline.losses().is_empty(), "{:?}", pipeline.losses());
+}
+
+#[test]
+fn activities_wait_until_everything_that_may_switch_was_heard_of() {
+    let (mut pipeline, mut sink) = (pipeline(switched_plan()), Recorder::default());
+    pipeline.state_mut().set_time(3_000, 1_200);
+    let launches =
+        Ring::default().names().launch(launch_under(WITH_STACKS, 1, 1_100)).launch(launch_under(WITH_STACKS, 2, 1_200));
+    let kernels = Ring::default().clock(3_000).kernel(of_kernel(1)).kernel(of_kernel(2)).flush(3_000);
+    feed(&mut pipeline, &mut sink, &[launches, kernels]);
+    assert_eq!(sink.ends(), [1_160]);
+    pipeline.state_mut().switches_mut().turned_by_linux(IT, true, 1_200);
+    pipeline.state_mut().set_time(3_100, 3_000);
+    feed(&mut pipeline, &mut sink, &[Ring::default(), Ring::default().flush(3_100)]);
+    assert_eq!(sink.ends(), [1_160, 1_260]);
+    assert_eq!(rows(&mut pipeline, 0, true), [row("a<int>", 7, 1, 10)]);
 }
