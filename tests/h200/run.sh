@@ -24,6 +24,7 @@ build() {
     $nvcc -cudart shared -o "$BIN/graphcost" graphcost.cu &
     $nvcc -cudart shared -o "$BIN/both" both.cu &
     $nvcc -cudart shared -o "$BIN/loop" loop.cu &
+    $nvcc -cudart shared -o "$BIN/occupancy" occupancy.cu &
     $nvcc -cudart shared -o "$BIN/ranges" ranges.cu &
     $nvcc -cudart shared -o "$BIN/sets" sets.cu -lcuda &
     g++ -O2 -fno-omit-frame-pointer -I"$CUDA/include" -o "$BIN/driver" driver.cpp -L"$CUDA/lib64/stubs" -lcuda &
@@ -50,6 +51,13 @@ case $part in
             (cd "$BIN" && python3 "$OLDPWD/agreement.py" "${2:-200}" "${3:-20}" python3 $program) || exit 1
         done
         ;;
+    tools)
+        mkdir -p "$OUT/tools"
+        for script in launchshape stages launchwhy ncclstat gpumem waitstat nvtxtime summary; do
+            (cd "$BIN" && "$XPUTRACE" -q $script -o "$OUT/tools/$script.txt" -- python3 transformer.py train 30 >/dev/null) || echo "$script: failed"
+        done
+        ls "$OUT/tools"
+        ;;
     check | measure | record | report) python3 h200.py "$part" "${@:2}" ;;
-    *) echo "usage: run.sh build|check|ledgers|agree|reach|graphcost|attach|two_gpus|paired|measure|record|report" >&2; exit 2 ;;
+    *) echo "usage: run.sh build|check|tools|ledgers|agree|reach|graphcost|attach|two_gpus|paired|measure|record|report" >&2; exit 2 ;;
 esac
