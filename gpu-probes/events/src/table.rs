@@ -65,6 +65,11 @@ const fn stream_kind(at: usize) -> Field {
     optional("stream_kind", FieldType::Name, Unit::None, (at, at), doc)
 }
 
+const fn stream_priority(flag: usize, at: usize) -> Field {
+    let doc = "priority of the stream: 0, or less for streams whose work goes first";
+    optional("stream_priority", FieldType::Int, Unit::None, (flag, at), doc)
+}
+
 /// The parts of `capture`.
 const CAPTURE: &[Field] = &[
     optional(
@@ -98,6 +103,7 @@ const COMMON: &[Field] = &[
     derived("duration", FieldType::Int, Unit::Nanos, word::DURATION, "`end - start`"),
     derived("gpu", FieldType::Parts(GPU), Unit::None, word::GPU, GPU_DOC),
     stream_kind(word::STREAM_KIND),
+    stream_priority(word::STREAM_HAS_PRIORITY, word::STREAM_PRIORITY),
     derived(
         "capture",
         FieldType::Parts(CAPTURE),
@@ -207,6 +213,7 @@ const LAUNCH_DERIVED: &[Field] = &[
     ),
     derived("gpu", FieldType::Parts(LAUNCH_GPU), Unit::None, word::LAUNCH_GPU, GPU_DOC),
     stream_kind(word::LAUNCH_STREAM_KIND),
+    stream_priority(word::LAUNCH_STREAM_HAS_PRIORITY, word::LAUNCH_STREAM_PRIORITY),
 ];
 
 /// The columns of every activity, by name: the tracer joins and orders by them.
@@ -379,6 +386,9 @@ record! {
         /// [`Launch::MAYBE_NO_RECORD`], [`Launch::OUTSIDE`], [`Launch::YIELDED`],
         /// [`Launch::NULL_STREAM`], [`Launch::THREAD_STREAM`].
         flags: u32, Previous;
+        /// Of the stream, plus [`Launch::PRIORITY_0`]; 0 if not requested, or unknown.
+        stream_priority: u32, Previous;
+        reserved: u32, Previous;
     }
 }
 
@@ -406,6 +416,15 @@ impl Launch {
     /// In the default stream of the context, or of the thread. Only where `stream` is requested.
     pub const NULL_STREAM: u32 = 128;
     pub const THREAD_STREAM: u32 = 256;
+
+    /// Priority 0 as `stream_priority` has it.
+    pub const PRIORITY_0: u32 = 1 << 31;
+
+    /// Returns the priority of the stream, if it is known.
+    pub fn priority(&self) -> Option<i32> {
+        let it = self.stream_priority;
+        (it != 0).then(|| it.wrapping_sub(Launch::PRIORITY_0) as i32)
+    }
 
     /// Its fields.
     pub const FIELDS: &'static [Field] = &fields::<{ OF_CALL.len() + LAUNCH_DERIVED.len() + n_fields(Launch::COLUMNS) }>(

@@ -67,6 +67,10 @@ pub const CAPTURE_USTACK: usize = 34;
 pub const CAPTURE_PYSTACK: usize = 35;
 pub const CAPTURED: usize = 36;
 
+/// Whether the priority of the stream is known, and what it is.
+pub const STREAM_HAS_PRIORITY: usize = 37;
+pub const STREAM_PRIORITY: usize = 38;
+
 /// What a multiprocessor of the GPU has: the members of `xputrace_wire::record::GpuLimits`, in their order. The compute
 /// capability is 0 if they are not known.
 pub const GPU_LIMITS: usize = 40;
@@ -116,6 +120,9 @@ pub const LAUNCH_NVTX: usize = LAUNCH_GPU + 4;
 pub const LAUNCH_NVTX_PATH: usize = LAUNCH_NVTX + 1;
 /// As [`STREAM_KIND`].
 pub const LAUNCH_STREAM_KIND: usize = LAUNCH_NVTX_PATH + 1;
+/// As [`STREAM_HAS_PRIORITY`].
+pub const LAUNCH_STREAM_HAS_PRIORITY: usize = LAUNCH_STREAM_KIND + 1;
+pub const LAUNCH_STREAM_PRIORITY: usize = LAUNCH_STREAM_KIND + 2;
 /// As [`GPU_LIMITS`].
 pub const LAUNCH_GPU_LIMITS: usize = 88;
 

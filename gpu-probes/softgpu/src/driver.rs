@@ -317,6 +317,7 @@ calls! { DRIVER, TABLE;
     295 fn cuStreamWaitEvent(hStream: Handle, hEvent: Handle, Flags: c_uint) { let _ = Flags; wait_event(&device::stream(hStream, false)?, hEvent) }
     436 fn cuStreamWaitEvent_ptsz(hStream: Handle, hEvent: Handle, Flags: c_uint) { let _ = Flags; wait_event(&device::stream(hStream, true)?, hEvent) }
     368 fn cuStreamGetPriority(hStream: Handle, priority: *mut c_int) { put(priority, device::stream(hStream, false)?.priority) }
+    434 fn cuStreamGetPriority_ptsz(hStream: Handle, priority: *mut c_int) { put(priority, device::stream(hStream, true)?.priority) }
     369 fn cuStreamGetFlags(hStream: Handle, flags: *mut c_uint) { put(flags, device::stream(hStream, false)?.flags) }
     693 fn cuStreamGetId(hStream: Handle, streamId: *mut u64) { put(streamId, u64::from(device::stream(hStream, false)?.id)) }
     483 fn cuStreamGetCtx(hStream: Handle, pctx: *mut Handle) { device::stream(hStream, false)?; put(pctx, device::current_handle()) }

@@ -136,6 +136,10 @@ pub mod demand {
     /// Read the Python frames there, too.
     pub const CAPTURES_PYTHON: u64 = 1 << 15;
 
+    /// Ask for the priority of the stream of each launch; with [`STREAMS`]. It is behind the calls, which take less than
+    /// their 16 bits.
+    pub const PRIORITIES: u64 = 1 << 31;
+
     const CALLS_AT: u32 = 16;
     const ACTIVITIES_AT: u32 = 32;
     const HOST_EVENTS_AT: u32 = 48;

@@ -92,6 +92,8 @@ pub struct Demand {
     pub gpus: bool,
     /// Whether a `stream_kind` is read.
     pub stream_kinds: bool,
+    /// Whether a `stream_priority` is read.
+    pub stream_priorities: bool,
     /// Whether the stacks that captured the nodes of graphs are read, and with Python frames.
     pub captures: bool,
     pub captures_python: bool,
@@ -173,6 +175,7 @@ impl Demand {
             launch_marker: self.launch_marker | other.launch_marker,
             gpus: self.gpus | other.gpus,
             stream_kinds: self.stream_kinds | other.stream_kinds,
+            stream_priorities: self.stream_priorities | other.stream_priorities,
             captures: self.captures | other.captures,
             captures_python: self.captures_python | other.captures_python,
             previous: self.previous | other.previous,

@@ -182,6 +182,7 @@ fn demanded(demand: &Demand) -> Vec<String> {
         (demand.launch_python, "the Python frames of each launch"),
         (demand.launch_ranges, "the NVTX ranges around each launch"),
         (demand.launch_streams, "the stream of each launch"),
+        (demand.stream_priorities, "its priority"),
         (demand.captures && demand.only_whole_graphs(), "a stack at each graph that is instantiated"),
         (demand.captures && !demand.only_whole_graphs(), "a stack at each node of a graph that is captured or added"),
         (demand.captures_python, "the Python frames there"),

@@ -1,7 +1,7 @@
 // Launches kernels at places, as its arguments say, one after the other; at the end it prints how many it launched
 // on each GPU, by UUID, and with how many results other than 0.
 //   device N          selects a GPU
-//   stream KIND       selects `null`, the thread's own (`thread`), or a `new` one
+//   stream KIND       selects `null`, the thread's own (`thread`), a `new` one, or a new one of `high` priority: -3
 //   one N, two N      launches N kernels `_Z3onev` or `_Z3twov` in the stream
 //   graph N           launches N times, in the stream, a graph of two kernels `_Z3twov`
 //   late N            N times: sleeps, launches `_Z3onev` and waits for it, in the function `late`; `prompt N` does
@@ -17,7 +17,7 @@ typedef struct { unsigned grid[3], block[3], block_idx[3], shared_bytes; void *s
 int cudaSetDevice(int), cudaGetDeviceProperties(void *, int), cudaDeviceSynchronize(void);
 int cudaStreamBeginCapture(void *, int), cudaStreamEndCapture(void *, void **);
 int cudaGraphInstantiate(void **, void *, unsigned long long), cudaGraphLaunch(void *, void *);
-int cudaStreamCreate(void **), cudaLaunchKernel(const void *, dim3, dim3, void **, size_t, void *);
+int cudaStreamCreate(void **), cudaStreamCreateWithPriority(void **, unsigned, int), cudaLaunchKernel(const void *, dim3, dim3, void **, size_t, void *);
 void **__cudaRegisterFatBinary(void *);
 void __cudaRegisterFunction(void **, const char *, char *, const char *, int, void *, void *, void *, void *, int *);
 void softgpu_register_kernel_params(const char *, void (*)(const SoftLaunch *, void **), const size_t *, size_t);
@@ -46,6 +46,7 @@ static void launch_graph(int n) {
 static void select_stream(const char *kind) {
   if (!strcmp(kind, "null")) stream = 0;
   else if (!strcmp(kind, "thread")) stream = (void *)2;
+  else if (!strcmp(kind, "high")) bad += cudaStreamCreateWithPriority(&stream, 0, -3) != 0;
   else bad += cudaStreamCreate(&stream) != 0;
 }
 static void tell(void) {

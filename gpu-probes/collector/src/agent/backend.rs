@@ -122,6 +122,12 @@ pub trait Backend: std::fmt::Debug + Send + Sync {
     /// Returns a stream's id, if available. Asked again after [`Agent::on_stream_created`].
     fn stream_of(&self, context: Context, stream: Stream) -> Option<u32>;
 
+    /// Returns a stream's priority, if available. Asked together with [`Backend::stream_of`], for the stream of a launch
+    /// that is being made.
+    fn priority_of(&self, _stream: Stream) -> Option<i32> {
+        None
+    }
+
     /// Returns what a stream is.
     fn kind_of_stream(&self, stream: Stream) -> StreamKind;
 }

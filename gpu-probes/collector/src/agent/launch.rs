@@ -157,6 +157,8 @@ struct StreamSlot {
     context: u32,
     stream: Stream,
     id: u32,
+    /// As in [`Launch`].
+    priority: u32,
 }
 
 thread_local! {
@@ -278,7 +280,7 @@ fn stack_id(agent: &'static Agent, out: &mut Output, frames: &[u64], end: u16) -
 impl Local {
     const fn new() -> Self {
         const NO_STREAM: StreamSlot =
-            StreamSlot { epoch: 0, context: 0, stream: Stream { handle: 0, per_thread: false }, id: 0 };
+            StreamSlot { epoch: 0, context: 0, stream: Stream { handle: 0, per_thread: false }, id: 0, priority: 0 };
         Local {
             agent: std::ptr::null(),
             open: None,
@@ -425,7 +427,7 @@ impl Local {
         if let (true, Some(context), Some(stream)) =
             (self.wants(demand::STREAMS), submission.context, submission.stream)
         {
-            self.launch.stream = self.stream_id(agent, context, stream);
+            (self.launch.stream, self.launch.stream_priority) = self.stream_id(agent, context, stream);
             self.launch.flags |= flag_of(agent.backend.kind_of_stream(stream));
         }
         // A captured call launches nothing: no `launch` handler runs for it, here or in the tracer.
@@ -446,16 +448,18 @@ impl Local {
 
     /// Returns a stream's id, cached until any stream is created (handles are reused).
     #[inline(never)]
-    fn stream_id(&mut self, agent: &Agent, context: Context, stream: Stream) -> u32 {
+    fn stream_id(&mut self, agent: &Agent, context: Context, stream: Stream) -> (u32, u32) {
         let epoch = agent.stream_epoch.load(Ordering::Acquire);
         let slot = (stream.handle >> 4 ^ stream.handle ^ context.id as usize) % STREAM_SLOTS;
         let cached = self.streams[slot];
         if epoch != 0 && cached.epoch == epoch && cached.context == context.id && cached.stream == stream {
-            return cached.id;
+            return (cached.id, cached.priority);
         }
-        let Some(id) = agent.backend.stream_of(context, stream) else { return UNKNOWN };
-        self.streams[slot] = StreamSlot { epoch, context: context.id, stream, id };
-        id
+        let Some(id) = agent.backend.stream_of(context, stream) else { return (UNKNOWN, 0) };
+        let asked = if agent.wants(demand::PRIORITIES) { agent.backend.priority_of(stream) } else { None };
+        let priority = asked.map_or(0, |it| Launch::PRIORITY_0.wrapping_add_signed(it));
+        self.streams[slot] = StreamSlot { epoch, context: context.id, stream, id, priority };
+        (id, priority)
     }
 
     /// Calls the marker, which handlers in Linux probe, and takes the tag that they set.
@@ -574,6 +578,8 @@ const NO_LAUNCH: Launch = Launch {
     symbol: 0,
     ranges: 0,
     demanded: 0,
+    stream_priority: 0,
+    reserved: 0,
     result: 0,
     context: UNKNOWN,
     device: UNKNOWN,

@@ -19,6 +19,10 @@ pub struct Driver {
     pub is_capturing: Option<AskNumber>,
     /// The variant whose default stream is the thread's own.
     pub is_capturing_ptsz: Option<AskNumber>,
+    /// `cuStreamGetPriority(stream, &priority)`.
+    pub priority: Option<AskNumber>,
+    /// The variant whose default stream is the thread's own.
+    pub priority_ptsz: Option<AskNumber>,
     /// `cuGraphGetNodes(graph, nodes, &count)`.
     pub graph_nodes: Option<AskHandles>,
     /// `cuGraphNodeGetType(node, &type)`.
@@ -141,6 +145,14 @@ impl Driver {
         ask.is_some_and(|ask| unsafe { ask(stream.handle as Handle, &mut status) == 0 } && status != 0)
     }
 
+    /// Returns a stream's priority, if available. Safe in a callback about a launch in it (seen with 13.0).
+    pub(crate) fn priority_of(&self, stream: Stream) -> Option<i32> {
+        let ask = if stream.per_thread { self.priority_ptsz.or(self.priority) } else { self.priority };
+        let mut priority = 0;
+        // SAFETY: the stream of the launch that is being made, and a live integer of 32 bits.
+        ask.is_some_and(|ask| unsafe { ask(stream.handle as Handle, &mut priority) == 0 }).then_some(priority as i32)
+    }
+
     /// Returns the nodes of a graph, if available. The graph must not change meanwhile.
     pub(crate) fn nodes_of(&self, graph: Handle) -> Option<Vec<Handle>> {
         let ask = self.graph_nodes?;
@@ -184,6 +196,8 @@ pub(crate) fn find_driver() -> Driver {
         Driver {
             is_capturing: find(library, c"cuStreamIsCapturing"),
             is_capturing_ptsz: find(library, c"cuStreamIsCapturing_ptsz"),
+            priority: find(library, c"cuStreamGetPriority"),
+            priority_ptsz: find(library, c"cuStreamGetPriority_ptsz"),
             graph_nodes: find(library, c"cuGraphGetNodes"),
             node_type: find(library, c"cuGraphNodeGetType"),
             child_graph: find(library, c"cuGraphChildGraphNodeGetGraph"),

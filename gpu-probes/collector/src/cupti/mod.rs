@@ -183,7 +183,12 @@ impl Backend for CuptiBackend {
         let captures = if self.cupti.get_graph_node_id.is_some() { CAPTURES } else { 0 };
         let host =
             demand::HOST_STREAMS | demand::HOST_RANGES | demand::HOST_NESTED | demand::host_events(HostEvents::OF_CUDA);
-        captures | demand::STREAMS | demand::calls(Calls::ALL) | demand::activities(Activities::ALL) | host
+        captures
+            | demand::STREAMS
+            | demand::PRIORITIES
+            | demand::calls(Calls::ALL)
+            | demand::activities(Activities::ALL)
+            | host
     }
 
     fn layer_of(&self, file_name: &[u8]) -> Option<Layer> {
@@ -247,6 +252,10 @@ impl Backend for CuptiBackend {
         // SAFETY: the call's own context and stream, and a live u32.
         let answer = unsafe { get(context.handle, stream.handle as *mut _, u8::from(stream.per_thread), &mut id) };
         (answer == SUCCESS).then_some(id)
+    }
+
+    fn priority_of(&self, stream: Stream) -> Option<i32> {
+        self.driver.priority_of(stream)
     }
 
     fn kind_of_stream(&self, stream: Stream) -> StreamKind {

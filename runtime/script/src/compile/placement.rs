@@ -262,10 +262,12 @@ const OF_OUTERMOST: [usize; 7] = [
 /// Words of an activity that only its launch tells: the thread, and what its stream is. By launches it is known, too,
 /// whether a kernel is missing between two.
 /// And which code had made a node of a graph by then, since graphs can be updated.
-const NEED_LAUNCHES: [usize; 8] = [
+const NEED_LAUNCHES: [usize; 10] = [
     word::JOINED,
     word::TID,
     word::STREAM_KIND,
+    word::STREAM_HAS_PRIORITY,
+    word::STREAM_PRIORITY,
     word::PREVIOUS_NAME,
     word::PREVIOUS_END,
     word::CAPTURED,
@@ -339,6 +341,13 @@ pub(super) fn demand<'a, 's: 'a>(units: impl Iterator<Item = &'a Unit<'s>>, wish
         demand.launch_ends |= reads.any(&[word::LAUNCH_END, word::LAUNCH_DURATION]);
         demand.gpus |= reads_gpu(reads);
         demand.stream_kinds |= reads.any(&[word::STREAM_KIND, word::LAUNCH_STREAM_KIND]);
+        let priorities = [
+            word::STREAM_HAS_PRIORITY,
+            word::STREAM_PRIORITY,
+            word::LAUNCH_STREAM_HAS_PRIORITY,
+            word::LAUNCH_STREAM_PRIORITY,
+        ];
+        demand.stream_priorities |= reads.any(&priorities);
         demand.captures |= reads.any(&[word::CAPTURED, word::CAPTURE_USTACK, word::CAPTURE_PYSTACK]);
         demand.captures_python |= reads.any(&[word::CAPTURE_PYSTACK]);
         demand.idle |= reads.any(&[word::IDLE, word::HAS_IDLE]);
@@ -350,7 +359,7 @@ pub(super) fn demand<'a, 's: 'a>(units: impl Iterator<Item = &'a Unit<'s>>, wish
         demand.activities = demand.activities.with(all);
         demand.host.streams |= demand.waited_for;
     }
-    demand.launch_streams |= demand.stream_kinds;
+    demand.launch_streams |= demand.stream_kinds || demand.stream_priorities;
     demand.launch_python |= wishes.python && demand.launch_stacks;
     demand.host.python |= wishes.python && demand.host.stacks;
     demand.captures_python |= wishes.python && demand.captures;

@@ -179,7 +179,8 @@ pub(super) struct Wanted {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
     pub(super) gpus: bool,
-    pub(super) stream_kinds: bool,
+    /// A `stream_kind` or a `stream_priority`.
+    pub(super) streams: bool,
     pub(super) previous: bool,
     pub(super) waited_for: bool,
     pub(super) idle: bool,
@@ -212,7 +213,7 @@ impl Wanted {
             expected,
             reads: Places {
                 gpus: demand.gpus,
-                stream_kinds: demand.stream_kinds,
+                streams: demand.stream_kinds || demand.stream_priorities,
                 previous: demand.previous,
                 waited_for: demand.waited_for,
                 idle: demand.idle,

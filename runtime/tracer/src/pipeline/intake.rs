@@ -159,7 +159,7 @@ impl Intake<'_> {
         if !wanted.calls.contains(call) {
             return self.take_unwanted(call, launch);
         }
-        if wanted.reads.stream_kinds {
+        if wanted.reads.streams {
             self.process.facts.note_stream(launch, self.strings);
         }
         let has_no_record = launch.flags & Launch::NO_RECORD != 0;

@@ -130,6 +130,14 @@ impl Process {
     }
 }
 
+/// What a launch told of its stream.
+#[derive(Clone, Copy, Default)]
+struct SeenStream {
+    /// A string id; 0 if it is not known.
+    kind: u64,
+    priority: Option<i32>,
+}
+
 /// Ids and names.
 pub(super) struct Facts {
     pub(super) index: ProcessIndex,
@@ -140,7 +148,7 @@ pub(super) struct Facts {
     name_bytes: usize,
     threads: FxHashMap<u32, Comm>,
     pub(super) gpus: Gpus,
-    streams: FxHashMap<(u32, u32), u64>,
+    streams: FxHashMap<(u32, u32), SeenStream>,
     /// The stacks of nodes of graphs.
     nodes: FxHashMap<u64, u32>,
     /// Of those that were updated: since when they have which other stack.
@@ -173,7 +181,8 @@ impl Facts {
     pub(super) fn note_stream(&mut self, launch: &Launch, strings: &Strings) {
         let stream = (launch.context, launch.stream);
         if launch.stream != UNKNOWN && self.streams.len() < MOST_STREAMS {
-            self.streams.entry(stream).or_insert_with(|| strings.stream_kind(launch));
+            let seen = || SeenStream { kind: strings.stream_kind(launch), priority: launch.priority() };
+            self.streams.entry(stream).or_insert_with(seen);
         }
     }
 
@@ -219,8 +228,12 @@ impl Facts {
         ctx[word::CAPTURED] = known.is_some().into();
     }
 
-    fn stream_kind(&self, context: u32, stream: u32) -> u64 {
-        self.streams.get(&(context, stream)).copied().unwrap_or(0)
+    /// Fills what is known of a stream: its kind at `kind`, its priority at `priority` and the word before.
+    fn fill_stream(&self, ctx: &mut GpuContext, stream: (u32, u32), (kind, priority): (usize, usize)) {
+        let seen = self.streams.get(&stream).copied().unwrap_or_default();
+        ctx[kind] = seen.kind;
+        ctx[priority - 1] = seen.priority.is_some().into();
+        ctx[priority] = i64::from(seen.priority.unwrap_or(0)) as u64;
     }
 
     pub(super) fn name_thread(&mut self, tid: u32, comm: [u8; 16]) {
@@ -289,8 +302,9 @@ impl Facts {
         if strings.reads.captures {
             self.fill_capture(ctx, event);
         }
-        if strings.reads.stream_kinds {
-            ctx[word::STREAM_KIND] = self.stream_kind(event.activity.context(), event.activity.stream());
+        if strings.reads.streams {
+            let stream = (event.activity.context(), event.activity.stream());
+            self.fill_stream(ctx, stream, (word::STREAM_KIND, word::STREAM_PRIORITY));
         }
         let symbol = self.symbol(event.activity.symbol());
         context::fill_activity(ctx, (&event.activity, event.span), symbol, identity, strings);
@@ -365,8 +379,9 @@ impl Facts {
         if strings.reads.gpus {
             context::fill_gpu(ctx, (word::LAUNCH_GPU, word::LAUNCH_GPU_LIMITS), self.gpus.of(launch.device));
         }
-        if strings.reads.stream_kinds {
-            ctx[word::LAUNCH_STREAM_KIND] = self.stream_kind(launch.context, launch.stream);
+        if strings.reads.streams {
+            let stream = (launch.context, launch.stream);
+            self.fill_stream(ctx, stream, (word::LAUNCH_STREAM_KIND, word::LAUNCH_STREAM_PRIORITY));
         }
         thread
     }

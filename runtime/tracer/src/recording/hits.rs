@@ -66,6 +66,7 @@ const EVERYTHING: Demand = Demand {
     launch_marker: false,
     gpus: true,
     stream_kinds: true,
+    stream_priorities: true,
     previous: true,
     waited_for: true,
     idle: true,
