@@ -16,7 +16,7 @@ use xputrace_model::table::{Cell, Key, Scalar, TableKind, Value};
 use xputrace_tracer::{CollectorTotals, Limits, Made, Pipeline, ProcessIndex, ProcessInfo};
 use xputrace_wire::events::Realtime;
 use xputrace_wire::message::demand;
-use xputrace_wire::record::{self, Clock, Kernel, Launch, Memset, kind};
+use xputrace_wire::record::{self, Clock, Graph, Kernel, Launch, Memset, Node, kind};
 
 const P: ProcessIndex = ProcessIndex(0);
 
@@ -980,4 +980,130 @@ fn activities_wait_until_everything_that_may_switch_was_heard_of() {
     feed(&mut pipeline, &mut sink, &[Ring::default(), Ring::default().flush(3_100)]);
     assert_eq!(sink.ends(), [1_160, 1_260]);
     assert_eq!(rows(&mut pipeline, 0, true), [row("a<int>", 7, 1, 10)]);
+}
+
+/// Interpreted handlers of these activities with their launches.
+fn graph_plan(activities: &[Activity]) -> Plan {
+    let probes = activities.iter().map(|it| probe(Event::Activity(*it), Place::Interpreter, None)).collect();
+    let calls = Calls::LAUNCHES;
+    let demand = Demand { calls, activities: Activities::of(activities), captures: true, ..Demand::default() };
+    Plan { probes, demand, ..kernel_plan() }
+}
+
+fn graph_launch(correlation: u32, start: u64) -> Launch {
+    Launch { symbol: 0, launch_kind: Launch::GRAPH, ..launch(correlation, start) }
+}
+
+fn node(correlation: u32, graph_node: u64, start: u64, end: u64) -> Kernel {
+    Kernel { graph: 5, graph_node: 5 << 32 | graph_node, ..kernel(correlation, start, end) }
+}
+
+/// The GPU records them as a whole, also those without a kernel.
+#[test]
+fn graphs_as_a_whole_are_joined_with_their_launch() {
+    let (mut pipeline, mut sink) = (pipeline(graph_plan(&[Activity::Graph])), Recorder::default());
+    let calls =
+        Ring::default().names().node(Node::of_graph(5), 9).launch(graph_launch(1, 100)).launch(graph_launch(2, 200));
+    let whole = |correlation, start: u64, end: u64| Graph {
+        graph: 5,
+        correlation,
+        start: Realtime(start + OFFSET),
+        end: Realtime(end + OFFSET),
+        context: 1,
+        stream: 13,
+        ..Graph::default()
+    };
+    let activities = Ring::default().clock(1).graph(whole(1, 150, 160)).graph(whole(2, 210, 290)).flush(1_000);
+    feed(&mut pipeline, &mut sink, &[calls, activities]);
+    assert_eq!(sink.ends(), [160, 290]);
+    let it = sink.events[1];
+    assert_eq!((it[word::START], it[word::DURATION], it[word::GRAPH], it[word::STREAM]), (210, 80, 5, 13));
+    assert_eq!((it[word::graph::IS_DERIVED], it[word::graph::NODES], it[word::LAUNCH_START]), (0, 0, 200));
+    assert_eq!(it[word::CAPTURE_USTACK], StackKey::Collector { process: 0, id: 9 }.to_word(), "who instantiated it");
+    end(&mut pipeline, &mut sink);
+    assert_eq!(*pipeline.account().call(Call::Graph), Balance { made: 2, joined: 2, ..Balance::default() });
+    assert!(pipeline.losses().is_empty());
+}
+
+/// The nodes of kinds that no handler wants count too. Of launches without nodes there is no event.
+#[test]
+fn graphs_are_put_together_from_their_nodes_where_these_are_recorded() {
+    let (mut pipeline, mut sink) = (pipeline(graph_plan(&[Activity::Graph])), Recorder::default());
+    let none = Launch { flags: Launch::NO_RECORD, ..graph_launch(3, 300) };
+    let calls = Ring::default().names().launch(graph_launch(1, 100)).launch(graph_launch(2, 200)).launch(none);
+    let set = Memset { graph: 5, graph_node: 5 << 32 | 7, ..memset(1, 120, 400) };
+    let first = Ring::default()
+        .clock_of_buffer(1, 500)
+        .kernel(node(1, 1, 150, 160))
+        .memset(set)
+        .kernel(node(2, 1, 410, 420))
+        .kernel(kernel(9, 430, 440))
+        .flush(1_000);
+    feed(&mut pipeline, &mut sink, &[calls, first]);
+    assert_eq!(sink.events.len(), 0, "more nodes may come");
+    let rest = Ring::default().clock_of_buffer(2, 100).kernel(node(2, 2, 425, 450)).flush(2_000);
+    feed(&mut pipeline, &mut sink, &[rest]);
+    assert_eq!(sink.events.len(), 0, "another graph that was launched before this one ended is outstanding");
+    feed(&mut pipeline, &mut sink, &[Ring::default().flush(3_000)]);
+    assert_eq!(sink.ends(), [400, 450]);
+    let told = |it: &GpuContext| {
+        (it[word::START], it[word::graph::NODES], it[word::graph::IS_DERIVED], it[word::LAUNCH_START])
+    };
+    assert_eq!([told(&sink.events[0]), told(&sink.events[1])], [(120, 2, 1, 100), (410, 2, 1, 200)]);
+    let late = Ring::default().clock_of_buffer(3, 100).kernel(node(2, 3, 460, 470)).flush(4_000);
+    feed(&mut pipeline, &mut sink, &[late]);
+    end(&mut pipeline, &mut sink);
+    assert_eq!(sink.ends().len(), 2);
+    let graphs = *pipeline.account().call(Call::Graph);
+    assert_eq!(graphs, Balance { made: 3, joined: 2, without_work: 1, ..Balance::default() });
+    let arrived = *pipeline.account().activity(Activity::Graph);
+    assert_eq!((arrived.records, arrived.nanos, arrived.agrees()), (2, 320, true));
+    assert_eq!(pipeline.losses().iter().map(|it| (it.0, it.2)).collect::<Vec<_>>(), [(Loss::GraphNodeMissed, 1)]);
+}
+
+/// Beside a handler of kernels, a graph comes behind its nodes, and is no reason to call later kernels out of order.
+#[test]
+fn a_graph_beside_its_kernels_comes_last_and_disturbs_no_order() {
+    let plan = graph_plan(&[Activity::Kernel, Activity::Graph]);
+    let (mut pipeline, mut sink) = (pipeline(plan), Recorder::default());
+    let calls = Ring::default().names().launch(graph_launch(1, 100)).launch(launch(2, 200));
+    let first = Ring::default()
+        .clock_of_buffer(1, 500)
+        .kernel(node(1, 1, 150, 160))
+        .kernel(node(1, 2, 165, 180))
+        .kernel(kernel(2, 210, 250))
+        .flush(1_000);
+    feed(&mut pipeline, &mut sink, &[calls, first]);
+    assert_eq!(sink.ends(), [160, 180, 250]);
+    feed(&mut pipeline, &mut sink, &[Ring::default().flush(2_000)]);
+    assert_eq!(sink.ends(), [160, 180, 250, 180]);
+    assert_eq!((sink.events[3][word::START], sink.events[3][word::JOINED]), (150, 1));
+    end(&mut pipeline, &mut sink);
+    assert_eq!(pipeline.account().launches(), Balance { made: 2, joined: 2, ..Balance::default() });
+    assert!(pipeline.losses().is_empty());
+}
+
+/// A launch runs what its graph was when it began, whenever its kernels arrive.
+#[test]
+fn a_node_has_the_stack_that_it_had_at_its_launch() {
+    let (mut pipeline, mut sink) = (pipeline(graph_plan(&[Activity::Kernel])), Recorder::default());
+    let node_id = 5 << 32 | 1;
+    let calls = Ring::default()
+        .names()
+        .node(node_id, 3)
+        .node_update(150, node_id, 4)
+        .node_update(250, node_id, 0)
+        .launch(graph_launch(1, 100))
+        .launch(graph_launch(2, 200))
+        .launch(graph_launch(3, 300));
+    let kernels = Ring::default()
+        .clock(1)
+        .kernel(node(1, 1, 400, 410))
+        .kernel(node(2, 1, 420, 430))
+        .kernel(node(3, 1, 440, 450))
+        .flush(1_000);
+    feed(&mut pipeline, &mut sink, &[calls, kernels]);
+    let stacks: Vec<u64> = sink.events.iter().map(|it| it[word::CAPTURE_USTACK]).collect();
+    let of = |id| StackKey::Collector { process: 0, id }.to_word();
+    assert_eq!(stacks, [of(3), of(4), 0], "and the last one is not known");
 }

@@ -12,7 +12,9 @@ use xputrace_model::table::{Cell, Key, KeyPart, Scalar, Storage, TableDef, Table
 use xputrace_store::Store;
 use xputrace_tracer::{EngineMaps, Pipeline, ProcessInfo, Sink, State};
 use xputrace_wire::events::Realtime;
-use xputrace_wire::record::{self, Clock, Flush, Kernel, Launch, Memcpy, Memset, Name, Yield, kind};
+use xputrace_wire::record::{
+    self, Clock, Flush, Graph, Kernel, Launch, Memcpy, Memset, Name, Node, NodeUpdate, Yield, kind,
+};
 
 /// REALTIME − MONOTONIC in all synthetic rings.
 pub const OFFSET: u64 = 1_000_000_000_000;
@@ -210,6 +212,22 @@ impl Ring {
 
     pub fn memcpy(mut self, memcpy: Memcpy) -> Self {
         record::push(&mut self.0, Activity::Memcpy.record_kind(), &memcpy, &[]);
+        self
+    }
+
+    pub fn graph(mut self, graph: Graph) -> Self {
+        record::push(&mut self.0, Activity::Graph.record_kind(), &graph, &[]);
+        self
+    }
+
+    /// Adds the stack of a node of a graph; and what it is from a time on.
+    pub fn node(mut self, node: u64, stack: u32) -> Self {
+        record::push(&mut self.0, kind::NODE, &Node { node, stack, reserved: 0 }, &[]);
+        self
+    }
+
+    pub fn node_update(mut self, since: u64, node: u64, stack: u32) -> Self {
+        record::push(&mut self.0, kind::NODE_UPDATE, &NodeUpdate { since, node, stack, reserved: 0 }, &[]);
         self
     }
 
