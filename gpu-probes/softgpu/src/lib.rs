@@ -21,7 +21,8 @@
 //!
 //! # Callbacks
 //! `softgpu_callbacks_entered` returns how often a tool's callback was called, at entry or return;
-//! `softgpu_records_kind` whether a kind of activity is recorded now.
+//! `softgpu_records_kind` whether a kind of activity is recorded now; `softgpu_waiting_threads` how many
+//! threads wait for the GPU.
 //!
 //! # Fault injection
 //! | variable | meaning |
@@ -76,6 +77,7 @@ pub use activity::softgpu_records_kind;
 pub use callback::softgpu_callbacks_entered;
 pub use install::{InstallError, Installed, LIBRARY_NAMES, built_library, install, install_from};
 pub use kernel::{KernelFunction, softgpu_register_kernel, softgpu_register_kernel_params};
+pub use stream::softgpu_waiting_threads;
 
 /// The name that `cuDeviceGetName` returns.
 pub const DEVICE_NAME: &str = "xputrace software GPU";

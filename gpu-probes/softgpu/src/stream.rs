@@ -1,6 +1,7 @@
 //! Streams: each has a queue of work and a thread that runs it in order.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::abi::error;
@@ -49,12 +50,28 @@ pub(crate) struct Mark {
     count: u64,
 }
 
+/// Threads of the program that wait.
+static WAITING: AtomicU32 = AtomicU32::new(0);
+
+/// How many threads wait for the GPU in a call of CUDA, for kernels that run until one does.
+#[unsafe(no_mangle)]
+pub extern "C" fn softgpu_waiting_threads() -> u32 {
+    WAITING.load(Ordering::SeqCst)
+}
+
 impl Mark {
     pub(crate) fn is_reached(&self) -> bool {
         self.stream.lock().completed >= self.count
     }
 
+    /// Makes the program's thread wait.
     pub(crate) fn wait(&self) {
+        WAITING.fetch_add(1, Ordering::SeqCst);
+        self.reach();
+        WAITING.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn reach(&self) {
         let mut queue = self.stream.lock();
         while queue.completed < self.count {
             queue = self.stream.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
@@ -86,7 +103,7 @@ impl Stream {
         let _order = SUBMISSION.lock().unwrap_or_else(PoisonError::into_inner);
         let waits = self.implicit_waits(others);
         self.push(Box::new(move || {
-            waits.iter().for_each(Mark::wait);
+            waits.iter().for_each(Mark::reach);
             task();
         }))
     }

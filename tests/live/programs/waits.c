@@ -7,6 +7,7 @@
 #include <unistd.h>
 typedef void *Handle;
 typedef struct { unsigned grid[3], block[3], block_idx[3], shared_bytes; void *shared; } SoftLaunch;
+unsigned softgpu_waiting_threads(void);
 void softgpu_register_kernel_params(const char *, void (*)(const SoftLaunch *, void **), const size_t *, size_t);
 int cudaMalloc(void **, size_t), cudaStreamCreateWithFlags(Handle *, unsigned), cudaStreamSynchronize(Handle), cudaDeviceSynchronize(void);
 int cudaMemcpy(void *, const void *, size_t, int), cudaEventCreate(Handle *), cudaEventRecord(Handle, Handle), cudaEventSynchronize(Handle);
@@ -14,39 +15,28 @@ int cuModuleLoadData(Handle *, const void *), cuModuleGetFunction(Handle *, Hand
 int cuLaunchKernel(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void **, void **);
 static const char ptx[] = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry _Z4heldv() { ret; }\n.visible .entry _Z5quickv() { ret; }\n";
 
-static int main_thread, is_about_to_wait;
-
-// Runs until the thread sleeps in its wait.
+// Runs until the program waits.
 static void held(const SoftLaunch *launch, void **args) {
-  char path[64], state = 0;
-  snprintf(path, sizeof path, "/proc/self/task/%d/stat", main_thread);
-  while (state != 'S' || !__atomic_load_n(&is_about_to_wait, __ATOMIC_SEQ_CST)) {
-    FILE *f = fopen(path, "r");
-    if (!f || fscanf(f, "%*d (%*[^)]) %c", &state) != 1) state = 0;
-    if (f) fclose(f);
-    usleep(100);
-  }
-  __atomic_store_n(&is_about_to_wait, 0, __ATOMIC_SEQ_CST);
+  while (!softgpu_waiting_threads()) usleep(100);
 }
 static void quick(const SoftLaunch *launch, void **args) {}
 
-#define WAIT(call) (__atomic_store_n(&is_about_to_wait, 1, __ATOMIC_SEQ_CST), bad |= (call))
 int main(int argc, char **argv) {
   int steps = atoi(argv[1]), bad = 0;
   Handle module, long_one, short_one, a, b, idle, event;
   void *memory;
   char text[64] = "";
-  (void)argc, main_thread = gettid();
+  (void)argc;
   softgpu_register_kernel_params("_Z4heldv", held, 0, 0), softgpu_register_kernel_params("_Z5quickv", quick, 0, 0);
   bad |= cudaMalloc(&memory, 64) | cudaStreamCreateWithFlags(&a, 1) | cudaStreamCreateWithFlags(&b, 1) | cudaStreamCreateWithFlags(&idle, 1);
   bad |= cuModuleLoadData(&module, ptx) | cuModuleGetFunction(&long_one, module, "_Z4heldv") | cuModuleGetFunction(&short_one, module, "_Z5quickv");
   bad |= cudaEventCreate(&event);
 #define LAUNCH(kernel, stream) bad |= cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0)
   for (int i = 0; i < steps; i++) {
-    LAUNCH(short_one, b), LAUNCH(long_one, a), WAIT(cudaStreamSynchronize(a));
-    LAUNCH(long_one, b), WAIT(cudaDeviceSynchronize());
-    LAUNCH(long_one, 0), WAIT(cudaMemcpy(memory, text, sizeof text, 1));
-    LAUNCH(long_one, a), bad |= cudaEventRecord(event, a), WAIT(cudaEventSynchronize(event));
+    LAUNCH(short_one, b), LAUNCH(long_one, a), bad |= cudaStreamSynchronize(a);
+    LAUNCH(long_one, b), bad |= cudaDeviceSynchronize();
+    LAUNCH(long_one, 0), bad |= cudaMemcpy(memory, text, sizeof text, 1);
+    LAUNCH(long_one, a), bad |= cudaEventRecord(event, a), bad |= cudaEventSynchronize(event);
     bad |= cudaStreamSynchronize(idle);
   }
   printf("steps %d bad %d\n", steps, bad);
