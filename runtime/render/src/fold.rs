@@ -78,7 +78,8 @@ fn frames(part: &Part) -> Vec<String> {
 
 /// The name of a frame; with the file where an address is all that is known of the function.
 fn of_stack(it: &NamedFrame) -> String {
-    match it.function.starts_with("0x") && !it.module.is_empty() {
+    let is_of_file = !it.module.is_empty() && !it.module.starts_with('[');
+    match it.function.starts_with("0x") && is_of_file {
         true => frame(&format!("{}+{}", it.module, it.function)),
         false => frame(&it.function),
     }
