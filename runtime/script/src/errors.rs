@@ -1,6 +1,7 @@
 //! Turns Rhai's errors into our diagnostics: a place in the user's text, our words, advice.
 
 use crate::handler::{Positions, token_at};
+use crate::interpreter::{MOST_ELEMENTS, MOST_TEXT_MIB};
 use crate::session::{Session, file_id};
 use crate::{declare, maps, static_check};
 use rhai::{Dynamic, EvalAltResult, LexError, ParseError, ParseErrorType, Position};
@@ -75,7 +76,9 @@ fn at(session: &Session, file: FileId, error: EvalAltResult, position: Position)
             Diagnostic::error("too-long", "this runs too long; is it an endless loop?", label)
         }
         EvalAltResult::ErrorDataTooLarge(..) => {
-            let help = "the limit is 1 MiB for a text, or for all texts of a list, and 1,048,576 elements for a list";
+            let help = format!(
+                "the limit is {MOST_TEXT_MIB} MiB for a text, or for all texts of a list, and {MOST_ELEMENTS} elements for a list"
+            );
             Diagnostic::error("too-large", "a text, list or object grows too large here", label).help(help)
         }
         EvalAltResult::ErrorStackOverflow(_) => {

@@ -25,6 +25,11 @@ const STAGING_OPERATIONS: u64 = 5_000_000;
 /// Maximum number of operations for one run of a handler.
 const HANDLER_OPERATIONS: u64 = 50_000_000;
 
+/// Maximum size of a text, and of all texts of a list or object: the rows of a map may have 65,536 keys of 512 bytes.
+pub(crate) const MOST_TEXT_MIB: usize = 64;
+/// Maximum number of elements of a list.
+pub(crate) const MOST_ELEMENTS: usize = 1 << 20;
+
 /// Maximum time for one run of a handler: operations on long lists take long.
 const HANDLER_TIME: Duration = Duration::from_secs(60);
 /// An interrupt ends a handler that has run for so long. Others finish what they print.
@@ -154,8 +159,8 @@ pub(crate) fn engine(session: &Shared) -> Engine {
     engine.set_max_operations(STAGING_OPERATIONS);
     engine.set_max_call_levels(64);
     engine.set_max_expr_depths(128, 128);
-    engine.set_max_string_size(1 << 20);
-    engine.set_max_array_size(1 << 20);
+    engine.set_max_string_size(MOST_TEXT_MIB << 20);
+    engine.set_max_array_size(MOST_ELEMENTS);
     engine.set_max_map_size(1 << 16);
     for name in ["eval", "sleep", "timestamp", "mixin"] {
         engine.disable_symbol(name);
