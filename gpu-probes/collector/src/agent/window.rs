@@ -66,7 +66,7 @@ impl Window {
     /// Whether launches that begin now belong to it: all of them until the end, where there are no conditions.
     #[inline]
     pub(super) fn contains_now(&self) -> bool {
-        !self.has_ended.load(Ordering::Relaxed) && self.is_open()
+        !self.has_ended.load(Ordering::Relaxed) && (self.conditions == 0 || self.is_open())
     }
 
     /// Whether it is the whole run.
