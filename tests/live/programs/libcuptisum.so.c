@@ -31,8 +31,7 @@ typedef void Complete(Handle, uint32_t, uint8_t *, size_t, size_t);
   X(cuptiGetStreamIdEx, (Handle a, Handle b, uint8_t c, uint32_t *d), (a, b, c, d)) \
   X(cuptiGetGraphNodeId, (Handle a, uint64_t *b), (a, b)) \
   X(cuptiFinalize, (void), ()) \
-  X(cuptiActivityEnableLatencyTimestamps, (uint8_t a), (a)) \
-  X(cuptiGetGraphId, (Handle a, uint32_t *b), (a, b))
+  X(cuptiGetGraphExecId, (Handle a, uint32_t *b), (a, b))
 
 #define POINTER(name, parameters, arguments) static int (*real_##name) parameters;
 ALL(POINTER)

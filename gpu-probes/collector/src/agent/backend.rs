@@ -110,8 +110,8 @@ pub trait Backend: std::fmt::Debug + Send + Sync {
     /// Gives back its memory, when nobody is in a callback of this run any more.
     fn give_back(&self) {}
 
-    /// Calls `each` with every GPU that this process can use, what a multiprocessor of it has, and its name. Returns false, having called
-    /// nothing, if they are not known yet. Called where [`Backend::flush`] is.
+    /// Calls `each` with every GPU that this process can use, what a multiprocessor of it has, and its name. Returns
+    /// false, having called nothing, if they are not known yet. Called where [`Backend::flush`] is.
     fn each_gpu(&self, _each: &mut dyn FnMut(&Gpu, &GpuLimits, &[u8])) -> bool {
         true
     }
