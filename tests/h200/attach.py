@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import h200
-from h200 import BIN, EXACT, GOOD, OUT, PYTHON, XPUTRACE, account, expect, interval, losses, maps
+from h200 import BIN, EXACT, OUT, PYTHON, XPUTRACE, account, expect, interval, losses, maps
 
 CASES = []
 case = functools.partial(h200.case, cases=CASES)
@@ -42,7 +42,7 @@ def attach(pid, script, seconds, *options, name="attach", check=True):
 
 
 def bad(lost):
-    return {k: v for k, v in lost.items() if v and k not in GOOD and k not in EDGES}
+    return h200.bad(lost, EDGES)
 
 
 def state(pid):

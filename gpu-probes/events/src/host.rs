@@ -86,7 +86,7 @@ const OF_WAIT: &[Field] = &[derived(
 )];
 
 /// The parts of `waited_for`.
-const WAITED_FOR: &[Field] = &[
+pub const WAITED_FOR: &[Field] = &[
     waited_for("name", FieldType::Name, Unit::None, call::WAITED_NAME, "the kernel's name, \"memcpy\" or \"memset\""),
     waited_for("start", FieldType::Int, Unit::Clock, call::WAITED_START, "when the GPU started"),
     waited_for("end", FieldType::Int, Unit::Clock, call::WAITED_END, "when the GPU finished"),

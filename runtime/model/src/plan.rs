@@ -132,12 +132,11 @@ impl Plan {
         }
         let on = SwitchId::each(&self.switches).filter(|(id, _)| is_on(*id));
         let asked = on.fold(self.always, |all, (_, it)| all.with(&it.demand));
-        // An activity is either always recorded with the calls that may have caused it, or never.
-        let joined = asked.activities.iter().filter(|it| self.demand.joins(*it));
-        let calls = joined.fold(asked.calls, |all, it| all.with(it.causes()));
         // What was captured and made before must be known when it runs.
         let Demand { captures, captures_python, .. } = self.demand;
-        Demand { calls, captures, captures_python, ..asked }
+        let asked = Demand { captures, captures_python, ..asked };
+        // An activity is either always recorded with the calls that may have caused it, or never.
+        asked.joining(|it| self.demand.joins(it))
     }
 
     /// Returns the switch of the `declared`-th probe that the script declares, if it has one.
@@ -191,6 +190,14 @@ impl Demand {
                 nested: self.host.nested | other.host.nested,
             },
         }
+    }
+
+    /// Records the activities of these kinds, of those that it records, together with every call that may have caused
+    /// them.
+    #[must_use]
+    pub fn joining(self, is_joined: impl Fn(Activity) -> bool) -> Demand {
+        let joined = self.activities.iter().filter(|it| is_joined(*it));
+        Demand { calls: joined.fold(self.calls, |all, it| all.with(it.causes())), ..self }
     }
 
     /// Whether it asks for events that `before` does not ask for.

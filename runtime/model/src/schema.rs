@@ -1,6 +1,7 @@
 //! The events of the language and their fields: one table for the compiler, interpreted handlers,
 //! `explain`, diagnostics and the language reference.
 
+pub use xputrace_events::host::WAITED_FOR;
 pub use xputrace_events::table::{GPU, LAUNCH_GPU};
 pub use xputrace_events::{Activity, Call, Field, FieldType, From, HostEvent, Launch as LaunchRecord, Unit};
 

@@ -37,7 +37,7 @@ use tables::Shapes;
 use unit::Unit;
 use xputrace_model::catalog::Catalog;
 use xputrace_model::diagnostic::{Diagnostic, Label, Severity, nearest};
-use xputrace_model::plan::{Activities, Place, Plan, Switch};
+use xputrace_model::plan::{Place, Plan, Switch};
 
 /// Maximum number of handlers in Linux: each is a program, and takes milliseconds to attach and
 /// detach.
@@ -96,7 +96,9 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (
     if !build.plan.switches.is_empty() {
         let always = |it: &&Unit| build.plan.switch_of(it.handler.declared).is_none();
         build.plan.always = placement::demand(units.iter().filter(always), wishes);
-        record_launches_of_switched(&mut build.plan);
+        // What the GPU did belongs to a probe that was on at its launch, whatever its handlers read.
+        let is_switched = |it| build.plan.switches.iter().any(|switch| switch.demand.activities.contains(it));
+        build.plan.demand = build.plan.demand.joining(is_switched);
     }
     build.plan.reads_lines = units.iter().any(Unit::reads_lines);
     build.has_window = wishes.window;
@@ -107,17 +109,6 @@ fn compile_handlers(staged: &Staged, catalog: &dyn Catalog, wishes: Wishes) -> (
     plan.shown_by_end = interpreted::shown_by_end(&units, &shapes);
     placement::explain(&units, &mut plan);
     (plan, diagnostics)
-}
-
-/// What the GPU did belongs to a probe that was enabled at its launch: so the launches are recorded, too, of all
-/// activities that a switched probe sees.
-fn record_launches_of_switched(plan: &mut Plan) {
-    let switched = plan.switches.iter().fold(Activities::NONE, |all, it| all.with(it.demand.activities));
-    let demands = plan.switches.iter_mut().map(|it| &mut it.demand).chain([&mut plan.demand, &mut plan.always]);
-    for demand in demands {
-        let seen = demand.activities.iter().filter(|it| switched.contains(*it));
-        demand.calls = seen.fold(demand.calls, |all, it| all.with(it.causes()));
-    }
 }
 
 /// Returns the probes that begin off, or that a handler can switch.

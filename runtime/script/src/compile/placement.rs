@@ -275,10 +275,6 @@ const NEED_LAUNCHES: [usize; 10] = [
     word::CAPTURE_PYSTACK,
 ];
 
-/// What a wait was for.
-const WAITED_FOR: [usize; 4] =
-    [word::call::WAITED_END, word::call::WAITED_START, word::call::WAITED_NAME, word::call::WAITED_STREAM];
-
 /// Whether the GPU of an event or of its launch is read.
 fn reads_gpu(reads: &Reads) -> bool {
     schema::GPU.iter().chain(schema::LAUNCH_GPU).any(|it| reads.has(it))
@@ -328,7 +324,7 @@ pub(super) fn demand<'a, 's: 'a>(units: impl Iterator<Item = &'a Unit<'s>>, wish
             }
             Event::Host(kind) => {
                 host_demand(kind, unit, reads, &mut demand.host);
-                demand.waited_for |= kind == HostEvent::Wait && reads.any(&WAITED_FOR);
+                demand.waited_for |= kind == HostEvent::Wait && schema::WAITED_FOR.iter().any(|it| reads.has(it));
                 demand.gpus |= reads_gpu(reads);
                 continue;
             }
@@ -363,8 +359,6 @@ pub(super) fn demand<'a, 's: 'a>(units: impl Iterator<Item = &'a Unit<'s>>, wish
     demand.launch_python |= wishes.python && demand.launch_stacks;
     demand.host.python |= wishes.python && demand.host.stacks;
     demand.captures_python |= wishes.python && demand.captures;
-    if wishes.window || wishes.some_gpus || demand.waited_for || demand.idle {
-        demand.calls = demand.activities.iter().fold(demand.calls, |all, it| all.with(it.causes()));
-    }
-    demand
+    let joins_all = wishes.window || wishes.some_gpus || demand.waited_for || demand.idle;
+    demand.joining(|_| joins_all)
 }
