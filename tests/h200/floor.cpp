@@ -1,5 +1,5 @@
 // CUPTI's own cost, the floor: kernel records that are read and discarded, injected like our collector.
-// FLOOR_CALLBACKS=runtime, driver or both adds empty callbacks at the launch calls.
+// FLOOR_CALLBACKS=runtime, driver or both adds empty callbacks at the launch calls. FLOOR_KIND=51 has records of graphs instead.
 //
 //   g++ -O2 -shared -fPIC -o libfloor.so floor.cpp -I$CUPTI/include -I/usr/local/cuda/include -L$CUPTI/lib -lcupti
 //   CUDA_INJECTION64_PATH=$PWD/libfloor.so ./loop
@@ -20,7 +20,7 @@ static void listen(const char *domains) {
   if (strcmp(domains, "driver")) for (CUpti_CallbackId id : {211, 214, 430, 431}) cuptiEnableCallback(1, handle, CUPTI_CB_DOMAIN_RUNTIME_API, id);
   if (strcmp(domains, "runtime")) for (CUpti_CallbackId id : {307, 442, 652, 653}) cuptiEnableCallback(1, handle, CUPTI_CB_DOMAIN_DRIVER_API, id);
 }
-extern "C" int InitializeInjection(void) { cuptiActivityRegisterCallbacks(request, complete); if (const char *domains = getenv("FLOOR_CALLBACKS")) listen(domains); return cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) == CUPTI_SUCCESS; }
+extern "C" int InitializeInjection(void) { cuptiActivityRegisterCallbacks(request, complete); if (const char *domains = getenv("FLOOR_CALLBACKS")) listen(domains); const char *kind = getenv("FLOOR_KIND"); return cuptiActivityEnable(kind ? (CUpti_ActivityKind)atoi(kind) : CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) == CUPTI_SUCCESS; }
 // The floor while a program runs. A callback is enabled before the records: with contexts that exist, CUPTI 13.0 crashes otherwise.
 extern "C" int floor_begin(void) { cuptiSubscribe(&handle, nothing, 0); cuptiEnableCallback(1, handle, CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_STREAM_CREATED); cuptiActivityRegisterCallbacks(request, complete); return cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL); }
 extern "C" int floor_end(void) { cuptiActivityDisable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL); cuptiActivityFlushAll(0); cuptiUnsubscribe(handle); return cuptiFinalize(); }

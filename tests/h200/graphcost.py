@@ -2,7 +2,8 @@
 
     graphcost.py [ROUNDS]
 
-Every way in turn: nothing, one event a launch (`graph`), one event a kernel. Prints medians in microseconds."""
+Every way in turn: nothing, CUPTI's own records of graphs and of kernels with nothing else, one event a launch (`graph`), one
+event a kernel. Prints medians in microseconds."""
 
 import os
 import statistics
@@ -12,15 +13,21 @@ from pathlib import Path
 
 from h200 import BIN, XPUTRACE, interval
 
-WAYS = {"bare": None, "graph": "graph(|g| @n.count());", "kernel": "kernel(|k| @n.count());"}
+SCRIPTS = {"graph": "graph(|g| @n.count());", "kernel": "kernel(|k| @n.count());"}
+# The numbers of CUPTI's activity kinds GRAPH_TRACE and CONCURRENT_KERNEL.
+FLOORS = {"CUPTI graph": "51", "CUPTI kernel": "10"}
+WAYS = ["bare", *FLOORS, *SCRIPTS]
 LAUNCHES = {10: 300, 1000: 100, 10_000: 20}
 
 
 def once(way, nodes):
     line = [str(BIN / "graphcost"), str(nodes), "3", str(LAUNCHES[nodes])]
-    if WAYS[way]:
-        line = [XPUTRACE, "-q", "-o", "/dev/null", "-e", WAYS[way], "--", *line]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    env = dict(os.environ)
+    if way in SCRIPTS:
+        line = [XPUTRACE, "-q", "-o", "/dev/null", "-e", SCRIPTS[way], "--", *line]
+    elif way in FLOORS:
+        env |= {"CUDA_INJECTION64_PATH": str(BIN / "libfloor.so"), "FLOOR_KIND": FLOORS[way]}
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, env=env)
     rows = [list(map(float, it.split())) for it in done.stdout.splitlines() if len(it.split()) == 2]
     assert done.returncode == 0 and rows, f"{way}: {done.stderr[-800:]}"
     return [statistics.median(column) for column in zip(*rows)]
@@ -30,7 +37,7 @@ def main(rounds):
     for nodes in LAUNCHES:
         samples = {way: [] for way in WAYS}
         for r in range(rounds):
-            for way in list(WAYS)[r % 3 :] + list(WAYS)[: r % 3]:
+            for way in WAYS[r % len(WAYS) :] + WAYS[: r % len(WAYS)]:
                 samples[way].append(once(way, nodes))
         for at, what in enumerate(["the call", "the call and the wait"]):
             medians = {way: statistics.median(it[at] for it in samples[way]) for way in WAYS}
