@@ -153,6 +153,8 @@ pub struct Switch {
     /// The name of its first handler.
     pub name: String,
     pub begins_on: bool,
+    /// Whether handlers turn it that do not run in Linux.
+    pub is_turned_elsewhere: bool,
     /// What its handlers need of the collector.
     pub demand: Demand,
     pub site: Site,

@@ -420,7 +420,7 @@ impl Replay<'_> {
     fn run(&mut self, cause: &Cause, tape: &mut Tape, sink: &mut dyn Sink) {
         self.advance(cause.time);
         let state = self.pipeline.state_mut();
-        if state.switches.take_changes_for_linux() {
+        if !state.switches.take_turned().is_empty() {
             state.tell_linux_programs();
         }
         match cause.what {
@@ -700,14 +700,7 @@ impl Env for CpuEnv<'_> {
     fn output(&mut self, _map: BpfMapId, data: &[u8]) -> bool {
         let is_hit = data.first_chunk::<4>().is_some_and(|it| u32::from_le_bytes(*it) == plan_record::HIT);
         let switches = &mut *self.switches;
-        is_hit
-            || prints::record(
-                self.plan,
-                self.names,
-                &mut |it, on, at| switches.turned_by_linux(it, on, at),
-                data,
-                self.sink,
-            )
+        is_hit || prints::record(self.plan, self.names, &mut |it, on, at| switches.turn(it, on, at), data, self.sink)
     }
 
     fn name(&mut self, id: u64) -> &[u8] {

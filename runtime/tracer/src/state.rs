@@ -44,8 +44,12 @@ pub struct State {
     pub(crate) now: u64,
     /// Everything that can switch a probe, and happened before, has been heard of. Events of the GPU wait for that.
     pub(crate) heard_until: u64,
+    /// What programs of Linux have switched before has been heard of. Launches and host events wait for that.
+    pub(crate) linux_heard_until: u64,
     /// Events that a handler skipped after it was enabled, by probe.
     pub(crate) late: FxHashMap<ProbeId, u64>,
+    /// Events that a handler skipped because it is unknown whether it was enabled, by probe.
+    pub(crate) forgotten: FxHashMap<ProbeId, u64>,
 }
 
 /// Under which circumstances an event was recorded.
@@ -165,9 +169,9 @@ impl State {
         self.switches.turn(switch, on, self.now);
     }
 
-    /// Notes that a program of Linux has switched a probe.
-    pub fn switched_by_linux(&mut self, switch: SwitchId, on: bool) {
-        self.switches.turned_by_linux(switch, on, self.now);
+    /// Notes until when everything has been heard of that programs of Linux have switched.
+    pub fn heard_linux(&mut self, until: u64) {
+        self.linux_heard_until = until;
     }
 
     /// Returns what is switched on.
@@ -198,7 +202,10 @@ impl State {
         needs: u32,
         Origin { began, demanded }: Origin,
     ) -> bool {
-        let is_on = self.switches.is_on_at(switch, began);
+        let Some(is_on) = self.switches.is_on_at(switch, began) else {
+            *self.forgotten.entry(probe).or_insert(0) += 1;
+            return false;
+        };
         let has_all = demand::has_all(demanded, needs);
         if is_on && !has_all {
             *self.late.entry(probe).or_insert(0) += 1;
@@ -254,7 +261,7 @@ impl State {
     /// recorded hits and unknown kinds.
     pub fn record(&mut self, record: &[u8], sink: &mut dyn Sink) -> bool {
         let switches = &mut self.switches;
-        prints::record(&self.plan, &self.names, &mut |it, on, at| switches.turned_by_linux(it, on, at), record, sink)
+        prints::record(&self.plan, &self.names, &mut |it, on, at| switches.turn(it, on, at), record, sink)
     }
 
     /// Returns the losses that the engine's handlers counted, by line, and runs that ended in a
@@ -269,9 +276,11 @@ impl State {
             let evicted = self.maps_of(def).into_iter().map(|map| self.engine.evicted(map)).sum();
             losses.add_at(Loss::MapEvicted, id, evicted);
         }
-        for (probe, n) in &self.late {
-            let site = self.plan.probes.get(probe.index()).map(|it| it.site).unwrap_or_default();
-            losses.add_at(Loss::EnabledLate, site, *n);
+        for (loss, counts) in [(Loss::EnabledLate, &self.late), (Loss::EnabledForgotten, &self.forgotten)] {
+            for (probe, n) in counts {
+                let site = self.plan.probes.get(probe.index()).map(|it| it.site).unwrap_or_default();
+                losses.add_at(loss, site, *n);
+            }
         }
         for (probe, (n, _)) in &self.faults {
             match self.plan.probes.get(probe.index()) {

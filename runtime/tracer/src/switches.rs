@@ -1,13 +1,14 @@
 //! Which of a script's probes are switched on, and since when.
 //!
 //! Each turn has the time of what turned it, and an event is the probe's if that is on when the event begins: a launch
-//! with what it causes, a call, a range. So it does not matter that events of the GPU arrive long after they began.
+//! with what it causes, a call, a range. So it does not matter that events of the GPU arrive long after they began, nor
+//! in which order turns are heard of.
 
 use std::collections::VecDeque;
 use xputrace_model::plan::{Plan, SwitchId};
 
-/// Turns that are remembered of each switch. Events that began before the oldest are taken to be as it left them.
-const MOST_TURNS: usize = 1 << 14;
+/// Turns that are remembered of each switch: 2 MiB.
+const MOST_TURNS: usize = 1 << 17;
 
 /// The script's switches.
 #[derive(Clone, Debug, Default)]
@@ -15,18 +16,20 @@ pub struct Switches {
     all: Vec<Switch>,
     /// Whether any was turned since [`Switches::take`].
     is_changed: bool,
-    /// Whether any was turned that Linux's programs have not been told of.
-    is_changed_for_linux: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Switch {
     /// Before the first of `turns`.
     began_on: bool,
-    /// By time.
+    /// By time. A turn may leave the switch as it was: an earlier one, heard of later, may then come before it.
     turns: VecDeque<Turn>,
+    /// When the last turn was that has been forgotten; 0 if none has. How it was earlier is unknown.
+    known_since: u64,
     /// Whether it was on at any time since [`Switches::take`].
     was_on: bool,
+    /// Whether it was turned since [`Switches::take_turned`].
+    is_turned: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -53,31 +56,59 @@ impl Turned {
 }
 
 impl Switch {
+    fn new(on: bool) -> Self {
+        Switch { began_on: on, turns: VecDeque::new(), known_since: 0, was_on: on, is_turned: false }
+    }
+
     fn is_on(&self) -> bool {
         self.turns.back().map_or(self.began_on, |it| it.on)
     }
 
+    /// Whether it was on then; `None` if that has been forgotten.
     #[inline]
-    fn is_on_at(&self, time: u64) -> bool {
+    fn is_on_at(&self, time: u64) -> Option<bool> {
         match self.turns.back() {
-            None => self.began_on,
-            Some(last) if last.at <= time => last.on,
-            Some(_) => {
-                let before = self.turns.partition_point(|it| it.at <= time);
-                before.checked_sub(1).map_or(self.began_on, |it| self.turns[it].on)
-            }
+            Some(last) if last.at <= time => Some(last.on),
+            _ => (time >= self.known_since).then(|| self.is_on_before(self.n_until(time))),
         }
     }
 
-    fn turn(&mut self, on: bool, at: u64) {
+    /// Returns the number of turns until then.
+    fn n_until(&self, time: u64) -> usize {
+        self.turns.partition_point(|it| it.at <= time)
+    }
+
+    /// Whether it was on before the turn at this place.
+    fn is_on_before(&self, place: usize) -> bool {
+        place.checked_sub(1).map_or(self.began_on, |it| self.turns[it].on)
+    }
+
+    /// Returns whether that is a change.
+    fn turn(&mut self, on: bool, at: u64) -> bool {
+        if at < self.known_since {
+            return false;
+        }
+        let place = self.n_until(at);
+        let is_change = self.is_on_before(place) != on;
+        self.turns.insert(place, Turn { at, on });
         self.was_on |= on;
-        // Who turns it later may have seen an earlier event.
-        let at = self.turns.back().map_or(at, |it| it.at.max(at));
-        self.turns.push_back(Turn { at, on });
-        if self.turns.len() > MOST_TURNS
-            && let Some(oldest) = self.turns.pop_front()
-        {
-            self.began_on = oldest.on;
+        self.is_turned = true;
+        if self.turns.len() > MOST_TURNS {
+            self.make_room();
+        }
+        is_change
+    }
+
+    /// Forgets turns that left the switch as it was, except for the newest; and the oldest, if those are too few.
+    fn make_room(&mut self) {
+        let n_old = self.turns.len() / 4 * 3;
+        let newest = self.turns.split_off(n_old);
+        let mut on = self.began_on;
+        self.turns.retain(|it| std::mem::replace(&mut on, it.on) != it.on);
+        self.turns.extend(newest);
+        let n_forgotten = self.turns.len().saturating_sub(MOST_TURNS / 4 * 3);
+        if let Some(last) = self.turns.drain(..n_forgotten).next_back() {
+            (self.began_on, self.known_since) = (last.on, last.at);
         }
     }
 }
@@ -85,8 +116,8 @@ impl Switch {
 impl Switches {
     /// Returns them as they are when the run begins.
     pub fn new(plan: &Plan) -> Self {
-        let switch = |on: bool| Switch { began_on: on, turns: VecDeque::new(), was_on: on };
-        Switches { all: plan.switches.iter().map(|it| switch(it.begins_on)).collect(), ..Switches::default() }
+        let all = plan.switches.iter().map(|it| Switch::new(it.begins_on)).collect();
+        Switches { all, is_changed: false }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -98,28 +129,17 @@ impl Switches {
         self.all.get(switch.index()).is_some_and(Switch::is_on)
     }
 
-    /// Whether the probe was on then.
+    /// Whether the probe was on then; `None` if it has been switched so often since that this has been forgotten.
     #[inline]
-    pub fn is_on_at(&self, switch: SwitchId, time: u64) -> bool {
-        self.all.get(switch.index()).is_some_and(|it| it.is_on_at(time))
+    pub fn is_on_at(&self, switch: SwitchId, time: u64) -> Option<bool> {
+        self.all.get(switch.index()).map_or(Some(false), |it| it.is_on_at(time))
     }
 
-    /// Turns one, for what begins from `at` on (CLOCK_MONOTONIC nanoseconds).
+    /// Turns one, for what begins from `at` on (CLOCK_MONOTONIC nanoseconds), until its next turn by that clock.
     pub fn turn(&mut self, switch: SwitchId, on: bool, at: u64) {
-        self.is_changed_for_linux |= self.set(switch, on, at);
-    }
-
-    /// Notes that a program of Linux has turned one, which Linux's programs know already.
-    pub fn turned_by_linux(&mut self, switch: SwitchId, on: bool, at: u64) {
-        self.set(switch, on, at);
-    }
-
-    /// Returns whether that is a change.
-    fn set(&mut self, switch: SwitchId, on: bool, at: u64) -> bool {
-        let Some(it) = self.all.get_mut(switch.index()).filter(|it| it.is_on() != on) else { return false };
-        it.turn(on, at);
-        self.is_changed = true;
-        true
+        if let Some(it) = self.all.get_mut(switch.index()) {
+            self.is_changed |= it.turn(on, at);
+        }
     }
 
     /// Iterates over all of them, with whether they are on.
@@ -141,9 +161,11 @@ impl Switches {
         Turned(self.all.iter().map(|it| (it.is_on(), it.is_on())).collect())
     }
 
-    /// Whether any was turned, by others than Linux's programs, since the last call.
-    pub fn take_changes_for_linux(&mut self) -> bool {
-        std::mem::take(&mut self.is_changed_for_linux)
+    /// Returns the switches turned since the last call, with whether they are on.
+    pub fn take_turned(&mut self) -> Vec<(SwitchId, bool)> {
+        let take =
+            |(at, it): (usize, &mut Switch)| std::mem::take(&mut it.is_turned).then(|| (SwitchId::at(at), it.is_on()));
+        self.all.iter_mut().enumerate().filter_map(take).collect()
     }
 }
 
@@ -160,6 +182,7 @@ mod tests {
             declared: 0,
             name: "kernel".into(),
             begins_on,
+            is_turned_elsewhere: false,
             demand: Demand::default(),
             site: Site::default(),
         };
@@ -174,16 +197,18 @@ mod tests {
         switches.turn(IT, false, 200);
         switches.turn(IT, true, 300);
         let on = [0, 99, 100, 199, 200, 299, 300, u64::MAX].map(|at| switches.is_on_at(IT, at));
-        assert_eq!(on, [false, false, true, true, false, false, true, true]);
-        assert!(!switches.is_on_at(SwitchId(1), 100), "there is no such switch");
+        assert_eq!(on, [false, false, true, true, false, false, true, true].map(Some));
+        assert_eq!(switches.is_on_at(SwitchId(1), 100), Some(false), "there is no such switch");
     }
 
     #[test]
-    fn a_turn_that_is_heard_of_late_counts_from_the_last_one_on() {
+    fn turns_count_from_their_own_times_whenever_they_are_heard_of() {
         let mut switches = one(false);
+        switches.turn(IT, true, 300);
         switches.turn(IT, true, 100);
-        switches.turned_by_linux(IT, false, 50);
-        assert_eq!([99, 100, 101].map(|at| switches.is_on_at(IT, at)), [false; 3]);
+        switches.turn(IT, false, 200);
+        let on = [99, 100, 199, 200, 299, 300].map(|at| switches.is_on_at(IT, at));
+        assert_eq!(on, [false, true, true, false, false, true].map(Some));
     }
 
     #[test]
@@ -196,19 +221,31 @@ mod tests {
         let turned = switches.take().unwrap();
         assert_eq!((turned.is_on(IT), turned.was_on(IT)), (false, true));
         assert!(switches.take().is_none());
-        switches.turned_by_linux(IT, true, 4);
-        assert!(switches.take_changes_for_linux() && !switches.take_changes_for_linux());
-        switches.turned_by_linux(IT, false, 5);
-        assert!(!switches.take_changes_for_linux(), "Linux knows");
+        assert_eq!((switches.take_turned(), switches.take_turned()), (vec![(IT, false)], vec![]));
+        switches.turn(IT, false, 4);
+        assert!(switches.take().is_none(), "it was off");
     }
 
     #[test]
-    fn memory_is_bounded() {
+    fn what_does_not_fit_is_unknown() {
         let mut switches = one(false);
         let n = 3 * MOST_TURNS as u64 + 1;
         (0..n).for_each(|it| switches.turn(IT, it % 2 == 0, 10 * it));
-        assert_eq!(switches.all[0].turns.len(), MOST_TURNS);
+        assert!(switches.all[0].turns.len() <= MOST_TURNS);
         let last = 10 * (n - 1);
-        assert!(switches.is_on_at(IT, last) && !switches.is_on_at(IT, last - 1) && switches.is_on_at(IT, last - 20));
+        let on = [last, last - 1, last - 20, 5].map(|at| switches.is_on_at(IT, at));
+        assert_eq!(on, [Some(true), Some(false), Some(true), None]);
+        switches.turn(IT, true, 7);
+        assert_eq!(switches.is_on_at(IT, 8), None, "the next turn has been forgotten");
+    }
+
+    #[test]
+    fn turns_that_change_nothing_displace_none_that_do() {
+        let mut switches = one(false);
+        switches.turn(IT, true, 10);
+        let n = 3 * MOST_TURNS as u64;
+        (2..n).for_each(|it| switches.turn(IT, false, 10 * it));
+        assert!(switches.all[0].turns.len() <= MOST_TURNS);
+        assert_eq!([9, 10, 19, 20].map(|at| switches.is_on_at(IT, at)), [false, true, true, false].map(Some));
     }
 }

@@ -896,7 +896,14 @@ fn the_previous_kernel_is_told_or_missing_but_never_wrong() {
 fn switched_plan() -> Plan {
     let mut plan = kernel_plan();
     let demand = Demand { launch_stacks: true, ..plan.demand };
-    let switch = Switch { declared: 0, name: "kernel".into(), begins_on: false, demand, site: Site::default() };
+    let switch = Switch {
+        declared: 0,
+        name: "kernel".into(),
+        begins_on: false,
+        is_turned_elsewhere: false,
+        demand,
+        site: Site::default(),
+    };
     plan.always = plan.demand;
     plan.demand = demand;
     plan.switches = vec![switch];
@@ -975,11 +982,55 @@ fn activities_wait_until_everything_that_may_switch_was_heard_of() {
     let kernels = Ring::default().clock(3_000).kernel(of_kernel(1)).kernel(of_kernel(2)).flush(3_000);
     feed(&mut pipeline, &mut sink, &[launches, kernels]);
     assert_eq!(sink.ends(), [1_160]);
-    pipeline.state_mut().switches_mut().turned_by_linux(IT, true, 1_200);
+    pipeline.state_mut().switches_mut().turn(IT, true, 1_200);
     pipeline.state_mut().set_time(3_100, 3_000);
     feed(&mut pipeline, &mut sink, &[Ring::default(), Ring::default().flush(3_100)]);
     assert_eq!(sink.ends(), [1_160, 1_260]);
     assert_eq!(rows(&mut pipeline, 0, true), [row("a<int>", 7, 1, 10)]);
+}
+
+/// A handler of launches alone, which begins off.
+fn switched_launch_plan() -> Plan {
+    let mut plan = switched_plan();
+    plan.probes = vec![probe(Event::Launch, Place::Interpreter, None)];
+    plan.probes[0].switch = Some(IT);
+    plan.demand = Demand { calls: Calls::LAUNCHES, ..Demand::default() };
+    (plan.always, plan.switches[0].demand) = (Demand::default(), plan.demand);
+    plan
+}
+
+#[test]
+fn launches_wait_until_everything_that_linux_switched_was_heard_of_even_if_too_many_do() {
+    let limits = Limits { buffered_events: 4, ..Limits::default() };
+    let (mut pipeline, mut sink) = (pipeline(switched_launch_plan()).with_limits(limits), Recorder::default());
+    pipeline.state_mut().heard_linux(1_140);
+    let launches = |numbers: std::ops::Range<u32>| {
+        numbers.fold(Ring::default().names(), |it, n| it.launch(launch(n, 1_000 + 20 * u64::from(n))))
+    };
+    feed(&mut pipeline, &mut sink, &[launches(0..8)]);
+    feed(&mut pipeline, &mut sink, &[launches(8..20)]);
+    pipeline.state_mut().switches_mut().turn(IT, true, 1_200);
+    pipeline.state_mut().heard_linux(1_300);
+    feed(&mut pipeline, &mut sink, &[Ring::default()]);
+    pipeline.state_mut().switches_mut().turn(IT, false, 1_300);
+    pipeline.state_mut().heard_linux(1_400);
+    feed(&mut pipeline, &mut sink, &[Ring::default()]);
+    end(&mut pipeline, &mut sink);
+    let starts: Vec<u64> = sink.events.iter().map(|it| it[word::TIME]).collect();
+    assert_eq!(starts, [1_200, 1_220, 1_240, 1_260, 1_280]);
+}
+
+#[test]
+fn an_event_of_a_period_that_has_been_forgotten_is_counted() {
+    let (mut pipeline, mut sink) = (pipeline(switched_launch_plan()), Recorder::default());
+    let switches = pipeline.state_mut().switches_mut();
+    (0..1_000_000).for_each(|n| switches.turn(IT, n % 2 == 0, 10_000 + n));
+    let old =
+        Ring::default().names().launch(launch(1, 10_001)).launch(launch(2, 1_009_998)).launch(launch(3, 1_009_999));
+    feed(&mut pipeline, &mut sink, &[old]);
+    end(&mut pipeline, &mut sink);
+    let starts: Vec<u64> = sink.events.iter().map(|it| it[word::TIME]).collect();
+    assert_eq!((starts, pipeline.losses().of(Loss::EnabledForgotten)), (vec![1_009_998], 1));
 }
 
 /// Interpreted handlers of these activities with their launches.

@@ -78,6 +78,8 @@ struct Traced {
     comm: String,
     /// Whether it has reported that it records.
     is_armed: bool,
+    /// Whether nothing more comes from its collector.
+    is_over: bool,
 }
 
 impl Collectors {
@@ -262,7 +264,14 @@ impl Collectors {
             target.switch(&self.demand(), sends_mappings(running.plan()));
         }
         running.add_process(info, thread_ids, software);
-        self.targets.push(Traced { target, region, process: ProcessIndex(index), comm, is_armed: false });
+        self.targets.push(Traced {
+            target,
+            region,
+            process: ProcessIndex(index),
+            comm,
+            is_armed: false,
+            is_over: false,
+        });
     }
 
     fn describe(&mut self, Armed { target, comm, .. }: &Armed) -> ProcessInfo {
@@ -289,6 +298,18 @@ impl Collectors {
         true
     }
 
+    /// Whether nothing more comes from some process, whose account is open.
+    pub fn has_any_over(&self) -> bool {
+        self.targets.iter().any(|it| it.is_over)
+    }
+
+    /// Closes the accounts of these.
+    pub fn part_with_those_over(&mut self, running: &mut Running) {
+        while let Some(at) = self.targets.iter().position(|it| it.is_over) {
+            self.part_with(at, running);
+        }
+    }
+
     /// Reads what a process left behind, closes its account, and removes it.
     fn part_with(&mut self, at: usize, running: &mut Running) {
         // Twice: a name may have been written after the first drain began. Only twice, in case the
@@ -296,7 +317,7 @@ impl Collectors {
         for _ in 0..2 {
             self.drain(at, running);
         }
-        let Traced { target, region, process, comm, is_armed } = self.targets.remove(at);
+        let Traced { target, region, process, comm, is_armed, .. } = self.targets.remove(at);
         if is_armed && running.state().pipeline.may_lack_activities(process) {
             running.state().losses.add(Loss::NoLastFlush, 1);
             running.report().note(&format!("process {} ({comm}) ended without a last flush", target.peer.pid));
@@ -379,18 +400,16 @@ impl Source for Collectors {
         self.is_recording().then_some(DRAIN_INTERVAL)
     }
 
-    /// Accepts new processes, handles collectors' messages, and drains every ring.
+    /// Accepts new processes, handles collectors' messages, and drains every ring. Those that are over stay until
+    /// [`Collectors::part_with_those_over`].
     fn step(&mut self, running: &mut Running) -> Result<Progress> {
         self.attach_later(running);
         self.take_arrivals(running);
         let mut is_busy = false;
-        let mut at = 0;
-        while at < self.targets.len() {
+        for at in 0..self.targets.len() {
             is_busy |= self.drain(at, running);
-            match hear(&mut self.targets[at], running) {
-                Hearing::GoesOn => at += 1,
-                Hearing::IsOver => self.part_with(at, running),
-            }
+            let traced = &mut self.targets[at];
+            traced.is_over = traced.is_over || matches!(hear(traced, running), Hearing::IsOver);
         }
         Ok(if is_busy { Progress::Busy } else { Progress::Idle })
     }

@@ -233,8 +233,9 @@ losses! {
     }
     LinuxRingFull {
         name: "linux_ring_full", was: "kernel_ring_full",
-        meaning: "printed lines, and hits that `record` keeps, that did not fit into Linux's ring buffer",
-        help: "print less often, or aggregate; with `record`, probe something less frequent",
+        meaning: "printed lines, `enable()` and `disable()` of CPU probes' handlers, and hits that `record` keeps, that did not \
+                  fit into Linux's ring buffer",
+        help: "print or switch less often, or aggregate; with `record`, probe something less frequent",
     }
     MissingValue {
         name: "missing_value",
@@ -260,6 +261,11 @@ losses! {
         name: "enabled_unseen",
         meaning: "times that a probe was enabled whose events were not seen until then, in a process: those of the first 200 ms or so may be missing, how many is unknown",
         help: "to see its events at once, add a probe for the same events that is always enabled, such as one that only counts them",
+    }
+    EnabledForgotten {
+        name: "enabled_forgotten",
+        meaning: "events that a handler skipped, because it has been switched so often since they began that it is unknown whether it was enabled",
+        help: "switch it less often: 65,000 periods are remembered while events wait to be handled, a second or so",
     }
     UnreadableMemory {
         name: "unreadable_memory",

@@ -323,7 +323,8 @@ impl Emitter<'_, '_> {
     }
 
     /// Emits `probe.enable()` or `probe.disable()`: a record for the tracer. In Linux, also the word that Linux's
-    /// handlers test, so that they follow at once; only a change is a record.
+    /// handlers test, so that they follow at once; only a change is a record, unless handlers elsewhere may have changed
+    /// what the word does not tell yet.
     fn switch(&mut self, probe: u32, on: bool, at: Position) {
         let Some(switch) = self.build.plan.switch_of(probe) else { return };
         let buffer = self.alloc(record::SWITCH_BYTES);
@@ -338,14 +339,20 @@ impl Emitter<'_, '_> {
         let done = self.asm.label();
         self.find_switch(switch, done);
         self.asm.ldx(Size::Dw, Reg::R1, Reg::R0, 0);
-        self.asm.jump_if_imm(Cond::Eq, Reg::R1, (!on).into(), done);
+        let is_turned_elsewhere = self.build.plan.switches.get(switch.index()).is_some_and(|it| it.is_turned_elsewhere);
+        let was = self.alloc(8);
+        self.store(was, Reg::R1);
+        if !is_turned_elsewhere {
+            self.asm.jump_if_imm(Cond::Eq, Reg::R1, (!on).into(), done);
+        }
         self.asm.st_imm(Size::Dw, Reg::R0, 0, (!on).into());
         let full = self.submit(buffer, record::SWITCH_BYTES, at);
         self.asm.jump(done);
         // The tracer will not hear of it, so it has not happened.
         self.asm.place(full);
         self.find_switch(switch, done);
-        self.asm.st_imm(Size::Dw, Reg::R0, 0, on.into());
+        self.load(Reg::R1, was);
+        self.asm.stx(Size::Dw, Reg::R0, 0, Reg::R1);
         self.asm.place(done);
     }
 

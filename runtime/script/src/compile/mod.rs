@@ -116,6 +116,8 @@ fn switches(staged: &Staged, units: &[Unit], wishes: Wishes) -> Vec<Switch> {
     let is_held = |probe: u32| staged.handlers.iter().any(|it| it.holds.contains(&probe));
     let declared = (0u32..).zip(&staged.probes).filter(|(_, it)| declare::can_be_switched(it.event));
     let switched = declared.filter(|(probe, it)| !it.begins_on || is_held(*probe));
+    let is_turned_elsewhere =
+        |probe| units.iter().any(|it| it.place != Place::Linux && it.handler.holds.contains(&probe));
     let switch = |(declared, it): (u32, &DeclaredProbe)| {
         let of_it = units.iter().filter(|it| it.handler.declared == declared);
         let site = units.iter().find(|it| it.handler.declared == declared).map(|it| it.handler.site);
@@ -123,6 +125,7 @@ fn switches(staged: &Staged, units: &[Unit], wishes: Wishes) -> Vec<Switch> {
             declared,
             name: it.name.clone(),
             begins_on: it.begins_on,
+            is_turned_elsewhere: is_turned_elsewhere(declared),
             demand: placement::demand(of_it, wishes),
             site: site.unwrap_or_default(),
         }

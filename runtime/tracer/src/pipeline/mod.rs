@@ -183,7 +183,9 @@ impl Pipeline {
             switches,
             now: 0,
             heard_until: u64::MAX,
+            linux_heard_until: u64::MAX,
             late: FxHashMap::default(),
+            forgotten: FxHashMap::default(),
         };
         state.tell_linux_programs();
         Pipeline {
@@ -350,6 +352,22 @@ enum Reach {
     Everything,
 }
 
+/// How far the events of a queue may be handled.
+#[derive(Clone, Copy, Debug)]
+struct Until {
+    /// Nothing that arrives later precedes what ends by then.
+    in_order: u64,
+    /// Everything has been heard of that switches probes for what ends by then: not even what is handled out of order may
+    /// end later.
+    heard: u64,
+}
+
+impl Until {
+    fn end(self) -> u64 {
+        self.in_order.min(self.heard)
+    }
+}
+
 impl Pipeline {
     /// Borrows what a drain of a process changes; the process itself is moved out meanwhile.
     fn intake<'a>(&'a mut self, at: usize, process: &'a mut Process) -> Intake<'a> {
@@ -368,23 +386,8 @@ impl Pipeline {
     /// Handles the events that nothing earlier can precede any more. Calls come first, so that an
     /// activity follows its launch.
     fn handle_ready(&mut self, process: &mut Process, reach: Reach, sink: &mut dyn Sink) {
-        let Process { watermark, launches, orphans, .. } = process;
-        let activities = match reach {
-            Reach::Everything => u64::MAX,
-            Reach::Watermark => {
-                let until = watermark.activities_until(&self.handlers.wanted, launches, orphans);
-                until.min(self.state.heard_until)
-            }
-        };
-        let calls = match reach {
-            Reach::Everything => u64::MAX,
-            Reach::Watermark => watermark.calls_until(&self.handlers.wanted, activities),
-        };
-        let host_events = match reach {
-            Reach::Everything => u64::MAX,
-            Reach::Watermark => watermark.host_events_until(),
-        };
-        watermark.end_drain();
+        let [host_events, calls, activities] = self.until(process, reach);
+        process.watermark.end_drain();
         if !self.strings.reads.waited_for {
             self.handle_until::<HostEventRecord>(process, host_events, reach, sink);
         }
@@ -392,16 +395,30 @@ impl Pipeline {
         self.handle_until::<Joined>(process, activities, reach, sink);
         if self.strings.reads.waited_for {
             // What a wait was for ended before it.
-            let until = host_events.min(activities);
+            let until = Until { in_order: host_events.in_order.min(activities.end()), ..host_events };
             self.handle_until::<HostEventRecord>(process, until, reach, sink);
-            process.waits.forget_before(until);
+            process.waits.forget_before(until.end());
         }
+    }
+
+    /// Returns how far host events, launches and activities may be handled.
+    fn until(&self, process: &Process, reach: Reach) -> [Until; 3] {
+        if reach == Reach::Everything {
+            return [Until { in_order: u64::MAX, heard: u64::MAX }; 3];
+        }
+        let Process { watermark, launches, orphans, .. } = process;
+        let wanted = &self.handlers.wanted;
+        let heard = self.state.linux_heard_until;
+        let in_order = watermark.activities_until(wanted, launches, orphans);
+        let activities = Until { in_order, heard: heard.min(self.state.heard_until) };
+        let calls = Until { in_order: watermark.calls_until(wanted, activities.end()), heard };
+        [Until { in_order: watermark.host_events_until(), heard }, calls, activities]
     }
 
     fn handle_until<E: Queued + Handled>(
         &mut self,
         process: &mut Process,
-        until: u64,
+        until: Until,
         reach: Reach,
         sink: &mut dyn Sink,
     ) {

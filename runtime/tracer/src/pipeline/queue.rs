@@ -2,6 +2,7 @@
 //!
 //! Activities and calls have separate queues: neither waits for the other.
 
+use super::Until;
 use super::process::{Facts, Process};
 use crate::clock::Span;
 use xputrace_wire::record::{ActivityRecord, HostEventRecord, Launch};
@@ -167,12 +168,13 @@ impl<E: Queued> Queue<E> {
     }
 
     /// Takes the events; those that end by `until` are ready. If more than `limit` wait, the first
-    /// ones are ready whenever they end. [`Queue::put_back`] returns those not handled.
-    pub(super) fn take(&mut self, until: u64, limit: usize) -> Batch<E> {
+    /// ones are ready even if that is not in order. [`Queue::put_back`] returns those not handled.
+    pub(super) fn take(&mut self, until: Until, limit: usize) -> Batch<E> {
         self.sort();
         let excess = self.order.len().saturating_sub(limit);
         let forced = if excess > 0 { (excess + limit / 2).min(self.order.len()) } else { 0 };
-        let until = forced.checked_sub(1).map_or(until, |last| until.max(self.order[last].0));
+        let last_forced = forced.checked_sub(1).map_or(0, |last| self.order[last].0);
+        let until = until.end().max(last_forced.min(until.heard));
         let n_ready = self.order.partition_point(|(end, _)| *end <= until);
         Batch {
             events: std::mem::take(&mut self.events),

@@ -154,8 +154,8 @@ impl Attached {
         while self.sources.is_recording() && Instant::now() < until && self.sources.keyboard.ended_by() == ended_by {
             self.step()?;
         }
-        // What Linux has told of processes decides which of them are missing.
-        self.sources.linux.step(&mut self.running)?;
+        // What Linux has told of processes decides which of them are missing, and what was switched.
+        self.sources.linux.take_all_records(&mut self.running)?;
         if let Some(collectors) = &mut self.sources.collectors {
             collectors.part_with_all(&mut self.running);
         }

@@ -4,7 +4,7 @@
 use crate::drivers::Drivers;
 use crate::printer::Printer;
 use crate::stacks::Stacks;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -38,6 +38,8 @@ pub struct State {
     pub(super) printer: Printer,
     /// Notes for the user that have not been printed.
     notes: Vec<String>,
+    /// Turned in Linux; its map may say something else.
+    unconfirmed: BTreeSet<SwitchId>,
 }
 
 impl State {
@@ -56,6 +58,7 @@ impl State {
             shown: HashSet::new(),
             printer,
             notes: Vec::new(),
+            unconfirmed: BTreeSet::new(),
         }
     }
 
@@ -74,15 +77,18 @@ impl State {
         map.map_or(Ok(()), |it| it.update(&0u32.to_ne_bytes(), &u64::from(open).to_ne_bytes(), 0))
     }
 
-    /// Tells handlers in Linux which switches are on, if that has changed elsewhere.
+    /// Tells handlers in Linux which switches are on, of those turned since the last call that handlers elsewhere turn.
     ///
     /// # Errors
     /// Linux refuses to change the map that says so.
     pub fn tell_linux_switches(&mut self) -> Result<(), xputrace_linux::Error> {
-        match self.pipeline.state_mut().switches_mut().take_changes_for_linux() {
-            true => self.write_linux_switches(),
-            false => Ok(()),
+        for (switch, on) in self.pipeline.state_mut().switches_mut().take_turned() {
+            match self.plan.switches.get(switch.index()).is_some_and(|it| it.is_turned_elsewhere) {
+                true => self.write_linux_switch(switch, on)?,
+                false => drop(self.unconfirmed.insert(switch)),
+            }
         }
+        Ok(())
     }
 
     /// Writes the map by which handlers in Linux know which switches are on.
@@ -90,21 +96,32 @@ impl State {
     /// # Errors
     /// Linux refuses.
     pub fn write_linux_switches(&self) -> Result<(), xputrace_linux::Error> {
-        let Some(map) = self.plan.linux_switches.and_then(|it| self.linux.as_ref()?.map(it)) else { return Ok(()) };
-        let write =
-            |(switch, on): (SwitchId, bool)| map.update(&switch.0.to_ne_bytes(), &u64::from(!on).to_ne_bytes(), 0);
-        self.pipeline.state().switches().all().try_for_each(write)
+        self.pipeline.state().switches().all().try_for_each(|(switch, on)| self.write_linux_switch(switch, on))
     }
 
-    /// Takes over what handlers in Linux have switched. Where several did at the same time, that map tells who was last.
-    pub fn hear_linux_switches(&mut self) {
-        let Some(map) = self.plan.linux_switches.and_then(|it| self.linux.as_ref()?.map(it)) else { return };
+    fn write_linux_switch(&self, switch: SwitchId, on: bool) -> Result<(), xputrace_linux::Error> {
+        let map = self.plan.linux_switches.and_then(|it| self.linux.as_ref()?.map(it));
+        map.map_or(Ok(()), |it| it.update(&switch.0.to_ne_bytes(), &u64::from(!on).to_ne_bytes(), 0))
+    }
+
+    /// Returns what Linux's map says of the switches that its handlers have turned since that was last confirmed.
+    pub fn unconfirmed_switches(&self) -> Vec<(SwitchId, bool)> {
+        let Some(map) = self.plan.linux_switches.and_then(|it| self.linux.as_ref()?.map(it)) else { return Vec::new() };
         let is_on =
-            |switch: SwitchId| Some(map.lookup(&switch.0.to_ne_bytes()).ok()??.first()?.iter().all(|it| *it == 0));
-        let all: Vec<SwitchId> = SwitchId::each(&self.plan.switches).map(|it| it.0).collect();
-        let now: Vec<(SwitchId, bool)> = all.into_iter().filter_map(|it| Some((it, is_on(it)?))).collect();
-        let state = self.pipeline.state_mut();
-        now.into_iter().for_each(|(switch, on)| state.switched_by_linux(switch, on));
+            |switch: &SwitchId| Some(map.lookup(&switch.0.to_ne_bytes()).ok()??.first()?.iter().all(|it| *it == 0));
+        self.unconfirmed.iter().filter_map(|it| Some((*it, is_on(it)?))).collect()
+    }
+
+    /// Takes over what [`State::unconfirmed_switches`] said then (CLOCK_MONOTONIC nanoseconds), once no record of Linux
+    /// is left from before. Where several handlers turned a switch at the same moment, only the map tells who was last.
+    pub fn confirm_switches(&mut self, said: &[(SwitchId, bool)], then: u64) {
+        let switches = self.pipeline.state_mut().switches_mut();
+        for (switch, on) in said {
+            self.unconfirmed.remove(switch);
+            if switches.is_on(*switch) != *on {
+                switches.turn(*switch, *on, then);
+            }
+        }
     }
 
     /// Sends what was written to the reader.

@@ -9,7 +9,7 @@ use anyhow::Result;
 use std::collections::BTreeSet;
 use std::os::fd::RawFd;
 use std::time::Duration;
-use xputrace_linux::{AttachError, Linux, News, Unprobed};
+use xputrace_linux::{AttachError, Linux, News, Unprobed, monotonic_nanos};
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::plan::{ProbeId, record};
 use xputrace_tracer::Sink;
@@ -17,6 +17,10 @@ use xputrace_tracer::Sink;
 /// Printed once, in addition to the count.
 const UNFOLLOWED: &str = "some new threads and processes are not traced, because too many run at once; they are \
                           counted as unprobed_process";
+
+/// How often all records are tried to be read, while a handler that was interrupted keeps one unfinished.
+const MOST_ATTEMPTS: usize = 200;
+const BETWEEN_ATTEMPTS: Duration = Duration::from_micros(500);
 
 /// The probes in Linux, if a script has any.
 #[derive(Debug, Default)]
@@ -42,13 +46,16 @@ impl LinuxEvents {
         self.pending.iter().map(move |it| (*it, reason(it)))
     }
 
-    /// Handles prints and other records of handlers.
-    fn take_records(&mut self, running: &mut Running) -> Result<()> {
+    /// Handles prints and other records of handlers. Returns whether none is left from before the call.
+    ///
+    /// # Errors
+    /// The records are unreadable.
+    pub fn take_records(&mut self, running: &mut Running) -> Result<bool> {
         let mut records: Vec<Vec<u8>> = Vec::new();
+        let (switches, began) = (running.state().unconfirmed_switches(), monotonic_nanos());
         let are_all_read = {
             let state = &mut *running.state();
-            state.tell_linux_switches()?;
-            let Some(linux) = &mut state.linux else { return Ok(()) };
+            let Some(linux) = &mut state.linux else { return Ok(true) };
             state.stacks.begin_to_read();
             let names = state.pipeline.state_mut().names_mut();
             linux.lending(names, |it| it.poll(Duration::ZERO, &mut |record| records.push(record.to_vec())))?
@@ -66,14 +73,29 @@ impl LinuxEvents {
                 running.observe_hit(record);
             }
         }
-        if records.iter().any(|it| record::is_of(it, record::SWITCH)) {
-            running.state().hear_linux_switches();
+        if are_all_read && !records.iter().any(|it| record::is_of(it, record::SWITCH)) {
+            running.state().confirm_switches(&switches, began);
         }
+        running.state().tell_linux_switches()?;
         running.settle(queue);
         if are_all_read {
             running.forget_programs();
         }
-        Ok(())
+        Ok(are_all_read)
+    }
+
+    /// Handles all records from before the call. Returns whether none is left: a handler may take long to write one.
+    ///
+    /// # Errors
+    /// The records are unreadable.
+    pub fn take_all_records(&mut self, running: &mut Running) -> Result<bool> {
+        for _ in 0..MOST_ATTEMPTS {
+            if self.take_records(running)? {
+                return Ok(true);
+            }
+            std::thread::sleep(BETWEEN_ATTEMPTS);
+        }
+        Ok(false)
     }
 
     /// Handles children, mappings, and files that appear late.

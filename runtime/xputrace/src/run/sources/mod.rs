@@ -114,14 +114,13 @@ impl Sources {
     /// # Errors
     /// Errors of a source.
     pub fn step(&mut self, running: &mut Running, began: Instant) -> Result<Progress> {
-        self.switching.hear(running);
         // Before what may be the probes' that it switches.
-        let heard = if running.plan().linux_switches.is_some() { self.linux.step(running)? } else { Progress::Idle };
-        let of_collectors = match &mut self.collectors {
+        self.switching.hear(running, &mut self.linux)?;
+        let mut progress = match &mut self.collectors {
             Some(collectors) => Source::step(collectors, running)?,
             None => Progress::Idle,
         };
-        let mut progress = heard.max(of_collectors);
+        self.part_with_collectors_that_are_over(running)?;
         self.window.step(running, self.collectors.as_mut(), &mut self.time_limit)?;
         progress = progress.max(self.linux.step(running)?);
         if self.timers.are_due() {
@@ -137,6 +136,16 @@ impl Sources {
             self.keyboard.forget_command();
         }
         Ok(progress.max(of_target))
+    }
+
+    /// Closes the accounts of processes that have ended, or been left: after Linux's records, which tell what was
+    /// switched before.
+    fn part_with_collectors_that_are_over(&mut self, running: &mut Running) -> Result<()> {
+        if let Some(collectors) = self.collectors.as_mut().filter(|it| it.has_any_over()) {
+            self.linux.take_all_records(running)?;
+            collectors.part_with_those_over(running);
+        }
+        Ok(())
     }
 
     /// Whether collectors record, or have left something to read.

@@ -3,6 +3,7 @@
 //! A probe in Linux that is switched off tests a word and does nothing, from that moment on. It is detached once it has
 //! been off for a while, because each hit costs Linux a trap all the same; and attached again when it is switched on.
 
+use super::linux::LinuxEvents;
 use crate::collectors::Collectors;
 use crate::run::running::Running;
 use crate::run::state::State;
@@ -25,6 +26,8 @@ pub struct Switching {
     detached: BTreeSet<ProbeId>,
     /// When the last two steps began.
     steps: [u64; 2],
+    /// What Linux's programs switched before has been read. CLOCK_MONOTONIC nanoseconds, like `steps`.
+    linux_heard_until: u64,
 }
 
 impl Switching {
@@ -36,14 +39,25 @@ impl Switching {
         switching
     }
 
-    /// Notes until when everything that can switch a probe has been heard of: what happened before the step before the
-    /// last had been written when the last one read it.
-    pub fn hear(&mut self, running: &Running) {
-        let now = monotonic_nanos();
-        if !running.plan().switches.is_empty() {
-            running.state().pipeline.state_mut().set_time(now, self.steps[0]);
+    /// Notes until when everything that can switch a probe has been heard of, and reads what Linux's programs have
+    /// switched. What else happened before the step before the last had been written when the last one read it.
+    ///
+    /// # Errors
+    /// Linux's records are unreadable.
+    pub fn hear(&mut self, running: &mut Running, linux: &mut LinuxEvents) -> Result<()> {
+        if running.plan().switches.is_empty() {
+            return Ok(());
         }
+        let now = monotonic_nanos();
+        running.state().pipeline.state_mut().set_time(now, self.steps[0]);
         self.steps = [self.steps[1], now];
+        if running.plan().linux_switches.is_some() {
+            if linux.take_records(running)? {
+                self.linux_heard_until = now;
+            }
+            running.state().pipeline.state_mut().heard_linux(self.linux_heard_until);
+        }
+        Ok(())
     }
 
     /// Does what handlers have switched since the last call.
