@@ -495,7 +495,7 @@ def measure():
     measure [ROUNDS] [launch|dormant|pytorch|python …]"""
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 9
     parts = sys.argv[3:] or ["launch", "dormant", "pytorch"]
-    loop, torch = [BIN / "loop", 5, 60000], [PYTHON, BIN / "transformer.py", "time", 4]
+    loop, torch = [BIN / "loop", 5, 60000], [PYTHON, BIN / "transformer.py", "time", 20]
     workloads = [
         ("launch", "launch loop, ns a launch", loop, EVERYTHING, rounds),
         # The difference is tiny: the best of many short stretches is disturbed least.

@@ -3,6 +3,7 @@
 A process differs from the next by more than stacks cost. So one program runs all the time: tracers attach
 to it and leave, and CUPTI's kernel records alone, the floor, are switched on and off by itself."""
 
+import os
 import signal
 import statistics
 import subprocess
@@ -21,9 +22,11 @@ OF_BEFORE = ", before"
 
 
 class Program:
-    def __init__(self):
-        line = [PYTHON, str(BIN / "transformer.py"), "paired", str(BIN / "libfloor.so")]
-        self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    """A program that measures itself when asked, while tracers and the floor come and go."""
+
+    def __init__(self, line, scripts, floor="floor", env=None):
+        self.scripts, self.floor = scripts, floor
+        self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
         assert self.line() == "ready"
 
     def line(self):
@@ -37,36 +40,41 @@ class Program:
         return self.line()
 
     def measure(self, how):
+        """Returns the figures that the program measured."""
         if how == "bare":
-            return float(self.ask("measure"))
-        if how == "floor":
+            return self.figures()
+        if how == self.floor:
             assert self.ask("floor_begin") == "0"
-            figure = float(self.ask("measure"))
+            figures = self.figures()
             assert self.ask("floor_end") == "0"
-            return figure
+            return figures
         binary = BEFORE if how.endswith(OF_BEFORE) else XPUTRACE
-        script = SCRIPTS[how.removesuffix(OF_BEFORE)]
+        script = self.scripts[how.removesuffix(OF_BEFORE)]
         line = [binary, "-p", str(self.process.pid), "-e", *script]
         tracer = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         said = []
         while not (said and said[-1].startswith("Attached")):
             said.append(tracer.stdout.readline())
             assert said[-1], f"the tracer ended: {said}"
-        figure = float(self.ask("measure"))
+        figures = self.figures()
         tracer.send_signal(signal.SIGINT)
         said += tracer.communicate(timeout=60)[0].splitlines()
         assert tracer.returncode == 0, said
-        return figure
+        return figures
+
+    def figures(self):
+        return [float(it) for it in self.ask("measure").split()]
 
 
 def main(rounds):
     hows = ["bare", "floor", *SCRIPTS, *([how + OF_BEFORE for how in SCRIPTS] if BEFORE else [])]
-    program, samples = Program(), {how: [] for how in hows}
+    line = [PYTHON, str(BIN / "transformer.py"), "paired", str(BIN / "libfloor.so")]
+    program, samples = Program(line, SCRIPTS), {how: [] for how in hows}
     for how in hows:
         program.measure(how)
     for r in range(rounds):
         for how in hows[r % len(hows):] + hows[: r % len(hows)]:
-            samples[how].append(program.measure(how))
+            samples[how] += program.measure(how)
         print("  round", r + 1, {how: values[-1] for how, values in samples.items()}, flush=True)
     print(f"PyTorch forward, ms, in one process ({rounds} rounds)")
     for how, values in samples.items():

@@ -22,6 +22,7 @@ build() {
     $nvcc -cudart shared -o "$BIN/graphs" graphs.cu &
     $nvcc -cudart shared -o "$BIN/contents" contents.cu &
     $nvcc -cudart shared -o "$BIN/graphcost" graphcost.cu &
+    $nvcc -cudart shared -o "$BIN/costs" costs.cu -ldl &
     $nvcc -cudart shared -o "$BIN/both" both.cu &
     $nvcc -cudart shared -o "$BIN/loop" loop.cu &
     $nvcc -cudart shared -o "$BIN/occupancy" occupancy.cu &
@@ -44,7 +45,7 @@ part=${1:-all}
 export OUT BIN
 case $part in
     build) ls "$BIN" ;;
-    attach | graphcost | ledgers | paired | reach | two_gpus) python3 "$part.py" "${@:2}" ;;
+    attach | costs | graphcost | ledgers | others | paired | reach | two_gpus) python3 "$part.py" "${@:2}" ;;
     agree)
         for program in "transformer.py train 30" "jax_step.py 300"; do
             echo "$program"
@@ -59,5 +60,5 @@ case $part in
         ls "$OUT/tools"
         ;;
     check | measure | record | report) python3 h200.py "$part" "${@:2}" ;;
-    *) echo "usage: run.sh build|check|tools|ledgers|agree|reach|graphcost|attach|two_gpus|paired|measure|record|report" >&2; exit 2 ;;
+    *) echo "usage: run.sh build|check|tools|ledgers|agree|reach|costs|others|graphcost|attach|two_gpus|paired|measure|record|report" >&2; exit 2 ;;
 esac

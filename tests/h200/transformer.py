@@ -4,10 +4,13 @@
     python3 transformer.py threads [STEPS]   eight threads that train a model each, prints their losses
     python3 transformer.py paired LIBFLOOR   the same loop at each line of standard input: `measure` prints ms an
                                              iteration, of the best of 20 stretches; `floor_begin` and `floor_end` call that of the library
-    python3 transformer.py time [ROUNDS]     12 layers, fp16, batch 1, 16 tokens: ms an iteration, one line a round
+    python3 transformer.py time [ROUNDS [PROFILER]]  12 layers, fp16, batch 1, 16 tokens: ms an iteration, one line a round.
+                                             PROFILER is kineto, "kineto with CPU" or proton, which then profiles the program
 """
+import contextlib
 import ctypes
 import sys
+import tempfile
 import threading
 import time
 
@@ -91,15 +94,39 @@ def small():
     return net, data
 
 
+@contextlib.contextmanager
+def proton(path):
+    import triton.profiler
+
+    triton.profiler.start(path, context="shadow")
+    yield
+    triton.profiler.finalize()
+
+
+def profiled(profiler, path):
+    """Returns the context in which this profiler is on. It writes what it found to `path`, if it writes at all."""
+    gpu, cpu = torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU
+    return {
+        None: contextlib.nullcontext,
+        "kineto": lambda: torch.profiler.profile(activities=[gpu]),
+        "kineto with CPU": lambda: torch.profiler.profile(activities=[cpu, gpu]),
+        "proton": lambda: proton(path),
+    }[profiler]()
+
+
 @torch.no_grad()
-def timing(rounds):
+def timing(rounds, profiler=None):
     net, data = small()
-    for _ in range(rounds):
-        start = time.perf_counter()
-        for _ in range(100):
+    with tempfile.TemporaryDirectory() as directory, profiled(profiler, directory + "/profile"):
+        for _ in range(20):
             net(data)
         torch.cuda.synchronize()
-        print(f"{(time.perf_counter() - start) * 10:.4f}", flush=True)
+        for _ in range(rounds):
+            start = time.perf_counter()
+            for _ in range(20):
+                net(data)
+            torch.cuda.synchronize()
+            print(f"{(time.perf_counter() - start) * 50:.4f}", flush=True)
 
 
 if __name__ == "__main__":
@@ -107,4 +134,4 @@ if __name__ == "__main__":
     if what == "paired":
         sys.exit(paired(sys.argv[2]))
     n = int(sys.argv[2]) if len(sys.argv) > 2 else 20
-    {"train": train, "threads": threads, "time": timing}[what](n)
+    {"train": train, "threads": threads, "time": timing}[what](n, *sys.argv[3:])

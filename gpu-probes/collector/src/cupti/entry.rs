@@ -1,6 +1,7 @@
 //! CUPTI's callbacks, the entry points from C. Panics end here and are counted.
 
 use super::delivery::drop_buffer;
+use super::leaving::on_other_call;
 use super::others::{OTHER, OURS};
 use super::pool::Origin;
 use super::{
@@ -46,6 +47,9 @@ unsafe extern "C-unwind" fn on_callback(
             // SAFETY: CUPTI's data of this call, null or valid while it runs.
             run.agent.guarded(|| unsafe { on_own_callback(run, domain, id, data, registers) });
         }
+    } else if domain != domain::RESOURCE {
+        // SAFETY: CUPTI's data of this call, null or valid while it runs.
+        unsafe { on_other_call(data) };
     }
     if let Some((function, user_data)) = other {
         // SAFETY: what the other user subscribed with, and CUPTI's own arguments.

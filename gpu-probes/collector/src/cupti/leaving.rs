@@ -1,20 +1,40 @@
 //! Releases CUPTI while the program continues.
+//!
+//! CUPTI may be unloaded where a CUDA call returns: of the program, or of ours if the program makes none.
 
 use super::calls::IDS;
 use super::others::{OTHER, OURS};
-use super::{CuptiBackend, FINALIZE_TESTED, POOL};
+use super::{CallbackData, CuptiBackend, FINALIZE_TESTED, POOL, SITE_EXIT, SUCCESS};
 use crate::agent::Agent;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use xputrace_wire::cuda_calls::functions;
 
-/// How long to wait for a CUDA call on whose return CUPTI can be unloaded. Shorter than the tracer
-/// waits for our final message.
-const FINALIZE_PATIENCE: Duration = Duration::from_millis(700);
+/// How long to wait for a call of the program on whose return CUPTI can be unloaded.
+const FINALIZE_PATIENCE: Duration = Duration::from_millis(200);
+/// A call that needs no context, and waits for nothing.
+const OWN_CALL: &str = "cuDeviceGetCount";
 
 const STAYS_LOADED: &str =
     "CUPTI stays loaded in the process: each launch may cost about 0.4 us more until the process exits";
-const NO_CALL_CAME: &str = "no CUDA call returned in time to unload CUPTI: each launch may cost about \
-                            0.4 us more until the process exits";
+
+thread_local! {
+    /// The run on whose behalf this thread calls [`OWN_CALL`].
+    static CALLER: Cell<Option<(&'static CuptiBackend, &'static Agent)>> = const { Cell::new(None) };
+}
+
+/// Handles a callback that nobody asked for, but perhaps [`CuptiBackend::finalize_by_own_call`].
+///
+/// # Safety
+/// `data` is CUPTI's for a call of the driver or the runtime, null or valid while it runs.
+#[cold]
+pub(super) unsafe fn on_other_call(data: *const CallbackData) {
+    // SAFETY: the caller's promise.
+    if let (Some((backend, agent)), Some(SITE_EXIT)) = (CALLER.get(), unsafe { data.as_ref() }.map(|it| it.site)) {
+        agent.guarded(|| backend.finalize_here(agent));
+    }
+}
 
 /// Who unloads CUPTI, and whether that is done.
 #[derive(Debug, Default)]
@@ -50,31 +70,49 @@ impl CuptiBackend {
     pub(super) fn let_go(&'static self, agent: &'static Agent) -> Option<&'static str> {
         let left_behind = if !self.has_activities(agent) {
             None
-        } else if !self.may_finalize(agent) {
-            Some(STAYS_LOADED)
-        } else if self.wait_for_finalize(agent) {
+        } else if self.may_finalize(agent) && self.finalize(agent) {
             return None;
         } else {
-            Some(NO_CALL_CAME)
+            Some(STAYS_LOADED)
         };
         self.give_up_teardown(agent);
         left_behind
     }
 
-    /// Waits for a callback to unload CUPTI.
-    fn wait_for_finalize(&'static self, agent: &'static Agent) -> bool {
+    /// Unloads CUPTI; returns whether it could.
+    fn finalize(&'static self, agent: &'static Agent) -> bool {
         if !self.enable_callbacks_to_finalize() {
             return false;
         }
         self.teardown.set(WANTED);
         let until = Instant::now() + FINALIZE_PATIENCE;
-        while !self.teardown.is(DONE) {
-            if self.teardown.is(WANTED) && (Instant::now() >= until || agent.is_exiting()) {
-                return false;
-            }
+        while Instant::now() < until && self.teardown.is(WANTED) && !agent.is_exiting() {
             std::thread::sleep(Duration::from_millis(1));
         }
-        true
+        if self.teardown.is(WANTED) && !agent.is_exiting() {
+            self.finalize_by_own_call(agent);
+        }
+        // A call of the program is perhaps just doing it.
+        while self.teardown.is(RUNNING) && !agent.is_exiting() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.teardown.is(DONE)
+    }
+
+    /// Makes a CUDA call, on whose return CUPTI is unloaded.
+    fn finalize_by_own_call(&'static self, agent: &'static Agent) {
+        let id = functions().iter().find(|it| it.name() == OWN_CALL).map(|it| it.id);
+        let (Some(id), Some(call)) = (id, self.driver.devices.count) else { return };
+        if self.enable_callback(id.domain(), id.callback(), true) != Ok(SUCCESS) {
+            return;
+        }
+        // To us it is none of those that the run watches.
+        OURS.set(id.domain(), id.callback(), false);
+        CALLER.set(Some((self, agent)));
+        let mut count = 0;
+        // SAFETY: a live integer.
+        unsafe { call(&mut count) };
+        CALLER.set(None);
     }
 
     /// Any call's return will do. Without our own subscription there is none.

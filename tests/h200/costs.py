@@ -1,0 +1,67 @@
+"""What each kind of event adds to the calls of a CUDA program, armed alone and all together; see README.md. Called by run.sh.
+
+    costs.py [ROUNDS]
+
+One program runs all the time, and every way takes its turn (see paired.py). Prints medians of nanoseconds a call: what a way adds
+to the bare call, with the 95 % interval of the paired differences."""
+
+import csv
+import statistics
+import sys
+
+from h200 import BIN, OUT, collector, interval, trace
+from paired import Program
+
+# In the order of costs.cu.
+OPERATIONS = ["launch", "copy", "set", "wait", "malloc, free", "range", "cudaGetDevice"]
+SCRIPTS = {
+    "kernel": "kernel(|k| @n.sum(k.duration));",
+    "launch": "launch(|l| @n[l.api].count());",
+    "kernel, its launch": "kernel(|k| @n.hist(k.start - k.launch.time));",
+    "kernel, its stack": "kernel(|k| @n[k.launch.ustack].sum(k.duration));",
+    "memcpy": "memcpy(|m| @n.sum(m.bytes));",
+    "memcpy, its stack": "memcpy(|m| @n[m.launch.ustack].sum(m.bytes));",
+    "memset": "memset(|m| @n.sum(m.bytes));",
+    "wait": "wait(|w| @n.sum(w.duration));",
+    "alloc, free": "alloc(|a| @n.sum(a.bytes)); free(|f| @m.count());",
+    "nvtx": "nvtx(|r| @n[r.name].count());",
+    'api("cudaGetDevice")': 'api("cudaGetDevice", |c| @n.count());',
+}
+ALL = "".join(script.replace("@n", f"@n{i}") for i, script in enumerate(SCRIPTS.values()))
+WAYS = {"bare": None, "CUPTI's kernel records": None, **SCRIPTS, "all of these": ALL}
+
+
+def main(rounds):
+    trace("kernel(|k| @n.count());", [BIN / "requests", 1, 1, 1])
+    # NVTX's tool must be known as the program starts. The collector is dormant until a tracer comes.
+    env = {"CUDA_INJECTION64_PATH": collector(), "NVTX_INJECTION64_PATH": collector(), "XPUTRACE_SOCKET": "@xputrace-nobody-listens"}
+    ways = {name: [script] for name, script in WAYS.items() if script}
+    program = Program([str(BIN / "costs"), str(BIN / "libfloor.so")], ways, floor="CUPTI's kernel records", env=env)
+    samples = {way: [] for way in WAYS}
+    for way in WAYS:
+        program.measure(way)
+    names = list(WAYS)
+    for r in range(rounds):
+        for way in names[r % len(names) :] + names[: r % len(names)]:
+            samples[way].append(program.measure(way))
+    with open(OUT / "costs.csv", "w") as file:
+        rows = csv.writer(file)
+        rows.writerow(["way", "round", *OPERATIONS])
+        rows.writerows([way, r + 1, *values] for way, them in samples.items() for r, values in enumerate(them))
+    print(f"ns a call, medians of {rounds} rounds; bare, then what is added")
+    print("| armed | " + " | ".join(OPERATIONS) + " |\n|---|" + "---|" * len(OPERATIONS))
+    for way in WAYS:
+        print(f"| {way} | " + " | ".join(cell(way, samples, at) for at in range(len(OPERATIONS))) + " |", flush=True)
+
+
+def cell(way, samples, at):
+    values = [it[at] for it in samples[way]]
+    if way == "bare":
+        return f"{statistics.median(values):.0f}"
+    differences = [value - bare[at] for value, bare in zip(values, samples["bare"])]
+    low, high = interval(differences)
+    return f"{statistics.median(differences):+.0f} [{low:+.0f}, {high:+.0f}]"
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 9)
