@@ -25,6 +25,7 @@ mod walk;
 pub use caller::Pushed;
 pub use loaded::{Changes, Loaded, find_loaded, for_each_loaded, loader_changes};
 pub use memory::{Key, Memory};
+pub use objects::{Description, FIRST_PAGE, Object};
 pub use tables::Tables;
 pub use walk::{End, MOST_FRAMES, Walker};
 

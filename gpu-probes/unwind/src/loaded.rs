@@ -11,7 +11,7 @@ const PAGE: u64 = 4096;
 /// A mapped program or library.
 #[derive(Clone, Copy, Debug)]
 pub struct Loaded<'a> {
-    /// Empty for the program.
+    /// Empty for the program. A NUL follows.
     pub path: &'a [u8],
     /// What is added to the addresses in its program headers.
     base: u64,
@@ -123,7 +123,7 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, walk: *m
     let (info, walk) = unsafe { (&*info, &mut *walk.cast::<Walk<'_>>()) };
     walk.changes = Changes { added: info.dlpi_adds, removed: info.dlpi_subs };
     // SAFETY: the loader's C string.
-    let path = if info.dlpi_name.is_null() { b"" } else { unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes() };
+    let path = if info.dlpi_name.is_null() { c"" } else { unsafe { CStr::from_ptr(info.dlpi_name) } }.to_bytes();
     if info.dlpi_phdr.is_null() {
         return 0;
     }

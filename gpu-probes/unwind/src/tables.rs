@@ -198,6 +198,9 @@ impl gimli::UnwindContextStorage<usize> for Storage {
 /// Reads the tables of a file.
 #[inline(never)]
 fn read(object: &Object, address: u64) -> Result<Rule, NoRule> {
+    if object.header == 0 {
+        return Err(NoRule::NoTable);
+    }
     // SAFETY: from the header to the end of its segment, mapped while the stack returns into the file.
     let header = unsafe { bytes(object.header, object.header_end) };
     let bases = BaseAddresses::default().set_eh_frame_hdr(object.header);

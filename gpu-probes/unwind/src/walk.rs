@@ -6,6 +6,7 @@
 //! value, all frames to the root are the same. Reading those words is far cheaper than finding the
 //! rules, and it is a proof, not a guess.
 
+use crate::objects::Object;
 use crate::rule::{Cfa, RBP, RIP, Rule, Step};
 use crate::tables::{File, NO_FILE, NoRule, RuleId, Tables};
 use crate::{Bounds, Registers, SAVED};
@@ -231,7 +232,12 @@ impl Walker {
     pub unsafe fn walk(&mut self, tables: &Tables, registers: Registers, bounds: Bounds) -> (&[u64], End) {
         let bounds = Bounds { low: bounds.low.max(registers.rsp & !7), ..bounds };
         let stack = Stack(bounds);
-        let walked = self.extend(tables, registers, stack);
+        let mut walked = self.extend(tables, registers, stack);
+        if self.are_files_stale {
+            // Another file is in one's place, or there was no room: with none kept from before, all of this stack are known.
+            self.forget();
+            walked = self.extend(tables, registers, stack);
+        }
         self.splice(tables, &walked, stack);
         (self.last(), walked.ending.end)
     }
@@ -249,6 +255,46 @@ impl Walker {
     /// Where on the stack the frames of the last stack begin (rsp).
     pub fn places(&self) -> &[u64] {
         &self.places[MOST_FRAMES - self.len..]
+    }
+
+    /// The file that a frame of the last stack is in, by its address.
+    #[inline]
+    pub fn file_at(&self, address: u64) -> Option<Object> {
+        let address = address.wrapping_sub(1);
+        if self.are_files_stale {
+            // More files than are kept.
+            return Object::at(address);
+        }
+        self.files[..self.n_files].iter().map(|it| &it.object).find(|it| it.holds(address)).copied()
+    }
+
+    /// Calls `each` for the files that the last stack's frames are in, all but the innermost `skipped`. Where they are
+    /// more than are kept, a file may come several times.
+    #[inline]
+    pub fn for_each_file(&self, skipped: usize, mut each: impl FnMut(&Object)) {
+        if self.are_files_stale {
+            return self.for_each_frames_file(skipped, each);
+        }
+        let frames = &self.frames[(MOST_FRAMES - self.len + skipped).min(MOST_FRAMES)..];
+        // The first frame has the files of those outside it too, if the stack can be proved.
+        let frames = if self.last.is_provable { frames.get(..1).unwrap_or_default() } else { frames };
+        let mut bits = frames.iter().fold(0, |bits, it| bits | it.files);
+        while bits != 0 {
+            each(&self.files[bits.trailing_zeros() as usize].object);
+            bits &= bits - 1;
+        }
+    }
+
+    #[cold]
+    fn for_each_frames_file(&self, skipped: usize, mut each: impl FnMut(&Object)) {
+        let mut last: Option<Object> = None;
+        for address in self.last().iter().skip(skipped) {
+            let address = address.wrapping_sub(1);
+            if last.is_none_or(|it| !it.holds(address)) {
+                last = Object::at(address);
+                last.iter().for_each(&mut each);
+            }
+        }
     }
 
     /// What the last stack follows from; `None` if that isn't known.
@@ -319,11 +365,12 @@ impl Walker {
             };
         }
         new.is_provable &= new.file_bit.is_some();
+        let frame = &mut self.frames[new.count - 1];
+        frame.files = new.file_bit.unwrap_or(0);
         let key = new.file.as_ref()?.key(address)?;
         let remembered = &self.steps[place(key)];
         let step = if remembered.key == key { remembered.step } else { Step::NONE };
-        let frame = &mut self.frames[new.count - 1];
-        (frame.step, frame.files) = (step, new.file_bit.unwrap_or(0));
+        frame.step = step;
         step.is_some().then_some(step)
     }
 
@@ -344,7 +391,7 @@ impl Walker {
             NoRule::Unsupported => End::Unsupported,
         })?;
         let frame = &mut self.frames[new.count - 1];
-        (frame.step, frame.files) = (Step::NONE, new.file_bit.unwrap_or(0));
+        frame.step = Step::NONE;
         match (known.rule.step(), file.key(address), known.id) {
             (Some(step), Some(key), _) => {
                 frame.step = step;

@@ -48,6 +48,7 @@ pub const CALLS: &[Call] = &[
     call("statx", libc::SYS_statx, HERE),
     call("fstat", libc::SYS_fstat, NO_DESCRIPTOR),
     call("lseek", libc::SYS_lseek, NO_DESCRIPTOR),
+    call("getcwd", libc::SYS_getcwd, 0),
     call("read", libc::SYS_read, NO_DESCRIPTOR),
     call("pread64", libc::SYS_pread64, NO_DESCRIPTOR),
     call("close", libc::SYS_close, NO_DESCRIPTOR),

@@ -39,6 +39,7 @@ pub mod kind {
     pub const OPENED: u16 = 33;
     pub const NODE: u16 = 34;
     pub const NODE_UPDATE: u16 = 35;
+    pub const OBJECT: u16 = 37;
 }
 
 /// Text of a name id. It precedes every record that uses the id, possibly in another thread's ring.
@@ -126,7 +127,8 @@ pub mod python_frame {
 
 /// Frames of a stack id, innermost first. Followed by `len` words of 8 bytes: return addresses, and
 /// Python frames ([`python_frame`]), which stand before that of the interpreter's function that runs
-/// them. Like [`Name`], it precedes its first use.
+/// them. Then follow, in 4 bytes each, a number and as many ids of the [`Object`]s that the return addresses are in;
+/// older recordings lack these. Like [`Name`], it precedes its first use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Stack {
@@ -231,6 +233,34 @@ pub struct Thread {
     pub reserved: u32,
     /// NUL padded.
     pub comm: [u8; 16],
+}
+
+/// A file that the target's loader had mapped: whatever else is or was at these addresses, stacks that name its id are
+/// of this one. Followed by its build id; its path as the program named it to the loader, which is empty for the
+/// program itself; if that is relative, the directory that the process was in when it was armed; and padding to 8. Like
+/// [`Name`], it precedes its first use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Object {
+    pub id: u32,
+    pub build_id_len: u16,
+    pub path_len: u16,
+    pub start: u64,
+    pub end: u64,
+    /// What is added to the addresses in its program headers.
+    pub base: u64,
+    /// [`check_of_file`] of its first bytes, and how many those are.
+    pub check: u64,
+    pub checked_bytes: u32,
+    pub directory_len: u32,
+}
+
+/// Tells files without a build id apart: a hash of their first bytes.
+pub fn check_of_file(first_bytes: &[u8]) -> u64 {
+    let spread = |it: u64| (it ^ it >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    let word = |chunk: &[u8]| chunk.iter().rev().fold(0, |word, it| word << 8 | u64::from(*it));
+    let begin = spread(first_bytes.len() as u64);
+    first_bytes.chunks(8).fold(begin, |sum, it| spread(sum.rotate_left(23) ^ word(it)))
 }
 
 /// An executable mapping of the target. Followed by the path, padded to 8.
@@ -364,10 +394,18 @@ pub enum Record<'a> {
     Stack {
         id: u32,
         frames: Vec<u64>,
+        /// Ids of the files that the frames are in.
+        objects: Vec<u32>,
     },
     Clock(Clock),
     Flush(Flush),
     Thread(Thread),
+    Object {
+        object: Object,
+        build_id: &'a [u8],
+        path: &'a [u8],
+        directory: &'a [u8],
+    },
     Mapping {
         mapping: Mapping,
         path: &'a [u8],
@@ -402,6 +440,8 @@ pub const NO_CALLERS: u64 = 0;
 pub const MAX_FRAMES: usize = 256;
 /// Maximum number of words in a stack: both, and two marks that say what is missing.
 pub const MAX_STACK_WORDS: usize = 2 * MAX_FRAMES + 2;
+/// Maximum number of files that a stack's frames are in.
+pub const MAX_STACK_OBJECTS: usize = 128;
 /// Maximum size of a code's contents.
 pub const MAX_CODE: usize = 60 << 10;
 /// Maximum length of a name; the collector cuts longer ones.
@@ -530,7 +570,8 @@ fn decode(kind: u16, body: &[u8]) -> Option<Record<'_>> {
             let bytes = tail.get(..len * 8)?;
             let frames = bytes.chunks_exact(8).map(|it| u64::from_le_bytes(it.try_into().unwrap_or_default()));
             let end = (stack.end != stack_end::ROOT).then_some(u64::from(stack.end));
-            Record::Stack { id: stack.id, frames: frames.chain(end).collect() }
+            let objects = tail.get(len * 8..).and_then(objects_of_stack).unwrap_or_default();
+            Record::Stack { id: stack.id, frames: frames.chain(end).collect(), objects }
         }
         kind::CLOCK => Record::Clock(Clock::read(body)?),
         kind::FLUSH => Record::Flush(take(body)?.0),
@@ -539,6 +580,13 @@ fn decode(kind: u16, body: &[u8]) -> Option<Record<'_>> {
             let (mapping, tail): (Mapping, _) = take(body)?;
             let len = usize::try_from(mapping.path_len).ok().filter(|len| *len <= MAX_NAME)?;
             Record::Mapping { mapping, path: tail.get(..len)? }
+        }
+        kind::OBJECT => {
+            let (object, tail): (Object, _) = take(body)?;
+            let (build_id, tail) = tail.split_at_checked(object.build_id_len.into())?;
+            let (path, tail) = tail.split_at_checked(object.path_len.into())?;
+            let directory = tail.get(..object.directory_len as usize)?;
+            Record::Object { object, build_id, path, directory }
         }
         kind::YIELD => {
             let (gap, tail): (Yield, _) = take(body)?;
@@ -558,6 +606,14 @@ fn decode(kind: u16, body: &[u8]) -> Option<Record<'_>> {
         other if HostEvent::of_record(other).is_some() => Record::Host(HostEventRecord::read(other, body)?),
         other => Record::Unknown(other),
     })
+}
+
+/// Reads the ids behind the words of a stack.
+fn objects_of_stack(tail: &[u8]) -> Option<Vec<u32>> {
+    let (words, _) = tail.as_chunks::<4>();
+    let mut words = words.iter().map(|it| u32::from_le_bytes(*it));
+    let n = words.next().map(|it| it as usize).filter(|it| *it <= MAX_STACK_OBJECTS)?;
+    Some(words.take(n).collect())
 }
 
 /// Returns the size of a record with `body` and a tail of `tail` bytes.
@@ -639,7 +695,7 @@ mod tests {
             vec![
                 Record::Launch(launch),
                 Record::Name { id: 3, text: b"_Z3fv" },
-                Record::Stack { id: 1, frames: vec![1, 2] },
+                Record::Stack { id: 1, frames: vec![1, 2], objects: vec![] },
                 Record::Unknown(999),
             ]
         );
@@ -663,6 +719,7 @@ mod tests {
             OPENED,
             NODE,
             kind::NODE_UPDATE,
+            kind::OBJECT,
         ];
         let activities = Activity::ALL.iter().map(|it| it.record_kind());
         let calls = HostEvent::ALL.iter().map(|it| it.record_kind());
@@ -705,6 +762,39 @@ mod tests {
     }
 
     #[test]
+    fn a_stack_has_the_files_of_its_frames() {
+        let read = |tail: &[u8]| {
+            let mut bytes = Vec::new();
+            push(&mut bytes, kind::STACK, &Stack { id: 1, len: 1, end: stack_end::ROOT }, tail);
+            match records(&bytes).next() {
+                Some(Ok(Record::Stack { frames, objects, .. })) => (frames, objects),
+                other => panic!("{other:?}"),
+            }
+        };
+        let word = [9, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(read(&word), (vec![9], vec![]), "of an earlier recording");
+        assert_eq!(read(&[&word[..], &[2, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0]].concat()), (vec![9], vec![5, 6]));
+        assert_eq!(read(&[&word[..], &[255; 16]].concat()), (vec![9], vec![]), "too many");
+    }
+
+    #[test]
+    fn files_differ_by_any_of_their_first_bytes() {
+        let bytes: Vec<u8> = (0..=100).collect();
+        let mut checks: Vec<u64> = (0..bytes.len())
+            .map(|at| {
+                let mut other = bytes.clone();
+                other[at] ^= 1;
+                check_of_file(&other)
+            })
+            .chain((0..=bytes.len()).map(|len| check_of_file(&bytes[..len])))
+            .collect();
+        let n = checks.len();
+        checks.sort_unstable();
+        checks.dedup();
+        assert_eq!(checks.len(), n);
+    }
+
+    #[test]
     fn frames_end_at_the_first_bytes_that_are_no_record() {
         let mut bytes = Vec::new();
         push(&mut bytes, kind::LAUNCH, &Launch::default(), &[]);
@@ -729,6 +819,10 @@ mod tests {
         let mut bytes = Vec::new();
         push(&mut bytes, kind::NAME, &Name { id: 3, len: 5 }, b"_Z3fv");
         push(&mut bytes, kind::STACK, &Stack { id: 1, len: 2, end: stack_end::NO_TABLE }, &[7; 16]);
+        let objects = [[7; 16].as_slice(), &[2, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0]].concat();
+        push(&mut bytes, kind::STACK, &Stack { id: 1, len: 2, end: stack_end::ROOT }, &objects);
+        let object = Object { id: 5, build_id_len: 3, path_len: 3, directory_len: 2, ..Object::default() };
+        push(&mut bytes, kind::OBJECT, &object, b"abclib/a");
         push(&mut bytes, kind::CODE, &Code { id: 4, len: 12 }, &[1; 12]);
         push(&mut bytes, kind::THREAD, &Thread { tid: 7, reserved: 0, comm: [b'a'; 16] }, &[]);
         let mapping = Mapping { start: 1, end: 2, file_offset: 3, inode: 4, device: 5, path_len: 6 };
@@ -765,7 +859,8 @@ mod tests {
                     // Decoded slices stay within the record, whatever its length fields say.
                     let held = match frame.decode() {
                         Some(Record::Name { text, .. }) => text.len(),
-                        Some(Record::Stack { frames, .. }) => frames.len() * 8,
+                        Some(Record::Stack { frames, objects, .. }) => frames.len() * 8 + objects.len() * 4,
+                        Some(Record::Object { build_id, path, directory, .. }) => build_id.len() + path.len() + directory.len(),
                         Some(Record::Mapping { path, .. }) => path.len(),
                         _ => 0,
                     };

@@ -4,6 +4,7 @@
 use crate::debug_file::{DebugFile, descriptor_path};
 use crate::demangle::demangle;
 use crate::elf_file::{Layout, Segment};
+use crate::object::{Evidence, Proof};
 use crate::process::{Mapping, ProcessKey};
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Symbolized, Symbolizer};
@@ -43,6 +44,7 @@ pub(crate) struct Files {
     /// The file that each mapping refers to, `None` if it could not be opened.
     by_mapping: FxHashMap<Claim, Option<FileIndex>>,
     by_identity: FxHashMap<Identity, FileIndex>,
+    by_build_id: FxHashMap<Vec<u8>, FileIndex>,
     symbols: FxHashMap<(FileIndex, u64), Option<Symbol>>,
 }
 
@@ -124,6 +126,7 @@ struct ExecutableFile {
     entry: u64,
     is_static: bool,
     segments: Vec<Segment>,
+    evidence: Evidence,
     debug_file: Option<DebugFile>,
 }
 
@@ -149,6 +152,7 @@ impl Files {
             n_open: 0,
             by_mapping: FxHashMap::default(),
             by_identity: FxHashMap::default(),
+            by_build_id: FxHashMap::default(),
             symbols: FxHashMap::default(),
         }
     }
@@ -169,6 +173,29 @@ impl Files {
         let opened = find(process.pid, mapping).map(|(path, file)| self.keep(process.pid, path, file));
         self.by_mapping.insert(claim, opened);
         opened
+    }
+
+    /// Whether a file is the one that this proves.
+    pub(crate) fn fits(&self, index: FileIndex, proof: &Proof) -> bool {
+        self.files[index.0].evidence.fits(proof)
+    }
+
+    /// Keeps an open file if it is the one that this proves.
+    pub(crate) fn keep_proved(&mut self, pid: u32, path: PathBuf, file: File, proof: &Proof) -> Option<FileIndex> {
+        let build_id = Layout::read(&file)?.build_id;
+        Evidence::of(&file, build_id).fits(proof).then(|| self.keep(pid, path, file))
+    }
+
+    /// Returns a known file with this build id.
+    pub(crate) fn of_build_id(&self, build_id: &[u8]) -> Option<FileIndex> {
+        self.by_build_id.get(build_id).copied()
+    }
+
+    /// Returns the file offset of what has this address in its program headers.
+    pub(crate) fn offset(&self, index: FileIndex, address: u64) -> Option<u64> {
+        let segments = &self.files[index.0].segments;
+        let distance = |it: &Segment| address.checked_sub(it.address).filter(|distance| *distance < it.bytes);
+        segments.iter().find_map(|it| Some(it.file_offset + distance(it)?))
     }
 
     /// Finds the function at a file offset.
@@ -218,13 +245,17 @@ impl Files {
         }
         let index = FileIndex(self.files.len());
         let layout = Layout::read(&file).unwrap_or_default();
+        let evidence = Evidence::of(&file, layout.build_id.clone());
         let may_stay_open = self.n_open < MOST_OPEN;
         let root = PathBuf::from(format!("/proc/{pid}/root"));
         let debug_file = may_stay_open.then(|| DebugFile::find(&path, &file, &layout, &root)).flatten();
         self.n_open += usize::from(debug_file.is_some()) + usize::from(may_stay_open);
         let handle = if may_stay_open { Handle::Open(file) } else { Handle::Named(path, identity) };
         let Layout { has_lines, entry, is_static, segments, .. } = layout;
-        self.files.push(ExecutableFile { handle, has_lines, entry, is_static, segments, debug_file });
+        if let Some(build_id) = evidence.build_id() {
+            self.by_build_id.entry(build_id.to_vec()).or_insert(index);
+        }
+        self.files.push(ExecutableFile { handle, has_lines, entry, is_static, segments, evidence, debug_file });
         if let Some(identity) = identity {
             self.by_identity.insert(identity, index);
         }

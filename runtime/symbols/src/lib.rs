@@ -15,12 +15,14 @@ mod elf_file;
 mod file;
 mod images;
 mod jit;
+mod object;
 mod process;
 mod python;
 mod vdso;
 
 pub use demangle::{Demangled, demangle};
 pub use images::Images;
+pub use object::{Object, Proof};
 pub use process::{
     ANONYMOUS, Detail, Mapping, ProcessKey, Processes, is_without_frame_pointers, with_unknown_mappings,
 };

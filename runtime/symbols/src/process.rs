@@ -6,8 +6,9 @@
 
 use crate::debug_file::descriptor_path;
 use crate::demangle::demangle;
-use crate::file::{FileIndex, Files, SourceFrame, open_regular};
+use crate::file::{FileIndex, Files, open_regular};
 use crate::jit::PerfMap;
+use crate::object::Object;
 use crate::vdso::Vdso;
 use blazesym::MaybeDefault;
 use blazesym::symbolize::source::{Kernel, Source};
@@ -76,6 +77,8 @@ struct Process {
     inner_pid: u32,
     /// By start address, without overlaps. A child shares its parent's until either maps something.
     regions: Rc<BTreeMap<u64, Region>>,
+    /// What was mapped where something else is now, and its start address.
+    replaced: Vec<(u64, Region)>,
     perf_map: PerfMap,
     perf_map_file: Option<File>,
     /// The process's own `/tmp`, kept open until the perf map is there: the process may end before.
@@ -86,7 +89,23 @@ struct Process {
     jit_frames: FxHashMap<(u64, u64), Frame>,
     /// Frames by address and by how far before it they were looked up.
     frames: FxHashMap<(u64, u64), Frame>,
+    /// By id.
+    objects: BTreeMap<u32, Placed>,
+    /// How often something was mapped.
+    n_mapped: u64,
 }
+
+/// A file that stacks say they are in.
+struct Placed {
+    object: Object,
+    module: Rc<str>,
+    file: Option<FileIndex>,
+    /// Value of [`Process::n_mapped`] when it was last looked for.
+    looked_at: u64,
+}
+
+/// Where the code of a frame is in a file.
+type Place = (FileIndex, u64);
 
 #[derive(Clone)]
 struct Region {
@@ -96,7 +115,37 @@ struct Region {
     content: Content,
 }
 
-#[derive(Clone, Copy)]
+impl Region {
+    /// Whether this region, which begins at `start`, has the same code at each address as another one, if it has any.
+    fn is_part_of(&self, start: u64, other: &Region, others_start: u64) -> bool {
+        let place = |start: u64, it: &Region| start.wrapping_sub(it.file_offset);
+        let has_places = !matches!(self.content, Content::Anonymous | Content::Vdso);
+        self.content == other.content
+            && self.module == other.module
+            && (!has_places || place(start, self) == place(others_start, other))
+    }
+}
+
+/// Maximum number of replaced mappings of a process that are told apart.
+const MOST_REPLACED: usize = 4096;
+
+/// Keeps what is no longer mapped, once.
+fn note_replaced(all: &mut Vec<(u64, Region)>, start: u64, region: &Region) {
+    let holds_it = |it: &(u64, Region)| it.0 <= start && it.1.end >= region.end;
+    if all.iter().any(|it| holds_it(it) && it.1.is_part_of(it.0, region, start)) {
+        return;
+    }
+    let n = all.len();
+    if let Some((first, rest)) = all.get_mut(MOST_REPLACED) {
+        (*first, rest.end) = ((*first).min(start), rest.end.max(region.end));
+    } else if n == MOST_REPLACED {
+        all.push((start, Region { module: "[other code]".into(), content: Content::Unreadable, ..region.clone() }));
+    } else {
+        all.push((start, region.clone()));
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Content {
     File(FileIndex),
     /// The file could not be opened.
@@ -119,10 +168,11 @@ impl Processes {
     }
 
     /// Records a mapping and opens its file, so that names stay available after the process ends.
-    /// Frames in files that cannot be opened have no names.
-    pub fn map(&mut self, key: ProcessKey, mapping: &Mapping) {
+    /// Frames in files that cannot be opened have no names. Returns whether other code was mapped there before: then
+    /// names of stacks there may be others from now on.
+    pub fn map(&mut self, key: ProcessKey, mapping: &Mapping) -> bool {
         if mapping.start >= mapping.end {
-            return;
+            return false;
         }
         let content = content(&mut self.files, key, mapping);
         let region = Region {
@@ -133,9 +183,48 @@ impl Processes {
         };
         let is_code_without_file = matches!(content, Content::Anonymous);
         let process = self.process(key);
+        process.n_mapped += 1;
+        let n_replaced = process.replaced.len();
         process.insert(mapping.start, region);
+        let has_replaced = process.replaced.len() > n_replaced;
         if is_code_without_file {
             process.open_perf_map();
+        }
+        has_replaced
+    }
+
+    /// Records a file that stacks say they are in, and opens it. Of what is mapped later, it is looked for again if it
+    /// can't be found now.
+    pub fn place(&mut self, key: ProcessKey, object: Object) {
+        let process = self.process(key);
+        let (id, module) = (object.id, object.module().into());
+        process.objects.insert(id, Placed { object, module, file: None, looked_at: u64::MAX });
+        self.look_for(key, id);
+    }
+
+    /// Whether all these files are known and open, so that names of stacks in them can't become better.
+    pub fn has_files(&self, key: ProcessKey, objects: &[u32]) -> bool {
+        let placed = |id: &u32| self.processes.get(&key).and_then(|it| it.objects.get(id));
+        objects.iter().all(|id| placed(id).is_some_and(|it| it.file.is_some()))
+    }
+
+    /// Looks for the file of an object, unless nothing has changed since the last time.
+    fn look_for(&mut self, key: ProcessKey, id: u32) {
+        let Processes { processes, files, .. } = self;
+        let Some(Process { objects, regions, n_mapped, .. }) = processes.get_mut(&key) else { return };
+        let Some(placed) = objects.get_mut(&id).filter(|it| it.file.is_none() && it.looked_at != *n_mapped) else {
+            return;
+        };
+        placed.looked_at = *n_mapped;
+        let Object { start, end, proof, .. } = &placed.object;
+        let mapped =
+            regions.range(..end).filter(|(_, it)| it.end > *start).find_map(|(_, region)| match region.content {
+                Content::File(file) if files.fits(file, proof) => Some((file, region.module.clone())),
+                _ => None,
+            });
+        let found = mapped.or_else(|| placed.object.find(files, key.pid).map(|(file, module)| (file, module.into())));
+        if let Some((file, module)) = found {
+            (placed.file, placed.module) = (Some(file), module);
         }
     }
 
@@ -226,7 +315,8 @@ impl Processes {
                 return frames.into();
             }
             may_end = is_root(&frame.function);
-            self.push(&mut frames, frame, key, address.saturating_sub(u64::from(i > 0)), detail);
+            let place = self.place_of(key, address.saturating_sub(u64::from(i > 0)));
+            self.push(&mut frames, frame, place, detail);
         }
         if addresses.len() < LINUX_FRAMES as usize && self.lacks_callers(addresses, key) {
             frames.push(without_frame_pointers(frames.last()));
@@ -257,16 +347,18 @@ impl Processes {
     }
 
     /// Returns the frames that the words of a launch stack stand for, innermost first: return
-    /// addresses, named as by [`Processes::resolve`]; Python frames, which `python` names by their
-    /// function's id and instruction; and why frames are missing ([`stack_end`]).
+    /// addresses, named by the `objects` that they are in, or else as by [`Processes::resolve`]; Python frames, which
+    /// `python` names by their function's id and instruction; and why frames are missing ([`stack_end`]).
     pub fn resolve_launch(
         &mut self,
         words: &[u64],
+        objects: &[u32],
         key: ProcessKey,
         detail: Detail,
         python: impl Fn(u32, u32) -> Frame,
     ) -> Frames {
         self.begin_stack(key);
+        objects.iter().for_each(|id| self.look_for(key, *id));
         let mut frames: Vec<Frame> = Vec::with_capacity(words.len());
         for word in words {
             let end = end_of_stack(*word, frames.last());
@@ -274,8 +366,8 @@ impl Processes {
                 (Some((code, offset)), _) => frames.push(python(code, offset)),
                 (None, Some(end)) => frames.push(end),
                 (None, None) => {
-                    let frame = self.frame(key, *word, 1);
-                    self.push(&mut frames, frame, key, word.saturating_sub(1), detail);
+                    let (frame, place) = self.launch_frame(key, objects, *word);
+                    self.push(&mut frames, frame, place, detail);
                 }
             }
         }
@@ -289,11 +381,32 @@ impl Processes {
         addresses.iter().enumerate().map(|(i, address)| self.kernel.frame(*address, back(i))).collect()
     }
 
-    /// Adds the frame at an address, with its line and what is inlined there if wanted.
-    fn push(&mut self, frames: &mut Vec<Frame>, frame: Frame, key: ProcessKey, at: u64, detail: Detail) {
-        let source = match detail {
-            Detail::Names => return frames.push(frame),
-            Detail::Lines => self.source(key, at),
+    /// Returns the frame of a return address in one of these objects, or in no file.
+    fn launch_frame(&mut self, key: ProcessKey, objects: &[u32], address: u64) -> (Frame, Option<Place>) {
+        let at = address.saturating_sub(1);
+        let Some(process) = self.processes.get_mut(&key) else { return (unnamed(address, ""), None) };
+        let mut placed = objects.iter().map(|id| process.objects.get(id));
+        if let Some(placed) = placed.clone().flatten().find(|it| it.object.holds(at)) {
+            return self.files.frame_in(placed, at);
+        }
+        if placed.any(|it| it.is_none()) {
+            // It may be in the one that is not known.
+            return (unnamed(address, ""), None);
+        }
+        // What is mapped where a file is or was, and is no file to the loader, is code made at run time.
+        if process.objects.values().any(|it| it.object.holds(at)) {
+            let frame = process.jit_frame(at, 1).unwrap_or_else(|| unnamed(address, ANONYMOUS));
+            return (frame, None);
+        }
+        (self.frame(key, address, 1), self.place_of(key, at))
+    }
+
+    /// Adds a frame, with its line and what is inlined there if wanted.
+    fn push(&mut self, frames: &mut Vec<Frame>, frame: Frame, place: Option<Place>, detail: Detail) {
+        let source = match (detail, place) {
+            (Detail::Names, _) => return frames.push(frame),
+            (Detail::Lines, Some((file, file_offset))) => self.files.source(file, file_offset),
+            (Detail::Lines, None) => Rc::from([]),
         };
         let with_place = |function: &str, place: &Option<String>| match place {
             Some(place) => format!("{function} {place}"),
@@ -308,12 +421,12 @@ impl Processes {
         frames.push(Frame { function: with_place(&frame.function, &own.place), ..frame });
     }
 
-    /// Returns the functions and lines at an address, innermost first; none if unknown.
-    fn source(&mut self, key: ProcessKey, at: u64) -> Rc<[SourceFrame]> {
-        let found = self.processes.get(&key).and_then(|it| it.region(at));
-        match found.map(|(start, region)| (region.content, (at - start).wrapping_add(region.file_offset))) {
-            Some((Content::File(file), file_offset)) => self.files.source(file, file_offset),
-            _ => Rc::from([]),
+    /// Returns where the code at an address is, by what is mapped there last.
+    fn place_of(&self, key: ProcessKey, at: u64) -> Option<Place> {
+        let (start, region) = self.processes.get(&key)?.region(at)?;
+        match region.content {
+            Content::File(file) => Some((file, (at - start).wrapping_add(region.file_offset))),
+            _ => None,
         }
     }
 
@@ -329,21 +442,43 @@ impl Processes {
     }
 
     /// Returns the frame at `address`, looked up `back` bytes earlier: a return address may already
-    /// belong to the next function.
+    /// belong to the next function. Where the process had several mappings there, one after another, it is not known in
+    /// which of them the stack was: the frame has the names of all.
     fn frame(&mut self, key: ProcessKey, address: u64, back: u64) -> Frame {
-        let Some(process) = self.processes.get_mut(&key) else { return unnamed(address, "") };
+        let Some(process) = self.processes.get(&key) else { return unnamed(address, "") };
         if let Some(known) = process.frames.get(&(address, back)) {
             return known.clone();
         }
         let at = address.saturating_sub(back);
-        let Some((start, region)) = process.region(at) else {
-            return process.jit_frame(at, back).unwrap_or_else(|| unnamed(address, ""));
-        };
+        let mut regions: Vec<(u64, Region)> =
+            process.replaced.iter().filter(|(start, it)| (*start..it.end).contains(&at)).cloned().collect();
+        regions.extend(process.region(at).map(|(start, region)| (start, region.clone())));
+        let is_of_file = regions.iter().all(|it| it.1.content != Content::Anonymous);
+        let frames = regions.iter().map(|(start, region)| self.frame_in_region(key, *start, region, address, back));
+        let frame = frames.reduce(either);
+        let Some(process) = self.processes.get_mut(&key) else { return unnamed(address, "") };
+        match frame {
+            None => process.jit_frame(at, back).unwrap_or_else(|| unnamed(address, "")),
+            Some(frame) => {
+                // Code made at run time comes and goes, so look it up each time.
+                if is_of_file {
+                    process.frames.insert((address, back), frame.clone());
+                }
+                frame
+            }
+        }
+    }
+
+    /// Returns the frame at an address, in the region that begins at `start`.
+    fn frame_in_region(&mut self, key: ProcessKey, start: u64, region: &Region, address: u64, back: u64) -> Frame {
+        let at = address.saturating_sub(back);
         let module = region.module.to_string();
         let file_offset = (at - start).wrapping_add(region.file_offset);
-        let frame = match region.content {
-            // Code made at run time comes and goes, so look it up each time.
-            Content::Anonymous => return process.jit_frame(at, back).unwrap_or_else(|| unnamed(address, &module)),
+        match region.content {
+            Content::Anonymous => {
+                let jit = self.processes.get_mut(&key).and_then(|it| it.jit_frame(at, back));
+                jit.unwrap_or_else(|| unnamed(address, &module))
+            }
             Content::File(file) => match self.files.symbol(file, file_offset) {
                 Some(it) => Frame { function: it.function, module, offset: it.offset + back },
                 None => unnamed(self.files.address(file, file_offset).wrapping_add(back), &module),
@@ -353,9 +488,30 @@ impl Processes {
                 None => unnamed((at - start).wrapping_add(back), &module),
             },
             Content::Unreadable => unnamed(file_offset.wrapping_add(back), &module),
+        }
+    }
+}
+
+/// Returns the frame that is one of two.
+fn either(one: Frame, other: Frame) -> Frame {
+    let or = |one: String, other: String| match one.split(" or ").any(|it| it == other) {
+        true => one,
+        false => format!("{one} or {other}"),
+    };
+    let offset = if one.offset == other.offset { one.offset } else { 0 };
+    Frame { function: or(one.function, other.function), module: or(one.module, other.module), offset }
+}
+
+impl Files {
+    /// Returns the frame of the call that ends after address `at`, in a file, and where that is.
+    fn frame_in(&mut self, placed: &Placed, at: u64) -> (Frame, Option<Place>) {
+        let address = at.wrapping_sub(placed.object.base);
+        let place = placed.file.and_then(|it| Some((it, self.offset(it, address)?)));
+        let frame = match place.and_then(|(file, file_offset)| self.symbol(file, file_offset)) {
+            Some(it) => Frame { function: it.function, module: placed.module.to_string(), offset: it.offset + 1 },
+            None => unnamed(address.wrapping_add(1), &placed.module),
         };
-        process.frames.insert((address, back), frame.clone());
-        frame
+        (frame, place)
     }
 }
 
@@ -379,6 +535,9 @@ impl Process {
         }
         for old_start in overlapping {
             let Some(old) = regions.remove(&old_start) else { continue };
+            if !old.is_part_of(old_start, &region, start) {
+                note_replaced(&mut self.replaced, old_start, &old);
+            }
             if old.end > end {
                 let cut = end - old_start;
                 regions.insert(end, Region { file_offset: old.file_offset.wrapping_add(cut), ..old.clone() });
@@ -451,7 +610,7 @@ fn content(files: &mut Files, key: ProcessKey, mapping: &Mapping) -> Content {
 pub const ANONYMOUS: &str = "[anonymous]";
 
 /// Returns the module name that frames show: the file name without directories.
-fn module(path: &Path) -> String {
+pub(crate) fn module(path: &Path) -> String {
     let text = path.to_string_lossy();
     if text.is_empty() || text.starts_with("//") || text.starts_with("[anon") {
         return ANONYMOUS.into();

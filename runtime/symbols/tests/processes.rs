@@ -95,11 +95,11 @@ fn a_program_that_has_ended_and_was_deleted_still_has_names() {
     assert!(processes.map_running(key).unwrap() >= 2);
     end(child);
     fs::remove_file(&program).unwrap();
-    let frames = processes.resolve_launch(&stack, key, Detail::Names, no_python);
+    let frames = processes.resolve_launch(&stack, &[], key, Detail::Names, no_python);
     assert_eq!(names(&frames), ["middle sample", "outer sample", "outer sample"]);
     assert!(frames.iter().all(|it| it.offset > 0));
     // The second lookup uses the cache.
-    assert_eq!(processes.resolve_launch(&stack, key, Detail::Names, no_python), frames);
+    assert_eq!(processes.resolve_launch(&stack, &[], key, Detail::Names, no_python), frames);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_file_of_another_mount_namespace_is_read_while_the_process_lives() {
     let mut processes = Processes::new();
     processes.map_running(key).unwrap();
     end(child);
-    let frames = processes.resolve_launch(&stack, key, Detail::Names, no_python);
+    let frames = processes.resolve_launch(&stack, &[], key, Detail::Names, no_python);
     assert_eq!(names(&frames), ["middle hidden", "outer hidden", "outer hidden"]);
 }
 
@@ -133,14 +133,14 @@ fn a_stripped_function_has_its_address_and_not_its_neighbours_name() {
     let mut processes = Processes::new();
     processes.map_running(key).unwrap();
     end(child);
-    let frames = processes.resolve_launch(&stack, key, Detail::Names, no_python);
+    let frames = processes.resolve_launch(&stack, &[], key, Detail::Names, no_python);
     assert!(frames[0].function.starts_with("0x") && frames[0].module == "sample", "{frames:?}");
     assert_eq!(names(&frames[1..]), ["outer sample", "outer sample"]);
     // The file's own address: the same in each run, whatever the load address.
     let (child, stack) = start(&folder.path().join("sample"));
     let again = ProcessKey { pid: child.id(), generation: 7 };
     processes.map_running(again).unwrap();
-    assert_eq!(processes.resolve_launch(&stack, again, Detail::Names, no_python), frames);
+    assert_eq!(processes.resolve_launch(&stack, &[], again, Detail::Names, no_python), frames);
     end(child);
 }
 
@@ -155,10 +155,10 @@ fn a_child_has_its_parents_names_and_a_forgotten_process_has_none() {
     processes.fork(parent, forked);
     processes.forget(parent);
     end(child);
-    assert_eq!(processes.resolve_launch(&stack, forked, Detail::Names, no_python)[0].function, "middle");
+    assert_eq!(processes.resolve_launch(&stack, &[], forked, Detail::Names, no_python)[0].function, "middle");
     assert!(!processes.knows(parent));
     assert_eq!(
-        processes.resolve_launch(&stack[..1], parent, Detail::Names, no_python)[0].function,
+        processes.resolve_launch(&stack[..1], &[], parent, Detail::Names, no_python)[0].function,
         format!("{:#x}", stack[0])
     );
 }
@@ -221,7 +221,7 @@ fn this_process_is_named() {
     assert!(frame.function.ends_with("this_process_is_named::here"), "{frame:?}");
     assert_eq!(frame.offset, 0);
     // As a return address, the same address belongs to the function before it.
-    let before = processes.resolve_launch(&[here()], key, Detail::Names, no_python)[0].clone();
+    let before = processes.resolve_launch(&[here()], &[], key, Detail::Names, no_python)[0].clone();
     assert_ne!(before.function, frame.function);
     let libc_function = libc_address();
     let frame = processes.resolve(&[libc_function], key, Detail::Names)[0].clone();
@@ -267,7 +267,7 @@ fn code_without_a_file_has_names_from_its_perf_map() {
 }
 
 #[test]
-fn a_later_mapping_replaces_what_it_covers() {
+fn code_that_was_replaced_has_the_names_of_all_that_was_there() {
     let key = ProcessKey { pid: u32::MAX, generation: 0 };
     let mapping = |start, end, path: &str| Mapping {
         start,
@@ -279,11 +279,23 @@ fn a_later_mapping_replaces_what_it_covers() {
         inode: 0,
     };
     let mut processes = Processes::new();
-    processes.map(key, &mapping(0x1000, 0x9000, "/none/old.so"));
+    assert!(!processes.map(key, &mapping(0x1000, 0x9000, "/none/old.so")));
+    let frames = processes.resolve(&[0x3001, 0x9001], key, Detail::Names);
+    assert_eq!(names(&frames), ["0x2001 old.so", "[no frame pointers: old.so] "]);
+    assert!(processes.map(key, &mapping(0x3000, 0x4000, "/none/new.so")));
+    assert!(!processes.map(key, &mapping(0x5000, 0x5000, "/none/empty.so")));
+    let resolved = |processes: &mut Processes| {
+        let frames = processes.resolve(&[0x2fff, 0x3001, 0x4001, 0x9001], key, Detail::Names);
+        assert_eq!(frames.last().unwrap().function, "[no frame pointers: old.so]");
+        names(&frames[..3])
+    };
+    assert_eq!(resolved(&mut processes), ["0x1fff old.so", "0x2001 or 0x1 old.so or new.so", "0x3001 old.so"]);
+    // Both come back: no third name.
+    processes.map(key, &Mapping { file_offset: 0x2000, ..mapping(0x3000, 0x4000, "/none/old.so") });
     processes.map(key, &mapping(0x3000, 0x4000, "/none/new.so"));
-    processes.map(key, &mapping(0x5000, 0x5000, "/none/empty.so"));
-    let frames = processes.resolve(&[0x2fff, 0x3001, 0x4001, 0x9001], key, Detail::Names);
-    assert_eq!(names(&frames), ["0x1fff old.so", "0x1 new.so", "0x3001 old.so", "[no frame pointers: old.so] "]);
+    assert_eq!(resolved(&mut processes), ["0x1fff old.so", "0x2001 or 0x1 old.so or new.so", "0x3001 old.so"]);
+    // A part of the same mapping again is no other code.
+    assert!(!processes.map(key, &Mapping { file_offset: 0x4000, ..mapping(0x5000, 0x6000, "/none/old.so") }));
     assert!(processes.resolve(&[], key, Detail::Names).is_empty());
 }
 
@@ -302,7 +314,7 @@ fn a_launch_stack_says_why_it_ends() {
     let mut processes = Processes::new();
     processes.map(key, &map);
     let mut last = |end: u16| {
-        let frames = processes.resolve_launch(&[0x2001, end.into()], key, Detail::Names, no_python);
+        let frames = processes.resolve_launch(&[0x2001, end.into()], &[], key, Detail::Names, no_python);
         (frames.len(), frames[1].function.clone())
     };
     let ends = [0, stack_end::NO_TABLE, stack_end::UNSUPPORTED_RULE, stack_end::OFF_STACK, stack_end::TOO_DEEP];
@@ -359,7 +371,7 @@ fn named_while_it_runs(command: &mut Command) -> Vec<String> {
     let mut processes = Processes::new();
     processes.map_running(key).unwrap();
     end(child);
-    names(&processes.resolve_launch(&stack, key, Detail::Names, no_python))
+    names(&processes.resolve_launch(&stack, &[], key, Detail::Names, no_python))
 }
 
 const WHOLE: [&str; 3] = ["middle sample", "outer sample", "outer sample"];
@@ -472,8 +484,12 @@ fn functions(program: &Path, detail: Detail) -> Vec<String> {
     let mut processes = Processes::new();
     processes.map_running(key).unwrap();
     end(child);
-    let frames = processes.resolve_launch(&stack, key, detail, no_python);
-    assert_eq!(processes.resolve_launch(&stack, key, detail, no_python), frames, "the second lookup uses the cache");
+    let frames = processes.resolve_launch(&stack, &[], key, detail, no_python);
+    assert_eq!(
+        processes.resolve_launch(&stack, &[], key, detail, no_python),
+        frames,
+        "the second lookup uses the cache"
+    );
     frames.iter().map(|it| it.function.clone()).collect()
 }
 

@@ -28,6 +28,6 @@ pub use pipeline::{
     CollectorTotals, Error, Limits, Made, Pipeline, ProcessIndex, ProcessInfo, Records, SeenGpu, Sink, Waiting,
     WindowTotals,
 };
-pub use state::{EngineMaps, MappingInfo, State};
+pub use state::{EngineMaps, MappingInfo, ObjectInfo, State, TakenStack};
 pub use switches::{Switches, Turned};
 pub use xputrace_bytecode::vm::RemoteMap;

@@ -72,15 +72,50 @@ pub struct MappingInfo {
     pub path: String,
 }
 
+/// A file that stacks were in while it was mapped, as a collector reported it (`xputrace_wire::record::Object`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectInfo {
+    pub id: u32,
+    pub start: u64,
+    pub end: u64,
+    /// What is added to the addresses in its program headers.
+    pub base: u64,
+    /// Empty if it has none.
+    pub build_id: Vec<u8>,
+    /// Of its first bytes, and how many those are.
+    pub check: u64,
+    pub checked_bytes: u32,
+    /// As the program named it to the loader; empty for the program itself.
+    pub path: Vec<u8>,
+    /// The directory that the process was in when it was armed, if the path is relative.
+    pub directory: Vec<u8>,
+}
+
+/// A stack that a collector took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TakenStack<'a> {
+    /// Innermost first (`xputrace_wire::record::Stack`).
+    pub words: &'a [u64],
+    /// Ids of the files that its return addresses are in.
+    pub objects: &'a [u32],
+}
+
+#[derive(Debug)]
+struct KeptStack {
+    words: Box<[u64]>,
+    objects: Box<[u32]>,
+}
+
 /// What is known of one process.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) info: ProcessInfo,
-    stacks: IdMap<Box<[u64]>>,
+    stacks: IdMap<KeptStack>,
     n_frames: usize,
     codes: IdMap<PythonCode>,
     codes_bytes: usize,
     mappings: Vec<MappingInfo>,
+    objects: Vec<ObjectInfo>,
 }
 
 impl Target {
@@ -92,16 +127,18 @@ impl Target {
             codes: IdMap::default(),
             codes_bytes: 0,
             mappings: Vec::new(),
+            objects: Vec::new(),
         }
     }
 
     /// Adds a stack; an id keeps its first one. Returns false if there are too many.
-    pub(crate) fn add_stack(&mut self, id: u32, frames: Vec<u64>) -> bool {
+    pub(crate) fn add_stack(&mut self, id: u32, words: Vec<u64>, objects: Vec<u32>) -> bool {
         if self.stacks.get(id).is_some() {
             return true;
         }
-        self.n_frames = self.n_frames.saturating_add(frames.len());
-        self.n_frames <= MOST_FRAMES && self.stacks.insert(id, frames.into_boxed_slice())
+        self.n_frames = self.n_frames.saturating_add(words.len() + objects.len().div_ceil(2));
+        let stack = KeptStack { words: words.into_boxed_slice(), objects: objects.into_boxed_slice() };
+        self.n_frames <= MOST_FRAMES && self.stacks.insert(id, stack)
     }
 
     /// Adds a Python function; an id keeps its first one. Returns false if there are too many.
@@ -121,8 +158,10 @@ impl Target {
         if !self.has_stacks() {
             self.codes = IdMap::default();
             self.mappings.clear();
+            self.objects.clear();
         }
         self.mappings.shrink_to_fit();
+        self.objects.shrink_to_fit();
     }
 
     fn has_stacks(&self) -> bool {
@@ -138,6 +177,19 @@ impl Target {
         let room = self.mappings.len() < MOST_MAPPINGS;
         if room {
             self.mappings.push(mapping);
+        }
+        room
+    }
+
+    /// Adds a file; a known id keeps its first one. Returns false if there are too many.
+    pub(crate) fn add_object(&mut self, object: ObjectInfo) -> bool {
+        // Threads that meet it at once each send it.
+        if self.objects.iter().any(|it| it.id == object.id) {
+            return true;
+        }
+        let room = self.objects.len() < MOST_MAPPINGS;
+        if room {
+            self.objects.push(object);
         }
         room
     }
@@ -228,6 +280,11 @@ impl State {
         self.targets.get(process.0 as usize).map(|it| it.mappings.as_slice()).unwrap_or_default()
     }
 
+    /// Returns the files that the process's stacks were in, in the order in which they were reported.
+    pub fn objects(&self, process: ProcessIndex) -> &[ObjectInfo] {
+        self.targets.get(process.0 as usize).map(|it| it.objects.as_slice()).unwrap_or_default()
+    }
+
     /// Whether any stack of the process is kept.
     pub fn has_stacks(&self, process: ProcessIndex) -> bool {
         self.targets.get(process.0 as usize).is_some_and(Target::has_stacks)
@@ -246,9 +303,8 @@ impl State {
         self.targets.get(process.0 as usize)?.codes.get(id)
     }
 
-    /// Returns the words, innermost first, of a stack that a collector took
-    /// (`xputrace_wire::record::Stack`).
-    pub fn stack(&self, stack: StackKey) -> Option<(ProcessIndex, &[u64])> {
+    /// Returns a stack that a collector took.
+    pub fn stack(&self, stack: StackKey) -> Option<(ProcessIndex, TakenStack<'_>)> {
         frames_of(&self.targets, stack)
     }
 
@@ -326,10 +382,10 @@ impl State {
     }
 }
 
-pub(crate) fn frames_of(targets: &[Target], stack: StackKey) -> Option<(ProcessIndex, &[u64])> {
+pub(crate) fn frames_of(targets: &[Target], stack: StackKey) -> Option<(ProcessIndex, TakenStack<'_>)> {
     let StackKey::Collector { process, id } = stack.whole() else { return None };
-    let frames = targets.get(process as usize)?.stacks.get(id)?;
-    Some((ProcessIndex(process), frames))
+    let KeptStack { words, objects } = targets.get(process as usize)?.stacks.get(id)?;
+    Some((ProcessIndex(process), TakenStack { words, objects }))
 }
 
 /// The script's maps in the engine. Those of Linux are not reachable through it.

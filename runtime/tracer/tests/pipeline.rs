@@ -562,7 +562,7 @@ fn stacks_of_an_ended_process_are_kept_until_they_are_forgotten() {
     end(&mut pipeline, &mut sink);
     let process = ProcessIndex(0);
     let kept = |it: &Pipeline| {
-        let n_frames = it.stack(StackKey::Collector { process: 0, id: 1 }).map(|(_, frames)| frames.len());
+        let n_frames = it.stack(StackKey::Collector { process: 0, id: 1 }).map(|(_, stack)| stack.words.len());
         (n_frames, it.state().mappings(process).len(), it.state().has_stacks(process))
     };
     assert_eq!(kept(&pipeline), (Some(2), 1, true));

@@ -2,14 +2,16 @@
 //! come from perf's records, /proc, or the collector's own list.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use xputrace_linux::{Linux, ProcessEvent};
 use xputrace_model::output::StackNames;
 use xputrace_model::plan::Plan;
 use xputrace_model::stack::{Frame, Frames, LINUX_FRAMES, PythonFrames, StackKey};
-use xputrace_symbols::{Detail, Images, Mapping, ProcessKey, Processes, python_frame};
-use xputrace_tracer::{ProcessIndex, State};
+use xputrace_symbols::{Detail, Images, Mapping, Object, ProcessKey, Processes, Proof, python_frame};
+use xputrace_tracer::{ObjectInfo, ProcessIndex, State, TakenStack};
 
 /// First generation of processes that collectors describe, separate from those that perf's records
 /// describe.
@@ -45,8 +47,8 @@ fn detail(stack: StackKey) -> Detail {
 pub struct Stacks {
     processes: Processes,
     images: Images,
-    /// How many of a collector's mappings have been processed.
-    mappings_taken: HashMap<ProcessIndex, usize>,
+    /// How many of the mappings and files that a collector has reported have been processed.
+    mappings_taken: HashMap<ProcessIndex, Taken>,
     known: HashMap<StackKey, Frames>,
     /// Those frames, without duplicates: short processes of one program share them.
     lists: HashSet<Frames>,
@@ -62,6 +64,12 @@ pub struct Stacks {
     over: Over<ProcessKey>,
     /// Processes whose collector has left, if they have stacks.
     left: Over<ProcessIndex>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Taken {
+    mappings: usize,
+    objects: usize,
 }
 
 /// What has ended but may have stacks in a map.
@@ -142,7 +150,10 @@ impl Stacks {
                     device: 0,
                     inode: 0,
                 };
-                self.processes.map(self.images.current(*pid), &mapping);
+                if self.processes.map(self.images.current(*pid), &mapping) {
+                    // These may have more than one meaning now.
+                    self.known.retain(|it, _| !matches!(it.whole(), StackKey::LinuxUser { pid: of, .. } if of == *pid));
+                }
             }
         }
     }
@@ -212,7 +223,7 @@ impl Stacks {
                 self.over.kept.contains(&program).then(|| self.user_frames(stack, program, &addresses).0)
             }
             StackKey::Collector { process, .. } if self.left.kept.contains(&ProcessIndex(process)) => {
-                self.collector_frames(stack, state)
+                self.collector_frames(stack, state).map(|it| it.0)
             }
             _ => None,
         }
@@ -236,11 +247,14 @@ impl Stacks {
         (with_end_of_walk(frames, addresses), is_final)
     }
 
-    fn collector_frames(&mut self, stack: StackKey, state: &State) -> Option<Frames> {
-        let (process, words) = state.stack(stack)?;
+    /// Returns the named frames, and whether they are final.
+    fn collector_frames(&mut self, stack: StackKey, state: &State) -> Option<(Frames, bool)> {
+        let (process, TakenStack { words, objects }) = state.stack(stack)?;
         let key = self.take_mappings(state, process);
         let python = |code, offset| python_frame(state.code(process, code), offset);
-        Some(self.processes.resolve_launch(words, key, detail(stack), python))
+        let frames = self.processes.resolve_launch(words, objects, key, detail(stack), python);
+        let is_final = is_final(&frames) && self.processes.has_files(key, objects);
+        Some((frames, is_final))
     }
 
     fn forget_programs(&mut self) {
@@ -279,7 +293,7 @@ impl Stacks {
         let key = key_of(state, process);
         let mappings = state.mappings(process);
         let taken = self.mappings_taken.entry(process).or_default();
-        for it in mappings.iter().skip(*taken) {
+        for it in mappings.iter().skip(taken.mappings) {
             let mapping = Mapping {
                 start: it.start,
                 end: it.end,
@@ -291,7 +305,14 @@ impl Stacks {
             };
             self.processes.map(key, &mapping);
         }
-        *taken = mappings.len();
+        let objects = state.objects(process);
+        for it in objects.iter().skip(taken.objects) {
+            let ObjectInfo { id, start, end, base, check, checked_bytes, .. } = *it;
+            let proof = Proof { build_id: it.build_id.clone(), check, checked_bytes };
+            let [path, directory] = [&it.path, &it.directory].map(|it| PathBuf::from(OsStr::from_bytes(it)));
+            self.processes.place(key, Object { id, start, end, base, proof, path, directory });
+        }
+        *taken = Taken { mappings: mappings.len(), objects: objects.len() };
         key
     }
 
@@ -363,11 +384,7 @@ impl Names<'_> {
                 let program = self.program(pid, exec, &addresses);
                 self.stacks.user_frames(stack, program, &addresses)
             }
-            StackKey::Collector { .. } => {
-                let frames = self.stacks.collector_frames(stack, self.state)?;
-                let is_final = is_final(&frames);
-                (frames, is_final)
-            }
+            StackKey::Collector { .. } => self.stacks.collector_frames(stack, self.state)?,
             _ => return None,
         };
         if is_final {

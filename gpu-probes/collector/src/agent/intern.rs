@@ -16,6 +16,8 @@ use zerocopy::IntoBytes;
 pub(crate) const NAMES: usize = 16 << 10;
 /// Maximum number of distinct launch stacks per process.
 pub(crate) const STACKS: usize = 64 << 10;
+/// Maximum number of files, by where they were mapped, that a process's stacks were in.
+pub(crate) const OBJECTS: usize = 8 << 10;
 const TEXT_BYTES: usize = 4 << 20;
 /// Maximum number of Python's code objects per process.
 pub(crate) const CODES: usize = 16 << 10;
@@ -334,16 +336,25 @@ fn without_version(name: &[u8]) -> &[u8] {
     }
 }
 
-/// The table of stacks, identified by 128-bit fingerprints: with 65,536 different stacks the
-/// probability of a collision is below 1e-28.
+/// The table of stacks, identified by 128-bit fingerprints of their words and of the files that these are in: with
+/// 65,536 different stacks the probability of a collision is below 1e-28.
 #[derive(Debug)]
-pub(crate) struct StackIds {
-    entries: Zeroed<StackEntry>,
+pub(crate) struct StackIds(Fingerprints);
+
+/// The table of the files that stacks were in, by where they were mapped. Its fingerprints are those of
+/// [`xputrace_unwind::Object::key`].
+#[derive(Debug)]
+pub(crate) struct ObjectIds(Fingerprints);
+
+/// Things that are known by fingerprints, and told once.
+#[derive(Debug)]
+struct Fingerprints {
+    entries: Zeroed<Entry128>,
 }
 
 #[derive(Debug)]
 #[repr(C)]
-struct StackEntry {
+struct Entry128 {
     key: AtomicU64,
     /// The second half of the fingerprint; briefly 0 after `key` is set.
     check: AtomicU64,
@@ -351,31 +362,54 @@ struct StackEntry {
 }
 
 // SAFETY: atomics.
-unsafe impl ZeroIsValid for StackEntry {}
+unsafe impl ZeroIsValid for Entry128 {}
 
 impl StackIds {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(StackIds { entries: Zeroed::new(STACKS)? })
+        Ok(StackIds(Fingerprints::new(STACKS)?))
     }
 
-    /// Returns the id of a stack; `tell` was called for it before and returned true.
+    /// Returns the id of a stack; `tell` was called for it before and returned true. `files` tells the files that the
+    /// frames are in from those that are or were at the same addresses.
     #[inline]
     pub(crate) fn intern(
         &self,
         frames: &[u64],
         end: u16,
-        mut tell: impl FnMut(u32, &[u64]) -> bool,
+        files: u64,
+        tell: impl FnOnce(u32) -> bool,
     ) -> Result<u32, NoId> {
-        let (key, check) = fingerprint([frames], frames.len() as u64 | u64::from(end) << 32);
+        self.0.intern(fingerprint([frames, &[files]], frames.len() as u64 | u64::from(end) << 32), tell)
+    }
+}
+
+impl ObjectIds {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(ObjectIds(Fingerprints::new(OBJECTS)?))
+    }
+
+    /// Returns the id of a file by its key; `tell` was called for it before and returned true.
+    pub(crate) fn intern(&self, key: u64, tell: impl FnOnce(u32) -> bool) -> Result<u32, NoId> {
+        self.0.intern((key, key), tell)
+    }
+}
+
+impl Fingerprints {
+    fn new(entries: usize) -> io::Result<Self> {
+        Ok(Fingerprints { entries: Zeroed::new(entries)? })
+    }
+
+    #[inline]
+    fn intern(&self, (key, check): (u64, u64), tell: impl FnOnce(u32) -> bool) -> Result<u32, NoId> {
         for probe in 0..PROBES {
-            let slot = (key as usize).wrapping_add(probe) % STACKS;
+            let slot = (key as usize).wrapping_add(probe) % self.entries.len();
             let entry = &self.entries[slot];
             if !entry.is(key, check) {
                 continue;
             }
             let id = slot as u32 + 1;
             if entry.told.load(Ordering::Acquire) == 0 {
-                if !tell(id, frames) {
+                if !tell(id) {
                     return Err(NoId::NotTold);
                 }
                 entry.told.store(1, Ordering::Release);
@@ -386,7 +420,7 @@ impl StackIds {
     }
 }
 
-impl StackEntry {
+impl Entry128 {
     /// Whether this slot has, or now takes, this fingerprint.
     #[inline]
     fn is(&self, key: u64, check: u64) -> bool {
@@ -537,10 +571,11 @@ mod tests {
         assert!(intern(true).is_ok());
         assert!(intern(false).is_ok());
         let stacks = StackIds::new().unwrap();
-        assert_eq!(stacks.intern(&[1, 2], 0, |_, _| false), Err(NoId::NotTold));
-        let id = stacks.intern(&[1, 2], 0, |_, _| true).unwrap();
-        assert_eq!(stacks.intern(&[1, 2], 0, |_, _| false), Ok(id));
-        assert_ne!(stacks.intern(&[1, 2], 1, |_, _| true), Ok(id), "it ends for another reason");
+        assert_eq!(stacks.intern(&[1, 2], 0, 7, |_| false), Err(NoId::NotTold));
+        let id = stacks.intern(&[1, 2], 0, 7, |_| true).unwrap();
+        assert_eq!(stacks.intern(&[1, 2], 0, 7, |_| false), Ok(id));
+        assert_ne!(stacks.intern(&[1, 2], 1, 7, |_| true), Ok(id), "it ends for another reason");
+        assert_ne!(stacks.intern(&[1, 2], 0, 8, |_| true), Ok(id), "other files are at these addresses");
     }
 
     #[test]
@@ -578,7 +613,7 @@ mod tests {
             full += usize::from(name(&names, &text, Text::Symbol, &mut Vec::new()).is_err());
         }
         assert!(full >= 100, "{full}");
-        let full = (0..STACKS as u64 + 100).filter(|&n| stacks.intern(&[n], 0, |_, _| true).is_err()).count();
+        let full = (0..STACKS as u64 + 100).filter(|&n| stacks.intern(&[n], 0, 7, |_| true).is_err()).count();
         assert!(full >= 100, "{full}");
     }
 

@@ -15,7 +15,7 @@ use super::output::{self, Output, Role};
 use super::presence;
 use super::python::Python;
 use super::selection::LastContext;
-use super::stack::{Here, StackTaken, Stacks};
+use super::stack::{Here, Native, StackTaken, Stacks};
 use crate::nvtx;
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char};
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use xputrace_python::Code;
 use xputrace_unwind::{Bounds, Pushed};
 use xputrace_wire::message::demand;
-use xputrace_wire::record::{Launch, UNKNOWN, kind};
+use xputrace_wire::record::{Launch, MAX_STACK_OBJECTS, UNKNOWN, kind};
 use xputrace_wire::region::{CallTotals, Lost};
 use xputrace_wire::{events, marker};
 
@@ -233,7 +233,7 @@ pub(super) unsafe fn stack_of_call(
         *bounds = Bounds::of_thread();
     }
     let Some(stacks) = &agent.code.stacks else { return StackTaken::Empty };
-    let here = Here { registers, bounds: *bounds, modules: &agent.code.modules, layer, called };
+    let here = Here { registers, bounds: *bounds, backend: agent.backend, layer, called };
     // SAFETY: the thread's own registers and bounds.
     let taken = output::with(agent, Role::Launch, |out| unsafe { stack_taken(agent, stacks, out, &here) });
     taken.unwrap_or(StackTaken::Lost)
@@ -260,7 +260,8 @@ unsafe fn stack_taken(agent: &'static Agent, stacks: &Stacks, out: &mut Output, 
     let counters = agent.counters_of(Some(out.ring()));
     counters.bump(&counters.stacks, 1);
     // SAFETY: the caller's promise; the thread has the ring.
-    let taken = unsafe { stacks.take(out, here, code_id, |out, words, end| stack_id(agent, out, words, end)) };
+    let taken =
+        unsafe { stacks.take(out, here, code_id, |out, stack, words, end| stack_id(agent, out, stack, words, end)) };
     if is_table_full {
         agent.count_lost(Lost::NameTableFull, 1);
     }
@@ -269,12 +270,56 @@ unsafe fn stack_taken(agent: &'static Agent, stacks: &Stacks, out: &mut Output, 
 
 /// Returns the id of a stack that the tracer knows.
 #[inline]
-fn stack_id(agent: &'static Agent, out: &mut Output, frames: &[u64], end: u16) -> Option<u32> {
-    let id = agent.tables.stacks.intern(frames, end, |id, frames| out.write_stack(id, frames, end));
-    if id == Err(NoId::TableFull) {
+fn stack_id(agent: &'static Agent, out: &mut Output, stack: &Native<'_>, words: &[u64], end: u16) -> Option<u32> {
+    let mut is_table_full = false;
+    let id = agent.tables.stacks.intern(words, end, stack.files_key(), |id| {
+        let objects = ObjectsOf::tell(agent, out, stack);
+        is_table_full = matches!(objects, Err(NoId::TableFull));
+        objects.is_ok_and(|it| out.write_stack(id, words, end, it.ids()))
+    });
+    if is_table_full || id == Err(NoId::TableFull) {
         agent.count_lost(Lost::StackTableFull, 1);
     }
     id.ok()
+}
+
+/// Ids of the files that a stack's frames are in.
+struct ObjectsOf {
+    ids: [u32; MAX_STACK_OBJECTS],
+    len: usize,
+}
+
+impl ObjectsOf {
+    /// Tells the tracer of those that it doesn't know. Where they are too many, it can't be told of the stack.
+    #[cold]
+    fn tell(agent: &Agent, out: &mut Output, stack: &Native<'_>) -> Result<Self, NoId> {
+        let mut all = Ok(ObjectsOf { ids: [0; MAX_STACK_OBJECTS], len: 0 });
+        stack.for_each_file(|file| {
+            let Ok(objects) = &mut all else { return };
+            let tell = |id| {
+                // SAFETY: the calling thread's stack returns into the file.
+                let it = unsafe { file.description() };
+                it.is_some_and(|it| out.write_object(id, file.range(), &it, &agent.code.directory))
+            };
+            if let Err(no_id) = agent.tables.objects.intern(file.key(), tell).and_then(|id| objects.add(id)) {
+                all = Err(no_id);
+            }
+        });
+        all
+    }
+
+    fn add(&mut self, id: u32) -> Result<(), NoId> {
+        if self.ids().contains(&id) {
+            return Ok(());
+        }
+        *self.ids.get_mut(self.len).ok_or(NoId::TableFull)? = id;
+        self.len += 1;
+        Ok(())
+    }
+
+    fn ids(&self) -> &[u32] {
+        &self.ids[..self.len]
+    }
 }
 
 impl Local {

@@ -39,7 +39,7 @@ pub use switching::Order;
 pub use yielding::Conflict;
 
 use crate::rendezvous::Socket;
-use intern::{Names, StackIds};
+use intern::{Names, ObjectIds, StackIds};
 use launch::{CallNames, Counters};
 use mappings::Mappings;
 use nodes::Nodes;
@@ -47,7 +47,8 @@ use output::{Patience, Role};
 use phase::{Phase, SharedPhase};
 use presence::Held;
 use region::{Region, Tags};
-use stack::{Modules, Stacks};
+use stack::Stacks;
+use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -148,6 +149,7 @@ pub(crate) struct Tables {
     pub(crate) names: Names,
     pub(crate) call_names: CallNames,
     pub(crate) stacks: StackIds,
+    pub(crate) objects: ObjectIds,
     /// Where nodes of graphs were asked for.
     nodes: Option<Nodes>,
 }
@@ -155,10 +157,11 @@ pub(crate) struct Tables {
 /// What is mapped into the process.
 #[derive(Debug)]
 struct Code {
-    modules: Modules,
     /// Where stacks were asked for.
     stacks: Option<Stacks>,
     mappings: Mappings,
+    /// The directory that the process was in when it was armed.
+    directory: Vec<u8>,
 }
 
 /// The run that exit and fork handlers refer to.
@@ -214,6 +217,7 @@ impl Agent {
         let rings = setup.region.shape().rings;
         let mut counters: Vec<Counters> = (0..rings).map(|_| Counters::default()).collect();
         counters.push(Counters { shared: true, ..Counters::default() });
+        let directory = std::env::current_dir().map_or(Vec::new(), |it| it.into_os_string().into_vec());
         let stacks = Stacks::of(setup.most.demand, rings).map_err(memory)?;
         Ok(Agent {
             backend: Box::leak(setup.backend),
@@ -248,9 +252,10 @@ impl Agent {
                 names: Names::new().map_err(memory)?,
                 call_names: CallNames::new(),
                 stacks: StackIds::new().map_err(memory)?,
+                objects: ObjectIds::new().map_err(memory)?,
                 nodes: (setup.most.demand & demand::CAPTURES != 0).then(Nodes::new).transpose().map_err(memory)?,
             }),
-            code: Held::new(Code { modules: Modules::default(), stacks, mappings: Mappings::default() }),
+            code: Held::new(Code { stacks, mappings: Mappings::default(), directory }),
             stream_epoch: AtomicU64::new(0),
             gpus_told: AtomicBool::new(false),
         })
@@ -285,7 +290,6 @@ impl Agent {
 
     /// Reads what is mapped now, as far as launches need it.
     fn refresh_code(&self) {
-        self.code.modules.refresh(|name| self.backend.layer_of(name));
         self.code.stacks.iter().for_each(Stacks::refresh);
     }
 

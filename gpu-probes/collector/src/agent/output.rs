@@ -4,8 +4,10 @@
 
 use super::Agent;
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use xputrace_unwind::Description;
 use xputrace_wire::record::{self, Thread, encode, encode_parts, kind, size_of_record};
 use xputrace_wire::region::Lost;
 use xputrace_wire::ring::Writer;
@@ -140,16 +142,40 @@ impl Output {
     }
 
     pub(crate) fn write_code(&mut self, id: u32, parts: &[&[u8]]) -> bool {
-        let Some(writer) = &mut self.writer else { return false };
-        let len = parts.iter().map(|it| it.len()).sum();
-        let body = record::Code { id, len: len as u32 };
-        writer.write(size_of_record::<record::Code>(len), |out| encode_parts(kind::CODE, &body, parts, out))
+        let len: usize = parts.iter().map(|it| it.len()).sum();
+        self.write_parts(kind::CODE, &record::Code { id, len: len as u32 }, parts)
     }
 
-    pub(crate) fn write_stack(&mut self, id: u32, frames: &[u64], end: u16) -> bool {
-        // SAFETY: the same memory as bytes; x86-64 is little endian, as the record is.
-        let tail = unsafe { std::slice::from_raw_parts(frames.as_ptr().cast(), size_of_val(frames)) };
-        self.write(kind::STACK, &record::Stack { id, len: frames.len() as u16, end }, tail)
+    /// Writes a stack; `objects` are the ids of the files that its frames are in.
+    pub(crate) fn write_stack(&mut self, id: u32, frames: &[u64], end: u16, objects: &[u32]) -> bool {
+        // x86-64 is little endian, as the record is.
+        let n_objects = objects.len() as u32;
+        let parts = [frames.as_bytes(), n_objects.as_bytes(), objects.as_bytes()];
+        self.write_parts(kind::STACK, &record::Stack { id, len: frames.len() as u16, end }, &parts)
+    }
+
+    fn write_parts<T: IntoBytes + Immutable>(&mut self, kind: u16, body: &T, parts: &[&[u8]]) -> bool {
+        let Some(writer) = &mut self.writer else { return false };
+        let len = parts.iter().map(|it| it.len()).sum();
+        writer.write(size_of_record::<T>(len), |out| encode_parts(kind, body, parts, out))
+    }
+
+    /// Writes what a file is that is mapped; `directory` is where relative paths began when the process was armed.
+    pub(crate) fn write_object(&mut self, id: u32, range: Range<u64>, it: &Description<'_>, directory: &[u8]) -> bool {
+        let is_relative = !it.path.is_empty() && !it.path.starts_with(b"/");
+        let directory = if is_relative { directory } else { &[] };
+        let object = record::Object {
+            id,
+            build_id_len: it.build_id.len() as u16,
+            path_len: it.path.len() as u16,
+            start: range.start,
+            end: range.end,
+            base: it.base,
+            check: record::check_of_file(it.first_bytes),
+            checked_bytes: it.first_bytes.len() as u32,
+            directory_len: directory.len() as u32,
+        };
+        self.write_parts(kind::OBJECT, &object, &[it.build_id, it.path, directory])
     }
 
     fn write_comm(&mut self) {

@@ -5,16 +5,14 @@
 //! tracing library, and the inner functions of the other two. If the runtime is linked statically,
 //! its inner functions cannot be told from the program's and stay.
 
-use super::backend::Layer;
+use super::backend::{Backend, Layer};
 use super::output::Output;
 use super::python::{Python, Runs, Words};
 use super::zeroed::{ZeroIsValid, Zeroed};
 use std::cell::UnsafeCell;
 use std::io;
-use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use xputrace_python::Code;
-use xputrace_unwind::{Bounds, End, Key, Memory, Pushed, Registers, Tables, Walker, for_each_loaded};
+use xputrace_unwind::{Bounds, End, Key, Memory, Object, Pushed, Registers, Tables, Walker};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{MAX_FRAMES, stack_end};
 
@@ -39,9 +37,10 @@ struct Taken {
     ids: Memory,
     python: Runs,
     words: Words,
+    layers: Layers,
 }
 
-// SAFETY: a walker and a memory whose bytes are 0 remember nothing; the others are integers. None needs a drop.
+// SAFETY: layers without a key are not looked at; a walker and a memory whose bytes are 0 remember nothing; the others are integers. None needs a drop.
 unsafe impl ZeroIsValid for OfRing {}
 // SAFETY: only the thread that has the ring uses it (`Stacks::take`).
 unsafe impl Sync for OfRing {}
@@ -49,11 +48,11 @@ unsafe impl Sync for OfRing {}
 const _: () = assert!(xputrace_unwind::MOST_FRAMES == MAX_FRAMES);
 
 /// Where the calling thread is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Here<'a> {
     pub(crate) registers: &'a Pushed,
     pub(crate) bounds: Option<Bounds>,
-    pub(crate) modules: &'a Modules,
+    pub(crate) backend: &'a dyn Backend,
     /// That of the call.
     pub(crate) layer: Layer,
     /// What is called: anything that differs from call to call.
@@ -93,8 +92,8 @@ impl Stacks {
     }
 
     /// Returns the id of the calling thread's stack outside us. `code_id` returns the id of a Python function, 0 if
-    /// it has none; `None` if the tracer could not be told of it. `stack_id` returns the id of a stack by its words
-    /// and why it ends, a number of [`stack_end`]; `None` if it has none, or the tracer could not be told. It isn't
+    /// it has none; `None` if the tracer could not be told of it. `stack_id` returns the id of a stack by its files,
+    /// its words and why it ends, a number of [`stack_end`]; `None` if it has none, or the tracer could not be told. It isn't
     /// called for a stack that the thread had before.
     ///
     /// # Safety
@@ -105,7 +104,7 @@ impl Stacks {
         out: &mut Output,
         here: &Here<'_>,
         mut code_id: impl FnMut(&Python, &mut Output, &Code<'_>) -> Option<u32>,
-        stack_id: impl FnOnce(&mut Output, &[u64], u16) -> Option<u32>,
+        stack_id: impl FnOnce(&mut Output, &Native<'_>, &[u64], u16) -> Option<u32>,
     ) -> StackTaken {
         let Some(taken) = self.taken.get(out.ring() as usize) else { return StackTaken::Lost };
         // SAFETY: the caller's promise: no other thread has it.
@@ -126,15 +125,23 @@ impl Stacks {
         if let Some(id) = known {
             return StackTaken::Id(id);
         }
-        let (words, end) = match &self.native {
-            // SAFETY: the caller's promises.
-            Some(_) => unsafe { taken.walk(here, start.as_ref()) },
-            None => taken.words.merge(&[], &[], stack_end::ROOT, &taken.python),
+        // SAFETY: the caller's promises.
+        let end = self.native.as_ref().map(|_| unsafe { taken.walk(start.as_ref()) });
+        let native = match &start {
+            Some(_) => Native::of(&taken.walker, &mut taken.layers, here),
+            None => Native::NONE,
+        };
+        let (words, end) = match end {
+            Some(end) if taken.python.is_empty() => (native.frames(), end),
+            end => {
+                let end = end.unwrap_or(stack_end::ROOT);
+                taken.words.merge(native.frames(), native.places(), end, &taken.python)
+            }
         };
         if (words, end) == (&[], stack_end::ROOT) {
             return StackTaken::Empty;
         }
-        let Some(id) = stack_id(out, words, end) else { return StackTaken::Lost };
+        let Some(id) = stack_id(out, &native, words, end) else { return StackTaken::Lost };
         if let Some(start) = start {
             taken.ids.keep(&taken.walker, &key, start.bounds, id);
         }
@@ -160,25 +167,68 @@ impl Stacks {
 }
 
 impl Taken {
-    /// Walks the native stack; returns the words of the whole stack, and why it ends.
+    /// Walks the native stack; returns why it ends.
     ///
     /// # Safety
     /// As for [`Walker::walk`].
-    unsafe fn walk(&mut self, here: &Here<'_>, start: Option<&Start<'_>>) -> (&[u64], u16) {
+    unsafe fn walk(&mut self, start: Option<&Start<'_>>) -> u16 {
         // SAFETY: the caller's promise.
         let end = start.map(|it| unsafe { self.walker.walk(it.tables, it.registers, it.bounds).1 });
-        let (native, places, end) = match end {
-            Some(end) => {
-                let native = here.modules.from_api(self.walker.last(), here.layer);
-                let places = self.walker.places();
-                (native, &places[places.len() - native.len()..], number(end))
+        end.map_or(stack_end::OFF_STACK, number)
+    }
+}
+
+/// The native frames of a thread's last stack, from the API function outward.
+#[derive(Clone, Copy)]
+pub(crate) struct Native<'a> {
+    /// `None` if no stack was walked.
+    walker: Option<&'a Walker>,
+    /// Frames inside the API function.
+    n_inside: usize,
+}
+
+impl<'a> Native<'a> {
+    const NONE: Native<'static> = Native { walker: None, n_inside: 0 };
+
+    #[inline]
+    fn of(walker: &'a Walker, layers: &mut Layers, here: &Here<'_>) -> Self {
+        let mut last: Option<(Object, Option<Layer>)> = None;
+        let layer_of = |address: u64| match &last {
+            Some((file, layer)) if file.range().contains(&address) => *layer,
+            _ => {
+                let file = walker.file_at(address)?;
+                let layer = layers.of(&file, here.backend);
+                last = Some((file, layer));
+                layer
             }
-            None => (&[] as &[u64], &[] as &[u64], stack_end::OFF_STACK),
         };
-        if self.python.is_empty() {
-            return (native, end);
+        Native { walker: Some(walker), n_inside: n_inside(walker.last(), here.layer, layer_of) }
+    }
+
+    #[inline]
+    fn frames(&self) -> &'a [u64] {
+        self.walker.map_or(&[], |it| &it.last()[self.n_inside..])
+    }
+
+    #[inline]
+    fn places(&self) -> &'a [u64] {
+        self.walker.map_or(&[], |it| &it.places()[self.n_inside..])
+    }
+
+    /// Calls `each` for the files that the frames are in; it may be for one several times.
+    #[inline]
+    pub(crate) fn for_each_file(&self, each: impl FnMut(&Object)) {
+        if let Some(walker) = self.walker {
+            walker.for_each_file(self.n_inside, each);
         }
-        self.words.merge(native, places, end, &self.python)
+    }
+
+    /// Tells the files that the frames are in from others at their addresses.
+    #[inline]
+    pub(crate) fn files_key(&self) -> u64 {
+        let mut sum = 0u64;
+        self.for_each_file(|it| sum = sum.wrapping_add(it.key()));
+        sum
     }
 }
 
@@ -186,7 +236,7 @@ impl Here<'_> {
     /// What a stack's words follow from, beside its native frames.
     #[inline]
     fn about(&self, python: &Runs) -> [u64; 2] {
-        let of_native = self.layer as u64 | self.modules.len() << 8;
+        let of_native = self.layer as u64;
         if python.is_empty() { [of_native, 0] } else { python.fingerprint(of_native).into() }
     }
 }
@@ -201,111 +251,75 @@ fn number(end: End) -> u16 {
     }
 }
 
-const MODULES: usize = 16;
-
-/// The address ranges of the tracing library, the driver and the runtime. Written by the control
-/// thread, read at launches.
+/// The layers that files belong to, as far as the thread met them: a newer file takes an older one's place. All zero is
+/// empty.
 #[derive(Debug)]
-pub struct Modules {
-    tracing: Ranges,
-    driver: Ranges,
-    runtime: Ranges,
+struct Layers([OfFile; FILES]);
+
+#[derive(Clone, Copy, Debug)]
+struct OfFile {
+    /// [`Object::key`].
+    key: u64,
+    layer: Option<Layer>,
 }
 
-#[derive(Debug)]
-struct Ranges {
-    ends: [[AtomicU64; 2]; MODULES],
-    len: AtomicUsize,
-}
+const FILES: usize = 64;
 
-impl Ranges {
-    const fn new() -> Self {
-        Ranges { ends: [const { [const { AtomicU64::new(0) }; 2] }; MODULES], len: AtomicUsize::new(0) }
-    }
-
+impl Layers {
+    /// Returns the layer of a file that the thread's stack returns into.
     #[inline]
-    fn contain(&self, address: u64) -> bool {
-        let len = self.len.load(Ordering::Acquire).min(MODULES);
-        self.ends[..len]
-            .iter()
-            .any(|[start, end]| (start.load(Ordering::Relaxed)..end.load(Ordering::Relaxed)).contains(&address))
-    }
-
-    /// Adds a new range. One writer at a time.
-    fn add(&self, Range { start, end }: Range<u64>) {
-        let len = self.len.load(Ordering::Relaxed);
-        if len == MODULES || self.contain(start) {
-            return;
+    fn of(&mut self, file: &Object, backend: &dyn Backend) -> Option<Layer> {
+        let key = file.key();
+        let slot = &mut self.0[key as usize / 2 % FILES];
+        if slot.key != key {
+            *slot = OfFile { key, layer: layer_of(file, backend) };
         }
-        self.ends[len][0].store(start, Ordering::Relaxed);
-        self.ends[len][1].store(end, Ordering::Relaxed);
-        self.len.store(len + 1, Ordering::Release);
+        slot.layer
     }
 }
 
-impl Default for Modules {
-    fn default() -> Self {
-        Modules { tracing: Ranges::new(), driver: Ranges::new(), runtime: Ranges::new() }
-    }
+#[cold]
+fn layer_of(file: &Object, backend: &dyn Backend) -> Option<Layer> {
+    // SAFETY: the stack returns into the file.
+    let path = unsafe { file.description() }?.path;
+    backend.layer_of(path.rsplit(|&it| it == b'/').next().unwrap_or_default())
 }
 
-impl Modules {
-    /// How many ranges there are. None is removed or changed.
-    #[inline]
-    fn len(&self) -> u64 {
-        [&self.tracing, &self.driver, &self.runtime].iter().map(|it| it.len.load(Ordering::Acquire) as u64).sum()
-    }
-
-    /// Adds the relevant libraries that are mapped now. `layer_of` returns a library's layer by its
-    /// file name.
-    pub fn refresh(&self, layer_of: impl Fn(&[u8]) -> Option<Layer>) {
-        for_each_loaded(|library| {
-            let name = library.path.rsplit(|&it| it == b'/').next().unwrap_or_default();
-            let ranges = match layer_of(name) {
-                Some(Layer::Tracing) => &self.tracing,
-                Some(Layer::Driver) => &self.driver,
-                Some(Layer::Runtime) => &self.runtime,
-                None => return,
-            };
-            library.range().into_iter().for_each(|it| ranges.add(it));
-        });
-    }
-
-    /// Returns the frames from the API function outward, for a call to this layer.
-    #[inline]
-    pub fn from_api<'a>(&self, frames: &'a [u64], called: Layer) -> &'a [u64] {
-        let run = |frames: &[u64], of: &Ranges| frames.iter().take_while(|&&it| of.contain(it)).count();
-        let frames = &frames[run(frames, &self.tracing)..];
-        let driver = run(frames, &self.driver);
-        let runtime = run(&frames[driver..], &self.runtime);
-        let kept = match (called, runtime) {
+/// Returns how many frames are inside the API function, of a call to this layer. `layer_of` is asked for frames from
+/// the innermost outward.
+#[inline]
+fn n_inside(frames: &[u64], called: Layer, mut layer_of: impl FnMut(u64) -> Option<Layer>) -> usize {
+    let mut run = |begin: usize, of: Layer| frames[begin..].iter().take_while(|it| layer_of(**it) == Some(of)).count();
+    let tracing = run(0, Layer::Tracing);
+    let driver = run(tracing, Layer::Driver);
+    let runtime = run(tracing + driver, Layer::Runtime);
+    tracing
+        + match (called, runtime) {
             // The driver only passes on the runtime's callbacks.
             (Layer::Runtime, 0) => driver,
             (_, 0) => driver.saturating_sub(1),
             (_, _) => driver + runtime - 1,
-        };
-        &frames[kept..]
-    }
-
-    #[cfg(test)]
-    fn with(tracing: Range<u64>, driver: Range<u64>, runtime: Range<u64>) -> Self {
-        let modules = Modules::default();
-        modules.tracing.add(tracing);
-        modules.driver.add(driver);
-        modules.runtime.add(runtime);
-        modules
-    }
+        }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn from_api(frames: &[u64], called: Layer) -> Vec<u64> {
+        let layer_of = |it: u64| match it >> 12 {
+            1 => Some(Layer::Tracing),
+            3 => Some(Layer::Driver),
+            5 => Some(Layer::Runtime),
+            _ => None,
+        };
+        frames[n_inside(frames, called, layer_of)..].to_vec()
+    }
+
     #[test]
     fn frames_inside_cupti_and_cuda_are_dropped_but_the_outermost() {
-        let modules = Modules::with(0x1000..0x2000, 0x3000..0x4000, 0x5000..0x6000);
-        let runtime = |frames: &[u64]| modules.from_api(frames, Layer::Runtime).to_vec();
-        let driver = |frames: &[u64]| modules.from_api(frames, Layer::Driver).to_vec();
+        let runtime = |frames: &[u64]| from_api(frames, Layer::Runtime);
+        let driver = |frames: &[u64]| from_api(frames, Layer::Driver);
         assert_eq!(runtime(&[0x1001, 0x1002, 0x3001, 0x5001, 0x5002, 0x9000]), [0x5002, 0x9000]);
         assert_eq!(runtime(&[0x1001, 0x3001, 0x9000, 0x9001]), [0x9000, 0x9001], "static cudart");
         assert_eq!(driver(&[0x1001, 0x3001, 0x3002, 0x9000]), [0x3002, 0x9000]);

@@ -231,7 +231,7 @@ impl Tracer {
 
     pub fn stack(&mut self, id: u32) -> Option<Vec<u64>> {
         self.records().into_iter().find_map(|it| match it {
-            Record::Stack { id: this, frames } if this == id => Some(frames),
+            Record::Stack { id: this, frames, .. } if this == id => Some(frames),
             _ => None,
         })
     }

@@ -10,7 +10,7 @@ use super::process::Process;
 use super::queue::{Joined, Queue};
 use crate::clock::Span;
 use crate::names::Names;
-use crate::state::{MappingInfo, Target};
+use crate::state::{MappingInfo, ObjectInfo, Target};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Activity, Call, StringId};
 use xputrace_wire::cuda_calls::FunctionId;
@@ -78,6 +78,7 @@ impl Intake<'_> {
             | kind::STACK
             | kind::THREAD
             | kind::MAPPING
+            | kind::OBJECT
             | kind::GPU
             | kind::NODE
             | kind::NODE_UPDATE => frame.decode().map(|it| self.take_description(it)).is_some(),
@@ -246,8 +247,8 @@ impl Intake<'_> {
                 let kept = self.target.add_code(id, contents);
                 self.ledger.losses.add(Loss::NameTableFull, (!kept).into());
             }
-            Record::Stack { id, frames } => {
-                let kept = self.target.add_stack(id, frames);
+            Record::Stack { id, frames, objects } => {
+                let kept = self.target.add_stack(id, frames, objects);
                 self.ledger.losses.add(Loss::StackTableFull, (!kept).into());
             }
             Record::Thread(thread) => self.process.facts.name_thread(thread.tid, thread.comm),
@@ -260,6 +261,10 @@ impl Intake<'_> {
                 self.ledger.losses.add(Loss::StackTableFull, (!kept).into());
             }
             Record::Gpu { gpu, limits, name } => self.take_gpu((&gpu, limits), name),
+            Record::Object { object, build_id, path, directory } => {
+                let kept = self.target.add_object(object_info(&object, [build_id, path, directory]));
+                self.ledger.losses.add(Loss::MappingTableFull, (!kept).into());
+            }
             Record::Mapping { mapping, path } => {
                 let kept = self.target.add_mapping(mapping_info(&mapping, path));
                 self.ledger.losses.add(Loss::MappingTableFull, (!kept).into());
@@ -429,6 +434,12 @@ fn queue(queue: &mut Queue<Joined>, span: Option<Span>, activity: &ActivityRecor
     if let Some(span) = span {
         queue.push(Joined { span, activity: *activity, launch });
     }
+}
+
+fn object_info(object: &record::Object, texts: [&[u8]; 3]) -> ObjectInfo {
+    let record::Object { id, start, end, base, check, checked_bytes, .. } = *object;
+    let [build_id, path, directory] = texts.map(<[u8]>::to_vec);
+    ObjectInfo { id, start, end, base, build_id, check, checked_bytes, path, directory }
 }
 
 fn mapping_info(mapping: &Mapping, path: &[u8]) -> MappingInfo {

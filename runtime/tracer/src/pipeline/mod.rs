@@ -25,7 +25,7 @@ mod watermark;
 
 use crate::busy::BusyGpus;
 use crate::names::{Demangle, Names};
-use crate::state::{Origin, State, Target};
+use crate::state::{Origin, State, TakenStack, Target};
 use crate::switches::Switches;
 use account::Ledger;
 pub use gpus::SeenGpu;
@@ -340,8 +340,8 @@ impl Pipeline {
         &self.state.names
     }
 
-    /// Returns the return addresses of a stack that a collector took.
-    pub fn stack(&self, stack: StackKey) -> Option<(ProcessIndex, &[u64])> {
+    /// Returns a stack that a collector took.
+    pub fn stack(&self, stack: StackKey) -> Option<(ProcessIndex, TakenStack<'_>)> {
         self.state.stack(stack)
     }
 }
