@@ -28,7 +28,13 @@ SCRIPTS = {
     'api("cudaGetDevice")': 'api("cudaGetDevice", |c| @n.count());',
 }
 ALL = "".join(script.replace("@n", f"@n{i}") for i, script in enumerate(SCRIPTS.values()))
-WAYS = {"bare": None, "CUPTI's kernel records": None, **SCRIPTS, "all of these": ALL}
+STACKS = "let stacks = kernel(|k| @s[k.launch.ustack].count()); stacks.disable(); kernel(|k| @n.sum(k.duration));"
+SWITCHED = {
+    "kernel, disabled stacks": STACKS,
+    "kernel, enabled stacks": STACKS + " interval(20.ms, || stacks.enable());",
+    "kernel, stacks disabled again": STACKS + " interval(20.ms, || { @t += 1; if @t == 1 { stacks.enable(); } else { stacks.disable(); } });",
+}
+WAYS = {"bare": None, "CUPTI's kernel records": None, **SCRIPTS, **SWITCHED, "all of these": ALL}
 
 
 def main(rounds):

@@ -32,6 +32,7 @@ def main(rounds):
                 samples[way].append(once(way))
             except (AssertionError, subprocess.TimeoutExpired) as error:
                 missing[way] = str(error)
+        print("  round", r + 1, {way: values[-1] for way, values in samples.items() if values}, flush=True)
     with open(OUT / "others.csv", "w") as file:
         rows = csv.writer(file)
         rows.writerow(["way", "round", "ms"])

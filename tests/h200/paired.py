@@ -8,6 +8,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import time
 
 from h200 import BEFORE, BIN, NO_STACKS, PYTHON, STACKS, XPUTRACE, interval
 
@@ -56,6 +57,7 @@ class Program:
         while not (said and said[-1].startswith("Attached")):
             said.append(tracer.stdout.readline())
             assert said[-1], f"the tracer ended: {said}"
+        time.sleep(0.1)  # what a script switches at its beginning has happened
         figures = self.figures()
         tracer.send_signal(signal.SIGINT)
         said += tracer.communicate(timeout=60)[0].splitlines()

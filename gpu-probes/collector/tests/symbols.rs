@@ -51,7 +51,13 @@ fn it_exports_its_entry_points_and_nothing_else() {
     names.sort();
     assert_eq!(
         names,
-        ["InitializeInjection", "InitializeInjectionNvtx2", "xputrace_arm", xputrace_wire::marker::SYMBOL]
+        [
+            "InitializeInjection",
+            "InitializeInjectionNvtx2",
+            "InitializeInjectionNvtxExtension",
+            "xputrace_arm",
+            xputrace_wire::marker::SYMBOL
+        ]
     );
 }
 

@@ -348,7 +348,7 @@ host_events! {
         /// CLOCK_MONOTONIC nanoseconds at the calls that open and close it.
         start: u64, PreviousOf("end"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_START, "when it was opened") };
         end: u64, Same("start"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_END, "when it was closed; of a mark, `start`") };
-        payload: i64, Kept, int(range::PAYLOAD, "the payload, if it is an integer").unless_0(range::HAS_PAYLOAD);
+        payload: i64, Kept, int(range::PAYLOAD, "the payload, if it is an integer; of one with a schema, as NCCL has, the first size").unless_0(range::HAS_PAYLOAD);
         /// Name id of the path of ranges that it ends.
         path: u32, Kept;
         /// Name id of the domain, as a path of one name; 0 for the default domain.

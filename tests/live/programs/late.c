@@ -1,6 +1,7 @@
 // Launches a kernel and waits for it, N times, each time too late, for a reason:
 //   lock N      waits for a lock that another thread has, in the function `wait_for_lock`
 //   compute N   computes for 5 ms of CPU time
+//   calls N     makes 20,000 system calls
 //   crowded N   shares its CPU with a thread that computes, until that has had the CPU for 5 ms
 // Prints for how many nanoseconds, at least, it was blocked, ran, and had no CPU; and how many calls failed.
 // flags: -O1 -g -fno-omit-frame-pointer -rdynamic -L $SOFTGPU -lcudart -ldl -pthread
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 typedef void *Handle;
@@ -68,6 +70,7 @@ static void compute(void) {
   while (now(CLOCK_THREAD_CPUTIME_ID) - since < WANTED) for (volatile int i = 0; i < 100000; i++) {}
   ran += now(CLOCK_THREAD_CPUTIME_ID) - since;
 }
+static void call(void) { for (int i = 0; i < 20000; i++) bad += syscall(SYS_getppid) < 0; }
 static void *spin(void *unused) { while (!is_over) {} return 0; }
 static void share(void) {
   long wall = now(CLOCK_MONOTONIC), cpu = now(CLOCK_THREAD_CPUTIME_ID), without;
@@ -93,6 +96,7 @@ int main(int argc, char **argv) {
   for (int n = atoi(argv[2]); n; n--) {
     if (!strcmp(argv[1], "lock")) wait_for_lock();
     if (!strcmp(argv[1], "compute")) compute();
+    if (!strcmp(argv[1], "calls")) call();
     if (!strcmp(argv[1], "crowded")) share();
     launch();
   }

@@ -6,7 +6,8 @@
 //   cycle N A B      N times: cudaProfilerStart, A launches, cudaProfilerStop, B launches
 //   pause            launches kernels until none of them calls a callback
 //   push KIND NAME   opens an NVTX range of this thread: KIND is `ascii`, `wide`, `domain` (a registered name in a domain), or
-//                    `detailed` (with category 7, colour 0xff00ff00 and payload -5)
+//                    `detailed` (with category 7, colour 0xff00ff00 and payload -5), or `sized` (in a domain, with a payload
+//                    whose schema says that its second member is a size: 4096)
 //   pop KIND         closes the last one of the kind's domain
 //   tool             from now on, prints what NVTX answers to `push` and `pop`: a tool follows the ranges
 //   mark NAME        marks this moment
@@ -134,17 +135,41 @@ static int push_detailed(const char *name) {
   memcpy(attributes.others, others, sizeof others);
   return core[8] ? ((int (*)(const Attributes *))core[8])(&attributes) : -2;
 }
+// NVTX's payload extension: slots of its own, filled at its first call.
+static unsigned long long register_schema(const void *schema) {
+  static void *slots[63];
+  struct { size_t id, count; void **slots; } segment = {0, 63, slots};
+  struct { unsigned short version, size, id, compatibility; size_t count; void *segments, *others[2]; } module = {3, 48, 2, 0x103, 1, &segment};
+  void *library = dlopen(getenv("NVTX_INJECTION64_PATH"), RTLD_LAZY);
+  int (*initialize)(void *) = library ? dlsym(library, "InitializeInjectionNvtxExtension") : 0;
+  if (!initialize || !initialize(&module) || !slots[0]) return -1;
+  return ((unsigned long long (*)(void *, const void *))slots[0])(domain(), schema);
+}
+static int push_sized(const char *name) {
+  enum { UINT64 = 18, SIZE = 22, STATIC = 1, ID = 1 << 24, FIELDS = 1 << 2 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 8 };
+  typedef struct { unsigned long long flags, type; const char *name, *text; unsigned long long detail, offset; void *others[2]; } Entry;
+  static const Entry entries[] = {{0, UINT64, "communicator"}, {0, SIZE, "bytes", 0, 0, 8}, {0, UINT64, "operation", 0, 0, 16}};
+  static const struct { unsigned long long fields; char *name; unsigned long long type, flags; const Entry *entries; size_t count, size, align, id; void *more; }
+      schema = {FIELDS, 0, STATIC, 0, entries, 3, 24, 0, ID + 5};
+  load_nvtx();
+  unsigned long long values[] = {77, 4096, 0}, id = register_schema(&schema);
+  struct { unsigned long long schema; size_t size; void *data; } payload = {id, sizeof values, values};
+  struct { unsigned short version, size; unsigned category; int color_type; unsigned color; int payload_type, count; void *payload; int message_type; const void *message; }
+      attributes = {3, sizeof attributes, 0, 0, 0, 0xdfbd0009, 1, &payload, 1, name};
+  return core2[4] ? ((int (*)(void *, const void *))core2[4])(domain(), &attributes) : -2;
+}
 static void mark(const char *name) {
   load_nvtx();
   if (core[2]) ((void (*)(const char *))core[2])(name);
 }
 static int push(const char *kind, const char *name) {
   if (!strcmp(kind, "detailed")) return push_detailed(name);
+  if (!strcmp(kind, "sized")) return push_sized(name);
   return *kind == 'a' ? push_ascii(name) : *kind == 'w' ? push_wide(name) : push_domain(name);
 }
 static int pop(const char *kind) {
   load_nvtx();
-  if (*kind == 'd') return core2[5] ? ((int (*)(void *))core2[5])(domain()) : -2;
+  if (*kind == 'd' || *kind == 's') return core2[5] ? ((int (*)(void *))core2[5])(domain()) : -2;
   return core[11] ? ((int (*)(void))core[11])() : -2;
 }
 static int has_tool;

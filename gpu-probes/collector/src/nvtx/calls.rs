@@ -179,7 +179,7 @@ impl Started {
 fn start(id: Handle, domain: Handle, name: Name) {
     // SAFETY: the program's argument, here and in the functions below.
     let (details, (path, is_window)) =
-        unsafe { (name.details(), name.with(|it| (Text::NONE.with(it), window::names(domain, it)))) };
+        unsafe { (name.details(domain), name.with(|it| (Text::NONE.with(it), window::names(domain, it)))) };
     let it = Started { path, domain: path_of(domain), start: now(), tid: tid(), is_window, details };
     if STARTED.set(id, it.words()) && is_window {
         window::enter();
@@ -200,14 +200,14 @@ fn ended(id: Handle) {
 fn mark(domain: Handle, name: Name) {
     let at = now();
     // SAFETY: as above.
-    let (details, path) = unsafe { (name.details(), name.with(|it| Text::NONE.with(it))) };
+    let (details, path) = unsafe { (name.details(domain), name.with(|it| Text::NONE.with(it))) };
     let (path, domain) = (path.c_str(), path_of(domain).c_str());
     ranges::record(&Range { kind: RangeKind::Mark, path, domain, start: at, end: at, details, tid: tid() });
 }
 
 fn push(domain: Handle, name: Name) {
     // SAFETY: as above.
-    unsafe { name.with(|it| thread::push(domain, it, name.details())) };
+    unsafe { name.with(|it| thread::push(domain, it, name.details(domain))) };
 }
 
 fn named(handle: Handle, name: Name) {

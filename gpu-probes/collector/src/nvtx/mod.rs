@@ -13,6 +13,7 @@
 
 mod calls;
 mod handles;
+mod schemas;
 mod texts;
 mod thread;
 mod window;
@@ -30,6 +31,8 @@ use xputrace_wire::CHAINED_NVTX_VARIABLE;
 pub type GetExportTable = unsafe extern "C" fn(u32) -> *const c_void;
 /// What NVTX calls in a tool's library.
 type Initialize = unsafe extern "C" fn(Option<GetExportTable>) -> c_int;
+/// The same for an extension.
+type InitializeExtension = unsafe extern "C" fn(*mut schemas::Module) -> c_int;
 
 /// `NvtxExportTableID`: the table of callbacks.
 const CALLBACKS: u32 = 1;
@@ -65,17 +68,31 @@ pub unsafe extern "C" fn InitializeInjectionNvtx2(get_export_table: Option<GetEx
 /// Returns the initialization of the tool that follows NVTX too, which stays loaded for ever.
 fn chained() -> Option<Initialize> {
     static CHAINED: OnceLock<Option<Initialize>> = OnceLock::new();
-    *CHAINED.get_or_init(|| {
-        let path = std::env::var(CHAINED_NVTX_VARIABLE).ok().filter(|it| !it.is_empty())?;
-        let path = std::ffi::CString::new(path).ok()?;
-        const NAME: &CStr = c"InitializeInjectionNvtx2";
-        // SAFETY: C strings; what NVTX itself would do, and the function has this type.
-        unsafe {
-            let library = libc::dlopen(path.as_ptr(), libc::RTLD_LAZY);
-            let function = if library.is_null() { library } else { libc::dlsym(library, NAME.as_ptr()) };
-            (!function.is_null()).then(|| std::mem::transmute::<*mut c_void, Initialize>(function))
-        }
+    // SAFETY: what NVTX itself would do; the function has this type.
+    *CHAINED.get_or_init(|| unsafe {
+        Some(std::mem::transmute::<*mut c_void, Initialize>(of_chained(c"InitializeInjectionNvtx2")?))
     })
+}
+
+/// The same for NVTX's extensions.
+fn chained_extension() -> Option<InitializeExtension> {
+    static CHAINED: OnceLock<Option<InitializeExtension>> = OnceLock::new();
+    // SAFETY: as above.
+    *CHAINED.get_or_init(|| unsafe {
+        Some(std::mem::transmute::<*mut c_void, InitializeExtension>(of_chained(c"InitializeInjectionNvtxExtension")?))
+    })
+}
+
+/// Returns a function of the tool that follows NVTX too.
+fn of_chained(name: &CStr) -> Option<*mut c_void> {
+    let path = std::env::var(CHAINED_NVTX_VARIABLE).ok().filter(|it| !it.is_empty())?;
+    let path = std::ffi::CString::new(path).ok()?;
+    // SAFETY: C strings.
+    unsafe {
+        let library = libc::dlopen(path.as_ptr(), libc::RTLD_LAZY);
+        let function = if library.is_null() { library } else { libc::dlsym(library, name.as_ptr()) };
+        (!function.is_null()).then_some(function)
+    }
 }
 
 /// The slots of one library, by index in [`HOOKS`]: null where its NVTX has none.

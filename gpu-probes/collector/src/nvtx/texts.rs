@@ -1,6 +1,7 @@
 //! Names of ranges, domains and registered strings, and paths of ranges, for the process's life.
 
 use super::handles::{Handle, Handles};
+use super::schemas::size_in;
 use crate::agent::intern::{Store, UNKNOWN_RANGE};
 use std::ffi::{CStr, c_char};
 use std::sync::OnceLock;
@@ -94,18 +95,20 @@ pub(super) struct Attributes {
     color_type: i32,
     color: u32,
     payload_type: i32,
-    reserved: i32,
+    /// How many payloads there are, if they have schemas.
+    payload_count: i32,
     payload: u64,
     message_type: i32,
     message: *const std::ffi::c_void,
 }
 
-/// `nvtxPayloadType_t`: the integers.
+/// `nvtxPayloadType_t`: the integers; and `NVTX_PAYLOAD_TYPE_EXT`, a list of payloads with schemas.
 mod payload_type {
     pub(super) const UNSIGNED_64: i32 = 1;
     pub(super) const SIGNED_64: i32 = 2;
     pub(super) const UNSIGNED_32: i32 = 4;
     pub(super) const SIGNED_32: i32 = 5;
+    pub(super) const WITH_SCHEMAS: i32 = 0xdfbd_0009_u32 as i32;
 }
 
 /// `nvtxColorType_t`.
@@ -118,7 +121,7 @@ pub(crate) struct Details {
     pub(crate) category: u32,
     /// Alpha, red, green and blue, from the highest byte on.
     pub(crate) color: Option<u32>,
-    /// An integer; payloads of other types are left out.
+    /// An integer, or the first size of payloads with a schema; others are left out.
     pub(crate) payload: Option<i64>,
 }
 
@@ -166,9 +169,11 @@ impl Name {
 }
 
 impl Name {
+    /// Returns what else the program says of an event of a domain.
+    ///
     /// # Safety
-    /// As for [`Name::with`].
-    pub(super) unsafe fn details(self) -> Details {
+    /// As for [`Name::with`]; payloads with a schema have that layout.
+    pub(super) unsafe fn details(self, domain: Handle) -> Details {
         let Name::Attributes(attributes) = self else { return Details::default() };
         // SAFETY: the caller's promise.
         unsafe { whole(attributes) }.map_or(Details::default(), |it| Details {
@@ -178,6 +183,11 @@ impl Name {
                 payload_type::UNSIGNED_64 | payload_type::SIGNED_64 => Some(it.payload as i64),
                 payload_type::UNSIGNED_32 => Some((it.payload as u32).into()),
                 payload_type::SIGNED_32 => Some((it.payload as i32).into()),
+                // SAFETY: the caller's promise.
+                payload_type::WITH_SCHEMAS => {
+                    unsafe { size_in(domain, it.payload as *const _, usize::try_from(it.payload_count).unwrap_or(0)) }
+                        .map(|size| size as i64)
+                }
                 _ => None,
             },
         })
