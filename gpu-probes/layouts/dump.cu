@@ -84,6 +84,22 @@ static void layouts() {
   FIELD(GraphTrace, kind); FIELD(GraphTrace, correlationId); FIELD(GraphTrace, start); FIELD(GraphTrace, end); FIELD(GraphTrace, deviceId);
   FIELD(GraphTrace, graphId); FIELD(GraphTrace, contextId); FIELD(GraphTrace, streamId); FIELD(GraphTrace, endDeviceId); FIELD(GraphTrace, endContextId);
 
+  typedef CUpti_ActivityOverhead3 Overhead;
+  STRUCT(Overhead);
+  FIELD(Overhead, kind); FIELD(Overhead, overheadKind); FIELD(Overhead, objectKind); FIELD(Overhead, objectId.pt.processId); FIELD(Overhead, objectId.pt.threadId);
+  FIELD(Overhead, objectId.dcs.deviceId); FIELD(Overhead, objectId.dcs.contextId); FIELD(Overhead, objectId.dcs.streamId);
+  FIELD(Overhead, start); FIELD(Overhead, end); FIELD(Overhead, correlationId); FIELD(Overhead, overheadData);
+  VALUE(CUPTI_ACTIVITY_KIND_OVERHEAD);
+  VALUE(CUPTI_ACTIVITY_OVERHEAD_DRIVER_COMPILER); VALUE(CUPTI_ACTIVITY_OVERHEAD_CUPTI_BUFFER_FLUSH); VALUE(CUPTI_ACTIVITY_OVERHEAD_CUPTI_INSTRUMENTATION);
+  VALUE(CUPTI_ACTIVITY_OVERHEAD_CUPTI_RESOURCE); VALUE(CUPTI_ACTIVITY_OVERHEAD_RUNTIME_TRIGGERED_MODULE_LOADING); VALUE(CUPTI_ACTIVITY_OVERHEAD_LAZY_FUNCTION_LOADING);
+  VALUE(CUPTI_ACTIVITY_OVERHEAD_COMMAND_BUFFER_FULL); VALUE(CUPTI_ACTIVITY_OVERHEAD_ACTIVITY_BUFFER_REQUEST); VALUE(CUPTI_ACTIVITY_OVERHEAD_UVM_ACTIVITY_INIT);
+  VALUE(CUPTI_ACTIVITY_OBJECT_PROCESS); VALUE(CUPTI_ACTIVITY_OBJECT_THREAD); VALUE(CUPTI_ACTIVITY_OBJECT_DEVICE); VALUE(CUPTI_ACTIVITY_OBJECT_CONTEXT); VALUE(CUPTI_ACTIVITY_OBJECT_STREAM);
+
+  STRUCT(CUpti_ModuleResourceData);
+  FIELD(CUpti_ModuleResourceData, moduleId); FIELD(CUpti_ModuleResourceData, cubinSize); FIELD(CUpti_ModuleResourceData, pCubin);
+  VALUE(CUPTI_CBID_RESOURCE_MODULE_LOADED); VALUE(CUPTI_CBID_RESOURCE_MODULE_UNLOAD_STARTING);
+  VALUE(CU_EVENT_RECORD_EXTERNAL); VALUE(CUPTI_TIMESTAMP_UNKNOWN);
+
   // Driver calls that copy memory: what they copy, and the stream if they take one.
 #define SIZE(name) STRUCT(name##_params); FIELD(name##_params, ByteCount)
 #define ROWS(name) STRUCT(name##_params); FIELD(name##_params, pCopy)

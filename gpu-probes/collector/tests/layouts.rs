@@ -8,9 +8,9 @@ use xputrace_collector::cupti::calls::{Call, IDS, copies, index_of, params};
 use xputrace_collector::cupti::driver::attribute;
 use xputrace_collector::cupti::host_calls::{HOST_IDS, Role};
 use xputrace_collector::cupti::records::{
-    self, Extent, Record, memcpy_offset, memcpy_peer_offset, memset_offset, offset,
+    self, Extent, Record, memcpy_offset, memcpy_peer_offset, memset_offset, offset, overhead_offset,
 };
-use xputrace_collector::cupti::{self, CallbackData, GraphData, ResourceData};
+use xputrace_collector::cupti::{self, CallbackData, GraphData, ModuleData, ResourceData};
 use xputrace_wire::cuda_calls::{FunctionId, ParameterKind};
 use xputrace_wire::events::{self, CopyDirection, MemoryKind};
 
@@ -60,6 +60,21 @@ fn offsets_are_those_of_the_headers() {
         ("CUpti_GraphData.dependency", offset_of!(GraphData, dependency)),
         ("CUpti_GraphData.graphExec", offset_of!(GraphData, executable)),
         ("CUPTI_CBID_RESOURCE_STREAM_CREATED", cupti::RESOURCE_STREAM_CREATED as usize),
+        ("CUPTI_CBID_RESOURCE_MODULE_LOADED", cupti::RESOURCE_MODULE_LOADED as usize),
+        ("CUPTI_CBID_RESOURCE_MODULE_UNLOAD_STARTING", cupti::RESOURCE_MODULE_UNLOADING as usize),
+        ("CUpti_ModuleResourceData", size_of::<ModuleData>()),
+        ("CUpti_ModuleResourceData.moduleId", offset_of!(ModuleData, id)),
+        ("CUpti_ModuleResourceData.cubinSize", offset_of!(ModuleData, cubin_size)),
+        ("CUpti_ModuleResourceData.pCubin", offset_of!(ModuleData, cubin)),
+        ("Overhead", records::OVERHEAD_RECORD_BYTES),
+        ("Overhead.kind", offset::KIND),
+        ("Overhead.overheadKind", overhead_offset::OVERHEAD_KIND),
+        ("Overhead.objectKind", overhead_offset::OBJECT_KIND),
+        ("Overhead.objectId.pt.threadId", overhead_offset::THREAD),
+        ("Overhead.start", overhead_offset::START),
+        ("Overhead.end", overhead_offset::END),
+        ("CUPTI_ACTIVITY_KIND_OVERHEAD", cupti::KIND_OVERHEAD as usize),
+        ("CUPTI_ACTIVITY_OBJECT_THREAD", records::OBJECT_THREAD as usize),
         ("CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED", cupti::RESOURCE_NODE_CREATED as usize),
         ("CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED", cupti::RESOURCE_NODE_CLONED as usize),
         ("CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATED", cupti::RESOURCE_EXECUTABLE_CREATED as usize),
@@ -88,6 +103,10 @@ fn offsets_are_those_of_the_headers() {
         ("Kernel.localMemoryPerThread", offset::LOCAL_MEMORY),
         ("Kernel.correlationId", offset::CORRELATION),
         ("Kernel.name", offset::NAME),
+        ("Kernel.queued", offset::QUEUED),
+        ("Kernel.submitted", offset::SUBMITTED),
+        ("CUPTI_TIMESTAMP_UNKNOWN", 0),
+        ("CU_EVENT_RECORD_EXTERNAL", cupti::host_calls::EVENT_RECORD_EXTERNAL as usize),
         ("Kernel.graphNodeId", offset::GRAPH_NODE),
         ("Kernel.graphId", offset::GRAPH),
         ("Memset.kind", offset::KIND),
@@ -191,6 +210,28 @@ fn offsets_are_those_of_the_headers() {
     }
 }
 
+/// Each kind of overhead of the headers has a name, and the names are in the order of the kinds.
+#[test]
+fn overhead_has_the_kinds_of_the_headers() {
+    let facts = facts();
+    let names = [
+        "DRIVER_COMPILER",
+        "CUPTI_BUFFER_FLUSH",
+        "CUPTI_INSTRUMENTATION",
+        "CUPTI_RESOURCE",
+        "RUNTIME_TRIGGERED_MODULE_LOADING",
+        "LAZY_FUNCTION_LOADING",
+        "COMMAND_BUFFER_FULL",
+        "ACTIVITY_BUFFER_REQUEST",
+        "UVM_ACTIVITY_INIT",
+    ];
+    assert_eq!(facts.keys().filter(|it| it.starts_with("CUPTI_ACTIVITY_OVERHEAD_")).count(), names.len());
+    for (name, (number, kind)) in names.into_iter().zip(records::OVERHEAD_KINDS) {
+        let fact = facts.get(format!("CUPTI_ACTIVITY_OVERHEAD_{name}").as_str());
+        assert_eq!(fact, Some(&(number as usize)), "{name}: {kind:?}");
+    }
+}
+
 /// Returns ids by domain and name.
 fn ids() -> HashMap<(&'static str, &'static str), u32> {
     let lines = LAYOUTS.lines().filter_map(|it| it.strip_prefix("cbid "));
@@ -254,6 +295,12 @@ fn waits_allocations_and_frees_have_the_names_and_parameters_of_the_headers() {
                 let is_address = matches!(first.kind, ParameterKind::Pointer | ParameterKind::Unsigned(8));
                 assert!(first.offset == 0 && is_address, "{first:?}");
                 size(8);
+            }
+            Role::Record { event, stream, flags } => {
+                has(event, ParameterKind::Pointer, &["event", "Event"]);
+                flags.into_iter().for_each(|it| has(it, ParameterKind::Unsigned(4), &["flags"]));
+                assert_eq!(flags.is_some(), function.name().contains("WithFlags"), "{}", function.name());
+                stream_of(stream);
             }
             Role::Free { stream, .. } => {
                 let first = function.parameters[0];
@@ -628,7 +675,7 @@ fn decoded(bytes: &[u8]) -> (String, usize) {
             assert_eq!(m.known, u32::from(m.graph_node == 0));
             (text, facts["Memset"])
         }
-        Record::Memcpy(_) | Record::Graph(_) | Record::Other(_) => panic!("kind {kind}"),
+        Record::Memcpy(_) | Record::Graph(_) | Record::Overhead(..) | Record::Other(_) => panic!("kind {kind}"),
     }
 }
 

@@ -1,4 +1,5 @@
-//! Host events: what the program does on the CPU. They are CUDA calls, from entry to return, and NVTX ranges.
+//! Host events: what happens on the CPU. They are CUDA calls, from entry to return, NVTX ranges, modules that are loaded, and
+//! what CUPTI itself takes time for.
 //!
 //! Like the table of activities, one row per event. The first columns are the same in each; handlers find them where
 //! those of a launch are.
@@ -49,16 +50,13 @@ const COMMON: &[Field] = &[
     RANGES[1],
 ];
 
-/// Fields of an NVTX range that the tracer computes, where a call has them too.
-const OF_RANGE: &[Field] = &[
+/// Fields of an NVTX range that the tracer computes.
+const OF_NVTX: &[Field] = &[
     Field { doc: "when it was opened", ..OF_CALL[0] },
     OF_CALL[1],
     Field { doc: "thread that opened it", ..OF_CALL[2] },
     OF_CALL[3],
     OF_CALL[4],
-];
-
-const OF_NVTX: &[Field] = &[
     derived("name", FieldType::Name, Unit::None, range::NAME, "name of the range or mark"),
     derived(
         "path",
@@ -74,6 +72,27 @@ const OF_NVTX: &[Field] = &[
         from: From::Optional { flag: range::DOMAIN, value: range::DOMAIN },
         doc: "name of the domain; `()` for the default one",
     },
+];
+
+/// Fields of a module that the tracer computes.
+const OF_MODULE: &[Field] = &[
+    Field { doc: "when it had been loaded, or began to be unloaded", ..OF_CALL[0] },
+    OF_CALL[1],
+    Field { doc: "thread in whose call that was", ..OF_CALL[2] },
+    OF_CALL[3],
+    Field { doc: "user stack of that call, with the lines of a Python program", ..COMMON[0] },
+    COMMON[1],
+    RANGES[0],
+    RANGES[1],
+];
+
+/// Fields of CUPTI's overhead that the tracer computes.
+const OF_OVERHEAD: &[Field] = &[
+    Field { doc: "when it began", ..OF_CALL[0] },
+    OF_CALL[1],
+    Field { doc: "thread that it held up, or the process id if unknown", ..OF_CALL[2] },
+    OF_CALL[3],
+    OF_CALL[4],
 ];
 
 const OF_WAIT: &[Field] = &[derived(
@@ -130,7 +149,7 @@ macro_rules! host_events {
         $(#[$other_doc:meta])*
         $Other:ident $other_name:literal { record: $other_record:literal, also: $other_also:expr } { $($other:tt)* }
     )*) => {
-        /// A kind of event on the CPU: a CUDA call or an NVTX range.
+        /// A kind of event on the CPU.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u16)]
         pub enum HostEvent { $( $(#[$doc])* $Record, )* $( $(#[$other_doc])* $Other, )* }
@@ -198,16 +217,14 @@ macro_rules! host_events {
                 }
             }
 
-            /// Returns what all host events have. An NVTX range has only times and a thread.
+            /// Returns what all host events have.
             #[inline]
             pub fn common(&self) -> Common {
                 match self { $( HostEventRecord::$Record(it) => Common {
                     start: it.start, end: it.end, function: it.function, nested: it.nested, tid: it.tid,
                     stack: it.stack, ranges: it.ranges, result: it.result, flags: it.flags,
                     device: if it.has_context == 0 { table::UNKNOWN } else { it.device },
-                }, )* $( HostEventRecord::$Other(it) => Common {
-                    start: it.start, end: it.end, tid: it.tid, device: table::UNKNOWN, ..Common::default()
-                }, )* }
+                }, )* $( HostEventRecord::$Other(it) => Common { device: table::UNKNOWN, ..it.common() }, )* }
             }
         }
 
@@ -233,7 +250,7 @@ macro_rules! host_events {
                 device: u32, Previous, int(word::LAUNCH_DEVICE, "CUPTI's device id; `()` before there is a context").unless_0(call::HAS_CONTEXT);
                 context: u32, Previous, int(word::LAUNCH_CONTEXT, "CUPTI's context id; `()` before there is one").unless_0(call::HAS_CONTEXT);
                 has_context: u32, Previous, hidden(call::HAS_CONTEXT);
-                /// [`Common::NO_STACK`] and, from [`Common::DEMANDED_AT`] on, the options of the demand when the call
+                /// [`Common::NO_STACK`], [`Common::EVENTS_MISSING`] and, from [`Common::DEMANDED_AT`] on, the options of the demand when the call
                 /// began: the lower half of `message::demand::told`.
                 flags: u32, Previous;
                 $($narrow)*
@@ -259,14 +276,18 @@ macro_rules! host_events {
                 /// Its fields.
                 pub const FIELDS: &'static [Field] = &fields::<{
                     let also: &[Field] = $other_also;
-                    OF_RANGE.len() + also.len() + n_fields($Other::COLUMNS)
-                }>(&[OF_RANGE, $other_also], $Other::COLUMNS);
+                    also.len() + n_fields($Other::COLUMNS)
+                }>(&[$other_also], $Other::COLUMNS);
+            }
+
+            impl std::convert::From<$Other> for HostEventRecord {
+                fn from(it: $Other) -> Self { HostEventRecord::$Other(it) }
             }
         )*
     };
 }
 
-/// What all host events have. What is only a call's is 0 in an NVTX range.
+/// What all host events have. What is only a call's is 0 in others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Common {
     pub start: u64,
@@ -285,6 +306,8 @@ pub struct Common {
 impl Common {
     /// A stack was requested but could not be stored.
     pub const NO_STACK: u32 = 1;
+    /// Records of calls that record events may be missing, of calls before this one.
+    pub const EVENTS_MISSING: u32 = 2;
     pub const DEMANDED_AT: u32 = 16;
 }
 
@@ -294,7 +317,10 @@ const STREAM: Meaning =
 
 host_events! {
     /// A call in which the CPU waits for the GPU.
-    Wait "wait" { record: 48, also: OF_WAIT } {} {
+    Wait "wait" { record: 48, also: OF_WAIT } {
+        event: u64, Previous,
+            int(call::EVENT, "CUDA's handle of the event; `()` unless it waits for an event").unless_0(call::EVENT);
+    } {
         /// A [`WaitKind`].
         kind: u32, Kept, choice(
             Choice::WaitKind,
@@ -342,6 +368,17 @@ host_events! {
         unused: u32, Kept;
     }
 
+    /// A call that records a CUDA event.
+    EventRecord "event_record" { record: 52, also: &[] } {
+        event: u64, Previous, int(call::EVENT, "CUDA's handle of the event");
+    } {
+        stream: u32, Previous,
+            int(word::LAUNCH_STREAM, "CUPTI's id of the stream that it is recorded in; `()` if that is a whole context, or a graph")
+                .unless_0(call::HAS_STREAM);
+        has_stream: u32, Previous, hidden(call::HAS_STREAM);
+        unused: u32, Kept;
+    }
+
     @beside
     /// An NVTX range that was closed, or a mark that was set.
     Nvtx "nvtx" { record: 36, also: OF_NVTX } {
@@ -365,6 +402,61 @@ host_events! {
         has_payload: u32, Kept, hidden(range::HAS_PAYLOAD);
         /// Thread that opened it, as the target sees it.
         tid: u32, Previous;
+    }
+
+    /// A module, code for the GPU, that was loaded or is about to be unloaded.
+    Module "module" { record: 53, also: OF_MODULE } {
+        /// CLOCK_MONOTONIC nanoseconds.
+        start: u64, Previous, hidden(word::LAUNCH_START);
+        bytes: u64, Kept, bytes(call::BYTES, "size of its code (cubin); `()` where it is unloaded").unless_0(call::HAS_BYTES);
+        has_bytes: u32, Kept, hidden(call::HAS_BYTES);
+        /// A [`ModuleKind`].
+        kind: u32, Kept, choice(Choice::ModuleKind, call::KIND, "\"load\" or \"unload\"");
+        id: u32, Previous, int(call::MODULE, "CUPTI's number of the module");
+        /// Thread id as the target sees it.
+        tid: u32, Previous;
+        /// Stack id; 0 if no stack was requested or none could be taken.
+        stack: u32, Kept;
+        /// Name id of the path of NVTX ranges that the thread is in; 0 outside ranges.
+        ranges: u32, Kept;
+        /// As of a CUDA call.
+        flags: u32, Previous;
+        unused: u32, Kept;
+    }
+
+    /// Time that CUPTI, or the driver's bookkeeping, took from the program.
+    Overhead "overhead" { record: 54, also: OF_OVERHEAD } {
+        /// CUPTI's times, CLOCK_REALTIME; the tracer turns them into CLOCK_MONOTONIC when it takes the record.
+        start: u64, PreviousOf("end"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_START, "when it began") };
+        end: u64, Same("start"), Meaning { unit: Unit::Clock, ..int(word::LAUNCH_END, "when it ended") };
+        /// A [`OverheadKind`].
+        kind: u32, Kept, choice(
+            Choice::OverheadKind,
+            call::KIND,
+            "\"buffer_flush\", \"buffer_request\", \"instrumentation\" or \"resource\" of CUPTI; \"compiler\", \"module_loading\", \
+             \"lazy_loading\", \"command_buffer_full\" or \"uvm_init\" of the driver; or \"other\"",
+        );
+        /// Thread id as the target sees it; the process id if it is unknown.
+        tid: u32, Previous;
+    }
+}
+
+impl Nvtx {
+    fn common(&self) -> Common {
+        Common { start: self.start, end: self.end, tid: self.tid, ..Common::default() }
+    }
+}
+
+impl Module {
+    fn common(&self) -> Common {
+        let Module { start, tid, stack, ranges, flags, .. } = *self;
+        Common { start, end: start, tid, stack, ranges, flags, ..Common::default() }
+    }
+}
+
+impl Overhead {
+    fn common(&self) -> Common {
+        Common { start: self.start, end: self.end, tid: self.tid, ..Common::default() }
     }
 }
 
@@ -423,6 +515,31 @@ texts! {
         Virtual = 6 "virtual",
         /// Addresses for such memory (`cuMemMap`): no further memory.
         Mapped = 7 "mapped",
+    }
+}
+
+texts! {
+    /// What happens to a module.
+    ModuleKind {
+        Load = 1 "load",
+        Unload = 2 "unload",
+    }
+}
+
+texts! {
+    /// What takes time beside the program's own work. The numbers but the first and the last are those of CUPTI, less one,
+    /// from bit 16 on.
+    OverheadKind {
+        Compiler = 1 "compiler",
+        BufferFlush = 2 "buffer_flush",
+        Instrumentation = 3 "instrumentation",
+        Resource = 4 "resource",
+        ModuleLoading = 5 "module_loading",
+        LazyLoading = 6 "lazy_loading",
+        CommandBufferFull = 7 "command_buffer_full",
+        BufferRequest = 8 "buffer_request",
+        UvmInit = 9 "uvm_init",
+        Other = 10 "other",
     }
 }
 

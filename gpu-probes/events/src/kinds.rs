@@ -95,7 +95,8 @@ set_of! {
 
 impl HostEvents {
     /// Those that are CUDA calls.
-    pub const OF_CUDA: HostEvents = HostEvents::ALL.without(HostEvents::of(&[HostEvent::Nvtx]));
+    pub const OF_CUDA: HostEvents =
+        HostEvents::ALL.without(HostEvents::of(&[HostEvent::Nvtx, HostEvent::Module, HostEvent::Overhead]));
 }
 
 impl Activities {

@@ -451,6 +451,13 @@ activities! {
         start: Realtime, PreviousOf("end"), time(word::START, "first instruction on the GPU");
         end: Realtime, Same("start"), time(word::END, "last instruction on the GPU");
         graph_node: u64, Kept, GRAPH_NODE;
+        /// 0 where CUPTI doesn't tell, like the next.
+        queued: Realtime, Previous,
+            time(word::QUEUED, "when the CPU put it into a command buffer; `()` where CUPTI doesn't tell")
+                .unless_0(word::QUEUED);
+        submitted: Realtime, Previous,
+            time(word::SUBMITTED, "when that buffer was handed to the GPU; `()` where CUPTI doesn't tell")
+                .unless_0(word::SUBMITTED);
         /// 0 outside graphs.
         graph: u32, Previous, GRAPH;
         correlation: u32, Previous;
@@ -642,11 +649,20 @@ pub enum Choice {
     WaitKind,
     AllocKind,
     RangeKind,
+    ModuleKind,
+    OverheadKind,
 }
 
 impl Choice {
-    pub const ALL: &'static [Choice] =
-        &[Choice::MemoryKind, Choice::CopyDirection, Choice::WaitKind, Choice::AllocKind, Choice::RangeKind];
+    pub const ALL: &'static [Choice] = &[
+        Choice::MemoryKind,
+        Choice::CopyDirection,
+        Choice::WaitKind,
+        Choice::AllocKind,
+        Choice::RangeKind,
+        Choice::ModuleKind,
+        Choice::OverheadKind,
+    ];
 
     /// Returns the strings by number; 0 means none of them.
     pub const fn texts(self) -> &'static [&'static str] {
@@ -656,6 +672,8 @@ impl Choice {
             Choice::WaitKind => crate::host::WaitKind::NAMES,
             Choice::AllocKind => crate::host::AllocKind::NAMES,
             Choice::RangeKind => crate::host::RangeKind::NAMES,
+            Choice::ModuleKind => crate::host::ModuleKind::NAMES,
+            Choice::OverheadKind => crate::host::OverheadKind::NAMES,
         }
     }
 }
@@ -755,8 +773,8 @@ mod tests {
                     assert!(same, "{event}: {other} and {} at {at}", field.name);
                 }
             }
-            let (own, launch) = taken.split_at(word::LAUNCH);
-            let outside = if event == "launch" { own } else { launch };
+            let ((own, launch), own_too) = (taken[..word::MORE].split_at(word::LAUNCH), &taken[word::MORE..]);
+            let outside = if event == "launch" { [own, own_too].concat() } else { launch.to_vec() };
             assert!(outside.iter().all(|it| it.is_empty()), "{event}");
         }
     }

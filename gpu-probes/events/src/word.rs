@@ -8,12 +8,13 @@
 //!  0.. 7  who, and a kernel's names      8..10  when
 //! 11..20  the event's own fields        21..47  where it ran, what ran before, whether it was joined
 //! 48..95  the launch: all zero when the event was not joined
+//! 96..    more of the event's own fields
 //! ```
 //! At the collector's launch marker the same numbers apply, but only some words are filled; the
 //! others are 0.
 
 /// Number of 64-bit words.
-pub const WORDS: usize = 96;
+pub const WORDS: usize = 104;
 
 /// A GPU event as its handlers see it.
 pub type GpuContext = [u64; WORDS];
@@ -126,6 +127,12 @@ pub const LAUNCH_STREAM_PRIORITY: usize = LAUNCH_STREAM_KIND + 2;
 /// As [`GPU_LIMITS`].
 pub const LAUNCH_GPU_LIMITS: usize = 88;
 
+/// First of further words of the event itself.
+pub const MORE: usize = 96;
+/// When a kernel was queued, and submitted; 0 if that is not known.
+pub const QUEUED: usize = MORE;
+pub const SUBMITTED: usize = MORE + 1;
+
 /// Words of a `memcpy` event's own fields.
 pub mod memcpy {
     use super::OWN;
@@ -185,6 +192,10 @@ pub mod call {
     /// A string id.
     pub const WAITED_NAME: usize = OWN + 12;
     pub const WAITED_STREAM: usize = OWN + 13;
+    /// CUDA's handle of an event; 0 if the call is about none.
+    pub const EVENT: usize = OWN + 14;
+    /// CUPTI's number of a module.
+    pub const MODULE: usize = OWN + 15;
 
     /// Of an `api` event: whether the parameters that its handler reads are there, and what they are. Both have
     /// [`crate::host::MOST_ARGUMENTS`] words.

@@ -649,6 +649,29 @@ pub(crate) struct GraphTrace2 {
     pub(crate) end_context_id: u32,
 }
 
+/// `CUpti_ActivityOverhead3`, of a thread.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Overhead3 {
+    pub(crate) kind: u32,
+    pub(crate) overhead_kind: u32,
+    pub(crate) object_kind: u32,
+    pub(crate) process_id: u32,
+    pub(crate) thread_id: u32,
+    pub(crate) padding: u32,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) correlation_id: u32,
+    pub(crate) reserved: u32,
+    pub(crate) data: *const c_void,
+}
+
+/// `CUpti_ActivityOverheadKind`, as far as this library has any.
+pub(crate) mod overhead {
+    pub(crate) const MODULE_LOADING: u32 = 4 << 16;
+    pub(crate) const LAZY_FUNCTION_LOADING: u32 = 5 << 16;
+}
+
 /// Activity kinds that this library emits.
 pub(crate) mod kind {
     pub(crate) const MEMCPY: u32 = 1;
@@ -657,6 +680,7 @@ pub(crate) mod kind {
     pub(crate) const DRIVER: u32 = 4;
     pub(crate) const RUNTIME: u32 = 5;
     pub(crate) const CONCURRENT_KERNEL: u32 = 10;
+    pub(crate) const OVERHEAD: u32 = 17;
     pub(crate) const MEMCPY2: u32 = 22;
     pub(crate) const SYNCHRONIZATION: u32 = 38;
     pub(crate) const MEMORY2: u32 = 49;
@@ -682,6 +706,7 @@ pub(crate) fn record_size(kind: u32) -> Option<usize> {
         kind::SYNCHRONIZATION => size_of::<Synchronization2>(),
         kind::MEMORY2 => size_of::<Memory4>(),
         kind::GRAPH_TRACE => size_of::<GraphTrace2>(),
+        kind::OVERHEAD => size_of::<Overhead3>(),
         _ => return None,
     })
 }
@@ -712,7 +737,7 @@ mod tests {
             context = "context", context_uid = "contextUid", correlation_data = "correlationData", correlation_id = "correlationId");
         same!(ResourceData, "CUpti_ResourceData": context = "context", resource_handle = "resourceHandle",
             resource_descriptor = "resourceDescriptor");
-        assert_eq!(size_of::<ModuleResourceData>(), 24);
+        same!(ModuleResourceData, "CUpti_ModuleResourceData": module_id = "moduleId", cubin_size = "cubinSize", cubin = "pCubin");
         same!(KernelNodeParams, "cudaKernelNodeParams": function = "func", grid = "gridDim", block = "blockDim",
             shared_bytes = "sharedMemBytes", params = "kernelParams", extra = "extra");
         for (ours, theirs) in [
@@ -768,6 +793,17 @@ mod tests {
     fn launch_configuration_is_the_drivers() {
         same!(CuLaunchConfig, "CUlaunchConfig": grid_dim = "gridDimX", block_dim = "blockDimX",
             shared_mem_bytes = "sharedMemBytes", stream = "hStream", attrs = "attrs", num_attrs = "numAttrs");
+    }
+
+    #[test]
+    fn overhead_is_cuptis() {
+        same!(Overhead3, "Overhead": kind = "kind", overhead_kind = "overheadKind", object_kind = "objectKind",
+            process_id = "objectId.pt.processId", thread_id = "objectId.pt.threadId", start = "start", end = "end",
+            correlation_id = "correlationId", data = "overheadData");
+        let value = |name: &str| fact(&format!("value CUPTI_ACTIVITY_{name}"))[0] as u32;
+        assert_eq!(value("KIND_OVERHEAD"), kind::OVERHEAD);
+        assert_eq!(value("OVERHEAD_RUNTIME_TRIGGERED_MODULE_LOADING"), overhead::MODULE_LOADING);
+        assert_eq!(value("OVERHEAD_LAZY_FUNCTION_LOADING"), overhead::LAZY_FUNCTION_LOADING);
     }
 
     /// The dump lacks these structures; the offsets come from CUPTI 13.0's header.

@@ -34,6 +34,7 @@ static REQUEST: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static COMPLETE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static TIMESTAMP: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static DROPPED: AtomicU64 = AtomicU64::new(0);
+static TELLS_LATENCIES: AtomicBool = AtomicBool::new(false);
 static SYSTEM_THREAD_IDS: AtomicBool = AtomicBool::new(false);
 static GRID: AtomicU64 = AtomicU64::new(0);
 static BUFFERS: Mutex<Buffers> = Mutex::new(Buffers { list: VecDeque::new(), next: 0 });
@@ -84,6 +85,15 @@ pub(crate) fn stamp() -> u64 {
 /// Takes times from this function from now on, or from CLOCK_REALTIME.
 pub(crate) fn use_timestamps_of(function: Option<TimestampFunction>) {
     TIMESTAMP.store(function.map_or(null_mut(), |it| it as *mut c_void), Ordering::Release);
+}
+
+pub(crate) fn tell_latencies(on: bool) {
+    TELLS_LATENCIES.store(on, Ordering::Relaxed);
+}
+
+/// Returns the time for a kernel that is being queued or submitted; 0 unless the tool asked for such times.
+pub(crate) fn latency_stamp() -> u64 {
+    if TELLS_LATENCIES.load(Ordering::Relaxed) { stamp() } else { 0 }
 }
 
 /// Reads CLOCK_REALTIME in nanoseconds.
@@ -170,6 +180,31 @@ pub(crate) fn emit<R: Copy>(kind: u32, record: &R) {
     if enabled(kind) {
         buffers().reserve(bytes_of(record), false);
     }
+}
+
+/// Runs something of the driver's that CUPTI calls overhead, and records it.
+pub(crate) fn with_overhead<R>(overhead_kind: u32, run: impl FnOnce() -> R) -> R {
+    const OBJECT_THREAD: u32 = 2;
+    let start = enabled(kind::OVERHEAD).then(stamp);
+    let result = run();
+    if let Some(start) = start {
+        let (process_id, thread_id) = (std::process::id(), thread_id());
+        let record = abi::Overhead3 {
+            kind: kind::OVERHEAD,
+            overhead_kind,
+            object_kind: OBJECT_THREAD,
+            process_id,
+            thread_id,
+            padding: 0,
+            start,
+            end: stamp(),
+            correlation_id: callback::correlation(),
+            reserved: 0,
+            data: std::ptr::null(),
+        };
+        emit(kind::OVERHEAD, &record);
+    }
+    result
 }
 
 /// Delivers complete buffers, or all buffers if `forced`.

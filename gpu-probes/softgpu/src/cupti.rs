@@ -143,6 +143,8 @@ cupti! {
         let _ = (context, streamId);
         put(dropped, activity::take_dropped() as usize)
     }
+    /// Kernels that are launched from now on say when they were queued and submitted.
+    fn cuptiActivityEnableLatencyTimestamps(enable: u8) { activity::tell_latencies(enable != 0); Ok(()) }
     fn cuptiActivityFlushAll(flag: u32) { activity::flush(flag & FLUSH_FORCED != 0); Ok(()) }
     fn cuptiActivityFlush(context: Handle, streamId: u32, flag: u32) {
         let _ = (context, streamId);
@@ -169,6 +171,7 @@ cupti! {
         activity::flush(true);
         activity::unregister();
         activity::use_timestamps_of(None);
+        activity::tell_latencies(false);
         callback::reset();
         Ok(())
     }

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
-use crate::abi::{Handle, ModuleResourceData, Status, error, memory_kind};
+use crate::abi::{Handle, ModuleResourceData, Status, error, memory_kind, overhead};
+use crate::activity;
 use crate::callback;
 use crate::devices;
 use crate::faults::explain;
@@ -28,6 +29,7 @@ const FIRST_STREAM: u32 = 13;
 const CONTEXT_CREATED: u32 = 1;
 const STREAM_CREATED: u32 = 3;
 const MODULE_LOADED: u32 = 6;
+const MODULE_UNLOAD_STARTING: u32 = 7;
 
 pub(crate) static CONTEXTS: Registry<Context> = Registry::new();
 pub(crate) static STREAMS: Registry<Stream> = Registry::new();
@@ -120,6 +122,8 @@ pub(crate) struct Context {
 
 /// A loaded image.
 pub(crate) struct Module {
+    /// CUPTI's number of it.
+    id: u32,
     pub(crate) image: Image,
     /// Handles of functions that were looked up, by name.
     functions: Mutex<HashMap<CString, Handle>>,
@@ -406,12 +410,21 @@ pub(crate) unsafe fn load_module(image: *const c_void) -> Result<Handle, i32> {
         return Err(error::INVALID_VALUE);
     }
     // SAFETY: the caller's contract.
-    let parsed = unsafe { Image::read(image.cast()) }?;
+    let parsed = activity::with_overhead(overhead::MODULE_LOADING, || unsafe { Image::read(image.cast()) })?;
     let (cubin_size, module_id) = (parsed.size(), NEXT_HANDLE.load(Ordering::Relaxed) as u32);
-    let handle = MODULES.insert(Module { image: parsed, functions: Mutex::default(), globals: Mutex::default() });
+    let handle =
+        MODULES.insert(Module { id: module_id, image: parsed, functions: Mutex::default(), globals: Mutex::default() });
     let data = ModuleResourceData { module_id, cubin_size, cubin: image.cast::<c_char>() };
     callback::resource(MODULE_LOADED, handle, (&raw const data).cast());
     Ok(handle)
+}
+
+/// Unloads an image.
+pub(crate) fn unload_module(module: Handle) -> Result<(), i32> {
+    let id = MODULES.find(module)?.id;
+    let data = ModuleResourceData { module_id: id, cubin_size: 0, cubin: std::ptr::null() };
+    callback::resource(MODULE_UNLOAD_STARTING, module, (&raw const data).cast());
+    MODULES.remove(module).map(drop)
 }
 
 /// Finds a function in a module.
@@ -423,9 +436,10 @@ pub(crate) fn function(module: Handle, name: &str) -> Result<Handle, i32> {
     })?;
     let c_name = CString::new(name).map_err(|_| error::INVALID_VALUE)?;
     let mut functions = found.functions.lock().unwrap_or_else(PoisonError::into_inner);
-    let handle = *functions
-        .entry(c_name.clone())
-        .or_insert_with(|| FUNCTIONS.insert(Function { name: c_name, module, parameters }));
+    let handle = *functions.entry(c_name.clone()).or_insert_with(|| {
+        let load = || FUNCTIONS.insert(Function { name: c_name, module, parameters });
+        activity::with_overhead(overhead::LAZY_FUNCTION_LOADING, load)
+    });
     Ok(handle)
 }
 

@@ -127,7 +127,7 @@ calls! { DRIVER, TABLE;
         let image = terminated(bytes);
         put(module, device::load_module(image.as_ptr().cast())?)
     }
-    22 fn cuModuleUnload(hmod: Handle) { MODULES.remove(hmod).map(drop) }
+    22 fn cuModuleUnload(hmod: Handle) { device::unload_module(hmod) }
     23 fn cuModuleGetFunction(hfunc: *mut Handle, hmod: Handle, name: *const c_char) {
         put(hfunc, device::function(hmod, text(name))?)
     }
@@ -141,7 +141,7 @@ calls! { DRIVER, TABLE;
         device::require_initialized()?;
         put(library, device::load_module(code)?)
     }
-    680 fn cuLibraryUnload(library: Handle) { MODULES.remove(library).map(drop) }
+    680 fn cuLibraryUnload(library: Handle) { device::unload_module(library) }
     681 fn cuLibraryGetKernel(pKernel: *mut Handle, library: Handle, name: *const c_char) {
         put(pKernel, device::function(library, text(name))?)
     }

@@ -289,8 +289,9 @@ impl Launch {
             grid_id: activity::next_grid_id(),
             name: interned(&self.name),
             reserved0: std::ptr::null(),
-            queued: 0,
-            submitted: 0,
+            // Nodes of graphs have no such times.
+            queued: if graph == 0 { activity::latency_stamp() } else { 0 },
+            submitted: if graph == 0 { activity::latency_stamp() } else { 0 },
             launch_type: u8::from(self.cooperative),
             is_shared_memory_carveout_requested: 0,
             shared_memory_carveout_requested: 0,

@@ -140,6 +140,9 @@ pub mod demand {
     /// their 16 bits.
     pub const PRIORITIES: u64 = 1 << 31;
 
+    /// Ask for the times at which kernels are queued and submitted: before CUDA starts.
+    pub const LATENCIES: u64 = 1 << 30;
+
     const CALLS_AT: u32 = 16;
     const ACTIVITIES_AT: u32 = 32;
     const HOST_EVENTS_AT: u32 = 48;

@@ -94,6 +94,8 @@ pub struct Demand {
     pub stream_kinds: bool,
     /// Whether a `stream_priority` is read.
     pub stream_priorities: bool,
+    /// Whether it is read when a kernel was queued or submitted.
+    pub latencies: bool,
     /// Whether the stacks that captured the nodes of graphs are read, and with Python frames.
     pub captures: bool,
     pub captures_python: bool,
@@ -132,9 +134,9 @@ impl Plan {
         }
         let on = SwitchId::each(&self.switches).filter(|(id, _)| is_on(*id));
         let asked = on.fold(self.always, |all, (_, it)| all.with(&it.demand));
-        // What was captured and made before must be known when it runs.
-        let Demand { captures, captures_python, .. } = self.demand;
-        let asked = Demand { captures, captures_python, ..asked };
+        // What was captured and made before must be known when it runs, and CUPTI tells latencies from the start or never.
+        let Demand { captures, captures_python, latencies, .. } = self.demand;
+        let asked = Demand { captures, captures_python, latencies, ..asked };
         // An activity is either always recorded with the calls that may have caused it, or never.
         asked.joining(|it| self.demand.joins(it))
     }
@@ -177,6 +179,7 @@ impl Demand {
             gpus: self.gpus | other.gpus,
             stream_kinds: self.stream_kinds | other.stream_kinds,
             stream_priorities: self.stream_priorities | other.stream_priorities,
+            latencies: self.latencies | other.latencies,
             captures: self.captures | other.captures,
             captures_python: self.captures_python | other.captures_python,
             previous: self.previous | other.previous,

@@ -183,6 +183,7 @@ fn demanded(demand: &Demand) -> Vec<String> {
         (demand.launch_ranges, "the NVTX ranges around each launch"),
         (demand.launch_streams, "the stream of each launch"),
         (demand.stream_priorities, "its priority"),
+        (demand.latencies, "when each kernel is queued and submitted"),
         (demand.captures && demand.only_whole_graphs(), "a stack at each graph that is instantiated"),
         (demand.captures && !demand.only_whole_graphs(), "a stack at each node of a graph that is captured or added"),
         (demand.captures_python, "the Python frames there"),
@@ -200,6 +201,8 @@ fn demanded(demand: &Demand) -> Vec<String> {
 fn demanded_host_events(demand: &HostDemand) -> Vec<String> {
     let kind = |it: HostEvent| match it {
         HostEvent::Nvtx => "NVTX ranges".to_owned(),
+        HostEvent::Module => "modules that are loaded and unloaded".to_owned(),
+        HostEvent::Overhead => "CUPTI's own overhead".to_owned(),
         HostEvent::Api => format!("calls of {} CUDA functions", demand.api.iter().count()),
         _ => format!("{} events", it.name()),
     };

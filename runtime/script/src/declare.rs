@@ -5,6 +5,7 @@
 
 use crate::errors::Failure;
 use crate::handler::{Captured, DeclaredProbe, Function, Handler, MapDeclaration, Options, map_name};
+use crate::lexer::MODULE_FUNCTION;
 use crate::maps::MapRef;
 use crate::session::{Body, Closure, Session, Shared};
 use crate::stage::{ArgumentSpec, ArgumentValue};
@@ -30,14 +31,27 @@ const MOST_NESTED: usize = 8;
 /// Shortest interval, in nanoseconds.
 const SHORTEST_INTERVAL: i64 = 1_000_000;
 
-/// Returns the names of all functions registered here.
+/// Returns the names of all functions registered here, as scripts write them.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     Event::all().map(Event::name).chain(NOT_YET.iter().copied()).chain(["map", "stacks", "arg", "interpret"])
 }
 
+/// Returns what scripts write for a function of Rhai's.
+pub(crate) fn as_written(function: &str) -> &str {
+    if function == MODULE_FUNCTION { HostEvent::Module.name() } else { function }
+}
+
+/// Returns the function of Rhai's that declares a handler of an event.
+fn function(event: Event) -> &'static str {
+    match event {
+        Event::Host(HostEvent::Module) => MODULE_FUNCTION,
+        other => other.name(),
+    }
+}
+
 pub(crate) fn register(engine: &mut Engine, session: &Shared) {
     for event in Event::all() {
-        each_arity(engine, session, event.name(), move |call| Dynamic::from(declare(call, event)));
+        each_arity(engine, session, function(event), move |call| Dynamic::from(declare(call, event)));
     }
     for name in NOT_YET {
         each_arity(engine, session, name, move |call| {
@@ -137,6 +151,9 @@ impl Call<'_> {
             Event::Host(HostEvent::Wait) => "wait(|w| …)",
             Event::Host(HostEvent::Alloc) => "alloc(|a| …)",
             Event::Host(HostEvent::Free) => "free(|f| …)",
+            Event::Host(HostEvent::EventRecord) => "event_record(|r| …)",
+            Event::Host(HostEvent::Module) => "module(|m| …)",
+            Event::Host(HostEvent::Overhead) => "overhead(|o| …)",
             Event::Host(HostEvent::Nvtx) => "nvtx(|n| …)",
             Event::Host(HostEvent::Api) => "api(\"cudaMalloc*\", |a| …)",
             Event::Uprobe => "uprobe(\"libc:malloc\", |e| …)",

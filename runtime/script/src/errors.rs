@@ -111,6 +111,7 @@ fn thrown(value: Dynamic, label: Label) -> Diagnostic {
 /// Handles an unknown function, which Rhai names with its argument types: `+ (i64, ())`.
 fn function_not_found(session: &Session, file: FileId, signature: &str, label: Label) -> Diagnostic {
     let (name, types) = signature.split_once(" (").unwrap_or((signature, ""));
+    let name = declare::as_written(name);
     let types: Vec<&str> = types.trim_end_matches(')').split(", ").filter(|it| !it.is_empty()).map(strip).collect();
     match (name, types.first()) {
         (_, Some(got)) if declare::SWITCHING.contains(&name) => {

@@ -86,6 +86,7 @@ pub(crate) fn declaring_names() -> impl Iterator<Item = &'static str> {
 
 /// Whether a function of this name exists, whatever its arguments.
 pub(crate) fn is_known(name: &str) -> bool {
+    let name = declare::as_written(name);
     declare::names().any(|it| it == name)
         || OWN.contains(&name)
         || BUILTINS.contains(&name)
@@ -170,8 +171,9 @@ impl Check<'_> {
     /// Checks that a handler declares nothing, directly or through a function.
     fn call_while_running(&mut self, call: &FnCallExpr, position: Position) {
         let name = call.name.as_str();
-        if declare::names().any(|it| it == name) {
-            self.found.push(late_declaration(name, self.session.label(FileId(self.file as u32), position)));
+        let written = declare::as_written(name);
+        if declare::names().any(|it| it == written) {
+            self.found.push(late_declaration(written, self.session.label(FileId(self.file as u32), position)));
         } else if call.namespace.is_empty() && !self.followed.iter().any(|it| it == name) {
             self.followed.push(name.to_owned());
             let body = self.session.files[self.file].interpreted.statements(name).unwrap_or_default();

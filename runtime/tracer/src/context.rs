@@ -2,8 +2,8 @@
 
 use crate::clock::Span;
 use crate::pipeline::gpus::GpuFacts;
-use xputrace_model::context::{GpuContext, WORDS, word};
-use xputrace_wire::events::{Choice, Texts};
+use xputrace_model::context::{GpuContext, word};
+use xputrace_wire::events::{Choice, Realtime, Texts};
 use xputrace_wire::record::{ActivityRecord, GpuLimits, HostEventRecord, Launch};
 
 /// The two halves of a 16-byte, NUL-padded name.
@@ -64,17 +64,23 @@ pub(crate) fn fill_activity(
     ctx[word::START] = span.start;
     ctx[word::END] = span.end;
     ctx[word::DURATION] = span.end.wrapping_sub(span.start);
+    if let ActivityRecord::Kernel(it) = activity {
+        let on_clock =
+            |time: Realtime| if time.0 == 0 { 0 } else { span.start.wrapping_sub(it.start.0.wrapping_sub(time.0)) };
+        (ctx[word::QUEUED], ctx[word::SUBMITTED]) = (on_clock(it.queued), on_clock(it.submitted));
+    }
 }
 
 /// Zeroes the words of the activity, for a launch event.
 pub(crate) fn clear_activity(ctx: &mut GpuContext) {
     ctx[..word::LAUNCH].fill(0);
+    ctx[word::MORE..].fill(0);
 }
 
 /// Zeroes the words of the launch, for an event without a known launch.
 pub(crate) fn clear_launch(ctx: &mut GpuContext) {
     ctx[word::JOINED] = 0;
-    ctx[word::LAUNCH..WORDS].fill(0);
+    ctx[word::LAUNCH..word::MORE].fill(0);
 }
 
 /// Fills `time pid tid comm`.
@@ -149,8 +155,24 @@ pub(crate) fn fill_range(
     ctx[word::range::DOMAIN] = domain.name;
 }
 
+/// Fills the words of a module, of which all are 0, with the native and the Python stack.
+pub(crate) fn fill_module(
+    ctx: &mut GpuContext,
+    record: &HostEventRecord,
+    [ustack, pystack]: [u64; 2],
+    ranges: Symbol,
+    thread: Identity,
+    texts: &impl Texts,
+) {
+    fill_host_event(ctx, record, thread, texts);
+    ctx[word::LAUNCH_USTACK] = ustack;
+    ctx[word::LAUNCH_PYSTACK] = pystack;
+    ctx[word::LAUNCH_NVTX] = ranges.name;
+    ctx[word::LAUNCH_NVTX_PATH] = ranges.symbol;
+}
+
 /// Fills the words that every host event has, and those that are in its record.
-fn fill_host_event(ctx: &mut GpuContext, record: &HostEventRecord, thread: Identity, texts: &impl Texts) {
+pub(crate) fn fill_host_event(ctx: &mut GpuContext, record: &HostEventRecord, thread: Identity, texts: &impl Texts) {
     let common = record.common();
     record.put_words(ctx, texts);
     fill_identity(ctx, common.start, thread);

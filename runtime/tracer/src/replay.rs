@@ -21,7 +21,10 @@ use xputrace_bytecode::probe::{self, pt_regs};
 use xputrace_bytecode::vm::Env;
 use xputrace_model::loss::{Loss, Losses};
 use xputrace_model::plan::cookie;
-use xputrace_model::plan::{BpfMapId, Place, Plan, Probe, ProbeId, ProgramId, TextRead, record as plan_record};
+use xputrace_model::plan::{
+    BpfMapId, HostDemand, HostEvent, HostEvents, Place, Plan, Probe, ProbeId, ProgramId, TextRead,
+    record as plan_record,
+};
 use xputrace_model::schema::Event;
 use xputrace_model::stack::{self, StackKey};
 use xputrace_wire::marker;
@@ -237,7 +240,7 @@ fn check(plan: &Plan, meta: &Meta) -> Result<(), Error> {
     if plan.demand.launch_stacks && !meta.launch_stacks && meta.gpu != GpuKind::None {
         return Err(Error::NoLaunchStacks { record });
     }
-    let missing = meta.missing_host_events(&plan.demand.host);
+    let missing = meta.missing_host_events(&needed_host_events(plan));
     if !missing.is_empty() {
         return Err(Error::NoHostEvents { missing, record });
     }
@@ -245,6 +248,15 @@ fn check(plan: &Plan, meta: &Meta) -> Result<(), Error> {
         return Err(Error::NoLines { record });
     }
     Ok(())
+}
+
+/// Returns the host events that a recording must have. Without the calls that record events, as in recordings of earlier
+/// versions, it is not known what waits for them were for.
+fn needed_host_events(plan: &Plan) -> HostDemand {
+    let records = HostEvent::EventRecord;
+    let is_handled = plan.probes.iter().any(|it| it.event == Event::Host(records));
+    let implied = if is_handled { HostEvents::NONE } else { HostEvents::of(&[records]) };
+    HostDemand { kinds: plan.demand.host.kinds.without(implied), ..plan.demand.host }
 }
 
 /// Returns the number under which a probe's hits were recorded, if they were recorded in its scope.

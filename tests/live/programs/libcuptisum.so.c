@@ -1,6 +1,7 @@
 // Stands between a tool and libcupti ($CUPTI_REAL): passes every call on, and sums the records of the buffers that pass.
 // Preloaded, it is the libcupti that the tool finds. At the end it writes to $CUPTI_SUMS: a line `KIND COUNT NANOS BYTES` for
-// kernels, copies, copies between devices and sets, and the number of other records.
+// kernels, copies, copies between devices, sets and CUPTI's overhead, and the number of other records. In place of bytes, kernels have the time since
+// they were queued, if their records tell it.
 // The offsets are those of CUPTI's records since version 11.1, which later versions only extend.
 // flags: -shared -fPIC -Wl,-soname,libcupti.so.13 -ldl -lpthread
 #define _GNU_SOURCE
@@ -30,6 +31,7 @@ typedef void Complete(Handle, uint32_t, uint8_t *, size_t, size_t);
   X(cuptiGetDeviceId, (Handle a, uint32_t *b), (a, b)) \
   X(cuptiGetStreamIdEx, (Handle a, Handle b, uint8_t c, uint32_t *d), (a, b, c, d)) \
   X(cuptiGetGraphNodeId, (Handle a, uint64_t *b), (a, b)) \
+  X(cuptiActivityEnableLatencyTimestamps, (uint8_t a), (a)) \
   X(cuptiFinalize, (void), ()) \
   X(cuptiGetGraphExecId, (Handle a, uint32_t *b), (a, b))
 
@@ -39,8 +41,8 @@ static int (*real_cuptiActivityRegisterCallbacks)(Request *, Complete *);
 #define PASS_ON(name, parameters, arguments) int name parameters { return real_##name arguments; }
 ALL(PASS_ON)
 
-enum { KERNELS, COPIES, PEER_COPIES, SETS, OTHERS, KINDS };
-static const char *const names[KINDS] = {"kernel", "memcpy", "peer", "memset", "other"};
+enum { KERNELS, COPIES, PEER_COPIES, SETS, OVERHEADS, OTHERS, KINDS };
+static const char *const names[KINDS] = {"kernel", "memcpy", "peer", "memset", "overhead", "other"};
 static struct { uint64_t count, nanos, bytes; } sums[KINDS];
 
 static uint64_t wide(const uint8_t *record, size_t at) { uint64_t value; memcpy(&value, record + at, 8); return value; }
@@ -52,10 +54,11 @@ static void add(int kind, uint64_t start, uint64_t end, uint64_t bytes) {
 }
 static void sum(const uint8_t *record) {
   switch (narrow(record, 0)) {
-    case 3: case 10: add(KERNELS, wide(record, 16), wide(record, 24), 0); break;
+    case 3: case 10: add(KERNELS, wide(record, 16), wide(record, 24), wide(record, 120) ? wide(record, 16) - wide(record, 120) : 0); break;
     case 1: add(COPIES, wide(record, 16), wide(record, 24), wide(record, 8)); break;
     case 22: add(PEER_COPIES, wide(record, 16), wide(record, 24), wide(record, 8)); break;
     case 2: add(SETS, wide(record, 16), wide(record, 24), wide(record, 8)); break;
+    case 17: add(OVERHEADS, wide(record, 24), wide(record, 32), 0); break;
     default: add(OTHERS, 0, 0, 0);
   }
 }

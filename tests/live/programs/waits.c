@@ -1,5 +1,5 @@
 // Waits for kernels: STEPS times for a stream, the device, a copy and an event, each while a kernel runs there that ends
-// only once the thread waits. Then waits for a stream where nothing runs. Prints the number of waits of each kind.
+// only once the thread waits; behind the event another kernel is launched. Then waits for a stream where nothing runs. Prints the number of waits of each kind.
 // flags: -L $SOFTGPU -lcudart -lcuda
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -36,7 +36,8 @@ int main(int argc, char **argv) {
     LAUNCH(short_one, b), LAUNCH(long_one, a), bad |= cudaStreamSynchronize(a);
     LAUNCH(long_one, b), bad |= cudaDeviceSynchronize();
     LAUNCH(long_one, 0), bad |= cudaMemcpy(memory, text, sizeof text, 1);
-    LAUNCH(long_one, a), bad |= cudaEventRecord(event, a), bad |= cudaEventSynchronize(event);
+    LAUNCH(long_one, a), bad |= cudaEventRecord(event, a);
+    LAUNCH(short_one, a), bad |= cudaEventSynchronize(event);
     bad |= cudaStreamSynchronize(idle);
   }
   printf("steps %d bad %d\n", steps, bad);

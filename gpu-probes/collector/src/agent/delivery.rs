@@ -6,7 +6,8 @@ use super::output::{self, Output, Patience, Role};
 use super::{Agent, BUFFER_PATIENCE};
 use std::ffi::c_char;
 use std::sync::atomic::Ordering;
-use xputrace_wire::events::Activity;
+use xputrace_wire::events::host::Overhead;
+use xputrace_wire::events::{Activity, HostEvent, HostEvents};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{ActivityRecord, Clock, Kernel, kind};
 use xputrace_wire::region::Lost;
@@ -74,6 +75,26 @@ impl Delivery<'_> {
     pub fn activity<T: Into<ActivityRecord> + IntoBytes + Immutable + Copy>(&mut self, record: T) {
         if self.count(&record.into()) {
             self.write(&record);
+        }
+    }
+
+    /// Delivers what the backend took time for, on the thread that pthreads calls `thread`.
+    pub fn overhead(&mut self, mut record: Overhead, thread: Option<u32>) {
+        if !demand::host_events_of(self.agent.demand()).contains(HostEvent::Overhead) {
+            return;
+        }
+        record.tid = thread.and_then(|it| self.agent.thread_called(it)).unwrap_or_else(std::process::id);
+        let kinds = HostEvents::of(&[HostEvent::Overhead]);
+        match &mut self.out {
+            Some(out) => {
+                let fitted = out.write_waiting(&mut self.patience, HostEvent::Overhead.record_kind(), &record, &[]);
+                self.agent.count_lost(Lost::HostEventRingFull, u64::from(!fitted));
+                self.agent.counters_of(Some(out.ring())).add_host_events(kinds);
+            }
+            None => {
+                output::count_no_ring(self.agent, 1);
+                self.agent.counters_of(None).add_host_events(kinds);
+            }
         }
     }
 

@@ -18,7 +18,7 @@ use super::selection::LastContext;
 use super::stack::StackTaken;
 use std::cell::{Cell, RefCell};
 use xputrace_unwind::{Bounds, Pushed};
-use xputrace_wire::events::host::{Alloc, Api, Common, Free, PARAMETER_WORDS, Wait};
+use xputrace_wire::events::host::{Alloc, Api, Common, EventRecord, Free, PARAMETER_WORDS, Wait};
 use xputrace_wire::events::{HostEvent, HostEvents};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::UNKNOWN;
@@ -57,6 +57,8 @@ pub struct Facts {
     /// A number of `WaitKind`.
     pub wait: u32,
     pub stream: Option<Stream>,
+    /// A handle; 0 if it is not about an event.
+    pub event: u64,
     pub memory: Memory,
     pub parameters: [u64; PARAMETER_WORDS],
 }
@@ -79,7 +81,7 @@ impl Memory {
 }
 
 /// Of which only the outermost call is recorded.
-const ONCE: HostEvents = HostEvents::of(&[HostEvent::Wait, HostEvent::Alloc, HostEvent::Free]);
+const ONCE: HostEvents = HostEvents::of(&[HostEvent::Wait, HostEvent::Alloc, HostEvent::Free, HostEvent::EventRecord]);
 
 /// A call that has not returned.
 #[derive(Clone, Copy)]
@@ -277,15 +279,24 @@ impl Local {
             }
             _ => None,
         };
-        let record = Recorded { open, returned, end, context, device: used.device, stream, facts };
+        let missing = if agent.lacks_event_records() { Common::EVENTS_MISSING } else { 0 };
+        let flags = open.flags | missing;
+        let record = Recorded { open, returned, end, context, device: used.device, stream, facts, flags };
+        let is_lost = |kind: HostEvent| {
+            if kind == HostEvent::EventRecord {
+                agent.lost_event_record();
+            }
+        };
         let wrote = output::with(agent, Role::Launch, |out| {
-            let written = open.events.iter().map(|it| (it, record.write(it, out)));
-            written.for_each(|(_, fitted)| agent.count_lost(Lost::HostEventRingFull, u64::from(!fitted)));
+            for kind in open.events.iter().filter(|it| !record.write(*it, out)) {
+                agent.count_lost(Lost::HostEventRingFull, 1);
+                is_lost(kind);
+            }
             out.ring()
         });
-        let n = open.events.iter().count() as u64;
         if wrote.is_none() {
-            output::count_no_ring(agent, n);
+            output::count_no_ring(agent, open.events.iter().count() as u64);
+            open.events.iter().for_each(is_lost);
         }
         agent.counters_of(wrote).add_host_events(open.events);
     }
@@ -300,6 +311,7 @@ struct Recorded<'a> {
     device: u32,
     stream: Option<u32>,
     facts: &'a Facts,
+    flags: u32,
 }
 
 /// Creates a record with the columns that all of them have.
@@ -318,7 +330,7 @@ macro_rules! with_common {
             device: $it.device,
             context: $it.context.map_or(UNKNOWN, |it| it.id),
             has_context: u32::from($it.context.is_some()),
-            flags: $it.open.flags,
+            flags: $it.flags,
             $($own)*
         }
     };
@@ -333,8 +345,12 @@ impl Recorded<'_> {
         let record_kind = event.record_kind();
         match event {
             HostEvent::Wait => {
-                let own = self.facts.wait;
-                out.write(record_kind, &with_common!(Wait, self, { kind: own, stream, has_stream }), &[])
+                let Facts { wait: kind, event, .. } = *self.facts;
+                out.write(record_kind, &with_common!(Wait, self, { event, kind, stream, has_stream }), &[])
+            }
+            HostEvent::EventRecord => {
+                let event = self.facts.event;
+                out.write(record_kind, &with_common!(EventRecord, self, { event, stream, has_stream, unused: 0 }), &[])
             }
             HostEvent::Alloc => {
                 let has_address = u32::from(address.is_some());
@@ -353,8 +369,8 @@ impl Recorded<'_> {
                 let parameters = self.facts.parameters;
                 out.write(record_kind, &with_common!(Api, self, { parameters, unused: 0 }), &[])
             }
-            // No call (`super::ranges`).
-            HostEvent::Nvtx => true,
+            // No calls (`super::ranges`, `super::loading`, `super::delivery`).
+            HostEvent::Nvtx | HostEvent::Module | HostEvent::Overhead => true,
         }
     }
 }

@@ -199,20 +199,17 @@ pub unsafe fn exit(agent: &'static Agent, returned: &Returned) -> bool {
     })
 }
 
-/// Returns the id of the calling thread's stack, in any call of the driver; `None` if it is empty or lost.
+/// Takes the calling thread's stack in any call of the driver.
 ///
 /// # Safety
 /// The registers are those of the calling thread.
 #[cold]
-pub(super) unsafe fn stack_of_driver_call(agent: &'static Agent, registers: &Pushed) -> Option<u32> {
+pub(super) unsafe fn stack_of_driver_call(agent: &'static Agent, registers: &Pushed) -> StackTaken {
     LOCAL.with(|local| {
-        let mut local = local.try_borrow_mut().ok()?;
+        let Ok(mut local) = local.try_borrow_mut() else { return StackTaken::Lost };
         local.bind(agent);
         // SAFETY: the caller's promise.
-        match unsafe { stack_of_call(agent, &mut local.bounds, registers, Layer::Driver, 0) } {
-            StackTaken::Id(id) => Some(id),
-            StackTaken::Empty | StackTaken::Lost => None,
-        }
+        unsafe { stack_of_call(agent, &mut local.bounds, registers, Layer::Driver, 0) }
     })
 }
 

@@ -17,6 +17,7 @@ pub mod host_call;
 pub(crate) mod intern;
 pub mod launch;
 mod leaving;
+pub mod loading;
 mod mappings;
 mod nodes;
 pub(crate) mod output;
@@ -102,6 +103,8 @@ pub struct Agent {
     stream_epoch: AtomicU64,
     /// Whether the tracer knows the process's GPUs.
     gpus_told: AtomicBool,
+    /// Whether the record of a call was lost that recorded an event.
+    lacks_event_records: AtomicBool,
 }
 
 /// The lifetime of an agent.
@@ -141,6 +144,8 @@ pub(crate) struct Memory {
     counters: Vec<Counters>,
     /// Number of rings released so far.
     pub(crate) released: AtomicU64,
+    /// Of each ring, the thread that has it: as pthreads calls it in the upper half, its id in the lower one.
+    pub(crate) threads: Vec<AtomicU64>,
 }
 
 /// What the tracer is told once.
@@ -246,7 +251,13 @@ impl Agent {
             conflict: setup.conflict,
             selection: setup.selection,
             yielding: Yielding::new(),
-            memory: Held::new(Memory { region: setup.region, tags: setup.tags, counters, released: AtomicU64::new(0) }),
+            memory: Held::new(Memory {
+                region: setup.region,
+                tags: setup.tags,
+                counters,
+                released: AtomicU64::new(0),
+                threads: (0..rings).map(|_| AtomicU64::new(0)).collect(),
+            }),
             socket: setup.socket,
             tables: Held::new(Tables {
                 names: Names::new().map_err(memory)?,
@@ -258,6 +269,7 @@ impl Agent {
             code: Held::new(Code { stacks, mappings: Mappings::default(), directory }),
             stream_epoch: AtomicU64::new(0),
             gpus_told: AtomicBool::new(false),
+            lacks_event_records: AtomicBool::new(false),
         })
     }
 
@@ -311,6 +323,15 @@ impl Agent {
     /// returned before.
     pub(crate) fn newly_unsupported_python(&self) -> Option<String> {
         Some(self.code.stacks.as_ref()?.python.as_ref()?.newly_unsupported()?.to_string())
+    }
+
+    /// Says that the record of a call was lost that recorded an event: which one a wait is for is not known any more.
+    pub(crate) fn lost_event_record(&self) {
+        self.lacks_event_records.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn lacks_event_records(&self) -> bool {
+        self.lacks_event_records.load(Ordering::Acquire)
     }
 
     /// Wakes the control thread, which tends the backend.

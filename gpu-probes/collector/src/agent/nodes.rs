@@ -87,7 +87,7 @@ impl Agent {
             return;
         }
         // SAFETY: the caller's promise.
-        if let Some(stack) = unsafe { launch::stack_of_driver_call(self, registers) } {
+        if let Some(stack) = unsafe { launch::stack_of_driver_call(self, registers) }.id() {
             self.keep_node(node, stack);
         }
     }

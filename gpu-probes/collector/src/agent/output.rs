@@ -95,6 +95,7 @@ impl Output {
         match claim_ring(agent, role, self.tid) {
             Some(ring) => {
                 self.ring = ring;
+                agent.memory.threads[ring as usize].store(thread_word(pthread(), self.tid), Ordering::Release);
                 // SAFETY: this thread owns the ring from now on, and has one writer of it.
                 self.writer = Some(unsafe { agent.memory.region.writer(ring) });
                 self.write_comm();
@@ -190,9 +191,28 @@ impl Output {
         let Some(agent) = (unsafe { self.agent.as_ref() }) else { return };
         let had_ring = self.writer.take().is_some();
         if let (true, Some(_inside)) = (had_ring && agent.is_surely_ours(), agent.come_in()) {
+            agent.memory.threads[self.ring as usize].store(0, Ordering::Release);
             agent.memory.region.ring(self.ring).owner.store(0, Ordering::Release);
             agent.memory.released.fetch_add(1, Ordering::AcqRel);
         }
+    }
+}
+
+/// Returns the calling thread as pthreads calls it, cut to the 32 bits that a backend may have for it.
+fn pthread() -> u32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::pthread_self() as u32 }
+}
+
+fn thread_word(pthread: u32, tid: u32) -> u64 {
+    u64::from(pthread) << 32 | u64::from(tid)
+}
+
+impl Agent {
+    /// Returns the id of the thread that pthreads calls this, if it has a ring.
+    pub(crate) fn thread_called(&self, pthread: u32) -> Option<u32> {
+        let is_it = |it: &u64| it >> 32 == u64::from(pthread);
+        self.memory.threads.iter().map(|it| it.load(Ordering::Acquire)).find(is_it).map(|it| it as u32)
     }
 }
 

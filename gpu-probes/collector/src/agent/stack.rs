@@ -76,6 +76,16 @@ pub(crate) enum StackTaken {
     Lost,
 }
 
+impl StackTaken {
+    /// Returns the stack's id, if it has one.
+    pub(crate) fn id(self) -> Option<u32> {
+        match self {
+            StackTaken::Id(id) => Some(id),
+            StackTaken::Empty | StackTaken::Lost => None,
+        }
+    }
+}
+
 impl Stacks {
     /// What these bits of the demand need; `None` if they ask for no stacks.
     pub(crate) fn of(demand: u64, rings: u32) -> io::Result<Option<Self>> {

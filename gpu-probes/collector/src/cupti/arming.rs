@@ -3,16 +3,16 @@
 use super::calls::{IDS, REQUIRED, index_of};
 use super::host_calls::Watched;
 use super::others::{OTHER, OURS};
-use super::records::kinds_of;
+use super::records::Recorded;
 use super::{
-    CallbackFunction, CuptiBackend, FINALIZE_TESTED, Handle, POOL, Pool, RESOURCE_EXECUTABLE_CREATED,
-    RESOURCE_NODE_CLONED, RESOURCE_NODE_CREATED, RESOURCE_NODE_UPDATED, RESOURCE_STREAM_CREATED, RUN, Run, SUCCESS,
-    domain, entry, yielding,
+    CallbackFunction, CuptiBackend, ERROR_NOT_INITIALIZED, FINALIZE_TESTED, Handle, POOL, Pool,
+    RESOURCE_EXECUTABLE_CREATED, RESOURCE_MODULE_LOADED, RESOURCE_MODULE_UNLOADING, RESOURCE_NODE_CLONED,
+    RESOURCE_NODE_CREATED, RESOURCE_NODE_UPDATED, RESOURCE_STREAM_CREATED, RUN, Run, SUCCESS, domain, entry, yielding,
 };
 use crate::agent::{Agent, Order, Refusal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use xputrace_wire::cuda_calls::{FunctionId, Functions};
-use xputrace_wire::events::{Activities, Activity, Calls, HostEvents};
+use xputrace_wire::events::{Activities, Activity, Calls, HostEvent, HostEvents};
 use xputrace_wire::message::demand;
 
 /// How many functions a note names.
@@ -36,13 +36,27 @@ impl CuptiBackend {
         self.subscribe_and_prepare(agent)
     }
 
+    /// Asks CUPTI for the times at which kernels are queued and submitted, if that is wanted. It does so only before CUDA
+    /// has started.
+    pub(super) fn tell_latencies(&self, agent: &Agent) {
+        let Some(enable) = self.cupti.enable_latency_timestamps.filter(|_| agent.wants(demand::LATENCIES)) else {
+            return;
+        };
+        // SAFETY: no pointers.
+        let answer = if self.is_first { unsafe { enable(1) } } else { ERROR_NOT_INITIALIZED };
+        if answer != SUCCESS {
+            let why = if self.is_first { self.cupti.explain(answer) } else { "CUDA had started before".to_owned() };
+            agent.note(format!("`queued` and `submitted` are `()`: CUPTI does not tell them in this process: {why}"));
+        }
+    }
+
     /// Subscribes, and watches what launches depend on.
     pub(super) fn subscribe_and_prepare(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
         if !self.subscribe_first(agent)? {
             return Ok(());
         }
         for id in self.resource_ids(agent) {
-            self.enable_callback(domain::RESOURCE, *id, true)?;
+            self.enable_callback(domain::RESOURCE, id, true)?;
         }
         let calls = demand::calls_of(agent.demand());
         for it in IDS.iter().filter(|it| it.prepares_for(calls, agent.follows_profiler())) {
@@ -51,8 +65,15 @@ impl CuptiBackend {
         Ok(())
     }
 
-    /// Returns the callbacks that say who made graphs and their nodes.
-    fn resource_ids(&self, agent: &Agent) -> &'static [u32] {
+    /// Returns the callbacks that say who made graphs and their nodes, and who loads modules.
+    fn resource_ids(&self, agent: &Agent) -> impl Iterator<Item = u32> {
+        const OF_MODULES: &[u32] = &[RESOURCE_MODULE_LOADED, RESOURCE_MODULE_UNLOADING];
+        let has_modules = demand::host_events_of(agent.demand()).contains(HostEvent::Module);
+        let of_modules = if has_modules { OF_MODULES } else { &[] };
+        self.graph_ids(agent).iter().chain(of_modules).copied()
+    }
+
+    fn graph_ids(&self, agent: &Agent) -> &'static [u32] {
         const OF_GRAPHS: &[u32] =
             &[RESOURCE_EXECUTABLE_CREATED, RESOURCE_NODE_CREATED, RESOURCE_NODE_CLONED, RESOURCE_NODE_UPDATED];
         match agent.wants(demand::CAPTURES) {
@@ -69,8 +90,9 @@ impl CuptiBackend {
     /// exist. If kinds are enabled first in a process that has contexts, and launch callbacks later, as for
     /// unloading CUPTI, then the next launch reads a null pointer inside CUPTI (seen with 13.0).
     fn subscribe_first(&'static self, agent: &'static Agent) -> Result<bool, Refusal> {
+        let modules = HostEvents::of(&[HostEvent::Module]);
         let is_recorded = !demand::calls_of(agent.demand()).is_empty()
-            || !demand::host_events_of(agent.demand()).and(HostEvents::OF_CUDA).is_empty();
+            || demand::host_events_of(agent.demand()).intersects(HostEvents::OF_CUDA.with(modules));
         let needs_calls = is_recorded || agent.follows_profiler() || agent.wants(demand::CAPTURES);
         self.forget_earlier_use();
         match self.subscribe() {
@@ -191,20 +213,20 @@ impl CuptiBackend {
         Ok(unsafe { enable(u32::from(on), self.subscriber.load(Ordering::Acquire), domain, id) })
     }
 
-    /// Enables kinds of activities. `is_first` says that none is enabled so far.
-    pub(super) fn enable_activities(&self, activities: Activities, is_first: bool) -> Result<(), Refusal> {
-        if activities.is_empty() {
+    /// Enables kinds of records. `is_first` says that none is enabled so far.
+    pub(super) fn enable_kinds(&self, recorded: Recorded, is_first: bool) -> Result<(), Refusal> {
+        if recorded.is_empty() {
             return Ok(());
         }
         if is_first {
             self.prepare_for_activities()?;
         }
         let enable = self.cupti.enable.ok_or_else(|| missing("cuptiActivityEnable"))?;
-        for (it, kind) in activities.iter().flat_map(|it| kinds_of(it).iter().map(move |kind| (it, *kind))) {
+        for (kind, name) in recorded.kinds() {
             // SAFETY: no pointers.
             let answer = unsafe { enable(kind) };
             if answer != SUCCESS {
-                return Err(self.refusal(&format!("cuptiActivityEnable for the activity {}", it.name()), answer));
+                return Err(self.refusal(&format!("cuptiActivityEnable for the activity {name}"), answer));
             }
         }
         Ok(())

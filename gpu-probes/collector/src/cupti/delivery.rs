@@ -3,14 +3,13 @@
 use super::others::OTHER;
 use super::others::clock::{self, Scale};
 use super::pool::{BUFFER_BYTES, Origin, Pool};
-use super::records::{self, Extent, Record};
+use super::records::{self, Extent, Record, Recorded};
 use super::{CuptiBackend, FLUSH_FORCED, POOL, Run, SUCCESS};
 use crate::agent::delivery::Delivery;
 use crate::agent::{Agent, Flushing};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use xputrace_wire::events::Activity;
-use xputrace_wire::message::demand;
+use xputrace_wire::events::{Activity, Realtime};
 use xputrace_wire::region::Lost;
 
 /// How long a flush waits for the buffers that CUPTI's own thread is delivering.
@@ -63,6 +62,8 @@ unsafe fn deliver_record(record: *const u8, extent: Extent, scale: Option<Scale>
         match records::read(record, extent) {
             Record::Kernel(mut it, name) => {
                 (it.start, it.end) = (convert(it.start), convert(it.end));
+                let known = |it: Realtime| if it.0 == 0 { it } else { convert(it) };
+                (it.queued, it.submitted) = (known(it.queued), known(it.submitted));
                 delivery.kernel(it, name);
             }
             Record::Memset(mut it) => {
@@ -76,6 +77,11 @@ unsafe fn deliver_record(record: *const u8, extent: Extent, scale: Option<Scale>
             Record::Graph(mut it) => {
                 (it.start, it.end) = (convert(it.start), convert(it.end));
                 delivery.activity(it);
+            }
+            Record::Overhead(mut it, thread) => {
+                let [start, end] = [it.start, it.end].map(|time| convert(Realtime(time)).0);
+                (it.start, it.end) = (start, end);
+                delivery.overhead(it, thread);
             }
             // Of calls that were under way when another tool disabled its kinds.
             Record::Other(_) if OTHER.was_seen() => {}
@@ -96,13 +102,14 @@ impl CuptiBackend {
             Activity::Memcpy => records::MOST_MEMCPY_RECORD_BYTES,
             Activity::Graph => records::GRAPH_RECORD_BYTES,
         };
-        let recorded: Vec<Activity> = self.recorded(demand::activities_of(agent.demand())).iter().collect();
+        let Recorded { activities, overhead } = self.recorded(Recorded::of(agent.demand()));
+        let recorded: Vec<Activity> = activities.iter().collect();
         match recorded[..] {
-            [kind] if kind == Activity::Memset || kind == Activity::Kernel && seen != 0 => {
+            [kind] if !overhead && (kind == Activity::Memset || kind == Activity::Kernel && seen != 0) => {
                 agent.count_thrown_away(kind, (bytes / bytes_of(kind)) as u64)
             }
             _ => {
-                let largest = recorded.iter().map(|it| bytes_of(*it)).max().unwrap_or(kernel_bytes);
+                let largest = recorded.iter().map(|it| bytes_of(*it)).max().unwrap_or(records::OVERHEAD_RECORD_BYTES);
                 agent.count_lost(Lost::Unread, (bytes / largest) as u64);
             }
         }

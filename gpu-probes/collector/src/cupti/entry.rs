@@ -5,9 +5,11 @@ use super::leaving::on_other_call;
 use super::others::{OTHER, OURS};
 use super::pool::Origin;
 use super::{
-    CallbackData, CallbackFunction, GraphData, Handle, POOL, RESOURCE_EXECUTABLE_CREATED, RESOURCE_NODE_CLONED,
-    RESOURCE_NODE_CREATED, RESOURCE_NODE_UPDATED, RESOURCE_STREAM_CREATED, RUN, ResourceData, Run, current_run, domain,
+    CallbackData, CallbackFunction, GraphData, Handle, ModuleData, POOL, RESOURCE_EXECUTABLE_CREATED,
+    RESOURCE_MODULE_LOADED, RESOURCE_MODULE_UNLOADING, RESOURCE_NODE_CLONED, RESOURCE_NODE_CREATED,
+    RESOURCE_NODE_UPDATED, RESOURCE_STREAM_CREATED, RUN, ResourceData, Run, current_run, domain,
 };
+use crate::agent::loading::Change;
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 use xputrace_unwind::{Pushed, push_registers};
@@ -81,6 +83,15 @@ unsafe fn on_resource(run: &'static Run, id: u32, data: Option<&ResourceData>, r
     let graph = || unsafe { data?.descriptor.cast::<GraphData>().as_ref() };
     match id {
         RESOURCE_STREAM_CREATED => run.agent.on_stream_created(),
+        RESOURCE_MODULE_LOADED | RESOURCE_MODULE_UNLOADING => {
+            // SAFETY: what callbacks about modules have.
+            let Some(module) = (unsafe { data.and_then(|it| it.descriptor.cast::<ModuleData>().as_ref()) }) else {
+                return;
+            };
+            let bytes = (id == RESOURCE_MODULE_LOADED).then_some(module.cubin_size as u64);
+            // SAFETY: the caller's promise.
+            unsafe { run.agent.module_changed(Change { module: module.id, bytes }, registers) };
+        }
         RESOURCE_NODE_CREATED => {
             if let Some(node) = graph().and_then(|it| run.backend.id_of_node(it.node)) {
                 // SAFETY: the caller's promise.

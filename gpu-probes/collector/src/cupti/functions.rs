@@ -34,6 +34,9 @@ pub mod domain {
 /// `CUpti_CallbackIdResource`: a stream was created; a node of a graph was, or was copied; a graph was instantiated; a
 /// node of an executable graph became what another one is.
 pub const RESOURCE_STREAM_CREATED: u32 = 3;
+/// A module was loaded; it is about to be unloaded.
+pub const RESOURCE_MODULE_LOADED: u32 = 6;
+pub const RESOURCE_MODULE_UNLOADING: u32 = 7;
 pub const RESOURCE_NODE_CREATED: u32 = 13;
 pub const RESOURCE_EXECUTABLE_CREATED: u32 = 18;
 pub const RESOURCE_NODE_CLONED: u32 = 20;
@@ -54,6 +57,8 @@ pub const KIND_KERNEL: u32 = 3;
 pub const KIND_CONCURRENT_KERNEL: u32 = 10;
 /// `CUPTI_ACTIVITY_KIND_MEMCPY2`: copies between devices.
 pub const KIND_MEMCPY_PEER: u32 = 22;
+/// What CUPTI takes time for.
+pub const KIND_OVERHEAD: u32 = 17;
 /// A graph's launch as a whole, instead of its nodes.
 pub const KIND_GRAPH_TRACE: u32 = 51;
 
@@ -91,8 +96,17 @@ pub struct CallbackData {
 pub struct ResourceData {
     pub context: Handle,
     pub handle: Handle,
-    /// For nodes a [`GraphData`].
+    /// For nodes a [`GraphData`], for modules a [`ModuleData`].
     pub descriptor: *const c_void,
+}
+
+/// `CUpti_ModuleResourceData`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ModuleData {
+    pub id: u32,
+    pub cubin_size: usize,
+    pub cubin: *const c_char,
 }
 
 /// `CUpti_GraphData`.
@@ -160,6 +174,7 @@ table! {
     get_stream_id = c"cuptiGetStreamIdEx" (Handle, Handle, u8, *mut u32);
     get_graph_node_id = c"cuptiGetGraphNodeId" (Handle, *mut u64);
     get_graph_exec_id = c"cuptiGetGraphExecId" (Handle, *mut u32);
+    enable_latency_timestamps = c"cuptiActivityEnableLatencyTimestamps" (u8);
     finalize = c"cuptiFinalize" ();
 }
 

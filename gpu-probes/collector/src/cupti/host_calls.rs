@@ -1,4 +1,4 @@
-//! The CUDA calls that are events of the CPU: waits, allocations and frees by CUPTI's callback ids, and how their
+//! The CUDA calls that are events of the CPU: waits, allocations, frees and records of events by CUPTI's callback ids, and how their
 //! parameters are read. `api` events may be any calls.
 //!
 //! Ids and parameters are those of `gpu-probes/layouts`.
@@ -28,6 +28,9 @@ pub enum Role {
     AllocPitched,
     /// Its first two parameters are the address and the size.
     Claim { kind: AllocKind },
+    /// Records the event at `event` among its parameters, in a stream or, without one, where a context or a graph
+    /// does. With flags, a graph may do it too.
+    Record { event: usize, stream: Option<InStream>, flags: Option<usize> },
     /// Its first parameter is the address.
     Free { kind: AllocKind, stream: Option<InStream> },
 }
@@ -53,6 +56,7 @@ impl Role {
             Role::Wait { .. } => HostEvent::Wait,
             Role::Alloc { .. } | Role::AllocPitch | Role::AllocPitched | Role::Claim { .. } => HostEvent::Alloc,
             Role::Free { .. } => HostEvent::Free,
+            Role::Record { .. } => HostEvent::EventRecord,
         }
     }
 }
@@ -64,6 +68,21 @@ const fn wait(kind: WaitKind) -> Role {
 const fn wait_in(per_thread: bool) -> Role {
     Role::Wait { kind: WaitKind::Stream, stream: Some(InStream { at: 0, per_thread }) }
 }
+
+const fn record_in(per_thread: bool) -> Role {
+    Role::Record { event: 0, stream: Some(InStream { at: 8, per_thread }), flags: None }
+}
+
+const fn record_with_flags_in(per_thread: bool) -> Role {
+    Role::Record { event: 0, stream: Some(InStream { at: 8, per_thread }), flags: Some(16) }
+}
+
+const fn record_elsewhere(event: usize) -> Role {
+    Role::Record { event, stream: None, flags: None }
+}
+
+/// `CU_EVENT_RECORD_EXTERNAL`: in a capture, the event becomes a node of the graph, which records it at each launch.
+pub const EVENT_RECORD_EXTERNAL: u32 = 1;
 
 const fn alloc(kind: AllocKind) -> Role {
     Role::Alloc { kind, stream: None }
@@ -104,6 +123,7 @@ pub const HOST_IDS: &[Id<Role>] = &[
     driver(56, "cuMemcpy2D", wait(WaitKind::Copy)),
     driver(57, "cuMemcpy2DUnaligned", wait(WaitKind::Copy)),
     driver(58, "cuMemcpy3D", wait(WaitKind::Copy)),
+    driver(119, "cuEventRecord", record_in(false)),
     driver(121, "cuEventSynchronize", wait(WaitKind::Event)),
     driver(126, "cuStreamSynchronize", wait_in(false)),
     driver(243, "cuMemAlloc_v2", alloc(AllocKind::Device)),
@@ -144,17 +164,24 @@ pub const HOST_IDS: &[Id<Role>] = &[
     driver(409, "cuMemcpyPeer_ptds", wait(WaitKind::Copy)),
     driver(410, "cuMemcpy3DPeer_ptds", wait(WaitKind::Copy)),
     driver(440, "cuStreamSynchronize_ptsz", wait_in(true)),
+    driver(441, "cuEventRecord_ptsz", record_in(true)),
     driver(549, "cuMemCreate", alloc(AllocKind::Virtual)),
     driver(550, "cuMemRelease", free(AllocKind::Virtual)),
     driver(551, "cuMemMap", claim(AllocKind::Mapped)),
     driver(552, "cuMemUnmap", free(AllocKind::Mapped)),
+    driver(587, "cuEventRecordWithFlags", record_with_flags_in(false)),
+    driver(588, "cuEventRecordWithFlags_ptsz", record_with_flags_in(true)),
+    driver(589, "cuGraphAddEventRecordNode", record_elsewhere(32)),
+    driver(593, "cuGraphEventRecordNodeSetEvent", record_elsewhere(8)),
+    driver(595, "cuGraphExecEventRecordNodeSetEvent", record_elsewhere(16)),
     driver(598, "cuMemAllocAsync", alloc_in(16, false)),
     driver(599, "cuMemAllocAsync_ptsz", alloc_in(16, true)),
     driver(600, "cuMemFreeAsync", free_in(8, false)),
     driver(601, "cuMemFreeAsync_ptsz", free_in(8, true)),
     driver(611, "cuMemAllocFromPoolAsync", alloc_in(24, false)),
     driver(612, "cuMemAllocFromPoolAsync_ptsz", alloc_in(24, true)),
-    driver(800, "cuCtxSynchronize_v2", wait(WaitKind::Context)),
+    driver(749, "cuGreenCtxRecordEvent", record_elsewhere(8)),
+    driver(755, "cuCtxRecordEvent", record_elsewhere(8)),
     runtime(20, "cudaMalloc_v3020", alloc(AllocKind::Device)),
     runtime(21, "cudaMallocPitch_v3020", Role::AllocPitch),
     runtime(22, "cudaFree_v3020", free(AllocKind::Device)),
@@ -173,6 +200,7 @@ pub const HOST_IDS: &[Id<Role>] = &[
     runtime(40, "cudaMemcpyFromSymbol_v3020", wait(WaitKind::Copy)),
     runtime(126, "cudaThreadSynchronize_v3020", wait(WaitKind::Device)),
     runtime(131, "cudaStreamSynchronize_v3020", wait_in(false)),
+    runtime(135, "cudaEventRecord_v3020", record_in(false)),
     runtime(137, "cudaEventSynchronize_v3020", wait(WaitKind::Event)),
     runtime(140, "cudaMalloc3D_v3020", Role::AllocPitched),
     runtime(144, "cudaMemcpy3D_v3020", wait(WaitKind::Copy)),
@@ -193,8 +221,14 @@ pub const HOST_IDS: &[Id<Role>] = &[
     runtime(223, "cudaMemcpyToSymbol_ptds_v7000", wait(WaitKind::Copy)),
     runtime(224, "cudaMemcpyFromSymbol_ptds_v7000", wait(WaitKind::Copy)),
     runtime(239, "cudaStreamSynchronize_ptsz_v7000", wait_in(true)),
+    runtime(242, "cudaEventRecord_ptsz_v7000", record_in(true)),
     runtime(245, "cudaMemcpy3D_ptds_v7000", wait(WaitKind::Copy)),
     runtime(249, "cudaMemcpy3DPeer_ptds_v7000", wait(WaitKind::Copy)),
+    runtime(362, "cudaGraphAddEventRecordNode_v11010", record_elsewhere(32)),
+    runtime(364, "cudaGraphEventRecordNodeSetEvent_v11010", record_elsewhere(8)),
+    runtime(368, "cudaGraphExecEventRecordNodeSetEvent_v11010", record_elsewhere(16)),
+    runtime(370, "cudaEventRecordWithFlags_v11010", record_with_flags_in(false)),
+    runtime(371, "cudaEventRecordWithFlags_ptsz_v11010", record_with_flags_in(true)),
     runtime(373, "cudaMallocAsync_v11020", alloc_in(16, false)),
     runtime(374, "cudaMallocAsync_ptsz_v11020", alloc_in(16, true)),
     runtime(375, "cudaFreeAsync_v11020", free_in(8, false)),
@@ -217,7 +251,7 @@ pub(super) struct Watched {
 
 impl Watched {
     pub(super) fn of(order: &Order) -> Self {
-        Watched { kinds: demand::host_events_of(order.demand), api: order.api }
+        Watched { kinds: demand::host_events_of(order.demand).and(HostEvents::OF_CUDA), api: order.api }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -331,7 +365,14 @@ unsafe fn of_role(role: Role, at: *const u8, succeeded: bool, facts: &mut Facts)
     // SAFETY: as above.
     let word = |offset: usize| unsafe { read::<u64>(at, offset) };
     match role {
+        Role::Wait { kind: WaitKind::Event, .. } => facts.event = word(0),
         Role::Wait { stream, .. } => facts.stream = stream.map(stream_of),
+        Role::Record { event, stream, flags } => {
+            // SAFETY: as above.
+            let is_external = flags.is_some_and(|it| unsafe { read::<u32>(at, it) } & EVENT_RECORD_EXTERNAL != 0);
+            facts.event = word(event);
+            facts.stream = stream.filter(|_| !is_external).map(stream_of);
+        }
         Role::Alloc { kind, stream } => {
             facts.stream = stream.map(stream_of);
             let is_async = stream.is_some();

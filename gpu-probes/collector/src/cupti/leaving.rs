@@ -4,6 +4,7 @@
 
 use super::calls::IDS;
 use super::others::{OTHER, OURS};
+use super::records::Recorded;
 use super::{CallbackData, CuptiBackend, FINALIZE_TESTED, POOL, SITE_EXIT, SUCCESS};
 use crate::agent::Agent;
 use std::cell::Cell;
@@ -68,7 +69,7 @@ impl CuptiBackend {
     /// Unloads CUPTI if that is safe, else unsubscribes; returns what stays behind. Callbacks alone leave nothing
     /// behind after unsubscribing.
     pub(super) fn let_go(&'static self, agent: &'static Agent) -> Option<&'static str> {
-        let left_behind = if !self.has_activities(agent) {
+        let left_behind = if !self.has_records_on(agent) {
             None
         } else if self.may_finalize(agent) && self.finalize(agent) {
             return None;
@@ -179,8 +180,10 @@ impl CuptiBackend {
     /// injected tool runs, and our buffers were not taken away (a profiler that registers its own buffers
     /// receives the records instead of us).
     fn may_finalize(&self, agent: &Agent) -> bool {
-        let taken_away =
-            self.has_activities(agent) && agent.calls_made() > 0 && !self.saw_records.load(Ordering::Relaxed);
+        let taken_away = !Recorded::of(agent.demand()).activities.is_empty()
+            && self.has_records_on(agent)
+            && agent.calls_made() > 0
+            && !self.saw_records.load(Ordering::Relaxed);
         self.cupti.finalize.is_some()
             && FINALIZE_TESTED.contains(&self.cupti.version())
             && !self.is_chained

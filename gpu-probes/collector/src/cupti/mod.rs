@@ -34,10 +34,11 @@ use graphs::Graphs;
 use host_calls::Watched;
 use leaving::Teardown;
 use pool::Pool;
+use records::Recorded;
 use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use xputrace_wire::events::{Activities, Activity, Calls, HostEvents};
+use xputrace_wire::events::{Activities, Activity, Calls, HostEvent, HostEvents};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{Gpu, GpuLimits};
 use yielding::Sharing;
@@ -131,15 +132,15 @@ impl CuptiBackend {
         CuptiBackend { is_first: true, ..self }
     }
 
-    /// Returns the activities whose records CUPTI is asked for. Graphs are recorded as a whole or by their nodes.
+    /// Returns the records that CUPTI is asked for. Graphs are recorded as a whole or by their nodes.
     ///
     /// As a whole only if they alone are wanted, since CUPTI then has no records of their nodes, and if that is on
     /// from before the first graph is made: launching one that was instantiated while it was off crashes the program
     /// inside CUPTI (seen with 13.0).
-    fn recorded(&self, wanted: Activities) -> Activities {
+    fn recorded(&self, wanted: Recorded) -> Recorded {
         let graphs = Activities::of(&[Activity::Graph]);
-        match wanted.contains(Activity::Graph) && !self.records_whole_graphs() {
-            true => wanted.without(graphs).with(Activities::NODES),
+        match wanted.activities.contains(Activity::Graph) && !self.records_whole_graphs() {
+            true => Recorded { activities: wanted.activities.without(graphs).with(Activities::NODES), ..wanted },
             false => wanted,
         }
     }
@@ -163,9 +164,9 @@ impl CuptiBackend {
         (!node.is_null() && unsafe { get(node, &mut id) } == SUCCESS).then_some(id)
     }
 
-    /// Whether activities are recorded, or were.
-    fn has_activities(&self, agent: &Agent) -> bool {
-        self.has_recorded.load(Ordering::Acquire) && !demand::activities_of(agent.demand()).is_empty()
+    /// Whether CUPTI makes records for us, or did.
+    fn has_records_on(&self, agent: &Agent) -> bool {
+        self.has_recorded.load(Ordering::Acquire) && self.wants_records(agent)
     }
 }
 
@@ -181,9 +182,13 @@ impl Backend for CuptiBackend {
 
     fn capabilities(&self) -> u64 {
         let captures = if self.cupti.get_graph_node_id.is_some() { CAPTURES } else { 0 };
-        let host =
-            demand::HOST_STREAMS | demand::HOST_RANGES | demand::HOST_NESTED | demand::host_events(HostEvents::OF_CUDA);
+        let latencies = if self.cupti.enable_latency_timestamps.is_some() { demand::LATENCIES } else { 0 };
+        let host = demand::HOST_STREAMS
+            | demand::HOST_RANGES
+            | demand::HOST_NESTED
+            | demand::host_events(HostEvents::ALL.without(HostEvents::of(&[HostEvent::Nvtx])));
         captures
+            | latencies
             | demand::STREAMS
             | demand::PRIORITIES
             | demand::calls(Calls::ALL)
@@ -203,6 +208,7 @@ impl Backend for CuptiBackend {
     fn start(&'static self, agent: &'static Agent) -> Result<(), Refusal> {
         let only_graphs = demand::activities_of(agent.demand()) == Activities::of(&[Activity::Graph]);
         self.whole_graphs.store(self.is_first && only_graphs && agent.records_throughout(), Ordering::Relaxed);
+        self.tell_latencies(agent);
         self.prepare(agent)
     }
 
@@ -218,7 +224,7 @@ impl Backend for CuptiBackend {
 
     fn flush(&self, agent: &'static Agent, how: Flushing) -> bool {
         // While another user has the records, a flush would deliver its own.
-        !self.has_activities(agent) || self.is_yielding() || self.flush_activities(agent, how)
+        !self.has_records_on(agent) || self.is_yielding() || self.flush_activities(agent, how)
     }
 
     fn tend(&'static self, agent: &'static Agent) {

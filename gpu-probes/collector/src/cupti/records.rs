@@ -4,9 +4,13 @@
 //! the end), so no record type is needed; CUPTI, which knows the sizes, steps through them. A new
 //! kind needs an offset table and a function here, which `tests/layouts.rs` compares with the dump.
 
-use super::{KIND_CONCURRENT_KERNEL, KIND_GRAPH_TRACE, KIND_KERNEL, KIND_MEMCPY, KIND_MEMCPY_PEER, KIND_MEMSET};
+use super::{
+    KIND_CONCURRENT_KERNEL, KIND_GRAPH_TRACE, KIND_KERNEL, KIND_MEMCPY, KIND_MEMCPY_PEER, KIND_MEMSET, KIND_OVERHEAD,
+};
 use std::ffi::c_char;
-use xputrace_wire::events::{Activity, CopyDirection, Realtime};
+use xputrace_wire::events::host::Overhead;
+use xputrace_wire::events::{Activities, Activity, CopyDirection, HostEvent, OverheadKind, Realtime};
+use xputrace_wire::message::demand;
 use xputrace_wire::record::{Graph, Kernel, Memcpy, Memset, UNKNOWN};
 
 /// A decoded record.
@@ -17,8 +21,55 @@ pub enum Record {
     Memset(Memset),
     Memcpy(Memcpy),
     Graph(Graph),
+    /// With the thread that it names, as pthreads calls it; `tid` is 0.
+    Overhead(Overhead, Option<u32>),
     /// A kind that is not decoded.
     Other(u32),
+}
+
+/// What CUPTI makes records of: activities, and its own overhead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    pub activities: Activities,
+    pub overhead: bool,
+}
+
+impl Recorded {
+    const OVERHEAD: u16 = 1 << 15;
+
+    /// Returns what a demand asks for.
+    pub fn of(demand: u64) -> Self {
+        let overhead = demand::host_events_of(demand).contains(HostEvent::Overhead);
+        Recorded { activities: demand::activities_of(demand), overhead }
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.bits() == 0
+    }
+
+    /// Returns what is not in `other`.
+    #[must_use]
+    pub fn without(self, other: Recorded) -> Self {
+        Recorded::from_bits(self.bits() & !other.bits())
+    }
+
+    /// Returns one bit for each.
+    pub fn bits(self) -> u16 {
+        self.activities.bits() | if self.overhead { Recorded::OVERHEAD } else { 0 }
+    }
+
+    /// The inverse of `bits`.
+    pub fn from_bits(bits: u16) -> Self {
+        let activities = Activities::from_bits(bits & !Recorded::OVERHEAD);
+        Recorded { activities, overhead: bits & Recorded::OVERHEAD != 0 }
+    }
+
+    /// Returns CUPTI's kinds, and the names of the events that they are.
+    pub fn kinds(self) -> impl Iterator<Item = (u32, &'static str)> {
+        let of = |it: Activity| kinds_of(it).iter().map(move |kind| (*kind, it.name()));
+        let overhead = self.overhead.then_some((KIND_OVERHEAD, HostEvent::Overhead.name()));
+        Activity::ALL.iter().copied().filter(move |it| self.activities.contains(*it)).flat_map(of).chain(overhead)
+    }
 }
 
 /// Returns CUPTI's kinds of the records of this activity.
@@ -64,6 +115,10 @@ pub unsafe fn read(record: *const u8, extent: Extent) -> Record {
             KIND_MEMCPY => Record::Memcpy(memcpy(record, extent)),
             KIND_MEMCPY_PEER => Record::Memcpy(memcpy_peer(record)),
             KIND_GRAPH_TRACE => Record::Graph(graph(record)),
+            KIND_OVERHEAD => {
+                let (overhead, thread) = overhead(record);
+                Record::Overhead(overhead, thread)
+            }
             other => Record::Other(other),
         }
     }
@@ -85,6 +140,8 @@ pub mod offset {
     pub const LOCAL_MEMORY: usize = 84;
     pub const CORRELATION: usize = 92;
     pub const NAME: usize = 104;
+    pub const QUEUED: usize = 120;
+    pub const SUBMITTED: usize = 128;
     pub const GRAPH_NODE: usize = 144;
     pub const GRAPH: usize = 156;
 }
@@ -115,6 +172,8 @@ pub unsafe fn kernel(record: *const u8) -> (Kernel, *const c_char) {
             start,
             end,
             graph_node: field(record, offset::GRAPH_NODE),
+            queued: Realtime(field(record, offset::QUEUED)),
+            submitted: Realtime(field(record, offset::SUBMITTED)),
             graph: field(record, offset::GRAPH),
             correlation: field(record, offset::CORRELATION),
             device: field(record, offset::DEVICE),
@@ -341,3 +400,48 @@ pub const GRAPH_RECORD_BYTES: usize = 56;
 
 /// An upper bound of the size of a copy's record, likewise (96 bytes in 13.0, 112 in 13.4).
 pub const MOST_MEMCPY_RECORD_BYTES: usize = 128;
+
+/// Size of an overhead record, likewise (48 bytes before 12.9).
+pub const OVERHEAD_RECORD_BYTES: usize = 56;
+
+/// Byte offsets in an overhead record.
+pub mod overhead_offset {
+    pub const OVERHEAD_KIND: usize = 4;
+    pub const OBJECT_KIND: usize = 8;
+    pub const THREAD: usize = 16;
+    pub const START: usize = 24;
+    pub const END: usize = 32;
+}
+
+/// `CUPTI_ACTIVITY_OBJECT_THREAD`.
+pub const OBJECT_THREAD: u32 = 2;
+
+/// CUPTI's kinds of overhead.
+pub const OVERHEAD_KINDS: [(u32, OverheadKind); 9] = [
+    (1, OverheadKind::Compiler),
+    (1 << 16, OverheadKind::BufferFlush),
+    (2 << 16, OverheadKind::Instrumentation),
+    (3 << 16, OverheadKind::Resource),
+    (4 << 16, OverheadKind::ModuleLoading),
+    (5 << 16, OverheadKind::LazyLoading),
+    (6 << 16, OverheadKind::CommandBufferFull),
+    (7 << 16, OverheadKind::BufferRequest),
+    (8 << 16, OverheadKind::UvmInit),
+];
+
+/// Returns an overhead record, and the thread that it names, as pthreads calls it.
+///
+/// # Safety
+/// `record` points to a record of kind [`KIND_OVERHEAD`].
+pub unsafe fn overhead(record: *const u8) -> (Overhead, Option<u32>) {
+    use overhead_offset as at;
+    // SAFETY: the caller's promise, and offsets that hold in every version.
+    unsafe {
+        let number: u32 = field(record, at::OVERHEAD_KIND);
+        let kind = OVERHEAD_KINDS.iter().find(|it| it.0 == number).map_or(OverheadKind::Other, |it| it.1);
+        let is_of_thread = field::<u32>(record, at::OBJECT_KIND) == OBJECT_THREAD;
+        let (start, end) = (field(record, at::START), field(record, at::END));
+        let overhead = Overhead { start, end, kind: kind as u32, tid: 0 };
+        (overhead, is_of_thread.then(|| field(record, at::THREAD)))
+    }
+}

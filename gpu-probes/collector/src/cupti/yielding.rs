@@ -9,7 +9,7 @@
 //! still seen.
 
 use super::others::{self, OTHER, OURS};
-use super::records::kinds_of;
+use super::records::Recorded;
 use super::{
     ATTRIBUTE_PER_THREAD_BUFFER, ATTRIBUTE_ZEROED_BUFFERS, CuptiBackend, FLUSH_FORCED, Handle, POOL, Pool, SUCCESS,
 };
@@ -17,7 +17,7 @@ use crate::agent::clock::now;
 use crate::agent::{Agent, Flushing, Order, Refusal};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use xputrace_wire::events::{Activities, Activity, Calls};
+use xputrace_wire::events::{Activity, Calls};
 use xputrace_wire::message::demand;
 
 /// How long a thread waits for another one that hands the records over or takes them back.
@@ -47,7 +47,7 @@ pub(super) struct Sharing {
     is_changing: AtomicBool,
     /// Whether the run wants records now.
     is_wanted: AtomicBool,
-    /// Bits of the activities that it wants, and of those whose kinds are enabled.
+    /// [`Recorded`] as bits: what it wants, and what is enabled.
     wanted: AtomicU16,
     enabled: AtomicU16,
     is_yielding: AtomicBool,
@@ -100,9 +100,9 @@ impl Sharing {
 }
 
 impl CuptiBackend {
-    /// Whether activities are part of the demand.
-    pub(super) fn wants_activities(&self, agent: &Agent) -> bool {
-        !demand::activities_of(agent.demand()).is_empty()
+    /// Whether records are part of the demand.
+    pub(super) fn wants_records(&self, agent: &Agent) -> bool {
+        !Recorded::of(agent.demand()).is_empty()
     }
 
     pub(super) fn is_subscribed(&self) -> bool {
@@ -116,7 +116,7 @@ impl CuptiBackend {
 
     /// Whether records are the run's: of the demand, and not with another user.
     pub(super) fn has_records(&self, agent: &Agent) -> bool {
-        self.wants_activities(agent) && !self.is_yielding()
+        self.wants_records(agent) && !self.is_yielding()
     }
 
     /// Whether this CUPTI has functions for each subscriber, which need a subscription of one's own.
@@ -133,11 +133,11 @@ impl CuptiBackend {
         }
     }
 
-    /// Records the activities of an order from now on, and no others; or as soon as another user is done with them.
+    /// Records what an order asks for from now on, and nothing else; or as soon as another user is done with them.
     pub(super) fn want_activities(&'static self, agent: &'static Agent, order: &Order) -> Result<(), Refusal> {
         let _change = self.sharing.change();
         let is_wanted = *order != Order::NONE;
-        self.sharing.wanted.store(demand::activities_of(order.demand).bits(), Ordering::Release);
+        self.sharing.wanted.store(Recorded::of(order.demand).bits(), Ordering::Release);
         self.sharing.is_wanted.store(is_wanted, Ordering::Release);
         if is_wanted && !self.is_yielding() && OTHER.gets_records() {
             self.yield_from_start(agent);
@@ -145,9 +145,9 @@ impl CuptiBackend {
         if self.is_yielding() { Ok(()) } else { self.enable_wanted(agent) }
     }
 
-    /// Enables the kinds that record the activities that are wanted, and disables others.
+    /// Enables the kinds of records that are wanted, and disables others.
     fn enable_wanted(&self, agent: &Agent) -> Result<(), Refusal> {
-        let wanted = Activities::from_bits(self.sharing.wanted.load(Ordering::Acquire));
+        let wanted = Recorded::from_bits(self.sharing.wanted.load(Ordering::Acquire));
         match self.enable_recorded(agent, self.recorded(wanted)) {
             // A CUPTI without records of whole graphs.
             Err(_) if self.whole_graphs.swap(false, Ordering::Relaxed) => {
@@ -157,28 +157,27 @@ impl CuptiBackend {
         }
     }
 
-    fn enable_recorded(&self, agent: &Agent, recorded: Activities) -> Result<(), Refusal> {
-        let enabled = Activities::from_bits(self.sharing.enabled.fetch_or(recorded.bits(), Ordering::AcqRel));
-        self.enable_activities(recorded.without(enabled), enabled.is_empty())?;
-        self.disable_activities(agent, enabled.without(recorded));
+    fn enable_recorded(&self, agent: &Agent, recorded: Recorded) -> Result<(), Refusal> {
+        let enabled = Recorded::from_bits(self.sharing.enabled.fetch_or(recorded.bits(), Ordering::AcqRel));
+        self.enable_kinds(recorded.without(enabled), enabled.is_empty())?;
+        self.disable_kinds(agent, enabled.without(recorded));
         Ok(())
     }
 
-    /// Disables the kinds of all activities.
+    /// Disables all kinds of records.
     fn disable_all(&self, agent: &Agent) {
-        let enabled = Activities::from_bits(self.sharing.enabled.load(Ordering::Acquire));
-        self.disable_activities(agent, enabled);
+        let enabled = Recorded::from_bits(self.sharing.enabled.load(Ordering::Acquire));
+        self.disable_kinds(agent, enabled);
     }
 
-    /// Disables the kinds of activities.
-    fn disable_activities(&self, agent: &Agent, activities: Activities) {
-        let Some(disable) = self.cupti.disable.filter(|_| self.has_activities(agent)) else { return };
-        for kind in activities.iter().flat_map(kinds_of) {
+    fn disable_kinds(&self, agent: &Agent, recorded: Recorded) {
+        let Some(disable) = self.cupti.disable.filter(|_| self.has_records_on(agent)) else { return };
+        for (kind, _) in recorded.kinds() {
             // SAFETY: no pointers.
-            unsafe { disable(*kind) };
+            unsafe { disable(kind) };
         }
-        let before = self.sharing.enabled.fetch_and(!activities.bits(), Ordering::AcqRel);
-        if before & !activities.bits() == 0 {
+        let before = self.sharing.enabled.fetch_and(!recorded.bits(), Ordering::AcqRel);
+        if before & !recorded.bits() == 0 {
             // Graphs that are made from now on must not meet them.
             self.whole_graphs.store(false, Ordering::Relaxed);
             self.restore_attributes();
@@ -302,7 +301,7 @@ impl CuptiBackend {
         if self.is_yielding() {
             self.enable_ids(self.watched_in_gaps(agent), true)?;
         }
-        if self.sharing.is_wanted.load(Ordering::Acquire) || !self.wants_activities(agent) {
+        if self.sharing.is_wanted.load(Ordering::Acquire) || !self.wants_records(agent) {
             self.enable_all_calls(agent, &agent.armed())?;
         }
         Ok(())

@@ -71,6 +71,7 @@ pub fn table() -> Cupti {
         get_stream_id: Some(stream_id),
         get_graph_node_id: Some(node_id),
         get_graph_exec_id: None,
+        enable_latency_timestamps: None,
         finalize: Some(finalize),
     }
 }

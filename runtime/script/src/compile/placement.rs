@@ -68,6 +68,8 @@ fn why_of_call(handler: &Handler) -> &'static str {
     match handler.event {
         Event::Host(HostEvent::Api) => "recorded for each call that the pattern matches, when it returns",
         Event::Host(HostEvent::Nvtx) => "recorded when the range is closed",
+        Event::Host(HostEvent::Module) => "recorded in the call that loads or unloads it",
+        Event::Host(HostEvent::Overhead) => "recorded by CUPTI, which delivers it later",
         _ => "recorded when the outermost call returns",
     }
 }
@@ -226,6 +228,8 @@ fn late_write(staged: &Staged, unit: &Unit, of: &Use) -> Diagnostic {
     let when = match unit.handler.event {
         Event::Launch => "after the launch has returned",
         Event::Host(HostEvent::Nvtx) => "after the range was closed",
+        Event::Host(HostEvent::Module) => "after the module was loaded",
+        Event::Host(HostEvent::Overhead) => "when CUPTI's record arrives",
         Event::Host(_) => "after the call has returned",
         _ => "when the GPU's record arrives, long after the launch",
     };
@@ -239,6 +243,9 @@ fn late_write(staged: &Staged, unit: &Unit, of: &Use) -> Diagnostic {
         }
         (Event::Host(HostEvent::Nvtx), _) => {
             "to change it in time, use a CPU probe on the function around the range".into()
+        }
+        (Event::Host(HostEvent::Module | HostEvent::Overhead), _) => {
+            "to change it in time, use a CPU probe on the program's own function".into()
         }
         (Event::Host(_), _) => {
             "to change it during the call, probe CUDA's function, as `uprobe(\"libcudart:cudaMalloc\", …)` does".into()
@@ -284,7 +291,7 @@ fn reads_gpu(reads: &Reads) -> bool {
 fn host_demand(kind: HostEvent, unit: &Unit, reads: &Reads, demand: &mut HostDemand) {
     demand.kinds = demand.kinds.with(HostEvents::of(&[kind]));
     // Its words are not a call's.
-    if kind == HostEvent::Nvtx {
+    if matches!(kind, HostEvent::Nvtx | HostEvent::Overhead) {
         return;
     }
     // What is freed is known from its allocation.
@@ -344,12 +351,17 @@ pub(super) fn demand<'a, 's: 'a>(units: impl Iterator<Item = &'a Unit<'s>>, wish
             word::LAUNCH_STREAM_PRIORITY,
         ];
         demand.stream_priorities |= reads.any(&priorities);
+        demand.latencies |= reads.any(&[word::QUEUED, word::SUBMITTED]);
         demand.captures |= reads.any(&[word::CAPTURED, word::CAPTURE_USTACK, word::CAPTURE_PYSTACK]);
         demand.captures_python |= reads.any(&[word::CAPTURE_PYSTACK]);
         demand.idle |= reads.any(&[word::IDLE, word::HAS_IDLE]);
         demand.previous |= reads.any(&[word::PREVIOUS_NAME, word::PREVIOUS_END]);
     }
     // A wait may be for any of them, and a GPU that runs any is not idle, whatever handlers see.
+    if demand.waited_for {
+        // An event is done when what was launched before it is.
+        demand.host.kinds = demand.host.kinds.with(HostEvents::of(&[HostEvent::EventRecord]));
+    }
     if demand.waited_for || demand.idle {
         let all = Activities::of(&[Activity::Kernel, Activity::Memcpy, Activity::Memset]);
         demand.activities = demand.activities.with(all);

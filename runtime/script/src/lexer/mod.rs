@@ -10,6 +10,7 @@
 //! | `@x[a, b]` | `_x[[a, b]]` | the same, plus `.value` |
 //! | `@x[k] += n` | `_x[k] += n` | `_x[k].added = n` (so that it starts from 0) |
 //! | `e.new` | `e["new"]` | the same |
+//! | `module(…)` | `module_event(…)` | the same |
 //! | `1.5.ms`, `100.hz` | `1500000.ns`, `10000000.ns` | the same |
 //! | ` `, `\t`, `\\` in backticks | their meaning in quotes | the same |
 //! | a byte order mark, `#!…` at the start | removed, commented out | the same |
@@ -24,7 +25,7 @@ mod tests;
 mod token;
 
 use crate::handler::Positions;
-pub(crate) use rewrite::takes_maps;
+pub(crate) use rewrite::{MODULE_FUNCTION, takes_maps};
 use xputrace_model::diagnostic::{Diagnostic, FileId};
 
 /// The reader that a text is rewritten for.

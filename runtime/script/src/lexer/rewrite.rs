@@ -5,6 +5,10 @@ use super::{Dialect, Lexed};
 use crate::handler::BARE_MAP;
 use crate::units;
 use std::collections::BTreeMap;
+use xputrace_model::plan::HostEvent;
+
+/// What the function `module` is to Rhai, which reserves that word.
+pub(crate) const MODULE_FUNCTION: &str = "module_event";
 
 /// Words that Rhai reserves but that make good field names.
 const RESERVED: &[&str] = &[
@@ -155,7 +159,10 @@ impl Plan<'_> {
     fn token(&mut self, at: usize, dialect: Dialect) {
         match self.tokens[at].kind {
             Kind::Map => self.map(at, dialect),
-            Kind::Identifier => self.reserved_field(at),
+            Kind::Identifier => {
+                self.reserved_event(at);
+                self.reserved_field(at);
+            }
             Kind::Float => {
                 self.fractional_duration(at);
                 self.joined_unit(at);
@@ -295,6 +302,15 @@ impl Plan<'_> {
     /// Whether the parenthesis at `open` belongs to a call of such a function.
     fn takes_handles(&self, open: usize) -> bool {
         open.checked_sub(1).is_some_and(|before| takes_maps(self.word(before)))
+    }
+
+    /// Rewrites the event `module(…)`, whose name is a word of Rhai's.
+    fn reserved_event(&mut self, at: usize) {
+        let span = self.tokens[at].span.clone();
+        let is_method = at > 0 && matches!(self.symbol(at - 1), "." | "?.");
+        if &self.text[span.clone()] == HostEvent::Module.name() && self.symbol(at + 1) == "(" && !is_method {
+            self.replace(span.clone(), MODULE_FUNCTION, span.start);
+        }
     }
 
     /// Rewrites `.new` as `["new"]` unless it is a method call, and `return: x` as `"return": x`.

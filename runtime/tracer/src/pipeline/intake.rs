@@ -14,12 +14,15 @@ use crate::state::{MappingInfo, ObjectInfo, Target};
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Activity, Call, StringId};
 use xputrace_wire::cuda_calls::FunctionId;
-use xputrace_wire::events::HostEvent;
+use xputrace_wire::events::host::Overhead;
+use xputrace_wire::events::{HostEvent, HostEvents, Realtime};
 use xputrace_wire::message::demand;
 use xputrace_wire::record::{
     self, ActivityRecord, Clock, Flush, Frame, Gpu, GpuLimits, Graph, HostEventRecord, Launch, Mapping, Record, framed,
     kind,
 };
+
+const OVERHEAD: u16 = HostEvent::Overhead.record_kind();
 
 /// Everything that a drain of one process may change.
 pub(super) struct Intake<'a> {
@@ -70,6 +73,8 @@ impl Intake<'_> {
     fn take_cause(&mut self, frame: &Frame<'_>) -> bool {
         match frame.header.kind {
             kind::LAUNCH => frame.read().map(|it| self.take_launch(&it)).is_some(),
+            // Its times need the clock that precedes it.
+            OVERHEAD => true,
             kind if HostEvent::of_record(kind).is_some() => {
                 HostEventRecord::read(kind, frame.body()).map(|it| self.take_host_event(&it)).is_some()
             }
@@ -91,6 +96,7 @@ impl Intake<'_> {
         let sound = framed(bytes).all(|frame| match frame.header.kind {
             kind::CLOCK => Clock::read(frame.body()).map(|it| self.take_clock(ring, &it)).is_some(),
             kind::FLUSH => frame.read().map(|it| self.take_flush(ring, &it)).is_some(),
+            OVERHEAD => frame.read().map(|it| self.take_overhead(it)).is_some(),
             kind::OPENED => frame.read().map(|it| self.process.previous.opened(&it)).is_some(),
             kind::YIELD => match frame.decode() {
                 Some(Record::Yield { gap, holder }) => {
@@ -227,7 +233,7 @@ impl Intake<'_> {
     fn take_host_event(&mut self, record: &HostEventRecord) {
         let common = record.common();
         let is_known = FunctionId::of_number(common.function).is_some_and(FunctionId::exists);
-        if !is_known && !matches!(record, HostEventRecord::Nvtx(_)) {
+        if !is_known && HostEvents::OF_CUDA.contains(record.kind()) {
             return self.ledger.losses.add(Loss::Malformed, 1);
         }
         if !self.handlers.wants(record) {
@@ -238,6 +244,14 @@ impl Intake<'_> {
         self.ledger.account.host_event_mut(record.kind()).handled += 1;
         self.process.watermark.host_event(common.end);
         self.process.host_events.push(*record);
+    }
+
+    /// Takes what CUPTI took time for, by its own clock.
+    fn take_overhead(&mut self, record: Overhead) {
+        match self.process.clock.span(Realtime(record.start), Realtime(record.end)) {
+            Some(Span { start, end }) => self.take_host_event(&Overhead { start, end, ..record }.into()),
+            None => self.ledger.losses.add(Loss::NoTimestamps, 1),
+        }
     }
 
     fn take_description(&mut self, record: Record<'_>) {

@@ -507,10 +507,12 @@ impl Handled for HostEventRecord {
         let Common { start, flags, .. } = self.common();
         let origin = Origin { began: start, demanded: flags >> Common::DEMANDED_AT };
         process.facts.fill_host_event(ctx, self, freed, &pipeline.strings);
-        if let HostEventRecord::Wait(it) = self
-            && pipeline.strings.reads.waited_for
-        {
-            process.waits.fill(ctx, it, &process.previous);
+        match self {
+            HostEventRecord::Wait(it) if pipeline.strings.reads.waited_for => {
+                process.waits.fill(ctx, it, &process.previous);
+            }
+            HostEventRecord::EventRecord(it) if pipeline.strings.reads.waited_for => process.waits.recorded(it),
+            _ => {}
         }
         if let HostEventRecord::Api(it) = self {
             let function = it.function;

@@ -327,11 +327,19 @@ impl Facts {
         ctx.fill(0);
         let common = record.common();
         let thread = self.thread(common.tid);
-        if let HostEventRecord::Nvtx(it) = record {
-            let (path, domain) = (self.symbol(it.path), self.symbol(it.domain));
-            return context::fill_range(ctx, record, (path, domain), thread, strings);
-        }
         let (ustack, pystack) = self.stacks(common.stack, common.flags & Common::NO_STACK != 0);
+        match record {
+            HostEventRecord::Nvtx(it) => {
+                let (path, domain) = (self.symbol(it.path), self.symbol(it.domain));
+                return context::fill_range(ctx, record, (path, domain), thread, strings);
+            }
+            HostEventRecord::Module(_) => {
+                let stacks = [ustack, pystack].map(StackKey::to_word);
+                return context::fill_module(ctx, record, stacks, self.symbol(common.ranges), thread, strings);
+            }
+            HostEventRecord::Overhead(_) => return context::fill_host_event(ctx, record, thread, strings),
+            _ => {}
+        }
         let facts = HostFacts {
             record,
             freed: freed.map(|it| (it.bytes, it.kind)),

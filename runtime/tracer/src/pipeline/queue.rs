@@ -81,6 +81,11 @@ impl Queued for HostEventRecord {
         self.common().end
     }
 
+    /// CUPTI's records arrive long after what they tell of.
+    fn is_in_order(&self) -> bool {
+        !matches!(self, HostEventRecord::Overhead(_))
+    }
+
     fn tie(&self) -> Tie {
         let it = self.common();
         Tie { unjoined: false, start: it.start, correlation: it.function, graph_node: 0, tid: it.tid }

@@ -2,19 +2,23 @@
 //!
 //! CUPTI does not say it. A call that waits for a stream returns when everything is done that was launched there
 //! before, so it was for what ended last of that; likewise for a context, and for the copy that the call makes itself.
-//! Of an event it is not known where in its stream it was recorded.
+//! An event is done when everything is that was launched on its stream before the call that recorded it.
 
 use super::previous::Previous;
 use super::queue::Joined;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use xputrace_model::context::{GpuContext, word::call};
-use xputrace_wire::events::host::{Wait, WaitKind};
+use xputrace_wire::events::host::{Common, EventRecord, Wait, WaitKind};
 
 /// Limits per process; the numbers come from the target.
 const MOST_STREAMS: usize = 1 << 12;
 /// Activities kept of each stream: a wait is for one of the last, unless another thread launches on.
 const MOST_KEPT: usize = 64;
+/// CUDA events, and calls kept that recorded the same one: a wait is for the last before it, unless other threads have
+/// recorded it again meanwhile.
+const MOST_EVENTS: usize = 1 << 16;
+const MOST_RECORDS: usize = 8;
 
 /// An activity that was handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,9 +37,54 @@ struct Ran {
 pub(super) struct Waits {
     /// By context and stream, in order of their end.
     streams: FxHashMap<(u32, u32), VecDeque<Ran>>,
+    /// By handle.
+    events: FxHashMap<u64, Recorded>,
+}
+
+/// Where in its stream an event was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    context: u32,
+    stream: u32,
+    /// When the call began and returned.
+    start: u64,
+    end: u64,
+}
+
+/// The last calls that recorded an event, in order of their end.
+#[derive(Debug, Default)]
+struct Recorded {
+    places: VecDeque<Place>,
+    /// Whether something records it that is no call in a stream: a graph does each time it is launched.
+    is_elsewhere: bool,
+}
+
+impl Recorded {
+    /// Returns the place that a wait which began then is for; `None` if it is not known.
+    fn before(&self, time: u64) -> Option<&Place> {
+        let last = self.places.iter().filter(|it| it.start < time).max_by_key(|it| it.start)?;
+        // Which of two calls at a time was the last is not known.
+        let overlaps = |it: &Place| it.start < last.start && it.end > last.start;
+        let is_known = !self.is_elsewhere && last.end <= time && !self.places.iter().any(overlaps);
+        is_known.then_some(last)
+    }
 }
 
 impl Waits {
+    /// Takes a call that recorded an event.
+    pub(super) fn recorded(&mut self, it: &EventRecord) {
+        let has_room = self.events.len() < MOST_EVENTS || self.events.contains_key(&it.event);
+        if it.result != 0 || !has_room {
+            return;
+        }
+        let event = self.events.entry(it.event).or_default();
+        event.is_elsewhere |= it.has_stream == 0 || it.has_context == 0;
+        if event.places.len() == MOST_RECORDS {
+            event.places.pop_front();
+        }
+        event.places.push_back(Place { context: it.context, stream: it.stream, start: it.start, end: it.end });
+    }
+
     /// Takes an activity, whose name is this string id.
     pub(super) fn ran(&mut self, event: &Joined, name: u64) {
         let stream = (event.activity.context(), event.activity.stream());
@@ -61,7 +110,11 @@ impl Waits {
 
     /// Fills the words of what a wait was for.
     pub(super) fn fill(&self, ctx: &mut GpuContext, wait: &Wait, previous: &Previous) {
-        let known = self.waited_for(wait).filter(|(_, it)| previous.is_complete(it.launched, wait.start));
+        let known = match wait.kind == WaitKind::Event as u32 {
+            true => self.waited_for_event(wait),
+            false => self.waited_for(wait),
+        };
+        let known = known.filter(|(_, it)| previous.is_complete(it.launched, wait.start));
         let Some((stream, ran)) = known else { return };
         ctx[call::WAITED_NAME] = ran.name;
         ctx[call::WAITED_START] = ran.start;
@@ -69,14 +122,22 @@ impl Waits {
         ctx[call::WAITED_STREAM] = stream.into();
     }
 
+    /// Returns the activity that a wait for an event was for, like [`Self::waited_for`].
+    fn waited_for_event(&self, wait: &Wait) -> Option<(u32, &Ran)> {
+        if wait.result != 0 || wait.flags & Common::EVENTS_MISSING != 0 {
+            return None;
+        }
+        let place = self.events.get(&wait.event)?.before(wait.start)?;
+        let last =
+            self.streams.get(&(place.context, place.stream))?.iter().rev().find(|it| it.launched < place.start)?;
+        // An event that was made anew at the same address, and not recorded, is waited for by nothing.
+        (last.end > wait.start && last.start < wait.end).then_some((place.stream, last))
+    }
+
     /// Returns the activity that a wait was for, and its stream; `None` if nothing ran any more, or it is not known.
     fn waited_for(&self, wait: &Wait) -> Option<(u32, &Ran)> {
         let is = |kind: WaitKind| wait.kind == kind as u32;
-        if wait.result != 0
-            || wait.has_context == 0
-            || is(WaitKind::Event)
-            || is(WaitKind::Stream) && wait.has_stream == 0
-        {
+        if wait.result != 0 || wait.has_context == 0 || is(WaitKind::Stream) && wait.has_stream == 0 {
             return None;
         }
         let is_meant = |ran: &&Ran| match is(WaitKind::Copy) {
@@ -110,6 +171,59 @@ mod tests {
         waits.waited_for(wait).map(|(stream, it)| (stream, it.end))
     }
 
+    /// Records an event in stream 7.
+    fn record(waits: &mut Waits, event: u64, start: u64) {
+        let it = EventRecord { event, start, end: start + 2, stream: 7, has_stream: 1, ..EventRecord::default() };
+        waits.recorded(&EventRecord { context: CONTEXT, has_context: 1, ..it });
+    }
+
+    fn found_of_event(waits: &Waits, event: u64, start: u64, end: u64) -> Option<(u32, u64)> {
+        let wait = Wait { event, ..wait(WaitKind::Event, 0, start, end) };
+        waits.waited_for_event(&wait).map(|(stream, it)| (stream, it.end))
+    }
+
+    #[test]
+    fn a_wait_for_an_event_is_for_what_was_launched_before_it_was_recorded() {
+        let mut waits = Waits::default();
+        ran(&mut waits, 7, 10, (20, 30));
+        ran(&mut waits, 7, 12, (30, 60));
+        ran(&mut waits, 8, 13, (30, 65));
+        ran(&mut waits, 7, 18, (60, 90));
+        record(&mut waits, 5, 14);
+        assert_eq!(found_of_event(&waits, 5, 40, 61), Some((7, 60)));
+        assert_eq!(found_of_event(&waits, 6, 40, 61), None, "never recorded");
+        assert_eq!(found_of_event(&waits, 5, 62, 63), None, "it was done");
+        assert_eq!(found_of_event(&waits, 5, 15, 61), None, "the call that recorded it had not returned");
+        record(&mut waits, 5, 19);
+        assert_eq!(found_of_event(&waits, 5, 40, 91), Some((7, 90)), "recorded again");
+        assert_eq!(found_of_event(&waits, 5, 17, 61), Some((7, 60)), "before it was recorded again");
+        let lost = Wait { event: 5, flags: Common::EVENTS_MISSING, ..wait(WaitKind::Event, 0, 40, 91) };
+        assert_eq!(waits.waited_for_event(&lost), None);
+        record(&mut waits, 5, 20);
+        assert_eq!(found_of_event(&waits, 5, 40, 91), None, "by two threads at a time");
+    }
+
+    #[test]
+    fn what_a_graph_or_a_context_records_is_not_known() {
+        let mut waits = Waits::default();
+        ran(&mut waits, 7, 10, (20, 60));
+        record(&mut waits, 5, 14);
+        waits.recorded(&EventRecord { event: 5, start: 17, end: 18, has_context: 1, ..EventRecord::default() });
+        record(&mut waits, 5, 20);
+        assert_eq!(found_of_event(&waits, 5, 40, 61), None);
+    }
+
+    #[test]
+    fn events_and_their_records_are_bounded() {
+        let mut waits = Waits::default();
+        ran(&mut waits, 7, 10, (20, 60));
+        (0..20).for_each(|it| record(&mut waits, 5, 12 + it * 4));
+        assert_eq!(waits.events[&5].places.len(), MOST_RECORDS);
+        assert_eq!(found_of_event(&waits, 5, 15, 61), None, "the call before it is forgotten");
+        (0..MOST_EVENTS as u64 + 9).for_each(|it| record(&mut waits, it, 14));
+        assert_eq!(waits.events.len(), MOST_EVENTS);
+    }
+
     #[test]
     fn a_wait_is_for_what_ended_last_of_what_was_launched_before() {
         let mut waits = Waits::default();
@@ -122,7 +236,6 @@ mod tests {
         assert_eq!(found(&waits, &wait(WaitKind::Context, 0, 45, 62)), Some((8, 60)));
         assert_eq!(found(&waits, &wait(WaitKind::Device, 0, 58, 62)), Some((8, 60)));
         assert_eq!(found(&waits, &wait(WaitKind::Stream, 7, 56, 57)), None, "it had ended");
-        assert_eq!(found(&waits, &wait(WaitKind::Event, 7, 45, 52)), None);
         assert_eq!(found(&waits, &wait(WaitKind::Stream, 9, 45, 52)), None);
         assert_eq!(found(&waits, &Wait { result: 700, ..wait(WaitKind::Stream, 7, 45, 52) }), None);
         let copy = Wait { correlation: 46, ..wait(WaitKind::Copy, 7, 45, 56) };

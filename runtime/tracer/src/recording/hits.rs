@@ -42,11 +42,18 @@ mod slot {
     pub(super) const SCRATCH: i16 = KEY - xputrace_bytecode::probe::SCRATCH_BYTES;
 }
 
-/// What a recording always requests from the collector. Of CUDA's calls it has the waits, allocations and frees, and
-/// the `api` events that the script asks for.
+/// What a recording always requests from the collector. Of CUDA's calls it has the waits, allocations and frees, those that
+/// record events, and the `api` events that the script asks for; and it has CUPTI's overhead only if the script asks.
 const EVERYTHING: Demand = Demand {
     host: HostDemand {
-        kinds: HostEvents::of(&[HostEvent::Wait, HostEvent::Alloc, HostEvent::Free, HostEvent::Nvtx]),
+        kinds: HostEvents::of(&[
+            HostEvent::Wait,
+            HostEvent::Alloc,
+            HostEvent::Free,
+            HostEvent::EventRecord,
+            HostEvent::Nvtx,
+            HostEvent::Module,
+        ]),
         api: Functions::NONE,
         stacks: true,
         python: true,
@@ -67,6 +74,8 @@ const EVERYTHING: Demand = Demand {
     gpus: true,
     stream_kinds: true,
     stream_priorities: true,
+    // Only where the script reads them: CUPTI takes more time for each kernel.
+    latencies: false,
     previous: true,
     waited_for: true,
     idle: true,
@@ -281,7 +290,7 @@ impl<'a> Builder<'a> {
             linux_losses: Some(losses),
             targets: Some(targets),
             window,
-            demand: Demand { host: with_api(&plan.demand.host), ..EVERYTHING },
+            demand: Demand { host: with_api(&plan.demand.host), latencies: plan.demand.latencies, ..EVERYTHING },
             ..Plan::default()
         };
         Builder { catalog, plan: recording, probes: Vec::new(), layouts: Layouts::default(), ring, stacks, losses }

@@ -228,6 +228,7 @@ fn demand_bits(wanted: &Demand, mappings: bool) -> u64 {
         (wanted.launch_ranges, demand::RANGES),
         (wanted.launch_streams, demand::STREAMS),
         (wanted.stream_priorities, demand::PRIORITIES),
+        (wanted.latencies, demand::LATENCIES),
         (wanted.launch_marker, demand::MARKER),
         (wanted.launch_ends, demand::ENDS),
         (wanted.launch_outermost, demand::OUTERMOST),
@@ -269,6 +270,7 @@ mod tests {
             gpus: true,
             stream_kinds: true,
             stream_priorities: true,
+            latencies: true,
             previous: true,
             waited_for: true,
             idle: true,
@@ -286,7 +288,8 @@ mod tests {
         };
         let bits = demand_bits(&all, true);
         assert_eq!(bits & 0xffff, 0xfffe, "every option");
-        assert_ne!(bits & demand::PRIORITIES, 0);
+        assert_eq!(bits & demand::PRIORITIES, demand::PRIORITIES);
+        assert_eq!(bits & demand::LATENCIES, demand::LATENCIES);
         assert_eq!(demand::host_events_of(bits), HostEvents::ALL);
         assert_eq!((demand::calls_of(bits), demand::activities_of(bits)), (Calls::ALL, Activities::ALL));
         assert_eq!(demand_bits(&Demand::default(), false), 0);

@@ -165,7 +165,7 @@ impl Call {
     fn claim_records(&self) -> (Verdict, Option<Busy>) {
         let verdict = self.claim(Claim::Records);
         let busy = match verdict {
-            Verdict::Share(run) if run.backend.wants_activities(run.agent) => Some(self.yielded_by(run)),
+            Verdict::Share(run) if run.backend.wants_records(run.agent) => Some(self.yielded_by(run)),
             _ => None,
         };
         (verdict, busy)
@@ -208,7 +208,7 @@ enum Claim {
 
 impl Claim {
     fn is_used_by(self, run: &Run) -> bool {
-        let (subscription, records) = (run.backend.is_subscribed(), run.backend.wants_activities(run.agent));
+        let (subscription, records) = (run.backend.is_subscribed(), run.backend.wants_records(run.agent));
         match self {
             Claim::Subscription => subscription,
             Claim::Records => records,

@@ -117,6 +117,7 @@ impl Checker<'_> {
                 self.poison(diagnostic, at)
             }
             (name, _) => {
+                let name = crate::declare::as_written(name);
                 let mut diagnostic = Diagnostic::error(
                     "unknown-function",
                     format!("`{name}` is not a function of compiled handlers"),
