@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::abi::{Api, CallbackData, CuResult, ResourceData, Status, error, kind};
@@ -27,7 +28,6 @@ static ENABLED: [[AtomicBool; IDS]; DOMAINS] = [const { [const { AtomicBool::new
 static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
 static FUNCTION: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static USER: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-static CORRELATION: AtomicU32 = AtomicU32::new(0);
 static ENTERED: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
@@ -196,9 +196,19 @@ pub extern "C" fn softgpu_callbacks_entered() -> u64 {
 /// Returns the correlation id of this thread's outermost call, assigning it on first use.
 pub(crate) fn correlation() -> u32 {
     if CURRENT.get() == 0 {
-        CURRENT.set(CORRELATION.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
+        CURRENT.set(next_correlation());
     }
     CURRENT.get()
+}
+
+/// Returns the next id; after 2³² of them they start over. 0 is none.
+fn next_correlation() -> u32 {
+    static NEXT: OnceLock<AtomicU32> = OnceLock::new();
+    let next = NEXT.get_or_init(|| AtomicU32::new(faults().first_correlation));
+    match next.fetch_add(1, Ordering::Relaxed) {
+        0 => next.fetch_add(1, Ordering::Relaxed),
+        id => id,
+    }
 }
 
 /// Counts nested calls; the outermost one clears the correlation id.

@@ -10,6 +10,7 @@ pub(crate) struct Faults {
     pub(crate) late_ms: u64,
     pub(crate) cupti_version: u32,
     pub(crate) busy_ns: u64,
+    pub(crate) first_correlation: u32,
     /// Bytes of a part of pageable memory; 0 copies it at once.
     pub(crate) copy_part: usize,
     /// A copy within the host's memory that a call makes itself has no record.
@@ -55,6 +56,7 @@ pub(crate) fn faults() -> &'static Faults {
         late_ms: number("SOFTGPU_LATE_MS").unwrap_or(0),
         cupti_version: number("SOFTGPU_CUPTI_VERSION").unwrap_or(130_001) as u32,
         busy_ns: number("SOFTGPU_BUSY_NS").unwrap_or(0),
+        first_correlation: number("SOFTGPU_FIRST_CORRELATION").unwrap_or(1) as u32,
         copy_part: number("SOFTGPU_COPY_PART").unwrap_or(0) as usize,
         unrecorded_host_copies: env::var_os("SOFTGPU_NO_HOST_COPIES").is_some(),
         verbose: env::var_os("SOFTGPU_VERBOSE").is_some(),

@@ -37,6 +37,7 @@
 //! | `SOFTGPU_BUSY_NS=n` | make every kernel take at least n nanoseconds |
 //! | `SOFTGPU_COPY_PART=n` | copy pageable memory in parts of at most n bytes, each with a record |
 //! | `SOFTGPU_NO_HOST_COPIES=1` | have no record of a copy within the host's memory that a call makes itself |
+//! | `SOFTGPU_FIRST_CORRELATION=n` | give the first call that has one the correlation id n; they start over after 2³² |
 //! | `SOFTGPU_DEVICES=n` | have n GPUs; default 1. `CUDA_VISIBLE_DEVICES` selects and orders them |
 //! | `SOFTGPU_VERBOSE=1` | explain failing calls on stderr |
 //!

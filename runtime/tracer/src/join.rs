@@ -165,9 +165,12 @@ impl Pending {
             return direct.map(|_| index);
         }
         let others = self.overflow.get(&correlation).map(Vec::as_slice).unwrap_or_default();
-        let mut all = direct.map(|_| index).into_iter().chain(others.iter().copied());
-        let same = all.clone().find(|it| self.slab[*it as usize].context == context);
-        same.or_else(|| all.next())
+        let all = direct.map(|_| index).into_iter().chain(others.iter().copied());
+        // Ids start over after 2³²: a launch that is kept may have the id of a new one.
+        all.max_by_key(|it| {
+            let launch = &self.slab[*it as usize];
+            (launch.context == context, launch.start)
+        })
     }
 
     fn remove(&mut self, index: u32) {
@@ -237,6 +240,18 @@ mod tests {
         assert_eq!(pending.join(7, 2).map(|(it, _)| it.start), Some(20));
         assert_eq!(pending.join(7, 9).map(|(it, _)| it.start), Some(10), "one candidate: no context needed");
         assert_eq!(pending.join(7, 1), None);
+    }
+
+    #[test]
+    fn an_id_that_is_used_again_is_that_of_the_newer_launch() {
+        let mut pending = Pending::new(8);
+        pending.insert(&Launch { launch_kind: Launch::GRAPH, ..launch(7, 1, 10) }, true);
+        assert_eq!(pending.join(7, 1).map(|(it, _)| it.start), Some(10), "a graph is kept for its other nodes");
+        pending.insert(&launch(7, 1, 1000), true);
+        assert_eq!(pending.join(7, 1).map(|(it, _)| it.start), Some(1000));
+        pending.insert(&launch(7, 1, 2000), true);
+        pending.insert(&launch(7, 1, 3000), true);
+        assert_eq!(pending.join(7, 1).map(|(it, _)| it.start), Some(3000), "the one before was lost");
     }
 
     #[test]

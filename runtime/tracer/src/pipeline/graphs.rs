@@ -19,7 +19,7 @@ pub(super) struct Graphs {
     /// The same, oldest first.
     completed_in_order: VecDeque<u32>,
     /// The newest correlation id of a record, now and one and two flushes ago.
-    newest: [u32; 3],
+    newest: [Option<u32>; 3],
 }
 
 struct Open {
@@ -41,9 +41,9 @@ impl Graphs {
     /// Notes a record: later launches have not been submitted before it.
     #[inline]
     pub(super) fn arrived(&mut self, record: &ActivityRecord) {
-        // Ids grow, and start over.
-        if (record.correlation().wrapping_sub(self.newest[0]) as i32) > 0 {
-            self.newest[0] = record.correlation();
+        let id = record.correlation();
+        if self.newest[0].is_none_or(|newest| is_before(newest, id)) {
+            self.newest[0] = Some(id);
         }
     }
 
@@ -64,7 +64,7 @@ impl Graphs {
         self.newest = [self.newest[0], self.newest[0], self.newest[1]];
         let overtaken = self.newest[2];
         let is_complete = |it: &Open| {
-            let was_overtaken = (overtaken.wrapping_sub(it.graph.correlation) as i32) > 0;
+            let was_overtaken = overtaken.is_some_and(|newer| is_before(it.graph.correlation, newer));
             it.flushes_since > 0 && (all_was_done || was_overtaken)
         };
         let complete = self.open.values().filter(|it| is_complete(it)).map(|it| it.graph.correlation).collect();
@@ -78,13 +78,19 @@ impl Graphs {
             return Vec::new();
         }
         let mut all: Vec<u32> = self.open.keys().copied().collect();
-        all.sort_unstable();
+        self.sort(&mut all);
         all.truncate(all.len() - limit / 2);
         self.complete(all)
     }
 
+    /// Puts the ids of launches in order, the oldest first.
+    fn sort(&self, launches: &mut [u32]) {
+        let newest = self.newest[0].unwrap_or(0);
+        launches.sort_unstable_by_key(|it| it.wrapping_sub(newest) as i32);
+    }
+
     fn complete(&mut self, mut launches: Vec<u32>) -> Vec<Graph> {
-        launches.sort_unstable();
+        self.sort(&mut launches);
         for launch in &launches {
             if self.completed_in_order.len() >= MOST_COMPLETED
                 && let Some(oldest) = self.completed_in_order.pop_front()
@@ -96,6 +102,11 @@ impl Graphs {
         }
         launches.iter().filter_map(|it| self.open.remove(it)).map(|it| it.graph).collect()
     }
+}
+
+/// Whether a launch has an earlier correlation id than another: they grow, and start over after 2³².
+fn is_before(id: u32, other: u32) -> bool {
+    (other.wrapping_sub(id) as i32) > 0
 }
 
 impl Open {
@@ -159,6 +170,22 @@ mod tests {
         assert_eq!(graphs.take(5, &node(7, 2, 60, 70)), Taken::Missed, "it comes too late");
         assert_eq!(graphs.take(5, &node(0, 2, 60, 70)), Taken::Missed, "its launch is unknown");
         assert_eq!(graphs.take(5, &node(9, 2, 60, 0)), Taken::Missed, "it did not end");
+    }
+
+    #[test]
+    fn ids_that_are_high_or_start_over_are_in_order() {
+        for first in [1 << 31, (1 << 31) + 50, u32::MAX - 1] {
+            let mut graphs = Graphs::default();
+            let [graph, next, last] = [first, first.wrapping_add(5), first.wrapping_add(9)];
+            for id in [graph, next] {
+                graphs.arrived(&node(id, 1, 20, 30));
+                take(&mut graphs, &[node(id, 1, 20, 30)]);
+            }
+            graphs.arrived(&node(last, 0, 40, 50));
+            assert_eq!(graphs.shrink_to(1).iter().map(|it| it.correlation).collect::<Vec<_>>(), [graph, next]);
+            take(&mut graphs, &[node(first.wrapping_add(7), 1, 20, 30)]);
+            assert_eq!([graphs.flush(false).len(), graphs.flush(false).len()], [0, 1], "from {first}");
+        }
     }
 
     #[test]

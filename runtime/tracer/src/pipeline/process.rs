@@ -30,8 +30,8 @@ const MOST_THREADS: usize = 1 << 16;
 const MOST_NODES: usize = 1 << 18;
 /// Maximum number of streams remembered per process.
 const MOST_STREAMS: usize = 1 << 16;
-/// Maximum size of the names kept per process, raw and readable; a collector sends at most 4 MiB.
-const MOST_NAME_BYTES: usize = 32 << 20;
+/// Maximum size of the names kept per process, raw and readable; a collector sends at most 16 MiB.
+const MOST_NAME_BYTES: usize = 64 << 20;
 /// Drains for which an event waits for a name: another thread's ring may bring it in the next one.
 const MOST_NAME_WAITS: u32 = 2;
 
@@ -56,7 +56,9 @@ pub(super) struct Process {
     pub(super) memory: Memory,
     /// Whether its collector's last flush has arrived.
     pub(super) is_complete: bool,
-    /// The lowest correlation id of its launches, if there are launches that it made before that.
+    /// Whether it had launched before it was traced.
+    is_attached: bool,
+    /// The correlation id of the first launch that was seen.
     first_correlation: Option<u32>,
     name_waits: u32,
 }
@@ -80,7 +82,8 @@ impl Process {
             idle: Idle::default(),
             memory: Memory::default(),
             is_complete: false,
-            first_correlation: info.is_attached.then_some(u32::MAX),
+            is_attached: info.is_attached,
+            first_correlation: None,
             name_waits: 0,
         }
     }
@@ -88,8 +91,8 @@ impl Process {
     /// Notes a launch's correlation id.
     #[inline]
     pub(super) fn launched(&mut self, correlation: u32) {
-        if let Some(first) = &mut self.first_correlation {
-            *first = correlation.min(*first);
+        if self.is_attached && self.first_correlation.is_none_or(|first| is_shortly_before(correlation, first)) {
+            self.first_correlation = Some(correlation);
         }
     }
 
@@ -97,7 +100,7 @@ impl Process {
     /// of the first launch seen belongs to an earlier launch.
     pub(super) fn loss_of(&self, activity: &ActivityRecord) -> Loss {
         match self.first_correlation {
-            Some(first) if first != u32::MAX && activity.correlation() < first => Loss::BeforeAttach,
+            Some(first) if is_shortly_before(activity.correlation(), first) => Loss::BeforeAttach,
             _ => Loss::Unjoined,
         }
     }
@@ -128,6 +131,13 @@ impl Process {
             false => self.watermark.oldest_withholding(&self.launches),
         }
     }
+}
+
+/// Whether a correlation id is one of the last before another one: ids start over after 2³², so that those of launches
+/// long after the first one come close to it again.
+fn is_shortly_before(id: u32, other: u32) -> bool {
+    const MOST_IN_FLIGHT: u32 = 1 << 20;
+    (1..MOST_IN_FLIGHT).contains(&other.wrapping_sub(id))
 }
 
 /// What a launch told of its stream.
@@ -410,6 +420,7 @@ mod tests {
             [49, 50, 51].map(|it| process.loss_of(&kernel(it)))
         };
         assert_eq!(losses(true, &[60, 50, 70]), [Loss::BeforeAttach, Loss::Unjoined, Loss::Unjoined]);
+        assert_eq!(losses(true, &[u32::MAX - 3, 60]), [Loss::Unjoined; 3], "ids have started over");
         assert_eq!(losses(true, &[]), [Loss::Unjoined; 3], "nothing tells");
         assert_eq!(losses(false, &[60, 50, 70]), [Loss::Unjoined; 3]);
     }
