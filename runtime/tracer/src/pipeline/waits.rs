@@ -19,6 +19,8 @@ const MOST_KEPT: usize = 64;
 /// recorded it again meanwhile.
 const MOST_EVENTS: usize = 1 << 16;
 const MOST_RECORDS: usize = 8;
+/// Activities kept of all streams, whatever their number and ends.
+const MOST_IN_ALL: usize = 1 << 18;
 
 /// An activity that was handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +39,7 @@ struct Ran {
 pub(super) struct Waits {
     /// By context and stream, in order of their end.
     streams: FxHashMap<(u32, u32), VecDeque<Ran>>,
+    kept: usize,
     /// By handle.
     events: FxHashMap<u64, Recorded>,
 }
@@ -96,7 +99,13 @@ impl Waits {
 
     fn add(&mut self, stream: (u32, u32), ran: Ran) {
         if self.streams.len() < MOST_STREAMS || self.streams.contains_key(&stream) {
-            self.streams.entry(stream).or_default().push_back(ran);
+            let all = self.streams.entry(stream).or_default();
+            if self.kept < MOST_IN_ALL {
+                self.kept += 1;
+            } else if all.pop_front().is_none() {
+                return;
+            }
+            all.push_back(ran);
         }
     }
 
@@ -104,7 +113,7 @@ impl Waits {
     pub(super) fn forget_before(&mut self, until: u64) {
         for all in self.streams.values_mut() {
             let old = all.partition_point(|it| it.end <= until);
-            all.drain(..old.saturating_sub(MOST_KEPT));
+            self.kept -= all.drain(..old.saturating_sub(MOST_KEPT)).len();
         }
     }
 
@@ -250,5 +259,14 @@ mod tests {
         assert_eq!(waits.streams[&(CONTEXT, 7)].len(), 500 + MOST_KEPT);
         (0..5000).for_each(|it| ran(&mut waits, it as u32, 1, (2, 3)));
         assert!(waits.streams.len() <= MOST_STREAMS);
+    }
+
+    #[test]
+    fn what_never_ends_takes_no_more_than_its_share() {
+        let mut waits = Waits::default();
+        let far = |it: usize| Ran { name: 1, start: 1, end: u64::MAX - 1, launched: it as u64, correlation: it as u32 };
+        (0..MOST_IN_ALL + 10_000).for_each(|it| waits.add((CONTEXT, it as u32 % 8), far(it)));
+        waits.forget_before(1_000_000);
+        assert_eq!(waits.streams.values().map(VecDeque::len).sum::<usize>(), MOST_IN_ALL);
     }
 }
