@@ -144,11 +144,13 @@ impl Write for Outlet {
 pub struct Lines {
     outlet: Outlet,
     waiting: Vec<u8>,
+    /// How many of the waiting bytes are whole lines. A line may take many writes, so it is not searched again at each.
+    whole: usize,
 }
 
 impl Lines {
     pub fn new(outlet: Outlet) -> Self {
-        Lines { outlet, waiting: Vec::new() }
+        Lines { outlet, waiting: Vec::new(), whole: 0 }
     }
 
     /// Writes a text immediately.
@@ -174,6 +176,7 @@ impl Lines {
             at += piece.len();
         }
         self.waiting.drain(..end);
+        self.whole = self.whole.saturating_sub(end);
         Ok(())
     }
 }
@@ -192,11 +195,12 @@ fn piece_len(bytes: &[u8]) -> usize {
 
 impl Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(last) = bytes.iter().rposition(|it| *it == b'\n') {
+            self.whole = self.waiting.len() + last + 1;
+        }
         self.waiting.extend_from_slice(bytes);
-        if self.waiting.len() >= MOST_WAITING
-            && let Some(last) = self.waiting.iter().rposition(|it| *it == b'\n')
-        {
-            self.write_until(last + 1)?;
+        if self.waiting.len() >= MOST_WAITING && self.whole > 0 {
+            self.write_until(self.whole)?;
         }
         Ok(bytes.len())
     }
