@@ -66,8 +66,10 @@ impl Delivery<'_> {
     pub unsafe fn kernel(&mut self, mut kernel: Kernel, name: *const c_char) {
         if self.count(&kernel.into()) {
             // SAFETY: the caller's promise.
-            kernel.symbol = unsafe { self.name(name) };
-            self.write(&kernel);
+            let symbol = unsafe { self.name(name) };
+            kernel.symbol = symbol.unwrap_or(0);
+            let is_written = self.write(&kernel);
+            self.tally.name_table_full += u64::from(is_written && symbol.is_err());
         }
     }
 
@@ -118,29 +120,24 @@ impl Delivery<'_> {
         self.out.is_some()
     }
 
-    fn write<T: Into<ActivityRecord> + IntoBytes + Immutable + Copy>(&mut self, record: &T) {
+    /// Returns whether the record found room.
+    fn write<T: Into<ActivityRecord> + IntoBytes + Immutable + Copy>(&mut self, record: &T) -> bool {
         let kind = (*record).into().activity().record_kind();
-        if let Some(out) = &mut self.out {
-            self.tally.ring_full += u64::from(!out.write_waiting(&mut self.patience, kind, record, &[]));
-        }
+        let Some(out) = &mut self.out else { return false };
+        let is_written = out.write_waiting(&mut self.patience, kind, record, &[]);
+        self.tally.ring_full += u64::from(!is_written);
+        is_written
     }
 
-    unsafe fn name(&mut self, name: *const c_char) -> u32 {
-        let Some(out) = self.out.as_mut().filter(|_| !name.is_null()) else { return 0 };
+    unsafe fn name(&mut self, name: *const c_char) -> Result<u32, NoId> {
+        let Some(out) = self.out.as_mut().filter(|_| !name.is_null()) else { return Ok(0) };
         let patience = &mut self.patience;
         let tell = |id, text: &[u8]| {
             let body = xputrace_wire::record::Name { id, len: text.len() as u32 };
             out.write_waiting(patience, kind::NAME, &body, text)
         };
         // SAFETY: the caller's promise.
-        match unsafe { self.agent.tables.names.intern(name, Text::Symbol, tell) } {
-            Ok(id) => id,
-            Err(NoId::TableFull) => {
-                self.tally.name_table_full += 1;
-                0
-            }
-            Err(NoId::NotTold) => 0,
-        }
+        unsafe { self.agent.tables.names.intern(name, Text::Symbol, tell) }
     }
 }
 

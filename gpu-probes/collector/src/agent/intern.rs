@@ -18,7 +18,8 @@ pub(crate) const NAMES: usize = 16 << 10;
 pub(crate) const STACKS: usize = 64 << 10;
 /// Maximum number of files, by where they were mapped, that a process's stacks were in.
 pub(crate) const OBJECTS: usize = 8 << 10;
-const TEXT_BYTES: usize = 4 << 20;
+/// Bytes of all names together: room for each to have a thousand. Only what is used takes memory.
+const TEXT_BYTES: usize = 16 << 20;
 /// Maximum number of Python's code objects per process.
 pub(crate) const CODES: usize = 16 << 10;
 const CODE_BYTES: usize = 16 << 20;

@@ -587,8 +587,15 @@ impl Local {
             let told = || unsafe { name(agent, out, call_name, Text::Call) };
             launch.api = agent.tables.call_names.id(returned.call, told);
             // SAFETY: as above.
-            launch.symbol = unsafe { name(agent, out, symbol, Text::Symbol) };
-            (out.ring(), out.write(kind::LAUNCH, launch, &[]))
+            let is_named = match unsafe { find_name(agent, out, symbol, Text::Symbol) } {
+                // A launch without its kernel's name would pass for one of another kernel.
+                Err(NoId::NotTold) => false,
+                id => {
+                    launch.symbol = counted(agent, id);
+                    true
+                }
+            };
+            (out.ring(), is_named && out.write(kind::LAUNCH, launch, &[]))
         });
         match wrote {
             Some((_, true)) => {}
@@ -693,22 +700,33 @@ pub(super) unsafe fn range_name(agent: &Agent, out: &mut Output, path: &CStr) ->
     }
 }
 
+/// Returns the id of a name, or 0 if it has none, which is counted.
+///
 /// # Safety
 /// `pointer` is null or a C string.
 #[inline]
 pub(super) unsafe fn name(agent: &Agent, out: &mut Output, pointer: *const c_char, text: Text) -> u32 {
+    // SAFETY: the caller's promise.
+    counted(agent, unsafe { find_name(agent, out, pointer, text) })
+}
+
+/// # Safety
+/// `pointer` is null or a C string.
+#[inline]
+unsafe fn find_name(agent: &Agent, out: &mut Output, pointer: *const c_char, text: Text) -> Result<u32, NoId> {
     if pointer.is_null() {
-        return 0;
+        return Ok(0);
     }
     // SAFETY: the caller's promise.
-    match unsafe { agent.tables.names.intern(pointer, text, |id, text| out.write_name(id, text)) } {
-        Ok(id) => id,
-        Err(NoId::TableFull) => {
-            agent.count_lost(Lost::NameTableFull, 1);
-            0
-        }
-        Err(NoId::NotTold) => 0,
-    }
+    unsafe { agent.tables.names.intern(pointer, text, |id, text| out.write_name(id, text)) }
+}
+
+#[inline]
+fn counted(agent: &Agent, id: Result<u32, NoId>) -> u32 {
+    id.unwrap_or_else(|_| {
+        agent.count_lost(Lost::NameTableFull, 1);
+        0
+    })
 }
 
 /// A ring's share of the totals. Only its owner writes it, and each flush sums them, so that

@@ -108,8 +108,8 @@ losses! {
     }
     NameTableFull {
         name: "name_table_full",
-        meaning: "names that did not fit into the collector's table",
-        help: "trace for less time",
+        meaning: "uses of a name that did not fit into the collector's table, or into a ring; the event has none there, or that of the call",
+        help: "trace for less time: the table has room for 16,384 names, and 16 MiB",
     }
     MappingTableFull {
         name: "mapping_table_full",

@@ -11,6 +11,7 @@ use super::queue::{Joined, Queue};
 use crate::clock::Span;
 use crate::names::Names;
 use crate::state::{MappingInfo, ObjectInfo, Target};
+use std::collections::BTreeSet;
 use xputrace_model::loss::Loss;
 use xputrace_model::plan::{Activity, Call, StringId};
 use xputrace_wire::cuda_calls::FunctionId;
@@ -304,7 +305,8 @@ impl Intake<'_> {
         }
         let named = facts.has_room_for_names() && {
             let symbol = self.strings.symbol(&xputrace_model::text::from_bytes(text), self.names);
-            let texts = [symbol.symbol, symbol.name, symbol.short_name];
+            // Equal texts are kept once.
+            let texts = BTreeSet::from([symbol.symbol, symbol.name, symbol.short_name]);
             let bytes = texts.into_iter().filter_map(|it| self.names.get(it)).map(|it| it.len()).sum();
             facts.name(id, symbol, bytes)
         };
