@@ -2,6 +2,9 @@
 
 use crate::Refusal;
 use crate::image::Image;
+use object::Endianness;
+use object::elf::{self, FileHeader64};
+use object::read::elf::{FileHeader, ProgramHeader};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -44,7 +47,6 @@ impl Process {
         }
         refuse_by_status(&status)?;
         let mappings = mappings_once_started(pid)?;
-        refuse_by_mappings(&mappings)?;
         let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));
         let memory = memory.map_err(|it| denied(pid, "open its memory", &it))?;
         let images = Image::all(pid, &mappings);
@@ -207,23 +209,56 @@ fn refuse_by_status(status: &str) -> Result<(), Refusal> {
 }
 
 /// How long a program may take from its start to having its C library.
-const STARTED_WITHIN: Duration = Duration::from_secs(1);
+const STARTED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Returns the mappings of a process, once its dynamic linker has done the first part of its work.
 fn mappings_once_started(pid: u32) -> Result<Vec<Mapping>, Refusal> {
     let until = Instant::now() + STARTED_WITHIN;
     loop {
+        // In this order: the file is there before anything of it is mapped.
+        let has_linker = names_linker(pid);
         let mappings = mappings(pid)?;
-        if !is_starting(&mappings) || Instant::now() >= until {
-            return Ok(mappings);
+        match c_library(&mappings) {
+            Some(CLibrary::Glibc) => return Ok(mappings),
+            Some(CLibrary::Musl) => return Err(Refusal::new("its C library is musl; NVIDIA's libraries need glibc")),
+            None if !has_linker && !has_file(&mappings, b"ld-linux") => {
+                let text = "it is statically linked: it has no dynamic linker that could load the collector";
+                return Err(Refusal::new(text));
+            }
+            None if Instant::now() >= until => {
+                let seconds = STARTED_WITHIN.as_secs();
+                let text = format!("its dynamic linker has not loaded a C library within {seconds} s: is it starting?");
+                return Err(Refusal::new(text));
+            }
+            None => std::thread::sleep(Duration::from_millis(1)),
         }
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Whether a program has a dynamic linker and no C library yet.
-fn is_starting(mappings: &[Mapping]) -> bool {
-    has_file(mappings, b"ld-linux") && !has_file(mappings, b"libc.so") && !has_file(mappings, b"libc-2.")
+/// Whether a process's program names a dynamic linker. It may not be mapped yet: Linux maps it after the program.
+fn names_linker(pid: u32) -> bool {
+    let file = File::open(format!("/proc/{pid}/exe"));
+    let data = file.ok().map(object::ReadCache::new);
+    let Some(data) = &data else { return false };
+    let header = FileHeader64::<Endianness>::parse(data).ok();
+    let segments = header.and_then(|it| it.program_headers(it.endian().ok()?, data).ok()).unwrap_or_default();
+    segments.iter().any(|it| it.p_type(Endianness::Little) == elf::PT_INTERP)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CLibrary {
+    Glibc,
+    Musl,
+}
+
+/// Returns the C library that a process has mapped.
+fn c_library(mappings: &[Mapping]) -> Option<CLibrary> {
+    let has = |prefix: &[u8]| has_file(mappings, prefix);
+    // Where musl is not the system's library, its file is `libc.so`. glibc's file of that name is a text for linkers.
+    if mappings.iter().any(|it| it.name() == b"libc.so") || has(b"ld-musl-") || has(b"libc.musl-") {
+        return Some(CLibrary::Musl);
+    }
+    (has(b"libc.so.6") || has(b"libc-2.")).then_some(CLibrary::Glibc)
 }
 
 fn mappings(pid: u32) -> Result<Vec<Mapping>, Refusal> {
@@ -257,25 +292,12 @@ fn has_file(mappings: &[Mapping], prefix: &[u8]) -> bool {
     mappings.iter().any(|it| it.name().starts_with(prefix))
 }
 
-fn refuse_by_mappings(mappings: &[Mapping]) -> Result<(), Refusal> {
-    let has = |prefix: &[u8]| has_file(mappings, prefix);
-    // Where musl is not the system's library, its file is `libc.so`. glibc's file of that name is a text for linkers.
-    let has_libc_so = mappings.iter().any(|it| it.name() == b"libc.so");
-    if has_libc_so || has(b"ld-musl-") || has(b"libc.musl-") {
-        return Err(Refusal::new("its C library is musl; NVIDIA's libraries need glibc"));
-    }
-    if !has(b"libc.so.6") && !has(b"libc-2.") {
-        return Err(Refusal::new("it is statically linked: it has no dynamic linker that could load the collector"));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_starting_until_it_has_its_c_library() {
+    fn c_libraries_are_told_apart_by_their_files() {
         let mapping = |path: &str| Mapping {
             start: 0,
             end: 1,
@@ -284,10 +306,21 @@ mod tests {
             inode: 1,
             path: Some(path.into()),
         };
-        let is_starting = |paths: &[&str]| is_starting(&paths.iter().map(|it| mapping(it)).collect::<Vec<_>>());
-        assert!(is_starting(&["/bin/program", "/lib64/ld-linux-x86-64.so.2"]));
-        assert!(!is_starting(&["/bin/program", "/lib64/ld-linux-x86-64.so.2", "/lib/libc.so.6"]));
-        assert!(!is_starting(&["/bin/static"]));
+        let c_library = |paths: &[&str]| c_library(&paths.iter().map(|it| mapping(it)).collect::<Vec<_>>());
+        assert_eq!(c_library(&["/bin/program", "/lib64/ld-linux-x86-64.so.2"]), None);
+        let glibc = ["/bin/program", "/lib64/ld-linux-x86-64.so.2", "/lib/libc.so.6"];
+        assert_eq!(
+            (c_library(&glibc), c_library(&["/lib/libc-2.28.so"])),
+            (Some(CLibrary::Glibc), Some(CLibrary::Glibc))
+        );
+        for musl in ["/lib/ld-musl-x86_64.so.1", "/usr/lib/musl/lib/libc.so", "/lib/libc.musl-x86_64.so.1"] {
+            assert_eq!(c_library(&[musl]), Some(CLibrary::Musl), "{musl}");
+        }
+    }
+
+    #[test]
+    fn a_program_says_whether_it_has_a_dynamic_linker() {
+        assert!(names_linker(std::process::id()));
     }
 
     #[test]

@@ -276,6 +276,33 @@ fn a_program_that_cannot_load_anything_is_refused() {
     assert_eq!(program.end(), ("odd 0\n".into(), Some(7)));
 }
 
+/// A dynamic linker that waits for the end of its input, before it has loaded anything.
+const LINKER: &str = r#"
+static long call(long number, long a, const void *b, long c) {
+    long answer;
+    __asm__ volatile("syscall" : "=a"(answer) : "a"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
+    return answer;
+}
+void _start(void) {
+    char byte;
+    call(1, 1, "ready\n", 6);
+    while (call(0, 0, &byte, 1) > 0) {}
+    call(60, 7, 0, 0);
+}
+"#;
+
+#[test]
+fn a_program_that_is_starting_is_not_called_statically_linked() {
+    let built = Built::new();
+    built.compile("linker", LINKER, &["-O1", "-fPIE", "-static-pie", "-nostdlib", "-fno-stack-protector"]);
+    let linker = format!("-Wl,--dynamic-linker={}", built.path("linker").display());
+    built.compile("starting", PROGRAM, &[&linker, "-pthread"]);
+    let program = Running::new(&built.path("starting"), &["read"]);
+    let refusal = inject(program.child.id(), &built.request()).unwrap_err().to_string();
+    assert!(refusal.contains("has not loaded a C library"), "{refusal}");
+    assert_eq!(program.end(), (String::new(), Some(7)));
+}
+
 #[test]
 fn a_program_without_its_first_thread_is_not_called_ended() {
     let built = Built::new();
