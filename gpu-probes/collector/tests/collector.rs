@@ -178,6 +178,25 @@ fn kernels_without_times_are_counted<M: Machine>() {
     disarm::<M>(&mut tracer);
 }
 
+/// What it submitted may have ended, and be in a buffer that the flush leaves out.
+#[test]
+fn a_flush_reaches_no_further_than_the_launch_that_is_under_way() {
+    let _alone = alone::<Plain>();
+    let mut tracer = arm::<Plain>(ALL, SHAPE);
+    let under_way = plain::enters_only();
+    let before = tracer.flushes().len();
+    tracer.until("flushes", |it| it.flushes().len() >= before + 3);
+    // The first may have begun before the launch did.
+    let meanwhile: Vec<u64> = tracer.flushes()[before + 1..].iter().map(|it| it.began).collect();
+    plain::returns_only(Some(under_way));
+    let after = tracer.flushes().len();
+    tracer.until("later flushes", |it| it.flushes().len() >= after + 2 && !it.launches().is_empty());
+    let start = tracer.launches()[0].start;
+    assert!(meanwhile.iter().all(|it| *it <= start), "{meanwhile:?} {start}");
+    assert!(tracer.flushes().last().unwrap().began > start);
+    disarm::<Plain>(&mut tracer);
+}
+
 /// The simulated backend only records kernels.
 #[test]
 fn a_launch_that_is_under_way_when_we_arm_is_outside() {

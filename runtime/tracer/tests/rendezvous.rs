@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use xputrace_model::plan::{Activities, Activity, Call, Calls, Demand};
 use xputrace_tracer::ProcessIndex;
-use xputrace_tracer::rendezvous::{Acceptor, Arming, Arrival, Heard, Listener, Missed, Notice, Order, Target, Why};
+use xputrace_tracer::rendezvous::{
+    Acceptor, Arming, Arrival, DEFAULT_SHAPE, Heard, Listener, Missed, Notice, Order, Target, Why,
+};
 use xputrace_wire::message::{self, Message, demand};
-use xputrace_wire::record::{self, Launch, kind, size_of_record};
+use xputrace_wire::record::{self, ActivityRecord, Flush, Kernel, Launch, Record, kind, size_of_record};
 use xputrace_wire::region::{Control, PAGE, Shape};
 use xputrace_wire::ring::{RingHeader, Writer};
 
@@ -161,6 +163,74 @@ fn a_collector_is_armed_and_its_records_are_read() {
     assert_eq!((target.poll(), target.poll()), (Some(Notice::Closed), None));
     drop(region);
     assert_eq!(control.armed.load(Ordering::Relaxed), 0, "whoever still looks sees that nobody reads");
+}
+
+/// However busy other threads are.
+#[test]
+fn no_flush_is_read_before_what_precedes_it_in_other_rings() {
+    let listener = Listener::new(None).unwrap();
+    let collector = connect(listener.value());
+    say(&collector, &hello());
+    let mut target = next(&listener).expect("a collector");
+    // The more rings, the more can be written while they are looked at.
+    let shape = DEFAULT_SHAPE;
+    let demand = Demand { activities: Activities::of(&[Activity::Kernel]), ..Default::default() };
+    let arming = Arming {
+        most: &demand,
+        first: &demand,
+        is_switched: false,
+        mappings: false,
+        shape,
+        window: 0,
+        conflict: 0,
+        gpus: "",
+    };
+    let mut region = target.arm(&arming, 3, None).unwrap();
+    let memory = hear(&collector).1.unwrap();
+    // SAFETY: as above.
+    let (control, [mut activities, mut flushes]) = unsafe {
+        let at =
+            libc::mmap(std::ptr::null_mut(), shape.size(), 3, libc::MAP_SHARED, memory.as_raw_fd(), 0).cast::<u8>();
+        let writer = |ring| {
+            let header = at.add(shape.ring_offset(ring));
+            Writer::new(header.cast::<RingHeader>(), header.add(PAGE), shape.ring_bytes)
+        };
+        (&*at.cast::<Control>(), [writer(0), writer(shape.rings - 1)])
+    };
+    control.rings_claimed.store(shape.rings, Ordering::Relaxed);
+    const LAST: u64 = 2_000;
+    let writing = std::thread::spawn(move || {
+        let mut write = |n: u64| {
+            let body = kernel(n as u32, n, n + 1);
+            let len = size_of_record::<Kernel>(0);
+            while !activities.write(len, |out| record::encode(kind::KERNEL, &body, &[], out)) {}
+        };
+        for n in 1..=LAST {
+            for _ in 0..1_000 {
+                write(n);
+                // Slower than it is read, so that it never waits, and no two looks find the same.
+                (0..8).for_each(|_| std::hint::spin_loop());
+            }
+            control.totals.flushes.fetch_add(1, Ordering::SeqCst);
+            let flush = Flush { began: n, last: 0 };
+            while !flushes.write(size_of_record::<Flush>(0), |out| record::encode(kind::FLUSH, &flush, &[], out)) {}
+        }
+    });
+    let (mut newest, mut flushed) = (0, 0);
+    while flushed < LAST {
+        let marks = region.marks();
+        for ring in region.take(&marks) {
+            for it in record::records(&ring).map_while(Result::ok) {
+                match it {
+                    Record::Activity(ActivityRecord::Kernel(it)) => newest = newest.max(u64::from(it.correlation)),
+                    Record::Flush(it) => flushed = flushed.max(it.began),
+                    _ => {}
+                }
+            }
+        }
+        assert!(newest >= flushed, "flush {flushed} came before its kernels: {newest}");
+    }
+    writing.join().unwrap();
 }
 
 #[test]

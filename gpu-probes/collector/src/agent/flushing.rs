@@ -23,6 +23,8 @@ impl Agent {
         }
         let _flushing = Raised::new(&self.life.flushing);
         let began = now();
+        // Launches under way may have submitted what has ended, and that may be in a buffer that is not delivered yet.
+        let began = self.oldest_call_began().map_or(began, |it| it.min(began));
         let flushed = self.backend.flush(self, how);
         self.publish_totals();
         // Behind the flush: whatever it delivered ran on GPUs that are known by now.
@@ -34,8 +36,10 @@ impl Agent {
         }
         let last = how != Flushing::Regular;
         if flushed || last {
+            // Before its record is written: the tracer tells by this number whether it may see the record, and not yet
+            // all that precedes it in other rings.
+            self.memory.region.control().totals.flushes.fetch_add(1, Ordering::SeqCst);
             self.write_waiting(kind::FLUSH, &Flush { began, last: u64::from(last) }, &[]);
-            self.memory.region.control().totals.flushes.fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -393,7 +393,7 @@ impl Local {
         self.has_no_slot = false;
         self.symbol = entered.symbol;
         self.name = entered.name;
-        presence::begin_call(agent);
+        presence::begin_call(agent, start);
         self.demand = agent.demand_now();
         let is_inside = agent.window.contains_now() && is_asked_for(agent, self.demand, entered.submits);
         self.launch = Launch {

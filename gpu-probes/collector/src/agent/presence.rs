@@ -10,7 +10,7 @@ use std::cell::{Cell, UnsafeCell};
 use std::io;
 use std::ops::Deref;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, compiler_fence};
 use std::time::{Duration, Instant};
 
 /// Threads with a slot of their own; any further ones share a counter.
@@ -28,10 +28,17 @@ struct Slot {
     run: AtomicPtr<Agent>,
     /// The run that records the launch call which the thread is in; null outside.
     call: AtomicPtr<Agent>,
+    /// When the last of those began; CLOCK_MONOTONIC nanoseconds.
+    call_began: AtomicU64,
 }
 
 static ALL: [Slot; SLOTS] = [const {
-    Slot { is_taken: AtomicBool::new(false), run: AtomicPtr::new(null_mut()), call: AtomicPtr::new(null_mut()) }
+    Slot {
+        is_taken: AtomicBool::new(false),
+        run: AtomicPtr::new(null_mut()),
+        call: AtomicPtr::new(null_mut()),
+        call_began: AtomicU64::new(0),
+    }
 }; SLOTS];
 
 /// Numbers in [`OWN`] besides those of slots: not looked for yet; none.
@@ -76,9 +83,10 @@ fn take_slot() -> Option<&'static Slot> {
 
 /// Notes that this thread begins a launch call, which looks only then whether it is recorded.
 #[inline]
-pub(super) fn begin_call(agent: &Agent) {
+pub(super) fn begin_call(agent: &Agent, began: u64) {
     if let Some(slot) = own_slot() {
-        slot.call.store(std::ptr::from_ref(agent).cast_mut(), Ordering::Relaxed);
+        slot.call_began.store(began, Ordering::Relaxed);
+        slot.call.store(std::ptr::from_ref(agent).cast_mut(), Ordering::Release);
         compiler_fence(Ordering::SeqCst);
     }
 }
@@ -144,6 +152,21 @@ impl Agent {
         let this = std::ptr::from_ref(self).cast_mut();
         let is_here = |it: &Slot| std::ptr::eq(it.run.load(Ordering::Acquire), this);
         self.life.visitors.load(Ordering::Acquire) == 0 && !ALL.iter().any(is_here)
+    }
+
+    /// Returns when the oldest of the launch calls began that are recorded and have not returned.
+    pub(super) fn oldest_call_began(&self) -> Option<u64> {
+        let this = std::ptr::from_ref(self).cast_mut();
+        let under_way = ALL.iter().filter(|it| std::ptr::eq(it.call.load(Ordering::Acquire), this));
+        under_way.map(|it| it.call_began.load(Ordering::Relaxed)).min()
+    }
+
+    /// Waits for none of the launch calls that are under way: their return may not be reported.
+    pub(super) fn forget_calls(&self) {
+        let this = std::ptr::from_ref(self).cast_mut();
+        for it in &ALL {
+            let _ = it.call.compare_exchange(this, null_mut(), Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 
     /// Waits a while until the launch calls that are recorded have returned. No other begins any more.

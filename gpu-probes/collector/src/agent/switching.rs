@@ -145,6 +145,7 @@ impl Agent {
             if is_resumed {
                 self.backend.switch(self, &armed, &wanted)?;
                 self.window.note_pause();
+                self.forget_calls();
             }
             self.switching.orders().armed = wanted;
             Ok(())

@@ -98,6 +98,11 @@ pub fn returns_only(inner: Option<u32>) -> u32 {
     correlation
 }
 
+/// Enters a launch call; [`returns_only`] leaves it.
+pub fn enters_only() -> u32 {
+    enter(0, c"cuLaunchKernel", Some(c"_Z1fv"), Call::Kernel, 0)
+}
+
 pub fn agent() -> Option<&'static Agent> {
     unsafe { AGENT.load(SeqCst).as_ref() }
 }
@@ -106,6 +111,13 @@ const CONTEXT: Option<Context> = Some(Context { id: 5, handle: std::ptr::null_mu
 
 /// Enters and leaves a call, below a function that keeps frame pointers.
 fn call(call: usize, name: &CStr, symbol: Option<&CStr>, submits: Call, stream: u64, result: i32) -> u32 {
+    let correlation = enter(call, name, symbol, submits, stream);
+    let returned = Returned { call, submits, correlation, result, context: CONTEXT };
+    let _ = agent().map(|it| unsafe { launch::exit(it, &returned) });
+    correlation
+}
+
+fn enter(call: usize, name: &CStr, symbol: Option<&CStr>, submits: Call, stream: u64) -> u32 {
     let correlation = CORRELATION.fetch_add(1, SeqCst);
     let Some(agent) = agent() else { return correlation };
     let mut enter = |registers: &Pushed| {
@@ -126,7 +138,6 @@ fn call(call: usize, name: &CStr, symbol: Option<&CStr>, submits: Call, stream: 
     // The data is not read.
     let data = std::mem::MaybeUninit::uninit();
     unsafe { framed(with_registers, (&raw mut enter) as usize, 0, 0, &*data.as_ptr()) };
-    unsafe { launch::exit(agent, &Returned { call, submits, correlation, result, context: CONTEXT }) };
     correlation
 }
 

@@ -23,10 +23,10 @@ pub struct Region {
 // SAFETY: on our side only this value owns the mapping, which is not tied to a thread.
 unsafe impl Send for Region {}
 
-/// How often to read the rings' positions until two readings agree.
-const MOST_LOOKS: usize = 4;
+/// How often to read the rings' positions until no flush was made meanwhile. Flushes are milliseconds apart.
+const MOST_LOOKS: usize = 64;
 
-/// How far each ring was written at one moment.
+/// How far each ring was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marks(Vec<u64>);
 
@@ -49,20 +49,23 @@ impl Region {
         Ok(region)
     }
 
-    /// Returns how far the rings in use have been written. If writers pause for as long as reading
-    /// takes, all positions are of the same moment: no record then lacks what another thread wrote
-    /// before it, such as the kernels of a flush.
+    /// Returns how far the rings in use have been written. Up to there, no record of a flush lacks what had been written
+    /// before it by any thread: all that it delivered, and the launches that had returned.
     pub fn marks(&self) -> Marks {
+        // A flush is counted before its record is written. So one that is not counted meanwhile precedes the whole look,
+        // or is not seen.
+        let flushes = || self.control().totals.flushes.load(Ordering::SeqCst);
         let look = || Marks(self.readers[..self.rings_used()].iter().map(Reader::mark).collect());
-        let mut marks = look();
-        for _ in 0..MOST_LOOKS {
-            let again = look();
-            if again == marks {
-                break;
+        let mut before = flushes();
+        for _ in 1..MOST_LOOKS {
+            let marks = look();
+            let after = flushes();
+            if before == after {
+                return marks;
             }
-            marks = again;
+            before = after;
         }
-        marks
+        look()
     }
 
     /// Returns the bytes up to the marks, by ring, as a drain for [`crate::Pipeline::feed`].
