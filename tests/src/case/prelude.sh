@@ -31,6 +31,17 @@ has_lines() {
   [ -e "$1" ] && [ "$(grep -c -e "$2" "$1")" -ge "${3:-1}" ]
 }
 
+# Waits until CUDA runs in a process.
+await_cuda() {
+  until cat "/proc/$1"/task/*/comm 2>/dev/null | grep -q '^cuda-EvtHandlr$'; do
+    if ! [ -e "/proc/$1" ]; then
+      echo "await_cuda: process $1 ended before" >&2
+      return 1
+    fi
+    sleep 0.01
+  done
+}
+
 # Waits until a process is attached to: both threads of the collector run in it.
 await_traced() {
   until [ "$(cat "/proc/$1"/task/*/comm 2>/dev/null | grep -c '^xputrace$')" = 2 ]; do

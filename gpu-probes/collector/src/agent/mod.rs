@@ -174,7 +174,7 @@ static CURRENT: AtomicPtr<Agent> = AtomicPtr::new(std::ptr::null_mut());
 /// Forks between loading this library and this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// How long to wait for room in a ring, per buffer of activities.
+/// How long to wait for room in a ring that the tracer does not read, per buffer of activities.
 const BUFFER_PATIENCE: Duration = Duration::from_millis(250);
 
 /// Returns the agent that is armed or leaving, if any.

@@ -130,6 +130,7 @@ impl Output {
     ) -> bool {
         loop {
             if self.write(kind, body, tail) {
+                patience.renew();
                 return true;
             }
             if !patience.wait() {
@@ -254,16 +255,32 @@ impl Drop for Guard {
     }
 }
 
-/// How long a writer off the launch path may wait for room in total.
+/// How long a writer off the launch path may wait for room: for a tracer that does not read. One that does is waited for
+/// several times as long.
 #[derive(Debug)]
 pub(crate) struct Patience {
     agent: &'static Agent,
+    /// For the next room.
+    at_most: Duration,
     until: Instant,
+    /// In total.
+    last: Instant,
+    has_waited: bool,
 }
 
 impl Patience {
     pub(crate) fn new(agent: &'static Agent, at_most: Duration) -> Self {
-        Patience { agent, until: Instant::now() + at_most }
+        const MOST_RENEWALS: u32 = 8;
+        let now = Instant::now();
+        Patience { agent, at_most, until: now + at_most, last: now + at_most * MOST_RENEWALS, has_waited: false }
+    }
+
+    /// Notes that there was room: if it was waited for, the tracer reads.
+    #[inline]
+    fn renew(&mut self) {
+        if std::mem::take(&mut self.has_waited) {
+            self.until = (Instant::now() + self.at_most).min(self.last);
+        }
     }
 
     /// Sleeps briefly; returns false if the time is up or nobody reads.
@@ -271,6 +288,7 @@ impl Patience {
         if self.agent.life.tracer_gone.load(Ordering::Relaxed) || Instant::now() >= self.until {
             return false;
         }
+        self.has_waited = true;
         std::thread::sleep(Duration::from_micros(200));
         true
     }

@@ -63,10 +63,11 @@ impl Window {
         }
     }
 
-    /// Whether launches that begin now belong to it: all of them until the end, where there are no conditions.
+    /// Whether launches that begin now belong to it: where there are no conditions, from when all that is asked for is
+    /// recorded until the end.
     #[inline]
     pub(super) fn contains_now(&self) -> bool {
-        !self.has_ended.load(Ordering::Relaxed) && (self.conditions == 0 || self.is_open())
+        !self.has_ended.load(Ordering::Relaxed) && self.is_open()
     }
 
     /// Whether it is the whole run.
@@ -233,6 +234,7 @@ impl Agent {
             // It only takes back: nothing can be refused.
             let _ = self.backend.switch(self, &self.switching.armed(), &Order::NONE);
             window.note_pause();
+            self.forget_calls();
             window.is_resumed.store(false, Ordering::Release);
         }
         // Whoever wanted to open it meanwhile has left that to us.
@@ -246,8 +248,8 @@ impl Agent {
 
     /// Closes the window for good, as the run or the program ends.
     pub(super) fn close_for_good(&self) {
-        self.window.is_due.store(false, Ordering::SeqCst);
         if self.window.conditions != 0 {
+            self.window.is_due.store(false, Ordering::SeqCst);
             self.close();
         }
     }

@@ -137,8 +137,8 @@ impl CuptiBackend {
         let Some(flush) = self.cupti.flush_all else { return false };
         let flag = if how == Flushing::AtExit { FLUSH_FORCED } else { 0 };
         // SAFETY: from an ordinary thread of ours or from atexit, no lock held.
-        let flush = || unsafe { flush(flag) };
-        let answer = flush();
+        let flush = |flag| unsafe { flush(flag) };
+        let answer = flush(flag);
         let mut delivered = self.wait_for_completions();
         if how == Flushing::Leaving {
             delivered &= self.flush_the_rest(agent, flush);
@@ -162,15 +162,20 @@ impl CuptiBackend {
         true
     }
 
-    /// Flushes until CUPTI has returned all buffers, or no record has come for a while. A flush leaves out buffers
-    /// with a kernel that runs, which may be about to end.
-    fn flush_the_rest(&self, agent: &Agent, flush: impl Fn() -> u32) -> bool {
+    /// Flushes until CUPTI has returned all buffers. A flush leaves out whole buffers in which one kernel runs, which may
+    /// be about to end; once no record has come for a while, such kernels are delivered without their end.
+    fn flush_the_rest(&self, agent: &Agent, flush: impl Fn(u32) -> u32) -> bool {
         let mut delivered = true;
+        let has_lent = || POOL.get().is_some_and(Pool::has_lent);
         let (mut last, mut until) = (self.completed(), Instant::now() + LAST_PATIENCE);
-        while POOL.get().is_some_and(Pool::has_lent) && Instant::now() < until && !agent.is_exiting() {
+        while has_lent() && !agent.is_exiting() {
             std::thread::sleep(LAST_PERIOD);
-            flush();
+            let is_late = Instant::now() >= until;
+            flush(if is_late { FLUSH_FORCED } else { 0 });
             delivered &= self.wait_for_completions();
+            if is_late {
+                break;
+            }
             if self.completed() != last {
                 (last, until) = (self.completed(), Instant::now() + LAST_PATIENCE);
             }

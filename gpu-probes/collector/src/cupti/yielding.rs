@@ -10,9 +10,7 @@
 
 use super::others::{self, OTHER, OURS};
 use super::records::Recorded;
-use super::{
-    ATTRIBUTE_PER_THREAD_BUFFER, ATTRIBUTE_ZEROED_BUFFERS, CuptiBackend, FLUSH_FORCED, Handle, POOL, Pool, SUCCESS,
-};
+use super::{ATTRIBUTE_PER_THREAD_BUFFER, ATTRIBUTE_ZEROED_BUFFERS, CuptiBackend, Handle, POOL, SUCCESS};
 use crate::agent::clock::now;
 use crate::agent::{Agent, Flushing, Order, Refusal};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -232,17 +230,11 @@ impl CuptiBackend {
         self.enable_ids(self.watched_in_gaps(agent), true)
     }
 
-    /// Delivers what is recorded, and disables our kinds. Work that is still running is delivered without its end:
-    /// otherwise the other user's records would go into our buffer.
+    /// Delivers what is recorded, and disables our kinds. No buffer of ours is left, for the other user's records.
     fn hand_over(&self, agent: &Agent) {
         self.flush_activities(agent, Flushing::Regular);
         self.disable_all(agent);
         self.flush_activities(agent, Flushing::Leaving);
-        if let (true, Some(flush)) = (POOL.get().is_some_and(Pool::has_lent), self.cupti.flush_all) {
-            // SAFETY: no lock of ours that a buffer callback takes is held.
-            unsafe { flush(FLUSH_FORCED) };
-            self.wait_for_completions();
-        }
     }
 
     /// Takes the records back, if the other user is done with them.
