@@ -75,7 +75,6 @@ pub fn program(name: &str) -> PathBuf {
     match fs::read_to_string(source) {
         Ok(text) => {
             let flags = text.lines().find_map(|it| it.strip_prefix("// flags: ")).unwrap_or_default();
-            let flags = flags.replace("$SOFTGPU", &softgpu().display().to_string());
             c_program(name, &text, &flags.split_whitespace().collect::<Vec<_>>())
         }
         Err(_) => workload(name),
@@ -83,7 +82,7 @@ pub fn program(name: &str) -> PathBuf {
 }
 
 /// Compiles a program (`language` is `c` or `cpp`), unless the same source was already compiled
-/// with the same flags.
+/// with the same flags, in which `$SOFTGPU` is the software GPU's directory.
 ///
 /// # Errors
 /// The compiler fails or is missing.
@@ -122,7 +121,7 @@ fn compile(
         .args(["-O0", "-g", "-w", "-pthread", "-fno-omit-frame-pointer", "-o"])
         .arg(&unfinished)
         .arg(&input)
-        .args(flags);
+        .args(flags.iter().map(|it| if it == "$SOFTGPU" { softgpu().as_os_str() } else { it.as_ref() }));
     let done = compiler.output()?;
     if !done.status.success() {
         return Err(format!("{name} does not compile:\n{}", String::from_utf8_lossy(&done.stderr)).into());

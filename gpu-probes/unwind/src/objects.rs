@@ -410,4 +410,43 @@ mod tests {
         let local = 0;
         assert!(Object::at(&raw const local as u64).is_none() && find_in_list(8).is_none());
     }
+
+    #[test]
+    fn a_file_is_described_as_it_is_on_disk() {
+        prepare();
+        for (address, path) in [(mix as *const () as u64, None), (libc::getpid as *const () as u64, Some("libc.so.6"))]
+        {
+            let object = Object::at(address).unwrap();
+            assert_eq!(Object::at(object.end - 1).map(|it| it.key()), Some(object.key()), "anywhere in it");
+            // SAFETY: neither is unloaded.
+            let Description { base, build_id, first_bytes, path: theirs } = unsafe { object.description() }.unwrap();
+            let theirs = std::str::from_utf8(theirs).unwrap();
+            let file = match path {
+                None => std::fs::read("/proc/self/exe").unwrap(),
+                Some(_) => std::fs::read(theirs).unwrap(),
+            };
+            assert_eq!(theirs.rsplit('/').next().filter(|it| !it.is_empty()), path);
+            assert!(first_bytes.starts_with(b"\x7fELF") && file.starts_with(first_bytes));
+            assert!(build_id.is_empty() || file.windows(build_id.len()).any(|it| it == build_id));
+            assert_eq!(base % FIRST_PAGE, 0);
+        }
+    }
+
+    #[test]
+    fn a_build_id_is_found_among_notes_and_damage_ends_them() {
+        let note = |kind: u32, owner: &[u8], contents: &[u8]| {
+            let numbers = [owner.len() as u32, contents.len() as u32, kind].map(u32::to_ne_bytes).concat();
+            let padded = |it: &[u8]| [it, &vec![0; it.len().next_multiple_of(4) - it.len()]].concat();
+            [numbers, padded(owner), padded(contents)].concat()
+        };
+        let found = |bytes: &[u8]| Notes(bytes).find_map(build_id).map(<[u8]>::to_vec);
+        let others = [note(5, b"GNU\0", &[1; 16]), note(NT_GNU_BUILD_ID, b"Other\0", &[2; 3])].concat();
+        let all = [others.clone(), note(NT_GNU_BUILD_ID, b"GNU\0", &[7; 5])].concat();
+        assert_eq!(found(&all), Some(vec![7; 5]));
+        assert_eq!(found(&others), None);
+        for len in 0..all.len() - 3 {
+            assert_eq!(found(&all[..len]), None, "{len}");
+        }
+        assert_eq!(found(&[255; 64]), None);
+    }
 }

@@ -5,7 +5,9 @@ use std::ffi::{c_int, c_void};
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use xputrace_unwind::{Bounds, End, Key, MOST_FRAMES, Memory, Pushed, Registers, Tables, Walker, push_registers};
+use xputrace_unwind::{
+    Bounds, End, Key, MOST_FRAMES, Memory, Object, Pushed, Registers, Tables, Walker, push_registers,
+};
 
 // Hands on to `on_call` with the registers that the caller relies on. libgcc unwinds through it.
 core::arch::global_asm!(
@@ -125,6 +127,13 @@ unsafe extern "C" fn on_call(pushed: &Pushed) {
         if !is_equal {
             thread.wrong.push(format!("{end:?}\n ours   {found:x?}\n libgcc {expected:x?}"));
         }
+        for skipped in [0, thread.walker.last().len() / 2] {
+            let mut found = Vec::new();
+            thread.walker.for_each_file(skipped, |it| found.push(it.key()));
+            if without_repetition(found) != files_at(&thread.walker.last()[skipped..]) {
+                thread.wrong.push(format!("other files than those of {skipped} frames outward"));
+            }
+        }
         let mut anew = Walker::new();
         // SAFETY: as above.
         let again = unsafe { anew.walk(thread.tables, registers, thread.bounds) }.0;
@@ -140,6 +149,17 @@ unsafe extern "C" fn on_call(pushed: &Pushed) {
             thread.wrong.push(format!("{how}\n {remembered:x?}\n libgcc {expected:x?}"));
         }
     });
+}
+
+fn without_repetition(mut keys: Vec<u64>) -> Vec<u64> {
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+/// The files that the loader has at these addresses, or that calls before them are in.
+fn files_at(addresses: &[u64]) -> Vec<u64> {
+    without_repetition(addresses.iter().filter_map(|it| Object::at(it - 1)).map(|it| it.key()).collect())
 }
 
 /// Compares the stacks of this thread while `run` runs.

@@ -1,8 +1,9 @@
 // Loads plugins and unloads them: ROUNDS LIBRARY:CALLS…. In each round it loads one library after another, calls its
 // `entry` so many times, each of which launches a kernel, and unloads it. Where it says REPLACE:FROM:TO in place of a
-// library, it renames a file. Where it says AWAIT:PATH, it waits until its parent, the tracer, has that file open.
+// library, it renames a file. Where it says AWAIT:PATH, it waits until its parent, the tracer, has that file open. FIRST:PATH
+// loads a library before it starts CUDA, and unloads it there.
 // Prints how many launches there were and at how many addresses `entry` was.
-// flags: -O1 -w -L $SOFTGPU -lcudart -lcuda -ldl -lpthread
+// flags: -O1 -w -rdynamic -L $SOFTGPU -lcudart -lcuda -ldl -lpthread
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -20,8 +21,10 @@ int cuModuleLoadData(Handle *, const void *), cuModuleGetFunction(Handle *, Hand
 int cuLaunchKernel(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void **, void **);
 static const char ptx[] = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry _Z1kv() { ret; }\n";
 static void run(const SoftLaunch *launch, void **args) {}
-static Handle context, module, kernel;
-static int bad, launches, n_addresses;
+static Handle context, module, loaded_first;
+Handle kernel;
+int launches;
+static int bad, n_addresses;
 static void *addresses[64];
 __attribute__((noinline)) static void launch(void) { bad |= cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0); launches++; }
 static void note(void *address) {
@@ -50,6 +53,8 @@ static int tracer_has(const char *path) {
   return found;
 }
 int main(int argc, char **argv) {
+  for (int i = 2; i < argc; i++)
+    if (!strncmp(argv[i], "FIRST:", 6)) note(dlsym(loaded_first = dlopen(argv[i] + 6, RTLD_NOW), "entry"));
   softgpu_register_kernel_params("_Z1kv", run, 0, 0);
   bad |= cuInit(0) | cuDevicePrimaryCtxRetain(&context, 0) | cuCtxSetCurrent(context);
   bad |= cuModuleLoadData(&module, ptx) | cuModuleGetFunction(&kernel, module, "_Z1kv");
@@ -60,6 +65,7 @@ int main(int argc, char **argv) {
       char *name = strtok(text, ":"), *first = strtok(0, ":"), *second = strtok(0, ":");
       if (!strcmp(name, "REPLACE")) bad |= rename(first, second);
       else if (!strcmp(name, "AWAIT")) { if (realpath(first, path)) while (!tracer_has(path)) sched_yield(); }
+      else if (!strcmp(name, "FIRST")) bad |= dlclose(loaded_first);
       else call(name, atoi(first));
     }
   bad |= cuCtxSynchronize();
