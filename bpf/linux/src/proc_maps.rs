@@ -12,6 +12,9 @@ pub(crate) struct FileMapping {
     /// File offset in bytes.
     pub(crate) pgoff: u64,
     pub(crate) path: PathBuf,
+    /// As `libc::makedev`.
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
     /// The file no longer exists under its path.
     pub(crate) deleted: bool,
 }
@@ -62,7 +65,9 @@ impl View {
 fn executable_file(line: &[u8]) -> Option<FileMapping> {
     let line = MapsLine::parse(line).filter(|it| it.is_executable)?;
     let (path, deleted) = line.file()?;
-    Some(FileMapping { start: line.start, len: line.end - line.start, pgoff: line.file_offset, path, deleted })
+    let device = libc::makedev(line.device.0, line.device.1);
+    let (start, len) = (line.start, line.end - line.start);
+    Some(FileMapping { start, len, pgoff: line.file_offset, path, device, inode: line.inode, deleted })
 }
 
 #[cfg(test)]
@@ -72,8 +77,15 @@ mod tests {
     #[test]
     fn only_executable_files_count() {
         let line = b"7f01-7f05 r-xp 00001000 fe:00 1234                       /usr/lib/my lib.so (deleted)";
-        let mapping =
-            FileMapping { start: 0x7f01, len: 4, pgoff: 0x1000, path: "/usr/lib/my lib.so".into(), deleted: true };
+        let mapping = FileMapping {
+            start: 0x7f01,
+            len: 4,
+            pgoff: 0x1000,
+            path: "/usr/lib/my lib.so".into(),
+            device: libc::makedev(0xfe, 0),
+            inode: 1234,
+            deleted: true,
+        };
         assert_eq!(executable_file(line), Some(mapping));
         for line in ["1-2 r--p 0 00:00 0 /a", "1-2 r-xp 0 00:00 0 [vdso]"] {
             assert_eq!(executable_file(line.as_bytes()), None, "{line}");

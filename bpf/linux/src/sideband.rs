@@ -50,8 +50,8 @@ pub enum ProcessEvent {
         comm: String,
     },
     /// An executable mapping of a file, or of memory with a name such as `//anon` or `[vdso]`.
-    /// `build_id` is empty if Linux could not read it. Files mapped before attaching are reported
-    /// the same way, with the time of attaching.
+    /// `build_id` is empty if Linux could not read it; the file's device (as `libc::makedev`) and inode are 0
+    /// if it could. Files mapped before attaching are reported the same way, with the time of attaching.
     Mmap {
         time_nanos: u64,
         pid: u32,
@@ -60,6 +60,8 @@ pub enum ProcessEvent {
         pgoff: u64,
         path: PathBuf,
         build_id: Vec<u8>,
+        device: u64,
+        inode: u64,
     },
 }
 
@@ -375,8 +377,9 @@ pub(crate) fn mappings_of(pids: &[u32]) -> Vec<ProcessEvent> {
         for mapping in proc_maps::of(pid).unwrap_or_default() {
             let path = view.mapped(&mapping);
             let build_id = build_ids.entry(path).or_insert_with_key(|it| crate::resolve::build_id(it)).clone();
-            let proc_maps::FileMapping { start, len, pgoff, path, .. } = mapping;
-            events.push(ProcessEvent::Mmap { time_nanos, pid, start, len, pgoff, path, build_id });
+            let proc_maps::FileMapping { start, len, pgoff, path, device, inode, .. } = mapping;
+            let (device, inode) = if build_id.is_empty() { (device, inode) } else { (0, 0) };
+            events.push(ProcessEvent::Mmap { time_nanos, pid, start, len, pgoff, path, build_id, device, inode });
         }
     }
     events
@@ -602,11 +605,11 @@ fn parse(record: &[u8]) -> Option<Record> {
 
 fn mapping(body: &Body<'_>, misc: u16, time_nanos: u64) -> Option<ProcessEvent> {
     const IDENTITY: usize = 40;
-    let build_id = match misc & MISC_MMAP_BUILD_ID {
-        0 => Vec::new(),
+    let (build_id, device, inode) = match misc & MISC_MMAP_BUILD_ID {
+        0 => (Vec::new(), libc::makedev(body.u32(IDENTITY)?, body.u32(IDENTITY + 4)?), body.u64(IDENTITY + 8)?),
         _ => {
             let len = usize::from(*body.0.get(IDENTITY)?).min(20);
-            body.0.get(IDENTITY + 4..IDENTITY + 4 + len)?.to_vec()
+            (body.0.get(IDENTITY + 4..IDENTITY + 4 + len)?.to_vec(), 0, 0)
         }
     };
     let path = body.text(IDENTITY + MMAP2_IDENTITY_BYTES + 8)?;
@@ -618,6 +621,8 @@ fn mapping(body: &Body<'_>, misc: u16, time_nanos: u64) -> Option<ProcessEvent> 
         pgoff: body.u64(32)?,
         path: PathBuf::from(OsString::from_vec(path.to_vec())),
         build_id,
+        device,
+        inode,
     })
 }
 
@@ -712,8 +717,27 @@ mod tests {
             pgoff: 0x3000,
             path: "/lib/x".into(),
             build_id: vec![0xab, 0xcd],
+            device: 0,
+            inode: 0,
         };
         assert_eq!(parse(&record(RECORD_MMAP2, MISC_MMAP_BUILD_ID, &body, 99)), Some(Record::Event(expected)));
+    }
+
+    #[test]
+    fn a_mapping_without_a_build_id_has_its_files_inode() {
+        let mut body: Vec<u8> = [7u32, 8].iter().flat_map(|it| it.to_le_bytes()).collect();
+        body.extend([0x1000u64, 0x2000, 0x3000].iter().flat_map(|it| it.to_le_bytes()));
+        body.extend([0xfe_u32, 1].iter().flat_map(|it| it.to_le_bytes()));
+        body.extend([42u64, 9].iter().flat_map(|it| it.to_le_bytes()));
+        body.extend([0; 8]);
+        body.extend(b"/lib/x\0\0");
+        let Some(Record::Event(ProcessEvent::Mmap { path, build_id, device, inode, .. })) =
+            parse(&record(RECORD_MMAP2, 0, &body, 99))
+        else {
+            panic!("another record")
+        };
+        assert_eq!((path, build_id), ("/lib/x".into(), vec![]));
+        assert_eq!((device, inode), (libc::makedev(0xfe, 1), 42));
     }
 
     #[test]

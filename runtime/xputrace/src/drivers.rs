@@ -449,6 +449,8 @@ mod tests {
                 pgoff: 0,
                 path: path.into(),
                 build_id: Vec::new(),
+                device: 0,
+                inode: 0,
             },
         })
     }

@@ -140,15 +140,15 @@ impl Stacks {
                 self.images.exit(*pid);
             }
             ProcessEvent::ThreadName { .. } => {}
-            ProcessEvent::Mmap { pid, start, len, pgoff, path, build_id, .. } => {
+            ProcessEvent::Mmap { pid, start, len, pgoff, path, build_id, device, inode, .. } => {
                 let mapping = Mapping {
                     start: *start,
                     end: start.saturating_add(*len),
                     file_offset: *pgoff,
                     path: path.clone(),
                     build_id: (!build_id.is_empty()).then(|| build_id.clone()),
-                    device: 0,
-                    inode: 0,
+                    device: *device,
+                    inode: *inode,
                 };
                 if self.processes.map(self.images.current(*pid), &mapping) {
                     // These may have more than one meaning now.
@@ -446,6 +446,8 @@ mod tests {
             pgoff: 0,
             path: "//anon".into(),
             build_id: Vec::new(),
+            device: 0,
+            inode: 0,
         };
         stacks.heard(&ProcessEvent::Fork { time_nanos: 1, parent: PARENT, pid });
         for exec in 0..n_execs {
@@ -525,6 +527,8 @@ mod tests {
             pgoff: 0,
             path: own,
             build_id: Vec::new(),
+            device: 0,
+            inode: 0,
         };
         for takes_in_linux in [false, true] {
             let mut stacks = Stacks { takes_in_linux, ..Stacks::default() };
